@@ -1,9 +1,9 @@
-# One Makefile for the whole tree.  Read it top to bottom: packages, settings, the folder graph, sources in
+# One Makefile for the whole tree, in the order of the build: packages, settings, the folder graph, sources in
 # the order data flows through them, objects, archives, program, tests, checks.
 #
 #   make            build/release/spillway            make test       every test, under 3 minutes on 2 cores
 #   make demo       makes a small model and runs it   make check      folder graph, mathematics, headers
-#   make evals      the programs that measure         make soak       the long tests, by hand
+#   make evals      the measuring programs            make soak       the long tests, run by hand
 #   make guard      this tree's speed beside that of a BASE commit
 #   MODE=asan|tsan  sanitizer builds                  make install    with PREFIX and DESTDIR; uninstall
 
@@ -13,7 +13,7 @@ PREFIX ?= /usr/local
 NVCC   ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
 out    := $(B)/$(MODE)
 
-# ---- packages: what a bare Debian 12 or Ubuntu 24.04 lacks is installed by tests/packages.sh ------------
+# ---- packages: tests/packages.sh installs those that a bare Debian 12 or Ubuntu 24.04 lacks --------------
 BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev \
                  libjansson-dev libutf8proc-dev libcminpack-dev libevent-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
@@ -58,7 +58,7 @@ SRC_offload     = place mirror ring pread reader io load policy heat trace pack 
 SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
 
 # ---- rooms: the subfolders of moe and engine, each with the rooms and folders that it may use -------------
-# A room sees its own files, the headers of the rooms on its MAY line, and no internal.h but its own (check.sh).
+# A room may include its own headers and those of the rooms on its MAY line, but no other internal.h (tests/edges.sh).
 rooms = $(foreach r,$(filter-out $(1),$(ROOMS_$(1))),$(patsubst $(1)/%,%,$(addprefix $(r)/,$(SRC_$(r)))))
 
 ROOMS_moe = moe moe/files moe/model moe/write moe/pass
@@ -132,7 +132,7 @@ endif
 all: $(out)/spillway
 	@echo "built $(out)/spillway$(if $(NVCC), with CUDA ($(NVCC)), without CUDA: no nvcc found)"
 
-# Where variables are in unrolled kernels (-g) takes five times as long to write down as to compile them.
+# -g1: in unrolled kernels the positions of variables (-g) take five times as long to write as the code.
 define isa_rule
 $(out)/%.$(1).o: %.tmpl.c | build-packages
 	@mkdir -p $$(@D)
@@ -148,10 +148,10 @@ $(out)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(NVCC) -I. $(NVCCFLAGS) -MMD -MP -c $< -o $@
 
-# the page that the server shows, within the program
+# the server's page, embedded in the program
 $(out)/engine/serve/page.o: engine/serve/page.html
 
-# which nvcc, if any: another one, or none from now on, is another archive
+# the path of nvcc, or none: a change rebuilds the archive
 $(out)/nvcc: always
 	@mkdir -p $(@D)
 	@echo '$(NVCC)' | cmp -s - $@ || echo '$(NVCC)' >$@
@@ -167,7 +167,7 @@ $(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
 	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
 
 # ---- tests: tests/<folder>/test_x.c links <folder> and what it may use, nothing above --------------------
-# A test that uses one thread says so in its source ("One thread: not under MODE=tsan"): it would take ten times as long there.
+# A test with one thread says so in its source ("One thread: not under MODE=tsan"): it would take ten times as long.
 test_sources = $(wildcard tests/*/test_*.c tests/*/*/test_*.c)
 one_thread   = $(if $(filter tsan,$(MODE)),$(shell grep -l 'One thread: not under MODE=tsan' $(test_sources)))
 TESTS       := $(patsubst %.c,$(out)/%,$(filter-out $(one_thread),$(test_sources)))
@@ -195,11 +195,11 @@ $(out)/evals/%: $(out)/evals/%.o $(call closure,engine)
 	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
 evals: $(EVALS) $(out)/spillway
 
-# this tree beside a base commit, in alternating pairs: BASE=COMMIT (unless given, the last tag), ROUNDS=8
+# compares this tree with a base commit, in alternating pairs: BASE=COMMIT (default: the last tag), ROUNDS=8
 guard:
 	@evals/guard.sh "$(BASE)" "$(or $(ROUNDS),8)"
 
-# ---- fuzzing: clang's libFuzzer over the same sources; a fixed number of runs unless FUZZ says otherwise --
+# ---- fuzzing: clang's libFuzzer over the same sources; a fixed number of runs unless FUZZ is set ----------
 FUZZ   ?= -runs=20000
 FUZZERS = $(patsubst %.c,$(out)/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(out)/tests/fuzz/fuzz_%: $(out)/tests/fuzz/fuzz_%.o $(call closure,engine)

@@ -1,15 +1,15 @@
-/* evals/acceptance.c - tokens per pass of the model, by drafter and how much it drafts.
+/* evals/acceptance.c - tokens per pass of the model, by drafter and draft length.
  *
  *     acceptance MODEL PROMPTS.jsonl TEMPERATURE[:RULE] GAMMA[,GAMMA]... DRAFTER[+DRAFTER]...
  *
- * A line of PROMPTS has a question, a prompt or turns: the one user message.  DRAFTER as for --draft; several
- * with + draft one tree.  RULE as for --verify, coupled if it is not given.  Each prompt is answered alone,
- * 128 tokens at most; passes and tokens are counted from the first token on, which comes with the prompt.
- * Prompts of more than 320 tokens are left out, as evals/train/measure.py does.  Under coupled every drafter
- * must leave the answers as the one before left them.
- * Intervals: 95 %, bootstrap over prompts.  Prints CSV.  The last two columns are of this machine, and worth little
- * unless it is quiet: what drafting took for each token drafted, what was accepted read again included, and what
- * the model took for a pass. */
+ * A line of PROMPTS has a question, a prompt or turns: the one user message. DRAFTER as for --draft; several
+ * with + draft one tree. RULE as for --verify; default coupled. Each prompt is answered alone,
+ * 128 tokens at most; passes and tokens are counted from after the first token, which the prefill gives.
+ * Prompts of more than 320 tokens are left out, as in evals/train/measure.py. Under coupled every drafter
+ * must give the same answers as the previous one.
+ * Intervals: 95 %, bootstrap over prompts. Prints CSV. The last two columns are times of this machine, reliable
+ * only if it is idle: drafting time per drafted token, the drafter's prefill of accepted tokens included, and the
+ * model's time per pass. */
 #include "evals/prompts.h"
 #include "engine/engine.h"
 
@@ -25,7 +25,7 @@ struct times { double drafted, draft_ns, passes, pass_ns; };
 static const char *const rules[] = { "coupled", "ratio", "block" };
 static enum spec_rule rule;
 
-/* What one step took, of what is known before and after it. */
+/* Adds the times of one step, from the statistics before and after it. */
 static void add_times(struct times *t, const struct eng_stats *a, const struct eng_stats *b)
 {
     t->drafted += (double)(b->n_draft - a->n_draft);
@@ -34,7 +34,7 @@ static void add_times(struct times *t, const struct eng_stats *a, const struct e
     t->pass_ns += (double)(b->pass_ns - a->pass_ns);
 }
 
-/* 1: it was left out. */
+/* Answers one prompt; returns 1 if the prompt was left out. */
 static int answer(struct eng_engine *e, const struct eng_ids *ids, float temperature, struct prompt *p,
                   struct eng_event *event, struct counts *out, struct times *times)
 {
@@ -54,7 +54,7 @@ static int answer(struct eng_engine *e, const struct eng_ids *ids, float tempera
         int n = eng_step(e, event);
         eng_stats_get(e, &after);
         error = n < 0 ? n : 0;
-        if (n_token > 1)                        /* before, a drafter reads the prompt */
+        if (n_token > 1)                        /* before it a drafter prefills the prompt */
             add_times(times, &before, &after);
         out->passes += n_token > 0;
         for (int i = 0; i < n; i++, n_token++)

@@ -1,10 +1,10 @@
 /* evals/attention.c - the speed of one core's attention, per instruction set and shape.
  *
- * Two places of work: prefill (512 rows over their own past, keys in the cache) and a long past at
- * decode (one row, every key read once from memory: several sequences are cycled through). Shapes
- * whose values are shorter than their keys are latent attention's: the value is a part of the key,
- * and a position one vector. Beside each figure stands its bound, measured in the same run: the
- * rate of independent fmas out of registers, and that of reading memory. Prints CSV. */
+ * Two cases: prefill (512 rows over their own past, keys in the cache) and decode with a long past
+ * (one row, every key read once from memory: several sequences are cycled through). Shapes
+ * with values shorter than keys are latent attention's: the value is a part of the key,
+ * and a position has one vector. Beside each figure stands its bound, measured in the same run: the
+ * rate of independent fmas on registers, and of reading memory. Prints CSV. */
 #include "evals/measure.h"
 
 #include <stdio.h>
@@ -29,13 +29,13 @@ static double read_memory(void *arg)
 
 static bool is_latent(const struct shape *s) { return s->d_value < s->d_key; }
 
-/* Of one position, keys and values. */
+/* Bytes of one position, keys and values. */
 static size_t position_bytes(const struct shape *s)
 {
     return (size_t)(s->d_key + (is_latent(s) ? 0 : s->d_value)) * (s->kv == KN_KV_F16 ? 2 : 4);
 }
 
-/* Rows first..last over the past of one sequence, in floating point operations. */
+/* Computes rows first..last over the past of one sequence; returns floating point operations. */
 static double rows(struct work *w, int first, int last, int seq)
 {
     static float q[KN_MAX_Q * KN_MAX_D_HEAD], out[KN_MAX_Q * KN_MAX_D_HEAD];

@@ -1,9 +1,9 @@
-/* evals/control.c - the controller on machines that exist in numbers only: speed over off, beside the best fixed
- * depth, for passes that are bound by memory, sums and disk, drafts from useless to perfect, 1 to 64 sequences; with
- * nothing known at the start, and with what an engine foresees (the machine's own terms, but every row for itself and
- * the disk's time hidden or hiding).
+/* evals/control.c - the controller on simulated machines: speedup over no drafting, beside the best fixed
+ * depth, for passes bound by memory, arithmetic and disk, drafts from useless to perfect, 1 to 64 sequences; from
+ * a cold start, and with an engine's forecast (the machine's own terms, but with distinct experts for every row and
+ * the disk's time hidden or not).
  *
- *     control [NOISE] > control.csv       NOISE: by how much passes differ, 0.05; the worst goes to stderr */
+ *     control [NOISE] > control.csv       NOISE: relative variation of passes, 0.05; the worst case goes to stderr */
 #include "tests/speculative/machine.h"
 
 #include <stdio.h>
@@ -33,7 +33,7 @@ static struct machine_run run(struct machine m, struct machine_drafter d, int n_
     return r;
 }
 
-/* A setting: one line. */
+/* Measures one setting and prints its line. */
 static void measure(const struct machine *m, int dear, double accept, int n_due, bool foreseen, double *worst)
 {
     static const char *const name[] = { "free", "light", "heavy" };

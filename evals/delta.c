@@ -1,8 +1,8 @@
 /* evals/delta.c - the speed of one core's gated delta rule, per instruction set and shape.
  *
- * Two places of work: a chunk of a prompt (many rows through a head whose state stays in the cache) and
- * decoding (one row through each of many heads, whose states come from memory and go back). Beside each
- * figure its bound, measured in the same run: independent fmas out of registers, and a pass that reads
+ * Two cases: prefill (many rows through a head with its state in the cache) and
+ * decode (one row through each of many heads, with states read from and written to memory). Beside each
+ * figure stands its bound, measured in the same run: independent fmas on registers, and a pass that reads
  * and writes memory in place. Prints CSV. */
 #include "evals/measure.h"
 
@@ -14,11 +14,11 @@ struct work {
     const struct kn_ops *ops;
     int d, n_head, head;
     float *state;                               /* [n_head] */
-    size_t bytes;                               /* of all */
+    size_t bytes;                               /* of all states */
     struct kn_delta_row row[N_ROW];
 };
 
-/* 4 MiB further on each time, so that it ends soon and nothing is cached. */
+/* Reads and writes the next 4 MiB in each call, so that a call is short and nothing is cached. */
 static double in_place(void *arg)
 {
     struct work *w = arg;

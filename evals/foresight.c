@@ -1,12 +1,12 @@
-/* evals/foresight.c - how well the experts of a layer are foreseen: by its own router on the rows as they were one, two
- * and three layers before, and by what the rows' tokens used when they last came by.
+/* evals/foresight.c - how well the experts of a layer are predicted: by its own router on the rows one, two and
+ * three layers earlier, and by the experts that the rows' tokens used the last time.
  *
  *     foresight MODEL BATCH[,BATCH]... TOKENS PROMPTS
  *
- * PROMPTS has a prompt on each line, "\n" in it for a new line, and the text of special tokens for them.  As many
- * are answered at once as BATCH says, at temperature 1 with a seed each, until TOKENS are said; passes with rows of
- * prompts are not counted, nor remembered.  Precision: of the experts guessed, those that were used; recall: of
- * those used, the ones guessed.  Prints CSV, a line for each layer and one for all. */
+ * PROMPTS has a prompt on each line, "\n" in it for a new line, and the text of special tokens for them. BATCH
+ * prompts are answered at once, at temperature 1 with a seed each, until TOKENS are generated; passes with prompt
+ * rows are neither counted nor remembered. Precision: share of predicted experts that were used; recall: share of
+ * used experts that were predicted. Prints CSV, a line for each layer and one for all. */
 #include "engine/internal.h"
 
 #include <stdio.h>
@@ -79,7 +79,7 @@ static void report(const struct eng_engine *e, const struct moe_sight *sight, in
     }
 }
 
-/* A place that is free takes the next prompt; what is begun is not ended. */
+/* A free slot takes the next prompt; answers in progress at the end are left unfinished. */
 static int measure(struct eng_engine *e, struct moe_sight *sight, int batch, int n_token)
 {
     struct eng_event event[MOST_BATCH * 2];
@@ -109,7 +109,7 @@ static int measure_batch(const char *path, int batch, int n_token)
     struct eng_engine *e;
     struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_parallel = batch, .n_ctx = 768,
                              .n_draft = 1, .draft = { { .kind = ENG_DRAFT_NGRAM } }, .gamma = ENG_GAMMA_AUTO };
-    int error = eng_open(&e, &o);       /* with a drafter, tokens' experts are remembered */
+    int error = eng_open(&e, &o);       /* with a drafter, the experts of tokens are remembered */
     if (error)
         return error;
     eng_set_gamma(e, 0);

@@ -1,14 +1,14 @@
-/* What holding text to a grammar costs: compiling a schema, and a mask for each token of a text.
+/* evals/grammar.c - the cost of constraining output to a grammar: compiling a schema, and a mask for each token.
  *
  *     grammar MODEL.gguf SCHEMAS [N]      CSV: one line per schema, over N random walks of tokens
  *     grammar - SCHEMAS N SEED            N random texts per schema, one per line after "# " and
- * its number grammar = CASES                     the instances of each line's "valid" and "invalid"
- * told wrongly
+ *                                         the schema's number
+ *     grammar = CASES                     the instances of each line's "valid" and "invalid" that are
+ *                                         misjudged
  *
- * SCHEMAS is a file with one JSON schema per line.  A walk takes any allowed token, stop tokens
- * when there is one with probability 1/2, and is finished by gr_finish after at most 400.  "first"
- * is the first walk, whose masks are made; the others find them made.  The texts are for a
- * validator (evals/grammar.py). */
+ * SCHEMAS is a file with one JSON schema per line. A walk takes any allowed token, with probability 1/2 a stop
+ * token when one is allowed, and is completed by gr_finish after at most 400. "first" is the first walk, which
+ * computes the masks; later walks find them cached. The texts are for a validator (evals/grammar.py). */
 #include "engine/text/grammar/grammar.h"
 #include "speculative/speculative.h"
 
@@ -34,7 +34,7 @@ static void count(struct cost *c, uint64_t ns)
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Any byte that may come, all as likely as each other. */
+/* Takes any allowed byte, with equal probabilities. */
 static bool random_step(const struct gr_grammar *g, struct gr_state *s, char *out)
 {
     static struct gr_state next;

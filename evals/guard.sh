@@ -1,22 +1,22 @@
 #!/bin/sh
-# Is this tree slower than a base commit?  Builds both, runs both in alternating pairs, prints one table.
+# Compares the speed of this tree with a base commit: builds both, runs both in alternating pairs, prints one table.
 #
 #   evals/guard.sh [BASE [ROUNDS]]        as `make guard BASE=COMMIT ROUNDS=N` does; run it from the root
 #
-# BASE is a commit, unless given the last tag; ROUNDS is 8 unless given.  Everything it makes is in build/guard/: a copy of
-# the base for each commit, the model, and for each pair of trees a table and all runs as CSV.  Exit status: 0 whatever
-# the figures are, 1 if something could not be built or run, 2 if there is no base.
+# BASE is a commit, by default the last tag; ROUNDS is 8 by default. All output is in build/guard/: a clone of
+# the base for each commit, the model, and for each pair of trees a table and all runs as CSV. Exit status: 0 for
+# all results, 1 if a build or a run failed, 2 if the base does not exist.
 set -u
-unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES          # those of a `make MODE=... guard` are not for these builds
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES          # a `make MODE=... guard` must not affect these builds
 
 dir=build/guard
 model=$dir/q30-2.gguf
-bench_repeats=3 run_repeats=5                           # of each tree in one round, whose medians are the round's figures
+bench_repeats=3 run_repeats=5                           # runs of each tree in a round; its figure is their median
 prompt='Once upon a time, in a village at the foot of a mountain, there lived a woman who mended clocks.'
 
 fail() { echo "guard: $1" >&2; exit "${2:-1}"; }
 
-# run LOG COMMAND...: its output in LOG, whose end is shown if the command fails
+# run LOG COMMAND...: writes its output to LOG, and prints the end of it if the command fails
 run()
 {
     log=$1; shift
@@ -34,9 +34,9 @@ if [ -z "$name" ]; then
     name=$(git describe --tags --abbrev=0 2>/dev/null) ||
         fail "no commit is tagged here: name the base, as in: make guard BASE=HEAD~1" 2
 fi
-base=$(git rev-parse --verify --quiet --short=10 "$name^{commit}") || fail "$name is no commit" 2
+base=$(git rev-parse --verify --quiet --short=10 "$name^{commit}") || fail "$name is not a commit" 2
 rounds=${2:-8}
-case $rounds in ''|*[!0-9]*|0) fail "ROUNDS is a number from 1 on, not $rounds" 2;; esac
+case $rounds in ''|*[!0-9]*|0) fail "ROUNDS must be a number from 1 on, not $rounds" 2;; esac
 new=$(git rev-parse --short=10 HEAD)
 [ -z "$(git status --porcelain --untracked-files=no)" ] || new=$new-changed
 
@@ -52,10 +52,10 @@ echo "guard: building $new, and $base in $tree" >&2
 build . "$dir/build-new.log"
 build "$tree" "$dir/build-base.log"
 
-# A base from before lists were accepted is measured by this tree's program, linked with the base's kernels.
+# A base with an evals/kernels that takes no lists is measured by this tree's source, linked with the base's kernels.
 kernel_formats=q4_k,q6_k,q8_0,f16 kernel_rows=1,4,16
 if ! "$tree/build/release/evals/kernels" $kernel_formats best 1 >/dev/null 2>&1; then
-    echo "guard: the base's evals/kernels takes no lists: this tree's source is built with the base's kernels" >&2
+    echo "guard: the base's evals/kernels takes no lists: building this tree's source with the base's kernels" >&2
     cp evals/kernels.c evals/measure.h "$tree/evals/"
     build "$tree" "$dir/build-base.log"
 fi
@@ -100,7 +100,7 @@ echo "round,tree,figure,value,better" >"$runs"
 
 side() { [ "$1" = base ] && echo "$tree" || echo .; }
 
-# pairs PART ROUND REPEATS: both trees one after the other, REPEATS times; every other pair begins with the base
+# pairs PART ROUND REPEATS: measures both trees in turn, REPEATS times; every other pair begins with the base
 pairs()
 {
     turn=0
@@ -125,9 +125,9 @@ while [ $round -lt "$rounds" ]; do
 done
 
 # ---- the table ---------------------------------------------------------------------------------------------
-# A round's figure is the median of its runs.  The ratio is speed over speed, the geometric mean of the rounds' ratios; its
-# interval is Student's over the rounds' logarithms.  slower: the ratio is below 0.99 and all of its interval below 1; ok?: a
-# loss of 5 % lies in the interval, so it says too little; ok: neither.
+# A round's figure is the median of its runs. The ratio is speed over speed, the geometric mean of the rounds' ratios;
+# its interval is Student's over the rounds' logarithms. slower: the ratio is below 0.99 and all of its interval below
+# 1; ok?: a loss of 5 % lies in the interval, so more rounds are needed; ok: neither.
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 config="base $base, new $new, $(date +%Y-%m-%d), $rounds rounds, $(nproc) processors of $cpu"
 {
@@ -181,7 +181,7 @@ config="base $base, new $new, $(date +%Y-%m-%d), $rounds rounds, $(nproc) proces
             printf "\"%s\",%.5g,%.5g,%.4f,%.4f,%.4f,%s\n", f, all_median("base", f), all_median("new", f), ratio, low, high,
                    verdict
         }
-    }' "$runs" || fail "no table could be made of $runs"
+    }' "$runs" || fail "cannot make a table of $runs"
 } >"$dir/$base-$new.csv"
 
 echo "$config."

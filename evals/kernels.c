@@ -1,14 +1,14 @@
-/* evals/kernels.c - how fast weights are read, multiplied and repacked, beside what the machine
- * gives.
+/* evals/kernels.c - how fast weights are read, multiplied and repacked, beside the machine's
+ * bounds.
  *
- * Prints CSV.  In the same run: the plain read rate of memory and the arithmetic peaks, so that
- * every figure has its bound beside it.  Weights are 1 GiB in huge pages, well above a share of
- * the last cache, as a row of matrices of 1024 x 2048; one matrix is one item of work.  A figure
- * is an item's work over the median of the items' processor time, times the threads: what cores
- * do, whoever else may be using the machine.
+ * Prints CSV. In the same run: the plain read rate of memory and the arithmetic peaks, so that
+ * every figure has its bound beside it. Weights are 1 GiB in huge pages, well above the last-level
+ * cache, as a row of matrices of 1024 x 2048; one matrix is one item of work. A figure
+ * is an item's work over the median of the items' processor time, times the threads: the rate of the
+ * cores, independent of other processes on the machine.
  *
- * kernels [FORMATS] [ISA] [ROWS]    some instead of all, as in: kernels q4_k,f16 avx512 1,4,16
- *                                   ISA "best": the fastest that this machine has */
+ * kernels [FORMATS] [ISA] [ROWS]    a selection instead of all, as in: kernels q4_k,f16 avx512 1,4,16
+ *                                   ISA "best": the fastest of this machine */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 
 #define WEIGHT_BYTES ((size_t)1 << 30)
 #define N_IN 2048
-#define N_OUT 1024                        /* weights are a row of such matrices */
+#define N_OUT 1024                        /* weights are a row of matrices of this size */
 #define N_PANEL (N_OUT / KN_PANEL)
 #define MOST_ROWS 96
 #define REPEAT 3
@@ -62,7 +62,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Items a second that the team does at the median item's pace. */
+/* Items a second of the team at the median item's time. */
 static double items_per_s(struct kn_team *team, int n, kn_task *fn, void *arg)
 {
     static double seconds[REPEAT * MOST_ITEMS];
@@ -76,7 +76,7 @@ static double items_per_s(struct kn_team *team, int n, kn_task *fn, void *arg)
     return kn_team_size(team) / seconds[REPEAT * n / 2];
 }
 
-/* ---- what the machine gives ------------------------------------------------------------------ */
+/* ---- bounds of the machine ------------------------------------------------------------------- */
 
 #define READ_ITEM ((size_t)1 << 20)
 
@@ -161,7 +161,7 @@ static void repack_item(void *arg, int item, int thread)
     b->ops->repack(b->m.w.format, b->file + at, N_OUT, N_IN, b->weights + at, 0, N_PANEL);
 }
 
-/* Random bits are random codes; scales, and floats, are made ordinary numbers. */
+/* Random bits are valid codes; scales and floats are set to ordinary numbers. */
 static void fill_weights(enum kn_format f, uint8_t *p, size_t bytes)
 {
     size_t block = (size_t)kn_format_info(f)->block_bytes * KN_PANEL;
@@ -253,7 +253,7 @@ static void format_figures(struct kn_team *const team[2], enum kn_format f, stru
         repacks(team, b, isa_only);
 }
 
-/* Is `name` an item of a list with commas?  No list has every name. */
+/* Is `name` an item of a comma-separated list? A NULL list contains every name. */
 static bool is_listed(const char *list, const char *name)
 {
     size_t n = strlen(name);

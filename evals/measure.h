@@ -1,5 +1,5 @@
-/* evals/measure.h - what the programs that measure kernels share: the best rate of a pass on one core, and
- * the peaks of arithmetic that rates are held against. */
+/* evals/measure.h - shared by the kernel measurements: the best rate of a pass on one core, and
+ * the arithmetic peaks used as bounds. */
 #ifndef EVALS_MEASURE_H
 #define EVALS_MEASURE_H
 
@@ -7,10 +7,10 @@
 
 #include "kernels/kernels.h"
 
-#define WINDOW_NS 5000000u                /* a figure is the best of many windows: */
-#define FIGURE_NS 300000000u              /* others share the machine */
+#define WINDOW_NS 5000000u                /* a figure is the best of many windows, */
+#define FIGURE_NS 300000000u              /* because other processes share the machine */
 
-typedef double pass_fn(void *arg);        /* does something once, returns its amount */
+typedef double pass_fn(void *arg);        /* does a unit of work once, returns its amount */
 
 static inline double best_per_ns(pass_fn *pass, void *arg)
 {
@@ -31,8 +31,8 @@ static inline double best_per_ns(pass_fn *pass, void *arg)
     return best;
 }
 
-/* n steps of independent chains of one instruction, enough of them to hide its latency; used at the end, so
- * that none can be left out. */
+/* n steps of independent chains of one instruction, enough chains to hide its latency; the results are used, so
+ * that the compiler cannot remove a chain. */
 #define CHAINS 12
 #define PEAK(name, isa, type, zero, step)                                                  \
     __attribute__((target(isa))) static inline void name(long n)                           \
@@ -51,7 +51,7 @@ static inline double best_per_ns(pass_fn *pass, void *arg)
 PEAK(fma_avx2, "avx2,fma", __m256, _mm256_setzero_ps(), _mm256_fmadd_ps(v[i], x, x))
 PEAK(fma_avx512, "avx512f", __m512, _mm512_setzero_ps(), _mm512_fmadd_ps(v[i], x, x))
 
-/* One pass of fmas of the instruction set at arg, and how many products it was. */
+/* One pass of fmas of the instruction set at arg; returns the number of products. */
 static inline double fma_pass(void *arg)
 {
     const enum kn_isa *isa = arg;

@@ -1,5 +1,5 @@
-/* evals/prompts.h - user messages from a file: a question, a prompt or the first of turns of each line of JSON, put as
- * the model's chat template puts them. */
+/* evals/prompts.h - user messages from a file: a question, a prompt or the first of turns of each line of JSON,
+ * formatted by the model's chat template. */
 #ifndef EVALS_PROMPTS_H
 #define EVALS_PROMPTS_H
 
@@ -11,7 +11,7 @@
 
 enum { MOST_PROMPT = 1000 };
 
-struct prompt { char *text; uint64_t said; };       /* said: of the answer without a draft; 0: not known */
+struct prompt { char *text; uint64_t said; };       /* said: hash of the undrafted answer; 0: unknown */
 
 static struct prompt prompts[MOST_PROMPT];
 static int n_prompt;

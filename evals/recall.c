@@ -1,10 +1,10 @@
-/* evals/recall.c - how far texts are drafted from what they said before: tokens per pass, and whether a node
- * survives as often as it was estimated to.
+/* evals/recall.c - drafts from a sequence's own earlier tokens: tokens per pass, and whether nodes are
+ * accepted as often as estimated.
  *
  *     spillway tokenize -m MODEL < FILE | recall [ngram|suffix] [NODES]
  *
- * Each line of ids is a text that is replayed: it is drafted, and its own next tokens say what is kept.  Prints
- * CSV: one line per tenth of estimated survival, and a last one for the whole. */
+ * Each line of ids is a sequence that is replayed: it is drafted, and its own next tokens decide the accepted nodes.
+ * Prints CSV: one line per tenth of estimated survival, and a last one for the whole. */
 #include "speculative/speculative.h"
 
 #include <ctype.h>
@@ -18,7 +18,7 @@ struct tally { double n_pass, n_token, n_drafted, said[TENTHS], drafted[TENTHS],
 
 static int tenth(float survival) { return kn_min((int)(survival * TENTHS), TENTHS - 1); }
 
-/* One draft at text[at]; returns the tokens that the pass yields. */
+/* One draft at text[at]; returns the tokens that the pass gives. */
 static int pass(struct spec_drafter *d, const int32_t *text, int n, int at, int n_node, struct tally *y)
 {
     struct spec_tree t;

@@ -1,10 +1,10 @@
-/* evals/routing.c - how many experts t tokens touch, and how alive the logits are.
+/* evals/routing.c - the number of experts that t tokens use, and the spread of the logits.
  *
  * Feeds t sequences of distinct random tokens through a model and looks at their last tokens, one
- * of each sequence in a batch.  Prints CSV: the distinct experts per layer, beside what independent
- * uniform choices of n_used would touch, N(t) = E (1 - (1 - K/E)^t); the deviation of the logits,
- * and the mean correlation of two sequences' logits (1: every context looks the same, 0: nothing in
- * common).
+ * of each sequence in a batch. Prints CSV: the distinct experts per layer, beside the expected number for
+ * independent uniform choices of n_used, N(t) = E (1 - (1 - K/E)^t); the standard deviation of the logits,
+ * and the mean correlation of two sequences' logits (1: every context gives the same, 0: independent).
+ *
  *
  *   routing MODEL [PAST]              PAST tokens before the last one, default 64 */
 #include <math.h>

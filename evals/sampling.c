@@ -1,8 +1,8 @@
-/* evals/sampling.c - what choosing one token costs, by vocabulary, sampler and shape of the distribution.
+/* evals/sampling.c - the time to sample one token, by vocabulary, sampler and shape of the distribution.
  *
- * The bound that matters is not the processor's: a token is chosen once per sequence and pass, so at 16
- * sequences sixteen times these figures go into every pass.  The best of many is printed, because others
- * share the machine.  Prints CSV. */
+ * The relevant bound is the length of a pass: a token is sampled once per sequence and pass, so with 16
+ * sequences sixteen times these figures are added to every pass. The best of many is printed, because other
+ * processes share the machine. Prints CSV. */
 #include "speculative/speculative.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ static const struct sampler samplers[] = {
     { "default", 0.8f, 40, 0.95f, 0.05f },
 };
 
-/* Nearly normal, of the given deviation: a trained model's are about 2.5, random weights' below 1. */
+/* Nearly normal, of the given deviation: a trained model's is about 2.5, random weights' below 1. */
 static void fill(float *z, int n, double deviation)
 {
     uint64_t at = 0;

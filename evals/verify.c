@@ -1,16 +1,16 @@
-/* evals/verify.c - what a row of verification costs beside plain sampling, by rule, vocabulary and sampler; and
- * what a draft from texts costs.
+/* evals/verify.c - the time of a row of verification beside plain sampling, by rule, vocabulary and sampler; and
+ * the time of drafting from text.
  *
- * A row under SPEC_COUPLED is spec_sample and a look at the tree.  Under SPEC_RATIO it is kept (the distribution
- * and one probability) or rejected (and a residual, and a token from it); a block always makes the residual.
- * "x" is the row beside a plain choice, best of alternating rounds, because others share the machine.
+ * A row under SPEC_COUPLED is spec_sample and a lookup in the tree. Under SPEC_RATIO its draft is accepted (the
+ * distribution and one probability) or rejected (also a residual, and a token from it); a block always makes the
+ * residual. "x" is the row's time over plain sampling, best of alternating rounds, because others share the machine.
  * Prints CSV. */
 #include "speculative/speculative.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define FIGURE_NS 400000000u                    /* and */
+#define FIGURE_NS 400000000u                    /* in each of the alternating rounds */
 #define FIGURE_TIMES 50
 enum { MOST_VOCAB = 151936 };
 
@@ -23,7 +23,7 @@ static const struct sampler samplers[] = {
     { "default", 0.8f, 40, 0.95f, 0.05f },
 };
 
-/* How a row goes is settled by the dice. */
+/* The dice determine whether the row accepts or rejects. */
 struct way { const char *name; enum spec_rule rule; double dice[4]; int n_node; };
 
 static const struct way ways[] = {
@@ -67,7 +67,7 @@ static int sample_once(struct row *r)
     return spec_sample(r->s, &r->p, r->z, r->text, 0, 0, &c);
 }
 
-/* The one that is most surely rejected. */
+/* The token with the largest probability of rejection. */
 static int32_t worst_token(struct row *r)
 {
     struct spec_dist p;
@@ -141,7 +141,7 @@ static int rows(int n_vocab)
     return 0;
 }
 
-/* Commit and draft of one token, as a text of n tokens grows that copies itself, is chance, or is one token. */
+/* Times commit and draft of one token as a text of n tokens grows: self-copying, random, or one repeated token. */
 static int drafts(int n)
 {
     static const char *const kind[] = { "copy", "chance", "one token" };

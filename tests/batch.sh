@@ -1,6 +1,6 @@
 #!/bin/sh
-# A batch of 1,000 lines, killed with SIGKILL at random moments and begun again until it is done: every custom_id
-# must have its answer exactly once, with the bytes of a job that nothing happened to.
+# A batch of 1,000 lines, killed with SIGKILL at random times and restarted until it is done: every custom_id must have
+# its answer exactly once, with the same bytes as in an uninterrupted job.
 # Usage: batch.sh PROGRAM MODEL [KILLS] [LINES]
 program=$1 model=$2 kills=${3:-50} lines=${4:-1000}
 folder=$(mktemp -d) || exit 1
@@ -13,12 +13,12 @@ awk -v n="$lines" 'BEGIN { for (i = 0; i < n; i++) {
 run() { exec "$program" batch -m "$model" "$folder/in" -o "$1" --parallel 8 --ctx-size 512 --quiet; }
 
 start=$(date +%s%N)
-(run "$folder/whole") || { echo "batch: the job that nothing happens to fails"; exit 1; }
+(run "$folder/whole") || { echo "batch: the uninterrupted job fails"; exit 1; }
 whole_ms=$((($(date +%s%N) - start) / 1000000))
 sort "$folder/whole" >"$folder/want"
-echo "batch: $lines lines in $whole_ms ms when nothing happens"
+echo "batch: $lines lines in $whole_ms ms without a kill"
 
-# moments up to what a job takes to load and get through a few groups of lines
+# kill times go up to the time in which a job loads the model and completes a few groups of lines
 killed=0 starts=0 jobs=0 random=1
 while [ $killed -lt "$kills" ]; do
     rm -f "$folder/out" "$folder/out.errors"
@@ -32,13 +32,13 @@ while [ $killed -lt "$kills" ]; do
             kill -9 $pid 2>/dev/null && killed=$((killed + 1))
         fi
         wait $pid 2>/dev/null; status=$?
-        [ $status = 0 ] || [ $status = 137 ] || { echo "batch: a job ends with status $status by itself"; exit 1; }
+        [ $status = 0 ] || [ $status = 137 ] || { echo "batch: a job ends with status $status without a kill"; exit 1; }
         torn=$(tail -c 1 "$folder/out" 2>/dev/null | od -An -c | tr -d ' \n')
-        [ -z "$torn" ] || [ "$torn" = '\n' ] || echo "batch: a torn line after kill $killed"
+        [ -z "$torn" ] || [ "$torn" = '\n' ] || echo "batch: an incomplete line after kill $killed"
     done
     jobs=$((jobs + 1))
     sort "$folder/out" >"$folder/have"
-    cmp "$folder/want" "$folder/have" || { echo "batch: after $killed kills the lines are not the same"; exit 1; }
-    [ ! -s "$folder/out.errors" ] || { echo "batch: there are errors"; exit 1; }
+    cmp "$folder/want" "$folder/have" || { echo "batch: after $killed kills the lines differ"; exit 1; }
+    [ ! -s "$folder/out.errors" ] || { echo "batch: the job has failed lines"; exit 1; }
 done
-echo "batch: $killed kills in $jobs jobs ($starts starts): $lines custom_ids exactly once in each, all bytes the same"
+echo "batch: $killed kills in $jobs jobs ($starts starts): each of $lines custom_ids once in each, bytes equal"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Is the budget law?  Runs `bench` in a memory cgroup that may take 5 % more than --host-mem, and prints
-# what the group took at most, as CSV.  Needs root, and a memory controller of either generation.
+# Checks the memory budget: runs `bench` in a memory cgroup with a limit of 105 % of --host-mem, and prints the group's
+# peak as CSV. Fails if bench fails or the peak exceeds 102 %. Needs root, and the memory controller of cgroup v1 or v2.
 # Usage: tests/budget.sh SPILLWAY MODEL.gguf BUDGET_IN_MIB...      BENCH: other flags for bench
 spillway=$1 model=$2
 shift 2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fails if library code prints, exits or reads the environment; if anything but fma and sqrt of libm is used; if a header
-# does not compile alone; if a text names a result that does not exist. (edges.sh checks who uses whom.)
+# Fails if library code prints, exits or reads the environment; if libm functions other than fma and sqrt are used; if a
+# header does not compile alone; if a file names a result that does not exist. (edges.sh checks the graph of rooms.)
 # Usage: check.sh BUILD_DIR FOLDER...
 out=$1; shift; bad=0
 complain() { echo "check: $1"; bad=1; }
@@ -24,8 +24,8 @@ done
 for f in $(git ls-files "*.c" "*.h" "*.cu" 2>/dev/null); do
     [ "$(wc -l < "$f")" -le 1000 ] || complain "$f has more than 1000 lines"
 done
-# A path under evals/results that a tracked text names exists, or is the beginning of one that does (DATE and $ stand for a
-# date); a result's bare name in a .md file is that of a file there; and the index has a line for each file.
+# A path under evals/results in a tracked file exists, or is the start of a path that exists (DATE and $ stand for a
+# date); a bare result name in a .md file is a file there; and the index has a line for each file.
 for hit in $(git grep -IoE '(evals|\.\.)/results/[A-Za-z0-9_./-]*' 2>/dev/null); do
     path=${hit#*:}; path=evals/results/${path#*results/}; path=${path%.}
     case $path in *DATE*|*-) ls "${path%%DATE*}"* >/dev/null 2>&1;; *) [ -e "$path" ];; esac ||

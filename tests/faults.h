@@ -1,17 +1,17 @@
-/* tests/faults.h - the machine made to fail at a chosen call, and counted, so that nothing stays.
+/* tests/faults.h - system calls that fail at a chosen call, and counts of open resources, to find leaks.
  *
  *     faults_reset();                                  forwards to the system, counts and logs
  *     faults_at(FAULT_READ, 7, FAULT_ERROR, EIO);      the 7th read fails
- *     ...                                              run what is tested
- *     assert_true(faults_clean());                     nothing open, mapped or allocated is left
+ *     ...                                              run the tested code
+ *     assert_true(faults_clean());                     nothing is open, mapped or allocated
  *     faults_off();
  *
- * Kinds of calls are counted apart, and all together as FAULT_ANY.  A reader thread may make any
- * of them, so counters are atomic and the log has a lock; which call is the n-th may depend on
- * threads, what comes of it may not.  O_DIRECT is taken off a descriptor and its rules are kept
+ * Each kind of call has its own count, and FAULT_ANY counts all. A reader thread may make any
+ * of them, so counters are atomic and the log has a lock; the number of a call may depend on
+ * threads, the result may not. O_DIRECT is removed from a descriptor and its rules are checked
  * here instead (aligned buffer, offset and length, or EINVAL), so that the direct path runs on
- * every file system and can be refused on all.  What a reset leaves: faults.in_pieces, a machine
- * that never reads or writes much at once, and faults.most. */
+ * every file system and can be refused on all. A reset does not change faults.in_pieces (reads
+ * and writes are always short) and faults.most. */
 #ifndef TESTS_FAULTS_H
 #define TESTS_FAULTS_H
 
@@ -33,9 +33,9 @@ enum fault_kind {
 enum fault_way {
     FAULT_NONE,
     FAULT_ERROR,                            /* NULL or -1, with errno */
-    FAULT_LASTS,                            /* the n-th and all after it */
-    FAULT_OFTEN,                            /* each n-th */
-    FAULT_SHORT,                            /* a read gives one byte, and a direct one 4095 */
+    FAULT_LASTS,                            /* the n-th call and all after it */
+    FAULT_OFTEN,                            /* every n-th call */
+    FAULT_SHORT,                            /* a read gives one byte, a direct read 4095 */
     FAULT_EMPTY                             /* a read gives 0 bytes: the end of the file */
 };
 
@@ -51,13 +51,13 @@ static struct {
     atomic_long at;
     atomic_int error;
     atomic_long calls[FAULT_KINDS];
-    atomic_long n_alloc, n_map, n_open, n_direct; /* outstanding; direct reads that gave bytes */
+    atomic_long n_alloc, n_map, n_open, n_direct; /* outstanding; n_direct: successful direct reads */
     atomic_bool struck;                     /* the fault has happened */
     atomic_bool is_direct[FAULTS_FD];
     bool in_pieces;
     pthread_mutex_t lock;
-    enum kn_level most;                     /* lines above it are not heard */
-    char line[1024], last[1024];            /* the first line said and the last, and how many there were */
+    enum kn_level most;                     /* log lines above this level are ignored */
+    char line[1024], last[1024];            /* the first and the last line, and their number */
     int n_line;
 } faults = { .lock = PTHREAD_MUTEX_INITIALIZER, .most = KN_LOG_WARN };
 
@@ -152,9 +152,9 @@ static inline ssize_t faults_pread_direct(int fd, void *buf, size_t bytes, int64
         errno = EINVAL;
         return -1;
     }
-    if (faults.direct == DIRECT_SHORT && bytes > 8192)          /* whole pages, not all of them */
+    if (faults.direct == DIRECT_SHORT && bytes > 8192)          /* whole pages, but short */
         bytes = 4096 + bytes / 2 / 4096 * 4096;
-    if (faults.direct == DIRECT_ODD && bytes > 4096)            /* as a file system may */
+    if (faults.direct == DIRECT_ODD && bytes > 4096)            /* as some file systems do */
         bytes -= 1000;
     faults.n_direct++;
     return kn_io_system.pread(fd, buf, bytes, at);
@@ -209,7 +209,7 @@ static inline void faults_line(enum kn_level level, const char *line)
     pthread_mutex_unlock(&faults.lock);
 }
 
-/* Forgets the fault, the counts of calls and the log; what is outstanding stays counted. */
+/* Clears the fault, the counts of calls and the log; outstanding resources stay counted. */
 static inline void faults_reset(void)
 {
     static struct kn_io io;
@@ -240,7 +240,7 @@ static inline void faults_reset(void)
     faults.n_line = 0;
 }
 
-/* After a reset, while threads run. */
+/* Like faults_at() after a reset, but while threads run. */
 static inline void faults_now(enum fault_kind kind, long at, enum fault_way way, int error)
 {
     faults.kind = kind;
@@ -260,7 +260,7 @@ static inline bool faults_clean(void)
     return faults.n_alloc == 0 && faults.n_map == 0 && faults.n_open == 0;
 }
 
-/* Only listens: for when threads are running, which may not see the machine change under them. */
+/* Only collects the log: for use while threads run, when system calls must not be replaced. */
 static inline void faults_listen(void)
 {
     faults.line[0] = '\0';

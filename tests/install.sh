@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs into an empty folder, looks at what came, and takes it away again.  Usage: install.sh PROGRAM
-# Run by `make check`; what no tool here can judge is passed over aloud.
+# Installs into an empty folder, checks the installed files, and uninstalls.  Usage: install.sh PROGRAM
+# Run by `make check`; a check without its tool on this machine is skipped with a message.
 program=$1; bad=0
 complain() { echo "install: $1"; bad=1; }
 root=$(mktemp -d) || exit 1
@@ -12,17 +12,17 @@ for f in bin/spillway share/man/man1/spillway.1 share/bash-completion/completion
     lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env; do
     [ -s "$root/usr/$f" ] || complain "$f is missing"
 done
-cmp -s "$program" "$root/usr/bin/spillway" || complain "another program is installed"
+cmp -s "$program" "$root/usr/bin/spillway" || complain "the installed program differs"
 
 page=$root/usr/share/man/man1/spillway.1
 if command -v man >/dev/null; then
     warnings=$(LC_ALL=C.UTF-8 MANWIDTH=100 man --warnings -l "$page" 2>&1 >/dev/null)
     [ -z "$warnings" ] || complain "the manual page: $warnings"
 else
-    echo "install: no man here to read the page"
+    echo "install: man is missing: the manual page is not checked"
 fi
 
-# a bash of its own completes: flags of a command, values of a flag, nothing for a number
+# completion in a new bash: flags of a command, values of a flag, no values for a number
 completion=$root/usr/share/bash-completion/completions/spillway
 complete() {
     bash -c '. "$0" || exit 1; COMP_WORDS=(spillway "$@"); COMP_CWORD=$#; compopt() { :; }; _spillway; echo "${COMPREPLY[*]}"' \
@@ -34,29 +34,29 @@ if command -v bash >/dev/null; then
     [ "$(complete insp)" = "inspect" ] || complain "completion of insp: $(complete insp)"
     [ -z "$(complete run -n '')" ] || complain "completion of a number: $(complete run -n '')"
 else
-    echo "install: no bash here to complete"
+    echo "install: bash is missing: completion is not checked"
 fi
 
 unit=$root/usr/lib/systemd/system/spillway.service
 if command -v systemd-analyze >/dev/null; then
-    # the root holds only what was installed, and a shell: what else the system would bring is not looked at
+    # the root holds only the installed files and a shell: other units of a system are not checked
     install -D -m 755 /bin/sh "$root/bin/sh"
     told=$(systemd-analyze verify --man=no --recursive-errors=no --root="$root" "$unit" 2>&1 | grep spillway)
     [ -z "$told" ] || complain "the unit: $told"
     rm "$root/bin/sh"
 else
-    echo "install: no systemd-analyze here to verify the unit"
+    echo "install: systemd-analyze is missing: the unit is not checked"
 fi
 
-# what the program is linked with comes into the image: the same release's names of packages
+# the image installs the packages of all linked libraries; package names are those of Debian 12
 if [ "$(. /etc/os-release 2>/dev/null; echo "$ID $VERSION_ID")" = "debian 12" ] && command -v readelf >/dev/null; then
     for lib in $(readelf -d "$program" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'); do
         package=$(dpkg-query -S "*/$lib" 2>/dev/null | sed -n '1s/:.*//p')
         case $package in libc6*|libgcc-s1|libstdc++6) continue ;; esac
-        grep -qw -e "${package:-of $lib}" configs/Containerfile || complain "the image is without ${package:-the package of $lib}"
+        grep -qw -e "${package:-of $lib}" configs/Containerfile || complain "the image lacks ${package:-$lib}"
     done
 else
-    echo "install: no Debian 12 here to compare the image's packages with"
+    echo "install: not Debian 12: the image's packages are not checked"
 fi
 
 put uninstall

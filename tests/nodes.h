@@ -1,10 +1,10 @@
-/* tests/nodes.h - a machine of nodes on any machine: what its processors are near to is told through the seam,
- * and what was asked to lie where is written down.  What the system makes of it does not matter: a node that
- * is not there is a wish that is not granted.
+/* tests/nodes.h - simulates NUMA nodes on any machine: the node of each processor is set through the replaceable
+ * system calls, and the requested placement of memory is recorded. The system's answer does not matter: memory
+ * bound to a node that does not exist stays anywhere.
  *
- *     nodes_set(2);        CPU i is near to node i % 2; the nodes are called 3 and 5
- *     ...                  nodes_of(p, bytes): a node's name, -1: bound to none, -2: to several
- *     nodes_set(1);        the machine as it is; kn_io_set() has been called */
+ *     nodes_set(2);        CPU i is on node i % 2; the nodes are numbered 3 and 5
+ *     ...                  nodes_of(p, bytes): the node's number, -1: bound to none, -2: to several
+ *     nodes_set(1);        the real machine; kn_io_set() has been called */
 #ifndef TESTS_NODES_H
 #define TESTS_NODES_H
 
@@ -59,7 +59,7 @@ static inline void nodes_set(int n_node)
     kn_io_set(n_node > 1 ? &io : NULL);
 }
 
-/* What was said last of each byte counts. */
+/* The last request for each byte counts. */
 static inline int nodes_of(const void *p, size_t bytes)
 {
     int found = -3;

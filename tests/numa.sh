@@ -1,9 +1,9 @@
 #!/bin/sh
-# Two NUMA nodes, in a virtual machine: do pages and threads lie where they should, and are the bytes those
-# of a machine with one?  For each layout of nodes it boots the program with a model in an initramfs,
-# compares logits with this machine's, and counts the pages of a running `eval` by /proc/PID/numa_maps.
+# Two NUMA nodes in a virtual machine: checks that pages and threads are on the right nodes, and that logits equal
+# those of this machine. For each layout of nodes it boots the program with a model in an initramfs,
+# compares logits with this machine's, and counts the pages of a running `eval` from /proc/PID/numa_maps.
 # Usage: tests/numa.sh SPILLWAY MODEL.gguf       KERNEL: a vmlinuz   BUSYBOX: a static busybox
-# Needs qemu-system-x86_64; slow where KVM does not work.  Exit 77 when something is missing.
+# Needs qemu-system-x86_64; slow without KVM. Exit status 77: a needed program is missing.
 spillway=$1 model=$2
 kernel=${KERNEL:-$(ls /boot/vmlinuz-* 2>/dev/null | tail -n 1)}
 busybox=${BUSYBOX:-$(command -v busybox)}
@@ -12,7 +12,7 @@ command -v qemu-system-x86_64 >/dev/null || skip "no qemu-system-x86_64 (apt-get
 command -v cpio >/dev/null || skip "no cpio (apt-get install cpio)"
 [ -r "$kernel" ] || skip "no kernel to boot: KERNEL=vmlinuz (apt-get download linux-image-cloud-amd64; dpkg -x)"
 [ -x "$busybox" ] || skip "no busybox: BUSYBOX=... (apt-get install busybox-static)"
-# without an initramfs the kernel panics and is gone: under a KVM that is of use, within seconds
+# without an initramfs the kernel panics and qemu ends: if this happens within seconds, KVM works
 cpu="-accel kvm -cpu host"
 plain="-display none -no-reboot -nodefaults -serial stdio -machine q35"
 [ -w /dev/kvm ] && timeout 15 qemu-system-x86_64 $cpu $plain -kernel "$kernel" -m 512M \
@@ -25,7 +25,7 @@ ids=$(seq -s , 1 40)
 "$spillway" eval -m "$model" --ids "$ids" --logits "$dir/logits" --quiet || exit 2
 want=$(md5sum <"$dir/logits" | cut -d ' ' -f 1)
 
-# ---- the machine's first program: it prints facts as `name value...`, for the checks below -----------------
+# ---- /init of the virtual machine: prints `FACT name value...` lines for the checks below -----------------
 root=$dir/root
 mkdir -p "$root/bin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp"
 cp "$busybox" "$root/bin/busybox"
@@ -54,7 +54,7 @@ while [ $i -lt 3000 ]; do echo "$i bottles hang on the wall, one falls, how many
 /spillway eval -m /model.gguf --quiet --text /tmp/text >/dev/null 2>&1 &
 pid=$! before=none now=
 model=$(($(stat -c %s /model.gguf) / 1024))
-while [ -d /proc/$pid ]; do                     # until all weights are there, and no more pages come
+while [ -d /proc/$pid ]; do                     # until all weights are loaded, and the page count is stable
     sleep 1
     now=$(awk '{ for (i = 1; i <= NF; i++) if ($i ~ /^kernelpagesize_kB=/) size = substr($i, 19)
                  for (i = 1; i <= NF; i++) if ($i ~ /^N[0-9]+=/) { sub(/.*=/, "", $i); n += $i * size } }
@@ -97,7 +97,7 @@ boot() {
         $1 == "bytes" { n_bytes++; if ($3 != want) { print "wrong bytes: " $2; bad = 1 } }
         $1 == "pages" { n_pages++; if ($4 > 0.01 * $3) { print "pages are not on node " $2; bad = 1 } }
         $1 == "end" { end = 1 }
-        END { if (n_bytes != 5 || !end) { print "it did not come to its end"; bad = 1 }
+        END { if (n_bytes != 5 || !end) { print "the run is incomplete"; bad = 1 }
               if (n_pages + 0 != (nodes > 1 ? nodes : 0) && nodes > 0) { print "pages on " n_pages + 0 " nodes"; bad = 1 }
               exit bad }' "$dir/facts"; then
         echo "$name: FAILED"
@@ -118,5 +118,5 @@ boot node-without-memory 2 "" -smp 3 -m $((2 * mib))M $(memory 0 1) -numa node,n
     -numa dist,src=0,dst=2,val=30 -numa dist,src=1,dst=2,val=15
 boot processors-of-one-node 0 "only=2" -smp 2 -m $((2 * mib))M $(memory 0 1) \
     -numa node,nodeid=0,cpus=0,memdev=m0 -numa node,nodeid=1,cpus=1,memdev=m1
-[ "$failed" = 0 ] && echo "numa: all layouts as they should be"
+[ "$failed" = 0 ] && echo "numa: all layouts are right"
 exit "$failed"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the Debian packages named as arguments that are missing; says so first.  Elsewhere than on a
-# system with dpkg it trusts that the libraries are there: the compiler says what is not.
+# Installs the Debian packages named as arguments that are missing, and prints their names first. Without dpkg it
+# does nothing: the compiler reports missing libraries.
 command -v dpkg-query >/dev/null 2>&1 || exit 0
 missing=
 for p in "$@"; do

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the test programs named as arguments, one for each CPU at a time, from the root of the tree; says of
-# each how it went as soon as it ends, and ends with one line of counts.
+# Runs the test programs named as arguments, one per CPU at a time, from the root of the tree; prints the result of
+# each as soon as it ends, and one last line of counts.
 if [ "$1" = --one ]; then
     t=$2 log=$2.log
     "$t" >"$log" 2>&1; status=$?

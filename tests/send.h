@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-/* Who cuts us while we send has its reasons: the answer tells. */
+/* The server may close the connection during a send: the answer shows why, so errors are ignored. */
 static inline void send_bytes(int fd, const char *p, size_t n)
 {
     while (n > 0) {
@@ -18,7 +18,7 @@ static inline void send_bytes(int fd, const char *p, size_t n)
     }
 }
 
-/* What there is, of at most n bytes; whoever was stopped and continued meanwhile waits on. */
+/* Receives at most n bytes; a receive interrupted by a signal (stop and continue) is repeated. */
 static inline ssize_t receive_bytes(int fd, void *p, size_t n)
 {
     ssize_t got;

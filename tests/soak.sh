@@ -1,18 +1,18 @@
 #!/bin/sh
-# The long tests: fuzzing by time, crowds of other seeds each time, and every test many times over.  Writes
-# evals/results/checks/soak-DATE.txt with the commit it ran on; commit that file.  Nothing that fails stops it: its last
-# lines tell what did, and the exit status is 1 then.  SECONDS_EACH sets how long each fuzz target runs, SECONDS_MIXED the
-# server's mixed load, SECONDS_CROWD the crowds in each mode and as long a walk over what tests/engine/test_pairs.c
-# multiplies, SECONDS_PAIRS the walk over all of it in release mode (some hours, if it is not cut short), TIMES how often
-# all tests run in each.  Usage: soak.sh FOLDER, where the programs are.
+# The long tests: fuzzing for a time, random sessions (crowd) with new seeds, and every test many times. Writes
+# evals/results/checks/soak-DATE.txt with the tested commit; commit that file. A failure does not stop it: the last
+# lines list the failed parts, and the exit status is then 1. SECONDS_EACH sets the time of each fuzz target,
+# SECONDS_MIXED of the server's mixed load, SECONDS_CROWD of the crowds in each mode and, in asan and tsan mode, of the
+# combinations in tests/engine/test_pairs.c, SECONDS_PAIRS of all combinations in release mode (hours if not limited), TIMES
+# the number of runs of all tests in each mode.  Usage: soak.sh FOLDER, with the built programs in FOLDER.
 out=$1 demo=evals/train/models/demo-draft-q8_0.gguf
 seconds=${SECONDS_EACH:-600}
 result=evals/results/checks/soak-$(date +%Y-%m-%d).txt
 notes=$(mktemp -d) || exit 1
 trap 'rm -rf "$notes"' EXIT
 
-# part NAME SHOW COMMAND...: what SHOW takes of what COMMAND says, while it says it.  A pipe's status is that of its
-# last command, so COMMAND's goes through a file.
+# part NAME SHOW COMMAND...: runs COMMAND with its output filtered by SHOW. A pipe's status is that of its
+# last command, so COMMAND's status goes through a file.
 part() {
     name=$1 show=$2
     shift 2
@@ -25,12 +25,12 @@ part() {
     echo "$name" >>"$notes/failed"
 }
 
-# build TARGET MAKE-ARGUMENTS...: says what the compiler says only if it fails.
+# build TARGET MAKE-ARGUMENTS...: prints the compiler's output only if it fails.
 build() {
     make --no-print-directory "$@" >"$notes/build" 2>&1 || { tail -n 20 "$notes/build"; return 1; }
 }
 
-# what is shown
+# filters of output
 fuzzed() { grep -E 'runtime error|ERROR|SUMMARY|^passed|^failed|^please|\*\*\*'; }
 tested() { grep -E '^FAIL|ERROR|^failed:|passed, |error:|\*\*\*'; }
 paired() { grep -E '^row|rows of|ERROR|FAILED|error:|\*\*\*'; }
@@ -44,7 +44,7 @@ same_bytes() {
 }
 nodes() {
     "$out/spillway" synth --shape tiny -o build/tiny.gguf --quiet && tests/numa.sh "$out/spillway" build/tiny.gguf ||
-        [ $? = 77 ]                             # what it needs is not there
+        [ $? = 77 ]                             # skipped: a needed program is missing
 }
 crowds() {
     build MODE="$1" "build/$1/tests/soak/crowd" &&
@@ -62,7 +62,7 @@ everything() {
     part fuzzing fuzzed make --no-print-directory fuzz FUZZ="-max_total_time=$seconds"
     echo "== the same bytes over 600 tokens, in chunks of up to 512"
     part "the same bytes" last_ten same_bytes
-    echo "== the server: cancelled, cut off, broken, crowded, and ${SECONDS_MIXED:-600} s of everything at once"
+    echo "== the server: cancelled, cut off, malformed, crowded, and ${SECONDS_MIXED:-600} s of mixed load"
     part "the server" cat "$out/tests/soak/serve" --seconds "${SECONDS_MIXED:-600}" "$out/spillway" "$demo"
     echo "== layouts of NUMA nodes, in virtual machines"
     part "layouts of nodes" last_sixty nodes
@@ -73,7 +73,7 @@ everything() {
         part "crowds with MODE=$mode" crowded crowds "$mode"
         seconds_pairs=${SECONDS_CROWD:-1200}
         [ $mode != release ] || seconds_pairs=${SECONDS_PAIRS:-86400}
-        echo "== MODE=$mode, the demo model's drafts in every company, for $seconds_pairs s or all of it"
+        echo "== MODE=$mode, the demo model's drafts in every combination, for $seconds_pairs s or until all are done"
         part "the demo model with MODE=$mode" paired pairs "$mode" "$seconds_pairs"
         echo "== MODE=$mode, all tests, ${TIMES:-10} times"
         for i in $(seq "${TIMES:-10}"); do

@@ -1,9 +1,9 @@
-# evals/dsi/blocking.awk - the published column, as far as a blocking pass explains it.
+# evals/dsi/blocking.awk - the published column, as far as one blocking pass explains it.
 #   awk -f evals/dsi/blocking.awk evals/results/dsi/dsi-DATE-table.csv
-# In the authors' program with threads every start, and every restart after a rejection, begins with a target
-# pass over no draft.  DSI lets it run beside the drafting; SI waits for it, and gets no token for it.  Here that
-# pass is charged to SI, at most 20 drafts in a row are right, and each takes the best of lookahead 1, 5 and
-# 10; no threads, no first-token times.
+# In the authors' threaded program every start, and every restart after a rejection, begins with a target
+# pass without a draft. DSI runs it beside the drafting; SI waits for it, and gets no token from it. Here that
+# pass is charged to SI, at most 20 drafts in a row are right, and both take the best of lookahead 1, 5 and
+# 10; without threads and first-token times.
 BEGIN { FS = OFS = ","; srand(1); n = split("1 5 10", lookahead, " "); print "data,published,with_blocking" }
 NR > 1 {
     best_si = best_dsi = 1e30

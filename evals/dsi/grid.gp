@@ -1,6 +1,6 @@
 # evals/dsi/grid.gp - the four ratios of figure 2 over drafter latency and acceptance.
 #   gnuplot -e "csv='grid.csv'; png='grid.png'" evals/dsi/grid.gp
-# Colours end where the published figure's do: 10, 2, 3 and 1.6; blue is slower.
+# Colour scales end at the published figure's limits: 10, 2, 3 and 1.6; blue is slower.
 set datafile separator ","
 set terminal pngcairo size 1000,900 font "sans,9"
 set output png

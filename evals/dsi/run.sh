@@ -1,7 +1,7 @@
 #!/bin/sh
 # evals/dsi/run.sh - the table and the heat maps of distributed speculative inference: CSV and PNG.
 #   evals/dsi/run.sh build/release/spillway evals/results/dsi/dsi-DATE
-# The grid has 10,100 cells; what is kept as CSV is every fifth step, the pictures show all of it.
+# The grid has 10,100 cells; the CSV has every fifth step, the pictures show all of it.
 set -e
 spillway=$1 to=$2 here=$(dirname "$0")
 work=$(mktemp -d)

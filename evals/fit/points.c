@@ -1,10 +1,10 @@
-/* evals/fit/points.c - measured points and what spec_fit and spec_paper_fit make of them, for check.py to solve
- * again by other means.
+/* evals/fit/points.c - measured points and the results of spec_fit and spec_paper_fit on them, for check.py to
+ * compare with an independent solver.
  *
  *     points > points.csv
  *
- * Lines are of four kinds, told by their first word:
- *     point,case,rows,ns,hold                                     passes, in memory of their case
+ * Lines are of four kinds, marked by their first word:
+ *     point,case,rows,ns,hold                                     passes of a case, all weights in memory
  *     fit,case,experts,used,ridge_least,ridge_most,sum_squares,error,held,fixed,dense,load,expert,ridge,growth
  *     speedup,case,batch,depth,used,experts,sigma,speedup
  *     paper,case,sum_squares,ten constants in the paper's order */
@@ -54,7 +54,7 @@ static int fit_case(int at)
     return e;
 }
 
-/* The paper's ten constants from speed-ups; bounds as in `spillway simulate moesd`, ridge point 156. */
+/* Fits the paper's ten constants to speed-ups; bounds as in `spillway simulate moesd`, ridge point 156. */
 static int fit_paper(int at, int n)
 {
     static const double truth[SPEC_PAPER_PARAMS] = { 4.5, 1.0, 0.5, 2.0, 1.1, 0.3, 0.2, 0.004, 0.5, 1.016 };

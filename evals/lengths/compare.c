@@ -1,12 +1,12 @@
-/* evals/lengths/compare.c - who foresees best how much of a draft is kept, on records of record.c.
+/* evals/lengths/compare.c - compares predictions of the accepted draft length, on records of record.c.
  *
  *     compare NET.gguf RECORDS DRAFT PASS_ROW FIRST_PROMPT > table.csv
  *
- * The controller goes through the records from FIRST_PROMPT on as it would have gone through the texts, once with what
- * it learns from drafts as they come, once told by the network before each; beside them what was kept on the mean of all
- * records, which nobody knows beforehand, and the truth.  error: root of the mean square of tokens kept less tokens
- * foreseen, of drafts 4 and 8 deep.  speed: tokens per time when each pass is drafted for as deep as it promises most,
- * over no drafts, where a draft pass takes DRAFT of a plain pass and a row more PASS_ROW of it. */
+ * The controller goes through the records from FIRST_PROMPT on as it would during generation, once learning
+ * from outcomes only, once with the network's prediction before each draft; beside them the mean accepted length of all
+ * records, which is unknown in practice, and the truth. error: root mean square of accepted minus predicted
+ * tokens, for drafts 4 and 8 deep. speed: tokens per time when each pass uses the depth of the best expected speed,
+ * over no drafts, where a draft pass takes DRAFT of a plain pass and each further row PASS_ROW of it. */
 #include "engine/base/base.h"
 #include "speculative/internal.h"
 #include "speculative/lengths.h"
@@ -28,7 +28,7 @@ static double draft_cost, row_cost;
 
 static const float *lengths_of(const float *record) { return record + 1; }
 
-/* By depth - 1: tokens kept of a chain; of a tree, of its width of four. */
+/* By depth - 1: accepted tokens of a chain; of a tree, with its width of four. */
 static void survival_of(const double *length, double *out)
 {
     spec_lengths_survival(length + (SPEC_LENGTH_WIDTHS - 1) * SPEC_LENGTH_DEPTHS, out);
@@ -53,7 +53,7 @@ static int best_depth(const double *survival)
     return best;
 }
 
-/* kept: tokens of the deepest draft. */
+/* kept: accepted tokens of the deepest draft. */
 static void judge(struct tally *t, const double *survival, int kept)
 {
     int depth = best_depth(survival);
@@ -65,7 +65,7 @@ static void judge(struct tally *t, const double *survival, int kept)
     t->time += time_of(depth);
 }
 
-/* The whole draft was asked for and verified. */
+/* Learns from a draft that was requested and verified whole. */
 static void learn(struct spec_control *c, const float *record, int kept)
 {
     static struct spec_tree tree;

@@ -1,13 +1,13 @@
-/* evals/lengths/record.c - what the model last thought, and how much of the next draft was kept: what a network that
- * foresees lengths learns from.
+/* evals/lengths/record.c - records the model's feature and the accepted length of the next draft: training data of
+ * the length predictor.
  *
  *     record MODEL PROMPTS.jsonl TEMPERATURE DRAFTER > RECORDS
  *
- * Prompts as acceptance takes them; each is answered alone, up to 192 tokens.  A pass is one record of floats: the
- * prompt's number; SPEC_LENGTHS lengths; the survival to each of SPEC_DEPTHS depths as the drafter sees it; the d_model
- * values of the feature.  One draft of 64 nodes has all widths and depths in it: so wide and so deep is the likeliest
- * width times depth of its nodes that are no deeper.  Under coupled verification what is kept of the part is what is
- * kept of the whole, as far as the part goes. */
+ * Prompts as for acceptance; each is answered alone, up to 192 tokens. A pass is one record of floats: the
+ * prompt's number; SPEC_LENGTHS lengths; the survival to each of SPEC_DEPTHS depths as the drafter estimates it; the
+ * d_model values of the feature. One draft of 64 nodes contains the drafts of all widths and depths: the one of a
+ * width and depth is the likeliest width x depth of the nodes that are not deeper. Under coupled verification the
+ * accepted nodes of a part are the accepted nodes of the whole that lie in the part. */
 #include "evals/prompts.h"
 #include "engine/internal.h"
 #include "speculative/lengths.h"
@@ -17,7 +17,7 @@
 
 enum { NEW = 192, LONGEST = 320 };
 
-/* The likeliest first, of equals the earlier: parents stand before children. */
+/* Orders nodes by survival, the earlier of equals first: parents precede children. */
 static int rank(const struct spec_tree *t, int *order)
 {
     for (int i = 0; i < t->n; i++) {
@@ -29,7 +29,7 @@ static int rank(const struct spec_tree *t, int *order)
     return t->n;
 }
 
-/* How many nodes of the path are in the part. */
+/* The number of accepted nodes that lie in the part. */
 static int kept_of(const struct spec_tree *t, const struct spec_verify *v, const int *order, int nodes, int depth)
 {
     bool in[SPEC_NODES] = { false };
@@ -79,7 +79,7 @@ static int answer(struct eng_engine *e, const struct eng_ids *ids, float tempera
             moe_context_feature(e->assets.context, s->seq.path.slot[s->seq.n_kv - 1], feature);
         int n = eng_step(e, event);
         error = n < 0 ? n : 0;
-        if (!error && thought && s->seat == seat && s->seq.tree->n)       /* the last pass of an answer is cut short */
+        if (!error && thought && s->seat == seat && s->seq.tree->n)       /* the last pass of an answer is truncated */
             write_record(prompt, s, feature, moe_model_shape(e->assets.model)->d_model);
     }
     eng_session_close(s);
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
     if (read_prompts(argv[2]) || eng_draft_parse(&o.draft[0], argv[4]))
         return 2;
     bool tree = o.draft[0].tree != ENG_TREE_CHAIN;
-    o.gamma = tree ? SPEC_NODES : SPEC_DEPTHS;      /* a chain has no width: a part of it is its beginning */
+    o.gamma = tree ? SPEC_NODES : SPEC_DEPTHS;      /* a chain has no width: a part is a prefix */
     int error = eng_open(&e, &o);
     if (error)
         return 2;

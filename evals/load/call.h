@@ -2,9 +2,9 @@
  *
  *     call_start -> [ call_io when the socket is ready ]* until it returns true -> call_close
  *
- * In go an address, a path and a JSON body; what comes out are moments: when the first text came, and each
- * time between two.  Text comes in server-sent events, in chunks or not; an event counts when it carries
- * text, thoughts or a part of a tool call.  Tokens are what the server's usage says, if it says so. */
+ * Input: an address, a path and a JSON body; output: times, of the first text and of each interval
+ * between two texts. Text comes in server-sent events, in chunks or not; an event counts when it carries
+ * text, thoughts or a part of a tool call. Token counts come from the server's usage, if it is sent. */
 #ifndef EVALS_LOAD_CALL_H
 #define EVALS_LOAD_CALL_H
 
@@ -33,13 +33,13 @@ static inline uint64_t now_ns(void)
 /* ---- addresses --------------------------------------------------------------------------------- */
 
 struct address {
-    const char *name;                           /* what the tables call it */
-    char host[256], port[16], path[256];        /* path: before /v1, without the last slash */
+    const char *name;                           /* its name in the tables */
+    char host[256], port[16], path[256];        /* path: before /v1, without a final slash */
     struct sockaddr_storage socket;
     socklen_t socket_bytes;
 };
 
-/* [NAME=]http://host[:port][/path]; false, and says why, when it is none. */
+/* Reads [NAME=]http://host[:port][/path]; false, with a message, if it is invalid. */
 static inline bool address_read(struct address *a, char *text)
 {
     char *url = strstr(text, "http://"), *equals = strchr(text, '=');
@@ -81,19 +81,19 @@ enum call_state { CALL_SEND, CALL_HEAD, CALL_SIZE, CALL_DATA, CALL_AFTER, CALL_E
 struct call {
     int fd;
     enum call_state state;
-    char *out;                                  /* [n_out] head and body, of which n_sent are sent */
+    char *out;                                  /* [n_out] head and body; n_sent bytes are sent */
     size_t n_out, n_sent;
     char *line;                                 /* [n_line] a line of the head or of the body */
     size_t n_line, room;
-    char framing[64];                           /* [n_framing] a line around a chunk */
+    char framing[64];                           /* [n_framing] a line between chunks */
     size_t n_framing;
-    bool chunked, done;                         /* done: [DONE] was seen */
-    size_t left;                                /* of this chunk */
+    bool chunked, done;                         /* done: [DONE] was received */
+    size_t left;                                /* bytes left of this chunk */
     int status;
-    bool is_long;                               /* the prompt: one of --long-prompts */
+    bool is_long;                               /* the prompt is one of --long-prompts */
     uint64_t due_ns, first_ns, last_ns, end_ns; /* first, last: of text */
-    long n_event, n_token, n_prompt;            /* tokens: -1 until the usage came */
-    char error[160];                            /* "": none */
+    long n_event, n_token, n_prompt;            /* tokens: -1 until the usage is received */
+    char error[160];                            /* "": no error */
     void (*on_gap)(struct call *c, uint64_t gap_ns);
 };
 
@@ -104,7 +104,7 @@ static inline void call_fail(struct call *c, const char *why)
     c->state = CALL_END;
 }
 
-/* Begins now; what waited since due_ns counts as waiting.  false when there is not even a socket. */
+/* Starts a call; waiting time counts from due_ns. Returns false when no socket can be opened. */
 static inline bool call_start(struct call *c, const struct address *a, const char *path, const char *key,
                               const char *body, uint64_t due_ns)
 {
@@ -154,7 +154,7 @@ static inline void call_event(struct call *c, const char *text, size_t n)
         c->done = true;
         return;
     }
-    json_t *event = json_loadb(text, n, JSON_ALLOW_NUL, &why);      /* random weights say anything */
+    json_t *event = json_loadb(text, n, JSON_ALLOW_NUL, &why);      /* text of random weights can have any bytes */
     const json_t *usage = json_object_get(event, "usage"), *error = json_object_get(event, "error");
     if (!event)
         call_fail(c, "an event that is no JSON");
@@ -177,7 +177,7 @@ static inline void call_event(struct call *c, const char *text, size_t n)
     json_decref(event);
 }
 
-/* A line of the head, of the body, or with the size of a chunk; without its end. */
+/* Handles a line of the head, of the body, or with the size of a chunk; without its line end. */
 static inline void call_line(struct call *c, char *line, size_t n)
 {
     if (c->state == CALL_SIZE) {
@@ -201,7 +201,7 @@ static inline void call_line(struct call *c, char *line, size_t n)
     }
 }
 
-/* Lines of the body go on from chunk to chunk; those around chunks stand for themselves. */
+/* Lines of the body continue from chunk to chunk; lines between chunks are separate. */
 static inline void call_bytes(struct call *c, const char *p, size_t n)
 {
     for (size_t i = 0; i < n && c->state != CALL_END; i++) {
@@ -236,7 +236,7 @@ static inline void call_bytes(struct call *c, const char *p, size_t n)
     }
 }
 
-/* Sends or reads what can be, returns true when the call is over; then error says whether it failed. */
+/* Sends and reads as far as possible; returns true when the call is over; error is then set if it failed. */
 static inline bool call_io(struct call *c)
 {
     char buffer[16384];
@@ -257,7 +257,7 @@ static inline bool call_io(struct call *c)
             call_fail(c, strerror(errno));
         } else if (n == 0) {
             if (c->state == CALL_DATA && c->n_line)
-                call_bytes(c, "\n", 1);         /* a body that ends without one */
+                call_bytes(c, "\n", 1);         /* a body without a final newline */
             c->state = CALL_END;
         } else {
             call_bytes(c, buffer, (size_t)n);

@@ -1,12 +1,12 @@
-/* evals/load: many users at once against any server that speaks OpenAI's protocol; see README.md beside it.
+/* evals/load/load.c - many users at once against any server with OpenAI's protocol; see README.md beside it.
  *
  *     load --users 8 --requests 64 http://127.0.0.1:8080
  *     load --users 8 --rounds 4 ours=http://127.0.0.1:8080 peer=http://127.0.0.1:8081
  *
- * A block is a number of requests to one address.  With several addresses blocks alternate, forwards and
- * back (A B, B A, ...), and each round gives a ratio: what the machine does meanwhile falls on all alike.
- * Users are closed loops (the next request when the last is answered), or with --rate arrivals of a Poisson
- * process, whose waiting counts from when a request was due and not from when it could be sent. */
+ * A block is a number of requests to one address. With several addresses blocks alternate, forwards and
+ * back (A B, B A, ...), and each round gives a ratio, so that other load on the machine affects all alike.
+ * Users are closed loops (the next request after the last answer), or with --rate arrivals of a Poisson
+ * process, where waiting counts from the time a request was due, not from when it could be sent. */
 #include "evals/load/call.h"
 
 #include <getopt.h>
@@ -18,7 +18,7 @@
 #define MAX_ROUND   64
 #define MAX_REASON  8
 
-/* ---- what is asked for ------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static struct {
     struct address address[MAX_ADDRESS];
@@ -41,7 +41,7 @@ static uint64_t mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
-/* The i-th number of a stream, in [0, 1); seeds side by side have no stream in common. */
+/* The i-th number of a stream, in [0, 1); different seeds share no stream. */
 static double uniform(uint64_t stream, uint64_t i)
 {
     return (double)(mix(mix(mix(want.seed) + stream) + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 11) * 0x1p-53;
@@ -68,7 +68,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of sorted samples the one that p of all are at most. */
+/* The sample that a share p of the sorted samples does not exceed. */
 static double percentile(const struct samples *s, double p)
 {
     size_t i = (size_t)ceil(p * (double)s->n);
@@ -79,15 +79,15 @@ static double percentile(const struct samples *s, double p)
 
 struct block {
     const struct address *to;
-    int round, n_begun, n_ended, n_error, n_long;       /* n_long: long prompts that are being read now */
-    long n_token, n_prompt, n_event, n_counted;         /* n_counted: answers whose tokens the server told */
+    int round, n_begun, n_ended, n_error, n_long;       /* n_long: long prompts being prefilled */
+    long n_token, n_prompt, n_event, n_counted;         /* n_counted: answers with a usage */
     uint64_t start_ns, end_ns;
     struct samples ttft, ttft_long, tbt, tbt_beside, whole;
     struct { char text[160]; int n; } reason[MAX_REASON];
     int n_reason;
 };
 
-static struct block *running;                   /* the one that gaps belong to */
+static struct block *running;                   /* the block that intervals are counted in */
 
 static void on_gap(struct call *c, uint64_t gap_ns)
 {
@@ -113,7 +113,7 @@ static void note_reason(struct block *b, const char *text)
 
 /* ---- prompts ----------------------------------------------------------------------------------- */
 
-/* Words in no order, other ones for each request from the first on: nothing is found in a cache. */
+/* Random words, different for each request from the first word on, so that no prefix is cached. */
 static char *make_prompt(uint64_t request, int n_word)
 {
     static const char *const word[] = {
@@ -231,7 +231,7 @@ static void end(struct block *b, struct user *u)
         if (c->n_event)
             add(c->is_long ? &b->ttft_long : &b->ttft, wait);
     }
-    b->n_event += c->n_event;                   /* of a broken answer what came counts as well */
+    b->n_event += c->n_event;                   /* events of a broken answer count as well */
     b->n_token += c->n_token >= 0 ? c->n_token : c->n_event;
     b->n_long -= u->reading;
     b->n_ended++;
@@ -242,7 +242,7 @@ static void end(struct block *b, struct user *u)
 static void tend(struct block *b, struct user *u)
 {
     bool over = call_io(&u->call);
-    if (u->reading && u->call.first_ns) {       /* its prompt has been read */
+    if (u->reading && u->call.first_ns) {       /* its prompt is prefilled */
         u->reading = false;
         b->n_long--;
     }
@@ -250,7 +250,7 @@ static void tend(struct block *b, struct user *u)
         end(b, u);
 }
 
-/* Ends what has taken too long. */
+/* Ends calls that exceed the time limit. */
 static void watch_time(struct block *b)
 {
     uint64_t now = now_ns();
@@ -264,7 +264,7 @@ static void watch_time(struct block *b)
     }
 }
 
-/* Begins all that is due and has a free user; returns ms until the next is due. */
+/* Starts all due requests that have a free user; returns ms until the next is due. */
 static int begin_due(struct block *b, int poll, int n, uint64_t *due_ns)
 {
     for (int i = 0; i < want.users && b->n_begun < n; i++) {
@@ -305,7 +305,7 @@ static void run_block(struct block *b, int n)
             qsort(all[i]->x, all[i]->n, sizeof *all[i]->x, by_size);
 }
 
-/* ---- telling ----------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static double seconds(const struct block *b) { return (double)(b->end_ns - b->start_ns) * 1e-9; }
 static double speed(const struct block *b) { return (double)b->n_token / seconds(b); }
@@ -382,7 +382,7 @@ static void tell_line(FILE *out, const struct block *b)
     fflush(out);
 }
 
-/* Of all rounds the first address over another: middle, least, most. */
+/* The ratio of the first address to another over all rounds: median, least, most. */
 static void tell_ratio(FILE *out, const char *what, const struct address *other, struct samples *s)
 {
     if (!s->n)

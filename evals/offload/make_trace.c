@@ -1,13 +1,13 @@
-/* evals/offload/make_trace.c - a routing trace as of a large trained model, made, not recorded.
+/* evals/offload/make_trace.c - a synthetic routing trace with the statistics of a large trained model.
  *
- * No large trained model is at hand to record from.  This draws router logits from what is known of
- * them: an expert's logit is the sum of its popularity (the same for all), of a topic's liking for it
- * (a stream's, another every TOPIC passes), of a part that drifts from token to token, and of noise of
- * the token's own; the n_used largest win.  How much each part weighs is set so that figures measured
- * on trained models come out:
+ * No large trained model is available to record from. Router logits are random with the known structure
+ * of such models: an expert's logit is the sum of its popularity (the same for all streams), of its weight in the
+ * stream's topic (which changes every TOPIC passes), of a part that drifts from token to token, and of independent
+ * noise per token; the n_used largest are chosen. The weights of the parts are set so that figures measured
+ * on trained models are reproduced:
  *
  *   mild    consecutive tokens share 25.7 % of their experts, by chance 6.25 %
- *   sharp   LRU with a tenth of the experts finds two thirds of what is asked for
+ *   sharp   LRU with slots for a tenth of the experts hits two thirds of the uses
  *
  *   make_trace mild|sharp [GROUPS EXPERTS USED STREAMS PASSES]  > FILE     default 48 128 8 32 80 */
 #include <math.h>
@@ -29,7 +29,7 @@ static const struct parts kinds[] = {
 
 static uint64_t state = 4;
 
-static double normal(void)                      /* of twelve uniforms: near enough */
+static double normal(void)                      /* sum of twelve uniforms: close enough */
 {
     double sum = -6;
     for (int i = 0; i < 12; i++)

@@ -1,4 +1,4 @@
-# evals/offload/policies.gp - reads beside Belady's, by how much fits: a row for each trace, a column for each batch.
+# evals/offload/policies.gp - misses over Belady's, by share that fits: a row for each trace, a column for each batch.
 #   gnuplot -e "csv='evals/results/offload/policy-DATE.csv'; png='evals/results/offload/policy-DATE.png'" evals/offload/policies.gp
 set datafile separator ","
 set terminal pngcairo size 1200,1200 font "sans,9"

@@ -1,12 +1,12 @@
-/* evals/offload/record.c - which experts a model's rows choose, as a trace for replay.
+/* evals/offload/record.c - records the experts chosen by a model's rows, as a trace for replay.
  *
- * Streams run one after another, alone, so that a turn's experts are one row's.  Tokens are sampled at
- * temperature 1, a seed for each stream; prompts' own passes are not recorded.
+ * Streams run one after another, alone, so that a turn has the experts of one row. Tokens are sampled at
+ * temperature 1, with a seed for each stream; prefill passes are not recorded.
  *
  *   record MODEL STREAMS PASSES [PROMPTS] > FILE
  *
  * PROMPTS has a prompt on each line, "\n" in it for a new line, and the text of special tokens for them.
- * Stream s takes lines s, s + STREAMS, ... until it has its passes.  Without it each stream goes on from
+ * Stream s takes lines s, s + STREAMS, ... until it has its passes. Without PROMPTS each stream starts with
  * eight random tokens. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ struct recorder {
     uint64_t seed;
 };
 
-/* The next line that is this stream's, unescaped; false when there are no more. */
+/* Reads the stream's next line, unescaped; false at the end of the file. */
 static bool next_prompt(struct recorder *r, int stream, int *line, char *text)
 {
     while (fgets(text, MOST_LINE, r->prompts)) {
@@ -62,7 +62,7 @@ static int read_tokens(struct recorder *r, int stream, int *line, struct eng_ids
     return 0;
 }
 
-/* The pass that is in the trace: a bitmap for each turn.  The first tells how many there are. */
+/* Writes the pass in the trace: a bitmap for each turn. The first pass sets their number. */
 static bool write_pass(struct recorder *r)
 {
     const struct off_trace *t = &r->trace;
@@ -87,7 +87,7 @@ static bool write_pass(struct recorder *r)
     return n_turn == r->n_group && !ferror(stdout);
 }
 
-/* One answer, or as many of its passes as are wanted. */
+/* Runs one answer, or as many of its passes as are still needed. */
 static int answer(struct recorder *r, const struct eng_ids *ids, int *n_left)
 {
     struct eng_request request = { .token = ids->id, .n_token = (int)ids->n, .n_predict = -1,

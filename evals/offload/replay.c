@@ -1,21 +1,21 @@
-/* evals/offload/replay.c - a routing trace through policies that choose who goes, beside the optimum.
+/* evals/offload/replay.c - replays a routing trace through eviction policies, and compares them with the optimum.
  *
- * Prints CSV: for each batch and part of the experts that fits, the misses per pass of each policy, and
- * their ratio to Belady's optimum.  A turn is a layer's: all that it uses is there at once and stays to
- * its end; what is missing takes free slots, or those of whoever goes.  The first half of the passes
- * warms up.
+ * Prints CSV: for each batch and share of experts that fits, the misses per pass of each policy, and
+ * their ratio to Belady's optimum. A turn is one layer's in one pass: all experts that it uses are resident at
+ * once and stay to its end; misses take free slots, or slots of evicted experts. The first half of the passes
+ * is warm-up.
  *
- *   belady   sees the future (offload/trace.c, as in bench).  Cannot be had; the bound
- *   oracle   our rule, told every expert's true share of the turns.  For independent choices nothing
- *            that does not see the future is better: its distance to belady is what seeing is worth
+ *   belady   knows the future (offload/trace.c, as in bench): the bound, not achievable
+ *   oracle   our rule with every expert's true share of the turns. For independent choices no policy
+ *            without the future is better: its distance to belady is the value of knowing the future
  *   ours     offload/policy.c
- *   lru lfu random mru s3fifo (scan-resistant); fixed: those used most in the long run stay
+ *   lru lfu random mru s3fifo (scan-resistant); fixed: the most used in the long run stay resident
  *
  *   replay TRACE[.gz] [BATCH,BATCH... [PERCENT,PERCENT... [SCAN]]]
  *
- * Traces: evals/offload/README.md.  Batch b joins b streams of the trace; rows choose their experts
- * whatever their company, so this is what the batch would have used.  PERCENT of the experts fit.  SCAN:
- * every so many passes one uses every expert, as a prompt's chunk does. */
+ * Traces: evals/offload/README.md. Batch b joins b streams of the trace; a row's experts do not depend on
+ * other rows, so these are the batch's uses. PERCENT of the experts fit. SCAN:
+ * every so many passes one uses every expert, as a prefill chunk does. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,19 +27,19 @@
 /* ---- traces --------------------------------------------------------------------------------------- */
 
 struct trace {
-    int n_stream, n_pass, n_group, n_expert;    /* of all groups */
+    int n_stream, n_pass, n_group, n_expert;    /* n_expert: of all groups */
     int *first;                                 /* [n_group + 1] experts of a group */
-    size_t *at, pass_bytes;                     /* [n_group] its bitmap in a pass */
+    size_t *at, pass_bytes;                     /* [n_group] offset of its bitmap in a pass */
     uint8_t *bits;                              /* [n_stream][n_pass][pass_bytes] */
 };
 
-/* What a batch uses, turn by turn. */
+/* The experts that a batch uses, turn by turn. */
 struct turns {
-    int n_group, n_turn, n_expert, counted;     /* from this turn on they count */
+    int n_group, n_turn, n_expert, counted;     /* counted: first turn that counts */
     int *first;                                 /* [n_turn + 1] */
     int32_t *used;                              /* [first[n_turn]] */
-    double *share;                              /* [n_expert] of its group's turns, in the long run */
-    struct off_expert *expert;                  /* [n_expert] for policy.c: groups only */
+    double *share;                              /* [n_expert] long-run share of its group's turns */
+    struct off_expert *expert;                  /* [n_expert] for policy.c: only the groups are set */
 };
 
 static bool read_trace(struct trace *t, FILE *f)
@@ -74,8 +74,8 @@ static bool open_trace(struct trace *t, const char *path)
     return good;
 }
 
-/* Pass `pass` of a batch: each of its streams is as far on as the others, and when the streams have ended
- * they are joined anew, each begun elsewhere, so that a few make many different passes. */
+/* Pass `pass` of a batch: its streams advance together; when they end they are joined again, each with another
+ * start, so that a few streams make many different passes. */
 static const uint8_t *row_bits(const struct trace *t, int batch, int pass, int row)
 {
     int groups = t->n_stream / batch, round = pass / t->n_pass;
@@ -95,9 +95,9 @@ static int uses_in_stream(const struct trace *t, int stream, int group, int i)
     return n;
 }
 
-/* How often a row of the streams from `from` on uses each of a group's experts, in the long run.  A share
- * that holds what chance did would be a little clairvoyant: what of the experts' scatter is no more than
- * the streams' own scatter explains is taken out. */
+/* The long-run share of a group's experts in the rows of streams from `from` on. A share that includes this
+ * sample's chance would know the future in part: the part of the experts' variance that the variance between
+ * streams explains is removed. */
 static void long_run_shares(const struct trace *t, int from, int group, double *share)
 {
     int n = t->first[group + 1] - t->first[group], n_stream = t->n_stream - from;
@@ -119,7 +119,7 @@ static void long_run_shares(const struct trace *t, int from, int group, double *
         share[i] = mean + (scatter > chance ? 1 - chance / scatter : 0) * (share[i] - mean);
 }
 
-/* The same of a batch's turns: rows that choose for themselves, and now and then all at once. */
+/* The same for a batch's turns: rows choose independently, and every scan-th pass uses all. */
 static double batch_share(double share, int batch, int scan)
 {
     double unused = scan ? 1 - 1.0 / scan : 1;
@@ -148,7 +148,7 @@ static void make_turns(struct turns *u, const struct trace *t, int batch, int sc
         }
         u->first[turn + 1] = n;
     }
-    int replayed = batch * kn_ceil_div(N_PASS, t->n_pass);      /* streams; the others are better witnesses */
+    int replayed = batch * kn_ceil_div(N_PASS, t->n_pass);      /* streams; other streams are independent samples */
     for (int g = 0; g < t->n_group; g++) {
         long_run_shares(t, replayed < t->n_stream ? replayed : 0, g, u->share + t->first[g]);
         for (int e = t->first[g]; e < t->first[g + 1]; e++) {
@@ -168,24 +168,24 @@ static void free_turns(struct turns *u)
 
 /* ---- policies ------------------------------------------------------------------------------------- */
 
-struct line { int32_t *expert; int n, head, room; };    /* first in, first out */
+struct line { int32_t *expert; int n, head, room; };    /* a FIFO queue */
 
 struct score { double goes; int place; };
 
 struct cache {
     const struct turns *u;
     int turn, n_slot, n_resident;
-    int32_t *resident, *place;                  /* [n_slot]; [n_expert] in it, or -1 */
-    int32_t *used, *count;                      /* [n_expert] the last turn, or -1; how often */
+    int32_t *resident, *place;                  /* [n_slot]; [n_expert] its slot, or -1 */
+    int32_t *used, *count;                      /* [n_expert] last turn that used it, or -1; count */
     struct score *score;                        /* [n_slot] */
     struct off_policy *policy;                  /* ours */
     uint8_t *again;                             /* s3fifo: [n_expert] uses since it came, 3 at most */
-    int32_t *left;                              /* s3fifo: [n_expert] the miss it went at, unloved, or 0 */
+    int32_t *left;                              /* s3fifo: [n_expert] miss at which it left the small queue, or 0 */
     struct line small, main;
     int n_miss;
 };
 
-typedef double rule(const struct cache *c, int32_t e);  /* the largest goes first */
+typedef double rule(const struct cache *c, int32_t e);  /* the largest value is evicted first */
 
 static double by_lru(const struct cache *c, int32_t e) { return -c->used[e]; }
 static double by_mru(const struct cache *c, int32_t e) { return c->used[e]; }
@@ -221,8 +221,8 @@ static int32_t leave(struct line *l)
     return e;
 }
 
-/* Newcomers wait in a small queue; those used again there, or that had left it a short while ago, go to
- * the main queue, which gives another round for each use.  Those of this turn go round. */
+/* New experts wait in a small queue; an expert used again there, or that left it recently, moves to
+ * the main queue, where each use gives one more round. Experts of this turn are passed over. */
 static int s3fifo_victim(struct cache *c, bool any)
 {
     for (int round = 0; ; round++) {
@@ -264,7 +264,7 @@ static void sift(struct score *heap, int n, int at)
     }
 }
 
-/* A heap of the residents, who goes first on top; those of this turn only when there are no others. */
+/* A heap of the residents, the first to evict on top; those of this turn only when there are no others. */
 static int rank(struct cache *c, rule *goes, bool any)
 {
     int n = 0;
@@ -356,7 +356,7 @@ static double replay(const struct turns *u, int n_slot, rule *goes)
     return c.n_miss - before;
 }
 
-/* Belady's, of the counted turns and with the best contents to begin with, as bench has it. */
+/* Belady's misses in the counted turns, with the best initial contents, as in bench. */
 static double belady(const struct turns *u, int n_slot)
 {
     struct off_trace t = { .room = (size_t)(u->first[u->n_turn] + u->n_turn) };
@@ -373,7 +373,7 @@ static double belady(const struct turns *u, int n_slot)
     return (double)misses;
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------- */
+/* ---- all combinations ----------------------------------------------------------------------------- */
 
 #define MOST_NUMBERS 16
 
@@ -395,7 +395,7 @@ static void compare(const struct run *r, const struct turns *u, int batch, int p
     fflush(stdout);
 }
 
-/* Numbers from 1 to most, with commas between; 0 when it is anything else. */
+/* Comma-separated numbers from 1 to most; returns their count, 0 if the text is invalid. */
 static int read_numbers(const char *s, int most, int *out)
 {
     int n = 0;

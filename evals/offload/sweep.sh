@@ -1,10 +1,10 @@
 #!/bin/sh
 # evals/offload/sweep.sh - tokens/s against budget and batch, with the bound: CSV on stdout.
 #   sweep.sh SPILLWAY MODEL.gguf "2G 4G 6G 8G 10G" 1,4,8,16,32 [more flags of bench]
-# Each budget is a run of its own; rates of the disk and of memory are measured beside every figure.
+# Each budget is a run of its own; the rates of disk and memory are measured in the same run.
 #   PEER=4G=http://127.0.0.1:8080 sweep.sh ...
-# also asks a server that was started on the same model within that budget, of `what` peer: after bench has ended, as many
-# users as there are sequences, two requests each of 16 words and 10 tokens, their prompts read in the same time.
+# also measures a server already running on the same model within that budget, as `what` peer: after bench has ended, as
+# many users as sequences, two requests each of 16 words and 10 tokens; their time includes the prefill.
 spillway=$1 model=$2 budgets=$3 batches=$4
 shift 4
 load=$(dirname "$spillway")/evals/load/load

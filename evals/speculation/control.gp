@@ -1,5 +1,5 @@
-# Draws run.sh control: tokens/s over none drafted, for every fixed number of drafts and for the controller, by batch;
-# thin: what bytes and operations allow.
+# Draws run.sh control: tokens/s over no drafts, for every fixed gamma and for the controller, by batch;
+# thin: the bound by bytes and operations.
 set datafile separator ","
 set terminal pngcairo size 900,560 font "sans,10"
 set output png

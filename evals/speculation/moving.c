@@ -1,11 +1,11 @@
-/* evals/speculation/moving.c - what drafts are worth while the number of users moves: CSV on stdout.
+/* evals/speculation/moving.c - the speedup by drafts while the number of users changes: CSV on stdout.
  *
  *     moving MODEL HOST_MEM_MIB DRAFT GEN 1,4,16,32,8,2,32,1 [ROUNDS]
  *
- * The trace is a list of phases of so many users, each of whom reads a prompt of 16 tokens and says GEN.  It is
- * played without drafts and with them, in turn, by one engine: the same users, the same seeds and so the same
- * tokens, which is checked.  Timed is decoding, learning and trials included: the controller is told nothing of
- * phases.  A line is a phase of a round; the last one, of phase "all", is the whole of the last round. */
+ * The trace is a list of phases with a number of users each; each user has a prompt of 16 tokens and generates GEN.
+ * It is played without drafts and with them, in turn, by one engine: the same users, the same seeds and so the same
+ * tokens, which is checked. The timing is of decoding, including the controller's learning and trials; the controller
+ * is not informed of phases. A line is a phase of a round; the last, phase "all", is the whole of the last round. */
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ struct moving {
     struct eng_event *event;
     struct eng_session *session[MOST_USER];
     int n_gen, n_phase, users[MOST_PHASE];
-    int32_t *said;                              /* [n_phase][MOST_USER][n_gen] without drafts */
+    int32_t *said;                              /* [n_phase][MOST_USER][n_gen] tokens without drafts */
 };
 
 static int32_t *said_of(const struct moving *m, int phase, int user)
@@ -49,7 +49,7 @@ static int start(struct moving *m, int phase, bool drafts)
     return error;
 }
 
-/* One step; how many users have their first token, and how many are still at work. */
+/* One step; counts the users that have their first token, and the users still decoding. */
 static int step(struct moving *m, int n_user, int *n_begun, int *n_left)
 {
     int got = eng_step(m->engine, m->event), n;
@@ -65,7 +65,7 @@ static int step(struct moving *m, int n_user, int *n_begun, int *n_left)
     return got < 0 ? got : 0;
 }
 
-/* Seconds that decoding took; < 0: it failed. */
+/* Returns the seconds of decoding; < 0: failed. */
 static double play(struct moving *m, int phase, bool drafts)
 {
     int n_user = m->users[phase], n_begun = 0, n_left = n_user, n;

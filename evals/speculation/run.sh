@@ -1,14 +1,14 @@
 #!/bin/sh
-# evals/speculation/run.sh - the papers' figures on our engine: CSV and PNG.
+# evals/speculation/run.sh - the papers' figures, measured on this engine: CSV and PNG.
 #
 #   run.sh SPILLWAY sparsity FOLDER OUT LAYERS "2 8 32" [flags]      speed-up and target efficiency, by experts of a token
-#   run.sh SPILLWAY control MODEL OUT BUDGET BATCHES "1 2 3 4 6 8" ACCEPT [flags]    controller, every fixed gamma, and off
-#   run.sh SPILLWAY moving MODEL OUT MIB GEN USERS,USERS,...         users come and go
+#   run.sh SPILLWAY control MODEL OUT BUDGET BATCHES "1 2 3 4 6 8" ACCEPT [flags]    controller, fixed gammas, none
+#   run.sh SPILLWAY moving MODEL OUT MIB GEN USERS,USERS,...         a changing number of users
 #
-# OUT is the beginning of the names of what is written: OUT-sparsity.csv and .png, and so on.  `sparsity` makes models
-# of qwen3-30b-a3b's shape in FOLDER (0.37 GB a layer) with LAYERS layers and so many experts of 128 used, measures
-# passes with `fit` in full memory and in half of what the model takes, and sets the fitted model beside them.
-# Everything but models is small: on the machine at hand first, on a quiet one for what is kept.
+# OUT is the prefix of the output files: OUT-sparsity.csv and .png, and so on. `sparsity` makes models
+# of qwen3-30b-a3b's shape in FOLDER (0.37 GB a layer) with LAYERS layers and this many of 128 experts used, measures
+# passes with `fit`, with all weights in memory and with half of the model's size as budget, beside the fitted model.
+# The default sizes are small: test them on any machine, and run on an idle one for published results.
 set -e
 spillway=$1 what=$2 source=$3 out=$4
 here=$(dirname "$0") evals=$(dirname "$1")/evals
@@ -38,7 +38,7 @@ sparsity()
     gnuplot -e "csv='$out-sparsity.csv'; png='$out-sparsity.png'; used='$used'" "$here/sparsity.gp"
 }
 
-# A batch is one run: blocks without drafts, as the controller decides, and of each number, on the same tokens.
+# A batch is one run: blocks without drafts, with the controller, and with each fixed gamma, on the same tokens.
 control()
 {
     budget=$1 batches=$2 gammas=$3 accept=$4

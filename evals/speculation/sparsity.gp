@@ -1,5 +1,5 @@
-# Draws run.sh sparsity: target efficiency T(B, 1) / T(B, rows) by batch, with 4 drafted, and the speed-up that drafts
-# of acceptance 0.8 make of it, measured and as the fitted model has it; in memory, and with twice what memory holds.
+# Draws run.sh sparsity: target efficiency T(B, 1) / T(B, rows) by batch, with 4 drafted, and the resulting speed-up at
+# an acceptance rate of 0.8, measured and by the fitted model; in memory, and with half of the model in memory.
 set datafile separator ","
 set terminal pngcairo size 1100,800 font "sans,10"
 set output png

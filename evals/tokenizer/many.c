@@ -1,9 +1,9 @@
 /* evals/tokenizer/many.c - tokenizes many texts with one vocabulary, for compare.py.
  *
- * In: MODEL.gguf, optionally "special", and on stdin records of a 32-bit little-endian length and
- * as many bytes.  Out: one line of ids for every record, separated by spaces.  With "special" the
- * text of special tokens is those tokens.  Every text is also decoded again; one that does not
- * come back gets " !" and the number of bytes that did. */
+ * Input: MODEL.gguf, optionally "special", and on stdin records of a 32-bit little-endian length and
+ * that many bytes. Output: one line of ids for every record, separated by spaces. With "special" the
+ * text of special tokens becomes these tokens. Every text is also decoded again; if the bytes differ, the
+ * line ends with " !" and the number of equal bytes. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,18 +1,18 @@
 #!/bin/sh
-# Trains the demo's draft model and EAGLE head as those in models/ were trained last, from text to GGUF, on one core.
+# Trains the demo's draft model and EAGLE head by the steps that made those in models/, from text to GGUF, on one core.
 #
 #   demo.sh (text|draft|eagle) WORK [GSM8K_TRAIN ROOT...]
 #
-#   piece     needs                        leaves in WORK
+#   piece     needs                        writes to WORK
 #   text      GSM8K_TRAIN and ROOT...      prompts.jsonl and the like (corpus.py), maths/ and code/: lessons of teach
-#   draft     what text left               one.* and two.*, demo-draft-q8_0.gguf
-#   eagle     what text left               heard/, lessons with features; head.*, demo-eagle-f16.gguf
+#   draft     the files of text            one.* and two.*, demo-draft-q8_0.gguf
+#   eagle     the files of text            heard/, lessons with features; head.*, demo-eagle-f16.gguf
 #
-# Both go on from those of an earlier commit: before.gguf and before-head.gguf, out of git where WORK has none.
-# ROOT were the standard library of CPython 3.11 and the packages sympy 1.14, networkx 3.6 and numpy 2.4.  What was
-# stopped goes on where it was, and on one machine everything repeats to the bit.  Numbers of steps and prompts may be
-# set otherwise by the environment: with MATHS=60 CODE=40 ONE=6 UNTIL=3 THEN=4 TWO=4 HEAD=4 all of it takes a minute,
-# and shows that it runs.  PYTHON names the interpreter, BIN the folder of `make evals`.
+# Both start from the models of an earlier commit: before.gguf and before-head.gguf, from git if WORK lacks them.
+# ROOT were the standard library of CPython 3.11 and the packages sympy 1.14, networkx 3.6 and numpy 2.4. A stopped
+# run continues with the same command, and on one machine a run repeats to the bit. The environment can set the numbers of
+# steps and prompts: with MATHS=60 CODE=40 ONE=6 UNTIL=3 THEN=4 TWO=4 HEAD=4 all pieces take a minute, as a test.
+# PYTHON names the interpreter, BIN the folder of `make evals`.
 set -eu
 usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2; }
 [ $# -ge 2 ] || usage
@@ -21,7 +21,7 @@ piece=$1 work=$2 python=${PYTHON:-python3} bin=${BIN:-$here/../../build/release/
 shift 2
 target=$here/models/demo-target-q8_0.gguf
 run() { script=$1; shift; "$python" "$here/$script.py" "$@"; }
-lessons() {                              # FOLDER PREFIX SOURCE NUMBER...: those of SOURCE that there are
+lessons() {                              # FOLDER PREFIX SOURCE NUMBER...: links the files of SOURCE that exist
     folder=$1 prefix=$2 source=$3
     shift 3
     mkdir -p "$folder"
@@ -50,7 +50,7 @@ text() {
     "$bin/train/teach" "$target" "$work/code.jsonl" "$work/code" "${CODE:-500}"
 }
 
-# The first stage was stopped by hand, and gone on with so that its rate falls with an earlier end in sight.
+# The first stage was stopped by hand, and continued with a learning rate that falls to an earlier end.
 draft() {
     cd "$work"
     earlier demo-draft-q8_0.gguf before.gguf

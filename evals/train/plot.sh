@@ -1,9 +1,9 @@
 #!/bin/sh
-# Pictures of what was measured, by gnuplot.
+# Pictures of the measured CSV files, by gnuplot.
 #
 #   plot.sh loss OUT.png TITLE=FILE.csv:COLUMN...           losses by step
-#   plot.sh distinct OUT.png PREFIX-distinct.csv TEXT       experts touched by t tokens, of usage.py
-#   plot.sh share OUT.png PREFIX-share.csv TEXT             how often each expert is chosen
+#   plot.sh distinct OUT.png PREFIX-distinct.csv TEXT       experts used by t tokens, from usage.py
+#   plot.sh share OUT.png PREFIX-share.csv TEXT             how often each expert is used
 set -eu
 what=$1 out=$2
 shift 2

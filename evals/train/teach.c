@@ -1,13 +1,13 @@
-/* evals/train/teach.c - lessons for a draft model, from the target as it is served.
+/* evals/train/teach.c - training data for a draft model, from the target model in this engine.
  *
  *     teach MODEL PROMPTS.jsonl OUT_FOLDER [COUNT [LENGTH]]
  *
  * A line of PROMPTS is a chat, {"messages": [{"role": "user", "content": "..."}]}, or the text of a whole prompt as
- * corpus.py writes it, {"prompt": "..."}.  The first COUNT are answered twice each, greedily and at temperature 1,
- * up to LENGTH tokens with the prompt; of every place in an answer the ENG_TOP likeliest tokens are written down.  It
- * is what sample.py and lessons.py do together, at the engine's speed, in its arithmetic and within its memory, but
- * without the features that an EAGLE head learns from (lessons.py adds them).  OUT_FOLDER gets one .npy per SHARD
- * prompts, for distil.py and boost.py; files that are there already are not made again.  Seeds are the prompts'
+ * corpus.py writes it, {"prompt": "..."}. The first COUNT are answered twice each, greedily and at temperature 1,
+ * up to LENGTH tokens with the prompt; for each token of an answer the ENG_TOP likeliest tokens are recorded. It
+ * does the work of sample.py and lessons.py together, with the engine's speed, arithmetic and memory, but
+ * without the features that an EAGLE head learns from (lessons.py adds them). OUT_FOLDER gets one .npy per SHARD
+ * prompts, for distil.py and boost.py; existing files are not made again. Seeds are the prompts'
  * numbers. */
 #include "engine/base/base.h"
 #include "engine/text/chat_prompt.h"
@@ -24,10 +24,10 @@
 enum { SHARD = 500, PARALLEL = 64, HEADER = 256 };
 
 #pragma pack(push, 1)
-struct place {                                  /* a token of a document, and what may follow it */
+struct place {                                  /* a token of a document, and its likeliest successors */
     int32_t id;
     uint8_t first;
-    int32_t top[ENG_TOP];                       /* known from the last token of the prompt on */
+    int32_t top[ENG_TOP];                       /* set from the last token of the prompt on */
     float logp[ENG_TOP];
 };
 #pragma pack(pop)
@@ -44,7 +44,7 @@ struct shard {
     long n;
 };
 
-/* As NumPy writes it, padded to HEADER bytes; it holds the count, so it is written last. */
+/* A NumPy header, padded to HEADER bytes; it contains the count, so it is written last. */
 static void write_header(struct shard *s)
 {
     static const char magic[] = "\x93NUMPY\1\0";
@@ -73,7 +73,7 @@ static int start(struct pupil *p, const struct eng_ids *prompt, int length, floa
     return eng_session_start(p->session, &r);
 }
 
-/* A document ends before its last token, of which nobody knows what would follow. */
+/* Records the event's token; a document ends before its last token, because the successors of that are unknown. */
 static int hear(struct pupil *p, const struct eng_event *event, struct shard *s)
 {
     if (event->finish == ENG_FAILED)
@@ -94,7 +94,7 @@ static int hear(struct pupil *p, const struct eng_event *event, struct shard *s)
                ? 0 : kn_fail(KN_EIO, "lessons cannot be written");
 }
 
-/* The answers to prompts [n] into one file; two to a prompt. */
+/* Writes the answers to prompts [n] into one file; two per prompt. */
 static int teach(struct eng_engine *e, struct pupil *pupil, const struct eng_ids *prompt, int n, int length,
                  uint64_t number, struct eng_event *event, struct shard *s)
 {
@@ -131,7 +131,7 @@ static int read_prompt(const struct eng_engine *e, const struct eng_chat *chat, 
     return KN_EINVAL;
 }
 
-/* Prompts that leave room for an answer; returns how many were taken from the lines. */
+/* Reads prompts that leave space for an answer; returns how many lines were used. */
 static int read_prompts(const struct eng_engine *e, const struct eng_chat *chat, char **line, int n_line, int length,
                         struct eng_ids *out)
 {

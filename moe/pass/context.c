@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-/* Rows of other layers that lie there may be narrower, and whole blocks where the widest is not: DeepSeek-V2-Lite's
- * dense layer has 10944 values in blocks of 32, what its other layers share 2816 in blocks of 256. */
+/* Rows of other layers in the same memory may be narrower, and whole blocks where the widest is not: DeepSeek-V2-Lite's
+ * dense layer has 10944 values in blocks of 32, the shared experts of its other layers 2816 in blocks of 256. */
 static size_t code_stride(enum kn_act kind, int n_in)
 {
     return kn_align_up(kn_act_bytes(kind, (int)kn_align_up((size_t)n_in, kind == KN_ACT_Q256 ? 256 : 32)), 64);

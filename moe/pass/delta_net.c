@@ -38,7 +38,7 @@ static float *step_in(const struct moe_states *s, int nth, const struct moe_step
                        : s->kept + ((size_t)nth * (size_t)s->n_kept + (size_t)t->kept) * d_in;
 }
 
-/* ---- what goes in ---------------------------------------------------------------------------------------- */
+/* ---- inputs ------------------------------------------------------------------------------------------------ */
 
 /* Files of the first days have queries, keys, values and gates of one key head after the other's. */
 static void part_row(void *arg, int row, int thread)
@@ -120,7 +120,7 @@ static float softplus(float x)
     return x > 20 ? x : (float)kn_log(1 + kn_exp((double)x));
 }
 
-/* beta and the decay of each value head, from what was projected. */
+/* beta and the decay of each value head, from the projected values. */
 static void find_rates(const struct delta_job *j, const float *in, float *out)
 {
     const struct moe_desc *d = j->d;
@@ -161,10 +161,10 @@ struct head {
     int head, n;
     float *state;
     struct kn_delta_row row[LIST];
-    int32_t z_row[LIST];                        /* whose gate is waited for; -1: nothing comes out */
+    int32_t z_row[LIST];                        /* row of the gate z; -1: the step has no output */
 };
 
-/* What comes out of a row is normalised, and gated by silu(z). */
+/* Runs the listed steps; normalises each output and gates it by silu(z). */
 static void run_list(struct head *h)
 {
     const struct delta_job *j = h->j;
@@ -182,7 +182,7 @@ static void run_list(struct head *h)
     h->n = 0;
 }
 
-/* out: the batch wants what comes out, the first time that it goes through this head. */
+/* Adds a step; out: the batch wants its output (true once per step and head). */
 static void add_step(struct head *h, int step, bool out)
 {
     const struct delta_job *j = h->j;
@@ -204,7 +204,7 @@ static void add_step(struct head *h, int step, bool out)
         .decay = decay[h->head], .beta = beta[h->head], .out = to };
 }
 
-/* The drafts on the way from the text's end to a step, itself the last; without what comes out. */
+/* Adds the drafts on the path from the sequence's end to a step, the step last; without outputs. */
 static void add_path(struct head *h, const struct moe_flow *f, int step)
 {
     const struct moe_step *all = h->j->s->step;
@@ -239,7 +239,7 @@ static void run_drafts(struct head *h, const struct moe_flow *f, float *work)
     run_list(h);
 }
 
-/* Where what is known after a step goes as well; 0: nowhere. */
+/* State that gets a copy of the state after this step; 0: none. */
 static int copy_of(const struct delta_job *j, int step)
 {
     int row = j->s->step[step].row;
@@ -273,7 +273,7 @@ static void put_past(const struct delta_job *j, int step, int state)
         memmove(past + (size_t)i * d_mix, x[i + 1], d_mix * sizeof *past);
 }
 
-/* The last inputs of the text are the past of what comes; its own goes last, while others still need it. */
+/* The sequence's last inputs are the past of the next step; its own past is written last, after all readers. */
 static void keep_past(const struct delta_job *j, const struct moe_flow *f)
 {
     for (int i = f->first; i < f->first + f->n_text; i++)
@@ -303,7 +303,7 @@ void moe_delta_steps(struct moe_context *c, int layer)
     kn_parallel_for(c->team, c->states.n_flow * (job.d->n_value_head + 1), flow_item, &job);
 }
 
-/* Whoever was pending has been taken in, and so there is room. */
+/* The pending rows have been computed, so their memory is free for this batch's drafts. */
 static void keep_draft(void *arg, int row, int thread)
 {
     (void)thread;

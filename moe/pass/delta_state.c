@@ -40,7 +40,7 @@ void moe_states_place(struct moe_context *c, void *base)
     }
 }
 
-/* What a pass writes, and the lists. */
+/* Takes the memory that a pass writes, and its lists. */
 void moe_states_lay_out(struct moe_context *c, struct kn_arena *a)
 {
     struct moe_states *s = &c->states;
@@ -70,7 +70,7 @@ void moe_states_lay_out(struct moe_context *c, struct kn_arena *a)
 
 /* ---- the steps of a pass ------------------------------------------------------------------------------- */
 
-/* The flow of a state, begun with what is pending if it is the state's first. */
+/* Returns the flow of a state; a new flow begins with the state's pending rows. */
 static struct moe_flow *flow_of(struct moe_states *s, int state)
 {
     if (s->flow_of[state] < 0) {
@@ -93,7 +93,7 @@ static void copy_layer(void *arg, int nth, int thread)
         memcpy(to, moe_state_layer(j->s, j->from, nth), j->s->layer_bytes);
 }
 
-/* from -1: nothing is known.  What was pending was another text's. */
+/* from -1: the empty state. Drops the pending rows of `to`, which belong to another sequence. */
 static void set_state(struct moe_context *c, int from, int to)
 {
     struct moe_states *s = &c->states;
@@ -132,7 +132,7 @@ static void add_pending(struct moe_states *s, struct moe_flow *f)
     f->n_draft = 0;
 }
 
-/* Rows come in the text's order, and a draft after what it goes on from. */
+/* Rows come in the sequence's order, and a draft row after the row that it continues. */
 static void add_row(struct moe_context *c, int row)
 {
     struct moe_states *s = &c->states;
@@ -167,7 +167,7 @@ static void forget_flows(struct moe_states *s)
         s->flow_of[i] = -1;
 }
 
-/* Takes in what is pending of one state, now. */
+/* Computes the pending rows of one state. */
 static void take_in(struct moe_context *c, int state)
 {
     struct moe_states *s = &c->states;
@@ -183,7 +183,7 @@ static void take_in(struct moe_context *c, int state)
     s->n_pending[state] = 0;
 }
 
-/* New drafts take the room of kept rows: what is pending of states that this batch does not use goes first. */
+/* New drafts overwrite kept rows: first computes the pending rows of states that this batch does not use. */
 static void make_room(struct moe_context *c)
 {
     struct moe_states *s = &c->states;

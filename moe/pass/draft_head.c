@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- what a target leaves --------------------------------------------------------------------------------- */
+/* ---- features of the target ------------------------------------------------------------------------------- */
 
 static void keep_last_row(void *arg, int row, int thread)
 {
@@ -83,7 +83,7 @@ static void join_norm(const struct moe_model *m, const float *weight, float *x)
         m->ops->rms_norm(x, weight, m->desc.eps, m->desc.d_model, x);
 }
 
-/* A head's row begins with what was thought before its token, and the token. */
+/* A head's input row: the feature before its token, and the token's embedding. */
 static void join_row(void *arg, int row, int thread)
 {
     (void)thread;
@@ -162,7 +162,7 @@ void moe_head_begin(struct moe_context *c)
     moe_products(c, 1);
 }
 
-/* ---- what EAGLE-3 comes to ------------------------------------------------------------------------------------- */
+/* ---- EAGLE-3: results ---------------------------------------------------------------------------------------- */
 
 static void end_row(void *arg, int i, int thread)
 {

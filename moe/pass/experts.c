@@ -74,9 +74,9 @@ static void activate_item(void *arg, int item, int thread)
     moe_code_row(c, j->acts, j->kinds, j->d_act, row);
 }
 
-/* ---- what every row goes through ------------------------------------------------------------------------ */
+/* ---- work of every row ----------------------------------------------------------------------------------- */
 
-/* The normalised rows through gate, up and down: a dense layer, or what a layer's experts share. */
+/* The normalised rows through gate, up and down: a dense layer, or a layer's shared experts. */
 static void run_wide(struct moe_context *c, const struct moe_layer *l, int d_act, float *y)
 {
     c->product[0] = moe_product(&c->norm, &l->gate, c->gate, c->n_row);
@@ -151,7 +151,7 @@ static void run_arrived(struct moe_context *c, int layer, int n)
 
 struct combine_job { struct moe_context *c; const struct moe_layer *l; };
 
-/* x += sum over choices, ascending, of weight * output, and after them what all share. */
+/* x += sum over choices, ascending, of weight * output, and after them the shared experts' output. */
 static void combine_row(void *arg, int row, int thread)
 {
     (void)thread;

@@ -19,9 +19,9 @@
 
 #include <string.h>
 
-#define HEADS_AT_ONCE 16                        /* of one item: what the operation works on together */
+#define HEADS_AT_ONCE 16                        /* heads of one item, computed by one kernel call */
 #define HEADS_LEAST   4
-#define HEAD_ROWS     2048                      /* rows times heads whose absorbed queries there is room for */
+#define HEAD_ROWS     2048                      /* rows times heads of absorbed queries that fit the memory */
 
 /* 5 to 6 KiB each at 512 latents: 10 to 12 MiB.  With 128 heads k_b and v_b, 18 MB in Q8_0, are read once
  * for 16 rows, which costs a twentieth of these rows' attention over 1,000 positions. */
@@ -43,7 +43,7 @@ static const float (*rope_cos_sin_of(const struct moe_context *c, int row))[2]
     return (const float (*)[2])c->rope_cos_sin + (size_t)row * (size_t)(c->model->desc.n_rot / 2);
 }
 
-/* One row's latent to its slot, and what its queries are made of made ready. */
+/* Stores one row's latent in its slot, and quantises the input of its query projection. */
 static void keep_row(void *arg, int row, int thread)
 {
     (void)thread;
@@ -65,7 +65,7 @@ static void keep_row(void *arg, int row, int thread)
     }
 }
 
-/* One head's query: what is rotated to its place beside what will be absorbed. */
+/* One head's query: puts the rotated part in place, and quantises the part that k_b absorbs. */
 static void place_query(void *arg, int item, int thread)
 {
     (void)thread;

@@ -15,12 +15,12 @@
 
 #include <string.h>
 
-#define EVEN   0.5f                             /* the chance from which on an expert is looked at; */
-#define MOSTLY 0.65f                            /* it is asked for if such ones come so often */
-#define GUESS  0.5f                             /* of a place nothing is known of, as if seen so often: */
+#define EVEN   0.5f                             /* chance from which on an expert is likely; */
+#define MOSTLY 0.65f                            /* it is prefetched if such experts were used this often */
+#define GUESS  0.5f                             /* prior hit rate of a position without data, with a weight of */
 #define BELIEF 16
-#define FIRST  4                                /* likewise of what was likely and not there */
-#define MEMORY 8192                             /* rows, after which half is forgotten */
+#define FIRST  4                                /* the weight of the prior MOSTLY, for likely experts not in memory */
+#define MEMORY 8192                             /* rows after which older counts are halved */
 
 static int entry_of(const struct moe_recall *r, int32_t token) { return (int)(token % r->n_entry); }
 
@@ -46,7 +46,7 @@ void moe_recall_init(struct moe_context *c)
         r->proved[i] = (struct moe_hit_rate){ .predicted = FIRST, .used = MOSTLY * FIRST };
 }
 
-/* ---- what a pass teaches ------------------------------------------------------------------------------ */
+/* ---- learning from a pass ----------------------------------------------------------------------------- */
 
 void moe_recall_begin(struct moe_context *c)
 {
@@ -83,7 +83,7 @@ static void disown(const struct moe_recall *r, int32_t token)
         *whose = -1;
 }
 
-/* What was likely and not there: whether it has come. */
+/* Counts how often the likely experts that were not in memory were used. */
 static void learn_absent(struct moe_context *c, int layer)
 {
     int n = c->model->desc.n_expert;
@@ -112,7 +112,7 @@ void moe_recall_learn(struct moe_context *c, int layer)
     for (int row = 0; row < c->n_row; row++) {
         uint16_t *id = ids_of(c, entry_of(r, c->batch->row[row].token), layer);
         const int32_t *now = c->route_id + (size_t)row * (size_t)n_used;
-        if (c->status[row]) {                   /* what layers it has come through is one token's, the rest another's */
+        if (c->status[row]) {                   /* a failed row's entry would mix two tokens */
             disown(r, c->batch->row[row].token);
             continue;
         }
@@ -136,7 +136,7 @@ void moe_token_history_mark(const struct moe_context *c, int layer, bool *seen)
             seen[ids_of(c, entry_of(r, c->batch->row[row].token), layer)[k]] = true;
 }
 
-/* ---- what will come ------------------------------------------------------------------------------------ */
+/* ---- predicted experts --------------------------------------------------------------------------------- */
 
 void moe_recall_end(struct moe_context *c, int layer)
 {
@@ -164,7 +164,7 @@ static int list_likely(struct moe_context *c, int layer, const int32_t *token, i
     return n;
 }
 
-/* Of these, what is there, which is to stay; and of what is not, those that come mostly. */
+/* Keeps in the list the experts that are in memory, to protect them, and the absent ones that are used often enough. */
 static int list_worth(struct moe_context *c, int layer, int32_t *expert, int n)
 {
     struct moe_recall *r = &c->recall;

@@ -50,7 +50,7 @@ static void limit_groups(const struct moe_desc *d, float *rank)
         rank[e] = keep[e / n] ? rank[e] : -HUGE_VALF;
 }
 
-/* What experts are chosen by: their probabilities, unless the family has it otherwise. */
+/* The values that rank experts: their probabilities, or with bias and groups as the family has it. */
 static const float *rank_of(const struct moe_context *c, const struct moe_layer *l, struct moe_routing r)
 {
     const struct moe_desc *d = &c->model->desc;

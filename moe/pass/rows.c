@@ -114,7 +114,7 @@ static void product_item(void *arg, int item, int thread)
 {
     (void)thread;
     const struct product_job *j = arg;
-    int low = 0, high = j->n_piece;             /* the last piece whose first item is not past item */
+    int low = 0, high = j->n_piece;             /* the last piece that begins at or before item */
     while (high - low > 1) {
         int mid = (low + high) / 2;
         if (j->piece[mid].item0 <= item)
@@ -150,7 +150,7 @@ static size_t item_cost(const struct moe_context *c, int n)
     return cost < ITEM_BYTES_MIN ? ITEM_BYTES_MIN : cost;
 }
 
-/* What lies over all nodes makes a piece on each; a region has up to 4 such products. */
+/* A product over all nodes has a piece on each; a region has up to 4 such products. */
 size_t moe_piece_room(const struct kn_team *t, size_t n_product)
 {
     return n_product + 4 * (size_t)(kn_team_nodes(t) - 1);

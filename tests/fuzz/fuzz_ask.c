@@ -1,6 +1,6 @@
-/* Any bytes are a body, the first of them says of which dialect: it is refused in one line, or it
- * becomes an ask whose every number is within its limits, and whose answer - made of the body's own
- * bytes as tokens - is said whole, and as a stream of JSON. */
+/* The input is a request body; its first byte picks the API dialect. The body is refused in one line, or it
+ * becomes a request with all numbers within limits, and the answer to it - with the body's own
+ * bytes as tokens - is written as a whole and as a stream of JSON. */
 #include "engine/api/reply.h"
 #include "engine/text/internal.h"
 
@@ -101,7 +101,7 @@ static void check_json(const char *text, size_t n)
     json_decref(v);
 }
 
-/* Every event of a stream, or the body. */
+/* Checks every event of a stream, or the body. */
 static void check_bytes(const struct eng_reply *r, const char *p, size_t n)
 {
     if (strcmp(eng_reply_type(r), "text/event-stream") != 0) {
@@ -117,7 +117,7 @@ static void check_bytes(const struct eng_reply *r, const char *p, size_t n)
     }
 }
 
-/* All choices are told the same: the input's bytes, then its length is out. */
+/* Every choice gets the same tokens: the input's bytes, until the length limit. */
 static void check_reply(const struct eng_ask *ask, const uint8_t *data, size_t n)
 {
     struct spec_top top[ENG_TOP];

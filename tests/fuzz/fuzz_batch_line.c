@@ -1,6 +1,6 @@
-/* Any bytes as the input of a batch, and as its output.  A line of input becomes a request or is told why it is
- * none, in a line that is JSON; an answer written under its custom_id is read back under it; and what is read
- * as output is a name of at most ENG_CUSTOM_ID_MOST bytes, or nothing. */
+/* The input is a line of a batch's input, and of its output. An input line becomes a request or an error
+ * line that is JSON; an answer written under its custom_id is read back under it; and reading an output
+ * line gives a name of at most ENG_CUSTOM_ID_MOST bytes, or none. */
 #include "engine/batch/batch.h"
 
 #include <string.h>

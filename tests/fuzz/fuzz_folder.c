@@ -1,9 +1,9 @@
-/* A folder is any bytes: it is refused, or all that it says can be looked at, read and bound, and its
- * vocabulary used both ways.
+/* The input is a model folder: it is refused, or all of its metadata and tensors can be read and bound, and its
+ * vocabulary tokenizes and detokenizes.
  *
- * An input is four files with a byte 0xFF, which no JSON has, after each of the first three: config.json,
- * tokenizer.json, tokenizer_config.json, model.safetensors.  There are no others; but what begins like no object
- * where tokenizer.json is expected is tiktoken.model. */
+ * An input is four files, with a byte 0xFF, which no JSON has, after each of the first three: config.json,
+ * tokenizer.json, tokenizer_config.json, model.safetensors. Other files do not exist; a tokenizer.json that does not
+ * begin like an object is tiktoken.model instead. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static void clean_line(enum kn_level level, const char *line)
     (void)level;
     for (; *line; line++)
         if ((unsigned char)*line < 0x20 || *line == 0x7f)
-            abort();                            /* a file's bytes reached the terminal */
+            abort();                            /* unescaped bytes of a file in a message */
 }
 
 static void take_apart(const uint8_t *data, size_t n)
@@ -78,7 +78,7 @@ static void take_apart(const uint8_t *data, size_t n)
     }
 }
 
-/* The first and the last bytes, whole blocks, of every tensor that has a size. */
+/* Reads the first and the last bytes, in whole blocks, of every tensor with a size. */
 static void read_ends(const struct moe_file *f)
 {
     uint8_t some[300];

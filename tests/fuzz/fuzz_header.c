@@ -1,4 +1,4 @@
-/* The header of a GGUF file is any bytes: it is refused, or everything it says can be looked at. */
+/* The input is the header of a GGUF file: it is refused, or all of its metadata can be read. */
 #include "moe/moe.h"
 #include "tests/fuzz/memory_file.h"
 

@@ -1,7 +1,7 @@
-/* A connection is any bytes in any pieces, and may end at any time, while answers come at once, in
- * parts, or later.  The first byte of an input says how; every piece but the last is followed by a
- * turn of the event loop.  However it goes, the connection is gone in the end, and so is all that
- * was held for it. */
+/* The input is the bytes of a connection, in pieces of any size, which may end at any time, while answers come at once,
+ * in parts, or later. The first byte selects the variant; after every piece but the last the
+ * event loop runs once. At the end the connection must be closed, and all of its memory
+ * released. */
 #include "engine/serve/http.h"
 
 #include <arpa/inet.h>
@@ -52,7 +52,7 @@ static void on_request(void *arg, struct eng_exchange *x)
     if (eng_http_headers_too_long(x) || eng_http_body_too_long(x))
         eng_http_answer(x, 413, NULL, "", 0);
     else if (mode & LATER)
-        held = held ? (abort(), held) : x;      /* one at a time on a connection */
+        held = held ? (abort(), held) : x;      /* one request at a time on a connection */
     else
         answer(x);
 }

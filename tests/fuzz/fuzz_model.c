@@ -1,4 +1,4 @@
-/* A whole model is any bytes: it is refused, or it opens and computes a batch without harm.
+/* The input is a whole model file: it is refused, or it opens and computes a batch without a memory error.
  * In scalar C, so that the sanitizers see every access. */
 #include "moe/moe.h"
 #include "tests/fuzz/memory_file.h"

@@ -1,5 +1,5 @@
-/* Any JSON is a schema: it is refused in one line, or every random walk of its grammar can be
- * finished, and what is finished is JSON. */
+/* The input is a JSON schema: it is refused in one line, or every random walk of its grammar can be
+ * completed, and the completed text is JSON. */
 #include "engine/text/grammar/grammar.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* Any text is an answer: in every way of writing calls it is told the same whole as byte by byte, a
- * call that ends whole has an object of JSON, and nothing comes out that did not go in.
+/* The input is an answer: in every tool-call format, parsing it whole and byte by byte gives the same result, a
+ * completed call has a JSON object as arguments, and no output contains text that is not in the input.
  *
- * The first byte chooses the way, whether the answer begins within thoughts, and whether there are
+ * The first byte picks the format, whether the answer begins inside thoughts, and whether there are
  * tools. */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-/* What templates are known by. */
+/* Strings by which templates are recognised. */
 static const char *const signs[] = {
     "<think>",
     "<tool_call> arguments <think>",
@@ -41,7 +41,7 @@ static void add(struct text *t, const char *p, size_t n)
         abort();
 }
 
-/* Jansson is narrower than JSON in what it takes as numbers and characters. */
+/* Jansson accepts fewer numbers and characters than JSON allows. */
 static void check_json(const struct text *t)
 {
     json_error_t e;

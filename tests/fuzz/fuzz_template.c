@@ -1,5 +1,5 @@
-/* A template is any bytes: it is refused, or rendered, or stopped at a limit.  What follows a NUL
- * is the variables, as JSON; without them it renders a conversation with everything in it. */
+/* The input is a template: it is refused, or rendered, or stopped at a limit. The bytes after a NUL
+ * are the variables, as JSON; without them a conversation with every kind of message is rendered. */
 #include "engine/text/jinja/jinja.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* tests/fuzz/memory_file.h - a fuzzer's input as the one file there is.
+/* tests/fuzz/memory_file.h - a fuzzer's input as the only file on the system.
  *
- * Every path opens it; reads are cut short now and then; O_DIRECT is refused, so that reads need no
- * alignment.  What is said goes through the usual formatting and must be one clean line. */
+ * Every path opens it; some reads are short; O_DIRECT is refused, so that reads need no
+ * alignment. Messages go through the usual formatting and must be one clean line. */
 #ifndef TESTS_FUZZ_MEMORY_FILE_H
 #define TESTS_FUZZ_MEMORY_FILE_H
 
@@ -31,7 +31,7 @@ static inline int64_t memory_size(int fd) { return fd == 1000 ? (int64_t)memory_
 static inline ssize_t memory_pread(int fd, void *buf, size_t n, int64_t at)
 {
     if (fd != 1000 || at < 0)
-        abort();                            /* nobody may ask for that */
+        abort();                            /* never requested */
     size_t left = (size_t)at < memory_file.n ? memory_file.n - (size_t)at : 0;
     n = n < left ? n : left;
     n = n > 1000 ? n - n / 4 : n;
@@ -44,7 +44,7 @@ static inline void memory_log(enum kn_level level, const char *line)
     (void)level;
     for (; *line; line++)
         if ((unsigned char)*line < 0x20 || *line == 0x7f)
-            abort();                        /* a file's bytes reached the terminal */
+            abort();                        /* unescaped bytes of a file in a message */
 }
 
 static inline void memory_file_set(const uint8_t *data, size_t n)

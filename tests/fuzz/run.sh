@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs every fuzzer in a folder: run.sh FOLDER FLAGS...  (-runs=20000, or -max_total_time=600 to search).
-# Inputs are the generated seeds and the kept findings in tests/fuzz/corpus/NAME; a new finding is left in
-# FOLDER, to be kept there once it is mended.
+# Inputs are the generated seeds and the earlier findings in tests/fuzz/corpus/NAME; a new finding is written to
+# FOLDER: move it to the corpus once it is fixed.
 folder=$1; shift
 "$folder/seeds" "$folder/seed" || exit 1
 for fuzzer in "$folder"/fuzz_*; do

@@ -1,8 +1,8 @@
-/* What the fuzzers start from: small files that are right, one of each kind.
+/* The fuzzers' seed inputs: small valid files, one of each kind.
  *
  *   seeds FOLDER      writes FOLDER/header/..., FOLDER/model/... and FOLDER/folder/...
  *
- * The models are whole: one layer of each family, with a few kilobytes of weights. */
+ * The models are complete: one layer of each family, with a few kilobytes of weights. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -142,7 +142,7 @@ static int write_model(const char *folder, const struct kind *k)
     return err;
 }
 
-/* Every type of value, scalar and array, an unknown tensor type, and a split that names another. */
+/* Every type of value, scalar and array, an unknown tensor type, and a split that names another file. */
 static void write_headers(const char *folder)
 {
     static const uint64_t dim[4] = { 32, 2, 1, 1 };
@@ -211,7 +211,7 @@ static void make_ranks(void)
 
 struct shape { const char *name; int n_dim, dim[4]; const char *dtype; };       /* dtype NULL: F32 */
 
-/* d_model 16: what a dense model and one of experts have in common, and what each has. */
+/* d_model 16: the tensors shared by a dense and an MoE model, and the tensors of each. */
 static const struct shape sixteen_shapes[] = {
     { "lm_head.weight", 2, { 8, 16 }, NULL },
     { "model.embed_tokens.weight", 2, { 8, 16 }, NULL },
@@ -243,7 +243,7 @@ static const struct shape stack_shapes[] = {
     { "model.layers.0.mlp.experts.down_proj", 3, { 2, 16, 8 }, NULL },
 };
 
-/* Heads of 16 values, 2 experts of 32, d_model 32; blocks of 4 bits with their scales apart. */
+/* Heads of 16 values, 2 experts of 32, d_model 32; 4-bit blocks with separate scales. */
 static const struct shape blocks_shapes[] = {
     { "lm_head.weight", 2, { 8, 32 }, NULL },
     { "model.embed_tokens.weight", 2, { 8, 32 }, NULL },
@@ -269,7 +269,7 @@ static const struct shape blocks_shapes[] = {
     { "model.layers.0.mlp.experts.down_proj_bias", 2, { 2, 32 }, NULL },
 };
 
-/* d_model 128 and one head of 16: FP8 with a scale for all of a matrix's rows, which are fewer than 128. */
+/* d_model 128 and one head of 16: FP8 with one scale for all rows of a matrix, which are fewer than 128. */
 static const struct shape fp8_shapes[] = {
     { "lm_head.weight", 2, { 8, 128 }, "BF16" },
     { "model.embed_tokens.weight", 2, { 8, 128 }, "BF16" },
@@ -305,7 +305,7 @@ static const struct { const char *name, *config, *tokenizer; struct shapes shape
       { ALL(sixteen_shapes), ALL(expert_shapes) } },
     { "stacks", "{\"model_type\":\"mixtral\"," SIXTEEN "\"num_local_experts\":2,\"num_experts_per_tok\":1,"
       "\"intermediate_size\":8,", bytes_tokenizer, { ALL(sixteen_shapes), ALL(stack_shapes) } },
-    /* more tokens than rows: its vocabulary is used, a model does not come of it */
+    /* more tokens than embedding rows: the vocabulary is used, the model is refused */
     { "ranks", "{\"model_type\":\"llama\"," SIXTEEN "\"intermediate_size\":8,", ranks_tokenizer,
       { ALL(sixteen_shapes), ALL(dense_shapes) } },
     { "blocks", "{\"model_type\":\"gpt_oss\",\"hidden_size\":32,\"num_attention_heads\":2,\"num_key_value_heads\":1,"

@@ -1,5 +1,5 @@
-/* tests/kernels/plain_encode.h - the obvious encoder, for the search to be held against: a block's scale
- * comes from its extremes, and every code is the nearest one. */
+/* tests/kernels/plain_encode.h - a plain encoder, the baseline that the searching encoder must not be worse than:
+ * a block's scale comes from its extremes, and every value is rounded to the nearest code. */
 #ifndef TESTS_KERNELS_PLAIN_ENCODE_H
 #define TESTS_KERNELS_PLAIN_ENCODE_H
 
@@ -37,7 +37,7 @@ static inline void plain_q8_0(const float *x, struct kn_q8_0 *b)
 
 /* ---- blocks of 256 ----------------------------------------------------------------------------- */
 
-/* Ors n bits of value into a string of them. */
+/* ORs the n bits of value into a bit string at bit offset `at`. */
 static inline void plain_put(uint8_t *p, int at, int n, int value)
 {
     for (int i = 0; i < n; i++)
@@ -92,8 +92,8 @@ static inline void plain_with_low(const float *x, int n, int most, int sc_most, 
     }
 }
 
-/* Groups of n values as d * sc * (-below..below - 1), codes counted from the least; below 127: one of
- * the sixteen of KN_IQ4. */
+/* Groups of n values as d * sc * (-below..below - 1), codes stored with an offset of `below`; below 127: codes are
+ * indices into the sixteen values of KN_IQ4. */
 static inline void plain_signed(const float *x, int n, int below, int sc_most, struct plain_k *k)
 {
     float scale[16], scale_most = 0;
@@ -193,7 +193,7 @@ static inline void plain_iq4_xs(const float *x, struct kn_iq4_xs *b)
 
 /* ---- blocks of 32 ------------------------------------------------------------------------------ */
 
-/* Nibbles and fifth bits behind a head of `head` bytes. */
+/* Puts the low 4 bits of a code after a head of `head` bytes, and its fifth bit (if any) inside the head. */
 static inline void plain_nibble(uint8_t *p, int head, bool fifth, int k, int code)
 {
     plain_put(p + head + 4 * fifth, k % 16 * 8 + k / 16 * 4, 4, code);
@@ -201,7 +201,7 @@ static inline void plain_nibble(uint8_t *p, int head, bool fifth, int k, int cod
         plain_put(p + head, k, 1, code >> 4);
 }
 
-/* Q4_0, Q5_0 and IQ4_NL: the largest value becomes the least code. */
+/* Q4_0, Q5_0 and IQ4_NL: the value of largest magnitude is mapped to the lowest code. */
 static inline void plain_one_step(enum kn_format f, const float *x, uint8_t *p)
 {
     float top = 0, below = f == KN_Q4_0 ? 8 : f == KN_Q5_0 ? 16 : 127;
@@ -230,7 +230,7 @@ static inline void plain_step_and_low(enum kn_format f, const float *x, uint8_t 
         plain_nibble(p, 4, f == KN_Q5_1, i, plain_nearest((x[i] - plain_rounded(least)) * inverse, 0, most));
 }
 
-/* The largest value's exponent is the format's largest; every value takes the nearest of the sixteen. */
+/* The shared exponent maps the largest value to the format's largest exponent; values take the nearest code. */
 static inline void plain_mxfp4(const float *x, struct kn_mxfp4 *b)
 {
     static const float value[8] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
@@ -250,7 +250,7 @@ static inline void plain_mxfp4(const float *x, struct kn_mxfp4 *b)
     }
 }
 
-/* One block. */
+/* Encodes one block of format f. */
 static inline void plain_encode(enum kn_format f, const float *x, void *block)
 {
     memset(block, 0, (size_t)kn_format_info(f)->block_bytes);

@@ -1,6 +1,5 @@
-/* Attention: every instruction set equals the specification bit for bit; where a position's key
- * lies, and which heads are asked for together, changes nothing; the specification is softmax(q K)
- * V.
+/* Attention: every instruction set equals the specification bit for bit; the slot that holds a position's key
+ * and the heads computed in the same call do not change a result; the specification equals softmax(q K) V.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -35,7 +34,7 @@ static float draw(enum fill fill, enum kn_kv kv)
     static const float strange[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-7f, 65504, -65504, 0};
     float u = uniform();
     switch (fill) {
-    case SHARP:     return next() % 23 == 0 ? 100 * u : u;          /* outliers: one score wins */
+    case SHARP:     return next() % 23 == 0 ? 100 * u : u;          /* outliers: one score dominates */
     case DENORMAL:  return u * (kv == KN_KV_F16 ? 0x1p-15f : 0x1p-127f);
     case HUGE_ONES: return u * (kv == KN_KV_F16 ? 65504 : 0x1p120f);
     case STRANGE:   return next() % 997 == 0 ? strange[next() % 8] : u;
@@ -43,15 +42,15 @@ static float draw(enum fill fill, enum kn_kv kv)
     }
 }
 
-/* A shape, what is seen of it, and how positions lie in slots: n_base of them through base. */
+/* A shape, the visible positions, and their slots: n_base positions are addressed through base. */
 struct shape {
     int n_q, d_key, d_value, first, last, n_base;
     enum kn_kv kv;
     enum fill fill;
-    bool sink, within;                                      /* within: values are the keys' first part */
+    bool sink, within;                                      /* within: the values are the first part of the keys */
 };
 
-/* Fills q, keys and values by seed alone: the same numbers for every layout of the slots. */
+/* Fills q, keys and values from the seed alone, so that every slot layout gets the same numbers. */
 static void make(const struct shape *s, uint64_t from)
 {
     seed = from;
@@ -61,12 +60,12 @@ static void make(const struct shape *s, uint64_t from)
         int p = i / s->d_value, d = i % s->d_value;
         v32[i] = s->within ? k32[p * s->d_key + d] : draw(s->fill, s->kv);
     }
-    for (int h = 0; s->sink && h < s->n_q; h++)                 /* some win, some hardly count */
+    for (int h = 0; s->sink && h < s->n_q; h++)                 /* some sinks dominate, some have almost no weight */
         sinks[h] = s->fill == STRANGE && h % 3 == 1 ? draw(s->fill, s->kv) : 8 * uniform();
 }
 
-/* Puts every seen position into a slot of its own, in order or scattered; the other slots hold NaN,
- * the other positions have none. Scattered slots have room between them as well. */
+/* Puts every visible position into a slot of its own, in order or scattered. Unused slots hold NaN; positions that
+ * are not visible have no slot. Scattered slots have unused slots between them. */
 static struct kn_attend lay_out(const struct shape *s, bool scattered, float *out)
 {
     size_t value = s->kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
@@ -104,7 +103,7 @@ static void run(enum kn_isa isa, const struct shape *s, bool scattered, float *r
     kn_ops(isa)->attend(&a);
 }
 
-/* Equal bits, or both not a number: all of the output, and the guards. */
+/* Compares the whole output and its guards: equal bits, or both NaN. */
 static void assert_same(const struct shape *s, const char *what)
 {
     for (int i = 0; i < N_OUT + 2 * GUARD; i++) {
@@ -131,7 +130,7 @@ static void each_instruction_set_gives_the_same_bits(void **state)
     for (int w = 0; w < LENGTH(widths); w++)
         for (int r = 0; r < LENGTH(ranges); r++)
             for (int fill = 0; fill < N_FILL; fill++) {
-                if ((w + r + fill) % (widths[w] > 128 ? 4 : 2)) continue;    /* time */
+                if ((w + r + fill) % (widths[w] > 128 ? 4 : 2)) continue;    /* a subset, to limit the run time */
                 struct shape s = {
                     .n_q = heads[n++ % (widths[w] > 64 ? 6 : LENGTH(heads))], .d_key = widths[w],
                     .d_value = widths[w], .first = ranges[r][0], .last = ranges[r][1],
@@ -148,8 +147,8 @@ static void each_instruction_set_gives_the_same_bits(void **state)
             }
 }
 
-/* Every number of heads, which are worked on in groups of 16, of those 8, 4 or 1 at once, with every kind of values:
- * over three chunks, so that their sums are merged. */
+/* Head counts 1 to 64 with every kind of values. Heads are computed in groups of 16, and within a group 8, 4 or 1 at
+ * a time. The positions span three chunks, so partial sums are merged. */
 static void heads_1_to_64(void **state)
 {
     (void)state;
@@ -166,7 +165,7 @@ static void heads_1_to_64(void **state)
     }
 }
 
-/* Keys and values of different lengths; and values that are a part of their keys. */
+/* d_key and d_value differ; and values that are the first part of their keys. */
 static void values_have_a_length_of_their_own(void **state)
 {
     (void)state;
@@ -201,7 +200,7 @@ static void the_largest_shape(void **state)
     }
 }
 
-/* Any permutation of slots and any split into base and tail, with any instruction set. */
+/* Any permutation of slots and any split into base and tail gives the same result, with every instruction set. */
 static void layout_changes_nothing(void **state)
 {
     (void)state;
@@ -215,7 +214,7 @@ static void layout_changes_nothing(void **state)
         }
 }
 
-/* A head's result is the same alone and among any number of others. */
+/* A head's result is the same alone and together with any number of other heads. */
 static void company_changes_nothing(void **state)
 {
     (void)state;
@@ -236,7 +235,7 @@ static void company_changes_nothing(void **state)
     }
 }
 
-/* An unseen position's NaN is never looked at; a seen one's spreads to all of its head. */
+/* A NaN at a position that is not visible has no effect; a NaN at a visible one makes the whole head NaN. */
 static void only_seen_positions_count(void **state)
 {
     (void)state;
@@ -251,7 +250,7 @@ static void only_seen_positions_count(void **state)
     }
 }
 
-/* softmax(scale q K^T, sink) V, the sink's own weight left out, in long double, over the values as they are stored. */
+/* The reference is softmax(scale q K^T, sink) V without a value for the sink, in long double, of the stored values. */
 static void check_formula(bool sink, bool within)
 {
     struct shape s = {.n_q = 2, .d_key = 80, .d_value = 72, .first = 11, .last = 311, .kv = KN_KV_F16,

@@ -1,4 +1,4 @@
-/* Errors, memory, files through the seam, machine, threads. */
+/* Errors, memory, file reads through replaceable system calls, machine, threads. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -60,7 +60,7 @@ static void arenas_count_before_they_own(void **state)
     kn_arena_close(&a);
 }
 
-/* pread that fails with EINTR, then delivers one byte at a time. */
+/* A pread that fails with EINTR, then returns one byte at a time. */
 static int interruptions;
 static ssize_t stutter(int fd, void *buf, size_t n, int64_t at)
 {
@@ -120,7 +120,7 @@ static void every_item_runs_once(void **state)
         memset(&t, 0, sizeof t);
         for (int round = 0; round < 50; round++) {
             if (round == 25)
-                usleep(2000);                       /* workers are asleep by now: they must wake up */
+                usleep(2000);                       /* long enough that workers sleep and must be woken */
             kn_parallel_for(team, round * 20, count_item, &t);
         }
         for (int i = 0; i < 1000; i++)
@@ -163,14 +163,14 @@ static void nodes_are_those_of_our_processors(void **state)
             assert_true(i == cpus.first[k] || cpus.cpu[i] > cpus.cpu[i - 1]);
         }
     assert_int_equal(cpus.first[m.n_node], m.n_cpu);
-    nodes_set(CPU_SETSIZE);                             /* every processor a node of its own */
+    nodes_set(CPU_SETSIZE);                             /* every processor is a node */
     kn_cpus_get(&cpus);
     assert_int_equal(cpus.n_node, kn_min(CPU_COUNT(&all), KN_NODES));
     assert_int_equal(cpus.first[cpus.n_node], CPU_COUNT(&all));
     nodes_set(1);
 }
 
-/* Each of n threads takes one item and waits for the others: nobody can help, so everyone has his own. */
+/* Each of n threads takes one item and waits for the others, so each thread runs exactly one item. */
 struct meeting { atomic_int begun, thread[64]; int n; };
 static void meet(void *arg, int item, int thread)
 {
@@ -209,14 +209,14 @@ static void items_go_to_the_threads_of_their_node(void **state)
     nodes_set(1);
 }
 
-/* Two threads on each of two nodes, two items each.  Threads 0 and 2 stay in their first item until all have
- * begun, so that 1 and 3 must take their second ones: those of their own node. */
+/* Two threads on each of two nodes, two items each. Threads 0 and 2 stay in their first item until all items have
+ * begun, so threads 1 and 3 must take the second items of their own nodes. */
 static void wait_for_help(void *arg, int item, int thread)
 {
     struct meeting *m = arg;
     atomic_store(&m->thread[item], thread);
     int begun = atomic_fetch_add(&m->begun, 1) + 1;
-    bool stays = item % 4 < 2;                          /* of thread 0 or 2, whoever runs it */
+    bool stays = item % 4 < 2;                          /* an item of thread 0 or 2, on either thread of its node */
     while ((stays && begun < 8) || begun < 4) {
         sched_yield();
         begun = atomic_load(&m->begun);
@@ -229,7 +229,7 @@ static void help_goes_to_the_own_node_first(void **state)
     struct kn_team *team;
     nodes_set(2);
     assert_int_equal(kn_team_open(&team, 4), 0);
-    if (kn_team_nodes(team) == 2)                       /* there are two processors */
+    if (kn_team_nodes(team) == 2)                       /* the machine has two processors */
         for (int round = 0; round < 200; round++) {
             struct meeting m = { 0 };
             int cut[KN_NODES + 1] = { 0, 4 };
@@ -243,7 +243,7 @@ static void help_goes_to_the_own_node_first(void **state)
     nodes_set(1);
 }
 
-/* However items lie and threads are, each runs once; a team without threads on some node is one. */
+/* For every placement of items and threads each item runs once; a node without threads has its items run elsewhere. */
 static void items_anywhere_run_once(void **state)
 {
     (void)state;
@@ -255,7 +255,7 @@ static void items_anywhere_run_once(void **state)
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
             static struct tally t;
             int cut[KN_NODES + 1];
-            for (int k = 0; k <= KN_NODES; k++)         /* nodes that the team has never heard of are possible */
+            for (int k = 0; k <= KN_NODES; k++)         /* includes nodes that the team does not have */
                 cut[k] = k < 2 ? cuts[i][k] : k < 4 ? cuts[i][2] : cuts[i][2] + 3;
             memset(&t, 0, sizeof t);
             kn_parallel_on(team, cut, count_item, &t);
@@ -280,7 +280,7 @@ static void pages_are_bound_where_their_items_run(void **state)
     if (kn_team_nodes(team) == 2) {
         size_t half = 64 + 49 * 3000;
         assert_int_equal(kn_team_cut(team, 99, 1), 49);
-        assert_int_equal(nodes_of(p, 4096), -1);        /* begins before the first item */
+        assert_int_equal(nodes_of(p, 4096), -1);        /* starts below the first item */
         assert_int_equal(nodes_of(p + 4096, half - 4096), NODES_NAME(0));
         assert_int_equal(nodes_of(p + kn_align_up(half, 4096), 99 * 3000 - 49 * 3000 - 4096), NODES_NAME(1));
     }
@@ -315,7 +315,7 @@ static void a_thread_can_keep_to_a_node(void **state)
     nodes_set(1);
 }
 
-/* A mount of /sys/fs/cgroup as other machines have it: files of one line each, in a folder of our own. */
+/* A fake /sys/fs/cgroup with the layouts of other machines: one-line files in a temporary folder. */
 static char mount[64];
 
 static void put_file(const char *name, const char *text)
@@ -361,13 +361,13 @@ static void limits_of_all_groups_count(void **state)
     put_file("full/memory.current", "150\n");
 
     static const struct { const char *groups; size_t room, limit; } tries[] = {
-        { "4:memory:/a/b\n", 3700, 5000 },              /* a parent's, less what its cache gives back */
+        { "4:memory:/a/b\n", 3700, 5000 },              /* the parent's limit, less its reclaimable cache */
         { "5:cpu,memory:/a\n1:name=x:/u/v\n", 3700, 5000 },
         { "4:memory:/\n", 6000, 6000 },
-        { "4:memory:/not/seen/here\n", 6000, 6000 },    /* a container's view: its own group is the root */
+        { "4:memory:/not/seen/here\n", 6000, 6000 },    /* inside a container: the own group is the root of the mount */
         { "0::/u/v\n", 2800, 4000 },
         { "0::/u\n", SIZE_MAX, SIZE_MAX },
-        { "4:memory:/a\n0::/u/v\n", 2800, 4000 },       /* both generations at once */
+        { "4:memory:/a\n0::/u/v\n", 2800, 4000 },       /* cgroup v1 and v2 at once */
         { "4:memoryless:/a\n0:x:/u/v\nnonsense\n", SIZE_MAX, SIZE_MAX },
         { "0::/full\n", 0, 100 },
         { "", SIZE_MAX, SIZE_MAX },

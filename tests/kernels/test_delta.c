@@ -1,5 +1,5 @@
-/* The gated delta rule: every instruction set equals the specification bit for bit, rows together equal
- * rows one by one, nothing outside state and outputs is touched, and the specification is the formula.
+/* The gated delta rule: every instruction set equals the specification bit for bit, a batch of rows equals
+ * the same rows one by one, only state and outputs are written, and the specification equals the formula.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -42,7 +42,7 @@ static float draw(enum fill fill)
     return fill == DENORMAL ? u * 0x1p-130f : fill == HUGE_ONES ? u * 0x1p60f : u;
 }
 
-/* What is padding in the state is 0, as a state is born. */
+/* Padding of the state is 0, as in a new state. */
 static void fill_all(enum fill fill, int d_key, int d_value)
 {
     memset(&start, 0x5a, sizeof start);
@@ -59,7 +59,7 @@ static void fill_all(enum fill fill, int d_key, int d_value)
         }
 }
 
-/* Every third row gives nothing, and so has no query. */
+/* Every third row wants no output, and so has no query. */
 static void run(const struct kn_ops *ops, int d_key, int d_value, int n_at_once, struct guarded *s,
                 struct outputs *out)
 {
@@ -74,7 +74,7 @@ static void run(const struct kn_ops *ops, int d_key, int d_value, int n_at_once,
         ops->delta(&(struct kn_delta){ s->x, row + r, kn_min(n_at_once, N_ROW - r), d_key, d_value });
 }
 
-/* Equal bits, or both not a number. */
+/* Equal bits, or both NaN. */
 static void assert_same(const void *a, const void *b, size_t bytes, const char *what, int d_key, int d_value)
 {
     const float *x = a, *y = b;
@@ -104,7 +104,7 @@ static void each_instruction_set_and_any_cut_gives_the_same_bits(void **state)
         }
 }
 
-/* In double, as the rule is written: decay, what the key finds, the difference to the value, the output. */
+/* The delta rule in double: decay, the value that the key retrieves, its difference to v, the output. */
 static void the_specification_is_the_formula(void **state)
 {
     (void)state;
@@ -112,7 +112,7 @@ static void the_specification_is_the_formula(void **state)
     static double S[D][E];
     seed = 7;
     fill_all(PLAIN, D, E);
-    for (int r = 0; r < N_ROW; r++) {                        /* as they come: of length 1 */
+    for (int r = 0; r < N_ROW; r++) {                        /* keys and queries normalised to length 1 */
         double squares = 0;
         for (int i = 0; i < D; i++) squares += (double)k[r][i] * (double)k[r][i];
         for (int i = 0; i < D; i++) k[r][i] /= (float)sqrt(squares);

@@ -1,5 +1,5 @@
-/* The device: what is said of it is plausible, and the orders of the specification hold on it bit
- * for bit (kernels/cuda/orders.h). Without one, the tests that need it are skipped, and say so. */
+/* The device: its reported properties are plausible, and it follows the specified orders of summation bit
+ * for bit (kernels/cuda/orders.h). Without a device its tests are skipped with a message. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,7 +38,7 @@ static void devices_are_counted_and_described(void **state)
     assert_int_equal(kn_device_get(n, &info), KN_ENODEV);
 }
 
-/* Any bytes are codes and scales; d and dmin are small finite halves. */
+/* Random bytes are valid codes and scales; d and dmin are small finite halves. */
 static void make_q4_k(struct kn_q4_k *w, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -99,7 +99,7 @@ static void a_norm(void **state)
         }
 }
 
-/* Positions scattered over slots, ranges that cut chunks at both ends, both kinds of cache. */
+/* Positions in scattered slots, ranges that cut chunks at both ends, both KV formats. */
 static void attention(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Encoders: every instruction set writes the same bytes, a block depends on nothing but its values, and
- * the search never does worse than the plain rule, whatever the values are.
+/* Encoders: every instruction set writes the same bytes, a block's bytes depend only on its values, and the search
+ * is at least as accurate as the plain encoder (plain_encode.h) for all kinds of values.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -12,7 +12,7 @@
 
 #include "tests/kernels/plain_encode.h"
 
-#define N_BLOCK 5                               /* odd, so that the last pair of blocks is none */
+#define N_BLOCK 5                               /* odd, so that the last pair of blocks is incomplete */
 #define N       (256 * N_BLOCK)
 
 enum kind {
@@ -46,9 +46,9 @@ static float draw(enum kind kind, uint64_t i, uint64_t seed)
     case ONE_VALUE:      return i % 256 == 77 ? u : 0;
     case TWO_VALUES:     return u < 0 ? -0.25f : 0.5f;
     case SPARSE:         return i % 13 ? 0 : u;
-    case STEPS:          return bell * (float)(1 << i / 32 % 8);  /* sub-blocks of very unlike size */
+    case STEPS:          return bell * (float)(1 << i / 32 % 8);  /* sub-blocks of very different magnitude */
     case SMALL:          return bell * 1e-4f;
-    case BELOW_HALF:     return bell * 0x1p-26f;                  /* steps vanish in half precision */
+    case BELOW_HALF:     return bell * 0x1p-26f;                  /* steps underflow in half precision */
     case DENORMAL:       return bell * 0x1p-140f;
     case LARGE:          return bell * 1e6f;
     case HUGE_ONES:      return u * 3e38f;
@@ -95,7 +95,7 @@ static void expect_the_same(enum kn_format f, enum kind kind, const float *x, in
     assert_int_equal(want.before[7], 0x5a5a);
 }
 
-/* Five blocks of 256 or 40 of 32; and 1 to 19, of which some go together and some are left over. */
+/* Five blocks of 256 or 40 of 32; and 1 to 19 blocks, so that vector groups have remainders. */
 static void all_instruction_sets_write_the_same(void **state)
 {
     (void)state;
@@ -127,8 +127,8 @@ static void a_block_depends_on_its_own_values(void **state)
         }
 }
 
-/* What the rounding of units to half precision, up or down, may cost: luck, not skill.  A unit is off by
- * 2^-12 of itself, or by 2^-25 where it is that small, times the largest number it is multiplied by. */
+/* Tolerance for rounding scales to half precision, which may go either way: a scale is off by 2^-12 of itself, or by
+ * 2^-25 where it is that small, times the largest number it is multiplied by. */
 static double luck(enum kn_format f, const float *x, size_t n)
 {
     static const double largest[KN_FORMAT_COUNT] = {
@@ -142,8 +142,8 @@ static double luck(enum kn_format f, const float *x, size_t n)
     return ((double)most * 0x1p-12 + largest[f] * 0x1p-25) * sqrt((double)n);
 }
 
-/* Block by block.  The search's own sums are float and steps become halves after it, hence the hair; two
- * or three bits and units of 15 or 31 leave no room to make up for a step that one outlier wants else. */
+/* Tolerance per block, as a factor. The search sums in float and rounds scales to halves afterwards, hence 1 + 1e-5;
+ * two or three bits with scales of 15 or 31 steps cannot compensate for a scale that one outlier determines. */
 static double slack(enum kn_format f, enum kind kind)
 {
     bool outliers = kind == OUTLIER || kind == SPARSE;
@@ -160,7 +160,7 @@ static void the_search_is_never_worse_than_the_plain_rule(void **state)
             for (uint64_t seed = 0; seed < 40; seed++) {
                 enum kn_format f = block_formats[k];
                 if (f == KN_MXFP4 && kind == HUGE_ONES)
-                    continue;                   /* 2^28 is the largest encoded: see huge_values_saturate() */
+                    continue;                   /* values above 2^28 saturate: see huge_values_saturate() */
                 size_t n = (size_t)kn_format_info(f)->block_values;
                 fill(x, N, (enum kind)kind, seed);
                 for (size_t at = 0; at < N; at += n) {
@@ -178,7 +178,7 @@ static void the_search_is_never_worse_than_the_plain_rule(void **state)
             }
 }
 
-/* Of normal values, a hundredth above what was measured when the search was made; the plain rule's are
+/* Error limits on normal values: a hundredth above the measured errors of the search; the plain encoder has
  * 0.00535, 0.0785, 0.0182, 0.115, 0.0841, 0.0777, 0.0420, 0.0374, 0.0377, 0.326, 0.197, 0.0791 and 0.0883. */
 static void errors_are_those_of_the_search(void **state)
 {
@@ -219,8 +219,8 @@ static void plain_formats_round_to_nearest(void **state)
     }
 }
 
-/* What is zero stays zero, and what is one value comes back as nearly as half precision has it; a four-bit
- * float's neighbours are up to a third apart. */
+/* Zeros stay zero, and a block of one repeated value is decoded to within half precision; for a four-bit float,
+ * to within a third, the distance of its neighbours. */
 static void simple_blocks_come_back(void **state)
 {
     (void)state;
@@ -240,8 +240,8 @@ static void simple_blocks_come_back(void **state)
         }
 }
 
-/* Values beyond the format become the largest it has, with their sign; with minimums, which are smaller
- * than the step then, only what is above 0. */
+/* Values beyond a format's range become its largest value with their sign. Formats with minimums have less than a
+ * step of range below 0 here: in these only the values above 0 do. */
 static void huge_values_saturate(void **state)
 {
     (void)state;

@@ -198,7 +198,7 @@ static void hard_arguments(void **state)
         assert_true(ulps_f64(kn_exp(exp_table[i][0]), (long double)exp_table[i][1]) <= 1);
 }
 
-/* The bits themselves, so that a change of any operation or constant is seen. */
+/* Compares the bits of results, so that a change of any operation or constant fails. */
 static void the_bits_are_frozen(void **state)
 {
     (void)state;

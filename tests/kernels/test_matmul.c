@@ -1,6 +1,6 @@
 /* Weights and activations: every instruction set gives the specification's bits, in every format,
- * shape and range of panels; nothing beside the results is written; and the specification is what
- * the formats say, held against dot products in double of values decoded here a second time.
+ * shape and range of panels; nothing outside the results is written; and the specification equals
+ * dot products in double, over values decoded by a second decoder in this file.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -16,7 +16,7 @@
 #define GUARD 256
 #define MOST_ROWS 64
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define FEW_ROWS true                     /* there one function does tiles of any size */
+#define FEW_ROWS true                     /* with this flag one function computes tiles of any size */
 #else
 #define FEW_ROWS false
 #endif
@@ -48,7 +48,7 @@ static void assert_guards(const uint8_t *p, size_t bytes, const char *what)
             fail_msg("%s: written beside its %zu bytes", what, bytes);
 }
 
-/* Equal bits, or both not a number. */
+/* Equal bits, or both NaN. */
 static void assert_same_floats(const float *got, const float *want, size_t n, const char *what)
 {
     for (size_t i = 0; i < n; i++)
@@ -56,7 +56,7 @@ static void assert_same_floats(const float *got, const float *want, size_t n, co
             fail_msg("%s: element %zu is %a, not %a", what, i, got[i], want[i]);
 }
 
-/* ---- what to multiply ------------------------------------------------------------------------ */
+/* ---- weights and activations ---------------------------------------------------------------- */
 
 enum fill { PLAIN, LARGEST, TINY, HUGE_SCALE, ZERO, N_FILL };
 static const char *const fill_names[] = { "plain", "largest codes", "denormal", "huge", "zero" };
@@ -73,13 +73,13 @@ static uint16_t draw_half(enum fill fill)
     }
 }
 
-/* A byte of codes or scales: `edge` is taken where a fill is about the extremes. */
+/* A byte of codes or scales: `edge` where the fill tests extremes, otherwise random. */
 static uint8_t draw_byte(enum fill fill, uint8_t edge)
 {
     return (uint8_t)(fill == LARGEST || (fill == HUGE_SCALE && below(2)) ? edge : below(256));
 }
 
-/* Where a block's half-precision numbers are; the rest of it are codes and scales. */
+/* Offsets of a block's half-precision numbers; its other bytes are codes and scales. */
 static const struct { int n, at[2]; } halves_of[KN_FORMAT_COUNT] = {
     [KN_Q8_0] = { 1, { 0 } },       [KN_Q4_0] = { 1, { 0 } },       [KN_Q4_1] = { 2, { 0, 2 } },
     [KN_Q5_0] = { 1, { 0 } },       [KN_Q5_1] = { 2, { 0, 2 } },    [KN_IQ4_NL] = { 1, { 0 } },
@@ -87,7 +87,7 @@ static const struct { int n, at[2]; } halves_of[KN_FORMAT_COUNT] = {
     [KN_Q2_K] = { 2, { 80, 82 } },  [KN_Q3_K] = { 1, { 108 } },     [KN_IQ4_XS] = { 1, { 0 } },
 };
 
-/* Bytes of Q8_0's codes and of Q6_K's scales are signed. */
+/* The extreme byte: the codes of Q8_0 and the scales of Q6_K are signed. */
 static uint8_t edge_of(enum kn_format f, int i)
 {
     if (f == KN_Q8_0 || (f == KN_Q6_K && i >= 192))
@@ -131,7 +131,7 @@ static void fill_block(enum kn_format f, enum fill fill, uint8_t *p)
     if (f == KN_FP8) {
         x = fill == TINY ? uniform() * 0x1p-120f : fill == HUGE_SCALE ? uniform() * 0x1p118f : x;
         memcpy(p, &x, sizeof x);
-        for (int i = 4; i < 132 && fill != HUGE_SCALE; i++)       /* a NaN makes all else one */
+        for (int i = 4; i < 132 && fill != HUGE_SCALE; i++)       /* one NaN makes the whole sum NaN */
             p[i] = (uint8_t)((p[i] & 0x7F) == 0x7F ? p[i] - 1 : p[i]);
     }
     if (f == KN_MXFP4)
@@ -158,7 +158,7 @@ static float draw_input(enum inputs kind, int i, int sign)
     }
 }
 
-/* ---- one product, twice ---------------------------------------------------------------------- */
+/* ---- one product, specified and fast --------------------------------------------------------- */
 
 struct problem {
     enum kn_format format;
@@ -210,7 +210,7 @@ static void problem_close(struct problem *p)
     release(p->act);
 }
 
-/* The product by one instruction set into fresh memory of n_y rows of stride floats. */
+/* The product by one instruction set into fresh memory of n_y rows of `stride` floats. */
 static uint8_t *product(const struct problem *p, enum kn_isa isa, int n_row, const int32_t *x_row,
                         const int32_t *y_row, int n_y, size_t stride, int panel0, int panel1)
 {
@@ -232,7 +232,7 @@ static uint8_t *all_rows(const struct problem *p, enum kn_isa isa, int n_row)
     return product(p, isa, n_row, NULL, NULL, n_row, (size_t)p->n_out, 0, kn_ceil_div(p->n_out, KN_PANEL));
 }
 
-/* The first n_row rows against those of `want`. */
+/* Compares the first n_row rows with the same rows of `want`. */
 static void compare_with(const struct problem *p, const uint8_t *want, int n_row, const char *what)
 {
     size_t n = (size_t)n_row * (size_t)p->n_out;
@@ -296,8 +296,8 @@ static void shapes(void **state)
     }
 }
 
-/* Row counts that a product treats unlike each other: every one up to 64; then a second group of 64, third to sixth
- * ones of 24, and what is left of each. */
+/* The next row count to test. Tile sizes depend on it: every count up to 64; then a second group of 64, a third to
+ * sixth group of 24, and each possible remainder. */
 static int next_count(int n)
 {
     static const int beyond[] = { 65, 71, 73, 81, 96, 97, 103, 121, 130 };
@@ -349,7 +349,7 @@ static void worst_values(void **state)
     }
 }
 
-/* Rows through x_row and y_row, panels in pieces: what is not asked for keeps its bytes. */
+/* Rows through x_row and y_row, panels in several calls: outputs that are not requested keep their bytes. */
 static void gather_scatter_pieces(void **state)
 {
     enum { N_X = 19, N_Y = 40, N_ROW = 23, STRIDE = 61 };
@@ -362,7 +362,7 @@ static void gather_scatter_pieces(void **state)
         problem_open(&p, (enum kn_format)f, 55, 512, N_X, PLAIN, OUTLIERS);
         for (int i = 0; i < N_ROW; i++) {
             x_row[i] = below(N_X);
-            y_row[i] = (i * 7 + 3) % N_Y;                        /* each at most once */
+            y_row[i] = (i * 7 + 3) % N_Y;                        /* each output row at most once */
         }
         for (int cut = 0; cut <= 4; cut++) {
             uint8_t *want = product(&p, KN_ISA_SCALAR, N_ROW, x_row, y_row, N_Y, STRIDE, cut, 4);
@@ -449,7 +449,7 @@ static double half_at(const uint8_t *p)
     return kn_f16_to_f32(half);
 }
 
-/* Bits at..at+n-1 of a string of them. */
+/* Reads n bits at bit offset `at`. */
 static int bits_at(const uint8_t *p, int at, int n)
 {
     int bits = 0;
@@ -478,7 +478,7 @@ static double value_in_32(enum kn_format f, const uint8_t *p, int k)
     return half_at(p) * (f == KN_IQ4_NL ? iq4[q] : q - (fifth ? 16 : 8));
 }
 
-/* Blocks of 256: value i of the block at p, which is value i % 32 of the sub-block j of 32. */
+/* Blocks of 256: value i of the block at p is value i % 32 of the sub-block j of 32. */
 static double value_in_256(enum kn_format f, const uint8_t *p, int i)
 {
     const int j = i / 32, l = i % 32, s = i / 16;
@@ -510,7 +510,7 @@ static double value_in_256(enum kn_format f, const uint8_t *p, int i)
     }
 }
 
-/* Values of a file row, written from the formats' definition, in another way than decode.c. */
+/* Decodes value k of a file row from the format's definition, independently of decode.c. */
 static double value_at(enum kn_format f, const uint8_t *row, int k)
 {
     const struct kn_format_info *info = kn_format_info(f);
@@ -635,7 +635,7 @@ static void codes_are_nearest(void **state)
         assert_int_equal(b->sum[i % 256 / 16], sum);
     }
     memset(x, 0, sizeof x);
-    x[3] = 0x1.fp-101f;                                      /* below 2^-100: nothing */
+    x[3] = 0x1.fp-101f;                                      /* below 2^-100: coded as 0 */
     x[256] = 0x1p-100f;
     x[512] = NAN;
     x[768] = -INFINITY;
@@ -645,7 +645,7 @@ static void codes_are_nearest(void **state)
     assert_true(isnan(a[2].d) && a[2].q[0] == 0 && isnan(a[3].d) && a[3].q[0] == 0);
 }
 
-/* FP8's products are those of the values it stands for, held as F32; and each of its codes is one. */
+/* A product with FP8 weights equals the product with the decoded weights as F32; and every FP8 code is decoded. */
 static void fp8_is_its_values(void **state)
 {
     enum { N_OUT = 50, N_IN = 384, N_ROW = 9 };
@@ -676,7 +676,7 @@ static void fp8_is_its_values(void **state)
     }
 }
 
-/* Codes and scales apart, as they are published, written down here in another way. */
+/* Formats published with codes and scales in separate tensors: joined blocks, checked by a second writing. */
 static void joined_blocks(void **state)
 {
     static const struct { enum kn_format f; int bytes, per_scale; } kind[] = {
@@ -714,7 +714,7 @@ static void joined_blocks(void **state)
     assert_int_equal(kn_code_bytes(KN_Q8_0), 0);
 }
 
-/* The same with inputs first: a panel of what they are row by row, whose last rows may not be there. */
+/* The same with inputs first: equals the panel of the transposed rows; the last rows of the panel may not exist. */
 static void joined_columns(void **state)
 {
     enum { N_IN = 192, N_OUT = 37, N_WORD = N_IN / 8, N_BLOCK = N_IN / 32, PANELS = 3 };
@@ -764,7 +764,7 @@ static void halves(void **state)
         assert_true(x == (h & 0x8000 ? -size : size) && !signbit(x) == !(h & 0x8000));
         assert_int_equal(kn_f32_to_f16(x), h);
         if (e == 30 && m == 1023)
-            up = h & 0x8000 ? -65536.0f : 65536.0f;          /* where infinity stands in */
+            up = h & 0x8000 ? -65536.0f : 65536.0f;          /* infinity stands here for 65536 */
         assert_int_equal(kn_f32_to_f16((x + up) / 2), h + (h & 1));
         assert_int_equal(kn_f32_to_f16(nextafterf((x + up) / 2, x)), h);
         assert_int_equal(kn_f32_to_f16(nextafterf((x + up) / 2, up)), h + 1);
@@ -785,7 +785,7 @@ static void format_table(void **state)
     assert_int_equal(kn_format_from_gguf(14, &f), 0);
     assert_int_equal(f, KN_Q6_K);
     assert_int_equal(kn_format_find("q4", &f), KN_EUNSUPPORTED);
-    assert_int_equal(kn_format_find("fp8", &f), KN_EUNSUPPORTED);      /* nothing can be written so */
+    assert_int_equal(kn_format_find("fp8", &f), KN_EUNSUPPORTED);      /* FP8 can be read but not written */
     assert_null(strstr(kn_format_list, "FP8"));
     assert_int_equal(kn_format_from_gguf(99, &f), KN_EUNSUPPORTED);
     assert_int_equal(kn_row_bytes(KN_Q4_K, 512), 288);

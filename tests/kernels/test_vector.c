@@ -1,5 +1,5 @@
 /* Rows of floats: every instruction set equals the specification bit for bit, nothing outside the
- * rows is touched, and the specification is what its formulas say.
+ * rows is written, and the specification equals its formulas.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -46,7 +46,7 @@ static void fill_row(struct row *r, enum fill fill, int n)
     for (int i = 0; i < n; i++) r->x[i] = draw(fill, i);
 }
 
-/* Equal bits, or both not a number: everywhere, guards included. */
+/* The whole row with its guards: equal bits, or both NaN. */
 static void assert_same(const struct row *a, const struct row *b, const char *what, int n)
 {
     const float *x = a->before, *y = b->before;
@@ -63,7 +63,7 @@ static const int sizes[] = {1,  2,  3,  7,   8,   9,   15,  16,  17,  24,  31,  
 typedef void case_fn(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
                      struct row *out);
 
-/* Runs one operation on every size and fill with the specification and with every faster table. */
+/* Runs one operation on every size and fill, with the specification and with every other instruction set. */
 static void check_all(case_fn *run, const char *what)
 {
     static struct row a, b, want, got;
@@ -125,7 +125,7 @@ static void run_gate(const struct kn_ops *ops, const struct row *a, const struct
     ops->gate(out->x, b->x, n);
 }
 
-/* Taps of one row that begin a place apart; their weights are the other row's. */
+/* The taps start one element apart in one row; the weights are in the other row. */
 static void run_conv(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
                      struct row *out)
 {
@@ -159,8 +159,8 @@ static void run_store_f32(const struct kn_ops *ops, const struct row *a, const s
     ops->kv_store(KN_KV_F32, a->x, n, out->x);
 }
 
-/* What no half can hold is infinite or 0; of numbers that are none only that they are none is the same, and two halves
- * in a float could hide it: see halves_round_to_nearest_even(). */
+/* Values outside the range of a half become infinite or 0. NaNs are only required to stay NaN, and a comparison as
+ * float could hide one in a pair of halves: see halves_round_to_nearest_even(). */
 static void run_store_f16(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
                           struct row *out)
 {
@@ -186,7 +186,7 @@ static void each_instruction_set_gives_the_same_bits(void **state)
     check_all(run_store_f16, "kv_store f16");
 }
 
-/* exp on a coarse grid over all floats' bits: a swiglu of up = 1 shows every one of its results. */
+/* exp on a coarse grid over all floats' bits: swiglu with up = 1 exposes every result. */
 static void exp_is_the_same_on_every_lane(void **state)
 {
     (void)state;
@@ -207,7 +207,7 @@ static void exp_is_the_same_on_every_lane(void **state)
     }
 }
 
-/* Largest f16 is 65504; 65520 is the tie that rounds to infinity.  Not-a-number only in meaning. */
+/* The largest f16 is 65504; 65520 is the tie that rounds to infinity. A NaN need only stay a NaN. */
 static void halves_round_to_nearest_even(void **state)
 {
     (void)state;
@@ -319,7 +319,7 @@ static void the_specification_is_the_formula(void **state)
     for (int i = 0; i < N; i++) {
         long double g = fminl(x[i], 2.5L), u = fmaxl(fminl(y[i], 2.5L), -2.5L);
         double want = (double)(g / (1 + expl(-(long double)1.702f * g)) * (u + 1));
-        double rounded = 3e-7 * fabs((double)x[i]);     /* alpha * g is */
+        double rounded = 3e-7 * fabs((double)x[i]);     /* the product alpha * g is rounded */
         assert_true(fabs((double)out[i] - want) <= (1e-6 + rounded) * fabs(want) + 1e-36);
     }
     for (int i = 0; i < N; i++) sum += expl((long double)x[i]);
@@ -332,7 +332,7 @@ static void the_specification_is_the_formula(void **state)
     }
 }
 
-/* A quarter turn of (1, 2) is (-2, 1), whichever way pairs are laid out. */
+/* A quarter turn of (1, 2) is (-2, 1) in both pair layouts. */
 static void rotation_turns_the_right_way(void **state)
 {
     (void)state;

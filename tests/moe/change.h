@@ -3,8 +3,8 @@
  *     change_write(f, &(struct change){ .drop = "blk.0.attn_q.weight" }, path);
  *     change_write(f, &(struct change){ .key = "llama.block_count", .type = MOE_U32 }, path);
  *
- * Everything else is copied as it is, byte by byte where bytes are kept; what a changed tensor has
- * more than it had is whatever follows it in the file. */
+ * Everything else is copied byte for byte. A changed tensor that is larger than the original also gets the bytes
+ * that follow the original in its file. */
 #ifndef TESTS_MOE_CHANGE_H
 #define TESTS_MOE_CHANGE_H
 
@@ -13,18 +13,18 @@
 #include "tests/moe/gguf_bytes.h"
 
 struct change {
-    const char *drop;                           /* a key or tensor that is left out */
-    const char *key;                            /* added, or in place of what was there */
+    const char *drop;                           /* a key or tensor to leave out */
+    const char *key;                            /* a key to add or replace */
     uint32_t type, item;
     double number;
     const char *text;
-    uint64_t n_item;                            /* an array's, all the same number or text */
-    const char *tensor;                         /* of which one of these is changed */
+    uint64_t n_item;                            /* length of an array of equal numbers or strings */
+    const char *tensor;                         /* the tensor to change in one of these ways */
     const char *rename;
-    int gguf_type;                              /* 0: as it was */
-    uint64_t dim[4];                            /* the first is 0: as they were */
-    const char *add;                            /* a tensor [32] of zeros */
-    bool split_experts;                         /* a tensor for each expert */
+    int gguf_type;                              /* 0: unchanged */
+    uint64_t dim[4];                            /* dim[0] 0: unchanged */
+    const char *add;                            /* name of a tensor [32] of zeros to add */
+    bool split_experts;                         /* writes one tensor per expert */
 };
 
 static const size_t change_bytes[MOE_TYPE_COUNT] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
@@ -81,7 +81,7 @@ static inline void change_put(struct gguf *g, const struct change *c)
 
 struct change_placed { struct moe_tensor t; char name[96]; uint64_t offset; };
 
-/* Type and shape as the change has them, and the bytes that makes. */
+/* Gives t the changed type and shape, and the byte count that follows from them. */
 static inline void change_shape(const struct change *c, struct moe_tensor *t)
 {
     if (change_is(t->name, c->tensor) && c->gguf_type)
@@ -95,7 +95,7 @@ static inline void change_shape(const struct change *c, struct moe_tensor *t)
         t->bytes *= t->dim[k];
 }
 
-/* The tensors of the copy; t.offset says where their bytes were. */
+/* Lists the tensors of the copy; t.offset is the offset of their bytes in the original. */
 static inline int change_list(const struct moe_file *f, const struct change *c,
                               struct change_placed *to)
 {

@@ -1,5 +1,5 @@
-/* tests/moe/folder.h - a folder of one test program, with a model's path in it; gone at its end.  The seam
- * and the log are the system's again by then.  Include it last: the names are short. */
+/* tests/moe/folder.h - a temporary folder of one test program, and a model path in it; removed at the end, after the
+ * real system calls and the default log are restored. Include it last: the names are short. */
 #ifndef TESTS_MOE_FOLDER_H
 #define TESTS_MOE_FOLDER_H
 

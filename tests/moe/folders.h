@@ -1,5 +1,5 @@
-/* tests/moe/folders.h - what two models have in common: their logits, and their tensors byte by byte.  CMocka is
- * included before. */
+/* tests/moe/folders.h - compares two models: their logits, and their tensors byte by byte. Include cmocka first.
+ */
 #ifndef TESTS_MOE_FOLDERS_H
 #define TESTS_MOE_FOLDERS_H
 
@@ -7,10 +7,10 @@
 
 #define N_TOK 48
 
-/* How a model is run: by which instruction set at most; with the least room for experts; from which pack. */
+/* How a model is run: highest instruction set; least memory for experts; path of the pack file or NULL. */
 struct run { enum kn_isa isa; bool least; const char *pack; };
 
-/* The logits of the last few of N_TOK tokens, read in one batch: [4][n_vocab], to be freed. */
+/* The logits of the last four of N_TOK tokens, computed in one batch: [4][n_vocab]; the caller frees them. */
 static inline float *logits_by(const struct golden *g, const char *name, struct run by)
 {
     struct kn_team *team;
@@ -51,7 +51,7 @@ static inline float *logits_of(const struct golden *g, const char *name)
     return logits_by(g, name, (struct run){ .isa = KN_ISA_COUNT - 1 });
 }
 
-/* Every tensor of the file is in the folder, with its shape and its bytes, read in pieces of no great sense. */
+/* Every tensor of the GGUF file is in the folder with the same shape and bytes, read in pieces of odd sizes. */
 static inline void same_tensors(const struct moe_file *gguf, const struct moe_file *hf)
 {
     for (size_t i = 0; i < moe_file_tensor_count(gguf); i++) {
@@ -61,7 +61,7 @@ static inline void same_tensors(const struct moe_file *gguf, const struct moe_fi
         u = moe_file_find_tensor(hf, name);
         if (!u && moe_file_find_tensor(hf, "blk.0.attn_kv_b.weight") &&
             (strstr(name, "_k_b.") || strstr(name, "_v_b.")))
-            continue;                           /* both are in one there */
+            continue;                           /* one joined tensor in the folder */
         if (!u && moe_file_find_tensor(hf, "blk.0.ssm_in.weight") &&
             (strstr(name, ".attn_qkv.") || strstr(name, ".attn_gate.")))
             continue;
@@ -70,7 +70,7 @@ static inline void same_tensors(const struct moe_file *gguf, const struct moe_fi
         assert_int_equal(t->n_dim, u->n_dim);
         assert_memory_equal(t->dim, u->dim, sizeof t->dim);
         if (t->gguf_type == 0 && u->gguf_type == 30 && t->n_dim == 1)
-            continue;                           /* a vector of F32 that is BF16 there */
+            continue;                           /* a vector: F32 in GGUF, BF16 in the folder */
         assert_int_equal(t->gguf_type, u->gguf_type);
         assert_int_equal(t->bytes, u->bytes);
         uint8_t *a = malloc(t->bytes), *b = malloc(t->bytes);

@@ -1,14 +1,14 @@
-/* tests/moe/gguf_bytes.h - GGUF files made by hand, byte by byte, so that they can be wrong.
+/* tests/moe/gguf_bytes.h - writes GGUF files byte by byte, so that they can be invalid.
  *
  *     struct gguf g = { 0 };
  *     gguf_header(&g, 3, 1, 1);                        version, tensors, metadata
  *     gguf_u32_value(&g, "general.alignment", 0);
  *     gguf_tensor(&g, "a", 2, (uint64_t[]){ 4, 2 }, 0, 0);
- *     gguf_data(&g, 32);                               padding, then so many bytes
+ *     gguf_data(&g, 32);                               padding, then 32 bytes
  *     gguf_save(&g, path);
  *     gguf_free(&g);
  *
- * Nothing is checked or kept consistent: counts, lengths, types and offsets are what the test says.
+ * Nothing is checked: the test sets all counts, lengths, types and offsets.
  * */
 #ifndef TESTS_MOE_GGUF_BYTES_H
 #define TESTS_MOE_GGUF_BYTES_H
@@ -57,7 +57,7 @@ static inline void gguf_header(struct gguf *g, uint32_t version, uint64_t n_tens
     gguf_u64(g, n_value);
 }
 
-/* A key and the type of its value, which the caller adds. */
+/* Adds a key and the type of its value; the caller adds the value. */
 static inline void gguf_key(struct gguf *g, const char *key, uint32_t type)
 {
     gguf_string(g, key);
@@ -82,7 +82,7 @@ static inline void gguf_string_value(struct gguf *g, const char *key, const char
     gguf_string(g, s);
 }
 
-/* The caller adds the items. */
+/* Adds a key and an array's head; the caller adds the items. */
 static inline void gguf_array(struct gguf *g, const char *key, uint32_t item, uint64_t n)
 {
     gguf_key(g, key, MOE_ARRAY);
@@ -108,7 +108,7 @@ static inline void gguf_data(struct gguf *g, size_t n)
         gguf_u8(g, (uint8_t)i);
 }
 
-/* hole: bytes of nothing after the end. */
+/* hole: bytes of a sparse hole after the end. */
 static inline void gguf_save_sparse(const struct gguf *g, const char *path, uint64_t hole)
 {
     FILE *f = fopen(path, "wb");

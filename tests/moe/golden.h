@@ -25,7 +25,7 @@ struct golden {
     int index[GOLDEN_INDEX];
     struct golden_row *row;
     struct golden_tensor tensor[GOLDEN_MAX_TENSOR];
-    char *text;                                 /* the file; meta lines are kept as they are */
+    char *text;                                 /* the file's text; meta lines are parsed when written */
     char *meta[128];
     int n_meta;
 };
@@ -128,7 +128,7 @@ static inline void golden_free(struct golden *g)
 
 static inline int golden_sign(int v, int j) { return kn_mix(((uint64_t)j << 32) + (uint64_t)v) & 1 ? -1 : 1; }
 
-/* The largest difference to a row, of the row's largest logit. */
+/* The largest difference to a fixture row, divided by the row's largest logit. */
 static inline double golden_apart(const struct golden *g, const struct golden_row *r, const float *logits)
 {
     double worst = 0;
@@ -200,7 +200,7 @@ static inline uint64_t golden_hash(uint64_t seed, const char *name)
     return kn_mix(seed ^ h);
 }
 
-/* A tensor's [*n] values, to be freed. */
+/* A tensor's [*n] values; the caller frees them. */
 static inline float *golden_values(uint64_t seed, const struct golden_tensor *t, uint64_t *n)
 {
     uint64_t h = golden_hash(seed, t->name);

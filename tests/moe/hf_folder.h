@@ -104,7 +104,7 @@ static inline const char *hf_how(const struct hf_folder *h, const char *gguf)
     return "";
 }
 
-/* [*n] values of a GGUF tensor as the folder has them, which may have a function of them. */
+/* [*n] values of a GGUF tensor as the folder stores them; GGUF may hold a function of them. */
 static inline float *hf_kept(const struct hf_folder *h, const struct golden_tensor *t, bool bf16, uint64_t *n)
 {
     const char *how = hf_how(h, t->name);
@@ -117,7 +117,7 @@ static inline float *hf_kept(const struct hf_folder *h, const struct golden_tens
     return x;
 }
 
-/* What they are then. */
+/* The values that the GGUF file gets from the stored ones. */
 static inline float *hf_values(const struct hf_folder *h, const struct golden_tensor *t, bool bf16, uint64_t *n)
 {
     const char *how = hf_how(h, t->name);
@@ -137,7 +137,7 @@ static inline uint8_t *hf_bytes(const float *x, uint64_t n, bool bf16)
     return out;
 }
 
-/* Of each head the even rows first, then the odd ones. */
+/* Reorders each head's rows: the even rows first, then the odd ones. */
 static inline void hf_unpair(float *x, uint64_t n_row, uint64_t n_in, int n_head)
 {
     uint64_t d = n_row / (uint64_t)n_head;
@@ -150,10 +150,10 @@ static inline void hf_unpair(float *x, uint64_t n_row, uint64_t n_in, int n_head
     free(y);
 }
 
-/* One .safetensors file on its way. */
+/* A .safetensors file being built. */
 struct hf_file { char *header; size_t n_header; uint8_t *data; size_t n, room; };
 
-/* dim: the innermost first. */
+/* dim: innermost first. */
 static inline void hf_add_raw(struct hf_file *f, const char *name, const char *dtype, const void *data, size_t bytes,
                               const uint64_t *dim, int n_dim)
 {
@@ -217,7 +217,7 @@ static inline int hf_config_int(const struct hf_folder *h, const char *key)
     return n;
 }
 
-/* The last units, of value heads side by side for all key heads, to one key head after the other. */
+/* Reorders the last units from "value head i of all key heads, for each i" to "all value heads of one key head". */
 static inline void hf_group(const struct hf_folder *h, float *x, uint64_t n, uint64_t unit, int n_key)
 {
     uint64_t n_value = (uint64_t)hf_config_int(h, "linear_num_value_heads"), ratio = n_value / (uint64_t)n_key;
@@ -228,7 +228,7 @@ static inline void hf_group(const struct hf_folder *h, float *x, uint64_t n, uin
     free(was);
 }
 
-/* Each head's keys turned over, and its values behind them. */
+/* Puts K and V of each head in one matrix: the keys transposed, the values after them. */
 static inline void hf_put_kvb(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t, const float *k,
                               bool bf16)
 {
@@ -252,7 +252,7 @@ static inline void hf_put_kvb(const struct hf_folder *h, struct hf_files *f, con
     free(both);
 }
 
-/* Queries, keys, values and gates of one key head after the other's. */
+/* Puts queries, keys, values and gates, grouped by key head. */
 static inline void hf_put_mixed(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t, const float *mix,
                                 bool bf16)
 {
@@ -277,7 +277,7 @@ static inline void hf_put_mixed(const struct hf_folder *h, struct hf_files *f, c
     free(all);
 }
 
-/* Of each expert the gates, x, and then the ups. */
+/* Puts gate (x) and up of each expert in one tensor. */
 static inline void hf_put_fused(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t, const float *x,
                                 uint64_t n, bool bf16)
 {
@@ -328,7 +328,7 @@ static inline void hf_put_tensor(const struct hf_folder *h, struct hf_files *f, 
         hf_put(f, t->name, x, g->dim, g->n_dim, bf16);
     } else {
         const char *at = strchr(t->name, '#');
-        for (uint64_t e = g->dim[2]; e-- > 0;) {                /* not in their order */
+        for (uint64_t e = g->dim[2]; e-- > 0;) {                /* in reverse order */
             char name[128];
             snprintf(name, sizeof name, "%.*s%llu%s", (int)(at - t->name), t->name, (unsigned long long)e, at + 1);
             hf_put(f, name, x + e * one, g->dim, 2, bf16);
@@ -376,7 +376,7 @@ static inline json_t *hf_meta_list(const struct hf_folder *h, const char *key, c
     return list;
 }
 
-/* byte-level, cut as qwen2's; the last two tokens are control tokens. */
+/* Byte-level, with qwen2's pretokenizer; the last two tokens are control tokens. */
 static inline json_t *hf_tokenizer(const struct hf_folder *h)
 {
     json_t *tokens = hf_meta_list(h, "tokenizer.ggml.tokens", "arr_str"), *vocab = json_object(), *added = json_array();
@@ -414,7 +414,7 @@ static inline void hf_folder_write(const struct hf_folder *h, const char *folder
     json_decref(tokenizer);
 }
 
-/* Consumes the golden's meta lines: once, and after the folder is written. */
+/* Consumes the golden's meta lines: call it once, after the folder is written. */
 static inline int hf_folder_gguf(struct hf_folder *h, const char *path, bool bf16)
 {
     struct moe_writer *w;

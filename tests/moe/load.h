@@ -1,10 +1,10 @@
-/* tests/moe/load.h - a model with all its weights at hand, in one call. */
+/* tests/moe/load.h - opens a model and loads all its weights, in one call. */
 #ifndef TESTS_MOE_LOAD_H
 #define TESTS_MOE_LOAD_H
 
 #include "moe/moe.h"
 
-/* On failure nothing is left and *out is untouched. */
+/* On failure everything is closed and *out is untouched. */
 static inline int load_model(struct moe_model **out, const struct moe_file *f, enum kn_isa isa,
                              struct kn_team *team, enum off_io_kind io)
 {

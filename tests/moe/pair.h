@@ -1,5 +1,5 @@
-/* tests/moe/pair.h - a model and a head behind it, over the text of a fixture: what the head says of the text, and what it
- * guesses on from there. */
+/* tests/moe/pair.h - a model and a draft head, over the tokens of a fixture: the head's logits for the tokens, and
+ * for the tokens that it drafts after them. */
 #ifndef TESTS_MOE_PAIR_H
 #define TESTS_MOE_PAIR_H
 
@@ -9,9 +9,9 @@
 #define MOST      300
 #define DEPTH     3
 #define CHUNK     64
-#define N_SLOT    (MOST + DEPTH)                /* guesses have slots of their own, behind the text's */
+#define N_SLOT    (MOST + DEPTH)                /* drafts have slots of their own, after the sequence's */
 
-/* A model, its head, and what both need to run. */
+/* A model, its head, and the contexts that run both. */
 struct pair {
     struct golden g;
     struct moe_file *file;
@@ -21,7 +21,7 @@ struct pair {
     struct moe_row row[CHUNK];
 };
 
-/* Both are loaded. */
+/* Opens both and loads their weights. */
 static inline void pair_open(struct pair *p, struct kn_team *team)
 {
     struct moe_context_options co = { .max_row = CHUNK, .max_want = CHUNK, .n_slot = N_SLOT, .max_pos = N_SLOT,
@@ -50,7 +50,7 @@ static inline void pair_forward(struct moe_context *c, const struct moe_row *row
     assert_int_equal(moe_rows_status(result, 0, n), 0);
 }
 
-/* The text through the model, and through the head behind it: its logits of rows 0 .. n - 2. */
+/* Runs the tokens through the model and then the head: returns the head's logits of rows 0 .. n - 2. */
 static inline float *pair_read(struct pair *p)
 {
     struct moe_result result;
@@ -65,7 +65,7 @@ static inline float *pair_read(struct pair *p)
     }
     for (int done = 0; done < n - 1; done += CHUNK) {
         int n_row = kn_min(CHUNK, n - 1 - done);
-        for (int i = 0; i < n_row; i++)         /* a row's slot is its token's: of the text one further */
+        for (int i = 0; i < n_row; i++)         /* the head's row i holds token i + 1 */
             p->row[i] = (struct moe_row){ .token = p->g.token[done + i + 1], .position = done + i, .want_logits = true,
                                           .base = p->slot + 1, .n_base = n - 1, .feature_slot = p->slot[done + i] };
         pair_forward(p->guesses, p->row, n_row, &result);
@@ -75,7 +75,7 @@ static inline float *pair_read(struct pair *p)
     return out;
 }
 
-/* The row at pos once more, and on from what it thought: `depth` guesses from the last true state. */
+/* Runs the row at pos again and continues from its features: `depth` drafts from the last true state. */
 static inline const float *pair_guess(struct pair *p, int depth, int pos)
 {
     struct moe_result result;
@@ -91,7 +91,7 @@ static inline const float *pair_guess(struct pair *p, int depth, int pos)
     return result.logits;
 }
 
-/* One line "guess DEPTH POS .."; the row begins behind. */
+/* Reads one line "guess DEPTH POS .." of the fixture into r; the row follows the numbers. */
 static inline bool pair_next(FILE *f, char *line, size_t bytes, int *depth, int *pos, struct golden_row *r)
 {
     while (fgets(line, (int)bytes, f)) {

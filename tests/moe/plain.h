@@ -1,11 +1,11 @@
-/* tests/moe/plain.h - the forward pass once more, plainly, in double: what the engine is held to.
+/* tests/moe/plain.h - a plain forward pass in double, the reference for the engine's.
  *
- * Comes in: a model file (arch llama, qwen3 or qwen3moe, no rope scaling) and a sequence's tokens.
- * Goes out: logits.  Weights are what kn_row_decode says; every number between them is a double,
- * every sum is one loop, exp, cos and pow are the library's.  It shares nothing else with the engine.
+ * Input: a model file (arch llama, qwen3 or qwen3moe, no rope scaling) and a sequence's tokens.
+ * Output: logits. Weights are decoded by kn_row_decode; every other number is a double,
+ * every sum is one loop, exp, cos and pow are the library's. It shares nothing else with the engine.
  *
- * With `coded` it makes the one rounding that the engine makes on purpose: a product with a quantised
- * matrix reads its input as int8 codes, a scale for each 32 (Q8_0) or 256 (k-quants) values. */
+ * With `coded` it makes the one rounding of the engine's definition: a product with a quantised
+ * matrix reads its input as int8 codes, with a scale for each 32 (Q8_0) or 256 (k-quants) values. */
 #ifndef TESTS_MOE_PLAIN_H
 #define TESTS_MOE_PLAIN_H
 
@@ -24,7 +24,7 @@ struct plain {
     struct plain_tensor tensor[PLAIN_MAX_TENSOR];
     int n_tensor, n_layer, d_model, n_head, n_kv, d_head, n_vocab, n_expert, n_used;
     double eps, rope_base;
-    bool pairs;                                 /* rotation by neighbours, not halves */
+    bool pairs;                                 /* rotates neighbours, not halves */
     bool coded;
 };
 
@@ -113,7 +113,7 @@ static inline const struct plain_tensor *plain_find(const struct plain *p, int l
 
 /* ---- pieces ------------------------------------------------------------------------------------ */
 
-/* What int8 codes give back of x; a code is rounded in float32, as the engine's is. */
+/* Decodes the int8 codes of x; a code is rounded in float32, as in the engine. */
 static inline void plain_code(const double *x, int n, int block, double *out)
 {
     for (int b = 0; b < n; b += block) {
@@ -218,7 +218,7 @@ static inline void plain_attention(const struct plain *p, int layer, double *x, 
     double *norm = malloc((size_t)n * sizeof *norm);
     double *q = malloc((size_t)(2 * n_q) * sizeof *q), *out = q + n_q;
     double *k = malloc((size_t)(2 * n_tok * n_kv) * sizeof *k), *v = k + n_tok * n_kv;
-    for (int t = 0; t < n_tok; t++) {           /* a row sees those before it and itself */
+    for (int t = 0; t < n_tok; t++) {           /* a row attends to earlier rows and itself */
         plain_norm(p, plain_find(p, layer, "attn_norm"), x + t * n, norm);
         plain_product(p, plain_find(p, layer, "attn_q"), 0, norm, q);
         plain_product(p, plain_find(p, layer, "attn_k"), 0, norm, k + t * n_kv);
@@ -258,7 +258,7 @@ static inline void plain_network(const struct plain *p, int layer, const char *k
     free(gate);
 }
 
-/* The n_used most likely experts, their probabilities made to sum to 1. */
+/* The n_used most likely experts, their probabilities normalised to sum to 1. */
 static inline void plain_experts(const struct plain *p, int layer, const double *in, double *x)
 {
     double *prob = malloc((size_t)p->n_expert * sizeof *prob), weight[16], sum = 0;

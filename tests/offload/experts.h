@@ -1,5 +1,5 @@
-/* tests/offload/experts.h - random experts in a file, and somebody who asks a store for them and looks at what
- * comes.  Bytes are random: nothing here reads numbers.  Include cmocka first. */
+/* tests/offload/experts.h - random experts in a file, and a client that fetches experts from a store and checks their
+ * bytes. Bytes are random: no test here interprets them as numbers. Include cmocka first. */
 #ifndef TESTS_OFFLOAD_EXPERTS_H
 #define TESTS_OFFLOAD_EXPERTS_H
 
@@ -17,13 +17,13 @@ struct model {                                  /* experts in one file */
     int n_expert, per_layer;
     uint8_t *data;
     size_t n;
-    uint8_t *want[MAX_EXPERT][OFF_MATRICES];    /* what each becomes; NULL: there is none */
+    uint8_t *want[MAX_EXPERT][OFF_MATRICES];    /* each matrix as repacked; NULL: the expert has no such matrix */
     char path[64];
     const char *name;
     int fd;
-    const char *pack;                           /* file that the store is told of, or NULL */
+    const char *pack;                           /* path of the pack file passed to the store, or NULL */
     uint64_t id;
-    size_t later;                               /* bytes that a store may grow by */
+    size_t later;                               /* bytes by which the store may grow later */
     struct kn_team *team;
 };
 
@@ -33,7 +33,7 @@ static inline int random_below(int n)
     return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
 }
 
-/* n_out 0: an expert without this matrix. */
+/* Adds matrix i of an expert to the model; n_out 0: the expert has no such matrix. */
 static inline void add_matrix(struct model *m, int expert, int i, enum kn_format f, int n_out, int n_in)
 {
     size_t bytes = (size_t)n_out * kn_row_bytes(f, n_in);
@@ -45,7 +45,7 @@ static inline void add_matrix(struct model *m, int expert, int i, enum kn_format
                                                              .n_in = n_in };
 }
 
-/* By the specification. */
+/* Repacks every matrix by the specification, for comparison. */
 static inline void make_wanted(struct model *m)
 {
     for (int e = 0; e < m->n_expert; e++)
@@ -59,8 +59,8 @@ static inline void make_wanted(struct model *m)
         }
 }
 
-/* Layers as GGUF has them: all first matrices, all second, all third; every layer of other
- * formats. */
+/* Layers in GGUF's order: all first matrices, all second, all third. Formats differ between
+ * layers. */
 static inline struct model *open_model(int n_layer, int per_layer, int d)
 {
     static const enum kn_format format[] = { KN_Q4_K, KN_Q6_K, KN_Q8_0, KN_F16, KN_F32, KN_BF16 };
@@ -111,7 +111,7 @@ static inline int open_store(struct off_store **s, const struct model *m, size_t
 static inline size_t least(const struct model *m) { return off_store_least(m->expert, m->n_expert); }
 static inline size_t all(const struct model *m)   { return off_store_bytes(m->expert, m->n_expert); }
 
-/* Somebody who asks: a team of its own and room for what comes. */
+/* A client of the store: a team of its own and memory for fetched bytes. */
 struct asker {
     struct off_store *s;
     const struct model *m;
@@ -121,7 +121,7 @@ struct asker {
     struct off_view view[MAX_EXPERT];
     int status[MAX_EXPERT];
     bool seen[MAX_EXPERT];
-    int n;                                      /* of expert */
+    int n;                                      /* entries in expert */
     int n_wrong, n_failed;
     uint64_t random;
 };
@@ -160,7 +160,7 @@ static inline bool is_expert(const struct model *m, int expert, const struct off
     return same;
 }
 
-/* Nodes take turns at a group's experts; all of one lies on its node. */
+/* Experts of a group alternate between nodes; all matrices of one expert are on one node. */
 static inline bool is_near(const struct model *m, int expert, const struct off_view *v)
 {
     struct kn_machine machine;
@@ -174,8 +174,8 @@ static inline bool is_near(const struct model *m, int expert, const struct off_v
     return near;
 }
 
-/* Fetches the asker's list and sees each of it once, whole or with a status; most > 0: gives up when so
- * many have come. */
+/* Fetches the asker's list and checks that each expert arrives once, complete or with an error status; most > 0:
+ * cancels the ticket after `most` experts. */
 static inline void ask(struct asker *a, int most)
 {
     struct off_ticket t;
@@ -198,7 +198,7 @@ static inline void ask(struct asker *a, int most)
     off_release(a->s, &t);
 }
 
-/* Some of a layer's experts, in any order; of each a share of 1 in `of`. */
+/* Picks experts of a layer in random order; each with probability 1 / of. */
 static inline void choose_some(struct asker *a, int layer, int of)
 {
     a->n = 0;
@@ -241,7 +241,7 @@ static inline void *ask_often(void *arg)
     return NULL;
 }
 
-/* Asks for what it will not use and gives it up at once, until it is told to stop. */
+/* Prefetches experts that it does not use and cancels at once, until stop is set. */
 struct dreamer { struct off_store *s; atomic_bool stop; };
 
 static inline void *dream(void *arg)
@@ -259,12 +259,12 @@ static inline void *dream(void *arg)
         if (random >> 60 & 1)
             sched_yield();
         off_release(d->s, &t);
-        usleep(500);                            /* it shall be in the way, not all that there is */
+        usleep(500);                            /* limits the load: other threads must get their share */
     }
     return NULL;
 }
 
-/* Of a model of three layers of eight. */
+/* Several askers at once over a model of three layers of eight experts. */
 static inline void ask_from_threads(const struct model *m, size_t bytes)
 {
     struct off_store *s;

@@ -1,5 +1,5 @@
-/* tests/offload/mover.h - two files of random bytes, jobs that read them, and a mover that reads them as it is told:
- * short, late, out of order, with any errno.  Include cmocka first. */
+/* tests/offload/mover.h - two files of random bytes, jobs that read them, and a fake mover (off_mover) that answers as
+ * the test sets it: short, late, out of order, with any errno. Include cmocka first. */
 #ifndef TESTS_OFFLOAD_MOVER_H
 #define TESTS_OFFLOAD_MOVER_H
 
@@ -75,7 +75,7 @@ static struct off_job new_job(int file, uint64_t offset, size_t bytes, enum off_
     return j;
 }
 
-/* Small and large, at the end of the file and anywhere, at any offset and on pages. */
+/* Small and large jobs, at the end of the file and inside it, at odd offsets and on pages. */
 static struct off_job random_job(void)
 {
     size_t most = random_below(4) ? 20000 : (size_t)3 << 20, bytes = 1 + random_below(most);
@@ -92,7 +92,7 @@ static void await(struct off_io *io, const struct off_job *j)
         seen = off_io_wait(io, seen);
 }
 
-/* Its bytes are there, and none behind its pages was touched. */
+/* The job's bytes are right, and none after its last page was written. */
 static bool is_right(const struct off_job *j)
 {
     if (memcmp(j->to + j->offset % OFF_PAGE, disk.data[j->file] + j->offset, j->bytes) != 0)
@@ -103,22 +103,22 @@ static bool is_right(const struct off_job *j)
     return j->status == 0;
 }
 
-/* ---- a mover that does as it is told --------------------------------------------------------------- */
+/* ---- a mover with prescribed answers ----------------------------------------------------------------- */
 
 struct fake {
     struct off_mover mover;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t random;
-    struct off_transfer *held[MAX_HELD];         /* pushed, not answered */
-    int n_held, n_free;                         /* n_free: how many may be answered; -1: all */
+    struct off_transfer *held[MAX_HELD];         /* pushed, not yet answered */
+    int n_held, n_free;                         /* n_free: transfers that may be answered; -1: all */
     bool woken, pulling, time_runs, free_when_woken, in_order;
-    long n_push, at;                            /* the at-th push is answered with `result` .. */
-    bool lasts;                                 /* .. and all after it of the same job */
-    int64_t result;                             /* below 0: -errno; otherwise at most so many bytes */
+    long n_push, at;                            /* the push number `at` is answered with `result` .. */
+    bool lasts;                                 /* .. and so are all later pushes of the same job */
+    int64_t result;                             /* below 0: -errno; otherwise the largest byte count */
     int struck_file;
-    const uint8_t *struck_end;                  /* of the transfer: where its last byte goes */
-    bool struck, refused, direct_after;         /* O_DIRECT refused; and tried although it was */
+    const uint8_t *struck_end;                  /* end of the struck transfer in memory */
+    bool struck, refused, direct_after;         /* O_DIRECT is refused; O_DIRECT was tried after that */
     struct { int file; uint64_t offset; } log[4096];
 };
 
@@ -199,7 +199,7 @@ static void fake_wake(struct off_mover *m)
 
 static void fake_close(struct off_mover *m) { assert_int_equal(((struct fake *)m)->n_held, 0); }
 
-/* What the test changes, changed under the lock. */
+/* Sets the number of transfers to answer and the clock's mode, under the lock. */
 static void fake_free(struct fake *f, int n, bool time_runs)
 {
     pthread_mutex_lock(&f->lock);
@@ -209,7 +209,7 @@ static void fake_free(struct fake *f, int n, bool time_runs)
     pthread_mutex_unlock(&f->lock);
 }
 
-/* Until the I/O thread has done all it can and waits. */
+/* Waits until the I/O thread has handled everything it can and waits. */
 static void settle(struct fake *f)
 {
     pthread_mutex_lock(&f->lock);

@@ -1,8 +1,8 @@
-/* Reading: whatever a disk answers, and in whatever order, a job ends with the file's bytes or with an error
- * that was said; urgency decides who goes first; and the ring and the threads give the same.
+/* Reading: for every answer of a disk and every order of answers, a job ends with the file's bytes or with a reported
+ * error; urgency decides the order of jobs; and the ring and the reader threads give the same results.
  *
- * The rules are tested over a mover of our own, which reads real files and answers as it is told: short, late,
- * out of order, with any errno.  Clocks are the test's. */
+ * The rules are tested over a fake mover, which reads real files and answers as the test sets it: short, late,
+ * out of order, with any errno. The clock is the test's. */
 #include <dlfcn.h>
 #include <liburing.h>
 #include <setjmp.h>
@@ -56,7 +56,7 @@ static void threads_and_ring_give_the_same(void **state)
         random_state = 77;
         struct off_io *io = open_kind(kind);
         if (!io && kind == OFF_IO_URING)
-            continue;                           /* refused here, as was said */
+            continue;                           /* this kind is refused here, with a message */
         assert_true(io != NULL);
         if (kind != OFF_IO_AUTO)
             assert_string_equal(off_io_name(io), kind == OFF_IO_URING ? "io_uring" : "pread");
@@ -67,7 +67,7 @@ static void threads_and_ring_give_the_same(void **state)
 
 /* ---- answers ------------------------------------------------------------------------------------- */
 
-/* The n-th answer of a few jobs is a bad one, for all n. */
+/* The n-th answer of a few jobs is an error or short, for all n. */
 static void whatever_is_answered_bytes_are_right_or_one_job_fails(void **state)
 {
     (void)state;
@@ -75,8 +75,8 @@ static void whatever_is_answered_bytes_are_right_or_one_job_fails(void **state)
     static const struct {
         int64_t result;
         bool lasts;
-        int status;                             /* of the job it strikes */
-        int n_push;                             /* tries, lasting */
+        int status;                             /* final status of the struck job */
+        int n_push;                             /* expected pushes, if the answer repeats */
     } ways[] = {
         { 1, false, 0, 0 },        { 4095, false, 0, 0 },   { 4096, false, 0, 0 },
         { 777777, false, 0, 0 },   { 0, false, KN_ESHORT, 0 }, { 5000, true, 0, 0 },
@@ -148,7 +148,7 @@ static void a_job_that_fails_is_not_read_on(void **state)
         assert_int_equal(j.status, KN_ESHORT);
         assert_int_equal(f.n_push, depth);
         assert_int_equal(faults.n_line, 1);
-        off_io_post(io, &j);                    /* its memory is ours again */
+        off_io_post(io, &j);                    /* the job's memory is free for reuse */
         await(io, &j);
         assert_true(is_right(&j));
         off_io_close(io);
@@ -174,7 +174,7 @@ static void a_disk_that_stalls_is_said_and_waited_for(void **state)
     off_io_post(io, &b);
     settle(&f);
     uint64_t seen = off_io_events(io);
-    fake_free(&f, 0, true);                     /* up to the first deadline: a's, but not b's */
+    fake_free(&f, 0, true);                     /* up to the first deadline: of a, not of b */
     assert_int_equal(off_io_wait(io, seen), seen + 1);
     settle(&f);
     assert_true(a.late && !b.late && a.state == OFF_JOB_READING);
@@ -185,7 +185,7 @@ static void a_disk_that_stalls_is_said_and_waited_for(void **state)
     assert_int_equal(off_io_wait(io, seen + 1), seen + 2);
     settle(&f);
     assert_true(b.late);
-    assert_int_equal(faults.n_line, 1);         /* the same trouble */
+    assert_int_equal(faults.n_line, 1);         /* a repeated error is reported once */
     fake_free(&f, -1, false);
     await(io, &a);
     await(io, &b);
@@ -193,11 +193,11 @@ static void a_disk_that_stalls_is_said_and_waited_for(void **state)
     fake_free(&f, 0, false);
     off_io_post(io, &a);
     settle(&f);
-    fake_now += 300000000000u;                  /* the process stood still, which says nothing of the disk; */
+    fake_now += 300000000000u;                  /* a stopped process: not the disk's time; */
     off_io_post(io, &b);
     settle(&f);
     assert_true(!a.late && !b.late && faults.n_line == 1);
-    fake_free(&f, 0, true);                     /* half a minute after it does */
+    fake_free(&f, 0, true);                     /* half a minute after it continues */
     settle(&f);
     assert_true(a.late && b.late && faults.n_line == 2);
     fake_free(&f, -1, false);
@@ -209,7 +209,7 @@ static void a_disk_that_stalls_is_said_and_waited_for(void **state)
 
 /* ---- urgency ------------------------------------------------------------------------------------- */
 
-/* Of each rank only so much is under way. */
+/* The most bytes of a rank in flight, in transfers. */
 static int most_of(enum off_urgency u) { return (int)(off_reader_most[u] / TRANSFER); }
 
 static struct off_job *post_jobs(struct off_io *io, int n, size_t bytes, enum off_urgency urgency)
@@ -247,7 +247,7 @@ static void what_is_needed_now_goes_first(void **state)
     settle(&f);
     assert_int_equal(f.n_push, n);
     off_io_raise(io, &b[soon + 1]);
-    off_io_raise(io, &b[0]);                    /* begun: nothing to do */
+    off_io_raise(io, &b[0]);                    /* already begun: no effect */
     settle(&f);
     assert_int_equal(f.n_push, n + 1);
     assert_int_equal(f.log[n].offset, b[soon + 1].offset);
@@ -256,7 +256,7 @@ static void what_is_needed_now_goes_first(void **state)
     assert_int_equal(f.n_push, n + now);
     for (int i = 1; i < now; i++)
         assert_int_equal(f.log[n + i].offset, c[i - 1].offset);
-    assert_false(off_io_cancel(io, &a[0]));     /* begun */
+    assert_false(off_io_cancel(io, &a[0]));     /* already begun */
     assert_true(off_io_cancel(io, &a[idle]));
     assert_int_equal(a[idle].state, OFF_JOB_IDLE);
     assert_false(off_io_cancel(io, &a[idle]));
@@ -268,7 +268,7 @@ static void what_is_needed_now_goes_first(void **state)
     off_io_close(io);
 }
 
-/* Though there is room for them. */
+/* A later rank does not use an earlier rank's unused share. */
 static void later_ranks_do_not_fill_what_an_earlier_one_leaves(void **state)
 {
     (void)state;
@@ -287,7 +287,7 @@ static void later_ranks_do_not_fill_what_an_earlier_one_leaves(void **state)
     off_io_close(io);
 }
 
-/* Though its own rank has room again. */
+/* An early read waits behind a soon one although its own rank has capacity. */
 static void early_stands_behind_soon(void **state)
 {
     (void)state;
@@ -310,7 +310,7 @@ static void early_stands_behind_soon(void **state)
     off_io_close(io);
 }
 
-/* What is left of one that was begun goes at once when it is raised, though its rank has no room. */
+/* The rest of a job in progress is pushed at once when it is raised, although its rank is full. */
 static void a_job_half_begun_is_raised(void **state)
 {
     (void)state;
@@ -331,7 +331,7 @@ static void a_job_half_begun_is_raised(void **state)
     off_io_close(io);
 }
 
-/* With one transfer at a time all waits are seen: no later rank is begun while an earlier one waits. */
+/* With one transfer at a time every wait is visible: no later rank begins while an earlier one waits. */
 static void later_ranks_wait_for_earlier_ones(void **state)
 {
     (void)state;
@@ -368,7 +368,7 @@ static void a_nudge_is_an_event(void **state)
     off_io_close(io);
 }
 
-/* What is under way comes, the rest is dropped, and nothing is written once close has returned. */
+/* Transfers in flight complete, the rest is dropped, and no memory is written after close has returned. */
 static void closing_ends_every_job(void **state)
 {
     (void)state;
@@ -384,7 +384,7 @@ static void closing_ends_every_job(void **state)
             job[i] = kind < 0 ? new_job(0, 8, TRANSFER, OFF_IDLE) : random_job();
             off_io_post(io, &job[i]);
         }
-        if (kind < 0) {                         /* with room for others, so that closing wakes the thread */
+        if (kind < 0) {                         /* with free capacity, so that closing must wake the thread */
             settle(&f);
             f.free_when_woken = true;
         }
@@ -445,7 +445,7 @@ static void threads_post_and_wait_at_once(void **state)
     }
 }
 
-/* ---- files and systems as they are --------------------------------------------------------------- */
+/* ---- real files and systems ------------------------------------------------------------------------- */
 
 static int read_one(struct off_io *io, int file, uint64_t offset, size_t bytes)
 {
@@ -466,7 +466,7 @@ static void a_file_cut_short_fails_what_it_lacks(void **state)
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
             faults_reset();
             struct off_io *io = open_kind(kind);
-            faults.n_line = 0;                  /* the ring's refusal, where it is refused */
+            faults.n_line = 0;                  /* the message about the ring, where it is refused */
             assert_int_equal(read_one(io, 0, 4096, 4 << 20), 0);
             assert_int_equal(truncate(disk.path[0], (off_t)cuts[i]), 0);
             assert_int_equal(read_one(io, 0, 4096, 4 << 20), KN_ESHORT);
@@ -474,7 +474,7 @@ static void a_file_cut_short_fails_what_it_lacks(void **state)
             assert_int_equal(faults.n_line, 1);
             assert_non_null(strstr(faults.line, disk.path[0]));
             assert_non_null(strstr(faults.line, "cut short"));
-            assert_int_equal(read_one(io, 1, 4096, 4 << 20), 0);        /* nothing else fails */
+            assert_int_equal(read_one(io, 1, 4096, 4 << 20), 0);        /* other reads still succeed */
             if (cuts[i] > 4096)
                 assert_int_equal(read_one(io, 0, 100, cuts[i] - 100), 0);
             off_io_close(io);
@@ -493,7 +493,7 @@ static void files_without_names_and_directories(void **state)
         snprintf(gone, sizeof gone, "%s-gone", disk.path[0]);
         assert_int_equal(link(disk.path[0], gone), 0);
         int fd[3] = { open(gone, O_RDONLY), open("/", O_RDONLY), disk.fd[1] };
-        const char *name[3] = { gone, "/", disk.path[0] };      /* the third is another file by now */
+        const char *name[3] = { gone, "/", disk.path[0] };      /* the third path is another file now */
         struct off_io *io;
         unlink(gone);
         assert_int_equal(off_io_open(&io, &(struct off_files){ 3, fd, name, NULL },
@@ -507,7 +507,7 @@ static void files_without_names_and_directories(void **state)
         struct off_job j = new_job(2, 8, 99999, OFF_NOW);
         off_io_post(io, &j);
         await(io, &j);
-        j.file = 1;                             /* whose bytes it has */
+        j.file = 1;                             /* which holds the right bytes */
         assert_true(is_right(&j));
         free(j.to);
         off_io_close(io);
@@ -546,7 +546,7 @@ static void opening_fails_cleanly(void **state)
     faults_off();
 }
 
-/* A file that cannot be looked at is not read around the page cache; and what went through that is dropped. */
+/* A file for which stat fails is not read with O_DIRECT; pages cached by buffered reads are dropped. */
 static void what_the_page_cache_has_is_dropped(void **state)
 {
     (void)state;
@@ -565,10 +565,10 @@ static void what_the_page_cache_has_is_dropped(void **state)
     faults_off();
 }
 
-/* How the kernel is asked, in place of the library's: from a call on it refuses. */
+/* Replaces the library's call into the kernel: from a given call on it is refused. */
 static struct {
     pthread_mutex_t lock;
-    long left;                                  /* calls until it refuses; 0: it does not */
+    long left;                                  /* calls until the refusal; 0: never refuse */
     int error;
     bool lasts, struck;
 } refusal = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -601,7 +601,7 @@ static void refuse_no_more(void)
     pthread_mutex_unlock(&refusal.lock);
 }
 
-/* Has it struck?  If not, it will not any more. */
+/* Returns whether the refusal has happened, and disables it if not. */
 static bool has_struck(void)
 {
     pthread_mutex_lock(&refusal.lock);
@@ -622,7 +622,7 @@ int io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe 
     return ask(ring, cqe, n, wait, mask);
 }
 
-/* Reads a few files' parts over a ring that is refused from a call on; true: it was. */
+/* Reads parts of a few files over a ring that is refused from call number `at` on; true: it was refused. */
 static bool read_refused(long at, int error, bool lasts, bool close_at_once)
 {
     struct off_job job[12];
@@ -633,7 +633,7 @@ static bool read_refused(long at, int error, bool lasts, bool close_at_once)
         skip();
     refuse(at, error, lasts);
     for (int i = 0; i < 12; i++) {
-        if (i == 6 && !close_at_once)           /* the rest in a call of its own, at least */
+        if (i == 6 && !close_at_once)           /* the rest in at least one more call */
             await(io, &job[0]);
         job[i] = random_job();
         off_io_post(io, &job[i]);
@@ -642,7 +642,7 @@ static bool read_refused(long at, int error, bool lasts, bool close_at_once)
         await(io, &job[i]);
     bool struck = !close_at_once && has_struck();
     if (!close_at_once) {
-        do                                      /* what came in together with a refusal may hide it once */
+        do                                      /* a completion in the same call may hide a refusal once */
             assert_int_equal(read_one(io, 1, 8, 99999), 0);
         while (struck && lasts && strcmp(off_io_name(io), "pread"));
         refuse_no_more();
@@ -661,7 +661,7 @@ static bool read_refused(long at, int error, bool lasts, bool close_at_once)
     return struck;
 }
 
-/* Whatever was inside when it died, and though it dies while it is closed. */
+/* The ring dies with any transfers inside, also while it is closed: reported, and reads continue without it. */
 static void a_ring_that_dies_is_said_and_done_without(void **state)
 {
     (void)state;
@@ -675,10 +675,10 @@ static void a_ring_that_dies_is_said_and_done_without(void **state)
         read_refused(at, errors[at % 5], true, true);
     for (long at = 1; at < 9; at++)
         read_refused(at, passing[at % 4], false, false);
-    assert_true(read_refused(2, -EAGAIN, true, false));         /* what does not pass after all */
+    assert_true(read_refused(2, -EAGAIN, true, false));         /* a temporary error that does not end */
 }
 
-/* The ring's end of its pipe, once more: as long as it is open the kernel has not let go. */
+/* Write end of the ring's pipe, duplicated: while it is open the kernel still holds the transfer. */
 static int kept_end = -1;
 static bool keeps_end;
 
@@ -690,7 +690,7 @@ int pipe2(int end[2], int flags)
     return error;
 }
 
-/* What is inside may still be written to memory: nobody has that back before. */
+/* The kernel may still write to the memory of transfers inside: jobs end only after it has released them. */
 static void a_ring_that_dies_is_waited_for(void **state)
 {
     (void)state;
@@ -703,7 +703,7 @@ static void a_ring_that_dies_is_waited_for(void **state)
     struct off_job j = new_job(0, 8, 99999, OFF_NOW), k = new_job(1, 8, 99999, OFF_NOW);
     refuse(1, -EBADF, true);
     off_io_post(io, &j);
-    usleep(20000);                              /* for what must not happen */
+    usleep(20000);                              /* long enough to see a wrong early end */
     off_io_post(io, &k);
     usleep(20000);
     assert_true(j.state != OFF_JOB_DONE && k.state != OFF_JOB_DONE);
@@ -719,7 +719,7 @@ static void a_ring_that_dies_is_waited_for(void **state)
     faults_off();
 }
 
-/* Nor are there threads to be had, for a while. */
+/* Thread creation fails too, for a while. */
 static void a_ring_that_dies_without_memory_fails_what_it_reads(void **state)
 {
     (void)state;
@@ -743,7 +743,7 @@ static void a_ring_that_dies_without_memory_fails_what_it_reads(void **state)
     faults_off();
 }
 
-/* In a child, for a filter stays: io_uring_setup is refused with an errno, as containers do. */
+/* In a child process, because a seccomp filter stays: io_uring_setup fails with an errno, as in containers. */
 static int refused_in_child(int sys, int error)
 {
     struct sock_filter code[] = {
@@ -761,7 +761,7 @@ static int refused_in_child(int sys, int error)
             KN_EUNSUPPORTED || faults.n_line != 1 || !strstr(faults.line, strerror(error)))
         return 1;
     faults_reset();
-    for (int i = 0; i < 2; i++) {               /* it is said once */
+    for (int i = 0; i < 2; i++) {               /* the message is printed once */
         if (!(io = open_kind(OFF_IO_AUTO)) || strcmp(off_io_name(io), "pread") != 0)
             return 2;
         if (read_one(io, 0, 8, 99999) || faults.n_line != 1 || !strstr(faults.line, strerror(error)))

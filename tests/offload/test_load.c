@@ -1,9 +1,9 @@
-/* Bulk loading: whatever the sizes, the formats, the offsets and the order of arrival, what lies
- * in memory is what repacking the file's bytes gives; and whatever fails, it is said once, and
- * nothing is left.
+/* Bulk loading: for all sizes, formats, offsets and orders of arrival, the loaded memory equals the
+ * repacked bytes of the file; a failure is reported once and leaves no memory or thread
+ * behind.
  *
- * Bytes are random: repacking moves them and does not read numbers.  The specification's repack on
- * one thread is what loading with the best instruction set and a team is compared with. */
+ * Bytes are random: repacking moves them and does not interpret them. The reference is the specification's
+ * repack on one thread; loading uses the best instruction set and a team. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "offload/offload.h"
 #include "tests/faults.h"
 
-#ifdef __SANITIZE_THREAD__                      /* each byte costs, and one thread has nothing to tell */
+#ifdef __SANITIZE_THREAD__                      /* instrumented bytes are slow, and one thread has no races */
 #define FIRST_TEAM 2
 #define SHARE(n)   ((n) / 3 + 1)
 #else
@@ -21,11 +21,11 @@
 #define SHARE(n)   (n)
 #endif
 #define MAX_LOAD 512
-#define GUARD    64                             /* bytes behind each place */
+#define GUARD    64                             /* guard bytes after each matrix */
 
 struct files { char path[2][64]; const char *name[2]; int fd[2]; uint8_t *data[2]; size_t n[2]; };
 
-struct set {                                    /* matrices, and what they should become */
+struct set {                                    /* matrices, and their expected bytes */
     struct files files;
     struct off_load load[MAX_LOAD];
     uint8_t *want[MAX_LOAD];
@@ -49,11 +49,11 @@ static void *take(size_t bytes)
     return p;
 }
 
-/* Units of rows, or of parts of them, behind some that are in order; or none. */
+/* A stride permutation of rows or parts of rows after a first part in plain order; or none. */
 static struct off_stride_permutation turn_of(int n_out, size_t row)
 {
     struct off_stride_permutation t = { .bytes = row };
-    if (random_below(3) == 0) {                 /* of every row, in parts */
+    if (random_below(3) == 0) {                 /* a permutation of the parts within every row */
         for (t.n = 12; row % (size_t)t.n; t.n--)
             ;
         t.bytes = row / (size_t)t.n;
@@ -68,7 +68,7 @@ static struct off_stride_permutation turn_of(int n_out, size_t row)
     return t;
 }
 
-/* The units as they are meant: of n, lying in `by` lists, one of each list in turns. */
+/* Undoes the permutation: the n units are stored as `by` lists, and unit i is entry i / by of list i % by. */
 static uint8_t *in_order(const uint8_t *rows, size_t bytes, const struct off_stride_permutation *t)
 {
     uint8_t *out = malloc(bytes + 1);
@@ -80,7 +80,7 @@ static uint8_t *in_order(const uint8_t *rows, size_t bytes, const struct off_str
     return out;
 }
 
-/* A matrix at the next place of a file, off every page, and memory for it. */
+/* A matrix at the file's next free offset, never on a page, and memory for it. */
 static void add_matrix(struct set *s, enum kn_format f, int n_out, int n_block)
 {
     int n_in = n_block * kn_format_info(f)->block_values, file = random_below(2), i = s->n++;
@@ -134,7 +134,7 @@ static struct set *make_tiny(int n)
     return s;
 }
 
-/* Several pieces each, one with panels larger than a piece, and tiny ones between. */
+/* Matrices of several pieces each, one with panels larger than a piece, and tiny ones between. */
 static struct set *make_large(void)
 {
     struct set *s = calloc(1, sizeof *s);
@@ -220,7 +220,7 @@ static struct kn_team *open_team(int n)
     return team;
 }
 
-/* ---- what must hold -------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static void many_small_matrices_arrive_in_any_order(void **state)
 {
@@ -244,7 +244,7 @@ static void many_small_matrices_arrive_in_any_order(void **state)
     free_set(s);
 }
 
-/* Who watches wants no more of it: nothing is interleaved, and nothing said. */
+/* A load with progress.stop set ends: nothing is repacked, and no message is printed. */
 static void a_load_that_is_stopped_ends(void **state)
 {
     (void)state;
@@ -279,7 +279,7 @@ static void large_matrices_are_cut_and_joined(void **state)
     }
     faults_off();
     for (enum off_io_kind kind = OFF_IO_AUTO; kind <= OFF_IO_PREAD; kind += 2) {
-        assert_int_equal(load_by(s, team, kind, NULL), 0);      /* and as this file system has it */
+        assert_int_equal(load_by(s, team, kind, NULL), 0);      /* and with this file system's own O_DIRECT */
         assert_true(is_right(s));
     }
     kn_team_close(team);
@@ -298,7 +298,7 @@ static void nothing_to_load_is_no_error(void **state)
     kn_team_close(team);
 }
 
-/* The file ends at its beginning, in the middle, around a page, in the last byte, at a matrix. */
+/* The file is cut at its start, in the middle, around a page, before the last byte, at a matrix. */
 static void a_short_file_is_said_once(void **state)
 {
     (void)state;

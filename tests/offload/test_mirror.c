@@ -1,7 +1,7 @@
-/* Two copies: each drive gives its part; what is there of the second, or goes wrong with it, changes no byte and fails
- * nobody; and what is no copy is not read.
+/* Two copies of the model: each drive reads its share; a partial or failing second copy changes no byte and fails no
+ * read; and a file that is not a copy is not read.
  *
- * Parts are tested over drives of our own, in time of our own. */
+ * Shares are tested over simulated drives on a simulated clock. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -96,8 +96,8 @@ static struct off_mirror *open_mirror(void)
     return m;
 }
 
-/* Reads both files whole.  The first job is of several pieces, which are handed out at once, when nothing is known of
- * the drives yet: so both copies are asked. */
+/* Reads both files completely. The first job has several pieces, pushed at once before any rate is known, so both
+ * copies are read. */
 static void read_whole(struct off_io *io, int first)
 {
     for (int i = 0; i < 2; i++) {
@@ -109,9 +109,9 @@ static void read_whole(struct off_io *io, int first)
     }
 }
 
-/* ---- each its part ----------------------------------------------------------------------------------- */
+/* ---- shares of the drives ---------------------------------------------------------------------------- */
 
-/* Drives that carry out one transfer after another, each at its rate; time goes on when one has ended. */
+/* Drives that carry out one transfer after another, each at its rate; the clock advances to each transfer's end. */
 struct drives {
     struct off_mover mover;
     pthread_mutex_t lock;
@@ -181,7 +181,7 @@ static void drives_go(struct drives *d)
 
 static void drives_close(struct off_mover *m) { (void)m; }
 
-/* Of all bytes, how many the second drive gave. */
+/* The second drive's share of all bytes. */
 static double part_of_second(double first, double second)
 {
     enum { N = 400 };
@@ -226,7 +226,7 @@ static void each_drive_gives_its_part(void **state)
     remove_second();
 }
 
-/* ---- what there is of it ----------------------------------------------------------------------------- */
+/* ---- a partial copy ----------------------------------------------------------------------------------- */
 
 static void whole_cut_short_or_not_there(void **state)
 {
@@ -247,7 +247,7 @@ static void whole_cut_short_or_not_there(void **state)
             assert_true(ways[w].reads || strstr(faults.line, folder[1]));
             faults.n_line = 0;
             assert_int_equal(open_io(&io, m, kind, NULL), 0);
-            faults.n_line = 0;                  /* the ring's refusal, where it is refused */
+            faults.n_line = 0;                  /* the message about the ring, where it is refused */
             read_whole(io, !ways[w].bytes[0]);
             assert_int_equal(off_mirror_read(m) > 0, ways[w].reads);
             assert_true(off_mirror_read(m) <= ways[w].bytes[0] + ways[w].bytes[1]);
@@ -276,7 +276,7 @@ static void what_is_no_copy_is_not_read(void **state)
         if (way == 5)
             assert_int_equal(mkdir(path[1][0], 0700), 0);
         int one = open(path[1][0], O_WRONLY);
-        if (way < 2)                            /* its first byte, its last */
+        if (way < 2)                            /* the first byte differs, the last byte differs */
             assert_int_equal(pwrite(one, &(char){ (char)~data[0][way ? FILE_BYTES - 1 : 0] }, 1,
                                     way ? (off_t)FILE_BYTES - 1 : 0), 1);
         close(one);
@@ -289,7 +289,7 @@ static void what_is_no_copy_is_not_read(void **state)
         assert_int_equal(open_io(&io, m, OFF_IO_PREAD, NULL), 0);
         assert_int_equal(off_mirror_fd(m, 0), -1);
         read_whole(io, 1);
-        assert_true(off_mirror_read(m) > 0);    /* the other file's */
+        assert_true(off_mirror_read(m) > 0);    /* the other file is still read from the copy */
         off_io_close(io);
         off_mirror_close(m);
         assert_true(faults_clean());
@@ -324,7 +324,7 @@ static void opening_fails_cleanly(void **state)
     remove_second();
 }
 
-/* ---- what fails while it is read --------------------------------------------------------------------- */
+/* ---- failures during a read --------------------------------------------------------------------------- */
 
 static struct { int error; atomic_bool fails, flips; atomic_bool is_second[FAULTS_FD], is_direct[FAULTS_FD]; } drive;
 
@@ -379,7 +379,7 @@ static void one_that_fails_is_said_and_done_without(void **state)
         assert_int_equal(faults.n_line, 0);
         assert_true(off_mirror_read(m) > 0);
         off_io_close(io);
-        for (int again = 0; again < 2; again++) {               /* by another reader, too */
+        for (int again = 0; again < 2; again++) {               /* also by another reader */
             assert_int_equal(open_io(&io, m, OFF_IO_PREAD, NULL), 0);
             drive.fails = true;
             read_whole(io, 0);
@@ -398,7 +398,7 @@ static void one_that_fails_is_said_and_done_without(void **state)
     remove_second();
 }
 
-/* A pack file has checksums: what the second copy has damaged is read from the first, and the pack file is sound. */
+/* A pack file has checksums: an expert damaged in the second copy is read from the first; the file stays in use. */
 static void what_is_damaged_in_it_is_read_from_the_first(void **state)
 {
     (void)state;

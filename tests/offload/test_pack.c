@@ -1,6 +1,6 @@
-/* Pack files: they hold every expert as a slot does, the same bytes whoever writes them and however often
- * that was interrupted; a store gives the same experts with one as without, whatever is wrong with it; and
- * what is not this model's, or not whole, is not used, for a reason that is said. */
+/* Pack files: they hold every expert in the layout of a slot; the bytes do not depend on the writer or on
+ * interruptions; a store gives the same experts with a pack file as without, however it is damaged; and
+ * a pack file of another model or an incomplete one is refused with the reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <signal.h>
@@ -88,8 +88,8 @@ static struct off_stats stats_of(struct off_store *s)
     return stats;
 }
 
-/* Every expert of every layer, `rounds` times, out of a store of so many bytes.  Returns how many still come from
- * the pack file at the end. */
+/* Fetches every expert of every layer, `rounds` times, from a store of `bytes` bytes. Returns the number of experts
+ * that are still read from the pack file at the end. */
 static int ask_for_all(const struct model *m, size_t bytes, int rounds)
 {
     struct off_store *s;
@@ -113,7 +113,7 @@ static void every_bit_and_every_length_counts(void **state)
     (void)state;
     uint8_t data[200] = { 0 };
     uint64_t seen[201];
-    for (size_t n = 0; n <= sizeof data; n++) {         /* zeros of other lengths */
+    for (size_t n = 0; n <= sizeof data; n++) {         /* zeros of different lengths give different sums */
         seen[n] = off_check(data, n);
         for (size_t i = 0; i < n; i++)
             assert_true(seen[i] != seen[n]);
@@ -128,14 +128,14 @@ static void every_bit_and_every_length_counts(void **state)
             data[bit / 8] ^= (uint8_t)(1 << bit % 8);
         }
     }
-    for (size_t i = 0; i + 64 < sizeof data; i++) {     /* the highest bit of two words of one lane */
+    for (size_t i = 0; i + 64 < sizeof data; i++) {     /* flips the highest bit of two words in one lane */
         uint64_t was = off_check(data, sizeof data);
         data[i] ^= 0x80;
         data[i + 64] ^= 0x80;
         assert_true(off_check(data, sizeof data) != was);
     }
     uint8_t shifted[201];
-    memcpy(shifted + 1, data, sizeof data);             /* wherever it lies */
+    memcpy(shifted + 1, data, sizeof data);             /* the sum does not depend on alignment */
     for (size_t i = 0; i + 64 < sizeof data; i++) {
         data[i] ^= 0x80;
         data[i + 64] ^= 0x80;
@@ -144,7 +144,7 @@ static void every_bit_and_every_length_counts(void **state)
     assert_true(off_check(shifted + 1, sizeof data) == off_check(data, sizeof data));
 }
 
-/* Files that are there already hold it. */
+/* Checksums of fixed data: existing pack files contain them. */
 static void the_checksum_stays_what_it_is(void **state)
 {
     (void)state;
@@ -155,7 +155,7 @@ static void the_checksum_stays_what_it_is(void **state)
     assert_true(off_check(data, sizeof data) == UINT64_C(0x54ef52882b28f64b));
 }
 
-/* ---- what is in it --------------------------------------------------------------------------------- */
+/* ---- contents ------------------------------------------------------------------------------------------- */
 
 static void it_holds_experts_as_slots_do(void **state)
 {
@@ -188,7 +188,7 @@ static void it_holds_experts_as_slots_do(void **state)
     close_packed(m);
 }
 
-/* Threads, groups, and the way of reading. */
+/* The bytes do not depend on thread count, groups or the kind of reader. */
 static void it_is_the_same_whoever_writes_it(void **state)
 {
     (void)state;
@@ -210,9 +210,9 @@ static void it_is_the_same_whoever_writes_it(void **state)
     close_packed(m);
 }
 
-/* ---- a store with one ------------------------------------------------------------------------------ */
+/* ---- a store with a pack file ------------------------------------------------------------------------- */
 
-/* The model's own file is full of nonsense by then: what is right can only come from the pack file. */
+/* The model's own file is overwritten with random bytes, so right bytes can only come from the pack file. */
 static void a_store_reads_from_it_whatever_the_room(void **state)
 {
     (void)state;
@@ -246,7 +246,7 @@ static void threads_ask_at_once(void **state)
     close_packed(m);
 }
 
-/* What it costs: a second time nothing. */
+/* Each expert is verified at its first read only. */
 static void an_expert_is_verified_once(void **state)
 {
     (void)state;
@@ -269,7 +269,7 @@ static void an_expert_is_verified_once(void **state)
     close_packed(m);
 }
 
-/* A byte of any matrix: that expert comes from the model's file, the others do not; and it is said once. */
+/* One damaged byte of any matrix: that expert is read from the model's file, the others are not; one message. */
 static void what_is_damaged_comes_from_the_model(void **state)
 {
     (void)state;
@@ -294,7 +294,7 @@ static void what_is_damaged_comes_from_the_model(void **state)
             assert_true(faults_clean());
             file[at] ^= (uint8_t)(s->n_out > 0);
         }
-    for (size_t at = table[0].offset; at < n; at += 4096)      /* all of them: still one line */
+    for (size_t at = table[0].offset; at < n; at += 4096)      /* all experts damaged: still one message */
         file[at] ^= 0x10;
     write_file(pack_path, file, n);
     faults_reset();
@@ -305,7 +305,7 @@ static void what_is_damaged_comes_from_the_model(void **state)
     close_packed(m);
 }
 
-/* Cut short behind the store's back: what is gone comes from the model. */
+/* The file is truncated while the store uses it: the missing part is read from the model's file. */
 static void what_cannot_be_read_comes_from_the_model(void **state)
 {
     (void)state;
@@ -369,7 +369,7 @@ static void whatever_fails_in_a_store_nothing_is_left(void **state)
 
 /* ---- files that are not used ----------------------------------------------------------------------- */
 
-/* Opens the file as this model's: refused with one line that says this, or (NULL) used without a word. */
+/* Opens the file as this model's: refused with one message that contains `why`, or (NULL) used without a message. */
 static void check_refused(const struct model *m, const char *why)
 {
     static struct off_extent extent[MAX_EXPERT];
@@ -386,7 +386,7 @@ static void check_refused(const struct model *m, const char *why)
     faults_off();
 }
 
-/* Writes the file with a head that was changed, and sealed again. */
+/* Writes the file with a changed head and a valid checksum. */
 static void write_head(const uint8_t *file, size_t n, const struct off_pack_head *head)
 {
     struct off_pack_head sealed = *head;
@@ -405,7 +405,7 @@ static void what_is_not_this_model_s_is_not_used(void **state)
     int fd = -2;
     faults_reset();
     assert_int_equal(off_pack_open(&fd, pack_path, m->id, m->expert, m->n_expert, NULL), 0);
-    assert_true(fd == -1 && faults.n_line == 0);        /* none: nothing to be said */
+    assert_true(fd == -1 && faults.n_line == 0);        /* no file: no message */
     assert_int_equal(pack(m, 0), 0);
     check_refused(m, NULL);
     size_t n;
@@ -418,7 +418,7 @@ static void what_is_not_this_model_s_is_not_used(void **state)
     m->n_expert--;
     check_refused(m, "another model");
     m->n_expert++;
-    m->expert[4].matrix[1].n_in += 256;         /* the id would be another's, but nothing rests on that */
+    m->expert[4].matrix[1].n_in += 256;         /* the id would differ too, but is not checked first */
     check_refused(m, "another model");
     m->expert[4].matrix[1].n_in -= 256;
     m->expert[4].matrix[1].n_out--;             /* the same panels */
@@ -473,7 +473,7 @@ static void no_byte_of_head_or_table_can_be_another(void **state)
         check_refused(m, i < 8 ? "no pack file" : i < 12 ? "version" : i < 48 ? "head is damaged" : "table");
         file[i] = was;
     }
-    uint8_t entry[72];                          /* whole ones, but not in their places */
+    uint8_t entry[72];                          /* complete extents, at wrong offsets */
     memcpy(entry, file + 48, 72);
     memmove(file + 48, file + 48 + 72, 72);
     memcpy(file + 48 + 72, entry, 72);
@@ -481,7 +481,7 @@ static void no_byte_of_head_or_table_can_be_another(void **state)
     check_refused(m, "table");
     free(file);
 
-    assert_int_equal(pack(m, 0), 0);            /* another model's, of the same shape */
+    assert_int_equal(pack(m, 0), 0);            /* another model's pack file, of the same shape */
     file = read_file(pack_path, &n);
     memcpy(entry, file + 48, 72);
     free(file);
@@ -495,13 +495,13 @@ static void no_byte_of_head_or_table_can_be_another(void **state)
     close_packed(m);
 }
 
-/* ---- going on ---------------------------------------------------------------------------------------- */
+/* ---- resuming ------------------------------------------------------------------------------------------- */
 
-struct shared { long n, at; int sealed; };      /* writes: so many, kill at; experts that were sealed by then */
+struct shared { long n, at; int sealed; };      /* writes: count, number to die at; experts sealed by then */
 static struct shared *shared;
 static uint64_t first_extent;
 
-/* The n-th write gets half way, and then the power is gone. */
+/* The n-th write is cut in half, and then the process dies. */
 static ssize_t write_and_die(int fd, const void *data, size_t bytes, int64_t at)
 {
     if (++shared->n == shared->at) {
@@ -564,7 +564,7 @@ static void killed_at_any_write_it_goes_on(void **state)
     close_packed(m);
 }
 
-static int n_early;                             /* entries written before their extents were on the disk */
+static int n_early;                             /* entries written before their extents were synced */
 static bool unsynced;
 
 static ssize_t write_in_order(int fd, const void *data, size_t bytes, int64_t at)
@@ -634,7 +634,7 @@ static void whatever_fails_it_goes_on(void **state)
             bool kept = is_there(part_path);
             assert_int_equal(pack(m, group), 0);
             assert_true(got || packed.n_before == 0);
-            assert_int_equal(kept, packed.n_before > 0);        /* what has nothing is not left lying about */
+            assert_int_equal(kept, packed.n_before > 0);        /* a part file without any expert is deleted */
             assert_true(is_file(pack_path, file, n) && !is_there(part_path));
             most = kn_max(most, packed.n_before);
         }
@@ -664,7 +664,7 @@ static void stopped_it_goes_on(void **state)
     assert_true(faults.n_line == 1 && strstr(faults.line, "nothing was written"));
     assert_false(is_there(part_path));
 
-    write_file(part_path, file, n);             /* as if it had come so far */
+    write_file(part_path, file, n);             /* as if interrupted after n bytes */
     assert_int_equal(truncate(part_path, (off_t)n - 4096), 0);
     int fd = open(part_path, O_WRONLY);
     assert_int_equal(pwrite(fd, "?", 1, 48 + 2 * 72 + 5), 1);
@@ -699,9 +699,9 @@ static void a_part_of_another_model_is_none(void **state)
     m->id++;
     assert_int_equal(pack(m, 0), 0);
     assert_int_equal(packed.n_before, 0);
-    check_refused(m, NULL);                     /* and as long as it should be */
+    check_refused(m, NULL);                     /* extended to its full length */
     m->id--;
-    file[13] ^= 1;                              /* its own, but for the head */
+    file[13] ^= 1;                              /* the right file except for its head */
     write_file(part_path, file, n);
     assert_int_equal(pack(m, 0), 0);
     check_refused(m, NULL);
@@ -710,7 +710,7 @@ static void a_part_of_another_model_is_none(void **state)
     m->id--;
 
     int fd = open(part_path, O_RDWR | O_CREAT, 0600);
-    assert_int_equal(flock(fd, LOCK_EX), 0);    /* somebody is at it */
+    assert_int_equal(flock(fd, LOCK_EX), 0);    /* another process is writing */
     faults_reset();
     assert_int_equal(pack(m, 0), KN_EINVAL);
     assert_true(faults.n_line == 1 && strstr(faults.line, "another spillway pack"));
@@ -753,7 +753,7 @@ static void without_room_it_does_not_begin(void **state)
     assert_int_equal(pack(m, 0), 0);
 
     unlink(pack_path);
-    room = (int64_t)(whole - table[4].offset);  /* for what the part has not: enough */
+    room = (int64_t)(whole - table[4].offset);  /* just enough for the experts still missing */
     write_file(part_path, file, table[4].offset);
     int fd = open(part_path, O_WRONLY);
     assert_int_equal(pwrite(fd, "?", 1, 48 + 4 * 72), 1);
@@ -765,7 +765,7 @@ static void without_room_it_does_not_begin(void **state)
     assert_int_equal(pack(m, 0), 0);
     assert_int_equal(packed.n_before, 4);
     unlink(pack_path);
-    room = -1;                                  /* not known */
+    room = -1;                                  /* free space unknown */
     assert_int_equal(pack(m, 0), 0);
     faults_off();
     free(file);

@@ -1,7 +1,7 @@
-/* Places: interleaved where it lies, by one thread or by a team, a matrix is what repacking its rows
- * elsewhere gives; for every format, shape and offset, and nothing outside the place is touched.
+/* In-place repacking: a matrix repacked where it was read, by one thread or by a team, equals the repacked rows
+ * elsewhere, for every format, shape and offset; nothing outside its place is written.
  *
- * Bytes are random: nothing here reads numbers. */
+ * Bytes are random: no test interprets them as numbers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #define GUARD 4096
 
-/* Random bytes; ThreadSanitizer counts each that is written one by one. */
+/* Random bytes; filled in bulk, because ThreadSanitizer instruments each single write. */
 static const uint8_t *random_bytes(size_t n)
 {
     static uint8_t *bytes;
@@ -32,7 +32,7 @@ static void check_place(const struct off_source *s, const struct kn_ops *ops, st
     const uint8_t *rows = random_bytes(file + s->offset % 256) + s->offset % 256;
     uint8_t *hand = aligned_alloc(64, kn_align_up(scratch * (size_t)(team ? kn_team_size(team) : 1), 64) + 64);
     assert_int_equal(place % OFF_PAGE, 0);
-    assert_true(kn_align_up(head + file, OFF_PAGE) <= place);           /* where it lands */
+    assert_true(kn_align_up(head + file, OFF_PAGE) <= place);           /* offset of the file's bytes in the place */
     kn_ops(KN_ISA_SCALAR)->repack(s->format, rows, s->n_out, s->n_in, want, 0,
                                   kn_ceil_div(s->n_out, KN_PANEL));
     memset(at, 0xa5, place + GUARD);
@@ -56,7 +56,7 @@ static void check_place(const struct off_source *s, const struct kn_ops *ops, st
 }
 
 #ifndef __SANITIZE_THREAD__                     /* one thread */
-/* Rows of one, a few and many blocks; a panel less and a panel more; every offset in a page that is a
+/* Rows of one, a few and many blocks; one panel less and one more than a group; every offset in a page that is a
  * multiple of 8, and some that are not. */
 static void small_matrices_at_every_offset(void **state)
 {
@@ -81,7 +81,7 @@ static void small_matrices_at_every_offset(void **state)
 #define N_OFFSET   2
 #endif
 
-/* Large enough to be shared: runs of panels, and what lies on their seams. */
+/* Large enough to be divided among threads: runs of panels, and the panels at their seams. */
 static void large_matrices_by_a_team(void **state)
 {
     (void)state;
@@ -97,16 +97,16 @@ static void large_matrices_by_a_team(void **state)
                 s.n_out = (int)((1 << 20) / kn_row_bytes(s.format, s.n_in)) + i;
                 check_place(&s, kn_ops(KN_ISA_COUNT - 1), team);
             }
-        /* panels shorter than a line are not shared: what lies on a seam would be several of them */
+        /* panels shorter than a cache line are not divided: a seam would contain several of them */
         check_place(&(struct off_source){ .offset = 56, .format = KN_F16, .n_out = 500000, .n_in = 1 },
                     kn_ops(KN_ISA_COUNT - 1), team);
         kn_team_close(team);
     }
 }
 
-/* ---- scales apart ------------------------------------------------------------------------------ */
+/* ---- scales in a separate tensor ------------------------------------------------------------------ */
 
-/* Items of so many bytes [n_col][n_row] as [n_row][n_col], to be freed. */
+/* Transposes items of `item` bytes from [n_col][n_row] to [n_row][n_col]; the caller frees the result. */
 static uint8_t *turned(const uint8_t *from, int n_row, int n_col, size_t item)
 {
     uint8_t *to = malloc((size_t)n_row * (size_t)n_col * item);
@@ -116,7 +116,7 @@ static uint8_t *turned(const uint8_t *from, int n_row, int n_col, size_t item)
     return to;
 }
 
-/* Codes and scales land as two reads, and become the panels of the rows that they make together. */
+/* Codes and scales are read separately, and become the panels of the joined rows. */
 static void check_apart(const struct off_source *s, struct kn_team *team)
 {
     struct off_job rows, scales;

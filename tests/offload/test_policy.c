@@ -1,5 +1,5 @@
-/* Who goes when room is needed: what is predicted from what was seen, and what comes of it in a cache
- * beside the optimum.
+/* Eviction: the predicted order of eviction for given uses, and its misses in a cache compared with
+ * the optimum.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -19,7 +19,7 @@ static int random_below(int n)
     return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
 }
 
-/* n_group groups of n experts; group numbers are multiples of `step`, as where some layers have none. */
+/* n_group groups of n experts; group numbers are multiples of `step`, as in a model with dense layers. */
 static struct off_policy *open_groups(int n_group, int n, int step)
 {
     static struct off_expert expert[MOST];
@@ -43,7 +43,7 @@ static void test_further_away_goes_first(void **state)
         off_policy_set_share(p, e, 0.5f);
     for (int turn = 0; turn < 4; turn++) {
         int32_t all[] = { 3 * turn, 3 * turn + 1, 3 * turn + 2 };
-        off_policy_use(p, all, 3);              /* a turn that used all tells nothing else */
+        off_policy_use(p, all, 3);              /* a turn that uses all experts carries no information */
         for (int32_t e = 0; e < 12; e++) {
             int ahead = (e / 3 - turn + 3) % 4 + 1;
             assert_true(off_policy_wait(p, e) == (float)ahead / 0.5f);
@@ -73,8 +73,8 @@ static void test_less_likely_goes_first(void **state)
     off_policy_close(p);
 }
 
-/* 600 turns of one expert each: the one before it again with `again` %, else any other or, with -1, any.
- * Then number 7's: how long it may wait, to the mean of the others. */
+/* 600 turns of one expert each: the previous one again with probability `again` %, else any other or, with -1, any.
+ * Returns the predicted wait of the last one used, relative to the mean of the others. */
 static float wait_after_use(int again)
 {
     struct off_policy *p = open_groups(1, 64, 1);
@@ -91,13 +91,13 @@ static float wait_after_use(int again)
     return ratio;
 }
 
-/* That what was just used is used again is learnt, not assumed. */
+/* A repeated use soon after a use is learnt from the data, not assumed. */
 static void test_recency_counts_for_what_it_tells(void **state)
 {
     (void)state;
     assert_true(wait_after_use(75) < 0.05f);
     assert_true(wait_after_use(0) > 1);
-    assert_true(wait_after_use(-1) > 0.5f);     /* its short memory alone would make it 1/32 */
+    assert_true(wait_after_use(-1) > 0.5f);     /* the recency estimate alone would give 1/32 */
 }
 
 static void test_what_was_learnt_can_be_kept(void **state)
@@ -114,7 +114,7 @@ static void test_what_was_learnt_can_be_kept(void **state)
     for (int32_t hot = 0; hot < 8; hot++)
         for (int32_t cold = 8; cold < 32; cold++)
             assert_true(off_policy_wait(q, hot) < off_policy_wait(q, cold));
-    use_one(q, 20);                             /* one turn does not overturn it */
+    use_one(q, 20);                             /* one turn does not change the estimate */
     assert_true(off_policy_wait(q, 20) > off_policy_wait(q, 3));
     off_policy_set_share(q, 5, 0);
     assert_true(off_policy_wait(q, 5) > 0 && off_policy_wait(q, 5) < 1e6f);
@@ -122,7 +122,7 @@ static void test_what_was_learnt_can_be_kept(void **state)
     off_policy_close(q);
 }
 
-/* No sequence of uses makes a wait that is no number, or none. */
+/* No sequence of uses makes a wait NaN, infinite or 0. */
 static void test_waits_are_numbers(void **state)
 {
     (void)state;
@@ -142,7 +142,7 @@ static void test_waits_are_numbers(void **state)
 /* ---- in a cache ------------------------------------------------------------------------------------ */
 
 struct cache {
-    struct off_policy *policy;                  /* NULL: least recently used */
+    struct off_policy *policy;                  /* NULL: least recently used (LRU) */
     int n_expert, n_slot, n_there, turn;
     int last[MOST];                             /* turn of the last use */
     bool there[MOST];
@@ -183,8 +183,8 @@ static void use(struct cache *c, const int32_t *expert, int n)
     }
 }
 
-/* Misses, against the optimum's, of 300 passes over 8 groups of 32 with room for half; of each group's
- * first n_hot a turn uses hot %, of the others cold %; every scan-th pass uses all. */
+/* Misses divided by the optimum's, over 300 passes of 8 groups of 32 with slots for half; a turn uses each of a
+ * group's first n_hot experts with hot %, of the others with cold %; every scan-th pass uses all. */
 static double to_optimum(bool ours, int n_hot, int hot, int cold, int scan)
 {
     struct cache *c = calloc(1, sizeof *c);
@@ -200,7 +200,7 @@ static double to_optimum(bool ours, int n_hot, int hot, int cold, int scan)
         for (int i = 0; i < 32; i++)
             if (random_below(100) < (i < n_hot ? hot : cold) || (scan && turn / 8 % scan == scan - 1))
                 used[n++] = turn % 8 * 32 + i;
-        if (turn == 100 * 8) {                  /* it has settled */
+        if (turn == 100 * 8) {                  /* statistics have settled */
             c->misses = 0;
             c->trace.n = 0;
         }
@@ -217,8 +217,8 @@ static double to_optimum(bool ours, int n_hot, int hot, int cold, int scan)
 static void test_a_sweep_leaves_something(void **state)
 {
     (void)state;
-    assert_true(to_optimum(true, 32, 100, 0, 0) < 1.2);         /* all in turn: the optimum is half */
-    assert_true(to_optimum(false, 32, 100, 0, 0) > 1.8);        /* and this finds nothing */
+    assert_true(to_optimum(true, 32, 100, 0, 0) < 1.2);         /* cyclic use of all: the optimum hits half */
+    assert_true(to_optimum(false, 32, 100, 0, 0) > 1.8);        /* and LRU never hits */
     assert_true(to_optimum(true, 32, 85, 0, 0) < 1.5);
     assert_true(to_optimum(false, 32, 85, 0, 0) > 2);
 }
@@ -228,7 +228,7 @@ static void test_the_hot_stay(void **state)
     (void)state;
     double ours = to_optimum(true, 12, 90, 10, 0), lru = to_optimum(false, 12, 90, 10, 0);
     assert_true(ours < 1.75 && ours < 0.85 * lru);
-    ours = to_optimum(true, 12, 90, 10, 10);    /* whatever sweeps through */
+    ours = to_optimum(true, 12, 90, 10, 10);    /* a scan of all experts in between */
     lru = to_optimum(false, 12, 90, 10, 10);
     assert_true(ours < 1.45 && ours < 0.65 * lru);
 }

@@ -1,8 +1,8 @@
-/* The expert store: what it hands out for an expert is that expert, whole, however few slots there are,
- * whoever else asks and whatever was read ahead; a budget is kept; what cannot be read is said of that
- * expert alone; and what fails leaves nothing behind.
+/* The expert store: each expert handed out is complete and correct, for any number of slots, concurrent clients and
+ * prefetches; the budget is kept; a failed read is reported for that expert alone; and a failure
+ * leaks nothing.
  *
- * Bytes are random: nothing here reads numbers. */
+ * Bytes are random: no test interprets them as numbers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "offload/store.h"
 #include "tests/offload/experts.h"
 
-/* ---- what must hold -------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static void every_expert_is_itself_whatever_the_room(void **state)
 {
@@ -42,7 +42,7 @@ static void every_expert_is_itself_whatever_the_room(void **state)
     close_model(m);
 }
 
-/* Each smaller than a panel. */
+/* Matrices smaller than a panel. */
 static void every_expert_is_on_its_node(void **state)
 {
     nodes_set(2);
@@ -50,7 +50,7 @@ static void every_expert_is_on_its_node(void **state)
     nodes_set(1);
 }
 
-/* Slots of all nodes together take no more than there is, nor is any node without its two. */
+/* The slots of all nodes together fit the budget, and every node has at least two. */
 static void nodes_share_the_budget(void **state)
 {
     (void)state;
@@ -124,7 +124,7 @@ static void ask_all_layers(struct asker *a, int n_round)
     assert_int_equal(a->n_wrong + a->n_failed, 0);
 }
 
-/* Memory that comes later is used as if it had been there; before, it is not touched. */
+/* Memory added later is used like memory given at open; it is not touched earlier. */
 static void a_store_grows(void **state)
 {
     (void)state;
@@ -148,7 +148,7 @@ static void a_store_grows(void **state)
         wait_until_filled(s);
         off_store_grow(s, room / 4);
         off_stats_get(s, &stats);
-        assert_in_range(stats.n_slot, as_large.n_slot - 1, as_large.n_slot);    /* the halves of an odd number */
+        assert_in_range(stats.n_slot, as_large.n_slot - 1, as_large.n_slot);    /* an odd number cannot be halved */
         assert_true(stats.n_empty >= stats.n_slot - before);
         ask_all_layers(a, 120);
         assert_false(off_store_is_whole(s));
@@ -166,8 +166,8 @@ static void a_store_grows(void **state)
     close_model(m);
 }
 
-/* Memory is made ahead of the reads, all of it that slots have and none that they have not; and what is not made
- * changes nothing. */
+/* Pages are populated ahead of the reads, exactly the pages that belong to slots; a failure to populate them changes
+ * no result. */
 static struct { pthread_mutex_t lock; size_t bytes; bool fails; } made = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void make_memory(void *p, size_t bytes)
@@ -212,7 +212,7 @@ static void memory_of_slots_is_made(void **state)
     close_model(m);
 }
 
-/* What is read ahead is there when it is asked for; what was not is counted as wasted when it goes. */
+/* A prefetched expert is a hit when fetched; one that was never used is counted as wasted when evicted. */
 static void what_is_read_ahead_is_counted(void **state)
 {
     (void)state;
@@ -247,7 +247,7 @@ static void what_is_read_ahead_is_counted(void **state)
     close_model(m);
 }
 
-/* Until nothing is on its way. */
+/* Waits until no read is in flight. */
 static void wait_until_quiet(struct off_store *s, int n_expert)
 {
     struct off_spot spot[MAX_EXPERT];
@@ -261,11 +261,11 @@ static void wait_until_quiet(struct off_store *s, int n_expert)
     }
 }
 
-/* What the next turn is expected to use comes as this one's slots come back: while it runs, or when it ends. */
+/* The expected experts of the next turn are read as this turn's slots are released: during the turn or at its end. */
 static void what_is_expected_follows_what_is_done(void **state)
 {
     (void)state;
-    struct model *m = open_model(1, 12, 20);            /* of one size */
+    struct model *m = open_model(1, 12, 20);            /* all of one size */
     struct off_store *s;
     int32_t turn[3][4], absent[4];
     uint8_t mark[2][4];
@@ -324,7 +324,7 @@ static void rose(struct off_store *s, struct off_stats *before)
     *before = now;
 }
 
-/* What is expected and given up before its read has begun was never read: not at first either. */
+/* An expectation cancelled before its read began is not counted as read, at no time. */
 static void counts_only_rise(void **state)
 {
     (void)state;
@@ -350,7 +350,7 @@ static void counts_only_rise(void **state)
         if (round % 3) {
             choose_some(a, round % 3 == 1 ? layer : (layer + 1) % 8, 2);
             ask(a, 0);
-        } else {                                /* asked for while it is on its way */
+        } else {                                /* fetched while its read is in flight */
             off_fetch(s, later, mark + 12, 2, OFF_NOW, &now);
             rose(s, &stats);
             for (int got = 0; got < 2;)
@@ -373,7 +373,7 @@ static void counts_only_rise(void **state)
     close_model(m);
 }
 
-/* What is expected early and comes is hidden; what never comes is asked for no more, long before it is much. */
+/* Prefetches that arrive early and are used count as hidden; prefetches that are never used are stopped early. */
 static void what_is_read_early_is_of_use_or_ends(void **state)
 {
     (void)state;
@@ -390,7 +390,7 @@ static void what_is_read_early_is_of_use_or_ends(void **state)
         wait_until_filled(s);
         for (int round = 0; round < 400; round++) {
             int layer = round % 8, next = (layer + 2) % 8;
-            for (int i = 0; i < 2; i++)                 /* of which a layer's turns use one, or the others */
+            for (int i = 0; i < 2; i++)                 /* a layer's turn uses the first or the others */
                 early[i] = next * 6 + (right ? round / 8 + i : 4 + i) % 6;
             off_fetch(s, early, mark, 2, OFF_EARLY, &t);
             wait_until_quiet(s, 48);
@@ -418,7 +418,7 @@ static void what_is_read_early_is_of_use_or_ends(void **state)
     close_model(m);
 }
 
-/* One expert's bytes are beyond the end of the file: those who need it are told, and nobody else. */
+/* One expert's bytes are beyond the end of the file: only requests for it get the error. */
 static void one_that_cannot_be_read_fails_alone(void **state)
 {
     (void)state;
@@ -443,7 +443,7 @@ static void one_that_cannot_be_read_fails_alone(void **state)
     close_model(m);
 }
 
-/* The machine, but for one page of the file: whoever reads it waits for leave, and the first few fail then. */
+/* Replaces reads of one page of the file: they wait until released, and the first n_fail of them fail. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -484,9 +484,9 @@ static int wait_for_one(struct off_store *s, struct off_ticket *t, struct asker 
     return a->status[0];
 }
 
-/* A read that fails fails those who asked before it was begun: who asks while it is under way, or when it has
- * failed and the others have not been told, has it read again, and the others with it, but once: if that fails too
- * all are told.  And what was read ahead and failed is as if it had not been. */
+/* A failed read fails the tickets that requested it before it began. A ticket that requests it while it is in flight,
+ * or after it failed but before all are notified, starts one second read, and the others wait for that too: if it
+ * also fails, all get the error. A failed prefetch leaves no trace. */
 static void who_asks_later_has_it_read_again(void **state)
 {
     (void)state;
@@ -505,11 +505,11 @@ static void who_asks_later_has_it_read_again(void **state)
         gate.page = -1;
         assert_int_equal(open_store(&s, m, least(m)), 0);
         struct asker *a = open_asker(s, m);
-        wait_until_filled(s);                   /* with 0 and 1 */
+        wait_until_filled(s);                   /* experts 0 and 1 */
         pthread_mutex_lock(&gate.lock);
         gate.page = (int64_t)(m->expert[2].matrix[0].offset & ~(uint64_t)4095);
         gate.closed = true;
-        gate.n_fail = when == IN_VAIN ? 6 : 3;  /* as often as one read tries */
+        gate.n_fail = when == IN_VAIN ? 6 : 3;  /* one read makes that many tries */
         pthread_mutex_unlock(&gate.lock);
         off_fetch(s, two, mark, 1, when == AHEAD ? OFF_SOON : OFF_NOW, &first);
         pthread_mutex_lock(&gate.lock);
@@ -592,7 +592,7 @@ static void threads_ask_at_once(void **state)
     close_model(m);
 }
 
-/* One waits for room for an expert; another's read ahead brings it: from then on it is needed, not dreamt of. */
+/* A fetch waits for a free slot; another client's prefetch reads the expert: from then on it counts as needed. */
 static void what_others_read_ahead_is_taken_over(void **state)
 {
     (void)state;
@@ -605,9 +605,9 @@ static void what_others_read_ahead_is_taken_over(void **state)
     int got, given = 0;
     assert_int_equal(open_store(&s, m, least(m)), 0);
     struct asker *a = open_asker(s, m);
-    wait_until_filled(s);                       /* with 0 and 1 */
+    wait_until_filled(s);                       /* experts 0 and 1 */
     off_fetch(s, zero, mark, 1, OFF_NOW, &first);
-    off_fetch(s, rest, mark + 1, 2, OFF_NOW, &second);          /* no room for 2 */
+    off_fetch(s, rest, mark + 1, 2, OFF_NOW, &second);          /* no slot for 2 */
     off_release(s, &first);
     off_fetch(s, two, mark + 3, 1, OFF_SOON, &soon);
     while ((got = off_wait(s, &second, &a->hands, a->index, a->view, a->status)) > 0)
@@ -638,7 +638,7 @@ static void a_look_shows_where_all_are(void **state)
     off_store_look(s, spot);
     for (int e = 0; e < 24; e++)
         assert_true(spot[e].group == e / 8 && spot[e].heat == 0);
-    for (int turn = 0; turn < 60; turn++) {     /* of each group always the same two */
+    for (int turn = 0; turn < 60; turn++) {     /* the same two of each group every time */
         a->n = 2;
         a->expert[0] = turn % 3 * 8 + 5;
         a->expert[1] = turn % 3 * 8 + 6;

@@ -1,5 +1,5 @@
-/* What had to be read: Belady's count against a search over every way a cache could have been kept.
- * What was learnt: it comes back as it was kept, or not at all.
+/* Traces: Belady's miss count against an exhaustive search over all cache contents.
+ * Expert statistics (heat): they are read back exactly as written, or not at all.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -18,16 +18,16 @@ static int random_below(int n)
     return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
 }
 
-/* ---- the least that had to be read ------------------------------------------------------------- */
+/* ---- the least number of misses ----------------------------------------------------------------- */
 
 #define N_EXPERT 6
 #define MOST     100
 
-/* best[set] is the least number of misses so far when `set` is kept after the turn. */
+/* best[set] is the least number of misses so far if `set` is cached after the turn. */
 static int search(const uint8_t *turn, int n_turn, unsigned counts, int n_slot)
 {
     int best[1 << N_EXPERT], after[1 << N_EXPERT];
-    for (unsigned set = 0; set < 1u << N_EXPERT; set++)         /* the first contents are free */
+    for (unsigned set = 0; set < 1u << N_EXPERT; set++)         /* the initial contents cost nothing */
         best[set] = (set & ~counts) || __builtin_popcount(set) > n_slot ? MOST : 0;
     for (int i = 0; i < n_turn; i++) {
         unsigned used = turn[i] & counts;
@@ -85,7 +85,7 @@ static void a_full_recording_says_so(void **state)
     assert_true(t.full && t.n == 4);
 }
 
-/* ---- what was learnt ---------------------------------------------------------------------------- */
+/* ---- expert statistics --------------------------------------------------------------------------- */
 
 static char path[64];
 
@@ -124,13 +124,13 @@ static void what_was_learnt_comes_back_or_not_at_all(void **state)
         change_file(at, 1 << at % 8, -1);
     }
     assert_true(off_heat_read(path, 7, got, 20));
-    change_file(-1, 0, bytes - 1);                      /* torn */
+    change_file(-1, 0, bytes - 1);                      /* truncated */
     assert_false(off_heat_read(path, 7, got, 20));
-    share[3] = 2;                                       /* whole, but no share */
+    share[3] = 2;                                       /* complete, but not a share (above 1) */
     off_heat_write(path, 7, share, 20);
     assert_false(off_heat_read(path, 7, got, 20));
     unlink(path);
-    off_heat_write("/nowhere/at/all", 7, share, 20);    /* not kept, and nobody minds */
+    off_heat_write("/nowhere/at/all", 7, share, 20);    /* cannot be written; no error */
 }
 
 static void what_cannot_be_kept_leaves_the_last(void **state)

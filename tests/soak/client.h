@@ -1,9 +1,9 @@
-/* tests/soak/client.h - a server as its own process, and the plainest client there is.
+/* tests/soak/client.h - starts a server process, and a minimal client.
  *
  *     server_start -> [ connect_to -> send_request -> read_answer ] -> server_end
  *
- * Answers are compared as they stand between their quotes: the same characters have the same
- * escapes, in a body and cut into events. */
+ * Answers are compared in their JSON-escaped form: equal characters have equal
+ * escapes, in a body and split into events. */
 #ifndef TESTS_SOAK_CLIENT_H
 #define TESTS_SOAK_CLIENT_H
 
@@ -63,7 +63,7 @@ static inline int connect_to(void)
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_port = htons((uint16_t)server.port),
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval limit = {600, 0}; /* without a byte: an answer is lost */
+    struct timeval limit = {600, 0}; /* no byte for so long: the answer is lost */
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         give_up("socket", strerror(errno));
@@ -83,7 +83,7 @@ static inline size_t write_request(char *out, size_t room, const char *path, con
                             *body ? "POST" : "GET", path, strlen(body), body);
 }
 
-/* A new connection with a request on it. */
+/* Opens a connection and sends a request. */
 static inline int ask(const char *path, const char *body)
 {
     char text[4096];
@@ -97,8 +97,8 @@ static inline int ask(const char *path, const char *body)
 /* ---- answers --------------------------------------------------------------------------------- */
 
 struct answer {
-    int status; /* 0: none came */
-    char *text; /* [n_text] head and body, as they came */
+    int status; /* 0: no answer came */
+    char *text; /* [n_text] head and body as received */
     size_t n_text;
 };
 
@@ -120,7 +120,7 @@ static inline struct answer read_answer(int fd)
     return a;
 }
 
-/* All that the answer says, of a body or of events; in place. */
+/* Joins the content of a body or of all events, in place. */
 static inline char *said(struct answer *a)
 {
     char *to = a->text, *from = a->text;
@@ -135,7 +135,7 @@ static inline char *said(struct answer *a)
     return a->text;
 }
 
-/* The text of a good request; to be freed. */
+/* The content of a good request's answer; the caller frees it. */
 static inline char *text_of(const char *path, const char *body)
 {
     struct answer a = read_answer(ask(path, body));
@@ -184,7 +184,7 @@ static inline void server_start(const char *program, const char *model)
     give_up("the server", "not ready after a minute");
 }
 
-/* Whether it ended as it should when asked to. */
+/* Whether the server ended with status 0 when asked to. */
 static inline bool server_end(void)
 {
     int status;
@@ -193,7 +193,7 @@ static inline bool server_end(void)
            WEXITSTATUS(status) == 0;
 }
 
-/* What the process holds. */
+/* Resources of the process. */
 struct held {
     long anon_KiB, n_fd, n_thread; /* anon: resident and swapped */
 };
@@ -215,7 +215,7 @@ static inline struct held server_held(void)
         fclose(f);
     snprintf(path, sizeof path, "/proc/%d/fd", server.pid);
     DIR *d = opendir(path);
-    for (h.n_fd = -2; d && readdir(d);) /* . and .. are none */
+    for (h.n_fd = -2; d && readdir(d);) /* does not count . and .. */
         h.n_fd++;
     if (d)
         closedir(d);

@@ -1,12 +1,12 @@
-/* tests/soak/crowd: crowds of sessions, drawn at random, on engines that are, too.
+/* tests/soak/crowd: random sessions on engines with random options.
  *
  *     crowd [--seconds N] [--seed FIRST] [--count N]
  *
- * A seed is a process of its own.  It makes a small model of some family, asks what each of a few requests yields
- * alone, and opens engines of any width, memory, drafters, rule and reader; sessions come, go on, make way for others
- * and are left, drafting changes its ways meanwhile, reads fail.  Whoever ends has said what he says alone, and
- * nothing is left behind.  A seed that fails is told with what it drew: --seed S --count 1 draws it again.  The exit
- * status is 1 when one failed. */
+ * Each seed runs in a process of its own. It makes a small model of some family, computes the answer of each of a few
+ * requests alone, and opens engines of any width, memory, drafters, rule and reader; sessions start, continue, are
+ * preempted and cancelled, drafting modes change meanwhile, reads fail. Every finished session must have the answer
+ * that it has alone, and no memory or file may leak. A failing seed is reported with its options: --seed S --count 1
+ * repeats it. The exit status is 1 when a seed failed. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -22,20 +22,20 @@
 #include "tests/engine/worst.h"
 
 #define ENGINES 3                               /* of one seed */
-#define ENDS    16                              /* sessions that end in each */
-#define HANG    900                             /* seconds: a process that takes longer never ends */
+#define ENDS    16                              /* sessions finished in each */
+#define HANG    900                             /* seconds after which a process counts as hung */
 
-/* The process tells the one that waits for it. */
+/* Memory shared with the waiting parent process. */
 static struct told {
     char drew[1024];
     long n_pass, n_preempted, n_found, n_draft, n_kept, n_gone;
     double overlap_s;
 } *told;
 
-/* ---- what is drawn ---------------------------------------------------------------------------------------- */
+/* ---- random options --------------------------------------------------------------------------------------- */
 
-static char small[96], head[96];                /* a model and a head that draft */
-static char lengths[96], document[96];          /* who foresees how much of theirs is kept; what is learnt from */
+static char small[96], head[96];                /* a draft model and a draft head */
+static char lengths[96], document[96];          /* length predictor; document that drafters learn */
 static bool has_states;
 
 static void name_files(void)
@@ -46,7 +46,7 @@ static void name_files(void)
     snprintf(document, sizeof document, "%s.txt", path);
 }
 
-/* Some of what is said, between what is no text at all. */
+/* Writes random tokens of the vocabulary, between bytes that are not text. */
 static void write_document(const struct eng_vocab *v)
 {
     FILE *f = fopen(document, "w");
@@ -116,7 +116,7 @@ static void draw_drafter(char *wish, size_t bytes)
     }
 }
 
-/* Says what it takes. */
+/* Picks drafters; says gets their options. */
 static void draw_drafters(struct eng_options *o, char *says, size_t bytes)
 {
     for (o->n_draft = 0; o->n_draft < ENG_DRAFTERS_MOST - 1 && below(3);) {
@@ -128,7 +128,7 @@ static void draw_drafters(struct eng_options *o, char *says, size_t bytes)
     }
 }
 
-/* What may draft ahead: off where there is no model, not always where the first drafts trees. */
+/* Picks the overlap mode: off without a draft model, not always if the first drafter makes trees. */
 static enum eng_dsi_mode draw_dsi(const struct eng_options *o)
 {
     int i = 0;
@@ -148,7 +148,7 @@ static struct eng_options draw_options(void)
     char drafts[512] = "";
     draw_drafters(&o, drafts, sizeof drafts);
     if (!o.n_draft && o.gamma > 0 && below(2)) {
-        o.n_draft = 1;                          /* none: the worst takes its place */
+        o.n_draft = 1;                          /* no drafter: always the worst one */
         snprintf(drafts, sizeof drafts, " the worst");
     }
     int n_block = below(3) ? 4 + (o.n_draft > 0) + below(8) : 0, part = below(8);
@@ -173,7 +173,7 @@ static struct eng_options draw_options(void)
 
 static struct eng_options opened;
 
-/* Ways of drafting change at any step, and drafters go. */
+/* Changes the drafting mode at any step, and unloads drafters. */
 static void meddle(struct eng_engine *e)
 {
     static const enum eng_dsi_mode mode[] = { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO };
@@ -248,7 +248,7 @@ static int run_seed(uint64_t seed)
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }
 
-/* What a process said goes to a file, and is news when it failed. */
+/* Prints the end of a failed process's output file. */
 static void show_end(FILE *said)
 {
     char text[4096];

@@ -1,12 +1,12 @@
-/* tests/soak/serve: what a server among strangers goes through, many times over.
+/* tests/soak/serve: a public server's load and abuse, repeated many times.
  *
  *     serve [--quick] [--seconds N] PROGRAM MODEL [cancelled] [survivors] [malformed] [crowd]
  * [mixed]
  *
- * Each part prints what was tried and what failed, and figures of time beside it that nothing
- * depends on.  The exit status is 1 when an answer was lost, was another one than alone, or was
- * 5xx, and when the server did not end as it should.  Everything is taken from a fixed seed but the
- * moments, which are the machine's. */
+ * Each part prints its counts of tries and failures, and times, which do not affect the
+ * result. The exit status is 1 when an answer was lost, differed from the answer alone, or was
+ * 5xx, and when the server did not end with status 0. Everything comes from a fixed seed except
+ * the timing. */
 #include "tests/soak/client.h"
 
 enum { GOLDEN = 16, BATCH = 8 };
@@ -43,7 +43,7 @@ static double percentile(double *x, int n, double p)
     return x[i < n ? i : n - 1];
 }
 
-/* ---- answers that nobody waits for ----------------------------------------------------------- */
+/* ---- cancelled answers ------------------------------------------------------------------------ */
 
 static void cancelled(void)
 {
@@ -73,7 +73,7 @@ static void cancelled(void)
            n_round, n, worst);
 }
 
-/* ---- those who stay are not disturbed -------------------------------------------------------- */
+/* ---- survivors: other clients are undisturbed ------------------------------------------------- */
 
 static void survivors(void)
 {
@@ -117,7 +117,7 @@ static void survivors(void)
            round, BATCH, n_cut, n_kept);
 }
 
-/* ---- what is no request ---------------------------------------------------------------------- */
+/* ---- malformed requests ----------------------------------------------------------------------- */
 
 static size_t spoil_bytes(char *p, size_t n, uint64_t *random)
 {
@@ -146,7 +146,7 @@ static size_t spoil_bytes(char *p, size_t n, uint64_t *random)
     return n;
 }
 
-/* A whole request whose members have the values of others. */
+/* A valid request with the values of its members exchanged. */
 static size_t write_nonsense(char *out, size_t room, uint64_t *random)
 {
     static const char *const path[] = {
@@ -198,8 +198,8 @@ static size_t write_nonsense(char *out, size_t room, uint64_t *random)
     return write_request(out, room, path[next(random) % 8], body);
 }
 
-/* Bytes that may be half a request, or ask to be kept: an answer comes soon or never, and once it
- * has begun all is known. */
+/* Sends bytes that may be half a request, or ask for keep-alive: an answer comes soon or never, and its
+ * first bytes give its status. */
 static struct answer send_spoilt(const char *text, size_t n_text)
 {
     int fd = connect_to();
@@ -273,11 +273,11 @@ static void malformed(void)
            n[5]);
 }
 
-/* ---- connections that only stand there ------------------------------------------------------- */
+/* ---- idle and slow connections ---------------------------------------------------------------- */
 
 static atomic_bool trickles;
 
-/* One more byte each second for everyone; who was cut off comes again. */
+/* Sends one more byte each second on every connection; reopens the ones that were closed. */
 static void *trickle(void *arg)
 {
     int *fd = arg, n = quick ? 50 : 500;
@@ -348,7 +348,7 @@ static void crowd(void)
            percentile(without, n, 0.5), percentile(without, n, 0.99));
 }
 
-/* ---- everything at once, for long ------------------------------------------------------------ */
+/* ---- mixed load for a long time --------------------------------------------------------------- */
 
 enum { WORKERS = 12, SAMPLES = 4096 };
 
@@ -356,7 +356,7 @@ static atomic_bool mixes;
 static atomic_long n_mixed, n_mixed_left, n_mixed_bad, n_mixed_text, n_mixed_busy;
 static char *mixed_golden[GOLDEN];
 
-/* A request of any kind: it has to be answered as its kind is. */
+/* One request of a random kind, with the answer that its kind requires. */
 static void mixed_one(uint64_t r)
 {
     static const char *const other[][2] = {
@@ -376,13 +376,13 @@ static void mixed_one(uint64_t r)
     char body[512], nonsense[4096];
     int seed = (int)((r >> 8) % GOLDEN), fd;
     switch (r % 8) {
-    case 0: /* leaves */
+    case 0: /* disconnects */
         fd = ask(CHAT, chat(body, 10000, (int)(r >> 40), (r >> 16) % 2));
         usleep((useconds_t)((r >> 20) % 100000));
         close(fd);
         atomic_fetch_add(&n_mixed_left, 1);
         return;
-    case 1: { /* talks nonsense */
+    case 1: { /* sends garbage */
         size_t n = write_nonsense(nonsense, sizeof nonsense, &r);
         if ((fd = connect_to()) < 0)
             give_up("connect", strerror(errno));
@@ -425,7 +425,7 @@ static void *mix(void *arg)
     return NULL;
 }
 
-/* Anonymous memory against requests over the second half: a line through all samples. */
+/* Slope of anonymous memory over requests in the second half: a least-squares line through all samples. */
 static double slope(const struct held *h, const double *x, int n)
 {
     double sx = 0, sy = 0, sxx = 0, sxy = 0, m = n - n / 2;

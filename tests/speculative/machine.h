@@ -1,5 +1,5 @@
-/* tests/speculative/machine.h - a machine, a drafter and a load that exist in numbers only, for the controller to
- * run on: a virtual clock, passes that follow the cost model with noise, drafts that are accepted with a probability.
+/* tests/speculative/machine.h - a simulated machine, drafter and load for the controller to run on: a virtual clock,
+ * passes that follow the cost model with noise, and drafts accepted with a given probability.
  * For tests and for evals/control.c. */
 #ifndef TESTS_SPECULATIVE_MACHINE_H
 #define TESTS_SPECULATIVE_MACHINE_H
@@ -15,33 +15,33 @@
 struct machine_drafter {
     const char *name;
     int max_depth;
-    double fixed_ns, seq_ns;                        /* a draft pass */
+    double fixed_ns, seq_ns;                        /* of a draft pass */
     double accept;                                  /* probability that a node is accepted if its parent is */
-    double says;                                    /* what it says that is; 0: the truth */
-    double sure;                                    /* share of steps where it has something to say; 0: all */
+    double says;                                    /* the accept that it reports; 0: the true one */
+    double sure;                                    /* share of steps in which it has drafts; 0: all */
 };
 
 struct machine {
     const char *name;
     struct spec_cost_model cost;
-    double expert_bytes, missing, Bps;              /* share of experts on disk; 0 Bps: none */
-    double alike;                                   /* rows of one text count as so many texts' rows; 0: 1 */
-    double noise;                                   /* of a pass, uniform up to twice that: its deviation is this */
-    double crowded;                                 /* share more that is missed when all experts are met */
+    double expert_bytes, missing, Bps;              /* missing: share of experts on disk; Bps 0: no disk */
+    double alike;                                   /* one drafted row counts as this many plain rows; 0: 1 */
+    double noise;                                   /* standard deviation of a pass (uniform), relative to its time */
+    double crowded;                                 /* added share of misses when a pass uses all experts */
 };
 
-/* What changes over time: step i of the run. */
+/* Changes the machine, the drafter or the load at step i of the run. */
 typedef void machine_change(void *arg, int step, struct machine *m, struct machine_drafter *d, int *n_due);
 
 struct machine_run {
-    double took_ns, off_ns;                         /* and plain steps, for the same tokens */
+    double took_ns, off_ns;                         /* time with drafts; time of plain steps for the same tokens */
     double tokens;
-    double late_took_ns, late_off_ns;               /* the same of the second half */
+    double late_took_ns, late_off_ns;               /* the same for the second half */
     int n_on, n_late_on, n_step;
 };
 
-/* Texts: a drafter takes in what it does not know of one, a token in so many ns, and one of so many tokens is followed
- * by another, whose prompt it has to take in; 0: it knows all of them, and they never end. */
+/* Sequences: the drafter prefills unknown tokens at this many ns a token; after MACHINE_TEXT tokens a sequence is
+ * replaced by another with a prompt to prefill. 0: everything is prefilled, and sequences never end. */
 static double machine_text_ns;
 #define MACHINE_PROMPT 48
 #define MACHINE_TEXT   256
@@ -79,7 +79,7 @@ static double machine_pass_ns(const struct machine *m, int n_due, int n_beside, 
     return fmax(machine_compute_ns(m, n_due + n_beside, n_drafted), missed > 0 ? missed / m->Bps * 1e9 : 0);
 }
 
-/* What every node is said to miss that its texts do not bring in: nobody knows which. */
+/* The experts that every node is expected to miss, other than those its session's rows bring in; ids are unknown. */
 static struct spec_need machine_need(const struct machine *m, int n_due)
 {
     double others = m->Bps > 0 ? 1 - machine_distinct(m, n_due, 0) / m->cost.n_expert : 0;
@@ -91,7 +91,7 @@ static double machine_noise(const struct machine *m)
     return 1 + m->noise * sqrt(3) * (2 * machine_random() - 1);
 }
 
-/* A chain; how many of it will be accepted. */
+/* Drafts a chain; returns how many of its nodes will be accepted. */
 static int machine_draft(const struct machine_drafter *d, int n_node, int depth, struct spec_tree *t)
 {
     int accepted = 0;
@@ -109,7 +109,7 @@ static int machine_draft(const struct machine_drafter *d, int n_node, int depth,
     return accepted;
 }
 
-/* What the first drafter does not know of each text, and how much has been said of it. */
+/* Per session: tokens that the first drafter has not prefilled, and tokens generated. */
 struct machine_text { int n_unknown, n_said; };
 
 static void machine_tell(struct spec_control *c, struct machine_text *text, int n_due)
@@ -184,7 +184,7 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
                                .n_text = n_text };
         s.stall_ns = fmax(0, s.pass_ns - machine_compute_ns(m, n_due, n_drafted));
         spec_control_learn(c, &s);
-        double took = draft_ns + pass_ns, off = plain_ns * (n_due + n_accepted) / n_due;    /* on the mean: noise is no merit */
+        double took = draft_ns + pass_ns, off = plain_ns * (n_due + n_accepted) / n_due;    /* without noise */
         r.took_ns += took;
         r.off_ns += off;
         r.tokens += n_due + n_accepted;
@@ -198,7 +198,7 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
     return r;
 }
 
-/* Tokens per second over off's when every sequence drafts so deep. */
+/* Throughput with every sequence drafting at this depth, divided by throughput without drafts. */
 static double machine_fixed(const struct machine *m, const struct machine_drafter *d, int n_due, int depth)
 {
     double sure = d->sure > 0 ? d->sure : 1, accepted = spec_cost_tokens(d->accept, depth) - 1, off, on;
@@ -222,21 +222,21 @@ static inline double machine_best(const struct machine *m, const struct machine_
     return best;
 }
 
-/* Machines of the sizes that one meets: times of a pass in ms. */
+/* Typical machines: pass times in ms. */
 static const struct machine machines[] = {
-    /* all in memory: 48 layers' weights are read once, experts as they are met */
+    /* all in memory: the weights of 48 layers are read once a pass, each distinct expert once */
     { "memory", { .fixed_ns = 8e6, .load_ns = 0.5e6, .dense_ns = 2e6, .expert_ns = 0.05e6, .ridge = 64,
                   .growth = 1.01, .choose_row_ns = 0.1e6, .n_expert = 128, .n_used = 8 }, 0, 0, 0, 0.6, 0.05, 0 },
-    /* a processor that is slow at sums: every row costs nearly what the first does */
+    /* slow arithmetic: every further row costs nearly as much as the first */
     { "sums", { .fixed_ns = 2e6, .load_ns = 0.05e6, .dense_ns = 100e6, .expert_ns = 40e6, .ridge = 2, .growth = 1.04,
                 .choose_row_ns = 0.1e6, .n_expert = 32, .n_used = 4 }, 0, 0, 0, 1, 0.05, 0 },
-    /* experts on disk: what is missed is all that counts */
+    /* experts on disk: the missed bytes dominate */
     { "disk", { .fixed_ns = 8e6, .load_ns = 0.3e6, .dense_ns = 2e6, .expert_ns = 0.05e6, .ridge = 64,
                 .growth = 1.01, .n_expert = 128, .n_used = 8 }, 48 * 2.6e6, 0.5, 2e9, 0.7, 0.05, 0 },
-    /* an accelerator in MoESD's moderate regime: all experts are met early */
+    /* an accelerator in MoESD's moderate regime: a few rows use all experts */
     { "moesd", { .fixed_ns = 6e6, .load_ns = 0.25e6, .dense_ns = 1e6, .expert_ns = 0.02e6, .ridge = 150,
                  .growth = 1.006, .choose_row_ns = 0.01e6, .n_expert = 64, .n_used = 8 }, 0, 0, 0, 0.9, 0.05, 0 },
-    /* dense: weights are read whatever happens */
+    /* dense: all weights are read in every pass */
     { "dense", { .fixed_ns = 40e6, .dense_ns = 4e6, .ridge = 32, .growth = 1.02, .choose_row_ns = 0.1e6 },
       0, 0, 0, 1, 0.05, 0 },
 };

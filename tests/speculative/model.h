@@ -1,5 +1,5 @@
-/* tests/speculative/model.h - random numbers, and models: logits that depend on the whole text, by a hash, or
- * are the logarithms of given probabilities. */
+/* tests/speculative/model.h - random numbers, and models: logits are a hash of the whole sequence, or
+ * the logarithms of given probabilities. */
 #ifndef TESTS_SPECULATIVE_MODEL_H
 #define TESTS_SPECULATIVE_MODEL_H
 
@@ -53,7 +53,7 @@ static inline void model_logits(const struct model *m, const int32_t *text, int 
     }
 }
 
-/* A distribution that stays. */
+/* A distribution with its own memory. */
 struct kept { struct spec_dist d; int32_t token[MOST_VOCAB]; float weight[MOST_VOCAB]; };
 
 static inline void keep(struct kept *k, const struct spec_dist *d)

@@ -1,8 +1,8 @@
-/* tests/speculative/row_distribution.h - the law of what a verification puts out, exactly.
+/* tests/speculative/row_distribution.h - the exact distribution of a verification's output.
  *
- * Small tables, every draft, every piece of every die.  A verifier is a function of its dice that is constant on
- * intervals; bisection finds their ends to the last bit, so the law of the output is a sum of products of lengths.
- * What is varied is given in tables: the shape of a draft, the policy that leaves some of it out, how the two
+ * Small tables, every draft, every interval of every die. A verifier is a function of its dice that is constant on
+ * intervals; bisection finds the ends to the last bit, so the output distribution is a sum of products of lengths.
+ * Tables give the variants: the shape of a draft, the policy that leaves out some of it, the processing of the two
  * distributions are processed, and the rule. */
 #ifndef TESTS_SPECULATIVE_LAW_H
 #define TESTS_SPECULATIVE_LAW_H
@@ -11,22 +11,22 @@
 
 enum { SMALL = 5, MOST_LENGTH = 4, MOST_LAW = 125, MOST_CONTEXT = 40, MOST_DICE = 32, MOST_STEP = 5 };
 
-/* A draft in the order in which it is made.  how: 'q' and 'r' are drawn, each from a drafter of its own; a digit is
- * added, the token so many after the case's own.  under: the step that made its parent; -1: the root. */
+/* A draft in the order in which it is made. how: 'q' and 'r' are sampled, each from a drafter of its own; a digit adds
+ * the token first_added + digit. under: the step that made its parent; -1: the root. */
 struct step { int under; char how; };
 struct shape { const char *name; int n; struct step step[MOST_STEP]; };
 
-/* As far as it is made. */
+/* The draft made so far. */
 struct draft {
     const struct shape *shape;
     int32_t token[MOST_STEP];
     int node[MOST_STEP];                        /* SPEC_END: the step was not taken */
-    struct kept q[MOST_STEP];                   /* what is drawn from, and what is said of it */
+    struct kept q[MOST_STEP];                   /* the distribution sampled from, and the one reported for it */
     struct spec_tree tree;                      /* survival: the product of q along the path */
 };
 
-/* What is left out.  before: whether step i is taken, of which q is known and the token is not; after: whether a node
- * stays, when all is known.  says: that it looked. */
+/* The nodes that are left out. before: decides step i with q known and the token unknown; after: decides a node with
+ * everything known. says: the policy reports that it looked at the draws. */
 struct policy {
     const char *name;
     bool (*before)(const struct draft *d, int i);
@@ -50,20 +50,20 @@ struct table {
     const struct shape *shape;
     const struct policy *policy;
     const struct verifier *verifier;
-    bool masked;                                /* a mask of what may follow each beginning */
-    bool boasts;                                /* drafters say that they drew from all of their distribution */
-    int32_t first_added, end;                   /* end: the walk stops at this token; -1: at none */
-    int length;                                 /* of the texts that are compared */
-    int32_t said[MOST_LENGTH + SPEC_NODES];     /* [n_said] before the draft: nothing, where laws are enumerated */
+    bool masked;                                /* masked: a mask of allowed tokens for each prefix */
+    bool boasts;                                /* boasts: drafters report their whole distribution, uncut */
+    int32_t first_added, end;                   /* end: the walk stops at this token; -1: none */
+    int length;                                 /* of the compared sequences */
+    int32_t said[MOST_LENGTH + SPEC_NODES];     /* [n_said] before the draft; empty for enumeration */
     int n_said;
     struct kept p_after[MOST_CONTEXT];
-    double law[MOST_LAW], kept;                 /* of texts; drafted tokens that are kept, on the mean */
+    double law[MOST_LAW], kept;                 /* law: of sequences; kept: mean accepted drafted tokens */
     struct draft d;
 };
 
 /* ---- the target ---------------------------------------------------------------------------------------- */
 
-/* Texts of less than MOST_LENGTH tokens, numbered. */
+/* The index of a sequence of less than MOST_LENGTH tokens. */
 static inline int context(int n_vocab, const int32_t *text, int n)
 {
     int at = 0, first = 0, size = 1;
@@ -83,7 +83,7 @@ static inline int law_size(const struct table *c)
     return size;
 }
 
-/* Some of the vocabulary may follow, never nothing. */
+/* Allows a part of the vocabulary, never an empty one. */
 static inline const uint32_t *mask_after(const struct table *c, const int32_t *text, int n, uint32_t *mask)
 {
     uint32_t all = (1u << c->target.n_vocab) - 1;
@@ -108,7 +108,7 @@ static inline void find_target(struct table *c)
     find_after(c, text, 0);
 }
 
-/* All texts that begin with text[n], each at its share. */
+/* Adds all sequences that begin with text[n], each with its probability. */
 static inline void add_texts(const struct table *c, int32_t *text, int n, double prob, double *law)
 {
     int n_vocab = c->target.n_vocab;
@@ -153,7 +153,7 @@ static inline int table_row(struct table *c, struct spec_verify *v, int32_t *tex
     return c->verifier->row(v, c->s, z, mask_after(c, text, n, &mask));
 }
 
-/* One round.  The walk ends where nothing was drawn, or the text ends: what follows there is the target's own. */
+/* One round. The walk stops at a node without draws or at the end token: the target's own tokens follow there. */
 static inline void round_with(struct table *c, const double *dice, struct spec_verify *v, int32_t *text)
 {
     const struct spec_tree *t = &c->d.tree;
@@ -165,7 +165,7 @@ static inline void round_with(struct table *c, const double *dice, struct spec_v
             assert_int_equal(table_row(c, v, text), 0);
 }
 
-/* The target's own: what is not drawn for costs no die, and its row's token is the one that spec_sample chooses. */
+/* The target's own tokens: a node without draws uses no die, and its row's token is the one that spec_sample picks. */
 static inline void follow(struct table *c, const double *dice)
 {
     const struct spec_tree *t = &c->d.tree;
@@ -189,7 +189,7 @@ static inline void follow(struct table *c, const double *dice)
     }
 }
 
-/* What a round is worth telling apart, as the dice that are not settled all fall one way: low or high. */
+/* The result of a round when the dice from n on are all low or all high; two rounds with equal signs are equal. */
 struct sign { int n_dice, n_out; int32_t token[MOST_LENGTH + 2]; };
 
 static inline struct sign sign_of(struct table *c, double *dice, int n, bool high)
@@ -231,7 +231,7 @@ static inline void count_round(struct table *c, const double *dice, double prob)
         follow(c, dice);
 }
 
-/* Goes through the pieces of die n, from 0 on: where a sign ends it does not come again. */
+/* Goes through the intervals of die n, from 0 on: an interval ends where the sign changes, and no sign comes twice. */
 static inline void explore(struct table *c, double *dice, int n, double prob)
 {
     if (sign_of(c, dice, n, false).n_dice <= n) {
@@ -271,7 +271,7 @@ static inline void verify_draft(struct table *c, double prob)
     c->d.tree = whole;
 }
 
-/* What step i draws from, and what it says of it. */
+/* Finds the distribution that step i samples from, and the one that it reports. */
 static inline void find_q(struct table *c, int i, struct kept *drawn)
 {
     const struct step *step = c->shape->step;
@@ -339,9 +339,9 @@ static inline void find_law(struct table *c)
     draft_all(c, 0, 1);
 }
 
-/* ---- how the two are processed ---------------------------------------------------------------------------- */
+/* ---- processing of the two distributions ------------------------------------------------------------------ */
 
-/* Supports overlap in part, or not at all, and differ from node to node of a tree. */
+/* Supports overlap in part, or not at all, and differ between the nodes of a tree. */
 enum { PLAIN, HOT, TOP_2, TOP_1, POINT, PENALTIES, MASKS, MIN_P, N_PROCESS };
 
 static inline void process(struct table *c, int how)
@@ -352,7 +352,7 @@ static inline void process(struct table *c, int how)
     c->drafter_p[0].temperature = how == HOT ? 1.5f : 0.8f;
     if (how == TOP_2 || how == TOP_1)
         c->p.top_k = c->drafter_p[0].top_k = how == TOP_2 ? 2 : 1;
-    if (how == POINT)                           /* who drafts his likeliest has drawn it, from a point */
+    if (how == POINT)                           /* a drafter that picks its likeliest token samples from a point */
         c->drafter_p[0].top_k = 1;
     if (how == PENALTIES) {
         c->p.top_p = 0.7f;

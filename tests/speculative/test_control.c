@@ -1,5 +1,5 @@
-/* The controller on machines of numbers (machine.h): never slower than off, near the best fixed depth, whatever
- * the machine, the drafter, the batch, and whatever changes on the way; and its parts by hand.
+/* The controller on simulated machines (machine.h): never slower than no drafting, near the best fixed depth, for every
+ * machine, drafter, batch and change during a run; and its parts by hand.
  *
  * One thread: not under MODE=tsan. */
 #include "speculative/internal.h"
@@ -41,7 +41,7 @@ static struct machine_run run(const struct machine *machine, const struct machin
     return r;
 }
 
-/* A model that takes this share of a plain step to draft a token for one sequence. */
+/* A model drafter that takes this share of a plain step to draft a token for one sequence. */
 static struct machine_drafter model(const struct machine *m, double share, double accept)
 {
     double pass = machine_pass_ns(m, 1, 0, 0);
@@ -54,7 +54,7 @@ static void expect_never_slower(const struct machine *m, const struct machine_ru
         fail_msg("%s, accept %g, %d sequences: %.3f of off", m->name, accept, n, r->off_ns / r->took_ns);
 }
 
-/* A machine whose rows cost 3 ms each beside 10 for all, on which drafting pays. */
+/* A machine with 3 ms per row and 10 ms per pass, on which drafting pays. */
 static struct machine hand = { "hand", { .fixed_ns = 10e6, .choose_row_ns = 3e6, .ridge = 1, .growth = 1 },
                                0, 0, 0, 0, 0, 0 };
 static struct machine_drafter by_hand = { "model", 4, 0.2e6, 0, 0.7, 0, 0 };
@@ -90,9 +90,9 @@ static void never_slower_and_near_the_best(void **state)
     assert_true(sum / n > 0.98);
 }
 
-/* 24 layers of 128 experts, 8 used, 42 % of them in memory: what passes took on two cores and a disk of 3 GB/s (1.23 s
- * with 16 rows, 2.2 s with 64: evals/results/drafts/drafts-2026-11-20.md), where memory has more of what few rows use;
- * the same if it had not; and what an engine foresees of it from rates and sizes alone. */
+/* 24 layers of 128 experts, 8 used, 42 % of them in memory: pass times on two cores and a disk of 3 GB/s (1.23 s
+ * with 16 rows, 2.2 s with 64: evals/results/drafts/drafts-2026-11-20.md), where memory has more of the experts that
+ * few rows use; the same if it had not; and the engine's forecast of it from rates and sizes alone. */
 static const struct machine tier[] = {
     { "tier", { .fixed_ns = 17e6, .dense_ns = 1.5e6, .load_ns = 2.1e6, .expert_ns = 0.32e6, .ridge = 1e-9, .growth = M_E,
                 .n_expert = 128, .n_used = 8 }, 63.6e6, 0.38, 2.13e9, 1, 0.05, 0.2 },
@@ -115,7 +115,7 @@ static struct machine_run run_tier(int i, const struct machine_drafter *drafter,
     return r;
 }
 
-/* What bytes allow: E(depth) N(n) / N(n (depth + 1)). */
+/* The bound by bytes read: E(depth) N(n) / N(n (depth + 1)). */
 static double bytes_allow(const struct machine *m, double accept, int n)
 {
     double best = 1, off = spec_cost_distinct(m->cost.n_expert, m->cost.n_used, n);
@@ -125,8 +125,8 @@ static double bytes_allow(const struct machine *m, double accept, int n)
     return best;
 }
 
-/* From nothing, in as many steps as a short answer has: when experts are streamed, drafts pay from eight sequences
- * on, at depths where the first trials of a cautious mind would never come. */
+/* From a cold start, within the steps of a short answer: with streamed experts drafts pay from eight sequences
+ * on, at depths that cautious first trials would never reach. */
 static void streamed_experts_are_gained_from_at_once(void **state)
 {
     (void)state;
@@ -145,7 +145,7 @@ static void streamed_experts_are_gained_from_at_once(void **state)
             }
 }
 
-/* Passes that were tried at no drafts and at many tell of those between by the bend that is foreseen. */
+/* Times measured without drafts and with many rows give the times between them, by the forecast's bend. */
 static void between_two_known_passes_it_bends(void **state)
 {
     (void)state;
@@ -164,7 +164,7 @@ static void between_two_known_passes_it_bends(void **state)
     spec_control_close(c);
 }
 
-/* What a draft pass was measured to take grows with the sequences, by the bend of passes; unless one was seen. */
+/* The measured time of a draft pass is extrapolated to more sequences by the bend of passes, unless it was measured. */
 static void a_draft_pass_is_foreseen(void **state)
 {
     (void)state;
@@ -182,8 +182,8 @@ static void a_draft_pass_is_foreseen(void **state)
     spec_control_close(c);
 }
 
-/* Forecasts that are wrong, for nothing grows, or all of it: the first costs some steps where drafts do not pay, the
- * second is doubted by and by. */
+/* Wrong forecasts, of no growth or of all growth: the first costs some steps where drafts do not pay, the
+ * second is corrected step by step. */
 static void a_wrong_forecast_is_mended(void **state)
 {
     (void)state;
@@ -203,7 +203,7 @@ static void a_wrong_forecast_is_mended(void **state)
             }
 }
 
-/* And with few every row brings its own experts: nothing is to be lost there, at first and in the long run. */
+/* With few sequences every row brings its own experts: drafting must not lose there, at first and in the long run. */
 static void streamed_experts_are_not_lost_by(void **state)
 {
     (void)state;
@@ -218,11 +218,11 @@ static void streamed_experts_are_not_lost_by(void **state)
                 }
 }
 
-/* A small model out of a fast disk: passes are so short that each is a third longer or shorter than another. */
+/* A small model on a fast disk: passes are so short that they vary by a third. */
 static const struct machine restless = { "restless", { .fixed_ns = 0.2e6, .load_ns = 0.02e6, .dense_ns = 0.05e6,
     .expert_ns = 0.002e6, .ridge = 64, .growth = 1.01, .n_expert = 16, .n_used = 2 }, 0.4e6, 0.7, 0.7e9, 0.8, 0.3, 0 };
 
-/* What is gained shows on the mean of some runs, so that is what is asked for. */
+/* Expects a gain on the mean of some runs, because single runs are noisy. */
 static void expect_restless(double accept, int n, double text_ns)
 {
     enum { RUNS = 16 };
@@ -254,8 +254,8 @@ static void restless_passes_are_learnt_longer(void **state)
         expect_restless(accept, 8, 0);
 }
 
-/* A token of a text takes the drafter a fiftieth of a plain step's: to take in eight texts is a trial's price, and
- * thirty-two are more than may be lost at once. */
+/* Prefilling a token costs the drafter a fiftieth of a plain step: prefilling eight sequences costs as much as a trial,
+ * and thirty-two cost more than may be lost at once. */
 static void texts_are_taken_in_where_that_pays(void **state)
 {
     (void)state;
@@ -301,7 +301,7 @@ static void acceptance_collapses(void **state)
     int half = 1000;
     for (int i = 0; i < N_MACHINES; i++)
         for (int n = 1; n <= 16; n *= 4) {
-            /* its word stays what it was */
+            /* the survival that it reports stays as it was */
             struct machine_drafter d = model(&machines[i], 0.04, 0.9);
             d.says = 0.9;
             struct machine_run r = run(&machines[i], &d, 1, n, 2000, collapses, &half);
@@ -314,7 +314,7 @@ static void acceptance_collapses(void **state)
         }
 }
 
-/* From step 1000 on everything takes twice as long, as when another process comes; or half. */
+/* From step 1000 on everything takes twice as long, as with another process on the machine; or half. */
 static void changes_speed(void *arg, int step, struct machine *m, struct machine_drafter *d, int *n_due)
 {
     (void)n_due;
@@ -347,7 +347,7 @@ static void machine_changes(void **state)
         }
 }
 
-/* Plain steps become twice as fast, and steps with drafts stay as they were: only plain steps can tell. */
+/* Plain steps become twice as fast, and steps with drafts do not: only plain steps can show the change. */
 static void frees_plain_steps(void *arg, int step, struct machine *m, struct machine_drafter *d, int *n_due)
 {
     (void)arg;
@@ -369,7 +369,7 @@ static void plain_steps_are_measured_again(void **state)
     assert_true(r.late_took_ns < 1.06 * r.late_off_ns);
 }
 
-/* When everything takes longer with four sequences, it will with one. */
+/* If everything takes longer with four sequences, the forecast for one grows too. */
 static void change_is_for_all_sizes(void **state)
 {
     (void)state;
@@ -404,7 +404,7 @@ static void boasts_are_seen_through(void **state)
         }
 }
 
-/* Under shared noise what a drafter draws may be unlikely, and drawn by the model all the same. */
+/* With shared noise a drafter's token may have a low probability, and still be the target's token. */
 static void modesty_is_seen_through(void **state)
 {
     (void)state;
@@ -422,7 +422,7 @@ static void modesty_is_seen_through(void **state)
         }
 }
 
-/* The one that gains more is found, whichever comes first. */
+/* The drafter that gains more is found, in either order. */
 static void better_drafter_is_found(void **state)
 {
     (void)state;
@@ -443,7 +443,7 @@ static void better_drafter_is_found(void **state)
     }
 }
 
-/* The best that drafts can do which are there in some steps only. */
+/* The best speedup by drafts that exist in some steps only. */
 static double now_and_then(const struct machine *m, const struct machine_drafter *d)
 {
     struct machine_drafter always = *d;
@@ -453,7 +453,7 @@ static double now_and_then(const struct machine *m, const struct machine_drafter
     return (1 - d->sure + d->sure * tokens) / (1 - d->sure + d->sure * tokens / when);
 }
 
-/* An index that has something to say in one step of five is asked always, and costs nothing in the others. */
+/* A free drafter with drafts in one step of five is asked in every step, and costs nothing in the others. */
 static void free_drafts_are_taken_when_there_are_any(void **state)
 {
     (void)state;
@@ -461,7 +461,7 @@ static void free_drafts_are_taken_when_there_are_any(void **state)
     struct machine_run r = run(&machines[4], &d, 1, 1, 3000, NULL, NULL);
     expect_never_slower(&machines[4], &r, 0.9, 1);
     assert_true(r.late_off_ns > 0.95 * now_and_then(&machines[4], &d) * r.late_took_ns);
-    /* so seldom that on the average no row would be worth verifying */
+    /* so rare that the average row would not be worth verifying */
     d.sure = 0.06;
     d.accept = 0.95;
     r = run(&hand, &d, 1, 1, 3000, NULL, NULL);
@@ -501,13 +501,13 @@ static void memory_has_its_price(void **state)
     machine_go(c, &m, &d, 1, 6000, NULL, NULL);
     spec_control_account(c, 0, &a);
     assert_int_equal(a.verdict, SPEC_VERDICT_LOSES);
-    assert_true(a.n_step < 24);                         /* trials that lose are short, and ever rarer */
+    assert_true(a.n_step < 24);                         /* losing trials are short, and become rarer */
     spec_control_close(c);
 }
 
 /* ---- decisions by hand ---------------------------------------------------------------------------------------- */
 
-/* A step of n sequences that took so long, nothing drafted. */
+/* A step of n sequences that took ns, without drafts. */
 static void plain_step(struct spec_control *c, int n, double ns, struct spec_decision *d)
 {
     int session[MACHINE_SESSIONS], nodes[MACHINE_SESSIONS];
@@ -543,13 +543,13 @@ static void starts_off_and_says_why(void **state)
     spec_decision_text(c, &decision, line, sizeof line);
     assert_non_null(strstr(line, "draft: model 2 deep (a trial); 6.0 rows for"));
     assert_non_null(strstr(line, "plain 2 in 20.00 ms"));
-    /* a line that is too short is cut, and says how long it would be */
+    /* a line longer than the buffer is cut, and its full length returned */
     int full = spec_decision_text(c, &decision, line, sizeof line);
     char little[20];
     assert_true(spec_decision_text(c, &decision, little, sizeof little) >= (int)sizeof little);
     assert_int_equal(strlen(line), full);
     assert_int_equal(strlen(little), sizeof little - 1);
-    /* nobody is due */
+    /* no session is due */
     spec_control_decide(c, session, 0, 5, &decision, nodes);
     assert_int_equal(decision.why, SPEC_WHY_NONE_DUE);
     for (int i = 0; i < SPEC_WHY_COUNT; i++)
@@ -571,7 +571,7 @@ static void does_as_told(void **state)
     assert_int_equal(d.depth, 3);
     assert_int_equal(nodes[0], 3);
     assert_int_equal(nodes[1], 3);
-    /* the pass has room for ten rows: four are due, two are prompts' */
+    /* the pass has capacity for ten rows: four sessions are due, two rows are prompts' */
     spec_control_decide(c, session, 4, 2, &d, nodes);
     assert_int_equal(nodes[0] + nodes[1] + nodes[2] + nodes[3], 4);
     spec_control_decide(c, session, 4, 6, &d, nodes);
@@ -585,7 +585,7 @@ static void does_as_told(void **state)
     spec_control_close(c);
 }
 
-/* Under a rule that must not peek, all that was asked for is verified, and what is asked for pays. */
+/* Under a rule that must not look at draws, all requested nodes are verified, and the requested depth pays. */
 static void other_rules_are_decided_beforehand(void **state)
 {
     (void)state;
@@ -609,7 +609,7 @@ static void other_rules_are_decided_beforehand(void **state)
             assert_true(nodes[s] <= decision.depth);
             machine_draft(&d, nodes[s], decision.depth, &tree[s]);
             for (int j = 0; j < tree[s].n; j++)
-                tree[s].survival[j] *= 0.001f;          /* as if what was drawn looked hopeless */
+                tree[s].survival[j] *= 0.001f;          /* as if the drawn tokens were unlikely */
             cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s], .n_requested = 4 };
         }
         spec_control_cut(c, cut, 4, 0);
@@ -629,7 +629,7 @@ static struct spec_control *settled(int n)
     return c;
 }
 
-/* Who is new has all of his text taken in before he is drafted for: that is no draft's price. */
+/* A new session's tokens are all prefilled before it gets drafts: this time is not charged to the drafts. */
 static void texts_taken_in_are_no_drafts(void **state)
 {
     (void)state;
@@ -664,7 +664,7 @@ static void decide_on(struct spec_control *c, int n)
     assert_int_equal(d.drafter, 0);
 }
 
-/* A step that another process held up for long is charged as twice a usual one, and drafts stay on. */
+/* A step that another process delayed for long is charged at most twice the usual time, and drafts stay on. */
 static void strays_are_nobodys_fault(void **state)
 {
     (void)state;
@@ -694,8 +694,8 @@ static void strays_are_nobodys_fault(void **state)
     spec_control_close(c);
 }
 
-/* Sixteen texts of which drafts are right in 0.8 of all, where the first passes with drafts take so many times as long
- * as others: how many steps of trials verified nothing, and the share of the second half's that verified something. */
+/* Sixteen sequences with an acceptance rate of 0.8, where the first n_slow passes with drafts take `slow` times as long
+ * as others. Reports trial steps that verified nothing, and the second half's share of steps that verified drafts. */
 struct slow_start { int n_slow; double slow, noise; bool foreseen; uint64_t seed; };
 
 static double start_slowly(struct slow_start by, int n_step, int *n_idle)
@@ -741,8 +741,8 @@ static double start_slowly(struct slow_start by, int n_step, int *n_idle)
     return (double)n_on / (n_step - n_step / 2);
 }
 
-/* The first pass with drafts takes four times as long as it should: the trial that met it is over when nothing of it is
- * worth a row, and what drafts bring is found all the same. */
+/* The first pass with drafts takes four times as long as forecast: its trial ends as soon as no row is worth verifying,
+ * and the gain of drafts is found all the same. */
 static void a_stray_trial_is_over(void **state)
 {
     (void)state;
@@ -752,7 +752,7 @@ static void a_stray_trial_is_over(void **state)
         fail_msg("%d idle steps of trials, on in %.2f", n_idle, on);
 }
 
-/* Where passes are restless, two slow ones at the start are bad luck: drafts are tried again, until they are believed. */
+/* Where passes are noisy, two slow ones at the start are chance: drafts are tried again until the estimate is right. */
 static void a_slow_start_is_bad_luck(void **state)
 {
     (void)state;
@@ -764,7 +764,7 @@ static void a_slow_start_is_bad_luck(void **state)
         fail_msg("off in %d of %d", n_off, RUNS);
 }
 
-/* The likeliest of all drafts are accepted, whole from the root, and not what costs more than it brings. */
+/* The likeliest of all sessions' nodes are accepted, from the root on, and none that costs more than it gains. */
 static void one_budget_for_all(void **state)
 {
     (void)state;
@@ -791,8 +791,8 @@ static void one_budget_for_all(void **state)
     spec_control_close(c);
 }
 
-/* Steps that waited 1 ms for every expert teach what a missing one costs.  Of two equal nodes the one is accepted
- * whose experts another node brings in anyway. */
+/* Steps that waited 1 ms for every expert teach the cost of a missing one. Of two equal nodes, the one is accepted
+ * that needs experts already brought in by another node. */
 static void experts_that_others_bring_are_free(void **state)
 {
     (void)state;
@@ -819,9 +819,9 @@ static void experts_that_others_bring_are_free(void **state)
         cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_requested = 2, .need = need[i] };
     }
     spec_control_cut(c, cut, 2, 0.5e6);
-    assert_true(cut[0].keep[0]);                        /* needs nothing */
+    assert_true(cut[0].keep[0]);                        /* needs no missing expert */
     assert_true(cut[1].keep[0]);                        /* brings five in, and is likely enough */
-    assert_true(cut[0].keep[1]);                        /* uses what the last brought */
+    assert_true(cut[0].keep[1]);                        /* uses the five experts of the last one */
     assert_false(cut[1].keep[1]);                       /* as likely, but brings in ten of its own */
     spec_control_close(c);
 }
@@ -837,7 +837,7 @@ static void another_text_starts_anew(void **state)
         machine_draft(&by_hand, 4, 4, &tree[s]);
         cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s], .n_requested = 4 };
     }
-    for (int i = 0; i < 40; i++) {                      /* session 0 keeps all, session 1 nothing */
+    for (int i = 0; i < 40; i++) {                      /* session 0 accepts all, session 1 none */
         decide_on(c, 2);
         struct spec_outcome_of_pass s = { .n_row = 10, .draft_ns = 0.8e6, .pass_ns = 40e6, .n_due = 2, .outcome = outcome };
         spec_control_learn(c, &s);

@@ -1,4 +1,4 @@
-/* The cost model against numbers worked out elsewhere: MoESD's tables, and a pass added up by hand.
+/* The cost model against independent numbers: MoESD's tables, and a pass added up by hand.
  *
  * One thread: not under MODE=tsan. */
 #include "speculative/cost.h"
@@ -17,7 +17,7 @@ static void near_to(double x, double expected, double error)
         fail_msg("%.10g is not %.10g", x, expected);
 }
 
-/* Growth is s^t - 1 up to the ridge, then a straight line that leaves it smoothly. */
+/* Growth is s^t - 1 up to the ridge, then a straight line with the same slope there. */
 static void phi_bends_once(void **state)
 {
     (void)state;
@@ -33,7 +33,7 @@ static void phi_bends_once(void **state)
     near_to(spec_cost_phi(3, 1e-9, M_E), 3, 1e-8);
 }
 
-/* N(t) / N(1) of models that are served. */
+/* N(t) / N(1) of published models. */
 static void distinct_experts(void **state)
 {
     (void)state;
@@ -68,7 +68,7 @@ static void pass_adds_up(void **state)
             100 + 10 * (pow(1.1, 3) - 1) + 3 * 4 + 2 * 4 * (pow(1.1, 1.5) - 1) + 14, 1e-9);
     near_to(spec_cost_draft_ns(&c, 2), 5 + 4 * 0.21, 1e-9);
     near_to(spec_cost_choose_ns(&c, 6), 4, 1e-12);
-    c.disk_ns = 1;                              /* hides behind the rest; or the rest behind it */
+    c.disk_ns = 1;                              /* the disk is hidden by the rest; or the rest by the disk */
     near_to(spec_cost_pass_ns(&c, 3, 4, 7),
             100 + 10 * (pow(1.1, 3) - 1) + 3 * 4 + 2 * 4 * (pow(1.1, 1.5) - 1) + 14, 1e-9);
     c.disk_ns = 1000;

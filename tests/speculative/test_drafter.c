@@ -1,5 +1,5 @@
-/* Drafters: matches against a plain search of all texts; what a tree says of them; whose texts are read; and
- * that estimates follow what happens. */
+/* Drafters: matches against a plain search of all sequences; the tree built from them; which sessions' tokens are read;
+ * and that estimates follow the outcomes. */
 #include "tests/speculative/model.h"
 
 #include "speculative/internal.h"
@@ -41,7 +41,7 @@ enum { MOST_TEXT = 400, MOST_TAIL = 64, MOST_MATCH = 16, ROOM = 64 };
 
 struct written { int32_t token; uint64_t salt; int text; };
 
-/* The lengths of all earlier matches of 2 or more, longest first: those of this salt that are remembered. */
+/* The lengths of all earlier matches of 2 or more, longest first, among the remembered tokens of this salt. */
 static int naive_matches(const struct written *w, int n, uint64_t salt, const int32_t *tail, int n_tail,
                          int *length)
 {
@@ -72,7 +72,7 @@ static void check_matches(const struct spec_match *m, int n, const int *length, 
     }
 }
 
-/* One text longer than is remembered, which is as many tokens as a search looks at. */
+/* One sequence longer than the memory; a search sees exactly the remembered tokens. */
 static void own_text_against_a_plain_search(void **state)
 {
     (void)state;
@@ -100,11 +100,11 @@ static void own_text_against_a_plain_search(void **state)
     }
 }
 
-/* Many short texts of three owners: none sees the others', and none a match across two texts. */
+/* Many short sequences of three owners: no match in another owner's, and none across two sequences. */
 static void shared_texts_against_a_plain_search(void **state)
 {
     (void)state;
-    enum { N_TEXT = 6, LONG = 40, BIG = 1024 };     /* few places, so that hashes meet */
+    enum { N_TEXT = 6, LONG = 40, BIG = 1024 };     /* few hash slots, so that hashes collide */
     static struct written w[N_TEXT * LONG];
     random_state = 42;
     for (int trial = 0; trial < 500; trial++) {
@@ -139,7 +139,7 @@ static void shared_texts_against_a_plain_search(void **state)
 
 /* ---- trees --------------------------------------------------------------------------------------- */
 
-/* The chain is what followed the longest match, the latest of equals, and goes on into itself. */
+/* The chain is the continuation of the longest match, the latest of equals, and may continue into itself. */
 static void ngram_copies(void **state)
 {
     (void)state;
@@ -194,10 +194,10 @@ static void suffix_branches_by_frequency(void **state)
     assert_true(t.survival[three] > 2 * t.survival[four] && t.survival[three] < 0.5f);
     assert_true(spec_tree_child(&t, three, 30) >= 0);
     assert_int_equal(spec_tree_child(&t, three, 40), -1);
-    assert_true(t.survival[spec_tree_child(&t, three, 30)] < 0.6f * t.survival[three]);     /* not a sure .6 */
+    assert_true(t.survival[spec_tree_child(&t, three, 30)] < 0.6f * t.survival[three]);     /* below .6: few samples */
     assert_int_equal(spec_tree_child(&t, SPEC_ROOT, 30), -1);
 
-    draft(d, 0, 1, 8, &t);                      /* the likeliest of all when there is room for one */
+    draft(d, 0, 1, 8, &t);                      /* the likeliest one when there is space for one */
     assert_int_equal(t.token[0], 3);
     draft(d, 0, 8, 1, &t);
     assert_int_equal(t.n, 2);
@@ -206,7 +206,7 @@ static void suffix_branches_by_frequency(void **state)
     draft(d, 0, 8, 0, &t);
     assert_int_equal(t.n, 0);
 
-    spec_tree_clear(&t);                        /* into another's tree: what is there is found */
+    spec_tree_clear(&t);                        /* into a tree that has nodes: existing nodes are found */
     int own = spec_tree_add(&t, SPEC_ROOT, 3, 0.01f, 2);
     spec_draft(d, 0, 8, 8, 1, &t);
     assert_int_equal(spec_tree_child(&t, SPEC_ROOT, 3), own);
@@ -220,7 +220,7 @@ static void begin_with(struct spec_drafter *d, const int32_t *text, int n)
     spec_drafter_commit(d, 0, text, n);
 }
 
-/* A long match outweighs two short ones, and is looked for where short ones fill the list. */
+/* A long match outweighs two short ones, and is searched for even where short ones fill the list. */
 static void long_matches_weigh_more(void **state)
 {
     (void)state;
@@ -245,11 +245,11 @@ static void long_matches_weigh_more(void **state)
     begin_with(d, text, n + 13);
     draft(d, 0, 8, 8, &t);
     assert_int_equal(t.token[0], 50);
-    assert_int_equal(t.depth[t.n - 1], 1);      /* there the document ends, and 20 tokens are unlikely */
+    assert_int_equal(t.depth[t.n - 1], 1);      /* the document ends there, and 20 tokens are unlikely */
     close_drafter(d);
 }
 
-/* What overlaps its own end goes on; and the longer the match has become, the surer it is. */
+/* A match that overlaps its own end continues; and the longer the match, the higher the estimate. */
 static void periods_go_on(void **state)
 {
     (void)state;
@@ -276,7 +276,7 @@ static void periods_go_on(void **state)
     close_drafter(d);
 }
 
-/* ---- whose texts --------------------------------------------------------------------------------- */
+/* ---- visibility between sessions ----------------------------------------------------------------- */
 
 static bool drafts(struct spec_drafter *d, int session, uint64_t salt, const int32_t *text, int n, int32_t next)
 {
@@ -296,15 +296,15 @@ static void texts_of_others_are_not_read(void **state)
             .kind = SPEC_DRAFT_SUFFIX, .n_session = 3, .n_own = 64, .n_shared = shared * 1000 });
         spec_drafter_begin(d, 0, 7);
         spec_drafter_commit(d, 0, text, 8);
-        assert_false(drafts(d, 1, 7, text, 3, 13));             /* not ended yet */
+        assert_false(drafts(d, 1, 7, text, 3, 13));             /* its session has not ended */
         spec_drafter_end(d, 0);
         assert_int_equal(drafts(d, 1, 7, text, 3, 13), shared);
         assert_false(drafts(d, 2, 8, text, 3, 13));
-        assert_int_equal(drafts(d, 0, 7, text, 3, 13), shared); /* its own place has forgotten */
+        assert_int_equal(drafts(d, 0, 7, text, 3, 13), shared); /* only the shared memory has it now */
         struct spec_tree t;
         spec_drafter_end(d, 1);
         draft(d, 1, 8, 8, &t);
-        assert_int_equal(t.n, 0);                               /* it has ended */
+        assert_int_equal(t.n, 0);                               /* the session has ended */
         close_drafter(d);
     }
     struct spec_drafter *d = open_drafter((struct spec_drafter_options){
@@ -312,13 +312,13 @@ static void texts_of_others_are_not_read(void **state)
     spec_drafter_learn(d, text, 4);
     spec_drafter_learn(d, text + 4, 4);
     assert_true(drafts(d, 0, 1, text, 3, 13) && drafts(d, 1, 2, text + 4, 2, 16));
-    assert_false(drafts(d, 1, 2, text, 4, 14));                 /* no document goes on in the next */
+    assert_false(drafts(d, 1, 2, text, 4, 14));                 /* a match does not cross documents */
     assert_false(drafts(d, 0, 1, text, 1, 12));
-    assert_false(drafts(d, 0, 1, text + 1, 1, 12));             /* nor a session in what was there before */
+    assert_false(drafts(d, 0, 1, text + 1, 1, 12));             /* nor from a document into a session */
     close_drafter(d);
 }
 
-/* A place in the ring that has another's tokens by now says nothing, round and round. */
+/* An index entry gives no match after its place in the ring was overwritten, over several turns of the ring. */
 static void shared_ring_wraps(void **state)
 {
     (void)state;
@@ -348,7 +348,7 @@ static void shared_ring_wraps(void **state)
 
 /* ---- estimates ----------------------------------------------------------------------------------- */
 
-/* A text that copies itself makes drafts long and sure; one that never goes on as before, none at all. */
+/* A sequence that repeats itself makes drafts long and likely; one that never repeats makes drafting stop. */
 static void estimates_follow_what_happens(void **state)
 {
     (void)state;
@@ -374,7 +374,7 @@ static void estimates_follow_what_happens(void **state)
     close_drafter(d);
 }
 
-/* One guess is compared with one token: of a long prompt, only the end is watched. */
+/* One guess is compared with one token; of a long prompt only the end updates the estimates. */
 static void guesses_are_compared_once(void **state)
 {
     (void)state;
@@ -387,11 +387,11 @@ static void guesses_are_compared_once(void **state)
         text[i] = i < 998 ? 10 + i : i - 997;
     spec_drafter_commit(d, 0, text, 1000);
     draft(d, 0, 8, 8, &t);
-    assert_true(t.n > 0 && t.survival[0] > 0.3f && t.survival[0] < 0.4f);   /* .45, and one failure */
+    assert_true(t.n > 0 && t.survival[0] > 0.3f && t.survival[0] < 0.4f);   /* .45, less one failure */
     close_drafter(d);
 }
 
-/* Verified drafts of a text that repeats: the text without them, in fewer passes. */
+/* With verified drafts a repeating sequence has the same tokens as without drafts, in fewer passes. */
 static void passes_are_saved(void **state)
 {
     (void)state;
@@ -450,7 +450,7 @@ static void oracle_is_right_as_often_as_told(void **state)
         int n_right = 0;
         spec_drafter_begin(d, 1, 0);
         draft(d, 1, LONG, LONG, &t);
-        assert_int_equal(t.n, 0);                               /* nothing was told */
+        assert_int_equal(t.n, 0);                               /* no continuation was passed */
         spec_drafter_set_oracle(d, 1, text, N + 3);
         for (int i = 0; i < N; i++) {
             draft(d, 1, LONG, LONG, &t);
@@ -466,7 +466,7 @@ static void oracle_is_right_as_often_as_told(void **state)
         assert_true(fabs((double)n_right / N - right[k]) <= most);
         spec_drafter_begin(d, 1, 0);
         draft(d, 1, LONG, LONG, &t);
-        assert_int_equal(t.n, 0);                               /* that was of another text */
+        assert_int_equal(t.n, 0);                               /* the continuation was another session's */
         close_drafter(d);
     }
 }

@@ -1,8 +1,8 @@
 /* DSI's state machine against plain decoding, with workers that are slow, cancelled, late and lost; its time
  * against plain decoding, SI and the paper's bounds; the simulator against the published formulas' results.
  *
- * The target is a hash of all tokens before; a drafter says the same with the given chance, and else
- * something different: whoever is given a wrong context computes wrong tokens.
+ * The target is a hash of all earlier tokens; a drafter gives the same token with the given probability, else
+ * a different one. A worker with a wrong context computes wrong tokens.
  *
  * One thread: not under MODE=tsan. */
 #include "speculative/simulate.h"
@@ -16,7 +16,7 @@
 
 #define MAX_WORKER 16
 #define MAX_TOK    64
-#define VOCAB      5                            /* small: wrong drafts are right by chance, later */
+#define VOCAB      5                            /* small, so that wrong drafts are sometimes right later */
 
 static uint64_t random_state;
 
@@ -48,7 +48,7 @@ static int32_t drafter_token(uint64_t seed, int drafter, double acceptance, cons
     return (right + 1 + (int32_t)(h % (VOCAB - 1))) % VOCAB;
 }
 
-/* ---- a world of workers ------------------------------------------------------------------------ */
+/* ---- simulated workers --------------------------------------------------------------------------- */
 
 enum fate { BUSY, DROPPING, GONE, FREE };
 
@@ -62,13 +62,13 @@ struct world {
     uint64_t seed;
     double acceptance[SPEC_DSI_DRAFTERS];
     int64_t target_ns, draft_ns[SPEC_DSI_DRAFTERS], now;
-    bool jitter;                                /* times between a half and twice theirs, late cancellations */
-    double fail, join, short_draft;             /* chances, per event */
+    bool jitter;                                /* times between half and double, late cancellations */
+    double fail, join, short_draft;             /* probabilities per event */
     int n_tok, emitted, n_pass;
     int32_t output[MAX_TOK];
 };
 
-/* Drafter 0 has two workers, so that another can take over. */
+/* Drafter 0 has two workers, so that one can replace the other. */
 static void open_world(struct world *w, int n_target, int n_drafter, int max_lookahead)
 {
     memset(w, 0, sizeof *w);
@@ -94,7 +94,7 @@ static int64_t jitter(const struct world *w, int64_t ns)
     return w->jitter ? ns / 2 + random_below((int)(ns + ns / 2) + 1) : ns;
 }
 
-/* No two live workers are to have the same task. */
+/* No two live workers have the same task. */
 static void check_unique(const struct world *w, int worker)
 {
     const struct job *new = &w->job[worker];
@@ -121,7 +121,7 @@ static void begin_job(struct world *w, const struct spec_dsi_action *a)
     j->end = w->now + jitter(w, role == SPEC_DSI_TARGET ? w->target_ns : a->n * w->draft_ns[role]);
     w->n_pass += role == SPEC_DSI_TARGET;
     spec_dsi_context(w->dsi, a, 0, j->context);
-    if (a->at > 2) {                            /* the same tokens from anywhere on */
+    if (a->at > 2) {                            /* the same tokens from every later position */
         int32_t tail[2 * MAX_TOK];
         int from = random_below(a->at);
         spec_dsi_context(w->dsi, a, from, tail);
@@ -152,7 +152,7 @@ static void take_actions(struct world *w)
             begin_job(w, &a);
         }
     }
-    for (int i = 0; i < w->o.n_worker; i++) {   /* nobody is at what is of no use any more */
+    for (int i = 0; i < w->o.n_worker; i++) {   /* no worker computes a discarded task */
         const struct job *j = &w->job[i];
         if (j->fate == BUSY)
             assert_true(j->action.at + j->action.n >= w->emitted + (w->role[i] != SPEC_DSI_TARGET));
@@ -185,7 +185,7 @@ static void tell_nonsense(struct world *w, int worker, uint64_t task)
                                                      .tokens = nonsense, .n = 1, .took_ns = 1 });
 }
 
-/* Someone is lost, or comes back, or tells of a task long gone.  A target stays, so that there is an end. */
+/* A worker is lost, or comes back, or reports a discarded task. One target always stays, so that the run ends. */
 static void disturb(struct world *w)
 {
     int i = random_below(w->o.n_worker);
@@ -209,7 +209,7 @@ static void step(struct world *w)
         if ((w->job[i].fate == BUSY || w->job[i].fate == DROPPING) &&
             (next < 0 || w->job[i].end < w->job[next].end))
             next = i;
-    assert_true(next >= 0);                     /* nothing under way, and not finished */
+    assert_true(next >= 0);                     /* no worker busy, and not finished */
     struct job *j = &w->job[next];
     w->now = j->end > w->now ? j->end : w->now;
     bool dropped = j->fate == DROPPING;
@@ -288,7 +288,7 @@ static void equals_it_when_workers_fail(void **state)
         w.short_draft = 0.1;
         for (int j = 0; j < n_drafter; j++)
             w.acceptance[j] = 0.2 + 0.1 * random_below(9);
-        for (int run = 0; run < 3; run++) {     /* the next begins while workers still drop the one before */
+        for (int run = 0; run < 3; run++) {     /* a run starts while workers still drop the last one's tasks */
             w.seed = random_bits();
             decode(&w, MAX_TOK, random_below(7));
             check_output(&w);
@@ -314,12 +314,12 @@ static void stops_and_begins_anew(void **state)
             step(&w);
             take_actions(&w);
         }
-        if (i % 2) {                            /* or it just begins anew */
+        if (i % 2) {                            /* or the output is restarted */
             spec_dsi_event(w.dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_STOP });
             assert_int_equal(spec_dsi_state(w.dsi), SPEC_DSI_FINISHED);
             take_actions(&w);
             for (int j = 0; j < w.o.n_worker; j++)
-                assert_true(w.job[j].fate != BUSY); /* all were told */
+                assert_true(w.job[j].fate != BUSY); /* all were cancelled */
         }
         w.seed = random_bits();
         decode(&w, 20, 2);
@@ -328,7 +328,8 @@ static void stops_and_begins_anew(void **state)
     spec_dsi_close(w.dsi);
 }
 
-/* A lost target's work goes to another at once; without targets it says so, and goes on when one is back. */
+/* A lost target's task goes to another target at once; without targets the state says so, and continues when one
+ * is back. */
 static void lost_targets(void **state)
 {
     (void)state;
@@ -345,7 +346,7 @@ static void lost_targets(void **state)
         take_actions(&w);
     }
     /* the first gave token 0 and is at the second block; the other, at the first block, would give token 1.
-     * It is lost, and the first makes room for what it did */
+     * The other is lost, and the first drops its task to take over the lost one */
     assert_int_equal(w.job[0].action.at, 2);
     assert_int_equal(w.job[1].action.at, 0);
     w.job[1].fate = GONE;
@@ -371,8 +372,8 @@ static void lost_targets(void **state)
     spec_dsi_close(w.dsi);
 }
 
-/* A lost drafter's block goes to its other worker at once, at the output's end or below another block; and
- * who has the choice goes on where there is least before it. */
+/* A lost drafter's block goes to its other worker at once, at the output's end or below another block; and a
+ * drafter with several blocks to continue takes the one nearest to the output. */
 static void drafters_go_on(void **state)
 {
     (void)state;
@@ -405,13 +406,13 @@ static void drafters_go_on(void **state)
         step(&w);
         take_actions(&w);
     }
-    assert_int_equal(w.job[4].fate, BUSY);      /* not at 4, below what drafter 0 has done meanwhile */
+    assert_int_equal(w.job[4].fate, BUSY);      /* not at 4, below drafter 0's newer tokens */
     assert_int_equal(w.job[4].action.at, 2);
     spec_dsi_close(w.dsi);
 }
 
-/* Algorithm 1 by hand: lookahead 1, target 100, drafter 10, the third draft wrong.  The third token is known
- * when the pass that follows the second draft is done, 20 + 100; then all begins anew. */
+/* Algorithm 1 by hand: lookahead 1, target 100, drafter 10, the third draft wrong. The third token is known
+ * when the pass that follows the second draft is done, 20 + 100; then everything restarts. */
 static void one_rejection(void **state)
 {
     (void)state;
@@ -440,9 +441,9 @@ static void one_rejection(void **state)
     spec_sim_draws_close(&d);
 }
 
-/* Lookahead 2, target 100, drafter 60, the first draft wrong.  The output has a token at 100, so that the block
- * is found wrong when it is ready, at 120; the next, of tokens 1 and 2, at 240 with token 1 known since 200;
- * the empty pass gives token 2 at 300, and the block's, begun at 240, token 3. */
+/* Lookahead 2, target 100, drafter 60, the first draft wrong. The output has a token at 100, so the block
+ * is found wrong when it is ready, at 120; the next block, of tokens 1 and 2, is ready at 240, with token 1 known
+ * since 200; the pass without drafts gives token 2 at 300, and the block's pass, begun at 240, token 3. */
 static void a_block_comes_late(void **state)
 {
     (void)state;
@@ -460,8 +461,8 @@ static void a_block_comes_late(void **state)
     spec_sim_draws_close(&d);
 }
 
-/* Three passes over one memory take what three passes take, however they overlap: begun at 0, 10 and 20 they
- * end at 275, 295 and 300. */
+/* Three passes that share one memory bandwidth take the time of three passes, however they overlap: begun at 0, 10
+ * and 20 they end at 275, 295 and 300. */
 static void targets_contend(void **state)
 {
     (void)state;
@@ -484,8 +485,8 @@ static void targets_contend(void **state)
 #define GRID_TOK    50
 #define GRID_REPEAT 8
 
-/* On every single output not slower than plain decoding; with two targets or more, on average, not slower
- * than SI at the same lookahead; and within Proposition 1 where there are targets enough. */
+/* No output is slower than plain decoding; with two targets or more, the mean is not slower
+ * than SI at the same lookahead; and it is within Proposition 1 where there are enough targets. */
 static void never_slower(void **state)
 {
     static const int targets[] = { 1, 2, 3, 7 };
@@ -533,7 +534,7 @@ static void within_the_bound(void **state)
                 for (int i = 0; i < GRID_TOK - 1; i++)
                     right += (d.wrong[r * (d.n_position + 1) + i] != i) / (double)REPEAT;
             }
-            /* the bound with the share that was right in these draws is then met to the nanosecond */
+            /* with the acceptance rate measured in these draws the bound holds to the nanosecond */
             double bound = spec_dsi_bound(GRID_TOK, right / (GRID_TOK - 1), 100, (double)draft_ns);
             assert_true(sum <= bound + 1e-6);
             assert_true(sum >= 0.999 * bound);
@@ -582,14 +583,14 @@ static void measures_as_it_goes(void **state)
     assert_int_equal(r.lookahead, 5);
     spec_dsi_event(w.dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_FAILED, .worker = 2 });
     spec_dsi_rates(w.dsi, 0, &r);
-    assert_int_equal(r.lookahead, 9);           /* ready before a single target is done, not at that moment */
+    assert_int_equal(r.lookahead, 9);           /* ready before a target is done, not at the same moment */
     spec_dsi_close(w.dsi);
 }
 
 /* ---- the published figures --------------------------------------------------------------------- */
 
 /* Time of SI over DSI by the authors' formulas, each at the best of lookahead 1, 5 and 10 that seven targets
- * allow; computed apart from this code, 3,000 outputs of 50 tokens, and rounded. */
+ * allow; computed independently of this code, 3,000 outputs of 50 tokens, and rounded. */
 static void published_rows(void **state)
 {
     static const struct { int64_t target, draft; double acceptance, ratio; } rows[] = {
@@ -616,7 +617,7 @@ static void published_rows(void **state)
             if (spec_dsi_servers(rows[i].target, rows[i].draft, lookaheads[j]) <= 7)
                 dsi = (double)dsi_sum < dsi ? (double)dsi_sum : dsi;
         }
-        /* half of the last digit, and four standard errors of both computations */
+        /* half of the last digit, and four standard errors of both results */
         assert_true(si / dsi > rows[i].ratio - 0.012 && si / dsi < rows[i].ratio + 0.012);
     }
     spec_sim_draws_close(&d);

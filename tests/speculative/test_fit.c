@@ -1,4 +1,4 @@
-/* Bounded least squares on problems whose answers are known, and the cost model got back from its own passes.
+/* Bounded least squares on problems with known solutions, and the cost model recovered from its own passes.
  *
  * One thread: not under MODE=tsan. */
 #include "speculative/fit.h"
@@ -34,7 +34,7 @@ static void valley(const void *arg, const double *x, double *out)
     out[1] = 1 - x[0];
 }
 
-/* Rosenbrock's valley: its end is (1, 1); with x0 <= 0.5 or x1 >= 2 the constraint binds, and the other follows. */
+/* Rosenbrock's valley: the minimum is (1, 1); with x0 <= 0.5 or x1 >= 2 the bound is active and fixes the other x. */
 static void bounds_bind_or_do_not(void **state)
 {
     (void)state;
@@ -51,7 +51,7 @@ static void bounds_bind_or_do_not(void **state)
     struct spec_fit_param high[2] = { { 0, 3, 1.2 }, { 2, INFINITY, 5 } };
     assert_int_equal(spec_fit_solve(&s, high, 2, 2, valley, NULL, 4), 0);
     near_to(s.x[1], 2, 1e-8);
-    near_to(100 * 2 * (s.x[0] * s.x[0] - 2) * 2 * s.x[0] - 2 * (1 - s.x[0]), 0, 1e-3);       /* no slope left */
+    near_to(100 * 2 * (s.x[0] * s.x[0] - 2) * 2 * s.x[0] - 2 * (1 - s.x[0]), 0, 1e-3);       /* the gradient is 0 */
     struct spec_fit_param told[2] = { { 0.3, 0.3, 0.3 }, { -3, 3, 1 } };
     assert_int_equal(spec_fit_solve(&s, told, 2, 2, valley, NULL, 1), 0);
     near_to(s.x[0], 0.3, 0);
@@ -65,7 +65,7 @@ static void two_valleys(const void *arg, const double *x, double *out)
     out[1] = (x[0] - 3) / 2;
 }
 
-/* From -1.2 one ends near -1; other starts find 3. */
+/* A start at -1.2 ends near -1; other starts find the lower minimum at 3. */
 static void deeper_valley_is_found(void **state)
 {
     (void)state;
@@ -158,12 +158,12 @@ static void noise_is_not_learnt(void **state)
         assert_int_equal(spec_fit(&f, &m), 0);
         assert_true(f.error < 0.03);
         assert_true(f.held_error < 0.06);
-        for (int t = 2; t < 128; t++)       /* between the points, beside the truth */
+        for (int t = 2; t < 128; t++)       /* the error between the measured points */
             near_to(spec_cost_pass_ns(&f.cost, t, 0, 0) / spec_cost_pass_ns(&truths[i], t, 0, 0), 1, 0.1);
     }
 }
 
-/* Bytes that were waited for, experts as they were counted, and the least that loading can take. */
+/* Bytes waited for, counted experts, and the lower bound of the loading time are taken from the samples. */
 static void knows_what_it_is_told(void **state)
 {
     (void)state;
@@ -197,9 +197,9 @@ static void refuses(void **state)
     struct spec_fit_input good = measure(&truths[0], 0, pass, draft, choose), m = good;
     struct spec_fit f = { .error = 7 };
     kn_log_set(unheard, KN_LOG_ERROR);
-    m.n_pass = 7;                                           /* of which two are held */
+    m.n_pass = 7;                                           /* two of them for the hold-out */
     assert_int_equal(spec_fit(&f, &m), KN_EINVAL);
-    m.n_pass = 8;                                           /* one for each constant, until misses have one, too */
+    m.n_pass = 8;                                           /* one per constant, but the misses' constant adds one */
     pass[0].miss_ns = 1e6;
     assert_int_equal(spec_fit(&f, &m), KN_EINVAL);
     pass[0].miss_ns = 0;

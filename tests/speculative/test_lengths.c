@@ -1,5 +1,5 @@
-/* The network that foresees lengths: its three layers by hand, survivals that add up to its lengths, and what the
- * controller makes of them. */
+/* The network that predicts accepted lengths: its three layers by hand, survivals that sum to its lengths, and their
+ * use by the controller. */
 #include "speculative/internal.h"
 #include "speculative/lengths.h"
 
@@ -17,8 +17,8 @@ static void near_to(double x, double expected, double error)
         fail_msg("%.10g is not %.10g", x, expected);
 }
 
-/* Two inputs, two hidden: the first layer swaps them, the second takes one from the other, the third adds to a bias
- * that is the choice's number. */
+/* Two inputs, two hidden: the first layer swaps them, the second subtracts one from the other, the third adds a bias
+ * equal to the output's index. */
 static void three_layers_by_hand(void **state)
 {
     (void)state;
@@ -28,14 +28,14 @@ static void three_layers_by_hand(void **state)
     float room[4];
     double out[SPEC_LENGTHS];
     for (int i = 0; i < SPEC_LENGTHS; i++) {
-        last[i] = 1;                                /* of the first hidden */
+        last[i] = 1;                                /* weight of the first hidden value */
         last[SPEC_LENGTHS + i] = -1;
         bias[i] = (float)i / 8;
     }
     spec_lengths_predict(&net, (float[]){ 1, 3 }, room, out);     /* 3 - 1 = 2 and max(0, 1 - 3) = 0 */
     for (int i = 0; i < SPEC_LENGTHS; i++)
         near_to(out[i], spec_length_depth(i) / (1 + exp(-2 - i / 8.)), 1e-6);
-    spec_lengths_predict(&net, (float[]){ 3, -2 }, room, out);    /* nothing below zero leaves a layer: 0 and 3 */
+    spec_lengths_predict(&net, (float[]){ 3, -2 }, room, out);    /* negatives become 0 after each layer: 0 and 3 */
     for (int i = 0; i < SPEC_LENGTHS; i++)
         near_to(out[i], spec_length_depth(i) / (1 + exp(3 - i / 8.)), 1e-6);
     assert_true(spec_length_width(4) == 1 && spec_length_width(5) == 2 && spec_length_depth(5) == 1);
@@ -46,7 +46,7 @@ static void survivals_add_up(void **state)
 {
     (void)state;
     static const double length[][SPEC_LENGTH_DEPTHS] = {
-        { 0.8, 1.44, 2.3616, 3.32891136, 3.8873910 },           /* 0.8 to each depth */
+        { 0.8, 1.44, 2.3616, 3.32891136, 3.8873910 },           /* 0.8 at each depth */
         { 0.9, 0.9, 0.9, 0.9, 0.9 }, { 0, 0, 0, 0, 0 }, { 1, 2, 4, 8, 16 }, { 0.5, 0.9, 1.2, 1.3, 1.35 },
     };
     double s[SPEC_DEPTHS];
@@ -62,12 +62,12 @@ static void survivals_add_up(void **state)
     }
     spec_lengths_survival(length[0], s);
     near_to(s[5], pow(0.8, 6), 1e-6);
-    spec_lengths_survival((double[]){ 0.5, 2, 6, 9, 30 }, s);   /* what cannot be is brought near to what can */
+    spec_lengths_survival((double[]){ 0.5, 2, 6, 9, 30 }, s);   /* impossible lengths are clamped to possible ones */
     for (int d = 0; d < SPEC_DEPTHS; d++)
         near_to(s[d], 0.5, 1e-6);
 }
 
-/* Told, it expects that; and as much less as drafts then say less. */
+/* A survival that is set is used; if drafts then report a lower survival, the estimate is lowered by that factor. */
 static void the_controller_listens(void **state)
 {
     (void)state;
@@ -85,10 +85,10 @@ static void the_controller_listens(void **state)
     spec_control_survival(c, 0, 0, 4, s);
     for (int d = 0; d < 4; d++)
         near_to(s[d], told[d], 1e-12);
-    spec_control_survival(c, 0, 1, 4, s);             /* of the other nothing is told */
+    spec_control_survival(c, 0, 1, 4, s);             /* no survival is set for the other session */
     for (int d = 0; d < 4; d++)
         near_to(s[d], untold[d], 0);
-    for (int i = 0; i < 400; i++) {                 /* drafts of 0.5 a level, that come true */
+    for (int i = 0; i < 400; i++) {                 /* drafts of 0.5 a level, accepted at that rate */
         struct spec_decision decision;
         spec_control_set_survival(c, 0, 0, told);
         spec_control_decide(c, &session, 1, 0, &decision, &nodes);
@@ -107,7 +107,7 @@ static void the_controller_listens(void **state)
         near_to(s[d], pow(0.5, d + 1), 0.05);
     spec_control_set_survival(c, 0, 0, NULL);
     spec_control_survival(c, 0, 0, 4, s);
-    near_to(s[0], 0.5, 0.05);                       /* what it has seen itself */
+    near_to(s[0], 0.5, 0.05);                       /* its own estimate from outcomes */
     spec_control_close(c);
 }
 

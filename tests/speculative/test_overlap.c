@@ -1,5 +1,5 @@
-/* Drafting overlap as one more arm of the controller, on machines of numbers: chosen where it wins, and nowhere
- * else; what it is told of times alone and together; and its parts by hand.
+/* Drafting overlap (the drafter runs during the pass) as one more arm of the controller, on simulated machines: chosen
+ * only where it is faster; its estimates of times alone and together; and its parts by hand.
  *
  * One thread: not under MODE=tsan. */
 #include "speculative/internal.h"
@@ -11,9 +11,9 @@
 #include <cmocka.h>
 
 #define STEPS 1200
-#define MOST  64                                    /* guesses of a chain */
+#define MOST  64                                    /* nodes of a chain */
 
-/* What both want at the same time; a pass and a draft take longer of the two, and this much of the other. */
+/* contention: a pass and a draft together take the longer of the two plus this share of the shorter one. */
 struct world { const struct machine *machine; struct machine_drafter drafter; double contention; };
 
 struct chain { int n; bool right[MOST]; };
@@ -37,7 +37,7 @@ static struct spec_control *open_for(const struct world *w, bool overlap)
     return c;
 }
 
-/* The chain's guesses that are to be verified, and how many of them hold. */
+/* Makes a tree of the chain's nodes to verify; returns how many of them are right. */
 static int lay(const struct world *w, int i)
 {
     int accepted = 0;
@@ -49,7 +49,7 @@ static int lay(const struct world *w, int i)
     return accepted;
 }
 
-/* The drafter went on beside the pass; then the pass says which guesses hold, and the token after them. */
+/* The drafter extended the chain during the pass; then the pass gives the accepted nodes and the token after them. */
 static void go_on(const struct world *w, int i, int n_verified, int n_accepted, int depth)
 {
     struct chain *k = &chain[i];
@@ -63,7 +63,7 @@ static void go_on(const struct world *w, int i, int n_verified, int n_accepted, 
     memmove(k->right, k->right + n_accepted + 1, (size_t)k->n * sizeof *k->right);
 }
 
-/* One step; depth > 0: told how, without the controller.  Returns the tokens it gave. */
+/* One step; depth > 0: a fixed depth, without the controller. Returns the number of tokens. */
 static int step(const struct world *w, struct spec_control *c, int n_due, int depth, struct result *r)
 {
     struct spec_session_outcome outcome[MACHINE_SESSIONS];
@@ -107,7 +107,7 @@ static int step(const struct world *w, struct spec_control *c, int n_due, int de
     return n_due + n_accepted;
 }
 
-/* Times as fast as plain steps: of all steps, and of the second half. */
+/* Speedup over plain steps: of all steps (returned), and of the second half. */
 static double run(const struct world *w, bool overlap, int n_due, double *settled, int *n_overlap_pass)
 {
     struct spec_control *c = open_for(w, overlap);
@@ -124,7 +124,7 @@ static double run(const struct world *w, bool overlap, int n_due, double *settle
     return (all.off_ns + late.off_ns) / (all.took_ns + late.took_ns);
 }
 
-/* The best that drafting overlap so deep, always, comes to. */
+/* The best speedup of overlap at any fixed depth. */
 static double best_ahead(const struct world *w, int n_due)
 {
     double best = 0;
@@ -145,7 +145,7 @@ static struct world world(const struct machine *m, double share, double accept, 
     return (struct world){ m, { "model", 8, share * pass, 0.05 * share * pass, accept, 0, 0 }, contention };
 }
 
-/* Some of all there are. */
+/* Every seventh of all combinations. */
 static void chosen_where_it_wins_and_nowhere_else(void **state)
 {
     (void)state;
@@ -175,7 +175,7 @@ static void chosen_where_it_wins_and_nowhere_else(void **state)
         fail_msg("it would win in %d, of which %.3f are had", n_won, sum / n_won);
 }
 
-/* Ahead was paid for before, or is from the middle on: how often each half was overlap. */
+/* The contention changes after 1000 of 4000 steps: counts the passes with overlap before and after. */
 static void change_contention(double from, double to, uint64_t seed, int *n_before, int *n_after)
 {
     struct world w = world(&machines[4], 0.3, 0.9, from);
@@ -193,8 +193,8 @@ static void change_contention(double from, double to, uint64_t seed, int *n_befo
     spec_control_close(c);
 }
 
-/* From the middle on another process wants the cores, so that together is as long as in turn; or no longer.  How soon
- * it is tried again hangs on luck: in one of five cases it may not be found for long. */
+/* Another process begins to use the cores, so that overlap takes as long as turns; or it stops. The time until the next
+ * trial is random: in one of five cases overlap may not be found again within the run. */
 static void contention_changes(void **state)
 {
     (void)state;
@@ -226,7 +226,7 @@ static void shares_by_hand(void **state)
     assert_true(spec_overlap_ns(10, 4, 0) == 10 && spec_overlap_ns(10, 4, 1) == 14 && spec_overlap_ns(4, 10, 0.5) == 12);
 }
 
-/* It says what both take alone and together, and that is what the machine has. */
+/* The explanation has the times alone and together, and they are the machine's. */
 static void it_explains_itself(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Sampling against its definition: a plain full sort, written out here; the law of the coupled choice;
- * penalties worked out by hand; and golden values that no later change may move.
+/* Sampling against its definition: a plain full sort, written in this file; the distribution of the coupled choice;
+ * penalties worked out by hand; and golden values that no later change may alter.
  *
  * One thread: not under MODE=tsan. */
 #include "speculative/speculative.h"
@@ -84,7 +84,7 @@ static void process(float *z, int n_vocab, const struct spec_params *p, const in
             z[i] = -INFINITY;
 }
 
-/* The support in sorted order: its length, 0 when there is none. */
+/* The support in sorted order; returns its length, 0 when it is empty. */
 static int support(struct candidate *c, int n_vocab, const struct spec_params *p)
 {
     qsort(c, (size_t)n_vocab, sizeof *c, by_rank);
@@ -113,8 +113,8 @@ static int support(struct candidate *c, int n_vocab, const struct spec_params *p
     return p->top_k > 0 ? kn_min(n, p->top_k) : n;
 }
 
-/* All of the support, the choice first, and those that it would be if it could not be those before; at temperature 0
- * all that can be. */
+/* The whole support: the sampled token first, then the tokens sampled if all earlier ones were excluded; at
+ * temperature 0 all tokens. */
 static int rank_by_definition(const float *logits, int n_vocab, const struct spec_params *p, const int32_t *history,
                               int n_history, int64_t position, int32_t *token, double *score)
 {
@@ -126,7 +126,7 @@ static int rank_by_definition(const float *logits, int n_vocab, const struct spe
     for (int32_t t = 0; t < n_vocab; t++)
         c[t] = (struct candidate){ z[t], t };
     if (p->temperature == 0) {
-        spec_params_default(&hot);              /* no cuts, and no noise below */
+        spec_params_default(&hot);              /* no cuts; no noise is added below */
         hot.n_bias = 0;
     }
     int n = support(c, n_vocab, &hot);
@@ -260,10 +260,10 @@ static void equals_definition(void **state)
         assert_memory_equal(kept, logits, sizeof kept);
     }
     kn_log_set(NULL, KN_LOG_INFO);
-    assert_in_range(n_error, 100, 20000);                           /* they were met, and not only they */
+    assert_in_range(n_error, 100, 20000);                           /* errors occurred, and not only errors */
 }
 
-/* One vocabulary of a real size, where skipping is most of the work. */
+/* One vocabulary of a real size, where most of the work is skipping tokens. */
 static void equals_definition_large(void **state)
 {
     (void)state;
@@ -288,7 +288,7 @@ static void equals_definition_large(void **state)
     free(logits);
 }
 
-/* ---- the law ----------------------------------------------------------------------------------- */
+/* ---- the distribution ------------------------------------------------------------------------ */
 
 /* Chi-square of n draws against prob; empty classes must stay empty. */
 static double chi_square(const int *count, const double *prob, int n_class, int n)
@@ -328,7 +328,7 @@ static void choice_follows_softmax(void **state)
         assert_true(chi_square(count, prob, 10, N) < 26.1);
     }
 
-    int count[10] = { 0 };                                          /* top-k: the same law, renormalised */
+    int count[10] = { 0 };                                          /* top-k: the same distribution, renormalised */
     double prob[10] = { 0 }, sum = 0;
     p.temperature = 1;
     p.top_k = 4;
@@ -342,7 +342,7 @@ static void choice_follows_softmax(void **state)
     spec_sampler_close(s);
 }
 
-/* Pairs of choices of one request, of neighbouring positions and of neighbouring seeds: 3 x 3 classes of
+/* Pairs of samples of one request, of neighbouring positions and of neighbouring seeds: 3 x 3 classes of
  * equal probability, 8 degrees of freedom. */
 static void noise_is_independent(void **state)
 {
@@ -370,7 +370,7 @@ static void noise_is_independent(void **state)
     spec_sampler_close(s);
 }
 
-/* Two models meet the same noise: p = (.5 .3 .2) and q = (.2 .3 .5) then choose the same token with
+/* Two models with the same noise: p = (.5 .3 .2) and q = (.2 .3 .5) sample the same token with
  * probability 0.6308 (ratio verification would accept .7); five standard errors are 0.0054. */
 static void coupling_accepts(void **state)
 {
@@ -456,7 +456,7 @@ static void penalties_by_hand(void **state)
     spec_sampler_close(s);
 }
 
-/* Where a tie or a sum meets a cut exactly. */
+/* A tie or a sum that equals a cut exactly. */
 static void cuts_by_hand(void **state)
 {
     (void)state;
@@ -537,7 +537,7 @@ static void refuses(void **state)
     kn_log_set(NULL, KN_LOG_INFO);
 }
 
-/* The likeliest of all, and what it is ahead of the next, noise and all. */
+/* Returns the likeliest token, and its margin over the next one, noise included. */
 static void chance_is_of_law_and_noise(void **state)
 {
     (void)state;
@@ -551,7 +551,7 @@ static void chance_is_of_law_and_noise(void **state)
     random_state = 21;
     for (int64_t position = 0; position < 200; position++) {
         double t = p.temperature = temperature[position % 4], most = -INFINITY, second = -INFINITY;
-        p.top_k = position % 8 < 4 ? 0 : N;             /* all of them, by the other way */
+        p.top_k = position % 8 < 4 ? 0 : N;             /* all tokens, by the other code path */
         for (int i = 0; i < N; i++)
             logits[i] = random_float(-5, 5);
         assert_int_equal(spec_sample(s, &p, logits, NULL, 0, position, &c), 0);
@@ -564,14 +564,14 @@ static void chance_is_of_law_and_noise(void **state)
         if (fabs((double)c.chance - want) > 1e-6)
             fail_msg("at %d, T %g: %.7f, not %.7f", (int)position, t, (double)c.chance, want);
     }
-    uint32_t mask[3] = { 1 << 7 };                      /* nothing else can come */
+    uint32_t mask[3] = { 1 << 7 };                      /* no other token is allowed */
     p.mask = mask;
     assert_int_equal(spec_sample(s, &p, logits, NULL, 0, 0, &c), 0);
     assert_true(c.token == 7 && c.chance >= 0.5f && c.chance <= 1);
     spec_sampler_close(s);
 }
 
-/* A single token allowed is chosen whatever its logit; its logprob is the plain softmax's. */
+/* A single allowed token is sampled for any logit; its logprob is the plain softmax's. */
 static void mask_leaves_only_its_tokens(void **state)
 {
     (void)state;
@@ -639,7 +639,7 @@ static void survives_no_memory(void **state)
     kn_io_set(NULL);
 }
 
-/* With values that repeat, so that ids decide; the log-probabilities are those that a choice reports. */
+/* With repeated values, so that ids decide; the log-probabilities equal the ones of a sampled token. */
 static void likeliest_by_a_plain_sort(void **state)
 {
     (void)state;
@@ -675,7 +675,7 @@ static void likeliest_by_a_plain_sort(void **state)
     spec_sampler_close(s);
 }
 
-/* Several choices are in the order of the definition, the first is the choice; what they are worth adds up to 1. */
+/* Several candidates are in the order of the definition, the first is the sampled token; probabilities sum to 1. */
 static void ranks_by_definition(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Draft trees: what is in them after building, merging and pruning, against plain sets of paths.
+/* Draft trees: their contents after building, merging and pruning, against plain sets of paths.
  *
  * One thread: not under MODE=tsan. */
 #include "tests/speculative/model.h"
@@ -43,7 +43,7 @@ static int n_draws(const struct spec_tree *t, int node, const struct spec_dist *
     return n;
 }
 
-/* What one has proposed, proposed in another's tree. */
+/* Adds the nodes of one drafter's tree to another drafter's tree. */
 static void add_all(struct spec_tree *t, const struct spec_tree *other)
 {
     for (int i = 0, at[SPEC_NODES]; i < other->n; i++) {
@@ -55,7 +55,7 @@ static void add_all(struct spec_tree *t, const struct spec_tree *other)
     }
 }
 
-/* A path is in a tree that two add to exactly when it is in a part, with the draws of both and the larger survival. */
+/* A path is in the merged tree exactly when it is in one of the two, with the draws of both and the larger survival. */
 static void several_make_the_union(void **state)
 {
     (void)state;
@@ -142,7 +142,7 @@ static void full(void **state)
     assert_true(t.depends_on_draws);
     assert_int_equal(t.n, SPEC_NODES);
 
-    spec_tree_clear(&same);                     /* fits only because the draws were the same: said */
+    spec_tree_clear(&same);                     /* fits only because the draws were the same: marked */
     for (int i = 0; i <= SPEC_NODES; i++) {
         assert_false(same.depends_on_draws);
         spec_tree_draw(&same, SPEC_ROOT, 1, &q, 1, 1);

@@ -1,5 +1,5 @@
-/* What verification puts out, token by token: under SPEC_COUPLED the text without a draft, whatever is drafted,
- * fails or is cut, and so of every small tree; and for every rule, which rows are asked for, and the edges.
+/* The output of verification, token by token: under SPEC_COUPLED the sequence without a draft, whatever is drafted,
+ * fails or is cut, also for every small tree; and for every rule, the rows it requests, and edge cases.
  *
  * One thread: not under MODE=tsan. */
 #include "tests/speculative/model.h"
@@ -10,8 +10,8 @@ struct writer {
     struct spec_sampler *s;
     struct model m;
     struct spec_params p;
-    bool masked, ends;                          /* a mask at each token; token END ends the text */
-    struct spec_dist q;                         /* of what is said to be drawn */
+    bool masked, ends;                          /* a mask at each token; token END ends the sequence */
+    struct spec_dist q;                         /* the distribution reported for draws */
     float weight[MOST_VOCAB];
 };
 
@@ -39,7 +39,7 @@ static int write_plain(struct writer *w, int32_t *text, int n, struct spec_sampl
     return n;
 }
 
-/* Often the text to come; else anything, and no token at all. */
+/* Often the true continuation; else random tokens, or no draft. */
 static void any_tree(const struct writer *w, const int32_t *to_come, int n, bool drawn, struct spec_tree *t)
 {
     spec_tree_clear(t);
@@ -57,7 +57,7 @@ static void any_tree(const struct writer *w, const int32_t *to_come, int n, bool
     }
 }
 
-/* One draft and its verification; returns how many tokens text has then. */
+/* Verifies one draft; returns the length of text after it. */
 static int write_drafted(struct writer *w, const struct spec_tree *t, enum spec_rule rule, int32_t *text, int n,
                          struct spec_sampled *out)
 {
@@ -71,7 +71,7 @@ static int write_drafted(struct writer *w, const struct spec_tree *t, enum spec_
             spec_verify_stop(&v);
             continue;
         }
-        assert_int_equal(v.n_out, n_row);       /* nothing is asked for that is not needed */
+        assert_int_equal(v.n_out, n_row);       /* no unnecessary row is requested */
         assert_int_equal(v.n_walked, n_row++);
         assert_int_equal(v.n_path, v.n_walked);
         assert_int_equal(v.node, v.n_walked ? v.path[v.n_walked - 1] : SPEC_ROOT);
@@ -112,7 +112,7 @@ static void random_writer(struct writer *w, struct spec_bias *bias)
     w->p.n_bias = random_below(2);
 }
 
-/* Every rule, where it is SPEC_COUPLED in effect: nothing drawn, all cold, or depends_on_draws at. */
+/* Every rule where it has the effect of SPEC_COUPLED: no draws, temperature 0, or depends_on_draws set. */
 static void same_text_as_without_a_draft(void **state)
 {
     (void)state;
@@ -139,19 +139,19 @@ static void same_text_as_without_a_draft(void **state)
         n_kept += n - 2 - n_round;
         spec_sampler_close(w.s);
     }
-    assert_true(n_kept > 10000);                /* drafts were kept, and much */
+    assert_true(n_kept > 10000);                /* many drafted tokens were accepted */
 }
 
 /* ---- every small tree ----------------------------------------------------------------------------------- */
 
-/* SPEC_COUPLED has no law of its own to enumerate: for each noise it puts out what no draft would, whatever the
- * tree, and so whatever was drafted, cut or looked at for that.  Here for all trees over few tokens, however their
- * nodes were made, and at temperature 0 for all tables that differ in which token is largest. */
+/* SPEC_COUPLED has no distribution to enumerate: for each noise its output is the one without a draft, for every
+ * tree, and so for every draft, cut and policy. Checked here for all trees over few tokens, for each way of making
+ * their nodes, and at temperature 0 for all tables that differ in which token is largest. */
 enum { MOST_DEPTH = 3, ADD_ALL = 0, DRAW_ALL = 1, DRAW_SOME = 2, N_MADE = 3 };
 
 struct grove { int n_vocab, depth, made; bool backwards; const struct spec_dist *q; };
 
-/* Trees that are no deeper: each token follows or not, and below it is any tree less deep. */
+/* Number of trees of at most this depth: each token follows or not, and has any shallower tree below it. */
 static int n_trees(int n_vocab, int depth)
 {
     int n = 1;
@@ -173,7 +173,7 @@ static void plant(const struct grove *g, int number, int parent, int depth, stru
     }
 }
 
-/* Of table >= 0 the digits, of 3 each, say for each text of tokens 0 and 1 which is larger, or neither. */
+/* For table >= 0 each base-3 digit tells, for one sequence of tokens 0 and 1, which is larger, or neither. */
 static void small_logits(const struct writer *w, int table, const int32_t *text, int n, float *z)
 {
     int at = 0;
@@ -222,7 +222,7 @@ static void check_tree(struct writer *w, int table, const struct spec_tree *t, e
     assert_memory_equal(v.out, plain, (size_t)(n + 1) * sizeof *plain);
 }
 
-/* All trees, by all rules that are SPEC_COUPLED for them. */
+/* All trees, by all rules that have the effect of SPEC_COUPLED for them. */
 static void check_grove(struct writer *w, int table, int depth)
 {
     struct spec_sampled plain[MOST_DEPTH + 1];
@@ -272,7 +272,7 @@ static void any_small_tree_changes_nothing(void **state)
 static void greedy_takes_the_first_largest(void **state)
 {
     (void)state;
-    enum { TABLES = 2187 };                     /* 3 for each of the texts of 0 to 2 tokens */
+    enum { TABLES = 2187 };                     /* 3 for each of the sequences of 0 to 2 tokens */
     struct writer w;
     struct spec_bias bias;
     random_writer(&w, &bias);
@@ -306,7 +306,7 @@ static void rule_fits_the_draft(void **state)
     spec_tree_clear(&chain);
     spec_tree_draw(&chain, spec_tree_draw(&chain, SPEC_ROOT, 0, &q, 1, 1), 1, &q, 1, 1);
     tree = mixed = chain;
-    spec_tree_draw(&tree, SPEC_ROOT, 0, &q, 1, 1);          /* the same token twice: a chain no more */
+    spec_tree_draw(&tree, SPEC_ROOT, 0, &q, 1, 1);          /* the same token twice: not a chain */
     spec_tree_add(&mixed, 1, 0, 1, 1);
     spec_tree_clear(&added);
     spec_tree_add(&added, SPEC_ROOT, 0, 1, 1);
@@ -321,7 +321,7 @@ static void rule_fits_the_draft(void **state)
     spec_tree_draw(&mixed, 0, 1, &q, 1, 1);
     spec_tree_draw(&mixed, SPEC_ROOT, 0, &q, 1, 1);
     assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_RATIO);
-    for (int first = 0; first < 2; first++) {               /* a chain because two proposed the same: one no more */
+    for (int first = 0; first < 2; first++) {               /* not a chain: two drafters proposed the same */
         spec_tree_clear(&mixed);
         for (int way = 0; way < 2; way++)
             if (way == first)
@@ -331,7 +331,7 @@ static void rule_fits_the_draft(void **state)
         assert_int_equal(mixed.n, 2);
         assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_RATIO);
     }
-    mixed = chain;                                          /* cut by depth: one still */
+    mixed = chain;                                          /* cut by depth: still a chain */
     spec_tree_prune(&mixed, (bool[]){ true, false }, true);
     assert_int_equal(mixed.n, 1);
     assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_BLOCK);
@@ -372,8 +372,8 @@ static struct spec_verify start(struct edge *e, enum spec_rule rule, const doubl
     return v;
 }
 
-/* q is p but for its last bit, and the die falls between: nothing is left, and p is what the next draw is
- * held against (here it fails), and drawn from. */
+/* q equals p except for the last bit, and the die falls between: the residual is empty, and p is used to verify the
+ * next draw (here it fails) and to sample. */
 static void nothing_left_is_p(void **state)
 {
     (void)state;
@@ -399,7 +399,7 @@ static void nothing_left_is_p(void **state)
     }
 }
 
-/* Supports that do not meet: always rejected, and what comes is the target's.  A drafter may know more tokens
+/* Disjoint supports: the draft is always rejected, and the next token is the target's. A drafter may have more tokens
  * than the model. */
 static void disjoint_supports(void **state)
 {
@@ -425,7 +425,7 @@ static void disjoint_supports(void **state)
         }
 }
 
-/* A die of 0 takes no token whose mass is 0. */
+/* A die of 0 takes no token of probability 0. */
 static void least_die(void **state)
 {
     (void)state;
@@ -443,7 +443,7 @@ static void least_die(void **state)
     }
 }
 
-/* A residual of many blocks, cut or whole, against its definition: where each die falls. */
+/* A residual over many blocks, cut or whole, against its definition: the token for each value of the die. */
 static void residual_of_a_large_vocabulary(void **state)
 {
     (void)state;
@@ -481,7 +481,7 @@ static void residual_of_a_large_vocabulary(void **state)
         }
         while (want < N - 1 && (at += mass[want]) <= dice[1] * sum)
             want++;
-        while (mass[want] == 0)                 /* the last there is, when the die is at its most */
+        while (mass[want] == 0)                 /* the last token, at the largest die */
             want--;
         spec_tree_clear(&e.t);
         spec_tree_draw(&e.t, SPEC_ROOT, worst, &q, 1, 1);
@@ -493,7 +493,7 @@ static void residual_of_a_large_vocabulary(void **state)
     spec_sampler_close(s);
 }
 
-/* Below what is drawn, where nothing is, the token is the one that spec_sample chooses. */
+/* At a node without draws below drawn nodes, the token is the one that spec_sample samples. */
 static void nothing_drawn_is_the_rows_own_choice(void **state)
 {
     (void)state;
@@ -519,7 +519,7 @@ static void nothing_drawn_is_the_rows_own_choice(void **state)
         }
 }
 
-/* Stopped before a row: what is kept by then is kept, and nothing follows it; a block is decided there. */
+/* Stopped before a row: nodes accepted so far stay accepted, and no token follows; a block is decided there. */
 static void stops_before_a_row(void **state)
 {
     (void)state;
@@ -528,11 +528,11 @@ static void stops_before_a_row(void **state)
         { SPEC_RATIO, { 0, 0, 0 },                      1, 1, 1 },
         { SPEC_RATIO, { 0, 0, 0 },                      2, 2, 2 },
         { SPEC_BLOCK, { 0, 0, 0 },                      0, 0, 0 },
-        { SPEC_BLOCK, { 0.9, 0.0, 0 },                  1, 1, 1 },   /* token to follow none, then kept */
-        { SPEC_BLOCK, { 0.9, 0.999, 0 },                1, 0, 1 },   /* not: that token follows */
+        { SPEC_BLOCK, { 0.9, 0.0, 0 },                  1, 1, 1 },   /* 1 accepted if a row follows */
+        { SPEC_BLOCK, { 0.9, 0.999, 0 },                1, 0, 1 },   /* none accepted; the residual token follows */
         { SPEC_BLOCK, { 0.9, 0.999, 0.0 },              2, 2, 2 },   /* not one, but two */
     };
-    /* p(0) = 0.4, q(0) = 0.5: one is kept with .8 */
+    /* p(0) = 0.4, q(0) = 0.5: a draft is accepted with probability .8 */
     const float z[2] = { (float)kn_log(.4), (float)kn_log(.6) };
     for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
         struct edge e;
@@ -556,7 +556,7 @@ static void stops_before_a_row(void **state)
     }
 }
 
-/* A row after which nothing may come fails alone: what was kept before it stays. */
+/* A row with a mask that allows no token fails alone: nodes accepted before it stay accepted. */
 static void row_without_a_token(void **state)
 {
     (void)state;
@@ -570,7 +570,7 @@ static void row_without_a_token(void **state)
             open_edge(&e, 2, 2);
             int node = spec_tree_draw(&e.t, SPEC_ROOT, 0, &e.q, 1, 1);
             spec_tree_draw(&e.t, node, 0, &e.q, 1, 1);
-            while (rule == SPEC_COUPLED && !first) {        /* a seed that chooses token 0 */
+            while (rule == SPEC_COUPLED && !first) {        /* a seed that samples token 0 */
                 struct spec_sampled c;
                 assert_int_equal(spec_sample(e.s, &e.p, z, NULL, 0, 0, &c), 0);
                 if (c.token == 0)
@@ -585,7 +585,7 @@ static void row_without_a_token(void **state)
             assert_int_equal(v.node, SPEC_END);
             assert_int_equal(v.n_path, first ? 0 : 1);
             assert_int_equal(v.n_out, v.n_path);
-            if (rule == SPEC_BLOCK && !first) {             /* a block that ends before it does not mind */
+            if (rule == SPEC_BLOCK && !first) {             /* a block that ends before it is unaffected */
                 v = start(&e, rule, ended);
                 assert_int_equal(spec_verify_row(&v, e.s, z, NULL), 0);
                 assert_int_equal(spec_verify_row(&v, e.s, z, &none), 0);
@@ -596,7 +596,7 @@ static void row_without_a_token(void **state)
     kn_log_set(NULL, KN_LOG_INFO);
 }
 
-/* A draft that is as long as can be, and right. */
+/* A right draft of the largest length. */
 static void longest_chain(void **state)
 {
     (void)state;
@@ -623,7 +623,7 @@ static void longest_chain(void **state)
     }
 }
 
-/* The same seed, position and draft give the same tokens; another position does not use the same dice. */
+/* The same seed, position and draft give the same tokens; another position has other dice. */
 static void dice_are_of_the_place(void **state)
 {
     (void)state;

@@ -1,13 +1,13 @@
-/* The law of what verification puts out, against its theorem: every rule, on drafts of every shape, cut by every
- * policy, with distributions processed in every way, by enumeration (law.h) to 1e-12.  What must bias it does.
- * SPEC_COUPLED has no law of its own: it puts out what no draft would, which test_verify.c shows of all trees.
+/* The output distribution of verification against its theorem: every rule, on drafts of every shape, cut by every
+ * policy, with distributions processed in every way, enumerated (row_distribution.h) to 1e-12. Policies that must bias
+ * the output do. SPEC_COUPLED has no distribution of its own: test_verify.c checks it on all trees.
  *
  * One thread: not under MODE=tsan. */
 #include "tests/speculative/row_distribution.h"
 
 /* ---- spec_target ------------------------------------------------------------------------------------ */
 
-/* Its law is the frequency of spec_sample's choices, support and all. */
+/* The distribution of spec_target is the frequency of spec_sample's tokens, with the same support. */
 static void target_is_what_sample_draws_from(void **state)
 {
     (void)state;
@@ -80,14 +80,14 @@ static const struct shape shapes[] = {
     { "two below one", 3, { { -1, 'q' }, { 0, 'q' }, { 0, 'q' } } },
     { "two, one below each", 4, { { -1, 'q' }, { -1, 'q' }, { 0, 'q' }, { 1, 'q' } } },
     { "two, two below the first", 4, { { -1, 'q' }, { -1, 'q' }, { 0, 'q' }, { 0, 'q' } } },
-    /* of two drafters, each with a distribution of its own */
+    /* from two drafters, each with a distribution of its own */
     { "one of each", 2, { { -1, 'q' }, { -1, 'r' } } },
     { "three of both", 3, { { -1, 'q' }, { -1, 'r' }, { -1, 'q' } } },
     { "chain of both", 3, { { -1, 'q' }, { 0, 'r' }, { 1, 'q' } } },
     { "chain, then one of the other", 3, { { -1, 'q' }, { 0, 'q' }, { -1, 'r' } } },
     { "two chains", 4, { { -1, 'q' }, { 0, 'q' }, { -1, 'r' }, { 2, 'r' } } },
     { "both below one", 3, { { -1, 'q' }, { 0, 'q' }, { 0, 'r' } } },
-    /* some drawn, some added */
+    /* some drawn, some added without a distribution */
     { "added, drawn", 2, { { -1, '0' }, { -1, 'q' } } },
     { "drawn, two added", 3, { { -1, 'q' }, { -1, '0' }, { -1, '1' } } },
     { "drawn, two added below", 3, { { -1, 'q' }, { 0, '0' }, { 0, '1' } } },
@@ -100,14 +100,14 @@ enum { N_SHAPE = sizeof shapes / sizeof *shapes, CHAIN_2 = 1, CHAIN_4 = 3, TWO =
 
 static bool is_drawn(const struct shape *s, int i) { return s->step[i].how >= 'a'; }
 
-/* What a shape has that a policy may trip over. */
+/* Properties of a shape that a policy may handle wrongly. */
 enum {
-    DRAWN = 1,                                  /* anything that was */
-    BELOW = 2,                                  /* below what was drawn */
-    BESIDE = 4,                                 /* drawn, and after a sibling; */
-    MIXED = 8,                                  /* which came another way */
-    LATER = 16,                                 /* drawn below the root, and not first */
-    BEHIND = 32,                                /* a drawn chain, and at last one that is not below it */
+    DRAWN = 1,                                  /* has a drawn node */
+    BELOW = 2,                                  /* a drawn node below a drawn node */
+    BESIDE = 4,                                 /* a drawn node after a sibling */
+    MIXED = 8,                                  /* that was made another way */
+    LATER = 16,                                 /* drawn at the root, and not first */
+    BEHIND = 32,                                /* a drawn chain, and a last node that is not below it */
 };
 
 static bool is_behind(const struct shape *s)
@@ -136,7 +136,7 @@ static int kind_of(const struct shape *s)
 
 /* ---- policies ------------------------------------------------------------------------------------------ */
 
-#define SURE 0.4f                               /* of the half or so of what is drafted */
+#define SURE 0.4f                               /* survival above which a path is taken; about half of the nodes */
 enum { POOR = 1, ENDS = 0 };                    /* tokens */
 
 static float before_it(const struct draft *d, int node)
@@ -154,7 +154,7 @@ static double entropy(const struct spec_dist *q)
     return sum;
 }
 
-/* Flatter than most.  What is added is not from any. */
+/* The entropy of q is below 0.85. Added tokens count as clear. */
 static bool is_clear(const struct draft *d, int i) { return !is_drawn(d->shape, i) || entropy(&d->q[i].d) < 0.85; }
 
 static int parent_of(const struct draft *d, int i)
@@ -163,7 +163,7 @@ static int parent_of(const struct draft *d, int i)
     return under < 0 ? SPEC_ROOT : d->node[under];
 }
 
-/* Of those that made a node, or its first sibling; -1: none. */
+/* The step that made the node (or its first sibling); -1: none. */
 static int first_step(const struct draft *d, int node, bool any_sibling)
 {
     for (int i = 0; i < d->shape->n; i++)
@@ -173,7 +173,7 @@ static int first_step(const struct draft *d, int node, bool any_sibling)
     return -1;
 }
 
-/* Not taken, or not there: nobody knows the token. */
+/* Policies that decide a step before its token is known. */
 static bool two_rows(const struct draft *d, int i) { (void)i; return d->tree.n < 2; }
 static bool two_deep(const struct draft *d, int i)
 {
@@ -194,7 +194,7 @@ static bool last_after_good(const struct draft *d, int i)
     return i < d->shape->n - 1 || i == 0 || d->node[i - 1] == SPEC_END || d->token[i - 1] != POOR;
 }
 
-/* Levels of few rows: only the likeliest so far goes on. */
+/* Levels of one node: only the likeliest of a level is extended. */
 static bool below_the_likeliest(const struct draft *d, int i)
 {
     int parent = parent_of(d, i);
@@ -204,7 +204,7 @@ static bool below_the_likeliest(const struct draft *d, int i)
     return true;
 }
 
-/* Pruned: it is known, but not all policies look. */
+/* Pruning of nodes that are known; `says` tells whether the policy reports that it looked. */
 static bool one_deep(const struct draft *d, int node) { return d->tree.depth[node] < 2; }
 static bool likely_before(const struct draft *d, int node) { return before_it(d, node) > SURE; }
 static bool clear_siblings(const struct draft *d, int node) { return is_clear(d, first_step(d, node, true)); }
@@ -225,8 +225,8 @@ static bool good_beside(const struct draft *d, int node)
     return true;
 }
 
-/* faulty: what a shape has to have for the output to be biased by it; 0: it never is.  Under SPEC_BLOCK more is,
- * which goes by who was asked. */
+/* faulty: a shape with one of these properties gets a biased output; 0: none does. Under SPEC_BLOCK more shapes are
+ * biased, because the rule depends on which rows were requested. */
 static const struct { struct policy is; int faulty, faulty_block; } policies[] = {
     { { "all", NULL, NULL, false }, 0, 0 },
     { { "rows, as they are drawn", two_rows, NULL, false }, 0, 0 },
@@ -252,18 +252,18 @@ static const struct { struct policy is; int faulty, faulty_block; } policies[] =
 };
 enum { N_POLICY = sizeof policies / sizeof *policies };
 
-/* ---- the law, exactly ---------------------------------------------------------------------------------- */
+/* ---- the exact distribution ------------------------------------------------------------------------------ */
 
-#ifdef __SANITIZE_ADDRESS__                     /* which looks at memory, not at laws */
+#ifdef __SANITIZE_ADDRESS__                     /* checks memory, not distributions */
 enum { MOST_TABLE = 20, POLICY_STEP = 4 };
 #else
 enum { MOST_TABLE = 20, POLICY_STEP = 1 };
 #endif
 
-/* As large as a few milliseconds allow. */
+/* The largest vocabulary that a few milliseconds allow. */
 static int vocab_of(const struct shape *s) { return s->n < 3 ? 4 : s->n < 4 ? 3 : 2 + (s != &shapes[CHAIN_4]); }
 
-/* The largest error over all ways to process, of a table each; a token is added after the other. */
+/* The largest error over all ways of processing, with a table each; a token is added after the other. */
 static double worst_error(struct table *c, const struct shape *s, const struct policy *policy, enum spec_rule rule,
                           int32_t end)
 {
@@ -281,7 +281,7 @@ static double worst_error(struct table *c, const struct shape *s, const struct p
     return worst;
 }
 
-/* Rules by shapes by policies: what is allowed leaves the target's law, and what is not is seen in some table. */
+/* Rules by shapes by policies: an allowed policy keeps the target's distribution, a faulty one changes some table's. */
 static void law_is_the_targets(void **state)
 {
     (void)state;
@@ -300,7 +300,7 @@ static void law_is_the_targets(void **state)
             }
 }
 
-/* A text that ends in the middle of a draft: the walk is stopped there, and what follows is another's. */
+/* A sequence that ends in the middle of a draft: the walk stops there, and later tokens come from another request. */
 static void ends_do_not_matter(void **state)
 {
     (void)state;
@@ -314,7 +314,7 @@ static void ends_do_not_matter(void **state)
         }
 }
 
-/* On chains, and more where there is anything to be had from it. */
+/* On every chain the block rule accepts at least as many tokens as the ratio rule, and more on the whole. */
 static void blocks_keep_more(void **state)
 {
     (void)state;
@@ -337,8 +337,8 @@ static void blocks_keep_more(void **state)
 
 /* ---- known numbers ---------------------------------------------------------------------------------- */
 
-/* p = (.5 .3 .2) and q = (.2 .3 .5): one draw is kept with probability .7, of two one with .76, of three .808, and its
- * likeliest alone, which is drawn from a point, with p's own .2, however often.
+/* p = (.5 .3 .2) and q = (.2 .3 .5): one draw is accepted with probability .7, one of two with .76, one of three with
+ * .808. q's likeliest token as a point, without a draw, is accepted with p's own .2, however often.
  * p = (.5 .4 .1) and q = (.1 .2 .7): .4, and with a second draw, of which only token 2 is rejected, .58. */
 static void draws_kept_golden(void **state)
 {
@@ -361,8 +361,8 @@ static void draws_kept_golden(void **state)
     }
 }
 
-/* The same p against a point: q's likeliest is kept with probability .2, its two likeliest with .5; drafted
- * with the target's own noise, .6308.  Five standard errors of 100,000 trials are .0079 at most. */
+/* The same p with added nodes: q's likeliest is accepted with probability .2, its two likeliest with .5; drafted
+ * with the target's own noise, .6308. Five standard errors of 100,000 trials are .0079 at most. */
 static void added_kept_golden(void **state)
 {
     (void)state;
@@ -399,8 +399,8 @@ static void added_kept_golden(void **state)
     spec_sampler_close(s);
 }
 
-/* DSpark's counter-example: p = (.7 .3), q = (.5 .5), and a draft is dropped for what it drew.  Unsaid, the
- * output is (.85 .15); said, the draft is verified by the rule that does not mind. */
+/* DSpark's counter-example: p = (.7 .3), q = (.5 .5), and a draft is dropped because of the drawn token. Without
+ * depends_on_draws the output is (.85 .15); with it the draft is verified by SPEC_COUPLED, which is unaffected. */
 static void peeking_must_be_said(void **state)
 {
     (void)state;
@@ -416,7 +416,7 @@ static void peeking_must_be_said(void **state)
             c.p.temperature = c.drafter_p[0].temperature = 1;
             c.policy = &policy;
             find_law(&c);
-            for (int i = 0; i < 4; i++)         /* texts that begin with token 0 */
+            for (int i = 0; i < 4; i++)         /* sequences that begin with token 0 */
                 first += c.law[i];
             assert_true(fabs(first - (says || rule == SPEC_COUPLED ? .7 : .85)) < 1e-6);
             spec_sampler_close(c.s);

@@ -1,8 +1,8 @@
-/* The law of whole texts, from seeds: drafts, dice and positions as they are in use, round after round, so that what
- * one round's numbers have to do with the next one's shows.  A G-test over all texts of three tokens.
+/* The distribution of whole sequences over seeds: drafts, dice and positions as in the engine, round after round, so
+ * that a dependence between rounds' random numbers shows. A G-test over all sequences of three tokens.
  *
- * And whether faults are seen, here and by enumeration (law.h): verify.c is compiled once more, with substitutes for
- * what it asks of other files, each of which can be wrong in one way.
+ * Also checks that faults are detected, here and by enumeration (row_distribution.h): verify.c is compiled again, with
+ * substitutes for the functions it calls in other files; each substitute can have one fault.
  *
  * One thread: not under MODE=tsan. */
 #include "tests/speculative/row_distribution.h"
@@ -13,19 +13,19 @@
 
 enum fault {
     NO_FAULT,
-    ALWAYS_KEPT,                                /* what has any probability at all */
+    ALWAYS_KEPT,                                /* every token of positive probability is accepted */
     RESIDUAL_IS_P,                              /* the token after a rejection is drawn from all of p */
-    PLACES_FOR_IDS,                             /* supports are matched by place */
+    PLACES_FOR_IDS,                             /* supports are matched by index, not by id */
     P_BEFORE_CUTS,
-    PATH_UNSEEN,                                /* penalties end at the root */
+    PATH_UNSEEN,                                /* penalties ignore the tokens of the path */
     CARRY_FORGOTTEN,                            /* each row of a block begins with 1 */
-    NOTHING_FOR_THE_REJECTED,                   /* the round ends without its token */
-    DRAWS_SORTED,                               /* and tried by token */
-    DRAWS_ONCE,                                 /* the same token drawn again is forgotten */
-    Q_BEFORE_CUTS,                              /* the drafter's own: he says what he did not draw from */
-    ONE_DIE,                                    /* from here on only in use: the same die for all */
-    DICE_OF_THE_DRAFT,                          /* the numbers that it was drawn with */
-    DICE_OF_ANY_PLACE,                          /* the same in each round */
+    NOTHING_FOR_THE_REJECTED,                   /* the round ends without a token */
+    DRAWS_SORTED,                               /* and verified in the order of tokens */
+    DRAWS_ONCE,                                 /* a second draw of the same token is lost */
+    Q_BEFORE_CUTS,                              /* the drafter's: reports q from before its cuts */
+    ONE_DIE,                                    /* from here on visible over seeds only: one die for all */
+    DICE_OF_THE_DRAFT,                          /* the random numbers of the draft are used again */
+    DICE_OF_ANY_PLACE,                          /* the same dice in each round */
     N_FAULT
 };
 static enum fault fault;
@@ -80,7 +80,7 @@ void faulty_stop(struct spec_verify *v);
 #undef spec_verify_row
 #undef spec_verify_stop
 
-/* What those around it may do wrong. */
+/* Faults of the callers of the verifier. */
 static void start_wrong(struct spec_verify *v)
 {
     static struct spec_tree other;
@@ -118,7 +118,7 @@ static int row_wrong(struct spec_verify *v, struct spec_sampler *s, const float 
 
 static const struct verifier wrong_verifier = { start_wrong, row_wrong, faulty_stop };
 
-/* ---- texts from seeds ----------------------------------------------------------------------------------- */
+/* ---- sequences from seeds ------------------------------------------------------------------------------- */
 
 static void draft_from_seed(struct table *c)
 {
@@ -139,7 +139,7 @@ static void draft_from_seed(struct table *c)
     }
 }
 
-/* Rounds until the text is long enough; returns its number. */
+/* Runs rounds until the sequence is long enough; returns its index. */
 static int text_from_seed(struct table *c, uint64_t seed)
 {
     c->p.seed = seed;
@@ -151,7 +151,7 @@ static int text_from_seed(struct table *c, uint64_t seed)
             assert_int_equal(table_row(c, &v, c->said), 0);
         for (int i = 0; i < v.n_out; i++)
             c->said[c->n_said++] = v.out[i].token;
-        if (v.n_out == 0)                       /* a fault: the next round is not to be this one again */
+        if (v.n_out == 0)                       /* a fault: the next round must differ from this one */
             c->p.seed = kn_mix(c->p.seed + KN_GOLDEN);
     }
     int number = 0;
@@ -163,7 +163,7 @@ static int text_from_seed(struct table *c, uint64_t seed)
 
 /* ---- the G-test ------------------------------------------------------------------------------------------ */
 
-/* That chi-square with so many degrees of freedom is more: Q(n / 2, g / 2), which recurs from n = 1 or 2. */
+/* The probability that chi-square with n degrees of freedom exceeds g: Q(n / 2, g / 2), recursive from n = 1 or 2. */
 static double chance_of(double g, int n)
 {
     bool odd = n % 2;
@@ -175,7 +175,8 @@ static double chance_of(double g, int n)
     return sum;
 }
 
-/* That counts are as far from the law as these, or farther; texts expected less than ten times count as one. */
+/* The probability of counts as far from the distribution, or farther; sequences expected less than ten times are
+ * merged into one class. */
 static double chance_of_counts(const int *count, const double *law, int n_text, int n_trial)
 {
     double g = 0, rare = 0;
@@ -239,12 +240,12 @@ static const struct way ways[] = {
 };
 enum { N_WAY = sizeof ways / sizeof *ways };
 
-/* That a right verifier fails any of the tests here: once in a million choices of seeds, by Bonferroni. */
+/* The probability that a right verifier fails any test here is one in a million choices of seeds, by Bonferroni. */
 #define LEAST_CHANCE (1e-6 / (N_WAY + N_FAULT))
 
 #ifdef DRAWS                                    /* for a long run */
 enum { N_TRIAL = DRAWS };
-#elif defined __SANITIZE_ADDRESS__              /* which looks at memory, not at laws */
+#elif defined __SANITIZE_ADDRESS__              /* checks memory, not distributions */
 enum { N_TRIAL = 20000 };
 #else
 enum { N_TRIAL = 120000 };
@@ -268,7 +269,7 @@ static void seeds_give_the_law(void **state)
     }
 }
 
-/* ---- faults are seen --------------------------------------------------------------------------------------- */
+/* ---- faults are detected ------------------------------------------------------------------------------------ */
 
 static const struct way where[N_FAULT] = {
     [NO_FAULT]                 = { &chain_2, PLAIN, SPEC_RATIO },

@@ -1,5 +1,5 @@
-/* GGUF files: what is right is read, what is wrong is refused in one line that names file, field
- * and reason; whatever call fails, nothing is left behind.
+/* GGUF files: a valid file is read, an invalid one is refused in one line that names file, field
+ * and reason; a failing system call leaks nothing.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -22,8 +22,7 @@ static int setup(void **state)
     return folder_make(state);
 }
 
-/* The file is refused with this code, in one line that has its name, the kind in words, and `says`.
- * */
+/* Checks that the file is refused with this code, in one line with its name, the code's text and `says`. */
 static void assert_refused(const char *what, const char *name, int code, const char *says)
 {
     struct moe_file *f = (void *)0x1;
@@ -37,7 +36,7 @@ static void assert_refused(const char *what, const char *name, int code, const c
     assert_true(faults_clean());
 }
 
-/* ---- a file that is right -------------------------------------------------------------------- */
+/* ---- a valid file ---------------------------------------------------------------------------- */
 
 static void make_good(struct gguf *g, uint32_t version)
 {
@@ -146,7 +145,7 @@ static void scalars_are_checked(void **state)
     gguf_free(&g);
 }
 
-/* A vocabulary of 150,000 needs a read for every megabyte, not one for every token. */
+/* A vocabulary of 150,000 takes about one read per megabyte, not one per token. */
 static void large_headers_take_few_reads(void **state)
 {
     (void)state;
@@ -167,7 +166,7 @@ static void large_headers_take_few_reads(void **state)
     gguf_save(&g, path);
     faults_reset();
     assert_int_equal(moe_file_open(&f, path), 0);
-    /* The seam cuts each read into about twelve. */
+    /* The fake reads return about a twelfth of each request. */
     assert_in_range(faults.calls[FAULT_READ], 1, 12 * (g.n / (1 << 20) + 2));
     const struct moe_string *tokens = moe_file_find(f, "tokens")->data;
     for (int i = 0; i < 150000; i += 7) {
@@ -182,7 +181,7 @@ static void large_headers_take_few_reads(void **state)
     gguf_free(&g);
 }
 
-/* ---- files that are wrong -------------------------------------------------------------------- */
+/* ---- invalid files --------------------------------------------------------------------------- */
 
 static const uint64_t counts[] = {
     1, UINT64_C(1) << 31, UINT32_MAX, UINT64_C(1) << 63, UINT64_MAX,
@@ -276,14 +275,14 @@ static void headers_that_are_no_gguf(void **state)
     assert_int_equal(moe_file_open(&f, path), KN_ENOENT);
     faults_reset();
     snprintf(path, sizeof path, "%s/pipe.gguf", folder);
-    assert_int_equal(mkfifo(path, 0600), 0);    /* nobody writes to it, and nobody waits for that */
+    assert_int_equal(mkfifo(path, 0600), 0);    /* has no writer; the open must not wait for one */
     assert_int_equal(moe_file_open(&f, path), KN_EINVAL);
     assert_non_null(strstr(faults.line, "neither a file nor a folder"));
     unlink(path);
     snprintf(path, sizeof path, "%s/model.gguf", folder);
 }
 
-/* One metadata entry, wrong in one way. */
+/* One metadata entry with one fault. */
 static void values_that_are_wrong(void **state)
 {
     (void)state;
@@ -331,7 +330,7 @@ static void values_that_are_wrong(void **state)
     gguf_free(&g);
 }
 
-/* The second tensor is wrong; the first has 32 bytes at offset 0, and data has 64. */
+/* The second tensor has a fault; the first has 32 bytes at offset 0, and data has 64. */
 static void tensors_that_are_wrong(void **state)
 {
     (void)state;
@@ -395,7 +394,7 @@ static void unknown_tensor_types_are_listed(void **state)
     }
 }
 
-/* Numbers for what only folders have. */
+/* The type numbers that only model folders use are refused in a GGUF file. */
 static void our_own_types_are_no_files(void **state)
 {
     (void)state;
@@ -410,7 +409,7 @@ static void our_own_types_are_no_files(void **state)
     }
 }
 
-/* The table of types agrees with the kernels' where both know one. */
+/* For types in both tables, the table here and the kernels' table agree. */
 static void tensor_types_agree_with_formats(void **state)
 {
     (void)state;
@@ -437,8 +436,8 @@ static void every_cut_is_a_short_file(void **state)
     gguf_free(&g);
 }
 
-/* A file that is large because it has holes: its lengths are honest, and still not ours to
- * allocate. */
+/* A sparse file that is very large: its lengths fit the file, and are still refused because they exceed a
+ * limit. */
 static void long_strings_are_over_a_limit(void **state)
 {
     (void)state;
@@ -465,7 +464,7 @@ static void long_strings_are_over_a_limit(void **state)
     gguf_free(&g);
 }
 
-/* Any byte changed: it opens or it is refused, in one line at most. */
+/* With any byte changed the file opens or is refused, with at most one line. */
 static void damaged_bytes_do_no_harm(void **state)
 {
     (void)state;
@@ -587,7 +586,7 @@ static void splits_that_do_not_fit_are_refused(void **state)
     assert_refused("no such name", other, KN_EINVAL, "-00001-of-00003.gguf");
 }
 
-/* ---- a machine that fails -------------------------------------------------------------------- */
+/* ---- failing system calls ---------------------------------------------------------------------- */
 
 static void whatever_fails_nothing_is_left(void **state)
 {
@@ -619,7 +618,7 @@ static void whatever_fails_nothing_is_left(void **state)
     }
 }
 
-/* ---- showing names --------------------------------------------------------------------------- */
+/* ---- printing names -------------------------------------------------------------------------- */
 
 static void names_are_fit_to_be_shown(void **state)
 {

@@ -1,6 +1,6 @@
-/* Folders as the transformers package writes them: the same tables, bytes and logits as the GGUF file of the
- * same weights; what is wrong is refused in one line that names file and reason; whatever call fails,
- * nothing is left behind.
+/* Model folders of the transformers package: the same metadata, bytes and logits as the GGUF file of the
+ * same weights; an invalid folder is refused in one line that names file and reason; a failing system call
+ * leaks nothing.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -15,7 +15,7 @@
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
-static char model[80];                          /* the folder within the test's own */
+static char model[80];                          /* the model's folder inside the test's folder */
 
 static int setup(void **state)
 {
@@ -26,7 +26,7 @@ static int setup(void **state)
 
 /* ---- the same model ---------------------------------------------------------------------------- */
 
-/* What the GGUF file says of the architecture the folder says too. */
+/* Every architecture value of the GGUF file is in the folder's metadata too. */
 static void same_metadata(const struct moe_file *gguf, const struct moe_file *hf)
 {
     for (size_t i = 0; i < moe_file_value_count(gguf); i++) {
@@ -35,10 +35,10 @@ static void same_metadata(const struct moe_file *gguf, const struct moe_file *hf
         snprintf(key, sizeof key, "%.*s", (int)v->key.n, v->key.data);
         if (!strncmp(key, "general.", 8) || !strcmp(key, "tokenizer.ggml.pre") || strstr(key, "vocab_size"))
             continue;
-        if (moe_file_find_tensor(gguf, "blk.0.attn_k_b.weight") &&     /* keys and values in one: as heads are */
+        if (moe_file_find_tensor(gguf, "blk.0.attn_k_b.weight") &&     /* K and V in one matrix: head counts differ */
             (strstr(key, "key_length") || strstr(key, "value_length") || strstr(key, "head_count_kv")))
             continue;
-        if (!strcmp(key, "qwen35moe.feed_forward_length"))             /* of dense layers, which it does not have */
+        if (!strcmp(key, "qwen35moe.feed_forward_length"))             /* of dense layers, which the model lacks */
             continue;
         w = moe_file_find(hf, key);
         if (!w || w->type != v->type || w->n != v->n)
@@ -55,7 +55,7 @@ static void same_metadata(const struct moe_file *gguf, const struct moe_file *hf
     }
 }
 
-/* A head's keys and values in one matrix are taken apart by panels; two of the fixtures have none of whole ones. */
+/* K and V of a head in one matrix are split by panels; in two of the fixtures the boundary is inside a panel. */
 static bool is_in_panels(const struct moe_file *f)
 {
     int64_t key = 0, n_rot = 0;
@@ -94,7 +94,7 @@ static void a_folder_is_as_its_gguf(void **state)
     }
 }
 
-/* Experts in stacks, gates and ups as one, as the package has them in memory. */
+/* Experts stacked in one tensor, gate and up joined, as the package holds them in memory. */
 static void stacks_of_experts_are_taken_apart(void **state)
 {
     (void)state;
@@ -130,8 +130,8 @@ static void stacks_of_experts_are_taken_apart(void **state)
     hf_folder_free(&h);
 }
 
-/* A model that sees has a language model within: its configuration and its tensors' names are a level deeper, and
- * what is no part of it is left alone. */
+/* A model with vision contains a language model: its configuration and its tensor names are one level deeper, and
+ * other tensors are ignored. */
 static void a_language_model_within_another(void **state)
 {
     (void)state;
@@ -158,7 +158,7 @@ static void a_language_model_within_another(void **state)
     assert_int_equal(moe_file_open(&b, model), 0);
     same_tensors(a, b);
     assert_null(moe_file_find_tensor(b, "model.visual.blocks.0.norm1.weight"));
-    assert_non_null(moe_file_find_tensor(b, "blk.4.nextn.eh_proj.weight"));     /* which is no level deeper */
+    assert_non_null(moe_file_find_tensor(b, "blk.4.nextn.eh_proj.weight"));     /* not a level deeper */
     moe_file_close(a);
     moe_file_close(b);
     float *x = logits_of(&h.g, path), *y = logits_of(&h.g, model);

@@ -1,6 +1,6 @@
-/* Folders whose weights are packed, with scales in tensors of their own: MXFP4 as gpt-oss is published, FP8 with
- * a scale for each block, INT4 in groups, GPTQ.  Read in place they give the bits of the GGUF file of the same weights,
- * whatever instruction set, however little room, and from a pack file; so does what quantize makes of them. */
+/* Folders with packed weights and separate scale tensors: MXFP4 as gpt-oss is published, FP8 with a scale for each
+ * block, INT4 in groups, GPTQ. Read in place they give the bits of the GGUF file of the same weights, with every
+ * instruction set, with few expert slots, and from a pack file; the output of quantize does too. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 #define N_VOCAB 300
 
-static char model[80];                          /* the folder within the test's own */
+static char model[80];                          /* the model's folder inside the test's folder */
 static struct kn_team *team;
 static const struct golden tokens = { .n_vocab = N_VOCAB, .token = (int32_t[N_TOK]){ 5, 9, 33, 120 } };
 
@@ -37,7 +37,7 @@ static void same_logits(const float *want, const char *name, struct run by)
     free(got);
 }
 
-/* Of the folder in every way. */
+/* Compares the folder with the GGUF file in every way of running. */
 static void same_as(const char *gguf)
 {
     char pack[160];
@@ -71,7 +71,7 @@ static void make_folder(const char *config, const char *tokenizer, struct hf_fil
     hf_close(weights, model, "model.safetensors");
 }
 
-/* ---- gpt-oss: blocks and scales apart, gates and ups in turns ----------------------------------- */
+/* ---- gpt-oss: separate blocks and scales, gate and up rows interleaved ------------------------- */
 
 #define EXPERTS "{\"model_type\":\"gpt_oss\",\"hidden_size\":128,\"intermediate_size\":96,\"num_hidden_layers\":2," \
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"num_local_experts\":8,\"num_experts_per_tok\":2," \
@@ -90,7 +90,7 @@ static uint8_t *bytes_of(const struct moe_file *f, const char *name, const struc
     return data;
 }
 
-/* A tensor that is no expert's, as F32. */
+/* A tensor outside the experts, as F32. */
 static float *floats_of(const struct moe_file *f, const char *name, const struct moe_tensor **t)
 {
     enum kn_format format;
@@ -111,7 +111,7 @@ static void put_float(struct hf_file *out, const struct moe_file *f, const char 
     free(x);
 }
 
-/* Rows of n tensors in turns, their blocks taken apart. */
+/* Interleaves the rows of n tensors and separates their codes from their scales. */
 static void put_blocks(struct hf_file *out, const struct moe_file *f, const char *const from[], int n, const char *to)
 {
     const struct moe_tensor *t;
@@ -201,7 +201,7 @@ static void quantize(const char *in, const char *out, enum kn_format experts)
     moe_file_close(f);
 }
 
-/* In place, and as the GGUF file that it becomes. */
+/* Reads the folder in place, and as the GGUF file converted from it. */
 static void gpt_oss_is_read_in_place(void **state)
 {
     (void)state;
@@ -246,7 +246,7 @@ static void gpt_oss_is_read_in_place(void **state)
 #define GPTQ(more) "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":%d,\"sym\":true," more \
     "\"modules_in_block_to_quantize\":[[\"self_attn.q_proj\"]]}"
 
-/* zeros: eight zero points as they are stored; 0: inputs do not come first. */
+/* zeros: eight zero points in one stored word; 0: not GPTQ, where inputs come first. */
 struct kind { const char *name, *packing; bool fp8, narrow; int rows, values; uint32_t zeros; bool half; };
 
 static const struct kind kinds[] = {
@@ -264,10 +264,10 @@ static const struct kind kinds[] = {
       0x88888888, false },
 };
 
-/* What is in turn published, and meant: codes and scales; values, or blocks of Q4_0. */
+/* Published codes and scales; and the expected values, or blocks of Q4_0, in `meant`. */
 struct packed { uint8_t *codes, *scales, *meant; uint64_t n_code, n_scale, n_meant; };
 
-/* The code nearest to a value; its value. */
+/* Returns the code nearest to x; *value gets the code's value. */
 static uint8_t fp8_code(double x, double *value)
 {
     double size = fabs(x);
@@ -329,7 +329,7 @@ static struct packed pack(const struct kind *k, const float *x, uint64_t n_out, 
     return p;
 }
 
-/* Items of so many bytes [n_row][n_col] as [n_col][n_row]. */
+/* Transposes items of `item` bytes from [n_row][n_col] to [n_col][n_row]. */
 static uint8_t *turned(const uint8_t *from, uint64_t n_row, uint64_t n_col, size_t item)
 {
     uint8_t *to = malloc(n_row * n_col * item);
@@ -339,8 +339,8 @@ static uint8_t *turned(const uint8_t *from, uint64_t n_row, uint64_t n_col, size
     return to;
 }
 
-/* With inputs first, and what stands beside it; name: without what it ends with.  A bias of zeros too, of those that
- * the model has none of. */
+/* Puts a matrix with inputs first and its companion tensors; name: without the suffix. Adds a bias of zeros where the
+ * model has no bias. */
 static void put_gptq(const struct kind *k, struct hf_file *out, const struct packed *p, uint64_t n_out, uint64_t n_in,
                      const char *name)
 {
@@ -373,7 +373,7 @@ static void put_gptq(const struct kind *k, struct hf_file *out, const struct pac
     free(bias);
 }
 
-/* Adds a matrix to the folder, and to what is meant. */
+/* Adds a matrix to the folder, and its values to the expected ones. */
 static void put_packed(const struct kind *k, struct hf_file *out, const float *x, uint64_t n_out, uint64_t n_in,
                        const char *name, uint8_t *meant)
 {
@@ -411,7 +411,7 @@ static const char *const hf_names[][2] = {
     { "ffn_down_exps.weight", "mlp.experts.%d.down_proj.weight" },
 };
 
-/* GGUF's name of a tensor to the folder's, of expert e. */
+/* The folder's name of a GGUF tensor, of expert e. */
 static void hf_name(const char *gguf, int e, char out[160])
 {
     int layer, at = 0;
@@ -430,7 +430,7 @@ static void hf_name(const char *gguf, int e, char out[160])
     fail_msg("no name for %s", gguf);
 }
 
-/* One tensor of the F32 file f to the folder; *bytes of what it is meant to be in format *to. */
+/* Puts one tensor of the F32 file f into the folder; returns *bytes of its expected content in format *to. */
 static uint8_t *put_tensor(const struct kind *k, struct hf_file *out, const struct moe_file *f, const char *name,
                            enum kn_format *to, uint64_t *bytes)
 {
@@ -456,7 +456,7 @@ static uint8_t *put_tensor(const struct kind *k, struct hf_file *out, const stru
     return meant;
 }
 
-/* The folder `model`, and beside it what is meant as a GGUF file. */
+/* Makes the folder `model`, and a GGUF file with the expected values. */
 static void make_packed(const struct kind *k, const struct moe_file *f, const char *gguf)
 {
     struct hf_file out = { 0 };
@@ -489,7 +489,7 @@ static void make_packed(const struct kind *k, const struct moe_file *f, const ch
     make_folder(config, TOKENIZER, &out);
 }
 
-/* Where the folder's are of the very format: pieces that begin and end anywhere in rows, and in experts. */
+/* Where the folder's format is a GGUF format: reads in pieces that start and end inside rows and experts are equal. */
 static void same_blocks(const struct moe_file *gguf, const struct moe_file *hf)
 {
     for (size_t i = 0; i < moe_file_tensor_count(gguf); i++) {
@@ -536,7 +536,7 @@ static void packed_weights_are_read_in_place(void **state)
         moe_file_close(a);
         moe_file_close(b);
     }
-    quantize(model, other, KN_F32);             /* of each value what it stands for */
+    quantize(model, other, KN_F32);             /* each value as decoded */
     quantize(one, whole, KN_F32);
     assert_int_equal(moe_file_open(&a, whole), 0);
     assert_int_equal(moe_file_open(&b, other), 0);

@@ -1,6 +1,6 @@
-/* Folders that are wrong: headers of .safetensors files, indexes, configurations and vocabularies, each
- * wrong in one way, are refused in one line that names the file and the reason; whatever call fails while
- * one is opened, nothing is left behind.
+/* Invalid folders: .safetensors headers, indexes, configurations and vocabularies with one fault each
+ * are refused in one line that names the file and the reason; a failing system call while a folder is
+ * opened leaks nothing.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -58,7 +58,7 @@ static void assert_fine(const char *what)
 
 /* ---- headers ----------------------------------------------------------------------------------- */
 
-/* A length, the header's text, and so many bytes of data. */
+/* Writes a header length, the header's text, and n_data bytes of data. */
 static void save_header(uint64_t n, const char *text, size_t n_data)
 {
     static uint8_t file[4096];
@@ -122,7 +122,7 @@ static void headers_that_are_wrong(void **state)
     assert_refused("empty", KN_ESHORT, "model.safetensors", "0 bytes");
 }
 
-/* ---- what is in one file or the other ---------------------------------------------------------- */
+/* ---- index and files --------------------------------------------------------------------------- */
 
 static void save_json(const char *name, json_t *root)
 {
@@ -177,7 +177,7 @@ static void indexes_that_are_wrong(void **state)
     assert_refused("neither", KN_ENOENT, "model.safetensors", "No such file");
 }
 
-/* One value of config.json is another, or (NULL) is not there. */
+/* One value of config.json is replaced or (NULL) removed. */
 static void configurations_that_are_wrong(void **state)
 {
     (void)state;
@@ -241,7 +241,7 @@ static void configurations_that_are_wrong(void **state)
     assert_refused("no JSON", KN_ECORRUPT, "config.json", "line 1");
 }
 
-/* A window over all layers is a context; what an embedding is tied to needs no matrix of its own. */
+/* A window in all layers limits the context; a tied embedding needs no output matrix. */
 static void configurations_that_say_more(void **state)
 {
     (void)state;
@@ -276,8 +276,8 @@ static void configurations_that_say_more(void **state)
 
 enum { Q_IN = 64, Q_OUT = 8, Q_GROUP = 32, Q_EXPERTS = 7 };
 
-/* A matrix of a folder in one way wrong, or in none: `of` is "qweight" or another that is beside it, which is of this
- * type and shape where they are said, left out for a type "", and has the `at`-th word so much higher. */
+/* One fault of a GPTQ matrix: the tensor `of` ("qweight" or a companion) gets this dtype and shape where set, is left
+ * out for dtype "", and has `more` added to its word number `at`. */
 struct gptq_fault { const char *of, *dtype; uint64_t dim[2]; int at; uint32_t more; };
 
 static void put_gptq(struct hf_file *out, const char *name, uint32_t zeros, const struct gptq_fault *fault)
@@ -302,7 +302,7 @@ static void put_gptq(struct hf_file *out, const char *name, uint32_t zeros, cons
     }
 }
 
-/* One matrix alone and one of each expert, the `nth` of all these with the fault. */
+/* Saves one matrix outside the experts and one of each expert; the `nth` of all these has the fault. */
 static void save_gptq(const char *format, const char *order, uint32_t zeros, int nth, const struct gptq_fault *fault)
 {
     struct hf_file out = { 0 };
@@ -351,7 +351,7 @@ static void gptq_that_is_wrong(void **state)
     for (int i = 0; i < LEN(fine); i++) {
         save_gptq(fine[i].format, fine[i].order, fine[i].zeros, 0, NULL);
         assert_fine("gptq");
-        save_gptq(fine[i].format, fine[i].order, ~fine[i].zeros, 0, NULL);      /* as the other version has them */
+        save_gptq(fine[i].format, fine[i].order, ~fine[i].zeros, 0, NULL);      /* the other GPTQ version */
         assert_refused("zeros of the other version", KN_EUNSUPPORTED, "qzeros", "has zero points other than 8");
     }
     for (int i = 0; i < LEN(kind); i++)
@@ -370,7 +370,7 @@ static void gptq_that_is_wrong(void **state)
     assert_refused("a file cut short", KN_ESHORT, "model.safetensors", "an incomplete copy");
 }
 
-/* ---- a machine that fails ---------------------------------------------------------------------- */
+/* ---- failing system calls ---------------------------------------------------------------------- */
 
 static void nothing_is_left(const struct hf_folder *h, int most)
 {
@@ -399,7 +399,7 @@ static void nothing_is_left(const struct hf_folder *h, int most)
     }
 }
 
-/* The second has vectors that are read. */
+/* The second model has vectors that are read at open. */
 static void whatever_fails_nothing_is_left(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
-/* Opening models: every part of a file that is missing, misshapen or unknown is refused in one
- * line that names file, field and reason; and whatever call fails while a model is opened and run,
- * the end is one clean error or the same logits, with nothing left behind.
+/* Opening models: a missing, misshapen or unknown part of a file is refused in one line that names
+ * file, field and reason; for every failing call while a model is opened and run,
+ * the result is one error or the same logits, and nothing leaks.
  *
- * Files are synthetic models of one layer, or of two where the first is unlike the second, copied with one
+ * Files are synthetic models of one layer, or of two where the layers differ, copied with one
  * thing changed.
  *
  * One thread: not under MODE=tsan. */
@@ -23,7 +23,7 @@
 #define N_VOCAB 300
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
-static enum off_io_kind io;                    /* a fault in a read wants OFF_IO_PREAD */
+static enum off_io_kind io;                    /* faults in reads need OFF_IO_PREAD */
 enum { TINY, DENSE, ODD, SHARED, ALL_NORM, WINDOW, LEAD, LATENT, DELTA, N_SOURCE };
 static char folder[64], source_path[N_SOURCE][96], path[96];
 static struct moe_file *source[N_SOURCE];
@@ -48,7 +48,7 @@ static void close_all(struct opened *o)
     *o = (struct opened){ 0 };
 }
 
-/* Everything from the path to the logits of three rows of one sequence (logits may be NULL). */
+/* Opens everything from the path and computes the logits of three rows of one sequence (logits may be NULL). */
 static int open_and_run(struct opened *o, const char *name, float *logits /* [N_VOCAB] */)
 {
     static const int32_t slot[4] = { 2, 0, 3, 1 }, token[3] = { 7, 250, 31 };
@@ -109,7 +109,7 @@ static int teardown(void **state)
     return system(command);
 }
 
-/* code 0: it runs, silently, and its logits are numbers. */
+/* code 0: the model runs without a message, and its logits are finite. */
 static void check(int which, const char *what, const struct change *c, int code, const char *says)
 {
     struct opened o;
@@ -128,7 +128,7 @@ static void check(int which, const char *what, const struct change *c, int code,
     faults_off();
 }
 
-/* ---- metadata that is wrong ------------------------------------------------------------------ */
+/* ---- invalid metadata ------------------------------------------------------------------------ */
 
 #define BAD(k, ...) { { .key = k, __VA_ARGS__ }, KN_ECORRUPT, k }
 #define UNSUPPORTED(k, ...) { { .key = k, __VA_ARGS__ }, KN_EUNSUPPORTED, k }
@@ -316,7 +316,7 @@ static void metadata_that_is_wrong_is_refused(void **state)
     check_variants(DELTA, of_delta, LEN(of_delta));
 }
 
-/* ---- tensors that are wrong ------------------------------------------------------------------ */
+/* ---- invalid tensors ------------------------------------------------------------------------- */
 
 static void check_tensor(int which, const struct moe_tensor *t)
 {
@@ -352,8 +352,8 @@ static void tensors_that_are_wrong_are_refused(void **state)
             const struct moe_tensor *t = moe_file_tensor(source[which], i);
             if (which == DELTA && (contains(t->name, "blk.1.") || contains(t->name, "blk.2.") ||
                                    contains(t->name, "_ba.")))
-                continue;                       /* they are as blk.0's; and one tells what others there should be */
-            bool tells = moe_string_is(t->name, "blk.0.attn_q.bias") ||       /* what others there should be */
+                continue;                       /* as in blk.0; and _ba. selects the expected set */
+            bool tells = moe_string_is(t->name, "blk.0.attn_q.bias") ||       /* it selects the expected set */
                          moe_string_is(t->name, "blk.0.attn_q_norm.weight") ||
                          moe_string_is(t->name, "blk.1.exp_probs_b.bias");
             if (which < LEAD || !tells)
@@ -384,7 +384,7 @@ static void experts_apart_or_stacked_are_the_same(void **state)
     assert_memory_equal(stacked, apart, sizeof stacked);
 }
 
-/* ---- what fails ------------------------------------------------------------------------------ */
+/* ---- failing calls --------------------------------------------------------------------------- */
 
 static void whatever_fails_the_logits_are_the_same_or_it_is_said(void **state)
 {
@@ -414,7 +414,7 @@ static void whatever_fails_the_logits_are_the_same_or_it_is_said(void **state)
             memset(got, 0, sizeof got);
             int error = open_and_run(&o, source_path[TINY], got);
             close_all(&o);
-            struck = faults.struck;             /* slots are filled until then */
+            struck = faults.struck;             /* the fault may come while slots are filled */
             bool fine = error ? faults.n_line >= 1 && struck && !ways[i].harmless
                               : faults.n_line <= struck && !memcmp(got, want, sizeof got);
             if (!fine || !faults_clean())
@@ -445,7 +445,7 @@ static void progress_ends_where_it_said(void **state)
     }
 }
 
-/* What a model says before it is loaded is what it takes then. */
+/* The sizes reported before a model is loaded are the sizes it takes when loaded. */
 static void sizes_are_known_before_anything_is_read(void **state)
 {
     (void)state;
@@ -479,7 +479,7 @@ static void sizes_are_known_before_anything_is_read(void **state)
     }
 }
 
-/* Each node's threads have their panels of every dense matrix near to them. */
+/* The panels of every dense matrix are on the node of the threads that compute them. */
 static void dense_weights_lie_over_the_nodes(void **state)
 {
     (void)state;
@@ -513,7 +513,7 @@ static void dense_weights_lie_over_the_nodes(void **state)
     assert_memory_equal(one, two, sizeof one);
 }
 
-/* Experts that are read again and again give the same bytes as experts that stay. */
+/* Experts that are evicted and read again give the same bytes as resident ones. */
 static void two_experts_of_memory_are_enough(void **state)
 {
     (void)state;
@@ -563,7 +563,7 @@ static void greedy_softmax(float *x, int n)
     plain_softmax(x, n);
 }
 
-/* In a child: an operation that allocates during a pass ends the program. */
+/* Runs in a child process: an allocation during a pass ends the process. */
 static bool dies(bool allocates)
 {
     fflush(NULL);
@@ -598,7 +598,7 @@ static bool dies(bool allocates)
 static void a_pass_that_allocates_dies(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_THREAD__                      /* does not let a child of a threaded process have threads */
+#ifdef __SANITIZE_THREAD__                      /* does not support threads in the child of a threaded process */
     printf("skipped: a pass that allocates dies in a child, which ThreadSanitizer has no threads for\n");
     skip();
 #endif
@@ -626,14 +626,14 @@ static void a_pass_allocates_nothing(void **state)
     }
 }
 
-/* ---- memory that was used before ------------------------------------------------------------- */
+/* ---- memory with old contents ---------------------------------------------------------------- */
 
-#define LONG 70                                 /* beyond a chunk of attention, coprime to 11 */
+#define LONG 70                                 /* longer than a chunk of attention, coprime to 11 */
 
-/* Logits of the last of LONG tokens, over KV and scratch memory full of one byte. */
+/* Logits of the last of LONG tokens, with KV and scratch memory filled with one byte value. */
 static void run_over(struct opened *o, int isa, int fill, int n_chunk, float *logits)
 {
-    static int32_t slot[LONG + 1];              /* the last is beyond all positions: slot 0 */
+    static int32_t slot[LONG + 1];              /* the last entry is after all positions: slot 0 */
     struct moe_row row[LONG];
     struct moe_result result;
     struct moe_model *m = NULL;
@@ -677,9 +677,9 @@ static void what_lay_there_before_is_never_read(void **state)
     }
 }
 
-/* ---- a row that has died --------------------------------------------------------------------- */
+/* ---- a failed row ----------------------------------------------------------------------------- */
 
-/* Layer 0 once more over the last pass's rows, from a residual stream of its own. */
+/* Runs layer 0 over the last pass's rows again, on a residual stream of its own. */
 static void run_layer(struct moe_context *c, int status, float *x /* [3][d_model] */)
 {
     size_t n = 3 * (size_t)c->model->desc.d_model;
@@ -717,7 +717,7 @@ static void a_row_that_has_died_is_not_felt(void **state)
     for (size_t i = 0; i < 4 * d_head; i++)
         written[i / d_head] += keys[i] != 0;
     assert_true(written[2] > 0 && written[3] > 0);
-    assert_true(written[0] == 0 && written[1] == 0);            /* nor does it leave a trace */
+    assert_true(written[0] == 0 && written[1] == 0);            /* and writes no keys */
     free(alive);
     close_all(&o);
 }

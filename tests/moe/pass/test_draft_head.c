@@ -1,6 +1,6 @@
-/* Layers that guess ahead against code that is not ours: their logits, one token ahead and several, from a
- * transformers model of the same family (tests/fixtures/make_ahead.py); wherever their experts are, the same bytes;
- * nobody asks for them who did not say so; and what a file lacks is said. */
+/* MTP layers against independent code: their logits, for one token and several tokens in advance, from a
+ * transformers model of the same family (tests/fixtures/make_ahead.py); the same bytes for every location of their
+ * experts; they are loaded only on request; and a missing part of a file is reported. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <unistd.h>
@@ -12,10 +12,10 @@
 #include "tests/moe/load.h"
 #include "tests/moe/pair.h"
 
-static char path[96], model[96];                /* a file, and a folder */
+static char path[96], model[96];                /* path of a file, and of a folder */
 static struct kn_team *team;
 
-static const char *pack_path, *heat_path;       /* of the models to come; or NULL */
+static const char *pack_path, *heat_path;       /* options of the models opened next; NULL: none */
 
 static void open_written(struct pair *p, const char *where, enum kn_isa isa, bool little)
 {
@@ -60,7 +60,7 @@ static void guesses_are_those_of_transformers(void **state)
         const float *got = pair_guess(&p, depth, pos);
         n[depth]++;
         worst[depth] = fmax(worst[depth], golden_apart(&p.g, &r, got));
-        if (depth == 1)                         /* alone as in a chunk */
+        if (depth == 1)                         /* one row alone as in a chunk */
             assert_memory_equal(got, logits + (size_t)pos * (size_t)p.g.n_vocab, (size_t)p.g.n_vocab * sizeof *got);
     }
     fclose(f);
@@ -73,7 +73,7 @@ static void guesses_are_those_of_transformers(void **state)
     close_pair(&p);
 }
 
-/* Two slots for all experts, its own and the model's, and another instruction set. */
+/* Two slots for all experts, the layer's and the model's; and another instruction set. */
 static void its_experts_are_where_the_others_are(void **state)
 {
     struct pair all, few;
@@ -94,7 +94,7 @@ static void its_experts_are_where_the_others_are(void **state)
     close_pair(&few);
 }
 
-/* As published: the layer under the names that it has there, its ends beside it, the model's own ends once more. */
+/* As published: the layer under its published names, with its own copies of the model's embedding and head. */
 static void a_folder_guesses_the_same(void **state)
 {
     struct hf_folder h;
@@ -128,7 +128,7 @@ static void a_folder_guesses_the_same(void **state)
     assert_int_equal(system(command), 0);
 }
 
-/* Without a word they are left in the file, and the shape says that they are there. */
+/* Without the option the layers stay in the file, and the shape reports that the file has them. */
 static void nobody_loads_it_unasked(void **state)
 {
     struct golden g;
@@ -179,7 +179,7 @@ static int n_warm(const struct moe_model *m)
     return n;
 }
 
-/* Pack and heat file are of the model's own experts, and serve it with such a layer and without. */
+/* The pack and heat files cover the model's own experts only, and are valid with and without such a layer. */
 static void the_files_beside_serve_both(void **state)
 {
     static char pack[128], heat[128];
@@ -216,7 +216,7 @@ static void the_files_beside_serve_both(void **state)
     open_pair(&p, "glm4moe", KN_ISA_COUNT - 1, true);
     float *got = pair_read(&p);
     assert_memory_equal(got, want, (size_t)(p.g.n_tok - 1) * (size_t)p.g.n_vocab * sizeof *got);
-    for (int i = 0; i < 20; i++) {              /* turns that use few */
+    for (int i = 0; i < 20; i++) {              /* turns that use few experts */
         struct moe_result result;
         struct moe_row row = { .token = p.g.token[i], .position = i, .base = p.slot, .n_base = p.g.n_tok };
         pair_forward(p.context, &row, 1, &result);
@@ -242,10 +242,10 @@ static void the_files_beside_serve_both(void **state)
     free(got);
 }
 
-/* A row whose expert cannot be read fails, and only then. */
+/* A row fails if its expert cannot be read; other rows succeed. */
 static void a_failed_read_is_told(void **state)
 {
-#ifdef __SANITIZE_THREAD__                      /* the seam is changed under a thread that reads by it */
+#ifdef __SANITIZE_THREAD__                      /* the fault is set while a thread reads */
     print_message("skipped: reads that fail, under ThreadSanitizer\n");
     skip();
 #endif
@@ -259,7 +259,7 @@ static void a_failed_read_is_told(void **state)
     int n_failed = 0;
     faults_listen();
     faults_at(FAULT_READ, 1, FAULT_LASTS, EIO);
-    for (int i = 0; i < 12 && !n_failed; i++) {        /* two slots may have just what one of them needs */
+    for (int i = 0; i < 12 && !n_failed; i++) {        /* two slots may already hold the row's experts */
         row.token = p.g.token[9 + i];
         assert_int_equal(moe_forward(p.guesses, &(struct moe_batch){ &row, 1 }, &result), 0);
         n_failed += result.status[0] < 0;
@@ -268,7 +268,7 @@ static void a_failed_read_is_told(void **state)
     faults_listen_off();
     assert_int_equal(n_failed, 1);
     row.token = p.g.token[9];
-    do                                                  /* who joins a read that has failed already fails */
+    do                                                  /* a row that joins a failed read fails */
         assert_int_equal(moe_forward(p.guesses, &(struct moe_batch){ &row, 1 }, &result), 0);
     while (result.status[0]);
     assert_memory_equal(result.logits, logits + 8 * (size_t)p.g.n_vocab, (size_t)p.g.n_vocab * sizeof *logits);
@@ -276,7 +276,7 @@ static void a_failed_read_is_told(void **state)
     close_pair(&p);
 }
 
-/* What was written without it, or with a part of it. */
+/* Files written without the layer, or with a part of it missing. */
 static void what_a_file_lacks_is_said(void **state)
 {
     static const struct { struct change change; bool opens; const char *says; } tries[] = {
@@ -289,7 +289,7 @@ static void what_a_file_lacks_is_said(void **state)
         { { .tensor = "blk.4.nextn.hnorm.weight", .dim = { 32 } }, true, "nextn.hnorm.weight has shape" },
         { { .tensor = "blk.4.ffn_up_exps.weight", .dim = { 64, 40, 9 } }, false, "ffn_up_exps.weight has shape" },
         { { .add = "blk.4.nextn.more.weight" }, true, "blk.4.nextn.more.weight is no part" },
-        { { .drop = "blk.4.nextn.shared_head_norm.weight" }, true, NULL },      /* the model's is taken */
+        { { .drop = "blk.4.nextn.shared_head_norm.weight" }, true, NULL },      /* the model's own is used instead */
     };
     struct golden g;
     struct moe_file *file, *changed;
@@ -303,7 +303,7 @@ static void what_a_file_lacks_is_said(void **state)
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         change_write(file, &tries[i].change, other);
         assert_int_equal(moe_file_open(&changed, other), 0);
-        assert_int_equal(load_model(&m, changed, KN_ISA_COUNT - 1, team, OFF_IO_PREAD), 0);    /* who does not ask .. */
+        assert_int_equal(load_model(&m, changed, KN_ISA_COUNT - 1, team, OFF_IO_PREAD), 0);    /* not requested .. */
         moe_model_close(m);
         faults_listen();
         int error = moe_model_open(&m, changed, &(struct moe_model_options){ .ahead = true });

@@ -1,6 +1,6 @@
-/* EAGLE-3 heads against code that is not ours: their logits, one token ahead and several, from transformers' modules put
- * together as published (tests/fixtures/make_eagle3.py), in chunks and alone, with features in either precision; and
- * what is wrong with a file is said. */
+/* EAGLE-3 heads against independent code: their logits, for one token and several tokens in advance, from transformers'
+ * modules assembled as published (tests/fixtures/make_eagle3.py), in chunks and row by row, with features in both
+ * precisions; and faults of a file are reported. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <unistd.h>
@@ -16,12 +16,12 @@
 static char path[96], head_path[96];
 static struct kn_team *team;
 
-/* A head as its fixture has it; g's n_vocab is of the tokens that it guesses among. */
+/* A head of a fixture; g's n_vocab is the size of its draft vocabulary. */
 struct head {
     struct golden g;
-    int32_t id[MOST_ID];                        /* [n_id] d2t; 0: there is none */
+    int32_t id[MOST_ID];                        /* [n_id] d2t: draft vocabulary to model ids; 0: none */
     int n_id;
-    FILE *guesses;                              /* lines of guesses come next */
+    FILE *guesses;                              /* positioned at the lines of guesses */
     struct moe_file *file;
 };
 
@@ -49,7 +49,7 @@ static void head_read(struct head *h, const char *target)
             return;
         }
         line[strcspn(line, "\n")] = 0;
-        strcpy(keep, line);                     /* meta lines are kept */
+        strcpy(keep, line);                     /* meta lines stay for golden_write() */
         if (!strncmp(line, "ids d2t ", 8))
             read_ids(h, keep + 4);
         else if (line[0] != '#')
@@ -122,7 +122,7 @@ static void close_both(struct pair *p, struct head *h)
     unlink(path);
 }
 
-/* Logits of what it guesses among, in the list's order; all others are out of the question. */
+/* The logits of the draft vocabulary, in the list's order; checks that all other logits are excluded. */
 static const float *among(const struct pair *p, const struct head *h, const float *logits)
 {
     static float out[MOST_ID];
@@ -151,7 +151,7 @@ static void guesses_are_those_of_transformers(void **state)
         const float *got = pair_guess(&p, depth, pos);
         n[depth]++;
         worst[depth] = fmax(worst[depth], golden_apart(&h.g, &r, among(&p, &h, got)));
-        if (depth == 1)                         /* alone as in a chunk */
+        if (depth == 1)                         /* one row alone as in a chunk */
             assert_memory_equal(got, logits + (size_t)pos * (size_t)p.g.n_vocab, (size_t)p.g.n_vocab * sizeof *got);
     }
     free(logits);
@@ -163,7 +163,7 @@ static void guesses_are_those_of_transformers(void **state)
     close_both(&p, &h);
 }
 
-/* Rows of both kinds in one pass: that which goes on from another and that which has the text's features. */
+/* Rows of both kinds in one pass: one continues from another draft row, one has the sequence's features. */
 static void rows_of_both_kinds_share_a_pass(void **state)
 {
     struct pair p;
@@ -210,7 +210,7 @@ static void every_instruction_set_says_the_same(void **state)
     }
 }
 
-/* The list goes with the weights. */
+/* The draft vocabulary is kept when the head is quantised. */
 static void it_guesses_among_the_same_quantised(void **state)
 {
     struct pair p;
@@ -242,9 +242,9 @@ static void it_guesses_among_the_same_quantised(void **state)
     close_both(&p, &h);
 }
 
-/* ---- what is wrong with a file ------------------------------------------------------------------------------- */
+/* ---- faults of a file ---------------------------------------------------------------------------------------- */
 
-/* Whoever spoils the head says what is said of it. */
+/* Opens the pair: the head is refused with this code and a line that contains `what`. */
 static void assert_said(struct pair *p, struct head *h, int code, const char *what)
 {
     faults_listen();

@@ -1,7 +1,7 @@
-/* The forward pass against code that is not ours: logits of tiny models of every supported family, from
+/* The forward pass against independent code: logits of tiny models of every supported family, from
  * the transformers package in float32 (tests/fixtures), position by position.
  *
- * Tolerance: 1e-4 of the largest logit; transformers' own float32 is within 2.9e-5 of its float64.
+ * Tolerance: 1e-4 of the largest logit; transformers' float32 is within 2.9e-5 of its float64.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -21,7 +21,7 @@ static double run(const struct golden *g, struct moe_context *c, int n_chunk)
     int32_t *slot = calloc((size_t)g->n_tok, sizeof *slot);
     double worst = 0;
     for (int i = 0; i < g->n_tok; i++)
-        slot[i] = (i * 7 + 3) % g->n_tok;                   /* slots are only names */
+        slot[i] = (i * 7 + 3) % g->n_tok;                   /* slot numbers in arbitrary order */
     for (int done = 0; done < g->n_tok; done += n_chunk) {
         struct moe_result result;
         int n = kn_min(n_chunk, g->n_tok - done);

@@ -1,9 +1,9 @@
-/* Latent attention and what belongs to it: files with keys' and values' matrices in one or apart, in any
- * format, give the same logits; what cannot be is refused; whatever fails while halves are taken apart, the
- * end is one clean error; copied slots are as good as the first; and heads whose values have a length of
- * their own.
+/* Latent attention (MLA): files with K and V matrices joined or separate, in any format, give the same
+ * logits; invalid combinations are refused; for every failing call while joined matrices are split, the
+ * result is one error; copied slots equal the originals; and heads may have values of a different length
+ * from their keys.
  *
- * Files are a synthetic model, written again with other tensors in the place of some.
+ * Files are a synthetic model, rewritten with some tensors replaced.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -29,12 +29,12 @@ static enum off_io_kind io;
 
 /* ---- files ------------------------------------------------------------------------------------------- */
 
-/* How a copy differs.  apart: as the halves of what `format` makes of both in one. */
+/* How a copy differs. apart: K and V separate, with the values of the joined matrix in `format`. */
 struct variant {
     bool whole, apart, flat, spare;
     enum kn_format format;
-    int d_value;                                /* of the plain model; others are padded with zeros to it */
-    const char *key;                            /* left out, or instead with this number */
+    int d_value;                                /* of the plain model; other heads are zero-padded to it */
+    const char *key;                            /* left out, or set to `number` */
     double number;
     enum moe_type type;
 };
@@ -55,7 +55,7 @@ static float *read_floats(const struct moe_file *f, const char *name, size_t *n)
     return x;
 }
 
-/* A tensor that is still to be written: its bytes are kept until the header is there. */
+/* A tensor to write: its bytes are held until the header is written. */
 struct tensor { char name[64]; enum kn_format format; uint64_t dim[3]; int n_dim; void *data; size_t bytes; };
 static struct tensor tensors[96];
 static int n_tensor;
@@ -77,7 +77,7 @@ static void put(struct tensor *t, size_t first, const float *x, size_t n)
     ops->encode(t->format, x, n, (uint8_t *)t->data + first / values * (size_t)info->block_bytes);
 }
 
-/* Keys and values of one layer: the bytes of both in one, and its halves with the same values. */
+/* K and V of one layer: the joined matrix, and its two parts with the same values. */
 static void add_halves(const struct variant *v, int layer, const struct moe_desc *d)
 {
     char name[64];
@@ -114,7 +114,7 @@ static void add_halves(const struct variant *v, int layer, const struct moe_desc
                     put(keys, (h * d_latent + j) * d_plain + i, &line[j], 1);
             }
         }
-        if (!v->spare) {                        /* both stand last but two */
+        if (!v->spare) {                        /* both stand third from the end */
             free(both->data);
             *both = tensors[--n_tensor];
         }
@@ -124,7 +124,7 @@ static void add_halves(const struct variant *v, int layer, const struct moe_desc
     free(line);
 }
 
-/* attn_v and attn_output as if heads' values were as long as d_value; from 24 on they are zero. */
+/* attn_v and attn_output for values of length d_value; elements from 24 on are zero. */
 static void add_long_values(const struct variant *v, const struct moe_desc *d)
 {
     size_t n, d_model = (size_t)d->d_model, d_head = (size_t)d->d_head, wide = (size_t)v->d_value, own = 24;
@@ -176,7 +176,7 @@ static void write_values(struct moe_writer *w, const struct moe_file *f, const s
         assert_int_equal(moe_writer_value(w, "qwen3.attention.value_length", MOE_U32, &width), 0);
 }
 
-/* To path. */
+/* Writes the variant to `path`. */
 static void write_variant(const struct moe_file *f, const struct variant *v)
 {
     struct moe_writer *w;
@@ -232,7 +232,7 @@ static int open_all(struct opened *o, const char *name)
     return moe_context_open(&o->context, o->model, &co);
 }
 
-/* Tokens first.. of a fixed sequence, at the slots given; the last one's logits. */
+/* Runs tokens first.. of a fixed sequence, at the given slots; returns the logits of the last one. */
 static void run(struct opened *o, const int32_t *slot, int first, int n, float *logits /* [N_VOCAB] */)
 {
     struct moe_row row[N_TOK];
@@ -294,7 +294,7 @@ static int teardown(void **state)
     return folder_remove(state);
 }
 
-/* ---- files of both kinds ------------------------------------------------------------------------------- */
+/* ---- joined and separate matrices -------------------------------------------------------------------- */
 
 static void halves_in_one_or_apart_are_the_same(void **state)
 {
@@ -325,7 +325,7 @@ static void keep_line(enum kn_level level, const char *line)
         snprintf(said, sizeof said, "%s", line);
 }
 
-/* What quantised keys take once they are turned over is known, and said, before anything is read. */
+/* Splitting quantised keys needs them transposed in a wider format: the size is reported before weights are read. */
 static void what_is_widened_is_said(void **state)
 {
     (void)state;
@@ -380,7 +380,7 @@ static void whatever_fails_it_is_said_once(void **state)
     assert_memory_equal(got, want, sizeof got);
 }
 
-/* ---- what files say ------------------------------------------------------------------------------------ */
+/* ---- metadata ------------------------------------------------------------------------------------------ */
 
 #define A "deepseek2."
 
@@ -417,7 +417,7 @@ static void numbers_that_do_not_fit_are_refused(void **state)
     check_refused(A "rope.scaling.yarn_attn_factor", MOE_F32, -1, KN_ECORRUPT, "yarn_attn_factor");
     check_refused(A "expert_gating_func", MOE_U32, 3, KN_EUNSUPPORTED, "expert_gating_func 3");
     check_refused(A "expert_group_count", MOE_U32, 3, KN_ECORRUPT, "expert_group_count");
-    check_refused(A "attention.head_count_kv", MOE_U32, 18, 0, "");      /* older files count heads */
+    check_refused(A "attention.head_count_kv", MOE_U32, 18, 0, "");      /* older files give the head count */
 }
 
 static struct moe_desc described(const char *key, enum moe_type type, double number)
@@ -433,12 +433,12 @@ static struct moe_desc described(const char *key, enum moe_type type, double num
 
 static bool near(double a, double b) { return fabs(a - b) < 1e-6 * fabs(b); }
 
-/* Yarn by 8: ln 8 = 2.0794415; heads of 40. */
+/* Defaults of keys that are left out. Yarn by 8: ln 8 = 2.0794415; heads of 40. */
 static void what_is_left_out_is_known(void **state)
 {
     (void)state;
     static const char multiplier[] = A "rope.scaling.yarn_log_multiplier";
-    struct moe_desc d = described(A "expert_gating_func", MOE_STRING, 0);       /* a selection bias tells */
+    struct moe_desc d = described(A "expert_gating_func", MOE_STRING, 0);       /* inferred from the selection bias */
     assert_true(d.gating == MOE_GATING_SIGMOID && d.select_bias && d.group_best == 2);
     d = described(A "expert_gating_func", MOE_U32, 1);
     assert_true(d.gating == MOE_GATING_SOFTMAX && d.select_bias && d.group_best == 1);
@@ -457,7 +457,7 @@ static void what_is_left_out_is_known(void **state)
 
 /* ---- slots --------------------------------------------------------------------------------------------- */
 
-/* A sequence goes on from copies of its slots, some of which lie over others of them, as from its own. */
+/* A sequence continues from copies of its slots, some overlapping the originals, with the same logits. */
 static void copied_slots_are_as_good(void **state)
 {
     (void)state;
@@ -480,7 +480,7 @@ static void copied_slots_are_as_good(void **state)
     }
 }
 
-/* Of latents a slot keeps one vector, where heads of their own would keep eighteen keys and values. */
+/* A latent slot holds one vector; heads with keys and values of their own would need eighteen. */
 static void a_slot_keeps_latents_alone(void **state)
 {
     (void)state;
@@ -493,12 +493,12 @@ static void a_slot_keeps_latents_alone(void **state)
     moe_model_close(m);
 }
 
-/* ---- heads of their own, with values of another length --------------------------------------------------- */
+/* ---- ordinary heads with values of another length ------------------------------------------------------ */
 
 static void values_may_be_shorter_or_longer_than_keys(void **state)
 {
     (void)state;
-    static const int wide[] = { 64, 24, 80 };           /* 64 is a key's length */
+    static const int wide[] = { 64, 24, 80 };           /* 64 is the keys' length */
     float want[N_VOCAB], got[N_VOCAB];
     for (int i = 0; i < LEN(wide); i++) {
         write_variant(plain, &(struct variant){ .d_value = wide[i] });

@@ -1,5 +1,5 @@
-/* What is remembered of tokens is what they used, whatever fails: an entry that two tokens share is one's, whole, or
- * nobody's.
+/* The token prefetch table holds the experts that each token used, also after failures. An entry that two tokens map
+ * to holds all experts of one of them, or none.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -19,7 +19,7 @@
 static char path[] = "/tmp/spillway-recall-XXXXXX";
 static struct kn_team *team;
 static struct moe_file *file;
-static struct moe_model *model;                 /* with the least memory that works: nearly all is read */
+static struct moe_model *model;                 /* with the least memory that works: nearly every expert is read */
 
 static int setup(void **state)
 {
@@ -56,7 +56,7 @@ static struct moe_context *open_context(int n_recall)
     return c;
 }
 
-/* Its status. */
+/* Returns the row's status. */
 static int run(struct moe_context *c, int32_t token)
 {
     static const int32_t slot[1];
@@ -66,7 +66,7 @@ static int run(struct moe_context *c, int32_t token)
     return result.status[0];
 }
 
-/* Each entry has what its token uses, in every layer; returns how many have one. */
+/* Each entry has the experts of its token, in every layer; returns the number of tokens with an entry. */
 static int check(const struct moe_context *c, const struct moe_context *truth)
 {
     size_t n = (size_t)N_LAYER * (size_t)model->desc.n_used;
@@ -88,10 +88,10 @@ static void a_row_that_failed_is_not_remembered(void **state)
     int32_t missing[N_LAYER * 16];
     int n_failed = 0, n_known = 0;
     for (int32_t token = 0; token < N_TOKEN; token++)
-        while (run(truth, token))               /* who joins a read that has failed already fails */
+        while (run(truth, token))               /* a row that joins a failed read fails */
             ;
     for (int32_t token = 0; token < N_TOKEN; token++) {
-        if (token % 3)                          /* in each layer, in turn */
+        if (token % 3)                          /* one layer after the other */
             faults_at(FAULT_READ, 1 + token / 3 % (3 * N_LAYER), FAULT_LASTS, EIO);
         int status = run(c, token);
         faults_reset();

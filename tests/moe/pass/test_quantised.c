@@ -1,23 +1,23 @@
 /* Quantised models against a plain forward pass in double over the same weights (tests/moe/plain.h),
- * and what a block's bits mean against the gguf package (tests/fixtures/quantised).
+ * and decoded blocks against the gguf package (tests/fixtures/quantised).
  *
- * Models are synthetic ones, encoded anew: synth gives all sub-blocks of a block much the same scale,
- * and in Q4_K the min its scale's own number, so a mix-up of the two would not show.
+ * Models are synthetic and encoded again here: synth gives all sub-blocks of a block nearly the same scale,
+ * and in Q4_K a min equal to the scale, so a mix-up of the two would go undetected.
  *
  * Two comparisons, each the relative root mean square of a row's logits:
  *
- *   coded   The plain pass makes the engine's own int8 codes.  Only float32 rounding is left, about
- *           1e-7, so a wrong scale, min or bit of any format shows.  A value on the edge of two codes
- *           may take the other one in some rows; those stay within what the codes themselves cost.
- *           Rows after it see it too, so after an early one another text is tried.
- *   exact   What 8-bit activations cost.  A code is off by up to half a step, evenly: step / sqrt(12),
- *           step = largest / 127.  So a product is off by e = crest / (127 sqrt(12)) of itself, where
+ *   coded   The plain pass uses the engine's own int8 codes. Only float32 rounding is left, about
+ *           1e-7, so a wrong scale, min or bit of any format is detected. A value on the edge of two codes
+ *           may be rounded to the other one in some rows; their error stays within that of the codes.
+ *           Later rows are affected too, so after an early such row another sequence is tried.
+ *   exact   The error of 8-bit activations. A code is off by up to half a step, uniformly: step / sqrt(12),
+ *           step = largest / 127. So a product has a relative error e = crest / (127 sqrt(12)), where
  *           crest = largest / rms of a block: about 2.1 for 32 normal values (e = 4.8e-3) and 2.8 for
- *           256 (6.4e-3).  The head's e counts in full.  A layer's halves add 0.15 of the residual
- *           each (moe/write/synth.c): attention with the errors of v and o, about 2 e; a network with those
- *           of gate, up and down, whose input has a larger crest, about 3 e.
+ *           256 (6.4e-3). The head's e counts in full. A layer's halves add 0.15 of the residual
+ *           each (moe/write/synth.c): attention with the errors of v and o, about 2 e; an FFN with those
+ *           of gate, up and down, with a larger crest in the input, about 3 e.
  *
- * A choice of experts that was close may fall the other way, so one row in four may be worse.
+ * A close choice between experts may differ, so one row in four may be worse.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -30,16 +30,16 @@
 #include "tests/moe/plain.h"
 
 #define N_TOK     16
-#define MOST_SAME (N_TOK * 3 / 4 - 1)           /* of sorted rows: three in four are no worse */
-#define N_TEXT    4                             /* tried until no early row has a code that fell otherwise */
+#define MOST_SAME (N_TOK * 3 / 4 - 1)           /* index in the sorted errors: three rows in four are no worse */
+#define N_TEXT    4                             /* sequences tried until no early row has a code rounded otherwise */
 #define N_VOCAB   400
 #define N_LAYER   3
 #define RESIDUAL  0.15
-#define ROUNDING  1e-5                          /* float32 over three layers, with room */
-#define FEW_CODES 1e-3                          /* a code or two that fell the other way */
-#define REROUTED  0.3                           /* an expert's share of a layer or two */
+#define ROUNDING  1e-5                          /* float32 over three layers, with a margin */
+#define FEW_CODES 1e-3                          /* one or two codes rounded otherwise */
+#define REROUTED  0.3                           /* one or two experts' share of a layer */
 
-/* ---- what blocks mean -------------------------------------------------------------------------- */
+/* ---- decoded blocks --------------------------------------------------------------------------- */
 
 static uint8_t hex_byte(const char *s)
 {
@@ -83,7 +83,7 @@ static void blocks_decode_as_elsewhere(void **state)
 
 struct kind { const char *name; enum kn_format ffn, dense; };   /* dense: attention, embedding, head */
 
-/* Rows that are no whole blocks fall back as published files do. */
+/* Rows that are not whole blocks use the fallback format of published files. */
 static enum kn_format fit(enum kn_format f, int n_in)
 {
     while (!kn_row_bytes(f, n_in))
@@ -101,8 +101,8 @@ static enum kn_format target(const struct kind *k, const struct plain_tensor *t)
     return fit(strstr(t->name, ".ffn_") ? k->ffn : k->dense, t->n_in);
 }
 
-/* Each 16 values get a size and a mean of their own, so that every sub-block has other scales; values
- * stay about as large as they were. */
+/* Gives each 16 values a size and a mean of their own, so that sub-blocks have different scales; the magnitude
+ * stays about the same. */
 static void vary(float *x, int n_in, uint64_t row)
 {
     float rms = 0;
@@ -146,7 +146,7 @@ static void copy_value(struct moe_writer *w, const struct moe_value *v)
         moe_writer_value(w, key, v->type, v->data);
 }
 
-/* The model of file f and its weights p, in the formats of k. */
+/* Writes the model of file f with the weights p, in the formats of k. */
 static int encode_anew(const char *path, const struct kind *k, const struct moe_file *f,
                        const struct plain *p)
 {
@@ -247,7 +247,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Distances of got's rows from want's, ascending. */
+/* Errors of got's rows relative to want's, ascending. */
 static void distances(const struct subject *s, const double *want, const double *got,
                       double out[N_TOK])
 {
@@ -264,7 +264,7 @@ static void distances(const struct subject *s, const double *want, const double 
     qsort(out, N_TOK, sizeof *out, by_size);
 }
 
-/* e of a product with the matrix, as the head of this file has it. */
+/* e of a product with the matrix, as defined in the header of this file. */
 static double code_error(const struct plain_tensor *t)
 {
     static const double crest[KN_ACT_COUNT] = { [KN_ACT_Q32] = 2.1, [KN_ACT_Q256] = 2.8 };
@@ -312,7 +312,7 @@ static void check(const char *shape, const struct kind *kind)
 static void logits_are_those_of_the_weights(void **state)
 {
     static const char *const shape[] = { "tiny", "tiny-dense", "tiny-odd" };
-    kn_log_set(NULL, KN_LOG_ERROR);             /* rows that are no whole blocks are told of */
+    kn_log_set(NULL, KN_LOG_ERROR);             /* hides the messages about fallback formats */
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
         check(shape[i], *state);
 }

@@ -1,8 +1,8 @@
-/* Routing and the plan: the n_used largest, in descending order, the lowest id first on a tie,
- * whatever the logits; and every (row, choice) of a living row in the plan once, experts
+/* Routing and the plan: the n_used largest experts, in descending order, the lowest id first on a tie,
+ * for any logits; and every (row, choice) of a live row is in the plan once, experts
  * ascending, their rows ascending.
  *
- * The router's matrix is the identity, so that a row of the "normalised" input is its logits.
+ * The router's matrix is the identity, so a row of the "normalised" input is its logits.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -94,7 +94,7 @@ static float *logits_of(struct rig *r, int row)
 
 /* ---- routing --------------------------------------------------------------------------------- */
 
-/* The definition, by selection: the largest not yet taken, the lowest id on a tie. */
+/* The definition, by repeated selection: the largest not yet selected, the lowest id on a tie. */
 static void check_choices(const struct rig *r, int row, const float *logit)
 {
     int n_expert = r->model.desc.n_expert, n_used = r->model.desc.n_used;
@@ -145,7 +145,7 @@ static void the_largest_are_chosen_and_the_lowest_id_on_a_tie(void **state)
     }
 }
 
-/* Softmax of the chosen logits alone: they sum to 1 by themselves, and the largest logits are chosen. */
+/* Softmax over the selected logits only: the weights sum to 1, and the largest logits are selected. */
 static void chosen_logits_alone_make_the_weights(void **state)
 {
     (void)state;
@@ -165,7 +165,7 @@ static void chosen_logits_alone_make_the_weights(void **state)
         }
         moe_route(&r->c, 1);
         for (int i = 0; i < 3; i++) {
-            for (int e = 0; e < 9; e++)                 /* those before it, and no others, have come before */
+            for (int e = 0; e < 9; e++)                 /* exactly the experts before it precede it */
                 assert_int_equal(x[e] > x[id[i]] || (x[e] == x[id[i]] && e < id[i]),
                                  (i > 0 && e == id[0]) || (i > 1 && e == id[1]));
             want[i] = x[id[i]];
@@ -179,8 +179,8 @@ static void chosen_logits_alone_make_the_weights(void **state)
 #define N_GROUP 4
 #define GROUP   5                               /* experts of a group */
 
-/* The definition: groups by their largest, or the sum of their two largest, experts of the best two by
- * rank, ties to the lowest; weights without the bias. */
+/* The definition: groups rank by their largest score, or by the sum of their two largest; experts of the best two
+ * groups by score, ties to the lowest id; weights without the bias. */
 static void check_groups(const struct rig *r, const float *logit, const float *bias)
 {
     float p[N_GROUP * GROUP], rank[N_GROUP * GROUP], score[N_GROUP], sum = 0;
@@ -246,7 +246,7 @@ static void the_best_groups_are_chosen_from(void **state)
     check_best_groups(MOE_GATING_SOFTMAX, 1);
 }
 
-/* Logits that are no numbers give some experts, each once. */
+/* With NaN logits the router still selects n_used distinct experts. */
 static void check_harmless(enum moe_gating gating, int n_group)
 {
     static const float odd[] = { NAN, -NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 0 };

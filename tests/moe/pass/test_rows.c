@@ -1,4 +1,4 @@
-/* Products: every panel of every product once, and on a machine of two nodes by threads that are near to it. */
+/* Matrix products: every panel of every product is computed once, and on two nodes by threads of the panel's node. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -10,17 +10,17 @@
 #include "tests/nodes.h"
 
 #define MAX_PRODUCT 40
-#define N_IN        256                         /* a panel of F32 is 16 KiB, the least of an item */
+#define N_IN        256                         /* a panel of F32 is 16 KiB, the smallest item */
 
 static struct {
     pthread_t thread[8];                        /* of the team */
-    atomic_int n_begun;                         /* each call waits until there are so many */
+    atomic_int n_begun;                         /* each kernel call waits until n_wait have begun */
     int n_wait;
-    atomic_int done[MAX_PRODUCT][64];           /* panel: how often, and the thread that did it last */
+    atomic_int done[MAX_PRODUCT][64];           /* per panel: number of computations, last thread */
     atomic_int by[MAX_PRODUCT][64];
-    const void *x[MAX_PRODUCT][64];             /* panel: what it read, and where its rows of y begin */
+    const void *x[MAX_PRODUCT][64];             /* per panel: its input, and its output rows */
     const float *y[MAX_PRODUCT][64];
-    int first[8], first_panel[8];               /* the product that each thread began with, and 1; 0: with none */
+    int first[8], first_panel[8];               /* each thread's first product + 1; 0: none */
 } seen;
 
 static void say_who(void *arg, int item, int thread)
@@ -33,7 +33,7 @@ static void say_who(void *arg, int item, int thread)
         sched_yield();
 }
 
-/* The matrix's address says which product it is. */
+/* The address of a matrix identifies its product. */
 static char names[MAX_PRODUCT];
 
 static void noted_matmul(const struct kn_matmul *m, int panel0, int panel1)
@@ -91,7 +91,7 @@ static void add(struct rig *r, int i, int n_panel, int n_row, int node)
         .node = node, .n_stack = 1 };
 }
 
-/* Its panels are shared out among n_stack matrices, which read and write with gaps. */
+/* Divides the panels among n_stack matrices, with gaps between their inputs and between their outputs. */
 static void make_stack(struct moe_product *p, int n_stack)
 {
     int n_panel = kn_ceil_div(p->mul.w.n_out, KN_PANEL);
@@ -133,7 +133,7 @@ static void every_panel_once(void **state)
                 int n = 1 + round % MAX_PRODUCT, spread = 0;
                 for (int i = 0; i < n; i++) {
                     uint64_t x = kn_mix((uint64_t)(round * MAX_PRODUCT + i));
-                    int node = (int)(x >> 8 & 3) - 1;   /* one that the team does not know, too */
+                    int node = (int)(x >> 8 & 3) - 1;   /* including a node that the team lacks */
                     spread += node < 0;
                     add(r, i, 1 + (int)(x >> 16 & 255) % 20, (int)(x >> 24 & 255) % 6,
                         spread > 4 && node < 0 ? 0 : node);
@@ -152,19 +152,19 @@ static void every_panel_once(void **state)
     nodes_set(1);
 }
 
-/* As many items as threads, and nobody is done before all have begun: everyone has his own, no one helps. */
+/* As many items as threads, and all must begin before one ends: each thread runs its own item and helps no other. */
 static void panels_go_to_threads_near_them(void **state)
 {
     (void)state;
     nodes_set(2);
     struct rig *r = open_rig(4);
     if (kn_team_nodes(r->c.team) == 2) {
-        for (int i = 0; i < 4; i++)             /* as experts of one layer come */
+        for (int i = 0; i < 4; i++)             /* in the order of a layer's experts */
             add(r, i, 1, 1, i % 2);
         run(r, 4, 4);
         for (int i = 0; i < 4; i++)
             assert_int_equal(kn_team_node(r->c.team, seen.by[i][0]), i % 2);
-        add(r, 0, 2, 1, -1);                    /* two matrices, each over both nodes */
+        add(r, 0, 2, 1, -1);                    /* two matrices, each split over both nodes */
         add(r, 1, 2, 1, -1);
         run(r, 2, 4);
         for (int i = 0; i < 4; i++)
@@ -172,7 +172,7 @@ static void panels_go_to_threads_near_them(void **state)
     }
     close_rig(r);
     r = open_rig(2);
-    if (kn_team_nodes(r->c.team) == 2) {        /* one node has more to do: the other begins with its own */
+    if (kn_team_nodes(r->c.team) == 2) {        /* unequal work: each node begins with its own */
         add(r, 0, 3, 1, 1);
         add(r, 1, 1, 1, 0);
         run(r, 2, 2);

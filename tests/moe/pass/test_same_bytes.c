@@ -1,13 +1,13 @@
-/* The same bytes: a sequence's logits and features, bit for bit, decoded alone or inside batches of random
- * company, read in chunks of any size, as a branch of a token tree, with any number of threads and any
- * instruction set, keys and values in halves or floats, with room for all experts, for some or for two, and
- * however they are read.  Any two of these meet in every model; make soak has nearly all of them meet, each
- * model going through its share, but for the specification, which takes too long.
+/* The same bytes: a sequence's logits and features are equal bit for bit, decoded alone or in batches with random
+ * other sequences, prefilled in chunks of any size, as a branch of a draft tree, with any number of threads and any
+ * instruction set, with F16 or F32 KV, with memory for all experts, for some or for two, and with every kind of
+ * reader. Every pair of these levels occurs in every model; make soak runs nearly all combinations, a share of
+ * them on each model, except with the specification, which takes too long.
  *
- * The baseline is the scalar specification on one thread, one token per pass; everything else must equal
- * it by memcmp.  (ThreadSanitizer looks at threads, which share the same memory whatever the instruction
- * set: there the best one stands for the specification.)  Models are synthetic: Q4_K experts with Q8_0
- * attention, Q6_K, F16 with odd shapes, dense, and a small one of each family that has something of its own. */
+ * The baseline is the scalar specification on one thread, one token per pass; all other runs are compared with
+ * it by memcmp. (ThreadSanitizer checks threads, which share the same memory for every instruction
+ * set: there the best one replaces the specification.) Models are synthetic: Q4_K experts with Q8_0
+ * attention, Q6_K, F16 with odd shapes, dense, and a small one of each family with layers of its own kind. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,24 +26,24 @@
 #define SPECIFIED KN_ISA_SCALAR
 #endif
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-#define LENGTH    24                            /* tokens: enough for a race to show */
-#elif !defined LENGTH                           /* make soak has it longer than the largest chunk */
-#define LENGTH    80                            /* beyond one chunk of attention */
+#define LENGTH    24                            /* tokens: enough to expose a race */
+#elif !defined LENGTH                           /* make soak: longer than the largest chunk */
+#define LENGTH    80                            /* longer than one chunk of attention */
 #endif
 #define N_COMPANY 31
 #define MAX_ROW   (512 + 9 * N_COMPANY)
-#define N_ROOM    3                             /* from the least that works to all but one part in four */
+#define N_ROOM    3                             /* memory sizes: from the smallest that works to three quarters */
 #define N_SLOT    (32 * 640)
-#define N_RECALL  200                           /* of the vocabulary half */
-#define N_MODEL   11                            /* that share all ways between them; coprime to their number */
+#define N_RECALL  200                           /* token prefetch entries: half the vocabulary */
+#define N_MODEL   11                            /* models sharing the combinations; coprime to their number */
 
 struct model {
     struct moe_file *file;
-    struct moe_model *model[KN_ISA_COUNT + N_ROOM];     /* by instruction set; then the best, with less room */
+    struct moe_model *model[KN_ISA_COUNT + N_ROOM];     /* by instruction set; then the best, with less memory */
     int n_vocab;
     float *baseline[KN_KV_COUNT];               /* [LENGTH][n_vocab] */
     int d_model;
-    float *feature[KN_KV_COUNT];                /* [LENGTH][d_model] as they lie in their slots */
+    float *feature[KN_KV_COUNT];                /* [LENGTH][d_model] as stored in their slots */
     int32_t token[LENGTH];
 };
 
@@ -64,7 +64,7 @@ struct run {
     struct moe_context *context;
     int32_t free_slot[N_SLOT];
     int n_free;
-    struct sequence target, company[N_COMPANY];         /* states 0 and 1.. of a model that has them */
+    struct sequence target, company[N_COMPANY];         /* states 0 and 1.. of a model with recurrent states */
     struct moe_row row[MAX_ROW];
     int owner[MAX_ROW];                         /* position in the target, or -1 */
 };
@@ -81,7 +81,7 @@ static struct run *open_run(const struct model *m, int which, int n_thread, enum
     assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
     for (int i = 0; i < N_SLOT; i++)
         r->free_slot[i] = i;
-    for (r->n_free = N_SLOT; r->n_free > 1; r->n_free--) {      /* slots are names, in no order */
+    for (r->n_free = N_SLOT; r->n_free > 1; r->n_free--) {      /* slot numbers in random order */
         int other = random_below(r->n_free), kept = r->free_slot[other];
         r->free_slot[other] = r->free_slot[r->n_free - 1];
         r->free_slot[r->n_free - 1] = kept;
@@ -103,7 +103,7 @@ static void close_run(struct run *r)
 
 static int take_slot(struct run *r) { return r->free_slot[--r->n_free]; }
 
-/* n more tokens of a sequence; its table may grow because rows hold the pointer and the length. */
+/* Adds n more tokens of a sequence; its table may grow because rows hold the pointer and the length. */
 static int add_rows(struct run *r, struct sequence *s, int n, int n_row, bool is_target)
 {
     for (int i = 0; i < n; i++)
@@ -119,7 +119,7 @@ static int add_rows(struct run *r, struct sequence *s, int n, int n_row, bool is
     return n_row;
 }
 
-/* What went to the slot, and what is handed out of a row that wants logits, but for what its KV loses. */
+/* Compares the feature stored in the slot, and the one returned for a row that wants logits, up to its KV rounding. */
 static void check_feature(struct run *r, int row, const float *handed)
 {
     size_t n = (size_t)r->m->d_model;
@@ -135,7 +135,7 @@ static void check_feature(struct run *r, int row, const float *handed)
     free(got);
 }
 
-/* Some of the rows' tokens, and others, now and then not the last time. */
+/* Expects some of the rows' tokens and other tokens; sometimes leaves out the call. */
 static void expect_some(struct run *r, int n_row)
 {
     int32_t token[MAX_ROW];
@@ -166,9 +166,9 @@ static void check_pass(struct run *r, int n_row)
     }
 }
 
-/* ---- ways to read the same tokens --------------------------------------------------------------------- */
+/* ---- ways to process the same tokens ------------------------------------------------------------------- */
 
-/* A branch begins behind the first token, or where it ends two tokens before the last. */
+/* The branch begins after the first token, or so that it ends two tokens before the last. */
 enum tree { NO_TREE, AT_START, LATE, N_TREE };
 #define DEPTH (LENGTH / 4)
 _Static_assert(1 + 3 * DEPTH + 9 * N_COMPANY <= MAX_ROW, "a branch with its wrong guesses and company is one pass");
@@ -177,12 +177,12 @@ struct way { enum kn_isa isa; int n_thread, chunk, n_company; enum tree tree; en
 
 static const int chunks[] = { 1, 7, 64, 512 }, companies[] = { 0, 1, 7, N_COMPANY };
 
-/* Levels of a way, isa to kv, and how many there are. */
+/* Number of factors of a way, from isa to kv. */
 enum { N_FACTOR = 6 };
 static const int levels[N_FACTOR] = { KN_ISA_COUNT, 3, 4, 4, N_TREE, KN_KV_COUNT };
 
-/* Any two levels of two factors are in one of these, as every_pair_is_in_a_way() makes sure; the specification
- * and more threads than processors are in as few as that takes. */
+/* Every pair of levels of two factors is in one of these, checked by every_pair_is_in_a_way(). The specification
+ * and more threads than processors, which are slow, are in as few as possible. */
 static const uint8_t pairwise[][N_FACTOR] = {
     { 0, 1, 0, 0, 0, 0 }, { 1, 0, 0, 1, 2, 0 }, { 2, 0, 0, 3, 1, 1 }, { 1, 2, 0, 2, 2, 1 },
     { 1, 2, 1, 0, 1, 0 }, { 0, 0, 1, 1, 2, 1 }, { 1, 0, 1, 3, 0, 0 }, { 2, 1, 1, 2, 2, 0 },
@@ -213,8 +213,8 @@ static void every_pair_is_in_a_way(void **state)
             }
 }
 
-/* Some of the company from..to-1: everybody in the first pass and beside the branch; later so few that a model is not
- * kept long.  The specification has one row of each, others one to nine. */
+/* Adds rows of the other sequences from..to-1: of all in the first pass and beside the branch; later of few, to limit
+ * the run time. With the specification one row of each, otherwise one to nine. */
 static int add_company(struct run *r, const struct way *w, bool all, int from, int to, int n_row)
 {
     const bool brief = w->isa == KN_ISA_SCALAR;
@@ -225,8 +225,8 @@ static int add_company(struct run *r, const struct way *w, bool all, int from, i
     return n_row;
 }
 
-/* The target's next token with a branch of what follows, whose other nodes are wrong guesses: at every depth a sibling
- * of the true token at the same position, with a child of its own.  path: the true ones' rows. */
+/* Adds the target's next token with a branch of the true tokens after it and wrong drafts: at every depth a sibling of
+ * the true token at the same position, with a child of its own. path: the rows of the true tokens. */
 static int add_tree(struct run *r, bool states, int32_t *tail, int32_t *path, int n_row)
 {
     static int32_t wrong[DEPTH][DEPTH + 1];
@@ -236,10 +236,10 @@ static int add_tree(struct run *r, bool states, int32_t *tail, int32_t *path, in
     for (int i = 0; i < DEPTH; i++) {
         int p = prefix + i, after = i ? path[i - 1] : root;
         tail[i] = take_slot(r);
-        memcpy(wrong[i], tail, sizeof *tail * (size_t)i);       /* the true path above it */
+        memcpy(wrong[i], tail, sizeof *tail * (size_t)i);       /* the true path above the wrong node */
         wrong[i][i] = take_slot(r);
         wrong[i][i + 1] = take_slot(r);
-        for (int k = 0; k < 2; k++) {                           /* children may stand before parents, but for states */
+        for (int k = 0; k < 2; k++) {                           /* without states children may precede parents */
             int child = states ? k : 1 - k;
             r->owner[n_row] = -1;
             r->row[n_row] = (struct moe_row){ .token = random_below(m->n_vocab), .position = p + child,
@@ -257,7 +257,7 @@ static int add_tree(struct run *r, bool states, int32_t *tail, int32_t *path, in
     return n_row;
 }
 
-/* Some of the branch is kept, and the rest is read from there. */
+/* Accepts half of the branch; the sequence continues from there. */
 static void keep_some(struct run *r, const int32_t *tail, const int32_t *path)
 {
     const int n_kept = DEPTH / 2;
@@ -266,7 +266,7 @@ static void keep_some(struct run *r, const int32_t *tail, const int32_t *path)
     r->target.n_done += n_kept;
 }
 
-/* Each pass: the target's next rows, somewhere among those of its company; once a branch instead. */
+/* Each pass has the target's next rows at a random place among other sequences' rows; one pass has the branch. */
 static void run_way(const struct model *m, int which, const struct way *w)
 {
     struct run *r = open_run(m, which, w->n_thread, w->kv);
@@ -291,7 +291,7 @@ static void run_way(const struct model *m, int which, const struct way *w)
 
 /* ---- models ------------------------------------------------------------------------------------------- */
 
-/* Room for few experts, one more step each time; every other one reads without the ring. */
+/* Opens the model with less memory, one step more for each `room`; every other one without io_uring. */
 static int open_room(struct model *m, int room, struct kn_team *team)
 {
     struct moe_model *model;
@@ -388,11 +388,11 @@ static void make_baseline(struct model *m, enum kn_kv kv)
         least = logits[i] < least ? logits[i] : least;
         most = logits[i] > most ? logits[i] : most;
     }
-    assert_true(most - least > 0.5f);           /* a model that says nothing proves nothing */
+    assert_true(most - least > 0.5f);           /* equal logits would prove nothing */
 }
 
-/* Every way that the specification does not go, dealt out to models: each takes every so manieth.  Token by token with
- * more threads than processors takes as long as all others together, and is among the sixteen. */
+/* Every combination without the specification, dealt out to the models. Combinations with one token per pass and more
+ * threads than processors take as long as all others together; the sixteen ways above cover them. */
 static void run_share(const struct model *m)
 {
     static int share;
@@ -443,7 +443,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_pair_is_in_a_way),
         TEST(open_q4_k), TEST(open_two_nodes),
-#ifndef __SANITIZE_THREAD__                     /* threads are the same for all */
+#ifndef __SANITIZE_THREAD__                     /* threads are checked with every instruction set */
         TEST(open_q6_k), TEST(open_f16_odd), TEST(open_dense), TEST(open_shared), TEST(open_norm_all),
         TEST(open_window), TEST(open_lead), TEST(open_latent), TEST(open_delta),
 #endif

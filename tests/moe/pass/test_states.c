@@ -1,5 +1,5 @@
-/* States: what a text's layers know without keys and values goes on, is copied, waits and fails as moe.h says:
- * a text's logits are those of reading it token by token, and a failure is its own. */
+/* Recurrent states: they advance, are copied, hold pending rows and fail as moe.h documents: a sequence's
+ * logits equal those of decoding it token by token, and a failure affects its own sequence only. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static void expect(int i, int position)                 /* the i-th row's logits
     assert_memory_equal(result.logits + (size_t)i * N_VOCAB, want[position], sizeof want[0]);
 }
 
-/* Tokens from..to of the text as it is, by any state whose keys are there. */
+/* Runs tokens from..to of the sequence, with any state that has its keys. */
 static void read_on(int state, int from, int to)
 {
     for (int p = from; p < to; p++)
@@ -52,7 +52,7 @@ static void read_on(int state, int from, int to)
     assert_int_equal(moe_context_state(context, state), to);
 }
 
-/* The token at `from`, and drafts of the n after it, the text's own; every draft has a wrong one beside it. */
+/* The token at `from`, and as drafts the sequence's next n tokens; every draft has a wrong sibling. */
 static void draft(int state, int from, int n, int first_row, int32_t *path)
 {
     static int32_t other[N_STATE][N_DRAFT];
@@ -89,7 +89,7 @@ static void what_is_kept_is_known(void **state)
     read_on(0, 19, N_TOK);
 }
 
-/* Two texts; while one's kept drafts wait, the other drafts, and what both have said holds. */
+/* Two sequences: while one's accepted drafts are pending, the other drafts, and the logits of both stay right. */
 static void what_waits_is_taken_in_before_its_place_is_used(void **state)
 {
     (void)state;
@@ -101,7 +101,7 @@ static void what_waits_is_taken_in_before_its_place_is_used(void **state)
     pass(14);
     moe_context_keep(context, 1, path, 2);
     moe_context_keep(context, 2, other, 3);
-    read_on(3, 0, 3);                                   /* no drafts: both wait on */
+    read_on(3, 0, 3);                                   /* no drafts: both stay pending */
     draft(2, 8, 3, 0, other);
     pass(7);
     moe_context_keep(context, 2, other, 1);
@@ -113,7 +113,7 @@ static void copies_go_on_by_themselves(void **state)
 {
     (void)state;
     int32_t path[3];
-    memcpy(slot[3], slot[0], sizeof slot[3]);           /* whoever goes on from a text has its keys */
+    memcpy(slot[3], slot[0], sizeof slot[3]);           /* a sequence that continues from another needs its keys */
     for (int p = 0; p < 12; p++) {
         row[p] = row_of(0, p);
         row[p].copy_to = p == 6 ? 3 : p == 0 ? 2 : 0;
@@ -127,13 +127,13 @@ static void copies_go_on_by_themselves(void **state)
     draft(0, 12, 3, 0, path);
     pass(7);
     moe_context_keep(context, 0, path, 2);
-    moe_context_copy_state(context, 0, 3);              /* with what waits */
+    moe_context_copy_state(context, 0, 3);              /* with its pending rows */
     assert_int_equal(moe_context_state(context, 3), 15);
     read_on(3, 15, N_TOK);
     read_on(0, 15, N_TOK);
 }
 
-/* A row of one text fails in a layer between: the other text does not notice, and the first begins anew. */
+/* A row of one sequence fails in a middle layer: the other sequence is unaffected, and the first starts from 0. */
 static void a_failure_is_the_texts_own(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* A model's file in other formats: what is written is what was asked for, the errors told are those of
- * the bytes, the same bytes come of any number of threads, and a file that could not be finished never
+/* Quantizing a model's file: the output has the requested formats, the reported errors are those of
+ * the written bytes, the bytes do not depend on the thread count, and an unfinished file never
  * appears.
  *
  * One thread: not under MODE=tsan. */
@@ -38,7 +38,7 @@ static struct moe_quantize_options all_in(enum kn_format f)
     return opt;
 }
 
-/* A model of a shape, in F16 but for what synth keeps in Q8_0; all F32 after once more. */
+/* Makes `from`, a model of a shape: F16 except for synth's Q8_0 tensors, then all F32. */
 static void make_source(const char *shape)
 {
     struct moe_synth_options so = { .shape = shape, .n_layer = 1, .n_vocab = 400, .format = KN_F16,
@@ -86,7 +86,7 @@ static int count_in_folder(void)
     return n;
 }
 
-/* ---- what is written ------------------------------------------------------------------------- */
+/* ---- the output ------------------------------------------------------------------------------ */
 
 static float *values_of(const struct moe_file *f, const struct moe_tensor *t, size_t *n)
 {
@@ -136,7 +136,7 @@ static void assert_same_metadata(const struct moe_file *a, const struct moe_file
     assert_int_equal(version, 2);
 }
 
-/* Formats as told, shapes as they were, and the told error is the true one. */
+/* Formats as requested, shapes unchanged, and the reported error is the measured one. */
 static void assert_tensors(const struct moe_file *a, const struct moe_file *b)
 {
     assert_int_equal(moe_file_tensor_count(a), moe_file_tensor_count(b));
@@ -290,7 +290,7 @@ static void unknown_matrices_and_biases_keep_their_values(void **state)
 
 /* ---- splits ---------------------------------------------------------------------------------- */
 
-/* Every second tensor of the source to each of two splits. */
+/* Writes every second tensor of the source to each of two splits. */
 static void write_split(const struct moe_file *f, int no)
 {
     char name[160];
@@ -409,7 +409,7 @@ static void quantised_weights_are_refused_unless_asked_for(void **state)
     faults_off();
 
     opt.requantize = true;
-    assert_int_equal(quantize_file(path, opt, 2), 0);               /* what has the format is copied */
+    assert_int_equal(quantize_file(path, opt, 2), 0);               /* a tensor already in the format is copied */
     assert_same_file(to, want, bytes);
     free(want);
     for (int i = 0; i < MOE_PART_COUNT; i++)
@@ -427,7 +427,7 @@ static void quantised_weights_are_refused_unless_asked_for(void **state)
 
 /* ---- refusals and faults --------------------------------------------------------------------- */
 
-/* Puts a number in place of the last value of the attention's output. */
+/* Replaces the last value of the attention's output by x. */
 static void poison(float x)
 {
     struct moe_file *f;
@@ -486,14 +486,14 @@ static void stopping_leaves_nothing(void **state)
     assert_int_equal(count_in_folder(), 1);
 }
 
-/* The n-th call fails, for all n: one line says so, and the folder is as it was. */
+/* The n-th call fails, for all n: one error line, and the folder is unchanged. */
 static void whatever_fails_nothing_appears(void **state)
 {
     (void)state;
     make_source("tiny");
     long n = 0;
     do {
-        remove(to);                             /* there when a call may fail without harm */
+        remove(to);                             /* exists if the failed call was harmless */
         faults_at(FAULT_ANY, ++n, FAULT_ERROR, EIO);
         int err = quantize_file(from, all_in(KN_Q8_0), 1 + (int)(n % 2));
         if (err) {
@@ -508,7 +508,7 @@ static void whatever_fails_nothing_appears(void **state)
     assert_true(exists(to));
 }
 
-/* The same for what the first seam does not count. */
+/* The same for calls that faults.h does not count. */
 static void a_failing_sync_or_rename_leaves_nothing(void **state)
 {
     (void)state;

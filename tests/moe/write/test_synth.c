@@ -1,5 +1,5 @@
-/* Synthetic models: valid files, the same bytes for the same options, values with the deviations
- * that keep a deep model alive, and a vocabulary whose merges make its tokens.
+/* Synthetic models: valid files, the same bytes for the same options, standard deviations that keep a
+ * deep model's activations finite, and a vocabulary with merges for its tokens.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -30,7 +30,7 @@ static struct moe_file *make(struct moe_synth_options opt, int n_thread)
     return f;
 }
 
-/* A number that stands for all bytes of the file. */
+/* A hash over all bytes of the file. */
 static uint64_t digest(const struct moe_file *f)
 {
     const struct off_files *files = moe_file_files(f);
@@ -48,7 +48,7 @@ static uint64_t digest(const struct moe_file *f)
     return h;
 }
 
-/* The bytes are part of what a measurement means: a change of the definition must be seen here. */
+/* Recorded measurements depend on these bytes: a change of the definition must fail here. */
 static void the_same_options_give_the_same_bytes(void **state)
 {
     (void)state;
@@ -206,7 +206,7 @@ static void vocabularies_are_made_by_their_merges(void **state)
     }
 }
 
-/* Of whatever family; and what lies before it is as it is without. */
+/* Of every family; the layers before it are the same as without it. */
 static void a_layer_ahead_is_added_behind_all(void **state)
 {
     (void)state;
@@ -240,8 +240,8 @@ static void a_layer_ahead_is_added_behind_all(void **state)
     }
 }
 
-/* As DeepSeek-V2-Lite is published in k-quants: its dense layer falls back to blocks of 32, what the others share does
- * not, and both lie in one place of the step.  Rows together are as rows alone. */
+/* As DeepSeek-V2-Lite is published in k-quants: its dense layer falls back to blocks of 32, its shared experts do
+ * not, and both use one place of the step arena. Rows together equal rows alone. */
 static void layers_may_be_of_different_widths(void **state)
 {
     (void)state;
@@ -249,7 +249,7 @@ static void layers_may_be_of_different_widths(void **state)
     for (int k = 0; k < 4; k++) {
         struct moe_file *f = make((struct moe_synth_options){ .shape = "tiny-lite", .format = format[k] }, 2);
         moe_file_close(f);
-        faults_off();                           /* from here on nobody counts */
+        faults_off();                           /* from here on calls are not counted */
         assert_int_equal(moe_file_open(&f, path), 0);
         struct moe_model *m = NULL;
         struct moe_context *c;
@@ -317,7 +317,7 @@ static void a_stopped_one_leaves_nothing(void **state)
     kn_team_close(team);
     assert_int_equal(faults.n_line, 1);
     assert_true(faults_clean());
-    assert_int_equal(rmdir(folder), 0);                     /* there is not even a part of it */
+    assert_int_equal(rmdir(folder), 0);                     /* empty: not even a part file */
     assert_int_equal(mkdir(folder, 0700), 0);
 }
 

@@ -1,5 +1,4 @@
-/* Writing GGUF: what was written is read back, and a file that could not be finished never appears.
- *
+/* Writing GGUF: the written file reads back equal, and an unfinished file never appears.
  *
  * One thread: not under MODE=tsan. */
 #include <dirent.h>
@@ -27,7 +26,7 @@ static int count_files(void)
 static const uint64_t dims[3][3] = { { 5 }, { 64, 3 }, { 256, 2, 2 } };
 static uint8_t payload[20 + 204 + 576];
 
-/* One file of three tensors, its bytes given in pieces that ignore the tensors' borders. */
+/* Writes one file of three tensors, its bytes in pieces that ignore the tensors' borders. */
 static int write_one(size_t piece)
 {
     static const struct moe_string words[2] = { { "x", 1 }, { "", 0 } };
@@ -103,8 +102,8 @@ static void what_is_written_is_read_back(void **state)
     assert_true(faults_clean());
 }
 
-/* The n-th call fails, for all n: no file where there was none, and the old one where there was
- * one. */
+/* The n-th call fails, for all n: no file appears where none existed, and an existing file is
+ * unchanged. */
 static void whatever_fails_nothing_appears(void **state)
 {
     (void)state;
@@ -131,7 +130,7 @@ static void whatever_fails_nothing_appears(void **state)
                 assert_true(faults_clean());
                 if (!err)
                     check_one();
-            } while (calls >= n);                           /* until there was no n-th call */
+            } while (calls >= n);                           /* until there is no n-th call */
             assert_in_range(n, 2, 2000);
         }
     remove(path);
