@@ -163,6 +163,13 @@ struct eng_engine {
     struct eng_stats stats;                     /* counters of step.c, schedule.c and session.c; report.c adds the rest */
 };
 
+static inline bool eng_session_is_running(const struct eng_session *s) { return s->open && s->finish == ENG_RUNNING; }
+static inline bool eng_session_is_waiting(const struct eng_session *s) { return eng_session_is_running(s) && !s->seat; }
+static inline bool eng_session_owes_prompt_logprobs(const struct eng_session *s)
+{
+    return s->wants_prompt_logprobs && s->n_prompt_logprob < s->seq.n_prompt;
+}
+
 /* ---- schedule.c: seats and rows ----------------------------------------------------------------------- */
 
 /* Gives seats to waiting sessions and plans the pass: sets n_row of all sessions with a seat, and reserves KV for
@@ -174,15 +181,15 @@ void eng_schedule_served(struct eng_session *s, int n_row);
 
 /* reuse.c: kept states of recurrent layers, and the KV blocks that a session returns. */
 bool eng_has_states(const struct eng_engine *e);
-void eng_reuse_state(struct eng_session *s, int n);      /* reuses the longest kept prefix within n tokens */
-bool eng_reuse_waits_for_state(struct eng_session *s, struct eng_session *t);  /* s waits for the prefix of t */
+void eng_reuse_find(struct eng_session *s);             /* takes over cached KV and state for the tokens to come */
+int  eng_reuse_n_sharable(const struct eng_session *s); /* tokens of the prefix that may be shared in whole blocks */
+bool eng_reuse_waits(struct eng_session *s, struct eng_session *t);     /* t, in this pass, computes what s needs next */
 void eng_reuse_mark_prompt(struct eng_session *s);
 int  eng_reuse_state_target(struct eng_session *s, int n_tok);       /* 0: the row's state is not copied */
 void eng_reuse_states_saved(struct eng_session *s); /* after the pass: copied states are kept, with their blocks */
 void eng_reuse_leave(struct eng_session *s);            /* eng_kv_leave(), and keeps the last state; for any model */
 
 void eng_session_end(struct eng_session *s, enum eng_finish finish);    /* s must be running */
-bool eng_session_owes_prompt_logprobs(const struct eng_session *s);    /* prompt logprobs are still to be reported */
 
 /* Fails with a message if the engine cannot run the request, whatever its session. */
 int eng_request_check(const struct eng_engine *e, const struct eng_request *r);

@@ -13,7 +13,7 @@ void eng_stats_get(const struct eng_engine *e, struct eng_stats *out)
     out->n_running = e->schedule.n_active;
     out->n_waiting = 0;
     for (int i = 0; i < e->assets.opt.n_session; i++)
-        out->n_waiting += eng_session_waits(&e->schedule.session[i]);
+        out->n_waiting += eng_session_is_waiting(&e->schedule.session[i]);
 }
 
 void eng_drafts_get(const struct eng_engine *e, struct eng_drafts *out) { eng_draft_report(e->drafting, out); }

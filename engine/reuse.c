@@ -1,11 +1,17 @@
-/* engine/reuse.c - which states are kept, for a model with recurrent layers, and how a sequence continues from one.
+/* engine/reuse.c - which KV and states a sequence takes over instead of computing them, and which it leaves behind.
  *
- * A state is large (75 MiB for a Qwen3-Next), so few are kept. A sequence is likely to be continued at three places:
- * at its end, where a conversation goes on or a preempted session resumes; near the end of its prompt, since a
- * template may leave the model's reasoning out of the history; and where another sequence has diverged from it, as
- * requests with one system prompt do. The rest of a cached prefix is computed again, to the same bits. States inside
- * a pass are copied while it runs, so no prefill needs an extra pass for them. */
+ * KV of a cached prefix is shared in whole blocks; the beginning of a block is copied. A sequence waits when another one
+ * is about to compute the block that it needs next.
+ *
+ * A model with recurrent layers can continue only where its state was kept. A state is large (75 MiB for a Qwen3-Next),
+ * so few are kept. A sequence is likely to be continued at three places: at its end, where a conversation goes on or a
+ * preempted session resumes; near the end of its prompt, since a template may leave the model's reasoning out of the
+ * history; and where another sequence has diverged from it, as requests with one system prompt do. The rest of a cached
+ * prefix is computed again, to the same bits. States inside a pass are copied while it runs, so no prefill needs an
+ * extra pass for them. */
 #include "engine/internal.h"
+
+#include <string.h>
 
 bool eng_has_states(const struct eng_engine *e) { return moe_model_shape(e->assets.model)->state_bytes > 0; }
 
@@ -33,7 +39,7 @@ static int copy_tail(struct eng_session *s, const struct eng_kept_match *k)
     return fits ? k->n_whole + k->n_tail : 0;
 }
 
-void eng_reuse_state(struct eng_session *s, int n)
+static void find_state(struct eng_session *s, int n)
 {
     struct eng_engine *e = s->engine;
     struct eng_kept_match k;
@@ -51,6 +57,51 @@ void eng_reuse_state(struct eng_session *s, int n)
         moe_context_copy_state(e->assets.context, in_context(e, k.state), s->seat->number);
 }
 
+static void find_text(struct eng_engine *e, struct eng_session *s, int n)
+{
+    int32_t like;
+    s->seq.n_kv = eng_kv_find(&e->kv, &s->seq.path, s->seq.token, n);
+    int n_same = eng_kv_pin_like(&e->kv, &s->seq.path, s->seq.token, n, &like);
+    if (n_same) {
+        if (eng_kv_reserve(&e->kv, &s->seq.path, s->seq.n_kv + n_same) == 0) {
+            moe_context_copy_slots(e->assets.context, like * ENG_KV_BLOCK, s->seq.path.slot[s->seq.n_kv], n_same);
+            s->seq.n_kv += n_same;
+        }
+        eng_kv_unpin(&e->kv, like);
+    }
+}
+
+/* Reuses cached KV for the tokens to come: whole blocks are shared, the beginning of a block is copied. The last
+ * token is always computed, since its logits are needed. */
+void eng_reuse_find(struct eng_session *s)
+{
+    struct eng_engine *e = s->engine;
+    if (eng_session_owes_prompt_logprobs(s) || s->seq.path.n_slot != s->seq.path.n_kept ||
+        s->seq.n_kv != s->seq.path.n_slot)
+        return;                                 /* a reused prefix has no logits to report logprobs from */
+    if (eng_has_states(e))
+        find_state(s, s->seq.n_token - 1);
+    else
+        find_text(e, s, s->seq.n_token - 1);
+    int found = kn_min(s->seq.n_kv, s->seq.n_prompt) - s->n_reached;
+    if (found > 0) {
+        s->n_cached += found;
+        e->stats.n_cache_found += (uint64_t)found;
+    }
+    s->n_reached = kn_max(s->n_reached, s->seq.n_kv);
+}
+
+/* The longest prefix that can be reused in whole blocks. */
+int eng_reuse_n_sharable(const struct eng_session *s)
+{
+    struct eng_engine *e = s->engine;
+    struct eng_kept_match k;
+    if (!eng_has_states(e))
+        return s->seq.n_token - 1;
+    eng_states_find(&e->kv, &(struct eng_path){ .salt = s->seq.path.salt }, s->seq.token, s->seq.n_token - 1, &k);
+    return k.n_whole;
+}
+
 /* Marks a position, the end of a whole block, where the pass should keep the state. */
 static void add_keep_position(struct eng_session *s, int position)
 {
@@ -63,7 +114,7 @@ static void add_keep_position(struct eng_session *s, int position)
 
 /* s and t share a prefix beyond the KV of both. t keeps its state at the end of that prefix, in whole blocks; s waits
  * and continues from it. */
-bool eng_reuse_waits_for_state(struct eng_session *s, struct eng_session *t)
+static bool waits_for_state(struct eng_session *s, struct eng_session *t)
 {
     int n = kn_min(s->seq.n_token - 1, t->seq.n_token), same = 0;
     if (!s->engine->kv.n_state || t->seq.n_row == 0 || t->seq.path.salt != s->seq.path.salt)
@@ -75,6 +126,19 @@ bool eng_reuse_waits_for_state(struct eng_session *s, struct eng_session *t)
         return false;
     add_keep_position(t, same);
     return true;
+}
+
+/* Whether t is about to compute a block that s needs, whole or in part. Then s waits for it. */
+static bool computes_for(const struct eng_session *t, const struct eng_session *s)
+{
+    int end = s->seq.n_kv + ENG_KV_BLOCK, n = kn_min(end, s->seq.n_token - 1);
+    return t->seq.n_row > 0 && t->seq.n_kv < end && t->seq.n_token >= end && t->seq.path.salt == s->seq.path.salt &&
+           !memcmp(t->seq.token, s->seq.token, (size_t)n * sizeof *s->seq.token);
+}
+
+bool eng_reuse_waits(struct eng_session *s, struct eng_session *t)
+{
+    return eng_has_states(s->engine) ? waits_for_state(s, t) : computes_for(t, s);
 }
 
 /* ---- keeping states ------------------------------------------------------------------------------------ */

@@ -9,8 +9,6 @@
  * advances. */
 #include "engine/internal.h"
 
-#include <string.h>
-
 #define HUGE_WEIGHT 1e12
 
 /* ---- the order -------------------------------------------------------------------------------------- */
@@ -41,7 +39,7 @@ static struct eng_session *first_waiting(struct eng_engine *e)
     struct eng_session *first = NULL;
     for (int i = 0; i < e->assets.opt.n_session; i++) {
         struct eng_session *s = &e->schedule.session[i];
-        if (eng_session_waits(s) && (!first || before(s, first)))
+        if (eng_session_is_waiting(s) && (!first || before(s, first)))
             first = s;
     }
     return first;
@@ -126,20 +124,10 @@ static int blocks_of(const struct eng_session *s)
     return kn_ceil_div(kn_min(s->seq.n_max, s->seq.n_token + ENG_KV_BLOCK), ENG_KV_BLOCK);
 }
 
-/* The longest prefix that can be reused in whole blocks. */
-static int n_known(struct eng_engine *e, const struct eng_session *s)
-{
-    struct eng_kept_match k;
-    if (!eng_has_states(e))
-        return s->seq.n_token - 1;
-    eng_states_find(&e->kv, &(struct eng_path){ .salt = s->seq.path.salt }, s->seq.token, s->seq.n_token - 1, &k);
-    return k.n_whole;
-}
-
 /* Whether KV has the blocks for s beside those that the active sessions still need. */
 static bool fits(struct eng_engine *e, const struct eng_session *s)
 {
-    int need = blocks_of(s) - eng_kv_count_shared(&e->kv, s->seq.path.salt, s->seq.token, n_known(e, s));
+    int need = blocks_of(s) - eng_kv_count_shared(&e->kv, s->seq.path.salt, s->seq.token, eng_reuse_n_sharable(s));
     for (int i = 0; i < e->schedule.n_active; i++)
         need += kn_max(0, blocks_of(e->schedule.active[i]) - e->schedule.active[i]->seq.path.n_slot / ENG_KV_BLOCK);
     return need <= e->kv.n_free;
@@ -175,48 +163,6 @@ static void give_seats(struct eng_engine *e)
     }
 }
 
-/* ---- prompts -------------------------------------------------------------------------------------- */
-
-/* Whether t is about to compute a block that s needs, whole or in part. Then s waits for it. */
-static bool computes_for(const struct eng_session *t, const struct eng_session *s)
-{
-    int end = s->seq.n_kv + ENG_KV_BLOCK, n = kn_min(end, s->seq.n_token - 1);
-    return t->seq.n_row > 0 && t->seq.n_kv < end && t->seq.n_token >= end && t->seq.path.salt == s->seq.path.salt &&
-           !memcmp(t->seq.token, s->seq.token, (size_t)n * sizeof *s->seq.token);
-}
-
-static void find_text(struct eng_engine *e, struct eng_session *s, int n)
-{
-    int32_t like;
-    s->seq.n_kv = eng_kv_find(&e->kv, &s->seq.path, s->seq.token, n);
-    int n_same = eng_kv_pin_like(&e->kv, &s->seq.path, s->seq.token, n, &like);
-    if (n_same) {
-        if (eng_kv_reserve(&e->kv, &s->seq.path, s->seq.n_kv + n_same) == 0) {
-            moe_context_copy_slots(e->assets.context, like * ENG_KV_BLOCK, s->seq.path.slot[s->seq.n_kv], n_same);
-            s->seq.n_kv += n_same;
-        }
-        eng_kv_unpin(&e->kv, like);
-    }
-}
-
-/* Reuses cached KV for the tokens to come: whole blocks are shared, the beginning of a block is copied. The last
- * token is always computed, since its logits are needed. */
-static void find_known(struct eng_engine *e, struct eng_session *s)
-{
-    if (eng_session_owes_prompt_logprobs(s) || s->seq.path.n_slot != s->seq.path.n_kept || s->seq.n_kv != s->seq.path.n_slot)
-        return;                                 /* a reused prefix has no logits to report logprobs from */
-    if (eng_has_states(e))
-        eng_reuse_state(s, s->seq.n_token - 1);
-    else
-        find_text(e, s, s->seq.n_token - 1);
-    int found = kn_min(s->seq.n_kv, s->seq.n_prompt) - s->n_reached;
-    if (found > 0) {
-        s->n_cached += found;
-        e->stats.n_cache_found += (uint64_t)found;
-    }
-    s->n_reached = kn_max(s->n_reached, s->seq.n_kv);
-}
-
 /* ---- the pass --------------------------------------------------------------------------------------- */
 
 static bool is_due(const struct eng_session *s) { return s->seq.n_token - s->seq.n_kv == 1; }
@@ -245,9 +191,8 @@ struct room { int rows, told; double weight; };
 static int prompt_rows(struct eng_engine *e, int i, struct room *left)
 {
     struct eng_session *s = e->schedule.active[i];
-    bool states = eng_has_states(e);
-    find_known(e, s);
-    if (states)
+    eng_reuse_find(s);
+    if (eng_has_states(e))
         eng_reuse_mark_prompt(s);
     double each = 1 + e->assets.position_cost * s->seq.n_kv;
     int room = left->weight >= each * left->rows ? left->rows : kn_max(0, (int)__builtin_ceil(left->weight / each));
@@ -258,7 +203,7 @@ static int prompt_rows(struct eng_engine *e, int i, struct room *left)
     }
     if (s->seq.path.n_slot == s->seq.n_kv && !is_due(s))
         for (int j = 0; j < i; j++)
-            if (states ? eng_reuse_waits_for_state(s, e->schedule.active[j]) : computes_for(e->schedule.active[j], s))
+            if (eng_reuse_waits(s, e->schedule.active[j]))
                 return 0;
     return kn_min(s->seq.n_token - s->seq.n_kv, room);
 }

@@ -95,13 +95,8 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     return 0;
 }
 
-bool eng_session_owes_prompt_logprobs(const struct eng_session *s)
-{
-    return s->wants_prompt_logprobs && s->n_prompt_logprob < s->seq.n_prompt;
-}
-
-bool eng_session_runs(const struct eng_session *s) { return s->open && s->finish == ENG_RUNNING; }
-bool eng_session_waits(const struct eng_session *s) { return eng_session_runs(s) && !s->seat; }
+bool eng_session_runs(const struct eng_session *s) { return eng_session_is_running(s); }
+bool eng_session_waits(const struct eng_session *s) { return eng_session_is_waiting(s); }
 
 void eng_session_stop(struct eng_session *s)
 {

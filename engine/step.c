@@ -30,7 +30,7 @@ static int end_sessions_at_limit(struct eng_engine *e, struct eng_event *event)
     int n_event = 0;
     for (int i = 0; i < e->assets.opt.n_session; i++) {
         struct eng_session *s = &e->schedule.session[i];
-        if (eng_session_runs(s) && s->seq.n_token >= s->seq.n_max && !eng_session_owes_prompt_logprobs(s))
+        if (eng_session_is_running(s) && s->seq.n_token >= s->seq.n_max && !eng_session_owes_prompt_logprobs(s))
             event[n_event++] = end(s, ENG_LENGTH, 0);
     }
     return n_event;
