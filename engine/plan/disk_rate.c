@@ -61,7 +61,7 @@ static int run_readers(struct disk *d, int depth)
         n++;
     for (int i = 0; i < n; i++)
         pthread_join(thread[i], NULL);
-    return n == depth ? 0 : kn_fail(KN_ENOMEM, "cannot start %d threads to read with", depth);
+    return n == depth ? 0 : kn_fail(KN_ENOMEM, "cannot start %d reading threads", depth);
 }
 
 size_t eng_disk_room(size_t host_mem)
