@@ -110,7 +110,7 @@ static int load(struct eng_drafter *base)
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
-/* Draft rows lie in slots of their own, so only new whole blocks of committed tokens are marked. */
+/* Draft rows lie in slots of their own: only whole blocks of committed tokens are marked as computed. */
 static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
                    int n_accepted)
 {

@@ -23,7 +23,7 @@ struct item {                                   /* a session in a draft */
     int node;                                   /* tree node of the last draft token */
     float survival;                             /* probability of all of them, by this model */
     struct eng_chain *chain;                    /* during a pass: they are added here; NULL: to the tree */
-    struct spec_dist *law;                      /* of the next token; NULL: target's noise is used */
+    struct spec_dist *law;                      /* distribution of the next token; NULL: the target's noise */
     bool fresh, goes_on;                        /* fresh: it has had no row in this draft */
 };
 

@@ -126,8 +126,8 @@ bool eng_disk_copy(char *out, const char *folder, const char *path)
     return false;
 }
 
-/* Experts are read from both copies at once, split so that both finish together; an incomplete copy (a mirror of
- * another size) serves at most its own share. */
+/* Experts are read from both copies at once, split so that both finish together; an incomplete copy serves at most
+ * the bytes that it has. */
 int eng_disk_measure(const char *path, const char *mirror, size_t room, double *bytes_per_s)
 {
     char copy[ENG_PATH_BYTES];
