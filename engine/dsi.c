@@ -183,7 +183,7 @@ static int open_worker(struct eng_dsi *d, struct worker *w)
     if ((error = moe_context_open(&w->context, w->model, &co)))
         return error;
     if (pthread_create(&w->thread, NULL, worker_main, w))
-        return kn_fail(KN_ENOMEM, "no thread for a worker");
+        return kn_fail(KN_ENOMEM, "cannot start a worker thread");
     w->started = true;
     return 0;
 }
@@ -203,11 +203,11 @@ int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_ds
 {
     const struct moe_model *drafter = eng_draft_chain_model(e->drafting);
     if (o->n_target < 1 || o->n_target >= SPEC_DSI_WORKERS || o->lookahead < 0 || o->lookahead > MOST_LOOKAHEAD)
-        return kn_fail(KN_EINVAL, "%d targets, %d tokens ahead; 1 to %d and 0 to %d are possible", o->n_target,
+        return kn_fail(KN_EINVAL, "%d targets, a lookahead of %d; 1 to %d and 0 to %d are possible", o->n_target,
                        o->lookahead, SPEC_DSI_WORKERS - 1, MOST_LOOKAHEAD);
     if (moe_model_shape(e->assets.model)->state_bytes)
-        return kn_fail(KN_EUNSUPPORTED, "--dsi: %s knows a text by a state, which goes one way, and a worker goes "
-                       "back: leave --dsi out", e->assets.opt.model);
+        return kn_fail(KN_EUNSUPPORTED, "--dsi: %s has recurrent layers, and their state cannot be rolled back as a "
+                       "worker needs: leave --dsi out", e->assets.opt.model);
     struct eng_dsi *d = kn_calloc(1, sizeof *d);
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for workers");
@@ -407,7 +407,7 @@ int eng_dsi_wait(struct eng_dsi *d, int32_t *token, int most)
         settle(d);
     d->ended |= stuck;
     pthread_mutex_unlock(&d->lock);
-    return stuck ? kn_fail(KN_EIO, "no worker that verifies is left") : n;
+    return stuck ? kn_fail(KN_EIO, "all workers that verify have failed") : n;
 }
 
 void eng_dsi_stats(const struct eng_dsi *d, struct eng_dsi_stats *out) { *out = d->stats; }

@@ -21,7 +21,7 @@ int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size
     if (split->n_resident < split->n_expert && !disk_rate)
         error = eng_disk_measure_model(moe_file_files(e->assets.file), e->assets.opt.mirror, ENG_DISK_BYTES, &out->disk_Bps);
     if (error == KN_EUNSUPPORTED)
-        kn_fail(error, "%s: the disk cannot be measured by it, without O_DIRECT or with less than 1 MiB: give "
+        kn_fail(error, "%s: cannot measure the disk with this file (no O_DIRECT, or less than 1 MiB): give "
                 "--disk-rate", e->assets.opt.model);
     return error;
 }

@@ -1,8 +1,24 @@
-/* passes that a cost is averaged over, before it counts as known */
+/* engine/prefill_share.c - how many prefill rows a pass may have while other sessions wait for their next token.
+ *
+ * Numbers in, numbers out: no clock, no session. A mixed pass has both prefill rows and due rows (decoding).
+ *
+ * Prefill rows make a pass longer, and every session that decodes waits for it. So a mixed pass may take
+ * max_prefill_slowdown times the time that a pass will take once the sessions in prefill decode too. But where rows
+ * are cheap only in large numbers, for instance because every chunk reads all experts from disk, that limit would
+ * make prefill crawl: a few rows cost nearly as much as many. So if the speed within the limit is below 0.4 of the
+ * speed of all rows at once, the limit is given up: mixed passes take as many rows as reach 0.9 of that speed.
+ *
+ * Costs are learnt from the passes themselves: decode passes by their number of rows, a prefill row by prefill size
+ * in powers of two. While some session is always in prefill, a pass without prefill rows is taken now and then. The
+ * cost of rows beyond the limit is learnt for free from passes in which no session decodes. Otherwise a pass takes a
+ * few times more rows now and then, and a few times more again only if that made a row cheaper; so no session waits
+ * for a full chunk only to learn that its rows cost as much as few. Other programs on the machine can make a pass
+ * longer, but never shorter; so a lower cost is learnt fast and a higher one slowly. A size within the limit is used
+ * only after a few trials of the size below it. */
 #include "engine/internal.h"
 
 #define MIN_PREFILL_ROWS    4   /* rows: fewer cost little beside the weights that they read */
-#define MIN_MEASURED_PASSES      4                              /* passes */
+#define MIN_MEASURED_PASSES      4                              /* passes until a cost counts as known */
 #define WEIGHT_OF_FASTER_PASS  0.5                            /* weight of a new cost that is lower */
 #define WEIGHT_OF_SLOWER_PASS   0.05
 #define MIN_SPEED_RATIO   0.4   /* of the speed of all rows at once: the least acceptable speed */

@@ -15,7 +15,7 @@
 
 bool eng_has_states(const struct eng_engine *e) { return moe_model_shape(e->assets.model)->state_bytes > 0; }
 
-#define GENERATION_PROMPT_TOKENS 8  /* a template ends a prompt with about this many tokens that ask for an answer */
+#define GENERATION_PROMPT_TOKENS 8  /* at least the tokens that a template adds for the answer */
 
 static int whole(int n) { return n / ENG_KV_BLOCK * ENG_KV_BLOCK; }
 

@@ -15,7 +15,7 @@ int eng_session_open(struct eng_session **out, struct eng_engine *e)
         *out = s;
         return 0;
     }
-    return kn_fail(KN_ELIMIT, "all %d sessions are taken: raise --parallel", e->assets.opt.n_session);
+    return kn_fail(KN_ELIMIT, "all %d sessions are in use: raise --parallel", e->assets.opt.n_session);
 }
 
 void eng_session_close(struct eng_session *s)
@@ -42,12 +42,13 @@ int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
         return kn_fail(KN_ELIMIT, "%d biased tokens; at most %d are possible", r->sampling.n_bias,
                        ENG_REQUEST_BIAS);
     if (r->n_top < 0 || r->n_top > ENG_TOP)
-        return kn_fail(KN_EINVAL, "%d likeliest tokens; 0 to %d are possible", r->n_top, ENG_TOP);
+        return kn_fail(KN_EINVAL, "%d most likely tokens for each token; 0 to %d are possible", r->n_top, ENG_TOP);
     if (r->wants_prompt_logprobs && (r->n_prompt_top < 0 || r->n_prompt_top > ENG_TOP || !e->assets.opt.n_prompt_logprob_row))
-        return kn_fail(KN_EUNSUPPORTED, "%d likeliest tokens of a prompt, of 0 to %d that are possible, in an "
-                       "engine that tells %d in a pass", r->n_prompt_top, ENG_TOP, e->assets.opt.n_prompt_logprob_row);
+        return kn_fail(KN_EUNSUPPORTED, "logprobs of the prompt with %d most likely tokens; 0 to %d are possible, "
+                       "and %d rows of a pass are set aside for them", r->n_prompt_top, ENG_TOP,
+                       e->assets.opt.n_prompt_logprob_row);
     if (r->grammar && !e->assets.tokens)
-        return kn_fail(KN_EUNSUPPORTED, "a grammar, and the engine was opened without");
+        return kn_fail(KN_EUNSUPPORTED, "the request has a grammar, and the engine was opened without grammars");
     return spec_params_check(&r->sampling, eng_vocab_size(e->assets.vocab));
 }
 

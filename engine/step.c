@@ -257,7 +257,7 @@ static int report_prompt_logprobs(struct eng_engine *e, struct eng_event *event)
         const struct eng_prompt_logprob *t = &e->pass.prompt_logprob[i];
         struct eng_session *s = t->session;
         if (moe_rows_status(&e->pass.result, s->first_row, s->seq.n_row))
-            continue;                           /* its session fails in settle_prompts */
+            continue;                           /* its session ends with this pass */
         event[n] = event_of(s, s->seq.token[t->at]);
         event[n].of_prompt = true;
         event[n].rank = t->known.rank;

@@ -120,9 +120,10 @@ struct spec_decision {
 void spec_control_decide(struct spec_control *c, const int *session /* [n_due] */, int n_due, int n_beside,
                          struct spec_decision *out, int *nodes /* [n_due] */);
 
-/* Writes one line, truncated to size; returns its full length.  "draft: model 3 deep (gains most); 16.0 rows for 9.71
- * tokens in 1.20 + 44.10 ms, plain 4 in 31.00 ms, gain 1.66 (needs 1.03); lost 0.0 of 310.0 ms"; if a drafter can
- * overlap also "; ahead 3 deep: 36.00 beside 44.10 ms, contention 0.20, gain 1.71" */
+/* Writes one line, truncated to size; returns its full length.  "draft: model, depth 3 (highest expected gain);
+ * 16.0 rows for 9.71 tokens, draft 1.20 + pass 44.10 ms; without drafts 4 rows in 31.00 ms; gain 1.66 (needs 1.03);
+ * lost 0.0 of at most 310.0 ms"; if a drafter can overlap also "; during the pass, depth 3: draft 36.00 ms, pass
+ * 44.10 ms, contention 0.20, gain 1.71" */
 int spec_decision_text(const struct spec_control *c, const struct spec_decision *d, char *out, size_t size);
 const char *spec_why_text(enum spec_why why);
 

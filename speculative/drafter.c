@@ -77,13 +77,13 @@ int spec_drafter_open(struct spec_drafter **out, const struct spec_drafter_optio
     const int most = 1 << 30;
     if (opt->n_session < 1 || opt->n_vocab < 1 || opt->n_own < 0 || opt->n_own > most || opt->n_shared < 0 ||
         opt->n_shared > most || opt->n_learn < 0 || opt->n_learn > most || !(opt->right >= 0 && opt->right <= 1))
-        return kn_fail(KN_EINVAL, "a drafter remembers at most %d tokens, and is right with a probability "
+        return kn_fail(KN_EINVAL, "a drafter stores at most %d tokens, and the oracle takes a probability "
                        "between 0 and 1", most);
     struct spec_drafter *d = kn_calloc(1, sizeof *d);
     size_t bytes = spec_drafter_bytes(opt);
     if (!d || kn_arena_open(&d->arena, bytes, -1) < 0) {
         kn_free(d);
-        return kn_fail(KN_ENOMEM, "no memory for a drafter that remembers %zu MiB: lower what it shares",
+        return kn_fail(KN_ENOMEM, "no memory for a drafter's index of %zu MiB",
                        bytes >> 20);
     }
     d->opt = *opt;

@@ -7,15 +7,15 @@ const char *spec_why_text(enum spec_why why)
 {
     static const char *const text[SPEC_WHY_COUNT] = {
         [SPEC_WHY_NONE_DUE] = "nothing to draft",
-        [SPEC_WHY_FIXED] = "as told",
-        [SPEC_WHY_LEARN] = "learning what a step takes without drafts",
-        [SPEC_WHY_REFRESH] = "measuring again what a step takes without drafts",
-        [SPEC_WHY_NO_GAIN] = "no draft gains enough",
-        [SPEC_WHY_LOSS_LIMIT] = "drafts have lost what they may",
-        [SPEC_WHY_GAINS] = "gains most",
-        [SPEC_WHY_SMALL_DIFFERENCE] = "another gains no more than a little",
-        [SPEC_WHY_TRIAL] = "a trial",
-        [SPEC_WHY_FREE] = "drafting is free, only what gains is verified",
+        [SPEC_WHY_FIXED] = "set by --gamma or --dsi",
+        [SPEC_WHY_LEARN] = "measuring steps without drafts",
+        [SPEC_WHY_REFRESH] = "measuring steps without drafts again",
+        [SPEC_WHY_NO_GAIN] = "no plan has enough expected gain",
+        [SPEC_WHY_LOSS_LIMIT] = "limit on time lost to drafts reached",
+        [SPEC_WHY_GAINS] = "highest expected gain",
+        [SPEC_WHY_SMALL_DIFFERENCE] = "another plan is only slightly better",
+        [SPEC_WHY_TRIAL] = "trial",
+        [SPEC_WHY_FREE] = "drafting takes no time, nodes with a gain are verified",
     };
     return text[why];
 }
@@ -33,21 +33,23 @@ int spec_decision_text(const struct spec_control *c, const struct spec_decision 
 {
     char what[64] = "off", about[64] = "";
     if (d->drafter != SPEC_OFF)
-        snprintf(what, sizeof what, "%s %d deep", name_of(c, d->drafter), d->depth);
+        snprintf(what, sizeof what, "%s, depth %d", name_of(c, d->drafter), d->depth);
     else if (d->best_drafter != SPEC_OFF)
-        snprintf(about, sizeof about, "%s %d deep: ", name_of(c, d->best_drafter), d->best_depth);
+        snprintf(about, sizeof about, "best plan %s, depth %d: ", name_of(c, d->best_drafter), d->best_depth);
     int n = snprintf(out, size, "draft: %s (%s)", what, spec_why_text(d->why));
     if (d->best_drafter != SPEC_OFF)
         n += snprintf(at(out, size, n), left(size, n),
-                      "; %s%.1f rows for %.2f tokens in %.2f + %.2f ms, plain %d in %.2f ms, gain %.2f (needs %.2f)"
-                      "; lost %.1f of %.1f ms", about, d->rows, d->tokens, d->draft_ns * 1e-6, d->pass_ns * 1e-6,
-                      d->n_due, d->off_ns * 1e-6, d->gain, d->need, d->lost_ns * 1e-6, d->loss_limit_ns * 1e-6);
+                      "; %s%.1f rows for %.2f tokens, draft %.2f + pass %.2f ms; without drafts %d rows in %.2f ms; "
+                      "gain %.2f (needs %.2f); lost %.1f of at most %.1f ms", about, d->rows, d->tokens,
+                      d->draft_ns * 1e-6, d->pass_ns * 1e-6, d->n_due, d->off_ns * 1e-6, d->gain, d->need,
+                      d->lost_ns * 1e-6, d->loss_limit_ns * 1e-6);
     if (d->overlap.depth)
-        n += snprintf(at(out, size, n), left(size, n), "; ahead %d deep: %.2f beside %.2f ms, contention %.2f, gain %.2f",
+        n += snprintf(at(out, size, n), left(size, n),
+                      "; during the pass, depth %d: draft %.2f ms, pass %.2f ms, contention %.2f, gain %.2f",
                       d->overlap.depth, d->overlap.draft_ns * 1e-6, d->overlap.pass_ns * 1e-6, d->overlap.contention,
                       d->overlap.gain);
     if (d->experts > 0)
-        n += snprintf(at(out, size, n), left(size, n), "; experts a layer %.1f, plain %.1f", d->experts,
+        n += snprintf(at(out, size, n), left(size, n), "; experts per layer %.1f, without drafts %.1f", d->experts,
                       d->plain_experts);
     return n;
 }
@@ -91,14 +93,14 @@ int spec_account_text(const struct spec_control *c, int drafter, char *out, size
     case SPEC_VERDICT_UNTRIED:
         return snprintf(out, size, "%s: %llu steps so far, too few to judge", name, steps);
     case SPEC_VERDICT_LOSES:
-        return snprintf(out, size, "%s: does not pay, gain %.3f over all steps; %llu of %llu drafted rows kept in %llu "
-                        "steps", name, a.gain, accepted, drafted, steps);
+        return snprintf(out, size, "%s: does not pay, gain %.3f over all steps; %llu of %llu drafted rows accepted "
+                        "in %llu steps", name, a.gain, accepted, drafted, steps);
     case SPEC_VERDICT_MEMORY_WORTH_MORE:
-        return snprintf(out, size, "%s: gain %.3f, but experts in its memory would gain %.3f: run without it", name,
-                        a.gain, 1 / (1 - a.memory));
+        return snprintf(out, size, "%s: gain %.3f, but its memory as expert cache would gain %.3f: run "
+                        "without it", name, a.gain, 1 / (1 - a.memory));
     case SPEC_VERDICT_PAYS:
         break;
     }
-    return snprintf(out, size, "%s: pays, gain %.3f over all steps; %llu of %llu drafted rows kept in %llu steps",
+    return snprintf(out, size, "%s: pays, gain %.3f over all steps; %llu of %llu drafted rows accepted in %llu steps",
                     name, a.gain, accepted, drafted, steps);
 }

@@ -123,7 +123,7 @@ int spec_fit_solve(struct spec_fit_solution *out, const struct spec_fit_param *p
     }
     kn_free(f);
     if (isinf(best.sum_squares))
-        return kn_fail(KN_EINVAL, "nothing fits %d points: is one of them zero or no number?", m);
+        return kn_fail(KN_EINVAL, "no model fits %d points: one of them may be zero or not a number", m);
     best.n_call = q.n_call;
     *out = best;
     return 0;
@@ -245,7 +245,8 @@ static int check_points(const char *what, const struct spec_fit_point *p, int n,
         return kn_fail(KN_ELIMIT, "%d %s measured, at most %d can be fitted", n, what, SPEC_FIT_POINTS);
     for (int i = 0; i < n; i++)
         if (!(p[i].ns > 0 && p[i].rows > 0 && isfinite(p[i].ns) && isfinite(p[i].rows)))
-            return kn_fail(KN_EINVAL, "measured %s %d: %g rows in %g ns are no measurement", what, i, p[i].rows, p[i].ns);
+            return kn_fail(KN_EINVAL, "measured %s %d: %g rows in %g ns is not a valid measurement", what, i, p[i].rows,
+                           p[i].ns);
     if (n_fitted(p, n) < least)
         return kn_fail(KN_EINVAL, "%d %s measured, the fit needs %d: measure more numbers of rows", n_fitted(p, n), what,
                        least);
@@ -283,7 +284,7 @@ int spec_fit(struct spec_fit *out, const struct spec_fit_input *m)
     if (!e)
         e = check_points("choices", m->choose, m->n_choose, m->n_choose ? 2 : 0);
     if (!e && !(m->ridge_least > 0 && m->ridge_most >= m->ridge_least))
-        e = kn_fail(KN_EINVAL, "the ridge lies between %g and %g rows: the first must be positive and no larger",
+        e = kn_fail(KN_EINVAL, "the ridge range is %g to %g rows: its start must be positive, and not above its end",
                     m->ridge_least, m->ridge_most);
     if (!e)
         e = fit_passes(&f.cost, m);

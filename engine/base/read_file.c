@@ -14,7 +14,7 @@ int eng_read_all(int fd, const char *name, char **text, size_t *n)
     for (;;) {
         ssize_t got = read(fd, *text + *n, cap - *n);
         if (got < 0 && errno == EISDIR)
-            return kn_fail(KN_EINVAL, "%s: it is a folder, and a file is wanted", name);
+            return kn_fail(KN_EINVAL, "%s: is a folder, not a file", name);
         if (got <= 0)
             return got == 0 ? 0 : kn_fail(KN_EIO, "%s: cannot be read", name);
         *n += (size_t)got;

@@ -14,7 +14,7 @@ int eng_pack_path(char *out, const char *model)
     if (n > suffix && !strcmp(model + n - suffix, MODEL_SUFFIX))
         n -= suffix;
     if (n + sizeof PACK_SUFFIX > ENG_PATH_BYTES)
-        return kn_fail(KN_ELIMIT, "%s: too long a name", model);
+        return kn_fail(KN_ELIMIT, "%s: the name is too long", model);
     memcpy(out, model, n);
     memcpy(out + n, PACK_SUFFIX, sizeof PACK_SUFFIX);
     return 0;

@@ -69,12 +69,12 @@ struct eng_draft_times eng_draft_times(const struct eng_drafting *g) { return g-
 int eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes)
 {
     if (!g->control)
-        return snprintf(out, bytes, "draft: off, there is no drafter");
+        return snprintf(out, bytes, "draft: off (no drafter)");
     if (eng_draft_always_overlaps(g))
-        return snprintf(out, bytes, "draft: %s ahead, as --dsi says: %d guesses beside each pass",
+        return snprintf(out, bytes, "draft: %s during passes (set by --dsi); %d tokens in each",
                         eng_overlap_drafter(g)->name, g->overlap_depth);
     if (g->opt.gamma != ENG_GAMMA_AUTO)
-        return snprintf(out, bytes, "draft: %d tokens, as --gamma says", g->opt.gamma);
+        return snprintf(out, bytes, "draft: %d tokens (set by --gamma)", g->opt.gamma);
     return spec_decision_text(g->control, &g->decision, out, bytes);
 }
 

@@ -68,8 +68,8 @@ static void price(const struct eng_drafting *g, const struct eng_fitted *f, stru
         networks |= *name;
     }
     if (!met && networks)
-        kn_say(KN_LOG_INFO, "%s has measured drafts of %s: those of others are foreseen by their size", g->opt.fit,
-               f->drafter);
+        kn_say(KN_LOG_INFO, "%s has measured drafts of %s: the time of other drafters is estimated by their size",
+               g->opt.fit, f->drafter);
     out[g->n_drafter] = all;                    /* the plan that asks all of several drafters */
     if (g->overlap_arm < SPEC_DRAFTERS)
         out[g->overlap_arm] = out[eng_overlap_drafter(g)->number];

@@ -18,11 +18,11 @@ int eng_distributions_open(struct eng_drafting *g)
     if (g->opt.verify == SPEC_COUPLED || !g->n_drafter)
         return 0;
     if (!any) {
-        kn_say(KN_LOG_WARN, "--verify: none of these drafters draws from a distribution of its own, so the text is "
-               "the coupled one's");
+        kn_say(KN_LOG_WARN, "--verify: no drafter samples from a distribution of its own, so the output is that of "
+               "--verify coupled");
         return 0;
     }
-    kn_say(KN_LOG_INFO, "--verify: texts have the model's distribution, but are not those that the same seeds give "
+    kn_say(KN_LOG_INFO, "--verify: output has the model's distribution, but the same seed gives another text than "
            "without drafts");
     w->n_max = g->host.n_draft_row;
     w->n_vocab = eng_vocab_size(g->host.vocab);

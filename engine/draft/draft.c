@@ -190,7 +190,7 @@ static void reserve_nodes(struct eng_drafting *g)
 void eng_draft_break(struct eng_drafter *d, int error)
 {
     d->broken = true;
-    kn_say(KN_LOG_WARN, "a drafter failed (%s): it is not asked again", kn_error_text(error));
+    kn_say(KN_LOG_WARN, "a drafter failed (%s): it is not used again", kn_error_text(error));
 }
 
 /* Asks one of n_part drafters. It may use its share of the nodes, and those that the drafters before it left unused
@@ -198,7 +198,7 @@ void eng_draft_break(struct eng_drafter *d, int error)
  * tried later; but whether another drafter is asked at all must not depend on a sampled token, or the result is
  * biased. It does not: next to a drafter that samples, with so few drafters, every other drafter with a draft is
  * either always asked or never. All combinations of up to five were enumerated. */
-_Static_assert(ENG_DRAFTERS_MOST <= 5, "of six, a draft that ends early can leave a node to who else got none");
+_Static_assert(ENG_DRAFTERS_MOST <= 5, "of six drafters, one that stops early can leave a node to one that had none");
 static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int part, int n_part)
 {
     if (d->broken)

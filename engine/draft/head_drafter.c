@@ -61,7 +61,7 @@ static int ask_features(const struct draft_head *d, const struct eng_draft_optio
 {
     struct moe_features its = moe_model_reads(d->model), *all = &d->base.drafting->features;
     if (its.n_inner && all->n_inner && memcmp(its.inner, all->inner, sizeof its.inner) != 0)
-        return kn_fail(KN_EUNSUPPORTED, "%s reads other layers of the model than the head before it: name one of them",
+        return kn_fail(KN_EUNSUPPORTED, "%s reads other layers of the model than the previous head: use one of them",
                        w->file);
     all->last |= its.last;
     if (its.n_inner) {
@@ -110,7 +110,7 @@ static int load(struct eng_drafter *base)
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
-/* Draft rows lie in slots of their own, so only new whole blocks of committed tokens are marked. */
+/* Draft rows lie in slots of their own: only whole blocks of committed tokens are marked as computed. */
 static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
                    int n_accepted)
 {
@@ -125,7 +125,7 @@ static int depth_of(struct draft_head *d, const struct eng_seq *s, int depth)
 {
     int left = moe_model_shape(d->model)->n_ctx_train - s->n_token;
     if (left < 1 && !d->told)
-        kn_say(KN_LOG_WARN, "%s was trained on %d tokens: texts beyond them go without its drafts",
+        kn_say(KN_LOG_WARN, "%s was trained on %d tokens: longer sequences get no drafts from it",
                moe_file_path(d->file ? d->file : d->base.drafting->host.file), moe_model_shape(d->model)->n_ctx_train);
     d->told |= left < 1;
     return kn_min(left, depth);

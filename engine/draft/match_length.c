@@ -25,7 +25,7 @@ static int read_tensor(const struct moe_file *f, const char *what, int layer, ui
     snprintf(name, sizeof name, "lengths.%d.%s", layer, what);
     const struct moe_tensor *t = moe_file_find_tensor(f, name);
     if (!t || t->gguf_type != 0 || t->dim[0] != n_out || t->dim[1] != n_in || t->bytes != n_out * n_in * sizeof *out)
-        return kn_fail(KN_EINVAL, "%s: %s is no F32 tensor of %llu by %llu: evals/lengths writes such files",
+        return kn_fail(KN_EINVAL, "%s: %s is not an F32 tensor of %llu by %llu: evals/lengths writes such files",
                        moe_file_path(f), name, (unsigned long long)n_out, (unsigned long long)n_in);
     return moe_file_read(f, t, 0, out, (size_t)t->bytes);
 }
@@ -69,7 +69,7 @@ int eng_lengths_open(struct eng_drafting *g, int drafter, const char *path)
     struct eng_lengths *l = g->lengths[drafter] = kn_calloc(1, sizeof *l);
     int error = l ? eng_lengths_read(&l->net, &l->weights, path) : kn_fail(KN_ENOMEM, "no memory for %s", path);
     if (!error && l->net.n_in != d_model)
-        error = kn_fail(KN_EUNSUPPORTED, "%s foresees lengths from features of %d values, %s has %d", path, l->net.n_in,
+        error = kn_fail(KN_EUNSUPPORTED, "%s predicts lengths from features of %d values, %s has %d", path, l->net.n_in,
                         g->host.model_path, d_model);
     if (error)
         return error;

@@ -23,7 +23,7 @@ struct item {                                   /* a session in a draft */
     int node;                                   /* tree node of the last draft token */
     float survival;                             /* probability of all of them, by this model */
     struct eng_chain *chain;                    /* during a pass: they are added here; NULL: to the tree */
-    struct spec_dist *law;                      /* of the next token; NULL: target's noise is used */
+    struct spec_dist *law;                      /* distribution of the next token; NULL: the target's noise */
     bool fresh, goes_on;                        /* fresh: it has had no row in this draft */
 };
 
@@ -68,7 +68,7 @@ static int check_vocab(const struct eng_drafting *g, const struct draft_model *d
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path,
                        g->host.model_path, n_here, n);
     if (id < n)
-        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: token %d is another", path, g->host.model_path, id);
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: token %d differs", path, g->host.model_path, id);
     return 0;
 }
 
@@ -114,12 +114,12 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
     if (!error && !(error = moe_file_open(&d->file, w->file)) && !(error = check_vocab(g, d, w->file)))
         error = moe_model_open(&d->model, d->file, &(struct moe_model_options){ .isa = g->host.isa });
     if (!error && moe_model_shape(d->model)->state_bytes)
-        error = kn_fail(KN_EUNSUPPORTED, "%s cannot draft: it knows a text by a state, which goes one way; --draft "
-                        "model: takes a model whose layers all attend", w->file);
+        error = kn_fail(KN_EUNSUPPORTED, "%s cannot draft: the state of its recurrent layers cannot be rolled back; "
+                        "--draft model: takes a model with attention in every layer", w->file);
     if (!error && w->tree != ENG_TREE_CHAIN)
         error = eng_trees_open(&d->trees, &d->base, d->model, w->tree, false);
     if (!error && moe_model_shape(d->model)->n_ctx_train < g->host.n_ctx)
-        kn_say(KN_LOG_WARN, "%s was trained on %d tokens: beyond them it will draft poorly", w->file,
+        kn_say(KN_LOG_WARN, "%s was trained on %d tokens: its drafts beyond them will be poor", w->file,
                moe_model_shape(d->model)->n_ctx_train);
     if (error) {
         close_model(&d->base);

@@ -51,14 +51,15 @@ static int parse_option(struct eng_draft_option *w, const char *text, size_t n)
             w->tree = (enum eng_tree)i;
             return 0;
         }
-    return kn_fail(KN_EINVAL, "--draft: '%.*s' is no option of %s", (int)n, text, of(w)->name);
+    return kn_fail(KN_EINVAL, "--draft: '%.*s' is not an option of %s", (int)n, text, of(w)->name);
 }
 
 static int parse_argument(struct eng_draft_option *w, const char *text, size_t n)
 {
     char *end;
     if (n >= sizeof w->file)
-        return kn_fail(KN_ELIMIT, "--draft: a file name of %zu bytes; %zu are possible", n, sizeof w->file - 1);
+        return kn_fail(KN_ELIMIT, "--draft: the file name has %zu bytes; at most %zu are possible", n,
+                       sizeof w->file - 1);
     memcpy(w->file, text, n);
     w->file[n] = 0;
     if (of(w)->is_oracle) {
@@ -83,8 +84,8 @@ int eng_draft_parse(struct eng_draft_option *out, const char *text)
     while (kind < N_KIND && !is_word(text, n, kinds[kind].name))
         kind++;
     if (kind == N_KIND)
-        return kn_fail(KN_EINVAL, "--draft: '%.*s' is not a kind of drafter: none, ngram, suffix, model:FILE, "
-                       "eagle:FILE, mtp or oracle:P are", (int)n, text);
+        return kn_fail(KN_EINVAL, "--draft: '%.*s' is not a kind of drafter; these are: none, ngram, suffix, "
+                       "model:FILE, eagle:FILE, mtp, oracle:P", (int)n, text);
     w.kind = (enum eng_draft_kind)kind;
     w.tree = kinds[kind].default_tree;
     text += n;

@@ -101,7 +101,7 @@ static int open_samplers(struct eng_overlap *a)
     int n = kn_team_size(a->drafting->host.team), error = 0;
     a->sampler = kn_calloc((size_t)n, sizeof *a->sampler);
     if (!a->sampler)
-        return kn_fail(KN_ENOMEM, "no memory to draft ahead");
+        return kn_fail(KN_ENOMEM, "no memory for --dsi");
     for (int i = 0; i < n && !error; i++)
         error = spec_sampler_open(&a->sampler[i], eng_vocab_size(a->drafting->host.vocab));
     return error;
@@ -110,7 +110,7 @@ static int open_samplers(struct eng_overlap *a)
 static int start_thread(struct eng_overlap *a)
 {
     if (pthread_create(&a->thread, NULL, thread_main, a))
-        return kn_fail(KN_ENOMEM, "no thread to draft ahead");
+        return kn_fail(KN_ENOMEM, "cannot start the thread of --dsi");
     a->started = true;
     pthread_mutex_lock(&a->lock);
     while (!a->open)
@@ -125,10 +125,10 @@ static int start_thread(struct eng_overlap *a)
 static int refuse_or_warn(const struct eng_drafting *g)
 {
     static const char why[] = "an n-gram, suffix or oracle draft takes no time that could be hidden, and an EAGLE head "
-                              "or a layer of the model's own goes on from what the pass is about to think";
+                              "or MTP layer needs features that the running pass has yet to compute";
     if (g->opt.dsi == ENG_DSI_ON)
         return kn_fail(KN_EUNSUPPORTED, "--dsi needs --draft model:FILE: %s", why);
-    kn_say(KN_LOG_WARN, "--dsi auto: nobody drafts ahead, it takes --draft model:FILE: %s", why);
+    kn_say(KN_LOG_WARN, "--dsi auto has no effect without --draft model:FILE: %s", why);
     return 0;
 }
 
@@ -137,8 +137,8 @@ static void warn_ignored_drafters(const struct eng_drafting *g, const struct eng
 {
     for (int i = 0; i < g->n_drafter && g->opt.dsi == ENG_DSI_ON; i++)
         if (g->drafter[i] != ahead && !g->drafter[i]->kind->free)
-            kn_say(KN_LOG_WARN, "--dsi 1: one drafter is ahead, the first %s; %s, which would have to be waited for, "
-                   "is not asked", ahead->name, g->drafter[i]->name);
+            kn_say(KN_LOG_WARN, "--dsi 1: only the first %s drafts, during passes; %s is ignored, since a pass would "
+                   "wait for it", ahead->name, g->drafter[i]->name);
 }
 
 /* A chain can only be extended by a chain. With --dsi auto a tree is a plan of its own. */
@@ -157,17 +157,17 @@ int eng_overlap_open(struct eng_drafting *g)
     if (g->opt.dsi == ENG_DSI_OFF)
         return 0;
     if (g->opt.verify != SPEC_COUPLED)
-        return kn_fail(KN_EUNSUPPORTED, "--dsi guesses with the model's own noise, which --verify %s never meets again: "
+        return kn_fail(KN_EUNSUPPORTED, "--dsi drafts with the model's own noise, which --verify %s does not use: "
                        "leave --verify at coupled", g->opt.verify == SPEC_RATIO ? "ratio" : "block");
     if (!d)
         return refuse_or_warn(g);
     if (wants_tree_always(g))
-        return kn_fail(KN_EUNSUPPORTED, "--dsi 1: what is drafted beside a pass is a chain: leave out tree= of --draft "
-                       "model:, or take --dsi auto, which drafts trees in turn");
+        return kn_fail(KN_EUNSUPPORTED, "--dsi 1: a draft during a pass is a chain: leave out tree= of --draft "
+                       "model:, or use --dsi auto, which also drafts trees between passes");
     warn_ignored_drafters(g, d);
     struct eng_overlap *a = g->overlap = kn_calloc(1, sizeof *a);
     if (!a)
-        return kn_fail(KN_ENOMEM, "no memory to draft ahead");
+        return kn_fail(KN_ENOMEM, "no memory for --dsi");
     a->drafting = g;
     a->drafter = d;
     pthread_mutex_init(&a->lock, NULL);
@@ -175,7 +175,7 @@ int eng_overlap_open(struct eng_drafting *g)
     a->session = kn_calloc(n, sizeof(struct eng_seq *));
     a->n_more = kn_calloc(n, sizeof *a->n_more);
     if (!a->session || !a->n_more)
-        return kn_fail(KN_ENOMEM, "no memory to draft ahead of %zu sessions", n);
+        return kn_fail(KN_ENOMEM, "no memory for --dsi with %zu sessions", n);
     int error = open_samplers(a);
     return error ? error : start_thread(a);
 }

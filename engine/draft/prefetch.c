@@ -28,7 +28,7 @@ int eng_prefetch_open(struct eng_drafting *g)
     a->expert = kn_calloc(n_need * n_each, sizeof *a->expert);
     a->expert_needed_by_text = kn_calloc(n_expert, sizeof *a->expert_needed_by_text);
     if (!a->token || !a->need || !a->expert || !a->expert_needed_by_text)
-        return kn_fail(KN_ENOMEM, "no memory to look ahead with");
+        return kn_fail(KN_ENOMEM, "no memory to prefetch experts");
     return 0;
 }
 

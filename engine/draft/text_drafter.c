@@ -89,7 +89,7 @@ static int check_room(const struct eng_drafting *g, const char *path, size_t byt
 {
     if (!g->host.host_mem || bytes <= g->host.host_mem)
         return 0;
-    return kn_fail(KN_ELIMIT, "%s: to learn it takes about %zu MiB, and there are %zu for all: name a shorter text, or "
+    return kn_fail(KN_ELIMIT, "%s: learning it takes about %zu MiB, and the budget is %zu MiB: name a shorter text, or "
                    "raise --host-mem", path, bytes >> 20, g->host.host_mem >> 20);
 }
 

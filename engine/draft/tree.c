@@ -19,7 +19,7 @@
 #define MAX_SUCCESSORS         10                          /* successors considered of a row, and rows of a level */
 #define N_SCRATCH   (MAX_SUCCESSORS * (TREE_DEPTH - 1))    /* slots of a session's candidates; a chain needs fewer */
 #define MAX_GUESS  (MAX_SUCCESSORS + MAX_SUCCESSORS * MAX_SUCCESSORS * (TREE_DEPTH - 1))
-_Static_assert(MAX_SUCCESSORS <= SPEC_RANKS, "spec_rank tells no more");
+_Static_assert(MAX_SUCCESSORS <= SPEC_RANKS, "spec_rank ranks no more tokens");
 
 /* The nodes of a plan, the most valuable first, parents before children. */
 struct plan { int8_t parent, rank; };

@@ -122,7 +122,7 @@ void eng_draft_unload_unprofitable(struct eng_drafting *g)
         if (a.verdict == SPEC_VERDICT_PAYS || overlap_pays(g, g->drafter[i], worth))
             continue;
         spec_account_text(g->control, i, why, sizeof why);
-        kn_say(KN_LOG_WARN, "%s; its %.0f MiB are room for experts from now on, which makes steps %.1f %% shorter", why,
+        kn_say(KN_LOG_WARN, "%s; unloaded now: its %.0f MiB go to the expert cache and make steps %.1f %% shorter", why,
                (double)freed_expert_bytes(g, g->drafter[i]) / (1 << 20), 100 * worth);
         eng_draft_unload(g, i);
     }

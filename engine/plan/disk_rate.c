@@ -61,7 +61,7 @@ static int run_readers(struct disk *d, int depth)
         n++;
     for (int i = 0; i < n; i++)
         pthread_join(thread[i], NULL);
-    return n == depth ? 0 : kn_fail(KN_ENOMEM, "cannot start %d threads to read with", depth);
+    return n == depth ? 0 : kn_fail(KN_ENOMEM, "cannot start %d reading threads", depth);
 }
 
 size_t eng_disk_room(size_t host_mem)
@@ -126,8 +126,8 @@ bool eng_disk_copy(char *out, const char *folder, const char *path)
     return false;
 }
 
-/* Experts are read from both copies at once, split so that both finish together; an incomplete copy (a mirror of
- * another size) serves at most its own share. */
+/* Experts are read from both copies at once, split so that both finish together; an incomplete copy serves at most
+ * the bytes that it has. */
 int eng_disk_measure(const char *path, const char *mirror, size_t room, double *bytes_per_s)
 {
     char copy[ENG_PATH_BYTES];

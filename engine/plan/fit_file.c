@@ -53,7 +53,7 @@ static int find_target(struct target *t, const char *path)
         if (errno != ENOENT)
             return refuse_write(path);
         if (lstat(path, &st) == 0)
-            return kn_fail(KN_EINVAL, "%s: a link to nothing: make what it leads to, or name another file with -o",
+            return kn_fail(KN_EINVAL, "%s: a broken link: create its target, or name another file with -o",
                            path);
         if (snprintf(t->path, sizeof t->path, "%s", path) >= (int)sizeof t->path) {
             errno = ENAMETOOLONG;
@@ -76,7 +76,7 @@ static int check_old(const char *path)
     if (n < 0)
         return refuse_write(path);
     return n == 0 || !strcmp(begins, FIRST)
-               ? 0 : kn_fail(KN_EINVAL, "%s: it is there and not of fit: name another file with -o", path);
+               ? 0 : kn_fail(KN_EINVAL, "%s: exists and was not written by fit: name another file with -o", path);
 }
 
 int eng_fit_check(const char *path)
@@ -175,17 +175,17 @@ int eng_fit_read(const char *path, const struct moe_shape *shape, struct eng_fit
     if (line < 0)
         return kn_fail(KN_EIO, "%s: cannot be read: %s", path, strerror(errno));
     if (line > 0)
-        return kn_fail(KN_EINVAL, "%s: line %d is none that fit writes", path, line);
+        return kn_fail(KN_EINVAL, "%s: line %d was not written by fit", path, line);
     for (size_t i = 0; i < N_FIELD; i++)
         if (!r.seen[i])
-            return kn_fail(KN_EINVAL, "%s: %s is missing: write it anew with fit", path, field[i].name);
+            return kn_fail(KN_EINVAL, "%s: %s is missing: run fit again", path, field[i].name);
     if (c->growth < 1 || c->ridge <= 0)
-        return kn_fail(KN_EINVAL, "%s: ridge and growth make no sense: write it anew with fit", path);
+        return kn_fail(KN_EINVAL, "%s: ridge or growth is out of range: run fit again", path);
     if (*r.found.drafter && c->draft_ns <= 0 && c->draft_row_ns <= 0)
-        return kn_fail(KN_EINVAL, "%s: a draft pass of %s takes no time: write it anew with fit", path,
+        return kn_fail(KN_EINVAL, "%s: a draft pass of %s takes no time: run fit again", path,
                        r.found.drafter);
     if (c->n_expert != shape->n_expert || c->n_used != shape->n_used)
-        return kn_fail(KN_EINVAL, "%s is of a model with %g experts of which %g are used: fit this one", path,
+        return kn_fail(KN_EINVAL, "%s is for a model with %g experts, %g used per token: run fit with this model", path,
                        c->n_expert, c->n_used);
     *out = r.found;
     return 0;

@@ -129,14 +129,14 @@ static int refuse(const struct eng_split *split, const struct eng_need *need, co
     size_t least = mib(split->least) + 1, kv = use->kv_mem ? use->kv_mem : split->kv_least;
     const char *shrink = flag_to_lower(need, use, kv);
     char parts[256];
-    snprintf(parts, sizeof parts, "weights of every token %zu MiB, experts at least %zu, keys and values %zu, "
+    snprintf(parts, sizeof parts, "dense weights %zu MiB, experts at least %zu, keys and values %zu, "
              "buffers %zu, the program %zu", mib(need->dense_bytes), mib(need->expert_least), mib(kv),
              mib(need->step_bytes), mib(need->fixed_bytes));
     if (use->host_mem)
-        return kn_fail(KN_ELIMIT, "%s does not go into %zu MiB (%s): raise --host-mem to %zuM, or lower %s",
+        return kn_fail(KN_ELIMIT, "%s does not fit in %zu MiB (%s): raise --host-mem to %zuM, or lower %s",
                        moe_file_path(use->file), split->total / MIB, parts, least, shrink);
-    return kn_fail(KN_ELIMIT, "%s does not go into the %zu MiB that this machine can spare (%s): free memory, "
-                   "lower %s, or say what may be taken, at least --host-mem %zuM", moe_file_path(use->file),
+    return kn_fail(KN_ELIMIT, "%s does not fit in the %zu MiB that this machine can spare (%s): free memory, "
+                   "lower %s, or set a budget of at least --host-mem %zuM", moe_file_path(use->file),
                    split->total / MIB, parts, shrink, least);
 }
 
@@ -155,7 +155,7 @@ int eng_budget(struct eng_split *out, const struct eng_use *use)
     if (error)
         return refuse(out, &need, use);
     if (out->total - out->spare > left)
-        kn_say(KN_LOG_WARN, "%zu MiB are wanted and %zu MiB are free: this may swap, or be killed",
+        kn_say(KN_LOG_WARN, "%zu MiB are needed and %zu MiB are free: the machine may swap, or kill this process",
                mib(out->total - out->spare), left / MIB);
     return 0;
 }

@@ -419,7 +419,7 @@ static void a_context_beyond_the_models_is_warned_of(void **state)
     assert_int_equal(eng_describe(&e, &o), 0);
     eng_close(e);
     assert_int_equal(faults.n_line, 1);
-    assert_non_null(strstr(faults.line, "goes astray in longer ones"));
+    assert_non_null(strstr(faults.line, "its output beyond them is poor"));
     faults_listen_off();
 }
 

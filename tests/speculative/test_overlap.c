@@ -243,7 +243,7 @@ static void it_explains_itself(void **state)
     if (fabs(d->overlap.contention - 0.25) > 0.12 || d->overlap.gain < 1.2)
         fail_msg("contention %.2f, gain %.2f", d->overlap.contention, d->overlap.gain);
     spec_decision_text(c, d, line, sizeof line);
-    assert_non_null(strstr(line, "; ahead "));
+    assert_non_null(strstr(line, "; during the pass, depth "));
     assert_non_null(strstr(line, "contention 0."));
     spec_control_disable(c, 1, true);
     r.n_overlap_pass = 0;

@@ -245,7 +245,7 @@ static void texts_that_cannot_be_read(void **state)
         { "bench -m m.gguf -f folder", "folder" },
         { "run -m m.gguf -p a --draft suffix:nofile", "No such file" },
         { "run -m m.gguf -p a --draft suffix:long --host-mem 256M", "name a shorter text" },
-        { "run -m m.gguf -p a --draft ngram --fit text", "none that fit writes" },
+        { "run -m m.gguf -p a --draft ngram --fit text", "not written by fit" },
         { "run -m m.gguf -p a --draft ngram --fit nofile", "No such file" },
         { "serve -m m.gguf --api-key-file nofile", "No such file" },
         { "batch -m m.gguf nofile -o o", "No such file" },
@@ -293,7 +293,7 @@ static void places_that_cannot_be_written(void **state)
     refuses("quantize b.gguf -o b.gguf", "", 0, "would overwrite the input");
     refuses("pack m.gguf -o m.gguf", "", 0, "would overwrite the input");
     refuses("eval -m m.gguf --ids 1 --logits m.gguf", "", 0, "would overwrite the input");
-    refuses("fit -m m.gguf -o text", "", 0, "not of fit");
+    refuses("fit -m m.gguf -o text", "", 0, "not written by fit");
     refuses("fit -m m.gguf -o sealed/x", "", 0, "Permission denied");
     refuses("batch -m m.gguf in.jsonl -o in.jsonl", "", 0, "in.jsonl");
     refuses("batch -m m.gguf in.jsonl -o o --errors o", "", 0, "o");

@@ -90,7 +90,7 @@ static void anything_else_is_refused(void **state)
                               "choose_ns=1\nchoose_row_ns=1\ndraft_ns=0\ndraft_row_ns=%s\nn_expert=%s\nn_used=2\n%s";
     static const struct { const char *ridge, *row, *n_expert, *more, *says; } tries[] = {
         { "5", "0", "16", "", NULL },       { "5", "0", "8", "", "8 experts" },
-        { "0", "0", "16", "", "make no sense" },
+        { "0", "0", "16", "", "out of range" },
         { "x", "0", "16", "", "line 5" },   { "-1", "0", "16", "", "line 5" },   { "nan", "0", "16", "", "line 5" },
         { "5", "0", "16", "ridge=5", "line 14" }, { "5", "0", "16", "[a]\nb=1", "line" },
         { "5", "0", "16", "more=1", "line 14" },  { "5", "3", "16", "", NULL },  { "5", "-3", "16", "", "line 11" },
@@ -195,7 +195,7 @@ static void what_cannot_be_written_is_told_first(void **state)
     assert_int_equal(symlink(path, other), 0);
     faults_listen();
     assert_int_equal(eng_fit_check(other), KN_EINVAL);
-    assert_non_null(strstr(faults.line, "a link to nothing"));
+    assert_non_null(strstr(faults.line, "a broken link"));
     assert_int_equal(eng_fit_write(other, "m.gguf", &found, ""), KN_EINVAL);
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(eng_fit_write(path, "m.gguf", &found, ""), 0);
@@ -204,7 +204,7 @@ static void what_cannot_be_written_is_told_first(void **state)
     for (int i = 0; i < 2; i++) {
         write_text(i ? "#" : "kept");           /* for example a model */
         assert_int_equal(eng_fit_check(other), KN_EINVAL);
-        assert_non_null(strstr(faults.line, "not of fit"));
+        assert_non_null(strstr(faults.line, "not written by fit"));
         FILE *f = fopen(other, "r");
         assert_non_null(f);
         assert_non_null(fgets(got, sizeof got, f));
