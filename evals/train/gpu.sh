@@ -3,7 +3,7 @@
 #
 #   gpu.sh (target|drafters|measure|smoke) WORK OUT
 #
-# WORK holds corpus.ids, held.ids, prompts.jsonl and vocab.json (README.md, "The demo, from nothing"), and for
+# WORK holds corpus.ids, held.ids, prompts.jsonl and vocab.json (README.md, "The demo"), and for
 # measure the prompt files. OUT is the folder of checkpoints: each piece reads those of the piece above it.
 # A stopped piece continues with the same command. PYTHON names the interpreter; it needs torch,
 # numpy, regex and gguf.

@@ -243,7 +243,7 @@ static void help_goes_to_the_own_node_first(void **state)
     nodes_set(1);
 }
 
-/* For every placement of items and threads each item runs once; a node without threads has its items run elsewhere. */
+/* For every placement of items and threads each item runs once; other nodes run the items of a node without threads. */
 static void items_anywhere_run_once(void **state)
 {
     (void)state;

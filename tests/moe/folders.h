@@ -1,5 +1,5 @@
-/* tests/moe/folders.h - compares two models: their logits, and their tensors byte by byte. Include cmocka first.
- */
+/* tests/moe/folders.h - compares two models: their logits, and their tensors byte by byte.
+ * Include cmocka first. */
 #ifndef TESTS_MOE_FOLDERS_H
 #define TESTS_MOE_FOLDERS_H
 

@@ -88,7 +88,7 @@ static inline const struct golden_tensor *hf_find(const struct hf_folder *h, con
     abort();
 }
 
-/* By a call: when gcc 12 sees in `cut ? f(x) : x` that f clears bits, it makes x of both. */
+/* A function of its own: if gcc 12 sees in `cut ? f(x) : x` that f clears bits, it compiles both branches as x. */
 static inline float hf_cut(float x)
 {
     uint32_t bits;

@@ -418,7 +418,7 @@ static void what_is_not_this_model_s_is_not_used(void **state)
     m->n_expert--;
     check_refused(m, "another model");
     m->n_expert++;
-    m->expert[4].matrix[1].n_in += 256;         /* the id would differ too, but is not checked first */
+    m->expert[4].matrix[1].n_in += 256;         /* with the right id the shape is still checked */
     check_refused(m, "another model");
     m->expert[4].matrix[1].n_in -= 256;
     m->expert[4].matrix[1].n_out--;             /* the same panels */

@@ -56,7 +56,7 @@ static void check_place(const struct off_source *s, const struct kn_ops *ops, st
 }
 
 #ifndef __SANITIZE_THREAD__                     /* one thread */
-/* Rows of one, a few and many blocks; one panel less and one more than a group; every offset in a page that is a
+/* Rows of one, a few and many blocks; one row less and one more than a panel; every offset in a page that is a
  * multiple of 8, and some that are not. */
 static void small_matrices_at_every_offset(void **state)
 {

@@ -651,7 +651,7 @@ static void texts_taken_in_are_no_drafts(void **state)
     }
 }
 
-/* Steps until drafts are on because they gain. */
+/* Runs steps until the controller has drafts on because of a measured gain. */
 static void decide_on(struct spec_control *c, int n)
 {
     struct spec_decision d = { .drafter = SPEC_OFF };

@@ -346,7 +346,7 @@ static void lost_targets(void **state)
         take_actions(&w);
     }
     /* the first gave token 0 and is at the second block; the other, at the first block, would give token 1.
-     * The other is lost, and the first drops its task to take over the lost one */
+     * The other is lost, and the first is cancelled to take over the lost task */
     assert_int_equal(w.job[0].action.at, 2);
     assert_int_equal(w.job[1].action.at, 0);
     w.job[1].fate = GONE;

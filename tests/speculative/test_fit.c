@@ -199,7 +199,7 @@ static void refuses(void **state)
     kn_log_set(unheard, KN_LOG_ERROR);
     m.n_pass = 7;                                           /* two of them for the hold-out */
     assert_int_equal(spec_fit(&f, &m), KN_EINVAL);
-    m.n_pass = 8;                                           /* one per constant, but the misses' constant adds one */
+    m.n_pass = 8;                                           /* enough for the constants, until misses add one */
     pass[0].miss_ns = 1e6;
     assert_int_equal(spec_fit(&f, &m), KN_EINVAL);
     pass[0].miss_ns = 0;

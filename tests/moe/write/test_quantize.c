@@ -246,7 +246,7 @@ static void rows_that_are_no_whole_blocks_fall_back(void **state)
     moe_file_close(f);
 }
 
-/* Makes `to` a copy of the source with a change. */
+/* Writes a copy of the source with a change to `to`. */
 static void change_source(const struct change *c)
 {
     struct moe_file *f;
