@@ -186,6 +186,7 @@ tests: $(TESTS) $(out)/spillway
 check: $(foreach f,$(FOLDERS),$(call archive,$(f))) $(out)/spillway
 	@tests/edges.sh "$(out)" $(foreach f,kernels offload speculative,"$(f):$(USES_$(f))") \
 	    $(foreach r,$(ROOMS_moe) $(ROOMS_engine),"$(r):$(MAY_$(r))")
+	@tests/words.sh
 	@tests/check.sh "$(out)" $(FOLDERS)
 	@tests/install.sh $(out)/spillway
 

@@ -183,7 +183,7 @@ void eng_schedule_served(struct eng_session *s, int n_row);
 bool eng_has_states(const struct eng_engine *e);
 void eng_reuse_find(struct eng_session *s);             /* takes over cached KV and state for the tokens to come */
 int  eng_reuse_n_sharable(const struct eng_session *s); /* tokens of the prefix that may be shared in whole blocks */
-bool eng_reuse_waits(struct eng_session *s, struct eng_session *t);     /* t, in this pass, computes what s needs next */
+bool eng_reuse_waits(struct eng_session *s, struct eng_session *t);     /* t computes the block that s needs next */
 void eng_reuse_mark_prompt(struct eng_session *s);
 int  eng_reuse_state_target(struct eng_session *s, int n_tok);       /* 0: the row's state is not copied */
 void eng_reuse_states_saved(struct eng_session *s); /* after the pass: copied states are kept, with their blocks */

@@ -184,7 +184,7 @@ static void print_ideal(const struct eng_bench *b, int batch, struct eng_bench_w
     const struct eng_config *c = b->config;
     struct eng_machine machine = { disk_Bps > 0 ? disk_Bps : HUGE_VAL, b->rates.dram_Bps, b->rates.mac_ps };
     double survival[DEPTH];
-    char line[400];
+    char line[512];
     int depth;
     if (way.how == ENG_BENCH_IN_TURN && survival_of(b, survival)) {
         struct eng_setting s = eng_forecast_setting(b->engine, &machine, c->n_prompt + c->n_gen / 2);

@@ -70,16 +70,16 @@ static const char *keep_text(struct eng_config *c, const char *s)
 
 static int take_key(struct file *f, const char *section, const char *name, const char *value)
 {
-    char flag[ENG_MAX_NAME + 32], who[512];
+    char flag[ENG_MAX_NAME + 32], by[512];
     int id = section[0] ? find_command(section) : (int)f->command;
     snprintf(flag, sizeof flag, "--%s", name);
-    snprintf(who, sizeof who, "%s:%d", f->path, f->line);
+    snprintf(by, sizeof by, "%s:%d", f->path, f->line);
     if (id < 0)
-        return kn_fail(KN_EINVAL, "%s: [%s] is not a command", who, section);
+        return kn_fail(KN_EINVAL, "%s: [%s] is not a command", by, section);
 
     const struct eng_option *o = eng_option_find(flag, 1u << id);
     if (!o && (section[0] || !eng_option_find(flag, ENG_ALL_COMMANDS)))
-        return eng_option_unknown(who, flag, (enum eng_command_id)id);
+        return eng_option_unknown(by, flag, (enum eng_command_id)id);
     if (!o || id != (int)f->command)
         return 0;
     if (strcmp(section, f->section) != 0) {
@@ -92,9 +92,9 @@ static int take_key(struct file *f, const char *section, const char *name, const
 
     const char *kept = keep_text(f->config, value);
     if (!kept)
-        return kn_fail(KN_ELIMIT, "%s: the values of the file are longer than %zu bytes", who, sizeof f->config->pool);
-    snprintf(who, sizeof who, "%s:%d: %s", f->path, f->line, name);
-    return eng_option_set(f->config, o, kept, who);
+        return kn_fail(KN_ELIMIT, "%s: the values of the file are longer than %zu bytes", by, sizeof f->config->pool);
+    snprintf(by, sizeof by, "%s:%d: %s", f->path, f->line, name);
+    return eng_option_set(f->config, o, kept, by);
 }
 
 static int on_key(void *user, const char *section, const char *name, const char *value)
@@ -153,19 +153,19 @@ static bool env_flag(const char *variable, char *flag, size_t size, const char *
 
 static int apply_environment(struct eng_config *c, enum eng_command_id command)
 {
-    char flag[64], who[64];
+    char flag[64], by[64];
     const char *value;
     for (char **v = environ; v && *v; v++) {
         if (!env_flag(*v, flag, sizeof flag, &value))
             continue;
-        snprintf(who, sizeof who, "%.*s", (int)strcspn(*v, "="), *v);
+        snprintf(by, sizeof by, "%.*s", (int)strcspn(*v, "="), *v);
         const struct eng_option *o = eng_option_find(flag, 1u << command);
         if (!eng_option_find(flag, ENG_ALL_COMMANDS))
-            kn_say(KN_LOG_WARN, "%s in the environment is not an option; ignored", who);
+            kn_say(KN_LOG_WARN, "%s in the environment is not an option; ignored", by);
         if (!o || !value[0])
             continue;
         eng_option_forget(c, o);
-        int e = eng_option_set(c, o, value, who);
+        int e = eng_option_set(c, o, value, by);
         if (e < 0)
             return e;
     }
@@ -174,15 +174,15 @@ static int apply_environment(struct eng_config *c, enum eng_command_id command)
 
 /* ---- arguments --------------------------------------------------------------------------------- */
 
-struct given { const struct eng_option *option; const char *value, *who; };
+struct given { const struct eng_option *option; const char *value, *by; };
 
 struct arguments { struct given given[MAX_GIVEN]; int n; bool help; };
 
-static int add_given(struct arguments *a, const struct eng_option *o, const char *value, const char *who)
+static int add_given(struct arguments *a, const struct eng_option *o, const char *value, const char *by)
 {
     if (a->n == MAX_GIVEN)
         return kn_fail(KN_ELIMIT, "more than %d flags", MAX_GIVEN);
-    a->given[a->n++] = (struct given){ o, value, who };
+    a->given[a->n++] = (struct given){ o, value, by };
     return 0;
 }
 
@@ -246,7 +246,7 @@ static int apply_arguments(struct eng_config *c, const struct arguments *a)
             first = first && a->given[j].option != a->given[i].option;
         if (first)
             eng_option_forget(c, a->given[i].option);
-        int e = eng_option_set(c, a->given[i].option, a->given[i].value, a->given[i].who);
+        int e = eng_option_set(c, a->given[i].option, a->given[i].value, a->given[i].by);
         if (e < 0)
             return e;
     }

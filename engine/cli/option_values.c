@@ -239,16 +239,16 @@ static void say_wanted(const struct eng_option *o, char *out, size_t size)
     }
 }
 
-int eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *who)
+int eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *by)
 {
     char wanted[128];
     if (o->kind == ENG_DRAFTS)
-        return c->n_draft == ENG_DRAFTERS_MOST ? kn_fail(KN_ELIMIT, "%s: at most %d drafters", who, ENG_DRAFTERS_MOST)
+        return c->n_draft == ENG_DRAFTERS_MOST ? kn_fail(KN_ELIMIT, "%s: at most %d drafters", by, ENG_DRAFTERS_MOST)
                                                : eng_draft_parse(&c->draft[c->n_draft++], s);
     if (read_value(c, o, s))
         return 0;
     say_wanted(o, wanted, sizeof wanted);
-    return kn_fail(KN_EINVAL, "%s takes %s, not '%s'", who, wanted, s);
+    return kn_fail(KN_EINVAL, "%s takes %s, not '%s'", by, wanted, s);
 }
 
 void eng_option_forget(struct eng_config *c, const struct eng_option *o)

@@ -391,11 +391,11 @@ static const struct { const char *flags, *instead; } foreign[] = {
       "is not needed: run chats on a terminal; with -p, -f or a pipe it answers once and exits" },
 };
 
-int eng_option_unknown(const char *who, const char *flag, enum eng_command_id command)
+int eng_option_unknown(const char *by, const char *flag, enum eng_command_id command)
 {
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         if (is_alias(foreign[i].flags, flag))
-            return kn_fail(KN_EINVAL, "%s: %s %s", who, flag, foreign[i].instead);
+            return kn_fail(KN_EINVAL, "%s: %s %s", by, flag, foreign[i].instead);
     const struct eng_option *other = eng_option_find(flag, ENG_ALL_COMMANDS);
     if (other) {
         char takers[128] = "";
@@ -403,7 +403,7 @@ int eng_option_unknown(const char *who, const char *flag, enum eng_command_id co
             if (eng_option_find(flag, 1u << i))
                 snprintf(takers + strlen(takers), sizeof takers - strlen(takers), "%s%s",
                          takers[0] ? ", " : "", eng_command_name[i]);
-        return kn_fail(KN_EINVAL, "%s: %s is not a flag of %s, but of %s", who, flag,
+        return kn_fail(KN_EINVAL, "%s: %s is not a flag of %s, but of %s", by, flag,
                        eng_command_name[command], takers);
     }
     const char *names[N_OPTION];
@@ -413,8 +413,8 @@ int eng_option_unknown(const char *who, const char *flag, enum eng_command_id co
             names[n++] = options[i].name;
     const char *near = eng_nearest(flag + strspn(flag, "-"), names, n);
     if (near)
-        return kn_fail(KN_EINVAL, "%s: %s is unknown; did you mean --%s?", who, flag, near);
-    return kn_fail(KN_EINVAL, "%s: %s is unknown; see spillway %s --help", who, flag,
+        return kn_fail(KN_EINVAL, "%s: %s is unknown; did you mean --%s?", by, flag, near);
+    return kn_fail(KN_EINVAL, "%s: %s is unknown; see spillway %s --help", by, flag,
                    eng_command_name[command]);
 }
 

@@ -31,9 +31,9 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command);
 const struct eng_option *eng_option_find(const char *flag, unsigned commands);
 int  eng_option_index(const struct eng_option *o);
 
-/* Reports a flag that the command does not take, with advice or a similar name; returns KN_EINVAL.  `who`: source of
+/* Reports a flag that the command does not take, with advice or a similar name; returns KN_EINVAL.  `by`: source of
  * the flag (command, file and line), for the message. */
-int  eng_option_unknown(const char *who, const char *flag, enum eng_command_id command);
+int  eng_option_unknown(const char *by, const char *flag, enum eng_command_id command);
 
 /* Checks required flags and combinations.  0, or KN_EINVAL with a message. */
 int  eng_option_check(const struct eng_config *c, enum eng_command_id command);
@@ -45,8 +45,8 @@ const char *eng_option_needed(enum eng_command_id command, int nth);
 
 /* ---- option_values.c ------------------------------------------------------------------------------ */
 
-/* Sets the option's field from text, which must outlive c.  `who`: source of the value, for the message. */
-int  eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *who);
+/* Sets the option's field from text, which must outlive c.  `by`: source of the value, for the message. */
+int  eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *by);
 
 /* Empties a list option.  Lists of several sources are not joined: a stronger source replaces the list. */
 void eng_option_forget(struct eng_config *c, const struct eng_option *o);

@@ -275,7 +275,7 @@ static void cut(struct eng_drafting *g)
 
 static void explain(const struct eng_drafting *g)
 {
-    char line[400];
+    char line[512];
     eng_draft_explain(g, line, sizeof line);
     kn_say(KN_LOG_INFO, "%s", line);
 }

@@ -61,15 +61,15 @@ static void learn_nothing(struct eng_drafter *d, struct eng_seq *s, const struct
 
 static void close_nothing(struct eng_drafter *d) { (void)d; }
 
-static const struct eng_drafter_kind gone_kind = {
-    .name = "gone", .draft = draft_nothing, .commit = learn_nothing, .close = close_nothing };
+static const struct eng_drafter_kind unloaded_kind = {
+    .name = "unloaded", .draft = draft_nothing, .commit = learn_nothing, .close = close_nothing };
 
 void eng_draft_unload(struct eng_drafting *g, int drafter)
 {
     struct eng_drafter *d = g->drafter[drafter];
     struct eng_extra its = eng_drafter_need(d);
     size_t bytes = returned_bytes(g, d);
-    g->unloaded[drafter] = (struct eng_drafter){ .kind = &gone_kind, .name = d->name, .drafting = g, .number = drafter };
+    g->unloaded[drafter] = (struct eng_drafter){ .kind = &unloaded_kind, .name = d->name, .drafting = g, .number = drafter };
     g->drafter[drafter] = &g->unloaded[drafter];
     if (d == eng_overlap_drafter(g))
         eng_overlap_close(g);

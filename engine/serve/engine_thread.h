@@ -61,7 +61,7 @@ void eng_hub_cancel(struct eng_hub *h, struct eng_job *job);    /* before the jo
 /* The events since the last call; returns their count.  Valid until the next call.  One reader thread. */
 int  eng_hub_take(struct eng_hub *h, const struct eng_job_event **told);
 
-#define ENG_EXPLAIN_BYTES 384
+#define ENG_EXPLAIN_BYTES 512
 
 struct eng_hub_view {                           /* as of the last pass, except store: current */
     struct eng_stats engine;

@@ -23,7 +23,7 @@ int moe_hf_put(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name)
 {
     int err = moe_keep_string(m->d->f, name, strlen(name), &t->name);
     if (!err && (err = moe_add_tensor(m->d->f, t)) > 0)
-        err = refuse(m, KN_ECORRUPT, "is there under another name too");
+        err = refuse(m, KN_ECORRUPT, "is present under another name too");
     return err;
 }
 
@@ -300,7 +300,7 @@ static int add_expert(struct moe_hf_mapper *m, const char *name, int e)
     if (!slab || t->dim[0] != one.dim[0] || t->dim[1] != one.dim[1] || t->gguf_type != one.gguf_type)
         return refuse(m, KN_ECORRUPT, "differs in shape or type from the layer's other experts");
     if (slab[e].file >= 0)
-        return refuse(m, KN_ECORRUPT, "is there under another name too");
+        return refuse(m, KN_ECORRUPT, "is present under another name too");
     slab[e] = (struct moe_place){ one.file, one.offset };
     if (t->layout->scales)
         ((struct off_scales *)t->layout->scales)[e] = m->scales;

@@ -104,7 +104,7 @@ static void survivors(void)
             if (!cut[i]) {
                 struct answer a = read_answer(fd[i]);
                 if (a.status != 200 || strcmp(said(&a), golden[seed[i]]))
-                    failed("who stayed got another answer than alone", a.text);
+                    failed("a client that stayed got another answer than alone", a.text);
                 free(a.text);
                 n_kept++;
             }

@@ -244,11 +244,11 @@ static const struct { struct policy is; int faulty, faulty_block; } policies[] =
     { { "rows, pruned", NULL, one_row, false }, LATER, 0 },
     { { "survival of the token itself", NULL, likely, false }, DRAWN, 0 },
     { { "the token itself", NULL, not_poor, false }, DRAWN, 0 },
-    { { "what follows it", NULL, good_below, false }, BELOW, 0 },
-    { { "what was drawn after it", NULL, good_beside, false }, BESIDE, 0 },
+    { { "its descendants", NULL, good_below, false }, BELOW, 0 },
+    { { "tokens drawn after it", NULL, good_beside, false }, BESIDE, 0 },
     { { "the token itself, and says so", NULL, not_poor, true }, 0, 0 },
-    { { "what follows it, and says so", NULL, good_below, true }, 0, 0 },
-    { { "what was drawn after it, and says so", NULL, good_beside, true }, 0, 0 },
+    { { "its descendants, and says so", NULL, good_below, true }, 0, 0 },
+    { { "tokens drawn after it, and says so", NULL, good_beside, true }, 0, 0 },
 };
 enum { N_POLICY = sizeof policies / sizeof *policies };
 

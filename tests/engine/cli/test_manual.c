@@ -89,7 +89,7 @@ static void the_page_has_every_command_and_flag(void **state)
     for (int i = 0; (o = eng_option_at(i)); i++) {
         each_flag(o, text, text + sizeof text);
         if (!strstr(text, o->help) && !strchr(o->help, '\'') && !strchr(o->help, '\\'))
-            fail_msg("--%s is there without what it does", o->name);
+            fail_msg("--%s has no description", o->name);
     }
 }
 

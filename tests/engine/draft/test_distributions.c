@@ -199,7 +199,7 @@ static void what_is_kept_has_the_law(void **state)
         struct eng_engine *e = open_with(tries[i].draft, tries[i].rule, CROWD);
         double off = answer_many(e, N_DRAW / CROWD * CROWD);
         if (off > 1 || !e->stats.n_draft_kept || e->stats.n_draft_kept == e->stats.n_draft)
-            fail_msg("%s, rule %d: %.3f of what chance may do; %d of %d kept", tries[i].draft, (int)tries[i].rule, off,
+            fail_msg("%s, rule %d: G is %.3f of its threshold; %d of %d kept", tries[i].draft, (int)tries[i].rule, off,
                      (int)e->stats.n_draft_kept, (int)e->stats.n_draft);
 #ifdef DRAWS
         printf("%s rule %d: G is %.3f of the threshold, %d of %d kept\n", tries[i].draft, (int)tries[i].rule, off,
@@ -255,7 +255,7 @@ static void who_lies_is_found_out(void **state)
     e->drafting->drafter[0] = &liar;
     double off = answer_many(e, 144);
     if (off < 1)
-        fail_msg("%.3f of what chance may do", off);
+        fail_msg("G is %.3f of its threshold", off);
     e->drafting->drafter[0] = honest;
     eng_close(e);
 }

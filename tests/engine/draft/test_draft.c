@@ -409,7 +409,7 @@ static void who_is_not_worth_his_memory_goes(void **state)
         run_crowd(e, 4);
         assert_true(e->stats.n_pass < 100000);
     }
-    assert_true(!WHOLE || !strcmp(e->drafting->drafter[0]->kind->name, "gone"));
+    assert_true(!WHOLE || !strcmp(e->drafting->drafter[0]->kind->name, "unloaded"));
     close_engine(e);
 }
 
