@@ -104,7 +104,7 @@ struct eng_request {
     int n_prompt_top;                           /* n_top of the prompt's tokens */
     int priority;                               /* higher goes first, and may preempt lower */
     uint64_t user;                              /* rows are shared equally among users */
-    uint64_t salt;                              /* KV is shared only among sessions with the same salt */
+    uint64_t salt;                              /* KV is shared only among requests with the same salt */
     void *owner; int choice;                    /* the caller's; copied to each event of the request */
 };
 

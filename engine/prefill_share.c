@@ -42,7 +42,7 @@ void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown) { 
 
 static void learn(struct eng_cost *c, double ns)
 {
-    if (ns <= 0)                                /* the cost that it was subtracted from was itself too high */
+    if (ns <= 0)                                /* the plain pass that was subtracted was too long: nothing to learn */
         return;
     if (c->n_pass == MIN_MEASURED_PASSES)
         c->ns += ns < c->ns ? WEIGHT_OF_FASTER_PASS * (ns - c->ns) : WEIGHT_OF_SLOWER_PASS * ((ns < 2 * c->ns ? ns : 2 * c->ns) - c->ns);

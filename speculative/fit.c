@@ -1,11 +1,12 @@
-/* speculative/fit.c - least squares within bounds, for the cost model's constants and for the paper's.
+/* speculative/fit.c - least squares within bounds, for the constants of the cost model and of the paper's speed-up model.
  *
  * MINPACK has no bounds, so it gets a variable u and the model x(u).  Between two bounds x = middle + half width times
  * 2u / (1 + u^2), which reaches the bounds at u = -1 and 1 and turns back there, as a sine would; above a single
  * bound, x = low + scale u^2.  Both are smooth, and reach the bounds exactly.
  *
- * Several starts separate constants that multiply each other: the ridge and the growth (fitted as logarithms) decide
- * the shape, the rest follows in a few iterations.  Residuals are relative: a pass of 1 row counts as one of 64. */
+ * A fit has several starts, because products of constants leave flat directions: the ridge and the growth decide the
+ * shape and are fitted as logarithms; from a good pair of them the others follow in a few iterations.  Residuals of the
+ * cost model are relative, so a pass of 1 row counts as much as one of 64; those of the paper's speed-ups are absolute. */
 #include "speculative/fit.h"
 #include "kernels/kernels.h"
 

@@ -187,13 +187,15 @@ static int settle_row(struct spec_verify *v, struct spec_sampler *s, const struc
     return 0;
 }
 
-/* ---- block verification ----------------------------------------------------------------------------- */
+/* ---- block verification -----------------------------------------------------------------------------
+ *
+ * Sun et al., "Block verification accelerates speculative decoding".  p is the target's distribution, q the drafter's.
+ * The walk goes down the whole chain; each node may move the end of the accepted tokens.  carry is the probability,
+ * given the tokens drafted so far, that all of them are accepted.  At a node, S is the sum of max(0, carry * p - q) over
+ * the vocabulary.  With probability S / (S + 1 - carry) the end moves to this node; at the last node, with probability
+ * carry.  The last move counts. */
 
-/* Sun et al., "Block verification accelerates speculative decoding".  carry is the probability, given the tokens so
- * far, that all of them are accepted; while the walk continues, this is open.  At a node, S is the sum of the positive
- * part of carry * p - q.  With probability S / (S + 1 - carry) the tokens up to this node are the accepted ones, unless
- * a later node's are; at the last node, with probability carry. */
-
+/* Ends the walk: the accepted tokens are out, then the token sampled where they end. */
 static void finish_block(struct spec_verify *v)
 {
     v->out[v->n_path] = v->last;

@@ -18,7 +18,7 @@ struct eng_part {
     int call;              /* CALL: counted from 0 within the choice */
     char id[ENG_CALL_ID];  /* CALL: nine letters and digits, a form that every template accepts */
     struct eng_bytes name; /* CALL: of the tool */
-    struct eng_bytes text; /* the whole text so far, if eng_reply.keeps */
+    struct eng_bytes text; /* of this part so far (CALL: its arguments); only if eng_reply.keeps */
     int first_entry;       /* TEXT: its tokens are c->entry[first_entry ..] up to the next part's */
 };
 

@@ -2,7 +2,8 @@
  *
  * Each finding is one line, or with --json one object: the name of the check, the result and, for a problem, the
  * command that fixes it.  The command changes nothing on the machine.  The disk is measured with the file of -m,
- * or without -m with an unnamed temporary file in the current folder; the disk of --mirror likewise. */
+ * or without -m with an unnamed temporary file in the current folder; a second disk with the model's copy in --mirror, or with
+ * a temporary file there. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"

@@ -4,11 +4,11 @@
  * It samples with the session's parameters and the target's noise, so where both models have the same distribution
  * they choose the same token. Under --verify ratio or block it samples from its own distribution instead
  * (distributions.c). Its keys and values lie at the slots of the session's path, in memory of its own. Committed
- * tokens are computed with the next draft, in chunks of a pass; a session gets no draft while the drafter is still
- * prefilling its tokens.
+ * tokens are computed with the next draft, at most MAX_PREFILL_ROWS of them (and one for each session) in a pass; a
+ * session that needs more gets no draft until the drafter has computed them all.
  *
- * The draft tokens of a tree lie in slots of their own (tree.c), so accepted ones are computed again with the next
- * draft. The tokens of a chain lie at the slots of their positions, so accepted ones are computed already.
+ * The draft tokens of a chain lie at the slots of their positions, so the KV of accepted ones stays valid. Those of a
+ * tree lie in slots of the tree (tree.c), so accepted ones are computed again with the next draft.
  *
  * During the target's pass, chains are extended (overlap.c). */
 #include "engine/draft/internal.h"

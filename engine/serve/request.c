@@ -4,7 +4,8 @@
  *     running   each choice is a job lent to the engine thread; the job's events feed the reply
  *     over      answered, or the client has disconnected, and no job is lent
  *
- * When a client disconnects, its jobs are cancelled; the srv_call is freed when the engine thread has returned them. */
+ * When a client disconnects, its jobs are cancelled; the srv_call is freed once the reader thread has finished with it
+ * and the engine thread has returned its jobs. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

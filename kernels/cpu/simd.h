@@ -311,9 +311,10 @@ KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
 }
 
-/* A run is two int16 per lane, and must end before they overflow: each call adds at most 2 * 127 * largest.
- * For signed codes, |w| <= 128 is the unsigned factor and the sign of w is applied to s, which has no -128.
- * A pair of products is then at most 2 * 128 * 127 < 2^15, so a run is one call. */
+/* A run is a number of calls of dot_codes() that are added up in int16, two per lane, before dot_fold() widens them.
+ * Each call adds two products of a code (at most `largest`) and an activation s in [-127, 127], so at most
+ * 2 * 127 * largest; KN_RUN calls cannot overflow.  Signed codes w: maddubs needs an unsigned factor, so it gets
+ * |w| <= 128, and s gets the sign of w.  Two products are then at most 2 * 128 * 127 < 2^15, so a run is one call. */
 #define KN_RUN(largest) ((largest) == KN_SIGNED ? 1 : 32767 / (2 * 127 * (largest)))
 KN_INLINE vi signed_pairs(vi w, vi s)
 {

@@ -356,7 +356,8 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
     }
 }
 
-/* In families with delta nets norm weights are stored minus 1, except the norm inside a delta net. */
+/* Takes the tensor m->t as `name`, in the manner `how`.  Families with delta nets store norm weights minus 1, so 1 is
+ * added, except to the norm inside a delta net. */
 int moe_hf_take_as(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert)
 {
     struct moe_string s = { name, strlen(name) };

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define GRAIN      (1 << 16)                /* values: whole blocks of every format */
-#define PER_THREAD 4                        /* grains processed at once, per thread */
+#define PER_THREAD 4                        /* grains per thread in the buffer: converted, then written together */
 #define RUN        256                      /* values compared at a time; divides GRAIN */
 #define NAME_MOST  256
 

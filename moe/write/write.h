@@ -28,7 +28,7 @@ struct moe_synth_shape {
     int n_key_head, n_value_head, d_state;  /* of delta nets; 0: none */
     float expert_scale;                     /* 0: 1 */
     int d_latent, d_query_latent, d_value;  /* of latent attention; else d_value is d_head */
-    float yarn_log;                         /* its yarn log multiplier */
+    float yarn_log;                         /* multiplier of the logarithm in yarn scaling; 0: none */
     int n_group, n_group_used;              /* 0: no groups */
     bool sigmoid;                           /* sigmoid gating with a bias; weights sum to 1 */
 };

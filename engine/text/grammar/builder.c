@@ -161,7 +161,8 @@ void gr_set(struct gr_builder *b, int32_t forward, int32_t node)
  * one that is not a trigger passes through states 1 to 3 and back to 0. */
 struct finder {
     int32_t (*to)[256];          /* [n] -1 until finder_complete */
-    int32_t *fall, *node, *next; /* [n] state of the longest tail; builder node; trigger's next, or -1 */
+    int32_t *fall, *node, *next; /* [n] fall: the state of the longest proper suffix that begins a trigger; builder
+                                    node of the state; node after the trigger that ends here, or -1 */
     uint8_t *inside;             /* [n] bytes of a control token read so far; 0: text */
     size_t n, cap;
 };
