@@ -145,7 +145,7 @@ static int open_model(struct eng_engine *e)
     else if (e->assets.opt.n_ctx > shape->n_ctx_train)
         kn_say(KN_LOG_WARN, "--ctx-size %d: %s was trained on %d tokens, its output beyond them is poor",
                e->assets.opt.n_ctx, e->assets.opt.model, shape->n_ctx_train);
-    /* multiply-adds of attention, in float, over all others, in int8 */
+    /* per position: multiply-adds of attention, in float, over all others of a row, in int8 */
     e->assets.position_cost = FLOAT_COST * 2.0 * shape->n_layer * shape->n_head * shape->d_head / shape->row_macs;
     if (e->assets.opt.n_draft && e->assets.opt.gamma)
         e->assets.n_draft_row = draft_rows(e, shape->n_vocab);

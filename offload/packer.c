@@ -53,7 +53,7 @@ static int count_done(struct packer *p)
 {
     struct off_pack_head head;
     uint64_t first;
-    off_pack_count(&p->head, p->opt->expert, p->table, &first);     /* the table is still empty: n is 0 */
+    off_pack_count(&p->head, p->opt->expert, p->table, &first);     /* the table is still empty: this only sets first, where extents begin */
     p->at = first;
     if (kn_io()->size(p->fd) < (int64_t)first)
         return 0;

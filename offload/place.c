@@ -138,7 +138,8 @@ static const uint8_t *take_scales(const struct off_source *s, const uint8_t *pla
     return scratch;
 }
 
-/* Scratch behind the scales: for joined rows, or for all codes. */
+/* Scratch behind the scales: for the rows of one panel, codes joined with their scales; or, with codes by input, for a
+ * copy of all codes. */
 static uint8_t *behind_scales(const struct off_source *s, uint8_t *scratch)
 {
     return scratch + kn_align_up(scale_bytes(s), LINE);

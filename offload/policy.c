@@ -98,8 +98,8 @@ static float mean(const float *x, int n)
     return sum / (float)n;
 }
 
-/* Gaussian elimination.  A little is added to the diagonal, because windows that have seen the same turns are
- * equal, which would make the matrix singular. */
+/* Solves for the weights by Gaussian elimination.  A little is added to the diagonal: windows longer than the run so far
+ * hold equal shares, which would make the matrix singular. */
 static void solve(struct off_policy *p)
 {
     double a[N_MEMORY][N_MEMORY + 1];

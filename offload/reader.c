@@ -273,7 +273,7 @@ static struct off_job *release(struct off_reader *r, struct transfer *t)
     return job;
 }
 
-/* The job of the i-th transfer, if under way and not late, or NULL. */
+/* The job of the i-th transfer, if its deadline still counts.  NULL: the transfer is free, or its job is marked late. */
 static struct off_job *timed(const struct off_reader *r, int i)
 {
     struct off_job *job = r->transfer[i].job;

@@ -7,8 +7,8 @@
  *   pushed     in the submission ring, which has space for depth of them; submitted in the next pull
  *   inside     owned by the kernel; each gives one completion, for which there is always space
  *   dead       the kernel refuses submissions with a permanent error: the ring is closed.  Transfers inside
- *              go back to the caller once the kernel has released them.  To see when: one end of a pipe is a
- *              file of the ring, and the kernel closes the ring's files last, so the other end hangs up.
+ *              go back to the caller once the kernel has released them.  The end is seen by a pipe: the ring
+ *              holds one end as a file, and the kernel closes the ring's files last, so our end hangs up.
  *
  * Cost: one system call submits all pushed transfers and waits for the first completion. */
 #include "offload/internal.h"

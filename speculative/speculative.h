@@ -206,7 +206,8 @@ struct spec_verify {
 
     int node;                                       /* node of the next row to pass; SPEC_END: the walk is done */
     int n_path;                                     /* accepted nodes */
-    int n_out;                                      /* tokens to commit: the path's, and one more unless stopped */
+    int n_out;                                      /* tokens to commit: the path's, and one more unless the walk was
+                                                       stopped at the path's end */
     int16_t path[SPEC_NODES];
     struct spec_sampled out[SPEC_NODES + 1];
 

@@ -64,7 +64,8 @@ static void read_wish(struct wish *w, enum eng_api api, const struct eng_fields 
     }
 }
 
-/* Compiles ask->grammar.  A failure is refused only for a format, strict tools, or required calls. */
+/* Compiles ask->grammar.  If that fails, the request is refused if it has a format, strict tools or required calls, or if
+ * memory is short; else its answer has no grammar. */
 static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_fields *body,
                     const struct eng_api_setup *setup, const struct eng_talk_tools *tools)
 {

@@ -32,7 +32,7 @@ static void check_name(const struct eng_fields *f, const struct eng_talk_tools *
     }
 }
 
-/* The tool with the members of f, in the form of chat completions. */
+/* The tool that f describes, in the form of chat completions.  parameters: the name of the member with its schema. */
 static json_t *function_of(const struct eng_fields *f, const char *parameters)
 {
     json_t *text = eng_field_string(f, "description");

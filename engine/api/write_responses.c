@@ -16,7 +16,7 @@ static void write_item_id(struct eng_bytes *out, const struct eng_reply *r,
     eng_bytes_format(out, "\"%s_%s_%d\"", prefix[p->kind], arrival_id(r), (int)(p - c->part));
 }
 
-/* Writes the logprobs of a text part's tokens. */
+/* Writes the list of logprobs, with its brackets, of the tokens of a text part. */
 static void write_part_entries(struct eng_bytes *out, const struct eng_reply *r,
                                const struct eng_choice *c, const struct eng_part *p)
 {

@@ -17,7 +17,7 @@
 #define SHOWN_ITEMS 8                       /* items printed of an array */
 #define COLUMN      15                      /* column of values; in the lists of --verbose WIDE_COLUMN */
 #define WIDE_COLUMN 50
-#define N_TYPE      512                     /* all tensor types in use have smaller numbers */
+#define N_TYPE      512                     /* tensor types counted apart; larger numbers are counted together */
 
 struct sheet {
     FILE *out;

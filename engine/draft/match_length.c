@@ -95,9 +95,9 @@ void eng_lengths_close(struct eng_drafting *g)
 
 /* ---- a pass ------------------------------------------------------------------------------------------------- */
 
-/* Predicts for one due sequence. With coupled verification a drafter drafts up to four nodes a level and the best are
- * verified: the widest prediction. Under the other rules the controller must not look at drafted tokens: one node a
- * level. */
+/* Predicts for one due sequence. The network predicts for 1, 2 and 4 nodes a level. With coupled verification a drafter
+ * may draft several nodes a level, of which the best are verified: the prediction for 4 is taken. Under the other rules
+ * no node may be chosen by drafted tokens: the prediction for 1. */
 static void guess_item(void *arg, int i, int thread)
 {
     struct eng_lengths *l = arg;

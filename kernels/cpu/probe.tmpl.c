@@ -1,8 +1,8 @@
 /* Measures the rates used for performance bounds: reading memory, and multiplying int8 codes, with
  * nothing else in the loop.
  *
- * The read uses four streams, with prefetch: one stream leaves half of a core's few outstanding cache
- * misses unused (11 against 18 GB/s on one core of an Emerald Rapids). */
+ * The read uses four streams, with prefetch: with one stream a core has only about half of its possible
+ * cache misses outstanding (11 against 18 GB/s on one core of an Emerald Rapids). */
 #include "kernels/internal.h"
 #include "kernels/cpu/simd.h"
 

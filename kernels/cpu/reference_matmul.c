@@ -3,7 +3,8 @@
  * Every other implementation gives the same bits.  It must keep these rules:
  *   - a float format goes through k in ascending order, acc = fmaf(w, x, acc);
  *   - a quantised format computes, per block, integer sums that include the integer scales, and
- *     adds the blocks in ascending order by fmaf; the factor d * dx is rounded once;
+ *     adds the blocks in ascending order by fmaf; the product d * dx is rounded to float
+ *     once, before the fmaf;
  *   - accumulators start at +0.
  * It may change the order of integer operations, because no sum below exceeds 32 bits.
  *

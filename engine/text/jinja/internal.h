@@ -159,7 +159,8 @@ enum jin_kind {
     JIN_N_BINARY,                               /* left, right; op: + - * / % D for // P for ** */
     JIN_N_CONCAT,                               /* items */
     JIN_N_COMPARE,                              /* first, COMPARISONs */
-    JIN_N_COMPARISON,                           /* right; op: = ! < l(<=) > g(>=) i(in) n(not in) */
+    JIN_N_COMPARISON,                           /* right (left: the operand before it); op: = ! < l(<=) > g(>=)
+                                                   i(in) n(not in) */
     JIN_N_CONDITION,                            /* test, then, else or NULL */
     JIN_N_KEYWORD,                              /* argument; name */
     JIN_N_TEXT,                                 /* value */
