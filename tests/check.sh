@@ -34,6 +34,15 @@ done
 for hit in $(git grep -IoE '[a-z0-9-]+-20[0-9]{2}-[0-9]{2}-[0-9]{2}[a-z0-9-]*\.(md|csv|png|txt)' -- '*.md' 2>/dev/null); do
     ls evals/results/*/"${hit#*:}" >/dev/null 2>&1 || complain "${hit%%:*} names ${hit#*:}, which is not in evals/results"
 done
+# A function or file that the architecture, glossary and contributing pages name in backquotes exists.
+for page in architecture glossary contributing; do
+    for name in $(grep -oE '`(kn|off|moe|spec|eng|srv|gr|jin)_[a-z0-9_]+`' docs/$page.md 2>/dev/null | tr -d '`' | sort -u); do
+        git grep -qwF "$name" -- '*.c' '*.h' || complain "docs/$page.md names $name, which is not in the sources"
+    done
+    for name in $(grep -oE '`[a-z0-9_]+(/[a-z0-9_]+)+\.[ch]`' docs/$page.md 2>/dev/null | tr -d '`' | sort -u); do
+        [ -e "$name" ] || complain "docs/$page.md names $name, which does not exist"
+    done
+done
 for f in $(git ls-files 'evals/results/*/*' 2>/dev/null); do
     grep -qF "(${f#evals/results/})" evals/results/README.md || complain "evals/results/README.md has no line for $f"
 done

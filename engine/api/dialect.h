@@ -4,8 +4,8 @@
  * reply.c turns the tokens of a choice into a sequence of parts: reasoning, text, tool calls.  A
  * dialect is eight functions that append bytes to eng_reply.out: seven for the events of a stream,
  * one for a whole body.  Dialects only format; all decisions are in reply.c. */
-#ifndef ENGINE_SERVE_DIALECT_H
-#define ENGINE_SERVE_DIALECT_H
+#ifndef ENGINE_API_DIALECT_H
+#define ENGINE_API_DIALECT_H
 
 #include "engine/api/reply.h"
 

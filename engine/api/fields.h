@@ -5,8 +5,8 @@
  * first invalid member is reported in *why with its full path ("messages[3].role").  After that every
  * function with the same `why` treats its member as absent.  So a parser reads all members in a row
  * and checks eng_refused() once at the end. */
-#ifndef ENGINE_SERVE_FIELDS_H
-#define ENGINE_SERVE_FIELDS_H
+#ifndef ENGINE_API_FIELDS_H
+#define ENGINE_API_FIELDS_H
 
 #include "engine/api/request.h"
 

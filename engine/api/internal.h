@@ -1,7 +1,7 @@
 /* engine/api/internal.h - state of parsing one request body into an eng_ask.  Internal to
  * engine/api. */
-#ifndef ENGINE_SERVE_PARSE_H
-#define ENGINE_SERVE_PARSE_H
+#ifndef ENGINE_API_PARSE_H
+#define ENGINE_API_PARSE_H
 
 #include "engine/api/messages.h"
 

@@ -7,8 +7,8 @@
  * cannot read, such as images, are refused by name.
  *
  * All functions report refusals in body->why. */
-#ifndef ENGINE_SERVE_TALK_H
-#define ENGINE_SERVE_TALK_H
+#ifndef ENGINE_API_TALK_H
+#define ENGINE_API_TALK_H
 
 #include "engine/api/fields.h"
 #include "engine/tools/tools.h"

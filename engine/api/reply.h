@@ -16,8 +16,8 @@
  * the resulting events (dialect.h).  After KN_ENOMEM the answer is incomplete and must be dropped.
  *
  * A reply belongs to one thread at a time; ask and setup must outlive it. */
-#ifndef ENGINE_SERVE_REPLY_H
-#define ENGINE_SERVE_REPLY_H
+#ifndef ENGINE_API_REPLY_H
+#define ENGINE_API_REPLY_H
 
 #include "engine/api/request.h"
 

@@ -16,8 +16,8 @@
  *
  * Choices.  A request has n_prompt prompts and n answers to each: choice i answers prompt i / n with
  * sampling.choice = i % n.  Each choice is one session and gives the same bytes as when run alone. */
-#ifndef ENGINE_SERVE_ASK_H
-#define ENGINE_SERVE_ASK_H
+#ifndef ENGINE_API_ASK_H
+#define ENGINE_API_ASK_H
 
 #include "engine/text/chat_prompt.h"
 #include "engine/engine.h"

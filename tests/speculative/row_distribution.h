@@ -4,8 +4,8 @@
  * intervals; bisection finds the ends to the last bit, so the output distribution is a sum of products of lengths.
  * Tables give the variants: the shape of a draft, the policy that leaves out some of it, the processing of the two
  * distributions are processed, and the rule. */
-#ifndef TESTS_SPECULATIVE_LAW_H
-#define TESTS_SPECULATIVE_LAW_H
+#ifndef TESTS_SPECULATIVE_ROW_DISTRIBUTION_H
+#define TESTS_SPECULATIVE_ROW_DISTRIBUTION_H
 
 #include "tests/speculative/model.h"
 
