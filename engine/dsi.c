@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#define MOST_ROW       64                       /* rows of a pass: a chunk of prefill, or a block */
+#define MOST_ROW       64 /* rows of a pass: a chunk of prefill, or a block */
 #define MOST_LOOKAHEAD (MOST_ROW - 1)
 
 enum mail { MAIL_NONE, MAIL_TASK, MAIL_BUSY, MAIL_END };
@@ -24,17 +24,17 @@ struct worker {
     struct moe_context *context;
     struct kn_team *team;
     struct spec_sampler *sampler;
-    struct moe_row *row;                        /* [MOST_ROW] */
-    int32_t *slot;                              /* [n_ctx] position p is slot p */
-    int32_t *have;                              /* [n_have] the tokens with computed KV */
+    struct moe_row *row; /* [MOST_ROW] */
+    int32_t *slot;       /* [n_ctx] position p is slot p */
+    int32_t *have;       /* [n_have] the tokens with computed KV */
     int n_have;
 
-    enum mail mail;                             /* under the lock, as all fields below */
-    atomic_bool cancelled;                      /* also read without the lock, between passes */
+    enum mail mail;        /* under the lock, as all fields below */
+    atomic_bool cancelled; /* also read without the lock, between passes */
     struct spec_dsi_action task;
-    int32_t *text;                              /* [n_text] of the task: prompt, output, drafted tokens */
+    int32_t *text; /* [n_text] of the task: prompt, output, drafted tokens */
     int n_text;
-    int32_t *answer;                            /* [n_answer] */
+    int32_t *answer; /* [n_answer] */
     int n_answer;
     enum spec_dsi_event_kind what;
     int64_t took_ns;
@@ -45,26 +45,27 @@ struct eng_dsi {
     struct eng_engine *engine;
     struct eng_dsi_options opt;
     struct spec_dsi *machine;
-    struct worker *worker;                      /* [n_worker] targets, then the drafter if there is one */
+    struct worker *worker; /* [n_worker] targets, then the drafter if there is one */
     int n_worker, n_drafter;
     pthread_mutex_t lock;
     pthread_cond_t wake;
     struct spec_params sampling;
     struct spec_bias *bias; /* [ENG_REQUEST_BIAS + n_stop] the request's, then ignored stop tokens */
-    int32_t *prompt;                            /* [n_prompt] */
-    int n_prompt, n_said;                       /* n_said: tokens returned by eng_dsi_wait */
+    int32_t *prompt;        /* [n_prompt] */
+    int n_prompt, n_said;   /* n_said: tokens returned by eng_dsi_wait */
     bool ended;
     struct eng_dsi_stats stats;
 };
 
 /* ---- a worker's work ------------------------------------------------------------------------------------ */
 
-static int compute(struct worker *w, const int32_t *text, int from, int n, int first_wanted,
-                   struct moe_result *out)
+static int compute(struct worker *w, const int32_t *text, int from, int n, int first_wanted, struct moe_result *out)
 {
     for (int i = 0; i < n; i++)
-        w->row[i] = (struct moe_row){ .token = text[from + i], .position = from + i,
-                                      .want_logits = from + i >= first_wanted, .base = w->slot,
+        w->row[i] = (struct moe_row){ .token = text[from + i],
+                                      .position = from + i,
+                                      .want_logits = from + i >= first_wanted,
+                                      .base = w->slot,
                                       .n_base = from + n };
     int error = moe_forward(w->context, &(struct moe_batch){ w->row, n }, out);
     return error ? error : moe_rows_status(out, 0, n);
@@ -133,8 +134,7 @@ static void *worker_main(void *arg)
             error = do_task(w);
         pthread_mutex_lock(&d->lock);
         w->took_ns = (int64_t)(kn_now_ns() - start);
-        w->what = error ? SPEC_DSI_FAILED
-                        : atomic_load(&w->cancelled) ? SPEC_DSI_CANCELLED : SPEC_DSI_DONE;
+        w->what = error ? SPEC_DSI_FAILED : atomic_load(&w->cancelled) ? SPEC_DSI_CANCELLED : SPEC_DSI_DONE;
         w->answered = true;
         if (w->mail == MAIL_BUSY)
             w->mail = MAIL_NONE;
@@ -148,9 +148,12 @@ static void *worker_main(void *arg)
 
 static struct moe_context_options context_options(const struct eng_engine *e, struct kn_team *team)
 {
-    return (struct moe_context_options){
-        .max_row = MOST_ROW, .max_want = MOST_ROW, .n_slot = e->assets.opt.n_ctx, .max_pos = e->assets.opt.n_ctx,
-        .kv = e->assets.opt.kv, .team = team };
+    return (struct moe_context_options){ .max_row = MOST_ROW,
+                                         .max_want = MOST_ROW,
+                                         .n_slot = e->assets.opt.n_ctx,
+                                         .max_pos = e->assets.opt.n_ctx,
+                                         .kv = e->assets.opt.kv,
+                                         .team = team };
 }
 
 size_t eng_dsi_bytes(const struct eng_engine *e, const struct eng_dsi_options *o)
@@ -194,9 +197,11 @@ static int open_machine(struct eng_dsi *d)
     for (int i = 0; i < d->n_worker; i++)
         role[i] = d->worker[i].role;
     return spec_dsi_open(&d->machine, &(struct spec_dsi_options){
-        .n_worker = d->n_worker, .role = role, .n_drafter = d->n_drafter,
-        .max_lookahead = d->opt.lookahead ? d->opt.lookahead : MOST_LOOKAHEAD / 4,
-        .max_tok = d->engine->assets.opt.n_ctx });
+                                          .n_worker = d->n_worker,
+                                          .role = role,
+                                          .n_drafter = d->n_drafter,
+                                          .max_lookahead = d->opt.lookahead ? d->opt.lookahead : MOST_LOOKAHEAD / 4,
+                                          .max_tok = d->engine->assets.opt.n_ctx });
 }
 
 int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_dsi_options *o)
@@ -206,8 +211,10 @@ int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_ds
         return kn_fail(KN_EINVAL, "%d targets, a lookahead of %d; 1 to %d and 0 to %d are possible", o->n_target,
                        o->lookahead, SPEC_DSI_WORKERS - 1, MOST_LOOKAHEAD);
     if (moe_model_shape(e->assets.model)->state_bytes)
-        return kn_fail(KN_EUNSUPPORTED, "--dsi: %s has recurrent layers, and their state cannot be rolled back as a "
-                       "worker needs: leave --dsi out", e->assets.opt.model);
+        return kn_fail(KN_EUNSUPPORTED,
+                       "--dsi: %s has recurrent layers, and their state cannot be rolled back as a "
+                       "worker needs: leave --dsi out",
+                       e->assets.opt.model);
     struct eng_dsi *d = kn_calloc(1, sizeof *d);
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for workers");
@@ -223,8 +230,9 @@ int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_ds
     int error = d->worker && d->prompt && d->bias ? 0 : kn_fail(KN_ENOMEM, "no memory for workers");
     for (int i = 0; i < d->n_worker && !error; i++) {
         bool target = i < o->n_target;
-        d->worker[i] = (struct worker){ .dsi = d, .number = i, .role = target ? SPEC_DSI_TARGET : 0,
-                                        .model = target ? e->assets.model : drafter };
+        d->worker[i] = (struct worker){
+            .dsi = d, .number = i, .role = target ? SPEC_DSI_TARGET : 0, .model = target ? e->assets.model : drafter
+        };
         error = open_worker(d, &d->worker[i]);
     }
     if (error || (error = open_machine(d))) {
@@ -327,9 +335,12 @@ static bool hear(struct eng_dsi *d)
         w->answered = false;
         heard = true;
         d->stats.n_lost += w->what == SPEC_DSI_FAILED;
-        spec_dsi_event(d->machine, &(struct spec_dsi_event){
-            .what = w->what, .worker = i, .task = w->task.task, .tokens = w->answer, .n = w->n_answer,
-            .took_ns = w->took_ns });
+        spec_dsi_event(d->machine, &(struct spec_dsi_event){ .what = w->what,
+                                                             .worker = i,
+                                                             .task = w->task.task,
+                                                             .tokens = w->answer,
+                                                             .n = w->n_answer,
+                                                             .took_ns = w->took_ns });
         act(d);
     }
     return heard;
@@ -359,7 +370,7 @@ int eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r)
     pthread_mutex_unlock(&d->lock);
     memcpy(d->prompt, r->token, (size_t)r->n_token * sizeof *d->prompt);
     d->n_prompt = r->n_token;
-    struct eng_request without = *r;            /* grammars are not supported here */
+    struct eng_request without = *r; /* grammars are not supported here */
     without.grammar = NULL;
     eng_request_sampling(e, &without, &d->sampling, d->bias);
     d->n_said = 0;
@@ -395,8 +406,7 @@ int eng_dsi_wait(struct eng_dsi *d, int32_t *token, int most)
     if (d->ended)
         return 0;
     pthread_mutex_lock(&d->lock);
-    while ((n = hand_out(d, token, most)) == 0 && !d->ended &&
-           spec_dsi_state(d->machine) != SPEC_DSI_STUCK)
+    while ((n = hand_out(d, token, most)) == 0 && !d->ended && spec_dsi_state(d->machine) != SPEC_DSI_STUCK)
         if (!hear(d))
             pthread_cond_wait(&d->wake, &d->lock);
     bool stuck = n == 0 && !d->ended;

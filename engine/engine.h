@@ -24,60 +24,60 @@
 #define ENG_VERSION "0.1.0"
 
 struct eng_engine;
-struct gr_tokens;                               /* engine/text/grammar/grammar.h */
+struct gr_tokens; /* engine/text/grammar/grammar.h */
 struct eng_session;
 
 struct eng_options {
     const char *model;
-    enum kn_isa isa;                            /* the highest instruction set to use */
+    enum kn_isa isa; /* the highest instruction set to use */
     enum kn_kv kv;
-    int n_thread;                               /* 0: one per usable CPU */
-    int n_parallel;                             /* sessions with rows in one pass */
-    int n_session;                              /* sessions open at once; 0: n_parallel */
-    int n_ctx;                                  /* tokens per session; 0: the model's, at most 8192 */
-    int n_chunk;                                /* rows of a pass, without drafts; 0: 512 */
-    size_t host_mem;                            /* budget for all memory of the process; 0: the free memory */
-    size_t reserved_bytes;                               /* part of host_mem that the caller will allocate */
-    size_t kv_mem;  /* budget of the KV cache; 0: n_parallel * n_ctx, if the split allows it (plan/memory_split.c) */
-    double max_prefill_slowdown;                             /* of a decode pass by prefill (prefill_share.c); 0: 1.5 */
-    size_t grammar_bytes;                       /* memory for grammar masks; 0: no request has a grammar */
-    int n_prompt_logprob_row;   /* rows of a pass that report logprobs of prompt tokens; 0: no request does */
+    int n_thread;          /* 0: one per usable CPU */
+    int n_parallel;        /* sessions with rows in one pass */
+    int n_session;         /* sessions open at once; 0: n_parallel */
+    int n_ctx;             /* tokens per session; 0: the model's, at most 8192 */
+    int n_chunk;           /* rows of a pass, without drafts; 0: 512 */
+    size_t host_mem;       /* budget for all memory of the process; 0: the free memory */
+    size_t reserved_bytes; /* part of host_mem that the caller will allocate */
+    size_t kv_mem; /* budget of the KV cache; 0: n_parallel * n_ctx, if the split allows it (plan/memory_split.c) */
+    double max_prefill_slowdown; /* of a decode pass by prefill (prefill_share.c); 0: 1.5 */
+    size_t grammar_bytes;        /* memory for grammar masks; 0: no request has a grammar */
+    int n_prompt_logprob_row;    /* rows of a pass that report logprobs of prompt tokens; 0: no request does */
     struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft;
-    int gamma;  /* tokens drafted for each session; ENG_GAMMA_AUTO: the controller decides */
-    enum eng_dsi_mode dsi;                         /* draft while a pass verifies: overlap.c */
-    int lookahead;                              /* tokens drafted during a pass; 0: as many as it leaves time for */
+    int gamma;             /* tokens drafted for each session; ENG_GAMMA_AUTO: the controller decides */
+    enum eng_dsi_mode dsi; /* draft while a pass verifies: overlap.c */
+    int lookahead;         /* tokens drafted during a pass; 0: as many as it leaves time for */
     enum spec_rule verify;
-    const char *fit;                            /* file with the cost model that `fit` measured; or NULL */
-    bool features;                              /* keep the last layer's feature of each token, for other readers */
-    bool explain;                               /* log each change of the controller's decision */
+    const char *fit; /* file with the cost model that `fit` measured; or NULL */
+    bool features;   /* keep the last layer's feature of each token, for other readers */
+    bool explain;    /* log each change of the controller's decision */
     enum off_io_kind io;
-    bool keep_heat;                             /* keep the experts' use counts in a file beside the model */
-    bool no_pack;                               /* do not use a pack file beside the model */
-    const char *mirror;                         /* folder on another drive with a copy of the model's files; or NULL */
-    bool measures_disk;                         /* measure the disk rate at open, before weights are read */
-    struct off_progress *progress;              /* of opening; setting its stop cancels eng_open(); or NULL */
+    bool keep_heat;                /* keep the experts' use counts in a file beside the model */
+    bool no_pack;                  /* do not use a pack file beside the model */
+    const char *mirror;            /* folder on another drive with a copy of the model's files; or NULL */
+    bool measures_disk;            /* measure the disk rate at open, before weights are read */
+    struct off_progress *progress; /* of opening; setting its stop cancels eng_open(); or NULL */
 };
 
-int  eng_open(struct eng_engine **out, const struct eng_options *opt);
-int  eng_describe(struct eng_engine **out, const struct eng_options *opt);   /* without weights: it cannot step */
-void eng_close(struct eng_engine *e);           /* closes its sessions too */
+int eng_open(struct eng_engine **out, const struct eng_options *opt);
+int eng_describe(struct eng_engine **out, const struct eng_options *opt); /* without weights: it cannot step */
+void eng_close(struct eng_engine *e);                                     /* closes its sessions too */
 
 const struct moe_file *eng_file(const struct eng_engine *e);
 const struct moe_model *eng_model(const struct eng_engine *e);
 const struct eng_vocab *eng_vocab(const struct eng_engine *e);
-const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e);     /* NULL: opened without grammars */
+const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e); /* NULL: opened without grammars */
 struct kn_team *eng_team(const struct eng_engine *e);
-const struct eng_split *eng_memory(const struct eng_engine *e);     /* the split of the memory budget: plan.h */
-double eng_disk_Bps(const struct eng_engine *e);    /* measured read rate of the model's disk; 0: not measured */
+const struct eng_split *eng_memory(const struct eng_engine *e); /* the split of the memory budget: plan.h */
+double eng_disk_Bps(const struct eng_engine *e); /* measured read rate of the model's disk; 0: not measured */
 int eng_n_ctx(const struct eng_engine *e);
 
 /* Names all that an answer depends on beside its request: the program's version, the model's weights and the KV
  * format. Equal fingerprints give equal bytes. */
 enum { ENG_FINGERPRINT_BYTES = 48 };
-int  eng_fingerprint(const struct eng_engine *e, char *out /* [ENG_FINGERPRINT_BYTES] */);
-int eng_n_chunk(const struct eng_engine *e);    /* rows of a pass without drafts, at most */
-int eng_n_draft_row(const struct eng_engine *e);        /* rows of drafts in a pass, at most */
+int eng_fingerprint(const struct eng_engine *e, char *out /* [ENG_FINGERPRINT_BYTES] */);
+int eng_n_chunk(const struct eng_engine *e);     /* rows of a pass without drafts, at most */
+int eng_n_draft_row(const struct eng_engine *e); /* rows of drafts in a pass, at most */
 
 /* Change the options of the same name from the next step on; never beyond the values that the engine was opened
  * with. */
@@ -88,79 +88,81 @@ void eng_set_dsi(struct eng_engine *e, enum eng_dsi_mode dsi, int lookahead);
 int eng_explain(const struct eng_engine *e, char *out, size_t bytes);
 
 #define ENG_REQUEST_BIAS 1024
-#define ENG_TOP 20
+#define ENG_TOP          20
 
-struct gr_grammar;                              /* engine/text/grammar/grammar.h */
+struct gr_grammar; /* engine/text/grammar/grammar.h */
 
 struct eng_request {
-    const int32_t *token;                       /* the whole sequence; copied */
+    const int32_t *token; /* the whole sequence; copied */
     int n_token;
-    int n_predict;                              /* tokens to add; -1: until a stop token or the end of the context */
-    bool ignore_eos;                            /* stop tokens are never sampled */
-    struct spec_params sampling;                /* its bias, at most ENG_REQUEST_BIAS, is copied; no mask */
-    const struct gr_grammar *grammar;           /* for the tokens to come, or NULL; must outlive the run */
-    int n_top;                                  /* most likely tokens to report for each token, at most ENG_TOP */
-    bool wants_prompt_logprobs;                          /* also report prompt logprobs; then no prefix is reused */
-    int n_prompt_top;                           /* n_top of the prompt's tokens */
-    int priority;                               /* higher goes first, and may preempt lower */
-    uint64_t user;                              /* rows are shared equally among users */
-    uint64_t salt;                              /* KV is shared only among requests with the same salt */
-    void *owner; int choice;                    /* the caller's; copied to each event of the request */
+    int n_predict;                    /* tokens to add; -1: until a stop token or the end of the context */
+    bool ignore_eos;                  /* stop tokens are never sampled */
+    struct spec_params sampling;      /* its bias, at most ENG_REQUEST_BIAS, is copied; no mask */
+    const struct gr_grammar *grammar; /* for the tokens to come, or NULL; must outlive the run */
+    int n_top;                        /* most likely tokens to report for each token, at most ENG_TOP */
+    bool wants_prompt_logprobs;       /* also report prompt logprobs; then no prefix is reused */
+    int n_prompt_top;                 /* n_top of the prompt's tokens */
+    int priority;                     /* higher goes first, and may preempt lower */
+    uint64_t user;                    /* rows are shared equally among users */
+    uint64_t salt;                    /* KV is shared only among requests with the same salt */
+    void *owner;
+    int choice; /* the caller's; copied to each event of the request */
 };
 
 enum eng_finish {
     ENG_RUNNING,
-    ENG_STOP,                                   /* a stop token */
-    ENG_LENGTH,                                 /* n_predict tokens were added, or the context is full */
-    ENG_FAILED                                  /* status has the error; the session may be started again */
+    ENG_STOP,   /* a stop token */
+    ENG_LENGTH, /* n_predict tokens were added, or the context is full */
+    ENG_FAILED  /* status has the error; the session may be started again */
 };
 
-struct eng_event {                              /* a session got a token, or ended */
+struct eng_event { /* a session got a token, or ended */
     struct eng_session *session;
-    void *owner; int choice;                    /* of its request */
-    int n_cached;                               /* prompt tokens taken from the prefix cache so far */
-    int32_t token;                              /* ENG_NO_TOKEN: none */
-    bool of_prompt;                             /* a prompt token, from the second on; in order, first */
-    int rank;                                   /* of a prompt token; 1: the most likely */
+    void *owner;
+    int choice;     /* of its request */
+    int n_cached;   /* prompt tokens taken from the prefix cache so far */
+    int32_t token;  /* ENG_NO_TOKEN: none */
+    bool of_prompt; /* a prompt token, from the second on; in order, first */
+    int rank;       /* of a prompt token; 1: the most likely */
     float logprob;
-    const struct spec_top *top;                 /* [n_top] of the request; valid until the next step */
+    const struct spec_top *top; /* [n_top] of the request; valid until the next step */
     int n_top;
     enum eng_finish finish;
     int status;
 };
 
-int  eng_session_open(struct eng_session **out, struct eng_engine *e);
+int eng_session_open(struct eng_session **out, struct eng_engine *e);
 void eng_session_close(struct eng_session *s);
-int  eng_session_start(struct eng_session *s, const struct eng_request *r);
-bool eng_session_runs(const struct eng_session *s);     /* more steps are needed */
-void eng_session_stop(struct eng_session *s);   /* no more tokens; KV and tokens stay */
+int eng_session_start(struct eng_session *s, const struct eng_request *r);
+bool eng_session_runs(const struct eng_session *s); /* more steps are needed */
+void eng_session_stop(struct eng_session *s);       /* no more tokens; KV and tokens stay */
 
 /* Sets the tokens that the oracle drafter drafts for a started session; the array must stay valid until the session
  * ends. */
 void eng_session_set_oracle(struct eng_session *s, const int32_t *token, int n);
-int  eng_session_cached(const struct eng_session *s);   /* prompt tokens taken from the cache; 0 until it has a seat */
-bool eng_session_waits(const struct eng_session *s);    /* runs, but has no seat in the passes now */
-int  eng_session_computed(const struct eng_session *s); /* tokens with computed KV: the progress of prefill */
+int eng_session_cached(const struct eng_session *s);   /* prompt tokens taken from the cache; 0 until it has a seat */
+bool eng_session_waits(const struct eng_session *s);   /* runs, but has no seat in the passes now */
+int eng_session_computed(const struct eng_session *s); /* tokens with computed KV: the progress of prefill */
 const int32_t *eng_session_tokens(const struct eng_session *s, int *n);
 
 /* Counters since open, and the state now. */
 struct eng_stats {
     uint64_t n_pass, n_prompt_token, n_token;
     uint64_t pass_ns, sample_ns;
-    double experts;                             /* distinct experts per layer, summed over passes */
-    uint64_t n_row, n_preempted;                /* rows of passes; preemptions of a session */
-    uint64_t n_cache_asked, n_cache_found;      /* prompt tokens; of them, taken from the prefix cache */
-    uint64_t n_draft, n_draft_kept;             /* tokens drafted and verified; of them, accepted */
+    double experts;                        /* distinct experts per layer, summed over passes */
+    uint64_t n_row, n_preempted;           /* rows of passes; preemptions of a session */
+    uint64_t n_cache_asked, n_cache_found; /* prompt tokens; of them, taken from the prefix cache */
+    uint64_t n_draft, n_draft_kept;        /* tokens drafted and verified; of them, accepted */
     uint64_t draft_ns;
-    uint64_t overlap_ns, overlap_wait_ns;           /* time of drafting during passes; time that passes waited for it */
-    int n_running, n_waiting;                   /* sessions, now */
-    int n_kv_block, n_kv_used;  /* in use by running sessions; cached blocks count as free */
+    uint64_t overlap_ns, overlap_wait_ns; /* time of drafting during passes; time that passes waited for it */
+    int n_running, n_waiting;             /* sessions, now */
+    int n_kv_block, n_kv_used;            /* in use by running sessions; cached blocks count as free */
 };
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
 
 /* Counters of drafts, and the controller's accounts: engine/draft/report.h. */
 void eng_drafts_get(const struct eng_engine *e, struct eng_drafts *out);
-bool eng_drafts_survival(const struct eng_engine *e, double *share /* [SPEC_DEPTHS] */);        /* eng_draft_survival() */
+bool eng_drafts_survival(const struct eng_engine *e, double *share /* [SPEC_DEPTHS] */); /* eng_draft_survival() */
 
 /* Runs one pass. Fills event[eng_event_room()] and returns the number of events (0 is usual during prefill), or an
  * error of the whole pass. Each session that is started and not stopped ends with one event with a finish other than
@@ -170,9 +172,9 @@ int eng_step(struct eng_engine *e, struct eng_event *event);
 
 /* ---- the speed to expect: forecast.c ------------------------------------------------------------ */
 
-struct eng_machine;                             /* engine/plan/plan.h, as eng_setting */
+struct eng_machine; /* engine/plan/plan.h, as eng_setting */
 
-#define ENG_PLAN_POSITION 512                   /* tokens of a sequence that forecasts assume */
+#define ENG_PLAN_POSITION 512 /* tokens of a sequence that forecasts assume */
 
 /* The setting of an opened engine on the given machine. */
 struct eng_setting eng_forecast_setting(const struct eng_engine *e, const struct eng_machine *machine, int position);

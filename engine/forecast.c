@@ -16,13 +16,15 @@ int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size
     int error = eng_host_rate_measure(&rates, moe_model_ops(eng_model(e)), eng_team(e), e->assets.opt.host_mem / 2);
     if (error)
         return error;
-    *out = (struct eng_machine){ (double)disk_rate, dram_rate ? (double)dram_rate : rates.dram_Bps,
-                                 rates.mac_ps };
+    *out = (struct eng_machine){ (double)disk_rate, dram_rate ? (double)dram_rate : rates.dram_Bps, rates.mac_ps };
     if (split->n_resident < split->n_expert && !disk_rate)
-        error = eng_disk_measure_model(moe_file_files(e->assets.file), e->assets.opt.mirror, ENG_DISK_BYTES, &out->disk_Bps);
+        error = eng_disk_measure_model(moe_file_files(e->assets.file), e->assets.opt.mirror, ENG_DISK_BYTES,
+                                       &out->disk_Bps);
     if (error == KN_EUNSUPPORTED)
-        kn_fail(error, "%s: cannot measure the disk with this file (no O_DIRECT, or less than 1 MiB): give "
-                "--disk-rate", e->assets.opt.model);
+        kn_fail(error,
+                "%s: cannot measure the disk with this file (no O_DIRECT, or less than 1 MiB): give "
+                "--disk-rate",
+                e->assets.opt.model);
     return error;
 }
 

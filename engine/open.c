@@ -15,17 +15,23 @@ static struct moe_context_options context_options(const struct eng_engine *e)
 {
     struct eng_draft_needs needs;
     eng_draft_needs(e->drafting, &needs);
-    return (struct moe_context_options){
-        .max_row = e->assets.opt.n_chunk + e->assets.n_draft_row, .max_want = e->assets.opt.n_parallel + e->assets.n_draft_row + e->assets.opt.n_prompt_logprob_row,
-        .n_slot = e->memory.split.n_kv_slot, .n_state = e->assets.opt.n_parallel + e->memory.split.n_state, .n_draft = e->assets.n_draft_row,
-        .max_pos = e->assets.opt.n_ctx, .kv = e->assets.opt.kv, .features = needs.features, .n_recall = needs.n_recall,
-        .team = e->assets.team };
+    return (struct moe_context_options){ .max_row = e->assets.opt.n_chunk + e->assets.n_draft_row,
+                                         .max_want = e->assets.opt.n_parallel + e->assets.n_draft_row +
+                                                     e->assets.opt.n_prompt_logprob_row,
+                                         .n_slot = e->memory.split.n_kv_slot,
+                                         .n_state = e->assets.opt.n_parallel + e->memory.split.n_state,
+                                         .n_draft = e->assets.n_draft_row,
+                                         .max_pos = e->assets.opt.n_ctx,
+                                         .kv = e->assets.opt.kv,
+                                         .features = needs.features,
+                                         .n_recall = needs.n_recall,
+                                         .team = e->assets.team };
 }
 
-#define MAX_DRAFT_ROWS 512
-#define DRAFT_LOGITS_BYTES    ((size_t)96 << 20)
-#define FLOAT_COST 2                            /* cost of a float multiply-add over an int8 one */
-#define MAX_PREFILL_SLOWDOWN 1.5    /* a decode pass with prefill takes at most this many times longer */
+#define MAX_DRAFT_ROWS       512
+#define DRAFT_LOGITS_BYTES   ((size_t)96 << 20)
+#define FLOAT_COST           2   /* cost of a float multiply-add over an int8 one */
+#define MAX_PREFILL_SLOWDOWN 1.5 /* a decode pass with prefill takes at most this many times longer */
 
 static int open_session(struct eng_engine *e, struct eng_session *s)
 {
@@ -58,7 +64,8 @@ static int open_sessions(struct eng_engine *e)
     e->schedule.active = kn_calloc(n_seat, sizeof(struct eng_session *));
     e->schedule.free_seat = kn_calloc(n_seat, sizeof(struct eng_seat *));
     e->schedule.seat = kn_calloc(n_seat, sizeof *e->schedule.seat);
-    if (!e->schedule.session || !e->schedule.user_share || !e->schedule.active || !e->schedule.free_seat || !e->schedule.seat)
+    if (!e->schedule.session || !e->schedule.user_share || !e->schedule.active || !e->schedule.free_seat ||
+        !e->schedule.seat)
         error = KN_ENOMEM;
     for (size_t i = 0; !error && i < n; i++)
         error = open_session(e, &e->schedule.session[i]);
@@ -83,9 +90,11 @@ static int open_choosers(struct eng_engine *e)
     e->pass.prompt_logprob = kn_calloc((size_t)e->assets.opt.n_prompt_logprob_row, sizeof *e->pass.prompt_logprob);
     e->pass.chooser = kn_calloc((size_t)n_thread, sizeof *e->pass.chooser);
     e->assets.sampler = kn_calloc((size_t)n_thread, sizeof(struct spec_sampler *));
-    if (!e->pass.row || !e->pass.due || !e->pass.choice_status || !e->pass.top || !e->pass.prompt_logprob || !e->pass.chooser || !e->assets.sampler)
+    if (!e->pass.row || !e->pass.due || !e->pass.choice_status || !e->pass.top || !e->pass.prompt_logprob ||
+        !e->pass.chooser || !e->assets.sampler)
         return kn_fail(KN_ENOMEM, "no memory for a pass of %d rows", e->assets.opt.n_chunk);
-    if (e->assets.opt.grammar_bytes && (error = gr_tokens_open(&e->assets.tokens, e->assets.vocab, e->assets.opt.grammar_bytes)))
+    if (e->assets.opt.grammar_bytes &&
+        (error = gr_tokens_open(&e->assets.tokens, e->assets.vocab, e->assets.opt.grammar_bytes)))
         return error;
     for (int i = 0; i < n_thread; i++) {
         struct eng_chooser *c = &e->pass.chooser[i];
@@ -120,7 +129,8 @@ static int list_stop_tokens(struct eng_engine *e)
  * their logits fit in DRAFT_LOGITS_BYTES, but at least one each. */
 static int draft_rows(const struct eng_engine *e, int n_vocab)
 {
-    int n_seq = e->assets.opt.n_parallel, each = kn_max(e->assets.opt.gamma, e->assets.opt.dsi == ENG_DSI_ON ? e->assets.opt.lookahead : 0);
+    int n_seq = e->assets.opt.n_parallel,
+        each = kn_max(e->assets.opt.gamma, e->assets.opt.dsi == ENG_DSI_ON ? e->assets.opt.lookahead : 0);
     if (each > 0)
         return kn_min(n_seq * each, MAX_DRAFT_ROWS);
     int rows = (int)(DRAFT_LOGITS_BYTES / ((size_t)n_vocab * sizeof(float)));
@@ -133,7 +143,8 @@ static int open_model(struct eng_engine *e)
     int error;
     for (int i = 0; i < e->assets.opt.n_draft; i++)
         mo.ahead |= eng_draft_properties(e->assets.opt.draft[i].kind)->needs_mtp_layer;
-    if ((error = moe_file_open(&e->assets.file, e->assets.opt.model)) || (error = eng_vocab_open(&e->assets.vocab, e->assets.file)) ||
+    if ((error = moe_file_open(&e->assets.file, e->assets.opt.model)) ||
+        (error = eng_vocab_open(&e->assets.vocab, e->assets.file)) ||
         (error = moe_model_open(&e->assets.model, e->assets.file, &mo)))
         return error;
     const struct moe_shape *shape = moe_model_shape(e->assets.model);
@@ -156,13 +167,32 @@ static int open_drafting(struct eng_engine *e)
 {
     const struct eng_options *o = &e->assets.opt;
     return eng_draft_open(&e->drafting,
-        &(struct eng_draft_options){ .draft = o->draft, .n_draft = o->n_draft, .gamma = o->gamma, .dsi = o->dsi,
-            .lookahead = o->lookahead, .verify = o->verify, .fit = o->fit, .features = o->features, .explain = o->explain },
-        &(struct eng_draft_host){ .file = e->assets.file, .model = e->assets.model, .vocab = e->assets.vocab,
-            .team = e->assets.team, .sampler = e->assets.sampler, .kv = &e->kv, .split = &e->memory.split,
-            .model_path = o->model, .mirror = o->mirror, .host_mem = o->host_mem, .n_parallel = o->n_parallel,
-            .n_ctx = o->n_ctx, .n_chunk = o->n_chunk, .n_draft_row = e->assets.n_draft_row, .isa = o->isa,
-            .kv_format = o->kv, .io = o->io });
+                          &(struct eng_draft_options){ .draft = o->draft,
+                                                       .n_draft = o->n_draft,
+                                                       .gamma = o->gamma,
+                                                       .dsi = o->dsi,
+                                                       .lookahead = o->lookahead,
+                                                       .verify = o->verify,
+                                                       .fit = o->fit,
+                                                       .features = o->features,
+                                                       .explain = o->explain },
+                          &(struct eng_draft_host){ .file = e->assets.file,
+                                                    .model = e->assets.model,
+                                                    .vocab = e->assets.vocab,
+                                                    .team = e->assets.team,
+                                                    .sampler = e->assets.sampler,
+                                                    .kv = &e->kv,
+                                                    .split = &e->memory.split,
+                                                    .model_path = o->model,
+                                                    .mirror = o->mirror,
+                                                    .host_mem = o->host_mem,
+                                                    .n_parallel = o->n_parallel,
+                                                    .n_ctx = o->n_ctx,
+                                                    .n_chunk = o->n_chunk,
+                                                    .n_draft_row = e->assets.n_draft_row,
+                                                    .isa = o->isa,
+                                                    .kv_format = o->kv,
+                                                    .io = o->io });
 }
 
 /* Small parts are measured as allocated; the drafters' weights and buffers come later. */
@@ -170,11 +200,16 @@ static int split_memory(struct eng_engine *e)
 {
     struct eng_draft_needs needs;
     eng_draft_needs(e->drafting, &needs);
-    return eng_budget(&e->memory.split, &(struct eng_use){
-        .file = e->assets.file, .model = e->assets.model, .context = context_options(e),
-        .n_parallel = e->assets.opt.n_parallel, .host_mem = e->assets.opt.host_mem, .kv_mem = e->assets.opt.kv_mem,
-        .reserved_bytes = e->assets.opt.reserved_bytes, .drafters = needs.memory,
-        .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel) });
+    return eng_budget(&e->memory.split,
+                      &(struct eng_use){ .file = e->assets.file,
+                                         .model = e->assets.model,
+                                         .context = context_options(e),
+                                         .n_parallel = e->assets.opt.n_parallel,
+                                         .host_mem = e->assets.opt.host_mem,
+                                         .kv_mem = e->assets.opt.kv_mem,
+                                         .reserved_bytes = e->assets.opt.reserved_bytes,
+                                         .drafters = needs.memory,
+                                         .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel) });
 }
 
 int eng_describe(struct eng_engine **out, const struct eng_options *opt)
@@ -187,7 +222,9 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
         e->assets.opt.n_chunk = 512;
     e->assets.opt.n_chunk = kn_max(e->assets.opt.n_chunk, e->assets.opt.n_parallel);
     e->assets.opt.n_session = kn_max(e->assets.opt.n_session, e->assets.opt.n_parallel);
-    eng_prefill_share_init(&e->schedule.prefill_share, e->assets.opt.max_prefill_slowdown > 0 ? e->assets.opt.max_prefill_slowdown : MAX_PREFILL_SLOWDOWN);
+    eng_prefill_share_init(&e->schedule.prefill_share, e->assets.opt.max_prefill_slowdown > 0
+                                                           ? e->assets.opt.max_prefill_slowdown
+                                                           : MAX_PREFILL_SLOWDOWN);
     int error = kn_team_open(&e->assets.team, opt->n_thread);
     if (error || (error = open_model(e)) || (error = list_stop_tokens(e)) || (error = open_sessions(e)) ||
         (error = open_choosers(e)) || (error = open_drafting(e)) || (error = split_memory(e))) {
@@ -204,12 +241,16 @@ static int load_model(struct eng_engine *e)
     int error = eng_pack_path(pack, e->assets.opt.model);
     if (error)
         return error;
-    bool keep = e->assets.opt.keep_heat &&
-                eng_heat_path(heat, e->assets.opt.model);
-    return moe_model_load(e->assets.model, &(struct moe_load_options){
-        .team = e->assets.team, .expert_bytes = e->memory.split.expert, .later_bytes = eng_draft_returnable_bytes(e->drafting), .io = e->assets.opt.io,
-        .heat_path = keep ? heat : NULL, .pack_path = e->assets.opt.no_pack ? NULL : pack, .mirror = e->assets.opt.mirror,
-        .progress = e->assets.opt.progress });
+    bool keep = e->assets.opt.keep_heat && eng_heat_path(heat, e->assets.opt.model);
+    return moe_model_load(e->assets.model,
+                          &(struct moe_load_options){ .team = e->assets.team,
+                                                      .expert_bytes = e->memory.split.expert,
+                                                      .later_bytes = eng_draft_returnable_bytes(e->drafting),
+                                                      .io = e->assets.opt.io,
+                                                      .heat_path = keep ? heat : NULL,
+                                                      .pack_path = e->assets.opt.no_pack ? NULL : pack,
+                                                      .mirror = e->assets.opt.mirror,
+                                                      .progress = e->assets.opt.progress });
 }
 
 /* Called between the long parts of opening; reads of weights check `stop` themselves. */
@@ -228,8 +269,10 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     uint64_t secret[2];
     if (getrandom(secret, sizeof secret, 0) != sizeof secret)
         error = kn_fail(KN_EIO, "no random numbers from the kernel");
-    if (error || (error = check_cancelled(e)) || (opt->measures_disk && (error = eng_disk_measure_once(moe_file_files(e->assets.file), opt->mirror,
-                                                                               e->memory.split.total - e->memory.split.fixed, &e->memory.disk_Bps))) ||
+    if (error || (error = check_cancelled(e)) ||
+        (opt->measures_disk &&
+         (error = eng_disk_measure_once(moe_file_files(e->assets.file), opt->mirror,
+                                        e->memory.split.total - e->memory.split.fixed, &e->memory.disk_Bps))) ||
         (error = eng_draft_foresee(e->drafting, &e->memory.disk_Bps)) || (error = load_model(e)) ||
         (error = check_cancelled(e)) || (error = eng_kv_open(&e->kv, co.n_slot / ENG_KV_BLOCK, secret)) ||
         (error = eng_states_open(&e->kv, e->memory.split.n_state)) ||

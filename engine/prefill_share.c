@@ -17,20 +17,20 @@
  * only after a few trials of the size below it. */
 #include "engine/internal.h"
 
-#define MIN_PREFILL_ROWS    4   /* rows: fewer cost little beside the weights that they read */
-#define MIN_MEASURED_PASSES      4                              /* passes until a cost counts as known */
-#define WEIGHT_OF_FASTER_PASS  0.5                            /* weight of a new cost that is lower */
-#define WEIGHT_OF_SLOWER_PASS   0.05
-#define MIN_SPEED_RATIO   0.4   /* of the speed of all rows at once: the least acceptable speed */
-#define TARGET_SPEED_RATIO   0.9                            /* of the same: the speed chosen then */
-#define MAX_READERS_PER_DUE 8                            /* sessions in prefill that count, for each that decodes */
-#define UNLIMITED_SLOWDOWN      1e6                            /* from this slowdown on there is no limit */
-#define PASSES_TO_FIRST_PLAIN     8u    /* mixed passes until a pass without prefill, if its cost is unknown */
-#define PASSES_BETWEEN_PLAIN 64u                           /* the same, if it is known */
-#define PASSES_TO_FIRST_LONG      64u   /* mixed passes until one exceeds the limit, if that cost is unknown */
-#define PASSES_BETWEEN_LONG 512u                           /* the same, if it is known */
-#define SIZE_STEP     2                              /* sizes that a trial goes up */
-#define MAX_ROW_COST_RATIO  0.87    /* cost of a row over one of half the size: above it, larger sizes are not tried */
+#define MIN_PREFILL_ROWS      4   /* rows: fewer cost little beside the weights that they read */
+#define MIN_MEASURED_PASSES   4   /* passes until a cost counts as known */
+#define WEIGHT_OF_FASTER_PASS 0.5 /* weight of a new cost that is lower */
+#define WEIGHT_OF_SLOWER_PASS 0.05
+#define MIN_SPEED_RATIO       0.4  /* of the speed of all rows at once: the least acceptable speed */
+#define TARGET_SPEED_RATIO    0.9  /* of the same: the speed chosen then */
+#define MAX_READERS_PER_DUE   8    /* sessions in prefill that count, for each that decodes */
+#define UNLIMITED_SLOWDOWN    1e6  /* from this slowdown on there is no limit */
+#define PASSES_TO_FIRST_PLAIN 8u   /* mixed passes until a pass without prefill, if its cost is unknown */
+#define PASSES_BETWEEN_PLAIN  64u  /* the same, if it is known */
+#define PASSES_TO_FIRST_LONG  64u  /* mixed passes until one exceeds the limit, if that cost is unknown */
+#define PASSES_BETWEEN_LONG   512u /* the same, if it is known */
+#define SIZE_STEP             2    /* sizes that a trial goes up */
+#define MAX_ROW_COST_RATIO    0.87 /* cost of a row over one of half the size: above it, larger sizes are not tried */
 
 static int size_of(int n)
 {
@@ -38,14 +38,18 @@ static int size_of(int n)
     return kn_min(size, ENG_PREFILL_SIZES - 1);
 }
 
-void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown) { *p = (struct eng_prefill_share){ .max_prefill_slowdown = max_slowdown }; }
+void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown)
+{
+    *p = (struct eng_prefill_share){ .max_prefill_slowdown = max_slowdown };
+}
 
 static void learn(struct eng_cost *c, double ns)
 {
-    if (ns <= 0)                                /* the plain pass that was subtracted was too long: nothing to learn */
+    if (ns <= 0) /* the plain pass that was subtracted was too long: nothing to learn */
         return;
     if (c->n_pass == MIN_MEASURED_PASSES)
-        c->ns += ns < c->ns ? WEIGHT_OF_FASTER_PASS * (ns - c->ns) : WEIGHT_OF_SLOWER_PASS * ((ns < 2 * c->ns ? ns : 2 * c->ns) - c->ns);
+        c->ns += ns < c->ns ? WEIGHT_OF_FASTER_PASS * (ns - c->ns)
+                            : WEIGHT_OF_SLOWER_PASS * ((ns < 2 * c->ns ? ns : 2 * c->ns) - c->ns);
     else if (c->n_pass++ == 0 || ns < c->ns)
         c->ns = ns;
 }
@@ -114,9 +118,10 @@ static double row_ns(const struct eng_prefill_share *p, int n, int n_pass)
 static int short_rows(const struct eng_prefill_share *p, double room, int most)
 {
     int n = MIN_PREFILL_ROWS;
-    while (2 * n <= most && p->row[size_of(n)].n_pass >= MIN_MEASURED_PASSES && row_ns(p, 2 * n, MIN_MEASURED_PASSES) * 2 * n <= room)
+    while (2 * n <= most && p->row[size_of(n)].n_pass >= MIN_MEASURED_PASSES &&
+           row_ns(p, 2 * n, MIN_MEASURED_PASSES) * 2 * n <= room)
         n *= 2;
-    double row = row_ns(p, n, MIN_MEASURED_PASSES);             /* within the size found, as the time allows */
+    double row = row_ns(p, n, MIN_MEASURED_PASSES); /* within the size found, as the time allows */
     int fits = row > 0 && room / row < most ? (int)(room / row) : n;
     return kn_min(most, kn_max(n, kn_min(fits, 2 * n - 1)));
 }
@@ -191,9 +196,11 @@ int eng_prefill_share_rows(const struct eng_prefill_share *p, int n_due, int n_r
         return most;
     if (plain_pass_due(p, n_due))
         return 0;
-    double room = p->max_prefill_slowdown * base_ns(p, n_due + kn_min(n_read, MAX_READERS_PER_DUE * n_due)) - base_ns(p, n_due);
+    double room = p->max_prefill_slowdown * base_ns(p, n_due + kn_min(n_read, MAX_READERS_PER_DUE * n_due)) -
+                  base_ns(p, n_due);
     int n = short_rows(p, room, most), size = size_of(n), all = size_of(most);
-    bool more_is_long = p->row[size].n_pass == MIN_MEASURED_PASSES && row_ns(p, 2 * n, MIN_MEASURED_PASSES) * 2 * n > room;
+    bool more_is_long = p->row[size].n_pass == MIN_MEASURED_PASSES &&
+                        row_ns(p, 2 * n, MIN_MEASURED_PASSES) * 2 * n > room;
     if (!more_is_long || all <= size + 1)
         return n;
     int next = kn_min(all, largest_cheaper_size(p, size, all) + SIZE_STEP);

@@ -15,7 +15,7 @@
 
 bool eng_has_states(const struct eng_engine *e) { return moe_model_shape(e->assets.model)->state_bytes > 0; }
 
-#define GENERATION_PROMPT_TOKENS 8  /* at least the tokens that a template adds for the answer */
+#define GENERATION_PROMPT_TOKENS 8 /* at least the tokens that a template adds for the answer */
 
 static int whole(int n) { return n / ENG_KV_BLOCK * ENG_KV_BLOCK; }
 
@@ -78,7 +78,7 @@ void eng_reuse_find(struct eng_session *s)
     struct eng_engine *e = s->engine;
     if (eng_session_owes_prompt_logprobs(s) || s->seq.path.n_slot != s->seq.path.n_kept ||
         s->seq.n_kv != s->seq.path.n_slot)
-        return;                                 /* a reused prefix has no logits to report logprobs from */
+        return; /* a reused prefix has no logits to report logprobs from */
     if (eng_has_states(e))
         find_state(s, s->seq.n_token - 1);
     else
@@ -169,7 +169,7 @@ void eng_reuse_states_saved(struct eng_session *s)
         if (s->seq.path.n_kept >= s->saved[i].position)
             eng_states_put(kv, s->saved[i].state, s->seq.path.slot[s->saved[i].position - 1] / ENG_KV_BLOCK);
         else
-            eng_states_drop(kv, s->saved[i].state);     /* its rows failed */
+            eng_states_drop(kv, s->saved[i].state); /* its rows failed */
     s->n_saved = 0;
 }
 
@@ -177,8 +177,9 @@ void eng_reuse_leave(struct eng_session *s)
 {
     struct eng_engine *e = s->engine;
     eng_reuse_states_saved(s);
-    bool knows = eng_has_states(e) && s->seq.n_kv && moe_context_state(e->assets.context, s->seat->number) == s->seq.n_kv;
-    eng_kv_keep(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv);           /* first: may replace a block by its twin */
+    bool knows = eng_has_states(e) && s->seq.n_kv &&
+                 moe_context_state(e->assets.context, s->seat->number) == s->seq.n_kv;
+    eng_kv_keep(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv); /* first: may replace a block by its twin */
     int32_t last = knows ? s->seq.path.slot[s->seq.n_kv - 1] / ENG_KV_BLOCK : -1;
     eng_kv_leave(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv);
     int state = knows && e->kv.block[last].state < 0 ? eng_states_take(&e->kv) : -1;

@@ -185,7 +185,10 @@ static bool reserve(struct eng_engine *e, int i, int n)
 
 /* The rest of the pass for prefill: rows, rows that report prompt logprobs, and time as the weight of rows at
  * position 0. */
-struct room { int rows, told; double weight; };
+struct room {
+    int rows, told;
+    double weight;
+};
 
 /* Prefill rows of active session i. A session that adds no token leaves out the last token of its prompt. */
 static int prompt_rows(struct eng_engine *e, int i, struct room *left)
@@ -232,7 +235,8 @@ void eng_schedule(struct eng_engine *e)
     }
     e->schedule.n_due_planned = n_due;
     struct room left = { .rows = e->assets.opt.n_chunk - n_due, .told = e->assets.opt.n_prompt_logprob_row };
-    int most = weight_of_all(e, left.rows), paced = eng_prefill_share_rows(&e->schedule.prefill_share, n_due, e->schedule.n_active - n_due, most);
+    int most = weight_of_all(e, left.rows),
+        paced = eng_prefill_share_rows(&e->schedule.prefill_share, n_due, e->schedule.n_active - n_due, most);
     left.weight = paced < most ? paced : HUGE_WEIGHT;
     for (int i = 0; i < e->schedule.n_active; i++) {
         struct eng_session *s = e->schedule.active[i];

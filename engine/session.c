@@ -29,24 +29,26 @@ void eng_session_close(struct eng_session *s)
 int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
 {
     /* ids beyond the vocabulary are padding; a drafter may have fewer of them, or none */
-    int n_vocab = eng_draft_count(e->drafting) ? eng_vocab_size(e->assets.vocab) : moe_model_shape(e->assets.model)->n_vocab;
+    int n_vocab = eng_draft_count(e->drafting) ? eng_vocab_size(e->assets.vocab)
+                                               : moe_model_shape(e->assets.model)->n_vocab;
     if (r->n_token < 1)
         return kn_fail(KN_EINVAL, "an empty prompt");
     if (r->n_token > e->assets.opt.n_ctx)
-        return kn_fail(KN_ELIMIT, "the prompt has %d tokens and the context %d: raise --ctx-size",
-                       r->n_token, e->assets.opt.n_ctx);
+        return kn_fail(KN_ELIMIT, "the prompt has %d tokens and the context %d: raise --ctx-size", r->n_token,
+                       e->assets.opt.n_ctx);
     for (int i = 0; i < r->n_token; i++)
         if (r->token[i] < 0 || r->token[i] >= n_vocab)
             return kn_fail(KN_EINVAL, "token id %d; the vocabulary has 0 to %d", r->token[i], n_vocab - 1);
     if (r->sampling.n_bias > ENG_REQUEST_BIAS)
-        return kn_fail(KN_ELIMIT, "%d biased tokens; at most %d are possible", r->sampling.n_bias,
-                       ENG_REQUEST_BIAS);
+        return kn_fail(KN_ELIMIT, "%d biased tokens; at most %d are possible", r->sampling.n_bias, ENG_REQUEST_BIAS);
     if (r->n_top < 0 || r->n_top > ENG_TOP)
         return kn_fail(KN_EINVAL, "%d most likely tokens for each token; 0 to %d are possible", r->n_top, ENG_TOP);
-    if (r->wants_prompt_logprobs && (r->n_prompt_top < 0 || r->n_prompt_top > ENG_TOP || !e->assets.opt.n_prompt_logprob_row))
-        return kn_fail(KN_EUNSUPPORTED, "logprobs of the prompt with %d most likely tokens; 0 to %d are possible, "
-                       "and %d rows of a pass are set aside for them", r->n_prompt_top, ENG_TOP,
-                       e->assets.opt.n_prompt_logprob_row);
+    if (r->wants_prompt_logprobs &&
+        (r->n_prompt_top < 0 || r->n_prompt_top > ENG_TOP || !e->assets.opt.n_prompt_logprob_row))
+        return kn_fail(KN_EUNSUPPORTED,
+                       "logprobs of the prompt with %d most likely tokens; 0 to %d are possible, "
+                       "and %d rows of a pass are set aside for them",
+                       r->n_prompt_top, ENG_TOP, e->assets.opt.n_prompt_logprob_row);
     if (r->grammar && !e->assets.tokens)
         return kn_fail(KN_EUNSUPPORTED, "the request has a grammar, and the engine was opened without grammars");
     return spec_params_check(&r->sampling, eng_vocab_size(e->assets.vocab));
@@ -73,8 +75,8 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     eng_session_stop(s);
     memmove(s->seq.token, r->token, (size_t)r->n_token * sizeof *s->seq.token);
     s->seq.n_token = s->seq.n_prompt = r->n_token;
-    s->seq.n_max = r->n_predict < 0 || r->n_predict > e->assets.opt.n_ctx - r->n_token
-                    ? e->assets.opt.n_ctx : r->n_token + r->n_predict;
+    s->seq.n_max = r->n_predict < 0 || r->n_predict > e->assets.opt.n_ctx - r->n_token ? e->assets.opt.n_ctx
+                                                                                       : r->n_token + r->n_predict;
     s->seq.n_kv = s->n_reached = s->n_cached = 0;
     s->priority = r->priority;
     s->owner = r->owner;

@@ -11,8 +11,9 @@
 
 static struct eng_event event_of(struct eng_session *s, int32_t token)
 {
-    return (struct eng_event){ .session = s, .owner = s->owner, .choice = s->choice, .n_cached = s->n_cached,
-                               .token = token };
+    return (struct eng_event){
+        .session = s, .owner = s->owner, .choice = s->choice, .n_cached = s->n_cached, .token = token
+    };
 }
 
 static struct eng_event end(struct eng_session *s, enum eng_finish finish, int status)
@@ -64,10 +65,15 @@ static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
             memcpy(tail + used, tail + first[parent], (size_t)(depth - 1) * sizeof *tail);
         tail[used + depth - 1] = slot[i];
         used += depth;
-        e->pass.row[(*n_row)++] = (struct moe_row){
-            .token = t->token[i], .position = s->seq.n_token - 1 + depth, .want_logits = true,
-            .base = s->seq.path.slot, .n_base = s->seq.n_token, .tail = tail + first[i], .state = s->seat->number,
-            .draft = true, .after = root + (parent == SPEC_ROOT ? 0 : 1 + parent) };
+        e->pass.row[(*n_row)++] = (struct moe_row){ .token = t->token[i],
+                                                    .position = s->seq.n_token - 1 + depth,
+                                                    .want_logits = true,
+                                                    .base = s->seq.path.slot,
+                                                    .n_base = s->seq.n_token,
+                                                    .tail = tail + first[i],
+                                                    .state = s->seat->number,
+                                                    .draft = true,
+                                                    .after = root + (parent == SPEC_ROOT ? 0 : 1 + parent) };
     }
 }
 
@@ -79,12 +85,17 @@ static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, in
     for (int i = 0; i < s->seq.n_row; i++) {
         int p = s->seq.n_kv + i;
         bool tells = s->wants_prompt_logprobs && p + 1 >= s->n_prompt_logprob && p + 1 < s->seq.n_prompt;
-        e->pass.row[(*n_row)++] = (struct moe_row){
-            .token = s->seq.token[p], .position = p, .want_logits = tells || (due && i == s->seq.n_row - 1),
-            .base = s->seq.path.slot, .n_base = s->seq.path.n_slot, .state = s->seat->number,
-            .copy_to = s->n_keep_at ? eng_reuse_state_target(s, p + 1) : 0 };
+        e->pass.row[(*n_row)++] = (struct moe_row){ .token = s->seq.token[p],
+                                                    .position = p,
+                                                    .want_logits = tells || (due && i == s->seq.n_row - 1),
+                                                    .base = s->seq.path.slot,
+                                                    .n_base = s->seq.path.n_slot,
+                                                    .state = s->seat->number,
+                                                    .copy_to = s->n_keep_at ? eng_reuse_state_target(s, p + 1) : 0 };
         if (tells)
-            e->pass.prompt_logprob[e->pass.n_prompt_logprob++] = (struct eng_prompt_logprob){ .session = s, .at = p + 1, .want = (*n_want)++ };
+            e->pass.prompt_logprob[e->pass.n_prompt_logprob++] = (struct eng_prompt_logprob){ .session = s,
+                                                                                              .at = p + 1,
+                                                                                              .want = (*n_want)++ };
     }
     int n_prompt = s->seq.n_row - due;
     e->pass.prompt_weight += n_prompt * (1 + e->assets.position_cost * (s->seq.n_kv + 0.5 * n_prompt));
@@ -123,21 +134,24 @@ static int verify(struct eng_engine *e, struct eng_session *s, int thread)
     struct spec_verify *v = &s->seat->verify;
     size_t n_vocab = (size_t)moe_model_shape(e->assets.model)->n_vocab;
     int status = 0;
-    *v = (struct spec_verify){ .tree = s->seq.tree, .rule = e->assets.opt.verify, .params = &s->sampling,
-                               .history = s->seq.token, .n_history = s->seq.n_token, .position = s->seq.n_token };
+    *v = (struct spec_verify){ .tree = s->seq.tree,
+                               .rule = e->assets.opt.verify,
+                               .params = &s->sampling,
+                               .history = s->seq.token,
+                               .n_history = s->seq.n_token,
+                               .position = s->seq.n_token };
     for (spec_verify_start(v); v->node != SPEC_END && !status;) {
-        int node = v->node, row = s->want + 1 + node;   /* SPEC_ROOT is -1 */
+        int node = v->node, row = s->want + 1 + node; /* SPEC_ROOT is -1 */
         if (ends_here(e, s, node)) {
             spec_verify_stop(v);
             continue;
         }
         const float *logits = e->pass.result.logits + (size_t)row * n_vocab;
-        status = spec_verify_row(v, e->assets.sampler[thread], logits,
-                                 mask_of(e, s, &e->pass.chooser[thread], node));
+        status = spec_verify_row(v, e->assets.sampler[thread], logits, mask_of(e, s, &e->pass.chooser[thread], node));
         if (s->n_top && !status)
             spec_top(e->assets.sampler[thread], logits, s->n_top, &e->pass.top[row * ENG_TOP]);
     }
-    return v->n_out ? 0 : status;               /* tokens accepted before an error stay */
+    return v->n_out ? 0 : status; /* tokens accepted before an error stay */
 }
 
 static void choose_item(void *arg, int item, int thread)
@@ -153,8 +167,8 @@ static void compute_prompt_logprob(void *arg, int item, int thread)
     struct eng_engine *e = arg;
     struct eng_prompt_logprob *t = &e->pass.prompt_logprob[item];
     const float *logits = e->pass.result.logits + (size_t)t->want * (size_t)moe_model_shape(e->assets.model)->n_vocab;
-    t->known = spec_given_token(e->assets.sampler[thread], logits, t->session->seq.token[t->at], t->session->n_prompt_top,
-                          &e->pass.top[t->want * ENG_TOP]);
+    t->known = spec_given_token(e->assets.sampler[thread], logits, t->session->seq.token[t->at],
+                                t->session->n_prompt_top, &e->pass.top[t->want * ENG_TOP]);
 }
 
 /* ---- commit ---------------------------------------------------------------------------------------- */
@@ -257,7 +271,7 @@ static int report_prompt_logprobs(struct eng_engine *e, struct eng_event *event)
         const struct eng_prompt_logprob *t = &e->pass.prompt_logprob[i];
         struct eng_session *s = t->session;
         if (moe_rows_status(&e->pass.result, s->first_row, s->seq.n_row))
-            continue;                           /* its session ends with this pass */
+            continue; /* its session ends with this pass */
         event[n] = event_of(s, s->seq.token[t->at]);
         event[n].of_prompt = true;
         event[n].rank = t->known.rank;
@@ -278,7 +292,7 @@ static int settle_prompts(struct eng_engine *e, struct eng_event *event)
         int status = s->want < 0 ? moe_rows_status(&e->pass.result, s->first_row, s->seq.n_row) : 0;
         if (status) {
             event[n_event++] = end(s, ENG_FAILED, status);
-            continue;                           /* end() has removed it from the list */
+            continue; /* end() has removed it from the list */
         }
         if (s->want < 0 && s->seq.n_row) {
             count_rows(e, s);
@@ -291,7 +305,8 @@ static int settle_prompts(struct eng_engine *e, struct eng_event *event)
 
 int eng_event_room(const struct eng_engine *e)
 {
-    return e->assets.opt.n_session + e->assets.opt.n_parallel + e->assets.n_draft_row + e->assets.opt.n_prompt_logprob_row;
+    return e->assets.opt.n_session + e->assets.opt.n_parallel + e->assets.n_draft_row +
+           e->assets.opt.n_prompt_logprob_row;
 }
 
 int eng_step(struct eng_engine *e, struct eng_event *event)
@@ -322,7 +337,8 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
         n_event += settle_due(e, s, e->pass.choice_status[i], event + n_event);
     }
     uint64_t t2 = kn_now_ns();
-    eng_prefill_share_learn(&e->schedule.prefill_share, e->schedule.n_due_planned, (int)(e->pass.prompt_weight + 0.5), (double)(t2 - t0));
+    eng_prefill_share_learn(&e->schedule.prefill_share, e->schedule.n_due_planned, (int)(e->pass.prompt_weight + 0.5),
+                            (double)(t2 - t0));
     eng_draft_learn(e->drafting, &(struct eng_pass_result){ n_row, t2 - t0, e->pass.result.experts_per_layer });
     e->stats.n_pass++;
     e->stats.n_row += (uint64_t)n_row;

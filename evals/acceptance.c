@@ -19,8 +19,12 @@
 
 enum { NEW = 128, LONGEST = 320, DRAWS = 2000 };
 
-struct counts { double tokens, passes; };
-struct times { double drafted, draft_ns, passes, pass_ns; };
+struct counts {
+    double tokens, passes;
+};
+struct times {
+    double drafted, draft_ns, passes, pass_ns;
+};
 
 static const char *const rules[] = { "coupled", "ratio", "block" };
 static enum spec_rule rule;
@@ -54,7 +58,7 @@ static int answer(struct eng_engine *e, const struct eng_ids *ids, float tempera
         int n = eng_step(e, event);
         eng_stats_get(e, &after);
         error = n < 0 ? n : 0;
-        if (n_token > 1)                        /* before it a drafter prefills the prompt */
+        if (n_token > 1) /* before it a drafter prefills the prompt */
             add_times(times, &before, &after);
         out->passes += n_token > 0;
         for (int i = 0; i < n; i++, n_token++)
@@ -116,9 +120,13 @@ static int parse_drafters(struct eng_options *o, const char *text)
 static int measure(const char *model, const char *drafter, const char *gamma, float temperature)
 {
     static struct counts counts[MOST_PROMPT];
-    struct eng_options o = { .model = model, .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1,
+    struct eng_options o = { .model = model,
+                             .isa = KN_ISA_COUNT - 1,
+                             .n_thread = 1,
+                             .n_parallel = 1,
                              .n_ctx = LONGEST + NEW,
-                             .gamma = !strcmp(gamma, "auto") ? ENG_GAMMA_AUTO : atoi(gamma), .verify = rule };
+                             .gamma = !strcmp(gamma, "auto") ? ENG_GAMMA_AUTO : atoi(gamma),
+                             .verify = rule };
     struct eng_engine *e;
     struct eng_chat *chat = NULL;
     struct eng_ids ids = { 0 };

@@ -13,8 +13,8 @@
 struct work {
     const struct kn_ops *ops;
     int d, n_head, head;
-    float *state;                               /* [n_head] */
-    size_t bytes;                               /* of all states */
+    float *state; /* [n_head] */
+    size_t bytes; /* of all states */
     struct kn_delta_row row[N_ROW];
 };
 
@@ -31,8 +31,8 @@ static double in_place(void *arg)
 
 static double rows(const struct work *w, int head, int n_row)
 {
-    w->ops->delta(&(struct kn_delta){ w->state + (size_t)head * kn_delta_floats(w->d, w->d), w->row, n_row,
-                                      w->d, w->d });
+    w->ops->delta(
+        &(struct kn_delta){ w->state + (size_t)head * kn_delta_floats(w->d, w->d), w->row, n_row, w->d, w->d });
     return n_row;
 }
 
@@ -50,9 +50,12 @@ int main(void)
     static float vector[4][256];
     struct work w = { .bytes = (size_t)512 << 20 };
     w.state = kn_map(w.bytes, -1);
-    if (!w.state) return 1;
-    for (size_t i = 0; i < w.bytes / sizeof *w.state; i++) w.state[i] = 0.01f;
-    for (int i = 0; i < 3 * 256; i++) vector[i / 256][i % 256] = 0.05f;
+    if (!w.state)
+        return 1;
+    for (size_t i = 0; i < w.bytes / sizeof *w.state; i++)
+        w.state[i] = 0.01f;
+    for (int i = 0; i < 3 * 256; i++)
+        vector[i / 256][i % 256] = 0.05f;
     for (int i = 0; i < N_ROW; i++)
         w.row[i] = (struct kn_delta_row){ vector[0], vector[1], vector[2], 0.9f, 0.5f, vector[3] };
     printf("isa,d,what,rows_per_s,of_bound\n");

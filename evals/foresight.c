@@ -107,9 +107,14 @@ static int measure(struct eng_engine *e, struct moe_sight *sight, int batch, int
 static int measure_batch(const char *path, int batch, int n_token)
 {
     struct eng_engine *e;
-    struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_parallel = batch, .n_ctx = 768,
-                             .n_draft = 1, .draft = { { .kind = ENG_DRAFT_NGRAM } }, .gamma = ENG_GAMMA_AUTO };
-    int error = eng_open(&e, &o);       /* with a drafter, the experts of tokens are remembered */
+    struct eng_options o = { .model = path,
+                             .isa = KN_ISA_COUNT - 1,
+                             .n_parallel = batch,
+                             .n_ctx = 768,
+                             .n_draft = 1,
+                             .draft = { { .kind = ENG_DRAFT_NGRAM } },
+                             .gamma = ENG_GAMMA_AUTO };
+    int error = eng_open(&e, &o); /* with a drafter, the experts of tokens are remembered */
     if (error)
         return error;
     eng_set_gamma(e, 0);

@@ -68,8 +68,7 @@ static void print_walks(const struct gr_grammar *g, int n_walk)
         size_t n = walk_bytes(g, text);
         if (n >= MOST_BYTES)
             continue;
-        for (size_t k = 0; k < n;
-             k++) /* blanks between tokens only: no string holds a raw newline */
+        for (size_t k = 0; k < n; k++) /* blanks between tokens only: no string holds a raw newline */
             putchar(text[k] == '\n' ? ' ' : text[k]);
         putchar('\n');
     }
@@ -87,8 +86,7 @@ static bool takes(const struct gr_grammar *g, const char *text)
     return gr_can_end(&s);
 }
 
-static void print_wrong(const struct gr_grammar *g, const json_t *texts, bool want,
-                        const char *line)
+static void print_wrong(const struct gr_grammar *g, const json_t *texts, bool want, const char *line)
 {
     for (size_t i = 0; i < json_array_size(texts); i++) {
         const char *text = json_string_value(json_array_get(texts, i));
@@ -104,16 +102,14 @@ static int32_t pick(const uint32_t *mask, int n_vocab, const struct eng_vocab *v
     int32_t from = (int32_t)(random_bits() % (uint64_t)n_vocab);
     for (int32_t i = 0; i < n_vocab; i++) {
         int32_t id = (from + i) % n_vocab;
-        if ((mask[id >> 5] >> (id & 31) & 1) &&
-            (!eng_vocab_is_stop(v, id) || (can_end && random_bits() % 2)))
+        if ((mask[id >> 5] >> (id & 31) & 1) && (!eng_vocab_is_stop(v, id) || (can_end && random_bits() % 2)))
             return id;
     }
     return ENG_NO_TOKEN;
 }
 
 static void walk_tokens(const struct gr_grammar *g, const struct eng_vocab *v, struct gr_tokens *t,
-                        struct gr_scratch *x, uint32_t *mask, struct cost *mask_cost,
-                        struct cost *step_cost)
+                        struct gr_scratch *x, uint32_t *mask, struct cost *mask_cost, struct cost *step_cost)
 {
     static struct gr_state s;
     gr_start(g, &s);
@@ -130,11 +126,10 @@ static void walk_tokens(const struct gr_grammar *g, const struct eng_vocab *v, s
     }
 }
 
-static void measure(const struct gr_grammar *g, int line, double compile_ms,
-                    const struct eng_vocab *v, struct gr_tokens *t, struct gr_scratch *x,
-                    uint32_t *mask, int n_walk)
+static void measure(const struct gr_grammar *g, int line, double compile_ms, const struct eng_vocab *v,
+                    struct gr_tokens *t, struct gr_scratch *x, uint32_t *mask, int n_walk)
 {
-    struct cost first = {0}, later = {0}, step = {0};
+    struct cost first = { 0 }, later = { 0 }, step = { 0 };
     for (int i = 0; i < n_walk; i++) { /* the same walks, twice */
         random_state = (uint64_t)i;
         walk_tokens(g, v, t, x, mask, &first, &step);
@@ -143,10 +138,10 @@ static void measure(const struct gr_grammar *g, int line, double compile_ms,
         random_state = (uint64_t)i;
         walk_tokens(g, v, t, x, mask, &later, &step);
     }
-    printf("%d,%.3f,%zu,%llu,%.1f,%.1f,%.1f,%.1f,%.2f\n", line, compile_ms, gr_bytes(g),
-           (unsigned long long)first.n, (double)first.sum_ns / 1e3 / (double)first.n,
-           (double)first.most_ns / 1e3, (double)later.sum_ns / 1e3 / (double)later.n,
-           (double)later.most_ns / 1e3, step.n ? (double)step.sum_ns / 1e3 / (double)step.n : 0);
+    printf("%d,%.3f,%zu,%llu,%.1f,%.1f,%.1f,%.1f,%.2f\n", line, compile_ms, gr_bytes(g), (unsigned long long)first.n,
+           (double)first.sum_ns / 1e3 / (double)first.n, (double)first.most_ns / 1e3,
+           (double)later.sum_ns / 1e3 / (double)later.n, (double)later.most_ns / 1e3,
+           step.n ? (double)step.sum_ns / 1e3 / (double)step.n : 0);
 }
 
 int main(int argc, char **argv)
@@ -169,8 +164,7 @@ int main(int argc, char **argv)
         t0 = kn_now_ns();
         if (gr_tokens_open(&t, v, (size_t)64 << 20) || gr_scratch_open(&x, t))
             return 2;
-        fprintf(stderr, "%d tokens, opened in %.1f ms\n", eng_vocab_size(v),
-                (double)(kn_now_ns() - t0) / 1e6);
+        fprintf(stderr, "%d tokens, opened in %.1f ms\n", eng_vocab_size(v), (double)(kn_now_ns() - t0) / 1e6);
         mask = calloc(spec_mask_words(eng_vocab_size(v)), sizeof *mask);
         printf("schema,compile_ms,bytes,masks,first_us,first_most_us,later_us,later_most_us,step_"
                "us\n");
@@ -186,8 +180,7 @@ int main(int argc, char **argv)
         t0 = kn_now_ns();
         if (!schema || gr_builder_open(&b))
             return 2;
-        int e = gr_compile(
-            &g, b, gr_schema(b, cases ? json_object_get(schema, "schema") : schema, GR_END));
+        int e = gr_compile(&g, b, gr_schema(b, cases ? json_object_get(schema, "schema") : schema, GR_END));
         double ms = (double)(kn_now_ns() - t0) / 1e6;
         if (cases && e == KN_EINVAL && json_array_size(json_object_get(schema, "valid")))
             printf("REFUSED: %s of %s", gr_builder_why(b), line);

@@ -17,26 +17,29 @@
 
 #include "evals/measure.h"
 
-#define WEIGHT_BYTES ((size_t)1 << 30)
-#define N_IN 2048
-#define N_OUT 1024                        /* weights are a row of matrices of this size */
-#define N_PANEL (N_OUT / KN_PANEL)
-#define MOST_ROWS 96
-#define REPEAT 3
-#define MOST_ITEMS 4096
+#define WEIGHT_BYTES   ((size_t)1 << 30)
+#define N_IN           2048
+#define N_OUT          1024 /* weights are a row of matrices of this size */
+#define N_PANEL        (N_OUT / KN_PANEL)
+#define MOST_ROWS      96
+#define REPEAT         3
+#define MOST_ITEMS     4096
 #define MAX_ROW_COUNTS 16
 
 static volatile float sink;
 
-static void line(const char *what, const char *format, const char *isa, int rows, int threads,
-                 double bytes_per_s, double mac_per_s)
+static void line(const char *what, const char *format, const char *isa, int rows, int threads, double bytes_per_s,
+                 double mac_per_s)
 {
-    printf("%s,%s,%s,%d,%d,%.2f,%.1f\n", what, format, isa, rows, threads, bytes_per_s * 1e-9,
-           mac_per_s * 1e-9);
+    printf("%s,%s,%s,%d,%d,%.2f,%.1f\n", what, format, isa, rows, threads, bytes_per_s * 1e-9, mac_per_s * 1e-9);
     fflush(stdout);
 }
 
-struct timed { kn_task *fn; void *arg; double *seconds; };
+struct timed {
+    kn_task *fn;
+    void *arg;
+    double *seconds;
+};
 
 static double thread_seconds(void)
 {
@@ -97,11 +100,15 @@ __attribute__((target("avx2"))) static void read_item(void *arg, int item, int t
 }
 
 PEAK(dot_avx2, "avx2", __m256i, _mm256_setzero_si256(), _mm256_maddubs_epi16(x, v[i]))
-PEAK(dot_avx512, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(),
-     _mm512_dpbusd_epi32(v[i], x, x))
+PEAK(dot_avx512, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(), _mm512_dpbusd_epi32(v[i], x, x))
 
 #define PEAK_STEPS 4000000
-struct peak { const char *what; enum kn_isa isa; void (*run)(long n); int mac; };
+struct peak {
+    const char *what;
+    enum kn_isa isa;
+    void (*run)(long n);
+    int mac;
+};
 
 static void peak_item(void *arg, int item, int thread)
 {
@@ -121,8 +128,7 @@ static void machine(struct kn_team *team, uint8_t *weights)
     };
     int n = kn_team_size(team);
 
-    line("read", "", "", 0, n,
-         READ_ITEM * items_per_s(team, (int)(WEIGHT_BYTES / READ_ITEM), read_item, weights), 0);
+    line("read", "", "", 0, n, READ_ITEM * items_per_s(team, (int)(WEIGHT_BYTES / READ_ITEM), read_item, weights), 0);
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
         double mac = (double)PEAK_STEPS * CHAINS * peaks[i].mac;
 
@@ -177,8 +183,7 @@ static void fill_weights(enum kn_format f, uint8_t *p, size_t bytes)
     }
     for (size_t at = 0; kn_format_info(f)->block_values > 1 && at + block <= bytes; at += block) {
         static const bool two[KN_FORMAT_COUNT] = {
-            [KN_Q4_K] = true, [KN_Q5_K] = true, [KN_Q2_K] = true, [KN_Q4_1] = true, [KN_Q5_1] = true,
-            [KN_FP8] = true
+            [KN_Q4_K] = true, [KN_Q5_K] = true, [KN_Q2_K] = true, [KN_Q4_1] = true, [KN_Q5_1] = true, [KN_FP8] = true
         };
         uint16_t scale[32];
 
@@ -198,7 +203,9 @@ static bool skipped(const char *only, enum kn_isa isa)
     return only && strcasecmp(only, kn_isa_name(isa)) != 0;
 }
 
-struct row_counts { int n, row[MAX_ROW_COUNTS]; };
+struct row_counts {
+    int n, row[MAX_ROW_COUNTS];
+};
 
 static void products(struct kn_team *const team[2], struct bench *b, const char *isa_only,
                      const struct row_counts *rows)
@@ -213,8 +220,7 @@ static void products(struct kn_team *const team[2], struct bench *b, const char 
             for (int t = rows->row[i] > 2; t < 2; t++) {
                 double rate = items_per_s(team[t], n_mat, product_item, b);
                 line("matmul", kn_format_info(b->m.w.format)->name, kn_isa_name(isa), rows->row[i],
-                     kn_team_size(team[t]), rate * (double)b->mat_bytes,
-                     rate * N_OUT * N_IN * rows->row[i]);
+                     kn_team_size(team[t]), rate * (double)b->mat_bytes, rate * N_OUT * N_IN * rows->row[i]);
             }
         }
     }
@@ -229,15 +235,14 @@ static void repacks(struct kn_team *const team[2], struct bench *b, const char *
         b->ops = kn_ops(isa);
         for (int t = 0; t < 2 && !skipped(isa_only, isa); t++) {
             double rate = items_per_s(team[t], n_mat, repack_item, b);
-            line("repack", kn_format_info(b->m.w.format)->name, kn_isa_name(isa), 0,
-                 kn_team_size(team[t]), rate * (double)b->mat_bytes, 0);
+            line("repack", kn_format_info(b->m.w.format)->name, kn_isa_name(isa), 0, kn_team_size(team[t]),
+                 rate * (double)b->mat_bytes, 0);
         }
     }
 }
 
-static void format_figures(struct kn_team *const team[2], enum kn_format f, struct bench *b,
-                           const float *x, uint8_t *act, const char *isa_only,
-                           const struct row_counts *rows, bool with_repack)
+static void format_figures(struct kn_team *const team[2], enum kn_format f, struct bench *b, const float *x,
+                           uint8_t *act, const char *isa_only, const struct row_counts *rows, bool with_repack)
 {
     enum kn_act kind = kn_format_info(f)->act;
     size_t stride = kn_act_bytes(kind, N_IN);
@@ -306,8 +311,7 @@ int main(int argc, char **argv)
         return 2;
     }
     if (argc > 3 && !parse_row_counts(argv[3], &rows)) {
-        fprintf(stderr, "kernels: %s: at most %d numbers of rows from 1 to %d\n", argv[3],
-                MAX_ROW_COUNTS, MOST_ROWS);
+        fprintf(stderr, "kernels: %s: at most %d numbers of rows from 1 to %d\n", argv[3], MAX_ROW_COUNTS, MOST_ROWS);
         return 2;
     }
     if (kn_team_open(&team[0], 1) || kn_team_open(&team[1], 0))

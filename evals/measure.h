@@ -7,10 +7,10 @@
 
 #include "kernels/kernels.h"
 
-#define WINDOW_NS 5000000u                /* a figure is the best of many windows, */
-#define FIGURE_NS 300000000u              /* because other processes share the machine */
+#define WINDOW_NS 5000000u   /* a figure is the best of many windows, */
+#define FIGURE_NS 300000000u /* because other processes share the machine */
 
-typedef double pass_fn(void *arg);        /* does a unit of work once, returns its amount */
+typedef double pass_fn(void *arg); /* does a unit of work once, returns its amount */
 
 static inline double best_per_ns(pass_fn *pass, void *arg)
 {
@@ -34,19 +34,18 @@ static inline double best_per_ns(pass_fn *pass, void *arg)
 /* n steps of independent chains of one instruction, enough chains to hide its latency; the results are used, so
  * that the compiler cannot remove a chain. */
 #define CHAINS 12
-#define PEAK(name, isa, type, zero, step)                                                  \
-    __attribute__((target(isa))) static inline void name(long n)                           \
-    {                                                                                      \
-        type v[CHAINS], x = zero;                                                          \
-        for (int i = 0; i < CHAINS; i++)                                                   \
-            v[i] = zero;                                                                   \
-        __asm__ volatile("" : "+v"(x));                                                    \
-        for (long k = 0; k < n; k++) {                                                     \
-            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++)                      \
-                v[i] = step;                                                               \
-        }                                                                                  \
-        for (int i = 0; i < CHAINS; i++)                                                   \
-            __asm__ volatile("" : : "v"(v[i]));                                            \
+#define PEAK(name, isa, type, zero, step)                                                                              \
+    __attribute__((target(isa))) static inline void name(long n)                                                       \
+    {                                                                                                                  \
+        type v[CHAINS], x = zero;                                                                                      \
+        for (int i = 0; i < CHAINS; i++)                                                                               \
+            v[i] = zero;                                                                                               \
+        __asm__ volatile("" : "+v"(x));                                                                                \
+        for (long k = 0; k < n; k++) {                                                                                 \
+            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) v[i] = step;                                     \
+        }                                                                                                              \
+        for (int i = 0; i < CHAINS; i++)                                                                               \
+            __asm__ volatile("" : : "v"(v[i]));                                                                        \
     }
 PEAK(fma_avx2, "avx2,fma", __m256, _mm256_setzero_ps(), _mm256_fmadd_ps(v[i], x, x))
 PEAK(fma_avx512, "avx512f", __m512, _mm512_setzero_ps(), _mm512_fmadd_ps(v[i], x, x))

@@ -11,7 +11,10 @@
 
 enum { MOST_PROMPT = 1000 };
 
-struct prompt { char *text; uint64_t said; };       /* said: hash of the undrafted answer; 0: unknown */
+struct prompt {
+    char *text;
+    uint64_t said;
+}; /* said: hash of the undrafted answer; 0: unknown */
 
 static struct prompt prompts[MOST_PROMPT];
 static int n_prompt;
@@ -33,8 +36,7 @@ static int read_prompts(const char *path)
     int error = eng_read_file(path, &text, &n);
     if (error)
         return error;
-    for (char *line = strtok_r(text, "\n", &rest); line && n_prompt < MOST_PROMPT;
-         line = strtok_r(NULL, "\n", &rest)) {
+    for (char *line = strtok_r(text, "\n", &rest); line && n_prompt < MOST_PROMPT; line = strtok_r(NULL, "\n", &rest)) {
         json_t *json = json_loads(line, 0, NULL);
         const char *message = message_of(json);
         if (message)

@@ -14,7 +14,9 @@
 
 enum { OWN = 8192, DEPTH = 16, TENTHS = 10 };
 
-struct tally { double n_pass, n_token, n_drafted, said[TENTHS], drafted[TENTHS], kept[TENTHS]; };
+struct tally {
+    double n_pass, n_token, n_drafted, said[TENTHS], drafted[TENTHS], kept[TENTHS];
+};
 
 static int tenth(float survival) { return kn_min((int)(survival * TENTHS), TENTHS - 1); }
 
@@ -63,8 +65,9 @@ int main(int argc, char **argv)
 {
     bool ngram = argc > 1 && !strcmp(argv[1], "ngram");
     int n_node = argc > 2 ? atoi(argv[2]) : 16;
-    struct spec_drafter_options o = { .kind = ngram ? SPEC_DRAFT_NGRAM : SPEC_DRAFT_SUFFIX, .n_vocab = 1 << 20,
-                                      .n_session = 1, .n_own = OWN };
+    struct spec_drafter_options o = {
+        .kind = ngram ? SPEC_DRAFT_NGRAM : SPEC_DRAFT_SUFFIX, .n_vocab = 1 << 20, .n_session = 1, .n_own = OWN
+    };
     struct spec_drafter *d;
     struct tally y = { 0 };
     char *line = NULL;

@@ -20,7 +20,7 @@ struct run {
     struct moe_model *model;
     struct moe_context *context;
     const struct moe_shape *shape;
-    int32_t *slot;                          /* [MOST_SEQ][past + 1] the sequences' own slots */
+    int32_t *slot; /* [MOST_SEQ][past + 1] the sequences' own slots */
     int past;
 };
 
@@ -33,8 +33,10 @@ static int feed(struct run *r, int n_seq, int first, int n_pos, bool want, struc
         int seq = i / n_pos, pos = first + i % n_pos;
         uint64_t noise = kn_mix(KN_GOLDEN * (uint64_t)(seq * 100003 + pos + 1));
         row[i] = (struct moe_row){
-            .token = (int32_t)(noise % (unsigned)r->shape->n_vocab), .position = pos,
-            .want_logits = want, .base = r->slot + (size_t)seq * (size_t)(r->past + 1),
+            .token = (int32_t)(noise % (unsigned)r->shape->n_vocab),
+            .position = pos,
+            .want_logits = want,
+            .base = r->slot + (size_t)seq * (size_t)(r->past + 1),
             .n_base = r->past + 1,
         };
     }
@@ -103,8 +105,12 @@ int main(int argc, char **argv)
     if (!err) {
         r.shape = moe_model_shape(r.model);
         struct moe_context_options co = {
-            .max_row = MOST_SEQ, .max_want = MOST_SEQ, .n_slot = MOST_SEQ * (r.past + 1),
-            .max_pos = r.past + 1, .kv = KN_KV_F16, .team = team,
+            .max_row = MOST_SEQ,
+            .max_want = MOST_SEQ,
+            .n_slot = MOST_SEQ * (r.past + 1),
+            .max_pos = r.past + 1,
+            .kv = KN_KV_F16,
+            .team = team,
         };
         r.slot = kn_calloc((size_t)co.n_slot, sizeof *r.slot);
         err = r.slot ? moe_context_open(&r.context, r.model, &co) : KN_ENOMEM;

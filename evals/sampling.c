@@ -9,7 +9,12 @@
 
 #define FIGURE_NS 300000000u
 
-struct sampler { const char *name; float temperature; int top_k; float top_p, min_p; };
+struct sampler {
+    const char *name;
+    float temperature;
+    int top_k;
+    float top_p, min_p;
+};
 
 static const struct sampler samplers[] = {
     { "greedy", 0, 0, 1, 0 },
@@ -65,8 +70,7 @@ int main(void)
         for (int d = 0; d < 2; d++) {
             fill(z, vocab[v], deviation[d]);
             for (size_t i = 0; i < sizeof samplers / sizeof *samplers; i++)
-                printf("%d,%g,%s,%.0f\n", vocab[v], deviation[d], samplers[i].name,
-                       best_us(s, &samplers[i], z));
+                printf("%d,%g,%s,%.0f\n", vocab[v], deviation[d], samplers[i].name, best_us(s, &samplers[i], z));
         }
         spec_sampler_close(s);
     }

@@ -10,11 +10,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define FIGURE_NS 400000000u                    /* in each of the alternating rounds */
+#define FIGURE_NS    400000000u /* in each of the alternating rounds */
 #define FIGURE_TIMES 50
 enum { MOST_VOCAB = 151936 };
 
-struct sampler { const char *name; float temperature; int top_k; float top_p, min_p; };
+struct sampler {
+    const char *name;
+    float temperature;
+    int top_k;
+    float top_p, min_p;
+};
 
 static const struct sampler samplers[] = {
     { "greedy", 0, 0, 1, 0 },
@@ -24,7 +29,12 @@ static const struct sampler samplers[] = {
 };
 
 /* The dice determine whether the row accepts or rejects. */
-struct way { const char *name; enum spec_rule rule; double dice[4]; int n_node; };
+struct way {
+    const char *name;
+    enum spec_rule rule;
+    double dice[4];
+    int n_node;
+};
 
 static const struct way ways[] = {
     { "coupled", SPEC_COUPLED, { 0 }, 1 },
@@ -55,8 +65,7 @@ struct row {
 
 static int verify_once(struct row *r, const struct way *w)
 {
-    struct spec_verify v = { .tree = &r->tree, .rule = w->rule, .params = &r->p, .history = r->text,
-                             .dice = w->dice };
+    struct spec_verify v = { .tree = &r->tree, .rule = w->rule, .params = &r->p, .history = r->text, .dice = w->dice };
     spec_verify_start(&v);
     return spec_verify_row(&v, r->s, r->z, NULL);
 }
@@ -118,7 +127,7 @@ static int rows(int n_vocab)
     if (spec_sampler_open(&r.s, n_vocab) < 0)
         return 1;
     fill(z, n_vocab, 2.5, 1);
-    for (int i = 0; i < n_vocab; i++)           /* a drafter that is nearly right */
+    for (int i = 0; i < n_vocab; i++) /* a drafter that is nearly right */
         q_z[i] = z[i] + (float)(kn_mix((uint64_t)i) >> 40) * 0x1p-24f;
     r.z = z;
     for (size_t i = 0; i < sizeof samplers / sizeof *samplers; i++) {
@@ -146,8 +155,9 @@ static int drafts(int n)
 {
     static const char *const kind[] = { "copy", "chance", "one token" };
     for (int k = 0; k < 3; k++) {
-        struct spec_drafter_options o = { .kind = SPEC_DRAFT_SUFFIX, .n_vocab = 32000, .n_session = 1, .n_own = n,
-                                          .n_shared = 1 << 20 };
+        struct spec_drafter_options o = {
+            .kind = SPEC_DRAFT_SUFFIX, .n_vocab = 32000, .n_session = 1, .n_own = n, .n_shared = 1 << 20
+        };
         struct spec_drafter *d;
         struct spec_tree t;
         uint64_t committed = 0, drafted = 0;
@@ -158,8 +168,9 @@ static int drafts(int n)
             committed = drafted = 0;
             for (int i = 0; i < n; i++) {
                 uint64_t chance = kn_mix((uint64_t)i);
-                int32_t token = k == 0 ? (int32_t)(kn_mix((uint64_t)i % 600) % 32000)
-                                       : k == 1 ? (int32_t)(chance % 16) * (int32_t)(chance >> 60) : 5;
+                int32_t token = k == 0   ? (int32_t)(kn_mix((uint64_t)i % 600) % 32000)
+                                : k == 1 ? (int32_t)(chance % 16) * (int32_t)(chance >> 60)
+                                         : 5;
                 uint64_t t0 = kn_now_ns();
                 spec_drafter_commit(d, 0, &token, 1);
                 uint64_t t1 = kn_now_ns();

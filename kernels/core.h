@@ -25,17 +25,17 @@
 
 /* ---- errors and log ---------------------------------------------------------------------------- */
 
-#define KN_ERRORS(X)                                                  \
-    X(KN_EINVAL,       -1,  "bad request or option")                  \
-    X(KN_ENOMEM,       -2,  "out of memory")                          \
-    X(KN_EIO,          -3,  "reading or writing failed")              \
-    X(KN_ENOENT,       -4,  "no such file")                           \
-    X(KN_ESHORT,       -5,  "file is shorter than its header says")   \
-    X(KN_ECORRUPT,     -6,  "file is corrupt")                        \
-    X(KN_EUNSUPPORTED, -7,  "not supported")                          \
-    X(KN_ELIMIT,       -8,  "over a limit")                           \
-    X(KN_ENODEV,       -9,  "no such device")                         \
-    X(KN_ECANCELLED,   -10, "cancelled")
+#define KN_ERRORS(X)                                                                                                   \
+    X(KN_EINVAL, -1, "bad request or option")                                                                          \
+    X(KN_ENOMEM, -2, "out of memory")                                                                                  \
+    X(KN_EIO, -3, "reading or writing failed")                                                                         \
+    X(KN_ENOENT, -4, "no such file")                                                                                   \
+    X(KN_ESHORT, -5, "file is shorter than its header says")                                                           \
+    X(KN_ECORRUPT, -6, "file is corrupt")                                                                              \
+    X(KN_EUNSUPPORTED, -7, "not supported")                                                                            \
+    X(KN_ELIMIT, -8, "over a limit")                                                                                   \
+    X(KN_ENODEV, -9, "no such device")                                                                                 \
+    X(KN_ECANCELLED, -10, "cancelled")
 
 enum kn_error {
 #define KN_ENUM(name, value, text) name = value,
@@ -66,9 +66,9 @@ static inline bool kn_add(size_t a, size_t b, size_t *out) { return !__builtin_a
 static inline bool kn_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
 
 static inline size_t kn_align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-static inline int    kn_ceil_div(int a, int b)        { return (a + b - 1) / b; }
-static inline int    kn_min(int a, int b)             { return a < b ? a : b; }
-static inline int    kn_max(int a, int b)             { return a > b ? a : b; }
+static inline int kn_ceil_div(int a, int b) { return (a + b - 1) / b; }
+static inline int kn_min(int a, int b) { return a < b ? a : b; }
+static inline int kn_max(int a, int b) { return a > b ? a : b; }
 
 /* The project's only counter hash (splitmix64's output function): sampling noise, synthetic weights, tests. */
 static inline uint64_t kn_mix(uint64_t z)
@@ -83,89 +83,98 @@ static inline uint64_t kn_mix(uint64_t z)
 
 /* device, inode: identity of a file.  direct_align: alignment in bytes that O_DIRECT needs of memory and
  * offsets; 0: unknown. */
-struct kn_stat { uint64_t device, inode; uint32_t direct_align; };
+struct kn_stat {
+    uint64_t device, inode;
+    uint32_t direct_align;
+};
 
 /* Every call that can fail for reasons outside the program.  Results are as for system calls: -1 (or NULL)
  * with errno set.  "hint": the system may ignore it, and the call reports no failure. */
 struct kn_io {
-    void   *(*alloc)(size_t bytes);                         /* like malloc */
-    void    (*free)(void *p);
-    void   *(*map)(size_t bytes, int node);                 /* zeroed, page-aligned; node -1: any */
-    void    (*unmap)(void *p, size_t bytes);
-    void    (*bind)(void *p, size_t bytes, int node);       /* untouched whole pages: hint */
-    void    (*cpu_nodes)(int *node, int n_cpu);             /* nearest node with memory, per CPU; all -1: one node */
-    int     (*open)(const char *path, int flags, int mode);
-    int     (*close)(int fd);
-    int64_t (*size)(int fd);                                /* regular files and block devices */
-    int     (*stat)(int fd, struct kn_stat *out);
-    int64_t (*room)(int fd);                                /* free bytes on the file's file system */
+    void *(*alloc)(size_t bytes); /* like malloc */
+    void (*free)(void *p);
+    void *(*map)(size_t bytes, int node); /* zeroed, page-aligned; node -1: any */
+    void (*unmap)(void *p, size_t bytes);
+    void (*bind)(void *p, size_t bytes, int node); /* untouched whole pages: hint */
+    void (*cpu_nodes)(int *node, int n_cpu);       /* nearest node with memory, per CPU; all -1: one node */
+    int (*open)(const char *path, int flags, int mode);
+    int (*close)(int fd);
+    int64_t (*size)(int fd); /* regular files and block devices */
+    int (*stat)(int fd, struct kn_stat *out);
+    int64_t (*room)(int fd); /* free bytes on the file's file system */
     ssize_t (*pread)(int fd, void *buf, size_t bytes, int64_t offset);
     ssize_t (*pwrite)(int fd, const void *buf, size_t bytes, int64_t offset);
-    int     (*forget)(int fd, int64_t offset, int64_t bytes);   /* drops the range from the page cache: hint */
-    int     (*sync)(int fd);
-    int     (*resize)(int fd, int64_t bytes);               /* truncates, or extends with zeros */
-    int     (*rename)(const char *from, const char *to);
-    int     (*unlink)(const char *path);
-    uint64_t (*now_ns)(void);                               /* monotonic */
-    void    (*touch)(void *p, size_t bytes);                /* allocates whole pages now; contents stay: hint */
-    void    (*sparse)(void *p, size_t bytes);               /* use small pages: hint */
+    int (*forget)(int fd, int64_t offset, int64_t bytes); /* drops the range from the page cache: hint */
+    int (*sync)(int fd);
+    int (*resize)(int fd, int64_t bytes); /* truncates, or extends with zeros */
+    int (*rename)(const char *from, const char *to);
+    int (*unlink)(const char *path);
+    uint64_t (*now_ns)(void);              /* monotonic */
+    void (*touch)(void *p, size_t bytes);  /* allocates whole pages now; contents stay: hint */
+    void (*sparse)(void *p, size_t bytes); /* use small pages: hint */
 };
 
 extern const struct kn_io kn_io_system;
-void kn_io_set(const struct kn_io *io);                     /* NULL: kn_io_system */
+void kn_io_set(const struct kn_io *io); /* NULL: kn_io_system */
 const struct kn_io *kn_io(void);
 
 /* ---- memory ------------------------------------------------------------------------------------ */
 
-void *kn_alloc(size_t bytes);                               /* NULL when out of memory; bytes 0 is allowed */
-void *kn_calloc(size_t n, size_t bytes);                    /* zeroed, n * bytes checked */
-void *kn_realloc(void *p, size_t old_bytes, size_t bytes);  /* on NULL p is unchanged */
+void *kn_alloc(size_t bytes);                              /* NULL when out of memory; bytes 0 is allowed */
+void *kn_calloc(size_t n, size_t bytes);                   /* zeroed, n * bytes checked */
+void *kn_realloc(void *p, size_t old_bytes, size_t bytes); /* on NULL p is unchanged */
 char *kn_strdup(const char *s);
-void  kn_free(void *p);
-void  kn_alloc_forbid(bool forbid);                         /* for the calling thread */
-size_t kn_alloc_bytes(void);                                /* bytes that malloc has taken from the system */
+void kn_free(void *p);
+void kn_alloc_forbid(bool forbid); /* for the calling thread */
+size_t kn_alloc_bytes(void);       /* bytes that malloc has taken from the system */
 
 /* Large memory: zeroed, huge pages where the machine grants them, on one node (-1: any). */
 void *kn_map(size_t bytes, int node);
-void  kn_unmap(void *p, size_t bytes);
-void  kn_map_touch(void *p, size_t bytes);                  /* allocates whole pages now; contents stay */
-void  kn_map_sparse(void *p, size_t bytes);                 /* for sparse use: small pages, allocated on first touch */
-void  kn_map_bind(void *p, size_t bytes, int node);         /* pages that begin in the range and are still untouched */
+void kn_unmap(void *p, size_t bytes);
+void kn_map_touch(void *p, size_t bytes);          /* allocates whole pages now; contents stay */
+void kn_map_sparse(void *p, size_t bytes);         /* for sparse use: small pages, allocated on first touch */
+void kn_map_bind(void *p, size_t bytes, int node); /* pages that begin in the range and are still untouched */
 
 /* An arena is one mapping, handed out from the front.  It is reset as a whole; pieces are never freed.  To
  * find its size, run the same code over an arena with base NULL: it counts bytes and hands out NULL. */
-struct kn_arena { uint8_t *base; size_t bytes, used; };
+struct kn_arena {
+    uint8_t *base;
+    size_t bytes, used;
+};
 
-int   kn_arena_open(struct kn_arena *a, size_t bytes, int node);
-void  kn_arena_close(struct kn_arena *a);
-void *kn_arena_take(struct kn_arena *a, size_t n, size_t size);   /* 64-byte aligned; traps when full */
+int kn_arena_open(struct kn_arena *a, size_t bytes, int node);
+void kn_arena_close(struct kn_arena *a);
+void *kn_arena_take(struct kn_arena *a, size_t n, size_t size); /* 64-byte aligned; traps when full */
 
 /* ---- files ------------------------------------------------------------------------------------- */
 
 /* Reads and writes retry after EINTR and short transfers.  Messages name the path. */
-int  kn_file_open(int *fd, const char *path, int flags);    /* flags of open(2); KN_ENOENT or KN_EIO */
-int  kn_file_open_read(int *fd, const char *path);          /* opening a pipe does not wait for a writer */
+int kn_file_open(int *fd, const char *path, int flags); /* flags of open(2); KN_ENOENT or KN_EIO */
+int kn_file_open_read(int *fd, const char *path);       /* opening a pipe does not wait for a writer */
 void kn_file_close(int fd);
 
 /* Checks before a file is written; a refusal is KN_EINVAL with a message.  folder: path is a folder.  target: also a
  * link or device, which a rename would replace.  other: also a non-empty file that does not begin with magic; the
  * last argument names the expected kind of file in the message. */
-int  kn_file_refuse_folder(const char *path);
-int  kn_file_refuse_target(const char *path);
-int  kn_file_refuse_other(const char *path, const char *magic /* [4] */, const char *what);
+int kn_file_refuse_folder(const char *path);
+int kn_file_refuse_target(const char *path);
+int kn_file_refuse_other(const char *path, const char *magic /* [4] */, const char *what);
 
-int  kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset);
-int  kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint64_t offset);
+int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset);
+int kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint64_t offset);
 
 /* A file that appears under its name only when it is complete: it is written to path.PID.part, then synced and renamed.
  * Close removes the part file unless commit succeeded; a struct of fd -1 and NULL may be closed. */
-struct kn_new_file { int fd; char *path, *part; };
-int  kn_new_file_open(struct kn_new_file *f, const char *path);
-int  kn_new_file_commit(struct kn_new_file *f);
+struct kn_new_file {
+    int fd;
+    char *path, *part;
+};
+int kn_new_file_open(struct kn_new_file *f, const char *path);
+int kn_new_file_commit(struct kn_new_file *f);
 void kn_new_file_close(struct kn_new_file *f);
-int  kn_file_publish(int fd, const char *part, const char *path);      /* syncs part, then renames it to path */
-int  kn_fail_short(const char *path, uint64_t end, uint64_t missing);   /* logs a truncated file; returns KN_ESHORT */
-int  kn_fail_size(const char *path);                        /* logs by errno why a file has no size; returns KN_E* */
+int kn_file_publish(int fd, const char *part, const char *path);     /* syncs part, then renames it to path */
+int kn_fail_short(const char *path, uint64_t end, uint64_t missing); /* logs a truncated file; returns KN_ESHORT */
+int kn_fail_size(const char *path); /* logs by errno why a file has no size; returns KN_E* */
 
 /* ---- clock ------------------------------------------------------------------------------------- */
 
@@ -175,22 +184,22 @@ uint64_t kn_now_ns(void);
 
 enum kn_isa { KN_ISA_SCALAR, KN_ISA_AVX2, KN_ISA_AVX512, KN_ISA_COUNT };
 
-enum kn_isa kn_isa_best(void);                              /* the best set that this processor can run */
+enum kn_isa kn_isa_best(void); /* the best set that this processor can run */
 const char *kn_isa_name(enum kn_isa isa);
 
-#define KN_NODES 16                                         /* any further nodes count as the last */
+#define KN_NODES 16 /* any further nodes count as the last */
 
 struct kn_machine {
-    int    n_cpu;                                           /* CPUs that this process may use */
-    int    n_node, node[KN_NODES];                          /* node[i]: argument for kn_map; -1 if there is one node */
-    size_t memory_bytes, available_bytes;                   /* both within the cgroup's limits */
+    int n_cpu;                            /* CPUs that this process may use */
+    int n_node, node[KN_NODES];           /* node[i]: argument for kn_map; -1 if there is one node */
+    size_t memory_bytes, available_bytes; /* both within the cgroup's limits */
 };
 void kn_machine_get(struct kn_machine *out);
-int  kn_machine_stay(int node);                             /* permanent, for this thread and threads it starts */
+int kn_machine_stay(int node); /* permanent, for this thread and threads it starts */
 
 /* ---- threads ----------------------------------------------------------------------------------- */
 
-struct kn_team;                                             /* owns the workers */
+struct kn_team; /* owns the workers */
 
 /* Low scheduling latency for the calling thread: asks the kernel for a short time slice, so that the thread is
  * scheduled before threads that compute.  It should need little CPU time.  Needs no privilege; has no effect on kernels
@@ -200,9 +209,9 @@ void kn_thread_hurry(void);
 /* Lower scheduling priority (nice) for the calling thread and the threads that it starts. */
 void kn_thread_give_way(void);
 
-int  kn_team_open(struct kn_team **out, int n_thread);      /* 0: one thread per usable CPU */
+int kn_team_open(struct kn_team **out, int n_thread); /* 0: one thread per usable CPU */
 void kn_team_close(struct kn_team *t);
-int  kn_team_size(const struct kn_team *t);
+int kn_team_size(const struct kn_team *t);
 
 /* Runs fn(arg, item, thread) for item 0..n-1 and returns when all are done.  One call at a time per team.
  * thread is 0 for the caller and below kn_team_size(): an index for scratch memory, never for results. */
@@ -213,13 +222,13 @@ void kn_parallel_for(struct kn_team *t, int n, kn_task *fn, void *arg);
  * run them, and help each other before they help other nodes. */
 void kn_parallel_on(struct kn_team *t, const int cut[KN_NODES + 1], kn_task *fn, void *arg);
 
-int  kn_team_nodes(const struct kn_team *t);
-int  kn_team_node(const struct kn_team *t, int thread);
+int kn_team_nodes(const struct kn_team *t);
+int kn_team_node(const struct kn_team *t, int thread);
 
 /* kn_parallel_for() over n items gives node k the items from kn_team_cut(t, n, k) up to
  * kn_team_cut(t, n, k + 1).  kn_team_bind() puts an array of n items of `bytes` each on the nodes that run
  * these items; only pages that are still untouched are placed. */
-int  kn_team_cut(const struct kn_team *t, int n, int node);
+int kn_team_cut(const struct kn_team *t, int n, int node);
 void kn_team_bind(const struct kn_team *t, void *p, int n, size_t bytes);
 
 #endif

@@ -46,33 +46,33 @@
 
 #include <stdint.h>
 
-#define KN_PANEL 16                       /* rows interleaved */
+#define KN_PANEL 16 /* rows interleaved */
 
 /* name, GGUF type number, values per block, bytes per block, activation kind */
-#define KN_GGUF_FORMATS(X)                            \
-    X(F32,  0,  1,   4,   KN_ACT_F32)                 \
-    X(F16,  1,  1,   2,   KN_ACT_F32)                 \
-    X(BF16, 30, 1,   2,   KN_ACT_F32)                 \
-    X(Q8_0, 8,  32,  34,  KN_ACT_Q32)                 \
-    X(Q4_K, 12, 256, 144, KN_ACT_Q256)                \
-    X(Q6_K, 14, 256, 210, KN_ACT_Q256)                \
-    X(MXFP4, 39, 32, 17,  KN_ACT_Q32)                 \
-    X(Q4_0, 2,  32,  18,  KN_ACT_Q32)                 \
-    X(Q4_1, 3,  32,  20,  KN_ACT_Q32)                 \
-    X(Q5_0, 6,  32,  22,  KN_ACT_Q32)                 \
-    X(Q5_1, 7,  32,  24,  KN_ACT_Q32)                 \
-    X(Q5_K, 13, 256, 176, KN_ACT_Q256)                \
-    X(Q2_K, 10, 256, 84,  KN_ACT_Q256)                \
-    X(Q3_K, 11, 256, 110, KN_ACT_Q256)                \
-    X(IQ4_NL, 20, 32, 18, KN_ACT_Q32)                 \
+#define KN_GGUF_FORMATS(X)                                                                                             \
+    X(F32, 0, 1, 4, KN_ACT_F32)                                                                                        \
+    X(F16, 1, 1, 2, KN_ACT_F32)                                                                                        \
+    X(BF16, 30, 1, 2, KN_ACT_F32)                                                                                      \
+    X(Q8_0, 8, 32, 34, KN_ACT_Q32)                                                                                     \
+    X(Q4_K, 12, 256, 144, KN_ACT_Q256)                                                                                 \
+    X(Q6_K, 14, 256, 210, KN_ACT_Q256)                                                                                 \
+    X(MXFP4, 39, 32, 17, KN_ACT_Q32)                                                                                   \
+    X(Q4_0, 2, 32, 18, KN_ACT_Q32)                                                                                     \
+    X(Q4_1, 3, 32, 20, KN_ACT_Q32)                                                                                     \
+    X(Q5_0, 6, 32, 22, KN_ACT_Q32)                                                                                     \
+    X(Q5_1, 7, 32, 24, KN_ACT_Q32)                                                                                     \
+    X(Q5_K, 13, 256, 176, KN_ACT_Q256)                                                                                 \
+    X(Q2_K, 10, 256, 84, KN_ACT_Q256)                                                                                  \
+    X(Q3_K, 11, 256, 110, KN_ACT_Q256)                                                                                 \
+    X(IQ4_NL, 20, 32, 18, KN_ACT_Q32)                                                                                  \
     X(IQ4_XS, 23, 256, 136, KN_ACT_Q256)
 
 /* Type numbers from KN_TYPE_OWN on are this project's: no GGUF file has them. */
 #define KN_TYPE_OWN 1000
-#define KN_FORMATS(X)                                 \
-    KN_GGUF_FORMATS(X)                                \
-    X(FP8,  1000, 128, 132, KN_ACT_F32)               \
-    X(INT4, 1001, 32,  18,  KN_ACT_Q32)
+#define KN_FORMATS(X)                                                                                                  \
+    KN_GGUF_FORMATS(X)                                                                                                 \
+    X(FP8, 1000, 128, 132, KN_ACT_F32)                                                                                 \
+    X(INT4, 1001, 32, 18, KN_ACT_Q32)
 
 enum kn_act { KN_ACT_F32, KN_ACT_Q32, KN_ACT_Q256, KN_ACT_COUNT };
 
@@ -80,39 +80,117 @@ enum kn_format {
 #define KN_ENUM(name, type, values, bytes, act) KN_##name,
     KN_FORMATS(KN_ENUM)
 #undef KN_ENUM
-    KN_FORMAT_COUNT,
-    KN_GGUF_FORMAT_COUNT = KN_FP8           /* formats before this one can be written to files */
+        KN_FORMAT_COUNT,
+    KN_GGUF_FORMAT_COUNT = KN_FP8 /* formats before this one can be written to files */
 };
 
 /* A block of one row, as in the file. */
-struct kn_q8_0 { uint16_t d; int8_t q[32]; };
-struct kn_q4_k { uint16_t d, dmin; uint8_t sc[12], q[128]; };
-struct kn_q6_k { uint8_t ql[128], qh[64]; int8_t sc[16]; uint16_t d; };
-struct kn_mxfp4 { uint8_t e, q[16]; };
-struct kn_q4_0 { uint16_t d; uint8_t q[16]; };                          /* IQ4_NL, INT4 too */
-struct kn_q4_1 { uint16_t d, m; uint8_t q[16]; };
-struct kn_q5_0 { uint16_t d; uint8_t qh[4], q[16]; };
-struct kn_q5_1 { uint16_t d, m; uint8_t qh[4], q[16]; };
-struct kn_q5_k { uint16_t d, dmin; uint8_t sc[12], qh[32], q[128]; };
-struct kn_q2_k { uint8_t sc[16], q[64]; uint16_t d, dmin; };
-struct kn_q3_k { uint8_t qh[32], q[64], sc[12]; uint16_t d; };
-struct kn_iq4_xs { uint16_t d, sh; uint8_t sl[4], q[128]; };
-struct kn_fp8 { float d; uint8_t q[128]; };
+struct kn_q8_0 {
+    uint16_t d;
+    int8_t q[32];
+};
+struct kn_q4_k {
+    uint16_t d, dmin;
+    uint8_t sc[12], q[128];
+};
+struct kn_q6_k {
+    uint8_t ql[128], qh[64];
+    int8_t sc[16];
+    uint16_t d;
+};
+struct kn_mxfp4 {
+    uint8_t e, q[16];
+};
+struct kn_q4_0 {
+    uint16_t d;
+    uint8_t q[16];
+}; /* IQ4_NL, INT4 too */
+struct kn_q4_1 {
+    uint16_t d, m;
+    uint8_t q[16];
+};
+struct kn_q5_0 {
+    uint16_t d;
+    uint8_t qh[4], q[16];
+};
+struct kn_q5_1 {
+    uint16_t d, m;
+    uint8_t qh[4], q[16];
+};
+struct kn_q5_k {
+    uint16_t d, dmin;
+    uint8_t sc[12], qh[32], q[128];
+};
+struct kn_q2_k {
+    uint8_t sc[16], q[64];
+    uint16_t d, dmin;
+};
+struct kn_q3_k {
+    uint8_t qh[32], q[64], sc[12];
+    uint16_t d;
+};
+struct kn_iq4_xs {
+    uint16_t d, sh;
+    uint8_t sl[4], q[128];
+};
+struct kn_fp8 {
+    float d;
+    uint8_t q[128];
+};
 
 /* The blocks of 16 rows, as in memory. */
-struct kn_q8_0_x16 { uint16_t d[16]; int8_t q[8][16][4]; };
-struct kn_q4_k_x16 { uint16_t d[16], dmin[16]; uint8_t sc[12][16], q[32][16][4]; };
-struct kn_q6_k_x16 { uint16_t d[16]; int8_t sc[16][16]; uint8_t ql[32][16][4], qh[16][16][4]; };
-struct kn_mxfp4_x16 { uint8_t e[16], q[4][16][4]; };
-struct kn_q4_0_x16 { uint16_t d[16]; uint8_t q[4][16][4]; };
-struct kn_q4_1_x16 { uint16_t d[16], m[16]; uint8_t q[4][16][4]; };
-struct kn_q5_0_x16 { uint16_t d[16]; uint8_t qh[16][4], q[4][16][4]; };
-struct kn_q5_1_x16 { uint16_t d[16], m[16]; uint8_t qh[16][4], q[4][16][4]; };
-struct kn_q5_k_x16 { uint16_t d[16], dmin[16]; uint8_t sc[12][16], qh[8][16][4], q[32][16][4]; };
-struct kn_q2_k_x16 { uint16_t d[16], dmin[16]; uint8_t sc[16][16], q[16][16][4]; };
-struct kn_q3_k_x16 { uint16_t d[16]; uint8_t sc[12][16], qh[8][16][4], q[16][16][4]; };
-struct kn_iq4_xs_x16 { uint16_t d[16], sh[16]; uint8_t sl[16][4], q[32][16][4]; };
-struct kn_fp8_x16 { float d[16]; uint8_t q[128][16]; };
+struct kn_q8_0_x16 {
+    uint16_t d[16];
+    int8_t q[8][16][4];
+};
+struct kn_q4_k_x16 {
+    uint16_t d[16], dmin[16];
+    uint8_t sc[12][16], q[32][16][4];
+};
+struct kn_q6_k_x16 {
+    uint16_t d[16];
+    int8_t sc[16][16];
+    uint8_t ql[32][16][4], qh[16][16][4];
+};
+struct kn_mxfp4_x16 {
+    uint8_t e[16], q[4][16][4];
+};
+struct kn_q4_0_x16 {
+    uint16_t d[16];
+    uint8_t q[4][16][4];
+};
+struct kn_q4_1_x16 {
+    uint16_t d[16], m[16];
+    uint8_t q[4][16][4];
+};
+struct kn_q5_0_x16 {
+    uint16_t d[16];
+    uint8_t qh[16][4], q[4][16][4];
+};
+struct kn_q5_1_x16 {
+    uint16_t d[16], m[16];
+    uint8_t qh[16][4], q[4][16][4];
+};
+struct kn_q5_k_x16 {
+    uint16_t d[16], dmin[16];
+    uint8_t sc[12][16], qh[8][16][4], q[32][16][4];
+};
+struct kn_q2_k_x16 {
+    uint16_t d[16], dmin[16];
+    uint8_t sc[16][16], q[16][16][4];
+};
+struct kn_q3_k_x16 {
+    uint16_t d[16];
+    uint8_t sc[12][16], qh[8][16][4], q[16][16][4];
+};
+struct kn_iq4_xs_x16 {
+    uint16_t d[16], sh[16];
+    uint8_t sl[16][4], q[32][16][4];
+};
+struct kn_fp8_x16 {
+    float d[16];
+    uint8_t q[128][16];
+};
 
 /* Twice the values of a 4-bit float with 2 exponent bits and 1 fraction bit, so that all are integers. */
 #define KN_E2M1_TWICE 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
@@ -121,15 +199,23 @@ struct kn_fp8_x16 { float d[16]; uint8_t q[128][16]; };
 #define KN_IQ4 -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 
 /* Quantised activations: x = d * q, q in [-127, 127]; sum[i] is the sum of codes 16*i .. 16*i+15. */
-struct kn_x32  { float d; int16_t sum[2];  int8_t q[32];  };
-struct kn_x256 { float d; int16_t sum[16]; int8_t q[256]; };
+struct kn_x32 {
+    float d;
+    int16_t sum[2];
+    int8_t q[32];
+};
+struct kn_x256 {
+    float d;
+    int16_t sum[16];
+    int8_t q[256];
+};
 
 #ifdef __cplusplus
 #define KN_STATIC_ASSERT static_assert
 #else
 #define KN_STATIC_ASSERT _Static_assert
 #endif
-#define KN_LAYOUT(name, bytes) \
+#define KN_LAYOUT(name, bytes)                                                                                         \
     KN_STATIC_ASSERT(sizeof(struct kn_##name) == bytes && sizeof(struct kn_##name##_x16) == 16 * bytes, #name)
 KN_LAYOUT(q8_0, 34);
 KN_LAYOUT(q4_k, 144);

@@ -10,28 +10,26 @@
 
 #include "kernels/kernels.h"
 
-#define KN_OPS_OF(isa)                                                                            \
-    void kn_matmul_##isa(const struct kn_matmul *m, int panel0, int panel1);                      \
-    void kn_quantize_##isa(enum kn_act a, const float *x, int n, void *out);                      \
-    void kn_encode_##isa(enum kn_format f, const float *x, size_t n, void *blocks);               \
-    void kn_encode_32_##isa(enum kn_format f, const float *x, size_t n_block, void *blocks);      \
-    void kn_repack_##isa(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,   \
-                         int panel0, int panel1);                                                 \
-    void kn_attend_##isa(const struct kn_attend *a);                                              \
-    void kn_delta_##isa(const struct kn_delta *d);                                                \
-    void kn_conv_##isa(const float *const *x, const float *w, int n_tap, int n, float *y);        \
-    void kn_rms_norm_##isa(const float *x, const float *w, float eps, int n, float *y);           \
-    void kn_rope_##isa(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2],       \
-                       enum kn_rope kind);                                                        \
-    void kn_swiglu_##isa(const float *gate, const float *up, int n, float *y);                    \
-    void kn_swiglu_clamped_##isa(const float *gate, const float *up, float alpha, float limit,    \
-                                 int n, float *y);                                                \
-    void kn_gate_##isa(float *x, const float *by, int n);                                         \
-    void kn_softmax_##isa(float *x, int n);                                                       \
-    void kn_add_##isa(float *x, const float *y, int n);                                           \
-    void kn_add_scaled_##isa(float *x, float a, const float *y, int n);                           \
-    void kn_kv_store_##isa(enum kn_kv kv, const float *x, int n, void *out);                      \
-    void kn_probe_read_##isa(const void *p, size_t bytes);                                        \
+#define KN_OPS_OF(isa)                                                                                                 \
+    void kn_matmul_##isa(const struct kn_matmul *m, int panel0, int panel1);                                           \
+    void kn_quantize_##isa(enum kn_act a, const float *x, int n, void *out);                                           \
+    void kn_encode_##isa(enum kn_format f, const float *x, size_t n, void *blocks);                                    \
+    void kn_encode_32_##isa(enum kn_format f, const float *x, size_t n_block, void *blocks);                           \
+    void kn_repack_##isa(enum kn_format f, const void *rows, int n_out, int n_in, void *panels, int panel0,            \
+                         int panel1);                                                                                  \
+    void kn_attend_##isa(const struct kn_attend *a);                                                                   \
+    void kn_delta_##isa(const struct kn_delta *d);                                                                     \
+    void kn_conv_##isa(const float *const *x, const float *w, int n_tap, int n, float *y);                             \
+    void kn_rms_norm_##isa(const float *x, const float *w, float eps, int n, float *y);                                \
+    void kn_rope_##isa(float *x, int n_head, int d_head, int n_rot, const float(*turn)[2], enum kn_rope kind);         \
+    void kn_swiglu_##isa(const float *gate, const float *up, int n, float *y);                                         \
+    void kn_swiglu_clamped_##isa(const float *gate, const float *up, float alpha, float limit, int n, float *y);       \
+    void kn_gate_##isa(float *x, const float *by, int n);                                                              \
+    void kn_softmax_##isa(float *x, int n);                                                                            \
+    void kn_add_##isa(float *x, const float *y, int n);                                                                \
+    void kn_add_scaled_##isa(float *x, float a, const float *y, int n);                                                \
+    void kn_kv_store_##isa(enum kn_kv kv, const float *x, int n, void *out);                                           \
+    void kn_probe_read_##isa(const void *p, size_t bytes);                                                             \
     void kn_probe_mac_##isa(long n);
 
 KN_OPS_OF(scalar)
@@ -40,10 +38,12 @@ KN_OPS_OF(avx512)
 
 /* A field of a format's block: n items of `size` bytes, from byte `at` of the file's block.  In a panel, item
  * i of all 16 rows is contiguous. */
-#define KN_FIELDS 6                             /* most fields of a format, plus an end entry with n = 0 */
-#define KN_BLOCK_MOST 210                       /* bytes of the largest block */
-struct kn_field { uint8_t at, n, size; };
-const struct kn_field *kn_format_fields(enum kn_format f);      /* in panel order */
+#define KN_FIELDS     6   /* most fields of a format, plus an end entry with n = 0 */
+#define KN_BLOCK_MOST 210 /* bytes of the largest block */
+struct kn_field {
+    uint8_t at, n, size;
+};
+const struct kn_field *kn_format_fields(enum kn_format f); /* in panel order */
 
 /* Scale i (-32..31) of a Q3_K block with packed bytes sc[0], sc[stride] ...; of an IQ4_XS block. */
 int kn_q3_k_scale(const uint8_t *sc, int stride, int i);
@@ -61,11 +61,11 @@ float kn_e4m3_part(uint8_t q);
 
 /* The CPUs that this process may use, ordered by node. */
 struct kn_cpus {
-    int n_node, node[KN_NODES];                 /* as in struct kn_machine */
-    int first[KN_NODES + 1];                    /* node k: cpu[first[k]] .. cpu[first[k + 1] - 1] */
-    int cpu[CPU_SETSIZE];                       /* ascending within a node */
+    int n_node, node[KN_NODES]; /* as in struct kn_machine */
+    int first[KN_NODES + 1];    /* node k: cpu[first[k]] .. cpu[first[k + 1] - 1] */
+    int cpu[CPU_SETSIZE];       /* ascending within a node */
 };
-void kn_cpus_get(struct kn_cpus *out);          /* at least one; -1: the CPU's number is unknown */
+void kn_cpus_get(struct kn_cpus *out); /* at least one; -1: the CPU's number is unknown */
 
 /* Free bytes under the memory limits of a process's cgroups, SIZE_MAX if there are none; *limit: the lowest
  * limit.  groups: /proc/self/cgroup; mount: /sys/fs/cgroup. */

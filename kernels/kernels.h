@@ -31,12 +31,12 @@ struct kn_format_info {
     enum kn_act act;
 };
 const struct kn_format_info *kn_format_info(enum kn_format f);
-extern const char kn_format_list[];                                  /* " F32 F16 ...", the GGUF formats */
-int    kn_format_find(const char *name, enum kn_format *out);        /* a GGUF format: "q4_k", any case */
-int    kn_format_from_gguf(uint32_t type, enum kn_format *out);
-size_t kn_row_bytes(enum kn_format f, int n_in);                     /* of a file row; 0: n_in not in whole blocks */
-size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in);          /* interleaved; 0: as above */
-size_t kn_act_bytes(enum kn_act a, int n_in);                        /* of one activation row */
+extern const char kn_format_list[];                        /* " F32 F16 ...", the GGUF formats */
+int kn_format_find(const char *name, enum kn_format *out); /* a GGUF format: "q4_k", any case */
+int kn_format_from_gguf(uint32_t type, enum kn_format *out);
+size_t kn_row_bytes(enum kn_format f, int n_in);            /* of a file row; 0: n_in not in whole blocks */
+size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in); /* interleaved; 0: as above */
+size_t kn_act_bytes(enum kn_act a, int n_in);               /* of one activation row */
 
 /* A weight matrix in memory, interleaved (formats.h); data is 64-byte aligned. */
 struct kn_mat {
@@ -71,18 +71,18 @@ void kn_join_columns(const uint32_t *codes, const uint16_t *scales, int n_out, i
 void kn_q4_k_scale_put(uint8_t sc[12], int i, int scale, int min);
 void kn_q3_k_scale_put(uint8_t sc[12], int i, int scale);
 
-float    kn_f16_to_f32(uint16_t h);
-uint16_t kn_f32_to_f16(float x);                                     /* to nearest, ties to even */
-float    kn_bf16_to_f32(uint16_t h);
+float kn_f16_to_f32(uint16_t h);
+uint16_t kn_f32_to_f16(float x); /* to nearest, ties to even */
+float kn_bf16_to_f32(uint16_t h);
 uint16_t kn_f32_to_bf16(float x);
 
 /* ---- scalar mathematics ------------------------------------------------------------------------ */
 
-float  kn_expf(float x);                                             /* under 1.5 ulp; SIMD bodies equal it */
+float kn_expf(float x); /* under 1.5 ulp; SIMD bodies equal it */
 double kn_exp(double x);
 double kn_log(double x);
-double kn_pow(double x, double y);                                   /* x > 0 */
-void   kn_sincos(double x, double *s, double *c);                    /* |x| < 2^30 */
+double kn_pow(double x, double y);              /* x > 0 */
+void kn_sincos(double x, double *s, double *c); /* |x| < 2^30 */
 
 /* ---- operations -------------------------------------------------------------------------------- */
 
@@ -90,9 +90,11 @@ void   kn_sincos(double x, double *s, double *c);                    /* |x| < 2^
  * x_row and y_row map i to a row; NULL is the identity. */
 struct kn_matmul {
     struct kn_mat w;
-    const void *x;      size_t x_stride;        /* bytes */
+    const void *x;
+    size_t x_stride; /* bytes */
     const int32_t *x_row;
-    float *y;           size_t y_stride;        /* floats */
+    float *y;
+    size_t y_stride; /* floats */
     const int32_t *y_row;
     int n_row;
 };
@@ -103,20 +105,20 @@ struct kn_matmul {
 enum kn_kv { KN_KV_F16, KN_KV_F32, KN_KV_COUNT };
 
 struct kn_attend {
-    const float *q;                             /* [n_q][d_key] */
-    float *out;                                 /* [n_q][d_value] */
-    const void *k, *v;                          /* key and value of slot 0, of this KV head */
-    int k_step, v_step;                         /* stride between slots, in values */
+    const float *q;     /* [n_q][d_key] */
+    float *out;         /* [n_q][d_value] */
+    const void *k, *v;  /* key and value of slot 0, of this KV head */
+    int k_step, v_step; /* stride between slots, in values */
     const int32_t *base, *tail;
     int n_base, first, last;
-    int n_q, d_key, d_value;                    /* n_q <= KN_MAX_Q, the others <= KN_MAX_D_HEAD */
+    int n_q, d_key, d_value; /* n_q <= KN_MAX_Q, the others <= KN_MAX_D_HEAD */
     enum kn_kv kv;
     float scale;
-    const float *sink;                          /* [n_q] one more score for each head, without a value; or NULL */
+    const float *sink; /* [n_q] one more score for each head, without a value; or NULL */
 };
 #define KN_MAX_Q      64
 #define KN_MAX_D_HEAD 576
-#define KN_CHUNK      64                        /* positions per chunk, at multiples of 64 of the absolute position */
+#define KN_CHUNK      64 /* positions per chunk, at multiples of 64 of the absolute position */
 
 /* One value head of a gated delta net: rows update a state S[d_key][d_value] in order.  Each row does
  *     m    = sum over i of k[i] S[i]
@@ -128,13 +130,13 @@ struct kn_attend {
 #define KN_DELTA_TILE 32
 
 struct kn_delta_row {
-    const float *q, *k, *v;                     /* [d_key], [d_key], [d_value] */
+    const float *q, *k, *v; /* [d_key], [d_key], [d_value] */
     float decay, beta;
-    float *out;                                 /* [d_value]; NULL: only updates the state, q is not read */
+    float *out; /* [d_value]; NULL: only updates the state, q is not read */
 };
 
 struct kn_delta {
-    float *state;                               /* [kn_delta_floats()] */
+    float *state; /* [kn_delta_floats()] */
     const struct kn_delta_row *row;
     int n_row, d_key, d_value;
 };
@@ -161,8 +163,7 @@ struct kn_ops {
     void (*encode)(enum kn_format f, const float *x, size_t n, void *blocks);
 
     /* File rows to panels panel0..panel1-1.  rows: the whole matrix; panels: the whole result. */
-    void (*repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,
-                   int panel0, int panel1);
+    void (*repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels, int panel0, int panel1);
 
     void (*attend)(const struct kn_attend *a);
     void (*delta)(const struct kn_delta *d);
@@ -176,15 +177,15 @@ struct kn_ops {
     /* Rotates the first n_rot values of each of n_head heads; turn[i] = {cos, sin} for pair i. */
     void (*rope)(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2], enum kn_rope kind);
 
-    void (*swiglu)(const float *gate, const float *up, int n, float *y);   /* y = gate * sigmoid(gate) * up */
+    void (*swiglu)(const float *gate, const float *up, int n, float *y); /* y = gate * sigmoid(gate) * up */
 
     /* With g = min(gate, limit), u = up clamped to [-limit, limit]: y = g * sigmoid(alpha * g) * (u + 1). */
     void (*swiglu_clamped)(const float *gate, const float *up, float alpha, float limit, int n, float *y);
 
-    void (*gate)(float *x, const float *by, int n);                        /* x = x / (1 + exp(-by)) */
+    void (*gate)(float *x, const float *by, int n); /* x = x / (1 + exp(-by)) */
     void (*softmax)(float *x, int n);
-    void (*add)(float *x, const float *y, int n);                          /* x += y */
-    void (*add_scaled)(float *x, float a, const float *y, int n);          /* x = fmaf(a, y, x) */
+    void (*add)(float *x, const float *y, int n);                 /* x += y */
+    void (*add_scaled)(float *x, float a, const float *y, int n); /* x = fmaf(a, y, x) */
     void (*kv_store)(enum kn_kv kv, const float *x, int n, void *out);
 
     /* For measuring bounds: reads memory (bytes: a multiple of 16 KiB); does n multiply-adds of int8 codes. */
@@ -198,9 +199,13 @@ const struct kn_ops *kn_ops(enum kn_isa most);
 /* ---- device ------------------------------------------------------------------------------------ */
 
 /* The count is 0 without a CUDA build or without a device. */
-struct kn_device_info { char name[64]; size_t memory_bytes; int compute_major, compute_minor; };
+struct kn_device_info {
+    char name[64];
+    size_t memory_bytes;
+    int compute_major, compute_minor;
+};
 bool kn_device_built(void);
-int  kn_device_count(void);
-int  kn_device_get(int device, struct kn_device_info *out);
+int kn_device_count(void);
+int kn_device_get(int device, struct kn_device_info *out);
 
 #endif

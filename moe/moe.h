@@ -32,33 +32,51 @@
 
 /* GGUF value types, numbered as in the file. */
 enum moe_type {
-    MOE_U8, MOE_I8, MOE_U16, MOE_I16, MOE_U32, MOE_I32, MOE_F32, MOE_BOOL, MOE_STRING, MOE_ARRAY,
-    MOE_U64, MOE_I64, MOE_F64, MOE_TYPE_COUNT
+    MOE_U8,
+    MOE_I8,
+    MOE_U16,
+    MOE_I16,
+    MOE_U32,
+    MOE_I32,
+    MOE_F32,
+    MOE_BOOL,
+    MOE_STRING,
+    MOE_ARRAY,
+    MOE_U64,
+    MOE_I64,
+    MOE_F64,
+    MOE_TYPE_COUNT
 };
 
-struct moe_string { const char *data; size_t n; };      /* n bytes without a terminating NUL */
+struct moe_string {
+    const char *data;
+    size_t n;
+}; /* n bytes without a terminating NUL */
 
 struct moe_value {
     struct moe_string key;
-    enum moe_type type, item;                           /* item: type of an array's items, else equal to type */
-    size_t n;                                           /* items of an array, else 1 */
-    const void *data;                                   /* packed scalars, aligned; or struct moe_string[n] */
+    enum moe_type type, item; /* item: type of an array's items, else equal to type */
+    size_t n;                 /* items of an array, else 1 */
+    const void *data;         /* packed scalars, aligned; or struct moe_string[n] */
 };
 
 struct moe_tensor {
     struct moe_string name;
     uint32_t gguf_type;
     int n_dim;
-    uint64_t dim[4];                                    /* dim[0] is contiguous; unused dimensions are 1 */
-    int file;                                           /* index into moe_file_files() */
-    uint64_t offset, bytes;                             /* offset from the start of that file; size as in GGUF */
-    const struct moe_layout *layout;                    /* NULL: one contiguous run, as in every GGUF file */
+    uint64_t dim[4];                 /* dim[0] is contiguous; unused dimensions are 1 */
+    int file;                        /* index into moe_file_files() */
+    uint64_t offset, bytes;          /* offset from the start of that file; size as in GGUF */
+    const struct moe_layout *layout; /* NULL: one contiguous run, as in every GGUF file */
 };
 
 /* Storage of a tensor from a .safetensors folder that is not stored as the contiguous bytes of the GGUF tensor. */
 struct moe_layout {
-    const struct moe_place { int file; uint64_t offset; } *slab;    /* [dim[2]] position of each matrix; or NULL */
-    struct off_stride_permutation turn;               /* stored order of the rows or elements of each matrix or vector */
+    const struct moe_place {
+        int file;
+        uint64_t offset;
+    } * slab;                           /* [dim[2]] position of each matrix; or NULL */
+    struct off_stride_permutation turn; /* stored order of the rows or elements of each matrix or vector */
     int step;                           /* stride between a vector's values or a matrix's rows; 0: contiguous */
     const struct off_scales *scales;    /* scales stored apart from the codes: [dim[2]] with slab, else one; or NULL */
     const void *data;                   /* values computed at open, in no file: the tensor's bytes; or NULL */
@@ -69,23 +87,23 @@ struct moe_file;
 /* path is a .gguf file, the first of several splits (name-00001-of-0000N.gguf), or a folder with config.json and
  * .safetensors files.  The moe_file is immutable after the open and owns all memory that the functions below return
  * pointers to.  Close accepts NULL. */
-int  moe_file_open(struct moe_file **out, const char *path);
+int moe_file_open(struct moe_file **out, const char *path);
 void moe_file_close(struct moe_file *f);
 
 const char *moe_file_path(const struct moe_file *f);
 const struct off_files *moe_file_files(const struct moe_file *f);
 size_t moe_file_value_count(const struct moe_file *f);
 size_t moe_file_tensor_count(const struct moe_file *f);
-const struct moe_value  *moe_file_value(const struct moe_file *f, size_t i);
+const struct moe_value *moe_file_value(const struct moe_file *f, size_t i);
 const struct moe_tensor *moe_file_tensor(const struct moe_file *f, size_t i);
-const struct moe_value  *moe_file_find(const struct moe_file *f, const char *key);           /* or NULL */
-const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const char *name);   /* or NULL */
+const struct moe_value *moe_file_find(const struct moe_file *f, const char *key);          /* or NULL */
+const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const char *name); /* or NULL */
 
 /* Reads bytes [from, from + bytes) of a tensor in GGUF order, whatever its layout.  Of a tensor with scales or a
  * stride in its layout only whole blocks can be read. */
 int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, void *out, size_t bytes);
 
-uint64_t moe_file_header_bytes(const struct moe_file *f);   /* bytes read by the open */
+uint64_t moe_file_header_bytes(const struct moe_file *f); /* bytes read by the open */
 
 /* Fails, with a message, if path is one of f's own files or a folder: output must not overwrite the input. */
 int moe_file_refuse_target(const struct moe_file *f, const char *path);
@@ -102,17 +120,20 @@ int moe_file_string(const struct moe_file *f, const char *key, struct moe_string
 
 /* Item i of an array of numbers, or a scalar with i 0, converted.  The caller has checked i and the type. */
 int64_t moe_value_int(const struct moe_value *v, size_t i);
-double  moe_value_float(const struct moe_value *v, size_t i);
-bool    moe_string_is(struct moe_string s, const char *text);
+double moe_value_float(const struct moe_value *v, size_t i);
+bool moe_string_is(struct moe_string s, const char *text);
 
 /* Copies s for a message or a terminal: control characters, backslashes and invalid UTF-8 become \xNN; a longer
  * string is cut and ends in "...".  out is always terminated; bytes > 8. */
 void moe_string_show(struct moe_string s, char *out, size_t bytes);
 
 /* Name and block size of a GGUF tensor type.  NULL: unknown type; a tensor of such a type has bytes 0. */
-struct moe_tensor_type { const char *name; int block_values, block_bytes; };
+struct moe_tensor_type {
+    const char *name;
+    int block_values, block_bytes;
+};
 const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type);
-#define MOE_TENSOR_I64 27                               /* GGUF type of a list of token ids */
+#define MOE_TENSOR_I64 27 /* GGUF type of a list of token ids */
 
 /* True for a tensor of expert weights: all experts of a layer in one tensor, or one expert's tensor (old files). */
 bool moe_tensor_is_expert(const struct moe_tensor *t);
@@ -121,35 +142,34 @@ bool moe_tensor_is_expert(const struct moe_tensor *t);
  * added.  The file gets its name only in moe_writer_finish().  After a failure every later call returns the same
  * error, so a caller may check the last call only. */
 struct moe_writer;
-int  moe_writer_open(struct moe_writer **out, const char *path);
-void moe_writer_close(struct moe_writer *w);            /* removes an unfinished file; NULL is fine */
-int  moe_writer_value(struct moe_writer *w, const char *key, enum moe_type type, const void *value);
-int  moe_writer_string(struct moe_writer *w, const char *key, const char *s, size_t n);
-int  moe_writer_array(struct moe_writer *w, const char *key, enum moe_type item, const void *data, size_t n);
-int  moe_writer_copy(struct moe_writer *w, const struct moe_value *v);        /* copies key and value unchanged */
-int  moe_writer_tensor(struct moe_writer *w, const char *name, enum kn_format f, int n_dim,
-                       const uint64_t *dim);
-int  moe_writer_ids(struct moe_writer *w, const char *name, uint64_t n);      /* a list of n token ids, I64 */
-int  moe_writer_header(struct moe_writer *w);
-int  moe_writer_data(struct moe_writer *w, const void *data, size_t bytes);   /* may be called in pieces of any size */
-int  moe_writer_finish(struct moe_writer *w);
+int moe_writer_open(struct moe_writer **out, const char *path);
+void moe_writer_close(struct moe_writer *w); /* removes an unfinished file; NULL is fine */
+int moe_writer_value(struct moe_writer *w, const char *key, enum moe_type type, const void *value);
+int moe_writer_string(struct moe_writer *w, const char *key, const char *s, size_t n);
+int moe_writer_array(struct moe_writer *w, const char *key, enum moe_type item, const void *data, size_t n);
+int moe_writer_copy(struct moe_writer *w, const struct moe_value *v); /* copies key and value unchanged */
+int moe_writer_tensor(struct moe_writer *w, const char *name, enum kn_format f, int n_dim, const uint64_t *dim);
+int moe_writer_ids(struct moe_writer *w, const char *name, uint64_t n); /* a list of n token ids, I64 */
+int moe_writer_header(struct moe_writer *w);
+int moe_writer_data(struct moe_writer *w, const void *data, size_t bytes); /* may be called in pieces of any size */
+int moe_writer_finish(struct moe_writer *w);
 
 /* ---- synthetic models -------------------------------------------------------------------------- */
 
 struct moe_synth_options {
-    const char *shape;                                  /* "qwen3-30b-a3b" ... */
-    int n_layer, n_vocab, n_used;                       /* 0: the shape's own; n_used: experts per token */
-    bool ahead;                                         /* adds an MTP layer */
-    enum kn_format format;                              /* of experts and FFN; attention and output matrix: Q8_0 */
+    const char *shape;            /* "qwen3-30b-a3b" ... */
+    int n_layer, n_vocab, n_used; /* 0: the shape's own; n_used: experts per token */
+    bool ahead;                   /* adds an MTP layer */
+    enum kn_format format;        /* of experts and FFN; attention and output matrix: Q8_0 */
     uint64_t seed;
     struct kn_team *team;
-    struct off_progress *progress;                      /* may be NULL */
-    const atomic_bool *stop;                            /* true cancels and removes the file; may be NULL */
+    struct off_progress *progress; /* may be NULL */
+    const atomic_bool *stop;       /* true cancels and removes the file; may be NULL */
 };
 
 /* Writes a GGUF file of that shape with random weights: the same options give the same bytes. */
 int moe_synth(const char *path, const struct moe_synth_options *opt);
-const char *moe_synth_shape(int i);                     /* name of shape i; NULL after the last */
+const char *moe_synth_shape(int i); /* name of shape i; NULL after the last */
 
 /* ---- quantising -------------------------------------------------------------------------------- */
 
@@ -159,17 +179,17 @@ enum moe_part { MOE_EXPERTS, MOE_FFN, MOE_ATTENTION, MOE_EMBEDDING, MOE_HEAD, MO
 
 struct moe_quantize_options {
     enum kn_format format[MOE_PART_COUNT];
-    bool requantize;                                    /* accepts weights that are already quantised */
+    bool requantize; /* accepts weights that are already quantised */
     const struct kn_ops *ops;
     struct kn_team *team;
-    struct off_progress *progress;                      /* may be NULL */
-    const atomic_bool *stop;                            /* true cancels and removes the file; may be NULL */
+    struct off_progress *progress; /* may be NULL */
+    const atomic_bool *stop;       /* true cancels and removes the file; may be NULL */
 };
 
-struct moe_quantized {                                  /* result for one tensor */
+struct moe_quantized { /* result for one tensor */
     enum kn_format from, to;
-    uint64_t n_value, bytes;                            /* weights (0 for a list of token ids); bytes written */
-    double square, error;                               /* sums of squares: of the values, of their rounding errors */
+    uint64_t n_value, bytes; /* weights (0 for a list of token ids); bytes written */
+    double square, error;    /* sums of squares: of the values, of their rounding errors */
 };
 
 /* Writes f's model to path: all metadata, matrices in the formats asked for, vectors, biases and routers in F32, and
@@ -183,63 +203,63 @@ int moe_quantize(const char *path, const struct moe_file *f, const struct moe_qu
 struct moe_model;
 
 struct moe_model_options {
-    enum kn_isa isa;                                    /* upper limit; KN_ISA_COUNT - 1: the best of this CPU */
-    const struct moe_model *target;                     /* of an EAGLE head: loads before it, closes after; else NULL */
-    bool ahead;                                         /* the expert store includes the MTP layer's experts */
+    enum kn_isa isa;                /* upper limit; KN_ISA_COUNT - 1: the best of this CPU */
+    const struct moe_model *target; /* of an EAGLE head: loads before it, closes after; else NULL */
+    bool ahead;                     /* the expert store includes the MTP layer's experts */
 };
 
 struct moe_load_options {
-    struct kn_team *team;                               /* interleaves weights; used during the load only */
-    size_t expert_bytes;                                /* expert cache: at least expert_least; 0: all experts */
-    size_t later_bytes;                                 /* capacity that off_store_grow() may add later */
+    struct kn_team *team; /* interleaves weights; used during the load only */
+    size_t expert_bytes;  /* expert cache: at least expert_least; 0: all experts */
+    size_t later_bytes;   /* capacity that off_store_grow() may add later */
     enum off_io_kind io;
-    const char *heat_path;                              /* file that keeps expert usage between runs; NULL: none */
-    const char *pack_path;                              /* pack file, read if made from this model; or NULL */
-    const char *mirror;                                 /* folder with a second copy of the files; or NULL */
-    struct off_progress *progress;                      /* of reading the dense weights; may be NULL */
+    const char *heat_path;         /* file that keeps expert usage between runs; NULL: none */
+    const char *pack_path;         /* pack file, read if made from this model; or NULL */
+    const char *mirror;            /* folder with a second copy of the files; or NULL */
+    struct off_progress *progress; /* of reading the dense weights; may be NULL */
 };
 
-struct moe_shape {                                      /* sizes and costs of a model */
+struct moe_shape { /* sizes and costs of a model */
     char arch[32];
     int n_layer, d_model, n_head, n_kv, d_head, n_vocab, n_ctx_train;
-    size_t state_bytes;                                 /* recurrent state of one sequence; 0: no recurrent layers */
+    size_t state_bytes; /* recurrent state of one sequence; 0: no recurrent layers */
     int n_expert, n_used, d_ff, d_expert;
-    int n_moe_layer, n_expert_total;                    /* layers with experts; experts of all of them together */
-    int n_ahead, n_expert_ahead;                        /* MTP layers; their experts in the store */
-    size_t ahead_bytes;                                 /* file bytes of MTP layers; 0: the file has none */
-    size_t dense_bytes;                                 /* memory of all weights but experts */
-    size_t expert_bytes, expert_least;                  /* memory for all experts; smallest cache that works */
-    size_t expert_file_bytes;                           /* file bytes of all experts, without MTP layers */
-    size_t pass_bytes;                                  /* dense weights read by every pass */
-    size_t widened_bytes;                               /* of dense_bytes: held as F32 although quantised in the file */
-    double row_macs;                                    /* multiply-adds of one row without attention */
-    double position_macs;                               /* multiply-adds of a row's attention per visible position */
+    int n_moe_layer, n_expert_total;   /* layers with experts; experts of all of them together */
+    int n_ahead, n_expert_ahead;       /* MTP layers; their experts in the store */
+    size_t ahead_bytes;                /* file bytes of MTP layers; 0: the file has none */
+    size_t dense_bytes;                /* memory of all weights but experts */
+    size_t expert_bytes, expert_least; /* memory for all experts; smallest cache that works */
+    size_t expert_file_bytes;          /* file bytes of all experts, without MTP layers */
+    size_t pass_bytes;                 /* dense weights read by every pass */
+    size_t widened_bytes;              /* of dense_bytes: held as F32 although quantised in the file */
+    double row_macs;                   /* multiply-adds of one row without attention */
+    double position_macs;              /* multiply-adds of a row's attention per visible position */
 };
 
 /* Open binds a file to its description.  The file must outlive the model.  Open reads no weights and takes little
  * memory; after it the shape and the size of contexts are known.  Load is called once: it reads the dense weights and
  * opens the expert store.  After a failed load the model can only be closed. */
-int  moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt);
+int moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt);
 
 /* Opens the first MTP layer of target's file as a draft head.  target must be opened with `ahead`, loaded before the
  * head and closed after it. */
-int  moe_model_open_ahead(struct moe_model **out, const struct moe_model *target);
-int  moe_model_load(struct moe_model *m, const struct moe_load_options *opt);
-void moe_model_close(struct moe_model *m);              /* NULL is fine */
+int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target);
+int moe_model_load(struct moe_model *m, const struct moe_load_options *opt);
+void moe_model_close(struct moe_model *m); /* NULL is fine */
 
 /* Writes the experts of a model that is open but not loaded to a pack file (off_pack()).  path must not be one of the
  * model's own files. */
 struct moe_pack_options {
     struct kn_team *team;
     enum off_io_kind io;
-    struct off_progress *progress;                      /* may be NULL */
-    const atomic_bool *stop;                            /* true stops; a later call continues; may be NULL */
+    struct off_progress *progress; /* may be NULL */
+    const atomic_bool *stop;       /* true stops; a later call continues; may be NULL */
 };
-int  moe_model_pack(const struct moe_model *m, const char *path, const struct moe_pack_options *opt,
-                    struct off_packed *out);
+int moe_model_pack(const struct moe_model *m, const char *path, const struct moe_pack_options *opt,
+                   struct off_packed *out);
 const struct moe_shape *moe_model_shape(const struct moe_model *m);
 const struct kn_ops *moe_model_ops(const struct moe_model *m);
-struct off_store *moe_model_store(const struct moe_model *m);           /* NULL without experts */
+struct off_store *moe_model_store(const struct moe_model *m); /* NULL without experts */
 
 /* ---- contexts ---------------------------------------------------------------------------------- */
 
@@ -249,20 +269,23 @@ struct moe_context;
  * last: the residual stream after the final norm, the output matrix's input.  inner: the residual stream as it enters
  * these layers. */
 #define MOE_INNER 3
-struct moe_features { bool last; int n_inner, inner[MOE_INNER]; };
+struct moe_features {
+    bool last;
+    int n_inner, inner[MOE_INNER];
+};
 
 struct moe_context_options {
-    int max_row;                                        /* rows of a batch */
-    int max_want;                                       /* rows of a batch that want logits */
-    int n_slot;                                         /* KV slots, over all sequences */
-    int max_pos;                                        /* positions are below this */
+    int max_row;  /* rows of a batch */
+    int max_want; /* rows of a batch that want logits */
+    int n_slot;   /* KV slots, over all sequences */
+    int max_pos;  /* positions are below this */
     enum kn_kv kv;
-    int n_state;                                        /* recurrent states, one a sequence; 0: one */
-    int n_draft;                                        /* draft rows of a batch, if the model is recurrent */
-    struct moe_features features;                       /* stored by every row at its slot */
-    int n_recall;                                       /* tokens in the token-to-experts table; 0: no table */
-    const struct moe_context *target;                   /* of a head: the target's context, opened with features */
-    struct kn_team *team;                               /* not owned; one context at a time uses it */
+    int n_state;                      /* recurrent states, one a sequence; 0: one */
+    int n_draft;                      /* draft rows of a batch, if the model is recurrent */
+    struct moe_features features;     /* stored by every row at its slot */
+    int n_recall;                     /* tokens in the token-to-experts table; 0: no table */
+    const struct moe_context *target; /* of a head: the target's context, opened with features */
+    struct kn_team *team;             /* not owned; one context at a time uses it */
 };
 
 /* The features that a draft head reads: its target's context must be opened with them. */
@@ -270,51 +293,52 @@ struct moe_features moe_model_reads(const struct moe_model *head);
 
 size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt);
 size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv);
-size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv, const struct moe_features *f);  /* per KV slot */
-int    moe_context_open(struct moe_context **out, const struct moe_model *m,
-                        const struct moe_context_options *opt);
-void   moe_context_close(struct moe_context *c);        /* NULL is fine */
+size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv, const struct moe_features *f); /* per KV slot */
+int moe_context_open(struct moe_context **out, const struct moe_model *m, const struct moe_context_options *opt);
+void moe_context_close(struct moe_context *c); /* NULL is fine */
 
 /* Replaces the worker team from the next pass on, by one of at most as many threads and nodes as at open. */
-void   moe_context_set_team(struct moe_context *c, struct kn_team *team);
+void moe_context_set_team(struct moe_context *c, struct kn_team *team);
 
 /* Copies keys, values and features of n slots from `from` on to the slots from `to` on. */
-void   moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n);
+void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n);
 
 /* Reads the `last` feature of the row at this slot.  A feature is valid as long as the slot's key and value. */
-void   moe_context_feature(const struct moe_context *c, int32_t slot, float *out /* [d_model] */);
+void moe_context_feature(const struct moe_context *c, int32_t slot, float *out /* [d_model] */);
 
 /* A model with recurrent layers (moe_shape.state_bytes over 0) has one state for each sequence.  A state is the result
  * of all the sequence's tokens up to one position.  Rows of a batch that are no drafts extend the state, in order; a
  * row at position 0 resets it first.  Draft rows leave it unchanged.  The caller assigns the state numbers. */
 
 /* Extends the state by accepted draft rows of the last batch: row[0 .. n - 1], consecutive in the sequence. */
-void   moe_context_keep(struct moe_context *c, int state, const int32_t *row, int n);
+void moe_context_keep(struct moe_context *c, int state, const int32_t *row, int n);
 
-void   moe_context_copy_state(struct moe_context *c, int from, int to);
+void moe_context_copy_state(struct moe_context *c, int from, int to);
 
 /* Number of tokens in the state; -1: a row failed, and the state is invalid until a row at position 0 resets it. */
-int    moe_context_state(const struct moe_context *c, int state);
+int moe_context_state(const struct moe_context *c, int state);
 
 /* Passes the known or drafted tokens of the next pass.  The experts that these tokens last used are prefetched while
  * the disk is idle, until the pass reaches their layer.  Each call replaces the previous list: prefetches that are no
  * part of the new one and have not started are cancelled. */
-void   moe_context_expect(struct moe_context *c, const int32_t *token, int n);
+void moe_context_expect(struct moe_context *c, const int32_t *token, int n);
 
 /* Lists the experts, by store number, that the token last used and that are neither in memory nor being read.  Returns
  * their number; -1: the token is not in the table. */
-int    moe_context_missing(struct moe_context *c, int32_t token, int32_t *expert /* [n_layer * n_used] */);
+int moe_context_missing(struct moe_context *c, int32_t token, int32_t *expert /* [n_layer * n_used] */);
 
 /* Accuracy of expert prediction, for one layer and one predictor, summed over passes: experts predicted, experts used,
  * and experts both predicted and used.  FARn: the layer's router, run on the residual stream n layers earlier.
  * TOKEN: the experts that the rows' tokens last used. */
 #define MOE_FAR 3
 enum moe_sight_of { MOE_SIGHT_FAR1, MOE_SIGHT_FAR2, MOE_SIGHT_FAR3, MOE_SIGHT_TOKEN, MOE_SIGHTS };
-struct moe_sight { uint64_t guessed, used, right; };
+struct moe_sight {
+    uint64_t guessed, used, right;
+};
 
 /* Adds to the caller's counters from the next pass on; NULL ends it.  This runs MOE_FAR more routers a layer, and
  * causes no reads. */
-void   moe_context_watch(struct moe_context *c, struct moe_sight *sight /* [n_layer][MOE_SIGHTS] */);
+void moe_context_watch(struct moe_context *c, struct moe_sight *sight /* [n_layer][MOE_SIGHTS] */);
 
 struct moe_row {
     int32_t token, position;
@@ -324,24 +348,27 @@ struct moe_row {
     const int32_t *base, *tail;
     int n_base;
     /* Of a model with recurrent layers: */
-    int32_t state;                              /* the sequence's state */
+    int32_t state; /* the sequence's state */
     bool draft;
-    int32_t after;                              /* of a draft: its parent, the sequence's last row or a draft */
-    int32_t copy_to;                            /* state that gets a copy as of this row; 0: none; 0 for drafts */
+    int32_t after;   /* of a draft: its parent, the sequence's last row or a draft */
+    int32_t copy_to; /* state that gets a copy as of this row; 0: none; 0 for drafts */
     /* Of a draft head: the feature that the row starts from, or NULL for the target's feature in feature_slot. */
-    const float *feature;                               /* [d_model] may point into the last result */
+    const float *feature; /* [d_model] may point into the last result */
     int32_t feature_slot;
 };
 
-struct moe_batch { const struct moe_row *row; int n_row; };
+struct moe_batch {
+    const struct moe_row *row;
+    int n_row;
+};
 
-struct moe_result {                                     /* arrays are valid until the next call */
-    const float *logits;                                /* [n_want][n_vocab], of rows with want_logits, in row order */
-    const float *feature;                               /* [n_want][feature_stride] hidden states of the same rows */
-    size_t feature_stride;                              /* floats */
-    const int *status;                                  /* [n_row] 0, or the row's error: its results are invalid */
+struct moe_result {        /* arrays are valid until the next call */
+    const float *logits;   /* [n_want][n_vocab], of rows with want_logits, in row order */
+    const float *feature;  /* [n_want][feature_stride] hidden states of the same rows */
+    size_t feature_stride; /* floats */
+    const int *status;     /* [n_row] 0, or the row's error: its results are invalid */
     int n_want;
-    double experts_per_layer;                           /* distinct experts used, mean over the layers with experts */
+    double experts_per_layer; /* distinct experts used, mean over the layers with experts */
 };
 
 /* The first error among n rows, or 0. */

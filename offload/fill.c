@@ -4,9 +4,13 @@
 
 #include <stdlib.h>
 
-#define N_FILL 4                                /* reads of the filler under way */
+#define N_FILL 4 /* reads of the filler under way */
 
-struct rank { float share; int in_group; int32_t expert; };
+struct rank {
+    float share;
+    int in_group;
+    int32_t expert;
+};
 
 static int by_rank(const void *a, const void *b)
 {

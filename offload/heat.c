@@ -44,12 +44,11 @@ bool off_heat_read(const char *path, uint64_t model_id, float *share, int n)
     if (fd < 0)
         return false;
     uint8_t *file = kn_alloc(bytes);
-    if (file && kn_io()->size(fd) == (int64_t)bytes &&
-        kn_io()->pread(fd, file, bytes, 0) == (ssize_t)bytes) {
+    if (file && kn_io()->size(fd) == (int64_t)bytes && kn_io()->pread(fd, file, bytes, 0) == (ssize_t)bytes) {
         memcpy(&head, file, sizeof head);
         memcpy(&check, file + bytes - sizeof check, sizeof check);
-        good = !memcmp(head.magic, magic, sizeof magic) && head.model_id == model_id &&
-               head.n_expert == (uint32_t)n && check == check_of(file, bytes - sizeof check);
+        good = !memcmp(head.magic, magic, sizeof magic) && head.model_id == model_id && head.n_expert == (uint32_t)n &&
+               check == check_of(file, bytes - sizeof check);
     }
     if (good)
         memcpy(share, file + sizeof head, (size_t)n * sizeof *share);

@@ -35,8 +35,8 @@ void off_interleave_team(const struct off_hands *hands, const struct off_source 
 /* Undoes the strided permutation of a matrix's rows; call before interleaving. */
 void off_turn_team(const struct off_hands *hands, const struct off_source *s, void *place);
 
-size_t off_expert_bytes(const struct off_expert *e);    /* bytes in the files */
-size_t off_slot_bytes(const struct off_expert *e);      /* places of all its matrices */
+size_t off_expert_bytes(const struct off_expert *e); /* bytes in the files */
+size_t off_slot_bytes(const struct off_expert *e);   /* places of all its matrices */
 
 /* ---- transfers: ring.c, pread.c ---------------------------------------------------------------------
  *
@@ -45,28 +45,28 @@ size_t off_slot_bytes(const struct off_expert *e);      /* places of all its mat
 
 struct off_transfer {
     int fd;
-    int file;                                   /* index among the files given to off_ring_open */
+    int file; /* index among the files given to off_ring_open */
     uint8_t *to;
     size_t bytes;
     uint64_t offset;
-    int64_t result;                             /* bytes, or -errno */
-    struct off_transfer *next;                  /* link for the current owner */
+    int64_t result;            /* bytes, or -errno */
+    struct off_transfer *next; /* link for the current owner */
 };
 
 struct off_mover;
 struct off_mover_ops {
     const char *name;
-    void (*close)(struct off_mover *m);         /* call with nothing under way */
-    void (*push)(struct off_mover *m, struct off_transfer *t);          /* at most depth under way */
+    void (*close)(struct off_mover *m);                        /* call with nothing under way */
+    void (*push)(struct off_mover *m, struct off_transfer *t); /* at most depth under way */
     /* Waits for the end of a transfer, for a wake, or for wait_ns (0: does not wait); returns the ended transfers,
      * linked, or NULL. */
     struct off_transfer *(*pull)(struct off_mover *m, uint64_t wait_ns);
-    void (*wake)(struct off_mover *m);          /* any thread: the current or next pull returns */
+    void (*wake)(struct off_mover *m); /* any thread: the current or next pull returns */
 };
-struct off_mover {                              /* first member of every mover */
+struct off_mover { /* first member of every mover */
     const struct off_mover_ops *ops;
     int depth;
-    int error;                                  /* -errno once it has died, which was logged: nothing is under way,
+    int error; /* -errno once it has died, which was logged: nothing is under way,
                                                  * and transfers pushed but not pulled belong to the reader again */
 };
 
@@ -77,13 +77,13 @@ int off_pread_open(struct off_mover **out, int depth);
 
 /* ---- a second copy: mirror.c ------------------------------------------------------------------------- */
 
-int         off_mirror_fd(const struct off_mirror *m, int file);        /* -1: no copy of this file */
+int off_mirror_fd(const struct off_mirror *m, int file); /* -1: no copy of this file */
 const char *off_mirror_path(const struct off_mirror *m, int file);
-uint64_t    off_mirror_bytes(const struct off_mirror *m, int file);     /* length of the copy */
-bool        off_mirror_lives(const struct off_mirror *m);               /* false: dropped; any thread, as below */
-void        off_mirror_drop(struct off_mirror *m, int file, const char *why);   /* drops all copies; logs why */
-void        off_mirror_count(struct off_mirror *m, size_t bytes);       /* adds bytes read from the copy */
-uint64_t    off_mirror_read(const struct off_mirror *m);                /* total read from the copy; m may be NULL */
+uint64_t off_mirror_bytes(const struct off_mirror *m, int file);       /* length of the copy */
+bool off_mirror_lives(const struct off_mirror *m);                     /* false: dropped; any thread, as below */
+void off_mirror_drop(struct off_mirror *m, int file, const char *why); /* drops all copies; logs why */
+void off_mirror_count(struct off_mirror *m, size_t bytes);             /* adds bytes read from the copy */
+uint64_t off_mirror_read(const struct off_mirror *m);                  /* total read from the copy; m may be NULL */
 
 /* ---- jobs: io.c -------------------------------------------------------------------------------------
  *
@@ -93,52 +93,52 @@ uint64_t    off_mirror_read(const struct off_mirror *m);                /* total
 
 enum off_job_state { OFF_JOB_IDLE, OFF_JOB_QUEUED, OFF_JOB_READING, OFF_JOB_DONE };
 
-struct off_job {                                /* caller's memory, unchanged until it is DONE */
+struct off_job { /* caller's memory, unchanged until it is DONE */
     int file;
     uint64_t offset;
     size_t bytes;
-    uint8_t *to;                                /* page-aligned, with space for whole pages */
+    uint8_t *to; /* page-aligned, with space for whole pages */
     enum off_urgency urgency;
 
-    atomic_int state;                           /* DONE is stored (release) after status and bytes */
-    atomic_bool late;                           /* past its deadline: may be given up, but its memory is in use */
-    int status;                                 /* 0 or a KN_E*, already logged */
+    atomic_int state; /* DONE is stored (release) after status and bytes */
+    atomic_bool late; /* past its deadline: may be given up, but its memory is in use */
+    int status;       /* 0 or a KN_E*, already logged */
 
-    struct off_job *next;                       /* from here on: for io.c and reader.c */
-    size_t begun;                               /* bytes of the aligned range handed to transfers */
-    int n_under_way;                            /* transfers */
-    bool plain;                                 /* some transfers used the page cache */
-    bool mirrored;                              /* some transfers read the second copy */
-    uint64_t deadline_ns;                       /* for the next answer of the disk */
+    struct off_job *next; /* from here on: for io.c and reader.c */
+    size_t begun;         /* bytes of the aligned range handed to transfers */
+    int n_under_way;      /* transfers */
+    bool plain;           /* some transfers used the page cache */
+    bool mirrored;        /* some transfers read the second copy */
+    uint64_t deadline_ns; /* for the next answer of the disk */
 };
 
 struct off_io;
 struct off_io_options {
     enum off_io_kind kind;
-    int depth;                                  /* transfers at a time; 0: the default */
-    struct off_mover *mover;                    /* tests: use this one; owned */
+    int depth;               /* transfers at a time; 0: the default */
+    struct off_mover *mover; /* tests: use this one; owned */
 };
 
-int  off_io_open(struct off_io **out, const struct off_files *files, const struct off_io_options *opt);
-void off_io_close(struct off_io *io);           /* waits for transfers, drops queued jobs */
+int off_io_open(struct off_io **out, const struct off_files *files, const struct off_io_options *opt);
+void off_io_close(struct off_io *io); /* waits for transfers, drops queued jobs */
 void off_io_post(struct off_io *io, struct off_job *job);
 bool off_io_cancel(struct off_io *io, struct off_job *job);     /* true: not begun, now IDLE */
 void off_io_raise(struct off_io *io, struct off_job *job);      /* sets urgency NOW */
-int  off_io_await(struct off_io *io, const struct off_job *job);        /* waits until DONE; returns status */
+int off_io_await(struct off_io *io, const struct off_job *job); /* waits until DONE; returns status */
 
 /* Each ended job, late job and nudge is an event.  off_io_wait returns the count once it exceeds `seen`. */
 uint64_t off_io_events(struct off_io *io);
 uint64_t off_io_wait(struct off_io *io, uint64_t seen);
-void     off_io_nudge(struct off_io *io);
+void off_io_nudge(struct off_io *io);
 
-const char *off_io_name(struct off_io *io);             /* "io_uring", "pread"; a ring that dies becomes "pread" */
+const char *off_io_name(struct off_io *io); /* "io_uring", "pread"; a ring that dies becomes "pread" */
 
 /* ---- an expert as jobs: place.c ----------------------------------------------------------------------- */
 
 /* The reads that bring a matrix to its place: its rows (or codes), and its separate scales; bytes 0: no read. */
 void off_place_jobs(const struct off_source *s, void *place, struct off_job *rows, struct off_job *scales);
 
-#define OFF_JOBS (2 * OFF_MATRICES)             /* per expert: rows of each matrix, then scales of each */
+#define OFF_JOBS (2 * OFF_MATRICES) /* per expert: rows of each matrix, then scales of each */
 
 /* The place of matrix i that these jobs fill. */
 static inline uint8_t *off_place_of(const struct off_source *s, const struct off_job job[OFF_JOBS], int i)
@@ -151,17 +151,16 @@ static inline uint8_t *off_place_of(const struct off_source *s, const struct off
  * Only the I/O thread may call these, except wake(); push() and mend() with the queue locked. */
 
 struct off_reader;
-int  off_reader_open(struct off_reader **out, const struct off_files *files,
-                     const struct off_io_options *opt);
-void off_reader_close(struct off_reader *r);    /* call with nothing under way */
-bool off_reader_idle(const struct off_reader *r);       /* nothing is under way */
-bool off_reader_room(const struct off_reader *r, enum off_urgency u);   /* space for one more transfer */
-extern const size_t off_reader_most[OFF_URGENCIES];     /* limit of bytes under way, by urgency, plus one transfer */
-bool off_reader_push(struct off_reader *r, struct off_job *job);        /* true: the whole job is handed to transfers */
-struct off_job *off_reader_pull(struct off_reader *r, int *n_late);     /* waits; returns ended jobs, linked */
-struct off_job *off_reader_mend(struct off_reader *r);  /* replaces a dead mover; returns jobs that this ended */
-void off_reader_wake(struct off_reader *r);     /* any thread */
-size_t off_reader_span(const struct off_job *job);      /* bytes of the aligned range */
+int off_reader_open(struct off_reader **out, const struct off_files *files, const struct off_io_options *opt);
+void off_reader_close(struct off_reader *r);                          /* call with nothing under way */
+bool off_reader_idle(const struct off_reader *r);                     /* nothing is under way */
+bool off_reader_room(const struct off_reader *r, enum off_urgency u); /* space for one more transfer */
+extern const size_t off_reader_most[OFF_URGENCIES]; /* limit of bytes under way, by urgency, plus one transfer */
+bool off_reader_push(struct off_reader *r, struct off_job *job);    /* true: the whole job is handed to transfers */
+struct off_job *off_reader_pull(struct off_reader *r, int *n_late); /* waits; returns ended jobs, linked */
+struct off_job *off_reader_mend(struct off_reader *r); /* replaces a dead mover; returns jobs that this ended */
+void off_reader_wake(struct off_reader *r);            /* any thread */
+size_t off_reader_span(const struct off_job *job);     /* bytes of the aligned range */
 const char *off_reader_name(const struct off_reader *r);
 
 /* ---- policy: policy.c ------------------------------------------------------------------------------- */
@@ -169,9 +168,9 @@ const char *off_reader_name(const struct off_reader *r);
 /* Chooses experts to evict.  Groups are used in ascending order, cyclically; the probability that an expert is
  * used in its group's next turn is learnt from past turns.  No clock, no I/O; not thread-safe. */
 struct off_policy;
-int  off_policy_open(struct off_policy **out, const struct off_expert *expert, int n_expert);   /* sorted by group */
+int off_policy_open(struct off_policy **out, const struct off_expert *expert, int n_expert); /* sorted by group */
 void off_policy_close(struct off_policy *p);
-void off_policy_use(struct off_policy *p, const int32_t *expert, int n);    /* records one turn of their group */
+void off_policy_use(struct off_policy *p, const int32_t *expert, int n); /* records one turn of their group */
 
 /* Expected turns (of any group) that keeping the expert occupies a slot per read saved: the expert with the largest
  * value is evicted first. */
@@ -185,7 +184,7 @@ float off_policy_heat(const struct off_policy *p, int32_t expert);
 
 /* Share of its group's turns that used it, over a long time, 0..1; saved between runs. */
 float off_policy_share(const struct off_policy *p, int32_t expert);
-void  off_policy_set_share(struct off_policy *p, int32_t expert, float share);
+void off_policy_set_share(struct off_policy *p, int32_t expert, float share);
 
 /* ---- recordings of fetches: trace.c ------------------------------------------------------------------- */
 
@@ -206,22 +205,24 @@ int off_trace_least(const struct off_trace *t, const bool *counts /* [n_expert] 
  *     48        entries, one after another
  *     a page    extents: each begins at a page, and so does every matrix in it */
 
-#define OFF_PACK_VERSION 1                      /* of the file layout and of the interleaving of matrices */
+#define OFF_PACK_VERSION 1 /* of the file layout and of the interleaving of matrices */
 
-struct off_pack_head {                          /* the whole file is little-endian */
+struct off_pack_head { /* the whole file is little-endian */
     char magic[8];
     uint32_t version, page_bytes;
     uint64_t model_id, file_bytes;
     uint32_t n_expert, n_matrix;
-    uint64_t check;                             /* checksum of the fields before it */
+    uint64_t check; /* checksum of the fields before it */
 };
 _Static_assert(sizeof(struct off_pack_head) == 48, "as it lies in the file");
 
 struct off_pack_entry {
-    uint64_t offset, bytes, check;              /* of the extent */
-    struct { uint32_t gguf_type, n_out, n_in; } matrix[OFF_MATRICES];
+    uint64_t offset, bytes, check; /* of the extent */
+    struct {
+        uint32_t gguf_type, n_out, n_in;
+    } matrix[OFF_MATRICES];
     uint32_t zero;
-    uint64_t seal;                              /* checksum of the fields before it, xor the head's check */
+    uint64_t seal; /* checksum of the fields before it, xor the head's check */
 };
 _Static_assert(sizeof(struct off_pack_entry) == 72, "as it lies in the file");
 
@@ -231,7 +232,7 @@ uint64_t off_check(const void *data, size_t bytes);
 /* The checksum of an expert is that of its matrices' checksums, so that matrices can be verified in parallel. */
 uint64_t off_check_expert(const uint64_t matrix[OFF_MATRICES]);
 
-size_t off_panel_bytes(const struct off_source *s);     /* of a matrix in an extent: whole pages */
+size_t off_panel_bytes(const struct off_source *s); /* of a matrix in an extent: whole pages */
 
 /* Fills in head and entry as a valid file has them, byte for byte; offset: of the expert's extent. */
 void off_pack_head(struct off_pack_head *out, uint64_t model_id, const struct off_expert *expert, int n_expert);
@@ -242,7 +243,11 @@ void off_pack_entry(struct off_pack_entry *out, const struct off_pack_head *head
 int off_pack_count(const struct off_pack_head *head, const struct off_expert *expert,
                    const struct off_pack_entry *table /* [n_expert] */, uint64_t *next);
 
-struct off_extent { uint64_t offset; size_t bytes; uint64_t check; };   /* bytes 0: not in the file */
+struct off_extent {
+    uint64_t offset;
+    size_t bytes;
+    uint64_t check;
+}; /* bytes 0: not in the file */
 
 /* Reads all bytes; false on any failure, which the caller logs. */
 bool off_read_all(int fd, void *to, size_t bytes, uint64_t offset);
@@ -254,7 +259,7 @@ int off_pack_open(int *fd, const char *path, uint64_t model_id, const struct off
 
 /* ---- usage statistics between runs: heat.c ---------------------------------------------------------- */
 
-bool off_heat_read(const char *path, uint64_t model_id, float *share /* [n] */, int n);  /* false: no valid file */
+bool off_heat_read(const char *path, uint64_t model_id, float *share /* [n] */, int n); /* false: no valid file */
 void off_heat_write(const char *path, uint64_t model_id, const float *share, int n);
 
 #endif

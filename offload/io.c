@@ -13,11 +13,13 @@
 
 #include <pthread.h>
 
-struct queue { struct off_job *first, **last; };
+struct queue {
+    struct off_job *first, **last;
+};
 
 struct off_io {
-    struct off_reader *reader;                  /* used by the I/O thread only */
-    const struct off_files *files;              /* files, options: only while opening */
+    struct off_reader *reader;     /* used by the I/O thread only */
+    const struct off_files *files; /* files, options: only while opening */
     const struct off_io_options *options;
     const char *name;
     pthread_t thread;
@@ -26,7 +28,7 @@ struct off_io {
     struct queue queue[OFF_URGENCIES];
     uint64_t events;
     bool opened, closing, asleep;
-    int error;                                  /* of opening */
+    int error; /* of opening */
 };
 
 /* ---- queues: with the lock ----------------------------------------------------------------------- */
@@ -62,7 +64,7 @@ static void finish_all(struct off_io *io, struct off_job *job)
 {
     for (struct off_job *next; job; job = next) {
         next = job->next;
-        if (job->begun < off_reader_span(job))          /* failed before all bytes were handed out */
+        if (job->begun < off_reader_span(job)) /* failed before all bytes were handed out */
             unlink_job(io, job);
         finish(io, job);
     }
@@ -95,7 +97,7 @@ static void hand_out(struct off_io *io)
 static void drop_all(struct off_io *io)
 {
     for (int u = OFF_NOW; u < OFF_URGENCIES; u++)
-        for (struct off_job *job; (job = io->queue[u].first) != NULL; ) {
+        for (struct off_job *job; (job = io->queue[u].first) != NULL;) {
             unlink_job(io, job);
             job->begun = off_reader_span(job);
             if (!job->status)

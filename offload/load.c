@@ -9,7 +9,10 @@
 
 #define TOUCH_BYTES ((size_t)2 << 20)
 
-struct touch { uint8_t *place; size_t bytes; };
+struct touch {
+    uint8_t *place;
+    size_t bytes;
+};
 
 static void touch_item(void *arg, int item, int thread)
 {
@@ -36,7 +39,7 @@ int off_load(const struct off_files *files, enum off_io_kind kind, const struct 
     struct off_io *io;
     if (n == 0)
         return 0;
-    struct off_job (*job)[2] = kn_calloc((size_t)n, sizeof *job);      /* rows, scales */
+    struct off_job(*job)[2] = kn_calloc((size_t)n, sizeof *job); /* rows, scales */
     if (!job)
         return kn_fail(KN_ENOMEM, "no memory to list %d matrices", n);
     int error = off_io_open(&io, files, &(struct off_io_options){ .kind = kind });

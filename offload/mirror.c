@@ -13,12 +13,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_PAGE 64                               /* pages compared */
+#define N_PAGE 64 /* pages compared */
 
-struct copy { int fd; char *path; uint64_t bytes; };    /* fd -1: no copy */
+struct copy {
+    int fd;
+    char *path;
+    uint64_t bytes;
+}; /* fd -1: no copy */
 
 struct off_mirror {
-    struct copy *copy;                          /* [n_file] */
+    struct copy *copy; /* [n_file] */
     int n_file;
     atomic_bool gone;
     atomic_uint_fast64_t read_bytes;
@@ -112,8 +116,7 @@ int off_mirror_open(struct off_mirror **out, const char *dir, const struct off_f
     for (size_t i = 0; i < n; i++)
         n_copy += m->copy[i].fd >= 0;
     if (!n_copy)
-        kn_say(KN_LOG_WARN, "%s has no usable copy of %s: all files are read from the first copy", dir,
-               files->path[0]);
+        kn_say(KN_LOG_WARN, "%s has no usable copy of %s: all files are read from the first copy", dir, files->path[0]);
     *out = m;
     return 0;
 }

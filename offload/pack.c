@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define LANES 8
-#define AHEAD 4096                              /* bytes to prefetch ahead: doubles one core's rate from memory */
+#define AHEAD 4096 /* bytes to prefetch ahead: doubles one core's rate from memory */
 
 static const char magic[8] = { 'S', 'P', 'W', 'P', 'A', 'C', 'K', 0 };
 
@@ -42,7 +42,7 @@ uint64_t off_check(const void *data, size_t bytes)
             lane[i] = stir(lane[i], word);
         }
     }
-    memcpy(rest, p, (size_t)(end - p));         /* padded with zeros; the length distinguishes paddings */
+    memcpy(rest, p, (size_t)(end - p)); /* padded with zeros; the length distinguishes paddings */
     for (int i = 0; i < LANES; i++)
         h = kn_mix(h + KN_GOLDEN + stir(lane[i], rest[i]));
     return h;
@@ -71,15 +71,17 @@ static size_t extent_bytes(const struct off_expert *e)
 /* Offset of the first extent. */
 static uint64_t first_extent(int n_expert)
 {
-    return kn_align_up(sizeof(struct off_pack_head) + (size_t)n_expert * sizeof(struct off_pack_entry),
-                       OFF_PAGE);
+    return kn_align_up(sizeof(struct off_pack_head) + (size_t)n_expert * sizeof(struct off_pack_entry), OFF_PAGE);
 }
 
 void off_pack_head(struct off_pack_head *out, uint64_t model_id, const struct off_expert *expert, int n_expert)
 {
-    *out = (struct off_pack_head){
-        .version = OFF_PACK_VERSION, .page_bytes = OFF_PAGE, .model_id = model_id,
-        .file_bytes = first_extent(n_expert), .n_expert = (uint32_t)n_expert, .n_matrix = OFF_MATRICES };
+    *out = (struct off_pack_head){ .version = OFF_PACK_VERSION,
+                                   .page_bytes = OFF_PAGE,
+                                   .model_id = model_id,
+                                   .file_bytes = first_extent(n_expert),
+                                   .n_expert = (uint32_t)n_expert,
+                                   .n_matrix = OFF_MATRICES };
     memcpy(out->magic, magic, sizeof magic);
     for (int i = 0; i < n_expert; i++)
         out->file_bytes += extent_bytes(&expert[i]);
@@ -119,7 +121,7 @@ int off_pack_count(const struct off_pack_head *head, const struct off_expert *ex
 
 bool off_read_all(int fd, void *to, size_t bytes, uint64_t offset)
 {
-    for (size_t done = 0; done < bytes; ) {
+    for (size_t done = 0; done < bytes;) {
         ssize_t n = kn_io()->pread(fd, (uint8_t *)to + done, bytes - done, (int64_t)(offset + done));
         if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
             return false;
@@ -182,8 +184,10 @@ int off_pack_open(int *fd, const char *path, uint64_t model_id, const struct off
     kn_free(table);
     if (!why)
         return 0;
-    kn_say(KN_LOG_WARN, "%s is not used: %s; experts are read from the model's own file (spillway pack writes "
-           "a new one)", path, why);
+    kn_say(KN_LOG_WARN,
+           "%s is not used: %s; experts are read from the model's own file (spillway pack writes "
+           "a new one)",
+           path, why);
     kn_file_close(*fd);
     *fd = -1;
     return 0;

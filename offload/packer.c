@@ -21,29 +21,29 @@
 #include <unistd.h>
 
 #define GROUP_BYTES ((size_t)64 << 20)
-#define MOST        1024                        /* experts per batch */
+#define MOST        1024 /* experts per batch */
 
-struct half {                                   /* a batch ("group" in names) being read or written */
+struct half { /* a batch ("group" in names) being read or written */
     uint8_t *memory;
-    int first, n;                               /* its experts: first .. first + n - 1 */
-    struct off_job *job;                        /* [MOST][OFF_JOBS] */
+    int first, n;        /* its experts: first .. first + n - 1 */
+    struct off_job *job; /* [MOST][OFF_JOBS] */
 };
 
 struct packer {
     const struct off_pack_options *opt;
     const char *path;
-    char *part;                                 /* file name until the file is complete */
+    char *part; /* file name until the file is complete */
     int fd;
-    bool owned;                                 /* this process holds the lock on it */
+    bool owned; /* this process holds the lock on it */
     struct off_pack_head head;
-    struct off_pack_entry *table;               /* [n_expert] */
-    int n_before, n_done;                       /* experts packed: by earlier calls, in all */
-    uint64_t at;                                /* offset of the next extent */
+    struct off_pack_entry *table; /* [n_expert] */
+    int n_before, n_done;         /* experts packed: by earlier calls, in all */
+    uint64_t at;                  /* offset of the next extent */
     struct off_io *io;
     struct half half[2];
     size_t group_bytes, scratch_bytes;
-    uint8_t *scratch;                           /* [team][scratch_bytes] */
-    uint64_t (*sum)[OFF_MATRICES];              /* [MOST] checksums of the current batch */
+    uint8_t *scratch;              /* [team][scratch_bytes] */
+    uint64_t (*sum)[OFF_MATRICES]; /* [MOST] checksums of the current batch */
 };
 
 /* ---- the part file ----------------------------------------------------------------------------------- */
@@ -53,7 +53,8 @@ static int count_done(struct packer *p)
 {
     struct off_pack_head head;
     uint64_t first;
-    off_pack_count(&p->head, p->opt->expert, p->table, &first);     /* the table is still empty: this only sets first, where extents begin */
+    off_pack_count(&p->head, p->opt->expert, p->table,
+                   &first); /* the table is still empty: this only sets first, where extents begin */
     p->at = first;
     if (kn_io()->size(p->fd) < (int64_t)first)
         return 0;
@@ -84,7 +85,7 @@ static int open_part(struct packer *p)
     p->owned = true;
     if ((error = count_done(p)) || p->n_done)
         return error;
-    if (ftruncate(p->fd, 0) < 0)                /* its contents are invalid, and it may be too long */
+    if (ftruncate(p->fd, 0) < 0) /* its contents are invalid, and it may be too long */
         return kn_fail(KN_EIO, "%s: cannot be emptied: %s", p->part, strerror(errno));
     return kn_file_write(p->fd, p->part, &p->head, sizeof p->head, 0);
 }
@@ -93,16 +94,19 @@ static int check_room(const struct packer *p)
 {
     uint64_t need = p->head.file_bytes - p->at;
     int64_t room = kn_io()->room(p->fd);
-    if (room < 0 || (uint64_t)room >= need)     /* free space unknown: the write will report it */
+    if (room < 0 || (uint64_t)room >= need) /* free space unknown: the write will report it */
         return 0;
-    return kn_fail(KN_ELIMIT, "%s: %.2f GB are needed and %.2f GB are free there: make room, or name a file "
-                   "elsewhere with -o", p->path, (double)need / 1e9, (double)room / 1e9);
+    return kn_fail(KN_ELIMIT,
+                   "%s: %.2f GB are needed and %.2f GB are free there: make room, or name a file "
+                   "elsewhere with -o",
+                   p->path, (double)need / 1e9, (double)room / 1e9);
 }
 
 static int sync_part(const struct packer *p)
 {
-    return kn_io()->sync(p->fd) < 0 ? kn_fail(KN_EIO, "%s: it could not be synced to the disk: %s", p->part,
-                                              strerror(errno)) : 0;
+    return kn_io()->sync(p->fd) < 0
+               ? kn_fail(KN_EIO, "%s: it could not be synced to the disk: %s", p->part, strerror(errno))
+               : 0;
 }
 
 static int finish(const struct packer *p) { return kn_file_publish(p->fd, p->part, p->path); }
@@ -141,7 +145,10 @@ static int await_group(struct packer *p, struct half *h)
     return 0;
 }
 
-struct work { struct packer *p; const struct half *h; };
+struct work {
+    struct packer *p;
+    const struct half *h;
+};
 
 static void interleave_item(void *arg, int item, int thread)
 {
@@ -185,7 +192,7 @@ static int write_group(struct packer *p, const struct half *h)
         return error;
     (void)kn_io()->forget(p->fd, (int64_t)p->at, (int64_t)(at - p->at));
     error = kn_file_write(p->fd, p->part, &p->table[h->first], (size_t)h->n * sizeof *p->table,
-                              sizeof p->head + (uint64_t)h->first * sizeof *p->table);
+                          sizeof p->head + (uint64_t)h->first * sizeof *p->table);
     if (error)
         return error;
     p->n_done += h->n;
@@ -249,7 +256,7 @@ static int take_memory(struct packer *p)
 
 static void give_back(struct packer *p)
 {
-    off_io_close(p->io);                        /* first: the I/O thread may still read into the memory below */
+    off_io_close(p->io); /* first: the I/O thread may still read into the memory below */
     for (int i = 0; i < 2; i++) {
         kn_unmap(p->half[i].memory, p->group_bytes);
         kn_free(p->half[i].job);
@@ -266,8 +273,7 @@ static int pack(struct packer *p)
     const struct off_pack_options *o = p->opt;
     int error = kn_file_refuse_other(p->path, p->head.magic, "pack file");
     if (error || (error = open_part(p)) || (error = check_room(p)) || (error = take_memory(p)) ||
-        (error = off_io_open(&p->io, &o->files, &(struct off_io_options){ .kind = o->io })) ||
-        (error = pack_groups(p)))
+        (error = off_io_open(&p->io, &o->files, &(struct off_io_options){ .kind = o->io })) || (error = pack_groups(p)))
         return error;
     return finish(p);
 }
@@ -277,8 +283,10 @@ static void say_rest(struct packer *p, int error)
 {
     bool stopped = error == KN_ECANCELLED;
     if (p->n_done)
-        kn_say(stopped ? KN_LOG_ERROR : KN_LOG_INFO, "%s%s has %d of %d experts; run the same command again "
-               "to continue", stopped ? "stopped: " : "", p->part, p->n_done, p->opt->n_expert);
+        kn_say(stopped ? KN_LOG_ERROR : KN_LOG_INFO,
+               "%s%s has %d of %d experts; run the same command again "
+               "to continue",
+               stopped ? "stopped: " : "", p->part, p->n_done, p->opt->n_expert);
     else if (stopped)
         kn_say(KN_LOG_ERROR, "stopped; nothing was written");
     if (!p->n_done && p->owned)

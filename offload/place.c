@@ -29,14 +29,11 @@
 
 #include <string.h>
 
-#define LINE     ((size_t)64)
-#define MAX_RUN  64
-#define RUN_BYTES ((size_t)256 << 10)           /* less does not pay for another thread */
+#define LINE      ((size_t)64)
+#define MAX_RUN   64
+#define RUN_BYTES ((size_t)256 << 10) /* less does not pay for another thread */
 
-static size_t panel_bytes(const struct off_source *s)
-{
-    return KN_PANEL * kn_row_bytes(s->format, s->n_in);
-}
+static size_t panel_bytes(const struct off_source *s) { return KN_PANEL * kn_row_bytes(s->format, s->n_in); }
 
 static int n_panel(const struct off_source *s) { return kn_ceil_div(s->n_out, KN_PANEL); }
 static size_t head_of(const struct off_source *s) { return (size_t)(s->offset % OFF_PAGE); }
@@ -71,7 +68,7 @@ static size_t gap_of(const struct off_source *s)
 
 /* ---- sizes --------------------------------------------------------------------------------------- */
 
-static size_t row_bytes(const struct off_source *s)     /* of the rows as read */
+static size_t row_bytes(const struct off_source *s) /* of the rows as read */
 {
     return is_apart(s) ? code_row(s) : kn_row_bytes(s->format, s->n_in);
 }
@@ -92,10 +89,13 @@ size_t off_place_bytes(const struct off_source *s)
 
 void off_place_jobs(const struct off_source *s, void *place, struct off_job *rows, struct off_job *scales)
 {
-    *rows = (struct off_job){ .file = s->file, .offset = s->offset, .bytes = off_file_bytes(s) - scale_bytes(s),
+    *rows = (struct off_job){ .file = s->file,
+                              .offset = s->offset,
+                              .bytes = off_file_bytes(s) - scale_bytes(s),
                               .to = (uint8_t *)place + gap_of(s) };
-    *scales = (struct off_job){ .file = s->scales.file, .offset = s->scales.offset, .bytes = scale_bytes(s),
-                                .to = place };
+    *scales = (struct off_job){
+        .file = s->scales.file, .offset = s->scales.offset, .bytes = scale_bytes(s), .to = place
+    };
 }
 
 size_t off_expert_bytes(const struct off_expert *e)
@@ -155,7 +155,8 @@ static int rows_of_panel(const struct off_source *s, int panel)
     return kn_min(KN_PANEL, s->n_out - panel * KN_PANEL);
 }
 
-static void join_panel(const struct off_source *s, const uint8_t *place, const uint8_t *scales, int panel, uint8_t *rows)
+static void join_panel(const struct off_source *s, const uint8_t *place, const uint8_t *scales, int panel,
+                       uint8_t *rows)
 {
     const uint8_t *codes = codes_of(s, place);
     int block = kn_format_info(s->format)->block_values;
@@ -167,7 +168,8 @@ static void join_panel(const struct off_source *s, const uint8_t *place, const u
     }
 }
 
-static void put_panel(const struct kn_ops *ops, const struct off_source *s, uint8_t *place, int panel, const uint8_t *rows)
+static void put_panel(const struct kn_ops *ops, const struct off_source *s, uint8_t *place, int panel,
+                      const uint8_t *rows)
 {
     ops->repack(s->format, rows, rows_of_panel(s, panel), s->n_in, place + (size_t)panel * panel_bytes(s), 0, 1);
 }
@@ -181,8 +183,8 @@ static void put_columns(const struct off_source *s, uint8_t *place, int panel, u
 }
 
 /* Panels panel0..panel1-1.  kept: a copy of the last d bytes of their rows, which the next run overwrites; or NULL. */
-static void interleave_run(const struct kn_ops *ops, const struct off_source *s, uint8_t *place,
-                           int panel0, int panel1, const uint8_t *kept, uint8_t *scratch)
+static void interleave_run(const struct kn_ops *ops, const struct off_source *s, uint8_t *place, int panel0, int panel1,
+                           const uint8_t *kept, uint8_t *scratch)
 {
     size_t panel = panel_bytes(s), d = head_of(s) % LINE;
     uint8_t *rows = place + head_of(s), *panels = rows - d;
@@ -227,21 +229,18 @@ struct shared {
     int n_run;
     uint8_t kept[MAX_RUN][LINE];
     const uint8_t *scales;
-    int first;                                  /* first panel of the current round */
+    int first; /* first panel of the current round */
 };
 
-static int run_start(const struct shared *j, int run)
-{
-    return (int)((int64_t)n_panel(j->source) * run / j->n_run);
-}
+static int run_start(const struct shared *j, int run) { return (int)((int64_t)n_panel(j->source) * run / j->n_run); }
 
 static void interleave_item(void *arg, int run, int thread)
 {
     const struct shared *j = arg;
     const struct off_hands *h = j->hands;
     bool last = run == j->n_run - 1;
-    interleave_run(h->ops, j->source, j->place, run_start(j, run), run_start(j, run + 1),
-                   last ? NULL : j->kept[run], h->scratch + (size_t)thread * h->scratch_bytes);
+    interleave_run(h->ops, j->source, j->place, run_start(j, run), run_start(j, run + 1), last ? NULL : j->kept[run],
+                   h->scratch + (size_t)thread * h->scratch_bytes);
 }
 
 static uint8_t *rows_of_item(const struct shared *j, int item)
@@ -307,7 +306,7 @@ void off_interleave_team(const struct off_hands *hands, const struct off_source 
         (s->scales.by_input ? turn_team : join_team)(&j);
         return;
     }
-    if (runs < 1 || panel_bytes(s) < LINE)      /* else d bytes could be more than one panel's rows */
+    if (runs < 1 || panel_bytes(s) < LINE) /* else d bytes could be more than one panel's rows */
         runs = 1;
     j.n_run = kn_min(runs < MAX_RUN ? (int)runs : MAX_RUN, n_panel(s));
     for (int run = 0; run < j.n_run - 1; run++)

@@ -23,24 +23,26 @@
 #include <string.h>
 
 #define N_MEMORY     3
-#define FIRST_CHANCE 0.1f                       /* of an expert never seen */
-#define LEAST_CHANCE 0.05f                      /* lowest p, as a share of the group's mean */
-#define FADE         0.995                      /* factor per turn on the sums for the weights */
-#define MANY_TURNS   10000                      /* cap of n_turn; larger values make no difference */
-#define KNOWN_TURNS  16                         /* turns that a share from an earlier run counts as */
+#define FIRST_CHANCE 0.1f  /* of an expert never seen */
+#define LEAST_CHANCE 0.05f /* lowest p, as a share of the group's mean */
+#define FADE         0.995 /* factor per turn on the sums for the weights */
+#define MANY_TURNS   10000 /* cap of n_turn; larger values make no difference */
+#define KNOWN_TURNS  16    /* turns that a share from an earlier run counts as */
 
-static const float memory[N_MEMORY] = { 2, 16, 256 };   /* time windows, in turns */
+static const float memory[N_MEMORY] = { 2, 16, 256 }; /* time windows, in turns */
 
-struct group { int32_t first, n_turn; };        /* experts first .. next group's first - 1 */
+struct group {
+    int32_t first, n_turn;
+}; /* experts first .. next group's first - 1 */
 
 struct off_policy {
-    int n_expert, n_group, turn;                /* turn: the group of the current turn */
-    struct group *group;                        /* [n_group + 1] */
-    int32_t *group_of;                          /* [n_expert] index of the expert's group, from 0 */
-    float *used[N_MEMORY];                      /* [n_expert] share of turns, fading, per window */
-    float *chance;                              /* [n_expert] p of the group's next turn */
-    float *now;                                 /* [n_expert] 1 if used in the current turn, else 0 */
-    double square[N_MEMORY][N_MEMORY], product[N_MEMORY];   /* sums of deviation products: of windows; with `now` */
+    int n_expert, n_group, turn;                          /* turn: the group of the current turn */
+    struct group *group;                                  /* [n_group + 1] */
+    int32_t *group_of;                                    /* [n_expert] index of the expert's group, from 0 */
+    float *used[N_MEMORY];                                /* [n_expert] share of turns, fading, per window */
+    float *chance;                                        /* [n_expert] p of the group's next turn */
+    float *now;                                           /* [n_expert] 1 if used in the current turn, else 0 */
+    double square[N_MEMORY][N_MEMORY], product[N_MEMORY]; /* sums of deviation products: of windows; with `now` */
     double weight[N_MEMORY];
 };
 
@@ -112,7 +114,7 @@ static void solve(struct off_policy *p)
         for (int r = k + 1; r < N_MEMORY; r++)
             for (int c = N_MEMORY; c >= k; c--)
                 a[r][c] -= a[r][k] / a[k][k] * a[k][c];
-    for (int k = N_MEMORY; k-- > 0; ) {
+    for (int k = N_MEMORY; k-- > 0;) {
         p->weight[k] = a[k][N_MEMORY] / a[k][k];
         for (int r = 0; r < k; r++)
             a[r][N_MEMORY] -= a[r][k] * p->weight[k];
@@ -198,15 +200,9 @@ float off_policy_wait(const struct off_policy *p, int32_t expert)
     return (float)off_policy_ahead(p, expert) / p->chance[expert];
 }
 
-float off_policy_heat(const struct off_policy *p, int32_t expert)
-{
-    return p->used[1][expert];
-}
+float off_policy_heat(const struct off_policy *p, int32_t expert) { return p->used[1][expert]; }
 
-float off_policy_share(const struct off_policy *p, int32_t expert)
-{
-    return p->used[N_MEMORY - 1][expert];
-}
+float off_policy_share(const struct off_policy *p, int32_t expert) { return p->used[N_MEMORY - 1][expert]; }
 
 void off_policy_set_share(struct off_policy *p, int32_t expert, float share)
 {

@@ -14,10 +14,10 @@
 
 struct pool {
     struct off_mover mover;
-    pthread_t *thread;                          /* [depth] */
+    pthread_t *thread; /* [depth] */
     pthread_mutex_t lock;
     pthread_cond_t work, news;
-    struct off_transfer *first, **last;         /* queued */
+    struct off_transfer *first, **last; /* queued */
     struct off_transfer *ended;
     bool woken, closing;
 };
@@ -111,7 +111,11 @@ static void pool_close(struct off_mover *m)
 }
 
 static const struct off_mover_ops pool_ops = {
-    .name = "pread", .close = pool_close, .push = pool_push, .pull = pool_pull, .wake = pool_wake,
+    .name = "pread",
+    .close = pool_close,
+    .push = pool_push,
+    .pull = pool_pull,
+    .wake = pool_wake,
 };
 
 int off_pread_open(struct off_mover **out, int depth)
@@ -136,7 +140,7 @@ int off_pread_open(struct off_mover **out, int depth)
     int n = 0;
     while (n < depth && pthread_create(&thread[n], NULL, pool_main, p) == 0)
         n++;
-    p->mover.depth = n;                         /* a pool with fewer threads works too */
+    p->mover.depth = n; /* a pool with fewer threads works too */
     if (n == 0) {
         pool_close(&p->mover);
         return kn_fail(KN_ENOMEM, "cannot start a reading thread");

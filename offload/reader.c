@@ -32,15 +32,15 @@
 #define AGAIN          100
 #define RETRIES        2
 #define STALL_NS       30000000000u
-#define STOOD_NS       5000000000u              /* a wake-up this late: the process was stopped */
-#define LATELY         (64e6)                  /* bytes of a rate measurement; then older data counts half */
-#define REPEAT_NS      60000000000u             /* the same error of the same file is logged again after this */
+#define STOOD_NS       5000000000u  /* a wake-up this late: the process was stopped */
+#define LATELY         (64e6)       /* bytes of a rate measurement; then older data counts half */
+#define REPEAT_NS      60000000000u /* the same error of the same file is logged again after this */
 
 struct transfer {
-    struct off_transfer mover;                  /* first: the mover's part */
-    struct off_job *job;                        /* NULL: free */
-    int drive;                                  /* index of the copy */
-    enum off_urgency urgency;                   /* counted under this urgency with `bytes` */
+    struct off_transfer mover; /* first: the mover's part */
+    struct off_job *job;       /* NULL: free */
+    int drive;                 /* index of the copy */
+    enum off_urgency urgency;  /* counted under this urgency with `bytes` */
     size_t bytes;
     int n_again, n_retry;
 };
@@ -48,35 +48,35 @@ struct transfer {
 enum { FIRST, SECOND, N_COPY };
 
 struct copy {
-    int fd, direct;                             /* direct: fd with O_DIRECT, or -1 */
+    int fd, direct; /* direct: fd with O_DIRECT, or -1 */
     const char *path;
-    bool plain;                                 /* use fd, not direct */
-    uint64_t bytes;                             /* readable bytes */
+    bool plain;     /* use fd, not direct */
+    uint64_t bytes; /* readable bytes */
 };
 
 struct file {
     struct copy copy[N_COPY];
-    int64_t bytes;                              /* at open; -1: unknown */
-    int said;                                   /* last error logged, and when */
+    int64_t bytes; /* at open; -1: unknown */
+    int said;      /* last error logged, and when */
     uint64_t said_ns;
 };
 
 struct drive {
     size_t under_way;
-    double bytes, ns;                           /* read recently, and the time the drive was busy */
-    uint64_t since_ns;                          /* last end of a transfer, or start after idle time */
+    double bytes, ns;  /* read recently, and the time the drive was busy */
+    uint64_t since_ns; /* last end of a transfer, or start after idle time */
 };
 
 struct off_reader {
     struct off_files files;
     struct drive drive[N_COPY];
-    struct file *file;                          /* [n_file] */
+    struct file *file; /* [n_file] */
     struct off_mover *mover;
-    struct transfer *transfer, *free;           /* [depth] */
+    struct transfer *transfer, *free; /* [depth] */
     int depth, n_under_way;
-    uint64_t looked_ns;                         /* when pull last returned */
+    uint64_t looked_ns; /* when pull last returned */
     bool said_plain;
-    size_t under_way[OFF_URGENCIES];            /* bytes */
+    size_t under_way[OFF_URGENCIES]; /* bytes */
 };
 
 /* ---- logging errors ------------------------------------------------------------------------------ */
@@ -108,16 +108,20 @@ static int fail_short(struct off_reader *r, const struct off_job *job, uint64_t 
     if (!is_news(r, job->file, ENODATA))
         return KN_ESHORT;
     if (is >= 0 && is < was)
-        return kn_fail(KN_ESHORT, "%s: was cut short while in use: %lld bytes now, %lld when it was opened; "
-                       "restore the file and start again", path, (long long)is, (long long)was);
+        return kn_fail(KN_ESHORT,
+                       "%s: was cut short while in use: %lld bytes now, %lld when it was opened; "
+                       "restore the file and start again",
+                       path, (long long)is, (long long)was);
     return kn_fail_short(path, end, job->offset + job->bytes - end);
 }
 
 static void say_plain(struct off_reader *r, const char *path)
 {
     if (!r->said_plain)
-        kn_say(KN_LOG_INFO, "%s: no O_DIRECT (a file system without it?): reading through the page cache, "
-               "which is slower", path);
+        kn_say(KN_LOG_INFO,
+               "%s: no O_DIRECT (a file system without it?): reading through the page cache, "
+               "which is slower",
+               path);
     r->said_plain = true;
 }
 
@@ -193,7 +197,7 @@ static void fall_back(struct off_reader *r, struct transfer *t, const char *why)
 bool off_reader_push(struct off_reader *r, struct off_job *job)
 {
     size_t span = off_reader_span(job);
-    if (job->status) {                          /* an earlier transfer of it has failed */
+    if (job->status) { /* an earlier transfer of it has failed */
         job->begun = span;
         return true;
     }
@@ -202,7 +206,10 @@ bool off_reader_push(struct off_reader *r, struct off_job *job)
     r->free = (struct transfer *)t->mover.next;
     *t = (struct transfer){
         .mover = { .to = job->to + job->begun, .bytes = bytes, .offset = span_start(job) + job->begun },
-        .job = job, .urgency = job->urgency, .bytes = bytes };
+        .job = job,
+        .urgency = job->urgency,
+        .bytes = bytes
+    };
     begin_on(r, t, choose_drive(r, t));
     job->begun += bytes;
     if (job->n_under_way++ == 0)
@@ -234,7 +241,7 @@ static bool judge(struct off_reader *r, struct transfer *t)
     uint64_t end = job->offset + job->bytes;
     if (n == (int64_t)t->mover.bytes || (n > 0 && t->mover.offset + (uint64_t)n >= end))
         return false;
-    if (job->status)                            /* the job has failed already */
+    if (job->status) /* the job has failed already */
         return false;
     if (n > 0)
         job->plain |= !advance(t, direct, (size_t)n);
@@ -309,8 +316,8 @@ static int mark_late(struct off_reader *r, uint64_t now, bool stood)
         if (r->transfer[i].drive == SECOND)
             off_mirror_drop(r->files.mirror, job->file, "the disk has not answered for half a minute");
         else if (is_news(r, job->file, ETIMEDOUT))
-            kn_say(KN_LOG_WARN, "%s: the disk has not answered for %u s; still waiting",
-                   r->files.path[job->file], (unsigned)(STALL_NS / 1000000000u));
+            kn_say(KN_LOG_WARN, "%s: the disk has not answered for %u s; still waiting", r->files.path[job->file],
+                   (unsigned)(STALL_NS / 1000000000u));
     }
     return n_late;
 }
@@ -379,8 +386,8 @@ bool off_reader_room(const struct off_reader *r, enum off_urgency u)
 static bool is_usable(int direct, int fd)
 {
     struct kn_stat x, y;
-    return kn_io()->stat(direct, &x) == 0 && kn_io()->stat(fd, &y) == 0 && x.device == y.device &&
-           x.inode == y.inode && x.direct_align <= OFF_PAGE;
+    return kn_io()->stat(direct, &x) == 0 && kn_io()->stat(fd, &y) == 0 && x.device == y.device && x.inode == y.inode &&
+           x.direct_align <= OFF_PAGE;
 }
 
 static void open_copy(struct off_reader *r, struct copy *c, int fd, const char *path, uint64_t bytes)
@@ -406,7 +413,7 @@ static void open_files(struct off_reader *r)
         if (off_mirror_fd(m, i) >= 0)
             open_copy(r, &f->copy[SECOND], off_mirror_fd(m, i), off_mirror_path(m, i), off_mirror_bytes(m, i));
     }
-    for (int i = 0; i < N_COPY; i++)            /* 1 GB/s each, until measured */
+    for (int i = 0; i < N_COPY; i++) /* 1 GB/s each, until measured */
         r->drive[i] = (struct drive){ .bytes = 1e6, .ns = 1e6 };
 }
 
@@ -429,7 +436,7 @@ static int open_ring(struct off_reader *r, int depth, const char **why)
 
 static int open_mover(struct off_reader *r, enum off_io_kind kind, int depth)
 {
-    static atomic_flag said = ATOMIC_FLAG_INIT;         /* the cause is the system, the same for all readers */
+    static atomic_flag said = ATOMIC_FLAG_INIT; /* the cause is the system, the same for all readers */
     const char *why = "";
     int error = kind == OFF_IO_PREAD ? 0 : open_ring(r, depth, &why);
     if (r->mover)
@@ -438,14 +445,14 @@ static int open_mover(struct off_reader *r, enum off_io_kind kind, int depth)
         return kn_fail(KN_EUNSUPPORTED, "io_uring is not available: %s%s; --io auto reads with threads instead",
                        strerror(-error), why);
     if (error && !atomic_flag_test_and_set(&said))
-        kn_say(KN_LOG_WARN, "io_uring is not available: %s%s; reading with %d pread threads instead, which "
-               "uses more processor time (--io pread does the same without this warning)", strerror(-error), why,
-               depth);
+        kn_say(KN_LOG_WARN,
+               "io_uring is not available: %s%s; reading with %d pread threads instead, which "
+               "uses more processor time (--io pread does the same without this warning)",
+               strerror(-error), why, depth);
     return off_pread_open(&r->mover, depth);
 }
 
-int off_reader_open(struct off_reader **out, const struct off_files *files,
-                    const struct off_io_options *opt)
+int off_reader_open(struct off_reader **out, const struct off_files *files, const struct off_io_options *opt)
 {
     struct off_reader *r = kn_calloc(1, sizeof *r);
     int depth = opt->depth ? kn_min(opt->depth, MAX_DEPTH) : DEPTH * (files->mirror ? N_COPY : 1), error = KN_ENOMEM;

@@ -22,19 +22,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#define RETRY_NS 1000000                /* pause after a temporary refusal */
-#define TRIES    10                     /* of the first submission */
-#define PATIENCE 1000                   /* refusals in a row until the ring is dead: 1 s */
+#define RETRY_NS 1000000 /* pause after a temporary refusal */
+#define TRIES    10      /* of the first submission */
+#define PATIENCE 1000    /* refusals in a row until the ring is dead: 1 s */
 
 struct ring {
     struct off_mover mover;
     struct io_uring uring;
-    int wake_fd, wake_file;             /* the eventfd, and its index among the ring's files */
-    bool armed;                         /* its poll is pushed or inside */
-    int end_fd;                         /* our end of the pipe */
-    int n_refused;                      /* in a row */
-    int error;                          /* -errno; the ring is dead */
-    bool lost;                          /* a transfer was pushed to the dead ring */
+    int wake_fd, wake_file; /* the eventfd, and its index among the ring's files */
+    bool armed;             /* its poll is pushed or inside */
+    int end_fd;             /* our end of the pipe */
+    int n_refused;          /* in a row */
+    int error;              /* -errno; the ring is dead */
+    bool lost;              /* a transfer was pushed to the dead ring */
 };
 
 static void ring_push(struct off_mover *m, struct off_transfer *t)
@@ -72,7 +72,8 @@ static struct off_transfer *collect(struct ring *r)
     struct off_transfer *ended = NULL;
     struct io_uring_cqe *cqe;
     unsigned head, n = 0;
-    io_uring_for_each_cqe(&r->uring, head, cqe) {
+    io_uring_for_each_cqe(&r->uring, head, cqe)
+    {
         struct off_transfer *t = io_uring_cqe_get_data(cqe);
         n++;
         if (!t) {
@@ -106,8 +107,10 @@ static struct off_transfer *wait_for_end(struct ring *r, uint64_t wait_ns)
 
 static void give_up(struct ring *r, int error)
 {
-    kn_say(KN_LOG_WARN, "io_uring has failed: %s; from now on reading with %d pread threads, which uses more "
-           "processor time", strerror(-error), r->mover.depth);
+    kn_say(KN_LOG_WARN,
+           "io_uring has failed: %s; from now on reading with %d pread threads, which uses more "
+           "processor time",
+           strerror(-error), r->mover.depth);
     io_uring_queue_exit(&r->uring);
     r->error = error;
 }
@@ -151,7 +154,11 @@ static void ring_close(struct off_mover *m)
 }
 
 static const struct off_mover_ops ring_ops = {
-    .name = "io_uring", .close = ring_close, .push = ring_push, .pull = ring_pull, .wake = ring_wake,
+    .name = "io_uring",
+    .close = ring_close,
+    .push = ring_push,
+    .pull = ring_pull,
+    .wake = ring_wake,
 };
 
 /* ---- opening ------------------------------------------------------------------------------------- */
@@ -166,7 +173,7 @@ static int init_ring(struct io_uring *u, int depth)
                                      .cq_entries = 4 * (unsigned)(depth + 1) };
         error = io_uring_queue_init_params((unsigned)depth + 1, u, &p);
     }
-    if (!error && !(u->features & IORING_FEAT_EXT_ARG)) {       /* timeouts, from 5.11 */
+    if (!error && !(u->features & IORING_FEAT_EXT_ARG)) { /* timeouts, from 5.11 */
         io_uring_queue_exit(u);
         error = -EINVAL;
     }
@@ -182,9 +189,8 @@ static int restrict_ring(struct io_uring *u, const int *fd, int n_fd)
         { .opcode = IORING_RESTRICTION_SQE_FLAGS_REQUIRED, .sqe_flags = IOSQE_FIXED_FILE },
     };
     int error = io_uring_register_files(u, fd, (unsigned)n_fd);
-    if (!error)                                 /* liburing 2.3 does not export its functions for these two calls */
-        error = io_uring_register((unsigned)u->ring_fd, IORING_REGISTER_RESTRICTIONS, only,
-                                  sizeof only / sizeof *only);
+    if (!error) /* liburing 2.3 does not export its functions for these two calls */
+        error = io_uring_register((unsigned)u->ring_fd, IORING_REGISTER_RESTRICTIONS, only, sizeof only / sizeof *only);
     if (!error)
         error = io_uring_register((unsigned)u->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
     return error;
@@ -212,7 +218,7 @@ static int try_ring(struct ring *r)
 {
     int error;
     arm(r);
-    for (int i = 0; (error = io_uring_submit(&r->uring)) == -EINTR && i < TRIES; )
+    for (int i = 0; (error = io_uring_submit(&r->uring)) == -EINTR && i < TRIES;)
         i++;
     return error < 0 ? error : 0;
 }
@@ -237,7 +243,7 @@ int off_ring_open(struct off_mover **out, int depth, const int *fd, int n_fd, co
     (void)io_uring_ring_dontfork(&r->uring);
     if ((error = restrict_ring(&r->uring, all, n_fd + 2)) != 0 || (error = try_ring(r)) != 0)
         goto no_use;
-    close(end[1]);                              /* the ring holds it now */
+    close(end[1]); /* the ring holds it now */
     r->end_fd = end[0];
     kn_free(all);
     *out = &r->mover;

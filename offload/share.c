@@ -25,8 +25,7 @@ static void add_size(size_t *size, int *n, size_t bytes)
     ++*n;
 }
 
-int off_share_pools(const struct off_expert *expert, int n_expert, int n_node, struct off_pool *pool,
-                    uint8_t *pool_of)
+int off_share_pools(const struct off_expert *expert, int n_expert, int n_node, struct off_pool *pool, uint8_t *pool_of)
 {
     size_t size[OFF_SLOT_SIZES];
     int n = 0;
@@ -59,9 +58,9 @@ static size_t least_bytes(const struct off_pool *pool, int n)
 
 size_t off_store_bytes(const struct off_expert *expert, int n_expert)
 {
-    struct off_pool pool[OFF_SLOT_SIZES];       /* for one node */
+    struct off_pool pool[OFF_SLOT_SIZES]; /* for one node */
     size_t bytes = 0;
-    for (int i = off_share_pools(expert, n_expert, 1, pool, NULL); i-- > 0; )
+    for (int i = off_share_pools(expert, n_expert, 1, pool, NULL); i-- > 0;)
         bytes += pool[i].experts_bytes;
     return bytes;
 }

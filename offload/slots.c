@@ -52,8 +52,10 @@ static void post_reads(struct off_store *s, struct off_slot *slot, enum off_urge
 void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot)
 {
     if (!s->said_damaged)
-        kn_say(KN_LOG_WARN, "%s is damaged (expert %d, perhaps others): damaged experts are read from the model's own "
-               "file; spillway pack writes a new one", s->pack_path, (int)slot->expert);
+        kn_say(KN_LOG_WARN,
+               "%s is damaged (expert %d, perhaps others): damaged experts are read from the model's own "
+               "file; spillway pack writes a new one",
+               s->pack_path, (int)slot->expert);
     s->said_damaged = true;
     s->extent[slot->expert].bytes = 0;
     s->stats.n_packed--;
@@ -238,7 +240,7 @@ static void sift(struct off_victim *heap, int n, int at)
 
 int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float least)
 {
-    struct off_victim *heap = s->victim;        /* min-heap by wait of the slots found so far */
+    struct off_victim *heap = s->victim; /* min-heap by wait of the slots found so far */
     int found = 0;
     for (int i = p->slot0; i < p->slot0 + p->n_slot && n > 0; i++) {
         struct off_slot *slot = &s->slot[i];

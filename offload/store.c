@@ -11,7 +11,7 @@ static int open_pools(struct off_store *s)
         return kn_fail(KN_ENOMEM, "no memory to list %d slots", s->n_listed);
     for (int i = 0; i < s->n_pool; i++) {
         struct off_pool *p = &s->pool[i];
-        size_t bytes = (size_t)p->n_listed * p->slot_bytes;     /* address space; memory is allocated on touch */
+        size_t bytes = (size_t)p->n_listed * p->slot_bytes; /* address space; memory is allocated on touch */
         if (bytes && !(p->memory = kn_map(bytes, s->machine.node[p->node])))
             return kn_fail(KN_ENOMEM, "no memory for %zu MiB of experts: lower --host-mem", bytes >> 20);
         for (int k = 0; k < p->n_listed; k++) {
@@ -62,8 +62,8 @@ static int list_files(struct off_store *s, const struct off_store_options *opt)
         return kn_fail(KN_ENOMEM, "no memory to list %zu files", n);
     memcpy(s->fd, opt->files.fd, n * sizeof *s->fd);
     memcpy(s->path, opt->files.path, n * sizeof *s->path);
-    int error = s->pack_path ? off_pack_open(&s->pack_fd, s->pack_path, opt->model_id, s->expert,
-                                             s->n_filed, s->extent) : 0;
+    int error = s->pack_path ? off_pack_open(&s->pack_fd, s->pack_path, opt->model_id, s->expert, s->n_filed, s->extent)
+                             : 0;
     s->fd[n] = s->pack_fd;
     s->path[n] = s->pack_path;
     s->n_file = (int)n;
@@ -91,8 +91,8 @@ static int recall(struct off_store *s, const struct off_store_options *opt)
 
 static void remember(struct off_store *s)
 {
-    float *share = s->heat_path && s->stats.hits + s->stats.misses
-                 ? kn_calloc((size_t)s->n_filed, sizeof *share) : NULL;
+    float *share = s->heat_path && s->stats.hits + s->stats.misses ? kn_calloc((size_t)s->n_filed, sizeof *share)
+                                                                   : NULL;
     if (!share)
         return;
     for (int32_t e = 0; e < s->n_filed; e++)
@@ -106,8 +106,10 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
     size_t least = off_store_least(opt->expert, opt->n_expert);
     size_t bytes = opt->slot_bytes ? opt->slot_bytes : SIZE_MAX;
     if (bytes < least)
-        return kn_fail(KN_ELIMIT, "experts need at least %zu MiB, and %zu MiB are left: raise "
-                       "--host-mem", (least + (1 << 20) - 1) >> 20, bytes >> 20);
+        return kn_fail(KN_ELIMIT,
+                       "experts need at least %zu MiB, and %zu MiB are left: raise "
+                       "--host-mem",
+                       (least + (1 << 20) - 1) >> 20, bytes >> 20);
     struct off_store *s = kn_calloc(1, sizeof *s);
     if (!s)
         return kn_fail(KN_ENOMEM, "no memory for the expert store");
@@ -127,7 +129,7 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
         goto fail;
     }
     s->fills = true;
-    while (s->n_toucher < kn_min(OFF_TOUCHERS, s->machine.n_cpu) &&        /* failure only costs speed */
+    while (s->n_toucher < kn_min(OFF_TOUCHERS, s->machine.n_cpu) && /* failure only costs speed */
            pthread_create(&s->toucher[s->n_toucher], NULL, off_touch_main, s) == 0)
         s->n_toucher++;
     *out = s;

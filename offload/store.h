@@ -44,87 +44,90 @@ enum slot_state { SLOT_EMPTY, SLOT_READING, SLOT_RAW, SLOT_CLAIMED, SLOT_READY, 
 
 struct off_slot {
     uint8_t *place;
-    int32_t expert;                             /* -1: empty */
+    int32_t expert; /* -1: empty */
     enum slot_state state;
-    int status;                                 /* KN_E* of a bad slot */
+    int status; /* KN_E* of a bad slot */
     int n_hold;
-    enum off_urgency urgency;                   /* of its read */
-    bool ahead;                                 /* prefetched (SOON or EARLY), not fetched NOW since */
-    bool prefetch_cancellable;                              /* its read can still be cancelled, and its counts taken back */
-    bool packed;                                /* read from the pack file */
-    bool joined;                                /* a fetch joined while it was being read */
-    uint64_t check[OFF_MATRICES];               /* computed while verifying */
+    enum off_urgency urgency;     /* of its read */
+    bool ahead;                   /* prefetched (SOON or EARLY), not fetched NOW since */
+    bool prefetch_cancellable;    /* its read can still be cancelled, and its counts taken back */
+    bool packed;                  /* read from the pack file */
+    bool joined;                  /* a fetch joined while it was being read */
+    uint64_t check[OFF_MATRICES]; /* computed while verifying */
     struct off_job job[OFF_JOBS];
 };
 
-struct off_victim { float wait; int32_t slot; };    /* scratch of an eviction choice */
+struct off_victim {
+    float wait;
+    int32_t slot;
+}; /* scratch of an eviction choice */
 
 struct off_pool {
     size_t slot_bytes, experts_bytes;
-    int node, n_expert, slot0, n_slot, n_listed;        /* n_listed: with slots of later growth */
-    void *memory;                               /* NULL without slots */
+    int node, n_expert, slot0, n_slot, n_listed; /* n_listed: with slots of later growth */
+    void *memory;                                /* NULL without slots */
 };
 
 struct off_store {
-    struct off_expert *expert;                  /* [n_expert] */
-    int32_t *slot_of;                           /* [n_expert] or -1 */
-    uint8_t *pool_of;                           /* [n_expert] */
-    struct kn_machine machine;                  /* for its nodes */
-    uint16_t *spared;                           /* [n_expert] number of tickets other than NOW that list it */
-    int32_t *fill;                              /* [n_expert] the order in which the filler reads experts */
+    struct off_expert *expert; /* [n_expert] */
+    int32_t *slot_of;          /* [n_expert] or -1 */
+    uint8_t *pool_of;          /* [n_expert] */
+    struct kn_machine machine; /* for its nodes */
+    uint16_t *spared;          /* [n_expert] number of tickets other than NOW that list it */
+    int32_t *fill;             /* [n_expert] the order in which the filler reads experts */
     int n_expert, n_pool, n_slot, n_listed, n_empty, n_starved;
-    int n_filed;                                /* experts in the pack and heat files: the first n_filed */
-    size_t bytes;                               /* for slots, so far */
+    int n_filed;  /* experts in the pack and heat files: the first n_filed */
+    size_t bytes; /* for slots, so far */
     struct off_pool pool[OFF_MAX_POOL];
-    struct off_slot *slot;                      /* [n_listed] */
-    struct off_victim *victim;                  /* [n_listed] scratch of off_slot_victims */
+    struct off_slot *slot;     /* [n_listed] */
+    struct off_victim *victim; /* [n_listed] scratch of off_slot_victims */
     size_t scratch_bytes;
     struct off_policy *policy;
-    struct off_ticket *soon;                    /* SOON tickets, linked, some of them with missing experts */
-    int n_file, *fd;                            /* [n_file + 1] the model's files, then the pack file */
+    struct off_ticket *soon; /* SOON tickets, linked, some of them with missing experts */
+    int n_file, *fd;         /* [n_file + 1] the model's files, then the pack file */
     const char **path;
-    struct off_mirror *mirror;                  /* the caller's; or NULL */
-    char *pack_path, *heat_path;                /* or NULL */
-    int pack_fd;                                /* -1: no pack file */
-    struct off_extent *extent;                  /* [n_expert] place in the pack file; bytes 0: none */
-    bool *verified;                             /* [n_expert] its checksum in the pack file was verified */
+    struct off_mirror *mirror;   /* the caller's; or NULL */
+    char *pack_path, *heat_path; /* or NULL */
+    int pack_fd;                 /* -1: no pack file */
+    struct off_extent *extent;   /* [n_expert] place in the pack file; bytes 0: none */
+    bool *verified;              /* [n_expert] its checksum in the pack file was verified */
     bool said_damaged;
     uint64_t model_id;
     struct off_io *io;
-    struct off_stats stats, doubt;              /* doubt: counts of reads that can still be cancelled */
-    struct off_trace *trace;                    /* or NULL */
+    struct off_stats stats, doubt; /* doubt: counts of reads that can still be cancelled */
+    struct off_trace *trace;       /* or NULL */
     pthread_mutex_t lock;
     pthread_t filler;
-    bool fills, filled, stop;                   /* fills: the filler was started; filled: it is finished */
+    bool fills, filled, stop; /* fills: the filler was started; filled: it is finished */
     pthread_t toucher[OFF_TOUCHERS];
     int n_toucher;
-    int touch_pool, touch_slot;                 /* the next slot to touch, in pool touch_pool */
+    int touch_pool, touch_slot; /* the next slot to touch, in pool touch_pool */
 };
 
 /* ---- share.c --------------------------------------------------------------------------------------- */
 
 /* Makes the pools by size and node, and assigns the experts to them; returns the number of pools.
  * pool_of: [n_expert] or NULL. */
-int  off_share_pools(const struct off_expert *expert, int n_expert, int n_node,
-                     struct off_pool *pool /* [OFF_MAX_POOL] */, uint8_t *pool_of);
+int off_share_pools(const struct off_expert *expert, int n_expert, int n_node,
+                    struct off_pool *pool /* [OFF_MAX_POOL] */, uint8_t *pool_of);
 
 /* Sets each pool's slots: `bytes` for all of them now; off_store_grow may add `later` bytes. */
 void off_share_slots(struct off_store *s, size_t bytes, size_t later);
 
 /* ---- slots.c: call with the lock held --------------------------------------------------------------- */
 
-size_t off_slot_bytes_read(const struct off_store *s, int32_t expert);  /* file bytes of one read of the expert */
+size_t off_slot_bytes_read(const struct off_store *s, int32_t expert); /* file bytes of one read of the expert */
 void off_slot_view(const struct off_store *s, const struct off_slot *slot, struct off_view *view);
 void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, enum off_urgency urgency);
 void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot);
-void off_slot_read_first(struct off_store *s, struct off_slot *slot);   /* reads again, without the second copy */
-void off_slot_cancel(struct off_store *s, struct off_slot *slot);       /* if its read is not begun */
-void off_slot_settle(struct off_store *s, struct off_slot *slot);       /* updates its state if its reads have ended */
-bool off_slot_begun(const struct off_slot *slot);                       /* of a slot being read */
-bool off_slot_late(const struct off_slot *slot);                        /* being read, past its deadline */
+void off_slot_read_first(struct off_store *s, struct off_slot *slot); /* reads again, without the second copy */
+void off_slot_cancel(struct off_store *s, struct off_slot *slot);     /* if its read is not begun */
+void off_slot_settle(struct off_store *s, struct off_slot *slot);     /* updates its state if its reads have ended */
+bool off_slot_begun(const struct off_slot *slot);                     /* of a slot being read */
+bool off_slot_late(const struct off_slot *slot);                      /* being read, past its deadline */
 void off_slot_hold(struct off_store *s, struct off_slot *slot);
-void off_slot_join(struct off_store *s, struct off_slot *slot);         /* hold a slot that another fetch filled */
-void off_slot_drop(struct off_store *s, struct off_slot *slot);         /* ends one hold */
+void off_slot_join(struct off_store *s, struct off_slot *slot); /* hold a slot that another fetch filled */
+void off_slot_drop(struct off_store *s, struct off_slot *slot); /* ends one hold */
 
 /* Writes to s->victim up to n slots of a pool that may be evicted: those needed last, by off_policy_wait, and none
  * with a wait below `least`.  Returns the number. */
@@ -132,8 +135,8 @@ int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float
 
 /* ---- fill.c ---------------------------------------------------------------------------------------- */
 
-int   off_fill_order(struct off_store *s);
-void *off_fill_main(void *store);               /* main function of the filler thread */
-void *off_touch_main(void *store);              /* main function of a touching thread */
+int off_fill_order(struct off_store *s);
+void *off_fill_main(void *store);  /* main function of the filler thread */
+void *off_touch_main(void *store); /* main function of a touching thread */
 
 #endif

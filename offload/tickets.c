@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-#define EVEN       2                            /* a prefetched expert counts as used with probability 1 / EVEN */
-#define EARLY_FREE 16                           /* experts read EARLY that may be unused, */
-#define EARLY_PART 16                           /* plus 1/EARLY_PART of all bytes read */
+#define EVEN       2  /* a prefetched expert counts as used with probability 1 / EVEN */
+#define EARLY_FREE 16 /* experts read EARLY that may be unused, */
+#define EARLY_PART 16 /* plus 1/EARLY_PART of all bytes read */
 
 enum mark { MARK_MISSING, MARK_HELD, MARK_CLAIMED, MARK_GIVEN, MARK_BACK };
 
@@ -22,7 +22,7 @@ static void place(struct off_store *s, struct off_ticket *t, int i)
 /* Assigns slots to the ticket's missing experts, as far as slots can be evicted. */
 static void place_missing(struct off_store *s, struct off_ticket *t, float least)
 {
-    for (int i = 0; t->n_missing && i < t->n; i++)      /* another ticket may have requested one */
+    for (int i = 0; t->n_missing && i < t->n; i++) /* another ticket may have requested one */
         if (t->mark[i] == MARK_MISSING && s->slot_of[t->expert[i]] >= 0)
             place(s, t, i);
     for (int pool = 0; pool < s->n_pool && t->n_missing; pool++) {
@@ -87,7 +87,7 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
             s->spared[expert[i]]++;
         if (slot >= 0)
             off_slot_settle(s, &s->slot[slot]);
-        if (s->slot_of[expert[i]] < 0) {        /* settle may have emptied the slot of a failed read */
+        if (s->slot_of[expert[i]] < 0) { /* settle may have emptied the slot of a failed read */
             mark[i] = MARK_MISSING;
             out->n_missing++;
             s->stats.misses += urgency == OFF_NOW;
@@ -132,7 +132,7 @@ static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struc
         if (slot->state != SLOT_READY && slot->state != SLOT_BAD && !late)
             continue;
         status[n] = late ? KN_EIO : slot->state == SLOT_BAD ? slot->status : 0;
-        if (status[n]) {                        /* no address: it counts as given back at once */
+        if (status[n]) { /* no address: it counts as given back at once */
             view[n] = (struct off_view){ 0 };
             t->mark[i] = MARK_BACK;
             off_slot_drop(s, slot);
@@ -233,7 +233,7 @@ int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *
         *(n_claimed ? &s->stats.repack_ns : &s->stats.stall_ns) += ns;
         for (int i = 0; i < n_claimed; i++)
             end_claim(s, &s->slot[s->slot_of[t->expert[index[i]]]]);
-        if (n_claimed)                          /* other tickets may wait for these experts */
+        if (n_claimed) /* other tickets may wait for these experts */
             off_io_nudge(s->io);
     }
     pthread_mutex_unlock(&s->lock);
@@ -245,7 +245,7 @@ void off_release(struct off_store *s, struct off_ticket *t)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < t->n; i++) {
         int32_t e = t->expert[i], at = s->slot_of[e];
-        if (t->mark[i] == MARK_HELD)            /* unused: given back with the others */
+        if (t->mark[i] == MARK_HELD) /* unused: given back with the others */
             t->mark[i] = MARK_GIVEN;
         if (t->urgency == OFF_NOW || --s->spared[e] || at < 0 || !s->slot[at].ahead)
             continue;

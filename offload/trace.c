@@ -18,13 +18,15 @@ void off_trace_add(struct off_trace *t, const int32_t *expert, int n)
     t->n += (size_t)n;
 }
 
-struct use { int32_t next, expert; };           /* next: the turn of the next use */
+struct use {
+    int32_t next, expert;
+}; /* next: the turn of the next use */
 
 struct future {
-    int32_t *next;                              /* [trace items] turn of the expert's next use */
-    int32_t *now;                               /* [n_expert] turn of its next use from here */
-    bool *there;                                /* [n_expert] is cached */
-    struct use *heap;                           /* max-heap by next; outdated entries are skipped */
+    int32_t *next;    /* [trace items] turn of the expert's next use */
+    int32_t *now;     /* [n_expert] turn of its next use from here */
+    bool *there;      /* [n_expert] is cached */
+    struct use *heap; /* max-heap by next; outdated entries are skipped */
     size_t n_heap;
     int n_there;
 };
@@ -57,7 +59,7 @@ static void look_ahead(struct future *f, const struct off_trace *t, int n_expert
 {
     for (int e = 0; e < n_expert; e++)
         f->now[e] = INT32_MAX;
-    for (int i = n_turn; i-- > 0; )
+    for (int i = n_turn; i-- > 0;)
         for (int k = 0; k < t->item[turn[i]]; k++) {
             size_t at = turn[i] + 1 + (size_t)k;
             f->next[at] = f->now[t->item[at]];
@@ -76,7 +78,7 @@ static void shrink(struct future *f, int n_slot)
 {
     while (f->n_there > n_slot) {
         struct use u = pop(f);
-        if (!f->there[u.expert])                /* outdated: a newer entry was popped first */
+        if (!f->there[u.expert]) /* outdated: a newer entry was popped first */
             continue;
         f->there[u.expert] = false;
         f->n_there--;
@@ -114,7 +116,8 @@ int off_trace_least(const struct off_trace *t, const bool *counts, int n_expert,
     for (size_t at = 0; at < t->n; at += (size_t)t->item[at] + 1)
         n_turn++;
     size_t *turn = kn_calloc((size_t)n_turn, sizeof *turn), n = (size_t)n_expert;
-    struct future f = { .next = kn_calloc(t->n, sizeof *f.next), .now = kn_calloc(n, sizeof *f.now),
+    struct future f = { .next = kn_calloc(t->n, sizeof *f.next),
+                        .now = kn_calloc(n, sizeof *f.now),
                         .there = kn_calloc(n, sizeof *f.there),
                         .heap = kn_calloc(t->n + n, sizeof *f.heap) };
     bool room = turn && f.next && f.now && f.there && f.heap;

@@ -8,26 +8,26 @@
 #include <math.h>
 #include <string.h>
 
-#define MIN_GAIN_TO_START 1.03             /* gain required to start drafts, */
-#define MIN_GAIN_TO_STAY    1.005            /* to continue them, */
-#define MIN_GAIN_RATIO_TO_SWITCH  1.03             /* and to switch, over the active plan's gain */
-#define MIN_STEPS_OF_PLAN      8                /* steps before a switch */
-#define MAX_STEPS_WITHOUT_PLAIN    96               /* most steps between two plain ones; fewer with noisy pass times, but */
-#define MIN_STEPS_WITHOUT_PLAIN      8                /* at least so many steps, */
-#define MAX_PLAIN_TIME_SHARE 0.005            /* and plain steps may cost at most this share of the time */
-#define TRIAL_STEPS      4                /* steps of a trial */
-#define MIN_DEPTH_PASSES      8                /* a depth with fewer measured passes is tried again */
-#define MIN_SHARE_OF_BEST_GAIN     0.93             /* if its gain is at least this share of the best gain */
-#define FIRST_TRIAL_WAIT_STEPS 64               /* steps between two trials; doubled after each trial with a gain */
-#define CLEAR_LOSS_GAIN    0.9              /* below this */
-#define MAX_TRIAL_WAIT_STEPS  8192
-#define STEPS_TO_TRIAL_AFTER_SWITCH       16               /* steps to the next trial after a switch to a better plan */
-#define FREE_DRAFT_TIME_SHARE       0.005            /* share of a plain step's time: drafting below it counts as free */
-#define MAX_PREFILL_PER_ACCOUNT     2                /* prefill time of a trial, in units of the time left in the account */
-#define MAX_LOSS_PLAIN_STEPS   4                /* account: plain steps, */
-#define MAX_LOSS_TIME_SHARE      0.008            /* and this share of the time so far, */
-#define MAX_ACCOUNT_PLAIN_STEPS     4000             /* of which at most so many plain steps count */
-#define RESERVED_PLAIN_STEPS      2                /* plain steps in the account that repeated trials must leave to others */
+#define MIN_GAIN_TO_START           1.03  /* gain required to start drafts, */
+#define MIN_GAIN_TO_STAY            1.005 /* to continue them, */
+#define MIN_GAIN_RATIO_TO_SWITCH    1.03  /* and to switch, over the active plan's gain */
+#define MIN_STEPS_OF_PLAN           8     /* steps before a switch */
+#define MAX_STEPS_WITHOUT_PLAIN     96    /* most steps between two plain ones; fewer with noisy pass times, but */
+#define MIN_STEPS_WITHOUT_PLAIN     8     /* at least so many steps, */
+#define MAX_PLAIN_TIME_SHARE        0.005 /* and plain steps may cost at most this share of the time */
+#define TRIAL_STEPS                 4     /* steps of a trial */
+#define MIN_DEPTH_PASSES            8     /* a depth with fewer measured passes is tried again */
+#define MIN_SHARE_OF_BEST_GAIN      0.93  /* if its gain is at least this share of the best gain */
+#define FIRST_TRIAL_WAIT_STEPS      64    /* steps between two trials; doubled after each trial with a gain */
+#define CLEAR_LOSS_GAIN             0.9   /* below this */
+#define MAX_TRIAL_WAIT_STEPS        8192
+#define STEPS_TO_TRIAL_AFTER_SWITCH 16    /* steps to the next trial after a switch to a better plan */
+#define FREE_DRAFT_TIME_SHARE       0.005 /* share of a plain step's time: drafting below it counts as free */
+#define MAX_PREFILL_PER_ACCOUNT     2     /* prefill time of a trial, in units of the time left in the account */
+#define MAX_LOSS_PLAIN_STEPS        4     /* account: plain steps, */
+#define MAX_LOSS_TIME_SHARE         0.008 /* and this share of the time so far, */
+#define MAX_ACCOUNT_PLAIN_STEPS     4000  /* of which at most so many plain steps count */
+#define RESERVED_PLAIN_STEPS        2     /* plain steps in the account that repeated trials must leave to others */
 
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
@@ -92,15 +92,16 @@ void spec_control_disable(struct spec_control *c, int drafter, bool disabled)
 }
 
 void spec_control_set_forecast(struct spec_control *c, const struct spec_cost_model *pass,
-                          const struct spec_draft_forecast *draft)
+                               const struct spec_draft_forecast *draft)
 {
     spec_passes_set_forecast(&c->passes, pass);
     c->n_uniform = pass->n_expert > 0 ? c->passes.n_prior : 0;
     for (int t = 0; t < c->n_uniform; t++)
         c->uniform_experts[t] = spec_cost_distinct(pass->n_expert, pass->n_used, kn_max(t, 1));
     for (int i = 0; i < c->opt.n_drafter && draft; i++)
-        c->arm[i].forecast = (struct spec_cost_model){ .draft_ns = draft[i].ns, .draft_row_ns = draft[i].row_ns,
-                                                       .ridge = pass->ridge, .growth = pass->growth };
+        c->arm[i].forecast = (struct spec_cost_model){
+            .draft_ns = draft[i].ns, .draft_row_ns = draft[i].row_ns, .ridge = pass->ridge, .growth = pass->growth
+        };
 }
 
 void spec_control_begin(struct spec_control *c, int session)
@@ -142,7 +143,8 @@ void spec_control_remove_drafter(struct spec_control *c, int drafter)
 
 static double loss_limit(const struct spec_control *c, double plain_ns)
 {
-    return MAX_LOSS_PLAIN_STEPS * plain_ns + MAX_LOSS_TIME_SHARE * fmin(c->total_ns, MAX_ACCOUNT_PLAIN_STEPS * plain_ns);
+    return MAX_LOSS_PLAIN_STEPS * plain_ns +
+           MAX_LOSS_TIME_SHARE * fmin(c->total_ns, MAX_ACCOUNT_PLAIN_STEPS * plain_ns);
 }
 
 /* Can the account pay for a trial of the plan?  It must cover all TRIAL_STEPS steps' extra time.  A plan that failed in its
@@ -157,12 +159,13 @@ static bool can_afford(const struct spec_control *c, const struct spec_plan_inpu
     bool again = last->gain > 0 && (last->gain <= CLEAR_LOSS_GAIN || last->rows <= q->n_due);
     if (again)
         room_ns -= RESERVED_PLAIN_STEPS * spec_passes_plain_ns(&c->passes, q->n_due);
-    return (again ? 1 : TRIAL_STEPS) * (both - q->off_ns) <= room_ns && by->n_prefill * by->text_ns <= MAX_PREFILL_PER_ACCOUNT * room_ns;
+    return (again ? 1 : TRIAL_STEPS) * (both - q->off_ns) <= room_ns &&
+           by->n_prefill * by->text_ns <= MAX_PREFILL_PER_ACCOUNT * room_ns;
 }
 
 /* Finds a depth of the active drafter with nearly the best gain and too few measured passes. */
 static bool find_unmeasured_depth(const struct spec_control *c, const struct spec_plan_input *q, double best_gain,
-                       struct spec_plan *out)
+                                  struct spec_plan *out)
 {
     int drafter = c->active[q->size].drafter;
     double least = MIN_DEPTH_PASSES;
@@ -172,7 +175,8 @@ static bool find_unmeasured_depth(const struct spec_control *c, const struct spe
     for (int depth = 1; depth <= c->arm[drafter].tried[q->size].deepest; depth++) {
         const struct spec_plan *p = &q->known[drafter][depth];
         double weight = spec_passes_n_measured(&c->passes, q->n_due, (int)p->rows - q->n_due);
-        if (depth != c->active[q->size].depth && p->rows > q->n_due && p->gain > best_gain * MIN_SHARE_OF_BEST_GAIN && weight < least) {
+        if (depth != c->active[q->size].depth && p->rows > q->n_due && p->gain > best_gain * MIN_SHARE_OF_BEST_GAIN &&
+            weight < least) {
             least = weight;
             *out = *p;
         }
@@ -182,7 +186,7 @@ static bool find_unmeasured_depth(const struct spec_control *c, const struct spe
 
 /* The plan with the highest gain that the account can pay for. */
 static struct spec_plan find_best_affordable(const struct spec_control *c, const struct spec_plan_input *q,
-                                        const struct spec_plan *p, int least, int most, double room_ns)
+                                             const struct spec_plan *p, int least, int most, double room_ns)
 {
     struct spec_plan best = { .drafter = SPEC_OFF };
     for (int depth = least; depth <= most; depth++)
@@ -204,7 +208,7 @@ static bool find_trial(struct spec_control *c, const struct spec_plan_input *q, 
         if (c->step < a->tried[q->size].next || a->max_depth < 1 || (on && deepest == a->max_depth) || a->disabled)
             continue;
         if (a->overlap && spec_control_draft_ns(c, a->of, q->n_due) < 0)
-            continue;                           /* its drafter must draft without overlap first, to be timed */
+            continue; /* its drafter must draft without overlap first, to be timed */
         /* short drafts first: they lose little; longer ones if short ones cannot gain; overlapped ones of any depth */
         int least = on ? deepest + 1 : 1, most = a->overlap ? a->max_depth : kn_min(a->max_depth, on ? 2 * deepest : 2);
         int reach = kn_min(a->max_depth, kn_max(most, 2 * deepest));
@@ -227,7 +231,8 @@ static int known_depth(const struct spec_control *c, int drafter, int size)
     const struct spec_arm *a = &c->arm[drafter];
     if (a->disabled)
         return 0;
-    bool known = a->overlap ? a->overlapped[size].weight > 0 : c->passes.forecast && spec_control_has_seen_drafts(c, drafter);
+    bool known = a->overlap ? a->overlapped[size].weight > 0
+                            : c->passes.forecast && spec_control_has_seen_drafts(c, drafter);
     return known ? a->max_depth : a->tried[size].deepest;
 }
 
@@ -283,15 +288,18 @@ static void set_overlap_plan(struct spec_control *c, const struct spec_plan_inpu
         spec_plans_make(c, q, i, c->arm[i].max_depth, false, p);
         struct spec_plan best = spec_plan_best(p, 2, c->arm[i].max_depth);
         if (best.drafter != SPEC_OFF && best.gain > d->overlap.gain)
-            d->overlap = (struct spec_overlap_plan){ best.depth, best.draft_ns, best.pass_ns, best.contention, best.gain };
+            d->overlap = (struct spec_overlap_plan){ best.depth, best.draft_ns, best.pass_ns, best.contention,
+                                                     best.gain };
     }
 }
 
 /* Is a plain step due?  Noisier pass times need more plain steps; drafts with a higher gain get fewer. */
 static bool is_stale(const struct spec_control *c, const struct spec_plan_input *q, double gain)
 {
-    double noise_ratio = spec_pass_noise_ratio(&c->passes), least = fmax(MIN_STEPS_WITHOUT_PLAIN, (1 - 1 / fmax(1, gain)) / MAX_PLAIN_TIME_SHARE);
-    return (double)(c->step - c->last_plain_step[q->size]) > fmin(MAX_STEPS_WITHOUT_PLAIN, fmax(least, MAX_STEPS_WITHOUT_PLAIN / (noise_ratio * noise_ratio)));
+    double noise_ratio = spec_pass_noise_ratio(&c->passes),
+           least = fmax(MIN_STEPS_WITHOUT_PLAIN, (1 - 1 / fmax(1, gain)) / MAX_PLAIN_TIME_SHARE);
+    return (double)(c->step - c->last_plain_step[q->size]) >
+           fmin(MAX_STEPS_WITHOUT_PLAIN, fmax(least, MAX_STEPS_WITHOUT_PLAIN / (noise_ratio * noise_ratio)));
 }
 
 static void set_active(struct spec_control *c, int size, int drafter, int depth)
@@ -304,7 +312,7 @@ static void set_active(struct spec_control *c, int size, int drafter, int depth)
 
 /* Decides between the active plan and the best one. */
 static struct spec_plan keep_or_switch(struct spec_control *c, const struct spec_plan_input *q, struct spec_plan best,
-                               struct spec_decision *d)
+                                       struct spec_decision *d)
 {
     int size = q->size, drafter = c->active[size].drafter, depth = c->active[size].depth;
     d->why = SPEC_WHY_GAINS;
@@ -326,7 +334,9 @@ static struct spec_plan keep_or_switch(struct spec_control *c, const struct spec
     }
     struct spec_arm *a = &c->arm[best.drafter];
     if (drafter != best.drafter || depth != best.depth)
-        a->tried[size].next = a->tried[size].next < c->step + STEPS_TO_TRIAL_AFTER_SWITCH ? a->tried[size].next : c->step + STEPS_TO_TRIAL_AFTER_SWITCH;
+        a->tried[size].next = a->tried[size].next < c->step + STEPS_TO_TRIAL_AFTER_SWITCH
+                                  ? a->tried[size].next
+                                  : c->step + STEPS_TO_TRIAL_AFTER_SWITCH;
     set_active(c, size, best.drafter, best.depth);
     a->tried[size].wait = FIRST_TRIAL_WAIT_STEPS;
     return best;
@@ -392,7 +402,8 @@ static struct spec_plan choose(struct spec_control *c, struct spec_plan_input *q
         return trial;
     }
     best = keep_or_switch(c, q, best, d);
-    double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain, room_ns = d->loss_limit_ns - c->lost_ns - c->uncharged_prefill_ns;
+    double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain,
+           room_ns = d->loss_limit_ns - c->lost_ns - c->uncharged_prefill_ns;
     if (q->n_beside == 0 && (find_trial(c, q, best_gain, room_ns, &trial) ||
                              (find_unmeasured_depth(c, q, best_gain, &trial) && can_afford(c, q, &trial, room_ns)))) {
         start_trial(c, q, &trial);
@@ -416,7 +427,7 @@ static struct spec_plan choose(struct spec_control *c, struct spec_plan_input *q
 /* ---- decide --------------------------------------------------------------------------------------------- */
 
 static int divide_nodes(const struct spec_control *c, const struct spec_plan_input *q, const struct spec_plan *p,
-                       const struct spec_decision *d, int *nodes)
+                        const struct spec_decision *d, int *nodes)
 {
     double what[SPEC_DEPTHS];
     int left = kn_min(q->row_budget, q->n_due * SPEC_NODES), all = 0;
@@ -452,16 +463,20 @@ static double expect_overlap(const struct spec_control *c, const struct spec_pla
     return accepted;
 }
 
-void spec_control_decide(struct spec_control *c, const int *session, int n_due, int n_beside,
-                         struct spec_decision *out, int *nodes)
+void spec_control_decide(struct spec_control *c, const int *session, int n_due, int n_beside, struct spec_decision *out,
+                         int *nodes)
 {
     int row_budget = (c->opt.max_rows > 0 ? c->opt.max_rows : INT32_MAX) - n_beside - n_due;
     if (c->opt.max_drafted > 0)
         row_budget = kn_min(row_budget, c->opt.max_drafted);
     struct spec_plan_input q = { .session = session, .n_due = n_due, .n_beside = n_beside, .row_budget = row_budget };
     q.size = spec_size_of(n_due);
-    struct spec_decision d = { .drafter = SPEC_OFF, .best_drafter = SPEC_OFF, .n_due = n_due, .n_beside = n_beside,
-                               .why = SPEC_WHY_NONE_DUE, .lost_ns = c->lost_ns };
+    struct spec_decision d = { .drafter = SPEC_OFF,
+                               .best_drafter = SPEC_OFF,
+                               .n_due = n_due,
+                               .n_beside = n_beside,
+                               .why = SPEC_WHY_NONE_DUE,
+                               .lost_ns = c->lost_ns };
     struct spec_plan p = { .drafter = SPEC_OFF };
     memset(nodes, 0, (size_t)n_due * sizeof *nodes);
     c->step++;

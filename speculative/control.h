@@ -39,36 +39,39 @@
 #include "speculative/speculative.h"
 
 #define SPEC_DRAFTERS 8
-#define SPEC_DEPTHS   16                            /* the deepest draft */
-#define SPEC_OFF      (-1)                          /* no drafter: plain step */
+#define SPEC_DEPTHS   16   /* the deepest draft */
+#define SPEC_OFF      (-1) /* no drafter: plain step */
 #define SPEC_AUTO     (-1)
 
 struct spec_control_options {
-    int n_session;                                  /* sessions 0 .. n_session - 1; at most so many are due */
+    int n_session; /* sessions 0 .. n_session - 1; at most so many are due */
     int n_drafter;
     struct {
-        const char *name;                           /* caller's, until close */
+        const char *name; /* caller's, until close */
         int max_depth;
-        bool overlap; int of;                         /* an overlapped use of drafter `of`: it drafts during passes */
+        bool overlap;
+        int of; /* an overlapped use of drafter `of`: it drafts during passes */
     } drafter[SPEC_DRAFTERS];
-    int max_rows;                                  /* of one pass; 0: no limit */
-    int max_drafted;                               /* drafted rows of one pass; 0: no limit */
-    int n_expert;                                   /* numbers in spec_need are below; 0: needs are not given */
+    int max_rows;    /* of one pass; 0: no limit */
+    int max_drafted; /* drafted rows of one pass; 0: no limit */
+    int n_expert;    /* numbers in spec_need are below; 0: needs are not given */
     enum spec_rule rule;
-    int gamma;                                      /* SPEC_AUTO, or a fixed depth for drafter 0; 0: off */
+    int gamma; /* SPEC_AUTO, or a fixed depth for drafter 0; 0: off */
 };
 
 struct spec_control;
-int  spec_control_open(struct spec_control **out, const struct spec_control_options *opt);
+int spec_control_open(struct spec_control **out, const struct spec_control_options *opt);
 void spec_control_close(struct spec_control *c);
 
 /* Before the first step: forecasts from a cost model of the machine.  pass: pass time; only ratios count, for numbers
  * of rows that were not measured yet.  draft: one draft pass of each drafter takes ns + row_ns phi(sequences), with
  * pass's phi and on the same clock; ns < 0 or draft NULL: not known.  Without this call the assumed pass time is
  * between constant and proportional to the rows, and depths are found by trials. */
-struct spec_draft_forecast { double ns, row_ns; };
+struct spec_draft_forecast {
+    double ns, row_ns;
+};
 void spec_control_set_forecast(struct spec_control *c, const struct spec_cost_model *pass,
-                          const struct spec_draft_forecast *draft /* [n_drafter] */);
+                               const struct spec_draft_forecast *draft /* [n_drafter] */);
 
 /* A new sequence starts in the session; the estimates of the old one are dropped. */
 void spec_control_begin(struct spec_control *c, int session);
@@ -76,7 +79,8 @@ void spec_control_begin(struct spec_control *c, int session);
 /* Sets the expected survival of this drafter's next draft by depth, from a predictor that looks at the sequence itself
  * (lengths.h), in place of the average of the session's last drafts.  Holds until the next call or
  * spec_control_begin; NULL: no prediction.  The controller scales it by the survival that the drafter then reports. */
-void spec_control_set_survival(struct spec_control *c, int drafter, int session, const double *survival /* [SPEC_DEPTHS] */);
+void spec_control_set_survival(struct spec_control *c, int drafter, int session,
+                               const double *survival /* [SPEC_DEPTHS] */);
 
 /* Before the next decision: the drafter's cache lacks n_text tokens of the due sequences, the last token of each not
  * counted.  The time to prefill them counts when a trial is considered. */
@@ -85,34 +89,34 @@ void spec_control_set_n_prefill(struct spec_control *c, int drafter, int n_text)
 /* ---- before drafting ------------------------------------------------------------------------------ */
 
 enum spec_why {
-    SPEC_WHY_NONE_DUE,          /* no session is due, or there is no drafter */
-    SPEC_WHY_FIXED,             /* gamma is set */
-    SPEC_WHY_LEARN,             /* off: the time of a plain step is not known well enough */
-    SPEC_WHY_REFRESH,           /* off: the time of a plain step was last measured long ago */
-    SPEC_WHY_NO_GAIN,             /* off: no plan gains enough */
-    SPEC_WHY_LOSS_LIMIT,             /* off: the account is used up */
-    SPEC_WHY_GAINS,             /* on: most tokens per second */
-    SPEC_WHY_SMALL_DIFFERENCE,             /* on: another plan gains a little more, too little to change */
-    SPEC_WHY_TRIAL,             /* on: a trial, to measure */
-    SPEC_WHY_FREE,              /* on: drafting costs almost nothing; the cut decides */
+    SPEC_WHY_NONE_DUE,         /* no session is due, or there is no drafter */
+    SPEC_WHY_FIXED,            /* gamma is set */
+    SPEC_WHY_LEARN,            /* off: the time of a plain step is not known well enough */
+    SPEC_WHY_REFRESH,          /* off: the time of a plain step was last measured long ago */
+    SPEC_WHY_NO_GAIN,          /* off: no plan gains enough */
+    SPEC_WHY_LOSS_LIMIT,       /* off: the account is used up */
+    SPEC_WHY_GAINS,            /* on: most tokens per second */
+    SPEC_WHY_SMALL_DIFFERENCE, /* on: another plan gains a little more, too little to change */
+    SPEC_WHY_TRIAL,            /* on: a trial, to measure */
+    SPEC_WHY_FREE,             /* on: drafting costs almost nothing; the cut decides */
     SPEC_WHY_COUNT
 };
 
 struct spec_decision {
-    int drafter, depth;                             /* SPEC_OFF and 0, or drafter and draft passes */
+    int drafter, depth; /* SPEC_OFF and 0, or drafter and draft passes */
     enum spec_why why;
     int n_due, n_beside;
-    double off_ns;                                  /* T(n_beside + n_due), as far as known */
-    double rows, tokens;                            /* expected of the plan; off: of the best rejected plan */
-    double draft_ns, pass_ns;                       /*   likewise */
-    double plain_experts, experts;                    /* distinct experts per layer, off and on; 0: not known */
-    double gain, need;                              /* tokens per second over a plain step's; least gain required */
-    int best_drafter, best_depth;                   /* the plan of these numbers; SPEC_OFF: none */
-    struct spec_overlap_plan {                        /* the best overlapped plan; depth 0: none */
+    double off_ns;                 /* T(n_beside + n_due), as far as known */
+    double rows, tokens;           /* expected of the plan; off: of the best rejected plan */
+    double draft_ns, pass_ns;      /*   likewise */
+    double plain_experts, experts; /* distinct experts per layer, off and on; 0: not known */
+    double gain, need;             /* tokens per second over a plain step's; least gain required */
+    int best_drafter, best_depth;  /* the plan of these numbers; SPEC_OFF: none */
+    struct spec_overlap_plan {     /* the best overlapped plan; depth 0: none */
         int depth;
         double draft_ns, pass_ns, contention, gain; /* times of each alone */
     } overlap;
-    double lost_ns, loss_limit_ns;                    /* the account */
+    double lost_ns, loss_limit_ns; /* the account */
 };
 
 /* n_due sequences need a token; n_beside prompt rows share the pass.  nodes[i] is the number of nodes to draft for
@@ -131,14 +135,17 @@ const char *spec_why_text(enum spec_why why);
 
 /* The experts outside memory that a node is expected to touch, by the caller's own numbers below n_expert; expert NULL:
  * n experts without numbers, shared with other nodes as under uniform routing. */
-struct spec_need { const int32_t *expert; int n; };
+struct spec_need {
+    const int32_t *expert;
+    int n;
+};
 
 struct spec_cut {
     int session;
-    const struct spec_tree *tree;                   /* as drafted; survival as the drafter estimates it */
-    int n_requested;                                    /* nodes asked of the drafter; 0: it was not asked */
-    const struct spec_need *need;                   /* [tree->n]; NULL: not known */
-    bool keep[SPEC_NODES];                          /* out: for spec_tree_prune */
+    const struct spec_tree *tree; /* as drafted; survival as the drafter estimates it */
+    int n_requested;              /* nodes asked of the drafter; 0: it was not asked */
+    const struct spec_need *need; /* [tree->n]; NULL: not known */
+    bool keep[SPEC_NODES];        /* out: for spec_tree_prune */
     int n_keep;
 };
 
@@ -151,18 +158,19 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
 
 struct spec_session_outcome {
     int session;
-    const struct spec_tree *tree;                   /* as verified; NULL: nothing was drafted */
-    int n_accepted;                                     /* accepted nodes */
+    const struct spec_tree *tree; /* as verified; NULL: nothing was drafted */
+    int n_accepted;               /* accepted nodes */
 };
 
-struct spec_outcome_of_pass {                                  /* the measurements of one step */
-    int n_row;                                      /* rows of the pass: beside, due and drafted */
-    double draft_ns, pass_ns;                       /* drafting; the rest of the step */
-    double stall_ns, missed_bytes;                  /* of pass_ns, waiting for experts; bytes read, not prefetched */
-    double experts;                                 /* distinct ones per layer; 0: not known */
-    int n_text;                                     /* tokens that drafters prefilled before they drafted */
-    double overlap_ns; int n_overlap_pass;                   /* overlapped drafting: time, draft passes */
-    const struct spec_session_outcome *outcome;             /* [n_due], in the order of decide */
+struct spec_outcome_of_pass {      /* the measurements of one step */
+    int n_row;                     /* rows of the pass: beside, due and drafted */
+    double draft_ns, pass_ns;      /* drafting; the rest of the step */
+    double stall_ns, missed_bytes; /* of pass_ns, waiting for experts; bytes read, not prefetched */
+    double experts;                /* distinct ones per layer; 0: not known */
+    int n_text;                    /* tokens that drafters prefilled before they drafted */
+    double overlap_ns;
+    int n_overlap_pass;                         /* overlapped drafting: time, draft passes */
+    const struct spec_session_outcome *outcome; /* [n_due], in the order of decide */
     int n_due, n_beside;
 };
 void spec_control_learn(struct spec_control *c, const struct spec_outcome_of_pass *step);
@@ -170,17 +178,19 @@ void spec_control_learn(struct spec_control *c, const struct spec_outcome_of_pas
 /* ---- accounts ------------------------------------------------------------------------------------- */
 
 enum spec_verdict {
-    SPEC_VERDICT_UNTRIED, SPEC_VERDICT_PAYS, SPEC_VERDICT_LOSES,
-    SPEC_VERDICT_MEMORY_WORTH_MORE                             /* gains less than the same memory as expert cache would */
+    SPEC_VERDICT_UNTRIED,
+    SPEC_VERDICT_PAYS,
+    SPEC_VERDICT_LOSES,
+    SPEC_VERDICT_MEMORY_WORTH_MORE /* gains less than the same memory as expert cache would */
 };
 
 struct spec_account {
     enum spec_verdict verdict;
-    uint64_t n_all;                                 /* steps, with any drafter or none */
-    uint64_t n_step, n_drafted, n_accepted;             /* steps with it, rows verified, nodes accepted */
-    double accepted[SPEC_DEPTHS];                       /* recent share of drafts accepted to at least depth i + 1 */
-    double gain;                                    /* recent: plain steps' time for the same tokens over time taken */
-    double memory;                                  /* as set by spec_control_set_memory_value */
+    uint64_t n_all;                         /* steps, with any drafter or none */
+    uint64_t n_step, n_drafted, n_accepted; /* steps with it, rows verified, nodes accepted */
+    double accepted[SPEC_DEPTHS];           /* recent share of drafts accepted to at least depth i + 1 */
+    double gain;                            /* recent: plain steps' time for the same tokens over time taken */
+    double memory;                          /* as set by spec_control_set_memory_value */
 };
 
 /* A disabled drafter is not chosen. */
@@ -191,6 +201,6 @@ void spec_control_set_memory_value(struct spec_control *c, int drafter, double m
 void spec_control_account(const struct spec_control *c, int drafter, struct spec_account *out);
 /* Removes the drafter for good; call it between two steps. */
 void spec_control_remove_drafter(struct spec_control *c, int drafter);
-int  spec_account_text(const struct spec_control *c, int drafter, char *out, size_t size);
+int spec_account_text(const struct spec_control *c, int drafter, char *out, size_t size);
 
 #endif

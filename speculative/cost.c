@@ -5,10 +5,7 @@
 #include <math.h>
 
 /* e^x - 1; a series near 0, where the difference would cancel: the next term is below x^4 / 24. */
-static double expm1_of(double x)
-{
-    return x < 1e-4 ? x * (1 + x / 2 * (1 + x / 3)) : kn_exp(x) - 1;
-}
+static double expm1_of(double x) { return x < 1e-4 ? x * (1 + x / 2 * (1 + x / 3)) : kn_exp(x) - 1; }
 
 double spec_cost_phi(double t, double ridge, double growth)
 {

@@ -20,16 +20,16 @@
 #include <stdbool.h>
 
 struct spec_cost_model {
-    double fixed_ns;                /* bytes that every pass reads, and its overheads */
-    double dense_ns;                /* dense work, times phi(rows) */
-    double load_ns;                 /* one expert read from memory, in every layer */
-    double wait;                    /* share of miss_ns that a pass waits */
-    double disk_ns;                 /* one expert in every layer, times the share on disk */
-    double expert_ns;               /* work of experts, times U phi(rows per expert) */
-    double ridge, growth;           /* of phi: ridge > 0 rows; growth >= 1 (1: rows are free); 0, e: phi(t) = t */
-    double choose_ns, choose_row_ns;            /* after a pass: sampling and committing */
-    double draft_ns, draft_row_ns;              /* a draft pass: fixed, and times phi(sequences) */
-    double n_expert, n_used;        /* per layer; 0: dense */
+    double fixed_ns;                 /* bytes that every pass reads, and its overheads */
+    double dense_ns;                 /* dense work, times phi(rows) */
+    double load_ns;                  /* one expert read from memory, in every layer */
+    double wait;                     /* share of miss_ns that a pass waits */
+    double disk_ns;                  /* one expert in every layer, times the share on disk */
+    double expert_ns;                /* work of experts, times U phi(rows per expert) */
+    double ridge, growth;            /* of phi: ridge > 0 rows; growth >= 1 (1: rows are free); 0, e: phi(t) = t */
+    double choose_ns, choose_row_ns; /* after a pass: sampling and committing */
+    double draft_ns, draft_row_ns;   /* a draft pass: fixed, and times phi(sequences) */
+    double n_expert, n_used;         /* per layer; 0: dense */
 };
 
 double spec_cost_phi(double t, double ridge, double growth);

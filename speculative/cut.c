@@ -14,10 +14,10 @@
 #include <math.h>
 #include <string.h>
 
-#define N_BIN 256
-#define DRAFTER_MEAN_DRAFTS     64                         /* drafts in a drafter's mean survival, */
-#define SESSION_MEAN_DRAFTS 16                         /* and in a session's */
-#define PREDICTED_DECAY         (1 - 1 / 512.0)            /* decay of the sums of predicted survival, per draft */
+#define N_BIN               256
+#define DRAFTER_MEAN_DRAFTS 64              /* drafts in a drafter's mean survival, */
+#define SESSION_MEAN_DRAFTS 16              /* and in a session's */
+#define PREDICTED_DECAY     (1 - 1 / 512.0) /* decay of the sums of predicted survival, per draft */
 
 /* Survival of the nodes, corrected by the acceptance so far; no child above its parent. */
 static void correct_survival(const struct spec_control *c, int drafter, const struct spec_cut *cut, float *out)
@@ -63,7 +63,7 @@ static void learn_survival(struct spec_control *c, int drafter, const struct spe
 struct budget {
     const struct spec_control *c;
     int n_due, n_beside, row_budget, drafter;
-    double token_ns;                            /* cost of a token without drafts */
+    double token_ns; /* cost of a token without drafts */
 };
 
 static double pass_ns(const struct budget *b, int n_drafted)
@@ -103,7 +103,7 @@ static void cut_by_rows(const struct budget *b, struct spec_cut *cut, int n, int
     int left = exactly >= 0 ? exactly : rows_worth(b, count, sum), bar = N_BIN;
     while (bar > 0 && left > count[bar - 1])
         left -= count[--bar];
-    bar--;                                      /* all bins above it, and `left` nodes of it */
+    bar--; /* all bins above it, and `left` nodes of it */
     for (int i = 0; i < n; i++) {
         correct_survival(b->c, b->drafter, &cut[i], value);
         for (int j = 0; j < cut[i].tree->n; j++) {
@@ -135,7 +135,9 @@ static void mark_loaded(struct spec_control *c, const struct spec_need *need)
 }
 
 /* Cost of the next row.  row_ns comes from measured passes, so it includes the mean bytes of a row. */
-struct price { double row_ns, expert_ns, mean, left; };
+struct price {
+    double row_ns, expert_ns, mean, left;
+};
 
 static double price_of(const struct price *p, double n_fresh)
 {
@@ -154,7 +156,7 @@ static double best_open(const struct budget *b, const struct spec_cut *cut, int 
             if (cut[i].keep[j] || (t->parent[j] != SPEC_ROOT && !cut[i].keep[t->parent[j]]))
                 continue;
             double net = value[j] * b->token_ns;
-            if (net - least > most)             /* lazily: evaluate only nodes that can still win */
+            if (net - least > most) /* lazily: evaluate only nodes that can still win */
                 net -= cut[i].need ? price_of(p, count_new_experts(b->c, &cut[i].need[j], p->left)) : p->row_ns;
             else
                 continue;
@@ -185,7 +187,8 @@ static double left_for(const struct budget *b, int n_drafted)
     int first = b->n_due + b->n_beside, at = first + n_drafted, last = b->c->n_uniform - 2;
     if (first > last)
         return 1;
-    return (uniform_experts[kn_min(at, last) + 1] - uniform_experts[kn_min(at, last)]) / (uniform_experts[first + 1] - uniform_experts[first]);
+    return (uniform_experts[kn_min(at, last) + 1] - uniform_experts[kn_min(at, last)]) /
+           (uniform_experts[first + 1] - uniform_experts[first]);
 }
 
 static void cut_by_bytes(struct spec_control *c, const struct budget *b, struct spec_cut *cut, int n,
@@ -238,8 +241,9 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
     }
     if (d->drafter == SPEC_OFF || total == 0)
         return;
-    struct budget b = { .c = c, .n_due = d->n_due, .n_beside = d->n_beside, .row_budget = kn_max(0, row_budget),
-                        .drafter = d->drafter };
+    struct budget b = {
+        .c = c, .n_due = d->n_due, .n_beside = d->n_beside, .row_budget = kn_max(0, row_budget), .drafter = d->drafter
+    };
     b.token_ns = spec_passes_plain_ns(&c->passes, d->n_due) / d->n_due / fmax(1, d->gain);
     if (c->opt.rule != SPEC_COUPLED || d->why == SPEC_WHY_FIXED)
         cut_by_rows(&b, cut, n, kn_min(total, b.row_budget));

@@ -9,26 +9,28 @@
  * that would have been drafted with the committed one, so rates are known before any draft is verified. */
 #include "speculative/internal.h"
 
-#define N_MATCH   16
-#define N_TAIL    64                            /* tokens over which a match is compared */
-#define N_LEARN_TOKEN   256                           /* last tokens of a commit that update the rates */
-#define N_LENGTH  6
-#define N_SHARE   3
-#define N_EDGE    64                            /* candidate nodes that wait */
-#define MIN_SURVIVAL     0.02                          /* nodes with less survival are not drafted */
-#define RATE_DECAY    (1 - 1.0 / 64)                /* decay per observation */
+#define N_MATCH       16
+#define N_TAIL        64  /* tokens over which a match is compared */
+#define N_LEARN_TOKEN 256 /* last tokens of a commit that update the rates */
+#define N_LENGTH      6
+#define N_SHARE       3
+#define N_EDGE        64             /* candidate nodes that wait */
+#define MIN_SURVIVAL  0.02           /* nodes with less survival are not drafted */
+#define RATE_DECAY    (1 - 1.0 / 64) /* decay per observation */
 
-struct rate { double right, asked; };
+struct rate {
+    double right, asked;
+};
 
 struct session {
     struct spec_recall own;
     uint64_t salt;
     bool open;
     struct rate rate[N_LENGTH][N_SHARE];
-    struct rate *guessed_rate;                       /* of the likeliest next token; NULL: there is none */
+    struct rate *guessed_rate; /* of the likeliest next token; NULL: there is none */
     int32_t guess_next;
-    int64_t n_token;                            /* committed */
-    const int32_t *oracle;                        /* [n_oracle] oracle: future tokens */
+    int64_t n_token;       /* committed */
+    const int32_t *oracle; /* [n_oracle] oracle: future tokens */
     int n_oracle;
 };
 
@@ -36,7 +38,7 @@ struct spec_drafter {
     struct spec_drafter_options opt;
     struct kn_arena arena;
     struct spec_recall learnt, shared;
-    struct session *session;                    /* [n_session] */
+    struct session *session; /* [n_session] */
 };
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -77,14 +79,15 @@ int spec_drafter_open(struct spec_drafter **out, const struct spec_drafter_optio
     const int most = 1 << 30;
     if (opt->n_session < 1 || opt->n_vocab < 1 || opt->n_own < 0 || opt->n_own > most || opt->n_shared < 0 ||
         opt->n_shared > most || opt->n_learn < 0 || opt->n_learn > most || !(opt->right >= 0 && opt->right <= 1))
-        return kn_fail(KN_EINVAL, "a drafter stores at most %d tokens, and the oracle takes a probability "
-                       "between 0 and 1", most);
+        return kn_fail(KN_EINVAL,
+                       "a drafter stores at most %d tokens, and the oracle takes a probability "
+                       "between 0 and 1",
+                       most);
     struct spec_drafter *d = kn_calloc(1, sizeof *d);
     size_t bytes = spec_drafter_bytes(opt);
     if (!d || kn_arena_open(&d->arena, bytes, -1) < 0) {
         kn_free(d);
-        return kn_fail(KN_ENOMEM, "no memory for a drafter's index of %zu MiB",
-                       bytes >> 20);
+        return kn_fail(KN_ENOMEM, "no memory for a drafter's index of %zu MiB", bytes >> 20);
     }
     d->opt = *opt;
     take(d, &d->arena);
@@ -104,13 +107,12 @@ void spec_drafter_close(struct spec_drafter *d)
 
 /* Prior rates: of prose, code and tables together. */
 static const double prior_rate[N_LENGTH][N_SHARE] = {
-    { .20, .35, .45 }, { .25, .45, .60 }, { .30, .55, .75 },
-    { .35, .65, .85 }, { .40, .70, .92 }, { .40, .75, .96 },
+    { .20, .35, .45 }, { .25, .45, .60 }, { .30, .55, .75 }, { .35, .65, .85 }, { .40, .70, .92 }, { .40, .75, .96 },
 };
 
 static void forget_rates(struct session *s)
 {
-    const double weight = 4;                    /* observations that the prior counts as */
+    const double weight = 4; /* observations that the prior counts as */
     for (int i = 0; i < N_LENGTH; i++)
         for (int k = 0; k < N_SHARE; k++)
             s->rate[i][k] = (struct rate){ prior_rate[i][k] * weight, weight };
@@ -181,7 +183,12 @@ static bool next_token(const struct match_set *g, int i, int node, int depth, in
 
 /* A candidate node: a token and the set of matches that agree on it.  After a disagreement the remaining matches agree
  * with each other, which is no new evidence: share is the least one on the path. */
-struct candidate { int32_t token; int16_t parent; uint16_t matches; double weight, share, survival; };
+struct candidate {
+    int32_t token;
+    int16_t parent;
+    uint16_t matches;
+    double weight, share, survival;
+};
 
 static const struct candidate root_candidate = { .matches = UINT16_MAX, .share = 1, .survival = 1 };
 
@@ -189,7 +196,7 @@ static const struct candidate root_candidate = { .matches = UINT16_MAX, .share =
 struct candidates {
     int n;
     struct candidate candidate[N_MATCH];
-    double weight;                              /* of all candidates */
+    double weight; /* of all candidates */
     int length, share;
 };
 
@@ -231,7 +238,10 @@ static void find_candidates(const struct match_set *g, int node, const struct ca
 /* ---- a tree ------------------------------------------------------------------------------------ */
 
 /* Waiting candidates exclude each other, so their survivals sum to at most 1; N_EDGE times MIN_SURVIVAL is more. */
-struct waiting { int n; struct candidate candidate[N_EDGE]; };
+struct waiting {
+    int n;
+    struct candidate candidate[N_EDGE];
+};
 _Static_assert(N_EDGE >= 56, "1.1 / LEAST: there is always room");
 
 static void add_candidates(const struct match_set *g, int node, const struct candidate *to, struct waiting *w)
@@ -243,7 +253,7 @@ static void add_candidates(const struct match_set *g, int node, const struct can
         const struct rate *r = &g->s->rate[f.length][f.share];
         double right = r->right / r->asked;
         double likely = right * e->weight / f.candidate[0].weight;
-        if (k > 0 && right * f.weight > f.candidate[0].weight)   /* all candidates together at most 1 */
+        if (k > 0 && right * f.weight > f.candidate[0].weight) /* all candidates together at most 1 */
             likely = (1 - right) * e->weight / (f.weight - f.candidate[0].weight);
         e->survival = to->survival * likely;
         if (e->survival < MIN_SURVIVAL)
@@ -253,8 +263,8 @@ static void add_candidates(const struct match_set *g, int node, const struct can
     }
 }
 
-static void draft_tree(const struct spec_drafter *d, const struct session *s, int n_node, int n_depth,
-                 uint8_t source, struct spec_tree *t)
+static void draft_tree(const struct spec_drafter *d, const struct session *s, int n_node, int n_depth, uint8_t source,
+                       struct spec_tree *t)
 {
     struct match_set g;
     struct waiting w = { 0 };
@@ -278,8 +288,8 @@ static void draft_tree(const struct spec_drafter *d, const struct session *s, in
 
 /* ---- the oracle -------------------------------------------------------------------------------- */
 
-static void draft_oracle(const struct spec_drafter *d, const struct session *s, int n_node, int n_depth,
-                     uint8_t source, struct spec_tree *t)
+static void draft_oracle(const struct spec_drafter *d, const struct session *s, int n_node, int n_depth, uint8_t source,
+                         struct spec_tree *t)
 {
     uint32_t which = (uint32_t)(s - d->session);
     double survival = 1;
@@ -372,8 +382,7 @@ void spec_drafter_set_oracle(struct spec_drafter *d, int session, const int32_t 
     s->n_oracle = n;
 }
 
-void spec_draft(const struct spec_drafter *d, int session, int n_node, int n_depth, uint8_t source,
-                struct spec_tree *t)
+void spec_draft(const struct spec_drafter *d, int session, int n_node, int n_depth, uint8_t source, struct spec_tree *t)
 {
     const struct session *s = session_of(d, session);
     if (!s->open || n_depth < 1)

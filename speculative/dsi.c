@@ -15,10 +15,10 @@
 
 #include <string.h>
 
-#define MAX_TOK        (1 << 24)
-#define MAX_LOOKAHEAD  (1 << 16)
-#define MAX_NS         (INT64_C(1) << 40)       /* 18 minutes: its product with a lookahead fits */
-#define NONE           (-1)
+#define MAX_TOK       (1 << 24)
+#define MAX_LOOKAHEAD (1 << 16)
+#define MAX_NS        (INT64_C(1) << 40) /* 18 minutes: its product with a lookahead fits */
+#define NONE          (-1)
 
 enum block_state { FREE, DRAFTING, READY };
 enum verdict { UNVERIFIED, VERIFYING, VERIFIED };
@@ -26,33 +26,33 @@ enum verdict { UNVERIFIED, VERIFYING, VERIFIED };
 struct block {
     enum block_state state;
     enum verdict verdict;
-    int parent;                                 /* NONE: the output */
-    int drafter, worker, verifier;              /* its drafter; workers that draft and verify it, or NONE */
-    int at, n;                                  /* output position of its first token; its tokens */
-    int from;                                   /* VERIFIED: target tokens are for positions from .. at + n */
-    uint32_t drafters_asked;                             /* bit i: drafter i has started from its end */
+    int parent;                    /* NONE: the output */
+    int drafter, worker, verifier; /* its drafter; workers that draft and verify it, or NONE */
+    int at, n;                     /* output position of its first token; its tokens */
+    int from;                      /* VERIFIED: target tokens are for positions from .. at + n */
+    uint32_t drafters_asked;       /* bit i: drafter i has started from its end */
 };
 
-enum worker_state { IDLE, BUSY, CANCEL_DUE, CANCELLING, LOST };  /* CANCEL_DUE: CANCEL not yet returned */
+enum worker_state { IDLE, BUSY, CANCEL_DUE, CANCELLING, LOST }; /* CANCEL_DUE: CANCEL not yet returned */
 
 struct worker {
     enum worker_state state;
-    int role, block;                            /* block NONE: a pass with no draft */
+    int role, block; /* block NONE: a pass with no draft */
     int at, n;
     uint64_t task;
-    int64_t target_ns;                          /* of a pass, smoothed; 0: not known */
+    int64_t target_ns; /* of a pass, smoothed; 0: not known */
 };
 
 struct spec_dsi {
     int n_worker, n_drafter, n_block, max_lookahead, max_tok;
-    struct worker *worker;                      /* [n_worker] */
-    struct block *block;                        /* [n_block] */
-    int32_t *tokens;                            /* [n_block][2 * max_lookahead + 1] drafts, then target tokens */
-    int32_t *output;                            /* [max_tok] */
-    int64_t draft_ns[SPEC_DSI_DRAFTERS];        /* of a token, smoothed; 0: not known */
+    struct worker *worker;               /* [n_worker] */
+    struct block *block;                 /* [n_block] */
+    int32_t *tokens;                     /* [n_block][2 * max_lookahead + 1] drafts, then target tokens */
+    int32_t *output;                     /* [max_tok] */
+    int64_t draft_ns[SPEC_DSI_DRAFTERS]; /* of a token, smoothed; 0: not known */
     int n_tok, end, emitted, lookahead;
-    int restart_at;                                   /* position at which drafting restarted last */
-    uint32_t restart_asked;                        /* bit i: drafter i has started from there */
+    int restart_at;         /* position at which drafting restarted last */
+    uint32_t restart_asked; /* bit i: drafter i has started from there */
     uint64_t n_task;
     bool stopped;
 };
@@ -62,18 +62,15 @@ struct spec_dsi {
 static int check_options(const struct spec_dsi_options *o, int *n_target)
 {
     *n_target = 0;
-    if (o->n_worker < 1 || o->n_worker > SPEC_DSI_WORKERS || o->n_drafter < 0 ||
-        o->n_drafter > SPEC_DSI_DRAFTERS)
-        return kn_fail(KN_EINVAL, "DSI takes up to %d workers and %d drafters, not %d and %d",
-                       SPEC_DSI_WORKERS, SPEC_DSI_DRAFTERS, o->n_worker, o->n_drafter);
-    if (o->max_lookahead < 1 || o->max_lookahead > MAX_LOOKAHEAD || o->max_tok < 1 ||
-        o->max_tok > MAX_TOK)
-        return kn_fail(KN_EINVAL, "DSI takes a lookahead up to %d and up to %d tokens, not %d and %d",
-                       MAX_LOOKAHEAD, MAX_TOK, o->max_lookahead, o->max_tok);
+    if (o->n_worker < 1 || o->n_worker > SPEC_DSI_WORKERS || o->n_drafter < 0 || o->n_drafter > SPEC_DSI_DRAFTERS)
+        return kn_fail(KN_EINVAL, "DSI takes up to %d workers and %d drafters, not %d and %d", SPEC_DSI_WORKERS,
+                       SPEC_DSI_DRAFTERS, o->n_worker, o->n_drafter);
+    if (o->max_lookahead < 1 || o->max_lookahead > MAX_LOOKAHEAD || o->max_tok < 1 || o->max_tok > MAX_TOK)
+        return kn_fail(KN_EINVAL, "DSI takes a lookahead up to %d and up to %d tokens, not %d and %d", MAX_LOOKAHEAD,
+                       MAX_TOK, o->max_lookahead, o->max_tok);
     for (int i = 0; i < o->n_worker; i++) {
         if (o->role[i] < SPEC_DSI_TARGET || o->role[i] >= o->n_drafter)
-            return kn_fail(KN_EINVAL, "DSI: worker %d runs drafter %d of %d", i, o->role[i],
-                           o->n_drafter);
+            return kn_fail(KN_EINVAL, "DSI: worker %d runs drafter %d of %d", i, o->role[i], o->n_drafter);
         *n_target += o->role[i] == SPEC_DSI_TARGET;
     }
     if (*n_target == 0)
@@ -186,8 +183,7 @@ static void drop_passed(struct spec_dsi *d)
 {
     for (int b = 0; b < d->n_block; b++) {
         const struct block *k = &d->block[b];
-        if ((k->state == READY && d->end > k->at + k->n) ||
-            (k->state == DRAFTING && d->end >= k->at + k->n))
+        if ((k->state == READY && d->end > k->at + k->n) || (k->state == DRAFTING && d->end >= k->at + k->n))
             free_block(d, b);
     }
     for (int w = 0; w < d->n_worker; w++) {
@@ -257,7 +253,7 @@ static bool same_path(const struct spec_dsi *d, int a, int b)
 static bool is_not_needed(const struct spec_dsi *d, int b)
 {
     const struct block *k = &d->block[b];
-    int n = kn_min(k->n, d->end - k->at);       /* its tokens that the output has already */
+    int n = kn_min(k->n, d->end - k->at); /* its tokens that the output has already */
     if (k->n == 0 || d->end > k->at + k->n)
         return true;
     if (n > 0 && memcmp(drafts(d, b), d->output + k->at, sizeof(int32_t) * (size_t)n) != 0)
@@ -410,7 +406,7 @@ void spec_dsi_rates(const struct spec_dsi *d, int drafter, struct spec_dsi_rates
     out->lookahead = d->lookahead;
     if (d->lookahead || !out->target_ns || !out->draft_ns)
         return;
-    int share = kn_max(1, out->n_target / d->n_drafter);    /* targets per drafter */
+    int share = kn_max(1, out->n_target / d->n_drafter); /* targets per drafter */
     int64_t target_ns = out->target_ns < MAX_NS ? out->target_ns : MAX_NS;
     int64_t draft_ns = out->draft_ns < MAX_NS ? out->draft_ns : MAX_NS;
     int k = spec_dsi_lookahead(target_ns, draft_ns, share, d->max_lookahead);
@@ -438,8 +434,8 @@ static int idle_worker(const struct spec_dsi *d, int role)
     return NONE;
 }
 
-static void start(struct spec_dsi *d, struct spec_dsi_action *a, enum spec_dsi_action_kind kind, int w, int b,
-                  int at, int n)
+static void start(struct spec_dsi *d, struct spec_dsi_action *a, enum spec_dsi_action_kind kind, int w, int b, int at,
+                  int n)
 {
     struct worker *k = &d->worker[w];
     k->state = BUSY;
@@ -456,8 +452,9 @@ static bool next_cancel(struct spec_dsi *d, struct spec_dsi_action *a)
         struct worker *w = &d->worker[i];
         if (w->state == CANCEL_DUE) {
             w->state = CANCELLING;
-            *a = (struct spec_dsi_action){ .kind = SPEC_DSI_CANCEL, .worker = i, .task = w->task,
-                                           .at = w->at, .n = w->n, .block = NONE };
+            *a = (struct spec_dsi_action){
+                .kind = SPEC_DSI_CANCEL, .worker = i, .task = w->task, .at = w->at, .n = w->n, .block = NONE
+            };
             return true;
         }
     }
@@ -503,7 +500,7 @@ static void free_target(struct spec_dsi *d)
         if (w->role != SPEC_DSI_TARGET)
             continue;
         if (w->state == CANCEL_DUE || w->state == CANCELLING)
-            return;                             /* a worker will be idle soon */
+            return; /* a worker will be idle soon */
         if (w->state == BUSY && (farthest == NONE || w->at > d->worker[farthest].at))
             farthest = i;
     }
@@ -565,8 +562,9 @@ static bool next_draft(struct spec_dsi *d, struct spec_dsi_action *a)
             continue;
         int n = block_size(d, j, at);
         *(parent == NONE ? &d->restart_asked : &d->block[parent].drafters_asked) |= 1u << j;
-        d->block[b] = (struct block){ .state = DRAFTING, .parent = parent, .drafter = j, .worker = w,
-                                      .verifier = NONE, .at = at, .n = n };
+        d->block[b] = (struct block){
+            .state = DRAFTING, .parent = parent, .drafter = j, .worker = w, .verifier = NONE, .at = at, .n = n
+        };
         start(d, a, SPEC_DSI_DRAFT, w, b, at, n);
         return true;
     }
@@ -576,8 +574,9 @@ static bool next_draft(struct spec_dsi *d, struct spec_dsi_action *a)
 bool spec_dsi_next(struct spec_dsi *d, struct spec_dsi_action *a)
 {
     if (d->emitted < d->end) {
-        *a = (struct spec_dsi_action){ .kind = SPEC_DSI_EMIT, .worker = NONE, .at = d->emitted,
-                                       .n = d->end - d->emitted, .block = NONE };
+        *a = (struct spec_dsi_action){
+            .kind = SPEC_DSI_EMIT, .worker = NONE, .at = d->emitted, .n = d->end - d->emitted, .block = NONE
+        };
         d->emitted = d->end;
         return true;
     }

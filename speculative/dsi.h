@@ -31,7 +31,7 @@
 
 #include "kernels/core.h"
 
-#define SPEC_DSI_TARGET   (-1)                      /* role of a worker that verifies */
+#define SPEC_DSI_TARGET   (-1) /* role of a worker that verifies */
 #define SPEC_DSI_DRAFTERS 16
 #define SPEC_DSI_WORKERS  1024
 
@@ -39,13 +39,13 @@ struct spec_dsi;
 
 struct spec_dsi_options {
     int n_worker;
-    const int *role;                                /* [n_worker] SPEC_DSI_TARGET, or its drafter's number */
-    int n_drafter;                                  /* 0: plain decoding */
-    int max_lookahead;                             /* most tokens of a block */
-    int max_tok;                                   /* most tokens of an output */
+    const int *role;   /* [n_worker] SPEC_DSI_TARGET, or its drafter's number */
+    int n_drafter;     /* 0: plain decoding */
+    int max_lookahead; /* most tokens of a block */
+    int max_tok;       /* most tokens of an output */
 };
 
-int  spec_dsi_open(struct spec_dsi **out, const struct spec_dsi_options *o);
+int spec_dsi_open(struct spec_dsi **out, const struct spec_dsi_options *o);
 void spec_dsi_close(struct spec_dsi *d);
 
 /* Starts a new output of n_tok tokens.  lookahead 0: from Equation 1 and the measured times.  Workers that still run
@@ -55,19 +55,19 @@ void spec_dsi_begin(struct spec_dsi *d, int n_tok, int lookahead);
 /* ---- events ------------------------------------------------------------------------------------ */
 
 enum spec_dsi_event_kind {
-    SPEC_DSI_DONE,                                  /* the task is done: its tokens, and its time */
-    SPEC_DSI_CANCELLED,                             /* the task was dropped as asked */
-    SPEC_DSI_FAILED,                                /* the worker is lost, and its task */
-    SPEC_DSI_JOINED,                                /* the worker is available again */
-    SPEC_DSI_STOP                                   /* the caller needs no more of this output */
+    SPEC_DSI_DONE,      /* the task is done: its tokens, and its time */
+    SPEC_DSI_CANCELLED, /* the task was dropped as asked */
+    SPEC_DSI_FAILED,    /* the worker is lost, and its task */
+    SPEC_DSI_JOINED,    /* the worker is available again */
+    SPEC_DSI_STOP       /* the caller needs no more of this output */
 };
 
 struct spec_dsi_event {
     enum spec_dsi_event_kind what;
     int worker;
-    uint64_t task;                                  /* of the action that started it */
-    const int32_t *tokens;                          /* [n] of a draft: up to the action's n; of a */
-    int n;                                          /* verification: n + 1 target tokens */
+    uint64_t task;         /* of the action that started it */
+    const int32_t *tokens; /* [n] of a draft: up to the action's n; of a */
+    int n;                 /* verification: n + 1 target tokens */
     int64_t took_ns;
 };
 
@@ -81,9 +81,9 @@ struct spec_dsi_action {
     enum spec_dsi_action_kind kind;
     int worker;
     uint64_t task;
-    int at;                                         /* output position of its first token */
-    int n;                                          /* tokens to draft, to verify or to emit */
-    int block;                                      /* for spec_dsi_context */
+    int at;    /* output position of its first token */
+    int n;     /* tokens to draft, to verify or to emit */
+    int block; /* for spec_dsi_context */
 };
 
 bool spec_dsi_next(struct spec_dsi *d, struct spec_dsi_action *a);
@@ -92,11 +92,11 @@ bool spec_dsi_next(struct spec_dsi *d, struct spec_dsi_action *a);
  * position `from` to a->at, and for a verification the n drafted tokens after them.  Call it before the next event. */
 void spec_dsi_context(const struct spec_dsi *d, const struct spec_dsi_action *a, int from, int32_t *out);
 
-const int32_t *spec_dsi_output(const struct spec_dsi *d, int *n_tok);   /* emitted tokens */
+const int32_t *spec_dsi_output(const struct spec_dsi *d, int *n_tok); /* emitted tokens */
 
 enum spec_dsi_state {
     SPEC_DSI_RUNNING,
-    SPEC_DSI_STUCK,                                 /* all targets are lost; one may join */
+    SPEC_DSI_STUCK, /* all targets are lost; one may join */
     SPEC_DSI_FINISHED
 };
 enum spec_dsi_state spec_dsi_state(const struct spec_dsi *d);
@@ -111,7 +111,11 @@ int64_t spec_dsi_servers(int64_t target_ns, int64_t draft_ns, int lookahead);
 int spec_dsi_lookahead(int64_t target_ns, int64_t draft_ns, int n_target, int most);
 
 /* Measured times and the resulting lookahead; 0: not known yet. */
-struct spec_dsi_rates { int n_target; int64_t target_ns, draft_ns; int lookahead; };
+struct spec_dsi_rates {
+    int n_target;
+    int64_t target_ns, draft_ns;
+    int lookahead;
+};
 void spec_dsi_rates(const struct spec_dsi *d, int drafter, struct spec_dsi_rates *out);
 
 #endif

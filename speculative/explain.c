@@ -40,9 +40,9 @@ int spec_decision_text(const struct spec_control *c, const struct spec_decision 
     if (d->best_drafter != SPEC_OFF)
         n += snprintf(at(out, size, n), left(size, n),
                       "; %s%.1f rows for %.2f tokens, draft %.2f + pass %.2f ms; without drafts %d rows in %.2f ms; "
-                      "gain %.2f (needs %.2f); lost %.1f of at most %.1f ms", about, d->rows, d->tokens,
-                      d->draft_ns * 1e-6, d->pass_ns * 1e-6, d->n_due, d->off_ns * 1e-6, d->gain, d->need,
-                      d->lost_ns * 1e-6, d->loss_limit_ns * 1e-6);
+                      "gain %.2f (needs %.2f); lost %.1f of at most %.1f ms",
+                      about, d->rows, d->tokens, d->draft_ns * 1e-6, d->pass_ns * 1e-6, d->n_due, d->off_ns * 1e-6,
+                      d->gain, d->need, d->lost_ns * 1e-6, d->loss_limit_ns * 1e-6);
     if (d->overlap.depth)
         n += snprintf(at(out, size, n), left(size, n),
                       "; during the pass, depth %d: draft %.2f ms, pass %.2f ms, contention %.2f, gain %.2f",
@@ -57,7 +57,7 @@ int spec_decision_text(const struct spec_control *c, const struct spec_decision 
 /* ---- drafters ------------------------------------------------------------------------------------------------ */
 
 #define MIN_VERDICT_STEPS 8
-#define MIN_PAYING_GAIN           1.005
+#define MIN_PAYING_GAIN   1.005
 
 void spec_control_set_memory_value(struct spec_control *c, int drafter, double memory)
 {
@@ -69,10 +69,15 @@ void spec_control_account(const struct spec_control *c, int drafter, struct spec
 {
     kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
     const struct spec_arm *a = &c->arm[drafter];
-    *out = (struct spec_account){ .n_all = c->n_learnt, .n_step = a->n_step, .n_drafted = a->n_drafted, .n_accepted = a->n_accepted,
-                                  .gain = a->took_ns > 0 ? a->plain_ns / a->took_ns : 1, .memory = a->memory };
+    *out = (struct spec_account){ .n_all = c->n_learnt,
+                                  .n_step = a->n_step,
+                                  .n_drafted = a->n_drafted,
+                                  .n_accepted = a->n_accepted,
+                                  .gain = a->took_ns > 0 ? a->plain_ns / a->took_ns : 1,
+                                  .memory = a->memory };
     for (int d = 0; d < SPEC_DEPTHS && a->survival_weight[d] > 0; d++) {
-        double truth = a->tally[d].estimated > 0 ? a->tally[d].accepted / a->tally[d].estimated : 1, accepted = a->survival[d] * truth;
+        double truth = a->tally[d].estimated > 0 ? a->tally[d].accepted / a->tally[d].estimated : 1,
+               accepted = a->survival[d] * truth;
         out->accepted[d] = accepted < 1 ? accepted : 1;
     }
     if (a->n_step < MIN_VERDICT_STEPS)
@@ -93,11 +98,15 @@ int spec_account_text(const struct spec_control *c, int drafter, char *out, size
     case SPEC_VERDICT_UNTRIED:
         return snprintf(out, size, "%s: %llu steps so far, too few to judge", name, steps);
     case SPEC_VERDICT_LOSES:
-        return snprintf(out, size, "%s: does not pay, gain %.3f over all steps; %llu of %llu drafted rows accepted "
-                        "in %llu steps", name, a.gain, accepted, drafted, steps);
+        return snprintf(out, size,
+                        "%s: does not pay, gain %.3f over all steps; %llu of %llu drafted rows accepted "
+                        "in %llu steps",
+                        name, a.gain, accepted, drafted, steps);
     case SPEC_VERDICT_MEMORY_WORTH_MORE:
-        return snprintf(out, size, "%s: gain %.3f, but its memory as expert cache would gain %.3f: run "
-                        "without it", name, a.gain, 1 / (1 - a.memory));
+        return snprintf(out, size,
+                        "%s: gain %.3f, but its memory as expert cache would gain %.3f: run "
+                        "without it",
+                        name, a.gain, 1 / (1 - a.memory));
     case SPEC_VERDICT_PAYS:
         break;
     }

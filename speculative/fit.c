@@ -14,22 +14,22 @@
 #include <math.h>
 #include <string.h>
 
-#define TOLERANCE 1e-12
-#define MAX_CALLS 4000
-#define MAX_START_SHARE    0.95              /* starts are inside the bounds, for x(u) has no slope there */
-#define U_OFFSET     2                 /* offset of u: MINPACK's differences are relative to u */
-#define SQUARED_DIFFERENCE      1e-12             /* the square of the relative difference */
-#define STARTS    24
-#define PAPER_STARTS 8
-#define MIN_GROWTH 1e-5            /* least growth above 1 */
-#define MIN_WAIT 0.1
-#define MAX_WAIT  2.0              /* a disk may give half of its measured rate */
+#define TOLERANCE          1e-12
+#define MAX_CALLS          4000
+#define MAX_START_SHARE    0.95  /* starts are inside the bounds, for x(u) has no slope there */
+#define U_OFFSET           2     /* offset of u: MINPACK's differences are relative to u */
+#define SQUARED_DIFFERENCE 1e-12 /* the square of the relative difference */
+#define STARTS             24
+#define PAPER_STARTS       8
+#define MIN_GROWTH         1e-5 /* least growth above 1 */
+#define MIN_WAIT           0.1
+#define MAX_WAIT           2.0 /* a disk may give half of its measured rate */
 
 /* ---- bounded least squares ---------------------------------------------------------------------------------- */
 
 struct problem {
     const struct spec_fit_param *param;
-    int n, m, n_residual;           /* parameters; MINPACK's rows, at least n; residuals */
+    int n, m, n_residual; /* parameters; MINPACK's rows, at least n; residuals */
     double scale[SPEC_FIT_PARAMS];
     spec_fit_residual_function *residual;
     const void *arg;
@@ -96,8 +96,7 @@ int spec_fit_solve(struct spec_fit_solution *out, const struct spec_fit_param *p
                    spec_fit_residual_function *residual, const void *arg, int n_start)
 {
     kn_assert(n > 0 && n <= SPEC_FIT_PARAMS && m > 0 && n_start > 0);
-    struct problem q = { .param = param, .n = n, .n_residual = m, .m = kn_max(m, n), .residual = residual,
-                         .arg = arg };
+    struct problem q = { .param = param, .n = n, .n_residual = m, .m = kn_max(m, n), .residual = residual, .arg = arg };
     int n_free = 0, pivot[SPEC_FIT_PARAMS], calls;
     for (int i = 0; i < n; i++) {
         q.scale[i] = param[i].start > param[i].low ? param[i].start - param[i].low : 1;
@@ -113,8 +112,8 @@ int spec_fit_solve(struct spec_fit_solution *out, const struct spec_fit_param *p
         struct spec_fit_solution s = { .sum_squares = 0 };
         start_at(&q, k, u);
         if (n_free)
-            lmdif(evaluate, &q, q.m, n_free, u, f, TOLERANCE, TOLERANCE, 0, MAX_CALLS, SQUARED_DIFFERENCE, diag, 1, 100, 0, &calls,
-                  jacobian, q.m, pivot, qtf, work[0], work[1], work[2], room);
+            lmdif(evaluate, &q, q.m, n_free, u, f, TOLERANCE, TOLERANCE, 0, MAX_CALLS, SQUARED_DIFFERENCE, diag, 1, 100,
+                  0, &calls, jacobian, q.m, pivot, qtf, work[0], work[1], work[2], room);
         evaluate(&q, q.m, n_free, u, f, 0);
         for (int i = 0; i < m; i++)
             s.sum_squares += f[i] * f[i];
@@ -198,7 +197,7 @@ static int fit_passes(struct spec_cost_model *c, const struct spec_fit_input *m)
         [LOAD] = { none > 0 ? m->load_least_ns : 0, none, fmax(least / 2 / used, 1.1 * m->load_least_ns) },
         [EXPERT] = { 0, none, most / 4 / used },
         [RIDGE] = { kn_log(m->ridge_least), kn_log(m->ridge_most), kn_log(sqrt(m->ridge_least * m->ridge_most)) },
-        [GROWTH] = { kn_log(MIN_GROWTH), 0, kn_log(0.02) },                       /* growth 1 to 2, as in the paper */
+        [GROWTH] = { kn_log(MIN_GROWTH), 0, kn_log(0.02) }, /* growth 1 to 2, as in the paper */
         [WAIT] = { waits ? MIN_WAIT : 1, waits ? MAX_WAIT : 1, 1 },
     };
     struct spec_fit_solution s;
@@ -210,7 +209,11 @@ static int fit_passes(struct spec_cost_model *c, const struct spec_fit_input *m)
 
 /* ---- the cost model: linear terms -------------------------------------------------------------------------------- */
 
-struct line { const struct spec_fit_point *point; int n; const struct spec_cost_model *bend; };      /* bend: phi; NULL: none */
+struct line {
+    const struct spec_fit_point *point;
+    int n;
+    const struct spec_cost_model *bend;
+}; /* bend: phi; NULL: none */
 
 static void line_residual(const void *arg, const double *x, double *out)
 {
@@ -223,7 +226,8 @@ static void line_residual(const void *arg, const double *x, double *out)
     }
 }
 
-static int fit_line(double *fixed, double *slope, const struct spec_fit_point *point, int n, const struct spec_cost_model *bend)
+static int fit_line(double *fixed, double *slope, const struct spec_fit_point *point, int n,
+                    const struct spec_cost_model *bend)
 {
     if (n == 0)
         return 0;
@@ -249,8 +253,8 @@ static int check_points(const char *what, const struct spec_fit_point *p, int n,
             return kn_fail(KN_EINVAL, "measured %s %d: %g rows in %g ns is not a valid measurement", what, i, p[i].rows,
                            p[i].ns);
     if (n_fitted(p, n) < least)
-        return kn_fail(KN_EINVAL, "%d %s measured, the fit needs %d: measure more numbers of rows", n_fitted(p, n), what,
-                       least);
+        return kn_fail(KN_EINVAL, "%d %s measured, the fit needs %d: measure more numbers of rows", n_fitted(p, n),
+                       what, least);
     return 0;
 }
 
@@ -317,7 +321,11 @@ double spec_paper_speedup(const double x[SPEC_PAPER_PARAMS], double ridge_point,
     return at->sigma * (at->depth + 1) * time[0] / (at->depth * draft + time[1] + reject);
 }
 
-struct paper { double ridge_point; const struct spec_paper_point *point; int n; };
+struct paper {
+    double ridge_point;
+    const struct spec_paper_point *point;
+    int n;
+};
 
 /* The growth is fitted as the logarithm of its excess over 1: all relevant values are below 1.1. */
 static void paper_residual(const void *arg, const double *log_x, double *out)
@@ -330,15 +338,15 @@ static void paper_residual(const void *arg, const double *log_x, double *out)
         out[i] = spec_paper_speedup(x, p->ridge_point, &p->point[i]) - p->point[i].speedup;
 }
 
-int spec_paper_fit(struct spec_fit_solution *out, const struct spec_fit_param param[SPEC_PAPER_PARAMS], double ridge_point,
-                   const struct spec_paper_point *point, int n)
+int spec_paper_fit(struct spec_fit_solution *out, const struct spec_fit_param param[SPEC_PAPER_PARAMS],
+                   double ridge_point, const struct spec_paper_point *point, int n)
 {
     const struct paper p = { ridge_point, point, n };
     struct spec_fit_param log_param[SPEC_PAPER_PARAMS];
     memcpy(log_param, param, sizeof log_param);
     struct spec_fit_param *s = &log_param[SPEC_S];
     *s = (struct spec_fit_param){ kn_log(fmax(s->low - 1, MIN_GROWTH)), kn_log(fmax(s->high - 1, MIN_GROWTH)),
-                              kn_log(fmax(s->start - 1, MIN_GROWTH)) };
+                                  kn_log(fmax(s->start - 1, MIN_GROWTH)) };
     int e = spec_fit_solve(out, log_param, SPEC_PAPER_PARAMS, n, paper_residual, &p, PAPER_STARTS);
     if (!e)
         out->x[SPEC_S] = 1 + kn_exp(out->x[SPEC_S]);

@@ -13,7 +13,9 @@
 
 #define SPEC_FIT_PARAMS 12
 
-struct spec_fit_param { double low, high, start; };     /* high may be INFINITY; low == high: a given constant */
+struct spec_fit_param {
+    double low, high, start;
+}; /* high may be INFINITY; low == high: a given constant */
 
 /* Writes residual[m] for the parameters x[n]. */
 typedef void spec_fit_residual_function(const void *arg, const double *x, double *residual);
@@ -21,7 +23,7 @@ typedef void spec_fit_residual_function(const void *arg, const double *x, double
 struct spec_fit_solution {
     double x[SPEC_FIT_PARAMS];
     double sum_squares;
-    int    n_call;                                  /* calls of residual */
+    int n_call; /* calls of residual */
 };
 
 /* Minimizes from param[].start and from n_start - 1 other points spread over the bounds; returns the best minimum. */
@@ -32,23 +34,26 @@ int spec_fit_solve(struct spec_fit_solution *out, const struct spec_fit_param *p
 
 /* A measured pass, the mean of several.  distinct 0: not known, N(rows) is used.  hold: left out of the fit and
  * predicted, which estimates the model's error on new points. */
-struct spec_fit_point { double rows, distinct, miss_ns, ns; bool hold; };
+struct spec_fit_point {
+    double rows, distinct, miss_ns, ns;
+    bool hold;
+};
 
 struct spec_fit_input {
     double n_expert, n_used;
-    double ridge_least, ridge_most;                 /* the paper: 0.2 and 1 times operations over bytes */
-    double fixed_least_ns, load_least_ns;           /* lower bounds: bytes over memory rate; 0: not known */
+    double ridge_least, ridge_most;                     /* the paper: 0.2 and 1 times operations over bytes */
+    double fixed_least_ns, load_least_ns;               /* lower bounds: bytes over memory rate; 0: not known */
     const struct spec_fit_point *pass, *draft, *choose; /* rows of a draft point are sequences */
-    int n_pass, n_draft, n_choose;                  /* least n without held points: the constants; 0 or 2; 0 or 2 */
+    int n_pass, n_draft, n_choose;                      /* least n without held points: the constants; 0 or 2; 0 or 2 */
 };
 
-#define SPEC_FIT_POINTS 512                         /* most points of a kind */
+#define SPEC_FIT_POINTS 512 /* most points of a kind */
 
 struct spec_fit {
     struct spec_cost_model cost;
-    double error, worst;                            /* mean and largest |model / measured - 1| of fitted points */
-    double held_error, held_worst;                  /* the same of held points; 0: there are none */
-    double rows_most;                               /* most rows measured: the limit of the model */
+    double error, worst;           /* mean and largest |model / measured - 1| of fitted points */
+    double held_error, held_worst; /* the same of held points; 0: there are none */
+    double rows_most;              /* most rows measured: the limit of the model */
 };
 int spec_fit(struct spec_fit *out, const struct spec_fit_input *measured);
 
@@ -58,10 +63,23 @@ double spec_fit_residual(const struct spec_fit *fit, const struct spec_fit_point
 /* ---- the paper's own fit ------------------------------------------------------------------------- */
 
 /* Its ten constants, in its order; the fit sees only speed-ups of measured points. */
-enum { SPEC_BIAS, SPEC_K1, SPEC_K2, SPEC_K3, SPEC_DRAFT_BIAS, SPEC_DRAFT_K, SPEC_REJECT_BIAS, SPEC_REJECT_K,
-       SPEC_LAMBDA, SPEC_S, SPEC_PAPER_PARAMS };
+enum {
+    SPEC_BIAS,
+    SPEC_K1,
+    SPEC_K2,
+    SPEC_K3,
+    SPEC_DRAFT_BIAS,
+    SPEC_DRAFT_K,
+    SPEC_REJECT_BIAS,
+    SPEC_REJECT_K,
+    SPEC_LAMBDA,
+    SPEC_S,
+    SPEC_PAPER_PARAMS
+};
 
-struct spec_paper_point { double n_seq, depth, n_used, n_expert, sigma, speedup; };
+struct spec_paper_point {
+    double n_seq, depth, n_used, n_expert, sigma, speedup;
+};
 
 /* Equation 4 with the paper's G(t) and its B gamma rows.  The paper's printed algorithm instead counts one draft pass
  * and adds a plain pass to the denominator. */

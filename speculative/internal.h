@@ -33,10 +33,7 @@ static inline uint64_t spec_stream(uint64_t seed, uint32_t choice, int64_t posit
 }
 
 /* The n-th number of a stream: 64 bits, or uniform in [0, 1). */
-static inline uint64_t spec_bits(uint64_t stream, uint32_t n)
-{
-    return kn_mix(stream + KN_GOLDEN * ((uint64_t)n + 1));
-}
+static inline uint64_t spec_bits(uint64_t stream, uint32_t n) { return kn_mix(stream + KN_GOLDEN * ((uint64_t)n + 1)); }
 
 static inline double spec_uniform(uint64_t stream, uint32_t n)
 {
@@ -44,13 +41,13 @@ static inline double spec_uniform(uint64_t stream, uint32_t n)
 }
 
 static inline int32_t spec_dist_id(const struct spec_dist *d, int i) { return d->token ? d->token[i] : i; }
-int spec_dist_find(const struct spec_dist *d, int32_t token);       /* index; -1: not in the distribution */
+int spec_dist_find(const struct spec_dist *d, int32_t token); /* index; -1: not in the distribution */
 
 /* After spec_target with these logits: the log probability that spec_sample would report for the token. */
 float spec_logprob(const struct spec_sampler *s, const float *logits /* [n_vocab] */, int32_t token);
 
 /* Scratch memory that spec_target does not use, valid until the sampler's next call. */
-double *spec_sampler_scratch(struct spec_sampler *s);          /* [n_vocab] */
+double *spec_sampler_scratch(struct spec_sampler *s); /* [n_vocab] */
 
 /* ---- remembered tokens --------------------------------------------------------------------------- */
 
@@ -58,27 +55,27 @@ double *spec_sampler_scratch(struct spec_sampler *s);          /* [n_vocab] */
 #define SPEC_RECALL_LEVELS 3
 
 struct spec_recall {
-    uint32_t mask;                                  /* capacity in tokens, less one */
-    uint32_t n, start;                              /* the next position; the oldest stored one */
-    uint32_t run;                                   /* tokens of the sequence being added */
+    uint32_t mask;     /* capacity in tokens, less one */
+    uint32_t n, start; /* the next position; the oldest stored one */
+    uint32_t run;      /* tokens of the sequence being added */
     uint64_t sequence_salt;
-    int32_t  *token;                                /* [mask + 1] */
-    uint32_t *head[SPEC_RECALL_LEVELS];             /* [mask + 1] latest position with a hash */
-    uint32_t *before[SPEC_RECALL_LEVELS];           /* [mask + 1] the position before it with the same hash */
-    uint64_t *salt;                                 /* one for each block of tokens; NULL: one salt for all */
+    int32_t *token;                       /* [mask + 1] */
+    uint32_t *head[SPEC_RECALL_LEVELS];   /* [mask + 1] latest position with a hash */
+    uint32_t *before[SPEC_RECALL_LEVELS]; /* [mask + 1] the position before it with the same hash */
+    uint64_t *salt;                       /* one for each block of tokens; NULL: one salt for all */
 };
 
 struct spec_match {
     const struct spec_recall *in;
-    uint32_t at;                                    /* the position after the match */
+    uint32_t at; /* the position after the match */
     int length;
 };
 
 void spec_recall_init(struct spec_recall *r, struct kn_arena *a, int n_token, bool owned);
-void spec_recall_clear(struct spec_recall *r);     /* all tokens */
-void spec_recall_start_sequence(struct spec_recall *r, uint64_t salt);    /* starts another sequence */
+void spec_recall_clear(struct spec_recall *r);                         /* all tokens */
+void spec_recall_start_sequence(struct spec_recall *r, uint64_t salt); /* starts another sequence */
 void spec_recall_add(struct spec_recall *r, int32_t token);
-bool spec_recall_token(const struct spec_recall *r, uint32_t at, int32_t *out);     /* false: the sequence ends */
+bool spec_recall_token(const struct spec_recall *r, uint32_t at, int32_t *out); /* false: the sequence ends */
 
 /* Merges the longest matches of the end of tail into best[n], longest first, at most `most`; returns the new n.  Only
  * sequences with this salt are searched. */
@@ -89,111 +86,134 @@ int spec_recall_find(const struct spec_recall *r, uint64_t salt, const int32_t *
 
 /* Means by number of rows: one knot for each number to 32, then eight an octave; between knots the prior's shape. */
 #define SPEC_KNOTS 96
-struct spec_knots { double rows[SPEC_KNOTS], value[SPEC_KNOTS], weight[SPEC_KNOTS]; };
+struct spec_knots {
+    double rows[SPEC_KNOTS], value[SPEC_KNOTS], weight[SPEC_KNOTS];
+};
 
 /* Classes of batch size, and of drafted rows per sequence. */
 #define SPEC_SIZES  20
 #define SPEC_LEVELS 19
 
-struct spec_passes {                                /* pass times as learnt: passes.c */
-    double *prior; int n_prior;                     /* [n_prior] time of a pass with i rows, in any unit */
-    bool forecast;                                  /* the prior is a forecast by a cost model, not the default */
-    struct spec_knots plain, mixed;                 /* ns by rows: without drafts; with prompt rows */
-    double noise, n_noise;                          /* mean |log(pass / expected)|, over n_noise passes */
-    struct { double each, growth, weight; } drafted[SPEC_SIZES][SPEC_LEVELS];   /* drafted rows per sequence; pass
+struct spec_passes { /* pass times as learnt: passes.c */
+    double *prior;
+    int n_prior;                    /* [n_prior] time of a pass with i rows, in any unit */
+    bool forecast;                  /* the prior is a forecast by a cost model, not the default */
+    struct spec_knots plain, mixed; /* ns by rows: without drafts; with prompt rows */
+    double noise, n_noise;          /* mean |log(pass / expected)|, over n_noise passes */
+    struct {
+        double each, growth, weight;
+    } drafted[SPEC_SIZES][SPEC_LEVELS]; /* drafted rows per sequence; pass
                                                        time over a plain pass of the same sequences; passes */
 };
 
-int    spec_size_of(int n_due);
-void   spec_knots_learn(struct spec_knots *k, double rows, double value, double memory);
-double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows);    /* 0: no knots */
+int spec_size_of(int n_due);
+void spec_knots_learn(struct spec_knots *k, double rows, double value, double memory);
+double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows); /* 0: no knots */
 
-int    spec_passes_open(struct spec_passes *p, int max_rows);
-void   spec_passes_set_forecast(struct spec_passes *p, const struct spec_cost_model *prior);
-void   spec_passes_close(struct spec_passes *p);
-bool   spec_passes_has_size(const struct spec_passes *p, int n_due);       /* enough plain passes of this size */
+int spec_passes_open(struct spec_passes *p, int max_rows);
+void spec_passes_set_forecast(struct spec_passes *p, const struct spec_cost_model *prior);
+void spec_passes_close(struct spec_passes *p);
+bool spec_passes_has_size(const struct spec_passes *p, int n_due); /* enough plain passes of this size */
 double spec_passes_plain_ns(const struct spec_passes *p, int n_due);
 /* hopeful: rows beyond those that were tried are assumed to cost half of the forecast; nothing, if there is none. */
 double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int n_drafted, bool hopeful);
-void   spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns);
+void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns);
 /* log: the logarithm of one pass's time over its expected time. */
-void   spec_pass_noise_add(struct spec_passes *p, double log);
-double spec_pass_noise_ratio(const struct spec_passes *p);     /* noise over that of a quiet machine; at least 1 */
+void spec_pass_noise_add(struct spec_passes *p, double log);
+double spec_pass_noise_ratio(const struct spec_passes *p); /* noise over that of a quiet machine; at least 1 */
 /* The number of remembered passes with about so many drafted rows. */
 double spec_passes_n_measured(const struct spec_passes *p, int n_due, int n_drafted);
-void   spec_passes_scale(struct spec_passes *p, double factor);         /* all times change by factor */
-void   spec_passes_lower_weights(struct spec_passes *p);                        /* less weight for drafted passes */
+void spec_passes_scale(struct spec_passes *p, double factor); /* all times change by factor */
+void spec_passes_lower_weights(struct spec_passes *p);        /* less weight for drafted passes */
 
-struct spec_tally {                                 /* decayed sums over verified drafts */
-    double n_verified, estimated, accepted;                     /* drafts; survival as the drafter estimates it; accepted nodes */
+struct spec_tally {                         /* decayed sums over verified drafts */
+    double n_verified, estimated, accepted; /* drafts; survival as the drafter estimates it; accepted nodes */
 };
 
-struct spec_arm {                                   /* a drafter; or an overlapped use of one */
+struct spec_arm { /* a drafter; or an overlapped use of one */
     const char *name;
     int max_depth;
     bool overlap, disabled;
-    int of;                                         /* itself; or, overlapped, the drafter that drafts */
-    struct { double contention, weight; } overlapped[SPEC_SIZES];   /* overlapped steps */
-    double expected, accepted;                          /* overlapped: sums of accepted tokens, expected and actual */
-    double survival[SPEC_DEPTHS], survival_weight[SPEC_DEPTHS];     /* mean survival estimated by the drafter, by depth - 1 */
-    struct spec_tally tally[SPEC_DEPTHS], recent[SPEC_DEPTHS];    /* over a long time; over a short time */
-    double correction[SPEC_DEPTHS];                      /* accepted over estimated survival, by depth - 1 */
-    double predicted[SPEC_DEPTHS], reported[SPEC_DEPTHS];   /* spec_control_set_survival: sums of its survival; the drafter's */
-    double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES];  /* one draft pass, measured */
-    struct spec_cost_model forecast;                /* a forecast of draft_ns; < 0: not known */
-    int n_prefill; double text_ns, text_weight;        /* tokens to prefill first; time of one */
-    struct { int deepest; uint64_t next, wait; } tried[SPEC_SIZES];     /* steps: the next trial, the wait after it */
+    int of; /* itself; or, overlapped, the drafter that drafts */
+    struct {
+        double contention, weight;
+    } overlapped[SPEC_SIZES];  /* overlapped steps */
+    double expected, accepted; /* overlapped: sums of accepted tokens, expected and actual */
+    double survival[SPEC_DEPTHS],
+        survival_weight[SPEC_DEPTHS]; /* mean survival estimated by the drafter, by depth - 1 */
+    struct spec_tally tally[SPEC_DEPTHS], recent[SPEC_DEPTHS]; /* over a long time; over a short time */
+    double correction[SPEC_DEPTHS];                            /* accepted over estimated survival, by depth - 1 */
+    double predicted[SPEC_DEPTHS],
+        reported[SPEC_DEPTHS]; /* spec_control_set_survival: sums of its survival; the drafter's */
+    double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES]; /* one draft pass, measured */
+    struct spec_cost_model forecast;                       /* a forecast of draft_ns; < 0: not known */
+    int n_prefill;
+    double text_ns, text_weight; /* tokens to prefill first; time of one */
+    struct {
+        int deepest;
+        uint64_t next, wait;
+    } tried[SPEC_SIZES]; /* steps: the next trial, the wait after it */
     uint64_t n_step, n_drafted, n_accepted;
-    double plain_ns, took_ns, memory;               /* recent sums over all steps; steps of others count as plain */
+    double plain_ns, took_ns, memory; /* recent sums over all steps; steps of others count as plain */
 };
 
-struct spec_session_stats {                                 /* of one session with one drafter */
+struct spec_session_stats { /* of one session with one drafter */
     double survival[SPEC_DEPTHS], weight[SPEC_DEPTHS];
     double estimated, accepted;
-    double predicted[SPEC_DEPTHS];                       /* survival of its next draft: spec_control_set_survival */
+    double predicted[SPEC_DEPTHS]; /* survival of its next draft: spec_control_set_survival */
     bool has_prediction;
 };
 
-struct spec_cut_node { int tree, node; };              /* a node of a cut */
+struct spec_cut_node {
+    int tree, node;
+}; /* a node of a cut */
 
 struct spec_control {
     struct spec_control_options opt;
     struct spec_passes passes;
     struct spec_arm arm[SPEC_DRAFTERS];
-    struct spec_session_stats *habit;                       /* [n_drafter][n_session] */
-    struct spec_knots experts;                      /* distinct experts per layer, by rows */
-    double *uniform_experts; int n_uniform;                       /* the same under uniform routing; 0: not known */
-    bool *loaded;                                  /* [n_expert] during a cut: loaded by nodes taken so far */
-    struct spec_cut_node *taken;                       /* [n_session * SPEC_NODES] during a cut: nodes in their order */
-    float *value;                                   /* [n_session][SPEC_NODES] during a cut: corrected survival */
-    double stall_ns, stall_bytes;                   /* recent: time waiting for experts, bytes read */
-    double stall_pass_ns;                             /* recent: time of the same passes */
-    double (*hope)[SPEC_DEPTHS];                    /* [n_session] during planning: survival by depth */
+    struct spec_session_stats *habit; /* [n_drafter][n_session] */
+    struct spec_knots experts;        /* distinct experts per layer, by rows */
+    double *uniform_experts;
+    int n_uniform;                /* the same under uniform routing; 0: not known */
+    bool *loaded;                 /* [n_expert] during a cut: loaded by nodes taken so far */
+    struct spec_cut_node *taken;  /* [n_session * SPEC_NODES] during a cut: nodes in their order */
+    float *value;                 /* [n_session][SPEC_NODES] during a cut: corrected survival */
+    double stall_ns, stall_bytes; /* recent: time waiting for experts, bytes read */
+    double stall_pass_ns;         /* recent: time of the same passes */
+    double (*hope)[SPEC_DEPTHS];  /* [n_session] during planning: survival by depth */
     uint64_t step, n_learnt;
-    uint64_t last_plain_step[SPEC_SIZES];                  /* the last plain step of each size */
-    struct { int drafter, depth; uint64_t since; } active[SPEC_SIZES];     /* the active plan; SPEC_OFF */
-    struct { int drafter, depth, size, left; } trial;
-    int    n_recheck;                                   /* plain steps left to take, for times may have changed */
-    double recheck_log;                               /* sum of log(pass / expected) over them */
+    uint64_t last_plain_step[SPEC_SIZES]; /* the last plain step of each size */
+    struct {
+        int drafter, depth;
+        uint64_t since;
+    } active[SPEC_SIZES]; /* the active plan; SPEC_OFF */
+    struct {
+        int drafter, depth, size, left;
+    } trial;
+    int n_recheck;                                  /* plain steps left to take, for times may have changed */
+    double recheck_log;                             /* sum of log(pass / expected) over them */
     double drift[2];                                /* cumulative log(pass / expected): above, and below */
-    double total_ns, lost_ns, uncharged_prefill_ns;              /* debt: prefill time of drafters that is not charged yet */
-    int    last_drafter;                              /* drafter of the step before; SPEC_OFF */
-    int    n_committed;                                  /* tokens committed in the step before */
-    double expected_accepted;                           /* overlap: accepted tokens expected by the last decision */
+    double total_ns, lost_ns, uncharged_prefill_ns; /* debt: prefill time of drafters that is not charged yet */
+    int last_drafter;                               /* drafter of the step before; SPEC_OFF */
+    int n_committed;                                /* tokens committed in the step before */
+    double expected_accepted;                       /* overlap: accepted tokens expected by the last decision */
     struct spec_decision last;
 };
 
 /* ---- overlap.c: drafting that overlaps with the pass ------------------------------------------------------ */
 
 /* Mean drafted rows and accepted nodes of a sequence per step, when a step verifies the draft of the step before. */
-struct spec_overlap_mean { double rows, accepted; };
+struct spec_overlap_mean {
+    double rows, accepted;
+};
 struct spec_overlap_mean spec_overlap_mean(const double *what /* [depth] survival */, int depth);
 double spec_overlap_contention(const struct spec_control *c, const struct spec_arm *a, int size, bool hopeful);
-double spec_overlap_ns(double pass_ns, double draft_ns, double contention);       /* together */
-double spec_overlap_accept_ratio(const struct spec_arm *a);      /* accepted tokens over expected ones */
+double spec_overlap_ns(double pass_ns, double draft_ns, double contention); /* together */
+double spec_overlap_accept_ratio(const struct spec_arm *a);                 /* accepted tokens over expected ones */
 /* took_ns: of an overlapped step; pass_ns, draft_ns: expected of each alone. */
-void   spec_overlap_learn_contention(struct spec_arm *a, int size, double took_ns, double pass_ns, double draft_ns);
-void   spec_overlap_count_accepted(struct spec_arm *a, double expected, int n_accepted);
+void spec_overlap_learn_contention(struct spec_arm *a, int size, double took_ns, double pass_ns, double draft_ns);
+void spec_overlap_count_accepted(struct spec_arm *a, double expected, int n_accepted);
 
 /* The expected survival of a session's drafts, by depth - 1, non-increasing. */
 void spec_control_survival(const struct spec_control *c, int drafter, int session, int depth, double *what);
@@ -203,19 +223,19 @@ void spec_control_correction(const struct spec_control *c, int drafter, int sess
 /* ---- plans.c: expected gain of each drafter at each depth ------------------------------------------------ */
 
 struct spec_plan {
-    int drafter, depth;                             /* SPEC_OFF: none */
-    double rows, tokens;                            /* of all sequences, their own tokens included */
+    int drafter, depth;  /* SPEC_OFF: none */
+    double rows, tokens; /* of all sequences, their own tokens included */
     double draft_ns, pass_ns, contention;
-    double gain;                                    /* tokens per second over a plain step's */
-    double least_survival;                                     /* nodes with at least this survival are taken */
+    double gain;           /* tokens per second over a plain step's */
+    double least_survival; /* nodes with at least this survival are taken */
 };
 
-struct spec_plan_input {                                   /* input of planning */
-    const int *session;                             /* [n_due] */
-    int n_due, n_beside, size;                      /* size: the class, spec_size_of */
-    int row_budget;                                       /* rows available for drafts */
-    double off_ns, token_ns;                        /* time of a step without drafts; a plain step's time per token */
-    struct spec_plan known[SPEC_DRAFTERS][SPEC_DEPTHS + 1];     /* plans without hope, by depth */
+struct spec_plan_input {       /* input of planning */
+    const int *session;        /* [n_due] */
+    int n_due, n_beside, size; /* size: the class, spec_size_of */
+    int row_budget;            /* rows available for drafts */
+    double off_ns, token_ns;   /* time of a step without drafts; a plain step's time per token */
+    struct spec_plan known[SPEC_DRAFTERS][SPEC_DEPTHS + 1]; /* plans without hope, by depth */
 };
 
 /* For the depths 1 .. most. */
@@ -223,7 +243,7 @@ void spec_plans_make(struct spec_control *c, const struct spec_plan_input *q, in
                      struct spec_plan *out /* [most + 1] */);
 struct spec_plan spec_plan_best(const struct spec_plan *p, int least, int most);
 void spec_plan_survival(const struct spec_control *c, int drafter, int session, int depth, bool hopeful, double *what);
-bool spec_control_has_seen_drafts(const struct spec_control *c, int drafter);      /* at least 4 of its drafts */
+bool spec_control_has_seen_drafts(const struct spec_control *c, int drafter); /* at least 4 of its drafts */
 /* Time of one draft pass for n sequences, measured in turn, or else overlapped, or else forecast; < 0: not known. */
 double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due);
 

@@ -9,31 +9,31 @@
 #include <math.h>
 #include <string.h>
 
-#define LONG_DECAY        (1 - 1 / 512.0)    /* decay of the long tally, per step with drafts of this depth, */
-#define SHORT_DECAY   (1 - 1 / 32.0)     /* of the short tally, */
-#define IDLE_DECAY   (1 - 1 / 2048.0)   /* and of the long one in other steps */
-#define SESSION_DECAY        (1 - 1 / 64.0)     /* decay of a session's sums, per draft */
-#define PRIOR_DEPTH_DRAFTS  16.0           /* prior, in drafts: a depth's correction equals that of the depth before it */
-#define PRIOR_SESSION_TOKENS  24.0           /* prior, in expected accepted tokens: a session's correction is 1 */
-#define PRIOR_SESSION_DRAFTS   4.0            /* prior, in drafts: a session's survival equals the drafter's mean */
-#define PRIOR_PREDICTED_DRAFTS   8.0            /* prior, in drafts: a predicted survival is right */
-#define CHANGE_SIGMAS       3.5            /* deviation of the short tally that replaces the long one */
-#define PRIOR_SURVIVAL      0.6            /* survival per depth before any measurement */
-#define ACCOUNT_DECAY      (1 - 1 / 2048.0)   /* decay of the accounts' times, per step */
+#define LONG_DECAY              (1 - 1 / 512.0)  /* decay of the long tally, per step with drafts of this depth, */
+#define SHORT_DECAY             (1 - 1 / 32.0)   /* of the short tally, */
+#define IDLE_DECAY              (1 - 1 / 2048.0) /* and of the long one in other steps */
+#define SESSION_DECAY           (1 - 1 / 64.0)   /* decay of a session's sums, per draft */
+#define PRIOR_DEPTH_DRAFTS      16.0 /* prior, in drafts: a depth's correction equals that of the depth before it */
+#define PRIOR_SESSION_TOKENS    24.0 /* prior, in expected accepted tokens: a session's correction is 1 */
+#define PRIOR_SESSION_DRAFTS    4.0  /* prior, in drafts: a session's survival equals the drafter's mean */
+#define PRIOR_PREDICTED_DRAFTS  8.0  /* prior, in drafts: a predicted survival is right */
+#define CHANGE_SIGMAS           3.5  /* deviation of the short tally that replaces the long one */
+#define PRIOR_SURVIVAL          0.6  /* survival per depth before any measurement */
+#define ACCOUNT_DECAY           (1 - 1 / 2048.0) /* decay of the accounts' times, per step */
 #define MAX_CHARGE_RATIO        2              /* most charged of a step, over its expected time: more is an outlier */
-#define STALL_DECAY        (1 - 1 / 64.0) /* decay of the times waiting for experts, per pass */
-#define MAX_DRAFT_PREFILL_RATIO    2              /* tokens to prefill over those of the step before: more is not a draft's cost */
-#define DRAFT_MEAN_STEPS       12             /* steps in the mean of a draft pass's time */
-#define PREFILL_MEAN_STEPS        4              /* prefills in the mean of a prefilled token's time */
-#define PREFILL_CHARGE_STEPS       32             /* steps, about, over which prefill time is charged */
-#define DRIFT_SLACK        0.06           /* |log(pass / expected)| of noise, not added to the drift */
-#define MIN_SUSPECT_DRIFT      0.25           /* drift from which passes are not learnt from, */
-#define MIN_CHANGE_DRIFT       0.75           /* and from which the machine may have changed */
-#define MAX_DRIFT_OF_PASS      0.25           /* most that one pass adds to the drift */
-#define MIN_CHANGE_OF_PASS          0.15           /* the machine may also have changed if one refreshing plain pass is so far off */
-#define MAX_UNCHANGED_MEAN         0.08           /* plain passes have not changed if their mean is closer than this */
-#define MIN_NOISE_PASSES       3              /* measured passes from which a deviation counts as noise */
-#define RECHECK_PASSES        4              /* plain passes to find out */
+#define STALL_DECAY             (1 - 1 / 64.0) /* decay of the times waiting for experts, per pass */
+#define MAX_DRAFT_PREFILL_RATIO 2    /* tokens to prefill over those of the step before: more is not a draft's cost */
+#define DRAFT_MEAN_STEPS        12   /* steps in the mean of a draft pass's time */
+#define PREFILL_MEAN_STEPS      4    /* prefills in the mean of a prefilled token's time */
+#define PREFILL_CHARGE_STEPS    32   /* steps, about, over which prefill time is charged */
+#define DRIFT_SLACK             0.06 /* |log(pass / expected)| of noise, not added to the drift */
+#define MIN_SUSPECT_DRIFT       0.25 /* drift from which passes are not learnt from, */
+#define MIN_CHANGE_DRIFT        0.75 /* and from which the machine may have changed */
+#define MAX_DRIFT_OF_PASS       0.25 /* most that one pass adds to the drift */
+#define MIN_CHANGE_OF_PASS      0.15 /* the machine may also have changed if one refreshing plain pass is so far off */
+#define MAX_UNCHANGED_MEAN      0.08 /* plain passes have not changed if their mean is closer than this */
+#define MIN_NOISE_PASSES        3    /* measured passes from which a deviation counts as noise */
+#define RECHECK_PASSES          4    /* plain passes to find out */
 
 /* ---- acceptance --------------------------------------------------------------------------------------------- */
 
@@ -51,14 +51,16 @@ void spec_control_survival(const struct spec_control *c, int drafter, int sessio
     const struct spec_session_stats *h = &c->habit[drafter * c->opt.n_session + session];
     double before = 1, arm_before = 1, ratio = PRIOR_SURVIVAL, most = 1, correction[SPEC_DEPTHS];
     for (int d = 0; h->has_prediction && d < depth; d++)
-        what[d] = most = fmin(most, h->predicted[d] * (a->reported[d] + PRIOR_PREDICTED_DRAFTS) / (a->predicted[d] + PRIOR_PREDICTED_DRAFTS));
+        what[d] = most = fmin(most, h->predicted[d] * (a->reported[d] + PRIOR_PREDICTED_DRAFTS) /
+                                        (a->predicted[d] + PRIOR_PREDICTED_DRAFTS));
     if (h->has_prediction)
         return;
     spec_control_correction(c, drafter, session, correction);
     for (int d = 0; d < depth; d++) {
         double arm = (a->survival[d] * a->survival_weight[d] + arm_before * ratio) / (a->survival_weight[d] + 1);
         ratio = arm_before > 0 ? fmin(1, arm / arm_before) : 0;
-        double mine = h->weight[d] > 0 ? (h->survival[d] * h->weight[d] + arm * PRIOR_SESSION_DRAFTS) / (h->weight[d] + PRIOR_SESSION_DRAFTS)
+        double mine = h->weight[d] > 0 ? (h->survival[d] * h->weight[d] + arm * PRIOR_SESSION_DRAFTS) /
+                                             (h->weight[d] + PRIOR_SESSION_DRAFTS)
                                        : before * ratio;
         arm_before = arm;
         before = mine;
@@ -183,7 +185,8 @@ static void learn_pass(struct spec_control *c, const struct spec_outcome_of_pass
             finish_recheck(c, log);
             strange = true;
         } else if (c->n_recheck == 0) {
-            bool far = plain && c->last.why == SPEC_WHY_REFRESH && fabs(log) > MIN_CHANGE_OF_PASS * spec_pass_noise_ratio(&c->passes);
+            bool far = plain && c->last.why == SPEC_WHY_REFRESH &&
+                       fabs(log) > MIN_CHANGE_OF_PASS * spec_pass_noise_ratio(&c->passes);
             if (has_drifted(c, log, &strange) || far) {
                 c->n_recheck = RECHECK_PASSES;
                 c->recheck_log = 0;
@@ -230,7 +233,8 @@ static void learn_prefill(struct spec_arm *a, int size, int depth, const struct 
 static void charge_account(struct spec_control *c, const struct spec_outcome_of_pass *s, int n_drafted, int n_accepted)
 {
     double off_ns = spec_passes_ns(&c->passes, s->n_due, s->n_beside, 0, false);
-    double took = s->draft_ns + s->pass_ns, worth = off_ns + n_accepted * spec_passes_plain_ns(&c->passes, s->n_due) / s->n_due;
+    double took = s->draft_ns + s->pass_ns,
+           worth = off_ns + n_accepted * spec_passes_plain_ns(&c->passes, s->n_due) / s->n_due;
     int drafter = c->last.drafter;
     c->total_ns += took;
     if (drafter != SPEC_OFF) {

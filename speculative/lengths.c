@@ -34,7 +34,7 @@ void spec_lengths_predict(const struct spec_lengths *l, const float *feature, fl
     layer(l->weight[1], l->bias[1], first, l->n_hidden, second, l->n_hidden);
     above_zero(second, l->n_hidden);
     layer(l->weight[2], l->bias[2], second, l->n_hidden, score, SPEC_LENGTHS);
-    for (int i = 0; i < SPEC_LENGTHS; i++)          /* sigmoid: accepted share of the depth */
+    for (int i = 0; i < SPEC_LENGTHS; i++) /* sigmoid: accepted share of the depth */
         out[i] = spec_length_depth(i) / (1 + kn_exp(-(double)score[i]));
 }
 

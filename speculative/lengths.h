@@ -9,15 +9,15 @@
 #ifndef SPECULATIVE_LENGTHS_H
 #define SPECULATIVE_LENGTHS_H
 
-#define SPEC_LENGTH_WIDTHS 3                        /* 1, 2, 4 nodes on each level */
-#define SPEC_LENGTH_DEPTHS 5                        /* 1, 2, 4, 8, 16 levels */
+#define SPEC_LENGTH_WIDTHS 3 /* 1, 2, 4 nodes on each level */
+#define SPEC_LENGTH_DEPTHS 5 /* 1, 2, 4, 8, 16 levels */
 #define SPEC_LENGTHS       (SPEC_LENGTH_WIDTHS * SPEC_LENGTH_DEPTHS)
 #define SPEC_LENGTH_LAYERS 3
 
 struct spec_lengths {
-    int n_in, n_hidden;                             /* in -> hidden -> hidden -> SPEC_LENGTHS */
-    const float *weight[SPEC_LENGTH_LAYERS];        /* [inputs][outputs] */
-    const float *bias[SPEC_LENGTH_LAYERS];          /* [outputs] */
+    int n_in, n_hidden;                      /* in -> hidden -> hidden -> SPEC_LENGTHS */
+    const float *weight[SPEC_LENGTH_LAYERS]; /* [inputs][outputs] */
+    const float *bias[SPEC_LENGTH_LAYERS];   /* [outputs] */
 };
 
 /* Width and depth of combination i, 0 <= i < SPEC_LENGTHS; its draft has width times depth nodes. */
@@ -26,7 +26,7 @@ int spec_length_depth(int i);
 
 /* room: scratch [2 * n_hidden].  out: mean accepted tokens, each between 0 and its depth. */
 void spec_lengths_predict(const struct spec_lengths *l, const float *feature /* [n_in] */, float *room,
-                        double *out /* [SPEC_LENGTH_WIDTHS][SPEC_LENGTH_DEPTHS] */);
+                          double *out /* [SPEC_LENGTH_WIDTHS][SPEC_LENGTH_DEPTHS] */);
 
 /* Survival by depth, from the predicted lengths of one width: non-increasing, geometric between two of the five
  * depths, with sums up to these depths that equal the lengths. */

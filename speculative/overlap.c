@@ -17,10 +17,10 @@
 
 #include <math.h>
 
-#define CONTENTION_MEAN_STEPS      12              /* steps in a mean of contention */
-#define ACCEPT_DECAY       (1 - 1 / 256.0) /* decay of the sums of accepted tokens, per step */
-#define PRIOR_TOKENS 16.0            /* tokens that were accepted as expected, added to both sums */
-#define MAX_CONTENTION        2.0             /* largest contention: overlapping is slower than drafting in turn from 1 on */
+#define CONTENTION_MEAN_STEPS 12              /* steps in a mean of contention */
+#define ACCEPT_DECAY          (1 - 1 / 256.0) /* decay of the sums of accepted tokens, per step */
+#define PRIOR_TOKENS          16.0            /* tokens that were accepted as expected, added to both sums */
+#define MAX_CONTENTION        2.0 /* largest contention: overlapping is slower than drafting in turn from 1 on */
 
 struct spec_overlap_mean spec_overlap_mean(const double *what, int depth)
 {
@@ -52,14 +52,18 @@ double spec_overlap_contention(const struct spec_control *c, const struct spec_a
     return c->stall_pass_ns > 0 ? fmax(0, 1 - c->stall_ns / c->stall_pass_ns) : 1;
 }
 
-double spec_overlap_accept_ratio(const struct spec_arm *a) { return (a->accepted + PRIOR_TOKENS) / (a->expected + PRIOR_TOKENS); }
+double spec_overlap_accept_ratio(const struct spec_arm *a)
+{
+    return (a->accepted + PRIOR_TOKENS) / (a->expected + PRIOR_TOKENS);
+}
 
 void spec_overlap_learn_contention(struct spec_arm *a, int size, double took_ns, double pass_ns, double draft_ns)
 {
     double less = fmin(pass_ns, draft_ns), more = fmax(pass_ns, draft_ns);
     if (less <= 0)
         return;
-    double x = fmin(fmax((took_ns - more) / less, -MAX_CONTENTION), MAX_CONTENTION), *weight = &a->overlapped[size].weight;
+    double x = fmin(fmax((took_ns - more) / less, -MAX_CONTENTION), MAX_CONTENTION),
+           *weight = &a->overlapped[size].weight;
     a->overlapped[size].contention += (x - a->overlapped[size].contention) / (*weight + 1);
     *weight = fmin(*weight + 1, CONTENTION_MEAN_STEPS - 1);
 }

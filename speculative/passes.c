@@ -14,20 +14,20 @@
 
 #include <math.h>
 
-#define MIN_MEAN_PASSES     12               /* passes in a mean, at least: 5 % of noise becomes 1 %; */
-#define MAX_MEAN_PASSES       64               /* and at most */
-#define QUIET_NOISE       0.07             /* noise (mean |log(pass / expected)|) at which MIN_MEAN_PASSES passes are enough */
-#define NOISE_MEAN_PASSES      64               /* passes in the mean of the noise */
-#define MAX_KNOWN_FACTOR   4                /* a size needs at most so many times MIN_KNOWN_PASSES passes, however noisy */
-#define LEVEL_DECAY     (1 - 1 / 1024.0) /* decay of other levels' weights, per pass with drafts, to one pass; */
-#define PLAIN_DECAY     (1 - 1 / 256.0)  /* of all levels' weights, per plain pass, */
-#define MIN_LEVEL_WEIGHT      (1 / 64.0)       /* to this share of a pass */
-#define N_EXACT_ROWS      32               /* row numbers with a knot of their own */
+#define MIN_MEAN_PASSES      12   /* passes in a mean, at least: 5 % of noise becomes 1 %; */
+#define MAX_MEAN_PASSES      64   /* and at most */
+#define QUIET_NOISE          0.07 /* noise (mean |log(pass / expected)|) at which MIN_MEAN_PASSES passes are enough */
+#define NOISE_MEAN_PASSES    64   /* passes in the mean of the noise */
+#define MAX_KNOWN_FACTOR     4    /* a size needs at most so many times MIN_KNOWN_PASSES passes, however noisy */
+#define LEVEL_DECAY          (1 - 1 / 1024.0) /* decay of other levels' weights, per pass with drafts, to one pass; */
+#define PLAIN_DECAY          (1 - 1 / 256.0)  /* of all levels' weights, per plain pass, */
+#define MIN_LEVEL_WEIGHT     (1 / 64.0)       /* to this share of a pass */
+#define N_EXACT_ROWS         32               /* row numbers with a knot of their own */
 #define MIN_KNOWN_PASSES     3                /* passes that make a size known */
-#define NEAR_ROWS_RATIO       1.35             /* a size is known from passes within this factor of it */
-#define PRIOR_ROWS 4096
-#define HOPEFUL_GROWTH_SHARE       0.5              /* hopeful: share of the forecast growth */
-#define HOPEFUL_NOISE_FACTOR       2                /* hopeful: a mean is lowered by so many times the noise beyond QUIET_NOISE */
+#define NEAR_ROWS_RATIO      1.35             /* a size is known from passes within this factor of it */
+#define PRIOR_ROWS           4096
+#define HOPEFUL_GROWTH_SHARE 0.5 /* hopeful: share of the forecast growth */
+#define HOPEFUL_NOISE_FACTOR 2   /* hopeful: a mean is lowered by so many times the noise beyond QUIET_NOISE */
 
 /* ---- knots ---------------------------------------------------------------------------------------------- */
 
@@ -70,7 +70,7 @@ static double prior_at(const double *prior, int n_prior, double rows)
     if (n_prior == 0)
         return 1;
     int last = n_prior - 1, i = (int)rows;
-    if (i >= last)                              /* beyond the table: its last slope */
+    if (i >= last) /* beyond the table: its last slope */
         return prior[last] + (prior[last] - prior[last / 2]) / (last - last / 2) * (rows - last);
     return prior[i] + (prior[i + 1] - prior[i]) * (rows - i);
 }
@@ -111,8 +111,9 @@ int spec_size_of(int n)
 
 static int level_of(double each)
 {
-    static const double most[SPEC_LEVELS - 1] =
-        { .125, .25, .375, .5, .75, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24 };
+    static const double most[SPEC_LEVELS - 1] = {
+        .125, .25, .375, .5, .75, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24
+    };
     int i = 0;
     while (i < SPEC_LEVELS - 1 && each > most[i])
         i++;
@@ -125,7 +126,7 @@ int spec_passes_open(struct spec_passes *p, int max_rows)
     p->prior = kn_alloc((size_t)p->n_prior * sizeof *p->prior);
     if (!p->prior)
         return KN_ENOMEM;
-    for (int t = 0; t < p->n_prior; t++)        /* between constant and proportional to rows */
+    for (int t = 0; t < p->n_prior; t++) /* between constant and proportional to rows */
         p->prior[t] = 1 + t / 4.0;
     return 0;
 }
@@ -240,8 +241,8 @@ static void make_monotone(struct spec_passes *p, int size, int level)
         double weight = p->drafted[size][level].weight, its_weight = p->drafted[size][i].weight;
         if (its_weight <= 0 || (i < level ? its <= mine : its >= mine))
             continue;
-        p->drafted[size][i].growth = p->drafted[size][level].growth =
-            (mine * weight + its * its_weight) / (weight + its_weight);
+        p->drafted[size][i].growth = p->drafted[size][level].growth = (mine * weight + its * its_weight) /
+                                                                      (weight + its_weight);
     }
 }
 

@@ -7,11 +7,11 @@
 
 #include <math.h>
 
-#define N_BIN       128
-#define MIN_HOPEFUL_SURVIVAL_UNSEEN     0.8              /* hopeful: survival per depth is at least this without seen drafts, */
-#define MIN_HOPEFUL_SURVIVAL_SEEN       0.64             /* this with them, */
-#define HOPEFUL_SIGMAS       1.5              /* and so many standard deviations above its mean */
-#define MIN_SURVIVAL     0.02             /* nodes with less survival are not drafted */
+#define N_BIN                       128
+#define MIN_HOPEFUL_SURVIVAL_UNSEEN 0.8  /* hopeful: survival per depth is at least this without seen drafts, */
+#define MIN_HOPEFUL_SURVIVAL_SEEN   0.64 /* this with them, */
+#define HOPEFUL_SIGMAS              1.5  /* and so many standard deviations above its mean */
+#define MIN_SURVIVAL                0.02 /* nodes with less survival are not drafted */
 
 bool spec_control_has_seen_drafts(const struct spec_control *c, int drafter)
 {
@@ -50,7 +50,10 @@ void spec_plan_survival(const struct spec_control *c, int drafter, int session, 
 }
 
 /* Nodes of all sequences' drafts, by survival. */
-struct bins { int count[N_BIN]; double sum[N_BIN]; };
+struct bins {
+    int count[N_BIN];
+    double sum[N_BIN];
+};
 
 /* Adds the nodes of one depth. */
 static void add_depth(struct bins *b, const struct spec_control *c, int n_due, int depth)
@@ -66,12 +69,17 @@ static void add_depth(struct bins *b, const struct spec_control *c, int n_due, i
 }
 
 /* The best plan of this depth, drafting and verifying in turn: the number of likeliest nodes with the highest gain. */
-static struct spec_plan plan_in_turn(const struct spec_control *c, const struct spec_plan_input *q, int drafter, int depth,
-                                     bool hopeful, const struct bins *b)
+static struct spec_plan plan_in_turn(const struct spec_control *c, const struct spec_plan_input *q, int drafter,
+                                     int depth, bool hopeful, const struct bins *b)
 {
     double draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due)) * depth, accepted = 0;
-    struct spec_plan best = { .drafter = drafter, .depth = depth, .least_survival = 2, .rows = q->n_due, .tokens = q->n_due,
-                              .draft_ns = draft_ns, .pass_ns = q->off_ns,
+    struct spec_plan best = { .drafter = drafter,
+                              .depth = depth,
+                              .least_survival = 2,
+                              .rows = q->n_due,
+                              .tokens = q->n_due,
+                              .draft_ns = draft_ns,
+                              .pass_ns = q->off_ns,
                               .gain = q->off_ns / (draft_ns + q->off_ns) };
     int n = 0;
     for (int bin = N_BIN - 1; bin >= 0 && n < q->row_budget; bin--) {
@@ -83,16 +91,22 @@ static struct spec_plan plan_in_turn(const struct spec_control *c, const struct 
         double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, n, hopeful);
         double gain = (q->off_ns + accepted * q->token_ns) / (draft_ns + pass);
         if (gain > best.gain)
-            best = (struct spec_plan){ .drafter = drafter, .depth = depth, .least_survival = (double)bin / N_BIN,
-                                       .rows = q->n_due + n, .tokens = q->n_due + accepted, .draft_ns = draft_ns,
-                                       .pass_ns = pass, .contention = 1, .gain = gain };
+            best = (struct spec_plan){ .drafter = drafter,
+                                       .depth = depth,
+                                       .least_survival = (double)bin / N_BIN,
+                                       .rows = q->n_due + n,
+                                       .tokens = q->n_due + accepted,
+                                       .draft_ns = draft_ns,
+                                       .pass_ns = pass,
+                                       .contention = 1,
+                                       .gain = gain };
     }
     return best;
 }
 
 /* The plan of this depth with overlapped drafting: all guesses that are ready are verified. */
-static struct spec_plan plan_overlapped(const struct spec_control *c, const struct spec_plan_input *q, int drafter, int depth,
-                                   bool hopeful)
+static struct spec_plan plan_overlapped(const struct spec_control *c, const struct spec_plan_input *q, int drafter,
+                                        int depth, bool hopeful)
 {
     const struct spec_arm *a = &c->arm[drafter];
     double rows = 0, accepted = 0;
@@ -103,12 +117,15 @@ static struct spec_plan plan_overlapped(const struct spec_control *c, const stru
     }
     rows = fmin(rows, q->row_budget);
     accepted *= spec_overlap_accept_ratio(a);
-    struct spec_plan p = { .drafter = drafter, .depth = depth, .rows = q->n_due + rows, .tokens = q->n_due + accepted,
+    struct spec_plan p = { .drafter = drafter,
+                           .depth = depth,
+                           .rows = q->n_due + rows,
+                           .tokens = q->n_due + accepted,
                            .draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due)) * depth,
                            .contention = spec_overlap_contention(c, a, q->size, hopeful) };
     double less = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows, hopeful);
     double more = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows + 1, hopeful);
-    p.pass_ns = less + (more - less) * (rows - (int)rows);      /* mean over steps with more rows and with fewer */
+    p.pass_ns = less + (more - less) * (rows - (int)rows); /* mean over steps with more rows and with fewer */
     p.gain = (q->off_ns + accepted * q->token_ns) / spec_overlap_ns(p.pass_ns, p.draft_ns, p.contention);
     return p;
 }

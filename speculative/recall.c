@@ -10,8 +10,8 @@
 
 #define N_LEVEL SPEC_RECALL_LEVELS
 #define PROBES  64
-#define BLOCK   64                              /* tokens that share one salt record */
-#define BORDER  INT32_MIN                       /* between sequences; equal to no token */
+#define BLOCK   64        /* tokens that share one salt record */
+#define BORDER  INT32_MIN /* between sequences; equal to no token */
 
 static const int level_length[N_LEVEL] = { 2, 5, 12 };
 
@@ -20,7 +20,7 @@ void spec_recall_init(struct spec_recall *r, struct kn_arena *a, int n_token, bo
     size_t room = BLOCK;
     while (room < (size_t)n_token)
         room *= 2;
-    *r = (struct spec_recall){ .mask = (uint32_t)room - 1, .n = 1, .start = 1 };    /* 0 ends a chain */
+    *r = (struct spec_recall){ .mask = (uint32_t)room - 1, .n = 1, .start = 1 }; /* 0 ends a chain */
     r->token = kn_arena_take(a, room, sizeof *r->token);
     for (int i = 0; i < N_LEVEL; i++) {
         r->head[i] = kn_arena_take(a, room, sizeof *r->head[i]);
@@ -110,7 +110,7 @@ static int insert(struct spec_match *best, int n, int most, struct spec_match m)
 int spec_recall_find(const struct spec_recall *r, uint64_t salt, const int32_t *tail, int n_tail,
                      struct spec_match *best, int n, int most)
 {
-    int longer = INT32_MAX;                     /* all matches of at least this length were found */
+    int longer = INT32_MAX; /* all matches of at least this length were found */
     for (int i = N_LEVEL; i-- > 0; longer = level_length[i]) {
         uint64_t h = gram_begin(salt, level_length[i]);
         if (n_tail < level_length[i])

@@ -17,23 +17,23 @@
 #include <math.h>
 #include <string.h>
 
-#define MAX_VOCAB (1 << 24)
-#define N_BUCKET  2048
-#define MAX_RANGE 64.0                          /* nats that the buckets span at most: e^-64 is negligible */
-#define NO_BUCKET UINT16_MAX                    /* cut by min-p or at -INFINITY */
-#define IN_SUPPORT   (N_BUCKET + 1)                /* a token of the last bucket in the support */
+#define MAX_VOCAB  (1 << 24)
+#define N_BUCKET   2048
+#define MAX_RANGE  64.0           /* nats that the buckets span at most: e^-64 is negligible */
+#define NO_BUCKET  UINT16_MAX     /* cut by min-p or at -INFINITY */
+#define IN_SUPPORT (N_BUCKET + 1) /* a token of the last bucket in the support */
 
 struct spec_sampler {
     const struct kn_ops *ops;
     int n_vocab;
-    float    *z;            /* [n_vocab] processed logits; -INFINITY: banned */
-    float    *prob;         /* [n_vocab] */
-    int32_t  *support;      /* [n_vocab] */
-    uint64_t *heap;         /* [n_vocab] sort keys; between calls, spec_sampler_scratch */
-    uint32_t *count;        /* [n_vocab] zero between calls */
-    uint16_t *bucket;       /* [n_vocab] */
+    float *z;         /* [n_vocab] processed logits; -INFINITY: banned */
+    float *prob;      /* [n_vocab] */
+    int32_t *support; /* [n_vocab] */
+    uint64_t *heap;   /* [n_vocab] sort keys; between calls, spec_sampler_scratch */
+    uint32_t *count;  /* [n_vocab] zero between calls */
+    uint16_t *bucket; /* [n_vocab] */
     uint64_t weight_in[N_BUCKET];
-    int      count_in[N_BUCKET];
+    int count_in[N_BUCKET];
     double most, log_first; /* of the row after step 0: largest logit, its log probability */
 };
 
@@ -73,7 +73,10 @@ double spec_noise(uint64_t seed, uint32_t choice, int64_t position, int32_t toke
 void spec_params_default(struct spec_params *p)
 {
     *p = (struct spec_params){
-        .temperature = 1, .top_p = 1, .repetition = 1, .repeat_last = 64,
+        .temperature = 1,
+        .top_p = 1,
+        .repetition = 1,
+        .repeat_last = 64,
     };
 }
 
@@ -86,15 +89,18 @@ static int check_number(const char *name, double x, double least, double most)
 
 int spec_params_check(const struct spec_params *p, int n_vocab)
 {
-    const struct { const char *name; double x, least, most; } number[] = {
-        { "temperature",        p->temperature, 0,    1000 },
-        { "top-k",              p->top_k,       0,    INT32_MAX },
-        { "top-p",              p->top_p,       0,    1 },
-        { "min-p",              p->min_p,       0,    1 },
-        { "repetition penalty", p->repetition,  0.01, 100 },
-        { "presence penalty",   p->presence,    -100, 100 },
-        { "frequency penalty",  p->frequency,   -100, 100 },
-        { "repeat-last-n",      p->repeat_last, -1,   INT32_MAX },
+    const struct {
+        const char *name;
+        double x, least, most;
+    } number[] = {
+        { "temperature", p->temperature, 0, 1000 },
+        { "top-k", p->top_k, 0, INT32_MAX },
+        { "top-p", p->top_p, 0, 1 },
+        { "min-p", p->min_p, 0, 1 },
+        { "repetition penalty", p->repetition, 0.01, 100 },
+        { "presence penalty", p->presence, -100, 100 },
+        { "frequency penalty", p->frequency, -100, 100 },
+        { "repeat-last-n", p->repeat_last, -1, INT32_MAX },
     };
     for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
         int e = check_number(number[i].name, number[i].x, number[i].least, number[i].most);
@@ -103,11 +109,9 @@ int spec_params_check(const struct spec_params *p, int n_vocab)
     }
     for (int i = 0; i < p->n_bias; i++) {
         if (p->bias[i].token < 0 || p->bias[i].token >= n_vocab)
-            return kn_fail(KN_EINVAL, "logit bias: token %d is not one of the model's %d",
-                           p->bias[i].token, n_vocab);
+            return kn_fail(KN_EINVAL, "logit bias: token %d is not one of the model's %d", p->bias[i].token, n_vocab);
         if (!(p->bias[i].add <= FLT_MAX))
-            return kn_fail(KN_EINVAL, "logit bias of token %d must be a number or -inf",
-                           p->bias[i].token);
+            return kn_fail(KN_EINVAL, "logit bias of token %d must be a number or -inf", p->bias[i].token);
     }
     return 0;
 }
@@ -199,8 +203,7 @@ static void probabilities(struct spec_sampler *s, int32_t first, double temperat
     s->ops->softmax(s->prob, s->n_vocab);
 }
 
-static void penalise(struct spec_sampler *s, const struct spec_params *p, const int32_t *history,
-                     int n_history)
+static void penalise(struct spec_sampler *s, const struct spec_params *p, const int32_t *history, int n_history)
 {
     int n = p->repeat_last < 0 ? n_history : kn_min(p->repeat_last, n_history);
     const int32_t *seen = history + (n_history - n);
@@ -239,8 +242,8 @@ static void apply_mask(struct spec_sampler *s, const uint32_t *mask /* [spec_mas
 }
 
 /* Steps 0 to 2; first is the token with the largest z. */
-static int process(struct spec_sampler *s, const struct spec_params *p, const float *logits,
-                   const int32_t *history, int n_history, int64_t position, int32_t *first)
+static int process(struct spec_sampler *s, const struct spec_params *p, const float *logits, const int32_t *history,
+                   int n_history, int64_t position, int32_t *first)
 {
     for (int i = 0; i < s->n_vocab; i++)
         s->z[i] = clean_logit(logits[i]);
@@ -256,8 +259,10 @@ static int process(struct spec_sampler *s, const struct spec_params *p, const fl
     *first = largest(s->z, s->n_vocab);
     if (s->z[*first] > -INFINITY)
         return 0;
-    return kn_fail(KN_EINVAL, "no token can follow at position %lld: each logit is NaN, -inf or "
-                   "forbidden by a bias or a mask", (long long)position);
+    return kn_fail(KN_EINVAL,
+                   "no token can follow at position %lld: each logit is NaN, -inf or "
+                   "forbidden by a bias or a mask",
+                   (long long)position);
 }
 
 float spec_logprob(const struct spec_sampler *s, const float *logits, int32_t token)
@@ -270,7 +275,11 @@ double *spec_sampler_scratch(struct spec_sampler *s) { return (double *)(void *)
 /* ---- steps 3 and 4 ----------------------------------------------------------------------------- */
 
 /* The argmax of z / T + g so far, and the second largest score. */
-struct winner { uint64_t stream; double temperature, score, second; int32_t token; };
+struct winner {
+    uint64_t stream;
+    double temperature, score, second;
+    int32_t token;
+};
 
 static inline void consider(struct winner *w, float z, int32_t token)
 {
@@ -308,7 +317,7 @@ static uint64_t sort_key(float z, int32_t token)
     return (uint64_t)bits << 32 | (uint32_t)~token;
 }
 
-static int32_t sort_key_token(uint64_t key) { return (int32_t)~(uint32_t)key; }
+static int32_t sort_key_token(uint64_t key) { return (int32_t) ~(uint32_t)key; }
 
 static void heap_sink(uint64_t *heap, int n, int i)
 {
@@ -332,7 +341,10 @@ static uint64_t heap_pop(uint64_t *heap, int n)
 }
 
 /* Tokens and weight that the support may still take. */
-struct cut { int64_t n; uint64_t weight; };
+struct cut {
+    int64_t n;
+    uint64_t weight;
+};
 
 /* 2^44 leaves bits for the sum of a row, which is 1 up to rounding. */
 static uint64_t weight_of(double prob) { return (uint64_t)(prob * 0x1p44); }
@@ -371,7 +383,7 @@ static void fill_buckets(struct spec_sampler *s, const struct spec_params *p, do
     for (int i = 0; i < s->n_vocab; i++) {
         double scaled = (s->z[i] - most) / temperature, at = -scaled * scale;
         s->bucket[i] = NO_BUCKET;
-        if (scaled < lowest)                    /* also -INFINITY, without min-p */
+        if (scaled < lowest) /* also -INFINITY, without min-p */
             continue;
         int b = at < N_BUCKET - 1 ? (int)at : N_BUCKET - 1;
         s->bucket[i] = (uint16_t)b;
@@ -396,8 +408,7 @@ static bool has_cuts(const struct spec_params *p) { return p->top_k > 0 || p->to
  * less than the returned one, or IN_SUPPORT. */
 static int find_support(struct spec_sampler *s, const struct spec_params *p, int32_t first, struct winner *w)
 {
-    struct cut left = { p->top_k > 0 ? p->top_k : INT64_MAX,
-                        p->top_p < 1 ? weight_of(p->top_p) : UINT64_MAX };
+    struct cut left = { p->top_k > 0 ? p->top_k : INT64_MAX, p->top_p < 1 ? weight_of(p->top_p) : UINT64_MAX };
     int n = 0;
     if (p->top_p < 1)
         probabilities(s, first, p->temperature);
@@ -422,8 +433,8 @@ static int find_support(struct spec_sampler *s, const struct spec_params *p, int
     return last;
 }
 
-int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float *logits,
-                const int32_t *history, int n_history, int64_t position, struct spec_sampled *out)
+int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float *logits, const int32_t *history,
+                int n_history, int64_t position, struct spec_sampled *out)
 {
     int32_t first;
     int e = process(s, p, logits, history, n_history, position, &first);
@@ -449,7 +460,7 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
 }
 
 struct spec_given_token spec_given_token(struct spec_sampler *s, const float *logits, int32_t token, int n,
-                             struct spec_top *out)
+                                         struct spec_top *out)
 {
     struct spec_given_token known = { .rank = 1 };
     double own = clean_logit(logits[token]);
@@ -538,8 +549,8 @@ static int rank_noisy(const struct spec_sampler *s, const struct spec_params *p,
     return k;
 }
 
-int spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *logits,
-              const int32_t *history, int n_history, int64_t position, int n, struct spec_top *out)
+int spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *logits, const int32_t *history,
+              int n_history, int64_t position, int n, struct spec_top *out)
 {
     double score[SPEC_RANKS], sum = 0;
     int32_t first;
@@ -560,8 +571,8 @@ int spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *
 
 /* ---- the distribution ---------------------------------------------------------------------------- */
 
-int spec_target(struct spec_sampler *s, const struct spec_params *p, const float *logits,
-                const int32_t *history, int n_history, int64_t position, struct spec_dist *out)
+int spec_target(struct spec_sampler *s, const struct spec_params *p, const float *logits, const int32_t *history,
+                int n_history, int64_t position, struct spec_dist *out)
 {
     int32_t first;
     int e = process(s, p, logits, history, n_history, position, &first);

@@ -69,8 +69,7 @@ struct spec_sim_cost spec_offline_si(const struct spec_sim_draws *d, int repeat,
  * full, and one pass that nothing overlaps, but never more than plain decoding of its tokens.  (The authors'
  * program does not count the steps of a block with a first token that is rejected right after another
  * rejection; a run of one token costs one pass either way.) */
-int64_t spec_offline_dsi(const struct spec_sim_draws *d, int repeat, int lookahead, int64_t target_ns,
-                         int64_t draft_ns)
+int64_t spec_offline_dsi(const struct spec_sim_draws *d, int repeat, int lookahead, int64_t target_ns, int64_t draft_ns)
 {
     const int32_t *wrong = row(d, repeat);
     int64_t cost = 0;
@@ -108,14 +107,17 @@ struct spec_sim_cost spec_event_si(const struct spec_sim_draws *d, int repeat, i
     return cost;
 }
 
-struct task { struct spec_dsi_action action; int64_t begin_ns, end_ns; };
+struct task {
+    struct spec_dsi_action action;
+    int64_t begin_ns, end_ns;
+};
 
 struct spec_sim_pool {
     struct spec_dsi *machine;
-    struct task *task;                          /* [n_worker] end_ns NEVER: idle */
-    int32_t *tokens;                            /* [max_lookahead + 1] */
+    struct task *task; /* [n_worker] end_ns NEVER: idle */
+    int32_t *tokens;   /* [max_lookahead + 1] */
     int n_worker, max_lookahead;
-    double contention, slower;                  /* slower: present factor of pass times */
+    double contention, slower; /* slower: present factor of pass times */
 };
 
 int spec_sim_pool_open(struct spec_sim_pool **out, int n_target, int max_tok, int max_lookahead)
@@ -135,8 +137,9 @@ int spec_sim_pool_open(struct spec_sim_pool **out, int n_target, int max_tok, in
     for (int i = 0; i < n_target; i++)
         role[i] = SPEC_DSI_TARGET;
     role[n_target] = 0;
-    struct spec_dsi_options o = { .n_worker = p->n_worker, .role = role, .n_drafter = 1,
-                                  .max_lookahead = max_lookahead, .max_tok = max_tok };
+    struct spec_dsi_options o = {
+        .n_worker = p->n_worker, .role = role, .n_drafter = 1, .max_lookahead = max_lookahead, .max_tok = max_tok
+    };
     if ((e = spec_dsi_open(&p->machine, &o)) < 0)
         goto fail;
     kn_free(role);
@@ -183,12 +186,11 @@ static void cancel(struct spec_sim_pool *p, int w, int64_t now, int64_t draft_ns
     if (t->action.kind == SPEC_DSI_DRAFT)
         cost->steps -= t->action.n - (now - t->begin_ns + draft_ns - 1) / draft_ns;
     t->end_ns = NEVER;
-    spec_dsi_event(p->machine, &(struct spec_dsi_event){ .what = SPEC_DSI_CANCELLED, .worker = w,
-                                                         .task = t->action.task });
+    spec_dsi_event(p->machine,
+                   &(struct spec_dsi_event){ .what = SPEC_DSI_CANCELLED, .worker = w, .task = t->action.task });
 }
 
-static void act(struct spec_sim_pool *p, int64_t now, int64_t target_ns, int64_t draft_ns,
-                struct spec_sim_cost *cost)
+static void act(struct spec_sim_pool *p, int64_t now, int64_t target_ns, int64_t draft_ns, struct spec_sim_cost *cost)
 {
     struct spec_dsi_action a;
     while (spec_dsi_next(p->machine, &a)) {
@@ -215,14 +217,18 @@ static void finish(struct spec_sim_pool *p, const int32_t *wrong, int w)
     int n = t->action.n + !drafts;
     for (int i = 0; i < n; i++)
         p->tokens[i] = drafts && wrong[t->action.at + i] == t->action.at + i;
-    struct spec_dsi_event e = { .what = SPEC_DSI_DONE, .worker = w, .task = t->action.task,
-                                .tokens = p->tokens, .n = n, .took_ns = t->end_ns - t->begin_ns };
+    struct spec_dsi_event e = { .what = SPEC_DSI_DONE,
+                                .worker = w,
+                                .task = t->action.task,
+                                .tokens = p->tokens,
+                                .n = n,
+                                .took_ns = t->end_ns - t->begin_ns };
     t->end_ns = NEVER;
     spec_dsi_event(p->machine, &e);
 }
 
 struct spec_sim_cost spec_event_dsi(struct spec_sim_pool *p, const struct spec_sim_draws *d, int repeat, int lookahead,
-                                int64_t target_ns, int64_t draft_ns)
+                                    int64_t target_ns, int64_t draft_ns)
 {
     struct spec_sim_cost cost = { 0 };
     int64_t now = 0;

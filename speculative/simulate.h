@@ -18,16 +18,18 @@
 #include "speculative/dsi.h"
 
 struct spec_sim_draws {
-    int n_tok, n_repeat, n_position;                /* n_position: n_tok and a lookahead more */
-    int32_t *wrong;                                 /* [n_repeat][n_position + 1] first position from here on where */
-};                                                  /* the drafter is wrong; n_position: none */
+    int n_tok, n_repeat, n_position; /* n_position: n_tok and a lookahead more */
+    int32_t *wrong;                  /* [n_repeat][n_position + 1] first position from here on where */
+};                                   /* the drafter is wrong; n_position: none */
 
-int  spec_sim_draws_open(struct spec_sim_draws *d, int n_tok, int n_repeat, int max_lookahead);
+int spec_sim_draws_open(struct spec_sim_draws *d, int n_tok, int n_repeat, int max_lookahead);
 void spec_sim_draws_close(struct spec_sim_draws *d);
 void spec_sim_draws_fill(struct spec_sim_draws *d, uint64_t seed, double acceptance);
 
 /* Target passes and drafter steps begun.  Some of both are cancelled, so their product with the times is not ns. */
-struct spec_sim_cost { int64_t passes, steps, ns; };
+struct spec_sim_cost {
+    int64_t passes, steps, ns;
+};
 
 /* The counts of SI do not depend on times: the time is passes * target_ns + steps * draft_ns, and ns is 0 here. */
 struct spec_sim_cost spec_offline_si(const struct spec_sim_draws *d, int repeat, int lookahead);
@@ -38,7 +40,7 @@ int64_t spec_offline_dsi(const struct spec_sim_draws *d, int repeat, int lookahe
 
 /* A pool of n_target workers that verify and one that drafts, with a virtual clock.  One thread at a time. */
 struct spec_sim_pool;
-int  spec_sim_pool_open(struct spec_sim_pool **out, int n_target, int max_tok, int max_lookahead);
+int spec_sim_pool_open(struct spec_sim_pool **out, int n_target, int max_tok, int max_lookahead);
 void spec_sim_pool_close(struct spec_sim_pool *p);
 
 /* Targets of one machine share its memory: n running at once take 1 + contention * (n - 1) times as long.  The
@@ -46,7 +48,7 @@ void spec_sim_pool_close(struct spec_sim_pool *p);
 void spec_sim_pool_set_contention(struct spec_sim_pool *p, double contention);
 
 struct spec_sim_cost spec_event_dsi(struct spec_sim_pool *p, const struct spec_sim_draws *d, int repeat, int lookahead,
-                                int64_t target_ns, int64_t draft_ns);
+                                    int64_t target_ns, int64_t draft_ns);
 
 /* Proposition 1 of the paper: DSI's expected time is at most this. */
 double spec_dsi_bound(int n_tok, double acceptance, double target_ns, double draft_ns);

@@ -29,19 +29,22 @@
 
 #include "kernels/kernels.h"
 
-struct spec_bias { int32_t token; float add; };     /* add may be -INFINITY: token is banned */
+struct spec_bias {
+    int32_t token;
+    float add;
+}; /* add may be -INFINITY: token is banned */
 
 struct spec_params {
-    float temperature;                              /* >= 0 */
-    int   top_k;                                    /* 0: off */
-    float top_p, min_p;                             /* top_p 1: off; min_p 0: off */
-    float repetition, presence, frequency;          /* off: 1, 0, 0 */
-    int   repeat_last;                              /* number of last tokens that penalties look at; 0 none, -1 all */
+    float temperature;                     /* >= 0 */
+    int top_k;                             /* 0: off */
+    float top_p, min_p;                    /* top_p 1: off; min_p 0: off */
+    float repetition, presence, frequency; /* off: 1, 0, 0 */
+    int repeat_last;                       /* number of last tokens that penalties look at; 0 none, -1 all */
     uint64_t seed;
-    uint32_t choice;                                /* index of the answer within its request: each has its own noise */
+    uint32_t choice; /* index of the answer within its request: each has its own noise */
     const struct spec_bias *bias;
     int n_bias;
-    const uint32_t *mask;                           /* [spec_mask_words] bit 0 of word 0: allow token 0; NULL: all */
+    const uint32_t *mask; /* [spec_mask_words] bit 0 of word 0: allow token 0; NULL: all */
 };
 
 static inline size_t spec_mask_words(int n_vocab) { return ((size_t)n_vocab + 31) / 32; }
@@ -53,13 +56,13 @@ int spec_params_check(const struct spec_params *p, int n_vocab);
 
 /* Scratch memory for one call at a time; one per thread. */
 struct spec_sampler;
-int  spec_sampler_open(struct spec_sampler **out, int n_vocab);
+int spec_sampler_open(struct spec_sampler **out, int n_vocab);
 void spec_sampler_close(struct spec_sampler *s);
 
 struct spec_sampled {
     int32_t token;
-    float logprob;                                  /* log softmax after step 0 alone, T = 1 */
-    float chance;                                   /* estimated probability that another model with similar logits
+    float logprob; /* log softmax after step 0 alone, T = 1 */
+    float chance;  /* estimated probability that another model with similar logits
                                                        and the same noise samples this token */
 };
 
@@ -69,7 +72,10 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
                 const int32_t *history, int n_history, int64_t position, struct spec_sampled *out);
 
 /* The n most probable tokens after step 0 alone, T = 1: most probable first, lowest id first on a tie. */
-struct spec_top { int32_t token; float logprob; };
+struct spec_top {
+    int32_t token;
+    float logprob;
+};
 void spec_top(struct spec_sampler *s, const float *logits /* [n_vocab] */, int n, struct spec_top *out);
 
 /* The n tokens, n <= SPEC_RANKS, that spec_sample would return one after the other if each were banned once
@@ -78,13 +84,16 @@ void spec_top(struct spec_sampler *s, const float *logits /* [n_vocab] */, int n
  * the softmax over all tokens after steps 0 to 2, T = 1.  Otherwise it is the softmax over the n tokens of
  * z / T + g, as if the other model's scores had one more independent Gumbel noise. */
 #define SPEC_RANKS 16
-int  spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *logits /* [n_vocab] */,
-               const int32_t *history, int n_history, int64_t position, int n, struct spec_top *out);
+int spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *logits /* [n_vocab] */,
+              const int32_t *history, int n_history, int64_t position, int n, struct spec_top *out);
 
 /* spec_top, and the log probability and rank of a given token; rank 1: no token is more probable. */
-struct spec_given_token { float logprob; int rank; };
-struct spec_given_token spec_given_token(struct spec_sampler *s, const float *logits /* [n_vocab] */, int32_t token, int n,
-                             struct spec_top *top);
+struct spec_given_token {
+    float logprob;
+    int rank;
+};
+struct spec_given_token spec_given_token(struct spec_sampler *s, const float *logits /* [n_vocab] */, int32_t token,
+                                         int n, struct spec_top *top);
 
 /* g of step 4. */
 double spec_noise(uint64_t seed, uint32_t choice, int64_t position, int32_t token);
@@ -94,9 +103,9 @@ double spec_noise(uint64_t seed, uint32_t choice, int64_t position, int32_t toke
 /* Token token[i] has probability weight[i] / sum.  Ids ascend; a weight may be 0, the sum may not be 0. */
 struct spec_dist {
     int n;
-    const int32_t *token;                           /* [n]; NULL: 0 .. n - 1 */
-    const float *weight;                            /* [n] */
-    double sum;                                     /* of the weights, added in order */
+    const int32_t *token; /* [n]; NULL: 0 .. n - 1 */
+    const float *weight;  /* [n] */
+    double sum;           /* of the weights, added in order */
 };
 
 /* The distribution that spec_sample samples from: the softmax of z / T over the support, in the operation's float
@@ -129,21 +138,24 @@ double spec_draft_uniform(const struct spec_params *p, int64_t position, int n);
  * (DSpark, appendix A).  A tree pruned by its drawn tokens is marked `depends_on_draws` and is verified by SPEC_COUPLED.
  * Whether to draw another token at all may depend on all earlier draws. */
 #define SPEC_NODES 256
-#define SPEC_ROOT  (-1)                             /* the last committed token */
+#define SPEC_ROOT  (-1) /* the last committed token */
 
-struct spec_draw { int16_t node; const struct spec_dist *q; };
+struct spec_draw {
+    int16_t node;
+    const struct spec_dist *q;
+};
 
 struct spec_tree {
-    int     n;
+    int n;
     int32_t token[SPEC_NODES];
-    int16_t parent[SPEC_NODES];                     /* an earlier node, or SPEC_ROOT */
-    int16_t depth[SPEC_NODES];                      /* 1: follows the root */
-    uint8_t source[SPEC_NODES];                     /* bit i: proposed by drafter i */
-    float   survival[SPEC_NODES];                   /* estimated probability that the node is accepted */
-    int     n_requested;                                /* calls of add and draw, repeated nodes included */
-    int     n_draw;
-    struct spec_draw draw[SPEC_NODES];              /* q must stay valid until the draft is verified */
-    bool    depends_on_draws;
+    int16_t parent[SPEC_NODES]; /* an earlier node, or SPEC_ROOT */
+    int16_t depth[SPEC_NODES];  /* 1: follows the root */
+    uint8_t source[SPEC_NODES]; /* bit i: proposed by drafter i */
+    float survival[SPEC_NODES]; /* estimated probability that the node is accepted */
+    int n_requested;            /* calls of add and draw, repeated nodes included */
+    int n_draw;
+    struct spec_draw draw[SPEC_NODES]; /* q must stay valid until the draft is verified */
+    bool depends_on_draws;
 };
 
 void spec_tree_clear(struct spec_tree *t);
@@ -151,11 +163,11 @@ void spec_tree_clear(struct spec_tree *t);
 /* Finds or makes the child of parent with this token; its survival becomes the larger of both.  Returns the node, or
  * -1: the tree is full.  More than SPEC_NODES calls with draws mark the tree as depends_on_draws, for whether there is space
  * then depends on the drawn tokens. */
-int  spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival, uint8_t source);
-int  spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q,
-                    float survival, uint8_t source);
+int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival, uint8_t source);
+int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q, float survival,
+                   uint8_t source);
 
-int  spec_tree_child(const struct spec_tree *t, int node, int32_t token);        /* -1: none */
+int spec_tree_child(const struct spec_tree *t, int node, int32_t token); /* -1: none */
 
 /* Removes the nodes with keep false and all below them.  blind: keep of a node depends on no token that was drawn for
  * it, its siblings or any node below, but at most on its ancestors' tokens. */
@@ -197,30 +209,30 @@ enum spec_rule { SPEC_COUPLED, SPEC_RATIO, SPEC_BLOCK };
 
 struct spec_verify {
     const struct spec_tree *tree;
-    enum spec_rule rule;                            /* as wanted; spec_verify_start puts in the one that applies */
-    const struct spec_params *params;               /* its mask is ignored */
-    int32_t *history;                               /* caller's; the path is appended: space for the tree's depth */
+    enum spec_rule rule;              /* as wanted; spec_verify_start puts in the one that applies */
+    const struct spec_params *params; /* its mask is ignored */
+    int32_t *history;                 /* caller's; the path is appended: space for the tree's depth */
     int n_history;
-    int64_t position;                               /* of the first token to sample */
-    const double *dice;                             /* random numbers of a test, in order; NULL: from the seed */
+    int64_t position;   /* of the first token to sample */
+    const double *dice; /* random numbers of a test, in order; NULL: from the seed */
 
-    int node;                                       /* node of the next row to pass; SPEC_END: the walk is done */
-    int n_path;                                     /* accepted nodes */
-    int n_out;                                      /* tokens to commit: the path's, and one more unless the walk was
+    int node;   /* node of the next row to pass; SPEC_END: the walk is done */
+    int n_path; /* accepted nodes */
+    int n_out;  /* tokens to commit: the path's, and one more unless the walk was
                                                        stopped at the path's end */
     int16_t path[SPEC_NODES];
     struct spec_sampled out[SPEC_NODES + 1];
 
-    int n_dice;                                     /* uniform numbers used so far */
-    int n_walked;                                   /* nodes above that row; block: perhaps not all accepted */
-    double carry;                                   /* block: probability that all nodes so far are accepted */
-    struct spec_sampled last;                        /* block: the token after the accepted path */
+    int n_dice;               /* uniform numbers used so far */
+    int n_walked;             /* nodes above that row; block: perhaps not all accepted */
+    double carry;             /* block: probability that all nodes so far are accepted */
+    struct spec_sampled last; /* block: the token after the accepted path */
 };
 
 void spec_verify_start(struct spec_verify *v);
-int  spec_verify_row(struct spec_verify *v, struct spec_sampler *s, const float *logits /* [n_vocab] */,
-                     const uint32_t *mask /* [spec_mask_words] or NULL */);
-void spec_verify_stop(struct spec_verify *v);       /* there is no row for v->node: it ends the sequence, or failed */
+int spec_verify_row(struct spec_verify *v, struct spec_sampler *s, const float *logits /* [n_vocab] */,
+                    const uint32_t *mask /* [spec_mask_words] or NULL */);
+void spec_verify_stop(struct spec_verify *v); /* there is no row for v->node: it ends the sequence, or failed */
 
 /* ---- drafters that need no model -------------------------------------------------------------------- */
 
@@ -247,23 +259,23 @@ enum spec_drafter_kind { SPEC_DRAFT_NONE, SPEC_DRAFT_NGRAM, SPEC_DRAFT_SUFFIX, S
 struct spec_drafter_options {
     enum spec_drafter_kind kind;
     int n_vocab, n_session;
-    int n_own;                                      /* remembered tokens of one session */
-    int n_shared;                                   /* remembered tokens of ended sessions; 0: sessions share nothing */
-    int n_learn;                                    /* remembered tokens of documents */
-    double right;                                   /* oracle: probability that a drafted token is right */
-    uint64_t seed;                                  /* oracle */
+    int n_own;     /* remembered tokens of one session */
+    int n_shared;  /* remembered tokens of ended sessions; 0: sessions share nothing */
+    int n_learn;   /* remembered tokens of documents */
+    double right;  /* oracle: probability that a drafted token is right */
+    uint64_t seed; /* oracle */
 };
 
 struct spec_drafter;
-size_t spec_drafter_bytes(const struct spec_drafter_options *opt);  /* memory that open allocates */
-int  spec_drafter_open(struct spec_drafter **out, const struct spec_drafter_options *opt);
+size_t spec_drafter_bytes(const struct spec_drafter_options *opt); /* memory that open allocates */
+int spec_drafter_open(struct spec_drafter **out, const struct spec_drafter_options *opt);
 void spec_drafter_close(struct spec_drafter *d);
 
-void spec_drafter_learn(struct spec_drafter *d, const int32_t *token, int n);   /* a document, for all sessions */
-void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt);    /* a new sequence; ends the old */
+void spec_drafter_learn(struct spec_drafter *d, const int32_t *token, int n); /* a document, for all sessions */
+void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt);  /* a new sequence; ends the old */
 void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *token, int n);
-void spec_drafter_end(struct spec_drafter *d, int session);                     /* shares its tokens if sharing is on */
-void spec_drafter_end_unshared(struct spec_drafter *d, int session);        /* ends it without sharing */
+void spec_drafter_end(struct spec_drafter *d, int session);          /* shares its tokens if sharing is on */
+void spec_drafter_end_unshared(struct spec_drafter *d, int session); /* ends it without sharing */
 
 /* Oracle: the tokens that will follow the committed ones.  The caller owns the array and keeps it valid until the next
  * call of this function or spec_drafter_begin for the session. */

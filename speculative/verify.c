@@ -12,15 +12,14 @@
 
 struct row_dist {
     struct spec_dist p;
-    double *mass;                               /* [p.n]; NULL: p's weights */
+    double *mass; /* [p.n]; NULL: p's weights */
     double sum;
 };
 
 static int row_dist_get(struct row_dist *l, const struct spec_verify *v, struct spec_sampler *s,
-                      const struct spec_params *p, const float *logits)
+                        const struct spec_params *p, const float *logits)
 {
-    int e = spec_target(s, p, logits, v->history, v->n_history + v->n_walked,
-                        v->position + v->n_walked, &l->p);
+    int e = spec_target(s, p, logits, v->history, v->n_history + v->n_walked, v->position + v->n_walked, &l->p);
     l->mass = NULL;
     l->sum = l->p.sum;
     return e;
@@ -32,7 +31,7 @@ static double row_dist_prob(const struct row_dist *l, int32_t token)
     return i < 0 ? 0 : (l->mass ? l->mass[i] : l->p.weight[i]) / l->sum;
 }
 
-#define BLOCK 256                               /* tokens in a partial sum; it has four chains of additions */
+#define BLOCK 256 /* tokens in a partial sum; it has four chains of additions */
 
 static double block_sum(const double *mass, int n)
 {
@@ -46,7 +45,7 @@ static double block_sum(const double *mass, int n)
 static void subtract_dist(double *mass, const struct spec_dist *p, const struct spec_dist *q)
 {
     double scale = 1 / q->sum;
-    if (!p->token && !q->token) {               /* same result as the merge below, in a third of its time */
+    if (!p->token && !q->token) { /* same result as the merge below, in a third of its time */
         for (int i = 0; i < kn_min(p->n, q->n); i++)
             mass[i] -= q->weight[i] * scale;
         return;
@@ -72,7 +71,7 @@ static double row_dist_subtract(struct row_dist *l, struct spec_sampler *s, doub
         mass[i] = mass[i] > 0 ? mass[i] : 0;
     for (int i = 0; i < n; i += BLOCK)
         sum += block_sum(mass + i, kn_min(BLOCK, n - i));
-    l->mass = sum > 0 ? mass : NULL;            /* nothing left: q equals p, which stays */
+    l->mass = sum > 0 ? mass : NULL; /* nothing left: q equals p, which stays */
     l->sum = sum > 0 ? sum : l->p.sum;
     return sum;
 }
@@ -87,7 +86,7 @@ static int32_t row_dist_token(const struct row_dist *l, double u)
         sum += here;
     for (end = kn_min(i + BLOCK, l->p.n), taken = i; i < end && sum <= at; i++) {
         sum += l->mass[i];
-        taken = l->mass[i] > 0 ? i : taken;     /* by rounding, at may exceed the last sum */
+        taken = l->mass[i] > 0 ? i : taken; /* by rounding, at may exceed the last sum */
     }
     return spec_dist_id(&l->p, taken);
 }
@@ -142,8 +141,8 @@ void spec_verify_start(struct spec_verify *v)
 /* ---- rules that settle a row at a time ------------------------------------------------------------- */
 
 /* Tries the draws below v->node in order; if none is accepted, samples from the residual. */
-static int try_draws(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p,
-                     const float *logits, struct spec_sampled *out)
+static int try_draws(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p, const float *logits,
+                     struct spec_sampled *out)
 {
     const struct spec_tree *t = v->tree;
     struct row_dist l;
@@ -165,14 +164,12 @@ static int try_draws(struct spec_verify *v, struct spec_sampler *s, const struct
 }
 
 /* Settles the row's token and continues the walk in its child. */
-static int settle_row(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p,
-                      const float *logits)
+static int settle_row(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p, const float *logits)
 {
     struct spec_sampled *out = &v->out[v->n_out];
     bool drawn = v->rule == SPEC_RATIO && next_draw(v->tree, v->node, 0) < v->tree->n_draw;
     int e = drawn ? try_draws(v, s, p, logits, out)
-                  : spec_sample(s, p, logits, v->history, v->n_history + v->n_walked,
-                                v->position + v->n_walked, out);
+                  : spec_sample(s, p, logits, v->history, v->n_history + v->n_walked, v->position + v->n_walked, out);
     if (e < 0) {
         v->node = SPEC_END;
         return e;
@@ -212,14 +209,12 @@ static bool keep_all(struct spec_verify *v)
     return true;
 }
 
-static int walk_block(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p,
-                      const float *logits)
+static int walk_block(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p, const float *logits)
 {
     const struct spec_tree *t = v->tree;
     int child = v->node + 1;
-    if (child == t->n) {                        /* all accepted, else this row would not be asked for */
-        int e = spec_sample(s, p, logits, v->history, v->n_history + v->n_walked,
-                            v->position + v->n_walked, &v->last);
+    if (child == t->n) { /* all accepted, else this row would not be asked for */
+        int e = spec_sample(s, p, logits, v->history, v->n_history + v->n_walked, v->position + v->n_walked, &v->last);
         if (e == 0)
             finish_block(v);
         return e;
@@ -258,7 +253,7 @@ int spec_verify_row(struct spec_verify *v, struct spec_sampler *s, const float *
     if (e == 0)
         return 0;
     spec_verify_stop(v);
-    return v->n_out > v->n_path ? 0 : e;        /* the accepted path may end above this row */
+    return v->n_out > v->n_path ? 0 : e; /* the accepted path may end above this row */
 }
 
 void spec_verify_stop(struct spec_verify *v)

@@ -25,23 +25,33 @@
 #include "kernels/core.h"
 
 enum fault_kind {
-    FAULT_ALLOC, FAULT_MAP, FAULT_OPEN, FAULT_SIZE, FAULT_STAT, FAULT_READ, FAULT_WRITE, FAULT_FORGET,
-    FAULT_SYNC, FAULT_RESIZE, FAULT_RENAME,
-    FAULT_ANY, FAULT_KINDS
+    FAULT_ALLOC,
+    FAULT_MAP,
+    FAULT_OPEN,
+    FAULT_SIZE,
+    FAULT_STAT,
+    FAULT_READ,
+    FAULT_WRITE,
+    FAULT_FORGET,
+    FAULT_SYNC,
+    FAULT_RESIZE,
+    FAULT_RENAME,
+    FAULT_ANY,
+    FAULT_KINDS
 };
 
 enum fault_way {
     FAULT_NONE,
-    FAULT_ERROR,                            /* NULL or -1, with errno */
-    FAULT_LASTS,                            /* the n-th call and all after it */
-    FAULT_OFTEN,                            /* every n-th call */
-    FAULT_SHORT,                            /* a read gives one byte, a direct read 4095 */
-    FAULT_EMPTY                             /* a read gives 0 bytes: the end of the file */
+    FAULT_ERROR, /* NULL or -1, with errno */
+    FAULT_LASTS, /* the n-th call and all after it */
+    FAULT_OFTEN, /* every n-th call */
+    FAULT_SHORT, /* a read gives one byte, a direct read 4095 */
+    FAULT_EMPTY  /* a read gives 0 bytes: the end of the file */
 };
 
 enum fault_direct { DIRECT_WORKS, DIRECT_NO_OPEN, DIRECT_NO_READ, DIRECT_SHORT, DIRECT_ODD };
 
-#define FAULTS_FD 1024
+#define FAULTS_FD    1024
 #define FAULTS_ALIGN 512u
 
 static struct {
@@ -52,12 +62,12 @@ static struct {
     atomic_int error;
     atomic_long calls[FAULT_KINDS];
     atomic_long n_alloc, n_map, n_open, n_direct; /* outstanding; n_direct: successful direct reads */
-    atomic_bool struck;                     /* the fault has happened */
+    atomic_bool struck;                           /* the fault has happened */
     atomic_bool is_direct[FAULTS_FD];
     bool in_pieces;
     pthread_mutex_t lock;
-    enum kn_level most;                     /* log lines above this level are ignored */
-    char line[1024], last[1024];            /* the first and the last line, and their number */
+    enum kn_level most;          /* log lines above this level are ignored */
+    char line[1024], last[1024]; /* the first and the last line, and their number */
     int n_line;
 } faults = { .lock = PTHREAD_MUTEX_INITIALIZER, .most = KN_LOG_WARN };
 
@@ -130,10 +140,7 @@ static inline int faults_close(int fd)
     return kn_io_system.close(fd);
 }
 
-static inline int64_t faults_size(int fd)
-{
-    return faults_count(FAULT_SIZE) ? -1 : kn_io_system.size(fd);
-}
+static inline int64_t faults_size(int fd) { return faults_count(FAULT_SIZE) ? -1 : kn_io_system.size(fd); }
 
 static inline int faults_stat(int fd, struct kn_stat *out)
 {
@@ -147,14 +154,13 @@ static inline int faults_forget(int fd, int64_t at, int64_t bytes)
 
 static inline ssize_t faults_pread_direct(int fd, void *buf, size_t bytes, int64_t at)
 {
-    if (faults.direct == DIRECT_NO_READ || (uintptr_t)buf % FAULTS_ALIGN || bytes % FAULTS_ALIGN ||
-        at % FAULTS_ALIGN) {
+    if (faults.direct == DIRECT_NO_READ || (uintptr_t)buf % FAULTS_ALIGN || bytes % FAULTS_ALIGN || at % FAULTS_ALIGN) {
         errno = EINVAL;
         return -1;
     }
-    if (faults.direct == DIRECT_SHORT && bytes > 8192)          /* whole pages, but short */
+    if (faults.direct == DIRECT_SHORT && bytes > 8192) /* whole pages, but short */
         bytes = 4096 + bytes / 2 / 4096 * 4096;
-    if (faults.direct == DIRECT_ODD && bytes > 4096)            /* as some file systems do */
+    if (faults.direct == DIRECT_ODD && bytes > 4096) /* as some file systems do */
         bytes -= 1000;
     faults.n_direct++;
     return kn_io_system.pread(fd, buf, bytes, at);
@@ -183,10 +189,7 @@ static inline ssize_t faults_pwrite(int fd, const void *buf, size_t bytes, int64
     return faults_count(FAULT_WRITE) ? -1 : kn_io_system.pwrite(fd, buf, n, at);
 }
 
-static inline int faults_sync(int fd)
-{
-    return faults_count(FAULT_SYNC) ? -1 : kn_io_system.sync(fd);
-}
+static inline int faults_sync(int fd) { return faults_count(FAULT_SYNC) ? -1 : kn_io_system.sync(fd); }
 
 static inline int faults_resize(int fd, int64_t bytes)
 {
@@ -255,10 +258,7 @@ static inline void faults_at(enum fault_kind kind, long at, enum fault_way way, 
     faults_now(kind, at, way, error);
 }
 
-static inline bool faults_clean(void)
-{
-    return faults.n_alloc == 0 && faults.n_map == 0 && faults.n_open == 0;
-}
+static inline bool faults_clean(void) { return faults.n_alloc == 0 && faults.n_map == 0 && faults.n_open == 0; }
 
 /* Only collects the log: for use while threads run, when system calls must not be replaced. */
 static inline void faults_listen(void)

@@ -12,13 +12,16 @@
 
 #include "kernels/core.h"
 
-#define NODES_RANGE 4096
+#define NODES_RANGE   4096
 #define NODES_NAME(i) (3 + 2 * (i))
 
 static struct {
     int n_node, n;
     pthread_mutex_t lock;
-    struct { const uint8_t *begin, *end; int node; } range[NODES_RANGE];
+    struct {
+        const uint8_t *begin, *end;
+        int node;
+    } range[NODES_RANGE];
 } nodes = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static inline void nodes_note(const void *p, size_t bytes, int node)

@@ -42,12 +42,12 @@ static struct eng_fields format_of(enum eng_api api, const struct eng_fields *bo
 
 static void read_wish(struct wish *w, enum eng_api api, const struct eng_fields *body)
 {
-    static const char *const types[] = {"text", "json_object", "json_schema"};
+    static const char *const types[] = { "text", "json_object", "json_schema" };
     enum { TEXT, OBJECT, SCHEMA };
     struct eng_fields f = format_of(api, body);
     int type = eng_field_choice(&f, "type", types, 3);
     bool flat = api == ENG_API_RESPONSES || api == ENG_API_MESSAGES || type == OBJECT;
-    *w = (struct wish){.from = f};
+    *w = (struct wish){ .from = f };
     if (f.object && type < 0)
         eng_field_refuse(&f, "type", "is missing");
     if (type == OBJECT && !eng_field(&f, "schema")) {
@@ -69,16 +69,16 @@ static void read_wish(struct wish *w, enum eng_api api, const struct eng_fields 
 static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_fields *body,
                     const struct eng_api_setup *setup, const struct eng_talk_tools *tools)
 {
-    static const struct eng_speech_style plain = {.way = ENG_SPEECH_NONE};
+    static const struct eng_speech_style plain = { .way = ENG_SPEECH_NONE };
     const bool is_plain = ask->api == ENG_API_COMPLETIONS || !setup->speech;
     char why[256] = "";
     int error = eng_speech_grammar(&ask->grammar, is_plain ? &plain : setup->speech,
-                                   &(struct eng_speech_tools){.tools = tools->list,
-                                                              .choice = tools->choice,
-                                                              .name = tools->name,
-                                                              .parallel = tools->parallel,
-                                                              .schema = w->schema,
-                                                              .thinks = ask->thinks},
+                                   &(struct eng_speech_tools){ .tools = tools->list,
+                                                               .choice = tools->choice,
+                                                               .name = tools->name,
+                                                               .parallel = tools->parallel,
+                                                               .schema = w->schema,
+                                                               .thinks = ask->thinks },
                                    why, sizeof why);
     if (error == KN_ENOMEM)
         eng_refuse(body->why, 500, NULL, NULL, "no memory for the grammar of the answer");
@@ -88,8 +88,8 @@ static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_
         eng_field_refuse(body, "tools", "are refused: %s", why);
 }
 
-void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
-                        const struct eng_api_setup *setup, const struct eng_talk_tools *tools)
+void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body, const struct eng_api_setup *setup,
+                        const struct eng_talk_tools *tools)
 {
     struct wish w;
     bool forced = tools->list && tools->choice != ENG_TOOL_AUTO;

@@ -5,7 +5,7 @@
 
 struct eng_usage eng_usage_of(const struct eng_reply *r)
 {
-    struct eng_usage u = {0};
+    struct eng_usage u = { 0 };
     for (int i = 0; i < r->ask->n_prompt; i++) {
         u.prompt += (int)r->ask->prompt[i].n;
         u.cached += r->choice[i * r->ask->n_each].n_cached;
@@ -29,7 +29,7 @@ void eng_write_usage(struct eng_bytes *out, const struct eng_reply *r)
 
 void eng_write_texts(struct eng_bytes *out, const struct eng_choice *c, enum eng_part_kind kind)
 {
-    struct eng_bytes all = {0};
+    struct eng_bytes all = { 0 };
     for (int i = 0; i < c->n_part; i++)
         if (c->part[i].kind == kind)
             eng_bytes_add(&all, c->part[i].text.data, c->part[i].text.n);
@@ -39,10 +39,7 @@ void eng_write_texts(struct eng_bytes *out, const struct eng_choice *c, enum eng
 }
 
 /* JSON has no infinity: the logprob of a token that cannot be sampled is written as -9999. */
-void eng_write_number(struct eng_bytes *out, double x)
-{
-    eng_bytes_format(out, "%.7g", x > -9999.0 ? x : -9999.0);
-}
+void eng_write_number(struct eng_bytes *out, double x) { eng_bytes_format(out, "%.7g", x > -9999.0 ? x : -9999.0); }
 
 static void write_known(struct eng_bytes *out, const struct eng_vocab *v, int32_t token, float logprob, int rank)
 {
@@ -75,8 +72,7 @@ void eng_write_given(struct eng_bytes *out, const struct eng_reply *r, const str
     eng_bytes_text(out, "]");
 }
 
-static void write_token(struct eng_bytes *out, const struct eng_vocab *v, int32_t token,
-                        float logprob)
+static void write_token(struct eng_bytes *out, const struct eng_vocab *v, int32_t token, float logprob)
 {
     struct moe_string s = eng_vocab_text(v, token);
     eng_bytes_text(out, "{\"token\":");
@@ -97,8 +93,8 @@ const struct spec_top *eng_entry_top(const struct eng_reply *r, const struct eng
     return n_top ? c->top + (size_t)i * n_top : NULL;
 }
 
-void eng_write_entries(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c,
-                       int first, int last)
+void eng_write_entries(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c, int first,
+                       int last)
 {
     int n_top = r->ask->n_top;
     eng_bytes_text(out, "[");

@@ -38,14 +38,7 @@ struct eng_prompt_token {
     int n_top;
 };
 
-enum eng_end {
-    ENG_END_NONE,
-    ENG_END_STOP,
-    ENG_END_STRING,
-    ENG_END_LENGTH,
-    ENG_END_CALLS,
-    ENG_END_FAILED
-};
+enum eng_end { ENG_END_NONE, ENG_END_STOP, ENG_END_STRING, ENG_END_LENGTH, ENG_END_CALLS, ENG_END_FAILED };
 
 struct eng_choice {
     int index;
@@ -54,8 +47,8 @@ struct eng_choice {
     struct eng_speech *speech;
     struct eng_part *part; /* [n_part] */
     int n_part, part_cap, n_call;
-    bool is_open; /* the last part may still grow */
-    enum eng_end end; /* NONE while the choice is running */
+    bool is_open;                     /* the last part may still grow */
+    enum eng_end end;                 /* NONE while the choice is running */
     int n_token, n_thought, n_cached; /* generated; of these reasoning; cached prompt tokens */
 
     struct eng_entry *entry; /* [n_entry] */
@@ -63,7 +56,7 @@ struct eng_choice {
     int n_entry, entry_cap;
     struct eng_prompt_token *given; /* [n_given] of prompt tokens, NULL: not requested; [0] is unused */
     int n_given;
-    int n_sure, n_told; /* entries known to be text; of these written (dropped at once if !keeps) */
+    int n_sure, n_told;                  /* entries known to be text; of these written (dropped at once if !keeps) */
     size_t n_text, n_text_char, n_shown; /* text: bytes, characters, bytes past the stop strings */
 };
 
@@ -75,8 +68,8 @@ struct eng_reply {
     int n_choice, n_ended;
     bool keeps; /* keep the whole text and all entries, for the body or for the last events */
     bool began, done;
-    int status;  /* HTTP status */
-    int n_event; /* of a stream, so far */
+    int status;                    /* HTTP status */
+    int n_event;                   /* of a stream, so far */
     struct eng_bytes out;          /* bytes not yet taken by the caller */
     struct eng_bytes taken;        /* the bytes that eng_reply_take returned last */
     struct eng_bytes head;         /* common first members of the answer's JSON objects */
@@ -87,8 +80,8 @@ struct eng_dialect {
     void (*begin)(struct eng_reply *r);
     void (*part_begin)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p);
     /* Appends text to part p; if p is text, its tokens are c->entry[first .. c->n_told). */
-    void (*part_more)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p,
-                      const char *text, size_t n, int first);
+    void (*part_more)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p, const char *text, size_t n,
+                      int first);
     void (*part_end)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p);
     void (*choice_end)(struct eng_reply *r, struct eng_choice *c);
     void (*end)(struct eng_reply *r);
@@ -96,8 +89,7 @@ struct eng_dialect {
     void (*body)(struct eng_reply *r); /* without a stream: called once, instead of all others */
 };
 
-extern const struct eng_dialect eng_dialect_completions, eng_dialect_chat, eng_dialect_responses,
-    eng_dialect_messages;
+extern const struct eng_dialect eng_dialect_completions, eng_dialect_chat, eng_dialect_responses, eng_dialect_messages;
 
 /* ---- shared by the dialects ------------------------------------------------------------------ */
 
@@ -110,8 +102,8 @@ struct eng_usage eng_usage_of(const struct eng_reply *r);
 const struct spec_top *eng_entry_top(const struct eng_reply *r, const struct eng_choice *c, int i);
 
 /* Writes entries [first, last) as OpenAI's list of logprobs. */
-void eng_write_entries(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c,
-                       int first, int last);
+void eng_write_entries(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c, int first,
+                       int last);
 /* Writes the texts of all parts of this kind, concatenated, as one JSON string. */
 void eng_write_texts(struct eng_bytes *out, const struct eng_choice *c, enum eng_part_kind kind);
 /* Writes the member "usage" of chat and completions. */

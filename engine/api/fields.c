@@ -11,14 +11,14 @@ static const struct {
     int status;
     const char *type, *messages_type; /* error type of OpenAI's API, of Anthropic's */
 } types[] = {
-    {400, "invalid_request_error", "invalid_request_error"},
-    {401, "authentication_error", "authentication_error"},
-    {403, "permission_error", "permission_error"},
-    {404, "not_found_error", "not_found_error"},
-    {413, "invalid_request_error", "request_too_large"},
-    {429, "rate_limit_error", "rate_limit_error"},
-    {501, "not_supported_error", "api_error"},
-    {503, "unavailable_error", "overloaded_error"},
+    { 400, "invalid_request_error", "invalid_request_error" },
+    { 401, "authentication_error", "authentication_error" },
+    { 403, "permission_error", "permission_error" },
+    { 404, "not_found_error", "not_found_error" },
+    { 413, "invalid_request_error", "request_too_large" },
+    { 429, "rate_limit_error", "rate_limit_error" },
+    { 501, "not_supported_error", "api_error" },
+    { 503, "unavailable_error", "overloaded_error" },
 };
 
 static int find_type(int status)
@@ -39,11 +39,10 @@ static const char *type_of(int status, enum eng_api api)
     return api == ENG_API_MESSAGES ? "api_error" : "server_error";
 }
 
-static int refuse(struct eng_refusal *why, int status, const char *code, const char *param,
-                  const char *format, va_list args)
+static int refuse(struct eng_refusal *why, int status, const char *code, const char *param, const char *format,
+                  va_list args)
 {
-    *why =
-        (struct eng_refusal){.status = status, .type = type_of(status, ENG_API_CHAT), .code = code};
+    *why = (struct eng_refusal){ .status = status, .type = type_of(status, ENG_API_CHAT), .code = code };
     snprintf(why->param, sizeof why->param, "%s", param ? param : "");
     vsnprintf(why->message, sizeof why->message, format, args);
     for (char *c = why->message; *c; c++) /* one line: remove line ends of a template or a body */
@@ -51,8 +50,7 @@ static int refuse(struct eng_refusal *why, int status, const char *code, const c
     return status == 429 || status == 503 ? KN_ELIMIT : status < 500 ? KN_EINVAL : KN_EIO;
 }
 
-int eng_refuse(struct eng_refusal *why, int status, const char *code, const char *param,
-               const char *format, ...)
+int eng_refuse(struct eng_refusal *why, int status, const char *code, const char *param, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -72,8 +70,7 @@ static void quote_or_null(struct eng_bytes *out, const char *text)
 void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enum eng_api api)
 {
     if (api == ENG_API_MESSAGES) {
-        eng_bytes_format(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
-                         type_of(why->status, api));
+        eng_bytes_format(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type_of(why->status, api));
         eng_bytes_quote(out, why->message, strlen(why->message));
         eng_bytes_text(out, "}}");
         return;
@@ -130,8 +127,7 @@ bool eng_field_bool(const struct eng_fields *f, const char *name, bool *out)
     return json_is_boolean(value);
 }
 
-bool eng_field_int(const struct eng_fields *f, const char *name, int64_t least, int64_t most,
-                   int64_t *out)
+bool eng_field_int(const struct eng_fields *f, const char *name, int64_t least, int64_t most, int64_t *out)
 {
     json_t *value = eng_field(f, name);
     int64_t x = json_integer_value(value);
@@ -152,13 +148,11 @@ bool eng_field_int(const struct eng_fields *f, const char *name, int64_t least, 
     else if (value && most >= INT32_MAX && !(whole && x > most))
         eng_field_refuse(f, name, "must be an integer, at least %lld", (long long)least);
     else if (value)
-        eng_field_refuse(f, name, "must be an integer from %lld to %lld", (long long)least,
-                         (long long)most);
+        eng_field_refuse(f, name, "must be an integer from %lld to %lld", (long long)least, (long long)most);
     return false;
 }
 
-bool eng_field_number(const struct eng_fields *f, const char *name, double least, double most,
-                      double *out)
+bool eng_field_number(const struct eng_fields *f, const char *name, double least, double most, double *out)
 {
     json_t *value = eng_field(f, name);
     double x = json_number_value(value);
@@ -188,8 +182,7 @@ json_t *eng_field_array(const struct eng_fields *f, const char *name, size_t mos
         return NULL;
     }
     if (json_array_size(value) > most) {
-        eng_field_refuse(f, name, "has %zu items; the limit is %zu", json_array_size(value),
-                         most);
+        eng_field_refuse(f, name, "has %zu items; the limit is %zu", json_array_size(value), most);
         return NULL;
     }
     return value;
@@ -205,7 +198,7 @@ static void expect_object(struct eng_fields *f, json_t *value)
 
 struct eng_fields eng_field_object(const struct eng_fields *f, const char *name)
 {
-    struct eng_fields in = {.why = f->why};
+    struct eng_fields in = { .why = f->why };
     memcpy(in.path, f->path, sizeof in.path);
     join(in.path, name);
     join(in.path, ".");
@@ -213,10 +206,9 @@ struct eng_fields eng_field_object(const struct eng_fields *f, const char *name)
     return in;
 }
 
-struct eng_fields eng_field_item(const struct eng_fields *f, const char *name, size_t i,
-                                 json_t *item)
+struct eng_fields eng_field_item(const struct eng_fields *f, const char *name, size_t i, json_t *item)
 {
-    struct eng_fields in = {.why = f->why};
+    struct eng_fields in = { .why = f->why };
     char index[32];
     snprintf(index, sizeof index, "[%zu].", i);
     memcpy(in.path, f->path, sizeof in.path);

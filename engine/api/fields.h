@@ -30,10 +30,8 @@ json_t *eng_field(const struct eng_fields *f, const char *name);
 
 /* Return true and set *out if the member is present and valid. */
 bool eng_field_bool(const struct eng_fields *f, const char *name, bool *out);
-bool eng_field_int(const struct eng_fields *f, const char *name, int64_t least, int64_t most,
-                   int64_t *out);
-bool eng_field_number(const struct eng_fields *f, const char *name, double least, double most,
-                      double *out);
+bool eng_field_int(const struct eng_fields *f, const char *name, int64_t least, int64_t most, int64_t *out);
+bool eng_field_number(const struct eng_fields *f, const char *name, double least, double most, double *out);
 
 /* Borrowed; NULL if absent or invalid. */
 json_t *eng_field_string(const struct eng_fields *f, const char *name);
@@ -42,8 +40,7 @@ json_t *eng_field_array(const struct eng_fields *f, const char *name, size_t mos
 /* A member that is an object.  If it is absent, all its fields are absent. */
 struct eng_fields eng_field_object(const struct eng_fields *f, const char *name);
 /* `item`, the i-th item of the array `name`; refused unless it is an object. */
-struct eng_fields eng_field_item(const struct eng_fields *f, const char *name, size_t i,
-                                 json_t *item);
+struct eng_fields eng_field_item(const struct eng_fields *f, const char *name, size_t i, json_t *item);
 
 /* The index of the member's value in word[n], or -1 if absent.  Other values are refused (-1). */
 int eng_field_choice(const struct eng_fields *f, const char *name, const char *const *word, int n);

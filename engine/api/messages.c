@@ -65,7 +65,7 @@ static void add_text(struct talk *t, json_t *m, const char *name, json_t *text)
 static void join_texts(struct talk *t, json_t *m, const char *name)
 {
     json_t *pieces = json_object_get(m, name), *piece;
-    struct eng_bytes b = {0};
+    struct eng_bytes b = { 0 };
     size_t i;
     if (!pieces)
         return;
@@ -86,7 +86,7 @@ static json_t *arguments(const struct talk *t, json_t *given)
     if (!given || (json_is_string(given) && !json_string_length(given)))
         return t->setup->text_arguments ? json_string("{}") : json_object();
     if (json_is_object(given) && t->setup->text_arguments) {
-        struct eng_bytes b = {0};
+        struct eng_bytes b = { 0 };
         eng_bytes_json(&b, given);
         object = b.failed ? NULL : json_stringn_nocheck(b.data, b.n);
         eng_bytes_free(&b);
@@ -113,8 +113,8 @@ static void add_call(struct talk *t, json_t *m, const json_t *id, const json_t *
         set(t, m, "tool_calls", calls);
     }
     json_t *call = json_pack("{s:s, s:o, s:{s:o, s:o}}", "type", "function", "id",
-                             id ? json_deep_copy(id) : json_string(""), "function", "name",
-                             json_deep_copy(name), "arguments", arguments(t, given));
+                             id ? json_deep_copy(id) : json_string(""), "function", "name", json_deep_copy(name),
+                             "arguments", arguments(t, given));
     if (!call || json_array_append_new(calls, call))
         no_memory(t);
     if (id && json_string_length(id) && strlen(json_string_value(id)) == json_string_length(id))
@@ -138,8 +138,7 @@ static json_t *add_result(struct talk *t, const json_t *id)
 /* The text of one part, or NULL after a refusal. */
 static json_t *part_text(const struct eng_fields *part)
 {
-    static const char *const text[] = {"text", "input_text", "output_text", "reasoning_text",
-                                       "summary_text"};
+    static const char *const text[] = { "text", "input_text", "output_text", "reasoning_text", "summary_text" };
     const char *type = json_string_value(eng_field_string(part, "type"));
     json_t *value;
     if (eng_refused(part->why))
@@ -164,8 +163,7 @@ static json_t *part_text(const struct eng_fields *part)
 }
 
 /* Adds the text of a member that is a string or a list of text parts. */
-static void add_member(struct talk *t, json_t *m, const char *to, const struct eng_fields *f,
-                       const char *name)
+static void add_member(struct talk *t, json_t *m, const char *to, const struct eng_fields *f, const char *name)
 {
     json_t *value = eng_field(f, name), *part;
     size_t i;
@@ -222,8 +220,7 @@ static void read_calls(struct talk *t, const struct eng_fields *f, json_t *m)
 
 static void read_chat_message(struct talk *t, const struct eng_fields *f)
 {
-    static const char *const roles[] = {"system",    "developer", "user",
-                                        "assistant", "tool",      "function"};
+    static const char *const roles[] = { "system", "developer", "user", "assistant", "tool", "function" };
     enum { SYSTEM, DEVELOPER, USER, ASSISTANT, TOOL, FUNCTION };
     int role = eng_field_choice(f, "role", roles, 6);
     json_t *m;
@@ -250,20 +247,17 @@ static void read_chat_message(struct talk *t, const struct eng_fields *f)
 
 static void read_item_message(struct talk *t, const struct eng_fields *f)
 {
-    static const char *const roles[] = {"system", "developer", "user", "assistant"};
+    static const char *const roles[] = { "system", "developer", "user", "assistant" };
     int role = eng_field_choice(f, "role", roles, 4);
     if (role < 0)
         eng_field_refuse(f, "role", "is missing");
     else
-        add_content(
-            t, role == 3 ? turn(t, "assistant") : add_message(t, role == 2 ? "user" : "system"), f,
-            "content");
+        add_content(t, role == 3 ? turn(t, "assistant") : add_message(t, role == 2 ? "user" : "system"), f, "content");
 }
 
 static void read_item(struct talk *t, const struct eng_fields *f)
 {
-    static const char *const types[] = {"message", "function_call", "function_call_output",
-                                        "reasoning"};
+    static const char *const types[] = { "message", "function_call", "function_call_output", "reasoning" };
     enum { MESSAGE, CALL, OUTPUT, REASONING };
     int type = eng_field_choice(f, "type", types, 4);
     if (type == CALL) {
@@ -307,7 +301,7 @@ static void read_block(struct talk *t, const struct eng_fields *f, const char *r
 
 static void read_turn(struct talk *t, const struct eng_fields *f)
 {
-    static const char *const roles[] = {"user", "assistant", "system"};
+    static const char *const roles[] = { "user", "assistant", "system" };
     int role = eng_field_choice(f, "role", roles, 3);
     json_t *content = eng_field(f, "content"), *block;
     size_t i;
@@ -343,15 +337,14 @@ static void read_list(struct talk *t, const struct eng_fields *body, const char 
     }
 }
 
-json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
-                          const struct eng_api_setup *setup)
+json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body, const struct eng_api_setup *setup)
 {
     const bool harmony = setup->speech && setup->speech->way == ENG_SPEECH_HARMONY;
-    struct talk t = {.setup = setup,
-                     .why = body->why,
-                     .thoughts = harmony ? "thinking" : "reasoning_content",
-                     .messages = json_array(),
-                     .names = json_object()};
+    struct talk t = { .setup = setup,
+                      .why = body->why,
+                      .thoughts = harmony ? "thinking" : "reasoning_content",
+                      .messages = json_array(),
+                      .names = json_object() };
     const char *before = api == ENG_API_RESPONSES ? "instructions" : "system";
     json_t *m;
     size_t i;

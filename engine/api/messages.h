@@ -14,8 +14,7 @@
 #include "engine/tools/tools.h"
 
 /* The messages as a new reference; NULL when refused. */
-json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
-                          const struct eng_api_setup *setup);
+json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body, const struct eng_api_setup *setup);
 
 /* The tools of a request and its tool_choice. */
 struct eng_talk_tools {
@@ -31,7 +30,7 @@ void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct e
 void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fields *body);
 
 /* Sets ask->grammar from the tools and the response format, if they constrain the answer. */
-void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
-                        const struct eng_api_setup *setup, const struct eng_talk_tools *tools);
+void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body, const struct eng_api_setup *setup,
+                        const struct eng_talk_tools *tools);
 
 #endif

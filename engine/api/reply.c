@@ -18,9 +18,7 @@ static void add_entry(struct eng_reply *r, struct eng_choice *c, const struct en
         struct eng_entry *entry = kn_realloc(c->entry, old * sizeof *entry, cap * sizeof *entry);
         if (entry)
             c->entry = entry;
-        struct spec_top *top =
-            !n_top ? NULL
-                   : kn_realloc(c->top, old * n_top * sizeof *top, cap * n_top * sizeof *top);
+        struct spec_top *top = !n_top ? NULL : kn_realloc(c->top, old * n_top * sizeof *top, cap * n_top * sizeof *top);
         if (top)
             c->top = top;
         if (!entry || (n_top && !top)) {
@@ -29,9 +27,9 @@ static void add_entry(struct eng_reply *r, struct eng_choice *c, const struct en
         }
         c->entry_cap = (int)cap;
     }
-    c->entry[i] = (struct eng_entry){.token = t->token, .logprob = t->logprob};
+    c->entry[i] = (struct eng_entry){ .token = t->token, .logprob = t->logprob };
     for (size_t k = 0; k < n_top; k++)
-        c->top[i * n_top + k] = (int)k < t->n_top ? t->top[k] : (struct spec_top){ENG_NO_TOKEN, 0};
+        c->top[i * n_top + k] = (int)k < t->n_top ? t->top[k] : (struct spec_top){ ENG_NO_TOKEN, 0 };
     c->n_entry++;
 }
 
@@ -48,7 +46,7 @@ static void add_given(struct eng_reply *r, struct eng_choice *c, const struct en
     }
     kn_assert((size_t)c->n_given < n);
     struct eng_prompt_token *g = &c->given[c->n_given++];
-    *g = (struct eng_prompt_token){.logprob = t->logprob, .rank = t->rank, .n_top = t->n_top};
+    *g = (struct eng_prompt_token){ .logprob = t->logprob, .rank = t->rank, .n_top = t->n_top };
     for (int k = 0; k < t->n_top; k++)
         g->top[k] = t->top[k];
 }
@@ -61,14 +59,12 @@ static void remove_entries(struct eng_reply *r, struct eng_choice *c, int from, 
         return;
     memmove(c->entry + from, c->entry + to, left * sizeof *c->entry);
     if (n_top)
-        memmove(c->top + (size_t)from * n_top, c->top + (size_t)to * n_top,
-                left * n_top * sizeof *c->top);
+        memmove(c->top + (size_t)from * n_top, c->top + (size_t)to * n_top, left * n_top * sizeof *c->top);
     c->n_entry -= to - from;
 }
 
 /* True if the concatenated texts of the entries from `first` on begin with text[n]. */
-static bool stands_at(const struct eng_reply *r, const struct eng_choice *c, int first,
-                      const char *text, size_t n)
+static bool stands_at(const struct eng_reply *r, const struct eng_choice *c, int first, const char *text, size_t n)
 {
     size_t at = 0;
     for (int i = first; i < c->n_entry && at < n; i++) {
@@ -104,10 +100,7 @@ static void settle_entries(struct eng_reply *r, struct eng_choice *c, const char
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
-static struct eng_part *open_part(const struct eng_choice *c)
-{
-    return c->is_open ? &c->part[c->n_part - 1] : NULL;
-}
+static struct eng_part *open_part(const struct eng_choice *c) { return c->is_open ? &c->part[c->n_part - 1] : NULL; }
 
 static void close_part(struct eng_reply *r, struct eng_choice *c)
 {
@@ -132,8 +125,8 @@ static void name_call(char *id, const struct eng_reply *r, const struct eng_choi
     id[ENG_CALL_ID - 1] = 0;
 }
 
-static struct eng_part *begin_part(struct eng_reply *r, struct eng_choice *c,
-                                   enum eng_part_kind kind, const char *name, size_t n)
+static struct eng_part *begin_part(struct eng_reply *r, struct eng_choice *c, enum eng_part_kind kind, const char *name,
+                                   size_t n)
 {
     close_part(r, c);
     if (c->n_part == c->part_cap) {
@@ -147,7 +140,7 @@ static struct eng_part *begin_part(struct eng_reply *r, struct eng_choice *c,
         c->part_cap = (int)cap;
     }
     struct eng_part *p = &c->part[c->n_part++];
-    *p = (struct eng_part){.kind = kind, .call = c->n_call, .first_entry = c->n_told};
+    *p = (struct eng_part){ .kind = kind, .call = c->n_call, .first_entry = c->n_told };
     eng_bytes_add(&p->name, name, n);
     r->out.failed |= p->name.failed;
     if (kind == ENG_PART_CALL) {
@@ -160,8 +153,7 @@ static struct eng_part *begin_part(struct eng_reply *r, struct eng_choice *c,
     return p;
 }
 
-static void add_to_part(struct eng_reply *r, struct eng_choice *c, enum eng_part_kind kind,
-                        const char *text, size_t n)
+static void add_to_part(struct eng_reply *r, struct eng_choice *c, enum eng_part_kind kind, const char *text, size_t n)
 {
     struct eng_part *p = open_part(c);
     int first = c->n_told;
@@ -378,9 +370,9 @@ static int open_choice(struct eng_reply *r, int i)
     int error = eng_stop_init(&c->stop, r->ask->stop, r->ask->n_stop);
     if (error || r->ask->api == ENG_API_COMPLETIONS || !r->setup->speech)
         return error;
-    return eng_speech_open(&c->speech, &(struct eng_speech_options){.style = r->setup->speech,
-                                                                    .tools = r->ask->tools,
-                                                                    .thinks = r->ask->thinks});
+    return eng_speech_open(
+        &c->speech,
+        &(struct eng_speech_options){ .style = r->setup->speech, .tools = r->ask->tools, .thinks = r->ask->thinks });
 }
 
 int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *setup)
@@ -470,7 +462,7 @@ const char *eng_reply_take(struct eng_reply *r, size_t *n)
 {
     struct eng_bytes given = r->taken;
     r->taken = r->out;
-    r->out = (struct eng_bytes){.data = given.data, .cap = given.cap, .failed = r->taken.failed};
+    r->out = (struct eng_bytes){ .data = given.data, .cap = given.cap, .failed = r->taken.failed };
     *n = r->taken.n;
     return r->taken.data;
 }
@@ -479,13 +471,12 @@ int eng_reply_tokens(const struct eng_reply *r, int choice) { return r->choice[c
 
 const char *eng_reply_finish(const struct eng_reply *r, int choice)
 {
-    static const char *const names[] = {NULL, "stop", "stop", "length", "tool_calls", "error"};
+    static const char *const names[] = { NULL, "stop", "stop", "length", "tool_calls", "error" };
     return names[r->choice[choice].end];
 }
 
 void eng_reply_count(struct eng_bytes *out, const struct eng_ask *ask)
 {
     eng_bytes_format(out, "{%s\"input_tokens\":%zu}",
-                     ask->api == ENG_API_RESPONSES ? "\"object\":\"response.input_tokens\"," : "",
-                     ask->prompt[0].n);
+                     ask->api == ENG_API_RESPONSES ? "\"object\":\"response.input_tokens\"," : "", ask->prompt[0].n);
 }

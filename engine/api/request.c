@@ -30,15 +30,14 @@ size_t eng_ask_depth(const char *text, size_t n)
 
 static void refuse_depth(struct eng_refusal *why)
 {
-    eng_refuse(why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels",
-               ENG_ASK_DEPTH);
+    eng_refuse(why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels", ENG_ASK_DEPTH);
 }
 
 /* A new reference; NULL when refused. */
 static json_t *load(const char *body, size_t n, struct eng_refusal *why)
 {
     json_error_t e;
-    *why = (struct eng_refusal){0};
+    *why = (struct eng_refusal){ 0 };
     if (eng_ask_depth(body, n) > ENG_ASK_DEPTH) {
         refuse_depth(why);
         return NULL;
@@ -47,8 +46,7 @@ static json_t *load(const char *body, size_t n, struct eng_refusal *why)
     if (!root && json_error_code(&e) == json_error_out_of_memory)
         eng_refuse(why, 500, NULL, NULL, "no memory for the request");
     else if (!root)
-        eng_refuse(why, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s", e.line,
-                   e.column, e.text);
+        eng_refuse(why, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s", e.line, e.column, e.text);
     else if (!json_is_object(root))
         eng_refuse(why, 400, NULL, NULL, "the body must be an object, {...}");
     if (eng_refused(why)) {
@@ -65,12 +63,8 @@ static bool is_deeper(json_t *value, int n_level)
     size_t i;
     if (n_level == 0)
         return json_is_object(value) || json_is_array(value);
-    json_object_foreach(value, name, item)
-        if (is_deeper(item, n_level - 1))
-            return true;
-    json_array_foreach(value, i, item)
-        if (is_deeper(item, n_level - 1))
-            return true;
+    json_object_foreach(value, name, item) if (is_deeper(item, n_level - 1)) return true;
+    json_array_foreach(value, i, item) if (is_deeper(item, n_level - 1)) return true;
     return false;
 }
 
@@ -81,26 +75,24 @@ static const struct {
     const char *name, *instead;
 } unknown[] = {
 #define ONLY(api) (1u << ENG_API_##api)
-    {UINT_MAX, "chat_template", "is set by the server and cannot be part of a request"},
-    {UINT_MAX, "grammar", "is not supported: give a schema in 'response_format'"},
-    {UINT_MAX, "guided_json", "is not supported: give a schema in 'response_format'"},
-    {UINT_MAX, "guided_regex",
-     "is not supported: give a schema with a pattern in 'response_format'"},
-    {UINT_MAX, "guided_choice",
-     "is not supported: give a schema with an enum in 'response_format'"},
-    {UINT_MAX, "guided_grammar", "is not supported: give a schema in 'response_format'"},
-    {UINT_MAX, "structured_outputs", "is not supported: give a schema in 'response_format'"},
-    {ONLY(COMPLETIONS), "suffix", "is not supported: a completion only continues the prompt"},
-    {ONLY(CHAT), "functions", "is not supported: use 'tools'"},
-    {ONLY(CHAT), "function_call", "is not supported: use 'tool_choice'"},
-    {ONLY(CHAT), "audio", "is not supported: answers are text only"},
-    {ONLY(RESPONSES), "previous_response_id",
-     "is not supported: nothing is stored, so send the "
-     "whole conversation in 'input'"},
-    {ONLY(RESPONSES), "conversation",
-     "is not supported: nothing is stored, so send the whole "
-     "conversation in 'input'"},
-    {ONLY(RESPONSES), "prompt", "is not supported: use 'instructions' and 'input'"},
+    { UINT_MAX, "chat_template", "is set by the server and cannot be part of a request" },
+    { UINT_MAX, "grammar", "is not supported: give a schema in 'response_format'" },
+    { UINT_MAX, "guided_json", "is not supported: give a schema in 'response_format'" },
+    { UINT_MAX, "guided_regex", "is not supported: give a schema with a pattern in 'response_format'" },
+    { UINT_MAX, "guided_choice", "is not supported: give a schema with an enum in 'response_format'" },
+    { UINT_MAX, "guided_grammar", "is not supported: give a schema in 'response_format'" },
+    { UINT_MAX, "structured_outputs", "is not supported: give a schema in 'response_format'" },
+    { ONLY(COMPLETIONS), "suffix", "is not supported: a completion only continues the prompt" },
+    { ONLY(CHAT), "functions", "is not supported: use 'tools'" },
+    { ONLY(CHAT), "function_call", "is not supported: use 'tool_choice'" },
+    { ONLY(CHAT), "audio", "is not supported: answers are text only" },
+    { ONLY(RESPONSES), "previous_response_id",
+      "is not supported: nothing is stored, so send the "
+      "whole conversation in 'input'" },
+    { ONLY(RESPONSES), "conversation",
+      "is not supported: nothing is stored, so send the whole "
+      "conversation in 'input'" },
+    { ONLY(RESPONSES), "prompt", "is not supported: use 'instructions' and 'input'" },
 #undef ONLY
 };
 
@@ -110,13 +102,11 @@ static void refuse_unknown(struct eng_parse *p)
     bool on = false;
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         json_t *value = eng_field(&p->body, unknown[i].name);
-        if (unknown[i].apis >> p->ask->api & 1 && value &&
-            !(json_is_string(value) && !json_string_length(value)))
+        if (unknown[i].apis >> p->ask->api & 1 && value && !(json_is_string(value) && !json_string_length(value)))
             eng_field_refuse(&p->body, unknown[i].name, "%s", unknown[i].instead);
     }
     if (eng_field_int(&p->body, "best_of", 1, INT32_MAX, &n) && n != p->ask->n_each)
-        eng_field_refuse(&p->body, "best_of",
-                         "is not supported: all 'n' answers are returned");
+        eng_field_refuse(&p->body, "best_of", "is not supported: all 'n' answers are returned");
     if (eng_field_int(&p->body, "min_tokens", 0, INT32_MAX, &n) && n && !p->ask->ignore_eos)
         eng_field_refuse(&p->body, "min_tokens", "is not supported, except with 'ignore_eos'");
     if (eng_field_bool(&p->body, "continue_final_message", &on) && on)
@@ -136,8 +126,7 @@ static void read_model(struct eng_parse *p)
         }
     if (model && !p->setup->any_model)
         eng_refuse(p->why, 404, "model_not_found", "model",
-                   "the model '%.200s' does not exist; this server has '%.200s'", model,
-                   p->ask->model);
+                   "the model '%.200s' does not exist; this server has '%.200s'", model, p->ask->model);
 }
 
 /* ---- completions' prompts -------------------------------------------------------------------- */
@@ -186,8 +175,7 @@ static void read_prompts(struct eng_parse *p)
     else if (!json_is_string(value) && !json_is_array(value))
         eng_field_refuse(&p->body, "prompt", "must be a string, or a list of strings or tokens");
     else if (n > ENG_ASK_CHOICES)
-        eng_field_refuse(&p->body, "prompt", "has %zu prompts; the limit is %d", n,
-                         ENG_ASK_CHOICES);
+        eng_field_refuse(&p->body, "prompt", "has %zu prompts; the limit is %d", n, ENG_ASK_CHOICES);
     else if (!(p->ask->prompt = kn_calloc(n, sizeof *p->ask->prompt)))
         eng_parse_no_memory(p);
     if (eng_refused(p->why))
@@ -249,7 +237,7 @@ static void refuse_template(struct eng_parse *p, int error, const struct eng_tem
 static bool ends_thinking(const struct eng_api_setup *setup, const struct eng_ids *ids)
 {
     enum { TAIL = 16 };
-    struct eng_bytes b = {0};
+    struct eng_bytes b = { 0 };
     bool thinks = false;
     for (size_t i = ids->n > TAIL ? ids->n - TAIL : 0; i < ids->n; i++) {
         struct moe_string s = eng_vocab_text(setup->vocab, ids->id[i]);
@@ -289,14 +277,13 @@ static void check_choices(struct eng_parse *p)
 {
     int most = p->setup->n_choice ? p->setup->n_choice : ENG_ASK_CHOICES;
     if (eng_ask_choices(p->ask) > most)
-        eng_field_refuse(&p->body, "n",
-                         "times the number of prompts is %d; the limit is %d",
-                         eng_ask_choices(p->ask), most);
+        eng_field_refuse(&p->body, "n", "times the number of prompts is %d; the limit is %d", eng_ask_choices(p->ask),
+                         most);
 }
 
 static void check_context(struct eng_parse *p)
 {
-    static const char *const names[] = {"prompt", "messages", "input", "messages"};
+    static const char *const names[] = { "prompt", "messages", "input", "messages" };
     const char *name = names[p->ask->api];
     for (int i = 0; i < p->ask->n_prompt && !eng_refused(p->why); i++) {
         if (!p->ask->prompt[i].n)
@@ -348,22 +335,17 @@ static struct eng_ask *new_ask(enum eng_api api, json_t *body, struct eng_refusa
     return NULL;
 }
 
-static int refused(const struct eng_refusal *why)
-{
-    return why->status < 500 ? KN_EINVAL : KN_ENOMEM;
-}
+static int refused(const struct eng_refusal *why) { return why->status < 500 ? KN_EINVAL : KN_ENOMEM; }
 
-static int parse_body(struct eng_ask **out, enum eng_api api, json_t *body,
-                      const struct eng_api_setup *setup, const struct eng_arrival *arrival,
-                      struct eng_refusal *why)
+static int parse_body(struct eng_ask **out, enum eng_api api, json_t *body, const struct eng_api_setup *setup,
+                      const struct eng_arrival *arrival, struct eng_refusal *why)
 {
-    static const char *const prefix[] = {"cmpl-", "chatcmpl-", "resp_", "msg_"};
+    static const char *const prefix[] = { "cmpl-", "chatcmpl-", "resp_", "msg_" };
     kn_assert(!setup->chat || setup->speech); /* eng_api_setup_from_template was called */
     struct eng_ask *ask = new_ask(api, body, why);
     if (!ask)
         return refused(why);
-    struct eng_parse p = {
-        .ask = ask, .setup = setup, .why = why, .body = {.object = ask->body, .why = why}};
+    struct eng_parse p = { .ask = ask, .setup = setup, .why = why, .body = { .object = ask->body, .why = why } };
     snprintf(ask->id, sizeof ask->id, "%s%.*s", prefix[api], ENG_ID_BYTES - 16, arrival->id);
     ask->created_s = arrival->created_s;
     parse(&p, arrival);
@@ -376,19 +358,17 @@ static int parse_body(struct eng_ask **out, enum eng_api api, json_t *body,
     return refused(why);
 }
 
-int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
-                  const struct eng_api_setup *setup, const struct eng_arrival *arrival,
-                  struct eng_refusal *why)
+int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup,
+                  const struct eng_arrival *arrival, struct eng_refusal *why)
 {
     return parse_body(out, api, load(body, n, why), setup, arrival, why);
 }
 
-int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body,
-                       const struct eng_api_setup *setup, const struct eng_arrival *arrival,
-                       struct eng_refusal *why)
+int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body, const struct eng_api_setup *setup,
+                       const struct eng_arrival *arrival, struct eng_refusal *why)
 {
     kn_assert(json_is_object(body));
-    *why = (struct eng_refusal){0};
+    *why = (struct eng_refusal){ 0 };
     bool deep = is_deeper(body, ENG_ASK_DEPTH);
     if (deep)
         refuse_depth(why);
@@ -413,30 +393,29 @@ void eng_ask_close(struct eng_ask *ask)
 void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *out)
 {
     const struct eng_ids *prompt = &ask->prompt[choice / ask->n_each];
-    *out = (struct eng_request){.token = prompt->id,
-                                .n_token = (int)prompt->n,
-                                .n_predict = ask->n_predict,
-                                .ignore_eos = ask->ignore_eos,
-                                .sampling = ask->sampling,
-                                .grammar = ask->grammar,
-                                .n_top = ask->n_top,
-                                .wants_prompt_logprobs = ask->wants_prompt_logprobs,
-                                .n_prompt_top = kn_max(ask->prompt_logprobs, ask->echo ? ask->n_top : 0),
-                                .priority = ask->priority,
-                                .user = ask->user,
-                                .choice = choice};
+    *out = (struct eng_request){ .token = prompt->id,
+                                 .n_token = (int)prompt->n,
+                                 .n_predict = ask->n_predict,
+                                 .ignore_eos = ask->ignore_eos,
+                                 .sampling = ask->sampling,
+                                 .grammar = ask->grammar,
+                                 .n_top = ask->n_top,
+                                 .wants_prompt_logprobs = ask->wants_prompt_logprobs,
+                                 .n_prompt_top = kn_max(ask->prompt_logprobs, ask->echo ? ask->n_top : 0),
+                                 .priority = ask->priority,
+                                 .user = ask->user,
+                                 .choice = choice };
     out->sampling.choice = (uint32_t)(choice % ask->n_each);
 }
 
-int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup,
-                   char **text, size_t *n_text, struct eng_refusal *why)
+int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup, char **text,
+                   size_t *n_text, struct eng_refusal *why)
 {
     struct eng_template_error e;
     struct eng_ask *ask = new_ask(api, load(body, n, why), why);
     if (!ask)
         return refused(why);
-    struct eng_parse p = {
-        .ask = ask, .setup = setup, .why = why, .body = {.object = ask->body, .why = why}};
+    struct eng_parse p = { .ask = ask, .setup = setup, .why = why, .body = { .object = ask->body, .why = why } };
     json_t *variables = read_talk(&p);
     int error = variables ? eng_chat_render(setup->chat, variables, text, n_text, &e) : 0;
     if (error)

@@ -54,8 +54,8 @@ struct eng_refusal {
 
 /* Fills *why; long texts are truncated, and type follows from status.  Returns KN_ELIMIT for 429 and
  * 503, KN_EINVAL for other statuses below 500, KN_EIO otherwise. */
-int eng_refuse(struct eng_refusal *why, int status, const char *code, const char *param,
-               const char *format, ...) __attribute__((format(printf, 5, 6)));
+int eng_refuse(struct eng_refusal *why, int status, const char *code, const char *param, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
 
 /* Writes the body of an error answer, in OpenAI's form or, for ENG_API_MESSAGES, in Anthropic's. */
 void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enum eng_api api);
@@ -127,8 +127,8 @@ struct eng_ask {
     bool logprobs;              /* report the logprob of each token */
     int n_top;                  /* and of this many most probable tokens */
     int prompt_logprobs;        /* vLLM's: most probable tokens per prompt token; -1: not requested */
-    bool wants_prompt_logprobs;          /* report the logprobs of prompt tokens */
-    const char **stop; /* [n_stop] strings of the body */
+    bool wants_prompt_logprobs; /* report the logprobs of prompt tokens */
+    const char **stop;          /* [n_stop] strings of the body */
     int n_stop;
     int32_t stop_token[ENG_ASK_STOPS]; /* [n_stop_token] tokens that also end an answer */
     int n_stop_token;
@@ -143,13 +143,11 @@ struct eng_ask {
 
 /* Returns 0 and *out, or on refusal KN_EINVAL or KN_ENOMEM with the answer for the client in *why;
  * *out is then untouched. */
-int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
-                  const struct eng_api_setup *setup, const struct eng_arrival *arrival,
-                  struct eng_refusal *why);
+int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup,
+                  const struct eng_arrival *arrival, struct eng_refusal *why);
 /* The same of a body that is JSON already, an object without duplicates, of which the ask keeps a reference. */
-int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body,
-                       const struct eng_api_setup *setup, const struct eng_arrival *arrival,
-                       struct eng_refusal *why);
+int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body, const struct eng_api_setup *setup,
+                       const struct eng_arrival *arrival, struct eng_refusal *why);
 void eng_ask_close(struct eng_ask *ask);
 
 /* The deepest nesting of brackets in a JSON text. */
@@ -163,7 +161,7 @@ void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *
 
 /* The prompt of a conversation as text, as eng_ask_parse tokenizes it; the caller frees *text with
  * kn_free.  For /apply-template.  Returns as eng_ask_parse does. */
-int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup,
-                   char **text, size_t *n_text, struct eng_refusal *why);
+int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup, char **text,
+                   size_t *n_text, struct eng_refusal *why);
 
 #endif

@@ -20,12 +20,12 @@ static void read_sampling(struct eng_parse *p, const struct eng_arrival *arrival
         float *to;
         double least, most;
     } numbers[] = {
-        {"temperature", &s->temperature, 0, p->ask->api == ENG_API_MESSAGES ? 1 : 2},
-        {"top_p", &s->top_p, 0, 1},
-        {"min_p", &s->min_p, 0, 1},
-        {"repetition_penalty", &s->repetition, 0.01, 100},
-        {"presence_penalty", &s->presence, -2, 2},
-        {"frequency_penalty", &s->frequency, -2, 2},
+        { "temperature", &s->temperature, 0, p->ask->api == ENG_API_MESSAGES ? 1 : 2 },
+        { "top_p", &s->top_p, 0, 1 },
+        { "min_p", &s->min_p, 0, 1 },
+        { "repetition_penalty", &s->repetition, 0.01, 100 },
+        { "presence_penalty", &s->presence, -2, 2 },
+        { "frequency_penalty", &s->frequency, -2, 2 },
     };
     int64_t n;
     double x;
@@ -71,8 +71,7 @@ static void read_bias(struct eng_parse *p)
     json_t *value;
     struct spec_bias *bias;
     if (n > ENG_ASK_BIASES) {
-        eng_field_refuse(&p->body, "logit_bias", "has %zu tokens; the limit is %d", n,
-                         ENG_ASK_BIASES);
+        eng_field_refuse(&p->body, "logit_bias", "has %zu tokens; the limit is %d", n, ENG_ASK_BIASES);
         return;
     }
     if (!n)
@@ -87,14 +86,13 @@ static void read_bias(struct eng_parse *p)
         int32_t token = token_of(p, key);
         double add;
         if (token == ENG_NO_TOKEN)
-            eng_field_refuse(&f, key, "is not a token id: ids are 0 to %d",
-                             eng_vocab_size(p->setup->vocab) - 1);
+            eng_field_refuse(&f, key, "is not a token id: ids are 0 to %d", eng_vocab_size(p->setup->vocab) - 1);
         if (!eng_field_number(&f, key, -100, 100, &add)) {
             if (json_is_null(value))
                 eng_field_refuse(&f, key, "must be a number from -100 to 100");
             return;
         }
-        bias[p->ask->sampling.n_bias++] = (struct spec_bias){token, (float)add};
+        bias[p->ask->sampling.n_bias++] = (struct spec_bias){ token, (float)add };
     }
 }
 
@@ -106,8 +104,7 @@ static void add_stop(struct eng_parse *p, const char *name, const json_t *text)
     if (!json_is_string(text))
         eng_field_refuse(&p->body, name, "must be a string or a list of strings");
     else if (n < 1 || n > ENG_STOP_BYTES || strlen(json_string_value(text)) != n)
-        eng_field_refuse(&p->body, name,
-                         "has a string of %zu bytes; strings must have 1 to %d bytes, without NUL", n,
+        eng_field_refuse(&p->body, name, "has a string of %zu bytes; strings must have 1 to %d bytes, without NUL", n,
                          ENG_STOP_BYTES);
     else
         p->ask->stop[p->ask->n_stop++] = json_string_value(text);
@@ -141,15 +138,15 @@ static void read_stop(struct eng_parse *p)
 static void read_length(struct eng_parse *p, bool count)
 {
     static const char *const names[][2] = {
-        [ENG_API_COMPLETIONS] = {"max_tokens", NULL},
-        [ENG_API_CHAT] = {"max_completion_tokens", "max_tokens"},
-        [ENG_API_RESPONSES] = {"max_output_tokens", NULL},
-        [ENG_API_MESSAGES] = {"max_tokens", NULL},
+        [ENG_API_COMPLETIONS] = { "max_tokens", NULL },
+        [ENG_API_CHAT] = { "max_completion_tokens", "max_tokens" },
+        [ENG_API_RESPONSES] = { "max_output_tokens", NULL },
+        [ENG_API_MESSAGES] = { "max_tokens", NULL },
     };
     enum { COMPLETION = 16 }; /* default of OpenAI's completions API */
     enum eng_api api = p->ask->api;
     int64_t n[2];
-    bool given[2] = {false, false}, echo = false; /* with echo, a length of 0 is allowed */
+    bool given[2] = { false, false }, echo = false; /* with echo, a length of 0 is allowed */
     if (api == ENG_API_COMPLETIONS)
         eng_field_bool(&p->body, "echo", &echo);
     for (int i = 0; i < 2 && names[api][i]; i++)
@@ -177,9 +174,8 @@ static void read_logprobs(struct eng_parse *p)
     } else if (ask->api == ENG_API_RESPONSES) {
         json_t *include = eng_field_array(f, "include", 64), *item;
         size_t i;
-        json_array_foreach(include, i, item) ask->logprobs |=
-            json_is_string(item) &&
-            !strcmp(json_string_value(item), "message.output_text.logprobs");
+        json_array_foreach(include, i, item)
+            ask->logprobs |= json_is_string(item) && !strcmp(json_string_value(item), "message.output_text.logprobs");
         ask->logprobs |= eng_field_int(f, "top_logprobs", 0, ENG_TOP, &n) && n;
     }
     ask->n_top = (int)n;
@@ -213,8 +209,7 @@ static void read_told(struct eng_parse *p)
     if (openai)
         eng_field_int(&p->body, "n", 1, ENG_ASK_EACH, &n);
     p->ask->n_each = (int)n;
-    if (p->ask->api == ENG_API_COMPLETIONS &&
-        eng_field_bool(&p->body, "skip_special_tokens", &skip))
+    if (p->ask->api == ENG_API_COMPLETIONS && eng_field_bool(&p->body, "skip_special_tokens", &skip))
         p->ask->shows_special = !skip;
     read_logprobs(p);
     if (p->ask->api == ENG_API_COMPLETIONS)
@@ -225,8 +220,8 @@ static void read_told(struct eng_parse *p)
 /* Reads priority and user.  A higher priority goes first in the engine, a lower one in a request. */
 static void read_who(struct eng_parse *p)
 {
-    static const char *const names[] = {"user", "safety_identifier"};
-    struct eng_fields metadata = {.why = p->why};
+    static const char *const names[] = { "user", "safety_identifier" };
+    struct eng_fields metadata = { .why = p->why };
     json_t *user = NULL;
     int64_t n = 0;
     eng_field_int(&p->body, "priority", -1000, 1000, &n);

@@ -37,11 +37,10 @@ static char *render_call(const struct eng_api_setup *setup, json_t *given)
     struct eng_template_error e;
     char *text = NULL;
     size_t n;
-    json_t *variables =
-        json_pack("{s:[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:o}}]}], s:b}", "messages",
-                  "role", "user", "content", "a", "role", "assistant", "content", "", "tool_calls",
-                  "id", "abcdefghi", "type", "function", "function", "name", "f", "arguments",
-                  given, "add_generation_prompt", 0);
+    json_t *variables = json_pack("{s:[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:o}}]}], s:b}", "messages", "role",
+                                  "user", "content", "a", "role", "assistant", "content", "", "tool_calls", "id",
+                                  "abcdefghi", "type", "function", "function", "name", "f", "arguments", given,
+                                  "add_generation_prompt", 0);
     if (variables && eng_chat_render(setup->chat, variables, &text, &n, &e))
         text = NULL;
     json_decref(variables);

@@ -38,8 +38,7 @@ static json_t *function_of(const struct eng_fields *f, const char *parameters)
     json_t *text = eng_field_string(f, "description");
     struct eng_fields schema = eng_field_object(f, parameters);
     json_t *function = json_pack("{s:O*, s:O*}", "name", eng_field(f, "name"), "description", text);
-    if (function && schema.object &&
-        json_object_set_new(function, "parameters", json_deep_copy(schema.object))) {
+    if (function && schema.object && json_object_set_new(function, "parameters", json_deep_copy(schema.object))) {
         json_decref(function);
         function = NULL;
     }
@@ -74,9 +73,9 @@ static void read_tool(struct eng_talk_tools *t, enum eng_api api, const struct e
 /* Reads a tool_choice that is an object. */
 static void read_named(struct eng_talk_tools *t, enum eng_api api, const struct eng_fields *f)
 {
-    static const char *const types[] = {"function", "tool", "auto", "any", "none"};
-    static const enum eng_tool_choice choices[] = {ENG_TOOL_NAMED, ENG_TOOL_NAMED, ENG_TOOL_AUTO,
-                                                   ENG_TOOL_REQUIRED, ENG_TOOL_NONE};
+    static const char *const types[] = { "function", "tool", "auto", "any", "none" };
+    static const enum eng_tool_choice choices[] = { ENG_TOOL_NAMED, ENG_TOOL_NAMED, ENG_TOOL_AUTO, ENG_TOOL_REQUIRED,
+                                                    ENG_TOOL_NONE };
     bool alone = false;
     int type = eng_field_choice(f, "type", types, api == ENG_API_MESSAGES ? 5 : 1);
     if (type < 0) {
@@ -96,8 +95,8 @@ static void read_named(struct eng_talk_tools *t, enum eng_api api, const struct 
 
 static void read_choice(struct eng_talk_tools *t, enum eng_api api, const struct eng_fields *body)
 {
-    static const char *const words[] = {"auto", "none", "required"};
-    static const enum eng_tool_choice choices[] = {ENG_TOOL_AUTO, ENG_TOOL_NONE, ENG_TOOL_REQUIRED};
+    static const char *const words[] = { "auto", "none", "required" };
+    static const enum eng_tool_choice choices[] = { ENG_TOOL_AUTO, ENG_TOOL_NONE, ENG_TOOL_REQUIRED };
     if (json_is_object(eng_field(body, "tool_choice"))) {
         struct eng_fields f = eng_field_object(body, "tool_choice");
         read_named(t, api, &f);
@@ -129,7 +128,7 @@ void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct e
 {
     json_t *tools = eng_field_array(body, "tools", ENG_ASK_TOOLS), *tool;
     size_t i;
-    *out = (struct eng_talk_tools){.choice = ENG_TOOL_AUTO, .parallel = true, .list = json_array()};
+    *out = (struct eng_talk_tools){ .choice = ENG_TOOL_AUTO, .parallel = true, .list = json_array() };
     if (!out->list)
         eng_refuse(body->why, 500, NULL, NULL, "no memory for the tools");
     json_array_foreach(tools, i, tool)
@@ -152,9 +151,8 @@ void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct e
 
 /* Template variables about reasoning that a request may set.  None of them replaces a part of the
  * conversation. */
-static const char *const kwargs[] = {"enable_thinking",   "thinking",          "reasoning_effort",
-                                     "thinking_budget",   "preserve_thinking", "clear_thinking",
-                                     "keep_past_thinking"};
+static const char *const kwargs[] = { "enable_thinking",   "thinking",       "reasoning_effort",  "thinking_budget",
+                                      "preserve_thinking", "clear_thinking", "keep_past_thinking" };
 enum { KWARG_BYTES = 64 };
 
 static void set_thinking(json_t *variables, bool on)
@@ -165,7 +163,7 @@ static void set_thinking(json_t *variables, bool on)
 
 static void read_effort(json_t *variables, const struct eng_fields *f, const char *name)
 {
-    static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    static const char *const words[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max" };
     int word = eng_field_choice(f, name, words, 7);
     if (word < 0)
         return;
@@ -176,7 +174,7 @@ static void read_effort(json_t *variables, const struct eng_fields *f, const cha
 
 void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fields *body)
 {
-    static const char *const types[] = {"enabled", "disabled", "adaptive"};
+    static const char *const types[] = { "enabled", "disabled", "adaptive" };
     struct eng_fields in = eng_field_object(body, "chat_template_kwargs");
     const char *name;
     json_t *value;
@@ -200,8 +198,7 @@ void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fie
             eng_field_refuse(&in, name,
                              "is not a variable that a request may set; allowed are enable_thinking, "
                              "reasoning_effort and similar names");
-        else if (json_is_object(value) || json_is_array(value) ||
-                 json_string_length(value) > KWARG_BYTES)
+        else if (json_is_object(value) || json_is_array(value) || json_string_length(value) > KWARG_BYTES)
             eng_field_refuse(&in, name, "must be true, false, a number or a short string");
         else
             json_object_set(variables, name, value);

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static const char *const finish[] = {NULL, "stop", "stop", "length", "tool_calls", "stop"};
+static const char *const finish[] = { NULL, "stop", "stop", "length", "tool_calls", "stop" };
 
 /* ---- a stream -------------------------------------------------------------------------------- */
 
@@ -75,8 +75,8 @@ static void chat_part_begin(struct eng_reply *r, struct eng_choice *c, const str
     end_chunk(r, c, 0, 0);
 }
 
-static void chat_part_more(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p,
-                           const char *text, size_t n, int first)
+static void chat_part_more(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p, const char *text,
+                           size_t n, int first)
 {
     struct eng_bytes *out = &r->out;
     begin_chunk(r, c);
@@ -89,8 +89,7 @@ static void chat_part_more(struct eng_reply *r, struct eng_choice *c, const stru
         eng_bytes_text(out, ",\"reasoning_content\":");
         eng_bytes_quote(out, text, n);
     } else {
-        eng_bytes_format(out,
-                         "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", p->call);
+        eng_bytes_format(out, "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", p->call);
         eng_bytes_quote(out, text, n);
         eng_bytes_text(out, "}}]");
     }

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const finish[] = {NULL, "stop", "stop", "length", "stop", "stop"};
+static const char *const finish[] = { NULL, "stop", "stop", "length", "stop", "stop" };
 
 /* ---- log probabilities ----------------------------------------------------------------------- */
 
@@ -35,14 +35,14 @@ static bool same_text(const struct eng_vocab *v, int32_t a, int32_t b)
 }
 
 /* Writes the most probable tokens and the sampled one; tokens with the same text only once. */
-static void write_top(struct eng_bytes *out, const struct eng_vocab *v, const struct spec_top *top,
-                      int n_top, int32_t token, float logprob)
+static void write_top(struct eng_bytes *out, const struct eng_vocab *v, const struct spec_top *top, int n_top,
+                      int32_t token, float logprob)
 {
     int n = 0;
     struct spec_top all[ENG_TOP + 1];
     for (int k = 0; k < n_top && top[k].token != ENG_NO_TOKEN; k++)
         all[n++] = top[k];
-    all[n++] = (struct spec_top){token, logprob};
+    all[n++] = (struct spec_top){ token, logprob };
     eng_bytes_text(out, "{");
     for (int k = 0; k < n; k++) {
         int first = 0;
@@ -74,19 +74,15 @@ static int32_t listed_token(const struct listed *l, int i)
 }
 
 /* True if a token has no logprob: the first token of a prompt has no context. */
-static bool is_untold(const struct listed *l, int i)
-{
-    return i < l->n_prompt && (i == 0 || i >= l->c->n_given);
-}
+static bool is_untold(const struct listed *l, int i) { return i < l->n_prompt && (i == 0 || i >= l->c->n_given); }
 
 static void write_listed_logprob(struct eng_bytes *out, const struct listed *l, int i)
 {
     if (is_untold(l, i))
         eng_bytes_text(out, "null");
     else
-        eng_write_number(out, i < l->n_prompt
-                                  ? l->c->given[i].logprob
-                                  : l->c->entry[l->first + i - l->n_prompt].logprob);
+        eng_write_number(out,
+                         i < l->n_prompt ? l->c->given[i].logprob : l->c->entry[l->first + i - l->n_prompt].logprob);
 }
 
 static void write_listed_top(struct eng_bytes *out, const struct listed *l, int i)
@@ -99,8 +95,7 @@ static void write_listed_top(struct eng_bytes *out, const struct listed *l, int 
         write_top(out, v, l->c->given[i].top, kn_min(n_top, l->c->given[i].n_top), listed_token(l, i),
                   l->c->given[i].logprob);
     else
-        write_top(out, v, eng_entry_top(l->r, l->c, at), n_top, listed_token(l, i),
-                  l->c->entry[at].logprob);
+        write_top(out, v, eng_entry_top(l->r, l->c, at), n_top, listed_token(l, i), l->c->entry[at].logprob);
 }
 
 static size_t count_characters(const char *p, size_t n)
@@ -177,12 +172,12 @@ static void add_prompt(struct eng_bytes *out, const struct eng_reply *r, const s
 }
 
 /* n_prompt: bytes of an echoed prompt at the start of text, if its tokens are to be listed too. */
-static void write_choice(struct eng_reply *r, const struct eng_choice *c, const char *text,
-                         size_t n, int first, int last, size_t n_prompt)
+static void write_choice(struct eng_reply *r, const struct eng_choice *c, const char *text, size_t n, int first,
+                         int last, size_t n_prompt)
 {
     struct eng_bytes *out = &r->out;
     const struct eng_ids *prompt = &r->ask->prompt[c->index / r->ask->n_each];
-    struct listed l = {.r = r, .c = c, .prompt = prompt, .first = first, .n = last - first};
+    struct listed l = { .r = r, .c = c, .prompt = prompt, .first = first, .n = last - first };
     if (n_prompt && r->ask->logprobs) {
         l.n_prompt = (int)prompt->n;
         l.n += l.n_prompt;
@@ -210,8 +205,8 @@ static void write_object(struct eng_reply *r)
     eng_bytes_text(&r->out, ",\"choices\":[");
 }
 
-static void write_chunk(struct eng_reply *r, const struct eng_choice *c, const char *text, size_t n,
-                        int first, int last)
+static void write_chunk(struct eng_reply *r, const struct eng_choice *c, const char *text, size_t n, int first,
+                        int last)
 {
     eng_bytes_text(&r->out, "data: ");
     write_object(r);
@@ -222,7 +217,7 @@ static void write_chunk(struct eng_reply *r, const struct eng_choice *c, const c
 static void completions_begin(struct eng_reply *r)
 {
     for (int i = 0; r->ask->echo && i < r->n_choice; i++) {
-        struct eng_bytes b = {0};
+        struct eng_bytes b = { 0 };
         add_prompt(&b, r, &r->choice[i]);
         write_chunk(r, &r->choice[i], b.data, b.n, 0, 0);
         r->out.failed |= b.failed;
@@ -235,17 +230,14 @@ static void completions_part(struct eng_reply *r, struct eng_choice *c, const st
     (void)r, (void)c, (void)p;
 }
 
-static void completions_part_more(struct eng_reply *r, struct eng_choice *c,
-                                  const struct eng_part *p, const char *text, size_t n, int first)
+static void completions_part_more(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p, const char *text,
+                                  size_t n, int first)
 {
     (void)p;
     write_chunk(r, c, text, n, first, c->n_told);
 }
 
-static void completions_choice_end(struct eng_reply *r, struct eng_choice *c)
-{
-    write_chunk(r, c, "", 0, 0, 0);
-}
+static void completions_choice_end(struct eng_reply *r, struct eng_choice *c) { write_chunk(r, c, "", 0, 0, 0); }
 
 static void completions_end(struct eng_reply *r)
 {
@@ -270,7 +262,7 @@ static void completions_body(struct eng_reply *r)
 {
     write_object(r);
     for (int i = 0; i < r->n_choice; i++) {
-        struct eng_bytes text = {0};
+        struct eng_bytes text = { 0 };
         const struct eng_choice *c = &r->choice[i];
         if (r->ask->echo)
             add_prompt(&text, r, c);

@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-static const char *const reason[] = {NULL,         "end_turn", "stop_sequence",
-                                     "max_tokens", "tool_use", "end_turn"};
+static const char *const reason[] = { NULL, "end_turn", "stop_sequence", "max_tokens", "tool_use", "end_turn" };
 
 static void begin_event(struct eng_reply *r, const char *type)
 {
@@ -109,15 +108,14 @@ static void messages_part_begin(struct eng_reply *r, struct eng_choice *c, const
     end_event(r);
 }
 
-static void messages_part_more(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p,
-                               const char *text, size_t n, int first)
+static void messages_part_more(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p, const char *text,
+                               size_t n, int first)
 {
-    static const char *const delta[] = {"thinking_delta\",\"thinking", "text_delta\",\"text",
-                                        "input_json_delta\",\"partial_json"};
+    static const char *const delta[] = { "thinking_delta\",\"thinking", "text_delta\",\"text",
+                                         "input_json_delta\",\"partial_json" };
     (void)first;
     begin_event(r, "content_block_delta");
-    eng_bytes_format(&r->out, ",\"index\":%d,\"delta\":{\"type\":\"%s\":", c->n_part - 1,
-                     delta[p->kind]);
+    eng_bytes_format(&r->out, ",\"index\":%d,\"delta\":{\"type\":\"%s\":", c->n_part - 1, delta[p->kind]);
     eng_bytes_quote(&r->out, text, n);
     eng_bytes_text(&r->out, "}");
     end_event(r);

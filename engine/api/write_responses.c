@@ -9,24 +9,24 @@ static const char *arrival_id(const struct eng_reply *r) { return strchr(r->ask-
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-static void write_item_id(struct eng_bytes *out, const struct eng_reply *r,
-                          const struct eng_choice *c, const struct eng_part *p)
+static void write_item_id(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c,
+                          const struct eng_part *p)
 {
-    static const char *const prefix[] = {"rs", "msg", "fc"};
+    static const char *const prefix[] = { "rs", "msg", "fc" };
     eng_bytes_format(out, "\"%s_%s_%d\"", prefix[p->kind], arrival_id(r), (int)(p - c->part));
 }
 
 /* Writes the list of logprobs, with its brackets, of the tokens of a text part. */
-static void write_part_entries(struct eng_bytes *out, const struct eng_reply *r,
-                               const struct eng_choice *c, const struct eng_part *p)
+static void write_part_entries(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c,
+                               const struct eng_part *p)
 {
     int i = (int)(p - c->part), last = i + 1 < c->n_part ? p[1].first_entry : c->n_told;
     eng_write_entries(out, r, c, p->first_entry, last);
 }
 
 /* Writes the content part of a message or of reasoning; !whole: empty, for its first event. */
-static void write_content(struct eng_bytes *out, const struct eng_reply *r,
-                          const struct eng_choice *c, const struct eng_part *p, bool whole)
+static void write_content(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c,
+                          const struct eng_part *p, bool whole)
 {
     bool is_text = p->kind == ENG_PART_TEXT;
     eng_bytes_text(out, is_text ? "{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":"
@@ -46,19 +46,15 @@ static void write_item(struct eng_bytes *out, const struct eng_reply *r, const s
     bool is_cut = c->end == ENG_END_LENGTH && p == &c->part[c->n_part - 1];
     eng_bytes_text(out, "{\"id\":");
     write_item_id(out, r, c, p);
-    eng_bytes_format(out, ",\"status\":\"%s\"",
-                     !whole   ? "in_progress"
-                     : is_cut ? "incomplete"
-                              : "completed");
+    eng_bytes_format(out, ",\"status\":\"%s\"", !whole ? "in_progress" : is_cut ? "incomplete" : "completed");
     if (p->kind == ENG_PART_CALL) {
         eng_bytes_format(out, ",\"type\":\"function_call\",\"call_id\":\"%s\",\"name\":", p->id);
         eng_bytes_quote(out, p->name.data, p->name.n);
         eng_bytes_text(out, ",\"arguments\":");
         eng_bytes_quote(out, p->text.data, whole ? p->text.n : 0);
     } else {
-        eng_bytes_text(out, p->kind == ENG_PART_TEXT
-                                ? ",\"type\":\"message\",\"role\":\"assistant\",\"content\":["
-                                : ",\"type\":\"reasoning\",\"summary\":[],\"content\":[");
+        eng_bytes_text(out, p->kind == ENG_PART_TEXT ? ",\"type\":\"message\",\"role\":\"assistant\",\"content\":["
+                                                     : ",\"type\":\"reasoning\",\"summary\":[],\"content\":[");
         if (whole)
             write_content(out, r, c, p, true);
         eng_bytes_text(out, "]");
@@ -74,15 +70,15 @@ static const struct {
     json_type type;
     const char *otherwise;
 } echoed[] = {
-    {"instructions", JSON_STRING, "null"},
-    {"max_output_tokens", JSON_INTEGER, "null"},
-    {"metadata", JSON_OBJECT, "{}"},
-    {"prompt_cache_key", JSON_STRING, "null"},
-    {"reasoning", JSON_OBJECT, "{\"effort\":null,\"summary\":null}"},
-    {"safety_identifier", JSON_STRING, "null"},
-    {"text", JSON_OBJECT, "{\"format\":{\"type\":\"text\"}}"},
-    {"tools", JSON_ARRAY, "[]"},
-    {"user", JSON_STRING, "null"},
+    { "instructions", JSON_STRING, "null" },
+    { "max_output_tokens", JSON_INTEGER, "null" },
+    { "metadata", JSON_OBJECT, "{}" },
+    { "prompt_cache_key", JSON_STRING, "null" },
+    { "reasoning", JSON_OBJECT, "{\"effort\":null,\"summary\":null}" },
+    { "safety_identifier", JSON_STRING, "null" },
+    { "text", JSON_OBJECT, "{\"format\":{\"type\":\"text\"}}" },
+    { "tools", JSON_ARRAY, "[]" },
+    { "user", JSON_STRING, "null" },
 };
 
 static void write_echoed(struct eng_bytes *out, const json_t *body)
@@ -115,8 +111,8 @@ static void write_sampling(struct eng_bytes *out, const struct eng_ask *ask)
     eng_write_number(out, s->presence);
     eng_bytes_text(out, ",\"frequency_penalty\":");
     eng_write_number(out, s->frequency);
-    eng_bytes_format(out, ",\"top_logprobs\":%d,\"seed\":%lld,\"parallel_tool_calls\":%s",
-                     ask->n_top, (long long)s->seed, json_is_false(parallel) ? "false" : "true");
+    eng_bytes_format(out, ",\"top_logprobs\":%d,\"seed\":%lld,\"parallel_tool_calls\":%s", ask->n_top,
+                     (long long)s->seed, json_is_false(parallel) ? "false" : "true");
 }
 
 static void write_usage(struct eng_bytes *out, const struct eng_reply *r)
@@ -166,14 +162,12 @@ static void write_response(struct eng_reply *r, const struct eng_refusal *why)
     }
     eng_bytes_text(out, "]");
     write_error(out, why);
-    eng_bytes_text(out, c->end == ENG_END_LENGTH
-                            ? ",\"incomplete_details\":{\"reason\":\"max_output_tokens\"}"
-                            : ",\"incomplete_details\":null");
+    eng_bytes_text(out, c->end == ENG_END_LENGTH ? ",\"incomplete_details\":{\"reason\":\"max_output_tokens\"}"
+                                                 : ",\"incomplete_details\":null");
     write_echoed(out, r->ask->body);
     write_sampling(out, r->ask);
-    eng_bytes_text(out,
-                   ",\"previous_response_id\":null,\"truncation\":\"disabled\",\"store\":false,"
-                   "\"background\":false,\"service_tier\":\"default\",\"max_tool_calls\":null");
+    eng_bytes_text(out, ",\"previous_response_id\":null,\"truncation\":\"disabled\",\"store\":false,"
+                        "\"background\":false,\"service_tier\":\"default\",\"max_tool_calls\":null");
     if (ended)
         write_usage(out, r);
     else
@@ -185,8 +179,7 @@ static void write_response(struct eng_reply *r, const struct eng_refusal *why)
 
 static void begin_event(struct eng_reply *r, const char *type)
 {
-    eng_bytes_format(&r->out, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%d", type,
-                     type, r->n_event++);
+    eng_bytes_format(&r->out, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%d", type, type, r->n_event++);
 }
 
 static void end_event(struct eng_reply *r) { eng_bytes_text(&r->out, "}\n\n"); }
@@ -199,8 +192,8 @@ static void response_event(struct eng_reply *r, const char *type, const struct e
     end_event(r);
 }
 
-static void item_event(struct eng_reply *r, const char *type, const struct eng_choice *c,
-                       const struct eng_part *p, bool whole)
+static void item_event(struct eng_reply *r, const char *type, const struct eng_choice *c, const struct eng_part *p,
+                       bool whole)
 {
     begin_event(r, type);
     eng_bytes_format(&r->out, ",\"output_index\":%d,\"item\":", (int)(p - c->part));
@@ -235,20 +228,18 @@ static void responses_begin(struct eng_reply *r)
     response_event(r, "response.in_progress", NULL);
 }
 
-static void responses_part_begin(struct eng_reply *r, struct eng_choice *c,
-                                 const struct eng_part *p)
+static void responses_part_begin(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p)
 {
     item_event(r, "response.output_item.added", c, p, false);
     if (p->kind != ENG_PART_CALL)
         content_part_event(r, "response.content_part.added", c, p, false);
 }
 
-static void responses_part_more(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p,
-                                const char *text, size_t n, int first)
+static void responses_part_more(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p, const char *text,
+                                size_t n, int first)
 {
-    static const char *const type[] = {"response.reasoning_text.delta",
-                                       "response.output_text.delta",
-                                       "response.function_call_arguments.delta"};
+    static const char *const type[] = { "response.reasoning_text.delta", "response.output_text.delta",
+                                        "response.function_call_arguments.delta" };
     begin_content_event(r, type[p->kind], c, p);
     eng_bytes_text(&r->out, ",\"delta\":");
     eng_bytes_quote(&r->out, text, n);
@@ -261,8 +252,8 @@ static void responses_part_more(struct eng_reply *r, struct eng_choice *c, const
 
 static void responses_part_end(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p)
 {
-    static const char *const type[] = {"response.reasoning_text.done", "response.output_text.done",
-                                       "response.function_call_arguments.done"};
+    static const char *const type[] = { "response.reasoning_text.done", "response.output_text.done",
+                                        "response.function_call_arguments.done" };
     struct eng_bytes *out = &r->out;
     begin_content_event(r, type[p->kind], c, p);
     if (p->kind == ENG_PART_CALL) {
@@ -282,8 +273,7 @@ static void responses_part_end(struct eng_reply *r, struct eng_choice *c, const 
 
 static void responses_choice_end(struct eng_reply *r, struct eng_choice *c)
 {
-    response_event(r, c->end == ENG_END_LENGTH ? "response.incomplete" : "response.completed",
-                   NULL);
+    response_event(r, c->end == ENG_END_LENGTH ? "response.incomplete" : "response.completed", NULL);
 }
 
 static void responses_end(struct eng_reply *r) { (void)r; }

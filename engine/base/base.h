@@ -5,7 +5,7 @@
 
 #include "kernels/core.h"
 
-struct off_progress;                            /* offload/offload.h */
+struct off_progress; /* offload/offload.h */
 
 /* ---- files ------------------------------------------------------------------------------------- */
 
@@ -20,7 +20,7 @@ void eng_stdio_keep(void);
 #define ENG_PATH_BYTES 4096
 
 /* The pack file of a model: m.gguf has m.experts. */
-int  eng_pack_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
+int eng_pack_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 /* The heat file of a model: m.gguf has m.gguf.heat. False: the name would be too long. */
 bool eng_heat_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 
@@ -29,10 +29,10 @@ bool eng_heat_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 /* A bar on stderr, drawn by its own thread, only on a terminal and unless quiet. It counts bytes, or the unit that
  * is given ("lines"). */
 struct eng_progress;
-int  eng_progress_open(struct eng_progress **out, const char *what, bool quiet);
-int  eng_progress_open_of(struct eng_progress **out, const char *what, const char *unit, bool quiet);
+int eng_progress_open(struct eng_progress **out, const char *what, bool quiet);
+int eng_progress_open_of(struct eng_progress **out, const char *what, const char *unit, bool quiet);
 struct off_progress *eng_progress_counter(struct eng_progress *p);
-void eng_progress_close(struct eng_progress *p);        /* ends the line with the mean rate */
+void eng_progress_close(struct eng_progress *p); /* ends the line with the mean rate */
 
 /* The log's sink while a bar may be drawn: a log line replaces the bar, which is drawn again below it. */
 void eng_progress_log(enum kn_level level, const char *line);

@@ -9,7 +9,7 @@
 void eng_bytes_free(struct eng_bytes *b)
 {
     kn_free(b->data);
-    *b = (struct eng_bytes){0};
+    *b = (struct eng_bytes){ 0 };
 }
 
 char *eng_bytes_room(struct eng_bytes *b, size_t n)
@@ -89,7 +89,7 @@ void eng_bytes_quote(struct eng_bytes *b, const char *p, size_t n)
             at++;
         eng_bytes_add(b, p + from, at - from);
         if (at < n)
-            eng_bytes_add(b, escaped, eng_json_piece((struct moe_string){p, n}, &at, escaped));
+            eng_bytes_add(b, escaped, eng_json_piece((struct moe_string){ p, n }, &at, escaped));
     }
     eng_bytes_add(b, "\"", 1);
 }

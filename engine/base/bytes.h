@@ -21,8 +21,7 @@ char *eng_bytes_room(struct eng_bytes *b, size_t n);
 void eng_bytes_add(struct eng_bytes *b, const char *p, size_t n);
 void eng_bytes_text(struct eng_bytes *b, const char *text);
 void eng_bytes_int(struct eng_bytes *b, int64_t n); /* as "%lld" in a tenth of the time; called once a token */
-void eng_bytes_format(struct eng_bytes *b, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void eng_bytes_format(struct eng_bytes *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Adds a JSON string in quotes; invalid UTF-8 becomes U+FFFD, since JSON cannot hold it. */
 void eng_bytes_quote(struct eng_bytes *b, const char *p, size_t n);

@@ -16,16 +16,18 @@
 #include <unistd.h>
 
 #define DRAW_NS    100000000
-#define N_PAST     32                   /* drawings that the rate is measured over: 3 s */
+#define N_PAST     32 /* drawings that the rate is measured over: 3 s */
 #define ERASE_LINE "\r\033[K"
 
 struct eng_progress {
-    struct off_progress counter;        /* advanced by the working threads, relaxed order */
-    const char *what, *unit;            /* unit NULL: bytes */
+    struct off_progress counter; /* advanced by the working threads, relaxed order */
+    const char *what, *unit;     /* unit NULL: bytes */
     uint64_t start_ns;
-    struct { uint64_t ns, bytes; } past[N_PAST];
+    struct {
+        uint64_t ns, bytes;
+    } past[N_PAST];
     int n_drawn;
-    bool drawing, closing;              /* closing: guarded by stderr_mutex */
+    bool drawing, closing; /* closing: guarded by stderr_mutex */
     pthread_t thread;
     pthread_cond_t wake;
 };
@@ -86,8 +88,8 @@ static void draw(struct eng_progress *p)
     amount_text((double)total, p->unit != NULL, whole, sizeof whole);
     amount_text(per_second, p->unit != NULL, speed, sizeof speed);
     int n = snprintf(line, sizeof line, "%s [%s] %3d%%  %s of %s%s%s  %s/s", p->what, bar,
-                     (int)((double)done / (double)total * 100), part, whole, p->unit ? " " : "",
-                     p->unit ? p->unit : "", speed);
+                     (int)((double)done / (double)total * 100), part, whole, p->unit ? " " : "", p->unit ? p->unit : "",
+                     speed);
     if (per_second > 0 && n < (int)sizeof line) {
         long left = (long)((double)(total - done) / per_second) + 1;
         snprintf(line + n, sizeof line - (size_t)n, "  %ld:%02ld left", left / 60, left % 60);
@@ -159,8 +161,8 @@ static void end_line(struct eng_progress *p)
     if (done > 0 && done >= total - total / 64) {
         amount_text((double)done, p->unit != NULL, bytes, sizeof bytes);
         amount_text(seconds > 0 ? (double)done / seconds : 0, p->unit != NULL, speed, sizeof speed);
-        fprintf(stderr, "%s: %s%s%s in %.1f s, %s/s\n", p->what, bytes, p->unit ? " " : "",
-                p->unit ? p->unit : "", seconds, speed);
+        fprintf(stderr, "%s: %s%s%s in %.1f s, %s/s\n", p->what, bytes, p->unit ? " " : "", p->unit ? p->unit : "",
+                seconds, speed);
     }
     shown = false;
     pthread_mutex_unlock(&stderr_mutex);

@@ -27,72 +27,77 @@
 
 /* ---- lines.c ----------------------------------------------------------------------------------- */
 
-#define ENG_LINE_MOST ((size_t)16 << 20)        /* bytes of a line; a longer line is refused */
+#define ENG_LINE_MOST ((size_t)16 << 20) /* bytes of a line; a longer line is refused */
 
 struct eng_line {
-    const char *text;                           /* [n] without the newline */
+    const char *text; /* [n] without the newline */
     size_t n;
-    uint64_t number, offset;                    /* line number from 1; file offset of its first byte */
-    bool too_long;                              /* text holds only its beginning */
-    bool torn;                                  /* the file ends without a newline */
+    uint64_t number, offset; /* line number from 1; file offset of its first byte */
+    bool too_long;           /* text holds only its beginning */
+    bool torn;               /* the file ends without a newline */
 };
 
 struct eng_lines {
     int fd;
     const char *path;
-    uint64_t size, at;                          /* bytes to read; bytes read so far */
+    uint64_t size, at; /* bytes to read; bytes read so far */
     uint64_t number;
-    char *buffer;                               /* [room] */
-    size_t room, start, end;                    /* unread bytes: buffer[start .. end) */
+    char *buffer;            /* [room] */
+    size_t room, start, end; /* unread bytes: buffer[start .. end) */
 };
 
 /* Reads the first `size` bytes of fd, which the caller closes.  path must outlive l. */
-int  eng_lines_open(struct eng_lines *l, int fd, const char *path, uint64_t size);
+int eng_lines_open(struct eng_lines *l, int fd, const char *path, uint64_t size);
 void eng_lines_close(struct eng_lines *l);
 /* 1 and a line, valid until the next call; 0 at the end; or KN_E*, reported.  Blank lines are skipped. */
-int  eng_lines_next(struct eng_lines *l, struct eng_line *out);
+int eng_lines_next(struct eng_lines *l, struct eng_line *out);
 
 /* ---- done_ids.c -------------------------------------------------------------------------------- */
 
 /* Set of names as 127-bit hashes under a random key drawn at open, so that collisions cannot be chosen. */
 struct eng_seen {
-    struct { uint64_t a, b; } *slot;            /* [n_slot], a power of two; b's lowest bit: met in this run */
+    struct {
+        uint64_t a, b;
+    } * slot; /* [n_slot], a power of two; b's lowest bit: met in this run */
     size_t n_slot, n, most;
     uint64_t key[2];
 };
 
-enum eng_met { ENG_MET_NEW, ENG_MET_DONE, ENG_MET_TWICE };      /* TWICE: met earlier in this run */
+enum eng_met { ENG_MET_NEW, ENG_MET_DONE, ENG_MET_TWICE }; /* TWICE: met earlier in this run */
 
 size_t eng_seen_bytes(uint64_t most);
-int  eng_seen_open(struct eng_seen *s, uint64_t most);          /* most: names added by both calls below */
+int eng_seen_open(struct eng_seen *s, uint64_t most); /* most: names added by both calls below */
 void eng_seen_close(struct eng_seen *s);
 void eng_seen_done(struct eng_seen *s, const char *name, size_t n);         /* done by an earlier run */
 enum eng_met eng_seen_meet(struct eng_seen *s, const char *name, size_t n); /* met in this run */
 
 /* ---- record.c ---------------------------------------------------------------------------------- */
 
-#define ENG_CUSTOM_ID_MOST 1024                 /* bytes */
+#define ENG_CUSTOM_ID_MOST 1024 /* bytes */
 
-struct eng_record {                             /* a line of the input */
-    json_t *all;                                /* owns everything below */
-    const char *custom_id;                      /* NULL: missing or invalid */
+struct eng_record {        /* a line of the input */
+    json_t *all;           /* owns everything below */
+    const char *custom_id; /* NULL: missing or invalid */
     size_t n_custom_id;
     enum eng_api api;
     json_t *body;
 };
 
-struct eng_fault { const char *code; char message[256]; };      /* why a line is not a request */
+struct eng_fault {
+    const char *code;
+    char message[256];
+}; /* why a line is not a request */
 
 /* KN_EINVAL fills why, and custom_id if it is valid; nothing is logged. */
-int  eng_record_parse(struct eng_record *r, const struct eng_line *line, struct eng_fault *why);
+int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct eng_fault *why);
 void eng_record_close(struct eng_record *r);
 
 /* A hash of a custom_id, the same in every run: for the answer's id and, unless the request sets one, its seed. */
 uint64_t eng_record_hash(const char *custom_id, size_t n);
 
 /* Writes a line with an answer or a refusal: body is JSON. */
-void eng_record_write(struct eng_bytes *out, const char *custom_id, size_t n_custom_id, int status,
-                      const char *body, size_t n_body);
+void eng_record_write(struct eng_bytes *out, const char *custom_id, size_t n_custom_id, int status, const char *body,
+                      size_t n_body);
 /* Writes a line with the reason why line `number` is not a request. */
 void eng_record_write_fault(struct eng_bytes *out, const struct eng_record *r, uint64_t number,
                             const struct eng_fault *why);
@@ -112,9 +117,9 @@ enum eng_outlet { ENG_OUTLET_ANSWERS, ENG_OUTLET_ERRORS, ENG_OUTLETS };
 struct eng_outlet_file {
     const char *path;
     int fd;
-    bool made;                                  /* created by eng_journal_open */
-    uint64_t bytes, n_line;                     /* on disk; the thread's while it runs */
-    struct eng_bytes filling, writing;          /* filling: under lock; writing: the thread's */
+    bool made;                         /* created by eng_journal_open */
+    uint64_t bytes, n_line;            /* on disk; the thread's while it runs */
+    struct eng_bytes filling, writing; /* filling: under lock; writing: the thread's */
 };
 
 struct eng_journal {
@@ -122,52 +127,52 @@ struct eng_journal {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t filled, emptied;
-    bool started, closing;                      /* closing, status: under lock */
-    int status;                                 /* error of the first failed commit */
-    uint64_t gather_ns;                         /* how long the thread collects lines before it writes */
+    bool started, closing; /* closing, status: under lock */
+    int status;            /* error of the first failed commit */
+    uint64_t gather_ns;    /* how long the thread collects lines before it writes */
 };
 
 /* Opens or creates both files and locks them.  Refuses a file that does not begin like a batch's output, unchanged. */
-int  eng_journal_open(struct eng_journal *j, const char *answers, const char *errors);
+int eng_journal_open(struct eng_journal *j, const char *answers, const char *errors);
 /* Before start: count sets n_line; then read adds each line's name to `seen` and cuts off an unfinished last line.  A
  * line that is not of a batch's output is refused. */
-int  eng_journal_count(struct eng_journal *j, enum eng_outlet which);
-int  eng_journal_read(struct eng_journal *j, enum eng_outlet which, struct eng_seen *seen);
-int  eng_journal_forget(struct eng_journal *j, enum eng_outlet which);      /* empties the file; before start */
-void eng_journal_unmake(struct eng_journal *j);         /* for a refused batch: removes empty files that open created */
-int  eng_journal_start(struct eng_journal *j, uint64_t gather_ns);
+int eng_journal_count(struct eng_journal *j, enum eng_outlet which);
+int eng_journal_read(struct eng_journal *j, enum eng_outlet which, struct eng_seen *seen);
+int eng_journal_forget(struct eng_journal *j, enum eng_outlet which); /* empties the file; before start */
+void eng_journal_unmake(struct eng_journal *j); /* for a refused batch: removes empty files that open created */
+int eng_journal_start(struct eng_journal *j, uint64_t gather_ns);
 /* Appends a line, which is on disk about gather_ns later.  KN_E* after a failed write. */
-int  eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct eng_bytes *line);
-int  eng_journal_status(struct eng_journal *j);
+int eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct eng_bytes *line);
+int eng_journal_status(struct eng_journal *j);
 /* 0: all lines are on disk.  May be called again. */
-int  eng_journal_close(struct eng_journal *j);
+int eng_journal_close(struct eng_journal *j);
 
 /* ---- run.c ------------------------------------------------------------------------------------- */
 
 struct eng_batch_options {
     const char *in, *out, *errors;
     bool retry_failed;
-    uint64_t gather_ns;                         /* 0: a second */
+    uint64_t gather_ns; /* 0: a second */
 };
 
-struct eng_batch_counts {                       /* lines; before: finished by earlier runs */
+struct eng_batch_counts { /* lines; before: finished by earlier runs */
     uint64_t total, before, done;
-    uint64_t failed, failed_before;             /* of done; lines in the errors file at open */
+    uint64_t failed, failed_before; /* of done; lines in the errors file at open */
     uint64_t n_token;
 };
 
 struct eng_batch;
 
 /* open counts the lines of the input and reads the outputs.  bytes: memory needed beside the engine's. */
-int  eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o);
+int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o);
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx);
 /* Opens n_parallel sessions in e; setup is used to parse requests and must outlive b. */
-int  eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *setup, int n_parallel);
+int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *setup, int n_parallel);
 /* 1: more to do; 0: all lines are finished; or KN_E*, reported. */
-int  eng_batch_step(struct eng_batch *b);
+int eng_batch_step(struct eng_batch *b);
 void eng_batch_counts(const struct eng_batch *b, struct eng_batch_counts *out);
 /* After the last step: 0 if all finished lines are on disk, or KN_E*; then counts only lines on disk. */
-int  eng_batch_settle(struct eng_batch *b);
+int eng_batch_settle(struct eng_batch *b);
 void eng_batch_close(struct eng_batch *b);
 
 #endif

@@ -26,7 +26,7 @@ int eng_seen_open(struct eng_seen *s, uint64_t most)
     if (!s->slot)
         return kn_fail(KN_ENOMEM, "not enough memory for the ids of %llu lines", (unsigned long long)most);
     if (getrandom(s->key, sizeof s->key, 0) != sizeof s->key)
-        s->key[0] = kn_now_ns();                /* then only accidental collisions are unlikely */
+        s->key[0] = kn_now_ns(); /* then only accidental collisions are unlikely */
     return 0;
 }
 
@@ -47,7 +47,7 @@ static size_t find(const struct eng_seen *s, const char *name, size_t n, uint64_
         *a = kn_mix((*a ^ word) + s->key[1]);
         *b = kn_mix((*b + word) ^ s->key[0]) + KN_GOLDEN;
     }
-    *a |= *a == 0;                              /* 0 marks a free slot */
+    *a |= *a == 0; /* 0 marks a free slot */
     *b &= ~MET;
     size_t i = (size_t)*a & (s->n_slot - 1);
     while (s->slot[i].a && (s->slot[i].a != *a || (s->slot[i].b & ~MET) != *b))

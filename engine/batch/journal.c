@@ -16,8 +16,8 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define GATHER_BYTES ((size_t)1 << 20)          /* written at once, without waiting for gather_ns */
-#define GATHER_MOST  ((size_t)16 << 20)         /* above this, eng_journal_add waits */
+#define GATHER_BYTES ((size_t)1 << 20)  /* written at once, without waiting for gather_ns */
+#define GATHER_MOST  ((size_t)16 << 20) /* above this, eng_journal_add waits */
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
@@ -31,7 +31,7 @@ static void sync_folder(const char *path)
     int fd = kn_io()->open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd < 0)
         return;
-    (void)kn_io()->sync(fd);                    /* some file systems do not support it, nor need it */
+    (void)kn_io()->sync(fd); /* some file systems do not support it, nor need it */
     kn_file_close(fd);
 }
 
@@ -93,7 +93,7 @@ int eng_journal_open(struct eng_journal *j, const char *answers, const char *err
     int error = open_file(&j->file[ENG_OUTLET_ANSWERS], answers);
     if (error || (error = check_begin(&j->file[ENG_OUTLET_ANSWERS])))
         return error;
-    struct stat there, other;                   /* same file: its lock would look like another process's */
+    struct stat there, other; /* same file: its lock would look like another process's */
     if (stat(errors, &other) == 0 && fstat(j->file[0].fd, &there) == 0 && there.st_ino == other.st_ino &&
         there.st_dev == other.st_dev)
         return kn_fail(KN_EINVAL, "%s: answers and errors cannot go to one file", errors);
@@ -258,7 +258,7 @@ int eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct e
     size_t before = b->n;
     eng_bytes_add(b, line->data, line->n);
     int status = j->status;
-    if (b->failed && !status) {                 /* a partial line must not be written */
+    if (b->failed && !status) { /* a partial line must not be written */
         b->failed = false;
         b->n = before;
         status = kn_fail(KN_ENOMEM, "no memory for a line of %s", j->file[which].path);

@@ -64,7 +64,7 @@ static int next(struct eng_lines *l, struct eng_line *out)
             return 1;
         }
         looked = n;
-        if (out->too_long) {                    /* keep its first bytes, discard the rest */
+        if (out->too_long) { /* keep its first bytes, discard the rest */
             l->end = l->start + PIECE;
             looked = PIECE;
         }
@@ -89,7 +89,7 @@ int eng_lines_next(struct eng_lines *l, struct eng_line *out)
         if (got < 0)
             return got;
         if (out->number == 1 && out->n >= 3 && !memcmp(out->text, "\xef\xbb\xbf", 3)) {
-            out->text += 3;                     /* UTF-8 byte order mark */
+            out->text += 3; /* UTF-8 byte order mark */
             out->n -= 3;
         }
         if (out->n > 0 && out->text[out->n - 1] == '\r')

@@ -15,7 +15,10 @@
 
 /* ---- in ---------------------------------------------------------------------------------------- */
 
-static const struct { const char *url; enum eng_api api; } urls[] = {
+static const struct {
+    const char *url;
+    enum eng_api api;
+} urls[] = {
     { "/v1/chat/completions", ENG_API_CHAT },
     { "/v1/completions", ENG_API_COMPLETIONS },
     { "/v1/responses", ENG_API_RESPONSES },
@@ -36,8 +39,7 @@ static int parse_id(struct eng_record *r, struct eng_fault *why)
         return refuse(why, "missing_custom_id", "the line has no \"custom_id\"");
     if (!json_is_string(id) || json_string_length(id) == 0 || json_string_length(id) > ENG_CUSTOM_ID_MOST ||
         strlen(json_string_value(id)) != json_string_length(id))
-        return refuse(why, "invalid_custom_id",
-                      "\"custom_id\" must be a string of 1 to 1024 bytes without NUL");
+        return refuse(why, "invalid_custom_id", "\"custom_id\" must be a string of 1 to 1024 bytes without NUL");
     r->custom_id = json_string_value(id);
     r->n_custom_id = json_string_length(id);
     return 0;
@@ -107,8 +109,8 @@ static void begin(struct eng_bytes *out, uint64_t id, const char *custom_id, siz
         eng_bytes_text(out, "null");
 }
 
-void eng_record_write(struct eng_bytes *out, const char *custom_id, size_t n_custom_id, int status,
-                      const char *body, size_t n_body)
+void eng_record_write(struct eng_bytes *out, const char *custom_id, size_t n_custom_id, int status, const char *body,
+                      size_t n_body)
 {
     uint64_t id = eng_record_hash(custom_id, n_custom_id);
     begin(out, id, custom_id, n_custom_id);

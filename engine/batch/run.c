@@ -11,39 +11,42 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define GATHER_NS     1000000000                /* work that a power cut may lose: 1 s */
-#define JOURNAL_BYTES ((size_t)4 << 20)         /* lines waiting to be written, while the disk keeps up */
+#define GATHER_NS     1000000000        /* work that a power cut may lose: 1 s */
+#define JOURNAL_BYTES ((size_t)4 << 20) /* lines waiting to be written, while the disk keeps up */
 
 struct line_in_progress {
-    struct eng_ask *ask;                        /* NULL: free */
+    struct eng_ask *ask; /* NULL: free */
     struct eng_reply *reply;
     char *custom_id;
     size_t n_custom_id;
-    int n_dealt, n_live;                        /* choices that got a session; that have a session now */
+    int n_dealt, n_live; /* choices that got a session; that have a session now */
 };
 
-struct slot { struct eng_session *session; struct line_in_progress *line; };
+struct slot {
+    struct eng_session *session;
+    struct line_in_progress *line;
+};
 
 struct eng_batch {
     struct eng_batch_options opt;
     int in;
-    uint64_t in_bytes, longest;                 /* longest: bytes of the longest line */
+    uint64_t in_bytes, longest; /* longest: bytes of the longest line */
     int64_t created_s;
     struct eng_lines lines;
     struct eng_seen seen;
     struct eng_journal journal;
     struct eng_batch_counts counts;
-    uint64_t answered_before;                   /* lines in the answers file at open */
+    uint64_t answered_before; /* lines in the answers file at open */
 
     struct eng_engine *engine;
     const struct eng_api_setup *setup;
     int n_slot, n_line;
-    struct slot *slot;                          /* [n_slot] */
-    struct line_in_progress *line;              /* [n_line] */
-    struct line_in_progress *dealing;           /* line with choices that have no session yet, or NULL */
+    struct slot *slot;                /* [n_slot] */
+    struct line_in_progress *line;    /* [n_line] */
+    struct line_in_progress *dealing; /* line with choices that have no session yet, or NULL */
     struct eng_event *event;
-    struct eng_bytes body, record;              /* scratch */
-    bool at_end;                                /* the input is read to its end */
+    struct eng_bytes body, record; /* scratch */
+    bool at_end;                   /* the input is read to its end */
 };
 
 /* ---- opening ----------------------------------------------------------------------------------- */
@@ -51,10 +54,21 @@ struct eng_batch {
 /* Refuses compressed and other binary files at once: else every line would be refused for a misleading reason. */
 static int check_text(const struct eng_line *first, const char *path)
 {
-    static const struct { const char *begin; size_t n; const char *what; } other[] = {
-        { "\x1f\x8b", 2, "a gzip file" }, { "BZh", 3, "a bzip2 file" }, { "\xfd" "7zXZ", 5, "an xz file" },
-        { "\x28\xb5\x2f\xfd", 4, "a zstd file" }, { "PK\3\4", 4, "a zip file" },
-        { "\xff\xfe", 2, "UTF-16 text" }, { "\xfe\xff", 2, "UTF-16 text" }, { "GGUF", 4, "a model file" },
+    static const struct {
+        const char *begin;
+        size_t n;
+        const char *what;
+    } other[] = {
+        { "\x1f\x8b", 2, "a gzip file" },
+        { "BZh", 3, "a bzip2 file" },
+        { "\xfd"
+          "7zXZ",
+          5, "an xz file" },
+        { "\x28\xb5\x2f\xfd", 4, "a zstd file" },
+        { "PK\3\4", 4, "a zip file" },
+        { "\xff\xfe", 2, "UTF-16 text" },
+        { "\xfe\xff", 2, "UTF-16 text" },
+        { "GGUF", 4, "a model file" },
     };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (first->n >= other[i].n && !memcmp(first->text, other[i].begin, other[i].n))
@@ -72,8 +86,8 @@ static int open_input(struct eng_batch *b)
         return error;
     int64_t bytes = kn_io()->size(b->in);
     if (bytes < 0 || fstat(b->in, &st) < 0)
-        return kn_fail(KN_EINVAL, "%s: %s: a batch must be a regular file, because it is read twice",
-                       b->opt.in, strerror(errno));
+        return kn_fail(KN_EINVAL, "%s: %s: a batch must be a regular file, because it is read twice", b->opt.in,
+                       strerror(errno));
     b->in_bytes = (uint64_t)bytes;
     b->created_s = st.st_mtime;
     if ((error = eng_lines_open(&b->lines, b->in, b->opt.in, b->in_bytes)))
@@ -103,12 +117,11 @@ static int open_journal(struct eng_batch *b)
     struct eng_journal *j = &b->journal;
     int error;
     if (same_file(b->opt.out, b->in) || same_file(b->opt.errors, b->in))
-        return kn_fail(KN_EINVAL, "%s: is both input and output: name another file for the output",
-                       b->opt.in);
+        return kn_fail(KN_EINVAL, "%s: is both input and output: name another file for the output", b->opt.in);
     if ((error = eng_journal_open(j, b->opt.out, b->opt.errors)) ||
         (b->opt.retry_failed && (error = eng_journal_forget(j, ENG_OUTLET_ERRORS))))
         return error;
-    uint64_t names = 2 * b->counts.total;       /* a line refused by number may add its custom_id, too */
+    uint64_t names = 2 * b->counts.total; /* a line refused by number may add its custom_id, too */
     for (int i = 0; i < ENG_OUTLETS; i++) {
         if ((error = eng_journal_count(j, (enum eng_outlet)i)))
             return error;
@@ -132,8 +145,7 @@ int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
     b->opt = *o;
     b->in = b->journal.file[0].fd = b->journal.file[1].fd = -1;
     int error = open_input(b);
-    if (error || (error = open_journal(b)) ||
-        (error = eng_lines_open(&b->lines, b->in, b->opt.in, b->in_bytes))) {
+    if (error || (error = open_journal(b)) || (error = eng_lines_open(&b->lines, b->in, b->opt.in, b->in_bytes))) {
         eng_batch_close(b);
         return error;
     }
@@ -181,7 +193,7 @@ int eng_batch_settle(struct eng_batch *b)
 {
     int status = eng_journal_close(&b->journal);
     uint64_t failed = b->journal.file[ENG_OUTLET_ERRORS].n_line - b->counts.failed_before;
-    if (status) {                               /* count only lines on disk */
+    if (status) { /* count only lines on disk */
         b->counts.done = b->journal.file[ENG_OUTLET_ANSWERS].n_line - b->answered_before + failed;
         b->counts.failed = failed;
     }
@@ -243,8 +255,7 @@ static int write_refusal(struct eng_batch *b, const struct eng_record *r, const 
 }
 
 /* Writes the fault of a line once, also if the batch is restarted. */
-static int write_fault(struct eng_batch *b, const struct eng_record *r, uint64_t number,
-                       const struct eng_fault *why)
+static int write_fault(struct eng_batch *b, const struct eng_record *r, uint64_t number, const struct eng_fault *why)
 {
     char name[ENG_CUSTOM_ID_MOST];
     size_t n = eng_record_number_name(number, name);
@@ -278,7 +289,7 @@ static int take_request(struct eng_batch *b, const struct eng_record *r)
     struct eng_arrival arrival = { .id = id, .created_s = b->created_s, .seed = hash >> 32 };
     if (eng_ask_parse_json(&line->ask, r->api, r->body, b->setup, &arrival, &why))
         return write_refusal(b, r, &why);
-    line->ask->stream = false;                  /* the answer is one line */
+    line->ask->stream = false; /* the answer is one line */
     line->n_custom_id = r->n_custom_id;
     line->custom_id = kn_strdup(r->custom_id);
     int error = line->custom_id ? eng_reply_open(&line->reply, line->ask, b->setup) : KN_ENOMEM;
@@ -298,8 +309,7 @@ static int take_line(struct eng_batch *b, const struct eng_line *line)
     enum eng_met met = r.custom_id ? eng_seen_meet(&b->seen, r.custom_id, r.n_custom_id) : ENG_MET_NEW;
     if (!bad && met == ENG_MET_TWICE) {
         why.code = "duplicate_custom_id";
-        snprintf(why.message, sizeof why.message,
-                 "an earlier line has the same custom_id: this line is not answered");
+        snprintf(why.message, sizeof why.message, "an earlier line has the same custom_id: this line is not answered");
         bad = KN_EINVAL;
     }
     if (bad) {
@@ -367,8 +377,9 @@ static int start_choice(struct eng_batch *b, struct slot *s)
     int status = eng_session_start(s->session, &request);
     if (!status)
         return 0;
-    return feed(b, &(struct eng_event){ .owner = s, .choice = request.choice, .token = ENG_NO_TOKEN,
-                                        .finish = ENG_FAILED, .status = status });
+    return feed(
+        b, &(struct eng_event){
+               .owner = s, .choice = request.choice, .token = ENG_NO_TOKEN, .finish = ENG_FAILED, .status = status });
 }
 
 /* Gives each free session a choice while there are any; n_busy: sessions with a choice. */
@@ -403,7 +414,7 @@ int eng_batch_step(struct eng_batch *b)
         if (!((struct slot *)e->owner)->line) /* the session was stopped: ignore its event */
             continue;
         b->counts.n_token += e->token != ENG_NO_TOKEN && !e->of_prompt;
-        e->n_cached = 0;                        /* an answer must depend on its line alone */
+        e->n_cached = 0; /* an answer must depend on its line alone */
         if ((error = feed(b, e)))
             return error;
     }

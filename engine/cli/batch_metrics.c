@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define N_CONNECTION 16
-#define MOST_BYTES   16384                      /* largest head or body of a request */
+#define MOST_BYTES   16384 /* largest head or body of a request */
 #define PATIENCE_MS  5000
 
 struct eng_watch {
@@ -26,7 +26,7 @@ struct eng_watch {
     bool started;
     const char *model;
     uint64_t start_ns;
-    pthread_mutex_t lock;                       /* guards view and counts */
+    pthread_mutex_t lock; /* guards view and counts */
     struct eng_hub_view view;
     struct eng_batch_counts counts;
 };
@@ -41,7 +41,10 @@ static void on_gone(void *arg, struct eng_exchange *x) { (void)arg, (void)x; }
 
 static void write_lines(struct eng_bytes *out, const struct eng_batch_counts *n)
 {
-    const struct { const char *name, *help; uint64_t value; } line[] = {
+    const struct {
+        const char *name, *help;
+        uint64_t value;
+    } line[] = {
         { "spillway_batch_lines", "lines of the batch", n->total },
         { "spillway_batch_lines_before", "lines done by earlier runs", n->before },
         { "spillway_batch_lines_done", "lines done by this run", n->done },
@@ -59,8 +62,11 @@ static void write_metrics(struct eng_watch *w, struct eng_bytes *out)
     struct eng_batch_counts counts = w->counts;
     pthread_mutex_unlock(&w->lock);
     struct eng_metrics m = { .prompt_tokens = view.engine.n_prompt_token, .answer_tokens = counts.n_token };
-    struct eng_gauges now = { .model = w->model, .n_connection = eng_http_connections(w->http), .n_call = view.n_job,
-                              .uptime_s = (double)(kn_now_ns() - w->start_ns) * 1e-9, .ready = view.n_parallel > 0 };
+    struct eng_gauges now = { .model = w->model,
+                              .n_connection = eng_http_connections(w->http),
+                              .n_call = view.n_job,
+                              .uptime_s = (double)(kn_now_ns() - w->start_ns) * 1e-9,
+                              .ready = view.n_parallel > 0 };
     eng_metrics_write(&m, &now, &view, out);
     write_lines(out, &counts);
 }
@@ -105,10 +111,19 @@ int eng_watch_open(struct eng_watch **out, int port, const char *model)
         eng_watch_close(w);
         return kn_fail(KN_ENOMEM, "--metrics-port: the event loop cannot be opened");
     }
-    int error = eng_http_open(&w->http, w->base, &(struct eng_http_options){
-        .host = "127.0.0.1", .port = port, .max_header = MOST_BYTES, .max_body = MOST_BYTES,
-        .max_received = N_CONNECTION * MOST_BYTES, .max_unsent = (size_t)1 << 20, .max_connection = N_CONNECTION,
-        .patience_ms = PATIENCE_MS, .idle_ms = 60000, .on_request = on_request, .on_gone = on_gone, .arg = w });
+    int error = eng_http_open(&w->http, w->base,
+                              &(struct eng_http_options){ .host = "127.0.0.1",
+                                                          .port = port,
+                                                          .max_header = MOST_BYTES,
+                                                          .max_body = MOST_BYTES,
+                                                          .max_received = N_CONNECTION * MOST_BYTES,
+                                                          .max_unsent = (size_t)1 << 20,
+                                                          .max_connection = N_CONNECTION,
+                                                          .patience_ms = PATIENCE_MS,
+                                                          .idle_ms = 60000,
+                                                          .on_request = on_request,
+                                                          .on_gone = on_gone,
+                                                          .arg = w });
     if (!error) {
         w->started = pthread_create(&w->thread, NULL, serve, w) == 0;
         error = w->started ? 0 : kn_fail(KN_ELIMIT, "--metrics-port: the thread cannot be started");

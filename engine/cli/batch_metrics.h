@@ -8,9 +8,9 @@
 struct eng_watch;
 
 /* Listens on 127.0.0.1 until close; port 0: any.  model must outlive w.  eng_watch_bytes: the most memory it uses. */
-int  eng_watch_open(struct eng_watch **out, int port, const char *model);
+int eng_watch_open(struct eng_watch **out, int port, const char *model);
 size_t eng_watch_bytes(void);
-int  eng_watch_port(const struct eng_watch *w);
+int eng_watch_port(const struct eng_watch *w);
 void eng_watch_tell(struct eng_watch *w, const struct eng_hub_view *view, const struct eng_batch_counts *counts);
 void eng_watch_close(struct eng_watch *w);
 

@@ -10,40 +10,43 @@
 #include "engine/plan/host_rate.h"
 
 #define ENG_BENCH_BATCHES 16
-#define ENG_BENCH_WARM    96                    /* most warm-up passes while the hit rate has not settled */
+#define ENG_BENCH_WARM    96 /* most warm-up passes while the hit rate has not settled */
 
 enum eng_bench_how { ENG_BENCH_NONE, ENG_BENCH_IN_TURN, ENG_BENCH_AHEAD, ENG_BENCH_HOWS };
 extern const char *const eng_bench_how[ENG_BENCH_HOWS];
 
 /* A way of drafting: no drafts, drafts between passes (in turn) or during passes (ahead: DSI); gamma: draft length in
  * tokens, or ENG_GAMMA_AUTO. */
-struct eng_bench_way { enum eng_bench_how how; int gamma; };
+struct eng_bench_way {
+    enum eng_bench_how how;
+    int gamma;
+};
 
 struct eng_bench {
     const struct eng_config *config;
     struct eng_engine *engine;
     struct eng_rates rates;
     int batch[ENG_BENCH_BATCHES], n_batch, most; /* batch sizes; most: the largest */
-    struct eng_session **session;               /* [most] */
-    struct eng_event *event;                    /* [eng_event_room] */
-    int32_t *prompt;                            /* [n_prompt] */
-    struct eng_ids text;                        /* prompts are pieces of it; empty: random tokens */
-    int32_t *said;                              /* [most][n_gen] tokens generated without drafts */
-    int *n_said;                                /* [most] tokens of each in `said` */
-    char drafter[64];                           /* name in the output; "": no drafter */
-    bool streams;                               /* not all experts fit in memory */
+    struct eng_session **session;                /* [most] */
+    struct eng_event *event;                     /* [eng_event_room] */
+    int32_t *prompt;                             /* [n_prompt] */
+    struct eng_ids text;                         /* prompts are pieces of it; empty: random tokens */
+    int32_t *said;                               /* [most][n_gen] tokens generated without drafts */
+    int *n_said;                                 /* [most] tokens of each in `said` */
+    char drafter[64];                            /* name in the output; "": no drafter */
+    bool streams;                                /* not all experts fit in memory */
 };
 
 struct eng_figure {
-    const char *what;                           /* "prefill", "decode" */
+    const char *what; /* "prefill", "decode" */
     int batch;
-    const char *drafter;                        /* NULL: none */
+    const char *drafter; /* NULL: none */
     struct eng_bench_way way;
-    double seconds, tokens, passes, rows, logits, drafted, kept;     /* kept: accepted drafted tokens */
-    double bytes, macs;                         /* touched bytes and multiply-adds of all passes */
-    double experts;                             /* distinct experts per layer and pass */
-    double disk_Bps, least_read;                /* least_read: bytes that an optimal cache would read */
-    struct off_stats store;                     /* counters of the timed passes */
+    double seconds, tokens, passes, rows, logits, drafted, kept; /* kept: accepted drafted tokens */
+    double bytes, macs;                                          /* touched bytes and multiply-adds of all passes */
+    double experts;                                              /* distinct experts per layer and pass */
+    double disk_Bps, least_read; /* least_read: bytes that an optimal cache would read */
+    struct off_stats store;      /* counters of the timed passes */
     bool settled;
 };
 
@@ -58,19 +61,19 @@ struct eng_bench_start {
 
 /* start_all opens `batch` sequences with different prompts.  run_passes steps n times, or for n = 0 until every
  * sequence has its first token. */
-int  eng_bench_start_all(struct eng_bench *b, int batch);
+int eng_bench_start_all(struct eng_bench *b, int batch);
 void eng_bench_close_all(struct eng_bench *b, int batch);
-int  eng_bench_run_passes(struct eng_bench *b, int batch, int n);
-int  eng_bench_warm_up(struct eng_bench *b, int batch, bool *settled);     /* the number of passes, or KN_E* */
+int eng_bench_run_passes(struct eng_bench *b, int batch, int n);
+int eng_bench_warm_up(struct eng_bench *b, int batch, bool *settled); /* the number of passes, or KN_E* */
 
 /* n_pass, n_row: most passes until the stop, and most rows of one; they size the trace.  Stop prints the figure.  Its
  * tokens and logits are counted from the engine where the caller left them 0.  positions: KV positions read. */
-int  eng_bench_start_clock(struct eng_bench *b, struct eng_bench_start *s, int n_pass, int n_row);
-int  eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct eng_figure *f, double positions);
+int eng_bench_start_clock(struct eng_bench *b, struct eng_bench_start *s, int n_pass, int n_row);
+int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct eng_figure *f, double positions);
 
 /* Sets the way of drafting for the next passes; eng_bench_drafts measures and prints all ways at one batch size. */
 void eng_bench_draft(struct eng_bench *b, struct eng_bench_way way);
-int  eng_bench_drafts(struct eng_bench *b, int batch);
-int  eng_bench_check(const struct eng_config *c);       /* 0, or KN_EINVAL for a bad --against */
+int eng_bench_drafts(struct eng_bench *b, int batch);
+int eng_bench_check(const struct eng_config *c); /* 0, or KN_EINVAL for a bad --against */
 
 #endif

@@ -13,16 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WARM       8                            /* first tokens of a block, not timed */
-#define CALM       8                            /* passes without a change until the controller counts as settled */
-#define DEPTH      8                            /* longest draft of the ideal speed-up */
+#define WARM       8 /* first tokens of a block, not timed */
+#define CALM       8 /* passes without a change until the controller counts as settled */
+#define DEPTH      8 /* longest draft of the ideal speed-up */
 #define MAX_ROUNDS 64
 #define MAX_WAYS   16
 
 static const struct eng_bench_way none = { ENG_BENCH_NONE, 0 };
 
 struct ways {
-    struct eng_bench_way way[MAX_WAYS];         /* [0] without drafts, [1] --gamma's */
+    struct eng_bench_way way[MAX_WAYS]; /* [0] without drafts, [1] --gamma's */
     int n;
     double speed[MAX_ROUNDS][MAX_WAYS], disk_Bps;
 };
@@ -31,7 +31,10 @@ void eng_bench_draft(struct eng_bench *b, struct eng_bench_way way)
 {
     const struct eng_config *c = b->config;
     eng_set_gamma(b->engine, way.gamma);
-    eng_set_dsi(b->engine, way.how != ENG_BENCH_AHEAD ? ENG_DSI_OFF : c->n_dsi == 1 ? ENG_DSI_ON : ENG_DSI_AUTO,
+    eng_set_dsi(b->engine,
+                way.how != ENG_BENCH_AHEAD ? ENG_DSI_OFF
+                : c->n_dsi == 1            ? ENG_DSI_ON
+                                           : ENG_DSI_AUTO,
                 c->n_ahead);
 }
 
@@ -70,10 +73,7 @@ static int run_until(struct eng_bench *b, int batch, int n_said)
     return error;
 }
 
-static int32_t *said_of(const struct eng_bench *b, int i)
-{
-    return b->said + (size_t)i * (size_t)b->config->n_gen;
-}
+static int32_t *said_of(const struct eng_bench *b, int i) { return b->said + (size_t)i * (size_t)b->config->n_gen; }
 
 /* Checks that each sequence has generated the tokens of the block without drafts. */
 static int compare(const struct eng_bench *b, int batch)
@@ -146,14 +146,15 @@ static int run_block(struct eng_bench *b, int batch, struct eng_bench_way way, s
     int error = drafts ? restart_with_drafts(b, batch, way) : restart(b, batch);
     double n = c->n_prompt, m = c->n_gen;
     struct eng_bench_start start;
-    *f = (struct eng_figure){ .what = "decode", .batch = batch, .drafter = drafts ? b->drafter : NULL, .way = way,
-                              .settled = f->settled };
+    *f = (struct eng_figure){
+        .what = "decode", .batch = batch, .drafter = drafts ? b->drafter : NULL, .way = way, .settled = f->settled
+    };
     if (error || (error = run_until(b, batch, kn_min(WARM, c->n_gen / 4))) ||
         (error = eng_bench_start_clock(b, &start, c->n_gen, eng_n_chunk(b->engine) + eng_n_draft_row(b->engine))) ||
         (error = run_until(b, batch, c->n_gen)) ||
         (error = eng_bench_stop_clock(b, &start, f, batch * m * (n + m / 2))))
         return error;
-    if (drafts)                                 /* other rules keep the distribution, not the tokens */
+    if (drafts) /* other rules keep the distribution, not the tokens */
         return c->verify == SPEC_COUPLED ? compare(b, batch) : 0;
     note_said(b, batch);
     return 0;
@@ -190,8 +191,8 @@ static void print_ideal(const struct eng_bench *b, int batch, struct eng_bench_w
         struct eng_setting s = eng_forecast_setting(b->engine, &machine, c->n_prompt + c->n_gen / 2);
         double ideal = eng_plan_gain(&s, batch, survival, DEPTH, &depth);
         printf(c->json ? ",\"ideal\":%.4f,\"ideal_gamma\":%d,\"of_ideal\":%.4f"
-                       : "  bytes and operations allow %.3f with %d drafted tokens; reached: %.0f %%\n", ideal, depth,
-               ratio / ideal * (c->json ? 1 : 100));
+                       : "  bytes and operations allow %.3f with %d drafted tokens; reached: %.0f %%\n",
+               ideal, depth, ratio / ideal * (c->json ? 1 : 100));
     }
     if (way.gamma == ENG_GAMMA_AUTO && way.how == (c->n_dsi ? ENG_BENCH_AHEAD : ENG_BENCH_IN_TURN)) {
         eng_explain(b->engine, line, sizeof line);
@@ -220,8 +221,8 @@ static void print_ratio(const struct eng_bench *b, int batch, const struct ways 
     double half = n > 1 ? t[kn_min(n - 1, 10)] * __builtin_sqrt(square / (n - 1) / n) : 0;
     if (b->config->json)
         printf("{\"what\":\"speedup\",\"batch\":%d,\"drafter\":\"%s\",\"how\":\"%s\",\"over\":\"%s\",\"gamma\":%d,"
-               "\"over_gamma\":%d,\"lookahead\":%d,\"pairs\":%d,\"ratio\":%.4f,\"ratio_interval\":%.4f", batch,
-               b->drafter, eng_bench_how[way->how], eng_bench_how[over->how], way->gamma, over->gamma,
+               "\"over_gamma\":%d,\"lookahead\":%d,\"pairs\":%d,\"ratio\":%.4f,\"ratio_interval\":%.4f",
+               batch, b->drafter, eng_bench_how[way->how], eng_bench_how[over->how], way->gamma, over->gamma,
                b->config->n_ahead, n, mean, half);
     else if (over->how == ENG_BENCH_NONE)
         printf("drafts of %s %s, gamma %s, batch %d: %.3f times as fast, +- %.3f (%d pairs of blocks%s)\n", b->drafter,
@@ -287,10 +288,10 @@ int eng_bench_drafts(struct eng_bench *b, int batch)
     for (int i = 0; i < b->config->n_round && !error; i++)
         error = run_round(b, batch, &w, i, settled);
     for (int i = 1; i < w.n && !error; i++) {
-        eng_bench_draft(b, w.way[i]);           /* eng_explain() describes the current way */
+        eng_bench_draft(b, w.way[i]); /* eng_explain() describes the current way */
         print_ratio(b, batch, &w, i, 0);
     }
-    for (int i = 2; i < w.n && !error; i++)     /* DSI is compared with in turn, --gamma's with --against's */
+    for (int i = 2; i < w.n && !error; i++) /* DSI is compared with in turn, --gamma's with --against's */
         print_ratio(b, batch, &w, w.way[i].how == ENG_BENCH_AHEAD ? i : 1, w.way[i].how == ENG_BENCH_AHEAD ? 1 : i);
     eng_bench_close_all(b, batch);
     eng_bench_draft(b, none);

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define WARM_PASSES 4                           /* caches and clocks settle within a few */
-#define WINDOW      8                           /* passes over which hits are compared */
+#define WARM_PASSES 4 /* caches and clocks settle within a few */
+#define WINDOW      8 /* passes over which hits are compared */
 
 const char *const eng_bench_how[ENG_BENCH_HOWS] = { "none", "in turn", "ahead" };
 
@@ -21,7 +21,7 @@ static void make_prompt(struct eng_bench *b, uint64_t which)
     uint64_t at = kn_mix(which);
     if (b->text.n)
         memcpy(b->prompt, b->text.id + at % (b->text.n - n + 1), n * sizeof *b->prompt);
-    for (int i = 0; !b->text.n && i < b->config->n_prompt; )
+    for (int i = 0; !b->text.n && i < b->config->n_prompt;)
         if (eng_vocab_type(v, b->prompt[i] = (int32_t)(kn_mix(at += KN_GOLDEN) % (uint64_t)n_vocab)) ==
             ENG_TOKEN_NORMAL)
             i++;
@@ -31,8 +31,9 @@ int eng_bench_start_all(struct eng_bench *b, int batch)
 {
     for (int i = 0; i < batch; i++) {
         make_prompt(b, (uint64_t)(batch * 4096 + i));
-        struct eng_request r = { .token = b->prompt, .n_token = b->config->n_prompt, .n_predict = -1,
-                                 .ignore_eos = true };
+        struct eng_request r = {
+            .token = b->prompt, .n_token = b->config->n_prompt, .n_predict = -1, .ignore_eos = true
+        };
         r.sampling = b->config->sampling;
         r.sampling.seed = (uint64_t)(batch * 4096 + i);
         int error = eng_session_open(&b->session[i], b->engine);
@@ -75,7 +76,7 @@ static void add_costs(const struct eng_bench *b, struct eng_figure *f, double po
     double kv = (double)moe_kv_slot_bytes(eng_model(b->engine), b->config->kv);
     f->bytes = f->passes * ((double)s->pass_bytes + f->experts * expert) + kv * positions +
                2 * (double)s->state_bytes * f->logits;
-    double head = (double)s->d_model * s->n_vocab;      /* only rows that want logits compute it */
+    double head = (double)s->d_model * s->n_vocab; /* only rows that want logits compute it */
     f->macs = f->rows * (s->row_macs - head) + f->logits * head + s->position_macs * positions;
 }
 
@@ -93,17 +94,16 @@ static void print_json(const struct eng_bench *b, const struct eng_figure *f, do
            "\"stall_s\":%.3f,\"repack_s\":%.3f,\"seconds\":%.3f,\"experts_per_layer\":%.2f,"
            "\"slots\":%llu,\"experts\":%llu,\"packed\":%llu,\"drafter\":\"%s\",\"how\":\"%s\",\"gamma\":%d,"
            "\"tokens_per_pass\":%.2f,\"drafted\":%.0f,\"kept\":%.0f,\"settled\":%s}\n",
-           f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s, bound_by, f->disk_Bps,
-           b->rates.dram_Bps, b->rates.mac_ps, eng_memory(b->engine)->total - eng_memory(b->engine)->spare,
-           usage.ru_maxrss * 1024L, (unsigned long long)s->read_bytes, (unsigned long long)s->mirror_bytes,
-           f->least_read, (unsigned long long)s->wasted_bytes, (unsigned long long)s->soon_reads,
-           (unsigned long long)s->soon_hits, (unsigned long long)s->early_bytes,
-           (unsigned long long)s->early_used_bytes, (unsigned long long)s->early_wasted_bytes,
-           asked ? (double)s->hits / asked : 1,
-           (double)s->stall_ns / 1e9, (double)s->repack_ns / 1e9, f->seconds, f->experts,
-           (unsigned long long)s->n_slot, (unsigned long long)s->n_expert, (unsigned long long)s->n_packed,
-           f->drafter ? f->drafter : "none", eng_bench_how[f->way.how], f->way.gamma,
-           f->tokens / f->passes, f->drafted, f->kept, f->settled ? "true" : "false");
+           f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s, bound_by, f->disk_Bps, b->rates.dram_Bps,
+           b->rates.mac_ps, eng_memory(b->engine)->total - eng_memory(b->engine)->spare, usage.ru_maxrss * 1024L,
+           (unsigned long long)s->read_bytes, (unsigned long long)s->mirror_bytes, f->least_read,
+           (unsigned long long)s->wasted_bytes, (unsigned long long)s->soon_reads, (unsigned long long)s->soon_hits,
+           (unsigned long long)s->early_bytes, (unsigned long long)s->early_used_bytes,
+           (unsigned long long)s->early_wasted_bytes, asked ? (double)s->hits / asked : 1, (double)s->stall_ns / 1e9,
+           (double)s->repack_ns / 1e9, f->seconds, f->experts, (unsigned long long)s->n_slot,
+           (unsigned long long)s->n_expert, (unsigned long long)s->n_packed, f->drafter ? f->drafter : "none",
+           eng_bench_how[f->way.how], f->way.gamma, f->tokens / f->passes, f->drafted, f->kept,
+           f->settled ? "true" : "false");
 }
 
 static void print_row(const struct eng_bench *b, const struct eng_figure *f, double bound_s, const char *bound_by)
@@ -177,18 +177,23 @@ int eng_bench_start_clock(struct eng_bench *b, struct eng_bench_start *s, int n_
 
 static struct off_stats since(const struct off_stats *now, const struct off_stats *then)
 {
-    return (struct off_stats){
-        .hits = now->hits - then->hits, .misses = now->misses - then->misses,
-        .read_bytes = now->read_bytes - then->read_bytes, .reads = now->reads - then->reads,
-        .mirror_bytes = now->mirror_bytes - then->mirror_bytes,
-        .soon_reads = now->soon_reads - then->soon_reads, .soon_hits = now->soon_hits - then->soon_hits,
-        .wasted_bytes = now->wasted_bytes - then->wasted_bytes, .stall_ns = now->stall_ns - then->stall_ns,
-        .early_bytes = now->early_bytes - then->early_bytes,
-        .early_used_bytes = now->early_used_bytes - then->early_used_bytes,
-        .early_wasted_bytes = now->early_wasted_bytes - then->early_wasted_bytes,
-        .repack_ns = now->repack_ns - then->repack_ns,
-        .n_slot = now->n_slot, .n_empty = now->n_empty, .n_expert = now->n_expert,
-        .n_packed = now->n_packed };
+    return (struct off_stats){ .hits = now->hits - then->hits,
+                               .misses = now->misses - then->misses,
+                               .read_bytes = now->read_bytes - then->read_bytes,
+                               .reads = now->reads - then->reads,
+                               .mirror_bytes = now->mirror_bytes - then->mirror_bytes,
+                               .soon_reads = now->soon_reads - then->soon_reads,
+                               .soon_hits = now->soon_hits - then->soon_hits,
+                               .wasted_bytes = now->wasted_bytes - then->wasted_bytes,
+                               .stall_ns = now->stall_ns - then->stall_ns,
+                               .early_bytes = now->early_bytes - then->early_bytes,
+                               .early_used_bytes = now->early_used_bytes - then->early_used_bytes,
+                               .early_wasted_bytes = now->early_wasted_bytes - then->early_wasted_bytes,
+                               .repack_ns = now->repack_ns - then->repack_ns,
+                               .n_slot = now->n_slot,
+                               .n_empty = now->n_empty,
+                               .n_expert = now->n_expert,
+                               .n_packed = now->n_packed };
 }
 
 int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct eng_figure *f, double positions)

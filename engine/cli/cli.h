@@ -14,28 +14,28 @@
 /* ---- commands ---------------------------------------------------------------------------------- */
 
 /* In the order in which --help lists them. */
-#define ENG_COMMANDS(X)                                                          \
-    X(run,      "answer a prompt; without one, chat on the terminal")            \
-    X(serve,    "HTTP server with OpenAI's and Anthropic's APIs")                \
-    X(eval,     "compute logits of given tokens, or the perplexity of a text")   \
-    X(tokenize, "convert text on stdin to token ids, or ids to text")            \
-    X(render,   "convert a JSON conversation on stdin to the prompt text")       \
-    X(inspect,  "print a summary of a model file without loading it")            \
-    X(quantize, "convert a model's weights to other formats")                    \
-    X(pack,     "write a model's experts to a file that is faster to read")      \
-    X(synth,    "write a model with the shape of a real one and random weights") \
-    X(batch,    "answer a file of requests; run again, it resumes")              \
-    X(bench,    "measure speed, and print the machine's bound beside it")        \
-    X(fit,      "measure the time of passes and fit a cost model to it")         \
-    X(plan,     "print the memory split and the expected speed before loading")  \
-    X(simulate, "simulate speculative (SI) and distributed (DSI) decoding, no model") \
-    X(doctor,   "check this machine and suggest fixes")
+#define ENG_COMMANDS(X)                                                                                                \
+    X(run, "answer a prompt; without one, chat on the terminal")                                                       \
+    X(serve, "HTTP server with OpenAI's and Anthropic's APIs")                                                         \
+    X(eval, "compute logits of given tokens, or the perplexity of a text")                                             \
+    X(tokenize, "convert text on stdin to token ids, or ids to text")                                                  \
+    X(render, "convert a JSON conversation on stdin to the prompt text")                                               \
+    X(inspect, "print a summary of a model file without loading it")                                                   \
+    X(quantize, "convert a model's weights to other formats")                                                          \
+    X(pack, "write a model's experts to a file that is faster to read")                                                \
+    X(synth, "write a model with the shape of a real one and random weights")                                          \
+    X(batch, "answer a file of requests; run again, it resumes")                                                       \
+    X(bench, "measure speed, and print the machine's bound beside it")                                                 \
+    X(fit, "measure the time of passes and fit a cost model to it")                                                    \
+    X(plan, "print the memory split and the expected speed before loading")                                            \
+    X(simulate, "simulate speculative (SI) and distributed (DSI) decoding, no model")                                  \
+    X(doctor, "check this machine and suggest fixes")
 
 enum eng_command_id {
 #define ENG_ENUM(name, text) ENG_##name,
     ENG_COMMANDS(ENG_ENUM)
 #undef ENG_ENUM
-    ENG_COMMAND_COUNT
+        ENG_COMMAND_COUNT
 };
 
 struct eng_config;
@@ -53,41 +53,41 @@ ENG_COMMANDS(ENG_DECLARE)
  * default.  Strings are not owned. */
 struct eng_config {
     const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config, *fit;
-    const char *part_format[MOE_PART_COUNT];            /* NULL: `format` */
-    const char *errors;                                 /* of batch; NULL: output + ".errors" */
-    const char *batches, *against;                      /* lists as "1,4,16": batch sizes, draft lengths */
-    int n_predict;                                      /* -1: until the model stops or the context ends */
-    int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; n_chunk is at least 1 */
-    int n_parallel;                                     /* requests at once; 0: the number expected to be fastest */
-    const char *host, *api_key_file, *alias, *cors;     /* of serve */
-    int metrics_port;                                   /* of batch; 0: no metrics */
+    const char *part_format[MOE_PART_COUNT];        /* NULL: `format` */
+    const char *errors;                             /* of batch; NULL: output + ".errors" */
+    const char *batches, *against;                  /* lists as "1,4,16": batch sizes, draft lengths */
+    int n_predict;                                  /* -1: until the model stops or the context ends */
+    int n_thread, n_ctx, n_chunk;                   /* 0: all CPUs; the model's; n_chunk is at least 1 */
+    int n_parallel;                                 /* requests at once; 0: the number expected to be fastest */
+    const char *host, *api_key_file, *alias, *cors; /* of serve */
+    int metrics_port;                               /* of batch; 0: no metrics */
     int port, n_queue, n_connection, patience_s, idle_s, ping_s, drain_s, stall_s;
     size_t max_body;
-    const char *notify_socket;                          /* sd_notify socket, or NULL; from the environment only */
-    uint64_t watchdog_us;                               /* systemd's watchdog interval, 0: none; likewise */
-    int n_layer, n_vocab, n_used;                       /* of synth; 0: as in the shape */
-    int n_prompt, n_gen, n_warmup, n_round;             /* of bench; n_warmup -1: until settled */
-    size_t host_mem, kv_mem;                            /* bytes; 0: the free memory; full contexts, capped */
-    size_t disk_rate, dram_rate;                        /* bytes per second; 0: measured */
-    const char *what, *preset, *method, *lookahead;     /* of simulate; lookahead as "1,5,10" or "1-200" */
+    const char *notify_socket;                      /* sd_notify socket, or NULL; from the environment only */
+    uint64_t watchdog_us;                           /* systemd's watchdog interval, 0: none; likewise */
+    int n_layer, n_vocab, n_used;                   /* of synth; 0: as in the shape */
+    int n_prompt, n_gen, n_warmup, n_round;         /* of bench; n_warmup -1: until settled */
+    size_t host_mem, kv_mem;                        /* bytes; 0: the free memory; full contexts, capped */
+    size_t disk_rate, dram_rate;                    /* bytes per second; 0: measured */
+    const char *what, *preset, *method, *lookahead; /* of simulate; lookahead as "1,5,10" or "1-200" */
     float target_ms, draft_ms, acceptance, contention, noise;
-    int n_target, n_tok, n_repeat;                      /* n_tok, n_repeat 0: the preset's default */
+    int n_target, n_tok, n_repeat; /* n_tok, n_repeat 0: the preset's default */
     enum off_io_kind io;
-    const char *mirror;                                 /* folder with a copy of the model; NULL: none */
+    const char *mirror; /* folder with a copy of the model; NULL: none */
     enum kn_isa isa;
     enum kn_kv kv;
     struct eng_draft_option draft[ENG_DRAFTERS_MOST];
-    int n_draft, gamma;                                 /* gamma: draft length, or ENG_GAMMA_AUTO */
-    int n_dsi, n_ahead;                                 /* verifying workers, 0: no DSI, or ENG_GAMMA_AUTO; lookahead */
+    int n_draft, gamma; /* gamma: draft length, or ENG_GAMMA_AUTO */
+    int n_dsi, n_ahead; /* verifying workers, 0: no DSI, or ENG_GAMMA_AUTO; lookahead */
     enum spec_rule verify;
     bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, ahead, authors,
-         retry_failed;
-    struct spec_params sampling;                        /* sampling.bias points to the array below */
+        retry_failed;
+    struct spec_params sampling; /* sampling.bias points to the array below */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];
     int32_t stop_id[ENG_MAX_STOP];
     int n_stop, n_stop_id;
-    char pool[16384];                                   /* copies of the configuration file's strings */
+    char pool[16384]; /* copies of the configuration file's strings */
     size_t pool_used;
 };
 
@@ -121,18 +121,17 @@ void eng_json_string(FILE *out, struct moe_string s);
  * the main thread. */
 struct eng_terminal;
 
-enum eng_input { ENG_INPUT_TEXT, ENG_INPUT_HELP, ENG_INPUT_CLEAR, ENG_INPUT_RETRY, ENG_INPUT_INFO,
-                 ENG_INPUT_QUIT };
+enum eng_input { ENG_INPUT_TEXT, ENG_INPUT_HELP, ENG_INPUT_CLEAR, ENG_INPUT_RETRY, ENG_INPUT_INFO, ENG_INPUT_QUIT };
 
-int  eng_terminal_open(struct eng_terminal **out);
+int eng_terminal_open(struct eng_terminal **out);
 void eng_terminal_close(struct eng_terminal *t);
 
 /* Waits for a message or a command.  For ENG_INPUT_TEXT *text is the message, valid until the next call.
  * Clears eng_terminal_stopped(). */
-int  eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char **text);
+int eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char **text);
 
-bool eng_terminal_stopped(void);                        /* Ctrl-C was pressed since the last read */
+bool eng_terminal_stopped(void); /* Ctrl-C was pressed since the last read */
 bool eng_terminal_is_tty(const struct eng_terminal *t);
-extern const char eng_terminal_help[];                  /* printed by /help */
+extern const char eng_terminal_help[]; /* printed by /help */
 
 #endif

@@ -13,10 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SAY_NS        10000000000               /* between two progress lines without a terminal */
-#define TELL_NS       200000000                 /* between two updates of --metrics-port */
+#define SAY_NS        10000000000 /* between two progress lines without a terminal */
+#define TELL_NS       200000000   /* between two updates of --metrics-port */
 #define GRAMMAR_BYTES ((size_t)16 << 20)
-#define UNTOLD_CTX    8192                      /* the largest context of --ctx-size 0 */
+#define UNTOLD_CTX    8192 /* the largest context of --ctx-size 0 */
 
 struct job {
     const struct eng_config *config;
@@ -24,7 +24,7 @@ struct job {
     struct eng_engine *engine;
     struct eng_api_model model;
     struct eng_progress *bar;
-    struct eng_watch *watch;                    /* NULL: no --metrics-port */
+    struct eng_watch *watch; /* NULL: no --metrics-port */
     int n_parallel;
     uint64_t start_ns, said_ns, told_ns;
     char errors[ENG_PATH_BYTES], name[ENG_PATH_BYTES];
@@ -34,11 +34,11 @@ static int open_batch(struct job *j)
 {
     const struct eng_config *c = j->config;
     const char *name = c->errors ? c->errors : c->output;
-    if (snprintf(j->errors, sizeof j->errors, "%s%s", name, c->errors ? "" : ".errors") >=
-        (int)sizeof j->errors)
+    if (snprintf(j->errors, sizeof j->errors, "%s%s", name, c->errors ? "" : ".errors") >= (int)sizeof j->errors)
         return kn_fail(KN_ELIMIT, "%s: the name is too long", c->output);
-    return eng_batch_open(&j->batch, &(struct eng_batch_options){
-        .in = c->input, .out = c->output, .errors = j->errors, .retry_failed = c->retry_failed });
+    return eng_batch_open(&j->batch,
+                          &(struct eng_batch_options){
+                              .in = c->input, .out = c->output, .errors = j->errors, .retry_failed = c->retry_failed });
 }
 
 static int open_watch(struct job *j)
@@ -69,7 +69,7 @@ static int open_engine(struct job *j)
         return error;
     j->n_parallel = o.n_parallel;
     o.reserved_bytes = eng_batch_bytes(j->batch, o.n_parallel, o.n_ctx ? o.n_ctx : UNTOLD_CTX) +
-              (j->watch ? eng_watch_bytes() : 0);
+                       (j->watch ? eng_watch_bytes() : 0);
     if ((error = eng_progress_open(&j->bar, "loading", c->quiet)))
         return error;
     o.progress = eng_progress_counter(j->bar);
@@ -93,9 +93,9 @@ static void say(const struct eng_batch_counts *n, double seconds)
 {
     uint64_t past = n->before + n->done;
     double left = n->done ? seconds / (double)n->done * (double)(n->total - past) : 0;
-    kn_say(KN_LOG_INFO, "%llu of %llu lines, %llu failed, %.1f tokens/s, %.0f:%02d left",
-           (unsigned long long)past, (unsigned long long)n->total, (unsigned long long)n->failed,
-           seconds > 0 ? (double)n->n_token / seconds : 0, (double)(uint64_t)(left / 60), (int)left % 60);
+    kn_say(KN_LOG_INFO, "%llu of %llu lines, %llu failed, %.1f tokens/s, %.0f:%02d left", (unsigned long long)past,
+           (unsigned long long)n->total, (unsigned long long)n->failed, seconds > 0 ? (double)n->n_token / seconds : 0,
+           (double)(uint64_t)(left / 60), (int)left % 60);
 }
 
 static void tell_watch(struct job *j, const struct eng_batch_counts *n, uint64_t now)
@@ -135,17 +135,17 @@ static void tell_end(struct job *j, bool stopped)
     uint64_t missing = n.total - n.before - n.done, failed = n.failed + n.failed_before;
     if (j->config->json)
         printf("{\"lines\":%llu,\"before\":%llu,\"done\":%llu,\"failed\":%llu,\"missing\":%llu,\"tokens\":%llu,"
-               "\"seconds\":%.3f,\"tokens_per_s\":%.3f}\n", (unsigned long long)n.total,
-               (unsigned long long)n.before, (unsigned long long)n.done, (unsigned long long)failed,
-               (unsigned long long)missing, (unsigned long long)n.n_token, seconds,
+               "\"seconds\":%.3f,\"tokens_per_s\":%.3f}\n",
+               (unsigned long long)n.total, (unsigned long long)n.before, (unsigned long long)n.done,
+               (unsigned long long)failed, (unsigned long long)missing, (unsigned long long)n.n_token, seconds,
                seconds > 0 ? (double)n.n_token / seconds : 0);
     if (n.before)
         kn_say(KN_LOG_INFO, "%llu lines were done by earlier runs", (unsigned long long)n.before);
     kn_say(KN_LOG_INFO, "%llu lines done, %llu tokens, %.1f tokens/s", (unsigned long long)n.done,
            (unsigned long long)n.n_token, seconds > 0 ? (double)n.n_token / seconds : 0);
     if (failed)
-        kn_say(KN_LOG_WARN, "%llu lines failed: see %s (--retry-failed retries them)",
-               (unsigned long long)failed, j->errors);
+        kn_say(KN_LOG_WARN, "%llu lines failed: see %s (--retry-failed retries them)", (unsigned long long)failed,
+               j->errors);
     if (missing)
         kn_say(KN_LOG_WARN, "%s with %llu lines left: run the same command to resume",
                stopped ? "interrupted" : "ended", (unsigned long long)missing);
@@ -181,8 +181,9 @@ int eng_cmd_batch(const struct eng_config *config)
     int status = 2;
     eng_api_model_name(j.name, sizeof j.name, config->model);
     const char *name = j.name;
-    struct eng_api_setup setup = { .model = &name, .n_model = 1, .any_model = true, .n_predict = config->n_predict,
-                                   .sampling = config->sampling };
+    struct eng_api_setup setup = {
+        .model = &name, .n_model = 1, .any_model = true, .n_predict = config->n_predict, .sampling = config->sampling
+    };
     if (!open_batch(&j) && !open_watch(&j) && !open_engine(&j) && !open_setup(&j, &setup))
         status = work(&j, &setup, stop);
     eng_watch_close(j.watch);

@@ -21,8 +21,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TRACE_BYTES ((size_t)8 << 20)           /* memory reserved for traces while the model is loaded */
-#define HUGE_STRETCH 1e9                        /* no latency limit: prefill runs in whole chunks */
+#define TRACE_BYTES  ((size_t)8 << 20) /* memory reserved for traces while the model is loaded */
+#define HUGE_STRETCH 1e9               /* no latency limit: prefill runs in whole chunks */
 
 static int parse_batches(struct eng_bench *b)
 {
@@ -44,8 +44,9 @@ static int parse_batches(struct eng_bench *b)
 static int bench_batch(struct eng_bench *b, int batch)
 {
     const struct eng_config *c = b->config;
-    struct eng_figure prefill = { .what = "prefill", .batch = batch, .tokens = (double)batch * c->n_prompt,
-                              .logits = batch };
+    struct eng_figure prefill = {
+        .what = "prefill", .batch = batch, .tokens = (double)batch * c->n_prompt, .logits = batch
+    };
     struct eng_figure decode = { .what = "decode", .batch = batch };
     double n = c->n_prompt, m = c->n_gen;
     int chunk = eng_n_chunk(b->engine), n_row = kn_min(chunk, batch * c->n_prompt);
@@ -142,10 +143,11 @@ static int open_bench(struct eng_bench *b)
                        eng_n_ctx(b->engine));
     int n_kv = (int)kn_align_up((size_t)need, ENG_KV_BLOCK);
     if (eng_memory(b->engine)->n_kv_slot / n_kv < b->most)
-        return kn_fail(KN_EINVAL, "%d sequences of %d tokens do not fit the KV cache of %d positions: raise "
-                       "--host-mem or --kv-mem, or lower --batch or --gen", b->most, need,
-                       eng_memory(b->engine)->n_kv_slot);
-    eng_bench_draft(b, (struct eng_bench_way){ ENG_BENCH_NONE, 0 });      /* first measure without drafts */
+        return kn_fail(KN_EINVAL,
+                       "%d sequences of %d tokens do not fit the KV cache of %d positions: raise "
+                       "--host-mem or --kv-mem, or lower --batch or --gen",
+                       b->most, need, eng_memory(b->engine)->n_kv_slot);
+    eng_bench_draft(b, (struct eng_bench_way){ ENG_BENCH_NONE, 0 }); /* first measure without drafts */
     name_drafters(b);
     if ((error = read_text(b)))
         return error;
@@ -167,8 +169,8 @@ static void print_streaming(const struct eng_bench *b)
     struct off_stats s;
     off_stats_get(store, &s);
     printf("%d of %d experts fit in memory; the others are read from %s when needed (%s)\n",
-           eng_memory(b->engine)->n_resident, eng_memory(b->engine)->n_expert,
-           s.n_packed ? "the pack file" : "disk", off_store_io(store));
+           eng_memory(b->engine)->n_resident, eng_memory(b->engine)->n_expert, s.n_packed ? "the pack file" : "disk",
+           off_store_io(store));
 }
 
 static void print_heading(const struct eng_bench *b)

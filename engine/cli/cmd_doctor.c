@@ -17,15 +17,18 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define TRIAL_BYTES    ((size_t)256 << 20)      /* of the temporary file */
-#define ENOUGH_MEMLOCK ((rlim_t)1 << 30)        /* read buffers that io_uring registers */
-#define SLOW_DISK      1e9                      /* bytes/s: below this rate streaming experts is too slow to use */
+#define TRIAL_BYTES    ((size_t)256 << 20) /* of the temporary file */
+#define ENOUGH_MEMLOCK ((rlim_t)1 << 30)   /* read buffers that io_uring registers */
+#define SLOW_DISK      1e9                 /* bytes/s: below this rate streaming experts is too slow to use */
 
 /* ---- findings ---------------------------------------------------------------------------------- */
 
-enum state { GOOD, NOTE, BAD };                 /* NOTE: works, but could be faster */
+enum state { GOOD, NOTE, BAD }; /* NOTE: works, but could be faster */
 
-struct report { bool json; int n_bad; };
+struct report {
+    bool json;
+    int n_bad;
+};
 
 static void print_json_string(const char *s)
 {
@@ -95,8 +98,14 @@ static void check_isa(struct report *r)
     char text[256], missing[128] = "";
     enum kn_isa best = kn_isa_best();
 #if defined(__x86_64__)
-#define FEATURE(name) { #name, __builtin_cpu_supports(#name) }
-    const struct { const char *name; bool there; } feature[] = {
+#define FEATURE(name)                                                                                                  \
+    {                                                                                                                  \
+#name, __builtin_cpu_supports(#name)                                                                           \
+    }
+    const struct {
+        const char *name;
+        bool there;
+    } feature[] = {
         FEATURE(avx2),     FEATURE(fma),      FEATURE(bmi2),     FEATURE(avx512f),
         FEATURE(avx512bw), FEATURE(avx512vl), FEATURE(avx512dq), FEATURE(avx512vnni),
     };
@@ -106,9 +115,15 @@ static void check_isa(struct report *r)
             snprintf(missing + strlen(missing), sizeof missing - strlen(missing), " %s", feature[i].name);
 #endif
     snprintf(text, sizeof text, "%s is used%s%s", kn_isa_name(best), missing[0] ? "; missing:" : "", missing);
-    say(r, (struct finding){ "isa", best == KN_ISA_SCALAR ? BAD : best == KN_ISA_AVX512 ? GOOD : NOTE, text,
-        .fix = best == KN_ISA_SCALAR ? "scalar code is ten times slower: use a processor with AVX2; in a "
-                                       "virtual machine pass the host's CPU model through" : NULL });
+    say(r, (struct finding){ "isa",
+                             best == KN_ISA_SCALAR   ? BAD
+                             : best == KN_ISA_AVX512 ? GOOD
+                                                     : NOTE,
+                             text,
+                             .fix = best == KN_ISA_SCALAR
+                                        ? "scalar code is ten times slower: use a processor with AVX2; in a "
+                                          "virtual machine pass the host's CPU model through"
+                                        : NULL });
 }
 
 /* The CPU quota of the cgroup in CPUs, or 0 for no limit. */
@@ -116,8 +131,8 @@ static double cpu_quota(void)
 {
     char line[64];
     double quota, period;
-    if (read_line("/sys/fs/cgroup/cpu.max", line, sizeof line) &&
-        sscanf(line, "%lf %lf", &quota, &period) == 2 && period > 0)
+    if (read_line("/sys/fs/cgroup/cpu.max", line, sizeof line) && sscanf(line, "%lf %lf", &quota, &period) == 2 &&
+        period > 0)
         return quota / period;
     return 0;
 }
@@ -138,7 +153,7 @@ static void check_cpus(struct report *r, const struct kn_machine *m)
     if (read_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor, sizeof governor) &&
         !strcmp(governor, "powersave"))
         say(r, (struct finding){ "governor", NOTE, "the CPU frequency governor is powersave",
-            .fix = "sudo cpupower frequency-set -g performance" });
+                                 .fix = "sudo cpupower frequency-set -g performance" });
 }
 
 static void check_nodes(struct report *r, const struct kn_machine *m)
@@ -154,8 +169,9 @@ static void check_nodes(struct report *r, const struct kn_machine *m)
         snprintf(text, sizeof text, "%d NUMA node%s%s", m->n_node, m->n_node > 1 ? "s" : "",
                  moves ? ", and the kernel moves pages between them" : "");
     say(r, (struct finding){ "numa", moves || refused ? NOTE : GOOD, text, "n", m->n_node,
-        moves ? "sudo sysctl kernel.numa_balancing=0" :
-        refused ? "a seccomp filter or a cpuset forbids it: use docker run --cap-add SYS_NICE" : NULL });
+                             moves     ? "sudo sysctl kernel.numa_balancing=0"
+                             : refused ? "a seccomp filter or a cpuset forbids it: use docker run --cap-add SYS_NICE"
+                                       : NULL });
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -177,14 +193,14 @@ static void check_huge_pages(struct report *r)
     static const char path[] = "/sys/kernel/mm/transparent_hugepage/enabled";
     char line[128], text[160];
     if (!read_line(path, line, sizeof line)) {
-        say(r, (struct finding){ "huge pages", NOTE, "this kernel has no transparent huge pages",
-            .fix = NULL });
+        say(r, (struct finding){ "huge pages", NOTE, "this kernel has no transparent huge pages", .fix = NULL });
         return;
     }
     bool never = strstr(line, "[never]") != NULL;
     snprintf(text, sizeof text, "transparent huge pages: %s", line);
     say(r, (struct finding){ "huge pages", never ? NOTE : GOOD, text,
-        .fix = never ? "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled" : NULL });
+                             .fix = never ? "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+                                          : NULL });
 }
 
 static void check_memlock(struct report *r)
@@ -199,8 +215,9 @@ static void check_memlock(struct report *r)
     else
         snprintf(text, sizeof text, "at most %.0f MiB of memory can be locked", (double)limit.rlim_cur / 0x1p20);
     say(r, (struct finding){ "memlock", little ? NOTE : GOOD, text, "bytes", (double)limit.rlim_cur,
-        little ? "ulimit -l 1048576; for a service LimitMEMLOCK=1G; for a user a memlock line in "
-                 "/etc/security/limits.conf" : NULL });
+                             little ? "ulimit -l 1048576; for a service LimitMEMLOCK=1G; for a user a memlock line in "
+                                      "/etc/security/limits.conf"
+                                    : NULL });
 }
 
 /* Measures each node alone: a slower node has fewer or slower memory modules than the others. */
@@ -213,8 +230,7 @@ static void check_node_rates(struct report *r)
     for (int k = 0; m.n_node > 1 && k < m.n_node; k++) {
         if (eng_host_rate_measure_node(&rates, kn_ops(KN_ISA_COUNT - 1), k) != 0)
             return;
-        snprintf(text, sizeof text, "%.1f GB/s from node %d by its own CPUs", rates.dram_Bps * 1e-9,
-                 m.node[k]);
+        snprintf(text, sizeof text, "%.1f GB/s from node %d by its own CPUs", rates.dram_Bps * 1e-9, m.node[k]);
         say(r, (struct finding){ "dram node", GOOD, text, .unit = "Bps", .number = rates.dram_Bps });
     }
 }
@@ -228,11 +244,10 @@ static void check_rates(struct report *r, const struct eng_config *config)
         return;
     if (eng_host_rate_measure(&rates, kn_ops(KN_ISA_COUNT - 1), team, 0) == 0) {
         const char *threads = kn_team_size(team) > 1 ? "threads" : "thread";
-        snprintf(text, sizeof text, "%.1f GB/s read by %d %s", rates.dram_Bps * 1e-9, kn_team_size(team),
-                 threads);
+        snprintf(text, sizeof text, "%.1f GB/s read by %d %s", rates.dram_Bps * 1e-9, kn_team_size(team), threads);
         say(r, (struct finding){ "dram", GOOD, text, .unit = "Bps", .number = rates.dram_Bps });
-        snprintf(text, sizeof text, "%.0f G int8 multiply-adds/s by %d %s", rates.mac_ps * 1e-9,
-                 kn_team_size(team), threads);
+        snprintf(text, sizeof text, "%.0f G int8 multiply-adds/s by %d %s", rates.mac_ps * 1e-9, kn_team_size(team),
+                 threads);
         say(r, (struct finding){ "arithmetic", GOOD, text, .unit = "mac_ps", .number = rates.mac_ps });
     }
     kn_team_close(team);
@@ -281,16 +296,17 @@ static void measure_depths(struct report *r, const char *what, const char *path,
             say(r, (struct finding){ what, BAD, no_direct, .fix = move_models });
         if (e == KN_ESHORT)
             say(r, (struct finding){ what, NOTE, "not measured: the file has less than 1 MiB",
-                .fix = "give a larger model with -m, or no -m" });
+                                     .fix = "give a larger model with -m, or no -m" });
         if (e < 0)
             return;
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%.2f GB/s with %d read%s at once",
-                 i ? ", " : "", rate * 1e-9, depth[i], i ? "s" : "");
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%.2f GB/s with %d read%s at once", i ? ", " : "",
+                 rate * 1e-9, depth[i], i ? "s" : "");
     }
     bool slow = rate < SLOW_DISK;
-    say(r, (struct finding){ what, slow ? NOTE : GOOD, text, "Bps", rate,
-        slow ? "below 1 GB/s models load slowly; experts that do not fit in memory need a local NVMe disk"
-             : NULL });
+    say(r, (struct finding){
+               what, slow ? NOTE : GOOD, text, "Bps", rate,
+               slow ? "below 1 GB/s models load slowly; experts that do not fit in memory need a local NVMe disk"
+                    : NULL });
 }
 
 /* Opens the model's file, or a temporary file in the folder.  KN_EUNSUPPORTED: no O_DIRECT. */
@@ -310,8 +326,7 @@ static void check_disk(struct report *r, const char *what, const char *folder, c
     if (e == KN_EUNSUPPORTED && model)
         say(r, (struct finding){ what, BAD, no_direct, .fix = move_models });
     else if (e == KN_EUNSUPPORTED)
-        say(r, (struct finding){ what, NOTE, "not measured: no file can be created here",
-            .fix = "give -m MODEL" });
+        say(r, (struct finding){ what, NOTE, "not measured: no file can be created here", .fix = "give -m MODEL" });
     if (e < 0)
         return;
     measure_depths(r, what, model ? model : folder, fd);
@@ -323,7 +338,7 @@ static void check_mirror(struct report *r, const struct eng_config *config)
     char copy[ENG_PATH_BYTES];
     if (config->model && !eng_disk_copy(copy, config->mirror, config->model))
         say(r, (struct finding){ "mirror", NOTE, "no copy of the model in the folder of --mirror",
-            .fix = "copy the model's file, or its .experts file, to that folder" });
+                                 .fix = "copy the model's file, or its .experts file, to that folder" });
     else
         check_disk(r, "mirror", config->mirror, config->model ? copy : NULL);
 }
@@ -336,16 +351,17 @@ static void check_devices(struct report *r)
     int n = kn_device_count();
     if (!kn_device_built())
         say(r, (struct finding){ "gpu", NOTE, "this program is built without CUDA",
-            .fix = "if this machine has an NVIDIA GPU, build the program with nvcc installed" });
+                                 .fix = "if this machine has an NVIDIA GPU, build the program with nvcc installed" });
     else if (n < 1)
-        say(r, (struct finding){ "gpu", NOTE, "no CUDA device found",
-            .fix = "nvidia-smi should list one: load the driver, or pass the device to the container" });
+        say(r, (struct finding){
+                   "gpu", NOTE, "no CUDA device found",
+                   .fix = "nvidia-smi should list one: load the driver, or pass the device to the container" });
     for (int i = 0; i < n; i++) {
         struct kn_device_info d;
         if (kn_device_get(i, &d) < 0)
             continue;
-        snprintf(text, sizeof text, "%d: %s, %.1f GiB, compute %d.%d", i, d.name,
-                 (double)d.memory_bytes / 0x1p30, d.compute_major, d.compute_minor);
+        snprintf(text, sizeof text, "%d: %s, %.1f GiB, compute %d.%d", i, d.name, (double)d.memory_bytes / 0x1p30,
+                 d.compute_major, d.compute_minor);
         say(r, (struct finding){ "gpu", GOOD, text, .unit = "bytes", .number = (double)d.memory_bytes });
     }
 }

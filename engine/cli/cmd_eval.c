@@ -38,10 +38,12 @@ static int load_weights(struct eval *ev, const struct eng_split *split)
     int error = eng_pack_path(pack, ev->config->model);
     if (error || (error = eng_progress_open(&bar, "loading", ev->config->quiet)))
         return error;
-    error = moe_model_load(ev->model, &(struct moe_load_options){
-        .team = ev->team, .expert_bytes = split->expert, .io = ev->config->io,
-        .pack_path = ev->config->no_pack ? NULL : pack, .mirror = ev->config->mirror,
-        .progress = eng_progress_counter(bar) });
+    error = moe_model_load(ev->model, &(struct moe_load_options){ .team = ev->team,
+                                                                  .expert_bytes = split->expert,
+                                                                  .io = ev->config->io,
+                                                                  .pack_path = ev->config->no_pack ? NULL : pack,
+                                                                  .mirror = ev->config->mirror,
+                                                                  .progress = eng_progress_counter(bar) });
     eng_progress_close(bar);
     return error;
 }
@@ -64,11 +66,16 @@ static int open_eval(struct eval *ev, int n_ctx)
         return kn_fail(KN_ENOMEM, "no memory for %d rows", n_ctx);
     for (int i = 0; i < n_ctx; i++)
         ev->slot[i] = i;
-    struct moe_context_options co = { .max_row = ev->n_chunk, .max_want = ev->n_chunk, .max_pos = n_ctx,
-                                      .kv = c->kv, .team = ev->team };
-    if ((error = eng_budget(&split, &(struct eng_use){
-             .file = ev->file, .model = ev->model, .context = co, .n_parallel = 1, .host_mem = c->host_mem,
-             .kv_mem = c->kv_mem })) || (error = load_weights(ev, &split)))
+    struct moe_context_options co = {
+        .max_row = ev->n_chunk, .max_want = ev->n_chunk, .max_pos = n_ctx, .kv = c->kv, .team = ev->team
+    };
+    if ((error = eng_budget(&split, &(struct eng_use){ .file = ev->file,
+                                                       .model = ev->model,
+                                                       .context = co,
+                                                       .n_parallel = 1,
+                                                       .host_mem = c->host_mem,
+                                                       .kv_mem = c->kv_mem })) ||
+        (error = load_weights(ev, &split)))
         return error;
     co.n_slot = split.n_kv_slot;
     return moe_context_open(&ev->context, ev->model, &co);
@@ -87,11 +94,12 @@ static void close_eval(struct eval *ev)
 /* Computes the n tokens of a window from position 0. */
 static int run_window(struct eval *ev, const int32_t *token, int n, eval_sink *sink, void *arg)
 {
-    for (int done = 0; done < n; ) {
+    for (int done = 0; done < n;) {
         int n_row = kn_min(ev->n_chunk, n - done), error;
         for (int i = 0; i < n_row; i++)
-            ev->row[i] = (struct moe_row){ .token = token[done + i], .position = done + i,
-                                           .want_logits = true, .base = ev->slot, .n_base = n };
+            ev->row[i] = (struct moe_row){
+                .token = token[done + i], .position = done + i, .want_logits = true, .base = ev->slot, .n_base = n
+            };
         struct moe_result result;
         if ((error = moe_forward(ev->context, &(struct moe_batch){ ev->row, n_row }, &result)))
             return error;
@@ -124,7 +132,11 @@ static int parse_ids(const char *s, struct eng_ids *ids)
     return ids->n ? 0 : kn_fail(KN_EINVAL, "--ids is empty");
 }
 
-struct logits_file { int fd, n_vocab; const char *path; const atomic_bool *stop; };
+struct logits_file {
+    int fd, n_vocab;
+    const char *path;
+    const atomic_bool *stop;
+};
 
 static int write_logits(void *arg, int i, const float *logits)
 {
@@ -171,7 +183,12 @@ done:
 
 /* ---- perplexity ------------------------------------------------------------------------------------ */
 
-struct tally { const int32_t *token; int n, n_vocab; double loss; long n_counted; };
+struct tally {
+    const int32_t *token;
+    int n, n_vocab;
+    double loss;
+    long n_counted;
+};
 
 /* -log softmax(logits)[next], in double: this is a measurement. */
 static int add_loss(void *arg, int i, const float *logits)
@@ -214,8 +231,8 @@ static int tokens_of_text(struct eval *ev, struct eng_ids *ids)
     if (error)
         return error;
     if (!(error = eng_vocab_open(&vocab, f)) && !(error = read_text(ev->config->text, &text, &n)))
-        error = eng_tokenize(vocab, text, n,
-                             ENG_TEXT_ADD_BOS | (ev->config->special ? ENG_TEXT_PARSE_SPECIAL : 0), ids);
+        error = eng_tokenize(vocab, text, n, ENG_TEXT_ADD_BOS | (ev->config->special ? ENG_TEXT_PARSE_SPECIAL : 0),
+                             ids);
     kn_free(text);
     eng_vocab_close(vocab);
     moe_file_close(f);
@@ -242,8 +259,8 @@ static int eval_text(struct eval *ev)
         goto done;
     double mean = t.loss / (double)t.n_counted;
     if (ev->config->json)
-        printf("{\"perplexity\":%.6f,\"loss\":%.8f,\"tokens\":%ld,\"window\":%d}\n", kn_exp(mean), mean,
-               t.n_counted, n_ctx);
+        printf("{\"perplexity\":%.6f,\"loss\":%.8f,\"tokens\":%ld,\"window\":%d}\n", kn_exp(mean), mean, t.n_counted,
+               n_ctx);
     else
         printf("perplexity %.4f  (mean loss %.5f over %ld tokens, windows of %d tokens)\n", kn_exp(mean), mean,
                t.n_counted, n_ctx);

@@ -30,24 +30,28 @@
 #define MOST_POINT  64
 #define MOST_NUMBER 6
 #define ROUNDS      4
-#define PASSES      4                           /* timed passes of a point in a round; the quicker half of all counts */
-#define WARM        3                           /* untimed passes; a drafter prefills meanwhile, 288 rows a pass */
+#define PASSES      4 /* timed passes of a point in a round; the quicker half of all counts */
+#define WARM        3 /* untimed passes; a drafter prefills meanwhile, 288 rows a pass */
 #define N_PROMPT    16
 
 struct fit {
     const struct eng_config *config;
     struct eng_engine *engine;
     struct eng_rates rates;
-    double disk_Bps;                            /* 0: all experts fit in memory */
+    double disk_Bps; /* 0: all experts fit in memory */
     struct eng_event *event;
     struct eng_session *session[MOST_SEQ];
     int32_t told[1024];
-    struct eng_draft_option wish;               /* the oracle, or the measured network */
-    char drafter[ENG_FIT_NAME];                 /* name of the measured network; "": none */
+    struct eng_draft_option wish; /* the oracle, or the measured network */
+    char drafter[ENG_FIT_NAME];   /* name of the measured network; "": none */
     struct spec_fit_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_NUMBER];
-    int n_pass, n_draft;                        /* n_draft: points of draft, one per number of sequences (its rows) */
-    struct { int n_seq, depth; } at[MOST_POINT];
-    struct taken { double pass, choose, draft, rows, distinct, missed; } taken[MOST_POINT][ROUNDS * PASSES];
+    int n_pass, n_draft; /* n_draft: points of draft, one per number of sequences (its rows) */
+    struct {
+        int n_seq, depth;
+    } at[MOST_POINT];
+    struct taken {
+        double pass, choose, draft, rows, distinct, missed;
+    } taken[MOST_POINT][ROUNDS * PASSES];
     struct spec_fit fit;
 };
 
@@ -63,8 +67,7 @@ static int start_sequences(struct fit *f, int n)
         struct eng_request r = { .token = prompt, .n_token = N_PROMPT, .n_predict = -1, .ignore_eos = true };
         spec_params_default(&r.sampling);
         r.sampling.seed = (uint64_t)(n * 100 + i);
-        if (!(error = eng_session_open(&f->session[i], f->engine)) &&
-            !(error = eng_session_start(f->session[i], &r)))
+        if (!(error = eng_session_open(&f->session[i], f->engine)) && !(error = eng_session_start(f->session[i], &r)))
             eng_session_set_oracle(f->session[i], f->told, (int)(sizeof f->told / sizeof *f->told));
     }
     return error;
@@ -86,8 +89,7 @@ static int read_prompts(struct fit *f, int n)
             return got;
         for (int i = 0; i < got; i++)
             if (f->event[i].finish != ENG_RUNNING)
-                return f->event[i].status ? f->event[i].status
-                                          : kn_fail(KN_ELIMIT, "a sequence ended during prefill");
+                return f->event[i].status ? f->event[i].status : kn_fail(KN_ELIMIT, "a sequence ended during prefill");
         done = 0;
         for (int i = 0; i < n; i++)
             done += eng_session_computed(f->session[i]) >= N_PROMPT;
@@ -126,8 +128,11 @@ static int take_step(struct fit *f, struct taken *t)
     for (int i = 0; i < got; i++)
         if (f->event[i].finish == ENG_FAILED)
             return f->event[i].status;
-    *t = (struct taken){ (double)(b.pass_ns - a.pass_ns), (double)(b.sample_ns - a.sample_ns),
-                         (double)(b.draft_ns - a.draft_ns), (double)(b.n_row - a.n_row), b.experts - a.experts,
+    *t = (struct taken){ (double)(b.pass_ns - a.pass_ns),
+                         (double)(b.sample_ns - a.sample_ns),
+                         (double)(b.draft_ns - a.draft_ns),
+                         (double)(b.n_row - a.n_row),
+                         b.experts - a.experts,
                          (double)(bytes_read(f) - bytes) };
     return got < 0 ? got : 0;
 }
@@ -251,7 +256,9 @@ static void print_points(const struct fit *f)
                     : "%9d %6d %6.0f %9.1f %7.1f %10.3f %12.3f %12.3f %+7.1f %% %10.3f%s\n",
                f->at[i].n_seq, f->at[i].depth, p->rows, p->distinct, even(f, p), p->miss_ns / 1e6, p->ns / 1e6,
                p->ns * (1 + error) / 1e6, percent(f, error), plain / p->ns,
-               json ? p->hold ? "true" : "false" : p->hold ? "  held out" : "");
+               json      ? p->hold ? "true" : "false"
+               : p->hold ? "  held out"
+                         : "");
     }
     printf(json ? "{\"what\":\"fit\",\"error\":%.4f,\"worst\":%.4f,\"held_error\":%.4f,\"held_worst\":%.4f}\n"
                 : "error %.1f %% (worst %.1f); of held-out points %.1f %% (worst %.1f)\n",
@@ -280,7 +287,7 @@ static void print_experts(const struct fit *f)
 static void print_drafts(const struct fit *f)
 {
     bool json = f->config->json;
-    double sum[2] = { 0 }, worst[2] = { 0 }, n[2] = { 0 };      /* [0] fitted points, [1] held-out points */
+    double sum[2] = { 0 }, worst[2] = { 0 }, n[2] = { 0 }; /* [0] fitted points, [1] held-out points */
     if (!json)
         printf("\n%9s %12s %12s %8s\n", "sequences", "draft ms", "model ms", "error");
     for (int i = 0; i < f->n_draft; i++) {
@@ -290,7 +297,9 @@ static void print_drafts(const struct fit *f)
                       "\"held\":%s}\n"
                     : "%9.0f %12.3f %12.3f %+7.1f %%%s\n",
                p->rows, p->ns / 1e6, model / 1e6, percent(f, error),
-               json ? p->hold ? "true" : "false" : p->hold ? "  held out" : "");
+               json      ? p->hold ? "true" : "false"
+               : p->hold ? "  held out"
+                         : "");
         sum[p->hold] += fabs(error);
         worst[p->hold] = fmax(worst[p->hold], fabs(error));
         n[p->hold]++;
@@ -335,8 +344,7 @@ static void print_gains(const struct fit *f)
 {
     bool json = f->config->json;
     if (!json)
-        printf("\nacceptance rate from which drafting pays, by draft length:\n%9s",
-               "sequences");
+        printf("\nacceptance rate from which drafting pays, by draft length:\n%9s", "sequences");
     for (int i = 0; i < f->n_pass && f->at[i].n_seq == f->at[0].n_seq && !json; i++)
         if (f->at[i].depth)
             printf("%9d", f->at[i].depth);
@@ -362,8 +370,10 @@ static int find_drafter(struct fit *f)
         char name[ENG_FIT_NAME];
         eng_draft_name(name, w);
         if (*name && *f->drafter)
-            return kn_fail(KN_EINVAL, "--draft: fit measures one network at a time, %s or %s: run it once for "
-                           "each, with its own -o FILE", f->drafter, name);
+            return kn_fail(KN_EINVAL,
+                           "--draft: fit measures one network at a time, %s or %s: run it once for "
+                           "each, with its own -o FILE",
+                           f->drafter, name);
         if (!*name && w->kind != ENG_DRAFT_NONE)
             kn_say(KN_LOG_INFO, "--draft %s takes almost no time and is not measured",
                    eng_draft_properties(w->kind)->name);
@@ -412,12 +422,19 @@ static int fit_points(struct fit *f)
     const struct moe_shape *s = moe_model_shape(eng_model(f->engine));
     double expert = s->n_expert_total ? (double)s->expert_file_bytes / s->n_expert_total * s->n_moe_layer : 0;
     double ridge = f->rates.mac_ps / f->rates.dram_Bps * (double)s->pass_bytes / s->row_macs;
-    return spec_fit(&f->fit, &(struct spec_fit_input){
-        .n_expert = s->n_expert, .n_used = s->n_used, .ridge_least = 0.2 * ridge, .ridge_most = ridge > 1 ? ridge : 1,
-        .fixed_least_ns = (double)s->pass_bytes / f->rates.dram_Bps * 1e9 / 2,
-        .load_least_ns = expert / f->rates.dram_Bps * 1e9 / 2,
-        .pass = f->pass, .choose = f->choose, .draft = f->draft, .n_pass = f->n_pass, .n_choose = f->n_pass,
-        .n_draft = f->n_draft });
+    return spec_fit(&f->fit,
+                    &(struct spec_fit_input){ .n_expert = s->n_expert,
+                                              .n_used = s->n_used,
+                                              .ridge_least = 0.2 * ridge,
+                                              .ridge_most = ridge > 1 ? ridge : 1,
+                                              .fixed_least_ns = (double)s->pass_bytes / f->rates.dram_Bps * 1e9 / 2,
+                                              .load_least_ns = expert / f->rates.dram_Bps * 1e9 / 2,
+                                              .pass = f->pass,
+                                              .choose = f->choose,
+                                              .draft = f->draft,
+                                              .n_pass = f->n_pass,
+                                              .n_choose = f->n_pass,
+                                              .n_draft = f->n_draft });
 }
 
 int eng_cmd_fit(const struct eng_config *config)

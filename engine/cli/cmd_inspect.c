@@ -14,23 +14,20 @@
 
 #include "engine/cli/cli.h"
 
-#define SHOWN_ITEMS 8                       /* items printed of an array */
-#define COLUMN      15                      /* column of values; in the lists of --verbose WIDE_COLUMN */
+#define SHOWN_ITEMS 8  /* items printed of an array */
+#define COLUMN      15 /* column of values; in the lists of --verbose WIDE_COLUMN */
 #define WIDE_COLUMN 50
-#define N_TYPE      512                     /* tensor types counted apart; larger numbers are counted together */
+#define N_TYPE      512 /* tensor types counted apart; larger numbers are counted together */
 
 struct sheet {
     FILE *out;
-    bool json, comma;                       /* comma: a member comes before the next */
+    bool json, comma; /* comma: a member comes before the next */
     int indent, column;
 };
 
 /* ---- the two forms --------------------------------------------------------------------------- */
 
-static struct moe_string view(const char *text)
-{
-    return (struct moe_string){ text, strlen(text) };
-}
+static struct moe_string view(const char *text) { return (struct moe_string){ text, strlen(text) }; }
 
 /* Begins a value: prints its name in JSON, its label in lines. */
 static void begin(struct sheet *s, const char *name, const char *label)
@@ -115,8 +112,7 @@ static void put_bytes(struct sheet *s, const char *name, const char *label, uint
 /* ---- facts ----------------------------------------------------------------------------------- */
 
 /* An integer of the architecture's keys; where the file has one per layer, the largest.  false: none. */
-static bool arch_int(const struct moe_file *f, struct moe_string arch, const char *key,
-                     uint64_t *out)
+static bool arch_int(const struct moe_file *f, struct moe_string arch, const char *key, uint64_t *out)
 {
     char full[160];
     snprintf(full, sizeof full, "%.*s.%s", (int)(arch.n < 64 ? arch.n : 64), arch.data, key);
@@ -130,16 +126,15 @@ static bool arch_int(const struct moe_file *f, struct moe_string arch, const cha
     return true;
 }
 
-static void put_arch_int(struct sheet *s, const struct moe_file *f, struct moe_string arch,
-                         const char *key, const char *name, const char *label)
+static void put_arch_int(struct sheet *s, const struct moe_file *f, struct moe_string arch, const char *key,
+                         const char *name, const char *label)
 {
     uint64_t x;
     if (arch_int(f, arch, key, &x))
         put_count(s, name, label, x);
 }
 
-static void put_text(struct sheet *s, const struct moe_file *f, const char *key, const char *name,
-                     const char *label)
+static void put_text(struct sheet *s, const struct moe_file *f, const char *key, const char *name, const char *label)
 {
     const struct moe_value *v = moe_file_find(f, key);
     if (v && v->type == MOE_STRING)
@@ -155,10 +150,7 @@ static const char *type_name(uint32_t gguf_type, char *room, size_t bytes)
     return room;
 }
 
-static uint64_t n_weight(const struct moe_tensor *t)
-{
-    return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
-}
+static uint64_t n_weight(const struct moe_tensor *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
 
 /* ---- the sheet ------------------------------------------------------------------------------- */
 
@@ -181,7 +173,9 @@ static void put_sizes(struct sheet *s, const struct moe_file *f)
 
 static void put_shape(struct sheet *s, const struct moe_file *f)
 {
-    static const struct { const char *key, *name, *label; } fact[] = {
+    static const struct {
+        const char *key, *name, *label;
+    } fact[] = {
         { "context_length", "n_ctx", "context" },
         { "block_count", "n_layer", "layers" },
         { "embedding_length", "d_model", "width" },
@@ -245,7 +239,9 @@ static void put_widened(struct sheet *s, const struct moe_file *f)
 /* Tensors and bytes of each type, by type number; numbers from N_TYPE on are counted together. */
 static void put_formats(struct sheet *s, const struct moe_file *f)
 {
-    struct { uint64_t count, bytes; } tally[N_TYPE + 1] = { 0 };
+    struct {
+        uint64_t count, bytes;
+    } tally[N_TYPE + 1] = { 0 };
     for (size_t i = 0; i < moe_file_tensor_count(f); i++) {
         const struct moe_tensor *t = moe_file_tensor(f, i);
         uint32_t type = t->gguf_type < N_TYPE ? t->gguf_type : N_TYPE;
@@ -260,8 +256,8 @@ static void put_formats(struct sheet *s, const struct moe_file *f)
             continue;
         begin(s, NULL, name);
         if (s->json)
-            fprintf(s->out, "{\"type\":\"%s\",\"n_tensor\":%" PRIu64 ",\"bytes\":%" PRIu64 "}",
-                    name, tally[type].count, tally[type].bytes);
+            fprintf(s->out, "{\"type\":\"%s\",\"n_tensor\":%" PRIu64 ",\"bytes\":%" PRIu64 "}", name, tally[type].count,
+                    tally[type].bytes);
         else {
             fprintf(s->out, "%6" PRIu64 " tensors  ", tally[type].count);
             print_bytes(s->out, tally[type].bytes);
@@ -290,7 +286,8 @@ static void put_item(struct sheet *s, const struct moe_value *v, size_t i)
     case MOE_BOOL:
         fputs(moe_value_int(v, i) ? "true" : "false", s->out);
         break;
-    case MOE_F32: case MOE_F64:
+    case MOE_F32:
+    case MOE_F64:
         x = moe_value_float(v, i);
         if (isfinite(x))
             fprintf(s->out, "%.9g", x);
@@ -339,8 +336,8 @@ static void put_tensors(struct sheet *s, const struct moe_file *f)
         if (s->json) {
             fputs("{\"name\":", s->out);
             eng_json_string(s->out, t->name);
-            fprintf(s->out, ",\"type\":\"%s\",\"file\":%d,\"offset\":%" PRIu64 ",\"bytes\":%" PRIu64
-                    ",\"dim\":[", type, t->file, t->offset, t->bytes);
+            fprintf(s->out, ",\"type\":\"%s\",\"file\":%d,\"offset\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"dim\":[", type,
+                    t->file, t->offset, t->bytes);
         } else
             fprintf(s->out, "%-8s ", type);
         for (int k = 0; k < t->n_dim; k++)

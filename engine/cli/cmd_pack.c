@@ -33,8 +33,11 @@ static int pack(const struct eng_config *c, const struct moe_model *m, struct kn
     int error = eng_progress_open(&bar, "packing", c->quiet);
     if (error)
         return error;
-    error = moe_model_pack(m, path, &(struct moe_pack_options){
-        .team = team, .io = c->io, .progress = eng_progress_counter(bar), .stop = eng_interrupt() }, &packed);
+    error = moe_model_pack(
+        m, path,
+        &(struct moe_pack_options){
+            .team = team, .io = c->io, .progress = eng_progress_counter(bar), .stop = eng_interrupt() },
+        &packed);
     eng_progress_close(bar);
     if (!error)
         print(c, path, &packed, (double)(kn_now_ns() - start) * 1e-9);

@@ -61,8 +61,7 @@ static void print_split_json(const struct eng_engine *e)
            "\"least_bytes\":%zu,"
            "\"n_ctx\":%d,\"n_kv\":%d,\"n_expert\":%d,\"n_resident\":%d,\"n_layer\":%d,\"n_moe_layer\":%d,"
            "\"widened_bytes\":%zu,\"n_ahead\":%d,\"ahead_bytes\":%zu,\"n_expert_ahead\":%d}\n",
-           s->total, s->fixed, s->dense, s->step, s->kv, s->state, s->expert, s->spare, s->least,
-           eng_n_ctx(e),
+           s->total, s->fixed, s->dense, s->step, s->kv, s->state, s->expert, s->spare, s->least, eng_n_ctx(e),
            s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer, shape->widened_bytes,
            shape->n_ahead, shape->ahead_bytes, shape->n_expert_ahead);
 }
@@ -86,9 +85,9 @@ static void print_forecast(const struct eng_forecast *f, const struct eng_machin
                "\"experts_per_layer\":%.2f,\"misses\":%.2f,\"disk_bytes\":%.0f,\"dram_bytes\":%.0f,"
                "\"macs\":%.0f,\"disk_tokens_per_s\":%.3f,\"dram_tokens_per_s\":%.3f,"
                "\"mac_tokens_per_s\":%.3f,\"disk_Bps\":%.0f,\"dram_Bps\":%.0f,\"mac_per_s\":%.0f}\n",
-               f->n_row, f->tokens_per_s, f->bound_by, f->experts, f->misses, f->disk_bytes, f->dram_bytes,
-               f->macs, per_second(f->n_row, f->disk_s), per_second(f->n_row, f->dram_s),
-               per_second(f->n_row, f->mac_s), m->disk_Bps, m->dram_Bps, m->mac_ps);
+               f->n_row, f->tokens_per_s, f->bound_by, f->experts, f->misses, f->disk_bytes, f->dram_bytes, f->macs,
+               per_second(f->n_row, f->disk_s), per_second(f->n_row, f->dram_s), per_second(f->n_row, f->mac_s),
+               m->disk_Bps, m->dram_Bps, m->mac_ps);
         return;
     }
     printf("%5d %8.1f %9.1f", f->n_row, f->experts, f->disk_bytes / 1e6);
@@ -106,9 +105,9 @@ static void print_speed(const struct eng_config *c, const struct eng_engine *e, 
         if (m->disk_Bps > 0)
             printf("disk %.2f GB/s%s, ", m->disk_Bps / 1e9, c->disk_rate ? " (given)" : "");
         printf("memory %.1f GB/s%s, %.0f G int8 multiply-adds/s; tokens/s at %d tokens of context:\n"
-               "%5s %8s %9s %9s %9s %9s %9s  %s\n", m->dram_Bps / 1e9, c->dram_rate ? " (given)" : "",
-               m->mac_ps / 1e9, ENG_PLAN_POSITION, "batch", "experts", "read MB", "disk", "memory", "operations",
-               "expected", "bound by");
+               "%5s %8s %9s %9s %9s %9s %9s  %s\n",
+               m->dram_Bps / 1e9, c->dram_rate ? " (given)" : "", m->mac_ps / 1e9, ENG_PLAN_POSITION, "batch",
+               "experts", "read MB", "disk", "memory", "operations", "expected", "bound by");
     }
     for (int i = 0; i < N_BATCH; i++) {
         struct eng_forecast f;

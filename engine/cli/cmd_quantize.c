@@ -19,10 +19,7 @@ static double bits_per_weight(const struct moe_quantized *q)
     return q->n_value ? (double)q->bytes * 8 / (double)q->n_value : 0;
 }
 
-static double relative_error(const struct moe_quantized *q)
-{
-    return q->square > 0 ? sqrt(q->error / q->square) : 0;
-}
+static double relative_error(const struct moe_quantized *q) { return q->square > 0 ? sqrt(q->error / q->square) : 0; }
 
 static struct moe_quantized sum_of(const struct moe_quantized *done, size_t n)
 {
@@ -48,22 +45,22 @@ static void print_lines(const struct moe_file *f, const struct moe_quantized *do
         const struct moe_quantized *q = &done[i];
         char name[64];
         moe_string_show(moe_file_tensor(f, i)->name, name, sizeof name);
-        printf("%-40s %5s to %-5s %6.2f bits  error %.6f\n", name, name_of(q, q->from),
-               name_of(q, q->to), bits_per_weight(q), relative_error(q));
+        printf("%-40s %5s to %-5s %6.2f bits  error %.6f\n", name, name_of(q, q->from), name_of(q, q->to),
+               bits_per_weight(q), relative_error(q));
     }
     struct moe_quantized sum = sum_of(done, n);
-    printf("%zu tensors, %" PRIu64 " weights: %.2f bits per weight, relative error %.6f\n", n,
-           sum.n_value, bits_per_weight(&sum), relative_error(&sum));
+    printf("%zu tensors, %" PRIu64 " weights: %.2f bits per weight, relative error %.6f\n", n, sum.n_value,
+           bits_per_weight(&sum), relative_error(&sum));
 }
 
 static void print_measures(const struct moe_quantized *q)
 {
     printf("\"n_weight\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"bits_per_weight\":%.4f,"
-           "\"relative_error\":%.8f", q->n_value, q->bytes, bits_per_weight(q), relative_error(q));
+           "\"relative_error\":%.8f",
+           q->n_value, q->bytes, bits_per_weight(q), relative_error(q));
 }
 
-static void print_json(const char *path, const struct moe_file *f, const struct moe_quantized *done,
-                       size_t n)
+static void print_json(const char *path, const struct moe_file *f, const struct moe_quantized *done, size_t n)
 {
     struct moe_quantized sum = sum_of(done, n);
     printf("{\"file\":");
@@ -74,8 +71,7 @@ static void print_json(const char *path, const struct moe_file *f, const struct 
     for (size_t i = 0; i < n; i++) {
         printf(i ? ",{\"name\":" : "{\"name\":");
         eng_json_string(stdout, moe_file_tensor(f, i)->name);
-        printf(",\"from\":\"%s\",\"to\":\"%s\",", name_of(&done[i], done[i].from),
-               name_of(&done[i], done[i].to));
+        printf(",\"from\":\"%s\",\"to\":\"%s\",", name_of(&done[i], done[i].from), name_of(&done[i], done[i].to));
         print_measures(&done[i]);
         putchar('}');
     }
@@ -94,7 +90,7 @@ static int read_format(const char *flag, const char *name, enum kn_format *out)
 static int read_formats(const struct eng_config *config, enum kn_format format[MOE_PART_COUNT])
 {
     static const char *const flag[MOE_PART_COUNT] = {
-        [MOE_EXPERTS] = "experts", [MOE_FFN] = "ffn", [MOE_ATTENTION] = "attention",
+        [MOE_EXPERTS] = "experts",     [MOE_FFN] = "ffn",   [MOE_ATTENTION] = "attention",
         [MOE_EMBEDDING] = "embedding", [MOE_HEAD] = "head",
     };
     int err = 0;
@@ -105,8 +101,8 @@ static int read_formats(const struct eng_config *config, enum kn_format format[M
     return err;
 }
 
-static int quantize(const struct eng_config *config, const struct moe_file *f,
-                    struct moe_quantize_options *opt, struct moe_quantized *done)
+static int quantize(const struct eng_config *config, const struct moe_file *f, struct moe_quantize_options *opt,
+                    struct moe_quantized *done)
 {
     struct eng_progress *bar = NULL;
     int err = kn_team_open(&opt->team, config->n_thread);
@@ -124,8 +120,7 @@ static int quantize(const struct eng_config *config, const struct moe_file *f,
 
 int eng_cmd_quantize(const struct eng_config *config)
 {
-    struct moe_quantize_options opt = { .requantize = config->requantize,
-                                        .ops = kn_ops(config->isa) };
+    struct moe_quantize_options opt = { .requantize = config->requantize, .ops = kn_ops(config->isa) };
     struct moe_quantized *done = NULL;
     struct moe_file *f = NULL;
     int err = read_formats(config, opt.format);

@@ -78,15 +78,14 @@ int eng_cmd_render(const struct eng_config *config)
     size_t n;
     int error = 0;
     if (!config->model == !config->template)
-        error = kn_fail(KN_EINVAL,
-                        "render needs -m MODEL or --template FILE; see spillway render --help");
+        error = kn_fail(KN_EINVAL, "render needs -m MODEL or --template FILE; see spillway render --help");
     if (!error)
         error = read_request(&request);
     if (!error)
         error = config->template ? with_file(config->template, request, &text, &n)
                                  : with_model(config->model, request, &text, &n);
     if (!error)
-        fwrite(text, 1, n, stdout);             /* main() checks for write errors */
+        fwrite(text, 1, n, stdout); /* main() checks for write errors */
     kn_free(text);
     json_decref(request);
     return !error ? 0 : error == KN_EIO || error == KN_ENOMEM ? 1 : 2;

@@ -18,13 +18,13 @@ struct run {
     const struct eng_config *config;
     struct eng_engine *engine;
     struct eng_session *session;
-    struct eng_dsi *dsi;                        /* distributed speculation (--dsi); NULL: plain steps of session */
+    struct eng_dsi *dsi; /* distributed speculation (--dsi); NULL: plain steps of session */
     struct eng_event *event;
-    char *piece, *shown;                        /* text of one token; the part that may be printed */
-    struct eng_ids ids;                         /* prompt and answer */
+    char *piece, *shown; /* text of one token; the part that may be printed */
+    struct eng_ids ids;  /* prompt and answer */
     struct eng_chat *chat;
-    json_t *messages;                           /* messages of the chat */
-    char *said;                                 /* [n_said] the answer's text */
+    json_t *messages; /* messages of the chat */
+    char *said;       /* [n_said] the answer's text */
     size_t n_said, said_room;
     uint32_t n_retry; /* retries of the message; each samples with another choice index */
     bool seed_said, output_failed;
@@ -36,8 +36,10 @@ static int prepare_dsi(const struct run *r, const struct eng_dsi_options *dsi, s
     struct eng_engine *e;
     for (int i = 0; i < o->n_draft; i++)
         if (o->draft[i].kind == ENG_DRAFT_MODEL && o->draft[i].tree != ENG_TREE_CHAIN)
-            return kn_fail(KN_EUNSUPPORTED, "--dsi %d: drafts for workers must be chains: leave out tree= of "
-                           "--draft model:", dsi->n_target);
+            return kn_fail(KN_EUNSUPPORTED,
+                           "--dsi %d: drafts for workers must be chains: leave out tree= of "
+                           "--draft model:",
+                           dsi->n_target);
     int error = eng_describe(&e, o);
     if (error)
         return error;
@@ -117,7 +119,7 @@ static void say_seed(struct run *r)
 struct timing {
     uint64_t start_ns, first_ns, end_ns;
     int n_prompt, n_token;
-    struct off_stats store;                     /* at the start */
+    struct off_stats store; /* at the start */
     struct eng_stats engine;
 };
 
@@ -165,7 +167,12 @@ static int show(struct run *r, struct eng_stop *stop, const char *bytes, size_t 
 }
 
 /* State of the answer that is being generated. */
-struct telling { struct eng_decoder decoder; struct eng_stop stop; struct timing *t; bool ended; };
+struct telling {
+    struct eng_decoder decoder;
+    struct eng_stop stop;
+    struct timing *t;
+    bool ended;
+};
 
 /* True for the model's end tokens (unless --ignore-eos) and for the tokens of --stop-id. */
 static bool ends_answer(const struct run *r, int32_t token)
@@ -185,7 +192,7 @@ static int tell(struct run *r, struct telling *a, int32_t token)
         a->t->first_ns = kn_now_ns();
     int error = eng_ids_push(&r->ids, token);
     if (error || (a->ended = ends_answer(r, token)))
-        return error;                           /* the end token is not part of the answer */
+        return error; /* the end token is not part of the answer */
     return show(r, &a->stop, r->piece, eng_decoder_feed(&a->decoder, token, r->piece));
 }
 
@@ -201,7 +208,7 @@ static int run_steps(struct run *r, const struct eng_request *request, struct te
         for (int k = 0; k < n && !error && !a->stop.hit && !a->ended; k++)
             if (r->event[k].finish == ENG_FAILED)
                 error = r->event[k].status;
-            else if (r->event[k].token != ENG_NO_TOKEN)     /* else the step only computed prompt rows */
+            else if (r->event[k].token != ENG_NO_TOKEN) /* else the step only computed prompt rows */
                 error = tell(r, a, r->event[k].token);
     }
     a->t->n_prompt -= eng_session_cached(r->session);
@@ -283,8 +290,8 @@ static void report_drafts(const struct run *r, const struct timing *t)
     if (r->dsi) {
         struct eng_dsi_stats dsi;
         eng_dsi_stats(r->dsi, &dsi);
-        kn_say(KN_LOG_INFO, "dsi: %d verifications, %d drafts of up to %d tokens, %d cancelled",
-               (int)dsi.n_verify, (int)dsi.n_draft, dsi.lookahead, (int)dsi.n_cancelled);
+        kn_say(KN_LOG_INFO, "dsi: %d verifications, %d drafts of up to %d tokens, %d cancelled", (int)dsi.n_verify,
+               (int)dsi.n_draft, dsi.lookahead, (int)dsi.n_cancelled);
     }
     if (now.overlap_ns > t->engine.overlap_ns)
         kn_say(KN_LOG_INFO, "overlap: %.1f ms of drafting while passes ran, passes waited %.1f ms for drafts",
@@ -302,9 +309,8 @@ static void report(const struct run *r, const struct timing *t)
         return;
     double prompt_s = (double)(t->first_ns - t->start_ns) / 1e9;
     double rest_s = (double)(t->end_ns - t->first_ns) / 1e9;
-    kn_say(KN_LOG_INFO, "prompt %d tokens, %.1f tokens/s; answer %d tokens, %.1f tokens/s",
-           t->n_prompt, prompt_s > 0 ? t->n_prompt / prompt_s : 0, t->n_token,
-           rest_s > 0 ? (t->n_token - 1) / rest_s : 0);
+    kn_say(KN_LOG_INFO, "prompt %d tokens, %.1f tokens/s; answer %d tokens, %.1f tokens/s", t->n_prompt,
+           prompt_s > 0 ? t->n_prompt / prompt_s : 0, t->n_token, rest_s > 0 ? (t->n_token - 1) / rest_s : 0);
     report_drafts(r, t);
     report_experts(r, t);
 }
@@ -317,8 +323,7 @@ static int prompt_text(const struct eng_config *c, char **text, size_t *n)
         *n = strlen(c->prompt);
         return (*text = kn_strdup(c->prompt)) ? 0 : kn_fail(KN_ENOMEM, "no memory for the prompt");
     }
-    return c->input ? eng_read_file(c->input, text, n)
-                    : eng_read_all(STDIN_FILENO, "stdin", text, n);
+    return c->input ? eng_read_file(c->input, text, n) : eng_read_all(STDIN_FILENO, "stdin", text, n);
 }
 
 static int run_prompt(struct run *r, const char *text, size_t n)
@@ -347,9 +352,7 @@ static void print_info(const struct run *r)
 static int add_message(struct run *r, const char *role, const char *text, size_t n)
 {
     json_t *m = json_pack("{s:s, s:o}", "role", role, "content", json_stringn_nocheck(text, n));
-    return m && !json_array_append_new(r->messages, m)
-               ? 0
-               : kn_fail(KN_ENOMEM, "no memory for a message");
+    return m && !json_array_append_new(r->messages, m) ? 0 : kn_fail(KN_ENOMEM, "no memory for a message");
 }
 
 /* Sets r->ids to the prompt of all messages.  Tokens whose KV is cached from earlier turns are not
@@ -376,7 +379,7 @@ static int take_turn(struct run *r)
         error = answer(r, &t);
     if (!error) {
         putchar('\n');
-        fflush(stdout);                         /* before the input prompt, also on a pipe */
+        fflush(stdout); /* before the input prompt, also on a pipe */
         report(r, &t);
         error = add_message(r, "assistant", r->said, r->n_said);
     }
@@ -390,8 +393,7 @@ static int run_chat(struct run *r)
     struct eng_terminal *terminal;
     enum eng_input kind;
     const char *text;
-    int error =
-        eng_chat_open(&r->chat, eng_file(r->engine), eng_vocab(r->engine), r->config->model);
+    int error = eng_chat_open(&r->chat, eng_file(r->engine), eng_vocab(r->engine), r->config->model);
     if (error || (error = eng_terminal_open(&terminal)))
         return error;
     if (!(r->messages = json_array()))
@@ -399,8 +401,7 @@ static int run_chat(struct run *r)
     say_seed(r);
     if (eng_terminal_is_tty(terminal))
         fputs("/help lists the commands\n", stderr);
-    while (!error && (error = eng_terminal_read(terminal, &kind, &text)) == 0 &&
-           kind != ENG_INPUT_QUIT) {
+    while (!error && (error = eng_terminal_read(terminal, &kind, &text)) == 0 && kind != ENG_INPUT_QUIT) {
         size_t n = json_array_size(r->messages);
         if (kind == ENG_INPUT_HELP)
             fputs(eng_terminal_help, stderr);
@@ -418,7 +419,7 @@ static int run_chat(struct run *r)
             continue;
         }
         if (!error && take_turn(r) && r->ids.n >= (size_t)eng_n_ctx(r->engine))
-            fputs("/clear begins a new conversation\n", stderr);        /* error is already printed; go on */
+            fputs("/clear begins a new conversation\n", stderr); /* error is already printed; go on */
     }
     eng_terminal_close(terminal);
     return error;
@@ -431,7 +432,7 @@ int eng_cmd_run(const struct eng_config *config)
     char *text = NULL;
     size_t n = 0;
     int error = check_stops(config);
-    if (!error && !chat)                        /* before loading the model, which may take minutes */
+    if (!error && !chat) /* before loading the model, which may take minutes */
         error = prompt_text(config, &text, &n);
     if (!error && !(error = open_run(&r)) && !(error = check_stop_ids(&r)))
         error = chat ? run_chat(&r) : run_prompt(&r, text, n);

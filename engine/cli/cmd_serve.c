@@ -29,7 +29,7 @@ int eng_cmd_serve(const struct eng_config *c)
         .quiet = c->quiet,
         .signals = true,
     };
-    o.engine.measures_disk = true;              /* for the status page */
+    o.engine.measures_disk = true; /* for the status page */
     int error = eng_serve_open(&s, &o);
     if (!error) {
         error = eng_serve_run(s);

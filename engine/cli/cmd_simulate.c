@@ -5,7 +5,10 @@
 
 #include <string.h>
 
-static const struct { const char *name; int (*run)(const struct eng_config *config); } simulations[] = {
+static const struct {
+    const char *name;
+    int (*run)(const struct eng_config *config);
+} simulations[] = {
     { "dsi", eng_simulate_dsi },
     { "moesd", eng_simulate_moesd },
 };

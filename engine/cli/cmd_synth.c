@@ -10,8 +10,12 @@
 int eng_cmd_synth(const struct eng_config *config)
 {
     struct moe_synth_options opt = {
-        .shape = config->shape, .n_layer = config->n_layer, .n_vocab = config->n_vocab, .n_used = config->n_used,
-        .ahead = config->ahead, .seed = config->seed_given ? config->sampling.seed : 0,
+        .shape = config->shape,
+        .n_layer = config->n_layer,
+        .n_vocab = config->n_vocab,
+        .n_used = config->n_used,
+        .ahead = config->ahead,
+        .seed = config->seed_given ? config->sampling.seed : 0,
     };
     if (kn_format_find(config->format, &opt.format)) {
         kn_fail(KN_EINVAL, "--format %s is unknown; the formats are%s", config->format, kn_format_list);

@@ -70,8 +70,7 @@ static int parse_ids(const struct eng_vocab *v, const struct text *t, struct eng
         if (i == first)
             return kn_fail(KN_EINVAL, "stdin: byte %zu is not part of a token id", i);
         if (id >= eng_vocab_size(v))
-            return kn_fail(KN_EINVAL, "stdin: id %lld is not among the %d tokens", (long long)id,
-                           eng_vocab_size(v));
+            return kn_fail(KN_EINVAL, "stdin: id %lld is not among the %d tokens", (long long)id, eng_vocab_size(v));
         err = eng_ids_push(ids, (int32_t)id);
     }
     return err;
@@ -80,7 +79,7 @@ static int parse_ids(const struct eng_vocab *v, const struct text *t, struct eng
 static int encode(const struct eng_vocab *v, bool special, const struct text *in, FILE *out)
 {
     const unsigned flags = special ? ENG_TEXT_ADD_BOS | ENG_TEXT_PARSE_SPECIAL : 0;
-    struct eng_ids ids = {0};
+    struct eng_ids ids = { 0 };
     const int err = eng_tokenize(v, in->data, in->n, flags, &ids);
 
     for (size_t i = 0; i < ids.n && !err; i++)
@@ -94,7 +93,7 @@ static int encode(const struct eng_vocab *v, bool special, const struct text *in
 static int decode(const struct eng_vocab *v, bool special, const struct text *in, FILE *out)
 {
     char *piece = kn_alloc(eng_decoder_room(v));
-    struct eng_ids ids = {0};
+    struct eng_ids ids = { 0 };
     struct eng_decoder d;
     int err = piece ? parse_ids(v, in, &ids) : kn_fail(KN_ENOMEM, "no memory for text");
 
@@ -110,7 +109,7 @@ int eng_cmd_tokenize(const struct eng_config *config)
 {
     struct moe_file *file = NULL;
     struct eng_vocab *vocab = NULL;
-    struct text text = {0};
+    struct text text = { 0 };
     int err = config->model ? 0 : kn_fail(KN_EINVAL, "tokenize: -m MODEL is missing");
 
     if (!err)

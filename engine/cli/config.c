@@ -15,17 +15,17 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define MAX_GIVEN 256                           /* most flags on a command line */
-#define MAX_FILE  (64 << 10)                    /* most bytes of a configuration file */
+#define MAX_GIVEN 256        /* most flags on a command line */
+#define MAX_FILE  (64 << 10) /* most bytes of a configuration file */
 
 /* ---- the file ---------------------------------------------------------------------------------- */
 
 struct file {
     struct eng_config *config;
     enum eng_command_id command;
-    const char *path, *text, *end;      /* text: the unread rest */
+    const char *path, *text, *end; /* text: the unread rest */
     char section[64];
-    bool seen[ENG_MAX_OPTION];                /* keys of this section */
+    bool seen[ENG_MAX_OPTION]; /* keys of this section */
     int line, error;
 };
 
@@ -40,8 +40,8 @@ static char *read_line(char *buffer, int size, void *stream)
     const char *newline = memchr(f->text, '\n', left);
     size_t n = newline ? (size_t)(newline - f->text) + 1 : left;
     if (n >= (size_t)size || memchr(f->text, 0, n)) {
-        f->error = kn_fail(KN_EINVAL, "%s:%d: the line is not text, or longer than %d characters",
-                           f->path, f->line, size - 2);
+        f->error = kn_fail(KN_EINVAL, "%s:%d: the line is not text, or longer than %d characters", f->path, f->line,
+                           size - 2);
         return NULL;
     }
     memcpy(buffer, f->text, n);
@@ -174,9 +174,16 @@ static int apply_environment(struct eng_config *c, enum eng_command_id command)
 
 /* ---- arguments --------------------------------------------------------------------------------- */
 
-struct given { const struct eng_option *option; const char *value, *by; };
+struct given {
+    const struct eng_option *option;
+    const char *value, *by;
+};
 
-struct arguments { struct given given[MAX_GIVEN]; int n; bool help; };
+struct arguments {
+    struct given given[MAX_GIVEN];
+    int n;
+    bool help;
+};
 
 static int add_given(struct arguments *a, const struct eng_option *o, const char *value, const char *by)
 {
@@ -259,14 +266,14 @@ static int draw_seed(struct eng_config *c)
 {
     if (getrandom(&c->sampling.seed, sizeof c->sampling.seed, 0) != sizeof c->sampling.seed)
         return kn_fail(KN_EIO, "the system provides no random numbers; give --seed");
-    c->sampling.seed >>= 32;                    /* 32 bits: at most ten digits to type again */
+    c->sampling.seed >>= 32; /* 32 bits: at most ten digits to type again */
     return 0;
 }
 
 /* Removes slashes at the end of a model folder: names of files beside it are the folder's name and an ending. */
 static void trim_model(struct eng_config *c)
 {
-    static char model[ENG_PATH_BYTES];          /* parsed once, by the main thread */
+    static char model[ENG_PATH_BYTES]; /* parsed once, by the main thread */
     size_t n = c->model ? strlen(c->model) : 0;
     if (n < 2 || n >= sizeof model || c->model[n - 1] != '/')
         return;
@@ -287,7 +294,7 @@ static void read_manager(struct eng_config *c)
 
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv)
 {
-    static struct arguments a;                  /* too large for the stack; parsed once, by the main thread */
+    static struct arguments a; /* too large for the stack; parsed once, by the main thread */
     a = (struct arguments){ 0 };
     eng_option_defaults(config, command);
     int e = read_arguments(&a, command, argc, argv);
@@ -316,13 +323,28 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
 
 struct eng_options eng_config_options(const struct eng_config *c)
 {
-    struct eng_options o = {
-        .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = c->n_parallel,
-        .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
-        .gamma = c->gamma, .verify = c->verify, .explain = c->explain, .fit = c->fit, .io = c->io, .keep_heat = true,
-        .no_pack = c->no_pack, .mirror = c->mirror, .lookahead = c->n_ahead,
-        .dsi = c->n_dsi == 1 ? ENG_DSI_ON : c->n_dsi == ENG_GAMMA_AUTO ? ENG_DSI_AUTO : ENG_DSI_OFF };
-    for (int i = 0; i < c->n_draft; i++)        /* --draft none adds no drafter */
+    struct eng_options o = { .model = c->model,
+                             .isa = c->isa,
+                             .kv = c->kv,
+                             .n_thread = c->n_thread,
+                             .n_parallel = c->n_parallel,
+                             .n_ctx = c->n_ctx,
+                             .n_chunk = c->n_chunk,
+                             .host_mem = c->host_mem,
+                             .kv_mem = c->kv_mem,
+                             .gamma = c->gamma,
+                             .verify = c->verify,
+                             .explain = c->explain,
+                             .fit = c->fit,
+                             .io = c->io,
+                             .keep_heat = true,
+                             .no_pack = c->no_pack,
+                             .mirror = c->mirror,
+                             .lookahead = c->n_ahead,
+                             .dsi = c->n_dsi == 1                ? ENG_DSI_ON
+                                    : c->n_dsi == ENG_GAMMA_AUTO ? ENG_DSI_AUTO
+                                                                 : ENG_DSI_OFF };
+    for (int i = 0; i < c->n_draft; i++) /* --draft none adds no drafter */
         if (c->draft[i].kind != ENG_DRAFT_NONE)
             o.draft[o.n_draft++] = c->draft[i];
     return o;

@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct { const char *name, *about; eng_command *run; } commands[ENG_COMMAND_COUNT] = {
+static const struct {
+    const char *name, *about;
+    eng_command *run;
+} commands[ENG_COMMAND_COUNT] = {
 #define COMMAND(name, text) [ENG_##name] = { #name, text, eng_cmd_##name },
     ENG_COMMANDS(COMMAND)
 #undef COMMAND
@@ -42,9 +45,7 @@ static int run_command(enum eng_command_id id, int argc, char **argv)
     int e = eng_config_parse(&config, id, argc, argv);
     if (e != 0)
         return e < 0 ? 2 : 0;
-    kn_log_set(eng_progress_log, config.quiet     ? KN_LOG_WARN
-                                 : config.verbose ? KN_LOG_DEBUG
-                                                  : KN_LOG_INFO);
+    kn_log_set(eng_progress_log, config.quiet ? KN_LOG_WARN : config.verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
     return commands[id].run(&config);
 }
 
@@ -55,7 +56,7 @@ static int dispatch(int argc, char **argv)
         print_usage(stderr);
         return 2;
     }
-    if (!strcmp(argv[1], "help") && argc > 2) {         /* `help run` is `run --help` */
+    if (!strcmp(argv[1], "help") && argc > 2) { /* `help run` is `run --help` */
         argv[1] = argv[2];
         argv[2] = help;
     }

@@ -191,7 +191,8 @@ void eng_manual_page(void)
     }
     fputs(".SH OPTIONS\nBelow each option are the commands that take it.  SIZE is a number of bytes; K, M and G are\n"
           "1024-based.\n"
-          ".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nthe flags of a command\n", stdout);
+          ".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nthe flags of a command\n",
+          stdout);
     for (int i = 0; (o = eng_option_at(i)); i++) {
         fputs(".TP\n", stdout);
         put_names(o);
@@ -204,10 +205,7 @@ void eng_manual_page(void)
 
 /* ---- completion -------------------------------------------------------------------------------- */
 
-static void put_flags(const struct eng_option *o)
-{
-    printf(" --%s%s%s", o->name, o->alias[0] ? " " : "", o->alias);
-}
+static void put_flags(const struct eng_option *o) { printf(" --%s%s%s", o->name, o->alias[0] ? " " : "", o->alias); }
 
 static bool takes_file(const struct eng_option *o) { return o->value && !strcmp(o->value, "FILE"); }
 

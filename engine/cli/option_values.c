@@ -16,7 +16,7 @@ static bool read_integer(const char *s, long long *out)
     char *end;
     if (!(s[0] == '-' || (s[0] >= '0' && s[0] <= '9')))
         return false;
-    *out = strtoll(s, &end, 10);                /* overflow gives LLONG_MAX: outside every range */
+    *out = strtoll(s, &end, 10); /* overflow gives LLONG_MAX: outside every range */
     return end != s && !*end;
 }
 
@@ -105,25 +105,33 @@ static bool read_bias(const char *s, struct eng_config *c)
 
 /* ---- a name of a list ------------------------------------------------------------------------------ */
 
-static const char *const isa_name[] = { [KN_ISA_SCALAR] = "scalar", [KN_ISA_AVX2] = "avx2", [KN_ISA_AVX512] = "avx512",
-                                        [KN_ISA_COUNT] = NULL };
+static const char *const isa_name[] = {
+    [KN_ISA_SCALAR] = "scalar", [KN_ISA_AVX2] = "avx2", [KN_ISA_AVX512] = "avx512", [KN_ISA_COUNT] = NULL
+};
 static const char *const kv_name[] = { [KN_KV_F16] = "f16", [KN_KV_F32] = "f32", [KN_KV_COUNT] = NULL };
-static const char *const rule_name[] = { [SPEC_COUPLED] = "coupled", [SPEC_RATIO] = "ratio",
-                                         [SPEC_BLOCK] = "block", NULL };
-static const char *const io_name[] = { [OFF_IO_AUTO] = "auto", [OFF_IO_URING] = "uring",
-                                       [OFF_IO_PREAD] = "pread", NULL };
+static const char *const rule_name[] = {
+    [SPEC_COUPLED] = "coupled", [SPEC_RATIO] = "ratio", [SPEC_BLOCK] = "block", NULL
+};
+static const char *const io_name[] = {
+    [OFF_IO_AUTO] = "auto", [OFF_IO_URING] = "uring", [OFF_IO_PREAD] = "pread", NULL
+};
 _Static_assert(sizeof(enum kn_isa) == sizeof(unsigned) && sizeof(enum kn_kv) == sizeof(unsigned) &&
-               sizeof(enum spec_rule) == sizeof(unsigned) && sizeof(enum off_io_kind) == sizeof(unsigned),
+                   sizeof(enum spec_rule) == sizeof(unsigned) && sizeof(enum off_io_kind) == sizeof(unsigned),
                "the index of a name in its list is the field's value");
 
 const char *const *eng_option_choices(const struct eng_option *o)
 {
     switch (o->kind) {
-    case ENG_KV:     return kv_name;
-    case ENG_IO:     return io_name;
-    case ENG_ISA:    return isa_name;
-    case ENG_VERIFY: return rule_name;
-    default:         return NULL;
+    case ENG_KV:
+        return kv_name;
+    case ENG_IO:
+        return io_name;
+    case ENG_ISA:
+        return isa_name;
+    case ENG_VERIFY:
+        return rule_name;
+    default:
+        return NULL;
     }
 }
 
@@ -171,12 +179,18 @@ static bool read_value(struct eng_config *c, const struct eng_option *o, const c
 {
     void *field = (char *)c + o->at;
     switch (o->kind) {
-    case ENG_FLAG:    return read_flag(s, field);
-    case ENG_INTEGER: return read_int(o, s, field);
-    case ENG_NUMBER:  return read_float(o, s, field);
-    case ENG_SEED:    return read_seed(s, c);
-    case ENG_SIZE:    return read_size(s, field);
-    case ENG_BIASES:  return read_bias(s, c);
+    case ENG_FLAG:
+        return read_flag(s, field);
+    case ENG_INTEGER:
+        return read_int(o, s, field);
+    case ENG_NUMBER:
+        return read_float(o, s, field);
+    case ENG_SEED:
+        return read_seed(s, c);
+    case ENG_SIZE:
+        return read_size(s, field);
+    case ENG_BIASES:
+        return read_bias(s, c);
     case ENG_OR_AUTO:
         if (strcmp(s, "auto"))
             return read_int(o, s, field);
@@ -197,7 +211,7 @@ static bool read_value(struct eng_config *c, const struct eng_option *o, const c
     case ENG_TEXT:
         *(const char **)field = s;
         return true;
-    case ENG_DRAFTS:                            /* eng_option_set() parses drafters */
+    case ENG_DRAFTS: /* eng_option_set() parses drafters */
         break;
     }
     return false;

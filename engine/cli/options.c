@@ -7,29 +7,29 @@
 #include <stddef.h>
 #include <string.h>
 
-#define MAX_MISTAKE 2                           /* edit distance, for "did you mean" */
+#define MAX_MISTAKE 2 /* edit distance, for "did you mean" */
 
 /* ---- the table --------------------------------------------------------------------------------- */
 
-#define RUN      (1u << ENG_run)
-#define SERVE    (1u << ENG_serve)
-#define EVAL     (1u << ENG_eval)
-#define TOKENIZE (1u << ENG_tokenize)
-#define RENDER   (1u << ENG_render)
-#define INSPECT  (1u << ENG_inspect)
-#define QUANTIZE (1u << ENG_quantize)
-#define PACK     (1u << ENG_pack)
-#define SYNTH    (1u << ENG_synth)
-#define BATCH    (1u << ENG_batch)
-#define BENCH    (1u << ENG_bench)
-#define FIT      (1u << ENG_fit)
-#define PLAN     (1u << ENG_plan)
-#define SIMULATE (1u << ENG_simulate)
-#define DOCTOR   (1u << ENG_doctor)
-#define LOAD     (RUN | SERVE | BATCH | EVAL | BENCH | FIT) /* commands that load a model */
-#define MODEL    (LOAD | PLAN)          /* commands that split memory for a model */
-#define DRAFT    (RUN | SERVE | BATCH | BENCH | PLAN) /* commands with drafters */
-#define AT(f)    offsetof(struct eng_config, f)
+#define RUN       (1u << ENG_run)
+#define SERVE     (1u << ENG_serve)
+#define EVAL      (1u << ENG_eval)
+#define TOKENIZE  (1u << ENG_tokenize)
+#define RENDER    (1u << ENG_render)
+#define INSPECT   (1u << ENG_inspect)
+#define QUANTIZE  (1u << ENG_quantize)
+#define PACK      (1u << ENG_pack)
+#define SYNTH     (1u << ENG_synth)
+#define BATCH     (1u << ENG_batch)
+#define BENCH     (1u << ENG_bench)
+#define FIT       (1u << ENG_fit)
+#define PLAN      (1u << ENG_plan)
+#define SIMULATE  (1u << ENG_simulate)
+#define DOCTOR    (1u << ENG_doctor)
+#define LOAD      (RUN | SERVE | BATCH | EVAL | BENCH | FIT) /* commands that load a model */
+#define MODEL     (LOAD | PLAN)                              /* commands that split memory for a model */
+#define DRAFT     (RUN | SERVE | BATCH | BENCH | PLAN)       /* commands with drafters */
+#define AT(f)     offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
 
 /* clang-format off */
@@ -251,16 +251,19 @@ static const struct eng_option options[] = {
 _Static_assert(sizeof options / sizeof *options <= ENG_MAX_OPTION, "config.c has a flag for each option it has seen");
 
 /* Required flags of each command. */
-static const struct { enum eng_command_id command; size_t at; const char *flag; } needed[] = {
-    { ENG_run, AT(model), "-m MODEL" },       { ENG_serve, AT(model), "-m MODEL" },
-    { ENG_eval, AT(model), "-m MODEL" },
-    { ENG_tokenize, AT(model), "-m MODEL" },  { ENG_inspect, AT(model), "MODEL" },
-    { ENG_bench, AT(model), "-m MODEL" },     { ENG_fit, AT(model), "-m MODEL" },
-    { ENG_plan, AT(model), "-m MODEL" },
-    { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
-    { ENG_quantize, AT(model), "MODEL" },     { ENG_quantize, AT(output), "-o FILE" },
-    { ENG_pack, AT(model), "MODEL" },         { ENG_simulate, AT(what), "dsi or moesd" },
-    { ENG_batch, AT(model), "-m MODEL" },     { ENG_batch, AT(input), "IN.jsonl" },
+static const struct {
+    enum eng_command_id command;
+    size_t at;
+    const char *flag;
+} needed[] = {
+    { ENG_run, AT(model), "-m MODEL" },        { ENG_serve, AT(model), "-m MODEL" },
+    { ENG_eval, AT(model), "-m MODEL" },       { ENG_tokenize, AT(model), "-m MODEL" },
+    { ENG_inspect, AT(model), "MODEL" },       { ENG_bench, AT(model), "-m MODEL" },
+    { ENG_fit, AT(model), "-m MODEL" },        { ENG_plan, AT(model), "-m MODEL" },
+    { ENG_synth, AT(shape), "--shape NAME" },  { ENG_synth, AT(output), "-o FILE" },
+    { ENG_quantize, AT(model), "MODEL" },      { ENG_quantize, AT(output), "-o FILE" },
+    { ENG_pack, AT(model), "MODEL" },          { ENG_simulate, AT(what), "dsi or moesd" },
+    { ENG_batch, AT(model), "-m MODEL" },      { ENG_batch, AT(input), "IN.jsonl" },
     { ENG_batch, AT(output), "-o OUT.jsonl" },
 };
 
@@ -364,23 +367,23 @@ const struct eng_option *eng_option_find(const char *flag, unsigned commands)
         const struct eng_option *o = &options[i];
         if (!(o->commands & commands))
             continue;
-        if ((flag[0] == '-' && flag[1] == '-' && !strcmp(flag + 2, o->name)) ||
-            is_alias(o->alias, flag))
+        if ((flag[0] == '-' && flag[1] == '-' && !strcmp(flag + 2, o->name)) || is_alias(o->alias, flag))
             return o;
     }
     return NULL;
 }
 
 /* Flags of other servers (llama-server, vLLM), each with the advice that replaces it here. */
-static const struct { const char *flags, *instead; } foreign[] = {
+static const struct {
+    const char *flags, *instead;
+} foreign[] = {
     { "-ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -cmoe --cpu-moe -ot --override-tensor -ts --tensor-split "
       "--cpu-offload-gb --gpu-memory-utilization",
       "is not needed: --host-mem decides how many experts stay in memory" },
     { "--mlock --mmap --no-mmap -fa --flash-attn --jinja -cb --cont-batching --no-warmup --metrics --numa "
       "--enable-prefix-caching --enable-chunked-prefill --trust-remote-code --enable-auto-tool-choice",
       "is not needed: leave it out" },
-    { "-b --batch-size --max-num-batched-tokens",
-      "is not known: use --chunk N, the maximum prompt tokens per pass" },
+    { "-b --batch-size --max-num-batched-tokens", "is not known: use --chunk N, the maximum prompt tokens per pass" },
     { "-tb --threads-batch --threads-http", "is not known: use --threads N, for prompts, decoding and HTTP" },
     { "-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "is not known: use --kv f16 or --kv f32" },
     { "-md --model-draft --draft-model --spec-draft-model", "is not known: use --draft model:FILE" },
@@ -401,10 +404,9 @@ int eng_option_unknown(const char *by, const char *flag, enum eng_command_id com
         char takers[128] = "";
         for (int i = 0; i < ENG_COMMAND_COUNT; i++)
             if (eng_option_find(flag, 1u << i))
-                snprintf(takers + strlen(takers), sizeof takers - strlen(takers), "%s%s",
-                         takers[0] ? ", " : "", eng_command_name[i]);
-        return kn_fail(KN_EINVAL, "%s: %s is not a flag of %s, but of %s", by, flag,
-                       eng_command_name[command], takers);
+                snprintf(takers + strlen(takers), sizeof takers - strlen(takers), "%s%s", takers[0] ? ", " : "",
+                         eng_command_name[i]);
+        return kn_fail(KN_EINVAL, "%s: %s is not a flag of %s, but of %s", by, flag, eng_command_name[command], takers);
     }
     const char *names[N_OPTION];
     int n = 0;
@@ -414,8 +416,7 @@ int eng_option_unknown(const char *by, const char *flag, enum eng_command_id com
     const char *near = eng_nearest(flag + strspn(flag, "-"), names, n);
     if (near)
         return kn_fail(KN_EINVAL, "%s: %s is unknown; did you mean --%s?", by, flag, near);
-    return kn_fail(KN_EINVAL, "%s: %s is unknown; see spillway %s --help", by, flag,
-                   eng_command_name[command]);
+    return kn_fail(KN_EINVAL, "%s: %s is unknown; see spillway %s --help", by, flag, eng_command_name[command]);
 }
 
 int eng_option_index(const struct eng_option *o) { return (int)(o - options); }
@@ -436,28 +437,31 @@ int eng_option_check(const struct eng_config *c, enum eng_command_id command)
 {
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
         const char *given = *(const char *const *)((const char *)c + needed[i].at);
-        if (needed[i].command == command && (!given || !given[0]))      /* an unset "$MODEL" in a script */
-            return kn_fail(KN_EINVAL, "%s needs %s; see spillway %s --help", eng_command_name[command],
-                           needed[i].flag, eng_command_name[command]);
+        if (needed[i].command == command && (!given || !given[0])) /* an unset "$MODEL" in a script */
+            return kn_fail(KN_EINVAL, "%s needs %s; see spillway %s --help", eng_command_name[command], needed[i].flag,
+                           eng_command_name[command]);
     }
     const char *host = c->cors ? strstr(c->cors, "://") : NULL;
     if (c->cors && strcmp(c->cors, "*") != 0 && strcmp(c->cors, "null") != 0 && (!host || strchr(host + 3, '/')))
-        return kn_fail(KN_EINVAL, "--cors takes * or an origin such as https://chat.example.com, without a path or "
-                       "a trailing /, not '%s'", c->cors);
+        return kn_fail(KN_EINVAL,
+                       "--cors takes * or an origin such as https://chat.example.com, without a path or "
+                       "a trailing /, not '%s'",
+                       c->cors);
     for (int i = 0; i < c->n_draft; i++)
         if (c->draft[i].kind == ENG_DRAFT_ORACLE && command != ENG_bench)
             return kn_fail(KN_EINVAL, "--draft oracle works only in bench: it runs sequences twice");
     if (c->n_dsi > 1 && command != ENG_run)
-        return kn_fail(KN_EINVAL, "--dsi %d: only run verifies with several workers, for its one sequence; %s takes "
-                       "0, 1 and auto", c->n_dsi, eng_command_name[command]);
+        return kn_fail(KN_EINVAL,
+                       "--dsi %d: only run verifies with several workers, for its one sequence; %s takes "
+                       "0, 1 and auto",
+                       c->n_dsi, eng_command_name[command]);
     if (command == ENG_run && c->prompt && c->input)
         return kn_fail(KN_EINVAL, "run: -p TEXT and -f FILE are two prompts: give only one");
-    if (c->output && !c->output[0])             /* a missing -o is refused above */
+    if (c->output && !c->output[0]) /* a missing -o is refused above */
         return kn_fail(KN_EINVAL, "%s: -o is empty: give a file name", eng_command_name[command]);
     if (c->n_dsi == ENG_GAMMA_AUTO && c->gamma != ENG_GAMMA_AUTO)
         return kn_fail(KN_EINVAL, "--dsi auto chooses the draft length itself: leave --gamma at auto, or use --dsi 1");
     if (c->isa != KN_ISA_COUNT - 1 && c->isa > kn_isa_best())
-        kn_say(KN_LOG_WARN, "this processor has no %s; using %s", kn_isa_name(c->isa),
-               kn_isa_name(kn_isa_best()));
+        kn_say(KN_LOG_WARN, "this processor has no %s; using %s", kn_isa_name(c->isa), kn_isa_name(kn_isa_best()));
     return 0;
 }

@@ -4,23 +4,36 @@
 
 #include "engine/cli/cli.h"
 
-#define ENG_MAX_NAME     32                     /* longest option name */
+#define ENG_MAX_NAME     32 /* longest option name */
 #define ENG_MAX_OPTION   128
 #define ENG_ENV_PREFIX   "SPILLWAY_"
 #define ENG_ALL_COMMANDS ((1u << ENG_COMMAND_COUNT) - 1)
 
 enum eng_kind {
-    ENG_FLAG, ENG_INTEGER, ENG_NUMBER, ENG_SEED, ENG_SIZE, ENG_TEXT, ENG_STOPS, ENG_STOP_IDS, ENG_BIASES, ENG_ISA, ENG_KV,
-    ENG_IO, ENG_DRAFTS, ENG_OR_AUTO, ENG_VERIFY
+    ENG_FLAG,
+    ENG_INTEGER,
+    ENG_NUMBER,
+    ENG_SEED,
+    ENG_SIZE,
+    ENG_TEXT,
+    ENG_STOPS,
+    ENG_STOP_IDS,
+    ENG_BIASES,
+    ENG_ISA,
+    ENG_KV,
+    ENG_IO,
+    ENG_DRAFTS,
+    ENG_OR_AUTO,
+    ENG_VERIFY
 };
 
 struct eng_option {
-    const char *name, *alias;                   /* name without dashes; aliases with, space-separated */
-    unsigned commands;                          /* bit 1 << id for each command that takes it */
+    const char *name, *alias; /* name without dashes; aliases with, space-separated */
+    unsigned commands;        /* bit 1 << id for each command that takes it */
     enum eng_kind kind;
-    size_t at;                                  /* offset of the field in struct eng_config */
-    double least, most;                         /* range of ENG_INTEGER, ENG_NUMBER, ENG_OR_AUTO */
-    const char *value, *help;                   /* value: placeholder in help; NULL: a flag without value */
+    size_t at;                /* offset of the field in struct eng_config */
+    double least, most;       /* range of ENG_INTEGER, ENG_NUMBER, ENG_OR_AUTO */
+    const char *value, *help; /* value: placeholder in help; NULL: a flag without value */
 };
 
 extern const char *const eng_command_name[ENG_COMMAND_COUNT];
@@ -29,14 +42,14 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command);
 
 /* The option named by `flag` (name or alias, with dashes) that one of `commands` takes, or NULL. */
 const struct eng_option *eng_option_find(const char *flag, unsigned commands);
-int  eng_option_index(const struct eng_option *o);
+int eng_option_index(const struct eng_option *o);
 
 /* Reports a flag that the command does not take, with advice or a similar name; returns KN_EINVAL.  `by`: source of
  * the flag (command, file and line), for the message. */
-int  eng_option_unknown(const char *by, const char *flag, enum eng_command_id command);
+int eng_option_unknown(const char *by, const char *flag, enum eng_command_id command);
 
 /* Checks required flags and combinations.  0, or KN_EINVAL with a message. */
-int  eng_option_check(const struct eng_config *c, enum eng_command_id command);
+int eng_option_check(const struct eng_config *c, enum eng_command_id command);
 
 /* For help, man page and completion: the i-th of all options, or NULL; the nth required flag of the command, or
  * NULL. */
@@ -46,7 +59,7 @@ const char *eng_option_needed(enum eng_command_id command, int nth);
 /* ---- option_values.c ------------------------------------------------------------------------------ */
 
 /* Sets the option's field from text, which must outlive c.  `by`: source of the value, for the message. */
-int  eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *by);
+int eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *by);
 
 /* Empties a list option.  Lists of several sources are not joined: a stronger source replaces the list. */
 void eng_option_forget(struct eng_config *c, const struct eng_option *o);
@@ -58,7 +71,7 @@ void eng_option_default_text(const struct eng_config *c, const struct eng_option
 /* ---- manual.c: the table as text on stdout ------------------------------------------------------ */
 
 void eng_option_help(enum eng_command_id command);
-void eng_manual_page(void);                             /* troff: spillway(1) */
-void eng_manual_completion(void);                       /* bash */
+void eng_manual_page(void);       /* troff: spillway(1) */
+void eng_manual_completion(void); /* bash */
 
 #endif

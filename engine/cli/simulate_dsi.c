@@ -18,25 +18,29 @@
 #include "speculative/simulate.h"
 
 #define MAX_LOOKAHEADS 1000
-#define MAX_DRAWS      (1 << 26)                /* most random numbers of a column: 256 MiB */
-#define GRID_DRAFTS    100                      /* draft latencies: 0.01, 0.02 ... 1 times the target's */
-#define GRID_RATES     101                      /* acceptance rates: 0, 0.01 ... 1 */
-#define GRID_NS        1000000                  /* a target pass of the grid */
+#define MAX_DRAWS      (1 << 26) /* most random numbers of a column: 256 MiB */
+#define GRID_DRAFTS    100       /* draft latencies: 0.01, 0.02 ... 1 times the target's */
+#define GRID_RATES     101       /* acceptance rates: 0, 0.01 ... 1 */
+#define GRID_NS        1000000   /* a target pass of the grid */
 
 enum method { OFFLINE, EVENT };
-enum choice { BEST, SMALLEST };                 /* which of the lookaheads that Equation 1 allows DSI */
+enum choice { BEST, SMALLEST }; /* which of the lookaheads that Equation 1 allows DSI */
 
-struct lookaheads { int n, most, k[MAX_LOOKAHEADS]; };
+struct lookaheads {
+    int n, most, k[MAX_LOOKAHEADS];
+};
 
 struct plan {
     struct lookaheads lookaheads;
     int n_target, n_tok, n_repeat;
     uint64_t seed;
     double contention;
-    bool authors;                               /* SI is limited to the lookaheads of Equation 1 too */
+    bool authors; /* SI is limited to the lookaheads of Equation 1 too */
 };
 
-struct times { int64_t target_ns, draft_ns; };
+struct times {
+    int64_t target_ns, draft_ns;
+};
 
 /* ---- options ----------------------------------------------------------------------------------- */
 
@@ -68,10 +72,10 @@ static int parse_lookaheads(const char *text, struct lookaheads *l)
     }
 }
 
-static int make_plan(const struct eng_config *c, const char *lookaheads, int n_tok, int n_repeat,
-                     struct plan *p)
+static int make_plan(const struct eng_config *c, const char *lookaheads, int n_tok, int n_repeat, struct plan *p)
 {
-    *p = (struct plan){ .n_target = c->n_target, .authors = c->authors,
+    *p = (struct plan){ .n_target = c->n_target,
+                        .authors = c->authors,
                         .contention = c->contention,
                         .n_tok = c->n_tok ? c->n_tok : n_tok,
                         .n_repeat = c->n_repeat ? c->n_repeat : n_repeat,
@@ -89,13 +93,15 @@ static int64_t to_ns(double ms) { return (int64_t)(ms * 1e6 + 0.5); }
 
 /* ---- one column -------------------------------------------------------------------------------- */
 
-struct si_count { double passes, steps; };      /* means over all repeats */
+struct si_count {
+    double passes, steps;
+}; /* means over all repeats */
 
 struct column {
     const struct plan *plan;
     struct spec_sim_draws draws;
     struct spec_sim_pool *pool;
-    struct si_count si[2][MAX_LOOKAHEADS];      /* [method][lookahead index] */
+    struct si_count si[2][MAX_LOOKAHEADS]; /* [method][lookahead index] */
 };
 
 static int column_open(struct column **out, const struct plan *plan)
@@ -125,8 +131,7 @@ static struct si_count count_si(const struct spec_sim_draws *d, enum method m, i
 {
     struct si_count sum = { 0 };
     for (int r = 0; r < d->n_repeat; r++) {
-        struct spec_sim_cost one = m == OFFLINE ? spec_offline_si(d, r, lookahead)
-                                            : spec_event_si(d, r, lookahead);
+        struct spec_sim_cost one = m == OFFLINE ? spec_offline_si(d, r, lookahead) : spec_event_si(d, r, lookahead);
         sum.passes += (double)one.passes;
         sum.steps += (double)one.steps;
     }
@@ -147,7 +152,9 @@ static double si_ns(struct si_count n, struct times t)
     return n.passes * (double)t.target_ns + n.steps * (double)t.draft_ns;
 }
 
-struct dsi_mean { double ns, passes, steps; };
+struct dsi_mean {
+    double ns, passes, steps;
+};
 
 static struct dsi_mean mean_dsi(struct column *c, enum method m, int lookahead, struct times t)
 {
@@ -173,7 +180,10 @@ static bool allowed(const struct plan *p, int lookahead, struct times t)
 
 /* Mean times of an output.  Lookahead 0: no lookahead is allowed, so the time is that of plain decoding.  same_ns: DSI
  * at SI's lookahead, where blocks may wait for a target; event method only, as the formulas have no queue. */
-struct match { double plain_ns, si_ns, dsi_ns, same_ns; int si_lookahead, dsi_lookahead; };
+struct match {
+    double plain_ns, si_ns, dsi_ns, same_ns;
+    int si_lookahead, dsi_lookahead;
+};
 
 static struct match compare(struct column *c, enum method m, enum choice choice, struct times t)
 {
@@ -226,17 +236,15 @@ static int run_setting(const struct eng_config *config)
     for (int i = 0; e >= 0 && i < plan.lookaheads.n; i++) {
         int k = plan.lookaheads.k[i];
         struct dsi_mean dsi = mean_dsi(c, EVENT, k, t);
-        char offline[32] = "";                  /* the formulas have no queue for targets */
+        char offline[32] = ""; /* the formulas have no queue for targets */
         if (allowed(&plan, k, t))
             snprintf(offline, sizeof offline, "%.4f", mean_dsi(c, OFFLINE, k, t).ns * ms);
-        printf("%g,%g,%g,%d,%g,%d,%d,%lld,%.4f,%.4f,%.4f,%s,%.4f,%.3f,%.3f,%.4f,%.3f,%.3f\n",
-               (double)t.target_ns * ms, (double)t.draft_ns * ms, (double)config->acceptance,
-               plan.n_target, plan.contention, plan.n_tok, k,
-               (long long)spec_dsi_servers(t.target_ns, t.draft_ns, k),
-               plan.n_tok * (double)t.target_ns * ms,
+        printf("%g,%g,%g,%d,%g,%d,%d,%lld,%.4f,%.4f,%.4f,%s,%.4f,%.3f,%.3f,%.4f,%.3f,%.3f\n", (double)t.target_ns * ms,
+               (double)t.draft_ns * ms, (double)config->acceptance, plan.n_target, plan.contention, plan.n_tok, k,
+               (long long)spec_dsi_servers(t.target_ns, t.draft_ns, k), plan.n_tok * (double)t.target_ns * ms,
                spec_dsi_bound(plan.n_tok, config->acceptance, (double)t.target_ns, (double)t.draft_ns) * ms,
-               si_ns(c->si[OFFLINE][i], t) * ms, offline, si_ns(c->si[EVENT][i], t) * ms,
-               c->si[EVENT][i].passes, c->si[EVENT][i].steps, dsi.ns * ms, dsi.passes, dsi.steps);
+               si_ns(c->si[OFFLINE][i], t) * ms, offline, si_ns(c->si[EVENT][i], t) * ms, c->si[EVENT][i].passes,
+               c->si[EVENT][i].steps, dsi.ns * ms, dsi.passes, dsi.steps);
     }
     column_close(c);
     return e;
@@ -283,13 +291,12 @@ static void print_row(const struct published *p, struct column *few, struct colu
     column_fill(all, p->acceptance);
     struct match offline = compare(few, OFFLINE, BEST, t), free_offline = compare(all, OFFLINE, SMALLEST, t);
     struct match event = compare(few, EVENT, BEST, t), free_event = compare(all, EVENT, SMALLEST, t);
-    printf("%s,%s,%s,%g,%g,%g,%.2f,%.3f,%.3f,%.3f,%.3f,%.3f,%d,%d,%.3f,%.3f,%.3f,%.3f\n", p->target,
-           p->drafter, p->data, p->target_ms, p->draft_ms, p->acceptance, p->ratio,
-           offline.si_ns / offline.dsi_ns, standard_error(few, &offline, t), event.si_ns / event.dsi_ns,
-           free_offline.si_ns / free_offline.dsi_ns, free_event.si_ns / free_event.dsi_ns,
-           free_event.si_lookahead, free_event.dsi_lookahead, free_offline.plain_ns / free_offline.si_ns,
-           free_offline.plain_ns / free_offline.dsi_ns, free_event.plain_ns / free_event.si_ns,
-           free_event.plain_ns / free_event.dsi_ns);
+    printf("%s,%s,%s,%g,%g,%g,%.2f,%.3f,%.3f,%.3f,%.3f,%.3f,%d,%d,%.3f,%.3f,%.3f,%.3f\n", p->target, p->drafter,
+           p->data, p->target_ms, p->draft_ms, p->acceptance, p->ratio, offline.si_ns / offline.dsi_ns,
+           standard_error(few, &offline, t), event.si_ns / event.dsi_ns, free_offline.si_ns / free_offline.dsi_ns,
+           free_event.si_ns / free_event.dsi_ns, free_event.si_lookahead, free_event.dsi_lookahead,
+           free_offline.plain_ns / free_offline.si_ns, free_offline.plain_ns / free_offline.dsi_ns,
+           free_event.plain_ns / free_event.si_ns, free_event.plain_ns / free_event.dsi_ns);
 }
 
 static int run_table(const struct eng_config *config)
@@ -318,8 +325,8 @@ done:
 
 struct grid {
     enum method method;
-    struct column **column;                     /* [n_thread], one per thread */
-    struct match (*cell)[GRID_DRAFTS];          /* [GRID_RATES][GRID_DRAFTS] */
+    struct column **column;            /* [n_thread], one per thread */
+    struct match (*cell)[GRID_DRAFTS]; /* [GRID_RATES][GRID_DRAFTS] */
 };
 
 static struct times grid_times(int draft)
@@ -344,8 +351,8 @@ static void print_grid(const struct grid *g)
         for (int i = 0; i < GRID_DRAFTS; i++) {
             const struct match *m = &g->cell[rate][i];
             printf("%.2f,%.2f,%d,%d,%.4f,%.4f,%.4f,%.4f,", (i + 1) / (double)GRID_DRAFTS,
-                   rate / (double)(GRID_RATES - 1), m->si_lookahead, m->dsi_lookahead,
-                   m->plain_ns / m->si_ns, m->si_ns / m->dsi_ns, m->plain_ns / m->dsi_ns,
+                   rate / (double)(GRID_RATES - 1), m->si_lookahead, m->dsi_lookahead, m->plain_ns / m->si_ns,
+                   m->si_ns / m->dsi_ns, m->plain_ns / m->dsi_ns,
                    (m->plain_ns < m->si_ns ? m->plain_ns : m->si_ns) / m->dsi_ns);
             if (g->method == EVENT)
                 printf("%.4f", m->si_ns / m->same_ns);

@@ -19,10 +19,10 @@
 
 #include "speculative/fit.h"
 
-#define N_EXPERT 64
-#define RIDGE_POINT 156.0
-#define ACCEPT 0.85
-#define LONGEST 23                              /* largest stride of the table */
+#define N_EXPERT     64
+#define RIDGE_POINT  156.0
+#define ACCEPT       0.85
+#define LONGEST      23 /* largest stride of the table */
 #define MOST_REPEATS 1000
 
 static const int used[] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 2, 4 };
@@ -34,11 +34,11 @@ static const double truth[SPEC_PAPER_PARAMS] = { 4.5, 1.0, 0.5, 2.0, 1.1, 0.3, 0
 /* {low, high, start}.  Biases: from the time of the bytes at the memory rate to five times that; rejection: up to
  * the longest time measured. */
 static const struct spec_fit_param bounds[SPEC_PAPER_PARAMS] = {
-    [SPEC_BIAS] = { 3.5, 17.5, 7 },        [SPEC_K1] = { 0, INFINITY, 1 },
-    [SPEC_K2] = { 0.39, 1.95, 0.8 },       [SPEC_K3] = { 0, INFINITY, 1 },
+    [SPEC_BIAS] = { 3.5, 17.5, 7 },         [SPEC_K1] = { 0, INFINITY, 1 },
+    [SPEC_K2] = { 0.39, 1.95, 0.8 },        [SPEC_K3] = { 0, INFINITY, 1 },
     [SPEC_DRAFT_BIAS] = { 0.25, 1.25, .5 }, [SPEC_DRAFT_K] = { 0, INFINITY, 0.1 },
-    [SPEC_REJECT_BIAS] = { 0, 0.6, 0.1 },  [SPEC_REJECT_K] = { 0, 0.6, 0.01 },
-    [SPEC_LAMBDA] = { 0.2, 1, 0.6 },       [SPEC_S] = { 1, 2, 1.02 },
+    [SPEC_REJECT_BIAS] = { 0, 0.6, 0.1 },   [SPEC_REJECT_K] = { 0, 0.6, 0.01 },
+    [SPEC_LAMBDA] = { 0.2, 1, 0.6 },        [SPEC_S] = { 1, 2, 1.02 },
 };
 
 /* ---- measurements ------------------------------------------------------------------------------------------- */
@@ -82,7 +82,7 @@ static void take_even(struct spec_paper_point *out, const struct spec_paper_poin
         int at = ((int)((a - floor(a)) * N_USED) * N_DEPTH + (int)((b - floor(b)) * N_DEPTH)) * N_BATCH +
                  (int)((i + 0.5) * N_BATCH / n);
         while (taken[at])
-            at = (at + N_BATCH) % N_POINT;      /* the same batch, the next length or number of experts */
+            at = (at + N_BATCH) % N_POINT; /* the same batch, the next length or number of experts */
         taken[at] = true;
         out[i] = all[at];
     }
@@ -106,7 +106,9 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-struct spread { double at[MOST_REPEATS]; };     /* mean square error of each repeat */
+struct spread {
+    double at[MOST_REPEATS];
+}; /* mean square error of each repeat */
 
 static double part(struct spread *s, int n, double share)
 {

@@ -21,40 +21,39 @@
 #include <unistd.h>
 #include <wchar.h>
 
-#define MAX_HISTORY 500                         /* lines */
-#define MAX_MESSAGE (16u << 20)                 /* bytes */
+#define MAX_HISTORY 500         /* lines */
+#define MAX_MESSAGE (16u << 20) /* bytes */
 #define FENCE       "\"\"\""
 #define PASTE_ON    "\033[?2004h"
 #define PASTE_OFF   "\033[?2004l"
 #define PASTE_BEGIN "\033[200~"
 #define PASTE_END   L"\033[201~"
 
-const char eng_terminal_help[] =
-    "  /retry   answer the last message again\n"
-    "  /clear   begin a new conversation\n"
-    "  /info    print the model and the context in use\n"
-    "  /help    print this list\n"
-    "  /quit    quit (also Ctrl-D, or Ctrl-C twice)\n"
-    "  " FENCE "      begin or end a message of several lines\n"
-    "  Ctrl-C   stop the answer\n";
+const char eng_terminal_help[] = "  /retry   answer the last message again\n"
+                                 "  /clear   begin a new conversation\n"
+                                 "  /info    print the model and the context in use\n"
+                                 "  /help    print this list\n"
+                                 "  /quit    quit (also Ctrl-D, or Ctrl-C twice)\n"
+                                 "  " FENCE "      begin or end a message of several lines\n"
+                                 "  Ctrl-C   stop the answer\n";
 
-enum line { LINE_READ, LINE_END, LINE_DROPPED };        /* LINE_DROPPED: by Ctrl-C */
+enum line { LINE_READ, LINE_END, LINE_DROPPED }; /* LINE_DROPPED: by Ctrl-C */
 
 struct eng_terminal {
-    EditLine *edit;                             /* NULL: not a terminal */
+    EditLine *edit; /* NULL: not a terminal */
     History *history;
-    mbstate_t multibyte;                        /* of read_char */
-    struct sigaction before, before_term;       /* earlier handlers of SIGINT and SIGTERM */
-    char *text;                                 /* the message so far, NUL-terminated */
+    mbstate_t multibyte;                  /* of read_char */
+    struct sigaction before, before_term; /* earlier handlers of SIGINT and SIGTERM */
+    char *text;                           /* the message so far, NUL-terminated */
     size_t n, room;
-    bool fenced;                                /* inside a """ message */
-    bool catching, marks;                       /* marks: bracketed paste works */
+    bool fenced;          /* inside a """ message */
+    bool catching, marks; /* marks: bracketed paste works */
 };
 
 /* Set by the handler; read and cleared by the main thread. */
 static atomic_bool stop_wanted;
-static atomic_bool reading;                     /* inside eng_terminal_read(); set by the main thread */
-static atomic_bool marked;                      /* bracketed paste is on; set by the main thread */
+static atomic_bool reading; /* inside eng_terminal_read(); set by the main thread */
+static atomic_bool marked;  /* bracketed paste is on; set by the main thread */
 
 /* A second Ctrl-C before the first was handled ends the program, except at the prompt. */
 static void on_interrupt(int number)
@@ -123,7 +122,7 @@ static int read_char(EditLine *edit, wchar_t *out)
         if (ready < 0)
             return -1;
         if (ready == 0) {
-            show_marks(t, true);                /* a new window size, or resumed after Ctrl-Z */
+            show_marks(t, true); /* a new window size, or resumed after Ctrl-Z */
             el_set(edit, EL_REFRESH);
             continue;
         }
@@ -132,7 +131,7 @@ static int read_char(EditLine *edit, wchar_t *out)
             return (int)n;
         size_t used = mbrtowc(out, &byte, 1, &t->multibyte);
         if (used == (size_t)-1)
-            memset(&t->multibyte, 0, sizeof t->multibyte);      /* invalid UTF-8 is dropped */
+            memset(&t->multibyte, 0, sizeof t->multibyte); /* invalid UTF-8 is dropped */
         else if (used != (size_t)-2)
             return 1;
     }
@@ -145,7 +144,7 @@ static unsigned char on_paste(EditLine *edit, int key)
 {
     static const wchar_t end[] = PASTE_END;
     wchar_t c;
-    size_t met = 0, n_end = 0;                  /* met: characters of PASTE_END; n_end: line ends since the last text */
+    size_t met = 0, n_end = 0; /* met: characters of PASTE_END; n_end: line ends since the last text */
     (void)key;
     while (read_char(edit, &c) == 1) {
         met = c == end[met] ? met + 1 : c == end[0];
@@ -263,9 +262,12 @@ static int next_line(struct eng_terminal *t, enum line *what)
 /* True for a line of a slash and letters only, false for a message.  An unknown command becomes ENG_INPUT_HELP. */
 static bool is_command(const char *s, enum eng_input *kind)
 {
-    static const struct { const char *word; enum eng_input kind; } commands[] = {
-        { "/help",  ENG_INPUT_HELP },  { "/clear", ENG_INPUT_CLEAR }, { "/retry", ENG_INPUT_RETRY },
-        { "/info",  ENG_INPUT_INFO },  { "/quit",  ENG_INPUT_QUIT },  { "/exit",  ENG_INPUT_QUIT },
+    static const struct {
+        const char *word;
+        enum eng_input kind;
+    } commands[] = {
+        { "/help", ENG_INPUT_HELP }, { "/clear", ENG_INPUT_CLEAR }, { "/retry", ENG_INPUT_RETRY },
+        { "/info", ENG_INPUT_INFO }, { "/quit", ENG_INPUT_QUIT },   { "/exit", ENG_INPUT_QUIT },
     };
     size_t letters = strspn(s + (s[0] == '/'), "abcdefghijklmnopqrstuvwxyz") + 1;
     if (s[0] != '/' || s[letters + strspn(s + letters, " \t")])
@@ -321,7 +323,7 @@ static int next_message(struct eng_terminal *t, enum line *what)
         e = next_line(t, what);
     if (e == 0 && *what == LINE_READ && !strncmp(t->text, FENCE, strlen(FENCE)))
         e = fenced_lines(t, what);
-    if (*what == LINE_END && t->n > 0)          /* the end of input closes a fence */
+    if (*what == LINE_END && t->n > 0) /* the end of input closes a fence */
         *what = LINE_READ;
     return e;
 }
@@ -362,7 +364,7 @@ int eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char *
 
 int eng_terminal_open(struct eng_terminal **out)
 {
-    struct sigaction action = { .sa_handler = on_interrupt };       /* without SA_RESTART: reads end */
+    struct sigaction action = { .sa_handler = on_interrupt }; /* without SA_RESTART: reads end */
     struct eng_terminal *t = kn_calloc(1, sizeof *t);
     if (!t)
         return kn_fail(KN_ENOMEM, "cannot set up the terminal");

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ALL_NAME   "all"                             /* the plan that asks all drafters, of which there are several */
-#define OVERLAP_NAME "ahead"                           /* the plan that drafts during passes */
+#define ALL_NAME     "all"   /* the plan that asks all drafters, of which there are several */
+#define OVERLAP_NAME "ahead" /* the plan that drafts during passes */
 
 bool eng_draft_always_overlaps(const struct eng_drafting *g) { return g->opt.dsi == ENG_DSI_ON && g->overlap; }
 
@@ -17,8 +17,10 @@ bool eng_draft_controller_is_on(const struct eng_drafting *g)
 
 int eng_arms_open(struct eng_drafting *g)
 {
-    struct spec_control_options o = { .n_session = g->host.n_parallel, .n_drafter = g->n_drafter,
-                                      .max_drafted = g->host.n_draft_row, .rule = g->opt.verify,
+    struct spec_control_options o = { .n_session = g->host.n_parallel,
+                                      .n_drafter = g->n_drafter,
+                                      .max_drafted = g->host.n_draft_row,
+                                      .rule = g->opt.verify,
                                       .gamma = SPEC_AUTO,
                                       .n_expert = moe_model_shape(g->host.model)->n_expert_total };
     size_t n = (size_t)g->host.n_parallel;

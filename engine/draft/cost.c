@@ -70,7 +70,7 @@ static void price(const struct eng_drafting *g, const struct eng_fitted *f, stru
     if (!met && networks)
         kn_say(KN_LOG_INFO, "%s has measured drafts of %s: the time of other drafters is estimated by their size",
                g->opt.fit, f->drafter);
-    out[g->n_drafter] = all;                    /* the plan that asks all of several drafters */
+    out[g->n_drafter] = all; /* the plan that asks all of several drafters */
     if (g->overlap_arm < SPEC_DRAFTERS)
         out[g->overlap_arm] = out[eng_overlap_drafter(g)->number];
 }
@@ -88,7 +88,7 @@ int eng_draft_foresee(struct eng_drafting *g, double *disk_Bps)
         (error = measure(&machine, g, g->opt.fit != NULL, disk_Bps)))
         return error;
     eng_plan_cost(&g->cost, &(struct eng_setting){ .shape = shape, .split = g->host.split, .machine = machine });
-    if (g->opt.fit) {                           /* it lacks only the share of experts on disk under this budget */
+    if (g->opt.fit) { /* it lacks only the share of experts on disk under this budget */
         fitted.cost.disk_ns = g->cost.disk_ns * fitted.cost.wait;
         g->cost = fitted.cost;
     }

@@ -19,17 +19,20 @@ int eng_distributions_open(struct eng_drafting *g)
         return 0;
     if (!any) {
         kn_say(KN_LOG_WARN, "--verify: no drafter samples from a distribution of its own, so the output is that of "
-               "--verify coupled");
+                            "--verify coupled");
         return 0;
     }
     kn_say(KN_LOG_INFO, "--verify: output has the model's distribution, but the same seed gives another text than "
-           "without drafts");
+                        "without drafts");
     w->n_max = g->host.n_draft_row;
     w->n_vocab = eng_vocab_size(g->host.vocab);
     w->dist = kn_calloc((size_t)w->n_max, sizeof *w->dist);
     w->weight = kn_calloc((size_t)w->n_max * (size_t)w->n_vocab, sizeof *w->weight);
-    return w->dist && w->weight ? 0 : kn_fail(KN_ENOMEM, "no memory for the distributions of %d drafted tokens: "
-                                             "lower --gamma or --parallel", w->n_max);
+    return w->dist && w->weight ? 0
+                                : kn_fail(KN_ENOMEM,
+                                          "no memory for the distributions of %d drafted tokens: "
+                                          "lower --gamma or --parallel",
+                                          w->n_max);
 }
 
 void eng_distributions_close(struct eng_drafting *g)
@@ -57,9 +60,9 @@ struct spec_dist *eng_distribution_take(struct eng_drafting *g)
 }
 
 int eng_distribution_fill(struct spec_dist *dist, struct spec_sampler *sampler, const struct eng_seq *s, int n_history,
-                   const float *logits)
+                          const float *logits)
 {
-    float *weight = (float *)dist->weight;       /* const for readers; it lies in the pool */
+    float *weight = (float *)dist->weight; /* const for readers; it lies in the pool */
     struct spec_dist d;
     int error = spec_target(sampler, s->sampling, logits, s->token, n_history, n_history, &d);
     if (error)
@@ -73,9 +76,9 @@ int eng_distribution_fill(struct spec_dist *dist, struct spec_sampler *sampler, 
 }
 
 struct spec_sampled eng_distribution_draw(const struct eng_drafter *d, const struct eng_seq *s,
-                                   const struct spec_dist *dist, int n)
+                                          const struct spec_dist *dist, int n)
 {
-    const int most = 1 << 16;                   /* samples of one drafter in a draft, at most */
+    const int most = 1 << 16; /* samples of one drafter in a draft, at most */
     struct spec_sampled c;
     c.token = spec_dist_token(dist, spec_draft_uniform(s->sampling, s->n_token, d->number * most + n));
     c.chance = (float)spec_dist_prob(dist, c.token);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FREE_DRAFT_TOKENS   8   /* tokens of a draft without cost, for sequences that have no other draft ready */
+#define FREE_DRAFT_TOKENS 8 /* tokens of a draft without cost, for sequences that have no other draft ready */
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
@@ -47,7 +47,8 @@ static int open_lists(struct eng_drafting *g)
     g->n_node = kn_calloc(n, sizeof *g->n_node);
     g->n_part = kn_calloc(n, sizeof *g->n_part);
     return g->seat && g->due && g->n_node && g->n_part
-               ? 0 : kn_fail(KN_ENOMEM, "no memory for the drafts of %zu sessions", n);
+               ? 0
+               : kn_fail(KN_ENOMEM, "no memory for the drafts of %zu sessions", n);
 }
 
 int eng_draft_open(struct eng_drafting **out, const struct eng_draft_options *opt, const struct eng_draft_host *host)
@@ -119,7 +120,7 @@ void eng_draft_needs(const struct eng_drafting *g, struct eng_draft_needs *out)
         all.kept += one.kept;
     }
     size_t kept = moe_feature_bytes(g->host.model, g->host.kv_format, &g->features);
-    if (all.kept < kept)                        /* heads have counted the features that they read; match_length.c has not */
+    if (all.kept < kept) /* heads have counted the features that they read; match_length.c has not */
         all.slot += kept - all.kept;
     *out = (struct eng_draft_needs){ .memory = all, .features = g->features, .n_recall = g->n_recall };
 }
@@ -216,7 +217,7 @@ static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int pa
 static void draft(struct eng_drafting *g, int drafter, int depth)
 {
     bool all = drafter == g->n_drafter;
-    for (int i = 0; i < g->n_due; i++)          /* chains of an earlier pass; drafted again now */
+    for (int i = 0; i < g->n_due; i++) /* chains of an earlier pass; drafted again now */
         if (g->due[i]->draft->chain.n)
             eng_overlap_drop(g, g->due[i]);
     reserve_nodes(g);
@@ -310,8 +311,8 @@ static void draft_as_decided(struct eng_drafting *g, int n_beside)
     report_uncomputed(g);
     struct spec_decision before = g->decision;
     spec_control_decide(g->control, g->due_number, g->n_due, n_beside, &g->decision, g->n_node);
-    if (g->opt.explain && (before.drafter != g->decision.drafter || before.depth != g->decision.depth ||
-                           before.why != g->decision.why))
+    if (g->opt.explain &&
+        (before.drafter != g->decision.drafter || before.depth != g->decision.depth || before.why != g->decision.why))
         explain(g);
     if (g->decision.drafter == SPEC_OFF)
         return;
@@ -422,13 +423,18 @@ void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)
         return;
     get_store_counters(g, &now);
     spec_control_learn(g->control, &(struct spec_outcome_of_pass){
-        .n_row = r->n_row, .draft_ns = (double)g->draft_ns, .pass_ns = (double)r->pass_ns,
-        .stall_ns = (double)(now.stall_ns - g->store_before.stall_ns),
-        .missed_bytes = (double)(now.read_bytes - g->store_before.read_bytes -
-                                 (now.early_bytes - g->store_before.early_bytes)),
-        .experts = r->experts_per_layer, .outcome = g->outcome, .n_due = g->n_due,
-        .n_text = g->n_draft_text, .n_beside = g->n_row - g->n_due,
-        .overlap_ns = g->overlap_depth ? (double)eng_overlap_last(g)->took_ns : 0,
-        .n_overlap_pass = g->overlap_depth ? eng_overlap_last(g)->n_pass : 0 });
+                                       .n_row = r->n_row,
+                                       .draft_ns = (double)g->draft_ns,
+                                       .pass_ns = (double)r->pass_ns,
+                                       .stall_ns = (double)(now.stall_ns - g->store_before.stall_ns),
+                                       .missed_bytes = (double)(now.read_bytes - g->store_before.read_bytes -
+                                                                (now.early_bytes - g->store_before.early_bytes)),
+                                       .experts = r->experts_per_layer,
+                                       .outcome = g->outcome,
+                                       .n_due = g->n_due,
+                                       .n_text = g->n_draft_text,
+                                       .n_beside = g->n_row - g->n_due,
+                                       .overlap_ns = g->overlap_depth ? (double)eng_overlap_last(g)->took_ns : 0,
+                                       .n_overlap_pass = g->overlap_depth ? eng_overlap_last(g)->n_pass : 0 });
     eng_draft_unload_unprofitable(g);
 }

@@ -40,85 +40,83 @@ struct eng_draft_seat;
 
 /* A sequence as draft/ sees it; step.c's sessions embed it. */
 struct eng_seq {
-    int number;                                 /* of its seat, 0 .. n_parallel - 1; holds while it has one */
-    int32_t *token;                             /* [n_ctx + 1]; drafters write behind n_token only */
-    int n_token, n_prompt, n_max;               /* tokens; of the prompt; that it may reach */
-    int n_kv, n_row;                            /* tokens with computed KV; rows in the pass under way */
-    struct eng_path path;                       /* its KV slots, while it has a seat */
+    int number;                   /* of its seat, 0 .. n_parallel - 1; holds while it has one */
+    int32_t *token;               /* [n_ctx + 1]; drafters write behind n_token only */
+    int n_token, n_prompt, n_max; /* tokens; of the prompt; that it may reach */
+    int n_kv, n_row;              /* tokens with computed KV; rows in the pass under way */
+    struct eng_path path;         /* its KV slots, while it has a seat */
     const struct spec_params *sampling;
-    const int32_t *oracle; int n_oracle;        /* the answer's tokens, for the oracle; the caller's */
-    const struct spec_tree *tree;               /* its draft; const while it is verified; NULL without a seat */
-    struct eng_draft_seat *draft;               /* draft/ alone; NULL without a seat */
+    const int32_t *oracle;
+    int n_oracle;                 /* the answer's tokens, for the oracle; the caller's */
+    const struct spec_tree *tree; /* its draft; const while it is verified; NULL without a seat */
+    struct eng_draft_seat *draft; /* draft/ alone; NULL without a seat */
 };
 
 /* The pass computes all tokens of the sequence, so its next token is chosen after it. */
-static inline bool eng_seq_is_due(const struct eng_seq *s)
-{
-    return s->n_row && s->n_kv + s->n_row == s->n_token;
-}
+static inline bool eng_seq_is_due(const struct eng_seq *s) { return s->n_row && s->n_kv + s->n_row == s->n_token; }
 
 struct eng_draft_options {
-    const struct eng_draft_option *draft;       /* [n_draft], copied */
+    const struct eng_draft_option *draft; /* [n_draft], copied */
     int n_draft;
-    int gamma;                                  /* tokens drafted for each sequence, or ENG_GAMMA_AUTO */
+    int gamma; /* tokens drafted for each sequence, or ENG_GAMMA_AUTO */
     enum eng_dsi_mode dsi;
-    int lookahead;                              /* tokens drafted during a pass; 0: as many as it leaves time for */
+    int lookahead; /* tokens drafted during a pass; 0: as many as it leaves time for */
     enum spec_rule verify;
-    const char *fit;                            /* a fit file, or NULL */
-    bool features;                              /* keep the target's last feature of each token, for other readers */
-    bool explain;                               /* log each change of the controller's decision */
+    const char *fit; /* a fit file, or NULL */
+    bool features;   /* keep the target's last feature of each token, for other readers */
+    bool explain;    /* log each change of the controller's decision */
 };
 
 /* Given once. All pointers outlive the drafting. */
 struct eng_draft_host {
     const struct moe_file *file;
-    struct moe_model *model;                    /* the target, described; its weights may come later */
+    struct moe_model *model; /* the target, described; its weights may come later */
     const struct eng_vocab *vocab;
     struct kn_team *team;
-    struct spec_sampler **sampler;              /* [threads of the team] */
+    struct spec_sampler **sampler; /* [threads of the team] */
     struct eng_kv *kv;
-    struct eng_split *split;                    /* filled in before foresee */
-    const char *model_path, *mirror;            /* mirror: NULL if none */
+    struct eng_split *split;         /* filled in before foresee */
+    const char *model_path, *mirror; /* mirror: NULL if none */
     size_t host_mem;
     int n_parallel, n_ctx, n_chunk;
-    int n_draft_row;                            /* rows of drafts in a pass, at most */
+    int n_draft_row; /* rows of drafts in a pass, at most */
     enum kn_isa isa;
     enum kn_kv kv_format;
     enum off_io_kind io;
-    struct moe_context *context;                /* the target's; set by load */
+    struct moe_context *context; /* the target's; set by load */
 };
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
 /* Opens the drafters so far that their memory is known. */
-int  eng_draft_open(struct eng_drafting **out, const struct eng_draft_options *opt, const struct eng_draft_host *host);
+int eng_draft_open(struct eng_drafting **out, const struct eng_draft_options *opt, const struct eng_draft_host *host);
 void eng_draft_close(struct eng_drafting *g);
 
 struct eng_draft_needs {
     struct eng_extra memory;
-    struct moe_features features;               /* of the target, that its context has to keep */
-    int n_recall;                               /* tokens that the context remembers the experts of */
+    struct moe_features features; /* of the target, that its context has to keep */
+    int n_recall;                 /* tokens that the context remembers the experts of */
 };
 void eng_draft_needs(const struct eng_drafting *g, struct eng_draft_needs *out);
 
 /* After memory is split and before weights are read: gives the controller its first estimate of the time of passes
  * and drafts. Measures the disk into *disk_Bps if the estimate needs it and it is 0. */
-int  eng_draft_foresee(struct eng_drafting *g, double *disk_Bps);
+int eng_draft_foresee(struct eng_drafting *g, double *disk_Bps);
 
 /* Bytes that drafters may return to the expert cache while the engine runs. */
 size_t eng_draft_returnable_bytes(const struct eng_drafting *g);
 
 /* Takes the drafters' memory and reads their weights; the target's context is open now. */
-int  eng_draft_load(struct eng_drafting *g, struct moe_context *context);
+int eng_draft_load(struct eng_drafting *g, struct moe_context *context);
 
-int  eng_draft_count(const struct eng_drafting *g);     /* drafters, unloaded ones too */
-const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g);    /* of the first --draft model; or NULL */
+int eng_draft_count(const struct eng_drafting *g);                           /* drafters, unloaded ones too */
+const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g); /* of the first --draft model; or NULL */
 
 /* ---- sequences ----------------------------------------------------------------------------------- */
 
-void eng_draft_enter(struct eng_drafting *g, struct eng_seq *s);               /* got the seat s->number */
-void eng_draft_leave(struct eng_drafting *g, struct eng_seq *s, bool ended);   /* loses it, at its end or for now */
-int  eng_draft_n_pending(const struct eng_seq *s);      /* tokens drafted behind n_token during the last pass */
+void eng_draft_enter(struct eng_drafting *g, struct eng_seq *s);             /* got the seat s->number */
+void eng_draft_leave(struct eng_drafting *g, struct eng_seq *s, bool ended); /* loses it, at its end or for now */
+int eng_draft_n_pending(const struct eng_seq *s); /* tokens drafted behind n_token during the last pass */
 
 /* Drafts of the sequence are sampled from the drafter's distribution (else they are chosen with the target's noise). */
 bool eng_draft_samples(const struct eng_drafting *g, const struct eng_seq *s);
@@ -126,8 +124,8 @@ bool eng_draft_samples(const struct eng_drafting *g, const struct eng_seq *s);
 /* ---- a pass --------------------------------------------------------------------------------------- */
 
 void eng_draft_begin(struct eng_drafting *g);
-void eng_draft_add(struct eng_drafting *g, struct eng_seq *s);  /* one with rows in this pass, in schedule order */
-void eng_draft_make(struct eng_drafting *g);            /* fills the trees of the sequences that are due */
+void eng_draft_add(struct eng_drafting *g, struct eng_seq *s); /* one with rows in this pass, in schedule order */
+void eng_draft_make(struct eng_drafting *g);                   /* fills the trees of the sequences that are due */
 
 void eng_draft_pass_starts(struct eng_drafting *g);
 void eng_draft_pass_ends(struct eng_drafting *g);
@@ -139,7 +137,11 @@ void eng_draft_verified(struct eng_drafting *g, int i, int n_accepted);
 void eng_draft_commit(struct eng_drafting *g, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted,
                       bool ended);
 
-struct eng_pass_result { int n_row; uint64_t pass_ns; double experts_per_layer; };
+struct eng_pass_result {
+    int n_row;
+    uint64_t pass_ns;
+    double experts_per_layer;
+};
 /* The pass is over: the controller learns from it, and a drafter that was not worth its memory for long is unloaded. */
 void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r);
 
@@ -148,14 +150,16 @@ void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r);
 void eng_draft_set_gamma(struct eng_drafting *g, int gamma);
 void eng_draft_set_dsi(struct eng_drafting *g, enum eng_dsi_mode dsi, int lookahead);
 
-int  eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes);
+int eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes);
 void eng_draft_report(const struct eng_drafting *g, struct eng_drafts *out);
 
 /* The share of drafts accepted at least to each depth, of the plan that was chosen most. False: none was chosen. */
 bool eng_draft_survival(const struct eng_drafting *g, double *share /* [SPEC_DEPTHS] */);
 
-struct eng_draft_times { uint64_t draft_ns, overlap_ns, overlap_wait_ns; };     /* sums since open */
+struct eng_draft_times {
+    uint64_t draft_ns, overlap_ns, overlap_wait_ns;
+}; /* sums since open */
 struct eng_draft_times eng_draft_times(const struct eng_drafting *g);
-enum spec_why eng_draft_last_reason(const struct eng_drafting *g);      /* of the last pass */
+enum spec_why eng_draft_last_reason(const struct eng_drafting *g); /* of the last pass */
 
 #endif

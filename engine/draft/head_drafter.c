@@ -18,8 +18,8 @@
 
 struct draft_head {
     struct eng_drafter base;
-    bool told;                                  /* the warning about sequences beyond its context was given */
-    struct moe_file *file;                      /* NULL: the layer is in the model's file */
+    bool told;             /* the warning about sequences beyond its context was given */
+    struct moe_file *file; /* NULL: the layer is in the model's file */
     struct moe_model *model;
     struct moe_context *context;
     struct eng_trees *trees;
@@ -52,8 +52,9 @@ static int open_model(struct draft_head *d, const struct eng_draft_option *w)
     if (w->kind == ENG_DRAFT_MTP)
         return moe_model_open_ahead(&d->model, g->host.model);
     int error = moe_file_open(&d->file, w->file);
-    return error ? error : moe_model_open(&d->model, d->file, &(struct moe_model_options){ .isa = g->host.isa,
-                                                                                           .target = g->host.model });
+    return error ? error
+                 : moe_model_open(&d->model, d->file,
+                                  &(struct moe_model_options){ .isa = g->host.isa, .target = g->host.model });
 }
 
 /* Adds the features that the head reads to those that the model's context keeps for all drafters. */
@@ -93,26 +94,26 @@ static struct eng_extra need(const struct eng_drafter *base)
     struct moe_context_options one = context_options(d, 1);
     struct moe_features reads = moe_model_reads(d->model);
     size_t kept = moe_feature_bytes(base->drafting->host.model, one.kv, &reads);
-    return (struct eng_extra){
-        .weights = moe_model_shape(d->model)->dense_bytes, .step = moe_context_bytes(d->model, &one),
-        .slot = moe_kv_slot_bytes(d->model, one.kv) + kept, .kept = kept,
-        .n_moe_layer = moe_model_shape(d->model)->n_moe_layer };
+    return (struct eng_extra){ .weights = moe_model_shape(d->model)->dense_bytes,
+                               .step = moe_context_bytes(d->model, &one),
+                               .slot = moe_kv_slot_bytes(d->model, one.kv) + kept,
+                               .kept = kept,
+                               .n_moe_layer = moe_model_shape(d->model)->n_moe_layer };
 }
 
 static int load(struct eng_drafter *base)
 {
     struct draft_head *d = (struct draft_head *)base;
     struct moe_context_options co = context_options(d, base->drafting->host.split->n_kv_slot);
-    int error = moe_model_load(d->model, &(struct moe_load_options){ .team = base->drafting->host.team,
-                                                                     .io = base->drafting->host.io });
+    int error = moe_model_load(
+        d->model, &(struct moe_load_options){ .team = base->drafting->host.team, .io = base->drafting->host.io });
     return error ? error : moe_context_open(&d->context, d->model, &co);
 }
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
 /* Draft rows lie in slots of their own: only whole blocks of committed tokens are marked as computed. */
-static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
-                   int n_accepted)
+static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted)
 {
     (void)v, (void)n_accepted;
     eng_draft_mark_computed(base, s, kn_max(s->n_token - n_new - 1, 0), *eng_draft_computed(base, s));
@@ -140,5 +141,10 @@ static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node
     return eng_trees_grow(d->trees, d->context);
 }
 
-static const struct eng_drafter_kind head_kind = {
-    .name = "head", .commit = commit, .draft = draft, .close = close_head, .load = load, .is_network = true, .need = need };
+static const struct eng_drafter_kind head_kind = { .name = "head",
+                                                   .commit = commit,
+                                                   .draft = draft,
+                                                   .close = close_head,
+                                                   .load = load,
+                                                   .is_network = true,
+                                                   .need = need };

@@ -14,15 +14,15 @@
 struct eng_chain {
     int n;
     int32_t token[ENG_DRAFT_NODES];
-    float odds[ENG_DRAFT_NODES];                /* its drafter's probability that it is right if those before it are */
+    float odds[ENG_DRAFT_NODES]; /* its drafter's probability that it is right if those before it are */
 };
 
 struct eng_draft_seat {
-    struct spec_tree tree;                      /* the draft of the pass under way */
+    struct spec_tree tree; /* the draft of the pass under way */
     struct eng_chain chain;
-    int n_chain_accepted;                       /* valid chain tokens after a commit, committed ones included */
-    int n_computed[ENG_DRAFTERS_MOST];          /* tokens that each drafter has computed */
-    bool drafter_prefilling;                    /* its drafter was still computing the sequence: no draft */
+    int n_chain_accepted;              /* valid chain tokens after a commit, committed ones included */
+    int n_computed[ENG_DRAFTERS_MOST]; /* tokens that each drafter has computed */
+    bool drafter_prefilling;           /* its drafter was still computing the sequence: no draft */
 };
 
 /* ---- a drafter ------------------------------------------------------------------------------------- */
@@ -32,93 +32,94 @@ struct eng_draft_seat {
 struct eng_drafter;
 struct eng_drafter_kind {
     const char *name;
-    bool free;                                  /* a draft takes no time worth measuring */
-    bool is_network;                            /* it has weights and computes tokens */
+    bool free;       /* a draft takes no time worth measuring */
+    bool is_network; /* it has weights and computes tokens */
     /* The sequence has got a seat, or loses it. NULL: nothing to do. */
     void (*enter)(struct eng_drafter *d, struct eng_seq *s);
     void (*leave)(struct eng_drafter *d, struct eng_seq *s, bool ended);
     /* n_new tokens were added and the sequence continues; the first n_accepted of them were in the draft. */
     void (*commit)(struct eng_drafter *d, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted);
     /* Adds at most n_node[i] nodes, about `depth` deep, to the tree of s[i]; KV slots for as many are reserved. */
-    int  (*draft)(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth);
+    int (*draft)(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth);
     /* Adds n_more[i] tokens to the chain of s[i], one pass each, until *stop, but at least one; n_pass: passes run. The
      * target's pass runs meanwhile, so only the chains, the drafter's own memory and the tokens behind the sequences
      * may be written. NULL: this kind cannot. */
-    int  (*overlap)(struct eng_drafter *d, struct eng_seq **s, const int *n_more, int n, const atomic_bool *stop,
-                    int *n_pass);
+    int (*overlap)(struct eng_drafter *d, struct eng_seq **s, const int *n_more, int n, const atomic_bool *stop,
+                   int *n_pass);
     void (*close)(struct eng_drafter *d);
-    int  (*load)(struct eng_drafter *d);        /* NULL: no weights to read */
-    struct eng_extra (*need)(const struct eng_drafter *d);      /* memory beyond open's allocations; NULL: none */
+    int (*load)(struct eng_drafter *d);                    /* NULL: no weights to read */
+    struct eng_extra (*need)(const struct eng_drafter *d); /* memory beyond open's allocations; NULL: none */
 };
 
 struct eng_drafter {
     const struct eng_drafter_kind *kind;
     const char *name;
     struct eng_drafting *drafting;
-    int number;                                 /* its bit in a tree's source */
-    struct kn_team *team;                       /* that computes and samples: the engine's, or overlap.c's */
-    struct spec_sampler **sampler;              /* [threads] likewise */
-    bool can_draw;                              /* it can sample from a distribution of its own */
-    bool broken;                                /* it failed once, and is not asked again */
-    int n_text;                                 /* tokens of sequences computed for its last draft */
+    int number;                    /* its bit in a tree's source */
+    struct kn_team *team;          /* that computes and samples: the engine's, or overlap.c's */
+    struct spec_sampler **sampler; /* [threads] likewise */
+    bool can_draw;                 /* it can sample from a distribution of its own */
+    bool broken;                   /* it failed once, and is not asked again */
+    int n_text;                    /* tokens of sequences computed for its last draft */
 };
 
-int  eng_draft_text_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
-int  eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
-int  eng_draft_head_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
+int eng_draft_text_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
+int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
+int eng_draft_head_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
 bool eng_draft_is_model(const struct eng_drafter *d);
 const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
 
 struct eng_extra eng_drafter_need(const struct eng_drafter *d);
-void eng_draft_break(struct eng_drafter *d, int error);       /* it failed */
+void eng_draft_break(struct eng_drafter *d, int error); /* it failed */
 
 /* ---- the state of drafting ---------------------------------------------------------------------------- */
 
 /* prefetch.c: the tokens that the pass is expected to have rows for, and the experts that they need. */
 struct eng_prefetch {
-    int32_t *token;                             /* [n_chunk + n_draft_row] of sequences, then of drafts */
+    int32_t *token; /* [n_chunk + n_draft_row] of sequences, then of drafts */
     int n, n_text;
-    struct spec_need *need;                     /* [n_draft_row] of tree nodes, sequence by sequence */
-    int32_t *expert;                            /* [n_draft_row * n_layer * n_used] the experts of `need` */
-    bool *expert_needed_by_text;                /* [n_expert_total] false between calls */
+    struct spec_need *need;      /* [n_draft_row] of tree nodes, sequence by sequence */
+    int32_t *expert;             /* [n_draft_row * n_layer * n_used] the experts of `need` */
+    bool *expert_needed_by_text; /* [n_expert_total] false between calls */
 };
 
 /* distributions.c: the distributions that the tokens of drafts were sampled from. */
 struct eng_distributions {
-    struct spec_dist *dist;                     /* [n_max] */
-    float *weight;                              /* [n_max][n_vocab] */
-    int n, n_max, n_vocab;                      /* n_max 0: no drafter samples */
+    struct spec_dist *dist; /* [n_max] */
+    float *weight;          /* [n_max][n_vocab] */
+    int n, n_max, n_vocab;  /* n_max 0: no drafter samples */
 };
 
 struct eng_drafting {
     struct eng_draft_host host;
-    struct eng_draft_options opt;               /* its draft is the array below; gamma, dsi, lookahead may change */
+    struct eng_draft_options opt; /* its draft is the array below; gamma, dsi, lookahead may change */
     struct eng_draft_option option[ENG_DRAFTERS_MOST];
 
-    struct eng_drafter *drafter[ENG_DRAFTERS_MOST];     /* [n_drafter] */
+    struct eng_drafter *drafter[ENG_DRAFTERS_MOST]; /* [n_drafter] */
     int n_drafter;
-    struct eng_drafter *unloaded;               /* [ENG_DRAFTERS_MOST] stand in for drafters that were unloaded */
-    struct eng_lengths *lengths[ENG_DRAFTERS_MOST];     /* of each drafter; NULL: it has none */
-    struct moe_features features;               /* of the target, that drafters read */
-    struct eng_draft_seat *seat;                /* [n_parallel] */
+    struct eng_drafter *unloaded;                   /* [ENG_DRAFTERS_MOST] stand in for drafters that were unloaded */
+    struct eng_lengths *lengths[ENG_DRAFTERS_MOST]; /* of each drafter; NULL: it has none */
+    struct moe_features features;                   /* of the target, that drafters read */
+    struct eng_draft_seat *seat;                    /* [n_parallel] */
 
-    struct spec_control *control;               /* NULL: no drafters */
-    struct spec_cost_model cost;                /* as first estimated; all 0: it was not */
-    double due_mean;                            /* sequences due, averaged over the last passes */
-    struct eng_overlap *overlap;                /* NULL: no drafter works during passes */
-    int overlap_arm;                            /* of the controller: drafting during passes */
+    struct spec_control *control; /* NULL: no drafters */
+    struct spec_cost_model cost;  /* as first estimated; all 0: it was not */
+    double due_mean;              /* sequences due, averaged over the last passes */
+    struct eng_overlap *overlap;  /* NULL: no drafter works during passes */
+    int overlap_arm;              /* of the controller: drafting during passes */
 
-    struct eng_seq **due;                       /* [n_due] of n_parallel: sequences due in the pass under way */
-    int n_due, n_row;                           /* n_row: rows of the pass without drafts */
-    int *due_number;                            /* [n_parallel] their seats' numbers */
-    int *n_node, *n_part;                       /* [n_parallel] nodes that each may have; from one drafter */
+    struct eng_seq **due; /* [n_due] of n_parallel: sequences due in the pass under way */
+    int n_due, n_row;     /* n_row: rows of the pass without drafts */
+    int *due_number;      /* [n_parallel] their seats' numbers */
+    int *n_node, *n_part; /* [n_parallel] nodes that each may have; from one drafter */
     struct spec_decision decision;
-    struct spec_cut *cut;                       /* [n_parallel] */
-    struct spec_session_outcome *outcome;               /* [n_parallel] */
-    uint64_t draft_ns; int n_draft_text;        /* time to draft, and tokens that drafters computed for it */
-    bool no_draft_ready;                        /* every drafter was still prefilling: the pass says nothing of drafts */
-    int overlap_depth;                          /* tokens to draft during the pass; 0: none */
-    struct off_stats store_before;              /* the expert store's counters before the pass */
+    struct spec_cut *cut;                 /* [n_parallel] */
+    struct spec_session_outcome *outcome; /* [n_parallel] */
+    uint64_t draft_ns;
+    int n_draft_text;              /* time to draft, and tokens that drafters computed for it */
+    bool no_draft_ready;           /* every drafter was still prefilling: the pass says nothing of drafts */
+    int overlap_depth;             /* tokens to draft during the pass; 0: none */
+    struct off_stats store_before; /* the expert store's counters before the pass */
     struct eng_prefetch prefetch;
     int n_recall;
     struct eng_distributions distributions;
@@ -129,27 +130,27 @@ struct eng_drafting {
 
 /* ---- arms.c ------------------------------------------------------------------------------------------ */
 
-int  eng_arms_open(struct eng_drafting *g);     /* the controller, and its lists */
+int eng_arms_open(struct eng_drafting *g); /* the controller, and its lists */
 bool eng_draft_controller_is_on(const struct eng_drafting *g);
-bool eng_draft_always_overlaps(const struct eng_drafting *g);   /* --dsi 1, while its drafter is loaded */
+bool eng_draft_always_overlaps(const struct eng_drafting *g); /* --dsi 1, while its drafter is loaded */
 
 /* ---- unload.c ---------------------------------------------------------------------------------------- */
 
-void eng_draft_unload_unprofitable(struct eng_drafting *g);   /* after a pass */
+void eng_draft_unload_unprofitable(struct eng_drafting *g); /* after a pass */
 void eng_draft_unload(struct eng_drafting *g, int drafter);
 
 /* ---- text_rows.c: which tokens of a sequence a network has computed -------------------------------------- */
 
 int *eng_draft_computed(const struct eng_drafter *d, struct eng_seq *s);
-int  eng_draft_first_uncomputed(const struct eng_drafter *d, struct eng_seq *s, int n_text);
+int eng_draft_first_uncomputed(const struct eng_drafter *d, struct eng_seq *s, int n_text);
 /* Whole blocks up to position n are computed, for every sequence that shares them. */
 void eng_draft_mark_computed(struct eng_drafter *d, struct eng_seq *s, int from, int n);
 
 /* Lays rows for token[at .. n_text) of s as far as `room` rows allow, and marks them computed; a head's row lies `back`
  * = 1 position before its token, and it has none for the first. A block that may be shared is computed as a whole, in
  * one pass, for one sequence. Returns the first token that got no row. */
-int  eng_draft_lay_text(struct eng_drafter *d, struct eng_seq *s, int at, int n_text, int back, int room,
-                        struct moe_row *row, int *n_row);
+int eng_draft_lay_text(struct eng_drafter *d, struct eng_seq *s, int at, int n_text, int back, int room,
+                       struct moe_row *row, int *n_row);
 
 /* ---- tree.c: drafts of a network ---------------------------------------------------------------------------- */
 
@@ -157,24 +158,24 @@ int  eng_draft_lay_text(struct eng_drafter *d, struct eng_seq *s, int at, int n_
  * each draft: begin, add the sequences, grow. A head's row i takes token i + 1 and the target's feature of token i, so
  * it lies at position i; any other network's row lies at its token's position. */
 struct eng_trees;
-int  eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree,
-                    bool is_head);
+int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree,
+                   bool is_head);
 void eng_trees_close(struct eng_trees *t);
-struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot);  /* drafts: slots behind n_slot */
+struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot); /* drafts: slots behind n_slot */
 void eng_trees_begin(struct eng_trees *t);
-void eng_trees_add(struct eng_trees *t, struct eng_seq *s, int n_node, int depth);      /* 0 of either: no draft */
-int  eng_trees_grow(struct eng_trees *t, struct moe_context *c);
+void eng_trees_add(struct eng_trees *t, struct eng_seq *s, int n_node, int depth); /* 0 of either: no draft */
+int eng_trees_grow(struct eng_trees *t, struct moe_context *c);
 
 /* ---- prefetch.c ------------------------------------------------------------------------------------------------ */
 
 /* Begin clears the list; tokens of sequences are added first, then drafted ones. Request asks the target's context for
  * the experts of the list. Settle puts the tokens of the final trees in place of all drafted ones, and requests. */
-int  eng_prefetch_open(struct eng_drafting *g);
+int eng_prefetch_open(struct eng_drafting *g);
 void eng_prefetch_close(struct eng_drafting *g);
 void eng_prefetch_begin(struct eng_drafting *g);
 void eng_prefetch_add_text(struct eng_drafting *g, const int32_t *token, int n);
 void eng_prefetch_add(struct eng_drafting *g, int32_t token);
-void eng_prefetch_truncate(struct eng_drafting *g, int n);      /* back to the first n tokens */
+void eng_prefetch_truncate(struct eng_drafting *g, int n); /* back to the first n tokens */
 void eng_prefetch_request(struct eng_drafting *g);
 void eng_prefetch_settle(struct eng_drafting *g);
 /* Fills in need[i], for each due sequence, the experts that its nodes would wait for. False: they are not known. */
@@ -182,30 +183,31 @@ bool eng_prefetch_needs(struct eng_drafting *g, struct spec_cut *cut /* [n_due] 
 
 /* ---- match_length.c: a network predicts how much of each drafter's next draft is accepted -------------------------- */
 
-int  eng_lengths_open(struct eng_drafting *g, int drafter, const char *path);
-int  eng_lengths_read(struct spec_lengths *out, float **weights, const char *path);    /* free weights with kn_free, always */
+int eng_lengths_open(struct eng_drafting *g, int drafter, const char *path);
+int eng_lengths_read(struct spec_lengths *out, float **weights,
+                     const char *path); /* free weights with kn_free, always */
 void eng_lengths_close(struct eng_drafting *g);
-void eng_lengths_predict(struct eng_drafting *g);       /* for the due sequences, to the controller */
+void eng_lengths_predict(struct eng_drafting *g); /* for the due sequences, to the controller */
 
 /* ---- distributions.c ------------------------------------------------------------------------------------------------ */
 
-int  eng_distributions_open(struct eng_drafting *g);
+int eng_distributions_open(struct eng_drafting *g);
 void eng_distributions_close(struct eng_drafting *g);
-void eng_distributions_clear(struct eng_drafting *g);   /* at the start of a pass */
-struct spec_dist *eng_distribution_take(struct eng_drafting *g);        /* one to be filled; NULL: all are taken */
+void eng_distributions_clear(struct eng_drafting *g);            /* at the start of a pass */
+struct spec_dist *eng_distribution_take(struct eng_drafting *g); /* one to be filled; NULL: all are taken */
 /* Fills it with the distribution that logits give under the sequence's sampling (any thread). */
-int  eng_distribution_fill(struct spec_dist *dist, struct spec_sampler *sampler, const struct eng_seq *s, int n_history,
-                           const float *logits);
+int eng_distribution_fill(struct spec_dist *dist, struct spec_sampler *sampler, const struct eng_seq *s, int n_history,
+                          const float *logits);
 /* The drafter's n-th sample of a draft. */
 struct spec_sampled eng_distribution_draw(const struct eng_drafter *d, const struct eng_seq *s,
-                                         const struct spec_dist *dist, int n);
+                                          const struct spec_dist *dist, int n);
 
 /* ---- overlap.c: drafting during passes ---------------------------------------------------------------------------------- */
 
 /* Takes the first drafter that can; refuses if --dsi 1 is given and none can. */
-int  eng_overlap_open(struct eng_drafting *g);
+int eng_overlap_open(struct eng_drafting *g);
 void eng_overlap_close(struct eng_drafting *g);
-const struct eng_drafter *eng_overlap_drafter(const struct eng_drafting *g);        /* NULL: none */
+const struct eng_drafter *eng_overlap_drafter(const struct eng_drafting *g); /* NULL: none */
 
 static inline void eng_chain_add(struct eng_chain *c, int32_t token, float odds)
 {
@@ -218,14 +220,17 @@ static inline void eng_chain_add(struct eng_chain *c, int32_t token, float odds)
 void eng_overlap_lay(struct eng_drafting *g, int depth);
 void eng_overlap_start(struct eng_drafting *g);
 void eng_overlap_wait(struct eng_drafting *g);
-void eng_overlap_commit(struct eng_seq *s, int n_new);  /* tokens were added; the part of the chain that agrees stays */
+void eng_overlap_commit(struct eng_seq *s, int n_new); /* tokens were added; the part of the chain that agrees stays */
 void eng_overlap_drop(struct eng_drafting *g, struct eng_seq *s);
 
 /* Of the pass under way: the drafter's passes, their time, and how long the target's pass waited for them. */
-struct eng_overlapped { int n_pass; uint64_t took_ns, waited_ns; };
+struct eng_overlapped {
+    int n_pass;
+    uint64_t took_ns, waited_ns;
+};
 const struct eng_overlapped *eng_overlap_last(const struct eng_drafting *g);
 
-int  eng_overlap_depth(const struct eng_drafting *g);   /* tokens that a pass leaves time for, as measured */
+int eng_overlap_depth(const struct eng_drafting *g); /* tokens that a pass leaves time for, as measured */
 void eng_overlap_learn(struct eng_drafting *g, uint64_t pass_ns);
 
 #endif

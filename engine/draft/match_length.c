@@ -13,8 +13,8 @@
 struct eng_lengths {
     struct eng_drafting *drafting;
     struct spec_lengths net;
-    float *weights, *scratch;                      /* scratch: [n_parallel][n_in + 2 * n_hidden] */
-    double (*survival)[SPEC_DEPTHS];            /* [n_parallel] by due sequence */
+    float *weights, *scratch;        /* scratch: [n_parallel][n_in + 2 * n_hidden] */
+    double (*survival)[SPEC_DEPTHS]; /* [n_parallel] by due sequence */
 };
 
 /* ---- the file: F32 tensors lengths.N.weight [inputs][outputs] and lengths.N.bias --------------------------- */
@@ -118,7 +118,7 @@ void eng_lengths_predict(struct eng_drafting *g)
 {
     for (int k = 0; k < g->n_drafter; k++) {
         struct eng_lengths *l = g->lengths[k];
-        if (!l || !g->drafter[k]->kind->is_network)       /* the drafter was unloaded */
+        if (!l || !g->drafter[k]->kind->is_network) /* the drafter was unloaded */
             continue;
         kn_parallel_for(g->host.team, g->n_due, guess_item, l);
         for (int i = 0; i < g->n_due; i++)

@@ -15,16 +15,16 @@
 
 #include <string.h>
 
-#define MAX_PREFILL_ROWS 256                            /* rows of a pass, beside one for each session */
+#define MAX_PREFILL_ROWS 256 /* rows of a pass, beside one for each session */
 
-struct item {                                   /* a session in a draft */
+struct item { /* a session in a draft */
     struct eng_seq *s;
-    int most, n;                                /* draft tokens: limit and number, counted behind n_token */
-    int node;                                   /* tree node of the last draft token */
-    float survival;                             /* probability of all of them, by this model */
-    struct eng_chain *chain;                    /* during a pass: they are added here; NULL: to the tree */
-    struct spec_dist *law;                      /* distribution of the next token; NULL: the target's noise */
-    bool fresh, goes_on;                        /* fresh: it has had no row in this draft */
+    int most, n;             /* draft tokens: limit and number, counted behind n_token */
+    int node;                /* tree node of the last draft token */
+    float survival;          /* probability of all of them, by this model */
+    struct eng_chain *chain; /* during a pass: they are added here; NULL: to the tree */
+    struct spec_dist *law;   /* distribution of the next token; NULL: the target's noise */
+    bool fresh, goes_on;     /* fresh: it has had no row in this draft */
 };
 
 struct draft_model {
@@ -32,12 +32,12 @@ struct draft_model {
     struct moe_file *file;
     struct moe_model *model;
     struct moe_context *context;
-    struct eng_trees *trees;                    /* NULL: drafts are chains */
-    struct moe_row *row;                        /* [MAX_PREFILL_ROWS + n_parallel] */
-    bool beside;                                /* a pass of the target runs meanwhile */
-    struct item *item;                          /* [n_parallel] */
-    struct spec_sampled *choice;                 /* [n_parallel] by row of logits */
-    struct item **chooses;                      /* [n_parallel] */
+    struct eng_trees *trees;     /* NULL: drafts are chains */
+    struct moe_row *row;         /* [MAX_PREFILL_ROWS + n_parallel] */
+    bool beside;                 /* a pass of the target runs meanwhile */
+    struct item *item;           /* [n_parallel] */
+    struct spec_sampled *choice; /* [n_parallel] by row of logits */
+    struct item **chooses;       /* [n_parallel] */
     struct moe_result result;
 };
 
@@ -65,8 +65,8 @@ static int check_vocab(const struct eng_drafting *g, const struct draft_model *d
         id++;
     eng_vocab_close(v);
     if (n != n_here)
-        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path,
-                       g->host.model_path, n_here, n);
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path, g->host.model_path,
+                       n_here, n);
     if (id < n)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: token %d differs", path, g->host.model_path, id);
     return 0;
@@ -75,11 +75,14 @@ static int check_vocab(const struct eng_drafting *g, const struct draft_model *d
 static struct moe_context_options context_options(const struct draft_model *d, int n_slot)
 {
     const struct eng_drafting *g = d->base.drafting;
-    if (d->trees)                               /* a tree's options are larger */
+    if (d->trees) /* a tree's options are larger */
         return eng_trees_context(d->trees, n_slot);
-    return (struct moe_context_options){
-        .max_row = MAX_PREFILL_ROWS + g->host.n_parallel, .max_want = g->host.n_parallel, .n_slot = n_slot,
-        .max_pos = g->host.n_ctx, .kv = g->host.kv_format, .team = g->host.team };
+    return (struct moe_context_options){ .max_row = MAX_PREFILL_ROWS + g->host.n_parallel,
+                                         .max_want = g->host.n_parallel,
+                                         .n_slot = n_slot,
+                                         .max_pos = g->host.n_ctx,
+                                         .kv = g->host.kv_format,
+                                         .team = g->host.team };
 }
 
 static void close_model(struct eng_drafter *base)
@@ -103,8 +106,9 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
     int error = 0;
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
-    d->base = (struct eng_drafter){ .kind = &model_kind, .drafting = g, .can_draw = true, .team = g->host.team,
-                                    .sampler = g->host.sampler };
+    d->base = (struct eng_drafter){
+        .kind = &model_kind, .drafting = g, .can_draw = true, .team = g->host.team, .sampler = g->host.sampler
+    };
     d->row = kn_calloc(MAX_PREFILL_ROWS + n, sizeof *d->row);
     d->item = kn_calloc(n, sizeof *d->item);
     d->choice = kn_calloc(n, sizeof *d->choice);
@@ -114,8 +118,10 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
     if (!error && !(error = moe_file_open(&d->file, w->file)) && !(error = check_vocab(g, d, w->file)))
         error = moe_model_open(&d->model, d->file, &(struct moe_model_options){ .isa = g->host.isa });
     if (!error && moe_model_shape(d->model)->state_bytes)
-        error = kn_fail(KN_EUNSUPPORTED, "%s cannot draft: the state of its recurrent layers cannot be rolled back; "
-                        "--draft model: takes a model with attention in every layer", w->file);
+        error = kn_fail(KN_EUNSUPPORTED,
+                        "%s cannot draft: the state of its recurrent layers cannot be rolled back; "
+                        "--draft model: takes a model with attention in every layer",
+                        w->file);
     if (!error && w->tree != ENG_TREE_CHAIN)
         error = eng_trees_open(&d->trees, &d->base, d->model, w->tree, false);
     if (!error && moe_model_shape(d->model)->n_ctx_train < g->host.n_ctx)
@@ -144,16 +150,15 @@ static int load(struct eng_drafter *base)
 {
     struct draft_model *d = (struct draft_model *)base;
     struct moe_context_options co = context_options(d, base->drafting->host.split->n_kv_slot);
-    int error = moe_model_load(d->model, &(struct moe_load_options){ .team = base->drafting->host.team,
-                                                                     .io = base->drafting->host.io });
+    int error = moe_model_load(
+        d->model, &(struct moe_load_options){ .team = base->drafting->host.team, .io = base->drafting->host.io });
     return error ? error : moe_context_open(&d->context, d->model, &co);
 }
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
 /* Rejected draft tokens have wrong KV; accepted tokens of other drafters have none of this model. */
-static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
-                   int n_accepted)
+static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted)
 {
     int *n = eng_draft_computed(base, s), before = s->n_token - n_new, mine = 0;
     while (mine < n_accepted && s->tree->source[v->path[mine]] >> base->number & 1)
@@ -179,7 +184,8 @@ static void lay_rows(struct draft_model *d, struct item *it, int n_behind, int *
     *eng_draft_computed(&d->base, it->s) = at;
     it->goes_on = at == n_text;
     it->s->draft->drafter_prefilling |= !it->goes_on;
-    it->law = it->goes_on && eng_draft_samples(d->base.drafting, it->s) ? eng_distribution_take(d->base.drafting) : NULL;
+    it->law = it->goes_on && eng_draft_samples(d->base.drafting, it->s) ? eng_distribution_take(d->base.drafting)
+                                                                        : NULL;
     if (it->goes_on)
         d->chooses[(*n_want)++] = it;
 }
@@ -222,7 +228,7 @@ static void extend(struct draft_model *d, struct item *it, const struct spec_sam
         return;
     s->token[s->n_token + it->n++] = c->token;
     it->node = node;
-    if (!it->chain)                             /* during a pass the disk reads for the pass */
+    if (!it->chain) /* during a pass the disk reads for the pass */
         eng_prefetch_add(d->base.drafting, c->token);
     it->goes_on = it->n < it->most;
 }
@@ -265,15 +271,19 @@ static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node
         return draft_trees(d, s, n_node, n, depth);
     for (int i = 0; i < n; i++)
         if (n_node[i] > 0)
-            d->item[n_item++] = (struct item){ .s = s[i], .most = kn_min(n_node[i], depth), .node = SPEC_ROOT,
-                                               .survival = 1, .fresh = true, .goes_on = true };
+            d->item[n_item++] = (struct item){ .s = s[i],
+                                               .most = kn_min(n_node[i], depth),
+                                               .node = SPEC_ROOT,
+                                               .survival = 1,
+                                               .fresh = true,
+                                               .goes_on = true };
     while (going > 0)
         going = draft_token(d, n_item);
     return going;
 }
 
-static int draft_beside(struct eng_drafter *base, struct eng_seq **s, const int *n_more, int n,
-                       const atomic_bool *stop, int *n_pass)
+static int draft_beside(struct eng_drafter *base, struct eng_seq **s, const int *n_more, int n, const atomic_bool *stop,
+                        int *n_pass)
 {
     struct draft_model *d = (struct draft_model *)base;
     int n_item = 0, going = 1;
@@ -282,8 +292,9 @@ static int draft_beside(struct eng_drafter *base, struct eng_seq **s, const int 
         if (n_more[i] == 0)
             continue;
         memcpy(s[i]->token + s[i]->n_token, chain->token, (size_t)chain->n * sizeof *chain->token);
-        d->item[n_item++] = (struct item){ .s = s[i], .most = chain->n + n_more[i], .n = chain->n, .chain = chain,
-                                           .fresh = true, .goes_on = true };
+        d->item[n_item++] = (struct item){
+            .s = s[i], .most = chain->n + n_more[i], .n = chain->n, .chain = chain, .fresh = true, .goes_on = true
+        };
     }
     d->beside = true;
     moe_context_set_team(d->context, base->team);
@@ -293,6 +304,11 @@ static int draft_beside(struct eng_drafter *base, struct eng_seq **s, const int 
     return going < 0 ? going : 0;
 }
 
-static const struct eng_drafter_kind model_kind = {
-    .name = "model", .commit = commit, .draft = draft, .overlap = draft_beside, .close = close_model, .load = load, .is_network = true,
-    .need = need };
+static const struct eng_drafter_kind model_kind = { .name = "model",
+                                                    .commit = commit,
+                                                    .draft = draft,
+                                                    .overlap = draft_beside,
+                                                    .close = close_model,
+                                                    .load = load,
+                                                    .is_network = true,
+                                                    .need = need };

@@ -8,19 +8,22 @@
 
 /* A head drafts a dynamic tree by default: its rows are cheap. Each row of a model or an MTP layer costs more. */
 static const struct eng_draft_properties kinds[] = {
-    [ENG_DRAFT_NONE]   = { .name = "none" },
-    [ENG_DRAFT_NGRAM]  = { .name = "ngram" },
+    [ENG_DRAFT_NONE] = { .name = "none" },
+    [ENG_DRAFT_NGRAM] = { .name = "ngram" },
     [ENG_DRAFT_SUFFIX] = { .name = "suffix", .may_take_file = true },
-    [ENG_DRAFT_MODEL]  = { .name = "model", .takes_file = true, .is_network = true },
-    [ENG_DRAFT_EAGLE]  = { .name = "eagle", .takes_file = true, .is_network = true, .is_head = true,
-                           .default_tree = ENG_TREE_DYNAMIC },
-    [ENG_DRAFT_MTP]    = { .name = "mtp", .is_network = true, .is_head = true, .needs_mtp_layer = true },
+    [ENG_DRAFT_MODEL] = { .name = "model", .takes_file = true, .is_network = true },
+    [ENG_DRAFT_EAGLE] = { .name = "eagle",
+                          .takes_file = true,
+                          .is_network = true,
+                          .is_head = true,
+                          .default_tree = ENG_TREE_DYNAMIC },
+    [ENG_DRAFT_MTP] = { .name = "mtp", .is_network = true, .is_head = true, .needs_mtp_layer = true },
     [ENG_DRAFT_ORACLE] = { .name = "oracle", .is_oracle = true },
 };
 static const char *const tree_name[] = { "chain", "static", "dynamic" };
 #define N_KIND    ((int)(sizeof kinds / sizeof *kinds))
 #define N_TREE    ((int)(sizeof tree_name / sizeof *tree_name))
-#define FILE_NAME 120                           /* bytes of a file's name in a drafter's name */
+#define FILE_NAME 120 /* bytes of a file's name in a drafter's name */
 
 const struct eng_draft_properties *eng_draft_properties(enum eng_draft_kind kind) { return &kinds[kind]; }
 const char *eng_tree_name(enum eng_tree tree) { return tree_name[tree]; }
@@ -69,8 +72,7 @@ static int parse_argument(struct eng_draft_option *w, const char *text, size_t n
         return kn_fail(KN_EINVAL, "--draft: oracle takes a probability, as in oracle:0.8");
     }
     if (of(w)->takes_file && !n)
-        return kn_fail(KN_EINVAL, "--draft: %s takes a file, as in %s:draft.gguf", of(w)->name,
-                       of(w)->name);
+        return kn_fail(KN_EINVAL, "--draft: %s takes a file, as in %s:draft.gguf", of(w)->name, of(w)->name);
     if (n && !of(w)->takes_file && !of(w)->may_take_file)
         return kn_fail(KN_EINVAL, "--draft: %s takes no argument", of(w)->name);
     return 0;
@@ -84,8 +86,10 @@ int eng_draft_parse(struct eng_draft_option *out, const char *text)
     while (kind < N_KIND && !is_word(text, n, kinds[kind].name))
         kind++;
     if (kind == N_KIND)
-        return kn_fail(KN_EINVAL, "--draft: '%.*s' is not a kind of drafter; these are: none, ngram, suffix, "
-                       "model:FILE, eagle:FILE, mtp, oracle:P", (int)n, text);
+        return kn_fail(KN_EINVAL,
+                       "--draft: '%.*s' is not a kind of drafter; these are: none, ngram, suffix, "
+                       "model:FILE, eagle:FILE, mtp, oracle:P",
+                       (int)n, text);
     w.kind = (enum eng_draft_kind)kind;
     w.tree = kinds[kind].default_tree;
     text += n;

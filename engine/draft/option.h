@@ -4,24 +4,30 @@
 
 #include <stdbool.h>
 
-#define ENG_DRAFTERS_MOST 4                     /* drafters of one engine */
-#define ENG_DRAFT_NODES   64                    /* nodes of one session's draft tree */
-#define ENG_GAMMA_AUTO    (-1)                  /* the controller chooses the number of drafted tokens */
+#define ENG_DRAFTERS_MOST 4    /* drafters of one engine */
+#define ENG_DRAFT_NODES   64   /* nodes of one session's draft tree */
+#define ENG_GAMMA_AUTO    (-1) /* the controller chooses the number of drafted tokens */
 
-enum eng_draft_kind {                           /* in the order of the table in option.c */
-    ENG_DRAFT_NONE, ENG_DRAFT_NGRAM, ENG_DRAFT_SUFFIX, ENG_DRAFT_MODEL, ENG_DRAFT_EAGLE, ENG_DRAFT_MTP, ENG_DRAFT_ORACLE
+enum eng_draft_kind { /* in the order of the table in option.c */
+                      ENG_DRAFT_NONE,
+                      ENG_DRAFT_NGRAM,
+                      ENG_DRAFT_SUFFIX,
+                      ENG_DRAFT_MODEL,
+                      ENG_DRAFT_EAGLE,
+                      ENG_DRAFT_MTP,
+                      ENG_DRAFT_ORACLE
 };
-enum eng_tree { ENG_TREE_CHAIN, ENG_TREE_STATIC, ENG_TREE_DYNAMIC };    /* the shape of a network's draft */
+enum eng_tree { ENG_TREE_CHAIN, ENG_TREE_STATIC, ENG_TREE_DYNAMIC }; /* the shape of a network's draft */
 
-enum eng_dsi_mode { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO };        /* draft while a pass verifies: overlap.c */
+enum eng_dsi_mode { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO }; /* draft while a pass verifies: overlap.c */
 
 struct eng_draft_option {
     enum eng_draft_kind kind;
-    char file[256];                             /* a draft model, an EAGLE head, or a document for a suffix index */
-    char lengths[256];                          /* network that predicts the accepted length of drafts; empty: none */
-    double right;                               /* oracle: the probability of the right token */
+    char file[256];    /* a draft model, an EAGLE head, or a document for a suffix index */
+    char lengths[256]; /* network that predicts the accepted length of drafts; empty: none */
+    double right;      /* oracle: the probability of the right token */
     enum eng_tree tree;
-    bool shared;                                /* suffix: a session's tokens may serve drafts of others of its salt */
+    bool shared; /* suffix: a session's tokens may serve drafts of others of its salt */
 };
 
 /* Parses the text of one --draft; on error a message says why. */
@@ -30,12 +36,12 @@ int eng_draft_parse(struct eng_draft_option *out, const char *text);
 /* One row for each kind of drafter. Nothing outside this table compares kinds to find these properties. */
 struct eng_draft_properties {
     const char *name;
-    bool takes_file;                            /* KIND:FILE must be given */
-    bool may_take_file;                         /* KIND:FILE may be given */
-    bool is_network;                            /* it has weights and a KV cache: it takes time and memory */
-    bool is_head;                               /* it continues from the target's features */
-    bool needs_mtp_layer;                       /* its layer is in the target's file */
-    bool is_oracle;                             /* bench only: it is given the tokens to come */
+    bool takes_file;      /* KIND:FILE must be given */
+    bool may_take_file;   /* KIND:FILE may be given */
+    bool is_network;      /* it has weights and a KV cache: it takes time and memory */
+    bool is_head;         /* it continues from the target's features */
+    bool needs_mtp_layer; /* its layer is in the target's file */
+    bool is_oracle;       /* bench only: it is given the tokens to come */
     enum eng_tree default_tree;
 };
 const struct eng_draft_properties *eng_draft_properties(enum eng_draft_kind kind);

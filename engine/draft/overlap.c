@@ -15,27 +15,27 @@
 #include <pthread.h>
 #include <string.h>
 
-#define MIN_OVERLAP_TOKENS 2    /* the pass itself gives one token; with one more there is a draft */
+#define MIN_OVERLAP_TOKENS 2 /* the pass itself gives one token; with one more there is a draft */
 
 enum state { IDLE, DRAFTING, END };
 
 struct eng_overlap {
     struct eng_drafting *drafting;
     struct eng_drafter *drafter;
-    struct kn_team *team;                       /* opened by the thread: its workers inherit its low priority */
-    struct spec_sampler **sampler;              /* [threads] */
+    struct kn_team *team;          /* opened by the thread: its workers inherit its low priority */
+    struct spec_sampler **sampler; /* [threads] */
     pthread_t thread;
     bool started;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    enum state state;                           /* under the lock, as all fields below while a pass runs */
-    bool open;                                  /* the team was opened, or failed to open: error */
+    enum state state; /* under the lock, as all fields below while a pass runs */
+    bool open;        /* the team was opened, or failed to open: error */
     int error;
-    struct eng_seq **session;               /* [n] of n_parallel: sequences with chains to extend */
-    int *n_more, n;                             /* [n] tokens to add to each */
-    atomic_bool stop;                           /* the pass is done */
+    struct eng_seq **session; /* [n] of n_parallel: sequences with chains to extend */
+    int *n_more, n;           /* [n] tokens to add to each */
+    atomic_bool stop;         /* the pass is done */
     struct eng_overlapped last;
-    double pass_ns, draft_ns;   /* time of a pass of the target, and of the drafter; recent mean, 0: unknown */
+    double pass_ns, draft_ns; /* time of a pass of the target, and of the drafter; recent mean, 0: unknown */
 };
 
 const struct eng_drafter *eng_overlap_drafter(const struct eng_drafting *g)
@@ -137,8 +137,10 @@ static void warn_ignored_drafters(const struct eng_drafting *g, const struct eng
 {
     for (int i = 0; i < g->n_drafter && g->opt.dsi == ENG_DSI_ON; i++)
         if (g->drafter[i] != ahead && !g->drafter[i]->kind->free)
-            kn_say(KN_LOG_WARN, "--dsi 1: only the first %s drafts, during passes; %s is ignored, since a pass would "
-                   "wait for it", ahead->name, g->drafter[i]->name);
+            kn_say(KN_LOG_WARN,
+                   "--dsi 1: only the first %s drafts, during passes; %s is ignored, since a pass would "
+                   "wait for it",
+                   ahead->name, g->drafter[i]->name);
 }
 
 /* A chain can only be extended by a chain. With --dsi auto a tree is a plan of its own. */
@@ -157,13 +159,15 @@ int eng_overlap_open(struct eng_drafting *g)
     if (g->opt.dsi == ENG_DSI_OFF)
         return 0;
     if (g->opt.verify != SPEC_COUPLED)
-        return kn_fail(KN_EUNSUPPORTED, "--dsi drafts with the model's own noise, which --verify %s does not use: "
-                       "leave --verify at coupled", g->opt.verify == SPEC_RATIO ? "ratio" : "block");
+        return kn_fail(KN_EUNSUPPORTED,
+                       "--dsi drafts with the model's own noise, which --verify %s does not use: "
+                       "leave --verify at coupled",
+                       g->opt.verify == SPEC_RATIO ? "ratio" : "block");
     if (!d)
         return refuse_or_warn(g);
     if (wants_tree_always(g))
         return kn_fail(KN_EUNSUPPORTED, "--dsi 1: a draft during a pass is a chain: leave out tree= of --draft "
-                       "model:, or use --dsi auto, which also drafts trees between passes");
+                                        "model:, or use --dsi auto, which also drafts trees between passes");
     warn_ignored_drafters(g, d);
     struct eng_overlap *a = g->overlap = kn_calloc(1, sizeof *a);
     if (!a)
@@ -322,5 +326,6 @@ int eng_overlap_depth(const struct eng_drafting *g)
     const struct eng_overlap *a = g->overlap;
     if (a->pass_ns <= 0 || a->draft_ns <= 0)
         return MIN_OVERLAP_TOKENS;
-    return kn_max(MIN_OVERLAP_TOKENS, spec_dsi_lookahead((int64_t)a->pass_ns, (int64_t)a->draft_ns, 1, SPEC_DEPTHS) - 1);
+    return kn_max(MIN_OVERLAP_TOKENS,
+                  spec_dsi_lookahead((int64_t)a->pass_ns, (int64_t)a->draft_ns, 1, SPEC_DEPTHS) - 1);
 }

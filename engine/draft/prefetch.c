@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#define MAX_RECALL 8192                         /* tokens that the context remembers the experts of */
+#define MAX_RECALL 8192 /* tokens that the context remembers the experts of */
 
 int eng_prefetch_open(struct eng_drafting *g)
 {
@@ -103,7 +103,7 @@ bool eng_prefetch_needs(struct eng_drafting *g, struct spec_cut *cut)
     struct eng_prefetch *a = &g->prefetch;
     int n_node = 0, n_known = 0, n_missing = 0;
     if (!g->n_recall || off_store_is_whole(moe_model_store(g->host.model)) || a->n_text * s->n_used >= 8 * s->n_expert)
-        return false;                           /* no expert is on disk, or the sequences' rows need nearly all */
+        return false; /* no expert is on disk, or the sequences' rows need nearly all */
     mark_experts_of_text(g);
     int32_t *at = a->expert;
     for (int i = 0; i < g->n_due; i++) {

@@ -9,20 +9,20 @@ enum eng_drafter_state { ENG_DRAFTER_ASKED, ENG_DRAFTER_UNLOADED, ENG_DRAFTER_BR
 
 /* Counts never fall, not even when a drafter is unloaded. */
 struct eng_drafts {
-    bool any, overlap;                          /* the engine has drafters; one of them can draft during a pass */
-    uint64_t n_draft;                           /* drafts verified, each of one session in one pass */
-    uint64_t n_accepted[ENG_DRAFT_NODES];           /* [depth - 1] drafts accepted at least to this depth */
-    enum spec_why last_why;                     /* the controller's last decision */
-    uint64_t n_decision[SPEC_WHY_COUNT];        /* passes with tokens due, by the reason for drafting or not */
-    int n_choice;                               /* plans that the controller chooses among; 0: the options decide */
+    bool any, overlap;                    /* the engine has drafters; one of them can draft during a pass */
+    uint64_t n_draft;                     /* drafts verified, each of one session in one pass */
+    uint64_t n_accepted[ENG_DRAFT_NODES]; /* [depth - 1] drafts accepted at least to this depth */
+    enum spec_why last_why;               /* the controller's last decision */
+    uint64_t n_decision[SPEC_WHY_COUNT];  /* passes with tokens due, by the reason for drafting or not */
+    int n_choice;                         /* plans that the controller chooses among; 0: the options decide */
     struct eng_draft_choice {
-        const char *name;                       /* of a drafter's kind; "all", "ahead"; outlives the engine */
-        int nth;                                /* drafters of this name before it */
+        const char *name; /* of a drafter's kind; "all", "ahead"; outlives the engine */
+        int nth;          /* drafters of this name before it */
         enum eng_drafter_state state;
-        int depth;                              /* depth that it drafts now; 0: another plan is chosen, or none */
+        int depth; /* depth that it drafts now; 0: another plan is chosen, or none */
         struct spec_account account;
     } choice[SPEC_DRAFTERS];
-    double lost_ns, loss_limit_ns;                /* the controller's account; loss_limit_ns 0: not known yet */
+    double lost_ns, loss_limit_ns; /* the controller's account; loss_limit_ns 0: not known yet */
 };
 
 #endif

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define MAX_SESSION_TOKENS     8192                            /* tokens remembered of one session */
-#define MAX_SHARED_TOKENS  (1 << 20)                       /* tokens of ended sessions, for drafts of other sessions */
-#define LEARN_BYTES_PER_BYTE 6                              /* memory to learn a document of prose, over its size */
+#define MAX_SESSION_TOKENS   8192      /* tokens remembered of one session */
+#define MAX_SHARED_TOKENS    (1 << 20) /* tokens of ended sessions, for drafts of other sessions */
+#define LEARN_BYTES_PER_BYTE 6         /* memory to learn a document of prose, over its size */
 
 struct draft_text {
     struct eng_drafter base;
@@ -44,8 +44,7 @@ static void leave(struct eng_drafter *base, struct eng_seq *s, bool ended)
     spec_drafter_end(d->drafter, s->number);
 }
 
-static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
-                   int n_accepted)
+static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted)
 {
     (void)v, (void)n_new, (void)n_accepted;
     add_new_tokens((struct draft_text *)base, s);
@@ -62,8 +61,7 @@ static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node
         if (oracle && s[i]->n_oracle > said)
             spec_drafter_set_oracle(d->drafter, s[i]->number, s[i]->oracle + said, s[i]->n_oracle - said);
         if (!oracle || s[i]->n_oracle > said)
-            spec_draft(d->drafter, s[i]->number, n_node[i], depth, (uint8_t)(1 << base->number),
-                       &s[i]->draft->tree);
+            spec_draft(d->drafter, s[i]->number, n_node[i], depth, (uint8_t)(1 << base->number), &s[i]->draft->tree);
     }
     return 0;
 }
@@ -81,16 +79,23 @@ static struct eng_extra need(const struct eng_drafter *base)
     return (struct eng_extra){ .step = spec_drafter_bytes(&((const struct draft_text *)base)->opt) };
 }
 
-static const struct eng_drafter_kind text_kind = {
-    .name = "text", .free = true, .enter = enter, .leave = leave, .commit = commit, .draft = draft, .close = close_text,
-    .need = need };
+static const struct eng_drafter_kind text_kind = { .name = "text",
+                                                   .free = true,
+                                                   .enter = enter,
+                                                   .leave = leave,
+                                                   .commit = commit,
+                                                   .draft = draft,
+                                                   .close = close_text,
+                                                   .need = need };
 
 static int check_room(const struct eng_drafting *g, const char *path, size_t bytes)
 {
     if (!g->host.host_mem || bytes <= g->host.host_mem)
         return 0;
-    return kn_fail(KN_ELIMIT, "%s: learning it takes about %zu MiB, and the budget is %zu MiB: name a shorter text, or "
-                   "raise --host-mem", path, bytes >> 20, g->host.host_mem >> 20);
+    return kn_fail(KN_ELIMIT,
+                   "%s: learning it takes about %zu MiB, and the budget is %zu MiB: name a shorter text, or "
+                   "raise --host-mem",
+                   path, bytes >> 20, g->host.host_mem >> 20);
 }
 
 static int read_document(const struct eng_drafting *g, const char *path, struct eng_ids *ids)
@@ -98,7 +103,9 @@ static int read_document(const struct eng_drafting *g, const char *path, struct 
     char *text = NULL;
     size_t n = 0;
     struct stat st;
-    int error = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? check_room(g, path, LEARN_BYTES_PER_BYTE * (size_t)st.st_size) : 0;
+    int error = stat(path, &st) == 0 && S_ISREG(st.st_mode)
+                    ? check_room(g, path, LEARN_BYTES_PER_BYTE * (size_t)st.st_size)
+                    : 0;
     if (!error)
         error = eng_read_file(path, &text, &n);
     if (!error)
@@ -111,19 +118,23 @@ static int read_document(const struct eng_drafting *g, const char *path, struct 
 
 int eng_draft_text_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w)
 {
-    static const enum spec_drafter_kind kinds[] = {
-        [ENG_DRAFT_NGRAM] = SPEC_DRAFT_NGRAM, [ENG_DRAFT_SUFFIX] = SPEC_DRAFT_SUFFIX,
-        [ENG_DRAFT_ORACLE] = SPEC_DRAFT_ORACLE };
+    static const enum spec_drafter_kind kinds[] = { [ENG_DRAFT_NGRAM] = SPEC_DRAFT_NGRAM,
+                                                    [ENG_DRAFT_SUFFIX] = SPEC_DRAFT_SUFFIX,
+                                                    [ENG_DRAFT_ORACLE] = SPEC_DRAFT_ORACLE };
     struct eng_ids ids = { 0 };
     struct draft_text *d = kn_calloc(1, sizeof *d);
     int error = d ? 0 : kn_fail(KN_ENOMEM, "no memory for a drafter");
     if (!error && w->kind == ENG_DRAFT_SUFFIX && *w->file)
         error = read_document(g, w->file, &ids);
     if (!error) {
-        d->opt = (struct spec_drafter_options){
-            .kind = kinds[w->kind], .n_vocab = eng_vocab_size(g->host.vocab), .n_session = g->host.n_parallel,
-            .n_own = kn_min(g->host.n_ctx, MAX_SESSION_TOKENS), .n_shared = w->shared ? MAX_SHARED_TOKENS : 0, .n_learn = (int)ids.n,
-            .right = w->right, .seed = 1 };
+        d->opt = (struct spec_drafter_options){ .kind = kinds[w->kind],
+                                                .n_vocab = eng_vocab_size(g->host.vocab),
+                                                .n_session = g->host.n_parallel,
+                                                .n_own = kn_min(g->host.n_ctx, MAX_SESSION_TOKENS),
+                                                .n_shared = w->shared ? MAX_SHARED_TOKENS : 0,
+                                                .n_learn = (int)ids.n,
+                                                .right = w->right,
+                                                .seed = 1 };
         error = ids.n ? check_room(g, w->file, spec_drafter_bytes(&d->opt)) : 0;
     }
     if (!error)

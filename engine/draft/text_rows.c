@@ -5,10 +5,7 @@
  * n_computed of the sequence's seat is the number of computed tokens. */
 #include "engine/draft/internal.h"
 
-int *eng_draft_computed(const struct eng_drafter *d, struct eng_seq *s)
-{
-    return &s->draft->n_computed[d->number];
-}
+int *eng_draft_computed(const struct eng_drafter *d, struct eng_seq *s) { return &s->draft->n_computed[d->number]; }
 
 static uint8_t *mark_of(const struct eng_drafter *d, const struct eng_seq *s, int position)
 {
@@ -49,12 +46,14 @@ int eng_draft_lay_text(struct eng_drafter *d, struct eng_seq *s, int at, int n_t
         room -= n;
         for (; n > 0; n--, at++)
             if (at >= back)
-                row[(*n_row)++] = (struct moe_row){
-                    .token = s->token[at], .position = at - back, .want_logits = at == n_text - 1,
-                    .base = s->path.slot + back, .n_base = s->path.n_slot - back,
-                    .feature_slot = back ? s->path.slot[at - back] : 0 };
+                row[(*n_row)++] = (struct moe_row){ .token = s->token[at],
+                                                    .position = at - back,
+                                                    .want_logits = at == n_text - 1,
+                                                    .base = s->path.slot + back,
+                                                    .n_base = s->path.n_slot - back,
+                                                    .feature_slot = back ? s->path.slot[at - back] : 0 };
     }
     eng_draft_mark_computed(d, s, from, kn_min(at, s->path.n_kept));
-    d->n_text += kn_max(0, kn_min(at, s->n_token) - from);      /* tokens behind n_token are the drafter's own */
+    d->n_text += kn_max(0, kn_min(at, s->n_token) - from); /* tokens behind n_token are the drafter's own */
     return at;
 }

@@ -13,75 +13,80 @@
 
 #include <string.h>
 
-#define MAX_PREFILL_ROWS    256                         /* prefill rows in a pass */
-#define MAX_LOGIT_ROWS   64 /* rows with logits in a pass, or one for each session if that is more */
-#define TREE_DEPTH  8
-#define MAX_SUCCESSORS         10                          /* successors considered of a row, and rows of a level */
-#define N_SCRATCH   (MAX_SUCCESSORS * (TREE_DEPTH - 1))    /* slots of a session's candidates; a chain needs fewer */
-#define MAX_GUESS  (MAX_SUCCESSORS + MAX_SUCCESSORS * MAX_SUCCESSORS * (TREE_DEPTH - 1))
+#define MAX_PREFILL_ROWS 256 /* prefill rows in a pass */
+#define MAX_LOGIT_ROWS   64  /* rows with logits in a pass, or one for each session if that is more */
+#define TREE_DEPTH       8
+#define MAX_SUCCESSORS   10                                  /* successors considered of a row, and rows of a level */
+#define N_SCRATCH        (MAX_SUCCESSORS * (TREE_DEPTH - 1)) /* slots of a session's candidates; a chain needs fewer */
+#define MAX_GUESS        (MAX_SUCCESSORS + MAX_SUCCESSORS * MAX_SUCCESSORS * (TREE_DEPTH - 1))
 _Static_assert(MAX_SUCCESSORS <= SPEC_RANKS, "spec_rank ranks no more tokens");
 
 /* The nodes of a plan, the most valuable first, parents before children. */
-struct plan { int8_t parent, rank; };
+struct plan {
+    int8_t parent, rank;
+};
 
 /* The 25 nodes of EAGLE's own tree: 4, 8, 8, 3 and 2 at depths 1 to 5. */
 static const struct plan eagle_plan[] = {
-    { -1, 0 }, { 0, 0 }, { 1, 0 }, { -1, 1 }, { 2, 0 }, { 0, 1 }, { 3, 0 }, { 4, 0 }, { -1, 2 }, { 1, 1 },
-    { 5, 0 }, { 6, 0 }, { 0, 2 }, { 8, 0 }, { -1, 3 }, { 2, 1 }, { 1, 2 }, { 12, 0 }, { 14, 0 }, { 3, 1 },
-    { 4, 1 }, { 2, 2 }, { 5, 1 }, { 8, 1 }, { 12, 1 },
+    { -1, 0 }, { 0, 0 }, { 1, 0 }, { -1, 1 }, { 2, 0 }, { 0, 1 },  { 3, 0 },  { 4, 0 }, { -1, 2 },
+    { 1, 1 },  { 5, 0 }, { 6, 0 }, { 0, 2 },  { 8, 0 }, { -1, 3 }, { 2, 1 },  { 1, 2 }, { 12, 0 },
+    { 14, 0 }, { 3, 1 }, { 4, 1 }, { 2, 2 },  { 5, 1 }, { 8, 1 },  { 12, 1 },
 };
 static const struct plan chain_plan[SPEC_DEPTHS] = {
-    { -1, 0 }, { 0, 0 }, { 1, 0 }, { 2, 0 }, { 3, 0 }, { 4, 0 }, { 5, 0 }, { 6, 0 },
-    { 7, 0 }, { 8, 0 }, { 9, 0 }, { 10, 0 }, { 11, 0 }, { 12, 0 }, { 13, 0 }, { 14, 0 },
+    { -1, 0 }, { 0, 0 }, { 1, 0 }, { 2, 0 },  { 3, 0 },  { 4, 0 },  { 5, 0 },  { 6, 0 },
+    { 7, 0 },  { 8, 0 }, { 9, 0 }, { 10, 0 }, { 11, 0 }, { 12, 0 }, { 13, 0 }, { 14, 0 },
 };
 
-#define PLAN_WIDTH 4                            /* successors of one node in a plan, at most */
+#define PLAN_WIDTH 4 /* successors of one node in a plan, at most */
 
-struct shape { const struct plan *plan; int n_plan, depth; };   /* plan NULL: dynamic */
+struct shape {
+    const struct plan *plan;
+    int n_plan, depth;
+}; /* plan NULL: dynamic */
 
 static const struct shape shapes[] = {
     [ENG_TREE_DYNAMIC] = { NULL, 0, TREE_DEPTH },
-    [ENG_TREE_STATIC]  = { eagle_plan, (int)(sizeof eagle_plan / sizeof *eagle_plan), TREE_DEPTH },
-    [ENG_TREE_CHAIN]   = { chain_plan, SPEC_DEPTHS, SPEC_DEPTHS },
+    [ENG_TREE_STATIC] = { eagle_plan, (int)(sizeof eagle_plan / sizeof *eagle_plan), TREE_DEPTH },
+    [ENG_TREE_CHAIN] = { chain_plan, SPEC_DEPTHS, SPEC_DEPTHS },
 };
 
 struct guess {
     int32_t token;
-    bool ends;                                  /* a stop token: it has no successor */
-    const struct spec_dist *law;                /* that it was sampled from; NULL: it was chosen by rank */
-    int parent, depth;                          /* a candidate, or SPEC_ROOT; 1: child of the root */
-    int plan;                                   /* its index in the plan */
-    int want;                                   /* its row of logits, in the pass that computed it */
-    int scratch, node;                          /* index of its row's slot; its tree node */
+    bool ends;                   /* a stop token: it has no successor */
+    const struct spec_dist *law; /* that it was sampled from; NULL: it was chosen by rank */
+    int parent, depth;           /* a candidate, or SPEC_ROOT; 1: child of the root */
+    int plan;                    /* its index in the plan */
+    int want;                    /* its row of logits, in the pass that computed it */
+    int scratch, node;           /* index of its row's slot; its tree node */
     float survival;
 };
 
-struct item {                                   /* a session in a draft */
+struct item { /* a session in a draft */
     struct eng_seq *s;
     const struct shape *shape;
-    int most, depth, level, width;              /* max nodes; max levels; levels done; max rows of a level */
+    int most, depth, level, width; /* max nodes; max levels; levels done; max rows of a level */
     bool goes_on, draws;
     int root_want, n_scratch, n_guess, n_best, n_front, first_want;
-    int best[ENG_DRAFT_NODES];                  /* [n_best] by falling probability; of equals the earlier */
-    int front[MAX_SUCCESSORS];                             /* [n_front] candidates that the next level continues */
+    int best[ENG_DRAFT_NODES]; /* [n_best] by falling probability; of equals the earlier */
+    int front[MAX_SUCCESSORS]; /* [n_front] candidates that the next level continues */
     struct guess guess[MAX_GUESS];
-    int32_t tail[N_SCRATCH][SPEC_DEPTHS];       /* slots of the branch that ends in each scratch slot */
+    int32_t tail[N_SCRATCH][SPEC_DEPTHS]; /* slots of the branch that ends in each scratch slot */
 };
 
 struct eng_trees {
     struct eng_drafter *drafter;
     const struct moe_model *model;
     enum eng_tree tree;
-    int position_offset;                                 /* 1 for a head: its row lies 1 position before its token */
-    int n_want;                                 /* rows with logits in a pass, at most */
-    int n_expected;                             /* tokens in the prefetch list before this draft */
+    int position_offset; /* 1 for a head: its row lies 1 position before its token */
+    int n_want;          /* rows with logits in a pass, at most */
+    int n_expected;      /* tokens in the prefetch list before this draft */
     int n_item;
-    struct moe_row *row;                        /* [MAX_PREFILL_ROWS + n_want] */
-    struct item *item;                          /* [n_item] of n_parallel */
-    struct item **row_item;                         /* [n_want] the item of each row of logits */
-    struct spec_dist **law;                     /* [n_want] likewise, of its successors; or NULL */
-    struct spec_top *top;                       /* [n_want][MAX_SUCCESSORS] by row of logits */
-    int *n_top;                                 /* [n_want] */
+    struct moe_row *row;    /* [MAX_PREFILL_ROWS + n_want] */
+    struct item *item;      /* [n_item] of n_parallel */
+    struct item **row_item; /* [n_want] the item of each row of logits */
+    struct spec_dist **law; /* [n_want] likewise, of its successors; or NULL */
+    struct spec_top *top;   /* [n_want][MAX_SUCCESSORS] by row of logits */
+    int *n_top;             /* [n_want] */
     struct moe_result result;
 };
 
@@ -132,9 +137,12 @@ void eng_trees_close(struct eng_trees *t)
 struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot)
 {
     const struct eng_drafting *g = t->drafter->drafting;
-    return (struct moe_context_options){
-        .max_row = MAX_PREFILL_ROWS + t->n_want, .max_want = t->n_want, .n_slot = n_slot + g->host.n_parallel * N_SCRATCH,
-        .max_pos = g->host.n_ctx, .kv = g->host.kv_format, .team = g->host.team };
+    return (struct moe_context_options){ .max_row = MAX_PREFILL_ROWS + t->n_want,
+                                         .max_want = t->n_want,
+                                         .n_slot = n_slot + g->host.n_parallel * N_SCRATCH,
+                                         .max_pos = g->host.n_ctx,
+                                         .kv = g->host.kv_format,
+                                         .team = g->host.team };
 }
 
 /* ---- a level's rows ---------------------------------------------------------------------------------------- */
@@ -178,9 +186,14 @@ static void lay_guess(struct eng_trees *t, struct item *it, int guess, int *n_ro
     tail[g->depth - 1] = t->drafter->drafting->host.split->n_kv_slot + s->number * N_SCRATCH + own;
     g->scratch = own;
     t->row[(*n_row)++] = (struct moe_row){
-        .token = g->token, .position = s->n_token - 1 + g->depth - back, .want_logits = true,
-        .base = s->path.slot + back, .n_base = s->n_token - back, .tail = tail,
-        .feature = back ? t->result.feature + (size_t)before * t->result.feature_stride : NULL };
+        .token = g->token,
+        .position = s->n_token - 1 + g->depth - back,
+        .want_logits = true,
+        .base = s->path.slot + back,
+        .n_base = s->n_token - back,
+        .tail = tail,
+        .feature = back ? t->result.feature + (size_t)before * t->result.feature_stride : NULL
+    };
     want_logits(t, it, guess, n_want);
 }
 
@@ -269,8 +282,13 @@ static void add_guess(struct eng_trees *t, struct item *it, int parent, const st
     it->n_best = kn_min(it->n_best + 1, it->most);
     memmove(it->best + at + 1, it->best + at, (size_t)(it->n_best - at - 1) * sizeof *it->best);
     it->best[at] = it->n_guess;
-    it->guess[it->n_guess++] = (struct guess){ .token = top->token, .ends = ends, .law = law, .parent = parent,
-                                               .depth = it->level + 1, .plan = plan, .survival = survival };
+    it->guess[it->n_guess++] = (struct guess){ .token = top->token,
+                                               .ends = ends,
+                                               .law = law,
+                                               .parent = parent,
+                                               .depth = it->level + 1,
+                                               .plan = plan,
+                                               .survival = survival };
 }
 
 static void add_successors(struct eng_trees *t, struct item *it, int i)
@@ -307,7 +325,7 @@ static void extend(struct eng_trees *t, struct item *it)
         if (continues(it, &it->guess[it->best[i]]))
             it->front[it->n_front++] = it->best[i];
     it->goes_on = it->n_front > 0;
-    if (is_chain(it) && it->goes_on)                /* penalties of a chain count its drafted tokens */
+    if (is_chain(it) && it->goes_on) /* penalties of a chain count its drafted tokens */
         it->s->token[it->s->n_token + it->level - 1] = it->guess[it->front[0]].token;
 }
 

@@ -6,10 +6,9 @@
  * small. */
 #include "engine/draft/internal.h"
 
-#define STEPS_BETWEEN_VERDICTS    64                             /* steps between two verdicts */
-#define MIN_STEPS_TO_VERDICT 2048                           /* steps before the first */
-#define MIN_MEMORY_VALUE    0.01                           /* share of a step: memory that is worth less stays with its drafter */
-
+#define STEPS_BETWEEN_VERDICTS 64   /* steps between two verdicts */
+#define MIN_STEPS_TO_VERDICT   2048 /* steps before the first */
+#define MIN_MEMORY_VALUE       0.01 /* share of a step: memory that is worth less stays with its drafter */
 
 static size_t returned_bytes(const struct eng_drafting *g, const struct eng_drafter *d)
 {
@@ -62,14 +61,17 @@ static void learn_nothing(struct eng_drafter *d, struct eng_seq *s, const struct
 static void close_nothing(struct eng_drafter *d) { (void)d; }
 
 static const struct eng_drafter_kind unloaded_kind = {
-    .name = "unloaded", .draft = draft_nothing, .commit = learn_nothing, .close = close_nothing };
+    .name = "unloaded", .draft = draft_nothing, .commit = learn_nothing, .close = close_nothing
+};
 
 void eng_draft_unload(struct eng_drafting *g, int drafter)
 {
     struct eng_drafter *d = g->drafter[drafter];
     struct eng_extra its = eng_drafter_need(d);
     size_t bytes = returned_bytes(g, d);
-    g->unloaded[drafter] = (struct eng_drafter){ .kind = &unloaded_kind, .name = d->name, .drafting = g, .number = drafter };
+    g->unloaded[drafter] = (struct eng_drafter){
+        .kind = &unloaded_kind, .name = d->name, .drafting = g, .number = drafter
+    };
     g->drafter[drafter] = &g->unloaded[drafter];
     if (d == eng_overlap_drafter(g))
         eng_overlap_close(g);
@@ -110,7 +112,8 @@ void eng_draft_unload_unprofitable(struct eng_drafting *g)
         return;
     g->due_mean += (g->n_due - g->due_mean) / STEPS_BETWEEN_VERDICTS;
     spec_control_account(g->control, 0, &a);
-    if (a.n_all < MIN_STEPS_TO_VERDICT || a.n_all % STEPS_BETWEEN_VERDICTS || g->cost.disk_ns <= 0 || all_drafters_pay(g))
+    if (a.n_all < MIN_STEPS_TO_VERDICT || a.n_all % STEPS_BETWEEN_VERDICTS || g->cost.disk_ns <= 0 ||
+        all_drafters_pay(g))
         return;
     for (int i = 0; i < g->n_drafter; i++) {
         double worth = g->drafter[i]->kind->is_network ? memory_value(g, freed_expert_bytes(g, g->drafter[i])) : 0;

@@ -12,8 +12,13 @@ int eng_kv_open(struct eng_kv *kv, int n_block, const uint64_t *secret)
     int n_table = 16;
     while (n_table < 2 * n_block)
         n_table *= 2;
-    *kv = (struct eng_kv){ .n_block = n_block, .n_table = n_table, .n_unused = n_block, .n_free = n_block,
-                           .oldest = -1, .newest = -1, .first_child = -1,
+    *kv = (struct eng_kv){ .n_block = n_block,
+                           .n_table = n_table,
+                           .n_unused = n_block,
+                           .n_free = n_block,
+                           .oldest = -1,
+                           .newest = -1,
+                           .first_child = -1,
                            .secret = { secret[0], secret[1] } };
     kv->block = kn_calloc((size_t)n_block, sizeof *kv->block);
     kv->free_block = kn_calloc((size_t)n_block, sizeof *kv->free_block);
@@ -105,15 +110,9 @@ static void append(struct eng_path *path, int32_t id)
         path->slot[path->n_slot++] = id * ENG_KV_BLOCK + i;
 }
 
-static int32_t block_at(const struct eng_path *path, int position)
-{
-    return path->slot[position] / ENG_KV_BLOCK;
-}
+static int32_t block_at(const struct eng_path *path, int position) { return path->slot[position] / ENG_KV_BLOCK; }
 
-static int32_t last_kept(const struct eng_path *path)
-{
-    return path->n_kept ? block_at(path, path->n_kept - 1) : -1;
-}
+static int32_t last_kept(const struct eng_path *path) { return path->n_kept ? block_at(path, path->n_kept - 1) : -1; }
 
 int eng_kv_reserve(struct eng_kv *kv, struct eng_path *path, int n)
 {
@@ -151,13 +150,11 @@ int eng_kv_count_shared(const struct eng_kv *kv, uint64_t salt, const int32_t *t
     return count;
 }
 
-int eng_kv_pin_like(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n,
-                    int32_t *block)
+int eng_kv_pin_like(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n, int32_t *block)
 {
     int n_same = 0;
     kn_assert(path->n_slot == path->n_kept);
-    int32_t id = eng_prefix_like(kv, last_kept(path), path->salt, token + path->n_slot, n - path->n_slot,
-                                 &n_same);
+    int32_t id = eng_prefix_like(kv, last_kept(path), path->salt, token + path->n_slot, n - path->n_slot, &n_same);
     if (id < 0)
         return 0;
     use(kv, id);

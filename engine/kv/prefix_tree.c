@@ -14,10 +14,16 @@ static inline uint64_t rotate(uint64_t x, int n) { return x << n | x >> (64 - n)
 
 static inline void sip_round(uint64_t *v)
 {
-    v[0] += v[1]; v[1] = rotate(v[1], 13) ^ v[0]; v[0] = rotate(v[0], 32);
-    v[2] += v[3]; v[3] = rotate(v[3], 16) ^ v[2];
-    v[0] += v[3]; v[3] = rotate(v[3], 21) ^ v[0];
-    v[2] += v[1]; v[1] = rotate(v[1], 17) ^ v[2]; v[2] = rotate(v[2], 32);
+    v[0] += v[1];
+    v[1] = rotate(v[1], 13) ^ v[0];
+    v[0] = rotate(v[0], 32);
+    v[2] += v[3];
+    v[3] = rotate(v[3], 16) ^ v[2];
+    v[0] += v[3];
+    v[3] = rotate(v[3], 21) ^ v[0];
+    v[2] += v[1];
+    v[1] = rotate(v[1], 17) ^ v[2];
+    v[2] = rotate(v[2], 32);
 }
 
 static void sip_word(uint64_t *v, uint64_t word)
@@ -51,8 +57,7 @@ static void make_key(const struct eng_kv *kv, const uint64_t *before, const int3
     key[1] = sip_finish(v);
 }
 
-static void key_after(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token,
-                      uint64_t *key)
+static void key_after(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token, uint64_t *key)
 {
     uint64_t first[2] = { salt, 0 };
     make_key(kv, parent >= 0 ? kv->block[parent].key : first, token, key);
@@ -70,8 +75,7 @@ static int32_t *first_of(struct eng_kv *kv, int32_t parent)
     return parent >= 0 ? &kv->block[parent].child : &kv->first_child;
 }
 
-void eng_prefix_add(struct eng_kv *kv, int32_t block, int32_t parent, uint64_t salt, const int32_t *token,
-                    int n)
+void eng_prefix_add(struct eng_kv *kv, int32_t block, int32_t parent, uint64_t salt, const int32_t *token, int n)
 {
     struct eng_block *b = &kv->block[block];
     int32_t *first = first_of(kv, parent);
@@ -125,13 +129,12 @@ int32_t eng_prefix_find(const struct eng_kv *kv, int32_t parent, uint64_t salt, 
     return -1;
 }
 
-int32_t eng_prefix_like(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token,
-                        int n, int *n_same)
+int32_t eng_prefix_like(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token, int n,
+                        int *n_same)
 {
     int32_t best = -1;
     *n_same = 0;
-    for (int32_t id = parent >= 0 ? kv->block[parent].child : kv->first_child; id >= 0;
-         id = kv->block[id].next) {
+    for (int32_t id = parent >= 0 ? kv->block[parent].child : kv->first_child; id >= 0; id = kv->block[id].next) {
         const struct eng_block *b = &kv->block[id];
         int most = kn_min(n, b->n_token), same = 0;
         while (b->salt == salt && same < most && b->token[same] == token[same])

@@ -18,23 +18,23 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PIECE     ((size_t)1 << 20)
-#define OS_PAGE   4096
-#define READ_NS   330000000
-#define WRITE_NS  1000000000
-#define MAX_DEPTH 64
-#define USUAL_DEPTH 16
-#define BUDGET_TO_ROOM_RATIO      4                           /* the memory budget over the measurement's share of it */
+#define PIECE                ((size_t)1 << 20)
+#define OS_PAGE              4096
+#define READ_NS              330000000
+#define WRITE_NS             1000000000
+#define MAX_DEPTH            64
+#define USUAL_DEPTH          16
+#define BUDGET_TO_ROOM_RATIO 4 /* the memory budget over the measurement's share of it */
 
 struct disk {
     int fd;
     size_t piece;
     int64_t n_piece, n_place;
-    uint8_t *place;                             /* [depth][n_place][piece]: each reader uses its own in turn */
+    uint8_t *place; /* [depth][n_place][piece]: each reader uses its own in turn */
     uint64_t end_ns;
-    atomic_int_fast64_t next, done;             /* pieces: claimed, read */
+    atomic_int_fast64_t next, done; /* pieces: claimed, read */
     atomic_int n_reader;
-    atomic_int error;                           /* errno */
+    atomic_int error; /* errno */
 };
 
 static void *read_disk(void *arg)
@@ -66,7 +66,8 @@ static int run_readers(struct disk *d, int depth)
 
 size_t eng_disk_room(size_t host_mem)
 {
-    return host_mem && host_mem / BUDGET_TO_ROOM_RATIO < ENG_DISK_BYTES ? host_mem / BUDGET_TO_ROOM_RATIO : ENG_DISK_BYTES;
+    return host_mem && host_mem / BUDGET_TO_ROOM_RATIO < ENG_DISK_BYTES ? host_mem / BUDGET_TO_ROOM_RATIO
+                                                                        : ENG_DISK_BYTES;
 }
 
 int eng_disk_rate(const char *path, int fd, int depth, size_t room, double *bytes_per_s)
@@ -84,11 +85,11 @@ int eng_disk_rate(const char *path, int fd, int depth, size_t room, double *byte
     d.n_piece = bytes / (int64_t)d.piece;
     d.n_place = (int64_t)(room / d.piece) / depth;
     for (size_t i = 0; i < room; i += OS_PAGE)
-        d.place[i] = 1;                         /* else the measured time has page faults */
+        d.place[i] = 1; /* else the measured time has page faults */
 
     uint64_t start = kn_now_ns();
     d.end_ns = start + READ_NS;
-    d.next = (int64_t)(kn_mix(start) % (uint64_t)d.n_piece);    /* not the pieces that an earlier run left in a cache */
+    d.next = (int64_t)(kn_mix(start) % (uint64_t)d.n_piece); /* not the pieces that an earlier run left in a cache */
     int e = run_readers(&d, depth);
     double seconds = (double)(kn_now_ns() - start) * 1e-9;
     kn_unmap(d.place, room);

@@ -8,7 +8,7 @@
 /* Buffer of a measurement: ENG_DISK_BYTES, or less if less is free. eng_disk_room: the buffer for an engine with the
  * budget host_mem (0: no budget). */
 #define ENG_DISK_BYTES ((size_t)64 << 20)
-#define ENG_DISK_LEAST ((size_t)1 << 20)        /* no measurement with a smaller buffer or file */
+#define ENG_DISK_LEAST ((size_t)1 << 20) /* no measurement with a smaller buffer or file */
 size_t eng_disk_room(size_t host_mem);
 
 /* For a third of a second, `depth` threads read pieces of 1 MiB of the file, each the next unread piece, into `room`

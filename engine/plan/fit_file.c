@@ -17,11 +17,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FIRST "# what passes take"
+#define FIRST     "# what passes take"
 #define MOST_TEXT 2048
-#define AT(f) { #f, offsetof(struct spec_cost_model, f) }
-static const struct { const char *name; size_t at; } field[] = {
-    AT(fixed_ns), AT(dense_ns), AT(load_ns), AT(expert_ns), AT(ridge), AT(growth), AT(wait),
+#define AT(f)                                                                                                          \
+    {                                                                                                                  \
+#f, offsetof(struct spec_cost_model, f)                                                                        \
+    }
+static const struct {
+    const char *name;
+    size_t at;
+} field[] = {
+    AT(fixed_ns),  AT(dense_ns),      AT(load_ns),  AT(expert_ns),    AT(ridge),    AT(growth), AT(wait),
     AT(choose_ns), AT(choose_row_ns), AT(draft_ns), AT(draft_row_ns), AT(n_expert), AT(n_used),
 };
 #define N_FIELD (sizeof field / sizeof *field)
@@ -43,7 +49,9 @@ static bool is_no_file(const char *path)
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
-struct target { char path[PATH_MAX], part[PATH_MAX + 32]; };
+struct target {
+    char path[PATH_MAX], part[PATH_MAX + 32];
+};
 
 /* The path of the file behind all links, and its name until it is complete. */
 static int find_target(struct target *t, const char *path)
@@ -53,8 +61,7 @@ static int find_target(struct target *t, const char *path)
         if (errno != ENOENT)
             return refuse_write(path);
         if (lstat(path, &st) == 0)
-            return kn_fail(KN_EINVAL, "%s: a broken link: create its target, or name another file with -o",
-                           path);
+            return kn_fail(KN_EINVAL, "%s: a broken link: create its target, or name another file with -o", path);
         if (snprintf(t->path, sizeof t->path, "%s", path) >= (int)sizeof t->path) {
             errno = ENAMETOOLONG;
             return refuse_write(path);
@@ -76,7 +83,8 @@ static int check_old(const char *path)
     if (n < 0)
         return refuse_write(path);
     return n == 0 || !strcmp(begins, FIRST)
-               ? 0 : kn_fail(KN_EINVAL, "%s: exists and was not written by fit: name another file with -o", path);
+               ? 0
+               : kn_fail(KN_EINVAL, "%s: exists and was not written by fit: name another file with -o", path);
 }
 
 int eng_fit_check(const char *path)
@@ -120,13 +128,13 @@ static int write_whole(const char *path, const char *text, size_t n)
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit, const char *drafter)
 {
     struct spec_cost_model c = fit->cost;
-    char name[128], text[MOST_TEXT];            /* the reader accepts lines of 200 bytes */
+    char name[128], text[MOST_TEXT]; /* the reader accepts lines of 200 bytes */
     moe_string_show((struct moe_string){ model, strlen(model) }, name, sizeof name);
     size_t n = (size_t)snprintf(text, sizeof text,
                                 FIRST " on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
-                                "# model %s\n"
-                                "# mean error %.4f, of points held back %.4f; measured up to %.0f rows\n", name,
-                                fit->error, fit->held_error, fit->rows_most);
+                                      "# model %s\n"
+                                      "# mean error %.4f, of points held back %.4f; measured up to %.0f rows\n",
+                                name, fit->error, fit->held_error, fit->rows_most);
     for (size_t i = 0; i < N_FIELD; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s=%.9g\n", field[i].name, *field_of(&c, i));
     if (*drafter)
@@ -137,7 +145,10 @@ int eng_fit_write(const char *path, const char *model, const struct spec_fit *fi
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */
 
-struct reading { struct eng_fitted found; bool seen[N_FIELD]; };
+struct reading {
+    struct eng_fitted found;
+    bool seen[N_FIELD];
+};
 
 static int read_drafter(struct eng_fitted *f, const char *name)
 {
@@ -182,8 +193,7 @@ int eng_fit_read(const char *path, const struct moe_shape *shape, struct eng_fit
     if (c->growth < 1 || c->ridge <= 0)
         return kn_fail(KN_EINVAL, "%s: ridge or growth is out of range: run fit again", path);
     if (*r.found.drafter && c->draft_ns <= 0 && c->draft_row_ns <= 0)
-        return kn_fail(KN_EINVAL, "%s: a draft pass of %s takes no time: run fit again", path,
-                       r.found.drafter);
+        return kn_fail(KN_EINVAL, "%s: a draft pass of %s takes no time: run fit again", path, r.found.drafter);
     if (c->n_expert != shape->n_expert || c->n_used != shape->n_used)
         return kn_fail(KN_EINVAL, "%s is for a model with %g experts, %g used per token: run fit with this model", path,
                        c->n_expert, c->n_used);

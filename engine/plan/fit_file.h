@@ -11,11 +11,11 @@
 int eng_fit_check(const char *path);
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit, const char *drafter);
 
-#define ENG_FIT_NAME 160                         /* bytes of a drafter's name: eng_draft_name() */
+#define ENG_FIT_NAME 160 /* bytes of a drafter's name: eng_draft_name() */
 
 struct eng_fitted {
     struct spec_cost_model cost;
-    char drafter[ENG_FIT_NAME];                 /* the drafter of draft_ns and draft_row_ns; empty: none was measured */
+    char drafter[ENG_FIT_NAME]; /* the drafter of draft_ns and draft_row_ns; empty: none was measured */
 };
 
 /* Refuses an incomplete file, or one for a model with another number of experts. */

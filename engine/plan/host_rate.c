@@ -7,13 +7,17 @@
 
 #include <pthread.h>
 
-#define AREA_BYTES ((size_t)512 << 20)          /* at most */
-#define AREA_LEAST ((size_t)4 << 20)            /* at least: one pass takes a tenth of a millisecond */
+#define AREA_BYTES ((size_t)512 << 20) /* at most */
+#define AREA_LEAST ((size_t)4 << 20)   /* at least: one pass takes a tenth of a millisecond */
 #define PIECE      ((size_t)256 << 10)
 #define N_PASS     4
-#define MACS       100000000L                   /* for the largest area; in proportion for a smaller one */
+#define MACS       100000000L /* for the largest area; in proportion for a smaller one */
 
-struct probe { const struct kn_ops *ops; const uint8_t *area; long macs; };
+struct probe {
+    const struct kn_ops *ops;
+    const uint8_t *area;
+    long macs;
+};
 
 static void read_piece(void *arg, int item, int thread)
 {
@@ -49,7 +53,7 @@ int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struc
         return kn_fail(KN_ENOMEM, "no memory to measure with");
     kn_team_bind(team, area, bytes / PIECE, PIECE);
     for (size_t i = 0; i < bytes; i += 4096)
-        area[i] = 1;                            /* else all pages are the one zero page */
+        area[i] = 1; /* else all pages are the one zero page */
     struct probe p = { ops, area, (long)((double)MACS * (double)bytes / (double)AREA_BYTES) };
     out->dram_Bps = (double)bytes / best_s(team, (int)(bytes / PIECE), read_piece, &p);
     out->mac_ps = (double)p.macs * kn_team_size(team) / best_s(team, kn_team_size(team), run_macs, &p);
@@ -59,7 +63,11 @@ int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struc
 
 /* ---- one node ------------------------------------------------------------------------------------------ */
 
-struct errand { struct eng_rates *out; const struct kn_ops *ops; int node, error; };
+struct errand {
+    struct eng_rates *out;
+    const struct kn_ops *ops;
+    int node, error;
+};
 
 static void *measure_there(void *arg)
 {

@@ -5,7 +5,9 @@
 
 #include "kernels/kernels.h"
 
-struct eng_rates { double dram_Bps, mac_ps; };
+struct eng_rates {
+    double dram_Bps, mac_ps;
+};
 
 /* The best of a few passes by all threads over an area of `bytes`; time grows with the area. Memory that will be used
  * repeatedly is best measured at its own size, since caches hold the same share of the area. 0: 512 MiB, more than

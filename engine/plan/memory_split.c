@@ -15,13 +15,13 @@
 
 #include <stdio.h>
 
-#define BYTES_PER_TABLE_BYTE 512                              /* page tables: 8 bytes for a page of 4 KiB */
-#define MIB          ((size_t)1 << 20)
-#define FIXED_BYTES        (16 * MIB)
-#define BYTES_PER_THREAD   (MIB / 4)
-#define BYTES_PER_EXPERT   1024
-#define SMALL_CHUNK_ROWS     128                        /* buffers of a pass with so few rows are small */
-#define MIN_FREE_MARGIN_BYTES (256 * MIB)   /* free memory left to other programs: this or a twentieth, the larger */
+#define BYTES_PER_TABLE_BYTE  512 /* page tables: 8 bytes for a page of 4 KiB */
+#define MIB                   ((size_t)1 << 20)
+#define FIXED_BYTES           (16 * MIB)
+#define BYTES_PER_THREAD      (MIB / 4)
+#define BYTES_PER_EXPERT      1024
+#define SMALL_CHUNK_ROWS      128         /* buffers of a pass with so few rows are small */
+#define MIN_FREE_MARGIN_BYTES (256 * MIB) /* free memory left to other programs: this or a twentieth, the larger */
 
 /* ---- the split ---------------------------------------------------------------------------------------------- */
 
@@ -62,7 +62,7 @@ int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t to
         return KN_ELIMIT;
 
     size_t room = (total - need->fixed_bytes) / (BYTES_PER_TABLE_BYTE + 1) * BYTES_PER_TABLE_BYTE;
-    room = room > always ? room - always : 0;   /* may be a few bytes below the rounding of `least` */
+    room = room > always ? room - always : 0; /* may be a few bytes below the rounding of `least` */
     room = most_of(room, kv_least + need->expert_least);
     out->n_state = n_state(need, room, kv_least + need->expert_least);
     out->state = (size_t)out->n_state * need->state_bytes;
@@ -94,7 +94,7 @@ void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, 
 
 /* ---- for a model on this machine ---------------------------------------------------------------------------- */
 
-static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; }     /* rounded up, so that the figure suffices */
+static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; } /* rounded up, so that the figure suffices */
 
 static void ask(struct eng_need *need, const struct eng_use *use)
 {
@@ -105,12 +105,18 @@ static void ask(struct eng_need *need, const struct eng_use *use)
     size_t slot = moe_kv_slot_bytes(use->model, one.kv) + ENG_KV_SLOT_BYTES + use->drafters.slot;
     *need = (struct eng_need){
         .fixed_bytes = FIXED_BYTES + use->reserved_bytes + (size_t)kn_team_size(one.team) * BYTES_PER_THREAD +
-                       (size_t)n_expert * BYTES_PER_EXPERT + kn_alloc_bytes() + (size_t)moe_file_header_bytes(use->file),
+                       (size_t)n_expert * BYTES_PER_EXPERT + kn_alloc_bytes() +
+                       (size_t)moe_file_header_bytes(use->file),
         .dense_bytes = s->dense_bytes + use->drafters.weights,
         .step_bytes = moe_context_bytes(use->model, &one) + use->drafters.step,
-        .kv_slot_bytes = slot, .state_bytes = one.n_state ? s->state_bytes : 0,
-        .n_ctx = one.max_pos + use->n_ahead, .n_parallel = use->n_parallel, .kv_mem = use->kv_mem,
-        .expert_bytes = s->expert_bytes, .expert_least = s->expert_least, .n_expert = n_expert,
+        .kv_slot_bytes = slot,
+        .state_bytes = one.n_state ? s->state_bytes : 0,
+        .n_ctx = one.max_pos + use->n_ahead,
+        .n_parallel = use->n_parallel,
+        .kv_mem = use->kv_mem,
+        .expert_bytes = s->expert_bytes,
+        .expert_least = s->expert_least,
+        .n_expert = n_expert,
     };
 }
 
@@ -129,15 +135,17 @@ static int refuse(const struct eng_split *split, const struct eng_need *need, co
     size_t least = mib(split->least) + 1, kv = use->kv_mem ? use->kv_mem : split->kv_least;
     const char *shrink = flag_to_lower(need, use, kv);
     char parts[256];
-    snprintf(parts, sizeof parts, "dense weights %zu MiB, experts at least %zu, keys and values %zu, "
-             "buffers %zu, the program %zu", mib(need->dense_bytes), mib(need->expert_least), mib(kv),
-             mib(need->step_bytes), mib(need->fixed_bytes));
+    snprintf(parts, sizeof parts,
+             "dense weights %zu MiB, experts at least %zu, keys and values %zu, "
+             "buffers %zu, the program %zu",
+             mib(need->dense_bytes), mib(need->expert_least), mib(kv), mib(need->step_bytes), mib(need->fixed_bytes));
     if (use->host_mem)
         return kn_fail(KN_ELIMIT, "%s does not fit in %zu MiB (%s): raise --host-mem to %zuM, or lower %s",
                        moe_file_path(use->file), split->total / MIB, parts, least, shrink);
-    return kn_fail(KN_ELIMIT, "%s does not fit in the %zu MiB that this machine can spare (%s): free memory, "
-                   "lower %s, or set a budget of at least --host-mem %zuM", moe_file_path(use->file),
-                   split->total / MIB, parts, shrink, least);
+    return kn_fail(KN_ELIMIT,
+                   "%s does not fit in the %zu MiB that this machine can spare (%s): free memory, "
+                   "lower %s, or set a budget of at least --host-mem %zuM",
+                   moe_file_path(use->file), split->total / MIB, parts, shrink, least);
 }
 
 int eng_budget(struct eng_split *out, const struct eng_use *use)
@@ -145,13 +153,16 @@ int eng_budget(struct eng_split *out, const struct eng_use *use)
     struct kn_machine machine;
     struct eng_need need;
     kn_machine_get(&machine);
-    size_t left = machine.available_bytes, margin = left / 20 > MIN_FREE_MARGIN_BYTES ? left / 20 : MIN_FREE_MARGIN_BYTES;
+    size_t left = machine.available_bytes,
+           margin = left / 20 > MIN_FREE_MARGIN_BYTES ? left / 20 : MIN_FREE_MARGIN_BYTES;
     size_t total = use->host_mem ? use->host_mem : left > margin ? left - margin : 0;
     ask(&need, use);
     int error = eng_plan_split(out, &need, total);
     if (error == KN_EINVAL)
-        return kn_fail(KN_ELIMIT, "one context of %d tokens takes %zu MiB of keys and values: raise --kv-mem "
-                       "to %zuM, or lower --ctx-size", use->context.max_pos, mib(out->kv_least), mib(out->kv_least));
+        return kn_fail(KN_ELIMIT,
+                       "one context of %d tokens takes %zu MiB of keys and values: raise --kv-mem "
+                       "to %zuM, or lower --ctx-size",
+                       use->context.max_pos, mib(out->kv_least), mib(out->kv_least));
     if (error)
         return refuse(out, &need, use);
     if (out->total - out->spare > left)

@@ -49,17 +49,22 @@ void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s)
     const struct moe_shape *shape = s->shape;
     const struct eng_split *split = s->split;
     const struct eng_machine *machine = &s->machine;
-    double byte_ns = 1e9 / (machine->dram_Bps * DECODE_RATE_RATIO), mac_ns = 1e9 / (machine->mac_ps * PREFILL_RATE_RATIO);
-    double bytes = 0, macs = 0;                 /* bytes and multiply-adds of one expert in every layer */
+    double byte_ns = 1e9 / (machine->dram_Bps * DECODE_RATE_RATIO),
+           mac_ns = 1e9 / (machine->mac_ps * PREFILL_RATE_RATIO);
+    double bytes = 0, macs = 0; /* bytes and multiply-adds of one expert in every layer */
     if (shape->n_expert) {
         bytes = (double)shape->expert_file_bytes / shape->n_expert;
         macs = shape->n_moe_layer * 3.0 * shape->d_model * shape->d_expert;
     }
     *out = (struct spec_cost_model){
-        .fixed_ns = (double)shape->pass_bytes * byte_ns, .load_ns = bytes * byte_ns,
-        .dense_ns = (shape->row_macs - shape->n_used * macs) * mac_ns, .expert_ns = macs * mac_ns,
-        .ridge = 1e-9, .growth = M_E,           /* multiply-adds cost time from the first row on */
-        .n_expert = shape->n_expert, .n_used = shape->n_used,
+        .fixed_ns = (double)shape->pass_bytes * byte_ns,
+        .load_ns = bytes * byte_ns,
+        .dense_ns = (shape->row_macs - shape->n_used * macs) * mac_ns,
+        .expert_ns = macs * mac_ns,
+        .ridge = 1e-9,
+        .growth = M_E, /* multiply-adds cost time from the first row on */
+        .n_expert = shape->n_expert,
+        .n_used = shape->n_used,
     };
     if (split->n_resident < split->n_expert && machine->disk_Bps > 0)
         out->disk_ns = bytes * (1 - (double)split->n_resident / split->n_expert) / machine->disk_Bps * 1e9;

@@ -15,26 +15,26 @@
 
 /* ---- the split --------------------------------------------------------------------------------- */
 
-struct eng_need {                               /* the needs of a model under given options */
-    size_t fixed_bytes;                         /* code, vocabulary, stacks, lists */
+struct eng_need {       /* the needs of a model under given options */
+    size_t fixed_bytes; /* code, vocabulary, stacks, lists */
     size_t dense_bytes;
-    size_t step_bytes;                          /* a context without its KV */
-    size_t kv_slot_bytes;                       /* of one position */
-    size_t state_bytes; /* of one kept state; 0: no states. Working states count in step_bytes */
+    size_t step_bytes;    /* a context without its KV */
+    size_t kv_slot_bytes; /* of one position */
+    size_t state_bytes;   /* of one kept state; 0: no states. Working states count in step_bytes */
     int n_ctx, n_parallel;
-    size_t kv_mem;                              /* 0: n_parallel * n_ctx, within the limits of memory_split.c */
-    size_t expert_bytes, expert_least;          /* all experts; the smallest cache that works */
+    size_t kv_mem;                     /* 0: n_parallel * n_ctx, within the limits of memory_split.c */
+    size_t expert_bytes, expert_least; /* all experts; the smallest cache that works */
     int n_expert;
 };
 
 /* The split of the budget: the parts and `spare` add up to total. */
 struct eng_split {
     size_t total, fixed, dense, step, kv, state, expert, spare;
-    size_t least;                               /* the smallest total that works */
-    size_t kv_least;                            /* KV of one context */
-    int n_kv_slot;                              /* positions that the KV cache holds, in whole blocks */
-    int n_state;                                /* kept states, beside the working states of seats */
-    int n_expert, n_resident;                   /* experts; of them, those that fit in memory */
+    size_t least;             /* the smallest total that works */
+    size_t kv_least;          /* KV of one context */
+    int n_kv_slot;            /* positions that the KV cache holds, in whole blocks */
+    int n_state;              /* kept states, beside the working states of seats */
+    int n_expert, n_resident; /* experts; of them, those that fit in memory */
 };
 
 /* KN_ELIMIT: total is below `least`. KN_EINVAL: kv_mem is below the KV of one context. In both cases no message is
@@ -43,24 +43,26 @@ int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t to
 
 /* ---- the speed --------------------------------------------------------------------------------- */
 
-struct eng_machine { double disk_Bps, dram_Bps, mac_ps; };
-
-struct eng_forecast {                           /* one decode pass over n_row sequences */
-    int n_row;
-    double experts;                             /* distinct experts per layer, if the router is even */
-    double misses;                              /* experts read from disk, over all layers */
-    double disk_bytes, dram_bytes, macs;
-    double disk_s, dram_s, mac_s;               /* time of each tier alone */
-    double pass_s, tokens_per_s;                /* time of all together */
-    const char *bound_by;                       /* "disk", "dram", "operations" */
+struct eng_machine {
+    double disk_Bps, dram_Bps, mac_ps;
 };
 
-struct eng_setting {                            /* a model, its memory split and the machine's rates */
+struct eng_forecast { /* one decode pass over n_row sequences */
+    int n_row;
+    double experts; /* distinct experts per layer, if the router is even */
+    double misses;  /* experts read from disk, over all layers */
+    double disk_bytes, dram_bytes, macs;
+    double disk_s, dram_s, mac_s; /* time of each tier alone */
+    double pass_s, tokens_per_s;  /* time of all together */
+    const char *bound_by;         /* "disk", "dram", "operations" */
+};
+
+struct eng_setting { /* a model, its memory split and the machine's rates */
     const struct moe_shape *shape;
     const struct eng_split *split;
     struct eng_machine machine;
-    size_t kv_slot_bytes;                       /* of one position */
-    int position;                               /* tokens of KV that attention reads for each sequence */
+    size_t kv_slot_bytes; /* of one position */
+    int position;         /* tokens of KV that attention reads for each sequence */
 };
 
 void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row);
@@ -77,10 +79,10 @@ double eng_plan_gain(const struct eng_setting *s, int n_seq, const double *survi
 
 /* ---- the split for a model on this machine ------------------------------------------------------ */
 
-struct eng_extra {                              /* bytes of a drafter */
+struct eng_extra { /* bytes of a drafter */
     size_t weights, step;
-    size_t slot, kept;                          /* for each KV position; `kept` of it stays after unloading */
-    int n_moe_layer;                            /* its layers with experts in the target's store */
+    size_t slot, kept; /* for each KV position; `kept` of it stays after unloading */
+    int n_moe_layer;   /* its layers with experts in the target's store */
 };
 
 /* An unloaded drafter's memory is added to the expert cache; expert_bytes: size of all experts. */
@@ -88,13 +90,13 @@ void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, 
 
 struct eng_use {
     const struct moe_file *file;
-    const struct moe_model *model;              /* described; its weights need not be loaded */
-    struct moe_context_options context;         /* n_slot is ignored; n_state 0: no kept states */
+    const struct moe_model *model;      /* described; its weights need not be loaded */
+    struct moe_context_options context; /* n_slot is ignored; n_state 0: no kept states */
     int n_parallel;
-    size_t host_mem, kv_mem;                    /* 0: free memory; 0: as eng_need.kv_mem */
-    size_t reserved_bytes;                               /* part of host_mem that other code will allocate */
+    size_t host_mem, kv_mem; /* 0: free memory; 0: as eng_need.kv_mem */
+    size_t reserved_bytes;   /* part of host_mem that other code will allocate */
     struct eng_extra drafters;
-    int n_ahead;                                /* positions of a draft behind a full context */
+    int n_ahead; /* positions of a draft behind a full context */
 };
 
 /* Splits the budget. Small parts must be allocated already, and are measured; large parts are allocated later. If the

@@ -6,8 +6,7 @@
 
 void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, char *id)
 {
-    snprintf(id, SRV_ID_BYTES, "%016llx",
-             (unsigned long long)kn_mix(s->secret + ++s->n_request * KN_GOLDEN));
+    snprintf(id, SRV_ID_BYTES, "%016llx", (unsigned long long)kn_mix(s->secret + ++s->n_request * KN_GOLDEN));
     eng_http_set_header(x, "x-request-id", id);
     eng_http_set_header(x, "Server", "spillway");
     if (s->opt.cors) {
@@ -16,8 +15,8 @@ void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, char *
     }
 }
 
-void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type,
-                      const char *body, size_t n)
+void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type, const char *body,
+                      size_t n)
 {
     s->metrics.n_answered[status / 100]++;
     eng_http_answer(x, status, type, body, n);
@@ -40,10 +39,9 @@ void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct 
 {
     const char *path = eng_http_path(x);
     char shown[128], said[256];
-    moe_string_show((struct moe_string){path, strlen(path)}, shown, sizeof shown);
-    moe_string_show((struct moe_string){why->message, strlen(why->message)}, said, sizeof said);
-    kn_say(KN_LOG_INFO, "%s %s %s from %s: %d: %s", id, eng_http_method(x), shown, eng_http_peer(x),
-           why->status, said);
+    moe_string_show((struct moe_string){ path, strlen(path) }, shown, sizeof shown);
+    moe_string_show((struct moe_string){ why->message, strlen(why->message) }, said, sizeof said);
+    kn_say(KN_LOG_INFO, "%s %s %s from %s: %d: %s", id, eng_http_method(x), shown, eng_http_peer(x), why->status, said);
 }
 
 /* Expected seconds until a session is free: mean duration of an answer / n_parallel, 1 to 60. */
@@ -52,17 +50,15 @@ static int retry_after_s(const struct eng_server *s)
     uint64_t n = 0;
     for (int i = 0; i <= ENG_MAX_BOUNDS; i++)
         n += s->metrics.histogram[ENG_HIST_E2E].count[i];
-    double wait =
-        n ? s->metrics.histogram[ENG_HIST_E2E].sum / (double)n / s->opt.engine.n_parallel : 1;
+    double wait = n ? s->metrics.histogram[ENG_HIST_E2E].sum / (double)n / s->opt.engine.n_parallel : 1;
     return wait < 1 ? 1 : wait > 60 ? 60 : (int)wait;
 }
 
 /* OpenAI's client libraries retry at 408, 409, 429 and from 500 on, unless x-should-retry says false; Retry-After
  * sets their delay. */
-void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
-                        const struct eng_refusal *why)
+void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api, const struct eng_refusal *why)
 {
-    struct eng_bytes body = {0};
+    struct eng_bytes body = { 0 };
     char after[16];
     if (why->status == 429 || why->status == 503) {
         snprintf(after, sizeof after, "%d", why->status == 429 ? retry_after_s(s) : 5);
@@ -80,7 +76,7 @@ void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_a
 char *srv_error_body(void *arg, int status, size_t *n)
 {
     struct eng_server *s = arg;
-    struct eng_bytes body = {0};
+    struct eng_bytes body = { 0 };
     struct eng_refusal why;
     eng_refuse(&why, status, NULL, "", "%s",
                status == 413   ? "the body of this request is too large: see --max-body"

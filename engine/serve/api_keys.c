@@ -6,7 +6,7 @@
 #include <strings.h>
 
 #define MAX_KEYS 10000
-#define MAX_KEY 1024 /* bytes */
+#define MAX_KEY  1024 /* bytes */
 
 struct eng_keys {
     char *text; /* the file's contents; each line ends with NUL */
@@ -26,11 +26,10 @@ static int take_line(struct eng_keys *k, char *line, const char *path, int numbe
         return 0;
     for (size_t i = 0; i < n; i++)
         if (line[i] <= ' ' || line[i] > '~')
-            return kn_fail(KN_EINVAL, "%s:%d: a key must be printable ASCII without spaces",
-                           path, number);
+            return kn_fail(KN_EINVAL, "%s:%d: a key must be printable ASCII without spaces", path, number);
     if (n > MAX_KEY || k->n == MAX_KEYS)
-        return kn_fail(KN_ELIMIT, "%s:%d: a file has at most %d keys, a key at most %d characters", path,
-                       number, MAX_KEYS, MAX_KEY);
+        return kn_fail(KN_ELIMIT, "%s:%d: a file has at most %d keys, a key at most %d characters", path, number,
+                       MAX_KEYS, MAX_KEY);
     k->key[k->n] = line;
     k->bytes[k->n++] = n;
     return 0;

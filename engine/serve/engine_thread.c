@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LEAST_TOLD 1024        /* events that the array holds at least */
-#define EXPLAIN_NS 200000000u  /* interval between texts that explain draft decisions */
+#define LEAST_TOLD 1024       /* events that the array holds at least */
+#define EXPLAIN_NS 200000000u /* interval between texts that explain draft decisions */
 
 struct eng_hub {
     struct eng_options options;
@@ -26,7 +26,7 @@ struct eng_hub {
     struct eng_event *event;   /* [eng_event_room] the engine thread's */
     struct eng_job **running;  /* [n_running] the engine thread's */
     int n_running;
-    uint64_t n_pass;       /* at moved_ns */
+    uint64_t n_pass; /* at moved_ns */
     uint64_t explained_ns;
 
     pthread_mutex_t lock;
@@ -74,11 +74,11 @@ static void tell(struct eng_hub *h, const struct eng_event *e, uint64_t now)
 static void tell_end(struct eng_hub *h, struct eng_job *job, int status)
 {
     tell(h,
-         &(struct eng_event){.owner = job,
-                             .choice = job->request.choice,
-                             .token = ENG_NO_TOKEN,
-                             .finish = ENG_FAILED,
-                             .status = status},
+         &(struct eng_event){ .owner = job,
+                              .choice = job->request.choice,
+                              .token = ENG_NO_TOKEN,
+                              .finish = ENG_FAILED,
+                              .status = status },
          kn_now_ns());
 }
 
@@ -104,7 +104,7 @@ static int start_session(struct eng_hub *h, struct eng_job *job)
 /* Under the lock. */
 static void drop_cancelled(struct eng_hub *h)
 {
-    h->any_cancelled = false;                   /* a cancel while tell_end waits sets it again */
+    h->any_cancelled = false; /* a cancel while tell_end waits sets it again */
     for (int i = h->n_running - 1; i >= 0; i--) {
         struct eng_job *job = h->running[i];
         if (!job->cancelled && !h->closing)

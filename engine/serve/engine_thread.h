@@ -24,12 +24,12 @@ struct eng_hub;
 enum eng_hub_state { ENG_HUB_LOADING, ENG_HUB_READY, ENG_HUB_FAILED };
 
 struct eng_job {
-    struct eng_request request;                 /* the submitter's, with owner and choice */
+    struct eng_request request; /* the submitter's, with owner and choice */
     uint64_t submitted_ns;
     /* engine thread only: */
     uint64_t begun_ns;
     struct eng_session *session;
-    int number;                                 /* index in the list of running jobs */
+    int number; /* index in the list of running jobs */
     bool cancelled;
     struct eng_job *next;
 };
@@ -39,11 +39,11 @@ struct eng_job {
 struct eng_job_event {
     struct eng_event event;
     struct spec_top top[ENG_TOP];
-    uint64_t at_ns, begun_ns;                   /* begun_ns: the job's first pass; 0: none yet */
+    uint64_t at_ns, begun_ns; /* begun_ns: the job's first pass; 0: none yet */
 };
 
 /* wake_fd: an eventfd, written when events are ready and when the state changes. */
-int  eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wake_fd);
+int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wake_fd);
 /* Stops loading, cancels running jobs and asks the thread to end; does not wait. */
 void eng_hub_stop(struct eng_hub *h);
 /* Stops and waits for the thread.  Events not yet taken are dropped; after this no job is lent. */
@@ -55,26 +55,26 @@ enum eng_hub_state eng_hub_state(struct eng_hub *h);
 const struct eng_engine *eng_hub_engine(struct eng_hub *h);
 
 /* Submits all n jobs or none.  KN_ELIMIT: n jobs would exceed n_session now, or the engine is not ready. */
-int  eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n);
-void eng_hub_cancel(struct eng_hub *h, struct eng_job *job);    /* before the job's last event is taken */
+int eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n);
+void eng_hub_cancel(struct eng_hub *h, struct eng_job *job); /* before the job's last event is taken */
 
 /* The events since the last call; returns their count.  Valid until the next call.  One reader thread. */
-int  eng_hub_take(struct eng_hub *h, const struct eng_job_event **told);
+int eng_hub_take(struct eng_hub *h, const struct eng_job_event **told);
 
 #define ENG_EXPLAIN_BYTES 512
 
-struct eng_hub_view {                           /* as of the last pass, except store: current */
+struct eng_hub_view { /* as of the last pass, except store: current */
     struct eng_stats engine;
     struct eng_drafts drafts;
-    char explain[ENG_EXPLAIN_BYTES];            /* the latest draft decision with its reason, as text */
+    char explain[ENG_EXPLAIN_BYTES]; /* the latest draft decision with its reason, as text */
     struct off_stats store;
-    struct eng_split split;                     /* of the memory budget */
+    struct eng_split split; /* of the memory budget */
     size_t budget_bytes;
-    double disk_Bps;                            /* measured rate of the model's disk; 0: not measured */
+    double disk_Bps; /* measured rate of the model's disk; 0: not measured */
     int n_parallel, n_session, n_ctx;
-    int n_job;                                  /* jobs lent now */
-    uint64_t n_failed_pass;                     /* passes that failed as a whole */
-    uint64_t quiet_ns;                          /* time since the last pass; 0 while no job is lent */
+    int n_job;              /* jobs lent now */
+    uint64_t n_failed_pass; /* passes that failed as a whole */
+    uint64_t quiet_ns;      /* time since the last pass; 0 while no job is lent */
 };
 void eng_hub_look(struct eng_hub *h, struct eng_hub_view *out);
 

@@ -24,12 +24,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TICK_MS 100
-#define LATE 10 /* ticks that one interval counts at most: clients do not time out while this process is stopped */
-#define BACKLOG 1024
+#define TICK_MS     100
+#define LATE        10 /* ticks that one interval counts at most: clients do not time out while this process is stopped */
+#define BACKLOG     1024
 #define HARD_HEADER 8 /* evhttp itself refuses from this multiple of the limit on */
-#define HARD_BODY 2
-#define MAX_AHEAD 65536 /* bytes of further requests read while one is answered */
+#define HARD_BODY   2
+#define MAX_AHEAD   65536 /* bytes of further requests read while one is answered */
 
 struct eng_exchange { /* a connection */
     struct eng_http *http;
@@ -53,7 +53,7 @@ struct eng_http {
     struct evconnlistener *listener;
     struct event *tick, *reword;
     struct eng_exchange *first, *own; /* own: see "answers by evhttp itself" */
-    struct eng_exchange **by_fd; /* [n_fd] */
+    struct eng_exchange **by_fd;      /* [n_fd] */
     int n_fd, n_connection, port;
     bool loopback;
     bool speaking; /* output added now is from this file, not from evhttp */
@@ -110,17 +110,15 @@ static bool know_fd(struct eng_exchange *x)
         return false;
     if (fd >= h->n_fd) {
         int n = fd + 64;
-        struct eng_exchange **grown =
-            kn_realloc(h->by_fd, (size_t)h->n_fd * sizeof(struct eng_exchange *),
-                       (size_t)n * sizeof(struct eng_exchange *));
+        struct eng_exchange **grown = kn_realloc(h->by_fd, (size_t)h->n_fd * sizeof(struct eng_exchange *),
+                                                 (size_t)n * sizeof(struct eng_exchange *));
         if (!grown)
             return false;
         memset(grown + h->n_fd, 0, (size_t)(n - h->n_fd) * sizeof(struct eng_exchange *));
         h->by_fd = grown;
         h->n_fd = n;
     }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one,
-               sizeof one); /* a token must not wait for the next */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a token must not wait for the next */
     h->by_fd[fd] = x;
     x->fd = fd;
     return true;
@@ -141,9 +139,7 @@ static void on_in(struct evbuffer *buffer, const struct evbuffer_cb_info *info, 
         x->first_ns = x->http->now_ns;
     x->n_received += info->n_added;
     h->n_held -= x->n_held; /* beyond its own limits evhttp discards the bytes */
-    x->n_held = x->n_received > HARD_BODY * h->opt.max_body + HARD_HEADER * h->opt.max_header
-                    ? 0
-                    : x->n_received;
+    x->n_held = x->n_received > HARD_BODY * h->opt.max_body + HARD_HEADER * h->opt.max_header ? 0 : x->n_received;
     h->n_held += x->n_held;
     if (h->n_held > h->opt.max_received)
         make_room(h);
@@ -155,8 +151,7 @@ static void on_out(struct evbuffer *buffer, const struct evbuffer_cb_info *info,
     (void)buffer;
     if (info->n_deleted > 0 || info->orig_size == 0)
         x->moved_ns = x->http->now_ns;
-    if (info->n_added > 0 && info->orig_size == 0 && !x->req && !x->http->speaking &&
-        x->http->opt.words) {
+    if (info->n_added > 0 && info->orig_size == 0 && !x->req && !x->http->speaking && x->http->opt.words) {
         x->next_own = x->http->own; /* first bytes of an answer: a whole status line */
         x->http->own = x;
         event_active(x->http->reword, EV_TIMEOUT, 1);
@@ -222,7 +217,7 @@ static struct bufferevent *on_accept(struct event_base *base, void *arg)
         return NULL;
     }
     bufferevent_incref(bev);
-    *x = (struct eng_exchange){.http = h, .bev = bev, .fd = -1, .idle_ns = h->now_ns};
+    *x = (struct eng_exchange){ .http = h, .bev = bev, .fd = -1, .idle_ns = h->now_ns };
     x->self = &h->first;
     if ((x->next = h->first))
         x->next->self = &x->next;
@@ -280,8 +275,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     h->now_ns += real_ns - h->ticked_ns < most ? real_ns - h->ticked_ns : most;
     h->ticked_ns = real_ns;
     uint64_t now = h->now_ns;
-    uint64_t patience = (uint64_t)h->opt.patience_ms * 1000000u,
-             idle = (uint64_t)h->opt.idle_ms * 1000000u;
+    uint64_t patience = (uint64_t)h->opt.patience_ms * 1000000u, idle = (uint64_t)h->opt.idle_ms * 1000000u;
     (void)fd, (void)what;
     for (struct eng_exchange *x = h->first, *next; x; x = next) {
         next = x->next;
@@ -290,9 +284,8 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
             continue;
         }
         bool unsent = evbuffer_get_length(bufferevent_get_output(x->bev)) > 0;
-        if (unsent
-                ? now - x->moved_ns > patience
-                : !x->req && (x->first_ns ? now - x->first_ns > patience : now - x->idle_ns > idle))
+        if (unsent ? now - x->moved_ns > patience
+                   : !x->req && (x->first_ns ? now - x->first_ns > patience : now - x->idle_ns > idle))
             cut(x);
     }
 }
@@ -407,9 +400,7 @@ void *eng_http_user(const struct eng_exchange *x) { return x->user; }
 /* Reason phrases that evhttp lacks. */
 static const char *reason(int status)
 {
-    return status == 429   ? "Too Many Requests"
-           : status == 431 ? "Request Header Fields Too Large"
-                           : NULL;
+    return status == 429 ? "Too Many Requests" : status == 431 ? "Request Header Fields Too Large" : NULL;
 }
 
 void eng_http_set_header(struct eng_exchange *x, const char *name, const char *value)
@@ -431,8 +422,7 @@ static struct evhttp_request *done(struct eng_exchange *x)
     return req;
 }
 
-void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body,
-                     size_t n)
+void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body, size_t n)
 {
     struct eng_http *h = x->http;
     struct evbuffer *b = evbuffer_new();
@@ -463,8 +453,8 @@ static bool add_chunk(struct eng_exchange *x, const char *bytes, size_t n)
     bool framed = x->req->chunked;
     if (n == 0 || evhttp_request_get_command(x->req) == EVHTTP_REQ_HEAD)
         return true;
-    return (!framed || evbuffer_add_printf(out, "%zx\r\n", n) > 0) &&
-           evbuffer_add(out, bytes, n) == 0 && (!framed || evbuffer_add(out, "\r\n", 2) == 0);
+    return (!framed || evbuffer_add_printf(out, "%zx\r\n", n) > 0) && evbuffer_add(out, bytes, n) == 0 &&
+           (!framed || evbuffer_add(out, "\r\n", 2) == 0);
 }
 
 /* Writes to the socket at once: through the event loop a token would cost another iteration and three system calls
@@ -515,8 +505,7 @@ static bool is_loopback(const struct sockaddr *a)
 {
     if (a->sa_family == AF_INET)
         return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
-    return a->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+    return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
 static int try_listen(const struct addrinfo *a)
@@ -539,8 +528,7 @@ static int open_socket(struct eng_http *h, int *out)
     char port[16];
     struct sockaddr_storage mine;
     socklen_t n = sizeof mine;
-    struct addrinfo *all,
-        hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *all, hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
     snprintf(port, sizeof port, "%d", h->opt.port);
     int error = getaddrinfo(h->opt.host, port, &hints, &all), fd = -1;
     if (error)
@@ -550,16 +538,15 @@ static int open_socket(struct eng_http *h, int *out)
     error = errno;
     freeaddrinfo(all);
     if (fd < 0)
-        return kn_fail(KN_EINVAL, "cannot listen on %s, port %d: %s: choose another %s", h->opt.host,
-                       h->opt.port, strerror(error),
+        return kn_fail(KN_EINVAL, "cannot listen on %s, port %d: %s: choose another %s", h->opt.host, h->opt.port,
+                       strerror(error),
                        error == EADDRNOTAVAIL ? "host: an address of this machine"
                        : error == EACCES      ? "port: 1024 or above, or run as a user that may bind it"
                                               : "port, or stop the process that uses it");
     if (getsockname(fd, (struct sockaddr *)&mine, &n) == 0) {
         h->loopback = is_loopback((const struct sockaddr *)&mine);
-        h->port =
-            ntohs(mine.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&mine)->sin6_port
-                                             : ((struct sockaddr_in *)(void *)&mine)->sin_port);
+        h->port = ntohs(mine.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&mine)->sin6_port
+                                                   : ((struct sockaddr_in *)(void *)&mine)->sin_port);
     }
     *out = fd;
     return 0;
@@ -568,7 +555,7 @@ static int open_socket(struct eng_http *h, int *out)
 static int open_evhttp(struct eng_http *h, struct event_base *base, int fd)
 {
     int ms = tick_ms(h);
-    const struct timeval every = {ms / 1000, ms % 1000 * 1000};
+    const struct timeval every = { ms / 1000, ms % 1000 * 1000 };
     struct evhttp_bound_socket *bound = NULL;
     if ((h->evhttp = evhttp_new(base))) {
         evhttp_set_bevcb(h->evhttp, on_accept, h);
@@ -576,9 +563,8 @@ static int open_evhttp(struct eng_http *h, struct event_base *base, int fd)
         evhttp_set_max_headers_size(h->evhttp, (ev_ssize_t)(HARD_HEADER * h->opt.max_header));
         evhttp_set_max_body_size(h->evhttp, (ev_ssize_t)(HARD_BODY * h->opt.max_body));
         evhttp_set_flags(h->evhttp, EVHTTP_SERVER_LINGERING_CLOSE);
-        evhttp_set_allowed_methods(h->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD |
-                                                  EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE |
-                                                  EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
+        evhttp_set_allowed_methods(h->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT |
+                                                  EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
                                                   EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
         bound = evhttp_accept_socket_with_handle(h->evhttp, fd);
     }
@@ -594,8 +580,7 @@ static int open_evhttp(struct eng_http *h, struct event_base *base, int fd)
     return 0;
 }
 
-int eng_http_open(struct eng_http **out, struct event_base *base,
-                  const struct eng_http_options *opt)
+int eng_http_open(struct eng_http **out, struct event_base *base, const struct eng_http_options *opt)
 {
     int fd = -1;
     struct eng_http *h = kn_calloc(1, sizeof *h);

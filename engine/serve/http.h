@@ -27,13 +27,13 @@ struct eng_exchange;
 
 struct eng_http_options {
     const char *host;
-    int port;                                   /* 0: any */
-    size_t max_header, max_body;                /* bytes of one request */
-    size_t max_received;                        /* of all requests being received */
-    size_t max_unsent;                          /* bytes of one answer */
+    int port;                    /* 0: any */
+    size_t max_header, max_body; /* bytes of one request */
+    size_t max_received;         /* of all requests being received */
+    size_t max_unsent;           /* bytes of one answer */
     int max_connection;
     int patience_ms, idle_ms;
-    int tick_ms;                                /* interval of the timeout checks; 0: 100 ms */
+    int tick_ms; /* interval of the timeout checks; 0: 100 ms */
     void (*on_request)(void *arg, struct eng_exchange *x);
     void (*on_gone)(void *arg, struct eng_exchange *x);
     /* Returns the JSON body of an error answer without an exchange; the caller frees it with kn_free.  May be NULL. */
@@ -41,35 +41,35 @@ struct eng_http_options {
     void *arg;
 };
 
-int  eng_http_open(struct eng_http **out, struct event_base *base, const struct eng_http_options *opt);
-void eng_http_close(struct eng_http *h);        /* calls on_gone for exchanges in progress */
-int  eng_http_port(const struct eng_http *h);
-bool eng_http_is_loopback(const struct eng_http *h);    /* only this machine can reach it */
-int  eng_http_connections(const struct eng_http *h);
-uint64_t eng_http_n_cut(const struct eng_http *h);      /* connections cut for slowness */
-bool eng_http_all_sent(const struct eng_http *h);       /* no connection has unsent bytes */
+int eng_http_open(struct eng_http **out, struct event_base *base, const struct eng_http_options *opt);
+void eng_http_close(struct eng_http *h); /* calls on_gone for exchanges in progress */
+int eng_http_port(const struct eng_http *h);
+bool eng_http_is_loopback(const struct eng_http *h); /* only this machine can reach it */
+int eng_http_connections(const struct eng_http *h);
+uint64_t eng_http_n_cut(const struct eng_http *h); /* connections cut for slowness */
+bool eng_http_all_sent(const struct eng_http *h);  /* no connection has unsent bytes */
 
 /* ---- a request ------------------------------------------------------------------------------- */
 
 const char *eng_http_method(const struct eng_exchange *x);
-const char *eng_http_path(const struct eng_exchange *x);        /* decoded, without the query; never NULL */
-const char *eng_http_header(const struct eng_exchange *x, const char *name);    /* or NULL */
+const char *eng_http_path(const struct eng_exchange *x); /* decoded, without the query; never NULL */
+const char *eng_http_header(const struct eng_exchange *x, const char *name); /* or NULL */
 const char *eng_http_peer(const struct eng_exchange *x);
 bool eng_http_headers_too_long(const struct eng_exchange *x);
 bool eng_http_body_too_long(const struct eng_exchange *x);
 /* A copy with a NUL appended; the caller frees it with kn_free.  NULL: no memory. */
 char *eng_http_body(const struct eng_exchange *x, size_t *n);
 
-void  eng_http_set_user(struct eng_exchange *x, void *user);
+void eng_http_set_user(struct eng_exchange *x, void *user);
 void *eng_http_user(const struct eng_exchange *x);
 
 /* ---- its answer ------------------------------------------------------------------------------ */
 
-void eng_http_set_header(struct eng_exchange *x, const char *name, const char *value);  /* before answer or begin */
+void eng_http_set_header(struct eng_exchange *x, const char *name, const char *value); /* before answer or begin */
 void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body, size_t n);
 void eng_http_begin(struct eng_exchange *x, int status, const char *type);
-void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n);       /* written to the socket at once */
-void eng_http_end(struct eng_exchange *x, const char *bytes, size_t n);         /* n 0: no last chunk */
+void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n); /* written to the socket at once */
+void eng_http_end(struct eng_exchange *x, const char *bytes, size_t n);   /* n 0: no last chunk */
 /* After answer and after end, x must not be used. */
 
 #endif

@@ -25,8 +25,8 @@
 #include "engine/api/reply.h"
 #include "engine/serve/serve.h"
 
-#define SRV_MAX_ALIAS 16
-#define SRV_ID_BYTES  24
+#define SRV_MAX_ALIAS   16
+#define SRV_ID_BYTES    24
 #define SRV_MAX_WATCHER 16
 
 struct event;
@@ -34,39 +34,43 @@ struct srv_call;
 
 enum srv_state { SRV_LOADING, SRV_SERVING, SRV_DRAINING, SRV_ENDING, SRV_FAILED };
 
-struct srv_rates {                                  /* samples of the last seconds, for the status */
-    struct { uint64_t ns; struct eng_stats engine; struct off_stats store; } at[11];
+struct srv_rates { /* samples of the last seconds, for the status */
+    struct {
+        uint64_t ns;
+        struct eng_stats engine;
+        struct off_stats store;
+    } at[11];
     int n;
 };
 
 struct eng_server {
     struct eng_serve_options opt;
     enum srv_state state;
-    int error;                                  /* KN_E* in state SRV_FAILED */
+    int error; /* KN_E* in state SRV_FAILED */
     struct event_base *base;
     struct event *wake, *tick, *term, *interrupt, *hangup;
     int wake_fd;
-    atomic_int n_stop;                          /* number of stop requests */
-    atomic_bool reload;                         /* the key file must be reloaded */
+    atomic_int n_stop;  /* number of stop requests */
+    atomic_bool reload; /* the key file must be reloaded */
     struct eng_http *http;
-    struct eng_progress *bar;                   /* loading progress; NULL after that */
+    struct eng_progress *bar; /* loading progress; NULL after that */
     struct eng_hub *hub;
     struct eng_pool *pool;
     struct eng_keys *keys;
     struct eng_api_setup setup;
-    struct eng_api_model model;                 /* owns the parts of setup */
+    struct eng_api_model model; /* owns the parts of setup */
     char *alias_text;
     const char *alias[SRV_MAX_ALIAS];
     struct eng_metrics metrics;
     struct srv_rates rates;
-    struct off_spot *spot;                      /* [n_expert] scratch of the status; NULL: not shown */
+    struct off_spot *spot; /* [n_expert] scratch of the status; NULL: not shown */
     struct srv_call *calls;
     int n_call, n_session;
-    uint64_t secret, n_request;                 /* request ids, seeds and salts derive from these */
-    uint64_t started_ns, end_ns;                /* end_ns: deadline of draining, then of the last bytes */
-    uint64_t fed_ns, second_ns;                 /* last watchdog message; last status sample */
+    uint64_t secret, n_request;  /* request ids, seeds and salts derive from these */
+    uint64_t started_ns, end_ns; /* end_ns: deadline of draining, then of the last bytes */
+    uint64_t fed_ns, second_ns;  /* last watchdog message; last status sample */
     int64_t started_s;
-    struct eng_exchange *watcher[SRV_MAX_WATCHER];  /* [n_watcher] open /status/stream exchanges */
+    struct eng_exchange *watcher[SRV_MAX_WATCHER]; /* [n_watcher] open /status/stream exchanges */
     int n_watcher;
 };
 
@@ -74,11 +78,11 @@ struct eng_server {
 
 struct srv_route {
     const char *method, *path;
-    bool open;                                  /* needs no key */
-    void (*now)(struct eng_server *s, struct eng_exchange *x);  /* answers on the serving thread; or: */
-    void (*work)(struct srv_call *c);               /* on a reader thread: fills c->text, or refuses */
+    bool open;                                                 /* needs no key */
+    void (*now)(struct eng_server *s, struct eng_exchange *x); /* answers on the serving thread; or: */
+    void (*work)(struct srv_call *c);                          /* on a reader thread: fills c->text, or refuses */
     enum eng_api api;
-    bool counts;                                /* without now and work: only count prompt tokens, or generate */
+    bool counts; /* without now and work: only count prompt tokens, or generate */
 };
 
 void srv_request(void *arg, struct eng_exchange *x);
@@ -88,33 +92,32 @@ void srv_gone(void *arg, struct eng_exchange *x);
 
 /* Also writes a new request id to id, [SRV_ID_BYTES]. */
 void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, char *id);
-char *srv_error_body(void *arg, int status, size_t *n);         /* for input that is not a valid HTTP request */
-void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
-                    const struct eng_refusal *why);
+char *srv_error_body(void *arg, int status, size_t *n); /* for input that is not a valid HTTP request */
+void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api, const struct eng_refusal *why);
 void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct eng_refusal *why);
-void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body);     /* frees body */
+void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body); /* frees body */
 void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type, const char *body,
-                  size_t n);
+                      size_t n);
 
 /* ---- request.c ------------------------------------------------------------------------------- */
 
 struct srv_choice {
     struct eng_job job;
     bool lent;
-    uint64_t begun_ns, first_ns, last_ns;       /* 0: not reached yet */
+    uint64_t begun_ns, first_ns, last_ns; /* 0: not reached yet */
     int n_cached;
 };
 
 struct srv_call {
-    struct eng_task task;                       /* first member: a task pointer is the srv_call pointer */
+    struct eng_task task; /* first member: a task pointer is the srv_call pointer */
     struct eng_server *server;
-    struct eng_exchange *x;                     /* NULL: the client disconnected, or the answer is sent */
+    struct eng_exchange *x; /* NULL: the client disconnected, or the answer is sent */
     const struct srv_route *route;
     struct srv_call *next, **self;
     char id[SRV_ID_BYTES];
-    uint64_t key;                               /* eng_keys_id, 0: none */
-    bool reading;                               /* lent to a reader thread, which owns the fields up to refused */
-    atomic_bool gone;                           /* tells the reader thread that the client disconnected */
+    uint64_t key;     /* eng_keys_id, 0: none */
+    bool reading;     /* lent to a reader thread, which owns the fields up to refused */
+    atomic_bool gone; /* tells the reader thread that the client disconnected */
     char *body;
     size_t n_body;
     int64_t created_s;
@@ -124,10 +127,10 @@ struct srv_call {
     struct eng_refusal why;
     bool refused;
     struct eng_reply *reply;
-    struct srv_choice *choice;                      /* [n_choice] */
+    struct srv_choice *choice; /* [n_choice] */
     int n_choice, n_lent;
     bool begun, touched;
-    size_t n_sent;                              /* bytes of the reply sent */
+    size_t n_sent; /* bytes of the reply sent */
     uint64_t arrived_ns, sent_ns;
 };
 
@@ -137,8 +140,8 @@ void srv_call_gone(struct srv_call *c);
 void srv_calls_take_read(struct eng_server *s);
 void srv_calls_take_told(struct eng_server *s);
 void srv_calls_tick(struct eng_server *s, uint64_t now);
-void srv_calls_fail(struct eng_server *s, int status, const char *message);    /* fails every open request */
-void srv_calls_close(struct eng_server *s);         /* after the reader and engine threads have ended */
+void srv_calls_fail(struct eng_server *s, int status, const char *message); /* fails every open request */
+void srv_calls_close(struct eng_server *s); /* after the reader and engine threads have ended */
 
 /* ---- tokenize_routes.c ----------------------------------------------------------------------- */
 
@@ -153,14 +156,14 @@ void srv_ready(struct eng_server *s, struct eng_exchange *x);
 void srv_models(struct eng_server *s, struct eng_exchange *x);
 void srv_model(struct eng_server *s, struct eng_exchange *x);
 void srv_version(struct eng_server *s, struct eng_exchange *x);
-const char *srv_not_ready(struct eng_server *s);    /* the reason, or NULL: ready */
+const char *srv_not_ready(struct eng_server *s); /* the reason, or NULL: ready */
 
 /* ---- status.c -------------------------------------------------------------------------------- */
 
 void srv_metrics(struct eng_server *s, struct eng_exchange *x);
 void srv_status(struct eng_server *s, struct eng_exchange *x);
 void srv_status_stream(struct eng_server *s, struct eng_exchange *x);
-void srv_status_tick(struct eng_server *s, uint64_t now);   /* once a second */
+void srv_status_tick(struct eng_server *s, uint64_t now); /* once a second */
 void srv_status_gone(struct eng_server *s, struct eng_exchange *x);
 void srv_status_end(struct eng_server *s);
 

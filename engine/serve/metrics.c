@@ -10,22 +10,20 @@
 /* ---- histograms ------------------------------------------------------------------------------ */
 
 /* vLLM's bucket bounds, which its dashboards expect. */
-static const double wait_bound[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
-                                    0.25,  0.5,   0.75, 1,    2.5,  5,    7.5,  10,
-                                    20,    40,    80,   160,  640,  2560, 0};
-static const double gap_bound[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
-                                   0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80,  0};
-static const double long_bound[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,   20,
-                                    30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680, 0};
-static const double size_bound[] = {1,     2,      5,      10,     20,      50,    100,
-                                    200,   500,    1000,   2000,   5000,    10000, 20000,
-                                    50000, 100000, 200000, 500000, 1000000, 0};
+static const double wait_bound[] = { 0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,  0.75, 1,
+                                     2.5,   5,     7.5,  10,   20,   40,   80,   160, 640,  2560, 0 };
+static const double gap_bound[] = { 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+                                    0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80,  0 };
+static const double long_bound[] = { 0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,   20,
+                                     30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680, 0 };
+static const double size_bound[] = { 1,    2,    5,     10,    20,    50,     100,    200,    500,     1000,
+                                     2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 0 };
 
 static const struct {
     const char *name, *help;
     const double *bound;
 } family[] = {
-#define FAMILY(id, name, help, bounds) {name, help, bounds##_bound},
+#define FAMILY(id, name, help, bounds) { name, help, bounds##_bound },
     ENG_HISTOGRAMS(FAMILY)
 #undef FAMILY
 };
@@ -89,28 +87,26 @@ static void histogram(struct page *p, const struct eng_metrics *m, int h)
     head(p, name, "histogram", family[h].help);
     for (int i = 0; family[h].bound[i] > 0; i++) {
         sum += m->histogram[h].count[i];
-        eng_bytes_format(p->out, "%s_bucket{%s,le=\"%g\"} %llu\n", name, p->label,
-                         family[h].bound[i], (unsigned long long)sum);
+        eng_bytes_format(p->out, "%s_bucket{%s,le=\"%g\"} %llu\n", name, p->label, family[h].bound[i],
+                         (unsigned long long)sum);
     }
     int last = 0;
     while (family[h].bound[last] > 0)
         last++;
     sum += m->histogram[h].count[last];
-    eng_bytes_format(p->out,
-                     "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.17g\n%s_count{%s} %llu\n", name,
-                     p->label, (unsigned long long)sum, name, p->label, m->histogram[h].sum, name,
-                     p->label, (unsigned long long)sum);
+    eng_bytes_format(p->out, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.17g\n%s_count{%s} %llu\n", name, p->label,
+                     (unsigned long long)sum, name, p->label, m->histogram[h].sum, name, p->label,
+                     (unsigned long long)sum);
 }
 
 static void write_theirs(struct page *p, const struct eng_metrics *m, const struct eng_hub_view *v)
 {
-    static const char *const reason[] = {"stop", "length", "abort", "error"};
+    static const char *const reason[] = { "stop", "length", "abort", "error" };
     const struct eng_stats *e = &v->engine;
     one(p, "vllm:num_requests_running", "gauge", "sequences in the running batch", e->n_running);
     one(p, "vllm:num_requests_waiting", "gauge", "sequences that wait for a place in the batch",
         kn_max(0, v->n_job - e->n_running));
-    one(p, "vllm:kv_cache_usage_perc", "gauge",
-        "share of the KV cache in use, 0 to 1",
+    one(p, "vllm:kv_cache_usage_perc", "gauge", "share of the KV cache in use, 0 to 1",
         e->n_kv_block ? (double)e->n_kv_used / e->n_kv_block : 0);
     one(p, "vllm:num_preemptions_total", "counter", "sequences that lost their KV blocks to others",
         (double)e->n_preempted);
@@ -123,8 +119,8 @@ static void write_theirs(struct page *p, const struct eng_metrics *m, const stru
     one(p, "vllm:generation_tokens_total", "counter", "generated tokens", (double)m->answer_tokens);
     head(p, "vllm:request_success_total", "counter", "finished answers by reason");
     for (int i = 0; i < ENG_ENDED_COUNT; i++)
-        eng_bytes_format(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n",
-                         p->label, reason[i], (unsigned long long)m->ended[i]);
+        eng_bytes_format(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->label, reason[i],
+                         (unsigned long long)m->ended[i]);
     for (int h = 0; h < ENG_HIST_COUNT; h++)
         histogram(p, m, h);
 }
@@ -135,10 +131,8 @@ static void write_engine(struct page *p, const struct eng_hub_view *v)
     const struct off_stats *s = &v->store;
     one(p, "spillway_passes_total", "counter", "forward passes", (double)e->n_pass);
     one(p, "spillway_pass_rows_total", "counter", "tokens computed by forward passes", (double)e->n_row);
-    one(p, "spillway_pass_seconds_total", "counter", "time in forward passes",
-        (double)e->pass_ns * 1e-9);
-    one(p, "spillway_sample_seconds_total", "counter", "time in sampling",
-        (double)e->sample_ns * 1e-9);
+    one(p, "spillway_pass_seconds_total", "counter", "time in forward passes", (double)e->pass_ns * 1e-9);
+    one(p, "spillway_sample_seconds_total", "counter", "time in sampling", (double)e->sample_ns * 1e-9);
     one(p, "spillway_failed_passes_total", "counter", "forward passes that failed for all sequences",
         (double)v->n_failed_pass);
     one(p, "spillway_stalled_seconds", "gauge", "time since the last pass while there is work, else 0",
@@ -147,23 +141,21 @@ static void write_engine(struct page *p, const struct eng_hub_view *v)
         (double)s->hits);
     one(p, "spillway_expert_misses_total", "counter", "experts that were not in memory when a pass needed them",
         (double)s->misses);
-    one(p, "spillway_expert_read_bytes_total", "counter", "bytes read from disk for experts",
-        (double)s->read_bytes);
-    one(p, "spillway_expert_reads_total", "counter", "reads of experts from disk",
-        (double)s->reads);
+    one(p, "spillway_expert_read_bytes_total", "counter", "bytes read from disk for experts", (double)s->read_bytes);
+    one(p, "spillway_expert_reads_total", "counter", "reads of experts from disk", (double)s->reads);
     one(p, "spillway_expert_ahead_total", "counter", "experts prefetched", (double)s->soon_reads);
     one(p, "spillway_expert_ahead_used_total", "counter", "prefetched experts that were used before eviction",
         (double)s->soon_hits);
     one(p, "spillway_expert_ahead_wasted_bytes_total", "counter", "prefetched bytes that were evicted unused",
         (double)s->wasted_bytes);
-    one(p, "spillway_expert_early_bytes_total", "counter",
-        "bytes prefetched before a pass because of its tokens", (double)s->early_bytes);
+    one(p, "spillway_expert_early_bytes_total", "counter", "bytes prefetched before a pass because of its tokens",
+        (double)s->early_bytes);
     one(p, "spillway_expert_hidden_bytes_total", "counter", "bytes prefetched before a pass and used before eviction",
         (double)s->early_used_bytes);
     one(p, "spillway_expert_early_wasted_bytes_total", "counter", "bytes prefetched before a pass and evicted unused",
         (double)s->early_wasted_bytes);
-    one(p, "spillway_expert_wait_seconds_total", "counter",
-        "time waiting for experts with nothing to compute", (double)s->stall_ns * 1e-9);
+    one(p, "spillway_expert_wait_seconds_total", "counter", "time waiting for experts with nothing to compute",
+        (double)s->stall_ns * 1e-9);
     one(p, "spillway_expert_slots", "gauge", "experts that fit in memory", (double)s->n_slot);
     one(p, "spillway_experts", "gauge", "experts of the model", (double)s->n_expert);
 }
@@ -181,7 +173,9 @@ static const char *label_of(const struct eng_draft_choice *c, char *out, size_t 
 
 static double verdict_of(const struct eng_draft_choice *c)
 {
-    static const int verdict[] = {[SPEC_VERDICT_PAYS] = 1, [SPEC_VERDICT_LOSES] = -1, [SPEC_VERDICT_MEMORY_WORTH_MORE] = -2};
+    static const int verdict[] = {
+        [SPEC_VERDICT_PAYS] = 1, [SPEC_VERDICT_LOSES] = -1, [SPEC_VERDICT_MEMORY_WORTH_MORE] = -2
+    };
     if (c->state == ENG_DRAFTER_ASKED)
         return verdict[c->account.verdict];
     return c->state == ENG_DRAFTER_UNLOADED ? -3 : -4;
@@ -190,16 +184,18 @@ static double verdict_of(const struct eng_draft_choice *c)
 /* A value for each drafter that the controller chooses from. */
 static void write_choices(struct page *p, const struct eng_drafts *d)
 {
-    static const struct { const char *name, *type, *help; } of[] = {
-        {"spillway_draft_steps_total", "counter", "steps with drafts of this drafter"},
-        {"spillway_draft_rows_total", "counter", "draft tokens of this drafter that were verified"},
-        {"spillway_draft_rows_kept_total", "counter", "draft tokens of this drafter that were accepted"},
-        {"spillway_draft_depth", "gauge", "current depth; 0: this drafter is off"},
-        {"spillway_draft_gain", "gauge",
-         "recent speed-up: time of plain steps for the same tokens over the time of steps with drafts"},
-        {"spillway_draft_verdict", "gauge",
-         "1: pays, 0: too few steps to judge, -1: does not pay, -2: not worth its memory, "
-         "-3: unloaded, -4: failed"},
+    static const struct {
+        const char *name, *type, *help;
+    } of[] = {
+        { "spillway_draft_steps_total", "counter", "steps with drafts of this drafter" },
+        { "spillway_draft_rows_total", "counter", "draft tokens of this drafter that were verified" },
+        { "spillway_draft_rows_kept_total", "counter", "draft tokens of this drafter that were accepted" },
+        { "spillway_draft_depth", "gauge", "current depth; 0: this drafter is off" },
+        { "spillway_draft_gain", "gauge",
+          "recent speed-up: time of plain steps for the same tokens over the time of steps with drafts" },
+        { "spillway_draft_verdict", "gauge",
+          "1: pays, 0: too few steps to judge, -1: does not pay, -2: not worth its memory, "
+          "-3: unloaded, -4: failed" },
     };
     char label[64];
     for (size_t f = 0; f < sizeof of / sizeof *of; f++) {
@@ -207,8 +203,8 @@ static void write_choices(struct page *p, const struct eng_drafts *d)
         for (int i = 0; i < d->n_choice; i++) {
             const struct eng_draft_choice *c = &d->choice[i];
             const struct spec_account *a = &c->account;
-            const double value[] = {(double)a->n_step, (double)a->n_drafted, (double)a->n_accepted,
-                                    c->depth, a->gain, verdict_of(c)};
+            const double value[] = { (double)a->n_step, (double)a->n_drafted, (double)a->n_accepted, c->depth,
+                                     a->gain,           verdict_of(c) };
             eng_bytes_format(p->out, "%s{%s,drafter=\"%s\"} %.17g\n", of[f].name, p->label,
                              label_of(c, label, sizeof label), value[f]);
         }
@@ -236,10 +232,15 @@ static void write_shares(struct page *p, const struct eng_drafts *d)
  * asked only in steps where a session gets its next token. */
 static void write_decisions(struct page *p, const struct eng_drafts *d)
 {
-    static const char *const reason[SPEC_WHY_COUNT] = {
-        [SPEC_WHY_FIXED] = "fixed", [SPEC_WHY_LEARN] = "learn", [SPEC_WHY_REFRESH] = "refresh",
-        [SPEC_WHY_NO_GAIN] = "loses", [SPEC_WHY_LOSS_LIMIT] = "spent", [SPEC_WHY_GAINS] = "gains",
-        [SPEC_WHY_SMALL_DIFFERENCE] = "stays", [SPEC_WHY_TRIAL] = "trial", [SPEC_WHY_FREE] = "free"};
+    static const char *const reason[SPEC_WHY_COUNT] = { [SPEC_WHY_FIXED] = "fixed",
+                                                        [SPEC_WHY_LEARN] = "learn",
+                                                        [SPEC_WHY_REFRESH] = "refresh",
+                                                        [SPEC_WHY_NO_GAIN] = "loses",
+                                                        [SPEC_WHY_LOSS_LIMIT] = "spent",
+                                                        [SPEC_WHY_GAINS] = "gains",
+                                                        [SPEC_WHY_SMALL_DIFFERENCE] = "stays",
+                                                        [SPEC_WHY_TRIAL] = "trial",
+                                                        [SPEC_WHY_FREE] = "free" };
     static const char name[] = "spillway_draft_decisions_total";
     head(p, name, "counter",
          "steps by the reason for drafts (fixed, gains, stays, trial, free) or for none (the others)");
@@ -256,8 +257,7 @@ static void write_their_drafts(struct page *p, const struct eng_hub_view *v)
     const struct eng_drafts *d = &v->drafts;
     one(p, "vllm:spec_decode_num_drafts_total", "counter", "drafts verified, one per sequence and step",
         (double)d->n_draft);
-    one(p, "vllm:spec_decode_num_draft_tokens_total", "counter", "draft tokens verified",
-        (double)v->engine.n_draft);
+    one(p, "vllm:spec_decode_num_draft_tokens_total", "counter", "draft tokens verified", (double)v->engine.n_draft);
     one(p, "vllm:spec_decode_num_accepted_tokens_total", "counter", "draft tokens accepted",
         (double)v->engine.n_draft_kept);
     head(p, name, "counter", "draft tokens accepted by position in the draft");
@@ -273,8 +273,7 @@ static void write_drafts(struct page *p, const struct eng_hub_view *v)
     if (!d->any)
         return;
     write_their_drafts(p, v);
-    one(p, "spillway_draft_seconds_total", "counter", "time drafting between passes",
-        (double)e->draft_ns * 1e-9);
+    one(p, "spillway_draft_seconds_total", "counter", "time drafting between passes", (double)e->draft_ns * 1e-9);
     if (d->overlap) {
         one(p, "spillway_draft_beside_seconds_total", "counter", "time drafting while passes ran",
             (double)e->overlap_ns * 1e-9);
@@ -286,16 +285,15 @@ static void write_drafts(struct page *p, const struct eng_hub_view *v)
         return;
     write_choices(p, d);
     write_shares(p, d);
-    one(p, "spillway_draft_lost_seconds", "gauge",
-        "time lost to drafts and not regained", d->lost_ns * 1e-9);
+    one(p, "spillway_draft_lost_seconds", "gauge", "time lost to drafts and not regained", d->lost_ns * 1e-9);
     one(p, "spillway_draft_may_lose_seconds", "gauge", "limit of spillway_draft_lost_seconds; 0: not known yet",
         d->loss_limit_ns * 1e-9);
 }
 
-void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now,
-                       const struct eng_hub_view *v, struct eng_bytes *out)
+void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now, const struct eng_hub_view *v,
+                       struct eng_bytes *out)
 {
-    struct page p = {.out = out};
+    struct page p = { .out = out };
     make_label(&p, now->model);
     write_theirs(&p, m, v);
     write_engine(&p, v);
@@ -304,16 +302,12 @@ void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now
     one(&p, "spillway_uptime_seconds", "gauge", "time since the start", now->uptime_s);
     one(&p, "spillway_connections", "gauge", "open connections", now->n_connection);
     one(&p, "spillway_requests", "gauge", "requests being answered or waiting", now->n_call);
-    one(&p, "spillway_refused_total", "counter", "requests refused because the queue was full",
-        (double)m->n_refused);
-    one(&p, "spillway_cut_total", "counter", "connections cut for being too slow",
-        (double)m->n_cut);
-    one(&p, "spillway_memory_budget_bytes", "gauge", "memory budget of the process",
-        (double)v->budget_bytes);
+    one(&p, "spillway_refused_total", "counter", "requests refused because the queue was full", (double)m->n_refused);
+    one(&p, "spillway_cut_total", "counter", "connections cut for being too slow", (double)m->n_cut);
+    one(&p, "spillway_memory_budget_bytes", "gauge", "memory budget of the process", (double)v->budget_bytes);
     one(&p, "spillway_memory_used_bytes", "gauge", "memory used by the process, without file pages",
         (double)eng_memory_used());
-    head(&p, "spillway_http_responses_total", "counter",
-         "HTTP answers by the first digit of the status");
+    head(&p, "spillway_http_responses_total", "counter", "HTTP answers by the first digit of the status");
     for (int i = 1; i < 6; i++)
         eng_bytes_format(out, "spillway_http_responses_total{%s,code=\"%dxx\"} %llu\n", p.label, i,
                          (unsigned long long)m->n_answered[i]);

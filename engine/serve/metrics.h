@@ -10,22 +10,22 @@
 #include "engine/serve/engine_thread.h"
 
 /* id, metric name, help text, bounds */
-#define ENG_HISTOGRAMS(X)                                                                              \
-    X(TTFT,     "time_to_first_token_seconds",    "from a request's arrival to its first token", wait) \
-    X(GAP,      "inter_token_latency_seconds",    "between two tokens of an answer",             gap)  \
-    X(E2E,      "e2e_request_latency_seconds",    "from a request's arrival to its end",         long) \
-    X(QUEUE,    "request_queue_time_seconds",     "waiting for a place in the batch",            long) \
-    X(PREFILL,  "request_prefill_time_seconds",   "from the prompt's start to the first token", long) \
-    X(DECODE,   "request_decode_time_seconds",    "from the first token to the last",            long) \
-    X(PROMPT,   "request_prompt_tokens",          "tokens of a prompt",                          size) \
-    X(ANSWER,   "request_generation_tokens",      "tokens of an answer",                         size) \
-    X(MOST,     "request_max_num_generation_tokens", "token limit of a request",                size)
+#define ENG_HISTOGRAMS(X)                                                                                              \
+    X(TTFT, "time_to_first_token_seconds", "from a request's arrival to its first token", wait)                        \
+    X(GAP, "inter_token_latency_seconds", "between two tokens of an answer", gap)                                      \
+    X(E2E, "e2e_request_latency_seconds", "from a request's arrival to its end", long)                                 \
+    X(QUEUE, "request_queue_time_seconds", "waiting for a place in the batch", long)                                   \
+    X(PREFILL, "request_prefill_time_seconds", "from the prompt's start to the first token", long)                     \
+    X(DECODE, "request_decode_time_seconds", "from the first token to the last", long)                                 \
+    X(PROMPT, "request_prompt_tokens", "tokens of a prompt", size)                                                     \
+    X(ANSWER, "request_generation_tokens", "tokens of an answer", size)                                                \
+    X(MOST, "request_max_num_generation_tokens", "token limit of a request", size)
 
 enum eng_histogram {
 #define ENG_ENUM(name, text, help, bounds) ENG_HIST_##name,
     ENG_HISTOGRAMS(ENG_ENUM)
 #undef ENG_ENUM
-    ENG_HIST_COUNT
+        ENG_HIST_COUNT
 };
 
 enum eng_ended { ENG_ENDED_STOP, ENG_ENDED_LENGTH, ENG_ENDED_ABORT, ENG_ENDED_ERROR, ENG_ENDED_COUNT };
@@ -33,17 +33,20 @@ enum eng_ended { ENG_ENDED_STOP, ENG_ENDED_LENGTH, ENG_ENDED_ABORT, ENG_ENDED_ER
 #define ENG_MAX_BOUNDS 24
 
 struct eng_metrics {
-    struct { uint64_t count[ENG_MAX_BOUNDS + 1]; double sum; } histogram[ENG_HIST_COUNT];
-    uint64_t ended[ENG_ENDED_COUNT];            /* answers by reason of their end */
-    uint64_t n_answered[6];                     /* HTTP answers by first digit of the status */
-    uint64_t n_refused;                         /* 429: the queue was full */
-    uint64_t n_cut;                             /* connections cut because they sent or read too slowly */
+    struct {
+        uint64_t count[ENG_MAX_BOUNDS + 1];
+        double sum;
+    } histogram[ENG_HIST_COUNT];
+    uint64_t ended[ENG_ENDED_COUNT]; /* answers by reason of their end */
+    uint64_t n_answered[6];          /* HTTP answers by first digit of the status */
+    uint64_t n_refused;              /* 429: the queue was full */
+    uint64_t n_cut;                  /* connections cut because they sent or read too slowly */
     uint64_t prompt_tokens, answer_tokens;
 };
 
 void eng_metrics_add(struct eng_metrics *m, enum eng_histogram h, double value);
 
-struct eng_gauges {                             /* current values */
+struct eng_gauges { /* current values */
     const char *model;
     int n_connection, n_call;
     double uptime_s;

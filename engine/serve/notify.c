@@ -9,7 +9,7 @@
 
 void eng_notify(const char *socket_path, const char *line)
 {
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
     size_t n = socket_path ? strlen(socket_path) : 0;
     if (n < 2 || n >= sizeof to.sun_path || (socket_path[0] != '/' && socket_path[0] != '@'))
         return;

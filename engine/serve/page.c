@@ -35,14 +35,13 @@ static void set_headers(struct eng_exchange *x, const char *nonce)
 
 void srv_page(struct eng_server *s, struct eng_exchange *x)
 {
-    struct eng_bytes out = {0};
+    struct eng_bytes out = { 0 };
     struct eng_refusal why;
-    uint64_t random[2] = {0};
+    uint64_t random[2] = { 0 };
     char nonce[33];
     const char *at = eng_page, *mark;
     bool drawn = getrandom(random, sizeof random, 0) == sizeof random;
-    snprintf(nonce, sizeof nonce, "%016llx%016llx", (unsigned long long)random[0],
-             (unsigned long long)random[1]);
+    snprintf(nonce, sizeof nonce, "%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
     while ((mark = memmem(at, (size_t)(eng_page_end - at), MARK, sizeof MARK - 1))) {
         eng_bytes_add(&out, at, (size_t)(mark - at));
         eng_bytes_text(&out, nonce);

@@ -25,8 +25,7 @@ const char *srv_not_ready(struct eng_server *s)
     return NULL;
 }
 
-static void answer_state(struct eng_server *s, struct eng_exchange *x, const char *wrong,
-                         const char *code)
+static void answer_state(struct eng_server *s, struct eng_exchange *x, const char *wrong, const char *code)
 {
     static const char ok[] = "{\"status\":\"ok\"}";
     struct eng_refusal why;
@@ -42,8 +41,7 @@ static void answer_state(struct eng_server *s, struct eng_exchange *x, const cha
 void srv_health(struct eng_server *s, struct eng_exchange *x)
 {
     bool wrong = s->state == SRV_LOADING || s->state == SRV_FAILED;
-    answer_state(s, x, wrong ? srv_not_ready(s) : NULL,
-                 s->state == SRV_LOADING ? "loading" : "failed");
+    answer_state(s, x, wrong ? srv_not_ready(s) : NULL, s->state == SRV_LOADING ? "loading" : "failed");
 }
 
 /* Readiness: serving, and the engine makes progress while there is work. */
@@ -64,8 +62,7 @@ static void write_model(struct eng_server *s, const char *name, struct eng_bytes
 {
     eng_bytes_text(out, "{\"id\":");
     eng_bytes_quote(out, name, strlen(name));
-    eng_bytes_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"spillway\"",
-                     (long long)s->started_s);
+    eng_bytes_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"spillway\"", (long long)s->started_s);
     if (s->state == SRV_SERVING)
         eng_bytes_format(out, ",\"max_model_len\":%d", s->setup.n_ctx);
     eng_bytes_text(out, "}");
@@ -73,7 +70,7 @@ static void write_model(struct eng_server *s, const char *name, struct eng_bytes
 
 void srv_models(struct eng_server *s, struct eng_exchange *x)
 {
-    struct eng_bytes out = {0};
+    struct eng_bytes out = { 0 };
     eng_bytes_text(&out, "{\"object\":\"list\",\"data\":[");
     for (int i = 0; i < s->setup.n_model; i++) {
         eng_bytes_text(&out, i ? "," : "");
@@ -85,7 +82,7 @@ void srv_models(struct eng_server *s, struct eng_exchange *x)
 
 void srv_model(struct eng_server *s, struct eng_exchange *x)
 {
-    struct eng_bytes out = {0};
+    struct eng_bytes out = { 0 };
     struct eng_refusal why;
     const char *name = eng_http_path(x) + sizeof "/v1/models/" - 1;
     for (int i = 0; i < s->setup.n_model; i++) {
@@ -96,7 +93,7 @@ void srv_model(struct eng_server *s, struct eng_exchange *x)
         return;
     }
     char shown[128];
-    moe_string_show((struct moe_string){name, strlen(name)}, shown, sizeof shown);
+    moe_string_show((struct moe_string){ name, strlen(name) }, shown, sizeof shown);
     eng_refuse(&why, 404, "model_not_found", "model", "the model '%s' does not exist; this server has %s", shown,
                s->alias[0]);
     srv_answer_refusal(s, x, ENG_API_CHAT, &why);

@@ -11,15 +11,15 @@
 struct eng_pool;
 
 struct eng_task {
-    void (*run)(struct eng_task *t);            /* runs on a reader thread */
+    void (*run)(struct eng_task *t); /* runs on a reader thread */
     struct eng_task *next;
 };
 
 /* wake_fd: an eventfd, written when a task is done. */
-int  eng_pool_open(struct eng_pool **out, int n_thread, int wake_fd);
-void eng_pool_close(struct eng_pool *p);        /* waits for running tasks; waiting ones are not run */
+int eng_pool_open(struct eng_pool **out, int n_thread, int wake_fd);
+void eng_pool_close(struct eng_pool *p); /* waits for running tasks; waiting ones are not run */
 
 void eng_pool_add(struct eng_pool *p, struct eng_task *t);
-struct eng_task *eng_pool_take(struct eng_pool *p);     /* a finished task, or NULL */
+struct eng_task *eng_pool_take(struct eng_pool *p); /* a finished task, or NULL */
 
 #endif

@@ -35,10 +35,8 @@ static void free_if_over(struct srv_call *c)
 
 static void read_ask(struct srv_call *c)
 {
-    struct eng_arrival arrival = {
-        .id = c->id, .created_s = c->created_s, .seed = c->seed, .count = c->route->counts};
-    c->refused = eng_ask_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->setup,
-                               &arrival, &c->why) != 0;
+    struct eng_arrival arrival = { .id = c->id, .created_s = c->created_s, .seed = c->seed, .count = c->route->counts };
+    c->refused = eng_ask_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->setup, &arrival, &c->why) != 0;
     if (!c->refused && c->route->counts)
         eng_reply_count(&c->text, c->ask);
 }
@@ -54,8 +52,8 @@ static void read_call(struct eng_task *task)
         read_ask(c);
 }
 
-void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route,
-                   const char *id, uint64_t key)
+void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route, const char *id,
+                   uint64_t key)
 {
     struct eng_refusal why;
     struct srv_call *c = kn_calloc(1, sizeof *c);
@@ -72,8 +70,7 @@ void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct sr
     c->key = key;
     c->arrived_ns = kn_now_ns();
     c->created_s = (int64_t)time(NULL);
-    c->seed =
-        kn_mix(s->secret + s->n_request * KN_GOLDEN) >> 32; /* 32 bits: at most ten digits to type */
+    c->seed = kn_mix(s->secret + s->n_request * KN_GOLDEN) >> 32; /* 32 bits: at most ten digits to type */
     snprintf(c->id, sizeof c->id, "%s", id);
     c->self = &s->calls;
     if ((c->next = s->calls))
@@ -94,10 +91,7 @@ static void cancel_jobs(struct srv_call *c)
             eng_hub_cancel(c->server->hub, &c->choice[i].job);
 }
 
-static double seconds(uint64_t from, uint64_t to)
-{
-    return from && to > from ? (double)(to - from) * 1e-9 : 0;
-}
+static double seconds(uint64_t from, uint64_t to) { return from && to > from ? (double)(to - from) * 1e-9 : 0; }
 
 static void log_call(const struct srv_call *c, int status)
 {
@@ -111,12 +105,11 @@ static void log_call(const struct srv_call *c, int status)
         first = o->first_ns && (!first || o->first_ns < first) ? o->first_ns : first;
         begun = o->begun_ns && (!begun || o->begun_ns < begun) ? o->begun_ns : begun;
     }
-    kn_say(
-        KN_LOG_INFO,
-        "%s %s: %d; %d prompt tokens, %d of them cached; waited %.2f s, first token after %.2f s; "
-        "%d tokens in %.2f s",
-        c->id, c->route->path, status, n_prompt, n_cached, seconds(c->arrived_ns, begun),
-        seconds(c->arrived_ns, first), n_answer, seconds(c->arrived_ns, kn_now_ns()));
+    kn_say(KN_LOG_INFO,
+           "%s %s: %d; %d prompt tokens, %d of them cached; waited %.2f s, first token after %.2f s; "
+           "%d tokens in %.2f s",
+           c->id, c->route->path, status, n_prompt, n_cached, seconds(c->arrived_ns, begun),
+           seconds(c->arrived_ns, first), n_answer, seconds(c->arrived_ns, kn_now_ns()));
 }
 
 /* Ends the exchange; the srv_call lives until its jobs are returned. */
@@ -142,7 +135,7 @@ static void begin(struct srv_call *c)
 /* Sends a refusal as an event: the stream was begun by a keep-alive comment, and its status is sent. */
 static void send_late_refusal(struct srv_call *c, const char *bytes, size_t n)
 {
-    struct eng_bytes event = {0};
+    struct eng_bytes event = { 0 };
     eng_bytes_text(&event, "event: error\ndata: ");
     eng_bytes_add(&event, bytes, n);
     eng_bytes_text(&event, "\n\n");
@@ -178,8 +171,7 @@ static void send_whole(struct srv_call *c)
     const char *bytes = eng_reply_take(c->reply, &n);
     if (status == 503)
         eng_http_set_header(c->x, "Retry-After", "5");
-    srv_answer_plain(s, c->x, status, status == 200 ? eng_reply_type(c->reply) : "application/json",
-                     bytes, n);
+    srv_answer_plain(s, c->x, status, status == 200 ? eng_reply_type(c->reply) : "application/json", bytes, n);
     end_exchange(c, status);
 }
 
@@ -215,17 +207,13 @@ static uint64_t salt(const struct eng_server *s, uint64_t key)
 
 /* The user for fair scheduling: with several API keys the key; with one or none the request's own "user" field,
  * by which the owner of a key names the people behind it. */
-static uint64_t user(const struct srv_call *c)
-{
-    return eng_keys_count(c->server->keys) > 1 ? c->key : c->ask->user;
-}
+static uint64_t user(const struct srv_call *c) { return eng_keys_count(c->server->keys) > 1 ? c->key : c->ask->user; }
 
 static int make_jobs(struct srv_call *c)
 {
     struct eng_job *job[ENG_ASK_CHOICES];
     int n = eng_ask_choices(c->ask);
-    if (eng_reply_open(&c->reply, c->ask, &c->server->setup) ||
-        !(c->choice = kn_calloc((size_t)n, sizeof *c->choice)))
+    if (eng_reply_open(&c->reply, c->ask, &c->server->setup) || !(c->choice = kn_calloc((size_t)n, sizeof *c->choice)))
         return KN_ENOMEM;
     for (int i = 0; i < n; i++) {
         struct eng_job *j = job[i] = &c->choice[i].job;
@@ -253,8 +241,7 @@ static void start(struct srv_call *c)
         return;
     if (error == KN_ELIMIT) {
         c->server->metrics.n_refused++;
-        eng_refuse(&why, 429, "queue_full", "",
-                   "the queue is full (%d waiting requests): try again later",
+        eng_refuse(&why, 429, "queue_full", "", "the queue is full (%d waiting requests): try again later",
                    c->server->opt.n_queue);
     } else {
         eng_refuse(&why, 503, NULL, "", "no memory for this request now");
@@ -293,8 +280,7 @@ void srv_calls_take_read(struct eng_server *s)
 
 /* ---- events from the engine thread ----------------------------------------------------------- */
 
-static void measure_token(struct eng_metrics *m, const struct srv_call *c, struct srv_choice *o,
-                          uint64_t at_ns)
+static void measure_token(struct eng_metrics *m, const struct srv_call *c, struct srv_choice *o, uint64_t at_ns)
 {
     if (!o->first_ns) {
         o->first_ns = at_ns;
@@ -306,8 +292,7 @@ static void measure_token(struct eng_metrics *m, const struct srv_call *c, struc
     m->answer_tokens++;
 }
 
-static void measure_end(struct eng_metrics *m, const struct srv_call *c, const struct srv_choice *o,
-                        uint64_t at_ns)
+static void measure_end(struct eng_metrics *m, const struct srv_call *c, const struct srv_choice *o, uint64_t at_ns)
 {
     const struct eng_job *j = &o->job;
     const char *why = eng_reply_finish(c->reply, j->request.choice);
@@ -324,8 +309,7 @@ static void measure_end(struct eng_metrics *m, const struct srv_call *c, const s
     eng_metrics_add(m, ENG_HIST_DECODE, seconds(o->first_ns, o->last_ns));
     eng_metrics_add(m, ENG_HIST_PROMPT, n_prompt);
     eng_metrics_add(m, ENG_HIST_ANSWER, n_answer);
-    eng_metrics_add(m, ENG_HIST_MOST,
-                    j->request.n_predict < 0 ? n_most : kn_min(n_most, j->request.n_predict));
+    eng_metrics_add(m, ENG_HIST_MOST, j->request.n_predict < 0 ? n_most : kn_min(n_most, j->request.n_predict));
     if (o->begun_ns)
         m->prompt_tokens += (uint64_t)n_prompt;
 }
@@ -386,8 +370,7 @@ void srv_call_gone(struct srv_call *c)
 void srv_calls_tick(struct eng_server *s, uint64_t now)
 {
     for (struct srv_call *c = s->calls; c; c = c->next) {
-        if (!c->x || !c->reply || !c->ask->stream ||
-            now - c->sent_ns < (uint64_t)s->opt.ping_ms * 1000000u)
+        if (!c->x || !c->reply || !c->ask->stream || now - c->sent_ns < (uint64_t)s->opt.ping_ms * 1000000u)
             continue;
         begin(c);
         eng_http_chunk(c->x, ": the answer is on its way\n\n", 28);

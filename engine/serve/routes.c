@@ -54,8 +54,7 @@ static bool matches(const struct srv_route *r, const char *path)
     return !strcmp(path, r->path);
 }
 
-static const struct srv_route *find_route(const char *method, const char *path,
-                                          const char **allowed)
+static const struct srv_route *find_route(const char *method, const char *path, const char **allowed)
 {
     *allowed = NULL;
     if (!strcmp(method, "HEAD"))
@@ -73,7 +72,7 @@ static const struct srv_route *find_route(const char *method, const char *path,
 /* The longest route that is a suffix of path (base URL too long) or path without its last slash; or NULL. */
 static const char *nearest_route(const char *path)
 {
-    size_t n = strlen(path), most = 1;                  /* 1: skips the page's "/", a suffix of many paths */
+    size_t n = strlen(path), most = 1; /* 1: skips the page's "/", a suffix of many paths */
     const char *best = NULL;
     for (int i = 0; i < N_ROUTE; i++) {
         size_t m = strlen(routes[i].path);
@@ -88,23 +87,21 @@ static const char *nearest_route(const char *path)
     return best;
 }
 
-static int refuse_route(struct eng_exchange *x, const char *method, const char *path,
-                        const char *allowed, struct eng_refusal *why)
+static int refuse_route(struct eng_exchange *x, const char *method, const char *path, const char *allowed,
+                        struct eng_refusal *why)
 {
     char shown[128];
-    moe_string_show((struct moe_string){path, strlen(path)}, shown, sizeof shown);
+    moe_string_show((struct moe_string){ path, strlen(path) }, shown, sizeof shown);
     if (allowed) {
         eng_http_set_header(x, "Allow", allowed);
         return eng_refuse(why, 405, NULL, "", "%s accepts %s, not %s", shown, allowed, method);
     }
     const char *near = nearest_route(path);
     if (near)
-        return eng_refuse(why, 404, NULL, "",
-                          "no such path: %s; use %s, or correct the base URL", shown, near);
+        return eng_refuse(why, 404, NULL, "", "no such path: %s; use %s, or correct the base URL", shown, near);
     for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
         if (!strncmp(path, elsewhere[i], strlen(elsewhere[i])))
-            return eng_refuse(why, 501, NULL, "", "%s is not supported: this server only generates text",
-                              shown);
+            return eng_refuse(why, 501, NULL, "", "%s is not supported: this server only generates text", shown);
     return eng_refuse(why, 404, NULL, "", "no such path: %s", shown);
 }
 
@@ -113,7 +110,7 @@ static int refuse_route(struct eng_exchange *x, const char *method, const char *
 /* origin: http://host:port of a page.  Pages of this machine and of the --cors origin are allowed. */
 static bool origin_is_ours(const struct eng_server *s, const char *origin)
 {
-    static const char *const local[] = {"localhost", "127.0.0.1", "[::1]"};
+    static const char *const local[] = { "localhost", "127.0.0.1", "[::1]" };
     if (s->opt.cors && (!strcmp(s->opt.cors, "*") || !strcasecmp(s->opt.cors, origin)))
         return true;
     const char *host = strstr(origin, "://");
@@ -125,8 +122,7 @@ static bool origin_is_ours(const struct eng_server *s, const char *origin)
     return false;
 }
 
-static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, uint64_t *key,
-                     struct eng_refusal *why)
+static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, uint64_t *key, struct eng_refusal *why)
 {
     const char *given, *origin = eng_http_header(x, "Origin");
     *key = 0;
@@ -147,8 +143,7 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, ui
     }
     eng_http_set_header(x, "WWW-Authenticate", "Bearer");
     return eng_refuse(why, 401, "invalid_api_key", "",
-                      given ? "unknown API key"
-                            : "an API key is required: Authorization: Bearer KEY");
+                      given ? "unknown API key" : "an API key is required: Authorization: Bearer KEY");
 }
 
 /* ---- limits and state ------------------------------------------------------------------------ */
@@ -175,8 +170,7 @@ static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_r
         return eng_refuse(why, 503, NULL, "", "the server is shutting down");
     if (s->n_call >= s->n_session) {
         s->metrics.n_refused++;
-        return eng_refuse(why, 429, "queue_full", "",
-                          "the queue is full (%d waiting requests): try again later",
+        return eng_refuse(why, 429, "queue_full", "", "the queue is full (%d waiting requests): try again later",
                           s->opt.n_queue);
     }
     return 0;

@@ -16,31 +16,31 @@
 struct eng_server;
 
 struct eng_serve_options {
-    struct eng_options engine;                  /* n_session is set from n_queue */
+    struct eng_options engine; /* n_session is set from n_queue */
     const char *host;
-    int port;                                   /* 0: any */
-    const char *api_key_file;                   /* NULL: no keys; then only a loopback host is allowed */
-    const char *alias;                          /* model names, comma separated; NULL: the name of the file */
-    const char *cors;                           /* origin whose pages may send requests, or *; NULL: none */
-    int n_queue;                                /* requests that may wait, beside the n_parallel running */
-    size_t max_body;                            /* bytes of one request */
+    int port;                 /* 0: any */
+    const char *api_key_file; /* NULL: no keys; then only a loopback host is allowed */
+    const char *alias;        /* model names, comma separated; NULL: the name of the file */
+    const char *cors;         /* origin whose pages may send requests, or *; NULL: none */
+    int n_queue;              /* requests that may wait, beside the n_parallel running */
+    size_t max_body;          /* bytes of one request */
     int max_connection;
-    int patience_ms, idle_ms;                     /* limits: sending a request or reading its answer; idle time */
-    int ping_ms;                                /* between keep-alive comments in a stream without new tokens */
-    int drain_ms, stall_ms;                       /* running requests at shutdown; no progress until /ready is 503 */
-    struct spec_params sampling;                /* defaults of a request */
+    int patience_ms, idle_ms;    /* limits: sending a request or reading its answer; idle time */
+    int ping_ms;                 /* between keep-alive comments in a stream without new tokens */
+    int drain_ms, stall_ms;      /* running requests at shutdown; no progress until /ready is 503 */
+    struct spec_params sampling; /* defaults of a request */
     int n_predict;
-    const char *notify_socket;                  /* NOTIFY_SOCKET of the service manager, or NULL */
-    uint64_t watchdog_us;                       /* the manager's watchdog interval; 0: none */
-    bool quiet;                                 /* no progress bar while loading */
-    bool signals;                               /* SIGTERM and SIGINT stop the server, SIGHUP reloads the keys */
+    const char *notify_socket; /* NOTIFY_SOCKET of the service manager, or NULL */
+    uint64_t watchdog_us;      /* the manager's watchdog interval; 0: none */
+    bool quiet;                /* no progress bar while loading */
+    bool signals;              /* SIGTERM and SIGINT stop the server, SIGHUP reloads the keys */
 };
 
-int  eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt);
-int  eng_serve_port(const struct eng_server *s);
-int  eng_serve_run(struct eng_server *s);       /* fails if the model cannot be loaded */
-void eng_serve_stop(struct eng_server *s);      /* any thread; 1st call: drain, then return; 2nd: return now */
-void eng_serve_reload(struct eng_server *s);    /* any thread; reloads the key file, as SIGHUP does */
+int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt);
+int eng_serve_port(const struct eng_server *s);
+int eng_serve_run(struct eng_server *s);     /* fails if the model cannot be loaded */
+void eng_serve_stop(struct eng_server *s);   /* any thread; 1st call: drain, then return; 2nd: return now */
+void eng_serve_reload(struct eng_server *s); /* any thread; reloads the key file, as SIGHUP does */
 void eng_serve_close(struct eng_server *s);
 
 #endif

@@ -18,15 +18,15 @@
 #include "engine/serve/internal.h"
 #include "engine/serve/notify.h"
 
-#define N_READER 2                      /* reader threads */
+#define N_READER      2                 /* reader threads */
 #define GRAMMAR_BYTES ((size_t)8 << 20) /* for token masks of grammars */
-#define HEADER_BYTES 32768
-#define UNSENT_BYTES ((size_t)1 << 20) /* buffered for a slow reader of a stream */
-#define BODIES 4                       /* bodies of the largest size that may be received at once */
-#define LINK_BYTES 4096                /* memory of an idle connection */
-#define TICK_US 200000
-#define SPARE_FD 128        /* file descriptors that are not connections */
-#define LAST_NS 1000000000u /* for the last bytes of answers at shutdown */
+#define HEADER_BYTES  32768
+#define UNSENT_BYTES  ((size_t)1 << 20) /* buffered for a slow reader of a stream */
+#define BODIES        4                 /* bodies of the largest size that may be received at once */
+#define LINK_BYTES    4096              /* memory of an idle connection */
+#define TICK_US       200000
+#define SPARE_FD      128         /* file descriptors that are not connections */
+#define LAST_NS       1000000000u /* for the last bytes of answers at shutdown */
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
@@ -45,10 +45,7 @@ static void open_model(struct eng_server *s)
         kn_say(KN_LOG_WARN, "not enough memory to show %d experts on the status page", n_expert);
 }
 
-static void notify(struct eng_server *s, const char *line)
-{
-    eng_notify(s->opt.notify_socket, line);
-}
+static void notify(struct eng_server *s, const char *line) { eng_notify(s->opt.notify_socket, line); }
 
 static void take_state(struct eng_server *s)
 {
@@ -65,9 +62,8 @@ static void take_state(struct eng_server *s)
     }
     open_model(s);
     s->state = SRV_SERVING;
-    kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d running and %d waiting requests, context %d",
-           s->alias[0], s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue,
-           s->setup.n_ctx);
+    kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d running and %d waiting requests, context %d", s->alias[0],
+           s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue, s->setup.n_ctx);
     notify(s, "READY=1\nSTATUS=serving");
 }
 
@@ -97,8 +93,7 @@ static void take_stop(struct eng_server *s)
         s->end_ns = now + (uint64_t)s->opt.drain_ms * 1000000u;
         notify(s, "STOPPING=1\nSTATUS=draining");
         if (s->n_call)
-            kn_say(KN_LOG_INFO,
-                   "draining: %d open requests; shutdown in at most %d s, or at the next signal",
+            kn_say(KN_LOG_INFO, "draining: %d open requests; shutdown in at most %d s, or at the next signal",
                    s->n_call, s->opt.drain_ms / 1000);
     }
     if (n > 1 || s->n_call == 0 || now >= s->end_ns)
@@ -152,8 +147,7 @@ static void feed_watchdog(struct eng_server *s, uint64_t now)
         notify(s, "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=loading");
         return;
     }
-    if (s->state == SRV_LOADING || !s->opt.watchdog_us ||
-        now - s->fed_ns < s->opt.watchdog_us * 1000 / 3)
+    if (s->state == SRV_LOADING || !s->opt.watchdog_us || now - s->fed_ns < s->opt.watchdog_us * 1000 / 3)
         return;
     eng_hub_look(s->hub, &v);
     if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
@@ -217,8 +211,7 @@ static int list_names(struct eng_server *s)
     char *left = s->alias_text;
     for (char *name; (name = strsep(&left, s->opt.alias ? "," : ""));) {
         if (!name[0] || s->setup.n_model == SRV_MAX_ALIAS)
-            return kn_fail(KN_EINVAL, "--alias takes up to %d comma separated names, none empty",
-                           SRV_MAX_ALIAS);
+            return kn_fail(KN_EINVAL, "--alias takes up to %d comma separated names, none empty", SRV_MAX_ALIAS);
         s->alias[s->setup.n_model++] = name;
     }
     return 0;
@@ -237,8 +230,7 @@ static int count_connections(struct eng_server *s)
     if (most < 1)
         most = 1;
     if (most < s->opt.max_connection)
-        kn_say(KN_LOG_WARN,
-               "at most %d connections instead of %d: raise the limit of open files (ulimit -n)", most,
+        kn_say(KN_LOG_WARN, "at most %d connections instead of %d: raise the limit of open files (ulimit -n)", most,
                s->opt.max_connection);
     return kn_min(most, s->opt.max_connection);
 }
@@ -246,21 +238,20 @@ static int count_connections(struct eng_server *s)
 static int open_http(struct eng_server *s)
 {
     int n = count_connections(s);
-    int error = eng_http_open(
-        &s->http, s->base,
-        &(struct eng_http_options){.host = s->opt.host,
-                                   .port = s->opt.port,
-                                   .max_header = HEADER_BYTES,
-                                   .max_body = s->opt.max_body,
-                                   .max_received = BODIES * (s->opt.max_body + HEADER_BYTES),
-                                   .max_unsent = UNSENT_BYTES,
-                                   .max_connection = n,
-                                   .patience_ms = s->opt.patience_ms,
-                                   .idle_ms = s->opt.idle_ms,
-                                   .on_request = srv_request,
-                                   .on_gone = srv_gone,
-                                   .words = srv_error_body,
-                                   .arg = s});
+    int error = eng_http_open(&s->http, s->base,
+                              &(struct eng_http_options){ .host = s->opt.host,
+                                                          .port = s->opt.port,
+                                                          .max_header = HEADER_BYTES,
+                                                          .max_body = s->opt.max_body,
+                                                          .max_received = BODIES * (s->opt.max_body + HEADER_BYTES),
+                                                          .max_unsent = UNSENT_BYTES,
+                                                          .max_connection = n,
+                                                          .patience_ms = s->opt.patience_ms,
+                                                          .idle_ms = s->opt.idle_ms,
+                                                          .on_request = srv_request,
+                                                          .on_gone = srv_gone,
+                                                          .words = srv_error_body,
+                                                          .arg = s });
     if (!error && !s->keys && !eng_http_is_loopback(s->http))
         error = kn_fail(KN_EINVAL,
                         "--host %s is reachable by other machines: set --api-key-file, or use "
@@ -283,7 +274,7 @@ static struct event_base *new_base(void)
 
 static int add_events(struct eng_server *s)
 {
-    const struct timeval often = {0, TICK_US};
+    const struct timeval often = { 0, TICK_US };
     s->wake = event_new(s->base, s->wake_fd, EV_READ | EV_PERSIST | EV_ET, on_wake, s);
     s->tick = event_new(s->base, -1, EV_PERSIST, on_tick, s);
     bool ok = s->wake && s->tick && !event_add(s->wake, NULL) && !event_add(s->tick, &often);
@@ -291,8 +282,8 @@ static int add_events(struct eng_server *s)
         s->term = evsignal_new(s->base, SIGTERM, on_signal, s);
         s->interrupt = evsignal_new(s->base, SIGINT, on_signal, s);
         s->hangup = evsignal_new(s->base, SIGHUP, on_signal, s);
-        ok = s->term && s->interrupt && s->hangup && !event_add(s->term, NULL) &&
-             !event_add(s->interrupt, NULL) && !event_add(s->hangup, NULL);
+        ok = s->term && s->interrupt && s->hangup && !event_add(s->term, NULL) && !event_add(s->interrupt, NULL) &&
+             !event_add(s->hangup, NULL);
     }
     return ok ? 0 : kn_fail(KN_ENOMEM, "no memory for the server");
 }
@@ -363,7 +354,7 @@ void eng_serve_close(struct eng_server *s)
     eng_keys_close(s->keys);
     kn_free(s->spot);
     for (int i = 0; i < 5; i++) {
-        struct event *e = (struct event *[]){s->wake, s->tick, s->term, s->interrupt, s->hangup}[i];
+        struct event *e = (struct event *[]){ s->wake, s->tick, s->term, s->interrupt, s->hangup }[i];
         if (e)
             event_free(e);
     }

@@ -9,17 +9,17 @@
 
 void srv_metrics(struct eng_server *s, struct eng_exchange *x)
 {
-    struct eng_bytes out = {0};
+    struct eng_bytes out = { 0 };
     struct eng_hub_view v;
     struct eng_refusal why;
     eng_hub_look(s->hub, &v);
     s->metrics.n_cut = eng_http_n_cut(s->http);
     eng_metrics_write(&s->metrics,
-                      &(struct eng_gauges){.model = s->alias[0],
-                                           .n_connection = eng_http_connections(s->http),
-                                           .n_call = s->n_call,
-                                           .uptime_s = (double)(kn_now_ns() - s->started_ns) * 1e-9,
-                                           .ready = !srv_not_ready(s)},
+                      &(struct eng_gauges){ .model = s->alias[0],
+                                            .n_connection = eng_http_connections(s->http),
+                                            .n_call = s->n_call,
+                                            .uptime_s = (double)(kn_now_ns() - s->started_ns) * 1e-9,
+                                            .ready = !srv_not_ready(s) },
                       &v, &out);
     if (out.failed) {
         eng_refuse(&why, 503, NULL, "", "no memory for this answer now");
@@ -33,7 +33,7 @@ void srv_metrics(struct eng_server *s, struct eng_exchange *x)
 /* ---- status ---------------------------------------------------------------------------------- */
 
 #define MOST_SHOWN 100
-#define N_PAST ((int)(sizeof((struct srv_rates *)0)->at / sizeof *((struct srv_rates *)0)->at))
+#define N_PAST     ((int)(sizeof((struct srv_rates *)0)->at / sizeof *((struct srv_rates *)0)->at))
 
 static void remember(struct eng_server *s, uint64_t now)
 {
@@ -49,43 +49,36 @@ static void remember(struct eng_server *s, uint64_t now)
     r->at[r->n++].store = v.store;
 }
 
-static double per_s(uint64_t from, uint64_t to, double s)
-{
-    return s > 0 ? (double)(to - from) / s : 0;
-}
+static double per_s(uint64_t from, uint64_t to, double s) { return s > 0 ? (double)(to - from) / s : 0; }
 
-static void write_rates(const struct srv_rates *r, const struct eng_hub_view *v,
-                        struct eng_bytes *out)
+static void write_rates(const struct srv_rates *r, const struct eng_hub_view *v, struct eng_bytes *out)
 {
     const struct eng_stats *e = &v->engine, *was = r->n ? &r->at[0].engine : e;
     const struct off_stats *o = &v->store, *before = r->n ? &r->at[0].store : o;
     double sec = r->n ? (double)(kn_now_ns() - r->at[0].ns) * 1e-9 : 0;
     double hits = (double)(o->hits - before->hits), misses = (double)(o->misses - before->misses);
     double passes = (double)(e->n_pass - was->n_pass), per_pass = passes > 0 ? 1 / passes : 0;
-    eng_bytes_format(
-        out,
-        ",\"rate\":{\"tokens_per_s\":%.3f,\"prompt_tokens_per_s\":%.3f,\"passes_per_s\":%.3f,"
-        "\"rows_per_pass\":%.3f,\"disk_Bps\":%.0f,\"disk_limit_Bps\":%.0f,\"stall\":%.4f}",
-        per_s(was->n_token, e->n_token, sec), per_s(was->n_prompt_token, e->n_prompt_token, sec),
-        per_s(was->n_pass, e->n_pass, sec), (double)(e->n_row - was->n_row) * per_pass,
-        per_s(before->read_bytes, o->read_bytes, sec), v->disk_Bps,
-        per_s(before->stall_ns, o->stall_ns, sec) * 1e-9);
+    eng_bytes_format(out,
+                     ",\"rate\":{\"tokens_per_s\":%.3f,\"prompt_tokens_per_s\":%.3f,\"passes_per_s\":%.3f,"
+                     "\"rows_per_pass\":%.3f,\"disk_Bps\":%.0f,\"disk_limit_Bps\":%.0f,\"stall\":%.4f}",
+                     per_s(was->n_token, e->n_token, sec), per_s(was->n_prompt_token, e->n_prompt_token, sec),
+                     per_s(was->n_pass, e->n_pass, sec), (double)(e->n_row - was->n_row) * per_pass,
+                     per_s(before->read_bytes, o->read_bytes, sec), v->disk_Bps,
+                     per_s(before->stall_ns, o->stall_ns, sec) * 1e-9);
     eng_bytes_text(out, ",\"draft\":{\"explain\":");
     eng_bytes_quote(out, v->explain, strlen(v->explain));
     eng_bytes_format(out,
                      ",\"drafted_per_s\":%.3f,\"kept_per_s\":%.3f,\"early_Bps\":%.0f,"
                      "\"hidden_Bps\":%.0f,\"wasted_Bps\":%.0f}",
-                     per_s(was->n_draft, e->n_draft, sec),
-                     per_s(was->n_draft_kept, e->n_draft_kept, sec),
+                     per_s(was->n_draft, e->n_draft, sec), per_s(was->n_draft_kept, e->n_draft_kept, sec),
                      per_s(before->early_bytes, o->early_bytes, sec),
                      per_s(before->early_used_bytes, o->early_used_bytes, sec),
                      per_s(before->early_wasted_bytes, o->early_wasted_bytes, sec));
     eng_bytes_format(out,
                      ",\"experts\":{\"total\":%llu,\"slots\":%llu,\"empty\":%llu,\"hit_rate\":%.4f,"
                      "\"distinct_per_layer\":%.3f",
-                     (unsigned long long)o->n_expert, (unsigned long long)o->n_slot,
-                     (unsigned long long)o->n_empty, hits + misses > 0 ? hits / (hits + misses) : 1,
-                     (e->experts - was->experts) * per_pass);
+                     (unsigned long long)o->n_expert, (unsigned long long)o->n_slot, (unsigned long long)o->n_empty,
+                     hits + misses > 0 ? hits / (hits + misses) : 1, (e->experts - was->experts) * per_pass);
 }
 
 /* layers: pairs of a layer's index and its number of experts.  tier, heat: one letter for each expert, layer by layer:
@@ -94,7 +87,7 @@ static void write_rates(const struct srv_rates *r, const struct eng_hub_view *v,
  */
 static void write_spots(struct eng_server *s, struct eng_bytes *out)
 {
-    static const char tier[] = {[OFF_DISK] = '.', [OFF_HOST] = 'h', [OFF_DEVICE] = 'd'};
+    static const char tier[] = { [OFF_DISK] = '.', [OFF_HOST] = 'h', [OFF_DEVICE] = 'd' };
     static const char digit[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     struct off_store *store = eng_hub_store(s->hub);
     struct off_stats stats;
@@ -106,8 +99,7 @@ static void write_spots(struct eng_server *s, struct eng_bytes *out)
     eng_bytes_text(out, ",\"layers\":[");
     for (int i = 0, first = 0; i < n; i++)
         if (i + 1 == n || s->spot[i + 1].group != s->spot[first].group) {
-            eng_bytes_format(out, "%s[%d,%d]", first ? "," : "", s->spot[first].group,
-                             i + 1 - first);
+            eng_bytes_format(out, "%s[%d,%d]", first ? "," : "", s->spot[first].group, i + 1 - first);
             first = i + 1;
         }
     eng_bytes_text(out, "],\"tier\":\"");
@@ -147,14 +139,12 @@ static void write_calls(struct eng_server *s, struct eng_bytes *out)
             int tokens = eng_reply_tokens(c->reply, i);
             if (!o->lent)
                 continue;
-            eng_bytes_format(out,
-                             "%s{\"id\":\"%s\",\"age_s\":%.1f,\"prompt_tokens\":%d,\"tokens\":%d,"
-                             "\"tokens_per_s\":%.3f}",
-                             n++ ? "," : "", c->id, (double)(now - c->arrived_ns) * 1e-9,
-                             o->job.request.n_token, tokens,
-                             tokens > 1 ? (double)(tokens - 1) /
-                                              ((double)(o->last_ns - o->first_ns) * 1e-9 + 1e-9)
-                                        : 0);
+            eng_bytes_format(
+                out,
+                "%s{\"id\":\"%s\",\"age_s\":%.1f,\"prompt_tokens\":%d,\"tokens\":%d,"
+                "\"tokens_per_s\":%.3f}",
+                n++ ? "," : "", c->id, (double)(now - c->arrived_ns) * 1e-9, o->job.request.n_token, tokens,
+                tokens > 1 ? (double)(tokens - 1) / ((double)(o->last_ns - o->first_ns) * 1e-9 + 1e-9) : 0);
         }
     eng_bytes_text(out, "]");
 }
@@ -162,43 +152,40 @@ static void write_calls(struct eng_server *s, struct eng_bytes *out)
 /* Rates are means over the last ten seconds. */
 static void write_status(struct eng_server *s, struct eng_bytes *out)
 {
-    static const char *const name[] = {"loading", "serving", "draining", "draining", "failed"};
+    static const char *const name[] = { "loading", "serving", "draining", "draining", "failed" };
     struct eng_hub_view v;
     eng_hub_look(s->hub, &v);
     const struct eng_stats *e = &v.engine;
     eng_bytes_text(out, "{\"model\":");
     eng_bytes_quote(out, s->alias[0], strlen(s->alias[0]));
-    eng_bytes_format(out, ",\"version\":\"%s\",\"state\":\"%s\",\"ready\":%s,\"uptime_s\":%.0f",
-                     ENG_VERSION, name[s->state], srv_not_ready(s) ? "false" : "true",
-                     (double)(kn_now_ns() - s->started_ns) * 1e-9);
-    eng_bytes_format(
-        out, ",\"batch\":{\"running\":%d,\"waiting\":%d,\"parallel\":%d,\"queue\":%d,\"n_ctx\":%d}",
-        v.n_job ? e->n_running : 0, v.n_job ? kn_max(0, v.n_job - e->n_running) : 0, v.n_parallel,
-        s->opt.n_queue, v.n_ctx);
+    eng_bytes_format(out, ",\"version\":\"%s\",\"state\":\"%s\",\"ready\":%s,\"uptime_s\":%.0f", ENG_VERSION,
+                     name[s->state], srv_not_ready(s) ? "false" : "true", (double)(kn_now_ns() - s->started_ns) * 1e-9);
+    eng_bytes_format(out, ",\"batch\":{\"running\":%d,\"waiting\":%d,\"parallel\":%d,\"queue\":%d,\"n_ctx\":%d}",
+                     v.n_job ? e->n_running : 0, v.n_job ? kn_max(0, v.n_job - e->n_running) : 0, v.n_parallel,
+                     s->opt.n_queue, v.n_ctx);
     write_rates(&s->rates, &v, out);
     write_spots(s, out);
     eng_bytes_text(out, "}");
     write_memory(s, &v, out);
     write_calls(s, out);
-    eng_bytes_format(
-        out, ",\"prefix_cache\":{\"asked_tokens\":%llu,\"found_tokens\":%llu},\"preempted\":%llu",
-        (unsigned long long)e->n_cache_asked, (unsigned long long)e->n_cache_found,
-        (unsigned long long)e->n_preempted);
+    eng_bytes_format(out, ",\"prefix_cache\":{\"asked_tokens\":%llu,\"found_tokens\":%llu},\"preempted\":%llu",
+                     (unsigned long long)e->n_cache_asked, (unsigned long long)e->n_cache_found,
+                     (unsigned long long)e->n_preempted);
     eng_bytes_format(out, ",\"connections\":%d,\"requests\":%d,\"refused\":%llu,\"tokens\":%llu}",
-                     eng_http_connections(s->http), s->n_call,
-                     (unsigned long long)s->metrics.n_refused, (unsigned long long)e->n_token);
+                     eng_http_connections(s->http), s->n_call, (unsigned long long)s->metrics.n_refused,
+                     (unsigned long long)e->n_token);
 }
 
 void srv_status(struct eng_server *s, struct eng_exchange *x)
 {
-    struct eng_bytes out = {0};
+    struct eng_bytes out = { 0 };
     write_status(s, &out);
     srv_answer_json(s, x, &out);
 }
 
 static void send_status(struct eng_server *s, struct eng_exchange *const *x, int n)
 {
-    struct eng_bytes out = {0};
+    struct eng_bytes out = { 0 };
     eng_bytes_text(&out, "data: ");
     write_status(s, &out);
     eng_bytes_text(&out, "\n\n");

@@ -15,11 +15,9 @@ static json_t *load_object(struct srv_call *c)
     json_error_t e;
     json_t *root = NULL;
     if (eng_ask_depth(c->body, c->n_body) > ENG_ASK_DEPTH)
-        eng_refuse(&c->why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels",
-                   ENG_ASK_DEPTH);
+        eng_refuse(&c->why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels", ENG_ASK_DEPTH);
     else if (!(root = json_loadb(c->body, c->n_body, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e)))
-        eng_refuse(&c->why, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s", e.line,
-                   e.column, e.text);
+        eng_refuse(&c->why, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s", e.line, e.column, e.text);
     else if (!json_is_object(root))
         eng_refuse(&c->why, 400, NULL, NULL, "the body must be an object, {...}");
     c->refused = eng_refused(&c->why);
@@ -49,11 +47,9 @@ struct wanted {
 static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct wanted want)
 {
     const struct eng_api_setup *setup = &c->server->setup;
-    eng_bytes_format(&c->text, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", ids->n,
-                     setup->n_ctx);
+    eng_bytes_format(&c->text, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", ids->n, setup->n_ctx);
     for (size_t i = 0; i < ids->n; i++) {
-        eng_bytes_format(&c->text, want.pieces ? "%s{\"id\":%d,\"piece\":" : "%s%d", i ? "," : "",
-                         ids->id[i]);
+        eng_bytes_format(&c->text, want.pieces ? "%s{\"id\":%d,\"piece\":" : "%s%d", i ? "," : "", ids->id[i]);
         if (want.pieces) {
             write_piece(&c->text, setup->vocab, ids->id[i]);
             eng_bytes_text(&c->text, "}");
@@ -69,19 +65,18 @@ static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct w
 
 static void tokenize_messages(struct srv_call *c)
 {
-    struct eng_arrival arrival = {.id = c->id, .created_s = c->created_s, .count = true};
-    if (eng_ask_parse(&c->ask, ENG_API_CHAT, c->body, c->n_body, &c->server->setup, &arrival,
-                      &c->why))
+    struct eng_arrival arrival = { .id = c->id, .created_s = c->created_s, .count = true };
+    if (eng_ask_parse(&c->ask, ENG_API_CHAT, c->body, c->n_body, &c->server->setup, &arrival, &c->why))
         c->refused = true;
     else
-        write_tokens(c, &c->ask->prompt[0], (struct wanted){0});
+        write_tokens(c, &c->ask->prompt[0], (struct wanted){ 0 });
 }
 
 void srv_work_tokenize(struct srv_call *c)
 {
     json_t *root = load_object(c);
-    struct eng_fields f = {.object = root, .why = &c->why};
-    struct wanted want = {.special = true};
+    struct eng_fields f = { .object = root, .why = &c->why };
+    struct wanted want = { .special = true };
     bool parse = true;
     if (!root)
         return;
@@ -97,12 +92,12 @@ void srv_work_tokenize(struct srv_call *c)
     if (!text && !messages && !eng_refused(&c->why))
         eng_field_refuse(&f, "prompt", "must be a string");
     c->refused = eng_refused(&c->why);
-    struct eng_ids ids = {0};
+    struct eng_ids ids = { 0 };
     unsigned flags = (want.special ? ENG_TEXT_ADD_BOS : 0) | (parse ? ENG_TEXT_PARSE_SPECIAL : 0);
     if (!c->refused && messages)
         tokenize_messages(c);
-    else if (!c->refused && eng_tokenize(c->server->setup.vocab, json_string_value(text),
-                                         json_string_length(text), flags, &ids))
+    else if (!c->refused &&
+             eng_tokenize(c->server->setup.vocab, json_string_value(text), json_string_length(text), flags, &ids))
         no_memory(c);
     else if (!c->refused)
         write_tokens(c, &ids, want);
@@ -112,7 +107,7 @@ void srv_work_tokenize(struct srv_call *c)
 
 static void decode(struct srv_call *c, const json_t *tokens, char *piece)
 {
-    struct eng_bytes text = {0};
+    struct eng_bytes text = { 0 };
     struct eng_decoder d;
     const struct eng_vocab *v = c->server->setup.vocab;
     size_t i;
@@ -122,8 +117,8 @@ static void decode(struct srv_call *c, const json_t *tokens, char *piece)
     {
         json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
         if (id < 0 || id >= eng_vocab_size(v)) {
-            eng_refuse(&c->why, 400, NULL, "tokens", "tokens[%zu] must be an integer from 0 to %d",
-                       i, eng_vocab_size(v) - 1);
+            eng_refuse(&c->why, 400, NULL, "tokens", "tokens[%zu] must be an integer from 0 to %d", i,
+                       eng_vocab_size(v) - 1);
             c->refused = true;
             break;
         }
@@ -143,7 +138,7 @@ static void decode(struct srv_call *c, const json_t *tokens, char *piece)
 void srv_work_detokenize(struct srv_call *c)
 {
     json_t *root = load_object(c);
-    struct eng_fields f = {.object = root, .why = &c->why};
+    struct eng_fields f = { .object = root, .why = &c->why };
     if (!root)
         return;
     json_t *tokens = eng_field_array(&f, "tokens", MAX_TOKENS);

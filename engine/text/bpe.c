@@ -35,14 +35,14 @@ int eng_ids_push(struct eng_ids *ids, int32_t id)
 void eng_ids_free(struct eng_ids *ids)
 {
     kn_free(ids->id);
-    *ids = (struct eng_ids){0};
+    *ids = (struct eng_ids){ 0 };
 }
 
 void eng_merge_free(struct eng_merge *m)
 {
     kn_free(m->symbol);
     kn_free(m->heap);
-    *m = (struct eng_merge){0};
+    *m = (struct eng_merge){ 0 };
 }
 
 /* Empties m and makes it hold n symbols and their pairs. */
@@ -54,15 +54,13 @@ static int reserve(struct eng_merge *m, size_t n)
     if (n <= m->cap)
         return 0;
     eng_merge_free(m);
-    if (n > INT32_MAX || !kn_add(n, n < 1 << 16 ? n : 0, &cap) ||
-        !kn_mul(cap, sizeof *m->symbol, &symbol_bytes) ||
+    if (n > INT32_MAX || !kn_add(n, n < 1 << 16 ? n : 0, &cap) || !kn_mul(cap, sizeof *m->symbol, &symbol_bytes) ||
         !kn_mul(cap, 2 * sizeof *m->heap, &heap_bytes))
         return kn_fail(KN_ELIMIT, "a text of %zu bytes is too long to tokenize", n);
     m->symbol = kn_alloc(symbol_bytes);
     m->heap = kn_alloc(heap_bytes);
     if (!m->symbol || !m->heap)
-        return kn_fail(KN_ENOMEM, "not enough memory to tokenize: %zu bytes",
-                       symbol_bytes + heap_bytes);
+        return kn_fail(KN_ENOMEM, "not enough memory to tokenize: %zu bytes", symbol_bytes + heap_bytes);
     m->cap = cap;
     return 0;
 }
@@ -72,7 +70,8 @@ static void add_symbol(struct eng_merge *m, size_t start, size_t len, int32_t id
     const uint32_t i = (uint32_t)m->n_symbol++;
 
     m->symbol[i] = (struct eng_symbol){
-        .start = (uint32_t)start, .len = (uint32_t)len, .prev = i - 1, .next = i + 1, .id = id};
+        .start = (uint32_t)start, .len = (uint32_t)len, .prev = i - 1, .next = i + 1, .id = id
+    };
 }
 
 /* A min-heap by key. */
@@ -133,16 +132,14 @@ static int32_t merged(const struct eng_vocab *v, const char *text, const struct 
     return id;
 }
 
-static void consider(struct eng_merge *m, const struct eng_vocab *v, const char *text,
-                     uint32_t left)
+static void consider(struct eng_merge *m, const struct eng_vocab *v, const char *text, uint32_t left)
 {
     const struct eng_symbol *a = &m->symbol[left], *b = &m->symbol[a->next];
     uint32_t rank;
 
     if (merged(v, text, a, b, &rank) == ENG_NO_TOKEN)
         return;
-    heap_push(m,
-              (struct eng_candidate){.key = (uint64_t)rank << 32 | left, .len = a->len + b->len});
+    heap_push(m, (struct eng_candidate){ .key = (uint64_t)rank << 32 | left, .len = a->len + b->len });
 }
 
 /* Merges until no pair can.  The result is the list of symbols from 0 along next, up to n_symbol. */
@@ -176,8 +173,7 @@ static void merge_all(struct eng_merge *m, const struct eng_vocab *v, const char
     }
 }
 
-int eng_merge_bytes(struct eng_merge *m, const struct eng_vocab *v, const char *p, size_t n,
-                    struct eng_ids *ids)
+int eng_merge_bytes(struct eng_merge *m, const struct eng_vocab *v, const char *p, size_t n, struct eng_ids *ids)
 {
     int err;
 
@@ -207,8 +203,7 @@ int eng_merge_bytes(struct eng_merge *m, const struct eng_vocab *v, const char *
 
 /* Appends a character that is not a piece: the tokens of its bytes or, if one is missing, the unknown
  * token.  A run of unknown characters gives one token. */
-static int push_bytes(const struct eng_vocab *v, const char *p, size_t n, bool *unknown,
-                      struct eng_ids *ids)
+static int push_bytes(const struct eng_vocab *v, const char *p, size_t n, bool *unknown, struct eng_ids *ids)
 {
     const bool was_unknown = *unknown;
     int err = 0;
@@ -224,8 +219,7 @@ static int push_bytes(const struct eng_vocab *v, const char *p, size_t n, bool *
     return err;
 }
 
-int eng_merge_pieces(struct eng_merge *m, const struct eng_vocab *v, const char *p, size_t n,
-                     struct eng_ids *ids)
+int eng_merge_pieces(struct eng_merge *m, const struct eng_vocab *v, const char *p, size_t n, struct eng_ids *ids)
 {
     bool unknown = false, cut;
     int err, bad;

@@ -15,14 +15,15 @@ struct eng_chat {
     struct eng_template *template;
     struct moe_string text; /* source of the template, borrowed from the file */
     const struct eng_vocab *vocab;
-    bool is_ours; /* a built-in template: bos_token is set only if the file asks for BOS */
+    bool is_ours;               /* a built-in template: bos_token is set only if the file asks for BOS */
     struct moe_string *control; /* [n_control] texts of the control tokens, borrowed from the vocabulary */
     size_t n_control;
-    bool begins[256];                           /* [first byte] a control token begins with it */
+    bool begins[256]; /* [first byte] a control token begins with it */
 };
 
 /* Templates for files without one, chosen by a special token of the vocabulary (mark). */
-static const struct { const char *mark, *name, *text;
+static const struct {
+    const char *mark, *name, *text;
 } defaults[] = {
     { "<|im_start|>", "<|im_start|>",
       "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content "
@@ -46,14 +47,12 @@ static const char *default_template(const struct eng_vocab *v, const char *path)
 {
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (eng_vocab_find_special(v, defaults[i].mark, strlen(defaults[i].mark)) != ENG_NO_TOKEN) {
-            kn_say(KN_LOG_INFO,
-                   "%s: the model has no chat template; using the %s format, chosen by its vocabulary",
+            kn_say(KN_LOG_INFO, "%s: the model has no chat template; using the %s format, chosen by its vocabulary",
                    path, defaults[i].name);
             return defaults[i].text;
         }
     kn_fail(KN_EUNSUPPORTED,
-            "%s: the model has no chat template, and its vocabulary fits no built-in one: give a prompt with -p",
-            path);
+            "%s: the model has no chat template, and its vocabulary fits no built-in one: give a prompt with -p", path);
     return NULL;
 }
 
@@ -71,14 +70,12 @@ static int collect_controls(struct eng_chat *c, const struct eng_vocab *v)
             c->n_control++;
         }
         if (!pass && !(c->control = kn_calloc(c->n_control, sizeof *c->control)))
-            return kn_fail(KN_ENOMEM, "not enough memory for the vocabulary's %zu control tokens",
-                           c->n_control);
+            return kn_fail(KN_ENOMEM, "not enough memory for the vocabulary's %zu control tokens", c->n_control);
     }
     return 0;
 }
 
-int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v,
-                  const char *path)
+int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v, const char *path)
 {
     struct eng_template_error e;
     struct moe_string text = { 0 };
@@ -133,8 +130,7 @@ static int add_token(json_t *variables, const char *name, const struct eng_vocab
 }
 
 /* Consumes the reference to `variables`; NULL means no memory. */
-static int render(const struct eng_chat *c, json_t *variables, char **text, size_t *n,
-                  struct eng_template_error *error)
+static int render(const struct eng_chat *c, json_t *variables, char **text, size_t *n, struct eng_template_error *error)
 {
     int32_t bos = eng_vocab_bos(c->vocab), eos = eng_vocab_eos(c->vocab);
     int failed = variables ? 0 : -1;
@@ -144,9 +140,8 @@ static int render(const struct eng_chat *c, json_t *variables, char **text, size
         failed = add_token(variables, "bos_token", c->vocab, bos);
     if (!failed && eos != ENG_NO_TOKEN && !json_object_get(variables, "eos_token"))
         failed = add_token(variables, "eos_token", c->vocab, eos);
-    int code = failed
-                   ? no_memory(error)
-                   : eng_template_render(c->template, variables, time(NULL), NULL, text, n, error);
+    int code = failed ? no_memory(error)
+                      : eng_template_render(c->template, variables, time(NULL), NULL, text, n, error);
     json_decref(variables);
     return code;
 }
@@ -181,8 +176,8 @@ static void note_fences(void *arg, const char *text, size_t n)
 {
     uint32_t *used = arg;
     for (size_t i = 0; i + 2 < n; i++)
-        if ((uint8_t)text[i] == 0xEF && (uint8_t)text[i + 1] == 0xB7 &&
-            (uint8_t)text[i + 2] >= 0x90 && (uint8_t)text[i + 2] < 0xB0)
+        if ((uint8_t)text[i] == 0xEF && (uint8_t)text[i + 1] == 0xB7 && (uint8_t)text[i + 2] >= 0x90 &&
+            (uint8_t)text[i + 2] < 0xB0)
             *used |= UINT32_C(1) << ((uint8_t)text[i + 2] - 0x90);
 }
 
@@ -201,12 +196,14 @@ static size_t char_bytes(char first)
     return u < 0xC0 ? 1 : u < 0xE0 ? 2 : u < 0xF0 ? 3 : 4;
 }
 
-struct fencing { const struct eng_chat *chat; char fence[FENCE_BYTES]; };
+struct fencing {
+    const struct eng_chat *chat;
+    char fence[FENCE_BYTES];
+};
 
 /* A copy of the text with fences, which the caller frees.  NULL if it needs none, or without memory
  * (*failed is set then). */
-static char *fenced_text(const struct fencing *f, const char *text, size_t n, size_t *n_out,
-                         bool *failed)
+static char *fenced_text(const struct fencing *f, const char *text, size_t n, size_t *n_out, bool *failed)
 {
     size_t n_fence = 0, used = 0;
     for (size_t i = 0; i < n; i++)
@@ -235,12 +232,10 @@ static json_t *fenced_object(const struct fencing *f, json_t *v)
     bool failed = !out;
     for (void *i = json_object_iter(v); i && !failed; i = json_object_iter_next(v, i)) {
         size_t n;
-        char *key =
-            fenced_text(f, json_object_iter_key(i), json_object_iter_key_len(i), &n, &failed);
+        char *key = fenced_text(f, json_object_iter_key(i), json_object_iter_key_len(i), &n, &failed);
         json_t *value = failed ? NULL : fenced(f, json_object_iter_value(i));
-        failed =
-            failed || json_object_setn_new_nocheck(out, key ? key : json_object_iter_key(i),
-                                                   key ? n : json_object_iter_key_len(i), value);
+        failed = failed || json_object_setn_new_nocheck(out, key ? key : json_object_iter_key(i),
+                                                        key ? n : json_object_iter_key_len(i), value);
         kn_free(key);
     }
     if (failed)
@@ -315,8 +310,7 @@ int eng_chat_tokens(const struct eng_chat *c, const json_t *request, struct eng_
     if (at) {
         n = take_out(&f, text, n, at, &fences.n);
         fences.at = at;
-        code = eng_tokenize_fenced(c->vocab, (struct moe_string){ text, n }, ENG_TEXT_PARSE_SPECIAL,
-                                   &fences, ids);
+        code = eng_tokenize_fenced(c->vocab, (struct moe_string){ text, n }, ENG_TEXT_PARSE_SPECIAL, &fences, ids);
         if (code)
             *error = (struct eng_template_error){ .text = "the prompt cannot be tokenized" };
     } else {

@@ -10,12 +10,11 @@
 #include "engine/text/jinja/jinja.h"
 #include "engine/text/text.h"
 
-struct eng_chat;                                /* immutable after open: shared by threads */
+struct eng_chat; /* immutable after open: shared by threads */
 
 /* Compiles tokenizer.chat_template of the file.  Without one, uses a built-in template chosen by the
  * special tokens of the vocabulary, and logs the choice.  v must outlive *out; path is for messages. */
-int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v,
-                  const char *path);
+int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v, const char *path);
 void eng_chat_close(struct eng_chat *c);
 
 /* The source of the template.  Valid while the file passed to eng_chat_open is open. */

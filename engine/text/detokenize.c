@@ -14,7 +14,7 @@ static const char replacement[] = "\xEF\xBF\xBD";
 
 void eng_decoder_init(struct eng_decoder *d, const struct eng_vocab *v, unsigned flags)
 {
-    *d = (struct eng_decoder){.vocab = v, .flags = flags};
+    *d = (struct eng_decoder){ .vocab = v, .flags = flags };
     d->at_start = v->add_space && !(flags & ENG_DECODE_CONTINUE);
 }
 

@@ -12,31 +12,34 @@
 
 /* ---- byte_letters.c: spellings of bytes and spaces ------------------------------------------------ */
 
-enum { ENG_N_LETTER = 256 + 68 };   /* every code point that spells a byte is smaller than this */
+enum { ENG_N_LETTER = 256 + 68 }; /* every code point that spells a byte is smaller than this */
 
 struct eng_letters {
-    int16_t byte_of[ENG_N_LETTER];  /* -1: not a byte letter */
-    char of_byte[256][3];           /* UTF-8, terminated */
+    int16_t byte_of[ENG_N_LETTER]; /* -1: not a byte letter */
+    char of_byte[256][3];          /* UTF-8, terminated */
 };
 
 void eng_letters_init(struct eng_letters *l);
 
 /* Decodes the token text s (UTF-8) into out[s.n]; returns the number of bytes written. */
 size_t eng_letters_to_bytes(const struct eng_letters *l, struct moe_string s, char *out);
-size_t eng_spaces_from_marks(struct moe_string s, char *out);   /* U+2581 to ' '; s: any bytes */
-int eng_byte_from_name(struct moe_string s);                    /* "<0x41>" to 0x41; else -1 */
+size_t eng_spaces_from_marks(struct moe_string s, char *out); /* U+2581 to ' '; s: any bytes */
+int eng_byte_from_name(struct moe_string s);                  /* "<0x41>" to 0x41; else -1 */
 
 /* ---- vocab_hash.c: the two hash tables
    -------------------------------------------------------------- */
 
 /* Maps token text to id.  The texts are borrowed from the caller.  All zero: an empty table. */
 struct eng_words {
-    struct eng_word { uint32_t hash; int32_t id; } *slot;   /* [mask + 1]; id ENG_NO_TOKEN: free */
+    struct eng_word {
+        uint32_t hash;
+        int32_t id;
+    } * slot; /* [mask + 1]; id ENG_NO_TOKEN: free */
     size_t mask;
-    const struct moe_string *text;                              /* [n_vocab] */
+    const struct moe_string *text; /* [n_vocab] */
 };
 
-int  eng_words_open(struct eng_words *w, const struct moe_string *text, size_t n);
+int eng_words_open(struct eng_words *w, const struct moe_string *text, size_t n);
 void eng_words_close(struct eng_words *w);
 /* Adds id under its text.  Returns ENG_NO_TOKEN, or the earlier id with the same text (no change). */
 int32_t eng_words_add(struct eng_words *w, int32_t id);
@@ -44,27 +47,30 @@ int32_t eng_words_find(const struct eng_words *w, const char *p, size_t n);
 
 /* Maps a pair of neighbouring tokens to the token that they merge into. */
 struct eng_pairs {
-    struct eng_pair { int32_t left, right, id; uint32_t rank; } *slot; /* left ENG_NO_TOKEN: free */
+    struct eng_pair {
+        int32_t left, right, id;
+        uint32_t rank;
+    } * slot; /* left ENG_NO_TOKEN: free */
     size_t mask;
 };
 
-int  eng_pairs_open(struct eng_pairs *t, size_t n);
+int eng_pairs_open(struct eng_pairs *t, size_t n);
 void eng_pairs_close(struct eng_pairs *t);
-void eng_pairs_add(struct eng_pairs *t, struct eng_pair pair);  /* an existing pair is left as it is */
+void eng_pairs_add(struct eng_pairs *t, struct eng_pair pair); /* an existing pair is left as it is */
 const struct eng_pair *eng_pairs_find(const struct eng_pairs *t, int32_t left, int32_t right);
 
 /* ---- pretokenize.c
    ------------------------------------------------------------------------------ */
 
-struct eng_pre;                     /* compiled patterns; immutable, shared by threads */
-struct eng_split;                   /* the match state of one thread */
+struct eng_pre;   /* compiled patterns; immutable, shared by threads */
+struct eng_split; /* the match state of one thread */
 
-int  eng_pre_open(struct eng_pre **out, struct moe_string name, const char *path);
+int eng_pre_open(struct eng_pre **out, struct moe_string name, const char *path);
 void eng_pre_close(struct eng_pre *pre);
-bool eng_pre_takes_whole_words(const struct eng_pre *pre);      /* default of eng_vocab.whole_words */
-bool eng_pre_adds_bos(const struct eng_pre *pre);               /* default of eng_vocab.add_bos */
+bool eng_pre_takes_whole_words(const struct eng_pre *pre); /* default of eng_vocab.whole_words */
+bool eng_pre_adds_bos(const struct eng_pre *pre);          /* default of eng_vocab.add_bos */
 
-int  eng_split_open(struct eng_split **out, const struct eng_pre *pre);
+int eng_split_open(struct eng_split **out, const struct eng_pre *pre);
 void eng_split_close(struct eng_split *s);
 
 /* Calls piece() for each piece of the text, in order; stops at its first error and returns it.  The
@@ -75,50 +81,57 @@ int eng_split_run(struct eng_split *s, const char *text, size_t n, eng_piece *pi
 /* ---- the vocabulary
    ----------------------------------------------------------------------------- */
 
-enum eng_vocab_kind { ENG_VOCAB_BYTES, ENG_VOCAB_PIECES };      /* "gpt2", "llama" */
+enum eng_vocab_kind { ENG_VOCAB_BYTES, ENG_VOCAB_PIECES }; /* "gpt2", "llama" */
 
 struct eng_vocab {
     enum eng_vocab_kind kind;
     int n_vocab;
-    char *bytes;                    /* the texts of all tokens, concatenated */
-    struct moe_string *text;        /* [n_vocab] pointers into bytes */
-    uint8_t *type;                  /* [n_vocab] enum eng_token_type */
-    bool *stop;                     /* [n_vocab] the token ends generation */
-    float *score;                   /* [n_vocab], PIECES only */
-    size_t max_bytes;               /* length of the longest text */
+    char *bytes;             /* the texts of all tokens, concatenated */
+    struct moe_string *text; /* [n_vocab] pointers into bytes */
+    uint8_t *type;           /* [n_vocab] enum eng_token_type */
+    bool *stop;              /* [n_vocab] the token ends generation */
+    float *score;            /* [n_vocab], PIECES only */
+    size_t max_bytes;        /* length of the longest text */
 
-    struct eng_words words;         /* normal tokens: the results of merging plain text */
-    struct eng_pairs pairs;         /* BYTES only */
-    struct eng_pre *pre;            /* BYTES only */
-    int32_t byte_id[256];           /* ENG_NO_TOKEN: the vocabulary lacks this byte */
+    struct eng_words words; /* normal tokens: the results of merging plain text */
+    struct eng_pairs pairs; /* BYTES only */
+    struct eng_pre *pre;    /* BYTES only */
+    int32_t byte_id[256];   /* ENG_NO_TOKEN: the vocabulary lacks this byte */
 
-    struct eng_special { struct moe_string text; int32_t id; } *special;   /* [n_special] sorted by text */
-    int n_special;                  /* control, user-defined and unknown tokens */
-    bool begins_special[256];       /* [first byte] a special token begins with it */
+    struct eng_special {
+        struct moe_string text;
+        int32_t id;
+    } * special;              /* [n_special] sorted by text */
+    int n_special;            /* control, user-defined and unknown tokens */
+    bool begins_special[256]; /* [first byte] a special token begins with it */
 
     bool add_bos, add_eos, add_space;
-    bool whole_words;               /* BYTES: a piece that is a token becomes it without merging */
-    bool compose;                   /* BYTES: normalise text to NFC before the pre-tokeniser */
+    bool whole_words; /* BYTES: a piece that is a token becomes it without merging */
+    bool compose;     /* BYTES: normalise text to NFC before the pre-tokeniser */
     int32_t bos, eos, eot, eom, unk, pad;
 };
 
 /* ---- bpe.c
    ------------------------------------------------------------------------------------ */
 
-struct eng_symbol { uint32_t start, len, prev, next; int32_t id; }; /* id ENG_NO_TOKEN: no token */
-struct eng_candidate { uint64_t key; uint32_t len; };   /* key: rank << 32 | left symbol; len: of both */
+struct eng_symbol {
+    uint32_t start, len, prev, next;
+    int32_t id;
+}; /* id ENG_NO_TOKEN: no token */
+struct eng_candidate {
+    uint64_t key;
+    uint32_t len;
+}; /* key: rank << 32 | left symbol; len: of both */
 
-struct eng_merge {                  /* scratch memory of one thread; all zero: empty */
-    struct eng_symbol *symbol;      /* [n_symbol] */
-    struct eng_candidate *heap;     /* [n_heap] */
+struct eng_merge {              /* scratch memory of one thread; all zero: empty */
+    struct eng_symbol *symbol;  /* [n_symbol] */
+    struct eng_candidate *heap; /* [n_heap] */
     size_t n_symbol, n_heap, cap;
 };
 
 void eng_merge_free(struct eng_merge *m);
 /* Appends the ids of one piece of text. */
-int eng_merge_bytes(struct eng_merge *m, const struct eng_vocab *v, const char *p, size_t n,
-                    struct eng_ids *ids);
-int eng_merge_pieces(struct eng_merge *m, const struct eng_vocab *v, const char *p, size_t n,
-                     struct eng_ids *ids);
+int eng_merge_bytes(struct eng_merge *m, const struct eng_vocab *v, const char *p, size_t n, struct eng_ids *ids);
+int eng_merge_pieces(struct eng_merge *m, const struct eng_vocab *v, const char *p, size_t n, struct eng_ids *ids);
 
 #endif

@@ -286,8 +286,7 @@ static int cut(struct eng_split *s, int stage, const char *p, size_t n)
     if (stage == s->pre->n_stage)
         return s->piece(s->arg, p, n);
     while (at < n) {
-        const int rc = pcre2_match(s->pre->code[stage], (PCRE2_SPTR)p, n, at, PCRE2_NO_UTF_CHECK,
-                                   s->match, s->limits);
+        const int rc = pcre2_match(s->pre->code[stage], (PCRE2_SPTR)p, n, at, PCRE2_NO_UTF_CHECK, s->match, s->limits);
         const size_t from = rc > 0 ? found[0] : n, to = rc > 0 ? found[1] : n;
         int err = 0;
 

@@ -11,8 +11,7 @@ int eng_stop_init(struct eng_stop *s, const char *const *text, int n)
     for (int i = 0; i < n; i++) {
         size_t bytes = strlen(text[i]);
         if (bytes < 1 || bytes > ENG_STOP_BYTES)
-            return kn_fail(KN_EINVAL, "a stop string has %zu bytes; the limits are 1 to %d", bytes,
-                           ENG_STOP_BYTES);
+            return kn_fail(KN_EINVAL, "a stop string has %zu bytes; the limits are 1 to %d", bytes, ENG_STOP_BYTES);
     }
     *s = (struct eng_stop){ .text = text, .n = n };
     return 0;

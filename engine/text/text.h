@@ -23,7 +23,11 @@
 
 /* The values of tokenizer.ggml.token_type. */
 enum eng_token_type {
-    ENG_TOKEN_NORMAL = 1, ENG_TOKEN_UNKNOWN, ENG_TOKEN_CONTROL, ENG_TOKEN_USER, ENG_TOKEN_UNUSED,
+    ENG_TOKEN_NORMAL = 1,
+    ENG_TOKEN_UNKNOWN,
+    ENG_TOKEN_CONTROL,
+    ENG_TOKEN_USER,
+    ENG_TOKEN_UNUSED,
     ENG_TOKEN_BYTE
 };
 
@@ -33,12 +37,12 @@ struct eng_vocab;
 
 /* Logs `<file>: <field>: <reason>` on failure.  The vocabulary copies all it needs: the file may be
  * closed afterwards. */
-int  eng_vocab_open(struct eng_vocab **out, const struct moe_file *f);
+int eng_vocab_open(struct eng_vocab **out, const struct moe_file *f);
 void eng_vocab_close(struct eng_vocab *v);
 
-int  eng_vocab_size(const struct eng_vocab *v);
+int eng_vocab_size(const struct eng_vocab *v);
 bool eng_vocab_adds_bos(const struct eng_vocab *v);
-int32_t eng_vocab_bos(const struct eng_vocab *v);       /* ENG_NO_TOKEN if absent; also eos, pad */
+int32_t eng_vocab_bos(const struct eng_vocab *v); /* ENG_NO_TOKEN if absent; also eos, pad */
 int32_t eng_vocab_eos(const struct eng_vocab *v);
 int32_t eng_vocab_pad(const struct eng_vocab *v);
 
@@ -57,25 +61,27 @@ bool eng_vocab_is_stop(const struct eng_vocab *v, int32_t id);
    ------------------------------------------------------------------------------- */
 
 enum {
-    ENG_TEXT_ADD_BOS = 1,           /* add BOS at the start and EOS at the end, where the file says so */
-    ENG_TEXT_PARSE_SPECIAL = 2,     /* the text of a control token becomes that token */
+    ENG_TEXT_ADD_BOS = 1,       /* add BOS at the start and EOS at the end, where the file says so */
+    ENG_TEXT_PARSE_SPECIAL = 2, /* the text of a control token becomes that token */
 };
 
-struct eng_ids {                    /* all zero: empty */
-    int32_t *id;                    /* [n] */
+struct eng_ids { /* all zero: empty */
+    int32_t *id; /* [n] */
     size_t n, cap;
 };
 
-int  eng_ids_push(struct eng_ids *ids, int32_t id);
+int eng_ids_push(struct eng_ids *ids, int32_t id);
 void eng_ids_free(struct eng_ids *ids);
 
 /* Appends the tokens of the text to ids; ids->n is unchanged on failure.  User-defined tokens are
  * recognised with and without PARSE_SPECIAL.  Worst-case time is O(n log n) in n_bytes. */
-int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags,
-                 struct eng_ids *ids);
+int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags, struct eng_ids *ids);
 
 /* The same, except that no special token may span any of the given byte offsets. */
-struct eng_fences { const size_t *at; size_t n; };      /* [n] byte offsets, ascending */
+struct eng_fences {
+    const size_t *at;
+    size_t n;
+}; /* [n] byte offsets, ascending */
 int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsigned flags,
                         const struct eng_fences *fences, struct eng_ids *ids);
 
@@ -83,17 +89,17 @@ int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsig
    ------------------------------------------------------------------------------- */
 
 enum {
-    ENG_DECODE_SKIP_SPECIAL = 1,    /* control tokens give no text */
-    ENG_DECODE_RAW = 2,             /* no check for UTF-8: the exact inverse of eng_tokenize */
-    ENG_DECODE_CONTINUE = 4,        /* the ids continue earlier ones: keep the first space */
+    ENG_DECODE_SKIP_SPECIAL = 1, /* control tokens give no text */
+    ENG_DECODE_RAW = 2,          /* no check for UTF-8: the exact inverse of eng_tokenize */
+    ENG_DECODE_CONTINUE = 4,     /* the ids continue earlier ones: keep the first space */
 };
 
 struct eng_decoder {
     const struct eng_vocab *vocab;
     unsigned flags;
     int n_pending;
-    char pending[4];                /* [n_pending] first bytes of an incomplete character */
-    bool at_start;                  /* drop a space that comes next: the tokenizer added it */
+    char pending[4]; /* [n_pending] first bytes of an incomplete character */
+    bool at_start;   /* drop a space that comes next: the tokenizer added it */
 };
 
 void eng_decoder_init(struct eng_decoder *d, const struct eng_vocab *v, unsigned flags);
@@ -114,15 +120,15 @@ size_t eng_decoder_finish(struct eng_decoder *d, char *out);
 /* Passes on text up to the first stop string.  Bytes that may begin a stop string are held back until decided. */
 #define ENG_STOP_BYTES 256
 struct eng_stop {
-    const char *const *text;                    /* [n], each of 1 .. ENG_STOP_BYTES bytes */
+    const char *const *text; /* [n], each of 1 .. ENG_STOP_BYTES bytes */
     int n;
     bool hit;
-    int which;                                  /* hit: index of the stop string found */
+    int which; /* hit: index of the stop string found */
     size_t n_held;
     char held[ENG_STOP_BYTES];
 };
 
-int  eng_stop_init(struct eng_stop *s, const char *const *text, int n);
+int eng_stop_init(struct eng_stop *s, const char *const *text, int n);
 /* Takes n bytes, writes the text that is decided to out, [n + ENG_STOP_BYTES], and returns its length. */
 size_t eng_stop_feed(struct eng_stop *s, const char *bytes, size_t n, char *out);
 size_t eng_stop_finish(struct eng_stop *s, char *out);

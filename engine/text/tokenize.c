@@ -86,9 +86,8 @@ static int plain_utf8(struct work *w, const char *p, size_t n)
         ascii = (uint8_t)p[i] < 0x80;
     if (ascii || !w->v->compose)
         return eng_split_run(w->split, p, n, piece_of_bytes, w);
-    len = utf8proc_map((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &composed,
-                       UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    if (len == UTF8PROC_ERROR_INVALIDUTF8)      /* nothing to compose */
+    len = utf8proc_map((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    if (len == UTF8PROC_ERROR_INVALIDUTF8) /* nothing to compose */
         return eng_split_run(w->split, p, n, piece_of_bytes, w);
     if (len < 0)
         return kn_fail(KN_ENOMEM, "no memory for %zu bytes of text", n);
@@ -138,7 +137,7 @@ static int plain_pieces(struct work *w, const char *p, size_t n)
     }
     if (w->v->add_space)
         w->spaced[used++] = ' ';
-    used += eng_spaces_from_marks((struct moe_string){.data = p, .n = n}, w->spaced + used);
+    used += eng_spaces_from_marks((struct moe_string){ .data = p, .n = n }, w->spaced + used);
     return eng_merge_pieces(&w->merge, w->v, w->spaced, used, w->ids);
 }
 
@@ -157,8 +156,7 @@ static bool is_fenced(const struct eng_fences *fences, size_t *next, size_t begi
     return *next < fences->n && fences->at[*next] < end;
 }
 
-static int tokenize(struct work *w, const char *text, size_t n, unsigned flags,
-                    const struct eng_fences *fences)
+static int tokenize(struct work *w, const char *text, size_t n, unsigned flags, const struct eng_fences *fences)
 {
     const struct eng_vocab *v = w->v;
     const bool parse = flags & ENG_TEXT_PARSE_SPECIAL;
@@ -168,9 +166,8 @@ static int tokenize(struct work *w, const char *text, size_t n, unsigned flags,
     if (flags & ENG_TEXT_ADD_BOS && v->add_bos)
         err = eng_ids_push(w->ids, v->bos);
     while (at < n && !err) {
-        const int32_t id = v->begins_special[(uint8_t)text[at]]
-                               ? special_at(v, text + at, n - at, parse)
-                               : ENG_NO_TOKEN;
+        const int32_t id = v->begins_special[(uint8_t)text[at]] ? special_at(v, text + at, n - at, parse)
+                                                                : ENG_NO_TOKEN;
 
         if (id == ENG_NO_TOKEN || is_fenced(fences, &fence, at, at + v->text[id].n)) {
             at++;
@@ -191,7 +188,7 @@ static int tokenize(struct work *w, const char *text, size_t n, unsigned flags,
 int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsigned flags,
                         const struct eng_fences *fences, struct eng_ids *ids)
 {
-    struct work w = {.v = v, .ids = ids};
+    struct work w = { .v = v, .ids = ids };
     const size_t n_before = ids->n;
     int err = 0;
 
@@ -207,10 +204,9 @@ int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsig
     return err;
 }
 
-int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags,
-                 struct eng_ids *ids)
+int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags, struct eng_ids *ids)
 {
     static const struct eng_fences none;
 
-    return eng_tokenize_fenced(v, (struct moe_string){.data = text, .n = n_bytes}, flags, &none, ids);
+    return eng_tokenize_fenced(v, (struct moe_string){ .data = text, .n = n_bytes }, flags, &none, ids);
 }

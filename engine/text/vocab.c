@@ -31,14 +31,10 @@ struct loader {
     struct eng_letters letters;
 };
 
-static int no_memory(const struct loader *l)
-{
-    return kn_fail(KN_ENOMEM, "%s: no memory for the vocabulary", l->path);
-}
+static int no_memory(const struct loader *l) { return kn_fail(KN_ENOMEM, "%s: no memory for the vocabulary", l->path); }
 
 /* Finds a required array with at least n items. */
-static int find_array(const struct loader *l, const char *key, size_t n,
-                      const struct moe_value **out)
+static int find_array(const struct loader *l, const char *key, size_t n, const struct moe_value **out)
 {
     const struct moe_value *value = moe_file_find(l->file, key);
 
@@ -47,16 +43,12 @@ static int find_array(const struct loader *l, const char *key, size_t n,
     if (value->type != MOE_ARRAY)
         return kn_fail(KN_ECORRUPT, "%s: %s: not an array", l->path, key);
     if (value->n < n)
-        return kn_fail(KN_ECORRUPT, "%s: %s: %zu entries for %zu tokens", l->path, key, value->n,
-                       n);
+        return kn_fail(KN_ECORRUPT, "%s: %s: %zu entries for %zu tokens", l->path, key, value->n, n);
     *out = value;
     return 0;
 }
 
-static bool is_integer(enum moe_type type)
-{
-    return type <= MOE_I32 || type == MOE_U64 || type == MOE_I64;
-}
+static bool is_integer(enum moe_type type) { return type <= MOE_I32 || type == MOE_U64 || type == MOE_I64; }
 
 static int load_kind(struct loader *l)
 {
@@ -101,8 +93,8 @@ static int check_token(struct loader *l, int32_t id)
     if (!s.n && l->v->type[id] != ENG_TOKEN_UNUSED)
         return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: token %d is empty", l->path, id);
     if (s.n > MAX_TOKEN_BYTES)
-        return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: token %d has %zu bytes, more than %d",
-                       l->path, id, s.n, MAX_TOKEN_BYTES);
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: token %d has %zu bytes, more than %d", l->path, id, s.n,
+                       MAX_TOKEN_BYTES);
     if (!is_utf8(s))
         return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: token %d is not UTF-8", l->path, id);
     if (s.n && eng_words_add(&l->names, id) != ENG_NO_TOKEN)
@@ -122,8 +114,7 @@ static int load_tokens(struct loader *l)
     if (tokens->item != MOE_STRING)
         return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: not an array of strings", l->path);
     if (tokens->n > MAX_VOCAB)
-        return kn_fail(KN_ELIMIT, "%s: " KEY "tokens: %zu tokens, more than %d", l->path, tokens->n,
-                       MAX_VOCAB);
+        return kn_fail(KN_ELIMIT, "%s: " KEY "tokens: %zu tokens, more than %d", l->path, tokens->n, MAX_VOCAB);
     v->n_vocab = (int)tokens->n;
     l->token = tokens->data;
     if (moe_file_find(l->file, KEY "token_type")) {
@@ -142,8 +133,7 @@ static int load_tokens(struct loader *l)
         const int64_t type = types ? moe_value_int(types, (size_t)id) : ENG_TOKEN_NORMAL;
 
         if (type < 0 || type > ENG_TOKEN_BYTE)
-            return kn_fail(KN_ECORRUPT, "%s: " KEY "token_type: token %d has type %lld", l->path,
-                           id, (long long)type);
+            return kn_fail(KN_ECORRUPT, "%s: " KEY "token_type: token %d has type %lld", l->path, id, (long long)type);
         v->type[id] = (uint8_t)(type ? type : ENG_TOKEN_NORMAL); /* 0: unspecified */
         err = check_token(l, id);
     }
@@ -157,25 +147,25 @@ static const struct {
     const char *name;
     bool sure;
 } stop_names[] = {
-    {"<|im_end|>", true},
-    {"<|eot_id|>", true},
-    {"<|eom_id|>", true},
-    {"<|end|>", true},
-    {"<|endoftext|>", true},
-    {"<|end_of_text|>", true},
-    {"<|return|>", true},
-    {"<|call|>", true},
-    {"<|EOT|>", true},
-    {"<end_of_turn>", true},
-    {"<end_of_utterance>", true},
-    {"<\xEF\xBD\x9C"
-     "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
-     true},
-    {"</s>", false},
-    {"<EOT>", false},
-    {"[EOT]", false},
-    {"[EOS]", false},
-    {"<eos>", false},
+    { "<|im_end|>", true },
+    { "<|eot_id|>", true },
+    { "<|eom_id|>", true },
+    { "<|end|>", true },
+    { "<|endoftext|>", true },
+    { "<|end_of_text|>", true },
+    { "<|return|>", true },
+    { "<|call|>", true },
+    { "<|EOT|>", true },
+    { "<end_of_turn>", true },
+    { "<end_of_utterance>", true },
+    { "<\xEF\xBD\x9C"
+      "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+      true },
+    { "</s>", false },
+    { "<EOT>", false },
+    { "[EOT]", false },
+    { "[EOS]", false },
+    { "<eos>", false },
 };
 
 static int32_t find_name(const struct loader *l, const char *name)
@@ -187,8 +177,7 @@ static void load_stops(struct loader *l)
 {
     struct eng_vocab *v = l->v;
     /* If the vocabulary has <|return|>, that ends a turn, and <|end|> ends a message within it. */
-    const int32_t not_a_stop =
-        find_name(l, "<|return|>") < 0 ? ENG_NO_TOKEN : find_name(l, "<|end|>");
+    const int32_t not_a_stop = find_name(l, "<|return|>") < 0 ? ENG_NO_TOKEN : find_name(l, "<|end|>");
 
     for (size_t i = 0; i < sizeof stop_names / sizeof *stop_names; i++) {
         const int32_t id = find_name(l, stop_names[i].name);
@@ -214,8 +203,7 @@ static int load_text(struct loader *l, int32_t id, char *out, size_t *n)
         const int byte = eng_byte_from_name(s);
 
         if (byte < 0)
-            return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: byte token %d is not <0x00> to <0xFF>",
-                           l->path, id);
+            return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: byte token %d is not <0x00> to <0xFF>", l->path, id);
         l->v->byte_id[byte] = id;
         *out = (char)byte;
         *n = 1;
@@ -250,7 +238,7 @@ static int load_texts(struct loader *l)
         err = load_text(l, id, v->bytes + used, &len);
         if (err)
             return err;
-        v->text[id] = (struct moe_string){.data = v->bytes + used, .n = len};
+        v->text[id] = (struct moe_string){ .data = v->bytes + used, .n = len };
         used += len;
         if (len > v->max_bytes)
             v->max_bytes = len;
@@ -275,7 +263,7 @@ static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
 {
     char joint[MAX_TOKEN_BYTES];
     const char *space = s.n > 2 ? memchr(s.data + 1, ' ', s.n - 2) : NULL;
-    struct eng_pair pair = {.rank = rank, .id = ENG_NO_TOKEN};
+    struct eng_pair pair = { .rank = rank, .id = ENG_NO_TOKEN };
 
     if (space && s.n - 1 <= sizeof joint) {
         const size_t n_left = (size_t)(space - s.data), n_right = s.n - n_left - 1;
@@ -298,7 +286,7 @@ static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
 /* Loads whole_words (ignore_merges; default: the pre-tokeniser's) and compose (normalizer). */
 static int load_habits(struct loader *l)
 {
-    struct moe_string normalizer = {.data = "", .n = 0};
+    struct moe_string normalizer = { .data = "", .n = 0 };
     int found;
 
     l->v->whole_words = eng_pre_takes_whole_words(l->v->pre);
@@ -314,7 +302,7 @@ static int load_habits(struct loader *l)
 
 static int load_merges(struct loader *l)
 {
-    struct moe_string pre = {.data = "default", .n = 7};
+    struct moe_string pre = { .data = "default", .n = 7 };
     const struct moe_value *merges;
     int err;
 
@@ -375,8 +363,8 @@ static int load_id(const struct loader *l, const char *key, int32_t *id)
     if (value == -1 || value == UINT32_MAX) {
         *id = ENG_NO_TOKEN;
     } else if (value < 0 || value >= l->v->n_vocab) {
-        return kn_fail(KN_ECORRUPT, "%s: %s: %lld is not an id of the %d tokens", l->path, key,
-                       (long long)value, l->v->n_vocab);
+        return kn_fail(KN_ECORRUPT, "%s: %s: %lld is not an id of the %d tokens", l->path, key, (long long)value,
+                       l->v->n_vocab);
     } else {
         *id = (int32_t)value;
     }
@@ -411,8 +399,8 @@ static int load_more_stops(struct loader *l)
         const int64_t id = moe_value_int(ids, i);
 
         if (id < 0 || id >= l->v->n_vocab)
-            return kn_fail(KN_ECORRUPT, "%s: " KEY "stop_token_ids: %lld is not an id of the %d tokens",
-                           l->path, (long long)id, l->v->n_vocab);
+            return kn_fail(KN_ECORRUPT, "%s: " KEY "stop_token_ids: %lld is not an id of the %d tokens", l->path,
+                           (long long)id, l->v->n_vocab);
         l->v->stop[id] = true;
     }
     return 0;
@@ -425,19 +413,18 @@ static int load_roles(struct loader *l)
         const char *key;
         int32_t *id;
     } ids[] = {
-        {KEY "bos_token_id", &v->bos},     {KEY "eos_token_id", &v->eos},
-        {KEY "eot_token_id", &v->eot},     {KEY "eom_token_id", &v->eom},
-        {KEY "unknown_token_id", &v->unk}, {KEY "padding_token_id", &v->pad},
+        { KEY "bos_token_id", &v->bos }, { KEY "eos_token_id", &v->eos },     { KEY "eot_token_id", &v->eot },
+        { KEY "eom_token_id", &v->eom }, { KEY "unknown_token_id", &v->unk }, { KEY "padding_token_id", &v->pad },
     };
     bool add_sep = false, squeeze = false, asked = false;
     const struct {
         const char *key;
         bool *flag;
     } flags[] = {
-        {KEY "add_eos_token", &v->add_eos},
-        {KEY "add_space_prefix", &v->add_space},
-        {KEY "add_sep_token", &add_sep},
-        {KEY "remove_extra_whitespaces", &squeeze},
+        { KEY "add_eos_token", &v->add_eos },
+        { KEY "add_space_prefix", &v->add_space },
+        { KEY "add_sep_token", &add_sep },
+        { KEY "remove_extra_whitespaces", &squeeze },
     };
     int found;
 
@@ -487,7 +474,7 @@ static int load_specials(struct loader *l)
 
         if (v->type[id] < ENG_TOKEN_UNKNOWN || v->type[id] > ENG_TOKEN_USER || !s.n)
             continue;
-        v->special[v->n_special++] = (struct eng_special){.text = s, .id = id};
+        v->special[v->n_special++] = (struct eng_special){ .text = s, .id = id };
         v->begins_special[(uint8_t)s.data[0]] = true;
     }
     if (v->n_special)
@@ -497,7 +484,7 @@ static int load_specials(struct loader *l)
 
 int eng_vocab_open(struct eng_vocab **out, const struct moe_file *f)
 {
-    struct loader l = {.file = f, .path = moe_file_path(f)};
+    struct loader l = { .file = f, .path = moe_file_path(f) };
     int err;
 
     l.v = kn_calloc(1, sizeof *l.v);
@@ -564,7 +551,4 @@ enum eng_token_type eng_vocab_type(const struct eng_vocab *v, int32_t id)
     return (enum eng_token_type)v->type[id];
 }
 
-bool eng_vocab_is_stop(const struct eng_vocab *v, int32_t id)
-{
-    return id >= 0 && id < v->n_vocab && v->stop[id];
-}
+bool eng_vocab_is_stop(const struct eng_vocab *v, int32_t id) { return id >= 0 && id < v->n_vocab && v->stop[id]; }

@@ -55,7 +55,7 @@ int eng_words_open(struct eng_words *w, const struct moe_string *text, size_t n)
 void eng_words_close(struct eng_words *w)
 {
     kn_free(w->slot);
-    *w = (struct eng_words){0};
+    *w = (struct eng_words){ 0 };
 }
 
 /* The slot that holds this text, or the free slot for it. */
@@ -81,7 +81,7 @@ int32_t eng_words_add(struct eng_words *w, int32_t id)
 
     if (slot->id != ENG_NO_TOKEN)
         return slot->id;
-    *slot = (struct eng_word){.hash = hash, .id = id};
+    *slot = (struct eng_word){ .hash = hash, .id = id };
     return ENG_NO_TOKEN;
 }
 
@@ -107,7 +107,7 @@ int eng_pairs_open(struct eng_pairs *t, size_t n)
 void eng_pairs_close(struct eng_pairs *t)
 {
     kn_free(t->slot);
-    *t = (struct eng_pairs){0};
+    *t = (struct eng_pairs){ 0 };
 }
 
 static struct eng_pair *pair_slot(const struct eng_pairs *t, int32_t left, int32_t right)

@@ -92,15 +92,15 @@ void eng_call_open_bare(struct eng_speech *s)
 
 bool eng_call_is_name(uint8_t c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c >= 0x80 || (c && strchr("_-.:/", c));
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c >= 0x80 ||
+           (c && strchr("_-.:/", c));
 }
 
 /* Emits a byte of the arguments, or stores it in s->value if the name comes later.  A control
  * character inside a string is escaped. */
 void eng_call_argument(struct eng_speech *s, uint8_t c)
 {
-    char p[ENG_JSON_ESCAPE] = {(char)c};
+    char p[ENG_JSON_ESCAPE] = { (char)c };
     size_t n = c < ' ' && eng_json_in_string(&s->json) ? eng_json_escape(c, p) : 1;
     if (s->in_call)
         eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, n);
@@ -119,7 +119,7 @@ static void arguments_byte(struct eng_speech *s, uint8_t c)
             eng_call_give_up_before(s);
             return;
         }
-        s->json = (struct json_scan){.lax = true};
+        s->json = (struct json_scan){ .lax = true };
         eng_call_begin(s);
     }
     enum json_step step = eng_json_step(&s->json, c);
@@ -395,8 +395,7 @@ uint32_t eng_call_watch(const struct eng_speech *s)
 {
     switch (s->state) {
     case IN_NAME:
-        return way(s) == ENG_SPEECH_GLM ? BIT(MARK_KEY) | BIT(MARK_CALL_END)
-                                        : BIT(MARK_SEPARATOR) | BIT(MARK_ID);
+        return way(s) == ENG_SPEECH_GLM ? BIT(MARK_KEY) | BIT(MARK_CALL_END) : BIT(MARK_SEPARATOR) | BIT(MARK_ID);
     case IN_ID:
         return BIT(MARK_SEPARATOR);
     case IN_ARGUMENTS:

@@ -12,7 +12,7 @@ void eng_object_open(struct eng_speech *s)
     s->state = IN_OBJECT;
     s->has_name = s->has_arguments = false;
     s->role = ROLE_NONE;
-    s->json = (struct json_scan){.lax = true};
+    s->json = (struct json_scan){ .lax = true };
     eng_json_step(&s->json, '{');
 }
 

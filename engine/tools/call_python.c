@@ -21,8 +21,7 @@ static void tell_code(struct eng_speech *s, uint32_t code)
     if (code < 0x10000)
         snprintf(text, sizeof text, "\\u%04x", code);
     else
-        snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd7c0 + (code >> 10),
-                 0xdc00 + (code & 0x3ff));
+        snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd7c0 + (code >> 10), 0xdc00 + (code & 0x3ff));
     eng_speech_tell(s, text);
 }
 
@@ -108,8 +107,7 @@ static bool tell_comma(struct eng_speech *s)
 
 static bool is_word(uint8_t c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (c && strchr("+-._", c));
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("+-._", c));
 }
 
 static bool word_byte(struct eng_speech *s, uint8_t c)
@@ -126,7 +124,7 @@ static bool word_byte(struct eng_speech *s, uint8_t c)
 /* A number or word is complete. */
 static bool end_word(struct eng_speech *s)
 {
-    static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
+    static const char *const words[][2] = { { "True", "true" }, { "False", "false" }, { "None", "null" } };
     eng_speech_keep(s, &s->value, 0);
     const char *json = s->value.p;
     s->value.n = 0;
@@ -228,8 +226,8 @@ static void open_value(struct eng_speech *s)
     eng_speech_tell(s, "\": ");
     s->held.n = s->value.n = 0;
     s->first_key = false;
-    s->json = (struct json_scan){0};
-    s->python = (struct python){0};
+    s->json = (struct json_scan){ 0 };
+    s->python = (struct python){ 0 };
     s->state = IN_VALUE;
 }
 

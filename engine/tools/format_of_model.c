@@ -9,17 +9,16 @@
 
 #include "engine/tools/internal.h"
 
-#define BAR "\xEF\xBD\x9C" /* U+FF5C, a wide | */
-#define LOW "\xE2\x96\x81" /* U+2581, a low block that stands for a space */
+#define BAR            "\xEF\xBD\x9C" /* U+FF5C, a wide | */
+#define LOW            "\xE2\x96\x81" /* U+2581, a low block that stands for a space */
 #define DEEPSEEK(name) "<" BAR name BAR ">"
-#define DSML BAR "DSML" BAR
-#define INVOKE(open, close, calls)                                                                 \
-    {[MARK_CALLS] = "<" calls,                                                                     \
-     [MARK_CALLS_END] = "</" calls,                                                                \
-     [MARK_FUNCTION] = open "invoke name=\"",                                                      \
-     [MARK_FUNCTION_END] = close "invoke>",                                                        \
-     [MARK_KEY] = open "parameter name=\"",                                                        \
-     [MARK_VALUE_END] = close "parameter>"}
+#define DSML           BAR "DSML" BAR
+#define INVOKE(open, close, calls)                                                                                     \
+    {                                                                                                                  \
+        [MARK_CALLS] = "<" calls, [MARK_CALLS_END] = "</" calls, [MARK_FUNCTION] = open "invoke name=\"",              \
+        [MARK_FUNCTION_END] = close "invoke>", [MARK_KEY] = open "parameter name=\"",                                  \
+        [MARK_VALUE_END] = close "parameter>"                                                                          \
+    }
 
 struct known {
     enum eng_speech_way way;
@@ -30,98 +29,93 @@ struct known {
 
 static const struct known known[] = {
     /* after <|start|>assistant come channel and recipient; the reasoning is a channel */
-    {ENG_SPEECH_HARMONY,
-     {"<|channel|>", "<|message|>"},
-     NULL,
-     {[MARK_START] = "<|start|>",
-      [MARK_CHANNEL] = "<|channel|>",
-      [MARK_CONSTRAIN] = "<|constrain|>",
-      [MARK_MESSAGE] = "<|message|>",
-      [MARK_END] = "<|end|>",
-      [MARK_CALL_STOP] = "<|call|>",
-      [MARK_RETURN] = "<|return|>"}},
+    { ENG_SPEECH_HARMONY,
+      { "<|channel|>", "<|message|>" },
+      NULL,
+      { [MARK_START] = "<|start|>",
+        [MARK_CHANNEL] = "<|channel|>",
+        [MARK_CONSTRAIN] = "<|constrain|>",
+        [MARK_MESSAGE] = "<|message|>",
+        [MARK_END] = "<|end|>",
+        [MARK_CALL_STOP] = "<|call|>",
+        [MARK_RETURN] = "<|return|>" } },
     /* variant (V3): function<sep>name, a line end, and the arguments inside ```json fences */
-    {ENG_SPEECH_DEEPSEEK,
-     {DEEPSEEK("tool" LOW "call" LOW "begin")},
-     "```json",
-     {[MARK_CALLS] = DEEPSEEK("tool" LOW "calls" LOW "begin"),
-      [MARK_CALLS_END] = DEEPSEEK("tool" LOW "calls" LOW "end"),
-      [MARK_CALL] = DEEPSEEK("tool" LOW "call" LOW "begin"),
-      [MARK_CALL_END] = DEEPSEEK("tool" LOW "call" LOW "end"),
-      [MARK_SEPARATOR] = DEEPSEEK("tool" LOW "sep")}},
-    {ENG_SPEECH_KIMI,
-     {"<|tool_call_begin|>", "<|tool_call_argument_begin|>"},
-     NULL,
-     {[MARK_CALLS] = "<|tool_calls_section_begin|>",
-      [MARK_CALLS_END] = "<|tool_calls_section_end|>",
-      [MARK_CALL] = "<|tool_call_begin|>",
-      [MARK_CALL_END] = "<|tool_call_end|>",
-      [MARK_SEPARATOR] = "<|tool_call_argument_begin|>"}},
+    { ENG_SPEECH_DEEPSEEK,
+      { DEEPSEEK("tool" LOW "call" LOW "begin") },
+      "```json",
+      { [MARK_CALLS] = DEEPSEEK("tool" LOW "calls" LOW "begin"),
+        [MARK_CALLS_END] = DEEPSEEK("tool" LOW "calls" LOW "end"),
+        [MARK_CALL] = DEEPSEEK("tool" LOW "call" LOW "begin"),
+        [MARK_CALL_END] = DEEPSEEK("tool" LOW "call" LOW "end"),
+        [MARK_SEPARATOR] = DEEPSEEK("tool" LOW "sep") } },
+    { ENG_SPEECH_KIMI,
+      { "<|tool_call_begin|>", "<|tool_call_argument_begin|>" },
+      NULL,
+      { [MARK_CALLS] = "<|tool_calls_section_begin|>",
+        [MARK_CALLS_END] = "<|tool_calls_section_end|>",
+        [MARK_CALL] = "<|tool_call_begin|>",
+        [MARK_CALL_END] = "<|tool_call_end|>",
+        [MARK_SEPARATOR] = "<|tool_call_argument_begin|>" } },
     /* variant (DSML): an attribute of each parameter gives whether it is a string */
-    {ENG_SPEECH_INVOKE, {DSML, "function_calls>"}, DSML, INVOKE("<" DSML, "</" DSML, DSML "function_calls>")},
-    {ENG_SPEECH_INVOKE, {DSML, "tool_calls>"}, DSML, INVOKE("<" DSML, "</" DSML, DSML "tool_calls>")},
-    {ENG_SPEECH_INVOKE, {"<minimax:tool_call>", "<invoke name="}, DSML, INVOKE("<", "</", "minimax:tool_call>")},
-    {ENG_SPEECH_GLM,
-     {"<arg_key>", "<arg_value>"},
-     NULL,
-     {[MARK_CALL] = "<tool_call>",
-      [MARK_CALL_END] = "</tool_call>",
-      [MARK_KEY] = "<arg_key>",
-      [MARK_KEY_END] = "</arg_key>",
-      [MARK_VALUE] = "<arg_value>",
-      [MARK_VALUE_END] = "</arg_value>"}},
-    {ENG_SPEECH_QWEN_XML,
-     {"<seed:tool_call>", "<parameter="},
-     NULL,
-     {[MARK_CALL] = "<seed:tool_call>",
-      [MARK_CALL_END] = "</seed:tool_call>",
-      [MARK_FUNCTION] = "<function=",
-      [MARK_FUNCTION_END] = "</function>",
-      [MARK_KEY] = "<parameter=",
-      [MARK_VALUE_END] = "</parameter>"}},
-    {ENG_SPEECH_QWEN_XML,
-     {"<function=", "<parameter="},
-     NULL,
-     {[MARK_CALL] = "<tool_call>",
-      [MARK_CALL_END] = "</tool_call>",
-      [MARK_FUNCTION] = "<function=",
-      [MARK_FUNCTION_END] = "</function>",
-      [MARK_KEY] = "<parameter=",
-      [MARK_VALUE_END] = "</parameter>"}},
+    { ENG_SPEECH_INVOKE, { DSML, "function_calls>" }, DSML, INVOKE("<" DSML, "</" DSML, DSML "function_calls>") },
+    { ENG_SPEECH_INVOKE, { DSML, "tool_calls>" }, DSML, INVOKE("<" DSML, "</" DSML, DSML "tool_calls>") },
+    { ENG_SPEECH_INVOKE, { "<minimax:tool_call>", "<invoke name=" }, DSML, INVOKE("<", "</", "minimax:tool_call>") },
+    { ENG_SPEECH_GLM,
+      { "<arg_key>", "<arg_value>" },
+      NULL,
+      { [MARK_CALL] = "<tool_call>",
+        [MARK_CALL_END] = "</tool_call>",
+        [MARK_KEY] = "<arg_key>",
+        [MARK_KEY_END] = "</arg_key>",
+        [MARK_VALUE] = "<arg_value>",
+        [MARK_VALUE_END] = "</arg_value>" } },
+    { ENG_SPEECH_QWEN_XML,
+      { "<seed:tool_call>", "<parameter=" },
+      NULL,
+      { [MARK_CALL] = "<seed:tool_call>",
+        [MARK_CALL_END] = "</seed:tool_call>",
+        [MARK_FUNCTION] = "<function=",
+        [MARK_FUNCTION_END] = "</function>",
+        [MARK_KEY] = "<parameter=",
+        [MARK_VALUE_END] = "</parameter>" } },
+    { ENG_SPEECH_QWEN_XML,
+      { "<function=", "<parameter=" },
+      NULL,
+      { [MARK_CALL] = "<tool_call>",
+        [MARK_CALL_END] = "</tool_call>",
+        [MARK_FUNCTION] = "<function=",
+        [MARK_FUNCTION_END] = "</function>",
+        [MARK_KEY] = "<parameter=",
+        [MARK_VALUE_END] = "</parameter>" } },
     /* variant (newer): a name, optionally [CALL_ID], and [ARGS] */
-    {ENG_SPEECH_MISTRAL,
-     {"[TOOL_CALLS]"},
-     "[ARGS]",
-     {[MARK_CALLS] = "[TOOL_CALLS]", [MARK_ID] = "[CALL_ID]", [MARK_SEPARATOR] = "[ARGS]"}},
-    {ENG_SPEECH_HERMES,
-     {"<tool_call>", "arguments"},
-     NULL,
-     {[MARK_CALL] = "<tool_call>", [MARK_CALL_END] = "</tool_call>"}},
+    { ENG_SPEECH_MISTRAL,
+      { "[TOOL_CALLS]" },
+      "[ARGS]",
+      { [MARK_CALLS] = "[TOOL_CALLS]", [MARK_ID] = "[CALL_ID]", [MARK_SEPARATOR] = "[ARGS]" } },
+    { ENG_SPEECH_HERMES,
+      { "<tool_call>", "arguments" },
+      NULL,
+      { [MARK_CALL] = "<tool_call>", [MARK_CALL_END] = "</tool_call>" } },
     /* variant: the marker before the list is optional */
-    {ENG_SPEECH_PYTHONIC,
-     {"[func_name1(", "<|header_start|>"},
-     "[func_name1(",
-     {[MARK_CALLS] = "<|python_start|>", [MARK_CALLS_END] = "<|python_end|>"}},
-    {ENG_SPEECH_PYTHONIC, {"[func_name1("}, "[func_name1(", {[MARK_CALLS] = "<|python_tag|>"}},
+    { ENG_SPEECH_PYTHONIC,
+      { "[func_name1(", "<|header_start|>" },
+      "[func_name1(",
+      { [MARK_CALLS] = "<|python_start|>", [MARK_CALLS_END] = "<|python_end|>" } },
+    { ENG_SPEECH_PYTHONIC, { "[func_name1(" }, "[func_name1(", { [MARK_CALLS] = "<|python_tag|>" } },
     /* LFM2: its template contains no markers of calls */
-    {ENG_SPEECH_PYTHONIC,
-     {"List of tools: ", "<|im_start|>"},
-     NULL,
-     {[MARK_CALLS] = "<|tool_call_start|>", [MARK_CALLS_END] = "<|tool_call_end|>"}},
-    {ENG_SPEECH_LLAMA,
-     {"<|start_header_id|>", "\"parameters\": "},
-     NULL,
-     {[MARK_CALLS] = "<|python_tag|>"}},
-    {ENG_SPEECH_NONE, {""}, NULL, {0}},
+    { ENG_SPEECH_PYTHONIC,
+      { "List of tools: ", "<|im_start|>" },
+      NULL,
+      { [MARK_CALLS] = "<|tool_call_start|>", [MARK_CALLS_END] = "<|tool_call_end|>" } },
+    { ENG_SPEECH_LLAMA, { "<|start_header_id|>", "\"parameters\": " }, NULL, { [MARK_CALLS] = "<|python_tag|>" } },
+    { ENG_SPEECH_NONE, { "" }, NULL, { 0 } },
 };
 
-static const char *const thoughts[][2] = {
-    {"[THINK]", "[/THINK]"}, {"<seed:think>", "</seed:think>"}, {"<think>", "</think>"}};
+static const char *const thoughts[][2] = { { "[THINK]", "[/THINK]" },
+                                           { "<seed:think>", "</seed:think>" },
+                                           { "<think>", "</think>" } };
 
-static bool has(const char *text, size_t n, const char *part)
-{
-    return !part || memmem(text, n, part, strlen(part));
-}
+static bool has(const char *text, size_t n, const char *part) { return !part || memmem(text, n, part, strlen(part)); }
 
 static bool is_special(const struct eng_vocab *v, const char *text)
 {
@@ -131,14 +125,12 @@ static bool is_special(const struct eng_vocab *v, const char *text)
 /* Finds the markers of reasoning.  First in the template: one of the two is enough, because some
  * templates never write the opening marker, and others only use the closing one to strip reasoning.
  * Then in the vocabulary, where both must be special tokens. */
-static void find_thoughts(struct eng_speech_style *s, const char *text, size_t n,
-                          const struct eng_vocab *v)
+static void find_thoughts(struct eng_speech_style *s, const char *text, size_t n, const struct eng_vocab *v)
 {
     const size_t n_known = sizeof thoughts / sizeof *thoughts;
     for (size_t i = 0; i < 2 * n_known && !s->thinks; i++) {
         const char *const *t = thoughts[i % n_known];
-        s->thinks = i < n_known ? has(text, n, t[0]) || has(text, n, t[1])
-                                : is_special(v, t[0]) && is_special(v, t[1]);
+        s->thinks = i < n_known ? has(text, n, t[0]) || has(text, n, t[1]) : is_special(v, t[0]) && is_special(v, t[1]);
         for (int end = 0; s->thinks && end < 2; end++)
             s->mark[MARK_THINK + end].text = t[end];
     }
@@ -150,16 +142,14 @@ static int32_t control(const struct eng_vocab *v, const char *text)
     return id != ENG_NO_TOKEN && eng_vocab_type(v, id) == ENG_TOKEN_CONTROL ? id : ENG_NO_TOKEN;
 }
 
-void eng_speech_style(struct eng_speech_style *out, const char *template_text, size_t n,
-                      const struct eng_vocab *v)
+void eng_speech_style(struct eng_speech_style *out, const char *template_text, size_t n, const struct eng_vocab *v)
 {
     const struct known *k = known;
     const char *text = template_text ? template_text : "";
     n = template_text ? n : 0;
     while (!has(text, n, k->sign[0]) || !has(text, n, k->sign[1]))
         k++;
-    *out =
-        (struct eng_speech_style){.way = k->way, .variant = k->variant && has(text, n, k->variant)};
+    *out = (struct eng_speech_style){ .way = k->way, .variant = k->variant && has(text, n, k->variant) };
     for (int i = 0; i < MARK_COUNT; i++)
         out->mark[i].text = k->mark[i];
     if (out->way == ENG_SPEECH_HARMONY)
@@ -182,9 +172,7 @@ const char *eng_speech_style_name(const struct eng_speech_style *s)
 
 uint8_t eng_speech_bare(const struct eng_speech_style *s)
 {
-    return s->way == ENG_SPEECH_LLAMA                    ? '{'
-           : s->way == ENG_SPEECH_PYTHONIC && s->variant ? '['
-                                                         : 0;
+    return s->way == ENG_SPEECH_LLAMA ? '{' : s->way == ENG_SPEECH_PYTHONIC && s->variant ? '[' : 0;
 }
 
 bool eng_speech_prompt_thinks(const struct eng_speech_style *s, const char *prompt, size_t n)

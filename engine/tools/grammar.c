@@ -37,24 +37,18 @@ static int32_t put_mark(struct writer *w, enum mark m, int32_t next)
 
 static int32_t either(struct writer *w, int32_t x, int32_t y)
 {
-    return gr_alternatives(w->b, (const int32_t[]){x, y}, 2);
+    return gr_alternatives(w->b, (const int32_t[]){ x, y }, 2);
 }
 
-static int32_t maybe(struct writer *w, const char *text, int32_t next)
-{
-    return either(w, put(w, text, next), next);
-}
+static int32_t maybe(struct writer *w, const char *text, int32_t next) { return either(w, put(w, text, next), next); }
 
 /* Up to two line ends, as templates write them after reasoning and around calls. */
-static int32_t line_ends(struct writer *w, int32_t next)
-{
-    return maybe(w, "\n", maybe(w, "\n", next));
-}
+static int32_t line_ends(struct writer *w, int32_t next) { return maybe(w, "\n", maybe(w, "\n", next)); }
 
 static struct gr_trigger trigger(const struct writer *w, enum mark m, int32_t next)
 {
     const struct eng_speech_mark *k = &w->style->mark[m];
-    return (struct gr_trigger){k->text, strlen(k->text), k->control, next};
+    return (struct gr_trigger){ k->text, strlen(k->text), k->control, next };
 }
 
 static int32_t until(struct writer *w, enum mark m, bool may_end, int32_t next)
@@ -81,8 +75,7 @@ static int32_t put_arguments(struct writer *w, const struct tool *t, int32_t nex
 
 /* One call, or with parallel calls any number, with `join` and the marker `open` before each further
  * one (MARK_COUNT: no marker); then next. */
-static int32_t repeat(struct writer *w, const char *join, enum mark open, call_form *form,
-                      int32_t next)
+static int32_t repeat(struct writer *w, const char *join, enum mark open, call_form *form, int32_t next)
 {
     int32_t more = gr_forward(w->b);
     int32_t start = any_tool(w, form, more);
@@ -95,8 +88,7 @@ static int32_t repeat(struct writer *w, const char *join, enum mark open, call_f
 
 /* ---- calls as JSON objects, and as name and JSON arguments ----------------------------------- */
 
-static int32_t put_object(struct writer *w, const struct tool *t, const char *arguments,
-                          int32_t next)
+static int32_t put_object(struct writer *w, const struct tool *t, const char *arguments, int32_t next)
 {
     char head[2 * ENG_SPEECH_NAME];
     snprintf(head, sizeof head, "{\"name\": \"%s\", \"%s\": ", t->name, arguments);
@@ -123,11 +115,10 @@ static int32_t mistral_call(struct writer *w, const struct tool *t, int32_t next
 {
     next = put_mark(w, MARK_SEPARATOR, put_arguments(w, t, next));
     int32_t id = next;
-    char letter[2] = {0};
+    char letter[2] = { 0 };
     for (int i = 0; i < 9; i++) {
         int32_t node[62], n = 0;
-        for (const char *p = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"; *p;
-             p++) {
+        for (const char *p = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"; *p; p++) {
             letter[0] = *p;
             node[n++] = put(w, letter, id);
         }
@@ -150,7 +141,7 @@ static int32_t kimi_call(struct writer *w, const struct tool *t, int32_t next)
     int32_t number = gr_forward(w->b), digit[10];
     next = put_mark(w, MARK_SEPARATOR, put_arguments(w, t, put_mark(w, MARK_CALL_END, next)));
     for (int i = 0; i < 10; i++)
-        digit[i] = put(w, (const char[]){(char)('0' + i), 0}, either(w, next, number));
+        digit[i] = put(w, (const char[]){ (char)('0' + i), 0 }, either(w, next, number));
     gr_set(w->b, number, gr_alternatives(w->b, digit, 10));
     return put(w, "functions.", put(w, t->name, put(w, ":", number)));
 }
@@ -160,8 +151,7 @@ static int32_t kimi_call(struct writer *w, const struct tool *t, int32_t next)
 static int32_t harmony_call(struct writer *w, const struct tool *t, int32_t next)
 {
     next = put_mark(w, MARK_MESSAGE, put_arguments(w, t, next));
-    int32_t constrained =
-        either(w, put_mark(w, MARK_CONSTRAIN, put(w, "json", next)), put(w, "json", next));
+    int32_t constrained = either(w, put_mark(w, MARK_CONSTRAIN, put(w, "json", next)), put(w, "json", next));
     int32_t type = put(w, " ", constrained);
     int32_t first = put_mark(w, MARK_CHANNEL, put(w, "commentary", type));
     int32_t to = put(w, " to=functions.", put(w, t->name, first));
@@ -174,14 +164,13 @@ static int32_t harmony_call(struct writer *w, const struct tool *t, int32_t next
 /* True if the parser reads the string without quotes as itself. */
 static bool stands_plain(const char *text, size_t n)
 {
-    return n && strlen(text) == n && !strpbrk(text, "<\n\r\t") && !strchr("\"[{ ", *text) &&
-           text[n - 1] != ' ';
+    return n && strlen(text) == n && !strpbrk(text, "<\n\r\t") && !strchr("\"[{ ", *text) && text[n - 1] != ' ';
 }
 
 /* A parameter's schema, with the definitions of the whole schema that it may refer to. */
 static json_t *with_definitions(struct writer *w, const json_t *schema, const json_t *all)
 {
-    static const char *const places[] = {"$defs", "definitions"};
+    static const char *const places[] = { "$defs", "definitions" };
     if (!json_is_object(schema))
         return (json_t *)schema;
     json_t *own = json_copy((json_t *)schema);
@@ -195,8 +184,7 @@ static json_t *with_definitions(struct writer *w, const json_t *schema, const js
 }
 
 /* node; or `lead` and one of the schema's enum strings without quotes, then end. */
-static int32_t plain_values(struct writer *w, const json_t *schema, const char *lead, int32_t end,
-                            int32_t node)
+static int32_t plain_values(struct writer *w, const json_t *schema, const char *lead, int32_t end, int32_t node)
 {
     const json_t *values = json_object_get(schema, "enum");
     for (size_t i = 0; eng_speech_is_string(schema) && i < json_array_size(values); i++) {
@@ -223,8 +211,7 @@ static int32_t put_value(struct writer *w, const json_t *schema, const json_t *a
 }
 
 /* INVOKE, after the parameter's name.  DSML has an attribute: a plain string or JSON. */
-static int32_t put_invoke_value(struct writer *w, const json_t *schema, const json_t *all,
-                                int32_t next)
+static int32_t put_invoke_value(struct writer *w, const json_t *schema, const json_t *all, int32_t next)
 {
     const char *text = w->style->variant ? "\" string=\"true\">" : "\">";
     const char *json = w->style->variant ? "\" string=\"false\">" : "\">";
@@ -235,8 +222,7 @@ static int32_t put_invoke_value(struct writer *w, const json_t *schema, const js
     return plain_values(w, schema, text, end, node);
 }
 
-static int32_t put_parameter(struct writer *w, const char *key, const json_t *schema,
-                             const json_t *all, int32_t next)
+static int32_t put_parameter(struct writer *w, const char *key, const json_t *schema, const json_t *all, int32_t next)
 {
     next = maybe(w, "\n", next);
     if (w->style->way == ENG_SPEECH_INVOKE)
@@ -272,7 +258,7 @@ static size_t list_parameters(struct parameter out[MOST_PARAMETERS], const struc
     json_t *properties = json_object_get(t->parameters, "properties");
     for (void *i = json_object_iter(properties); i; i = json_object_iter_next(properties, i)) {
         const char *key = json_object_iter_key(i);
-        out[n++] = (struct parameter){key, json_object_iter_value(i), is_required(t->parameters, key)};
+        out[n++] = (struct parameter){ key, json_object_iter_value(i), is_required(t->parameters, key) };
     }
     return n;
 }
@@ -369,7 +355,7 @@ static int32_t calls_after(struct writer *w, enum mark m)
     }
 }
 
-static const enum mark openers[] = {MARK_CALLS, MARK_CALL, MARK_FUNCTION};
+static const enum mark openers[] = { MARK_CALLS, MARK_CALL, MARK_FUNCTION };
 
 /* An answer that is a call, without text before it. */
 static int32_t required_answer(struct writer *w)
@@ -388,8 +374,7 @@ static int32_t not_bare(struct writer *w, int32_t text)
     int32_t start = gr_forward(w->b), node[256], n = 0;
     for (int c = 0; c < 0xFF; c++) /* 0xFF begins a control token */
         if (c != eng_speech_bare(w->style))
-            node[n++] = gr_literal(w->b, (const char[]){(char)c}, 1,
-                                   eng_speech_space((uint8_t)c) ? start : text);
+            node[n++] = gr_literal(w->b, (const char[]){ (char)c }, 1, eng_speech_space((uint8_t)c) ? start : text);
     node[n++] = GR_END;
     gr_set(w->b, start, gr_alternatives(w->b, node, (size_t)n));
     return start;
@@ -405,7 +390,7 @@ static int32_t free_answer(struct writer *w)
     int32_t text = gr_free_until(w->b, t, n, true);
     if (!eng_speech_bare(w->style))
         return text;
-    int32_t node[] = {not_bare(w, text), t[0].next, put_mark(w, MARK_CALLS, t[0].next)};
+    int32_t node[] = { not_bare(w, text), t[0].next, put_mark(w, MARK_CALLS, t[0].next) };
     return gr_alternatives(w->b, node, 3);
 }
 
@@ -416,8 +401,7 @@ static int32_t schema_answer(struct writer *w, const struct eng_speech_tools *t)
     return w->tools.n ? either(w, json, required_answer(w)) : json;
 }
 
-static int32_t with_thoughts(struct writer *w, const struct eng_speech_tools *t, bool is_free,
-                             int32_t answer)
+static int32_t with_thoughts(struct writer *w, const struct eng_speech_tools *t, bool is_free, int32_t answer)
 {
     if (!w->style->thinks)
         return answer;
@@ -463,8 +447,8 @@ static int32_t answer(struct writer *w, const struct eng_speech_tools *t)
     return with_thoughts(w, t, is_free, is_free ? free_answer(w) : required_answer(w));
 }
 
-int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s,
-                       const struct eng_speech_tools *t, char *why, size_t n_why)
+int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s, const struct eng_speech_tools *t,
+                       char *why, size_t n_why)
 {
     const bool can = s->way != ENG_SPEECH_NONE;
     const bool must = t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED;
@@ -472,8 +456,9 @@ int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s
     *out = NULL;
     *why = 0;
     if (must && !calls) {
-        snprintf(why, n_why, can ? "a tool call is required, but there are no tools"
-                                 : "this model's chat template does not support tool calls");
+        snprintf(why, n_why,
+                 can ? "a tool call is required, but there are no tools"
+                     : "this model's chat template does not support tool calls");
         return can ? KN_EINVAL : KN_EUNSUPPORTED;
     }
     if (!calls && !t->schema)

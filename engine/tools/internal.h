@@ -46,7 +46,7 @@ _Static_assert((int)MARK_COUNT == (int)ENG_SPEECH_MARKS, "the header's number of
 
 /* ---- value.c --------------------------------------------------------------------------------- */
 
-enum { JSON_DEPTH = 512 };  /* nesting levels, at most */
+enum { JSON_DEPTH = 512 }; /* nesting levels, at most */
 
 enum json_step { JSON_MORE, JSON_DONE, JSON_BAD };
 
@@ -122,11 +122,11 @@ struct queued { /* an event; its text is out.p[at .. at + n) */
 
 /* The parser's state inside a Python literal. */
 struct python {
-    uint8_t quote;     /* closing quote of the current string; 0: outside a string */
-    bool escaped;      /* the last byte was a backslash */
-    uint8_t n_hex;     /* hex digits still missing in the current escape */
-    uint32_t code;     /* the value of its digits so far */
-    bool comma;        /* a comma was read; emitted only when an item follows */
+    uint8_t quote; /* closing quote of the current string; 0: outside a string */
+    bool escaped;  /* the last byte was a backslash */
+    uint8_t n_hex; /* hex digits still missing in the current escape */
+    uint32_t code; /* the value of its digits so far */
+    bool comma;    /* a comma was read; emitted only when an item follows */
 };
 
 struct eng_speech {
@@ -144,11 +144,10 @@ struct eng_speech {
     bool begins[256]; /* [first byte] a marker begins with it */
 
     enum state state;
-    struct text
-        held; /* bytes of a call from its marker until the CALL event; content if there is no call */
-    bool at_start;   /* no content yet: reasoning, or a call without a marker, may begin */
-    bool after_call; /* no content since the last call */
-    bool drop_space; /* drop white space here */
+    struct text held; /* bytes of a call from its marker until the CALL event; content if there is no call */
+    bool at_start;    /* no content yet: reasoning, or a call without a marker, may begin */
+    bool after_call;  /* no content since the last call */
+    bool drop_space;  /* drop white space here */
 
     int call;     /* number of the current call; outside calls, the number of calls so far */
     bool in_call; /* the CALL event was emitted, CALL_END was not */
@@ -159,18 +158,18 @@ struct eng_speech {
     bool has_name, has_arguments;                                   /* members read in the object */
     bool name_done;                                                 /* the name is complete */
     bool listed;                                                    /* the call is in a list */
-    bool any_call;             /* a call was read since the marker that opens calls */
-    bool first_key;            /* no argument was emitted yet */
+    bool any_call;                                     /* a call was read since the marker that opens calls */
+    bool first_key;                                    /* no argument was emitted yet */
     enum { KIND_UNSAID, KIND_STRING, KIND_JSON } kind; /* the value's kind, if an attribute gives it */
-    bool free_string;          /* the value is a string, written without quotes */
+    bool free_string;                                  /* the value is a string, written without quotes */
     bool first_line, line_end; /* of a free string: at its first byte; a line end is held back */
     struct python python;      /* state inside a Python literal */
 };
 
 void eng_speech_emit(struct eng_speech *s, enum eng_speech_kind kind, const char *p, size_t n);
-void eng_speech_tell(struct eng_speech *s, const char *json); /* emits ARGUMENTS */
-void eng_speech_keep(struct eng_speech *s, struct text *t, uint8_t c);      /* appends c to t */
-void eng_speech_hold(struct eng_speech *s, const char *p, size_t n);        /* appends to held */
+void eng_speech_tell(struct eng_speech *s, const char *json);          /* emits ARGUMENTS */
+void eng_speech_keep(struct eng_speech *s, struct text *t, uint8_t c); /* appends c to t */
+void eng_speech_hold(struct eng_speech *s, const char *p, size_t n);   /* appends to held */
 void eng_speech_byte(struct eng_speech *s, uint8_t c);
 void eng_speech_mark(struct eng_speech *s, enum mark m);
 /* Continues with plain text, after a call or after giving one up; clears held. */
@@ -178,8 +177,7 @@ void eng_speech_to_text(struct eng_speech *s, bool after_call);
 
 /* ---- call.c ---------------------------------------------------------------------------------- */
 
-uint32_t
-eng_call_watch(const struct eng_speech *s); /* bit set of the markers that are valid in its state */
+uint32_t eng_call_watch(const struct eng_speech *s); /* bit set of the markers that are valid in its state */
 void eng_call_open(struct eng_speech *s, enum mark m);
 void eng_call_open_bare(struct eng_speech *s);
 void eng_call_byte(struct eng_speech *s, uint8_t c);
@@ -237,7 +235,7 @@ struct tool_list {
 
 /* Checks the tools that may be called and adds them to out; the caller has set out->made.  Returns 0,
  * or an error code with one line for the client in why[n_why]. */
-int eng_speech_list_tools(struct tool_list *out, const struct eng_speech_style *s,
-                          const struct eng_speech_tools *t, char *why, size_t n_why);
+int eng_speech_list_tools(struct tool_list *out, const struct eng_speech_style *s, const struct eng_speech_tools *t,
+                          char *why, size_t n_why);
 
 #endif

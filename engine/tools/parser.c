@@ -47,7 +47,7 @@ void eng_speech_emit(struct eng_speech *s, enum eng_speech_kind kind, const char
 {
     const bool of_call = kind >= ENG_SPEECH_CALL;
     if (n)
-        push(s, (struct queued){.kind = kind, .call = of_call ? s->call : 0, .n = n}, p);
+        push(s, (struct queued){ .kind = kind, .call = of_call ? s->call : 0, .n = n }, p);
 }
 
 void eng_speech_tell(struct eng_speech *s, const char *json)
@@ -64,7 +64,7 @@ void eng_call_begin(struct eng_speech *s)
 
 void eng_call_end(struct eng_speech *s, bool whole)
 {
-    push(s, (struct queued){.kind = ENG_SPEECH_CALL_END, .call = s->call, .whole = whole}, "");
+    push(s, (struct queued){ .kind = ENG_SPEECH_CALL_END, .call = s->call, .whole = whole }, "");
     s->in_call = false;
     s->any_call = true;
     s->held.n = 0;
@@ -77,7 +77,8 @@ bool eng_speech_next(struct eng_speech *s, struct eng_speech_event *e)
         return false;
     const struct queued *q = &s->event[s->next_event++];
     *e = (struct eng_speech_event){
-        .kind = q->kind, .call = q->call, .whole = q->whole, .text = s->out.p + q->at, .n = q->n};
+        .kind = q->kind, .call = q->call, .whole = q->whole, .text = s->out.p + q->at, .n = q->n
+    };
     return true;
 }
 
@@ -102,15 +103,11 @@ void eng_speech_keep(struct eng_speech *s, struct text *t, uint8_t c)
         s->error = KN_ENOMEM;
 }
 
-static bool in_text(const struct eng_speech *s)
-{
-    return s->state == IN_TEXT || s->state == IN_THOUGHTS;
-}
+static bool in_text(const struct eng_speech *s) { return s->state == IN_TEXT || s->state == IN_THOUGHTS; }
 
 static void give_held(struct eng_speech *s)
 {
-    eng_speech_emit(s, s->state == IN_THOUGHTS ? ENG_SPEECH_REASONING : ENG_SPEECH_CONTENT,
-                    s->held.p, s->held.n);
+    eng_speech_emit(s, s->state == IN_THOUGHTS ? ENG_SPEECH_REASONING : ENG_SPEECH_CONTENT, s->held.p, s->held.n);
     s->held.n = 0;
 }
 
@@ -209,11 +206,11 @@ static struct moe_string word_after(const struct text *t, const char *lead)
     const char *p = t->n ? memmem(t->p, t->n, lead, strlen(lead)) : NULL;
     size_t n = 0;
     if (!p)
-        return (struct moe_string){0};
+        return (struct moe_string){ 0 };
     p += strlen(lead);
     while (p + n < t->p + t->n && (uint8_t)p[n] > ' ' && p[n] != '<')
         n++;
-    return (struct moe_string){.data = p, .n = n};
+    return (struct moe_string){ .data = p, .n = n };
 }
 
 /* At the end of a header: begins reasoning, content or a call, by channel and recipient. */
@@ -222,8 +219,7 @@ static void open_message(struct eng_speech *s)
     static const char functions[] = "functions.", analysis[] = "analysis";
     struct moe_string to = word_after(&s->held, "to=");
     struct moe_string channel = word_after(&s->held, s->style->mark[MARK_CHANNEL].text);
-    const bool thinks =
-        channel.n == sizeof analysis - 1 && !memcmp(channel.data, analysis, channel.n);
+    const bool thinks = channel.n == sizeof analysis - 1 && !memcmp(channel.data, analysis, channel.n);
     s->state = thinks ? IN_THOUGHTS : IN_TEXT;
     s->name.n = 0;
     if (s->tools && to.n >= sizeof functions && !memcmp(to.data, functions, sizeof functions - 1)) {
@@ -239,8 +235,7 @@ static void header_byte(struct eng_speech *s, uint8_t c)
     eng_speech_hold(s, (char *)&c, 1);
     if (s->error)
         return;
-    const bool possible =
-        has_channel(s) ? c >= ' ' && s->held.n <= ENG_SPEECH_NAME : may_be_header(&s->held);
+    const bool possible = has_channel(s) ? c >= ' ' && s->held.n <= ENG_SPEECH_NAME : may_be_header(&s->held);
     if (possible)
         return;
     s->state = IN_TEXT;
@@ -284,10 +279,8 @@ static uint32_t watched(const struct eng_speech *s)
     case IN_TEXT:
         if (harmony)
             return message_ends;
-        return (s->at_start || s->style->mark[MARK_THINK].control != ENG_NO_TOKEN ? BIT(MARK_THINK)
-                                                                                  : 0) |
-               (s->tools ? call_marks : 0) |
-               (s->after_call ? BIT(MARK_CALL_END) | BIT(MARK_CALLS_END) : 0);
+        return (s->at_start || s->style->mark[MARK_THINK].control != ENG_NO_TOKEN ? BIT(MARK_THINK) : 0) |
+               (s->tools ? call_marks : 0) | (s->after_call ? BIT(MARK_CALL_END) | BIT(MARK_CALLS_END) : 0);
     case IN_THOUGHTS:
         return harmony ? message_ends : BIT(MARK_THINK_END);
     case IN_HEADER:
@@ -401,7 +394,7 @@ void eng_speech_close(struct eng_speech *s)
         return;
     json_decref(s->tools);
     kn_free(s->event);
-    struct text *t[] = {&s->out, &s->held, &s->name, &s->key, &s->value};
+    struct text *t[] = { &s->out, &s->held, &s->name, &s->key, &s->value };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++)
         kn_free(t[i]->p);
     kn_free(s);

@@ -23,8 +23,7 @@ static int fail(struct reader *r, int code, const char *name, const char *what)
 static bool is_plain_name(const char *name)
 {
     for (const char *p = name; *p; p++)
-        if ((uint8_t)*p < 0x80 &&
-            !strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/", *p))
+        if ((uint8_t)*p < 0x80 && !strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/", *p))
             return false;
     return *name && strlen(name) <= 64;
 }
@@ -33,7 +32,7 @@ static bool is_plain_name(const char *name)
  * names must be writable in the format. */
 static int check_parameters(struct reader *r, const struct tool *t)
 {
-    static const char *const refused[] = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const"};
+    static const char *const refused[] = { "anyOf", "oneOf", "allOf", "$ref", "enum", "const" };
     json_t *properties = json_object_get(t->parameters, "properties");
     const json_t *required = json_object_get(t->parameters, "required");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
@@ -57,8 +56,7 @@ static int check_parameters(struct reader *r, const struct tool *t)
                         "this model can only write parameter names of 1 to 64 letters, digits "
                         "and _-.:/");
         if (r->style->way == ENG_SPEECH_INVOKE && strchr(key, '"'))
-            return fail(r, KN_EUNSUPPORTED, t->name,
-                        "this model cannot write parameter names with a quotation mark");
+            return fail(r, KN_EUNSUPPORTED, t->name, "this model cannot write parameter names with a quotation mark");
         for (const char *p = key; *p; p++)
             if ((uint8_t)*p < ' ')
                 return fail(r, KN_EUNSUPPORTED, t->name, "a parameter's name contains a control character");
@@ -93,16 +91,16 @@ static int add_tool(struct reader *r, const json_t *entry)
     if (!type || strcmp(type, "object"))
         return fail(r, KN_EINVAL, t->name, "the type of \"parameters\" must be \"object\"");
     r->list->n++;
-    if (r->style->way == ENG_SPEECH_QWEN_XML || r->style->way == ENG_SPEECH_GLM ||
-        r->style->way == ENG_SPEECH_INVOKE || r->style->way == ENG_SPEECH_PYTHONIC)
+    if (r->style->way == ENG_SPEECH_QWEN_XML || r->style->way == ENG_SPEECH_GLM || r->style->way == ENG_SPEECH_INVOKE ||
+        r->style->way == ENG_SPEECH_PYTHONIC)
         return check_parameters(r, t);
     return 0;
 }
 
-int eng_speech_list_tools(struct tool_list *out, const struct eng_speech_style *s,
-                          const struct eng_speech_tools *t, char *why, size_t n_why)
+int eng_speech_list_tools(struct tool_list *out, const struct eng_speech_style *s, const struct eng_speech_tools *t,
+                          char *why, size_t n_why)
 {
-    struct reader r = {out, s, why, n_why};
+    struct reader r = { out, s, why, n_why };
     for (size_t i = 0; i < json_array_size(t->tools); i++) {
         const json_t *entry = json_array_get(t->tools, i);
         const char *name = json_string_value(json_object_get(eng_speech_tool(entry), "name"));

@@ -33,21 +33,21 @@
 #include "engine/text/grammar/grammar.h"
 #include "engine/text/text.h"
 
-enum { ENG_SPEECH_HELD = 1 << 20, ENG_SPEECH_NAME = 256 };  /* bytes: held back; of a name, at most */
+enum { ENG_SPEECH_HELD = 1 << 20, ENG_SPEECH_NAME = 256 }; /* bytes: held back; of a name, at most */
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
-#define ENG_SPEECH_WAYS(X)                                                                         \
-    X(NONE, "none")         /* no tool calls */                                                    \
-    X(HERMES, "hermes")     /* <tool_call>{"name": .., "arguments": {..}}</tool_call> */           \
-    X(QWEN_XML, "qwen-xml") /* <tool_call><function=..><parameter=..>..</parameter></function> */  \
-    X(LLAMA, "llama-3")     /* [<|python_tag|>] {"name": .., "parameters": {..}} */                \
-    X(MISTRAL, "mistral")   /* [TOOL_CALLS][{..}] or [TOOL_CALLS]name[ARGS]{..} */                 \
-    X(DEEPSEEK, "deepseek") /* <|tool calls begin|><|tool call begin|>name<|tool sep|>{..} */      \
-    X(KIMI, "kimi-k2")      /* as DEEPSEEK, with other markers; the name is functions.name:0 */    \
-    X(INVOKE, "invoke")     /* <invoke name=".."><parameter name="..">..</parameter></invoke> */   \
-    X(PYTHONIC, "pythonic") /* [name(key="value", other=1), ..], with or without a marker */       \
-    X(GLM, "glm-4.5")       /* <tool_call>name<arg_key>..</arg_key><arg_value>..</arg_value> */    \
+#define ENG_SPEECH_WAYS(X)                                                                                             \
+    X(NONE, "none")         /* no tool calls */                                                                        \
+    X(HERMES, "hermes")     /* <tool_call>{"name": .., "arguments": {..}}</tool_call> */                               \
+    X(QWEN_XML, "qwen-xml") /* <tool_call><function=..><parameter=..>..</parameter></function> */                      \
+    X(LLAMA, "llama-3")     /* [<|python_tag|>] {"name": .., "parameters": {..}} */                                    \
+    X(MISTRAL, "mistral")   /* [TOOL_CALLS][{..}] or [TOOL_CALLS]name[ARGS]{..} */                                     \
+    X(DEEPSEEK, "deepseek") /* <|tool calls begin|><|tool call begin|>name<|tool sep|>{..} */                          \
+    X(KIMI, "kimi-k2")      /* as DEEPSEEK, with other markers; the name is functions.name:0 */                        \
+    X(INVOKE, "invoke")     /* <invoke name=".."><parameter name="..">..</parameter></invoke> */                       \
+    X(PYTHONIC, "pythonic") /* [name(key="value", other=1), ..], with or without a marker */                           \
+    X(GLM, "glm-4.5")       /* <tool_call>name<arg_key>..</arg_key><arg_value>..</arg_value> */                        \
     X(HARMONY, "gpt-oss")   /* messages in channels; a call is a message to=functions.name */
 
 enum eng_speech_way {
@@ -70,8 +70,7 @@ struct eng_speech_style {
 
 /* Finds the format of a model from its template, [n] bytes, which may be NULL, and its vocabulary,
  * which may be NULL too. */
-void eng_speech_style(struct eng_speech_style *out, const char *template_text, size_t n,
-                      const struct eng_vocab *v);
+void eng_speech_style(struct eng_speech_style *out, const char *template_text, size_t n, const struct eng_vocab *v);
 const char *eng_speech_style_name(const struct eng_speech_style *s); /* a name of the table above */
 
 /* True if the prompt ends with the marker that opens reasoning (some templates write <think> last), so
@@ -100,8 +99,8 @@ struct eng_speech;
 
 struct eng_speech_options {
     const struct eng_speech_style *style; /* must outlive the parser */
-    const json_t *tools; /* the request's array, referenced; NULL: calls are not recognised */
-    bool thinks;         /* the answer begins inside the reasoning */
+    const json_t *tools;                  /* the request's array, referenced; NULL: calls are not recognised */
+    bool thinks;                          /* the answer begins inside the reasoning */
 };
 
 int eng_speech_open(struct eng_speech **out, const struct eng_speech_options *o);
@@ -137,7 +136,7 @@ struct eng_speech_tools {
  * there is nothing to constrain: no schema, and either no tools, NONE, or AUTO with a format without
  * calls.  On failure returns KN_EINVAL, KN_EUNSUPPORTED, KN_ELIMIT or KN_ENOMEM and writes one line
  * for the client into why[n_why]. */
-int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s,
-                       const struct eng_speech_tools *t, char *why, size_t n_why);
+int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s, const struct eng_speech_tools *t,
+                       char *why, size_t n_why);
 
 #endif

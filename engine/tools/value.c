@@ -39,10 +39,7 @@ bool eng_speech_space(uint8_t c) { return c == ' ' || c == '\n' || c == '\r' || 
 
 static bool is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
 
-static bool is_hex(uint8_t c)
-{
-    return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-}
+static bool is_hex(uint8_t c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
 static bool in_object(const struct json_scan *j)
 {
@@ -60,8 +57,7 @@ bool eng_json_after_value(const struct json_scan *j) { return j->state == AFTER_
 
 static bool number_may_end(const struct json_scan *j)
 {
-    return j->state == ZERO || j->state == DIGITS || j->state == FRACTION ||
-           j->state == EXPONENT_DIGITS;
+    return j->state == ZERO || j->state == DIGITS || j->state == FRACTION || j->state == EXPONENT_DIGITS;
 }
 
 bool eng_json_whole(const struct json_scan *j)
@@ -282,9 +278,8 @@ bool eng_speech_is_string(const json_t *schema)
 
 bool eng_speech_is_free_string(const json_t *schema)
 {
-    static const char *const narrower[] = {"enum",      "const",  "pattern", "minLength",
-                                           "maxLength", "format", "anyOf",   "oneOf",
-                                           "allOf",     "not",    "$ref",    "nullable"};
+    static const char *const narrower[] = { "enum",  "const", "pattern", "minLength", "maxLength", "format",
+                                            "anyOf", "oneOf", "allOf",   "not",       "$ref",      "nullable" };
     bool is = eng_speech_is_string(schema);
     for (size_t i = 0; i < sizeof narrower / sizeof *narrower && is; i++)
         is = !json_object_get(schema, narrower[i]);
@@ -303,9 +298,8 @@ void eng_value_open(struct eng_speech *s)
     s->first_line = s->style->way == ENG_SPEECH_QWEN_XML;
     s->line_end = false;
     s->value.n = 0;
-    s->json = (struct json_scan){0};
-    s->free_string = s->kind == KIND_STRING ||
-                     (s->kind == KIND_UNSAID && eng_speech_is_free_string(parameter(s)));
+    s->json = (struct json_scan){ 0 };
+    s->free_string = s->kind == KIND_STRING || (s->kind == KIND_UNSAID && eng_speech_is_free_string(parameter(s)));
     if (s->free_string)
         eng_speech_tell(s, "\"");
 }
@@ -343,8 +337,9 @@ void eng_value_byte(struct eng_speech *s, uint8_t c)
  * Otherwise NULL. */
 static const char *python_word(const json_t *schema, const char *p, size_t n)
 {
-    static const char *const words[][3] = {
-        {"True", "true", "boolean"}, {"False", "false", "boolean"}, {"None", "null", "null"}};
+    static const char *const words[][3] = { { "True", "true", "boolean" },
+                                            { "False", "false", "boolean" },
+                                            { "None", "null", "null" } };
     for (size_t i = 0; i < 3; i++)
         if (n == strlen(words[i][0]) && !memcmp(p, words[i][0], n) && has_type(schema, words[i][2]))
             return words[i][1];

@@ -17,13 +17,41 @@
 
 static double unit(uint64_t i) { return (double)(kn_mix(KN_GOLDEN * (i + 1)) >> 11) * 0x1p-53; }
 
-static const struct { const char *name; struct spec_cost_model cost; double noise; } cases[] = {
-    { "memory", { .fixed_ns = 8e6, .dense_ns = 5e6, .load_ns = 0.5e6, .expert_ns = 0.3e6, .ridge = 24,
-                  .growth = 1.03, .n_expert = 128, .n_used = 8 }, 0.02 },
-    { "sums", { .fixed_ns = 3e6, .dense_ns = 60e6, .load_ns = 0.1e6, .expert_ns = 9e6, .ridge = 4, .growth = 1.05,
-                .n_expert = 32, .n_used = 4 }, 0.02 },
-    { "few", { .fixed_ns = 20e6, .dense_ns = 8e6, .load_ns = 2e6, .expert_ns = 1e6, .ridge = 40, .growth = 1.02,
-               .n_expert = 8, .n_used = 2 }, 0.05 },
+static const struct {
+    const char *name;
+    struct spec_cost_model cost;
+    double noise;
+} cases[] = {
+    { "memory",
+      { .fixed_ns = 8e6,
+        .dense_ns = 5e6,
+        .load_ns = 0.5e6,
+        .expert_ns = 0.3e6,
+        .ridge = 24,
+        .growth = 1.03,
+        .n_expert = 128,
+        .n_used = 8 },
+      0.02 },
+    { "sums",
+      { .fixed_ns = 3e6,
+        .dense_ns = 60e6,
+        .load_ns = 0.1e6,
+        .expert_ns = 9e6,
+        .ridge = 4,
+        .growth = 1.05,
+        .n_expert = 32,
+        .n_used = 4 },
+      0.02 },
+    { "few",
+      { .fixed_ns = 20e6,
+        .dense_ns = 8e6,
+        .load_ns = 2e6,
+        .expert_ns = 1e6,
+        .ridge = 40,
+        .growth = 1.02,
+        .n_expert = 8,
+        .n_used = 2 },
+      0.05 },
     { "dense", { .fixed_ns = 40e6, .dense_ns = 4e6, .ridge = 32, .growth = 1.04 }, 0.02 },
 };
 static const double rows[] = { 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256 };
@@ -34,12 +62,17 @@ static int fit_case(int at)
     struct spec_fit_point p[N_ROWS];
     for (int i = 0; i < N_ROWS; i++) {
         double off = 1 + cases[at].noise * sqrt(3) * (2 * unit((uint64_t)(at * 100 + i)) - 1);
-        p[i] = (struct spec_fit_point){ .rows = rows[i], .ns = spec_cost_pass_ns(&cases[at].cost, rows[i], 0, 0) * off,
-                                    .hold = i % 4 == 2 };
+        p[i] = (struct spec_fit_point){ .rows = rows[i],
+                                        .ns = spec_cost_pass_ns(&cases[at].cost, rows[i], 0, 0) * off,
+                                        .hold = i % 4 == 2 };
         printf("point,%s,%g,%.17g,%d\n", cases[at].name, p[i].rows, p[i].ns, p[i].hold);
     }
-    struct spec_fit_input m = { .n_expert = cases[at].cost.n_expert, .n_used = cases[at].cost.n_used, .ridge_least = 2,
-                               .ridge_most = 200, .pass = p, .n_pass = N_ROWS };
+    struct spec_fit_input m = { .n_expert = cases[at].cost.n_expert,
+                                .n_used = cases[at].cost.n_used,
+                                .ridge_least = 2,
+                                .ridge_most = 200,
+                                .pass = p,
+                                .n_pass = N_ROWS };
     struct spec_fit f;
     double sum = 0;
     int e = spec_fit(&f, &m);
@@ -59,14 +92,16 @@ static int fit_paper(int at, int n)
 {
     static const double truth[SPEC_PAPER_PARAMS] = { 4.5, 1.0, 0.5, 2.0, 1.1, 0.3, 0.2, 0.004, 0.5, 1.016 };
     static const struct spec_fit_param bounds[SPEC_PAPER_PARAMS] = {
-        { 3.5, 17.5, 7 }, { 0, INFINITY, 1 }, { 0.39, 1.95, 0.8 }, { 0, INFINITY, 1 }, { 0.25, 1.25, 0.5 },
-        { 0, INFINITY, 0.1 }, { 0, 0.6, 0.1 }, { 0, 0.6, 0.01 }, { 0.2, 1, 0.6 }, { 1, 2, 1.02 },
+        { 3.5, 17.5, 7 },     { 0, INFINITY, 1 }, { 0.39, 1.95, 0.8 }, { 0, INFINITY, 1 }, { 0.25, 1.25, 0.5 },
+        { 0, INFINITY, 0.1 }, { 0, 0.6, 0.1 },    { 0, 0.6, 0.01 },    { 0.2, 1, 0.6 },    { 1, 2, 1.02 },
     };
     struct spec_paper_point p[228];
     struct spec_fit_solution s;
     for (int i = 0; i < n; i++) {
         int depth = i % 2 ? 4 : 2, batch = 1 + (int)(99.0 * i / (n - 1));
-        p[i] = (struct spec_paper_point){ batch, depth, 1 << i % 6, 64, spec_cost_tokens(0.85, depth) / (depth + 1), 0 };
+        p[i] = (struct spec_paper_point){
+            batch, depth, 1 << i % 6, 64, spec_cost_tokens(0.85, depth) / (depth + 1), 0
+        };
         p[i].speedup = spec_paper_speedup(truth, 156, &p[i]) *
                        (1 + 0.02 * sqrt(3) * (2 * unit((uint64_t)(1000 * at + i)) - 1));
         printf("speedup,%d,%g,%g,%g,%g,%.17g,%.17g\n", at, p[i].n_seq, p[i].depth, p[i].n_used, p[i].n_expert,

@@ -22,7 +22,9 @@ enum { HEAD = 1 + SPEC_LENGTHS + SPEC_DEPTHS };
 enum who { MEAN, ONLINE, TOLD, TRUTH, N_WHO };
 static const char *const name[] = { "mean of all", "controller", "controller, told", "truth" };
 
-struct tally { double square[2], tokens, time; };
+struct tally {
+    double square[2], tokens, time;
+};
 
 static double draft_cost, row_cost;
 
@@ -79,12 +81,16 @@ static void learn(struct spec_control *c, const float *record, int kept)
     struct spec_cut cut = { .session = 0, .tree = &tree, .n_requested = SPEC_DEPTHS };
     spec_control_cut(c, &cut, 1, 0);
     struct spec_session_outcome o = { 0, &tree, kn_min(kept, tree.n) };
-    spec_control_learn(c, &(struct spec_outcome_of_pass){ .n_row = 1 + tree.n, .pass_ns = 1, .outcome = &o, .n_due = 1 });
+    spec_control_learn(c,
+                       &(struct spec_outcome_of_pass){ .n_row = 1 + tree.n, .pass_ns = 1, .outcome = &o, .n_due = 1 });
 }
 
 static struct spec_control *open_control(void)
 {
-    struct spec_control_options o = { .n_session = 1, .n_drafter = 1, .rule = SPEC_COUPLED, .gamma = SPEC_DEPTHS,
+    struct spec_control_options o = { .n_session = 1,
+                                      .n_drafter = 1,
+                                      .rule = SPEC_COUPLED,
+                                      .gamma = SPEC_DEPTHS,
                                       .drafter = { { .name = "draft", .max_depth = SPEC_DEPTHS } } };
     struct spec_control *c;
     return spec_control_open(&c, &o) ? NULL : c;

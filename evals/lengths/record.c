@@ -79,7 +79,7 @@ static int answer(struct eng_engine *e, const struct eng_ids *ids, float tempera
             moe_context_feature(e->assets.context, s->seq.path.slot[s->seq.n_kv - 1], feature);
         int n = eng_step(e, event);
         error = n < 0 ? n : 0;
-        if (!error && thought && s->seat == seat && s->seq.tree->n)       /* the last pass of an answer is truncated */
+        if (!error && thought && s->seat == seat && s->seq.tree->n) /* the last pass of an answer is truncated */
             write_record(prompt, s, feature, moe_model_shape(e->assets.model)->d_model);
     }
     eng_session_close(s);
@@ -88,8 +88,9 @@ static int answer(struct eng_engine *e, const struct eng_ids *ids, float tempera
 
 int main(int argc, char **argv)
 {
-    struct eng_options o = { .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1, .n_ctx = LONGEST + NEW,
-                             .features = true, .n_draft = 1 };
+    struct eng_options o = {
+        .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1, .n_ctx = LONGEST + NEW, .features = true, .n_draft = 1
+    };
     struct eng_chat *chat = NULL;
     struct eng_ids ids = { 0 };
     struct eng_engine *e;
@@ -101,7 +102,7 @@ int main(int argc, char **argv)
     if (read_prompts(argv[2]) || eng_draft_parse(&o.draft[0], argv[4]))
         return 2;
     bool tree = o.draft[0].tree != ENG_TREE_CHAIN;
-    o.gamma = tree ? SPEC_NODES : SPEC_DEPTHS;      /* a chain has no width: a part is a prefix */
+    o.gamma = tree ? SPEC_NODES : SPEC_DEPTHS; /* a chain has no width: a part is a prefix */
     int error = eng_open(&e, &o);
     if (error)
         return 2;

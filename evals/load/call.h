@@ -33,8 +33,8 @@ static inline uint64_t now_ns(void)
 /* ---- addresses --------------------------------------------------------------------------------- */
 
 struct address {
-    const char *name;                           /* its name in the tables */
-    char host[256], port[16], path[256];        /* path: before /v1, without a final slash */
+    const char *name;                    /* its name in the tables */
+    char host[256], port[16], path[256]; /* path: before /v1, without a final slash */
     struct sockaddr_storage socket;
     socklen_t socket_bytes;
 };
@@ -81,14 +81,14 @@ enum call_state { CALL_SEND, CALL_HEAD, CALL_SIZE, CALL_DATA, CALL_AFTER, CALL_E
 struct call {
     int fd;
     enum call_state state;
-    char *out;                                  /* [n_out] head and body; n_sent bytes are sent */
+    char *out; /* [n_out] head and body; n_sent bytes are sent */
     size_t n_out, n_sent;
-    char *line;                                 /* [n_line] a line of the head or of the body */
+    char *line; /* [n_line] a line of the head or of the body */
     size_t n_line, room;
-    char framing[64];                           /* [n_framing] a line between chunks */
+    char framing[64]; /* [n_framing] a line between chunks */
     size_t n_framing;
-    bool chunked, done;                         /* done: [DONE] was received */
-    size_t left;                                /* bytes left of this chunk */
+    bool chunked, done; /* done: [DONE] was received */
+    size_t left;        /* bytes left of this chunk */
     int status;
     bool is_long;                               /* the prompt is one of --long-prompts */
     uint64_t due_ns, first_ns, last_ns, end_ns; /* first, last: of text */
@@ -116,10 +116,10 @@ static inline bool call_start(struct call *c, const struct address *a, const cha
         return false;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     c->n_out = (size_t)snprintf(c->out, room,
-        "POST %s%s HTTP/1.1\r\nHost: %s:%s\r\nContent-Type: application/json\r\n"
-        "Accept: text/event-stream\r\nConnection: close\r\n%s%s%sContent-Length: %zu\r\n\r\n%s",
-        a->path, path, a->host, a->port, key ? "Authorization: Bearer " : "", key ? key : "",
-        key ? "\r\n" : "", n, body);
+                                "POST %s%s HTTP/1.1\r\nHost: %s:%s\r\nContent-Type: application/json\r\n"
+                                "Accept: text/event-stream\r\nConnection: close\r\n%s%s%sContent-Length: %zu\r\n\r\n%s",
+                                a->path, path, a->host, a->port, key ? "Authorization: Bearer " : "", key ? key : "",
+                                key ? "\r\n" : "", n, body);
     c->due_ns = due_ns;
     c->n_token = c->n_prompt = -1;
     if (connect(c->fd, (const struct sockaddr *)&a->socket, a->socket_bytes) && errno != EINPROGRESS)
@@ -154,7 +154,7 @@ static inline void call_event(struct call *c, const char *text, size_t n)
         c->done = true;
         return;
     }
-    json_t *event = json_loadb(text, n, JSON_ALLOW_NUL, &why);      /* text of random weights can have any bytes */
+    json_t *event = json_loadb(text, n, JSON_ALLOW_NUL, &why); /* text of random weights can have any bytes */
     const json_t *usage = json_object_get(event, "usage"), *error = json_object_get(event, "error");
     if (!event)
         call_fail(c, "an event that is no JSON");
@@ -257,7 +257,7 @@ static inline bool call_io(struct call *c)
             call_fail(c, strerror(errno));
         } else if (n == 0) {
             if (c->state == CALL_DATA && c->n_line)
-                call_bytes(c, "\n", 1);         /* a body without a final newline */
+                call_bytes(c, "\n", 1); /* a body without a final newline */
             c->state = CALL_END;
         } else {
             call_bytes(c, buffer, (size_t)n);

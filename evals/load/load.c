@@ -27,10 +27,17 @@ static struct {
     uint64_t seed;
     const char *model, *key, *prompts;
     bool completions, ignore_eos, json;
-} want = { .users = 8, .requests = 32, .rounds = 1, .max_tokens = 128, .words = 64, .seed = 1, .warmup = 1,
-           .timeout_s = 600, .temperature = 1 };
+} want = { .users = 8,
+           .requests = 32,
+           .rounds = 1,
+           .max_tokens = 128,
+           .words = 64,
+           .seed = 1,
+           .warmup = 1,
+           .timeout_s = 600,
+           .temperature = 1 };
 
-static json_t *prompt_list;                     /* of --prompts: strings, or arrays of messages */
+static json_t *prompt_list; /* of --prompts: strings, or arrays of messages */
 
 /* ---- numbers ----------------------------------------------------------------------------------- */
 
@@ -47,7 +54,10 @@ static double uniform(uint64_t stream, uint64_t i)
     return (double)(mix(mix(mix(want.seed) + stream) + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 11) * 0x1p-53;
 }
 
-struct samples { double *x; size_t n, cap; };
+struct samples {
+    double *x;
+    size_t n, cap;
+};
 
 static void add(struct samples *s, double x)
 {
@@ -79,15 +89,18 @@ static double percentile(const struct samples *s, double p)
 
 struct block {
     const struct address *to;
-    int round, n_begun, n_ended, n_error, n_long;       /* n_long: long prompts being prefilled */
-    long n_token, n_prompt, n_event, n_counted;         /* n_counted: answers with a usage */
+    int round, n_begun, n_ended, n_error, n_long; /* n_long: long prompts being prefilled */
+    long n_token, n_prompt, n_event, n_counted;   /* n_counted: answers with a usage */
     uint64_t start_ns, end_ns;
     struct samples ttft, ttft_long, tbt, tbt_beside, whole;
-    struct { char text[160]; int n; } reason[MAX_REASON];
+    struct {
+        char text[160];
+        int n;
+    } reason[MAX_REASON];
     int n_reason;
 };
 
-static struct block *running;                   /* the block that intervals are counted in */
+static struct block *running; /* the block that intervals are counted in */
 
 static void on_gap(struct call *c, uint64_t gap_ns)
 {
@@ -116,10 +129,11 @@ static void note_reason(struct block *b, const char *text)
 /* Random words, different for each request from the first word on, so that no prefix is cached. */
 static char *make_prompt(uint64_t request, int n_word)
 {
-    static const char *const word[] = {
-        "river", "stone", "why", "seven", "green", "letter", "walks", "under", "old", "bridge", "the", "a",
-        "quickly", "north", "paper", "window", "asks", "sugar", "winter", "light", "garden", "between", "small",
-        "table", "remembers", "train", "blue", "yesterday", "count", "every", "mountain", "and" };
+    static const char *const word[] = { "river",   "stone",  "why",      "seven",     "green",  "letter",  "walks",
+                                        "under",   "old",    "bridge",   "the",       "a",      "quickly", "north",
+                                        "paper",   "window", "asks",     "sugar",     "winter", "light",   "garden",
+                                        "between", "small",  "table",    "remembers", "train",  "blue",    "yesterday",
+                                        "count",   "every",  "mountain", "and" };
     size_t room = (size_t)n_word * 12 + 128, n = 0;
     char *text = malloc(room);
     if (!text)
@@ -163,8 +177,8 @@ static char *make_body(uint64_t i, int round, bool is_long)
 {
     uint64_t request = (uint64_t)round * 1000003u + i;
     json_t *prompt = NULL, *body = json_pack("{s:b, s:{s:b}, s:i, s:f, s:I}", "stream", 1, "stream_options",
-        "include_usage", 1, "max_tokens", want.max_tokens, "temperature", want.temperature, "seed",
-        (json_int_t)(want.seed + request));
+                                             "include_usage", 1, "max_tokens", want.max_tokens, "temperature",
+                                             want.temperature, "seed", (json_int_t)(want.seed + request));
     if (prompt_list && !is_long) {
         prompt = json_incref(json_array_get(prompt_list, request % json_array_size(prompt_list)));
     } else {
@@ -192,7 +206,10 @@ static char *make_body(uint64_t i, int round, bool is_long)
 
 /* ---- running a block --------------------------------------------------------------------------- */
 
-struct user { struct call call; bool busy, reading; };
+struct user {
+    struct call call;
+    bool busy, reading;
+};
 
 static struct user user[MAX_USER];
 
@@ -202,8 +219,7 @@ static bool begin(struct block *b, struct user *u, int poll, uint64_t due_ns)
     char *body = make_body((uint64_t)b->n_begun, b->round, is_long);
     bool chat = !want.completions || strstr(body, "\"messages\":") != NULL;
     u->call = (struct call){ .is_long = is_long, .on_gap = on_gap };
-    bool ok = call_start(&u->call, b->to, chat ? "/v1/chat/completions" : "/v1/completions", want.key, body,
-                         due_ns);
+    bool ok = call_start(&u->call, b->to, chat ? "/v1/chat/completions" : "/v1/completions", want.key, body, due_ns);
     free(body);
     if (!ok || epoll_ctl(poll, EPOLL_CTL_ADD, u->call.fd,
                          &(struct epoll_event){ .events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = u })) {
@@ -231,7 +247,7 @@ static void end(struct block *b, struct user *u)
         if (c->n_event)
             add(c->is_long ? &b->ttft_long : &b->ttft, wait);
     }
-    b->n_event += c->n_event;                   /* events of a broken answer count as well */
+    b->n_event += c->n_event; /* events of a broken answer count as well */
     b->n_token += c->n_token >= 0 ? c->n_token : c->n_event;
     b->n_long -= u->reading;
     b->n_ended++;
@@ -242,7 +258,7 @@ static void end(struct block *b, struct user *u)
 static void tend(struct block *b, struct user *u)
 {
     bool over = call_io(&u->call);
-    if (u->reading && u->call.first_ns) {       /* its prompt is prefilled */
+    if (u->reading && u->call.first_ns) { /* its prompt is prefilled */
         u->reading = false;
         b->n_long--;
     }
@@ -327,11 +343,11 @@ static void tell_json(const struct block *b)
     json_t *reasons = json_object();
     for (int i = 0; i < b->n_reason; i++)
         json_object_set_new(reasons, b->reason[i].text, json_integer(b->reason[i].n));
-    json_t *o = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:f}", "what", "block",
-        "to", b->to->name, "round", b->round, "users", want.users, "requests", b->n_ended, "errors", b->n_error,
-        "reasons", reasons, "seconds", seconds(b), "prompt_tokens", (json_int_t)b->n_prompt, "tokens",
-        (json_int_t)b->n_token, "events", (json_int_t)b->n_event, "answers_with_usage",
-        (json_int_t)b->n_counted, "tokens_per_s", speed(b));
+    json_t *o = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:f}", "what", "block", "to",
+                          b->to->name, "round", b->round, "users", want.users, "requests", b->n_ended, "errors",
+                          b->n_error, "reasons", reasons, "seconds", seconds(b), "prompt_tokens",
+                          (json_int_t)b->n_prompt, "tokens", (json_int_t)b->n_token, "events", (json_int_t)b->n_event,
+                          "answers_with_usage", (json_int_t)b->n_counted, "tokens_per_s", speed(b));
     json_object_set_new(o, "ttft_s", tell_samples(&b->ttft));
     json_object_set_new(o, "ttft_long_s", tell_samples(&b->ttft_long));
     json_object_set_new(o, "tbt_s", tell_samples(&b->tbt));
@@ -346,8 +362,8 @@ static void tell_json(const struct block *b)
 
 static void tell_head(FILE *out)
 {
-    fprintf(out, "%-20s %5s %5s %6s %9s %9s | %8s %8s %8s | %8s %8s %8s", "to", "round", "done", "failed",
-            "tokens", "tokens/s", "ttft p50", "p90", "p99", "tbt p50", "p99", "max");
+    fprintf(out, "%-20s %5s %5s %6s %9s %9s | %8s %8s %8s | %8s %8s %8s", "to", "round", "done", "failed", "tokens",
+            "tokens/s", "ttft p50", "p90", "p99", "tbt p50", "p99", "max");
     fprintf(out, want.long_share > 0 ? " | %8s %8s %8s\n" : "\n", "ttft:lng", "tbt:p50", "tbt:p99");
 }
 
@@ -361,8 +377,8 @@ static void tell_cell(FILE *out, const struct samples *s, double p, int digits)
 
 static void tell_line(FILE *out, const struct block *b)
 {
-    fprintf(out, "%-20.20s %5d %5d %6d %9ld %9.2f |", b->to->name, b->round + 1, b->n_ended - b->n_error,
-            b->n_error, b->n_token, speed(b));
+    fprintf(out, "%-20.20s %5d %5d %6d %9ld %9.2f |", b->to->name, b->round + 1, b->n_ended - b->n_error, b->n_error,
+            b->n_token, speed(b));
     tell_cell(out, &b->ttft, 0.5, 3);
     tell_cell(out, &b->ttft, 0.9, 3);
     tell_cell(out, &b->ttft, 0.99, 3);
@@ -393,8 +409,8 @@ static void tell_ratio(FILE *out, const char *what, const struct address *other,
             middle, s->x[0], s->x[s->n - 1], s->n);
     if (want.json)
         printf("{\"what\":\"ratio\",\"of\":\"%s\",\"to\":\"%s\",\"over\":\"%s\",\"middle\":%.6g,\"least\":%.6g,"
-               "\"most\":%.6g,\"rounds\":%zu}\n", what, want.address[0].name, other->name, middle, s->x[0],
-               s->x[s->n - 1], s->n);
+               "\"most\":%.6g,\"rounds\":%zu}\n",
+               what, want.address[0].name, other->name, middle, s->x[0], s->x[s->n - 1], s->n);
     free(s->x);
 }
 
@@ -440,36 +456,84 @@ static const char usage[] =
     "  --timeout S          of a request [600]\n"
     "  --json               one object a block on stdout; the table goes to stderr\n";
 
-enum { USERS, RATE, REQUESTS, ROUNDS, WARMUP, MAX_TOKENS, PROMPTS, WORDS, LONG, COMPLETIONS, IGNORE_EOS,
-       TEMPERATURE, MODEL, KEY, SEED, TIMEOUT, JSON, HELP };
+enum {
+    USERS,
+    RATE,
+    REQUESTS,
+    ROUNDS,
+    WARMUP,
+    MAX_TOKENS,
+    PROMPTS,
+    WORDS,
+    LONG,
+    COMPLETIONS,
+    IGNORE_EOS,
+    TEMPERATURE,
+    MODEL,
+    KEY,
+    SEED,
+    TIMEOUT,
+    JSON,
+    HELP
+};
 
-static const struct option flags[] = {
-    { "users", 1, NULL, USERS }, { "rate", 1, NULL, RATE }, { "requests", 1, NULL, REQUESTS },
-    { "rounds", 1, NULL, ROUNDS }, { "warmup", 1, NULL, WARMUP }, { "max-tokens", 1, NULL, MAX_TOKENS },
-    { "prompts", 1, NULL, PROMPTS }, { "prompt-words", 1, NULL, WORDS }, { "long-prompts", 1, NULL, LONG },
-    { "completions", 0, NULL, COMPLETIONS }, { "ignore-eos", 0, NULL, IGNORE_EOS },
-    { "temperature", 1, NULL, TEMPERATURE }, { "model", 1, NULL, MODEL }, { "api-key", 1, NULL, KEY },
-    { "seed", 1, NULL, SEED }, { "timeout", 1, NULL, TIMEOUT }, { "json", 0, NULL, JSON },
-    { "help", 0, NULL, HELP }, { NULL, 0, NULL, 0 } };
+static const struct option flags[] = { { "users", 1, NULL, USERS },
+                                       { "rate", 1, NULL, RATE },
+                                       { "requests", 1, NULL, REQUESTS },
+                                       { "rounds", 1, NULL, ROUNDS },
+                                       { "warmup", 1, NULL, WARMUP },
+                                       { "max-tokens", 1, NULL, MAX_TOKENS },
+                                       { "prompts", 1, NULL, PROMPTS },
+                                       { "prompt-words", 1, NULL, WORDS },
+                                       { "long-prompts", 1, NULL, LONG },
+                                       { "completions", 0, NULL, COMPLETIONS },
+                                       { "ignore-eos", 0, NULL, IGNORE_EOS },
+                                       { "temperature", 1, NULL, TEMPERATURE },
+                                       { "model", 1, NULL, MODEL },
+                                       { "api-key", 1, NULL, KEY },
+                                       { "seed", 1, NULL, SEED },
+                                       { "timeout", 1, NULL, TIMEOUT },
+                                       { "json", 0, NULL, JSON },
+                                       { "help", 0, NULL, HELP },
+                                       { NULL, 0, NULL, 0 } };
 
 static bool take_flag(int flag, const char *s)
 {
-    int *const number[] = { [USERS] = &want.users, [REQUESTS] = &want.requests, [ROUNDS] = &want.rounds,
-        [WARMUP] = &want.warmup, [MAX_TOKENS] = &want.max_tokens, [WORDS] = &want.words };
+    int *const number[] = { [USERS] = &want.users,   [REQUESTS] = &want.requests,     [ROUNDS] = &want.rounds,
+                            [WARMUP] = &want.warmup, [MAX_TOKENS] = &want.max_tokens, [WORDS] = &want.words };
     switch (flag) {
-    case USERS: case REQUESTS: case ROUNDS: case WARMUP: case MAX_TOKENS: case WORDS:
+    case USERS:
+    case REQUESTS:
+    case ROUNDS:
+    case WARMUP:
+    case MAX_TOKENS:
+    case WORDS:
         return sscanf(s, "%d", number[flag]) == 1;
-    case RATE: return sscanf(s, "%lf", &want.rate) == 1;
-    case TEMPERATURE: return sscanf(s, "%lf", &want.temperature) == 1;
-    case TIMEOUT: return sscanf(s, "%lf", &want.timeout_s) == 1;
-    case LONG: return sscanf(s, "%lf:%d", &want.long_share, &want.long_words) == 2;
-    case SEED: return sscanf(s, "%lu", &want.seed) == 1;
-    case PROMPTS: want.prompts = s; return true;
-    case MODEL: want.model = s; return true;
-    case KEY: want.key = s; return true;
-    case COMPLETIONS: return want.completions = true;
-    case IGNORE_EOS: return want.ignore_eos = true;
-    case JSON: return want.json = true;
+    case RATE:
+        return sscanf(s, "%lf", &want.rate) == 1;
+    case TEMPERATURE:
+        return sscanf(s, "%lf", &want.temperature) == 1;
+    case TIMEOUT:
+        return sscanf(s, "%lf", &want.timeout_s) == 1;
+    case LONG:
+        return sscanf(s, "%lf:%d", &want.long_share, &want.long_words) == 2;
+    case SEED:
+        return sscanf(s, "%lu", &want.seed) == 1;
+    case PROMPTS:
+        want.prompts = s;
+        return true;
+    case MODEL:
+        want.model = s;
+        return true;
+    case KEY:
+        want.key = s;
+        return true;
+    case COMPLETIONS:
+        return want.completions = true;
+    case IGNORE_EOS:
+        return want.ignore_eos = true;
+    case JSON:
+        return want.json = true;
     }
     return false;
 }
@@ -482,8 +546,8 @@ static bool read_arguments(int argc, char **argv)
             fputs(usage, stderr);
             return false;
         }
-    if (want.users < 1 || want.users > MAX_USER || want.requests < 1 || want.rounds < 1 ||
-        want.rounds > MAX_ROUND || optind == argc || argc - optind > MAX_ADDRESS) {
+    if (want.users < 1 || want.users > MAX_USER || want.requests < 1 || want.rounds < 1 || want.rounds > MAX_ROUND ||
+        optind == argc || argc - optind > MAX_ADDRESS) {
         fputs(usage, stderr);
         return false;
     }

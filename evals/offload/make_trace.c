@@ -17,10 +17,13 @@
 
 #include "kernels/core.h"
 
-#define TOPIC 160                               /* tokens of an answer */
+#define TOPIC       160 /* tokens of an answer */
 #define MOST_EXPERT 1024
 
-struct parts { const char *name; double popular, topic, drift, keep, own; };
+struct parts {
+    const char *name;
+    double popular, topic, drift, keep, own;
+};
 
 static const struct parts kinds[] = {
     { "mild", 0.45, 0.45, 0.70, 0.80, 0.85 },
@@ -29,7 +32,7 @@ static const struct parts kinds[] = {
 
 static uint64_t state = 4;
 
-static double normal(void)                      /* sum of twelve uniforms: close enough */
+static double normal(void) /* sum of twelve uniforms: close enough */
 {
     double sum = -6;
     for (int i = 0; i < 12; i++)
@@ -56,8 +59,7 @@ static void write_largest(const double *x, int n, int n_used)
     fwrite(bits, 1, (size_t)(n + 7) / 8, stdout);
 }
 
-static void write_stream(const struct parts *k, const double *popular, int n_group, int n, int n_used,
-                         int n_pass)
+static void write_stream(const struct parts *k, const double *popular, int n_group, int n, int n_used, int n_pass)
 {
     double *topic = calloc((size_t)(n_group * n), sizeof *topic), logit[MOST_EXPERT];
     double *drift = calloc((size_t)(n_group * n), sizeof *drift);

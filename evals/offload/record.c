@@ -22,7 +22,7 @@ struct recorder {
     struct eng_session *session;
     struct off_store *store;
     const struct moe_shape *shape;
-    struct off_trace trace;                     /* of one pass */
+    struct off_trace trace; /* of one pass */
     FILE *prompts;
     int n_group, n_stream, n_pass;
     uint64_t seed;
@@ -53,11 +53,9 @@ static int read_tokens(struct recorder *r, int stream, int *line, struct eng_ids
     if (r->prompts && !next_prompt(r, stream, line, text))
         return kn_fail(KN_EINVAL, "there are too few prompts for stream %d", stream);
     if (r->prompts)
-        return eng_tokenize(eng_vocab(r->engine), text, strlen(text),
-                            ENG_TEXT_ADD_BOS | ENG_TEXT_PARSE_SPECIAL, ids);
+        return eng_tokenize(eng_vocab(r->engine), text, strlen(text), ENG_TEXT_ADD_BOS | ENG_TEXT_PARSE_SPECIAL, ids);
     for (int i = 0, error; i < 8; i++)
-        if ((error = eng_ids_push(ids, (int32_t)(kn_mix(r->seed += KN_GOLDEN) %
-                                                 (uint64_t)r->shape->n_vocab))) != 0)
+        if ((error = eng_ids_push(ids, (int32_t)(kn_mix(r->seed += KN_GOLDEN) % (uint64_t)r->shape->n_vocab))) != 0)
             return error;
     return 0;
 }
@@ -90,14 +88,15 @@ static bool write_pass(struct recorder *r)
 /* Runs one answer, or as many of its passes as are still needed. */
 static int answer(struct recorder *r, const struct eng_ids *ids, int *n_left)
 {
-    struct eng_request request = { .token = ids->id, .n_token = (int)ids->n, .n_predict = -1,
-                                   .ignore_eos = !r->prompts };
+    struct eng_request request = {
+        .token = ids->id, .n_token = (int)ids->n, .n_predict = -1, .ignore_eos = !r->prompts
+    };
     struct eng_event event[2];
     spec_params_default(&request.sampling);
     request.sampling.temperature = 1;
     request.sampling.seed = r->seed++;
     int error = eng_session_start(r->session, &request);
-    for (bool begun = false; !error && *n_left > 0 && eng_session_runs(r->session); ) {
+    for (bool begun = false; !error && *n_left > 0 && eng_session_runs(r->session);) {
         r->trace.n = 0;
         off_store_record(r->store, &r->trace);
         int n = eng_step(r->engine, event);
@@ -139,8 +138,8 @@ int main(int argc, char **argv)
         fputs("record MODEL STREAMS PASSES [PROMPTS] > FILE\n", stderr);
         return 2;
     }
-    int error = eng_open(&r.engine, &(struct eng_options){ .model = argv[1], .isa = KN_ISA_COUNT - 1,
-                                                           .n_parallel = 1, .n_ctx = 512 });
+    int error = eng_open(
+        &r.engine, &(struct eng_options){ .model = argv[1], .isa = KN_ISA_COUNT - 1, .n_parallel = 1, .n_ctx = 512 });
     if (!error && !(r.store = moe_model_store(eng_model(r.engine))))
         error = kn_fail(KN_EINVAL, "%s: has no experts", argv[1]);
     if (!error && (r.shape = moe_model_shape(eng_model(r.engine)))->n_expert > MOST_EXPERT)

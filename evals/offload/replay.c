@@ -27,25 +27,26 @@
 /* ---- traces --------------------------------------------------------------------------------------- */
 
 struct trace {
-    int n_stream, n_pass, n_group, n_expert;    /* n_expert: of all groups */
-    int *first;                                 /* [n_group + 1] experts of a group */
-    size_t *at, pass_bytes;                     /* [n_group] offset of its bitmap in a pass */
-    uint8_t *bits;                              /* [n_stream][n_pass][pass_bytes] */
+    int n_stream, n_pass, n_group, n_expert; /* n_expert: of all groups */
+    int *first;                              /* [n_group + 1] experts of a group */
+    size_t *at, pass_bytes;                  /* [n_group] offset of its bitmap in a pass */
+    uint8_t *bits;                           /* [n_stream][n_pass][pass_bytes] */
 };
 
 /* The experts that a batch uses, turn by turn. */
 struct turns {
-    int n_group, n_turn, n_expert, counted;     /* counted: first turn that counts */
-    int *first;                                 /* [n_turn + 1] */
-    int32_t *used;                              /* [first[n_turn]] */
-    double *share;                              /* [n_expert] long-run share of its group's turns */
-    struct off_expert *expert;                  /* [n_expert] for policy.c: only the groups are set */
+    int n_group, n_turn, n_expert, counted; /* counted: first turn that counts */
+    int *first;                             /* [n_turn + 1] */
+    int32_t *used;                          /* [first[n_turn]] */
+    double *share;                          /* [n_expert] long-run share of its group's turns */
+    struct off_expert *expert;              /* [n_expert] for policy.c: only the groups are set */
 };
 
 static bool read_trace(struct trace *t, FILE *f)
 {
-    if (fscanf(f, "spillway-trace 1 streams %d passes %d groups %d experts", &t->n_stream, &t->n_pass,
-               &t->n_group) != 3 || t->n_stream < 1 || t->n_pass < 1 || t->n_group < 1)
+    if (fscanf(f, "spillway-trace 1 streams %d passes %d groups %d experts", &t->n_stream, &t->n_pass, &t->n_group) !=
+            3 ||
+        t->n_stream < 1 || t->n_pass < 1 || t->n_group < 1)
         return false;
     t->first = calloc((size_t)t->n_group + 1, sizeof *t->first);
     t->at = calloc((size_t)t->n_group, sizeof *t->at);
@@ -130,7 +131,9 @@ static double batch_share(double share, int batch, int scan)
 
 static void make_turns(struct turns *u, const struct trace *t, int batch, int scan)
 {
-    *u = (struct turns){ .n_group = t->n_group, .n_expert = t->n_expert, .n_turn = N_PASS * t->n_group,
+    *u = (struct turns){ .n_group = t->n_group,
+                         .n_expert = t->n_expert,
+                         .n_turn = N_PASS * t->n_group,
                          .counted = N_PASS / 2 * t->n_group };
     u->first = calloc((size_t)u->n_turn + 1, sizeof *u->first);
     u->used = calloc((size_t)N_PASS * (size_t)t->n_expert, sizeof *u->used);
@@ -148,7 +151,7 @@ static void make_turns(struct turns *u, const struct trace *t, int batch, int sc
         }
         u->first[turn + 1] = n;
     }
-    int replayed = batch * kn_ceil_div(N_PASS, t->n_pass);      /* streams; other streams are independent samples */
+    int replayed = batch * kn_ceil_div(N_PASS, t->n_pass); /* streams; other streams are independent samples */
     for (int g = 0; g < t->n_group; g++) {
         long_run_shares(t, replayed < t->n_stream ? replayed : 0, g, u->share + t->first[g]);
         for (int e = t->first[g]; e < t->first[g + 1]; e++) {
@@ -168,24 +171,30 @@ static void free_turns(struct turns *u)
 
 /* ---- policies ------------------------------------------------------------------------------------- */
 
-struct line { int32_t *expert; int n, head, room; };    /* a FIFO queue */
+struct line {
+    int32_t *expert;
+    int n, head, room;
+}; /* a FIFO queue */
 
-struct score { double goes; int place; };
+struct score {
+    double goes;
+    int place;
+};
 
 struct cache {
     const struct turns *u;
     int turn, n_slot, n_resident;
-    int32_t *resident, *place;                  /* [n_slot]; [n_expert] its slot, or -1 */
-    int32_t *used, *count;                      /* [n_expert] last turn that used it, or -1; count */
-    struct score *score;                        /* [n_slot] */
-    struct off_policy *policy;                  /* ours */
-    uint8_t *again;                             /* s3fifo: [n_expert] uses since it came, 3 at most */
-    int32_t *left;                              /* s3fifo: [n_expert] miss at which it left the small queue, or 0 */
+    int32_t *resident, *place; /* [n_slot]; [n_expert] its slot, or -1 */
+    int32_t *used, *count;     /* [n_expert] last turn that used it, or -1; count */
+    struct score *score;       /* [n_slot] */
+    struct off_policy *policy; /* ours */
+    uint8_t *again;            /* s3fifo: [n_expert] uses since it came, 3 at most */
+    int32_t *left;             /* s3fifo: [n_expert] miss at which it left the small queue, or 0 */
     struct line small, main;
     int n_miss;
 };
 
-typedef double rule(const struct cache *c, int32_t e);  /* the largest value is evicted first */
+typedef double rule(const struct cache *c, int32_t e); /* the largest value is evicted first */
 
 static double by_lru(const struct cache *c, int32_t e) { return -c->used[e]; }
 static double by_mru(const struct cache *c, int32_t e) { return c->used[e]; }
@@ -204,7 +213,10 @@ static double by_oracle(const struct cache *c, int32_t e)
     return (ahead > 0 ? ahead : ahead + c->u->n_group) / (c->u->share[e] + 1e-9);
 }
 
-static const struct policy { const char *name; rule *goes; } policies[] = {
+static const struct policy {
+    const char *name;
+    rule *goes;
+} policies[] = {
     { "oracle", by_oracle }, { "ours", by_ours },   { "lru", by_lru }, { "lfu", by_lfu },
     { "random", by_chance }, { "fixed", by_fixed }, { "mru", by_mru }, { "s3fifo", NULL },
 };
@@ -225,7 +237,7 @@ static int32_t leave(struct line *l)
  * the main queue, where each use gives one more round. Experts of this turn are passed over. */
 static int s3fifo_victim(struct cache *c, bool any)
 {
-    for (int round = 0; ; round++) {
+    for (int round = 0;; round++) {
         bool small = (round / 2 % 2 == 0 && c->small.n * 10 >= c->n_slot && c->small.n) || !c->main.n;
         struct line *l = small ? &c->small : &c->main;
         int32_t e = leave(l);
@@ -271,7 +283,7 @@ static int rank(struct cache *c, rule *goes, bool any)
     for (int i = 0; i < c->n_resident; i++)
         if (any || c->used[c->resident[i]] != c->turn)
             c->score[n++] = (struct score){ goes(c, c->resident[i]), i };
-    for (int at = n / 2; at-- > 0; )
+    for (int at = n / 2; at-- > 0;)
         sift(c->score, n, at);
     return n || any ? n : rank(c, goes, true);
 }
@@ -328,9 +340,15 @@ static void run_turn(struct cache *c, rule *goes)
 static double replay(const struct turns *u, int n_slot, rule *goes)
 {
     size_t n = (size_t)u->n_expert;
-    struct cache c = { .u = u, .n_slot = n_slot, .resident = calloc(n, 4), .place = calloc(n, 4),
-                       .used = calloc(n, 4), .count = calloc(n, 4), .score = calloc(n, sizeof *c.score),
-                       .again = calloc(n, 1), .left = calloc(n, 4) };
+    struct cache c = { .u = u,
+                       .n_slot = n_slot,
+                       .resident = calloc(n, 4),
+                       .place = calloc(n, 4),
+                       .used = calloc(n, 4),
+                       .count = calloc(n, 4),
+                       .score = calloc(n, sizeof *c.score),
+                       .again = calloc(n, 1),
+                       .left = calloc(n, 4) };
     c.small = (struct line){ calloc(n, 4), 0, 0, u->n_expert };
     c.main = (struct line){ calloc(n, 4), 0, 0, u->n_expert };
     int before = 0;
@@ -389,8 +407,8 @@ static void compare(const struct run *r, const struct turns *u, int batch, int p
     double optimum = belady(u, n_slot);
     for (int p = -1; p < (int)(sizeof policies / sizeof *policies); p++) {
         double misses = p < 0 ? optimum : replay(u, n_slot, policies[p].goes);
-        printf("%.*s,%d,%d,%d,%s,%.1f,%.2f,%.4f\n", (int)strcspn(r->name, "."), r->name, batch, r->scan,
-               percent, p < 0 ? "belady" : policies[p].name, used, misses / n_pass, misses / optimum);
+        printf("%.*s,%d,%d,%d,%s,%.1f,%.2f,%.4f\n", (int)strcspn(r->name, "."), r->name, batch, r->scan, percent,
+               p < 0 ? "belady" : policies[p].name, used, misses / n_pass, misses / optimum);
     }
     fflush(stdout);
 }

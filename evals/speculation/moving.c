@@ -21,7 +21,7 @@ struct moving {
     struct eng_event *event;
     struct eng_session *session[MOST_USER];
     int n_gen, n_phase, users[MOST_PHASE];
-    int32_t *said;                              /* [n_phase][MOST_USER][n_gen] tokens without drafts */
+    int32_t *said; /* [n_phase][MOST_USER][n_gen] tokens without drafts */
 };
 
 static int32_t *said_of(const struct moving *m, int phase, int user)
@@ -126,7 +126,9 @@ static int play_round(struct moving *m, int round)
 int main(int argc, char **argv)
 {
     struct moving m = { 0 };
-    struct eng_options o = { .isa = KN_ISA_COUNT - 1, .gamma = ENG_GAMMA_AUTO, .n_draft = 1, .max_prefill_slowdown = 1e9 };
+    struct eng_options o = {
+        .isa = KN_ISA_COUNT - 1, .gamma = ENG_GAMMA_AUTO, .n_draft = 1, .max_prefill_slowdown = 1e9
+    };
     if (argc < 6 || eng_draft_parse(&o.draft[0], argv[3])) {
         fprintf(stderr, "usage: moving MODEL HOST_MEM_MIB DRAFT GEN USERS,USERS,... [ROUNDS]\n");
         return 2;

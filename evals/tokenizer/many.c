@@ -9,8 +9,7 @@
 
 #include "engine/text/text.h"
 
-static size_t decode(const struct eng_vocab *v, const struct eng_ids *ids, char *out, char *piece,
-                     size_t room)
+static size_t decode(const struct eng_vocab *v, const struct eng_ids *ids, char *out, char *piece, size_t room)
 {
     struct eng_decoder d;
     size_t n = 0;
@@ -29,7 +28,7 @@ static size_t decode(const struct eng_vocab *v, const struct eng_ids *ids, char 
 
 static int one(const struct eng_vocab *v, unsigned flags, const char *text, size_t n)
 {
-    struct eng_ids ids = {0};
+    struct eng_ids ids = { 0 };
     char *back = kn_alloc(n + 1), *piece = kn_alloc(eng_decoder_room(v));
     int err = back && piece ? eng_tokenize(v, text, n, flags, &ids) : KN_ENOMEM;
 

@@ -24,17 +24,17 @@
 enum { SHARD = 500, PARALLEL = 64, HEADER = 256 };
 
 #pragma pack(push, 1)
-struct place {                                  /* a token of a document, and its likeliest successors */
+struct place { /* a token of a document, and its likeliest successors */
     int32_t id;
     uint8_t first;
-    int32_t top[ENG_TOP];                       /* set from the last token of the prompt on */
+    int32_t top[ENG_TOP]; /* set from the last token of the prompt on */
     float logp[ENG_TOP];
 };
 #pragma pack(pop)
 
 struct pupil {
     struct eng_session *session;
-    struct place *place;                        /* [length] */
+    struct place *place; /* [length] */
     int n;
     bool runs;
 };
@@ -49,8 +49,10 @@ static void write_header(struct shard *s)
 {
     static const char magic[] = "\x93NUMPY\1\0";
     char text[HEADER - 9];
-    snprintf(text, sizeof text, "{'descr': [('id', '<i4'), ('first', '|b1'), ('top', '<i4', (%d,)), "
-             "('logp', '<f4', (%d,))], 'fortran_order': False, 'shape': (%ld,)}", ENG_TOP, ENG_TOP, s->n);
+    snprintf(text, sizeof text,
+             "{'descr': [('id', '<i4'), ('first', '|b1'), ('top', '<i4', (%d,)), "
+             "('logp', '<f4', (%d,))], 'fortran_order': False, 'shape': (%ld,)}",
+             ENG_TOP, ENG_TOP, s->n);
     rewind(s->file);
     fwrite(magic, 1, 8, s->file);
     fputc(HEADER - 10, s->file);
@@ -60,8 +62,9 @@ static void write_header(struct shard *s)
 
 static int start(struct pupil *p, const struct eng_ids *prompt, int length, float temperature, uint64_t seed)
 {
-    struct eng_request r = { .token = prompt->id, .n_token = (int)prompt->n, .n_predict = length - (int)prompt->n,
-                             .n_top = ENG_TOP };
+    struct eng_request r = {
+        .token = prompt->id, .n_token = (int)prompt->n, .n_predict = length - (int)prompt->n, .n_top = ENG_TOP
+    };
     spec_params_default(&r.sampling);
     r.sampling.temperature = temperature;
     r.sampling.seed = seed;
@@ -91,7 +94,8 @@ static int hear(struct pupil *p, const struct eng_event *event, struct shard *s)
     p->runs = false;
     s->n += p->n - 1;
     return fwrite(p->place, sizeof *p->place, (size_t)p->n - 1, s->file) == (size_t)p->n - 1
-               ? 0 : kn_fail(KN_EIO, "lessons cannot be written");
+               ? 0
+               : kn_fail(KN_EIO, "lessons cannot be written");
 }
 
 /* Writes the answers to prompts [n] into one file; two per prompt. */
@@ -195,8 +199,7 @@ int main(int argc, char **argv)
         return 2;
     }
     int most = argc > 4 ? atoi(argv[4]) : 5000, length = argc > 5 ? atoi(argv[5]) : 256, n = 0;
-    struct eng_options o = { .model = argv[1], .isa = KN_ISA_COUNT - 1, .n_parallel = PARALLEL,
-                             .n_ctx = length };
+    struct eng_options o = { .model = argv[1], .isa = KN_ISA_COUNT - 1, .n_parallel = PARALLEL, .n_ctx = length };
     struct eng_engine *e;
     struct eng_chat *chat = NULL;
     char *text, *rest;
@@ -210,7 +213,7 @@ int main(int argc, char **argv)
         return kn_fail(KN_EIO, "%s: cannot be made: %s", argv[3], strerror(errno)) != 0;
     if (!line || eng_open(&e, &o))
         return 1;
-    eng_chat_open(&chat, eng_file(e), eng_vocab(e), argv[1]);      /* without a template: whole prompts only */
+    eng_chat_open(&chat, eng_file(e), eng_vocab(e), argv[1]); /* without a template: whole prompts only */
     int error = teach_all(e, chat, line, n, length, argv[3]);
     eng_chat_close(chat);
     eng_close(e);

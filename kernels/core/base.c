@@ -19,8 +19,10 @@ static enum kn_level most_said = KN_LOG_INFO;
 const char *kn_error_text(int code)
 {
     switch (code) {
-#define KN_CASE(name, value, text) case name: return text;
-    KN_ERRORS(KN_CASE)
+#define KN_CASE(name, value, text)                                                                                     \
+    case name:                                                                                                         \
+        return text;
+        KN_ERRORS(KN_CASE)
 #undef KN_CASE
     }
     return "no error";
@@ -38,7 +40,7 @@ static void say(enum kn_level level, const char *fmt, va_list args)
         return;
     char line[1024];
     vsnprintf(line, sizeof line, fmt, args);
-    for (char *c = line; *c; c++)                   /* names from files must not break or forge log lines */
+    for (char *c = line; *c; c++) /* names from files must not break or forge log lines */
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             *c = '?';
     sink(level, line);

@@ -73,10 +73,7 @@ static void *system_map(size_t bytes, int node)
 }
 
 /* The first touch of a page makes the kernel clear it; this does so now.  Needs Linux 5.14. */
-static void system_touch(void *p, size_t bytes)
-{
-    (void)madvise(p, bytes, MADV_POPULATE_WRITE);
-}
+static void system_touch(void *p, size_t bytes) { (void)madvise(p, bytes, MADV_POPULATE_WRITE); }
 
 static void system_sparse(void *p, size_t bytes) { (void)madvise(p, bytes, MADV_NOHUGEPAGE); }
 
@@ -104,8 +101,9 @@ static int system_stat(int fd, struct kn_stat *out)
         return -1;
     bool known = x.stx_mask & STATX_DIOALIGN;
     *out = (struct kn_stat){ (uint64_t)x.stx_dev_major << 32 | x.stx_dev_minor, x.stx_ino,
-                             !known ? 0 : x.stx_dio_mem_align > x.stx_dio_offset_align ? x.stx_dio_mem_align
-                                                                                       : x.stx_dio_offset_align };
+                             !known                                         ? 0
+                             : x.stx_dio_mem_align > x.stx_dio_offset_align ? x.stx_dio_mem_align
+                                                                            : x.stx_dio_offset_align };
     return 0;
 }
 
@@ -129,12 +127,27 @@ static uint64_t system_now_ns(void)
 }
 
 const struct kn_io kn_io_system = {
-    .alloc = malloc, .free = free, .map = system_map, .unmap = system_unmap,
-    .bind = system_bind, .cpu_nodes = system_cpu_nodes,
-    .open = system_open, .close = close, .size = system_size, .stat = system_stat,
+    .alloc = malloc,
+    .free = free,
+    .map = system_map,
+    .unmap = system_unmap,
+    .bind = system_bind,
+    .cpu_nodes = system_cpu_nodes,
+    .open = system_open,
+    .close = close,
+    .size = system_size,
+    .stat = system_stat,
     .room = system_room,
-    .pread = system_pread, .pwrite = system_pwrite, .forget = system_forget, .sync = fsync, .resize = system_resize,
-    .rename = rename, .unlink = unlink, .now_ns = system_now_ns, .touch = system_touch, .sparse = system_sparse,
+    .pread = system_pread,
+    .pwrite = system_pwrite,
+    .forget = system_forget,
+    .sync = fsync,
+    .resize = system_resize,
+    .rename = rename,
+    .unlink = unlink,
+    .now_ns = system_now_ns,
+    .touch = system_touch,
+    .sparse = system_sparse,
 };
 
 static const struct kn_io *seam = &kn_io_system;
@@ -179,8 +192,11 @@ int kn_file_refuse_target(const char *path)
         return 0;
     bool plain = seam->size(fd) >= 0;
     kn_file_close(fd);
-    return plain ? 0 : kn_fail(KN_EINVAL, "%s: this is a link or a device, which a file would replace; name another "
-                               "file to write", path);
+    return plain ? 0
+                 : kn_fail(KN_EINVAL,
+                           "%s: this is a link or a device, which a file would replace; name another "
+                           "file to write",
+                           path);
 }
 
 int kn_file_refuse_other(const char *path, const char *magic, const char *what)
@@ -200,13 +216,13 @@ int kn_file_refuse_other(const char *path, const char *magic, const char *what)
 
 int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset)
 {
-    for (size_t done = 0; done < bytes; ) {
+    for (size_t done = 0; done < bytes;) {
         ssize_t n = seam->pread(fd, (uint8_t *)buf + done, bytes - done, (int64_t)(offset + done));
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n < 0)
-            return kn_fail(KN_EIO, "%s: reading %zu bytes at %llu: %s", path, bytes,
-                           (unsigned long long)offset, strerror(errno));
+            return kn_fail(KN_EIO, "%s: reading %zu bytes at %llu: %s", path, bytes, (unsigned long long)offset,
+                           strerror(errno));
         if (n == 0)
             return kn_fail_short(path, offset + done, bytes - done);
         done += (size_t)n;
@@ -216,14 +232,13 @@ int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t off
 
 int kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint64_t offset)
 {
-    for (size_t done = 0; done < bytes; ) {
-        ssize_t n = seam->pwrite(fd, (const uint8_t *)buf + done, bytes - done,
-                                 (int64_t)(offset + done));
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = seam->pwrite(fd, (const uint8_t *)buf + done, bytes - done, (int64_t)(offset + done));
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n <= 0)
-            return kn_fail(KN_EIO, "%s: writing %zu bytes at %llu: %s", path, bytes,
-                           (unsigned long long)offset, n < 0 ? strerror(errno) : "nothing written");
+            return kn_fail(KN_EIO, "%s: writing %zu bytes at %llu: %s", path, bytes, (unsigned long long)offset,
+                           n < 0 ? strerror(errno) : "nothing written");
         done += (size_t)n;
     }
     return 0;
@@ -253,7 +268,7 @@ int kn_new_file_open(struct kn_new_file *f, const char *path)
         kn_new_file_close(f);
         return error;
     }
-    f->part = part;                             /* from here on close removes the file */
+    f->part = part; /* from here on close removes the file */
     return 0;
 }
 
@@ -286,6 +301,6 @@ int kn_fail_size(const char *path)
 
 int kn_fail_short(const char *path, uint64_t end, uint64_t missing)
 {
-    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes too early: an incomplete copy?",
-                   path, (unsigned long long)end, (unsigned long long)missing);
+    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes too early: an incomplete copy?", path,
+                   (unsigned long long)end, (unsigned long long)missing);
 }

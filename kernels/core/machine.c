@@ -12,12 +12,10 @@ enum kn_isa kn_isa_best(void)
 {
 #if defined(__x86_64__)
     /* AVX2 implies f16c here: every processor with avx2 has it, and clang 14 has no name for it */
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-        !__builtin_cpu_supports("bmi2"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
         return KN_ISA_SCALAR;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vnni"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni"))
         return KN_ISA_AVX512;
     return KN_ISA_AVX2;
 #else
@@ -55,15 +53,16 @@ static size_t read_number(const char *path, const char *key, size_t otherwise)
 }
 
 /* cgroup v1 and v2 differ in names only. */
-struct hierarchy { const char *controller, *folder, *limit, *usage, *cache; };
+struct hierarchy {
+    const char *controller, *folder, *limit, *usage, *cache;
+};
 static const struct hierarchy v1 = { "memory", "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
                                      "total_inactive_file" };
 static const struct hierarchy v2 = { "", "", "memory.max", "memory.current", "inactive_file" };
 
 /* Lowers *room to the free bytes under the limits of a group and of its ancestors, and *limit to the lowest limit.
  * Inactive page cache of a group counts as free: the kernel reclaims it first. */
-static void visit_groups(const struct hierarchy *h, const char *mount, char *group, size_t *limit,
-                         size_t *room)
+static void visit_groups(const struct hierarchy *h, const char *mount, char *group, size_t *limit, size_t *room)
 {
     char path[1200];
     for (;;) {
@@ -99,7 +98,7 @@ static char *group_path(char *line, const char *controller)
     path[strcspn(path, "\n")] = 0;
     if (!*controller)
         return names[1] ? NULL : path;
-    for (char *rest = names + 1, *name; (name = strsep(&rest, ",")); )
+    for (char *rest = names + 1, *name; (name = strsep(&rest, ","));)
         if (!strcmp(name, controller))
             return path;
     return NULL;
@@ -149,7 +148,7 @@ void kn_cpus_get(struct kn_cpus *out)
         return;
     kn_io()->cpu_nodes(node_of, CPU_SETSIZE);
     for (int k = 0, last = INT_MIN; n < CPU_COUNT(&may); k++) {
-        int next = INT_MAX;                     /* nodes in ascending order; the last entry has all the rest */
+        int next = INT_MAX; /* nodes in ascending order; the last entry has all the rest */
         for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
             if (CPU_ISSET(cpu, &may) && node_of[cpu] > last && node_of[cpu] < next)
                 next = node_of[cpu];

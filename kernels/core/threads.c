@@ -28,9 +28,9 @@
 #define SPIN_PAUSE() ((void)0)
 #endif
 
-#define HURRY_SLICE_NS 100000           /* the shortest slice the kernel accepts */
-#define GIVE_WAY 10                     /* nice levels */
-#define SPIN_NS 200000                  /* then sleep: gaps between jobs of one step are shorter */
+#define HURRY_SLICE_NS 100000 /* the shortest slice the kernel accepts */
+#define GIVE_WAY       10     /* nice levels */
+#define SPIN_NS        200000 /* then sleep: gaps between jobs of one step are shorter */
 
 struct worker {
     struct kn_team *team;
@@ -47,17 +47,17 @@ struct run {
 
 struct kn_team {
     int n_thread, n_started;
-    int n_node, node[KN_NODES];         /* node[k]: argument for kn_map */
-    int first[KN_NODES + 1];            /* first thread of each node; a node may have no threads */
+    int n_node, node[KN_NODES]; /* node[k]: argument for kn_map */
+    int first[KN_NODES + 1];    /* first thread of each node; a node may have no threads */
     size_t bytes;
-    struct worker *worker;              /* [n_thread - 1] */
-    kn_task *fn;                        /* the job: written before serial */
+    struct worker *worker; /* [n_thread - 1] */
+    kn_task *fn;           /* the job: written before serial */
     void *arg;
     bool quit;
     _Alignas(64) atomic_uint serial;
     _Alignas(64) atomic_int running;
     _Alignas(64) atomic_int sleepers;
-    struct run run[];                   /* [n_thread] */
+    struct run run[]; /* [n_thread] */
 };
 
 static void futex(atomic_uint *word, int op, unsigned value)
@@ -69,10 +69,10 @@ static void futex(atomic_uint *word, int op, unsigned value)
  * would wait some 3 ms for a computing thread to finish its own. */
 void kn_thread_hurry(void)
 {
-    struct {                                    /* kernel layout; the kernel's and libc's headers conflict */
+    struct { /* kernel layout; the kernel's and libc's headers conflict */
         uint32_t size, policy;
         uint64_t flags;
-        int32_t  nice;
+        int32_t nice;
         uint32_t priority;
         uint64_t runtime_ns, deadline_ns, period_ns;
     } a = { .size = sizeof a };
@@ -86,7 +86,7 @@ void kn_thread_hurry(void)
 void kn_thread_give_way(void)
 {
     errno = 0;
-    int now = getpriority(PRIO_PROCESS, 0);     /* Linux: of this thread, not the process */
+    int now = getpriority(PRIO_PROCESS, 0); /* Linux: of this thread, not the process */
     if (!errno)
         (void)setpriority(PRIO_PROCESS, 0, now + GIVE_WAY < 19 ? now + GIVE_WAY : 19);
 }
@@ -108,7 +108,7 @@ static void work(struct kn_team *t, int thread)
 static unsigned await_job(struct kn_team *t, unsigned seen)
 {
     uint64_t began = kn_io_system.now_ns();
-    for (unsigned spin = 1; ; spin++) {
+    for (unsigned spin = 1;; spin++) {
         unsigned now = atomic_load_explicit(&t->serial, memory_order_acquire);
         if (now != seen)
             return now;
@@ -133,7 +133,7 @@ static void *worker_main(void *arg)
     struct kn_team *t = w->team;
     if (w->pinned)
         pthread_setaffinity_np(pthread_self(), sizeof w->cpus, &w->cpus);
-    for (unsigned seen = 0; ; ) {
+    for (unsigned seen = 0;;) {
         seen = await_job(t, seen);
         if (t->quit)
             return NULL;
@@ -172,7 +172,7 @@ static void run_job(struct kn_team *t, kn_task *fn, void *arg)
     for (unsigned spin = 1; atomic_load_explicit(&t->running, memory_order_acquire) != 0; spin++) {
         SPIN_PAUSE();
         if (spin % 4096 == 0)
-            sched_yield();              /* more threads than processors: let a worker run */
+            sched_yield(); /* more threads than processors: let a worker run */
     }
 }
 
@@ -199,7 +199,7 @@ void kn_parallel_on(struct kn_team *t, const int cut[KN_NODES + 1], kn_task *fn,
     int n = cut[KN_NODES], item = 0;
     if (run_alone(t, n, fn, arg))
         return;
-    for (int k = 0; k < t->n_node; k++) {       /* items of a node without threads go to the next node, or the last */
+    for (int k = 0; k < t->n_node; k++) { /* items of a node without threads go to the next node, or the last */
         if (t->first[k] == t->first[k + 1])
             continue;
         int end = t->first[k + 1] == t->n_thread ? n : cut[k + 1];
@@ -283,7 +283,7 @@ int kn_team_open(struct kn_team **out, int n_thread)
     for (int i = 0; i < n_thread - 1; i++) {
         struct worker *w = &t->worker[i];
         *w = (struct worker){ .team = t, .index = i + 1 };
-        pin(w, &cpus);                  /* the caller is not pinned: no worker uses its processor */
+        pin(w, &cpus); /* the caller is not pinned: no worker uses its processor */
         if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
             kn_team_close(t);
             return kn_fail(KN_ENOMEM, "cannot start thread %d of %d: lower --threads", i + 2, n_thread);

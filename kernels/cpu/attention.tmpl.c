@@ -20,29 +20,31 @@
 
 #include <math.h>
 
-#define TILE  16                                         /* keys staged at once */
-#define GROUP 16                                         /* heads computed together */
-#define NP    KN_QUADS                                   /* dot products computed together */
-#define PART  (KN_ACCS / 4)                              /* passes over them, of 4 accumulators each */
+#define TILE  16            /* keys staged at once */
+#define GROUP 16            /* heads computed together */
+#define NP    KN_QUADS      /* dot products computed together */
+#define PART  (KN_ACCS / 4) /* passes over them, of 4 accumulators each */
 
-struct heads { float most[GROUP], sum[GROUP]; };         /* maximum and sum that outputs are relative to */
+struct heads {
+    float most[GROUP], sum[GROUP];
+}; /* maximum and sum that outputs are relative to */
 
 /* Rows are padded to a multiple of 64 values. A query's padding is -0 and a staged key's is +0: the product
  * is -0, which changes no accumulator, even one that is -0. */
 struct work {
     const struct kn_attend *a;
-    int n_q, d_pad, v_pad;                               /* heads, padded d_key and d_value */
-    int lo, hi;                                          /* attended positions of this chunk, of 0..64 */
-    bool first;                                          /* this is the first chunk */
-    float *out;                                          /* [n_q][d_value] */
-    const float *sink;                                   /* [n_q] or NULL */
-    struct heads so_far, chunk;                          /* of all chunks up to now, of this one */
-    float keep[GROUP], take[GROUP];                      /* factors of a merge for total and chunk */
-    int32_t slot[KN_CHUNK], next[KN_CHUNK];              /* slots of this chunk's positions, of the next chunk's */
-    _Alignas(64) float e[GROUP][KN_CHUNK];               /* scores, then weights */
-    _Alignas(64) float key[TILE * KN_MAX_D_HEAD];        /* [TILE][d_pad] */
-    _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];         /* [n_q][d_pad] */
-    _Alignas(64) float total[GROUP * KN_MAX_D_HEAD];     /* [n_q][v_pad] outputs so far */
+    int n_q, d_pad, v_pad;                           /* heads, padded d_key and d_value */
+    int lo, hi;                                      /* attended positions of this chunk, of 0..64 */
+    bool first;                                      /* this is the first chunk */
+    float *out;                                      /* [n_q][d_value] */
+    const float *sink;                               /* [n_q] or NULL */
+    struct heads so_far, chunk;                      /* of all chunks up to now, of this one */
+    float keep[GROUP], take[GROUP];                  /* factors of a merge for total and chunk */
+    int32_t slot[KN_CHUNK], next[KN_CHUNK];          /* slots of this chunk's positions, of the next chunk's */
+    _Alignas(64) float e[GROUP][KN_CHUNK];           /* scores, then weights */
+    _Alignas(64) float key[TILE * KN_MAX_D_HEAD];    /* [TILE][d_pad] */
+    _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];     /* [n_q][d_pad] */
+    _Alignas(64) float total[GROUP * KN_MAX_D_HEAD]; /* [n_q][v_pad] outputs so far */
 };
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -53,37 +55,34 @@ static void find_slots(const struct kn_attend *a, int base, int32_t slot[KN_CHUN
     int lo = kn_max(0, a->first - base), hi = kn_max(lo, kn_min(KN_CHUNK, a->last + 1 - base));
     int split = kn_max(lo, kn_min(hi, a->n_base - base));
     memset(slot, 0, KN_CHUNK * sizeof *slot);
-    if (lo < split) memcpy(slot + lo, a->base + (base + lo), (size_t)(split - lo) * sizeof *slot);
+    if (lo < split)
+        memcpy(slot + lo, a->base + (base + lo), (size_t)(split - lo) * sizeof *slot);
     if (split < hi)
-        memcpy(slot + split, a->tail + (base + split - a->n_base),
-               (size_t)(hi - split) * sizeof *slot);
+        memcpy(slot + split, a->tail + (base + split - a->n_base), (size_t)(hi - split) * sizeof *slot);
 }
 
-KN_INLINE size_t key_at(const struct work *w, int32_t slot)
-{
-    return (size_t)slot * (size_t)w->a->k_step;
-}
+KN_INLINE size_t key_at(const struct work *w, int32_t slot) { return (size_t)slot * (size_t)w->a->k_step; }
 
-KN_INLINE size_t value_at(const struct work *w, int32_t slot)
-{
-    return (size_t)slot * (size_t)w->a->v_step;
-}
+KN_INLINE size_t value_at(const struct work *w, int32_t slot) { return (size_t)slot * (size_t)w->a->v_step; }
 
 /* Prefetches n values. Calls are spread over the arithmetic, because many at once would stall it. */
 KN_INLINE void ask(const void *rows, size_t at, int n, enum kn_kv kv)
 {
     int value = kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
     const char *p = (const char *)rows + at * (size_t)value;
-    for (int i = 0; i < n * value; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
+    for (int i = 0; i < n * value; i += 64)
+        _mm_prefetch(p + i, _MM_HINT_T0);
 }
 
 /* Loads up to a register of a row, from value i on; n: values left. */
 KN_INLINE vf load_kv(const void *rows, size_t i, int n, enum kn_kv kv)
 {
     const uint16_t *half = (const uint16_t *)rows + i;
-    if (kv == KN_KV_F32) return load_some((const float *)rows + i, n);
-    if (n >= KN_LANES) return vf_load_f16(half);
-    uint16_t some[KN_LANES] = {0};
+    if (kv == KN_KV_F32)
+        return load_some((const float *)rows + i, n);
+    if (n >= KN_LANES)
+        return vf_load_f16(half);
+    uint16_t some[KN_LANES] = { 0 };
     memcpy(some, half, (size_t)n * sizeof *half);
     return vf_load_f16(some);
 }
@@ -114,7 +113,8 @@ KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
     for (int part = 0; part < PART; part++) {
         vf acc[NP][4];
         for (int k = 0; k < NP; k++)
-            for (int j = 0; j < 4; j++) acc[k][j] = vf_zero();
+            for (int j = 0; j < 4; j++)
+                acc[k][j] = vf_zero();
         for (int d = part * KN_LANES; d < d_pad; d += 64) {
             for (int j = 0; j < 4; j++) {
                 int at = d + j * PART * KN_LANES;
@@ -144,7 +144,8 @@ KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
             ask(w->a->v, value_at(w, w->slot[p]), w->a->d_value, w->a->kv);
         for (int p = 0; p < TILE; p += KN_LANES) {
             vf quad[4];
-            for (int k = 0; k < 4; k++) quad[k] = dot_quads(q, w->key + (p + k) * d_pad, d_pad);
+            for (int k = 0; k < 4; k++)
+                quad[k] = dot_quads(q, w->key + (p + k) * d_pad, d_pad);
             vf_store(&w->e[h][tile * TILE + p], vf_mul(scale, sum_quads(quad)));
         }
     }
@@ -154,9 +155,15 @@ KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
 static void score_tile(struct work *w, int tile)
 {
     switch (w->d_pad) {
-    case 64:  score_rows(w, tile, 64); break;
-    case 128: score_rows(w, tile, 128); break;
-    default:  score_rows(w, tile, w->d_pad); break;
+    case 64:
+        score_rows(w, tile, 64);
+        break;
+    case 128:
+        score_rows(w, tile, 128);
+        break;
+    default:
+        score_rows(w, tile, w->d_pad);
+        break;
     }
 }
 
@@ -213,20 +220,21 @@ static void merge_heads(struct work *w)
 /* Adds values to outputs d .. of n_head heads, n_reg registers each, the last with n_last values. kv and the
  * counts are compile-time constants, so that the sums of the whole chunk stay in registers. The call for the
  * first heads also prefetches the same part of the next chunk's keys. */
-KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_head, int n_reg,
-                          int n_last)
+KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_head, int n_reg, int n_last)
 {
-    const float *e = w->e[h0];                           /* [n_head][KN_CHUNK] */
+    const float *e = w->e[h0]; /* [n_head][KN_CHUNK] */
     vf acc[MOST_HEADS][MOST_REGS], v[MOST_REGS];
     for (int h = 0; h < n_head; h++)
-        for (int j = 0; j < n_reg; j++) acc[h][j] = vf_zero();
+        for (int j = 0; j < n_reg; j++)
+            acc[h][j] = vf_zero();
 
     for (int p = w->lo; p < w->hi; p++) {
         size_t at = value_at(w, w->slot[p]) + (size_t)d;
         if (h0 == 0) {
             size_t next = key_at(w, w->next[p]);
             ask(w->a->k, next + (size_t)d, n_reg * KN_LANES, kv);
-            if (d == 0) ask(w->a->k, next + (size_t)w->a->d_value, w->a->d_key - w->a->d_value, kv);
+            if (d == 0)
+                ask(w->a->k, next + (size_t)w->a->d_value, w->a->d_key - w->a->d_value, kv);
         }
         for (int j = 0; j < n_reg; j++) {
             int n = j + 1 < n_reg ? KN_LANES : n_last;
@@ -240,7 +248,8 @@ KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_he
         vf keep = vf_set1(w->keep[h0 + h]), take = vf_set1(w->take[h0 + h]);
         for (int j = 0; j < n_reg; j++) {
             float *total = w->total + (h0 + h) * w->v_pad + d + j * KN_LANES;
-            if (!w->first) acc[h][j] = vf_fma(acc[h][j], take, vf_mul(vf_load(total), keep));
+            if (!w->first)
+                acc[h][j] = vf_fma(acc[h][j], take, vf_mul(vf_load(total), keep));
             vf_store(total, acc[h][j]);
         }
     }
@@ -249,13 +258,16 @@ KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_he
 KN_INLINE void add_heads(struct work *w, int h, enum kn_kv kv, int n_head, int n_reg)
 {
     int d = 0, d_value = w->a->d_value, step = n_reg * KN_LANES;
-    for (; d + step <= d_value; d += step) add_values(w, h, d, kv, n_head, n_reg, KN_LANES);
-    for (; d + KN_LANES <= d_value; d += KN_LANES) add_values(w, h, d, kv, n_head, 1, KN_LANES);
-    if (d < d_value) add_values(w, h, d, kv, n_head, 1, d_value - d);
+    for (; d + step <= d_value; d += step)
+        add_values(w, h, d, kv, n_head, n_reg, KN_LANES);
+    for (; d + KN_LANES <= d_value; d += KN_LANES)
+        add_values(w, h, d, kv, n_head, 1, KN_LANES);
+    if (d < d_value)
+        add_values(w, h, d, kv, n_head, 1, d_value - d);
 }
 
 #if KN_LANES == 16
-#define MANY 8                                           /* times 2 registers: half of all registers */
+#define MANY 8 /* times 2 registers: half of all registers */
 #else
 #define MANY 4
 #endif
@@ -263,9 +275,12 @@ KN_INLINE void add_heads(struct work *w, int h, enum kn_kv kv, int n_head, int n
 KN_INLINE void add_all_values(struct work *w, enum kn_kv kv)
 {
     int h = 0;
-    for (; h + MANY <= w->n_q; h += MANY) add_heads(w, h, kv, MANY, 2);
-    for (; h + 4 <= w->n_q; h += 4) add_heads(w, h, kv, 4, 2);
-    for (; h < w->n_q; h++) add_heads(w, h, kv, 1, 4);
+    for (; h + MANY <= w->n_q; h += MANY)
+        add_heads(w, h, kv, MANY, 2);
+    for (; h + 4 <= w->n_q; h += 4)
+        add_heads(w, h, kv, 4, 2);
+    for (; h < w->n_q; h++)
+        add_heads(w, h, kv, 1, 4);
 }
 
 /* ---- chunks --------------------------------------------------------------------------------- */
@@ -278,19 +293,25 @@ static void attend_chunk(struct work *w, int lo, int hi)
     w->lo = lo - base;
     w->hi = hi - base;
     w->first = lo == w->a->first;
-    if (w->first) find_slots(w->a, base, w->slot);
-    else memcpy(w->slot, w->next, sizeof w->slot);
+    if (w->first)
+        find_slots(w->a, base, w->slot);
+    else
+        memcpy(w->slot, w->next, sizeof w->slot);
     find_slots(w->a, base + KN_CHUNK, w->next);
     for (int p = w->lo / TILE * TILE; p < w->hi; p += TILE) {
         int from = kn_max(p, w->lo), to = kn_min(p + TILE, w->hi);
-        if (f16) stage_keys(w, from, to, KN_KV_F16);
-        else stage_keys(w, from, to, KN_KV_F32);
+        if (f16)
+            stage_keys(w, from, to, KN_KV_F16);
+        else
+            stage_keys(w, from, to, KN_KV_F32);
         score_tile(w, p / TILE);
     }
     weigh(w);
     merge_heads(w);
-    if (f16) add_all_values(w, KN_KV_F16);
-    else add_all_values(w, KN_KV_F32);
+    if (f16)
+        add_all_values(w, KN_KV_F16);
+    else
+        add_all_values(w, KN_KV_F32);
 }
 
 /* The divisor of head h's outputs; *keep: their factor. A sink is added last. */
@@ -298,7 +319,8 @@ static float total_sum(const struct work *w, int h, float *keep)
 {
     float sum = w->so_far.sum[h], old = w->so_far.most[h];
     *keep = 1.0f;
-    if (!w->sink) return sum;
+    if (!w->sink)
+        return sum;
     float most = w->sink[h] > old ? w->sink[h] : old;
     *keep = kn_expf(old - most);
     return fmaf(sum, *keep, kn_expf(w->sink[h] - most));
@@ -310,7 +332,8 @@ static void attend_group(struct work *w, const float *q)
     for (int h = 0; h < w->n_q; h++) {
         float *to = w->q + h * w->d_pad;
         memcpy(to, q + h * a->d_key, (size_t)a->d_key * sizeof *q);
-        for (int d = a->d_key; d < w->d_pad; d++) to[d] = -0.0f;
+        for (int d = a->d_key; d < w->d_pad; d++)
+            to[d] = -0.0f;
     }
     for (int lo = a->first; lo <= a->last;) {
         int hi = kn_min(a->last, lo / KN_CHUNK * KN_CHUNK + KN_CHUNK - 1) + 1;
@@ -322,20 +345,18 @@ static void attend_group(struct work *w, const float *q)
         vf sum = vf_set1(total_sum(w, h, &keep)), by = vf_set1(keep);
         const float *total = w->total + h * w->v_pad;
         for (int d = 0; d < a->d_value; d += KN_LANES)
-            store_some(w->out + h * a->d_value + d, vf_div(vf_mul(vf_load(total + d), by), sum),
-                       a->d_value - d);
+            store_some(w->out + h * a->d_value + d, vf_div(vf_mul(vf_load(total + d), by), sum), a->d_value - d);
     }
 }
 
 void KN_FN(kn_attend)(const struct kn_attend *a)
 {
-    kn_assert(a->n_q <= KN_MAX_Q && a->d_key <= KN_MAX_D_HEAD && a->d_value <= KN_MAX_D_HEAD &&
-              a->first <= a->last);
+    kn_assert(a->n_q <= KN_MAX_Q && a->d_key <= KN_MAX_D_HEAD && a->d_value <= KN_MAX_D_HEAD && a->first <= a->last);
     struct work w;
     w.a = a;
     w.d_pad = (int)kn_align_up((size_t)a->d_key, 64);
     w.v_pad = (int)kn_align_up((size_t)a->d_value, 64);
-    memset(&w.chunk, 0, sizeof w.chunk);                 /* lanes beyond n_q */
+    memset(&w.chunk, 0, sizeof w.chunk); /* lanes beyond n_q */
     memset(w.take, 0, sizeof w.take);
     memset(w.keep, 0, sizeof w.keep);
     memset(w.key, 0, (size_t)(TILE * w.d_pad) * sizeof *w.key);

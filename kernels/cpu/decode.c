@@ -20,10 +20,10 @@ void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min
     for (int j = 0; j < 4; j++) {
         uint8_t a = sc[j * stride], b = sc[(j + 4) * stride], c = sc[(j + 8) * stride];
 
-        scale[j]     = a & 63;
-        min[j]       = b & 63;
+        scale[j] = a & 63;
+        min[j] = b & 63;
         scale[j + 4] = (uint8_t)((c & 15) | a >> 6 << 4);
-        min[j + 4]   = (uint8_t)(c >> 4 | b >> 6 << 4);
+        min[j + 4] = (uint8_t)(c >> 4 | b >> 6 << 4);
     }
 }
 
@@ -226,8 +226,7 @@ static void decode_iq4_xs(const struct kn_iq4_xs *w, float *out)
     for (int k = 0; k < 256; k++) {
         int sub = k / 32;
 
-        out[k] = d * (float)kn_iq4_xs_scale(w->sl, w->sh, sub)
-               * (float)value[code_of(w->q + 16 * sub, 0, k % 32)];
+        out[k] = d * (float)kn_iq4_xs_scale(w->sl, w->sh, sub) * (float)value[code_of(w->q + 16 * sub, 0, k % 32)];
     }
 }
 
@@ -276,7 +275,7 @@ static void unpair(const uint8_t in[16], uint8_t out[16])
     const uint64_t low = 0x0F0F0F0F0F0F0F0F;
     uint64_t a, b, even, odd, y[2];
 
-    memcpy(&a, in, 8);                          /* values 0..15 */
+    memcpy(&a, in, 8); /* values 0..15 */
     memcpy(&b, in + 8, 8);
     even = (a & low) | (b & low) << 4;
     odd = (a >> 4 & low) | (b & ~low);
@@ -336,10 +335,10 @@ void kn_join_columns(const uint32_t *codes, const uint16_t *scales, int n_out, i
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-#define BLOCKS(F, name, values)                                          \
-    case KN_##F:                                                         \
-        for (int i = 0; i < n_block; i++)                                \
-            decode_##name((const void *)(raw + i * info->block_bytes), out + values * i); \
+#define BLOCKS(F, name, values)                                                                                        \
+    case KN_##F:                                                                                                       \
+        for (int i = 0; i < n_block; i++)                                                                              \
+            decode_##name((const void *)(raw + i * info->block_bytes), out + values * i);                              \
         break;
 
 static void decode(enum kn_format f, const void *blocks, int n_block, float *out)
@@ -360,21 +359,21 @@ static void decode(enum kn_format f, const void *blocks, int n_block, float *out
         for (int i = 0; i < n_block; i++)
             out[i] = kn_bf16_to_f32(half[i]);
         break;
-    BLOCKS(Q8_0, q8_0, 32)
-    BLOCKS(Q4_0, q4_0, 32)
-    BLOCKS(Q4_1, q4_1, 32)
-    BLOCKS(Q5_0, q5_0, 32)
-    BLOCKS(Q5_1, q5_1, 32)
-    BLOCKS(IQ4_NL, iq4_nl, 32)
-    BLOCKS(MXFP4, mxfp4, 32)
-    BLOCKS(Q4_K, q4_k, 256)
-    BLOCKS(Q5_K, q5_k, 256)
-    BLOCKS(Q6_K, q6_k, 256)
-    BLOCKS(Q2_K, q2_k, 256)
-    BLOCKS(Q3_K, q3_k, 256)
-    BLOCKS(IQ4_XS, iq4_xs, 256)
-    BLOCKS(FP8, fp8, 128)
-    BLOCKS(INT4, int4, 32)
+        BLOCKS(Q8_0, q8_0, 32)
+        BLOCKS(Q4_0, q4_0, 32)
+        BLOCKS(Q4_1, q4_1, 32)
+        BLOCKS(Q5_0, q5_0, 32)
+        BLOCKS(Q5_1, q5_1, 32)
+        BLOCKS(IQ4_NL, iq4_nl, 32)
+        BLOCKS(MXFP4, mxfp4, 32)
+        BLOCKS(Q4_K, q4_k, 256)
+        BLOCKS(Q5_K, q5_k, 256)
+        BLOCKS(Q6_K, q6_k, 256)
+        BLOCKS(Q2_K, q2_k, 256)
+        BLOCKS(Q3_K, q3_k, 256)
+        BLOCKS(IQ4_XS, iq4_xs, 256)
+        BLOCKS(FP8, fp8, 128)
+        BLOCKS(INT4, int4, 32)
     default:
         kn_assert(!"a format without a decoder");
     }

@@ -12,9 +12,11 @@
 #include "kernels/internal.h"
 
 #define REGS 2
-#define STEP (REGS * KN_LANES)                           /* columns computed together */
+#define STEP (REGS * KN_LANES) /* columns computed together */
 
-struct columns { vf x[REGS]; };
+struct columns {
+    vf x[REGS];
+};
 
 /* Loads n columns, the others 0; n may be 0 or less. */
 KN_INLINE struct columns load_columns(const float *p, int n)
@@ -31,7 +33,8 @@ KN_INLINE void store_columns(float *p, struct columns c, int n)
 {
     for (int j = 0; j < REGS; j++) {
         int left = n - j * KN_LANES;
-        if (left > 0) store_some(p + j * KN_LANES, c.x[j], left);
+        if (left > 0)
+            store_some(p + j * KN_LANES, c.x[j], left);
     }
 }
 
@@ -46,20 +49,23 @@ KN_INLINE struct columns sum_of(vf acc[4][REGS])
 /* acc += x times one row of the columns. */
 KN_INLINE void add_row(vf acc[REGS], vf x, const float *s)
 {
-    for (int j = 0; j < REGS; j++) acc[j] = vf_fma(x, vf_load(s + j * KN_LANES), acc[j]);
+    for (int j = 0; j < REGS; j++)
+        acc[j] = vf_fma(x, vf_load(s + j * KN_LANES), acc[j]);
 }
 
 KN_INLINE struct columns dot(const float *x, const float *s, int d_key)
 {
     vf acc[4][REGS];
     for (int a = 0; a < 4; a++)
-        for (int j = 0; j < REGS; j++) acc[a][j] = vf_zero();
+        for (int j = 0; j < REGS; j++)
+            acc[a][j] = vf_zero();
     int i = 0;
     for (; i + 4 <= d_key; i += 4)
         for (int a = 0; a < 4; a++)
             add_row(acc[a], vf_set1(x[i + a]), s + (i + a) * KN_DELTA_TILE);
     for (int a = 0; a < 3; a++)
-        if (i + a < d_key) add_row(acc[a], vf_set1(x[i + a]), s + (i + a) * KN_DELTA_TILE);
+        if (i + a < d_key)
+            add_row(acc[a], vf_set1(x[i + a]), s + (i + a) * KN_DELTA_TILE);
     return sum_of(acc);
 }
 
@@ -71,21 +77,24 @@ KN_INLINE void advance(vf acc[REGS], const struct kn_delta_row *r, int i, struct
         float *p = s + i * KN_DELTA_TILE + j * KN_LANES;
         vf x = vf_fma(k, e.x[j], vf_mul(decay, vf_load(p)));
         vf_store(p, x);
-        if (out) acc[j] = vf_fma(q, x, acc[j]);
+        if (out)
+            acc[j] = vf_fma(q, x, acc[j]);
     }
 }
 
-KN_INLINE struct columns advance_all(const struct kn_delta_row *r, struct columns e, float *s, int d_key,
-                                     bool out)
+KN_INLINE struct columns advance_all(const struct kn_delta_row *r, struct columns e, float *s, int d_key, bool out)
 {
     vf acc[4][REGS];
     for (int a = 0; a < 4; a++)
-        for (int j = 0; j < REGS; j++) acc[a][j] = vf_zero();
+        for (int j = 0; j < REGS; j++)
+            acc[a][j] = vf_zero();
     int i = 0;
     for (; i + 4 <= d_key; i += 4)
-        for (int a = 0; a < 4; a++) advance(acc[a], r, i + a, e, s, out);
+        for (int a = 0; a < 4; a++)
+            advance(acc[a], r, i + a, e, s, out);
     for (int a = 0; a < 3; a++)
-        if (i + a < d_key) advance(acc[a], r, i + a, e, s, out);
+        if (i + a < d_key)
+            advance(acc[a], r, i + a, e, s, out);
     return sum_of(acc);
 }
 
@@ -94,9 +103,12 @@ static void run_row(const struct kn_delta *d, const struct kn_delta_row *r, int 
 {
     struct columns m = dot(r->k, s, d->d_key), v = load_columns(r->v + at, d->d_value - at), e;
     vf decay = vf_set1(r->decay), beta = vf_set1(r->beta);
-    for (int j = 0; j < REGS; j++) e.x[j] = vf_mul(beta, vf_fnma(decay, m.x[j], v.x[j]));
-    if (r->out) store_columns(r->out + at, advance_all(r, e, s, d->d_key, true), d->d_value - at);
-    else advance_all(r, e, s, d->d_key, false);
+    for (int j = 0; j < REGS; j++)
+        e.x[j] = vf_mul(beta, vf_fnma(decay, m.x[j], v.x[j]));
+    if (r->out)
+        store_columns(r->out + at, advance_all(r, e, s, d->d_key, true), d->d_value - at);
+    else
+        advance_all(r, e, s, d->d_key, false);
 }
 
 void KN_FN(kn_delta)(const struct kn_delta *d)
@@ -104,6 +116,7 @@ void KN_FN(kn_delta)(const struct kn_delta *d)
     int n = (int)kn_align_up((size_t)d->d_value, KN_DELTA_TILE);
     for (int at = 0; at < n; at += STEP) {
         float *tile = d->state + (size_t)(at / KN_DELTA_TILE * KN_DELTA_TILE) * (size_t)d->d_key;
-        for (int r = 0; r < d->n_row; r++) run_row(d, &d->row[r], at, tile + at % KN_DELTA_TILE);
+        for (int r = 0; r < d->n_row; r++)
+            run_row(d, &d->row[r], at, tile + at % KN_DELTA_TILE);
     }
 }

@@ -5,32 +5,32 @@
  * in turn. */
 #include "kernels/internal.h"
 
-#define KN_TABLE(level, name)               \
-    [level] = {                             \
-        .isa        = level,                \
-        .matmul     = kn_matmul_##name,     \
-        .quantize   = kn_quantize_##name,   \
-        .encode     = kn_encode_##name,     \
-        .repack     = kn_repack_##name,     \
-        .attend     = kn_attend_##name,     \
-        .delta      = kn_delta_##name,      \
-        .conv       = kn_conv_##name,       \
-        .rms_norm   = kn_rms_norm_##name,   \
-        .rope       = kn_rope_##name,       \
-        .swiglu     = kn_swiglu_##name,     \
-        .swiglu_clamped = kn_swiglu_clamped_##name, \
-        .gate       = kn_gate_##name,       \
-        .softmax    = kn_softmax_##name,    \
-        .add        = kn_add_##name,        \
-        .add_scaled = kn_add_scaled_##name, \
-        .kv_store   = kn_kv_store_##name,   \
-        .probe_read = kn_probe_read_##name, \
-        .probe_mac  = kn_probe_mac_##name,  \
+#define KN_TABLE(level, name)                                                                                          \
+    [level] = {                                                                                                        \
+        .isa = level,                                                                                                  \
+        .matmul = kn_matmul_##name,                                                                                    \
+        .quantize = kn_quantize_##name,                                                                                \
+        .encode = kn_encode_##name,                                                                                    \
+        .repack = kn_repack_##name,                                                                                    \
+        .attend = kn_attend_##name,                                                                                    \
+        .delta = kn_delta_##name,                                                                                      \
+        .conv = kn_conv_##name,                                                                                        \
+        .rms_norm = kn_rms_norm_##name,                                                                                \
+        .rope = kn_rope_##name,                                                                                        \
+        .swiglu = kn_swiglu_##name,                                                                                    \
+        .swiglu_clamped = kn_swiglu_clamped_##name,                                                                    \
+        .gate = kn_gate_##name,                                                                                        \
+        .softmax = kn_softmax_##name,                                                                                  \
+        .add = kn_add_##name,                                                                                          \
+        .add_scaled = kn_add_scaled_##name,                                                                            \
+        .kv_store = kn_kv_store_##name,                                                                                \
+        .probe_read = kn_probe_read_##name,                                                                            \
+        .probe_mac = kn_probe_mac_##name,                                                                              \
     }
 
 static const struct kn_ops tables[KN_ISA_COUNT] = {
     KN_TABLE(KN_ISA_SCALAR, scalar),
-    KN_TABLE(KN_ISA_AVX2,   avx2),
+    KN_TABLE(KN_ISA_AVX2, avx2),
     KN_TABLE(KN_ISA_AVX512, avx512),
 };
 

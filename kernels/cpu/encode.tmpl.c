@@ -8,12 +8,12 @@
 #include "kernels/cpu/simd_search.h"
 
 /*                                 low    iq4    n   of  codes      integers  near  ranges          again */
-static const struct grid q4_k = { LOW,    false, 32, 8,  0,    15,  63,  63,  1,    16, 13.25f, 0.25f, 0 };
-static const struct grid q5_k = { LOW,    false, 32, 8,  0,    31,  63,  63,  1,    16, 28.75f, 0.25f, 0 };
-static const struct grid q6_k = { NO_LOW, false, 16, 16, -32,  31,  127, 0,   6,    16, 28.0f,  0.4f,  0 };
-static const struct grid q2_k = { LOW,    false, 16, 16, 0,    3,   15,  15,  1,    16, 2.1f,   0.15f, 3 };
-static const struct grid q3_k = { NO_LOW, false, 16, 16, -4,   3,   31,  0,   2,    16, 3.0f,   0.15f, 2 };
-static const struct grid iq4_xs = { NO_LOW, true, 32, 8, -127, 113, 31,  0,   2,    16, 100.0f, 3.0f,  1 };
+static const struct grid q4_k = { LOW, false, 32, 8, 0, 15, 63, 63, 1, 16, 13.25f, 0.25f, 0 };
+static const struct grid q5_k = { LOW, false, 32, 8, 0, 31, 63, 63, 1, 16, 28.75f, 0.25f, 0 };
+static const struct grid q6_k = { NO_LOW, false, 16, 16, -32, 31, 127, 0, 6, 16, 28.0f, 0.4f, 0 };
+static const struct grid q2_k = { LOW, false, 16, 16, 0, 3, 15, 15, 1, 16, 2.1f, 0.15f, 3 };
+static const struct grid q3_k = { NO_LOW, false, 16, 16, -4, 3, 31, 0, 2, 16, 3.0f, 0.15f, 2 };
+static const struct grid iq4_xs = { NO_LOW, true, 32, 8, -127, 113, 31, 0, 2, 16, 100.0f, 3.0f, 1 };
 
 static void pack_q4_k(const struct groups *p, int g, struct kn_q4_k *b)
 {
@@ -34,7 +34,7 @@ static void pack_q6_k(const struct groups *p, struct kn_q6_k *b)
         b->sc[s] = (int8_t)(int)p->w.sc[s];
     for (int h = 0; h < 2; h++)
         for (int l = 0; l < 32; l++) {
-            int g = 8 * h + l / 16, i = l % 16;         /* values 32 apart are two groups apart */
+            int g = 8 * h + l / 16, i = l % 16; /* values 32 apart are two groups apart */
             int c0 = code_of(p, g, i), c1 = code_of(p, g + 2, i);
             int c2 = code_of(p, g + 4, i), c3 = code_of(p, g + 6, i);
             b->ql[64 * h + l] = (uint8_t)((c0 & 15) | (c2 & 15) << 4);
@@ -98,29 +98,29 @@ static void pack_iq4_xs(const struct groups *p, int g, struct kn_iq4_xs *b)
 }
 
 /* Encoders of n_block blocks; one search does the sixteen groups of one block or of two. */
-#define BLOCKS_OF_16(name)                                                           \
-    static void encode_##name(const float *x, size_t n_block, struct kn_##name *b)   \
-    {                                                                                \
-        struct groups p;                                                             \
-        for (size_t i = 0; i < n_block; i++) {                                       \
-            load_groups(&p, x + 256 * i, 16, 256);                                   \
-            search(&name, &p);                                                       \
-            to_codes(&name, &p);                                                     \
-            pack_##name(&p, b + i);                                                  \
-        }                                                                            \
+#define BLOCKS_OF_16(name)                                                                                             \
+    static void encode_##name(const float *x, size_t n_block, struct kn_##name *b)                                     \
+    {                                                                                                                  \
+        struct groups p;                                                                                               \
+        for (size_t i = 0; i < n_block; i++) {                                                                         \
+            load_groups(&p, x + 256 * i, 16, 256);                                                                     \
+            search(&name, &p);                                                                                         \
+            to_codes(&name, &p);                                                                                       \
+            pack_##name(&p, b + i);                                                                                    \
+        }                                                                                                              \
     }
-#define BLOCKS_OF_8(name)                                                            \
-    static void encode_##name(const float *x, size_t n_block, struct kn_##name *b)   \
-    {                                                                                \
-        struct groups p;                                                             \
-        for (size_t i = 0; i < n_block; i += 2) {                                    \
-            size_t n = n_block - i < 2 ? 1 : 2;                                      \
-            load_groups(&p, x + 256 * i, 32, 256 * n);                               \
-            search(&name, &p);                                                       \
-            to_codes(&name, &p);                                                     \
-            for (size_t k = 0; k < n; k++)                                           \
-                pack_##name(&p, (int)k * 8, b + i + k);                              \
-        }                                                                            \
+#define BLOCKS_OF_8(name)                                                                                              \
+    static void encode_##name(const float *x, size_t n_block, struct kn_##name *b)                                     \
+    {                                                                                                                  \
+        struct groups p;                                                                                               \
+        for (size_t i = 0; i < n_block; i += 2) {                                                                      \
+            size_t n = n_block - i < 2 ? 1 : 2;                                                                        \
+            load_groups(&p, x + 256 * i, 32, 256 * n);                                                                 \
+            search(&name, &p);                                                                                         \
+            to_codes(&name, &p);                                                                                       \
+            for (size_t k = 0; k < n; k++)                                                                             \
+                pack_##name(&p, (int)k * 8, b + i + k);                                                                \
+        }                                                                                                              \
     }
 BLOCKS_OF_8(q4_k)
 BLOCKS_OF_8(q5_k)

@@ -4,11 +4,11 @@
 #include "kernels/cpu/simd_search.h"
 
 /*                                 low      iq4    n   of  codes      -        -  ranges          again */
-static const struct grid q4_0 = { NO_LOW,  false, 32, 1,  -8,   7,   0, 0,    0, 16, 6.8f,   0.2f,  2 };
-static const struct grid q4_1 = { ANY_LOW, false, 32, 1,  0,    15,  0, 0,    0, 16, 13.25f, 0.25f, 2 };
-static const struct grid q5_0 = { NO_LOW,  false, 32, 1,  -16,  15,  0, 0,    0, 16, 13.75f, 0.25f, 2 };
-static const struct grid q5_1 = { ANY_LOW, false, 32, 1,  0,    31,  0, 0,    0, 16, 28.75f, 0.25f, 2 };
-static const struct grid iq4_nl = { NO_LOW, true, 32, 1,  -127, 113, 0, 0,    0, 16, 100.0f, 3.0f,  2 };
+static const struct grid q4_0 = { NO_LOW, false, 32, 1, -8, 7, 0, 0, 0, 16, 6.8f, 0.2f, 2 };
+static const struct grid q4_1 = { ANY_LOW, false, 32, 1, 0, 15, 0, 0, 0, 16, 13.25f, 0.25f, 2 };
+static const struct grid q5_0 = { NO_LOW, false, 32, 1, -16, 15, 0, 0, 0, 16, 13.75f, 0.25f, 2 };
+static const struct grid q5_1 = { ANY_LOW, false, 32, 1, 0, 31, 0, 0, 0, 16, 28.75f, 0.25f, 2 };
+static const struct grid iq4_nl = { NO_LOW, true, 32, 1, -127, 113, 0, 0, 0, 16, 100.0f, 3.0f, 2 };
 
 /* ---- nibbles, with a step and for some formats a low ----------------------------------------- */
 
@@ -55,18 +55,18 @@ static void pack_q5_1(const struct groups *p, int g, struct kn_q5_1 *b)
     put_bits(pack_nibbles(p, g, b->q), b->qh);
 }
 
-#define BLOCKS(grid, name)                                                                 \
-    static void encode_##grid(const float *x, size_t n_block, struct kn_##name *b)         \
-    {                                                                                      \
-        struct groups p;                                                                   \
-        for (size_t i = 0; i < n_block; i += GROUPS) {                                     \
-            size_t n = n_block - i < GROUPS ? n_block - i : GROUPS;                        \
-            load_groups(&p, x + 32 * i, 32, 32 * n);                                       \
-            once(&grid, &p);                                                               \
-            to_codes(&grid, &p);                                                           \
-            for (size_t g = 0; g < n; g++)                                                 \
-                pack_##name(&p, (int)g, b + i + g);                                        \
-        }                                                                                  \
+#define BLOCKS(grid, name)                                                                                             \
+    static void encode_##grid(const float *x, size_t n_block, struct kn_##name *b)                                     \
+    {                                                                                                                  \
+        struct groups p;                                                                                               \
+        for (size_t i = 0; i < n_block; i += GROUPS) {                                                                 \
+            size_t n = n_block - i < GROUPS ? n_block - i : GROUPS;                                                    \
+            load_groups(&p, x + 32 * i, 32, 32 * n);                                                                   \
+            once(&grid, &p);                                                                                           \
+            to_codes(&grid, &p);                                                                                       \
+            for (size_t g = 0; g < n; g++)                                                                             \
+                pack_##name(&p, (int)g, b + i + g);                                                                    \
+        }                                                                                                              \
     }
 BLOCKS(q4_0, q4_0)
 BLOCKS(q4_1, q4_1)
@@ -77,7 +77,7 @@ BLOCKS(iq4_nl, q4_0)
 /* ---- Q8_0: tries every half-precision step near that of the values' range -------------------- */
 
 static const struct grid q8_0 = { .n = 32, .least = -127, .most = 127 };
-#define BELOW 8                             /* the first of TRIED steps is this many below */
+#define BELOW 8 /* the first of TRIED steps is this many below */
 #define TRIED 20
 
 KN_INLINE void best_steps(struct groups *p, uint16_t step[GROUPS])
@@ -132,7 +132,7 @@ static void encode_q8_0(const float *x, size_t n_block, struct kn_q8_0 *b)
 
 /* ---- MXFP4: tries the exponent of the largest value, and the next one, which clips nothing --------- */
 
-#define E2M1_MOST 12.0f                     /* codes are twice the format's values, so integers */
+#define E2M1_MOST 12.0f /* codes are twice the format's values, so integers */
 
 /* The nearest of 0 1 2 3 4 6 8 12, with the sign of x: the gap doubles at 4 and at 8. */
 KN_INLINE vf nearest_e2m1(vf x)
@@ -169,7 +169,7 @@ KN_INLINE void best_exponents(struct groups *p, uint8_t exponent[GROUPS])
             bits = bits << 1 >> 24;
             top = bits > top ? bits : top;
         }
-        exponent[g] = top > 2 ? (uint8_t)(top - 2) : 1;         /* the largest value becomes 8 to 16 steps */
+        exponent[g] = top > 2 ? (uint8_t)(top - 2) : 1; /* the largest value becomes 8 to 16 steps */
     }
     for (uint8_t up = 0; up < 2; up++) {
         float step[GROUPS], inverse[GROUPS];

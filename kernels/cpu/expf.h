@@ -18,11 +18,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#define KN_EXPF_LOWEST  -104.0f            /* below: rounds to zero */
-#define KN_EXPF_HIGHEST 89.0f              /* above: infinite */
+#define KN_EXPF_LOWEST  -104.0f /* below: rounds to zero */
+#define KN_EXPF_HIGHEST 89.0f   /* above: infinite */
 #define KN_EXPF_SHIFT   12582912.0f
 #define KN_EXPF_LOG2E   0x1.715476p+0f
-#define KN_EXPF_LN2_HI  0x1.62e4p-1f       /* 15 bits */
+#define KN_EXPF_LN2_HI  0x1.62e4p-1f /* 15 bits */
 #define KN_EXPF_LN2_LO  0x1.7f7d1cp-20f
 #define KN_EXPF_Q0      0x1.000000p-1f
 #define KN_EXPF_Q1      0x1.5554dcp-3f
@@ -47,7 +47,8 @@ KN_SHARED float kn_pow2f(int32_t k)
 
 KN_SHARED float kn_expf_inline(float x)
 {
-    if (x != x) return x;
+    if (x != x)
+        return x;
     x = x < KN_EXPF_LOWEST ? KN_EXPF_LOWEST : x;
     x = x > KN_EXPF_HIGHEST ? KN_EXPF_HIGHEST : x;
 

@@ -50,13 +50,15 @@ int kn_format_from_gguf(uint32_t type, enum kn_format *out)
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
-#define FIELD(format, member, size) \
-    { offsetof(struct kn_##format, member), sizeof(((struct kn_##format *)0)->member) / size, size }
+#define FIELD(format, member, size)                                                                                    \
+    {                                                                                                                  \
+        offsetof(struct kn_##format, member), sizeof(((struct kn_##format *)0)->member) / size, size                   \
+    }
 
 /* An item of a block's codes is four bytes (one byte in FP8). */
 static const struct kn_field fields[KN_FORMAT_COUNT][KN_FIELDS] = {
-    [KN_F32]  = { { 0, 1, 4 } },
-    [KN_F16]  = { { 0, 1, 2 } },
+    [KN_F32] = { { 0, 1, 4 } },
+    [KN_F16] = { { 0, 1, 2 } },
     [KN_BF16] = { { 0, 1, 2 } },
     [KN_Q8_0] = { FIELD(q8_0, d, 2), FIELD(q8_0, q, 4) },
     [KN_Q4_0] = { FIELD(q4_0, d, 2), FIELD(q4_0, q, 4) },
@@ -66,13 +68,11 @@ static const struct kn_field fields[KN_FORMAT_COUNT][KN_FIELDS] = {
     [KN_Q5_1] = { FIELD(q5_1, d, 2), FIELD(q5_1, m, 2), FIELD(q5_1, qh, 4), FIELD(q5_1, q, 4) },
     [KN_MXFP4] = { FIELD(mxfp4, e, 1), FIELD(mxfp4, q, 4) },
     [KN_Q4_K] = { FIELD(q4_k, d, 2), FIELD(q4_k, dmin, 2), FIELD(q4_k, sc, 1), FIELD(q4_k, q, 4) },
-    [KN_Q5_K] = { FIELD(q5_k, d, 2), FIELD(q5_k, dmin, 2), FIELD(q5_k, sc, 1), FIELD(q5_k, qh, 4),
-                  FIELD(q5_k, q, 4) },
+    [KN_Q5_K] = { FIELD(q5_k, d, 2), FIELD(q5_k, dmin, 2), FIELD(q5_k, sc, 1), FIELD(q5_k, qh, 4), FIELD(q5_k, q, 4) },
     [KN_Q6_K] = { FIELD(q6_k, d, 2), FIELD(q6_k, sc, 1), FIELD(q6_k, ql, 4), FIELD(q6_k, qh, 4) },
     [KN_Q2_K] = { FIELD(q2_k, d, 2), FIELD(q2_k, dmin, 2), FIELD(q2_k, sc, 1), FIELD(q2_k, q, 4) },
     [KN_Q3_K] = { FIELD(q3_k, d, 2), FIELD(q3_k, sc, 1), FIELD(q3_k, qh, 4), FIELD(q3_k, q, 4) },
-    [KN_IQ4_XS] = { FIELD(iq4_xs, d, 2), FIELD(iq4_xs, sh, 2), FIELD(iq4_xs, sl, 4),
-                    FIELD(iq4_xs, q, 4) },
+    [KN_IQ4_XS] = { FIELD(iq4_xs, d, 2), FIELD(iq4_xs, sh, 2), FIELD(iq4_xs, sl, 4), FIELD(iq4_xs, q, 4) },
     [KN_FP8] = { FIELD(fp8, d, 4), FIELD(fp8, q, 1) },
     [KN_INT4] = { FIELD(q4_0, d, 2), FIELD(q4_0, q, 4) },
 };
@@ -160,7 +160,7 @@ uint16_t kn_f32_to_f16(float x)
 
     if (a > 0x7F800000)
         return (uint16_t)(sign | 0x7E00 | (a >> 13 & 0x3FF));
-    if (a >= 0x477FF000)                        /* 65520 and above round to infinity */
+    if (a >= 0x477FF000) /* 65520 and above round to infinity */
         return (uint16_t)(sign | 0x7C00);
     if (a < 0x38800000) {
         /* below 2^-14: adding 1/2 leaves the value in the fraction, rounded, in units of 2^-24 */
@@ -169,10 +169,7 @@ uint16_t kn_f32_to_f16(float x)
     return (uint16_t)(sign | (a - 0x38000000 + 0xFFF + (a >> 13 & 1)) >> 13);
 }
 
-float kn_bf16_to_f32(uint16_t h)
-{
-    return from_bits((uint32_t)h << 16);
-}
+float kn_bf16_to_f32(uint16_t h) { return from_bits((uint32_t)h << 16); }
 
 uint16_t kn_f32_to_bf16(float x)
 {

@@ -12,10 +12,12 @@
 #include <math.h>
 #include <string.h>
 
-#define LN2_HI 0x1.62e42fefa38p-1          /* 42 bits: its product with an exponent is exact */
+#define LN2_HI 0x1.62e42fefa38p-1 /* 42 bits: its product with an exponent is exact */
 #define LN2_LO 0x1.ef35793c7673p-45
 
-struct pair { double hi, lo; };
+struct pair {
+    double hi, lo;
+};
 
 static uint64_t bits_of(double x)
 {
@@ -35,20 +37,21 @@ static double from_bits(uint64_t u)
 static struct pair two_sum(double a, double b)
 {
     double s = a + b, t = s - a;
-    return (struct pair){s, (a - (s - t)) + (b - t)};
+    return (struct pair){ s, (a - (s - t)) + (b - t) };
 }
 
 static struct pair two_product(double a, double b)
 {
     double p = a * b;
-    return (struct pair){p, fma(a, b, -p)};
+    return (struct pair){ p, fma(a, b, -p) };
 }
 
 /* c[0] + c[1] x + ... + c[n-1] x^(n-1) */
 static double horner(const double *c, int n, double x)
 {
     double y = c[n - 1];
-    for (int i = n - 2; i >= 0; i--) y = y * x + c[i];
+    for (int i = n - 2; i >= 0; i--)
+        y = y * x + c[i];
     return y;
 }
 
@@ -61,35 +64,33 @@ static double nearest(double x)
 
 /* ---- exp ------------------------------------------------------------------------------------ */
 
-float kn_expf(float x)
-{
-    return kn_expf_inline(x);
-}
+float kn_expf(float x) { return kn_expf_inline(x); }
 
 /* e^(hi + lo) = 2^n e^r, |r| <= ln2 / 2, by Taylor series; the first omitted term is 5e-18. */
 static double exp_pair(double hi, double lo)
 {
-    static const double c[] = {                             /* 1 / (i + 2)! */
-        1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880,
-        1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800,
+    static const double c[] = {
+        /* 1 / (i + 2)! */
+        1.0 / 2,     1.0 / 6,      1.0 / 24,      1.0 / 120,      1.0 / 720,       1.0 / 5040,
+        1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800,
     };
-    if (hi != hi) return hi;
-    if (hi > 710) return HUGE_VAL;
-    if (hi < -746) return 0;
+    if (hi != hi)
+        return hi;
+    if (hi > 710)
+        return HUGE_VAL;
+    if (hi < -746)
+        return 0;
 
     double n = nearest(hi * 0x1.71547652b82fep+0);
     struct pair r = two_sum(hi - n * LN2_HI, lo - n * LN2_LO);
     double e = 1 + (r.hi + (r.hi * r.hi * horner(c, sizeof c / sizeof c[0], r.hi) + r.lo));
 
-    int k = (int)n, half = k / 2;                       /* two factors: only one rounding into denormals */
+    int k = (int)n, half = k / 2; /* two factors: only one rounding into denormals */
     e *= from_bits((uint64_t)(half + 1023) << 52);
     return e * from_bits((uint64_t)(k - half + 1023) << 52);
 }
 
-double kn_exp(double x)
-{
-    return exp_pair(x, 0);
-}
+double kn_exp(double x) { return exp_pair(x, 0); }
 
 /* ---- log and pow ---------------------------------------------------------------------------- */
 
@@ -97,9 +98,9 @@ double kn_exp(double x)
  * s and s^3/3 are pairs, so the result is accurate to 2^-60.  x must be positive and finite. */
 static struct pair log_pair(double x)
 {
-    static const double c[] = {                             /* 2 / (2i + 5) */
-        2.0 / 5,  2.0 / 7,  2.0 / 9,  2.0 / 11, 2.0 / 13,
-        2.0 / 15, 2.0 / 17, 2.0 / 19, 2.0 / 21, 2.0 / 23,
+    static const double c[] = {
+        /* 2 / (2i + 5) */
+        2.0 / 5, 2.0 / 7, 2.0 / 9, 2.0 / 11, 2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19, 2.0 / 21, 2.0 / 23,
     };
     int k = 0;
     if (x < 0x1p-1022) {
@@ -110,7 +111,7 @@ static struct pair log_pair(double x)
     double m = from_bits(bits_of(x) - ((uint64_t)e << 52));
     k += (int)e;
 
-    double f = m - 1, d = f + 2, d_lo = f - (d - 2);        /* f is exact, and so is d + d_lo */
+    double f = m - 1, d = f + 2, d_lo = f - (d - 2); /* f is exact, and so is d + d_lo */
     double s = f / d, s_lo = (fma(-s, d, f) - s * d_lo) / d;
     struct pair z = two_product(s, s);
     z.lo += 2 * s * s_lo;
@@ -127,19 +128,25 @@ static struct pair log_pair(double x)
 
 double kn_log(double x)
 {
-    if (x == 0) return -HUGE_VAL;
-    if (!(x > 0)) return (double)NAN;                       /* negative, or NaN */
-    if (x == HUGE_VAL) return x;
+    if (x == 0)
+        return -HUGE_VAL;
+    if (!(x > 0))
+        return (double)NAN; /* negative, or NaN */
+    if (x == HUGE_VAL)
+        return x;
     return log_pair(x).hi;
 }
 
 double kn_pow(double x, double y)
 {
-    if (y == 0 || x == 1) return 1;
-    if (!(x > 0) || x == HUGE_VAL || !(y - y == 0)) return kn_exp(y * kn_log(x));
+    if (y == 0 || x == 1)
+        return 1;
+    if (!(x > 0) || x == HUGE_VAL || !(y - y == 0))
+        return kn_exp(y * kn_log(x));
 
     struct pair l = log_pair(x), p = two_product(y, l.hi);
-    if (!(p.hi > -1000 && p.hi < 1000)) return exp_pair(p.hi, 0);
+    if (!(p.hi > -1000 && p.hi < 1000))
+        return exp_pair(p.hi, 0);
     return exp_pair(p.hi, p.lo + y * l.lo);
 }
 
@@ -158,13 +165,15 @@ static struct pair reduce_quarter(double x, double n)
 
 void kn_sincos(double x, double *s, double *c)
 {
-    static const double sc[] = {                            /* (-1)^i / (2i + 3)! from i = 1 */
-        -1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800,
-        -1.0 / 1307674368000, 1.0 / 355687428096000,
+    static const double sc[] = {
+        /* (-1)^i / (2i + 3)! from i = 1 */
+        -1.0 / 6,        1.0 / 120,        -1.0 / 5040,          1.0 / 362880,
+        -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000, 1.0 / 355687428096000,
     };
-    static const double cc[] = {                            /* the same for (2i + 4)! */
-        1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600, -1.0 / 87178291200,
-        1.0 / 20922789888000, -1.0 / 6402373705728000,
+    static const double cc[] = {
+        /* the same for (2i + 4)! */
+        1.0 / 24,        -1.0 / 720,         1.0 / 40320,          -1.0 / 3628800,
+        1.0 / 479001600, -1.0 / 87178291200, 1.0 / 20922789888000, -1.0 / 6402373705728000,
     };
     if (!(x > -0x1p30 && x < 0x1p30)) {
         *s = *c = (double)NAN;
@@ -177,13 +186,25 @@ void kn_sincos(double x, double *s, double *c)
     /* sin(hi + lo) = sin hi + lo cos hi;  cos(hi + lo) = cos hi - lo sin hi. The bits that 1 - z/2
      * loses are added back first. */
     double sine = r.hi + (r.hi * z * horner(sc, sizeof sc / sizeof sc[0], z) + r.lo * near_one);
-    double cosine = near_one + ((1 - near_one) - half
-                    + (z * z * horner(cc, sizeof cc / sizeof cc[0], z) - r.hi * r.lo));
+    double cosine = near_one +
+                    ((1 - near_one) - half + (z * z * horner(cc, sizeof cc / sizeof cc[0], z) - r.hi * r.lo));
 
     switch ((int64_t)n & 3) {
-    case 0: *s = sine;    *c = cosine;  break;
-    case 1: *s = cosine;  *c = -sine;   break;
-    case 2: *s = -sine;   *c = -cosine; break;
-    default: *s = -cosine; *c = sine;   break;
+    case 0:
+        *s = sine;
+        *c = cosine;
+        break;
+    case 1:
+        *s = cosine;
+        *c = -sine;
+        break;
+    case 2:
+        *s = -sine;
+        *c = -cosine;
+        break;
+    default:
+        *s = -cosine;
+        *c = sine;
+        break;
     }
 }

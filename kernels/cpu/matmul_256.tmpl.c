@@ -9,16 +9,16 @@
  * activations correct it: times the minimums they give msum, or times the codes' offset they reduce isum. */
 #include "kernels/cpu/simd_matmul.h"
 
-#define FAR_BLOCKS 7                      /* distance in blocks of the prefetch to the outer caches */
+#define FAR_BLOCKS 7 /* distance in blocks of the prefetch to the outer caches */
 
 /* The block of 16 rows, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i + 3. */
 struct codes {
     uint8_t q[64][64];
-    vi scale[KN_PARTS][16];               /* of each sub-block, prepared by dot_scale() */
-    vi min[KN_PARTS][8];                  /* two int16: the factors of sums 2 * i and 2 * i + 1 */
+    vi scale[KN_PARTS][16]; /* of each sub-block, prepared by dot_scale() */
+    vi min[KN_PARTS][8];    /* two int16: the factors of sums 2 * i and 2 * i + 1 */
     vf d[KN_PARTS], dmin[KN_PARTS];
-    const void *block;                    /* the block, packed */
-    const uint8_t *ahead;                 /* the next block, for prefetch */
+    const void *block;    /* the block, packed */
+    const uint8_t *ahead; /* the next block, for prefetch */
 };
 
 /* Meaning of min.  MINS: dmin * min * sum is subtracted from the row's sum.  ABOVE(b): codes are stored with 2^b
@@ -60,8 +60,8 @@ KN_INLINE vi bit_to(const void *p, int b, int to)
 }
 
 /* Scales and minimums as in kn_q4_k_scales(), many rows at once. */
-KN_INLINE void scales_6_bit(const uint8_t sc[12][16], const uint16_t *d, const uint16_t *dmin,
-                            int largest, struct codes *c)
+KN_INLINE void scales_6_bit(const uint8_t sc[12][16], const uint16_t *d, const uint16_t *dmin, int largest,
+                            struct codes *c)
 {
     const vi low = vi_bytes(0x0F), high = vi_bytes(0x30), six = vi_bytes(0x3F);
     uint8_t scale[8][16] __attribute__((aligned(64))), min[8][16] __attribute__((aligned(64)));
@@ -130,8 +130,7 @@ KN_INLINE vi line_q6_k(const void *block, int half, int i, int part)
     vi high = vi_load(w->qh[8 * half + i % 8][part * KN_LANES]);
 
     high = i < 8 ? vi_shl(high, 4) : i < 16 ? vi_shl(high, 2) : i < 24 ? high : vi_shr(high, 2);
-    return vi_or(nibbles(w->ql[16 * half + i % 16][part * KN_LANES], i / 16),
-                 vi_and(high, vi_bytes(0x30)));
+    return vi_or(nibbles(w->ql[16 * half + i % 16][part * KN_LANES], i / 16), vi_and(high, vi_bytes(0x30)));
 }
 
 static void scales_q6_k(const void *block, struct codes *c)
@@ -140,8 +139,8 @@ static void scales_q6_k(const void *block, struct codes *c)
 
     for (int part = 0; part < KN_PARTS; part++) {
         for (int i = 0; i < 16; i += 2)
-            set_scale(c, part, i, vi_load_i8(w->sc[i] + part * KN_LANES),
-                      vi_load_i8(w->sc[i + 1] + part * KN_LANES), 63);
+            set_scale(c, part, i, vi_load_i8(w->sc[i] + part * KN_LANES), vi_load_i8(w->sc[i + 1] + part * KN_LANES),
+                      63);
         c->d[part] = vf_load_f16(w->d + part * KN_LANES);
     }
 }
@@ -179,7 +178,7 @@ KN_INLINE vi line_q3_k(const void *block, int half, int i, int part)
                  bit_to(w->qh[i % 8][part * KN_LANES], 4 * half + i / 8, 2));
 }
 
-KN_INLINE vi scale_q3_k(const struct kn_q3_k_x16 *w, int i, int part)          /* kn_q3_k_scale() */
+KN_INLINE vi scale_q3_k(const struct kn_q3_k_x16 *w, int i, int part) /* kn_q3_k_scale() */
 {
     vi low = vi_load_u8(w->sc[i % 8] + part * KN_LANES);
     vi high = vi_load_u8(w->sc[8 + i % 4] + part * KN_LANES);
@@ -205,11 +204,10 @@ KN_INLINE vi line_iq4_xs(const void *block, int half, int i, int part)
     const struct kn_iq4_xs_x16 *w = block;
     const __m128i value = _mm_setr_epi8(KN_IQ4);
 
-    return vi_look_up(signed_table(value),
-                      nibbles(w->q[16 * half + i / 8 * 4 + i % 4][part * KN_LANES], i / 4 % 2));
+    return vi_look_up(signed_table(value), nibbles(w->q[16 * half + i / 8 * 4 + i % 4][part * KN_LANES], i / 4 % 2));
 }
 
-static void scales_iq4_xs(const void *block, struct codes *c)                  /* kn_iq4_xs_scale() */
+static void scales_iq4_xs(const void *block, struct codes *c) /* kn_iq4_xs_scale() */
 {
     const struct kn_iq4_xs_x16 *w = block;
 
@@ -236,7 +234,8 @@ KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int b
     const int n = kn_ceil_div(bytes / 64 * run, 64 * KN_PARTS);
     const uint8_t *next = c->ahead + part * (bytes / KN_PARTS) + line / run * n * 64;
 
-    UNROLL for (int i = 0; i < n; i++) {
+    UNROLL
+    for (int i = 0; i < n; i++) {
         prefetch(next + 64 * i);
         prefetch_far(next + 64 * i + FAR_BLOCKS * bytes);
     }
@@ -254,23 +253,26 @@ KN_INLINE bool is_held(int run, enum lines lines)
 
 /* Adds to isum of rows from..to - 1 the run that begins with line i of a half; x: the rows' codes of that half.
  * Lines are in `held`, or decoded by `unpack`, or decoded already in c. */
-KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int run, const vi *held,
-                        line_fn *unpack, vi scale, int largest, const int8_t *const *x,
-                        int from, int to, vi *isum)
+KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int run, const vi *held, line_fn *unpack,
+                        vi scale, int largest, const int8_t *const *x, int from, int to, vi *isum)
 {
     vi dot[WIDE_TILE];
 
-    UNROLL for (int r = from; r < to; r++)
+    UNROLL
+    for (int r = from; r < to; r++)
         dot[r] = vi_zero();
-    UNROLL for (int h = 0; h < run; h++) {
+    UNROLL
+    for (int h = 0; h < run; h++) {
         vi q = held     ? held[h]
                : unpack ? unpack(c->block, half, i + h, part)
                         : vi_load(c->q[32 * half + i + h] + part * (int)sizeof(vi));
 
-        UNROLL for (int r = from; r < to; r++)
+        UNROLL
+        for (int r = from; r < to; r++)
             dot[r] = dot_codes(dot[r], q, vi_spread(x[r] + 4 * (i + h)), largest);
     }
-    UNROLL for (int r = from; r < to; r++)
+    UNROLL
+    for (int r = from; r < to; r++)
         isum[r] = dot_fold(isum[r], dot[r], scale, largest);
 }
 
@@ -281,17 +283,21 @@ KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, i
     const struct kn_x256 *x[WIDE_TILE];
     vi msum[WIDE_TILE];
 
-    UNROLL for (int r = from; r < to; r++) {
+    UNROLL
+    for (int r = from; r < to; r++) {
         x[r] = (const void *)(t->x[r] + t->at);
         msum[r] = vi_zero();
     }
     if (mins != NO_MINS) {
-        UNROLL for (int i = 0; i < 8; i++) {
-            UNROLL for (int r = from; r < to; r++)
+        UNROLL
+        for (int i = 0; i < 8; i++) {
+            UNROLL
+            for (int r = from; r < to; r++)
                 msum[r] = vi_dot_i16(msum[r], c->min[part][i], vi_spread(x[r]->sum + 2 * i));
         }
     }
-    UNROLL for (int r = from; r < to; r++) {
+    UNROLL
+    for (int r = from; r < to; r++) {
         float *at = t->acc[r] + part * KN_LANES;
         vf dx = vf_set1(x[r]->d), acc = vf_load(at);
         vi sum = mins > 0 ? vi_sub(isum[r], vi_shl(msum[r], mins)) : isum[r];
@@ -305,29 +311,33 @@ KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, i
 
 /* Adds a block to up to TILE rows, decoding its lines on the way; all parameters but t are compile-time constants
  * where this is inlined. */
-KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int largest,
-                        int mins, line_fn *unpack)
+KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int largest, int mins, line_fn *unpack)
 {
     const struct codes *c = t->w;
     const int n_line = 64 / n_sub, run = run_of(n_sub, largest);
 
-    ROLLED for (int part = 0; part < KN_PARTS; part++) {
+    ROLLED for (int part = 0; part < KN_PARTS; part++)
+    {
         const int8_t *x[TILE];
         vi isum[TILE];
 
-        UNROLL for (int r = 0; r < n; r++) {
+        UNROLL
+        for (int r = 0; r < n; r++) {
             x[r] = ((const struct kn_x256 *)(const void *)(t->x[r] + t->at))->q;
             isum[r] = vi_zero();
         }
-        ROLLED for (int half = 0; half < 2; half++) {
-            UNROLL for (int i = 0; i < 32; i += run) {
+        ROLLED for (int half = 0; half < 2; half++)
+        {
+            UNROLL
+            for (int i = 0; i < 32; i += run) {
                 vi scale = c->scale[part][half * (32 / n_line) + i / n_line];
 
                 forget_loads();
                 ask_for(c, 32 * half + i, run, part, bytes);
                 run_rows(c, part, half, i, run, NULL, unpack, scale, largest, x, 0, n, isum);
             }
-            UNROLL for (int r = 0; r < n; r++)
+            UNROLL
+            for (int r = 0; r < n; r++)
                 x[r] += 128;
         }
         finish_rows(t, part, mins, 0, n, isum);
@@ -335,60 +345,67 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
 }
 
 /* All runs of a part for more rows: groups of rows go past each run's lines in registers; advances x. */
-KN_INLINE void held_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line,
-                         int largest, line_fn *unpack, const int8_t **x, vi *isum)
+KN_INLINE void held_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line, int largest,
+                         line_fn *unpack, const int8_t **x, vi *isum)
 {
     const struct codes *c = t->w;
     const int side = abreast(n);
 
-    ROLLED for (int half = 0; half < 2; half++) {
-        UNROLL for (int i = 0; i < 32; i += run) {
+    ROLLED for (int half = 0; half < 2; half++)
+    {
+        UNROLL
+        for (int i = 0; i < 32; i += run) {
             const int line = 32 * half + i;
             vi held[16], scale = c->scale[part][half * (32 / n_line) + i / n_line];
 
             forget_loads();
             if (line >= t->ask0 && line < t->ask1)
                 ask_for(c, line, run, part, bytes);
-            UNROLL for (int h = 0; h < run; h++)
+            UNROLL
+            for (int h = 0; h < run; h++)
                 held[h] = unpack(c->block, half, i + h, part);
-            UNROLL for (int from = 0; from < n; from += side)
-                run_rows(c, part, half, i, run, held, NULL, scale, largest, x, from,
-                         kn_min(from + side, n), isum);
+            UNROLL
+            for (int from = 0; from < n; from += side)
+                run_rows(c, part, half, i, run, held, NULL, scale, largest, x, from, kn_min(from + side, n), isum);
         }
-        UNROLL for (int r = 0; r < n; r++)
+        UNROLL
+        for (int r = 0; r < n; r++)
             x[r] += 128;
     }
 }
 
 /* The same with decoded lines. */
-KN_INLINE void shared_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line,
-                           int largest, const int8_t *const *x, vi *isum)
+KN_INLINE void shared_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line, int largest,
+                           const int8_t *const *x, vi *isum)
 {
     const struct codes *c = t->w;
     const int side = abreast(n);
 
-    ROLLED for (int line = 0; line < 64; line += run) {
+    ROLLED for (int line = 0; line < 64; line += run)
+    {
         vi scale = c->scale[part][line / n_line];
 
         if (line >= t->ask0 && line < t->ask1)
             ask_for(c, line, run, part, bytes);
-        UNROLL for (int from = 0; from < n; from += side)
-            run_rows(c, part, 0, line, run, NULL, NULL, scale, largest, x, from,
-                     kn_min(from + side, n), isum);
+        UNROLL
+        for (int from = 0; from < n; from += side)
+            run_rows(c, part, 0, line, run, NULL, NULL, scale, largest, x, from, kn_min(from + side, n), isum);
     }
 }
 
 /* Adds a block to more than TILE rows. */
-KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, int largest,
-                             int mins, line_fn *unpack, enum lines lines)
+KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, int largest, int mins, line_fn *unpack,
+                             enum lines lines)
 {
     const int n_line = 64 / n_sub, run = run_of(n_sub, largest);
 
-    ROLLED for (int part = 0; part < KN_PARTS; part++) {
+    ROLLED for (int part = 0; part < KN_PARTS; part++)
+    {
         const int8_t *x[WIDE_TILE];
         vi isum[WIDE_TILE];
 
-        UNROLL for (int r = 0; r < n; r++) {
+        UNROLL
+        for (int r = 0; r < n; r++) {
             x[r] = ((const struct kn_x256 *)(const void *)(t->x[r] + t->at))->q;
             isum[r] = vi_zero();
         }
@@ -402,32 +419,35 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-#define FORMAT(name, n_sub, largest, mins, lines)                                                 \
-    KN_INLINE void rows_##name(const struct tile *t, int n)                                       \
-    {                                                                                             \
-        rows_256(t, n, sizeof(struct kn_##name##_x16), n_sub, largest, mins, line_##name);        \
-    }                                                                                             \
-    KN_INLINE void wide_##name(const struct tile *t, int n)                                       \
-    {                                                                                             \
-        rows_256_wide(t, n, sizeof(struct kn_##name##_x16), n_sub, largest, mins, line_##name,    \
-                      lines);                                                                     \
-    }                                                                                             \
-    TILES(rows_##name)                                                                            \
-    WIDE_TILES(wide_##name)                                                                       \
-    static void decode_##name(struct codes *c)                                                    \
-    {                                                                                             \
-        if (is_held(run_of(n_sub, largest), lines))                                               \
-            return;                                                                               \
-        ROLLED for (int half = 0; half < 2; half++) {                                             \
-            UNROLL for (int i = 0; i < 32; i++) {                                                 \
-                UNROLL for (int part = 0; part < KN_PARTS; part++)                                \
-                    vi_store(c->q[32 * half + i] + part * (int)sizeof(vi),                        \
-                             line_##name(c->block, half, i, part));                               \
-            }                                                                                     \
-        }                                                                                         \
+#define FORMAT(name, n_sub, largest, mins, lines)                                                                      \
+    KN_INLINE void rows_##name(const struct tile *t, int n)                                                            \
+    {                                                                                                                  \
+        rows_256(t, n, sizeof(struct kn_##name##_x16), n_sub, largest, mins, line_##name);                             \
+    }                                                                                                                  \
+    KN_INLINE void wide_##name(const struct tile *t, int n)                                                            \
+    {                                                                                                                  \
+        rows_256_wide(t, n, sizeof(struct kn_##name##_x16), n_sub, largest, mins, line_##name, lines);                 \
+    }                                                                                                                  \
+    TILES(rows_##name)                                                                                                 \
+    WIDE_TILES(wide_##name)                                                                                            \
+    static void decode_##name(struct codes *c)                                                                         \
+    {                                                                                                                  \
+        if (is_held(run_of(n_sub, largest), lines))                                                                    \
+            return;                                                                                                    \
+        ROLLED for (int half = 0; half < 2; half++)                                                                    \
+        {                                                                                                              \
+            UNROLL                                                                                                     \
+            for (int i = 0; i < 32; i++) {                                                                             \
+                UNROLL                                                                                                 \
+                for (int part = 0; part < KN_PARTS; part++)                                                            \
+                    vi_store(c->q[32 * half + i] + part * (int)sizeof(vi), line_##name(c->block, half, i, part));      \
+            }                                                                                                          \
+        }                                                                                                              \
     }
-#define KIND(name) { sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, \
-                     wide_##name##_tiles, decode_##name }
+#define KIND(name)                                                                                                     \
+    {                                                                                                                  \
+        sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, wide_##name##_tiles, decode_##name         \
+    }
 
 FORMAT(q4_k, 8, 15, MINS, HELD)
 FORMAT(q5_k, 8, 31, MINS, HELD)

@@ -9,10 +9,10 @@
  * instructions for start and scale, two per cycle. */
 #include "kernels/cpu/simd_matmul.h"
 
-#define STEP 16                           /* blocks per round of all tiles: 8.5 KiB of Q8_0 */
-#define NEAR 1024                         /* prefetch distance in bytes, to the L1 cache */
-#define FAR 16384                         /* and to the outer caches */
-#define HELD (HOLD(8) == 8)               /* registers can hold a block's codes */
+#define STEP 16             /* blocks per round of all tiles: 8.5 KiB of Q8_0 */
+#define NEAR 1024           /* prefetch distance in bytes, to the L1 cache */
+#define FAR  16384          /* and to the outer caches */
+#define HELD (HOLD(8) == 8) /* registers can hold a block's codes */
 
 /* Part of line i, 0..7, of a block: codes of k = 4 * i .. 4 * i + 3, as signed_dot() needs them; and the
  * factors, or minimums, of its 16 rows. */
@@ -20,7 +20,10 @@ typedef vi line_fn(const void *block, int i, int part);
 typedef vf factor_fn(const void *block, int part);
 
 /* A decoded block. */
-struct plain { uint8_t q[8][64]; float d[16], m[16]; };
+struct plain {
+    uint8_t q[8][64];
+    float d[16], m[16];
+};
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
@@ -39,10 +42,9 @@ KN_INLINE vi line_nibbles(const uint8_t q[4][16][4], int i, int part, __m128i va
     return vi_look_up(signed_table(value), vi_and(i < 4 ? both : vi_shr(both, 4), vi_bytes(0x0F)));
 }
 
-KN_INLINE __m128i count_from(int8_t first)      /* first, first + 1 ... */
+KN_INLINE __m128i count_from(int8_t first) /* first, first + 1 ... */
 {
-    return _mm_add_epi8(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                        _mm_set1_epi8(first));
+    return _mm_add_epi8(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm_set1_epi8(first));
 }
 
 KN_INLINE vi line_q4_0(const void *block, int i, int part)
@@ -78,8 +80,7 @@ KN_INLINE vi line_iq4_nl(const void *block, int i, int part)
 
 KN_INLINE vi line_mxfp4(const void *block, int i, int part)
 {
-    return line_nibbles(((const struct kn_mxfp4_x16 *)block)->q, i, part,
-                        _mm_setr_epi8(KN_E2M1_TWICE));
+    return line_nibbles(((const struct kn_mxfp4_x16 *)block)->q, i, part, _mm_setr_epi8(KN_E2M1_TWICE));
 }
 
 KN_INLINE vi line_plain(const void *block, int i, int part)
@@ -95,17 +96,14 @@ KN_INLINE vf factor_int4(const void *block, int part)
 }
 
 /* A block begins with 16 halves d; where there is m, its 16 halves follow. */
-KN_INLINE vf factor_half(const void *block, int part)
-{
-    return vf_load_f16((const uint16_t *)block + part * KN_LANES);
-}
+KN_INLINE vf factor_half(const void *block, int part) { return vf_load_f16((const uint16_t *)block + part * KN_LANES); }
 
 KN_INLINE vf least_half(const void *block, int part)
 {
     return vf_load_f16((const uint16_t *)block + KN_PANEL + part * KN_LANES);
 }
 
-KN_INLINE vf factor_mxfp4(const void *block, int part)                    /* kn_mxfp4_step() */
+KN_INLINE vf factor_mxfp4(const void *block, int part) /* kn_mxfp4_step() */
 {
     const struct kn_mxfp4_x16 *w = block;
     vi e = vi_shl(vi_load_u8(w->e + part * KN_LANES), 23);
@@ -132,26 +130,31 @@ KN_INLINE vf sum_of(const struct kn_x32 *x)
 }
 
 /* Adds a part of a block to rows from..to - 1 of a tile; its codes are in q, or are loaded line by line. */
-KN_INLINE void block_rows(const struct kn_x32 *const *x, int from, int to, const void *w, int part,
-                          const vi *q, line_fn *line, factor_fn *factor, factor_fn *least, vf *acc)
+KN_INLINE void block_rows(const struct kn_x32 *const *x, int from, int to, const void *w, int part, const vi *q,
+                          line_fn *line, factor_fn *factor, factor_fn *least, vf *acc)
 {
     vf d = factor(w, part);
     vi dot[WIDE_TILE];
 
-    UNROLL for (int r = from; r < to; r++)
+    UNROLL
+    for (int r = from; r < to; r++)
         dot[r] = signed_start(vi_spread(x[r]->sum));
-    UNROLL for (int i = 0; i < 8; i++) {
+    UNROLL
+    for (int i = 0; i < 8; i++) {
         vi codes = q ? q[i] : line(w, i, part);
 
-        UNROLL for (int r = from; r < to; r++)
+        UNROLL
+        for (int r = from; r < to; r++)
             dot[r] = signed_dot(dot[r], codes, vi_spread(x[r]->q + 4 * i));
     }
-    UNROLL for (int r = from; r < to; r++)
+    UNROLL
+    for (int r = from; r < to; r++)
         acc[r] = vf_fma(vf_mul(d, vf_set1(x[r]->d)), vf_from_int(dot[r]), acc[r]);
     if (least) {
         vf m = least(w, part);
 
-        UNROLL for (int r = from; r < to; r++)
+        UNROLL
+        for (int r = from; r < to; r++)
             acc[r] = vf_fma(vf_mul(m, vf_set1(x[r]->d)), sum_of(x[r]), acc[r]);
     }
 }
@@ -162,67 +165,80 @@ KN_INLINE void ask_for(const uint8_t *w, int bytes, int i, int of)
 {
     const int n_line = bytes / 64 + 1;
 
-    UNROLL for (int line = i * n_line / of; line < (i + 1) * n_line / of; line++) {
+    UNROLL
+    for (int line = i * n_line / of; line < (i + 1) * n_line / of; line++) {
         prefetch(w + NEAR + 64 * line);
         prefetch_far(w + FAR + 64 * line);
     }
 }
 
 /* Up to TILE rows: sums stay in registers. */
-KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor,
-                       factor_fn *least)
+KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor, factor_fn *least)
 {
     const uint8_t *w = t->w;
     vf acc[KN_PARTS][TILE];
     const struct kn_x32 *x[TILE];
 
-    UNROLL for (int r = 0; r < n; r++) {
+    UNROLL
+    for (int r = 0; r < n; r++) {
         x[r] = (const void *)(t->x[r] + t->at);
-        UNROLL for (int part = 0; part < KN_PARTS; part++)
+        UNROLL
+        for (int part = 0; part < KN_PARTS; part++)
             acc[part][r] = vf_load(t->acc[r] + part * KN_LANES);
     }
-    ROLLED for (int b = 0; b < t->n_step; b++, w += bytes) {
+    ROLLED for (int b = 0; b < t->n_step; b++, w += bytes)
+    {
         ask_for(w, bytes, 0, 1);
-        UNROLL for (int part = 0; part < KN_PARTS; part++)
+        UNROLL
+        for (int part = 0; part < KN_PARTS; part++)
             block_rows(x, 0, n, w, part, NULL, line, factor, least, acc[part]);
-        UNROLL for (int r = 0; r < n; r++)
+        UNROLL
+        for (int r = 0; r < n; r++)
             x[r]++;
     }
-    UNROLL for (int r = 0; r < n; r++) {
-        UNROLL for (int part = 0; part < KN_PARTS; part++)
+    UNROLL
+    for (int r = 0; r < n; r++) {
+        UNROLL
+        for (int part = 0; part < KN_PARTS; part++)
             vf_store(t->acc[r] + part * KN_LANES, acc[part][r]);
     }
 }
 
 /* More rows: a block's codes stay in registers, while rows and their sums go past, as many side by side as there are
  * registers for. */
-KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor,
-                            factor_fn *least, bool ask)
+KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor, factor_fn *least,
+                            bool ask)
 {
     const uint8_t *w = t->w;
     const int side = abreast(n);
 
-    ROLLED for (int b = 0; b < t->n_step; b++, w += bytes) {
+    ROLLED for (int b = 0; b < t->n_step; b++, w += bytes)
+    {
         size_t at = t->at + (size_t)b * sizeof(struct kn_x32);
 
-        UNROLL for (int part = 0; part < KN_PARTS; part++) {
+        UNROLL
+        for (int part = 0; part < KN_PARTS; part++) {
             vi q[8];
 
             if (HELD) {
-                UNROLL for (int i = 0; i < 8; i++)
+                UNROLL
+                for (int i = 0; i < 8; i++)
                     q[i] = line(w, i, part);
             }
-            UNROLL for (int from = 0; from < n; from += side) {
+            UNROLL
+            for (int from = 0; from < n; from += side) {
                 const int to = kn_min(from + side, n);
                 const struct kn_x32 *x[WIDE_TILE];
                 vf acc[WIDE_TILE];
 
-                UNROLL for (int r = from; r < to; r++) {
+                UNROLL
+                for (int r = from; r < to; r++) {
                     x[r] = (const void *)(t->x[r] + at);
                     acc[r] = vf_load(t->acc[r] + part * KN_LANES);
                 }
                 block_rows(x, from, to, w, part, HELD ? q : NULL, line, factor, least, acc);
-                UNROLL for (int r = from; r < to; r++) {
+                UNROLL
+                for (int r = from; r < to; r++) {
                     vf_store(t->acc[r] + part * KN_LANES, acc[r]);
                     if (ask && t->i == 0)
                         ask_for(w, bytes, part * n + r, KN_PARTS * n);
@@ -234,30 +250,32 @@ KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *lin
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-#define FORMAT(name, type, factor, least)                                                         \
-    KN_INLINE void rows_##name(const struct tile *t, int n)                                       \
-    {                                                                                             \
-        rows_32(t, n, sizeof(struct kn_##type##_x16), line_##name, factor, least);                \
-    }                                                                                             \
-    KN_INLINE void wide_##name(const struct tile *t, int n)                                       \
-    {                                                                                             \
-        rows_32_wide(t, n, sizeof(struct kn_##type##_x16), line_##name, factor, least, true);     \
-    }                                                                                             \
-    TILES(rows_##name)                                                                            \
+#define FORMAT(name, type, factor, least)                                                                              \
+    KN_INLINE void rows_##name(const struct tile *t, int n)                                                            \
+    {                                                                                                                  \
+        rows_32(t, n, sizeof(struct kn_##type##_x16), line_##name, factor, least);                                     \
+    }                                                                                                                  \
+    KN_INLINE void wide_##name(const struct tile *t, int n)                                                            \
+    {                                                                                                                  \
+        rows_32_wide(t, n, sizeof(struct kn_##type##_x16), line_##name, factor, least, true);                          \
+    }                                                                                                                  \
+    TILES(rows_##name)                                                                                                 \
     WIDE_TILES(wide_##name)
-#define DECODED(name, type, factor, least)                                                        \
-    FORMAT(name, type, factor, least)                                                             \
-    static void decode_##name(const void *block, struct plain *out)                               \
-    {                                                                                             \
-        ask_for(block, sizeof(struct kn_##type##_x16), 0, 1);                                     \
-        UNROLL for (int part = 0; part < KN_PARTS; part++) {                                      \
-            factor_fn *m = least;                                                                 \
-            UNROLL for (int i = 0; i < 8; i++)                                                    \
-                vi_store(out->q[i] + part * (int)sizeof(vi), line_##name(block, i, part));        \
-            vf_store(out->d + part * KN_LANES, factor(block, part));                              \
-            if (m)                                                                                \
-                vf_store(out->m + part * KN_LANES, m(block, part));                               \
-        }                                                                                         \
+#define DECODED(name, type, factor, least)                                                                             \
+    FORMAT(name, type, factor, least)                                                                                  \
+    static void decode_##name(const void *block, struct plain *out)                                                    \
+    {                                                                                                                  \
+        ask_for(block, sizeof(struct kn_##type##_x16), 0, 1);                                                          \
+        UNROLL                                                                                                         \
+        for (int part = 0; part < KN_PARTS; part++) {                                                                  \
+            factor_fn *m = least;                                                                                      \
+            UNROLL                                                                                                     \
+            for (int i = 0; i < 8; i++)                                                                                \
+                vi_store(out->q[i] + part * (int)sizeof(vi), line_##name(block, i, part));                             \
+            vf_store(out->d + part * KN_LANES, factor(block, part));                                                   \
+            if (m)                                                                                                     \
+                vf_store(out->m + part * KN_LANES, m(block, part));                                                    \
+        }                                                                                                              \
     }
 
 FORMAT(q8_0, q8_0, factor_half, NULL)
@@ -283,16 +301,21 @@ WIDE_TILES(wide_plain)
 WIDE_TILES(wide_least)
 
 /* The functions of a format.  Without a decoder its blocks are used in place. */
-#define KIND(name, how)                                                        \
-    { rows_##name##_tiles, HELD ? wide_##name##_tiles : how##_tiles, HELD ? NULL : decode_##name }
+#define KIND(name, how)                                                                                                \
+    {                                                                                                                  \
+        rows_##name##_tiles, HELD ? wide_##name##_tiles : how##_tiles, HELD ? NULL : decode_##name                     \
+    }
 static const struct kind {
     tile_fn *const *few, *const *many;
     void (*decode)(const void *block, struct plain *out);
 } kinds[KN_FORMAT_COUNT] = {
     [KN_Q8_0] = { rows_q8_0_tiles, wide_q8_0_tiles, NULL },
-    [KN_Q4_0] = KIND(q4_0, wide_plain),     [KN_Q4_1] = KIND(q4_1, wide_least),
-    [KN_Q5_0] = KIND(q5_0, wide_plain),     [KN_Q5_1] = KIND(q5_1, wide_least),
-    [KN_IQ4_NL] = KIND(iq4_nl, wide_plain), [KN_MXFP4] = KIND(mxfp4, wide_plain),
+    [KN_Q4_0] = KIND(q4_0, wide_plain),
+    [KN_Q4_1] = KIND(q4_1, wide_least),
+    [KN_Q5_0] = KIND(q5_0, wide_plain),
+    [KN_Q5_1] = KIND(q5_1, wide_least),
+    [KN_IQ4_NL] = KIND(iq4_nl, wide_plain),
+    [KN_MXFP4] = KIND(mxfp4, wide_plain),
     [KN_INT4] = KIND(int4, wide_plain),
 };
 

@@ -4,11 +4,11 @@
  * into a few KiB that stay in the L1 cache; FP8 likewise, a block at a time. */
 #include "kernels/cpu/simd_matmul.h"
 
-#define PAIR FLOAT_PANELS
-#define CHUNK 128                         /* most k widened at a time: 16 KiB */
-#define WIDE (KN_PANEL * sizeof(float))
-#define HALF (KN_PANEL * sizeof(uint16_t))
-#define AHEAD 4096                        /* prefetch distance in F32, in bytes */
+#define PAIR  FLOAT_PANELS
+#define CHUNK 128 /* most k widened at a time: 16 KiB */
+#define WIDE  (KN_PANEL * sizeof(float))
+#define HALF  (KN_PANEL * sizeof(uint16_t))
+#define AHEAD 4096 /* prefetch distance in F32, in bytes */
 
 /* Panel p of the pair.  A single panel is used twice; its second sums are not stored. */
 KN_INLINE const uint8_t *panel_of_pair(const struct job *j, int p)
@@ -17,7 +17,10 @@ KN_INLINE const uint8_t *panel_of_pair(const struct job *j, int p)
 }
 
 /* Weights widened to float, and the panels that they come from. */
-struct wide { uint8_t w[PAIR][CHUNK * WIDE]; const uint8_t *from[PAIR]; };
+struct wide {
+    uint8_t w[PAIR][CHUNK * WIDE];
+    const uint8_t *from[PAIR];
+};
 
 /* F32 is used in place, the other formats from a struct wide.  Eight activation rows leave few registers for
  * addresses: so the prefetched address is at a fixed distance (F32), or a single pointer, with which each
@@ -32,11 +35,14 @@ KN_INLINE void rows_floats(const struct tile *t, int n, bool f32)
     const float *x[TILE];
     vf acc[2][TILE];
 
-    UNROLL for (int p = 0; p < PAIR; p++)
+    UNROLL
+    for (int p = 0; p < PAIR; p++)
         w[p] = f32 ? panel_of_pair(j, p) : wide->w[p];
-    UNROLL for (int r = 0; r < n; r++) {
+    UNROLL
+    for (int r = 0; r < n; r++) {
         x[r] = (const void *)(t->x[r] + t->at);
-        UNROLL for (int i = 0; i < 2; i++)
+        UNROLL
+        for (int i = 0; i < 2; i++)
             acc[i][r] = vf_load(t->acc[r] + i * KN_LANES);
     }
     for (int p = 0; p < PAIR; p++) {
@@ -45,30 +51,36 @@ KN_INLINE void rows_floats(const struct tile *t, int n, bool f32)
         for (int k = p * n_k / PAIR; k < (p + 1) * n_k / PAIR; k++, ahead += stride) {
             vf v[2];
 
-            UNROLL for (int i = 0; i < 2; i++)
-                v[i] = vf_load((const float *)(const void *)(w[i / KN_PARTS] + (size_t)k * WIDE)
-                               + i % KN_PARTS * KN_LANES);
+            UNROLL
+            for (int i = 0; i < 2; i++)
+                v[i] = vf_load((const float *)(const void *)(w[i / KN_PARTS] + (size_t)k * WIDE) +
+                               i % KN_PARTS * KN_LANES);
             if (f32) {
-                UNROLL for (int i = 0; i < PAIR; i++)
+                UNROLL
+                for (int i = 0; i < PAIR; i++)
                     prefetch(w[i] + (size_t)k * WIDE + AHEAD);
             } else {
                 prefetch(ahead);
             }
-            UNROLL for (int r = 0; r < n; r++) {
+            UNROLL
+            for (int r = 0; r < n; r++) {
                 vf a = vf_set1(x[r][k]);
 
-                UNROLL for (int i = 0; i < 2; i++)
+                UNROLL
+                for (int i = 0; i < 2; i++)
                     acc[i][r] = vf_fma(v[i], a, acc[i][r]);
             }
         }
     }
-    UNROLL for (int r = 0; r < n; r++) {
-        UNROLL for (int i = 0; i < 2; i++)
+    UNROLL
+    for (int r = 0; r < n; r++) {
+        UNROLL
+        for (int i = 0; i < 2; i++)
             vf_store(t->acc[r] + i * KN_LANES, acc[i][r]);
     }
 }
 
-KN_INLINE void rows_f32(const struct tile *t, int n)    { rows_floats(t, n, true); }
+KN_INLINE void rows_f32(const struct tile *t, int n) { rows_floats(t, n, true); }
 KN_INLINE void rows_halves(const struct tile *t, int n) { rows_floats(t, n, false); }
 
 TILES(rows_f32)

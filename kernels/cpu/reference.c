@@ -20,50 +20,52 @@
 static float tree_sum(float acc[N_ACC])
 {
     for (int half = N_ACC / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) acc[i] += acc[i + half];
+        for (int i = 0; i < half; i++)
+            acc[i] += acc[i + half];
     return acc[0];
 }
 
 static float dot(const float *x, const float *y, int n)
 {
-    float acc[N_ACC] = {0};
-    for (int i = 0; i < n; i++) acc[i % N_ACC] = fmaf(x[i], y[i], acc[i % N_ACC]);
+    float acc[N_ACC] = { 0 };
+    for (int i = 0; i < n; i++)
+        acc[i % N_ACC] = fmaf(x[i], y[i], acc[i % N_ACC]);
     return tree_sum(acc);
 }
 
-static float larger(float x, float most)
-{
-    return x > most ? x : most;
-}
+static float larger(float x, float most) { return x > most ? x : most; }
 
 /* ---- rows of floats ------------------------------------------------------------------------- */
 
 void kn_rms_norm_scalar(const float *x, const float *w, float eps, int n, float *y)
 {
     float inv = 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
-    for (int i = 0; i < n; i++) y[i] = (x[i] * inv) * w[i];
+    for (int i = 0; i < n; i++)
+        y[i] = (x[i] * inv) * w[i];
 }
 
 void kn_softmax_scalar(float *x, int n)
 {
-    float most = -HUGE_VALF, acc[N_ACC] = {0};
-    for (int i = 0; i < n; i++) most = larger(x[i], most);
+    float most = -HUGE_VALF, acc[N_ACC] = { 0 };
+    for (int i = 0; i < n; i++)
+        most = larger(x[i], most);
     for (int i = 0; i < n; i++) {
         x[i] = kn_expf(x[i] - most);
         acc[i % N_ACC] += x[i];
     }
     float sum = tree_sum(acc);
-    for (int i = 0; i < n; i++) x[i] = x[i] / sum;
+    for (int i = 0; i < n; i++)
+        x[i] = x[i] / sum;
 }
 
 void kn_swiglu_scalar(const float *gate, const float *up, int n, float *y)
 {
-    for (int i = 0; i < n; i++) y[i] = (gate[i] / (1.0f + kn_expf(-gate[i]))) * up[i];
+    for (int i = 0; i < n; i++)
+        y[i] = (gate[i] / (1.0f + kn_expf(-gate[i]))) * up[i];
 }
 
 /* A NaN in gate or up stays NaN: it is not replaced by the limit. */
-void kn_swiglu_clamped_scalar(const float *gate, const float *up, float alpha, float limit, int n,
-                              float *y)
+void kn_swiglu_clamped_scalar(const float *gate, const float *up, float alpha, float limit, int n, float *y)
 {
     for (int i = 0; i < n; i++) {
         float g = limit < gate[i] ? limit : gate[i], u = limit < up[i] ? limit : up[i];
@@ -74,31 +76,34 @@ void kn_swiglu_clamped_scalar(const float *gate, const float *up, float alpha, f
 
 void kn_gate_scalar(float *x, const float *by, int n)
 {
-    for (int i = 0; i < n; i++) x[i] = x[i] / (1.0f + kn_expf(-by[i]));
+    for (int i = 0; i < n; i++)
+        x[i] = x[i] / (1.0f + kn_expf(-by[i]));
 }
 
 void kn_conv_scalar(const float *const *x, const float *w, int n_tap, int n, float *y)
 {
     for (int i = 0; i < n; i++) {
         float sum = 0;
-        for (int j = 0; j < n_tap; j++) sum = fmaf(w[(size_t)j * (size_t)n + (size_t)i], x[j][i], sum);
+        for (int j = 0; j < n_tap; j++)
+            sum = fmaf(w[(size_t)j * (size_t)n + (size_t)i], x[j][i], sum);
         y[i] = sum / (1.0f + kn_expf(-sum));
     }
 }
 
 void kn_add_scalar(float *x, const float *y, int n)
 {
-    for (int i = 0; i < n; i++) x[i] = x[i] + y[i];
+    for (int i = 0; i < n; i++)
+        x[i] = x[i] + y[i];
 }
 
 void kn_add_scaled_scalar(float *x, float a, const float *y, int n)
 {
-    for (int i = 0; i < n; i++) x[i] = fmaf(a, y[i], x[i]);
+    for (int i = 0; i < n; i++)
+        x[i] = fmaf(a, y[i], x[i]);
 }
 
 /* The pair (a, b) becomes (a cos - b sin, a sin + b cos). */
-void kn_rope_scalar(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2],
-                    enum kn_rope kind)
+void kn_rope_scalar(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2], enum kn_rope kind)
 {
     int n_pair = n_rot / 2;
     for (int h = 0; h < n_head; h++, x += d_head) {
@@ -121,7 +126,8 @@ void kn_kv_store_scalar(enum kn_kv kv, const float *x, int n, void *out)
         return;
     }
     uint16_t *half = out;
-    for (int i = 0; i < n; i++) half[i] = kn_f32_to_f16(x[i]);
+    for (int i = 0; i < n; i++)
+        half[i] = kn_f32_to_f16(x[i]);
 }
 
 /* Converts n values from index `at` on to floats. */
@@ -138,11 +144,13 @@ static size_t slot_of(const struct kn_attend *a, int p)
 }
 
 /* One head's attention over positions lo..hi-1 of one chunk; sum and o are relative to the maximum. */
-struct part { float most, sum, o[KN_MAX_D_HEAD]; };
+struct part {
+    float most, sum, o[KN_MAX_D_HEAD];
+};
 
 static void attend_chunk(const struct kn_attend *a, const float *q, int lo, int hi, struct part *c)
 {
-    float score[KN_CHUNK], weight[KN_CHUNK] = {0}, row[KN_MAX_D_HEAD];
+    float score[KN_CHUNK], weight[KN_CHUNK] = { 0 }, row[KN_MAX_D_HEAD];
 
     c->most = -HUGE_VALF;
     for (int p = lo; p < hi; p++) {
@@ -154,7 +162,8 @@ static void attend_chunk(const struct kn_attend *a, const float *q, int lo, int 
     for (int p = lo; p < hi; p++) {
         float e = weight[p % KN_CHUNK] = kn_expf(score[p % KN_CHUNK] - c->most);
         load_row(a->kv, a->v, slot_of(a, p) * (size_t)a->v_step, a->d_value, row);
-        for (int i = 0; i < a->d_value; i++) c->o[i] = fmaf(e, row[i], c->o[i]);
+        for (int i = 0; i < a->d_value; i++)
+            c->o[i] = fmaf(e, row[i], c->o[i]);
     }
     c->sum = tree_sum(weight);
 }
@@ -166,7 +175,8 @@ static void merge(struct part *total, const struct part *c, int d_value)
     float keep = kn_expf(total->most - most), take = kn_expf(c->most - most);
     total->most = most;
     total->sum = fmaf(c->sum, take, total->sum * keep);
-    for (int i = 0; i < d_value; i++) total->o[i] = fmaf(c->o[i], take, total->o[i] * keep);
+    for (int i = 0; i < d_value; i++)
+        total->o[i] = fmaf(c->o[i], take, total->o[i] * keep);
 }
 
 /* Adds one position with score `sink` and no value: it only reduces the other weights. */
@@ -174,7 +184,8 @@ static void add_sink(struct part *total, float sink, int d_value)
 {
     float most = larger(sink, total->most), keep = kn_expf(total->most - most);
     total->sum = fmaf(total->sum, keep, kn_expf(sink - most));
-    for (int i = 0; i < d_value; i++) total->o[i] = total->o[i] * keep;
+    for (int i = 0; i < d_value; i++)
+        total->o[i] = total->o[i] * keep;
 }
 
 /* Chunks are absolute: chunk c holds positions 64 c .. 64 c + 63, even if only some are attended to.
@@ -183,14 +194,17 @@ void kn_attend_scalar(const struct kn_attend *a)
 {
     for (int h = 0; h < a->n_q; h++) {
         struct part total, c;
-        for (int lo = a->first; lo <= a->last; ) {
+        for (int lo = a->first; lo <= a->last;) {
             int hi = kn_min(a->last, lo / KN_CHUNK * KN_CHUNK + KN_CHUNK - 1) + 1;
             attend_chunk(a, a->q + h * a->d_key, lo, hi, lo == a->first ? &total : &c);
-            if (lo != a->first) merge(&total, &c, a->d_value);
+            if (lo != a->first)
+                merge(&total, &c, a->d_value);
             lo = hi;
         }
-        if (a->sink) add_sink(&total, a->sink[h], a->d_value);
-        for (int i = 0; i < a->d_value; i++) a->out[h * a->d_value + i] = total.o[i] / total.sum;
+        if (a->sink)
+            add_sink(&total, a->sink[h], a->d_value);
+        for (int i = 0; i < a->d_value; i++)
+            a->out[h * a->d_value + i] = total.o[i] / total.sum;
     }
 }
 
@@ -199,8 +213,9 @@ void kn_attend_scalar(const struct kn_attend *a)
 /* Dot product of x with one column of a tile. */
 static float column_dot(const float *x, const float *column, int d_key)
 {
-    float acc[4] = {0};
-    for (int i = 0; i < d_key; i++) acc[i % 4] = fmaf(x[i], column[i * KN_DELTA_TILE], acc[i % 4]);
+    float acc[4] = { 0 };
+    for (int i = 0; i < d_key; i++)
+        acc[i % 4] = fmaf(x[i], column[i * KN_DELTA_TILE], acc[i % 4]);
     return (acc[0] + acc[2]) + (acc[1] + acc[3]);
 }
 
@@ -213,7 +228,8 @@ static void delta_column(const struct kn_delta *d, const struct kn_delta_row *r,
         float *s = &column[i * KN_DELTA_TILE];
         *s = fmaf(r->k[i], e, r->decay * *s);
     }
-    if (r->out && at < d->d_value) r->out[at] = column_dot(r->q, column, d->d_key);
+    if (r->out && at < d->d_value)
+        r->out[at] = column_dot(r->q, column, d->d_key);
 }
 
 void kn_delta_scalar(const struct kn_delta *d)

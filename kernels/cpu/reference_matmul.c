@@ -35,14 +35,14 @@ static uint32_t largest_bits(const float *x, int n)
 /* Quantises one block: codes, and the sum of each 16; returns the scale. */
 static float quantize_block(const float *x, int n, int8_t *q, int16_t *sum)
 {
-    const float to_integer = 0x1.8p23f;         /* adding it leaves no bits below 1: rounds to nearest even */
+    const float to_integer = 0x1.8p23f; /* adding it leaves no bits below 1: rounds to nearest even */
     uint32_t bits = largest_bits(x, n);
     float largest, inverse;
 
     memset(q, 0, (size_t)n);
     memset(sum, 0, (size_t)n / 16 * sizeof *sum);
     if (bits >= 0x7F800000)
-        return kn_f16_to_f32(0x7E00);           /* the NaN 0x7FC00000 */
+        return kn_f16_to_f32(0x7E00); /* the NaN 0x7FC00000 */
     memcpy(&largest, &bits, sizeof largest);
     if (largest < 0x1p-100f)
         return 0.0f;
@@ -89,8 +89,7 @@ static void scatter_block(enum kn_format f, uint8_t *p, int lane, const uint8_t 
             memcpy(p + (i * KN_PANEL + lane) * w->size, in + w->at + i * w->size, w->size);
 }
 
-void kn_repack_scalar(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,
-                      int panel0, int panel1)
+void kn_repack_scalar(enum kn_format f, const void *rows, int n_out, int n_in, void *panels, int panel0, int panel1)
 {
     const struct kn_format_info *info = kn_format_info(f);
     size_t row_bytes = kn_row_bytes(f, n_in), block = (size_t)info->block_bytes;
@@ -337,8 +336,7 @@ static float block_iq4_xs(const void *w, int lane, const void *x, float acc)
     for (int k = 0; k < 256; k++) {
         int sub = k / 32, byte = b->q[4 * sub + k % 16 / 4][lane][k % 4];
 
-        isum += kn_iq4_xs_scale(b->sl[lane], b->sh[lane], sub) * value[byte >> k / 16 % 2 * 4 & 15]
-              * a->q[k];
+        isum += kn_iq4_xs_scale(b->sl[lane], b->sh[lane], sub) * value[byte >> k / 16 % 2 * 4 & 15] * a->q[k];
     }
     return add_256(b->d[lane], NULL, a->d, isum, 0, acc);
 }
@@ -359,11 +357,11 @@ static float block_mxfp4(const void *w, int lane, const void *x, float acc)
 void kn_matmul_scalar(const struct kn_matmul *m, int panel0, int panel1)
 {
     static block_fn *const blocks[KN_FORMAT_COUNT] = {
-        [KN_F32] = block_f32, [KN_F16] = block_f16, [KN_BF16] = block_bf16,
-        [KN_Q8_0] = block_q8_0, [KN_Q4_K] = block_q4_k, [KN_Q6_K] = block_q6_k, [KN_MXFP4] = block_mxfp4,
-        [KN_Q4_0] = block_q4_0, [KN_Q4_1] = block_q4_1, [KN_Q5_0] = block_q5_0, [KN_Q5_1] = block_q5_1,
-        [KN_Q5_K] = block_q5_k, [KN_Q2_K] = block_q2_k, [KN_Q3_K] = block_q3_k,
-        [KN_IQ4_NL] = block_iq4_nl, [KN_IQ4_XS] = block_iq4_xs, [KN_FP8] = block_fp8, [KN_INT4] = block_int4,
+        [KN_F32] = block_f32,   [KN_F16] = block_f16,   [KN_BF16] = block_bf16,     [KN_Q8_0] = block_q8_0,
+        [KN_Q4_K] = block_q4_k, [KN_Q6_K] = block_q6_k, [KN_MXFP4] = block_mxfp4,   [KN_Q4_0] = block_q4_0,
+        [KN_Q4_1] = block_q4_1, [KN_Q5_0] = block_q5_0, [KN_Q5_1] = block_q5_1,     [KN_Q5_K] = block_q5_k,
+        [KN_Q2_K] = block_q2_k, [KN_Q3_K] = block_q3_k, [KN_IQ4_NL] = block_iq4_nl, [KN_IQ4_XS] = block_iq4_xs,
+        [KN_FP8] = block_fp8,   [KN_INT4] = block_int4,
     };
     const struct kn_format_info *info = kn_format_info(m->w.format);
     block_fn *block = blocks[m->w.format];
@@ -377,8 +375,7 @@ void kn_matmul_scalar(const struct kn_matmul *m, int panel0, int panel1)
         const uint8_t *w = (const uint8_t *)m->w.data + (size_t)(r / KN_PANEL) * panel_bytes;
 
         for (int i = 0; i < m->n_row; i++) {
-            const uint8_t *x = (const uint8_t *)m->x
-                             + (size_t)(m->x_row ? m->x_row[i] : i) * m->x_stride;
+            const uint8_t *x = (const uint8_t *)m->x + (size_t)(m->x_row ? m->x_row[i] : i) * m->x_stride;
             float acc = 0.0f;
 
             for (int b = 0; b < n_block; b++)

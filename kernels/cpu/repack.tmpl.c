@@ -15,42 +15,44 @@
 /* Interleaves the items of the low (high) halves of a and b. */
 KN_INLINE __m128i zip_low(__m128i a, __m128i b, int size)
 {
-    return size == 1 ? _mm_unpacklo_epi8(a, b)
-         : size == 2 ? _mm_unpacklo_epi16(a, b) : _mm_unpacklo_epi32(a, b);
+    return size == 1 ? _mm_unpacklo_epi8(a, b) : size == 2 ? _mm_unpacklo_epi16(a, b) : _mm_unpacklo_epi32(a, b);
 }
 
 KN_INLINE __m128i zip_high(__m128i a, __m128i b, int size)
 {
-    return size == 1 ? _mm_unpackhi_epi8(a, b)
-         : size == 2 ? _mm_unpackhi_epi16(a, b) : _mm_unpackhi_epi32(a, b);
+    return size == 1 ? _mm_unpackhi_epi8(a, b) : size == 2 ? _mm_unpackhi_epi16(a, b) : _mm_unpackhi_epi32(a, b);
 }
 
 /* Transposes 16 bytes of 16 rows, as items of `size` bytes: item 0 of all rows first, then item 1, ... */
 KN_INLINE void transpose(const uint8_t *const row[KN_PANEL], size_t at, int size, __m128i v[16])
 {
-    UNROLL for (int r = 0; r < KN_PANEL; r++)
+    UNROLL
+    for (int r = 0; r < KN_PANEL; r++)
         v[r] = _mm_loadu_si128((const __m128i *)(row[r] + at));
-    UNROLL for (int stage = 0; stage < 4; stage++) {
+    UNROLL
+    for (int stage = 0; stage < 4; stage++) {
         __m128i t[16];
 
-        UNROLL for (int i = 0; i < 8; i++) {
+        UNROLL
+        for (int i = 0; i < 8; i++) {
             t[2 * i] = zip_low(v[i], v[i + 8], size);
             t[2 * i + 1] = zip_high(v[i], v[i + 8], size);
         }
-        UNROLL for (int i = 0; i < 16; i++)
+        UNROLL
+        for (int i = 0; i < 16; i++)
             v[i] = t[i];
     }
 }
 
 KN_INLINE void store_all(uint8_t *out, const __m128i v[16])
 {
-    UNROLL for (int i = 0; i < 16; i++)
+    UNROLL
+    for (int i = 0; i < 16; i++)
         _mm_storeu_si128((__m128i *)out + i, v[i]);
 }
 
 /* Moves a field of `bytes` bytes per row, a multiple of 16, made of items of `size` bytes. */
-KN_INLINE uint8_t *move_field(const uint8_t *const row[KN_PANEL], size_t at, int bytes, int size,
-                              uint8_t *out)
+KN_INLINE uint8_t *move_field(const uint8_t *const row[KN_PANEL], size_t at, int bytes, int size, uint8_t *out)
 {
     for (int i = 0; i < bytes; i += 16, out += 16 * KN_PANEL) {
         __m128i v[16];
@@ -62,8 +64,8 @@ KN_INLINE uint8_t *move_field(const uint8_t *const row[KN_PANEL], size_t at, int
 }
 
 /* The same for items of four bytes, like codes: one copy of the code for all formats. */
-static __attribute__((noinline)) uint8_t *move_codes(const uint8_t *const row[KN_PANEL], size_t at,
-                                                     int bytes, uint8_t *out)
+static __attribute__((noinline)) uint8_t *move_codes(const uint8_t *const row[KN_PANEL], size_t at, int bytes,
+                                                     uint8_t *out)
 {
     return move_field(row, at, bytes, 4, out);
 }
@@ -79,15 +81,9 @@ KN_INLINE uint8_t *move_item(const uint8_t *const row[KN_PANEL], size_t at, int 
 /* Moves one block of 16 rows; row[r] points to the block of row r. */
 typedef void block_fn(const uint8_t *const row[KN_PANEL], uint8_t *out);
 
-static void block_of_items2(const uint8_t *const row[KN_PANEL], uint8_t *out)
-{
-    move_field(row, 0, 16, 2, out);
-}
+static void block_of_items2(const uint8_t *const row[KN_PANEL], uint8_t *out) { move_field(row, 0, 16, 2, out); }
 
-static void block_of_items4(const uint8_t *const row[KN_PANEL], uint8_t *out)
-{
-    move_codes(row, 0, 16, out);
-}
+static void block_of_items4(const uint8_t *const row[KN_PANEL], uint8_t *out) { move_codes(row, 0, 16, out); }
 
 static void block_q8_0(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
@@ -153,9 +149,11 @@ static void block_q3_k(const uint8_t *const row[KN_PANEL], uint8_t *out)
     join(v, 14);
     head[0] = v[14];
     head[1] = v[15];
-    UNROLL for (int i = 2; i < 14; i++)
+    UNROLL
+    for (int i = 2; i < 14; i++)
         head[i] = v[i];
-    UNROLL for (int i = 0; i < 14; i++)
+    UNROLL
+    for (int i = 0; i < 14; i++)
         _mm_storeu_si128((__m128i *)out + i, head[i]);
     move_codes(row, 0, 32 + 64, out + sizeof head);
 }
@@ -208,12 +206,14 @@ static void block_q5_1(const uint8_t *const row[KN_PANEL], uint8_t *out)
     move_codes(row, offsetof(struct kn_q5_1, q), 16, out);
 }
 
-void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,
-                      int panel0, int panel1)
+void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels, int panel0, int panel1)
 {
-    static const struct { block_fn *block; size_t bytes; } moves[KN_FORMAT_COUNT] = {
-        [KN_F32]  = { block_of_items4, 16 },
-        [KN_F16]  = { block_of_items2, 16 },
+    static const struct {
+        block_fn *block;
+        size_t bytes;
+    } moves[KN_FORMAT_COUNT] = {
+        [KN_F32] = { block_of_items4, 16 },
+        [KN_F16] = { block_of_items2, 16 },
         [KN_BF16] = { block_of_items2, 16 },
         [KN_Q8_0] = { block_q8_0, sizeof(struct kn_q8_0) },
         [KN_Q4_K] = { block_q4_k, sizeof(struct kn_q4_k) },
@@ -252,7 +252,7 @@ void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, v
             for (int r = 0; r < KN_PANEL; r++)
                 row[r] += stride[r] * step;
         }
-        for (; at < row_bytes; at += (size_t)item) {     /* floats after the last whole 16 bytes */
+        for (; at < row_bytes; at += (size_t)item) { /* floats after the last whole 16 bytes */
             move_item(row, 0, item, out + at * KN_PANEL);
             for (int r = 0; r < KN_PANEL; r++)
                 row[r] += stride[r] * (size_t)item;

@@ -17,13 +17,13 @@
 #include <string.h>
 
 #define KN_PASTE2(a, b) a##_##b
-#define KN_PASTE(a, b) KN_PASTE2(a, b)
-#define KN_FN(name) KN_PASTE(name, KN_ISA)
+#define KN_PASTE(a, b)  KN_PASTE2(a, b)
+#define KN_FN(name)     KN_PASTE(name, KN_ISA)
 
 #define KN_INLINE static inline __attribute__((always_inline))
 
-#define KN_SMALL  15                                     /* largest code for which dot_fold() is short */
-#define KN_SIGNED 255                                    /* codes are signed, made by signed_codes() */
+#define KN_SMALL  15  /* largest code for which dot_fold() is short */
+#define KN_SIGNED 255 /* codes are signed, made by signed_codes() */
 
 /* Shuffle control: copies byte i of each of four lanes to all bytes of that lane. */
 KN_INLINE __m128i vi_byte_of_lanes(int i)
@@ -36,37 +36,34 @@ KN_INLINE __m128i vi_byte_of_lanes(int i)
 #define KN_LANES 16
 typedef __m512 vf;
 typedef __m512i vi;
-typedef __mmask16 vm;                                    /* one truth value per lane */
+typedef __mmask16 vm; /* one truth value per lane */
 
 /* ---- floats ---------------------------------------------------------------------------------- */
 
-KN_INLINE vm first_lanes(int n) { return (vm)((UINT32_C(1) << n) - 1); }         /* n <= KN_LANES */
+KN_INLINE vm first_lanes(int n) { return (vm)((UINT32_C(1) << n) - 1); } /* n <= KN_LANES */
 
-KN_INLINE vf vf_zero(void)                    { return _mm512_setzero_ps(); }
-KN_INLINE vf vf_set1(float x)                 { return _mm512_set1_ps(x); }
-KN_INLINE vf vf_load(const float *p)          { return _mm512_loadu_ps(p); }
-KN_INLINE void vf_store(float *p, vf x)       { _mm512_storeu_ps(p, x); }
+KN_INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
+KN_INLINE vf vf_set1(float x) { return _mm512_set1_ps(x); }
+KN_INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+KN_INLINE void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
 KN_INLINE vf vf_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
 KN_INLINE void vf_store_n(float *p, vf x, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), x); }
-KN_INLINE vf vf_add(vf a, vf b)               { return _mm512_add_ps(a, b); }
-KN_INLINE vf vf_sub(vf a, vf b)               { return _mm512_sub_ps(a, b); }
-KN_INLINE vf vf_mul(vf a, vf b)               { return _mm512_mul_ps(a, b); }
-KN_INLINE vf vf_div(vf a, vf b)               { return _mm512_div_ps(a, b); }
-KN_INLINE vf vf_fma(vf a, vf b, vf c)         { return _mm512_fmadd_ps(a, b, c); }    /* a*b + c */
-KN_INLINE vf vf_fnma(vf a, vf b, vf c)        { return _mm512_fnmadd_ps(a, b, c); }   /* c - a*b */
-KN_INLINE vf vf_max(vf a, vf b)               { return _mm512_max_ps(a, b); }
-KN_INLINE vf vf_min(vf a, vf b)               { return _mm512_min_ps(a, b); }
-KN_INLINE vm vf_less(vf a, vf b)              { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-KN_INLINE vf vf_select(vm m, vf a, vf b)      { return _mm512_mask_blend_ps(m, b, a); }
-KN_INLINE vf vf_from_int(vi a)                { return _mm512_cvtepi32_ps(a); }
-KN_INLINE vi vf_to_int(vf a)                  { return _mm512_cvtps_epi32(a); }  /* nearest even */
-KN_INLINE vf vf_bits(vi a)                    { return _mm512_castsi512_ps(a); }
-KN_INLINE vi vi_bits(vf a)                    { return _mm512_castps_si512(a); }
+KN_INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+KN_INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+KN_INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+KN_INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+KN_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }   /* a*b + c */
+KN_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a*b */
+KN_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+KN_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+KN_INLINE vm vf_less(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+KN_INLINE vf vf_select(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
+KN_INLINE vf vf_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
+KN_INLINE vi vf_to_int(vf a) { return _mm512_cvtps_epi32(a); } /* nearest even */
+KN_INLINE vf vf_bits(vi a) { return _mm512_castsi512_ps(a); }
+KN_INLINE vi vi_bits(vf a) { return _mm512_castps_si512(a); }
 
-KN_INLINE vf vf_load_f16(const uint16_t *p)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-}
+KN_INLINE vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 
 KN_INLINE vf vf_load_bf16(const uint16_t *p)
 {
@@ -93,48 +90,36 @@ KN_INLINE void vf_store_f16(uint16_t *p, vf x)
 
 /* ---- integers -------------------------------------------------------------------------------- */
 
-KN_INLINE vi vi_zero(void)                    { return _mm512_setzero_si512(); }
-KN_INLINE vi vi_set1(int32_t x)               { return _mm512_set1_epi32(x); }
-KN_INLINE vi vi_load(const void *p)           { return _mm512_loadu_si512(p); }
-KN_INLINE void vi_store(void *p, vi x)        { _mm512_storeu_si512(p, x); }
-KN_INLINE vi vi_add(vi a, vi b)               { return _mm512_add_epi32(a, b); }
-KN_INLINE vi vi_sub(vi a, vi b)               { return _mm512_sub_epi32(a, b); }
-KN_INLINE vi vi_max(vi a, vi b)               { return _mm512_max_epi32(a, b); }
-KN_INLINE vi vi_min(vi a, vi b)               { return _mm512_min_epi32(a, b); }
-KN_INLINE vi vi_and(vi a, vi b)               { return _mm512_and_si512(a, b); }
-KN_INLINE vi vi_or(vi a, vi b)                { return _mm512_or_si512(a, b); }
-KN_INLINE vi vi_xor(vi a, vi b)               { return _mm512_xor_si512(a, b); }
+KN_INLINE vi vi_zero(void) { return _mm512_setzero_si512(); }
+KN_INLINE vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+KN_INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
+KN_INLINE void vi_store(void *p, vi x) { _mm512_storeu_si512(p, x); }
+KN_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+KN_INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+KN_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
+KN_INLINE vi vi_min(vi a, vi b) { return _mm512_min_epi32(a, b); }
+KN_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+KN_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+KN_INLINE vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 #define vi_shl(a, n) _mm512_slli_epi32(a, n)
 #define vi_shr(a, n) _mm512_srli_epi32(a, n)
 
 /* Replaces each byte of i, 0..15, by that byte of the table. */
-KN_INLINE vi vi_look_up(__m128i table, vi i)
-{
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), i);
-}
+KN_INLINE vi vi_look_up(__m128i table, vi i) { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), i); }
 
-KN_INLINE vi vi_load_u8(const uint8_t *p)
-{
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
-}
+KN_INLINE vi vi_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 
-KN_INLINE vi vi_load_i8(const int8_t *p)
-{
-    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
-}
+KN_INLINE vi vi_load_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 
-KN_INLINE vi vi_load_u16(const uint16_t *p)
-{
-    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
-}
+KN_INLINE vi vi_load_u16(const uint16_t *p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)); }
 
-KN_INLINE void vi_store_i8(int8_t *p, vi x)                     /* x in [-128, 127] */
+KN_INLINE void vi_store_i8(int8_t *p, vi x) /* x in [-128, 127] */
 {
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(x));
 }
 
 /* Right shift by a number of bits that is not a compile-time constant. */
-KN_INLINE vi vi_shr_by(vi a, int n)           { return _mm512_srlv_epi32(a, _mm512_set1_epi32(n)); }
+KN_INLINE vi vi_shr_by(vi a, int n) { return _mm512_srlv_epi32(a, _mm512_set1_epi32(n)); }
 
 /* Adds `amount` to byte j of each lane where bit 4 * i + j of the same lane of `bits` is set. */
 KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
@@ -145,7 +130,7 @@ KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
 }
 
 /* acc + dot product of the two int16 of each lane. */
-KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)   { return _mm512_dpwssd_epi32(acc, a, b); }
+KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b) { return _mm512_dpwssd_epi32(acc, a, b); }
 
 /* A run of dot_codes() adds u.s over the four bytes of each lane, u unsigned and s in [-127, 127],
  * starting from vi_zero(); dot_fold() then adds the sum times the lane's scale, a signed byte prepared by
@@ -178,59 +163,50 @@ KN_INLINE vi dot_fold(vi acc, vi run, vi scale, int largest)
  * KN_SIGNED_BIAS.  Their sum starts from signed_start(), which removes the bias; it takes two packed sums
  * of s, together the sum over all s of the run. */
 #define KN_SIGNED_BIAS 128
-KN_INLINE vi signed_codes(vi w)               { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
-KN_INLINE __m128i signed_table(__m128i w)     { return _mm_xor_si128(w, _mm_set1_epi8(-128)); }
+KN_INLINE vi signed_codes(vi w) { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
+KN_INLINE __m128i signed_table(__m128i w) { return _mm_xor_si128(w, _mm_set1_epi8(-128)); }
 KN_INLINE vi signed_start(vi sums)
 {
     return _mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_set1_epi16(-128), sums);
 }
-KN_INLINE vi signed_dot(vi acc, vi w, vi s)   { return _mm512_dpbusd_epi32(acc, w, s); }
+KN_INLINE vi signed_dot(vi acc, vi w, vi s) { return _mm512_dpbusd_epi32(acc, w, s); }
 
 #else /* AVX2 */
 
-#define KN_LANES 8
+#define KN_LANES        8
 typedef __m256 vf;
 typedef __m256i vi;
-typedef __m256i vm;                                      /* all bits of a lane 1 where true */
+typedef __m256i vm; /* all bits of a lane 1 where true */
 
 /* ---- floats ---------------------------------------------------------------------------------- */
 
-KN_INLINE vm first_lanes(int n)                                                  /* n <= KN_LANES */
+KN_INLINE vm first_lanes(int n) /* n <= KN_LANES */
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-KN_INLINE vf vf_zero(void)                    { return _mm256_setzero_ps(); }
-KN_INLINE vf vf_set1(float x)                 { return _mm256_set1_ps(x); }
-KN_INLINE vf vf_load(const float *p)          { return _mm256_loadu_ps(p); }
-KN_INLINE void vf_store(float *p, vf x)       { _mm256_storeu_ps(p, x); }
+KN_INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
+KN_INLINE vf vf_set1(float x) { return _mm256_set1_ps(x); }
+KN_INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+KN_INLINE void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
 KN_INLINE vf vf_load_n(const float *p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
 KN_INLINE void vf_store_n(float *p, vf x, int n) { _mm256_maskstore_ps(p, first_lanes(n), x); }
-KN_INLINE vf vf_add(vf a, vf b)               { return _mm256_add_ps(a, b); }
-KN_INLINE vf vf_sub(vf a, vf b)               { return _mm256_sub_ps(a, b); }
-KN_INLINE vf vf_mul(vf a, vf b)               { return _mm256_mul_ps(a, b); }
-KN_INLINE vf vf_div(vf a, vf b)               { return _mm256_div_ps(a, b); }
-KN_INLINE vf vf_fma(vf a, vf b, vf c)         { return _mm256_fmadd_ps(a, b, c); }    /* a*b + c */
-KN_INLINE vf vf_fnma(vf a, vf b, vf c)        { return _mm256_fnmadd_ps(a, b, c); }   /* c - a*b */
-KN_INLINE vf vf_max(vf a, vf b)               { return _mm256_max_ps(a, b); }
-KN_INLINE vf vf_min(vf a, vf b)               { return _mm256_min_ps(a, b); }
-KN_INLINE vm vf_less(vf a, vf b)
-{
-    return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LT_OQ));
-}
-KN_INLINE vf vf_select(vm m, vf a, vf b)                                         /* m ? a : b */
-{
-    return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(m));
-}
-KN_INLINE vf vf_from_int(vi a)                { return _mm256_cvtepi32_ps(a); }
-KN_INLINE vi vf_to_int(vf a)                  { return _mm256_cvtps_epi32(a); }  /* nearest even */
-KN_INLINE vf vf_bits(vi a)                    { return _mm256_castsi256_ps(a); }
-KN_INLINE vi vi_bits(vf a)                    { return _mm256_castps_si256(a); }
+KN_INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+KN_INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+KN_INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+KN_INLINE vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+KN_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }   /* a*b + c */
+KN_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); } /* c - a*b */
+KN_INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+KN_INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+KN_INLINE vm vf_less(vf a, vf b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+KN_INLINE vf vf_select(vm m, vf a, vf b) /* m ? a : b */ { return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(m)); }
+KN_INLINE vf vf_from_int(vi a) { return _mm256_cvtepi32_ps(a); }
+KN_INLINE vi vf_to_int(vf a) { return _mm256_cvtps_epi32(a); } /* nearest even */
+KN_INLINE vf vf_bits(vi a) { return _mm256_castsi256_ps(a); }
+KN_INLINE vi vi_bits(vf a) { return _mm256_castps_si256(a); }
 
-KN_INLINE vf vf_load_f16(const uint16_t *p)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-}
+KN_INLINE vf vf_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 
 KN_INLINE vf vf_load_bf16(const uint16_t *p)
 {
@@ -256,47 +232,35 @@ KN_INLINE void vf_store_f16(uint16_t *p, vf x)
 
 /* ---- integers -------------------------------------------------------------------------------- */
 
-KN_INLINE vi vi_zero(void)                    { return _mm256_setzero_si256(); }
-KN_INLINE vi vi_set1(int32_t x)               { return _mm256_set1_epi32(x); }
-KN_INLINE vi vi_load(const void *p)           { return _mm256_loadu_si256(p); }
-KN_INLINE void vi_store(void *p, vi x)        { _mm256_storeu_si256(p, x); }
-KN_INLINE vi vi_add(vi a, vi b)               { return _mm256_add_epi32(a, b); }
-KN_INLINE vi vi_sub(vi a, vi b)               { return _mm256_sub_epi32(a, b); }
-KN_INLINE vi vi_max(vi a, vi b)               { return _mm256_max_epi32(a, b); }
-KN_INLINE vi vi_min(vi a, vi b)               { return _mm256_min_epi32(a, b); }
-KN_INLINE vi vi_and(vi a, vi b)               { return _mm256_and_si256(a, b); }
-KN_INLINE vi vi_or(vi a, vi b)                { return _mm256_or_si256(a, b); }
-KN_INLINE vi vi_xor(vi a, vi b)               { return _mm256_xor_si256(a, b); }
-#define vi_shl(a, n) _mm256_slli_epi32(a, n)
-#define vi_shr(a, n) _mm256_srli_epi32(a, n)
+KN_INLINE vi vi_zero(void) { return _mm256_setzero_si256(); }
+KN_INLINE vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
+KN_INLINE vi vi_load(const void *p) { return _mm256_loadu_si256(p); }
+KN_INLINE void vi_store(void *p, vi x) { _mm256_storeu_si256(p, x); }
+KN_INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+KN_INLINE vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+KN_INLINE vi vi_max(vi a, vi b) { return _mm256_max_epi32(a, b); }
+KN_INLINE vi vi_min(vi a, vi b) { return _mm256_min_epi32(a, b); }
+KN_INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+KN_INLINE vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+KN_INLINE vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
+#define vi_shl(a, n)    _mm256_slli_epi32(a, n)
+#define vi_shr(a, n)    _mm256_srli_epi32(a, n)
 
-KN_INLINE vi vi_look_up(__m128i table, vi i)
-{
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), i);
-}
+KN_INLINE vi vi_look_up(__m128i table, vi i) { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), i); }
 
-KN_INLINE vi vi_load_u8(const uint8_t *p)
-{
-    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
-}
+KN_INLINE vi vi_load_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 
-KN_INLINE vi vi_load_i8(const int8_t *p)
-{
-    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
-}
+KN_INLINE vi vi_load_i8(const int8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 
-KN_INLINE vi vi_load_u16(const uint16_t *p)
-{
-    return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
-}
+KN_INLINE vi vi_load_u16(const uint16_t *p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)); }
 
-KN_INLINE void vi_store_i8(int8_t *p, vi x)                     /* x in [-128, 127] */
+KN_INLINE void vi_store_i8(int8_t *p, vi x) /* x in [-128, 127] */
 {
     __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(half, half));
 }
 
-KN_INLINE vi vi_shr_by(vi a, int n)           { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+KN_INLINE vi vi_shr_by(vi a, int n) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 
 KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
 {
@@ -306,24 +270,17 @@ KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
     return _mm256_add_epi8(x, _mm256_and_si256(set, _mm256_set1_epi8(amount)));
 }
 
-KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)
-{
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
-}
+KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
 
 /* A run is a number of calls of dot_codes() that are added up in int16, two per lane, before dot_fold() widens them.
  * Each call adds two products of a code (at most `largest`) and an activation s in [-127, 127], so at most
  * 2 * 127 * largest; KN_RUN calls cannot overflow.  Signed codes w: maddubs needs an unsigned factor, so it gets
  * |w| <= 128, and s gets the sign of w.  Two products are then at most 2 * 128 * 127 < 2^15, so a run is one call. */
 #define KN_RUN(largest) ((largest) == KN_SIGNED ? 1 : 32767 / (2 * 127 * (largest)))
-KN_INLINE vi signed_pairs(vi w, vi s)
-{
-    return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(s, w));
-}
+KN_INLINE vi signed_pairs(vi w, vi s) { return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(s, w)); }
 KN_INLINE vi dot_codes(vi run, vi u, vi s, int largest)
 {
-    return largest == KN_SIGNED ? signed_pairs(u, s)
-                                : _mm256_add_epi16(run, _mm256_maddubs_epi16(u, s));
+    return largest == KN_SIGNED ? signed_pairs(u, s) : _mm256_add_epi16(run, _mm256_maddubs_epi16(u, s));
 }
 KN_INLINE vi dot_scale(vi scale, int largest)
 {
@@ -337,9 +294,13 @@ KN_INLINE vi dot_fold(vi acc, vi run, vi scale, int largest)
 }
 
 #define KN_SIGNED_BIAS 0
-KN_INLINE vi signed_codes(vi w)               { return w; }
-KN_INLINE __m128i signed_table(__m128i w)     { return w; }
-KN_INLINE vi signed_start(vi sums)            { (void)sums; return _mm256_setzero_si256(); }
+KN_INLINE vi signed_codes(vi w) { return w; }
+KN_INLINE __m128i signed_table(__m128i w) { return w; }
+KN_INLINE vi signed_start(vi sums)
+{
+    (void)sums;
+    return _mm256_setzero_si256();
+}
 KN_INLINE vi signed_dot(vi acc, vi w, vi s)
 {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(signed_pairs(w, s), _mm256_set1_epi16(1)));
@@ -347,7 +308,7 @@ KN_INLINE vi signed_dot(vi acc, vi w, vi s)
 
 #endif
 
-#define KN_PARTS (16 / KN_LANES)                         /* registers for a panel's 16 rows */
+#define KN_PARTS (16 / KN_LANES) /* registers for a panel's 16 rows */
 
 KN_INLINE __m128i vi_quarter_sum(vi x)
 {
@@ -359,7 +320,7 @@ KN_INLINE __m128i vi_quarter_sum(vi x)
     return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
 }
 
-KN_INLINE int32_t vi_sum(vi x)                                  /* sum of all lanes */
+KN_INLINE int32_t vi_sum(vi x) /* sum of all lanes */
 {
     __m128i quarter = vi_quarter_sum(x);
     quarter = _mm_add_epi32(quarter, _mm_shuffle_epi32(quarter, 0x4E));
@@ -367,10 +328,7 @@ KN_INLINE int32_t vi_sum(vi x)                                  /* sum of all la
 }
 
 /* Broadcasts a byte, or four bytes from memory, to every lane. */
-KN_INLINE vi vi_bytes(uint8_t byte)
-{
-    return vi_set1((int32_t)(byte * UINT32_C(0x01010101)));
-}
+KN_INLINE vi vi_bytes(uint8_t byte) { return vi_set1((int32_t)(byte * UINT32_C(0x01010101))); }
 
 KN_INLINE vi vi_spread(const void *p)
 {

@@ -12,26 +12,25 @@
 #include "kernels/cpu/simd.h"
 
 #define KN_ACCS  (64 / KN_LANES)
-#define KN_QUADS (KN_LANES / 4)                          /* 128-bit parts of a register */
+#define KN_QUADS (KN_LANES / 4) /* 128-bit parts of a register */
 
 /* ---- partial registers: n > 0, may exceed KN_LANES ------------------------------------------ */
 
-KN_INLINE vf load_some(const float *p, int n)
-{
-    return n >= KN_LANES ? vf_load(p) : vf_load_n(p, n);
-}
+KN_INLINE vf load_some(const float *p, int n) { return n >= KN_LANES ? vf_load(p) : vf_load_n(p, n); }
 
 KN_INLINE void store_some(float *p, vf x, int n)
 {
-    if (n >= KN_LANES) vf_store(p, x);
-    else vf_store_n(p, x, n);
+    if (n >= KN_LANES)
+        vf_store(p, x);
+    else
+        vf_store_n(p, x, n);
 }
 
 /* ---- operations that differ between the instruction sets ------------------------------------ */
 
 #if KN_LANES == 16
 
-KN_INLINE vm lanes_between(int lo, int hi)               /* lanes lo..hi-1; both may be out of range */
+KN_INLINE vm lanes_between(int lo, int hi) /* lanes lo..hi-1; both may be out of range */
 {
     vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_cmpge_epi32_mask(lane, vi_set1(lo)) & _mm512_cmplt_epi32_mask(lane, vi_set1(hi));
@@ -39,24 +38,22 @@ KN_INLINE vm lanes_between(int lo, int hi)               /* lanes lo..hi-1; both
 
 KN_INLINE vf vf_times_pow2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 
-KN_INLINE vf vf_low_pairs(vf a, vf b)                    /* in each 128 bits: a0 a1 b0 b1 */
+KN_INLINE vf vf_low_pairs(vf a, vf b) /* in each 128 bits: a0 a1 b0 b1 */
 {
     return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
 }
-KN_INLINE vf vf_high_pairs(vf a, vf b)                   /* a2 a3 b2 b3 */
+KN_INLINE vf vf_high_pairs(vf a, vf b) /* a2 a3 b2 b3 */
 {
     return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
 }
-KN_INLINE vf vf_evens(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0x88); }    /* a0 a2 b0 b2 */
-KN_INLINE vf vf_odds(vf a, vf b)  { return _mm512_shuffle_ps(a, b, 0xdd); }    /* a1 a3 b1 b3 */
+KN_INLINE vf vf_evens(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0x88); } /* a0 a2 b0 b2 */
+KN_INLINE vf vf_odds(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0xdd); }  /* a1 a3 b1 b3 */
 
 /* Adds 16 lanes down to 4, for each of 4 registers: 128-bit part i of the result belongs to x[i]. */
 KN_INLINE vf fold_to_quads(const vf x[KN_QUADS])
 {
-    vf a = _mm512_add_ps(_mm512_shuffle_f32x4(x[0], x[1], 0x44),
-                         _mm512_shuffle_f32x4(x[0], x[1], 0xee));
-    vf b = _mm512_add_ps(_mm512_shuffle_f32x4(x[2], x[3], 0x44),
-                         _mm512_shuffle_f32x4(x[2], x[3], 0xee));
+    vf a = _mm512_add_ps(_mm512_shuffle_f32x4(x[0], x[1], 0x44), _mm512_shuffle_f32x4(x[0], x[1], 0xee));
+    vf b = _mm512_add_ps(_mm512_shuffle_f32x4(x[2], x[3], 0x44), _mm512_shuffle_f32x4(x[2], x[3], 0xee));
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
@@ -73,11 +70,10 @@ KN_INLINE float vf_largest(vf x) { return _mm512_reduce_max_ps(x); }
 KN_INLINE vm lanes_between(int lo, int hi)
 {
     vi lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_andnot_si256(_mm256_cmpgt_epi32(vi_set1(lo), lane),
-                               _mm256_cmpgt_epi32(vi_set1(hi), lane));
+    return _mm256_andnot_si256(_mm256_cmpgt_epi32(vi_set1(lo), lane), _mm256_cmpgt_epi32(vi_set1(hi), lane));
 }
 
-KN_INLINE vf vf_times_pow2(vf x, vf n)                   /* two factors, as in expf.h */
+KN_INLINE vf vf_times_pow2(vf x, vf n) /* two factors, as in expf.h */
 {
     vi k = vf_to_int(n), half = _mm256_srai_epi32(k, 1), bias = vi_set1(127);
     x = vf_mul(x, vf_bits(vi_shl(vi_add(half, bias), 23)));
@@ -93,18 +89,14 @@ KN_INLINE vf vf_high_pairs(vf a, vf b)
     return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
 }
 KN_INLINE vf vf_evens(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0x88); }
-KN_INLINE vf vf_odds(vf a, vf b)  { return _mm256_shuffle_ps(a, b, 0xdd); }
+KN_INLINE vf vf_odds(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0xdd); }
 
-KN_INLINE vf fold_to_quads(const vf x[KN_QUADS])         /* 8 lanes down to 4, for 2 registers */
+KN_INLINE vf fold_to_quads(const vf x[KN_QUADS]) /* 8 lanes down to 4, for 2 registers */
 {
-    return _mm256_add_ps(_mm256_permute2f128_ps(x[0], x[1], 0x20),
-                         _mm256_permute2f128_ps(x[0], x[1], 0x31));
+    return _mm256_add_ps(_mm256_permute2f128_ps(x[0], x[1], 0x20), _mm256_permute2f128_ps(x[0], x[1], 0x31));
 }
 
-KN_INLINE __m128 fold_to_quad(vf x)
-{
-    return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-}
+KN_INLINE __m128 fold_to_quad(vf x) { return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); }
 
 KN_INLINE float vf_largest(vf x)
 {
@@ -121,9 +113,11 @@ KN_INLINE float vf_largest(vf x)
 KN_INLINE vf fold_accumulators(const vf acc[KN_ACCS])
 {
     vf x[KN_ACCS];
-    for (int i = 0; i < KN_ACCS; i++) x[i] = acc[i];
+    for (int i = 0; i < KN_ACCS; i++)
+        x[i] = acc[i];
     for (int half = KN_ACCS / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) x[i] = vf_add(x[i], x[i + half]);
+        for (int i = 0; i < half; i++)
+            x[i] = vf_add(x[i], x[i + half]);
     return x[0];
 }
 
@@ -146,7 +140,7 @@ KN_INLINE vf sum_quads(const vf x[4])
 
 KN_INLINE vf vf_exp(vf x)
 {
-    x = vf_max(vf_set1(KN_EXPF_LOWEST), x);              /* if one is NaN, the second: NaN stays */
+    x = vf_max(vf_set1(KN_EXPF_LOWEST), x); /* if one is NaN, the second: NaN stays */
     x = vf_min(vf_set1(KN_EXPF_HIGHEST), x);
 
     vf shift = vf_set1(KN_EXPF_SHIFT);

@@ -14,24 +14,23 @@
 #include "kernels/internal.h"
 
 #if KN_LANES == 16
-#define TILE 8                            /* activation rows with sums in registers, */
-#define WIDE_TILE 16                      /* if each row has only one sum register */
-#define HOLD(run) (run)                   /* lines of codes that stay in registers meanwhile */
-#define GROUP_256 24                      /* for blocks of 256: above 28 rows, a row costs a Zen 5 1.5 times as much */
+#define TILE             8     /* activation rows with sums in registers, */
+#define WIDE_TILE        16    /* if each row has only one sum register */
+#define HOLD(run)        (run) /* lines of codes that stay in registers meanwhile */
+#define GROUP_256        24    /* for blocks of 256: above 28 rows, a row costs a Zen 5 1.5 times as much */
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7) X(of, 8)
 /* The tile sizes that occur when more than TILE rows are cut evenly. */
-#define EACH_WIDE_TILE(X, of) \
-    X(of, 8) X(of, 9) X(of, 10) X(of, 11) X(of, 12) X(of, 13) X(of, 14) X(of, 15) X(of, 16)
+#define EACH_WIDE_TILE(X, of) X(of, 8) X(of, 9) X(of, 10) X(of, 11) X(of, 12) X(of, 13) X(of, 14) X(of, 15) X(of, 16)
 #else
-#define TILE 6
-#define WIDE_TILE TILE
-#define HOLD(run) 1
-#define GROUP_256 GROUP
-#define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6)
+#define TILE                  6
+#define WIDE_TILE             TILE
+#define HOLD(run)             1
+#define GROUP_256             GROUP
+#define EACH_TILE(X, of)      X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6)
 #define EACH_WIDE_TILE(X, of) X(of, 3) X(of, 4) X(of, 5) X(of, 6)
 #endif
-#define GROUP 64                          /* activation rows that share unpacked weights */
-#define ACC (2 * KN_PANEL)                /* sums per activation row */
+#define GROUP 64             /* activation rows that share unpacked weights */
+#define ACC   (2 * KN_PANEL) /* sums per activation row */
 
 /* Arrays of registers are registers only when the loops over them are unrolled.  Sanitizer builds need
  * no speed, and would compile for minutes: there, one function handles tiles of any size by the same
@@ -56,25 +55,25 @@ struct job {
     float *y[GROUP];
     size_t panel_bytes;
     int n, n_block, n_panel;
-    int n_lane;                           /* rows of weights: 16 per panel, fewer in a matrix's last */
+    int n_lane; /* rows of weights: 16 per panel, fewer in a matrix's last */
 };
 
 void KN_FN(kn_job_256)(const struct job *j);
 void KN_FN(kn_job_32)(const struct job *j);
 void KN_FN(kn_job_floats)(const struct job *j);
-#define FLOAT_PANELS (2 / KN_PARTS)       /* panels of a float job: its sums fill two registers */
+#define FLOAT_PANELS (2 / KN_PARTS) /* panels of a float job: its sums fill two registers */
 
 /* Some blocks (or k) of the panel, for some of the activation rows. */
 struct tile {
     const struct job *job;
-    const void *w;                        /* weights: in the panel, or unpacked */
-    const uint8_t *const *x;              /* the rows; this tile starts at byte `at` of each */
+    const void *w;           /* weights: in the panel, or unpacked */
+    const uint8_t *const *x; /* the rows; this tile starts at byte `at` of each */
     size_t at;
-    float (*acc)[ACC];                    /* sums of the rows so far */
-    int n;                                /* number of rows */
-    int i, of;                            /* this is tile i of `of` over the same weights */
-    int ask0, ask1;                       /* prefetches for parts ask0..ask1-1 of 64 */
-    int n_step;                           /* blocks of 32, or k of floats */
+    float (*acc)[ACC]; /* sums of the rows so far */
+    int n;             /* number of rows */
+    int i, of;         /* this is tile i of `of` over the same weights */
+    int ask0, ask1;    /* prefetches for parts ask0..ask1-1 of 64 */
+    int n_step;        /* blocks of 32, or k of floats */
 };
 
 typedef void tile_fn(const struct tile *t);
@@ -82,19 +81,20 @@ typedef void tile_fn(const struct tile *t);
 /* Makes a function of body(t, n) for each n.  Separate functions keep one n's constants from using another's
  * registers. */
 #ifdef ANY_TILE
-#define TILE_BODIES(each, body) static void body##_any(const struct tile *t) { body(t, t->n); }
+#define TILE_BODIES(each, body)                                                                                        \
+    static void body##_any(const struct tile *t) { body(t, t->n); }
 #define TILE_ENTRY(body, n) [n] = body##_any,
 #else
-#define TILE_BODY(body, n) \
+#define TILE_BODY(body, n)                                                                                             \
     static __attribute__((noinline)) void body##_##n(const struct tile *t) { body(t, n); }
 #define TILE_BODIES(each, body) each(TILE_BODY, body)
-#define TILE_ENTRY(body, n) [n] = body##_##n,
+#define TILE_ENTRY(body, n)     [n] = body##_##n,
 #endif
-#define TILES(body)              \
-    TILE_BODIES(EACH_TILE, body) \
+#define TILES(body)                                                                                                    \
+    TILE_BODIES(EACH_TILE, body)                                                                                       \
     static tile_fn *const body##_tiles[TILE + 1] = { EACH_TILE(TILE_ENTRY, body) };
-#define WIDE_TILES(body)              \
-    TILE_BODIES(EACH_WIDE_TILE, body) \
+#define WIDE_TILES(body)                                                                                               \
+    TILE_BODIES(EACH_WIDE_TILE, body)                                                                                  \
     static tile_fn *const body##_tiles[WIDE_TILE + 1] = { EACH_WIDE_TILE(TILE_ENTRY, body) };
 
 /* Makes t the i-th of `of` tiles.  This divides, so a caller with only one tile should do it once, not per step. */
@@ -133,7 +133,7 @@ static inline void store_sums(const struct job *j, float (*acc)[ACC])
     }
 }
 
-KN_INLINE void prefetch(const void *p)     { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+KN_INLINE void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 KN_INLINE void prefetch_far(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T2); }
 
 /* Rows of a tile of n that are computed side by side, so that their sums' latencies overlap: up to TILE, in

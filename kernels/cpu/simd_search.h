@@ -35,34 +35,36 @@
 #endif
 #include "kernels/internal.h"
 
-#define GROUPS    16                        /* searched together, KN_LANES at a time */
-#define LARGEST   0x1p28f                   /* cap of values: exceeds half-precision units; squares can be summed */
+#define GROUPS    16      /* searched together, KN_LANES at a time */
+#define LARGEST   0x1p28f /* cap of values: exceeds half-precision units; squares can be summed */
 #define HALF_MOST 65504.0f
-#define WORST     3e38f                     /* above any error */
+#define WORST     3e38f /* above any error */
 
-enum low { NO_LOW, LOW, ANY_LOW };          /* LOW is at least 0, ANY_LOW may be negative */
+enum low { NO_LOW, LOW, ANY_LOW }; /* LOW is at least 0, ANY_LOW may be negative */
 
 /* The limits of a format.  low and iq4 are compile-time constants wherever a grid is used. */
 struct grid {
     enum low low;
-    bool iq4;                               /* codes are the values of KN_IQ4 */
-    int n, per_block;                       /* values per group, groups per block */
-    float least, most;                      /* smallest and largest code */
-    float sc_most, m_most;                  /* integers: sc 0..sc_most, with NO_LOW of both signs; m 0..m_most */
-    int near;                               /* integers tried on each side of the fit */
-    int n_range;                            /* ranges tried: the values' range becomes */
-    float first, by;                        /* first + i * by codes */
-    int n_again;                            /* repetitions of codes and step in the fit */
+    bool iq4;              /* codes are the values of KN_IQ4 */
+    int n, per_block;      /* values per group, groups per block */
+    float least, most;     /* smallest and largest code */
+    float sc_most, m_most; /* integers: sc 0..sc_most, with NO_LOW of both signs; m 0..m_most */
+    int near;              /* integers tried on each side of the fit */
+    int n_range;           /* ranges tried: the values' range becomes */
+    float first, by;       /* first + i * by codes */
+    int n_again;           /* repetitions of codes and step in the fit */
 };
 
 /* The result for each group: step is d * sc, low is dmin * m. */
-struct written { float d[GROUPS], dmin[GROUPS], sc[GROUPS], m[GROUPS], error[GROUPS]; };
+struct written {
+    float d[GROUPS], dmin[GROUPS], sc[GROUPS], m[GROUPS], error[GROUPS];
+};
 
 struct groups {
-    _Alignas(64) float x[32][GROUPS];       /* value i of each group */
+    _Alignas(64) float x[32][GROUPS]; /* value i of each group */
     float sum_x[GROUPS];
-    float q[GROUPS], qq[GROUPS], xq[GROUPS];    /* sums over the codes: of q, q * q, x * q */
-    float step[GROUPS], low[GROUPS];        /* the best for these codes */
+    float q[GROUPS], qq[GROUPS], xq[GROUPS]; /* sums over the codes: of q, q * q, x * q */
+    float step[GROUPS], low[GROUPS];         /* the best for these codes */
     struct written w;
 };
 
@@ -75,10 +77,7 @@ KN_INLINE vf nearest(vf x)
     return vf_sub(vf_add(x, magic), magic);
 }
 
-KN_INLINE vf clamp(vf x, float least, float most)
-{
-    return vf_min(vf_max(x, vf_set1(least)), vf_set1(most));
-}
+KN_INLINE vf clamp(vf x, float least, float most) { return vf_min(vf_max(x, vf_set1(least)), vf_set1(most)); }
 
 /* a / b, or 0 where b is 0. */
 KN_INLINE vf ratio(vf a, vf b)
@@ -99,7 +98,9 @@ KN_INLINE vf code_for(const struct grid *f, vf x)
     return code;
 }
 
-struct sums { vf q, qq, xq; };
+struct sums {
+    vf q, qq, xq;
+};
 
 /* Sums over the codes nearest to (x + low) * inverse. */
 KN_INLINE struct sums sums_of(const struct grid *f, const float *x, vf inverse, vf low)
@@ -181,7 +182,10 @@ KN_INLINE vf range_of(const struct grid *f, struct groups *p, int g, vf *low)
 }
 
 /* The error that codes leave is sum(x^2) - explained, so the largest explained is best. */
-struct fitted { struct sums s; vf step, low, explained; };
+struct fitted {
+    struct sums s;
+    vf step, low, explained;
+};
 
 KN_INLINE struct fitted fit_codes(const struct grid *f, const float *x, vf sum_x, vf inverse, vf low)
 {
@@ -194,11 +198,11 @@ KN_INLINE struct fitted fit_codes(const struct grid *f, const float *x, vf sum_x
 KN_INLINE struct fitted better_fit(struct fitted a, struct fitted b)
 {
     vm other = vf_less(a.explained, b.explained);
-    return (struct fitted){
-        { vf_select(other, b.s.q, a.s.q), vf_select(other, b.s.qq, a.s.qq), vf_select(other, b.s.xq, a.s.xq) },
-        vf_select(other, b.step, a.step), vf_select(other, b.low, a.low),
-        vf_select(other, b.explained, a.explained)
-    };
+    return (struct fitted){ { vf_select(other, b.s.q, a.s.q), vf_select(other, b.s.qq, a.s.qq),
+                              vf_select(other, b.s.xq, a.s.xq) },
+                            vf_select(other, b.step, a.step),
+                            vf_select(other, b.low, a.low),
+                            vf_select(other, b.explained, a.explained) };
 }
 
 KN_INLINE void fit(const struct grid *f, struct groups *p, int g)
@@ -208,7 +212,7 @@ KN_INLINE void fit(const struct grid *f, struct groups *p, int g)
     for (int c = 0; c < f->n_range; c++) {
         vf inverse = vf_mul(unit, vf_set1(f->first + (float)c * f->by));
         best = better_fit(best, fit_codes(f, &p->x[0][g], sum_x, inverse, low0));
-        if (f->iq4)                             /* IQ4 codes are denser below 0 than above: tries both signs */
+        if (f->iq4) /* IQ4 codes are denser below 0 than above: tries both signs */
             best = better_fit(best, fit_codes(f, &p->x[0][g], sum_x, vf_sub(vf_zero(), inverse), low0));
     }
     for (int i = 0; i < f->n_again; i++) {
@@ -220,10 +224,7 @@ KN_INLINE void fit(const struct grid *f, struct groups *p, int g)
 
 /* ---- 2. unit --------------------------------------------------------------------------------- */
 
-static float half(float x)
-{
-    return kn_f16_to_f32(kn_f32_to_f16(x < HALF_MOST ? x : HALF_MOST));
-}
+static float half(float x) { return kn_f16_to_f32(kn_f32_to_f16(x < HALF_MOST ? x : HALF_MOST)); }
 
 /* The unit with which n numbers are best stored as integers up to `most`; a lane is one candidate unit. */
 static float best_unit(const float *value, const float *weight, int n, float most)
@@ -281,7 +282,9 @@ KN_INLINE void units(const struct grid *f, struct groups *p, int g)
 
 /* ---- 3. choose ------------------------------------------------------------------------------- */
 
-struct choice { vf sc, m, error; };
+struct choice {
+    vf sc, m, error;
+};
 
 KN_INLINE struct choice better_of(struct choice a, struct choice b)
 {
@@ -361,8 +364,7 @@ static float block_error(const float *error, int n)
 }
 
 /* Restores the block at g unless it has become better. */
-KN_INLINE void keep_better(const struct grid *f, struct written *now, const struct written *was,
-                           int g)
+KN_INLINE void keep_better(const struct grid *f, struct written *now, const struct written *was, int g)
 {
     size_t bytes = (size_t)f->per_block * sizeof(float);
     if (block_error(now->error + g, f->per_block) < block_error(was->error + g, f->per_block))
@@ -411,7 +413,9 @@ static __attribute__((noinline, unused)) void search(const struct grid *f, struc
 
 /* ---- blocks with a single group -------------------------------------------------------------- */
 
-struct pair { vf step, low, error; };
+struct pair {
+    vf step, low, error;
+};
 
 KN_INLINE vf to_half(vf x)
 {
@@ -422,8 +426,7 @@ KN_INLINE vf to_half(vf x)
 
 /* The best of `best` and three candidates: step rounded to half precision, as it is and moved up or down by about
  * its last place; each with the best low for codes with sum q. */
-KN_INLINE struct pair better_half(const struct grid *f, const float *x, struct pair best, vf step, vf q,
-                                  vf sum_x)
+KN_INLINE struct pair better_half(const struct grid *f, const float *x, struct pair best, vf step, vf q, vf sum_x)
 {
     for (int i = -1; i <= 1; i++) {
         struct pair c = { .step = to_half(vf_fma(step, vf_set1((float)i * 0x1p-11f), step)) };

@@ -14,11 +14,13 @@
 static float sum_of_squares(const float *x, int n)
 {
     vf acc[KN_ACCS];
-    for (int j = 0; j < KN_ACCS; j++) acc[j] = vf_zero();
+    for (int j = 0; j < KN_ACCS; j++)
+        acc[j] = vf_zero();
     for (int i = 0; i < n; i += 64) {
         for (int j = 0; j < KN_ACCS; j++) {
             int at = i + j * KN_LANES;
-            if (at >= n) break;
+            if (at >= n)
+                break;
             vf v = load_some(x + at, n - at);
             acc[j] = vf_fma(v, v, acc[j]);
         }
@@ -40,21 +42,26 @@ static float largest(const float *x, int n)
 {
     vf lowest = vf_set1(-HUGE_VALF), most = lowest;
     int i = 0;
-    for (; i + KN_LANES <= n; i += KN_LANES) most = vf_max(vf_load(x + i), most);
-    if (i < n) most = vf_max(vf_select(first_lanes(n - i), vf_load_n(x + i, n - i), lowest), most);
+    for (; i + KN_LANES <= n; i += KN_LANES)
+        most = vf_max(vf_load(x + i), most);
+    if (i < n)
+        most = vf_max(vf_select(first_lanes(n - i), vf_load_n(x + i, n - i), lowest), most);
     return vf_largest(most);
 }
 
 void KN_FN(kn_softmax)(float *x, int n)
 {
     vf most = vf_set1(largest(x, n)), acc[KN_ACCS];
-    for (int j = 0; j < KN_ACCS; j++) acc[j] = vf_zero();
+    for (int j = 0; j < KN_ACCS; j++)
+        acc[j] = vf_zero();
     for (int i = 0; i < n; i += 64) {
         for (int j = 0; j < KN_ACCS; j++) {
             int at = i + j * KN_LANES;
-            if (at >= n) break;
+            if (at >= n)
+                break;
             vf e = vf_exp(vf_sub(load_some(x + at, n - at), most));
-            if (n - at < KN_LANES) e = vf_select(first_lanes(n - at), e, vf_zero());
+            if (n - at < KN_LANES)
+                e = vf_select(first_lanes(n - at), e, vf_zero());
             store_some(x + at, e, n - at);
             acc[j] = vf_add(acc[j], e);
         }
@@ -77,8 +84,7 @@ void KN_FN(kn_swiglu)(const float *gate, const float *up, int n, float *y)
     }
 }
 
-void KN_FN(kn_swiglu_clamped)(const float *gate, const float *up, float alpha, float limit, int n,
-                              float *y)
+void KN_FN(kn_swiglu_clamped)(const float *gate, const float *up, float alpha, float limit, int n, float *y)
 {
     vf one = vf_set1(1.0f), minus_zero = vf_set1(-0.0f), top = vf_set1(limit), a = vf_set1(alpha);
     for (int i = 0; i < n; i += KN_LANES) {
@@ -192,15 +198,17 @@ static void rope_pairs(float *x, int n_head, int d_head, int n_pair, const float
         int i = 0;
         for (; i + KN_LANES / 2 <= n_pair; i += KN_LANES / 2)
             vf_store(x + 2 * i, turn_pairs(vf_load(x + 2 * i), vf_load(turn[i])));
-        for (; i < n_pair; i++) turn_one(x + 2 * i, x + 2 * i + 1, turn[i]);
+        for (; i < n_pair; i++)
+            turn_one(x + 2 * i, x + 2 * i + 1, turn[i]);
     }
 }
 
-void KN_FN(kn_rope)(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2],
-                    enum kn_rope kind)
+void KN_FN(kn_rope)(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2], enum kn_rope kind)
 {
-    if (kind == KN_ROPE_PAIRS) rope_pairs(x, n_head, d_head, n_rot / 2, turn);
-    else rope_halves(x, n_head, d_head, n_rot / 2, turn);
+    if (kind == KN_ROPE_PAIRS)
+        rope_pairs(x, n_head, d_head, n_rot / 2, turn);
+    else
+        rope_halves(x, n_head, d_head, n_rot / 2, turn);
 }
 
 /* ---- keys and values ------------------------------------------------------------------------ */
@@ -213,7 +221,8 @@ void KN_FN(kn_kv_store)(enum kn_kv kv, const float *x, int n, void *out)
     }
     uint16_t *half = out, last[KN_LANES];
     int i = 0;
-    for (; i + KN_LANES <= n; i += KN_LANES) vf_store_f16(half + i, vf_load(x + i));
+    for (; i + KN_LANES <= n; i += KN_LANES)
+        vf_store_f16(half + i, vf_load(x + i));
     if (i < n) {
         vf_store_f16(last, vf_load_n(x + i, n - i));
         memcpy(half + i, last, (size_t)(n - i) * sizeof *half);

@@ -1,20 +1,11 @@
 /* kernels/cuda/absent.c - stubs for kernels/cuda/ in a build without nvcc: there is no device. */
 #include "kernels/cuda/orders.h"
 
-static int no_device(void)
-{
-    return kn_fail(KN_ENODEV, "this program was built without CUDA");
-}
+static int no_device(void) { return kn_fail(KN_ENODEV, "this program was built without CUDA"); }
 
-bool kn_device_built(void)
-{
-    return false;
-}
+bool kn_device_built(void) { return false; }
 
-int kn_device_count(void)
-{
-    return 0;
-}
+int kn_device_count(void) { return 0; }
 
 int kn_device_get(int device, struct kn_device_info *out)
 {

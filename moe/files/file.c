@@ -12,16 +12,16 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define SPLIT_MOST 4096
-#define SUFFIX     (sizeof "-00001-of-00001.gguf" - 1)
-#define SUFFIX_MOST 64                      /* buffer size: fits any two ints */
+#define SPLIT_MOST  4096
+#define SUFFIX      (sizeof "-00001-of-00001.gguf" - 1)
+#define SUFFIX_MOST 64 /* buffer size: fits any two ints */
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
 /* Reads an integer of a split's header; *out is untouched if the key is absent.  Programs that split files write
  * different integer types. */
-static int split_int(const struct moe_file *f, int file, const struct moe_values *values,
-                     const char *key, int64_t most, int64_t *out)
+static int split_int(const struct moe_file *f, int file, const struct moe_values *values, const char *key, int64_t most,
+                     int64_t *out)
 {
     const struct moe_value *v = moe_find_value(f, values, key);
     if (!v)
@@ -31,9 +31,8 @@ static int split_int(const struct moe_file *f, int file, const struct moe_values
                        kn_error_text(KN_ECORRUPT), key);
     int64_t x = moe_value_int(v, 0);
     if (x < 0 || x > most)
-        return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': %lld is not within 0 to %lld",
-                       f->path[file], kn_error_text(KN_ECORRUPT), key, (long long)x,
-                       (long long)most);
+        return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': %lld is not within 0 to %lld", f->path[file],
+                       kn_error_text(KN_ECORRUPT), key, (long long)x, (long long)most);
     *out = x;
     return 0;
 }
@@ -73,9 +72,8 @@ static int open_split(struct moe_file *f, int no, int n)
     if (!err)
         err = split_int(f, no, &values, "split.count", INT32_MAX, &its_n);
     if (!err && (its_no != no || its_n != n))
-        err = kn_fail(KN_ECORRUPT, "%s: %s: expected split %d of %d, but its header says %lld of %lld",
-                      path, kn_error_text(KN_ECORRUPT), no + 1, n, (long long)its_no + 1,
-                      (long long)its_n);
+        err = kn_fail(KN_ECORRUPT, "%s: %s: expected split %d of %d, but its header says %lld of %lld", path,
+                      kn_error_text(KN_ECORRUPT), no + 1, n, (long long)its_no + 1, (long long)its_n);
     values_free(&values);
     kn_free(path);
     return err;
@@ -94,20 +92,22 @@ static int open_splits(struct moe_file *f)
         return err;
 
     if (no)
-        return kn_fail(KN_EINVAL, "%s: this is split %d of %d; pass the first split", path, (int)no + 1,
-                       (int)n);
+        return kn_fail(KN_EINVAL, "%s: this is split %d of %d; pass the first split", path, (int)no + 1, (int)n);
     char suffix[SUFFIX_MOST];
     snprintf(suffix, sizeof suffix, "-%05d-of-%05d.gguf", 1, (int)n);
     if (strlen(path) < SUFFIX || strcmp(path + strlen(path) - SUFFIX, suffix))
-        return kn_fail(KN_EINVAL, "%s: this is split 1 of %d; its name must end in %s, or the "
-                       "other splits cannot be found", path, (int)n, suffix);
+        return kn_fail(KN_EINVAL,
+                       "%s: this is split 1 of %d; its name must end in %s, or the "
+                       "other splits cannot be found",
+                       path, (int)n, suffix);
     err = moe_file_reserve(f, (int)n);
     for (int i = 1; !err && i < n; i++)
         err = open_split(f, i, (int)n);
     if (!err && n_tensor >= 0 && (uint64_t)n_tensor != f->tensors.n)
-        err = kn_fail(KN_ECORRUPT, "%s: %s: metadata 'split.tensors.count': %lld, but the %d "
-                      "splits have %zu tensors", path, kn_error_text(KN_ECORRUPT), (long long)n_tensor,
-                      (int)n, f->tensors.n);
+        err = kn_fail(KN_ECORRUPT,
+                      "%s: %s: metadata 'split.tensors.count': %lld, but the %d "
+                      "splits have %zu tensors",
+                      path, kn_error_text(KN_ECORRUPT), (long long)n_tensor, (int)n, f->tensors.n);
     return err;
 }
 

@@ -86,7 +86,7 @@ static int read_apart(const struct moe_file *f, const struct moe_tensor *t, uint
     return 0;
 }
 
-enum { SOME = 128, ROWS = 64 };                 /* blocks of a row, or a block of rows, at a time */
+enum { SOME = 128, ROWS = 64 }; /* blocks of a row, or a block of rows, at a time */
 
 /* Reads n consecutive blocks of one row, from block `col` of row `row` of matrix e, joining codes and scales that are
  * stored apart. */
@@ -177,7 +177,7 @@ static int read_joined(const struct moe_file *f, const struct moe_tensor *t, uin
     kn_assert(from % block == 0 && bytes % block == 0);
     for (; left; left -= n, at += n, out += n * block) {
         uint64_t row = at / n_row, col = at % n_row;
-        uint64_t most = per_scale > 1 ? per_scale - col % per_scale : SOME;     /* ends at a scale's last block */
+        uint64_t most = per_scale > 1 ? per_scale - col % per_scale : SOME; /* ends at a scale's last block */
         n = n_row - col < left ? (size_t)(n_row - col) : left;
         n = n < most ? n : (size_t)most;
         n = n < SOME ? n : SOME;
@@ -241,10 +241,10 @@ int moe_file_id(const struct moe_file *f, uint64_t *out)
         uint64_t shape[4] = { t->offset, t->bytes, t->gguf_type, (uint64_t)t->file };
         h = fold(fold(h, shape, sizeof shape), t->name.data, t->name.n);
     }
-    for (size_t i = 0; i < N_SAMPLE && f->tensors.n; i++) {     /* weight samples tell fine-tunes apart */
+    for (size_t i = 0; i < N_SAMPLE && f->tensors.n; i++) { /* weight samples tell fine-tunes apart */
         const struct moe_tensor *t = &f->tensors.item[f->tensors.n * i / N_SAMPLE];
         size_t bytes = t->bytes < sizeof sample ? (size_t)t->bytes : sizeof sample;
-        if (t->layout && t->layout->scales)     /* whole blocks */
+        if (t->layout && t->layout->scales) /* whole blocks */
             bytes -= bytes % (size_t)moe_tensor_type(t->gguf_type)->block_bytes;
         int error = moe_file_read(f, t, 0, sample, bytes);
         if (error)

@@ -28,6 +28,6 @@ enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_
 /* general.file_type: the number by which published files name the format of most of their weights. */
 uint32_t moe_file_type(enum kn_format f);
 
-#define MOE_QUANTIZATION_VERSION 2          /* general.quantization_version: the layout of quantised blocks */
+#define MOE_QUANTIZATION_VERSION 2 /* general.quantization_version: the layout of quantised blocks */
 
 #endif

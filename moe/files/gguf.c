@@ -15,26 +15,25 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WINDOW_BYTES   ((size_t)1 << 20)
-#define HEADER_MOST    ((uint64_t)1 << 28)  /* 256 MiB; the largest published header is near 20 MiB */
-#define STRING_MOST    ((uint64_t)1 << 24)  /* chat templates reach 100 KiB */
-#define KEY_MOST       65535                /* the specification's limit */
-#define LENGTH_ABSURD  ((uint64_t)1 << 48)  /* larger than any file: the length itself is damaged */
-#define SHOWN          128                  /* bytes of a name shown in a message */
+#define WINDOW_BYTES  ((size_t)1 << 20)
+#define HEADER_MOST   ((uint64_t)1 << 28) /* 256 MiB; the largest published header is near 20 MiB */
+#define STRING_MOST   ((uint64_t)1 << 24) /* chat templates reach 100 KiB */
+#define KEY_MOST      65535               /* the specification's limit */
+#define LENGTH_ABSURD ((uint64_t)1 << 48) /* larger than any file: the length itself is damaged */
+#define SHOWN         128                 /* bytes of a name shown in a message */
 
-struct source {                             /* one file while its header is read */
+struct source { /* one file while its header is read */
     struct moe_file *f;
     int file;
     const char *path;
-    uint64_t size, at;                      /* file size; offset of the next byte to read */
+    uint64_t size, at; /* file size; offset of the next byte to read */
     uint8_t *window;
     uint64_t window_at;
     size_t window_n;
-    char field[SHOWN + 64];                 /* name of the field being read, for error messages */
+    char field[SHOWN + 64]; /* name of the field being read, for error messages */
 };
 
-static int refuse(const struct source *s, int code, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+static int refuse(const struct source *s, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 static int refuse(const struct source *s, int code, const char *fmt, ...)
 {
@@ -58,8 +57,8 @@ static int claim(const struct source *s, uint64_t n, size_t size)
         return refuse(s, KN_ESHORT, "needs %llu bytes where the file has %llu left: an incomplete copy?",
                       (unsigned long long)bytes, (unsigned long long)left);
     if (bytes > HEADER_MOST - s->at)
-        return refuse(s, KN_ELIMIT, "needs %llu more bytes; the limit of a header is %llu",
-                      (unsigned long long)bytes, (unsigned long long)HEADER_MOST);
+        return refuse(s, KN_ELIMIT, "needs %llu more bytes; the limit of a header is %llu", (unsigned long long)bytes,
+                      (unsigned long long)HEADER_MOST);
     return 0;
 }
 
@@ -102,8 +101,8 @@ static int take_string(struct source *s, uint64_t most, struct moe_string *out)
     if (err)
         return err;
     if (n > most)
-        return refuse(s, KN_ELIMIT, "a string of %llu bytes; the limit is %llu",
-                      (unsigned long long)n, (unsigned long long)most);
+        return refuse(s, KN_ELIMIT, "a string of %llu bytes; the limit is %llu", (unsigned long long)n,
+                      (unsigned long long)most);
     char *data = moe_keep(s->f, (size_t)n);
     if (!data)
         return KN_ENOMEM;
@@ -116,7 +115,7 @@ static int take_string(struct source *s, uint64_t most, struct moe_string *out)
 /* ---- metadata -------------------------------------------------------------------------------- */
 
 static const uint8_t scalar_bytes[MOE_TYPE_COUNT] = {
-    [MOE_U8] = 1,  [MOE_I8] = 1,  [MOE_U16] = 2,  [MOE_I16] = 2, [MOE_U32] = 4, [MOE_I32] = 4,
+    [MOE_U8] = 1,  [MOE_I8] = 1,   [MOE_U16] = 2, [MOE_I16] = 2, [MOE_U32] = 4, [MOE_I32] = 4,
     [MOE_F32] = 4, [MOE_BOOL] = 1, [MOE_U64] = 8, [MOE_I64] = 8, [MOE_F64] = 8,
 };
 
@@ -139,7 +138,7 @@ static int take_scalars(struct source *s, struct moe_value *v)
 
 static int take_strings(struct source *s, struct moe_value *v)
 {
-    int err = claim(s, v->n, sizeof(uint64_t));     /* every string has at least its length field */
+    int err = claim(s, v->n, sizeof(uint64_t)); /* every string has at least its length field */
     if (err)
         return err;
     struct moe_string *data = moe_keep(s->f, v->n * sizeof *data);
@@ -158,8 +157,7 @@ static int take_type(struct source *s, enum moe_type *out)
     if (err)
         return err;
     if (type >= MOE_TYPE_COUNT)
-        return refuse(s, KN_ECORRUPT, "value type %u; the last known is %d", type,
-                      MOE_TYPE_COUNT - 1);
+        return refuse(s, KN_ECORRUPT, "value type %u; the last known is %d", type, MOE_TYPE_COUNT - 1);
     *out = (enum moe_type)type;
     return 0;
 }
@@ -197,8 +195,7 @@ static int take_value(struct source *s, struct moe_value *v)
 static int read_values(struct source *s, uint64_t n, struct moe_values *values)
 {
     for (uint64_t i = 0; i < n; i++) {
-        snprintf(s->field, sizeof s->field, "metadata %llu of %llu", (unsigned long long)i + 1,
-                 (unsigned long long)n);
+        snprintf(s->field, sizeof s->field, "metadata %llu of %llu", (unsigned long long)i + 1, (unsigned long long)n);
         struct moe_value v;
         int err = take_value(s, &v);
         if (!err && (err = moe_add_value(s->f, values, &v)) > 0)
@@ -227,8 +224,7 @@ static int tensor_size(const struct source *s, struct moe_tensor *t)
     if (t->dim[0] % (uint64_t)type->block_values)
         return refuse(s, KN_ECORRUPT, "rows of %llu values are no whole blocks of %s (%d values)",
                       (unsigned long long)t->dim[0], type->name, type->block_values);
-    if (__builtin_mul_overflow(values / (uint64_t)type->block_values, (uint64_t)type->block_bytes,
-                               &t->bytes))
+    if (__builtin_mul_overflow(values / (uint64_t)type->block_values, (uint64_t)type->block_bytes, &t->bytes))
         return refuse(s, KN_ECORRUPT, "its size overflows");
     return 0;
 }
@@ -270,8 +266,7 @@ static int take_tensor(struct source *s, struct moe_tensor *t)
 static int read_tensors(struct source *s, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) {
-        snprintf(s->field, sizeof s->field, "tensor %llu of %llu", (unsigned long long)i + 1,
-                 (unsigned long long)n);
+        snprintf(s->field, sizeof s->field, "tensor %llu of %llu", (unsigned long long)i + 1, (unsigned long long)n);
         struct moe_tensor t;
         int err = take_tensor(s, &t);
         if (!err && (err = moe_add_tensor(s->f, &t)) > 0)
@@ -310,12 +305,11 @@ static int place_tensors(struct source *s, size_t first, uint32_t alignment)
         uint64_t end;
         name_tensor(s, t);
         if (t->offset % alignment)
-            return refuse(s, KN_ECORRUPT, "offset %llu is no multiple of %u",
-                          (unsigned long long)t->offset, alignment);
-        if (__builtin_add_overflow(t->offset, data, &t->offset) ||
-            __builtin_add_overflow(t->offset, t->bytes, &end) || end >= LENGTH_ABSURD)
-            return refuse(s, KN_ECORRUPT, "invalid position: offset %llu, %llu bytes",
-                          (unsigned long long)t->offset, (unsigned long long)t->bytes);
+            return refuse(s, KN_ECORRUPT, "offset %llu is no multiple of %u", (unsigned long long)t->offset, alignment);
+        if (__builtin_add_overflow(t->offset, data, &t->offset) || __builtin_add_overflow(t->offset, t->bytes, &end) ||
+            end >= LENGTH_ABSURD)
+            return refuse(s, KN_ECORRUPT, "invalid position: offset %llu, %llu bytes", (unsigned long long)t->offset,
+                          (unsigned long long)t->bytes);
         if (end > s->size)
             return refuse(s, KN_ESHORT, "ends at byte %llu, the file at %llu: an incomplete copy?",
                           (unsigned long long)end, (unsigned long long)s->size);
@@ -325,7 +319,11 @@ static int place_tensors(struct source *s, size_t first, uint32_t alignment)
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-struct header { char magic[4]; uint32_t version; uint64_t n_tensor, n_value; };
+struct header {
+    char magic[4];
+    uint32_t version;
+    uint64_t n_tensor, n_value;
+};
 _Static_assert(sizeof(struct header) == 24 && sizeof MOE_LFS > 24, "GGUF header");
 
 static int read_header(struct source *s, struct header *h)
@@ -360,7 +358,7 @@ static int read_alignment(struct source *s, const struct moe_values *values, uin
     memcpy(out, v->data, sizeof *out);
     if (*out & (*out - 1) || !*out)
         return refuse(s, KN_ECORRUPT, "%u is no power of two", *out);
-    if (*out % 8)                               /* GGUF's rule; repacking reads 16-bit fields in place */
+    if (*out % 8) /* GGUF's rule; repacking reads 16-bit fields in place */
         return refuse(s, KN_ECORRUPT, "%u is no multiple of 8", *out);
     return 0;
 }

@@ -67,19 +67,13 @@ static uint64_t hash(uint64_t seed, struct moe_string s)
     return h;
 }
 
-static struct moe_string key_of(const void *table, size_t i)
-{
-    return ((const struct moe_value *)table)[i].key;
-}
+static struct moe_string key_of(const void *table, size_t i) { return ((const struct moe_value *)table)[i].key; }
 
-static struct moe_string tensor_of(const void *table, size_t i)
-{
-    return ((const struct moe_tensor *)table)[i].name;
-}
+static struct moe_string tensor_of(const void *table, size_t i) { return ((const struct moe_tensor *)table)[i].name; }
 
 /* The slot that holds the name, or the empty slot for it.  At least half of the slots are empty, so the probe ends. */
-static uint32_t *index_slot(const struct moe_index *x, uint64_t seed, moe_name_of *name,
-                            const void *table, struct moe_string want)
+static uint32_t *index_slot(const struct moe_index *x, uint64_t seed, moe_name_of *name, const void *table,
+                            struct moe_string want)
 {
     for (size_t i = hash(seed, want);; i++) {
         uint32_t *slot = &x->slot[i & (x->n_slot - 1)];

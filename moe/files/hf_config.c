@@ -17,8 +17,7 @@ static const struct moe_hf_family families[] = {
     { "qwen2_moe", "qwen2moe", .experts = true, .norm_topk_false = true },
     { "qwen3_moe", "qwen3moe", .experts = true, .norm_topk_false = true },
     { "olmoe", "olmoe", .experts = true, .norm_topk_false = true },
-    { "gpt_oss", "gpt-oss", .experts = true, .post_norm = true, .expert_is_ffn = true,
-      .transposed = true },
+    { "gpt_oss", "gpt-oss", .experts = true, .post_norm = true, .expert_is_ffn = true, .transposed = true },
     { "glm4_moe", "glm4moe", .experts = true, .post_norm = true, .sigmoid = true },
     { "minimax_m2", "minimax-m2", .experts = true, .expert_is_ffn = true, .sigmoid = true },
     { "deepseek_v2", "deepseek2", .experts = true, .latent = true },
@@ -125,14 +124,18 @@ static void put_string(struct moe_folder *d, const char *name, const char *s)
 
 /* ---- keys converted by table -------------------------------------------------------------------- */
 
-static const struct { const char *from, *to; } ints[] = {
+static const struct {
+    const char *from, *to;
+} ints[] = {
     { "hidden_size", "embedding_length" },
     { "num_attention_heads", "attention.head_count" },
     { "num_key_value_heads", "attention.head_count_kv" },
     { "intermediate_size", "feed_forward_length" },
 };
 
-static const struct { const char *from, *to; } expert_ints[] = {
+static const struct {
+    const char *from, *to;
+} expert_ints[] = {
     { "num_experts_per_tok", "expert_used_count" },
     { "moe_intermediate_size", "expert_feed_forward_length" },
     { "shared_expert_intermediate_size", "expert_shared_feed_forward_length" },
@@ -142,7 +145,9 @@ static const struct { const char *from, *to; } expert_ints[] = {
     { "topk_group", "expert_group_used_count" },
 };
 
-static const struct { const char *from, *to; } floats[] = {
+static const struct {
+    const char *from, *to;
+} floats[] = {
     { "rms_norm_eps", "attention.layer_norm_rms_epsilon" },
     { "clip_qkv", "attention.clamp_kqv" },
     { "routed_scaling_factor", "expert_weights_scale" },
@@ -303,7 +308,7 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
         attention = (1 + 0.1 * one * kn_log(factor)) / (1 + 0.1 * all * kn_log(factor));
         said = true;
     }
-    if (d->family->latent && all > 0) {         /* scales the scores; replaces the usual factor on cos and sin */
+    if (d->family->latent && all > 0) { /* scales the scores; replaces the usual factor on cos and sin */
         put_f32(d, "rope.scaling.yarn_log_multiplier", 0.1 * all);
         usual = 1;
         said &= attention != 1;
@@ -333,13 +338,16 @@ static void read_llama3(struct moe_folder *d, const json_t *rope, double base, d
     for (int i = 0; i < n; i++) {
         double wave = two_pi / (double)(1.0f / (float)kn_pow(base, (double)((float)(2 * i) / (float)d->d_head)));
         double smooth = (n_ctx / wave - low) / (high - low);
-        divisor[i] = wave < n_ctx / high ? 1
+        divisor[i] = wave < n_ctx / high  ? 1
                      : wave > n_ctx / low ? (float)factor
                                           : (float)(1 / ((1 - smooth) / factor + smooth));
     }
     *layout = (struct moe_layout){ .data = divisor };
-    struct moe_tensor t = { .name = { "rope_freqs.weight", 17 }, .n_dim = 1, .dim = { (uint64_t)n, 1, 1, 1 },
-                            .bytes = (uint64_t)n * sizeof *divisor, .layout = layout };
+    struct moe_tensor t = { .name = { "rope_freqs.weight", 17 },
+                            .n_dim = 1,
+                            .dim = { (uint64_t)n, 1, 1, 1 },
+                            .bytes = (uint64_t)n * sizeof *divisor,
+                            .layout = layout };
     int err = moe_add_tensor(d->f, &t);
     d->err = d->err ? d->err : err;
 }

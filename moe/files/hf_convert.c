@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FLOAT_MOST (1 << 24)                    /* largest vector, in values, that is read and converted */
+#define FLOAT_MOST (1 << 24) /* largest vector, in values, that is read and converted */
 
 static int refuse(const struct moe_hf_mapper *m, int code, const char *what)
 {
@@ -64,13 +64,13 @@ static int add_one(struct moe_hf_mapper *m, const char *name)
 /* For conversions that reorder or split a tensor: they do not support scales stored apart. */
 static int refuse_scales(const struct moe_hf_mapper *m)
 {
-    return m->scales.bytes
-               ? refuse(m, KN_EUNSUPPORTED, "is packed, but its rows or columns must be reordered") : 0;
+    return m->scales.bytes ? refuse(m, KN_EUNSUPPORTED, "is packed, but its rows or columns must be reordered") : 0;
 }
 
 /* ---- reordered rows and elements ------------------------------------------------------------------ */
 
-static int add_turned(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name, struct off_stride_permutation turn)
+static int add_turned(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name,
+                      struct off_stride_permutation turn)
 {
     struct moe_layout *l = new_layout(m, t);
     if (!l)
@@ -91,7 +91,8 @@ static int add_rotated(struct moe_hf_mapper *m, const char *name)
         return err;
     if (turn < 2 || turn % 2 || t.dim[1] % (uint64_t)turn)
         return refuse(m, KN_ECORRUPT, "does not have a whole number of heads");
-    return add_turned(m, &t, name, (struct off_stride_permutation){ .bytes = (size_t)(t.bytes / t.dim[1]), .n = turn, .by = 2 });
+    return add_turned(m, &t, name,
+                      (struct off_stride_permutation){ .bytes = (size_t)(t.bytes / t.dim[1]), .n = turn, .by = 2 });
 }
 
 /* Order of value heads: stored grouped by key head; in GGUF value head i has key head i mod n_key_head. */
@@ -106,7 +107,7 @@ static int add_heads(struct moe_hf_mapper *m, const char *name, enum moe_hf_take
     struct moe_tensor t = m->whole;
     uint64_t n_value = (uint64_t)d->n_value_head, d_value = (uint64_t)d->d_state_value, n_in = t.dim[0];
     uint64_t n_key = how == MIX_ROWS ? 2 * (uint64_t)d->n_key_head * (uint64_t)d->d_state_key : 0;
-    if (t.n_dim == 3 && t.dim[1] == 1) {        /* taps of a depthwise convolution */
+    if (t.n_dim == 3 && t.dim[1] == 1) { /* taps of a depthwise convolution */
         t.dim[1] = t.dim[2];
         t.dim[2] = 1;
         t.n_dim = 2;
@@ -239,9 +240,12 @@ static int add_blocks(struct moe_hf_mapper *m, const char *name, uint64_t step, 
     if (strcmp(t->dtype, "U8") || t->n_dim != 4 || t->dim[3] != 16 || t->dim[0] != (uint64_t)m->d->n_expert ||
         t->dim[1] % step || !s || strcmp(s->dtype, "U8") || s->n_dim != 3 || memcmp(s->dim, t->dim, 3 * sizeof n))
         return refuse(m, KN_ECORRUPT, "is no stack of MXFP4 blocks of all experts with a matching scales tensor");
-    struct moe_tensor out = { .gguf_type = (uint32_t)kn_format_info(KN_MXFP4)->gguf_type, .n_dim = 3,
-                              .dim = { 32 * n, t->dim[1] / step, t->dim[0], 1 }, .file = t->file,
-                              .offset = t->offset + first * n * 16, .bytes = t->bytes / 16 / step * 17 };
+    struct moe_tensor out = { .gguf_type = (uint32_t)kn_format_info(KN_MXFP4)->gguf_type,
+                              .n_dim = 3,
+                              .dim = { 32 * n, t->dim[1] / step, t->dim[0], 1 },
+                              .file = t->file,
+                              .offset = t->offset + first * n * 16,
+                              .bytes = t->bytes / 16 / step * 17 };
     struct moe_layout *l = new_layout(m, &out);
     struct off_scales *at = l ? moe_keep(m->d->f, sizeof *at) : NULL;
     if (!at)
@@ -338,21 +342,37 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
     if (err)
         return err;
     switch (how) {
-    case ROTATED:    return add_rotated(m, name);
-    case ONE_EXPERT: return add_expert(m, name, expert);
-    case GATES:      return add_halves(m, name, false);
-    case UPS:        return add_halves(m, name, true);
-    case EVEN:       return add_every_other(m, name, false);
-    case ODD:        return add_every_other(m, name, true);
-    case BLOCKS:     return add_blocks(m, name, 1, 0);
-    case EVEN_BLOCKS: return add_blocks(m, name, 2, 0);
-    case ODD_BLOCKS: return add_blocks(m, name, 2, 1);
-    case TRANSPOSED: return refuse(m, KN_EUNSUPPORTED, "is stored input-major; use the weights published as MXFP4");
-    case MIX_ROWS: case VALUE_ROWS: case HEAD_ROWS: case VALUE_COLUMNS:
+    case ROTATED:
+        return add_rotated(m, name);
+    case ONE_EXPERT:
+        return add_expert(m, name, expert);
+    case GATES:
+        return add_halves(m, name, false);
+    case UPS:
+        return add_halves(m, name, true);
+    case EVEN:
+        return add_every_other(m, name, false);
+    case ODD:
+        return add_every_other(m, name, true);
+    case BLOCKS:
+        return add_blocks(m, name, 1, 0);
+    case EVEN_BLOCKS:
+        return add_blocks(m, name, 2, 0);
+    case ODD_BLOCKS:
+        return add_blocks(m, name, 2, 1);
+    case TRANSPOSED:
+        return refuse(m, KN_EUNSUPPORTED, "is stored input-major; use the weights published as MXFP4");
+    case MIX_ROWS:
+    case VALUE_ROWS:
+    case HEAD_ROWS:
+    case VALUE_COLUMNS:
         return add_heads(m, name, how);
-    case DECAYS:     return add_decays(m, name);
-    case NOTHING:    return 0;
-    default:         return add_one(m, name);
+    case DECAYS:
+        return add_decays(m, name);
+    case NOTHING:
+        return 0;
+    default:
+        return add_one(m, name);
     }
 }
 

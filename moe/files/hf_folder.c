@@ -126,23 +126,27 @@ static const void *keep(struct moe_folder *d, const void *data, size_t bytes)
 static size_t item_bytes(enum moe_type type)
 {
     switch (type) {
-    case MOE_STRING: return sizeof(struct moe_string);
-    case MOE_BOOL:   return 1;
-    default:         return 4;
+    case MOE_STRING:
+        return sizeof(struct moe_string);
+    case MOE_BOOL:
+        return 1;
+    default:
+        return 4;
     }
 }
 
 static void put(struct moe_folder *d, const char *key, enum moe_type type, const void *scalar)
 {
-    put_value(d, key, (struct moe_value){ .type = type, .item = type, .n = 1,
-                                          .data = keep(d, scalar, item_bytes(type)) });
+    put_value(d, key,
+              (struct moe_value){ .type = type, .item = type, .n = 1, .data = keep(d, scalar, item_bytes(type)) });
 }
 
 /* The bytes of string items must already be in memory of the moe_file: only the array is copied. */
 void moe_put_array(struct moe_folder *d, const char *key, enum moe_type item, const void *data, size_t n)
 {
-    put_value(d, key, (struct moe_value){ .type = MOE_ARRAY, .item = item, .n = n,
-                                          .data = keep(d, data, n * item_bytes(item)) });
+    put_value(
+        d, key,
+        (struct moe_value){ .type = MOE_ARRAY, .item = item, .n = n, .data = keep(d, data, n * item_bytes(item)) });
 }
 
 void moe_put_string(struct moe_folder *d, const char *key, const char *s, size_t n)
@@ -204,10 +208,10 @@ static int open_indexed(struct moe_folder *d, const json_t *map)
     size_t n;
     int err = 0, last = -1;
     for (int pass = 0; pass < 2; pass++)
-        json_object_keylen_foreach((json_t *)map, tensor, n, file) {
+        json_object_keylen_foreach((json_t *)map, tensor, n, file)
+        {
             const char *name = json_string_value(file);
-            if (!name || !*name || strchr(name, '/') || strlen(name) != json_string_length(file) ||
-                strlen(name) > 255)
+            if (!name || !*name || strchr(name, '/') || strlen(name) != json_string_length(file) || strlen(name) > 255)
                 return moe_refuse(KN_ECORRUPT, d->f->name, index, "weight_map has an invalid file name");
             last = file_named(d, name, last);
             if (!pass && last < 0) {
@@ -248,8 +252,10 @@ static int read_folder(struct moe_folder *d)
 {
     int err = moe_folder_json(d, "config.json", CONFIG_MOST, &d->config);
     if (!err && !d->config)
-        err = kn_fail(KN_ENOENT, "%s: there is no config.json in this folder: name a .gguf file, or a folder with "
-                      "config.json, tokenizer.json and .safetensors files", d->f->name);
+        err = kn_fail(KN_ENOENT,
+                      "%s: there is no config.json in this folder: name a .gguf file, or a folder with "
+                      "config.json, tokenizer.json and .safetensors files",
+                      d->f->name);
     if (!err)
         err = moe_hf_config(d);
     if (!err)

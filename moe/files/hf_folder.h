@@ -25,45 +25,45 @@
 struct moe_stored {
     struct moe_string name;
     const char *dtype;
-    int gguf_type;                              /* -1: GGUF has no such type */
+    int gguf_type; /* -1: GGUF has no such type */
     int n_dim;
-    uint64_t dim[4];                            /* unused dimensions are 1 */
+    uint64_t dim[4]; /* unused dimensions are 1 */
     int file;
     uint64_t offset, bytes;
 };
 
 struct moe_folder {
     struct moe_file *f;
-    json_t *config;                             /* config.json */
-    struct moe_stored *stored;                  /* [n_stored] */
+    json_t *config;            /* config.json */
+    struct moe_stored *stored; /* [n_stored] */
     size_t n_stored, room;
     struct moe_index by_name;
     const struct moe_hf_family *family;
-    int n_layer, n_expert;                      /* 0: no experts */
-    int n_ahead;                                /* MTP layers behind the last layer, as in config.json */
+    int n_layer, n_expert; /* 0: no experts */
+    int n_ahead;           /* MTP layers behind the last layer, as in config.json */
     int d_head;
-    int n_key_head, n_value_head, d_state_key, d_state_value;      /* of delta nets */
-    int scale_rows, scale_values;               /* packed weights: rows by values per scale; values 0: none */
-    uint32_t gptq_zeros;                        /* GPTQ: the only supported word of eight zero points; 0: no GPTQ */
-    bool gptq_plain;                            /* config.json states these zero points and inputs in order */
-    bool tied;                                  /* the output matrix is the embedding */
-    int err;                                    /* first failure while config.json is read and metadata added */
+    int n_key_head, n_value_head, d_state_key, d_state_value; /* of delta nets */
+    int scale_rows, scale_values; /* packed weights: rows by values per scale; values 0: none */
+    uint32_t gptq_zeros;          /* GPTQ: the only supported word of eight zero points; 0: no GPTQ */
+    bool gptq_plain;              /* config.json states these zero points and inputs in order */
+    bool tied;                    /* the output matrix is the embedding */
+    int err;                      /* first failure while config.json is read and metadata added */
 };
 
 /* Conversion rules of one model_type. */
 struct moe_hf_family {
     const char *model_type, *arch;
     bool experts;
-    bool turned;                                /* Q and K rows of a head are stored in halves; GGUF has pairs */
-    bool post_norm;                             /* the norm before the FFN is post_attention_norm in GGUF */
-    bool norm_topk_false;                       /* default of norm_topk_prob is false */
-    bool expert_is_ffn;                         /* experts are intermediate_size wide */
-    bool sigmoid;                               /* router probabilities by sigmoid, else by softmax */
-    bool transposed;                            /* unquantised experts are stored input-major */
-    bool latent;                                /* multi-head latent attention (MLA) */
-    bool delta;                                 /* has delta nets; norm weights are stored minus 1 */
-    bool tiled;                                 /* GGUF has value heads in another order */
-    bool nested;                                /* vision model: the language model is in text_config */
+    bool turned;          /* Q and K rows of a head are stored in halves; GGUF has pairs */
+    bool post_norm;       /* the norm before the FFN is post_attention_norm in GGUF */
+    bool norm_topk_false; /* default of norm_topk_prob is false */
+    bool expert_is_ffn;   /* experts are intermediate_size wide */
+    bool sigmoid;         /* router probabilities by sigmoid, else by softmax */
+    bool transposed;      /* unquantised experts are stored input-major */
+    bool latent;          /* multi-head latent attention (MLA) */
+    bool delta;           /* has delta nets; norm weights are stored minus 1 */
+    bool tiled;           /* GGUF has value heads in another order */
+    bool nested;          /* vision model: the language model is in text_config */
 };
 
 /* hf_folder.c.  Fails with the message "path: error: field: reason". */
@@ -84,13 +84,13 @@ void moe_put_bool(struct moe_folder *d, const char *key, bool x);
 void moe_put_f32(struct moe_folder *d, const char *key, double x);
 
 int moe_safetensors_read(struct moe_folder *d, int file);
-const struct moe_stored *moe_stored_find(const struct moe_folder *d, const char *name, size_t n);    /* or NULL */
+const struct moe_stored *moe_stored_find(const struct moe_folder *d, const char *name, size_t n); /* or NULL */
 
 /* The tensor named like t with the last `less` bytes replaced by `more`; or NULL. */
 const struct moe_stored *moe_stored_beside(const struct moe_folder *d, const struct moe_stored *t, size_t less,
                                            const char *more);
 int moe_refuse_stored(const struct moe_folder *d, const struct moe_stored *t, int code, const char *what);
-struct moe_tensor moe_as_stored(const struct moe_stored *t);    /* dimensions in GGUF order */
+struct moe_tensor moe_as_stored(const struct moe_stored *t); /* dimensions in GGUF order */
 
 static inline bool moe_string_ends(struct moe_string s, const char *with)
 {
@@ -100,8 +100,8 @@ static inline bool moe_string_ends(struct moe_string s, const char *with)
 /* hf_packed.c.  moe_hf_packing reads quantization_config.  moe_hf_describe gives the tensor that t becomes and its
  * scales (bytes 0: none stored apart).  moe_hf_check_gptq checks that a GPTQ tensor has the supported zero points and
  * its inputs in order.  moe_hf_check_zeros checks that all bytes are 0; `otherwise` is the error message. */
-#define MOE_HF_PACKED "_packed"                 /* suffix of INT4 codes (compressed-tensors) */
-#define MOE_HF_GPTQ   "qweight"                 /* replaces "weight" in names of GPTQ codes */
+#define MOE_HF_PACKED "_packed" /* suffix of INT4 codes (compressed-tensors) */
+#define MOE_HF_GPTQ   "qweight" /* replaces "weight" in names of GPTQ codes */
 int moe_hf_packing(struct moe_folder *d);
 int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
                     struct off_scales *scales);

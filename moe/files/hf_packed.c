@@ -24,7 +24,9 @@ static const json_t *get(const json_t *object, const char *key)
 }
 
 /* Common methods that are not supported, and the reason. */
-static const struct { const char *method, *why; } packings[] = {
+static const struct {
+    const char *method, *why;
+} packings[] = {
     { "awq", ", input-major codes with zero points, a format that is not implemented" },
     { "auto-round", ", which is supported only if it is published as gptq" },
     { "bitsandbytes", ", codes that index a table, a format that is not implemented" },
@@ -40,15 +42,18 @@ static int refuse_packing(struct moe_folder *d, const char *what)
     for (size_t i = 0; i < sizeof packings / sizeof *packings; i++)
         why = strcmp(what, packings[i].method) ? why : packings[i].why;
     moe_string_show((struct moe_string){ what, strlen(what) }, shown, sizeof shown);
-    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: config.json: its weights are packed as '%s'%s; use F32, F16, BF16, "
+    return d->err = kn_fail(KN_EUNSUPPORTED,
+                            "%s: config.json: its weights are packed as '%s'%s; use F32, F16, BF16, "
                             "FP8 with a scale for each block, MXFP4 of gpt-oss, INT4 in groups (compressed-tensors, "
-                            "gptq), or a .gguf file", d->f->name, shown, why);
+                            "gptq), or a .gguf file",
+                            d->f->name, shown, why);
 }
 
 /* FP8 with a scale for each weight_block_size, usually 128 by 128 values; its width must be whole KN_FP8 blocks. */
 static int read_fp8(struct moe_folder *d, const json_t *q)
 {
-    const json_t *size = get(q, "weight_block_size"), *rows = json_array_get(size, 0), *values = json_array_get(size, 1);
+    const json_t *size = get(q, "weight_block_size"), *rows = json_array_get(size, 0),
+                 *values = json_array_get(size, 1);
     const char *fmt = json_string_value(get(q, "fmt"));
     json_int_t n_row = json_integer_value(rows), n = json_integer_value(values);
     int block = kn_format_info(KN_FP8)->block_values;
@@ -60,10 +65,7 @@ static int read_fp8(struct moe_folder *d, const json_t *q)
     return d->err;
 }
 
-static bool says(const json_t *v, const char *text)
-{
-    return json_is_string(v) && !strcmp(json_string_value(v), text);
-}
+static bool says(const json_t *v, const char *text) { return json_is_string(v) && !strcmp(json_string_value(v), text); }
 
 /* compressed-tensors: symmetric 4-bit integers with a scale for each group of values in a row. */
 static int read_groups(struct moe_folder *d, const json_t *q)
@@ -73,8 +75,7 @@ static int read_groups(struct moe_folder *d, const json_t *q)
     json_int_t n = json_integer_value(get(w, "group_size"));
     if (!says(get(q, "format"), "pack-quantized") || json_object_size(groups) != 1 || !says(get(w, "type"), "int") ||
         !says(get(w, "strategy"), "group") || json_integer_value(get(w, "num_bits")) != 4 ||
-        !json_is_true(get(w, "symmetric")) || get(w, "actorder") ||
-        get(group, "input_activations"))
+        !json_is_true(get(w, "symmetric")) || get(w, "actorder") || get(group, "input_activations"))
         return refuse_packing(d, "compressed-tensors that are not symmetric integers of 4 bits in groups");
     if (n < 1 || n > 1 << 16 || n % kn_format_info(KN_INT4)->block_values)
         return refuse_packing(d, "compressed-tensors in groups that are no multiple of 32");
@@ -131,8 +132,12 @@ int moe_refuse_stored(const struct moe_folder *d, const struct moe_stored *t, in
 /* GGUF has the innermost dimension first; a matrix of one row becomes a vector. */
 struct moe_tensor moe_as_stored(const struct moe_stored *t)
 {
-    struct moe_tensor out = { .gguf_type = (uint32_t)t->gguf_type, .n_dim = t->n_dim ? t->n_dim : 1,
-                              .dim = { 1, 1, 1, 1 }, .file = t->file, .offset = t->offset, .bytes = t->bytes };
+    struct moe_tensor out = { .gguf_type = (uint32_t)t->gguf_type,
+                              .n_dim = t->n_dim ? t->n_dim : 1,
+                              .dim = { 1, 1, 1, 1 },
+                              .file = t->file,
+                              .offset = t->offset,
+                              .bytes = t->bytes };
     for (int i = 0; i < t->n_dim; i++)
         out.dim[i] = t->dim[t->n_dim - 1 - i];
     while (out.n_dim > 1 && out.dim[out.n_dim - 1] == 1)
@@ -143,7 +148,7 @@ struct moe_tensor moe_as_stored(const struct moe_stored *t)
 const struct moe_stored *moe_stored_beside(const struct moe_folder *d, const struct moe_stored *t, size_t less,
                                            const char *more)
 {
-    char name[1100];                            /* longer than the longest valid name */
+    char name[1100]; /* longer than the longest valid name */
     size_t head = t->name.n - less;
     if (less > t->name.n || head + strlen(more) > sizeof name)
         return NULL;
@@ -167,8 +172,11 @@ static int describe_packed(const struct moe_folder *d, const struct moe_stored *
                                  f == KN_FP8 ? "is no FP8 matrix with rows of a multiple of 128 values and F32 or BF16 "
                                                "scales that match"
                                              : "is no 4-bit matrix of whole groups with BF16 scales that match");
-    *whole = (struct moe_tensor){ .gguf_type = (uint32_t)kn_format_info(f)->gguf_type, .n_dim = 2,
-                                  .dim = { n_in, t->dim[0], 1, 1 }, .file = t->file, .offset = t->offset,
+    *whole = (struct moe_tensor){ .gguf_type = (uint32_t)kn_format_info(f)->gguf_type,
+                                  .n_dim = 2,
+                                  .dim = { n_in, t->dim[0], 1, 1 },
+                                  .file = t->file,
+                                  .offset = t->offset,
                                   .bytes = n_in / block * t->dim[0] * (uint64_t)kn_format_info(f)->block_bytes };
     *scales = (struct off_scales){ s->file, s->offset, bytes, d->scale_rows, d->scale_values, false };
     return 0;
@@ -199,11 +207,15 @@ static int describe_gptq(const struct moe_folder *d, const struct moe_stored *t,
     if (!whole_groups || (!narrow && !is_matrix(s, "F16", n_in / values, n_out)) ||
         !is_matrix(beside_gptq(d, t, "qzeros"), "I32", n_in / values, n_out / 8) ||
         (order ? strcmp(order->dtype, "I32") || order->n_dim != 1 || order->dim[0] != n_in : !d->gptq_plain))
-        return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "is no 4-bit matrix of whole groups with F16 or BF16 "
+        return moe_refuse_stored(d, t, KN_EUNSUPPORTED,
+                                 "is no 4-bit matrix of whole groups with F16 or BF16 "
                                  "scales, qzeros and g_idx that match its shape");
     const struct kn_format_info *f = kn_format_info(narrow ? KN_INT4 : KN_Q4_0);
-    *whole = (struct moe_tensor){ .gguf_type = (uint32_t)f->gguf_type, .n_dim = 2, .dim = { n_in, n_out, 1, 1 },
-                                  .file = t->file, .offset = t->offset,
+    *whole = (struct moe_tensor){ .gguf_type = (uint32_t)f->gguf_type,
+                                  .n_dim = 2,
+                                  .dim = { n_in, n_out, 1, 1 },
+                                  .file = t->file,
+                                  .offset = t->offset,
                                   .bytes = n_in / (uint64_t)f->block_values * n_out * (uint64_t)f->block_bytes };
     *scales = (struct off_scales){ s->file, s->offset, 2, 1, d->scale_values, true };
     return 0;
@@ -255,7 +267,7 @@ int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, stru
     if (moe_string_ends(t->name, "." MOE_HF_GPTQ))
         return describe_gptq(d, t, whole, scales);
     if (!strcmp(t->dtype, "I32") && moe_string_ends(t->name, MOE_HF_PACKED))
-        return describe_packed(d, t, KN_INT4, t->n_dim == 2 ? 8 * t->dim[1] : 0, moe_stored_beside(d, t, less, "_scale"),
-                               whole, scales);
+        return describe_packed(d, t, KN_INT4, t->n_dim == 2 ? 8 * t->dim[1] : 0,
+                               moe_stored_beside(d, t, less, "_scale"), whole, scales);
     return 0;
 }

@@ -11,30 +11,32 @@
 #define STEPS_BYTES 4096
 #define SHOWN       300
 
-#define SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define WORD   "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
-#define SIGNS  " ?[^\\s\\p{L}\\p{N}]+"
-#define BLANKS "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define LARGE_ "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
-#define SMALL_ "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
-#define LARGE  "[" LARGE_ "]"
-#define SMALL  "[" SMALL_ "]"
+#define SUFFIX    "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define WORD      "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
+#define SIGNS     " ?[^\\s\\p{L}\\p{N}]+"
+#define BLANKS    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define LARGE_    "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
+#define SMALL_    "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
+#define LARGE     "[" LARGE_ "]"
+#define SMALL     "[" SMALL_ "]"
 #define NO_HAN(x) "[" x "&&[^\\p{Han}]]"
-#define BEFORE "[^\\r\\n\\p{L}\\p{N}]?"
+#define BEFORE    "[^\\r\\n\\p{L}\\p{N}]?"
 
-static const struct { const char *name, *steps; } known[] = {
+static const struct {
+    const char *name, *steps;
+} known[] = {
     { "gpt-2", "words\n" },
     { "starcoder", "digits one by one\nwords\n" },
     { "llama-bpe", "split " SUFFIX "|" WORD "|\\p{N}{1,3}|" SIGNS "[\\r\\n]*|" BLANKS "\nbytes\n" },
     { "qwen2", "split " SUFFIX "|" WORD "|\\p{N}|" SIGNS "[\\r\\n]*|" BLANKS "\nbytes\n" },
-    { "qwen35", "split " SUFFIX "|" BEFORE "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" BLANKS
-                "\nbytes\n" },
+    { "qwen35",
+      "split " SUFFIX "|" BEFORE "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" BLANKS "\nbytes\n" },
     { "gpt-4o", "split " BEFORE LARGE "*" SMALL "+" SUFFIX "?|" BEFORE LARGE "+" SMALL "*" SUFFIX "?|"
                 "\\p{N}{1,3}|" SIGNS "[\\r\\n/]*|" BLANKS "\nbytes\n" },
-    { "kimi-k2", "split [\\p{Han}]+|" BEFORE NO_HAN(LARGE_) "*" NO_HAN(SMALL_) "+" SUFFIX "?|" BEFORE NO_HAN(LARGE_) "+"
-                 NO_HAN(SMALL_) "*" SUFFIX "?|\\p{N}{1,3}|" SIGNS "[\\r\\n]*|" BLANKS "\nbytes\n" },
-    { "tekken", "split " BEFORE LARGE "*" SMALL "+|" BEFORE LARGE "+" SMALL "*|\\p{N}|" SIGNS "[\\r\\n/]*|" BLANKS
-                "\nbytes\n" },
+    { "kimi-k2", "split [\\p{Han}]+|" BEFORE NO_HAN(LARGE_) "*" NO_HAN(SMALL_) "+" SUFFIX "?|" BEFORE NO_HAN(
+                     LARGE_) "+" NO_HAN(SMALL_) "*" SUFFIX "?|\\p{N}{1,3}|" SIGNS "[\\r\\n]*|" BLANKS "\nbytes\n" },
+    { "tekken",
+      "split " BEFORE LARGE "*" SMALL "+|" BEFORE LARGE "+" SMALL "*|\\p{N}|" SIGNS "[\\r\\n/]*|" BLANKS "\nbytes\n" },
     { "deepseek-v3", "split \\p{N}{1,3}\n"
                      "split [\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+\n"
                      "split [!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
@@ -45,7 +47,11 @@ static const struct { const char *name, *steps; } known[] = {
                     "\\s*[\\r\\n]|\\s+(?!\\S)|\\s+\nbytes\n" },
 };
 
-struct steps { char text[STEPS_BYTES]; size_t n; bool strange; };
+struct steps {
+    char text[STEPS_BYTES];
+    size_t n;
+    bool strange;
+};
 
 static void add(struct steps *s, const char *text, size_t n)
 {

@@ -13,89 +13,96 @@
 #define LAYERS "layers."
 
 /* Within a layer; '#' is an expert's number. */
-static const struct { const char *from, *to; enum moe_hf_take take; } parts[] = {
-    { "input_layernorm.weight",            "attn_norm.weight", AS_IT_IS },
-    { "self_attn.q_proj.weight",           "attn_q.weight", ROTATED },
-    { "self_attn.k_proj.weight",           "attn_k.weight", ROTATED },
-    { "self_attn.v_proj.weight",           "attn_v.weight", AS_IT_IS },
-    { "self_attn.o_proj.weight",           "attn_output.weight", AS_IT_IS },
-    { "self_attn.q_proj.bias",             "attn_q.bias", AS_IT_IS },
-    { "self_attn.k_proj.bias",             "attn_k.bias", AS_IT_IS },
-    { "self_attn.v_proj.bias",             "attn_v.bias", AS_IT_IS },
-    { "self_attn.o_proj.bias",             "attn_output.bias", AS_IT_IS },
-    { "self_attn.q_norm.weight",           "attn_q_norm.weight", AS_IT_IS },
-    { "self_attn.k_norm.weight",           "attn_k_norm.weight", AS_IT_IS },
-    { "self_attn.sinks",                   "attn_sinks.weight", AS_IT_IS },
-    { "self_attn.rotary_emb.inv_freq",     NULL, NOTHING },
-    { "self_attn.q_a_proj.weight",         "attn_q_a.weight", AS_IT_IS },
-    { "self_attn.q_a_layernorm.weight",    "attn_q_a_norm.weight", AS_IT_IS },
-    { "self_attn.q_b_proj.weight",         "attn_q_b.weight", AS_IT_IS },
+static const struct {
+    const char *from, *to;
+    enum moe_hf_take take;
+} parts[] = {
+    { "input_layernorm.weight", "attn_norm.weight", AS_IT_IS },
+    { "self_attn.q_proj.weight", "attn_q.weight", ROTATED },
+    { "self_attn.k_proj.weight", "attn_k.weight", ROTATED },
+    { "self_attn.v_proj.weight", "attn_v.weight", AS_IT_IS },
+    { "self_attn.o_proj.weight", "attn_output.weight", AS_IT_IS },
+    { "self_attn.q_proj.bias", "attn_q.bias", AS_IT_IS },
+    { "self_attn.k_proj.bias", "attn_k.bias", AS_IT_IS },
+    { "self_attn.v_proj.bias", "attn_v.bias", AS_IT_IS },
+    { "self_attn.o_proj.bias", "attn_output.bias", AS_IT_IS },
+    { "self_attn.q_norm.weight", "attn_q_norm.weight", AS_IT_IS },
+    { "self_attn.k_norm.weight", "attn_k_norm.weight", AS_IT_IS },
+    { "self_attn.sinks", "attn_sinks.weight", AS_IT_IS },
+    { "self_attn.rotary_emb.inv_freq", NULL, NOTHING },
+    { "self_attn.q_a_proj.weight", "attn_q_a.weight", AS_IT_IS },
+    { "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight", AS_IT_IS },
+    { "self_attn.q_b_proj.weight", "attn_q_b.weight", AS_IT_IS },
     { "self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight", AS_IT_IS },
-    { "self_attn.kv_a_layernorm.weight",   "attn_kv_a_norm.weight", AS_IT_IS },
-    { "self_attn.kv_b_proj.weight",        "attn_kv_b.weight", AS_IT_IS },
-    { "linear_attn.in_proj_qkvz.weight",   "ssm_in.weight", AS_IT_IS },
-    { "linear_attn.in_proj_ba.weight",     "ssm_ba.weight", AS_IT_IS },
-    { "linear_attn.in_proj_qkv.weight",    "attn_qkv.weight", MIX_ROWS },
-    { "linear_attn.in_proj_z.weight",      "attn_gate.weight", VALUE_ROWS },
-    { "linear_attn.in_proj_b.weight",      "ssm_beta.weight", HEAD_ROWS },
-    { "linear_attn.in_proj_a.weight",      "ssm_alpha.weight", HEAD_ROWS },
-    { "linear_attn.conv1d.weight",         "ssm_conv1d.weight", MIX_ROWS },
-    { "linear_attn.dt_bias",               "ssm_dt.bias", HEAD_ROWS },
-    { "linear_attn.A_log",                 "ssm_a", DECAYS },
-    { "linear_attn.norm.weight",           "ssm_norm.weight", AS_IT_IS },
-    { "linear_attn.out_proj.weight",       "ssm_out.weight", VALUE_COLUMNS },
-    { "post_attention_layernorm.weight",   "ffn_norm.weight", AS_IT_IS },
-    { "mlp.gate_proj.weight",              "ffn_gate.weight", AS_IT_IS },
-    { "mlp.up_proj.weight",                "ffn_up.weight", AS_IT_IS },
-    { "mlp.down_proj.weight",              "ffn_down.weight", AS_IT_IS },
-    { "mlp.gate.weight",                   "ffn_gate_inp.weight", AS_IT_IS },
-    { "mlp.router.weight",                 "ffn_gate_inp.weight", AS_IT_IS },
-    { "mlp.router.bias",                   "ffn_gate_inp.bias", AS_IT_IS },
-    { "block_sparse_moe.gate.weight",      "ffn_gate_inp.weight", AS_IT_IS },
-    { "mlp.gate.e_score_correction_bias",  "exp_probs_b.bias", AS_IT_IS },
-    { "mlp.e_score_correction_bias",       "exp_probs_b.bias", AS_IT_IS },
+    { "self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight", AS_IT_IS },
+    { "self_attn.kv_b_proj.weight", "attn_kv_b.weight", AS_IT_IS },
+    { "linear_attn.in_proj_qkvz.weight", "ssm_in.weight", AS_IT_IS },
+    { "linear_attn.in_proj_ba.weight", "ssm_ba.weight", AS_IT_IS },
+    { "linear_attn.in_proj_qkv.weight", "attn_qkv.weight", MIX_ROWS },
+    { "linear_attn.in_proj_z.weight", "attn_gate.weight", VALUE_ROWS },
+    { "linear_attn.in_proj_b.weight", "ssm_beta.weight", HEAD_ROWS },
+    { "linear_attn.in_proj_a.weight", "ssm_alpha.weight", HEAD_ROWS },
+    { "linear_attn.conv1d.weight", "ssm_conv1d.weight", MIX_ROWS },
+    { "linear_attn.dt_bias", "ssm_dt.bias", HEAD_ROWS },
+    { "linear_attn.A_log", "ssm_a", DECAYS },
+    { "linear_attn.norm.weight", "ssm_norm.weight", AS_IT_IS },
+    { "linear_attn.out_proj.weight", "ssm_out.weight", VALUE_COLUMNS },
+    { "post_attention_layernorm.weight", "ffn_norm.weight", AS_IT_IS },
+    { "mlp.gate_proj.weight", "ffn_gate.weight", AS_IT_IS },
+    { "mlp.up_proj.weight", "ffn_up.weight", AS_IT_IS },
+    { "mlp.down_proj.weight", "ffn_down.weight", AS_IT_IS },
+    { "mlp.gate.weight", "ffn_gate_inp.weight", AS_IT_IS },
+    { "mlp.router.weight", "ffn_gate_inp.weight", AS_IT_IS },
+    { "mlp.router.bias", "ffn_gate_inp.bias", AS_IT_IS },
+    { "block_sparse_moe.gate.weight", "ffn_gate_inp.weight", AS_IT_IS },
+    { "mlp.gate.e_score_correction_bias", "exp_probs_b.bias", AS_IT_IS },
+    { "mlp.e_score_correction_bias", "exp_probs_b.bias", AS_IT_IS },
     { "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", AS_IT_IS },
-    { "mlp.experts.#.gate_proj.weight",    "ffn_gate_exps.weight", ONE_EXPERT },
-    { "mlp.experts.#.up_proj.weight",      "ffn_up_exps.weight", ONE_EXPERT },
-    { "mlp.experts.#.down_proj.weight",    "ffn_down_exps.weight", ONE_EXPERT },
+    { "mlp.experts.#.gate_proj.weight", "ffn_gate_exps.weight", ONE_EXPERT },
+    { "mlp.experts.#.up_proj.weight", "ffn_up_exps.weight", ONE_EXPERT },
+    { "mlp.experts.#.down_proj.weight", "ffn_down_exps.weight", ONE_EXPERT },
     { "block_sparse_moe.experts.#.w1.weight", "ffn_gate_exps.weight", ONE_EXPERT },
     { "block_sparse_moe.experts.#.w3.weight", "ffn_up_exps.weight", ONE_EXPERT },
     { "block_sparse_moe.experts.#.w2.weight", "ffn_down_exps.weight", ONE_EXPERT },
-    { "mlp.experts.gate_up_proj",          "ffn_gate_exps.weight", GATES },
-    { "mlp.experts.gate_up_proj",          "ffn_up_exps.weight", UPS },
-    { "mlp.experts.down_proj",             "ffn_down_exps.weight", STACK },
-    { "mlp.experts.gate_up_proj_blocks",   "ffn_gate_exps.weight", EVEN_BLOCKS },
-    { "mlp.experts.gate_up_proj_blocks",   "ffn_up_exps.weight", ODD_BLOCKS },
-    { "mlp.experts.down_proj_blocks",      "ffn_down_exps.weight", BLOCKS },
-    { "mlp.experts.gate_up_proj_scales",   NULL, NOTHING },
-    { "mlp.experts.down_proj_scales",      NULL, NOTHING },
-    { "mlp.experts.gate_up_proj_bias",     "ffn_gate_exps.bias", EVEN },
-    { "mlp.experts.gate_up_proj_bias",     "ffn_up_exps.bias", ODD },
-    { "mlp.experts.down_proj_bias",        "ffn_down_exps.bias", AS_IT_IS },
-    { "mlp.shared_expert_gate.weight",     "ffn_gate_inp_shexp.weight", AS_IT_IS },
+    { "mlp.experts.gate_up_proj", "ffn_gate_exps.weight", GATES },
+    { "mlp.experts.gate_up_proj", "ffn_up_exps.weight", UPS },
+    { "mlp.experts.down_proj", "ffn_down_exps.weight", STACK },
+    { "mlp.experts.gate_up_proj_blocks", "ffn_gate_exps.weight", EVEN_BLOCKS },
+    { "mlp.experts.gate_up_proj_blocks", "ffn_up_exps.weight", ODD_BLOCKS },
+    { "mlp.experts.down_proj_blocks", "ffn_down_exps.weight", BLOCKS },
+    { "mlp.experts.gate_up_proj_scales", NULL, NOTHING },
+    { "mlp.experts.down_proj_scales", NULL, NOTHING },
+    { "mlp.experts.gate_up_proj_bias", "ffn_gate_exps.bias", EVEN },
+    { "mlp.experts.gate_up_proj_bias", "ffn_up_exps.bias", ODD },
+    { "mlp.experts.down_proj_bias", "ffn_down_exps.bias", AS_IT_IS },
+    { "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", AS_IT_IS },
     { "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", AS_IT_IS },
-    { "mlp.shared_expert.up_proj.weight",  "ffn_up_shexp.weight", AS_IT_IS },
+    { "mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", AS_IT_IS },
     { "mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", AS_IT_IS },
     { "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight", AS_IT_IS },
     { "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight", AS_IT_IS },
     { "mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight", AS_IT_IS },
-    { "eh_proj.weight",                    "nextn.eh_proj.weight", AS_IT_IS },
-    { "enorm.weight",                      "nextn.enorm.weight", AS_IT_IS },
-    { "hnorm.weight",                      "nextn.hnorm.weight", AS_IT_IS },
-    { "shared_head.norm.weight",           "nextn.shared_head_norm.weight", AS_IT_IS },
-    { "shared_head.head.weight",           NULL, NOTHING },     /* copies of the model's, as the next */
-    { "embed_tokens.weight",               NULL, NOTHING },
+    { "eh_proj.weight", "nextn.eh_proj.weight", AS_IT_IS },
+    { "enorm.weight", "nextn.enorm.weight", AS_IT_IS },
+    { "hnorm.weight", "nextn.hnorm.weight", AS_IT_IS },
+    { "shared_head.norm.weight", "nextn.shared_head_norm.weight", AS_IT_IS },
+    { "shared_head.head.weight", NULL, NOTHING }, /* copies of the model's, as the next */
+    { "embed_tokens.weight", NULL, NOTHING },
 };
 #define N_PART (sizeof parts / sizeof *parts)
 
-static const struct { const char *from, *to; } ends[] = {
+static const struct {
+    const char *from, *to;
+} ends[] = {
     { "embed_tokens.weight", "token_embd.weight" },
     { "norm.weight", "output_norm.weight" },
 };
 
 /* The same for the first MTP layer, where MTP layers are stored under "mtp.". */
 static const char apart[] = "mtp.";
-static const struct { const char *from, *to; } apart_ends[] = {
+static const struct {
+    const char *from, *to;
+} apart_ends[] = {
     { "fc.weight", "nextn.eh_proj.weight" },
     { "pre_fc_norm_embedding.weight", "nextn.enorm.weight" },
     { "pre_fc_norm_hidden.weight", "nextn.hnorm.weight" },
@@ -103,15 +110,26 @@ static const struct { const char *from, *to; } apart_ends[] = {
 };
 
 /* Tensors that belong to a quantised tensor `of` and are read with it. */
-static const struct { const char *end, *of; } beside[] = {
-    { ".weight_scale_inv", ".weight" }, { ".weight_scale", ".weight" }, { ".weight_scale", ".weight" MOE_HF_PACKED },
-    { ".weight_shape", ".weight" }, { ".weight_shape", ".weight" MOE_HF_PACKED },
-    { ".scales", "." MOE_HF_GPTQ }, { ".qzeros", "." MOE_HF_GPTQ }, { ".g_idx", "." MOE_HF_GPTQ },
+static const struct {
+    const char *end, *of;
+} beside[] = {
+    { ".weight_scale_inv", ".weight" },
+    { ".weight_scale", ".weight" },
+    { ".weight_scale", ".weight" MOE_HF_PACKED },
+    { ".weight_shape", ".weight" },
+    { ".weight_shape", ".weight" MOE_HF_PACKED },
+    { ".scales", "." MOE_HF_GPTQ },
+    { ".qzeros", "." MOE_HF_GPTQ },
+    { ".g_idx", "." MOE_HF_GPTQ },
 };
 
 /* A parsed name: layers.N.rest.  `rest` begins at byte `at`, with the expert's number replaced by '#'; expert -1: it
  * has none. */
-struct name { int layer, expert; size_t at; char rest[MOE_HF_SHOWN]; };
+struct name {
+    int layer, expert;
+    size_t at;
+    char rest[MOE_HF_SHOWN];
+};
 
 /* Prefix of all names in parts[] and ends[]. */
 static const char *root_of(const struct moe_folder *d)
@@ -195,7 +213,7 @@ static int map_unknown(struct moe_hf_mapper *m, const char *head, size_t skip)
     size_t n = (size_t)snprintf(name, sizeof name, "%s", head);
     moe_string_show((struct moe_string){ m->t->name.data + skip, m->t->name.n - skip }, name + n, sizeof name - n);
     if (m->t->gguf_type < 0)
-        t.gguf_type = UINT32_MAX;               /* unknown type: listed, never read */
+        t.gguf_type = UINT32_MAX; /* unknown type: listed, never read */
     return moe_hf_put(m, &t, name);
 }
 
@@ -251,7 +269,8 @@ static int map_layer_or_unknown(struct moe_hf_mapper *m, struct name *n, size_t 
         strcpy(n->rest + end - (sizeof MOE_HF_GPTQ - 1), "weight");
     if (is_extra_bias(m, n))
         return n->expert > 0 && m->d->gptq_plain
-               ? 0 : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, but its model has no such bias");
+                   ? 0
+                   : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, but its model has no such bias");
     int err = is_beside(m) ? 0 : map_layer(m, n);
     if (err <= 0)
         return err;
@@ -302,7 +321,7 @@ static int say_layers(struct moe_hf_mapper *m)
 int moe_hf_tensors(struct moe_folder *d)
 {
     struct moe_hf_mapper m = { .d = d };
-    m.room = d->f->tensors.n + 2 * d->n_stored + 1;     /* a tensor of gates and ups becomes two */
+    m.room = d->f->tensors.n + 2 * d->n_stored + 1; /* a tensor of gates and ups becomes two */
     m.n_left = kn_calloc(m.room, sizeof *m.n_left);
     int err = m.n_left ? 0 : kn_fail(KN_ENOMEM, "%s: no memory for %zu tensors", d->f->name, d->n_stored);
     for (size_t i = 0; i < d->n_stored && !err; i++) {

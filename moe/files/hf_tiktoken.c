@@ -12,18 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FILE_MOST   ((size_t)64 << 20)          /* published files have about 3 MiB */
-#define TOKEN_MOST  1024                        /* bytes; published: 128 */
-#define MERGES_MOST 64                          /* merges per token, on average; published: 2 */
-#define RESERVED    256                         /* ids behind the ranks, for special tokens */
+#define FILE_MOST   ((size_t)64 << 20) /* published files have about 3 MiB */
+#define TOKEN_MOST  1024               /* bytes; published: 128 */
+#define MERGES_MOST 64                 /* merges per token, on average; published: 2 */
+#define RESERVED    256                /* ids behind the ranks, for special tokens */
 
 static const char known_class[] = "tokenization_kimi.TikTokenTokenizer";
 
 struct reader {
     const struct moe_folder *d;
-    json_t *vocab, *merges;                     /* token spelling to rank; "left right" */
-    char letter[256][3];                        /* spelling of each byte in byte-level BPE */
-    size_t n, n_merge;                          /* tokens, with ranks 0 .. n - 1; merges */
+    json_t *vocab, *merges; /* token spelling to rank; "left right" */
+    char letter[256][3];    /* spelling of each byte in byte-level BPE */
+    size_t n, n_merge;      /* tokens, with ranks 0 .. n - 1; merges */
 };
 
 static int fail(const struct reader *r, int code, size_t line, const char *what)
@@ -76,7 +76,8 @@ static int read_line(struct reader *r, const char *line, size_t n, size_t number
         return fail(r, KN_ECORRUPT, number, "the token occurs twice");
     r->n++;
     return json_object_setn_new(r->vocab, spelled, at, json_integer((json_int_t)rank))
-               ? kn_fail(KN_ENOMEM, "%s: no memory for its tokens", MOE_HF_TIKTOKEN) : 0;
+               ? kn_fail(KN_ENOMEM, "%s: no memory for its tokens", MOE_HF_TIKTOKEN)
+               : 0;
 }
 
 /* Lines end with a newline, which the last one may lack. */
@@ -109,8 +110,8 @@ static int add_merges(struct reader *r, const char *token, size_t n)
         pair[at] = ' ';
         memcpy(pair + at + 1, token + at, n - at);
         if (++r->n_merge > MERGES_MOST * r->n)
-            return kn_fail(KN_ELIMIT, "%s: %s: too many pairs of tokens join to another token",
-                           r->d->f->name, MOE_HF_TIKTOKEN);
+            return kn_fail(KN_ELIMIT, "%s: %s: too many pairs of tokens join to another token", r->d->f->name,
+                           MOE_HF_TIKTOKEN);
         if (json_array_append_new(r->merges, json_stringn(pair, n + 1)))
             return kn_fail(KN_ENOMEM, "%s: no memory for merges", MOE_HF_TIKTOKEN);
     }
@@ -123,7 +124,8 @@ static int read_merges(struct reader *r)
     const char *token;
     size_t n;
     json_t *rank;
-    json_object_keylen_foreach(r->vocab, token, n, rank) {
+    json_object_keylen_foreach(r->vocab, token, n, rank)
+    {
         int err = add_merges(r, token, n);
         if (err)
             return err;
@@ -157,7 +159,8 @@ static int check_class(const struct reader *r, const json_t *config)
         return 0;
     if (json_is_string(name))
         moe_string_show((struct moe_string){ json_string_value(name), json_string_length(name) }, shown, sizeof shown);
-    return kn_fail(KN_EUNSUPPORTED, "%s: %s needs a Python tokenizer class, which is %s here (auto_map in "
+    return kn_fail(KN_EUNSUPPORTED,
+                   "%s: %s needs a Python tokenizer class, which is %s here (auto_map in "
                    "tokenizer_config.json is \"%s\"); %s is supported: put a tokenizer.json beside it",
                    r->d->f->name, MOE_HF_TIKTOKEN, *shown ? "another one" : "not named", shown, known_class);
 }

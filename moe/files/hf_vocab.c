@@ -15,24 +15,24 @@
 #include <string.h>
 
 #define KEY           "tokenizer.ggml."
-#define FILE_MOST     ((size_t)256 << 20)       /* the largest published file is near 30 MiB */
+#define FILE_MOST     ((size_t)256 << 20) /* the largest published file is near 30 MiB */
 #define CONFIG_MOST   ((size_t)16 << 20)
 #define VOCAB_MOST    (1 << 24)
 #define TEMPLATE_MOST ((size_t)4 << 20)
 #define STOP_MOST     64
 
-enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE };     /* numbers of enum eng_token_type */
+enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE }; /* numbers of enum eng_token_type */
 
 struct loader {
     struct moe_folder *d;
-    char path[4096];                            /* of tokenizer.json or tiktoken.model, for messages */
-    json_t *tokenizer, *config, *generation;    /* config and generation are NULL if their file is absent */
+    char path[4096];                         /* of tokenizer.json or tiktoken.model, for messages */
+    json_t *tokenizer, *config, *generation; /* config and generation are NULL if their file is absent */
     const json_t *model, *vocab, *added;
-    struct moe_string *token;                   /* [n] */
-    int32_t *type;                              /* [n] */
+    struct moe_string *token; /* [n] */
+    int32_t *type;            /* [n] */
     size_t n;
-    bool pieces;                                /* SentencePiece BPE, else byte-level BPE */
-    const char *cut_as;                         /* pre-tokeniser name, of tiktoken.model; or NULL */
+    bool pieces;        /* SentencePiece BPE, else byte-level BPE */
+    const char *cut_as; /* pre-tokeniser name, of tiktoken.model; or NULL */
     bool add_bos, add_eos;
 };
 
@@ -51,10 +51,7 @@ static int unknown(const struct loader *l, const char *what, const json_t *seen)
     return kn_fail(KN_EUNSUPPORTED, "%s: this %s is not supported: %s", l->path, what, shown);
 }
 
-static bool is(const json_t *v, const char *text)
-{
-    return json_is_string(v) && !strcmp(json_string_value(v), text);
-}
+static bool is(const json_t *v, const char *text) { return json_is_string(v) && !strcmp(json_string_value(v), text); }
 
 static bool has_type(const json_t *v, const char *type) { return is(json_object_get(v, "type"), type); }
 
@@ -71,7 +68,8 @@ static int count_tokens(struct loader *l)
     size_t most = 0, n = json_object_size(l->vocab) + json_array_size(l->added);
     const char *text;
     json_t *id;
-    json_object_foreach((json_t *)l->vocab, text, id) {
+    json_object_foreach((json_t *)l->vocab, text, id)
+    {
         if (!is_id(id))
             return corrupt(l, "a token's id in model.vocab is no valid number");
         most = (size_t)json_integer_value(id) > most ? (size_t)json_integer_value(id) : most;
@@ -100,17 +98,15 @@ static int put_token(struct loader *l, size_t id, const char *text, size_t n, in
     return err;
 }
 
-static bool is_byte(const char *s, size_t n)
-{
-    return n == 6 && !memcmp(s, "<0x", 3) && s[5] == '>';
-}
+static bool is_byte(const char *s, size_t n) { return n == 6 && !memcmp(s, "<0x", 3) && s[5] == '>'; }
 
 static int read_vocab(struct loader *l)
 {
     const char *text;
     size_t n;
     json_t *id;
-    json_object_keylen_foreach((json_t *)l->vocab, text, n, id) {
+    json_object_keylen_foreach((json_t *)l->vocab, text, n, id)
+    {
         int type = l->pieces && is_byte(text, n) ? BYTE : NORMAL;
         int err = put_token(l, (size_t)json_integer_value(id), text, n, type);
         if (err)
@@ -136,7 +132,10 @@ static int read_added(struct loader *l)
             return corrupt(l, "an added token has no content");
         bool is_unk = l->pieces && is(unk, json_string_value(text));
         int err = put_token(l, (size_t)json_integer_value(json_object_get(t, "id")), json_string_value(text),
-                            json_string_length(text), is_unk ? UNKNOWN : special ? CONTROL : USER);
+                            json_string_length(text),
+                            is_unk    ? UNKNOWN
+                            : special ? CONTROL
+                                      : USER);
         if (err)
             return err;
     }
@@ -208,7 +207,7 @@ static int put_merges(struct loader *l, const json_t *merges)
     return err ? err : l->d->err;
 }
 
-#define TOKEN_MOST 1024                         /* bytes of a token made by a merge */
+#define TOKEN_MOST 1024 /* bytes of a token made by a merge */
 
 /* The id of the normal token with this text; -1: no such token, -2: it is of another type. */
 static json_int_t plain_id(const struct loader *l, const char *s, size_t n)
@@ -241,8 +240,10 @@ static int check_order(const struct loader *l, const json_t *merges, size_t *n)
         if (!id)
             return corrupt(l, "the result of a merge is no token");
         if (json_integer_value(id) < last)
-            return kn_fail(KN_EUNSUPPORTED, "%s: its merges are not in the order of the tokens that they make, which "
-                           "is not supported for SentencePiece", l->path);
+            return kn_fail(KN_EUNSUPPORTED,
+                           "%s: its merges are not in the order of the tokens that they make, which "
+                           "is not supported for SentencePiece",
+                           l->path);
         if (json_integer_value(id) != last)
             memset(parted, 0, sizeof parted);
         last = json_integer_value(id);
@@ -254,7 +255,7 @@ static int check_order(const struct loader *l, const json_t *merges, size_t *n)
     return 0;
 }
 
-static bool is_inside(char c) { return ((unsigned char)c & 0xc0) == 0x80; }     /* a UTF-8 character */
+static bool is_inside(char c) { return ((unsigned char)c & 0xc0) == 0x80; } /* a UTF-8 character */
 
 /* True for a symbol that can be merged in a text: a normal token, or a single character without a token. */
 static bool is_symbol(const struct loader *l, const char *s, size_t n)
@@ -283,8 +284,10 @@ static int check_parts(const struct loader *l, size_t n_merge)
     }
     if (n == n_merge)
         return 0;
-    return kn_fail(KN_EUNSUPPORTED, "%s: %zu pairs of its tokens join to a token but are no merges, which is not "
-                   "supported for SentencePiece: text would be tokenised differently", l->path, n - n_merge);
+    return kn_fail(KN_EUNSUPPORTED,
+                   "%s: %zu pairs of its tokens join to a token but are no merges, which is not "
+                   "supported for SentencePiece: text would be tokenised differently",
+                   l->path, n - n_merge);
 }
 
 static int put_scores(struct loader *l)
@@ -466,7 +469,7 @@ static int put_template(struct loader *l)
     int err = moe_folder_text(l->d, "chat_template.jinja", TEMPLATE_MOST, &text, &n);
     if (err)
         return err;
-    for (size_t i = 0; i < json_array_size(in_config); i++)     /* several templates, by name */
+    for (size_t i = 0; i < json_array_size(in_config); i++) /* several templates, by name */
         if (is(json_object_get(json_array_get(in_config, i), "name"), "default")) {
             in_config = json_object_get(json_array_get(in_config, i), "template");
             break;
@@ -512,8 +515,10 @@ static int read_files(struct loader *l)
             err = moe_folder_path(l->d, MOE_HF_TIKTOKEN, l->path, sizeof l->path);
     }
     if (!err && !l->tokenizer)
-        err = kn_fail(KN_ENOENT, "%s: no such file; the transformers package writes it: "
-                      "AutoTokenizer.from_pretrained(..).save_pretrained(..)", l->path);
+        err = kn_fail(KN_ENOENT,
+                      "%s: no such file; the transformers package writes it: "
+                      "AutoTokenizer.from_pretrained(..).save_pretrained(..)",
+                      l->path);
     return err ? err : moe_folder_json(l->d, "generation_config.json", CONFIG_MOST, &l->generation);
 }
 

@@ -16,7 +16,7 @@
 
 #include "moe/files/files.h"
 
-struct moe_index {                          /* open addressing: 0 is empty, else position + 1 */
+struct moe_index { /* open addressing: 0 is empty, else position + 1 */
     uint32_t *slot;
     size_t n_slot;
 };
@@ -34,32 +34,32 @@ struct moe_tensors {
 };
 
 struct moe_file {
-    char *name;                             /* the path as given: of a file or of a folder */
+    char *name; /* the path as given: of a file or of a folder */
     struct off_files files;
-    int *fd;                                /* [n_file]; -1: not open */
+    int *fd; /* [n_file]; -1: not open */
     char **path;
-    struct moe_text_chunk *text;            /* memory of every string and array of the headers */
-    struct moe_values values;               /* of the first split */
-    struct moe_tensors tensors;             /* of all splits */
-    uint64_t header_bytes;                  /* read to fill the tables */
+    struct moe_text_chunk *text; /* memory of every string and array of the headers */
+    struct moe_values values;    /* of the first split */
+    struct moe_tensors tensors;  /* of all splits */
+    uint64_t header_bytes;       /* read to fill the tables */
     uint64_t hash_seed;
 };
 
-struct moe_text_chunk {                     /* one chunk of that memory */
+struct moe_text_chunk { /* one chunk of that memory */
     struct moe_text_chunk *next;
     size_t bytes, used;
     _Alignas(16) uint8_t data[];
 };
 
 /* The first bytes of the pointer file that git keeps in place of a large file until git-lfs fetches it. */
-#define MOE_LFS "version https://git-lfs."
+#define MOE_LFS      "version https://git-lfs."
 #define MOE_LFS_SAID "this is git-lfs's note of which file belongs here; git lfs pull fetches it"
 
 /* gguf.c: reads the header of f->path[file], open as f->fd[file]: metadata into values, tensors into f->tensors.
  * 1, without a message: it is a folder. */
 int moe_gguf_read(struct moe_file *f, int file, struct moe_values *values);
 
-int moe_folder_open(struct moe_file *f);    /* hf_folder.c: f->name is a folder */
+int moe_folder_open(struct moe_file *f); /* hf_folder.c: f->name is a folder */
 
 /* file_bytes.c: the table of open files.  reserve gives it n entries and keeps those it has; open_nth opens path as
  * entry `file`; add appends one entry, opens path there and returns its number in *file. */
@@ -69,13 +69,13 @@ int moe_file_add(struct moe_file *f, const char *path, int *file);
 
 /* header_tables.c.  Memory that lasts as long as the file; a failure has its message. */
 void *moe_keep(struct moe_file *f, size_t bytes);
-int   moe_keep_string(struct moe_file *f, const char *s, size_t n, struct moe_string *out);
-int   moe_grow(const struct moe_file *f, void **table, size_t *room, size_t n, size_t item_bytes);
+int moe_keep_string(struct moe_file *f, const char *s, size_t n, struct moe_string *out);
+int moe_grow(const struct moe_file *f, void **table, size_t *room, size_t n, size_t item_bytes);
 
 /* An index over the names of a table.  add enters entry n - 1 and returns 1 if its name exists already; find returns
  * SIZE_MAX if the name is absent. */
 typedef struct moe_string moe_name_of(const void *table, size_t i);
-int    moe_index_add(const struct moe_file *f, struct moe_index *x, moe_name_of *name, const void *table, size_t n);
+int moe_index_add(const struct moe_file *f, struct moe_index *x, moe_name_of *name, const void *table, size_t n);
 size_t moe_index_find(const struct moe_file *f, const struct moe_index *x, moe_name_of *name, const void *table,
                       struct moe_string want);
 
@@ -86,7 +86,9 @@ const struct moe_value *moe_find_value(const struct moe_file *f, const struct mo
 const struct moe_tensor *moe_find_tensor(const struct moe_file *f, const char *name);
 
 /* 1: two ranges overlap; pair has their numbers. */
-struct moe_range { uint64_t offset, bytes; };
+struct moe_range {
+    uint64_t offset, bytes;
+};
 int moe_ranges_overlap(const struct moe_file *f, const struct moe_range *r, size_t n, size_t pair[2]);
 
 #endif

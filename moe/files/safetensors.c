@@ -10,22 +10,28 @@
 
 #include <string.h>
 
-#define HEADER_MOST ((uint64_t)100 << 20)       /* the limit of the safetensors library */
+#define HEADER_MOST ((uint64_t)100 << 20) /* the limit of the safetensors library */
 #define NAME_MOST   1024
 #define SHOWN       128
 
-static const struct { const char *name; int bytes, gguf_type; } types[] = {
-    { "F32", 4, 0 }, { "F16", 2, 1 }, { "BF16", 2, 30 }, { "F64", 8, 28 }, { "I8", 1, 24 }, { "I16", 2, 25 },
-    { "I32", 4, 26 }, { "I64", 8, 27 }, { "U8", 1, -1 }, { "U16", 2, -1 }, { "U32", 4, -1 }, { "U64", 8, -1 },
+static const struct {
+    const char *name;
+    int bytes, gguf_type;
+} types[] = {
+    { "F32", 4, 0 },   { "F16", 2, 1 },      { "BF16", 2, 30 },    { "F64", 8, 28 },
+    { "I8", 1, 24 },   { "I16", 2, 25 },     { "I32", 4, 26 },     { "I64", 8, 27 },
+    { "U8", 1, -1 },   { "U16", 2, -1 },     { "U32", 4, -1 },     { "U64", 8, -1 },
     { "BOOL", 1, -1 }, { "F8_E4M3", 1, -1 }, { "F8_E5M2", 1, -1 }, { "F8_E8M0", 1, -1 },
 };
 
-struct header { struct moe_folder *d; int file; const char *path; uint64_t data, size; };
+struct header {
+    struct moe_folder *d;
+    int file;
+    const char *path;
+    uint64_t data, size;
+};
 
-static struct moe_string stored_name(const void *table, size_t i)
-{
-    return ((const struct moe_stored *)table)[i].name;
-}
+static struct moe_string stored_name(const void *table, size_t i) { return ((const struct moe_stored *)table)[i].name; }
 
 const struct moe_stored *moe_stored_find(const struct moe_folder *d, const char *name, size_t n)
 {
@@ -144,9 +150,8 @@ static int read_tensors(const struct header *h, const char *text, size_t n)
     }
     size_t length;
     if (!err)
-        json_object_keylen_foreach(root, name, length, entry)
-            if (strcmp(name, "__metadata__") && (err = read_tensor(h, name, length, entry)))
-                break;
+        json_object_keylen_foreach(root, name, length, entry) if (strcmp(name, "__metadata__") &&
+                                                                  (err = read_tensor(h, name, length, entry))) break;
     json_decref(root);
     return err || h->d->n_stored == first ? err : check_overlap(h, first);
 }

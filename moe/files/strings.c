@@ -7,14 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-bool moe_string_is(struct moe_string s, const char *text)
-{
-    return s.n == strlen(text) && !memcmp(s.data, text, s.n);
-}
+bool moe_string_is(struct moe_string s, const char *text) { return s.n == strlen(text) && !memcmp(s.data, text, s.n); }
 
 int moe_byte_letter(int byte, char letter[3])
 {
-    int code = byte;                            /* not printable: bytes 0-32, 127-160 and the soft hyphen, 173 */
+    int code = byte; /* not printable: bytes 0-32, 127-160 and the soft hyphen, 173 */
     if (byte < 33)
         code = 256 + byte;
     else if (byte > 126 && byte < 161)
@@ -36,11 +33,7 @@ int moe_byte_letter(int byte, char letter[3])
 static size_t utf8_length(const uint8_t *s, size_t n)
 {
     static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
-    size_t length = s[0] < 0x80     ? 1
-                    : s[0] >> 5 == 6  ? 2
-                    : s[0] >> 4 == 14 ? 3
-                    : s[0] >> 3 == 30 ? 4
-                                      : 0;
+    size_t length = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
     if (!length || length > n)
         return 0;
     uint32_t c = length == 1 ? s[0] : s[0] & (0x7fu >> length);
@@ -55,7 +48,7 @@ static size_t utf8_length(const uint8_t *s, size_t n)
 void moe_string_show(struct moe_string s, char *out, size_t bytes)
 {
     kn_assert(bytes > 8);
-    size_t at = 0, dots = 0;                        /* dots: last position at which "..." still fits */
+    size_t at = 0, dots = 0; /* dots: last position at which "..." still fits */
     for (size_t i = 0, length; i < s.n; i += length) {
         const uint8_t *c = (const uint8_t *)s.data + i;
         length = utf8_length(c, s.n - i);

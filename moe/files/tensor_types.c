@@ -8,9 +8,9 @@
 #include <string.h>
 
 static const struct moe_tensor_type types[] = {
-    [0]  = { "F32", 1, 4 },        [1]  = { "F16", 1, 2 },        [2]  = { "Q4_0", 32, 18 },
-    [3]  = { "Q4_1", 32, 20 },     [6]  = { "Q5_0", 32, 22 },     [7]  = { "Q5_1", 32, 24 },
-    [8]  = { "Q8_0", 32, 34 },     [9]  = { "Q8_1", 32, 36 },     [10] = { "Q2_K", 256, 84 },
+    [0] = { "F32", 1, 4 },         [1] = { "F16", 1, 2 },         [2] = { "Q4_0", 32, 18 },
+    [3] = { "Q4_1", 32, 20 },      [6] = { "Q5_0", 32, 22 },      [7] = { "Q5_1", 32, 24 },
+    [8] = { "Q8_0", 32, 34 },      [9] = { "Q8_1", 32, 36 },      [10] = { "Q2_K", 256, 84 },
     [11] = { "Q3_K", 256, 110 },   [12] = { "Q4_K", 256, 144 },   [13] = { "Q5_K", 256, 176 },
     [14] = { "Q6_K", 256, 210 },   [15] = { "Q8_K", 256, 292 },   [16] = { "IQ2_XXS", 256, 66 },
     [17] = { "IQ2_XS", 256, 74 },  [18] = { "IQ3_XXS", 256, 98 }, [19] = { "IQ1_S", 256, 50 },
@@ -36,9 +36,9 @@ const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type)
 uint32_t moe_file_type(enum kn_format f)
 {
     static const uint8_t type[KN_GGUF_FORMAT_COUNT] = {
-        [KN_F16] = 1,   [KN_Q4_0] = 2,  [KN_Q4_1] = 3,  [KN_Q8_0] = 7,    [KN_Q5_0] = 8,    [KN_Q5_1] = 9,
-        [KN_Q2_K] = 10, [KN_Q3_K] = 12, [KN_Q4_K] = 15, [KN_Q5_K] = 17,   [KN_Q6_K] = 18,
-        [KN_IQ4_NL] = 25, [KN_IQ4_XS] = 30, [KN_BF16] = 32, [KN_MXFP4] = 38,
+        [KN_F16] = 1,   [KN_Q4_0] = 2,    [KN_Q4_1] = 3,    [KN_Q8_0] = 7,  [KN_Q5_0] = 8,
+        [KN_Q5_1] = 9,  [KN_Q2_K] = 10,   [KN_Q3_K] = 12,   [KN_Q4_K] = 15, [KN_Q5_K] = 17,
+        [KN_Q6_K] = 18, [KN_IQ4_NL] = 25, [KN_IQ4_XS] = 30, [KN_BF16] = 32, [KN_MXFP4] = 38,
     };
     return type[f];
 }
@@ -48,15 +48,15 @@ uint32_t moe_file_type(enum kn_format f)
 enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_in)
 {
     static const enum kn_format smaller[KN_FORMAT_COUNT] = {
-        [KN_Q2_K] = KN_IQ4_NL, [KN_Q3_K] = KN_IQ4_NL, [KN_IQ4_XS] = KN_IQ4_NL, [KN_Q4_K] = KN_Q5_0,
-        [KN_Q5_K] = KN_Q5_1, [KN_Q6_K] = KN_Q8_0,
+        [KN_Q2_K] = KN_IQ4_NL, [KN_Q3_K] = KN_IQ4_NL, [KN_IQ4_XS] = KN_IQ4_NL,
+        [KN_Q4_K] = KN_Q5_0,   [KN_Q5_K] = KN_Q5_1,   [KN_Q6_K] = KN_Q8_0,
     };
     enum kn_format f = want;
     while (n_in % (uint64_t)kn_format_info(f)->block_values)
         f = kn_format_info(f)->block_values == 256 ? smaller[f] : KN_F16;
     if (f != want)
-        kn_say(KN_LOG_WARN, "%s: rows of %llu values are no whole blocks of %s; it is stored as %s",
-               name, (unsigned long long)n_in, kn_format_info(want)->name, kn_format_info(f)->name);
+        kn_say(KN_LOG_WARN, "%s: rows of %llu values are no whole blocks of %s; it is stored as %s", name,
+               (unsigned long long)n_in, kn_format_info(want)->name, kn_format_info(f)->name);
     return f;
 }
 

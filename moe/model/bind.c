@@ -14,113 +14,192 @@
 /* ---- the tensors of a layer ------------------------------------------------------------------------- */
 
 enum dim {
-    D_ONE, D_MODEL, D_ATTEND, D_Q, D_Q_OUT, D_K, D_V, D_O, D_HEAD, D_HEADS, D_FF, D_EXPERTS, D_EXPERT, D_SHARED,
-    D_LOW, D_KEPT, D_LATENT, D_PLAIN, D_VALUE, D_HALVES,
-    D_MIX, D_STATE, D_MIXED, D_RATES, D_BOTH_RATES, D_STATE_VALUE, D_TAP
+    D_ONE,
+    D_MODEL,
+    D_ATTEND,
+    D_Q,
+    D_Q_OUT,
+    D_K,
+    D_V,
+    D_O,
+    D_HEAD,
+    D_HEADS,
+    D_FF,
+    D_EXPERTS,
+    D_EXPERT,
+    D_SHARED,
+    D_LOW,
+    D_KEPT,
+    D_LATENT,
+    D_PLAIN,
+    D_VALUE,
+    D_HALVES,
+    D_MIX,
+    D_STATE,
+    D_MIXED,
+    D_RATES,
+    D_BOTH_RATES,
+    D_STATE_VALUE,
+    D_TAP
 };
 enum need {
-    ALWAYS, FFN_NORM, POST_NORM,
-    ATTENDS, HIGH_Q, LOW_Q, OWN_KV, LATENT, KV_SPLIT, KV_WHOLE, QK_NORM_HEAD, QK_NORM_ALL, QKV_BIAS, O_BIAS, SINKS,
-    DELTA, DELTA_MIX, DELTA_MIXED, DELTA_RATES, DELTA_BA,
-    DENSE, EXPERTS, ROUTER_BIAS, SELECT_BIAS, EXPERT_BIAS, SHARED, SHARED_GATE
+    ALWAYS,
+    FFN_NORM,
+    POST_NORM,
+    ATTENDS,
+    HIGH_Q,
+    LOW_Q,
+    OWN_KV,
+    LATENT,
+    KV_SPLIT,
+    KV_WHOLE,
+    QK_NORM_HEAD,
+    QK_NORM_ALL,
+    QKV_BIAS,
+    O_BIAS,
+    SINKS,
+    DELTA,
+    DELTA_MIX,
+    DELTA_MIXED,
+    DELTA_RATES,
+    DELTA_BA,
+    DENSE,
+    EXPERTS,
+    ROUTER_BIAS,
+    SELECT_BIAS,
+    EXPERT_BIAS,
+    SHARED,
+    SHARED_GATE
 };
 
 struct part {
     const char *name;
     enum need need;
-    enum { VECTOR, MATRIX, STACK, HALVES } kind;        /* float *, or struct kn_mat: one, [n_head], two in one .. */
+    enum { VECTOR, MATRIX, STACK, HALVES } kind; /* float *, or struct kn_mat: one, [n_head], two in one .. */
     enum dim out, in;
-    size_t field;                               /* .. in struct moe_layer */
+    size_t field; /* .. in struct moe_layer */
 };
 #define FIELD(name) offsetof(struct moe_layer, name)
 
 static const struct part parts[] = {
-    { "attn_norm.weight",          ALWAYS,       VECTOR, D_ONE,     D_MODEL,  FIELD(attn_norm) },
-    { "attn_q.weight",             HIGH_Q,       MATRIX, D_Q_OUT,   D_ATTEND, FIELD(q) },
-    { "attn_q_a.weight",           LOW_Q,        MATRIX, D_LOW,     D_MODEL,  FIELD(q_a) },
-    { "attn_q_a_norm.weight",      LOW_Q,        VECTOR, D_ONE,     D_LOW,    FIELD(q_a_norm) },
-    { "attn_q_b.weight",           LOW_Q,        MATRIX, D_Q,       D_LOW,    FIELD(q) },
-    { "attn_k.weight",             OWN_KV,       MATRIX, D_K,       D_ATTEND, FIELD(k) },
-    { "attn_v.weight",             OWN_KV,       MATRIX, D_V,       D_ATTEND, FIELD(v) },
-    { "attn_kv_a_mqa.weight",      LATENT,       MATRIX, D_KEPT,    D_MODEL,  FIELD(kv_a) },
-    { "attn_kv_a_norm.weight",     LATENT,       VECTOR, D_ONE,     D_LATENT, FIELD(kv_a_norm) },
-    { "attn_k_b.weight",           KV_SPLIT,     STACK,  D_LATENT,  D_PLAIN,  FIELD(k_b) },
-    { "attn_v_b.weight",           KV_SPLIT,     STACK,  D_VALUE,   D_LATENT, FIELD(v_b) },
-    { "attn_kv_b.weight",          KV_WHOLE,     HALVES, D_HALVES,  D_LATENT, 0 },
-    { "attn_output.weight",        ATTENDS,      MATRIX, D_MODEL,   D_O,      FIELD(o) },
-    { "attn_q_norm.weight",        QK_NORM_HEAD, VECTOR, D_ONE,     D_HEAD,   FIELD(q_norm) },
-    { "attn_k_norm.weight",        QK_NORM_HEAD, VECTOR, D_ONE,     D_HEAD,   FIELD(k_norm) },
-    { "attn_q_norm.weight",        QK_NORM_ALL,  VECTOR, D_ONE,     D_Q,      FIELD(q_norm) },
-    { "attn_k_norm.weight",        QK_NORM_ALL,  VECTOR, D_ONE,     D_K,      FIELD(k_norm) },
-    { "attn_q.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_Q,      FIELD(q_bias) },
-    { "attn_k.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_K,      FIELD(k_bias) },
-    { "attn_v.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_V,      FIELD(v_bias) },
-    { "attn_output.bias",          O_BIAS,       VECTOR, D_ONE,     D_MODEL,  FIELD(o_bias) },
-    { "attn_sinks.weight",         SINKS,        VECTOR, D_ONE,     D_HEADS,  FIELD(sinks) },
-    { "attn_qkv.weight",           DELTA_MIX,    MATRIX, D_MIX,     D_MODEL,  FIELD(mix) },
-    { "attn_gate.weight",          DELTA_MIX,    MATRIX, D_STATE,   D_MODEL,  FIELD(z) },
-    { "ssm_in.weight",             DELTA_MIXED,  MATRIX, D_MIXED,   D_MODEL,  FIELD(mixed) },
-    { "ssm_beta.weight",           DELTA_RATES,  MATRIX, D_RATES,   D_MODEL,  FIELD(beta) },
-    { "ssm_alpha.weight",          DELTA_RATES,  MATRIX, D_RATES,   D_MODEL,  FIELD(alpha) },
-    { "ssm_ba.weight",             DELTA_BA,     MATRIX, D_BOTH_RATES, D_MODEL, FIELD(ba) },
-    { "ssm_conv1d.weight",         DELTA,        VECTOR, D_MIX,     D_TAP,    FIELD(taps) },
-    { "ssm_a",                     DELTA,        VECTOR, D_ONE,     D_RATES,  FIELD(decay) },
-    { "ssm_dt.bias",               DELTA,        VECTOR, D_ONE,     D_RATES,  FIELD(decay_bias) },
-    { "ssm_norm.weight",           DELTA,        VECTOR, D_ONE,     D_STATE_VALUE, FIELD(out_norm) },
-    { "ssm_out.weight",            DELTA,        MATRIX, D_MODEL,   D_STATE,  FIELD(o) },
-    { "post_attention_norm.weight", POST_NORM,   VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
-    { "ffn_norm.weight",           FFN_NORM,     VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
-    { "ffn_gate.weight",           DENSE,        MATRIX, D_FF,      D_MODEL,  FIELD(gate) },
-    { "ffn_up.weight",             DENSE,        MATRIX, D_FF,      D_MODEL,  FIELD(up) },
-    { "ffn_down.weight",           DENSE,        MATRIX, D_MODEL,   D_FF,     FIELD(down) },
-    { "ffn_gate_inp.weight",       EXPERTS,      MATRIX, D_EXPERTS, D_MODEL,  FIELD(router) },
-    { "ffn_gate_inp.bias",         ROUTER_BIAS,  VECTOR, D_ONE,     D_EXPERTS, FIELD(router_bias) },
-    { "exp_probs_b.bias",          SELECT_BIAS,  VECTOR, D_ONE,     D_EXPERTS, FIELD(select_bias) },
-    { "ffn_gate_exps.bias",        EXPERT_BIAS,  VECTOR, D_EXPERTS, D_EXPERT, FIELD(gate_bias) },
-    { "ffn_up_exps.bias",          EXPERT_BIAS,  VECTOR, D_EXPERTS, D_EXPERT, FIELD(up_bias) },
-    { "ffn_down_exps.bias",        EXPERT_BIAS,  VECTOR, D_EXPERTS, D_MODEL,  FIELD(down_bias) },
-    { "ffn_gate_shexp.weight",     SHARED,       MATRIX, D_SHARED,  D_MODEL,  FIELD(gate) },
-    { "ffn_up_shexp.weight",       SHARED,       MATRIX, D_SHARED,  D_MODEL,  FIELD(up) },
-    { "ffn_down_shexp.weight",     SHARED,       MATRIX, D_MODEL,   D_SHARED, FIELD(down) },
-    { "ffn_gate_inp_shexp.weight", SHARED_GATE,  MATRIX, D_ONE,     D_MODEL,  FIELD(shared_gate) },
+    { "attn_norm.weight", ALWAYS, VECTOR, D_ONE, D_MODEL, FIELD(attn_norm) },
+    { "attn_q.weight", HIGH_Q, MATRIX, D_Q_OUT, D_ATTEND, FIELD(q) },
+    { "attn_q_a.weight", LOW_Q, MATRIX, D_LOW, D_MODEL, FIELD(q_a) },
+    { "attn_q_a_norm.weight", LOW_Q, VECTOR, D_ONE, D_LOW, FIELD(q_a_norm) },
+    { "attn_q_b.weight", LOW_Q, MATRIX, D_Q, D_LOW, FIELD(q) },
+    { "attn_k.weight", OWN_KV, MATRIX, D_K, D_ATTEND, FIELD(k) },
+    { "attn_v.weight", OWN_KV, MATRIX, D_V, D_ATTEND, FIELD(v) },
+    { "attn_kv_a_mqa.weight", LATENT, MATRIX, D_KEPT, D_MODEL, FIELD(kv_a) },
+    { "attn_kv_a_norm.weight", LATENT, VECTOR, D_ONE, D_LATENT, FIELD(kv_a_norm) },
+    { "attn_k_b.weight", KV_SPLIT, STACK, D_LATENT, D_PLAIN, FIELD(k_b) },
+    { "attn_v_b.weight", KV_SPLIT, STACK, D_VALUE, D_LATENT, FIELD(v_b) },
+    { "attn_kv_b.weight", KV_WHOLE, HALVES, D_HALVES, D_LATENT, 0 },
+    { "attn_output.weight", ATTENDS, MATRIX, D_MODEL, D_O, FIELD(o) },
+    { "attn_q_norm.weight", QK_NORM_HEAD, VECTOR, D_ONE, D_HEAD, FIELD(q_norm) },
+    { "attn_k_norm.weight", QK_NORM_HEAD, VECTOR, D_ONE, D_HEAD, FIELD(k_norm) },
+    { "attn_q_norm.weight", QK_NORM_ALL, VECTOR, D_ONE, D_Q, FIELD(q_norm) },
+    { "attn_k_norm.weight", QK_NORM_ALL, VECTOR, D_ONE, D_K, FIELD(k_norm) },
+    { "attn_q.bias", QKV_BIAS, VECTOR, D_ONE, D_Q, FIELD(q_bias) },
+    { "attn_k.bias", QKV_BIAS, VECTOR, D_ONE, D_K, FIELD(k_bias) },
+    { "attn_v.bias", QKV_BIAS, VECTOR, D_ONE, D_V, FIELD(v_bias) },
+    { "attn_output.bias", O_BIAS, VECTOR, D_ONE, D_MODEL, FIELD(o_bias) },
+    { "attn_sinks.weight", SINKS, VECTOR, D_ONE, D_HEADS, FIELD(sinks) },
+    { "attn_qkv.weight", DELTA_MIX, MATRIX, D_MIX, D_MODEL, FIELD(mix) },
+    { "attn_gate.weight", DELTA_MIX, MATRIX, D_STATE, D_MODEL, FIELD(z) },
+    { "ssm_in.weight", DELTA_MIXED, MATRIX, D_MIXED, D_MODEL, FIELD(mixed) },
+    { "ssm_beta.weight", DELTA_RATES, MATRIX, D_RATES, D_MODEL, FIELD(beta) },
+    { "ssm_alpha.weight", DELTA_RATES, MATRIX, D_RATES, D_MODEL, FIELD(alpha) },
+    { "ssm_ba.weight", DELTA_BA, MATRIX, D_BOTH_RATES, D_MODEL, FIELD(ba) },
+    { "ssm_conv1d.weight", DELTA, VECTOR, D_MIX, D_TAP, FIELD(taps) },
+    { "ssm_a", DELTA, VECTOR, D_ONE, D_RATES, FIELD(decay) },
+    { "ssm_dt.bias", DELTA, VECTOR, D_ONE, D_RATES, FIELD(decay_bias) },
+    { "ssm_norm.weight", DELTA, VECTOR, D_ONE, D_STATE_VALUE, FIELD(out_norm) },
+    { "ssm_out.weight", DELTA, MATRIX, D_MODEL, D_STATE, FIELD(o) },
+    { "post_attention_norm.weight", POST_NORM, VECTOR, D_ONE, D_MODEL, FIELD(ffn_norm) },
+    { "ffn_norm.weight", FFN_NORM, VECTOR, D_ONE, D_MODEL, FIELD(ffn_norm) },
+    { "ffn_gate.weight", DENSE, MATRIX, D_FF, D_MODEL, FIELD(gate) },
+    { "ffn_up.weight", DENSE, MATRIX, D_FF, D_MODEL, FIELD(up) },
+    { "ffn_down.weight", DENSE, MATRIX, D_MODEL, D_FF, FIELD(down) },
+    { "ffn_gate_inp.weight", EXPERTS, MATRIX, D_EXPERTS, D_MODEL, FIELD(router) },
+    { "ffn_gate_inp.bias", ROUTER_BIAS, VECTOR, D_ONE, D_EXPERTS, FIELD(router_bias) },
+    { "exp_probs_b.bias", SELECT_BIAS, VECTOR, D_ONE, D_EXPERTS, FIELD(select_bias) },
+    { "ffn_gate_exps.bias", EXPERT_BIAS, VECTOR, D_EXPERTS, D_EXPERT, FIELD(gate_bias) },
+    { "ffn_up_exps.bias", EXPERT_BIAS, VECTOR, D_EXPERTS, D_EXPERT, FIELD(up_bias) },
+    { "ffn_down_exps.bias", EXPERT_BIAS, VECTOR, D_EXPERTS, D_MODEL, FIELD(down_bias) },
+    { "ffn_gate_shexp.weight", SHARED, MATRIX, D_SHARED, D_MODEL, FIELD(gate) },
+    { "ffn_up_shexp.weight", SHARED, MATRIX, D_SHARED, D_MODEL, FIELD(up) },
+    { "ffn_down_shexp.weight", SHARED, MATRIX, D_MODEL, D_SHARED, FIELD(down) },
+    { "ffn_gate_inp_shexp.weight", SHARED_GATE, MATRIX, D_ONE, D_MODEL, FIELD(shared_gate) },
 };
 #define N_PART ((int)(sizeof parts / sizeof *parts))
 
 /* Experts are three tensors per layer, or in old mixtral files three tensors per expert. */
-static const struct { const char *name; enum dim out, in; } expert_parts[OFF_MATRICES] = {
-    { "ffn_gate", D_EXPERT, D_MODEL }, { "ffn_up", D_EXPERT, D_MODEL }, { "ffn_down", D_MODEL, D_EXPERT },
+static const struct {
+    const char *name;
+    enum dim out, in;
+} expert_parts[OFF_MATRICES] = {
+    { "ffn_gate", D_EXPERT, D_MODEL },
+    { "ffn_up", D_EXPERT, D_MODEL },
+    { "ffn_down", D_MODEL, D_EXPERT },
 };
 
 static int dim_of(const struct moe_desc *d, enum dim dim)
 {
     switch (dim) {
-    case D_ONE:     return 1;
-    case D_MODEL:   return d->d_model;
-    case D_ATTEND:  return d->head == MOE_HEAD_EAGLE3 ? 2 * d->d_model : d->d_model;
-    case D_Q:       return d->n_head * d->d_head;
-    case D_Q_OUT:   return d->n_head * d->d_head * (d->out_gate ? 2 : 1);
-    case D_K:       return d->n_kv * d->d_head;
-    case D_V:       return d->n_kv * d->d_value;
-    case D_O:       return d->n_head * d->d_value;
-    case D_HEAD:    return d->d_head;
-    case D_HEADS:   return d->n_head;
-    case D_LOW:     return d->d_query_latent;
-    case D_KEPT:    return d->d_key;
-    case D_LATENT:  return d->d_latent;
-    case D_PLAIN:   return d->d_head - d->n_rot;
-    case D_VALUE:   return d->d_value;
-    case D_HALVES:  return d->n_head * (d->d_head - d->n_rot + d->d_value);
-    case D_FF:      return d->d_ff;
-    case D_EXPERTS: return d->n_expert;
-    case D_EXPERT:  return d->d_expert;
-    case D_SHARED:  return d->d_shared;
-    case D_MIX:     return moe_d_mix(d);
-    case D_STATE:   return moe_d_state_value(d);
-    case D_MIXED:   return moe_d_mix(d) + moe_d_state_value(d);
-    case D_RATES:   return d->n_value_head;
-    case D_BOTH_RATES: return 2 * d->n_value_head;
-    case D_STATE_VALUE: return d->d_state_value;
-    case D_TAP:     return d->n_tap;
+    case D_ONE:
+        return 1;
+    case D_MODEL:
+        return d->d_model;
+    case D_ATTEND:
+        return d->head == MOE_HEAD_EAGLE3 ? 2 * d->d_model : d->d_model;
+    case D_Q:
+        return d->n_head * d->d_head;
+    case D_Q_OUT:
+        return d->n_head * d->d_head * (d->out_gate ? 2 : 1);
+    case D_K:
+        return d->n_kv * d->d_head;
+    case D_V:
+        return d->n_kv * d->d_value;
+    case D_O:
+        return d->n_head * d->d_value;
+    case D_HEAD:
+        return d->d_head;
+    case D_HEADS:
+        return d->n_head;
+    case D_LOW:
+        return d->d_query_latent;
+    case D_KEPT:
+        return d->d_key;
+    case D_LATENT:
+        return d->d_latent;
+    case D_PLAIN:
+        return d->d_head - d->n_rot;
+    case D_VALUE:
+        return d->d_value;
+    case D_HALVES:
+        return d->n_head * (d->d_head - d->n_rot + d->d_value);
+    case D_FF:
+        return d->d_ff;
+    case D_EXPERTS:
+        return d->n_expert;
+    case D_EXPERT:
+        return d->d_expert;
+    case D_SHARED:
+        return d->d_shared;
+    case D_MIX:
+        return moe_d_mix(d);
+    case D_STATE:
+        return moe_d_state_value(d);
+    case D_MIXED:
+        return moe_d_mix(d) + moe_d_state_value(d);
+    case D_RATES:
+        return d->n_value_head;
+    case D_BOTH_RATES:
+        return 2 * d->n_value_head;
+    case D_STATE_VALUE:
+        return d->d_state_value;
+    case D_TAP:
+        return d->n_tap;
     }
     return 0;
 }
@@ -134,30 +213,54 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
         (need >= DELTA && need < DENSE && !delta))
         return false;
     switch (need) {
-    case HIGH_Q:       return !d->d_query_latent;
-    case LOW_Q:        return d->d_query_latent > 0;
-    case OWN_KV:       return !moe_is_latent(d);
-    case LATENT:       return moe_is_latent(d);
-    case KV_SPLIT:     return moe_is_latent(d) && !d->kv_whole;
-    case KV_WHOLE:     return d->kv_whole;
-    case QK_NORM_HEAD: return d->qk_norm == MOE_QK_NORM_HEAD;
-    case QK_NORM_ALL:  return d->qk_norm == MOE_QK_NORM_ALL;
-    case QKV_BIAS:     return d->qkv_bias;
-    case O_BIAS:       return d->o_bias;
-    case SINKS:        return d->sinks;
-    case DELTA_MIX:    return !d->delta_mixed;
-    case DELTA_MIXED:  return d->delta_mixed;
-    case DELTA_RATES:  return !d->delta_ba;
-    case DELTA_BA:     return d->delta_ba;
-    case FFN_NORM:     return !d->post_norm;
-    case POST_NORM:    return d->post_norm;
-    case DENSE:        return dense;
-    case ROUTER_BIAS:  return d->router_bias;
-    case SELECT_BIAS:  return d->select_bias;
-    case EXPERT_BIAS:  return d->expert_bias;
-    case SHARED:       return d->shared != MOE_SHARED_NONE;
-    case SHARED_GATE:  return d->shared == MOE_SHARED_GATED;
-    default:           return true;
+    case HIGH_Q:
+        return !d->d_query_latent;
+    case LOW_Q:
+        return d->d_query_latent > 0;
+    case OWN_KV:
+        return !moe_is_latent(d);
+    case LATENT:
+        return moe_is_latent(d);
+    case KV_SPLIT:
+        return moe_is_latent(d) && !d->kv_whole;
+    case KV_WHOLE:
+        return d->kv_whole;
+    case QK_NORM_HEAD:
+        return d->qk_norm == MOE_QK_NORM_HEAD;
+    case QK_NORM_ALL:
+        return d->qk_norm == MOE_QK_NORM_ALL;
+    case QKV_BIAS:
+        return d->qkv_bias;
+    case O_BIAS:
+        return d->o_bias;
+    case SINKS:
+        return d->sinks;
+    case DELTA_MIX:
+        return !d->delta_mixed;
+    case DELTA_MIXED:
+        return d->delta_mixed;
+    case DELTA_RATES:
+        return !d->delta_ba;
+    case DELTA_BA:
+        return d->delta_ba;
+    case FFN_NORM:
+        return !d->post_norm;
+    case POST_NORM:
+        return d->post_norm;
+    case DENSE:
+        return dense;
+    case ROUTER_BIAS:
+        return d->router_bias;
+    case SELECT_BIAS:
+        return d->select_bias;
+    case EXPERT_BIAS:
+        return d->expert_bias;
+    case SHARED:
+        return d->shared != MOE_SHARED_NONE;
+    case SHARED_GATE:
+        return d->shared == MOE_SHARED_GATED;
+    default:
+        return true;
     }
 }
 
@@ -166,7 +269,7 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
 struct binder {
     struct moe_model *m;
     const struct moe_file *f;
-    bool *used;                                 /* [tensors] */
+    bool *used; /* [tensors] */
 };
 
 /* The tensor, checked to be [n_out, n_in], or with n_stack over 0 a stack of such matrices: in a third dimension or as
@@ -186,22 +289,24 @@ static const struct moe_tensor *find(struct binder *b, const char *name, int n_o
     bool flat = t->dim[1] == (uint64_t)n_out * deep && t->dim[2] == 1;
     if (t->dim[0] != (uint64_t)n_in || t->dim[3] != 1 ||
         (!flat && (t->dim[1] != (uint64_t)n_out || t->dim[2] != deep))) {
-        *error = kn_fail(KN_ECORRUPT, "%s: tensor %s has shape [%llu, %llu, %llu], the metadata says "
-                         "[%d, %d, %d]", path, name, (unsigned long long)t->dim[0],
-                         (unsigned long long)t->dim[1], (unsigned long long)t->dim[2], n_in, n_out,
-                         n_stack ? n_stack : 1);
+        *error = kn_fail(KN_ECORRUPT,
+                         "%s: tensor %s has shape [%llu, %llu, %llu], the metadata says "
+                         "[%d, %d, %d]",
+                         path, name, (unsigned long long)t->dim[0], (unsigned long long)t->dim[1],
+                         (unsigned long long)t->dim[2], n_in, n_out, n_stack ? n_stack : 1);
         return NULL;
     }
     if (kn_format_from_gguf(t->gguf_type, &format) != 0) {
         const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
-        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %s (%u), which is not supported: use a "
-                         "file in one of these formats:%s", path, name, type ? type->name : "unknown",
-                         t->gguf_type, kn_format_list);
+        *error = kn_fail(KN_EUNSUPPORTED,
+                         "%s: tensor %s has weight format %s (%u), which is not supported: use a "
+                         "file in one of these formats:%s",
+                         path, name, type ? type->name : "unknown", t->gguf_type, kn_format_list);
         return NULL;
     }
     if (kn_row_bytes(format, n_in) == 0) {
-        *error = kn_fail(KN_ECORRUPT, "%s: tensor %s has rows of %d values, no whole blocks of %s", path,
-                         name, n_in, kn_format_info(format)->name);
+        *error = kn_fail(KN_ECORRUPT, "%s: tensor %s has rows of %d values, no whole blocks of %s", path, name, n_in,
+                         kn_format_info(format)->name);
         return NULL;
     }
     b->used[t - moe_file_tensor(b->f, 0)] = true;
@@ -218,8 +323,9 @@ enum kn_format moe_format_of(const struct moe_tensor *t)
 struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in)
 {
     const struct moe_layout *l = t->layout;
-    struct off_source s = { .file = t->file, .offset = t->offset, .format = moe_format_of(t), .n_out = n_out,
-                            .n_in = n_in };
+    struct off_source s = {
+        .file = t->file, .offset = t->offset, .format = moe_format_of(t), .n_out = n_out, .n_in = n_in
+    };
     size_t row = kn_row_bytes(s.format, n_in);
     if (l)
         s.turn = l->turn;
@@ -234,7 +340,7 @@ struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, in
     }
     uint64_t row0 = (uint64_t)e * (uint64_t)n_out;
     s.offset += row0 * row;
-    if (s.scales.bytes)                         /* scales of a stack are per row: one for each scales.values */
+    if (s.scales.bytes) /* scales of a stack are per row: one for each scales.values */
         s.scales.offset += row0 * (uint64_t)(n_in / s.scales.values) * (uint64_t)s.scales.bytes;
     return s;
 }
@@ -261,8 +367,7 @@ static int bind_stack(struct binder *b, const char *name, int n_out, int n_in, i
     return error;
 }
 
-static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, bool optional,
-                       struct kn_mat *out)
+static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, bool optional, struct kn_mat *out)
 {
     return bind_stack(b, name, n_out, n_in, 1, optional, out);
 }
@@ -296,10 +401,14 @@ static int bind_part(struct binder *b, const char *name, const struct part *p, s
     void *field = (char *)l + p->field;
     int n_out = dim_of(d, p->out), n_in = dim_of(d, p->in);
     switch (p->kind) {
-    case VECTOR: return bind_vector(b, name, n_out, n_in, false, field);
-    case STACK:  return bind_stack(b, name, n_out, n_in, d->n_head, false, field);
-    case HALVES: return bind_halves(b, name, n_out, n_in, l);
-    default:     return bind_matrix(b, name, n_out, n_in, false, field);
+    case VECTOR:
+        return bind_vector(b, name, n_out, n_in, false, field);
+    case STACK:
+        return bind_stack(b, name, n_out, n_in, d->n_head, false, field);
+    case HALVES:
+        return bind_halves(b, name, n_out, n_in, l);
+    default:
+        return bind_matrix(b, name, n_out, n_in, false, field);
     }
 }
 
@@ -354,7 +463,13 @@ static int bind_ahead_ends(struct binder *b)
 {
     struct moe_model *m = b->m;
     const struct moe_desc *d = &m->desc;
-    const struct { const char *name; int n_out, n_in; struct kn_mat *matrix; float **vector; bool optional; } ends[] = {
+    const struct {
+        const char *name;
+        int n_out, n_in;
+        struct kn_mat *matrix;
+        float **vector;
+        bool optional;
+    } ends[] = {
         { "eh_proj", d->d_model, 2 * d->d_model, &m->fc, NULL, false },
         { "enorm", 1, d->d_model, NULL, &m->embed_norm, false },
         { "hnorm", 1, d->d_model, NULL, &m->feature_norm, false },
@@ -368,8 +483,8 @@ static int bind_ahead_ends(struct binder *b)
         char name[64];
         snprintf(name, sizeof name, "blk.%d.nextn.%s.weight", d->block0, ends[i].name);
         int error = ends[i].vector
-            ? bind_vector(b, name, 1, ends[i].n_in, ends[i].optional, ends[i].vector)
-            : bind_matrix(b, name, ends[i].n_out, ends[i].n_in, ends[i].optional, ends[i].matrix);
+                        ? bind_vector(b, name, 1, ends[i].n_in, ends[i].optional, ends[i].vector)
+                        : bind_matrix(b, name, ends[i].n_out, ends[i].n_in, ends[i].optional, ends[i].matrix);
         if (error)
             return error;
     }
@@ -413,9 +528,10 @@ static int bind_eagle3_ends(struct binder *b)
 
 static int bind_all(struct binder *b)
 {
-    static int (*const ends[])(struct binder *b) = {
-        [MOE_HEAD_NONE] = bind_ends, [MOE_HEAD_EAGLE] = bind_ends, [MOE_HEAD_EAGLE3] = bind_eagle3_ends,
-        [MOE_HEAD_AHEAD] = bind_ahead_ends };
+    static int (*const ends[])(struct binder * b) = { [MOE_HEAD_NONE] = bind_ends,
+                                                      [MOE_HEAD_EAGLE] = bind_ends,
+                                                      [MOE_HEAD_EAGLE3] = bind_eagle3_ends,
+                                                      [MOE_HEAD_AHEAD] = bind_ahead_ends };
     struct moe_model *m = b->m;
     const struct moe_desc *d = &m->desc;
     int error;
@@ -443,14 +559,14 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
         return error;
     bool gate_up_interleaved = stack && stack->layout && stack->layout->scales && stack->layout->step == 2;
     b->m->gate_up_interleaved |= gate_up_interleaved;
-    if (gate_up_interleaved && i == 1)                     /* ups are in the gates' tensor */
+    if (gate_up_interleaved && i == 1) /* ups are in the gates' tensor */
         return 0;
     n_out *= gate_up_interleaved ? 2 : 1;
     for (int e = 0; e < d->n_expert; e++) {
         if (!stack) {
             char one[64];
             snprintf(one, sizeof one, "blk.%d.%s.%d.weight", layer, expert_parts[i].name, e);
-            if (e > 0 || moe_file_find_tensor(b->f, one))       /* neither exists: the message names the stack */
+            if (e > 0 || moe_file_find_tensor(b->f, one)) /* neither exists: the message names the stack */
                 memcpy(name, one, sizeof name);
             if (!(t = find(b, name, n_out, n_in, 0, false, &error)))
                 return error;
@@ -513,13 +629,16 @@ static int refuse_unknown(const struct binder *b)
         if (b->used[i] || is_spare(d, t->name) || is_of_others(d, t->name))
             continue;
         moe_string_show(t->name, name, sizeof name);
-        return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s is no part of a %s model: this kind of file "
-                       "is not supported", moe_file_path(b->f), name, b->m->desc.arch);
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s: tensor %s is no part of a %s model: this kind of file "
+                       "is not supported",
+                       moe_file_path(b->f), name, b->m->desc.arch);
     }
     if (b->m->shape.widened_bytes)
-        kn_say(KN_LOG_INFO, "%s: attn_kv_b is quantised along rows, but keys are used transposed and need "
-               "%zu MiB as F32: a file with attn_k_b needs less", moe_file_path(b->f),
-               (b->m->shape.widened_bytes >> 20) + 1);
+        kn_say(KN_LOG_INFO,
+               "%s: attn_kv_b is quantised along rows, but keys are used transposed and need "
+               "%zu MiB as F32: a file with attn_k_b needs less",
+               moe_file_path(b->f), (b->m->shape.widened_bytes >> 20) + 1);
     return 0;
 }
 

@@ -12,44 +12,84 @@ struct family {
     const char *arch;
     enum kn_rope rope;
     enum { DENSE_ONLY, MAY_HAVE_EXPERTS, MUST_HAVE_EXPERTS } experts;
-    enum moe_head head;                         /* kind of EAGLE draft head, if it is one */
+    enum moe_head head; /* kind of EAGLE draft head, if it is one */
     bool qkv_bias;
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
-    bool by_tensors;                            /* QKV biases and QK norms are optional: used if in the file */
+    bool by_tensors; /* QKV biases and QK norms are optional: used if in the file */
     enum moe_qk_norm qk_norm;
-    int window_period;                          /* over 0: all layers but every window_period-th have a window */
-    enum moe_gating gating;                     /* 0: softmax */
+    int window_period;      /* over 0: all layers but every window_period-th have a window */
+    enum moe_gating gating; /* 0: softmax */
     float swiglu_alpha, swiglu_limit;
     enum moe_shared shared;
     bool out_gate;
-    int delta_period;                           /* over 0: has delta nets; default of full_attention_interval */
+    int delta_period; /* over 0: has delta nets; default of full_attention_interval */
     bool delta_tiled;
-    bool latent;                                /* MLA; gating is given by the file */
-    bool norm_topk;                             /* default of expert_weights_norm */
-    bool as_dense;                              /* experts are feed_forward_length wide by default */
+    bool latent;    /* MLA; gating is given by the file */
+    bool norm_topk; /* default of expert_weights_norm */
+    bool as_dense;  /* experts are feed_forward_length wide by default */
 };
 
 static const struct family families[] = {
-    { .arch = "llama", .rope = KN_ROPE_PAIRS, .experts = MAY_HAVE_EXPERTS,     /* llama, mistral, mixtral */
-      .norm_topk = true, .as_dense = true },
+    { .arch = "llama",
+      .rope = KN_ROPE_PAIRS,
+      .experts = MAY_HAVE_EXPERTS, /* llama, mistral, mixtral */
+      .norm_topk = true,
+      .as_dense = true },
     { .arch = "qwen2", .qkv_bias = true },
     { .arch = "qwen2moe", .qkv_bias = true, .experts = MUST_HAVE_EXPERTS, .shared = MOE_SHARED_GATED },
     { .arch = "qwen3", .qk_norm = MOE_QK_NORM_HEAD },
     { .arch = "qwen3moe", .qk_norm = MOE_QK_NORM_HEAD, .experts = MUST_HAVE_EXPERTS, .norm_topk = true },
-    { .arch = "glm4moe", .qkv_bias = true, .qk_norm = MOE_QK_NORM_HEAD, .by_tensors = true, .post_norm = true,
-      .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_SIGMOID, .select_bias = true, .norm_topk = true,
+    { .arch = "glm4moe",
+      .qkv_bias = true,
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .by_tensors = true,
+      .post_norm = true,
+      .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_SIGMOID,
+      .select_bias = true,
+      .norm_topk = true,
       .shared = MOE_SHARED_PLAIN },
-    { .arch = "minimax-m2", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS,
-      .gating = MOE_GATING_SIGMOID, .select_bias = true, .norm_topk = true },
-    { .arch = "gpt-oss", .qkv_bias = true, .o_bias = true, .sinks = true, .router_bias = true,
-      .expert_bias = true, .post_norm = true, .yarn_exact = true, .window_period = 2,
-      .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_CHOSEN, .swiglu_alpha = 1.702f, .swiglu_limit = 7 },
-    { .arch = "qwen3next", .qk_norm = MOE_QK_NORM_HEAD, .post_norm = true, .experts = MUST_HAVE_EXPERTS,
-      .norm_topk = true, .shared = MOE_SHARED_GATED, .out_gate = true, .delta_period = 4 },
-    { .arch = "qwen35moe", .qk_norm = MOE_QK_NORM_HEAD, .post_norm = true, .experts = MUST_HAVE_EXPERTS,
-      .norm_topk = true, .shared = MOE_SHARED_GATED, .out_gate = true, .delta_period = 4, .delta_tiled = true },
-    { .arch = "deepseek2", .rope = KN_ROPE_PAIRS, .latent = true,   /* and R1, Kimi-K2, GLM-4.7-Flash */
-      .experts = MAY_HAVE_EXPERTS, .shared = MOE_SHARED_PLAIN },
+    { .arch = "minimax-m2",
+      .qk_norm = MOE_QK_NORM_ALL,
+      .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_SIGMOID,
+      .select_bias = true,
+      .norm_topk = true },
+    { .arch = "gpt-oss",
+      .qkv_bias = true,
+      .o_bias = true,
+      .sinks = true,
+      .router_bias = true,
+      .expert_bias = true,
+      .post_norm = true,
+      .yarn_exact = true,
+      .window_period = 2,
+      .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_CHOSEN,
+      .swiglu_alpha = 1.702f,
+      .swiglu_limit = 7 },
+    { .arch = "qwen3next",
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .post_norm = true,
+      .experts = MUST_HAVE_EXPERTS,
+      .norm_topk = true,
+      .shared = MOE_SHARED_GATED,
+      .out_gate = true,
+      .delta_period = 4 },
+    { .arch = "qwen35moe",
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .post_norm = true,
+      .experts = MUST_HAVE_EXPERTS,
+      .norm_topk = true,
+      .shared = MOE_SHARED_GATED,
+      .out_gate = true,
+      .delta_period = 4,
+      .delta_tiled = true },
+    { .arch = "deepseek2",
+      .rope = KN_ROPE_PAIRS,
+      .latent = true, /* and R1, Kimi-K2, GLM-4.7-Flash */
+      .experts = MAY_HAVE_EXPERTS,
+      .shared = MOE_SHARED_PLAIN },
     { .arch = "eagle", .qk_norm = MOE_QK_NORM_HEAD, .head = MOE_HEAD_EAGLE },
     { .arch = "eagle3", .rope = KN_ROPE_PAIRS, .head = MOE_HEAD_EAGLE3 },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
@@ -58,7 +98,10 @@ static const struct family families[] = {
 
 /* ---- keys: "<arch>.<name>" ------------------------------------------------------------------------ */
 
-struct keys { const struct moe_file *f; const char *arch; };
+struct keys {
+    const struct moe_file *f;
+    const char *arch;
+};
 
 static const char *key(const struct keys *k, const char *name, char buf[128])
 {
@@ -80,8 +123,7 @@ static int get_int(const struct keys *k, const char *name, int least, int most, 
     return 0;
 }
 
-static int get_float(const struct keys *k, const char *name, double least, double most, double fallback,
-                     float *out)
+static int get_float(const struct keys *k, const char *name, double least, double most, double fallback, float *out)
 {
     char buf[128];
     double v = fallback;
@@ -89,16 +131,14 @@ static int get_float(const struct keys *k, const char *name, double least, doubl
     if (found < 0)
         return found;
     if (!(v >= least && v <= most))
-        return kn_fail(KN_ECORRUPT, "%s: %s is %s", moe_file_path(k->f), buf,
-                       found ? "out of range" : "missing");
+        return kn_fail(KN_ECORRUPT, "%s: %s is %s", moe_file_path(k->f), buf, found ? "out of range" : "missing");
     *out = (float)v;
     return 0;
 }
 
 /* A number given once, or as an array with one entry for each of n layers: all supported families have the same number
  * in every layer. */
-static int get_int_uniform(const struct keys *k, const char *name, int n, int least, int most, int fallback,
-                           int *out)
+static int get_int_uniform(const struct keys *k, const char *name, int n, int least, int most, int fallback, int *out)
 {
     char buf[128];
     const struct moe_value *v = moe_file_find(k->f, key(k, name, buf));
@@ -109,8 +149,10 @@ static int get_int_uniform(const struct keys *k, const char *name, int n, int le
     int64_t first = moe_value_int(v, 0);
     for (int i = 1; i < n; i++)
         if (moe_value_int(v, (size_t)i) != first)
-            return kn_fail(KN_EUNSUPPORTED, "%s: %s differs from layer to layer, which no supported "
-                           "family has", moe_file_path(k->f), buf);
+            return kn_fail(KN_EUNSUPPORTED,
+                           "%s: %s differs from layer to layer, which no supported "
+                           "family has",
+                           moe_file_path(k->f), buf);
     if (first < least || first > most)
         return kn_fail(KN_ECORRUPT, "%s: %s is out of range", moe_file_path(k->f), buf);
     *out = (int)first;
@@ -140,8 +182,8 @@ static int read_heads(struct moe_desc *d, const struct keys *k)
         (error = get_int(k, "rope.dimension_count", 2, d->d_head, d->d_head, &d->n_rot)))
         return error;
     if (d->d_head > KN_MAX_D_HEAD)
-        return kn_fail(KN_EUNSUPPORTED, "%s: heads of %d values; at most %d are supported",
-                       moe_file_path(k->f), d->d_head, KN_MAX_D_HEAD);
+        return kn_fail(KN_EUNSUPPORTED, "%s: heads of %d values; at most %d are supported", moe_file_path(k->f),
+                       d->d_head, KN_MAX_D_HEAD);
     if (d->n_head % d->n_kv || d->n_head / d->n_kv > KN_MAX_Q)
         return kn_fail(KN_ECORRUPT, "%s: %d query heads do not share %d KV heads evenly (at most %d each)",
                        moe_file_path(k->f), d->n_head, d->n_kv, KN_MAX_Q);
@@ -176,7 +218,8 @@ static int read_latent(struct moe_desc *d, const struct keys *k)
     int d_plain = d->d_head - d->n_rot;
     if (d->d_key > KN_MAX_D_HEAD || d->d_latent % KN_PANEL || d->d_value % KN_PANEL ||
         (d->kv_whole && d_plain % KN_PANEL))
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s: latents of %d values and %d rotated, heads of %d and values of %d: "
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s: %s: latents of %d values and %d rotated, heads of %d and values of %d: "
                        "a latent may have at most %d in all, and sizes must be multiples of %d",
                        moe_file_path(k->f), k->arch, d->d_latent, d->n_rot, d_plain, d->d_value, KN_MAX_D_HEAD,
                        KN_PANEL);
@@ -186,8 +229,7 @@ static int read_latent(struct moe_desc *d, const struct keys *k)
 static int read_sizes(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
     int error = 0;
-    if ((error = read_n_vocab(d, k)) ||
-        (error = get_int(k, "block_count", 1, 4096, -1, &d->n_layer)) ||
+    if ((error = read_n_vocab(d, k)) || (error = get_int(k, "block_count", 1, 4096, -1, &d->n_layer)) ||
         (error = get_int(k, "nextn_predict_layers", 0, d->n_layer - 1, 0, &d->n_ahead)) ||
         (error = get_int(k, "embedding_length", 1, 1 << 20, -1, &d->d_model)) ||
         (error = get_int(k, "context_length", 1, INT32_MAX, 2048, &d->n_ctx_train)) ||
@@ -212,8 +254,8 @@ static int read_shared(struct moe_desc *d, const struct keys *k, const struct fa
     if (error)
         return error;
     if (count && family->shared == MOE_SHARED_NONE)
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_shared_count %d; %s has no shared experts",
-                       moe_file_path(k->f), k->arch, count, k->arch);
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_shared_count %d; %s has no shared experts", moe_file_path(k->f),
+                       k->arch, count, k->arch);
     if (d->shared == MOE_SHARED_PLAIN && (count == 0 || d->d_expert > (1 << 24) / count))
         return kn_fail(KN_ECORRUPT, "%s: %s.expert_shared_count is %s", moe_file_path(k->f), k->arch,
                        count ? "out of range" : "missing");
@@ -230,7 +272,7 @@ static int read_groups(struct moe_desc *d, const struct keys *k, const struct fa
     if ((error = get_int(k, "expert_group_count", 0, MOE_MAX_GROUP, 1, &d->n_group)) ||
         (error = get_int(k, "expert_group_used_count", 0, MOE_MAX_GROUP, 1, &d->n_group_used)))
         return error;
-    if (d->n_group <= 1 || d->n_group == d->n_group_used) {         /* 0: not given */
+    if (d->n_group <= 1 || d->n_group == d->n_group_used) { /* 0: not given */
         d->n_group = 1;
         return 0;
     }
@@ -241,9 +283,10 @@ static int read_groups(struct moe_desc *d, const struct keys *k, const struct fa
     d->group_best = d->gating == MOE_GATING_SIGMOID ? 2 : 1;
     if (d->n_expert % d->n_group || n < d->group_best || !d->n_group_used || d->n_group_used > d->n_group ||
         d->n_used > n * d->n_group_used)
-        return kn_fail(KN_ECORRUPT, "%s: %s.expert_group_count %d and expert_group_used_count %d do not fit %d "
-                       "experts of which %d are used", moe_file_path(k->f), k->arch, d->n_group, d->n_group_used,
-                       d->n_expert, d->n_used);
+        return kn_fail(KN_ECORRUPT,
+                       "%s: %s.expert_group_count %d and expert_group_used_count %d do not fit %d "
+                       "experts of which %d are used",
+                       moe_file_path(k->f), k->arch, d->n_group, d->n_group_used, d->n_expert, d->n_used);
     return 0;
 }
 
@@ -262,7 +305,7 @@ static int read_gating(struct moe_desc *d, const struct keys *k, const struct fa
         if (gating == MOE_GATING_SIGMOID || gating == MOE_GATING_SOFTMAX)
             d->gating = (enum moe_gating)gating;
     }
-    if (gating && gating != (int)d->gating)     /* 0: not given */
+    if (gating && gating != (int)d->gating) /* 0: not given */
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; only %d is supported for %s",
                        moe_file_path(k->f), k->arch, gating, (int)d->gating, k->arch);
     return 0;
@@ -276,9 +319,9 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     if (d->n_expert == 0 && family->experts == MUST_HAVE_EXPERTS)
         return kn_fail(KN_ECORRUPT, "%s: %s.expert_count is missing", moe_file_path(k->f), k->arch);
     if (d->n_expert > 0 && family->experts == DENSE_ONLY)
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_count: %s has no experts", moe_file_path(k->f),
-                       k->arch, k->arch);
-    int least = d->n_expert ? 0 : 1;            /* 0: not given */
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_count: %s has no experts", moe_file_path(k->f), k->arch,
+                       k->arch);
+    int least = d->n_expert ? 0 : 1; /* 0: not given */
     if ((error = get_int_uniform(k, "feed_forward_length", d->n_layer, least, 1 << 24, least ? -1 : 0, &d_ff)))
         return error;
     if (d->n_expert == 0) {
@@ -294,13 +337,13 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     d->d_ff = d->n_lead ? d_ff : 0;
     if ((error = get_int(k, "expert_used_count", 1, d->n_expert, -1, &d->n_used)) ||
         (error = get_int(k, "expert_feed_forward_length", 1, 1 << 24, fallback, &d->d_expert)) ||
-        (error = read_gating(d, k, family)) ||
-        (error = read_shared(d, k, family, d_ff)) || (error = read_groups(d, k, family)) ||
+        (error = read_gating(d, k, family)) || (error = read_shared(d, k, family, d_ff)) ||
+        (error = read_groups(d, k, family)) ||
         (error = get_float(k, "expert_weights_scale", 0, 1e6, 1, &d->expert_scale)))
         return error;
     if ((error = moe_file_bool(k->f, key(k, "expert_weights_norm", buf), &d->norm_topk)) < 0)
         return error;
-    if (d->expert_scale == 0)                   /* some converters write 0 for "no scale" */
+    if (d->expert_scale == 0) /* some converters write 0 for "no scale" */
         d->expert_scale = 1;
     return 0;
 }
@@ -321,14 +364,13 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
     else if (!moe_string_is(type, "none")) {
         char shown[64];
         moe_string_show(type, shown, sizeof shown);
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s is \"%s\"; none, linear and yarn are supported",
-                       moe_file_path(k->f), buf, shown);
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s is \"%s\"; none, linear and yarn are supported", moe_file_path(k->f),
+                       buf, shown);
     }
     float attn = 1, whole = 0, log_multiplier = 0;
     if ((error = get_float(k, "rope.freq_base", 1e-3, 1e12, 10000, &d->rope_base)) ||
         (error = get_float(k, "rope.scaling.factor", 1e-6, 1e6, 1, &d->scaling_factor)) ||
-        (error = get_int(k, "rope.scaling.original_context_length", 1, INT32_MAX, d->n_ctx_train,
-                         &d->scaling_ctx)) ||
+        (error = get_int(k, "rope.scaling.original_context_length", 1, INT32_MAX, d->n_ctx_train, &d->scaling_ctx)) ||
         (error = get_float(k, "rope.scaling.yarn_beta_fast", 0, 1e6, 32, &d->beta_fast)) ||
         (error = get_float(k, "rope.scaling.yarn_beta_slow", 0, 1e6, 1, &d->beta_slow)) ||
         (error = get_float(k, "rope.scaling.attn_factor", 1e-6, 1e6, 1, &attn)) ||
@@ -388,15 +430,14 @@ static int read_delta_period(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
-#define MOST_STATE 512                          /* largest side of a value head's state matrix */
+#define MOST_STATE 512 /* largest side of a value head's state matrix */
 
 static int read_delta(struct moe_desc *d, const struct keys *k)
 {
     int error, d_inner;
     if (!d->delta_period)
         return 0;
-    if ((error = read_delta_period(d, k)) ||
-        (error = get_int(k, "ssm.conv_kernel", 2, MOE_MAX_TAP, -1, &d->n_tap)) ||
+    if ((error = read_delta_period(d, k)) || (error = get_int(k, "ssm.conv_kernel", 2, MOE_MAX_TAP, -1, &d->n_tap)) ||
         (error = get_int(k, "ssm.state_size", 1, MOST_STATE, -1, &d->d_state_key)) ||
         (error = get_int(k, "ssm.group_count", 1, 4096, -1, &d->n_key_head)) ||
         (error = get_int(k, "ssm.time_step_rank", 1, 4096, -1, &d->n_value_head)) ||
@@ -405,9 +446,10 @@ static int read_delta(struct moe_desc *d, const struct keys *k)
     d->d_state_value = d_inner / d->n_value_head;
     if (d->n_value_head % d->n_key_head || d_inner % d->n_value_head || d->d_state_value < 1 ||
         d->d_state_value > MOST_STATE)
-        return kn_fail(KN_ECORRUPT, "%s: %s.ssm.inner_size %d, %d value heads and %d key heads are "
-                       "not multiples of each other", moe_file_path(k->f), k->arch, d_inner, d->n_value_head,
-                       d->n_key_head);
+        return kn_fail(KN_ECORRUPT,
+                       "%s: %s.ssm.inner_size %d, %d value heads and %d key heads are "
+                       "not multiples of each other",
+                       moe_file_path(k->f), k->arch, d_inner, d->n_value_head, d->n_key_head);
     d->delta_mixed = moe_file_find_tensor(k->f, "blk.0.ssm_in.weight") != NULL;
     d->delta_ba = moe_file_find_tensor(k->f, "blk.0.ssm_ba.weight") != NULL;
     return 0;
@@ -464,22 +506,37 @@ static const struct family *find_family(const struct moe_file *f, struct moe_str
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].arch);
     }
     moe_string_show(arch, shown, sizeof shown);
-    kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; supported are: %s (mistral and mixtral "
-            "files say llama)", moe_file_path(f), shown, known);
+    kn_fail(KN_EUNSUPPORTED,
+            "%s: architecture \"%s\" is not supported; supported are: %s (mistral and mixtral "
+            "files say llama)",
+            moe_file_path(f), shown, known);
     return NULL;
 }
 
 static void take_family(struct moe_desc *d, const struct family *family)
 {
     *d = (struct moe_desc){
-        .rope = family->rope, .qkv_bias = family->qkv_bias, .o_bias = family->o_bias, .sinks = family->sinks,
-        .router_bias = family->router_bias, .select_bias = family->select_bias,
-        .expert_bias = family->expert_bias, .post_norm = family->post_norm,
-        .yarn_exact = family->yarn_exact, .qk_norm = family->qk_norm, .window_period = family->window_period,
-        .gating = family->gating ? family->gating : MOE_GATING_SOFTMAX, .shared = family->shared,
-        .out_gate = family->out_gate, .delta_period = family->delta_period, .delta_tiled = family->delta_tiled,
-        .swiglu_alpha = family->swiglu_alpha, .swiglu_limit = family->swiglu_limit,
-        .norm_topk = family->norm_topk, .expert_scale = 1, .head = family->head,
+        .rope = family->rope,
+        .qkv_bias = family->qkv_bias,
+        .o_bias = family->o_bias,
+        .sinks = family->sinks,
+        .router_bias = family->router_bias,
+        .select_bias = family->select_bias,
+        .expert_bias = family->expert_bias,
+        .post_norm = family->post_norm,
+        .yarn_exact = family->yarn_exact,
+        .qk_norm = family->qk_norm,
+        .window_period = family->window_period,
+        .gating = family->gating ? family->gating : MOE_GATING_SOFTMAX,
+        .shared = family->shared,
+        .out_gate = family->out_gate,
+        .delta_period = family->delta_period,
+        .delta_tiled = family->delta_tiled,
+        .swiglu_alpha = family->swiglu_alpha,
+        .swiglu_limit = family->swiglu_limit,
+        .norm_topk = family->norm_topk,
+        .expert_scale = 1,
+        .head = family->head,
     };
     snprintf(d->arch, sizeof d->arch, "%s", family->arch);
 }
@@ -523,9 +580,9 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
         d->qk_norm = moe_file_find_tensor(f, "blk.0.attn_q_norm.weight") ? family->qk_norm : MOE_QK_NORM_NONE;
     }
     struct keys k = { f, family->arch };
-    if ((error = read_sizes(d, &k, family)) || (error = read_experts(d, &k, family)) ||
-        (error = read_rope(d, &k)) || (error = read_window(d, &k)) || (error = read_delta(d, &k)) ||
-        (error = read_head(d, &k)) || (error = check_vocab(d, f)))
+    if ((error = read_sizes(d, &k, family)) || (error = read_experts(d, &k, family)) || (error = read_rope(d, &k)) ||
+        (error = read_window(d, &k)) || (error = read_delta(d, &k)) || (error = read_head(d, &k)) ||
+        (error = check_vocab(d, f)))
         return error;
     return 0;
 }
@@ -539,10 +596,7 @@ static double yarn_pair(const struct moe_desc *d, double turns)
     return d->n_rot * kn_log(d->scaling_ctx / (turns * two_pi)) / (2 * kn_log(d->rope_base));
 }
 
-static double clamp_floor(double x, double most)
-{
-    return x <= 0 ? 0 : x >= most ? most : (double)(int64_t)x;
-}
+static double clamp_floor(double x, double most) { return x <= 0 ? 0 : x >= most ? most : (double)(int64_t)x; }
 
 static double clamp_ceil(double x, double most)
 {

@@ -30,18 +30,18 @@ int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [
 /* bind.c: finds the tensors of m->desc in m->file and fills m->layer, dense and expert.  No weight is read. */
 int moe_bind(struct moe_model *m);
 enum kn_format moe_format_of(const struct moe_tensor *t);
-struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in);   /* matrix e of t, or 0 */
-bool moe_is_of_blocks(struct moe_string name, int first, int n_block);      /* "blk.<i>.", i from first on */
+struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in); /* matrix e of t, or 0 */
+bool moe_is_of_blocks(struct moe_string name, int first, int n_block); /* "blk.<i>.", i from first on */
 
 /* load.c, in the order of calls.  place_dense: addresses in a for all dense weights; over an arena without memory it
  * counts.  load: [n_dense], filled with the matrices, or NULL.  Returns the number of matrices. */
 int moe_place_dense(struct moe_model *m, struct kn_arena *a, struct off_load *load);
 int moe_load_dense(struct moe_model *m, const struct moe_load_options *opt);
-int moe_convert_vectors(struct moe_model *m);   /* taps and angles, once all vectors are read */
+int moe_convert_vectors(struct moe_model *m); /* taps and angles, once all vectors are read */
 
 /* load.c: reads n matrices to their places, in file order.  load is sorted by that. */
 int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const struct moe_load_options *opt);
-struct off_files moe_files_of(const struct moe_model *m);       /* the model's files with their mirror */
+struct off_files moe_files_of(const struct moe_model *m); /* the model's files with their mirror */
 
 /* latent_weights.c: reads and splits every tensor of m->dense that has halves. */
 int moe_latent_load(struct moe_model *m, const struct moe_load_options *opt);

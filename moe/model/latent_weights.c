@@ -10,8 +10,8 @@
 struct split_job {
     const struct moe_model *m;
     const struct moe_dense *dense;
-    struct kn_mat whole;                        /* [n_head * (d_plain + d_value), d_latent] */
-    uint8_t *scratch;                           /* [team size][scratch_bytes] */
+    struct kn_mat whole; /* [n_head * (d_plain + d_value), d_latent] */
+    uint8_t *scratch;    /* [team size][scratch_bytes] */
     size_t scratch_bytes;
 };
 
@@ -44,8 +44,8 @@ static void split_head(void *arg, int head, int thread)
         kn_mat_row(&j->whole, row + i, column);
         put_column(k->format, column, d->d_latent, rows, (size_t)i, (size_t)d_plain);
     }
-    j->m->ops->repack(k->format, rows, d->d_latent, d_plain,
-                      j->dense->k + (size_t)head * n_key * panel_bytes(k), 0, (int)n_key);
+    j->m->ops->repack(k->format, rows, d->d_latent, d_plain, j->dense->k + (size_t)head * n_key * panel_bytes(k), 0,
+                      (int)n_key);
 }
 
 static void bind_panels(const struct kn_team *team, void *panels, const struct kn_mat *w)

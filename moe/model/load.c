@@ -212,8 +212,10 @@ static int set_rotation(struct moe_model *m)
     const float *extra = m->rope_extra;
     for (int i = 0; extra && i < m->desc.n_rot / 2; i++)
         if (!(extra[i] >= 1e-6f && extra[i] <= 1e6f))
-            return kn_fail(KN_ECORRUPT, "%s: tensor rope_freqs.weight: value %d is no valid frequency divisor: "
-                           "%g", moe_file_path(m->file), i, (double)extra[i]);
+            return kn_fail(KN_ECORRUPT,
+                           "%s: tensor rope_freqs.weight: value %d is no valid frequency divisor: "
+                           "%g",
+                           moe_file_path(m->file), i, (double)extra[i]);
     return moe_rope_freq(&m->desc, extra, m->rope_freq);
 }
 

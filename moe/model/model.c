@@ -32,7 +32,7 @@ static void sum_up_experts(struct moe_model *m)
     }
     m->shape.expert_bytes = off_store_bytes(m->expert, n_all);
     m->shape.expert_least = off_store_least(m->expert, n_all);
-    if (m->target)                              /* a thread waiting for the store may interleave any expert */
+    if (m->target) /* a thread waiting for the store may interleave any expert */
         m->scratch_bytes = m->target->scratch_bytes;
 }
 
@@ -60,11 +60,22 @@ static void describe(struct moe_model *m)
     const struct moe_desc *d = &m->desc;
     int n_moe = d->n_expert ? d->n_layer - d->n_lead : 0;
     m->shape = (struct moe_shape){
-        .n_layer = d->n_layer, .d_model = d->d_model, .n_head = d->n_head, .n_kv = d->n_kv,
-        .d_head = d->d_head, .n_vocab = d->n_vocab, .n_ctx_train = d->n_ctx_train,
-        .n_expert = d->n_expert, .n_used = d->n_used, .d_ff = d->d_ff, .d_expert = d->d_expert,
-        .n_moe_layer = n_moe, .n_expert_total = n_moe * d->n_expert, .widened_bytes = m->shape.widened_bytes,
-        .n_ahead = d->n_ahead, .n_expert_ahead = m->ahead ? d->n_expert : 0,
+        .n_layer = d->n_layer,
+        .d_model = d->d_model,
+        .n_head = d->n_head,
+        .n_kv = d->n_kv,
+        .d_head = d->d_head,
+        .n_vocab = d->n_vocab,
+        .n_ctx_train = d->n_ctx_train,
+        .n_expert = d->n_expert,
+        .n_used = d->n_used,
+        .d_ff = d->d_ff,
+        .d_expert = d->d_expert,
+        .n_moe_layer = n_moe,
+        .n_expert_total = n_moe * d->n_expert,
+        .widened_bytes = m->shape.widened_bytes,
+        .n_ahead = d->n_ahead,
+        .n_expert_ahead = m->ahead ? d->n_expert : 0,
         .row_macs = 3.0 * n_moe * d->n_used * d->d_expert * d->d_model +
                     3.0 * moe_n_delta(d) * moe_d_state_value(d) * d->d_state_key,
         .position_macs = (double)(d->n_layer - moe_n_delta(d)) * d->n_head * (d->d_key + d->d_kept),
@@ -79,7 +90,7 @@ static void describe(struct moe_model *m)
     bool own_head = false;
     for (int i = 0; i < m->n_dense; i++)
         own_head |= m->dense[i].matrix == &m->head;
-    if (!own_head && !m->tied)                  /* uses the target's output matrix */
+    if (!own_head && !m->tied) /* uses the target's output matrix */
         m->shape.row_macs += (double)m->head.n_out * m->head.n_in;
     for (size_t i = 0; i < moe_file_tensor_count(m->file); i++)
         if (moe_is_of_blocks(moe_file_tensor(m->file, i)->name, d->n_layer, d->n_ahead))
@@ -102,20 +113,22 @@ static int check_target(const struct moe_model *m)
     const struct moe_desc *d = &m->desc, *t = m->target ? &m->target->desc : NULL;
     const char *path = moe_file_path(m->file), *whose = t ? moe_file_path(m->target->file) : "";
     if (d->head && !t)
-        return kn_fail(KN_EUNSUPPORTED, "%s is an EAGLE head, not a complete model: use --draft eagle:%s with the "
-                       "model that it was trained on", path, path);
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s is an EAGLE head, not a complete model: use --draft eagle:%s with the "
+                       "model that it was trained on",
+                       path, path);
     if (!d->head && t)
-        return kn_fail(KN_EUNSUPPORTED, "%s is a %s model, not an EAGLE head: try --draft model:%s", path,
-                       d->arch, path);
+        return kn_fail(KN_EUNSUPPORTED, "%s is a %s model, not an EAGLE head: try --draft model:%s", path, d->arch,
+                       path);
     if (t && d->d_model != t->d_model)
-        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: its features have %d values, not %d", path,
-                       whose, d->d_model, t->d_model);
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: its features have %d values, not %d", path, whose,
+                       d->d_model, t->d_model);
     if (t && d->reads.n_inner && d->reads.inner[d->reads.n_inner - 1] >= t->n_layer)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it reads layer %d, but the model has %d layers", path,
                        whose, d->reads.inner[d->reads.n_inner - 1], t->n_layer);
     if (t && d->n_vocab != t->n_vocab)
-        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path, whose,
-                       d->n_vocab, t->n_vocab);
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path, whose, d->n_vocab,
+                       t->n_vocab);
     return 0;
 }
 
@@ -127,7 +140,8 @@ static int check_ahead(const struct moe_model *m)
     snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", d->n_layer);
     if (d->n_ahead && moe_file_find_tensor(m->file, name))
         return 0;
-    return kn_fail(KN_EUNSUPPORTED, "%s has no MTP layer, which --draft mtp needs: "
+    return kn_fail(KN_EUNSUPPORTED,
+                   "%s has no MTP layer, which --draft mtp needs: "
                    "%s.nextn_predict_layers is %d and tensor %s is %s; use a file converted with the layer, or "
                    "another drafter",
                    moe_file_path(m->file), d->arch, d->n_ahead, name,
@@ -172,11 +186,17 @@ static int open_store(struct moe_model *m, const struct moe_load_options *opt)
     int error = opt->heat_path || opt->pack_path ? moe_file_id(m->file, &id) : 0;
     if (error)
         return error;
-    return off_store_open(&m->store, &(struct off_store_options){
-        .files = moe_files_of(m), .expert = m->expert,
-        .n_expert = m->shape.n_expert_total + m->shape.n_expert_ahead, .n_beside = m->shape.n_expert_ahead,
-        .slot_bytes = opt->expert_bytes, .later_bytes = opt->later_bytes, .io = opt->io, .heat_path = opt->heat_path,
-        .pack_path = opt->pack_path, .model_id = id });
+    return off_store_open(&m->store,
+                          &(struct off_store_options){ .files = moe_files_of(m),
+                                                       .expert = m->expert,
+                                                       .n_expert = m->shape.n_expert_total + m->shape.n_expert_ahead,
+                                                       .n_beside = m->shape.n_expert_ahead,
+                                                       .slot_bytes = opt->expert_bytes,
+                                                       .later_bytes = opt->later_bytes,
+                                                       .io = opt->io,
+                                                       .heat_path = opt->heat_path,
+                                                       .pack_path = opt->pack_path,
+                                                       .model_id = id });
 }
 
 int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
@@ -188,7 +208,7 @@ int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
         return error;
     if (m->expert && !m->target && (error = open_store(m, opt)))
         return error;
-    kn_free(m->expert);                         /* the store has a copy */
+    kn_free(m->expert); /* the store has a copy */
     kn_free(m->dense);
     m->expert = NULL;
     m->dense = NULL;
@@ -204,10 +224,17 @@ int moe_model_pack(const struct moe_model *m, const char *path, const struct moe
     int error = moe_file_refuse_target(m->file, path);
     if (error || (error = moe_file_id(m->file, &id)))
         return error;
-    return off_pack(path, &(struct off_pack_options){
-        .files = *moe_file_files(m->file), .expert = m->expert, .n_expert = m->shape.n_expert_total,
-        .model_id = id, .io = opt->io, .ops = m->ops, .team = opt->team, .progress = opt->progress,
-        .stop = opt->stop }, out);
+    return off_pack(path,
+                    &(struct off_pack_options){ .files = *moe_file_files(m->file),
+                                                .expert = m->expert,
+                                                .n_expert = m->shape.n_expert_total,
+                                                .model_id = id,
+                                                .io = opt->io,
+                                                .ops = m->ops,
+                                                .team = opt->team,
+                                                .progress = opt->progress,
+                                                .stop = opt->stop },
+                    out);
 }
 
 void moe_model_close(struct moe_model *m)
@@ -216,7 +243,7 @@ void moe_model_close(struct moe_model *m)
         return;
     if (!m->target)
         off_store_close(m->store);
-    else if (m->store)                          /* only this head uses these experts */
+    else if (m->store) /* only this head uses these experts */
         off_store_forget(m->store, m->layer[0].expert0, m->desc.n_expert);
     off_mirror_close(m->mirror);
     kn_arena_close(&m->arena);

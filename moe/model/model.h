@@ -20,11 +20,11 @@
 
 /* ---- the description ---------------------------------------------------------------------------------- */
 
-#define MOE_MAX_GROUP 64                        /* expert groups */
-#define MOE_MAX_TAP   8                         /* taps of a delta net's convolution */
+#define MOE_MAX_GROUP 64 /* expert groups */
+#define MOE_MAX_TAP   8  /* taps of a delta net's convolution */
 
 enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };
-enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL };     /* of each head; of all heads as one */
+enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL }; /* of each head; of all heads as one */
 
 /* The shared expert of a layer.  GATED: its output is multiplied by the sigmoid of a product with the row. */
 enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_PLAIN, MOE_SHARED_GATED };
@@ -38,48 +38,48 @@ enum moe_head { MOE_HEAD_NONE, MOE_HEAD_EAGLE, MOE_HEAD_EAGLE3, MOE_HEAD_AHEAD }
 struct moe_desc {
     char arch[32];
     int n_layer, d_model, n_head, n_kv, n_rot, n_vocab, n_ctx_train;
-    int d_head, d_value;                        /* of one head: query and key; value */
-    int d_latent, d_query_latent;               /* latent of keys and values; of queries; or 0 */
-    bool kv_whole;                              /* the file has k_b, transposed, and v_b in one matrix */
-    int d_key, d_kept;                          /* a slot's key and value, per KV head; latent_attention.c */
-    float attend_scale;                         /* scale of scores */
-    int n_lead;                                 /* dense layers before the first layer with experts */
-    int block0;                                 /* number of the first layer in the file */
-    int n_ahead;                                /* MTP layers in the file, after the last layer */
-    int d_ff;                                   /* of dense layers */
-    int n_expert, n_used, d_expert;             /* all 0: a dense model */
+    int d_head, d_value;            /* of one head: query and key; value */
+    int d_latent, d_query_latent;   /* latent of keys and values; of queries; or 0 */
+    bool kv_whole;                  /* the file has k_b, transposed, and v_b in one matrix */
+    int d_key, d_kept;              /* a slot's key and value, per KV head; latent_attention.c */
+    float attend_scale;             /* scale of scores */
+    int n_lead;                     /* dense layers before the first layer with experts */
+    int block0;                     /* number of the first layer in the file */
+    int n_ahead;                    /* MTP layers in the file, after the last layer */
+    int d_ff;                       /* of dense layers */
+    int n_expert, n_used, d_expert; /* all 0: a dense model */
     enum moe_shared shared;
-    int d_shared;                               /* width of the shared expert */
+    int d_shared; /* width of the shared expert */
     float eps;
     enum kn_rope rope;
     float rope_base;
     enum moe_scaling scaling;
-    float scaling_factor, scaling_attn;         /* scaling_attn multiplies cos and sin */
-    int scaling_ctx;                            /* yarn: the context of the first training */
-    bool yarn_exact;                            /* the ends of its ramp are not rounded to pairs */
+    float scaling_factor, scaling_attn; /* scaling_attn multiplies cos and sin */
+    int scaling_ctx;                    /* yarn: the context of the first training */
+    bool yarn_exact;                    /* the ends of its ramp are not rounded to pairs */
     float beta_fast, beta_slow;
     enum moe_head head;
-    struct moe_features reads;                  /* of a head: the target's features that it reads */
-    bool norm_first;                            /* of EAGLE-3: the residual stream begins with the normalised feature */
-    int n_guess;                                /* of a head: size of its own vocabulary */
+    struct moe_features reads; /* of a head: the target's features that it reads */
+    bool norm_first;           /* of EAGLE-3: the residual stream begins with the normalised feature */
+    int n_guess;               /* of a head: size of its own vocabulary */
     bool qkv_bias, o_bias, sinks;
-    int window, window_period;                  /* positions seen; each window_period-th layer sees all; 0: no window */
-    bool post_norm;                             /* the FFN's norm has the name post_attention_norm */
+    int window, window_period; /* positions seen; each window_period-th layer sees all; 0: no window */
+    bool post_norm;            /* the FFN's norm has the name post_attention_norm */
     enum moe_qk_norm qk_norm;
-    bool out_gate;                              /* q has a gate for the output of each query head */
-    int delta_period;                           /* n > 0: all layers but each n-th are delta nets (delta_net.c) */
-    int n_key_head, n_value_head, d_state_key, d_state_value, n_tap;    /* of delta nets; a state is [key][value] */
-    bool delta_tiled;                           /* value head i has key head i % n_key_head, not i / (heads' ratio) */
-    bool delta_mixed, delta_ba;                 /* file: q, k, v, gate in one matrix by key head; beta, alpha in one */
-    float clamp_qkv;                            /* Q, K and V are clamped to +-clamp_qkv; 0: no clamp */
+    bool out_gate;    /* q has a gate for the output of each query head */
+    int delta_period; /* n > 0: all layers but each n-th are delta nets (delta_net.c) */
+    int n_key_head, n_value_head, d_state_key, d_state_value, n_tap; /* of delta nets; a state is [key][value] */
+    bool delta_tiled;           /* value head i has key head i % n_key_head, not i / (heads' ratio) */
+    bool delta_mixed, delta_ba; /* file: q, k, v, gate in one matrix by key head; beta, alpha in one */
+    float clamp_qkv;            /* Q, K and V are clamped to +-clamp_qkv; 0: no clamp */
     enum moe_gating gating;
     bool router_bias, expert_bias;
-    bool select_bias;                           /* a bias for the choice of experts, not for their weights */
-    int n_group, n_group_used;                  /* expert groups; experts come from the best n_group_used */
-    int group_best;                             /* a group counts by the sum of its group_best largest scores */
-    float swiglu_alpha, swiglu_limit;           /* of the clamped activation; 0: plain SwiGLU */
-    bool norm_topk;                             /* the weights of a row's experts are scaled to sum to 1 */
-    float expert_scale;                         /* factor of these weights */
+    bool select_bias;                 /* a bias for the choice of experts, not for their weights */
+    int n_group, n_group_used;        /* expert groups; experts come from the best n_group_used */
+    int group_best;                   /* a group counts by the sum of its group_best largest scores */
+    float swiglu_alpha, swiglu_limit; /* of the clamped activation; 0: plain SwiGLU */
+    bool norm_topk;                   /* the weights of a row's experts are scaled to sum to 1 */
+    float expert_scale;               /* factor of these weights */
 };
 
 /* Reads d from the file's metadata.  An unknown architecture or value is refused by name. */
@@ -137,32 +137,32 @@ static inline size_t moe_state_bytes(const struct moe_desc *d)
 /* ---- weights ------------------------------------------------------------------------------------------- */
 
 struct moe_layer {
-    float *attn_norm, *ffn_norm;                /* [d_model] */
-    float *q_norm, *k_norm;                     /* [d_head], or [heads * d_head] over all as one, or NULL */
-    float *q_a_norm, *kv_a_norm;                /* [d_query_latent], [d_latent] */
-    float *q_bias, *k_bias, *v_bias, *o_bias;   /* or NULL */
-    float *sinks;                               /* [n_head] or NULL */
-    int window;                                 /* positions seen, the own included; 0: all */
-    struct kn_mat q, k, v, o;                   /* o reads n_head * d_value, or moe_d_state_value() */
-    int nth;                                    /* number among the attention layers, or among the delta nets */
-    struct kn_mat mix, z;                       /* of a delta net: inputs of the convolution; gate of the output */
-    struct kn_mat mixed;                        /* or both in one, by key head */
-    struct kn_mat beta, alpha;                  /* [n_value_head, d_model] */
-    struct kn_mat ba;                           /* or both in one, by key head */
-    float *taps;                                /* [n_tap, d_mix]; in the file [d_mix, n_tap] */
-    float *decay, *decay_bias;                  /* [n_value_head] */
-    float *out_norm;                            /* [d_state_value] */
-    struct kn_mat q_a;                          /* [d_query_latent, d_model], input of q; or n_out 0 */
-    struct kn_mat kv_a;                         /* [d_latent + n_rot, d_model], in place of k and v */
-    struct kn_mat k_b;                          /* [d_latent, d_head - n_rot] of each head, one below the other */
-    struct kn_mat v_b;                          /* [d_value, d_latent] of each head, likewise */
-    struct kn_mat gate, up, down;               /* of a dense layer; else of the shared expert, or n_out 0 */
-    struct kn_mat shared_gate;                  /* [1, d_model] or n_out 0 */
-    struct kn_mat router;                       /* [n_expert, d_model]; n_out 0 in a dense layer */
-    float *router_bias, *select_bias;           /* [n_expert] or NULL */
-    float *gate_bias, *up_bias, *down_bias;     /* [n_expert, d_expert], down [n_expert, d_model]; or NULL */
-    int expert0;                                /* the store's number of the layer's expert 0 */
-    unsigned expert_acts, down_acts;            /* bits of kn_act: inputs of gates and ups; of downs */
+    float *attn_norm, *ffn_norm;              /* [d_model] */
+    float *q_norm, *k_norm;                   /* [d_head], or [heads * d_head] over all as one, or NULL */
+    float *q_a_norm, *kv_a_norm;              /* [d_query_latent], [d_latent] */
+    float *q_bias, *k_bias, *v_bias, *o_bias; /* or NULL */
+    float *sinks;                             /* [n_head] or NULL */
+    int window;                               /* positions seen, the own included; 0: all */
+    struct kn_mat q, k, v, o;                 /* o reads n_head * d_value, or moe_d_state_value() */
+    int nth;                                  /* number among the attention layers, or among the delta nets */
+    struct kn_mat mix, z;                     /* of a delta net: inputs of the convolution; gate of the output */
+    struct kn_mat mixed;                      /* or both in one, by key head */
+    struct kn_mat beta, alpha;                /* [n_value_head, d_model] */
+    struct kn_mat ba;                         /* or both in one, by key head */
+    float *taps;                              /* [n_tap, d_mix]; in the file [d_mix, n_tap] */
+    float *decay, *decay_bias;                /* [n_value_head] */
+    float *out_norm;                          /* [d_state_value] */
+    struct kn_mat q_a;                        /* [d_query_latent, d_model], input of q; or n_out 0 */
+    struct kn_mat kv_a;                       /* [d_latent + n_rot, d_model], in place of k and v */
+    struct kn_mat k_b;                        /* [d_latent, d_head - n_rot] of each head, one below the other */
+    struct kn_mat v_b;                        /* [d_value, d_latent] of each head, likewise */
+    struct kn_mat gate, up, down;             /* of a dense layer; else of the shared expert, or n_out 0 */
+    struct kn_mat shared_gate;                /* [1, d_model] or n_out 0 */
+    struct kn_mat router;                     /* [n_expert, d_model]; n_out 0 in a dense layer */
+    float *router_bias, *select_bias;         /* [n_expert] or NULL */
+    float *gate_bias, *up_bias, *down_bias;   /* [n_expert, d_expert], down [n_expert, d_model]; or NULL */
+    int expert0;                              /* the store's number of the layer's expert 0 */
+    unsigned expert_acts, down_acts;          /* bits of kn_act: inputs of gates and ups; of downs */
 };
 
 struct moe_model {
@@ -170,23 +170,24 @@ struct moe_model {
     struct moe_shape shape;
     const struct kn_ops *ops;
     const struct moe_file *file;
-    struct moe_layer *layer;                    /* [n_layer] */
-    const struct moe_model *target;             /* of a head; else NULL */
-    struct kn_mat embed, head;                  /* head is embed if tied; of a draft head maybe the target's */
-    struct kn_mat fc;                           /* of a head: [d_model, features and embedding] */
-    const struct moe_tensor *guess;             /* of a head with its own vocabulary: the tensor d2t, or NULL */
-    int32_t *guess_token;                       /*   [n_guess] its tokens; NULL: all tokens */
+    struct moe_layer *layer;        /* [n_layer] */
+    const struct moe_model *target; /* of a head; else NULL */
+    struct kn_mat embed, head;      /* head is embed if tied; of a draft head maybe the target's */
+    struct kn_mat fc;               /* of a head: [d_model, features and embedding] */
+    const struct moe_tensor *guess; /* of a head with its own vocabulary: the tensor d2t, or NULL */
+    int32_t *guess_token;           /*   [n_guess] its tokens; NULL: all tokens */
     bool tied;
-    bool ahead;                                 /* the store has the experts of the MTP layer, too */
-    float *feature_norm, *embed_norm;           /* [d_model] norms of the inputs of fc or attention; or NULL */
-    float *out_norm, *rope_extra, *rope_freq;   /* rope_extra: NULL without divisors of angles */
-    bool gate_up_interleaved;                   /* an expert's gates and ups alternate as rows of one matrix */
-    size_t scratch_bytes;                       /* scratch of one thread to interleave an expert */
-    struct moe_dense *dense; int n_dense;       /* until the load; then NULL */
-    struct off_expert *expert;                  /* [n_expert_total + n_expert_ahead] likewise */
-    struct kn_arena arena;                      /* dense weights and vectors; empty until the load */
-    struct off_store *store;                    /* NULL without experts; of a head the target's, not owned */
-    struct off_mirror *mirror;                  /* or NULL */
+    bool ahead;                               /* the store has the experts of the MTP layer, too */
+    float *feature_norm, *embed_norm;         /* [d_model] norms of the inputs of fc or attention; or NULL */
+    float *out_norm, *rope_extra, *rope_freq; /* rope_extra: NULL without divisors of angles */
+    bool gate_up_interleaved;                 /* an expert's gates and ups alternate as rows of one matrix */
+    size_t scratch_bytes;                     /* scratch of one thread to interleave an expert */
+    struct moe_dense *dense;
+    int n_dense;               /* until the load; then NULL */
+    struct off_expert *expert; /* [n_expert_total + n_expert_ahead] likewise */
+    struct kn_arena arena;     /* dense weights and vectors; empty until the load */
+    struct off_store *store;   /* NULL without experts; of a head the target's, not owned */
+    struct off_mirror *mirror; /* or NULL */
 };
 
 #endif

@@ -6,7 +6,11 @@
 
 #include <string.h>
 
-struct attention_job { struct moe_context *c; const struct moe_layer *l; int layer; };
+struct attention_job {
+    struct moe_context *c;
+    const struct moe_layer *l;
+    int layer;
+};
 
 /* x[n_head][d_head]: each head normalised by w[d_head], or all of them as one by w[n_head * d_head]. */
 static void norm_heads(const struct moe_context *c, float *x, int n_head, const float *w)
@@ -46,7 +50,7 @@ static void finish_row(void *arg, int row, int thread)
     int n_q = d->n_head * d->d_head, n_k = d->n_kv * d->d_head, n_v = d->n_kv * d->d_value;
     float *q = c->q + (size_t)row * (size_t)n_q, *k = c->k + (size_t)row * (size_t)n_k;
     float *v = c->v + (size_t)row * (size_t)n_v;
-    const float (*rope_cos_sin)[2] = (const float (*)[2])c->rope_cos_sin + (size_t)row * (size_t)(d->n_rot / 2);
+    const float(*rope_cos_sin)[2] = (const float(*)[2])c->rope_cos_sin + (size_t)row * (size_t)(d->n_rot / 2);
     if (d->out_gate)
         take_queries(c, row, q);
     if (l->q_bias) {
@@ -89,12 +93,22 @@ static void attend_item(void *arg, int item, int thread)
     size_t at = ((size_t)row * (size_t)d->n_head + (size_t)(head * n_q)) * (size_t)d->d_head;
     size_t out = (size_t)row * c->att.stride + (size_t)(head * n_q) * (size_t)d->d_value;
     c->model->ops->attend(&(struct kn_attend){
-        .q = c->q + at, .out = c->att.x + out,
-        .k = moe_kv_keys(c, j->layer, head), .v = moe_kv_values(c, j->layer, head),
-        .k_step = d->d_head, .v_step = d->d_value,
-        .base = r->base, .tail = r->tail, .n_base = r->n_base,
-        .first = l->window ? kn_max(0, r->position - l->window + 1) : 0, .last = r->position,
-        .n_q = n_q, .d_key = d->d_head, .d_value = d->d_value, .kv = c->opt.kv, .scale = d->attend_scale,
+        .q = c->q + at,
+        .out = c->att.x + out,
+        .k = moe_kv_keys(c, j->layer, head),
+        .v = moe_kv_values(c, j->layer, head),
+        .k_step = d->d_head,
+        .v_step = d->d_value,
+        .base = r->base,
+        .tail = r->tail,
+        .n_base = r->n_base,
+        .first = l->window ? kn_max(0, r->position - l->window + 1) : 0,
+        .last = r->position,
+        .n_q = n_q,
+        .d_key = d->d_head,
+        .d_value = d->d_value,
+        .kv = c->opt.kv,
+        .scale = d->attend_scale,
         .sink = l->sinks ? l->sinks + head * n_q : NULL,
     });
     for (int h = 0; d->out_gate && h < n_q; h++) {

@@ -28,7 +28,9 @@ static void take_acts(struct kn_arena *a, struct moe_acts *out, unsigned kinds, 
     out->code_stride[KN_ACT_F32] = out->stride * sizeof(float);
 }
 
-struct kinds { unsigned norm, att, act, wide, router, low, query, mixed; };
+struct kinds {
+    unsigned norm, att, act, wide, router, low, query, mixed;
+};
 
 /* Which kinds of codes any layer reads of the normalised rows, of attention's, of the activation's. */
 static struct kinds kinds_of(const struct moe_model *m)
@@ -37,8 +39,8 @@ static struct kinds kinds_of(const struct moe_model *m)
     for (int i = 0; i < m->desc.n_layer; i++) {
         const struct moe_layer *l = &m->layer[i];
         k.norm |= moe_act_bit(&l->k) | moe_act_bit(&l->v) | moe_act_bit(&l->q_a) | moe_act_bit(&l->kv_a) |
-                  moe_act_bit(&l->gate) | moe_act_bit(&l->up) | moe_act_bit(&l->shared_gate) |
-                  moe_act_bit(&l->router) | moe_delta_acts(l) | l->expert_acts;
+                  moe_act_bit(&l->gate) | moe_act_bit(&l->up) | moe_act_bit(&l->shared_gate) | moe_act_bit(&l->router) |
+                  moe_delta_acts(l) | l->expert_acts;
         *(l->q_a.n_out ? &k.low : &k.norm) |= moe_act_bit(&l->q);
         k.query |= moe_act_bit(&l->k_b);
         k.mixed |= moe_act_bit(&l->v_b);
@@ -105,7 +107,8 @@ static void lay_out_plan(struct moe_context *c, struct kn_arena *a, size_t n_row
     c->arrived = kn_arena_take(a, n_expert, sizeof(int32_t));
     c->arrived_status = kn_arena_take(a, n_expert, sizeof(int));
     c->view = kn_arena_take(a, n_expert, sizeof *c->view);
-    c->hands = (struct off_hands){ .ops = c->model->ops, .team = c->opt.team,
+    c->hands = (struct off_hands){ .ops = c->model->ops,
+                                   .team = c->opt.team,
                                    .scratch_bytes = kn_align_up(c->model->scratch_bytes, 64) };
     c->hands.scratch = kn_arena_take(a, (size_t)kn_team_size(c->opt.team), c->hands.scratch_bytes);
 }
@@ -205,8 +208,7 @@ static size_t all_heads_bytes(const struct moe_model *m, const struct moe_contex
 uint8_t *moe_kv_keys(const struct moe_context *c, int layer, int head)
 {
     size_t n_kv = (size_t)c->model->desc.n_kv, nth = (size_t)c->model->layer[layer].nth;
-    return (uint8_t *)c->kv.base + nth * n_kv * (c->key_bytes + c->value_bytes) +
-           (size_t)head * c->key_bytes;
+    return (uint8_t *)c->kv.base + nth * n_kv * (c->key_bytes + c->value_bytes) + (size_t)head * c->key_bytes;
 }
 
 uint8_t *moe_kv_values(const struct moe_context *c, int layer, int head)
@@ -235,15 +237,16 @@ size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_opt
     return step_bytes(m, opt) + kv_bytes(m, opt) + moe_states_bytes(m, opt);
 }
 
-int moe_context_open(struct moe_context **out, const struct moe_model *m,
-                     const struct moe_context_options *opt)
+int moe_context_open(struct moe_context **out, const struct moe_model *m, const struct moe_context_options *opt)
 {
     kn_assert(opt->max_row > 0 && opt->max_want > 0 && opt->n_slot > 0 && opt->team);
     kn_assert(!m->target == !opt->target && (!opt->target || opt->target->feature));
     struct moe_context *c = kn_calloc(1, sizeof *c);
     if (!c)
         return kn_fail(KN_ENOMEM, "no memory for a context");
-    *c = (struct moe_context){ .model = m, .opt = *opt, .team = opt->team,
+    *c = (struct moe_context){ .model = m,
+                               .opt = *opt,
+                               .team = opt->team,
                                .key_bytes = array_bytes(opt, m->desc.d_key),
                                .value_bytes = value_bytes(m, opt) };
     int error = kn_arena_open(&c->arena, step_bytes(m, opt), -1);

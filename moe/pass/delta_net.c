@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-#define L2_EPS 1e-6f                            /* of the length of queries and keys, as they were trained */
-#define LIST   32                               /* steps that go through a head at once */
+#define L2_EPS 1e-6f /* of the length of queries and keys, as they were trained */
+#define LIST   32    /* steps that go through a head at once */
 
 /* The pass through one layer. */
 struct delta_job {
@@ -89,10 +89,7 @@ static void project(struct delta_job *j)
 
 /* ---- convolution ------------------------------------------------------------------------------------------- */
 
-static bool is_dead(const struct moe_context *c, const struct moe_step *t)
-{
-    return t->row >= 0 && c->status[t->row];
-}
+static bool is_dead(const struct moe_context *c, const struct moe_step *t) { return t->row >= 0 && c->status[t->row]; }
 
 static const struct moe_flow *flow_of_step(const struct moe_states *s, int step)
 {
@@ -115,10 +112,7 @@ static void find_taps(const struct delta_job *j, int step, const float **x)
         x[left--] = past + (size_t)i * (size_t)d_mix;
 }
 
-static float softplus(float x)
-{
-    return x > 20 ? x : (float)kn_log(1 + kn_exp((double)x));
-}
+static float softplus(float x) { return x > 20 ? x : (float)kn_log(1 + kn_exp((double)x)); }
 
 /* beta and the decay of each value head, from the projected values. */
 static void find_rates(const struct delta_job *j, const float *in, float *out)
@@ -161,7 +155,7 @@ struct head {
     int head, n;
     float *state;
     struct kn_delta_row row[LIST];
-    int32_t z_row[LIST];                        /* row of the gate z; -1: the step has no output */
+    int32_t z_row[LIST]; /* row of the gate z; -1: the step has no output */
 };
 
 /* Runs the listed steps; normalises each output and gates it by silu(z). */
@@ -199,9 +193,12 @@ static void add_step(struct head *h, int step, bool out)
     out &= t->row >= 0;
     float *to = out ? j->c->att.x + (size_t)t->row * j->c->att.stride + (size_t)(h->head * d->d_state_value) : NULL;
     h->z_row[h->n] = t->row;
-    h->row[h->n++] = (struct kn_delta_row){
-        .q = q + key * d->d_state_key, .k = k + key * d->d_state_key, .v = v + h->head * d->d_state_value,
-        .decay = decay[h->head], .beta = beta[h->head], .out = to };
+    h->row[h->n++] = (struct kn_delta_row){ .q = q + key * d->d_state_key,
+                                            .k = k + key * d->d_state_key,
+                                            .v = v + h->head * d->d_state_value,
+                                            .decay = decay[h->head],
+                                            .beta = beta[h->head],
+                                            .out = to };
 }
 
 /* Adds the drafts on the path from the sequence's end to a step, the step last; without outputs. */
@@ -269,7 +266,7 @@ static void put_past(const struct delta_job *j, int step, int state)
     float *past = moe_state_layer(j->s, state, j->l->nth);
     const float *x[MOE_MAX_TAP];
     find_taps(j, step, x);
-    for (int i = 0; i < j->d->n_tap - 1; i++)               /* ascending: x[i + 1] lies further on in the same past, or elsewhere */
+    for (int i = 0; i < j->d->n_tap - 1; i++) /* ascending: x[i + 1] lies further on in the same past, or elsewhere */
         memmove(past + (size_t)i * d_mix, x[i + 1], d_mix * sizeof *past);
 }
 
@@ -311,8 +308,7 @@ static void keep_draft(void *arg, int row, int thread)
     struct moe_states *s = j->s;
     struct moe_step t = { .row = -1, .kept = s->kept_of[row] };
     if (t.kept >= 0)
-        memcpy(step_in(s, j->l->nth, &t), s->in + (size_t)row * (size_t)s->d_in,
-               (size_t)s->d_in * sizeof(float));
+        memcpy(step_in(s, j->l->nth, &t), s->in + (size_t)row * (size_t)s->d_in, (size_t)s->d_in * sizeof(float));
 }
 
 void moe_delta(struct moe_context *c, int layer)

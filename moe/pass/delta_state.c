@@ -36,7 +36,7 @@ void moe_states_place(struct moe_context *c, void *base)
     s->kept = (float *)(s->base + (size_t)s->n * s->bytes);
     for (int i = 0; i < d->d_state_key; i++) {
         s->unit_k[i] = unit;
-        s->unit_q[i] = unit * unit;             /* queries are divided by the root of their width, too */
+        s->unit_q[i] = unit * unit; /* queries are divided by the root of their width, too */
     }
 }
 
@@ -80,7 +80,10 @@ static struct moe_flow *flow_of(struct moe_states *s, int state)
     return &s->flow[s->flow_of[state]];
 }
 
-struct copy_job { struct moe_states *s; int from, to; };
+struct copy_job {
+    struct moe_states *s;
+    int from, to;
+};
 
 static void copy_layer(void *arg, int nth, int thread)
 {
@@ -126,9 +129,8 @@ static void add_pending(struct moe_states *s, struct moe_flow *f)
 {
     const int32_t *pending = s->pending + (size_t)f->state * (size_t)s->n_kept;
     for (int i = 0; i < s->n_pending[f->state]; i++)
-        s->step[f->first + i] = (struct moe_step){ .row = -1, .kept = pending[i],
-                                                   .before = i ? f->first + i - 1 : -1 };
-    f->n_text = s->n_pending[f->state];         /* rows are counted again as they come */
+        s->step[f->first + i] = (struct moe_step){ .row = -1, .kept = pending[i], .before = i ? f->first + i - 1 : -1 };
+    f->n_text = s->n_pending[f->state]; /* rows are counted again as they come */
     f->n_draft = 0;
 }
 

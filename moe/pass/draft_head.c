@@ -33,7 +33,10 @@ static size_t last_bytes(const struct moe_context *c)
     return c->opt.features.last ? (size_t)c->model->desc.d_model * moe_kv_value_bytes(c->opt.kv) : 0;
 }
 
-struct inner_job { struct moe_context *c; int nth; };
+struct inner_job {
+    struct moe_context *c;
+    int nth;
+};
 
 /* A residual stream may be larger than a half-precision number can. */
 static void keep_inner_row(void *arg, int row, int thread)
@@ -50,7 +53,7 @@ static void keep_inner_row(void *arg, int row, int thread)
         out[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
     c->model->ops->kv_store(c->opt.kv, out, d_model,
                             c->feature + (size_t)moe_own_slot(&c->batch->row[row]) * c->feature_bytes + last_bytes(c) +
-                            (size_t)(j->nth * d_model) * moe_kv_value_bytes(c->opt.kv));
+                                (size_t)(j->nth * d_model) * moe_kv_value_bytes(c->opt.kv));
 }
 
 void moe_keep_inner(struct moe_context *c, int layer)

@@ -11,12 +11,12 @@
 
 #include <string.h>
 
-#define TURNS 256                               /* gates, and ups, parted at a time */
+#define TURNS 256 /* gates, and ups, parted at a time */
 
 struct ffn_job {
     struct moe_context *c;
     const struct moe_layer *l;
-    const int32_t *pair;                        /* rows of gate, up and acts; NULL: the identity, no experts */
+    const int32_t *pair; /* rows of gate, up and acts; NULL: the identity, no experts */
     struct moe_acts *acts;
     unsigned kinds;
     int d_act;
@@ -137,7 +137,7 @@ static void run_arrived(struct moe_context *c, int layer, int n)
             c->product[n_product++] = expert_product(c, e, &c->view[i], 1, &c->norm, p->row, c->up);
     }
     moe_products(c, n_product);
-    for (int i = 0; i < n_run; i++) {           /* consecutive experts of the plan are one run of pairs */
+    for (int i = 0; i < n_run; i++) { /* consecutive experts of the plan are one run of pairs */
         int begin = p->first[c->arrived[i]];
         while (i + 1 < n_run && c->arrived[i + 1] == c->arrived[i] + 1)
             i++;
@@ -149,7 +149,10 @@ static void run_arrived(struct moe_context *c, int layer, int n)
     moe_products(c, n_run);
 }
 
-struct combine_job { struct moe_context *c; const struct moe_layer *l; };
+struct combine_job {
+    struct moe_context *c;
+    const struct moe_layer *l;
+};
 
 /* x += sum over choices, ascending, of weight * output, and after them the shared experts' output. */
 static void combine_row(void *arg, int row, int thread)
@@ -161,7 +164,7 @@ static void combine_row(void *arg, int row, int thread)
     size_t n = (size_t)d->d_model;
     if (c->status[row])
         return;
-    float *sum = c->norm.x + (size_t)row * c->norm.stride;      /* the normalised row has been used */
+    float *sum = c->norm.x + (size_t)row * c->norm.stride; /* the normalised row has been used */
     memset(sum, 0, n * sizeof *sum);
     for (int i = 0; i < d->n_used; i++) {
         size_t pair = (size_t)row * (size_t)d->n_used + (size_t)i;

@@ -17,7 +17,7 @@ static void embed_row(void *arg, int row, int thread)
     for (int i = 0; i < d->n_rot / 2; i++) {
         double s, co;
         float *rope_cos_sin = c->rope_cos_sin[(size_t)row * (size_t)(d->n_rot / 2) + (size_t)i];
-        kn_sincos((float)r->position * c->model->rope_freq[i], &s, &co);    /* the angle is a float32 */
+        kn_sincos((float)r->position * c->model->rope_freq[i], &s, &co); /* the angle is a float32 */
         rope_cos_sin[0] = (float)co * d->scaling_attn;
         rope_cos_sin[1] = (float)s * d->scaling_attn;
     }
@@ -91,7 +91,9 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
         moe_states_end(c);
     finish(c);
     kn_alloc_forbid(false);
-    *out = (struct moe_result){ .logits = c->logits, .status = c->status, .n_want = c->n_want,
+    *out = (struct moe_result){ .logits = c->logits,
+                                .status = c->status,
+                                .n_want = c->n_want,
                                 .feature = c->thought ? c->thought : c->norm.x,
                                 .feature_stride = c->thought ? (size_t)d->d_model : c->norm.stride,
                                 .experts_per_layer = c->distinct / (d->n_layer - d->n_lead) };

@@ -19,28 +19,25 @@
 
 #include <string.h>
 
-#define HEADS_AT_ONCE 16                        /* heads of one item, computed by one kernel call */
+#define HEADS_AT_ONCE 16 /* heads of one item, computed by one kernel call */
 #define HEADS_LEAST   4
-#define HEAD_ROWS     2048                      /* rows times heads of absorbed queries that fit the memory */
+#define HEAD_ROWS     2048 /* rows times heads of absorbed queries that fit the memory */
 
 /* 5 to 6 KiB each at 512 latents: 10 to 12 MiB.  With 128 heads k_b and v_b, 18 MB in Q8_0, are read once
  * for 16 rows, which costs a twentieth of these rows' attention over 1,000 positions. */
-int moe_latent_rows(const struct moe_desc *d, int max_row)
-{
-    return kn_min(max_row, kn_max(1, HEAD_ROWS / d->n_head));
-}
+int moe_latent_rows(const struct moe_desc *d, int max_row) { return kn_min(max_row, kn_max(1, HEAD_ROWS / d->n_head)); }
 
 /* ---- attention ----------------------------------------------------------------------------------------- */
 
 struct latent_job {
     struct moe_context *c;
     const struct moe_layer *l;
-    int layer, n_q;                             /* n_q: heads of an item */
+    int layer, n_q; /* n_q: heads of an item */
 };
 
 static const float (*rope_cos_sin_of(const struct moe_context *c, int row))[2]
 {
-    return (const float (*)[2])c->rope_cos_sin + (size_t)row * (size_t)(c->model->desc.n_rot / 2);
+    return (const float(*)[2])c->rope_cos_sin + (size_t)row * (size_t)(c->model->desc.n_rot / 2);
 }
 
 /* Stores one row's latent in its slot, and quantises the input of its query projection. */
@@ -100,10 +97,21 @@ static void attend_item(void *arg, int item, int thread)
     int first = own * d->n_head + head, n_q = kn_min(j->n_q, d->n_head - head);
     const uint8_t *kept = moe_kv_keys(c, j->layer, 0);
     c->model->ops->attend(&(struct kn_attend){
-        .q = m->absorbed + (size_t)first * (size_t)d->d_key, .out = m->mixed.x + (size_t)first * m->mixed.stride,
-        .k = kept, .v = kept, .k_step = d->d_key, .v_step = d->d_key,
-        .base = r->base, .tail = r->tail, .n_base = r->n_base, .last = r->position,
-        .n_q = n_q, .d_key = d->d_key, .d_value = d->d_kept, .kv = c->opt.kv, .scale = d->attend_scale,
+        .q = m->absorbed + (size_t)first * (size_t)d->d_key,
+        .out = m->mixed.x + (size_t)first * m->mixed.stride,
+        .k = kept,
+        .v = kept,
+        .k_step = d->d_key,
+        .v_step = d->d_key,
+        .base = r->base,
+        .tail = r->tail,
+        .n_base = r->n_base,
+        .last = r->position,
+        .n_q = n_q,
+        .d_key = d->d_key,
+        .d_value = d->d_kept,
+        .kv = c->opt.kv,
+        .scale = d->attend_scale,
     });
     for (int i = first; i < first + n_q; i++)
         moe_code_row(c, &m->mixed, moe_act_bit(&j->l->v_b), d->d_latent, i);
@@ -143,8 +151,8 @@ static void attend_rows(struct moe_context *c, struct latent_job *j)
     c->product[0] = per_head(c, &m->query, &j->l->k_b, m->absorbed, d_key, n_head * d_key, n_row);
     moe_products(c, 1);
     kn_parallel_for(c->team, n_row * kn_ceil_div(d->n_head, j->n_q), attend_item, j);
-    c->product[0] = per_head(c, &m->mixed, &j->l->v_b, c->att.x + (size_t)m->first * c->att.stride,
-                             (size_t)d->d_value, c->att.stride, n_row);
+    c->product[0] = per_head(c, &m->mixed, &j->l->v_b, c->att.x + (size_t)m->first * c->att.stride, (size_t)d->d_value,
+                             c->att.stride, n_row);
     moe_products(c, 1);
 }
 

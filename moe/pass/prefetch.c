@@ -22,7 +22,7 @@ static void see_far(struct moe_context *c, int layer, int far)
     int expert0 = c->model->layer[layer + far].expert0;
     bool *seen = seen_of(c, layer + far, (enum moe_sight_of)(MOE_SIGHT_FAR1 + far - 1));
     memset(seen, 0, (size_t)c->model->desc.n_expert * sizeof *seen);
-    for (int n = moe_guess_experts(c, layer + far); n-- > 0; )
+    for (int n = moe_guess_experts(c, layer + far); n-- > 0;)
         seen[c->guess.expert[n] - expert0] = true;
 }
 
@@ -38,7 +38,7 @@ static void count_accuracy(struct moe_context *c, int layer)
         struct moe_sight *s = &c->guess.sight[(size_t)layer * MOE_SIGHTS + (size_t)how];
         bool *seen = seen_of(c, layer, (enum moe_sight_of)how);
         if (how < MOE_FAR && layer - d->n_lead <= how)
-            continue;                           /* no layer with experts lies that far below */
+            continue; /* no layer with experts lies that far below */
         for (int e = 0; e < d->n_expert; e++)
             s->guessed += seen[e];
         for (int i = 0; i < p->n_expert; i++)
@@ -67,7 +67,7 @@ static void request_next(struct moe_context *c, int next)
     if (next == m->desc.n_layer || off_store_is_whole(m->store))
         return;
     int n = moe_guess_experts(c, next);
-    moe_recall_end(c, next);                    /* the router is the better predictor, and its reads are more urgent */
+    moe_recall_end(c, next); /* the router is the better predictor, and its reads are more urgent */
     off_fetch(m->store, g->expert, g->mark, n, OFF_SOON, &g->ticket);
 }
 

@@ -10,7 +10,10 @@
 
 #include <string.h>
 
-struct guess_job { struct moe_context *c; const struct moe_layer *next; };
+struct guess_job {
+    struct moe_context *c;
+    const struct moe_layer *next;
+};
 
 static void norm_item(void *arg, int row, int thread)
 {
@@ -32,8 +35,7 @@ static void choose_item(void *arg, int row, int thread)
     const struct moe_desc *d = &c->model->desc;
     struct moe_guess *g = &c->guess;
     size_t at = (size_t)row * (size_t)d->n_expert, used = (size_t)row * (size_t)d->n_used;
-    moe_route_row(c, j->next, (struct moe_routing){ g->logit + at, g->rank + at, g->id + used,
-                                                    g->weight + used });
+    moe_route_row(c, j->next, (struct moe_routing){ g->logit + at, g->rank + at, g->id + used, g->weight + used });
 }
 
 /* By the weight that all rows together give an expert, the largest first. */

@@ -15,12 +15,12 @@
 
 #include <string.h>
 
-#define EVEN   0.5f                             /* chance from which on an expert is likely; */
-#define MOSTLY 0.65f                            /* it is prefetched if such experts were used this often */
-#define GUESS  0.5f                             /* prior hit rate of a position without data, with a weight of */
+#define EVEN   0.5f  /* chance from which on an expert is likely; */
+#define MOSTLY 0.65f /* it is prefetched if such experts were used this often */
+#define GUESS  0.5f  /* prior hit rate of a position without data, with a weight of */
 #define BELIEF 16
-#define FIRST  4                                /* the weight of the prior MOSTLY, for likely experts not in memory */
-#define MEMORY 8192                             /* rows after which older counts are halved */
+#define FIRST  4    /* the weight of the prior MOSTLY, for likely experts not in memory */
+#define MEMORY 8192 /* rows after which older counts are halved */
 
 static int entry_of(const struct moe_recall *r, int32_t token) { return (int)(token % r->n_entry); }
 
@@ -112,7 +112,7 @@ void moe_recall_learn(struct moe_context *c, int layer)
     for (int row = 0; row < c->n_row; row++) {
         uint16_t *id = ids_of(c, entry_of(r, c->batch->row[row].token), layer);
         const int32_t *now = c->route_id + (size_t)row * (size_t)n_used;
-        if (c->status[row]) {                   /* a failed row's entry would mix two tokens */
+        if (c->status[row]) { /* a failed row's entry would mix two tokens */
             disown(r, c->batch->row[row].token);
             continue;
         }
@@ -193,7 +193,7 @@ void moe_context_expect(struct moe_context *c, const int32_t *token, int n)
     for (int layer = 0; layer < d->n_layer; layer++)
         moe_recall_end(c, layer);
     if (off_store_is_whole(c->model->store) || n >= moe_guess_rows(d, INT32_MAX))
-        return;                                 /* all is here, or all will be needed */
+        return; /* all is here, or all will be needed */
     for (int layer = d->n_lead; layer < d->n_layer; layer++) {
         size_t at = (size_t)layer * (size_t)d->n_expert;
         int n_worth = list_worth(c, layer, r->expert + at, list_likely(c, layer, token, n, r->expert + at));

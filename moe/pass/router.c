@@ -83,12 +83,15 @@ void moe_route_row(const struct moe_context *c, const struct moe_layer *l, struc
     for (int i = 0; i < d->n_used; i++)
         sum += r.weight[i];
     for (int i = 0; i < d->n_used; i++) {
-        r.weight[i] = d->norm_topk ? r.weight[i] / (sum + 1e-20f) : r.weight[i];     /* all may be 0 */
+        r.weight[i] = d->norm_topk ? r.weight[i] / (sum + 1e-20f) : r.weight[i]; /* all may be 0 */
         r.weight[i] *= d->expert_scale;
     }
 }
 
-struct route_job { struct moe_context *c; const struct moe_layer *l; };
+struct route_job {
+    struct moe_context *c;
+    const struct moe_layer *l;
+};
 
 static void route_item(void *arg, int row, int thread)
 {
@@ -97,8 +100,9 @@ static void route_item(void *arg, int row, int thread)
     struct moe_context *c = j->c;
     const struct moe_desc *d = &c->model->desc;
     size_t at = (size_t)row * (size_t)d->n_expert, used = (size_t)row * (size_t)d->n_used;
-    moe_route_row(c, j->l, (struct moe_routing){ c->route_logit + at, c->route_rank + at, c->route_id + used,
-                                                 c->route_weight + used });
+    moe_route_row(
+        c, j->l,
+        (struct moe_routing){ c->route_logit + at, c->route_rank + at, c->route_id + used, c->route_weight + used });
 }
 
 void moe_route(struct moe_context *c, int layer)
@@ -114,7 +118,7 @@ void moe_plan_rows(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
     struct moe_plan *p = &c->plan;
-    int32_t *fill = p->fill;                    /* rows of each expert, then where its next row goes */
+    int32_t *fill = p->fill; /* rows of each expert, then where its next row goes */
     for (int e = 0; e < d->n_expert; e++)
         fill[e] = 0;
     for (int row = 0; row < c->n_row; row++)

@@ -9,11 +9,11 @@
 
 struct row_job {
     struct moe_context *c;
-    const float *weight;                        /* norm only */
+    const float *weight; /* norm only */
     struct moe_acts *acts;
     unsigned kinds;
     int n_in;
-    const int32_t *row;                         /* i-th row of the pass; NULL: i */
+    const int32_t *row; /* i-th row of the pass; NULL: i */
 };
 
 void moe_code_row(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, int row)
@@ -31,8 +31,7 @@ static void code_item(void *arg, int item, int thread)
     moe_code_row(j->c, j->acts, j->kinds, j->n_in, j->row ? j->row[item] : item);
 }
 
-void moe_rows_code(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in,
-                   const int32_t *row, int n)
+void moe_rows_code(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, const int32_t *row, int n)
 {
     struct row_job job = { .c = c, .acts = a, .kinds = kinds, .n_in = n_in, .row = row };
     kn_parallel_for(c->team, n, code_item, &job);
@@ -53,12 +52,17 @@ static void norm_item(void *arg, int item, int thread)
 
 void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, const int32_t *row, int n)
 {
-    struct row_job job = { .c = c, .weight = weight, .acts = &c->norm, .kinds = kinds,
-                           .n_in = c->model->desc.d_model, .row = row };
+    struct row_job job = {
+        .c = c, .weight = weight, .acts = &c->norm, .kinds = kinds, .n_in = c->model->desc.d_model, .row = row
+    };
     kn_parallel_for(c->team, n, norm_item, &job);
 }
 
-struct add_job { struct moe_context *c; float *y; const float *bias; };
+struct add_job {
+    struct moe_context *c;
+    float *y;
+    const float *bias;
+};
 
 static void add_row(void *arg, int row, int thread)
 {
@@ -82,9 +86,14 @@ void moe_rows_add(struct moe_context *c, float *y, const float *bias)
 struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row)
 {
     enum kn_act kind = kn_format_info(w->format)->act;
-    return (struct moe_product){
-        .mul = { .w = *w, .x = in->code[kind], .x_stride = in->code_stride[kind], .y = y,
-                 .y_stride = (size_t)w->n_out, .n_row = n_row }, .node = -1, .n_stack = 1 };
+    return (struct moe_product){ .mul = { .w = *w,
+                                          .x = in->code[kind],
+                                          .x_stride = in->code_stride[kind],
+                                          .y = y,
+                                          .y_stride = (size_t)w->n_out,
+                                          .n_row = n_row },
+                                 .node = -1,
+                                 .n_stack = 1 };
 }
 
 struct product_job {
@@ -114,7 +123,7 @@ static void product_item(void *arg, int item, int thread)
 {
     (void)thread;
     const struct product_job *j = arg;
-    int low = 0, high = j->n_piece;             /* the last piece that begins at or before item */
+    int low = 0, high = j->n_piece; /* the last piece that begins at or before item */
     while (high - low > 1) {
         int mid = (low + high) / 2;
         if (j->piece[mid].item0 <= item)

@@ -14,32 +14,35 @@
 #include <math.h>
 #include <string.h>
 
-#define GRAIN      (1 << 16)                /* values: whole blocks of every format */
-#define PER_THREAD 4                        /* grains per thread in the buffer: converted, then written together */
-#define RUN        256                      /* values compared at a time; divides GRAIN */
+#define GRAIN      (1 << 16) /* values: whole blocks of every format */
+#define PER_THREAD 4         /* grains per thread in the buffer: converted, then written together */
+#define RUN        256       /* values compared at a time; divides GRAIN */
 #define NAME_MOST  256
 
 struct job {
     const struct moe_file *file;
     const struct moe_quantize_options *opt;
     struct moe_writer *writer;
-    struct moe_quantized *done;             /* [n_tensor] */
+    struct moe_quantized *done; /* [n_tensor] */
     size_t n_tensor;
 };
 
-struct grain { int err; double square, error; };
+struct grain {
+    int err;
+    double square, error;
+};
 
-struct piece {                              /* the grains processed at once, all of one tensor */
+struct piece { /* the grains processed at once, all of one tensor */
     const struct job *job;
     const struct moe_tensor *t;
     const struct moe_quantized *q;
-    uint64_t first;                         /* the first grain's first value */
-    struct grain *grain;                    /* [n_room] */
-    uint8_t *out;                           /* [n_room][GRAIN * 4], packed without gaps */
-    uint8_t *raw;                           /* [n_thread][GRAIN * 4] */
-    float *x;                               /* [n_thread][GRAIN] */
+    uint64_t first;      /* the first grain's first value */
+    struct grain *grain; /* [n_room] */
+    uint8_t *out;        /* [n_room][GRAIN * 4], packed without gaps */
+    uint8_t *raw;        /* [n_thread][GRAIN * 4] */
+    float *x;            /* [n_thread][GRAIN] */
     int n_thread, n_room;
-    atomic_bool failed;                     /* a grain failed: threads skip the remaining ones */
+    atomic_bool failed; /* a grain failed: threads skip the remaining ones */
 };
 
 static size_t bytes_of(enum kn_format f, uint64_t n_value)
@@ -60,8 +63,7 @@ static bool is_list(const struct moe_tensor *t) { return t->gguf_type == MOE_TEN
 
 static bool is_wide(const struct moe_tensor *t)
 {
-    return t->n_dim == 1 || contains(t, "_norm.") || contains(t, ".bias") ||
-           contains(t, ".ffn_gate_inp");
+    return t->n_dim == 1 || contains(t, "_norm.") || contains(t, ".bias") || contains(t, ".ffn_gate_inp");
 }
 
 static enum moe_part part_of(const struct moe_tensor *t)
@@ -85,14 +87,13 @@ static enum kn_format wider(enum kn_format a, enum kn_format b)
     return bytes_of(a, GRAIN) >= bytes_of(b, GRAIN) ? a : b;
 }
 
-static enum kn_format wanted(const struct job *j, const struct moe_tensor *t, enum kn_format from,
-                             const char *shown)
+static enum kn_format wanted(const struct job *j, const struct moe_tensor *t, enum kn_format from, const char *shown)
 {
     const enum kn_format *format = j->opt->format;
     if (is_wide(t))
         return KN_F32;
     enum moe_part part = part_of(t);
-    if (part == MOE_PART_COUNT)                 /* formats absent from GGUF become F32 */
+    if (part == MOE_PART_COUNT) /* formats absent from GGUF become F32 */
         return from < KN_GGUF_FORMAT_COUNT ? from : KN_F32;
     enum kn_format f = format[part];
     if (part == MOE_EMBEDDING && !moe_file_find_tensor(j->file, "output.weight"))
@@ -119,7 +120,8 @@ static int plan_tensor(struct job *j, size_t i)
     q->to = wanted(j, t, q->from, shown);
     q->bytes = bytes_of(q->to, q->n_value);
     if (is_quantised(q->from) && !j->opt->requantize)
-        return kn_fail(KN_EINVAL, "%s: tensor '%s' is already quantised (%s), and doing it again adds "
+        return kn_fail(KN_EINVAL,
+                       "%s: tensor '%s' is already quantised (%s), and doing it again adds "
                        "error: use the F16, BF16 or F32 file, or pass --requantize",
                        moe_file_path(j->file), shown, kn_format_info(q->from)->name);
     return 0;
@@ -149,8 +151,7 @@ static int write_values(const struct job *j)
     for (size_t i = 0; !err && i < moe_file_value_count(j->file); i++) {
         const struct moe_value *v = moe_file_value(j->file, i);
         if (moe_string_is(v->key, type_key) || moe_string_is(v->key, version_key) ||
-            moe_string_is(v->key, "general.alignment") ||
-            (v->key.n > 6 && !memcmp(v->key.data, "split.", 6)))
+            moe_string_is(v->key, "general.alignment") || (v->key.n > 6 && !memcmp(v->key.data, "split.", 6)))
             continue;
         err = moe_writer_copy(j->writer, v);
     }
@@ -250,8 +251,7 @@ static int check_sums(const struct piece *p)
         return 0;
     const char *what = isfinite(p->q->square) ? "are too large for its format: keep it in BF16 or F32"
                                               : "are not finite";
-    return kn_fail(KN_EINVAL, "%s: tensor '%s' has values that %s", moe_file_path(p->job->file),
-                   shown, what);
+    return kn_fail(KN_EINVAL, "%s: tensor '%s' has values that %s", moe_file_path(p->job->file), shown, what);
 }
 
 static int copy_list(const struct piece *p, const struct moe_tensor *t)

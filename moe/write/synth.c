@@ -20,19 +20,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PIECE    ((size_t)32 << 20)
-#define GRAIN    ((size_t)256 << 10)        /* bytes per work item, about */
-#define RESIDUAL 0.15f                      /* deviation that each half of a layer adds, relative to the embedding's */
-#define SHARPEN  1.3f                       /* deviation of queries and of keys: over 1, so attention is not flat */
-#define ROUTER   1.5f                       /* deviation of router logits */
-#define LOGIT    2.0f                       /* deviation of output logits */
-#define BIAS     0.1f                       /* deviation of biases */
-#define PER_LAYER 24                        /* tensors of a layer, at most */
-#define SILU_SQUARE 0.356f                  /* mean of silu(x)^2 over a normal x */
-#define GATE_SQUARE 0.293f                  /* mean of sigmoid(x)^2 over a normal x */
-#define N_TAP       4                       /* taps of a delta net's convolution */
+#define PIECE       ((size_t)32 << 20)
+#define GRAIN       ((size_t)256 << 10) /* bytes per work item, about */
+#define RESIDUAL    0.15f               /* deviation that each half of a layer adds, relative to the embedding's */
+#define SHARPEN     1.3f                /* deviation of queries and of keys: over 1, so attention is not flat */
+#define ROUTER      1.5f                /* deviation of router logits */
+#define LOGIT       2.0f                /* deviation of output logits */
+#define BIAS        0.1f                /* deviation of biases */
+#define PER_LAYER   24                  /* tensors of a layer, at most */
+#define SILU_SQUARE 0.356f              /* mean of silu(x)^2 over a normal x */
+#define GATE_SQUARE 0.293f              /* mean of sigmoid(x)^2 over a normal x */
+#define N_TAP       4                   /* taps of a delta net's convolution */
 
-struct recipe {                             /* one tensor to write */
+struct recipe { /* one tensor to write */
     char name[64];
     enum kn_format format;
     int n_dim;
@@ -42,17 +42,16 @@ struct recipe {                             /* one tensor to write */
 
 struct plan {
     const struct moe_synth_shape *shape;
-    struct moe_desc family;                 /* flags of the shape's family */
+    struct moe_desc family; /* flags of the shape's family */
     const struct moe_synth_options *opt;
-    struct recipe *recipe;                  /* [n_recipe] in file order */
+    struct recipe *recipe; /* [n_recipe] in file order */
     int n_recipe, room;
     int n_layer, n_ahead, n_lead, n_vocab, n_used;
 };
 
 /* ---- which tensors --------------------------------------------------------------------------- */
 
-static struct recipe *add(struct plan *p, const char *name, const char *kind, enum kn_format format,
-                          float deviation)
+static struct recipe *add(struct plan *p, const char *name, const char *kind, enum kn_format format, float deviation)
 {
     kn_assert(p->n_recipe < p->room);
     struct recipe *r = &p->recipe[p->n_recipe++];
@@ -83,8 +82,7 @@ static void add_bias(struct plan *p, const char *name, int n, int n_vec)
 }
 
 /* A matrix [n_out][n_in], or n_mat over 0 of them: their products with an input of deviation 1 have deviation gain. */
-static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out,
-                    int n_mat, float gain)
+static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out, int n_mat, float gain)
 {
     enum kn_format format = moe_format_fit(name, want, (uint64_t)n_in);
     struct recipe *r = add(p, name, "weight", format, gain / sqrtf((float)n_in));
@@ -105,7 +103,7 @@ static void add_delta(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
     int value = s->n_value_head * s->d_state, mix = 2 * s->n_key_head * s->d_state + value;
-    bool both = p->family.delta_tiled;          /* else ssm_ba has alpha and beta in one matrix */
+    bool both = p->family.delta_tiled; /* else ssm_ba has alpha and beta in one matrix */
     char n[48];
 #define IN(what) in_layer(n, sizeof n, layer, what)
     add_norm(p, IN("attn_norm"), s->d_model, 1);
@@ -146,7 +144,7 @@ static void add_attention(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
     int n_q = s->n_head * s->d_head, n_kv = s->n_kv * s->d_head;
-    float sharpen = s->qk_norm ? 1 : SHARPEN;           /* with QK norms the norms sharpen */
+    float sharpen = s->qk_norm ? 1 : SHARPEN; /* with QK norms the norms sharpen */
     char n[48];
     add_norm(p, IN("attn_norm"), s->d_model, 1);
     add_mat(p, IN("attn_q"), KN_Q8_0, s->d_model, p->family.out_gate ? 2 * n_q : n_q, 0, sharpen);
@@ -249,7 +247,7 @@ static int make_plan(struct plan *p)
         add_layer(p, i);
     add_norm(p, "output_norm", s->d_model, 1);
     add_mat(p, "output", KN_Q8_0, s->d_model, p->n_vocab, 0, LOGIT);
-    for (int i = p->n_layer; i < p->n_layer + p->n_ahead; i++) {        /* last: other tensors do not change */
+    for (int i = p->n_layer; i < p->n_layer + p->n_ahead; i++) { /* last: other tensors do not change */
         add_layer(p, i);
         add_ahead(p, i);
     }
@@ -361,7 +359,7 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
 
 /* ---- making and writing ---------------------------------------------------------------------- */
 
-struct piece {                              /* blocks block0 .. block0 + n_block - 1 of a tensor */
+struct piece { /* blocks block0 .. block0 + n_block - 1 of a tensor */
     const struct moe_synth_fill *fill;
     uint64_t block0;
     size_t n_block, grain, block_bytes;
@@ -373,8 +371,7 @@ static void make_grain(void *arg, int item, int thread)
     (void)thread;
     const struct piece *p = arg;
     size_t first = (size_t)item * p->grain, left = p->n_block - first;
-    moe_synth_fill(p->fill, p->block0 + first, left < p->grain ? left : p->grain,
-                   p->out + first * p->block_bytes);
+    moe_synth_fill(p->fill, p->block0 + first, left < p->grain ? left : p->grain, p->out + first * p->block_bytes);
 }
 
 static int write_tensor(struct moe_writer *w, const struct plan *p, int i, uint8_t *buffer)
@@ -382,7 +379,9 @@ static int write_tensor(struct moe_writer *w, const struct plan *p, int i, uint8
     const struct recipe *r = &p->recipe[i];
     const struct kn_format_info *info = kn_format_info(r->format);
     struct moe_synth_fill fill = {
-        .format = r->format, .mean = r->mean, .deviation = r->deviation,
+        .format = r->format,
+        .mean = r->mean,
+        .deviation = r->deviation,
         .seed = kn_mix(p->opt->seed + KN_GOLDEN * (uint64_t)(i + 1)),
     };
     moe_synth_fill_init(&fill);
@@ -393,8 +392,12 @@ static int write_tensor(struct moe_writer *w, const struct plan *p, int i, uint8
 
     for (uint64_t done = 0; done < n_block;) {
         struct piece piece = {
-            .fill = &fill, .block0 = done, .n_block = PIECE / block_bytes,
-            .grain = GRAIN / block_bytes, .block_bytes = block_bytes, .out = buffer,
+            .fill = &fill,
+            .block0 = done,
+            .n_block = PIECE / block_bytes,
+            .grain = GRAIN / block_bytes,
+            .block_bytes = block_bytes,
+            .out = buffer,
         };
         if (n_block - done < piece.n_block)
             piece.n_block = (size_t)(n_block - done);
@@ -442,8 +445,7 @@ static int check(const struct plan *p)
             size_t n = strlen(names);
             snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", moe_synth_shape(i));
         }
-        return kn_fail(KN_EINVAL, "synth: no shape is called '%s'; there are %s", opt->shape,
-                       names);
+        return kn_fail(KN_EINVAL, "synth: no shape is called '%s'; there are %s", opt->shape, names);
     }
     if (opt->n_layer < 0 || opt->n_layer > 1000)
         return kn_fail(KN_EINVAL, "synth: %d layers; 1 to 1000 are allowed", opt->n_layer);
@@ -451,8 +453,8 @@ static int check(const struct plan *p)
         return kn_fail(KN_EINVAL, "synth: %d experts used of the %d that %s has", opt->n_used, p->shape->n_expert,
                        opt->shape);
     if (p->n_vocab < MOE_SYNTH_VOCAB_LEAST || p->n_vocab > 1 << 20)
-        return kn_fail(KN_EINVAL, "synth: a vocabulary of %d tokens; %d to %d are allowed",
-                       p->n_vocab, MOE_SYNTH_VOCAB_LEAST, 1 << 20);
+        return kn_fail(KN_EINVAL, "synth: a vocabulary of %d tokens; %d to %d are allowed", p->n_vocab,
+                       MOE_SYNTH_VOCAB_LEAST, 1 << 20);
     return 0;
 }
 
@@ -463,7 +465,7 @@ int moe_synth(const char *path, const struct moe_synth_options *opt)
         moe_desc_family(&p.family, p.shape->arch);
         p.n_layer = opt->n_layer ? opt->n_layer : p.shape->n_layer;
         p.n_ahead = opt->ahead;
-        p.n_lead = kn_min(p.shape->n_lead, p.n_layer - 1);      /* at least one layer has experts */
+        p.n_lead = kn_min(p.shape->n_lead, p.n_layer - 1); /* at least one layer has experts */
         p.n_vocab = opt->n_vocab ? opt->n_vocab : p.shape->n_vocab;
         p.n_used = opt->n_used ? opt->n_used : p.shape->n_used;
     }

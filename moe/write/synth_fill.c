@@ -22,12 +22,9 @@
 
 #include <string.h>
 
-#define ROOT_3 1.7320508f                   /* uniform in [-1, 1] has deviation 1 / ROOT_3 */
+#define ROOT_3 1.7320508f /* uniform in [-1, 1] has deviation 1 / ROOT_3 */
 
-static inline uint64_t word(const struct moe_synth_fill *f, uint64_t i)
-{
-    return kn_mix(f->seed + KN_GOLDEN * i);
-}
+static inline uint64_t word(const struct moe_synth_fill *f, uint64_t i) { return kn_mix(f->seed + KN_GOLDEN * i); }
 
 /* The last `up` of 16 exponents are larger by 1: the mean square of the steps is 4^e * (16 + 3 * up) / 16. */
 static void init_mxfp4(struct moe_synth_fill *f)
@@ -44,22 +41,30 @@ static void init_mxfp4(struct moe_synth_fill *f)
 void moe_synth_fill_init(struct moe_synth_fill *f)
 {
     /* code: deviation for d = 1.  middle: mean of the codes, which is dmin / d or -m / d */
-    static const struct { float code, middle; } of[KN_FORMAT_COUNT] = {
-        [KN_Q8_0] = { 73.3f, 0 },            [KN_Q4_0] = { 4.637f, 0 },
-        [KN_Q4_1] = { 4.61f, 7.5f },         [KN_Q5_0] = { 9.247f, 0 },
-        [KN_Q5_1] = { 9.23f, 15.5f },        [KN_IQ4_NL] = { 67.44f, 0 },
-        [KN_Q4_K] = { 4.61f * 48.4f, 7.5f }, [KN_Q5_K] = { 9.23f * 48.4f, 15.5f },
-        [KN_Q6_K] = { 18.5f * 96.7f, 0 },    [KN_Q2_K] = { 1.118f * 11.73f, 1.5f },
-        [KN_Q3_K] = { 2.345f * 23.95f, 0 },  [KN_IQ4_XS] = { 67.44f * 23.95f, 0 },
+    static const struct {
+        float code, middle;
+    } of[KN_FORMAT_COUNT] = {
+        [KN_Q8_0] = { 73.3f, 0 },
+        [KN_Q4_0] = { 4.637f, 0 },
+        [KN_Q4_1] = { 4.61f, 7.5f },
+        [KN_Q5_0] = { 9.247f, 0 },
+        [KN_Q5_1] = { 9.23f, 15.5f },
+        [KN_IQ4_NL] = { 67.44f, 0 },
+        [KN_Q4_K] = { 4.61f * 48.4f, 7.5f },
+        [KN_Q5_K] = { 9.23f * 48.4f, 15.5f },
+        [KN_Q6_K] = { 18.5f * 96.7f, 0 },
+        [KN_Q2_K] = { 1.118f * 11.73f, 1.5f },
+        [KN_Q3_K] = { 2.345f * 23.95f, 0 },
+        [KN_IQ4_XS] = { 67.44f * 23.95f, 0 },
     };
     if (f->format == KN_MXFP4) {
         init_mxfp4(f);
         return;
     }
-    if (!(of[f->format].code > 0))                      /* floats have no scales */
+    if (!(of[f->format].code > 0)) /* floats have no scales */
         return;
     for (int i = 0; i < 16; i++) {
-        float factor = 0.75f + (float)i / 32;           /* 0.75 .. 1.22 */
+        float factor = 0.75f + (float)i / 32; /* 0.75 .. 1.22 */
         f->d[i] = kn_f32_to_f16(f->deviation / of[f->format].code * factor);
         f->dmin[i] = kn_f32_to_f16(of[f->format].middle * kn_f16_to_f32(f->d[i]));
     }
@@ -207,15 +212,32 @@ static void fill_iq4_xs(const struct moe_synth_fill *f, uint64_t i, struct kn_iq
 static void fill_block(const struct moe_synth_fill *f, uint64_t i, void *b)
 {
     switch (f->format) {
-    case KN_Q8_0:   fill_q8_0(f, i, b); break;
-    case KN_Q4_K:   fill_q4_k(f, i, b); break;
-    case KN_Q5_K:   fill_q5_k(f, i, b); break;
-    case KN_Q6_K:   fill_q6_k(f, i, b); break;
-    case KN_Q2_K:   fill_q2_k(f, i, b); break;
-    case KN_Q3_K:   fill_q3_k(f, i, b); break;
-    case KN_IQ4_XS: fill_iq4_xs(f, i, b); break;
-    case KN_MXFP4:  fill_mxfp4(f, i, b); break;
-    default:        fill_nibbles(f, i, b);
+    case KN_Q8_0:
+        fill_q8_0(f, i, b);
+        break;
+    case KN_Q4_K:
+        fill_q4_k(f, i, b);
+        break;
+    case KN_Q5_K:
+        fill_q5_k(f, i, b);
+        break;
+    case KN_Q6_K:
+        fill_q6_k(f, i, b);
+        break;
+    case KN_Q2_K:
+        fill_q2_k(f, i, b);
+        break;
+    case KN_Q3_K:
+        fill_q3_k(f, i, b);
+        break;
+    case KN_IQ4_XS:
+        fill_iq4_xs(f, i, b);
+        break;
+    case KN_MXFP4:
+        fill_mxfp4(f, i, b);
+        break;
+    default:
+        fill_nibbles(f, i, b);
     }
 }
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define LETTERS_MOST 8
-#define TEXT_BYTES   16                     /* bytes of a token: up to 8 letters and 2 bytes for a space, padded */
+#define TEXT_BYTES   16 /* bytes of a token: up to 8 letters and 2 bytes for a space, padded */
 #define N_CONTROL    3
 
 static const char *const control[N_CONTROL] = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" };
@@ -20,19 +20,19 @@ static const char chat_template[] =
 
 struct token {
     char text[TEXT_BYTES];
-    uint8_t n, n_letter;                    /* bytes; letters, 0: not used in merges */
+    uint8_t n, n_letter; /* bytes; letters, 0: not used in merges */
     bool spaced;
 };
 
 struct vocab {
-    struct token *token;                    /* [n], bytes first */
-    int *word;                              /* [n_word] tokens that merges may use */
-    uint32_t *slot;                         /* [n_slot] texts by hash; 0 is empty, else token + 1 */
-    char *merges;                           /* every merge, as "left right" */
-    struct moe_string *merge;               /* [n - 256] */
+    struct token *token;      /* [n], bytes first */
+    int *word;                /* [n_word] tokens that merges may use */
+    uint32_t *slot;           /* [n_slot] texts by hash; 0 is empty, else token + 1 */
+    char *merges;             /* every merge, as "left right" */
+    struct moe_string *merge; /* [n - 256] */
     size_t merge_bytes;
     uint32_t n_slot;
-    int n, n_word, n_space;                 /* n_space: the token of the space itself */
+    int n, n_word, n_space; /* n_space: the token of the space itself */
 };
 
 /* ---- bytes as characters --------------------------------------------------------------------- */
@@ -68,7 +68,7 @@ static bool is_vowel(char c) { return memchr("aeiou", c, 5) != NULL; }
 static uint32_t *find(struct vocab *v, const struct token *t)
 {
     uint64_t words[2];
-    memcpy(words, t->text, sizeof words);   /* texts are padded with zeros */
+    memcpy(words, t->text, sizeof words); /* texts are padded with zeros */
     for (uint64_t i = kn_mix(kn_mix(words[0] + KN_GOLDEN) ^ words[1]);; i++) {
         uint32_t *slot = &v->slot[i & (v->n_slot - 1)];
         if (!*slot || !memcmp(v->token[*slot - 1].text, t->text, TEXT_BYTES))
@@ -129,17 +129,17 @@ static int make_merges(struct vocab *v, const char *pre, int n, uint64_t seed)
 
 /* ---- into the file --------------------------------------------------------------------------- */
 
-static int write_vocab(struct moe_writer *w, const struct vocab *v, const char *pre,
-                       struct moe_string *text, int32_t *type)
+static int write_vocab(struct moe_writer *w, const struct vocab *v, const char *pre, struct moe_string *text,
+                       int32_t *type)
 {
     int n_vocab = v->n + N_CONTROL;
     for (int i = 0; i < v->n; i++) {
         text[i] = (struct moe_string){ v->token[i].text, v->token[i].n };
-        type[i] = 1;                        /* normal */
+        type[i] = 1; /* normal */
     }
     for (int i = 0; i < N_CONTROL; i++) {
         text[v->n + i] = (struct moe_string){ control[i], strlen(control[i]) };
-        type[v->n + i] = 3;                 /* control */
+        type[v->n + i] = 3; /* control */
     }
     uint32_t text_end = (uint32_t)v->n, turn_end = (uint32_t)v->n + 2;
     bool add_bos = false;

@@ -16,23 +16,23 @@
 
 /* The numbers of a published model, or of a small one for tests. */
 struct moe_synth_shape {
-    const char *name, *arch, *pre;          /* pre: name of the pre-tokenizer */
+    const char *name, *arch, *pre; /* pre: name of the pre-tokenizer */
     int n_layer, d_model, n_head, n_kv, d_head, d_ff, n_vocab, n_ctx;
-    int n_expert, n_used, d_expert;         /* n_expert 0: dense layers of d_ff */
+    int n_expert, n_used, d_expert; /* n_expert 0: dense layers of d_ff */
     int d_shared;
-    int window, yarn_factor, yarn_ctx;      /* 0: none */
+    int window, yarn_factor, yarn_ctx; /* 0: none */
     float rope_base, eps;
     bool qkv_bias;
     enum moe_qk_norm qk_norm;
-    int n_lead, n_rot;                      /* n_rot 0: d_head */
-    int n_key_head, n_value_head, d_state;  /* of delta nets; 0: none */
-    float expert_scale;                     /* 0: 1 */
-    int d_latent, d_query_latent, d_value;  /* of latent attention; else d_value is d_head */
-    float yarn_log;                         /* multiplier of the logarithm in yarn scaling; 0: none */
-    int n_group, n_group_used;              /* 0: no groups */
-    bool sigmoid;                           /* sigmoid gating with a bias; weights sum to 1 */
+    int n_lead, n_rot;                     /* n_rot 0: d_head */
+    int n_key_head, n_value_head, d_state; /* of delta nets; 0: none */
+    float expert_scale;                    /* 0: 1 */
+    int d_latent, d_query_latent, d_value; /* of latent attention; else d_value is d_head */
+    float yarn_log;                        /* multiplier of the logarithm in yarn scaling; 0: none */
+    int n_group, n_group_used;             /* 0: no groups */
+    bool sigmoid;                          /* sigmoid gating with a bias; weights sum to 1 */
 };
-const struct moe_synth_shape *moe_synth_shape_find(const char *name);       /* synth_shapes.c; or NULL */
+const struct moe_synth_shape *moe_synth_shape_find(const char *name); /* synth_shapes.c; or NULL */
 
 /* synth_fill.c: random values of one tensor in the layout of file rows: mean + deviation * noise.  Block i of the
  * tensor depends on seed and i only, so threads may fill any parts.  Quantised formats have mean 0.  init, called once
@@ -41,7 +41,7 @@ struct moe_synth_fill {
     enum kn_format format;
     float mean, deviation;
     uint64_t seed;
-    uint16_t d[16], dmin[16];               /* block scales, one of which is drawn for each block */
+    uint16_t d[16], dmin[16]; /* block scales, one of which is drawn for each block */
 };
 void moe_synth_fill_init(struct moe_synth_fill *f);
 void moe_synth_fill(const struct moe_synth_fill *f, uint64_t block0, size_t n_block, void *out);

@@ -11,21 +11,24 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ALIGNMENT 32                        /* GGUF's default, so general.alignment is not written */
+#define ALIGNMENT 32 /* GGUF's default, so general.alignment is not written */
 
-struct bytes { uint8_t *data; size_t n, room; };
+struct bytes {
+    uint8_t *data;
+    size_t n, room;
+};
 
 struct moe_writer {
     struct kn_new_file file;
-    struct bytes values, tensors;           /* the header's two lists, as in the file */
+    struct bytes values, tensors; /* the header's two lists, as in the file */
     uint64_t n_value, n_tensor;
-    uint64_t *tensor_bytes;                 /* [n_tensor] */
+    uint64_t *tensor_bytes; /* [n_tensor] */
     size_t tensor_room;
-    uint64_t data_bytes;                    /* tensors with their padding */
+    uint64_t data_bytes; /* tensors with their padding */
     bool header_done;
-    uint64_t at;                            /* file offset of the next byte */
-    uint64_t current, current_done;         /* the tensor being written, and its bytes so far */
-    int err;                                /* the first failure; later calls repeat it */
+    uint64_t at;                    /* file offset of the next byte */
+    uint64_t current, current_done; /* the tensor being written, and its bytes so far */
+    int err;                        /* the first failure; later calls repeat it */
 };
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
@@ -60,11 +63,23 @@ static void put_string(struct moe_writer *w, struct bytes *b, const char *s, siz
 static size_t scalar_bytes(enum moe_type t)
 {
     switch (t) {
-    case MOE_U8: case MOE_I8: case MOE_BOOL:   return 1;
-    case MOE_U16: case MOE_I16:                return 2;
-    case MOE_U32: case MOE_I32: case MOE_F32:  return 4;
-    case MOE_U64: case MOE_I64: case MOE_F64:  return 8;
-    default:                                   return 0;
+    case MOE_U8:
+    case MOE_I8:
+    case MOE_BOOL:
+        return 1;
+    case MOE_U16:
+    case MOE_I16:
+        return 2;
+    case MOE_U32:
+    case MOE_I32:
+    case MOE_F32:
+        return 4;
+    case MOE_U64:
+    case MOE_I64:
+    case MOE_F64:
+        return 8;
+    default:
+        return 0;
     }
 }
 
@@ -72,7 +87,7 @@ static size_t scalar_bytes(enum moe_type t)
 
 int moe_writer_open(struct moe_writer **out, const char *path)
 {
-    if (kn_file_refuse_other(path, "GGUF", "model"))        /* refused here, not by the rename after hours of work */
+    if (kn_file_refuse_other(path, "GGUF", "model")) /* refused here, not by the rename after hours of work */
         return KN_EINVAL;
     struct moe_writer *w = kn_calloc(1, sizeof *w);
     if (!w)
@@ -136,8 +151,7 @@ int moe_writer_string(struct moe_writer *w, const char *key, const char *s, size
     return w->err;
 }
 
-int moe_writer_array(struct moe_writer *w, const char *key, enum moe_type item, const void *data,
-                     size_t n)
+int moe_writer_array(struct moe_writer *w, const char *key, enum moe_type item, const void *data, size_t n)
 {
     kn_assert(scalar_bytes(item) || item == MOE_STRING);
     put_key(w, key, MOE_ARRAY);
@@ -158,19 +172,19 @@ int moe_writer_copy(struct moe_writer *w, const struct moe_value *v)
     return w->err;
 }
 
-static int tensor_size(struct moe_writer *w, const char *name, enum kn_format f, int n_dim,
-                       const uint64_t *dim, uint64_t *bytes)
+static int tensor_size(struct moe_writer *w, const char *name, enum kn_format f, int n_dim, const uint64_t *dim,
+                       uint64_t *bytes)
 {
     size_t row = dim[0] <= INT32_MAX ? kn_row_bytes(f, (int)dim[0]) : 0;
     if (!row)
-        return w->err = kn_fail(KN_EINVAL, "%s: tensor '%s': rows of %llu values are no whole "
-                                "blocks of %s", w->file.path, name, (unsigned long long)dim[0],
-                                kn_format_info(f)->name);
+        return w->err = kn_fail(KN_EINVAL,
+                                "%s: tensor '%s': rows of %llu values are no whole "
+                                "blocks of %s",
+                                w->file.path, name, (unsigned long long)dim[0], kn_format_info(f)->name);
     *bytes = row;
     for (int i = 1; i < n_dim; i++)
         if (!dim[i] || __builtin_mul_overflow(*bytes, dim[i], bytes) || *bytes > INT64_MAX / 2)
-            return w->err = kn_fail(KN_EINVAL, "%s: tensor '%s': its size overflows", w->file.path,
-                                    name);
+            return w->err = kn_fail(KN_EINVAL, "%s: tensor '%s': its size overflows", w->file.path, name);
     return 0;
 }
 
@@ -196,8 +210,7 @@ static int list_tensor(struct moe_writer *w, const char *name, uint32_t type, in
     return w->err;
 }
 
-int moe_writer_tensor(struct moe_writer *w, const char *name, enum kn_format f, int n_dim,
-                      const uint64_t *dim)
+int moe_writer_tensor(struct moe_writer *w, const char *name, enum kn_format f, int n_dim, const uint64_t *dim)
 {
     uint64_t bytes = 0;
     if (w->err || tensor_size(w, name, f, n_dim, dim, &bytes))
@@ -229,8 +242,15 @@ static void write_padding(struct moe_writer *w)
 int moe_writer_header(struct moe_writer *w)
 {
     kn_assert(!w->header_done);
-    struct { char magic[4]; uint32_t version; uint64_t n_tensor, n_value; } head = {
-        { 'G', 'G', 'U', 'F' }, 3, w->n_tensor, w->n_value,
+    struct {
+        char magic[4];
+        uint32_t version;
+        uint64_t n_tensor, n_value;
+    } head = {
+        { 'G', 'G', 'U', 'F' },
+        3,
+        w->n_tensor,
+        w->n_value,
     };
     write_out(w, &head, sizeof head);
     write_out(w, w->values.data, w->values.n);
@@ -247,7 +267,7 @@ int moe_writer_data(struct moe_writer *w, const void *data, size_t bytes)
     kn_assert(w->header_done);
     const uint8_t *from = data;
     while (bytes && !w->err) {
-        kn_assert(w->current < w->n_tensor);            /* more data than tensors added */
+        kn_assert(w->current < w->n_tensor); /* more data than tensors added */
         uint64_t left = w->tensor_bytes[w->current] - w->current_done;
         size_t part = left < bytes ? (size_t)left : bytes;
         write_out(w, from, part);

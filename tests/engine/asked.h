@@ -11,35 +11,35 @@
 #include "engine/internal.h"
 #include "tests/faults.h"
 
-#define N_CTX     256
-#ifdef __SANITIZE_THREAD__                             /* tests run thirty times slower here */
-#define SHARE(n)  ((n) / 12 + 1)
-#elif defined __SANITIZE_ADDRESS__                     /* tests run seven times slower here */
-#define SHARE(n)  ((n) / 3 + 1)
+#define N_CTX 256
+#ifdef __SANITIZE_THREAD__ /* tests run thirty times slower here */
+#define SHARE(n) ((n) / 12 + 1)
+#elif defined __SANITIZE_ADDRESS__ /* tests run seven times slower here */
+#define SHARE(n) ((n) / 3 + 1)
 #else
-#define SHARE(n)  (n)
+#define SHARE(n) (n)
 #endif
-#define WHOLE     (SHARE(12) == 12)
-#ifndef N_REQUEST                                      /* a test may define its own count and requests */
+#define WHOLE (SHARE(12) == 12)
+#ifndef N_REQUEST /* a test may define its own count and requests */
 #define N_SESSION 12
 #define N_REQUEST (SHARE(12) < 4 ? 4 : 9)
 #endif
 
-#define ASKED_PATH "/tmp/spillway-schedule-%d.gguf"      /* %d: process id */
+#define ASKED_PATH "/tmp/spillway-schedule-%d.gguf" /* %d: process id */
 
 static char path[64];
 static const char *asked_shape = "tiny";
 static int asked_layers = 2;
-static bool asked_ahead;                                /* the model has an MTP layer */
+static bool asked_ahead; /* the model has an MTP layer */
 static enum kn_isa asked_isa = KN_ISA_COUNT - 1;
 static enum kn_kv asked_kv = KN_KV_F16;
-static int asked_tell;                                  /* rows per pass for prompt logprobs; 0: none */
-static bool asked_reads_fail;                           /* sessions may end as failed after a failed read */
-static void (*asked_meddle)(struct eng_engine *e);      /* called before each step of a crowd; or NULL */
+static int asked_tell;                             /* rows per pass for prompt logprobs; 0: none */
+static bool asked_reads_fail;                      /* sessions may end as failed after a failed read */
+static void (*asked_meddle)(struct eng_engine *e); /* called before each step of a crowd; or NULL */
 static int n_vocab = 300;
 static uint64_t random_state;
 static struct eng_event event[1024];
-static struct gr_grammar *grammar;                      /* accepts one JSON object */
+static struct gr_grammar *grammar; /* accepts one JSON object */
 
 static int below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
 
@@ -50,8 +50,13 @@ static inline int setup(void **state)
     snprintf(path, sizeof path, ASKED_PATH, getpid());
     if (kn_team_open(&team, 2) != 0)
         return -1;
-    struct moe_synth_options so = { .shape = asked_shape, .n_layer = asked_layers, .n_vocab = n_vocab,
-                                    .format = KN_Q4_K, .seed = 3, .ahead = asked_ahead, .team = team };
+    struct moe_synth_options so = { .shape = asked_shape,
+                                    .n_layer = asked_layers,
+                                    .n_vocab = n_vocab,
+                                    .format = KN_Q4_K,
+                                    .seed = 3,
+                                    .ahead = asked_ahead,
+                                    .team = team };
     int error = moe_synth(path, &so);
     kn_team_close(team);
     return error;
@@ -79,8 +84,8 @@ static inline struct eng_options asked_options(struct eng_options o, int n_block
         assert_int_equal(eng_describe(&e, &o), 0);
         struct eng_draft_needs needs;
         eng_draft_needs(e->drafting, &needs);
-        o.kv_mem = (size_t)n_block * ENG_KV_BLOCK * (moe_kv_slot_bytes(e->assets.model, o.kv) +
-                                                     ENG_KV_SLOT_BYTES + needs.memory.slot);
+        o.kv_mem = (size_t)n_block * ENG_KV_BLOCK *
+                   (moe_kv_slot_bytes(e->assets.model, o.kv) + ENG_KV_SLOT_BYTES + needs.memory.slot);
         eng_close(e);
     }
     return o;
@@ -91,7 +96,8 @@ static inline size_t asked_memory(const struct eng_options *o, size_t part, size
 {
     struct eng_engine *e = NULL;
     assert_int_equal(eng_describe(&e, o), 0);
-    size_t bytes = eng_memory(e)->least + ((size_t)1 << 20) + moe_model_shape(e->assets.model)->expert_bytes * part / parts;
+    size_t bytes = eng_memory(e)->least + ((size_t)1 << 20) +
+                   moe_model_shape(e->assets.model)->expert_bytes * part / parts;
     eng_close(e);
     return bytes;
 }
@@ -154,8 +160,9 @@ static struct asked {
 
 static struct eng_request request(const int32_t *token, int n_token, int n_predict, uint64_t seed)
 {
-    struct eng_request r = { .token = token, .n_token = n_token, .n_predict = n_predict,
-                             .ignore_eos = true, .n_top = (int)(seed % 4) };
+    struct eng_request r = {
+        .token = token, .n_token = n_token, .n_predict = n_predict, .ignore_eos = true, .n_top = (int)(seed % 4)
+    };
     spec_params_default(&r.sampling);
     r.sampling.seed = seed;
     return r;
@@ -230,8 +237,7 @@ static void make_requests(void)
         struct asked *a = &asked[i];
         int like = below(N_REQUEST), n = 1 + below(150), n_same = below(n + 1);
         for (int k = 0; k < n; k++)
-            a->token[k] = i && k < n_same && k < asked[like].request.n_token ? asked[like].token[k]
-                                                                            : below(n_vocab);
+            a->token[k] = i && k < n_same && k < asked[like].request.n_token ? asked[like].token[k] : below(n_vocab);
         if (i % 3 == 2)
             n = go_on(a, &asked[below(i)]);
         a->request = request(a->token, n, i ? below(60) : 60, (uint64_t)i);
@@ -268,7 +274,11 @@ static inline int teardown_asked(void **state)
     return teardown(state);
 }
 
-static struct running { const struct asked *asked; int n; bool ended; } running[N_SESSION];
+static struct running {
+    const struct asked *asked;
+    int n;
+    bool ended;
+} running[N_SESSION];
 
 /* Compares an event with the recorded answer. Sampled drafts (--verify ratio or block) give other tokens of the same
  * distribution, so there only the end is checked. */
@@ -277,7 +287,8 @@ static inline void hear(const struct eng_engine *e, const struct eng_event *ev)
     struct running *r = &running[ev->session - e->schedule.session];
     const struct asked *a = r->asked;
     assert_true(a && !r->ended);
-    bool drawn = eng_draft_samples(ev->session->engine->drafting, &ev->session->seq) && r->n >= a->n_told, fails = asked_reads_fail && ev->finish == ENG_FAILED;
+    bool drawn = eng_draft_samples(ev->session->engine->drafting, &ev->session->seq) && r->n >= a->n_told,
+         fails = asked_reads_fail && ev->finish == ENG_FAILED;
     if (ev->token != ENG_NO_TOKEN) {
         assert_true(ev->of_prompt == (r->n < a->n_told));
         if (!drawn) {

@@ -9,15 +9,23 @@
 
 enum head_kind { HEAD_EAGLE, HEAD_EAGLE3, HEAD_ANY };
 
-struct head_tensor { const char *name; enum head_kind of; uint64_t n_in, n_out; };
+struct head_tensor {
+    const char *name;
+    enum head_kind of;
+    uint64_t n_in, n_out;
+};
 
 /* Metadata of a head. EAGLE-3: its features are those of three of the target's n_layer layers. */
 static inline void write_head_numbers(struct moe_writer *w, enum head_kind kind, uint32_t d_model, int n_layer)
 {
-    const struct { const char *key; uint32_t value; } number[] = {
-        { "block_count", 1 }, { "embedding_length", d_model }, { "context_length", 2048 },
-        { "feed_forward_length", 64 }, { "attention.head_count", 4 }, { "attention.head_count_kv", 2 },
-        { "attention.key_length", 32 }, { "attention.value_length", 32 }, { "vocab_size", (uint32_t)n_vocab } };
+    const struct {
+        const char *key;
+        uint32_t value;
+    } number[] = {
+        { "block_count", 1 },           { "embedding_length", d_model },  { "context_length", 2048 },
+        { "feed_forward_length", 64 },  { "attention.head_count", 4 },    { "attention.head_count_kv", 2 },
+        { "attention.key_length", 32 }, { "attention.value_length", 32 }, { "vocab_size", (uint32_t)n_vocab }
+    };
     const char *arch = kind == HEAD_EAGLE ? "eagle" : "eagle3";
     const int32_t inner[3] = { 0, n_layer / 2, n_layer - 1 };
     float eps = 1e-6f;
@@ -51,15 +59,21 @@ static inline int write_head_data(struct moe_writer *w, const struct head_tensor
 static inline int write_head_of(const char *file, enum head_kind kind, uint32_t d_model, int n_layer)
 {
     const uint64_t d = d_model, wide = kind == HEAD_EAGLE ? d : 2 * d, n_guess = (uint64_t)n_vocab / 2;
-    const struct head_tensor tensor[] = {
-        { "fc", HEAD_ANY, kind == HEAD_EAGLE ? 2 * d : 3 * d, d }, { "output_norm", HEAD_ANY, d, 0 },
-        { "output", HEAD_EAGLE3, d, n_guess }, { "blk.0.attn_norm", HEAD_ANY, d, 0 },
-        { "blk.0.attn_norm_2", HEAD_EAGLE3, d, 0 }, { "blk.0.attn_q", HEAD_ANY, wide, 128 },
-        { "blk.0.attn_k", HEAD_ANY, wide, 64 }, { "blk.0.attn_v", HEAD_ANY, wide, 64 },
-        { "blk.0.attn_output", HEAD_ANY, 128, d }, { "blk.0.attn_q_norm", HEAD_EAGLE, 32, 0 },
-        { "blk.0.attn_k_norm", HEAD_EAGLE, 32, 0 }, { "blk.0.ffn_norm", HEAD_ANY, d, 0 },
-        { "blk.0.ffn_gate", HEAD_ANY, d, 64 }, { "blk.0.ffn_up", HEAD_ANY, d, 64 },
-        { "blk.0.ffn_down", HEAD_ANY, 64, d } };
+    const struct head_tensor tensor[] = { { "fc", HEAD_ANY, kind == HEAD_EAGLE ? 2 * d : 3 * d, d },
+                                          { "output_norm", HEAD_ANY, d, 0 },
+                                          { "output", HEAD_EAGLE3, d, n_guess },
+                                          { "blk.0.attn_norm", HEAD_ANY, d, 0 },
+                                          { "blk.0.attn_norm_2", HEAD_EAGLE3, d, 0 },
+                                          { "blk.0.attn_q", HEAD_ANY, wide, 128 },
+                                          { "blk.0.attn_k", HEAD_ANY, wide, 64 },
+                                          { "blk.0.attn_v", HEAD_ANY, wide, 64 },
+                                          { "blk.0.attn_output", HEAD_ANY, 128, d },
+                                          { "blk.0.attn_q_norm", HEAD_EAGLE, 32, 0 },
+                                          { "blk.0.attn_k_norm", HEAD_EAGLE, 32, 0 },
+                                          { "blk.0.ffn_norm", HEAD_ANY, d, 0 },
+                                          { "blk.0.ffn_gate", HEAD_ANY, d, 64 },
+                                          { "blk.0.ffn_up", HEAD_ANY, d, 64 },
+                                          { "blk.0.ffn_down", HEAD_ANY, 64, d } };
     const size_t n = sizeof tensor / sizeof *tensor;
     struct moe_writer *w;
     char name[64];
@@ -87,10 +101,7 @@ static inline int write_head_of(const char *file, enum head_kind kind, uint32_t 
     return error;
 }
 
-static inline int write_head(const char *file, uint32_t d_model)
-{
-    return write_head_of(file, HEAD_EAGLE, d_model, 0);
-}
+static inline int write_head(const char *file, uint32_t d_model) { return write_head_of(file, HEAD_EAGLE, d_model, 0); }
 
 /* Network that predicts the accepted draft length: random weights for n_in input features. */
 static inline void write_lengths(const char *file, int n_in)

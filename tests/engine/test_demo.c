@@ -36,8 +36,8 @@ static void answer(struct eng_engine *e, int company, char *out /* [4096] */)
     struct eng_ids ids = { 0 };
     struct eng_decoder decoder;
     size_t n = 0;
-    assert_int_equal(eng_tokenize(eng_vocab(e), prompt, strlen(prompt),
-                                  ENG_TEXT_ADD_BOS | ENG_TEXT_PARSE_SPECIAL, &ids), 0);
+    assert_int_equal(
+        eng_tokenize(eng_vocab(e), prompt, strlen(prompt), ENG_TEXT_ADD_BOS | ENG_TEXT_PARSE_SPECIAL, &ids), 0);
     for (int i = 0; i <= company; i++) {
         struct eng_request r = { .token = ids.id, .n_token = (int)ids.n, .n_predict = 64 };
         spec_params_default(&r.sampling);
@@ -51,8 +51,7 @@ static void answer(struct eng_engine *e, int company, char *out /* [4096] */)
         int got = eng_step(e, event);
         assert_true(got >= 0);
         for (int i = 0; i < got; i++)
-            if (event[i].session == session[0] && event[i].token != ENG_NO_TOKEN &&
-                event[i].finish != ENG_STOP)
+            if (event[i].session == session[0] && event[i].token != ENG_NO_TOKEN && event[i].finish != ENG_STOP)
                 n += eng_decoder_feed(&decoder, event[i].token, out + n);
     }
     out[n] = 0;
@@ -66,17 +65,18 @@ static void it_says_what_it_always_said(void **state)
     (void)state;
     char text[4096];
 #ifdef __SANITIZE_THREAD__
-    int first = 2 * (int)kn_isa_best();         /* instruction sets add no threads to check */
+    int first = 2 * (int)kn_isa_best(); /* instruction sets add no threads to check */
 #else
     int first = 0;
 #endif
     for (int way = first; way < 2 * KN_ISA_COUNT; way++) {
         struct eng_engine *e;
-        struct eng_options o = { .model = MODEL, .isa = (enum kn_isa)(way / 2), .n_thread = 2, .n_parallel = 4,
-                                 .n_ctx = 256, .n_chunk = 16 };
+        struct eng_options o = {
+            .model = MODEL, .isa = (enum kn_isa)(way / 2), .n_thread = 2, .n_parallel = 4, .n_ctx = 256, .n_chunk = 16
+        };
         if (o.isa > kn_isa_best())
             break;
-        if (way % 2) {                          /* most experts stay on disk */
+        if (way % 2) { /* most experts stay on disk */
             assert_int_equal(eng_describe(&e, &o), 0);
             o.host_mem = eng_memory(e)->least + ((size_t)4 << 20);
             eng_close(e);
@@ -93,8 +93,14 @@ static void it_says_what_it_always_said(void **state)
 static void the_disk_is_in_the_forecast(void **state)
 {
     (void)state;
-    struct eng_options o = { .model = MODEL, .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1, .n_ctx = 256,
-                             .n_chunk = 16, .gamma = ENG_GAMMA_AUTO, .n_draft = 1 };
+    struct eng_options o = { .model = MODEL,
+                             .isa = KN_ISA_COUNT - 1,
+                             .n_thread = 1,
+                             .n_parallel = 1,
+                             .n_ctx = 256,
+                             .n_chunk = 16,
+                             .gamma = ENG_GAMMA_AUTO,
+                             .n_draft = 1 };
     struct eng_engine *e;
     double rate;
     assert_int_equal(eng_draft_parse(&o.draft[0], "ngram"), 0);

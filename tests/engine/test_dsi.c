@@ -9,7 +9,7 @@
 #include "engine/dsi.h"
 #include "tests/engine/asked.h"
 
-static char other[96];                          /* file of a drafter that is often wrong */
+static char other[96]; /* file of a drafter that is often wrong */
 
 static struct eng_engine *open_with(const char *draft)
 {
@@ -21,7 +21,12 @@ static struct eng_engine *open_with(const char *draft)
 
 /* ---- slow and failing workers ------------------------------------------------------------------------- */
 
-static struct trouble { atomic_uint_fast64_t n; int most_us, lose_one_in; bool lose_all; int safe; } trouble;
+static struct trouble {
+    atomic_uint_fast64_t n;
+    int most_us, lose_one_in;
+    bool lose_all;
+    int safe;
+} trouble;
 
 static int meddle(void *arg, int worker)
 {
@@ -57,8 +62,13 @@ static void run_all(const char *draft, int n_target, int lookahead)
     struct eng_engine *e = open_with(draft);
     struct eng_dsi *d;
     uint64_t n_verify = 0, n_draft = 0;
-    assert_int_equal(eng_dsi_open(&d, e, &(struct eng_dsi_options){
-        .n_target = n_target, .lookahead = lookahead, .n_thread = 1, .meddle = meddle, .meddle_arg = &trouble }), 0);
+    assert_int_equal(eng_dsi_open(&d, e,
+                                  &(struct eng_dsi_options){ .n_target = n_target,
+                                                             .lookahead = lookahead,
+                                                             .n_thread = 1,
+                                                             .meddle = meddle,
+                                                             .meddle_arg = &trouble }),
+                     0);
     for (int i = 0; i < SHARE(N_REQUEST); i++) {
         struct eng_request r = asked[i].request;
         if (r.grammar)
@@ -97,8 +107,12 @@ static void whoever_is_lost(void **state)
     for (int lookahead = 1; lookahead <= 4; lookahead++) {
         struct eng_engine *e = open_with(lookahead % 2 ? path : other);
         struct eng_dsi *d;
-        assert_int_equal(eng_dsi_open(&d, e, &(struct eng_dsi_options){
-            .n_target = 3, .lookahead = lookahead, .n_thread = 1, .meddle = meddle, .meddle_arg = &trouble }), 0);
+        assert_int_equal(
+            eng_dsi_open(
+                &d, e,
+                &(struct eng_dsi_options){
+                    .n_target = 3, .lookahead = lookahead, .n_thread = 1, .meddle = meddle, .meddle_arg = &trouble }),
+            0);
         uint64_t lost = 0;
         for (int i = 0; i < N_REQUEST; i++)
             if (!asked[i].request.grammar)
@@ -116,8 +130,11 @@ static void without_a_target_it_says_so(void **state)
     struct eng_dsi *d;
     int32_t token[8];
     trouble = (struct trouble){ .lose_all = true };
-    assert_int_equal(eng_dsi_open(&d, e, &(struct eng_dsi_options){
-        .n_target = 2, .lookahead = 2, .n_thread = 1, .meddle = meddle, .meddle_arg = &trouble }), 0);
+    assert_int_equal(
+        eng_dsi_open(&d, e,
+                     &(struct eng_dsi_options){
+                         .n_target = 2, .lookahead = 2, .n_thread = 1, .meddle = meddle, .meddle_arg = &trouble }),
+        0);
     assert_int_equal(eng_dsi_begin(d, &asked[0].request), 0);
     faults_listen();
     assert_int_equal(eng_dsi_wait(d, token, 8), KN_EIO);
@@ -137,8 +154,11 @@ static void it_can_be_left_at_any_time(void **state)
         struct eng_engine *e = open_with(i % 2 ? path : other);
         struct eng_dsi *d;
         int32_t token[8];
-        assert_int_equal(eng_dsi_open(&d, e, &(struct eng_dsi_options){
-            .n_target = 2, .lookahead = 3, .n_thread = 1, .meddle = meddle, .meddle_arg = &trouble }), 0);
+        assert_int_equal(
+            eng_dsi_open(&d, e,
+                         &(struct eng_dsi_options){
+                             .n_target = 2, .lookahead = 3, .n_thread = 1, .meddle = meddle, .meddle_arg = &trouble }),
+            0);
         assert_int_equal(eng_dsi_begin(d, &asked[0].request), 0);
         for (int k = 0; k < i; k++)
             assert_true(eng_dsi_wait(d, token, 2) > 0);
@@ -156,8 +176,9 @@ static int setup_all(void **state)
     snprintf(other, sizeof other, "%s.other", path);
     if (error || kn_team_open(&team, 1))
         return -1;
-    struct moe_synth_options so = { .shape = "tiny", .n_layer = 1, .n_vocab = n_vocab, .format = KN_Q4_K,
-                                    .seed = 3, .team = team };
+    struct moe_synth_options so = {
+        .shape = "tiny", .n_layer = 1, .n_vocab = n_vocab, .format = KN_Q4_K, .seed = 3, .team = team
+    };
     error = moe_synth(other, &so);
     kn_team_close(team);
     random_state = 31;

@@ -76,7 +76,9 @@ static void chunks_cut_lines_anywhere(void **state)
 static void what_fails_says_why(void **state)
 {
     (void)state;
-    struct { const char *answer, *error; } cases[] = {
+    struct {
+        const char *answer, *error;
+    } cases[] = {
         { HEAD EVENT("a"), "the stream ended before [DONE]" },
         { HEAD "data: {\"choices\n\n", "an event that is no JSON" },
         { HEAD EVENT("a") "data: {\"error\":{\"message\":\"no more\"}}\n\ndata: [DONE]\n\n", "no more" },

@@ -13,10 +13,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#define N_TEXT    36                            /* the last two are long; the rest cover a row's sessions */
+#define N_TEXT    36 /* the last two are long; the rest cover a row's sessions */
 #define N_SHORT   (N_TEXT - 2)
 #define N_SESSION N_TEXT
-#define N_REQUEST (4 * N_TEXT)                  /* per text: temperature 0 or 1, shared prefix or not */
+#define N_REQUEST (4 * N_TEXT) /* per text: temperature 0 or 1, shared prefix or not */
 #include "tests/engine/asked.h"
 
 #define MODELS "evals/train/models/demo-"
@@ -31,13 +31,19 @@ enum factor { DRAFTER, GAMMA, AT_ONCE, THREADS, HOT, AS_THEY_COME, CRAMPED, ALIK
 
 #define MOST_LEVEL 10
 #define PRODUCT    (9 * 10 * 7 * 3 << 5)
-#define STRIDE     37813                        /* coprime to PRODUCT: the walk visits each row once */
+#define STRIDE     37813 /* coprime to PRODUCT: the walk visits each row once */
 static const int n_level[N_FACTOR] = { 9, 10, 7, 3, 2, 2, 2, 2, 2 };
 
 static char document[64], from_document[96];
-static const char *const drafter[][2] = {
-    { "ngram" }, { "suffix" }, { from_document }, { DRAFT }, { DRAFT, "ngram" }, { DRAFT, BOOST },
-    { EAGLE }, { EAGLE ",tree=static" }, { EAGLE ",tree=chain" } };
+static const char *const drafter[][2] = { { "ngram" },
+                                          { "suffix" },
+                                          { from_document },
+                                          { DRAFT },
+                                          { DRAFT, "ngram" },
+                                          { DRAFT, BOOST },
+                                          { EAGLE },
+                                          { EAGLE ",tree=static" },
+                                          { EAGLE ",tree=chain" } };
 static const int at_once[] = { 1, 2, 3, 5, 8, 16, 32 };
 
 /* Levels of gamma: 0, 1 to 8, auto. */
@@ -60,10 +66,10 @@ static void row_of(int *row, int number)
 /* ---- rows that cover every pair --------------------------------------------------------------------------- */
 
 #define MOST_ROW 120
-#define TRIES    40                             /* candidate rows, of which the best is chosen */
+#define TRIES    40 /* candidate rows, of which the best is chosen */
 
 static int chosen[MOST_ROW][N_FACTOR];
-static int met[N_FACTOR][N_FACTOR][MOST_LEVEL][MOST_LEVEL];     /* number of rows with both levels */
+static int met[N_FACTOR][N_FACTOR][MOST_LEVEL][MOST_LEVEL]; /* number of rows with both levels */
 
 /* Number of uncovered pairs between this level of factor f and the levels already set in the row (not -1). */
 static int n_new(const int *row, int f, int level)
@@ -171,13 +177,14 @@ static void write_text(char *out, size_t bytes, int i)
     static const char *const name[] = { "Tom", "Ann", "Ben", "Mary", "Sam", "Lucy", "Max" };
     static const char *const thing[] = { "marbles", "apples", "books", "pens", "cookies" };
     const char *who = name[i % 7], *other = name[(i + 1 + i / 7) % 7], *what = thing[i % 5];
-    snprintf(out, bytes, "<|im_start|>user\n%s has %d %s. %s gives %s %d more and takes %d of them, and then brings %d "
+    snprintf(out, bytes,
+             "<|im_start|>user\n%s has %d %s. %s gives %s %d more and takes %d of them, and then brings %d "
              "boxes with %d %s each. How many %s does %s have in the end, and how many more than before? Write down "
-             "each step of it, and the sum.<|im_end|>\n<|im_start|>assistant\n", who, 12 + i, what, other, who, 3 + i % 4,
-             1 + i % 3, 2 + i % 6, 5 + i % 9, what, what, who);
+             "each step of it, and the sum.<|im_end|>\n<|im_start|>assistant\n",
+             who, 12 + i, what, other, who, 3 + i % 4, 1 + i % 3, 2 + i % 6, 5 + i % 9, what, what, who);
 }
 
-#define SAME (ENG_KV_BLOCK + 1)                 /* tokens of the shared prefix */
+#define SAME (ENG_KV_BLOCK + 1) /* tokens of the shared prefix */
 
 /* Prompts end before, at or after a block's end. Most answers grow into the next block, the long ones into two: more
  * than the blocks reserved at the start. */
@@ -198,7 +205,7 @@ static const struct asked *asked_of(int i, bool alike, bool hot)
     if (a->n_said)
         return a;
     make_request(a, i, alike, hot);
-    a->request.salt = 1 + (uint64_t)(a - asked);            /* no cache hit from another request */
+    a->request.salt = 1 + (uint64_t)(a - asked); /* no cache hit from another request */
     say_in(alone, a);
     assert_true(a->n_said > 0 && a->finish != ENG_FAILED);
     return a;
@@ -216,8 +223,10 @@ static void write_document(void)
 
 /* ---- a row ------------------------------------------------------------------------------------------------ */
 
-static const int *now;                          /* the current row */
-static struct { uint64_t n_draft, n_kept; } drafted[9];
+static const int *now; /* the current row */
+static struct {
+    uint64_t n_draft, n_kept;
+} drafted[9];
 static uint64_t n_preempted, n_found;
 
 /* Rows with two long sessions that run until one is preempted. Single thread: with more threads than CPUs the row would
@@ -232,8 +241,11 @@ static struct eng_engine *open_row(const int *row)
 {
     static const int chunk[] = { 40, 100, 512 };
     int most_block = 2 + row[ALIKE] + is_long(row), least = most_block + 1;
-    struct eng_options o = { .n_parallel = at_once[row[AT_ONCE]], .n_chunk = chunk[number_of(row) % 3],
-                             .n_thread = 1 + row[THREADS], .n_ctx = most_block * ENG_KV_BLOCK, .gamma = gamma_of(row) };
+    struct eng_options o = { .n_parallel = at_once[row[AT_ONCE]],
+                             .n_chunk = chunk[number_of(row) % 3],
+                             .n_thread = 1 + row[THREADS],
+                             .n_ctx = most_block * ENG_KV_BLOCK,
+                             .gamma = gamma_of(row) };
     int n_block = !row[CRAMPED] ? 0 : is_long(row) ? least : kn_max(least, o.n_parallel + 2);
     for (; o.n_draft < 2 && drafter[row[DRAFTER]][o.n_draft]; o.n_draft++)
         assert_int_equal(eng_draft_parse(&o.draft[o.n_draft], drafter[row[DRAFTER]][o.n_draft]), 0);
@@ -350,7 +362,7 @@ static void every_row_says_the_same(void **state)
     uint64_t start = kn_now_ns();
     int64_t n = 0;
     for (; n < rows && (int64_t)(kn_now_ns() - start) / 1000000000 < seconds; n++) {
-        static int row[N_FACTOR];               /* still valid when tell_row prints it after a failure */
+        static int row[N_FACTOR]; /* still valid when tell_row prints it after a failure */
         row_of(row, (int)((from % PRODUCT + n * STRIDE) % PRODUCT));
         run_row(row);
     }
@@ -387,8 +399,10 @@ static int teardown_demo(void **state)
 static void read_arguments(int argc, char **argv)
 {
     for (int i = 1; i < argc; i += 2) {
-        int64_t *to = !strcmp(argv[i], "--from") ? &from : !strcmp(argv[i], "--seconds") ? &seconds
-                    : !strcmp(argv[i], "--rows") ? &rows : NULL;
+        int64_t *to = !strcmp(argv[i], "--from")      ? &from
+                      : !strcmp(argv[i], "--seconds") ? &seconds
+                      : !strcmp(argv[i], "--rows")    ? &rows
+                                                      : NULL;
         char *end = "";
         if (to && i + 1 < argc)
             *to = strtoll(argv[i + 1], &end, 10);

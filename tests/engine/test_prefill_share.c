@@ -28,8 +28,8 @@ static int settled(double stretch, int n_due, int most, double row_ns, double on
         int now = eng_prefill_share_rows(&p, n_due, 1, most);
         assert_in_range(now, 0, most);
         eng_prefill_share_learn(&p, n_due, now, pass_ns(n_due, now, row_ns, once_ns));
-        n = now ? now : n;                      /* 0: a pass that measures decode alone */
-        if (i % 10 == 0)                        /* now and then no session decodes, and a whole chunk is prefilled */
+        n = now ? now : n; /* 0: a pass that measures decode alone */
+        if (i % 10 == 0)   /* now and then no session decodes, and a whole chunk is prefilled */
             eng_prefill_share_learn(&p, 0, most, pass_ns(0, most, row_ns, once_ns));
     }
     return n;
@@ -40,33 +40,35 @@ static void prompts_stretch_a_pass_so_far(void **state)
     (void)state;
     struct eng_prefill_share fresh;
     eng_prefill_share_init(&fresh, 2);
-    assert_int_equal(eng_prefill_share_rows(&fresh, 0, 1, 512), 512);       /* no decoding session */
-    assert_int_equal(eng_prefill_share_rows(&fresh, 3, 1, 512), 0);         /* no measurement: decode alone first, */
+    assert_int_equal(eng_prefill_share_rows(&fresh, 0, 1, 512), 512); /* no decoding session */
+    assert_int_equal(eng_prefill_share_rows(&fresh, 3, 1, 512), 0);   /* no measurement: decode alone first, */
     eng_prefill_share_learn(&fresh, 3, 0, 1e6);
-    assert_int_equal(eng_prefill_share_rows(&fresh, 3, 1, 512), 4);         /* then MIN_PREFILL_ROWS */
+    assert_int_equal(eng_prefill_share_rows(&fresh, 3, 1, 512), 4); /* then MIN_PREFILL_ROWS */
     assert_int_equal(eng_prefill_share_rows(&fresh, 3, 1, 3), 3);
     assert_int_equal(eng_prefill_share_rows(&fresh, 3, 1, 0), 0);
-    for (int n_due = 2; n_due <= 64; n_due *= 4) {              /* each prompt row costs the same */
+    for (int n_due = 2; n_due <= 64; n_due *= 4) { /* each prompt row costs the same */
         double base = pass_ns(n_due, 0, 0, 0), then = pass_ns(n_due + 1, 0, 0, 0), row = 20000;
         int n = settled(1.8, n_due, 512, row, 0);
         assert_true(base + n * row <= 1.81 * then && base + n * row >= 1.4 * then);
     }
-    assert_int_equal(settled(1.8, 4, 512, 1e7, 0), 4);          /* expensive rows of equal cost: MIN_PREFILL_ROWS */
-    struct eng_prefill_share always;                                     /* with prompts in every pass */
+    assert_int_equal(settled(1.8, 4, 512, 1e7, 0), 4); /* expensive rows of equal cost: MIN_PREFILL_ROWS */
+    struct eng_prefill_share always;                   /* with prompts in every pass */
     eng_prefill_share_init(&always, 1.6);
     eng_prefill_share_learn(&always, 1, 0, 0.4e6);
     for (int i = 0; i < 200; i++)
         eng_prefill_share_learn(&always, 8, eng_prefill_share_rows(&always, 8, 24, 512),
-                       pass_ns(8, eng_prefill_share_rows(&always, 8, 24, 512), 60000, 0));
-    assert_in_range(eng_prefill_share_rows(&always, 8, 24, 512) * 60000, 2 * pass_ns(8, 0, 0, 0), 4.5 * pass_ns(8, 0, 0, 0));
-    struct eng_prefill_share crowd;                                      /* prefilling sessions count too */
+                                pass_ns(8, eng_prefill_share_rows(&always, 8, 24, 512), 60000, 0));
+    assert_in_range(eng_prefill_share_rows(&always, 8, 24, 512) * 60000, 2 * pass_ns(8, 0, 0, 0),
+                    4.5 * pass_ns(8, 0, 0, 0));
+    struct eng_prefill_share crowd; /* prefilling sessions count too */
     eng_prefill_share_init(&crowd, 1.6);
     for (int i = 0; i < 200; i++) {
         int n = i % 2 ? eng_prefill_share_rows(&crowd, 8, 24, 512) : 0;
         eng_prefill_share_learn(&crowd, 8, n, pass_ns(8, n, 20000, 0));
     }
-    assert_in_range(eng_prefill_share_rows(&crowd, 8, 24, 512) * 20000, 2.5 * pass_ns(8, 0, 0, 0), 3.1 * pass_ns(8, 0, 0, 0));
-    assert_true(settled(1.8, 4, 512, 1e5, 1e8) >= 256);         /* the first row costs nearly as much as all */
+    assert_in_range(eng_prefill_share_rows(&crowd, 8, 24, 512) * 20000, 2.5 * pass_ns(8, 0, 0, 0),
+                    3.1 * pass_ns(8, 0, 0, 0));
+    assert_true(settled(1.8, 4, 512, 1e5, 1e8) >= 256); /* the first row costs nearly as much as all */
 }
 
 /* Prompts of all lengths. Each length is a separate size to try, yet all together delay decoding as rarely as one. */
@@ -86,8 +88,12 @@ static void what_is_long_is_tried_seldom(void **state)
 }
 
 /* Users that send the next request at once, 15 % of them with long prompts; cost() gives the time of a pass. */
-struct crowd { int left[32], told[32]; };       /* prompt rows to prefill; answer tokens still to decode */
-struct waits { double p99, most, row_ns; };     /* p99 and maximum over the median token time; ns per prompt row */
+struct crowd {
+    int left[32], told[32];
+}; /* prompt rows to prefill; answer tokens still to decode */
+struct waits {
+    double p99, most, row_ns;
+}; /* p99 and maximum over the median token time; ns per prompt row */
 
 static int by_size(const void *a, const void *b)
 {
@@ -99,7 +105,7 @@ static struct waits live(int n_user, bool never_alone, double (*cost)(int n_due,
 {
     enum { N_PASS = 4096 };
     static double gap[32 * N_PASS];
-    struct crowd c = { .told = { never_alone ? N_PASS : 0 } };      /* user 0 decodes in every pass */
+    struct crowd c = { .told = { never_alone ? N_PASS : 0 } }; /* user 0 decodes in every pass */
     struct eng_prefill_share p;
     uint64_t random = 9;
     int n_gap = 0, n_read = 0, n_answered = 0;
@@ -110,7 +116,7 @@ static struct waits live(int n_user, bool never_alone, double (*cost)(int n_due,
         for (int i = 0; i < n_user; i++) {
             if (!c.told[i] && !c.left[i]) {
                 c.left[i] = kn_mix(random += KN_GOLDEN) % 100 < 15 ? 1500 : 96;
-                c.told[i] = 1 + (int)(kn_mix(random += KN_GOLDEN) % 128);      /* users out of phase with each other */
+                c.told[i] = 1 + (int)(kn_mix(random += KN_GOLDEN) % 128); /* users out of phase with each other */
             }
             n_due += !c.left[i];
             most += c.left[i];
@@ -139,10 +145,7 @@ static struct waits live(int n_user, bool never_alone, double (*cost)(int n_due,
 }
 
 /* Experts in memory: the cost of a row falls slightly with the number of prompt rows. */
-static double in_memory(int n_due, int n)
-{
-    return 1.7e5 + 1.2e5 * n_due + n * (5.2e4 + 8e4 * 8 / (n + 8));
-}
+static double in_memory(int n_due, int n) { return 1.7e5 + 1.2e5 * n_due + n * (5.2e4 + 8e4 * 8 / (n + 8)); }
 
 /* Experts on disk: each row uses 8 of 128 experts, a quarter of them in memory; each missing one takes 1 ms to read. */
 static double from_disk(int n_due, int n)
@@ -162,7 +165,7 @@ static void who_waits_for_what_is_learnt(void **state)
         int n_user = 4 << i / 2;
         struct waits w = live(n_user, i % 2, in_memory);
         assert_true(w.p99 < 2);
-        assert_true(w.most < (i % 2 ? 6 : 4));      /* without passes of prompt rows alone: one more step to learn */
+        assert_true(w.most < (i % 2 ? 6 : 4)); /* without passes of prompt rows alone: one more step to learn */
         w = live(n_user, i % 2, from_disk);
         assert_true(w.row_ns < 1.5 * (from_disk(n_user, 256) - from_disk(n_user, 0)) / 256);
     }
@@ -180,17 +183,17 @@ static void other_work_is_not_taken_for_a_prompts(void **state)
         eng_prefill_share_init(&p, 1.6);
         for (int i = 0; i < 2000; i++) {
             bool reads = i % 50 >= 20;
-            int due = n_due + !reads;           /* after its prefill the session decodes */
+            int due = n_due + !reads; /* after its prefill the session decodes */
             int n = reads ? eng_prefill_share_rows(&p, due, 1, 512) : 0;
             double base = pass_ns(n_due, 0, 0, 0), mine = pass_ns(due, n, 20000, 0);
-            double longer = (kn_mix(random += KN_GOLDEN) % 1000) * 2e-4 * base;         /* at most a fifth, and */
-            longer += kn_mix(random += KN_GOLDEN) % 20 == 0 ? 50 * base : 0;            /* in 5 % 50 times more */
+            double longer = (kn_mix(random += KN_GOLDEN) % 1000) * 2e-4 * base; /* at most a fifth, and */
+            longer += kn_mix(random += KN_GOLDEN) % 20 == 0 ? 50 * base : 0;    /* in 5 % 50 times more */
             n_long += mine > 2 * base;
             eng_prefill_share_learn(&p, due, n, mine + longer);
             sum += n;
         }
         assert_in_range(n_long, 0, 12);
-        assert_true(sum / 1200.0 * 20000 >= 0.3 * pass_ns(n_due, 0, 0, 0));     /* prefill still proceeds */
+        assert_true(sum / 1200.0 * 20000 >= 0.3 * pass_ns(n_due, 0, 0, 0)); /* prefill still proceeds */
     }
 }
 

@@ -60,7 +60,7 @@ static void priority_takes_a_seat_at_once(void **state)
     while (eng_session_runs(high))
         eng_step(e, event);
     eng_step(e, event);
-    assert_true(!eng_session_waits(b) && eng_session_waits(c));         /* a preempted session comes before a new one */
+    assert_true(!eng_session_waits(b) && eng_session_waits(c)); /* a preempted session comes before a new one */
     close_engine(e);
 }
 
@@ -77,7 +77,7 @@ static void users_share(void **state)
     struct eng_session *one = start(e, 20, 10, 2, 0);
     while (eng_session_waits(one)) {
         eng_step(e, event);
-        assert_true(eng_session_runs(many[2]) && eng_session_waits(many[2]));   /* no other session came first */
+        assert_true(eng_session_runs(many[2]) && eng_session_waits(many[2])); /* no other session came first */
     }
     close_engine(e);
 }
@@ -113,13 +113,12 @@ static void what_two_need_is_computed_once(void **state)
             assert_int_equal(eng_session_open(&s[i], e), 0);
             assert_int_equal(eng_session_start(s[i], &r), 0);
         }
-        while (eng_session_runs(s[0]) || eng_session_runs(s[1]) || eng_session_runs(s[2]) ||
-               eng_session_runs(s[3]))
+        while (eng_session_runs(s[0]) || eng_session_runs(s[1]) || eng_session_runs(s[2]) || eng_session_runs(s[3]))
             eng_step(e, event);
-        int n_prompt = (int)e->stats.n_row - 4;                 /* less the rows of the second tokens */
+        int n_prompt = (int)e->stats.n_row - 4; /* less the rows of the second tokens */
         if (with_salt)
             assert_int_equal(n_prompt, 4 * 200);
-        else                                                    /* three blocks once, the rest at most by each */
+        else /* three blocks once, the rest at most by each */
             assert_in_range(n_prompt, 200, 200 + 3 * 8);
         assert_int_equal(e->stats.n_cache_asked, 800);
         assert_int_equal(e->stats.n_cache_found, 800 - n_prompt);

@@ -14,19 +14,16 @@
 #include "tests/faults.h"
 #include "tests/moe/change.h"
 
-#define N_CTX   256
-#define N_MOST  8
-#define LENGTH  28                              /* tokens to add */
-#define PROMPT  90                              /* beyond one chunk of attention */
+#define N_CTX  256
+#define N_MOST 8
+#define LENGTH 28 /* tokens to add */
+#define PROMPT 90 /* beyond one chunk of attention */
 
 static char path[64];
 static int n_vocab;
 static uint64_t random_state;
 
-static int random_below(int n)
-{
-    return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
-}
+static int random_below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
 
 static int setup(void **state)
 {
@@ -35,8 +32,9 @@ static int setup(void **state)
     snprintf(path, sizeof path, "/tmp/spillway-session-%d.gguf", getpid());
     if (kn_team_open(&team, 2) != 0)
         return -1;
-    struct moe_synth_options so = { .shape = "tiny", .n_layer = 2, .n_vocab = 300,
-                                    .format = KN_Q4_K, .seed = 3, .team = team };
+    struct moe_synth_options so = {
+        .shape = "tiny", .n_layer = 2, .n_vocab = 300, .format = KN_Q4_K, .seed = 3, .team = team
+    };
     int error = moe_synth(path, &so);
     kn_team_close(team);
     n_vocab = 300;
@@ -65,14 +63,13 @@ static void close_engine(struct eng_engine *e)
 {
     for (int i = 0; i < e->assets.opt.n_session; i++)
         eng_session_close(&e->schedule.session[i]);
-    assert_int_equal(e->kv.n_free, e->kv.n_block);      /* every block is free again */
+    assert_int_equal(e->kv.n_free, e->kv.n_block); /* every block is free again */
     eng_close(e);
 }
 
 static struct eng_request request(const int32_t *token, int n_token, int n_predict, uint64_t seed)
 {
-    struct eng_request r = { .token = token, .n_token = n_token, .n_predict = n_predict,
-                             .ignore_eos = true };
+    struct eng_request r = { .token = token, .n_token = n_token, .n_predict = n_predict, .ignore_eos = true };
     spec_params_default(&r.sampling);
     r.sampling.temperature = 1;
     r.sampling.seed = seed;
@@ -90,13 +87,13 @@ static void fill_prompt(int32_t *token, int n, uint64_t seed)
 struct heard {
     int32_t token[N_CTX];
     float logprob[N_CTX];
-    int n, n_end, n_bare, status;                       /* n_bare: events without a token */
+    int n, n_end, n_bare, status; /* n_bare: events without a token */
     enum eng_finish finish;
 };
 
 static void hear(struct heard *h, const struct eng_event *ev)
 {
-    assert_int_equal(h->n_end, 0);                      /* no event after the last */
+    assert_int_equal(h->n_end, 0); /* no event after the last */
     if (ev->token != ENG_NO_TOKEN) {
         h->token[h->n] = ev->token;
         h->logprob[h->n++] = ev->logprob;
@@ -108,8 +105,7 @@ static void hear(struct heard *h, const struct eng_event *ev)
 }
 
 /* Steps until s ends; records its events. */
-static struct heard run_alone(struct eng_engine *e, struct eng_session *s,
-                              const struct eng_request *r)
+static struct heard run_alone(struct eng_engine *e, struct eng_session *s, const struct eng_request *r)
 {
     struct heard h = { 0 };
     struct eng_event event[2 * N_MOST];
@@ -136,8 +132,8 @@ static void assert_same(const char *what, const struct heard *got, const struct 
     if (got->n != want->n || got->finish != want->finish ||
         memcmp(got->token, want->token, sizeof *got->token * (size_t)got->n) ||
         memcmp(got->logprob, want->logprob, sizeof *got->logprob * (size_t)got->n))
-        fail_msg("%s: not the same (%d and %d tokens, finish %d and %d)", what, got->n, want->n,
-                 got->finish, want->finish);
+        fail_msg("%s: not the same (%d and %d tokens, finish %d and %d)", what, got->n, want->n, got->finish,
+                 want->finish);
 }
 
 /* ---- the same answer in any batch ------------------------------------------------------------ */
@@ -232,7 +228,7 @@ static struct heard tell_alone(struct eng_options o, const int32_t *token, int n
     assert_int_equal(eng_session_open(&s, e), 0);
     assert_int_equal(eng_session_open(&other, e), 0);
     x.priority = 1;
-    for (int again = 0; again < 2; again++) {   /* no cache hit the second time: the logprobs need all rows */
+    for (int again = 0; again < 2; again++) { /* no cache hit the second time: the logprobs need all rows */
         h = (struct heard){ 0 };
         h.token[h.n++] = token[0];
         assert_int_equal(eng_session_start(s, &r), 0);
@@ -273,11 +269,12 @@ static void a_prompt_is_told_as_an_answer_was(void **state)
     fill_prompt(text, PROMPT, 1);
     memcpy(text + PROMPT, made.token, LENGTH * sizeof *text);
     for (int i = 0; i < 6; i++) {
-        struct eng_options o = { .n_prompt_logprob_row = tells[i % 3], .n_chunk = i % 3 == 2 ? 512 : 7,
-                                 .kv_mem = i % 3 == 1 ? kv_bytes(N_CTX) : 0 };   /* too little KV for both */
+        struct eng_options o = { .n_prompt_logprob_row = tells[i % 3],
+                                 .n_chunk = i % 3 == 2 ? 512 : 7,
+                                 .kv_mem = i % 3 == 1 ? kv_bytes(N_CTX) : 0 }; /* too little KV for both */
         struct heard told = tell_alone(o, text, PROMPT + LENGTH - 1, i < 3 ? 1 : 0);
         int n = PROMPT + LENGTH - (i >= 3);
-        assert_int_equal(told.n, n);            /* tokens in order, the generated one last */
+        assert_int_equal(told.n, n); /* tokens in order, the generated one last */
         assert_memory_equal(told.token, text, (size_t)n * sizeof *text);
         assert_memory_equal(told.logprob + PROMPT, made.logprob, (size_t)(n - PROMPT) * sizeof(float));
         assert_int_equal(told.finish, ENG_LENGTH);
@@ -327,10 +324,11 @@ static void what_the_kv_holds_is_kept(void **state)
     struct eng_session *s;
     assert_int_equal(eng_session_open(&s, e), 0);
     fill_prompt(token, 150, 6);
-    struct { int n, change, want; } tries[] = {
+    struct {
+        int n, change, want;
+    } tries[] = {
         { 100, -1, 0 }, { 100, -1, 99 }, { 150, -1, 100 }, { 150, 70, 70 }, { 64, -1, 63 },
-        { 65, -1, 64 },
-        { 10, 0, 0 }, { 10, -1, 9 }, { 1, -1, 0 }, { 128, -1, 10 },
+        { 65, -1, 64 }, { 10, 0, 0 },    { 10, -1, 9 },    { 1, -1, 0 },    { 128, -1, 10 },
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         if (tries[i].change >= 0)
@@ -365,7 +363,7 @@ static void a_session_stopped_half_way_goes_on(void **state)
     assert_int_equal(eng_session_open(&s, e), 0);
     assert_int_equal(eng_session_start(s, &r), 0);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(eng_step(e, event), 0);        /* 48 tokens of the prompt */
+        assert_int_equal(eng_step(e, event), 0); /* 48 tokens of the prompt */
     eng_session_stop(s);
     assert_int_equal(eng_step(e, event), 0);
     struct heard got = run_alone(e, s, &r);
@@ -384,10 +382,11 @@ static void how_far_a_session_goes(void **state)
     struct eng_session *s;
     assert_int_equal(eng_session_open(&s, e), 0);
     fill_prompt(token, N_CTX, 9);
-    static const struct { int n_token, n_predict, want; } tries[] = {
-        { 10, 0, 0 }, { 10, 1, 1 }, { 10, 5, 5 }, { 98, -1, 2 }, { 99, 7, 1 }, { 100, -1, 0 },
-        { 100, 5, 0 },
-        { 1, -1, 99 }, { 10, INT32_MAX, 90 }, { 95, 5, 5 },
+    static const struct {
+        int n_token, n_predict, want;
+    } tries[] = {
+        { 10, 0, 0 },   { 10, 1, 1 },  { 10, 5, 5 },  { 98, -1, 2 },         { 99, 7, 1 },
+        { 100, -1, 0 }, { 100, 5, 0 }, { 1, -1, 99 }, { 10, INT32_MAX, 90 }, { 95, 5, 5 },
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         struct eng_request r = request(token, tries[i].n_token, tries[i].n_predict, 2);
@@ -395,10 +394,8 @@ static void how_far_a_session_goes(void **state)
         int n;
         eng_session_tokens(s, &n);
         bool bare = tries[i].want == 0; /* else the last token carries the finish reason */
-        if (h.n != tries[i].want || h.finish != ENG_LENGTH || n != tries[i].n_token + h.n ||
-            h.n_bare != bare)
-            fail_msg("try %zu: %d tokens, finish %d, %d events without one", i, h.n, h.finish,
-                     h.n_bare);
+        if (h.n != tries[i].want || h.finish != ENG_LENGTH || n != tries[i].n_token + h.n || h.n_bare != bare)
+            fail_msg("try %zu: %d tokens, finish %d, %d events without one", i, h.n, h.finish, h.n_bare);
     }
     close_engine(e);
 }
@@ -437,12 +434,12 @@ static void wrong_requests_are_refused(void **state)
     faults_listen();
     assert_int_equal(eng_session_open(&more, e), KN_ELIMIT);
     int n_line = 1;
-#define REFUSED(code, change)                                           \
-    do {                                                                \
-        struct eng_request r = good;                                    \
-        change;                                                         \
-        assert_int_equal(eng_session_start(s, &r), code);               \
-        assert_int_equal(faults.n_line, ++n_line);                      \
+#define REFUSED(code, change)                                                                                          \
+    do {                                                                                                               \
+        struct eng_request r = good;                                                                                   \
+        change;                                                                                                        \
+        assert_int_equal(eng_session_start(s, &r), code);                                                              \
+        assert_int_equal(faults.n_line, ++n_line);                                                                     \
     } while (0)
     REFUSED(KN_EINVAL, r.n_token = 0);
     REFUSED(KN_EINVAL, r.n_token = -1);
@@ -485,7 +482,7 @@ static void ignored_ends_never_come(void **state)
     assert_int_equal(h.n, 150);
     for (int i = 0; i < h.n; i++)
         assert_false(eng_vocab_is_stop(e->assets.vocab, h.token[i]));
-    r.ignore_eos = false;                               /* without ignore_eos the bias wins */
+    r.ignore_eos = false; /* without ignore_eos the bias wins */
     h = run_alone(e, s, &r);
     assert_int_equal(h.n, 1);
     assert_int_equal(h.finish, ENG_STOP);
@@ -502,8 +499,10 @@ static void rows_beyond_the_vocabulary_are_no_choice(void **state)
     int32_t token[3] = { 1, n_vocab + 3, 2 };
     snprintf(padded, sizeof padded, "%s.padded", path);
     assert_int_equal(moe_file_open(&f, path), 0);
-    change_write(f, &(struct change){ .drop = "output.weight", .tensor = "token_embd.weight",
-                                      .dim = { 256, (uint64_t)n_vocab + 500 } }, padded);
+    change_write(f,
+                 &(struct change){
+                     .drop = "output.weight", .tensor = "token_embd.weight", .dim = { 256, (uint64_t)n_vocab + 500 } },
+                 padded);
     moe_file_close(f);
     struct eng_engine *e = open_engine((struct eng_options){ .model = padded });
     unlink(padded);
@@ -520,7 +519,7 @@ static void rows_beyond_the_vocabulary_are_no_choice(void **state)
     faults_listen();
     assert_int_equal(eng_session_start(s, &r), KN_EINVAL);
     faults_listen_off();
-    r = request(token, 3, 1, 1);                        /* prompts may contain these ids: they have embedding rows */
+    r = request(token, 3, 1, 1); /* prompts may contain these ids: they have embedding rows */
     assert_int_equal(eng_session_start(s, &r), 0);
     close_engine(e);
 }
@@ -551,7 +550,7 @@ static void a_choice_of_nothing_ends_its_session_only(void **state)
     assert_int_equal(faults.n_line, 1);
     faults_listen_off();
     none.sampling.n_bias = 0;
-    got = run_alone(e, bad, &none);                     /* the session can be started again */
+    got = run_alone(e, bad, &none); /* the session can be started again */
     assert_int_equal(got.n, 10);
     close_engine(e);
 }
@@ -565,8 +564,7 @@ static void when_kv_runs_out_the_last_waits(void **state)
     struct eng_session *s[3];
     struct heard h[3] = { { .n = 0 } }, want[3];
     struct eng_event event[6];
-    struct eng_engine *e = open_engine(
-        (struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50 });
+    struct eng_engine *e = open_engine((struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50 });
     size_t slot = moe_kv_slot_bytes(e->assets.model, KN_KV_F16) + ENG_KV_SLOT_BYTES;
     for (int i = 0; i < 3; i++) {
         fill_prompt(token[i], 60, (uint64_t)(20 + i));
@@ -576,8 +574,8 @@ static void when_kv_runs_out_the_last_waits(void **state)
     }
     close_engine(e);
     /* 8 blocks of 64: two sessions have their 160 tokens, the third lacks one block */
-    e = open_engine((struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50,
-                                          .kv_mem = 8 * ENG_KV_BLOCK * slot });
+    e = open_engine(
+        (struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50, .kv_mem = 8 * ENG_KV_BLOCK * slot });
     assert_int_equal(e->kv.n_block, 8);
     for (int i = 0; i < 3; i++) {
         struct eng_request r = request(token[i], 60, 100, (uint64_t)i);
@@ -614,8 +612,10 @@ static void kv_is_made_as_it_is_used(void **state)
     (void)state;
     int32_t token[4];
     fill_prompt(token, 4, 1);
-    struct eng_engine *e = open_engine((struct eng_options){ .n_ctx = 4096, .kv_mem = (size_t)64 << 20, .n_chunk = 64 });
-    size_t kv = (size_t)eng_memory(e)->n_kv_slot * moe_kv_slot_bytes(eng_model(e), KN_KV_F16), before = resident_bytes();
+    struct eng_engine *e = open_engine(
+        (struct eng_options){ .n_ctx = 4096, .kv_mem = (size_t)64 << 20, .n_chunk = 64 });
+    size_t kv = (size_t)eng_memory(e)->n_kv_slot * moe_kv_slot_bytes(eng_model(e), KN_KV_F16),
+           before = resident_bytes();
     assert_true(kv >= (size_t)32 << 20);
     struct eng_session *s = NULL;
     struct eng_request r = request(token, 4, 2, 1);
@@ -633,8 +633,7 @@ static void a_step_allocates_nothing(void **state)
     int32_t token[PROMPT];
     fill_prompt(token, PROMPT, 3);
     faults_reset();
-    struct eng_engine *e = open_engine(
-        (struct eng_options){ .n_parallel = 2, .n_thread = 2, .n_chunk = 32 });
+    struct eng_engine *e = open_engine((struct eng_options){ .n_parallel = 2, .n_thread = 2, .n_chunk = 32 });
     struct eng_session *s;
     long before = faults.calls[FAULT_ALLOC] + faults.calls[FAULT_MAP];
     assert_int_equal(eng_session_open(&s, e), 0);
@@ -656,10 +655,13 @@ static void whatever_fails_at_opening_nothing_is_left(void **state)
     print_message("skipped: calls that fail at opening, under ThreadSanitizer\n");
     skip();
 #endif
-    static const struct { enum fault_kind kind; enum fault_way way; int error; } ways[] = {
-        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM },
-        { FAULT_OPEN, FAULT_ERROR, EMFILE },  { FAULT_SIZE, FAULT_ERROR, EIO },
-        { FAULT_READ, FAULT_LASTS, EIO },     { FAULT_READ, FAULT_EMPTY, 0 },
+    static const struct {
+        enum fault_kind kind;
+        enum fault_way way;
+        int error;
+    } ways[] = {
+        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM }, { FAULT_OPEN, FAULT_ERROR, EMFILE },
+        { FAULT_SIZE, FAULT_ERROR, EIO },     { FAULT_READ, FAULT_LASTS, EIO },   { FAULT_READ, FAULT_EMPTY, 0 },
     };
     int refused = 0;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -667,18 +669,18 @@ static void whatever_fails_at_opening_nothing_is_left(void **state)
         for (long n = 1; struck; n++) {
             struct eng_engine *e = (void *)0x1;
             faults_at(ways[i].kind, n, ways[i].way, ways[i].error);
-            struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_thread = 1,
-                                     .n_parallel = 2, .n_ctx = 64, .io = OFF_IO_PREAD };
+            struct eng_options o = {
+                .model = path, .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 2, .n_ctx = 64, .io = OFF_IO_PREAD
+            };
             int got = eng_open(&e, &o);
             if (!got)
                 eng_close(e);
-            struck = faults.struck;             /* read after the close: slots fill until then */
+            struck = faults.struck; /* read after the close: slots fill until then */
             bool said = got ? faults.n_line >= 1 && e == (void *)0x1 : faults.n_line <= struck;
             if (!said || !faults_clean() || (got && !struck))
                 fail_msg("way %zu, call %ld: %d, %d lines (%s), %ld allocations, %ld bytes mapped, "
                          "%ld files",
-                         i, n, got, faults.n_line, faults.line, faults.n_alloc, faults.n_map,
-                         faults.n_open);
+                         i, n, got, faults.n_line, faults.line, faults.n_alloc, faults.n_map, faults.n_open);
             refused += got != 0;
         }
     }
@@ -692,8 +694,7 @@ static void a_budget_too_small_says_what_is_needed(void **state)
     struct eng_engine *e = open_engine((struct eng_options){ .n_ctx = 1024 });
     struct eng_split split = *eng_memory(e);
     close_engine(e);
-    struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1,
-                             .n_ctx = 1024 };
+    struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1, .n_ctx = 1024 };
     struct eng_options no_kv = o, nothing = o, almost = o, large_kv = o, wide = o;
     no_kv.kv_mem = split.kv_least - 1;
     nothing.host_mem = 1;
@@ -703,7 +704,11 @@ static void a_budget_too_small_says_what_is_needed(void **state)
     wide.host_mem = 1;
     wide.n_chunk = 4096;
     nothing.n_chunk = 64;
-    const struct { struct eng_options *o; size_t *size; const char *says, *lower; } tries[] = {
+    const struct {
+        struct eng_options *o;
+        size_t *size;
+        const char *says, *lower;
+    } tries[] = {
         { &no_kv, &no_kv.kv_mem, "raise --kv-mem to ", "or lower --ctx-size" },
         { &nothing, &nothing.host_mem, "raise --host-mem to ", "or lower --ctx-size" },
         { &almost, &almost.host_mem, "raise --host-mem to ", "or lower --chunk" },
@@ -720,11 +725,11 @@ static void a_budget_too_small_says_what_is_needed(void **state)
         const char *says = strstr(faults.line, tries[i].says);
         if (faults.n_line != 1 || !says || !strstr(says, tries[i].lower))
             fail_msg("try %zu: %d lines, '%s'", i, faults.n_line, faults.line);
-        assert_int_equal(faults.calls[FAULT_READ], header);     /* no weight was read */
+        assert_int_equal(faults.calls[FAULT_READ], header); /* no weight was read */
         assert_true(faults_clean());
         faults_off();
         *tries[i].size = strtoull(says + strlen(tries[i].says), NULL, 10) << 20;
-        e = open_engine(*tries[i].o);                           /* the reported least size is enough */
+        e = open_engine(*tries[i].o); /* the reported least size is enough */
         assert_true(!tries[i].o->host_mem || eng_memory(e)->total == tries[i].o->host_mem);
         close_engine(e);
     }
@@ -750,8 +755,8 @@ static void budgets_change_nothing_but_memory(void **state)
         e = open_engine(o);
         const struct eng_split *split = eng_memory(e);
         assert_int_equal(split->total, o.host_mem);
-        assert_int_equal(split->fixed + split->dense + split->step + split->kv + split->expert +
-                             split->spare, split->total);
+        assert_int_equal(split->fixed + split->dense + split->step + split->kv + split->expert + split->spare,
+                         split->total);
         assert_int_equal(split->n_resident == split->n_expert, share == 4);
         assert_int_equal(split->n_kv_slot, e->kv.n_block * ENG_KV_BLOCK);
         assert_int_equal(eng_session_open(&s, e), 0);

@@ -18,7 +18,7 @@ static void everyone_says_what_he_says_alone(void **state)
     random_state = 5;
     for (int round = 0; round < SHARE(8); round++) {
         struct eng_engine *e = open_engine(1 + below(5), chunks[round % 3], round % 4 ? 4 + below(8) : 0);
-        e->kv.n_state = round % 4 == 3 ? below(3) : e->kv.n_state;     /* few or no kept states */
+        e->kv.n_state = round % 4 == 3 ? below(3) : e->kv.n_state; /* few or no kept states */
         run_crowd(e, SHARE(30));
         check_states(e);
         n_preempted += e->stats.n_preempted;
@@ -53,8 +53,9 @@ static void texts_draft(void **state)
     (void)state;
     static const char *const draft[] = { "ngram", "suffix,shared", "oracle:0.8" };
     for (int i = 0; i < 3; i++) {
-        struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .n_thread = 2, .n_draft = 1,
-                                 .gamma = i ? 6 : ENG_GAMMA_AUTO };
+        struct eng_options o = {
+            .n_parallel = 4, .n_chunk = 100, .n_thread = 2, .n_draft = 1, .gamma = i ? 6 : ENG_GAMMA_AUTO
+        };
         assert_int_equal(eng_draft_parse(&o.draft[0], draft[i]), 0);
         struct eng_engine *e = open_engine_with(o, i % 2 ? 9 : 0);
         run_crowd(e, SHARE(20));
@@ -73,8 +74,9 @@ static void another_model_drafts(void **state)
     snprintf(small, sizeof small, "%s.small", path);
     snprintf(wish, sizeof wish, "model:%s", small);
     assert_int_equal(kn_team_open(&team, 1), 0);
-    struct moe_synth_options so = { .shape = "tiny-dense", .n_layer = 1, .n_vocab = n_vocab, .format = KN_Q8_0,
-                                    .seed = 3, .team = team };
+    struct moe_synth_options so = {
+        .shape = "tiny-dense", .n_layer = 1, .n_vocab = n_vocab, .format = KN_Q8_0, .seed = 3, .team = team
+    };
     assert_int_equal(moe_synth(small, &so), 0);
     kn_team_close(team);
     struct eng_options o = { .n_parallel = 3, .n_chunk = 100, .n_draft = 1, .gamma = 3 };
@@ -107,8 +109,12 @@ static void a_head_drafts(void **state)
 
 /* ---- cache hits ------------------------------------------------------------------------------------------ */
 
-static struct said { int32_t token[64]; float logprob[64]; int n; } said;
-static const int32_t *told;                     /* tokens for the oracle drafter, or NULL */
+static struct said {
+    int32_t token[64];
+    float logprob[64];
+    int n;
+} said;
+static const int32_t *told; /* tokens for the oracle drafter, or NULL */
 
 /* Runs a request to its end; returns the number of cached prompt tokens. */
 static int run(struct eng_engine *e, const int32_t *token, int n, int n_predict)
@@ -158,11 +164,11 @@ static void a_conversation_goes_on(void **state)
     assert_int_equal(run(e, token, 150, 10), 0);
     memcpy(token + 150, said.token, 10 * sizeof *token);
     draw(token, 160, 200);
-    assert_int_equal(run(e, token, 200, 20), 159);              /* the last token was not computed */
+    assert_int_equal(run(e, token, 200, 20), 159); /* the last token was not computed */
     first = said;
-    assert_int_equal(run(e, token, 200, 20), 192);              /* the prompt's end, without the generation prompt */
+    assert_int_equal(run(e, token, 200, 20), 192); /* the prompt's end, without the generation prompt */
     assert_says(&first);
-    token[150] ^= 1;                                            /* the answer is different in the new history */
+    token[150] ^= 1; /* the answer is different in the new history */
     assert_int_equal(run(e, token, 200, 20), 128);
     close_engine(e);
     e = open_engine(1, 512, 0);
@@ -217,7 +223,7 @@ static void without_room_for_a_copy_nothing_is_known(void **state)
     draw(other, 0, 70);
     run(e, token, 100, 1);
     memcpy(token + 100, other, 10 * sizeof *token);
-    struct eng_request r = request(other, 70, 58, 1);           /* takes two of four blocks until its end */
+    struct eng_request r = request(other, 70, 58, 1); /* takes two of four blocks until its end */
     assert_int_equal(eng_session_open(&s, e), 0);
     assert_int_equal(eng_session_start(s, &r), 0);
     eng_step(e, event);
@@ -264,7 +270,7 @@ static void what_two_need_is_computed_once(void **state)
     }
     while (eng_session_runs(s[0]) || eng_session_runs(s[1]) || eng_session_runs(s[2]) || eng_session_runs(s[3]))
         eng_step(e, event);
-    assert_int_equal((int)e->stats.n_row - 4, 200 + 3 * 72);    /* less rows of second tokens; two blocks once */
+    assert_int_equal((int)e->stats.n_row - 4, 200 + 3 * 72); /* less rows of second tokens; two blocks once */
     close_engine(e);
 }
 
@@ -272,7 +278,7 @@ static void what_two_need_is_computed_once(void **state)
 static void who_fails_leaves_no_state(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_THREAD__                      /* another thread reads through the hooks, a data race */
+#ifdef __SANITIZE_THREAD__ /* another thread reads through the hooks, a data race */
     print_message("skipped: reads that fail, under ThreadSanitizer\n");
     skip();
 #endif
@@ -285,10 +291,16 @@ static void who_fails_leaves_no_state(void **state)
     run(e, token, 80, 5);
     want = said;
     close_engine(e);
-    struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 1, .n_chunk = 1,
-                             .n_session = N_SESSION, .n_thread = 1, .io = OFF_IO_PREAD };
+    struct eng_options o = { .model = path,
+                             .isa = KN_ISA_COUNT - 1,
+                             .n_ctx = N_CTX,
+                             .n_parallel = 1,
+                             .n_chunk = 1,
+                             .n_session = N_SESSION,
+                             .n_thread = 1,
+                             .io = OFF_IO_PREAD };
     assert_int_equal(eng_describe(&e, &o), 0);
-    o.host_mem = eng_memory(e)->least + (1 << 17);              /* too little memory to keep all experts */
+    o.host_mem = eng_memory(e)->least + (1 << 17); /* too little memory to keep all experts */
     eng_close(e);
     assert_int_equal(eng_open(&e, &o), 0);
     struct eng_request r = request(token, 80, 5, 1);
@@ -313,8 +325,14 @@ static void what_cannot_be_is_refused(void **state)
     (void)state;
     struct eng_engine *e = NULL;
     struct eng_dsi *d = NULL;
-    struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 1, .n_thread = 1,
-                             .gamma = 4, .n_draft = 1, .draft = { { .kind = ENG_DRAFT_MODEL } } };
+    struct eng_options o = { .model = path,
+                             .isa = KN_ISA_COUNT - 1,
+                             .n_ctx = N_CTX,
+                             .n_parallel = 1,
+                             .n_thread = 1,
+                             .gamma = 4,
+                             .n_draft = 1,
+                             .draft = { { .kind = ENG_DRAFT_MODEL } } };
     snprintf(o.draft[0].file, sizeof o.draft[0].file, "%s", path);
     faults_listen();
     assert_int_equal(eng_open(&e, &o), KN_EUNSUPPORTED);

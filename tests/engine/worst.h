@@ -8,7 +8,7 @@
 static struct worst {
     struct eng_drafter base;
     const struct eng_engine *engine;
-    int right;                                  /* percent */
+    int right; /* percent */
     bool fails;
     long n_node;
 } worst;
@@ -52,14 +52,18 @@ static int draft_worst(struct eng_drafter *d, struct eng_seq **s, const int *n_n
 }
 
 static const struct eng_drafter_kind worst_kind = {
-    .name = "worst", .commit = ignore_commit, .draft = draft_worst,
-    .close = close_worst };
+    .name = "worst", .commit = ignore_commit, .draft = draft_worst, .close = close_worst
+};
 
 static inline struct eng_engine *open_worst(int n_parallel, int n_chunk, int n_block, int gamma, int right)
 {
-    struct eng_engine *e = open_engine_with((struct eng_options){
-        .n_parallel = n_parallel, .n_chunk = n_chunk, .n_thread = 1 + below(2), .gamma = gamma,
-        .n_draft = 1, .draft = { { .kind = ENG_DRAFT_NONE } } }, n_block);
+    struct eng_engine *e = open_engine_with((struct eng_options){ .n_parallel = n_parallel,
+                                                                  .n_chunk = n_chunk,
+                                                                  .n_thread = 1 + below(2),
+                                                                  .gamma = gamma,
+                                                                  .n_draft = 1,
+                                                                  .draft = { { .kind = ENG_DRAFT_NONE } } },
+                                            n_block);
     worst = (struct worst){ .engine = e, .base = { .kind = &worst_kind, .drafting = e->drafting }, .right = right };
     e->drafting->drafter[e->drafting->n_drafter++] = &worst.base;
     return e;

@@ -10,15 +10,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-#define TEMPLATE                                                                                   \
-    "{% for m in messages %}<s>{{ m.role }}\n{{ m.reasoning_content }}{{ m.content }}"             \
-    "{% for c in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ c.function.name }}\", "           \
-    "\"arguments\": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}{% endfor %}"      \
+#define TEMPLATE                                                                                                       \
+    "{% for m in messages %}<s>{{ m.role }}\n{{ m.reasoning_content }}{{ m.content }}"                                 \
+    "{% for c in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ c.function.name }}\", "                               \
+    "\"arguments\": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}{% endfor %}"                          \
     "{{ tools | tojson if tools }}<s>assistant\n{% if enable_thinking %}<think>{% endif %}"
 
 enum { CTX = 4096, MOST_TOKENS = 2000, BOS = 257, EOS = 258, N_VOCAB = 259 };
 
-static struct eng_api_setup desk = {.n_ctx = CTX, .n_predict = -1};
+static struct eng_api_setup desk = { .n_ctx = CTX, .n_predict = -1 };
 
 static void check(bool ok)
 {
@@ -30,8 +30,8 @@ static void check(bool ok)
 static void write_vocab(const char *path)
 {
     static struct eng_letters letters;
-    static const char *const more[] = {"he", "<s>", "</s>"};
-    static const struct moe_string merge = {"h e", 3};
+    static const char *const more[] = { "he", "<s>", "</s>" };
+    static const struct moe_string merge = { "h e", 3 };
     struct moe_string text[N_VOCAB];
     int32_t type[N_VOCAB];
     const uint32_t bos = BOS, eos = EOS;
@@ -39,7 +39,7 @@ static void write_vocab(const char *path)
     eng_letters_init(&letters);
     for (int id = 0; id < N_VOCAB; id++) {
         const char *t = id < 256 ? letters.of_byte[id] : more[id - 256];
-        text[id] = (struct moe_string){t, strlen(t)};
+        text[id] = (struct moe_string){ t, strlen(t) };
         type[id] = id < BOS ? ENG_TOKEN_NORMAL : ENG_TOKEN_CONTROL;
     }
     check(!moe_writer_open(&w, path));
@@ -124,19 +124,19 @@ static void check_reply(const struct eng_ask *ask, const uint8_t *data, size_t n
     struct eng_reply *r;
     size_t n_out;
     for (int i = 0; i < ENG_TOP; i++)
-        top[i] = (struct spec_top){(i * 7 + (int)n) % N_VOCAB, (float)-i};
+        top[i] = (struct spec_top){ (i * 7 + (int)n) % N_VOCAB, (float)-i };
     check(!eng_reply_open(&r, ask, &desk));
     for (int i = 0; i < eng_ask_choices(ask); i++) {
         size_t most = MOST_TOKENS / (size_t)eng_ask_choices(ask), k = 0;
         int done = 0;
         for (; done == 0 && k <= most; k++) {
             bool end = k == n || k == most;
-            struct eng_event t = {.choice = i,
-                                  .token = end ? ENG_NO_TOKEN : data[k],
-                                  .logprob = -1,
-                                  .top = top,
-                                  .n_top = ask->n_top,
-                                  .finish = end ? ENG_LENGTH : ENG_RUNNING};
+            struct eng_event t = { .choice = i,
+                                   .token = end ? ENG_NO_TOKEN : data[k],
+                                   .logprob = -1,
+                                   .top = top,
+                                   .n_top = ask->n_top,
+                                   .finish = end ? ENG_LENGTH : ENG_RUNNING };
             done = eng_reply_feed(r, &t);
         }
         check(done == 1 && eng_reply_finish(r, i));
@@ -152,13 +152,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct eng_ask *ask = NULL;
     struct eng_refusal why;
-    const struct eng_arrival arrival = {.id = "1", .seed = 7};
+    const struct eng_arrival arrival = { .id = "1", .seed = 7 };
     if (!desk.vocab)
         open_desk();
     if (!n)
         return 0;
     if (eng_ask_parse(&ask, data[0] & 3, (const char *)data + 1, n - 1, &desk, &arrival, &why)) {
-        struct eng_bytes out = {0};
+        struct eng_bytes out = { 0 };
         check(why.status >= 400 && why.message[0] && !strchr(why.message, '\n') && !ask);
         eng_refusal_write(&out, &why, data[0] & 3);
         check_json(out.data, out.n);

@@ -16,7 +16,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 enum { CONFIG, TOKENIZER, ROLES, WEIGHTS, N_PART, FOLDER = 100, FIRST_FD = 1000 };
 static const char *const names[N_PART] = { "config.json", "tokenizer.json", "tokenizer_config.json",
                                            "model.safetensors" };
-static struct { const uint8_t *data; size_t n; } part[N_PART];
+static struct {
+    const uint8_t *data;
+    size_t n;
+} part[N_PART];
 
 static const char *name_of(int i)
 {
@@ -61,7 +64,7 @@ static void clean_line(enum kn_level level, const char *line)
     (void)level;
     for (; *line; line++)
         if ((unsigned char)*line < 0x20 || *line == 0x7f)
-            abort();                            /* unescaped bytes of a file in a message */
+            abort(); /* unescaped bytes of a file in a message */
 }
 
 static void take_apart(const uint8_t *data, size_t n)

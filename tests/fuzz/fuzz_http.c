@@ -52,7 +52,7 @@ static void on_request(void *arg, struct eng_exchange *x)
     if (eng_http_headers_too_long(x) || eng_http_body_too_long(x))
         eng_http_answer(x, 413, NULL, "", 0);
     else if (mode & LATER)
-        held = held ? (abort(), held) : x;      /* one request at a time on a connection */
+        held = held ? (abort(), held) : x; /* one request at a time on a connection */
     else
         answer(x);
 }
@@ -76,22 +76,22 @@ static char *words(void *arg, int status, size_t *n)
 
 static void open_server(void)
 {
-    signal(SIGPIPE, SIG_IGN);                   /* as the server has it */
+    signal(SIGPIPE, SIG_IGN); /* as the server has it */
     base = event_base_new();
     kn_log_set(NULL, KN_LOG_ERROR);
     if (!base || eng_http_open(&http, base,
-                               &(struct eng_http_options){.host = "127.0.0.1",
-                                                          .max_header = 512,
-                                                          .max_body = 4096,
-                                                          .max_received = 65536,
-                                                          .max_unsent = 65536,
-                                                          .max_connection = 4,
-                                                          .patience_ms = 2000,
-                                                          .idle_ms = 2000,
-                                                          .tick_ms = 1,
-                                                          .on_request = on_request,
-                                                          .on_gone = on_gone,
-                                                          .words = words}))
+                               &(struct eng_http_options){ .host = "127.0.0.1",
+                                                           .max_header = 512,
+                                                           .max_body = 4096,
+                                                           .max_received = 65536,
+                                                           .max_unsent = 65536,
+                                                           .max_connection = 4,
+                                                           .patience_ms = 2000,
+                                                           .idle_ms = 2000,
+                                                           .tick_ms = 1,
+                                                           .on_request = on_request,
+                                                           .on_gone = on_gone,
+                                                           .words = words }))
         abort();
 }
 
@@ -110,9 +110,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char sink[4096];
     if (!base)
         open_server();
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_port = htons((uint16_t)eng_http_port(http)),
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = { .sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)eng_http_port(http)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a))
         abort();
@@ -124,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         at += piece;
         turn();
     }
-    struct linger at_once = {1, 0};
+    struct linger at_once = { 1, 0 };
     if (mode & RESET)
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     if (mode & HALF_CLOSE) {

@@ -11,16 +11,18 @@ static void compute(const struct moe_model *m, struct kn_team *team)
 {
     static const int32_t slot[3] = { 2, 0, 1 };
     const struct moe_shape *shape = moe_model_shape(m);
-    struct moe_context_options opt = { .max_row = 3, .max_want = 1, .n_slot = 3, .max_pos = 3,
-                                       .kv = KN_KV_F16, .team = team };
+    struct moe_context_options opt = {
+        .max_row = 3, .max_want = 1, .n_slot = 3, .max_pos = 3, .kv = KN_KV_F16, .team = team
+    };
     struct moe_context *c = NULL;
     struct moe_result result;
     struct moe_row row[3];
     if (moe_context_open(&c, m, &opt))
         return;
     for (int i = 0; i < 3; i++)
-        row[i] = (struct moe_row){ .token = i * (shape->n_vocab - 1) / 2, .position = i,
-                                   .base = slot, .n_base = 3, .want_logits = i == 2 };
+        row[i] = (struct moe_row){
+            .token = i * (shape->n_vocab - 1) / 2, .position = i, .base = slot, .n_base = 3, .want_logits = i == 2
+        };
     moe_forward(c, &(struct moe_batch){ row, 3 }, &result);
     moe_context_close(c);
 }

@@ -46,8 +46,7 @@ static void check_json(const struct text *t)
 {
     json_error_t e;
     json_t *v = json_loadb(t->p, t->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &e);
-    if (!v && json_error_code(&e) != json_error_numeric_overflow &&
-        json_error_code(&e) != json_error_invalid_utf8 &&
+    if (!v && json_error_code(&e) != json_error_numeric_overflow && json_error_code(&e) != json_error_invalid_utf8 &&
         json_error_code(&e) != json_error_null_byte_in_key && !strstr(e.text, "Unicode"))
         abort();
     if (v && !json_is_object(v))
@@ -59,7 +58,7 @@ static void take(struct eng_speech *s, struct told *t)
 {
     struct eng_speech_event e;
     while (eng_speech_next(s, &e)) {
-        const char mark[2] = {(char)('0' + e.kind), (char)('0' + e.whole)};
+        const char mark[2] = { (char)('0' + e.kind), (char)('0' + e.whole) };
         if ((int)e.kind != t->kind || e.kind == ENG_SPEECH_CALL || e.kind == ENG_SPEECH_CALL_END)
             add(&t->all, mark, 2);
         add(&t->all, e.text, e.n);
@@ -73,11 +72,10 @@ static void take(struct eng_speech *s, struct told *t)
     }
 }
 
-static void read_in(const struct eng_speech_options *o, const char *p, size_t n, size_t piece,
-                    struct told *t)
+static void read_in(const struct eng_speech_options *o, const char *p, size_t n, size_t piece, struct told *t)
 {
     struct eng_speech *s;
-    *t = (struct told){.kind = -1};
+    *t = (struct told){ .kind = -1 };
     if (eng_speech_open(&s, o))
         abort();
     for (size_t i = 0; i < n; i += piece) {
@@ -106,11 +104,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     const char *sign = signs[data[0] / 4 % (sizeof signs / sizeof *signs)];
     eng_speech_style(&style, sign, strlen(sign), NULL);
     json_t *tools = data[0] & 1 ? json_loads(tools_text, 0, NULL) : NULL;
-    struct eng_speech_options o = {&style, tools, data[0] & 2};
+    struct eng_speech_options o = { &style, tools, data[0] & 2 };
     read_in(&o, (const char *)data + 1, n - 1, n, &whole);
     read_in(&o, (const char *)data + 1, n - 1, 1, &bytes);
-    if (whole.all.n != bytes.all.n ||
-        (whole.all.n && memcmp(whole.all.p, bytes.all.p, whole.all.n)))
+    if (whole.all.n != bytes.all.n || (whole.all.n && memcmp(whole.all.p, bytes.all.p, whole.all.n)))
         abort();
     if (whole.all.n > 12 * n + 64)
         abort();

@@ -21,9 +21,7 @@ static const char conversation[] =
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    const struct eng_template_limits limits = { .memory = 16 << 20,
-                                                .output = 1 << 20,
-                                                .steps = 200000 };
+    const struct eng_template_limits limits = { .memory = 16 << 20, .output = 1 << 20, .steps = 200000 };
     const char *text = (const char *)data, *end = n ? memchr(text, 0, n) : NULL;
     size_t n_text = end ? (size_t)(end - text) : n, n_out;
     struct eng_template *t = NULL;

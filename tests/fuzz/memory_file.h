@@ -12,7 +12,10 @@
 
 #include "kernels/core.h"
 
-static struct { const uint8_t *data; size_t n; } memory_file;
+static struct {
+    const uint8_t *data;
+    size_t n;
+} memory_file;
 
 static inline int memory_open(const char *path, int flags, int mode)
 {
@@ -31,7 +34,7 @@ static inline int64_t memory_size(int fd) { return fd == 1000 ? (int64_t)memory_
 static inline ssize_t memory_pread(int fd, void *buf, size_t n, int64_t at)
 {
     if (fd != 1000 || at < 0)
-        abort();                            /* never requested */
+        abort(); /* never requested */
     size_t left = (size_t)at < memory_file.n ? memory_file.n - (size_t)at : 0;
     n = n < left ? n : left;
     n = n > 1000 ? n - n / 4 : n;
@@ -44,7 +47,7 @@ static inline void memory_log(enum kn_level level, const char *line)
     (void)level;
     for (; *line; line++)
         if ((unsigned char)*line < 0x20 || *line == 0x7f)
-            abort();                        /* unescaped bytes of a file in a message */
+            abort(); /* unescaped bytes of a file in a message */
 }
 
 static inline void memory_file_set(const uint8_t *data, size_t n)

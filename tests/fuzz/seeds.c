@@ -33,11 +33,13 @@ struct model {
     struct moe_writer *w;
     const struct kind *k;
     int n_tensor;
-    struct { enum kn_format f; uint64_t n; } t[32];     /* format and values of each tensor */
+    struct {
+        enum kn_format f;
+        uint64_t n;
+    } t[32]; /* format and values of each tensor */
 };
 
-static void tensor(struct model *m, const char *name, enum kn_format f, int n_in, int n_out,
-                   int n_mat)
+static void tensor(struct model *m, const char *name, enum kn_format f, int n_in, int n_out, int n_mat)
 {
     uint64_t dim[3] = { (uint64_t)n_in, (uint64_t)n_out, (uint64_t)n_mat };
     while (!kn_row_bytes(f, n_in))
@@ -195,7 +197,7 @@ static const char pieces_tokenizer[] =
     "\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":\"<unk>\","
     "\"vocab\":{\"<unk>\":0,\"<0x61>\":1,\"\xe2\x96\x81\":2,\"t\":3,\"h\":4,\"th\":5,\"e\":6,"
     "\"the\":7},\"merges\":[[\"t\",\"h\"],[\"th\",\"e\"]]}}";
-static char ranks_tokenizer[4096];                  /* tiktoken.model: all bytes, and "th", "the" */
+static char ranks_tokenizer[4096]; /* tiktoken.model: all bytes, and "th", "the" */
 static const char roles[] =
     "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"a\"},\"chat_template\":\"x\",\"auto_map\":{\"AutoTokenizer\":"
     "[\"tokenization_kimi.TikTokenTokenizer\",null]},\"added_tokens_decoder\":{\"258\":{\"content\":\"<s>\"}}}";
@@ -209,7 +211,11 @@ static void make_ranks(void)
     strcpy(ranks_tokenizer + n, "dGg= 256\ndGhl 257\n");
 }
 
-struct shape { const char *name; int n_dim, dim[4]; const char *dtype; };       /* dtype NULL: F32 */
+struct shape {
+    const char *name;
+    int n_dim, dim[4];
+    const char *dtype;
+}; /* dtype NULL: F32 */
 
 /* d_model 16: the tensors shared by a dense and an MoE model, and the tensors of each. */
 static const struct shape sixteen_shapes[] = {
@@ -293,30 +299,54 @@ static const struct shape fp8_shapes[] = {
 
 #define SIXTEEN "\"hidden_size\":16,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
 
-struct shapes { const struct shape *shape; int n; };
-#define ALL(list) { list, sizeof(list) / sizeof *(list) }
+struct shapes {
+    const struct shape *shape;
+    int n;
+};
+#define ALL(list)                                                                                                      \
+    {                                                                                                                  \
+        list, sizeof(list) / sizeof *(list)                                                                            \
+    }
 
-static const struct { const char *name, *config, *tokenizer; struct shapes shapes[2]; } folders[] = {
-    { "dense", "{\"model_type\":\"llama\"," SIXTEEN "\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
+static const struct {
+    const char *name, *config, *tokenizer;
+    struct shapes shapes[2];
+} folders[] = {
+    { "dense",
+      "{\"model_type\":\"llama\"," SIXTEEN "\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
       "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64},"
-      "\"intermediate_size\":8,", bytes_tokenizer, { ALL(sixteen_shapes), ALL(dense_shapes) } },
-    { "experts", "{\"model_type\":\"mixtral\"," SIXTEEN "\"rope_theta\":1e6,\"num_local_experts\":2,"
-      "\"num_experts_per_tok\":1,\"sliding_window\":32,\"intermediate_size\":8,", pieces_tokenizer,
-      { ALL(sixteen_shapes), ALL(expert_shapes) } },
-    { "stacks", "{\"model_type\":\"mixtral\"," SIXTEEN "\"num_local_experts\":2,\"num_experts_per_tok\":1,"
-      "\"intermediate_size\":8,", bytes_tokenizer, { ALL(sixteen_shapes), ALL(stack_shapes) } },
-    /* more tokens than embedding rows: the vocabulary is used, the model is refused */
-    { "ranks", "{\"model_type\":\"llama\"," SIXTEEN "\"intermediate_size\":8,", ranks_tokenizer,
+      "\"intermediate_size\":8,",
+      bytes_tokenizer,
       { ALL(sixteen_shapes), ALL(dense_shapes) } },
-    { "blocks", "{\"model_type\":\"gpt_oss\",\"hidden_size\":32,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+    { "experts",
+      "{\"model_type\":\"mixtral\"," SIXTEEN "\"rope_theta\":1e6,\"num_local_experts\":2,"
+      "\"num_experts_per_tok\":1,\"sliding_window\":32,\"intermediate_size\":8,",
+      pieces_tokenizer,
+      { ALL(sixteen_shapes), ALL(expert_shapes) } },
+    { "stacks",
+      "{\"model_type\":\"mixtral\"," SIXTEEN "\"num_local_experts\":2,\"num_experts_per_tok\":1,"
+      "\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(sixteen_shapes), ALL(stack_shapes) } },
+    /* more tokens than embedding rows: the vocabulary is used, the model is refused */
+    { "ranks",
+      "{\"model_type\":\"llama\"," SIXTEEN "\"intermediate_size\":8,",
+      ranks_tokenizer,
+      { ALL(sixteen_shapes), ALL(dense_shapes) } },
+    { "blocks",
+      "{\"model_type\":\"gpt_oss\",\"hidden_size\":32,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
       "\"head_dim\":16,\"intermediate_size\":32,\"num_local_experts\":2,\"num_experts_per_tok\":1,"
       "\"sliding_window\":16,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0,"
       "\"original_max_position_embeddings\":32,\"truncate\":false},"
-      "\"quantization_config\":{\"quant_method\":\"mxfp4\"},", bytes_tokenizer, { ALL(blocks_shapes) } },
-    { "fp8", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":128,\"num_attention_heads\":1,\"num_key_value_heads\":1,"
+      "\"quantization_config\":{\"quant_method\":\"mxfp4\"},",
+      bytes_tokenizer,
+      { ALL(blocks_shapes) } },
+    { "fp8",
+      "{\"model_type\":\"qwen3_moe\",\"hidden_size\":128,\"num_attention_heads\":1,\"num_key_value_heads\":1,"
       "\"head_dim\":16,\"moe_intermediate_size\":8,\"num_experts\":1,\"num_experts_per_tok\":1,\"rope_theta\":1e6,"
       "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]},",
-      bytes_tokenizer, { ALL(fp8_shapes) } },
+      bytes_tokenizer,
+      { ALL(fp8_shapes) } },
 };
 
 static uint64_t add_shape(struct gguf *header, const struct shape *s, uint64_t at)

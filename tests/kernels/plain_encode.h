@@ -63,15 +63,17 @@ static inline int plain_iq4(float x)
     return best;
 }
 
-struct plain_k { float d, dmin; int sc[16], m[16], q[256]; };
+struct plain_k {
+    float d, dmin;
+    int sc[16], m[16], q[256];
+};
 
 /* Groups of n values as d * sc * (0..most) - dmin * m. */
-static inline void plain_with_low(const float *x, int n, int most, int sc_most, int m_most,
-                                  struct plain_k *k)
+static inline void plain_with_low(const float *x, int n, int most, int sc_most, int m_most, struct plain_k *k)
 {
     float scale[16], low[16], scale_most = 0, low_most = 0;
     for (int s = 0; s < 256 / n; s++) {
-        float least = 0, top = 0;                       /* 0 is always in range: min has no sign */
+        float least = 0, top = 0; /* 0 is always in range: min has no sign */
         for (int i = n * s; i < n * s + n; i++) {
             least = x[i] < least ? x[i] : least;
             top = x[i] > top ? x[i] : top;
@@ -106,8 +108,7 @@ static inline void plain_signed(const float *x, int n, int below, int sc_most, s
         k->sc[s] = plain_nearest(scale[s] * plain_inverse(k->d), 0, sc_most);
         float step = plain_inverse(k->d * (float)k->sc[s]);
         for (int i = n * s; i < n * s + n; i++)
-            k->q[i] = below == 127 ? plain_iq4(x[i] * step)
-                                   : plain_nearest(x[i] * step, -below, below - 1) + below;
+            k->q[i] = below == 127 ? plain_iq4(x[i] * step) : plain_nearest(x[i] * step, -below, below - 1) + below;
     }
 }
 
@@ -255,16 +256,34 @@ static inline void plain_encode(enum kn_format f, const float *x, void *block)
 {
     memset(block, 0, (size_t)kn_format_info(f)->block_bytes);
     switch (f) {
-    case KN_Q8_0:   plain_q8_0(x, block); break;
-    case KN_MXFP4:  plain_mxfp4(x, block); break;
-    case KN_Q4_K:   plain_q4_k(x, block); break;
-    case KN_Q5_K:   plain_q5_k(x, block); break;
-    case KN_Q6_K:   plain_q6_k(x, block); break;
-    case KN_Q2_K:   plain_q2_k(x, block); break;
-    case KN_Q3_K:   plain_q3_k(x, block); break;
-    case KN_IQ4_XS: plain_iq4_xs(x, block); break;
+    case KN_Q8_0:
+        plain_q8_0(x, block);
+        break;
+    case KN_MXFP4:
+        plain_mxfp4(x, block);
+        break;
+    case KN_Q4_K:
+        plain_q4_k(x, block);
+        break;
+    case KN_Q5_K:
+        plain_q5_k(x, block);
+        break;
+    case KN_Q6_K:
+        plain_q6_k(x, block);
+        break;
+    case KN_Q2_K:
+        plain_q2_k(x, block);
+        break;
+    case KN_Q3_K:
+        plain_q3_k(x, block);
+        break;
+    case KN_IQ4_XS:
+        plain_iq4_xs(x, block);
+        break;
     case KN_Q4_1:
-    case KN_Q5_1:   plain_step_and_low(f, x, block); break;
+    case KN_Q5_1:
+        plain_step_and_low(f, x, block);
+        break;
     default:
         kn_assert(f == KN_Q4_0 || f == KN_Q5_0 || f == KN_IQ4_NL);
         plain_one_step(f, x, block);

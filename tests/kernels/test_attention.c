@@ -19,26 +19,31 @@
 
 static uint64_t seed;
 static float q[N_OUT], out_room[N_OUT + 2 * GUARD], want_room[N_OUT + 2 * GUARD];
-static float k32[N_VALUE], v32[N_VALUE];                    /* [position][d_key], [position][d_value] */
+static float k32[N_VALUE], v32[N_VALUE]; /* [position][d_key], [position][d_value] */
 static uint8_t k_store[N_VALUE * sizeof(float)], v_store[N_VALUE * sizeof(float)];
 static int32_t slots[N_POS_MOST];
 static float sinks[KN_MAX_Q];
 
-static uint64_t next(void)   { return kn_mix(seed += KN_GOLDEN); }
-static float    uniform(void) { return (float)(int32_t)(next() >> 32) * 0x1p-31f; }
+static uint64_t next(void) { return kn_mix(seed += KN_GOLDEN); }
+static float uniform(void) { return (float)(int32_t)(next() >> 32) * 0x1p-31f; }
 
 enum fill { PLAIN, SHARP, DENORMAL, HUGE_ONES, STRANGE, N_FILL };
 
 static float draw(enum fill fill, enum kn_kv kv)
 {
-    static const float strange[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-7f, 65504, -65504, 0};
+    static const float strange[] = { NAN, INFINITY, -INFINITY, -0.0f, 1e-7f, 65504, -65504, 0 };
     float u = uniform();
     switch (fill) {
-    case SHARP:     return next() % 23 == 0 ? 100 * u : u;          /* outliers: one score dominates */
-    case DENORMAL:  return u * (kv == KN_KV_F16 ? 0x1p-15f : 0x1p-127f);
-    case HUGE_ONES: return u * (kv == KN_KV_F16 ? 65504 : 0x1p120f);
-    case STRANGE:   return next() % 997 == 0 ? strange[next() % 8] : u;
-    default:        return u;
+    case SHARP:
+        return next() % 23 == 0 ? 100 * u : u; /* outliers: one score dominates */
+    case DENORMAL:
+        return u * (kv == KN_KV_F16 ? 0x1p-15f : 0x1p-127f);
+    case HUGE_ONES:
+        return u * (kv == KN_KV_F16 ? 65504 : 0x1p120f);
+    case STRANGE:
+        return next() % 997 == 0 ? strange[next() % 8] : u;
+    default:
+        return u;
     }
 }
 
@@ -47,20 +52,22 @@ struct shape {
     int n_q, d_key, d_value, first, last, n_base;
     enum kn_kv kv;
     enum fill fill;
-    bool sink, within;                                      /* within: the values are the first part of the keys */
+    bool sink, within; /* within: the values are the first part of the keys */
 };
 
 /* Fills q, keys and values from the seed alone, so that every slot layout gets the same numbers. */
 static void make(const struct shape *s, uint64_t from)
 {
     seed = from;
-    for (int i = 0; i < s->n_q * s->d_key; i++) q[i] = draw(s->fill, KN_KV_F32);
-    for (int i = 0; i < (s->last + 1) * s->d_key; i++) k32[i] = draw(s->fill, s->kv);
+    for (int i = 0; i < s->n_q * s->d_key; i++)
+        q[i] = draw(s->fill, KN_KV_F32);
+    for (int i = 0; i < (s->last + 1) * s->d_key; i++)
+        k32[i] = draw(s->fill, s->kv);
     for (int i = 0; i < (s->last + 1) * s->d_value; i++) {
         int p = i / s->d_value, d = i % s->d_value;
         v32[i] = s->within ? k32[p * s->d_key + d] : draw(s->fill, s->kv);
     }
-    for (int h = 0; s->sink && h < s->n_q; h++)                 /* some sinks dominate, some have almost no weight */
+    for (int h = 0; s->sink && h < s->n_q; h++) /* some sinks dominate, some have almost no weight */
         sinks[h] = s->fill == STRANGE && h % 3 == 1 ? draw(s->fill, s->kv) : 8 * uniform();
 }
 
@@ -73,7 +80,8 @@ static struct kn_attend lay_out(const struct shape *s, bool scattered, float *ou
     int k_step = s->d_key + gap, v_step = s->within ? k_step : s->d_value + gap / 2;
     memset(k_store, 0xff, sizeof k_store);
     memset(v_store, 0xff, sizeof v_store);
-    for (int i = 0; i < N_POS_MOST; i++) slots[i] = i;
+    for (int i = 0; i < N_POS_MOST; i++)
+        slots[i] = i;
     for (int i = N_POS_MOST - 1; scattered && i > 0; i--) {
         int j = (int)(next() % (uint64_t)(i + 1));
         int32_t t = slots[i];
@@ -81,18 +89,33 @@ static struct kn_attend lay_out(const struct shape *s, bool scattered, float *ou
         slots[j] = t;
     }
     for (int p = 0; p < N_POS_MOST; p++) {
-        if (p < s->first || p > s->last) slots[p] = INT32_MIN;
-        if (slots[p] < 0) continue;
+        if (p < s->first || p > s->last)
+            slots[p] = INT32_MIN;
+        if (slots[p] < 0)
+            continue;
         size_t k_at = (size_t)slots[p] * (size_t)k_step * value;
         size_t v_at = (size_t)slots[p] * (size_t)v_step * value;
         kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, k32 + p * s->d_key, s->d_key, k_store + k_at);
         kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, v32 + p * s->d_value, s->d_value, v_store + v_at);
     }
     return (struct kn_attend){
-        .q = q, .out = out, .k = k_store, .v = s->within ? k_store : v_store, .k_step = k_step,
-        .v_step = v_step, .base = slots, .tail = slots + s->n_base, .n_base = s->n_base,
-        .first = s->first, .last = s->last, .n_q = s->n_q, .d_key = s->d_key, .d_value = s->d_value,
-        .kv = s->kv, .scale = 1 / sqrtf((float)s->d_key), .sink = s->sink ? sinks : NULL,
+        .q = q,
+        .out = out,
+        .k = k_store,
+        .v = s->within ? k_store : v_store,
+        .k_step = k_step,
+        .v_step = v_step,
+        .base = slots,
+        .tail = slots + s->n_base,
+        .n_base = s->n_base,
+        .first = s->first,
+        .last = s->last,
+        .n_q = s->n_q,
+        .d_key = s->d_key,
+        .d_value = s->d_value,
+        .kv = s->kv,
+        .scale = 1 / sqrtf((float)s->d_key),
+        .sink = s->sink ? sinks : NULL,
     };
 }
 
@@ -108,19 +131,20 @@ static void assert_same(const struct shape *s, const char *what)
 {
     for (int i = 0; i < N_OUT + 2 * GUARD; i++) {
         float x = want_room[i], y = out_room[i];
-        if (memcmp(&x, &y, sizeof x) == 0 || (isnan(x) && isnan(y))) continue;
+        if (memcmp(&x, &y, sizeof x) == 0 || (isnan(x) && isnan(y)))
+            continue;
         fail_msg("%s: n_q %d d_key %d d_value %d positions %d..%d base %d kv %d fill %d: [%d] is %a, "
-                 "not %a", what, s->n_q, s->d_key, s->d_value, s->first, s->last, s->n_base, s->kv,
-                 s->fill, i - GUARD, (double)y, (double)x);
+                 "not %a",
+                 what, s->n_q, s->d_key, s->d_value, s->first, s->last, s->n_base, s->kv, s->fill, i - GUARD, (double)y,
+                 (double)x);
     }
 }
 
-static const int heads[] = {1, 2, 3, 4, 5, 8, 12, 16, 17, 40};
-static const int widths[] = {1,  2,  7,  8,  15, 16,  24,  40,  63,
-                             64, 65, 80, 96, 128, 192, 256, 320, 512};
-static const int ranges[][2] = {{0, 0},   {0, 1},     {0, 15},  {0, 16},    {3, 17},   {0, 62},
-                                {0, 63},  {0, 64},    {63, 64}, {5, 130},   {60, 70},  {100, 100},
-                                {0, 200}, {127, 319}, {64, 127}, {79, 419}, {0, 419}};
+static const int heads[] = { 1, 2, 3, 4, 5, 8, 12, 16, 17, 40 };
+static const int widths[] = { 1, 2, 7, 8, 15, 16, 24, 40, 63, 64, 65, 80, 96, 128, 192, 256, 320, 512 };
+static const int ranges[][2] = { { 0, 0 },   { 0, 1 },     { 0, 15 },   { 0, 16 },   { 3, 17 },  { 0, 62 },
+                                 { 0, 63 },  { 0, 64 },    { 63, 64 },  { 5, 130 },  { 60, 70 }, { 100, 100 },
+                                 { 0, 200 }, { 127, 319 }, { 64, 127 }, { 79, 419 }, { 0, 419 } };
 #define LENGTH(table) ((int)(sizeof table / sizeof table[0]))
 
 static void each_instruction_set_gives_the_same_bits(void **state)
@@ -130,12 +154,17 @@ static void each_instruction_set_gives_the_same_bits(void **state)
     for (int w = 0; w < LENGTH(widths); w++)
         for (int r = 0; r < LENGTH(ranges); r++)
             for (int fill = 0; fill < N_FILL; fill++) {
-                if ((w + r + fill) % (widths[w] > 128 ? 4 : 2)) continue;    /* a subset, to limit the run time */
+                if ((w + r + fill) % (widths[w] > 128 ? 4 : 2))
+                    continue; /* a subset, to limit the run time */
                 struct shape s = {
-                    .n_q = heads[n++ % (widths[w] > 64 ? 6 : LENGTH(heads))], .d_key = widths[w],
-                    .d_value = widths[w], .first = ranges[r][0], .last = ranges[r][1],
+                    .n_q = heads[n++ % (widths[w] > 64 ? 6 : LENGTH(heads))],
+                    .d_key = widths[w],
+                    .d_value = widths[w],
+                    .first = ranges[r][0],
+                    .last = ranges[r][1],
                     .n_base = (n * 37) % (ranges[r][1] + 2),
-                    .kv = n % 3 == 0 ? KN_KV_F32 : KN_KV_F16, .fill = (enum fill)fill,
+                    .kv = n % 3 == 0 ? KN_KV_F32 : KN_KV_F16,
+                    .fill = (enum fill)fill,
                     .sink = n % 4 < 2,
                 };
                 make(&s, (uint64_t)n);
@@ -153,9 +182,15 @@ static void heads_1_to_64(void **state)
 {
     (void)state;
     for (int i = 0; i < KN_MAX_Q * N_FILL * KN_KV_COUNT; i++) {
-        struct shape s = {.n_q = 1 + i / (N_FILL * KN_KV_COUNT), .d_key = 24, .d_value = 37, .first = 7, .last = 130,
-                          .n_base = i % 140, .kv = (enum kn_kv)(i % KN_KV_COUNT),
-                          .fill = (enum fill)(i / KN_KV_COUNT % N_FILL), .sink = i % 3 == 0};
+        struct shape s = { .n_q = 1 + i / (N_FILL * KN_KV_COUNT),
+                           .d_key = 24,
+                           .d_value = 37,
+                           .first = 7,
+                           .last = 130,
+                           .n_base = i % 140,
+                           .kv = (enum kn_kv)(i % KN_KV_COUNT),
+                           .fill = (enum fill)(i / KN_KV_COUNT % N_FILL),
+                           .sink = i % 3 == 0 };
         make(&s, (uint64_t)i);
         run(KN_ISA_SCALAR, &s, false, want_room);
         for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++) {
@@ -169,15 +204,24 @@ static void heads_1_to_64(void **state)
 static void values_have_a_length_of_their_own(void **state)
 {
     (void)state;
-    static const struct { int d_key, d_value; bool within; } pairs[] = {
-        {24, 40, false}, {192, 128, false}, {8, 72, false}, {65, 1, false}, {17, 16, true},
-        {40, 24, true},  {96, 96, true},    {80, 64, true}, {576, 512, true},
+    static const struct {
+        int d_key, d_value;
+        bool within;
+    } pairs[] = {
+        { 24, 40, false }, { 192, 128, false }, { 8, 72, false }, { 65, 1, false },   { 17, 16, true },
+        { 40, 24, true },  { 96, 96, true },    { 80, 64, true }, { 576, 512, true },
     };
     for (int i = 0; i < 4 * LENGTH(pairs); i++) {
-        struct shape s = {.n_q = heads[i % 9], .d_key = pairs[i / 4].d_key, .d_value = pairs[i / 4].d_value,
-                          .within = pairs[i / 4].within, .first = i % 5, .last = 20 + 57 * (i % 3),
-                          .n_base = 7 * (i % 11), .kv = i % 3 ? KN_KV_F16 : KN_KV_F32,
-                          .fill = (enum fill)(i % N_FILL), .sink = i % 2};
+        struct shape s = { .n_q = heads[i % 9],
+                           .d_key = pairs[i / 4].d_key,
+                           .d_value = pairs[i / 4].d_value,
+                           .within = pairs[i / 4].within,
+                           .first = i % 5,
+                           .last = 20 + 57 * (i % 3),
+                           .n_base = 7 * (i % 11),
+                           .kv = i % 3 ? KN_KV_F16 : KN_KV_F32,
+                           .fill = (enum fill)(i % N_FILL),
+                           .sink = i % 2 };
         make(&s, (uint64_t)i);
         run(KN_ISA_SCALAR, &s, false, want_room);
         for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
@@ -191,8 +235,14 @@ static void the_largest_shape(void **state)
 {
     (void)state;
     for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++) {
-        struct shape s = {.n_q = KN_MAX_Q, .d_key = KN_MAX_D_HEAD, .d_value = KN_MAX_D_HEAD, .first = 30,
-                          .last = 100, .n_base = 50, .kv = KN_KV_F16, .fill = SHARP};
+        struct shape s = { .n_q = KN_MAX_Q,
+                           .d_key = KN_MAX_D_HEAD,
+                           .d_value = KN_MAX_D_HEAD,
+                           .first = 30,
+                           .last = 100,
+                           .n_base = 50,
+                           .kv = KN_KV_F16,
+                           .fill = SHARP };
         make(&s, 5);
         run(KN_ISA_SCALAR, &s, false, want_room);
         run((enum kn_isa)isa, &s, true, out_room);
@@ -204,7 +254,7 @@ static void the_largest_shape(void **state)
 static void layout_changes_nothing(void **state)
 {
     (void)state;
-    struct shape s = {.n_q = 3, .d_key = 40, .d_value = 40, .first = 9, .last = 300, .kv = KN_KV_F16};
+    struct shape s = { .n_q = 3, .d_key = 40, .d_value = 40, .first = 9, .last = 300, .kv = KN_KV_F16 };
     make(&s, 1);
     run(KN_ISA_SCALAR, &s, false, want_room);
     for (int isa = 0; isa < KN_ISA_COUNT; isa++)
@@ -219,8 +269,9 @@ static void company_changes_nothing(void **state)
 {
     (void)state;
     for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
-        struct shape s = {.n_q = 23, .d_key = 32, .d_value = 24, .first = 0, .last = 99, .kv = KN_KV_F16,
-                          .sink = isa != 1};
+        struct shape s = {
+            .n_q = 23, .d_key = 32, .d_value = 24, .first = 0, .last = 99, .kv = KN_KV_F16, .sink = isa != 1
+        };
         make(&s, 2);
         run((enum kn_isa)isa, &s, false, want_room);
         for (int h = 0; h < s.n_q; h++) {
@@ -229,8 +280,7 @@ static void company_changes_nothing(void **state)
             a.n_q = 1;
             a.sink = a.sink ? a.sink + h : NULL;
             kn_ops((enum kn_isa)isa)->attend(&a);
-            assert_memory_equal(a.out, want_room + GUARD + h * s.d_value,
-                                (size_t)s.d_value * sizeof(float));
+            assert_memory_equal(a.out, want_room + GUARD + h * s.d_value, (size_t)s.d_value * sizeof(float));
         }
     }
 }
@@ -240,23 +290,27 @@ static void only_seen_positions_count(void **state)
 {
     (void)state;
     for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
-        struct shape s = {.n_q = 2, .d_key = 64, .d_value = 64, .first = 70, .last = 75, .kv = KN_KV_F32};
+        struct shape s = { .n_q = 2, .d_key = 64, .d_value = 64, .first = 70, .last = 75, .kv = KN_KV_F32 };
         make(&s, 3);
         run((enum kn_isa)isa, &s, false, out_room);
-        for (int i = 0; i < 128; i++) assert_true(isfinite(out_room[GUARD + i]));
+        for (int i = 0; i < 128; i++)
+            assert_true(isfinite(out_room[GUARD + i]));
         k32[72 * 64 + 5] = NAN;
         run((enum kn_isa)isa, &s, false, out_room);
-        for (int i = 0; i < 128; i++) assert_true(isnan(out_room[GUARD + i]));
+        for (int i = 0; i < 128; i++)
+            assert_true(isnan(out_room[GUARD + i]));
     }
 }
 
 /* The reference is softmax(scale q K^T, sink) V without a value for the sink, in long double, of the stored values. */
 static void check_formula(bool sink, bool within)
 {
-    struct shape s = {.n_q = 2, .d_key = 80, .d_value = 72, .first = 11, .last = 311, .kv = KN_KV_F16,
-                      .sink = sink, .within = within};
+    struct shape s = {
+        .n_q = 2, .d_key = 80, .d_value = 72, .first = 11, .last = 311, .kv = KN_KV_F16, .sink = sink, .within = within
+    };
     make(&s, 4);
-    for (int i = 0; i < s.n_q * s.d_key; i++) q[i] *= 8;
+    for (int i = 0; i < s.n_q * s.d_key; i++)
+        q[i] *= 8;
     run(KN_ISA_SCALAR, &s, true, out_room);
     for (int h = 0; h < s.n_q; h++) {
         static long double o[KN_MAX_D_HEAD];
@@ -265,8 +319,7 @@ static void check_formula(bool sink, bool within)
         for (int p = s.first; p <= s.last; p++) {
             long double dot = 0;
             for (int d = 0; d < s.d_key; d++)
-                dot += (long double)q[h * s.d_key + d]
-                       * kn_f16_to_f32(kn_f32_to_f16(k32[p * s.d_key + d]));
+                dot += (long double)q[h * s.d_key + d] * kn_f16_to_f32(kn_f32_to_f16(k32[p * s.d_key + d]));
             long double e = expl(dot / sqrtl(s.d_key));
             sum += e;
             for (int d = 0; d < s.d_value; d++)

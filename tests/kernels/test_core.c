@@ -101,7 +101,10 @@ static void reading_survives_interruptions_and_names_what_is_missing(void **stat
     unlink(path);
 }
 
-struct tally { atomic_int count[1000]; atomic_int threads; };
+struct tally {
+    atomic_int count[1000];
+    atomic_int threads;
+};
 static void count_item(void *arg, int item, int thread)
 {
     struct tally *t = arg;
@@ -120,7 +123,7 @@ static void every_item_runs_once(void **state)
         memset(&t, 0, sizeof t);
         for (int round = 0; round < 50; round++) {
             if (round == 25)
-                usleep(2000);                       /* long enough that workers sleep and must be woken */
+                usleep(2000); /* long enough that workers sleep and must be woken */
             kn_parallel_for(team, round * 20, count_item, &t);
         }
         for (int i = 0; i < 1000; i++)
@@ -163,7 +166,7 @@ static void nodes_are_those_of_our_processors(void **state)
             assert_true(i == cpus.first[k] || cpus.cpu[i] > cpus.cpu[i - 1]);
         }
     assert_int_equal(cpus.first[m.n_node], m.n_cpu);
-    nodes_set(CPU_SETSIZE);                             /* every processor is a node */
+    nodes_set(CPU_SETSIZE); /* every processor is a node */
     kn_cpus_get(&cpus);
     assert_int_equal(cpus.n_node, kn_min(CPU_COUNT(&all), KN_NODES));
     assert_int_equal(cpus.first[cpus.n_node], CPU_COUNT(&all));
@@ -171,7 +174,10 @@ static void nodes_are_those_of_our_processors(void **state)
 }
 
 /* Each of n threads takes one item and waits for the others, so each thread runs exactly one item. */
-struct meeting { atomic_int begun, thread[64]; int n; };
+struct meeting {
+    atomic_int begun, thread[64];
+    int n;
+};
 static void meet(void *arg, int item, int thread)
 {
     struct meeting *m = arg;
@@ -216,7 +222,7 @@ static void wait_for_help(void *arg, int item, int thread)
     struct meeting *m = arg;
     atomic_store(&m->thread[item], thread);
     int begun = atomic_fetch_add(&m->begun, 1) + 1;
-    bool stays = item % 4 < 2;                          /* an item of thread 0 or 2, on either thread of its node */
+    bool stays = item % 4 < 2; /* an item of thread 0 or 2, on either thread of its node */
     while ((stays && begun < 8) || begun < 4) {
         sched_yield();
         begun = atomic_load(&m->begun);
@@ -229,7 +235,7 @@ static void help_goes_to_the_own_node_first(void **state)
     struct kn_team *team;
     nodes_set(2);
     assert_int_equal(kn_team_open(&team, 4), 0);
-    if (kn_team_nodes(team) == 2)                       /* the machine has two processors */
+    if (kn_team_nodes(team) == 2) /* the machine has two processors */
         for (int round = 0; round < 200; round++) {
             struct meeting m = { 0 };
             int cut[KN_NODES + 1] = { 0, 4 };
@@ -255,7 +261,7 @@ static void items_anywhere_run_once(void **state)
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
             static struct tally t;
             int cut[KN_NODES + 1];
-            for (int k = 0; k <= KN_NODES; k++)         /* includes nodes that the team does not have */
+            for (int k = 0; k <= KN_NODES; k++) /* includes nodes that the team does not have */
                 cut[k] = k < 2 ? cuts[i][k] : k < 4 ? cuts[i][2] : cuts[i][2] + 3;
             memset(&t, 0, sizeof t);
             kn_parallel_on(team, cut, count_item, &t);
@@ -280,7 +286,7 @@ static void pages_are_bound_where_their_items_run(void **state)
     if (kn_team_nodes(team) == 2) {
         size_t half = 64 + 49 * 3000;
         assert_int_equal(kn_team_cut(team, 99, 1), 49);
-        assert_int_equal(nodes_of(p, 4096), -1);        /* starts below the first item */
+        assert_int_equal(nodes_of(p, 4096), -1); /* starts below the first item */
         assert_int_equal(nodes_of(p + 4096, half - 4096), NODES_NAME(0));
         assert_int_equal(nodes_of(p + kn_align_up(half, 4096), 99 * 3000 - 49 * 3000 - 4096), NODES_NAME(1));
     }
@@ -360,14 +366,17 @@ static void limits_of_all_groups_count(void **state)
     put_file("full/memory.max", "100\n");
     put_file("full/memory.current", "150\n");
 
-    static const struct { const char *groups; size_t room, limit; } tries[] = {
-        { "4:memory:/a/b\n", 3700, 5000 },              /* the parent's limit, less its reclaimable cache */
+    static const struct {
+        const char *groups;
+        size_t room, limit;
+    } tries[] = {
+        { "4:memory:/a/b\n", 3700, 5000 }, /* the parent's limit, less its reclaimable cache */
         { "5:cpu,memory:/a\n1:name=x:/u/v\n", 3700, 5000 },
         { "4:memory:/\n", 6000, 6000 },
-        { "4:memory:/not/seen/here\n", 6000, 6000 },    /* inside a container: the own group is the root of the mount */
+        { "4:memory:/not/seen/here\n", 6000, 6000 }, /* inside a container: the own group is the root of the mount */
         { "0::/u/v\n", 2800, 4000 },
         { "0::/u\n", SIZE_MAX, SIZE_MAX },
-        { "4:memory:/a\n0::/u/v\n", 2800, 4000 },       /* cgroup v1 and v2 at once */
+        { "4:memory:/a\n0::/u/v\n", 2800, 4000 }, /* cgroup v1 and v2 at once */
         { "4:memoryless:/a\n0:x:/u/v\nnonsense\n", SIZE_MAX, SIZE_MAX },
         { "0::/full\n", 0, 100 },
         { "", SIZE_MAX, SIZE_MAX },

@@ -15,11 +15,15 @@
 #define N_ROW  9
 #define GUARD  64
 
-struct guarded { float before[GUARD], x[D_MOST * D_MOST], after[GUARD]; };
-struct outputs { float before[GUARD], x[N_ROW][D_MOST], after[GUARD]; };
+struct guarded {
+    float before[GUARD], x[D_MOST * D_MOST], after[GUARD];
+};
+struct outputs {
+    float before[GUARD], x[N_ROW][D_MOST], after[GUARD];
+};
 
-static const int shapes[][2] = {{128, 128}, {64, 64}, {1, 1}, {3, 5}, {16, 8}, {17, 33}, {32, 40},
-                                {24, 96}, {130, 31}, {256, 256}};
+static const int shapes[][2] = { { 128, 128 }, { 64, 64 }, { 1, 1 },   { 3, 5 },    { 16, 8 },
+                                 { 17, 33 },   { 32, 40 }, { 24, 96 }, { 130, 31 }, { 256, 256 } };
 #define N_SHAPE ((int)(sizeof shapes / sizeof *shapes))
 
 static uint64_t seed;
@@ -27,18 +31,16 @@ static float q[N_ROW][D_MOST], k[N_ROW][D_MOST], v[N_ROW][D_MOST];
 static struct guarded start, want, got;
 static struct outputs want_out, got_out;
 
-static float uniform(void)                                   /* -1 .. 1 */
-{
-    return (float)(int32_t)(kn_mix(seed += KN_GOLDEN) >> 32) * 0x1p-31f;
-}
+static float uniform(void) /* -1 .. 1 */ { return (float)(int32_t)(kn_mix(seed += KN_GOLDEN) >> 32) * 0x1p-31f; }
 
 enum fill { PLAIN, DENORMAL, HUGE_ONES, STRANGE, N_FILL };
 
 static float draw(enum fill fill)
 {
-    static const float strange[] = {NAN, INFINITY, -0.0f, 1e-45f, 3e38f};
+    static const float strange[] = { NAN, INFINITY, -0.0f, 1e-45f, 3e38f };
     float u = uniform();
-    if (fill == STRANGE && kn_mix(seed) % 97 == 0) return strange[kn_mix(seed + 1) % 5];
+    if (fill == STRANGE && kn_mix(seed) % 97 == 0)
+        return strange[kn_mix(seed + 1) % 5];
     return fill == DENORMAL ? u * 0x1p-130f : fill == HUGE_ONES ? u * 0x1p60f : u;
 }
 
@@ -49,8 +51,7 @@ static void fill_all(enum fill fill, int d_key, int d_value)
     memset(start.x, 0, kn_delta_floats(d_key, d_value) * sizeof(float));
     for (int i = 0; i < d_key; i++)
         for (int j = 0; j < d_value; j++)
-            start.x[j / KN_DELTA_TILE * KN_DELTA_TILE * d_key + i * KN_DELTA_TILE + j % KN_DELTA_TILE] =
-                draw(fill);
+            start.x[j / KN_DELTA_TILE * KN_DELTA_TILE * d_key + i * KN_DELTA_TILE + j % KN_DELTA_TILE] = draw(fill);
     for (int r = 0; r < N_ROW; r++)
         for (int i = 0; i < D_MOST; i++) {
             q[r][i] = draw(fill);
@@ -60,16 +61,18 @@ static void fill_all(enum fill fill, int d_key, int d_value)
 }
 
 /* Every third row wants no output, and so has no query. */
-static void run(const struct kn_ops *ops, int d_key, int d_value, int n_at_once, struct guarded *s,
-                struct outputs *out)
+static void run(const struct kn_ops *ops, int d_key, int d_value, int n_at_once, struct guarded *s, struct outputs *out)
 {
     struct kn_delta_row row[N_ROW];
     *s = start;
     memset(out, 0x5a, sizeof *out);
     for (int r = 0; r < N_ROW; r++)
-        row[r] = (struct kn_delta_row){
-            .q = r % 3 == 2 ? NULL : q[r], .k = k[r], .v = v[r], .decay = 0.5f + 0.05f * (float)r,
-            .beta = 0.9f - 0.1f * (float)r, .out = r % 3 == 2 ? NULL : out->x[r] };
+        row[r] = (struct kn_delta_row){ .q = r % 3 == 2 ? NULL : q[r],
+                                        .k = k[r],
+                                        .v = v[r],
+                                        .decay = 0.5f + 0.05f * (float)r,
+                                        .beta = 0.9f - 0.1f * (float)r,
+                                        .out = r % 3 == 2 ? NULL : out->x[r] };
     for (int r = 0; r < N_ROW; r += n_at_once)
         ops->delta(&(struct kn_delta){ s->x, row + r, kn_min(n_at_once, N_ROW - r), d_key, d_value });
 }
@@ -112,25 +115,31 @@ static void the_specification_is_the_formula(void **state)
     static double S[D][E];
     seed = 7;
     fill_all(PLAIN, D, E);
-    for (int r = 0; r < N_ROW; r++) {                        /* keys and queries normalised to length 1 */
+    for (int r = 0; r < N_ROW; r++) { /* keys and queries normalised to length 1 */
         double squares = 0;
-        for (int i = 0; i < D; i++) squares += (double)k[r][i] * (double)k[r][i];
-        for (int i = 0; i < D; i++) k[r][i] /= (float)sqrt(squares);
+        for (int i = 0; i < D; i++)
+            squares += (double)k[r][i] * (double)k[r][i];
+        for (int i = 0; i < D; i++)
+            k[r][i] /= (float)sqrt(squares);
     }
     for (int i = 0; i < D; i++)
         for (int j = 0; j < E; j++)
-            S[i][j] = (double)start.x[j / KN_DELTA_TILE * KN_DELTA_TILE * D + i * KN_DELTA_TILE +
-                                      j % KN_DELTA_TILE];
+            S[i][j] = (double)start.x[j / KN_DELTA_TILE * KN_DELTA_TILE * D + i * KN_DELTA_TILE + j % KN_DELTA_TILE];
     run(kn_ops(KN_ISA_SCALAR), D, E, N_ROW, &got, &got_out);
     for (int r = 0; r < N_ROW; r++)
         for (int j = 0; j < E; j++) {
             double decay = (double)(0.5f + 0.05f * (float)r), beta = (double)(0.9f - 0.1f * (float)r);
             double found = 0, out = 0;
-            for (int i = 0; i < D; i++) S[i][j] *= decay;
-            for (int i = 0; i < D; i++) found += (double)k[r][i] * S[i][j];
-            for (int i = 0; i < D; i++) S[i][j] += (double)k[r][i] * beta * ((double)v[r][j] - found);
-            for (int i = 0; i < D; i++) out += (double)q[r][i] * S[i][j];
-            if (r % 3 != 2) assert_true(fabs(out - (double)got_out.x[r][j]) < 1e-5);
+            for (int i = 0; i < D; i++)
+                S[i][j] *= decay;
+            for (int i = 0; i < D; i++)
+                found += (double)k[r][i] * S[i][j];
+            for (int i = 0; i < D; i++)
+                S[i][j] += (double)k[r][i] * beta * ((double)v[r][j] - found);
+            for (int i = 0; i < D; i++)
+                out += (double)q[r][i] * S[i][j];
+            if (r % 3 != 2)
+                assert_true(fabs(out - (double)got_out.x[r][j]) < 1e-5);
         }
 }
 

@@ -12,19 +12,36 @@
 
 #include "tests/kernels/plain_encode.h"
 
-#define N_BLOCK 5                               /* odd, so that the last pair of blocks is incomplete */
+#define N_BLOCK 5 /* odd, so that the last pair of blocks is incomplete */
 #define N       (256 * N_BLOCK)
 
 enum kind {
-    SMOOTH, NORMAL, OUTLIER, POSITIVE, NEGATIVE, FAR_OFF, CONSTANT, MINUS_CONSTANT, ZERO, MINUS_ZERO,
-    ONE_VALUE, TWO_VALUES, SPARSE, STEPS, SMALL, BELOW_HALF, DENORMAL, LARGE, HUGE_ONES, N_KIND
+    SMOOTH,
+    NORMAL,
+    OUTLIER,
+    POSITIVE,
+    NEGATIVE,
+    FAR_OFF,
+    CONSTANT,
+    MINUS_CONSTANT,
+    ZERO,
+    MINUS_ZERO,
+    ONE_VALUE,
+    TWO_VALUES,
+    SPARSE,
+    STEPS,
+    SMALL,
+    BELOW_HALF,
+    DENORMAL,
+    LARGE,
+    HUGE_ONES,
+    N_KIND
 };
 
 enum { N_BLOCK_FORMAT = 13 };
-static const enum kn_format block_formats[N_BLOCK_FORMAT] = {
-    KN_Q8_0, KN_Q4_K, KN_Q6_K, KN_MXFP4, KN_Q4_0, KN_Q4_1, KN_Q5_0, KN_Q5_1, KN_Q5_K, KN_Q2_K, KN_Q3_K,
-    KN_IQ4_NL, KN_IQ4_XS
-};
+static const enum kn_format block_formats[N_BLOCK_FORMAT] = { KN_Q8_0, KN_Q4_K,   KN_Q6_K,  KN_MXFP4, KN_Q4_0,
+                                                              KN_Q4_1, KN_Q5_0,   KN_Q5_1,  KN_Q5_K,  KN_Q2_K,
+                                                              KN_Q3_K, KN_IQ4_NL, KN_IQ4_XS };
 
 static float uniform(uint64_t i) { return (float)(int32_t)(kn_mix(i) >> 32) * 0x1p-31f; }
 
@@ -34,25 +51,44 @@ static float draw(enum kind kind, uint64_t i, uint64_t seed)
     for (uint64_t k = 0; k < 12; k++)
         bell += uniform((seed * 100003 + i) * 12 + k) / 2;
     switch (kind) {
-    case SMOOTH:         return u;
-    case OUTLIER:        return i % 97 == 0 ? 100 * u : bell;
-    case POSITIVE:       return u + 2;
-    case NEGATIVE:       return u - 2;
-    case FAR_OFF:        return bell - 1000;
-    case CONSTANT:       return 0.7f;
-    case MINUS_CONSTANT: return -0.7f;
-    case ZERO:           return 0;
-    case MINUS_ZERO:     return -0.0f;
-    case ONE_VALUE:      return i % 256 == 77 ? u : 0;
-    case TWO_VALUES:     return u < 0 ? -0.25f : 0.5f;
-    case SPARSE:         return i % 13 ? 0 : u;
-    case STEPS:          return bell * (float)(1 << i / 32 % 8);  /* sub-blocks of very different magnitude */
-    case SMALL:          return bell * 1e-4f;
-    case BELOW_HALF:     return bell * 0x1p-26f;                  /* steps underflow in half precision */
-    case DENORMAL:       return bell * 0x1p-140f;
-    case LARGE:          return bell * 1e6f;
-    case HUGE_ONES:      return u * 3e38f;
-    default:             return bell;
+    case SMOOTH:
+        return u;
+    case OUTLIER:
+        return i % 97 == 0 ? 100 * u : bell;
+    case POSITIVE:
+        return u + 2;
+    case NEGATIVE:
+        return u - 2;
+    case FAR_OFF:
+        return bell - 1000;
+    case CONSTANT:
+        return 0.7f;
+    case MINUS_CONSTANT:
+        return -0.7f;
+    case ZERO:
+        return 0;
+    case MINUS_ZERO:
+        return -0.0f;
+    case ONE_VALUE:
+        return i % 256 == 77 ? u : 0;
+    case TWO_VALUES:
+        return u < 0 ? -0.25f : 0.5f;
+    case SPARSE:
+        return i % 13 ? 0 : u;
+    case STEPS:
+        return bell * (float)(1 << i / 32 % 8); /* sub-blocks of very different magnitude */
+    case SMALL:
+        return bell * 1e-4f;
+    case BELOW_HALF:
+        return bell * 0x1p-26f; /* steps underflow in half precision */
+    case DENORMAL:
+        return bell * 0x1p-140f;
+    case LARGE:
+        return bell * 1e6f;
+    case HUGE_ONES:
+        return u * 3e38f;
+    default:
+        return bell;
     }
 }
 
@@ -76,7 +112,9 @@ static double squared_error(enum kn_format f, const float *x, size_t n, const vo
 static const struct kn_ops *best(void) { return kn_ops(KN_ISA_COUNT - 1); }
 
 /* Blocks between two guards. */
-struct room { uint16_t before[8], blocks[2 * N], after[8]; };
+struct room {
+    uint16_t before[8], blocks[2 * N], after[8];
+};
 
 static void expect_the_same(enum kn_format f, enum kind kind, const float *x, int n)
 {
@@ -132,8 +170,8 @@ static void a_block_depends_on_its_own_values(void **state)
 static double luck(enum kn_format f, const float *x, size_t n)
 {
     static const double largest[KN_FORMAT_COUNT] = {
-        [KN_Q8_0] = 127,     [KN_Q4_0] = 8,       [KN_Q4_1] = 15,      [KN_Q5_0] = 16,
-        [KN_Q5_1] = 31,      [KN_IQ4_NL] = 127,   [KN_Q4_K] = 63 * 15, [KN_Q5_K] = 63 * 31,
+        [KN_Q8_0] = 127,      [KN_Q4_0] = 8,      [KN_Q4_1] = 15,      [KN_Q5_0] = 16,
+        [KN_Q5_1] = 31,       [KN_IQ4_NL] = 127,  [KN_Q4_K] = 63 * 15, [KN_Q5_K] = 63 * 31,
         [KN_Q6_K] = 127 * 32, [KN_Q2_K] = 15 * 3, [KN_Q3_K] = 31 * 4,  [KN_IQ4_XS] = 31 * 127,
     };
     float most = 0;
@@ -160,7 +198,7 @@ static void the_search_is_never_worse_than_the_plain_rule(void **state)
             for (uint64_t seed = 0; seed < 40; seed++) {
                 enum kn_format f = block_formats[k];
                 if (f == KN_MXFP4 && kind == HUGE_ONES)
-                    continue;                   /* values above 2^28 saturate: see huge_values_saturate() */
+                    continue; /* values above 2^28 saturate: see huge_values_saturate() */
                 size_t n = (size_t)kn_format_info(f)->block_values;
                 fill(x, N, (enum kind)kind, seed);
                 for (size_t at = 0; at < N; at += n) {
@@ -170,9 +208,8 @@ static void the_search_is_never_worse_than_the_plain_rule(void **state)
                     double was = squared_error(f, x + at, n, plain.blocks);
                     if (!(is <= was * slack(f, (enum kind)kind)) && !(sqrt(is) <= 2 * luck(f, x + at, n)) &&
                         isfinite(was))
-                        fail_msg("%s, kind %d, seed %d, block %d: error %.9g, plain %.9g",
-                                 kn_format_info(f)->name, kind, (int)seed, (int)(at / n), sqrt(is),
-                                 sqrt(was));
+                        fail_msg("%s, kind %d, seed %d, block %d: error %.9g, plain %.9g", kn_format_info(f)->name,
+                                 kind, (int)seed, (int)(at / n), sqrt(is), sqrt(was));
                     assert_true(isfinite(is));
                 }
             }
@@ -183,9 +220,8 @@ static void the_search_is_never_worse_than_the_plain_rule(void **state)
 static void errors_are_those_of_the_search(void **state)
 {
     (void)state;
-    static const double most[N_BLOCK_FORMAT] = {
-        0.00505, 0.0703, 0.01665, 0.1124, 0.0800, 0.0694, 0.0397, 0.0332, 0.0340, 0.2620, 0.1440, 0.0731, 0.0735
-    };
+    static const double most[N_BLOCK_FORMAT] = { 0.00505, 0.0703, 0.01665, 0.1124, 0.0800, 0.0694, 0.0397,
+                                                 0.0332,  0.0340, 0.2620,  0.1440, 0.0731, 0.0735 };
     static float x[1 << 16];
     static uint16_t blocks[1 << 16];
     double square = 0;
@@ -196,8 +232,7 @@ static void errors_are_those_of_the_search(void **state)
         best()->encode(block_formats[k], x, 1 << 16, blocks);
         double error = sqrt(squared_error(block_formats[k], x, 1 << 16, blocks) / square);
         if (!(error < most[k]))
-            fail_msg("%s: error %.6f, expected %.6f", kn_format_info(block_formats[k])->name, error,
-                     most[k]);
+            fail_msg("%s: error %.6f, expected %.6f", kn_format_info(block_formats[k])->name, error, most[k]);
     }
 }
 
@@ -214,8 +249,7 @@ static void plain_formats_round_to_nearest(void **state)
         kn_row_decode((enum kn_format)f, room.blocks, N, y);
         for (int i = 0; i < N; i++)
             if (!(fabsf(x[i] - y[i]) <= fabsf(x[i]) * (f == KN_F16 ? 0x1p-11f : 0x1p-8f) + 0x1p-25f))
-                fail_msg("%s: %.9g became %.9g", kn_format_info((enum kn_format)f)->name, (double)x[i],
-                         (double)y[i]);
+                fail_msg("%s: %.9g became %.9g", kn_format_info((enum kn_format)f)->name, (double)x[i], (double)y[i]);
     }
 }
 
@@ -235,8 +269,8 @@ static void simple_blocks_come_back(void **state)
             for (int v = 0; v < N; v++)
                 if (!(fabsf(x[v] - y[v]) <=
                       fabsf(x[v]) * (block_formats[k] == KN_MXFP4 ? 0.15f : 0x1p-10f) + 0x1p-120f))
-                    fail_msg("%s, kind %d: %.9g became %.9g", kn_format_info(block_formats[k])->name,
-                             kinds[i], (double)x[v], (double)y[v]);
+                    fail_msg("%s, kind %d: %.9g became %.9g", kn_format_info(block_formats[k])->name, kinds[i],
+                             (double)x[v], (double)y[v]);
         }
 }
 
@@ -246,8 +280,8 @@ static void huge_values_saturate(void **state)
 {
     (void)state;
     static const double most[KN_FORMAT_COUNT] = {
-        [KN_Q8_0] = 65504.0 * 127, [KN_Q6_K] = 65504.0 * 127 * 31, [KN_MXFP4] = 0x1p28,
-        [KN_Q4_0] = 65504.0 * 7, [KN_Q5_0] = 65504.0 * 15, [KN_IQ4_NL] = 65504.0 * 113,
+        [KN_Q8_0] = 65504.0 * 127,    [KN_Q6_K] = 65504.0 * 127 * 31,  [KN_MXFP4] = 0x1p28,
+        [KN_Q4_0] = 65504.0 * 7,      [KN_Q5_0] = 65504.0 * 15,        [KN_IQ4_NL] = 65504.0 * 113,
         [KN_Q3_K] = 65504.0 * 31 * 3, [KN_IQ4_XS] = 65504.0 * 31 * 113
     };
     static float x[N], y[N];

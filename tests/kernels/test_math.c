@@ -15,7 +15,7 @@
 
 #include "kernels/kernels.h"
 
-#define MOST_ULP 1.5            /* largest seen: exp 0.85, log 0.50, pow 1.09, sin and cos 0.78 */
+#define MOST_ULP 1.5 /* largest seen: exp 0.85, log 0.50, pow 1.09, sin and cos 0.78 */
 
 static uint64_t seed = 1;
 
@@ -27,15 +27,17 @@ static double uniform(double lo, double hi)
 /* The distance of a result in units of its last place (for a float: bits 24, lowest -149). */
 static double ulps(double got, long double want, int bits, int lowest)
 {
-    if ((long double)got == want || (isnan(got) && isnan((double)want))) return 0;
-    if (!isfinite(got) || !isfinite((double)want)) return got == (double)want ? 0 : HUGE_VAL;
+    if ((long double)got == want || (isnan(got) && isnan((double)want)))
+        return 0;
+    if (!isfinite(got) || !isfinite((double)want))
+        return got == (double)want ? 0 : HUGE_VAL;
     int e;
     frexpl(want, &e);
     long double ulp = ldexpl(1, e - bits > lowest ? e - bits : lowest);
     return (double)(fabsl((long double)got - want) / ulp);
 }
 
-static double ulps_f32(float got, long double want)  { return ulps((double)got, want, 24, -149); }
+static double ulps_f32(float got, long double want) { return ulps((double)got, want, 24, -149); }
 static double ulps_f64(double got, long double want) { return ulps(got, want, 53, -1074); }
 
 static void exp_of_a_float(void **state)
@@ -47,10 +49,11 @@ static void exp_of_a_float(void **state)
         float x;
         memcpy(&x, &u, sizeof x);
         long double want = expl((long double)x);
-        if (want >= 0x1p128L) want = HUGE_VALL;
+        if (want >= 0x1p128L)
+            want = HUGE_VALL;
         worst = fmax(worst, ulps_f32(kn_expf(x), want));
     }
-    assert_true(worst < 1.1);                               /* all 2^32: 1.0954, at 0x1.4cba34p+2 */
+    assert_true(worst < 1.1); /* all 2^32: 1.0954, at 0x1.4cba34p+2 */
 
     assert_true(kn_expf(0) == 1 && kn_expf(-0.0f) == 1 && isnan(kn_expf(NAN)));
     assert_true(kn_expf(INFINITY) == INFINITY && kn_expf(89) == INFINITY);
@@ -86,7 +89,8 @@ static void powers(void **state)
         double x = i % 2 ? uniform(0.1, 10) : ldexp(uniform(1, 2), (int)uniform(-1074, 1023));
         double y = uniform(-740, 700) / (double)fmaxl(1e-3L, fabsl(logl((long double)x)));
         long double want = powl((long double)x, (long double)y);
-        if (want < (long double)DBL_MIN || want > (long double)DBL_MAX) continue;
+        if (want < (long double)DBL_MIN || want > (long double)DBL_MAX)
+            continue;
         worst = fmax(worst, ulps_f64(kn_pow(x, y), want));
     }
     assert_true(worst < MOST_ULP);
@@ -121,61 +125,55 @@ static void sine_and_cosine(void **state)
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-static const double sincos_table[][3] = {                   /* x, sin x, cos x */
-    {0x1.6c6cbc45dc8dep+5, 0x1.0000000000000p+0, -0x1.6d61b58c99c43p-61},
-    {0x1.6c6cbc45dc8dep+6, -0x1.6d61b58c99c43p-60, -0x1.0000000000000p+0},
-    {0x1.b951f1572eba5p+23, -0x1.0000000000000p+0, -0x1.f54f5227a4e84p-60},
-    {0x1.6c6cbc45dc8dep+7, 0x1.6d61b58c99c43p-59, 0x1.0000000000000p+0},
-    {0x1.b951f1572eba5p+24, 0x1.f54f5227a4e84p-59, -0x1.0000000000000p+0},
-    {0x1.6c6cbc45dc8dep+8, 0x1.6d61b58c99c43p-58, 0x1.0000000000000p+0},
-    {0x1.b951f1572eba5p+25, -0x1.f54f5227a4e84p-58, 0x1.0000000000000p+0},
-    {0x1.fffffff800000p+29, -0x1.fdb6a55d0ac16p-1, -0x1.82ac4b53cde6bp-4},
-    {0x1.56e1fc2f8f359p-997, 0x1.56e1fc2f8f359p-997, 0x1.0000000000000p+0},
-    {0x1.8000000000000p+1, 0x1.210386db6d55bp-3, -0x1.fae04be85e5d2p-1},
-    {0x1.921fb54442d18p-1, 0x1.6a09e667f3bccp-1, 0x1.6a09e667f3bcdp-1},
-    {0x1.e240c00000000p+16, -0x1.fff56feed772bp-1, 0x1.9fff2c9c4e6e3p-7},
-    {-0x1.d6f3458900000p+29, -0x1.fa9c2e009352cp-1, -0x1.28626456f257ap-3},
-    {0x1.6000000000000p+4, -0x1.220a29f6eb9f4p-7, -0x1.fffadd8d4acdap-1},
+static const double sincos_table[][3] = {
+    /* x, sin x, cos x */
+    { 0x1.6c6cbc45dc8dep+5, 0x1.0000000000000p+0, -0x1.6d61b58c99c43p-61 },
+    { 0x1.6c6cbc45dc8dep+6, -0x1.6d61b58c99c43p-60, -0x1.0000000000000p+0 },
+    { 0x1.b951f1572eba5p+23, -0x1.0000000000000p+0, -0x1.f54f5227a4e84p-60 },
+    { 0x1.6c6cbc45dc8dep+7, 0x1.6d61b58c99c43p-59, 0x1.0000000000000p+0 },
+    { 0x1.b951f1572eba5p+24, 0x1.f54f5227a4e84p-59, -0x1.0000000000000p+0 },
+    { 0x1.6c6cbc45dc8dep+8, 0x1.6d61b58c99c43p-58, 0x1.0000000000000p+0 },
+    { 0x1.b951f1572eba5p+25, -0x1.f54f5227a4e84p-58, 0x1.0000000000000p+0 },
+    { 0x1.fffffff800000p+29, -0x1.fdb6a55d0ac16p-1, -0x1.82ac4b53cde6bp-4 },
+    { 0x1.56e1fc2f8f359p-997, 0x1.56e1fc2f8f359p-997, 0x1.0000000000000p+0 },
+    { 0x1.8000000000000p+1, 0x1.210386db6d55bp-3, -0x1.fae04be85e5d2p-1 },
+    { 0x1.921fb54442d18p-1, 0x1.6a09e667f3bccp-1, 0x1.6a09e667f3bcdp-1 },
+    { 0x1.e240c00000000p+16, -0x1.fff56feed772bp-1, 0x1.9fff2c9c4e6e3p-7 },
+    { -0x1.d6f3458900000p+29, -0x1.fa9c2e009352cp-1, -0x1.28626456f257ap-3 },
+    { 0x1.6000000000000p+4, -0x1.220a29f6eb9f4p-7, -0x1.fffadd8d4acdap-1 },
 };
 
-static const double log_table[][2] = {                      /* x, log x */
-    {0x1.56e1fc2f8f359p-997, -0x1.5963447f87fb5p+9},
-    {0x1.0000000000000p-1, -0x1.62e42fefa39efp-1},
-    {0x1.6a09e667f3bcdp-1, -0x1.62e42fefa39eep-2},
-    {0x1.fffffffffffffp-1, -0x1.0000000000000p-53},
-    {0x1.0000000000001p+0, 0x1.fffffffffffffp-53},
-    {0x1.8000000000000p+0, 0x1.9f323ecbf984cp-2},
-    {0x1.86a0000000000p+16, 0x1.7069e2aa2aa5bp+3},
-    {0x1.e42d130773b76p+1023, 0x1.62dd08fdc6f88p+9},
-    {0x0.0000000000001p-1022, -0x1.74385446d71c3p+9},
-    {0x0.02a56da5077c9p-1022, -0x1.647bf6d0b78a9p+9},
-    {0x1.6a09e667f3bccp+0, 0x1.62e42fefa39eep-2},
-    {0x1.6a09e667f3bcdp+0, 0x1.62e42fefa39f0p-2},
+static const double log_table[][2] = {
+    /* x, log x */
+    { 0x1.56e1fc2f8f359p-997, -0x1.5963447f87fb5p+9 },  { 0x1.0000000000000p-1, -0x1.62e42fefa39efp-1 },
+    { 0x1.6a09e667f3bcdp-1, -0x1.62e42fefa39eep-2 },    { 0x1.fffffffffffffp-1, -0x1.0000000000000p-53 },
+    { 0x1.0000000000001p+0, 0x1.fffffffffffffp-53 },    { 0x1.8000000000000p+0, 0x1.9f323ecbf984cp-2 },
+    { 0x1.86a0000000000p+16, 0x1.7069e2aa2aa5bp+3 },    { 0x1.e42d130773b76p+1023, 0x1.62dd08fdc6f88p+9 },
+    { 0x0.0000000000001p-1022, -0x1.74385446d71c3p+9 }, { 0x0.02a56da5077c9p-1022, -0x1.647bf6d0b78a9p+9 },
+    { 0x1.6a09e667f3bccp+0, 0x1.62e42fefa39eep-2 },     { 0x1.6a09e667f3bcdp+0, 0x1.62e42fefa39f0p-2 },
 };
 
-static const double pow_table[][3] = {                      /* x, y, x^y */
-    {0x1.e848000000000p+19, -0x1.f800000000000p-1, 0x1.4d1c97f4e952fp-20},
-    {0x1.3880000000000p+13, -0x1.0000000000000p-6, 0x1.bb5fad00ab22cp-1},
-    {0x1.000001ad7f29bp+0, 0x1.a13b860000000p+32, 0x1.d941ae6e762d4p+1009},
-    {0x1.3333333333333p-2, -0x1.2600000000000p+9, 0x1.4315b9e094aa8p+1021},
-    {0x1.6666666666666p+0, 0x1.07a0000000000p+11, 0x1.b317b151f40c3p+1023},
-    {0x1.0000000000000p+1, 0x1.ffffffff29407p+9, 0x1.fffffdac97617p+1023},
-    {0x1.ccccccccccccdp-1, 0x1.b580000000000p+12, 0x0.00000000003f1p-1022},
-    {0x0.0000000000001p-1022, 0x1.0000000000000p-1, 0x1.0000000000000p-537},
-    {0x1.e42d130773b76p+1023, -0x1.0cccccccccccdp+0, 0x0.0p+0},
-    {0x1.8000000000000p+1, 0x1.9000000000000p+8, 0x1.fab44d9ee9112p+633},
-    {0x1.4f8b588e368f1p-17, 0x1.0200000000000p+6, 0x0.0000000000006p-1022},
+static const double pow_table[][3] = {
+    /* x, y, x^y */
+    { 0x1.e848000000000p+19, -0x1.f800000000000p-1, 0x1.4d1c97f4e952fp-20 },
+    { 0x1.3880000000000p+13, -0x1.0000000000000p-6, 0x1.bb5fad00ab22cp-1 },
+    { 0x1.000001ad7f29bp+0, 0x1.a13b860000000p+32, 0x1.d941ae6e762d4p+1009 },
+    { 0x1.3333333333333p-2, -0x1.2600000000000p+9, 0x1.4315b9e094aa8p+1021 },
+    { 0x1.6666666666666p+0, 0x1.07a0000000000p+11, 0x1.b317b151f40c3p+1023 },
+    { 0x1.0000000000000p+1, 0x1.ffffffff29407p+9, 0x1.fffffdac97617p+1023 },
+    { 0x1.ccccccccccccdp-1, 0x1.b580000000000p+12, 0x0.00000000003f1p-1022 },
+    { 0x0.0000000000001p-1022, 0x1.0000000000000p-1, 0x1.0000000000000p-537 },
+    { 0x1.e42d130773b76p+1023, -0x1.0cccccccccccdp+0, 0x0.0p+0 },
+    { 0x1.8000000000000p+1, 0x1.9000000000000p+8, 0x1.fab44d9ee9112p+633 },
+    { 0x1.4f8b588e368f1p-17, 0x1.0200000000000p+6, 0x0.0000000000006p-1022 },
 };
 
-static const double exp_table[][2] = {                      /* x, e^x */
-    {0x1.62e3d70a3d70ap+9, 0x1.fe9ce5c4c52b4p+1023},
-    {-0x1.748cccccccccdp+9, 0x0.0000000000001p-1022},
-    {-0x1.6240000000000p+9, 0x0.e6cf6d08897acp-1022},
-    {0x1.70ef54646d497p-57, 0x1.0000000000000p+0},
-    {0x1.62e42fefa39efp-2, 0x1.6a09e667f3bccp+0},
-    {-0x1.62e42fefa39f0p-2, 0x1.6a09e667f3bccp-1},
-    {0x1.0000000000000p+0, 0x1.5bf0a8b145769p+1},
-    {-0x1.2cb3333333333p+8, 0x1.225720438e36dp-434},
+static const double exp_table[][2] = {
+    /* x, e^x */
+    { 0x1.62e3d70a3d70ap+9, 0x1.fe9ce5c4c52b4p+1023 },  { -0x1.748cccccccccdp+9, 0x0.0000000000001p-1022 },
+    { -0x1.6240000000000p+9, 0x0.e6cf6d08897acp-1022 }, { 0x1.70ef54646d497p-57, 0x1.0000000000000p+0 },
+    { 0x1.62e42fefa39efp-2, 0x1.6a09e667f3bccp+0 },     { -0x1.62e42fefa39f0p-2, 0x1.6a09e667f3bccp-1 },
+    { 0x1.0000000000000p+0, 0x1.5bf0a8b145769p+1 },     { -0x1.2cb3333333333p+8, 0x1.225720438e36dp-434 },
 };
 
 #define LENGTH(table) (sizeof table / sizeof table[0])
@@ -192,8 +190,7 @@ static void hard_arguments(void **state)
     for (size_t i = 0; i < LENGTH(log_table); i++)
         assert_true(ulps_f64(kn_log(log_table[i][0]), (long double)log_table[i][1]) <= 1);
     for (size_t i = 0; i < LENGTH(pow_table); i++)
-        assert_true(ulps_f64(kn_pow(pow_table[i][0], pow_table[i][1]),
-                             (long double)pow_table[i][2]) <= 1);
+        assert_true(ulps_f64(kn_pow(pow_table[i][0], pow_table[i][1]), (long double)pow_table[i][2]) <= 1);
     for (size_t i = 0; i < LENGTH(exp_table); i++)
         assert_true(ulps_f64(kn_exp(exp_table[i][0]), (long double)exp_table[i][1]) <= 1);
 }
@@ -222,12 +219,9 @@ static void the_bits_are_frozen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exp_of_a_float),
-        cmocka_unit_test(exp_and_log_of_a_double),
-        cmocka_unit_test(powers),
-        cmocka_unit_test(sine_and_cosine),
-        cmocka_unit_test(hard_arguments),
-        cmocka_unit_test(the_bits_are_frozen),
+        cmocka_unit_test(exp_of_a_float), cmocka_unit_test(exp_and_log_of_a_double),
+        cmocka_unit_test(powers),         cmocka_unit_test(sine_and_cosine),
+        cmocka_unit_test(hard_arguments), cmocka_unit_test(the_bits_are_frozen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

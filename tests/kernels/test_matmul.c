@@ -13,23 +13,23 @@
 
 #include "kernels/kernels.h"
 
-#define GUARD 256
+#define GUARD     256
 #define MOST_ROWS 64
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define FEW_ROWS true                     /* with this flag one function computes tiles of any size */
+#define FEW_ROWS true /* with this flag one function computes tiles of any size */
 #else
 #define FEW_ROWS false
 #endif
 
 static uint64_t seed;
 
-static uint64_t draw(void)                { return kn_mix(seed += KN_GOLDEN); }
-static int below(int n)                   { return (int)(draw() >> 33) % n; }
-static float uniform(void)                { return (float)(int32_t)(draw() >> 32) * 0x1p-31f; }
+static uint64_t draw(void) { return kn_mix(seed += KN_GOLDEN); }
+static int below(int n) { return (int)(draw() >> 33) % n; }
+static float uniform(void) { return (float)(int32_t)(draw() >> 32) * 0x1p-31f; }
 
 /* ---- guarded memory -------------------------------------------------------------------------- */
 
-static uint8_t *guarded(size_t bytes)     /* 64-byte aligned, everything 0x5a */
+static uint8_t *guarded(size_t bytes) /* 64-byte aligned, everything 0x5a */
 {
     size_t all = kn_align_up(bytes + 2 * GUARD, 64);
     uint8_t *p = aligned_alloc(64, all);
@@ -39,7 +39,7 @@ static uint8_t *guarded(size_t bytes)     /* 64-byte aligned, everything 0x5a */
     return p + GUARD;
 }
 
-static void release(void *p)              { free((uint8_t *)p - GUARD); }
+static void release(void *p) { free((uint8_t *)p - GUARD); }
 
 static void assert_guards(const uint8_t *p, size_t bytes, const char *what)
 {
@@ -66,10 +66,14 @@ static uint16_t draw_half(enum fill fill)
     uint16_t sign = (uint16_t)(below(2) << 15);
 
     switch (fill) {
-    case TINY:       return (uint16_t)(sign | below(0x400));
-    case HUGE_SCALE: return (uint16_t)(sign | (0x7BFF - below(16)));
-    case ZERO:       return sign;
-    default:         return (uint16_t)(sign | (0x1800 + below(0x800)));
+    case TINY:
+        return (uint16_t)(sign | below(0x400));
+    case HUGE_SCALE:
+        return (uint16_t)(sign | (0x7BFF - below(16)));
+    case ZERO:
+        return sign;
+    default:
+        return (uint16_t)(sign | (0x1800 + below(0x800)));
     }
 }
 
@@ -80,11 +84,13 @@ static uint8_t draw_byte(enum fill fill, uint8_t edge)
 }
 
 /* Offsets of a block's half-precision numbers; its other bytes are codes and scales. */
-static const struct { int n, at[2]; } halves_of[KN_FORMAT_COUNT] = {
-    [KN_Q8_0] = { 1, { 0 } },       [KN_Q4_0] = { 1, { 0 } },       [KN_Q4_1] = { 2, { 0, 2 } },
-    [KN_Q5_0] = { 1, { 0 } },       [KN_Q5_1] = { 2, { 0, 2 } },    [KN_IQ4_NL] = { 1, { 0 } },
-    [KN_Q4_K] = { 2, { 0, 2 } },    [KN_Q5_K] = { 2, { 0, 2 } },    [KN_Q6_K] = { 1, { 208 } },
-    [KN_Q2_K] = { 2, { 80, 82 } },  [KN_Q3_K] = { 1, { 108 } },     [KN_IQ4_XS] = { 1, { 0 } },
+static const struct {
+    int n, at[2];
+} halves_of[KN_FORMAT_COUNT] = {
+    [KN_Q8_0] = { 1, { 0 } },      [KN_Q4_0] = { 1, { 0 } },    [KN_Q4_1] = { 2, { 0, 2 } },
+    [KN_Q5_0] = { 1, { 0 } },      [KN_Q5_1] = { 2, { 0, 2 } }, [KN_IQ4_NL] = { 1, { 0 } },
+    [KN_Q4_K] = { 2, { 0, 2 } },   [KN_Q5_K] = { 2, { 0, 2 } }, [KN_Q6_K] = { 1, { 208 } },
+    [KN_Q2_K] = { 2, { 80, 82 } }, [KN_Q3_K] = { 1, { 108 } },  [KN_IQ4_XS] = { 1, { 0 } },
 };
 
 /* The extreme byte: the codes of Q8_0 and the scales of Q6_K are signed. */
@@ -131,30 +137,35 @@ static void fill_block(enum kn_format f, enum fill fill, uint8_t *p)
     if (f == KN_FP8) {
         x = fill == TINY ? uniform() * 0x1p-120f : fill == HUGE_SCALE ? uniform() * 0x1p118f : x;
         memcpy(p, &x, sizeof x);
-        for (int i = 4; i < 132 && fill != HUGE_SCALE; i++)       /* one NaN makes the whole sum NaN */
+        for (int i = 4; i < 132 && fill != HUGE_SCALE; i++) /* one NaN makes the whole sum NaN */
             p[i] = (uint8_t)((p[i] & 0x7F) == 0x7F ? p[i] - 1 : p[i]);
     }
     if (f == KN_MXFP4)
-        p[0] = (uint8_t)(fill == TINY || fill == ZERO ? below(3) : fill == HUGE_SCALE ? 255 - below(16)
-                                                                 : 110 + below(20));
+        p[0] = (uint8_t)(fill == TINY || fill == ZERO ? below(3)
+                         : fill == HUGE_SCALE         ? 255 - below(16)
+                                                      : 110 + below(20));
 }
 
 enum inputs { USUAL, OUTLIERS, SATURATED, DENORMALS, GIANTS, STRANGE, N_INPUTS };
-static const char *const input_names[] = {
-    "usual", "outliers", "saturated", "denormals", "giants", "not finite"
-};
+static const char *const input_names[] = { "usual", "outliers", "saturated", "denormals", "giants", "not finite" };
 
 static float draw_input(enum inputs kind, int i, int sign)
 {
     static const float strange[] = { NAN, INFINITY, -INFINITY, -0.0f, 0x1p-101f, 3e38f, 1e-45f };
 
     switch (kind) {
-    case OUTLIERS:  return i % 37 == 5 ? 100 * uniform() : uniform();
-    case SATURATED: return (float)sign * 3.0f;
-    case DENORMALS: return uniform() * (i / 256 % 2 ? 0x1p-100f : 0x1p-127f);
-    case GIANTS:    return uniform() * 0x1p127f;
-    case STRANGE:   return i % 300 == 7 ? strange[below(7)] : uniform();
-    default:        return uniform();
+    case OUTLIERS:
+        return i % 37 == 5 ? 100 * uniform() : uniform();
+    case SATURATED:
+        return (float)sign * 3.0f;
+    case DENORMALS:
+        return uniform() * (i / 256 % 2 ? 0x1p-100f : 0x1p-127f);
+    case GIANTS:
+        return uniform() * 0x1p127f;
+    case STRANGE:
+        return i % 300 == 7 ? strange[below(7)] : uniform();
+    default:
+        return uniform();
     }
 }
 
@@ -162,9 +173,9 @@ static float draw_input(enum inputs kind, int i, int sign)
 
 struct problem {
     enum kn_format format;
-    int n_out, n_in, n_x;                 /* n_x activation rows exist */
+    int n_out, n_in, n_x; /* n_x activation rows exist */
     uint8_t *file, *panels;
-    float *x;                             /* [n_x][n_in] */
+    float *x; /* [n_x][n_in] */
     uint8_t *act;
     size_t panel_bytes, act_stride;
 };
@@ -182,8 +193,8 @@ static void fill_inputs(struct problem *p, enum inputs kind)
     }
 }
 
-static void problem_open(struct problem *p, enum kn_format f, int n_out, int n_in, int n_x,
-                         enum fill fill, enum inputs inputs)
+static void problem_open(struct problem *p, enum kn_format f, int n_out, int n_in, int n_x, enum fill fill,
+                         enum inputs inputs)
 {
     const struct kn_format_info *info = kn_format_info(f);
     size_t file_bytes = (size_t)n_out * kn_row_bytes(f, n_in);
@@ -211,15 +222,20 @@ static void problem_close(struct problem *p)
 }
 
 /* The product by one instruction set into fresh memory of n_y rows of `stride` floats. */
-static uint8_t *product(const struct problem *p, enum kn_isa isa, int n_row, const int32_t *x_row,
-                        const int32_t *y_row, int n_y, size_t stride, int panel0, int panel1)
+static uint8_t *product(const struct problem *p, enum kn_isa isa, int n_row, const int32_t *x_row, const int32_t *y_row,
+                        int n_y, size_t stride, int panel0, int panel1)
 {
     size_t bytes = (size_t)n_y * stride * sizeof(float);
     uint8_t *y = guarded(bytes);
     struct kn_matmul m = {
         .w = { p->format, p->n_out, p->n_in, p->panels },
-        .x = p->act, .x_stride = p->act_stride, .x_row = x_row,
-        .y = (float *)(void *)y, .y_stride = stride, .y_row = y_row, .n_row = n_row,
+        .x = p->act,
+        .x_stride = p->act_stride,
+        .x_row = x_row,
+        .y = (float *)(void *)y,
+        .y_stride = stride,
+        .y_row = y_row,
+        .n_row = n_row,
     };
 
     kn_ops(isa)->matmul(&m, panel0, panel1);
@@ -241,8 +257,8 @@ static void compare_with(const struct problem *p, const uint8_t *want, int n_row
         uint8_t *got = all_rows(p, isa, n_row);
         char name[160];
 
-        snprintf(name, sizeof name, "%s %s, %d x %d by %d rows, %s", kn_isa_name(isa),
-                 kn_format_info(p->format)->name, p->n_out, p->n_in, n_row, what);
+        snprintf(name, sizeof name, "%s %s, %d x %d by %d rows, %s", kn_isa_name(isa), kn_format_info(p->format)->name,
+                 p->n_out, p->n_in, n_row, what);
         assert_same_floats((const float *)(void *)got, (const float *)(const void *)want, n, name);
         release(got);
     }
@@ -362,7 +378,7 @@ static void gather_scatter_pieces(void **state)
         problem_open(&p, (enum kn_format)f, 55, 512, N_X, PLAIN, OUTLIERS);
         for (int i = 0; i < N_ROW; i++) {
             x_row[i] = below(N_X);
-            y_row[i] = (i * 7 + 3) % N_Y;                        /* each output row at most once */
+            y_row[i] = (i * 7 + 3) % N_Y; /* each output row at most once */
         }
         for (int cut = 0; cut <= 4; cut++) {
             uint8_t *want = product(&p, KN_ISA_SCALAR, N_ROW, x_row, y_row, N_Y, STRIDE, cut, 4);
@@ -635,7 +651,7 @@ static void codes_are_nearest(void **state)
         assert_int_equal(b->sum[i % 256 / 16], sum);
     }
     memset(x, 0, sizeof x);
-    x[3] = 0x1.fp-101f;                                      /* below 2^-100: coded as 0 */
+    x[3] = 0x1.fp-101f; /* below 2^-100: coded as 0 */
     x[256] = 0x1p-100f;
     x[512] = NAN;
     x[768] = -INFINITY;
@@ -679,9 +695,12 @@ static void fp8_is_its_values(void **state)
 /* Formats published with codes and scales in separate tensors: joined blocks, checked by a second writing. */
 static void joined_blocks(void **state)
 {
-    static const struct { enum kn_format f; int bytes, per_scale; } kind[] = {
-        { KN_MXFP4, 1, 1 }, { KN_INT4, 2, 1 }, { KN_INT4, 2, 4 }, { KN_Q4_0, 2, 4 }, { KN_FP8, 4, 1 }, { KN_FP8, 2, 1 },
-        { KN_FP8, 2, 3 },
+    static const struct {
+        enum kn_format f;
+        int bytes, per_scale;
+    } kind[] = {
+        { KN_MXFP4, 1, 1 }, { KN_INT4, 2, 1 }, { KN_INT4, 2, 4 }, { KN_Q4_0, 2, 4 },
+        { KN_FP8, 4, 1 },   { KN_FP8, 2, 1 },  { KN_FP8, 2, 3 },
     };
     enum { N = 11 };
 
@@ -764,13 +783,13 @@ static void halves(void **state)
         assert_true(x == (h & 0x8000 ? -size : size) && !signbit(x) == !(h & 0x8000));
         assert_int_equal(kn_f32_to_f16(x), h);
         if (e == 30 && m == 1023)
-            up = h & 0x8000 ? -65536.0f : 65536.0f;          /* infinity stands here for 65536 */
+            up = h & 0x8000 ? -65536.0f : 65536.0f; /* infinity stands here for 65536 */
         assert_int_equal(kn_f32_to_f16((x + up) / 2), h + (h & 1));
         assert_int_equal(kn_f32_to_f16(nextafterf((x + up) / 2, x)), h);
         assert_int_equal(kn_f32_to_f16(nextafterf((x + up) / 2, up)), h + 1);
     }
     assert_int_equal(kn_f32_to_bf16(kn_bf16_to_f32(0x3F81)), 0x3F81);
-    assert_int_equal(kn_f32_to_bf16(0x1.01p0f), 0x3F80);     /* ties to even, down and up */
+    assert_int_equal(kn_f32_to_bf16(0x1.01p0f), 0x3F80); /* ties to even, down and up */
     assert_int_equal(kn_f32_to_bf16(0x1.03p0f), 0x3F82);
     assert_true(isnan(kn_bf16_to_f32(kn_f32_to_bf16(NAN))));
 }
@@ -785,7 +804,7 @@ static void format_table(void **state)
     assert_int_equal(kn_format_from_gguf(14, &f), 0);
     assert_int_equal(f, KN_Q6_K);
     assert_int_equal(kn_format_find("q4", &f), KN_EUNSUPPORTED);
-    assert_int_equal(kn_format_find("fp8", &f), KN_EUNSUPPORTED);      /* FP8 can be read but not written */
+    assert_int_equal(kn_format_find("fp8", &f), KN_EUNSUPPORTED); /* FP8 can be read but not written */
     assert_null(strstr(kn_format_list, "FP8"));
     assert_int_equal(kn_format_from_gguf(99, &f), KN_EUNSUPPORTED);
     assert_int_equal(kn_row_bytes(KN_Q4_K, 512), 288);

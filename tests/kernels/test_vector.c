@@ -15,35 +15,41 @@
 #define GUARD  64
 
 /* A row of floats between two guards. */
-struct row { float before[GUARD], x[N_MOST], after[GUARD]; };
+struct row {
+    float before[GUARD], x[N_MOST], after[GUARD];
+};
 
 static uint64_t seed;
 
-static float uniform(void)                                   /* -1 .. 1 */
-{
-    return (float)(int32_t)(kn_mix(seed += KN_GOLDEN) >> 32) * 0x1p-31f;
-}
+static float uniform(void) /* -1 .. 1 */ { return (float)(int32_t)(kn_mix(seed += KN_GOLDEN) >> 32) * 0x1p-31f; }
 
 enum fill { PLAIN, OUTLIERS, DENORMAL, HUGE_ONES, STRANGE, ZEROS, N_FILL };
 
 static float draw(enum fill fill, int i)
 {
-    static const float strange[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-45f, 3e38f, -3e38f, 88.8f};
+    static const float strange[] = { NAN, INFINITY, -INFINITY, -0.0f, 1e-45f, 3e38f, -3e38f, 88.8f };
     float u = uniform();
     switch (fill) {
-    case OUTLIERS:  return i % 37 == 5 ? 100 * u : u;
-    case DENORMAL:  return u * 0x1p-130f;
-    case HUGE_ONES: return u * 0x1p127f;
-    case STRANGE:   return i % 29 == 3 ? strange[kn_mix(seed) % 8] : 4 * u;
-    case ZEROS:     return i % 2 ? 0.0f : -0.0f;
-    default:        return 4 * u;
+    case OUTLIERS:
+        return i % 37 == 5 ? 100 * u : u;
+    case DENORMAL:
+        return u * 0x1p-130f;
+    case HUGE_ONES:
+        return u * 0x1p127f;
+    case STRANGE:
+        return i % 29 == 3 ? strange[kn_mix(seed) % 8] : 4 * u;
+    case ZEROS:
+        return i % 2 ? 0.0f : -0.0f;
+    default:
+        return 4 * u;
     }
 }
 
 static void fill_row(struct row *r, enum fill fill, int n)
 {
     memset(r, 0x5a, sizeof *r);
-    for (int i = 0; i < n; i++) r->x[i] = draw(fill, i);
+    for (int i = 0; i < n; i++)
+        r->x[i] = draw(fill, i);
 }
 
 /* The whole row with its guards: equal bits, or both NaN. */
@@ -51,17 +57,17 @@ static void assert_same(const struct row *a, const struct row *b, const char *wh
 {
     const float *x = a->before, *y = b->before;
     for (size_t i = 0; i < sizeof *a / sizeof *x; i++) {
-        if (memcmp(&x[i], &y[i], sizeof *x) == 0 || (isnan(x[i]) && isnan(y[i]))) continue;
+        if (memcmp(&x[i], &y[i], sizeof *x) == 0 || (isnan(x[i]) && isnan(y[i])))
+            continue;
         fail_msg("%s, n %d: element %d is %a, not %a", what, n, (int)i - GUARD, y[i], x[i]);
     }
 }
 
-static const int sizes[] = {1,  2,  3,  7,   8,   9,   15,  16,  17,  24,  31,  33,   40,   63, 64,
-                            65, 80, 96, 127, 128, 129, 191, 256, 320, 511, 576, 1000, 1023, 2048};
+static const int sizes[] = { 1,  2,  3,  7,   8,   9,   15,  16,  17,  24,  31,  33,   40,   63,  64,
+                             65, 80, 96, 127, 128, 129, 191, 256, 320, 511, 576, 1000, 1023, 2048 };
 #define N_SIZE (int)(sizeof sizes / sizeof sizes[0])
 
-typedef void case_fn(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
-                     struct row *out);
+typedef void case_fn(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out);
 
 /* Runs one operation on every size and fill, with the specification and with every other instruction set. */
 static void check_all(case_fn *run, const char *what)
@@ -69,7 +75,8 @@ static void check_all(case_fn *run, const char *what)
     static struct row a, b, want, got;
     for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++) {
         const struct kn_ops *ops = kn_ops((enum kn_isa)isa), *spec = kn_ops(KN_ISA_SCALAR);
-        if ((int)ops->isa != isa) continue;
+        if ((int)ops->isa != isa)
+            continue;
         for (int fill = 0; fill < N_FILL; fill++) {
             for (int s = 0; s < N_SIZE; s++) {
                 seed = (uint64_t)(fill * 1000 + s);
@@ -85,29 +92,26 @@ static void check_all(case_fn *run, const char *what)
     }
 }
 
-static void run_norm(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
-                     struct row *out)
+static void run_norm(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
 {
     ops->rms_norm(a->x, b->x, 1e-6f, n, out->x);
 }
 
-static void run_norm_in_place(const struct kn_ops *ops, const struct row *a, const struct row *b,
-                              int n, struct row *out)
+static void run_norm_in_place(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
+                              struct row *out)
 {
     *out = *a;
     ops->rms_norm(out->x, b->x, 0, n, out->x);
 }
 
-static void run_softmax(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
-                        struct row *out)
+static void run_softmax(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
 {
     (void)b;
     *out = *a;
     ops->softmax(out->x, n);
 }
 
-static void run_swiglu(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
-                       struct row *out)
+static void run_swiglu(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
 {
     ops->swiglu(a->x, b->x, n, out->x);
 }
@@ -118,16 +122,14 @@ static void run_swiglu_clamped(const struct kn_ops *ops, const struct row *a, co
     ops->swiglu_clamped(a->x, b->x, 1.702f, 0.4f, n, out->x);
 }
 
-static void run_gate(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
-                     struct row *out)
+static void run_gate(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
 {
     *out = *a;
     ops->gate(out->x, b->x, n);
 }
 
 /* The taps start one element apart in one row; the weights are in the other row. */
-static void run_conv(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
-                     struct row *out)
+static void run_conv(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
 {
     static float w[4 * N_MOST];
     const float *x[4];
@@ -138,22 +140,19 @@ static void run_conv(const struct kn_ops *ops, const struct row *a, const struct
     ops->conv(x, w, 4, n > 8 ? n - 3 : n, out->x);
 }
 
-static void run_add(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
-                    struct row *out)
+static void run_add(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
 {
     *out = *a;
     ops->add(out->x, b->x, n);
 }
 
-static void run_add_scaled(const struct kn_ops *ops, const struct row *a, const struct row *b,
-                           int n, struct row *out)
+static void run_add_scaled(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
 {
     *out = *a;
     ops->add_scaled(out->x, b->x[n / 2], b->x, n);
 }
 
-static void run_store_f32(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
-                          struct row *out)
+static void run_store_f32(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
 {
     (void)b;
     ops->kv_store(KN_KV_F32, a->x, n, out->x);
@@ -161,12 +160,12 @@ static void run_store_f32(const struct kn_ops *ops, const struct row *a, const s
 
 /* Values outside the range of a half become infinite or 0. NaNs are only required to stay NaN, and a comparison as
  * float could hide one in a pair of halves: see halves_round_to_nearest_even(). */
-static void run_store_f16(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
-                          struct row *out)
+static void run_store_f16(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
 {
     static float numbers[N_MOST];
     (void)b;
-    for (int i = 0; i < n; i++) numbers[i] = isnan(a->x[i]) ? 0 : a->x[i];
+    for (int i = 0; i < n; i++)
+        numbers[i] = isnan(a->x[i]) ? 0 : a->x[i];
     ops->kv_store(KN_KV_F16, numbers, n, out->x);
 }
 
@@ -212,14 +211,13 @@ static void halves_round_to_nearest_even(void **state)
 {
     (void)state;
     static const float special[] = {
-        0, -0.0f, 65504, 65519.99f, 65520, -65520, 1e30f, INFINITY, -INFINITY, NAN,
-        0x1p-24f, 0x1p-25f, 0x1.8p-25f, 0x1.8p-24f, 0x1p-14f, 0x1.ffcp-15f,
-        1.0f + 0x1p-11f, 1.0f + 0x3p-11f, 0x1p-126f, 1e-45f,
+        0,         -0.0f,    65504,    65519.99f,  65520,      -65520,   1e30f,        INFINITY,        -INFINITY,
+        NAN,       0x1p-24f, 0x1p-25f, 0x1.8p-25f, 0x1.8p-24f, 0x1p-14f, 0x1.ffcp-15f, 1.0f + 0x1p-11f, 1.0f + 0x3p-11f,
+        0x1p-126f, 1e-45f,
     };
     static const uint16_t bits[] = {
         0, 0x8000, 0x7bff, 0x7bff, 0x7c00, 0xfc00, 0x7c00, 0x7c00, 0xfc00, 0x7e00,
-        1, 0, 1, 2, 0x0400, 0x0400,
-        0x3c00, 0x3c02, 0, 0,
+        1, 0,      1,      2,      0x0400, 0x0400, 0x3c00, 0x3c02, 0,      0,
     };
     enum { N_SPECIAL = sizeof special / sizeof special[0] };
     for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
@@ -235,8 +233,10 @@ static void halves_round_to_nearest_even(void **state)
             assert_true(half[0] == 0x5a5a && half[sizes[s] + 1] == 0x5a5a);
             for (int i = 0; i < sizes[s]; i++) {
                 uint16_t want = i < N_SPECIAL ? bits[i] : kn_f32_to_f16(x[i]);
-                if (isnan(x[i])) assert_true(isnan(kn_f16_to_f32(half[i + 1])));
-                else assert_int_equal(half[i + 1], want);
+                if (isnan(x[i]))
+                    assert_true(isnan(kn_f16_to_f32(half[i + 1])));
+                else
+                    assert_int_equal(half[i + 1], want);
             }
         }
     }
@@ -245,9 +245,8 @@ static void halves_round_to_nearest_even(void **state)
 static void rotation_is_the_same_and_stays_in_its_part(void **state)
 {
     (void)state;
-    static const int shapes[][3] = {{1, 8, 8}, {3, 24, 24}, {2, 40, 40}, {4, 64, 64}, {2, 80, 80},
-                                    {5, 96, 48}, {3, 128, 128}, {2, 128, 34}, {1, 256, 256},
-                                    {2, 10, 6}};
+    static const int shapes[][3] = { { 1, 8, 8 },   { 3, 24, 24 },   { 2, 40, 40 },  { 4, 64, 64 },   { 2, 80, 80 },
+                                     { 5, 96, 48 }, { 3, 128, 128 }, { 2, 128, 34 }, { 1, 256, 256 }, { 2, 10, 6 } };
     static struct row x, want, got;
     float turn[128][2];
     for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++)
@@ -264,10 +263,8 @@ static void rotation_is_the_same_and_stays_in_its_part(void **state)
                         turn[p][1] = (float)s;
                     }
                     want = got = x;
-                    kn_ops(KN_ISA_SCALAR)->rope(want.x, n_head, d_head, n_rot, turn,
-                                                (enum kn_rope)kind);
-                    kn_ops((enum kn_isa)isa)->rope(got.x, n_head, d_head, n_rot, turn,
-                                                   (enum kn_rope)kind);
+                    kn_ops(KN_ISA_SCALAR)->rope(want.x, n_head, d_head, n_rot, turn, (enum kn_rope)kind);
+                    kn_ops((enum kn_isa)isa)->rope(got.x, n_head, d_head, n_rot, turn, (enum kn_rope)kind);
                     assert_same(&want, &got, "rope", d_head);
                     for (int d = n_rot; d < d_head; d++)
                         assert_memory_equal(&want.x[d], &x.x[d], sizeof(float));
@@ -288,7 +285,8 @@ static void the_specification_is_the_formula(void **state)
         y[i] = uniform();
     }
     long double squares = 0, sum = 0;
-    for (int i = 0; i < N; i++) squares += (long double)x[i] * x[i];
+    for (int i = 0; i < N; i++)
+        squares += (long double)x[i] * x[i];
     spec->rms_norm(x, y, 0.5f, N, out);
     for (int i = 0; i < N; i++) {
         double want = (double)(x[i] / sqrtl(squares / N + 0.5L) * y[i]);
@@ -297,7 +295,7 @@ static void the_specification_is_the_formula(void **state)
     spec->swiglu(x, y, N, out);
     for (int i = 0; i < N; i++) {
         double want = (double)(x[i] / (1 + expl(-(long double)x[i])) * y[i]);
-        double most = 4e-7 * fabs(want) + 1e-36;             /* e^89 is infinite */
+        double most = 4e-7 * fabs(want) + 1e-36; /* e^89 is infinite */
         assert_true(fabs((double)out[i] - want) <= most);
     }
     memcpy(out, y, sizeof out);
@@ -306,9 +304,10 @@ static void the_specification_is_the_formula(void **state)
         double want = (double)(y[i] / (1 + expl(-(long double)x[i])));
         assert_true(fabs((double)out[i] - want) <= 4e-7 * fabs(want) + 1e-36);
     }
-    const float *tap[3] = {x, y, x};
+    const float *tap[3] = { x, y, x };
     float w[3 * N];
-    for (int i = 0; i < 3 * N; i++) w[i] = uniform();
+    for (int i = 0; i < 3 * N; i++)
+        w[i] = uniform();
     spec->conv(tap, w, 3, N, out);
     for (int i = 0; i < N; i++) {
         long double s = (long double)w[i] * x[i] + (long double)w[N + i] * y[i] + (long double)w[2 * N + i] * x[i];
@@ -319,15 +318,16 @@ static void the_specification_is_the_formula(void **state)
     for (int i = 0; i < N; i++) {
         long double g = fminl(x[i], 2.5L), u = fmaxl(fminl(y[i], 2.5L), -2.5L);
         double want = (double)(g / (1 + expl(-(long double)1.702f * g)) * (u + 1));
-        double rounded = 3e-7 * fabs((double)x[i]);     /* the product alpha * g is rounded */
+        double rounded = 3e-7 * fabs((double)x[i]); /* the product alpha * g is rounded */
         assert_true(fabs((double)out[i] - want) <= (1e-6 + rounded) * fabs(want) + 1e-36);
     }
-    for (int i = 0; i < N; i++) sum += expl((long double)x[i]);
+    for (int i = 0; i < N; i++)
+        sum += expl((long double)x[i]);
     memcpy(out, x, sizeof out);
     spec->softmax(out, N);
     for (int i = 0; i < N; i++) {
         double want = (double)(expl((long double)x[i]) / sum);
-        double most = 1e-5 * want + 1e-44;                   /* x - max is rounded to 2^-17 */
+        double most = 1e-5 * want + 1e-44; /* x - max is rounded to 2^-17 */
         assert_true(fabs((double)out[i] - want) <= most);
     }
 }
@@ -336,16 +336,17 @@ static void the_specification_is_the_formula(void **state)
 static void rotation_turns_the_right_way(void **state)
 {
     (void)state;
-    float turn[2][2] = {{0, 1}, {1, 0}};
-    float halves[5] = {1, 3, 2, 4, 9}, pairs[5] = {1, 2, 3, 4, 9};
-    static const float want_halves[5] = {-2, 3, 1, 4, 9}, want_pairs[5] = {-2, 1, 3, 4, 9};
+    float turn[2][2] = { { 0, 1 }, { 1, 0 } };
+    float halves[5] = { 1, 3, 2, 4, 9 }, pairs[5] = { 1, 2, 3, 4, 9 };
+    static const float want_halves[5] = { -2, 3, 1, 4, 9 }, want_pairs[5] = { -2, 1, 3, 4, 9 };
     for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
         float h[5], p[5];
         memcpy(h, halves, sizeof h);
         memcpy(p, pairs, sizeof p);
         kn_ops((enum kn_isa)isa)->rope(h, 1, 5, 4, turn, KN_ROPE_HALVES);
         kn_ops((enum kn_isa)isa)->rope(p, 1, 5, 4, turn, KN_ROPE_PAIRS);
-        for (int i = 0; i < 5; i++) assert_true(h[i] == want_halves[i] && p[i] == want_pairs[i]);
+        for (int i = 0; i < 5; i++)
+            assert_true(h[i] == want_halves[i] && p[i] == want_pairs[i]);
     }
 }
 

@@ -13,26 +13,23 @@
 #include "tests/moe/gguf_bytes.h"
 
 struct change {
-    const char *drop;                           /* a key or tensor to leave out */
-    const char *key;                            /* a key to add or replace */
+    const char *drop; /* a key or tensor to leave out */
+    const char *key;  /* a key to add or replace */
     uint32_t type, item;
     double number;
     const char *text;
-    uint64_t n_item;                            /* length of an array of equal numbers or strings */
-    const char *tensor;                         /* the tensor to change in one of these ways */
+    uint64_t n_item;    /* length of an array of equal numbers or strings */
+    const char *tensor; /* the tensor to change in one of these ways */
     const char *rename;
-    int gguf_type;                              /* 0: unchanged */
-    uint64_t dim[4];                            /* dim[0] 0: unchanged */
-    const char *add;                            /* name of a tensor [32] of zeros to add */
-    bool split_experts;                         /* writes one tensor per expert */
+    int gguf_type;      /* 0: unchanged */
+    uint64_t dim[4];    /* dim[0] 0: unchanged */
+    const char *add;    /* name of a tensor [32] of zeros to add */
+    bool split_experts; /* writes one tensor per expert */
 };
 
 static const size_t change_bytes[MOE_TYPE_COUNT] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
 
-static inline bool change_is(struct moe_string s, const char *text)
-{
-    return text && moe_string_is(s, text);
-}
+static inline bool change_is(struct moe_string s, const char *text) { return text && moe_string_is(s, text); }
 
 static inline void change_put_string(struct gguf *g, struct moe_string s)
 {
@@ -79,7 +76,11 @@ static inline void change_put(struct gguf *g, const struct change *c)
         change_put_scalar(g, c->type == MOE_ARRAY ? c->item : c->type, c->number, c->text);
 }
 
-struct change_placed { struct moe_tensor t; char name[96]; uint64_t offset; };
+struct change_placed {
+    struct moe_tensor t;
+    char name[96];
+    uint64_t offset;
+};
 
 /* Gives t the changed type and shape, and the byte count that follows from them. */
 static inline void change_shape(const struct change *c, struct moe_tensor *t)
@@ -96,8 +97,7 @@ static inline void change_shape(const struct change *c, struct moe_tensor *t)
 }
 
 /* Lists the tensors of the copy; t.offset is the offset of their bytes in the original. */
-static inline int change_list(const struct moe_file *f, const struct change *c,
-                              struct change_placed *to)
+static inline int change_list(const struct moe_file *f, const struct change *c, struct change_placed *to)
 {
     int n = 0;
     uint64_t offset = 0;
@@ -137,18 +137,16 @@ static inline void change_write(const struct moe_file *f, const struct change *c
     int n_tensor = change_list(f, c, placed), n_copied = n_tensor - (c->add != NULL);
     uint64_t n_value = c->key != NULL;
     for (size_t i = 0; i < moe_file_value_count(f); i++)
-        n_value += !change_is(moe_file_value(f, i)->key, c->drop) &&
-                   !change_is(moe_file_value(f, i)->key, c->key);
+        n_value += !change_is(moe_file_value(f, i)->key, c->drop) && !change_is(moe_file_value(f, i)->key, c->key);
     gguf_header(&g, 3, (uint64_t)n_tensor, n_value);
     for (size_t i = 0; i < moe_file_value_count(f); i++)
-        if (!change_is(moe_file_value(f, i)->key, c->drop) &&
-            !change_is(moe_file_value(f, i)->key, c->key))
+        if (!change_is(moe_file_value(f, i)->key, c->drop) && !change_is(moe_file_value(f, i)->key, c->key))
             change_put_value(&g, moe_file_value(f, i));
     if (c->key)
         change_put(&g, c);
     for (int i = 0; i < n_tensor; i++)
-        gguf_tensor(&g, placed[i].name, (uint32_t)placed[i].t.n_dim, placed[i].t.dim,
-                    placed[i].t.gguf_type, placed[i].offset);
+        gguf_tensor(&g, placed[i].name, (uint32_t)placed[i].t.n_dim, placed[i].t.dim, placed[i].t.gguf_type,
+                    placed[i].offset);
     gguf_data(&g, 0);
     for (int i = 0; i < n_tensor; i++) {
         const struct moe_tensor *t = &placed[i].t;

@@ -8,7 +8,11 @@
 #define N_TOK 48
 
 /* How a model is run: highest instruction set; least memory for experts; path of the pack file or NULL. */
-struct run { enum kn_isa isa; bool least; const char *pack; };
+struct run {
+    enum kn_isa isa;
+    bool least;
+    const char *pack;
+};
 
 /* The logits of the last four of N_TOK tokens, computed in one batch: [4][n_vocab]; the caller frees them. */
 static inline float *logits_by(const struct golden *g, const char *name, struct run by)
@@ -24,17 +28,20 @@ static inline float *logits_by(const struct golden *g, const char *name, struct 
     assert_int_equal(kn_team_open(&team, 2), 0);
     assert_int_equal(moe_file_open(&f, name), 0);
     assert_int_equal(moe_model_open(&m, f, &(struct moe_model_options){ .isa = by.isa }), 0);
-    struct moe_load_options lo = { .team = team, .pack_path = by.pack,
+    struct moe_load_options lo = { .team = team,
+                                   .pack_path = by.pack,
                                    .expert_bytes = by.least ? moe_model_shape(m)->expert_least : 0 };
     assert_int_equal(moe_model_load(m, &lo), 0);
     assert_int_equal(moe_model_shape(m)->n_vocab, g->n_vocab);
-    struct moe_context_options co = { .max_row = N_TOK, .max_want = 4, .n_slot = N_TOK, .max_pos = N_TOK,
-                                      .kv = KN_KV_F32, .team = team };
+    struct moe_context_options co = {
+        .max_row = N_TOK, .max_want = 4, .n_slot = N_TOK, .max_pos = N_TOK, .kv = KN_KV_F32, .team = team
+    };
     assert_int_equal(moe_context_open(&c, m, &co), 0);
     for (int i = 0; i < N_TOK; i++) {
         slot[i] = i;
-        row[i] = (struct moe_row){ .token = g->token[i], .position = i, .want_logits = i >= N_TOK - 4, .base = slot,
-                                   .n_base = N_TOK };
+        row[i] = (struct moe_row){
+            .token = g->token[i], .position = i, .want_logits = i >= N_TOK - 4, .base = slot, .n_base = N_TOK
+        };
     }
     assert_int_equal(moe_forward(c, &(struct moe_batch){ row, N_TOK }, &result), 0);
     float *out = malloc(bytes);
@@ -61,7 +68,7 @@ static inline void same_tensors(const struct moe_file *gguf, const struct moe_fi
         u = moe_file_find_tensor(hf, name);
         if (!u && moe_file_find_tensor(hf, "blk.0.attn_kv_b.weight") &&
             (strstr(name, "_k_b.") || strstr(name, "_v_b.")))
-            continue;                           /* one joined tensor in the folder */
+            continue; /* one joined tensor in the folder */
         if (!u && moe_file_find_tensor(hf, "blk.0.ssm_in.weight") &&
             (strstr(name, ".attn_qkv.") || strstr(name, ".attn_gate.")))
             continue;
@@ -70,7 +77,7 @@ static inline void same_tensors(const struct moe_file *gguf, const struct moe_fi
         assert_int_equal(t->n_dim, u->n_dim);
         assert_memory_equal(t->dim, u->dim, sizeof t->dim);
         if (t->gguf_type == 0 && u->gguf_type == 30 && t->n_dim == 1)
-            continue;                           /* a vector: F32 in GGUF, BF16 in the folder */
+            continue; /* a vector: F32 in GGUF, BF16 in the folder */
         assert_int_equal(t->gguf_type, u->gguf_type);
         assert_int_equal(t->bytes, u->bytes);
         uint8_t *a = malloc(t->bytes), *b = malloc(t->bytes);

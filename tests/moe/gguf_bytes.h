@@ -22,7 +22,10 @@
 
 #include "moe/moe.h"
 
-struct gguf { uint8_t *data; size_t n, room; };
+struct gguf {
+    uint8_t *data;
+    size_t n, room;
+};
 
 static inline void gguf_bytes(struct gguf *g, const void *data, size_t n)
 {
@@ -37,10 +40,10 @@ static inline void gguf_bytes(struct gguf *g, const void *data, size_t n)
     g->n += n;
 }
 
-static inline void gguf_u8(struct gguf *g, uint8_t x)   { gguf_bytes(g, &x, sizeof x); }
+static inline void gguf_u8(struct gguf *g, uint8_t x) { gguf_bytes(g, &x, sizeof x); }
 static inline void gguf_u32(struct gguf *g, uint32_t x) { gguf_bytes(g, &x, sizeof x); }
 static inline void gguf_u64(struct gguf *g, uint64_t x) { gguf_bytes(g, &x, sizeof x); }
-static inline void gguf_f32(struct gguf *g, float x)    { gguf_bytes(g, &x, sizeof x); }
+static inline void gguf_f32(struct gguf *g, float x) { gguf_bytes(g, &x, sizeof x); }
 
 static inline void gguf_string(struct gguf *g, const char *s)
 {
@@ -48,8 +51,7 @@ static inline void gguf_string(struct gguf *g, const char *s)
     gguf_bytes(g, s, strlen(s));
 }
 
-static inline void gguf_header(struct gguf *g, uint32_t version, uint64_t n_tensor,
-                               uint64_t n_value)
+static inline void gguf_header(struct gguf *g, uint32_t version, uint64_t n_tensor, uint64_t n_value)
 {
     gguf_bytes(g, "GGUF", 4);
     gguf_u32(g, version);
@@ -90,8 +92,8 @@ static inline void gguf_array(struct gguf *g, const char *key, uint32_t item, ui
     gguf_u64(g, n);
 }
 
-static inline void gguf_tensor(struct gguf *g, const char *name, uint32_t n_dim,
-                               const uint64_t *dim, uint32_t type, uint64_t offset)
+static inline void gguf_tensor(struct gguf *g, const char *name, uint32_t n_dim, const uint64_t *dim, uint32_t type,
+                               uint64_t offset)
 {
     gguf_string(g, name);
     gguf_u32(g, n_dim);
@@ -117,10 +119,7 @@ static inline void gguf_save_sparse(const struct gguf *g, const char *path, uint
         abort();
 }
 
-static inline void gguf_save(const struct gguf *g, const char *path)
-{
-    gguf_save_sparse(g, path, 0);
-}
+static inline void gguf_save(const struct gguf *g, const char *path) { gguf_save_sparse(g, path, 0); }
 
 static inline void gguf_free(struct gguf *g)
 {

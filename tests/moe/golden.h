@@ -10,13 +10,22 @@
 
 #include "moe/moe.h"
 
-#define GOLDEN_INDEX 16
-#define GOLDEN_PROJ  8
+#define GOLDEN_INDEX      16
+#define GOLDEN_PROJ       8
 #define GOLDEN_MAX_TENSOR 128
 
-struct golden_row { double most, logit[GOLDEN_INDEX], proj[GOLDEN_PROJ]; int argmax; };
+struct golden_row {
+    double most, logit[GOLDEN_INDEX], proj[GOLDEN_PROJ];
+    int argmax;
+};
 
-struct golden_tensor { char name[64], kind[8]; uint64_t dim[4]; int n_dim; float scale; float *data; };
+struct golden_tensor {
+    char name[64], kind[8];
+    uint64_t dim[4];
+    int n_dim;
+    float scale;
+    float *data;
+};
 
 struct golden {
     uint64_t seed;
@@ -25,7 +34,7 @@ struct golden {
     int index[GOLDEN_INDEX];
     struct golden_row *row;
     struct golden_tensor tensor[GOLDEN_MAX_TENSOR];
-    char *text;                                 /* the file's text; meta lines are parsed when written */
+    char *text; /* the file's text; meta lines are parsed when written */
     char *meta[128];
     int n_meta;
 };
@@ -107,7 +116,7 @@ static inline int golden_read(struct golden *g, const char *name)
     g->text = calloc(n + 1, 1);
     n = fread(g->text, 1, n, f);
     fclose(f);
-    for (char *line = g->text; *line; ) {
+    for (char *line = g->text; *line;) {
         char *end = line + strcspn(line, "\n"), *next = end + (*end != 0);
         *end = 0;
         if (line[0] != '#')

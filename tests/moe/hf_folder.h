@@ -18,7 +18,10 @@
 
 #define HF_MAX_TENSOR 256
 
-struct hf_tensor { char name[96], gguf[64], how[16]; int n_head, n_key; };
+struct hf_tensor {
+    char name[96], gguf[64], how[16];
+    int n_head, n_key;
+};
 
 struct hf_folder {
     struct golden g;
@@ -151,7 +154,12 @@ static inline void hf_unpair(float *x, uint64_t n_row, uint64_t n_in, int n_head
 }
 
 /* A .safetensors file being built. */
-struct hf_file { char *header; size_t n_header; uint8_t *data; size_t n, room; };
+struct hf_file {
+    char *header;
+    size_t n_header;
+    uint8_t *data;
+    size_t n, room;
+};
 
 /* dim: innermost first. */
 static inline void hf_add_raw(struct hf_file *f, const char *name, const char *dtype, const void *data, size_t bytes,
@@ -172,7 +180,8 @@ static inline void hf_add_raw(struct hf_file *f, const char *name, const char *d
     f->n += bytes;
 }
 
-static inline void hf_add(struct hf_file *f, const char *name, const float *x, const uint64_t *dim, int n_dim, bool bf16)
+static inline void hf_add(struct hf_file *f, const char *name, const float *x, const uint64_t *dim, int n_dim,
+                          bool bf16)
 {
     uint64_t n = 1;
     for (int i = 0; i < n_dim; i++)
@@ -200,9 +209,15 @@ static inline void hf_close(struct hf_file *f, const char *folder, const char *n
 }
 
 /* The i-th of all tensors goes to file i % n_file. */
-struct hf_files { struct hf_file file[4]; char name[4][64]; int n_file, next; json_t *map; };
+struct hf_files {
+    struct hf_file file[4];
+    char name[4][64];
+    int n_file, next;
+    json_t *map;
+};
 
-static inline void hf_put(struct hf_files *f, const char *name, const float *x, const uint64_t *dim, int n_dim, bool bf16)
+static inline void hf_put(struct hf_files *f, const char *name, const float *x, const uint64_t *dim, int n_dim,
+                          bool bf16)
 {
     int at = f->next++ % f->n_file;
     hf_add(&f->file[at], name, x, dim, n_dim, bf16);
@@ -253,8 +268,8 @@ static inline void hf_put_kvb(const struct hf_folder *h, struct hf_files *f, con
 }
 
 /* Puts queries, keys, values and gates, grouped by key head. */
-static inline void hf_put_mixed(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t, const float *mix,
-                                bool bf16)
+static inline void hf_put_mixed(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t,
+                                const float *mix, bool bf16)
 {
     char name[64];
     int layer = 0;
@@ -262,7 +277,8 @@ static inline void hf_put_mixed(const struct hf_folder *h, struct hf_files *f, c
     sscanf(t->gguf, "blk.%d.", &layer);
     snprintf(name, sizeof name, "blk.%d.attn_gate.weight", layer);
     const struct golden_tensor *mt = hf_find(h, t->gguf), *zt = hf_find(h, name);
-    uint64_t n_in = mt->dim[0], value = zt->dim[1], key = (mt->dim[1] - value) / 2, dim[2] = { n_in, mt->dim[1] + value };
+    uint64_t n_in = mt->dim[0], value = zt->dim[1], key = (mt->dim[1] - value) / 2,
+             dim[2] = { n_in, mt->dim[1] + value };
     float *z = hf_values(h, zt, bf16, &n), *all = malloc(dim[1] * n_in * sizeof *all), *to = all;
     for (uint64_t i = 0; i < n_key; i++) {
         const float *from[4] = { mix, mix + key * n_in, mix + 2 * key * n_in, z };
@@ -278,8 +294,8 @@ static inline void hf_put_mixed(const struct hf_folder *h, struct hf_files *f, c
 }
 
 /* Puts gate (x) and up of each expert in one tensor. */
-static inline void hf_put_fused(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t, const float *x,
-                                uint64_t n, bool bf16)
+static inline void hf_put_fused(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t,
+                                const float *x, uint64_t n, bool bf16)
 {
     char name[64];
     int layer = 0;
@@ -328,7 +344,7 @@ static inline void hf_put_tensor(const struct hf_folder *h, struct hf_files *f, 
         hf_put(f, t->name, x, g->dim, g->n_dim, bf16);
     } else {
         const char *at = strchr(t->name, '#');
-        for (uint64_t e = g->dim[2]; e-- > 0;) {                /* in reverse order */
+        for (uint64_t e = g->dim[2]; e-- > 0;) { /* in reverse order */
             char name[128];
             snprintf(name, sizeof name, "%.*s%llu%s", (int)(at - t->name), t->name, (unsigned long long)e, at + 1);
             hf_put(f, name, x + e * one, g->dim, 2, bf16);
@@ -391,8 +407,9 @@ static inline json_t *hf_tokenizer(const struct hf_folder *h)
         "{s:o,s:n,s:{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b}]},s:n,s:{s:s,s:o,s:o,s:b}}", "added_tokens", added,
         "normalizer", "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split", "pattern", "Regex",
         "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-        "\\s+(?!\\S)|\\s+", "behavior", "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space", 0, "use_regex",
-        0, "post_processor", "model", "type", "BPE", "vocab", vocab, "merges",
+        "\\s+(?!\\S)|\\s+",
+        "behavior", "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space", 0, "use_regex", 0,
+        "post_processor", "model", "type", "BPE", "vocab", vocab, "merges",
         hf_meta_list(h, "tokenizer.ggml.merges", "arr_str"), "byte_fallback", 0);
     json_decref(tokens);
     return out;

@@ -5,8 +5,8 @@
 #include "moe/moe.h"
 
 /* On failure everything is closed and *out is untouched. */
-static inline int load_model(struct moe_model **out, const struct moe_file *f, enum kn_isa isa,
-                             struct kn_team *team, enum off_io_kind io)
+static inline int load_model(struct moe_model **out, const struct moe_file *f, enum kn_isa isa, struct kn_team *team,
+                             enum off_io_kind io)
 {
     struct moe_model *m;
     int error = moe_model_open(&m, f, &(struct moe_model_options){ .isa = isa });

@@ -5,11 +5,11 @@
 
 #include "tests/moe/golden.h"
 
-#define TOLERANCE 1e-4                          /* of the largest logit, as in test_forward.c */
+#define TOLERANCE 1e-4 /* of the largest logit, as in test_forward.c */
 #define MOST      300
 #define DEPTH     3
 #define CHUNK     64
-#define N_SLOT    (MOST + DEPTH)                /* drafts have slots of their own, after the sequence's */
+#define N_SLOT    (MOST + DEPTH) /* drafts have slots of their own, after the sequence's */
 
 /* A model, its head, and the contexts that run both. */
 struct pair {
@@ -24,8 +24,13 @@ struct pair {
 /* Opens both and loads their weights. */
 static inline void pair_open(struct pair *p, struct kn_team *team)
 {
-    struct moe_context_options co = { .max_row = CHUNK, .max_want = CHUNK, .n_slot = N_SLOT, .max_pos = N_SLOT,
-                                      .kv = KN_KV_F32, .features = moe_model_reads(p->head), .team = team };
+    struct moe_context_options co = { .max_row = CHUNK,
+                                      .max_want = CHUNK,
+                                      .n_slot = N_SLOT,
+                                      .max_pos = N_SLOT,
+                                      .kv = KN_KV_F32,
+                                      .features = moe_model_reads(p->head),
+                                      .team = team };
     assert_int_equal(moe_context_open(&p->context, p->model, &co), 0);
     co.features = (struct moe_features){ 0 };
     co.target = p->context;
@@ -59,15 +64,20 @@ static inline float *pair_read(struct pair *p)
     for (int done = 0; done < n; done += CHUNK) {
         int n_row = kn_min(CHUNK, n - done);
         for (int i = 0; i < n_row; i++)
-            p->row[i] = (struct moe_row){ .token = p->g.token[done + i], .position = done + i, .base = p->slot,
-                                          .n_base = n };
+            p->row[i] = (struct moe_row){
+                .token = p->g.token[done + i], .position = done + i, .base = p->slot, .n_base = n
+            };
         pair_forward(p->context, p->row, n_row, &result);
     }
     for (int done = 0; done < n - 1; done += CHUNK) {
         int n_row = kn_min(CHUNK, n - 1 - done);
-        for (int i = 0; i < n_row; i++)         /* the head's row i holds token i + 1 */
-            p->row[i] = (struct moe_row){ .token = p->g.token[done + i + 1], .position = done + i, .want_logits = true,
-                                          .base = p->slot + 1, .n_base = n - 1, .feature_slot = p->slot[done + i] };
+        for (int i = 0; i < n_row; i++) /* the head's row i holds token i + 1 */
+            p->row[i] = (struct moe_row){ .token = p->g.token[done + i + 1],
+                                          .position = done + i,
+                                          .want_logits = true,
+                                          .base = p->slot + 1,
+                                          .n_base = n - 1,
+                                          .feature_slot = p->slot[done + i] };
         pair_forward(p->guesses, p->row, n_row, &result);
         memcpy(out + (size_t)done * (size_t)p->g.n_vocab, result.logits,
                (size_t)n_row * (size_t)p->g.n_vocab * sizeof *out);
@@ -79,8 +89,13 @@ static inline float *pair_read(struct pair *p)
 static inline const float *pair_guess(struct pair *p, int depth, int pos)
 {
     struct moe_result result;
-    struct moe_row row = { .token = p->g.token[pos + 1], .position = pos, .want_logits = true, .base = p->slot + 1,
-                           .n_base = pos + 1, .tail = p->slot + p->g.n_tok, .feature_slot = p->slot[pos] };
+    struct moe_row row = { .token = p->g.token[pos + 1],
+                           .position = pos,
+                           .want_logits = true,
+                           .base = p->slot + 1,
+                           .n_base = pos + 1,
+                           .tail = p->slot + p->g.n_tok,
+                           .feature_slot = p->slot[pos] };
     pair_forward(p->guesses, &row, 1, &result);
     for (int i = 2; i <= depth; i++) {
         row.token = p->g.token[pos + i];

@@ -18,13 +18,18 @@
 
 #define PLAIN_MAX_TENSOR 64
 
-struct plain_tensor { char name[64]; enum kn_format format; int n_in, n_out, n_mat; float *x; };
+struct plain_tensor {
+    char name[64];
+    enum kn_format format;
+    int n_in, n_out, n_mat;
+    float *x;
+};
 
 struct plain {
     struct plain_tensor tensor[PLAIN_MAX_TENSOR];
     int n_tensor, n_layer, d_model, n_head, n_kv, d_head, n_vocab, n_expert, n_used;
     double eps, rope_base;
-    bool pairs;                                 /* rotates neighbours, not halves */
+    bool pairs; /* rotates neighbours, not halves */
     bool coded;
 };
 
@@ -44,8 +49,7 @@ static inline double plain_number(const struct moe_file *f, const char *arch, co
     return x;
 }
 
-static inline int plain_read(struct plain_tensor *to, const struct moe_file *f,
-                             const struct moe_tensor *t)
+static inline int plain_read(struct plain_tensor *to, const struct moe_file *f, const struct moe_tensor *t)
 {
     const struct off_files *files = moe_file_files(f);
     snprintf(to->name, sizeof to->name, "%.*s", (int)t->name.n, t->name.data);
@@ -70,8 +74,7 @@ static inline int plain_open(struct plain *p, const struct moe_file *f)
     struct moe_string name;
     char arch[32];
     *p = (struct plain){ 0 };
-    if (moe_file_string(f, "general.architecture", &name) != 1 ||
-        moe_file_tensor_count(f) > PLAIN_MAX_TENSOR)
+    if (moe_file_string(f, "general.architecture", &name) != 1 || moe_file_tensor_count(f) > PLAIN_MAX_TENSOR)
         return -1;
     snprintf(arch, sizeof arch, "%.*s", (int)name.n, name.data);
     p->pairs = !strcmp(arch, "llama");
@@ -97,8 +100,7 @@ static inline void plain_close(struct plain *p)
         free(p->tensor[i].x);
 }
 
-static inline const struct plain_tensor *plain_find(const struct plain *p, int layer,
-                                                    const char *what)
+static inline const struct plain_tensor *plain_find(const struct plain *p, int layer, const char *what)
 {
     char name[64];
     if (layer < 0)
@@ -126,8 +128,8 @@ static inline void plain_code(const double *x, int n, int block, double *out)
 }
 
 /* y[n_out] = matrix `mat` of tensor t times x[n_in] */
-static inline void plain_product(const struct plain *p, const struct plain_tensor *t, int mat,
-                                 const double *x, double *y)
+static inline void plain_product(const struct plain *p, const struct plain_tensor *t, int mat, const double *x,
+                                 double *y)
 {
     enum kn_act act = kn_format_info(t->format)->act;
     double *codes = malloc((size_t)t->n_in * sizeof *codes);
@@ -145,8 +147,7 @@ static inline void plain_product(const struct plain *p, const struct plain_tenso
     free(codes);
 }
 
-static inline void plain_norm(const struct plain *p, const struct plain_tensor *w, const double *x,
-                              double *y)
+static inline void plain_norm(const struct plain *p, const struct plain_tensor *w, const double *x, double *y)
 {
     double sum = 0;
     for (int i = 0; i < w->n_in; i++)
@@ -180,8 +181,7 @@ static inline void plain_rotate(const struct plain *p, double *x, int position)
 
 /* ---- layers: x is [n_tok][d_model] ------------------------------------------------------------- */
 
-static inline void plain_heads(const struct plain *p, int layer, const char *norm, double *x,
-                               int n_head, int position)
+static inline void plain_heads(const struct plain *p, int layer, const char *norm, double *x, int n_head, int position)
 {
     const struct plain_tensor *w = plain_find(p, layer, norm);
     for (int h = 0; h < n_head; h++) {
@@ -192,8 +192,8 @@ static inline void plain_heads(const struct plain *p, int layer, const char *nor
 }
 
 /* Query head h of the row at `position` over keys and values [n_tok][n_kv][d_head]. */
-static inline void plain_attend(const struct plain *p, const double *q, const double *k,
-                                const double *v, int h, int position, double *out)
+static inline void plain_attend(const struct plain *p, const double *q, const double *k, const double *v, int h,
+                                int position, double *out)
 {
     int head = h / (p->n_head / p->n_kv), d = p->d_head;
     double *score = malloc((size_t)(position + 1) * sizeof *score);
@@ -218,7 +218,7 @@ static inline void plain_attention(const struct plain *p, int layer, double *x, 
     double *norm = malloc((size_t)n * sizeof *norm);
     double *q = malloc((size_t)(2 * n_q) * sizeof *q), *out = q + n_q;
     double *k = malloc((size_t)(2 * n_tok * n_kv) * sizeof *k), *v = k + n_tok * n_kv;
-    for (int t = 0; t < n_tok; t++) {           /* a row attends to earlier rows and itself */
+    for (int t = 0; t < n_tok; t++) { /* a row attends to earlier rows and itself */
         plain_norm(p, plain_find(p, layer, "attn_norm"), x + t * n, norm);
         plain_product(p, plain_find(p, layer, "attn_q"), 0, norm, q);
         plain_product(p, plain_find(p, layer, "attn_k"), 0, norm, k + t * n_kv);
@@ -237,8 +237,8 @@ static inline void plain_attention(const struct plain *p, int layer, double *x, 
 }
 
 /* x += weight * down(silu(gate(in)) * up(in)); kind "" or "_exps" */
-static inline void plain_network(const struct plain *p, int layer, const char *kind, int mat,
-                                 double weight, const double *in, double *x)
+static inline void plain_network(const struct plain *p, int layer, const char *kind, int mat, double weight,
+                                 const double *in, double *x)
 {
     char name[3][32];
     static const char *const part[3] = { "gate", "up", "down" };
@@ -279,8 +279,7 @@ static inline void plain_experts(const struct plain *p, int layer, const double 
 }
 
 /* logits [n_tok][n_vocab] */
-static inline void plain_logits(const struct plain *p, const int32_t *token, int n_tok,
-                                double *logits)
+static inline void plain_logits(const struct plain *p, const int32_t *token, int n_tok, double *logits)
 {
     int n = p->d_model;
     double *x = malloc((size_t)((n_tok + 1) * n) * sizeof *x), *norm = x + n_tok * n;

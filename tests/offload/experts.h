@@ -12,26 +12,23 @@
 
 #define MAX_EXPERT 1200
 
-struct model {                                  /* experts in one file */
+struct model { /* experts in one file */
     struct off_expert expert[MAX_EXPERT];
     int n_expert, per_layer;
     uint8_t *data;
     size_t n;
-    uint8_t *want[MAX_EXPERT][OFF_MATRICES];    /* each matrix as repacked; NULL: the expert has no such matrix */
+    uint8_t *want[MAX_EXPERT][OFF_MATRICES]; /* each matrix as repacked; NULL: the expert has no such matrix */
     char path[64];
     const char *name;
     int fd;
-    const char *pack;                           /* path of the pack file passed to the store, or NULL */
+    const char *pack; /* path of the pack file passed to the store, or NULL */
     uint64_t id;
-    size_t later;                               /* bytes by which the store may grow later */
+    size_t later; /* bytes by which the store may grow later */
     struct kn_team *team;
 };
 
 static uint64_t random_state;
-static inline int random_below(int n)
-{
-    return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
-}
+static inline int random_below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
 
 /* Adds matrix i of an expert to the model; n_out 0: the expert has no such matrix. */
 static inline void add_matrix(struct model *m, int expert, int i, enum kn_format f, int n_out, int n_in)
@@ -41,8 +38,7 @@ static inline void add_matrix(struct model *m, int expert, int i, enum kn_format
     m->data = realloc(m->data, offset + bytes + 1);
     for (; m->n < offset + bytes; m->n++)
         m->data[m->n] = (uint8_t)kn_mix(m->n);
-    m->expert[expert].matrix[i] = (struct off_source){ .offset = offset, .format = f, .n_out = n_out,
-                                                             .n_in = n_in };
+    m->expert[expert].matrix[i] = (struct off_source){ .offset = offset, .format = f, .n_out = n_out, .n_in = n_in };
 }
 
 /* Repacks every matrix by the specification, for comparison. */
@@ -54,8 +50,9 @@ static inline void make_wanted(struct model *m)
             if (s->n_out == 0)
                 continue;
             m->want[e][i] = malloc(kn_mat_bytes(s->format, s->n_out, s->n_in));
-            kn_ops(KN_ISA_SCALAR)->repack(s->format, m->data + s->offset, s->n_out, s->n_in, m->want[e][i], 0,
-                                          kn_ceil_div(s->n_out, KN_PANEL));
+            kn_ops(KN_ISA_SCALAR)
+                ->repack(s->format, m->data + s->offset, s->n_out, s->n_in, m->want[e][i], 0,
+                         kn_ceil_div(s->n_out, KN_PANEL));
         }
 }
 
@@ -70,8 +67,7 @@ static inline struct model *open_model(int n_layer, int per_layer, int d)
         for (int i = 0; i < OFF_MATRICES; i++)
             for (int e = 0; e < per_layer; e++) {
                 int n_out = i == 1 && layer % 4 == 3 ? 0 : d + layer * 5 + i;
-                add_matrix(m, layer * per_layer + e, i, format[(layer + i) % 6], n_out,
-                           256 * (1 + i));
+                add_matrix(m, layer * per_layer + e, i, format[(layer + i) % 6], n_out, 256 * (1 + i));
             }
     m->n_expert = n_layer * per_layer;
     m->per_layer = per_layer;
@@ -103,13 +99,18 @@ static inline void close_model(struct model *m)
 
 static inline int open_store(struct off_store **s, const struct model *m, size_t bytes)
 {
-    return off_store_open(s, &(struct off_store_options){
-        .files = { 1, &m->fd, &m->name }, .expert = m->expert, .n_expert = m->n_expert,
-        .slot_bytes = bytes, .later_bytes = m->later, .io = OFF_IO_PREAD, .pack_path = m->pack, .model_id = m->id });
+    return off_store_open(s, &(struct off_store_options){ .files = { 1, &m->fd, &m->name },
+                                                          .expert = m->expert,
+                                                          .n_expert = m->n_expert,
+                                                          .slot_bytes = bytes,
+                                                          .later_bytes = m->later,
+                                                          .io = OFF_IO_PREAD,
+                                                          .pack_path = m->pack,
+                                                          .model_id = m->id });
 }
 
 static inline size_t least(const struct model *m) { return off_store_least(m->expert, m->n_expert); }
-static inline size_t all(const struct model *m)   { return off_store_bytes(m->expert, m->n_expert); }
+static inline size_t all(const struct model *m) { return off_store_bytes(m->expert, m->n_expert); }
 
 /* A client of the store: a team of its own and memory for fetched bytes. */
 struct asker {
@@ -121,7 +122,7 @@ struct asker {
     struct off_view view[MAX_EXPERT];
     int status[MAX_EXPERT];
     bool seen[MAX_EXPERT];
-    int n;                                      /* entries in expert */
+    int n; /* entries in expert */
     int n_wrong, n_failed;
     uint64_t random;
 };
@@ -151,8 +152,7 @@ static inline bool is_expert(const struct model *m, int expert, const struct off
     for (int i = 0; i < OFF_MATRICES && same; i++) {
         const struct off_source *s = &m->expert[expert].matrix[i];
         const struct kn_mat *w = &v->matrix[i];
-        same = w->n_out == s->n_out &&
-               (s->n_out == 0 || (w->format == s->format && w->n_in == s->n_in));
+        same = w->n_out == s->n_out && (s->n_out == 0 || (w->format == s->format && w->n_in == s->n_in));
         if (same && s->n_out)
             same = (uintptr_t)w->data % 64 == 0 &&
                    !memcmp(w->data, m->want[expert][i], kn_mat_bytes(s->format, s->n_out, s->n_in));
@@ -168,8 +168,7 @@ static inline bool is_near(const struct model *m, int expert, const struct off_v
     bool near = v->node == expert % m->per_layer % machine.n_node;
     for (int i = 0; i < OFF_MATRICES && near && machine.n_node > 1; i++) {
         const struct kn_mat *w = &v->matrix[i];
-        near = !w->n_out || nodes_of(w->data, kn_mat_bytes(w->format, w->n_out, w->n_in)) ==
-                                machine.node[v->node];
+        near = !w->n_out || nodes_of(w->data, kn_mat_bytes(w->format, w->n_out, w->n_in)) == machine.node[v->node];
     }
     return near;
 }
@@ -182,8 +181,7 @@ static inline void ask(struct asker *a, int most)
     int got, given = 0;
     memset(a->seen, 0, sizeof a->seen);
     off_fetch(a->s, a->expert, a->mark, a->n, OFF_NOW, &t);
-    while ((!most || given < most) &&
-           (got = off_wait(a->s, &t, &a->hands, a->index, a->view, a->status)) > 0)
+    while ((!most || given < most) && (got = off_wait(a->s, &t, &a->hands, a->index, a->view, a->status)) > 0)
         for (int i = 0; i < got; i++, given++) {
             int at = a->index[i];
             a->n_wrong += at < 0 || at >= a->n || a->seen[at];
@@ -242,7 +240,10 @@ static inline void *ask_often(void *arg)
 }
 
 /* Prefetches experts that it does not use and cancels at once, until stop is set. */
-struct dreamer { struct off_store *s; atomic_bool stop; };
+struct dreamer {
+    struct off_store *s;
+    atomic_bool stop;
+};
 
 static inline void *dream(void *arg)
 {
@@ -259,7 +260,7 @@ static inline void *dream(void *arg)
         if (random >> 60 & 1)
             sched_yield();
         off_release(d->s, &t);
-        usleep(500);                            /* limits the load: other threads must get their share */
+        usleep(500); /* limits the load: other threads must get their share */
     }
     return NULL;
 }

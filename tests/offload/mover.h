@@ -62,10 +62,7 @@ static int remove_disk(void **state)
 
 /* ---- jobs ---------------------------------------------------------------------------------------- */
 
-static size_t room_of(const struct off_job *j)
-{
-    return kn_align_up(j->offset % OFF_PAGE + j->bytes, OFF_PAGE);
-}
+static size_t room_of(const struct off_job *j) { return kn_align_up(j->offset % OFF_PAGE + j->bytes, OFF_PAGE); }
 
 static struct off_job new_job(int file, uint64_t offset, size_t bytes, enum off_urgency urgency)
 {
@@ -110,16 +107,19 @@ struct fake {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t random;
-    struct off_transfer *held[MAX_HELD];         /* pushed, not yet answered */
-    int n_held, n_free;                         /* n_free: transfers that may be answered; -1: all */
+    struct off_transfer *held[MAX_HELD]; /* pushed, not yet answered */
+    int n_held, n_free;                  /* n_free: transfers that may be answered; -1: all */
     bool woken, pulling, time_runs, free_when_woken, in_order;
-    long n_push, at;                            /* the push number `at` is answered with `result` .. */
-    bool lasts;                                 /* .. and so are all later pushes of the same job */
-    int64_t result;                             /* below 0: -errno; otherwise the largest byte count */
+    long n_push, at; /* the push number `at` is answered with `result` .. */
+    bool lasts;      /* .. and so are all later pushes of the same job */
+    int64_t result;  /* below 0: -errno; otherwise the largest byte count */
     int struck_file;
-    const uint8_t *struck_end;                  /* end of the struck transfer in memory */
-    bool struck, refused, direct_after;         /* O_DIRECT is refused; O_DIRECT was tried after that */
-    struct { int file; uint64_t offset; } log[4096];
+    const uint8_t *struck_end;          /* end of the struck transfer in memory */
+    bool struck, refused, direct_after; /* O_DIRECT is refused; O_DIRECT was tried after that */
+    struct {
+        int file;
+        uint64_t offset;
+    } log[4096];
 };
 
 static atomic_uint_fast64_t fake_now;

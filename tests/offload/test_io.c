@@ -56,7 +56,7 @@ static void threads_and_ring_give_the_same(void **state)
         random_state = 77;
         struct off_io *io = open_kind(kind);
         if (!io && kind == OFF_IO_URING)
-            continue;                           /* this kind is refused here, with a message */
+            continue; /* this kind is refused here, with a message */
         assert_true(io != NULL);
         if (kind != OFF_IO_AUTO)
             assert_string_equal(off_io_name(io), kind == OFF_IO_URING ? "io_uring" : "pread");
@@ -75,17 +75,28 @@ static void whatever_is_answered_bytes_are_right_or_one_job_fails(void **state)
     static const struct {
         int64_t result;
         bool lasts;
-        int status;                             /* final status of the struck job */
-        int n_push;                             /* expected pushes, if the answer repeats */
+        int status; /* final status of the struck job */
+        int n_push; /* expected pushes, if the answer repeats */
     } ways[] = {
-        { 1, false, 0, 0 },        { 4095, false, 0, 0 },   { 4096, false, 0, 0 },
-        { 777777, false, 0, 0 },   { 0, false, KN_ESHORT, 0 }, { 5000, true, 0, 0 },
-        { -EINTR, false, 0, 0 },   { -EAGAIN, false, 0, 0 }, { -EINTR, true, KN_EIO, 101 },
+        { 1, false, 0, 0 },
+        { 4095, false, 0, 0 },
+        { 4096, false, 0, 0 },
+        { 777777, false, 0, 0 },
+        { 0, false, KN_ESHORT, 0 },
+        { 5000, true, 0, 0 },
+        { -EINTR, false, 0, 0 },
+        { -EAGAIN, false, 0, 0 },
+        { -EINTR, true, KN_EIO, 101 },
         { -EAGAIN, true, KN_EIO, 101 },
-        { -EIO, false, 0, 0 },     { -ENXIO, false, 0, 0 },  { -ENOMEM, false, 0, 0 },
-        { -EIO, true, KN_EIO, 3 }, { -ENODATA, true, KN_EIO, 3 }, { -EREMOTEIO, true, KN_EIO, 3 },
+        { -EIO, false, 0, 0 },
+        { -ENXIO, false, 0, 0 },
+        { -ENOMEM, false, 0, 0 },
+        { -EIO, true, KN_EIO, 3 },
+        { -ENODATA, true, KN_EIO, 3 },
+        { -EREMOTEIO, true, KN_EIO, 3 },
         { -EISDIR, true, KN_EIO, 3 },
-        { -EINVAL, false, 0, 0 },  { -EINVAL, true, KN_EIO, 4 },
+        { -EINVAL, false, 0, 0 },
+        { -EINVAL, true, KN_EIO, 4 },
     };
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
         bool struck = true;
@@ -115,10 +126,10 @@ static void whatever_is_answered_bytes_are_right_or_one_job_fails(void **state)
             off_io_close(io);
             struck = f.struck;
             int want = struck ? ways[w].status : 0;
-            if (n_failed != (want != 0) || status != want || faults.n_line != (want != 0) ||
-                f.direct_after || !faults_clean())
-                fail_msg("way %zu, answer %ld: %d failed with %d, %d lines (%s)", w, n, n_failed, status,
-                         faults.n_line, faults.line);
+            if (n_failed != (want != 0) || status != want || faults.n_line != (want != 0) || f.direct_after ||
+                !faults_clean())
+                fail_msg("way %zu, answer %ld: %d failed with %d, %d lines (%s)", w, n, n_failed, status, faults.n_line,
+                         faults.line);
             if (struck && ways[w].n_push)
                 assert_true(f.n_push <= fair + ways[w].n_push - 1);
             assert_true(n < 1000);
@@ -148,7 +159,7 @@ static void a_job_that_fails_is_not_read_on(void **state)
         assert_int_equal(j.status, KN_ESHORT);
         assert_int_equal(f.n_push, depth);
         assert_int_equal(faults.n_line, 1);
-        off_io_post(io, &j);                    /* the job's memory is free for reuse */
+        off_io_post(io, &j); /* the job's memory is free for reuse */
         await(io, &j);
         assert_true(is_right(&j));
         off_io_close(io);
@@ -174,7 +185,7 @@ static void a_disk_that_stalls_is_said_and_waited_for(void **state)
     off_io_post(io, &b);
     settle(&f);
     uint64_t seen = off_io_events(io);
-    fake_free(&f, 0, true);                     /* up to the first deadline: of a, not of b */
+    fake_free(&f, 0, true); /* up to the first deadline: of a, not of b */
     assert_int_equal(off_io_wait(io, seen), seen + 1);
     settle(&f);
     assert_true(a.late && !b.late && a.state == OFF_JOB_READING);
@@ -185,7 +196,7 @@ static void a_disk_that_stalls_is_said_and_waited_for(void **state)
     assert_int_equal(off_io_wait(io, seen + 1), seen + 2);
     settle(&f);
     assert_true(b.late);
-    assert_int_equal(faults.n_line, 1);         /* a repeated error is reported once */
+    assert_int_equal(faults.n_line, 1); /* a repeated error is reported once */
     fake_free(&f, -1, false);
     await(io, &a);
     await(io, &b);
@@ -193,11 +204,11 @@ static void a_disk_that_stalls_is_said_and_waited_for(void **state)
     fake_free(&f, 0, false);
     off_io_post(io, &a);
     settle(&f);
-    fake_now += 300000000000u;                  /* a stopped process: not the disk's time; */
+    fake_now += 300000000000u; /* a stopped process: not the disk's time; */
     off_io_post(io, &b);
     settle(&f);
     assert_true(!a.late && !b.late && faults.n_line == 1);
-    fake_free(&f, 0, true);                     /* half a minute after it continues */
+    fake_free(&f, 0, true); /* half a minute after it continues */
     settle(&f);
     assert_true(a.late && b.late && faults.n_line == 2);
     fake_free(&f, -1, false);
@@ -247,7 +258,7 @@ static void what_is_needed_now_goes_first(void **state)
     settle(&f);
     assert_int_equal(f.n_push, n);
     off_io_raise(io, &b[soon + 1]);
-    off_io_raise(io, &b[0]);                    /* already begun: no effect */
+    off_io_raise(io, &b[0]); /* already begun: no effect */
     settle(&f);
     assert_int_equal(f.n_push, n + 1);
     assert_int_equal(f.log[n].offset, b[soon + 1].offset);
@@ -256,7 +267,7 @@ static void what_is_needed_now_goes_first(void **state)
     assert_int_equal(f.n_push, n + now);
     for (int i = 1; i < now; i++)
         assert_int_equal(f.log[n + i].offset, c[i - 1].offset);
-    assert_false(off_io_cancel(io, &a[0]));     /* already begun */
+    assert_false(off_io_cancel(io, &a[0])); /* already begun */
     assert_true(off_io_cancel(io, &a[idle]));
     assert_int_equal(a[idle].state, OFF_JOB_IDLE);
     assert_false(off_io_cancel(io, &a[idle]));
@@ -384,7 +395,7 @@ static void closing_ends_every_job(void **state)
             job[i] = kind < 0 ? new_job(0, 8, TRANSFER, OFF_IDLE) : random_job();
             off_io_post(io, &job[i]);
         }
-        if (kind < 0) {                         /* with free capacity, so that closing must wake the thread */
+        if (kind < 0) { /* with free capacity, so that closing must wake the thread */
             settle(&f);
             f.free_when_woken = true;
         }
@@ -402,7 +413,11 @@ static void closing_ends_every_job(void **state)
 
 /* ---- several threads ----------------------------------------------------------------------------- */
 
-struct poster { struct off_io *io; uint64_t seed; bool failed; };
+struct poster {
+    struct off_io *io;
+    uint64_t seed;
+    bool failed;
+};
 
 static void *post_many(void *arg)
 {
@@ -466,7 +481,7 @@ static void a_file_cut_short_fails_what_it_lacks(void **state)
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
             faults_reset();
             struct off_io *io = open_kind(kind);
-            faults.n_line = 0;                  /* the message about the ring, where it is refused */
+            faults.n_line = 0; /* the message about the ring, where it is refused */
             assert_int_equal(read_one(io, 0, 4096, 4 << 20), 0);
             assert_int_equal(truncate(disk.path[0], (off_t)cuts[i]), 0);
             assert_int_equal(read_one(io, 0, 4096, 4 << 20), KN_ESHORT);
@@ -474,7 +489,7 @@ static void a_file_cut_short_fails_what_it_lacks(void **state)
             assert_int_equal(faults.n_line, 1);
             assert_non_null(strstr(faults.line, disk.path[0]));
             assert_non_null(strstr(faults.line, "cut short"));
-            assert_int_equal(read_one(io, 1, 4096, 4 << 20), 0);        /* other reads still succeed */
+            assert_int_equal(read_one(io, 1, 4096, 4 << 20), 0); /* other reads still succeed */
             if (cuts[i] > 4096)
                 assert_int_equal(read_one(io, 0, 100, cuts[i] - 100), 0);
             off_io_close(io);
@@ -493,11 +508,11 @@ static void files_without_names_and_directories(void **state)
         snprintf(gone, sizeof gone, "%s-gone", disk.path[0]);
         assert_int_equal(link(disk.path[0], gone), 0);
         int fd[3] = { open(gone, O_RDONLY), open("/", O_RDONLY), disk.fd[1] };
-        const char *name[3] = { gone, "/", disk.path[0] };      /* the third path is another file now */
+        const char *name[3] = { gone, "/", disk.path[0] }; /* the third path is another file now */
         struct off_io *io;
         unlink(gone);
-        assert_int_equal(off_io_open(&io, &(struct off_files){ 3, fd, name, NULL },
-                                     &(struct off_io_options){ .kind = kind }), 0);
+        assert_int_equal(
+            off_io_open(&io, &(struct off_files){ 3, fd, name, NULL }, &(struct off_io_options){ .kind = kind }), 0);
         faults.n_line = 0;
         assert_int_equal(read_one(io, 0, 99, 99999), 0);
         assert_int_equal(faults.n_line, 0);
@@ -507,7 +522,7 @@ static void files_without_names_and_directories(void **state)
         struct off_job j = new_job(2, 8, 99999, OFF_NOW);
         off_io_post(io, &j);
         await(io, &j);
-        j.file = 1;                             /* which holds the right bytes */
+        j.file = 1; /* which holds the right bytes */
         assert_true(is_right(&j));
         free(j.to);
         off_io_close(io);
@@ -521,9 +536,13 @@ static void files_without_names_and_directories(void **state)
 static void opening_fails_cleanly(void **state)
 {
     (void)state;
-    static const struct { enum fault_kind kind; int error; bool harmless; } ways[] = {
+    static const struct {
+        enum fault_kind kind;
+        int error;
+        bool harmless;
+    } ways[] = {
         { FAULT_ALLOC, ENOMEM, false }, { FAULT_OPEN, EMFILE, true }, { FAULT_OPEN, EINVAL, true },
-        { FAULT_SIZE, EIO, true },      { FAULT_STAT, EIO, true },     { FAULT_FORGET, EIO, true },
+        { FAULT_SIZE, EIO, true },      { FAULT_STAT, EIO, true },    { FAULT_FORGET, EIO, true },
     };
     for (enum off_io_kind kind = OFF_IO_AUTO; kind <= OFF_IO_PREAD; kind += 2)
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
@@ -552,7 +571,7 @@ static void what_the_page_cache_has_is_dropped(void **state)
     (void)state;
     for (int n = 0; n <= 2; n++) {
         struct off_io *io;
-        faults_at(FAULT_STAT, n, FAULT_ERROR, ENOSYS);          /* of the first file */
+        faults_at(FAULT_STAT, n, FAULT_ERROR, ENOSYS); /* of the first file */
         assert_int_equal(off_io_open(&io, &disk.files, &(struct off_io_options){ .kind = OFF_IO_PREAD }), 0);
         assert_int_equal(read_one(io, 0, 8, 99999), 0);
         assert_int_equal(faults.n_direct > 0, n == 0);
@@ -568,7 +587,7 @@ static void what_the_page_cache_has_is_dropped(void **state)
 /* Replaces the library's call into the kernel: from a given call on it is refused. */
 static struct {
     pthread_mutex_t lock;
-    long left;                                  /* calls until the refusal; 0: never refuse */
+    long left; /* calls until the refusal; 0: never refuse */
     int error;
     bool lasts, struck;
 } refusal = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -633,7 +652,7 @@ static bool read_refused(long at, int error, bool lasts, bool close_at_once)
         skip();
     refuse(at, error, lasts);
     for (int i = 0; i < 12; i++) {
-        if (i == 6 && !close_at_once)           /* the rest in at least one more call */
+        if (i == 6 && !close_at_once) /* the rest in at least one more call */
             await(io, &job[0]);
         job[i] = random_job();
         off_io_post(io, &job[i]);
@@ -642,7 +661,7 @@ static bool read_refused(long at, int error, bool lasts, bool close_at_once)
         await(io, &job[i]);
     bool struck = !close_at_once && has_struck();
     if (!close_at_once) {
-        do                                      /* a completion in the same call may hide a refusal once */
+        do /* a completion in the same call may hide a refusal once */
             assert_int_equal(read_one(io, 1, 8, 99999), 0);
         while (struck && lasts && strcmp(off_io_name(io), "pread"));
         refuse_no_more();
@@ -675,7 +694,7 @@ static void a_ring_that_dies_is_said_and_done_without(void **state)
         read_refused(at, errors[at % 5], true, true);
     for (long at = 1; at < 9; at++)
         read_refused(at, passing[at % 4], false, false);
-    assert_true(read_refused(2, -EAGAIN, true, false));         /* a temporary error that does not end */
+    assert_true(read_refused(2, -EAGAIN, true, false)); /* a temporary error that does not end */
 }
 
 /* Write end of the ring's pipe, duplicated: while it is open the kernel still holds the transfer. */
@@ -703,7 +722,7 @@ static void a_ring_that_dies_is_waited_for(void **state)
     struct off_job j = new_job(0, 8, 99999, OFF_NOW), k = new_job(1, 8, 99999, OFF_NOW);
     refuse(1, -EBADF, true);
     off_io_post(io, &j);
-    usleep(20000);                              /* long enough to see a wrong early end */
+    usleep(20000); /* long enough to see a wrong early end */
     off_io_post(io, &k);
     usleep(20000);
     assert_true(j.state != OFF_JOB_DONE && k.state != OFF_JOB_DONE);
@@ -757,11 +776,11 @@ static int refused_in_child(int sys, int error)
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
         return 100;
     faults_reset();
-    if (off_io_open(&io, &disk.files, &(struct off_io_options){ .kind = OFF_IO_URING }) !=
-            KN_EUNSUPPORTED || faults.n_line != 1 || !strstr(faults.line, strerror(error)))
+    if (off_io_open(&io, &disk.files, &(struct off_io_options){ .kind = OFF_IO_URING }) != KN_EUNSUPPORTED ||
+        faults.n_line != 1 || !strstr(faults.line, strerror(error)))
         return 1;
     faults_reset();
-    for (int i = 0; i < 2; i++) {               /* the message is printed once */
+    for (int i = 0; i < 2; i++) { /* the message is printed once */
         if (!(io = open_kind(OFF_IO_AUTO)) || strcmp(off_io_name(io), "pread") != 0)
             return 2;
         if (read_one(io, 0, 8, 99999) || faults.n_line != 1 || !strstr(faults.line, strerror(error)))
@@ -799,7 +818,7 @@ static void a_refused_ring_is_said_and_done_without(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_refused_ring_is_said_and_done_without),      /* before threads are started */
+        cmocka_unit_test(a_refused_ring_is_said_and_done_without), /* before threads are started */
         cmocka_unit_test(bytes_are_the_files_in_any_order),
         cmocka_unit_test(threads_and_ring_give_the_same),
         cmocka_unit_test(whatever_is_answered_bytes_are_right_or_one_job_fails),

@@ -13,7 +13,7 @@
 #include "offload/offload.h"
 #include "tests/faults.h"
 
-#ifdef __SANITIZE_THREAD__                      /* instrumented bytes are slow, and one thread has no races */
+#ifdef __SANITIZE_THREAD__ /* instrumented bytes are slow, and one thread has no races */
 #define FIRST_TEAM 2
 #define SHARE(n)   ((n) / 3 + 1)
 #else
@@ -21,11 +21,17 @@
 #define SHARE(n)   (n)
 #endif
 #define MAX_LOAD 512
-#define GUARD    64                             /* guard bytes after each matrix */
+#define GUARD    64 /* guard bytes after each matrix */
 
-struct files { char path[2][64]; const char *name[2]; int fd[2]; uint8_t *data[2]; size_t n[2]; };
+struct files {
+    char path[2][64];
+    const char *name[2];
+    int fd[2];
+    uint8_t *data[2];
+    size_t n[2];
+};
 
-struct set {                                    /* matrices, and their expected bytes */
+struct set { /* matrices, and their expected bytes */
     struct files files;
     struct off_load load[MAX_LOAD];
     uint8_t *want[MAX_LOAD];
@@ -34,10 +40,7 @@ struct set {                                    /* matrices, and their expected 
 };
 
 static uint64_t random_state;
-static int random_below(int n)
-{
-    return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
-}
+static int random_below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
 
 /* ---- making sets ----------------------------------------------------------------------------- */
 
@@ -53,7 +56,7 @@ static void *take(size_t bytes)
 static struct off_stride_permutation turn_of(int n_out, size_t row)
 {
     struct off_stride_permutation t = { .bytes = row };
-    if (random_below(3) == 0) {                 /* a permutation of the parts within every row */
+    if (random_below(3) == 0) { /* a permutation of the parts within every row */
         for (t.n = 12; row % (size_t)t.n; t.n--)
             ;
         t.bytes = row / (size_t)t.n;
@@ -99,8 +102,9 @@ static void add_matrix(struct set *s, enum kn_format f, int n_out, int n_block)
     uint8_t *rows = in_order(to->data[file] + offset, bytes, &turn);
     kn_ops(KN_ISA_SCALAR)->repack(f, rows, n_out, n_in, s->want[i], 0, kn_ceil_div(n_out, KN_PANEL));
     free(rows);
-    s->load[i].source = (struct off_source){ .file = file, .offset = offset, .format = f, .n_out = n_out,
-                                                .n_in = n_in, .turn = turn };
+    s->load[i].source = (struct off_source){
+        .file = file, .offset = offset, .format = f, .n_out = n_out, .n_in = n_in, .turn = turn
+    };
     s->load[i].place = take(off_place_bytes(&s->load[i].source) + GUARD);
 }
 
@@ -128,8 +132,7 @@ static struct set *make_tiny(int n)
     static const int rows[] = { 1, 15, 16, 17, 31, 33, 48, 100 };
     random_state = 1;
     for (int i = 0; i < n; i++)
-        add_matrix(s, (enum kn_format)(i % KN_FORMAT_COUNT), rows[random_below(8)],
-                   1 + random_below(3));
+        add_matrix(s, (enum kn_format)(i % KN_FORMAT_COUNT), rows[random_below(8)], 1 + random_below(3));
     save(&s->files);
     return s;
 }
@@ -266,8 +269,7 @@ static void large_matrices_are_cut_and_joined(void **state)
     (void)state;
     struct set *s = make_large();
     struct kn_team *team = open_team(2);
-    static const enum fault_direct ways[] = { DIRECT_WORKS, DIRECT_NO_OPEN, DIRECT_NO_READ,
-                                              DIRECT_SHORT, DIRECT_ODD };
+    static const enum fault_direct ways[] = { DIRECT_WORKS, DIRECT_NO_OPEN, DIRECT_NO_READ, DIRECT_SHORT, DIRECT_ODD };
     for (int i = 0; i < SHARE(5); i++) {
         faults_reset();
         faults.direct = ways[i];
@@ -279,7 +281,7 @@ static void large_matrices_are_cut_and_joined(void **state)
     }
     faults_off();
     for (enum off_io_kind kind = OFF_IO_AUTO; kind <= OFF_IO_PREAD; kind += 2) {
-        assert_int_equal(load_by(s, team, kind, NULL), 0);      /* and with this file system's own O_DIRECT */
+        assert_int_equal(load_by(s, team, kind, NULL), 0); /* and with this file system's own O_DIRECT */
         assert_true(is_right(s));
     }
     kn_team_close(team);
@@ -291,8 +293,7 @@ static void nothing_to_load_is_no_error(void **state)
     (void)state;
     struct kn_team *team = open_team(2);
     faults_reset();
-    assert_int_equal(off_load(&(struct off_files){ 0 }, OFF_IO_AUTO, NULL, 0, &(struct off_hands){ 0 },
-                              NULL), 0);
+    assert_int_equal(off_load(&(struct off_files){ 0 }, OFF_IO_AUTO, NULL, 0, &(struct off_hands){ 0 }, NULL), 0);
     assert_true(faults_clean());
     faults_off();
     kn_team_close(team);
@@ -308,15 +309,13 @@ static void a_short_file_is_said_once(void **state)
     int inner = s->n / 2;
     while (s->load[inner].source.file != 0)
         inner++;
-    size_t cuts[] = { 0,        1,        whole / 2, page,
-                      page - 1, page + 1, whole - 1, s->load[inner].source.offset };
+    size_t cuts[] = { 0, 1, whole / 2, page, page - 1, page + 1, whole - 1, s->load[inner].source.offset };
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         faults_reset();
         assert_int_equal(truncate(s->files.path[0], (off_t)cuts[i]), 0);
         int got = load(s, team, NULL);
         if (got != KN_ESHORT || faults.n_line != 1 || !strstr(faults.line, s->files.path[0]))
-            fail_msg("cut at %zu of %zu: %d, %d lines: %s", cuts[i], whole, got, faults.n_line,
-                     faults.line);
+            fail_msg("cut at %zu of %zu: %d, %d lines: %s", cuts[i], whole, got, faults.n_line, faults.line);
         assert_true(faults_clean());
         faults_off();
         write_file(&s->files, 0);
@@ -352,12 +351,11 @@ static void whatever_fails_bytes_are_right_or_it_is_said(void **state)
                 faults.direct = (enum fault_direct)direct;
                 int got = load(s, team, NULL);
                 struck = faults.struck;
-                int most = ways[i].way == FAULT_LASTS ? 2 : 1;         /* one for each file */
-                bool fine = got == 0 ? is_right(s) && faults.n_line == 0
-                                     : faults.n_line >= 1 && faults.n_line <= most;
+                int most = ways[i].way == FAULT_LASTS ? 2 : 1; /* one for each file */
+                bool fine = got == 0 ? is_right(s) && faults.n_line == 0 : faults.n_line >= 1 && faults.n_line <= most;
                 if (!fine || (got && (!struck || ways[i].harmless)) || !faults_clean())
-                    fail_msg("way %zu, call %ld: %d, %d lines (%s), %s", i, n, got, faults.n_line,
-                             faults.line, faults_clean() ? "clean" : "something is left");
+                    fail_msg("way %zu, call %ld: %d, %d lines (%s), %s", i, n, got, faults.n_line, faults.line,
+                             faults_clean() ? "clean" : "something is left");
                 assert_true(n < 10000);
             }
         }
@@ -373,8 +371,7 @@ static void too_many_files_are_refused(void **state)
     struct off_load l = { 0 };
     faults_reset();
     assert_int_equal(
-        off_load(&(struct off_files){ .n_file = 1025 }, OFF_IO_AUTO, &l, 1, &(struct off_hands){ 0 }, NULL),
-        KN_ELIMIT);
+        off_load(&(struct off_files){ .n_file = 1025 }, OFF_IO_AUTO, &l, 1, &(struct off_hands){ 0 }, NULL), KN_ELIMIT);
     assert_int_equal(faults.n_line, 1);
     faults_off();
     kn_team_close(team);

@@ -16,7 +16,7 @@
 #define PIECE      ((size_t)1 << 20)
 #define MAX_HELD   64
 
-static char folder[2][64], path[2][2][80];      /* [copy]; [copy][file] */
+static char folder[2][64], path[2][2][80]; /* [copy]; [copy][file] */
 static const char *name[2];
 static uint8_t *data[2];
 static int fd[2];
@@ -119,7 +119,10 @@ struct drives {
     bool go, woken;
     double ns_per_byte[2], free_at[2];
     uint64_t read[2];
-    struct { struct off_transfer *t; double ends; } held[MAX_HELD];
+    struct {
+        struct off_transfer *t;
+        double ends;
+    } held[MAX_HELD];
     int n_held;
 };
 
@@ -186,8 +189,10 @@ static double part_of_second(double first, double second)
 {
     enum { N = 400 };
     static const struct off_mover_ops ops = { "drives", drives_close, drives_push, drives_pull, drives_wake };
-    struct drives d = { .mover = { &ops, 40, 0 }, .lock = PTHREAD_MUTEX_INITIALIZER,
-                        .changed = PTHREAD_COND_INITIALIZER, .ns_per_byte = { 1 / first, 1 / second } };
+    struct drives d = { .mover = { &ops, 40, 0 },
+                        .lock = PTHREAD_MUTEX_INITIALIZER,
+                        .changed = PTHREAD_COND_INITIALIZER,
+                        .ns_per_byte = { 1 / first, 1 / second } };
     struct kn_io io = kn_io_system;
     struct off_io *reader;
     struct off_job job[N];
@@ -231,7 +236,10 @@ static void each_drive_gives_its_part(void **state)
 static void whole_cut_short_or_not_there(void **state)
 {
     (void)state;
-    static const struct { size_t bytes[2]; bool reads; } ways[] = {
+    static const struct {
+        size_t bytes[2];
+        bool reads;
+    } ways[] = {
         { { FILE_BYTES, FILE_BYTES }, true }, { { FILE_BYTES, 0 }, true }, { { 0, FILE_BYTES }, true },
         { { (3 << 20) + 100, 0 }, true },     { { 0, 2 << 20 }, true },    { { 0, 0 }, false },
     };
@@ -247,7 +255,7 @@ static void whole_cut_short_or_not_there(void **state)
             assert_true(ways[w].reads || strstr(faults.line, folder[1]));
             faults.n_line = 0;
             assert_int_equal(open_io(&io, m, kind, NULL), 0);
-            faults.n_line = 0;                  /* the message about the ring, where it is refused */
+            faults.n_line = 0; /* the message about the ring, where it is refused */
             read_whole(io, !ways[w].bytes[0]);
             assert_int_equal(off_mirror_read(m) > 0, ways[w].reads);
             assert_true(off_mirror_read(m) <= ways[w].bytes[0] + ways[w].bytes[1]);
@@ -263,8 +271,8 @@ static void whole_cut_short_or_not_there(void **state)
 static void what_is_no_copy_is_not_read(void **state)
 {
     (void)state;
-    static const char *const says[] = { "other bytes", "other bytes", "longer", "empty", "first copy itself",
-                                        "cannot be compared" };
+    static const char *const says[] = { "other bytes", "other bytes",       "longer",
+                                        "empty",       "first copy itself", "cannot be compared" };
     for (int way = 0; way < 6; way++) {
         faults_reset();
         if (way < 4)
@@ -276,9 +284,10 @@ static void what_is_no_copy_is_not_read(void **state)
         if (way == 5)
             assert_int_equal(mkdir(path[1][0], 0700), 0);
         int one = open(path[1][0], O_WRONLY);
-        if (way < 2)                            /* the first byte differs, the last byte differs */
-            assert_int_equal(pwrite(one, &(char){ (char)~data[0][way ? FILE_BYTES - 1 : 0] }, 1,
-                                    way ? (off_t)FILE_BYTES - 1 : 0), 1);
+        if (way < 2) /* the first byte differs, the last byte differs */
+            assert_int_equal(
+                pwrite(one, &(char){ (char)~data[0][way ? FILE_BYTES - 1 : 0] }, 1, way ? (off_t)FILE_BYTES - 1 : 0),
+                1);
         close(one);
         write_copy(1, 1, FILE_BYTES);
         struct off_mirror *m = open_mirror();
@@ -289,7 +298,7 @@ static void what_is_no_copy_is_not_read(void **state)
         assert_int_equal(open_io(&io, m, OFF_IO_PREAD, NULL), 0);
         assert_int_equal(off_mirror_fd(m, 0), -1);
         read_whole(io, 1);
-        assert_true(off_mirror_read(m) > 0);    /* the other file is still read from the copy */
+        assert_true(off_mirror_read(m) > 0); /* the other file is still read from the copy */
         off_io_close(io);
         off_mirror_close(m);
         assert_true(faults_clean());
@@ -302,7 +311,10 @@ static void what_is_no_copy_is_not_read(void **state)
 static void opening_fails_cleanly(void **state)
 {
     (void)state;
-    static const struct { enum fault_kind kind; int error; } ways[] = {
+    static const struct {
+        enum fault_kind kind;
+        int error;
+    } ways[] = {
         { FAULT_ALLOC, ENOMEM }, { FAULT_OPEN, EACCES }, { FAULT_SIZE, EIO }, { FAULT_STAT, EIO }, { FAULT_READ, EIO },
     };
     write_copy(1, 0, FILE_BYTES);
@@ -326,7 +338,11 @@ static void opening_fails_cleanly(void **state)
 
 /* ---- failures during a read --------------------------------------------------------------------------- */
 
-static struct { int error; atomic_bool fails, flips; atomic_bool is_second[FAULTS_FD], is_direct[FAULTS_FD]; } drive;
+static struct {
+    int error;
+    atomic_bool fails, flips;
+    atomic_bool is_second[FAULTS_FD], is_direct[FAULTS_FD];
+} drive;
 
 static int second_open(const char *p, int flags, int mode)
 {
@@ -379,7 +395,7 @@ static void one_that_fails_is_said_and_done_without(void **state)
         assert_int_equal(faults.n_line, 0);
         assert_true(off_mirror_read(m) > 0);
         off_io_close(io);
-        for (int again = 0; again < 2; again++) {               /* also by another reader */
+        for (int again = 0; again < 2; again++) { /* also by another reader */
             assert_int_equal(open_io(&io, m, OFF_IO_PREAD, NULL), 0);
             drive.fails = true;
             read_whole(io, 0);
@@ -409,17 +425,28 @@ static void what_is_damaged_in_it_is_read_from_the_first(void **state)
     struct off_stats stats;
     for (int copy = 0; copy < 2; copy++) {
         snprintf(pack[copy], sizeof pack[copy], "%s/p.experts", folder[copy]);
-        assert_int_equal(off_pack(pack[copy], &(struct off_pack_options){
-            .files = { 1, &m->fd, &m->name, NULL }, .expert = m->expert, .n_expert = m->n_expert, .model_id = 7,
-            .io = OFF_IO_PREAD, .ops = kn_ops(KN_ISA_COUNT - 1), .team = m->team }, &packed), 0);
+        assert_int_equal(off_pack(pack[copy],
+                                  &(struct off_pack_options){ .files = { 1, &m->fd, &m->name, NULL },
+                                                              .expert = m->expert,
+                                                              .n_expert = m->n_expert,
+                                                              .model_id = 7,
+                                                              .io = OFF_IO_PREAD,
+                                                              .ops = kn_ops(KN_ISA_COUNT - 1),
+                                                              .team = m->team },
+                                  &packed),
+                         0);
     }
     for (int flips = 0; flips < 2; flips++) {
         struct off_files of = { 1, &m->fd, &m->name, NULL };
         set_drive(flips, 0);
         assert_int_equal(off_mirror_open(&of.mirror, folder[1], &of, pack[0]), 0);
-        assert_int_equal(off_store_open(&s, &(struct off_store_options){
-            .files = of, .expert = m->expert, .n_expert = m->n_expert, .io = OFF_IO_PREAD, .pack_path = pack[0],
-            .model_id = 7 }), 0);
+        assert_int_equal(off_store_open(&s, &(struct off_store_options){ .files = of,
+                                                                         .expert = m->expert,
+                                                                         .n_expert = m->n_expert,
+                                                                         .io = OFF_IO_PREAD,
+                                                                         .pack_path = pack[0],
+                                                                         .model_id = 7 }),
+                         0);
         struct asker *a = open_asker(s, m);
         for (int e = 0; e < m->n_expert; e++)
             a->expert[e] = e;

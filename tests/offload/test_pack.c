@@ -40,9 +40,13 @@ static void close_packed(struct model *m)
 
 static struct off_pack_options options(const struct model *m)
 {
-    return (struct off_pack_options){
-        .files = { 1, &m->fd, &m->name }, .expert = m->expert, .n_expert = m->n_expert, .model_id = m->id,
-        .io = OFF_IO_PREAD, .ops = kn_ops(KN_ISA_COUNT - 1), .team = m->team };
+    return (struct off_pack_options){ .files = { 1, &m->fd, &m->name },
+                                      .expert = m->expert,
+                                      .n_expert = m->n_expert,
+                                      .model_id = m->id,
+                                      .io = OFF_IO_PREAD,
+                                      .ops = kn_ops(KN_ISA_COUNT - 1),
+                                      .team = m->team };
 }
 
 static int pack(const struct model *m, size_t group_bytes)
@@ -113,7 +117,7 @@ static void every_bit_and_every_length_counts(void **state)
     (void)state;
     uint8_t data[200] = { 0 };
     uint64_t seen[201];
-    for (size_t n = 0; n <= sizeof data; n++) {         /* zeros of different lengths give different sums */
+    for (size_t n = 0; n <= sizeof data; n++) { /* zeros of different lengths give different sums */
         seen[n] = off_check(data, n);
         for (size_t i = 0; i < n; i++)
             assert_true(seen[i] != seen[n]);
@@ -128,14 +132,14 @@ static void every_bit_and_every_length_counts(void **state)
             data[bit / 8] ^= (uint8_t)(1 << bit % 8);
         }
     }
-    for (size_t i = 0; i + 64 < sizeof data; i++) {     /* flips the highest bit of two words in one lane */
+    for (size_t i = 0; i + 64 < sizeof data; i++) { /* flips the highest bit of two words in one lane */
         uint64_t was = off_check(data, sizeof data);
         data[i] ^= 0x80;
         data[i + 64] ^= 0x80;
         assert_true(off_check(data, sizeof data) != was);
     }
     uint8_t shifted[201];
-    memcpy(shifted + 1, data, sizeof data);             /* the sum does not depend on alignment */
+    memcpy(shifted + 1, data, sizeof data); /* the sum does not depend on alignment */
     for (size_t i = 0; i + 64 < sizeof data; i++) {
         data[i] ^= 0x80;
         data[i + 64] ^= 0x80;
@@ -175,9 +179,10 @@ static void it_holds_experts_as_slots_do(void **state)
             size_t bytes = s->n_out ? kn_mat_bytes(s->format, s->n_out, s->n_in) : 0;
             void *want = calloc(1, bytes + 4096);
             if (s->n_out)
-                kn_ops(KN_ISA_SCALAR)->repack(s->format, m->data + s->offset, s->n_out, s->n_in, want, 0,
-                                              kn_ceil_div(s->n_out, KN_PANEL));
-            assert_memory_equal(file + at, want, kn_align_up(bytes, 4096));     /* zeros to the page's end */
+                kn_ops(KN_ISA_SCALAR)
+                    ->repack(s->format, m->data + s->offset, s->n_out, s->n_in, want, 0,
+                             kn_ceil_div(s->n_out, KN_PANEL));
+            assert_memory_equal(file + at, want, kn_align_up(bytes, 4096)); /* zeros to the page's end */
             at += kn_align_up(bytes, 4096);
             free(want);
         }
@@ -294,7 +299,7 @@ static void what_is_damaged_comes_from_the_model(void **state)
             assert_true(faults_clean());
             file[at] ^= (uint8_t)(s->n_out > 0);
         }
-    for (size_t at = table[0].offset; at < n; at += 4096)      /* all experts damaged: still one message */
+    for (size_t at = table[0].offset; at < n; at += 4096) /* all experts damaged: still one message */
         file[at] ^= 0x10;
     write_file(pack_path, file, n);
     faults_reset();
@@ -332,10 +337,13 @@ static void what_cannot_be_read_comes_from_the_model(void **state)
 static void whatever_fails_in_a_store_nothing_is_left(void **state)
 {
     (void)state;
-    static const struct { enum fault_kind kind; enum fault_way way; int error; } ways[] = {
-        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM },
-        { FAULT_OPEN, FAULT_ERROR, EMFILE },  { FAULT_SIZE, FAULT_ERROR, EIO },
-        { FAULT_READ, FAULT_ERROR, EIO },     { FAULT_READ, FAULT_SHORT, 0 },
+    static const struct {
+        enum fault_kind kind;
+        enum fault_way way;
+        int error;
+    } ways[] = {
+        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM }, { FAULT_OPEN, FAULT_ERROR, EMFILE },
+        { FAULT_SIZE, FAULT_ERROR, EIO },     { FAULT_READ, FAULT_ERROR, EIO },   { FAULT_READ, FAULT_SHORT, 0 },
         { FAULT_READ, FAULT_EMPTY, 0 },
     };
     struct model *m = open_packed(2, 3, 20);
@@ -358,8 +366,8 @@ static void whatever_fails_in_a_store_nothing_is_left(void **state)
             struck = faults.struck;
             off_store_close(s);
             if ((got && (!struck || faults.n_line != 1)) || !faults_clean())
-                fail_msg("way %zu, call %ld: %d, %d lines (%s), %s", i, n, got, faults.n_line,
-                         faults.line, faults_clean() ? "clean" : "something is left");
+                fail_msg("way %zu, call %ld: %d, %d lines (%s), %s", i, n, got, faults.n_line, faults.line,
+                         faults_clean() ? "clean" : "something is left");
         }
     }
     faults_off();
@@ -405,7 +413,7 @@ static void what_is_not_this_model_s_is_not_used(void **state)
     int fd = -2;
     faults_reset();
     assert_int_equal(off_pack_open(&fd, pack_path, m->id, m->expert, m->n_expert, NULL), 0);
-    assert_true(fd == -1 && faults.n_line == 0);        /* no file: no message */
+    assert_true(fd == -1 && faults.n_line == 0); /* no file: no message */
     assert_int_equal(pack(m, 0), 0);
     check_refused(m, NULL);
     size_t n;
@@ -418,10 +426,10 @@ static void what_is_not_this_model_s_is_not_used(void **state)
     m->n_expert--;
     check_refused(m, "another model");
     m->n_expert++;
-    m->expert[4].matrix[1].n_in += 256;         /* with the right id the shape is still checked */
+    m->expert[4].matrix[1].n_in += 256; /* with the right id the shape is still checked */
     check_refused(m, "another model");
     m->expert[4].matrix[1].n_in -= 256;
-    m->expert[4].matrix[1].n_out--;             /* the same panels */
+    m->expert[4].matrix[1].n_out--; /* the same panels */
     check_refused(m, "table");
     m->expert[4].matrix[1].n_out++;
 
@@ -473,7 +481,7 @@ static void no_byte_of_head_or_table_can_be_another(void **state)
         check_refused(m, i < 8 ? "no pack file" : i < 12 ? "version" : i < 48 ? "head is damaged" : "table");
         file[i] = was;
     }
-    uint8_t entry[72];                          /* complete extents, at wrong offsets */
+    uint8_t entry[72]; /* complete extents, at wrong offsets */
     memcpy(entry, file + 48, 72);
     memmove(file + 48, file + 48 + 72, 72);
     memcpy(file + 48 + 72, entry, 72);
@@ -481,7 +489,7 @@ static void no_byte_of_head_or_table_can_be_another(void **state)
     check_refused(m, "table");
     free(file);
 
-    assert_int_equal(pack(m, 0), 0);            /* another model's pack file, of the same shape */
+    assert_int_equal(pack(m, 0), 0); /* another model's pack file, of the same shape */
     file = read_file(pack_path, &n);
     memcpy(entry, file + 48, 72);
     free(file);
@@ -497,7 +505,10 @@ static void no_byte_of_head_or_table_can_be_another(void **state)
 
 /* ---- resuming ------------------------------------------------------------------------------------------- */
 
-struct shared { long n, at; int sealed; };      /* writes: count, number to die at; experts sealed by then */
+struct shared {
+    long n, at;
+    int sealed;
+}; /* writes: count, number to die at; experts sealed by then */
 static struct shared *shared;
 static uint64_t first_extent;
 
@@ -547,7 +558,7 @@ static void killed_at_any_write_it_goes_on(void **state)
     uint8_t *file = read_file(pack_path, &n);
     first_extent = ((const struct off_pack_entry *)(const void *)(file + 48))->offset;
     int most = 0;
-    for (long at = 1; ; at++) {
+    for (long at = 1;; at++) {
         unlink(pack_path);
         if (!pack_and_die(m, at))
             break;
@@ -564,7 +575,7 @@ static void killed_at_any_write_it_goes_on(void **state)
     close_packed(m);
 }
 
-static int n_early;                             /* entries written before their extents were synced */
+static int n_early; /* entries written before their extents were synced */
 static bool unsynced;
 
 static ssize_t write_in_order(int fd, const void *data, size_t bytes, int64_t at)
@@ -605,13 +616,15 @@ static void whatever_fails_it_goes_on(void **state)
     printf("skipped: packing through all faults says nothing new of threads and takes minutes here\n");
     skip();
 #endif
-    static const struct { enum fault_kind kind; enum fault_way way; int error; } ways[] = {
-        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM },
-        { FAULT_OPEN, FAULT_ERROR, EMFILE },  { FAULT_READ, FAULT_ERROR, EIO },
-        { FAULT_READ, FAULT_LASTS, EIO },     { FAULT_READ, FAULT_EMPTY, 0 },
-        { FAULT_READ, FAULT_SHORT, 0 },       { FAULT_WRITE, FAULT_ERROR, ENOSPC },
-        { FAULT_WRITE, FAULT_LASTS, EIO },    { FAULT_SYNC, FAULT_ERROR, EIO },
-        { FAULT_RENAME, FAULT_ERROR, EIO },
+    static const struct {
+        enum fault_kind kind;
+        enum fault_way way;
+        int error;
+    } ways[] = {
+        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM },   { FAULT_OPEN, FAULT_ERROR, EMFILE },
+        { FAULT_READ, FAULT_ERROR, EIO },     { FAULT_READ, FAULT_LASTS, EIO },     { FAULT_READ, FAULT_EMPTY, 0 },
+        { FAULT_READ, FAULT_SHORT, 0 },       { FAULT_WRITE, FAULT_ERROR, ENOSPC }, { FAULT_WRITE, FAULT_LASTS, EIO },
+        { FAULT_SYNC, FAULT_ERROR, EIO },     { FAULT_RENAME, FAULT_ERROR, EIO },
     };
     struct model *m = open_packed(2, 3, 20);
     size_t n, group = off_slot_bytes(&m->expert[0]);
@@ -627,14 +640,14 @@ static void whatever_fails_it_goes_on(void **state)
             int got = pack(m, group);
             struck = faults.struck;
             if ((got && (!struck || faults.n_line != 1)) || !faults_clean() || !got != is_there(pack_path))
-                fail_msg("way %zu, call %ld: %d, %d lines (%s), %s", i, call, got, faults.n_line,
-                         faults.line, faults_clean() ? "clean" : "something is left");
+                fail_msg("way %zu, call %ld: %d, %d lines (%s), %s", i, call, got, faults.n_line, faults.line,
+                         faults_clean() ? "clean" : "something is left");
             n_failed += got != 0;
             faults_off();
             bool kept = is_there(part_path);
             assert_int_equal(pack(m, group), 0);
             assert_true(got || packed.n_before == 0);
-            assert_int_equal(kept, packed.n_before > 0);        /* a part file without any expert is deleted */
+            assert_int_equal(kept, packed.n_before > 0); /* a part file without any expert is deleted */
             assert_true(is_file(pack_path, file, n) && !is_there(part_path));
             most = kn_max(most, packed.n_before);
         }
@@ -664,7 +677,7 @@ static void stopped_it_goes_on(void **state)
     assert_true(faults.n_line == 1 && strstr(faults.line, "nothing was written"));
     assert_false(is_there(part_path));
 
-    write_file(part_path, file, n);             /* as if interrupted after n bytes */
+    write_file(part_path, file, n); /* as if interrupted after n bytes */
     assert_int_equal(truncate(part_path, (off_t)n - 4096), 0);
     int fd = open(part_path, O_WRONLY);
     assert_int_equal(pwrite(fd, "?", 1, 48 + 2 * 72 + 5), 1);
@@ -699,9 +712,9 @@ static void a_part_of_another_model_is_none(void **state)
     m->id++;
     assert_int_equal(pack(m, 0), 0);
     assert_int_equal(packed.n_before, 0);
-    check_refused(m, NULL);                     /* extended to its full length */
+    check_refused(m, NULL); /* extended to its full length */
     m->id--;
-    file[13] ^= 1;                              /* the right file except for its head */
+    file[13] ^= 1; /* the right file except for its head */
     write_file(part_path, file, n);
     assert_int_equal(pack(m, 0), 0);
     check_refused(m, NULL);
@@ -710,7 +723,7 @@ static void a_part_of_another_model_is_none(void **state)
     m->id--;
 
     int fd = open(part_path, O_RDWR | O_CREAT, 0600);
-    assert_int_equal(flock(fd, LOCK_EX), 0);    /* another process is writing */
+    assert_int_equal(flock(fd, LOCK_EX), 0); /* another process is writing */
     faults_reset();
     assert_int_equal(pack(m, 0), KN_EINVAL);
     assert_true(faults.n_line == 1 && strstr(faults.line, "another spillway pack"));
@@ -753,7 +766,7 @@ static void without_room_it_does_not_begin(void **state)
     assert_int_equal(pack(m, 0), 0);
 
     unlink(pack_path);
-    room = (int64_t)(whole - table[4].offset);  /* just enough for the experts still missing */
+    room = (int64_t)(whole - table[4].offset); /* just enough for the experts still missing */
     write_file(part_path, file, table[4].offset);
     int fd = open(part_path, O_WRONLY);
     assert_int_equal(pwrite(fd, "?", 1, 48 + 4 * 72), 1);
@@ -765,7 +778,7 @@ static void without_room_it_does_not_begin(void **state)
     assert_int_equal(pack(m, 0), 0);
     assert_int_equal(packed.n_before, 4);
     unlink(pack_path);
-    room = -1;                                  /* free space unknown */
+    room = -1; /* free space unknown */
     assert_int_equal(pack(m, 0), 0);
     faults_off();
     free(file);

@@ -32,9 +32,8 @@ static void check_place(const struct off_source *s, const struct kn_ops *ops, st
     const uint8_t *rows = random_bytes(file + s->offset % 256) + s->offset % 256;
     uint8_t *hand = aligned_alloc(64, kn_align_up(scratch * (size_t)(team ? kn_team_size(team) : 1), 64) + 64);
     assert_int_equal(place % OFF_PAGE, 0);
-    assert_true(kn_align_up(head + file, OFF_PAGE) <= place);           /* offset of the file's bytes in the place */
-    kn_ops(KN_ISA_SCALAR)->repack(s->format, rows, s->n_out, s->n_in, want, 0,
-                                  kn_ceil_div(s->n_out, KN_PANEL));
+    assert_true(kn_align_up(head + file, OFF_PAGE) <= place); /* offset of the file's bytes in the place */
+    kn_ops(KN_ISA_SCALAR)->repack(s->format, rows, s->n_out, s->n_in, want, 0, kn_ceil_div(s->n_out, KN_PANEL));
     memset(at, 0xa5, place + GUARD);
     memcpy(at + head, rows, file);
     memset(hand + scratch, 0x5a, 8);
@@ -55,7 +54,7 @@ static void check_place(const struct off_source *s, const struct kn_ops *ops, st
     free(hand);
 }
 
-#ifndef __SANITIZE_THREAD__                     /* one thread */
+#ifndef __SANITIZE_THREAD__ /* one thread */
 /* Rows of one, a few and many blocks; one row less and one more than a panel; every offset in a page that is a
  * multiple of 8, and some that are not. */
 static void small_matrices_at_every_offset(void **state)
@@ -66,7 +65,9 @@ static void small_matrices_at_every_offset(void **state)
         for (size_t i = 0; i < sizeof n_out / sizeof *n_out; i++)
             for (uint64_t offset = 0; offset < OFF_PAGE; offset += offset < 128 ? 1 : 8) {
                 int n_block = 1 + (int)(offset / 8 % 3);
-                struct off_source s = { .offset = 7 * OFF_PAGE + offset, .format = (enum kn_format)f, .n_out = n_out[i],
+                struct off_source s = { .offset = 7 * OFF_PAGE + offset,
+                                        .format = (enum kn_format)f,
+                                        .n_out = n_out[i],
                                         .n_in = n_block * kn_format_info((enum kn_format)f)->block_values };
                 check_place(&s, kn_ops(KN_ISA_COUNT - 1), NULL);
                 if (offset < 128)
@@ -85,8 +86,8 @@ static void small_matrices_at_every_offset(void **state)
 static void large_matrices_by_a_team(void **state)
 {
     (void)state;
-    static const int n_in[KN_FORMAT_COUNT] = { 3, 5, 96, 160, 768, 512, 160, 96, 160, 32, 224, 768, 512, 1024, 96, 768, 256,
-                                                96 };
+    static const int n_in[KN_FORMAT_COUNT] = { 3,  5,   96,  160, 768,  512, 160, 96,  160,
+                                               32, 224, 768, 512, 1024, 96,  768, 256, 96 };
     for (int n_thread = FIRST_TEAM; n_thread <= 3; n_thread++) {
         struct kn_team *team;
         assert_int_equal(kn_team_open(&team, n_thread), 0);
@@ -174,7 +175,11 @@ static void check_apart(const struct off_source *s, struct kn_team *team)
 static void scales_apart_come_to_their_codes(void **state)
 {
     (void)state;
-    static const struct { enum kn_format f; struct off_scales scales; int n_in[3]; } kind[] = {
+    static const struct {
+        enum kn_format f;
+        struct off_scales scales;
+        int n_in[3];
+    } kind[] = {
         { KN_MXFP4, { .bytes = 1, .rows = 1, .values = 32 }, { 32, 96, 2880 } },
         { KN_INT4, { .bytes = 2, .rows = 1, .values = 32 }, { 32, 224, 2048 } },
         { KN_INT4, { .bytes = 2, .rows = 1, .values = 128 }, { 128, 384, 2048 } },
@@ -192,8 +197,11 @@ static void scales_apart_come_to_their_codes(void **state)
         assert_int_equal(kn_team_open(&team[i], i + 1), 0);
     for (size_t k = 0; k < sizeof kind / sizeof *kind; k++)
         for (int i = 0; i < 6 * 3 * 7; i++) {
-            struct off_source s = { .offset = 9 * OFF_PAGE + at[i % 7], .format = kind[k].f, .n_out = n_out[i / 7 % 6],
-                                    .n_in = kind[k].n_in[i / 42], .scales = kind[k].scales };
+            struct off_source s = { .offset = 9 * OFF_PAGE + at[i % 7],
+                                    .format = kind[k].f,
+                                    .n_out = n_out[i / 7 % 6],
+                                    .n_in = kind[k].n_in[i / 42],
+                                    .scales = kind[k].scales };
             s.scales.offset = 3 * OFF_PAGE + at[(i + i / 7) % 7];
             check_apart(&s, NULL);
             check_apart(&s, team[i % 3]);

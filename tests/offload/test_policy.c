@@ -14,10 +14,7 @@
 #define MOST 2048
 
 static uint64_t random_state;
-static int random_below(int n)
-{
-    return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
-}
+static int random_below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
 
 /* n_group groups of n experts; group numbers are multiples of `step`, as in a model with dense layers. */
 static struct off_policy *open_groups(int n_group, int n, int step)
@@ -43,7 +40,7 @@ static void test_further_away_goes_first(void **state)
         off_policy_set_share(p, e, 0.5f);
     for (int turn = 0; turn < 4; turn++) {
         int32_t all[] = { 3 * turn, 3 * turn + 1, 3 * turn + 2 };
-        off_policy_use(p, all, 3);              /* a turn that uses all experts carries no information */
+        off_policy_use(p, all, 3); /* a turn that uses all experts carries no information */
         for (int32_t e = 0; e < 12; e++) {
             int ahead = (e / 3 - turn + 3) % 4 + 1;
             assert_true(off_policy_wait(p, e) == (float)ahead / 0.5f);
@@ -57,7 +54,7 @@ static void test_less_likely_goes_first(void **state)
 {
     (void)state;
     struct off_policy *p = open_groups(1, 4, 1);
-    for (int turn = 0; turn < 400; turn++) {    /* shares 1, 1/2, 1/8, 0 */
+    for (int turn = 0; turn < 400; turn++) { /* shares 1, 1/2, 1/8, 0 */
         int32_t used[3] = { 0 };
         int n = 1;
         if (random_below(2))
@@ -97,7 +94,7 @@ static void test_recency_counts_for_what_it_tells(void **state)
     (void)state;
     assert_true(wait_after_use(75) < 0.05f);
     assert_true(wait_after_use(0) > 1);
-    assert_true(wait_after_use(-1) > 0.5f);     /* the recency estimate alone would give 1/32 */
+    assert_true(wait_after_use(-1) > 0.5f); /* the recency estimate alone would give 1/32 */
 }
 
 static void test_what_was_learnt_can_be_kept(void **state)
@@ -114,7 +111,7 @@ static void test_what_was_learnt_can_be_kept(void **state)
     for (int32_t hot = 0; hot < 8; hot++)
         for (int32_t cold = 8; cold < 32; cold++)
             assert_true(off_policy_wait(q, hot) < off_policy_wait(q, cold));
-    use_one(q, 20);                             /* one turn does not change the estimate */
+    use_one(q, 20); /* one turn does not change the estimate */
     assert_true(off_policy_wait(q, 20) > off_policy_wait(q, 3));
     off_policy_set_share(q, 5, 0);
     assert_true(off_policy_wait(q, 5) > 0 && off_policy_wait(q, 5) < 1e6f);
@@ -142,9 +139,9 @@ static void test_waits_are_numbers(void **state)
 /* ---- in a cache ------------------------------------------------------------------------------------ */
 
 struct cache {
-    struct off_policy *policy;                  /* NULL: least recently used (LRU) */
+    struct off_policy *policy; /* NULL: least recently used (LRU) */
     int n_expert, n_slot, n_there, turn;
-    int last[MOST];                             /* turn of the last use */
+    int last[MOST]; /* turn of the last use */
     bool there[MOST];
     uint64_t misses;
     struct off_trace trace;
@@ -191,8 +188,7 @@ static double to_optimum(bool ours, int n_hot, int hot, int cold, int scan)
     bool all[256];
     uint64_t least;
     struct off_policy *p = open_groups(8, 32, 1);
-    *c = (struct cache){ .policy = ours ? p : NULL, .n_expert = 256, .n_slot = 128,
-                         .trace = { .room = 300 * 8 * 33 } };
+    *c = (struct cache){ .policy = ours ? p : NULL, .n_expert = 256, .n_slot = 128, .trace = { .room = 300 * 8 * 33 } };
     c->trace.item = malloc(c->trace.room * sizeof *c->trace.item);
     memset(all, true, sizeof all);
     for (int turn = 0; turn < 300 * 8; turn++) {
@@ -200,7 +196,7 @@ static double to_optimum(bool ours, int n_hot, int hot, int cold, int scan)
         for (int i = 0; i < 32; i++)
             if (random_below(100) < (i < n_hot ? hot : cold) || (scan && turn / 8 % scan == scan - 1))
                 used[n++] = turn % 8 * 32 + i;
-        if (turn == 100 * 8) {                  /* statistics have settled */
+        if (turn == 100 * 8) { /* statistics have settled */
             c->misses = 0;
             c->trace.n = 0;
         }
@@ -217,8 +213,8 @@ static double to_optimum(bool ours, int n_hot, int hot, int cold, int scan)
 static void test_a_sweep_leaves_something(void **state)
 {
     (void)state;
-    assert_true(to_optimum(true, 32, 100, 0, 0) < 1.2);         /* cyclic use of all: the optimum hits half */
-    assert_true(to_optimum(false, 32, 100, 0, 0) > 1.8);        /* and LRU never hits */
+    assert_true(to_optimum(true, 32, 100, 0, 0) < 1.2);  /* cyclic use of all: the optimum hits half */
+    assert_true(to_optimum(false, 32, 100, 0, 0) > 1.8); /* and LRU never hits */
     assert_true(to_optimum(true, 32, 85, 0, 0) < 1.5);
     assert_true(to_optimum(false, 32, 85, 0, 0) > 2);
 }
@@ -228,7 +224,7 @@ static void test_the_hot_stay(void **state)
     (void)state;
     double ours = to_optimum(true, 12, 90, 10, 0), lru = to_optimum(false, 12, 90, 10, 0);
     assert_true(ours < 1.75 && ours < 0.85 * lru);
-    ours = to_optimum(true, 12, 90, 10, 10);    /* a scan of all experts in between */
+    ours = to_optimum(true, 12, 90, 10, 10); /* a scan of all experts in between */
     lru = to_optimum(false, 12, 90, 10, 10);
     assert_true(ours < 1.45 && ours < 0.65 * lru);
 }

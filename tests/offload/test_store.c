@@ -148,7 +148,7 @@ static void a_store_grows(void **state)
         wait_until_filled(s);
         off_store_grow(s, room / 4);
         off_stats_get(s, &stats);
-        assert_in_range(stats.n_slot, as_large.n_slot - 1, as_large.n_slot);    /* an odd number cannot be halved */
+        assert_in_range(stats.n_slot, as_large.n_slot - 1, as_large.n_slot); /* an odd number cannot be halved */
         assert_true(stats.n_empty >= stats.n_slot - before);
         ask_all_layers(a, 120);
         assert_false(off_store_is_whole(s));
@@ -168,7 +168,11 @@ static void a_store_grows(void **state)
 
 /* Pages are populated ahead of the reads, exactly the pages that belong to slots; a failure to populate them changes
  * no result. */
-static struct { pthread_mutex_t lock; size_t bytes; bool fails; } made = { .lock = PTHREAD_MUTEX_INITIALIZER };
+static struct {
+    pthread_mutex_t lock;
+    size_t bytes;
+    bool fails;
+} made = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void make_memory(void *p, size_t bytes)
 {
@@ -265,7 +269,7 @@ static void wait_until_quiet(struct off_store *s, int n_expert)
 static void what_is_expected_follows_what_is_done(void **state)
 {
     (void)state;
-    struct model *m = open_model(1, 12, 20);            /* all of one size */
+    struct model *m = open_model(1, 12, 20); /* all of one size */
     struct off_store *s;
     int32_t turn[3][4], absent[4];
     uint8_t mark[2][4];
@@ -309,12 +313,22 @@ static void rose(struct off_store *s, struct off_stats *before)
 {
     struct off_stats now;
     off_stats_get(s, &now);
-    const uint64_t was[] = { before->hits, before->misses, before->reads, before->read_bytes, before->soon_reads,
-                             before->soon_hits, before->wasted_bytes, before->early_bytes, before->early_used_bytes,
-                             before->early_wasted_bytes, before->mirror_bytes };
-    const uint64_t is[] = { now.hits, now.misses, now.reads, now.read_bytes, now.soon_reads, now.soon_hits,
-                            now.wasted_bytes, now.early_bytes, now.early_used_bytes, now.early_wasted_bytes,
-                            now.mirror_bytes };
+    const uint64_t was[] = { before->hits,
+                             before->misses,
+                             before->reads,
+                             before->read_bytes,
+                             before->soon_reads,
+                             before->soon_hits,
+                             before->wasted_bytes,
+                             before->early_bytes,
+                             before->early_used_bytes,
+                             before->early_wasted_bytes,
+                             before->mirror_bytes };
+    const uint64_t is[] = {
+        now.hits,        now.misses,       now.reads,       now.read_bytes,       now.soon_reads,
+        now.soon_hits,   now.wasted_bytes, now.early_bytes, now.early_used_bytes, now.early_wasted_bytes,
+        now.mirror_bytes
+    };
     for (size_t i = 0; i < sizeof is / sizeof *is; i++)
         if (is[i] < was[i])
             fail_msg("count %d: %llu, then %llu", (int)i, (unsigned long long)was[i], (unsigned long long)is[i]);
@@ -350,7 +364,7 @@ static void counts_only_rise(void **state)
         if (round % 3) {
             choose_some(a, round % 3 == 1 ? layer : (layer + 1) % 8, 2);
             ask(a, 0);
-        } else {                                /* fetched while its read is in flight */
+        } else { /* fetched while its read is in flight */
             off_fetch(s, later, mark + 12, 2, OFF_NOW, &now);
             rose(s, &stats);
             for (int got = 0; got < 2;)
@@ -390,7 +404,7 @@ static void what_is_read_early_is_of_use_or_ends(void **state)
         wait_until_filled(s);
         for (int round = 0; round < 400; round++) {
             int layer = round % 8, next = (layer + 2) % 8;
-            for (int i = 0; i < 2; i++)                 /* a layer's turn uses the first or the others */
+            for (int i = 0; i < 2; i++) /* a layer's turn uses the first or the others */
                 early[i] = next * 6 + (right ? round / 8 + i : 4 + i) % 6;
             off_fetch(s, early, mark, 2, OFF_EARLY, &t);
             wait_until_quiet(s, 48);
@@ -505,11 +519,11 @@ static void who_asks_later_has_it_read_again(void **state)
         gate.page = -1;
         assert_int_equal(open_store(&s, m, least(m)), 0);
         struct asker *a = open_asker(s, m);
-        wait_until_filled(s);                   /* experts 0 and 1 */
+        wait_until_filled(s); /* experts 0 and 1 */
         pthread_mutex_lock(&gate.lock);
         gate.page = (int64_t)(m->expert[2].matrix[0].offset & ~(uint64_t)4095);
         gate.closed = true;
-        gate.n_fail = when == IN_VAIN ? 6 : 3;  /* one read makes that many tries */
+        gate.n_fail = when == IN_VAIN ? 6 : 3; /* one read makes that many tries */
         pthread_mutex_unlock(&gate.lock);
         off_fetch(s, two, mark, 1, when == AHEAD ? OFF_SOON : OFF_NOW, &first);
         pthread_mutex_lock(&gate.lock);
@@ -543,10 +557,13 @@ static void who_asks_later_has_it_read_again(void **state)
 static void whatever_fails_nothing_is_left(void **state)
 {
     (void)state;
-    static const struct { enum fault_kind kind; enum fault_way way; int error; } ways[] = {
-        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM },
-        { FAULT_OPEN, FAULT_ERROR, EMFILE },  { FAULT_READ, FAULT_ERROR, EIO },
-        { FAULT_READ, FAULT_LASTS, EIO },     { FAULT_READ, FAULT_EMPTY, 0 },
+    static const struct {
+        enum fault_kind kind;
+        enum fault_way way;
+        int error;
+    } ways[] = {
+        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM }, { FAULT_OPEN, FAULT_ERROR, EMFILE },
+        { FAULT_READ, FAULT_ERROR, EIO },     { FAULT_READ, FAULT_LASTS, EIO },   { FAULT_READ, FAULT_EMPTY, 0 },
         { FAULT_READ, FAULT_SHORT, 0 },
     };
     struct model *m = open_model(2, 3, 20);
@@ -571,8 +588,8 @@ static void whatever_fails_nothing_is_left(void **state)
             struck = faults.struck;
             off_store_close(s);
             if ((got && (!struck || faults.n_line != 1)) || !faults_clean())
-                fail_msg("way %zu, call %ld: %d, %d lines (%s), %s", i, n, got, faults.n_line,
-                         faults.line, faults_clean() ? "clean" : "something is left");
+                fail_msg("way %zu, call %ld: %d, %d lines (%s), %s", i, n, got, faults.n_line, faults.line,
+                         faults_clean() ? "clean" : "something is left");
         }
     }
     assert_true(n_refused >= 5 && n_failed > 0);
@@ -605,9 +622,9 @@ static void what_others_read_ahead_is_taken_over(void **state)
     int got, given = 0;
     assert_int_equal(open_store(&s, m, least(m)), 0);
     struct asker *a = open_asker(s, m);
-    wait_until_filled(s);                       /* experts 0 and 1 */
+    wait_until_filled(s); /* experts 0 and 1 */
     off_fetch(s, zero, mark, 1, OFF_NOW, &first);
-    off_fetch(s, rest, mark + 1, 2, OFF_NOW, &second);          /* no slot for 2 */
+    off_fetch(s, rest, mark + 1, 2, OFF_NOW, &second); /* no slot for 2 */
     off_release(s, &first);
     off_fetch(s, two, mark + 3, 1, OFF_SOON, &soon);
     while ((got = off_wait(s, &second, &a->hands, a->index, a->view, a->status)) > 0)
@@ -638,7 +655,7 @@ static void a_look_shows_where_all_are(void **state)
     off_store_look(s, spot);
     for (int e = 0; e < 24; e++)
         assert_true(spot[e].group == e / 8 && spot[e].heat == 0);
-    for (int turn = 0; turn < 60; turn++) {     /* the same two of each group every time */
+    for (int turn = 0; turn < 60; turn++) { /* the same two of each group every time */
         a->n = 2;
         a->expert[0] = turn % 3 * 8 + 5;
         a->expert[1] = turn % 3 * 8 + 6;
@@ -651,8 +668,7 @@ static void a_look_shows_where_all_are(void **state)
         bool used = e % 8 == 5 || e % 8 == 6;
         n_here += spot[e].tier == OFF_HOST;
         assert_false(spot[e].coming);
-        assert_true(used ? spot[e].tier == OFF_HOST && spot[e].heat > 0.5f && spot[e].heat <= 1
-                         : spot[e].heat == 0);
+        assert_true(used ? spot[e].tier == OFF_HOST && spot[e].heat > 0.5f && spot[e].heat <= 1 : spot[e].heat == 0);
     }
     assert_int_equal(n_here, stats.n_slot - stats.n_empty);
     assert_true(n_here < 24);

@@ -13,10 +13,7 @@
 #include "tests/faults.h"
 
 static uint64_t random_state;
-static int random_below(int n)
-{
-    return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
-}
+static int random_below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
 
 /* ---- the least number of misses ----------------------------------------------------------------- */
 
@@ -27,7 +24,7 @@ static int random_below(int n)
 static int search(const uint8_t *turn, int n_turn, unsigned counts, int n_slot)
 {
     int best[1 << N_EXPERT], after[1 << N_EXPERT];
-    for (unsigned set = 0; set < 1u << N_EXPERT; set++)         /* the initial contents cost nothing */
+    for (unsigned set = 0; set < 1u << N_EXPERT; set++) /* the initial contents cost nothing */
         best[set] = (set & ~counts) || __builtin_popcount(set) > n_slot ? MOST : 0;
     for (int i = 0; i < n_turn; i++) {
         unsigned used = turn[i] & counts;
@@ -116,21 +113,21 @@ static void what_was_learnt_comes_back_or_not_at_all(void **state)
     off_heat_write(path, 7, share, 20);
     assert_true(off_heat_read(path, 7, got, 20));
     assert_memory_equal(got, share, sizeof share);
-    assert_false(off_heat_read(path, 8, got, 20));      /* another model's */
+    assert_false(off_heat_read(path, 8, got, 20)); /* another model's */
     assert_false(off_heat_read(path, 7, got, 19));
-    for (long at = 0; at < bytes; at++) {               /* any byte of it changed */
+    for (long at = 0; at < bytes; at++) { /* any byte of it changed */
         change_file(at, 1 << at % 8, -1);
         assert_false(off_heat_read(path, 7, got, 20));
         change_file(at, 1 << at % 8, -1);
     }
     assert_true(off_heat_read(path, 7, got, 20));
-    change_file(-1, 0, bytes - 1);                      /* truncated */
+    change_file(-1, 0, bytes - 1); /* truncated */
     assert_false(off_heat_read(path, 7, got, 20));
-    share[3] = 2;                                       /* complete, but not a share (above 1) */
+    share[3] = 2; /* complete, but not a share (above 1) */
     off_heat_write(path, 7, share, 20);
     assert_false(off_heat_read(path, 7, got, 20));
     unlink(path);
-    off_heat_write("/nowhere/at/all", 7, share, 20);    /* cannot be written; no error */
+    off_heat_write("/nowhere/at/all", 7, share, 20); /* cannot be written; no error */
 }
 
 static void what_cannot_be_kept_leaves_the_last(void **state)

@@ -60,10 +60,10 @@ static inline uint64_t next(uint64_t *random) { return kn_mix(*random += KN_GOLD
 
 static inline int connect_to(void)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_port = htons((uint16_t)server.port),
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval limit = {600, 0}; /* no byte for so long: the answer is lost */
+    struct sockaddr_in a = { .sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)server.port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct timeval limit = { 600, 0 }; /* no byte for so long: the answer is lost */
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         give_up("socket", strerror(errno));
@@ -104,7 +104,7 @@ struct answer {
 
 static inline struct answer read_answer(int fd)
 {
-    struct answer a = {0};
+    struct answer a = { 0 };
     size_t room = 0;
     for (ssize_t n = 1; n > 0; a.n_text += n > 0 ? (size_t)n : 0) {
         if (a.n_text + 4097 > room && !(a.text = realloc(a.text, room = 2 * room + 16384)))
@@ -148,7 +148,7 @@ static inline char *text_of(const char *path, const char *body)
 
 static inline void server_start(const char *program, const char *model)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     socklen_t n = sizeof a;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct rlimit files;
@@ -165,8 +165,8 @@ static inline void server_start(const char *program, const char *model)
     signal(SIGPIPE, SIG_IGN);
     server.pid = fork();
     if (server.pid == 0) {
-        execl(program, program, "serve", "-m", model, "--port", port, "--parallel", "8", "--queue",
-              "256", "--host-mem", "256M", "--max-connections", "4096", "--quiet", (char *)NULL);
+        execl(program, program, "serve", "-m", model, "--port", port, "--parallel", "8", "--queue", "256", "--host-mem",
+              "256M", "--max-connections", "4096", "--quiet", (char *)NULL);
         perror(program);
         _exit(2);
     }
@@ -189,8 +189,7 @@ static inline bool server_end(void)
 {
     int status;
     kill(server.pid, SIGTERM);
-    return waitpid(server.pid, &status, 0) == server.pid && WIFEXITED(status) &&
-           WEXITSTATUS(status) == 0;
+    return waitpid(server.pid, &status, 0) == server.pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 /* Resources of the process. */
@@ -200,7 +199,7 @@ struct held {
 
 static inline struct held server_held(void)
 {
-    struct held h = {0};
+    struct held h = { 0 };
     char path[64], line[256];
     long x;
     snprintf(path, sizeof path, "/proc/%d/status", server.pid);

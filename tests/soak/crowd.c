@@ -21,21 +21,21 @@
 #include "tests/engine/head.h"
 #include "tests/engine/worst.h"
 
-#define ENGINES 3                               /* of one seed */
-#define ENDS    16                              /* sessions finished in each */
-#define HANG    900                             /* seconds after which a process counts as hung */
+#define ENGINES 3   /* of one seed */
+#define ENDS    16  /* sessions finished in each */
+#define HANG    900 /* seconds after which a process counts as hung */
 
 /* Memory shared with the waiting parent process. */
 static struct told {
     char drew[1024];
     long n_pass, n_preempted, n_found, n_draft, n_kept, n_gone;
     double overlap_s;
-} *told;
+} * told;
 
 /* ---- random options --------------------------------------------------------------------------------------- */
 
-static char small[96], head[96];                /* a draft model and a draft head */
-static char lengths[96], document[96];          /* length predictor; document that drafters learn */
+static char small[96], head[96];       /* a draft model and a draft head */
+static char lengths[96], document[96]; /* length predictor; document that drafters learn */
 static bool has_states;
 
 static void name_files(void)
@@ -61,10 +61,12 @@ static void write_document(const struct eng_vocab *v)
 
 static void draw_model(void)
 {
-    static const struct { const char *shape; int n_layer; } models[] = {
-        { "tiny", 2 }, { "tiny-dense", 2 }, { "tiny-qwen2moe", 2 }, { "tiny-olmoe", 2 }, { "tiny-gpt-oss", 2 },
-        { "tiny-glm4moe", 3 }, { "tiny-qwen3next", 4 }, { "tiny-qwen35moe", 4 }, { "tiny-deepseek2", 3 },
-        { "tiny-odd", 2 } };
+    static const struct {
+        const char *shape;
+        int n_layer;
+    } models[] = { { "tiny", 2 },           { "tiny-dense", 2 },   { "tiny-qwen2moe", 2 },  { "tiny-olmoe", 2 },
+                   { "tiny-gpt-oss", 2 },   { "tiny-glm4moe", 3 }, { "tiny-qwen3next", 4 }, { "tiny-qwen35moe", 4 },
+                   { "tiny-deepseek2", 3 }, { "tiny-odd", 2 } };
     struct eng_engine *e;
     struct kn_team *team;
     int i = below((int)(sizeof models / sizeof *models));
@@ -83,9 +85,12 @@ static void draw_model(void)
     write_document(eng_vocab(e));
     eng_close(e);
     assert_int_equal(kn_team_open(&team, 1), 0);
-    assert_int_equal(moe_synth(small, &(struct moe_synth_options){ .shape = "tiny-dense", .n_layer = 1,
-                                                                   .n_vocab = n_vocab, .format = KN_Q8_0,
-                                                                   .seed = 3, .team = team }), 0);
+    assert_int_equal(
+        moe_synth(
+            small,
+            &(struct moe_synth_options){
+                .shape = "tiny-dense", .n_layer = 1, .n_vocab = n_vocab, .format = KN_Q8_0, .seed = 3, .team = team }),
+        0);
     kn_team_close(team);
 }
 
@@ -142,13 +147,15 @@ static enum eng_dsi_mode draw_dsi(const struct eng_options *o)
 static struct eng_options draw_options(void)
 {
     static const int chunks[] = { 1, 7, 64, 100, 512 };
-    struct eng_options o = { .n_parallel = 1 + below(6), .n_chunk = chunks[below(5)], .n_thread = 1 + below(3),
+    struct eng_options o = { .n_parallel = 1 + below(6),
+                             .n_chunk = chunks[below(5)],
+                             .n_thread = 1 + below(3),
                              .gamma = below(3) ? 1 + below(12) : ENG_GAMMA_AUTO,
                              .io = below(2) ? OFF_IO_PREAD : OFF_IO_AUTO };
     char drafts[512] = "";
     draw_drafters(&o, drafts, sizeof drafts);
     if (!o.n_draft && o.gamma > 0 && below(2)) {
-        o.n_draft = 1;                          /* no drafter: always the worst one */
+        o.n_draft = 1; /* no drafter: always the worst one */
         snprintf(drafts, sizeof drafts, " the worst");
     }
     int n_block = below(3) ? 4 + (o.n_draft > 0) + below(8) : 0, part = below(8);
@@ -163,9 +170,9 @@ static struct eng_options draw_options(void)
         o.host_mem = asked_memory(&o, (size_t)part, 5);
     snprintf(told->drew, sizeof told->drew,
              "%s, kv %d, isa %d, %d parallel, chunk %d, %d threads, %d blocks of KV, memory for %d/5, io %d, "
-             "gamma %d, rule %d, dsi %d, drafts%s", asked_shape, (int)o.kv, (int)o.isa, o.n_parallel, o.n_chunk,
-             o.n_thread, n_block, part < 4 ? part : 5, (int)o.io, o.gamma, (int)o.verify, (int)o.dsi,
-             o.n_draft ? drafts : " none");
+             "gamma %d, rule %d, dsi %d, drafts%s",
+             asked_shape, (int)o.kv, (int)o.isa, o.n_parallel, o.n_chunk, o.n_thread, n_block, part < 4 ? part : 5,
+             (int)o.io, o.gamma, (int)o.verify, (int)o.dsi, o.n_draft ? drafts : " none");
     return o;
 }
 
@@ -211,7 +218,9 @@ static void run_engine(void)
     assert_int_equal(eng_open(&e, &opened), 0);
     assert_in_range(eng_event_room(e), 1, 1024);
     if (opened.n_draft && !e->drafting->n_drafter) {
-        worst = (struct worst){ .engine = e, .base = { .kind = &worst_kind, .drafting = e->drafting }, .right = below(101) };
+        worst = (struct worst){ .engine = e,
+                                .base = { .kind = &worst_kind, .drafting = e->drafting },
+                                .right = below(101) };
         e->drafting->drafter[e->drafting->n_drafter++] = &worst.base;
     }
     if (has_states && below(3) == 0)
@@ -304,8 +313,10 @@ int main(int argc, char **argv)
 {
     uint64_t seconds = UINT64_MAX, seed = 1, n_most = UINT64_MAX, n = 0, n_failed = 0, start = kn_now_ns();
     for (int i = 1; i + 1 < argc; i += 2) {
-        uint64_t *to = !strcmp(argv[i], "--seconds") ? &seconds : !strcmp(argv[i], "--seed") ? &seed
-                     : !strcmp(argv[i], "--count")   ? &n_most  : NULL;
+        uint64_t *to = !strcmp(argv[i], "--seconds") ? &seconds
+                       : !strcmp(argv[i], "--seed")  ? &seed
+                       : !strcmp(argv[i], "--count") ? &n_most
+                                                     : NULL;
         if (to)
             *to = number(argv[i + 1]);
     }

@@ -149,49 +149,46 @@ static size_t spoil_bytes(char *p, size_t n, uint64_t *random)
 /* A valid request with the values of its members exchanged. */
 static size_t write_nonsense(char *out, size_t room, uint64_t *random)
 {
-    static const char *const path[] = {
-        "/v1/completions", CHAT,       "/v1/responses", "/v1/messages",
-        "/tokenize",       "/nothing", "/detokenize",   "/apply-template"};
+    static const char *const path[] = { "/v1/completions", CHAT,       "/v1/responses", "/v1/messages",
+                                        "/tokenize",       "/nothing", "/detokenize",   "/apply-template" };
     static const char *const member[] = {
-        "prompt",          "messages",   "input",  "model",        "max_tokens",  "temperature",
-        "top_p",           "top_k",      "n",      "stop",         "stream",      "logprobs",
-        "top_logprobs",    "logit_bias", "seed",   "tools",        "tool_choice", "system",
-        "response_format", "user",       "tokens", "instructions", "thinking",    "echo"};
-    static const char *const value[] = {
-        "null",
-        "true",
-        "-1",
-        "0",
-        "1",
-        "1e400",
-        "1e308",
-        "99999999999999999999",
-        "\"\"",
-        "\"\\u0000\"",
-        "\"\\ud800\"",
-        "\"x\"",
-        "[]",
-        "{}",
-        "[[]]",
-        "[null]",
-        "[{}]",
-        "[1,2]",
-        "{\"a\":{}}",
-        "[\"\"]",
-        "[{\"role\":\"user\",\"content\":\"Hi\"}]",
-        "[{\"role\":\"user\"}]",
-        "[{\"role\":7,\"content\":[]}]",
-        "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]",
-        "\"required\"",
-        "{\"type\":\"json_schema\"}",
-        "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"$ref\":\"#\"}}}",
-        "[[[[[[[[]]]]]]]]"};
+        "prompt",      "messages", "input",           "model",    "max_tokens",   "temperature",  "top_p",    "top_k",
+        "n",           "stop",     "stream",          "logprobs", "top_logprobs", "logit_bias",   "seed",     "tools",
+        "tool_choice", "system",   "response_format", "user",     "tokens",       "instructions", "thinking", "echo"
+    };
+    static const char *const value[] = { "null",
+                                         "true",
+                                         "-1",
+                                         "0",
+                                         "1",
+                                         "1e400",
+                                         "1e308",
+                                         "99999999999999999999",
+                                         "\"\"",
+                                         "\"\\u0000\"",
+                                         "\"\\ud800\"",
+                                         "\"x\"",
+                                         "[]",
+                                         "{}",
+                                         "[[]]",
+                                         "[null]",
+                                         "[{}]",
+                                         "[1,2]",
+                                         "{\"a\":{}}",
+                                         "[\"\"]",
+                                         "[{\"role\":\"user\",\"content\":\"Hi\"}]",
+                                         "[{\"role\":\"user\"}]",
+                                         "[{\"role\":7,\"content\":[]}]",
+                                         "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]",
+                                         "\"required\"",
+                                         "{\"type\":\"json_schema\"}",
+                                         "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"$ref\":\"#\"}}}",
+                                         "[[[[[[[[]]]]]]]]" };
     char body[2048] = "{\"max_tokens\":2";
     size_t n = strlen(body);
     for (int k = 0; k < 4; k++) {
         uint64_t r = next(random);
-        n += (size_t)snprintf(body + n, sizeof body - n, ",\"%s\":%s",
-                              member[r % (sizeof member / sizeof *member)],
+        n += (size_t)snprintf(body + n, sizeof body - n, ",\"%s\":%s", member[r % (sizeof member / sizeof *member)],
                               value[(r >> 16) % (sizeof value / sizeof *value)]);
     }
     snprintf(body + n, sizeof body - n, "}");
@@ -206,7 +203,7 @@ static struct answer send_spoilt(const char *text, size_t n_text)
     if (fd < 0)
         give_up("connect", strerror(errno));
     send_bytes(fd, text, n_text);
-    struct pollfd p = {.fd = fd, .events = POLLIN};
+    struct pollfd p = { .fd = fd, .events = POLLIN };
     poll(&p, 1, 50);
     shutdown(fd, SHUT_WR);
     return read_answer(fd);
@@ -252,7 +249,7 @@ static void *send_malformed(void *arg)
 static void malformed(void)
 {
     pthread_t thread[SENDERS];
-    long n[6] = {0};
+    long n[6] = { 0 };
     char body[512];
     double begin = now_ms();
     n_malformed = quick ? 2000 : 100000;
@@ -269,8 +266,7 @@ static void malformed(void)
     printf("malformed: %ld requests in %.0f s: %ld were half a request and got no answer, %ld 2xx, "
            "%ld "
            "4xx, %ld 501, %ld other 5xx; a good one after every 1,000 got its answer\n",
-           n_malformed, (now_ms() - begin) * 1e-3, n[0], n[2], n[4], atomic_load(&n_status[501]),
-           n[5]);
+           n_malformed, (now_ms() - begin) * 1e-3, n[0], n[2], n[4], atomic_load(&n_status[501]), n[5]);
 }
 
 /* ---- idle and slow connections ---------------------------------------------------------------- */
@@ -288,9 +284,7 @@ static void *trickle(void *arg)
             close(fd[i]);
             if ((fd[i] = connect_to()) < 0)
                 continue;
-            const char *begin =
-                i % 2 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 9999\r\n\r\n{"
-                      : "GET /hea";
+            const char *begin = i % 2 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 9999\r\n\r\n{" : "GET /hea";
             send_bytes(fd[i], begin, strlen(begin));
         }
         usleep(1000000);
@@ -344,8 +338,8 @@ static void crowd(void)
     printf("crowd: %d idle and %d slow connections, %d good requests: median %.1f ms, p99 %.1f ms; "
            "without "
            "them %.1f and %.1f\n",
-           n_idle, n_slow, n, percentile(with, n, 0.5), percentile(with, n, 0.99),
-           percentile(without, n, 0.5), percentile(without, n, 0.99));
+           n_idle, n_slow, n, percentile(with, n, 0.5), percentile(with, n, 0.99), percentile(without, n, 0.5),
+           percentile(without, n, 0.99));
 }
 
 /* ---- mixed load for a long time --------------------------------------------------------------- */
@@ -360,19 +354,18 @@ static char *mixed_golden[GOLDEN];
 static void mixed_one(uint64_t r)
 {
     static const char *const other[][2] = {
-        {"/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":12,\"logprobs\":2}"},
-        {"/v1/completions",
-         "{\"prompt\":[\"A\",\"B\",\"C\"],\"max_tokens\":9,\"stream\":true,\"n\":2}"},
-        {"/v1/responses", "{\"input\":\"Hello\",\"max_output_tokens\":20,\"stream\":true}"},
-        {"/v1/messages",
-         "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":20}"},
-        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":200,"
-               "\"response_format\":"
-               "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":{\"enum\":[1,"
-               "\"b\"]}}}}"},
-        {"/tokenize", "{\"prompt\":\"Hello\"}"},
-        {"/status", ""},
-        {"/metrics", ""}};
+        { "/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":12,\"logprobs\":2}" },
+        { "/v1/completions", "{\"prompt\":[\"A\",\"B\",\"C\"],\"max_tokens\":9,\"stream\":true,\"n\":2}" },
+        { "/v1/responses", "{\"input\":\"Hello\",\"max_output_tokens\":20,\"stream\":true}" },
+        { "/v1/messages", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":20}" },
+        { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":200,"
+                "\"response_format\":"
+                "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":{\"enum\":[1,"
+                "\"b\"]}}}}" },
+        { "/tokenize", "{\"prompt\":\"Hello\"}" },
+        { "/status", "" },
+        { "/metrics", "" }
+    };
     char body[512], nonsense[4096];
     int seed = (int)((r >> 8) % GOLDEN), fd;
     switch (r % 8) {
@@ -466,14 +459,14 @@ static void mixed(void)
     printf("mixed: %.0f s, %ld requests by %d clients: %ld texts compared with those alone, %ld "
            "left, %ld of "
            "nonsense, %ld told to come again\n",
-           seconds, atomic_load(&n_mixed), WORKERS, atomic_load(&n_mixed_text),
-           atomic_load(&n_mixed_left), atomic_load(&n_mixed_bad), atomic_load(&n_mixed_busy));
+           seconds, atomic_load(&n_mixed), WORKERS, atomic_load(&n_mixed_text), atomic_load(&n_mixed_left),
+           atomic_load(&n_mixed_bad), atomic_load(&n_mixed_busy));
     printf("mixed: RssAnon+VmSwap %ld KiB after a tenth, %ld at half, %ld at the end: %+.1f KiB "
            "per 1,000 "
            "requests over the second half\n",
            h[n / 10].anon_KiB, h[n / 2].anon_KiB, h[n - 1].anon_KiB, slope(h, x, n));
-    printf("mixed: %ld files at half, %ld when all have left; threads %ld at half, %ld then\n",
-           h[n / 2].n_fd, after.n_fd, h[n / 2].n_thread, after.n_thread);
+    printf("mixed: %ld files at half, %ld when all have left; threads %ld at half, %ld then\n", h[n / 2].n_fd,
+           after.n_fd, h[n / 2].n_thread, after.n_thread);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
@@ -483,11 +476,11 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } part[] = {{"cancelled", cancelled},
-                {"survivors", survivors},
-                {"malformed", malformed},
-                {"crowd", crowd},
-                {"mixed", mixed}};
+    } part[] = { { "cancelled", cancelled },
+                 { "survivors", survivors },
+                 { "malformed", malformed },
+                 { "crowd", crowd },
+                 { "mixed", mixed } };
     int at = 1;
     for (; at < argc && argv[at][0] == '-'; at++) {
         if (!strcmp(argv[at], "--quick"))
@@ -498,9 +491,8 @@ int main(int argc, char **argv)
             at = argc;
     }
     if (argc - at < 2) {
-        fprintf(stderr,
-                "usage: serve [--quick] [--seconds N] PROGRAM MODEL [cancelled] [survivors] "
-                "[malformed] [crowd] [mixed]\n");
+        fprintf(stderr, "usage: serve [--quick] [--seconds N] PROGRAM MODEL [cancelled] [survivors] "
+                        "[malformed] [crowd] [mixed]\n");
         return 2;
     }
     server_start(argv[at], argv[at + 1]);

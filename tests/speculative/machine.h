@@ -15,28 +15,28 @@
 struct machine_drafter {
     const char *name;
     int max_depth;
-    double fixed_ns, seq_ns;                        /* of a draft pass */
-    double accept;                                  /* probability that a node is accepted if its parent is */
-    double says;                                    /* the accept that it reports; 0: the true one */
-    double sure;                                    /* share of steps in which it has drafts; 0: all */
+    double fixed_ns, seq_ns; /* of a draft pass */
+    double accept;           /* probability that a node is accepted if its parent is */
+    double says;             /* the accept that it reports; 0: the true one */
+    double sure;             /* share of steps in which it has drafts; 0: all */
 };
 
 struct machine {
     const char *name;
     struct spec_cost_model cost;
-    double expert_bytes, missing, Bps;              /* missing: share of experts on disk; Bps 0: no disk */
-    double alike;                                   /* one drafted row counts as this many plain rows; 0: 1 */
-    double noise;                                   /* standard deviation of a pass (uniform), relative to its time */
-    double crowded;                                 /* added share of misses when a pass uses all experts */
+    double expert_bytes, missing, Bps; /* missing: share of experts on disk; Bps 0: no disk */
+    double alike;                      /* one drafted row counts as this many plain rows; 0: 1 */
+    double noise;                      /* standard deviation of a pass (uniform), relative to its time */
+    double crowded;                    /* added share of misses when a pass uses all experts */
 };
 
 /* Changes the machine, the drafter or the load at step i of the run. */
 typedef void machine_change(void *arg, int step, struct machine *m, struct machine_drafter *d, int *n_due);
 
 struct machine_run {
-    double took_ns, off_ns;                         /* time with drafts; time of plain steps for the same tokens */
+    double took_ns, off_ns; /* time with drafts; time of plain steps for the same tokens */
     double tokens;
-    double late_took_ns, late_off_ns;               /* the same for the second half */
+    double late_took_ns, late_off_ns; /* the same for the second half */
     int n_on, n_late_on, n_step;
 };
 
@@ -86,10 +86,7 @@ static struct spec_need machine_need(const struct machine *m, int n_due)
     return (struct spec_need){ NULL, (int)(m->cost.n_used * m->missing * others + 0.5) };
 }
 
-static double machine_noise(const struct machine *m)
-{
-    return 1 + m->noise * sqrt(3) * (2 * machine_random() - 1);
-}
+static double machine_noise(const struct machine *m) { return 1 + m->noise * sqrt(3) * (2 * machine_random() - 1); }
 
 /* Drafts a chain; returns how many of its nodes will be accepted. */
 static int machine_draft(const struct machine_drafter *d, int n_node, int depth, struct spec_tree *t)
@@ -110,7 +107,9 @@ static int machine_draft(const struct machine_drafter *d, int n_node, int depth,
 }
 
 /* Per session: tokens that the first drafter has not prefilled, and tokens generated. */
-struct machine_text { int n_unknown, n_said; };
+struct machine_text {
+    int n_unknown, n_said;
+};
 
 static void machine_tell(struct spec_control *c, struct machine_text *text, int n_due)
 {
@@ -127,7 +126,7 @@ static void machine_tell(struct spec_control *c, struct machine_text *text, int 
 }
 
 static inline struct machine_run machine_go(struct spec_control *c, struct machine *m, struct machine_drafter *drafter,
-                                     int n_due, int n_step, machine_change *change, void *arg)
+                                            int n_due, int n_step, machine_change *change, void *arg)
 {
     static struct spec_tree tree[MACHINE_SESSIONS];
     static struct spec_cut cut[MACHINE_SESSIONS];
@@ -158,8 +157,9 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
                     text[i].n_unknown = 0;
                 }
                 accepted[i] = machine_draft(by, nodes[i], d.depth, &tree[i]);
-                cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_requested = nodes[i],
-                                            .need = m->Bps > 0 ? need : NULL };
+                cut[i] = (struct spec_cut){
+                    .session = i, .tree = &tree[i], .n_requested = nodes[i], .need = m->Bps > 0 ? need : NULL
+                };
             }
             for (int i = 0; i < SPEC_NODES; i++)
                 need[i] = machine_need(m, n_due);
@@ -178,13 +178,16 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
             text[i].n_unknown += d.drafter == SPEC_OFF || !nodes[i] ? 1 + outcome[i].n_accepted : 1;
         }
         double plain_ns = machine_pass_ns(m, n_due, 0, 0), pass_ns = machine_pass_ns(m, n_due, 0, n_drafted);
-        struct spec_outcome_of_pass s = { .n_row = n_due + n_drafted, .n_due = n_due, .draft_ns = draft_ns,
-                               .pass_ns = pass_ns * machine_noise(m),
-                               .missed_bytes = machine_missed(m, n_due, n_drafted), .outcome = outcome,
-                               .n_text = n_text };
+        struct spec_outcome_of_pass s = { .n_row = n_due + n_drafted,
+                                          .n_due = n_due,
+                                          .draft_ns = draft_ns,
+                                          .pass_ns = pass_ns * machine_noise(m),
+                                          .missed_bytes = machine_missed(m, n_due, n_drafted),
+                                          .outcome = outcome,
+                                          .n_text = n_text };
         s.stall_ns = fmax(0, s.pass_ns - machine_compute_ns(m, n_due, n_drafted));
         spec_control_learn(c, &s);
-        double took = draft_ns + pass_ns, off = plain_ns * (n_due + n_accepted) / n_due;    /* without noise */
+        double took = draft_ns + pass_ns, off = plain_ns * (n_due + n_accepted) / n_due; /* without noise */
         r.took_ns += took;
         r.off_ns += off;
         r.tokens += n_due + n_accepted;
@@ -203,8 +206,7 @@ static double machine_fixed(const struct machine *m, const struct machine_drafte
 {
     double sure = d->sure > 0 ? d->sure : 1, accepted = spec_cost_tokens(d->accept, depth) - 1, off, on;
     off = machine_pass_ns(m, n_due, 0, 0);
-    on = depth * (d->fixed_ns + d->seq_ns * n_due) +
-         machine_pass_ns(m, n_due, 0, (int)(n_due * depth * sure + 0.5));
+    on = depth * (d->fixed_ns + d->seq_ns * n_due) + machine_pass_ns(m, n_due, 0, (int)(n_due * depth * sure + 0.5));
     return (1 + accepted * sure) * off / on;
 }
 
@@ -225,20 +227,81 @@ static inline double machine_best(const struct machine *m, const struct machine_
 /* Typical machines: pass times in ms. */
 static const struct machine machines[] = {
     /* all in memory: the weights of 48 layers are read once a pass, each distinct expert once */
-    { "memory", { .fixed_ns = 8e6, .load_ns = 0.5e6, .dense_ns = 2e6, .expert_ns = 0.05e6, .ridge = 64,
-                  .growth = 1.01, .choose_row_ns = 0.1e6, .n_expert = 128, .n_used = 8 }, 0, 0, 0, 0.6, 0.05, 0 },
+    { "memory",
+      { .fixed_ns = 8e6,
+        .load_ns = 0.5e6,
+        .dense_ns = 2e6,
+        .expert_ns = 0.05e6,
+        .ridge = 64,
+        .growth = 1.01,
+        .choose_row_ns = 0.1e6,
+        .n_expert = 128,
+        .n_used = 8 },
+      0,
+      0,
+      0,
+      0.6,
+      0.05,
+      0 },
     /* slow arithmetic: every further row costs nearly as much as the first */
-    { "sums", { .fixed_ns = 2e6, .load_ns = 0.05e6, .dense_ns = 100e6, .expert_ns = 40e6, .ridge = 2, .growth = 1.04,
-                .choose_row_ns = 0.1e6, .n_expert = 32, .n_used = 4 }, 0, 0, 0, 1, 0.05, 0 },
+    { "sums",
+      { .fixed_ns = 2e6,
+        .load_ns = 0.05e6,
+        .dense_ns = 100e6,
+        .expert_ns = 40e6,
+        .ridge = 2,
+        .growth = 1.04,
+        .choose_row_ns = 0.1e6,
+        .n_expert = 32,
+        .n_used = 4 },
+      0,
+      0,
+      0,
+      1,
+      0.05,
+      0 },
     /* experts on disk: the missed bytes dominate */
-    { "disk", { .fixed_ns = 8e6, .load_ns = 0.3e6, .dense_ns = 2e6, .expert_ns = 0.05e6, .ridge = 64,
-                .growth = 1.01, .n_expert = 128, .n_used = 8 }, 48 * 2.6e6, 0.5, 2e9, 0.7, 0.05, 0 },
+    { "disk",
+      { .fixed_ns = 8e6,
+        .load_ns = 0.3e6,
+        .dense_ns = 2e6,
+        .expert_ns = 0.05e6,
+        .ridge = 64,
+        .growth = 1.01,
+        .n_expert = 128,
+        .n_used = 8 },
+      48 * 2.6e6,
+      0.5,
+      2e9,
+      0.7,
+      0.05,
+      0 },
     /* an accelerator in MoESD's moderate regime: a few rows use all experts */
-    { "moesd", { .fixed_ns = 6e6, .load_ns = 0.25e6, .dense_ns = 1e6, .expert_ns = 0.02e6, .ridge = 150,
-                 .growth = 1.006, .choose_row_ns = 0.01e6, .n_expert = 64, .n_used = 8 }, 0, 0, 0, 0.9, 0.05, 0 },
+    { "moesd",
+      { .fixed_ns = 6e6,
+        .load_ns = 0.25e6,
+        .dense_ns = 1e6,
+        .expert_ns = 0.02e6,
+        .ridge = 150,
+        .growth = 1.006,
+        .choose_row_ns = 0.01e6,
+        .n_expert = 64,
+        .n_used = 8 },
+      0,
+      0,
+      0,
+      0.9,
+      0.05,
+      0 },
     /* dense: all weights are read in every pass */
-    { "dense", { .fixed_ns = 40e6, .dense_ns = 4e6, .ridge = 32, .growth = 1.02, .choose_row_ns = 0.1e6 },
-      0, 0, 0, 1, 0.05, 0 },
+    { "dense",
+      { .fixed_ns = 40e6, .dense_ns = 4e6, .ridge = 32, .growth = 1.02, .choose_row_ns = 0.1e6 },
+      0,
+      0,
+      0,
+      1,
+      0.05,
+      0 },
 };
 #define N_MACHINES ((int)(sizeof machines / sizeof *machines))
 

@@ -35,7 +35,12 @@ static inline struct spec_sampler *open_sampler(int n_vocab)
 
 enum { MOST_VOCAB = 40 };
 
-struct model { int n_vocab; uint64_t seed; double width; const double *prob; };
+struct model {
+    int n_vocab;
+    uint64_t seed;
+    double width;
+    const double *prob;
+};
 
 static inline uint64_t text_hash(uint64_t seed, const int32_t *text, int n)
 {
@@ -54,7 +59,11 @@ static inline void model_logits(const struct model *m, const int32_t *text, int 
 }
 
 /* A distribution with its own memory. */
-struct kept { struct spec_dist d; int32_t token[MOST_VOCAB]; float weight[MOST_VOCAB]; };
+struct kept {
+    struct spec_dist d;
+    int32_t token[MOST_VOCAB];
+    float weight[MOST_VOCAB];
+};
 
 static inline void keep(struct kept *k, const struct spec_dist *d)
 {

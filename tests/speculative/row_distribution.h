@@ -13,16 +13,23 @@ enum { SMALL = 5, MOST_LENGTH = 4, MOST_LAW = 125, MOST_CONTEXT = 40, MOST_DICE 
 
 /* A draft in the order in which it is made. how: 'q' and 'r' are sampled, each from a drafter of its own; a digit adds
  * the token first_added + digit. under: the step that made its parent; -1: the root. */
-struct step { int under; char how; };
-struct shape { const char *name; int n; struct step step[MOST_STEP]; };
+struct step {
+    int under;
+    char how;
+};
+struct shape {
+    const char *name;
+    int n;
+    struct step step[MOST_STEP];
+};
 
 /* The draft made so far. */
 struct draft {
     const struct shape *shape;
     int32_t token[MOST_STEP];
-    int node[MOST_STEP];                        /* SPEC_END: the step was not taken */
-    struct kept q[MOST_STEP];                   /* the distribution sampled from, and the one reported for it */
-    struct spec_tree tree;                      /* survival: the product of q along the path */
+    int node[MOST_STEP];      /* SPEC_END: the step was not taken */
+    struct kept q[MOST_STEP]; /* the distribution sampled from, and the one reported for it */
+    struct spec_tree tree;    /* survival: the product of q along the path */
 };
 
 /* The nodes that are left out. before: decides step i with q known and the token unknown; after: decides a node with
@@ -36,7 +43,7 @@ struct policy {
 
 struct verifier {
     void (*start)(struct spec_verify *v);
-    int  (*row)(struct spec_verify *v, struct spec_sampler *s, const float *logits, const uint32_t *mask);
+    int (*row)(struct spec_verify *v, struct spec_sampler *s, const float *logits, const uint32_t *mask);
     void (*stop)(struct spec_verify *v);
 };
 
@@ -50,14 +57,14 @@ struct table {
     const struct shape *shape;
     const struct policy *policy;
     const struct verifier *verifier;
-    bool masked;                                /* masked: a mask of allowed tokens for each prefix */
-    bool boasts;                                /* boasts: drafters report their whole distribution, uncut */
-    int32_t first_added, end;                   /* end: the walk stops at this token; -1: none */
-    int length;                                 /* of the compared sequences */
-    int32_t said[MOST_LENGTH + SPEC_NODES];     /* [n_said] before the draft; empty for enumeration */
+    bool masked;                            /* masked: a mask of allowed tokens for each prefix */
+    bool boasts;                            /* boasts: drafters report their whole distribution, uncut */
+    int32_t first_added, end;               /* end: the walk stops at this token; -1: none */
+    int length;                             /* of the compared sequences */
+    int32_t said[MOST_LENGTH + SPEC_NODES]; /* [n_said] before the draft; empty for enumeration */
     int n_said;
     struct kept p_after[MOST_CONTEXT];
-    double law[MOST_LAW], kept;                 /* law: of sequences; kept: mean accepted drafted tokens */
+    double law[MOST_LAW], kept; /* law: of sequences; kept: mean accepted drafted tokens */
     struct draft d;
 };
 
@@ -190,7 +197,10 @@ static inline void follow(struct table *c, const double *dice)
 }
 
 /* The result of a round when the dice from n on are all low or all high; two rounds with equal signs are equal. */
-struct sign { int n_dice, n_out; int32_t token[MOST_LENGTH + 2]; };
+struct sign {
+    int n_dice, n_out;
+    int32_t token[MOST_LENGTH + 2];
+};
 
 static inline struct sign sign_of(struct table *c, double *dice, int n, bool high)
 {
@@ -352,7 +362,7 @@ static inline void process(struct table *c, int how)
     c->drafter_p[0].temperature = how == HOT ? 1.5f : 0.8f;
     if (how == TOP_2 || how == TOP_1)
         c->p.top_k = c->drafter_p[0].top_k = how == TOP_2 ? 2 : 1;
-    if (how == POINT)                           /* a drafter that picks its likeliest token samples from a point */
+    if (how == POINT) /* a drafter that picks its likeliest token samples from a point */
         c->drafter_p[0].top_k = 1;
     if (how == PENALTIES) {
         c->p.top_p = 0.7f;
@@ -371,9 +381,14 @@ static inline void process(struct table *c, int how)
 
 static inline void open_table(struct table *c, const struct shape *shape, int n_vocab, int how, enum spec_rule rule)
 {
-    *c = (struct table){ .target = { n_vocab, random_bits(), 3, NULL }, .s = open_sampler(n_vocab), .rule = rule,
+    *c = (struct table){ .target = { n_vocab, random_bits(), 3, NULL },
+                         .s = open_sampler(n_vocab),
+                         .rule = rule,
                          .drafter = { { n_vocab, random_bits(), 3, NULL }, { n_vocab, random_bits(), 3, NULL } },
-                         .shape = shape, .verifier = &true_verifier, .end = -1, .length = 3 };
+                         .shape = shape,
+                         .verifier = &true_verifier,
+                         .end = -1,
+                         .length = 3 };
     process(c, how);
 }
 

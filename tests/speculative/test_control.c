@@ -15,8 +15,9 @@
 
 static struct spec_control *open_for(const struct machine_drafter *d, int n, enum spec_rule rule)
 {
-    struct spec_control_options o = { .n_session = MACHINE_SESSIONS, .n_drafter = n, .rule = rule, .gamma = SPEC_AUTO,
-                                      .n_expert = 16 };
+    struct spec_control_options o = {
+        .n_session = MACHINE_SESSIONS, .n_drafter = n, .rule = rule, .gamma = SPEC_AUTO, .n_expert = 16
+    };
     for (int i = 0; i < n; i++) {
         o.drafter[i].name = d[i].name;
         o.drafter[i].max_depth = d[i].max_depth;
@@ -55,8 +56,9 @@ static void expect_never_slower(const struct machine *m, const struct machine_ru
 }
 
 /* A machine with 3 ms per row and 10 ms per pass, on which drafting pays. */
-static struct machine hand = { "hand", { .fixed_ns = 10e6, .choose_row_ns = 3e6, .ridge = 1, .growth = 1 },
-                               0, 0, 0, 0, 0, 0 };
+static struct machine hand = {
+    "hand", { .fixed_ns = 10e6, .choose_row_ns = 3e6, .ridge = 1, .growth = 1 }, 0, 0, 0, 0, 0, 0
+};
 static struct machine_drafter by_hand = { "model", 4, 0.2e6, 0, 0.7, 0, 0 };
 
 /* ---- scenarios -------------------------------------------------------------------------------------------- */
@@ -94,13 +96,46 @@ static void never_slower_and_near_the_best(void **state)
  * with 16 rows, 2.2 s with 64: evals/results/drafts/drafts-2026-11-20.md), where memory has more of the experts that
  * few rows use; the same if it had not; and the engine's forecast of it from rates and sizes alone. */
 static const struct machine tier[] = {
-    { "tier", { .fixed_ns = 17e6, .dense_ns = 1.5e6, .load_ns = 2.1e6, .expert_ns = 0.32e6, .ridge = 1e-9, .growth = M_E,
-                .n_expert = 128, .n_used = 8 }, 63.6e6, 0.38, 2.13e9, 1, 0.05, 0.2 },
-    { "even tier", { .fixed_ns = 17e6, .dense_ns = 1.5e6, .load_ns = 2.1e6, .expert_ns = 0.32e6, .ridge = 1e-9,
-                     .growth = M_E, .n_expert = 128, .n_used = 8 }, 63.6e6, 0.5, 2.13e9, 1, 0.05, 0 },
+    { "tier",
+      { .fixed_ns = 17e6,
+        .dense_ns = 1.5e6,
+        .load_ns = 2.1e6,
+        .expert_ns = 0.32e6,
+        .ridge = 1e-9,
+        .growth = M_E,
+        .n_expert = 128,
+        .n_used = 8 },
+      63.6e6,
+      0.38,
+      2.13e9,
+      1,
+      0.05,
+      0.2 },
+    { "even tier",
+      { .fixed_ns = 17e6,
+        .dense_ns = 1.5e6,
+        .load_ns = 2.1e6,
+        .expert_ns = 0.32e6,
+        .ridge = 1e-9,
+        .growth = M_E,
+        .n_expert = 128,
+        .n_used = 8 },
+      63.6e6,
+      0.5,
+      2.13e9,
+      1,
+      0.05,
+      0 },
 };
-static const struct spec_cost_model tier_foreseen = { .fixed_ns = 19e6, .dense_ns = 1.6e6, .load_ns = 2.1e6,
-    .disk_ns = 12.4e6, .expert_ns = 0.35e6, .ridge = 1e-9, .growth = M_E, .n_expert = 128, .n_used = 8 };
+static const struct spec_cost_model tier_foreseen = { .fixed_ns = 19e6,
+                                                      .dense_ns = 1.6e6,
+                                                      .load_ns = 2.1e6,
+                                                      .disk_ns = 12.4e6,
+                                                      .expert_ns = 0.35e6,
+                                                      .ridge = 1e-9,
+                                                      .growth = M_E,
+                                                      .n_expert = 128,
+                                                      .n_used = 8 };
 
 static struct machine_run run_tier(int i, const struct machine_drafter *drafter, int n_due, int n_step, uint64_t seed,
                                    const struct spec_cost_model *foreseen)
@@ -140,8 +175,8 @@ static void streamed_experts_are_gained_from_at_once(void **state)
                 double best = machine_best(&tier[i], &d, n, &depth), all = r.off_ns / r.took_ns,
                        late = r.late_off_ns / r.late_took_ns, bytes = bytes_allow(&tier[1], 0.8, n);
                 if (late < 0.95 * best || all < 0.88 * best || (i == 1 && late < 0.85 * bytes))
-                    fail_msg("%s, %d sequences: %.3f, in all %.3f, but %d deep %.3f, and bytes allow %.3f", tier[i].name,
-                             n, late, all, depth, best, bytes);
+                    fail_msg("%s, %d sequences: %.3f, in all %.3f, but %d deep %.3f, and bytes allow %.3f",
+                             tier[i].name, n, late, all, depth, best, bytes);
             }
 }
 
@@ -199,7 +234,8 @@ static void a_wrong_forecast_is_mended(void **state)
                 double late = r.late_off_ns / r.late_took_ns, best = machine_best(&tier[1], &d, n, &depth);
                 double lost = (r.took_ns - r.off_ns) / machine_pass_ns(&tier[1], n, 0, 0);
                 if (late < (w ? 0.88 : 0.95) * best || lost > (w ? 5 : 9))
-                    fail_msg("forecast %d, %d sequences: %.3f, %d deep %.3f, %.1f steps lost", w, n, late, depth, best, lost);
+                    fail_msg("forecast %d, %d sequences: %.3f, %d deep %.3f, %.1f steps lost", w, n, late, depth, best,
+                             lost);
             }
 }
 
@@ -219,8 +255,21 @@ static void streamed_experts_are_not_lost_by(void **state)
 }
 
 /* A small model on a fast disk: passes are so short that they vary by a third. */
-static const struct machine restless = { "restless", { .fixed_ns = 0.2e6, .load_ns = 0.02e6, .dense_ns = 0.05e6,
-    .expert_ns = 0.002e6, .ridge = 64, .growth = 1.01, .n_expert = 16, .n_used = 2 }, 0.4e6, 0.7, 0.7e9, 0.8, 0.3, 0 };
+static const struct machine restless = { "restless",
+                                         { .fixed_ns = 0.2e6,
+                                           .load_ns = 0.02e6,
+                                           .dense_ns = 0.05e6,
+                                           .expert_ns = 0.002e6,
+                                           .ridge = 64,
+                                           .growth = 1.01,
+                                           .n_expert = 16,
+                                           .n_used = 2 },
+                                         0.4e6,
+                                         0.7,
+                                         0.7e9,
+                                         0.8,
+                                         0.3,
+                                         0 };
 
 /* Expects a gain on the mean of some runs, because single runs are noisy. */
 static void expect_restless(double accept, int n, double text_ns)
@@ -502,7 +551,7 @@ static void memory_has_its_price(void **state)
     machine_go(c, &m, &d, 1, 6000, NULL, NULL);
     spec_control_account(c, 0, &a);
     assert_int_equal(a.verdict, SPEC_VERDICT_LOSES);
-    assert_true(a.n_step < 24);                         /* losing trials are short, and become rarer */
+    assert_true(a.n_step < 24); /* losing trials are short, and become rarer */
     spec_control_close(c);
 }
 
@@ -561,8 +610,9 @@ static void starts_off_and_says_why(void **state)
 static void does_as_told(void **state)
 {
     (void)state;
-    struct spec_control_options o = { .n_session = 4, .n_drafter = 1, .drafter = { { "model", 6 } },
-                                      .rule = SPEC_COUPLED, .gamma = 3, .max_rows = 10 };
+    struct spec_control_options o = {
+        .n_session = 4, .n_drafter = 1, .drafter = { { "model", 6 } }, .rule = SPEC_COUPLED, .gamma = 3, .max_rows = 10
+    };
     struct spec_control *c;
     struct spec_decision d;
     int session[4] = { 3, 1, 0, 2 }, nodes[4];
@@ -610,7 +660,7 @@ static void other_rules_are_decided_beforehand(void **state)
             assert_true(nodes[s] <= decision.depth);
             machine_draft(&d, nodes[s], decision.depth, &tree[s]);
             for (int j = 0; j < tree[s].n; j++)
-                tree[s].survival[j] *= 0.001f;          /* as if the drawn tokens were unlikely */
+                tree[s].survival[j] *= 0.001f; /* as if the drawn tokens were unlikely */
             cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s], .n_requested = 4 };
         }
         spec_control_cut(c, cut, 4, 0);
@@ -641,8 +691,12 @@ static void texts_taken_in_are_no_drafts(void **state)
         for (int i = 0; i < 20; i++) {
             struct spec_session_outcome outcome[2] = { { .session = 0 }, { .session = 1 } };
             spec_control_decide(c, session, 2, 0, &d, nodes);
-            spec_control_learn(c, &(struct spec_outcome_of_pass){ .n_row = 2, .n_due = 2, .outcome = outcome, .n_text = n_text,
-                .draft_ns = d.drafter == SPEC_OFF ? 0 : 4e6 * d.depth, .pass_ns = d.off_ns });
+            spec_control_learn(c, &(struct spec_outcome_of_pass){ .n_row = 2,
+                                                                  .n_due = 2,
+                                                                  .outcome = outcome,
+                                                                  .n_text = n_text,
+                                                                  .draft_ns = d.drafter == SPEC_OFF ? 0 : 4e6 * d.depth,
+                                                                  .pass_ns = d.off_ns });
         }
         double per_draft = d.best_drafter == SPEC_OFF ? 0 : d.draft_ns / d.best_depth;
         if (n_text == 4 ? per_draft < 1e6 : fabs(per_draft / 0.2e6 - 1) > 0.1)
@@ -687,7 +741,9 @@ static void strays_are_nobodys_fault(void **state)
         n_row += tree[i].n;
     }
     double usual = 10e6 + 3e6 * n_row;
-    struct spec_outcome_of_pass s = { .n_row = n_row, .draft_ns = 0.8e6, .pass_ns = 100 * usual, .outcome = outcome, .n_due = 4 };
+    struct spec_outcome_of_pass s = {
+        .n_row = n_row, .draft_ns = 0.8e6, .pass_ns = 100 * usual, .outcome = outcome, .n_due = 4
+    };
     spec_control_learn(c, &s);
     spec_control_decide(c, session, 4, 0, &d, nodes);
     assert_true(d.lost_ns > usual && d.lost_ns < 2 * usual);
@@ -697,7 +753,12 @@ static void strays_are_nobodys_fault(void **state)
 
 /* Sixteen sequences with an acceptance rate of 0.8, where the first n_slow passes with drafts take `slow` times as long
  * as others. Reports trial steps that verified nothing, and the second half's share of steps that verified drafts. */
-struct slow_start { int n_slow; double slow, noise; bool foreseen; uint64_t seed; };
+struct slow_start {
+    int n_slow;
+    double slow, noise;
+    bool foreseen;
+    uint64_t seed;
+};
 
 static double start_slowly(struct slow_start by, int n_step, int *n_idle)
 {
@@ -735,8 +796,8 @@ static double start_slowly(struct slow_start by, int n_step, int *n_idle)
             ns *= by.slow;
         *n_idle += decision.why == SPEC_WHY_TRIAL && n_drafted == 0;
         n_on += step >= n_step / 2 && n_drafted > 0;
-        spec_control_learn(c, &(struct spec_outcome_of_pass){ .n_row = N + n_drafted, .n_due = N, .outcome = outcome,
-                                                   .pass_ns = ns });
+        spec_control_learn(
+            c, &(struct spec_outcome_of_pass){ .n_row = N + n_drafted, .n_due = N, .outcome = outcome, .pass_ns = ns });
     }
     spec_control_close(c);
     return (double)n_on / (n_step - n_step / 2);
@@ -803,8 +864,9 @@ static void experts_that_others_bring_are_free(void **state)
     int nodes[2], session[2] = { 0, 1 };
     for (int i = 0; i < 50; i++) {
         spec_control_decide(c, session, 2, 0, &decision, nodes);
-        struct spec_outcome_of_pass s = { .n_row = 2, .n_due = 2, .pass_ns = 16e6, .stall_ns = 4e6, .missed_bytes = 4e6,
-                               .outcome = outcome };
+        struct spec_outcome_of_pass s = {
+            .n_row = 2, .n_due = 2, .pass_ns = 16e6, .stall_ns = 4e6, .missed_bytes = 4e6, .outcome = outcome
+        };
         if (decision.drafter == SPEC_OFF || i < 40)
             spec_control_learn(c, &s);
     }
@@ -820,10 +882,10 @@ static void experts_that_others_bring_are_free(void **state)
         cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_requested = 2, .need = need[i] };
     }
     spec_control_cut(c, cut, 2, 0.5e6);
-    assert_true(cut[0].keep[0]);                        /* needs no missing expert */
-    assert_true(cut[1].keep[0]);                        /* brings five in, and is likely enough */
-    assert_true(cut[0].keep[1]);                        /* uses the five experts of the last one */
-    assert_false(cut[1].keep[1]);                       /* as likely, but brings in ten of its own */
+    assert_true(cut[0].keep[0]);  /* needs no missing expert */
+    assert_true(cut[1].keep[0]);  /* brings five in, and is likely enough */
+    assert_true(cut[0].keep[1]);  /* uses the five experts of the last one */
+    assert_false(cut[1].keep[1]); /* as likely, but brings in ten of its own */
     spec_control_close(c);
 }
 
@@ -838,9 +900,11 @@ static void another_text_starts_anew(void **state)
         machine_draft(&by_hand, 4, 4, &tree[s]);
         cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s], .n_requested = 4 };
     }
-    for (int i = 0; i < 40; i++) {                      /* session 0 accepts all, session 1 none */
+    for (int i = 0; i < 40; i++) { /* session 0 accepts all, session 1 none */
         decide_on(c, 2);
-        struct spec_outcome_of_pass s = { .n_row = 10, .draft_ns = 0.8e6, .pass_ns = 40e6, .n_due = 2, .outcome = outcome };
+        struct spec_outcome_of_pass s = {
+            .n_row = 10, .draft_ns = 0.8e6, .pass_ns = 40e6, .n_due = 2, .outcome = outcome
+        };
         spec_control_learn(c, &s);
     }
     decide_on(c, 2);
@@ -857,8 +921,9 @@ static void another_text_starts_anew(void **state)
 static void survives_no_memory(void **state)
 {
     (void)state;
-    struct spec_control_options o = { .n_session = 2, .n_drafter = 1, .drafter = { { "model", 2 } },
-                                      .gamma = SPEC_AUTO };
+    struct spec_control_options o = {
+        .n_session = 2, .n_drafter = 1, .drafter = { { "model", 2 } }, .gamma = SPEC_AUTO
+    };
     for (int n = 1;; n++) {
         struct spec_control *c = NULL;
         faults_reset();

@@ -37,12 +37,11 @@ static void phi_bends_once(void **state)
 static void distinct_experts(void **state)
 {
     (void)state;
-    static const struct { double n, used, two, sixteen, many; } row[] = {
-        { 8, 2, 1.75, 3.96, 4.00 },
-        { 64, 8, 1.88, 7.06, 8.0 },
-        { 128, 8, 1.94, 10.3, 15.7 },
-        { 256, 8, 1.97, 12.75, 27.8 },
-        { 384, 8, 1.98, 13.7, 35.5 },
+    static const struct {
+        double n, used, two, sixteen, many;
+    } row[] = {
+        { 8, 2, 1.75, 3.96, 4.00 },    { 64, 8, 1.88, 7.06, 8.0 },   { 128, 8, 1.94, 10.3, 15.7 },
+        { 256, 8, 1.97, 12.75, 27.8 }, { 384, 8, 1.98, 13.7, 35.5 },
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         double n = row[i].n, k = row[i].used;
@@ -58,19 +57,28 @@ static void distinct_experts(void **state)
 static void pass_adds_up(void **state)
 {
     (void)state;
-    struct spec_cost_model c = { .fixed_ns = 100, .dense_ns = 10, .load_ns = 3, .expert_ns = 2, .ridge = 50, .growth = 1.1,
-                           .wait = 2, .n_expert = 8, .n_used = 2, .draft_ns = 5, .draft_row_ns = 4, .choose_ns = 1,
-                           .choose_row_ns = 0.5 };
+    struct spec_cost_model c = { .fixed_ns = 100,
+                                 .dense_ns = 10,
+                                 .load_ns = 3,
+                                 .expert_ns = 2,
+                                 .ridge = 50,
+                                 .growth = 1.1,
+                                 .wait = 2,
+                                 .n_expert = 8,
+                                 .n_used = 2,
+                                 .draft_ns = 5,
+                                 .draft_row_ns = 4,
+                                 .choose_ns = 1,
+                                 .choose_row_ns = 0.5 };
     double u = 8 * (1 - pow(0.75, 3)), each = 3 * 2 / u;
-    near_to(spec_cost_pass_ns(&c, 3, 0, 0),
-            100 + 10 * (pow(1.1, 3) - 1) + 3 * u + 2 * u * (pow(1.1, each) - 1), 1e-9);
-    near_to(spec_cost_pass_ns(&c, 3, 4, 7),
-            100 + 10 * (pow(1.1, 3) - 1) + 3 * 4 + 2 * 4 * (pow(1.1, 1.5) - 1) + 14, 1e-9);
+    near_to(spec_cost_pass_ns(&c, 3, 0, 0), 100 + 10 * (pow(1.1, 3) - 1) + 3 * u + 2 * u * (pow(1.1, each) - 1), 1e-9);
+    near_to(spec_cost_pass_ns(&c, 3, 4, 7), 100 + 10 * (pow(1.1, 3) - 1) + 3 * 4 + 2 * 4 * (pow(1.1, 1.5) - 1) + 14,
+            1e-9);
     near_to(spec_cost_draft_ns(&c, 2), 5 + 4 * 0.21, 1e-9);
     near_to(spec_cost_choose_ns(&c, 6), 4, 1e-12);
-    c.disk_ns = 1;                              /* the disk is hidden by the rest; or the rest by the disk */
-    near_to(spec_cost_pass_ns(&c, 3, 4, 7),
-            100 + 10 * (pow(1.1, 3) - 1) + 3 * 4 + 2 * 4 * (pow(1.1, 1.5) - 1) + 14, 1e-9);
+    c.disk_ns = 1; /* the disk is hidden by the rest; or the rest by the disk */
+    near_to(spec_cost_pass_ns(&c, 3, 4, 7), 100 + 10 * (pow(1.1, 3) - 1) + 3 * 4 + 2 * 4 * (pow(1.1, 1.5) - 1) + 14,
+            1e-9);
     c.disk_ns = 1000;
     near_to(spec_cost_pass_ns(&c, 3, 4, 7), 4000, 0);
     c.n_expert = 0;

@@ -31,7 +31,7 @@ static void draft(struct spec_drafter *d, int session, int n_node, int n_depth, 
         for (int k = 0; k < t->n; k++)
             below += t->parent[k] == t->parent[i] ? t->survival[k] : 0;
         assert_true(t->survival[i] >= 0 && below <= here * 1.00001f);
-        assert_true(i == 0 || t->survival[i] <= t->survival[i - 1]);    /* the likeliest first */
+        assert_true(i == 0 || t->survival[i] <= t->survival[i - 1]); /* the likeliest first */
     }
 }
 
@@ -39,11 +39,14 @@ static void draft(struct spec_drafter *d, int session, int n_node, int n_depth, 
 
 enum { MOST_TEXT = 400, MOST_TAIL = 64, MOST_MATCH = 16, ROOM = 64 };
 
-struct written { int32_t token; uint64_t salt; int text; };
+struct written {
+    int32_t token;
+    uint64_t salt;
+    int text;
+};
 
 /* The lengths of all earlier matches of 2 or more, longest first, among the remembered tokens of this salt. */
-static int naive_matches(const struct written *w, int n, uint64_t salt, const int32_t *tail, int n_tail,
-                         int *length)
+static int naive_matches(const struct written *w, int n, uint64_t salt, const int32_t *tail, int n_tail, int *length)
 {
     int n_found = 0;
     for (int at = 1; at < n; at++) {
@@ -90,8 +93,7 @@ static void own_text_against_a_plain_search(void **state)
             int length[MOST_TEXT], from = kn_max(0, n - ROOM), n_tail = kn_min(n - from, MOST_TAIL);
             struct spec_match m[MOST_MATCH];
             int n_length = naive_matches(w + from, n - from, 0, text + n - n_tail, n_tail, length);
-            check_matches(m, spec_recall_find(&r, 0, text + n - n_tail, n_tail, m, 0, MOST_MATCH), length,
-                          n_length);
+            check_matches(m, spec_recall_find(&r, 0, text + n - n_tail, n_tail, m, 0, MOST_MATCH), length, n_length);
             text[n] = n > 20 && random_below(12) ? text[n - 9 - trial % 11] : random_below(n_vocab);
             w[n] = (struct written){ text[n], 0, 0 };
             spec_recall_add(&r, text[n]);
@@ -104,7 +106,7 @@ static void own_text_against_a_plain_search(void **state)
 static void shared_texts_against_a_plain_search(void **state)
 {
     (void)state;
-    enum { N_TEXT = 6, LONG = 40, BIG = 1024 };     /* few hash slots, so that hashes collide */
+    enum { N_TEXT = 6, LONG = 40, BIG = 1024 }; /* few hash slots, so that hashes collide */
     static struct written w[N_TEXT * LONG];
     random_state = 42;
     for (int trial = 0; trial < 500; trial++) {
@@ -146,8 +148,8 @@ static void ngram_copies(void **state)
     int n_drafted = 0;
     random_state = 43;
     for (int trial = 0; trial < 100; trial++) {
-        struct spec_drafter *d = open_drafter((struct spec_drafter_options){
-            .kind = SPEC_DRAFT_NGRAM, .n_session = 1, .n_own = 512 });
+        struct spec_drafter *d = open_drafter(
+            (struct spec_drafter_options){ .kind = SPEC_DRAFT_NGRAM, .n_session = 1, .n_own = 512 });
         int32_t text[MOST_TEXT + 20];
         spec_drafter_begin(d, 0, 0);
         for (int n = 0; n < 150; n++) {
@@ -184,8 +186,8 @@ static void suffix_branches_by_frequency(void **state)
     (void)state;
     static const int32_t text[] = { 1, 2, 3, 30, 1, 2, 4, 40, 41, 1, 2, 3, 30, 31, 1, 2, 3, 30, 32, 1, 2 };
     struct spec_tree t;
-    struct spec_drafter *d = open_drafter((struct spec_drafter_options){
-        .kind = SPEC_DRAFT_SUFFIX, .n_session = 1, .n_own = 64 });
+    struct spec_drafter *d = open_drafter(
+        (struct spec_drafter_options){ .kind = SPEC_DRAFT_SUFFIX, .n_session = 1, .n_own = 64 });
     spec_drafter_begin(d, 0, 0);
     spec_drafter_commit(d, 0, text, sizeof text / sizeof *text);
     draft(d, 0, 32, 8, &t);
@@ -194,10 +196,10 @@ static void suffix_branches_by_frequency(void **state)
     assert_true(t.survival[three] > 2 * t.survival[four] && t.survival[three] < 0.5f);
     assert_true(spec_tree_child(&t, three, 30) >= 0);
     assert_int_equal(spec_tree_child(&t, three, 40), -1);
-    assert_true(t.survival[spec_tree_child(&t, three, 30)] < 0.6f * t.survival[three]);     /* below .6: few samples */
+    assert_true(t.survival[spec_tree_child(&t, three, 30)] < 0.6f * t.survival[three]); /* below .6: few samples */
     assert_int_equal(spec_tree_child(&t, SPEC_ROOT, 30), -1);
 
-    draft(d, 0, 1, 8, &t);                      /* the likeliest one when there is space for one */
+    draft(d, 0, 1, 8, &t); /* the likeliest one when there is space for one */
     assert_int_equal(t.token[0], 3);
     draft(d, 0, 8, 1, &t);
     assert_int_equal(t.n, 2);
@@ -206,7 +208,7 @@ static void suffix_branches_by_frequency(void **state)
     draft(d, 0, 8, 0, &t);
     assert_int_equal(t.n, 0);
 
-    spec_tree_clear(&t);                        /* into a tree that has nodes: existing nodes are found */
+    spec_tree_clear(&t); /* into a tree that has nodes: existing nodes are found */
     int own = spec_tree_add(&t, SPEC_ROOT, 3, 0.01f, 2);
     spec_draft(d, 0, 8, 8, 1, &t);
     assert_int_equal(spec_tree_child(&t, SPEC_ROOT, 3), own);
@@ -229,8 +231,8 @@ static void long_matches_weigh_more(void **state)
     int32_t text[2 * 20 * 3];
     struct spec_tree t;
     int n = 0;
-    struct spec_drafter *d = open_drafter((struct spec_drafter_options){
-        .kind = SPEC_DRAFT_SUFFIX, .n_session = 1, .n_own = 128, .n_learn = 64 });
+    struct spec_drafter *d = open_drafter(
+        (struct spec_drafter_options){ .kind = SPEC_DRAFT_SUFFIX, .n_session = 1, .n_own = 128, .n_learn = 64 });
     begin_with(d, once, sizeof once / sizeof *once);
     draft(d, 0, 8, 8, &t);
     assert_int_equal(t.token[0], 5);
@@ -245,7 +247,7 @@ static void long_matches_weigh_more(void **state)
     begin_with(d, text, n + 13);
     draft(d, 0, 8, 8, &t);
     assert_int_equal(t.token[0], 50);
-    assert_int_equal(t.depth[t.n - 1], 1);      /* the document ends there, and 20 tokens are unlikely */
+    assert_int_equal(t.depth[t.n - 1], 1); /* the document ends there, and 20 tokens are unlikely */
     close_drafter(d);
 }
 
@@ -255,8 +257,8 @@ static void periods_go_on(void **state)
     (void)state;
     int32_t text[60];
     struct spec_tree t;
-    struct spec_drafter *d = open_drafter((struct spec_drafter_options){
-        .kind = SPEC_DRAFT_NGRAM, .n_session = 1, .n_own = 64 });
+    struct spec_drafter *d = open_drafter(
+        (struct spec_drafter_options){ .kind = SPEC_DRAFT_NGRAM, .n_session = 1, .n_own = 64 });
     for (int i = 0; i < 60; i++)
         text[i] = i % 2;
     begin_with(d, text, 60);
@@ -296,7 +298,7 @@ static void texts_of_others_are_not_read(void **state)
             .kind = SPEC_DRAFT_SUFFIX, .n_session = 3, .n_own = 64, .n_shared = shared * 1000 });
         spec_drafter_begin(d, 0, 7);
         spec_drafter_commit(d, 0, text, 8);
-        assert_false(drafts(d, 1, 7, text, 3, 13));             /* its session has not ended */
+        assert_false(drafts(d, 1, 7, text, 3, 13)); /* its session has not ended */
         spec_drafter_end(d, 0);
         assert_int_equal(drafts(d, 1, 7, text, 3, 13), shared);
         assert_false(drafts(d, 2, 8, text, 3, 13));
@@ -304,17 +306,17 @@ static void texts_of_others_are_not_read(void **state)
         struct spec_tree t;
         spec_drafter_end(d, 1);
         draft(d, 1, 8, 8, &t);
-        assert_int_equal(t.n, 0);                               /* the session has ended */
+        assert_int_equal(t.n, 0); /* the session has ended */
         close_drafter(d);
     }
-    struct spec_drafter *d = open_drafter((struct spec_drafter_options){
-        .kind = SPEC_DRAFT_SUFFIX, .n_session = 2, .n_own = 64, .n_learn = 100 });
+    struct spec_drafter *d = open_drafter(
+        (struct spec_drafter_options){ .kind = SPEC_DRAFT_SUFFIX, .n_session = 2, .n_own = 64, .n_learn = 100 });
     spec_drafter_learn(d, text, 4);
     spec_drafter_learn(d, text + 4, 4);
     assert_true(drafts(d, 0, 1, text, 3, 13) && drafts(d, 1, 2, text + 4, 2, 16));
-    assert_false(drafts(d, 1, 2, text, 4, 14));                 /* a match does not cross documents */
+    assert_false(drafts(d, 1, 2, text, 4, 14)); /* a match does not cross documents */
     assert_false(drafts(d, 0, 1, text, 1, 12));
-    assert_false(drafts(d, 0, 1, text + 1, 1, 12));             /* nor from a document into a session */
+    assert_false(drafts(d, 0, 1, text + 1, 1, 12)); /* nor from a document into a session */
     close_drafter(d);
 }
 
@@ -322,8 +324,8 @@ static void texts_of_others_are_not_read(void **state)
 static void shared_ring_wraps(void **state)
 {
     (void)state;
-    struct spec_drafter *d = open_drafter((struct spec_drafter_options){
-        .kind = SPEC_DRAFT_SUFFIX, .n_session = 1, .n_own = 256, .n_shared = 1024 });
+    struct spec_drafter *d = open_drafter(
+        (struct spec_drafter_options){ .kind = SPEC_DRAFT_SUFFIX, .n_session = 1, .n_own = 256, .n_shared = 1024 });
     int n_found = 0;
     random_state = 44;
     for (int i = 0; i < 2000; i++) {
@@ -352,8 +354,8 @@ static void shared_ring_wraps(void **state)
 static void estimates_follow_what_happens(void **state)
 {
     (void)state;
-    struct spec_drafter *d = open_drafter((struct spec_drafter_options){
-        .kind = SPEC_DRAFT_SUFFIX, .n_session = 2, .n_own = 4096 });
+    struct spec_drafter *d = open_drafter(
+        (struct spec_drafter_options){ .kind = SPEC_DRAFT_SUFFIX, .n_session = 2, .n_own = 4096 });
     struct spec_tree t;
     int n[2][2] = { { 0 } };
     spec_drafter_begin(d, 0, 0);
@@ -380,14 +382,14 @@ static void guesses_are_compared_once(void **state)
     (void)state;
     static int32_t text[2000] = { 1, 2, 3, 4, 1, 2 };
     struct spec_tree t;
-    struct spec_drafter *d = open_drafter((struct spec_drafter_options){
-        .kind = SPEC_DRAFT_NGRAM, .n_session = 1, .n_own = 2048 });
+    struct spec_drafter *d = open_drafter(
+        (struct spec_drafter_options){ .kind = SPEC_DRAFT_NGRAM, .n_session = 1, .n_own = 2048 });
     begin_with(d, text, 6);
     for (int32_t i = 0; i < 1000; i++)
         text[i] = i < 998 ? 10 + i : i - 997;
     spec_drafter_commit(d, 0, text, 1000);
     draft(d, 0, 8, 8, &t);
-    assert_true(t.n > 0 && t.survival[0] > 0.3f && t.survival[0] < 0.4f);   /* .45, less one failure */
+    assert_true(t.n > 0 && t.survival[0] > 0.3f && t.survival[0] < 0.4f); /* .45, less one failure */
     close_drafter(d);
 }
 
@@ -401,8 +403,8 @@ static void passes_are_saved(void **state)
     struct spec_params p;
     int32_t plain[N + 1] = { 1, 2 }, text[N + SPEC_NODES] = { 1, 2 };
     float z[MOST_VOCAB];
-    struct spec_drafter *d = open_drafter((struct spec_drafter_options){
-        .kind = SPEC_DRAFT_SUFFIX, .n_session = 1, .n_own = 512 });
+    struct spec_drafter *d = open_drafter(
+        (struct spec_drafter_options){ .kind = SPEC_DRAFT_SUFFIX, .n_session = 1, .n_own = 512 });
     spec_params_default(&p);
     p.temperature = 0.4f;
     for (int n = 2; n < N; n++) {
@@ -450,7 +452,7 @@ static void oracle_is_right_as_often_as_told(void **state)
         int n_right = 0;
         spec_drafter_begin(d, 1, 0);
         draft(d, 1, LONG, LONG, &t);
-        assert_int_equal(t.n, 0);                               /* no continuation was passed */
+        assert_int_equal(t.n, 0); /* no continuation was passed */
         spec_drafter_set_oracle(d, 1, text, N + 3);
         for (int i = 0; i < N; i++) {
             draft(d, 1, LONG, LONG, &t);
@@ -466,7 +468,7 @@ static void oracle_is_right_as_often_as_told(void **state)
         assert_true(fabs((double)n_right / N - right[k]) <= most);
         spec_drafter_begin(d, 1, 0);
         draft(d, 1, LONG, LONG, &t);
-        assert_int_equal(t.n, 0);                               /* the continuation was another session's */
+        assert_int_equal(t.n, 0); /* the continuation was another session's */
         close_drafter(d);
     }
 }
@@ -503,8 +505,9 @@ static void *refusing_alloc(size_t bytes) { return no_alloc ? NULL : malloc(byte
 static void memory_is_what_was_said(void **state)
 {
     (void)state;
-    const struct spec_drafter_options o = { .kind = SPEC_DRAFT_SUFFIX, .n_vocab = 9, .n_session = 4,
-                                            .n_own = 8192, .n_shared = 50000, .n_learn = 1000 };
+    const struct spec_drafter_options o = {
+        .kind = SPEC_DRAFT_SUFFIX, .n_vocab = 9, .n_session = 4, .n_own = 8192, .n_shared = 50000, .n_learn = 1000
+    };
     struct spec_drafter_options none = { .kind = SPEC_DRAFT_NONE, .n_vocab = 9, .n_session = 4, .n_own = 8192 };
     struct spec_drafter_options bad = o;
     struct kn_io io = kn_io_system;
@@ -539,7 +542,10 @@ static void memory_is_what_was_said(void **state)
     kn_io_set(NULL);
 }
 
-struct crowd { struct spec_drafter *d; struct spec_tree tree[8]; };
+struct crowd {
+    struct spec_drafter *d;
+    struct spec_tree tree[8];
+};
 
 static void draft_one(void *arg, int item, int thread)
 {
@@ -555,8 +561,8 @@ static void sessions_draft_side_by_side(void **state)
     struct crowd c;
     struct kn_team *team;
     assert_int_equal(kn_team_open(&team, 2), 0);
-    c.d = open_drafter((struct spec_drafter_options){
-        .kind = SPEC_DRAFT_SUFFIX, .n_session = 8, .n_own = 512, .n_shared = 512 });
+    c.d = open_drafter(
+        (struct spec_drafter_options){ .kind = SPEC_DRAFT_SUFFIX, .n_session = 8, .n_own = 512, .n_shared = 512 });
     random_state = 45;
     for (int i = 0; i < 8; i++)
         spec_drafter_begin(c.d, i, 0);

@@ -16,7 +16,7 @@
 
 #define MAX_WORKER 16
 #define MAX_TOK    64
-#define VOCAB      5                            /* small, so that wrong drafts are sometimes right later */
+#define VOCAB      5 /* small, so that wrong drafts are sometimes right later */
 
 static uint64_t random_state;
 
@@ -52,7 +52,12 @@ static int32_t drafter_token(uint64_t seed, int drafter, double acceptance, cons
 
 enum fate { BUSY, DROPPING, GONE, FREE };
 
-struct job { struct spec_dsi_action action; int32_t context[2 * MAX_TOK]; int64_t begin, end; enum fate fate; };
+struct job {
+    struct spec_dsi_action action;
+    int32_t context[2 * MAX_TOK];
+    int64_t begin, end;
+    enum fate fate;
+};
 
 struct world {
     struct spec_dsi_options o;
@@ -62,8 +67,8 @@ struct world {
     uint64_t seed;
     double acceptance[SPEC_DSI_DRAFTERS];
     int64_t target_ns, draft_ns[SPEC_DSI_DRAFTERS], now;
-    bool jitter;                                /* times between half and double, late cancellations */
-    double fail, join, short_draft;             /* probabilities per event */
+    bool jitter;                    /* times between half and double, late cancellations */
+    double fail, join, short_draft; /* probabilities per event */
     int n_tok, emitted, n_pass;
     int32_t output[MAX_TOK];
 };
@@ -81,7 +86,9 @@ static void open_world(struct world *w, int n_target, int n_drafter, int max_loo
     }
     w->target_ns = 100;
     w->o = (struct spec_dsi_options){ .n_worker = n_target + n_drafter + (n_drafter > 0),
-                                      .role = w->role, .n_drafter = n_drafter, .max_lookahead = max_lookahead,
+                                      .role = w->role,
+                                      .n_drafter = n_drafter,
+                                      .max_lookahead = max_lookahead,
                                       .max_tok = MAX_TOK };
     assert_true(w->o.n_worker <= MAX_WORKER);
     assert_int_equal(spec_dsi_open(&w->dsi, &w->o), 0);
@@ -101,8 +108,8 @@ static void check_unique(const struct world *w, int worker)
     int n = new->action.at + (new->action.kind == SPEC_DSI_VERIFY ? new->action.n : 0);
     for (int i = 0; i < w->o.n_worker; i++) {
         const struct job *old = &w->job[i];
-        if (i != worker && old->fate == BUSY && w->role[i] == w->role[worker] &&
-            old->action.at == new->action.at && old->action.n == new->action.n)
+        if (i != worker && old->fate == BUSY && w->role[i] == w->role[worker] && old->action.at == new->action.at &&
+            old->action.n == new->action.n)
             assert_true(memcmp(old->context, new->context, sizeof(int32_t) * (size_t)n) != 0);
     }
 }
@@ -121,7 +128,7 @@ static void begin_job(struct world *w, const struct spec_dsi_action *a)
     j->end = w->now + jitter(w, role == SPEC_DSI_TARGET ? w->target_ns : a->n * w->draft_ns[role]);
     w->n_pass += role == SPEC_DSI_TARGET;
     spec_dsi_context(w->dsi, a, 0, j->context);
-    if (a->at > 2) {                            /* the same tokens from every later position */
+    if (a->at > 2) { /* the same tokens from every later position */
         int32_t tail[2 * MAX_TOK];
         int from = random_below(a->at);
         spec_dsi_context(w->dsi, a, from, tail);
@@ -152,7 +159,7 @@ static void take_actions(struct world *w)
             begin_job(w, &a);
         }
     }
-    for (int i = 0; i < w->o.n_worker; i++) {   /* no worker computes a discarded task */
+    for (int i = 0; i < w->o.n_worker; i++) { /* no worker computes a discarded task */
         const struct job *j = &w->job[i];
         if (j->fate == BUSY)
             assert_true(j->action.at + j->action.n >= w->emitted + (w->role[i] != SPEC_DSI_TARGET));
@@ -170,19 +177,22 @@ static void done(struct world *w, int worker)
         if (role == SPEC_DSI_TARGET)
             tokens[i] = target_token(w->seed, j->context, at + i);
         else
-            j->context[at + i] = tokens[i] =
-                drafter_token(w->seed, role, w->acceptance[role], j->context, at + i);
+            j->context[at + i] = tokens[i] = drafter_token(w->seed, role, w->acceptance[role], j->context, at + i);
     }
-    spec_dsi_event(w->dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_DONE, .worker = worker,
-                                                     .task = j->action.task, .tokens = tokens, .n = n,
+    spec_dsi_event(w->dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_DONE,
+                                                     .worker = worker,
+                                                     .task = j->action.task,
+                                                     .tokens = tokens,
+                                                     .n = n,
                                                      .took_ns = w->now - j->begin });
 }
 
 static void tell_nonsense(struct world *w, int worker, uint64_t task)
 {
     int32_t nonsense[2 * MAX_TOK] = { 99 };
-    spec_dsi_event(w->dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_DONE, .worker = worker, .task = task,
-                                                     .tokens = nonsense, .n = 1, .took_ns = 1 });
+    spec_dsi_event(
+        w->dsi, &(struct spec_dsi_event){
+                    .what = SPEC_DSI_DONE, .worker = worker, .task = task, .tokens = nonsense, .n = 1, .took_ns = 1 });
 }
 
 /* A worker is lost, or comes back, or reports a discarded task. One target always stays, so that the run ends. */
@@ -206,17 +216,16 @@ static void step(struct world *w)
 {
     int next = -1;
     for (int i = 0; i < w->o.n_worker; i++)
-        if ((w->job[i].fate == BUSY || w->job[i].fate == DROPPING) &&
-            (next < 0 || w->job[i].end < w->job[next].end))
+        if ((w->job[i].fate == BUSY || w->job[i].fate == DROPPING) && (next < 0 || w->job[i].end < w->job[next].end))
             next = i;
-    assert_true(next >= 0);                     /* no worker busy, and not finished */
+    assert_true(next >= 0); /* no worker busy, and not finished */
     struct job *j = &w->job[next];
     w->now = j->end > w->now ? j->end : w->now;
     bool dropped = j->fate == DROPPING;
     j->fate = FREE;
     if (dropped && (!w->jitter || chance(0.5)))
-        spec_dsi_event(w->dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_CANCELLED, .worker = next,
-                                                         .task = j->action.task });
+        spec_dsi_event(w->dsi,
+                       &(struct spec_dsi_event){ .what = SPEC_DSI_CANCELLED, .worker = next, .task = j->action.task });
     else
         done(w, next);
     if (w->fail > 0)
@@ -288,7 +297,7 @@ static void equals_it_when_workers_fail(void **state)
         w.short_draft = 0.1;
         for (int j = 0; j < n_drafter; j++)
             w.acceptance[j] = 0.2 + 0.1 * random_below(9);
-        for (int run = 0; run < 3; run++) {     /* a run starts while workers still drop the last one's tasks */
+        for (int run = 0; run < 3; run++) { /* a run starts while workers still drop the last one's tasks */
             w.seed = random_bits();
             decode(&w, MAX_TOK, random_below(7));
             check_output(&w);
@@ -314,7 +323,7 @@ static void stops_and_begins_anew(void **state)
             step(&w);
             take_actions(&w);
         }
-        if (i % 2) {                            /* or the output is restarted */
+        if (i % 2) { /* or the output is restarted */
             spec_dsi_event(w.dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_STOP });
             assert_int_equal(spec_dsi_state(w.dsi), SPEC_DSI_FINISHED);
             take_actions(&w);
@@ -379,7 +388,7 @@ static void drafters_go_on(void **state)
     (void)state;
     random_state = 5;
     struct world w;
-    open_world(&w, 3, 2, 2);                    /* workers 3 and 5 run drafter 0, 4 drafter 1 */
+    open_world(&w, 3, 2, 2); /* workers 3 and 5 run drafter 0, 4 drafter 1 */
     w.target_ns = 10000;
     w.draft_ns[1] = 100;
     w.acceptance[0] = 1;
@@ -387,7 +396,7 @@ static void drafters_go_on(void **state)
     w.n_tok = 30;
     spec_dsi_begin(w.dsi, 30, 2);
     take_actions(&w);
-    for (int at = 0; at <= 2; at += 2) {        /* the first block, then the one below it */
+    for (int at = 0; at <= 2; at += 2) { /* the first block, then the one below it */
         int lost = w.job[3].fate == BUSY ? 3 : 5;
         assert_int_equal(w.job[lost].action.at, at);
         w.job[lost].fate = GONE;
@@ -406,7 +415,7 @@ static void drafters_go_on(void **state)
         step(&w);
         take_actions(&w);
     }
-    assert_int_equal(w.job[4].fate, BUSY);      /* not at 4, below drafter 0's newer tokens */
+    assert_int_equal(w.job[4].fate, BUSY); /* not at 4, below drafter 0's newer tokens */
     assert_int_equal(w.job[4].action.at, 2);
     spec_dsi_close(w.dsi);
 }
@@ -434,7 +443,7 @@ static void one_rejection(void **state)
     struct spec_sim_cost c = spec_event_dsi(p, &d, 0, 1, 100, 10);
     assert_int_equal(c.ns, 120 + 8 * 10 + 100);
     assert_int_equal(spec_offline_dsi(&d, 0, 1, 100, 10), 30 + 100 + 8 * 10 + 100);
-    c = spec_event_si(&d, 0, 4);                /* 4 and 2 right, 4 all right, 3 left */
+    c = spec_event_si(&d, 0, 4); /* 4 and 2 right, 4 all right, 3 left */
     assert_int_equal(c.passes, 3);
     assert_int_equal(c.steps, 4 + 4 + 3);
     spec_sim_pool_close(p);
@@ -547,9 +556,12 @@ static void within_the_bound(void **state)
 
 static void equation_1(void **state)
 {
-    static const struct { int64_t target, draft; int n_target, lookahead; } cases[] = {
-        { 100, 5, 4, 5 }, { 377, 25, 7, 3 }, { 206, 68, 7, 1 }, { 521, 340, 7, 1 }, { 100, 100, 1, 1 },
-        { 100, 101, 1, 1 }, { 100, 1, 7, 15 }, { 100, 1, 1, 100 },
+    static const struct {
+        int64_t target, draft;
+        int n_target, lookahead;
+    } cases[] = {
+        { 100, 5, 4, 5 },   { 377, 25, 7, 3 },  { 206, 68, 7, 1 }, { 521, 340, 7, 1 },
+        { 100, 100, 1, 1 }, { 100, 101, 1, 1 }, { 100, 1, 7, 15 }, { 100, 1, 1, 100 },
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -577,13 +589,13 @@ static void measures_as_it_goes(void **state)
     assert_int_equal(r.n_target, 3);
     assert_int_equal(r.target_ns, 100);
     assert_int_equal(r.draft_ns, 10);
-    assert_int_equal(r.lookahead, 4);           /* 100 / (4 * 10) <= 3 */
+    assert_int_equal(r.lookahead, 4); /* 100 / (4 * 10) <= 3 */
     spec_dsi_event(w.dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_FAILED, .worker = 1 });
     spec_dsi_rates(w.dsi, 0, &r);
     assert_int_equal(r.lookahead, 5);
     spec_dsi_event(w.dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_FAILED, .worker = 2 });
     spec_dsi_rates(w.dsi, 0, &r);
-    assert_int_equal(r.lookahead, 9);           /* ready before a target is done, not at the same moment */
+    assert_int_equal(r.lookahead, 9); /* ready before a target is done, not at the same moment */
     spec_dsi_close(w.dsi);
 }
 
@@ -593,11 +605,13 @@ static void measures_as_it_goes(void **state)
  * allow; computed independently of this code, 3,000 outputs of 50 tokens, and rounded. */
 static void published_rows(void **state)
 {
-    static const struct { int64_t target, draft; double acceptance, ratio; } rows[] = {
-        { 377, 25, 0.63, 1.13 },  { 333, 25, 0.58, 1.15 },  { 294, 25, 0.67, 1.15 },
-        { 260, 25, 0.59, 1.16 },  { 206, 68, 0.93, 1.29 },  { 210, 68, 0.90, 1.30 },
-        { 521, 340, 0.95, 1.14 }, { 522, 343, 0.94, 1.15 }, { 524, 346, 0.93, 1.17 },
-        { 496, 334, 0.87, 1.13 },
+    static const struct {
+        int64_t target, draft;
+        double acceptance, ratio;
+    } rows[] = {
+        { 377, 25, 0.63, 1.13 },  { 333, 25, 0.58, 1.15 },  { 294, 25, 0.67, 1.15 },  { 260, 25, 0.59, 1.16 },
+        { 206, 68, 0.93, 1.29 },  { 210, 68, 0.90, 1.30 },  { 521, 340, 0.95, 1.14 }, { 522, 343, 0.94, 1.15 },
+        { 524, 346, 0.93, 1.17 }, { 496, 334, 0.87, 1.13 },
     };
     static const int lookaheads[] = { 1, 5, 10 };
     (void)state;
@@ -627,8 +641,7 @@ static void bad_options(void **state)
 {
     static const int roles[] = { 0, 0 }, strange[] = { SPEC_DSI_TARGET, 3 };
     struct spec_dsi *d = NULL;
-    struct spec_dsi_options o = { .n_worker = 2, .role = roles, .n_drafter = 1, .max_lookahead = 4,
-                                  .max_tok = 4 };
+    struct spec_dsi_options o = { .n_worker = 2, .role = roles, .n_drafter = 1, .max_lookahead = 4, .max_tok = 4 };
     (void)state;
     assert_int_equal(spec_dsi_open(&d, &o), KN_EINVAL);
     o.role = strange;
@@ -641,10 +654,7 @@ static void bad_options(void **state)
 
 static int allocations_left;
 
-static void *alloc_until(size_t bytes)
-{
-    return allocations_left-- > 0 ? kn_io_system.alloc(bytes) : NULL;
-}
+static void *alloc_until(size_t bytes) { return allocations_left-- > 0 ? kn_io_system.alloc(bytes) : NULL; }
 
 static void out_of_memory(void **state)
 {

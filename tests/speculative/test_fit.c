@@ -51,7 +51,7 @@ static void bounds_bind_or_do_not(void **state)
     struct spec_fit_param high[2] = { { 0, 3, 1.2 }, { 2, INFINITY, 5 } };
     assert_int_equal(spec_fit_solve(&s, high, 2, 2, valley, NULL, 4), 0);
     near_to(s.x[1], 2, 1e-8);
-    near_to(100 * 2 * (s.x[0] * s.x[0] - 2) * 2 * s.x[0] - 2 * (1 - s.x[0]), 0, 1e-3);       /* the gradient is 0 */
+    near_to(100 * 2 * (s.x[0] * s.x[0] - 2) * 2 * s.x[0] - 2 * (1 - s.x[0]), 0, 1e-3); /* the gradient is 0 */
     struct spec_fit_param told[2] = { { 0.3, 0.3, 0.3 }, { -3, 3, 1 } };
     assert_int_equal(spec_fit_solve(&s, told, 2, 2, valley, NULL, 1), 0);
     near_to(s.x[0], 0.3, 0);
@@ -80,9 +80,9 @@ static void deeper_valley_is_found(void **state)
 
 /* NIST's Misra1a: certified to eleven digits. */
 static const double misra[14][2] = {
-    { 10.07, 77.6 }, { 14.73, 114.9 }, { 17.94, 141.1 }, { 23.93, 190.8 }, { 29.61, 239.9 }, { 35.18, 289.0 },
-    { 40.02, 332.8 }, { 44.82, 378.4 }, { 50.76, 434.8 }, { 55.05, 477.3 }, { 61.01, 536.8 }, { 66.40, 593.1 },
-    { 75.47, 689.1 }, { 81.78, 760.0 },
+    { 10.07, 77.6 },  { 14.73, 114.9 }, { 17.94, 141.1 }, { 23.93, 190.8 }, { 29.61, 239.9 },
+    { 35.18, 289.0 }, { 40.02, 332.8 }, { 44.82, 378.4 }, { 50.76, 434.8 }, { 55.05, 477.3 },
+    { 61.01, 536.8 }, { 66.40, 593.1 }, { 75.47, 689.1 }, { 81.78, 760.0 },
 };
 static void misra1a(const void *arg, const double *x, double *out)
 {
@@ -105,29 +105,63 @@ static void certified_values(void **state)
 /* ---- the cost model ------------------------------------------------------------------------------------------- */
 
 static const struct spec_cost_model truths[] = {
-    { .fixed_ns = 8e6, .dense_ns = 5e6, .load_ns = 0.5e6, .expert_ns = 0.3e6, .ridge = 24, .growth = 1.03,
-      .choose_ns = 0.2e6, .choose_row_ns = 0.1e6, .draft_ns = 1e6, .draft_row_ns = 0.5e6, .n_expert = 128, .n_used = 8 },
-    { .fixed_ns = 3e6, .dense_ns = 60e6, .load_ns = 0.1e6, .expert_ns = 9e6, .ridge = 4, .growth = 1.05,
-      .choose_ns = 0.2e6, .choose_row_ns = 0.1e6, .draft_ns = 1e6, .draft_row_ns = 0.5e6, .n_expert = 32, .n_used = 4 },
-    { .fixed_ns = 40e6, .dense_ns = 4e6, .ridge = 32, .growth = 1.04, .choose_ns = 0.2e6, .choose_row_ns = 0.1e6,
-      .draft_ns = 1e6, .draft_row_ns = 0.5e6 },
+    { .fixed_ns = 8e6,
+      .dense_ns = 5e6,
+      .load_ns = 0.5e6,
+      .expert_ns = 0.3e6,
+      .ridge = 24,
+      .growth = 1.03,
+      .choose_ns = 0.2e6,
+      .choose_row_ns = 0.1e6,
+      .draft_ns = 1e6,
+      .draft_row_ns = 0.5e6,
+      .n_expert = 128,
+      .n_used = 8 },
+    { .fixed_ns = 3e6,
+      .dense_ns = 60e6,
+      .load_ns = 0.1e6,
+      .expert_ns = 9e6,
+      .ridge = 4,
+      .growth = 1.05,
+      .choose_ns = 0.2e6,
+      .choose_row_ns = 0.1e6,
+      .draft_ns = 1e6,
+      .draft_row_ns = 0.5e6,
+      .n_expert = 32,
+      .n_used = 4 },
+    { .fixed_ns = 40e6,
+      .dense_ns = 4e6,
+      .ridge = 32,
+      .growth = 1.04,
+      .choose_ns = 0.2e6,
+      .choose_row_ns = 0.1e6,
+      .draft_ns = 1e6,
+      .draft_row_ns = 0.5e6 },
 };
 static const double rows[] = { 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128 };
 #define N_ROWS 14
 
 static struct spec_fit_input measure(const struct spec_cost_model *c, double noise, struct spec_fit_point *pass,
-                                    struct spec_fit_point *draft, struct spec_fit_point *choose)
+                                     struct spec_fit_point *draft, struct spec_fit_point *choose)
 {
     for (int i = 0; i < N_ROWS; i++) {
         double off = 1 + noise * sqrt(3) * (2 * random_unit() - 1);
-        pass[i] = (struct spec_fit_point){ .rows = rows[i], .ns = spec_cost_pass_ns(c, rows[i], 0, 0) * off,
-                                       .hold = i % 4 == 2 };
+        pass[i] = (struct spec_fit_point){ .rows = rows[i],
+                                           .ns = spec_cost_pass_ns(c, rows[i], 0, 0) * off,
+                                           .hold = i % 4 == 2 };
         draft[i] = (struct spec_fit_point){ .rows = rows[i], .ns = spec_cost_draft_ns(c, rows[i]) };
         choose[i] = (struct spec_fit_point){ .rows = rows[i], .ns = spec_cost_choose_ns(c, rows[i]) };
     }
-    return (struct spec_fit_input){ .n_expert = c->n_expert, .n_used = c->n_used, .ridge_least = 2, .ridge_most = 100,
-                                   .pass = pass, .draft = draft, .choose = choose, .n_pass = N_ROWS,
-                                   .n_draft = N_ROWS, .n_choose = N_ROWS };
+    return (struct spec_fit_input){ .n_expert = c->n_expert,
+                                    .n_used = c->n_used,
+                                    .ridge_least = 2,
+                                    .ridge_most = 100,
+                                    .pass = pass,
+                                    .draft = draft,
+                                    .choose = choose,
+                                    .n_pass = N_ROWS,
+                                    .n_draft = N_ROWS,
+                                    .n_choose = N_ROWS };
 }
 
 static void gets_back_what_was_measured(void **state)
@@ -158,7 +192,7 @@ static void noise_is_not_learnt(void **state)
         assert_int_equal(spec_fit(&f, &m), 0);
         assert_true(f.error < 0.03);
         assert_true(f.held_error < 0.06);
-        for (int t = 2; t < 128; t++)       /* the error between the measured points */
+        for (int t = 2; t < 128; t++) /* the error between the measured points */
             near_to(spec_cost_pass_ns(&f.cost, t, 0, 0) / spec_cost_pass_ns(&truths[i], t, 0, 0), 1, 0.1);
     }
 }
@@ -169,14 +203,17 @@ static void knows_what_it_is_told(void **state)
     (void)state;
     struct spec_fit_point pass[N_ROWS];
     struct spec_cost_model truth = truths[0];
-    truth.wait = 0.6;                                       /* the rest is hidden */
+    truth.wait = 0.6; /* the rest is hidden */
     for (int i = 0; i < N_ROWS; i++) {
         double distinct = 8 * sqrt(rows[i]), miss = 1e6 * (double)(i % 3);
-        pass[i] = (struct spec_fit_point){ .rows = rows[i], .distinct = distinct, .miss_ns = miss,
-                                       .ns = spec_cost_pass_ns(&truth, rows[i], distinct, miss) };
+        pass[i] = (struct spec_fit_point){ .rows = rows[i],
+                                           .distinct = distinct,
+                                           .miss_ns = miss,
+                                           .ns = spec_cost_pass_ns(&truth, rows[i], distinct, miss) };
     }
-    struct spec_fit_input m = { .n_expert = 128, .n_used = 8, .ridge_least = 2, .ridge_most = 100, .pass = pass,
-                               .n_pass = N_ROWS };
+    struct spec_fit_input m = {
+        .n_expert = 128, .n_used = 8, .ridge_least = 2, .ridge_most = 100, .pass = pass, .n_pass = N_ROWS
+    };
     struct spec_fit f;
     assert_int_equal(spec_fit(&f, &m), 0);
     assert_true(f.worst < 2e-3);
@@ -197,9 +234,9 @@ static void refuses(void **state)
     struct spec_fit_input good = measure(&truths[0], 0, pass, draft, choose), m = good;
     struct spec_fit f = { .error = 7 };
     kn_log_set(unheard, KN_LOG_ERROR);
-    m.n_pass = 7;                                           /* two of them for the hold-out */
+    m.n_pass = 7; /* two of them for the hold-out */
     assert_int_equal(spec_fit(&f, &m), KN_EINVAL);
-    m.n_pass = 8;                                           /* enough for the constants, until misses add one */
+    m.n_pass = 8; /* enough for the constants, until misses add one */
     pass[0].miss_ns = 1e6;
     assert_int_equal(spec_fit(&f, &m), KN_EINVAL);
     pass[0].miss_ns = 0;

@@ -28,14 +28,14 @@ static void three_layers_by_hand(void **state)
     float room[4];
     double out[SPEC_LENGTHS];
     for (int i = 0; i < SPEC_LENGTHS; i++) {
-        last[i] = 1;                                /* weight of the first hidden value */
+        last[i] = 1; /* weight of the first hidden value */
         last[SPEC_LENGTHS + i] = -1;
         bias[i] = (float)i / 8;
     }
-    spec_lengths_predict(&net, (float[]){ 1, 3 }, room, out);     /* 3 - 1 = 2 and max(0, 1 - 3) = 0 */
+    spec_lengths_predict(&net, (float[]){ 1, 3 }, room, out); /* 3 - 1 = 2 and max(0, 1 - 3) = 0 */
     for (int i = 0; i < SPEC_LENGTHS; i++)
         near_to(out[i], spec_length_depth(i) / (1 + exp(-2 - i / 8.)), 1e-6);
-    spec_lengths_predict(&net, (float[]){ 3, -2 }, room, out);    /* negatives become 0 after each layer: 0 and 3 */
+    spec_lengths_predict(&net, (float[]){ 3, -2 }, room, out); /* negatives become 0 after each layer: 0 and 3 */
     for (int i = 0; i < SPEC_LENGTHS; i++)
         near_to(out[i], spec_length_depth(i) / (1 + exp(3 - i / 8.)), 1e-6);
     assert_true(spec_length_width(4) == 1 && spec_length_width(5) == 2 && spec_length_depth(5) == 1);
@@ -46,8 +46,11 @@ static void survivals_add_up(void **state)
 {
     (void)state;
     static const double length[][SPEC_LENGTH_DEPTHS] = {
-        { 0.8, 1.44, 2.3616, 3.32891136, 3.8873910 },           /* 0.8 at each depth */
-        { 0.9, 0.9, 0.9, 0.9, 0.9 }, { 0, 0, 0, 0, 0 }, { 1, 2, 4, 8, 16 }, { 0.5, 0.9, 1.2, 1.3, 1.35 },
+        { 0.8, 1.44, 2.3616, 3.32891136, 3.8873910 }, /* 0.8 at each depth */
+        { 0.9, 0.9, 0.9, 0.9, 0.9 },
+        { 0, 0, 0, 0, 0 },
+        { 1, 2, 4, 8, 16 },
+        { 0.5, 0.9, 1.2, 1.3, 1.35 },
     };
     double s[SPEC_DEPTHS];
     for (size_t i = 0; i < sizeof length / sizeof *length; i++) {
@@ -62,7 +65,7 @@ static void survivals_add_up(void **state)
     }
     spec_lengths_survival(length[0], s);
     near_to(s[5], pow(0.8, 6), 1e-6);
-    spec_lengths_survival((double[]){ 0.5, 2, 6, 9, 30 }, s);   /* impossible lengths are clamped to possible ones */
+    spec_lengths_survival((double[]){ 0.5, 2, 6, 9, 30 }, s); /* impossible lengths are clamped to possible ones */
     for (int d = 0; d < SPEC_DEPTHS; d++)
         near_to(s[d], 0.5, 1e-6);
 }
@@ -71,7 +74,10 @@ static void survivals_add_up(void **state)
 static void the_controller_listens(void **state)
 {
     (void)state;
-    struct spec_control_options o = { .n_session = 2, .n_drafter = 1, .rule = SPEC_COUPLED, .gamma = 4,
+    struct spec_control_options o = { .n_session = 2,
+                                      .n_drafter = 1,
+                                      .rule = SPEC_COUPLED,
+                                      .gamma = 4,
                                       .drafter = { { .name = "model", .max_depth = 4 } } };
     struct spec_control *c;
     static struct spec_tree tree;
@@ -85,10 +91,10 @@ static void the_controller_listens(void **state)
     spec_control_survival(c, 0, 0, 4, s);
     for (int d = 0; d < 4; d++)
         near_to(s[d], told[d], 1e-12);
-    spec_control_survival(c, 0, 1, 4, s);             /* no survival is set for the other session */
+    spec_control_survival(c, 0, 1, 4, s); /* no survival is set for the other session */
     for (int d = 0; d < 4; d++)
         near_to(s[d], untold[d], 0);
-    for (int i = 0; i < 400; i++) {                 /* drafts of 0.5 a level, accepted at that rate */
+    for (int i = 0; i < 400; i++) { /* drafts of 0.5 a level, accepted at that rate */
         struct spec_decision decision;
         spec_control_set_survival(c, 0, 0, told);
         spec_control_decide(c, &session, 1, 0, &decision, &nodes);
@@ -98,8 +104,10 @@ static void the_controller_listens(void **state)
         struct spec_cut cut = { .session = 0, .tree = &tree, .n_requested = 4 };
         spec_control_cut(c, &cut, 1, 0);
         int kept = i % 2 ? 0 : i % 4 ? 1 : i % 8 ? 2 : i % 16 ? 3 : 4;
-        spec_control_learn(c, &(struct spec_outcome_of_pass){ .n_row = 5, .pass_ns = 1e6, .n_due = 1,
-                                                   .outcome = &(struct spec_session_outcome){ 0, &tree, kept } });
+        spec_control_learn(
+            c,
+            &(struct spec_outcome_of_pass){
+                .n_row = 5, .pass_ns = 1e6, .n_due = 1, .outcome = &(struct spec_session_outcome){ 0, &tree, kept } });
     }
     spec_control_set_survival(c, 0, 0, told);
     spec_control_survival(c, 0, 0, 4, s);
@@ -107,7 +115,7 @@ static void the_controller_listens(void **state)
         near_to(s[d], pow(0.5, d + 1), 0.05);
     spec_control_set_survival(c, 0, 0, NULL);
     spec_control_survival(c, 0, 0, 4, s);
-    near_to(s[0], 0.5, 0.05);                       /* its own estimate from outcomes */
+    near_to(s[0], 0.5, 0.05); /* its own estimate from outcomes */
     spec_control_close(c);
 }
 

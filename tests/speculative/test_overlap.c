@@ -11,17 +11,27 @@
 #include <cmocka.h>
 
 #define STEPS 1200
-#define MOST  64                                    /* nodes of a chain */
+#define MOST  64 /* nodes of a chain */
 
 /* contention: a pass and a draft together take the longer of the two plus this share of the shorter one. */
-struct world { const struct machine *machine; struct machine_drafter drafter; double contention; };
+struct world {
+    const struct machine *machine;
+    struct machine_drafter drafter;
+    double contention;
+};
 
-struct chain { int n; bool right[MOST]; };
+struct chain {
+    int n;
+    bool right[MOST];
+};
 static struct chain chain[MACHINE_SESSIONS];
 static struct spec_tree tree[MACHINE_SESSIONS];
 static struct spec_cut cut[MACHINE_SESSIONS];
 
-struct result { double took_ns, off_ns; int n_overlap_pass, n_step; };
+struct result {
+    double took_ns, off_ns;
+    int n_overlap_pass, n_step;
+};
 
 static struct spec_control *open_for(const struct world *w, bool overlap)
 {
@@ -77,7 +87,9 @@ static int step(const struct world *w, struct spec_control *c, int n_due, int de
     double draft_ns = d.drafter == SPEC_OFF ? 0 : d.depth * (w->drafter.fixed_ns + w->drafter.seq_ns * n_due);
     for (int i = 0; i < n_due; i++) {
         chain[i].n = overlap ? chain[i].n : 0;
-        accepted[i] = overlap ? lay(w, i) : d.drafter == 0 ? machine_draft(&w->drafter, nodes[i], d.depth, &tree[i]) : 0;
+        accepted[i] = overlap          ? lay(w, i)
+                      : d.drafter == 0 ? machine_draft(&w->drafter, nodes[i], d.depth, &tree[i])
+                                       : 0;
         cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_requested = overlap ? tree[i].n : nodes[i] };
         outcome[i] = (struct spec_session_outcome){ .session = i };
     }
@@ -168,8 +180,9 @@ static void chosen_where_it_wins_and_nowhere_else(void **state)
         }
         if (wrong || whole < 0.98 || with < (chosen ? 0.98 : 0.93) * best)
             fail_msg("%s, accept %g, draft %g, contention %g, %d sequences: %.3f, ahead in %d steps; in turn %.3f, "
-                     "ahead %.3f; all of it %.3f", w.machine->name, w.drafter.accept, share[i / 3 % 3], w.contention,
-                     n, with, n_overlap_pass, in_turn, overlap, whole);
+                     "ahead %.3f; all of it %.3f",
+                     w.machine->name, w.drafter.accept, share[i / 3 % 3], w.contention, n, with, n_overlap_pass,
+                     in_turn, overlap, whole);
     }
     if (n_won < 5 || sum / n_won < 0.88)
         fail_msg("it would win in %d, of which %.3f are had", n_won, sum / n_won);
@@ -223,7 +236,8 @@ static void shares_by_hand(void **state)
     assert_true(s.rows == 3 && s.accepted == 3);
     s = spec_overlap_mean(never, 2);
     assert_true(s.rows == 0 && s.accepted == 0);
-    assert_true(spec_overlap_ns(10, 4, 0) == 10 && spec_overlap_ns(10, 4, 1) == 14 && spec_overlap_ns(4, 10, 0.5) == 12);
+    assert_true(spec_overlap_ns(10, 4, 0) == 10 && spec_overlap_ns(10, 4, 1) == 14 &&
+                spec_overlap_ns(4, 10, 0.5) == 12);
 }
 
 /* The explanation has the times alone and together, and they are the machine's. */

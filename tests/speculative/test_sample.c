@@ -35,8 +35,7 @@ static struct spec_sampler *open_sampler(int n_vocab)
     return s;
 }
 
-static int32_t sample(struct spec_sampler *s, const struct spec_params *p, const float *logits,
-                      int64_t position)
+static int32_t sample(struct spec_sampler *s, const struct spec_params *p, const float *logits, int64_t position)
 {
     struct spec_sampled c;
     assert_int_equal(spec_sample(s, p, logits, NULL, 0, position, &c), 0);
@@ -47,7 +46,10 @@ static int32_t sample(struct spec_sampler *s, const struct spec_params *p, const
 
 enum { MOST_VOCAB = 600, MOST_HISTORY = 40, MOST_BIAS = 4 };
 
-struct candidate { float z; int32_t id; };
+struct candidate {
+    float z;
+    int32_t id;
+};
 
 static int by_rank(const void *a, const void *b)
 {
@@ -57,13 +59,9 @@ static int by_rank(const void *a, const void *b)
     return x->id < y->id ? -1 : 1;
 }
 
-static float defined(float z)
-{
-    return z != z || z == -INFINITY ? -INFINITY : z == INFINITY ? FLT_MAX : z;
-}
+static float defined(float z) { return z != z || z == -INFINITY ? -INFINITY : z == INFINITY ? FLT_MAX : z; }
 
-static void process(float *z, int n_vocab, const struct spec_params *p, const int32_t *history,
-                    int n_history)
+static void process(float *z, int n_vocab, const struct spec_params *p, const int32_t *history, int n_history)
 {
     int from = p->repeat_last < 0 || p->repeat_last > n_history ? 0 : n_history - p->repeat_last;
     for (int32_t t = 0; t < n_vocab; t++) {
@@ -126,13 +124,14 @@ static int rank_by_definition(const float *logits, int n_vocab, const struct spe
     for (int32_t t = 0; t < n_vocab; t++)
         c[t] = (struct candidate){ z[t], t };
     if (p->temperature == 0) {
-        spec_params_default(&hot);              /* no cuts; no noise is added below */
+        spec_params_default(&hot); /* no cuts; no noise is added below */
         hot.n_bias = 0;
     }
     int n = support(c, n_vocab, &hot);
     for (int i = 0; i < n; i++) {
-        double its = p->temperature > 0 ? (double)c[i].z / p->temperature +
-                                          spec_noise(p->seed, p->choice, position, c[i].id) : (double)c[i].z;
+        double its = p->temperature > 0
+                         ? (double)c[i].z / p->temperature + spec_noise(p->seed, p->choice, position, c[i].id)
+                         : (double)c[i].z;
         int at = i;
         for (; at > 0 && (score[at - 1] < its || (score[at - 1] == its && token[at - 1] > c[i].id)); at--) {
             score[at] = score[at - 1];
@@ -144,8 +143,8 @@ static int rank_by_definition(const float *logits, int n_vocab, const struct spe
     return n;
 }
 
-static int32_t by_definition(const float *logits, int n_vocab, const struct spec_params *p,
-                             const int32_t *history, int n_history, int64_t position)
+static int32_t by_definition(const float *logits, int n_vocab, const struct spec_params *p, const int32_t *history,
+                             int n_history, int64_t position)
 {
     float *z = malloc((size_t)n_vocab * sizeof *z);
     struct candidate *c = malloc((size_t)n_vocab * sizeof *c);
@@ -158,8 +157,7 @@ static int32_t by_definition(const float *logits, int n_vocab, const struct spec
     int32_t best = n > 0 ? c[0].id : -1;
     double best_score = -INFINITY;
     for (int i = 0; i < n && p->temperature > 0; i++) {
-        double score = (double)c[i].z / p->temperature +
-                       spec_noise(p->seed, p->choice, position, c[i].id);
+        double score = (double)c[i].z / p->temperature + spec_noise(p->seed, p->choice, position, c[i].id);
         if (score > best_score || (score == best_score && c[i].id < best)) {
             best_score = score;
             best = c[i].id;
@@ -180,7 +178,7 @@ static void random_logits(float *z, int n)
     for (int i = 0; i < n; i++) {
         z[i] = random_float(-width, width);
         if (kind == 1)
-            z[i] = (float)random_below(3);                          /* ties */
+            z[i] = (float)random_below(3); /* ties */
         if (kind == 2 && random_below(3) == 0)
             z[i] = odd[random_below(8)];
         if (kind == 3)
@@ -214,8 +212,7 @@ static void random_params(struct spec_params *p, struct spec_bias *bias, int n_v
     p->bias = bias;
     p->n_bias = random_below(MOST_BIAS + 1);
     for (int i = 0; i < p->n_bias; i++)
-        bias[i] = (struct spec_bias){ random_below(n_vocab),
-                                      random_below(3) ? random_float(-5, 5) : -INFINITY };
+        bias[i] = (struct spec_bias){ random_below(n_vocab), random_below(3) ? random_float(-5, 5) : -INFINITY };
 }
 
 static void equals_definition(void **state)
@@ -239,7 +236,7 @@ static void equals_definition(void **state)
             mask[i] = (uint32_t)(random_bits() & random_bits());
         p.mask = random_below(2) ? mask : NULL;
         for (int i = 0; i < n_history; i++)
-            history[i] = random_below(n_vocab + 2) - 1;             /* two of them are no tokens */
+            history[i] = random_below(n_vocab + 2) - 1; /* two of them are no tokens */
         memcpy(kept, logits, sizeof kept);
 
         struct spec_sampler *s = open_sampler(n_vocab);
@@ -260,7 +257,7 @@ static void equals_definition(void **state)
         assert_memory_equal(kept, logits, sizeof kept);
     }
     kn_log_set(NULL, KN_LOG_INFO);
-    assert_in_range(n_error, 100, 20000);                           /* errors occurred, and not only errors */
+    assert_in_range(n_error, 100, 20000); /* errors occurred, and not only errors */
 }
 
 /* One vocabulary of a real size, where most of the work is skipping tokens. */
@@ -281,8 +278,7 @@ static void equals_definition_large(void **state)
         p.top_p = trial < 3 ? 1 : 0.95f;
         p.top_k = trial == 5 ? 40 : 0;
         for (int64_t position = 100; position < 102; position++)
-            assert_int_equal(sample(s, &p, logits, position),
-                             by_definition(logits, N, &p, NULL, 0, position));
+            assert_int_equal(sample(s, &p, logits, position), by_definition(logits, N, &p, NULL, 0, position));
     }
     spec_sampler_close(s);
     free(logits);
@@ -328,7 +324,7 @@ static void choice_follows_softmax(void **state)
         assert_true(chi_square(count, prob, 10, N) < 26.1);
     }
 
-    int count[10] = { 0 };                                          /* top-k: the same distribution, renormalised */
+    int count[10] = { 0 }; /* top-k: the same distribution, renormalised */
     double prob[10] = { 0 }, sum = 0;
     p.temperature = 1;
     p.top_k = 4;
@@ -362,8 +358,7 @@ static void noise_is_independent(void **state)
             q = p;
             q.choice = kind == 0;
             q.seed = kind == 1 ? 8 : 7;
-            count[3 * sample(s, &p, logits, position) +
-                  sample(s, &q, logits, position + (kind == 2))]++;
+            count[3 * sample(s, &p, logits, position) + sample(s, &q, logits, position + (kind == 2))]++;
         }
         assert_true(chi_square(count, prob, 9, N) < 26.1);
     }
@@ -394,8 +389,13 @@ static void coupling_accepts(void **state)
 static void noise_golden(void **state)
 {
     (void)state;
-    static const struct { uint64_t seed; uint32_t choice; int64_t position; int32_t token; double g; }
-    golden[] = {
+    static const struct {
+        uint64_t seed;
+        uint32_t choice;
+        int64_t position;
+        int32_t token;
+        double g;
+    } golden[] = {
         { UINT64_C(0x0), 0u, INT64_C(0), 0, -0x1.6dc5326677b14p-1 },
         { UINT64_C(0x1), 0u, INT64_C(0), 0, 0x1.0cda85b7990dcp+1 },
         { UINT64_C(0x0), 1u, INT64_C(0), 0, 0x1.c96e88321575p-4 },
@@ -405,8 +405,7 @@ static void noise_golden(void **state)
         { UINT64_C(0xffffffffffffffff), 4294967295u, INT64_C(1099511627776), 7, 0x1.fd44e6835c579p+0 },
     };
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++)
-        assert_true(spec_noise(golden[i].seed, golden[i].choice, golden[i].position,
-                               golden[i].token) == golden[i].g);
+        assert_true(spec_noise(golden[i].seed, golden[i].choice, golden[i].position, golden[i].token) == golden[i].g);
 }
 
 /* history 1 1 2 | window of 4 holds them all; token 0 is unseen. */
@@ -422,19 +421,22 @@ static void penalties_by_hand(void **state)
     p.temperature = 0;
     p.repeat_last = 4;
 
-    const struct { float repetition, frequency, presence; int repeat_last; int32_t want; } hand[] = {
-        { 1,   0,     0,     4, 1 },        /*  1   4    -1   0 */
-        { 3.9f, 0,    0,     4, 1 },        /*  1   1.03 -3.9 0 */
-        { 4.1f, 0,    0,     4, 0 },        /*  1   0.98 */
-        { 1,   1.4f,  0,     4, 1 },        /*  1   1.2 */
-        { 1,   1.6f,  0,     4, 0 },        /*  1   0.8 */
-        { 1,   0,     2.9f,  4, 1 },        /*  1   1.1: presence counts once */
-        { 1,   0,     3.1f,  4, 0 },
-        { 2,   0.6f,  0,     4, 0 },        /*  1   2 - 1.2 */
-        { 1,   1.6f,  0,     2, 1 },        /*  window 2 77: token 1 unseen */
-        { 1,   2.1f,  0,    -1, 3 },        /*  1-4.2  4-4.2  -3.1  0 */
-        { 1,  -9,     0,     2, 2 },        /*  -1 + 9 */
-        { 1,   1.6f,  0,     0, 1 },        /*  none seen */
+    const struct {
+        float repetition, frequency, presence;
+        int repeat_last;
+        int32_t want;
+    } hand[] = {
+        { 1, 0, 0, 4, 1 },                           /*  1   4    -1   0 */
+        { 3.9f, 0, 0, 4, 1 },                        /*  1   1.03 -3.9 0 */
+        { 4.1f, 0, 0, 4, 0 },                        /*  1   0.98 */
+        { 1, 1.4f, 0, 4, 1 },                        /*  1   1.2 */
+        { 1, 1.6f, 0, 4, 0 },                        /*  1   0.8 */
+        { 1, 0, 2.9f, 4, 1 },                        /*  1   1.1: presence counts once */
+        { 1, 0, 3.1f, 4, 0 },  { 2, 0.6f, 0, 4, 0 }, /*  1   2 - 1.2 */
+        { 1, 1.6f, 0, 2, 1 },                        /*  window 2 77: token 1 unseen */
+        { 1, 2.1f, 0, -1, 3 },                       /*  1-4.2  4-4.2  -3.1  0 */
+        { 1, -9, 0, 2, 2 },                          /*  -1 + 9 */
+        { 1, 1.6f, 0, 0, 1 },                        /*  none seen */
     };
     for (size_t i = 0; i < sizeof hand / sizeof *hand; i++) {
         p.repetition = hand[i].repetition;
@@ -451,7 +453,7 @@ static void penalties_by_hand(void **state)
     p.bias = bias;
     p.n_bias = 2;
     assert_int_equal(sample(s, &p, logits, 0), 3);
-    p.n_bias = 3;                                                   /* biases of one token add up */
+    p.n_bias = 3; /* biases of one token add up */
     assert_int_equal(sample(s, &p, logits, 0), 0);
     spec_sampler_close(s);
 }
@@ -489,13 +491,13 @@ static void logprob_is_of_the_plain_softmax(void **state)
     spec_params_default(&p);
     p.temperature = 0;
     assert_int_equal(spec_sample(s, &p, logits, NULL, 0, 0, &c), 0);
-    assert_true(fabs(c.logprob - -0.31326169) < 1e-6);              /* -log(1 + 1/e) */
+    assert_true(fabs(c.logprob - -0.31326169) < 1e-6); /* -log(1 + 1/e) */
     p.bias = bias;
     p.n_bias = 2;
     p.temperature = 0.5f;
     assert_int_equal(spec_sample(s, &p, logits, NULL, 0, 0, &c), 0);
     assert_int_equal(c.token, 2);
-    assert_true(fabs(c.logprob - -302.31326) < 1e-3);               /* far below the smallest float */
+    assert_true(fabs(c.logprob - -302.31326) < 1e-3); /* far below the smallest float */
     spec_sampler_close(s);
 }
 
@@ -551,12 +553,13 @@ static void chance_is_of_law_and_noise(void **state)
     random_state = 21;
     for (int64_t position = 0; position < 200; position++) {
         double t = p.temperature = temperature[position % 4], most = -INFINITY, second = -INFINITY;
-        p.top_k = position % 8 < 4 ? 0 : N;             /* all tokens, by the other code path */
+        p.top_k = position % 8 < 4 ? 0 : N; /* all tokens, by the other code path */
         for (int i = 0; i < N; i++)
             logits[i] = random_float(-5, 5);
         assert_int_equal(spec_sample(s, &p, logits, NULL, 0, position, &c), 0);
         for (int32_t i = 0; i < N; i++) {
-            double score = t > 0 ? (double)logits[i] / t + spec_noise(p.seed, p.choice, position, i) : (double)logits[i];
+            double score = t > 0 ? (double)logits[i] / t + spec_noise(p.seed, p.choice, position, i)
+                                 : (double)logits[i];
             second = fmax(second, fmin(score, most));
             most = fmax(most, score);
         }
@@ -564,7 +567,7 @@ static void chance_is_of_law_and_noise(void **state)
         if (fabs((double)c.chance - want) > 1e-6)
             fail_msg("at %d, T %g: %.7f, not %.7f", (int)position, t, (double)c.chance, want);
     }
-    uint32_t mask[3] = { 1 << 7 };                      /* no other token is allowed */
+    uint32_t mask[3] = { 1 << 7 }; /* no other token is allowed */
     p.mask = mask;
     assert_int_equal(spec_sample(s, &p, logits, NULL, 0, 0, &c), 0);
     assert_true(c.token == 7 && c.chance >= 0.5f && c.chance <= 1);
@@ -611,10 +614,7 @@ static void mask_leaves_only_its_tokens(void **state)
 /* Open with the n-th allocation failing, for all n. */
 static int allocations_left;
 
-static void *failing_alloc(size_t bytes)
-{
-    return allocations_left-- > 0 ? malloc(bytes) : NULL;
-}
+static void *failing_alloc(size_t bytes) { return allocations_left-- > 0 ? malloc(bytes) : NULL; }
 
 static void survives_no_memory(void **state)
 {

@@ -142,7 +142,7 @@ static void full(void **state)
     assert_true(t.depends_on_draws);
     assert_int_equal(t.n, SPEC_NODES);
 
-    spec_tree_clear(&same);                     /* fits only because the draws were the same: marked */
+    spec_tree_clear(&same); /* fits only because the draws were the same: marked */
     for (int i = 0; i <= SPEC_NODES; i++) {
         assert_false(same.depends_on_draws);
         spec_tree_draw(&same, SPEC_ROOT, 1, &q, 1, 1);

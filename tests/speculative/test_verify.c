@@ -10,8 +10,8 @@ struct writer {
     struct spec_sampler *s;
     struct model m;
     struct spec_params p;
-    bool masked, ends;                          /* a mask at each token; token END ends the sequence */
-    struct spec_dist q;                         /* the distribution reported for draws */
+    bool masked, ends;  /* a mask at each token; token END ends the sequence */
+    struct spec_dist q; /* the distribution reported for draws */
     float weight[MOST_VOCAB];
 };
 
@@ -61,8 +61,7 @@ static void any_tree(const struct writer *w, const int32_t *to_come, int n, bool
 static int write_drafted(struct writer *w, const struct spec_tree *t, enum spec_rule rule, int32_t *text, int n,
                          struct spec_sampled *out)
 {
-    struct spec_verify v = { .tree = t, .rule = rule, .params = &w->p, .history = text, .n_history = n,
-                             .position = n };
+    struct spec_verify v = { .tree = t, .rule = rule, .params = &w->p, .history = text, .n_history = n, .position = n };
     int n_row = 0;
     for (spec_verify_start(&v); v.node != SPEC_END;) {
         float z[MOST_VOCAB];
@@ -71,7 +70,7 @@ static int write_drafted(struct writer *w, const struct spec_tree *t, enum spec_
             spec_verify_stop(&v);
             continue;
         }
-        assert_int_equal(v.n_out, n_row);       /* no unnecessary row is requested */
+        assert_int_equal(v.n_out, n_row); /* no unnecessary row is requested */
         assert_int_equal(v.n_walked, n_row++);
         assert_int_equal(v.n_path, v.n_walked);
         assert_int_equal(v.node, v.n_walked ? v.path[v.n_walked - 1] : SPEC_ROOT);
@@ -139,7 +138,7 @@ static void same_text_as_without_a_draft(void **state)
         n_kept += n - 2 - n_round;
         spec_sampler_close(w.s);
     }
-    assert_true(n_kept > 10000);                /* many drafted tokens were accepted */
+    assert_true(n_kept > 10000); /* many drafted tokens were accepted */
 }
 
 /* ---- every small tree ----------------------------------------------------------------------------------- */
@@ -149,7 +148,11 @@ static void same_text_as_without_a_draft(void **state)
  * their nodes, and at temperature 0 for all tables that differ in which token is largest. */
 enum { MOST_DEPTH = 3, ADD_ALL = 0, DRAW_ALL = 1, DRAW_SOME = 2, N_MADE = 3 };
 
-struct grove { int n_vocab, depth, made; bool backwards; const struct spec_dist *q; };
+struct grove {
+    int n_vocab, depth, made;
+    bool backwards;
+    const struct spec_dist *q;
+};
 
 /* Number of trees of at most this depth: each token follows or not, and has any shallower tree below it. */
 static int n_trees(int n_vocab, int depth)
@@ -272,7 +275,7 @@ static void any_small_tree_changes_nothing(void **state)
 static void greedy_takes_the_first_largest(void **state)
 {
     (void)state;
-    enum { TABLES = 2187 };                     /* 3 for each of the sequences of 0 to 2 tokens */
+    enum { TABLES = 2187 }; /* 3 for each of the sequences of 0 to 2 tokens */
     struct writer w;
     struct spec_bias bias;
     random_writer(&w, &bias);
@@ -306,7 +309,7 @@ static void rule_fits_the_draft(void **state)
     spec_tree_clear(&chain);
     spec_tree_draw(&chain, spec_tree_draw(&chain, SPEC_ROOT, 0, &q, 1, 1), 1, &q, 1, 1);
     tree = mixed = chain;
-    spec_tree_draw(&tree, SPEC_ROOT, 0, &q, 1, 1);          /* the same token twice: not a chain */
+    spec_tree_draw(&tree, SPEC_ROOT, 0, &q, 1, 1); /* the same token twice: not a chain */
     spec_tree_add(&mixed, 1, 0, 1, 1);
     spec_tree_clear(&added);
     spec_tree_add(&added, SPEC_ROOT, 0, 1, 1);
@@ -316,12 +319,12 @@ static void rule_fits_the_draft(void **state)
     assert_int_equal(rule_of(&chain, SPEC_BLOCK, 1), SPEC_BLOCK);
     assert_int_equal(rule_of(&tree, SPEC_BLOCK, 1), SPEC_RATIO);
     assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_RATIO);
-    spec_tree_clear(&mixed);                                /* a chain, drawn in another order */
+    spec_tree_clear(&mixed); /* a chain, drawn in another order */
     spec_tree_add(&mixed, spec_tree_add(&mixed, SPEC_ROOT, 0, 1, 1), 1, 1, 1);
     spec_tree_draw(&mixed, 0, 1, &q, 1, 1);
     spec_tree_draw(&mixed, SPEC_ROOT, 0, &q, 1, 1);
     assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_RATIO);
-    for (int first = 0; first < 2; first++) {               /* not a chain: two drafters proposed the same */
+    for (int first = 0; first < 2; first++) { /* not a chain: two drafters proposed the same */
         spec_tree_clear(&mixed);
         for (int way = 0; way < 2; way++)
             if (way == first)
@@ -331,7 +334,7 @@ static void rule_fits_the_draft(void **state)
         assert_int_equal(mixed.n, 2);
         assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_RATIO);
     }
-    mixed = chain;                                          /* cut by depth: still a chain */
+    mixed = chain; /* cut by depth: still a chain */
     spec_tree_prune(&mixed, (bool[]){ true, false }, true);
     assert_int_equal(mixed.n, 1);
     assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_BLOCK);
@@ -433,7 +436,7 @@ static void least_die(void **state)
     const float z[3] = { (float)kn_log(.2), (float)kn_log(.2), (float)kn_log(.6) };
     for (enum spec_rule rule = SPEC_RATIO; rule <= SPEC_BLOCK; rule++) {
         struct edge e;
-        open_edge(&e, 3, 2);                    /* p - q is positive for token 2 alone */
+        open_edge(&e, 3, 2); /* p - q is positive for token 2 alone */
         spec_tree_draw(&e.t, SPEC_ROOT, 0, &e.q, 1, 1);
         struct spec_verify v = start(&e, rule, dice[rule]);
         assert_int_equal(spec_verify_row(&v, e.s, z, NULL), 0);
@@ -481,7 +484,7 @@ static void residual_of_a_large_vocabulary(void **state)
         }
         while (want < N - 1 && (at += mass[want]) <= dice[1] * sum)
             want++;
-        while (mass[want] == 0)                 /* the last token, at the largest die */
+        while (mass[want] == 0) /* the last token, at the largest die */
             want--;
         spec_tree_clear(&e.t);
         spec_tree_draw(&e.t, SPEC_ROOT, worst, &q, 1, 1);
@@ -523,14 +526,16 @@ static void nothing_drawn_is_the_rows_own_choice(void **state)
 static void stops_before_a_row(void **state)
 {
     (void)state;
-    static const struct { enum spec_rule rule; double dice[6]; int n_row, n_path, n_out; } how[] = {
-        { SPEC_RATIO, { 0, 0, 0 },                      0, 0, 0 },
-        { SPEC_RATIO, { 0, 0, 0 },                      1, 1, 1 },
-        { SPEC_RATIO, { 0, 0, 0 },                      2, 2, 2 },
-        { SPEC_BLOCK, { 0, 0, 0 },                      0, 0, 0 },
-        { SPEC_BLOCK, { 0.9, 0.0, 0 },                  1, 1, 1 },   /* 1 accepted if a row follows */
-        { SPEC_BLOCK, { 0.9, 0.999, 0 },                1, 0, 1 },   /* none accepted; the residual token follows */
-        { SPEC_BLOCK, { 0.9, 0.999, 0.0 },              2, 2, 2 },   /* not one, but two */
+    static const struct {
+        enum spec_rule rule;
+        double dice[6];
+        int n_row, n_path, n_out;
+    } how[] = {
+        { SPEC_RATIO, { 0, 0, 0 }, 0, 0, 0 },         { SPEC_RATIO, { 0, 0, 0 }, 1, 1, 1 },
+        { SPEC_RATIO, { 0, 0, 0 }, 2, 2, 2 },         { SPEC_BLOCK, { 0, 0, 0 }, 0, 0, 0 },
+        { SPEC_BLOCK, { 0.9, 0.0, 0 }, 1, 1, 1 },     /* 1 accepted if a row follows */
+        { SPEC_BLOCK, { 0.9, 0.999, 0 }, 1, 0, 1 },   /* none accepted; the residual token follows */
+        { SPEC_BLOCK, { 0.9, 0.999, 0.0 }, 2, 2, 2 }, /* not one, but two */
     };
     /* p(0) = 0.4, q(0) = 0.5: a draft is accepted with probability .8 */
     const float z[2] = { (float)kn_log(.4), (float)kn_log(.6) };
@@ -570,7 +575,7 @@ static void row_without_a_token(void **state)
             open_edge(&e, 2, 2);
             int node = spec_tree_draw(&e.t, SPEC_ROOT, 0, &e.q, 1, 1);
             spec_tree_draw(&e.t, node, 0, &e.q, 1, 1);
-            while (rule == SPEC_COUPLED && !first) {        /* a seed that samples token 0 */
+            while (rule == SPEC_COUPLED && !first) { /* a seed that samples token 0 */
                 struct spec_sampled c;
                 assert_int_equal(spec_sample(e.s, &e.p, z, NULL, 0, 0, &c), 0);
                 if (c.token == 0)
@@ -585,7 +590,7 @@ static void row_without_a_token(void **state)
             assert_int_equal(v.node, SPEC_END);
             assert_int_equal(v.n_path, first ? 0 : 1);
             assert_int_equal(v.n_out, v.n_path);
-            if (rule == SPEC_BLOCK && !first) {             /* a block that ends before it is unaffected */
+            if (rule == SPEC_BLOCK && !first) { /* a block that ends before it is unaffected */
                 v = start(&e, rule, ended);
                 assert_int_equal(spec_verify_row(&v, e.s, z, NULL), 0);
                 assert_int_equal(spec_verify_row(&v, e.s, z, &none), 0);
@@ -636,8 +641,9 @@ static void dice_are_of_the_place(void **state)
     for (int64_t position = 0; position < 100; position++) {
         int32_t token[3];
         for (int again = 0; again < 3; again++) {
-            struct spec_verify v = { .tree = &e.t, .rule = SPEC_RATIO, .params = &e.p, .history = e.text,
-                                     .position = position + (again == 2) };
+            struct spec_verify v = {
+                .tree = &e.t, .rule = SPEC_RATIO, .params = &e.p, .history = e.text, .position = position + (again == 2)
+            };
             spec_verify_start(&v);
             assert_int_equal(spec_verify_row(&v, e.s, z, NULL), 0);
             token[again] = v.out[0].token;

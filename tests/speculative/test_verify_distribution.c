@@ -45,8 +45,8 @@ static void target_is_what_sample_draws_from(void **state)
         }
         assert_true(fabs(sum - 1) < 1e-14);
         assert_true(spec_dist_prob(&k.d, -1) == 0 && spec_dist_prob(&k.d, m.n_vocab) == 0);
-        assert_int_equal(spec_dist_token(&k.d, 0), k.d.token && k.d.weight[0] > 0 ? k.d.token[0]
-                                                       : spec_dist_token(&k.d, 0));
+        assert_int_equal(spec_dist_token(&k.d, 0),
+                         k.d.token && k.d.weight[0] > 0 ? k.d.token[0] : spec_dist_token(&k.d, 0));
         spec_sampler_close(s);
     }
 }
@@ -102,12 +102,12 @@ static bool is_drawn(const struct shape *s, int i) { return s->step[i].how >= 'a
 
 /* Properties of a shape that a policy may handle wrongly. */
 enum {
-    DRAWN = 1,                                  /* has a drawn node */
-    BELOW = 2,                                  /* a drawn node below a drawn node */
-    BESIDE = 4,                                 /* a drawn node after a sibling */
-    MIXED = 8,                                  /* that was made another way */
-    LATER = 16,                                 /* drawn at the root, and not first */
-    BEHIND = 32,                                /* a drawn chain, and a last node that is not below it */
+    DRAWN = 1,   /* has a drawn node */
+    BELOW = 2,   /* a drawn node below a drawn node */
+    BESIDE = 4,  /* a drawn node after a sibling */
+    MIXED = 8,   /* that was made another way */
+    LATER = 16,  /* drawn at the root, and not first */
+    BEHIND = 32, /* a drawn chain, and a last node that is not below it */
 };
 
 static bool is_behind(const struct shape *s)
@@ -136,8 +136,8 @@ static int kind_of(const struct shape *s)
 
 /* ---- policies ------------------------------------------------------------------------------------------ */
 
-#define SURE 0.4f                               /* survival above which a path is taken; about half of the nodes */
-enum { POOR = 1, ENDS = 0 };                    /* tokens */
+#define SURE 0.4f            /* survival above which a path is taken; about half of the nodes */
+enum { POOR = 1, ENDS = 0 }; /* tokens */
 
 static float before_it(const struct draft *d, int node)
 {
@@ -167,14 +167,17 @@ static int parent_of(const struct draft *d, int i)
 static int first_step(const struct draft *d, int node, bool any_sibling)
 {
     for (int i = 0; i < d->shape->n; i++)
-        if (d->node[i] != SPEC_END &&
-            (d->node[i] == node || (any_sibling && parent_of(d, i) == d->tree.parent[node])))
+        if (d->node[i] != SPEC_END && (d->node[i] == node || (any_sibling && parent_of(d, i) == d->tree.parent[node])))
             return i;
     return -1;
 }
 
 /* Policies that decide a step before its token is known. */
-static bool two_rows(const struct draft *d, int i) { (void)i; return d->tree.n < 2; }
+static bool two_rows(const struct draft *d, int i)
+{
+    (void)i;
+    return d->tree.n < 2;
+}
 static bool two_deep(const struct draft *d, int i)
 {
     return parent_of(d, i) == SPEC_ROOT || d->tree.depth[parent_of(d, i)] < 2;
@@ -209,13 +212,14 @@ static bool one_deep(const struct draft *d, int node) { return d->tree.depth[nod
 static bool likely_before(const struct draft *d, int node) { return before_it(d, node) > SURE; }
 static bool clear_siblings(const struct draft *d, int node) { return is_clear(d, first_step(d, node, true)); }
 static bool clear_maker(const struct draft *d, int node) { return is_clear(d, first_step(d, node, false)); }
-static bool one_row(const struct draft *d, int node) { (void)d; return node < 1; }
+static bool one_row(const struct draft *d, int node)
+{
+    (void)d;
+    return node < 1;
+}
 static bool likely(const struct draft *d, int node) { return d->tree.survival[node] > SURE; }
 static bool not_poor(const struct draft *d, int node) { return d->tree.token[node] != POOR; }
-static bool good_below(const struct draft *d, int node)
-{
-    return spec_tree_child(&d->tree, node, POOR) < 0;
-}
+static bool good_below(const struct draft *d, int node) { return spec_tree_child(&d->tree, node, POOR) < 0; }
 static bool good_beside(const struct draft *d, int node)
 {
     int i = first_step(d, node, false);
@@ -227,7 +231,10 @@ static bool good_beside(const struct draft *d, int node)
 
 /* faulty: a shape with one of these properties gets a biased output; 0: none does. Under SPEC_BLOCK more shapes are
  * biased, because the rule depends on which rows were requested. */
-static const struct { struct policy is; int faulty, faulty_block; } policies[] = {
+static const struct {
+    struct policy is;
+    int faulty, faulty_block;
+} policies[] = {
     { { "all", NULL, NULL, false }, 0, 0 },
     { { "rows, as they are drawn", two_rows, NULL, false }, 0, 0 },
     { { "depth", two_deep, NULL, false }, 0, 0 },
@@ -254,7 +261,7 @@ enum { N_POLICY = sizeof policies / sizeof *policies };
 
 /* ---- the exact distribution ------------------------------------------------------------------------------ */
 
-#ifdef __SANITIZE_ADDRESS__                     /* checks memory, not distributions */
+#ifdef __SANITIZE_ADDRESS__ /* checks memory, not distributions */
 enum { MOST_TABLE = 20, POLICY_STEP = 4 };
 #else
 enum { MOST_TABLE = 20, POLICY_STEP = 1 };
@@ -344,9 +351,12 @@ static void draws_kept_golden(void **state)
 {
     (void)state;
     static const double p[2][3] = { { .5, .3, .2 }, { .5, .4, .1 } }, q[2][3] = { { .2, .3, .5 }, { .1, .2, .7 } };
-    static const struct { int shape, of, how; double kept; } golden[] = {
-        { 0, 0, PLAIN, .7 }, { TWO, 0, PLAIN, .76 }, { THREE, 0, PLAIN, .808 }, { 0, 1, PLAIN, .4 },
-        { TWO, 1, PLAIN, .58 }, { 0, 0, POINT, .2 }, { THREE, 0, POINT, .2 },
+    static const struct {
+        int shape, of, how;
+        double kept;
+    } golden[] = {
+        { 0, 0, PLAIN, .7 },    { TWO, 0, PLAIN, .76 }, { THREE, 0, PLAIN, .808 }, { 0, 1, PLAIN, .4 },
+        { TWO, 1, PLAIN, .58 }, { 0, 0, POINT, .2 },    { THREE, 0, POINT, .2 },
     };
     static struct table c;
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
@@ -387,8 +397,11 @@ static void added_kept_golden(void **state)
             spec_tree_add(&t, SPEC_ROOT, kind < 2 ? 2 : own.token, 1, 1);
             if (kind == 1)
                 spec_tree_add(&t, SPEC_ROOT, 1, 1, 1);
-            struct spec_verify v = { .tree = &t, .rule = kind ? SPEC_RATIO : SPEC_COUPLED, .params = &p,
-                                     .history = text, .position = position };
+            struct spec_verify v = { .tree = &t,
+                                     .rule = kind ? SPEC_RATIO : SPEC_COUPLED,
+                                     .params = &p,
+                                     .history = text,
+                                     .position = position };
             spec_verify_start(&v);
             assert_int_equal(spec_verify_row(&v, s, z, NULL), 0);
             kept[kind] += v.n_path;
@@ -416,7 +429,7 @@ static void peeking_must_be_said(void **state)
             c.p.temperature = c.drafter_p[0].temperature = 1;
             c.policy = &policy;
             find_law(&c);
-            for (int i = 0; i < 4; i++)         /* sequences that begin with token 0 */
+            for (int i = 0; i < 4; i++) /* sequences that begin with token 0 */
                 first += c.law[i];
             assert_true(fabs(first - (says || rule == SPEC_COUPLED ? .7 : .85)) < 1e-6);
             spec_sampler_close(c.s);

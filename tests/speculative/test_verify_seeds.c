@@ -13,23 +13,23 @@
 
 enum fault {
     NO_FAULT,
-    ALWAYS_KEPT,                                /* every token of positive probability is accepted */
-    RESIDUAL_IS_P,                              /* the token after a rejection is drawn from all of p */
-    PLACES_FOR_IDS,                             /* supports are matched by index, not by id */
+    ALWAYS_KEPT,    /* every token of positive probability is accepted */
+    RESIDUAL_IS_P,  /* the token after a rejection is drawn from all of p */
+    PLACES_FOR_IDS, /* supports are matched by index, not by id */
     P_BEFORE_CUTS,
-    PATH_UNSEEN,                                /* penalties ignore the tokens of the path */
-    CARRY_FORGOTTEN,                            /* each row of a block begins with 1 */
-    NOTHING_FOR_THE_REJECTED,                   /* the round ends without a token */
-    DRAWS_SORTED,                               /* and verified in the order of tokens */
-    DRAWS_ONCE,                                 /* a second draw of the same token is lost */
-    Q_BEFORE_CUTS,                              /* the drafter's: reports q from before its cuts */
-    ONE_DIE,                                    /* from here on visible over seeds only: one die for all */
-    DICE_OF_THE_DRAFT,                          /* the random numbers of the draft are used again */
-    DICE_OF_ANY_PLACE,                          /* the same dice in each round */
+    PATH_UNSEEN,              /* penalties ignore the tokens of the path */
+    CARRY_FORGOTTEN,          /* each row of a block begins with 1 */
+    NOTHING_FOR_THE_REJECTED, /* the round ends without a token */
+    DRAWS_SORTED,             /* and verified in the order of tokens */
+    DRAWS_ONCE,               /* a second draw of the same token is lost */
+    Q_BEFORE_CUTS,            /* the drafter's: reports q from before its cuts */
+    ONE_DIE,                  /* from here on visible over seeds only: one die for all */
+    DICE_OF_THE_DRAFT,        /* the random numbers of the draft are used again */
+    DICE_OF_ANY_PLACE,        /* the same dice in each round */
     N_FAULT
 };
 static enum fault fault;
-static int n_before;                            /* tokens before the root */
+static int n_before; /* tokens before the root */
 
 static double faulty_prob(const struct spec_dist *d, int32_t token)
 {
@@ -57,7 +57,7 @@ static uint64_t faulty_stream(uint64_t seed, uint32_t choice, int64_t position, 
 static double faulty_uniform(uint64_t stream, uint32_t n) { return spec_uniform(stream, fault == ONE_DIE ? 0 : n); }
 
 void faulty_start(struct spec_verify *v);
-int  faulty_row(struct spec_verify *v, struct spec_sampler *s, const float *logits, const uint32_t *mask);
+int faulty_row(struct spec_verify *v, struct spec_sampler *s, const float *logits, const uint32_t *mask);
 void faulty_stop(struct spec_verify *v);
 
 #define spec_dist_prob    faulty_prob
@@ -145,13 +145,17 @@ static int text_from_seed(struct table *c, uint64_t seed)
     c->p.seed = seed;
     for (c->n_said = 0; c->n_said < c->length;) {
         draft_from_seed(c);
-        struct spec_verify v = { .tree = &c->d.tree, .rule = c->rule, .params = &c->p, .history = c->said,
-                                 .n_history = c->n_said, .position = c->n_said };
+        struct spec_verify v = { .tree = &c->d.tree,
+                                 .rule = c->rule,
+                                 .params = &c->p,
+                                 .history = c->said,
+                                 .n_history = c->n_said,
+                                 .position = c->n_said };
         for (c->verifier->start(&v); v.node != SPEC_END;)
             assert_int_equal(table_row(c, &v, c->said), 0);
         for (int i = 0; i < v.n_out; i++)
             c->said[c->n_said++] = v.out[i].token;
-        if (v.n_out == 0)                       /* a fault: the next round must differ from this one */
+        if (v.n_out == 0) /* a fault: the next round must differ from this one */
             c->p.seed = kn_mix(c->p.seed + KN_GOLDEN);
     }
     int number = 0;
@@ -213,39 +217,48 @@ static double chance_of_texts(struct table *c, int n_trial)
 static void chances_golden(void **state)
 {
     (void)state;
-    static const struct { double g; int n; double chance; } golden[] = {
-        { 3.841459, 1, .05 }, { 5.991465, 2, .05 }, { 7.814728, 3, .05 }, { 38.885139, 26, .05 },
-        { 55.476020, 27, .001 },
+    static const struct {
+        double g;
+        int n;
+        double chance;
+    } golden[] = {
+        { 3.841459, 1, .05 },   { 5.991465, 2, .05 },    { 7.814728, 3, .05 },
+        { 38.885139, 26, .05 }, { 55.476020, 27, .001 },
     };
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++)
         assert_true(fabs(chance_of(golden[i].g, golden[i].n) / golden[i].chance - 1) < 1e-5);
 }
 
-static const struct shape
-    one = { "one", 1, { { -1, 'q' } } },
-    chain_2 = { "chain of 2", 2, { { -1, 'q' }, { 0, 'q' } } },
-    chain_3 = { "chain of 3", 3, { { -1, 'q' }, { 0, 'q' }, { 1, 'q' } } },
-    two = { "two", 2, { { -1, 'q' }, { -1, 'q' } } },
-    tree = { "two, one below each", 4, { { -1, 'q' }, { -1, 'q' }, { 0, 'q' }, { 1, 'q' } } },
-    both = { "two chains", 4, { { -1, 'q' }, { 0, 'q' }, { -1, 'r' }, { 2, 'r' } } },
-    mixed = { "added chain, drawn chain", 4, { { -1, '0' }, { 0, '1' }, { -1, 'q' }, { 2, 'q' } } };
+static const struct shape one = { "one", 1, { { -1, 'q' } } },
+                          chain_2 = { "chain of 2", 2, { { -1, 'q' }, { 0, 'q' } } },
+                          chain_3 = { "chain of 3", 3, { { -1, 'q' }, { 0, 'q' }, { 1, 'q' } } },
+                          two = { "two", 2, { { -1, 'q' }, { -1, 'q' } } },
+                          tree = { "two, one below each", 4, { { -1, 'q' }, { -1, 'q' }, { 0, 'q' }, { 1, 'q' } } },
+                          both = { "two chains", 4, { { -1, 'q' }, { 0, 'q' }, { -1, 'r' }, { 2, 'r' } } },
+                          mixed = { "added chain, drawn chain",
+                                    4,
+                                    { { -1, '0' }, { 0, '1' }, { -1, 'q' }, { 2, 'q' } } };
 
-struct way { const struct shape *shape; int process; enum spec_rule rule; };
+struct way {
+    const struct shape *shape;
+    int process;
+    enum spec_rule rule;
+};
 
 static const struct way ways[] = {
-    { &chain_2, PLAIN, SPEC_COUPLED }, { &chain_2, PLAIN, SPEC_RATIO }, { &chain_2, PLAIN, SPEC_BLOCK },
-    { &chain_3, HOT, SPEC_BLOCK }, { &chain_3, PENALTIES, SPEC_RATIO }, { &chain_3, PENALTIES, SPEC_BLOCK },
-    { &tree, PLAIN, SPEC_RATIO }, { &tree, TOP_2, SPEC_RATIO }, { &tree, MASKS, SPEC_RATIO },
-    { &both, PLAIN, SPEC_RATIO }, { &both, POINT, SPEC_RATIO }, { &mixed, PLAIN, SPEC_BLOCK },
+    { &chain_2, PLAIN, SPEC_COUPLED }, { &chain_2, PLAIN, SPEC_RATIO },     { &chain_2, PLAIN, SPEC_BLOCK },
+    { &chain_3, HOT, SPEC_BLOCK },     { &chain_3, PENALTIES, SPEC_RATIO }, { &chain_3, PENALTIES, SPEC_BLOCK },
+    { &tree, PLAIN, SPEC_RATIO },      { &tree, TOP_2, SPEC_RATIO },        { &tree, MASKS, SPEC_RATIO },
+    { &both, PLAIN, SPEC_RATIO },      { &both, POINT, SPEC_RATIO },        { &mixed, PLAIN, SPEC_BLOCK },
 };
 enum { N_WAY = sizeof ways / sizeof *ways };
 
 /* The probability that a right verifier fails any test here is one in a million choices of seeds, by Bonferroni. */
 #define LEAST_CHANCE (1e-6 / (N_WAY + N_FAULT))
 
-#ifdef DRAWS                                    /* for a long run */
+#ifdef DRAWS /* for a long run */
 enum { N_TRIAL = DRAWS };
-#elif defined __SANITIZE_ADDRESS__              /* checks memory, not distributions */
+#elif defined __SANITIZE_ADDRESS__ /* checks memory, not distributions */
 enum { N_TRIAL = 20000 };
 #else
 enum { N_TRIAL = 120000 };
@@ -260,8 +273,8 @@ static void seeds_give_the_law(void **state)
         open_table(&c, ways[i].shape, 3, ways[i].process, ways[i].rule);
         double chance = chance_of_texts(&c, N_TRIAL);
         if (!(chance > LEAST_CHANCE))
-            fail_msg("%s, process %d, rule %d: such counts have a chance of %g", ways[i].shape->name,
-                     ways[i].process, (int)ways[i].rule, chance);
+            fail_msg("%s, process %d, rule %d: such counts have a chance of %g", ways[i].shape->name, ways[i].process,
+                     (int)ways[i].rule, chance);
 #ifdef DRAWS
         printf("%s, process %d, rule %d: %g\n", ways[i].shape->name, ways[i].process, (int)ways[i].rule, chance);
 #endif
@@ -272,20 +285,13 @@ static void seeds_give_the_law(void **state)
 /* ---- faults are detected ------------------------------------------------------------------------------------ */
 
 static const struct way where[N_FAULT] = {
-    [NO_FAULT]                 = { &chain_2, PLAIN, SPEC_RATIO },
-    [ALWAYS_KEPT]              = { &one, PLAIN, SPEC_RATIO },
-    [RESIDUAL_IS_P]            = { &one, PLAIN, SPEC_RATIO },
-    [PLACES_FOR_IDS]           = { &chain_2, TOP_2, SPEC_RATIO },
-    [P_BEFORE_CUTS]            = { &chain_2, TOP_2, SPEC_BLOCK },
-    [PATH_UNSEEN]              = { &chain_2, PENALTIES, SPEC_RATIO },
-    [CARRY_FORGOTTEN]          = { &chain_3, PLAIN, SPEC_BLOCK },
-    [NOTHING_FOR_THE_REJECTED] = { &chain_2, PLAIN, SPEC_RATIO },
-    [DRAWS_SORTED]             = { &two, PLAIN, SPEC_RATIO },
-    [DRAWS_ONCE]               = { &two, PLAIN, SPEC_RATIO },
-    [Q_BEFORE_CUTS]            = { &chain_2, TOP_2, SPEC_RATIO },
-    [ONE_DIE]                  = { &chain_2, PLAIN, SPEC_RATIO },
-    [DICE_OF_THE_DRAFT]        = { &chain_2, PLAIN, SPEC_RATIO },
-    [DICE_OF_ANY_PLACE]        = { &chain_2, PLAIN, SPEC_RATIO },
+    [NO_FAULT] = { &chain_2, PLAIN, SPEC_RATIO },          [ALWAYS_KEPT] = { &one, PLAIN, SPEC_RATIO },
+    [RESIDUAL_IS_P] = { &one, PLAIN, SPEC_RATIO },         [PLACES_FOR_IDS] = { &chain_2, TOP_2, SPEC_RATIO },
+    [P_BEFORE_CUTS] = { &chain_2, TOP_2, SPEC_BLOCK },     [PATH_UNSEEN] = { &chain_2, PENALTIES, SPEC_RATIO },
+    [CARRY_FORGOTTEN] = { &chain_3, PLAIN, SPEC_BLOCK },   [NOTHING_FOR_THE_REJECTED] = { &chain_2, PLAIN, SPEC_RATIO },
+    [DRAWS_SORTED] = { &two, PLAIN, SPEC_RATIO },          [DRAWS_ONCE] = { &two, PLAIN, SPEC_RATIO },
+    [Q_BEFORE_CUTS] = { &chain_2, TOP_2, SPEC_RATIO },     [ONE_DIE] = { &chain_2, PLAIN, SPEC_RATIO },
+    [DICE_OF_THE_DRAFT] = { &chain_2, PLAIN, SPEC_RATIO }, [DICE_OF_ANY_PLACE] = { &chain_2, PLAIN, SPEC_RATIO },
 };
 
 static void open_fault(struct table *c, enum fault which, uint64_t seed)

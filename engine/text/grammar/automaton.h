@@ -27,7 +27,7 @@ enum {
 };
 
 #define GR_CONTROL_BYTE 0xFF /* a control token is this byte and three bytes of its id, high first */
-#define GR_NO_LIMIT UINT32_MAX
+#define GR_NO_LIMIT     UINT32_MAX
 
 /* ---- builder.c: nodes ------------------------------------------------------------------------ */
 
@@ -72,8 +72,7 @@ struct gr_builder {
 };
 
 /* Records a failure unless there is an earlier one; returns GR_END. */
-int32_t gr_fail(struct gr_builder *b, int code, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+int32_t gr_fail(struct gr_builder *b, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int32_t gr_bytes_node(struct gr_builder *b, int lo, int hi, int32_t next);
 int32_t gr_count(struct gr_builder *b, uint32_t least, uint32_t most, int32_t next);
 int32_t gr_at_least(struct gr_builder *b, uint32_t least, int32_t next);
@@ -170,11 +169,9 @@ struct gr_grammar {
 /* ---- walk.c ---------------------------------------------------------------------------------- */
 
 /* Computes the state after one byte; false, with *to undefined, if the byte is not accepted. */
-bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte,
-             struct gr_state *to);
+bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte, struct gr_state *to);
 /* The state after the rule of from->config[i] has returned to its caller.  The configuration must have
  * a frame. */
-void gr_returned(const struct gr_grammar *g, const struct gr_state *from, int i,
-                 struct gr_state *to);
+void gr_returned(const struct gr_grammar *g, const struct gr_state *from, int i, struct gr_state *to);
 
 #endif

@@ -42,8 +42,7 @@ static int32_t add(struct gr_builder *b, struct gr_node node)
     if (b->error)
         return GR_END;
     if (b->n_node >= GR_MOST_NODES)
-        return gr_fail(b, KN_ELIMIT, "the schema is too large: it needs more than %d nodes",
-                       GR_MOST_NODES);
+        return gr_fail(b, KN_ELIMIT, "the schema is too large: it needs more than %d nodes", GR_MOST_NODES);
     if (!gr_grow((void **)&b->node, &b->cap_node, b->n_node, sizeof node))
         return gr_fail(b, KN_ENOMEM, "no memory for the schema's automaton");
     b->node[b->n_node] = node;
@@ -66,7 +65,7 @@ int gr_builder_open(struct gr_builder **out)
     struct gr_builder *b = kn_calloc(1, sizeof *b);
     if (!b)
         return KN_ENOMEM;
-    add(b, (struct gr_node){.kind = GR_RETURN});
+    add(b, (struct gr_node){ .kind = GR_RETURN });
     gr_base_rules(b);
     if (b->error) {
         gr_builder_close(b);
@@ -91,8 +90,7 @@ const char *gr_builder_why(const struct gr_builder *b) { return b->why; }
 
 int32_t gr_bytes_node(struct gr_builder *b, int lo, int hi, int32_t next)
 {
-    return add(b,
-               (struct gr_node){.kind = GR_BYTES, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next});
+    return add(b, (struct gr_node){ .kind = GR_BYTES, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next });
 }
 
 int32_t gr_literal(struct gr_builder *b, const char *p, size_t n, int32_t next)
@@ -109,8 +107,7 @@ int32_t gr_text(struct gr_builder *b, const char *text, int32_t next)
 
 int32_t gr_control(struct gr_builder *b, int32_t token, int32_t next)
 {
-    const char name[4] = {(char)GR_CONTROL_BYTE, (char)(token >> 16), (char)(token >> 8),
-                          (char)token};
+    const char name[4] = { (char)GR_CONTROL_BYTE, (char)(token >> 16), (char)(token >> 8), (char)token };
     return gr_literal(b, name, sizeof name, next);
 }
 
@@ -119,27 +116,27 @@ int32_t gr_alternatives(struct gr_builder *b, const int32_t *node, size_t n)
     const size_t first = b->n_alt;
     for (size_t i = 0; i < n; i++)
         add_alternative(b, node[i]);
-    return add(b, (struct gr_node){.kind = GR_SPLIT, .a = (int32_t)first, .b = (int32_t)n});
+    return add(b, (struct gr_node){ .kind = GR_SPLIT, .a = (int32_t)first, .b = (int32_t)n });
 }
 
 int32_t gr_either(struct gr_builder *b, int32_t x, int32_t y)
 {
-    return gr_alternatives(b, (const int32_t[]){x, y}, 2);
+    return gr_alternatives(b, (const int32_t[]){ x, y }, 2);
 }
 
 int32_t gr_call(struct gr_builder *b, int32_t rule, int32_t next)
 {
-    return add(b, (struct gr_node){.kind = GR_CALL, .a = rule, .b = next});
+    return add(b, (struct gr_node){ .kind = GR_CALL, .a = rule, .b = next });
 }
 
 int32_t gr_count(struct gr_builder *b, uint32_t least, uint32_t most, int32_t next)
 {
-    return add(b, (struct gr_node){.kind = GR_COUNT, .least = least, .most = most, .a = next});
+    return add(b, (struct gr_node){ .kind = GR_COUNT, .least = least, .most = most, .a = next });
 }
 
 int32_t gr_at_least(struct gr_builder *b, uint32_t least, int32_t next)
 {
-    return add(b, (struct gr_node){.kind = GR_ATLEAST, .least = least, .a = next});
+    return add(b, (struct gr_node){ .kind = GR_ATLEAST, .least = least, .a = next });
 }
 
 int32_t gr_forward(struct gr_builder *b) { return gr_alternatives(b, NULL, 0); }
@@ -179,8 +176,8 @@ static int32_t finder_add(struct finder *f, int inside)
 static void finder_put(struct finder *f, const struct gr_trigger *t)
 {
     const bool is_control = t->control >= 0;
-    const uint8_t control[4] = {GR_CONTROL_BYTE, (uint8_t)(t->control >> 16),
-                                (uint8_t)(t->control >> 8), (uint8_t)t->control};
+    const uint8_t control[4] = { GR_CONTROL_BYTE, (uint8_t)(t->control >> 16), (uint8_t)(t->control >> 8),
+                                 (uint8_t)t->control };
     const uint8_t *p = is_control ? control : (const uint8_t *)t->text;
     size_t n = is_control ? sizeof control : t->n;
     int32_t at = 0;
@@ -239,8 +236,7 @@ static void finder_emit(struct gr_builder *b, const struct finder *f, int32_t at
     gr_set(b, f->node[at], gr_alternatives(b, out, (size_t)n));
 }
 
-static int32_t free_text(struct gr_builder *b, struct finder *f, const struct gr_trigger *t,
-                         size_t n, bool may_end)
+static int32_t free_text(struct gr_builder *b, struct finder *f, const struct gr_trigger *t, size_t n, bool may_end)
 {
     finder_add(f, 0);
     for (int i = 1; i < 4; i++)
@@ -259,7 +255,7 @@ static int32_t free_text(struct gr_builder *b, struct finder *f, const struct gr
 
 int32_t gr_free_until(struct gr_builder *b, const struct gr_trigger *t, size_t n, bool may_end)
 {
-    struct finder f = {.cap = 4};
+    struct finder f = { .cap = 4 };
     for (size_t i = 0; i < n; i++) {
         f.cap += t[i].control >= 0 ? 3 : t[i].n;
         if (t[i].control < 0 && (t[i].n == 0 || memchr(t[i].text, GR_CONTROL_BYTE, t[i].n)))

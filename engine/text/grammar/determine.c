@@ -130,8 +130,8 @@ static int add_set(struct maker *m, size_t n, uint32_t hash, size_t slot)
             return fail_memory(m);
         m->member[m->n_member++] = m->picked[i];
     }
-    m->set[g->n_state] = (struct set){m->n_member - n, (uint32_t)n, hash};
-    g->state[g->n_state] = (struct gr_dstate){.need = GR_NEVER, .way = GR_WAY_NONE};
+    m->set[g->n_state] = (struct set){ m->n_member - n, (uint32_t)n, hash };
+    g->state[g->n_state] = (struct gr_dstate){ .need = GR_NEVER, .way = GR_WAY_NONE };
     m->table[slot] = (int32_t)g->n_state++;
     return 0;
 }
@@ -170,7 +170,7 @@ static int add_edge(struct maker *m, int32_t state, int lo, int hi, int32_t to)
     }
     if (!gr_grow((void **)&g->edge, &m->cap_edge, g->n_edge, sizeof *g->edge))
         return fail_memory(m);
-    g->edge[g->n_edge++] = (struct gr_edge){(uint8_t)lo, (uint8_t)hi, to};
+    g->edge[g->n_edge++] = (struct gr_edge){ (uint8_t)lo, (uint8_t)hi, to };
     s->n_edge++;
     return 0;
 }
@@ -185,7 +185,7 @@ static int by_first_byte(const void *a, const void *b)
  * targets. */
 static int make_edges(struct maker *m, int32_t state, size_t n)
 {
-    bool cut[257] = {false};
+    bool cut[257] = { false };
     for (size_t i = 0; i < n; i++)
         cut[m->active[i].lo] = cut[m->active[i].hi + 1] = true;
     qsort(m->active, n, sizeof *m->active, by_first_byte);
@@ -253,8 +253,7 @@ static int make_ops(struct maker *m, int32_t state, size_t n)
             return fail_memory(m);
         g->op[g->n_op++] = op;
         if (++g->state[state].n_op >= GR_CONFIGS) {
-            gr_fail(m->b, KN_ELIMIT, "the schema has more than %d alternatives that begin alike",
-                    GR_CONFIGS);
+            gr_fail(m->b, KN_ELIMIT, "the schema has more than %d alternatives that begin alike", GR_CONFIGS);
             return KN_ELIMIT;
         }
     }
@@ -274,7 +273,7 @@ static int expand(struct maker *m, int32_t state)
         else if (x->kind == GR_BYTES)
             m->active[n_edge++] = *x;
         else
-            m->op[n_op++] = (struct gr_op){x->kind, x->a, x->b, x->least, x->most};
+            m->op[n_op++] = (struct gr_op){ x->kind, x->a, x->b, x->least, x->most };
     }
     int e = n_edge ? make_edges(m, state, n_edge) : 0;
     return e || !n_op ? e : make_ops(m, state, n_op);
@@ -358,20 +357,17 @@ static void count_user(struct ways *w, int32_t state, int32_t way, int32_t to)
 
 static void put_user(struct ways *w, int32_t state, int32_t way, int32_t to)
 {
-    w->user[w->first[to]++] = (struct user){state, way};
+    w->user[w->first[to]++] = (struct user){ state, way };
 }
 
-static uint32_t add_distance(uint32_t a, uint32_t b)
-{
-    return a > UINT32_MAX - b ? UINT32_MAX : a + b;
-}
+static uint32_t add_distance(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
 
 /* Pushes the cost of step u, if the ways of all its targets are known. */
 static void offer_step(struct ways *w, const struct user *u)
 {
     const struct gr_grammar *g = w->g;
     const struct gr_dstate *s = &g->state[u->state];
-    struct offer o = {.state = u->state, .way = u->way};
+    struct offer o = { .state = u->state, .way = u->way };
     if (s->need != GR_NEVER)
         return;
     if (u->way < s->n_edge) {
@@ -380,8 +376,7 @@ static void offer_step(struct ways *w, const struct user *u)
         o.distance = add_distance(to->distance, 1);
     } else {
         const struct gr_op *op = &g->op[s->op + u->way - s->n_edge];
-        const struct gr_dstate *a = &g->state[op->a],
-                               *b = op->kind == GR_CALL ? &g->state[op->b] : a;
+        const struct gr_dstate *a = &g->state[op->a], *b = op->kind == GR_CALL ? &g->state[op->b] : a;
         if (a->need == GR_NEVER || b->need == GR_NEVER)
             return;
         o.need = a->need;
@@ -400,7 +395,7 @@ static void offer_step(struct ways *w, const struct user *u)
 static int find_ways(struct maker *m)
 {
     struct gr_grammar *g = m->g;
-    struct ways w = {.g = g};
+    struct ways w = { .g = g };
     size_t n_user = g->n_edge + 2 * g->n_op;
     w.user = kn_alloc((n_user + 1) * sizeof *w.user);
     w.first = kn_calloc(g->n_state + 2, sizeof *w.first);
@@ -412,7 +407,7 @@ static int find_ways(struct maker *m)
         visit_all(&w, put_user); /* afterwards first[s] is the end of the steps of s */
         for (int32_t s = 0; s < (int32_t)g->n_state; s++)
             if (g->state[s].returns)
-                offer_push(&w, (struct offer){.state = s, .way = GR_WAY_RETURN});
+                offer_push(&w, (struct offer){ .state = s, .way = GR_WAY_RETURN });
         while (w.n_heap > 0) {
             struct offer o = offer_pop(&w);
             struct gr_dstate *s = &g->state[o.state];
@@ -495,7 +490,7 @@ int gr_compile(struct gr_grammar **out, struct gr_builder *b, int32_t start)
     static _Atomic uint64_t serial;
     if (b->error)
         return b->error;
-    struct maker m = {.b = b, .g = kn_calloc(1, sizeof *m.g)};
+    struct maker m = { .b = b, .g = kn_calloc(1, sizeof *m.g) };
     size_t n = b->n_node;
     m.seen = kn_calloc(n, sizeof *m.seen);
     m.stack = kn_alloc(n * sizeof *m.stack);
@@ -503,9 +498,8 @@ int gr_compile(struct gr_grammar **out, struct gr_builder *b, int32_t start)
     m.targets = kn_alloc(n * sizeof *m.targets);
     m.op = kn_alloc(n * sizeof *m.op);
     m.active = kn_alloc(n * sizeof *m.active);
-    int e = m.g && m.seen && m.stack && m.picked && m.targets && m.op && m.active
-                ? make_states(&m, start)
-                : fail_memory(&m);
+    int e = m.g && m.seen && m.stack && m.picked && m.targets && m.op && m.active ? make_states(&m, start)
+                                                                                  : fail_memory(&m);
     if (!e)
         e = check_start(&m);
     kn_free(m.set);
@@ -539,6 +533,6 @@ void gr_close(struct gr_grammar *g)
 
 size_t gr_bytes(const struct gr_grammar *g)
 {
-    return sizeof *g + g->n_state * sizeof *g->state + g->n_edge * sizeof *g->edge +
-           g->n_op * sizeof *g->op + g->n_mark * sizeof *g->mark;
+    return sizeof *g + g->n_state * sizeof *g->state + g->n_edge * sizeof *g->edge + g->n_op * sizeof *g->op +
+           g->n_mark * sizeof *g->mark;
 }

@@ -128,12 +128,11 @@ void gr_scratch_close(struct gr_scratch *x);
 
 /* Fills the mask of spec_params: bit i is set if token i may come next.  Stop tokens are set where the
  * text may end. */
-void gr_mask(const struct gr_grammar *g, const struct gr_state *s, struct gr_tokens *t,
-             struct gr_scratch *x, uint32_t *mask /* [spec_mask_words(n_vocab)] */);
+void gr_mask(const struct gr_grammar *g, const struct gr_state *s, struct gr_tokens *t, struct gr_scratch *x,
+             uint32_t *mask /* [spec_mask_words(n_vocab)] */);
 
 /* Returns false, with s unchanged, if the grammar does not accept the token here.  An accepted stop
  * token leaves s unchanged too. */
-bool gr_advance_token(const struct gr_grammar *g, struct gr_state *s, const struct gr_tokens *t,
-                      int32_t token);
+bool gr_advance_token(const struct gr_grammar *g, struct gr_state *s, const struct gr_tokens *t, int32_t token);
 
 #endif

@@ -13,12 +13,8 @@
 
 enum { MOST_INDENT = 32, MOST_TABS = 8, MOST_WHOLE = 17, MOST_FRACTION = 20, MOST_INTEGER = 18 };
 
-static int32_t split(struct gr_builder *b, const int32_t *node, size_t n)
-{
-    return gr_alternatives(b, node, n);
-}
-#define SPLIT(b, ...)                                                                              \
-    split(b, (const int32_t[]){__VA_ARGS__}, sizeof(int32_t[]){__VA_ARGS__} / sizeof(int32_t))
+static int32_t split(struct gr_builder *b, const int32_t *node, size_t n) { return gr_alternatives(b, node, n); }
+#define SPLIT(b, ...) split(b, (const int32_t[]){ __VA_ARGS__ }, sizeof(int32_t[]){ __VA_ARGS__ } / sizeof(int32_t))
 
 /* ---- blanks ---------------------------------------------------------------------------------- */
 
@@ -71,13 +67,12 @@ static int32_t unicode_escape(struct gr_builder *b, int32_t next)
     int32_t three = hex(b, 3, next), two = hex(b, 2, next), one = hex(b, 1, next);
     int32_t low = gr_text(b, "\\u", either_case(b, 'd', 'd', either_case(b, 'c', 'f', two)));
     int32_t high = hex(b, 2, low);
-    int32_t zero = SPLIT(b, gr_text(b, "00", hex_but_zero(b, next)),
-                         gr_text(b, "0", hex_but_zero(b, one)), hex_but_zero(b, two));
+    int32_t zero = SPLIT(b, gr_text(b, "00", hex_but_zero(b, next)), gr_text(b, "0", hex_but_zero(b, one)),
+                         hex_but_zero(b, two));
     int32_t after_d = SPLIT(b, gr_bytes_node(b, '0', '7', two), gr_bytes_node(b, '8', '9', high),
                             either_case(b, 'a', 'b', high));
-    return SPLIT(b, gr_text(b, "0", zero), gr_bytes_node(b, '1', '9', three),
-                 either_case(b, 'a', 'c', three), either_case(b, 'd', 'd', after_d),
-                 either_case(b, 'e', 'f', three));
+    return SPLIT(b, gr_text(b, "0", zero), gr_bytes_node(b, '1', '9', three), either_case(b, 'a', 'c', three),
+                 either_case(b, 'd', 'd', after_d), either_case(b, 'e', 'f', three));
 }
 
 static bool is_python(const struct gr_builder *b) { return b->base == b->spelling[1]; }
@@ -88,11 +83,9 @@ static int32_t character(struct gr_builder *b, char quote, int32_t next)
     int32_t simple[8], n = 0;
     for (const char *p = is_python(b) ? "\"'\\bfnrt" : "\"/\\bfnrt"; *p; p++)
         simple[n++] = gr_bytes_node(b, *p, *p, next);
-    int32_t escape =
-        SPLIT(b, split(b, simple, (size_t)n), gr_text(b, "u", unicode_escape(b, next)));
+    int32_t escape = SPLIT(b, split(b, simple, (size_t)n), gr_text(b, "u", unicode_escape(b, next)));
     return SPLIT(b, gr_bytes_node(b, ' ', quote - 1, next), gr_bytes_node(b, quote + 1, '[', next),
-                 gr_bytes_node(b, ']', 0x7f, next), gr_text(b, "\\", escape),
-                 gr_code_points(b, 0x80, 0x10ffff, next));
+                 gr_bytes_node(b, ']', 0x7f, next), gr_text(b, "\\", escape), gr_code_points(b, 0x80, 0x10ffff, next));
 }
 
 int32_t gr_string_character(struct gr_builder *b, int32_t next) { return character(b, '"', next); }
@@ -131,11 +124,9 @@ static int32_t utf8_range(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_
         if ((lo & ~tail) == (hi & ~tail))
             break;
         if (lo & tail)
-            return gr_either(b, utf8_range(b, lo, lo | tail, next),
-                             utf8_range(b, (lo | tail) + 1, hi, next));
+            return gr_either(b, utf8_range(b, lo, lo | tail, next), utf8_range(b, (lo | tail) + 1, hi, next));
         if ((hi & tail) != tail)
-            return gr_either(b, utf8_range(b, lo, (hi & ~tail) - 1, next),
-                             utf8_range(b, hi & ~tail, hi, next));
+            return gr_either(b, utf8_range(b, lo, (hi & ~tail) - 1, next), utf8_range(b, hi & ~tail, hi, next));
     }
     for (int i = n - 1; i >= 0; i--)
         next = gr_bytes_node(b, first[i], last[i], next);
@@ -164,13 +155,12 @@ static int32_t ascii(struct gr_builder *b, uint32_t c, char quote, int32_t next)
 static int32_t controls(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next)
 {
     int32_t out[8], digit_node[2][16], n = 0;
-    size_t n_digit[2] = {0};
+    size_t n_digit[2] = { 0 };
     for (uint32_t c = lo > 1 ? lo : 1; c <= hi && c < 0x20; c++)
         if (short_escape[c])
             out[n++] = gr_bytes_node(b, short_escape[c], short_escape[c], next);
         else
-            digit_node[c >> 4][n_digit[c >> 4]++] =
-                gr_bytes_node(b, hex_digit[c & 15], hex_digit[c & 15], next);
+            digit_node[c >> 4][n_digit[c >> 4]++] = gr_bytes_node(b, hex_digit[c & 15], hex_digit[c & 15], next);
     for (int row = 0; row < 2; row++)
         if (n_digit[row] > 0)
             out[n++] = gr_text(b, row ? "u001" : "u000", split(b, digit_node[row], n_digit[row]));
@@ -183,9 +173,9 @@ int32_t gr_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t n
         uint32_t lo, hi;
         bool is_plain;
     } part[] = {
-        {0x20, 0x21, true},     {'"', '"', false},       {0x23, 0x5b, true},
-        {'\\', '\\', false},    {0x5d, 0x7f, true},      {0x80, 0x7ff, false},
-        {0x800, 0xd7ff, false}, {0xe000, 0xffff, false}, {0x10000, 0x10ffff, false},
+        { 0x20, 0x21, true },     { '"', '"', false },       { 0x23, 0x5b, true },
+        { '\\', '\\', false },    { 0x5d, 0x7f, true },      { 0x80, 0x7ff, false },
+        { 0x800, 0xd7ff, false }, { 0xe000, 0xffff, false }, { 0x10000, 0x10ffff, false },
     };
     int32_t out[16], n = 0;
     if (lo < 0x20 && hi > 0)
@@ -241,8 +231,7 @@ int32_t gr_digits(struct gr_builder *b, int least, int most, int32_t next)
 
 static int32_t whole(struct gr_builder *b, int most, int32_t next)
 {
-    return SPLIT(b, gr_text(b, "0", next),
-                 gr_bytes_node(b, '1', '9', gr_digits(b, 0, most - 1, next)));
+    return SPLIT(b, gr_text(b, "0", next), gr_bytes_node(b, '1', '9', gr_digits(b, 0, most - 1, next)));
 }
 
 static int32_t integer_rule(struct gr_builder *b)
@@ -269,7 +258,7 @@ struct words {
 
 static const struct words *words_of(const struct gr_builder *b)
 {
-    static const struct words json = {"true", "false", "null"}, python = {"True", "False", "None"};
+    static const struct words json = { "true", "false", "null" }, python = { "True", "False", "None" };
     return is_python(b) ? &python : &json;
 }
 
@@ -361,8 +350,7 @@ static int32_t member(struct gr_builder *b, const struct gr_member *m, int32_t n
  * the object, and `later`, after a comma. */
 int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m)
 {
-    int32_t close = space(b, gr_text(b, "}", GR_END)), first = gr_text(b, "}", GR_END),
-            later = close;
+    int32_t close = space(b, gr_text(b, "}", GR_END)), first = gr_text(b, "}", GR_END), later = close;
     if (m->other_rule != GR_END) {
         int32_t loop = gr_forward(b);
         int32_t other = gr_call(b, m->other_name, colon(b, gr_call(b, m->other_rule, loop)));
@@ -380,14 +368,11 @@ int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m)
 }
 
 /* The items after the first n_first; counted only if there is a bound. */
-static int32_t more_items(struct gr_builder *b, const struct gr_items *items, int32_t close,
-                          int32_t *first)
+static int32_t more_items(struct gr_builder *b, const struct gr_items *items, int32_t close, int32_t *first)
 {
     uint32_t n = (uint32_t)items->n_first;
     uint32_t least = items->least > n ? items->least - n : 0;
-    uint32_t most = items->most == GR_NO_LIMIT ? GR_NO_LIMIT
-                    : items->most > n          ? items->most - n
-                                               : 0;
+    uint32_t most = items->most == GR_NO_LIMIT ? GR_NO_LIMIT : items->most > n ? items->most - n : 0;
     if (items->rest == GR_END || most == 0) {
         *first = GR_END;
         return least > 0 ? gr_forward(b) : close; /* a forward that is never set accepts nothing */
@@ -439,11 +424,11 @@ static void value_rules(struct gr_builder *b)
     b->base[GR_NULL] = gr_text(b, w->null, GR_END);
     int32_t any = b->base[GR_ANY] = gr_forward(b);
     b->base[GR_ANY_OBJECT] = gr_object_rule(
-        b, &(struct gr_members){.other_name = b->base[GR_STRING], .other_rule = any});
-    b->base[GR_ANY_ARRAY] = gr_array_rule(b, &(struct gr_items){.rest = any, .most = GR_NO_LIMIT});
+        b, &(struct gr_members){ .other_name = b->base[GR_STRING], .other_rule = any });
+    b->base[GR_ANY_ARRAY] = gr_array_rule(b, &(struct gr_items){ .rest = any, .most = GR_NO_LIMIT });
     gr_set(b, any,
-           SPLIT(b, b->base[GR_ANY_OBJECT], b->base[GR_ANY_ARRAY], b->base[GR_STRING],
-                 b->base[GR_NUMBER], b->base[GR_BOOLEAN], b->base[GR_NULL]));
+           SPLIT(b, b->base[GR_ANY_OBJECT], b->base[GR_ANY_ARRAY], b->base[GR_STRING], b->base[GR_NUMBER],
+                 b->base[GR_BOOLEAN], b->base[GR_NULL]));
 }
 
 void gr_base_rules(struct gr_builder *b)
@@ -458,7 +443,4 @@ void gr_base_rules(struct gr_builder *b)
     }
 }
 
-int32_t gr_json_object(struct gr_builder *b, int32_t next)
-{
-    return gr_call(b, b->base[GR_ANY_OBJECT], next);
-}
+int32_t gr_json_object(struct gr_builder *b, int32_t next) { return gr_call(b, b->base[GR_ANY_OBJECT], next); }

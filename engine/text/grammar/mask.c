@@ -62,14 +62,14 @@ struct gr_scratch {
 /* The bytes of a token in the trie, empty: none.  buf holds those of a control token. */
 static struct moe_string token_bytes(const struct eng_vocab *v, int32_t id, char buf[4])
 {
-    struct moe_string none = {.data = NULL, .n = 0};
+    struct moe_string none = { .data = NULL, .n = 0 };
     switch (eng_vocab_type(v, id)) {
     case ENG_TOKEN_CONTROL:
         buf[0] = (char)GR_CONTROL_BYTE;
         buf[1] = (char)(id >> 16);
         buf[2] = (char)(id >> 8);
         buf[3] = (char)id;
-        return (struct moe_string){.data = buf, .n = 4};
+        return (struct moe_string){ .data = buf, .n = 4 };
     case ENG_TOKEN_UNKNOWN:
     case ENG_TOKEN_UNUSED:
         return none;
@@ -106,7 +106,7 @@ static size_t grow_trie(struct gr_tokens *t, const int32_t *id, int n)
 {
     size_t at = 1;
     char buf[2][4];
-    struct moe_string last = {.data = NULL, .n = 0};
+    struct moe_string last = { .data = NULL, .n = 0 };
     for (int i = 0; i < n; i++) {
         struct moe_string s = token_bytes(t->vocab, id[i], buf[i & 1]);
         for (size_t d = i ? common(last, s) : 0; d < s.n; d++, at++) {
@@ -161,7 +161,7 @@ static int build_trie(struct gr_tokens *t)
 /* Checks that every byte of JSON text is a token of its own, so that no state is a dead end. */
 static int check_bytes(const struct gr_tokens *t)
 {
-    bool has[256] = {false};
+    bool has[256] = { false };
     for (size_t i = 1; i < t->n_node; i = (size_t)t->skip[i])
         has[t->byte[i]] = t->first[i + 1] > t->first[i];
     for (int c = 0x20; c < 0xf5; c++)
@@ -183,8 +183,7 @@ int gr_tokens_open(struct gr_tokens **out, const struct eng_vocab *v, size_t cac
     t->n_vocab = eng_vocab_size(v);
     t->n_word = spec_mask_words(t->n_vocab);
     pthread_mutex_init(&t->lock, NULL);
-    size_t slot_bytes =
-        sizeof *t->slot + t->n_word * sizeof *t->mask + MOST_EXITS * sizeof *t->exit;
+    size_t slot_bytes = sizeof *t->slot + t->n_word * sizeof *t->mask + MOST_EXITS * sizeof *t->exit;
     t->n_slot = cache_bytes / slot_bytes / N_WAY * N_WAY;
     t->n_slot = t->n_slot < N_WAY ? N_WAY : t->n_slot;
     t->slot = kn_calloc(t->n_slot, sizeof *t->slot);
@@ -255,8 +254,8 @@ struct notes {
     int32_t *exit;
 };
 
-static void note(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s,
-                 size_t node, struct notes *n)
+static void note(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s, size_t node,
+                 struct notes *n)
 {
     struct slot *slot = n->slot;
     slot->width = (uint16_t)kn_max(slot->width, s->n_config);
@@ -267,16 +266,15 @@ static void note(const struct gr_tokens *t, const struct gr_grammar *g, const st
         slot->height = (uint16_t)kn_max(slot->height, depth + g->state[c->state].need);
     }
     for (int i = 0; i < s->n_frame; i++)
-        slot->height = (uint16_t)kn_max(slot->height,
-                                        s->frame[i].depth - 1 + g->state[s->frame[i].state].need);
+        slot->height = (uint16_t)kn_max(slot->height, s->frame[i].depth - 1 + g->state[s->frame[i].state].need);
     if (s->can_end && (size_t)t->skip[node] > node + 1 && slot->n_exit++ < MOST_EXITS)
         n->exit[slot->n_exit - 1] = (int32_t)node;
 }
 
 /* Steps the state at x->at[depth of top] through the subtree of node top and sets the bits of all
  * tokens reached.  Returns the number of steps; stops early above `most`.  notes may be NULL. */
-static size_t walk(const struct gr_tokens *t, const struct gr_grammar *g, struct gr_scratch *x,
-                   size_t top, size_t most, struct notes *notes, uint32_t *mask)
+static size_t walk(const struct gr_tokens *t, const struct gr_grammar *g, struct gr_scratch *x, size_t top, size_t most,
+                   struct notes *notes, uint32_t *mask)
 {
     size_t n_step = 0, end = (size_t)t->skip[top];
     for (size_t i = top + 1; i < end && n_step <= most; n_step++) {
@@ -312,23 +310,20 @@ static uint32_t plain_count(const struct gr_tokens *t, const struct gr_grammar *
     return lo > 0 ? g->mark[lo - 1] : 0;
 }
 
-static struct slot key_of(const struct gr_tokens *t, const struct gr_grammar *g,
-                          const struct gr_config *c)
+static struct slot key_of(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_config *c)
 {
-    return (struct slot){.serial = c->state < g->n_base ? 0 : g->serial,
-                         .state = c->state,
-                         .count = plain_count(t, g, c->count)};
+    return (struct slot){ .serial = c->state < g->n_base ? 0 : g->serial,
+                          .state = c->state,
+                          .count = plain_count(t, g, c->count) };
 }
 
 /* The slot with this key; or NULL, and *use is the slot to fill.  The caller holds the lock. */
 static struct slot *find_slot(struct gr_tokens *t, const struct slot *key, struct slot **use)
 {
-    uint64_t h = kn_mix(kn_mix(key->serial + KN_GOLDEN) ^
-                        ((uint64_t)(uint32_t)key->state << 32 | key->count));
+    uint64_t h = kn_mix(kn_mix(key->serial + KN_GOLDEN) ^ ((uint64_t)(uint32_t)key->state << 32 | key->count));
     struct slot *way = &t->slot[h % (t->n_slot / N_WAY) * N_WAY], *oldest = way;
     for (int i = 0; i < N_WAY; i++) {
-        if (way[i].tick && way[i].serial == key->serial && way[i].state == key->state &&
-            way[i].count == key->count) {
+        if (way[i].tick && way[i].serial == key->serial && way[i].state == key->state && way[i].count == key->count) {
             way[i].tick = ++t->tick;
             return &way[i];
         }
@@ -350,9 +345,8 @@ static bool usable(const struct slot *slot, const struct gr_state *s, const stru
 enum found { FOUND, NOT_FOUND, NOT_USABLE };
 
 /* Adds the cached mask of configuration i to the mask and copies its exits to x->exit. */
-static enum found take_slot(struct gr_tokens *t, const struct gr_grammar *g,
-                            const struct gr_state *s, int i, struct gr_scratch *x, uint32_t *mask,
-                            int32_t *n_exit)
+static enum found take_slot(struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s, int i,
+                            struct gr_scratch *x, uint32_t *mask, int32_t *n_exit)
 {
     const struct slot key = key_of(t, g, &s->config[i]);
     struct slot *use;
@@ -374,16 +368,15 @@ static enum found take_slot(struct gr_tokens *t, const struct gr_grammar *g,
     return found;
 }
 
-static void make_slot(struct gr_tokens *t, const struct gr_grammar *g, const struct gr_config *c,
-                      struct gr_scratch *x)
+static void make_slot(struct gr_tokens *t, const struct gr_grammar *g, const struct gr_config *c, struct gr_scratch *x)
 {
     struct slot made = key_of(t, g, c), *use;
     struct gr_state *s = &x->at[0];
-    struct notes notes = {&made, x->exit};
+    struct notes notes = { &made, x->exit };
     s->n_config = 1;
     s->n_frame = 0;
     s->can_end = false;
-    s->config[0] = (struct gr_config){made.state, made.count, -1};
+    s->config[0] = (struct gr_config){ made.state, made.count, -1 };
     memset(x->mask, 0, t->n_word * sizeof *x->mask);
     walk(t, g, x, 0, SIZE_MAX, &notes, x->mask);
 
@@ -393,16 +386,14 @@ static void make_slot(struct gr_tokens *t, const struct gr_grammar *g, const str
         made.tick = ++t->tick;
         *use = made;
         memcpy(&t->mask[at * t->n_word], x->mask, t->n_word * sizeof *x->mask);
-        memcpy(&t->exit[at * MOST_EXITS], x->exit,
-               (size_t)kn_min(made.n_exit, MOST_EXITS) * sizeof *x->exit);
+        memcpy(&t->exit[at * MOST_EXITS], x->exit, (size_t)kn_min(made.n_exit, MOST_EXITS) * sizeof *x->exit);
     }
     pthread_mutex_unlock(&t->lock);
 }
 
 /* Continues from the exits of configuration i with its caller. */
-static void walk_exits(const struct gr_tokens *t, const struct gr_grammar *g,
-                       const struct gr_state *s, int i, struct gr_scratch *x, int32_t n_exit,
-                       uint32_t *mask)
+static void walk_exits(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s, int i,
+                       struct gr_scratch *x, int32_t n_exit, uint32_t *mask)
 {
     if (n_exit == 0)
         return;
@@ -423,18 +414,18 @@ static void set_stops(const struct gr_tokens *t, const struct gr_state *s, uint3
         mask[t->stop[i] >> 5] |= UINT32_C(1) << (t->stop[i] & 31);
 }
 
-static void walk_all(const struct gr_tokens *t, const struct gr_grammar *g,
-                     const struct gr_state *s, struct gr_scratch *x, uint32_t *mask)
+static void walk_all(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s,
+                     struct gr_scratch *x, uint32_t *mask)
 {
     set_stops(t, s, mask);
     gr_copy(&x->at[0], s);
     walk(t, g, x, 0, SIZE_MAX, NULL, mask);
 }
 
-void gr_mask(const struct gr_grammar *g, const struct gr_state *s, struct gr_tokens *t,
-             struct gr_scratch *x, uint32_t *mask)
+void gr_mask(const struct gr_grammar *g, const struct gr_state *s, struct gr_tokens *t, struct gr_scratch *x,
+             uint32_t *mask)
 {
-    bool kept[GR_CONFIGS] = {false};
+    bool kept[GR_CONFIGS] = { false };
     struct gr_state *others = &x->at[0];
     int32_t n_exit = 0;
     set_stops(t, s, mask);
@@ -467,8 +458,7 @@ void gr_mask(const struct gr_grammar *g, const struct gr_state *s, struct gr_tok
     }
 }
 
-bool gr_advance_token(const struct gr_grammar *g, struct gr_state *s, const struct gr_tokens *t,
-                      int32_t token)
+bool gr_advance_token(const struct gr_grammar *g, struct gr_state *s, const struct gr_tokens *t, int32_t token)
 {
     char buf[4];
     if (token < 0 || token >= t->n_vocab)

@@ -10,7 +10,7 @@
 
 #include "engine/text/grammar/automaton.h"
 
-#define MOST_WHOLE UINT64_C(99999999999999999)   /* 17 digits */
+#define MOST_WHOLE   UINT64_C(99999999999999999) /* 17 digits */
 #define MOST_INTEGER INT64_C(999999999999999999) /* 18 */
 
 #define LEAST_BOUND 1e-40
@@ -19,10 +19,7 @@ enum { MOST_FRACTION = 20, MOST_BOUND_FRACTION = 60 };
 
 /* ---- runs of digits -------------------------------------------------------------------------- */
 
-static int32_t any_digits(struct gr_builder *b, size_t n, int32_t next)
-{
-    return gr_digits(b, (int)n, (int)n, next);
-}
+static int32_t any_digits(struct gr_builder *b, size_t n, int32_t next) { return gr_digits(b, (int)n, (int)n, next); }
 
 static int32_t digit_between(struct gr_builder *b, int lo, int hi, int32_t next)
 {
@@ -30,27 +27,23 @@ static int32_t digit_between(struct gr_builder *b, int lo, int hi, int32_t next)
 }
 
 /* n digits that are at least those of p, or with `below` at most. */
-static int32_t digits_beyond(struct gr_builder *b, const char *p, size_t n, bool below,
-                             int32_t next)
+static int32_t digits_beyond(struct gr_builder *b, const char *p, size_t n, bool below, int32_t next)
 {
     if (n == 0)
         return next;
     int32_t same = gr_bytes_node(b, *p, *p, digits_beyond(b, p + 1, n - 1, below, next));
     int32_t rest = any_digits(b, n - 1, next);
-    return gr_either(
-        b, same, below ? digit_between(b, '0', *p - 1, rest) : digit_between(b, *p + 1, '9', rest));
+    return gr_either(b, same, below ? digit_between(b, '0', *p - 1, rest) : digit_between(b, *p + 1, '9', rest));
 }
 
-static int32_t digits_between(struct gr_builder *b, const char *lo, const char *hi, size_t n,
-                              int32_t next)
+static int32_t digits_between(struct gr_builder *b, const char *lo, const char *hi, size_t n, int32_t next)
 {
     if (n == 0)
         return next;
     if (*lo == *hi)
         return gr_bytes_node(b, *lo, *lo, digits_between(b, lo + 1, hi + 1, n - 1, next));
-    int32_t edges =
-        gr_either(b, gr_bytes_node(b, *lo, *lo, digits_beyond(b, lo + 1, n - 1, false, next)),
-                  gr_bytes_node(b, *hi, *hi, digits_beyond(b, hi + 1, n - 1, true, next)));
+    int32_t edges = gr_either(b, gr_bytes_node(b, *lo, *lo, digits_beyond(b, lo + 1, n - 1, false, next)),
+                              gr_bytes_node(b, *hi, *hi, digits_beyond(b, hi + 1, n - 1, true, next)));
     return gr_either(b, edges, digit_between(b, *lo + 1, *hi - 1, any_digits(b, n - 1, next)));
 }
 
@@ -105,8 +98,7 @@ int32_t gr_integer_rule(struct gr_builder *b, const struct gr_range *r)
     if (lo > hi)
         return node;
     if (hi >= 0)
-        node =
-            gr_either(b, node, whole_between(b, lo > 0 ? (uint64_t)lo : 0, (uint64_t)hi, GR_END));
+        node = gr_either(b, node, whole_between(b, lo > 0 ? (uint64_t)lo : 0, (uint64_t)hi, GR_END));
     if (lo < 0) {
         int32_t minus = whole_between(b, hi < 0 ? (uint64_t)-hi : 1, (uint64_t)-lo, GR_END);
         node = gr_either(b, node, gr_text(b, "-", minus));
@@ -127,7 +119,7 @@ struct decimal {
 /* The decimal digit[0].digit[1] .. digit[n - 1] times 10^power. */
 static struct decimal decimal_of(const char *digit, int n, int power)
 {
-    struct decimal x = {0};
+    struct decimal x = { 0 };
     for (int place = power; place >= 0; place--) {
         int i = power - place;
         x.whole = x.whole * 10 + (uint64_t)(i < n ? digit[i] - '0' : 0);
@@ -215,7 +207,7 @@ static struct decimal decimal_bound(const json_t *bound, bool excluded, bool up)
         return decimal_shortest(x);
     int64_t i = json_integer_value(bound);
     uint64_t whole = i < 0 ? (uint64_t)0 - (uint64_t)i : (uint64_t)i;
-    return (struct decimal){.whole = whole, .too_large = whole > MOST_WHOLE};
+    return (struct decimal){ .whole = whole, .too_large = whole > MOST_WHOLE };
 }
 
 /* ---- fractions ------------------------------------------------------------------------------- */
@@ -249,14 +241,12 @@ static int32_t not_above(struct gr_builder *b, const struct decimal *hi, size_t 
 {
     if (i >= hi->n)
         return zeros(b);
-    int32_t digits =
-        gr_either(b, gr_bytes_node(b, hi->fraction[i], hi->fraction[i], not_above(b, hi, i + 1)),
-                  digit_between(b, '0', hi->fraction[i] - 1, tail(b)));
+    int32_t digits = gr_either(b, gr_bytes_node(b, hi->fraction[i], hi->fraction[i], not_above(b, hi, i + 1)),
+                               digit_between(b, '0', hi->fraction[i] - 1, tail(b)));
     return gr_either(b, GR_END, digits);
 }
 
-static int32_t not_outside(struct gr_builder *b, const struct decimal *lo, const struct decimal *hi,
-                           size_t i)
+static int32_t not_outside(struct gr_builder *b, const struct decimal *lo, const struct decimal *hi, size_t i)
 {
     if (i >= lo->n)
         return not_above(b, hi, i);
@@ -298,20 +288,17 @@ static int32_t exactly(struct gr_builder *b, uint64_t whole, int32_t next)
 
 static int32_t at_least(struct gr_builder *b, const struct decimal *lo)
 {
-    return exactly(b, lo->whole,
-                   lo->n == 0 ? any_fraction(b) : fraction(b, not_below(b, lo, 0), false));
+    return exactly(b, lo->whole, lo->n == 0 ? any_fraction(b) : fraction(b, not_below(b, lo, 0), false));
 }
 
 /* Numbers in lo..hi, without a sign. */
-static int32_t decimals_between(struct gr_builder *b, const struct decimal *lo,
-                                const struct decimal *hi)
+static int32_t decimals_between(struct gr_builder *b, const struct decimal *lo, const struct decimal *hi)
 {
     if (lo->too_large)
         return gr_forward(b);
     if (hi->too_large) {
-        int32_t more = lo->whole < MOST_WHOLE
-                           ? whole_between(b, lo->whole + 1, MOST_WHOLE, any_fraction(b))
-                           : gr_forward(b);
+        int32_t more = lo->whole < MOST_WHOLE ? whole_between(b, lo->whole + 1, MOST_WHOLE, any_fraction(b))
+                                              : gr_forward(b);
         return gr_either(b, at_least(b, lo), more);
     }
     if (lo->whole > hi->whole)
@@ -331,20 +318,17 @@ int32_t gr_number_rule(struct gr_builder *b, const struct gr_range *r)
 {
     if (!r->least && !r->most)
         return b->base[GR_NUMBER];
-    const struct decimal zero = {0}, endless = {.too_large = true};
-    double lo = r->least ? json_number_value(r->least) : -1,
-           hi = r->most ? json_number_value(r->most) : 1;
+    const struct decimal zero = { 0 }, endless = { .too_large = true };
+    double lo = r->least ? json_number_value(r->least) : -1, hi = r->most ? json_number_value(r->most) : 1;
     int32_t node = gr_forward(b);
     if (hi > 0 || (hi == 0 && !r->below_most)) {
-        struct decimal from =
-            lo < 0 || !r->least ? zero : decimal_bound(r->least, r->above_least, true);
+        struct decimal from = lo < 0 || !r->least ? zero : decimal_bound(r->least, r->above_least, true);
         struct decimal to = r->most ? decimal_bound(r->most, r->below_most, false) : endless;
         node = gr_either(b, node, decimals_between(b, &from, &to));
     }
     if (lo < 0) {
-        struct decimal from = hi > 0 || (hi == 0 && !r->below_most)
-                                  ? zero
-                                  : decimal_bound(r->most, r->below_most, true);
+        struct decimal from = hi > 0 || (hi == 0 && !r->below_most) ? zero
+                                                                    : decimal_bound(r->most, r->below_most, true);
         struct decimal to = r->least ? decimal_bound(r->least, r->above_least, false) : endless;
         node = gr_either(b, node, gr_text(b, "-", decimals_between(b, &from, &to)));
     }

@@ -30,13 +30,12 @@ struct sets {
     const struct gr_string *s;
     int32_t start[MOST_PATTERNS], first[MOST_PATTERNS + 1]; /* pattern i: states first[i] .. first[i + 1] */
     struct set *set;                                        /* [n] */
-    int32_t *member;         /* [n_member] CLASS and MATCH states, ascending per pattern */
-    uint32_t *cut;           /* [n_cut] code points at which a class begins or ends */
-    uint32_t *seen, stamp;   /* [n_part] == stamp: visited by the current close_over */
-    int32_t *stack, *picked; /* [2 n_part], [n_part] */
-    int32_t *target, *last_target,
-        *made;                    /* [n_part] scratch: states after a code point; the set made of them */
-    int32_t table[2 * MOST_SETS]; /* hash table of sets; -1: free */
+    int32_t *member;                      /* [n_member] CLASS and MATCH states, ascending per pattern */
+    uint32_t *cut;                        /* [n_cut] code points at which a class begins or ends */
+    uint32_t *seen, stamp;                /* [n_part] == stamp: visited by the current close_over */
+    int32_t *stack, *picked;              /* [2 n_part], [n_part] */
+    int32_t *target, *last_target, *made; /* [n_part] scratch: states after a code point; the set made of them */
+    int32_t table[2 * MOST_SETS];         /* hash table of sets; -1: free */
     size_t n, cap, n_member, cap_member, n_cut, work;
     uint32_t cap_length;
 };
@@ -83,8 +82,7 @@ static size_t push_targets(struct sets *x, size_t i, const int32_t *target, size
 }
 
 /* Makes the set of target[n] in x->made, pattern by pattern.  A pattern that has matched stays matched. */
-static size_t make_set(struct sets *x, const int32_t *target, size_t n, bool at_start,
-                       bool *accepts)
+static size_t make_set(struct sets *x, const int32_t *target, size_t n, bool at_start, bool *accepts)
 {
     size_t n_made = 0;
     *accepts = true;
@@ -105,8 +103,7 @@ static size_t make_set(struct sets *x, const int32_t *target, size_t n, bool at_
 }
 
 /* The set of target[n] after `length` characters, or -1. */
-static int32_t intern(struct sets *x, const int32_t *target, size_t n, uint32_t length,
-                      bool at_start)
+static int32_t intern(struct sets *x, const int32_t *target, size_t n, uint32_t length, bool at_start)
 {
     bool accepts;
     size_t n_made = make_set(x, target, n, at_start, &accepts);
@@ -123,7 +120,7 @@ static int32_t intern(struct sets *x, const int32_t *target, size_t n, uint32_t 
     }
     if (x->n == MOST_SETS || x->work > MOST_WORK)
         return gr_regex_refuse(x->p, KN_ELIMIT, "needs too many states together with its length limits"), -1;
-    struct set made = {x->n_member, (int32_t)n_made, length, accepts, gr_forward(x->p->b)};
+    struct set made = { x->n_member, (int32_t)n_made, length, accepts, gr_forward(x->p->b) };
     if (!gr_grow((void **)&x->set, &x->cap, x->n, sizeof *x->set))
         return gr_regex_refuse(x->p, KN_ENOMEM, "needs more memory than is available"), -1;
     for (size_t i = 0; i < n_made; i++) {
@@ -174,20 +171,17 @@ static void expand(struct sets *x, size_t at)
     bool full = x->s->most != GR_NO_LIMIT && length >= x->s->most;
     for (size_t i = 0; i <= x->n_cut && !x->p->failed && !full; i++) {
         size_t n = i < x->n_cut ? targets(x, &x->set[at], x->cut[i]) : 0;
-        if (i < x->n_cut && n == n_last &&
-            !memcmp(x->target, x->last_target, n * sizeof *x->target))
+        if (i < x->n_cut && n == n_last && !memcmp(x->target, x->last_target, n * sizeof *x->target))
             continue;
         if (last >= 0)
             node = gr_either(b, node,
-                             gr_code_points(b, from, i < x->n_cut ? x->cut[i] - 1 : LAST_CODE,
-                                            x->set[last].node));
+                             gr_code_points(b, from, i < x->n_cut ? x->cut[i] - 1 : LAST_CODE, x->set[last].node));
         if (i == x->n_cut)
             break;
         memcpy(x->last_target, x->target, n * sizeof *x->target);
         n_last = n;
         from = x->cut[i];
-        last =
-            n ? intern(x, x->target, n, length < x->cap_length ? length + 1 : length, false) : -1;
+        last = n ? intern(x, x->target, n, length < x->cap_length ? length + 1 : length, false) : -1;
     }
     if (!b->error)
         gr_set(b, x->set[at].node, node);
@@ -241,8 +235,7 @@ static int32_t patterns_rule(struct gr_regex_parser *p, const struct gr_string *
     x->target = kn_alloc(n * sizeof *x->target);
     x->last_target = kn_alloc(n * sizeof *x->last_target);
     x->made = kn_alloc(n * sizeof *x->made);
-    if (!p->failed && x->cut && x->seen && x->stack && x->picked && x->target && x->last_target &&
-        x->made)
+    if (!p->failed && x->cut && x->seen && x->stack && x->picked && x->target && x->last_target && x->made)
         rule = follow_all(x);
     else
         gr_fail(p->b, KN_ENOMEM, "no memory for a pattern");
@@ -287,8 +280,7 @@ int32_t gr_string_rule(struct gr_builder *b, const struct gr_string *s)
 
 static int by_name(const void *a, const void *b)
 {
-    const struct gr_member *x = *(const struct gr_member *const *)a,
-                           *y = *(const struct gr_member *const *)b;
+    const struct gr_member *x = *(const struct gr_member *const *)a, *y = *(const struct gr_member *const *)b;
     return strcmp(x->name, y->name);
 }
 
@@ -307,7 +299,7 @@ static int32_t name_node(const struct naming *x, size_t from, size_t to, size_t 
 {
     struct gr_builder *b = x->b;
     int32_t node = gr_forward(b);
-    bool taken[0x80] = {false}, high = false, control = false;
+    bool taken[0x80] = { false }, high = false, control = false;
     bool ends = from < to && !x->name[from]->name[depth];
     if (nesting > 256)
         return gr_fail(b, KN_ELIMIT, "a property's name is longer than 256 bytes");
@@ -320,8 +312,7 @@ static int32_t name_node(const struct naming *x, size_t from, size_t to, size_t 
         if (c >= 0x80)
             continue;
         taken[c] = true;
-        node = gr_either(b, node,
-                         gr_code_points(b, c, c, name_node(x, i, end, depth + 1, nesting + 1)));
+        node = gr_either(b, node, gr_code_points(b, c, c, name_node(x, i, end, depth + 1, nesting + 1)));
     }
     for (uint32_t lo = 0x20, hi; lo < 0x80; lo = hi + 1) {
         for (hi = lo; hi < 0x7f && taken[hi + 1] == taken[lo]; hi++)
@@ -340,7 +331,7 @@ int32_t gr_other_names(struct gr_builder *b, const struct gr_member *m, size_t n
 {
     if (n == 0)
         return b->base[GR_STRING];
-    struct naming x = {.b = b, .name = kn_alloc(n * sizeof *x.name), .free = gr_forward(b)};
+    struct naming x = { .b = b, .name = kn_alloc(n * sizeof *x.name), .free = gr_forward(b) };
     if (!x.name)
         return gr_fail(b, KN_ENOMEM, "no memory for %zu names", n);
     for (size_t i = 0; i < n; i++)

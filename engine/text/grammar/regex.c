@@ -26,7 +26,7 @@ struct gr_tree { /* a list of children from the last to the first; 0: none */
 
 bool gr_regex_open(struct gr_regex_parser *p, struct gr_builder *b)
 {
-    *p = (struct gr_regex_parser){.b = b};
+    *p = (struct gr_regex_parser){ .b = b };
     p->tree = kn_alloc(MOST_PARTS * sizeof *p->tree);
     p->part = kn_alloc(MOST_PARTS * sizeof *p->part);
     p->range = kn_alloc(MOST_RANGES * sizeof *p->range);
@@ -57,7 +57,7 @@ static int32_t tree(struct gr_regex_parser *p, enum tree_kind kind)
 {
     if (p->n_tree == MOST_PARTS)
         return gr_regex_refuse(p, KN_ELIMIT, "is too large");
-    p->tree[p->n_tree] = (struct gr_tree){.kind = (uint8_t)kind};
+    p->tree[p->n_tree] = (struct gr_tree){ .kind = (uint8_t)kind };
     return p->n_tree++;
 }
 
@@ -74,7 +74,7 @@ static void add_range(struct gr_regex_parser *p, uint32_t lo, uint32_t hi)
     if (p->n_range == MOST_RANGES)
         gr_regex_refuse(p, KN_ELIMIT, "is too large");
     else
-        p->range[p->n_range++] = (struct gr_code_range){lo, hi};
+        p->range[p->n_range++] = (struct gr_code_range){ lo, hi };
 }
 
 static int by_lo(const void *a, const void *b)
@@ -94,7 +94,7 @@ static void negate(struct gr_regex_parser *p, int32_t first)
     for (int32_t i = 0; i < n; i++) { /* in place: at most one gap is written per range read */
         struct gr_code_range x = r[i];
         if (x.lo > next)
-            r[out++] = (struct gr_code_range){next, x.lo - 1};
+            r[out++] = (struct gr_code_range){ next, x.lo - 1 };
         next = x.hi + 1 > next ? x.hi + 1 : next;
     }
     p->n_range = first + out;
@@ -374,7 +374,7 @@ static int32_t part(struct gr_regex_parser *p, enum part_kind kind, int32_t a, i
 {
     if (p->n_part == MOST_PARTS)
         return gr_regex_refuse(p, KN_ELIMIT, "is too large");
-    p->part[p->n_part] = (struct gr_part){.kind = (uint8_t)kind, .a = a, .b = b};
+    p->part[p->n_part] = (struct gr_part){ .kind = (uint8_t)kind, .a = a, .b = b };
     return p->n_part++;
 }
 
@@ -440,6 +440,6 @@ int32_t gr_regex(struct gr_regex_parser *p, const char *text)
     int32_t any = p->n_range;
     add_range(p, 0, LAST_CODE);
     int32_t skip = part(p, PART_CLASS, 0, 0), loop = part(p, PART_SPLIT, start, skip);
-    p->part[skip] = (struct gr_part){.kind = PART_CLASS, .a = loop, .range = any, .n_range = 1};
+    p->part[skip] = (struct gr_part){ .kind = PART_CLASS, .a = loop, .range = any, .n_range = 1 };
     return loop;
 }

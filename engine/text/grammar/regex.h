@@ -25,8 +25,8 @@ struct gr_code_range {
 struct gr_regex_parser {
     struct gr_builder *b;
     const char *at, *whole;
-    struct gr_tree *tree;   /* [MOST_PARTS] syntax tree of one pattern; index 0 is unused */
-    struct gr_part *part;   /* [MOST_PARTS] */
+    struct gr_tree *tree;        /* [MOST_PARTS] syntax tree of one pattern; index 0 is unused */
+    struct gr_part *part;        /* [MOST_PARTS] */
     struct gr_code_range *range; /* [MOST_RANGES] */
     int32_t n_tree, n_part, n_range;
     int nesting, work;

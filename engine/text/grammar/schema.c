@@ -29,10 +29,7 @@ struct reader {
     int32_t *table; /* [2 * GR_MOST_RULES] hash table of rules by schema address; -1: free */
 };
 
-static int32_t fail_memory(struct reader *r)
-{
-    return gr_fail(r->b, KN_ENOMEM, "no memory for the schema");
-}
+static int32_t fail_memory(struct reader *r) { return gr_fail(r->b, KN_ENOMEM, "no memory for the schema"); }
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
@@ -47,15 +44,14 @@ static int32_t rule_of(struct reader *r, const json_t *schema)
         return gr_fail(r->b, KN_ELIMIT, "the schema has more than %d subschemas", GR_MOST_RULES);
     if (!gr_grow((void **)&r->rule, &r->cap_rule, r->n_rule, sizeof *r->rule))
         return fail_memory(r);
-    r->rule[r->n_rule] = (struct rule){schema, gr_forward(r->b)};
+    r->rule[r->n_rule] = (struct rule){ schema, gr_forward(r->b) };
     r->table[i] = (int32_t)r->n_rule;
     return r->rule[r->n_rule++].node;
 }
 
 /* ---- simple schemas to rules ----------------------------------------------------------------- */
 
-static bool length_of(struct reader *r, const json_t *s, const char *name, uint32_t none,
-                      uint32_t *out)
+static bool length_of(struct reader *r, const json_t *s, const char *name, uint32_t none, uint32_t *out)
 {
     const json_t *v = json_object_get(s, name);
     *out = none;
@@ -74,9 +70,8 @@ static int32_t string_part(struct reader *r, const json_t *s)
 {
     const json_t *list = json_object_get(s, "pattern");
     const char *pattern[32];
-    struct gr_string x = {.pattern = pattern, .n_pattern = json_array_size(list)};
-    if (!length_of(r, s, "minLength", 0, &x.least) ||
-        !length_of(r, s, "maxLength", GR_NO_LIMIT, &x.most))
+    struct gr_string x = { .pattern = pattern, .n_pattern = json_array_size(list) };
+    if (!length_of(r, s, "minLength", 0, &x.least) || !length_of(r, s, "maxLength", GR_NO_LIMIT, &x.most))
         return GR_END;
     if (x.n_pattern > sizeof pattern / sizeof *pattern)
         return gr_fail(r->b, KN_ELIMIT, "a string has more than 32 patterns");
@@ -89,10 +84,8 @@ static int32_t string_part(struct reader *r, const json_t *s)
 
 static int32_t number_part(struct reader *r, const json_t *s, bool integer)
 {
-    struct gr_range x = {.least = json_object_get(s, "minimum"),
-                         .most = json_object_get(s, "maximum")};
-    const json_t *above = json_object_get(s, "exclusiveMinimum"),
-                 *below = json_object_get(s, "exclusiveMaximum");
+    struct gr_range x = { .least = json_object_get(s, "minimum"), .most = json_object_get(s, "maximum") };
+    const json_t *above = json_object_get(s, "exclusiveMinimum"), *below = json_object_get(s, "exclusiveMaximum");
     if (above && (!x.least || json_number_value(above) >= json_number_value(x.least))) {
         x.least = above;
         x.above_least = true;
@@ -108,15 +101,14 @@ static int32_t array_part(struct reader *r, const json_t *s)
 {
     const json_t *first = json_object_get(s, "prefixItems"), *rest = json_object_get(s, "items");
     const size_t n = json_array_size(first);
-    struct gr_items x = {.n_first = n};
+    struct gr_items x = { .n_first = n };
     int32_t part = GR_END, *rule = kn_alloc((n + 1) * sizeof *rule);
     if (!rule)
         return gr_fail(r->b, KN_ENOMEM, "no memory for the schema");
     for (size_t i = 0; i < n; i++)
         rule[i] = rule_of(r, json_array_get(first, i));
     x.first = rule;
-    if (length_of(r, s, "minItems", 0, &x.least) &&
-        length_of(r, s, "maxItems", GR_NO_LIMIT, &x.most)) {
+    if (length_of(r, s, "minItems", 0, &x.least) && length_of(r, s, "maxItems", GR_NO_LIMIT, &x.most)) {
         if (rest && !json_is_false(rest))
             x.rest = json_is_true(rest) ? r->b->base[GR_ANY] : rule_of(r, rest);
         else if (!rest && (n == 0 || x.least > n))
@@ -131,34 +123,30 @@ static int32_t array_part(struct reader *r, const json_t *s)
  * are written in place of a rule, so that alternatives which differ in such a member differ in text. */
 static const json_t *literals(struct reader *r, const json_t *schema)
 {
-    const json_t *list = json_object_get(schema, "enum"), *value = json_object_get(schema, "const"),
-                 *v;
+    const json_t *list = json_object_get(schema, "enum"), *value = json_object_get(schema, "const"), *v;
     const char *name;
     if (value && !list)
         list = gr_simple_keep(&r->simplifier, json_pack("[O]", value));
     if (!list || json_array_size(list) > MOST_LITERALS)
         return NULL;
-    json_object_foreach((json_t *)(uintptr_t)schema, name,
-                        v) if (strcmp(name, "enum") && strcmp(name, "const") &&
-                               strcmp(name, "title") && strcmp(name, "description")) return NULL;
+    json_object_foreach((json_t *)(uintptr_t)schema, name, v) if (strcmp(name, "enum") && strcmp(name, "const") &&
+                                                                  strcmp(name, "title") &&
+                                                                  strcmp(name, "description")) return NULL;
     return value && json_object_get(schema, "enum") ? NULL : list;
 }
 
-static void put_member(struct reader *r, struct gr_member *m, const char *name,
-                       const json_t *schema)
+static void put_member(struct reader *r, struct gr_member *m, const char *name, const json_t *schema)
 {
-    *m = (struct gr_member){.name = name, .literal = literals(r, schema)};
+    *m = (struct gr_member){ .name = name, .literal = literals(r, schema) };
     if (!m->literal)
         m->rule = rule_of(r, schema);
 }
 
 static int32_t object_part(struct reader *r, const json_t *s)
 {
-    const json_t *properties = json_object_get(s, "properties"),
-                 *required = json_object_get(s, "required");
+    const json_t *properties = json_object_get(s, "properties"), *required = json_object_get(s, "required");
     const json_t *others = json_object_get(s, "additionalProperties");
-    struct gr_member *m =
-        kn_calloc(json_object_size(properties) + json_array_size(required) + 1, sizeof *m);
+    struct gr_member *m = kn_calloc(json_object_size(properties) + json_array_size(required) + 1, sizeof *m);
     const char *name;
     json_t *v;
     int32_t other = !others && properties ? GR_END : r->b->base[GR_ANY];
@@ -181,21 +169,18 @@ static int32_t object_part(struct reader *r, const json_t *s)
     {
         if (json_object_get(properties, name))
             continue;
-        int32_t rule = json_is_false(others) ? gr_forward(r->b)
-                       : other == GR_END     ? r->b->base[GR_ANY]
-                                             : other;
+        int32_t rule = json_is_false(others) ? gr_forward(r->b) : other == GR_END ? r->b->base[GR_ANY] : other;
         const char *kept = name;
         for (size_t i = 0; i < json_array_size(required);
              i++) /* borrow the request's string, because `seen` is freed */
             if (!strcmp(json_string_value(json_array_get(required, i)), name))
                 kept = json_string_value(json_array_get(required, i));
-        m[n++] = (struct gr_member){.name = kept, .rule = rule, .required = true};
+        m[n++] = (struct gr_member){ .name = kept, .rule = rule, .required = true };
     }
-    struct gr_members x = {.member = m, .n = n, .other_rule = other};
+    struct gr_members x = { .member = m, .n = n, .other_rule = other };
     if (other != GR_END)
         x.other_name = gr_other_names(r->b, m, n);
-    int32_t part =
-        seen ? gr_object_rule(r->b, &x) : gr_fail(r->b, KN_ENOMEM, "no memory for the schema");
+    int32_t part = seen ? gr_object_rule(r->b, &x) : gr_fail(r->b, KN_ENOMEM, "no memory for the schema");
     json_decref(seen);
     kn_free(m);
     return part;
@@ -232,13 +217,10 @@ static int32_t enum_part(struct reader *r, const json_t *s, int bits)
     json_object_foreach(
         (json_t *)(uintptr_t)s, name,
         v) if (strcmp(name, "enum") &&
-               strcmp(name,
-                      "type")) return gr_fail(r->b, KN_EUNSUPPORTED,
-                                              "the schema's \"%s\" beside an enum is not supported",
-                                              name);
+               strcmp(name, "type")) return gr_fail(r->b, KN_EUNSUPPORTED,
+                                                    "the schema's \"%s\" beside an enum is not supported", name);
     for (size_t i = 0; fit && i < json_array_size(list); i++)
-        if (value_bits(json_array_get(list, i)) & bits &&
-            json_array_append(fit, json_array_get(list, i)))
+        if (value_bits(json_array_get(list, i)) & bits && json_array_append(fit, json_array_get(list, i)))
             fail_memory(r);
     return fit ? gr_json_values(r->b, fit, GR_END) : GR_END;
 }
@@ -302,15 +284,14 @@ static void write_rule(struct reader *r, const struct rule *rule)
         return;
     }
     for (size_t i = 0; i < n; i++)
-        node[i] =
-            choice ? rule_of(r, json_array_get(list, i)) : simple_rule(r, json_array_get(list, i));
+        node[i] = choice ? rule_of(r, json_array_get(list, i)) : simple_rule(r, json_array_get(list, i));
     gr_set(r->b, rule->node, gr_alternatives(r->b, node, n));
     kn_free(node);
 }
 
 int32_t gr_schema(struct gr_builder *b, const json_t *schema, int32_t next)
 {
-    struct reader r = {.b = b, .simplifier = {.b = b, .root = schema, .made = json_array()}};
+    struct reader r = { .b = b, .simplifier = { .b = b, .root = schema, .made = json_array() } };
     r.table = kn_alloc(2 * GR_MOST_RULES * sizeof *r.table);
     int32_t rule = GR_END;
     if (b->error == 0 && r.simplifier.made && r.table) {

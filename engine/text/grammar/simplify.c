@@ -13,68 +13,67 @@ static const struct {
     const char *name;
     int bit;
 } types[] = {
-    {"null", TYPE_NULL},     {"boolean", TYPE_BOOLEAN}, {"integer", TYPE_INTEGER},
-    {"number", TYPE_NUMBER}, {"string", TYPE_STRING},   {"array", TYPE_ARRAY},
-    {"object", TYPE_OBJECT},
+    { "null", TYPE_NULL },     { "boolean", TYPE_BOOLEAN }, { "integer", TYPE_INTEGER }, { "number", TYPE_NUMBER },
+    { "string", TYPE_STRING }, { "array", TYPE_ARRAY },     { "object", TYPE_OBJECT },
 };
 _Static_assert(sizeof types / sizeof *types == N_TYPE, "all of them");
 
 #define DATE_OF(year, month, day) "(" year ")-" month "-" day
-#define YEAR "\\d{3}[1-9]|\\d{2}[1-9]0|\\d[1-9]00|[1-9]000"
-#define LEAP "\\d\\d0[48]|\\d\\d[2468][048]|\\d\\d[13579][26]|0[48]00|[2468][048]00|[13579][26]00"
-#define IN_31 DATE_OF(YEAR, "(01|03|05|07|08|10|12)", "(0[1-9]|[12]\\d|3[01])")
-#define IN_30 DATE_OF(YEAR, "(04|06|09|11)", "(0[1-9]|[12]\\d|30)")
-#define IN_28 DATE_OF(YEAR, "02", "(0[1-9]|1\\d|2[0-8])")
-#define DATE "(" IN_31 "|" IN_30 "|" IN_28 "|" DATE_OF(LEAP, "02", "29") ")"
-#define TIME "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
-#define BYTE "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
-#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#define HEX "[0-9a-fA-F]"
-#define HOURS "(\\d{1,4}H(\\d{1,4}M(\\d{1,4}S)?)?|\\d{1,4}M(\\d{1,4}S)?|\\d{1,4}S)"
-#define DAYS "(\\d{1,4}Y(\\d{1,4}M(\\d{1,4}D)?)?|\\d{1,4}M(\\d{1,4}D)?|\\d{1,4}D)"
-#define PATH "[A-Za-z0-9._~!$&'()*+,;=:@-]"
+#define YEAR                      "\\d{3}[1-9]|\\d{2}[1-9]0|\\d[1-9]00|[1-9]000"
+#define LEAP                      "\\d\\d0[48]|\\d\\d[2468][048]|\\d\\d[13579][26]|0[48]00|[2468][048]00|[13579][26]00"
+#define IN_31                     DATE_OF(YEAR, "(01|03|05|07|08|10|12)", "(0[1-9]|[12]\\d|3[01])")
+#define IN_30                     DATE_OF(YEAR, "(04|06|09|11)", "(0[1-9]|[12]\\d|30)")
+#define IN_28                     DATE_OF(YEAR, "02", "(0[1-9]|1\\d|2[0-8])")
+#define DATE                      "(" IN_31 "|" IN_30 "|" IN_28 "|" DATE_OF(LEAP, "02", "29") ")"
+#define TIME                      "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
+#define BYTE                      "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define LABEL                     "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define HEX                       "[0-9a-fA-F]"
+#define HOURS                     "(\\d{1,4}H(\\d{1,4}M(\\d{1,4}S)?)?|\\d{1,4}M(\\d{1,4}S)?|\\d{1,4}S)"
+#define DAYS                      "(\\d{1,4}Y(\\d{1,4}M(\\d{1,4}D)?)?|\\d{1,4}M(\\d{1,4}D)?|\\d{1,4}D)"
+#define PATH                      "[A-Za-z0-9._~!$&'()*+,;=:@-]"
 
 static const struct {
     const char *name, *pattern;
 } formats[] = {
-    {"date", "^" DATE "$"},
-    {"time", "^" TIME "$"},
-    {"date-time", "^" DATE "T" TIME "$"},
-    {"duration", "^P(\\d{1,4}W|" DAYS "(T" HOURS ")?|T" HOURS ")$"},
-    {"email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@" LABEL "(\\." LABEL ")+$"},
-    {"hostname", "^" LABEL "(\\." LABEL ")*$"},
-    {"ipv4", "^" BYTE "(\\." BYTE "){3}$"},
-    {"ipv6", "^(" HEX "{1,4}:){7}" HEX "{1,4}$"},
-    {"uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$"},
-    {"uri", "^[a-z][a-z0-9+.-]*://" LABEL "(\\." LABEL ")*(:[1-9]\\d{0,4})?(/" PATH "*)*"
-            "(\\?(" PATH "|[/?])*)?(#(" PATH "|[/?])*)?$"},
+    { "date", "^" DATE "$" },
+    { "time", "^" TIME "$" },
+    { "date-time", "^" DATE "T" TIME "$" },
+    { "duration", "^P(\\d{1,4}W|" DAYS "(T" HOURS ")?|T" HOURS ")$" },
+    { "email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@" LABEL "(\\." LABEL ")+$" },
+    { "hostname", "^" LABEL "(\\." LABEL ")*$" },
+    { "ipv4", "^" BYTE "(\\." BYTE "){3}$" },
+    { "ipv6", "^(" HEX "{1,4}:){7}" HEX "{1,4}$" },
+    { "uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$" },
+    { "uri", "^[a-z][a-z0-9+.-]*://" LABEL "(\\." LABEL ")*(:[1-9]\\d{0,4})?(/" PATH "*)*"
+             "(\\?(" PATH "|[/?])*)?(#(" PATH "|[/?])*)?$" },
 };
 
 /* Keywords that are not supported; `idle` is a value with which the keyword has no effect (NULL: none). */
 static const struct {
     const char *name, *idle;
 } refused[] = {
-    {"not", NULL},
-    {"if", NULL},
-    {"then", "{}"},
-    {"else", "{}"},
-    {"dependentRequired", "{}"},
-    {"dependentSchemas", "{}"},
-    {"dependencies", "{}"},
-    {"patternProperties", "{}"},
-    {"propertyNames", "{}"},
-    {"minProperties", "0"},
-    {"maxProperties", NULL},
-    {"contains", NULL},
-    {"minContains", NULL},
-    {"maxContains", NULL},
-    {"uniqueItems", "false"},
-    {"multipleOf", "1"},
-    {"unevaluatedItems", "true"},
-    {"unevaluatedProperties", "true"},
-    {"$dynamicRef", NULL},
-    {"$recursiveRef", NULL},
-    {"additionalItems", "true"},
+    { "not", NULL },
+    { "if", NULL },
+    { "then", "{}" },
+    { "else", "{}" },
+    { "dependentRequired", "{}" },
+    { "dependentSchemas", "{}" },
+    { "dependencies", "{}" },
+    { "patternProperties", "{}" },
+    { "propertyNames", "{}" },
+    { "minProperties", "0" },
+    { "maxProperties", NULL },
+    { "contains", NULL },
+    { "minContains", NULL },
+    { "maxContains", NULL },
+    { "uniqueItems", "false" },
+    { "multipleOf", "1" },
+    { "unevaluatedItems", "true" },
+    { "unevaluatedProperties", "true" },
+    { "$dynamicRef", NULL },
+    { "$recursiveRef", NULL },
+    { "additionalItems", "true" },
 };
 
 static bool fail(struct gr_simplifier *r, int code, const char *fmt, const char *name)
@@ -83,10 +82,7 @@ static bool fail(struct gr_simplifier *r, int code, const char *fmt, const char 
     return false;
 }
 
-static bool fail_memory(struct gr_simplifier *r)
-{
-    return fail(r, KN_ENOMEM, "no memory for the schema%s", "");
-}
+static bool fail_memory(struct gr_simplifier *r) { return fail(r, KN_ENOMEM, "no memory for the schema%s", ""); }
 
 json_t *gr_simple_keep(struct gr_simplifier *r, json_t *made)
 {
@@ -132,8 +128,7 @@ const json_t *gr_simple_resolve(struct gr_simplifier *r, const json_t *ref)
     const json_t *at = r->root;
     char step[512];
     if (!text || *p++ != '#') {
-        fail(r, KN_EUNSUPPORTED,
-             "$ref '%.60s': only references within the schema (#/...) are supported",
+        fail(r, KN_EUNSUPPORTED, "$ref '%.60s': only references within the schema (#/...) are supported",
              text ? text : "");
         return NULL;
     }
@@ -141,8 +136,7 @@ const json_t *gr_simple_resolve(struct gr_simplifier *r, const json_t *ref)
         p = pointer_step(p + 1, step, sizeof step);
         if (!p)
             break;
-        at = json_is_array(at) ? json_array_get(at, (size_t)strtoul(step, NULL, 10))
-                               : json_object_get(at, step);
+        at = json_is_array(at) ? json_array_get(at, (size_t)strtoul(step, NULL, 10)) : json_object_get(at, step);
     }
     if (!at || !p || *p) {
         fail(r, KN_EINVAL, "$ref '%.60s' does not exist in the schema", text);
@@ -183,12 +177,10 @@ static bool check_refused(struct gr_simplifier *r, const json_t *schema)
         if (!value)
             continue;
         json_t *idle = refused[i].idle ? json_loads(refused[i].idle, JSON_DECODE_ANY, NULL) : NULL;
-        bool same =
-            idle && (json_equal(idle, value) || (json_is_object(idle) && json_is_true(value)));
+        bool same = idle && (json_equal(idle, value) || (json_is_object(idle) && json_is_true(value)));
         json_decref(idle);
         if (!same)
-            return fail(r, KN_EUNSUPPORTED, "the schema's \"%s\" is not supported",
-                        refused[i].name);
+            return fail(r, KN_EUNSUPPORTED, "the schema's \"%s\" is not supported", refused[i].name);
     }
     return true;
 }
@@ -222,20 +214,20 @@ static const struct {
     const char *name;
     enum shape shape;
 } plain[] = {
-    {"minimum", A_NUMBER},
-    {"maximum", A_NUMBER},
-    {"exclusiveMinimum", A_NUMBER},
-    {"exclusiveMaximum", A_NUMBER},
-    {"minLength", A_LENGTH},
-    {"maxLength", A_LENGTH},
-    {"minItems", A_LENGTH},
-    {"maxItems", A_LENGTH},
-    {"items", A_SCHEMA},
-    {"prefixItems", A_LIST},
-    {"properties", A_SET},
-    {"required", STRINGS},
-    {"additionalProperties", A_SCHEMA},
-    {"enum", A_LIST},
+    { "minimum", A_NUMBER },
+    { "maximum", A_NUMBER },
+    { "exclusiveMinimum", A_NUMBER },
+    { "exclusiveMaximum", A_NUMBER },
+    { "minLength", A_LENGTH },
+    { "maxLength", A_LENGTH },
+    { "minItems", A_LENGTH },
+    { "maxItems", A_LENGTH },
+    { "items", A_SCHEMA },
+    { "prefixItems", A_LIST },
+    { "properties", A_SET },
+    { "required", STRINGS },
+    { "additionalProperties", A_SCHEMA },
+    { "enum", A_LIST },
 };
 
 /* Copies the plain keywords.  In draft 4 exclusiveMinimum is a boolean: true excludes minimum itself. */
@@ -283,8 +275,7 @@ static bool put_type(struct gr_simplifier *r, const json_t *schema, json_t *out)
 /* Collects "pattern" and the pattern of "format" in one list. */
 static bool put_patterns(struct gr_simplifier *r, const json_t *schema, json_t *out)
 {
-    const json_t *pattern = json_object_get(schema, "pattern"),
-                 *format = json_object_get(schema, "format");
+    const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
     json_t *list = json_array();
     if (!list || json_object_set_new(out, "pattern", list))
         return fail_memory(r);
@@ -306,8 +297,8 @@ static bool put_patterns(struct gr_simplifier *r, const json_t *schema, json_t *
 json_t *gr_simple_own(struct gr_simplifier *r, const json_t *schema)
 {
     json_t *out = gr_simple_keep(r, json_object());
-    if (!out || !check_refused(r, schema) || !put_plain(r, schema, out) ||
-        !put_type(r, schema, out) || !put_patterns(r, schema, out))
+    if (!out || !check_refused(r, schema) || !put_plain(r, schema, out) || !put_type(r, schema, out) ||
+        !put_patterns(r, schema, out))
         return NULL;
     const json_t *value = json_object_get(schema, "const");
     if (value && json_object_set_new(out, "enum", json_pack("[O]", value))) {
@@ -329,24 +320,20 @@ static json_t *both(struct gr_simplifier *r, const json_t *a, const json_t *b)
 /* A member that the other schema does not name must satisfy that schema's additionalProperties too. */
 static const json_t *with_others(struct gr_simplifier *r, const json_t *member, const json_t *others)
 {
-    return !others || json_is_true(others) ? member
-           : json_is_false(others)         ? others
-                                           : both(r, member, others);
+    return !others || json_is_true(others) ? member : json_is_false(others) ? others : both(r, member, others);
 }
 
 static bool merge_members(struct gr_simplifier *r, const json_t *a, const json_t *b, json_t *out)
 {
     const json_t *pa = json_object_get(a, "properties"), *pb = json_object_get(b, "properties");
-    const json_t *oa = json_object_get(a, "additionalProperties"),
-                 *ob = json_object_get(b, "additionalProperties");
+    const json_t *oa = json_object_get(a, "additionalProperties"), *ob = json_object_get(b, "additionalProperties");
     const char *name;
     json_t *v, *all = json_object();
     if (!all || json_object_set_new(out, "properties", all))
         return fail_memory(r);
     json_object_foreach((json_t *)(uintptr_t)pa, name, v)
     {
-        const json_t *other = json_object_get(pb, name),
-                     *one = other ? both(r, v, other) : with_others(r, v, ob);
+        const json_t *other = json_object_get(pb, name), *one = other ? both(r, v, other) : with_others(r, v, ob);
         if (!one || json_object_set_new(all, name, hold(one)))
             return fail_memory(r);
     }
@@ -359,8 +346,7 @@ static bool merge_members(struct gr_simplifier *r, const json_t *a, const json_t
     if (!pa && !pb)
         json_object_del(out, "properties");
     if (oa || ob) {
-        const json_t *others =
-            json_is_false(oa) || json_is_false(ob) ? json_is_false(oa) ? oa : ob : both(r, oa, ob);
+        const json_t *others = json_is_false(oa) || json_is_false(ob) ? json_is_false(oa) ? oa : ob : both(r, oa, ob);
         if (!others || json_object_set_new(out, "additionalProperties", hold(others)))
             return fail_memory(r);
     }
@@ -392,8 +378,7 @@ static json_t *all_values(const json_t *a, const json_t *b)
 
 static int common_types(int a, int b)
 {
-    int whole =
-        ((a & TYPE_NUMBER) && (b & TYPE_INTEGER)) || ((b & TYPE_NUMBER) && (a & TYPE_INTEGER));
+    int whole = ((a & TYPE_NUMBER) && (b & TYPE_INTEGER)) || ((b & TYPE_NUMBER) && (a & TYPE_INTEGER));
     return (a & b) | (whole ? TYPE_INTEGER : 0);
 }
 
@@ -409,8 +394,7 @@ static json_t *merge_keyword(struct gr_simplifier *r, const char *name, const js
     if (!strcmp(name, "items"))
         return json_incref(both(r, x, y));
     if (!strcmp(name, "prefixItems")) {
-        gr_fail(r->b, KN_EUNSUPPORTED,
-                "\"prefixItems\" in two schemas of an allOf is not supported");
+        gr_fail(r->b, KN_EUNSUPPORTED, "\"prefixItems\" in two schemas of an allOf is not supported");
         return NULL;
     }
     bool larger = json_number_value(x) > json_number_value(y);
@@ -428,8 +412,7 @@ static json_t *merge(struct gr_simplifier *r, const json_t *a, const json_t *b)
                             json_object_size(json_object_get(b, "properties"))) /
                           16;
     if (r->n_merge > GR_MOST_MERGES) {
-        gr_fail(r->b, KN_ELIMIT, "the schema's allOf and anyOf combine to more than %d schemas",
-                GR_MOST_MERGES);
+        gr_fail(r->b, KN_ELIMIT, "the schema's allOf and anyOf combine to more than %d schemas", GR_MOST_MERGES);
         return NULL;
     }
     out = gr_simple_keep(r, json_copy((json_t *)(uintptr_t)a));
@@ -437,8 +420,7 @@ static json_t *merge(struct gr_simplifier *r, const json_t *a, const json_t *b)
         return NULL;
     if ((json_object_get(a, "items") && json_object_get(b, "prefixItems")) ||
         (json_object_get(b, "items") && json_object_get(a, "prefixItems"))) {
-        gr_fail(r->b, KN_EUNSUPPORTED,
-                "\"prefixItems\" beside \"items\" of another schema is not supported");
+        gr_fail(r->b, KN_EUNSUPPORTED, "\"prefixItems\" beside \"items\" of another schema is not supported");
         return NULL;
     }
     json_object_foreach((json_t *)(uintptr_t)b, name, v)
@@ -472,8 +454,7 @@ static bool cross(struct gr_simplifier *r, json_t **list, const json_t *more)
     return all != NULL;
 }
 
-static bool cross_any(struct gr_simplifier *r, json_t **list, const json_t *any, const char *name,
-                      int depth)
+static bool cross_any(struct gr_simplifier *r, json_t **list, const json_t *any, const char *name, int depth)
 {
     if (!any)
         return true;
@@ -506,8 +487,7 @@ bool gr_simple_alternatives(struct gr_simplifier *r, const json_t *schema, int d
         return fail(r, KN_EINVAL, "a schema is neither an object nor a boolean%s", "");
     r->n_merge += depth > 0;
     if (depth > GR_MOST_REFS || r->n_merge > GR_MOST_MERGES)
-        return fail(r, KN_ELIMIT,
-                    "the schema's references, anyOf and allOf are nested too deeply or form a cycle%s",
+        return fail(r, KN_ELIMIT, "the schema's references, anyOf and allOf are nested too deeply or form a cycle%s",
                     "");
     json_t *own = json_is_object(schema) ? gr_simple_own(r, schema) : gr_simple_keep(r, json_object());
     json_t *list = own ? gr_simple_keep(r, json_pack("[O]", own)) : NULL;

@@ -18,22 +18,17 @@ void gr_copy(struct gr_state *to, const struct gr_state *from)
     memcpy(to->frame, from->frame, from->n_frame * sizeof *from->frame);
 }
 
-static int depth_of(const struct gr_state *s, int frame)
-{
-    return frame < 0 ? 0 : s->frame[frame].depth;
-}
+static int depth_of(const struct gr_state *s, int frame) { return frame < 0 ? 0 : s->frame[frame].depth; }
 
 /* The index of the frame with these values, added if missing; -2 if the frames are full. */
 static int push_frame(struct gr_state *s, int32_t state, uint32_t count, int parent)
 {
     for (int i = s->n_frame - 1; i >= 0; i--)
-        if (s->frame[i].state == state && s->frame[i].count == count &&
-            s->frame[i].parent == parent)
+        if (s->frame[i].state == state && s->frame[i].count == count && s->frame[i].parent == parent)
             return i;
     if (s->n_frame == GR_FRAMES)
         return -2;
-    s->frame[s->n_frame] =
-        (struct gr_frame){state, count, (int16_t)parent, (uint16_t)(depth_of(s, parent) + 1)};
+    s->frame[s->n_frame] = (struct gr_frame){ state, count, (int16_t)parent, (uint16_t)(depth_of(s, parent) + 1) };
     return s->n_frame++;
 }
 
@@ -66,18 +61,18 @@ static bool is_there(const struct gr_config *c, int n, const struct gr_config *x
     return false;
 }
 
-static void want(const struct gr_grammar *g, const struct gr_state *s, struct entering *e,
-                 int32_t state, uint32_t count, int frame)
+static void want(const struct gr_grammar *g, const struct gr_state *s, struct entering *e, int32_t state,
+                 uint32_t count, int frame)
 {
-    const struct gr_config x = {state, count, (int16_t)frame};
+    const struct gr_config x = { state, count, (int16_t)frame };
     if (frame < -1 || depth_of(s, frame) + g->state[state].need > GR_DEPTH)
         return;
     if (e->n < 2 * GR_CONFIGS && !is_there(e->config, e->n, &x))
         e->config[e->n++] = x;
 }
 
-static void operate(const struct gr_grammar *g, struct gr_state *s, struct entering *e,
-                    const struct gr_config *c, const struct gr_op *op)
+static void operate(const struct gr_grammar *g, struct gr_state *s, struct entering *e, const struct gr_config *c,
+                    const struct gr_op *op)
 {
     switch (op->kind) {
     case GR_CALL:
@@ -99,8 +94,7 @@ static void operate(const struct gr_grammar *g, struct gr_state *s, struct enter
 }
 
 /* Adds a configuration and all configurations reachable from it without a byte. */
-static void enter(const struct gr_grammar *g, struct gr_state *s, int32_t state, uint32_t count,
-                  int frame)
+static void enter(const struct gr_grammar *g, struct gr_state *s, int32_t state, uint32_t count, int frame)
 {
     struct entering e;
     e.n = 0;
@@ -117,8 +111,7 @@ static void enter(const struct gr_grammar *g, struct gr_state *s, int32_t state,
         if (c.frame < 0)
             s->can_end = true;
         else
-            want(g, s, &e, s->frame[c.frame].state, s->frame[c.frame].count,
-                 s->frame[c.frame].parent);
+            want(g, s, &e, s->frame[c.frame].state, s->frame[c.frame].count, s->frame[c.frame].parent);
     }
 }
 
@@ -153,8 +146,7 @@ static bool stays(const struct gr_grammar *g, const struct gr_state *from, int32
     return x->n_op == 0 && !x->returns && from->n_frame == depth_of(from, from->config[0].frame);
 }
 
-bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte,
-             struct gr_state *to)
+bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte, struct gr_state *to)
 {
     if (from->n_config == 1) {
         int32_t next = follow(g, from->config[0].state, byte);
@@ -180,8 +172,7 @@ bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t by
     return to->n_config > 0 || to->can_end;
 }
 
-void gr_returned(const struct gr_grammar *g, const struct gr_state *from, int i,
-                 struct gr_state *to)
+void gr_returned(const struct gr_grammar *g, const struct gr_state *from, int i, struct gr_state *to)
 {
     const struct gr_frame *f = &from->frame[from->config[i].frame];
     clear(to);
@@ -209,10 +200,7 @@ static bool leads_on(const struct gr_grammar *g, const struct gr_state *s)
     return false;
 }
 
-bool gr_must_end(const struct gr_grammar *g, const struct gr_state *s)
-{
-    return s->can_end && !leads_on(g, s);
-}
+bool gr_must_end(const struct gr_grammar *g, const struct gr_state *s) { return s->can_end && !leads_on(g, s); }
 
 /* ---- finishing ------------------------------------------------------------------------------- */
 
@@ -280,8 +268,7 @@ static bool finish_step(struct finisher *f)
     return true;
 }
 
-static uint64_t way_left(const struct gr_grammar *g, const struct gr_state *s,
-                         const struct gr_config *c)
+static uint64_t way_left(const struct gr_grammar *g, const struct gr_state *s, const struct gr_config *c)
 {
     uint64_t n = g->state[c->state].distance;
     for (int f = c->frame; f >= 0; f = s->frame[f].parent)
@@ -297,8 +284,7 @@ size_t gr_finish(const struct gr_grammar *g, const struct gr_state *s, char *out
     for (int i = 1; i < s->n_config; i++)
         if (way_left(g, s, &s->config[i]) < way_left(g, s, best))
             best = &s->config[i];
-    struct finisher f = {
-        .g = g, .state = best->state, .count = best->count, .out = out, .most = most};
+    struct finisher f = { .g = g, .state = best->state, .count = best->count, .out = out, .most = most };
     f.n = depth_of(s, best->frame);
     for (int i = best->frame, k = f.n; i >= 0; i = s->frame[i].parent) {
         f.below[--k].state = s->frame[i].state;

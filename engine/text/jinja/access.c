@@ -32,14 +32,12 @@ static struct jin_value dict_keys(struct jin *j, struct jin_value self, const st
     return view(j, self, JIN_KEYS, "keys", args);
 }
 
-static struct jin_value dict_values(struct jin *j, struct jin_value self,
-                                    const struct jin_args *args)
+static struct jin_value dict_values(struct jin *j, struct jin_value self, const struct jin_args *args)
 {
     return view(j, self, JIN_VALUES, "values", args);
 }
 
-static struct jin_value dict_items(struct jin *j, struct jin_value self,
-                                   const struct jin_args *args)
+static struct jin_value dict_items(struct jin *j, struct jin_value self, const struct jin_args *args)
 {
     return view(j, self, JIN_ITEMS, "items", args);
 }
@@ -47,11 +45,10 @@ static struct jin_value dict_items(struct jin *j, struct jin_value self,
 static struct jin_value copy(struct jin *j, struct jin_value self, const struct jin_args *args)
 {
     jin_bind(j, "copy", args, "", 0, NULL);
-    return self;                                /* values are immutable: no copy needed */
+    return self; /* values are immutable: no copy needed */
 }
 
-static struct jin_value list_count(struct jin *j, struct jin_value self,
-                                   const struct jin_args *args)
+static struct jin_value list_count(struct jin *j, struct jin_value self, const struct jin_args *args)
 {
     struct jin_value what;
     int64_t n = 0;
@@ -63,8 +60,7 @@ static struct jin_value list_count(struct jin *j, struct jin_value self,
     return jin_int(n);
 }
 
-static struct jin_value list_index(struct jin *j, struct jin_value self,
-                                   const struct jin_args *args)
+static struct jin_value list_index(struct jin *j, struct jin_value self, const struct jin_args *args)
 {
     struct jin_value given[3];
     int64_t n = (int64_t)self.list->n, from = 0, to = n;
@@ -91,16 +87,14 @@ static struct jin_value refused(struct jin *j, struct jin_value self, const stru
 
 /* ---- methods of loop, cycler ----------------------------------------------------------------- */
 
-static struct jin_value loop_cycle(struct jin *j, struct jin_value self,
-                                   const struct jin_args *args)
+static struct jin_value loop_cycle(struct jin *j, struct jin_value self, const struct jin_args *args)
 {
     if (!args->n)
         JIN_FAIL(j, "no items for cycling given");
     return args->position[self.loop->index0 % args->n];
 }
 
-static struct jin_value loop_changed(struct jin *j, struct jin_value self,
-                                     const struct jin_args *args)
+static struct jin_value loop_changed(struct jin *j, struct jin_value self, const struct jin_args *args)
 {
     struct jin_value *item = jin_take_n(&j->heap, (size_t)args->n, sizeof *item);
     if (args->n)
@@ -111,8 +105,7 @@ static struct jin_value loop_changed(struct jin *j, struct jin_value self,
     return jin_bool(!same);
 }
 
-static struct jin_value cycler_next(struct jin *j, struct jin_value self,
-                                    const struct jin_args *args)
+static struct jin_value cycler_next(struct jin *j, struct jin_value self, const struct jin_args *args)
 {
     struct jin_cycler *c = self.cycler;
     jin_bind(j, "next", args, "", 0, NULL);
@@ -121,8 +114,7 @@ static struct jin_value cycler_next(struct jin *j, struct jin_value self,
     return v;
 }
 
-static struct jin_value cycler_reset(struct jin *j, struct jin_value self,
-                                     const struct jin_args *args)
+static struct jin_value cycler_reset(struct jin *j, struct jin_value self, const struct jin_args *args)
 {
     jin_bind(j, "reset", args, "", 0, NULL);
     self.cycler->at = 0;
@@ -140,24 +132,29 @@ static const struct jin_function list_methods[] = {
     { "clear", NULL },       { "extend", NULL },      { "insert", NULL }, { "pop", NULL },
     { "remove", NULL },      { "reverse", NULL },     { "sort", NULL },   { NULL, NULL }
 };
-static const struct jin_function tuple_methods[] = {
-    { "count", list_count }, { "index", list_index }, { NULL, NULL }
-};
-static const struct jin_function number_methods[] = {
-    { "as_integer_ratio", refused }, { "bit_count", refused }, { "bit_length", refused },
-    { "conjugate", refused }, { "denominator", refused }, { "from_bytes", refused },
-    { "fromhex", refused }, { "hex", refused }, { "imag", refused }, { "is_integer", refused },
-    { "numerator", refused }, { "real", refused }, { "to_bytes", refused }, { NULL, NULL }
-};
-static const struct jin_function loop_methods[] = {
-    { "cycle", loop_cycle }, { "changed", loop_changed }, { NULL, NULL }
-};
-static const struct jin_function cycler_methods[] = {
-    { "next", cycler_next }, { "reset", cycler_reset }, { NULL, NULL }
-};
+static const struct jin_function tuple_methods[] = { { "count", list_count }, { "index", list_index }, { NULL, NULL } };
+static const struct jin_function number_methods[] = { { "as_integer_ratio", refused },
+                                                      { "bit_count", refused },
+                                                      { "bit_length", refused },
+                                                      { "conjugate", refused },
+                                                      { "denominator", refused },
+                                                      { "from_bytes", refused },
+                                                      { "fromhex", refused },
+                                                      { "hex", refused },
+                                                      { "imag", refused },
+                                                      { "is_integer", refused },
+                                                      { "numerator", refused },
+                                                      { "real", refused },
+                                                      { "to_bytes", refused },
+                                                      { NULL, NULL } };
+static const struct jin_function loop_methods[] = { { "cycle", loop_cycle },
+                                                    { "changed", loop_changed },
+                                                    { NULL, NULL } };
+static const struct jin_function cycler_methods[] = { { "next", cycler_next },
+                                                      { "reset", cycler_reset },
+                                                      { NULL, NULL } };
 
-static const struct jin_function *find(const struct jin_function *list,
-                                       const struct jin_string *name)
+static const struct jin_function *find(const struct jin_function *list, const struct jin_string *name)
 {
     for (; list->name; list++)
         if (jin_string_is(name, list->name))
@@ -207,8 +204,7 @@ static struct jin_value unsafe(struct jin *j, struct jin_value of, const struct 
 
 /* ---- plain attributes ------------------------------------------------------------------------ */
 
-static struct jin_value loop_attribute(struct jin *j, struct jin_loop *l,
-                                       const struct jin_string *name)
+static struct jin_value loop_attribute(struct jin *j, struct jin_loop *l, const struct jin_string *name)
 {
     if (jin_string_is(name, "index"))
         return jin_int(l->index0 + 1);
@@ -237,8 +233,7 @@ static struct jin_value loop_attribute(struct jin *j, struct jin_loop *l,
     return jin_missing();
 }
 
-static struct jin_value macro_attribute(struct jin *j, const struct jin_macro *m,
-                                        const struct jin_string *name)
+static struct jin_value macro_attribute(struct jin *j, const struct jin_macro *m, const struct jin_string *name)
 {
     const struct jin_macro_info *info = m->node->macro;
     if (jin_string_is(name, "name"))
@@ -279,8 +274,7 @@ static struct jin_value own(struct jin *j, struct jin_value of, const struct jin
     } else if (of.type == JIN_JOINER && jin_string_is(name, "sep")) {
         return of.joiner->separator;
     }
-    if (name->n > 4 && name->data[0] == '_' && name->data[1] == '_' &&
-        name->data[name->n - 1] == '_')
+    if (name->n > 4 && name->data[0] == '_' && name->data[1] == '_' && name->data[name->n - 1] == '_')
         return unsafe(j, of, name);
     const struct jin_function *f = method_of(of, name);
     return !f ? jin_missing() : !f->call ? unsafe(j, of, name) : jin_bind_method(j, f, of);
@@ -292,8 +286,7 @@ static struct jin_value own(struct jin *j, struct jin_value of, const struct jin
 static struct jin_value plain_item(struct jin *j, struct jin_value of, struct jin_value which)
 {
     if (of.type == JIN_DICT) {
-        const struct jin_value *found =
-            jin_hashable(j, which) ? jin_dict_find(j, of.dict, which) : NULL;
+        const struct jin_value *found = jin_hashable(j, which) ? jin_dict_find(j, of.dict, which) : NULL;
         return found ? *found : jin_missing();
     }
     if (!jin_is_integer(which))
@@ -311,8 +304,7 @@ static struct jin_value plain_item(struct jin *j, struct jin_value of, struct ji
     jin_charge(j, of.s->n / 16);
     size_t at = jin_char_at(of.s, (size_t)i);
     int32_t code;
-    struct jin_value c =
-        jin_sub(j, of.s, at, at + (size_t)jin_decode(of.s->data + at, of.s->n - at, &code));
+    struct jin_value c = jin_sub(j, of.s, at, at + (size_t)jin_decode(of.s->data + at, of.s->n - at, &code));
     c.safe = of.safe;
     return c;
 }
@@ -343,26 +335,20 @@ static int64_t clamp(int64_t at, int64_t n, int64_t least, int64_t most)
     return at < least ? least : at > most ? most : at;
 }
 
-struct jin_value jin_slice(struct jin *j, struct jin_value of, struct jin_value start,
-                           struct jin_value stop, struct jin_value step)
+struct jin_value jin_slice(struct jin *j, struct jin_value of, struct jin_value start, struct jin_value stop,
+                           struct jin_value step)
 {
     jin_need(j, of);
     int64_t by = jin_given(step) ? jin_index(j, step, "slice indices") : 1, n = jin_length(j, of);
     bool text = of.type == JIN_STRING;
     if (!text && of.type != JIN_LIST && of.type != JIN_TUPLE && of.type != JIN_RANGE)
-        JIN_FAIL(j,
-                 of.type == JIN_DICT ? "unhashable type: 'slice'"
-                                     : "'%s' object is not subscriptable",
+        JIN_FAIL(j, of.type == JIN_DICT ? "unhashable type: 'slice'" : "'%s' object is not subscriptable",
                  jin_type_name(of));
     if (!by)
         JIN_FAIL(j, "slice step cannot be zero");
     int64_t least = by < 0 ? -1 : 0, most = by < 0 ? n - 1 : n;
-    int64_t from = jin_given(start) ? clamp(jin_index(j, start, "slice indices"), n, least, most)
-                   : by < 0         ? most
-                                    : 0;
-    int64_t to = jin_given(stop) ? clamp(jin_index(j, stop, "slice indices"), n, least, most)
-                 : by < 0        ? -1
-                                 : n;
+    int64_t from = jin_given(start) ? clamp(jin_index(j, start, "slice indices"), n, least, most) : by < 0 ? most : 0;
+    int64_t to = jin_given(stop) ? clamp(jin_index(j, stop, "slice indices"), n, least, most) : by < 0 ? -1 : n;
     if (text && by == 1) {
         jin_charge(j, of.s->n / 16);
         struct jin_value v = jin_sub(j, of.s, jin_char_at(of.s, (size_t)from),

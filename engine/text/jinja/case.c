@@ -83,8 +83,7 @@ static int by_code(const void *key, const void *s)
 
 static void add_upper(struct jin_builder *b, int32_t code, bool title)
 {
-    const struct special *s =
-        bsearch(&code, specials, sizeof specials / sizeof *specials, sizeof *specials, by_code);
+    const struct special *s = bsearch(&code, specials, sizeof specials / sizeof *specials, sizeof *specials, by_code);
     if (!s) {
         jin_add_char(b, title ? utf8proc_totitle(code) : utf8proc_toupper(code));
         return;
@@ -98,9 +97,8 @@ static bool is_cased(int32_t code)
 {
     utf8proc_category_t is = utf8proc_category(code);
     return is == UTF8PROC_CATEGORY_LU || is == UTF8PROC_CATEGORY_LL || is == UTF8PROC_CATEGORY_LT ||
-           (code >= 0x2160 && code <= 0x217F) || (code >= 0x24B6 && code <= 0x24E9) ||
-           code == 0xAA || code == 0xBA || (code >= 0x2B0 && code <= 0x2B8) ||
-           (code >= 0x2C0 && code <= 0x2C1) || (code >= 0x2E0 && code <= 0x2E4);
+           (code >= 0x2160 && code <= 0x217F) || (code >= 0x24B6 && code <= 0x24E9) || code == 0xAA || code == 0xBA ||
+           (code >= 0x2B0 && code <= 0x2B8) || (code >= 0x2C0 && code <= 0x2C1) || (code >= 0x2E0 && code <= 0x2E4);
 }
 
 /* True for characters that may be inside a word without being letters. */
@@ -108,9 +106,8 @@ static bool is_ignored(int32_t code)
 {
     utf8proc_category_t is = utf8proc_category(code);
     return is == UTF8PROC_CATEGORY_MN || is == UTF8PROC_CATEGORY_ME || is == UTF8PROC_CATEGORY_CF ||
-           is == UTF8PROC_CATEGORY_LM || is == UTF8PROC_CATEGORY_SK || code == '\'' ||
-           code == '.' || code == ':' || code == 0xB7 || code == 0x2018 || code == 0x2019 ||
-           code == 0x2024 || code == 0x2027;
+           is == UTF8PROC_CATEGORY_LM || is == UTF8PROC_CATEGORY_SK || code == '\'' || code == '.' || code == ':' ||
+           code == 0xB7 || code == 0x2018 || code == 0x2019 || code == 0x2024 || code == 0x2027;
 }
 
 /* True if the first letter from byte `at` on (`before`: the last letter before it) has case. */
@@ -130,14 +127,12 @@ static bool word_goes_on(const struct jin_string *s, size_t at, bool before)
     return false;
 }
 
-static void add_lower(struct jin_builder *b, const struct jin_string *s, size_t at, size_t n,
-                      int32_t code)
+static void add_lower(struct jin_builder *b, const struct jin_string *s, size_t at, size_t n, int32_t code)
 {
     if (code == 0x130)
         jin_add(b, "i\xCC\x87", 3);
     else if (code == 0x3A3)
-        jin_add_char(b,
-                     word_goes_on(s, at, true) && !word_goes_on(s, at + n, false) ? 0x3C2 : 0x3C3);
+        jin_add_char(b, word_goes_on(s, at, true) && !word_goes_on(s, at + n, false) ? 0x3C2 : 0x3C3);
     else
         jin_add_char(b, utf8proc_tolower(code));
 }
@@ -154,14 +149,13 @@ static void add_folded(struct jin_builder *b, int32_t code)
 static bool is_upper(int32_t code)
 {
     utf8proc_category_t is = utf8proc_category(code);
-    return is == UTF8PROC_CATEGORY_LU || (code >= 0x2160 && code <= 0x216F) ||
-           (code >= 0x24B6 && code <= 0x24CF);
+    return is == UTF8PROC_CATEGORY_LU || (code >= 0x2160 && code <= 0x216F) || (code >= 0x24B6 && code <= 0x24CF);
 }
 
 struct jin_value jin_recase(struct jin *j, const struct jin_string *s, enum jin_case how)
 {
     struct jin_builder b = { .j = j };
-    bool within = false;                        /* inside a word, for title case */
+    bool within = false; /* inside a word, for title case */
     int32_t code;
     for (size_t at = 0, n; at < s->n; at += n) {
         n = (size_t)jin_decode(s->data + at, s->n - at, &code);
@@ -188,8 +182,7 @@ bool jin_is_case(const struct jin_string *s, int which)
     int32_t code;
     for (size_t at = 0; at < s->n;) {
         at += (size_t)jin_decode(s->data + at, s->n - at, &code);
-        bool cased = is_cased(code),
-             upper = is_upper(code) || utf8proc_category(code) == UTF8PROC_CATEGORY_LT;
+        bool cased = is_cased(code), upper = is_upper(code) || utf8proc_category(code) == UTF8PROC_CATEGORY_LT;
         if (cased && (which == 'u' ? !is_upper(code) : which == 'l' ? upper : upper == within))
             return false;
         any |= cased;

@@ -80,15 +80,13 @@ static struct jin_value compare_value(struct jin *j, struct jin_env *env, const 
     return jin_bool(true);
 }
 
-static struct jin_value condition_value(struct jin *j, struct jin_env *env,
-                                        const struct jin_node *n)
+static struct jin_value condition_value(struct jin *j, struct jin_env *env, const struct jin_node *n)
 {
     if (jin_truth(jin_evaluate(j, env, n->a)))
         return jin_evaluate(j, env, n->b);
     if (n->c)
         return jin_evaluate(j, env, n->c);
-    return jin_undefined_hint(
-        j, "the inline if-expression evaluated to false and no else section was defined.");
+    return jin_undefined_hint(j, "the inline if-expression evaluated to false and no else section was defined.");
 }
 
 static struct jin_value call_value(struct jin *j, struct jin_env *env, const struct jin_node *n)

@@ -52,8 +52,7 @@ static struct jin_value *place(struct jin_env *env, const struct jin_node *n)
     return &env->slot[n->slot];
 }
 
-static void unpack(struct jin *j, struct jin_env *env, const struct jin_node *target,
-                   struct jin_value v)
+static void unpack(struct jin *j, struct jin_env *env, const struct jin_node *target, struct jin_value v)
 {
     size_t n = 0;
     struct jin_value item;
@@ -83,8 +82,7 @@ static void check_namespaces(struct jin *j, struct jin_env *env, const struct ji
         check_namespaces(j, env, t);
 }
 
-void jin_assign(struct jin *j, struct jin_env *env, const struct jin_node *target,
-                struct jin_value v)
+void jin_assign(struct jin *j, struct jin_env *env, const struct jin_node *target, struct jin_value v)
 {
     if (target->kind == JIN_N_TUPLE) {
         unpack(j, env, target->a, v);
@@ -92,8 +90,7 @@ void jin_assign(struct jin *j, struct jin_env *env, const struct jin_node *targe
         *place(env, target) = v;
     } else {
         if (target->value.s->data[0] == '_')
-            JIN_FAIL(j,
-                     "Chat templates cannot store underscore-prefixed attributes on a namespace");
+            JIN_FAIL(j, "Chat templates cannot store underscore-prefixed attributes on a namespace");
         jin_dict_put(j, place(env, target)->dict, target->value, v);
     }
 }
@@ -111,7 +108,7 @@ int64_t jin_loop_length(struct jin *j, struct jin_loop *l)
 {
     if (l->length < 0)
         l->length = l->over.type == JIN_MISSING ? -1 : jin_length(j, l->over);
-    if (l->length < 0) {                        /* a generator: make all remaining items now */
+    if (l->length < 0) { /* a generator: make all remaining items now */
         struct jin_list *rest = jin_collect(j, jin_iterator_value(l->items));
         l->length = (int64_t)rest->n + l->index0 + 1 + (l->after.type != JIN_MISSING);
         l->items = jin_iterate(j, jin_list_new(j, JIN_LIST, rest->item, rest->n));
@@ -132,7 +129,10 @@ static bool loop_next(struct jin *j, struct jin_loop *l, struct jin_value *out)
 }
 
 /* {% for x in y if test %}: a generator of the items that pass the test. */
-struct filtered { const struct jin_node *node; struct jin_env *env; };
+struct filtered {
+    const struct jin_node *node;
+    struct jin_env *env;
+};
 
 static struct jin_value next_passing(struct jin *j, struct jin_iterator *it)
 {
@@ -145,8 +145,8 @@ static struct jin_value next_passing(struct jin *j, struct jin_iterator *it)
     return jin_missing();
 }
 
-static struct jin_iterator *filter_items(struct jin *j, struct jin_env *up,
-                                         const struct jin_node *n, struct jin_iterator *items)
+static struct jin_iterator *filter_items(struct jin *j, struct jin_env *up, const struct jin_node *n,
+                                         struct jin_iterator *items)
 {
     struct filtered *f = jin_take(&j->heap, sizeof *f);
     *f = (struct filtered){ n, jin_env_new(j, n->scope[2], up) };
@@ -156,22 +156,21 @@ static struct jin_iterator *filter_items(struct jin *j, struct jin_env *up,
     return it;
 }
 
-static enum jin_flow run_for(struct jin *j, struct jin_env *up, const struct jin_node *n,
-                             struct jin_value over, int64_t depth0)
+static enum jin_flow run_for(struct jin *j, struct jin_env *up, const struct jin_node *n, struct jin_value over,
+                             int64_t depth0)
 {
     struct jin_loop *l = jin_take(&j->heap, sizeof *l);
-    *l = (struct jin_loop){ .node = n, .up = up, .over = n->e ? jin_missing() : over, .index0 = -1,
-                            .length = -1,
-                            .depth0 = depth0 };
+    *l = (struct jin_loop){
+        .node = n, .up = up, .over = n->e ? jin_missing() : over, .index0 = -1, .length = -1, .depth0 = depth0
+    };
     l->items = jin_iterate(j, over);
     if (n->e)
         l->items = filter_items(j, up, n, l->items);
     struct jin_env *env = jin_env_new(j, n->scope[0], up);
     enum jin_flow flow = JIN_ON;
-    bool finished = false;                      /* a pass reached the end of the body: no else */
+    bool finished = false; /* a pass reached the end of the body: no else */
     for (struct jin_value v; flow != JIN_BREAK && loop_next(j, l, &v);) {
-        env->slot[0] =
-            n->extended ? (struct jin_value){ .type = JIN_LOOP, .loop = l } : jin_missing();
+        env->slot[0] = n->extended ? (struct jin_value){ .type = JIN_LOOP, .loop = l } : jin_missing();
         jin_assign(j, env, n->a, v);
         jin_env_enter(j, env);
         flow = jin_execute(j, env, n->c);
@@ -243,7 +242,7 @@ static void call_block(struct jin *j, struct jin_env *env, const struct jin_node
 {
     struct jin_value caller = jin_macro_new(j, env, n);
     struct jin_args none = { 0 };
-    if (!n->d) {                                /* {% generation %} */
+    if (!n->d) { /* {% generation %} */
         print_value(j, jin_macro_call(j, caller.macro, &none));
         return;
     }

@@ -4,8 +4,7 @@
  * random, pprint, wordwrap, filesizeformat. */
 #include "engine/text/jinja/internal.h"
 
-#define FILTER(name) \
-    static struct jin_value name(struct jin *j, struct jin_value v, const struct jin_args *args)
+#define FILTER(name) static struct jin_value name(struct jin *j, struct jin_value v, const struct jin_args *args)
 
 /* soft_str of markupsafe: strings, including markup, are unchanged; other values become text. */
 static struct jin_value soft(struct jin *j, struct jin_value v)
@@ -19,8 +18,7 @@ static struct jin_value kind_of(struct jin_value v, struct jin_value like)
     return v;
 }
 
-static struct jin_value recase(struct jin *j, struct jin_value v, const struct jin_args *args,
-                               enum jin_case how)
+static struct jin_value recase(struct jin *j, struct jin_value v, const struct jin_args *args, enum jin_case how)
 {
     jin_bind(j, "this filter", args, "", 0, NULL);
     v = soft(j, v);
@@ -172,8 +170,7 @@ FILTER(f_truncate)
         JIN_FAIL(j, "truncate takes a string, not %s", jin_type_name(v));
     if (n <= length + leeway)
         return v;
-    struct jin_value cut =
-        kind_of(jin_sub(j, v.s, 0, jin_char_at(v.s, (size_t)(length - n_end))), v);
+    struct jin_value cut = kind_of(jin_sub(j, v.s, 0, jin_char_at(v.s, (size_t)(length - n_end))), v);
     if (given[1].type == JIN_MISSING || !jin_truth(given[1]))
         cut = jin_split(j, cut, jin_text(j, " ").s, 1, true).list->item[0];
     return jin_arithmetic(j, '+', cut, end);
@@ -189,9 +186,9 @@ FILTER(f_wordcount)
     for (size_t at = 0; at < s->n;) {
         at += (size_t)jin_decode(s->data + at, s->n - at, &code);
         jin_charge(j, 1);
-        bool word = code >= 0x80 ? !jin_is_space(code)
-                                 : code == '_' || (code >= '0' && code <= '9') ||
-                                       ((code | 32) >= 'a' && (code | 32) <= 'z');
+        bool word = code >= 0x80
+                        ? !jin_is_space(code)
+                        : code == '_' || (code >= '0' && code <= '9') || ((code | 32) >= 'a' && (code | 32) <= 'z');
         if (code >= 0x80 && word)
             JIN_FAIL(j, "counting words beyond ASCII is not supported");
         n += word && !within;
@@ -205,8 +202,8 @@ static void quote(struct jin_builder *b, const struct jin_string *s, bool query)
     static const char hex[] = "0123456789ABCDEF";
     for (size_t i = 0; i < s->n; i++) {
         uint8_t c = (uint8_t)s->data[i];
-        bool plain = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') ||
-                     (c && strchr("_.-~", c)) || (c == '/' && !query);
+        bool plain = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || (c && strchr("_.-~", c)) ||
+                     (c == '/' && !query);
         if (plain)
             jin_add(b, s->data + i, 1);
         else if (c == ' ' && query)
@@ -272,7 +269,7 @@ FILTER(f_int)
             return other;
         if (jin_parse_int(v.s, (int)base, j, &i))
             return jin_int(i);
-        if (!jin_parse_float(v.s, j, &f) || f - f != 0)     /* "42.23" is 42 */
+        if (!jin_parse_float(v.s, j, &f) || f - f != 0) /* "42.23" is 42 */
             return other;
     } else if (v.type == JIN_FLOAT) {
         f = v.f;
@@ -307,8 +304,7 @@ FILTER(f_round)
     jin_bind(j, "round", args, "precision method", 0, given);
     const struct jin_string *how = given[1].type == JIN_MISSING ? NULL : jin_str(j, given[1]);
     int64_t digits = given[0].type == JIN_MISSING ? 0 : jin_index(j, given[0], "precision");
-    if (how && !jin_string_is(how, "common") && !jin_string_is(how, "ceil") &&
-        !jin_string_is(how, "floor"))
+    if (how && !jin_string_is(how, "common") && !jin_string_is(how, "ceil") && !jin_string_is(how, "floor"))
         JIN_FAIL(j, "method must be common, ceil or floor");
     return jin_round(j, v, digits, !how || how->data[1] == 'o' ? 'r' : how->data[0]);
 }
@@ -395,13 +391,11 @@ const struct jin_filter *jin_filter_find(const struct jin_string *name)
     return f ? f : find(jin_sequence_filters, name);
 }
 
-struct jin_value jin_filter_call(struct jin *j, const struct jin_filter *f,
-                                 const struct jin_string *name, struct jin_value input,
-                                 const struct jin_args *args)
+struct jin_value jin_filter_call(struct jin *j, const struct jin_filter *f, const struct jin_string *name,
+                                 struct jin_value input, const struct jin_args *args)
 {
     if (!f)
-        JIN_FAIL(j, "No filter named '%.*s' found.", (int)(name->n < 60 ? name->n : 60),
-                 name->data);
+        JIN_FAIL(j, "No filter named '%.*s' found.", (int)(name->n < 60 ? name->n : 60), name->data);
     if (!f->call)
         JIN_FAIL(j, "the filter '%s' is not supported", f->name);
     return f->call(j, input, args);

@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MOST 100000                             /* largest width or precision */
+#define MOST 100000 /* largest width or precision */
 
 struct field {
     int32_t fill;
-    char align, sign, type;                     /* 0: not given */
+    char align, sign, type; /* 0: not given */
     bool alternate, zero, comma;
-    int64_t width, precision;                   /* -1: not given */
+    int64_t width, precision; /* -1: not given */
 };
 
 /* ---- one field ------------------------------------------------------------------------------- */
@@ -23,9 +23,7 @@ static struct jin_value padded(struct jin *j, const struct field *f, const struc
     struct jin_builder b = { .j = j };
     int64_t pad = f->width - (int64_t)(jin_n_char(body) + sign->n);
     char one[4];
-    struct jin_string fill = { .data = one,
-                               .n = (size_t)jin_encode(f->fill ? f->fill : ' ', one),
-                               .n_char = 1 };
+    struct jin_string fill = { .data = one, .n = (size_t)jin_encode(f->fill ? f->fill : ' ', one), .n_char = 1 };
     align = f->align ? f->align : align;
     int64_t left = pad <= 0 || align == '<' || align == '=' ? 0 : align == '^' ? pad / 2 : pad;
     jin_add_repeat(&b, &fill, left);
@@ -36,8 +34,7 @@ static struct jin_value padded(struct jin *j, const struct field *f, const struc
     return jin_built(&b);
 }
 
-static struct jin_value string_field(struct jin *j, const struct field *f,
-                                     const struct jin_string *s)
+static struct jin_value string_field(struct jin *j, const struct field *f, const struct jin_string *s)
 {
     struct jin_string none = { .data = "", .n_char = 0 };
     if (f->precision >= 0)
@@ -59,16 +56,11 @@ static const struct jin_string *grouped(struct jin *j, const char *digits)
     return jin_built(&b).s;
 }
 
-static struct jin_value number_field(struct jin *j, const struct field *f, bool negative,
-                                     const char *prefix, const char *digits)
+static struct jin_value number_field(struct jin *j, const struct field *f, bool negative, const char *prefix,
+                                     const char *digits)
 {
     char sign[8];
-    snprintf(sign, sizeof sign, "%s%s",
-             negative         ? "-"
-             : f->sign == '+' ? "+"
-             : f->sign == ' ' ? " "
-                              : "",
-             prefix);
+    snprintf(sign, sizeof sign, "%s%s", negative ? "-" : f->sign == '+' ? "+" : f->sign == ' ' ? " " : "", prefix);
     const struct jin_string *body = f->comma ? grouped(j, digits) : jin_text(j, digits).s;
     body = jin_string(j, body->data, body->n).s;
     const struct jin_string *head = jin_string(j, sign, strlen(sign)).s;
@@ -87,7 +79,10 @@ static struct jin_value integer_field(struct jin *j, const struct field *f, int6
     char digits[80], bits[80];
     uint64_t u = i < 0 ? -(uint64_t)i : (uint64_t)i;
     if (f->type == 'x' || f->type == 'X' || f->type == 'o')
-        snprintf(digits, sizeof digits, f->type == 'x' ? "%llx" : f->type == 'X' ? "%llX" : "%llo",
+        snprintf(digits, sizeof digits,
+                 f->type == 'x'   ? "%llx"
+                 : f->type == 'X' ? "%llX"
+                                  : "%llo",
                  (unsigned long long)u);
     else
         snprintf(digits, sizeof digits, "%llu", (unsigned long long)u);
@@ -103,12 +98,12 @@ static struct jin_value integer_field(struct jin *j, const struct field *f, int6
         JIN_FAIL(j, "Precision not allowed in integer format specifier");
     if (f->precision > (int64_t)strlen(digits))
         JIN_FAIL(j, "a precision of integers is not supported");
-    const char *prefix = !f->alternate      ? ""
-                         : f->type == 'x'   ? "0x"
-                         : f->type == 'X'   ? "0X"
-                         : f->type == 'o'   ? "0o"
-                         : f->type == 'b'   ? "0b"
-                                            : "";
+    const char *prefix = !f->alternate    ? ""
+                         : f->type == 'x' ? "0x"
+                         : f->type == 'X' ? "0X"
+                         : f->type == 'o' ? "0o"
+                         : f->type == 'b' ? "0b"
+                                          : "";
     return number_field(j, f, i < 0, prefix, digits);
 }
 
@@ -133,8 +128,7 @@ static struct jin_value float_field(struct jin *j, const struct field *f, double
         snprintf(digits, sizeof digits, "%.*f%%", precision, a * 100);
     } else {
         form[3] = f->type;
-        snprintf(digits, sizeof digits, form,
-                 f->type == 'g' || f->type == 'G' ? precision + !precision : precision, a);
+        snprintf(digits, sizeof digits, form, f->type == 'g' || f->type == 'G' ? precision + !precision : precision, a);
     }
     return number_field(j, f, negative && x == x, "", digits);
 }
@@ -146,7 +140,7 @@ struct percent {
     const struct jin_string *s;
     size_t at;
     struct jin_value with;
-    size_t used, n;                             /* arguments used, and all: of a tuple, or one value */
+    size_t used, n; /* arguments used, and all: of a tuple, or one value */
     bool safe;
 };
 
@@ -190,9 +184,8 @@ static struct jin_value named_value(struct percent *p)
     const struct jin_string *name = jin_sub(p->j, p->s, begin, p->at - 1).s;
     const struct jin_value *found = jin_dict_find_text(p->j, p->with.dict, name);
     if (!found)
-        JIN_FAIL(p->j, "'%.*s' is not in the mapping", (int)(name->n < 60 ? name->n : 60),
-                 name->data);
-    p->n = p->used;                             /* the mapping itself is not an unused argument */
+        JIN_FAIL(p->j, "'%.*s' is not in the mapping", (int)(name->n < 60 ? name->n : 60), name->data);
+    p->n = p->used; /* the mapping itself is not an unused argument */
     return *found;
 }
 
@@ -237,8 +230,9 @@ static struct jin_value percent_field(struct percent *p, const struct field *f, 
 
 struct jin_value jin_format_percent(struct jin *j, struct jin_value s, struct jin_value with)
 {
-    struct percent p = { .j = j, .s = s.s, .with = with, .safe = s.safe,
-                         .n = with.type == JIN_TUPLE ? with.list->n : 1 };
+    struct percent p = {
+        .j = j, .s = s.s, .with = with, .safe = s.safe, .n = with.type == JIN_TUPLE ? with.list->n : 1
+    };
     struct jin_builder b = { .j = j };
     while (p.at < p.s->n) {
         const char *next = memchr(p.s->data + p.at, '%', p.s->n - p.at);
@@ -329,8 +323,7 @@ static struct field parse_spec(struct jin *j, const struct jin_string *s)
     return f;
 }
 
-static struct jin_value brace_field(struct jin *j, struct jin_value v,
-                                    const struct jin_string *spec)
+static struct jin_value brace_field(struct jin *j, struct jin_value v, const struct jin_string *spec)
 {
     if (!spec->n)
         return jin_of(jin_str(j, v));
@@ -350,14 +343,14 @@ static struct jin_value brace_field(struct jin *j, struct jin_value v,
             return float_field(j, &f, v.type == JIN_FLOAT ? v.f : (double)jin_integer(v));
     if (v.type == JIN_INT && (!f.type || strchr("dxXob", f.type)))
         return integer_field(j, &f, v.i, false);
-    JIN_FAIL(j, "format '%.*s' of %s is not supported", (int)(spec->n < 60 ? spec->n : 60),
-             spec->data, jin_type_name(v));
+    JIN_FAIL(j, "format '%.*s' of %s is not supported", (int)(spec->n < 60 ? spec->n : 60), spec->data,
+             jin_type_name(v));
 }
 
 struct braces {
     struct jin *j;
     const struct jin_args *args;
-    int64_t next;                               /* index for the next {}; -1: fields are numbered */
+    int64_t next; /* index for the next {}; -1: fields are numbered */
 };
 
 /* The value of a field: "name", "0" or "", then any of ".attribute" and "[item]". */
@@ -373,9 +366,7 @@ static struct jin_value brace_value(struct braces *f, const struct jin_string *s
     bool digits = first->n && first->data[0] >= '0' && first->data[0] <= '9';
     if (!first->n || digits) {
         if ((!first->n && f->next < 0) || (first->n && f->next > 0))
-            JIN_FAIL(
-                j,
-                "cannot switch between automatic field numbering and manual field specification");
+            JIN_FAIL(j, "cannot switch between automatic field numbering and manual field specification");
         i = first->n ? 0 : f->next++;
         if (first->n) {
             f->next = -1;
@@ -383,8 +374,7 @@ static struct jin_value brace_value(struct braces *f, const struct jin_string *s
                 JIN_FAIL(j, "a field's number is none");
         }
         if (i >= f->args->n)
-            JIN_FAIL(j, "Replacement index %lld out of range for positional args tuple",
-                     (long long)i);
+            JIN_FAIL(j, "Replacement index %lld out of range for positional args tuple", (long long)i);
         v = f->args->position[i];
     }
     for (int k = 0; k < f->args->n_keyword && v.type == JIN_MISSING; k++)
@@ -395,8 +385,7 @@ static struct jin_value brace_value(struct braces *f, const struct jin_string *s
     while (end < s->n) {
         size_t from = end + 1;
         bool item = s->data[end] == '[';
-        for (end = from; end < s->n &&
-                         (item ? s->data[end] != ']' : s->data[end] != '.' && s->data[end] != '[');)
+        for (end = from; end < s->n && (item ? s->data[end] != ']' : s->data[end] != '.' && s->data[end] != '[');)
             end++;
         const struct jin_string *name = jin_sub(j, s, from, end).s;
         if (!name->n || (item && end == s->n))
@@ -436,8 +425,7 @@ static struct jin_value brace_shown(struct braces *f, const struct jin_string *s
         n = at;
     }
     struct jin_value v = brace_value(f, jin_sub(j, s, 0, n).s);
-    const struct jin_string *spec =
-        jin_sub(j, s, colon ? (size_t)(colon - s->data) + 1 : s->n, s->n).s;
+    const struct jin_string *spec = jin_sub(j, s, colon ? (size_t)(colon - s->data) + 1 : s->n, s->n).s;
     if (spec->n && (memchr(spec->data, '{', spec->n) || safe))
         JIN_FAIL(j, "this format specifier is not supported");
     struct jin_builder b = { .j = j };

@@ -4,10 +4,9 @@
 #include <stdio.h>
 #include <time.h>
 
-#define MAX_RANGE 100000                        /* items of range(), as in jinja2's sandbox */
+#define MAX_RANGE 100000 /* items of range(), as in jinja2's sandbox */
 
-#define FUNCTION(name) \
-    static struct jin_value name(struct jin *j, struct jin_value self, const struct jin_args *args)
+#define FUNCTION(name) static struct jin_value name(struct jin *j, struct jin_value self, const struct jin_args *args)
 
 FUNCTION(g_range)
 {
@@ -21,14 +20,12 @@ FUNCTION(g_range)
     r->step = given[2].type == JIN_MISSING ? 1 : jin_index(j, given[2], "range() arguments");
     if (!r->step)
         JIN_FAIL(j, "range() arg 3 must not be zero");
-    uint64_t span = r->step > 0 ? (uint64_t)r->stop - (uint64_t)r->start
-                                : (uint64_t)r->start - (uint64_t)r->stop;
+    uint64_t span = r->step > 0 ? (uint64_t)r->stop - (uint64_t)r->start : (uint64_t)r->start - (uint64_t)r->stop;
     uint64_t by = r->step > 0 ? (uint64_t)r->step : -(uint64_t)r->step;
     bool empty = r->step > 0 ? r->stop <= r->start : r->stop >= r->start;
     r->n = empty ? 0 : (size_t)((span - 1) / by + 1);
     if (r->n > MAX_RANGE)
-        JIN_FAIL(j, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).",
-                 MAX_RANGE);
+        JIN_FAIL(j, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", MAX_RANGE);
     return (struct jin_value){ .type = JIN_RANGE, .range = r };
 }
 
@@ -48,8 +45,7 @@ static struct jin_dict *new_dict(struct jin *j, const struct jin_args *args)
         for (size_t i = 0; (v = jin_next(j, it)).type != JIN_MISSING; i++) {
             const struct jin_list *pair = jin_collect(j, v);
             if (pair->n != 2)
-                JIN_FAIL(j, "dictionary update sequence element #%zu has length %zu; 2 is required",
-                         i, pair->n);
+                JIN_FAIL(j, "dictionary update sequence element #%zu has length %zu; 2 is required", i, pair->n);
             jin_dict_put(j, d, pair->item[0], pair->item[1]);
         }
     }
@@ -69,10 +65,8 @@ FUNCTION(g_namespace)
     struct jin_dict *d = new_dict(j, args);
     (void)self;
     for (size_t i = 0; i < d->n; i++)
-        if (d->pair[i].key.type == JIN_STRING && d->pair[i].key.s->n &&
-            d->pair[i].key.s->data[0] == '_')
-            JIN_FAIL(j,
-                     "Chat templates cannot store underscore-prefixed attributes on a namespace");
+        if (d->pair[i].key.type == JIN_STRING && d->pair[i].key.s->n && d->pair[i].key.s->data[0] == '_')
+            JIN_FAIL(j, "Chat templates cannot store underscore-prefixed attributes on a namespace");
     return (struct jin_value){ .type = JIN_NAMESPACE, .dict = d };
 }
 

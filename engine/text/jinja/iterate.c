@@ -46,9 +46,7 @@ static struct jin_value next_pair(struct jin *j, struct jin_iterator *it)
 {
     bool view = it->over.type == JIN_VIEW;
     const struct jin_dict *d = view ? it->over.view->dict : it->over.dict;
-    return it->at < d->n
-               ? pair_part(j, &d->pair[it->at++], view ? (int)it->over.view->of : JIN_KEYS)
-               : jin_missing();
+    return it->at < d->n ? pair_part(j, &d->pair[it->at++], view ? (int)it->over.view->of : JIN_KEYS) : jin_missing();
 }
 
 static struct jin_value next_number(struct jin *j, struct jin_iterator *it)
@@ -81,9 +79,8 @@ struct jin_iterator *jin_generator(struct jin *j, struct jin_value over, void *s
 struct jin_iterator *jin_iterate(struct jin *j, struct jin_value v)
 {
     static struct jin_value (*const next[])(struct jin *, struct jin_iterator *) = {
-        [JIN_UNDEFINED] = next_none, [JIN_STRING] = next_char, [JIN_LIST] = next_item,
-        [JIN_TUPLE] = next_item,     [JIN_DICT] = next_pair,   [JIN_VIEW] = next_pair,
-        [JIN_RANGE] = next_number
+        [JIN_UNDEFINED] = next_none, [JIN_STRING] = next_char, [JIN_LIST] = next_item,   [JIN_TUPLE] = next_item,
+        [JIN_DICT] = next_pair,      [JIN_VIEW] = next_pair,   [JIN_RANGE] = next_number
     };
     if (v.type == JIN_ITERATOR)
         return v.iterator;
@@ -103,7 +100,7 @@ struct jin_list *jin_collect(struct jin *j, struct jin_value v)
     struct jin_list *l = jin_take(&j->heap, sizeof *l);
     if (v.type == JIN_LIST || v.type == JIN_TUPLE) {
         jin_charge(j, v.list->n / 4);
-        *l = *v.list;                           /* shares the items, which never change */
+        *l = *v.list; /* shares the items, which never change */
         return l;
     }
     struct jin_iterator *it = jin_iterate(j, v);

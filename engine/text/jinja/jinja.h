@@ -28,22 +28,21 @@ struct eng_template;
 /* A failure's reason, for the caller to log or to return to the client.  The interpreter logs
  * nothing. */
 struct eng_template_error {
-    int line;                                   /* line of the template; 0: none */
-    bool raised; /* text is the template's, from raise_exception */
+    int line;        /* line of the template; 0: none */
+    bool raised;     /* text is the template's, from raise_exception */
     char text[1024]; /* UTF-8, truncated if too long; one line, unless raised */
 };
 
-struct eng_template_limits {                    /* a value of 0 selects the default */
-    size_t memory;                              /* bytes, without the output; default 256 MiB */
-    size_t output;                              /* bytes; default 64 MiB */
-    uint64_t steps;                             /* nodes evaluated, words touched; 50 million */
-    int depth;                                  /* nesting of nodes and calls; default 2000 */
+struct eng_template_limits { /* a value of 0 selects the default */
+    size_t memory;           /* bytes, without the output; default 256 MiB */
+    size_t output;           /* bytes; default 64 MiB */
+    uint64_t steps;          /* nodes evaluated, words touched; 50 million */
+    int depth;               /* nesting of nodes and calls; default 2000 */
 };
 
 /* Compiles a template; text[n] is copied.  Returns 0, KN_EINVAL (not a valid template), KN_ELIMIT or
  * KN_ENOMEM. */
-int eng_template_open(struct eng_template **out, const char *text, size_t n,
-                      struct eng_template_error *error);
+int eng_template_open(struct eng_template **out, const char *text, size_t n, struct eng_template_error *error);
 void eng_template_close(struct eng_template *t);
 
 /* Renders with the members of the object `variables` as template variables.  now_s is the time for

@@ -128,13 +128,13 @@ void jin_lexer_init(struct jin_lexer *l, struct jin_heap *h, const char *text, s
 
 static void data_token(struct jin_lexer *l, struct jin_token *out, size_t begin, size_t end)
 {
-    *out = (struct jin_token){ .kind = JIN_T_DATA, .line = l->line,
+    *out = (struct jin_token){ .kind = JIN_T_DATA,
+                               .line = l->line,
                                .value = jin_of(lasting(l, l->text + begin, end - begin)) };
 }
 
 /* The end of the data before a tag.  sign: the tag's '-' or '+', or 0. */
-static size_t data_end(const struct jin_lexer *l, size_t begin, size_t end, char sign,
-                       bool is_print)
+static size_t data_end(const struct jin_lexer *l, size_t begin, size_t end, char sign, bool is_print)
 {
     if (sign == '-')
         return strip_right(l, begin, end);
@@ -210,8 +210,7 @@ static bool next_raw(struct jin_lexer *l, struct jin_token *out)
 static bool next_data(struct jin_lexer *l, struct jin_token *out)
 {
     size_t at = l->at, raw = 0;
-    while (at < l->n && !(l->text[at] == '{' &&
-                          (starts(l, at, "{{") || starts(l, at, "{%") || starts(l, at, "{#"))))
+    while (at < l->n && !(l->text[at] == '{' && (starts(l, at, "{{") || starts(l, at, "{%") || starts(l, at, "{#"))))
         at++;
     if (at == l->n) {
         data_token(l, out, l->at, at);
@@ -220,7 +219,7 @@ static bool next_data(struct jin_lexer *l, struct jin_token *out)
     }
     char mark = l->text[at + 1], sign = sign_at(l, at + 2);
     size_t begin = l->at, end = data_end(l, begin, at, sign, mark == '{');
-    if (end > begin) {                          /* the next call reads the tag */
+    if (end > begin) { /* the next call reads the tag */
         data_token(l, out, begin, end);
         move(l, at);
         l->line_starting = false;
@@ -250,23 +249,20 @@ static bool next_data(struct jin_lexer *l, struct jin_token *out)
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_word(char c)
 {
-    return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-           (uint8_t)c >= 0x80;
+    return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (uint8_t)c >= 0x80;
 }
 
 static bool digit_of(char c, int base)
 {
-    return base == 16 ? is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F')
-                      : c >= '0' && c < '0' + base;
+    return base == 16 ? is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F') : c >= '0' && c < '0' + base;
 }
 
 /* The number of bytes of digits at `at`, with single underscores between them. */
 static size_t digits(const struct jin_lexer *l, size_t at, int base)
 {
     size_t from = at;
-    while (at < l->n &&
-           (digit_of(l->text[at], base) ||
-            (l->text[at] == '_' && at > from && at + 1 < l->n && digit_of(l->text[at + 1], base))))
+    while (at < l->n && (digit_of(l->text[at], base) ||
+                         (l->text[at] == '_' && at > from && at + 1 < l->n && digit_of(l->text[at + 1], base))))
         at++;
     return at - from;
 }
@@ -276,7 +272,7 @@ static void number_token(struct jin_lexer *l, struct jin_token *out)
     size_t at = l->at, whole = digits(l, at, 10), end = at + whole, n;
     char text[400];
     bool is_float = false;
-    if (!(at && l->text[at - 1] == '.')) {      /* in x.0.1 both numbers are integers */
+    if (!(at && l->text[at - 1] == '.')) { /* in x.0.1 both numbers are integers */
         if (end < l->n && l->text[end] == '.' && (n = digits(l, end + 1, 10))) {
             end += 1 + n;
             is_float = true;
@@ -296,11 +292,10 @@ static void number_token(struct jin_lexer *l, struct jin_token *out)
         size_t first = at + 2 + (at + 2 < l->n && l->text[at + 2] == '_');
         if (base != 10 && (n = digits(l, first, base))) {
             end = first + n;
-        } else {                                /* only the zeros: 007 is 00 and 7 */
+        } else { /* only the zeros: 007 is 00 and 7 */
             base = 10;
-            for (end = at + 1;
-                 end < l->n && (l->text[end] == '0' || (l->text[end] == '_' && end + 1 < l->n &&
-                                                        l->text[end + 1] == '0'));)
+            for (end = at + 1; end < l->n && (l->text[end] == '0' ||
+                                              (l->text[end] == '_' && end + 1 < l->n && l->text[end + 1] == '0'));)
                 end++;
         }
     }
@@ -355,9 +350,7 @@ static size_t escape(struct jin_lexer *l, size_t at, size_t end, char *out, size
     if (c >= '0' && c <= '7') {
         int32_t code = 0;
         size_t used = 0;
-        for (;
-             used < 3 && at + used < end && l->text[at + used] >= '0' && l->text[at + used] <= '7';
-             used++)
+        for (; used < 3 && at + used < end && l->text[at + used] >= '0' && l->text[at + used] <= '7'; used++)
             code = 8 * code + (l->text[at + used] - '0');
         *n += (size_t)jin_encode(code, out + *n);
         return used;
@@ -368,9 +361,8 @@ static size_t escape(struct jin_lexer *l, size_t at, size_t end, char *out, size
         return 1 + (size_t)width;
     }
     if (c == 'N' || (uint8_t)c >= 0x80)
-        jin_fail(l->heap, "a backslash before %s is not supported",
-                 c == 'N' ? "N" : "a letter beyond ASCII");
-    out[(*n)++] = '\\';                         /* not an escape: the backslash is kept */
+        jin_fail(l->heap, "a backslash before %s is not supported", c == 'N' ? "N" : "a letter beyond ASCII");
+    out[(*n)++] = '\\'; /* not an escape: the backslash is kept */
     return 0;
 }
 
@@ -400,8 +392,7 @@ static void string_token(struct jin_lexer *l, struct jin_token *out)
     if (end >= l->n)
         jin_fail(l->heap, "a string that begins here does not end");
     size_t n = 0;
-    char *data =
-        jin_take(l->heap, end - begin + 4); /* decoding never lengthens the text */
+    char *data = jin_take(l->heap, end - begin + 4); /* decoding never lengthens the text */
     for (size_t at = begin; at < end;) {
         if (l->text[at] == '\\')
             at += 1 + escape(l, at + 1, end, data, &n);
@@ -426,8 +417,7 @@ static void operator_token(struct jin_lexer *l, struct jin_token *out)
             return;
         }
     if (!c || !strchr("+-/*%~[](){}><=.:|,;", c))
-        jin_fail(l->heap, "unexpected character '%.*s'", (uint8_t)c < 0x80 ? 1 : 4,
-                 l->text + l->at);
+        jin_fail(l->heap, "unexpected character '%.*s'", (uint8_t)c < 0x80 ? 1 : 4, l->text + l->at);
     out->op = (uint8_t)c;
     if (strchr("([{", c)) {
         if (l->n_bracket == (int)sizeof l->bracket)

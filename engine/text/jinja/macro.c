@@ -8,13 +8,12 @@ static void add_keyword(struct jin *j, struct jin_args *a, int *room, const stru
 {
     for (int i = 0; i < a->n_keyword; i++)
         if (jin_string_equal(a->keyword[i].name, name))
-            JIN_FAIL(j, "got multiple values for keyword argument '%.*s'",
-                     (int)(name->n < 60 ? name->n : 60), name->data);
+            JIN_FAIL(j, "got multiple values for keyword argument '%.*s'", (int)(name->n < 60 ? name->n : 60),
+                     name->data);
     if (a->n_keyword == *room) {
         if (a->n_keyword >= 1000)
             JIN_FAIL(j, "more than %d keyword arguments", a->n_keyword);
-        struct jin_keyword *grown =
-            jin_take_n(&j->heap, (size_t)(*room = 2 * *room + 4), sizeof *grown);
+        struct jin_keyword *grown = jin_take_n(&j->heap, (size_t)(*room = 2 * *room + 4), sizeof *grown);
         if (a->n_keyword)
             memcpy(grown, a->keyword, (size_t)a->n_keyword * sizeof *grown);
         a->keyword = grown;
@@ -71,8 +70,8 @@ static int place(const char *names, const struct jin_string *name)
     return -1;
 }
 
-void jin_bind(struct jin *j, const char *what, const struct jin_args *args, const char *names,
-              int must, struct jin_value *out)
+void jin_bind(struct jin *j, const char *what, const struct jin_args *args, const char *names, int must,
+              struct jin_value *out)
 {
     int n = 0;
     for (const char *c = names; *c; c++)
@@ -85,11 +84,10 @@ void jin_bind(struct jin *j, const char *what, const struct jin_args *args, cons
         const struct jin_string *name = args->keyword[i].name;
         int at = place(names, name);
         if (at < 0)
-            JIN_FAIL(j, "%s() got an unexpected keyword argument '%.*s'", what,
-                     (int)(name->n < 60 ? name->n : 60), name->data);
-        if (out[at].type != JIN_MISSING)
-            JIN_FAIL(j, "%s() got multiple values for argument '%.*s'", what, (int)name->n,
+            JIN_FAIL(j, "%s() got an unexpected keyword argument '%.*s'", what, (int)(name->n < 60 ? name->n : 60),
                      name->data);
+        if (out[at].type != JIN_MISSING)
+            JIN_FAIL(j, "%s() got multiple values for argument '%.*s'", what, (int)name->n, name->data);
         out[at] = args->keyword[i].value;
     }
     for (int i = 0; i < must; i++)
@@ -106,19 +104,16 @@ struct jin_value jin_macro_new(struct jin *j, struct jin_env *env, const struct 
     return (struct jin_value){ .type = JIN_MACRO, .macro = m };
 }
 
-__attribute__((noreturn)) static void bad_call(struct jin *j, const struct jin_macro *m,
-                                               const char *why, int n,
+__attribute__((noreturn)) static void bad_call(struct jin *j, const struct jin_macro *m, const char *why, int n,
                                                const struct jin_string *name)
 {
     const struct jin_string *own = m->name ? m->name : jin_text(j, "None").s;
     JIN_FAIL(j, "macro '%.*s' %s %.*s%.*d", (int)(own->n < 60 ? own->n : 60), own->data, why,
-             name ? (int)(name->n < 60 ? name->n : 60) : 0, name ? name->data : "", n < 0 ? 0 : 1,
-             n < 0 ? 0 : n);
+             name ? (int)(name->n < 60 ? name->n : 60) : 0, name ? name->data : "", n < 0 ? 0 : 1, n < 0 ? 0 : n);
 }
 
 /* Removes a keyword from the list and returns its value; JIN_MISSING if absent. */
-static struct jin_value pop(struct jin_keyword *list, int *n, const struct jin_string *name,
-                            const char *text)
+static struct jin_value pop(struct jin_keyword *list, int *n, const struct jin_string *name, const char *text)
 {
     for (int i = 0; i < *n; i++)
         if (name ? jin_string_equal(list[i].name, name) : jin_string_is(list[i].name, text)) {
@@ -130,8 +125,7 @@ static struct jin_value pop(struct jin_keyword *list, int *n, const struct jin_s
     return jin_missing();
 }
 
-static void bind_macro(struct jin *j, const struct jin_macro *m, const struct jin_args *args,
-                       struct jin_value *slot)
+static void bind_macro(struct jin *j, const struct jin_macro *m, const struct jin_args *args, struct jin_value *slot)
 {
     const struct jin_macro_info *info = m->node->macro;
     int n_keyword = args->n_keyword, i = 0;
@@ -145,8 +139,7 @@ static void bind_macro(struct jin *j, const struct jin_macro *m, const struct ji
     }
     if (info->speaks_of_caller && !found_caller && info->caller >= 0) {
         struct jin_value caller = pop(keyword, &n_keyword, NULL, "caller");
-        slot[info->caller] =
-            jin_given(caller) ? caller : jin_undefined_hint(j, "No caller defined");
+        slot[info->caller] = jin_given(caller) ? caller : jin_undefined_hint(j, "No caller defined");
     }
     if (info->kwargs >= 0) {
         struct jin_dict *d = jin_dict_new(j, 4);
@@ -158,8 +151,7 @@ static void bind_macro(struct jin *j, const struct jin_macro *m, const struct ji
     }
     int rest = args->n > info->n_parameter ? args->n - info->n_parameter : 0;
     if (info->varargs >= 0)
-        slot[info->varargs] = jin_list_new(
-            j, JIN_TUPLE, args->position + (rest ? info->n_parameter : 0), (size_t)rest);
+        slot[info->varargs] = jin_list_new(j, JIN_TUPLE, args->position + (rest ? info->n_parameter : 0), (size_t)rest);
     else if (rest)
         bad_call(j, m, "takes not more arguments than", info->n_parameter, NULL);
 }
@@ -173,14 +165,12 @@ static void fill_defaults(struct jin *j, const struct jin_macro *m, struct jin_e
     for (const struct jin_node *p = m->node->a; p; p = p->next, i++) {
         bool has_default = i >= info->n_parameter - info->n_default;
         if (env->slot[i].type == JIN_MISSING)
-            env->slot[i] =
-                has_default ? jin_evaluate(j, env, value) : jin_undefined_name(&j->heap, p->name);
+            env->slot[i] = has_default ? jin_evaluate(j, env, value) : jin_undefined_name(&j->heap, p->name);
         value = has_default ? value->next : value;
     }
 }
 
-struct jin_value jin_macro_call(struct jin *j, const struct jin_macro *m,
-                                const struct jin_args *args)
+struct jin_value jin_macro_call(struct jin *j, const struct jin_macro *m, const struct jin_args *args)
 {
     struct jin_env *env = jin_env_new(j, m->node->own, m->env);
     bind_macro(j, m, args, env->slot);

@@ -9,13 +9,9 @@
 #include <stdlib.h>
 #include <utf8proc.h>
 
-__attribute__((noreturn)) static void too_large(struct jin *j)
-{
-    JIN_FAIL(j, "an integer beyond 64 bits");
-}
+__attribute__((noreturn)) static void too_large(struct jin *j) { JIN_FAIL(j, "an integer beyond 64 bits"); }
 
-__attribute__((noreturn)) static void unsupported(struct jin *j, int op, struct jin_value a,
-                                                  struct jin_value b)
+__attribute__((noreturn)) static void unsupported(struct jin *j, int op, struct jin_value a, struct jin_value b)
 {
     const char *name = op == 'D' ? "//" : op == 'P' ? "** or pow()" : NULL;
     char one[2] = { (char)op, 0 };
@@ -23,8 +19,8 @@ __attribute__((noreturn)) static void unsupported(struct jin *j, int op, struct 
     jin_need(j, b);
     if (op == '+' && a.type == JIN_STRING)
         JIN_FAIL(j, "can only concatenate str (not \"%s\") to str", jin_type_name(b));
-    JIN_FAIL(j, "unsupported operand type(s) for %s: '%s' and '%s'", name ? name : one,
-             jin_type_name(a), jin_type_name(b));
+    JIN_FAIL(j, "unsupported operand type(s) for %s: '%s' and '%s'", name ? name : one, jin_type_name(a),
+             jin_type_name(b));
 }
 
 int64_t jin_index(struct jin *j, struct jin_value v, const char *what)
@@ -106,8 +102,7 @@ static struct jin_value integers(struct jin *j, int op, int64_t a, int64_t b)
     case '/':
         if (!b)
             JIN_FAIL(j, "division by zero");
-        if (a > (INT64_C(1) << 53) || a < -(INT64_C(1) << 53) || b > (INT64_C(1) << 53) ||
-            b < -(INT64_C(1) << 53))
+        if (a > (INT64_C(1) << 53) || a < -(INT64_C(1) << 53) || b > (INT64_C(1) << 53) || b < -(INT64_C(1) << 53))
             JIN_FAIL(j, "dividing integers beyond 2**53 is not supported");
         return jin_float((double)a / (double)b);
     case 'D':
@@ -147,9 +142,7 @@ static struct jin_value floats(struct jin *j, int op, double a, double b)
     if (op == '+' || op == '-' || op == '*')
         return jin_float(op == '+' ? a + b : op == '-' ? a - b : a * b);
     if (b == 0)
-        JIN_FAIL(j, op == '/'   ? "float division by zero"
-                    : op == '%' ? "float modulo"
-                                : "float floor division by zero");
+        JIN_FAIL(j, op == '/' ? "float division by zero" : op == '%' ? "float modulo" : "float floor division by zero");
     if (op == '/')
         return jin_float(a / b);
     double rest = remainder_of(a, b), quotient = (a - rest) / b;
@@ -196,9 +189,8 @@ static struct jin_value joined(struct jin *j, struct jin_value a, struct jin_val
 {
     if (a.type == JIN_STRING) {
         bool safe = a.safe || b.safe;
-        struct jin_value out = safe
-                                   ? jin_concat(j, jin_escape_html(j, a).s, jin_escape_html(j, b).s)
-                                   : jin_concat(j, a.s, b.s);
+        struct jin_value out = safe ? jin_concat(j, jin_escape_html(j, a).s, jin_escape_html(j, b).s)
+                                    : jin_concat(j, a.s, b.s);
         out.safe = safe;
         return out;
     }
@@ -244,8 +236,7 @@ struct jin_value jin_negate(struct jin *j, struct jin_value v, bool minus)
 
 /* Strips white space on both sides and removes underscores between digits; false if an underscore is
  * elsewhere. */
-static bool plain_digits(const struct jin_string *s, struct jin *j, char *out, size_t room,
-                         size_t *n)
+static bool plain_digits(const struct jin_string *s, struct jin *j, char *out, size_t room, size_t *n)
 {
     struct jin_string t = *s;
     if (j)
@@ -260,9 +251,8 @@ static bool plain_digits(const struct jin_string *s, struct jin *j, char *out, s
                 JIN_FAIL(j, "numbers in digits beyond ASCII are not supported");
             return false;
         }
-        bool between =
-            ((last >= '0' && last <= '9') || ((last | 32) >= 'a' && (last | 32) <= 'z')) &&
-            ((next >= '0' && next <= '9') || ((next | 32) >= 'a' && (next | 32) <= 'z'));
+        bool between = ((last >= '0' && last <= '9') || ((last | 32) >= 'a' && (last | 32) <= 'z')) &&
+                       ((next >= '0' && next <= '9') || ((next | 32) >= 'a' && (next | 32) <= 'z'));
         if (!c || (c == '_' && !between))
             return false;
         if (c == '_')
@@ -294,16 +284,14 @@ bool jin_parse_int(const struct jin_string *s, int base, struct jin *j, int64_t 
     } else if (base == 0) {
         base = 10;
         if (text[i] == '0' && strspn(text + i, "0") != n - i)
-            return false;                       /* 012 is not a valid number */
+            return false; /* 012 is not a valid number */
     }
     bool large = false;
-    int64_t value = 0;                          /* accumulated negative, to cover INT64_MIN */
+    int64_t value = 0; /* accumulated negative, to cover INT64_MIN */
     size_t first = i;
     for (; i < n; i++) {
         char c = text[i] | 32;
-        int digit = text[i] >= '0' && text[i] <= '9' ? text[i] - '0'
-                    : c >= 'a' && c <= 'z'           ? c - 'a' + 10
-                                                     : 99;
+        int digit = text[i] >= '0' && text[i] <= '9' ? text[i] - '0' : c >= 'a' && c <= 'z' ? c - 'a' + 10 : 99;
         if (digit >= base)
             return false;
         large |= __builtin_mul_overflow(value, (int64_t)base, &value) ||
@@ -320,8 +308,13 @@ bool jin_parse_int(const struct jin_string *s, int base, struct jin *j, int64_t 
 
 bool jin_parse_float(const struct jin_string *s, struct jin *j, double *out)
 {
-    static const struct { const char *name; double value; } words[] = {
-        { "inf", INFINITY }, { "infinity", INFINITY }, { "nan", NAN },
+    static const struct {
+        const char *name;
+        double value;
+    } words[] = {
+        { "inf", INFINITY },
+        { "infinity", INFINITY },
+        { "nan", NAN },
     };
     char text[512], lower[12] = { 0 };
     size_t n, i = 0;
@@ -342,8 +335,7 @@ bool jin_parse_float(const struct jin_string *s, struct jin *j, double *out)
     if (!whole && !part)
         return false;
     if ((text[i] | 32) == 'e') {
-        size_t sign = text[i + 1] == '-' || text[i + 1] == '+',
-               power = strspn(text + i + 1 + sign, "0123456789");
+        size_t sign = text[i + 1] == '-' || text[i + 1] == '+', power = strspn(text + i + 1 + sign, "0123456789");
         i += power ? 1 + sign + power : 0;
     }
     if (i != n)
@@ -388,8 +380,7 @@ struct jin_value jin_round(struct jin *j, struct jin_value v, int64_t digits, in
             return v;
         if (digits < 0)
             JIN_FAIL(j, "rounding floats to tens is not supported");
-        snprintf(text, sizeof text, "%.*f", (int)digits,
-                 v.f); /* correctly rounded from the exact value */
+        snprintf(text, sizeof text, "%.*f", (int)digits, v.f); /* correctly rounded from the exact value */
         return jin_float(strtod(text, NULL));
     }
     f = v.type == JIN_FLOAT ? v.f : (double)jin_integer(v);

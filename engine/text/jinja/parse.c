@@ -1,8 +1,7 @@
 /* engine/text/jinja/parse.c - tokens to the tree of a template: text, prints and statements. */
 #include "engine/text/jinja/internal.h"
 
-static struct jin_node *parse_until(struct jin_parser *p, const char *opened, int opened_at,
-                                    const char *const *end);
+static struct jin_node *parse_until(struct jin_parser *p, const char *opened, int opened_at, const char *const *end);
 
 static struct jin_node *body_of(struct jin_parser *p, const char *opened, const char *const *end)
 {
@@ -14,7 +13,8 @@ static struct jin_node *body_of(struct jin_parser *p, const char *opened, const 
     return parse_until(p, opened, opened_at, end);
 }
 
-#define UNTIL(...) (const char *const[]){ __VA_ARGS__, NULL }
+#define UNTIL(...)                                                                                                     \
+    (const char *const[]) { __VA_ARGS__, NULL }
 
 /* Parses a body that ends with one tag, and skips the tag's name. */
 static struct jin_node *body_to(struct jin_parser *p, const char *opened, const char *end)
@@ -35,7 +35,7 @@ static struct jin_node *parse_if(struct jin_parser *p)
     struct jin_node *n = jin_node(p, JIN_N_IF, line, test, then, NULL);
     struct jin_node *last = n;
     while (jin_at_name(p, "elif")) {
-        jin_deeper(p);                          /* each elif is nested in the one before */
+        jin_deeper(p); /* each elif is nested in the one before */
         line = p->token.line;
         jin_advance(p);
         test = jin_parse_tuple(p, false, NULL);
@@ -91,8 +91,7 @@ static struct jin_node *parse_set(struct jin_parser *p)
         return jin_node(p, JIN_N_SET, line, target, jin_parse_tuple(p, true, NULL), NULL);
     p->soft = false;
     struct jin_node *filter = jin_parse_filters(p, NULL, false);
-    struct jin_node *n =
-        jin_node(p, JIN_N_SET_BLOCK, line, target, filter, body_to(p, "set", "endset"));
+    struct jin_node *n = jin_node(p, JIN_N_SET_BLOCK, line, target, filter, body_to(p, "set", "endset"));
     p->soft = soft;
     return n;
 }
@@ -110,8 +109,7 @@ static void parse_signature(struct jin_parser *p, struct jin_node *n)
         name->target = true;
         for (const struct jin_node *o = n->a; o; o = o->next)
             if (o->name == name->name)
-                jin_fail(p->heap, "duplicate parameter '%.*s'", (int)kn_min((int)o->name->n, 100),
-                         o->name->data);
+                jin_fail(p->heap, "duplicate parameter '%.*s'", (int)kn_min((int)o->name->n, 100), o->name->data);
         if (jin_skip_op(p, '=')) {
             *value = jin_parse_expression(p);
             value = &(*value)->next;
@@ -262,8 +260,7 @@ static struct jin_node *parse_statement(struct jin_parser *p, const char *opened
         { "continue", parse_leave },
         { "generation", parse_generation },
     };
-    static const char *const refused[] = { "extends", "block", "include",
-                                           "import",  "from",  "autoescape" };
+    static const char *const refused[] = { "extends", "block", "include", "import", "from", "autoescape" };
     if (p->token.kind != JIN_T_NAME)
         jin_unexpected(p, "a statement");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -272,10 +269,8 @@ static struct jin_node *parse_statement(struct jin_parser *p, const char *opened
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (jin_at_name(p, refused[i]))
             jin_fail(p->heap, "{%% %s %%} is not supported in chat templates", refused[i]);
-    jin_fail(p->heap, "unknown tag '%.*s'%s%s", (int)kn_min((int)p->token.value.s->n, 100),
-             p->token.value.s->data,
-             opened ? "; the innermost block that needs to be closed is " : "",
-             opened ? opened : "");
+    jin_fail(p->heap, "unknown tag '%.*s'%s%s", (int)kn_min((int)p->token.value.s->n, 100), p->token.value.s->data,
+             opened ? "; the innermost block that needs to be closed is " : "", opened ? opened : "");
 }
 
 static bool at_any_name(const struct jin_parser *p, const char *const *names)
@@ -288,8 +283,7 @@ static bool at_any_name(const struct jin_parser *p, const char *const *names)
 
 /* Parses nodes up to a tag named in `end`, or to the end of the template if `end` is NULL.  opened and
  * opened_at: the enclosing block and its line, for messages. */
-static struct jin_node *parse_until(struct jin_parser *p, const char *opened, int opened_at,
-                                    const char *const *end)
+static struct jin_node *parse_until(struct jin_parser *p, const char *opened, int opened_at, const char *const *end)
 {
     struct jin_node *first = NULL, **last = &first;
     jin_deeper(p);
@@ -318,8 +312,7 @@ static struct jin_node *parse_until(struct jin_parser *p, const char *opened, in
         }
         if (p->unknown) {
             p->heap->line = p->unknown->line;
-            jin_fail(p->heap, "No %s named '%.*s'.",
-                     p->unknown->kind == JIN_N_FILTER ? "filter" : "test",
+            jin_fail(p->heap, "No %s named '%.*s'.", p->unknown->kind == JIN_N_FILTER ? "filter" : "test",
                      (int)kn_min((int)p->unknown->name->n, 100), p->unknown->name->data);
         }
         while (*last)

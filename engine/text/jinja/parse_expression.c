@@ -14,19 +14,20 @@ static int height(const struct jin_node *list)
     return most;
 }
 
-struct jin_node *jin_node(struct jin_parser *p, enum jin_kind kind, int line, struct jin_node *a,
-                          struct jin_node *b, struct jin_node *c)
+struct jin_node *jin_node(struct jin_parser *p, enum jin_kind kind, int line, struct jin_node *a, struct jin_node *b,
+                          struct jin_node *c)
 {
     struct jin_node *n = jin_take(p->heap, sizeof *n);
     int high = 1 + kn_max(height(a), kn_max(height(b), height(c)));
     if (high > MAX_HEIGHT)
         jin_fail(p->heap, "an expression of more than %d levels", MAX_HEIGHT);
-    *n = (struct jin_node){ .kind = (uint8_t)kind, .height = (int16_t)high, .line = line,
-                            .a = a, .b = b, .c = c };
+    *n = (struct jin_node){ .kind = (uint8_t)kind, .height = (int16_t)high, .line = line, .a = a, .b = b, .c = c };
     return n;
 }
 
-struct list { struct jin_node *first, **end; };
+struct list {
+    struct jin_node *first, **end;
+};
 
 static void append(struct list *l, struct jin_node *n)
 {
@@ -64,8 +65,7 @@ static struct jin_params *parse_params(struct jin_parser *p)
         } else if (jin_skip_op(p, 'P')) {
             bad = star_star;
             star_star = jin_parse_expression(p);
-        } else if (p->token.kind == JIN_T_NAME && jin_look(p)->kind == JIN_T_OPERATOR &&
-                   p->ahead.op == '=') {
+        } else if (p->token.kind == JIN_T_NAME && jin_look(p)->kind == JIN_T_OPERATOR && p->ahead.op == '=') {
             const struct jin_string *name = jin_expect_identifier(p);
             bad = star_star;
             jin_advance(p);
@@ -89,13 +89,11 @@ static struct jin_params *parse_params(struct jin_parser *p)
 
 static int params_height(const struct jin_params *q)
 {
-    return q ? kn_max(kn_max(height(q->position), height(q->keyword)),
-                      kn_max(height(q->star), height(q->star_star)))
+    return q ? kn_max(kn_max(height(q->position), height(q->keyword)), kn_max(height(q->star), height(q->star_star)))
              : 0;
 }
 
-static struct jin_node *with_params(struct jin_parser *p, struct jin_node *n,
-                                    struct jin_params *params)
+static struct jin_node *with_params(struct jin_parser *p, struct jin_node *n, struct jin_params *params)
 {
     n->params = params;
     n->height = (int16_t)kn_max(n->height, 1 + params_height(params));
@@ -110,8 +108,7 @@ struct jin_node *jin_parse_filters(struct jin_parser *p, struct jin_node *input,
         int line = p->token.line;
         const struct jin_string *name = jin_expect_identifier(p);
         if (jin_at_op(p, '.'))
-            jin_fail(p->heap, "No filter named '%.*s. ...'.", (int)kn_min((int)name->n, 100),
-                     name->data);
+            jin_fail(p->heap, "No filter named '%.*s. ...'.", (int)kn_min((int)name->n, 100), name->data);
         struct jin_params *params = jin_at_op(p, '(') ? parse_params(p) : NULL;
         struct jin_node *n = jin_node(p, JIN_N_FILTER, line, input, NULL, NULL);
         n->name = name;
@@ -134,12 +131,11 @@ static struct jin_node *parse_test(struct jin_parser *p, struct jin_node *input)
     bool negated = jin_skip_name(p, "not");
     const struct jin_string *name = jin_expect_identifier(p);
     struct jin_params *params = NULL;
-    bool argument = p->token.kind == JIN_T_NAME || p->token.kind == JIN_T_STRING ||
-                    p->token.kind == JIN_T_NUMBER || jin_at_op(p, '[') || jin_at_op(p, '{');
+    bool argument = p->token.kind == JIN_T_NAME || p->token.kind == JIN_T_STRING || p->token.kind == JIN_T_NUMBER ||
+                    jin_at_op(p, '[') || jin_at_op(p, '{');
     if (jin_at_op(p, '(')) {
         params = parse_params(p);
-    } else if (argument && !jin_at_name(p, "else") && !jin_at_name(p, "or") &&
-               !jin_at_name(p, "and")) {
+    } else if (argument && !jin_at_name(p, "else") && !jin_at_name(p, "or") && !jin_at_name(p, "and")) {
         if (jin_at_name(p, "is"))
             jin_fail(p->heap, "You cannot chain multiple tests with is");
         params = jin_take(p->heap, sizeof *params);
@@ -181,13 +177,13 @@ static struct jin_node *parse_strings(struct jin_parser *p)
     int line = p->token.line;
     const struct jin_string *s = p->token.value.s;
     jin_advance(p);
-    while (p->token.kind == JIN_T_STRING) {     /* "a" "b" is "ab" */
+    while (p->token.kind == JIN_T_STRING) { /* "a" "b" is "ab" */
         const struct jin_string *more = p->token.value.s;
         char *both = jin_take(p->heap, s->n + more->n + 1);
         memcpy(both, s->data, s->n);
         memcpy(both + s->n, more->data, more->n);
         s = jin_string_view(p->heap, both, s->n + more->n);
-        jin_n_char(s);                          /* count now, before renderings share the string */
+        jin_n_char(s); /* count now, before renderings share the string */
         jin_advance(p);
     }
     return constant(p, line, jin_of(s));
@@ -195,7 +191,9 @@ static struct jin_node *parse_strings(struct jin_parser *p)
 
 static struct jin_node *parse_name(struct jin_parser *p, bool namespaces)
 {
-    static const struct { const char *text; struct jin_value value;
+    static const struct {
+        const char *text;
+        struct jin_value value;
     } words[] = {
         { "true", { .type = JIN_BOOL, .b = true } },
         { "True", { .type = JIN_BOOL, .b = true } },
@@ -230,8 +228,7 @@ static struct jin_node *parse_primary(struct jin_parser *p, bool namespaces)
         n = constant(p, line, p->token.value);
         jin_advance(p);
     } else if (jin_skip_op(p, '(')) {
-        n = jin_at_op(p, ')') ? jin_node(p, JIN_N_TUPLE, line, NULL, NULL, NULL)
-                              : jin_parse_tuple(p, true, NULL);
+        n = jin_at_op(p, ')') ? jin_node(p, JIN_N_TUPLE, line, NULL, NULL, NULL) : jin_parse_tuple(p, true, NULL);
         jin_expect_op(p, ')');
     } else if (jin_at_op(p, '[')) {
         n = parse_list(p, JIN_N_LIST, ']');
@@ -246,15 +243,13 @@ static struct jin_node *parse_primary(struct jin_parser *p, bool namespaces)
 
 static struct jin_node *slice_part(struct jin_parser *p)
 {
-    return jin_at_op(p, ':') || jin_at_op(p, ']') || jin_at_op(p, ',') ? NULL
-                                                                       : jin_parse_expression(p);
+    return jin_at_op(p, ':') || jin_at_op(p, ']') || jin_at_op(p, ',') ? NULL : jin_parse_expression(p);
 }
 
 static struct jin_node *parse_subscript(struct jin_parser *p)
 {
     int line = p->token.line;
-    struct jin_node *start = jin_at_op(p, ':') ? NULL : jin_parse_expression(p), *stop,
-                    *step = NULL;
+    struct jin_node *start = jin_at_op(p, ':') ? NULL : jin_parse_expression(p), *stop, *step = NULL;
     if (!jin_skip_op(p, ':'))
         return start;
     stop = slice_part(p);
@@ -401,8 +396,7 @@ static int comparison(struct jin_parser *p)
     static const char from[] = "EN<L>G", to[] = "=!<l>g";
     if (jin_skip_name(p, "in"))
         return 'i';
-    if (jin_at_name(p, "not") && jin_look(p)->kind == JIN_T_NAME &&
-        jin_string_is(p->ahead.value.s, "in")) {
+    if (jin_at_name(p, "not") && jin_look(p)->kind == JIN_T_NAME && jin_string_is(p->ahead.value.s, "in")) {
         jin_advance(p);
         jin_advance(p);
         return 'n';
@@ -466,7 +460,7 @@ struct jin_node *jin_parse_expression(struct jin_parser *p)
         struct jin_node *test = parse_or(p);
         struct jin_node *other = jin_skip_name(p, "else") ? jin_parse_expression(p) : NULL;
         n = jin_node(p, JIN_N_CONDITION, line, test, n, other);
-        p->unknown = unknown;                   /* unknown filters in it fail only when evaluated */
+        p->unknown = unknown; /* unknown filters in it fail only when evaluated */
     }
     p->depth--;
     return n;
@@ -476,8 +470,8 @@ struct jin_node *jin_parse_expression(struct jin_parser *p)
 
 static bool tuple_ends(const struct jin_parser *p, const char *end)
 {
-    return p->token.kind == JIN_T_PRINT_END || p->token.kind == JIN_T_BLOCK_END ||
-           jin_at_op(p, ')') || (end && jin_at_name(p, end));
+    return p->token.kind == JIN_T_PRINT_END || p->token.kind == JIN_T_BLOCK_END || jin_at_op(p, ')') ||
+           (end && jin_at_name(p, end));
 }
 
 /* how: 'e' expressions, 'o' expressions without "if", 't' targets, 'n' also targets like ns.x */
@@ -487,9 +481,7 @@ static struct jin_node *parse_commas(struct jin_parser *p, int how, const char *
     int line = p->token.line;
     bool tuple = false;
     while (!tuple_ends(p, end)) {
-        append(&items, how == 'e'   ? jin_parse_expression(p)
-                       : how == 'o' ? parse_or(p)
-                                    : parse_primary(p, how == 'n'));
+        append(&items, how == 'e' ? jin_parse_expression(p) : how == 'o' ? parse_or(p) : parse_primary(p, how == 'n'));
         if (!jin_skip_op(p, ','))
             break;
         tuple = true;

@@ -7,16 +7,19 @@
  * the nearest outer scope; if there is none, it is a slot of this scope (resolve). */
 #include "engine/text/jinja/internal.h"
 
-#define MAX_NAMES 2000                          /* per scope: they are searched linearly */
+#define MAX_NAMES 2000 /* per scope: they are searched linearly */
 
-struct name { const struct jin_string *name; struct jin_slot slot; };
+struct name {
+    const struct jin_string *name;
+    struct jin_slot slot;
+};
 
 struct frame {
     struct frame *parent;
     struct jin_heap *heap;
-    struct name *own;                           /* [n] */
+    struct name *own; /* [n] */
     int n, room;
-    int branch;                                 /* enclosing ifs of the node being surveyed */
+    int branch; /* enclosing ifs of the node being surveyed */
     const struct jin_string *word_loop, *word_caller, *word_kwargs, *word_varargs;
 };
 
@@ -36,14 +39,12 @@ static bool find(const struct frame *f, const struct jin_string *name, int *up, 
     return false;
 }
 
-static int define(struct frame *f, const struct jin_string *name, enum jin_load load, int up,
-                  int from)
+static int define(struct frame *f, const struct jin_string *name, enum jin_load load, int up, int from)
 {
     if (f->n == f->room) {
         if (f->n == MAX_NAMES)
             jin_fail(f->heap, "more than %d names in one scope", MAX_NAMES);
-        struct name *grown =
-            jin_take_n(f->heap, (size_t)(f->room = 2 * f->room + 8), sizeof *grown);
+        struct name *grown = jin_take_n(f->heap, (size_t)(f->room = 2 * f->room + 8), sizeof *grown);
         if (f->n)
             memcpy(grown, f->own, (size_t)f->n * sizeof *grown);
         f->own = grown;
@@ -227,7 +228,7 @@ static void settle_macro(struct frame *f, struct jin_node *n)
 {
     struct frame own = inner(f);
     struct jin_macro_info *m = n->macro;
-    declare(&own, n->a);                        /* parameter i is slot i */
+    declare(&own, n->a); /* parameter i is slot i */
     survey(&own, n->b);
     survey(&own, n->c);
     if (spoken(n->c, f->word_caller) > 0) {
@@ -294,8 +295,7 @@ static void settle(struct frame *f, struct jin_node *list)
         } else if (n->kind == JIN_N_CALL_BLOCK) {
             settle(f, n->d);
             settle_macro(f, n);
-        } else if (n->kind == JIN_N_SET_BLOCK || n->kind == JIN_N_FILTER_BLOCK ||
-                   n->kind == JIN_N_WITH) {
+        } else if (n->kind == JIN_N_SET_BLOCK || n->kind == JIN_N_FILTER_BLOCK || n->kind == JIN_N_WITH) {
             settle_block(f, n);
         } else {
             for (int i = 0, k = parts_of(n, part); i < k; i++)

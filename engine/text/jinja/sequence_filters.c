@@ -1,19 +1,21 @@
 /* engine/text/jinja/sequence_filters.c - filters of iterable values. */
 #include "engine/text/jinja/internal.h"
 
-#define FILTER(name) \
-    static struct jin_value name(struct jin *j, struct jin_value v, const struct jin_args *args)
+#define FILTER(name) static struct jin_value name(struct jin *j, struct jin_value v, const struct jin_args *args)
 
 /* ---- the key of an item ---------------------------------------------------------------------- */
 
 /* "a.b,c.0": paths of names and numbers; n 0: the item itself. */
-struct path { struct jin_value *part; size_t n; };
+struct path {
+    struct jin_value *part;
+    size_t n;
+};
 struct getter {
     struct path *path;
-    size_t n;                                   /* 0: the item itself */
-    bool many;                                  /* the key is a list of the values of all paths */
-    bool fold;                                  /* strings are compared in lower case */
-    struct jin_value missing;                   /* default for an undefined value, or JIN_MISSING */
+    size_t n;                 /* 0: the item itself */
+    bool many;                /* the key is a list of the values of all paths */
+    bool fold;                /* strings are compared in lower case */
+    struct jin_value missing; /* default for an undefined value, or JIN_MISSING */
 };
 
 static struct path path_of(struct jin *j, struct jin_value attribute)
@@ -62,8 +64,7 @@ static struct getter many_getter(struct jin *j, struct jin_value attribute, bool
     return g;
 }
 
-static struct jin_value follow(struct jin *j, const struct getter *g, const struct path *p,
-                               struct jin_value v)
+static struct jin_value follow(struct jin *j, const struct getter *g, const struct path *p, struct jin_value v)
 {
     for (size_t i = 0; i < p->n; i++) {
         v = jin_item(j, v, p->part[i]);
@@ -83,14 +84,13 @@ static struct jin_value get(struct jin *j, const struct getter *g, struct jin_va
     return jin_list_new(j, JIN_LIST, found, g->n);
 }
 
-static bool flag(struct jin_value v)
-{
-    return v.type != JIN_MISSING && jin_truth(v);
-}
+static bool flag(struct jin_value v) { return v.type != JIN_MISSING && jin_truth(v); }
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-struct keyed { struct jin_value key, item; };
+struct keyed {
+    struct jin_value key, item;
+};
 
 /* Merge sort, stable also in reverse order. */
 static void sort(struct jin *j, struct keyed *from, size_t n, bool reverse)
@@ -98,12 +98,10 @@ static void sort(struct jin *j, struct keyed *from, size_t n, bool reverse)
     struct keyed *to = jin_take_n(&j->heap, n, sizeof *to), *first = from;
     for (size_t run = 1; run < n; run *= 2) {
         for (size_t i = 0; i < n; i += 2 * run) {
-            size_t a = i, mid = i + run < n ? i + run : n, b = mid,
-                   end = mid + run < n ? mid + run : n;
+            size_t a = i, mid = i + run < n ? i + run : n, b = mid, end = mid + run < n ? mid + run : n;
             for (size_t k = i; k < end; k++) {
-                bool right =
-                    a == mid || (b < end && (reverse ? jin_less(j, from[a].key, from[b].key, "<")
-                                                     : jin_less(j, from[b].key, from[a].key, "<")));
+                bool right = a == mid || (b < end && (reverse ? jin_less(j, from[a].key, from[b].key, "<")
+                                                              : jin_less(j, from[b].key, from[a].key, "<")));
                 to[k] = right ? from[b++] : from[a++];
             }
         }
@@ -135,8 +133,7 @@ FILTER(f_sort)
 {
     struct jin_value given[3];
     jin_bind(j, "sort", args, "reverse case_sensitive attribute", 0, given);
-    struct getter g =
-        many_getter(j, given[2].type == JIN_MISSING ? jin_none() : given[2], !flag(given[1]));
+    struct getter g = many_getter(j, given[2].type == JIN_MISSING ? jin_none() : given[2], !flag(given[1]));
     const struct jin_list *l = jin_collect(j, v);
     struct keyed *k = keyed(j, l, &g);
     sort(j, k, l->n, flag(given[0]));
@@ -146,8 +143,7 @@ FILTER(f_sort)
 static struct jin_value pairs(struct jin *j, const struct jin_dict *d)
 {
     struct jin_view view = { .of = JIN_ITEMS, .dict = (struct jin_dict *)d };
-    const struct jin_list *l =
-        jin_collect(j, (struct jin_value){ .type = JIN_VIEW, .view = &view });
+    const struct jin_list *l = jin_collect(j, (struct jin_value){ .type = JIN_VIEW, .view = &view });
     return jin_list_new(j, JIN_LIST, l->item, l->n);
 }
 
@@ -168,8 +164,7 @@ FILTER(f_dictsort)
     return items_of(j, k, l->n);
 }
 
-static struct jin_value extreme(struct jin *j, struct jin_value v, const struct jin_args *args,
-                                const char *op)
+static struct jin_value extreme(struct jin *j, struct jin_value v, const struct jin_args *args, const char *op)
 {
     struct jin_value given[2], item, best = jin_missing(), best_key = jin_missing();
     jin_bind(j, "min", args, "case_sensitive attribute", 0, given);
@@ -182,9 +177,7 @@ static struct jin_value extreme(struct jin *j, struct jin_value v, const struct 
             best_key = key;
         }
     }
-    return best.type == JIN_MISSING
-               ? jin_undefined_hint(j, "No aggregated item, sequence was empty.")
-               : best;
+    return best.type == JIN_MISSING ? jin_undefined_hint(j, "No aggregated item, sequence was empty.") : best;
 }
 FILTER(f_min) { return extreme(j, v, args, "<"); }
 FILTER(f_max) { return extreme(j, v, args, ">"); }
@@ -282,7 +275,7 @@ struct select {
     bool want, by_attribute;
     struct getter get;
     const struct jin_test *test;
-    const struct jin_string *name;              /* NULL: the item's truth */
+    const struct jin_string *name; /* NULL: the item's truth */
     struct jin_args args;
 };
 
@@ -298,8 +291,8 @@ static struct jin_value select_next(struct jin *j, struct jin_iterator *it)
     return jin_missing();
 }
 
-static struct jin_value select_from(struct jin *j, struct jin_value v, const struct jin_args *args,
-                                    bool want, bool by_attribute)
+static struct jin_value select_from(struct jin *j, struct jin_value v, const struct jin_args *args, bool want,
+                                    bool by_attribute)
 {
     struct select *s = jin_take(&j->heap, sizeof *s);
     int n = by_attribute;
@@ -337,7 +330,10 @@ FILTER(f_items)
     return jin_iterator_value(jin_generator(j, v, NULL, items_next));
 }
 
-struct unique { struct getter get; struct jin_dict *seen; };
+struct unique {
+    struct getter get;
+    struct jin_dict *seen;
+};
 
 static struct jin_value unique_next(struct jin *j, struct jin_iterator *it)
 {
@@ -363,7 +359,10 @@ FILTER(f_unique)
     return jin_iterator_value(jin_generator(j, v, u, unique_next));
 }
 
-struct batch { int64_t n; struct jin_value fill; };
+struct batch {
+    int64_t n;
+    struct jin_value fill;
+};
 
 static struct jin_value batch_next(struct jin *j, struct jin_iterator *it)
 {
@@ -426,8 +425,7 @@ FILTER(f_join)
     struct jin_value given[2], item;
     struct jin_builder b = { .j = j };
     jin_bind(j, "join", args, "d attribute", 0, given);
-    const struct jin_string *between =
-        given[0].type == JIN_MISSING ? jin_text(j, "").s : jin_str(j, given[0]);
+    const struct jin_string *between = given[0].type == JIN_MISSING ? jin_text(j, "").s : jin_str(j, given[0]);
     struct getter g = getter_of(j, given[1], false);
     struct jin_iterator *it = jin_iterate(j, v);
     for (bool first = true; (item = jin_next(j, it)).type != JIN_MISSING; first = false) {
@@ -459,8 +457,7 @@ FILTER(f_first)
 {
     jin_bind(j, "first", args, "", 0, NULL);
     struct jin_value item = jin_next(j, jin_iterate(j, v));
-    return item.type == JIN_MISSING ? jin_undefined_hint(j, "No first item, sequence was empty.")
-                                    : item;
+    return item.type == JIN_MISSING ? jin_undefined_hint(j, "No first item, sequence was empty.") : item;
 }
 
 FILTER(f_last)
@@ -468,8 +465,7 @@ FILTER(f_last)
     jin_bind(j, "last", args, "", 0, NULL);
     struct jin_value back = jin_reversed(j, v, false);
     struct jin_value item = jin_next(j, jin_iterate(j, back));
-    return item.type == JIN_MISSING ? jin_undefined_hint(j, "No last item, sequence was empty.")
-                                    : item;
+    return item.type == JIN_MISSING ? jin_undefined_hint(j, "No last item, sequence was empty.") : item;
 }
 
 FILTER(f_reverse)

@@ -21,9 +21,9 @@ size_t jin_show_float(double f, char out[32])
     e = strchr(digits, 'e');
     int exponent = atoi(e + 1);
     if (exponent < -4 || exponent >= 16)
-        return (size_t)snprintf(out, 32, "%.*se%c%02d", (int)(e - digits), digits,
-                                exponent < 0 ? '-' : '+', abs(exponent));
-    int after = n - 1 - exponent;               /* digits after the point */
+        return (size_t)snprintf(out, 32, "%.*se%c%02d", (int)(e - digits), digits, exponent < 0 ? '-' : '+',
+                                abs(exponent));
+    int after = n - 1 - exponent; /* digits after the point */
     return (size_t)snprintf(out, 32, after > 0 ? "%.*f" : "%.*f.0", after > 0 ? after : 0, f);
 }
 
@@ -40,9 +40,8 @@ static void add_number(struct jin_builder *b, struct jin_value v)
 bool jin_printable(int32_t code)
 {
     utf8proc_category_t is = utf8proc_category(code);
-    return code == ' ' || (is != UTF8PROC_CATEGORY_CN && is != UTF8PROC_CATEGORY_ZS &&
-                           is != UTF8PROC_CATEGORY_ZL && is != UTF8PROC_CATEGORY_ZP &&
-                           is != UTF8PROC_CATEGORY_CC && is != UTF8PROC_CATEGORY_CF &&
+    return code == ' ' || (is != UTF8PROC_CATEGORY_CN && is != UTF8PROC_CATEGORY_ZS && is != UTF8PROC_CATEGORY_ZL &&
+                           is != UTF8PROC_CATEGORY_ZP && is != UTF8PROC_CATEGORY_CC && is != UTF8PROC_CATEGORY_CF &&
                            is != UTF8PROC_CATEGORY_CS && is != UTF8PROC_CATEGORY_CO);
 }
 
@@ -51,28 +50,20 @@ static void repr_char(struct jin_builder *b, int32_t code, char quote)
     char text[16];
     const char *known = code < 0x80 ? strchr("\n\r\t\\", code) : NULL;
     if (code && known)
-        jin_add_text(b, code == '\n'   ? "\\n"
-                        : code == '\r' ? "\\r"
-                        : code == '\t' ? "\\t"
-                                       : "\\\\");
+        jin_add_text(b, code == '\n' ? "\\n" : code == '\r' ? "\\r" : code == '\t' ? "\\t" : "\\\\");
     else if (code == quote)
         jin_add(b, (char[]){ '\\', quote }, 2);
     else if (jin_printable(code))
         jin_add_char(b, code);
     else {
-        snprintf(text, sizeof text,
-                 code < 0x100     ? "\\x%02x"
-                 : code < 0x10000 ? "\\u%04x"
-                                  : "\\U%08x",
-                 (unsigned)code);
+        snprintf(text, sizeof text, code < 0x100 ? "\\x%02x" : code < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)code);
         jin_add_text(b, text);
     }
 }
 
 static void repr_string(struct jin_builder *b, const struct jin_string *s)
 {
-    bool apostrophe = s->n && memchr(s->data, '\'', s->n),
-         quotes = s->n && memchr(s->data, '"', s->n);
+    bool apostrophe = s->n && memchr(s->data, '\'', s->n), quotes = s->n && memchr(s->data, '"', s->n);
     char quote = apostrophe && !quotes ? '"' : '\'';
     int32_t code;
     jin_add(b, &quote, 1);
@@ -83,8 +74,7 @@ static void repr_string(struct jin_builder *b, const struct jin_string *s)
     jin_add(b, &quote, 1);
 }
 
-static void repr_list(struct jin_builder *b, const struct jin_list *l, const char *open,
-                      const char *close)
+static void repr_list(struct jin_builder *b, const struct jin_list *l, const char *open, const char *close)
 {
     jin_add_text(b, open);
     for (size_t i = 0; i < l->n; i++) {
@@ -114,8 +104,8 @@ static void repr_range(struct jin_builder *b, const struct jin_range *r)
     if (r->step == 1)
         snprintf(text, sizeof text, "range(%lld, %lld)", (long long)r->start, (long long)r->stop);
     else
-        snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)r->start,
-                 (long long)r->stop, (long long)r->step);
+        snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)r->start, (long long)r->stop,
+                 (long long)r->step);
     jin_add_text(b, text);
 }
 
@@ -228,7 +218,7 @@ const struct jin_string *jin_str(struct jin *j, struct jin_value v)
 
 struct json {
     struct jin_builder b;
-    bool ascii, sort, lines;                    /* lines: indented */
+    bool ascii, sort, lines; /* lines: indented */
     const struct jin_string *indent, *between, *after_key;
     int64_t level;
 };
@@ -311,16 +301,13 @@ static int by_key(struct jin *j, const struct jin_pair *a, const struct jin_pair
 /* The pairs sorted by key with a stable merge sort. */
 static const struct jin_pair *sorted(struct jin *j, const struct jin_dict *d)
 {
-    struct jin_pair *from = jin_take_n(&j->heap, d->n, sizeof *from),
-                    *to = jin_take_n(&j->heap, d->n, sizeof *to);
+    struct jin_pair *from = jin_take_n(&j->heap, d->n, sizeof *from), *to = jin_take_n(&j->heap, d->n, sizeof *to);
     memcpy(from, d->pair, d->n * sizeof *from);
     for (size_t run = 1; run < d->n; run *= 2) {
         for (size_t i = 0; i < d->n; i += 2 * run) {
-            size_t a = i, mid = i + run < d->n ? i + run : d->n, b = mid,
-                   end = mid + run < d->n ? mid + run : d->n;
+            size_t a = i, mid = i + run < d->n ? i + run : d->n, b = mid, end = mid + run < d->n ? mid + run : d->n;
             for (size_t k = i; k < end; k++)
-                to[k] =
-                    b == end || (a < mid && !by_key(j, &from[a], &from[b])) ? from[a++] : from[b++];
+                to[k] = b == end || (a < mid && !by_key(j, &from[a], &from[b])) ? from[a++] : from[b++];
         }
         struct jin_pair *swap = from;
         from = to;

@@ -73,10 +73,7 @@ void jin_add(struct jin_builder *b, const char *data, size_t n)
     b->n += n;
 }
 
-void jin_add_text(struct jin_builder *b, const char *text)
-{
-    jin_add(b, text, strlen(text));
-}
+void jin_add_text(struct jin_builder *b, const char *text) { jin_add(b, text, strlen(text)); }
 
 void jin_add_char(struct jin_builder *b, int32_t code)
 {
@@ -111,10 +108,7 @@ int jin_decode(const char *p, size_t n, int32_t *code)
     return len;
 }
 
-int jin_encode(int32_t code, char out[4])
-{
-    return (int)utf8proc_encode_char(code, (utf8proc_uint8_t *)out);
-}
+int jin_encode(int32_t code, char out[4]) { return (int)utf8proc_encode_char(code, (utf8proc_uint8_t *)out); }
 
 size_t jin_n_char(const struct jin_string *s)
 {
@@ -122,8 +116,8 @@ size_t jin_n_char(const struct jin_string *s)
         size_t n = 0;
         for (size_t i = 0; i < s->n; i++)
             n += ((uint8_t)s->data[i] & 0xC0) != 0x80;
-        ((struct jin_string *)s)->n_char =
-            (ptrdiff_t)n; /* cached; safe because only this rendering uses an uncounted string */
+        ((struct jin_string *)s)->n_char = (ptrdiff_t)
+            n; /* cached; safe because only this rendering uses an uncounted string */
     }
     return (size_t)s->n_char;
 }
@@ -145,8 +139,7 @@ size_t jin_char_at(const struct jin_string *s, size_t i)
 bool jin_is_space(int32_t c)
 {
     return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
-           c == 0x205F || c == 0x3000;
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 bool jin_string_is(const struct jin_string *s, const char *text)
@@ -162,8 +155,7 @@ bool jin_string_equal(const struct jin_string *a, const struct jin_string *b)
 
 /* ---- searching ------------------------------------------------------------------------------- */
 
-ptrdiff_t jin_find(struct jin *j, const struct jin_string *s, size_t from,
-                   const struct jin_string *what)
+ptrdiff_t jin_find(struct jin *j, const struct jin_string *s, size_t from, const struct jin_string *what)
 {
     if (from > s->n || what->n > s->n - from)
         return -1;
@@ -198,8 +190,7 @@ static bool among(int32_t code, const struct jin_string *chars)
 }
 
 /* sides: 1 left, 2 right, 3 both.  chars NULL: white space. */
-struct jin_value jin_strip(struct jin *j, const struct jin_string *s,
-                           const struct jin_string *chars, int sides)
+struct jin_value jin_strip(struct jin *j, const struct jin_string *s, const struct jin_string *chars, int sides)
 {
     size_t begin = 0, end = s->n;
     int32_t code;
@@ -241,8 +232,7 @@ static void split_space(struct jin *j, struct jin_value s, int64_t most, struct 
             return;
         }
         size_t end = at;
-        while (end < s.s->n &&
-               (n = jin_decode(s.s->data + end, s.s->n - end, &code), !jin_is_space(code)))
+        while (end < s.s->n && (n = jin_decode(s.s->data + end, s.s->n - end, &code), !jin_is_space(code)))
             end += (size_t)n;
         jin_charge(j, 1 + (end - at) / 16);
         jin_items_add(j, out, part(j, s, at, end));
@@ -250,8 +240,7 @@ static void split_space(struct jin *j, struct jin_value s, int64_t most, struct 
     }
 }
 
-static void split_space_right(struct jin *j, struct jin_value s, int64_t most,
-                              struct jin_items *out)
+static void split_space_right(struct jin *j, struct jin_value s, int64_t most, struct jin_items *out)
 {
     int32_t code;
     for (size_t end = s.s->n; end;) {
@@ -273,8 +262,7 @@ static void split_space_right(struct jin *j, struct jin_value s, int64_t most,
     }
 }
 
-static ptrdiff_t find_last(struct jin *j, const struct jin_string *s, size_t end,
-                           const struct jin_string *what)
+static ptrdiff_t find_last(struct jin *j, const struct jin_string *s, size_t end, const struct jin_string *what)
 {
     for (size_t at = end; at-- > 0;) {
         jin_charge(j, at % 16 == 0);
@@ -293,13 +281,12 @@ static void turn(struct jin_items *l)
     }
 }
 
-struct jin_value jin_split(struct jin *j, struct jin_value s, const struct jin_string *by,
-                           int64_t most, bool right)
+struct jin_value jin_split(struct jin *j, struct jin_value s, const struct jin_string *by, int64_t most, bool right)
 {
     struct jin_items out = { 0 };
     if (by && !by->n)
         JIN_FAIL(j, "empty separator");
-    right &= most >= 0;                         /* without a limit both directions are equal */
+    right &= most >= 0; /* without a limit both directions are equal */
     if (!by && !right) {
         split_space(j, s, most, &out);
     } else if (!by) {
@@ -335,8 +322,7 @@ struct jin_value jin_split_lines(struct jin *j, struct jin_value s, bool keep)
         int32_t c;
         size_t end = at, n = (size_t)jin_decode(s.s->data + at, s.s->n - at, &c);
         at += n;
-        if (!((c >= 10 && c <= 13) || (c >= 28 && c <= 30) || c == 0x85 || c == 0x2028 ||
-              c == 0x2029))
+        if (!((c >= 10 && c <= 13) || (c >= 28 && c <= 30) || c == 0x85 || c == 0x2028 || c == 0x2029))
             continue;
         at += c == '\r' && at < s.s->n && s.s->data[at] == '\n';
         jin_charge(j, 1 + (end - from) / 16);
@@ -349,8 +335,8 @@ struct jin_value jin_split_lines(struct jin *j, struct jin_value s, bool keep)
 }
 
 /* An empty `old` matches before every character and at the end. */
-static struct jin_value insert_between(struct jin *j, const struct jin_string *s,
-                                       const struct jin_string *with, int64_t most)
+static struct jin_value insert_between(struct jin *j, const struct jin_string *s, const struct jin_string *with,
+                                       int64_t most)
 {
     struct jin_builder b = { .j = j };
     size_t at = 0;
@@ -369,17 +355,15 @@ static struct jin_value insert_between(struct jin *j, const struct jin_string *s
     return jin_built(&b);
 }
 
-struct jin_value jin_replace(struct jin *j, const struct jin_string *s,
-                             const struct jin_string *old, const struct jin_string *with,
-                             int64_t most)
+struct jin_value jin_replace(struct jin *j, const struct jin_string *s, const struct jin_string *old,
+                             const struct jin_string *with, int64_t most)
 {
     if (!old->n)
         return insert_between(j, s, with, most);
     struct jin_builder b = { .j = j };
     size_t from = 0;
     ptrdiff_t at;
-    for (int64_t done = 0; (most < 0 || done < most) && (at = jin_find(j, s, from, old)) >= 0;
-         done++) {
+    for (int64_t done = 0; (most < 0 || done < most) && (at = jin_find(j, s, from, old)) >= 0; done++) {
         jin_charge(j, 1);
         jin_add(&b, s->data + from, (size_t)at - from);
         jin_add(&b, with->data, with->n);

@@ -5,8 +5,7 @@
 
 #include <utf8proc.h>
 
-#define METHOD(name) \
-    static struct jin_value name(struct jin *j, struct jin_value self, const struct jin_args *args)
+#define METHOD(name) static struct jin_value name(struct jin *j, struct jin_value self, const struct jin_args *args)
 
 /* The string of an argument, or NULL if it is missing or None. */
 static const struct jin_string *text_of(struct jin *j, struct jin_value v, const char *what)
@@ -33,8 +32,7 @@ static struct jin_value same_kind(struct jin_value v, struct jin_value self)
     return v;
 }
 
-static struct jin_value strip(struct jin *j, struct jin_value self, const struct jin_args *args,
-                              int sides)
+static struct jin_value strip(struct jin *j, struct jin_value self, const struct jin_args *args, int sides)
 {
     struct jin_value chars;
     jin_bind(j, "strip", args, "chars", 0, &chars);
@@ -44,8 +42,7 @@ METHOD(m_strip) { return strip(j, self, args, 3); }
 METHOD(m_lstrip) { return strip(j, self, args, 1); }
 METHOD(m_rstrip) { return strip(j, self, args, 2); }
 
-static struct jin_value recase(struct jin *j, struct jin_value self, const struct jin_args *args,
-                               enum jin_case how)
+static struct jin_value recase(struct jin *j, struct jin_value self, const struct jin_args *args, enum jin_case how)
 {
     jin_bind(j, "this method", args, "", 0, NULL);
     return same_kind(jin_recase(j, self.s, how), self);
@@ -57,8 +54,7 @@ METHOD(m_title) { return recase(j, self, args, JIN_TITLE); }
 METHOD(m_swapcase) { return recase(j, self, args, JIN_SWAP); }
 METHOD(m_casefold) { return recase(j, self, args, JIN_FOLD); }
 
-static struct jin_value split(struct jin *j, struct jin_value self, const struct jin_args *args,
-                              bool right)
+static struct jin_value split(struct jin *j, struct jin_value self, const struct jin_args *args, bool right)
 {
     struct jin_value given[2];
     jin_bind(j, "split", args, "sep maxsplit", 0, given);
@@ -89,8 +85,7 @@ METHOD(m_replace)
 }
 
 /* Converts bounds in characters, as in slices, to bytes; false if start is beyond the end. */
-static bool bounds(struct jin *j, const struct jin_string *s, const struct jin_value *given,
-                   size_t *begin, size_t *end)
+static bool bounds(struct jin *j, const struct jin_string *s, const struct jin_value *given, size_t *begin, size_t *end)
 {
     int64_t n = jin_length(j, jin_of(s)), from = 0, to = n;
     if (jin_given(given[0]))
@@ -108,8 +103,7 @@ static bool bounds(struct jin *j, const struct jin_string *s, const struct jin_v
     return true;
 }
 
-static struct jin_value affix(struct jin *j, struct jin_value self, const struct jin_args *args,
-                              bool ends)
+static struct jin_value affix(struct jin *j, struct jin_value self, const struct jin_args *args, bool ends)
 {
     const char *name = ends ? "endswith" : "startswith";
     struct jin_value given[3];
@@ -121,12 +115,10 @@ static struct jin_value affix(struct jin *j, struct jin_value self, const struct
     const struct jin_list *l = given[0].type == JIN_TUPLE ? given[0].list : &one;
     for (size_t i = 0; i < l->n; i++) {
         if (l->item[i].type != JIN_STRING)
-            JIN_FAIL(j, "%s first arg must be str or a tuple of str, not %s", name,
-                     jin_type_name(l->item[i]));
+            JIN_FAIL(j, "%s first arg must be str or a tuple of str, not %s", name, jin_type_name(l->item[i]));
         const struct jin_string *a = l->item[i].s;
         jin_charge(j, 1 + a->n / 16);
-        if (inside && a->n <= end - begin &&
-            !memcmp(self.s->data + (ends ? end - a->n : begin), a->data, a->n))
+        if (inside && a->n <= end - begin && !memcmp(self.s->data + (ends ? end - a->n : begin), a->data, a->n))
             return jin_bool(true);
     }
     return jin_bool(false);
@@ -144,27 +136,22 @@ static ptrdiff_t locate(struct jin *j, const struct jin_string *s, size_t begin,
         at = next;
         jin_charge(j, 1);
         int32_t code;
-        size_t step =
-            (size_t)at < end ? (size_t)jin_decode(s->data + at, end - (size_t)at, &code) : 1;
+        size_t step = (size_t)at < end ? (size_t)jin_decode(s->data + at, end - (size_t)at, &code) : 1;
         next = jin_find(j, &within, (size_t)at + step, what);
     }
     return at;
 }
 
-static struct jin_value find(struct jin *j, struct jin_value self, const struct jin_args *args,
-                             bool last, bool fail)
+static struct jin_value find(struct jin *j, struct jin_value self, const struct jin_args *args, bool last, bool fail)
 {
     struct jin_value given[3];
     size_t begin, end;
     jin_bind(j, "find", args, "sub start end", 1, given);
     const struct jin_string *what = must_text(j, given[0], "the argument");
-    ptrdiff_t at =
-        bounds(j, self.s, given + 1, &begin, &end) ? locate(j, self.s, begin, end, what, last) : -1;
+    ptrdiff_t at = bounds(j, self.s, given + 1, &begin, &end) ? locate(j, self.s, begin, end, what, last) : -1;
     if (at < 0 && fail)
         JIN_FAIL(j, "substring not found");
-    const struct jin_string before = { .data = self.s->data,
-                                       .n = at < 0 ? 0 : (size_t)at,
-                                       .n_char = -1 };
+    const struct jin_string before = { .data = self.s->data, .n = at < 0 ? 0 : (size_t)at, .n_char = -1 };
     struct jin_string counted = before;
     jin_charge(j, before.n / 16);
     return jin_int(at < 0 ? -1 : (int64_t)jin_n_char(&counted));
@@ -186,8 +173,7 @@ METHOD(m_count)
     if (!what->n)
         return jin_int(jin_length(j, jin_sub(j, self.s, begin, end)) + 1);
     const struct jin_string within = { .data = self.s->data, .n = end };
-    for (ptrdiff_t at; (at = jin_find(j, &within, begin, what)) >= 0;
-         begin = (size_t)at + what->n, n++)
+    for (ptrdiff_t at; (at = jin_find(j, &within, begin, what)) >= 0; begin = (size_t)at + what->n, n++)
         jin_charge(j, 1);
     return jin_int(n);
 }
@@ -214,8 +200,7 @@ METHOD(m_join)
 
 /* how: '<' left, '>' right, '^' centre; with '^' an odd fill character goes left if width is odd, as
  * in Python. */
-static struct jin_value justify(struct jin *j, struct jin_value self, const struct jin_args *args,
-                                int how)
+static struct jin_value justify(struct jin *j, struct jin_value self, const struct jin_args *args, int how)
 {
     struct jin_value given[2];
     struct jin_builder b = { .j = j };
@@ -252,11 +237,9 @@ METHOD(m_zfill)
     return same_kind(jin_built(&b), self);
 }
 
-static struct jin_value partition(struct jin *j, struct jin_value self, const struct jin_args *args,
-                                  bool last)
+static struct jin_value partition(struct jin *j, struct jin_value self, const struct jin_args *args, bool last)
 {
-    struct jin_value sep, *part = jin_take_n(&j->heap, 3, sizeof *part),
-                          empty = same_kind(jin_text(j, ""), self);
+    struct jin_value sep, *part = jin_take_n(&j->heap, 3, sizeof *part), empty = same_kind(jin_text(j, ""), self);
     jin_bind(j, "partition", args, "sep", 1, &sep);
     const struct jin_string *by = must_text(j, sep, "the separator");
     if (!by->n)
@@ -272,16 +255,13 @@ static struct jin_value partition(struct jin *j, struct jin_value self, const st
 METHOD(m_partition) { return partition(j, self, args, false); }
 METHOD(m_rpartition) { return partition(j, self, args, true); }
 
-static struct jin_value without(struct jin *j, struct jin_value self, const struct jin_args *args,
-                                bool suffix)
+static struct jin_value without(struct jin *j, struct jin_value self, const struct jin_args *args, bool suffix)
 {
     struct jin_value what;
     jin_bind(j, suffix ? "removesuffix" : "removeprefix", args, "affix", 1, &what);
     const struct jin_string *a = must_text(j, what, "the argument"), *s = self.s;
     bool has = a->n && a->n <= s->n && !memcmp(s->data + (suffix ? s->n - a->n : 0), a->data, a->n);
-    return !has ? self
-                : same_kind(suffix ? jin_sub(j, s, 0, s->n - a->n) : jin_sub(j, s, a->n, s->n),
-                            self);
+    return !has ? self : same_kind(suffix ? jin_sub(j, s, 0, s->n - a->n) : jin_sub(j, s, a->n, s->n), self);
 }
 METHOD(m_removeprefix) { return without(j, self, args, false); }
 METHOD(m_removesuffix) { return without(j, self, args, true); }
@@ -322,16 +302,14 @@ static bool is_word(int32_t c) { return c == '_' || is_letter(c); }
 static bool is_number(struct jin *j, int32_t c)
 {
     utf8proc_category_t is = utf8proc_category(c);
-    if (is == UTF8PROC_CATEGORY_NO || is == UTF8PROC_CATEGORY_NL ||
-        (c >= 0x3400 && is == UTF8PROC_CATEGORY_LO))
+    if (is == UTF8PROC_CATEGORY_NO || is == UTF8PROC_CATEGORY_NL || (c >= 0x3400 && is == UTF8PROC_CATEGORY_LO))
         JIN_FAIL(j, "asking whether U+%04X is a digit is not supported", (unsigned)c);
     return is == UTF8PROC_CATEGORY_ND;
 }
 
 /* True if all characters of the string are: a letters, d digits, D decimal digits, n letters or digits,
  * p printable, s space, c ASCII.  The empty string gives true for p and c only. */
-static struct jin_value all(struct jin *j, struct jin_value self, const struct jin_args *args,
-                            int what)
+static struct jin_value all(struct jin *j, struct jin_value self, const struct jin_args *args, int what)
 {
     bool yes = true;
     int32_t c;
@@ -389,10 +367,7 @@ METHOD(m_istitle)
     return jin_bool(jin_is_case(self.s, 't'));
 }
 
-METHOD(m_format)
-{
-    return jin_format_braces(j, self, args);
-}
+METHOD(m_format) { return jin_format_braces(j, self, args); }
 
 METHOD(m_refused)
 {

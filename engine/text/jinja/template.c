@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#define MAX_TEXT     (1 << 20)                  /* bytes of a template */
+#define MAX_TEXT     (1 << 20) /* bytes of a template */
 #define TEMPLATE_MEM (256 << 20)
 #define MEMORY       (256 << 20)
 #define OUTPUT       (64 << 20)
@@ -18,8 +18,7 @@
 __attribute__((noreturn)) static void limit(struct jin *j, const char *what)
 {
     j->heap.error->line = j->heap.line;
-    snprintf(j->heap.error->text, sizeof j->heap.error->text, "rendering the template needs more than %s",
-             what);
+    snprintf(j->heap.error->text, sizeof j->heap.error->text, "rendering the template needs more than %s", what);
     jin_escape(&j->heap, KN_ELIMIT);
 }
 
@@ -40,8 +39,7 @@ void jin_print(struct jin *j, const char *data, size_t n)
             room *= 2;
         char *grown = kn_realloc(j->out, j->out_room, room + 1);
         if (!grown) {
-            snprintf(j->heap.error->text, sizeof j->heap.error->text,
-                     "no memory for %zu bytes of output", room);
+            snprintf(j->heap.error->text, sizeof j->heap.error->text, "no memory for %zu bytes of output", room);
             jin_escape(&j->heap, KN_ENOMEM);
         }
         j->out = grown;
@@ -77,8 +75,7 @@ static struct jin_dict *from_object(struct jin *j, const json_t *o)
 {
     struct jin_dict *d = jin_dict_new(j, json_object_size(o));
     for (void *i = json_object_iter((json_t *)o); i; i = json_object_iter_next((json_t *)o, i)) {
-        struct jin_value key =
-            jin_of(jin_string_view(&j->heap, json_object_iter_key(i), json_object_iter_key_len(i)));
+        struct jin_value key = jin_of(jin_string_view(&j->heap, json_object_iter_key(i), json_object_iter_key_len(i)));
         jin_dict_put(j, d, key, from_json(j, json_object_iter_value(i)));
     }
     return d;
@@ -119,8 +116,7 @@ static struct jin_value from_json(struct jin *j, const json_t *v)
 
 /* ---- open and render ------------------------------------------------------------------------- */
 
-int eng_template_open(struct eng_template **out, const char *text, size_t n,
-                      struct eng_template_error *error)
+int eng_template_open(struct eng_template **out, const char *text, size_t n, struct eng_template_error *error)
 {
     struct eng_template *t = kn_calloc(1, sizeof *t);
     struct jin_parser *p = kn_calloc(1, sizeof *p);
@@ -130,8 +126,7 @@ int eng_template_open(struct eng_template **out, const char *text, size_t n,
         snprintf(error->text, sizeof error->text, "no memory for a template");
         code = KN_ENOMEM;
     } else if (n > MAX_TEXT) {
-        snprintf(error->text, sizeof error->text, "the template has %zu bytes; the limit is %d", n,
-                 MAX_TEXT);
+        snprintf(error->text, sizeof error->text, "the template has %zu bytes; the limit is %d", n, MAX_TEXT);
         code = KN_ELIMIT;
     }
     if (!code) {

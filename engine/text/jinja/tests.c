@@ -5,32 +5,84 @@
 
 #define UNUSED (void)j, (void)with
 
-CHECK(is_defined) { UNUSED; return v.type != JIN_UNDEFINED; }
-CHECK(is_undefined) { UNUSED; return v.type == JIN_UNDEFINED; }
-CHECK(is_none) { UNUSED; return v.type == JIN_NONE; }
-CHECK(is_true) { UNUSED; return v.type == JIN_BOOL && v.b; }
-CHECK(is_false) { UNUSED; return v.type == JIN_BOOL && !v.b; }
-CHECK(is_boolean) { UNUSED; return v.type == JIN_BOOL; }
-CHECK(is_integer) { UNUSED; return v.type == JIN_INT; }
-CHECK(is_float) { UNUSED; return v.type == JIN_FLOAT; }
-CHECK(is_number) { UNUSED; return jin_is_number(v); }
-CHECK(is_string) { UNUSED; return v.type == JIN_STRING; }
-CHECK(is_mapping) { UNUSED; return v.type == JIN_DICT; }
-CHECK(is_iterable) { UNUSED; return jin_iterable(v) || v.type == JIN_LOOP; }
-CHECK(is_escaped) { UNUSED; return v.type == JIN_STRING && v.safe; }
+CHECK(is_defined)
+{
+    UNUSED;
+    return v.type != JIN_UNDEFINED;
+}
+CHECK(is_undefined)
+{
+    UNUSED;
+    return v.type == JIN_UNDEFINED;
+}
+CHECK(is_none)
+{
+    UNUSED;
+    return v.type == JIN_NONE;
+}
+CHECK(is_true)
+{
+    UNUSED;
+    return v.type == JIN_BOOL && v.b;
+}
+CHECK(is_false)
+{
+    UNUSED;
+    return v.type == JIN_BOOL && !v.b;
+}
+CHECK(is_boolean)
+{
+    UNUSED;
+    return v.type == JIN_BOOL;
+}
+CHECK(is_integer)
+{
+    UNUSED;
+    return v.type == JIN_INT;
+}
+CHECK(is_float)
+{
+    UNUSED;
+    return v.type == JIN_FLOAT;
+}
+CHECK(is_number)
+{
+    UNUSED;
+    return jin_is_number(v);
+}
+CHECK(is_string)
+{
+    UNUSED;
+    return v.type == JIN_STRING;
+}
+CHECK(is_mapping)
+{
+    UNUSED;
+    return v.type == JIN_DICT;
+}
+CHECK(is_iterable)
+{
+    UNUSED;
+    return jin_iterable(v) || v.type == JIN_LOOP;
+}
+CHECK(is_escaped)
+{
+    UNUSED;
+    return v.type == JIN_STRING && v.safe;
+}
 
 CHECK(is_callable)
 {
     UNUSED;
-    return v.type == JIN_MACRO || v.type == JIN_FUNCTION || v.type == JIN_METHOD ||
-           v.type == JIN_LOOP || v.type == JIN_JOINER || v.type == JIN_UNDEFINED;
+    return v.type == JIN_MACRO || v.type == JIN_FUNCTION || v.type == JIN_METHOD || v.type == JIN_LOOP ||
+           v.type == JIN_JOINER || v.type == JIN_UNDEFINED;
 }
 
 CHECK(is_sequence)
 {
     UNUSED;
-    return v.type == JIN_STRING || v.type == JIN_LIST || v.type == JIN_TUPLE ||
-           v.type == JIN_DICT || v.type == JIN_RANGE || v.type == JIN_UNDEFINED;
+    return v.type == JIN_STRING || v.type == JIN_LIST || v.type == JIN_TUPLE || v.type == JIN_DICT ||
+           v.type == JIN_RANGE || v.type == JIN_UNDEFINED;
 }
 
 CHECK(is_divisible)
@@ -45,9 +97,21 @@ CHECK(is_odd)
     return jin_equal(j, jin_arithmetic(j, '%', v, jin_int(2)), jin_int(1));
 }
 
-CHECK(is_even) { (void)with; return is_divisible(j, v, jin_int(2)); }
-CHECK(is_lower) { (void)with; return jin_is_case(jin_str(j, v), 'l'); }
-CHECK(is_upper) { (void)with; return jin_is_case(jin_str(j, v), 'u'); }
+CHECK(is_even)
+{
+    (void)with;
+    return is_divisible(j, v, jin_int(2));
+}
+CHECK(is_lower)
+{
+    (void)with;
+    return jin_is_case(jin_str(j, v), 'l');
+}
+CHECK(is_upper)
+{
+    (void)with;
+    return jin_is_case(jin_str(j, v), 'u');
+}
 CHECK(is_equal) { return jin_equal(j, v, with); }
 CHECK(is_unequal) { return !jin_equal(j, v, with); }
 CHECK(is_less) { return jin_less(j, v, with, "<"); }
@@ -129,16 +193,12 @@ const struct jin_test *jin_test_find(const struct jin_string *name)
     return NULL;
 }
 
-bool jin_test_call(struct jin *j, const struct jin_test *t, const struct jin_string *name,
-                   struct jin_value v, const struct jin_args *args)
+bool jin_test_call(struct jin *j, const struct jin_test *t, const struct jin_string *name, struct jin_value v,
+                   const struct jin_args *args)
 {
     if (!t)
         JIN_FAIL(j, "No test named '%.*s' found.", (int)(name->n < 60 ? name->n : 60), name->data);
     if (args->n + args->n_keyword != t->n_arg)
-        JIN_FAIL(j, "test '%s' takes %d arguments (%d given)", t->name, t->n_arg,
-                 args->n + args->n_keyword);
-    return t->check(j, v,
-                    args->n           ? args->position[0]
-                    : args->n_keyword ? args->keyword[0].value
-                                      : jin_none());
+        JIN_FAIL(j, "test '%s' takes %d arguments (%d given)", t->name, t->n_arg, args->n + args->n_keyword);
+    return t->check(j, v, args->n ? args->position[0] : args->n_keyword ? args->keyword[0].value : jin_none());
 }

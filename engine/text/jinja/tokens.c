@@ -2,7 +2,7 @@
  * messages about unexpected tokens. */
 #include "engine/text/jinja/internal.h"
 
-#define MAX_DEPTH 600                           /* nesting of brackets and blocks */
+#define MAX_DEPTH 600 /* nesting of brackets and blocks */
 
 void jin_advance(struct jin_parser *p)
 {
@@ -23,10 +23,7 @@ const struct jin_token *jin_look(struct jin_parser *p)
     return &p->ahead;
 }
 
-bool jin_at_op(const struct jin_parser *p, int op)
-{
-    return p->token.kind == JIN_T_OPERATOR && p->token.op == op;
-}
+bool jin_at_op(const struct jin_parser *p, int op) { return p->token.kind == JIN_T_OPERATOR && p->token.op == op; }
 
 bool jin_at_name(const struct jin_parser *p, const char *name)
 {
@@ -62,8 +59,7 @@ void jin_unexpected(struct jin_parser *p, const char *wanted)
     const struct jin_token *t = &p->token;
     p->heap->line = t->line;
     if (t->kind == JIN_T_NAME)
-        jin_fail(p->heap, "expected %s, got '%.*s'", wanted, (int)kn_min((int)t->value.s->n, 100),
-                 t->value.s->data);
+        jin_fail(p->heap, "expected %s, got '%.*s'", wanted, (int)kn_min((int)t->value.s->n, 100), t->value.s->data);
     if (t->kind == JIN_T_OPERATOR) {
         const char *two = t->op == 'E'   ? "=="
                           : t->op == 'N' ? "!="

@@ -3,17 +3,15 @@
 
 const char *jin_type_name(struct jin_value v)
 {
-    static const char *const names[] = {
-        [JIN_MISSING] = "missing",   [JIN_UNDEFINED] = "Undefined",
-        [JIN_NONE] = "NoneType",     [JIN_BOOL] = "bool",
-        [JIN_INT] = "int",           [JIN_FLOAT] = "float",
-        [JIN_STRING] = "str",        [JIN_LIST] = "list",
-        [JIN_TUPLE] = "tuple",       [JIN_DICT] = "dict",
-        [JIN_RANGE] = "range",       [JIN_NAMESPACE] = "Namespace",
-        [JIN_MACRO] = "Macro",       [JIN_LOOP] = "LoopContext",
-        [JIN_FUNCTION] = "function", [JIN_METHOD] = "builtin_function_or_method",
-        [JIN_CYCLER] = "Cycler",     [JIN_JOINER] = "Joiner"
-    };
+    static const char *const names[] = { [JIN_MISSING] = "missing",   [JIN_UNDEFINED] = "Undefined",
+                                         [JIN_NONE] = "NoneType",     [JIN_BOOL] = "bool",
+                                         [JIN_INT] = "int",           [JIN_FLOAT] = "float",
+                                         [JIN_STRING] = "str",        [JIN_LIST] = "list",
+                                         [JIN_TUPLE] = "tuple",       [JIN_DICT] = "dict",
+                                         [JIN_RANGE] = "range",       [JIN_NAMESPACE] = "Namespace",
+                                         [JIN_MACRO] = "Macro",       [JIN_LOOP] = "LoopContext",
+                                         [JIN_FUNCTION] = "function", [JIN_METHOD] = "builtin_function_or_method",
+                                         [JIN_CYCLER] = "Cycler",     [JIN_JOINER] = "Joiner" };
     static const char *const views[] = { "dict_keys", "dict_values", "dict_items" };
     if (v.type == JIN_VIEW)
         return views[v.view->of];
@@ -51,10 +49,7 @@ bool jin_truth(struct jin_value v)
     }
 }
 
-bool jin_given(struct jin_value v)
-{
-    return v.type != JIN_MISSING && v.type != JIN_NONE;
-}
+bool jin_given(struct jin_value v) { return v.type != JIN_MISSING && v.type != JIN_NONE; }
 
 /* ---- undefined ------------------------------------------------------------------------------- */
 
@@ -129,8 +124,7 @@ static bool dicts_equal(struct jin *j, const struct jin_dict *a, const struct ji
     enter(j);
     for (size_t i = 0; equal && i < a->n; i++) {
         const struct jin_value *other = jin_dict_find(j, b, a->pair[i].key);
-        equal =
-            other && (jin_same(*other, a->pair[i].value) || jin_equal(j, a->pair[i].value, *other));
+        equal = other && (jin_same(*other, a->pair[i].value) || jin_equal(j, a->pair[i].value, *other));
     }
     j->depth++;
     return equal;
@@ -151,7 +145,7 @@ bool jin_same(struct jin_value a, struct jin_value b)
     case JIN_FLOAT:
         return false;
     default:
-        return a.list == b.list;                /* compares whichever pointer the union holds */
+        return a.list == b.list; /* compares whichever pointer the union holds */
     }
 }
 
@@ -173,9 +167,8 @@ bool jin_equal(struct jin *j, struct jin_value a, struct jin_value b)
     case JIN_DICT:
         return dicts_equal(j, a.dict, b.dict);
     case JIN_RANGE:
-        return a.range->n == b.range->n &&
-               (!a.range->n || (a.range->start == b.range->start &&
-                                (a.range->n == 1 || a.range->step == b.range->step)));
+        return a.range->n == b.range->n && (!a.range->n || (a.range->start == b.range->start &&
+                                                            (a.range->n == 1 || a.range->step == b.range->step)));
     case JIN_VIEW:
         if (a.view->of != b.view->of || a.view->of != JIN_VALUES)
             JIN_FAIL(j, "comparing the views of dicts is not supported");
@@ -193,10 +186,7 @@ static int compare_strings(const struct jin_string *a, const struct jin_string *
     return c ? (c > 0) - (c < 0) : (a->n > b->n) - (a->n < b->n);
 }
 
-static bool holds(int c, const char *op)
-{
-    return op[0] == '<' ? c < 0 || (op[1] && !c) : c == 1 || (op[1] && !c);
-}
+static bool holds(int c, const char *op) { return op[0] == '<' ? c < 0 || (op[1] && !c) : c == 1 || (op[1] && !c); }
 
 bool jin_less(struct jin *j, struct jin_value a, struct jin_value b, const char *op)
 {
@@ -220,8 +210,7 @@ bool jin_less(struct jin *j, struct jin_value a, struct jin_value b, const char 
         j->depth++;
         return less;
     }
-    JIN_FAIL(j, "'%s' not supported between instances of '%s' and '%s'", op, jin_type_name(a),
-             jin_type_name(b));
+    JIN_FAIL(j, "'%s' not supported between instances of '%s' and '%s'", op, jin_type_name(a), jin_type_name(b));
 }
 
 int64_t jin_length(struct jin *j, struct jin_value v)
@@ -252,8 +241,7 @@ bool jin_contains(struct jin *j, struct jin_value in, struct jin_value what)
 {
     if (in.type == JIN_STRING) {
         if (what.type != JIN_STRING)
-            JIN_FAIL(j, "'in <string>' requires string as left operand, not %s",
-                     jin_type_name(what));
+            JIN_FAIL(j, "'in <string>' requires string as left operand, not %s", jin_type_name(what));
         return jin_find(j, in.s, 0, what.s) >= 0;
     }
     if (in.type == JIN_DICT || (in.type == JIN_VIEW && in.view->of == JIN_KEYS))
@@ -271,8 +259,7 @@ bool jin_contains(struct jin *j, struct jin_value in, struct jin_value what)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-struct jin_value jin_list_new(struct jin *j, enum jin_type type, const struct jin_value *item,
-                              size_t n)
+struct jin_value jin_list_new(struct jin *j, enum jin_type type, const struct jin_value *item, size_t n)
 {
     struct jin_list *l = jin_take(&j->heap, sizeof *l);
     *l = (struct jin_list){ n, item };
@@ -299,7 +286,7 @@ struct jin_value jin_items_done(struct jin *j, struct jin_items *l, enum jin_typ
 
 /* ---- dicts ----------------------------------------------------------------------------------- */
 
-#define FEW 8                                   /* dicts up to this size are searched linearly */
+#define FEW 8 /* dicts up to this size are searched linearly */
 
 bool jin_hashable(struct jin *j, struct jin_value v)
 {
@@ -330,7 +317,7 @@ static uint64_t hash(struct jin *j, struct jin_value v)
     }
     if (jin_is_integer(v))
         return kn_mix(j->hash_seed + (uint64_t)jin_integer(v));
-    if (v.type == JIN_FLOAT) {                  /* 1.0 and 1 are the same key */
+    if (v.type == JIN_FLOAT) { /* 1.0 and 1 are the same key */
         if (jin_float_to_int(v.f, &whole) && (double)whole == v.f)
             return kn_mix(j->hash_seed + (uint64_t)whole);
         memcpy(&word, &v.f, 8);
@@ -345,8 +332,7 @@ static uint64_t hash(struct jin *j, struct jin_value v)
     }
     if (!jin_hashable(j, v))
         JIN_FAIL(j, "unhashable type: '%s'", jin_type_name(v));
-    return v.type == JIN_UNDEFINED || v.type == JIN_NONE ? kn_mix(h)
-                                                         : kn_mix(h ^ (uintptr_t)v.list);
+    return v.type == JIN_UNDEFINED || v.type == JIN_NONE ? kn_mix(h) : kn_mix(h ^ (uintptr_t)v.list);
 }
 
 struct jin_dict *jin_dict_new(struct jin *j, size_t room)
@@ -356,10 +342,7 @@ struct jin_dict *jin_dict_new(struct jin *j, size_t room)
     return d;
 }
 
-struct jin_value jin_dict_value(struct jin_dict *d)
-{
-    return (struct jin_value){ .type = JIN_DICT, .dict = d };
-}
+struct jin_value jin_dict_value(struct jin_dict *d) { return (struct jin_value){ .type = JIN_DICT, .dict = d }; }
 
 static void put_index(struct jin_dict *d, size_t at)
 {
@@ -369,8 +352,7 @@ static void put_index(struct jin_dict *d, size_t at)
     d->index[slot] = (uint32_t)at + 1;
 }
 
-static struct jin_pair *find(struct jin *j, const struct jin_dict *d, struct jin_value key,
-                             uint64_t h)
+static struct jin_pair *find(struct jin *j, const struct jin_dict *d, struct jin_value key, uint64_t h)
 {
     if (!d->index) {
         for (size_t i = 0; i < d->n; i++)
@@ -416,7 +398,7 @@ void jin_dict_put(struct jin *j, struct jin_dict *d, struct jin_value key, struc
         put_index(d, d->n - 1);
     } else if (d->n > FEW) {
         if (d->room & (d->room - 1))
-            grow(j, d);                         /* room must be a power of two for the mask */
+            grow(j, d); /* room must be a power of two for the mask */
         d->index = jin_take_n(&j->heap, 2 * d->room, sizeof *d->index);
         memset(d->index, 0, 2 * d->room * sizeof *d->index);
         for (size_t i = 0; i < d->n; i++)
@@ -430,8 +412,7 @@ const struct jin_value *jin_dict_find(struct jin *j, const struct jin_dict *d, s
     return p ? &p->value : NULL;
 }
 
-const struct jin_value *jin_dict_find_text(struct jin *j, const struct jin_dict *d,
-                                           const struct jin_string *key)
+const struct jin_value *jin_dict_find_text(struct jin *j, const struct jin_dict *d, const struct jin_string *key)
 {
     return jin_dict_find(j, d, jin_of(key));
 }

@@ -9,17 +9,17 @@
 #include "engine/api/reply.h"
 #include "tests/engine/text/recipe.h"
 
-#define DESK_TEMPLATE                                                                              \
-    "{% for m in messages %}<s>{{ m.role }}\n"                                                     \
-    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"              \
-    "{{ m.content }}"                                                                              \
-    "{% for c in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ c.function.name }}\", "           \
-    "\"arguments\": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}"                  \
-    "{% if m.tool_call_id %}[{{ m.name }} {{ m.tool_call_id }}]{% endif %}<|im_end|>\n"            \
-    "{% endfor %}"                                                                                 \
-    "{% if tools %}{{ tools | tojson }}{% endif %}"                                                \
-    "{% if reasoning_effort %}({{ reasoning_effort }}){% endif %}"                                 \
-    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"                                      \
+#define DESK_TEMPLATE                                                                                                  \
+    "{% for m in messages %}<s>{{ m.role }}\n"                                                                         \
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"                                  \
+    "{{ m.content }}"                                                                                                  \
+    "{% for c in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ c.function.name }}\", "                               \
+    "\"arguments\": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}"                                      \
+    "{% if m.tool_call_id %}[{{ m.name }} {{ m.tool_call_id }}]{% endif %}<|im_end|>\n"                                \
+    "{% endfor %}"                                                                                                     \
+    "{% if tools %}{{ tools | tojson }}{% endif %}"                                                                    \
+    "{% if reasoning_effort %}({{ reasoning_effort }}){% endif %}"                                                     \
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"                                                          \
     "{% if enable_thinking %}<think>\n{% endif %}"
 
 enum { DESK_HELLO = 259, DESK_BOS = 262, DESK_END = 263, DESK_CTX = 4096 };
@@ -32,9 +32,8 @@ static struct {
     struct gr_tokens *tokens;
 } desk;
 
-static const char *const desk_models[] = {"small", "small:latest"};
-static const struct eng_arrival desk_arrival = {
-    .id = "abc123", .created_s = 1700000000, .seed = 42};
+static const char *const desk_models[] = { "small", "small:latest" };
+static const struct eng_arrival desk_arrival = { .id = "abc123", .created_s = 1700000000, .seed = 42 };
 
 static inline void desk_open_with(const char *template)
 {
@@ -50,14 +49,14 @@ static inline void desk_open_with(const char *template)
     assert_int_equal(eng_vocab_open(&desk.vocab, file), 0);
     assert_int_equal(eng_chat_open(&desk.chat, file, desk.vocab, "m.gguf"), 0);
     assert_int_equal(gr_tokens_open(&desk.tokens, desk.vocab, 1 << 20), 0);
-    desk.d = (struct eng_api_setup){.vocab = desk.vocab,
-                               .chat = desk.chat,
-                               .gr_tokens = desk.tokens,
-                               .model = desk_models,
-                               .n_model = 2,
-                               .fingerprint = "fp_1",
-                               .n_ctx = DESK_CTX,
-                               .n_predict = -1};
+    desk.d = (struct eng_api_setup){ .vocab = desk.vocab,
+                                     .chat = desk.chat,
+                                     .gr_tokens = desk.tokens,
+                                     .model = desk_models,
+                                     .n_model = 2,
+                                     .fingerprint = "fp_1",
+                                     .n_ctx = DESK_CTX,
+                                     .n_predict = -1 };
     spec_params_default(&desk.d.sampling);
     eng_api_setup_from_template(&desk.d, &desk.style);
     moe_file_close(file);
@@ -93,9 +92,9 @@ static inline struct eng_ask *ask_of(enum eng_api api, const char *body)
 /* ---- requests, and their refusals --------------------------------------------------------------- */
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
-#define USER "{\"role\": \"user\", \"content\": \"hello\"}"
+#define USER   "{\"role\": \"user\", \"content\": \"hello\"}"
 
-static const char *const path_of[] = {"completions", "chat", "responses", "messages"};
+static const char *const path_of[] = { "completions", "chat", "responses", "messages" };
 
 /* A valid request with further members. */
 static inline char *with(enum eng_api api, const char *members)
@@ -136,7 +135,7 @@ static inline const char *said_n(enum eng_api api, const char *body, size_t n)
 {
     static char text[256];
     struct eng_ask *ask = NULL;
-    struct eng_refusal why = {0};
+    struct eng_refusal why = { 0 };
     int error = eng_ask_parse(&ask, api, body, n, &desk.d, &desk_arrival, &why);
     assert_same_of_json(api, body, n, &why);
     if (!error) {
@@ -151,10 +150,7 @@ static inline const char *said_n(enum eng_api api, const char *body, size_t n)
     return text;
 }
 
-static inline const char *said(enum eng_api api, const char *body)
-{
-    return said_n(api, body, strlen(body));
-}
+static inline const char *said(enum eng_api api, const char *body) { return said_n(api, body, strlen(body)); }
 
 static inline void expect(enum eng_api api, const char *body, const char *want)
 {

@@ -18,32 +18,30 @@ static void renders(enum eng_api api, const char *body, const char *want)
     kn_free(text);
 }
 
-#define CALLED                                                                                     \
-    "<s>user\nhi<|im_end|>\n<s>assistant\n<think>why</think>ok<tool_call>{\"name\": "              \
-    "\"f\", \"arguments\": {\"x\": [1, 2.5]}}</tool_call><|im_end|>\n<s>tool\n"                    \
+#define CALLED                                                                                                         \
+    "<s>user\nhi<|im_end|>\n<s>assistant\n<think>why</think>ok<tool_call>{\"name\": "                                  \
+    "\"f\", \"arguments\": {\"x\": [1, 2.5]}}</tool_call><|im_end|>\n<s>tool\n"                                        \
     "21[f id1]<|im_end|>\n<s>assistant\n"
 
 static void three_dialects_are_one_conversation(void **state)
 {
     (void)state;
-    renders(
-        ENG_API_CHAT,
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", "
-        "\"content\": \"ok\", \"reasoning_content\": \"why\", \"tool_calls\": [{\"id\": \"id1\", "
-        "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
-        "\"{\\\"x\\\": [1, 2.5]}\"}}]}, {\"role\": \"tool\", \"tool_call_id\": \"id1\", "
-        "\"content\": \"21\"}]}",
-        CALLED);
-    renders(
-        ENG_API_RESPONSES,
-        "{\"input\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_text\", \"text\": "
-        "\"hi\"}]}, {\"type\": \"reasoning\", \"id\": \"rs_1\", \"summary\": [], \"content\": "
-        "[{\"type\": \"reasoning_text\", \"text\": \"why\"}]}, {\"type\": \"message\", \"role\": "
-        "\"assistant\", \"content\": [{\"type\": \"output_text\", \"text\": \"ok\"}]}, "
-        "{\"type\": \"function_call\", \"call_id\": \"id1\", \"name\": \"f\", \"arguments\": "
-        "\"{\\\"x\\\": [1, 2.5]}\"}, {\"type\": \"function_call_output\", \"call_id\": \"id1\", "
-        "\"output\": \"21\"}]}",
-        CALLED);
+    renders(ENG_API_CHAT,
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", "
+            "\"content\": \"ok\", \"reasoning_content\": \"why\", \"tool_calls\": [{\"id\": \"id1\", "
+            "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
+            "\"{\\\"x\\\": [1, 2.5]}\"}}]}, {\"role\": \"tool\", \"tool_call_id\": \"id1\", "
+            "\"content\": \"21\"}]}",
+            CALLED);
+    renders(ENG_API_RESPONSES,
+            "{\"input\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_text\", \"text\": "
+            "\"hi\"}]}, {\"type\": \"reasoning\", \"id\": \"rs_1\", \"summary\": [], \"content\": "
+            "[{\"type\": \"reasoning_text\", \"text\": \"why\"}]}, {\"type\": \"message\", \"role\": "
+            "\"assistant\", \"content\": [{\"type\": \"output_text\", \"text\": \"ok\"}]}, "
+            "{\"type\": \"function_call\", \"call_id\": \"id1\", \"name\": \"f\", \"arguments\": "
+            "\"{\\\"x\\\": [1, 2.5]}\"}, {\"type\": \"function_call_output\", \"call_id\": \"id1\", "
+            "\"output\": \"21\"}]}",
+            CALLED);
     renders(ENG_API_MESSAGES,
             "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", "
             "\"content\": [{\"type\": \"thinking\", \"thinking\": \"why\", \"signature\": \"\"}, "
@@ -69,8 +67,8 @@ static void three_dialects_are_one_conversation(void **state)
 
 static void tools_reach_the_template_in_one_form(void **state)
 {
-#define TOLD                                                                                       \
-    "<s>user\nhello<|im_end|>\n[{\"type\": \"function\", \"function\": {\"name\": \"f\", "         \
+#define TOLD                                                                                                           \
+    "<s>user\nhello<|im_end|>\n[{\"type\": \"function\", \"function\": {\"name\": \"f\", "                             \
     "\"description\": \"d\", \"parameters\": {\"type\": \"object\"}}}]<s>assistant\n"
     (void)state;
     renders(ENG_API_CHAT,
@@ -79,17 +77,14 @@ static void tools_reach_the_template_in_one_form(void **state)
                                "\"parameters\": {\"type\": "
                                "\"object\"}}}]"),
             TOLD);
-    renders(
-        ENG_API_RESPONSES,
-        with(ENG_API_RESPONSES,
-             "\"tools\": [{\"type\": \"function\", "
-             "\"name\": \"f\", \"description\": \"d\", \"parameters\": {\"type\": \"object\"}}, "
-             "{\"type\": \"web_search\"}]"),
-        TOLD);
+    renders(ENG_API_RESPONSES,
+            with(ENG_API_RESPONSES, "\"tools\": [{\"type\": \"function\", "
+                                    "\"name\": \"f\", \"description\": \"d\", \"parameters\": {\"type\": \"object\"}}, "
+                                    "{\"type\": \"web_search\"}]"),
+            TOLD);
     renders(ENG_API_MESSAGES,
-            with(ENG_API_MESSAGES,
-                 "\"tools\": [{\"name\": \"f\", "
-                 "\"description\": \"d\", \"input_schema\": {\"type\": \"object\"}}]"),
+            with(ENG_API_MESSAGES, "\"tools\": [{\"name\": \"f\", "
+                                   "\"description\": \"d\", \"input_schema\": {\"type\": \"object\"}}]"),
             TOLD);
     renders(ENG_API_MESSAGES,
             with(ENG_API_MESSAGES, "\"tools\": [{\"name\": \"f\", "
@@ -106,8 +101,7 @@ static void tools_reach_the_template_in_one_form(void **state)
             "<s>user\nhello<|im_end|>\n<s>assistant\n");
     renders(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\"}"),
             "<s>user\nhello<|im_end|>\n<s>assistant\n<think>\n");
-    struct eng_ask *ask =
-        ask_of(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\"}"));
+    struct eng_ask *ask = ask_of(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\"}"));
     assert_true(ask->thinks);
     eng_ask_close(ask);
 }
@@ -118,53 +112,50 @@ static void messages_that_cannot_be_read_are_refused(void **state)
         enum eng_api api;
         const char *messages, *want;
     } cases[] = {
-        {ENG_API_CHAT, "[]", "400 messages"},
-        {ENG_API_CHAT, "\"hi\"", "400 messages"},
-        {ENG_API_CHAT, "[\"hi\"]", "400 messages[0]"},
-        {ENG_API_CHAT, "[null]", "400 messages[0]"},
-        {ENG_API_CHAT, "[{}]", "400 messages[0].role"},
-        {ENG_API_CHAT, "[" USER ", {\"role\": \"boss\", \"content\": \"\"}]",
-         "400 messages[1].role"},
-        {ENG_API_CHAT, "[{\"role\": \"user\"}]", "400 messages[0].content"},
-        {ENG_API_CHAT, "[{\"role\": \"user\", \"content\": \"\"}]", ""},
-        {ENG_API_CHAT, "[{\"role\": \"user\", \"content\": []}]", ""},
-        {ENG_API_CHAT, "[{\"role\": \"user\", \"content\": 5}]", "400 messages[0].content"},
-        {ENG_API_CHAT, "[{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]",
-         "400 messages[0].content[0].type"},
-        {ENG_API_CHAT, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]",
-         "400 messages[0].content[0].text"},
-        {ENG_API_CHAT, "[{\"role\": \"user\", \"content\": [\"x\"]}]",
-         "400 messages[0].content[0]"},
-        {ENG_API_CHAT, "[{\"role\": \"assistant\", \"tool_calls\": [{}]}]",
-         "400 messages[0].tool_calls[0].function.name"},
-        {ENG_API_CHAT,
-         "[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": "
-         "\"f\", \"arguments\": 5}}]}]",
-         "400 messages[0].tool_calls[0].function.arguments"},
-        {ENG_API_CHAT,
-         "[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": "
-         "\"f\", \"arguments\": \"not JSON\"}}]}]",
-         ""},
-        {ENG_API_MESSAGES, "[{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]",
-         "400 messages[0].content[0].type"},
-        {ENG_API_MESSAGES, "[{\"role\": \"user\", \"content\": [{\"type\": \"tool_use\"}]}]",
-         "400 messages[0].content[0].type"},
-        {ENG_API_MESSAGES, "[{\"role\": \"assistant\", \"content\": [{\"type\": \"tool_use\"}]}]",
-         "400 messages[0].content[0].id"},
-        {ENG_API_MESSAGES, "[{\"role\": \"user\", \"content\": [{\"type\": \"tool_result\"}]}]",
-         "400 messages[0].content[0].tool_use_id"},
-        {ENG_API_MESSAGES, "[{\"role\": \"system\", \"content\": \"s\"}]", ""},
-        {ENG_API_MESSAGES, "[{\"role\": \"system\", \"content\": [{\"type\": \"tool_use\"}]}]",
-         "400 messages[0].content[0].type"},
-        {ENG_API_MESSAGES, "[{\"role\": \"tool\", \"content\": \"s\"}]", "400 messages[0].role"},
-        {ENG_API_MESSAGES, "[{\"role\": \"user\"}]", "400 messages[0].content"},
-        {ENG_API_RESPONSES, "[]", "400 input"},
-        {ENG_API_RESPONSES, "7", "400 input"},
-        {ENG_API_RESPONSES, "[{\"type\": \"web_search_call\"}]", "400 input[0].type"},
-        {ENG_API_RESPONSES, "[{\"type\": \"item_reference\", \"id\": \"x\"}]", "400 input[0].type"},
-        {ENG_API_RESPONSES, "[{\"type\": \"function_call\"}]", "400 input[0].call_id"},
-        {ENG_API_RESPONSES, "[{\"type\": \"function_call_output\", \"call_id\": \"a\"}]",
-         "400 input[0].output"},
+        { ENG_API_CHAT, "[]", "400 messages" },
+        { ENG_API_CHAT, "\"hi\"", "400 messages" },
+        { ENG_API_CHAT, "[\"hi\"]", "400 messages[0]" },
+        { ENG_API_CHAT, "[null]", "400 messages[0]" },
+        { ENG_API_CHAT, "[{}]", "400 messages[0].role" },
+        { ENG_API_CHAT, "[" USER ", {\"role\": \"boss\", \"content\": \"\"}]", "400 messages[1].role" },
+        { ENG_API_CHAT, "[{\"role\": \"user\"}]", "400 messages[0].content" },
+        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": \"\"}]", "" },
+        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": []}]", "" },
+        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": 5}]", "400 messages[0].content" },
+        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]",
+          "400 messages[0].content[0].type" },
+        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]",
+          "400 messages[0].content[0].text" },
+        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": [\"x\"]}]", "400 messages[0].content[0]" },
+        { ENG_API_CHAT, "[{\"role\": \"assistant\", \"tool_calls\": [{}]}]",
+          "400 messages[0].tool_calls[0].function.name" },
+        { ENG_API_CHAT,
+          "[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": "
+          "\"f\", \"arguments\": 5}}]}]",
+          "400 messages[0].tool_calls[0].function.arguments" },
+        { ENG_API_CHAT,
+          "[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": "
+          "\"f\", \"arguments\": \"not JSON\"}}]}]",
+          "" },
+        { ENG_API_MESSAGES, "[{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]",
+          "400 messages[0].content[0].type" },
+        { ENG_API_MESSAGES, "[{\"role\": \"user\", \"content\": [{\"type\": \"tool_use\"}]}]",
+          "400 messages[0].content[0].type" },
+        { ENG_API_MESSAGES, "[{\"role\": \"assistant\", \"content\": [{\"type\": \"tool_use\"}]}]",
+          "400 messages[0].content[0].id" },
+        { ENG_API_MESSAGES, "[{\"role\": \"user\", \"content\": [{\"type\": \"tool_result\"}]}]",
+          "400 messages[0].content[0].tool_use_id" },
+        { ENG_API_MESSAGES, "[{\"role\": \"system\", \"content\": \"s\"}]", "" },
+        { ENG_API_MESSAGES, "[{\"role\": \"system\", \"content\": [{\"type\": \"tool_use\"}]}]",
+          "400 messages[0].content[0].type" },
+        { ENG_API_MESSAGES, "[{\"role\": \"tool\", \"content\": \"s\"}]", "400 messages[0].role" },
+        { ENG_API_MESSAGES, "[{\"role\": \"user\"}]", "400 messages[0].content" },
+        { ENG_API_RESPONSES, "[]", "400 input" },
+        { ENG_API_RESPONSES, "7", "400 input" },
+        { ENG_API_RESPONSES, "[{\"type\": \"web_search_call\"}]", "400 input[0].type" },
+        { ENG_API_RESPONSES, "[{\"type\": \"item_reference\", \"id\": \"x\"}]", "400 input[0].type" },
+        { ENG_API_RESPONSES, "[{\"type\": \"function_call\"}]", "400 input[0].call_id" },
+        { ENG_API_RESPONSES, "[{\"type\": \"function_call_output\", \"call_id\": \"a\"}]", "400 input[0].output" },
     };
     char body[1000];
     (void)state;
@@ -178,18 +169,16 @@ static void messages_that_cannot_be_read_are_refused(void **state)
 /* Some templates concatenate the arguments as a string, others render them as JSON. */
 static void arguments_are_what_the_template_takes(void **state)
 {
-    static const char body[] =
-        "{\"messages\": [" USER ", {\"role\": \"assistant\", \"tool_calls\": "
-        "[{\"function\": {\"name\": \"f\", \"arguments\": "
-        "\"{\\\"a\\\":  1}\"}}]}]}";
-#define LOOP(what)                                                                                 \
-    "{% for m in messages %}{% for c in m.tool_calls or [] %}" what "{% endfor %}{% endfor %}"
+    static const char body[] = "{\"messages\": [" USER ", {\"role\": \"assistant\", \"tool_calls\": "
+                               "[{\"function\": {\"name\": \"f\", \"arguments\": "
+                               "\"{\\\"a\\\":  1}\"}}]}]}";
+#define LOOP(what) "{% for m in messages %}{% for c in m.tool_calls or [] %}" what "{% endfor %}{% endfor %}"
     static const struct {
         const char *template, *want;
     } cases[] = {
-        {LOOP("{{ c.function.arguments | tojson }}"), "{\"a\": 1}"},
-        {LOOP("{{ '<' + c.function.arguments + '>' }}"), "<{\"a\":  1}>"},
-        {LOOP("{{ c.function.arguments }}"), "{\"a\":  1}"},
+        { LOOP("{{ c.function.arguments | tojson }}"), "{\"a\": 1}" },
+        { LOOP("{{ '<' + c.function.arguments + '>' }}"), "<{\"a\":  1}>" },
+        { LOOP("{{ c.function.arguments }}"), "{\"a\":  1}" },
     };
     (void)state;
     for (int i = 0; i < LEN(cases); i++) {
@@ -210,12 +199,10 @@ static void thoughts_go_by_the_templates_name(void **state)
 {
     (void)state;
     desk_close(NULL);
-    desk_open_with(
-        "{# <|channel|><|message|> #}{% for m in messages %}{{ m.thinking }}/{{ m.content "
-        "}};{% endfor %}");
+    desk_open_with("{# <|channel|><|message|> #}{% for m in messages %}{{ m.thinking }}/{{ m.content "
+                   "}};{% endfor %}");
     renders(ENG_API_CHAT,
-            "{\"messages\": [" USER
-            ", {\"role\": \"assistant\", \"reasoning\": \"why\"}, {\"role\": "
+            "{\"messages\": [" USER ", {\"role\": \"assistant\", \"reasoning\": \"why\"}, {\"role\": "
             "\"assistant\", \"reasoning\": \"why\", \"content\": \"so\"}]}",
             "/hello;why/;/so;");
     desk_close(NULL);
@@ -249,93 +236,91 @@ static void tools_and_formats_are_checked(void **state)
         const char *members, *want;
         bool grammar;
     } cases[] = {
-        {ENG_API_CHAT, TOOL(""), "", true},
-        {ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"required\"", "", true},
-        {ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"none\"", "", false},
-        {ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"always\"", "400 tool_choice", false},
-        {ENG_API_CHAT,
-         TOOL("") ", \"tool_choice\": {\"type\": \"function\", \"function\": "
-                  "{\"name\": \"f\"}}",
-         "", true},
-        {ENG_API_CHAT,
-         TOOL("") ", \"tool_choice\": {\"type\": \"function\", \"function\": "
-                  "{\"name\": \"g\"}}",
-         "400 tool_choice", false},
-        {ENG_API_CHAT, TOOL("") ", \"tool_choice\": {\"type\": \"function\"}",
-         "400 tool_choice.function.name", false},
-        {ENG_API_CHAT, "\"tool_choice\": \"required\"", "400 tool_choice", false},
-        {ENG_API_CHAT, "\"tool_choice\": \"none\"", "", false},
-        {ENG_API_CHAT, "\"tools\": []", "", false},
-        {ENG_API_CHAT, "\"tools\": {}", "400 tools", false},
-        {ENG_API_CHAT, "\"tools\": [1]", "400 tools[0]", false},
-        {ENG_API_CHAT, "\"tools\": [{\"type\": \"retrieval\"}]", "400 tools[0].type", false},
-        {ENG_API_CHAT, "\"tools\": [{\"type\": \"function\"}]", "400 tools[0].function", false},
-        {ENG_API_CHAT, "\"tools\": [{\"type\": \"function\", \"function\": {}}]",
-         "400 tools[0].function.name", false},
-        {ENG_API_CHAT, "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a b\"}}]",
-         "400 tools[0].function.name", false},
-        {ENG_API_CHAT,
-         "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}, {\"type\": "
-         "\"function\", \"function\": {\"name\": \"f\"}}]",
-         "400 tools[1].function.name", false},
-        {ENG_API_CHAT, TOOL(", \"parameters\": 5"), "400 tools[0].function.parameters", false},
+        { ENG_API_CHAT, TOOL(""), "", true },
+        { ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"required\"", "", true },
+        { ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"none\"", "", false },
+        { ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"always\"", "400 tool_choice", false },
+        { ENG_API_CHAT,
+          TOOL("") ", \"tool_choice\": {\"type\": \"function\", \"function\": "
+                   "{\"name\": \"f\"}}",
+          "", true },
+        { ENG_API_CHAT,
+          TOOL("") ", \"tool_choice\": {\"type\": \"function\", \"function\": "
+                   "{\"name\": \"g\"}}",
+          "400 tool_choice", false },
+        { ENG_API_CHAT, TOOL("") ", \"tool_choice\": {\"type\": \"function\"}", "400 tool_choice.function.name",
+          false },
+        { ENG_API_CHAT, "\"tool_choice\": \"required\"", "400 tool_choice", false },
+        { ENG_API_CHAT, "\"tool_choice\": \"none\"", "", false },
+        { ENG_API_CHAT, "\"tools\": []", "", false },
+        { ENG_API_CHAT, "\"tools\": {}", "400 tools", false },
+        { ENG_API_CHAT, "\"tools\": [1]", "400 tools[0]", false },
+        { ENG_API_CHAT, "\"tools\": [{\"type\": \"retrieval\"}]", "400 tools[0].type", false },
+        { ENG_API_CHAT, "\"tools\": [{\"type\": \"function\"}]", "400 tools[0].function", false },
+        { ENG_API_CHAT, "\"tools\": [{\"type\": \"function\", \"function\": {}}]", "400 tools[0].function.name",
+          false },
+        { ENG_API_CHAT, "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a b\"}}]",
+          "400 tools[0].function.name", false },
+        { ENG_API_CHAT,
+          "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}, {\"type\": "
+          "\"function\", \"function\": {\"name\": \"f\"}}]",
+          "400 tools[1].function.name", false },
+        { ENG_API_CHAT, TOOL(", \"parameters\": 5"), "400 tools[0].function.parameters", false },
         /* unsupported schemas: refused with strict, else without a grammar */
-        {ENG_API_CHAT,
-         TOOL(", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
-              "{\"not\": {}}}}"),
-         "", false},
-        {ENG_API_CHAT,
-         TOOL(", \"strict\": true, \"parameters\": {\"type\": \"object\", "
-              "\"properties\": {\"a\": {\"not\": {}}}}"),
-         "400 tools", false},
-        {ENG_API_CHAT,
-         TOOL(", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
-              "{\"not\": {}}}}") ", \"tool_choice\": \"required\"",
-         "400 tools", false},
-        {ENG_API_MESSAGES,
-         "\"tools\": [{\"name\": \"f\", \"input_schema\": {}}], \"tool_choice\": "
-         "{\"type\": \"any\", \"disable_parallel_tool_use\": true}",
-         "", true},
-        {ENG_API_MESSAGES,
-         "\"tools\": [{\"name\": \"f\", \"input_schema\": {}}], \"tool_choice\": "
-         "{\"type\": \"tool\", \"name\": \"g\"}",
-         "400 tool_choice", false},
-        {ENG_API_RESPONSES,
-         "\"tools\": [{\"type\": \"function\", \"name\": \"f\"}], "
-         "\"tool_choice\": {\"type\": \"function\", \"name\": \"f\"}",
-         "", true},
-        {ENG_API_CHAT, "\"response_format\": {\"type\": \"text\"}", "", false},
-        {ENG_API_CHAT, "\"response_format\": {\"type\": \"json_object\"}", "", true},
-        {ENG_API_COMPLETIONS, "\"response_format\": {\"type\": \"json_object\"}", "", true},
-        {ENG_API_CHAT, "\"response_format\": {\"type\": \"sound\"}", "400 response_format.type",
-         false},
-        {ENG_API_CHAT, "\"response_format\": {}", "400 response_format.type", false},
-        {ENG_API_CHAT, "\"response_format\": \"json\"", "400 response_format", false},
-        {ENG_API_CHAT, "\"response_format\": {\"type\": \"json_schema\"}",
-         "400 response_format.json_schema", false},
-        {ENG_API_CHAT,
-         "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
-         "{\"name\": \"n\"}}",
-         "400 response_format.json_schema.schema", false},
-        {ENG_API_CHAT,
-         "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
-         "{\"name\": \"n\", \"schema\": {\"type\": \"integer\"}}}",
-         "", true},
-        {ENG_API_CHAT,
-         "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
-         "{\"schema\": {\"type\": 5}}}",
-         "400 response_format.json_schema.schema", false},
-        {ENG_API_RESPONSES,
-         "\"text\": {\"format\": {\"type\": \"json_schema\", \"name\": \"n\", "
-         "\"schema\": {\"type\": \"object\"}}}",
-         "", true},
-        {ENG_API_RESPONSES, "\"text\": {\"format\": {\"type\": \"json_schema\", \"name\": \"n\"}}",
-         "400 text.format.schema", false},
-        {ENG_API_MESSAGES,
-         "\"output_config\": {\"format\": {\"type\": \"json_schema\", \"schema\": "
-         "{\"type\": \"object\"}}}",
-         "", true},
-        {ENG_API_CHAT, TOOL("") ", \"response_format\": {\"type\": \"json_object\"}", "", true},
+        { ENG_API_CHAT,
+          TOOL(", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
+               "{\"not\": {}}}}"),
+          "", false },
+        { ENG_API_CHAT,
+          TOOL(", \"strict\": true, \"parameters\": {\"type\": \"object\", "
+               "\"properties\": {\"a\": {\"not\": {}}}}"),
+          "400 tools", false },
+        { ENG_API_CHAT,
+          TOOL(", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
+               "{\"not\": {}}}}") ", \"tool_choice\": \"required\"",
+          "400 tools", false },
+        { ENG_API_MESSAGES,
+          "\"tools\": [{\"name\": \"f\", \"input_schema\": {}}], \"tool_choice\": "
+          "{\"type\": \"any\", \"disable_parallel_tool_use\": true}",
+          "", true },
+        { ENG_API_MESSAGES,
+          "\"tools\": [{\"name\": \"f\", \"input_schema\": {}}], \"tool_choice\": "
+          "{\"type\": \"tool\", \"name\": \"g\"}",
+          "400 tool_choice", false },
+        { ENG_API_RESPONSES,
+          "\"tools\": [{\"type\": \"function\", \"name\": \"f\"}], "
+          "\"tool_choice\": {\"type\": \"function\", \"name\": \"f\"}",
+          "", true },
+        { ENG_API_CHAT, "\"response_format\": {\"type\": \"text\"}", "", false },
+        { ENG_API_CHAT, "\"response_format\": {\"type\": \"json_object\"}", "", true },
+        { ENG_API_COMPLETIONS, "\"response_format\": {\"type\": \"json_object\"}", "", true },
+        { ENG_API_CHAT, "\"response_format\": {\"type\": \"sound\"}", "400 response_format.type", false },
+        { ENG_API_CHAT, "\"response_format\": {}", "400 response_format.type", false },
+        { ENG_API_CHAT, "\"response_format\": \"json\"", "400 response_format", false },
+        { ENG_API_CHAT, "\"response_format\": {\"type\": \"json_schema\"}", "400 response_format.json_schema", false },
+        { ENG_API_CHAT,
+          "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
+          "{\"name\": \"n\"}}",
+          "400 response_format.json_schema.schema", false },
+        { ENG_API_CHAT,
+          "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
+          "{\"name\": \"n\", \"schema\": {\"type\": \"integer\"}}}",
+          "", true },
+        { ENG_API_CHAT,
+          "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
+          "{\"schema\": {\"type\": 5}}}",
+          "400 response_format.json_schema.schema", false },
+        { ENG_API_RESPONSES,
+          "\"text\": {\"format\": {\"type\": \"json_schema\", \"name\": \"n\", "
+          "\"schema\": {\"type\": \"object\"}}}",
+          "", true },
+        { ENG_API_RESPONSES, "\"text\": {\"format\": {\"type\": \"json_schema\", \"name\": \"n\"}}",
+          "400 text.format.schema", false },
+        { ENG_API_MESSAGES,
+          "\"output_config\": {\"format\": {\"type\": \"json_schema\", \"schema\": "
+          "{\"type\": \"object\"}}}",
+          "", true },
+        { ENG_API_CHAT, TOOL("") ", \"response_format\": {\"type\": \"json_object\"}", "", true },
     };
     (void)state;
     for (int i = 0; i < LEN(cases); i++) {
@@ -379,9 +364,8 @@ static void a_format_holds_the_answer_and_lets_it_think(void **state)
                                       "</tool_call>"));
     assert_false(accepts(ask->grammar, "hello"));
     eng_ask_close(ask);
-    ask = ask_of(ENG_API_CHAT,
-                 with(ENG_API_CHAT, "\"reasoning_effort\": \"high\", "
-                                    "\"response_format\": {\"type\": \"json_object\"}"));
+    ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"reasoning_effort\": \"high\", "
+                                                  "\"response_format\": {\"type\": \"json_object\"}"));
     assert_true(accepts(ask->grammar, "so</think>\n\n{\"a\": 1}")); /* reasoning starts in the prompt */
     assert_false(accepts(ask->grammar, "{\"a\": 1}"));
     eng_ask_close(ask);
@@ -415,8 +399,7 @@ static void a_format_fits_the_models_way(void **state)
     assert_true(accepts(ask->grammar, "{\"a\": 1}"));
     assert_false(accepts(ask->grammar, "so"));
     eng_ask_close(ask);
-    expect(ENG_API_CHAT, with(ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"required\""),
-           "400 tools");
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"required\""), "400 tools");
     desk_close(NULL);
     desk_open(NULL);
 }
@@ -451,12 +434,11 @@ static void no_schema_does_harm(void **state)
                  schemas[i]);
         got = said(ENG_API_CHAT, body);
         assert_true(!*got || !strncmp(got, "400 ", 4));
-        snprintf(
-            body, sizeof body,
-            "{\"messages\": [" USER "], \"tool_choice\": \"required\", "
-            "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": "
-            "%s}}]}",
-            schemas[i]);
+        snprintf(body, sizeof body,
+                 "{\"messages\": [" USER "], \"tool_choice\": \"required\", "
+                 "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": "
+                 "%s}}]}",
+                 schemas[i]);
         got = said(ENG_API_CHAT, body);
         assert_true(!*got || !strncmp(got, "400 ", 4));
     }

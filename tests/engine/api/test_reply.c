@@ -8,7 +8,6 @@
 #include "tests/engine/api/desk.h"
 #include "tests/faults.h"
 
-
 struct said { /* output of a reply */
     char data[1 << 20];
     size_t n;
@@ -35,7 +34,7 @@ static int32_t token_at(const char *text, size_t n, size_t *length)
     static const struct {
         const char *text;
         int32_t id;
-    } marks[] = {{"<s>", DESK_BOS}, {"<|im_end|>", DESK_END}, {"hello", DESK_HELLO}};
+    } marks[] = { { "<s>", DESK_BOS }, { "<|im_end|>", DESK_END }, { "hello", DESK_HELLO } };
     for (int i = 0; i < LEN(marks); i++)
         if (n >= strlen(marks[i].text) && !memcmp(text, marks[i].text, strlen(marks[i].text))) {
             *length = strlen(marks[i].text);
@@ -48,16 +47,16 @@ static int32_t token_at(const char *text, size_t n, size_t *length)
 static struct eng_event token(int choice, int32_t id)
 {
     static struct spec_top top[3];
-    top[0] = (struct spec_top){id, -0.5f};
-    top[1] = (struct spec_top){'z', -1.5f};
-    top[2] = (struct spec_top){0xC3, -__builtin_inff()};
+    top[0] = (struct spec_top){ id, -0.5f };
+    top[1] = (struct spec_top){ 'z', -1.5f };
+    top[2] = (struct spec_top){ 0xC3, -__builtin_inff() };
     return (struct eng_event){
-        .choice = choice, .n_cached = choice == 0, .token = id, .logprob = -0.5f, .top = top, .n_top = 3};
+        .choice = choice, .n_cached = choice == 0, .token = id, .logprob = -0.5f, .top = top, .n_top = 3
+    };
 }
 
 /* Feeds an answer, then the finish reason `end`. ENG_RUNNING: the reply itself finds the end. */
-static int feed(struct eng_reply *r, int choice, const char *text, size_t n, enum eng_finish end,
-                struct said *out)
+static int feed(struct eng_reply *r, int choice, const char *text, size_t n, enum eng_finish end, struct said *out)
 {
     int done = 0;
     for (size_t at = 0, length; at < n && done == 0; at += length) {
@@ -75,12 +74,12 @@ static int feed(struct eng_reply *r, int choice, const char *text, size_t n, enu
     return done;
 }
 
-static void answer(enum eng_api api, const char *body, const char *text, size_t n,
-                   enum eng_finish end, struct said *out)
+static void answer(enum eng_api api, const char *body, const char *text, size_t n, enum eng_finish end,
+                   struct said *out)
 {
     struct eng_ask *ask = ask_of(api, body);
     struct eng_reply *r;
-    *out = (struct said){.n = 0};
+    *out = (struct said){ .n = 0 };
     assert_int_equal(eng_reply_open(&r, ask, &desk.d), 0);
     assert_false(eng_reply_began(r));
     for (int i = 0; i < eng_ask_choices(ask); i++)
@@ -112,8 +111,7 @@ static json_t *next_event(const char **at)
     const char *end = strstr(*at, "\n\n");
     assert_non_null(end);
     json_error_t e;
-    json_t *event =
-        json_loadb(*at + 6, (size_t)(end - *at - 6), JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    json_t *event = json_loadb(*at + 6, (size_t)(end - *at - 6), JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     if (!event)
         print_error("%s: %.*s\n", e.text, (int)(end - *at), *at);
     assert_non_null(event);
@@ -141,15 +139,13 @@ static const json_t *get(const json_t *v, const char *path)
     while (v && *path) {
         size_t n = strcspn(path, ".");
         snprintf(name, sizeof name, "%.*s", (int)n, path);
-        v = *name >= '0' && *name <= '9' ? json_array_get(v, (size_t)atoi(name))
-                                         : json_object_get(v, name);
+        v = *name >= '0' && *name <= '9' ? json_array_get(v, (size_t)atoi(name)) : json_object_get(v, name);
         path += n + (path[n] == '.');
     }
     return v;
 }
 
-static void hear_calls(struct heard *h, const json_t *calls, const char *name,
-                       const char *arguments)
+static void hear_calls(struct heard *h, const json_t *calls, const char *name, const char *arguments)
 {
     const json_t *c;
     size_t i;
@@ -172,7 +168,7 @@ static void hear_finish(struct heard *h, const json_t *finish)
 static void hear_chat(struct heard *h, const json_t *v, const char *message)
 {
     char path[64];
-    const char *const names[] = {"content", "reasoning", "tool_calls"};
+    const char *const names[] = { "content", "reasoning", "tool_calls" };
     const json_t *part[3];
     for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof path, "choices.0.%s.%s", message, names[i]);
@@ -268,8 +264,7 @@ static void hear(enum eng_api api, bool stream, const struct said *s, struct hea
         else if (api == ENG_API_RESPONSES)
             hear_response(h, v);
         else
-            add(h->text, get(v, "choices.0.text")),
-                hear_finish(h, get(v, "choices.0.finish_reason"));
+            add(h->text, get(v, "choices.0.text")), hear_finish(h, get(v, "choices.0.finish_reason"));
         json_decref(v);
         return;
     }
@@ -281,8 +276,7 @@ static void hear(enum eng_api api, bool stream, const struct said *s, struct hea
         else if (api == ENG_API_RESPONSES)
             hear_response_event(h, v, &last);
         else
-            add(h->text, get(v, "choices.0.text")),
-                hear_finish(h, get(v, "choices.0.finish_reason"));
+            add(h->text, get(v, "choices.0.text")), hear_finish(h, get(v, "choices.0.finish_reason"));
         json_decref(v);
     }
     assert_true(!*at);
@@ -304,13 +298,13 @@ static const char *body_of(enum eng_api api, bool stream, const char *more)
         "\"messages\": [" USER "], \"max_tokens\": 9, \"tools\": [{\"name\": \"f\", "
         "\"input_schema\": {}}]",
     };
-    snprintf(body, sizeof body, "{%s, \"stream\": %s%s%s}", base[api], stream ? "true" : "false",
-             *more ? ", " : "", more);
+    snprintf(body, sizeof body, "{%s, \"stream\": %s%s%s}", base[api], stream ? "true" : "false", *more ? ", " : "",
+             more);
     return body;
 }
 
-#define CALL                                                                                       \
-    "<tool_call>\n{\"name\": \"f\", \"arguments\": "                                               \
+#define CALL                                                                                                           \
+    "<tool_call>\n{\"name\": \"f\", \"arguments\": "                                                                   \
     "{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}}\n</tool_call>"
 
 static void a_stream_says_what_the_body_says(void **state)
@@ -318,21 +312,19 @@ static void a_stream_says_what_the_body_says(void **state)
     static const struct {
         const char *text, *shown, *thoughts, *calls;
     } cases[] = {
-        {"hello", "hello", "", ""},
-        {"", "", "", ""},
-        {"caf\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80!", "caf\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80!",
-         "", ""},
-        {"bad \xC3( \xF0\x9F\x98 \xFF end\xE2\x82",
-         "bad \xEF\xBF\xBD( \xEF\xBF\xBD \xEF\xBF\xBD end\xEF\xBF\xBD", "", ""},
-        {"\"quoted\" \\ back\tand\nline\x01\x7F", "\"quoted\" \\ back\tand\nline\x01\x7F", "", ""},
-        {"a<s>b", "ab", "", ""},
-        {"<think>why \xC3\xA9</think>so", "so", "why \xC3\xA9", ""},
-        {"yes " CALL, "yes", "", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}"},
-        {CALL "\n" CALL, "", "",
-         "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}"},
-        {"<think>hm</think>" CALL, "", "hm", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}"},
-        {"<tool_call>no call</tool_call>", "<tool_call>no call</tool_call>", "", ""},
-        {"cut <tool_call>{\"na", "cut <tool_call>{\"na", "", ""},
+        { "hello", "hello", "", "" },
+        { "", "", "", "" },
+        { "caf\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80!", "caf\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80!", "", "" },
+        { "bad \xC3( \xF0\x9F\x98 \xFF end\xE2\x82", "bad \xEF\xBF\xBD( \xEF\xBF\xBD \xEF\xBF\xBD end\xEF\xBF\xBD", "",
+          "" },
+        { "\"quoted\" \\ back\tand\nline\x01\x7F", "\"quoted\" \\ back\tand\nline\x01\x7F", "", "" },
+        { "a<s>b", "ab", "", "" },
+        { "<think>why \xC3\xA9</think>so", "so", "why \xC3\xA9", "" },
+        { "yes " CALL, "yes", "", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}" },
+        { CALL "\n" CALL, "", "", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}" },
+        { "<think>hm</think>" CALL, "", "hm", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}" },
+        { "<tool_call>no call</tool_call>", "<tool_call>no call</tool_call>", "", "" },
+        { "cut <tool_call>{\"na", "cut <tool_call>{\"na", "", "" },
     };
     static struct said s[2];
     static struct heard h[2];
@@ -345,8 +337,7 @@ static void a_stream_says_what_the_body_says(void **state)
                            strlen(cases[i].text), end, &s[stream]);
                     hear((enum eng_api)api, stream, &s[stream], &h[stream]);
                     assert_int_equal(s[stream].status, 200);
-                    assert_string_equal(s[stream].type,
-                                        stream ? "text/event-stream" : "application/json");
+                    assert_string_equal(s[stream].type, stream ? "text/event-stream" : "application/json");
                 }
                 assert_memory_equal(&h[0], &h[1], sizeof h[0]);
                 if (api != ENG_API_COMPLETIONS) {
@@ -362,18 +353,11 @@ static void a_stream_says_what_the_body_says(void **state)
 /* The same for random bytes with markers and stop strings, in all four dialects. */
 static void so_it_is_for_any_text(void **state)
 {
-    static const char *const pieces[] = {"<think>",
-                                         "</think>",
-                                         "<tool_call>",
-                                         "</tool_call>",
-                                         "{\"name\": \"f\", \"arguments\": {}}",
-                                         "hello",
-                                         "<s>",
-                                         "\xF0\x9F\x98\x80",
-                                         "EN",
-                                         "END",
-                                         "\n",
-                                         "a"};
+    static const char *const pieces[] = {
+        "<think>", "</think>", "<tool_call>",      "</tool_call>", "{\"name\": \"f\", \"arguments\": {}}",
+        "hello",   "<s>",      "\xF0\x9F\x98\x80", "EN",           "END",
+        "\n",      "a"
+    };
     static struct said s[2];
     static struct heard h[2];
     uint64_t seed = 1;
@@ -395,8 +379,7 @@ static void so_it_is_for_any_text(void **state)
             const char *stop = api == ENG_API_MESSAGES ? "\"stop_sequences\": [\"END\"]"
                                                        : "\"stop\": [\"END\", \"a\\na\"]";
             for (int stream = 0; stream < 2; stream++) {
-                answer((enum eng_api)api, body_of((enum eng_api)api, stream, stop), text, n,
-                       ENG_STOP, &s[stream]);
+                answer((enum eng_api)api, body_of((enum eng_api)api, stream, stop), text, n, ENG_STOP, &s[stream]);
                 hear((enum eng_api)api, stream, &s[stream], &h[stream]);
             }
             if (api == ENG_API_MESSAGES) /* the body has {} for a broken call's input */
@@ -409,25 +392,22 @@ static void so_it_is_for_any_text(void **state)
 
 /* ---- expected outputs ------------------------------------------------------------------------ */
 
-static void golden(enum eng_api api, const char *body, const char *text, enum eng_finish end,
-                   const char *want)
+static void golden(enum eng_api api, const char *body, const char *text, enum eng_finish end, const char *want)
 {
     static struct said s;
     answer(api, body, text, strlen(text), end, &s);
     assert_string_equal(s.data, want);
 }
 
-#define HEAD                                                                                       \
-    "\"id\":\"chatcmpl-abc123\",\"created\":1700000000,\"model\":\"small\",\"system_"              \
+#define HEAD                                                                                                           \
+    "\"id\":\"chatcmpl-abc123\",\"created\":1700000000,\"model\":\"small\",\"system_"                                  \
     "fingerprint\":\"fp_1\""
-#define CHUNK(seed, delta, end)                                                                    \
-    "data: {\"object\":\"chat.completion.chunk\"," HEAD seed                                       \
-    ",\"choices\":[{\"index\":0,\"delta\":{" delta "},\"logprobs\":null,\"finish_reason\":" end    \
-    "}],\"usage\":null}\n\n"
-#define USAGE(prompt, answer, total, thoughts)                                                     \
-    "\"usage\":{\"prompt_tokens\":" prompt ",\"completion_tokens\":" answer                        \
-    ",\"total_tokens\":" total                                                                     \
-    ",\"prompt_tokens_details\":{\"cached_tokens\":1},\"completion_tokens_details\":{"             \
+#define CHUNK(seed, delta, end)                                                                                        \
+    "data: {\"object\":\"chat.completion.chunk\"," HEAD seed ",\"choices\":[{\"index\":0,\"delta\":{" delta            \
+    "},\"logprobs\":null,\"finish_reason\":" end "}],\"usage\":null}\n\n"
+#define USAGE(prompt, answer, total, thoughts)                                                                         \
+    "\"usage\":{\"prompt_tokens\":" prompt ",\"completion_tokens\":" answer ",\"total_tokens\":" total                 \
+    ",\"prompt_tokens_details\":{\"cached_tokens\":1},\"completion_tokens_details\":{"                                 \
     "\"reasoning_tokens\":" thoughts "}}"
 
 static void chat_events(void **state)
@@ -437,34 +417,28 @@ static void chat_events(void **state)
     (void)state;
     golden(ENG_API_CHAT, body, "hello\xC3\xA9", ENG_STOP,
            CHUNK(",\"seed\":42", "\"role\":\"assistant\",\"content\":\"\"", "null")
-               CHUNK("", "\"content\":\"hello\"", "null")
-                   CHUNK("", "\"content\":\"\xC3\xA9\"", "null")
-                       CHUNK("", "", "\"stop\"") "data: {\"object\":\"chat.completion.chunk\"," HEAD
-                                                 ",\"choices\":[]," USAGE("20", "4", "24",
-                                                                          "0") "}\n\n"
-                                                                               "data: [DONE]\n\n");
+               CHUNK("", "\"content\":\"hello\"", "null") CHUNK("", "\"content\":\"\xC3\xA9\"", "null")
+                   CHUNK("", "", "\"stop\"") "data: {\"object\":\"chat.completion.chunk\"," HEAD
+                                             ",\"choices\":[]," USAGE("20", "4", "24", "0") "}\n\n"
+                                                                                            "data: [DONE]\n\n");
     body = "{\"messages\": [" USER "]}";
-    golden(
-        ENG_API_CHAT, body, "<think>hello</think>hello", ENG_LENGTH,
-        "{\"object\":\"chat.completion\"," HEAD
-        ",\"seed\":42,\"choices\":[{\"index\":0,\"message\":{"
-        "\"role\":\"assistant\",\"content\":\"hello\",\"refusal\":null,\"reasoning\":\"hello\","
-        "\"reasoning_content\":\"hello\"},\"logprobs\":null,\"finish_reason\":\"length\"}]," USAGE(
-            "20", "17", "37", "9") "}");
+    golden(ENG_API_CHAT, body, "<think>hello</think>hello", ENG_LENGTH,
+           "{\"object\":\"chat.completion\"," HEAD ",\"seed\":42,\"choices\":[{\"index\":0,\"message\":{"
+           "\"role\":\"assistant\",\"content\":\"hello\",\"refusal\":null,\"reasoning\":\"hello\","
+           "\"reasoning_content\":\"hello\"},\"logprobs\":null,\"finish_reason\":\"length\"}]," USAGE("20", "17", "37",
+                                                                                                      "9") "}");
 }
 
 static void completion_events(void **state)
 {
-#define TEXT(seed, text, end)                                                                      \
-    "data: "                                                                                       \
-    "{\"object\":\"text_completion\",\"id\":\"cmpl-abc123\",\"created\":1700000000,\"model\":"     \
-    "\"small\","                                                                                   \
-    "\"system_fingerprint\":\"fp_1\"" seed ",\"choices\":[{\"index\":0,\"text\":\"" text           \
-    "\",\"logprobs\":"                                                                             \
+#define TEXT(seed, text, end)                                                                                          \
+    "data: "                                                                                                           \
+    "{\"object\":\"text_completion\",\"id\":\"cmpl-abc123\",\"created\":1700000000,\"model\":"                         \
+    "\"small\","                                                                                                       \
+    "\"system_fingerprint\":\"fp_1\"" seed ",\"choices\":[{\"index\":0,\"text\":\"" text "\",\"logprobs\":"            \
     "null,\"finish_reason\":" end "}]}\n\n"
     (void)state;
-    golden(ENG_API_COMPLETIONS, body_of(ENG_API_COMPLETIONS, true, "\"echo\": true"), "hello!",
-           ENG_LENGTH,
+    golden(ENG_API_COMPLETIONS, body_of(ENG_API_COMPLETIONS, true, "\"echo\": true"), "hello!", ENG_LENGTH,
            TEXT(",\"seed\":42", "hello", "null") TEXT("", "hello", "null") TEXT("", "!", "null")
                TEXT("", "", "\"length\"") "data: [DONE]\n\n");
 }
@@ -476,38 +450,30 @@ static void message_events(void **state)
     golden(
         ENG_API_MESSAGES, body_of(ENG_API_MESSAGES, true, "\"stop_sequences\": [\"x\", \"!!\"]"),
         "<think>h</think>hello<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>", ENG_STOP,
-        EVENT(
-            "message_start",
-            ",\"message\":{\"id\":\"msg_abc123\",\"type\":\"message\",\"role\":"
-            "\"assistant\",\"model\":\"small\",\"content\":[],\"stop_reason\":null,"
-            "\"stop_sequence\":null,\"usage\":{\"input_tokens\":86,"
-            "\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":1,\"output_tokens\":0}}")
+        EVENT("message_start", ",\"message\":{\"id\":\"msg_abc123\",\"type\":\"message\",\"role\":"
+                               "\"assistant\",\"model\":\"small\",\"content\":[],\"stop_reason\":null,"
+                               "\"stop_sequence\":null,\"usage\":{\"input_tokens\":86,"
+                               "\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":1,\"output_tokens\":0}}")
             EVENT("content_block_start", ",\"index\":0,\"content_block\":{\"type\":\"thinking\","
                                          "\"signature\":\"\",\"thinking\":\"\"}")
-                EVENT("content_block_delta",
-                      ",\"index\":0,\"delta\":{\"type\":\"thinking_delta\","
-                      "\"thinking\":\"h\"}") EVENT("content_block_stop", ",\"index\":0")
-                    EVENT("content_block_start",
-                          ",\"index\":1,\"content_block\":{\"type\":\"text\",\"text\":\"\"}")
+                EVENT("content_block_delta", ",\"index\":0,\"delta\":{\"type\":\"thinking_delta\","
+                                             "\"thinking\":\"h\"}") EVENT("content_block_stop", ",\"index\":0")
+                    EVENT("content_block_start", ",\"index\":1,\"content_block\":{\"type\":\"text\",\"text\":\"\"}")
                         EVENT("content_block_delta",
                               ",\"index\":1,\"delta\":{\"type\":\"text_delta\",\"text\":\"hello\"}")
                             EVENT("content_block_stop", ",\"index\":1") EVENT(
-                                "content_block_start",
-                                ",\"index\":2,\"content_block\":{\"type\":\"tool_use\",\"id\":"
-                                "\"fCph3pBrD\",\"name\":\"f\",\"input\":{}}")
-                                EVENT("content_block_delta",
-                                      ",\"index\":2,\"delta\":{\"type\":\"input_json_delta\","
-                                      "\"partial_json\":\"{\"}")
+                                "content_block_start", ",\"index\":2,\"content_block\":{\"type\":\"tool_use\",\"id\":"
+                                                       "\"fCph3pBrD\",\"name\":\"f\",\"input\":{}}")
+                                EVENT("content_block_delta", ",\"index\":2,\"delta\":{\"type\":\"input_json_delta\","
+                                                             "\"partial_json\":\"{\"}")
                                     EVENT("content_block_delta",
                                           ",\"index\":2,\"delta\":{\"type\":\"input_json_delta\","
-                                          "\"partial_json\":\"}\"}") EVENT("content_block_stop",
-                                                                           ",\"index\":2")
-                                        EVENT("message_delta",
-                                              ",\"delta\":{\"stop_reason\":\"tool_use\",\"stop_"
-                                              "sequence\":null},"
-                                              "\"usage\":{\"input_tokens\":86,\"cache_creation_"
-                                              "input_tokens\":0,"
-                                              "\"cache_read_input_tokens\":1,\"output_tokens\":68}")
+                                          "\"partial_json\":\"}\"}") EVENT("content_block_stop", ",\"index\":2")
+                                        EVENT("message_delta", ",\"delta\":{\"stop_reason\":\"tool_use\",\"stop_"
+                                                               "sequence\":null},"
+                                                               "\"usage\":{\"input_tokens\":86,\"cache_creation_"
+                                                               "input_tokens\":0,"
+                                                               "\"cache_read_input_tokens\":1,\"output_tokens\":68}")
                                             EVENT("message_stop", ""));
 }
 
@@ -536,14 +502,12 @@ static void response_events(void **state)
         "response.completed",
     };
     static struct said s;
-    const char *text =
-        "<think>h</think>hello<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
+    const char *text = "<think>h</think>hello<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
     const char *at = s.data;
     json_t *v;
     int n = 0;
     (void)state;
-    answer(ENG_API_RESPONSES, body_of(ENG_API_RESPONSES, true, ""), text, strlen(text), ENG_STOP,
-           &s);
+    answer(ENG_API_RESPONSES, body_of(ENG_API_RESPONSES, true, ""), text, strlen(text), ENG_STOP, &s);
     for (; (v = next_event(&at)); n++) {
         assert_true(n < LEN(want));
         assert_string_equal(json_string_value(get(v, "type")), want[n]);
@@ -564,27 +528,26 @@ static void text_ends_before_a_stop_string(void **state)
     static const struct {
         const char *text, *shown;
     } cases[] = {
-        {"one STOP two", "one "},
-        {"STOP", ""},
-        {"one STO", "one STO"},
-        {"one STOhello", "one STOhello"},
-        {"\xF0\x9F\x98\x80STOP", "\xF0\x9F\x98\x80"},
-        {"<think>STOP</think>a STOP b", "a "},
-        {"a ST<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": \"STOP\"}}</tool_call>", "a ST"},
+        { "one STOP two", "one " },
+        { "STOP", "" },
+        { "one STO", "one STO" },
+        { "one STOhello", "one STOhello" },
+        { "\xF0\x9F\x98\x80STOP", "\xF0\x9F\x98\x80" },
+        { "<think>STOP</think>a STOP b", "a " },
+        { "a ST<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": \"STOP\"}}</tool_call>", "a ST" },
     };
     static struct said s;
     static struct heard h;
     (void)state;
     for (int i = 0; i < LEN(cases); i++)
         for (int stream = 0; stream < 2; stream++) {
-            answer(ENG_API_CHAT, body_of(ENG_API_CHAT, stream, "\"stop\": [\"never\", \"STOP\"]"),
-                   cases[i].text, strlen(cases[i].text), ENG_STOP, &s);
+            answer(ENG_API_CHAT, body_of(ENG_API_CHAT, stream, "\"stop\": [\"never\", \"STOP\"]"), cases[i].text,
+                   strlen(cases[i].text), ENG_STOP, &s);
             hear(ENG_API_CHAT, stream, &s, &h);
             assert_string_equal(h.text, cases[i].shown);
             assert_string_equal(h.finish, strstr(cases[i].text, "_call") ? "tool_calls" : "stop");
         }
-    answer(ENG_API_MESSAGES,
-           body_of(ENG_API_MESSAGES, false, "\"stop_sequences\": [\"x\", \"!!\"]"), "hello!!x", 8,
+    answer(ENG_API_MESSAGES, body_of(ENG_API_MESSAGES, false, "\"stop_sequences\": [\"x\", \"!!\"]"), "hello!!x", 8,
            ENG_STOP, &s);
     json_t *v = json_loads(s.data, 0, NULL);
     assert_string_equal(json_string_value(get(v, "stop_reason")), "stop_sequence");
@@ -598,8 +561,8 @@ static void blocks_keep_their_order(void **state)
     static struct said s;
     const char *text = "a !" CALL "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": ";
     (void)state;
-    answer(ENG_API_MESSAGES, body_of(ENG_API_MESSAGES, false, "\"stop_sequences\": [\"!!\"]"), text,
-           strlen(text), ENG_LENGTH, &s);
+    answer(ENG_API_MESSAGES, body_of(ENG_API_MESSAGES, false, "\"stop_sequences\": [\"!!\"]"), text, strlen(text),
+           ENG_LENGTH, &s);
     json_t *v = json_loads(s.data, 0, NULL);
     assert_int_equal(json_array_size(get(v, "content")), 3);
     assert_string_equal(json_string_value(get(v, "content.0.text")), "a !");
@@ -613,9 +576,8 @@ static void blocks_keep_their_order(void **state)
 static void a_reply_says_when_a_choice_is_done(void **state)
 {
     static struct said s;
-    struct eng_ask *ask =
-        ask_of(ENG_API_CHAT, "{\"messages\": [" USER "], \"n\": 2, \"stop\": \"!\", "
-                             "\"stop_token_ids\": [120], \"stream\": true}");
+    struct eng_ask *ask = ask_of(ENG_API_CHAT, "{\"messages\": [" USER "], \"n\": 2, \"stop\": \"!\", "
+                                               "\"stop_token_ids\": [120], \"stream\": true}");
     struct eng_reply *r;
     struct eng_event t;
     (void)state;
@@ -658,18 +620,18 @@ static void tokens_are_told_with_their_text(void **state)
     static const struct {
         const char *text, *tokens;
     } cases[] = {
-        {"hello \xC3\xA9!", "hello \xEF\xBF\xBD\xEF\xBF\xBD!"},
-        {"<think>why</think>\n\nhello", "hello"},
-        {"a <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "a"},
-        {"one STOP two", "one "},
-        {"x<tool_call>none", "x<tool_call>none"},
-        {"a<s>b", "ab"},
-        {"<think></think>hello", "hello"},
-        {"<think>0123456789012345678901234567890123456789012345678901234567890123456789</"
-         "think>hello",
-         "hello"},
-        {"<think>a</think>hello <think", "hello <think"},
-        {"a \n STOP", "a \n "},
+        { "hello \xC3\xA9!", "hello \xEF\xBF\xBD\xEF\xBF\xBD!" },
+        { "<think>why</think>\n\nhello", "hello" },
+        { "a <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "a" },
+        { "one STOP two", "one " },
+        { "x<tool_call>none", "x<tool_call>none" },
+        { "a<s>b", "ab" },
+        { "<think></think>hello", "hello" },
+        { "<think>0123456789012345678901234567890123456789012345678901234567890123456789</"
+          "think>hello",
+          "hello" },
+        { "<think>a</think>hello <think", "hello <think" },
+        { "a \n STOP", "a \n " },
     };
     static struct said s;
     (void)state;
@@ -680,8 +642,7 @@ static void tokens_are_told_with_their_text(void **state)
             json_t *v, *e;
             size_t k;
             answer(ENG_API_CHAT,
-                   body_of(ENG_API_CHAT, stream,
-                           "\"stop\": \"STOP\", \"logprobs\": true, \"top_logprobs\": 3"),
+                   body_of(ENG_API_CHAT, stream, "\"stop\": \"STOP\", \"logprobs\": true, \"top_logprobs\": 3"),
                    cases[i].text, strlen(cases[i].text), ENG_STOP, &s);
             while ((v = stream ? next_event(&at) : at == s.data ? json_loads(at, 0, NULL) : NULL)) {
                 at += !stream;
@@ -718,8 +679,8 @@ static void responses_tell_them_by_item(void **state)
     json_t *v, *last = NULL;
     (void)state;
     for (int stream = 0; stream < 2; stream++) {
-        answer(ENG_API_RESPONSES, body_of(ENG_API_RESPONSES, stream, "\"top_logprobs\": 3"), text,
-               strlen(text), ENG_LENGTH, &s);
+        answer(ENG_API_RESPONSES, body_of(ENG_API_RESPONSES, stream, "\"top_logprobs\": 3"), text, strlen(text),
+               ENG_LENGTH, &s);
         for (at = s.data; stream && (v = next_event(&at)); json_decref(v)) {
             const char *type = json_string_value(get(v, "type"));
             if (!strcmp(type, "response.output_text.delta")) {
@@ -740,8 +701,7 @@ static void responses_tell_them_by_item(void **state)
         assert_string_equal(json_string_value(get(v, "status")), "incomplete");
         assert_string_equal(json_string_value(get(v, "output.0.status")), "completed");
         assert_string_equal(json_string_value(get(v, "output.2.status")), "incomplete");
-        assert_string_equal(json_string_value(get(v, "incomplete_details.reason")),
-                            "max_output_tokens");
+        assert_string_equal(json_string_value(get(v, "incomplete_details.reason")), "max_output_tokens");
         json_decref(v);
     }
     assert_string_equal(all, "onetwo");
@@ -751,20 +711,17 @@ static void completions_tell_them_in_lists(void **state)
 {
     static struct said s;
     (void)state;
-    answer(ENG_API_COMPLETIONS, body_of(ENG_API_COMPLETIONS, false, "\"logprobs\": 2"),
-           "\xC3\xA9hello!", 8, ENG_STOP, &s);
-    assert_non_null(strstr(
-        s.data,
-        "\"logprobs\":{\"tokens\":[\"bytes:\\\\xc3\",\"bytes:\\\\xa9\",\"hello\",\"!\"],"
-        "\"token_logprobs\":[-0.5,-0.5,-0.5,-0.5],\"top_logprobs\":[{\"bytes:\\\\xc3\":-0.5,\"z\":-"
-        "1.5},"
-        "{\"bytes:\\\\xa9\":-0.5,\"z\":-1.5},{\"hello\":-0.5,\"z\":-1.5},{\"!\":-0.5,\"z\":-1.5}],"
-        "\"text_offset\":[0,0,1,6]}"));
-    answer(ENG_API_COMPLETIONS, body_of(ENG_API_COMPLETIONS, true, "\"logprobs\": 0"), "hello!", 6,
-           ENG_STOP, &s);
+    answer(ENG_API_COMPLETIONS, body_of(ENG_API_COMPLETIONS, false, "\"logprobs\": 2"), "\xC3\xA9hello!", 8, ENG_STOP,
+           &s);
     assert_non_null(strstr(s.data,
-                           "\"text\":\"!\",\"logprobs\":{\"tokens\":[\"!\"],\"token_logprobs\":"
-                           "[-0.5],\"top_logprobs\":[{\"!\":-0.5}],\"text_offset\":[5]}"));
+                           "\"logprobs\":{\"tokens\":[\"bytes:\\\\xc3\",\"bytes:\\\\xa9\",\"hello\",\"!\"],"
+                           "\"token_logprobs\":[-0.5,-0.5,-0.5,-0.5],\"top_logprobs\":[{\"bytes:\\\\xc3\":-0.5,\"z\":-"
+                           "1.5},"
+                           "{\"bytes:\\\\xa9\":-0.5,\"z\":-1.5},{\"hello\":-0.5,\"z\":-1.5},{\"!\":-0.5,\"z\":-1.5}],"
+                           "\"text_offset\":[0,0,1,6]}"));
+    answer(ENG_API_COMPLETIONS, body_of(ENG_API_COMPLETIONS, true, "\"logprobs\": 0"), "hello!", 6, ENG_STOP, &s);
+    assert_non_null(strstr(s.data, "\"text\":\"!\",\"logprobs\":{\"tokens\":[\"!\"],\"token_logprobs\":"
+                                   "[-0.5],\"top_logprobs\":[{\"!\":-0.5}],\"text_offset\":[5]}"));
 }
 
 /* ---- failures -------------------------------------------------------------------------------- */
@@ -772,15 +729,14 @@ static void completions_tell_them_in_lists(void **state)
 static void errors_come_with_a_status_or_in_the_stream(void **state)
 {
     static struct said s;
-    static const char *const error[] = {
-        "data: {\"error\":{\"message\":", "data: {\"error\":{\"message\":",
-        "event: response.failed\n", "event: error\n"};
+    static const char *const error[] = { "data: {\"error\":{\"message\":", "data: {\"error\":{\"message\":",
+                                         "event: response.failed\n", "event: error\n" };
     (void)state;
     for (int api = 0; api < 4; api++)
         for (int stream = 0; stream < 2; stream++)
             for (int began = 0; began < 2; began++) {
-                answer((enum eng_api)api, body_of((enum eng_api)api, stream, ""), "hello",
-                       began ? 5 : 0, ENG_FAILED, &s);
+                answer((enum eng_api)api, body_of((enum eng_api)api, stream, ""), "hello", began ? 5 : 0, ENG_FAILED,
+                       &s);
                 if (stream && began) {
                     const char *at = s.data;
                     json_t *v;

@@ -24,52 +24,52 @@ static void every_number_is_in_its_range(void **state)
         double least, most;
         bool whole;
     } fields[] = {
-        {C | H | M, "max_tokens", 1, INT32_MAX, true},
-        {H, "max_completion_tokens", 1, INT32_MAX, true},
-        {R, "max_output_tokens", 1, INT32_MAX, true},
-        {C | H, "n", 1, 64, true},
-        {ALL, "top_k", -1, INT32_MAX, true},
-        {ALL, "repeat_last_n", -1, INT32_MAX, true},
-        {ALL, "priority", -1000, 1000, true},
-        {C, "logprobs", 0, 20, true},
-        {R, "top_logprobs", 0, 20, true},
-        {ALL, "seed", -0x1p63, 0x1p63, true},
-        {C | H | R, "temperature", 0, 2, false},
-        {M, "temperature", 0, 1, false},
-        {ALL, "top_p", 0, 1, false},
-        {ALL, "min_p", 0, 1, false},
-        {ALL, "presence_penalty", -2, 2, false},
-        {ALL, "frequency_penalty", -2, 2, false},
-        {ALL, "repetition_penalty", 0.01, 100, false},
+        { C | H | M, "max_tokens", 1, INT32_MAX, true },
+        { H, "max_completion_tokens", 1, INT32_MAX, true },
+        { R, "max_output_tokens", 1, INT32_MAX, true },
+        { C | H, "n", 1, 64, true },
+        { ALL, "top_k", -1, INT32_MAX, true },
+        { ALL, "repeat_last_n", -1, INT32_MAX, true },
+        { ALL, "priority", -1000, 1000, true },
+        { C, "logprobs", 0, 20, true },
+        { R, "top_logprobs", 0, 20, true },
+        { ALL, "seed", -0x1p63, 0x1p63, true },
+        { C | H | R, "temperature", 0, 2, false },
+        { M, "temperature", 0, 1, false },
+        { ALL, "top_p", 0, 1, false },
+        { ALL, "min_p", 0, 1, false },
+        { ALL, "presence_penalty", -2, 2, false },
+        { ALL, "frequency_penalty", -2, 2, false },
+        { ALL, "repetition_penalty", 0.01, 100, false },
     };
     static const struct {
         const char *text;
         double x;
         bool number;
     } values[] = {
-        {"-1", -1, true},
-        {"0", 0, true},
-        {"1", 1, true},
-        {"20", 20, true},
-        {"21", 21, true},
-        {"64", 64, true},
-        {"65", 65, true},
-        {"-2147483648", -0x1p31, true},
-        {"2147483647", INT32_MAX, true},
-        {"2147483648", 0x1p31, true},
-        {"9007199254740993", 0x1p53, true},
-        {"9223372036854775807", 0x1p63, true},
-        {"-9223372036854775808", -0x1p63, true},
-        {"1e308", 1e308, true},
-        {"-1e308", -1e308, true},
-        {"1.0", 1, true},
-        {"0.5", 0.5, true},
-        {"1e-9", 1e-9, true},
-        {"\"1\"", 0, false},
-        {"{}", 0, false},
-        {"[1]", 0, false},
-        {"{\"a\": {}}", 0, false},
-        {"true", 0, false},
+        { "-1", -1, true },
+        { "0", 0, true },
+        { "1", 1, true },
+        { "20", 20, true },
+        { "21", 21, true },
+        { "64", 64, true },
+        { "65", 65, true },
+        { "-2147483648", -0x1p31, true },
+        { "2147483647", INT32_MAX, true },
+        { "2147483648", 0x1p31, true },
+        { "9007199254740993", 0x1p53, true },
+        { "9223372036854775807", 0x1p63, true },
+        { "-9223372036854775808", -0x1p63, true },
+        { "1e308", 1e308, true },
+        { "-1e308", -1e308, true },
+        { "1.0", 1, true },
+        { "0.5", 0.5, true },
+        { "1e-9", 1e-9, true },
+        { "\"1\"", 0, false },
+        { "{}", 0, false },
+        { "[1]", 0, false },
+        { "{\"a\": {}}", 0, false },
+        { "true", 0, false },
     };
     (void)state;
     for (int f = 0; f < LEN(fields); f++)
@@ -79,8 +79,7 @@ static void every_number_is_in_its_range(void **state)
                 double x = values[v].x;
                 bool whole = !strpbrk(values[v].text, ".e") || strcmp(values[v].text, "1.0") == 0;
                 snprintf(member, sizeof member, "\"%s\": %s", fields[f].name, values[v].text);
-                if (!values[v].number || x < fields[f].least || x > fields[f].most ||
-                    (fields[f].whole && !whole))
+                if (!values[v].number || x < fields[f].least || x > fields[f].most || (fields[f].whole && !whole))
                     snprintf(want, sizeof want, "400 %s", fields[f].name);
                 expect((enum eng_api)api, with((enum eng_api)api, member), want);
                 snprintf(member, sizeof member, "\"%s\": null", fields[f].name);
@@ -101,78 +100,74 @@ static void what_is_wrong_is_named(void **state)
         enum eng_api api;
         const char *members, *want;
     } cases[] = {
-        {ENG_API_CHAT, "\"model\": \"small:latest\"", ""},
-        {ENG_API_CHAT, "\"model\": \"gpt-5\"", "404 model"},
-        {ENG_API_CHAT, "\"model\": 5", "400 model"},
-        {ENG_API_CHAT, "\"stream\": \"yes\"", "400 stream"},
-        {ENG_API_CHAT, "\"stream\": true, \"stream_options\": {\"include_usage\": true}", ""},
-        {ENG_API_CHAT, "\"stream\": true, \"stream_options\": {\"include_usage\": 1}",
-         "400 stream_options.include_usage"},
-        {ENG_API_CHAT, "\"stream_options\": {}", "400 stream_options"},
-        {ENG_API_CHAT, "\"stop\": \"\"", "400 stop"},
-        {ENG_API_CHAT, "\"stop\": [\"a\", \"\"]", "400 stop"},
-        {ENG_API_CHAT, "\"stop\": [\"a\", 1]", "400 stop"},
-        {ENG_API_CHAT, "\"stop\": \"a\\u0000b\"", "400 stop"},
-        {ENG_API_CHAT, "\"stop\": {}", "400 stop"},
-        {ENG_API_CHAT, "\"stop\": []", ""},
-        {ENG_API_MESSAGES, "\"stop_sequences\": [\"x\"]", ""},
-        {ENG_API_MESSAGES, "\"stop_sequences\": [1]", "400 stop_sequences"},
-        {ENG_API_CHAT, "\"stop_token_ids\": [263, 267]", "400 stop_token_ids"},
-        {ENG_API_CHAT, "\"stop_token_ids\": [-1]", "400 stop_token_ids"},
-        {ENG_API_CHAT, "\"logit_bias\": {\"5\": 100, \"266\": -100}", ""},
-        {ENG_API_CHAT, "\"logit_bias\": {\"267\": 1}", "400 logit_bias.267"},
-        {ENG_API_CHAT, "\"logit_bias\": {\"-1\": 1}", "400 logit_bias.-1"},
-        {ENG_API_CHAT, "\"logit_bias\": {\"99999999999999999999\": 1}",
-         "400 logit_bias.99999999999999999999"},
-        {ENG_API_CHAT, "\"logit_bias\": {\"\": 1}", "400 logit_bias"},
-        {ENG_API_CHAT, "\"logit_bias\": {\"5\": 101}", "400 logit_bias.5"},
-        {ENG_API_CHAT, "\"logit_bias\": {\"5\": \"1\"}", "400 logit_bias.5"},
-        {ENG_API_CHAT, "\"logit_bias\": {\"5\": null}", "400 logit_bias.5"},
-        {ENG_API_CHAT, "\"logit_bias\": []", "400 logit_bias"},
-        {ENG_API_CHAT, "\"logprobs\": 1", "400 logprobs"},
-        {ENG_API_CHAT, "\"top_logprobs\": 2", "400 top_logprobs"},
-        {ENG_API_CHAT, "\"logprobs\": true, \"top_logprobs\": 20", ""},
-        {ENG_API_CHAT, "\"logprobs\": true, \"top_logprobs\": 21", "400 top_logprobs"},
-        {ENG_API_COMPLETIONS, "\"logprobs\": true", "400 logprobs"},
-        {ENG_API_COMPLETIONS, "\"logprobs\": 2, \"echo\": true, \"max_tokens\": 0", ""},
-        {ENG_API_COMPLETIONS, "\"logprobs\": 2, \"echo\": true, \"stream\": true", "400 logprobs"},
-        {ENG_API_COMPLETIONS, "\"logprobs\": 2, \"max_tokens\": 0", "400 max_tokens"},
-        {ENG_API_CHAT, "\"prompt_logprobs\": 20", ""},
-        {ENG_API_CHAT, "\"prompt_logprobs\": 21", "400 prompt_logprobs"},
-        {ENG_API_CHAT, "\"prompt_logprobs\": 0, \"stream\": true", "400 prompt_logprobs"},
-        {ENG_API_COMPLETIONS, "\"suffix\": \"x\"", "400 suffix"},
-        {ENG_API_COMPLETIONS, "\"suffix\": \"\"", ""},
-        {ENG_API_COMPLETIONS, "\"best_of\": 2, \"n\": 2", ""},
-        {ENG_API_COMPLETIONS, "\"best_of\": 3, \"n\": 2", "400 best_of"},
-        {ENG_API_CHAT, "\"min_tokens\": 5", "400 min_tokens"},
-        {ENG_API_CHAT, "\"min_tokens\": 5, \"ignore_eos\": true", ""},
-        {ENG_API_CHAT, "\"chat_template\": \"{{ 1 }}\"", "400 chat_template"},
-        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"enable_thinking\": true}", ""},
-        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"tokenize\": true}",
-         "400 chat_template_kwargs.tokenize"},
-        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"messages\": []}",
-         "400 chat_template_kwargs.messages"},
-        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"thinking\": []}",
-         "400 chat_template_kwargs.thinking"},
-        {ENG_API_CHAT,
-         "\"chat_template_kwargs\": {\"thinking\": \"0123456789012345678901234567890"
-         "12345678901234567890123456789012345678901234567890\"}",
-         "400 chat_template_kwargs.thinking"},
-        {ENG_API_CHAT, "\"chat_template_kwargs\": []", "400 chat_template_kwargs"},
-        {ENG_API_CHAT, "\"reasoning_effort\": \"low\"", ""},
-        {ENG_API_CHAT, "\"reasoning_effort\": \"huge\"", "400 reasoning_effort"},
-        {ENG_API_RESPONSES, "\"reasoning\": {\"effort\": 3}", "400 reasoning.effort"},
-        {ENG_API_RESPONSES, "\"previous_response_id\": \"resp_1\"", "400 previous_response_id"},
-        {ENG_API_RESPONSES, "\"background\": true", "400 background"},
-        {ENG_API_RESPONSES, "\"background\": false, \"store\": true, \"truncation\": \"auto\"", ""},
-        {ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 1024}", ""},
-        {ENG_API_MESSAGES, "\"thinking\": {\"type\": \"on\"}", "400 thinking.type"},
-        {ENG_API_CHAT, "\"functions\": []", "400 functions"},
-        {ENG_API_CHAT, "\"user\": 7", "400 user"},
-        {ENG_API_CHAT,
-         "\"metadata\": {\"a\": 1}, \"store\": 1, \"service_tier\": [], "
-         "\"what\": {\"ever\": [null]}",
-         ""},
+        { ENG_API_CHAT, "\"model\": \"small:latest\"", "" },
+        { ENG_API_CHAT, "\"model\": \"gpt-5\"", "404 model" },
+        { ENG_API_CHAT, "\"model\": 5", "400 model" },
+        { ENG_API_CHAT, "\"stream\": \"yes\"", "400 stream" },
+        { ENG_API_CHAT, "\"stream\": true, \"stream_options\": {\"include_usage\": true}", "" },
+        { ENG_API_CHAT, "\"stream\": true, \"stream_options\": {\"include_usage\": 1}",
+          "400 stream_options.include_usage" },
+        { ENG_API_CHAT, "\"stream_options\": {}", "400 stream_options" },
+        { ENG_API_CHAT, "\"stop\": \"\"", "400 stop" },
+        { ENG_API_CHAT, "\"stop\": [\"a\", \"\"]", "400 stop" },
+        { ENG_API_CHAT, "\"stop\": [\"a\", 1]", "400 stop" },
+        { ENG_API_CHAT, "\"stop\": \"a\\u0000b\"", "400 stop" },
+        { ENG_API_CHAT, "\"stop\": {}", "400 stop" },
+        { ENG_API_CHAT, "\"stop\": []", "" },
+        { ENG_API_MESSAGES, "\"stop_sequences\": [\"x\"]", "" },
+        { ENG_API_MESSAGES, "\"stop_sequences\": [1]", "400 stop_sequences" },
+        { ENG_API_CHAT, "\"stop_token_ids\": [263, 267]", "400 stop_token_ids" },
+        { ENG_API_CHAT, "\"stop_token_ids\": [-1]", "400 stop_token_ids" },
+        { ENG_API_CHAT, "\"logit_bias\": {\"5\": 100, \"266\": -100}", "" },
+        { ENG_API_CHAT, "\"logit_bias\": {\"267\": 1}", "400 logit_bias.267" },
+        { ENG_API_CHAT, "\"logit_bias\": {\"-1\": 1}", "400 logit_bias.-1" },
+        { ENG_API_CHAT, "\"logit_bias\": {\"99999999999999999999\": 1}", "400 logit_bias.99999999999999999999" },
+        { ENG_API_CHAT, "\"logit_bias\": {\"\": 1}", "400 logit_bias" },
+        { ENG_API_CHAT, "\"logit_bias\": {\"5\": 101}", "400 logit_bias.5" },
+        { ENG_API_CHAT, "\"logit_bias\": {\"5\": \"1\"}", "400 logit_bias.5" },
+        { ENG_API_CHAT, "\"logit_bias\": {\"5\": null}", "400 logit_bias.5" },
+        { ENG_API_CHAT, "\"logit_bias\": []", "400 logit_bias" },
+        { ENG_API_CHAT, "\"logprobs\": 1", "400 logprobs" },
+        { ENG_API_CHAT, "\"top_logprobs\": 2", "400 top_logprobs" },
+        { ENG_API_CHAT, "\"logprobs\": true, \"top_logprobs\": 20", "" },
+        { ENG_API_CHAT, "\"logprobs\": true, \"top_logprobs\": 21", "400 top_logprobs" },
+        { ENG_API_COMPLETIONS, "\"logprobs\": true", "400 logprobs" },
+        { ENG_API_COMPLETIONS, "\"logprobs\": 2, \"echo\": true, \"max_tokens\": 0", "" },
+        { ENG_API_COMPLETIONS, "\"logprobs\": 2, \"echo\": true, \"stream\": true", "400 logprobs" },
+        { ENG_API_COMPLETIONS, "\"logprobs\": 2, \"max_tokens\": 0", "400 max_tokens" },
+        { ENG_API_CHAT, "\"prompt_logprobs\": 20", "" },
+        { ENG_API_CHAT, "\"prompt_logprobs\": 21", "400 prompt_logprobs" },
+        { ENG_API_CHAT, "\"prompt_logprobs\": 0, \"stream\": true", "400 prompt_logprobs" },
+        { ENG_API_COMPLETIONS, "\"suffix\": \"x\"", "400 suffix" },
+        { ENG_API_COMPLETIONS, "\"suffix\": \"\"", "" },
+        { ENG_API_COMPLETIONS, "\"best_of\": 2, \"n\": 2", "" },
+        { ENG_API_COMPLETIONS, "\"best_of\": 3, \"n\": 2", "400 best_of" },
+        { ENG_API_CHAT, "\"min_tokens\": 5", "400 min_tokens" },
+        { ENG_API_CHAT, "\"min_tokens\": 5, \"ignore_eos\": true", "" },
+        { ENG_API_CHAT, "\"chat_template\": \"{{ 1 }}\"", "400 chat_template" },
+        { ENG_API_CHAT, "\"chat_template_kwargs\": {\"enable_thinking\": true}", "" },
+        { ENG_API_CHAT, "\"chat_template_kwargs\": {\"tokenize\": true}", "400 chat_template_kwargs.tokenize" },
+        { ENG_API_CHAT, "\"chat_template_kwargs\": {\"messages\": []}", "400 chat_template_kwargs.messages" },
+        { ENG_API_CHAT, "\"chat_template_kwargs\": {\"thinking\": []}", "400 chat_template_kwargs.thinking" },
+        { ENG_API_CHAT,
+          "\"chat_template_kwargs\": {\"thinking\": \"0123456789012345678901234567890"
+          "12345678901234567890123456789012345678901234567890\"}",
+          "400 chat_template_kwargs.thinking" },
+        { ENG_API_CHAT, "\"chat_template_kwargs\": []", "400 chat_template_kwargs" },
+        { ENG_API_CHAT, "\"reasoning_effort\": \"low\"", "" },
+        { ENG_API_CHAT, "\"reasoning_effort\": \"huge\"", "400 reasoning_effort" },
+        { ENG_API_RESPONSES, "\"reasoning\": {\"effort\": 3}", "400 reasoning.effort" },
+        { ENG_API_RESPONSES, "\"previous_response_id\": \"resp_1\"", "400 previous_response_id" },
+        { ENG_API_RESPONSES, "\"background\": true", "400 background" },
+        { ENG_API_RESPONSES, "\"background\": false, \"store\": true, \"truncation\": \"auto\"", "" },
+        { ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 1024}", "" },
+        { ENG_API_MESSAGES, "\"thinking\": {\"type\": \"on\"}", "400 thinking.type" },
+        { ENG_API_CHAT, "\"functions\": []", "400 functions" },
+        { ENG_API_CHAT, "\"user\": 7", "400 user" },
+        { ENG_API_CHAT,
+          "\"metadata\": {\"a\": 1}, \"store\": 1, \"service_tier\": [], "
+          "\"what\": {\"ever\": [null]}",
+          "" },
     };
     (void)state;
     for (int i = 0; i < LEN(cases); i++)
@@ -217,7 +212,7 @@ static void depth_has_an_end(void **state)
 {
     enum { DEEP = 10000 };
     static char body[3 * DEEP + 200];
-    static const int depths[] = {100, ENG_ASK_DEPTH - 1, ENG_ASK_DEPTH, 1000, DEEP};
+    static const int depths[] = { 100, ENG_ASK_DEPTH - 1, ENG_ASK_DEPTH, 1000, DEEP };
     (void)state;
     for (int i = 0; i < LEN(depths); i++) {
         int deep = depths[i];
@@ -242,15 +237,15 @@ static void prompts_come_in_four_shapes(void **state)
         int n;
         const char *first;
     } good[] = {
-        {"\"hello\"", 1, "259"},          {"\"\"", 1, "262"}, /* BOS of the vocabulary */
-        {"[\"hello\", \"a\"]", 2, "259"}, {"[\"hello\"]", 1, "259"},
-        {"[[1, 2]]", 1, "1 2"},           {"[1, 2, 3]", 1, "1 2 3"},
-        {"[[1, 2], [3]]", 2, "1 2"},      {"\"<|im_end|>a\"", 1, "263 97"},
+        { "\"hello\"", 1, "259" },          { "\"\"", 1, "262" }, /* BOS of the vocabulary */
+        { "[\"hello\", \"a\"]", 2, "259" }, { "[\"hello\"]", 1, "259" },   { "[[1, 2]]", 1, "1 2" },
+        { "[1, 2, 3]", 1, "1 2 3" },        { "[[1, 2], [3]]", 2, "1 2" }, { "\"<|im_end|>a\"", 1, "263 97" },
     };
-    static const char *const bad[] = {
-        "[]",           "[[]]", "[[1], []]", "[\"a\", 1]", "[1, \"a\"]",   "[\"a\", [1]]",
-        "[[1], \"a\"]", "[-1]", "[267]",     "[1.5]",      "[2147483648]", "[true]",
-        "[null]",       "[{}]", "{}",        "7",          "true",         "[[[1]]]"};
+    static const char *const bad[] = { "[]",         "[[]]",         "[[1], []]",    "[\"a\", 1]",
+                                       "[1, \"a\"]", "[\"a\", [1]]", "[[1], \"a\"]", "[-1]",
+                                       "[267]",      "[1.5]",        "[2147483648]", "[true]",
+                                       "[null]",     "[{}]",         "{}",           "7",
+                                       "true",       "[[[1]]]" };
     char member[200], got[200];
     (void)state;
     for (int i = 0; i < LEN(good); i++) {
@@ -304,10 +299,9 @@ static void lists_are_bounded(void **state)
         int most;
         const char *want;
     } lists[] = {
-        {ENG_API_CHAT, "{\"messages\": [" USER "], \"stop\": [", "\"x\"", "]}", 16, "400 stop"},
-        {ENG_API_CHAT, "{\"messages\": [" USER "], \"stop_token_ids\": [", "1", "]}", 16,
-         "400 stop_token_ids"},
-        {ENG_API_COMPLETIONS, "{\"prompt\": [", "\"x\"", "]}", 128, "400 prompt"},
+        { ENG_API_CHAT, "{\"messages\": [" USER "], \"stop\": [", "\"x\"", "]}", 16, "400 stop" },
+        { ENG_API_CHAT, "{\"messages\": [" USER "], \"stop_token_ids\": [", "1", "]}", 16, "400 stop_token_ids" },
+        { ENG_API_COMPLETIONS, "{\"prompt\": [", "\"x\"", "]}", 128, "400 prompt" },
     };
     static char body[1 << 20];
     (void)state;
@@ -346,10 +340,10 @@ static void a_prompt_leaves_room_for_an_answer(void **state)
         int n;
         const char *want;
     } cases[] = {
-        {DESK_CTX - 1, ""},
-        {DESK_CTX, "400 prompt"},
-        {DESK_CTX + 1, "400 prompt"},
-        {10 * DESK_CTX, "400 prompt"},
+        { DESK_CTX - 1, "" },
+        { DESK_CTX, "400 prompt" },
+        { DESK_CTX + 1, "400 prompt" },
+        { 10 * DESK_CTX, "400 prompt" },
     };
     struct eng_refusal why;
     struct eng_ask *ask;
@@ -360,17 +354,14 @@ static void a_prompt_leaves_room_for_an_answer(void **state)
         strcpy(body + n + cases[i].n, "\"}");
         expect(ENG_API_COMPLETIONS, body, cases[i].want);
     }
-    assert_int_not_equal(
-        eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d, &desk_arrival, &why),
-        0);
+    assert_int_not_equal(eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d, &desk_arrival, &why), 0);
     assert_string_equal(why.code, "context_length_exceeded");
     assert_non_null(strstr(why.message, "maximum context length is 4096 tokens"));
     /* its tokens can still be counted */
     struct eng_arrival count = desk_arrival;
-    struct eng_bytes out = {0};
+    struct eng_bytes out = { 0 };
     count.count = true;
-    assert_int_equal(
-        eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d, &count, &why), 0);
+    assert_int_equal(eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d, &count, &why), 0);
     eng_reply_count(&out, ask);
     eng_bytes_add(&out, "", 1);
     assert_string_equal(out.data, "{\"input_tokens\":40960}");
@@ -425,13 +416,11 @@ static void a_request_reaches_the_engine_whole(void **state)
     struct eng_refusal why;
     late.seed = UINT64_MAX; /* reported seeds fit a JSON number, < 2^53 */
     const char *body = with(ENG_API_CHAT, "");
-    assert_int_equal(eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why),
-                     0);
+    assert_int_equal(eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why), 0);
     assert_true(ask->sampling.seed < UINT64_C(1) << 53);
     eng_ask_close(ask);
     body = with(ENG_API_CHAT, "\"max_tokens\": 1000000000000"); /* an integer, at least 1 */
-    assert_int_not_equal(
-        eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why), 0);
+    assert_int_not_equal(eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why), 0);
     assert_string_equal(why.message, "'max_tokens' must be an integer from 1 to 2147483647");
 }
 
@@ -445,8 +434,7 @@ static void no_memory_is_an_answer_too(void **state)
     for (bool more = true; more;) {
         faults_reset();
         faults_at(FAULT_ALLOC, ++n, FAULT_ERROR, ENOMEM);
-        int error =
-            eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &desk_arrival, &why);
+        int error = eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &desk_arrival, &why);
         more = faults.struck;
         if (!error)
             eng_ask_close(ask);
@@ -462,7 +450,7 @@ static void no_memory_is_an_answer_too(void **state)
 static void refusals_have_two_shapes(void **state)
 {
     struct eng_refusal why;
-    struct eng_bytes out = {0};
+    struct eng_bytes out = { 0 };
     (void)state;
     assert_int_equal(eng_refuse(&why, 429, NULL, "", "too many \"requests\""), KN_ELIMIT);
     eng_refusal_write(&out, &why, ENG_API_CHAT);

@@ -23,7 +23,12 @@ static void add(struct eng_progress *p, uint64_t done, uint64_t total)
 
 /* A child that runs work() with stderr on a terminal of 60 columns. The child waits on `go` until the test has seen a
  * text. */
-struct watched { pid_t pid; int tty, go; char seen[16384]; size_t n; };
+struct watched {
+    pid_t pid;
+    int tty, go;
+    char seen[16384];
+    size_t n;
+};
 
 static void watch(struct watched *w, void (*work)(int go))
 {
@@ -128,7 +133,7 @@ static void bar_on_a_terminal(void **state)
     assert_non_null(line);
     assert_string_equal(line + strlen(line) - 4, "/s\r\n");
 
-    size_t width = 0;                           /* no bar is wider than the terminal */
+    size_t width = 0; /* no bar is wider than the terminal */
     for (const char *c = w.seen; *c; c++) {
         if (*c == '\r' || *c == '\n')
             width = 0;
@@ -167,7 +172,7 @@ static void silence(void **state)
     end_watch(&w);
     assert_string_equal(w.seen, "end");
 
-    int kept = dup(STDERR_FILENO);              /* not quiet, but stderr is a file */
+    int kept = dup(STDERR_FILENO); /* not quiet, but stderr is a file */
     FILE *f = tmpfile();
     struct eng_progress *p;
     dup2(fileno(f), STDERR_FILENO);

@@ -24,11 +24,11 @@
 
 #define N_LINE 24
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SLOW 1                                  /* fewer rounds */
+#define SLOW 1 /* fewer rounds */
 #else
 #define SLOW 0
 #endif
-#define N_CTX  256
+#define N_CTX 256
 
 static char folder[64], model[96], in[96], out[96], errors[96];
 
@@ -43,8 +43,9 @@ static int set_up(void **state)
     snprintf(in, sizeof in, "%s/in", folder);
     snprintf(out, sizeof out, "%s/out", folder);
     snprintf(errors, sizeof errors, "%s/errors", folder);
-    int error = moe_synth(model, &(struct moe_synth_options){ .shape = "tiny", .n_layer = 2, .n_vocab = 300,
-                                                              .format = KN_Q4_K, .seed = 3, .team = team });
+    int error = moe_synth(
+        model, &(struct moe_synth_options){
+                   .shape = "tiny", .n_layer = 2, .n_vocab = 300, .format = KN_Q4_K, .seed = 3, .team = team });
     kn_team_close(team);
     return error;
 }
@@ -69,7 +70,11 @@ static void put(const char *path, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-struct file { char *text, *line[512]; size_t bytes; int n; };
+struct file {
+    char *text, *line[512];
+    size_t bytes;
+    int n;
+};
 
 static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
@@ -110,12 +115,14 @@ static void put_requests(void)
     for (int i = 0; i < N_LINE; i++) {
         fprintf(f, "{\"custom_id\":\"id-%d\",\"method\":\"POST\",", i);
         if (i % 3 == 0)
-            fprintf(f, "\"url\":\"/v1/chat/completions\",\"body\":{\"messages\":[{\"role\":\"user\",\"content\":"
-                       "\"number %d\"}],\"max_tokens\":%d,\"stream\":true}}\n", i, 1 + i % 11);
+            fprintf(f,
+                    "\"url\":\"/v1/chat/completions\",\"body\":{\"messages\":[{\"role\":\"user\",\"content\":"
+                    "\"number %d\"}],\"max_tokens\":%d,\"stream\":true}}\n",
+                    i, 1 + i % 11);
         else
             fprintf(f, "\"url\":\"/v1/completions\",\"body\":{\"prompt\":%s,\"max_tokens\":%d,\"n\":%d%s}}\n",
-                    i % 7 ? "\"some words to go on from\"" : "[\"one\",\"and two\"]", 1 + i % 13,
-                    i % 5 == 4 ? 5 : 1, i % 4 == 1 ? ",\"seed\":7" : "");
+                    i % 7 ? "\"some words to go on from\"" : "[\"one\",\"and two\"]", 1 + i % 13, i % 5 == 4 ? 5 : 1,
+                    i % 4 == 1 ? ",\"seed\":7" : "");
     }
     assert_int_equal(fclose(f), 0);
     struct timespec when[2] = { { .tv_sec = 1700000000 }, { .tv_sec = 1700000000 } };
@@ -136,12 +143,23 @@ struct job {
 static void open_engine(struct job *j, int n_parallel)
 {
     static const char *const name = "tiny";
-    assert_int_equal(eng_open(&j->engine, &(struct eng_options){ .model = model, .isa = KN_ISA_COUNT - 1,
-        .n_ctx = N_CTX, .n_parallel = n_parallel, .n_thread = 1, .max_prefill_slowdown = 1e9, .grammar_bytes = 1 << 20 }), 0);
+    assert_int_equal(eng_open(&j->engine, &(struct eng_options){ .model = model,
+                                                                 .isa = KN_ISA_COUNT - 1,
+                                                                 .n_ctx = N_CTX,
+                                                                 .n_parallel = n_parallel,
+                                                                 .n_thread = 1,
+                                                                 .max_prefill_slowdown = 1e9,
+                                                                 .grammar_bytes = 1 << 20 }),
+                     0);
     assert_int_equal(eng_chat_open(&j->chat, eng_file(j->engine), eng_vocab(j->engine), model), 0);
-    j->desk = (struct eng_api_setup){ .vocab = eng_vocab(j->engine), .chat = j->chat,
-                                      .gr_tokens = eng_grammar_tokens(j->engine), .model = &name, .n_model = 1,
-                                      .any_model = true, .n_ctx = N_CTX, .n_predict = -1 };
+    j->desk = (struct eng_api_setup){ .vocab = eng_vocab(j->engine),
+                                      .chat = j->chat,
+                                      .gr_tokens = eng_grammar_tokens(j->engine),
+                                      .model = &name,
+                                      .n_model = 1,
+                                      .any_model = true,
+                                      .n_ctx = N_CTX,
+                                      .n_predict = -1 };
     eng_api_setup_from_template(&j->desk, &j->speech);
     spec_params_default(&j->desk.sampling);
 }
@@ -157,8 +175,10 @@ static void close_engine(struct job *j)
 static int go(struct job *j, int n_step, bool retry_failed)
 {
     j->batch = NULL;
-    int kept, got = eng_batch_open(&j->batch, &(struct eng_batch_options){
-        .in = in, .out = out, .errors = errors, .retry_failed = retry_failed, .gather_ns = 2000000 });
+    int kept, got = eng_batch_open(
+                  &j->batch,
+                  &(struct eng_batch_options){
+                      .in = in, .out = out, .errors = errors, .retry_failed = retry_failed, .gather_ns = 2000000 });
     if (!got)
         got = eng_batch_start(j->batch, j->engine, &j->desk, j->engine->assets.opt.n_parallel);
     if (!got)
@@ -205,7 +225,7 @@ static void lines_have_their_bytes_in_any_company(void **state)
     assert_int_equal(want.n, N_LINE);
     assert_int_equal(none.n, 0);
     for (int i = 0; i < N_LINE; i++) {
-        json_t *told = json_loads(want.line[i], JSON_ALLOW_NUL, NULL);     /* output bytes are random */
+        json_t *told = json_loads(want.line[i], JSON_ALLOW_NUL, NULL); /* output bytes are random */
         const json_t *response = json_object_get(told, "response");
         const json_t *body = json_object_get(response, "body");
         assert_int_equal(json_integer_value(json_object_get(response, "status_code")), 200);
@@ -233,24 +253,35 @@ static void bad_lines_stop_nothing_and_are_told_once(void **state)
 {
     static const char good[] = "\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\","
                                "\"max_tokens\":3}}\n";
-    static const struct { const char *id, *code; int status; } want[] = {     /* sorted by custom_id, code */
-        { NULL, "invalid_json_line", 0 }, { NULL, "invalid_json_line", 0 }, { NULL, "missing_custom_id", 0 },
-        { "a", "duplicate_custom_id", 0 }, { "a", "duplicate_custom_id", 0 }, { "long", NULL, 400 },
-        { "type", NULL, 400 }, { "url", "invalid_url", 0 } };
+    static const struct {
+        const char *id, *code;
+        int status;
+    } want[] = { /* sorted by custom_id, code */
+                 { NULL, "invalid_json_line", 0 },
+                 { NULL, "invalid_json_line", 0 },
+                 { NULL, "missing_custom_id", 0 },
+                 { "a", "duplicate_custom_id", 0 },
+                 { "a", "duplicate_custom_id", 0 },
+                 { "long", NULL, 400 },
+                 { "type", NULL, 400 },
+                 { "url", "invalid_url", 0 }
+    };
     char text[16384], words[4096];
     struct job j;
     (void)state;
     memset(words, 'x', sizeof words - 1);
     words[sizeof words - 1] = 0;
-    snprintf(text, sizeof text, "{\"custom_id\":\"a\",%s{\"custom_id\"\nnothing\n\n{%s{\"custom_id\":\"a\",%s"
+    snprintf(text, sizeof text,
+             "{\"custom_id\":\"a\",%s{\"custom_id\"\nnothing\n\n{%s{\"custom_id\":\"a\",%s"
              "{\"custom_id\":\"b\",%s{\"custom_id\":\"long\",\"method\":\"POST\",\"url\":\"/v1/completions\","
              "\"body\":{\"prompt\":\"%s\"}}\n{\"custom_id\":\"type\",\"method\":\"POST\",\"url\":"
              "\"/v1/completions\",\"body\":{\"prompt\":\"a\",\"max_tokens\":\"many\"}}\n"
              "{\"custom_id\":\"url\",\"method\":\"POST\",\"url\":\"/v1/nothing\",\"body\":{}}\n"
-             "{\"custom_id\":\"a\",%s{\"custom_id\":\"last\",%s", good, good, good, good, words, good, good);
-    text[strlen(text) - 1] = 0;                 /* the last line may lack its newline */
+             "{\"custom_id\":\"a\",%s{\"custom_id\":\"last\",%s",
+             good, good, good, good, words, good, good);
+    text[strlen(text) - 1] = 0; /* the last line may lack its newline */
     put(in, text);
-    for (int again = 0; again < 3; again++) {   /* the second run changes nothing; the third retries */
+    for (int again = 0; again < 3; again++) { /* the second run changes nothing; the third retries */
         open_engine(&j, 2);
         assert_int_equal(go(&j, -1, again == 2), 0);
         close_engine(&j);
@@ -268,9 +299,9 @@ static void bad_lines_stop_nothing_and_are_told_once(void **state)
             const char *code = json_string_value(json_object_get(json_object_get(told, "error"), "code"));
             const json_t *response = json_object_get(told, "response");
             int status = (int)json_integer_value(json_object_get(response, "status_code")), k = 0;
-            while (k < 8 && (found[k] || status != want[k].status || !id != !want[k].id ||
-                             (id && strcmp(id, want[k].id)) || !code != !want[k].code ||
-                             (code && strcmp(code, want[k].code))))
+            while (k < 8 &&
+                   (found[k] || status != want[k].status || !id != !want[k].id || (id && strcmp(id, want[k].id)) ||
+                    !code != !want[k].code || (code && strcmp(code, want[k].code))))
                 k++;
             if (k == 8)
                 fail_msg("not expected: %s", failures.line[i]);
@@ -281,7 +312,7 @@ static void bad_lines_stop_nothing_and_are_told_once(void **state)
         }
         free_files(&answers, &failures);
     }
-    open_engine(&j, 2);                         /* a line that fails at run time also counts as failed */
+    open_engine(&j, 2); /* a line that fails at run time also counts as failed */
     j.desk.n_ctx = 4 * sizeof words;
     assert_int_equal(go(&j, -1, true), 0);
     close_engine(&j);
@@ -310,7 +341,7 @@ static void stopped_after_any_step_it_goes_on(void **state)
         int got = 1;
         for (int run = 0; got == 1; run++) {
             assert_true(run < 400);
-            got = go(&j, n_step + run, false);  /* one step more per run, so that the job ends */
+            got = go(&j, n_step + run, false); /* one step more per run, so that the job ends */
             struct file half = get(out);
             assert_int_equal(half.n, j.counts.before + j.counts.done);
             free(half.text);
@@ -338,7 +369,7 @@ static void killed_at_any_moment_it_goes_on(void **state)
     put_requests();
     whole_job(&want, &none);
     for (int round = 0; round < (SLOW ? 1 : 3); round++) {
-        double most_us = 20000;                 /* time until the kill: grows, so that the job ends on any machine */
+        double most_us = 20000; /* time until the kill: grows, so that the job ends on any machine */
         for (int run = 0, status = -1; status != 0; run++, most_us *= 1.1) {
             assert_true(run < 200);
             pid_t child = fork();
@@ -383,11 +414,15 @@ static long next_call(long at) { return at < (SLOW ? 4 : 12) ? at + 1 : at + at 
 
 static void any_call_may_fail(void **state)
 {
-    static const struct { enum fault_kind kind; enum fault_way way; int error; } fault[] = {
-        { FAULT_WRITE, FAULT_ERROR, ENOSPC }, { FAULT_WRITE, FAULT_LASTS, ENOSPC },
-        { FAULT_SYNC, FAULT_ERROR, EIO }, { FAULT_READ, FAULT_ERROR, EIO }, { FAULT_READ, FAULT_EMPTY, 0 },
-        { FAULT_READ, FAULT_SHORT, 0 }, { FAULT_OPEN, FAULT_ERROR, EACCES }, { FAULT_SIZE, FAULT_ERROR, EIO },
-        { FAULT_RESIZE, FAULT_ERROR, EIO }, { FAULT_ALLOC, FAULT_ERROR, ENOMEM } };
+    static const struct {
+        enum fault_kind kind;
+        enum fault_way way;
+        int error;
+    } fault[] = { { FAULT_WRITE, FAULT_ERROR, ENOSPC }, { FAULT_WRITE, FAULT_LASTS, ENOSPC },
+                  { FAULT_SYNC, FAULT_ERROR, EIO },     { FAULT_READ, FAULT_ERROR, EIO },
+                  { FAULT_READ, FAULT_EMPTY, 0 },       { FAULT_READ, FAULT_SHORT, 0 },
+                  { FAULT_OPEN, FAULT_ERROR, EACCES },  { FAULT_SIZE, FAULT_ERROR, EIO },
+                  { FAULT_RESIZE, FAULT_ERROR, EIO },   { FAULT_ALLOC, FAULT_ERROR, ENOMEM } };
     struct file want, none;
     struct job j;
     (void)state;
@@ -410,7 +445,7 @@ static void any_call_may_fail(void **state)
             int got = go(&j, -1, false);
             struck = faults.struck;
             faults.way = FAULT_NONE;
-            if (got < 0) {                      /* a log line says why; counts match the file */
+            if (got < 0) { /* a log line says why; counts match the file */
                 assert_true(faults.n_line >= 1 && faults.line[0]);
                 struct file partly = get(out);
                 if (j.batch)
@@ -418,7 +453,7 @@ static void any_call_may_fail(void **state)
                 free(partly.text);
             }
             assert_int_equal(faults.n_open, opened);
-            assert_int_equal(go(&j, -1, true), 0);      /* without faults again */
+            assert_int_equal(go(&j, -1, true), 0); /* without faults again */
             struct file have = get(out), failures = get(errors);
             assert_int_equal(failures.n, 0);
             assert_same_lines(&have, &want);
@@ -438,7 +473,8 @@ static void any_call_may_fail(void **state)
 /* Returns -1 if the connection is refused. */
 static int connect_to(int port)
 {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+    struct sockaddr_in a = { .sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
@@ -464,11 +500,13 @@ static void ask(int port, const char *request, char *answer, size_t room)
 static void it_can_be_watched(void **state)
 {
     static char answer[65536];
-    static const char *const line[] = {
-        "HTTP/1.1 200", "\nspillway_batch_lines 24\n", "\nspillway_batch_lines_before 5\n",
-        "\nspillway_batch_lines_done 7\n", "\nspillway_batch_lines_failed 1\n",
-        "\nvllm:num_requests_running{model_name=\"m\",engine=\"0\"} 3\n",
-        "\nvllm:generation_tokens_total{model_name=\"m\",engine=\"0\"} 400\n" };
+    static const char *const line[] = { "HTTP/1.1 200",
+                                        "\nspillway_batch_lines 24\n",
+                                        "\nspillway_batch_lines_before 5\n",
+                                        "\nspillway_batch_lines_done 7\n",
+                                        "\nspillway_batch_lines_failed 1\n",
+                                        "\nvllm:num_requests_running{model_name=\"m\",engine=\"0\"} 3\n",
+                                        "\nvllm:generation_tokens_total{model_name=\"m\",engine=\"0\"} 400\n" };
     struct eng_watch *w, *second = NULL;
     (void)state;
     faults_listen();
@@ -539,21 +577,21 @@ static void the_command_says_how_it_went(void **state)
              errors);
     assert_int_equal(command(words), 0);
     assert_int_equal(faults.n_line, 0);
-    assert_int_equal(command(words), 0);                /* all lines are done already */
+    assert_int_equal(command(words), 0); /* all lines are done already */
     struct file have = get(out);
     assert_int_equal(have.n, N_LINE);
     free(have.text);
     put(in, "{}\n");
     assert_int_equal(command(words), 1);
     assert_non_null(strstr(faults.line, "1 lines failed"));
-    assert_int_equal(command(words), 1);                /* the line is still not answered */
+    assert_int_equal(command(words), 1); /* the line is still not answered */
 
     faults_listen();
     put(in, "\n\n");
     assert_int_equal(command(words), 2);
     assert_non_null(strstr(faults.line, "the file has no lines"));
     static const char *const other[] = { "\x1f\x8b\x08{}\n", "\xff\xfe{", "PK\3\4" };
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {     /* one refusal, not one per apparent line */
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) { /* one refusal, not one per apparent line */
         faults_listen();
         put(in, other[i]);
         assert_int_equal(command(words), 2);
@@ -600,13 +638,17 @@ static void the_command_can_be_watched(void **state)
     FILE *f = fopen(in, "w");
     assert_non_null(f);
     for (int i = 0; i < 4000; i++)
-        fprintf(f, "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\","
-                   "\"max_tokens\":100,\"ignore_eos\":true}}\n", i);
+        fprintf(f,
+                "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\","
+                "\"max_tokens\":100,\"ignore_eos\":true}}\n",
+                i);
     assert_int_equal(fclose(f), 0);
     assert_int_equal(eng_watch_open(&w, 0, "m"), 0);
     int port = eng_watch_port(w);
-    snprintf(words, sizeof words, "-m %s %s -o %s --errors %s --parallel 4 --ctx-size 256 -t 1 --quiet "
-             "--metrics-port %d", model, in, out, errors, port);
+    snprintf(words, sizeof words,
+             "-m %s %s -o %s --errors %s --parallel 4 --ctx-size 256 -t 1 --quiet "
+             "--metrics-port %d",
+             model, in, out, errors, port);
     faults_listen();
     assert_int_equal(command(words), 2);
     assert_non_null(strstr(faults.line, "choose another port"));
@@ -620,7 +662,7 @@ static void the_command_can_be_watched(void **state)
         _exit(command(words));
     }
     for (int fd; figure(page, "\nspillway_batch_lines_done") < 1; usleep(1000)) {
-        assert_int_equal(waitpid(child, &status, WNOHANG), 0);      /* the child still runs */
+        assert_int_equal(waitpid(child, &status, WNOHANG), 0); /* the child still runs */
         if ((fd = connect_to(port)) < 0)
             continue;
         close(fd);

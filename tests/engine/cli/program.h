@@ -24,11 +24,11 @@
 
 #include <linux/capability.h>
 
-#define HANG_S     300                          /* limit for a child that hangs */
+#define HANG_S     300 /* limit for a child that hangs */
 #define MOST_WORDS 48
 
 static char program[4096], place[] = "/tmp/spillway-commands-XXXXXX";
-static char printed[1 << 20], said[1 << 16];         /* output of the last run, terminated */
+static char printed[1 << 20], said[1 << 16]; /* output of the last run, terminated */
 static size_t n_printed, n_said;
 
 /* ---- the folder ------------------------------------------------------------------------------------ */
@@ -115,7 +115,7 @@ static inline _Noreturn void become(const char *words)
     if (geteuid() == 0)
         (void)prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (char **v = environ; *v; v++)           /* remove SPILLWAY_* of the user */
+    for (char **v = environ; *v; v++) /* remove SPILLWAY_* of the user */
         if (!strncmp(*v, "SPILLWAY_", 9))
             (*v)[0] = '_';
     alarm(HANG_S);
@@ -193,7 +193,7 @@ static inline int make_place(void **state)
     if (n < 0 || !mkdtemp(place))
         return -1;
     program[n] = 0;
-    for (int up = 0; up < 4; up++)              /* build/MODE/tests/engine/cli/test_x */
+    for (int up = 0; up < 4; up++) /* build/MODE/tests/engine/cli/test_x */
         *strrchr(program, '/') = 0;
     strcat(program, "/spillway");
     return access(program, X_OK);

@@ -7,10 +7,10 @@
 #include "tests/engine/pty.h"
 #include "tests/moe/golden.h"
 
-#define TOLERANCE 1e-4                          /* as in tests/moe/pass/test_forward.c; reason there */
-#define RUN "run -m m.gguf --seed 7 --quiet --temp 1 --top-k 0 --top-p 1 --min-p 0 "
+#define TOLERANCE 1e-4 /* as in tests/moe/pass/test_forward.c; reason there */
+#define RUN       "run -m m.gguf --seed 7 --quiet --temp 1 --top-k 0 --top-p 1 --min-p 0 "
 
-static char kept[1 << 16];                      /* the answer that other runs are compared with */
+static char kept[1 << 16]; /* the answer that other runs are compared with */
 static size_t n_kept;
 
 static int make_models(void **state)
@@ -83,8 +83,15 @@ static void a_seed_is_a_text(void **state)
 {
     (void)state;
     static const char *const other[] = {
-        "-p Once", "-p Once --threads 1", "-p Once --threads 2", "-p Once --isa scalar", "-p Once --chunk 1",
-        "-p Once --no-pack --io pread", "-f prompt", "", "-p Once --draft ngram --gamma 3",
+        "-p Once",
+        "-p Once --threads 1",
+        "-p Once --threads 2",
+        "-p Once --isa scalar",
+        "-p Once --chunk 1",
+        "-p Once --no-pack --io pread",
+        "-f prompt",
+        "",
+        "-p Once --draft ngram --gamma 3",
         "-p Once --ctx-size 256 --host-mem 34M",
     };
     char words[256];
@@ -155,7 +162,7 @@ static void texts_that_stop(void **state)
     ends_after(words, (size_t)(at - kept));
     at = strpbrk(kept, "abcdefghijklmnopqrstuvwxyz");
     snprintf(words, sizeof words, RUN "-p Once -n 40 --stop %s --stop %.1s", three, at);
-    ends_after(words, (size_t)(at - kept));     /* the earliest occurrence counts */
+    ends_after(words, (size_t)(at - kept)); /* the earliest occurrence counts */
 }
 
 static int ids_of(const char *text, size_t n, int *id, int most)
@@ -233,7 +240,11 @@ static void tokens_and_back(void **state)
 {
     (void)state;
     static const char *const text[] = {
-        "", "a", "Hello, world!\n\n  two  spaces\t", "Gr\xc3\xbc\xc3\x9f" "e \xe2\x82\xac \xf0\x9f\x98\x80",
+        "",
+        "a",
+        "Hello, world!\n\n  two  spaces\t",
+        "Gr\xc3\xbc\xc3\x9f"
+        "e \xe2\x82\xac \xf0\x9f\x98\x80",
         "a\xff\xfe\x80z",
         "<|im_start|>user",
     };
@@ -278,8 +289,10 @@ static long number_at(const json_t *v, const char *key)
 static void files_are_inspected(void **state)
 {
     (void)state;
-    static const struct { const char *key; long value; } want[] = {
-        { "n_layer", 3 }, { "n_head", 8 }, { "n_expert", 12 }, { "n_vocab", 2048 } };
+    static const struct {
+        const char *key;
+        long value;
+    } want[] = { { "n_layer", 3 }, { "n_head", 8 }, { "n_expert", 12 }, { "n_vocab", 2048 } };
     does("inspect m.gguf", NULL);
     assert_non_null(strstr(printed, "architecture   qwen3moe\n"));
     does("inspect m.gguf --json", NULL);
@@ -321,7 +334,7 @@ static void models_are_made_and_made_again(void **state)
     does("synth --shape tiny-odd --seed 3 -o a.gguf --threads 1", NULL);
     does("synth --shape tiny-odd --seed 3 -o c.gguf --threads 2", NULL);
     assert_true(same_files("a.gguf", "c.gguf"));
-    does("synth --shape tiny-odd --seed 4 -o c.gguf", NULL);            /* synth may overwrite a model */
+    does("synth --shape tiny-odd --seed 4 -o c.gguf", NULL); /* synth may overwrite a model */
     assert_false(same_files("a.gguf", "c.gguf"));
     unlink(in_place("c.gguf"));
 }
@@ -365,7 +378,7 @@ static int count_parts(void)
 {
     int n = 0;
     DIR *d = opendir(place);
-    for (struct dirent *e; (e = readdir(d)); )
+    for (struct dirent *e; (e = readdir(d));)
         n += is_part(e);
     closedir(d);
     return n;
@@ -406,11 +419,12 @@ static void nothing_half_written_is_left(void **state)
 {
     (void)state;
     static char words[16384];
-    size_t at = (size_t)snprintf(words, sizeof words, "eval -m m.gguf --quiet --isa scalar --threads 1 --chunk 4 "
-                                                      "--logits l --ids 1");
+    size_t at = (size_t)snprintf(words, sizeof words,
+                                 "eval -m m.gguf --quiet --isa scalar --threads 1 --chunk 4 "
+                                 "--logits l --ids 1");
     for (int i = 0; i < 3000; i++)
         at += (size_t)snprintf(words + at, sizeof words - at, ",%d", i % 2000);
-    stops(words, "l", true);                    /* takes seconds, so the signal is in time */
+    stops(words, "l", true); /* takes seconds, so the signal is in time */
     stops("synth --shape tiny -o s.gguf --layers 40 --format q2_k --threads 1 --quiet", "s.gguf", false);
     stops("quantize m.gguf -o s.gguf --requantize --format q2_k --isa scalar --threads 1 --quiet", "s.gguf", false);
 }
@@ -450,13 +464,14 @@ static void an_answer_ends_at_once(void **state)
 
 static int terminal;
 static char seen[1 << 18];
-static size_t n_seen, n_read;                   /* bytes received; bytes searched */
+static size_t n_seen, n_read; /* bytes received; bytes searched */
 
 static void read_more(const char *for_what)
 {
     struct pollfd p = { .fd = terminal, .events = POLLIN };
     ssize_t n = poll(&p, 1, HANG_S * 1000) > 0 && n_seen < sizeof seen - 1
-                    ? read(terminal, seen + n_seen, sizeof seen - 1 - n_seen) : 0;
+                    ? read(terminal, seen + n_seen, sizeof seen - 1 - n_seen)
+                    : 0;
     if (n <= 0)
         fail_msg("%s does not come after: %s", for_what, seen + n_read);
     for (ssize_t i = 0; i < n; i++, n_seen++)
@@ -474,15 +489,12 @@ static void sees(const char *what)
     n_read = (size_t)(found - seen) + strlen(what);
 }
 
-static void types(const char *text)
-{
-    assert_int_equal(write(terminal, text, strlen(text)), (ssize_t)strlen(text));
-}
+static void types(const char *text) { assert_int_equal(write(terminal, text, strlen(text)), (ssize_t)strlen(text)); }
 
 /* Waits for some of the answer, interrupts it, and waits for the next prompt. */
 static void stops_answer(void)
 {
-    for (size_t from = n_seen; n_seen < from + 64; )
+    for (size_t from = n_seen; n_seen < from + 64;)
         read_more("an answer");
     types("\x03");
     sees("spillway: prompt ");
@@ -506,7 +518,7 @@ static pid_t start_chat(const char *words)
     pid_t pid = fork_on_terminal(&terminal, NULL);
     if (pid == 0) {
         setenv("TERM", "dumb", 1);
-        setenv("LSAN_OPTIONS", "detect_leaks=0", 1);    /* libedit does not free its function names */
+        setenv("LSAN_OPTIONS", "detect_leaks=0", 1); /* libedit does not free its function names */
         become(words);
     }
     n_seen = n_read = 0;

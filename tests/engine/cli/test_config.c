@@ -31,8 +31,8 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    const char *const variables[] = { "TEMP", "TOP_K", "CONFIG", "STOP", "MODEL", "KV_MEM", "TMEP",
-                                      "BATCH", "PROMPT", "JSON", "TEMPERATURE" };
+    const char *const variables[] = { "TEMP", "TOP_K", "CONFIG", "STOP", "MODEL",      "KV_MEM",
+                                      "TMEP", "BATCH", "PROMPT", "JSON", "TEMPERATURE" };
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
         char name[64];
         snprintf(name, sizeof name, "SPILLWAY_%s", variables[i]);
@@ -47,7 +47,7 @@ static struct eng_config config;
 /* Up to 31 words, separated by spaces. */
 static int parse(enum eng_command_id command, const char *words)
 {
-    static char copy[1024];                     /* the config keeps pointers into it, as into argv */
+    static char copy[1024]; /* the config keeps pointers into it, as into argv */
     static char *argv[32];
     int argc = 0;
     snprintf(copy, sizeof copy, "%s", words);
@@ -115,7 +115,7 @@ static void defaults(void **state)
     assert_int_equal(spec_params_check(&config.sampling, 1), 0);
     uint64_t seed = config.sampling.seed;
     accepts(ENG_run, "-m x.gguf");
-    assert_true(seed != config.sampling.seed);          /* equal once in 2^32 */
+    assert_true(seed != config.sampling.seed); /* equal once in 2^32 */
 
     accepts(ENG_bench, "-m x.gguf");
     assert_true(config.sampling.temperature == 1);
@@ -155,7 +155,7 @@ static void flags_and_aliases(void **state)
     assert_ptr_equal(config.sampling.bias, config.bias);
     assert_true(config.bias[0].token == 7 && config.bias[0].add == -INFINITY);
     assert_true(config.bias[1].token == 9 && config.bias[1].add == 1.5f);
-    assert_string_equal(config.prompt, "--help");       /* a value here, not the flag */
+    assert_string_equal(config.prompt, "--help"); /* a value here, not the flag */
 
     accepts(ENG_run, "-m m --temp 1 --temp 2 --ignore-eos --ignore-eos=false -s 4 -s -1");
     assert_true(config.sampling.temperature == 2);
@@ -201,12 +201,32 @@ static void flags_and_aliases(void **state)
 static void sizes(void **state)
 {
     (void)state;
-    static const struct { const char *text; size_t bytes; } good[] = {
-        { "0", 0 }, { "123", 123 }, { "4K", 4096 }, { "4k", 4096 }, { "3M", 3 << 20 },
-        { "24G", (size_t)24 << 30 }, { "1.5G", (size_t)3 << 29 }, { "0.5K", 512 },
+    static const struct {
+        const char *text;
+        size_t bytes;
+    } good[] = {
+        { "0", 0 },
+        { "123", 123 },
+        { "4K", 4096 },
+        { "4k", 4096 },
+        { "3M", 3 << 20 },
+        { "24G", (size_t)24 << 30 },
+        { "1.5G", (size_t)3 << 29 },
+        { "0.5K", 512 },
     };
-    static const char *const bad[] = { "", "G", "-1", "1T", "1GB", "1.2.3G", "0x10", " 1", "1 ", "inf",
-                                       "4294967296G", "1e3", "99999999999999999999999999999999999999999" };
+    static const char *const bad[] = { "",
+                                       "G",
+                                       "-1",
+                                       "1T",
+                                       "1GB",
+                                       "1.2.3G",
+                                       "0x10",
+                                       " 1",
+                                       "1 ",
+                                       "inf",
+                                       "4294967296G",
+                                       "1e3",
+                                       "99999999999999999999999999999999999999999" };
     char words[128];
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         snprintf(words, sizeof words, "-m m --kv-mem %s", good[i].text);
@@ -224,7 +244,10 @@ static void sizes(void **state)
 static void mistakes_are_told(void **state)
 {
     (void)state;
-    static const struct { enum eng_command_id command; const char *words, *told; } bad[] = {
+    static const struct {
+        enum eng_command_id command;
+        const char *words, *told;
+    } bad[] = {
         { ENG_run, "", "run needs -m MODEL" },
         { ENG_synth, "--shape x", "synth needs -o FILE" },
         { ENG_quantize, "-o y", "quantize needs MODEL" },
@@ -237,7 +260,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --top_k 1", "did you mean --top-k?" },
         { ENG_run, "-m m --xyzzy", "--xyzzy is unknown; see spillway run --help" },
         { ENG_run, "-m m -z", "-z is unknown; see" },
-        { ENG_run, "-m m -nx", "-nx is unknown; see" },         /* no suggestion for so short a name */
+        { ENG_run, "-m m -nx", "-nx is unknown; see" }, /* no suggestion for so short a name */
         { ENG_run, "-m m -ngl 99", "run: -ngl is not needed: --host-mem decides" },
         { ENG_serve, "-m m --flash-attn", "serve: --flash-attn is not needed: leave it out" },
         { ENG_serve, "-m m --api-key k", "--api-key is not known: write keys into a file" },
@@ -248,12 +271,15 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --modelmodelmodelmodelmodelmodelmodelmodelmodelmodel 1", "is unknown" },
         { ENG_tokenize, "-m m --temp 1", "--temp is not a flag of tokenize, but of run" },
         { ENG_run, "-m m --gen 1", "--gen is not a flag of run, but of bench" },
-        { ENG_serve, "-m m --dsi 2", "--dsi 2: only run verifies with several workers, for its one sequence; "
+        { ENG_serve, "-m m --dsi 2",
+          "--dsi 2: only run verifies with several workers, for its one sequence; "
           "serve takes 0, 1 and auto" },
-        { ENG_bench, "-m m --dsi auto --gamma 3", "--dsi auto chooses the draft length itself: leave --gamma at "
+        { ENG_bench, "-m m --dsi auto --gamma 3",
+          "--dsi auto chooses the draft length itself: leave --gamma at "
           "auto, or use --dsi 1" },
         { ENG_bench, "-m m --dsi some", "auto, or a whole number from 0 to 64" },
-        { ENG_run, "-m m --json", "--json is not a flag of run, but of eval, inspect, quantize, pack, batch, "
+        { ENG_run, "-m m --json",
+          "--json is not a flag of run, but of eval, inspect, quantize, pack, batch, "
           "bench, fit, plan, doctor" },
         { ENG_run, "-m m --parallel 2", "--parallel is not a flag of run, but of serve, batch, plan" },
         { ENG_plan, "", "plan needs -m MODEL" },
@@ -304,7 +330,7 @@ static void nearest(void **state)
     assert_string_equal(eng_nearest("tokenise", names, 5), "tokenize");
     assert_string_equal(eng_nearest("rnu", names, 5), "run");
     assert_string_equal(eng_nearest("doctr", names, 5), "doctor");
-    assert_null(eng_nearest("ru", (const char *const[]){ "cut" }, 1));      /* as many mistakes as letters */
+    assert_null(eng_nearest("ru", (const char *const[]){ "cut" }, 1)); /* as many mistakes as letters */
     assert_null(eng_nearest("", names, 5));
     assert_null(eng_nearest("serve", names, 5));
     assert_null(eng_nearest("a very long word that is like no other", names, 5));
@@ -313,10 +339,15 @@ static void nearest(void **state)
 static void help(void **state)
 {
     (void)state;
-    static const struct { enum eng_command_id command; const char *words, *there, *absent; } asked[] = {
+    static const struct {
+        enum eng_command_id command;
+        const char *words, *there, *absent;
+    } asked[] = {
         { ENG_run, "--help", "usage: spillway run -m MODEL [flags]", "--gen" },
-        { ENG_run, "-m m -h", "  --temperature, --temp X              sampling temperature; 0: always the likeliest "
-          "token [0.8]", "--batch" },
+        { ENG_run, "-m m -h",
+          "  --temperature, --temp X              sampling temperature; 0: always the likeliest "
+          "token [0.8]",
+          "--batch" },
         { ENG_bench, "--help", "--batch LIST", "--min-p" },
         { ENG_inspect, "-h", "usage: spillway inspect MODEL [flags]", "--threads" },
     };
@@ -347,7 +378,7 @@ static void environment(void **state)
     (void)state;
     setenv("SPILLWAY_TEMP", "0.5", 1);
     setenv("SPILLWAY_MODEL", "from-env", 1);
-    setenv("SPILLWAY_TOP_K", "", 1);                    /* empty: as if unset */
+    setenv("SPILLWAY_TOP_K", "", 1); /* empty: as if unset */
     setenv("SPILLWAY_KV_MEM", "3M", 1);
     setenv("SPILLWAY_BATCH", "nonsense for run", 1);
     accepts(ENG_run, "");
@@ -362,7 +393,7 @@ static void environment(void **state)
     setenv("SPILLWAY_TEMP", "warm", 1);
     refuses(ENG_run, "-m m", "SPILLWAY_TEMP takes a number from 0 to 100, not 'warm'");
     unsetenv("SPILLWAY_TEMP");
-    setenv("SPILLWAY_TEMPERATURE", "0.5", 1);           /* aliases too */
+    setenv("SPILLWAY_TEMPERATURE", "0.5", 1); /* aliases too */
     setenv("SPILLWAY_TMEP", "1", 1);
     accepts(ENG_run, "");
     assert_true(config.sampling.temperature == 0.5f);
@@ -397,7 +428,7 @@ static void file(void **state)
     assert_int_equal(config.n_stop, 2);
     assert_string_equal(config.stop[1], "two");
 
-    setenv("SPILLWAY_TEMP", "0.75", 1);                 /* flag > environment > file > default */
+    setenv("SPILLWAY_TEMP", "0.75", 1); /* flag > environment > file > default */
     file_accepts(ENG_run, "--top-k 3 --stop x --stop y", text);
     assert_true(config.sampling.temperature == 0.75f);
     assert_int_equal(config.sampling.top_k, 3);
@@ -410,7 +441,7 @@ static void file(void **state)
     assert_string_equal(config.batches, "1,2");
 
     char words[128];
-    write_file("temp = 0.125", 12);                     /* --config beats SPILLWAY_CONFIG */
+    write_file("temp = 0.125", 12); /* --config beats SPILLWAY_CONFIG */
     snprintf(words, sizeof words, "-m m --config %s", path);
     setenv("SPILLWAY_CONFIG", "/nonexistent", 1);
     accepts(ENG_run, words);

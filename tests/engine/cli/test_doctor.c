@@ -23,10 +23,10 @@ static void unheard(enum kn_level level, const char *line)
 /* ---- simulated file: size, read errors and clock set by the test --------------------------------- */
 
 static int64_t file_bytes;
-static int read_error;                          /* errno; -1: short */
+static int read_error; /* errno; -1: short */
 static uint64_t clock_ns;
-static uint64_t read_once;                      /* bit per MiB */
-static size_t piece;                            /* bytes of the last read */
+static uint64_t read_once; /* bit per MiB */
+static size_t piece;       /* bytes of the last read */
 
 static int64_t fake_size(int fd)
 {
@@ -45,7 +45,7 @@ static ssize_t fake_pread(int fd, void *buffer, size_t bytes, int64_t offset)
     }
     __atomic_fetch_or(&read_once, UINT64_C(1) << offset / MIB, __ATOMIC_RELAXED);
     __atomic_store_n(&piece, bytes, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&clock_ns, bytes * 10000000 / MIB, __ATOMIC_RELAXED);     /* 1 MiB in 10 ms */
+    __atomic_fetch_add(&clock_ns, bytes * 10000000 / MIB, __ATOMIC_RELAXED); /* 1 MiB in 10 ms */
     return read_error < 0 ? (ssize_t)bytes / 2 : (ssize_t)bytes;
 }
 
@@ -73,13 +73,13 @@ static void rates(void **state)
     (void)state;
     double rate = 0;
     assert_int_equal(rate_with(20 * MIB + 5, 0, 1, ENG_DISK_BYTES, &rate), 0);
-    assert_true(rate > 104857599 && rate < 104857601);                  /* 1 MiB in 10 ms */
-    assert_int_equal(read_once, (1 << 20) - 1);                         /* each whole MiB, without the rest */
+    assert_true(rate > 104857599 && rate < 104857601); /* 1 MiB in 10 ms */
+    assert_int_equal(read_once, (1 << 20) - 1);        /* each whole MiB, without the rest */
     rate = 0;
     assert_int_equal(rate_with(7 * MIB, 0, 16, ENG_DISK_BYTES, &rate), 0);
-    assert_true(rate > 104857599 && rate < 104857601);                  /* all reads share the clock */
+    assert_true(rate > 104857599 && rate < 104857601); /* all reads share the clock */
     assert_int_equal(piece, MIB);
-    assert_int_equal(rate_with(20 * MIB, 0, 16, 4 * MIB, &rate), 0);    /* a budget with less memory */
+    assert_int_equal(rate_with(20 * MIB, 0, 16, 4 * MIB, &rate), 0); /* a budget with less memory */
     assert_true(rate > 104857599 && rate < 104857601);
     assert_int_equal(piece, MIB / 4);
     assert_true(eng_disk_room(0) == ENG_DISK_BYTES && eng_disk_room((size_t)4 << 30) == ENG_DISK_BYTES);
@@ -129,7 +129,7 @@ static void two_copies(void **state)
     char folder[] = "/tmp/spillway-second-XXXXXX", file[64];
     assert_non_null(mkdtemp(folder));
     assert_true(rate_of_two(NULL, 40 * MIB) < 1.001);
-    assert_true(rate_of_two(folder, 40 * MIB) < 1.001);         /* no copy there */
+    assert_true(rate_of_two(folder, 40 * MIB) < 1.001); /* no copy there */
     snprintf(file, sizeof file, "%s/model.experts", folder);
     for (int i = 0; i < 2; i++) {
         close(open(file, O_CREAT | O_WRONLY, 0600));
@@ -187,8 +187,8 @@ static void check_object(const char *s)
 static void report_is_json(void **state)
 {
     (void)state;
-    static const char *const looked_at[] = { "isa", "cpus", "numa", "memory", "huge pages", "memlock",
-                                             "io_uring", "gpu", "dram", "arithmetic", "disk", "mirror" };
+    static const char *const looked_at[] = { "isa",      "cpus", "numa", "memory",     "huge pages", "memlock",
+                                             "io_uring", "gpu",  "dram", "arithmetic", "disk",       "mirror" };
     char line[1024], name[64], path[] = "/tmp/spillway-doctor-XXXXXX";
     int found = 0, model = mkstemp(path), kept = dup(STDOUT_FILENO);
     FILE *f = tmpfile();
@@ -236,11 +236,8 @@ static void missing_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates),
-        cmocka_unit_test(two_copies),
-        cmocka_unit_test(failures),
-        cmocka_unit_test(report_is_json),
-        cmocka_unit_test(missing_file),
+        cmocka_unit_test(rates),          cmocka_unit_test(two_copies),   cmocka_unit_test(failures),
+        cmocka_unit_test(report_is_json), cmocka_unit_test(missing_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

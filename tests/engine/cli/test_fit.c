@@ -26,7 +26,7 @@
 #define HEAD   "eagle:" FOLDER "demo-eagle-f16.gguf"
 
 static char path[64];
-static int n_other;                             /* log lines about another measured drafter */
+static int n_other; /* log lines about another measured drafter */
 
 static void hear(enum kn_level level, const char *line)
 {
@@ -35,14 +35,31 @@ static void hear(enum kn_level level, const char *line)
 
 /* ---- drafters priced by the file ------------------------------------------------------------------------------- */
 
-static const struct spec_cost_model fitted = {
-    .fixed_ns = 4e6, .dense_ns = 2e5, .load_ns = 1e5, .expert_ns = 1e4, .ridge = 6, .growth = 1.5, .wait = 1,
-    .choose_ns = 1e4, .choose_row_ns = 1e3, .draft_ns = 7e6, .draft_row_ns = 3e6, .n_expert = 16, .n_used = 2 };
+static const struct spec_cost_model fitted = { .fixed_ns = 4e6,
+                                               .dense_ns = 2e5,
+                                               .load_ns = 1e5,
+                                               .expert_ns = 1e4,
+                                               .ridge = 6,
+                                               .growth = 1.5,
+                                               .wait = 1,
+                                               .choose_ns = 1e4,
+                                               .choose_row_ns = 1e3,
+                                               .draft_ns = 7e6,
+                                               .draft_row_ns = 3e6,
+                                               .n_expert = 16,
+                                               .n_used = 2 };
 
 static struct eng_engine *open_priced(const char *measured, const char *first, const char *second)
 {
-    struct eng_options o = { .model = MODEL, .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 4, .n_ctx = 256,
-                             .n_chunk = 16, .gamma = ENG_GAMMA_AUTO, .fit = path, .n_draft = 3 };
+    struct eng_options o = { .model = MODEL,
+                             .isa = KN_ISA_COUNT - 1,
+                             .n_thread = 1,
+                             .n_parallel = 4,
+                             .n_ctx = 256,
+                             .n_chunk = 16,
+                             .gamma = ENG_GAMMA_AUTO,
+                             .fit = path,
+                             .n_draft = 3 };
     struct eng_engine *e;
     assert_int_equal(eng_fit_write(path, MODEL, &(struct spec_fit){ .cost = fitted }, measured), 0);
     assert_int_equal(eng_draft_parse(&o.draft[0], "none"), 0);
@@ -90,8 +107,12 @@ static void who_was_measured_is_priced_by_it(void **state)
 static void nobody_else_is(void **state)
 {
     (void)state;
-    static const struct { const char *measured, *first, *second; int n_told; } tries[] = {
-        { "model:demo-boost-q8_0.gguf", DRAFT, "suffix", 1 }, { "", DRAFT, HEAD, 0 },
+    static const struct {
+        const char *measured, *first, *second;
+        int n_told;
+    } tries[] = {
+        { "model:demo-boost-q8_0.gguf", DRAFT, "suffix", 1 },
+        { "", DRAFT, HEAD, 0 },
         { "eagle:demo-eagle-f16.gguf,tree=chain", HEAD, "ngram", 1 },
         { "model:demo-draft-q8_0.gguf", "ngram", "none", 0 },
         { "model:demo-draft-q8_0.gguf", DRAFT ",tree=dynamic", "ngram", 1 },
@@ -106,7 +127,6 @@ static void nobody_else_is(void **state)
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------ */
-
 
 static int fit(const char *arguments) { return print_command(ENG_fit, eng_cmd_fit, arguments); }
 
@@ -187,7 +207,7 @@ static void drafts_hold_together(const struct spec_cost_model *c)
         double round = number("point", at, "model_ms") * 1e6 + spec_cost_choose_ns(c, n_seq * (1 + depth)) +
                        depth * spec_cost_draft_ns(c, n_seq);
         double accept = number("pays_from", i, "acceptance");
-        if (fabs(round / plain - depth - 1) > 0.02 * depth)         /* near the threshold both are right */
+        if (fabs(round / plain - depth - 1) > 0.02 * depth) /* near the threshold both are right */
             about(accept, spec_cost_accept(round / plain, (int)depth), 0.03);
     }
     assert_false(has("pays_from", 12));
@@ -234,10 +254,13 @@ static void nobody_is_measured(void **state)
 static void what_cannot_be_measured_is_told(void **state)
 {
     (void)state;
-    static const struct { const char *words, *says; } tries[] = {
+    static const struct {
+        const char *words, *says;
+    } tries[] = {
         { "--draft " DRAFT " --draft " HEAD, "one network at a time, model:demo-draft-q8_0.gguf or eagle:" },
         { "--draft " DRAFT " --draft " DRAFT, "one network at a time" },
-        { "--draft mtp", "no MTP layer" }, { "--draft oracle:1", "only in bench" },
+        { "--draft mtp", "no MTP layer" },
+        { "--draft oracle:1", "only in bench" },
         { "--draft model:/nowhere", "/nowhere" },
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
@@ -256,10 +279,8 @@ static void what_cannot_be_measured_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_was_measured_is_priced_by_it),
-        cmocka_unit_test(nobody_else_is),
-        cmocka_unit_test(a_draft_model_is_measured),
-        cmocka_unit_test(nobody_is_measured),
+        cmocka_unit_test(who_was_measured_is_priced_by_it), cmocka_unit_test(nobody_else_is),
+        cmocka_unit_test(a_draft_model_is_measured),        cmocka_unit_test(nobody_is_measured),
         cmocka_unit_test(what_cannot_be_measured_is_told),
     };
     snprintf(path, sizeof path, "/tmp/spillway-fitted-%d", getpid());

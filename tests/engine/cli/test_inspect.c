@@ -75,9 +75,9 @@ static void save_model(void)
     gguf_f32_value(&g, "key \"\x01", 1e30f * 1e30f);
     gguf_key(&g, "flag", MOE_BOOL);
     gguf_u8(&g, 1);
-    gguf_tensor(&g, "blk.0.ffn_up_exps.weight", 3, expert, 8, 0);       /* 204 bytes */
-    gguf_tensor(&g, "blk.0.ffn_up.1.weight", 2, row, 8, 224);       /* 136: an expert in old files */
-    gguf_tensor(&g, "blk.0.ffn_up.weight", 2, row, 8, 384);             /* 136: not an expert */
+    gguf_tensor(&g, "blk.0.ffn_up_exps.weight", 3, expert, 8, 0); /* 204 bytes */
+    gguf_tensor(&g, "blk.0.ffn_up.1.weight", 2, row, 8, 224);     /* 136: an expert in old files */
+    gguf_tensor(&g, "blk.0.ffn_up.weight", 2, row, 8, 384);       /* 136: not an expert */
     gguf_tensor(&g, "odd\"\n", 1, row, 4711, 544);
     gguf_data(&g, 560);
     gguf_save(&g, path);
@@ -88,10 +88,16 @@ static void lines_say_what_the_file_holds(void **state)
 {
     (void)state;
     static const char *const lines[] = {
-        "architecture   strange\n", "name           a \"name\"\\x0a\\x1b[31m\\x5c \xc3\xa9 \\xff\n",
-        "layers         7\n", "heads          6\n", "experts        3\n", "vocabulary     10\n",
-        "  experts      340 B\n", "  dense        136 B\n",
-        "  Q8_0              3 tensors  476 B\n", "  other             1 tensors  0 B\n",
+        "architecture   strange\n",
+        "name           a \"name\"\\x0a\\x1b[31m\\x5c \xc3\xa9 \\xff\n",
+        "layers         7\n",
+        "heads          6\n",
+        "experts        3\n",
+        "vocabulary     10\n",
+        "  experts      340 B\n",
+        "  dense        136 B\n",
+        "  Q8_0              3 tensors  476 B\n",
+        "  other             1 tensors  0 B\n",
     };
     save_model();
     assert_int_equal(inspect(false, false), 0);
@@ -112,11 +118,10 @@ static void json_is_json_and_says_the_same(void **state)
 {
     (void)state;
     static const char *const members[] = {
-        "\"arch\":\"strange\"",
-        "\"name\":\"a \\\"name\\\"\\u000a\\u001b[31m\\\\ \xc3\xa9 \\ufffd\"",
-        "\"n_layer\":7", "\"n_head\":6", "\"n_vocab\":10", "\"expert_bytes\":340",
-        "\"dense_bytes\":136",
-        "{\"type\":\"Q8_0\",\"n_tensor\":3,\"bytes\":476}",
+        "\"arch\":\"strange\"", "\"name\":\"a \\\"name\\\"\\u000a\\u001b[31m\\\\ \xc3\xa9 \\ufffd\"",
+        "\"n_layer\":7",        "\"n_head\":6",
+        "\"n_vocab\":10",       "\"expert_bytes\":340",
+        "\"dense_bytes\":136",  "{\"type\":\"Q8_0\",\"n_tensor\":3,\"bytes\":476}",
     };
     save_model();
     for (int verbose = 0; verbose < 2; verbose++) {
@@ -139,7 +144,7 @@ static void keys_that_will_be_held_wider_are_named(void **state)
 {
     (void)state;
     static const uint64_t both[] = { 32, 32 }, keys[] = { 16, 32 };
-    for (int i = 0; i < 3; i++) {                       /* quantised; float; quantised, with separate keys */
+    for (int i = 0; i < 3; i++) { /* quantised; float; quantised, with separate keys */
         struct gguf g = { 0 };
         gguf_header(&g, 3, 2, 1);
         gguf_string_value(&g, "general.architecture", "deepseek2");
@@ -192,10 +197,8 @@ static void a_file_that_is_none_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_say_what_the_file_holds),
-        cmocka_unit_test(json_is_json_and_says_the_same),
-        cmocka_unit_test(keys_that_will_be_held_wider_are_named),
-        cmocka_unit_test(layers_that_guess_ahead_are_told),
+        cmocka_unit_test(lines_say_what_the_file_holds),          cmocka_unit_test(json_is_json_and_says_the_same),
+        cmocka_unit_test(keys_that_will_be_held_wider_are_named), cmocka_unit_test(layers_that_guess_ahead_are_told),
         cmocka_unit_test(a_file_that_is_none_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

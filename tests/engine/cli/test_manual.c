@@ -79,7 +79,7 @@ static void the_page_has_every_command_and_flag(void **state)
     (void)state;
     capture(eng_manual_page);
     for (char *line = text; line; line = strchr(line + 1, '\n'))
-        assert_false(line[line[0] == '\n'] == '\'');            /* troff would read it as a command */
+        assert_false(line[line[0] == '\n'] == '\''); /* troff would read it as a command */
     strip_troff();
     for (int i = 0; i < ENG_COMMAND_COUNT; i++) {
         snprintf(command, sizeof command, "spillway %s", eng_command_name[i]);
@@ -101,7 +101,7 @@ static void the_completion_has_every_flag_of_each_command(void **state)
     for (int command = 0; command < ENG_COMMAND_COUNT; command++) {
         char label[64];
         snprintf(label, sizeof label, "\n    %s)\n", eng_command_name[command]);
-        const char *from = strstr(text, label), *to = from ? strstr(from, "'\n") : NULL;   /* flags='...' */
+        const char *from = strstr(text, label), *to = from ? strstr(from, "'\n") : NULL; /* flags='...' */
         if (!from || !to)
             fail_msg("%s is missing", eng_command_name[command]);
         for (int i = 0; (o = eng_option_at(i)); i++)

@@ -40,8 +40,13 @@ static int setup(void **state)
 
 static void configure(const char *format)
 {
-    config = (struct eng_config){ .model = path, .output = target, .format = format, .n_thread = 1,
-                                  .isa = KN_ISA_COUNT - 1, .requantize = true, .quiet = true };
+    config = (struct eng_config){ .model = path,
+                                  .output = target,
+                                  .format = format,
+                                  .n_thread = 1,
+                                  .isa = KN_ISA_COUNT - 1,
+                                  .requantize = true,
+                                  .quiet = true };
 }
 
 /* Runs the command with standard output in a file. */
@@ -78,8 +83,7 @@ static void lines_say_what_became_of_each_tensor(void **state)
     assert_non_null(strstr(output, "token_embd.weight                         Q8_0 to Q4_K    4.50 bits"));
     const char *total = strstr(output, "15 tensors, ");
     assert_non_null(total);
-    assert_int_equal(sscanf(strchr(total, ':'), ": %lf bits per weight, relative error %lf", &bits, &error),
-                     2);
+    assert_int_equal(sscanf(strchr(total, ':'), ": %lf bits per weight, relative error %lf", &bits, &error), 2);
     assert_true(bits > 4.5 && bits < 4.6 && error > 0.05 && error < 0.06);
 }
 
@@ -101,8 +105,10 @@ static void every_part_s_flag_reaches_it(void **state)
 {
     (void)state;
     static const char *const tensor[MOE_PART_COUNT] = {
-        [MOE_EXPERTS] = "blk.0.ffn_down_exps.weight", [MOE_ATTENTION] = "blk.0.attn_v.weight",
-        [MOE_EMBEDDING] = "token_embd.weight",        [MOE_HEAD] = "\noutput.weight",
+        [MOE_EXPERTS] = "blk.0.ffn_down_exps.weight",
+        [MOE_ATTENTION] = "blk.0.attn_v.weight",
+        [MOE_EMBEDDING] = "token_embd.weight",
+        [MOE_HEAD] = "\noutput.weight",
     };
     for (int part = 0; part < MOE_PART_COUNT; part++) {
         configure("bf16");
@@ -186,7 +192,7 @@ static void the_input_is_no_target(void **state)
     config.output = path;
     assert_int_equal(quantize(), 2);
     assert_non_null(strstr(said, "would overwrite the input"));
-    said[0] = 0;                                /* eval --logits does not overwrite its input either */
+    said[0] = 0; /* eval --logits does not overwrite its input either */
     kn_log_set(listen, KN_LOG_INFO);
     assert_int_equal(eng_cmd_eval(&(struct eng_config){ .model = path, .logits = path, .ids = "1", .n_chunk = 8 }), 2);
     kn_log_set(NULL, KN_LOG_INFO);

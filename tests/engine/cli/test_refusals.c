@@ -57,22 +57,25 @@ static void refuses(const char *words, const void *input, size_t n, const char *
         fail_msg("spillway %s: there was\n%sand is\n%s", words, before, after);
 }
 
-struct refusal { const char *words, *part; };
+struct refusal {
+    const char *words, *part;
+};
 
 static void refuses_all(const struct refusal *r, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         refuses(r[i].words, "", 0, r[i].part);
 }
-#define REFUSES(table) refuses_all(table, sizeof (table) / sizeof *(table))
+#define REFUSES(table) refuses_all(table, sizeof(table) / sizeof *(table))
 
 /* ---- words ----------------------------------------------------------------------------------------- */
 
 static void words_that_no_command_takes(void **state)
 {
     (void)state;
-    static const char *const command[] = { "run", "serve", "eval", "tokenize", "render", "inspect", "quantize", "pack",
-                                           "synth", "batch", "bench", "fit", "plan", "simulate", "doctor" };
+    static const char *const command[] = { "run",     "serve",    "eval", "tokenize", "render",
+                                           "inspect", "quantize", "pack", "synth",    "batch",
+                                           "bench",   "fit",      "plan", "simulate", "doctor" };
     static const struct refusal table[] = {
         { "nonsense", "'nonsense' is not a command" },
         { "runn", "did you mean run" },
@@ -101,10 +104,23 @@ static void commands_without_what_they_need(void **state)
 {
     (void)state;
     static const struct refusal table[] = {
-        { "run", help }, { "run -m ''", help }, { "eval", help }, { "tokenize", help }, { "render", help },
-        { "inspect", help }, { "quantize", help }, { "quantize b.gguf", help }, { "pack", help }, { "synth", help },
-        { "synth --shape tiny", help }, { "batch", help }, { "batch -m m.gguf in.jsonl", help }, { "bench", help },
-        { "plan", help }, { "simulate", help }, { "serve", help },
+        { "run", help },
+        { "run -m ''", help },
+        { "eval", help },
+        { "tokenize", help },
+        { "render", help },
+        { "inspect", help },
+        { "quantize", help },
+        { "quantize b.gguf", help },
+        { "pack", help },
+        { "synth", help },
+        { "synth --shape tiny", help },
+        { "batch", help },
+        { "batch -m m.gguf in.jsonl", help },
+        { "bench", help },
+        { "plan", help },
+        { "simulate", help },
+        { "serve", help },
         { "synth --shape tiny -o ''", help },
         { "pack m.gguf -o ''", "-o is empty" },
         { "eval -m m.gguf", "--ids LIST --logits FILE, or --text FILE" },
@@ -206,13 +222,26 @@ static void models_that_are_none(void **state)
 {
     (void)state;
     static const char *const command[] = {
-        "run -p a -m MODEL", "eval --ids 1 --logits l -m MODEL", "eval --text text -m MODEL", "tokenize -m MODEL",
-        "inspect MODEL", "quantize MODEL -o x", "pack MODEL", "plan -m MODEL", "bench -m MODEL",
-        "fit -m MODEL", "batch in.jsonl -o o -m MODEL", "run -p a -m m.gguf --draft model:MODEL",
+        "run -p a -m MODEL",
+        "eval --ids 1 --logits l -m MODEL",
+        "eval --text text -m MODEL",
+        "tokenize -m MODEL",
+        "inspect MODEL",
+        "quantize MODEL -o x",
+        "pack MODEL",
+        "plan -m MODEL",
+        "bench -m MODEL",
+        "fit -m MODEL",
+        "batch in.jsonl -o o -m MODEL",
+        "run -p a -m m.gguf --draft model:MODEL",
     };
     static const struct refusal bad[] = {
-        { "nofile.gguf", "No such file" }, { "folder", "config.json" }, { "pipe", "a pipe or a device" },
-        { "empty", "incomplete copy" }, { "head.gguf", "incomplete copy" }, { "cut.gguf", "incomplete copy" },
+        { "nofile.gguf", "No such file" },
+        { "folder", "config.json" },
+        { "pipe", "a pipe or a device" },
+        { "empty", "incomplete copy" },
+        { "head.gguf", "incomplete copy" },
+        { "cut.gguf", "incomplete copy" },
         { "text", "GGUF" },
     };
     char words[128];
@@ -231,7 +260,7 @@ static void texts_that_cannot_be_read(void **state)
 {
     (void)state;
     static const struct refusal table[] = {
-        { "run -m m.gguf", "the prompt is empty" },             /* empty standard input */
+        { "run -m m.gguf", "the prompt is empty" }, /* empty standard input */
         { "run -m m.gguf -p ''", "the prompt is empty" },
         { "run -m m.gguf -f empty", "the prompt is empty" },
         { "run -m m.gguf -f nofile", "No such file" },
@@ -252,7 +281,11 @@ static void texts_that_cannot_be_read(void **state)
         { "batch -m m.gguf folder -o o", "folder" },
         { "batch -m m.gguf pipe -o o", "a batch must be a regular file" },
     };
-    static const struct { const char *words, *input; size_t n; const char *part; } told[] = {
+    static const struct {
+        const char *words, *input;
+        size_t n;
+        const char *part;
+    } told[] = {
         { "tokenize -m m.gguf --decode", "1,x", 3, "byte 2 is not part of a token id" },
         { "tokenize -m m.gguf --decode", "1,2048", 6, "not among the 2048" },
         { "tokenize -m m.gguf --decode", "1,-2", 4, "byte 2" },
@@ -273,12 +306,16 @@ static void places_that_cannot_be_written(void **state)
 {
     (void)state;
     static const char *const command[] = {
-        "synth --shape tiny -o FILE", "quantize b.gguf --requantize -o FILE", "pack m.gguf -o FILE",
-        "eval -m m.gguf --ids 1,2 --logits FILE", "batch -m m.gguf in.jsonl -o FILE",
+        "synth --shape tiny -o FILE",
+        "quantize b.gguf --requantize -o FILE",
+        "pack m.gguf -o FILE",
+        "eval -m m.gguf --ids 1,2 --logits FILE",
+        "batch -m m.gguf in.jsonl -o FILE",
     };
     static const struct refusal bad[] = {
         { "folder", "folder" }, { "nofolder/x", "No such file" }, { "sealed/x", "Permission denied" },
-        { "pipe", "pipe" }, { "/dev/full", "/dev/full" }, { "link", "link" }, { "text", "text" },
+        { "pipe", "pipe" },     { "/dev/full", "/dev/full" },     { "link", "link" },
+        { "text", "text" },
     };
     char words[128];
     for (size_t i = 0; i < sizeof command / sizeof *command; i++)
@@ -286,7 +323,7 @@ static void places_that_cannot_be_written(void **state)
             const char *at = strstr(command[i], "FILE");
             bool any = !strncmp(command[i], "eval", 4) || !strncmp(command[i], "batch", 5);
             if (any && (!strcmp(bad[k].words, "text") || !strcmp(bad[k].words, "link")))
-                continue;                       /* eval overwrites any file; batch appends to its own */
+                continue; /* eval overwrites any file; batch appends to its own */
             snprintf(words, sizeof words, "%.*s%s%s", (int)(at - command[i]), command[i], bad[k].words, at + 4);
             refuses(words, "", 0, bad[k].part);
         }

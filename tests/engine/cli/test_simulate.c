@@ -57,15 +57,16 @@ static void a_setting(void **state)
 {
     (void)state;
     assert_int_equal(simulate("dsi --target-ms 20 --draft-ms 2 --acceptance 0.7 --lookahead 2-4,8 --tokens 40 "
-                              "--repeats 200 --sp 3"), 0);
+                              "--repeats 200 --sp 3"),
+                     0);
     assert_int_equal(count_rows(), 4);
     for (int i = 1; i <= 4; i++) {
         assert_int_equal(value(i, "lookahead"), i < 4 ? i + 1 : 8);
         assert_int_equal(value(i, "servers"), i == 1 ? 5 : i == 2 ? 4 : i == 3 ? 3 : 2);
         assert_true(value(i, "plain_ms") == 800);
         assert_true(value(i, "dsi_ms") < value(i, "si_ms") && value(i, "si_ms") < 800);
-        assert_true((value(i, "dsi_offline_ms") > 0) == (i >= 3));      /* three targets suffice */
-        assert_true(value(i, "dsi_passes") > value(i, "si_passes"));    /* the price: more passes */
+        assert_true((value(i, "dsi_offline_ms") > 0) == (i >= 3));   /* three targets suffice */
+        assert_true(value(i, "dsi_passes") > value(i, "si_passes")); /* the price: more passes */
     }
 }
 
@@ -88,7 +89,7 @@ static void the_table(void **state)
     for (int i = 1; i <= 10; i++) {
         assert_true(value(i, "offline") > 1.1 && value(i, "offline") < 1.35);
         assert_true(value(i, "offline_error") > 0 && value(i, "offline_error") < 0.01);
-        assert_true(value(i, "event") > value(i, "offline"));   /* the formulas hide less latency */
+        assert_true(value(i, "event") > value(i, "offline")); /* the formulas hide less latency */
         assert_true(value(i, "published") > value(i, "event"));
     }
 }
@@ -110,13 +111,16 @@ static void the_grid(void **state)
     assert_int_equal(simulate("dsi --preset grid --tokens 10 --repeats 1 --lookahead 1-20 --method offline"), 0);
     double fair = value(20 * 100 + 1, "si_over_dsi");
     assert_int_equal(simulate("dsi --preset grid --tokens 10 --repeats 1 --lookahead 1-20 --method offline "
-                              "--authors"), 0);
+                              "--authors"),
+                     0);
     assert_true(value(20 * 100 + 1, "si_over_dsi") > fair);
 }
 
 static void mistakes_are_told(void **state)
 {
-    static const struct { const char *arguments, *says; } cases[] = {
+    static const struct {
+        const char *arguments, *says;
+    } cases[] = {
         { "", "simulate needs dsi" },
         { "dsy", "use dsi or moesd" },
         { "dsi --preset heat", "table or grid, not 'heat'" },
@@ -144,11 +148,8 @@ static void mistakes_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_setting),
-        cmocka_unit_test(one_memory),
-        cmocka_unit_test(the_table),
-        cmocka_unit_test(the_grid),
-        cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(a_setting), cmocka_unit_test(one_memory),        cmocka_unit_test(the_table),
+        cmocka_unit_test(the_grid),  cmocka_unit_test(mistakes_are_told),
     };
     unsetenv("SPILLWAY_CONFIG");
     kn_log_set(hear, KN_LOG_INFO);

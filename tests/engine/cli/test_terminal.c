@@ -18,7 +18,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define MARKS "\033[?2004h"                     /* enables bracketed paste */
+#define MARKS "\033[?2004h" /* enables bracketed paste */
 
 /* Reports each read as a line "kind:text", with \n in the text shown as |. */
 static void report_all(struct eng_terminal *t, FILE *out)
@@ -42,7 +42,7 @@ static void report_all(struct eng_terminal *t, FILE *out)
             if (eng_terminal_stopped())
                 write(STDERR_FILENO, "heard", 5), sleep(60);
         if (eng_terminal_is_tty(t))
-            write(STDERR_FILENO, "#", 1);       /* separates this prompt from the last */
+            write(STDERR_FILENO, "#", 1); /* separates this prompt from the last */
     } while (kind != ENG_INPUT_QUIT);
 }
 
@@ -160,7 +160,7 @@ static void killed_at_a_pipe(void **state)
 
 struct person {
     pid_t pid;
-    int tty;                                    /* the test's end of the terminal */
+    int tty; /* the test's end of the terminal */
     FILE *reports;
 };
 
@@ -174,7 +174,7 @@ static void sit_down(struct person *p)
         struct termios before, after;
         close(ends[0]);
         setenv("TERM", "xterm", 1);
-        alarm(120);                              /* limit for a test that hangs */
+        alarm(120); /* limit for a test that hangs */
         tcgetattr(STDIN_FILENO, &before);
         if (eng_terminal_open(&t) < 0 || !eng_terminal_is_tty(t))
             _exit(2);
@@ -244,11 +244,11 @@ static void edits_lines(void **state)
     struct person p;
     sit_down(&p);
     see_prompt(&p, "> ");
-    type(&p, "wxrld\033[D\033[D\033[D\177o\001hello \n");     /* left three times, backspace, o, Home, hello */
+    type(&p, "wxrld\033[D\033[D\033[D\177o\001hello \n"); /* left three times, backspace, o, Home, hello */
     told(&p, "0:hello world");
     type(&p, "gr\303\274\303\237 \346\227\245\177\346\234\254\n");
     told(&p, "0:gr\303\274\303\237 \346\234\254");
-    type(&p, "\033[A\033[A\n");                 /* the line before the last */
+    type(&p, "\033[A\033[A\n"); /* the line before the last */
     told(&p, "0:hello world");
     type(&p, "\"\"\"a\n");
     see_prompt(&p, ". ");
@@ -271,7 +271,7 @@ static void pastes_are_one_piece(void **state)
     see_prompt(&p, MARKS "> ");
     type(&p, "see: \033[200~one\r\r\ttwo \303\251\r\001\033[Athree\n\r\n\033[201~ end\n");
     told(&p, "0:see: one||\ttwo \303\251|Athree end");
-    type(&p, "\033[A!\n");                      /* the history keeps it as one message */
+    type(&p, "\033[A!\n"); /* the history keeps it as one message */
     told(&p, "0:see: one||\ttwo \303\251|Athree end!");
     type(&p, "\033[200~/quit\rmore\033[201~\n");
     told(&p, "0:/quit|more");
@@ -299,7 +299,7 @@ static void control_c(void **state)
     see_prompt(&p, "> ");
     type(&p, "\"\"\"open\n");
     see_prompt(&p, ". ");
-    type(&p, "\003");                           /* leaves the block */
+    type(&p, "\003"); /* leaves the block */
     see_prompt(&p, "> ");
     type(&p, "kept\n");
     told(&p, "0:kept");
@@ -346,7 +346,7 @@ static void killed(void **state)
     type(&p, "half");
     see(&p, "half");
     tcgetattr(p.tty, &before);
-    assert_false(before.c_lflag & ICANON);      /* set by libedit */
+    assert_false(before.c_lflag & ICANON); /* set by libedit */
     kill(p.pid, SIGTERM);
     see(&p, "\033[?2004l");
     int status;
@@ -379,11 +379,14 @@ static void places_of_the_standard_files_are_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_of_a_pipe), cmocka_unit_test(long_line_of_a_pipe),
+        cmocka_unit_test(lines_of_a_pipe),
+        cmocka_unit_test(long_line_of_a_pipe),
         cmocka_unit_test(killed_at_a_pipe),
-        cmocka_unit_test(edits_lines),     cmocka_unit_test(pastes_are_one_piece),
+        cmocka_unit_test(edits_lines),
+        cmocka_unit_test(pastes_are_one_piece),
         cmocka_unit_test(control_c),
-        cmocka_unit_test(second_control_c), cmocka_unit_test(killed),
+        cmocka_unit_test(second_control_c),
+        cmocka_unit_test(killed),
         cmocka_unit_test(places_of_the_standard_files_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,16 +10,24 @@
  * prefills only the last prompt token also drafts, and the sequence then runs past the recorded passes. */
 #define ANY_STRETCH 1e9
 
-static bool texts_may_end;                      /* stop tokens allowed; else ignore_eos makes them improbable */
+static bool texts_may_end; /* stop tokens allowed; else ignore_eos makes them improbable */
 
 /* The demo model, and an engine that drafts for it. */
 #define DEMO "evals/train/models/demo-target-q8_0.gguf"
 
 static inline struct eng_options demo_options(const char *draft, enum kn_isa isa, int n_chunk)
 {
-    struct eng_options o = { .model = DEMO, .isa = isa, .kv = KN_KV_F32, .n_ctx = N_CTX, .n_thread = 1,
-                             .n_parallel = 3, .n_session = N_SESSION, .n_chunk = n_chunk, .max_prefill_slowdown = ANY_STRETCH,
-                             .gamma = 60, .n_draft = 1 };
+    struct eng_options o = { .model = DEMO,
+                             .isa = isa,
+                             .kv = KN_KV_F32,
+                             .n_ctx = N_CTX,
+                             .n_thread = 1,
+                             .n_parallel = 3,
+                             .n_session = N_SESSION,
+                             .n_chunk = n_chunk,
+                             .max_prefill_slowdown = ANY_STRETCH,
+                             .gamma = 60,
+                             .n_draft = 1 };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     return o;
 }
@@ -79,7 +87,10 @@ static inline const struct spec_tree *tree_behind(struct eng_engine *e, const in
 }
 
 #define MOST_PASS 48
-static struct pass { int n_token; struct spec_tree tree; } pass[MOST_PASS];
+static struct pass {
+    int n_token;
+    struct spec_tree tree;
+} pass[MOST_PASS];
 
 static inline void same_tree(const struct spec_tree *a, const struct spec_tree *b)
 {
@@ -133,7 +144,7 @@ static inline int draft_again(struct eng_engine *e, const int32_t *text, int fir
     like[n_like - 1] = (like[n_like - 1] + 1) % n_vocab;
     struct eng_session *s[3];
     s[0] = start(e, like, n_like, (uint64_t)n);
-    while (s[0]->seq.n_token < n_like + 2)          /* its drafter has computed the shared prompt */
+    while (s[0]->seq.n_token < n_like + 2) /* its drafter has computed the shared prompt */
         step(e);
     s[1] = start(e, text, n - 1, (uint64_t)n);
     while (s[1]->seq.n_token < n)
@@ -152,8 +163,13 @@ static inline int draft_again(struct eng_engine *e, const int32_t *text, int fir
 static inline void refuse(const char *model, const char *draft, const char *says)
 {
     struct eng_engine *e;
-    struct eng_options o = { .model = model, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 1,
-                             .n_thread = 1, .gamma = 4, .n_draft = 1 };
+    struct eng_options o = { .model = model,
+                             .isa = KN_ISA_COUNT - 1,
+                             .n_ctx = N_CTX,
+                             .n_parallel = 1,
+                             .n_thread = 1,
+                             .gamma = 4,
+                             .n_draft = 1 };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     faults_listen();
     int got = eng_open(&e, &o);

@@ -27,13 +27,18 @@ static const char question[] = "<|im_start|>user\nA box has 12 pens. How many pe
 static struct eng_ids prompt;
 static struct eng_event event[1024];
 static double law[LAWS];
-static int32_t word[LAWS][TOP];                 /* candidates after each prefix */
+static int32_t word[LAWS][TOP]; /* candidates after each prefix */
 
 static struct eng_engine *open_with(const char *draft, enum spec_rule rule, int n_parallel)
 {
     struct eng_engine *e;
-    struct eng_options o = { .model = MODEL, .isa = KN_ISA_COUNT - 1, .n_ctx = 128, .n_thread = 1,
-                             .n_parallel = n_parallel, .gamma = draft ? WORDS : 0, .n_draft = draft != NULL,
+    struct eng_options o = { .model = MODEL,
+                             .isa = KN_ISA_COUNT - 1,
+                             .n_ctx = 128,
+                             .n_thread = 1,
+                             .n_parallel = n_parallel,
+                             .gamma = draft ? WORDS : 0,
+                             .n_draft = draft != NULL,
                              .verify = rule };
     if (draft)
         assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
@@ -181,9 +186,9 @@ static double answer_many(struct eng_engine *e, int n)
     return g / most_deviation(freedom);
 }
 
-#ifdef DRAWS                                    /* for a long run */
+#ifdef DRAWS /* for a long run */
 #define N_DRAW DRAWS
-#elif defined __SANITIZE_ADDRESS__              /* slow, and about memory alone */
+#elif defined __SANITIZE_ADDRESS__ /* slow, and about memory alone */
 #define N_DRAW 96
 #else
 #define N_DRAW 264
@@ -192,9 +197,15 @@ static double answer_many(struct eng_engine *e, int n)
 static void what_is_kept_has_the_law(void **state)
 {
     (void)state;
-    static const struct { const char *draft; enum spec_rule rule; } tries[] = {
-        { DRAFT, SPEC_RATIO }, { DRAFT, SPEC_BLOCK }, { DRAFT ",tree=dynamic", SPEC_RATIO },
-        { DRAFT ",tree=dynamic", SPEC_BLOCK }, { HEAD, SPEC_RATIO }, { HEAD, SPEC_BLOCK } };
+    static const struct {
+        const char *draft;
+        enum spec_rule rule;
+    } tries[] = { { DRAFT, SPEC_RATIO },
+                  { DRAFT, SPEC_BLOCK },
+                  { DRAFT ",tree=dynamic", SPEC_RATIO },
+                  { DRAFT ",tree=dynamic", SPEC_BLOCK },
+                  { HEAD, SPEC_RATIO },
+                  { HEAD, SPEC_BLOCK } };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         struct eng_engine *e = open_with(tries[i].draft, tries[i].rule, CROWD);
         double off = answer_many(e, N_DRAW / CROWD * CROWD);
@@ -244,7 +255,8 @@ static int draft_liar(struct eng_drafter *d, struct eng_seq **s, const int *n_no
 }
 
 static const struct eng_drafter_kind liar_kind = {
-    .name = "liar", .commit = ignore_commit, .draft = draft_liar, .close = close_liar };
+    .name = "liar", .commit = ignore_commit, .draft = draft_liar, .close = close_liar
+};
 
 static void who_lies_is_found_out(void **state)
 {
@@ -276,7 +288,8 @@ static int draft_echo(struct eng_drafter *d, struct eng_seq **s, const int *n_no
 }
 
 static const struct eng_drafter_kind echo_kind = {
-    .name = "echo", .commit = ignore_commit, .draft = draft_echo, .close = close_liar };
+    .name = "echo", .commit = ignore_commit, .draft = draft_echo, .close = close_liar
+};
 
 /* A chain from one sampling drafter is verified as a block. With a second drafter asked, it is verified by the ratio
  * rule, even if that one adds nothing. */

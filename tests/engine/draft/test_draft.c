@@ -153,7 +153,7 @@ static void guesses_are_no_texts(void **state)
     assert_int_equal(eng_session_start(s, &asked[0].request), 0);
     while (eng_session_runs(s)) {
         n_pass += eng_step(e, event) > 0;
-        if (n_pass > 2)                         /* after the prompt and its first draft */
+        if (n_pass > 2) /* after the prompt and its first draft */
             assert_in_range(e->drafting->n_draft_text, 0, 2);
     }
     assert_true(n_pass > 3 && e->stats.n_draft_kept > 6);
@@ -202,7 +202,7 @@ static void a_text_is_shared_to_its_end(void **state)
 
 /* ---- documents that the suffix drafter learns ------------------------------------------------------------ */
 
-#define TAIL 12                                 /* this many tokens occur at one place only */
+#define TAIL 12 /* this many tokens occur at one place only */
 
 static char document[96], from_document[128];
 
@@ -216,7 +216,9 @@ static void write_document(const char *text, size_t n)
 
 static struct eng_engine *open_reader(const char *draft)
 {
-    struct eng_options o = { .n_parallel = 1, .n_chunk = 100, .gamma = 4, .n_draft = 1, .max_prefill_slowdown = ANY_STRETCH };
+    struct eng_options o = {
+        .n_parallel = 1, .n_chunk = 100, .gamma = 4, .n_draft = 1, .max_prefill_slowdown = ANY_STRETCH
+    };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     return open_engine_with(o, 0);
 }
@@ -346,7 +348,7 @@ static void several_draft_one_tree(void **state)
     assert_int_equal(eng_draft_parse(&o.draft[2], "suffix"), 0);
     struct eng_engine *e = open_engine_with(o, 12);
     run_crowd(e, SHARE(30));
-    assert_true(!WHOLE || e->stats.n_draft_kept > 20);        /* a slow drafter may be unloaded */
+    assert_true(!WHOLE || e->stats.n_draft_kept > 20); /* a slow drafter may be unloaded */
     eng_set_gamma(e, ENG_GAMMA_AUTO);
     run_crowd(e, SHARE(30));
     close_engine(e);
@@ -385,12 +387,14 @@ static void a_drafter_gives_its_memory_back(void **state)
     uint64_t slots = n_slot(e);
     size_t taken = e->memory.split.total - e->memory.split.spare;
     run_crowd(e, SHARE(12));
-    for (int i = 0; i < 40; i++)                /* in the middle of answers */
+    for (int i = 0; i < 40; i++) /* in the middle of answers */
         eng_step(e, event);
     eng_draft_unload(e->drafting, 0);
     assert_true(n_slot(e) > slots);
     assert_int_equal(e->memory.split.n_resident, e->memory.split.n_expert);
-    assert_true(e->memory.split.fixed + e->memory.split.dense + e->memory.split.step + e->memory.split.kv + e->memory.split.expert == taken);
+    assert_true(e->memory.split.fixed + e->memory.split.dense + e->memory.split.step + e->memory.split.kv +
+                    e->memory.split.expert ==
+                taken);
     run_crowd(e, SHARE(12));
     eng_set_gamma(e, 4);
     run_crowd(e, SHARE(6));
@@ -428,9 +432,10 @@ static void wishes_are_read_or_refused(void **state)
     assert_int_equal(eng_draft_parse(&w, "suffix,shared"), 0);
     assert_true(w.shared && !*w.file);
     assert_int_equal(eng_draft_parse(&w, "none"), 0);
-    static const char *const bad[] = { "", "mod", "models:x", "model", "model:", "oracle", "oracle:", "oracle:2",
-                                       "oracle:-1", "oracle:x", "ngram:3", "none:1", "ngram,shared", "suffix,x",
-                                       "suffix,", "suffix:a,shared,b" };
+    static const char *const bad[] = {
+        "",          "mod",      "models:x", "model",  "model:",       "oracle",   "oracle:", "oracle:2",
+        "oracle:-1", "oracle:x", "ngram:3",  "none:1", "ngram,shared", "suffix,x", "suffix,", "suffix:a,shared,b"
+    };
     assert_wishes_refused(bad, sizeof bad / sizeof *bad);
 }
 
@@ -442,14 +447,23 @@ static void another_vocabulary_is_refused(void **state)
     struct eng_engine *e;
     snprintf(other, sizeof other, "%s.other", path);
     assert_int_equal(kn_team_open(&team, 1), 0);
-    static const struct { int n; uint64_t seed; const char *says; } tries[] = {
-        { 301, 3, "tokens, not" }, { 300, 4, "differs" } };
+    static const struct {
+        int n;
+        uint64_t seed;
+        const char *says;
+    } tries[] = { { 301, 3, "tokens, not" }, { 300, 4, "differs" } };
     for (int i = 0; i < 2; i++) {
-        struct moe_synth_options so = { .shape = "tiny", .n_layer = 1, .n_vocab = tries[i].n, .format = KN_Q4_K,
-                                        .seed = tries[i].seed, .team = team };
+        struct moe_synth_options so = {
+            .shape = "tiny", .n_layer = 1, .n_vocab = tries[i].n, .format = KN_Q4_K, .seed = tries[i].seed, .team = team
+        };
         assert_int_equal(moe_synth(other, &so), 0);
-        struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 1,
-                                 .n_thread = 1, .gamma = 4, .n_draft = 1,
+        struct eng_options o = { .model = path,
+                                 .isa = KN_ISA_COUNT - 1,
+                                 .n_ctx = N_CTX,
+                                 .n_parallel = 1,
+                                 .n_thread = 1,
+                                 .gamma = 4,
+                                 .n_draft = 1,
                                  .draft = { { .kind = ENG_DRAFT_MODEL } } };
         snprintf(o.draft[0].file, sizeof o.draft[0].file, "%s", other);
         faults_listen();

@@ -12,9 +12,9 @@
 #include "tests/engine/draft/drafted.h"
 #include "tests/engine/head.h"
 
-#define HEAD  "evals/train/models/demo-eagle-f16.gguf"
+#define HEAD "evals/train/models/demo-eagle-f16.gguf"
 
-static char other[96];                          /* file of another head */
+static char other[96]; /* file of another head */
 static const char *const shape[] = { "eagle:" HEAD ",tree=chain", "eagle:" HEAD ",tree=static", "eagle:" HEAD };
 
 static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_chunk)
@@ -29,13 +29,13 @@ static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_c
 /* Compares one line of data/eagle.txt: "draft N", then pairs of token and probability. The line is skipped if the
  * model's own token differs, which happens where two tokens are nearly equally probable. Returns the number of nodes
  * compared. */
-static double apart;                            /* sum of differences over nodes */
+static double apart; /* sum of differences over nodes */
 
 static int compare_draft(struct eng_engine *e, const int32_t *text, char *line)
 {
     char *rest, *word = strtok_r(line, " \n", &rest);
     int n = atoi(word), n_right = 0, node = SPEC_ROOT;
-    double all = 1;                             /* parent's path probability: compares nodes one by one */
+    double all = 1; /* parent's path probability: compares nodes one by one */
     struct eng_session *s = start(e, text, n - 1, (uint64_t)n);
     while (s->seq.n_token < n)
         step(e);
@@ -86,7 +86,8 @@ static void it_drafts_what_the_reference_does(void **state)
 
 /* ---- drafts depend on the tokens alone ---------------------------------------------------------------- */
 
-static const char question[] = "<|im_start|>user\nTom has 40 marbles. He gives a quarter of them to Ann and 6 to "
+static const char question[] =
+    "<|im_start|>user\nTom has 40 marbles. He gives a quarter of them to Ann and 6 to "
     "Ben. How many marbles are left for Tom after that, and how many do Ann and Ben have together?<|im_end|>\n"
     "<|im_start|>assistant\n";
 
@@ -145,7 +146,7 @@ static void the_tree_holds_the_likeliest(void **state)
         const struct spec_tree *t = tree_behind(e, text, n, NULL);
         int deepest = 0;
         assert_int_equal(t->n, gamma);
-        for (int k = 0; k < gamma; k++) {       /* both trees are in this order */
+        for (int k = 0; k < gamma; k++) { /* both trees are in this order */
             assert_true(t->token[k] == wide.token[k] && t->parent[k] == wide.parent[k] &&
                         t->survival[k] == wide.survival[k]);
             assert_true(k == 0 || t->survival[k] <= t->survival[k - 1]);
@@ -167,7 +168,7 @@ static void a_branch_is_a_chain(void **state)
     struct eng_engine *chain = open_eagle(shape[0], KN_ISA_COUNT - 1, 512),
                       *tree = open_eagle(shape[2], KN_ISA_COUNT - 1, 512);
     int n_same = 0;
-    texts_may_end = true;                       /* probabilities are those before tokens are forbidden */
+    texts_may_end = true; /* probabilities are those before tokens are forbidden */
     eng_set_gamma(tree, 60);
     assert_int_equal(eng_tokenize(eng_vocab(tree), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
     for (uint64_t seed = 1; seed <= 40; seed++) {
@@ -230,11 +231,15 @@ static void the_noise_is_known(void **state)
 static void heads_change_nothing(void **state)
 {
     (void)state;
-    static const struct { int n_parallel, n_chunk, n_block, gamma; } tries[] = {
-        { 4, 100, 0, 4 }, { 3, 33, 9, 25 }, { 4, 64, 9, 12 }, { 2, 512, 9, ENG_GAMMA_AUTO } };
+    static const struct {
+        int n_parallel, n_chunk, n_block, gamma;
+    } tries[] = { { 4, 100, 0, 4 }, { 3, 33, 9, 25 }, { 4, 64, 9, 12 }, { 2, 512, 9, ENG_GAMMA_AUTO } };
     for (int i = 0; i < 4; i++) {
-        struct eng_options o = { .n_parallel = tries[i].n_parallel, .n_chunk = tries[i].n_chunk, .n_thread = 1 + (i == 1),
-                                 .gamma = tries[i].gamma, .n_draft = 1 };
+        struct eng_options o = { .n_parallel = tries[i].n_parallel,
+                                 .n_chunk = tries[i].n_chunk,
+                                 .n_thread = 1 + (i == 1),
+                                 .gamma = tries[i].gamma,
+                                 .n_draft = 1 };
         assert_int_equal(eng_draft_parse(&o.draft[0], shape[i % 3]), 0);
         struct eng_engine *e = open_engine_with(o, tries[i].n_block);
         run_crowd(e, SHARE(8));
@@ -250,7 +255,9 @@ static void nor_do_heads_on_inner_layers(void **state)
     (void)state;
     static const char *const trees[] = { ",tree=chain", ",tree=static", "" };
     for (int i = 0; i < 3; i++) {
-        struct eng_options o = { .n_parallel = 3, .n_chunk = 33 + 31 * i, .n_thread = 1 + (i == 1), .gamma = 9, .n_draft = 1 };
+        struct eng_options o = {
+            .n_parallel = 3, .n_chunk = 33 + 31 * i, .n_thread = 1 + (i == 1), .gamma = 9, .n_draft = 1
+        };
         char draft[128];
         snprintf(draft, sizeof draft, "eagle:%s%s", other, trees[i]);
         assert_int_equal(write_head_of(other, HEAD_EAGLE3, 256, 6), 0);
@@ -315,10 +322,14 @@ static void it_stops_at_the_end_of_its_positions(void **state)
 static void what_does_not_fit_is_refused(void **state)
 {
     (void)state;
-    static const struct { struct change change; const char *says; } tries[] = {
+    static const struct {
+        struct change change;
+        const char *says;
+    } tries[] = {
         { { .key = "eagle.vocab_size", .type = MOE_U32, .number = 4097 }, "it has 4097 tokens, not 4096" },
         { { .drop = "eagle.vocab_size" }, "eagle.vocab_size is missing" },
-        { { .key = "eagle.embedding_length", .type = MOE_U32, .number = 128 }, "its features have 128 values, not 256" },
+        { { .key = "eagle.embedding_length", .type = MOE_U32, .number = 128 },
+          "its features have 128 values, not 256" },
         { { .drop = "fc.weight" }, "tensor fc.weight is missing" },
         { { .drop = "blk.0.attn_q_norm.weight" }, "tensor blk.0.attn_q_norm.weight is missing" },
         { { .add = "output.weight" }, "tensor output.weight is no part" },
@@ -345,8 +356,9 @@ static void wishes_are_read_or_refused(void **state)
     assert_true(w.tree == ENG_TREE_STATIC);
     assert_int_equal(eng_draft_parse(&w, "eagle:a.gguf,tree=chain"), 0);
     assert_true(w.tree == ENG_TREE_CHAIN);
-    static const char *const bad[] = { "eagle", "eagle:", "eagle:a,tree", "eagle:a,tree=", "eagle:a,tree=round",
-                                       "eagle:a,shared", "model:a,tree=round" };
+    static const char *const bad[] = {
+        "eagle", "eagle:", "eagle:a,tree", "eagle:a,tree=", "eagle:a,tree=round", "eagle:a,shared", "model:a,tree=round"
+    };
     assert_wishes_refused(bad, sizeof bad / sizeof *bad);
 }
 

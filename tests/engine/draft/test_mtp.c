@@ -25,7 +25,7 @@ static void guide(struct golden *g)
         if (is_out(t->name))
             t->scale *= 0.01f;
         if (strstr(t->name, "nextn.enorm") || strstr(t->name, "shared_head_norm") || strstr(t->name, "output_norm"))
-            t->scale = 0;                       /* norm weights of 1 */
+            t->scale = 0; /* norm weights of 1 */
         if (!strstr(t->name, "eh_proj"))
             continue;
         uint64_t n_in = t->dim[0], n_out = t->dim[1];
@@ -43,7 +43,7 @@ static void make_model(const char *name, bool guided)
     assert_int_equal(golden_write(&golden, path), 0);
     n_vocab = golden.n_vocab;
     random_state = 5;
-    memset(asked, 0, sizeof asked);             /* answers of the previous model */
+    memset(asked, 0, sizeof asked); /* answers of the previous model */
     make_requests();
 }
 
@@ -57,8 +57,16 @@ static void forget_model(void)
 static struct eng_engine *open_mtp(const char *draft, enum kn_isa isa, int n_chunk)
 {
     struct eng_engine *e;
-    struct eng_options o = { .model = path, .isa = isa, .kv = KN_KV_F32, .n_ctx = N_CTX, .n_thread = 1, .n_parallel = 3,
-                             .n_session = N_SESSION, .n_chunk = n_chunk, .max_prefill_slowdown = ANY_STRETCH, .gamma = 60,
+    struct eng_options o = { .model = path,
+                             .isa = isa,
+                             .kv = KN_KV_F32,
+                             .n_ctx = N_CTX,
+                             .n_thread = 1,
+                             .n_parallel = 3,
+                             .n_session = N_SESSION,
+                             .n_chunk = n_chunk,
+                             .max_prefill_slowdown = ANY_STRETCH,
+                             .gamma = 60,
                              .n_draft = 1 };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     assert_int_equal(eng_open(&e, &o), 0);
@@ -160,15 +168,19 @@ static void a_draft_is_of_the_text_alone(void **state)
 
 static void run_tries(bool guided)
 {
-    static const struct { int n_parallel, n_chunk, n_block, gamma; } tries[] = {
-        { 4, 100, 0, 4 }, { 3, 33, 9, 25 }, { 4, 64, 9, 12 }, { 2, 512, 9, ENG_GAMMA_AUTO } };
+    static const struct {
+        int n_parallel, n_chunk, n_block, gamma;
+    } tries[] = { { 4, 100, 0, 4 }, { 3, 33, 9, 25 }, { 4, 64, 9, 12 }, { 2, 512, 9, ENG_GAMMA_AUTO } };
     for (int i = 0; i < 4; i++) {
-        struct eng_options o = { .n_parallel = tries[i].n_parallel, .n_chunk = tries[i].n_chunk,
-                                 .max_prefill_slowdown = i < 3 ? ANY_STRETCH : 0, .n_thread = 1 + (i == 1),
-                                 .gamma = tries[i].gamma, .n_draft = 1 };
+        struct eng_options o = { .n_parallel = tries[i].n_parallel,
+                                 .n_chunk = tries[i].n_chunk,
+                                 .max_prefill_slowdown = i < 3 ? ANY_STRETCH : 0,
+                                 .n_thread = 1 + (i == 1),
+                                 .gamma = tries[i].gamma,
+                                 .n_draft = 1 };
         assert_int_equal(eng_draft_parse(&o.draft[0], shape[i % 3]), 0);
         struct eng_engine *e = open_engine_with(o, tries[i].n_block);
-        run_crowd(e, SHARE(16));                /* of eight, the acceptance rate is too random */
+        run_crowd(e, SHARE(16)); /* of eight, the acceptance rate is too random */
         assert_true(!e->drafting->drafter[0]->broken && e->stats.n_draft_kept <= e->stats.n_draft);
         if (WHOLE && guided && i < 3 && e->stats.n_draft_kept * (i ? 12 : 3) < e->stats.n_draft)
             fail_msg("try %d: %d kept of %d", i, (int)e->stats.n_draft_kept, (int)e->stats.n_draft);
@@ -209,8 +221,15 @@ static void it_merges_with_others(void **state)
 static void it_shares_the_store_and_leaves_it(void **state)
 {
     make_model(*state, true);
-    struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 3, .n_thread = 1,
-                             .n_session = N_SESSION, .n_chunk = 64, .grammar_bytes = 1 << 20, .gamma = ENG_GAMMA_AUTO,
+    struct eng_options o = { .model = path,
+                             .isa = KN_ISA_COUNT - 1,
+                             .n_ctx = N_CTX,
+                             .n_parallel = 3,
+                             .n_thread = 1,
+                             .n_session = N_SESSION,
+                             .n_chunk = 64,
+                             .grammar_bytes = 1 << 20,
+                             .gamma = ENG_GAMMA_AUTO,
                              .n_draft = 1 };
     struct eng_engine *e;
     assert_int_equal(eng_draft_parse(&o.draft[0], shape[0]), 0);
@@ -232,7 +251,7 @@ static void it_shares_the_store_and_leaves_it(void **state)
     assert_true(e->memory.split.expert > was && e->memory.split.dense < dense);
     struct off_spot *spot = calloc(stats.n_expert, sizeof *spot);
     off_store_look(moe_model_store(e->assets.model), spot);
-    for (int i = 0; i < s->n_expert; i++)       /* they are evicted first */
+    for (int i = 0; i < s->n_expert; i++) /* they are evicted first */
         assert_true(spot[s->n_expert_total + i].heat == 0);
     free(spot);
     eng_set_gamma(e, 4);
@@ -275,15 +294,21 @@ static int setup_path(void **state)
 int main(void)
 {
     static char *const name[] = { "glm4moe", "deepseek3_one_group", "qwen3next", "qwen35moe" };
-#define EACH(i) { name[i], it_drafts_what_the_reference_guesses, NULL, NULL, name[i] }, \
-                { name[i], a_folder_drafts_it_too, NULL, NULL, name[i] }, \
-                { name[i], a_draft_is_of_the_text_alone, NULL, NULL, name[i] }, \
-                { name[i], right_guesses_change_nothing, NULL, NULL, name[i] }, \
-                { name[i], wrong_guesses_change_nothing, NULL, NULL, name[i] }, \
-                { name[i], it_merges_with_others, NULL, NULL, name[i] }, \
-                { name[i], it_shares_the_store_and_leaves_it, NULL, NULL, name[i] }
+#define EACH(i)                                                                                                        \
+    { name[i], it_drafts_what_the_reference_guesses, NULL, NULL, name[i] },                                            \
+        { name[i], a_folder_drafts_it_too, NULL, NULL, name[i] },                                                      \
+        { name[i], a_draft_is_of_the_text_alone, NULL, NULL, name[i] },                                                \
+        { name[i], right_guesses_change_nothing, NULL, NULL, name[i] },                                                \
+        { name[i], wrong_guesses_change_nothing, NULL, NULL, name[i] },                                                \
+        { name[i], it_merges_with_others, NULL, NULL, name[i] },                                                       \
+    {                                                                                                                  \
+        name[i], it_shares_the_store_and_leaves_it, NULL, NULL, name[i]                                                \
+    }
     const struct CMUnitTest tests[] = {
-        EACH(0), EACH(1), EACH(2), EACH(3),
+        EACH(0),
+        EACH(1),
+        EACH(2),
+        EACH(3),
         cmocka_unit_test(who_has_none_is_refused),
         cmocka_unit_test(wishes_are_read_or_refused),
     };

@@ -29,7 +29,11 @@ static const char *itself(void)
 
 /* ---- a drafter for tests ---------------------------------------------------------------------------- */
 
-static struct { int right, most_us; bool fails, stays; long n_guess; } worst;     /* stays: ignores `stop` */
+static struct {
+    int right, most_us;
+    bool fails, stays;
+    long n_guess;
+} worst; /* stays: ignores `stop` */
 
 static void ignore_commit(struct eng_drafter *d, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_kept)
 {
@@ -85,10 +89,12 @@ static void guesses_change_nothing(void **state)
     static const int chunks[] = { 7, 64, 512 }, rights[] = { 0, 50, 90, 100 }, most_us[] = { 0, 0, 300 };
     uint64_t n_kept = 0, n_preempted = 0, n_guess = 0, n_wrong = 0, n_lucky = 0;
     for (int round = 0; round < ROUNDS; round++) {
-        struct eng_engine *e = open_worst((struct eng_options){ .n_parallel = 1 + below(5), .n_chunk = chunks[round % 3],
-            .n_thread = 1 + below(2), .lookahead = 1 + below(12) }, round % 3 ? 5 + below(8) : 0, rights[round % 4],
-            most_us[round % 3]);
-        worst.stays = round % 2 && !most_us[round % 3];       /* number of drafts independent of timing */
+        struct eng_engine *e = open_worst((struct eng_options){ .n_parallel = 1 + below(5),
+                                                                .n_chunk = chunks[round % 3],
+                                                                .n_thread = 1 + below(2),
+                                                                .lookahead = 1 + below(12) },
+                                          round % 3 ? 5 + below(8) : 0, rights[round % 4], most_us[round % 3]);
+        worst.stays = round % 2 && !most_us[round % 3]; /* number of drafts independent of timing */
         run_crowd(e, SHARE(16));
         n_guess += worst.n_guess > 0;
         assert_true(e->stats.n_draft_kept <= e->stats.n_draft);
@@ -100,7 +106,7 @@ static void guesses_change_nothing(void **state)
         n_preempted += e->stats.n_preempted;
         close_engine(e);
     }
-    if (n_lucky * 20 > n_wrong + 100)           /* the number depends on timing; a few are right by chance */
+    if (n_lucky * 20 > n_wrong + 100) /* the number depends on timing; a few are right by chance */
         fail_msg("%d kept of %d guesses at random", (int)n_lucky, (int)n_wrong);
     if (WHOLE && (!n_guess || !n_kept || !n_preempted))
         fail_msg("%d rounds with guesses, %d kept, %d preempted", (int)n_guess, (int)n_kept, (int)n_preempted);
@@ -112,8 +118,8 @@ static void what_is_right_saves_passes(void **state)
 {
     (void)state;
     for (int lookahead = 2; lookahead <= 8; lookahead += 3) {
-        struct eng_engine *e = open_worst((struct eng_options){ .n_parallel = 1, .n_chunk = 512, .lookahead = lookahead },
-                                          0, 100, 0);
+        struct eng_engine *e = open_worst(
+            (struct eng_options){ .n_parallel = 1, .n_chunk = 512, .lookahead = lookahead }, 0, 100, 0);
         struct eng_session *s;
         int n = 0;
         worst.stays = true;
@@ -145,8 +151,8 @@ static void a_drafter_that_fails_is_left_alone(void **state)
 /* The number of drafts in time depends on the machine; answers must not. */
 static void run_real(const char *draft, int lookahead, int n_block)
 {
-    struct eng_engine *e = open_ahead(draft, (struct eng_options){ .n_parallel = 4, .n_chunk = 100, .n_thread = 2,
-                                                                   .lookahead = lookahead }, n_block);
+    struct eng_engine *e = open_ahead(
+        draft, (struct eng_options){ .n_parallel = 4, .n_chunk = 100, .n_thread = 2, .lookahead = lookahead }, n_block);
     run_crowd(e, SHARE(16));
     assert_true(e->stats.n_draft_kept <= e->stats.n_draft && e->drafting->times.overlap_ns > 0);
     close_engine(e);
@@ -175,7 +181,8 @@ static int patient(struct eng_drafter *d, struct eng_seq **s, const int *n_more,
 static void what_it_knows_is_true(void **state)
 {
     (void)state;
-    struct eng_engine *e = open_ahead(itself(), (struct eng_options){ .n_parallel = 2, .n_chunk = 100, .lookahead = 5 }, 0);
+    struct eng_engine *e = open_ahead(itself(), (struct eng_options){ .n_parallel = 2, .n_chunk = 100, .lookahead = 5 },
+                                      0);
     struct eng_session *s;
     hurried = e->drafting->drafter[0]->kind;
     struct eng_drafter_kind kind = *hurried;
@@ -218,8 +225,8 @@ static void it_may_change_at_any_step(void **state)
 {
     (void)state;
     static const enum eng_dsi_mode mode[] = { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO };
-    struct eng_engine *e = open_ahead(itself(), (struct eng_options){ .n_parallel = 4, .n_chunk = 100,
-                                                                      .dsi = ENG_DSI_AUTO }, 12);
+    struct eng_engine *e = open_ahead(itself(),
+                                      (struct eng_options){ .n_parallel = 4, .n_chunk = 100, .dsi = ENG_DSI_AUTO }, 12);
     for (int i = 0; i < SHARE(12); i++) {
         eng_set_gamma(e, below(3) ? below(5) : ENG_GAMMA_AUTO);
         eng_set_dsi(e, mode[below(3)], below(6));
@@ -238,8 +245,8 @@ static void trees_take_turns_with_chains(void **state)
     static const enum eng_dsi_mode mode[] = { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO };
     char tree[128];
     snprintf(tree, sizeof tree, "%s,tree=dynamic", itself());
-    struct eng_engine *e = open_ahead(tree, (struct eng_options){ .n_parallel = 4, .n_chunk = 100,
-                                                                  .dsi = ENG_DSI_AUTO }, 12);
+    struct eng_engine *e = open_ahead(tree,
+                                      (struct eng_options){ .n_parallel = 4, .n_chunk = 100, .dsi = ENG_DSI_AUTO }, 12);
     uint64_t n_kept[2] = { 0 };
     for (int i = 0; i < SHARE(16) || (WHOLE && i < MORE && (n_kept[0] <= 20 || !n_kept[1])); i++) {
         /* even: fixed gamma, overlap off or on; odd: gamma auto, overlap on or auto */
@@ -259,7 +266,7 @@ static void who_goes_is_not_waited_for(void **state)
     (void)state;
     struct eng_engine *e = open_ahead(itself(), (struct eng_options){ .n_parallel = 4 }, 12);
     run_crowd(e, SHARE(4));
-    for (int i = 0; i < 10; i++)                /* in the middle of answers */
+    for (int i = 0; i < 10; i++) /* in the middle of answers */
         eng_step(e, event);
     eng_draft_unload(e->drafting, 0);
     run_crowd(e, SHARE(4));
@@ -277,8 +284,13 @@ static void who_cannot_is_told(void **state)
     struct eng_engine *e;
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++)
         for (int on = 0; on < 2; on++) {
-            struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 1,
-                                     .n_thread = 1, .gamma = ENG_GAMMA_AUTO, .n_draft = 1,
+            struct eng_options o = { .model = path,
+                                     .isa = KN_ISA_COUNT - 1,
+                                     .n_ctx = N_CTX,
+                                     .n_parallel = 1,
+                                     .n_thread = 1,
+                                     .gamma = ENG_GAMMA_AUTO,
+                                     .n_draft = 1,
                                      .dsi = on ? ENG_DSI_ON : ENG_DSI_AUTO };
             assert_int_equal(eng_draft_parse(&o.draft[0], tries[i]), 0);
             faults_listen();

@@ -15,7 +15,11 @@ static uint64_t n_early, n_used;
 /* budget 0: the least memory; BUDGETS - 1: all experts fit. */
 static struct eng_engine *open_budget(const char *draft, int gamma, int budget)
 {
-    struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .n_thread = 1 + budget % 2, .gamma = gamma, .n_draft = 1,
+    struct eng_options o = { .n_parallel = 4,
+                             .n_chunk = 100,
+                             .n_thread = 1 + budget % 2,
+                             .gamma = gamma,
+                             .n_draft = 1,
                              .io = budget % 2 ? OFF_IO_PREAD : OFF_IO_AUTO };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     o = asked_options(o, 0);
@@ -66,9 +70,9 @@ static void nodes_need_what_is_not_there(void **state)
         assert_true(eng_step(e, event) >= 0);
         moe_context_expect(e->assets.context, NULL, 0);
         if (e->pass.n_due < 4)
-            continue;                                   /* a prefill pass: its many rows need all experts */
+            continue; /* a prefill pass: its many rows need all experts */
         struct spec_need first[SPEC_NODES];
-        for (int again = 0; again < 2; again++) {       /* a second call gives the same */
+        for (int again = 0; again < 2; again++) { /* a second call gives the same */
             for (int i = 0; i < e->pass.n_due; i++)
                 e->drafting->cut[i] = (struct spec_cut){ .tree = e->pass.due[i]->seq.tree };
             assert_true(eng_prefetch_needs(e->drafting, e->drafting->cut));
@@ -85,7 +89,7 @@ static void nodes_need_what_is_not_there(void **state)
                         assert_true(is_missing(e, need->expert[k]));
                 }
         }
-        for (int i = 0; i < e->drafting->prefetch.n_text; i++) {    /* no row of the sequence needs them */
+        for (int i = 0; i < e->drafting->prefetch.n_text; i++) { /* no row of the sequence needs them */
             int n = moe_context_missing(e->assets.context, e->drafting->prefetch.token[i], text);
             for (int at = 0; at < e->drafting->prefetch.n - e->drafting->prefetch.n_text; at++)
                 for (int k = 0; k < e->drafting->prefetch.need[at].n && e->drafting->prefetch.need[at].expert; k++)

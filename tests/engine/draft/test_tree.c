@@ -13,7 +13,8 @@
 
 static const char *const shape[] = { SMALL ",tree=dynamic", SMALL ",tree=static", SMALL };
 
-static const char question[] = "<|im_start|>user\nTom has 40 marbles. He gives a quarter of them to Ann and 6 to "
+static const char question[] =
+    "<|im_start|>user\nTom has 40 marbles. He gives a quarter of them to Ann and 6 to "
     "Ben. How many marbles are left for Tom after that, and how many do Ann and Ben have together?<|im_end|>\n"
     "<|im_start|>assistant\n";
 static struct eng_ids ids;
@@ -64,7 +65,7 @@ static void a_branch_is_a_text(void **state)
     for (int i = 0; i < 2; i++) {
         struct eng_engine *e = open_demo(shape[i], KN_ISA_COUNT - 1, 512);
         int32_t text[N_CTX];
-        int n_child = 0, n_late = 0;            /* late: nodes that do not follow their parent directly */
+        int n_child = 0, n_late = 0; /* late: nodes that do not follow their parent directly */
         read_question(e);
         eng_set_gamma(e, 25);
         int n = record(e, &ids, text, 12);
@@ -86,8 +87,7 @@ static void a_draft_is_of_the_text_alone(void **state)
     one_thread();
     int32_t text[N_CTX];
     for (int i = 0; i < 2; i++) {
-        struct eng_engine *e = open_demo(shape[i], KN_ISA_COUNT - 1, 512),
-                          *avx2 = open_demo(shape[i], KN_ISA_AVX2, 30);
+        struct eng_engine *e = open_demo(shape[i], KN_ISA_COUNT - 1, 512), *avx2 = open_demo(shape[i], KN_ISA_AVX2, 30);
         eng_set_gamma(e, 8);
         eng_set_gamma(avx2, 8);
         read_question(e);
@@ -128,7 +128,7 @@ static void the_tree_holds_the_likeliest(void **state)
         eng_set_gamma(e, gamma);
         const struct spec_tree *t = tree_behind(e, text, n, NULL);
         assert_int_equal(t->n, gamma);
-        for (int k = 0; k < gamma; k++)         /* both trees are in this order */
+        for (int k = 0; k < gamma; k++) /* both trees are in this order */
             assert_true(t->token[k] == wide.token[k] && t->parent[k] == wide.parent[k] &&
                         t->survival[k] == wide.survival[k]);
     }
@@ -283,12 +283,16 @@ static void limits_hold(void **state)
 static void trees_change_nothing(void **state)
 {
     (void)state;
-    static const struct { int n_parallel, n_chunk, n_block, gamma; } tries[] = {
-        { 4, 100, 0, 4 }, { 3, 33, 9, 25 }, { 5, 64, 9, 12 }, { 2, 512, 9, ENG_GAMMA_AUTO } };
+    static const struct {
+        int n_parallel, n_chunk, n_block, gamma;
+    } tries[] = { { 4, 100, 0, 4 }, { 3, 33, 9, 25 }, { 5, 64, 9, 12 }, { 2, 512, 9, ENG_GAMMA_AUTO } };
     uint64_t n_preempted = 0;
     for (int i = 0; i < 4; i++) {
-        struct eng_options o = { .n_parallel = tries[i].n_parallel, .n_chunk = tries[i].n_chunk, .n_thread = 1 + (i == 1),
-                                 .gamma = tries[i].gamma, .n_draft = 1 };
+        struct eng_options o = { .n_parallel = tries[i].n_parallel,
+                                 .n_chunk = tries[i].n_chunk,
+                                 .n_thread = 1 + (i == 1),
+                                 .gamma = tries[i].gamma,
+                                 .n_draft = 1 };
         assert_int_equal(eng_draft_parse(&o.draft[0], shape[i == 2]), 0);
         struct eng_engine *e = open_engine_with(o, tries[i].n_block);
         run_crowd(e, SHARE(12));
@@ -348,8 +352,9 @@ static void wishes_are_read_or_refused(void **state)
     assert_true(w.tree == ENG_TREE_STATIC);
     assert_int_equal(eng_draft_parse(&w, "model:a.gguf,tree=chain"), 0);
     assert_true(w.tree == ENG_TREE_CHAIN);
-    static const char *const bad[] = { "model:a,tree", "model:a,tree=", "model:a,tree=beam", "model:a,tree=dynamic2",
-                                       "ngram,tree=chain", "suffix,tree=dynamic", "oracle:1,tree=static" };
+    static const char *const bad[] = { "model:a,tree",          "model:a,tree=",    "model:a,tree=beam",
+                                       "model:a,tree=dynamic2", "ngram,tree=chain", "suffix,tree=dynamic",
+                                       "oracle:1,tree=static" };
     assert_wishes_refused(bad, sizeof bad / sizeof *bad);
 }
 

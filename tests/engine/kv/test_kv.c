@@ -97,7 +97,9 @@ static void begin(struct text *t)
     t->open = true;
 }
 
-static struct { int found, copied, refused, evicted; } seen;
+static struct {
+    int found, copied, refused, evicted;
+} seen;
 
 static void look_up(struct eng_kv *kv, struct text *t)
 {
@@ -111,8 +113,7 @@ static void look_up(struct eng_kv *kv, struct text *t)
     if (!n_same)
         return;
     if (!eng_kv_reserve(kv, &t->path, t->n_kv + n_same)) {
-        memmove(memory + t->path.slot[t->n_kv], memory + like * ENG_KV_BLOCK,
-                (size_t)n_same * sizeof *memory);
+        memmove(memory + t->path.slot[t->n_kv], memory + like * ENG_KV_BLOCK, (size_t)n_same * sizeof *memory);
         t->n_kv += n_same;
         seen.copied++;
     }
@@ -162,8 +163,7 @@ static void every_text_finds_its_own(void **state)
             check_blocks(&kv);
     }
     if (seen.found < 500 || seen.copied < 500 || seen.refused < 50 || seen.evicted < 500)
-        fail_msg("%d found, %d copied, %d refused, %d evicted", seen.found, seen.copied, seen.refused,
-                 seen.evicted);
+        fail_msg("%d found, %d copied, %d refused, %d evicted", seen.found, seen.copied, seen.refused, seen.evicted);
     for (int i = 0; i < N_TEXT; i++)
         if (text[i].open)
             eng_kv_leave(&kv, &text[i].path, text[i].token, text[i].n_kv);
@@ -200,8 +200,10 @@ static int find_text(struct eng_kv *kv, uint64_t salt, int n)
 static void what_is_found(void **state)
 {
     (void)state;
-    static const struct { int left, asked, found; } tries[] = {
-        { 1, 1, 1 }, { 1, 200, 1 }, { 63, 64, 63 }, { 64, 64, 64 }, { 64, 63, 63 }, { 65, 64, 64 },
+    static const struct {
+        int left, asked, found;
+    } tries[] = {
+        { 1, 1, 1 },    { 1, 200, 1 },   { 63, 64, 63 },    { 64, 64, 64 },    { 64, 63, 63 },  { 65, 64, 64 },
         { 65, 65, 65 }, { 65, 200, 65 }, { 200, 100, 100 }, { 200, 200, 200 }, { 200, 10, 10 },
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
@@ -226,7 +228,7 @@ static void who_is_evicted(void **state)
     leave_text(&kv, 1, 3 * ENG_KV_BLOCK);
     leave_text(&kv, 2, 3 * ENG_KV_BLOCK);
     assert_int_equal(eng_kv_reserve(&kv, &path, ENG_KV_BLOCK), 0);
-    assert_int_equal(find_text(&kv, 1, LONGEST), 2 * ENG_KV_BLOCK);     /* this makes it the most recently used */
+    assert_int_equal(find_text(&kv, 1, LONGEST), 2 * ENG_KV_BLOCK); /* this makes it the most recently used */
     assert_int_equal(eng_kv_reserve(&kv, &path, 3 * ENG_KV_BLOCK), 0);
     assert_int_equal(find_text(&kv, 1, LONGEST), 2 * ENG_KV_BLOCK);
     assert_int_equal(find_text(&kv, 2, LONGEST), ENG_KV_BLOCK);

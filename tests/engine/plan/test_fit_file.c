@@ -19,10 +19,19 @@
 
 static char path[64];
 static const struct moe_shape shape = { .n_expert = 16, .n_used = 2 };
-static const struct spec_fit found = {
-    .cost = { .fixed_ns = 1.5e6, .dense_ns = 2.25e5, .load_ns = 1234.5, .expert_ns = 77, .ridge = 31.5,
-              .growth = 1.0625, .wait = 0.75, .choose_ns = 1e4, .choose_row_ns = 33, .n_expert = 16, .n_used = 2 },
-    .error = 0.02, .rows_most = 288 };
+static const struct spec_fit found = { .cost = { .fixed_ns = 1.5e6,
+                                                 .dense_ns = 2.25e5,
+                                                 .load_ns = 1234.5,
+                                                 .expert_ns = 77,
+                                                 .ridge = 31.5,
+                                                 .growth = 1.0625,
+                                                 .wait = 0.75,
+                                                 .choose_ns = 1e4,
+                                                 .choose_row_ns = 33,
+                                                 .n_expert = 16,
+                                                 .n_used = 2 },
+                                       .error = 0.02,
+                                       .rows_most = 288 };
 
 static void write_text(const char *text)
 {
@@ -57,13 +66,24 @@ static void it_comes_back(void **state)
 static void drafters_have_names(void **state)
 {
     (void)state;
-    static const struct { const char *wish, *name; } tries[] = {
-        { "model:a.gguf", "model:a.gguf" }, { "model:/some/where/a.gguf", "model:a.gguf" }, { "model:a/b//", "model:b" },
-        { "eagle:../h.gguf", "eagle:h.gguf,tree=dynamic" }, { "eagle:h.gguf,tree=chain", "eagle:h.gguf,tree=chain" },
-        { "mtp", "mtp,tree=chain" }, { "mtp,tree=static", "mtp,tree=static" },
-        { "model:a b ;c =#.gguf", "model:a_b_;c_=#.gguf" }, { "model:\ta\n", "model:_a_" },
-        { "model:\xc3\xa4.gguf", "model:\xc3\xa4.gguf" }, { "model:a.gguf,lengths=l", "model:a.gguf" },
-        { "ngram", "" }, { "suffix:text", "" }, { "none", "" }, { "oracle:0.5", "" },
+    static const struct {
+        const char *wish, *name;
+    } tries[] = {
+        { "model:a.gguf", "model:a.gguf" },
+        { "model:/some/where/a.gguf", "model:a.gguf" },
+        { "model:a/b//", "model:b" },
+        { "eagle:../h.gguf", "eagle:h.gguf,tree=dynamic" },
+        { "eagle:h.gguf,tree=chain", "eagle:h.gguf,tree=chain" },
+        { "mtp", "mtp,tree=chain" },
+        { "mtp,tree=static", "mtp,tree=static" },
+        { "model:a b ;c =#.gguf", "model:a_b_;c_=#.gguf" },
+        { "model:\ta\n", "model:_a_" },
+        { "model:\xc3\xa4.gguf", "model:\xc3\xa4.gguf" },
+        { "model:a.gguf,lengths=l", "model:a.gguf" },
+        { "ngram", "" },
+        { "suffix:text", "" },
+        { "none", "" },
+        { "oracle:0.5", "" },
     };
     struct spec_fit f = found;
     struct eng_fitted got;
@@ -88,14 +108,24 @@ static void anything_else_is_refused(void **state)
     (void)state;
     static const char all[] = "fixed_ns=1\ndense_ns=1\nload_ns=1\nexpert_ns=1\nridge=%s\ngrowth=1.5\nwait=1\n"
                               "choose_ns=1\nchoose_row_ns=1\ndraft_ns=0\ndraft_row_ns=%s\nn_expert=%s\nn_used=2\n%s";
-    static const struct { const char *ridge, *row, *n_expert, *more, *says; } tries[] = {
-        { "5", "0", "16", "", NULL },       { "5", "0", "8", "", "8 experts" },
+    static const struct {
+        const char *ridge, *row, *n_expert, *more, *says;
+    } tries[] = {
+        { "5", "0", "16", "", NULL },
+        { "5", "0", "8", "", "8 experts" },
         { "0", "0", "16", "", "out of range" },
-        { "x", "0", "16", "", "line 5" },   { "-1", "0", "16", "", "line 5" },   { "nan", "0", "16", "", "line 5" },
-        { "5", "0", "16", "ridge=5", "line 14" }, { "5", "0", "16", "[a]\nb=1", "line" },
-        { "5", "0", "16", "more=1", "line 14" },  { "5", "3", "16", "", NULL },  { "5", "-3", "16", "", "line 11" },
-        { "5", "3", "16", "drafter=model:a", NULL },    { "5", "0", "16", "drafter=model:a", "takes no time" },
-        { "5", "3", "16", "drafter=", "line 14" },      { "5", "3", "16", "drafter=a\ndrafter=a", "line 15" },
+        { "x", "0", "16", "", "line 5" },
+        { "-1", "0", "16", "", "line 5" },
+        { "nan", "0", "16", "", "line 5" },
+        { "5", "0", "16", "ridge=5", "line 14" },
+        { "5", "0", "16", "[a]\nb=1", "line" },
+        { "5", "0", "16", "more=1", "line 14" },
+        { "5", "3", "16", "", NULL },
+        { "5", "-3", "16", "", "line 11" },
+        { "5", "3", "16", "drafter=model:a", NULL },
+        { "5", "0", "16", "drafter=model:a", "takes no time" },
+        { "5", "3", "16", "drafter=", "line 14" },
+        { "5", "3", "16", "drafter=a\ndrafter=a", "line 15" },
         { "5", "3", "16", "[a]\ndrafter=a", "line 15" },
     };
     struct eng_fitted got;
@@ -143,7 +173,7 @@ static void what_fails_leaves_the_old_file(void **state)
     snprintf(file, sizeof file, "%s/fit", folder);
     snprintf(link, sizeof link, "%s/link", folder);
     old.cost.fixed_ns = 7;
-    for (int way = 0; way < 3; way++) {         /* no file, a file, a link to a file */
+    for (int way = 0; way < 3; way++) { /* no file, a file, a link to a file */
         int n_call = 0, n_file = 0;
         const char *name = way == 2 ? link : file;
         for (bool struck = true; struck; n_call++) {
@@ -157,7 +187,7 @@ static void what_fails_leaves_the_old_file(void **state)
             int error = eng_fit_write(name, "m.gguf", &found, "");
             struck = faults.struck;
             assert_true(faults_clean());
-            assert_true(struck ? error == KN_EIO || error == KN_ENOMEM : error == 0);     /* memory is a call, too */
+            assert_true(struck ? error == KN_EIO || error == KN_ENOMEM : error == 0); /* memory is a call, too */
             assert_int_equal(faults.n_line, struck);
             faults_off();
             faults.in_pieces = false;
@@ -169,7 +199,7 @@ static void what_fails_leaves_the_old_file(void **state)
                 assert_memory_equal(&is.cost, &old.cost, sizeof old.cost);
             }
         }
-        assert_true(n_call > 5);                /* open, several writes, sync, rename */
+        assert_true(n_call > 5); /* open, several writes, sync, rename */
         assert_int_equal(n_in_folder(folder), n_file + !way);
         assert_int_equal(eng_fit_read(file, &shape, &is), 0);
         assert_memory_equal(&is.cost, &found.cost, sizeof found.cost);
@@ -202,7 +232,7 @@ static void what_cannot_be_written_is_told_first(void **state)
     assert_int_equal(eng_fit_check(other), 0);
     faults_listen();
     for (int i = 0; i < 2; i++) {
-        write_text(i ? "#" : "kept");           /* for example a model */
+        write_text(i ? "#" : "kept"); /* for example a model */
         assert_int_equal(eng_fit_check(other), KN_EINVAL);
         assert_non_null(strstr(faults.line, "not written by fit"));
         FILE *f = fopen(other, "r");
@@ -216,7 +246,7 @@ static void what_cannot_be_written_is_told_first(void **state)
     assert_int_equal(eng_fit_check(other), 0);
     unlink(other);
     unlink(path);
-    assert_int_equal(mkfifo(path, 0600), 0);    /* no reader yet */
+    assert_int_equal(mkfifo(path, 0600), 0); /* no reader yet */
     assert_int_equal(eng_fit_check(path), 0);
     int reader = open(path, O_RDONLY | O_NONBLOCK);
     assert_true(reader >= 0);

@@ -17,18 +17,23 @@
 /* One context of 100 positions takes two blocks of 64: 1280 bytes. The least memory is 1000 + 12280 and, for page
  * tables, 1/512 of 12280: 24. */
 static const struct eng_need need = {
-    .fixed_bytes = 1000, .dense_bytes = 5000, .step_bytes = 2000, .kv_slot_bytes = 10, .n_ctx = 100,
-    .n_parallel = 8, .expert_bytes = 100000, .expert_least = 4000, .n_expert = 50,
+    .fixed_bytes = 1000,
+    .dense_bytes = 5000,
+    .step_bytes = 2000,
+    .kv_slot_bytes = 10,
+    .n_ctx = 100,
+    .n_parallel = 8,
+    .expert_bytes = 100000,
+    .expert_least = 4000,
+    .n_expert = 50,
 };
 #define LEAST 13304
 
-static void check_parts(const struct eng_split *s, size_t kv, size_t expert, int n_resident, size_t fixed,
-                        size_t spare)
+static void check_parts(const struct eng_split *s, size_t kv, size_t expert, int n_resident, size_t fixed, size_t spare)
 {
-    if (s->kv != kv || s->expert != expert || s->n_resident != n_resident || s->fixed != fixed ||
-        s->spare != spare)
-        fail_msg("total %zu: KV %zu, experts %zu (%d), fixed %zu, spare %zu", s->total, s->kv, s->expert,
-                 s->n_resident, s->fixed, s->spare);
+    if (s->kv != kv || s->expert != expert || s->n_resident != n_resident || s->fixed != fixed || s->spare != spare)
+        fail_msg("total %zu: KV %zu, experts %zu (%d), fixed %zu, spare %zu", s->total, s->kv, s->expert, s->n_resident,
+                 s->fixed, s->spare);
     assert_int_equal(s->dense, 5000);
     assert_int_equal(s->step, 2000);
     assert_int_equal(s->n_kv_slot, s->kv / 10);
@@ -40,28 +45,28 @@ static void a_budget_is_split_from_the_top(void **state)
     (void)state;
     struct eng_split s;
     struct eng_need n = need;
-    assert_int_equal(eng_plan_split(&s, &n, LEAST), 0);         /* one context, least expert bytes */
+    assert_int_equal(eng_plan_split(&s, &n, LEAST), 0); /* one context, least expert bytes */
     check_parts(&s, 1280, 4000, 2, 1024, 0);
 
-    assert_int_equal(eng_plan_split(&s, &n, 60000), 0);         /* 51880 left: eight contexts take less */
-    check_parts(&s, 10240, 41640, 20, 1115, 5);                 /* than 30 % of that */
+    assert_int_equal(eng_plan_split(&s, &n, 60000), 0); /* 51880 left: eight contexts take less */
+    check_parts(&s, 10240, 41640, 20, 1115, 5);         /* than 30 % of that */
 
-    n.n_parallel = 100;                                         /* 24 blocks fit into 30 % */
+    n.n_parallel = 100; /* 24 blocks fit into 30 % */
     assert_int_equal(eng_plan_split(&s, &n, 60000), 0);
     check_parts(&s, 15360, 36520, 18, 1115, 5);
 
-    assert_int_equal(eng_plan_split(&s, &n, 1000000), 0);       /* all contexts and experts, and a rest */
+    assert_int_equal(eng_plan_split(&s, &n, 1000000), 0); /* all contexts and experts, and a rest */
     check_parts(&s, 128000, 100000, 50, 1459, 763541);
 
-    n.n_parallel = 1000;                                        /* experts leave more than 30 % */
+    n.n_parallel = 1000; /* experts leave more than 30 % */
     assert_int_equal(eng_plan_split(&s, &n, 1000000), 0);
     check_parts(&s, 889600, 100000, 50, 2947, 453);
 
-    n.kv_mem = 6410;                                            /* kv_mem is rounded down to blocks */
+    n.kv_mem = 6410; /* kv_mem is rounded down to blocks */
     assert_int_equal(eng_plan_split(&s, &n, 60000), 0);
     check_parts(&s, 6400, 45480, 22, 1115, 5);
 
-    n = need;                                                   /* one context takes more than 30 % */
+    n = need; /* one context takes more than 30 % */
     n.expert_least = 100;
     assert_int_equal(eng_plan_split(&s, &n, 9397), 0);
     check_parts(&s, 1280, 100, 0, 1017, 0);
@@ -80,7 +85,7 @@ static void too_little_is_refused_with_what_is_enough(void **state)
     n.kv_mem = 1279;
     assert_int_equal(eng_plan_split(&s, &n, 60000), KN_EINVAL);
     assert_int_equal(s.kv_least, 1280);
-    n.kv_mem = 1280 + 512;                                      /* an explicit kv_mem is not reduced */
+    n.kv_mem = 1280 + 512; /* an explicit kv_mem is not reduced */
     assert_int_equal(eng_plan_split(&s, &n, LEAST), KN_ELIMIT);
     assert_int_equal(s.least, LEAST + 513);
     assert_int_equal(eng_plan_split(&s, &n, s.least), 0);
@@ -105,7 +110,7 @@ static void a_dense_model_has_no_experts(void **state)
     struct eng_need n = need;
     n.expert_bytes = n.expert_least = 0;
     n.n_expert = 0;
-    assert_int_equal(eng_plan_split(&s, &n, 20000), 0);         /* no experts: KV may take all */
+    assert_int_equal(eng_plan_split(&s, &n, 20000), 0); /* no experts: KV may take all */
     check_parts(&s, 10240, 0, 0, 1034, 1726);
 }
 
@@ -119,9 +124,9 @@ static void states_are_kept_with_a_tenth(void **state)
     n.state_bytes = 300;
     assert_int_equal(eng_plan_split(&s, &n, LEAST), 0);
     assert_int_equal(s.n_state, 0);
-    assert_int_equal(eng_plan_split(&s, &n, LEAST + 900), 0);         /* for page tables */
+    assert_int_equal(eng_plan_split(&s, &n, LEAST + 900), 0); /* for page tables */
     assert_int_equal(s.n_state, 1);
-    assert_int_equal(eng_plan_split(&s, &n, 60000), 0);         /* 51880 bytes left */
+    assert_int_equal(eng_plan_split(&s, &n, 60000), 0); /* 51880 bytes left */
     assert_int_equal(s.n_state, 17);
     assert_int_equal(s.state, 17 * 300);
     assert_int_equal(s.fixed + s.dense + s.step + s.kv + s.state + s.expert + s.spare, s.total);
@@ -144,7 +149,7 @@ static void distinct_experts_are_counted(void **state)
     assert_true(near(spec_cost_distinct(4, 1, 1), 1));
     assert_true(near(spec_cost_distinct(4, 1, 2), 1.75));
     assert_true(near(spec_cost_distinct(128, 8, 1), 8));
-    assert_true(near(spec_cost_distinct(128, 8, 4), 29.123046875));      /* 128 (1 - (15/16)^4) */
+    assert_true(near(spec_cost_distinct(128, 8, 4), 29.123046875)); /* 128 (1 - (15/16)^4) */
     assert_true(near(spec_cost_distinct(8, 8, 3), 8));
 }
 
@@ -152,16 +157,22 @@ static void distinct_experts_are_counted(void **state)
 static void the_slowest_tier_sets_the_pace(void **state)
 {
     (void)state;
-    struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .n_expert = 4, .n_used = 1,     /* one layer is dense */
-                               .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300,
-                               .row_macs = 1000, .position_macs = 24 };
+    struct moe_shape shape = { .n_layer = 3,
+                               .n_moe_layer = 2,
+                               .n_expert = 4,
+                               .n_used = 1, /* one layer is dense */
+                               .n_expert_total = 8,
+                               .expert_file_bytes = 800,
+                               .pass_bytes = 300,
+                               .row_macs = 1000,
+                               .position_macs = 24 };
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
     struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
     struct eng_forecast f;
     eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
     assert_true(near(f.experts, 1.75) && near(f.misses, 0.875) && near(f.disk_bytes, 87.5));
-    assert_true(near(f.dram_bytes, 300 + 350 + 100));           /* dense, 3.5 experts, 10 positions */
-    assert_true(near(f.macs, 2000 + 240));                      /* 10 positions of 2 x 12 */
+    assert_true(near(f.dram_bytes, 300 + 350 + 100)); /* dense, 3.5 experts, 10 positions */
+    assert_true(near(f.macs, 2000 + 240));            /* 10 positions of 2 x 12 */
     assert_true(near(f.disk_s, 1.75) && near(f.dram_s, 0.75) && near(f.mac_s, 0.224));
     assert_true(near(f.pass_s, 1.75) && near(f.tokens_per_s, 2 / 1.75));
     assert_string_equal(f.bound_by, "disk");
@@ -176,7 +187,7 @@ static void the_slowest_tier_sets_the_pace(void **state)
     assert_true(near(f.tokens_per_s, 2 * 0.88 / (0.75 + 2.24)));
     assert_string_equal(f.bound_by, "operations");
 
-    split.n_resident = 8;                                       /* no reads: the disk rate may be unknown */
+    split.n_resident = 8; /* no reads: the disk rate may be unknown */
     machine.disk_Bps = 0;
     eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
     assert_true(f.disk_s == 0 && f.misses == 0);
@@ -192,8 +203,15 @@ static void the_slowest_tier_sets_the_pace(void **state)
 static void a_forecast_is_a_cost_model_too(void **state)
 {
     (void)state;
-    struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .d_model = 4, .d_expert = 5, .n_expert = 4,
-                               .n_used = 1, .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300,
+    struct moe_shape shape = { .n_layer = 3,
+                               .n_moe_layer = 2,
+                               .d_model = 4,
+                               .d_expert = 5,
+                               .n_expert = 4,
+                               .n_used = 1,
+                               .n_expert_total = 8,
+                               .expert_file_bytes = 800,
+                               .pass_bytes = 300,
                                .row_macs = 1000 };
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
     struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
@@ -202,8 +220,8 @@ static void a_forecast_is_a_cost_model_too(void **state)
     assert_true(near(c.fixed_ns, 300 / 880. * 1e9) && near(c.load_ns, 200 / 880. * 1e9));
     assert_true(near(c.disk_ns, 50 / 50. * 1e9));
     assert_true(near(c.dense_ns, 880 / 4500. * 1e9) && near(c.expert_ns, 120 / 4500. * 1e9));
-    assert_true(near(spec_cost_pass_ns(&c, 2, 0, 0), 1.75e9));  /* the disk time, as above */
-    split.n_resident = 8;                                       /* bytes and operations from the first row on */
+    assert_true(near(spec_cost_pass_ns(&c, 2, 0, 0), 1.75e9)); /* the disk time, as above */
+    split.n_resident = 8;                                      /* bytes and operations from the first row on */
     eng_plan_cost(&c, &(struct eng_setting){ &shape, &split, machine, 0, 0 });
     for (int t = 1; t < 9; t++) {
         double u = spec_cost_distinct(4, 1, t);
@@ -216,8 +234,14 @@ static void drafts_gain_what_bytes_and_sums_allow(void **state)
 {
     (void)state;
     static const double survival[] = { 1, 0.5, 0, 0 };
-    struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .n_expert = 4, .n_used = 1,
-                               .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300, .row_macs = 10 };
+    struct moe_shape shape = { .n_layer = 3,
+                               .n_moe_layer = 2,
+                               .n_expert = 4,
+                               .n_used = 1,
+                               .n_expert_total = 8,
+                               .expert_file_bytes = 800,
+                               .pass_bytes = 300,
+                               .row_macs = 10 };
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
     struct eng_setting s = { &shape, &split, { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 }, 0, 0 };
     int depth;
@@ -225,10 +249,10 @@ static void drafts_gain_what_bytes_and_sums_allow(void **state)
     assert_int_equal(depth, 1);
     assert_true(near(eng_plan_gain(&s, 1, survival, 0, &depth), 1));
     assert_int_equal(depth, 0);
-    split.n_resident = 8;                                       /* 500, 650 and 762.5 bytes */
+    split.n_resident = 8; /* 500, 650 and 762.5 bytes */
     assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 2.5 * 500 / 762.5));
     assert_int_equal(depth, 2);
-    s.machine.mac_ps = 10;                                      /* bound by operations: each row costs the same */
+    s.machine.mac_ps = 10; /* bound by operations: each row costs the same */
     assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 1));
     assert_int_equal(depth, 0);
 }
@@ -246,9 +270,16 @@ static void keep_line(enum kn_level level, const char *line)
 static int plan(char *path, char *host_mem, char *draft)
 {
     static struct eng_config c;
-    char *argv[] = { (char[]){ "-m" }, path, (char[]){ "--threads=1" }, (char[]){ "--disk-rate=1G" },
-                     (char[]){ "--dram-rate=8G" }, (char[]){ "--parallel=2" }, (char[]){ "--json" },
-                     (char[]){ "--host-mem" }, host_mem, draft };
+    char *argv[] = { (char[]){ "-m" },
+                     path,
+                     (char[]){ "--threads=1" },
+                     (char[]){ "--disk-rate=1G" },
+                     (char[]){ "--dram-rate=8G" },
+                     (char[]){ "--parallel=2" },
+                     (char[]){ "--json" },
+                     (char[]){ "--host-mem" },
+                     host_mem,
+                     draft };
     FILE *catch = tmpfile();
     assert_non_null(catch);
     fflush(stdout);
@@ -291,8 +322,12 @@ static void the_command_prints_split_and_speed(void **state)
     struct kn_team *team;
     snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
     assert_int_equal(kn_team_open(&team, 1), 0);
-    assert_int_equal(moe_synth(path, &(struct moe_synth_options){ .shape = "tiny-deepseek2", .n_layer = 8,
-        .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }), 0);
+    assert_int_equal(
+        moe_synth(
+            path,
+            &(struct moe_synth_options){
+                .shape = "tiny-deepseek2", .n_layer = 8, .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }),
+        0);
     kn_team_close(team);
 
     assert_int_equal(plan(path, (char[]){ "1M" }, NULL), 2);
@@ -302,10 +337,10 @@ static void the_command_prints_split_and_speed(void **state)
     assert_non_null(value);
     snprintf(size, sizeof size, "%s", value + strlen(says));
     size[strcspn(size, ",")] = 0;
-    assert_int_equal(plan(path, size, NULL), 0);                      /* the reported size is enough */
+    assert_int_equal(plan(path, size, NULL), 0); /* the reported size is enough */
     assert_string_equal(said, "");
-    double sum = number(0, "fixed_bytes") + number(0, "dense_bytes") + number(0, "step_bytes") +
-                 number(0, "kv_bytes") + number(0, "expert_bytes") + number(0, "spare_bytes");
+    double sum = number(0, "fixed_bytes") + number(0, "dense_bytes") + number(0, "step_bytes") + number(0, "kv_bytes") +
+                 number(0, "expert_bytes") + number(0, "spare_bytes");
     assert_true(sum == number(0, "host_mem_bytes"));
     assert_true(number(0, "n_layer") == 8 && number(0, "n_moe_layer") == 7 && number(0, "n_expert") == 7 * 8);
     assert_true(number(0, "widened_bytes") == 0);
@@ -332,8 +367,14 @@ static void a_layer_ahead_is_planned_for_who_asks(void **state)
     struct kn_team *team;
     snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
     assert_int_equal(kn_team_open(&team, 1), 0);
-    assert_int_equal(moe_synth(path, &(struct moe_synth_options){ .shape = "tiny-glm4moe", .n_layer = 4, .ahead = true,
-        .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }), 0);
+    assert_int_equal(moe_synth(path, &(struct moe_synth_options){ .shape = "tiny-glm4moe",
+                                                                  .n_layer = 4,
+                                                                  .ahead = true,
+                                                                  .n_vocab = 300,
+                                                                  .format = KN_F16,
+                                                                  .seed = 3,
+                                                                  .team = team }),
+                     0);
     kn_team_close(team);
     assert_int_equal(plan(path, (char[]){ "1G" }, NULL), 0);
     double dense = number(0, "dense_bytes"), expert = number(0, "expert_bytes");

@@ -21,18 +21,21 @@
 #define EXPO_SAMPLES  1000
 #define EXPO_LABELS   8
 
-struct expo_family { char name[100], type[12]; int n_sample; };
+struct expo_family {
+    char name[100], type[12];
+    int n_sample;
+};
 struct expo_sample {
     int family;
-    char series[700];                           /* name{label="...",...} with labels sorted by name, without le */
-    bool is_bucket, counts;                     /* counts: must not fall */
+    char series[700];       /* name{label="...",...} with labels sorted by name, without le */
+    bool is_bucket, counts; /* counts: must not fall */
     double le, value;
 };
 struct expo {
     struct expo_family family[EXPO_FAMILIES];
     struct expo_sample sample[EXPO_SAMPLES];
     int n_family, n_sample, line;
-    const char *error;                          /* NULL: well-formed */
+    const char *error; /* NULL: well-formed */
 };
 
 static inline bool expo_fail(struct expo *x, const char *error)
@@ -95,7 +98,10 @@ static inline bool expo_comment(struct expo *x, const char *line)
 /* {name="value",...}; escapes are \\, \" and \n. The label le is returned separately. */
 static inline const char *expo_labels(struct expo *x, const char *p, struct expo_sample *s, bool *has_le)
 {
-    struct { char text[400]; size_t n_name; } label[EXPO_LABELS], t;
+    struct {
+        char text[400];
+        size_t n_name;
+    } label[EXPO_LABELS], t;
     int n = 0;
     if (*p++ != '{')
         return p - 1;

@@ -29,7 +29,7 @@
 #else
 #define SLOW_ISA KN_ISA_SCALAR
 #endif
-#define LOST_S 120 /* seconds without a byte: the read fails */
+#define LOST_S    120 /* seconds without a byte: the read fails */
 #define MAX_REPLY (16 << 20)
 
 struct served {
@@ -47,23 +47,23 @@ static inline void *serve_thread(void *arg)
 
 static inline struct eng_serve_options serve_defaults(void)
 {
-    struct eng_serve_options o = {.engine = {.model = MODEL,
-                                             .isa = SLOW_ISA,
-                                             .n_thread = 1,
-                                             .n_parallel = 2,
-                                             .n_chunk = 64,
-                                             .host_mem = (size_t)512 << 20},
-                                  .host = "127.0.0.1",
-                                  .n_queue = 6,
-                                  .max_body = 1 << 20,
-                                  .max_connection = 4000,
-                                  .patience_ms = 60000,
-                                  .idle_ms = 60000,
-                                  .ping_ms = 60000,
-                                  .drain_ms = 60000,
-                                  .stall_ms = 60000,
-                                  .n_predict = -1,
-                                  .quiet = true};
+    struct eng_serve_options o = { .engine = { .model = MODEL,
+                                               .isa = SLOW_ISA,
+                                               .n_thread = 1,
+                                               .n_parallel = 2,
+                                               .n_chunk = 64,
+                                               .host_mem = (size_t)512 << 20 },
+                                   .host = "127.0.0.1",
+                                   .n_queue = 6,
+                                   .max_body = 1 << 20,
+                                   .max_connection = 4000,
+                                   .patience_ms = 60000,
+                                   .idle_ms = 60000,
+                                   .ping_ms = 60000,
+                                   .drain_ms = 60000,
+                                   .stall_ms = 60000,
+                                   .n_predict = -1,
+                                   .quiet = true };
     spec_params_default(&o.sampling);
     return o;
 }
@@ -72,10 +72,10 @@ static inline struct eng_serve_options serve_defaults(void)
 
 static inline int connect_to(const struct served *v)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_port = htons((uint16_t)v->port),
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval limit = {LOST_S, 0};
+    struct sockaddr_in a = { .sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)v->port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct timeval limit = { LOST_S, 0 };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -86,15 +86,13 @@ static inline int connect_to(const struct served *v)
 static inline void send_text(int fd, const char *text) { send_bytes(fd, text, strlen(text)); }
 
 /* headers: whole lines, each with its CRLF. */
-static inline void send_request(int fd, const char *method, const char *path, const char *headers,
-                                const char *body)
+static inline void send_request(int fd, const char *method, const char *path, const char *headers, const char *body)
 {
     char head[4096];
-    int n = snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, path,
-                     headers);
+    int n = snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, path, headers);
     if (body)
-        n += snprintf(head + n, sizeof head - (size_t)n,
-                      "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));
+        n += snprintf(head + n, sizeof head - (size_t)n, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
+                      strlen(body));
     n += snprintf(head + n, sizeof head - (size_t)n, "\r\n");
     assert_true(n < (int)sizeof head);
     send_bytes(fd, head, (size_t)n);
@@ -114,7 +112,7 @@ static inline void answer_free(struct answer *a)
 {
     free(a->head);
     free(a->body);
-    *a = (struct answer){0};
+    *a = (struct answer){ 0 };
 }
 
 /* Reads byte by byte, so that the next answer stays in the socket. */
@@ -166,7 +164,7 @@ static inline bool read_head(int fd, struct answer *a)
 
 static inline struct answer read_answer(int fd)
 {
-    struct answer a = {0};
+    struct answer a = { 0 };
     const char *length;
     if (!read_head(fd, &a))
         return a;
@@ -178,8 +176,8 @@ static inline struct answer read_answer(int fd)
     return a;
 }
 
-static inline struct answer ask(const struct served *v, const char *method, const char *path,
-                                const char *headers, const char *body)
+static inline struct answer ask(const struct served *v, const char *method, const char *path, const char *headers,
+                                const char *body)
 {
     int fd = connect_to(v);
     send_request(fd, method, path, headers, body);
@@ -188,8 +186,8 @@ static inline struct answer ask(const struct served *v, const char *method, cons
     return a;
 }
 
-static inline int ask_status(const struct served *v, const char *method, const char *path,
-                             const char *headers, const char *body)
+static inline int ask_status(const struct served *v, const char *method, const char *path, const char *headers,
+                             const char *body)
 {
     struct answer a = ask(v, method, path, headers, body);
     int status = a.status;
@@ -268,19 +266,18 @@ static inline const char *chat(int n, int seed, bool stream)
     static char body[8][400];
     static int next;
     char *b = body[next++ % 8];
-    snprintf(
-        b, sizeof body[0],
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of %d apples.\"}],\"max_tokens\":"
-        "%d,\"seed\":%d,\"ignore_eos\":true%s}",
-        seed, n, seed, stream ? ",\"stream\":true" : "");
+    snprintf(b, sizeof body[0],
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of %d apples.\"}],\"max_tokens\":"
+             "%d,\"seed\":%d,\"ignore_eos\":true%s}",
+             seed, n, seed, stream ? ",\"stream\":true" : "");
     return b;
 }
 
 static inline char *content(const struct answer *a)
 {
     json_t *root = json_loads(a->body, 0, NULL);
-    json_t *text = json_object_get(
-        json_object_get(json_array_get(json_object_get(root, "choices"), 0), "message"), "content");
+    json_t *text = json_object_get(json_object_get(json_array_get(json_object_get(root, "choices"), 0), "message"),
+                                   "content");
     assert_non_null(text);
     char *copy = strdup(json_string_value(text));
     json_decref(root);

@@ -11,16 +11,20 @@
 
 /* ---- the parser of pages --------------------------------------------------------------------------------- */
 
-#define GOOD "# HELP a_total what\n# TYPE a_total counter\na_total{x=\"\\\\\\\"\\n\",y=\"2\"} 1\n" \
-             "a_total{x=\"1\"} 2e+06\n"
+#define GOOD                                                                                                           \
+    "# HELP a_total what\n# TYPE a_total counter\na_total{x=\"\\\\\\\"\\n\",y=\"2\"} 1\n"                              \
+    "a_total{x=\"1\"} 2e+06\n"
 #define HIST "# HELP h what\n# TYPE h histogram\n"
 
 static void what_is_wrong_is_found(void **state)
 {
     (void)state;
-    static const struct { const char *text, *error; } table[] = {
-        { GOOD "# HELP g what\n# TYPE g gauge\ng -1\n"
-          HIST "h_bucket{le=\"0.5\"} 1\nh_bucket{le=\"+Inf\"} 3\nh_sum 4.5\nh_count 3\n", NULL },
+    static const struct {
+        const char *text, *error;
+    } table[] = {
+        { GOOD "# HELP g what\n# TYPE g gauge\ng -1\n" HIST
+               "h_bucket{le=\"0.5\"} 1\nh_bucket{le=\"+Inf\"} 3\nh_sum 4.5\nh_count 3\n",
+          NULL },
         { "", "nothing at all" },
         { "a_total 1\n", "without a family" },
         { "# HELP a_total what\na_total 1\n", "without a family" },
@@ -91,9 +95,14 @@ static char *written(const char *model, const struct eng_hub_view *v)
 static void any_name_is_written_well(void **state)
 {
     (void)state;
-    static const struct { const char *name, *label; } table[] = {
-        { "m", "m" }, { "a\"b\\c\nd", "a\\\"b\\\\c\\nd" }, { "\xe9t\xc3\xa9", "\xef\xbf\xbdt\xc3\xa9" },
-        { "\xe2\x82", "\xef\xbf\xbd" }, { "\xf0\x9f\x90\x8c", "\xf0\x9f\x90\x8c" },
+    static const struct {
+        const char *name, *label;
+    } table[] = {
+        { "m", "m" },
+        { "a\"b\\c\nd", "a\\\"b\\\\c\\nd" },
+        { "\xe9t\xc3\xa9", "\xef\xbf\xbdt\xc3\xa9" },
+        { "\xe2\x82", "\xef\xbf\xbd" },
+        { "\xf0\x9f\x90\x8c", "\xf0\x9f\x90\x8c" },
     };
     char line[200], name[400];
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -118,19 +127,27 @@ static void any_name_is_written_well(void **state)
 static struct eng_hub_view some_view(void)
 {
     struct eng_hub_view v = { .engine = { .n_draft = 50, .n_draft_kept = 31, .draft_ns = 2500000000u },
-                              .drafts = { .any = true, .n_draft = 20, .n_accepted = { 18, 9, 4 }, .n_choice = 5,
-                                          .lost_ns = 1e6, .loss_limit_ns = 4e6 } };
+                              .drafts = { .any = true,
+                                          .n_draft = 20,
+                                          .n_accepted = { 18, 9, 4 },
+                                          .n_choice = 5,
+                                          .lost_ns = 1e6,
+                                          .loss_limit_ns = 4e6 } };
     for (int i = SPEC_WHY_FIXED; i < SPEC_WHY_COUNT; i++)
         v.drafts.n_decision[i] = 10 + (uint64_t)i;
-    v.drafts.choice[0] = (struct eng_draft_choice){ "model", 0, ENG_DRAFTER_ASKED, 3,
-        { SPEC_VERDICT_PAYS, 90, 20, 40, 25, { 0.9, 0.5, 0.25 }, 1.5, 0 } };
-    v.drafts.choice[1] = (struct eng_draft_choice){ "model", 1, ENG_DRAFTER_UNLOADED, 0,
-        { SPEC_VERDICT_MEMORY_WORTH_MORE, 90, 7, 10, 6, { 0.9 }, 1.01, 0.1 } };
+    v.drafts.choice[0] = (struct eng_draft_choice){
+        "model", 0, ENG_DRAFTER_ASKED, 3, { SPEC_VERDICT_PAYS, 90, 20, 40, 25, { 0.9, 0.5, 0.25 }, 1.5, 0 }
+    };
+    v.drafts.choice[1] = (struct eng_draft_choice){
+        "model", 1, ENG_DRAFTER_UNLOADED, 0, { SPEC_VERDICT_MEMORY_WORTH_MORE, 90, 7, 10, 6, { 0.9 }, 1.01, 0.1 }
+    };
     v.drafts.choice[2] = (struct eng_draft_choice){ "ngram", 0, ENG_DRAFTER_BROKEN, 0, { .gain = 1 } };
-    v.drafts.choice[3] = (struct eng_draft_choice){ "all", 0, ENG_DRAFTER_ASKED, 0,
-        { .verdict = SPEC_VERDICT_LOSES, .gain = 0.99 } };
-    v.drafts.choice[4] = (struct eng_draft_choice){ "ahead", 0, ENG_DRAFTER_ASKED, 0,
-        { .verdict = SPEC_VERDICT_MEMORY_WORTH_MORE, .gain = 1 } };
+    v.drafts.choice[3] = (struct eng_draft_choice){
+        "all", 0, ENG_DRAFTER_ASKED, 0, { .verdict = SPEC_VERDICT_LOSES, .gain = 0.99 }
+    };
+    v.drafts.choice[4] = (struct eng_draft_choice){
+        "ahead", 0, ENG_DRAFTER_ASKED, 0, { .verdict = SPEC_VERDICT_MEMORY_WORTH_MORE, .gain = 1 }
+    };
     return v;
 }
 
@@ -171,7 +188,7 @@ static void each_drafter_is_told_of(void **state)
         assert_true(said_by(x, "spillway_draft_verdict", name[i]) == verdict[i]);
     }
     assert_true(said_of(x, "spillway_draft_kept_share", "depth=\"3\",drafter=\"model\"," OF_ALL) == 0.25);
-    assert_null(strstr(text, "depth=\"4\""));   /* not measured; an unloaded drafter has no rates */
+    assert_null(strstr(text, "depth=\"4\"")); /* not measured; an unloaded drafter has no rates */
     assert_null(strstr(text, "model-2\",depth"));
     assert_true(said_of(x, "spillway_draft_decisions_total", OF_ALL ",reason=\"spent\"") == 10 + SPEC_WHY_LOSS_LIMIT);
     assert_true(said_of(x, "vllm:spec_decode_num_drafts_total", OF_ALL) == 20);
@@ -213,8 +230,8 @@ static void nothing_is_told_of_nobody(void **state)
 
 /* ---- an engine ------------------------------------------------------------------------------------------- */
 
-static struct expo *last;                       /* page of the previous step, or NULL */
-static uint64_t decisions, passes_due;          /* decisions of the controller, passes with rows */
+static struct expo *last;              /* page of the previous step, or NULL */
+static uint64_t decisions, passes_due; /* decisions of the controller, passes with rows */
 
 static void watch(struct eng_engine *e)
 {
@@ -337,7 +354,8 @@ static void counts_only_rise(void **state)
             run_crowd(e, SHARE(12));
             eng_drafts_get(e, &d);
             assert_true(e->stats.n_pass < 20000);
-        } while (WHOLE && !ahead && (!d.n_accepted[1] || !d.choice[0].account.n_accepted || !d.n_decision[SPEC_WHY_GAINS]));
+        } while (WHOLE && !ahead &&
+                 (!d.n_accepted[1] || !d.choice[0].account.n_accepted || !d.n_decision[SPEC_WHY_GAINS]));
         assert_int_equal(d.n_choice, 4 + ahead);
         for (int i = 0; i < d.n_choice; i++) {
             rows += d.choice[i].account.n_drafted;

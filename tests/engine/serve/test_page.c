@@ -9,9 +9,9 @@
 
 #include <fcntl.h>
 
-#define TARGET "evals/train/models/demo-target-q8_0.gguf"
+#define TARGET  "evals/train/models/demo-target-q8_0.gguf"
 #define N_LAYER 6
-#define N_EACH 16 /* experts per layer */
+#define N_EACH  16 /* experts per layer */
 
 static struct served served;
 
@@ -90,9 +90,10 @@ static void test_policy(void **state)
 
 static void test_whole_in_itself(void **state)
 {
-    static const char *const none[] = {
-        "://",       " src=",     "url(",       "@import",        "innerHTML", "outerHTML", "insertAdjacent",
-        "eval(",     "Function(", " style=\"",  "document.write", " onclick=\"", " onload=\"", "javascript:"};
+    static const char *const none[] = { "://",        " src=",      "url(",           "@import",
+                                        "innerHTML",  "outerHTML",  "insertAdjacent", "eval(",
+                                        "Function(",  " style=\"",  "document.write", " onclick=\"",
+                                        " onload=\"", "javascript:" };
     (void)state;
     struct answer a = ask(&served, "GET", "/", "", NULL);
     assert_non_null(strstr(a.head, "Content-Type: text/html; charset=utf-8\r\n"));
@@ -151,8 +152,7 @@ static void test_every_expert(void **state)
     json_t *s = status_now();
     assert_string_equal(json_string_value(at(s, "draft", "explain")), ""); /* no step yet */
     json_decref(s);
-    assert_int_equal(ask_status(&served, "POST", "/v1/completions", "",
-                                "{\"prompt\":\"One day\",\"max_tokens\":20}"),
+    assert_int_equal(ask_status(&served, "POST", "/v1/completions", "", "{\"prompt\":\"One day\",\"max_tokens\":20}"),
                      200);
     s = status_now();
     const char *tier = json_string_value(at(s, "experts", "tier"));

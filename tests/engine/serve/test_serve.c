@@ -9,8 +9,8 @@
 /* `make soak` sets larger numbers. */
 #ifndef N_MALFORMED
 #define N_MALFORMED 400
-#define N_IDLE 200
-#define N_SLOW 40
+#define N_IDLE      200
+#define N_SLOW      40
 #define N_CANCELLED 30
 #endif
 
@@ -24,8 +24,7 @@ static struct served served, stalled;
 static uint64_t clock_that_freezes(void)
 {
     pthread_t me = pthread_self();
-    while (atomic_load(&frozen) && !pthread_equal(me, main_thread) &&
-           !pthread_equal(me, stalled.thread))
+    while (atomic_load(&frozen) && !pthread_equal(me, main_thread) && !pthread_equal(me, stalled.thread))
         usleep(1000);
     return kn_io_system.now_ns() + atomic_load(&skipped_ns);
 }
@@ -114,9 +113,8 @@ static void test_streamed_is_whole(void **state)
     assert_non_null(strcasestr(a.head, "text/event-stream"));
     for (char *line = strtok(a.body, "\n"); line; line = strtok(NULL, "\n")) {
         json_t *event = strncmp(line, "data: {", 7) ? NULL : json_loads(line + 6, 0, NULL);
-        const char *piece = json_string_value(json_object_get(
-            json_object_get(json_array_get(json_object_get(event, "choices"), 0), "delta"),
-            "content"));
+        const char *piece = json_string_value(
+            json_object_get(json_object_get(json_array_get(json_object_get(event, "choices"), 0), "delta"), "content"));
         strcat(joined, piece ? piece : "");
         json_decref(event);
     }
@@ -136,8 +134,7 @@ static void test_streamed_to_the_old(void **state)
     size_t n_text = 0;
     ssize_t n;
     snprintf(head, sizeof head,
-             "POST " CHAT " HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
-             strlen(body));
+             "POST " CHAT " HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n", strlen(body));
     send_text(fd, head);
     send_text(fd, body);
     while ((n = recv(fd, text + n_text, sizeof text - 1 - n_text, 0)) > 0)
@@ -151,11 +148,11 @@ static void test_streamed_to_the_old(void **state)
 static void fingerprint_of(const char *model, enum kn_kv kv, int n_thread, char *out)
 {
     struct eng_engine *e;
-    assert_int_equal(eng_describe(&e, &(struct eng_options){.model = model,
-                                                            .kv = kv,
-                                                            .n_thread = n_thread,
-                                                            .n_parallel = n_thread,
-                                                            .host_mem = (size_t)512 << 20}),
+    assert_int_equal(eng_describe(&e, &(struct eng_options){ .model = model,
+                                                             .kv = kv,
+                                                             .n_thread = n_thread,
+                                                             .n_parallel = n_thread,
+                                                             .host_mem = (size_t)512 << 20 }),
                      0);
     assert_int_equal(eng_fingerprint(e, out), 0);
     eng_close(e);
@@ -228,8 +225,9 @@ static void test_prompt_is_told(void **state)
     assert_string_equal(json_string_value(json_object_get(c, "text")), "Once upon a time");
     assert_string_equal(json_string_value(json_object_get(c, "finish_reason")), "length");
     json_decref(c);
-    struct answer a = ask(&served, "POST", CHAT, "", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],"
-                                                     "\"max_tokens\":1,\"prompt_logprobs\":2}");
+    struct answer a = ask(&served, "POST", CHAT, "",
+                          "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],"
+                          "\"max_tokens\":1,\"prompt_logprobs\":2}");
     assert_non_null(strstr(a.body, "],\"prompt_logprobs\":[null,{\""));
     answer_free(&a);
 }
@@ -238,21 +236,15 @@ static void test_content_type_and_origin(void **state)
 {
     (void)state;
     int fd = connect_to(&served);
-    send_text(
-        fd,
-        "POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+    send_text(fd, "POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
     struct answer a = read_answer(fd);
     assert_int_equal(a.status, 415);
     answer_free(&a);
     close(fd);
-    assert_int_equal(
-        ask_status(&served, "GET", "/v1/models", "Origin: http://evil.example\r\n", NULL), 403);
-    assert_int_equal(
-        ask_status(&served, "GET", "/v1/models", "Origin: http://localhost.evil\r\n", NULL), 403);
-    assert_int_equal(
-        ask_status(&served, "GET", "/v1/models", "Origin: http://localhost:3000\r\n", NULL), 200);
-    assert_int_equal(ask_status(&served, "GET", "/v1/models", "Origin: http://127.0.0.1\r\n", NULL),
-                     200);
+    assert_int_equal(ask_status(&served, "GET", "/v1/models", "Origin: http://evil.example\r\n", NULL), 403);
+    assert_int_equal(ask_status(&served, "GET", "/v1/models", "Origin: http://localhost.evil\r\n", NULL), 403);
+    assert_int_equal(ask_status(&served, "GET", "/v1/models", "Origin: http://localhost:3000\r\n", NULL), 200);
+    assert_int_equal(ask_status(&served, "GET", "/v1/models", "Origin: http://127.0.0.1\r\n", NULL), 200);
 }
 
 /* Bytes of the next request that arrive during an answer are handled after it. */
@@ -265,7 +257,7 @@ static void test_pipelined(void **state)
     send_request(fd, "POST", CHAT, "", chat(100, 2, true));
     usleep(50000);
     send_request(fd, "GET", "/health", "", NULL);
-    static const char *const has[] = {"chat.completion", "version", "[DONE]", "ok"};
+    static const char *const has[] = { "chat.completion", "version", "[DONE]", "ok" };
     for (int i = 0; i < 4; i++) {
         struct answer a = read_answer(fd);
         assert_int_equal(a.status, 200);
@@ -277,27 +269,26 @@ static void test_pipelined(void **state)
 
 static void test_metrics(void **state)
 {
-    static const char *const family[] = {"e2e_request_latency_seconds_bucket",
-                                         "prompt_tokens_total",
-                                         "generation_tokens_total",
-                                         "inter_token_latency_seconds_bucket",
-                                         "num_requests_running",
-                                         "num_requests_waiting",
-                                         "time_to_first_token_seconds_bucket",
-                                         "kv_cache_usage_perc",
-                                         "request_prompt_tokens_bucket",
-                                         "request_generation_tokens_bucket",
-                                         "request_success_total",
-                                         "request_queue_time_seconds_sum",
-                                         "request_prefill_time_seconds_sum",
-                                         "request_decode_time_seconds_sum",
-                                         "request_max_num_generation_tokens_bucket"};
+    static const char *const family[] = { "e2e_request_latency_seconds_bucket",
+                                          "prompt_tokens_total",
+                                          "generation_tokens_total",
+                                          "inter_token_latency_seconds_bucket",
+                                          "num_requests_running",
+                                          "num_requests_waiting",
+                                          "time_to_first_token_seconds_bucket",
+                                          "kv_cache_usage_perc",
+                                          "request_prompt_tokens_bucket",
+                                          "request_generation_tokens_bucket",
+                                          "request_success_total",
+                                          "request_queue_time_seconds_sum",
+                                          "request_prefill_time_seconds_sum",
+                                          "request_decode_time_seconds_sum",
+                                          "request_max_num_generation_tokens_bucket" };
     (void)state;
-    static const char *const each[] = {
-        "e2e_request_latency_seconds", "time_to_first_token_seconds",
-        "request_queue_time_seconds",  "request_prefill_time_seconds",
-        "request_decode_time_seconds", "request_prompt_tokens",
-        "request_generation_tokens",   "request_max_num_generation_tokens"};
+    static const char *const each[] = { "e2e_request_latency_seconds", "time_to_first_token_seconds",
+                                        "request_queue_time_seconds",  "request_prefill_time_seconds",
+                                        "request_decode_time_seconds", "request_prompt_tokens",
+                                        "request_generation_tokens",   "request_max_num_generation_tokens" };
     double before = metric(&served, "", "vllm:generation_tokens_total{"), counted[8];
     char name[120];
     for (int i = 0; i < 8; i++) {
@@ -313,8 +304,7 @@ static void test_metrics(void **state)
     struct answer a = ask(&served, "GET", "/metrics", "", NULL);
     for (size_t i = 0; i < sizeof family / sizeof *family; i++) {
         char line[120];
-        snprintf(line, sizeof line, "\nvllm:%s{model_name=\"demo-draft-q8_0\",engine=\"0\"",
-                 family[i]);
+        snprintf(line, sizeof line, "\nvllm:%s{model_name=\"demo-draft-q8_0\",engine=\"0\"", family[i]);
         if (!strstr(a.body, line))
             fail_msg("no %s", line);
     }
@@ -326,21 +316,19 @@ static void test_metrics(void **state)
 static void test_histogram(void **state)
 {
     (void)state;
-    static const char *const wanted[] = {"bucket{%s,le=\"0.01\"} 1\n", "bucket{%s,le=\"0.025\"} 2\n",
-                                         "bucket{%s,le=\"80\"} 2\n", "bucket{%s,le=\"+Inf\"} 3\n",
-                                         "count{%s} 3\n"};
-    struct eng_metrics m = {0};
-    struct eng_bytes out = {0};
-    struct eng_hub_view v = {0};
+    static const char *const wanted[] = { "bucket{%s,le=\"0.01\"} 1\n", "bucket{%s,le=\"0.025\"} 2\n",
+                                          "bucket{%s,le=\"80\"} 2\n", "bucket{%s,le=\"+Inf\"} 3\n", "count{%s} 3\n" };
+    struct eng_metrics m = { 0 };
+    struct eng_bytes out = { 0 };
+    struct eng_hub_view v = { 0 };
     eng_metrics_add(&m, ENG_HIST_GAP, 0.01);
     eng_metrics_add(&m, ENG_HIST_GAP, 0.011);
     eng_metrics_add(&m, ENG_HIST_GAP, 1e6);
-    eng_metrics_write(&m, &(struct eng_gauges){.model = "a\"b\\c"}, &v, &out);
+    eng_metrics_write(&m, &(struct eng_gauges){ .model = "a\"b\\c" }, &v, &out);
     eng_bytes_add(&out, "", 1);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         char line[200] = "vllm:inter_token_latency_seconds_";
-        snprintf(line + strlen(line), sizeof line - strlen(line), wanted[i],
-                 "model_name=\"a\\\"b\\\\c\",engine=\"0\"");
+        snprintf(line + strlen(line), sizeof line - strlen(line), wanted[i], "model_name=\"a\\\"b\\\\c\",engine=\"0\"");
         if (!strstr(out.data, line))
             fail_msg("no %s", line);
     }
@@ -370,10 +358,10 @@ static void test_no_request(void **state)
         const char *text;
         int status;
     } table[] = {
-        {"nonsense\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400},
-        {"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", 400},
-        {"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 501},
+        { "nonsense\r\n\r\n", 400 },
+        { "GET / HTTP/1.1\r\nno colon\r\n\r\n", 400 },
+        { "POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", 400 },
+        { "BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 501 },
     };
     double before = metric(&served, "", REFUSED);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -641,9 +629,9 @@ static void test_slow_reader(void **state)
     serve_start(&v, &o);
     for (int stream = 0; stream < 2; stream++) {
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), small = 4096;
-        struct sockaddr_in a = {.sin_family = AF_INET,
-                                .sin_port = htons((uint16_t)v.port),
-                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        struct sockaddr_in a = { .sin_family = AF_INET,
+                                 .sin_port = htons((uint16_t)v.port),
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
         char body[256];
         setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
         assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
@@ -711,8 +699,7 @@ static void test_many_slow(void **state)
     static int fd[N_SLOW];
     for (int i = 0; i < N_SLOW; i++) {
         fd[i] = connect_to(&served);
-        send_text(fd[i], i % 2 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"
-                               : "GET /hea");
+        send_text(fd[i], i % 2 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 99\r\n\r\n{" : "GET /hea");
     }
     for (int i = 0; i < N_SLOW; i += 5) {
         free(text_of(&served, 3, i));
@@ -823,17 +810,16 @@ static void test_keys(void **state)
         { "GET", "/version", NULL }, { "GET", "/status", NULL }, { "GET", "/status/stream", NULL },
         { "GET", "/nothing", NULL }, { "DELETE", CHAT, NULL }, { "POST", "/v1/embeddings", "{}" } };
     /* clang-format on */
-    static const char *const wrong[] = {"",
-                                        "Authorization: Bearer first-kez\r\n",
-                                        "x-api-key: first-ke\r\n",
-                                        "Authorization: Bearer first-keyy\r\n",
-                                        "Authorization: Basic first-key\r\n",
-                                        "x-api-key: \r\n",
-                                        "Authorization: Bearer # note\r\n",
-                                        "Authorization: Bearer\r\n"};
-    static const char *const right[] = {"Authorization: Bearer first-key\r\n",
-                                        "x-api-key: second-key\r\n",
-                                        "authorization: bearer second-key\r\n"};
+    static const char *const wrong[] = { "",
+                                         "Authorization: Bearer first-kez\r\n",
+                                         "x-api-key: first-ke\r\n",
+                                         "Authorization: Bearer first-keyy\r\n",
+                                         "Authorization: Basic first-key\r\n",
+                                         "x-api-key: \r\n",
+                                         "Authorization: Bearer # note\r\n",
+                                         "Authorization: Bearer\r\n" };
+    static const char *const right[] = { "Authorization: Bearer first-key\r\n", "x-api-key: second-key\r\n",
+                                         "authorization: bearer second-key\r\n" };
     (void)state;
     struct eng_serve_options o = serve_defaults();
     struct served v;
@@ -852,7 +838,7 @@ static void test_keys(void **state)
                 fail_msg("%s %s with '%s': %d", all[i].method, all[i].path, wrong[k], a.status);
             answer_free(&a);
         }
-    static const bool found[] = {false, false, true}; /* no cache hit from another key's request */
+    static const bool found[] = { false, false, true }; /* no cache hit from another key's request */
     for (size_t k = 0; k < sizeof right / sizeof *right; k++) {
         struct answer a = ask(&v, "POST", CHAT, right[k], chat(3, 1, false));
         assert_int_equal(a.status, 200);
@@ -911,8 +897,7 @@ static void test_malformed(void **state)
 {
     (void)state;
     char good[1024], bad[1024];
-    const char *body =
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":2,\"stop\":[\"a\"]}";
+    const char *body = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":2,\"stop\":[\"a\"]}";
     int n = snprintf(good, sizeof good,
                      "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                      "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",

@@ -65,7 +65,7 @@ static void test_stop_at_once(void **state)
 static void test_manager_is_told(void **state)
 {
     (void)state;
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
     struct eng_serve_options o = serve_defaults();
     struct served v;
     char name[64], line[256];
@@ -73,15 +73,14 @@ static void test_manager_is_told(void **state)
     memcpy(a.sun_path, name, strlen(name));
     a.sun_path[0] = 0;
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    struct timeval limit = {LOST_S, 0};
+    struct timeval limit = { LOST_S, 0 };
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    assert_int_equal(bind(fd, (struct sockaddr *)&a,
-                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name))),
-                     0);
+    assert_int_equal(
+        bind(fd, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name))), 0);
     o.notify_socket = name;
     o.watchdog_us = 1000;
     serve_start(&v, &o);
-    static const char *const wanted[] = {"READY=1", "WATCHDOG=1"};
+    static const char *const wanted[] = { "READY=1", "WATCHDOG=1" };
     for (int i = 0; i < 2; i++)
         do {
             ssize_t n = recv(fd, line, sizeof line - 1, 0);
@@ -198,12 +197,9 @@ int main(void)
     io.pread = gated_pread;
     kn_io_set(&io);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_drain),
-        cmocka_unit_test(test_stop_at_once),
-        cmocka_unit_test(test_manager_is_told),
-        cmocka_unit_test(test_stop_while_loading),
-        cmocka_unit_test(test_no_model),
-        cmocka_unit_test(test_no_place),
+        cmocka_unit_test(test_drain),           cmocka_unit_test(test_stop_at_once),
+        cmocka_unit_test(test_manager_is_told), cmocka_unit_test(test_stop_while_loading),
+        cmocka_unit_test(test_no_model),        cmocka_unit_test(test_no_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

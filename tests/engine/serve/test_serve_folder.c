@@ -8,12 +8,14 @@
 #include "tests/moe/hf_folder.h"
 #include "tests/moe/folder.h"
 
-#define TEMPLATE "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}\n{% endfor %}" \
-                 "{% if add_generation_prompt %}<assistant>{% endif %}"
-#define ASK(...) "{\"messages\":[{\"role\":\"system\",\"content\":\" Be brief. \"},{\"role\":\"user\",\"content\":" \
-                 "\"Name a river.\"}]," __VA_ARGS__ "\"max_tokens\":24,\"seed\":7,\"ignore_eos\":true}"
+#define TEMPLATE                                                                                                       \
+    "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}\n{% endfor %}"                                        \
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+#define ASK(...)                                                                                                       \
+    "{\"messages\":[{\"role\":\"system\",\"content\":\" Be brief. \"},{\"role\":\"user\",\"content\":"                 \
+    "\"Name a river.\"}]," __VA_ARGS__ "\"max_tokens\":24,\"seed\":7,\"ignore_eos\":true}"
 
-static char model[80];                          /* the folder; path is the GGUF file */
+static char model[80]; /* the folder; path is the GGUF file */
 
 static int setup(void **state)
 {
@@ -27,7 +29,7 @@ static int setup(void **state)
     hf_folder_write(&h, model, false, 2);
     hf_save(model, "chat_template.jinja", TEMPLATE, strlen(TEMPLATE));
     snprintf(line, sizeof line, "tokenizer.chat_template str ");
-    for (const char *t = TEMPLATE; *t; t++)     /* % is the escape character of this text format */
+    for (const char *t = TEMPLATE; *t; t++) /* % is the escape character of this text format */
         snprintf(line + strlen(line), 4, *t == '%' ? "%%25" : "%c", *t);
     h.g.meta[h.g.n_meta++] = line;
     error = hf_folder_gguf(&h, path, false);
@@ -41,7 +43,7 @@ static char *body_of(const struct served *v, const char *route, const char *body
 {
     struct answer a = ask(v, "POST", route, "", body);
     assert_int_equal(a.status, 200);
-    json_t *root = json_loads(a.body, JSON_ALLOW_NUL, NULL);    /* output bytes are random */
+    json_t *root = json_loads(a.body, JSON_ALLOW_NUL, NULL); /* output bytes are random */
     char *text = json_dumps(json_object_get(root, member), JSON_SORT_KEYS | JSON_ENCODE_ANY);
     assert_non_null(text);
     json_decref(root);
@@ -67,7 +69,9 @@ static char *streamed(const struct served *v)
     return text;
 }
 
-struct said { char *prompt, *ids, *whole, *stream, *text; };
+struct said {
+    char *prompt, *ids, *whole, *stream, *text;
+};
 
 static struct said serve(const char *name)
 {
@@ -103,8 +107,8 @@ static char *batch(const char *name, const char *out)
 {
     static char kept[4][160];
     static struct eng_config config;
-    char *argv[] = { "-m", strcpy(kept[0], name), kept[1], "-o", kept[2], "-t", "1", "--parallel", "2",
-                     "--ctx-size", "256", "--quiet" };
+    char *argv[] = { "-m", strcpy(kept[0], name), kept[1], "-o",         kept[2], "-t",
+                     "1",  "--parallel",          "2",     "--ctx-size", "256",   "--quiet" };
     snprintf(kept[1], sizeof kept[1], "%s/in.jsonl", folder);
     snprintf(kept[2], sizeof kept[2], "%s/%s", folder, out);
     assert_int_equal(eng_config_parse(&config, ENG_batch, sizeof argv / sizeof *argv, argv), 0);

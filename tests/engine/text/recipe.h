@@ -21,15 +21,18 @@
 enum { MAX_TOKEN = 400, MAX_MERGE = 64, MAX_SCALAR = 16 };
 
 struct recipe {
-    const char *model, *pre, *chat;     /* NULL: not in the file */
+    const char *model, *pre, *chat; /* NULL: not in the file */
     struct moe_string token[MAX_TOKEN], merge[MAX_MERGE];
     int32_t type[MAX_TOKEN];
     float score[MAX_TOKEN];
     size_t n_token, n_type, n_score, n_merge;
-    struct { const char *key; int64_t value; } scalar[MAX_SCALAR];     /* bools as 0 and 1 */
+    struct {
+        const char *key;
+        int64_t value;
+    } scalar[MAX_SCALAR]; /* bools as 0 and 1 */
     int n_scalar;
-    const char *other;                  /* this array is written with a wrong type: */
-    bool other_scalar;                  /* as a number, else as another array type */
+    const char *other; /* this array is written with a wrong type: */
+    bool other_scalar; /* as a number, else as another array type */
 };
 
 static struct eng_letters letters;
@@ -38,7 +41,7 @@ static int32_t recipe_token(struct recipe *r, const char *text, int type, float 
 {
     const size_t i = r->n_token++;
 
-    r->token[i] = (struct moe_string){.data = text, .n = strlen(text)};
+    r->token[i] = (struct moe_string){ .data = text, .n = strlen(text) };
     r->type[i] = type;
     r->score[i] = score;
     r->n_type = r->n_score = r->n_token;
@@ -47,7 +50,7 @@ static int32_t recipe_token(struct recipe *r, const char *text, int type, float 
 
 static void recipe_merge(struct recipe *r, const char *text)
 {
-    r->merge[r->n_merge++] = (struct moe_string){.data = text, .n = strlen(text)};
+    r->merge[r->n_merge++] = (struct moe_string){ .data = text, .n = strlen(text) };
 }
 
 static void recipe_scalar(struct recipe *r, const char *key, int64_t value)
@@ -65,9 +68,9 @@ static void recipe_scalar(struct recipe *r, const char *key, int64_t value)
  * produces, and special tokens from 262. */
 static void recipe_bpe(struct recipe *r)
 {
-    static const char *const merges[] = {"h e", "l l", "he ll", "hell o", "\xC4\xA0 h"};
+    static const char *const merges[] = { "h e", "l l", "he ll", "hell o", "\xC4\xA0 h" };
 
-    *r = (struct recipe){.model = "gpt2", .pre = "gpt-2"};
+    *r = (struct recipe){ .model = "gpt2", .pre = "gpt-2" };
     eng_letters_init(&letters);
     for (int b = 0; b < 256; b++)
         recipe_token(r, letters.of_byte[b], ENG_TOKEN_NORMAL, 0);
@@ -77,11 +80,11 @@ static void recipe_bpe(struct recipe *r)
     recipe_token(r, "hello", ENG_TOKEN_NORMAL, 0);
     recipe_token(r, "\xC4\xA0h", ENG_TOKEN_NORMAL, 0);
     recipe_token(r, "whole", ENG_TOKEN_NORMAL, 0);
-    recipe_token(r, "<s>", ENG_TOKEN_CONTROL, 0);               /* 262 */
+    recipe_token(r, "<s>", ENG_TOKEN_CONTROL, 0); /* 262 */
     recipe_token(r, "<|im_end|>", ENG_TOKEN_CONTROL, 0);
-    recipe_token(r, "<u>", ENG_TOKEN_USER, 0);                  /* 264 */
+    recipe_token(r, "<u>", ENG_TOKEN_USER, 0); /* 264 */
     recipe_token(r, "<u>v", ENG_TOKEN_USER, 0);
-    recipe_token(r, "<u>vw", ENG_TOKEN_CONTROL, 0);             /* 266 */
+    recipe_token(r, "<u>vw", ENG_TOKEN_CONTROL, 0); /* 266 */
     for (size_t i = 0; i < sizeof merges / sizeof *merges; i++)
         recipe_merge(r, merges[i]);
     recipe_scalar(r, KEY "bos_token_id", 262);
@@ -92,12 +95,24 @@ static void recipe_bpe(struct recipe *r)
 static inline void recipe_spm(struct recipe *r)
 {
     static char bytes[256][7];
-    static const struct { const char *text; float score; } pieces[] = {
-        {"\xE2\x96\x81", -1}, {"h", -2}, {"e", -3}, {"l", -4}, {"o", -5}, {"he", -6}, {"ll", -7},
-        {"hell", -8}, {"\xE2\x96\x81h", -9}, {"\xE2\x96\x81hell", -10}, {"lo", -20},
+    static const struct {
+        const char *text;
+        float score;
+    } pieces[] = {
+        { "\xE2\x96\x81", -1 },
+        { "h", -2 },
+        { "e", -3 },
+        { "l", -4 },
+        { "o", -5 },
+        { "he", -6 },
+        { "ll", -7 },
+        { "hell", -8 },
+        { "\xE2\x96\x81h", -9 },
+        { "\xE2\x96\x81hell", -10 },
+        { "lo", -20 },
     };
 
-    *r = (struct recipe){.model = "llama"};
+    *r = (struct recipe){ .model = "llama" };
     recipe_token(r, "<unk>", ENG_TOKEN_UNKNOWN, 0);
     recipe_token(r, "<s>", ENG_TOKEN_CONTROL, 0);
     recipe_token(r, "</s>", ENG_TOKEN_CONTROL, 0);
@@ -107,16 +122,13 @@ static inline void recipe_spm(struct recipe *r)
     }
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
         recipe_token(r, pieces[i].text, ENG_TOKEN_NORMAL, pieces[i].score);
-    recipe_token(r, "<u>", ENG_TOKEN_USER, 0);                  /* 270 */
+    recipe_token(r, "<u>", ENG_TOKEN_USER, 0); /* 270 */
 }
 
-static bool is_flag(const char *key)
-{
-    return strstr(key, "add_") || strstr(key, "remove_");
-}
+static bool is_flag(const char *key) { return strstr(key, "add_") || strstr(key, "remove_"); }
 
-static void put_array(struct moe_writer *w, const struct recipe *r, const char *key,
-                      enum moe_type item, const void *data, size_t n)
+static void put_array(struct moe_writer *w, const struct recipe *r, const char *key, enum moe_type item,
+                      const void *data, size_t n)
 {
     static const struct moe_string strings[MAX_TOKEN];
     static const int32_t numbers[MAX_TOKEN];
@@ -198,10 +210,9 @@ static const char *ids_text(const struct eng_ids *ids, char *out, size_t bytes)
     return out;
 }
 
-static inline void expect_ids(const struct eng_vocab *v, const char *text, unsigned flags,
-                       const char *want)
+static inline void expect_ids(const struct eng_vocab *v, const char *text, unsigned flags, const char *want)
 {
-    struct eng_ids ids = {0};
+    struct eng_ids ids = { 0 };
     char got[4096];
 
     assert_int_equal(eng_tokenize(v, text, strlen(text), flags, &ids), 0);

@@ -74,8 +74,8 @@ static void tokens(const char *request, const char *want)
     json_decref(v);
 }
 
-#define TEMPLATE \
-    "{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}{{ " \
+#define TEMPLATE                                                                                                       \
+    "{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}{{ "                      \
     "eos_token }}"
 
 static void the_models_template_and_tokens_are_used(void **state)
@@ -86,11 +86,9 @@ static void the_models_template_and_tokens_are_used(void **state)
     r.chat = TEMPLATE;
     assert_int_equal(open_recipe(&r), 0);
     assert_string_equal(said, "");
-    renders("{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}",
-            "<s>user:hello<|im_end|><|im_end|>");
+    renders("{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}", "<s>user:hello<|im_end|><|im_end|>");
     renders("{\"messages\": [], \"bos_token\": \"B\", \"eos_token\": null}", "BNone");
-    tokens("{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}",
-           "[262]user:hello[263][263]");
+    tokens("{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}", "[262]user:hello[263][263]");
     close_recipe();
 }
 
@@ -101,18 +99,15 @@ static void a_persons_text_is_never_a_control_token(void **state)
     recipe_bpe(&r);
     r.chat = TEMPLATE;
     assert_int_equal(open_recipe(&r), 0);
-    tokens("{\"messages\": [{\"role\": \"u\", \"content\": \"a<|im_end|>b<s>\"}]}",
-           "[262]u:a<|im_end|>b<s>[263][263]");
-    tokens("{\"messages\": [{\"role\": \"u\", \"content\": \"<u>v<u>vw\"}]}",
-           "[262]u:<u>v<u>vw[263][263]");
+    tokens("{\"messages\": [{\"role\": \"u\", \"content\": \"a<|im_end|>b<s>\"}]}", "[262]u:a<|im_end|>b<s>[263][263]");
+    tokens("{\"messages\": [{\"role\": \"u\", \"content\": \"<u>v<u>vw\"}]}", "[262]u:<u>v<u>vw[263][263]");
     tokens("{\"messages\": [{\"role\": \"u\", \"content\": \"\\ufdd0<s>\\ufdd1\"}]}",
            "[262]u:\xEF\xB7\x90<s>\xEF\xB7\x91[263][263]");
     close_recipe();
     /* a marker that is complete only after rendering stays text */
     r.chat = "{% for m in messages %}{{ m.content }}{% endfor %}{{ messages[0].content }}im_end|>";
     assert_int_equal(open_recipe(&r), 0);
-    tokens("{\"messages\": [{\"content\": \"<|\"}, {\"content\": \"im_end|>\"}]}",
-           "<|im_end|><|im_end|>");
+    tokens("{\"messages\": [{\"content\": \"<|\"}, {\"content\": \"im_end|>\"}]}", "<|im_end|><|im_end|>");
     tokens("{\"messages\": [{\"content\": \"<\"}, {\"content\": \"s>\"}]}", "<s><im_end|>");
     close_recipe();
     /* a marker that the template builds from a role is a special token */
@@ -130,8 +125,7 @@ static void without_a_template_the_marks_decide(void **state)
     recipe_token(&r, "<|im_start|>", ENG_TOKEN_CONTROL, 0);
     assert_int_equal(open_recipe(&r), 0);
     assert_string_equal(
-        said,
-        "m.gguf: the model has no chat template; using the <|im_start|> format, chosen by its vocabulary");
+        said, "m.gguf: the model has no chat template; using the <|im_start|> format, chosen by its vocabulary");
     renders("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"add_generation_prompt\": "
             "true}",
             "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n");

@@ -67,8 +67,7 @@ static void expect(const char *schema, const char *valid, const char *invalid)
 }
 
 /* The state's completion is accepted and may end. With `json`, the whole text is JSON. */
-static void expect_finish(const struct gr_grammar *g, const struct gr_state *s, char *text,
-                          size_t n, bool json)
+static void expect_finish(const struct gr_grammar *g, const struct gr_state *s, char *text, size_t n, bool json)
 {
     static struct gr_state end;
     size_t more = gr_finish(g, s, text + n, MOST_TEXT - n);
@@ -111,7 +110,7 @@ static void golden_instances_are_told_apart(void **state)
     (void)state;
     FILE *f = fopen("tests/engine/data/schemas.jsonl", "r");
     char *line = NULL;
-    size_t cap = 0, n_line = 0, n_text[2] = {0};
+    size_t cap = 0, n_line = 0, n_text[2] = { 0 };
     assert_non_null(f);
     random_state = 1;
     while (getline(&line, &cap, f) > 0) {
@@ -147,13 +146,11 @@ static void golden_instances_are_told_apart(void **state)
 static void keywords_by_hand(void **state)
 {
     (void)state;
-    expect("{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":305}",
-           "-12|-9|-1|0|7|10|99|100|299|304", "-13|-20|305|1000|-0|01|1.0|1e2|+1|");
+    expect("{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":305}", "-12|-9|-1|0|7|10|99|100|299|304",
+           "-13|-20|305|1000|-0|01|1.0|1e2|+1|");
     expect("{\"type\":\"number\",\"exclusiveMinimum\":0.1,\"maximum\":12.5}",
-           "0.11|0.2|1|9.99999|12|12.5|12.50|12.49999",
-           "0.1|0.10|0|12.51|13|-1|12.500001|1e1|.5|1.");
-    expect("{\"type\":\"number\",\"minimum\":-2.5,\"exclusiveMaximum\":0}", "-2.5|-0.1|-1|-2.49",
-           "-2.51|0|1|-3|-0");
+           "0.11|0.2|1|9.99999|12|12.5|12.50|12.49999", "0.1|0.10|0|12.51|13|-1|12.500001|1e1|.5|1.");
+    expect("{\"type\":\"number\",\"minimum\":-2.5,\"exclusiveMaximum\":0}", "-2.5|-0.1|-1|-2.49", "-2.51|0|1|-3|-0");
     expect("{\"type\":\"integer\"}", "0|-1|999999999999999999", "1000000000000000000|00|-|1.5");
     expect("{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
            "\"ab\"|\"abc\"|\"\xC3\xA9\xE2\x82\xAC\"|\"\\ud83d\\ude00\\n\"|\"a\xF0\x9F\x98\x80z\"",
@@ -165,12 +162,11 @@ static void keywords_by_hand(void **state)
            "\"abc\"|\"xxa\xE2\x82\xAC"
            "cyy\"|\"a\\\"c\"",
            "\"ac\"|\"\"|\"a\\nc\"");
-    expect(
-        "{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{\"type\":\"null\"}},\"required\":["
-        "\"b\"]}",
-        "{\"b\":null}|{\"a\":[1,{}],\"b\":null}|{ \"b\": null }|{\n  \"a\": 1,\n  \"b\": null\n}",
-        "{}|{\"a\":1}|{\"b\":null,\"a\":1}|{\"b\":null,\"c\":1}|{\"b\":null,}|{  "
-        "\"b\":null}|{\"b\" :null}|{\"b\":null}x");
+    expect("{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{\"type\":\"null\"}},\"required\":["
+           "\"b\"]}",
+           "{\"b\":null}|{\"a\":[1,{}],\"b\":null}|{ \"b\": null }|{\n  \"a\": 1,\n  \"b\": null\n}",
+           "{}|{\"a\":1}|{\"b\":null,\"a\":1}|{\"b\":null,\"c\":1}|{\"b\":null,}|{  "
+           "\"b\":null}|{\"b\" :null}|{\"b\":null}x");
     expect("{\"type\":\"object\",\"properties\":{\"ab\":{\"type\":\"null\"}},"
            "\"additionalProperties\":{\"type\":\"integer\"}}",
            "{}|{\"ab\":null,\"a\":1}|{\"abc\":1,\"\":2}|{\"\xC3\xA9\":1}",
@@ -178,12 +174,11 @@ static void keywords_by_hand(void **state)
     expect("{\"type\":\"array\",\"prefixItems\":[{\"type\":\"null\"},{\"type\":\"boolean\"}],"
            "\"items\":{\"type\":\"integer\"},"
            "\"minItems\":1,\"maxItems\":3}",
-           "[null]|[null,true]|[null,false,1]|[ null, true ]",
-           "[]|[true]|[null,1]|[null,true,1,2]");
+           "[null]|[null,true]|[null,false,1]|[ null, true ]", "[]|[true]|[null,1]|[null,true,1,2]");
     expect("{\"type\":[\"string\",\"null\"]}", "null|\"x\"", "1|nul");
     expect("{\"type\":\"string\",\"nullable\":true}", "null|\"x\"", "1");
-    expect("{\"const\":{\"b\":[1,0.1,\"\\u20ac\\n\"],\"a\":null}}",
-           "{\"b\":[1,0.1,\"\xE2\x82\xAC\\n\"],\"a\":null}", "{\"a\":null}");
+    expect("{\"const\":{\"b\":[1,0.1,\"\\u20ac\\n\"],\"a\":null}}", "{\"b\":[1,0.1,\"\xE2\x82\xAC\\n\"],\"a\":null}",
+           "{\"a\":null}");
     expect("{\"type\":\"integer\",\"enum\":[1,\"1\",2.5,3.0]}", "1|3", "\"1\"|2.5|3.0");
     expect("{\"type\":\"string\",\"format\":\"date\"}", "\"2024-02-29\"|\"1900-02-28\"",
            "\"2023-02-29\"|\"1900-02-29\"|\"2023-04-31\"|\"0000-01-01\"");
@@ -198,8 +193,8 @@ static void keywords_by_hand(void **state)
     expect("{\"$defs\":{\"t\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/"
            "t\"}}},\"$ref\":\"#/$defs/t\"}",
            "[]|[[],[[]]]", "[1]|[");
-    expect("{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0},\"minItems\":3}",
-           "[1,2,3]|[1,2,3,4]", "[1,2]|[1,2,]");
+    expect("{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0},\"minItems\":3}", "[1,2,3]|[1,2,3,4]",
+           "[1,2]|[1,2,]");
     expect("true", "{\"a\":[null,-1.5e-7,\"\"]}|0|-0.5", "{\"a\"}|1e100|[1,]|");
 }
 
@@ -207,12 +202,11 @@ static void deep_values_end_in_time(void **state)
 {
     (void)state;
     static char text[MOST_TEXT];
-    const char *schemas[] = {
-        "true", "{\"$ref\":\"#/$defs/"
-                "n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":"
-                "[{\"$ref\":\"#/$defs/n\"},{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/"
-                "n\"},\"minItems\":2}]}}}}}"};
-    const char *step[] = {"[", "{\"a\":["};
+    const char *schemas[] = { "true", "{\"$ref\":\"#/$defs/"
+                                      "n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":"
+                                      "[{\"$ref\":\"#/$defs/n\"},{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/"
+                                      "n\"},\"minItems\":2}]}}}}}" };
+    const char *step[] = { "[", "{\"a\":[" };
     for (int i = 0; i < 2; i++) {
         struct gr_grammar *g = compile(schemas[i]);
         struct gr_state s;
@@ -248,45 +242,42 @@ static const struct {
     int code;
     const char *part;
 } refusals[] = {
-    {"3", KN_EINVAL, "neither an object nor a boolean"},
-    {"false", KN_EINVAL, "nothing satisfies"},
-    {"{\"not\":{}}", KN_EUNSUPPORTED, "\"not\""},
-    {"{\"properties\":{\"a\":{\"items\":{\"uniqueItems\":true}}}}", KN_EUNSUPPORTED,
-     "\"uniqueItems\""},
-    {"{\"if\":{}}", KN_EUNSUPPORTED, "\"if\""},
-    {"{\"patternProperties\":{\"a\":{}}}", KN_EUNSUPPORTED, "\"patternProperties\""},
-    {"{\"type\":\"integer\",\"multipleOf\":3}", KN_EUNSUPPORTED, "\"multipleOf\""},
-    {"{\"type\":\"text\"}", KN_EINVAL, "\"type\""},
-    {"{\"type\":7}", KN_EINVAL, "\"type\""},
-    {"{\"minItems\":\"1\"}", KN_EINVAL, "\"minItems\""},
-    {"{\"minItems\":-1}", KN_EINVAL, "\"minItems\""},
-    {"{\"minItems\":1000000000}", KN_ELIMIT, "\"minItems\""},
-    {"{\"minLength\":1e9}", KN_ELIMIT, "\"minLength\""},
-    {"{\"required\":[1]}", KN_EINVAL, "\"required\""},
-    {"{\"anyOf\":[]}", KN_EINVAL, "\"anyOf\""},
-    {"{\"allOf\":1}", KN_EINVAL, "\"allOf\""},
-    {"{\"$ref\":\"other.json\"}", KN_EUNSUPPORTED, "within the schema"},
-    {"{\"$ref\":\"#/$defs/x\\u000ay\"}", KN_EINVAL, "does not exist in the schema"},
-    {"{\"$ref\":\"#\"}", KN_EINVAL, "nothing satisfies"},
-    {"{\"$ref\":\"#\",\"type\":\"object\"}", KN_ELIMIT, "form a cycle"},
-    {"{\"anyOf\":[{\"$ref\":\"#\"}]}", KN_EINVAL, "nothing satisfies"},
-    {"{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"],\"type\":\"object\"}",
-     KN_EINVAL, "nothing satisfies"},
-    {"{\"type\":\"string\",\"pattern\":\"(?=a)\"}", KN_EUNSUPPORTED, "pattern"},
-    {"{\"type\":\"string\",\"pattern\":\"a\\\\1\"}", KN_EUNSUPPORTED, "escape"},
-    {"{\"type\":\"string\",\"pattern\":\"a{2,1}\"}", KN_EINVAL, "maximum below its minimum"},
-    {"{\"type\":\"string\",\"pattern\":\"[z-a]\"}", KN_EINVAL, "in descending order"},
-    {"{\"type\":\"string\",\"pattern\":\"(a\"}", KN_EINVAL, "without its )"},
-    {"{\"type\":\"string\",\"pattern\":\"a)\"}", KN_EINVAL, "without its ("},
-    {"{\"type\":\"string\",\"pattern\":\"*\"}", KN_EINVAL, "nothing to repeat"},
-    {"{\"type\":\"string\",\"pattern\":\"((((a{1000}){1000}){1000}){1000})\"}", KN_ELIMIT,
-     "too large"},
-    {"{\"type\":\"string\",\"pattern\":\"((((()){1000}){1000}){1000}){1000}\"}", KN_ELIMIT,
-     "too large"},
-    {"{\"type\":\"string\",\"pattern\":\"(a|b)*a(a|b){40}\"}", KN_ELIMIT, "too large"},
-    {"{\"type\":\"string\",\"pattern\":\"^ab$\",\"minLength\":3}", KN_EINVAL, "nothing satisfies"},
-    {"{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", KN_EINVAL, "nothing satisfies"},
-    {"{\"enum\":[1],\"minimum\":0}", KN_EUNSUPPORTED, "\"minimum\""},
+    { "3", KN_EINVAL, "neither an object nor a boolean" },
+    { "false", KN_EINVAL, "nothing satisfies" },
+    { "{\"not\":{}}", KN_EUNSUPPORTED, "\"not\"" },
+    { "{\"properties\":{\"a\":{\"items\":{\"uniqueItems\":true}}}}", KN_EUNSUPPORTED, "\"uniqueItems\"" },
+    { "{\"if\":{}}", KN_EUNSUPPORTED, "\"if\"" },
+    { "{\"patternProperties\":{\"a\":{}}}", KN_EUNSUPPORTED, "\"patternProperties\"" },
+    { "{\"type\":\"integer\",\"multipleOf\":3}", KN_EUNSUPPORTED, "\"multipleOf\"" },
+    { "{\"type\":\"text\"}", KN_EINVAL, "\"type\"" },
+    { "{\"type\":7}", KN_EINVAL, "\"type\"" },
+    { "{\"minItems\":\"1\"}", KN_EINVAL, "\"minItems\"" },
+    { "{\"minItems\":-1}", KN_EINVAL, "\"minItems\"" },
+    { "{\"minItems\":1000000000}", KN_ELIMIT, "\"minItems\"" },
+    { "{\"minLength\":1e9}", KN_ELIMIT, "\"minLength\"" },
+    { "{\"required\":[1]}", KN_EINVAL, "\"required\"" },
+    { "{\"anyOf\":[]}", KN_EINVAL, "\"anyOf\"" },
+    { "{\"allOf\":1}", KN_EINVAL, "\"allOf\"" },
+    { "{\"$ref\":\"other.json\"}", KN_EUNSUPPORTED, "within the schema" },
+    { "{\"$ref\":\"#/$defs/x\\u000ay\"}", KN_EINVAL, "does not exist in the schema" },
+    { "{\"$ref\":\"#\"}", KN_EINVAL, "nothing satisfies" },
+    { "{\"$ref\":\"#\",\"type\":\"object\"}", KN_ELIMIT, "form a cycle" },
+    { "{\"anyOf\":[{\"$ref\":\"#\"}]}", KN_EINVAL, "nothing satisfies" },
+    { "{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"],\"type\":\"object\"}", KN_EINVAL,
+      "nothing satisfies" },
+    { "{\"type\":\"string\",\"pattern\":\"(?=a)\"}", KN_EUNSUPPORTED, "pattern" },
+    { "{\"type\":\"string\",\"pattern\":\"a\\\\1\"}", KN_EUNSUPPORTED, "escape" },
+    { "{\"type\":\"string\",\"pattern\":\"a{2,1}\"}", KN_EINVAL, "maximum below its minimum" },
+    { "{\"type\":\"string\",\"pattern\":\"[z-a]\"}", KN_EINVAL, "in descending order" },
+    { "{\"type\":\"string\",\"pattern\":\"(a\"}", KN_EINVAL, "without its )" },
+    { "{\"type\":\"string\",\"pattern\":\"a)\"}", KN_EINVAL, "without its (" },
+    { "{\"type\":\"string\",\"pattern\":\"*\"}", KN_EINVAL, "nothing to repeat" },
+    { "{\"type\":\"string\",\"pattern\":\"((((a{1000}){1000}){1000}){1000})\"}", KN_ELIMIT, "too large" },
+    { "{\"type\":\"string\",\"pattern\":\"((((()){1000}){1000}){1000}){1000}\"}", KN_ELIMIT, "too large" },
+    { "{\"type\":\"string\",\"pattern\":\"(a|b)*a(a|b){40}\"}", KN_ELIMIT, "too large" },
+    { "{\"type\":\"string\",\"pattern\":\"^ab$\",\"minLength\":3}", KN_EINVAL, "nothing satisfies" },
+    { "{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", KN_EINVAL, "nothing satisfies" },
+    { "{\"enum\":[1],\"minimum\":0}", KN_EUNSUPPORTED, "\"minimum\"" },
 };
 
 static void refusals_are_one_line(void **state)
@@ -345,7 +336,7 @@ static void large_schemas_are_refused_or_taken(void **state)
 /* Free text until <tool>, then one of two calls, then free text again. */
 static struct gr_grammar *tool_calls(int32_t control)
 {
-    static const char *const name[] = {"add", "address"};
+    static const char *const name[] = { "add", "address" };
     struct gr_builder *b;
     struct gr_grammar *g;
     int32_t call[2], back;
@@ -353,16 +344,16 @@ static struct gr_grammar *tool_calls(int32_t control)
     back = gr_forward(b);
     for (int i = 0; i < 2; i++) {
         char head[64];
-        json_t *schema = json_pack("{s:s,s:{s:{s:s}},s:[s]}", "type", "object", "properties", "x",
-                                   "type", i ? "string" : "integer", "required", "x");
+        json_t *schema = json_pack("{s:s,s:{s:{s:s}},s:[s]}", "type", "object", "properties", "x", "type",
+                                   i ? "string" : "integer", "required", "x");
         snprintf(head, sizeof head, "{\"name\": \"%s\", \"arguments\": ", name[i]);
         int32_t tail = gr_schema(b, schema, gr_literal(b, "}</tool>", 8, back));
         call[i] = gr_literal(b, head, strlen(head), tail);
         json_decref(schema);
     }
-    struct gr_trigger t[] = {{"<tool>", 6, ENG_NO_TOKEN, gr_alternatives(b, call, 2)},
-                             {"<to<tx", 6, ENG_NO_TOKEN, GR_END},
-                             {NULL, 0, control, GR_END}};
+    struct gr_trigger t[] = { { "<tool>", 6, ENG_NO_TOKEN, gr_alternatives(b, call, 2) },
+                              { "<to<tx", 6, ENG_NO_TOKEN, GR_END },
+                              { NULL, 0, control, GR_END } };
     int32_t start = gr_free_until(b, t, control >= 0 ? 3 : 2, true);
     gr_set(b, back, start);
     assert_int_equal(gr_compile(&g, b, start), 0);
@@ -381,8 +372,7 @@ static void tools_by_triggers(void **state)
     assert_false(takes(g, "text <tool>"));
     assert_false(takes(g, "text <to<tool>x"));
     assert_true(takes(g, "<tool>{\"name\": \"add\", \"arguments\": {\"x\":1}}</tool>"));
-    assert_true(
-        takes(g, "<to<tool>{\"name\": \"address\", \"arguments\": {\"x\": \"1\"}}</tool> more"));
+    assert_true(takes(g, "<to<tool>{\"name\": \"address\", \"arguments\": {\"x\": \"1\"}}</tool> more"));
     assert_false(takes(g, "<tool>{\"name\": \"add\", \"arguments\": {\"x\":\"1\"}}</tool>"));
     assert_true(takes(g, "<to<tx"));
     assert_false(takes(g, "<to<txx"));
@@ -397,8 +387,7 @@ static void tools_by_triggers(void **state)
 
     g = compile("{\"type\":\"object\",\"properties\":{}}");
     gr_start(g, &s);
-    assert_true(feed(g, &s, "{", 1) && !gr_must_end(g, &s) && feed(g, &s, "}", 1) &&
-                gr_must_end(g, &s));
+    assert_true(feed(g, &s, "{", 1) && !gr_must_end(g, &s) && feed(g, &s, "}", 1) && gr_must_end(g, &s));
     gr_close(g);
 }
 
@@ -407,14 +396,13 @@ static void tools_by_triggers(void **state)
 static bool bit(const uint32_t *mask, int32_t i) { return mask[i >> 5] >> (i & 31) & 1; }
 
 /* Random walks. In each step the mask bit of every token equals whether the token is accepted. */
-static void expect_masks(const struct gr_grammar *g, const struct eng_vocab *v, struct gr_tokens *t,
-                         int n_walk, int n_step)
+static void expect_masks(const struct gr_grammar *g, const struct eng_vocab *v, struct gr_tokens *t, int n_walk,
+                         int n_step)
 {
     const int n_vocab = eng_vocab_size(v);
     struct gr_scratch *x;
     struct gr_state s, next;
-    uint32_t *mask = calloc(spec_mask_words(n_vocab) + 1, sizeof *mask),
-             *may = calloc((size_t)n_vocab, sizeof *may);
+    uint32_t *mask = calloc(spec_mask_words(n_vocab) + 1, sizeof *mask), *may = calloc((size_t)n_vocab, sizeof *may);
     assert_int_equal(gr_scratch_open(&x, t), 0);
     for (int w = 0; w < n_walk; w++) {
         gr_start(g, &s);
@@ -478,7 +466,7 @@ static void masks_hold_what_may_come(void **state)
         expect_masks(g, v, t, 20, 60);
         struct gr_state s;
         gr_start(g, &s);
-        assert_true(gr_advance_token(g, &s, t, kind ? 1 : 262)); /* a control token in free text */
+        assert_true(gr_advance_token(g, &s, t, kind ? 1 : 262));          /* a control token in free text */
         assert_false(gr_advance_token(g, &s, t, kind ? 3 + 0xFF : 0xFF)); /* first byte of its internal form alone */
         assert_true(gr_can_end(&s) && feed(g, &s, "<to", 3));
         assert_true(gr_advance_token(g, &s, t, tool) && gr_must_end(g, &s));
@@ -543,7 +531,7 @@ static void masks_of_a_real_vocabulary(void **state)
         struct gr_grammar *g = compile(mask_schemas[1]);
         expect_masks(g, v, t, 2, 12);
         pthread_t thread[2];
-        struct sharing a[2] = {{g, v, t, 0}, {g, v, t, 1}};
+        struct sharing a[2] = { { g, v, t, 0 }, { g, v, t, 1 } };
         for (int i = 0; i < 2; i++)
             assert_int_equal(pthread_create(&thread[i], NULL, share, &a[i]), 0);
         for (int i = 0; i < 2; i++)
@@ -576,8 +564,8 @@ static void kept_masks_end_at_the_depth_limit(void **state)
     assert_int_equal(gr_scratch_open(&x, t), 0);
     assert_int_equal(gr_builder_open(&b), 0);
     int32_t rule = gr_forward(b), back = gr_forward(b);
-    struct gr_trigger trigger[] = {{"[", 1, ENG_NO_TOKEN, gr_call(b, rule, back)},
-                                   {"]", 1, ENG_NO_TOKEN, GR_END}};
+    struct gr_trigger trigger[] = { { "[", 1, ENG_NO_TOKEN, gr_call(b, rule, back) },
+                                    { "]", 1, ENG_NO_TOKEN, GR_END } };
     gr_set(b, rule, gr_free_until(b, trigger, 2, false));
     gr_set(b, back, rule);
     assert_int_equal(gr_compile(&g, b, rule), 0);

@@ -15,9 +15,14 @@
 #include "tests/faults.h"
 
 #define DATA "tests/engine/data/templates/"
-#define NOW  1700000000                         /* as in reference.py */
+#define NOW  1700000000 /* as in reference.py */
 
-struct rendered { int code; char *text; size_t n; struct eng_template_error error; };
+struct rendered {
+    int code;
+    char *text;
+    size_t n;
+    struct eng_template_error error;
+};
 
 static struct rendered render_with(const char *text, size_t n, const json_t *variables,
                                    const struct eng_template_limits *limits)
@@ -52,8 +57,7 @@ static void gives(const char *text, const char *variables, const char *want)
 static void refuses(const char *text, int line, const char *words)
 {
     struct rendered r = render(text, "{\"a\": [1, 2], \"d\": {\"k\": 1}, \"s\": \"text\"}");
-    if (r.code != KN_EINVAL || r.error.line != line || !strstr(r.error.text, words) ||
-        strchr(r.error.text, '\n'))
+    if (r.code != KN_EINVAL || r.error.line != line || !strstr(r.error.text, words) || strchr(r.error.text, '\n'))
         fail_msg("%s: %d, line %d: %s", text, r.code, r.error.line, r.code ? r.error.text : r.text);
 }
 
@@ -92,8 +96,7 @@ static void check_line(const char *template, size_t n, const json_t *all, const 
         if (r.code != KN_EINVAL || r.error.raised || r.error.line < 1)
             fail_msg("%s: not refused: %d, %s", line, r.code, r.error.text);
     } else if (!strcmp(what, "raised")) {
-        snprintf(got, sizeof got, "%016llx",
-                 (unsigned long long)fnv(r.error.text, strlen(r.error.text)));
+        snprintf(got, sizeof got, "%016llx", (unsigned long long)fnv(r.error.text, strlen(r.error.text)));
         if (fields != 3 || !r.error.raised || strcmp(got, hash))
             fail_msg("%s: raised %s", line, r.error.text);
     } else {
@@ -146,8 +149,7 @@ static void one_conversation_is_equal_in_full(void **state)
         at += used + 1;
         snprintf(path, sizeof path, DATA "%s.jinja", name);
         char *template = read_file(path, &n);
-        struct rendered r =
-            render_with(template, n, json_object_get(all, "calls-two-answered-dict"), NULL);
+        struct rendered r = render_with(template, n, json_object_get(all, "calls-two-answered-dict"), NULL);
         at[n_text] = 0;
         assert_int_equal(r.code, 0);
         assert_string_equal(r.text, at);
@@ -172,10 +174,9 @@ static void random_templates_give_what_jinja2_gives(void **state)
         json_t *l = json_loads(line, JSON_ALLOW_NUL, &e);
         assert_non_null(l);
         const json_t *template = json_array_get(l, 0), *want = json_array_get(l, 2);
-        struct rendered r = render_with(json_string_value(template), json_string_length(template),
-                                        json_array_get(l, 1), NULL);
-        if (r.code || r.n != json_string_length(want) ||
-            memcmp(r.text, json_string_value(want), r.n))
+        struct rendered r = render_with(json_string_value(template), json_string_length(template), json_array_get(l, 1),
+                                        NULL);
+        if (r.code || r.n != json_string_length(want) || memcmp(r.text, json_string_value(want), r.n))
             fail_msg("%s\ngives %s", line, r.code ? r.error.text : r.text);
         kn_free(r.text);
         json_decref(l);
@@ -202,14 +203,12 @@ static void names_live_where_jinja2_has_them(void **state)
     gives("{% set a = 1 %}{% for i in [1] %}{% set a = 2 %}{{ a }}{% endfor %}{{ a }}", "{}", "21");
     gives("{% for i in [1, 2] %}{{ a }}{% set a = i %}{{ a }}{% endfor %}", "{\"a\": 9}", "9192");
     gives("{% if false %}{% set a = 2 %}{% endif %}{{ a }}", "{\"a\": 9}", "9");
-    gives("{% macro m() %}{{ a }}{% endmacro %}{{ m() }}{% set a = 1 %}{{ m() }}", "{\"a\": 9}",
-          "1");
+    gives("{% macro m() %}{{ a }}{% endmacro %}{{ m() }}{% set a = 1 %}{{ m() }}", "{\"a\": 9}", "1");
     gives("{% set ns = namespace(n=0) %}{% for i in [1, 2] %}{% set ns.n = ns.n + i %}{% endfor "
           "%}{{ ns.n }}",
           "{}", "3");
     gives("{% for i in [1] %}{% break %}{% else %}none{% endfor %}", "{}", "none");
-    gives("{% set a %}x{% endset %}{{ a }}{% with a = 2 %}{{ a }}{% endwith %}{{ a }}", "{}",
-          "x2x");
+    gives("{% set a %}x{% endset %}{{ a }}{% with a = 2 %}{{ a }}{% endwith %}{{ a }}", "{}", "x2x");
 }
 
 static void a_generator_is_walked_once_and_late(void **state)
@@ -235,8 +234,8 @@ static void numbers_are_pythons(void **state)
     gives("{{ 7 // -2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 1e16 }} {{ 1e15 }} {{ 0.00001 }} {{ 2.5 | "
           "round }} {{ 5.5 % -2 }}",
           "{}", "-4 2 3.5 1e+16 1000000000000000.0 1e-05 2.0 -0.5");
-    gives("{{ 9223372036854775807 }} {{ n + 0.5 }} {{ true + 1 }} {{ 1 == 1.0 == true }}",
-          "{\"n\": -9007199254740993}", "9223372036854775807 -9007199254740992.0 2 True");
+    gives("{{ 9223372036854775807 }} {{ n + 0.5 }} {{ true + 1 }} {{ 1 == 1.0 == true }}", "{\"n\": -9007199254740993}",
+          "9223372036854775807 -9007199254740992.0 2 True");
     refuses("{{ 9223372036854775807 + 1 }}", 1, "64 bits");
     refuses("{{ 99999999999999999999 }}", 1, "64 bits");
     refuses("\n{{ 1 // 0 }}", 2, "zero");
@@ -308,22 +307,18 @@ static void nothing_but_values_can_be_reached(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof attempts / sizeof *attempts; i++) {
-        struct rendered r =
-            render(attempts[i], "{\"a\": [1, 2], \"d\": {\"k\": 1}, \"s\": \"text\"}");
+        struct rendered r = render(attempts[i], "{\"a\": [1, 2], \"d\": {\"k\": 1}, \"s\": \"text\"}");
         if (r.code != KN_EINVAL)
             fail_msg("%s gives %s", attempts[i], r.text);
     }
-    gives("{{ s.__class__ }}{{ a.append }}{{ s.__class__ is defined }}",
-          "{\"s\": \"x\", \"a\": []}", "False");
+    gives("{{ s.__class__ }}{{ a.append }}{{ s.__class__ is defined }}", "{\"s\": \"x\", \"a\": []}", "False");
 }
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
 static void ends(const char *text, const char *words)
 {
-    const struct eng_template_limits small = { .memory = 8 << 20,
-                                               .output = 1 << 20,
-                                               .steps = 1000000 };
+    const struct eng_template_limits small = { .memory = 8 << 20, .output = 1 << 20, .steps = 1000000 };
     json_t *none = json_object();
     struct rendered r = render_with(text, strlen(text), none, &small);
     if (!r.code || !strstr(r.error.text, words))
@@ -344,7 +339,8 @@ static void no_template_takes_more_than_it_may(void **state)
          "%}{{ ns.x | tojson }}",
          "too deeply");
     ends("{% set ns = namespace(x=[], y=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}"
-         "{% set ns.y = [ns.y] %}{% endfor %}{{ ns.x == ns.y }}", "too deeply");
+         "{% set ns.y = [ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
+         "too deeply");
     ends("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", "too deeply");
     ends("{% set ns = namespace(x=[1]) %}{% for i in range(5000) %}{% set ns.x = ns.x | "
          "map('string') %}{% endfor %}"
@@ -366,18 +362,13 @@ static void no_template_takes_more_than_it_may(void **state)
     ends("{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% "
          "endfor %}",
          "more than");
-    ends("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
-         "more than the allowed steps");
-    ends("{% for a in range(99999) %}{{ 'xxxxxxxxxxxxxxxxxxxx' }}{% endfor %}",
-         "more than the allowed output");
-    ends("{% for a in range(99999) %}{{ ('x' * 9999).replace('y', 'z') | length }}{% endfor %}",
-         "more than");
-    ends("{% set s = 'a' * 99999 %}{% for a in range(99999) %}{{ s in 'b' ~ s }}{% endfor %}",
-         "more than");
+    ends("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "more than the allowed steps");
+    ends("{% for a in range(99999) %}{{ 'xxxxxxxxxxxxxxxxxxxx' }}{% endfor %}", "more than the allowed output");
+    ends("{% for a in range(99999) %}{{ ('x' * 9999).replace('y', 'z') | length }}{% endfor %}", "more than");
+    ends("{% set s = 'a' * 99999 %}{% for a in range(99999) %}{{ s in 'b' ~ s }}{% endfor %}", "more than");
 }
 
-static void repeated(const char *open, const char *middle, const char *close, int n,
-                     const char *words)
+static void repeated(const char *open, const char *middle, const char *close, int n, const char *words)
 {
     size_t n_open = strlen(open), n_middle = strlen(middle), n_close = strlen(close);
     char *text = malloc((n_open + n_close) * (size_t)n + n_middle + 1), *at = text;
@@ -401,8 +392,7 @@ static void no_template_nests_deeper_than_it_may(void **state)
     repeated("{{ (", "1", ") }}", 1, NULL);
     repeated("{% if true %}", "1", "{% endif %}", 100, NULL);
     repeated("{% if true %}", "1", "{% endif %}", 10000, "within each other");
-    repeated("{% if false %}{% elif false %}{% elif true %}", "1", "{% endif %}", 1000,
-             "within each other");
+    repeated("{% if false %}{% elif false %}{% elif true %}", "1", "{% endif %}", 1000, "within each other");
     for (int i = 0; i < 5000; i++)
         strcat(text + 4 * i, " + 1");
     strcat(text, " }}");
@@ -443,8 +433,7 @@ static void deep_variables_are_refused(void **state)
 
 static void any_allocation_may_fail(void **state)
 {
-    static const char text[] =
-        "{% for m in messages %}{{ m.role | upper }}: {{ m | tojson }}{% endfor %}"
+    static const char text[] = "{% for m in messages %}{{ m.role | upper }}: {{ m | tojson }}{% endfor %}"
                                "{{ ('y' * 70000) | length }}";
     json_t *v = json_pack("{s:[{s:s}]}", "messages", "role", "user");
     (void)state;
@@ -464,7 +453,10 @@ static void any_allocation_may_fail(void **state)
     json_decref(v);
 }
 
-struct shared { const struct eng_template *template; const json_t *variables; };
+struct shared {
+    const struct eng_template *template;
+    const json_t *variables;
+};
 
 static void *render_often(void *arg)
 {
@@ -483,9 +475,8 @@ static void *render_often(void *arg)
 
 static void threads_share_a_template(void **state)
 {
-    static const char text[] =
-        "{% for i in x %}{{ i }}: {{ '\xC3\xA4' | length }} {{ 'a' | upper }} "
-        "{{ '\xC3\xA4' 'b' | length }}\n{% endfor %}";
+    static const char text[] = "{% for i in x %}{{ i }}: {{ '\xC3\xA4' | length }} {{ 'a' | upper }} "
+                               "{{ '\xC3\xA4' 'b' | length }}\n{% endfor %}";
     struct eng_template *t;
     struct eng_template_error e;
     pthread_t thread[4];

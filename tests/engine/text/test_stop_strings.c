@@ -15,7 +15,10 @@
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
-struct model { size_t shown; bool hit; };
+struct model {
+    size_t shown;
+    bool hit;
+};
 
 /* Number of bytes of text[0..n) that may be released while more text may follow. */
 static struct model search(const char *const *stop, int n_stop, const char *text, size_t n)
@@ -26,7 +29,7 @@ static struct model search(const char *const *stop, int n_stop, const char *text
             for (int i = 0; i < n_stop; i++)
                 if (strlen(stop[i]) == end - at && !memcmp(text + at, stop[i], end - at))
                     return (struct model){ at, true };
-    for (size_t at = n; at-- > 0; )
+    for (size_t at = n; at-- > 0;)
         for (int i = 0; i < n_stop; i++)
             if (strlen(stop[i]) > n - at && !memcmp(text + at, stop[i], n - at))
                 shown = at;
@@ -53,8 +56,8 @@ static void check_cut(const char *const *stop, int n_stop, const char *text, siz
         if (!want.hit)
             want = search(stop, n_stop, text, to);
         if (n_shown != want.shown || memcmp(shown, text, n_shown) || s.hit != want.hit)
-            fail_msg("'%.*s' cut %x: after %zu bytes '%.*s' is shown, not %zu bytes%s", (int)n,
-                     text, cut, to, (int)n_shown, shown, want.shown, want.hit ? ", a hit" : "");
+            fail_msg("'%.*s' cut %x: after %zu bytes '%.*s' is shown, not %zu bytes%s", (int)n, text, cut, to,
+                     (int)n_shown, shown, want.shown, want.hit ? ", a hit" : "");
     }
     size_t rest = eng_stop_finish(&s, out);
     assert_int_equal(rest, want.hit ? 0 : n - n_shown);
@@ -69,21 +72,21 @@ static void check_all_cuts(const char *const *stop, int n_stop, const char *text
     for (unsigned cut = 0; cut < 1u << (n - 1); cut++)
         check_cut(stop, n_stop, text, n, cut);
 }
-#define ALL_CUTS(text, ...) check_all_cuts((const char *const[]){ __VA_ARGS__ }, \
-                                           LEN(((const char *const[]){ __VA_ARGS__ })), text)
+#define ALL_CUTS(text, ...)                                                                                            \
+    check_all_cuts((const char *const[]){ __VA_ARGS__ }, LEN(((const char *const[]){ __VA_ARGS__ })), text)
 
 static void every_cut_shows_the_same(void **state)
 {
     (void)state;
     ALL_CUTS("say END now", "END");
-    ALL_CUTS("ENENEND", "END");                         /* prefixes that do not complete */
+    ALL_CUTS("ENENEND", "END"); /* prefixes that do not complete */
     ALL_CUTS("aabaabaac", "aabaac");
-    ALL_CUTS("no stop at E", "END");                    /* a prefix at the very end */
-    ALL_CUTS("xabcdy", "abcd", "bc");                   /* the inner one ends first */
+    ALL_CUTS("no stop at E", "END");  /* a prefix at the very end */
+    ALL_CUTS("xabcdy", "abcd", "bc"); /* the inner one ends first */
     ALL_CUTS("xabcdy", "bc", "abcd");
-    ALL_CUTS("xabcy", "abc", "bc");                     /* both end together: the longer wins */
+    ALL_CUTS("xabcy", "abc", "bc"); /* both end together: the longer wins */
     ALL_CUTS("xabcy", "bc", "abc");
-    ALL_CUTS("xaby", "a", "ab");                        /* one is a prefix of the other */
+    ALL_CUTS("xaby", "a", "ab"); /* one is a prefix of the other */
     ALL_CUTS("xaby", "ab", "a");
     ALL_CUTS("xabz", "abcd", "bcd", "bz");
     ALL_CUTS("END", "END");
@@ -129,7 +132,7 @@ static void limits_of_length(void **state)
     faults_reset();
     assert_int_equal(eng_stop_init(&s, stop, 1), KN_EINVAL);
     assert_int_equal(eng_stop_init(&s, (const char *const[]){ "a", "" }, 2), KN_EINVAL);
-    assert_int_equal(s.n, 7);                           /* unchanged */
+    assert_int_equal(s.n, 7); /* unchanged */
     assert_int_equal(faults.n_line, 2);
     faults_off();
 
@@ -142,7 +145,7 @@ static void limits_of_length(void **state)
         assert_true(s.hit);
         assert_int_equal(eng_stop_feed(&s, text, 9, out), 0);
     }
-    assert_int_equal(eng_stop_init(&s, stop, 1), 0);    /* bytes after a hit are not held */
+    assert_int_equal(eng_stop_init(&s, stop, 1), 0); /* bytes after a hit are not held */
     assert_int_equal(eng_stop_feed(&s, text, sizeof text, out), 0);
     assert_true(s.hit && s.n_held == 0);
     assert_int_equal(eng_stop_init(&s, stop, 1), 0);

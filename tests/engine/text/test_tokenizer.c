@@ -33,8 +33,7 @@ static char *read_file(const char *path, size_t *n)
 }
 
 /* Decoding the ids gives back the text. */
-static void expect_text(const struct eng_vocab *v, const struct eng_ids *ids, const char *text,
-                        size_t n)
+static void expect_text(const struct eng_vocab *v, const struct eng_ids *ids, const char *text, size_t n)
 {
     char *piece = malloc(eng_decoder_room(v)), *all = malloc(n + eng_decoder_room(v));
     struct eng_decoder d;
@@ -54,10 +53,9 @@ static void expect_text(const struct eng_vocab *v, const struct eng_ids *ids, co
 }
 
 /* Compares the ids of one text with a line of ids; returns the start of the next line. */
-static const char *expect_line(const struct eng_vocab *v, const char *text, size_t n,
-                               unsigned flags, const char *line)
+static const char *expect_line(const struct eng_vocab *v, const char *text, size_t n, unsigned flags, const char *line)
 {
-    struct eng_ids ids = {0};
+    struct eng_ids ids = { 0 };
 
     assert_int_equal(eng_tokenize(v, text, n, flags, &ids), 0);
     for (size_t i = 0; i < ids.n; i++) {
@@ -107,8 +105,7 @@ static void published_texts_have_their_published_ids(void **state)
 static void large_vocabularies_too(void **state)
 {
     (void)state;
-    static const char *const names[] = {"deepseek-coder", "deepseek-llm", "gpt-2", "llama-spm",
-                                        "refact"};
+    static const char *const names[] = { "deepseek-coder", "deepseek-llm", "gpt-2", "llama-spm", "refact" };
     const char *folder = getenv("TOKENIZERS");
 
     if (!folder) {
@@ -151,12 +148,9 @@ static void expect_random(const struct eng_vocab *v, const char *name)
 }
 
 /* Every pre-tokenizer; other names are aliases of these. */
-static const char *const names[] = {"gpt-2",        "llama-bpe",      "qwen2",
-                                    "deepseek-llm", "deepseek-coder", "starcoder",
-                                    "refact",       "falcon",         "default",
-                                    "gpt-4o",       "deepseek-v3",    "glm4",
-                                    "tekken",       "kimi-k2",        "qwen35",
-                                    "seed-coder",   "bailingmoe"};
+static const char *const names[] = { "gpt-2",  "llama-bpe", "qwen2",   "deepseek-llm", "deepseek-coder", "starcoder",
+                                     "refact", "falcon",    "default", "gpt-4o",       "deepseek-v3",    "glm4",
+                                     "tekken", "kimi-k2",   "qwen35",  "seed-coder",   "bailingmoe" };
 
 static void random_texts_are_cut_as_by_the_original(void **state)
 {
@@ -167,7 +161,7 @@ static void random_texts_are_cut_as_by_the_original(void **state)
     assert_int_equal(vocab_from(&v, DATA "gpt-2.gguf"), 0);
     own = v->pre;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const struct moe_string name = {.data = names[i], .n = strlen(names[i])};
+        const struct moe_string name = { .data = names[i], .n = strlen(names[i]) };
 
         assert_int_equal(eng_pre_open(&v->pre, name, "file"), 0);
         expect_random(v, names[i]);
@@ -231,9 +225,8 @@ static void pieces_merge_by_score_with_a_space_before(void **state)
 static void bytes_that_are_not_utf8_come_back(void **state)
 {
     (void)state;
-    static const char text[] =
-        "hello\xFF\xFE hello \xE2\x96h\xC0\x80 \xED\xA0\x80\xF4\x90\x80\x80.\xC3";
-    struct eng_ids ids = {0};
+    static const char text[] = "hello\xFF\xFE hello \xE2\x96h\xC0\x80 \xED\xA0\x80\xF4\x90\x80\x80.\xC3";
+    struct eng_ids ids = { 0 };
     struct eng_vocab *v;
 
     for (int kind = 0; kind < 2; kind++) {
@@ -261,25 +254,25 @@ static void characters_begin_and_end_where_unicode_says(void **state)
         int len, bad;
         bool cut;
     } cases[] = {
-        {"a", 1, 1, 1, false},
-        {"\xC3\xA9", 2, 2, 1, false},
-        {"\xC3", 1, 0, 1, true},
-        {"\xC3(", 2, 0, 1, false},
-        {"\xC1\x81", 2, 0, 1, false},
-        {"\x80", 1, 0, 1, false},
-        {"\xE0\x80\x80", 3, 0, 1, false},
-        {"\xE0\xA0\x80", 3, 3, 2, false},
-        {"\xED\x9F\xBF", 3, 3, 2, false},
-        {"\xED\xA0\x80", 3, 0, 1, false},
-        {"\xE2\x96", 2, 0, 2, true},
-        {"\xE2\x96(", 3, 0, 2, false},
-        {"\xF0\x90\x80\x80", 4, 4, 3, false},
-        {"\xF0\x8F\x80\x80", 4, 0, 1, false},
-        {"\xF4\x8F\xBF\xBF", 4, 4, 3, false},
-        {"\xF4\x90\x80\x80", 4, 0, 1, false},
-        {"\xF5\x80", 2, 0, 1, false},
-        {"\xF0\x9F\x98", 3, 0, 3, true},
-        {"", 0, 0, 1, true},
+        { "a", 1, 1, 1, false },
+        { "\xC3\xA9", 2, 2, 1, false },
+        { "\xC3", 1, 0, 1, true },
+        { "\xC3(", 2, 0, 1, false },
+        { "\xC1\x81", 2, 0, 1, false },
+        { "\x80", 1, 0, 1, false },
+        { "\xE0\x80\x80", 3, 0, 1, false },
+        { "\xE0\xA0\x80", 3, 3, 2, false },
+        { "\xED\x9F\xBF", 3, 3, 2, false },
+        { "\xED\xA0\x80", 3, 0, 1, false },
+        { "\xE2\x96", 2, 0, 2, true },
+        { "\xE2\x96(", 3, 0, 2, false },
+        { "\xF0\x90\x80\x80", 4, 4, 3, false },
+        { "\xF0\x8F\x80\x80", 4, 0, 1, false },
+        { "\xF4\x8F\xBF\xBF", 4, 4, 3, false },
+        { "\xF4\x90\x80\x80", 4, 0, 1, false },
+        { "\xF5\x80", 2, 0, 1, false },
+        { "\xF0\x9F\x98", 3, 0, 3, true },
+        { "", 0, 0, 1, true },
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -295,8 +288,7 @@ static void characters_begin_and_end_where_unicode_says(void **state)
 }
 
 /* Feeds token b for each byte b (recipe_bpe); "|" in `want` ends the output of each call. */
-static void expect_decoded(const struct eng_vocab *v, unsigned flags, const char *bytes,
-                           const char *want)
+static void expect_decoded(const struct eng_vocab *v, unsigned flags, const char *bytes, const char *want)
 {
     char out[512], got[1024] = "";
     struct eng_decoder d;
@@ -334,8 +326,7 @@ static void only_whole_characters_are_given_out(void **state)
 }
 
 /* Decodes a list of ids. */
-static const char *decoded(const struct eng_vocab *v, unsigned flags, const int32_t *id,
-                           size_t n_id)
+static const char *decoded(const struct eng_vocab *v, unsigned flags, const int32_t *id, size_t n_id)
 {
     static char got[512];
     struct eng_decoder d;
@@ -352,8 +343,8 @@ static const char *decoded(const struct eng_vocab *v, unsigned flags, const int3
 static void spaces_and_special_tokens_decode_as_they_were_put(void **state)
 {
     (void)state;
-    static const int32_t spm[] = {1, 267, 259, 270, 267, 2}, mark[] = {122, 259};
-    static const int32_t bpe[] = {262, 259, 264, 260, 263};
+    static const int32_t spm[] = { 1, 267, 259, 270, 267, 2 }, mark[] = { 122, 259 };
+    static const int32_t bpe[] = { 262, 259, 264, 260, 263 };
     struct eng_vocab *v;
 
     recipe_spm(&r);
@@ -418,10 +409,10 @@ enum { N_RUN = sizeof runs / sizeof *runs, N_WHOLE_RUN = 16, BLANK = 2 };
 static void a_mebibyte_of_anything_is_tokenized(void **state)
 {
     (void)state;
-    static const char *const some[] = {"gpt-2", "llama-bpe", "deepseek-llm", "falcon"};
+    static const char *const some[] = { "gpt-2", "llama-bpe", "deepseek-llm", "falcon" };
     const size_t n = 1 << 20;
     char *text = malloc(n);
-    struct eng_ids ids = {0};
+    struct eng_ids ids = { 0 };
     struct eng_vocab *v[2];
     struct eng_pre *own, *pre[4];
 
@@ -429,7 +420,7 @@ static void a_mebibyte_of_anything_is_tokenized(void **state)
     assert_int_equal(vocab_from(&v[1], DATA "spm-bytes.gguf"), 0);
     own = v[0]->pre;
     for (int k = 0; k < 4; k++) {
-        const struct moe_string name = {.data = some[k], .n = strlen(some[k])};
+        const struct moe_string name = { .data = some[k], .n = strlen(some[k]) };
 
         assert_int_equal(eng_pre_open(&pre[k], name, "file"), 0);
     }
@@ -456,7 +447,10 @@ static void a_mebibyte_of_anything_is_tokenized(void **state)
 }
 
 /* Overrides of two PCRE2 functions: no_jit simulates a machine without the JIT, steps limits the steps of a search. */
-static struct { bool no_jit; uint32_t steps; } held;
+static struct {
+    bool no_jit;
+    uint32_t steps;
+} held;
 
 int pcre2_jit_compile(pcre2_code *code, uint32_t options)
 {
@@ -488,7 +482,7 @@ static int next_piece(void *arg, const char *p, size_t n)
 /* Splits runs first..last, n bytes each. */
 static void cut_long_runs(const char *pre_name, size_t first, size_t last, char *text, size_t n)
 {
-    const struct moe_string name = {.data = pre_name, .n = strlen(pre_name)};
+    const struct moe_string name = { .data = pre_name, .n = strlen(pre_name) };
     struct eng_pre *pre;
     struct eng_split *split;
 
@@ -563,7 +557,7 @@ static void threads_share_a_vocabulary(void **state)
 
     assert_int_equal(vocab_from(&v, DATA "gpt-2.gguf"), 0);
     for (int i = 0; i < 4; i++) {
-        job[i] = (struct job){.v = v, .text = text, .n = n};
+        job[i] = (struct job){ .v = v, .text = text, .n = n };
         assert_int_equal(pthread_create(&thread[i], NULL, tokenize_often, &job[i]), 0);
     }
     for (int i = 0; i < 4; i++) {

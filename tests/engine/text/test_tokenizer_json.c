@@ -79,9 +79,12 @@ static int open_vocab(struct eng_vocab **v, struct moe_file **f)
 
 /* The same list is in data/make_json.py. */
 static const char *const more[] = {
-    "e\xCC\x81te\xCC\x81 cafe\xCC\x81 \xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8 \xCD\x84" "a",
+    "e\xCC\x81te\xCC\x81 cafe\xCC\x81 \xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8 \xCD\x84"
+    "a",
     "\xE2\x84\xABngstr\xC3\xB6m \xE2\x84\xA6 \xEF\xA4\x80\xE4\xB8\xAD",
-    "<|start|>a<|start|> <tool>b</tool><|end|>", "   <|end|>   x", "aaaa aaaaaaa      aaa",
+    "<|start|>a<|start|> <tool>b</tool><|end|>",
+    "   <|end|>   x",
+    "aaaa aaaaaaa      aaa",
 };
 
 static const char *expect_line(const struct eng_vocab *v, const char *text, size_t n, const char *line)
@@ -157,9 +160,9 @@ static void roles_and_templates_come_from_beside_it(void **state)
     json_t *root = original("hf-bytes");
     save_json("tokenizer.json", root);
     assert_int_equal(open_vocab(&v, &f), 0);
-    assert_int_equal(eng_vocab_bos(v), 1);              /* from config.json */
+    assert_int_equal(eng_vocab_bos(v), 1); /* from config.json */
     assert_int_equal(eng_vocab_eos(v), 2);
-    assert_true(eng_vocab_adds_bos(v));                 /* from its post_processor */
+    assert_true(eng_vocab_adds_bos(v)); /* from its post_processor */
     assert_true(eng_vocab_is_stop(v, 2) && !eng_vocab_is_stop(v, 5));
     assert_int_equal(template_of(f).n, 0);
     assert_int_equal(eng_vocab_type(v, 701), ENG_TOKEN_CONTROL);
@@ -167,7 +170,8 @@ static void roles_and_templates_come_from_beside_it(void **state)
     eng_vocab_close(v);
     moe_file_close(f);
 
-    save_text("tokenizer_config.json", "{\"bos_token\":{\"content\":\"<|start|>\"},\"eos_token\":\"<|end|>\","
+    save_text("tokenizer_config.json",
+              "{\"bos_token\":{\"content\":\"<|start|>\"},\"eos_token\":\"<|end|>\","
               "\"pad_token\":\"<|pad|>\",\"add_bos_token\":false,\"chat_template\":[{\"name\":\"x\",\"template\":"
               "\"X\"},{\"name\":\"default\",\"template\":\"one\"}]}");
     save_text("generation_config.json", "{\"eos_token_id\":[701,5,6,7,8]}");
@@ -193,7 +197,7 @@ static void roles_and_templates_come_from_beside_it(void **state)
     save_json("tokenizer.json", root);
     assert_int_equal(open_vocab(&v, &f), 0);
     struct eng_ids ids = { 0 };
-    struct moe_string whole = eng_vocab_text(v, 556);   /* 556: 256 + 300, the token without its merge */
+    struct moe_string whole = eng_vocab_text(v, 556); /* 556: 256 + 300, the token without its merge */
     assert_int_equal(eng_tokenize(v, whole.data, whole.n, 0, &ids), 0);
     assert_true(ids.n > 1);
     eng_ids_free(&ids);
@@ -225,18 +229,22 @@ static void change(json_t *root, const char *where, const char *value)
 static void what_is_not_known_is_refused(void **state)
 {
     (void)state;
-    static const struct { const char *name, *where, *value; int code; const char *says; } kind[] = {
-        { "hf-bytes", "normalizer", "{\"type\":\"Lowercase\"}",
-          KN_EUNSUPPORTED, "normalizer is not supported: {\"type\":\"Lower" },
+    static const struct {
+        const char *name, *where, *value;
+        int code;
+        const char *says;
+    } kind[] = {
+        { "hf-bytes", "normalizer", "{\"type\":\"Lowercase\"}", KN_EUNSUPPORTED,
+          "normalizer is not supported: {\"type\":\"Lower" },
         { "hf-bytes", "pre_tokenizer/pretokenizers/0/pattern/Regex", "\"\\\\w+|x\"", KN_EUNSUPPORTED, "w+|x" },
-        { "hf-bytes", "pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"",
-          KN_EUNSUPPORTED, "pre_tokenizer is not" },
-        { "hf-bytes", "pre_tokenizer/pretokenizers/1/add_prefix_space", "true",
-          KN_EUNSUPPORTED, "pre_tokenizer is not" },
+        { "hf-bytes", "pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"", KN_EUNSUPPORTED,
+          "pre_tokenizer is not" },
+        { "hf-bytes", "pre_tokenizer/pretokenizers/1/add_prefix_space", "true", KN_EUNSUPPORTED,
+          "pre_tokenizer is not" },
         { "hf-bytes", "pre_tokenizer", "{\"type\":\"Whitespace\"}", KN_EUNSUPPORTED, "Whitespace" },
         { "hf-bytes", "post_processor", "{\"type\":\"BertProcessing\"}", KN_EUNSUPPORTED, "BertProcessing" },
-        { "hf-bytes", "post_processor/single/1", "{\"SpecialToken\":{\"id\":\"x\"}}",
-          KN_EUNSUPPORTED, "post_processor" },
+        { "hf-bytes", "post_processor/single/1", "{\"SpecialToken\":{\"id\":\"x\"}}", KN_EUNSUPPORTED,
+          "post_processor" },
         { "hf-bytes", "added_tokens/0/lstrip", "true", KN_EUNSUPPORTED, "added token is not supported: {\"id\":700" },
         { "hf-bytes", "added_tokens/0/id", "-1", KN_ECORRUPT, "added_tokens" },
         { "hf-bytes", "added_tokens/0/id", "16777216", KN_ECORRUPT, "added_tokens" },
@@ -258,8 +266,8 @@ static void what_is_not_known_is_refused(void **state)
         { "hf-pieces", "model/merges/0", "[\"t\",\"h\"]", KN_EUNSUPPORTED, "not in the order" },
         { "hf-pieces", "model/merges/0", "[\"t\",\"zzzz\"]", KN_ECORRUPT, "no token" },
         { "hf-pieces", "model/merges/1", "[\"\u2581\",\"a\"]", KN_ECORRUPT, "a merge occurs twice" },
-        { "hf-pieces", "model/merges/4", NULL,
-          KN_EUNSUPPORTED, "1 pairs of its tokens join to a token but are no merges" },
+        { "hf-pieces", "model/merges/4", NULL, KN_EUNSUPPORTED,
+          "1 pairs of its tokens join to a token but are no merges" },
         { "hf-pieces", "model/merges/392", NULL, KN_EUNSUPPORTED, "1 pairs of its tokens" },
         { "hf-pieces", "model/vocab/\u2603\u2603", "600", KN_EUNSUPPORTED, "pairs of its tokens" },
         { "hf-pieces", "model/vocab/t\u2603", "600", KN_EUNSUPPORTED, "pairs of its tokens" },
@@ -292,14 +300,16 @@ static void what_is_not_known_is_refused(void **state)
 
 /* ---- tiktoken.model ------------------------------------------------------------------------------ */
 
-#define KIMI_CLASS "\"tokenizer_class\":\"TikTokenTokenizer\"," \
-                   "\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]}"
+#define KIMI_CLASS                                                                                                     \
+    "\"tokenizer_class\":\"TikTokenTokenizer\","                                                                       \
+    "\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]}"
 
 /* As published: named special tokens with ids after the last rank, n. */
 static void save_kimi_config(int n)
 {
     char text[700];
-    snprintf(text, sizeof text, "{" KIMI_CLASS ",\"bos_token\":\"[BOS]\",\"eos_token\":\"[EOS]\","
+    snprintf(text, sizeof text,
+             "{" KIMI_CLASS ",\"bos_token\":\"[BOS]\",\"eos_token\":\"[EOS]\","
              "\"added_tokens_decoder\":{\"%d\":{\"content\":\"[BOS]\",\"special\":true},"
              "\"%d\":{\"content\":\"[EOS]\",\"special\":true},"
              "\"%d\":{\"content\":\"<|im_end|>\",\"special\":true,\"lstrip\":false},\"%d\":{\"content\":"
@@ -361,7 +371,11 @@ static void ranks_are_merges(void **state)
 static void a_rank_file_that_is_wrong_is_refused(void **state)
 {
     (void)state;
-    static const struct { const char *line, *config; int code; const char *says; } kind[] = {
+    static const struct {
+        const char *line, *config;
+        int code;
+        const char *says;
+    } kind[] = {
         { "eA= 300", NULL, KN_ECORRUPT, "line 257: expected a token of at most 1024 bytes in base64" },
         { "e*== 256", NULL, KN_ECORRUPT, "line 257: expected a token" },
         { "eHl6 256x", NULL, KN_ECORRUPT, "line 257: expected a token" },

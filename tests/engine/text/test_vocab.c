@@ -29,9 +29,9 @@ static void bad_type(void) { r.type[5] = 7; }
 static void minus_type(void) { r.type[5] = -1; }
 static void empty_token(void) { r.token[7].n = 0; }
 static void twice(void) { r.token[8] = r.token[9]; }
-static void not_utf8(void) { r.token[10] = (struct moe_string){.data = "\xC3\x28", .n = 2}; }
-static void surrogate(void) { r.token[10] = (struct moe_string){.data = "\xED\xA0\x80", .n = 3}; }
-static void half_utf8(void) { r.token[10] = (struct moe_string){.data = "\xE2\x96", .n = 2}; }
+static void not_utf8(void) { r.token[10] = (struct moe_string){ .data = "\xC3\x28", .n = 2 }; }
+static void surrogate(void) { r.token[10] = (struct moe_string){ .data = "\xED\xA0\x80", .n = 3 }; }
+static void half_utf8(void) { r.token[10] = (struct moe_string){ .data = "\xE2\x96", .n = 2 }; }
 static void merge_left(void) { recipe_merge(&r, "whol e"); }
 static void merge_right(void) { recipe_merge(&r, "w hole"); }
 static void merge_joint(void) { recipe_merge(&r, "x y"); }
@@ -51,14 +51,14 @@ static void bad_byte(void) { r.token[4].data = "<0xZZ>"; }
 static void long_token(void)
 {
     memset(long_text, 'x', sizeof long_text);
-    r.token[11] = (struct moe_string){.data = long_text, .n = sizeof long_text};
+    r.token[11] = (struct moe_string){ .data = long_text, .n = sizeof long_text };
 }
 
 static void long_merge(void)
 {
     memset(long_text, 'x', sizeof long_text);
     long_text[2500] = ' ';
-    r.merge[0] = (struct moe_string){.data = long_text, .n = sizeof long_text};
+    r.merge[0] = (struct moe_string){ .data = long_text, .n = sizeof long_text };
 }
 
 static void bos_without(void)
@@ -79,38 +79,38 @@ static const struct {
     int code;
     const char *line; /* after "<file>: tokenizer.ggml." */
 } refusals[] = {
-    {recipe_bpe, no_model, KN_ECORRUPT, "model: missing"},
-    {recipe_bpe, bad_model, KN_EUNSUPPORTED, "model: tokenizer 'bert' is not supported"},
-    {recipe_bpe, bad_pre, KN_EUNSUPPORTED, "pre: pre-tokeniser 'gpt-5-maybe' is not supported"},
-    {recipe_bpe, no_tokens, KN_ECORRUPT, "tokens: missing"},
-    {recipe_bpe, short_types, KN_ECORRUPT, "token_type: 266 entries for 267 tokens"},
-    {recipe_bpe, no_merges, KN_ECORRUPT, "merges: missing"},
-    {recipe_bpe, bad_type, KN_ECORRUPT, "token_type: token 5 has type 7"},
-    {recipe_bpe, minus_type, KN_ECORRUPT, "token_type: token 5 has type -1"},
-    {recipe_bpe, empty_token, KN_ECORRUPT, "tokens: token 7 is empty"},
-    {recipe_bpe, twice, KN_ECORRUPT, "tokens: token 9 is a duplicate"},
-    {recipe_bpe, not_utf8, KN_ECORRUPT, "tokens: token 10 is not UTF-8"},
-    {recipe_bpe, surrogate, KN_ECORRUPT, "tokens: token 10 is not UTF-8"},
-    {recipe_bpe, half_utf8, KN_ECORRUPT, "tokens: token 10 is not UTF-8"},
-    {recipe_bpe, long_token, KN_ECORRUPT, "tokens: token 11 has 5000 bytes, more than 4096"},
-    {recipe_bpe, merge_left, KN_ECORRUPT, "merges: merge 5, 'whol e', does not join two tokens"},
-    {recipe_bpe, merge_right, KN_ECORRUPT, "merges: merge 5, 'w hole', does not join two tokens"},
-    {recipe_bpe, merge_joint, KN_ECORRUPT, "merges: merge 5, 'x y', does not join two tokens"},
-    {recipe_bpe, merge_one, KN_ECORRUPT, "merges: merge 5, 'xy', does not join two tokens"},
-    {recipe_bpe, merge_empty, KN_ECORRUPT, "merges: merge 5, '', does not join two tokens"},
-    {recipe_bpe, merge_space, KN_ECORRUPT, "merges: merge 5, ' ', does not join two tokens"},
-    {recipe_bpe, merge_no_right, KN_ECORRUPT, "merges: merge 5, 'x ', does not join two tokens"},
-    {recipe_bpe, long_merge, KN_ECORRUPT, "merges: merge 0, 'xxx"},
-    {recipe_bpe, bos_out, KN_ECORRUPT, "bos_token_id: 267 is not an id of the 267 tokens"},
-    {recipe_bpe, eot_out, KN_ECORRUPT, "eot_token_id: 1073741824 is not an id of the 267 tokens"},
-    {recipe_bpe, bos_without, KN_ECORRUPT, "add_bos_token: true without a bos token"},
-    {recipe_bpe, eos_without, KN_ECORRUPT, "add_eos_token: true without an eos token"},
-    {recipe_bpe, sep, KN_EUNSUPPORTED, "add_sep_token: true is not supported"},
-    {recipe_spm, no_scores, KN_ECORRUPT, "scores: missing"},
-    {recipe_spm, short_scores, KN_ECORRUPT, "scores: 270 entries for 271 tokens"},
-    {recipe_spm, nan_score, KN_ECORRUPT, "scores: token 3 has no number"},
-    {recipe_spm, bad_byte, KN_ECORRUPT, "tokens: byte token 4 is not <0x00> to <0xFF>"},
-    {recipe_spm, squeeze, KN_EUNSUPPORTED, "remove_extra_whitespaces: true is not supported"},
+    { recipe_bpe, no_model, KN_ECORRUPT, "model: missing" },
+    { recipe_bpe, bad_model, KN_EUNSUPPORTED, "model: tokenizer 'bert' is not supported" },
+    { recipe_bpe, bad_pre, KN_EUNSUPPORTED, "pre: pre-tokeniser 'gpt-5-maybe' is not supported" },
+    { recipe_bpe, no_tokens, KN_ECORRUPT, "tokens: missing" },
+    { recipe_bpe, short_types, KN_ECORRUPT, "token_type: 266 entries for 267 tokens" },
+    { recipe_bpe, no_merges, KN_ECORRUPT, "merges: missing" },
+    { recipe_bpe, bad_type, KN_ECORRUPT, "token_type: token 5 has type 7" },
+    { recipe_bpe, minus_type, KN_ECORRUPT, "token_type: token 5 has type -1" },
+    { recipe_bpe, empty_token, KN_ECORRUPT, "tokens: token 7 is empty" },
+    { recipe_bpe, twice, KN_ECORRUPT, "tokens: token 9 is a duplicate" },
+    { recipe_bpe, not_utf8, KN_ECORRUPT, "tokens: token 10 is not UTF-8" },
+    { recipe_bpe, surrogate, KN_ECORRUPT, "tokens: token 10 is not UTF-8" },
+    { recipe_bpe, half_utf8, KN_ECORRUPT, "tokens: token 10 is not UTF-8" },
+    { recipe_bpe, long_token, KN_ECORRUPT, "tokens: token 11 has 5000 bytes, more than 4096" },
+    { recipe_bpe, merge_left, KN_ECORRUPT, "merges: merge 5, 'whol e', does not join two tokens" },
+    { recipe_bpe, merge_right, KN_ECORRUPT, "merges: merge 5, 'w hole', does not join two tokens" },
+    { recipe_bpe, merge_joint, KN_ECORRUPT, "merges: merge 5, 'x y', does not join two tokens" },
+    { recipe_bpe, merge_one, KN_ECORRUPT, "merges: merge 5, 'xy', does not join two tokens" },
+    { recipe_bpe, merge_empty, KN_ECORRUPT, "merges: merge 5, '', does not join two tokens" },
+    { recipe_bpe, merge_space, KN_ECORRUPT, "merges: merge 5, ' ', does not join two tokens" },
+    { recipe_bpe, merge_no_right, KN_ECORRUPT, "merges: merge 5, 'x ', does not join two tokens" },
+    { recipe_bpe, long_merge, KN_ECORRUPT, "merges: merge 0, 'xxx" },
+    { recipe_bpe, bos_out, KN_ECORRUPT, "bos_token_id: 267 is not an id of the 267 tokens" },
+    { recipe_bpe, eot_out, KN_ECORRUPT, "eot_token_id: 1073741824 is not an id of the 267 tokens" },
+    { recipe_bpe, bos_without, KN_ECORRUPT, "add_bos_token: true without a bos token" },
+    { recipe_bpe, eos_without, KN_ECORRUPT, "add_eos_token: true without an eos token" },
+    { recipe_bpe, sep, KN_EUNSUPPORTED, "add_sep_token: true is not supported" },
+    { recipe_spm, no_scores, KN_ECORRUPT, "scores: missing" },
+    { recipe_spm, short_scores, KN_ECORRUPT, "scores: 270 entries for 271 tokens" },
+    { recipe_spm, nan_score, KN_ECORRUPT, "scores: token 3 has no number" },
+    { recipe_spm, bad_byte, KN_ECORRUPT, "tokens: byte token 4 is not <0x00> to <0xFF>" },
+    { recipe_spm, squeeze, KN_EUNSUPPORTED, "remove_extra_whitespaces: true is not supported" },
 };
 
 static void spoilt_files_are_refused_with_their_field(void **state)
@@ -138,8 +138,8 @@ static void spoilt_files_are_refused_with_their_field(void **state)
 static void arrays_of_another_kind_are_refused(void **state)
 {
     (void)state;
-    static const char *const keys[] = {KEY "tokens", KEY "token_type", KEY "merges", KEY "scores"};
-    static const char *const kinds[] = {"strings", "integers", "strings", "floats"};
+    static const char *const keys[] = { KEY "tokens", KEY "token_type", KEY "merges", KEY "scores" };
+    static const char *const kinds[] = { "strings", "integers", "strings", "floats" };
 
     kn_log_set(keep_line, KN_LOG_INFO);
     for (int i = 0; i < 8; i++) {
@@ -149,8 +149,7 @@ static void arrays_of_another_kind_are_refused(void **state)
         (i / 2 == 3 ? recipe_spm : recipe_bpe)(&r);
         r.other = keys[i / 2];
         r.other_scalar = i % 2;
-        snprintf(want, sizeof want, "%s: not an array%s%s", r.other, i % 2 ? "" : " of ",
-                 i % 2 ? "" : kinds[i / 2]);
+        snprintf(want, sizeof want, "%s: not an array%s%s", r.other, i % 2 ? "" : " of ", i % 2 ? "" : kinds[i / 2]);
         assert_int_equal(recipe_open(&r, &v), KN_ECORRUPT);
         assert_non_null(strstr(said, want));
     }
@@ -200,7 +199,7 @@ static void opening_and_tokenizing_survive_every_failed_allocation(void **state)
         kn_io_set(&io);
         for (int n = 0; err; n++) {
             struct eng_vocab *v = NULL;
-            struct eng_ids ids = {0};
+            struct eng_ids ids = { 0 };
 
             assert_true(n < 1000);
             allowed = n;

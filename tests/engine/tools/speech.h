@@ -22,44 +22,44 @@ static char *read_template(const char *name, size_t *n)
     return text;
 }
 
-static const char *const all_marks[] = {"<think>",
-                                        "</think>",
-                                        "<tool_call>",
-                                        "</tool_call>",
-                                        "<arg_key>",
-                                        "</arg_key>",
-                                        "<arg_value>",
-                                        "</arg_value>",
-                                        "<|python_tag|>",
-                                        "<minimax:tool_call>",
-                                        "</minimax:tool_call>",
-                                        "[TOOL_CALLS]",
-                                        "[CALL_ID]",
-                                        "[ARGS]",
-                                        "<seed:tool_call>",
-                                        "</seed:tool_call>",
-                                        "<seed:think>",
-                                        "</seed:think>",
-                                        "<|start|>",
-                                        "<|channel|>",
-                                        "<|constrain|>",
-                                        "<|message|>",
-                                        "<|end|>",
-                                        "<|call|>",
-                                        "<|return|>",
-                                        "<|tool_calls_section_begin|>",
-                                        "<|tool_calls_section_end|>",
-                                        "<|tool_call_begin|>",
-                                        "<|tool_call_argument_begin|>",
-                                        "<|tool_call_end|>",
-                                        "<|tool_call_start|>",
-                                        "<|python_start|>",
-                                        "<|python_end|>",
-                                        "<｜tool▁calls▁begin｜>",
-                                        "<｜tool▁calls▁end｜>",
-                                        "<｜tool▁call▁begin｜>",
-                                        "<｜tool▁call▁end｜>",
-                                        "<｜tool▁sep｜>"};
+static const char *const all_marks[] = { "<think>",
+                                         "</think>",
+                                         "<tool_call>",
+                                         "</tool_call>",
+                                         "<arg_key>",
+                                         "</arg_key>",
+                                         "<arg_value>",
+                                         "</arg_value>",
+                                         "<|python_tag|>",
+                                         "<minimax:tool_call>",
+                                         "</minimax:tool_call>",
+                                         "[TOOL_CALLS]",
+                                         "[CALL_ID]",
+                                         "[ARGS]",
+                                         "<seed:tool_call>",
+                                         "</seed:tool_call>",
+                                         "<seed:think>",
+                                         "</seed:think>",
+                                         "<|start|>",
+                                         "<|channel|>",
+                                         "<|constrain|>",
+                                         "<|message|>",
+                                         "<|end|>",
+                                         "<|call|>",
+                                         "<|return|>",
+                                         "<|tool_calls_section_begin|>",
+                                         "<|tool_calls_section_end|>",
+                                         "<|tool_call_begin|>",
+                                         "<|tool_call_argument_begin|>",
+                                         "<|tool_call_end|>",
+                                         "<|tool_call_start|>",
+                                         "<|python_start|>",
+                                         "<|python_end|>",
+                                         "<｜tool▁calls▁begin｜>",
+                                         "<｜tool▁calls▁end｜>",
+                                         "<｜tool▁call▁begin｜>",
+                                         "<｜tool▁call▁end｜>",
+                                         "<｜tool▁sep｜>" };
 
 /* Vocabulary with a token per byte, a few words, and each mark as a token of the given type (0: marks are no
  * tokens). */
@@ -78,7 +78,7 @@ static inline struct eng_vocab *vocab_with_marks(int type)
 }
 
 /* Answer format of a published template by name, or of template text that begins with '<'. */
-#define MINIMAX "<think></think><minimax:tool_call><invoke name="
+#define MINIMAX      "<think></think><minimax:tool_call><invoke name="
 #define LLAMA_3_LIST "<|start_header_id|>[func_name1(a=1)]\"parameters\": "
 #define LLAMA_4_LIST "<|header_start|>[func_name1(a=1)]"
 

@@ -12,16 +12,15 @@ static uint64_t random_bits(void) { return kn_mix(random_state += KN_GOLDEN); }
 
 /* ---- grammars -------------------------------------------------------------------------------- */
 
-static const char grammar_tools[] =
-    "[{\"type\":\"function\",\"function\":{\"name\":\"find_city\",\"parameters\":{\"t"
-    "ype\":\"object\",\"$defs\":{\"list\":{\"type\":\"array\",\"items\":{\"type\":\"s"
-    "tring\"}}},\"properties\":{\"unit\":{\"type\":\"string\",\"enum\":[\"c\",\"f\",\""
-    "7\",\"[\\\"\"]},\"e\":{\"enum\":[\"7\",\"x\"]},\"l\":{\"$ref\":\"#/$defs/list\"}"
-    ",\"n\":{\"type\":\"integer\"},\"s\":{\"type\":\"string\",\"maxLength\":5},\"q\":"
-    "{\"type\":[\"string\",\"null\"]},\"city\":{\"type\":\"string\"}},\"required\":[\""
-    "city\",\"unit\",\"e\"]}}},{\"type\":\"function\",\"function\":{\"name\":\"find\""
-    ",\"parameters\":{\"type\":\"object\",\"properties\":{\"q\":{\"type\":[\"string\""
-    ",\"null\"]}}}}},{\"type\":\"function\",\"function\":{\"name\":\"now\"}}]";
+static const char grammar_tools[] = "[{\"type\":\"function\",\"function\":{\"name\":\"find_city\",\"parameters\":{\"t"
+                                    "ype\":\"object\",\"$defs\":{\"list\":{\"type\":\"array\",\"items\":{\"type\":\"s"
+                                    "tring\"}}},\"properties\":{\"unit\":{\"type\":\"string\",\"enum\":[\"c\",\"f\",\""
+                                    "7\",\"[\\\"\"]},\"e\":{\"enum\":[\"7\",\"x\"]},\"l\":{\"$ref\":\"#/$defs/list\"}"
+                                    ",\"n\":{\"type\":\"integer\"},\"s\":{\"type\":\"string\",\"maxLength\":5},\"q\":"
+                                    "{\"type\":[\"string\",\"null\"]},\"city\":{\"type\":\"string\"}},\"required\":[\""
+                                    "city\",\"unit\",\"e\"]}}},{\"type\":\"function\",\"function\":{\"name\":\"find\""
+                                    ",\"parameters\":{\"type\":\"object\",\"properties\":{\"q\":{\"type\":[\"string\""
+                                    ",\"null\"]}}}}},{\"type\":\"function\",\"function\":{\"name\":\"now\"}}]";
 
 static bool has_type(const json_t *schema, const json_t *v)
 {
@@ -43,8 +42,7 @@ static bool has_type(const json_t *schema, const json_t *v)
 /* A validator for the part of JSON schema that these tests use. */
 static bool conforms(const json_t *root, const json_t *schema, const json_t *v)
 {
-    const json_t *values = json_object_get(schema, "enum"),
-                 *most = json_object_get(schema, "maxLength");
+    const json_t *values = json_object_get(schema, "enum"), *most = json_object_get(schema, "maxLength");
     const json_t *required = json_object_get(schema, "required");
     if (json_object_get(schema, "$ref"))
         schema = json_object_get(json_object_get(root, "$defs"), "list");
@@ -59,8 +57,7 @@ static bool conforms(const json_t *root, const json_t *schema, const json_t *v)
         good &= json_object_get(v, json_string_value(json_array_get(required, i))) != NULL;
     for (size_t i = 0; i < json_array_size(v) && good; i++)
         good = conforms(root, json_object_get(schema, "items"), json_array_get(v, i));
-    for (void *i = json_object_iter((json_t *)v); i && good;
-         i = json_object_iter_next((json_t *)v, i)) {
+    for (void *i = json_object_iter((json_t *)v); i && good; i = json_object_iter_next((json_t *)v, i)) {
         json_t *p = json_object_get(json_object_get(schema, "properties"), json_object_iter_key(i));
         good = p && conforms(root, p, json_object_iter_value(i));
     }
@@ -79,8 +76,7 @@ struct walk {
 };
 
 /* The last 300 bytes of the walk, for messages. */
-#define LAST(w)                                                                                    \
-    (int)((w)->n_all < 300 ? (w)->n_all : 300), (w)->all + ((w)->n_all < 300 ? 0 : (w)->n_all - 300)
+#define LAST(w) (int)((w)->n_all < 300 ? (w)->n_all : 300), (w)->all + ((w)->n_all < 300 ? 0 : (w)->n_all - 300)
 
 static void check_call(struct walk *w)
 {
@@ -93,8 +89,8 @@ static void check_call(struct walk *w)
     json_t *v = json_loadb(w->arguments, w->n_arguments, JSON_ALLOW_NUL, NULL);
     json_t *none = load("{\"type\":\"object\"}"), *p = json_object_get(tool, "parameters");
     if (!tool || !json_is_object(v) || !conforms(p ? p : none, p ? p : none, v))
-        fail_msg("%s: %s %.*s from %.*s", eng_speech_style_name(w->style), w->name,
-                 (int)w->n_arguments, w->arguments, LAST(w));
+        fail_msg("%s: %s %.*s from %.*s", eng_speech_style_name(w->style), w->name, (int)w->n_arguments, w->arguments,
+                 LAST(w));
     json_decref(none);
     json_decref(v);
 }
@@ -145,7 +141,7 @@ static bool bit(const uint32_t *mask, int32_t i) { return mask[i >> 5] >> (i & 3
 /* A random allowed token, more often one of the marks; ENG_NO_TOKEN: only the end is allowed. */
 static int32_t choose(const struct walk *w, const struct gr_grammar *g, const struct gr_state *st)
 {
-    uint32_t mask[16] = {0};
+    uint32_t mask[16] = { 0 };
     int32_t may[MAX_TOKEN], n = 0;
     const int n_vocab = eng_vocab_size(w->vocab);
     assert_true(spec_mask_words(n_vocab) <= 16);
@@ -171,7 +167,7 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
     w->n_call = w->n_whole = 0;
     w->n_all = 0;
     eng_decoder_init(&d, w->vocab, ENG_DECODE_CONTINUE | ENG_DECODE_SKIP_SPECIAL);
-    struct eng_speech_options o = {w->style, w->tools, thinks};
+    struct eng_speech_options o = { w->style, w->tools, thinks };
     assert_int_equal(eng_speech_open(&s, &o), 0);
     gr_start(g, &st);
     const int n_step = (int)(random_bits() % MOST_WALK);
@@ -193,9 +189,7 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
         if ((uint8_t)rest[i] != 0xFF) {
             walk_text(w, s, piece, eng_decoder_feed(&d, (uint8_t)rest[i], piece)); /* token b is byte b */
         } else {
-            walk_control(w, s, &d,
-                         (uint8_t)rest[i + 1] << 16 | (uint8_t)rest[i + 2] << 8 |
-                             (uint8_t)rest[i + 3]);
+            walk_control(w, s, &d, (uint8_t)rest[i + 1] << 16 | (uint8_t)rest[i + 2] << 8 | (uint8_t)rest[i + 3]);
             i += 3;
         }
     walk_text(w, s, piece, eng_decoder_finish(&d, piece));
@@ -207,10 +201,8 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
 static void walk_style(struct walk *w, const char *template)
 {
     for (int i = (int)(random_bits() % 2); i < 12; i += 2) {
-        struct eng_speech_tools t = {
-            .tools = w->tools, .choice = ENG_TOOL_AUTO, .name = "find_city"};
-        static const enum eng_tool_choice choices[] = {ENG_TOOL_AUTO, ENG_TOOL_REQUIRED,
-                                                       ENG_TOOL_NAMED};
+        struct eng_speech_tools t = { .tools = w->tools, .choice = ENG_TOOL_AUTO, .name = "find_city" };
+        static const enum eng_tool_choice choices[] = { ENG_TOOL_AUTO, ENG_TOOL_REQUIRED, ENG_TOOL_NAMED };
         struct gr_grammar *g;
         char why[256];
         t.choice = choices[i / 2 % 3];
@@ -221,8 +213,7 @@ static void walk_style(struct walk *w, const char *template)
         for (int k = 0; k < 6; k++) {
             const enum mark m = w->style->mark[MARK_CALLS].text ? MARK_CALLS : MARK_CALL;
             const char *mark = w->style->mark[m].text;
-            const bool lead = t.choice == ENG_TOOL_AUTO && k % 2 && mark &&
-                              w->style->mark[m].control == ENG_NO_TOKEN;
+            const bool lead = t.choice == ENG_TOOL_AUTO && k % 2 && mark && w->style->mark[m].control == ENG_NO_TOKEN;
             walk_once(w, g, t.thinks, lead ? mark : "");
             if (t.choice != ENG_TOOL_AUTO && !w->n_call)
                 fail_msg("%s: no call in %.*s", template, LAST(w));
@@ -236,22 +227,22 @@ static void walk_style(struct walk *w, const char *template)
     }
 }
 
-static const char *const templates[] = {"Qwen-Qwen3-0.6B",
-                                        "Qwen3-Coder",
-                                        "ByteDance-Seed-OSS",
-                                        "meta-llama-Llama-3.1-8B-Instruct",
-                                        "mistralai-Mistral-Nemo-Instruct-2407",
-                                        "Mistral-Small-3.2-24B-Instruct-2506",
-                                        "deepseek-ai-DeepSeek-V3.1",
-                                        "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
-                                        "Kimi-K2-Instruct",
-                                        "deepseek-ai-DeepSeek-V4",
-                                        MINIMAX,
-                                        "GLM-4.6",
-                                        "openai-gpt-oss-120b",
-                                        LLAMA_3_LIST,
-                                        LLAMA_4_LIST,
-                                        "LFM2.5-Instruct"};
+static const char *const templates[] = { "Qwen-Qwen3-0.6B",
+                                         "Qwen3-Coder",
+                                         "ByteDance-Seed-OSS",
+                                         "meta-llama-Llama-3.1-8B-Instruct",
+                                         "mistralai-Mistral-Nemo-Instruct-2407",
+                                         "Mistral-Small-3.2-24B-Instruct-2506",
+                                         "deepseek-ai-DeepSeek-V3.1",
+                                         "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
+                                         "Kimi-K2-Instruct",
+                                         "deepseek-ai-DeepSeek-V4",
+                                         MINIMAX,
+                                         "GLM-4.6",
+                                         "openai-gpt-oss-120b",
+                                         LLAMA_3_LIST,
+                                         LLAMA_4_LIST,
+                                         "LFM2.5-Instruct" };
 
 static void grammars_texts_are_calls_that_conform(void **state)
 {
@@ -261,7 +252,7 @@ static void grammars_texts_are_calls_that_conform(void **state)
     random_state = 7;
     for (int type = 0; type <= ENG_TOKEN_USER; type += type ? 1 : ENG_TOKEN_CONTROL) {
         struct eng_vocab *v = vocab_with_marks(type);
-        w = (struct walk){.vocab = v, .tools = tools};
+        w = (struct walk){ .vocab = v, .tools = tools };
         assert_int_equal(gr_tokens_open(&w.tokens, v, 1 << 20), 0);
         assert_int_equal(gr_scratch_open(&w.scratch, w.tokens), 0);
         for (size_t i = 0; i < sizeof templates / sizeof *templates; i++) {
@@ -291,7 +282,7 @@ static void grammars_leave_room(void **state)
     (void)state;
     struct eng_speech_style style = style_of("Qwen-Qwen3-0.6B", NULL);
     json_t *tools = load(tools_text);
-    struct eng_speech_tools t = {.tools = tools, .choice = ENG_TOOL_AUTO};
+    struct eng_speech_tools t = { .tools = tools, .choice = ENG_TOOL_AUTO };
     struct gr_grammar *g;
     char why[256];
     static const char call[] = "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
@@ -357,30 +348,25 @@ static void requests_are_refused_in_one_line(void **state)
         const char *template, *tools, *part;
         int code;
     } bad[] = {
-        {"Qwen-Qwen3-0.6B", "[{\"name\":\"a b\"}]", "a name is", KN_EINVAL},
-        {"Qwen-Qwen3-0.6B", "[{}]", "a name is", KN_EINVAL},
-        {"Qwen-Qwen3-0.6B", "[7]", "a name is", KN_EINVAL},
-        {"Qwen-Qwen3-0.6B", "[]", "no tool", KN_EINVAL},
-        {"Qwen-Qwen3-0.6B", "[{\"name\":\"f\",\"parameters\":[]}]", "not an object", KN_EINVAL},
-        {"Qwen-Qwen3-0.6B", "[{\"name\":\"f\",\"parameters\":{\"type\":\"string\"}}]", "\"object\"",
-         KN_EINVAL},
-        {"Qwen-Qwen3-0.6B",
-         "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{\"not\":{}}}}}]", "\"not\"",
-         KN_EUNSUPPORTED},
-        {"Qwen3-Coder", "[{\"name\":\"f\",\"parameters\":{\"anyOf\":[]}}]", "one by one",
-         KN_EUNSUPPORTED},
-        {"GLM-4.6", "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"<\":{}}}}]", "< or >",
-         KN_EUNSUPPORTED},
-        {"GLM-4.6", "[{\"name\":\"f\",\"parameters\":{\"required\":[\"x\"]}}]", "\"required\"",
-         KN_EINVAL},
-        {LLAMA_3_LIST, "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a b\":{}}}}]", "64 letters",
-         KN_EUNSUPPORTED},
-        {"google-gemma-2-2b-it", "[{\"name\":\"f\"}]", "does not support tool calls", KN_EUNSUPPORTED},
+        { "Qwen-Qwen3-0.6B", "[{\"name\":\"a b\"}]", "a name is", KN_EINVAL },
+        { "Qwen-Qwen3-0.6B", "[{}]", "a name is", KN_EINVAL },
+        { "Qwen-Qwen3-0.6B", "[7]", "a name is", KN_EINVAL },
+        { "Qwen-Qwen3-0.6B", "[]", "no tool", KN_EINVAL },
+        { "Qwen-Qwen3-0.6B", "[{\"name\":\"f\",\"parameters\":[]}]", "not an object", KN_EINVAL },
+        { "Qwen-Qwen3-0.6B", "[{\"name\":\"f\",\"parameters\":{\"type\":\"string\"}}]", "\"object\"", KN_EINVAL },
+        { "Qwen-Qwen3-0.6B", "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{\"not\":{}}}}}]", "\"not\"",
+          KN_EUNSUPPORTED },
+        { "Qwen3-Coder", "[{\"name\":\"f\",\"parameters\":{\"anyOf\":[]}}]", "one by one", KN_EUNSUPPORTED },
+        { "GLM-4.6", "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"<\":{}}}}]", "< or >", KN_EUNSUPPORTED },
+        { "GLM-4.6", "[{\"name\":\"f\",\"parameters\":{\"required\":[\"x\"]}}]", "\"required\"", KN_EINVAL },
+        { LLAMA_3_LIST, "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a b\":{}}}}]", "64 letters",
+          KN_EUNSUPPORTED },
+        { "google-gemma-2-2b-it", "[{\"name\":\"f\"}]", "does not support tool calls", KN_EUNSUPPORTED },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct eng_speech_style style = style_of(bad[i].template, NULL);
         json_t *tools = load(bad[i].tools);
-        struct eng_speech_tools t = {.tools = tools, .choice = ENG_TOOL_REQUIRED};
+        struct eng_speech_tools t = { .tools = tools, .choice = ENG_TOOL_REQUIRED };
         struct gr_grammar *g;
         char why[256];
         int error = eng_speech_grammar(&g, &style, &t, why, sizeof why);

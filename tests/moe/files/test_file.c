@@ -13,7 +13,7 @@
 #include "tests/faults.h"
 #include "tests/moe/folder.h"
 
-#define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
+#define LEN(a)   ((int)(sizeof(a) / sizeof *(a)))
 #define DIM(...) ((const uint64_t[8]){ __VA_ARGS__ })
 
 static int setup(void **state)
@@ -58,7 +58,7 @@ static void make_good(struct gguf *g, uint32_t version)
     gguf_f32(g, 1);
     gguf_f32(g, -2);
     gguf_array(g, "none", MOE_U8, 0);
-    gguf_tensor(g, "a.weight", 2, DIM(32, 3), 8, 0);            /* 102 bytes of Q8_0 */
+    gguf_tensor(g, "a.weight", 2, DIM(32, 3), 8, 0); /* 102 bytes of Q8_0 */
     gguf_tensor(g, "b.weight", 1, DIM(5), 0, 128);
     while (g->n % 64)
         gguf_u8(g, 0);
@@ -132,7 +132,7 @@ static void scalars_are_checked(void **state)
     assert_int_equal(moe_file_int(f, "i8", 0, 9, &i), KN_ECORRUPT);
     assert_non_null(strstr(faults.line, "model.gguf: file is corrupt: metadata 'i8': -1 is not"));
     assert_int_equal(moe_file_int(f, "u64", 0, INT64_MAX - 1, &i), KN_ECORRUPT);
-    assert_int_equal(moe_file_int(f, "u64", -9, 9, &i), KN_ECORRUPT);   /* 2^64 - 1 is not -1 */
+    assert_int_equal(moe_file_int(f, "u64", -9, 9, &i), KN_ECORRUPT); /* 2^64 - 1 is not -1 */
     assert_int_equal(moe_file_int(f, "f", 0, 9, &i), KN_ECORRUPT);
     assert_int_equal(moe_file_int(f, "yes", 0, 9, &i), KN_ECORRUPT);
     assert_int_equal(moe_file_int(f, "scores", 0, 9, &i), KN_ECORRUPT);
@@ -160,7 +160,7 @@ static void large_headers_take_few_reads(void **state)
     }
     for (int i = 0; i < 5000; i++) {
         snprintf(text, sizeof text, "blk.%d.weight", i);
-        gguf_tensor(&g, text, 1, DIM(8), 0, 32 * (uint64_t)(4999 - i));   /* descending */
+        gguf_tensor(&g, text, 1, DIM(8), 0, 32 * (uint64_t)(4999 - i)); /* descending */
     }
     gguf_data(&g, 5000 * 32);
     gguf_save(&g, path);
@@ -207,7 +207,7 @@ static void counts_are_not_believed(void **state)
         gguf_free(&g);
 
         gguf_header(&g, 3, 0, 1);
-        gguf_u64(&g, counts[c]);                                /* the length of a key */
+        gguf_u64(&g, counts[c]); /* the length of a key */
         gguf_save(&g, path);
         assert_refused("key length", path, code, "metadata 1 of 1");
         gguf_free(&g);
@@ -227,7 +227,7 @@ static void counts_are_not_believed(void **state)
             gguf_free(&g);
         }
         gguf_header(&g, 3, 1, 0);
-        gguf_u64(&g, counts[c]);                                /* the length of a tensor's name */
+        gguf_u64(&g, counts[c]); /* the length of a tensor's name */
         gguf_save(&g, path);
         assert_refused("name length", path, code, "tensor 1 of 1");
         gguf_free(&g);
@@ -245,9 +245,15 @@ static void counts_are_not_believed(void **state)
 static void headers_that_are_no_gguf(void **state)
 {
     (void)state;
-    static const struct { const char *what; uint32_t version; const char *says; } kind[] = {
-        { "version 0", 0, "version 0" }, { "version 1", 1, "version 1" },
-        { "version 4", 4, "version 4" }, { "big endian", UINT32_C(3) << 24, "big-endian" },
+    static const struct {
+        const char *what;
+        uint32_t version;
+        const char *says;
+    } kind[] = {
+        { "version 0", 0, "version 0" },
+        { "version 1", 1, "version 1" },
+        { "version 4", 4, "version 4" },
+        { "big endian", UINT32_C(3) << 24, "big-endian" },
     };
     struct gguf g = { 0 };
     for (int i = 0; i < LEN(kind); i++) {
@@ -275,7 +281,7 @@ static void headers_that_are_no_gguf(void **state)
     assert_int_equal(moe_file_open(&f, path), KN_ENOENT);
     faults_reset();
     snprintf(path, sizeof path, "%s/pipe.gguf", folder);
-    assert_int_equal(mkfifo(path, 0600), 0);    /* has no writer; the open must not wait for one */
+    assert_int_equal(mkfifo(path, 0600), 0); /* has no writer; the open must not wait for one */
     assert_int_equal(moe_file_open(&f, path), KN_EINVAL);
     assert_non_null(strstr(faults.line, "neither a file nor a folder"));
     unlink(path);
@@ -287,7 +293,11 @@ static void values_that_are_wrong(void **state)
 {
     (void)state;
     static const struct {
-        const char *what, *key; uint32_t type, item; uint64_t word; int code; const char *says;
+        const char *what, *key;
+        uint32_t type, item;
+        uint64_t word;
+        int code;
+        const char *says;
     } kind[] = {
         { "alignment 0", "general.alignment", MOE_U32, 0, 0, KN_ECORRUPT, "0 is no power" },
         { "alignment 24", "general.alignment", MOE_U32, 0, 24, KN_ECORRUPT, "24 is no power" },
@@ -336,8 +346,13 @@ static void tensors_that_are_wrong(void **state)
     (void)state;
     const uint64_t big = UINT64_C(1) << 32;
     const struct {
-        const char *what, *name; uint32_t n_dim; uint64_t dim[4]; uint32_t type; uint64_t offset;
-        int code; const char *says;
+        const char *what, *name;
+        uint32_t n_dim;
+        uint64_t dim[4];
+        uint32_t type;
+        uint64_t offset;
+        int code;
+        const char *says;
     } kind[] = {
         { "no dimension", "b", 0, { 0 }, 0, 32, KN_ECORRUPT, "0 dimensions" },
         { "5 dimensions", "b", 5, { 1, 1, 1, 1 }, 0, 32, KN_ECORRUPT, "5 dimensions" },
@@ -492,7 +507,11 @@ static void damaged_bytes_do_no_harm(void **state)
 
 /* ---- splits ---------------------------------------------------------------------------------- */
 
-struct split { uint32_t no, count; int32_t n_tensor; const char *name; };
+struct split {
+    uint32_t no, count;
+    int32_t n_tensor;
+    const char *name;
+};
 
 static void save_split(const char *suffix, struct split s)
 {
@@ -559,7 +578,11 @@ static void splits_that_do_not_fit_are_refused(void **state)
     assert_non_null(strstr(faults.line, "m-00003-of-00003.gguf"));
     assert_true(faults_clean());
 
-    static const struct { const char *what; struct split third; const char *says; } kind[] = {
+    static const struct {
+        const char *what;
+        struct split third;
+        const char *says;
+    } kind[] = {
         { "number", { 1, 3, 3, "c" }, "says 2 of 3" },
         { "count", { 2, 4, 3, "c" }, "says 3 of 4" },
         { "name", { 2, 3, 3, "a" }, "tensor 'a'" },
@@ -591,7 +614,11 @@ static void splits_that_do_not_fit_are_refused(void **state)
 static void whatever_fails_nothing_is_left(void **state)
 {
     (void)state;
-    static const struct { enum fault_kind kind; enum fault_way way; int error, code; } ways[] = {
+    static const struct {
+        enum fault_kind kind;
+        enum fault_way way;
+        int error, code;
+    } ways[] = {
         { FAULT_ALLOC, FAULT_ERROR, ENOMEM, KN_ENOMEM }, { FAULT_OPEN, FAULT_ERROR, EIO, KN_EIO },
         { FAULT_SIZE, FAULT_ERROR, EIO, KN_EIO },        { FAULT_READ, FAULT_ERROR, EIO, KN_EIO },
         { FAULT_READ, FAULT_EMPTY, 0, KN_ESHORT },
@@ -614,7 +641,7 @@ static void whatever_fails_nothing_is_left(void **state)
             moe_file_close(f);
             assert_true(faults_clean());
         } while (err);
-        assert_in_range(n, 4, 200);             /* each of the three files failed at least once */
+        assert_in_range(n, 4, 200); /* each of the three files failed at least once */
     }
 }
 
@@ -623,13 +650,25 @@ static void whatever_fails_nothing_is_left(void **state)
 static void names_are_fit_to_be_shown(void **state)
 {
     (void)state;
-    static const struct { const char *in; size_t n; const char *out; } kind[] = {
-        { "plain", 5, "plain" }, { "a\0b", 3, "a\\x00b" }, { "\x7f\\", 2, "\\x7f\\x5c" },
-        { "\xc3\xa9", 2, "\xc3\xa9" }, { "\xc2\x9b" "31m", 5, "\\xc2\\x9b31m" },
+    static const struct {
+        const char *in;
+        size_t n;
+        const char *out;
+    } kind[] = {
+        { "plain", 5, "plain" },
+        { "a\0b", 3, "a\\x00b" },
+        { "\x7f\\", 2, "\\x7f\\x5c" },
+        { "\xc3\xa9", 2, "\xc3\xa9" },
+        { "\xc2\x9b"
+          "31m",
+          5, "\\xc2\\x9b31m" },
         { "\xff", 1, "\\xff" },
-        { "\xc0\xaf", 2, "\\xc0\\xaf" }, { "\xed\xa0\x80", 3, "\\xed\\xa0\\x80" },
-        { "\xe2\x82", 2, "\\xe2\\x82" }, { "", 0, "" },
-        { "123456789012345", 15, "123456789012345" }, { "1234567890123456", 16, "123456789012..." },
+        { "\xc0\xaf", 2, "\\xc0\\xaf" },
+        { "\xed\xa0\x80", 3, "\\xed\\xa0\\x80" },
+        { "\xe2\x82", 2, "\\xe2\\x82" },
+        { "", 0, "" },
+        { "123456789012345", 15, "123456789012345" },
+        { "1234567890123456", 16, "123456789012..." },
         { "12345678901234\xc3\xa9", 16, "123456789012..." },
         { "12345678901\x01z", 13, "12345678901..." },
     };

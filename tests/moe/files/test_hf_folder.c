@@ -15,7 +15,7 @@
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
-static char model[80];                          /* the model's folder inside the test's folder */
+static char model[80]; /* the model's folder inside the test's folder */
 
 static int setup(void **state)
 {
@@ -35,10 +35,10 @@ static void same_metadata(const struct moe_file *gguf, const struct moe_file *hf
         snprintf(key, sizeof key, "%.*s", (int)v->key.n, v->key.data);
         if (!strncmp(key, "general.", 8) || !strcmp(key, "tokenizer.ggml.pre") || strstr(key, "vocab_size"))
             continue;
-        if (moe_file_find_tensor(gguf, "blk.0.attn_k_b.weight") &&     /* K and V in one matrix: head counts differ */
+        if (moe_file_find_tensor(gguf, "blk.0.attn_k_b.weight") && /* K and V in one matrix: head counts differ */
             (strstr(key, "key_length") || strstr(key, "value_length") || strstr(key, "head_count_kv")))
             continue;
-        if (!strcmp(key, "qwen35moe.feed_forward_length"))             /* of dense layers, which the model lacks */
+        if (!strcmp(key, "qwen35moe.feed_forward_length")) /* of dense layers, which the model lacks */
             continue;
         w = moe_file_find(hf, key);
         if (!w || w->type != v->type || w->n != v->n)
@@ -148,9 +148,12 @@ static void a_language_model_within_another(void **state)
         memcpy(t->name, name, sizeof name);
     }
     assert_true(h.n_tensor < HF_MAX_TENSOR);
-    h.tensor[h.n_tensor++] = (struct hf_tensor){ "model.visual.blocks.0.norm1.weight", "output_norm.weight", "whole", 0, 0 };
-    snprintf(config, sizeof config, "{\"model_type\":\"qwen3_5_moe\",\"tie_word_embeddings\":false,\"vision_config\":{},"
-             "\"eos_token_id\":7,\"text_config\":%s}", h.config);
+    h.tensor[h.n_tensor++] = (struct hf_tensor){ "model.visual.blocks.0.norm1.weight", "output_norm.weight", "whole", 0,
+                                                 0 };
+    snprintf(config, sizeof config,
+             "{\"model_type\":\"qwen3_5_moe\",\"tie_word_embeddings\":false,\"vision_config\":{},"
+             "\"eos_token_id\":7,\"text_config\":%s}",
+             h.config);
     h.config = config;
     hf_folder_write(&h, model, false, 1);
     assert_int_equal(hf_folder_gguf(&h, path, false), 0);
@@ -158,7 +161,7 @@ static void a_language_model_within_another(void **state)
     assert_int_equal(moe_file_open(&b, model), 0);
     same_tensors(a, b);
     assert_null(moe_file_find_tensor(b, "model.visual.blocks.0.norm1.weight"));
-    assert_non_null(moe_file_find_tensor(b, "blk.4.nextn.eh_proj.weight"));     /* not a level deeper */
+    assert_non_null(moe_file_find_tensor(b, "blk.4.nextn.eh_proj.weight")); /* not a level deeper */
     moe_file_close(a);
     moe_file_close(b);
     float *x = logits_of(&h.g, path), *y = logits_of(&h.g, model);
@@ -171,9 +174,11 @@ static void a_language_model_within_another(void **state)
 int main(void)
 {
     static char *const name[] = {
-        "llama_gqa", "llama_rope3_tied", "llama_linear", "mistral", "mixtral", "qwen2", "qwen3_tied", "qwen3_yarn",
-        "qwen3moe_norm", "qwen3moe_nonorm", "qwen3moe_odd", "qwen2moe", "olmoe_clamp", "glm4moe", "glm4moe_groups", "minimax_m2",
-        "deepseek2_lite", "deepseek2_groups", "deepseek3", "deepseek3_one_group", "qwen3next", "qwen3next_odd", "qwen35moe",
+        "llama_gqa",    "llama_rope3_tied", "llama_linear",     "mistral",       "mixtral",
+        "qwen2",        "qwen3_tied",       "qwen3_yarn",       "qwen3moe_norm", "qwen3moe_nonorm",
+        "qwen3moe_odd", "qwen2moe",         "olmoe_clamp",      "glm4moe",       "glm4moe_groups",
+        "minimax_m2",   "deepseek2_lite",   "deepseek2_groups", "deepseek3",     "deepseek3_one_group",
+        "qwen3next",    "qwen3next_odd",    "qwen35moe",
     };
     struct CMUnitTest tests[LEN(name) + 2];
     tests[LEN(name) + 1] = (struct CMUnitTest)cmocka_unit_test(a_language_model_within_another);

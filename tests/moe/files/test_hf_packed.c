@@ -10,10 +10,10 @@
 #include "tests/moe/folders.h"
 #include "tests/moe/folder.h"
 
-#define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
+#define LEN(a)  ((int)(sizeof(a) / sizeof *(a)))
 #define N_VOCAB 300
 
-static char model[80];                          /* the model's folder inside the test's folder */
+static char model[80]; /* the model's folder inside the test's folder */
 static struct kn_team *team;
 static const struct golden tokens = { .n_vocab = N_VOCAB, .token = (int32_t[N_TOK]){ 5, 9, 33, 120 } };
 
@@ -73,13 +73,15 @@ static void make_folder(const char *config, const char *tokenizer, struct hf_fil
 
 /* ---- gpt-oss: separate blocks and scales, gate and up rows interleaved ------------------------- */
 
-#define EXPERTS "{\"model_type\":\"gpt_oss\",\"hidden_size\":128,\"intermediate_size\":96,\"num_hidden_layers\":2," \
+#define EXPERTS                                                                                                              \
+    "{\"model_type\":\"gpt_oss\",\"hidden_size\":128,\"intermediate_size\":96,\"num_hidden_layers\":2,"                      \
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"num_local_experts\":8,\"num_experts_per_tok\":2," \
-    "\"rms_norm_eps\":1e-5,\"max_position_embeddings\":2048,\"sliding_window\":21,\"layer_types\":[\"sliding_attention\"," \
-    "\"full_attention\"],\"rope_theta\":150000,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8.0,\"beta_fast\":32.0," \
-    "\"beta_slow\":1.0,\"original_max_position_embeddings\":256,\"truncate\":false},\"swiglu_limit\":7.0," \
+    "\"rms_norm_eps\":1e-5,\"max_position_embeddings\":2048,\"sliding_window\":21,\"layer_types\":[\"sliding_attention\","   \
+    "\"full_attention\"],\"rope_theta\":150000,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8.0,\"beta_fast\":32.0,"  \
+    "\"beta_slow\":1.0,\"original_max_position_embeddings\":256,\"truncate\":false},\"swiglu_limit\":7.0,"                   \
     "\"quantization_config\":{\"quant_method\":\"mxfp4\"}}"
-#define TOKENIZER "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}"
+#define TOKENIZER                                                                                                      \
+    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}"
 
 static uint8_t *bytes_of(const struct moe_file *f, const char *name, const struct moe_tensor **t)
 {
@@ -158,13 +160,19 @@ static void put_pairs(struct hf_file *out, const struct moe_file *f, const char 
 static void put_layer(struct hf_file *out, const struct moe_file *f, int layer)
 {
     static const char *const plain[][2] = {
-        { "attn_norm.weight", "input_layernorm.weight" }, { "attn_q.weight", "self_attn.q_proj.weight" },
-        { "attn_k.weight", "self_attn.k_proj.weight" }, { "attn_v.weight", "self_attn.v_proj.weight" },
-        { "attn_output.weight", "self_attn.o_proj.weight" }, { "attn_q.bias", "self_attn.q_proj.bias" },
-        { "attn_k.bias", "self_attn.k_proj.bias" }, { "attn_v.bias", "self_attn.v_proj.bias" },
-        { "attn_output.bias", "self_attn.o_proj.bias" }, { "attn_sinks.weight", "self_attn.sinks" },
+        { "attn_norm.weight", "input_layernorm.weight" },
+        { "attn_q.weight", "self_attn.q_proj.weight" },
+        { "attn_k.weight", "self_attn.k_proj.weight" },
+        { "attn_v.weight", "self_attn.v_proj.weight" },
+        { "attn_output.weight", "self_attn.o_proj.weight" },
+        { "attn_q.bias", "self_attn.q_proj.bias" },
+        { "attn_k.bias", "self_attn.k_proj.bias" },
+        { "attn_v.bias", "self_attn.v_proj.bias" },
+        { "attn_output.bias", "self_attn.o_proj.bias" },
+        { "attn_sinks.weight", "self_attn.sinks" },
         { "post_attention_norm.weight", "post_attention_layernorm.weight" },
-        { "ffn_gate_inp.weight", "mlp.router.weight" }, { "ffn_gate_inp.bias", "mlp.router.bias" },
+        { "ffn_gate_inp.weight", "mlp.router.weight" },
+        { "ffn_gate_inp.bias", "mlp.router.bias" },
         { "ffn_down_exps.bias", "mlp.experts.down_proj_bias" },
     };
     char from[3][64], to[64];
@@ -210,8 +218,9 @@ static void gpt_oss_is_read_in_place(void **state)
     char one[160], other[160];
     snprintf(one, sizeof one, "%s/one.gguf", folder);
     snprintf(other, sizeof other, "%s/other.gguf", folder);
-    struct moe_synth_options so = { .shape = "tiny-gpt-oss", .n_layer = 2, .n_vocab = N_VOCAB, .format = KN_MXFP4, .seed = 3,
-                                    .team = team };
+    struct moe_synth_options so = {
+        .shape = "tiny-gpt-oss", .n_layer = 2, .n_vocab = N_VOCAB, .format = KN_MXFP4, .seed = 3, .team = team
+    };
     assert_int_equal(moe_synth(path, &so), 0);
     assert_int_equal(moe_file_open(&f, path), 0);
     put_float(&out, f, "token_embd.weight", "model.embed_tokens.weight");
@@ -235,27 +244,37 @@ static void gpt_oss_is_read_in_place(void **state)
 
 /* ---- FP8 with a scale for each 128 by 128 values, INT4 with one for each group of a row, GPTQ ----- */
 
-#define QWEN "{\"model_type\":\"qwen3_moe\",\"hidden_size\":256,\"num_hidden_layers\":2,\"num_attention_heads\":8," \
+#define QWEN                                                                                                                \
+    "{\"model_type\":\"qwen3_moe\",\"hidden_size\":256,\"num_hidden_layers\":2,\"num_attention_heads\":8,"                  \
     "\"num_key_value_heads\":2,\"head_dim\":64,\"intermediate_size\":512,\"moe_intermediate_size\":256,\"num_experts\":12," \
-    "\"num_experts_per_tok\":3,\"norm_topk_prob\":true,\"rms_norm_eps\":1e-6,\"max_position_embeddings\":4096," \
+    "\"num_experts_per_tok\":3,\"norm_topk_prob\":true,\"rms_norm_eps\":1e-6,\"max_position_embeddings\":4096,"             \
     "\"rope_theta\":1e6,\"quantization_config\":%s}"
-#define GROUPS "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"group_0\":{" \
+#define GROUPS                                                                                                             \
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"group_0\":{"              \
     "\"input_activations\":null,\"targets\":[\"Linear\"],\"weights\":{\"actorder\":null,\"group_size\":%d,\"num_bits\":4," \
     "\"strategy\":\"group\",\"symmetric\":true,\"type\":\"int\"}}}}"
 
-#define GPTQ(more) "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":%d,\"sym\":true," more \
+#define GPTQ(more)                                                                                                     \
+    "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":%d,\"sym\":true," more                                       \
     "\"modules_in_block_to_quantize\":[[\"self_attn.q_proj\"]]}"
 
 /* zeros: eight zero points in one stored word; 0: not GPTQ, where inputs come first. */
-struct kind { const char *name, *packing; bool fp8, narrow; int rows, values; uint32_t zeros; bool half; };
+struct kind {
+    const char *name, *packing;
+    bool fp8, narrow;
+    int rows, values;
+    uint32_t zeros;
+    bool half;
+};
 
 static const struct kind kinds[] = {
-    { "fp8, scales in F32", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}", true, false, 128, 128,
-      0, false },
-    { "fp8, scales in BF16", "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"activation_scheme\":\"dynamic\"}",
-      true, true, 128, 128, 0, false },
-    { "fp8, other blocks", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[48,256]}", true, true, 48, 256,
-      0, false },
+    { "fp8, scales in F32", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}", true, false,
+      128, 128, 0, false },
+    { "fp8, scales in BF16",
+      "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"activation_scheme\":\"dynamic\"}", true, true, 128,
+      128, 0, false },
+    { "fp8, other blocks", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[48,256]}", true, true, 48,
+      256, 0, false },
     { "int4 in groups of 32", GROUPS, false, true, 1, 32, 0, false },
     { "int4 in groups of 128", GROUPS, false, true, 1, 128, 0, false },
     { "gptq in groups of 32", GPTQ("\"desc_act\":false,"), false, true, 1, 32, 0x77777777, true },
@@ -265,7 +284,10 @@ static const struct kind kinds[] = {
 };
 
 /* Published codes and scales; and the expected values, or blocks of Q4_0, in `meant`. */
-struct packed { uint8_t *codes, *scales, *meant; uint64_t n_code, n_scale, n_meant; };
+struct packed {
+    uint8_t *codes, *scales, *meant;
+    uint64_t n_code, n_scale, n_meant;
+};
 
 /* Returns the code nearest to x; *value gets the code's value. */
 static uint8_t fp8_code(double x, double *value)
@@ -312,7 +334,8 @@ static struct packed pack(const struct kind *k, const float *x, uint64_t n_out, 
 {
     uint64_t rows = (uint64_t)k->rows, values = (uint64_t)k->values, n = n_out * n_in, bytes = k->narrow ? 2 : 4;
     uint64_t n_row = (n_out + rows - 1) / rows, n_col = (n_in + values - 1) / values;
-    struct packed p = { .n_code = k->fp8 ? n : n / 2, .n_scale = n_row * n_col * bytes,
+    struct packed p = { .n_code = k->fp8 ? n : n / 2,
+                        .n_scale = n_row * n_col * bytes,
                         .n_meant = k->fp8 ? 4 * n : n / 32 * sizeof(struct kn_q4_0) };
     p.codes = calloc(p.n_code, 1);
     p.scales = calloc(p.n_scale, 1);
@@ -355,7 +378,13 @@ static void put_gptq(const struct kind *k, struct hf_file *out, const struct pac
         zeros[i] = k->zeros;
     for (uint64_t i = 0; i < n_in; i++)
         order[i] = (uint32_t)(i / (uint64_t)k->values);
-    const struct { const char *end, *dtype; const void *data; size_t bytes; uint64_t dim[2]; int n_dim; } part[] = {
+    const struct {
+        const char *end, *dtype;
+        const void *data;
+        size_t bytes;
+        uint64_t dim[2];
+        int n_dim;
+    } part[] = {
         { "qweight", "I32", codes, p->n_code, { n_out, n_in / 8 }, 2 },
         { "qzeros", "I32", zeros, 4 * n_zero, { n_out / 8, n_group }, 2 },
         { "scales", k->half ? "F16" : "BF16", scales, p->n_scale, { n_out, n_group }, 2 },
@@ -401,13 +430,20 @@ static void put_packed(const struct kind *k, struct hf_file *out, const float *x
 }
 
 static const char *const hf_names[][2] = {
-    { "token_embd.weight", "model.embed_tokens.weight" }, { "output.weight", "lm_head.weight" },
-    { "output_norm.weight", "model.norm.weight" }, { "attn_norm.weight", "input_layernorm.weight" },
-    { "ffn_norm.weight", "post_attention_layernorm.weight" }, { "ffn_gate_inp.weight", "mlp.gate.weight" },
-    { "attn_q_norm.weight", "self_attn.q_norm.weight" }, { "attn_k_norm.weight", "self_attn.k_norm.weight" },
-    { "attn_q.weight", "self_attn.q_proj.weight" }, { "attn_k.weight", "self_attn.k_proj.weight" },
-    { "attn_v.weight", "self_attn.v_proj.weight" }, { "attn_output.weight", "self_attn.o_proj.weight" },
-    { "ffn_gate_exps.weight", "mlp.experts.%d.gate_proj.weight" }, { "ffn_up_exps.weight", "mlp.experts.%d.up_proj.weight" },
+    { "token_embd.weight", "model.embed_tokens.weight" },
+    { "output.weight", "lm_head.weight" },
+    { "output_norm.weight", "model.norm.weight" },
+    { "attn_norm.weight", "input_layernorm.weight" },
+    { "ffn_norm.weight", "post_attention_layernorm.weight" },
+    { "ffn_gate_inp.weight", "mlp.gate.weight" },
+    { "attn_q_norm.weight", "self_attn.q_norm.weight" },
+    { "attn_k_norm.weight", "self_attn.k_norm.weight" },
+    { "attn_q.weight", "self_attn.q_proj.weight" },
+    { "attn_k.weight", "self_attn.k_proj.weight" },
+    { "attn_v.weight", "self_attn.v_proj.weight" },
+    { "attn_output.weight", "self_attn.o_proj.weight" },
+    { "ffn_gate_exps.weight", "mlp.experts.%d.gate_proj.weight" },
+    { "ffn_up_exps.weight", "mlp.experts.%d.up_proj.weight" },
     { "ffn_down_exps.weight", "mlp.experts.%d.down_proj.weight" },
 };
 
@@ -419,7 +455,8 @@ static void hf_name(const char *gguf, int e, char out[160])
     bool in_layer = sscanf(gguf, "blk.%d.%n", &layer, &at) == 1;
     for (int i = 0; i < LEN(hf_names); i++)
         if (!strcmp(gguf + at, hf_names[i][0])) {
-            snprintf(form, sizeof form, in_layer ? "model.layers.%d.%s" : "%.0d%s", in_layer ? layer : 0, hf_names[i][1]);
+            snprintf(form, sizeof form, in_layer ? "model.layers.%d.%s" : "%.0d%s", in_layer ? layer : 0,
+                     hf_names[i][1]);
             const char *number = strstr(form, "%d");
             if (number)
                 snprintf(out, 160, "%.*s%d%s", (int)(number - form), form, e, number + 2);
@@ -521,8 +558,9 @@ static void packed_weights_are_read_in_place(void **state)
     snprintf(whole, sizeof whole, "%s/whole.gguf", folder);
     snprintf(one, sizeof one, "%s/one.gguf", folder);
     snprintf(other, sizeof other, "%s/other.gguf", folder);
-    struct moe_synth_options so = { .shape = "tiny", .n_layer = 2, .n_vocab = N_VOCAB, .format = KN_F32, .seed = 5,
-                                    .team = team };
+    struct moe_synth_options so = {
+        .shape = "tiny", .n_layer = 2, .n_vocab = N_VOCAB, .format = KN_F32, .seed = 5, .team = team
+    };
     assert_int_equal(moe_synth(path, &so), 0);
     quantize(path, whole, KN_F32);
     assert_int_equal(moe_file_open(&f, whole), 0);
@@ -536,7 +574,7 @@ static void packed_weights_are_read_in_place(void **state)
         moe_file_close(a);
         moe_file_close(b);
     }
-    quantize(model, other, KN_F32);             /* each value as decoded */
+    quantize(model, other, KN_F32); /* each value as decoded */
     quantize(one, whole, KN_F32);
     assert_int_equal(moe_file_open(&a, whole), 0);
     assert_int_equal(moe_file_open(&b, other), 0);
@@ -549,6 +587,7 @@ int main(void)
 {
     struct CMUnitTest tests[LEN(kinds) + 1] = { cmocka_unit_test(gpt_oss_is_read_in_place) };
     for (int i = 0; i < LEN(kinds); i++)
-        tests[i + 1] = (struct CMUnitTest){ kinds[i].name, packed_weights_are_read_in_place, NULL, NULL, (void *)&kinds[i] };
+        tests[i + 1] = (struct CMUnitTest){ kinds[i].name, packed_weights_are_read_in_place, NULL, NULL,
+                                            (void *)&kinds[i] };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

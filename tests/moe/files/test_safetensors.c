@@ -53,8 +53,9 @@ static void assert_fine(const char *what)
     assert_true(faults_clean());
 }
 
-#define GPTQ(bits, group, sym, format) "{\"quant_method\":\"gptq\",\"bits\":" #bits ",\"group_size\":" #group \
-    ",\"sym\":" #sym ",\"checkpoint_format\":\"" format "\"}"
+#define GPTQ(bits, group, sym, format)                                                                                 \
+    "{\"quant_method\":\"gptq\",\"bits\":" #bits ",\"group_size\":" #group ",\"sym\":" #sym                            \
+    ",\"checkpoint_format\":\"" format "\"}"
 
 /* ---- headers ----------------------------------------------------------------------------------- */
 
@@ -70,13 +71,17 @@ static void save_header(uint64_t n, const char *text, size_t n_data)
 }
 
 #define GOOD "\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}"
-#define ENTRY(type, shape, offsets) \
+#define ENTRY(type, shape, offsets)                                                                                    \
     "{" GOOD ",\"b\":{\"dtype\":" type ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
 static void headers_that_are_wrong(void **state)
 {
     (void)state;
-    static const struct { const char *what, *text; int code; const char *says; } kind[] = {
+    static const struct {
+        const char *what, *text;
+        int code;
+        const char *says;
+    } kind[] = {
         { "no JSON", "{\"a\":", KN_ECORRUPT, "header" },
         { "a list", "[]", KN_ECORRUPT, "no JSON object" },
         { "twice", "{" GOOD "," GOOD "}", KN_ECORRUPT, "duplicate" },
@@ -151,8 +156,13 @@ static void remove_file(const char *name)
 static void indexes_that_are_wrong(void **state)
 {
     (void)state;
-    static const struct { const char *what, *tensor, *file; int code; const char *says; } kind[] = {
-        { "elsewhere", "lm_head.weight", "model-00002-of-00002.safetensors", KN_ECORRUPT, "'lm_head.weight' is not in" },
+    static const struct {
+        const char *what, *tensor, *file;
+        int code;
+        const char *says;
+    } kind[] = {
+        { "elsewhere", "lm_head.weight", "model-00002-of-00002.safetensors", KN_ECORRUPT,
+          "'lm_head.weight' is not in" },
         { "nowhere", "x", "model-00001-of-00002.safetensors", KN_ECORRUPT, "tensor 'x'" },
         { "no file", "x", "model-00003-of-00002.safetensors", KN_ENOENT, "model-00003" },
         { "above", "x", "../model.safetensors", KN_ECORRUPT, "invalid file name" },
@@ -163,7 +173,8 @@ static void indexes_that_are_wrong(void **state)
     for (int i = 0; i < LEN(kind); i++) {
         hf_folder_write(&source, model, false, 2);
         json_t *root = load_json(name), *map = json_object_get(root, "weight_map");
-        assert_string_equal(json_string_value(json_object_get(map, "lm_head.weight")), "model-00001-of-00002.safetensors");
+        assert_string_equal(json_string_value(json_object_get(map, "lm_head.weight")),
+                            "model-00001-of-00002.safetensors");
         json_object_set_new(map, kind[i].tensor, kind[i].file ? json_string(kind[i].file) : json_integer(1));
         save_json(name, root);
         assert_refused(kind[i].what, kind[i].code, "", kind[i].says);
@@ -181,7 +192,11 @@ static void indexes_that_are_wrong(void **state)
 static void configurations_that_are_wrong(void **state)
 {
     (void)state;
-    static const struct { const char *key, *value; int code; const char *says; } kind[] = {
+    static const struct {
+        const char *key, *value;
+        int code;
+        const char *says;
+    } kind[] = {
         { "model_type", "\"bert\"", KN_EUNSUPPORTED, "model_type \"bert\"" },
         { "model_type", NULL, KN_EUNSUPPORTED, "model_type \"\"" },
         { "model_type", "7", KN_ECORRUPT, "'model_type' is no string" },
@@ -198,7 +213,8 @@ static void configurations_that_are_wrong(void **state)
         { "scoring_func", "\"sigmoid\"", KN_EUNSUPPORTED, "'scoring_func'" },
         { "rope_parameters", "{\"rope_type\":\"longrope\",\"factor\":2}", KN_EUNSUPPORTED, "'rope_type'" },
         { "rope_parameters", "{\"rope_type\":\"yarn\"}", KN_ECORRUPT, "'factor'" },
-        { "rope_parameters", "{\"rope_type\":\"yarn\",\"factor\":2,\"truncate\":false}", KN_EUNSUPPORTED, "'truncate'" },
+        { "rope_parameters", "{\"rope_type\":\"yarn\",\"factor\":2,\"truncate\":false}", KN_EUNSUPPORTED,
+          "'truncate'" },
         { "rope_parameters", "{\"rope_type\":\"llama3\",\"factor\":2}", KN_ECORRUPT, "llama3" },
         { "quantization_config", GPTQ(3, 128, true, "gptq"), KN_EUNSUPPORTED, "'gptq of other than 4 bits'" },
         { "quantization_config", GPTQ(8, 128, true, "gptq"), KN_EUNSUPPORTED, "'gptq of other than 4 bits'" },
@@ -206,16 +222,19 @@ static void configurations_that_are_wrong(void **state)
         { "quantization_config", GPTQ(4, 48, true, "gptq"), KN_EUNSUPPORTED, "no multiple of 32" },
         { "quantization_config", GPTQ(4, -1, true, "gptq"), KN_EUNSUPPORTED, "no multiple of 32" },
         { "quantization_config", GPTQ(4, 128, true, "marlin"), KN_EUNSUPPORTED, "neither gptq nor gptq_v2" },
-        { "quantization_config", "{\"quant_method\":\"auto-round\"}", KN_EUNSUPPORTED, "'auto-round', which is supported only" },
+        { "quantization_config", "{\"quant_method\":\"auto-round\"}", KN_EUNSUPPORTED,
+          "'auto-round', which is supported only" },
         { "quantization_config", "{\"quant_method\":\"awq\"}", KN_EUNSUPPORTED, "'awq', input-major codes with zero" },
         { "quantization_config", "{\"quant_method\":\"hqq\"}", KN_EUNSUPPORTED, "packed as 'hqq'; use F32" },
         { "quantization_config", "{\"quant_method\":\"fp8\"}", KN_EUNSUPPORTED, "fp8 without a weight_block_size" },
-        { "quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,100]}", KN_EUNSUPPORTED, "128 values" },
-        { "quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":[0,128]}", KN_EUNSUPPORTED, "128 values" },
+        { "quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,100]}", KN_EUNSUPPORTED,
+          "128 values" },
+        { "quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":[0,128]}", KN_EUNSUPPORTED,
+          "128 values" },
         { "quantization_config", "{\"quant_method\":\"fp8\",\"fmt\":\"e5m2\",\"weight_block_size\":[128,128]}",
           KN_EUNSUPPORTED, "not e4m3" },
-        { "quantization_config", "{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\"}", KN_EUNSUPPORTED,
-          "not symmetric integers" },
+        { "quantization_config", "{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\"}",
+          KN_EUNSUPPORTED, "not symmetric integers" },
         { "quantization_config", "{\"quant_method\":\"mxfp4\"}", KN_EUNSUPPORTED, "packed as 'mxfp4'" },
         { "num_experts", "6", KN_ECORRUPT, "number is too large" },
         { "num_experts", "8", KN_ECORRUPT, "lacks 1 of 8 experts" },
@@ -278,13 +297,24 @@ enum { Q_IN = 64, Q_OUT = 8, Q_GROUP = 32, Q_EXPERTS = 7 };
 
 /* One fault of a GPTQ matrix: the tensor `of` ("qweight" or a companion) gets this dtype and shape where set, is left
  * out for dtype "", and has `more` added to its word number `at`. */
-struct gptq_fault { const char *of, *dtype; uint64_t dim[2]; int at; uint32_t more; };
+struct gptq_fault {
+    const char *of, *dtype;
+    uint64_t dim[2];
+    int at;
+    uint32_t more;
+};
 
 static void put_gptq(struct hf_file *out, const char *name, uint32_t zeros, const struct gptq_fault *fault)
 {
-    static const struct { const char *end, *dtype; uint64_t dim[2]; int n_dim; } parts[] = {
-        { "qweight", "I32", { Q_OUT, Q_IN / 8 }, 2 }, { "qzeros", "I32", { Q_OUT / 8, Q_IN / Q_GROUP }, 2 },
-        { "scales", "F16", { Q_OUT, Q_IN / Q_GROUP }, 2 }, { "g_idx", "I32", { Q_IN, 1 }, 1 },
+    static const struct {
+        const char *end, *dtype;
+        uint64_t dim[2];
+        int n_dim;
+    } parts[] = {
+        { "qweight", "I32", { Q_OUT, Q_IN / 8 }, 2 },
+        { "qzeros", "I32", { Q_OUT / 8, Q_IN / Q_GROUP }, 2 },
+        { "scales", "F16", { Q_OUT, Q_IN / Q_GROUP }, 2 },
+        { "g_idx", "I32", { Q_IN, 1 }, 1 },
         { "bias", "F16", { Q_OUT, 1 }, 1 },
     };
     for (int i = 0; i < LEN(parts); i++) {
@@ -328,7 +358,11 @@ static void gptq_that_is_wrong(void **state)
 {
     (void)state;
     static const char shape[] = "is no 4-bit matrix of whole groups";
-    static const struct { const char *what; struct gptq_fault fault; const char *says; } kind[] = {
+    static const struct {
+        const char *what;
+        struct gptq_fault fault;
+        const char *says;
+    } kind[] = {
         { "another zero point", { .of = "qzeros", .at = 1, .more = 0x00100000 }, "has zero points other than 8" },
         { "inputs in another order", { .of = "g_idx", .at = Q_IN - 1, .more = UINT32_MAX }, "reordered inputs" },
         { "a bias", { .of = "bias", .at = 3, .more = 0x3c000000 }, "is a bias other than zero" },
@@ -344,14 +378,19 @@ static void gptq_that_is_wrong(void **state)
         { "no order", { .of = "g_idx", .dtype = "" }, shape },
     };
     hf_folder_write(&source, model, false, 1);
-    static const struct { const char *format, *order; uint32_t zeros; } fine[] = {
-        { "gptq", "false", 0x77777777 }, { "gptq", "true", 0x77777777 }, { "gptq", "", 0x77777777 },
+    static const struct {
+        const char *format, *order;
+        uint32_t zeros;
+    } fine[] = {
+        { "gptq", "false", 0x77777777 },
+        { "gptq", "true", 0x77777777 },
+        { "gptq", "", 0x77777777 },
         { "gptq_v2", "false", 0x88888888 },
     };
     for (int i = 0; i < LEN(fine); i++) {
         save_gptq(fine[i].format, fine[i].order, fine[i].zeros, 0, NULL);
         assert_fine("gptq");
-        save_gptq(fine[i].format, fine[i].order, ~fine[i].zeros, 0, NULL);      /* the other GPTQ version */
+        save_gptq(fine[i].format, fine[i].order, ~fine[i].zeros, 0, NULL); /* the other GPTQ version */
         assert_refused("zeros of the other version", KN_EUNSUPPORTED, "qzeros", "has zero points other than 8");
     }
     for (int i = 0; i < LEN(kind); i++)
@@ -374,7 +413,11 @@ static void gptq_that_is_wrong(void **state)
 
 static void nothing_is_left(const struct hf_folder *h, int most)
 {
-    static const struct { enum fault_kind kind; enum fault_way way; int error, code; } ways[] = {
+    static const struct {
+        enum fault_kind kind;
+        enum fault_way way;
+        int error, code;
+    } ways[] = {
         { FAULT_ALLOC, FAULT_ERROR, ENOMEM, KN_ENOMEM }, { FAULT_OPEN, FAULT_ERROR, EIO, KN_EIO },
         { FAULT_SIZE, FAULT_ERROR, EIO, KN_EIO },        { FAULT_READ, FAULT_ERROR, EIO, KN_EIO },
         { FAULT_READ, FAULT_EMPTY, 0, KN_ESHORT },

@@ -21,9 +21,9 @@
 #include "tests/nodes.h"
 
 #define N_VOCAB 300
-#define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
+#define LEN(a)  ((int)(sizeof(a) / sizeof *(a)))
 
-static enum off_io_kind io;                    /* faults in reads need OFF_IO_PREAD */
+static enum off_io_kind io; /* faults in reads need OFF_IO_PREAD */
 enum { TINY, DENSE, ODD, SHARED, ALL_NORM, WINDOW, LEAD, LATENT, DELTA, N_SOURCE };
 static char folder[64], source_path[N_SOURCE][96], path[96];
 static struct moe_file *source[N_SOURCE];
@@ -58,8 +58,7 @@ static int open_and_run(struct opened *o, const char *name, float *logits /* [N_
     int error = 0;
     *o = (struct opened){ 0 };
     for (int i = 0; i < 3; i++)
-        row[i] = (struct moe_row){ .token = token[i], .position = i, .want_logits = i == 2, .base = slot,
-                                   .n_base = 4 };
+        row[i] = (struct moe_row){ .token = token[i], .position = i, .want_logits = i == 2, .base = slot, .n_base = 4 };
     if ((error = kn_team_open(&o->team, 2)))
         return error;
     co.team = o->team;
@@ -79,10 +78,11 @@ static int open_and_run(struct opened *o, const char *name, float *logits /* [N_
 static int setup(void **state)
 {
     (void)state;
-    static const char *const shape[] = { "tiny", "tiny-dense", "tiny-odd", "tiny-qwen2moe", "tiny-olmoe",
-                                         "tiny-gpt-oss", "tiny-glm4moe", "tiny-deepseek2", "tiny-qwen3next" };
-    static const enum kn_format format[] = { KN_Q4_K, KN_Q4_K, KN_F16, KN_Q8_0, KN_F16, KN_MXFP4, KN_Q8_0, KN_Q8_0,
-                                             KN_F16 };
+    static const char *const shape[] = { "tiny",          "tiny-dense",     "tiny-odd",
+                                         "tiny-qwen2moe", "tiny-olmoe",     "tiny-gpt-oss",
+                                         "tiny-glm4moe",  "tiny-deepseek2", "tiny-qwen3next" };
+    static const enum kn_format format[] = { KN_Q4_K,  KN_Q4_K, KN_F16,  KN_Q8_0, KN_F16,
+                                             KN_MXFP4, KN_Q8_0, KN_Q8_0, KN_F16 };
     struct kn_team *team;
     strcpy(folder, "/tmp/spillway-model-XXXXXX");
     if (!mkdtemp(folder) || kn_team_open(&team, 2) != 0)
@@ -90,8 +90,14 @@ static int setup(void **state)
     snprintf(path, sizeof path, "%s/copy.gguf", folder);
     for (int i = 0; i < N_SOURCE; i++) {
         snprintf(source_path[i], sizeof source_path[i], "%s/%s.gguf", folder, shape[i]);
-        struct moe_synth_options so = { .shape = shape[i], .n_layer = i == DELTA ? 4 : i >= LEAD ? 2 : 1,
-                                        .n_vocab = N_VOCAB, .format = format[i], .seed = 5, .team = team };
+        struct moe_synth_options so = { .shape = shape[i],
+                                        .n_layer = i == DELTA  ? 4
+                                                   : i >= LEAD ? 2
+                                                               : 1,
+                                        .n_vocab = N_VOCAB,
+                                        .format = format[i],
+                                        .seed = 5,
+                                        .team = team };
         if (moe_synth(source_path[i], &so) != 0 || moe_file_open(&source[i], source_path[i]) != 0)
             return -1;
     }
@@ -130,38 +136,67 @@ static void check(int which, const char *what, const struct change *c, int code,
 
 /* ---- invalid metadata ------------------------------------------------------------------------ */
 
-#define BAD(k, ...) { { .key = k, __VA_ARGS__ }, KN_ECORRUPT, k }
-#define UNSUPPORTED(k, ...) { { .key = k, __VA_ARGS__ }, KN_EUNSUPPORTED, k }
-#define FINE(k, ...) { { .key = k, __VA_ARGS__ }, 0, k }
-#define SAYS(code, says, k, ...) { { .key = k, __VA_ARGS__ }, code, says }
-#define MISSING(k) { { .drop = k }, KN_ECORRUPT, k }
-#define U(x)  .type = MOE_U32, .number = x
-#define I(x)  .type = MOE_I32, .number = x
-#define F(x)  .type = MOE_F32, .number = x
-#define S(x)  .type = MOE_STRING, .text = x
+#define BAD(k, ...)                                                                                                    \
+    {                                                                                                                  \
+        { .key = k, __VA_ARGS__ }, KN_ECORRUPT, k                                                                      \
+    }
+#define UNSUPPORTED(k, ...)                                                                                            \
+    {                                                                                                                  \
+        { .key = k, __VA_ARGS__ }, KN_EUNSUPPORTED, k                                                                  \
+    }
+#define FINE(k, ...)                                                                                                   \
+    {                                                                                                                  \
+        { .key = k, __VA_ARGS__ }, 0, k                                                                                \
+    }
+#define SAYS(code, says, k, ...)                                                                                       \
+    {                                                                                                                  \
+        { .key = k, __VA_ARGS__ }, code, says                                                                          \
+    }
+#define MISSING(k)                                                                                                     \
+    {                                                                                                                  \
+        { .drop = k }, KN_ECORRUPT, k                                                                                  \
+    }
+#define U(x)        .type = MOE_U32, .number = x
+#define I(x)        .type = MOE_I32, .number = x
+#define F(x)        .type = MOE_F32, .number = x
+#define S(x)        .type = MOE_STRING, .text = x
 #define A(of, n, x) .type = MOE_ARRAY, .item = of, .n_item = n, .number = x, .text = "x"
-#define Q "qwen3moe."
+#define Q           "qwen3moe."
 
-static const struct variant { struct change c; int code; const char *says; } of_tiny[] = {
-    MISSING("general.architecture"), BAD("general.architecture", U(1)),
+static const struct variant {
+    struct change c;
+    int code;
+    const char *says;
+} of_tiny[] = {
+    MISSING("general.architecture"),
+    BAD("general.architecture", U(1)),
     SAYS(KN_EUNSUPPORTED, "mamba", "general.architecture", S("mamba")),
     SAYS(KN_EUNSUPPORTED, "\"\"", "general.architecture", S("")),
     SAYS(KN_EUNSUPPORTED, "m\\xc2\\x9bx", "general.architecture", S("m\xc2\x9bx")),
     SAYS(KN_EUNSUPPORTED, "\\x1b[2J", Q "rope.scaling.type", S("\x1b[2J")),
     { { .add = "\x1b[2J" }, KN_EUNSUPPORTED, "\\x1b[2J" },
-    MISSING(Q "block_count"), BAD(Q "block_count", U(0)), BAD(Q "block_count", U(4097)),
-    BAD(Q "block_count", U(4294967295.0)), BAD(Q "block_count", I(-1)),
+    MISSING(Q "block_count"),
+    BAD(Q "block_count", U(0)),
+    BAD(Q "block_count", U(4097)),
+    BAD(Q "block_count", U(4294967295.0)),
+    BAD(Q "block_count", I(-1)),
     BAD(Q "block_count", S("1")),
-    BAD(Q "block_count", F(1)), BAD(Q "block_count", A(MOE_U32, 1, 1)),
+    BAD(Q "block_count", F(1)),
+    BAD(Q "block_count", A(MOE_U32, 1, 1)),
     SAYS(KN_ECORRUPT, "blk.1.attn_norm.weight", Q "block_count", U(2)),
     FINE(Q "block_count", .type = MOE_U64, .number = 1),
     FINE(Q "block_count", .type = MOE_I8, .number = 1),
-    MISSING(Q "embedding_length"), BAD(Q "embedding_length", U(0)),
+    MISSING(Q "embedding_length"),
+    BAD(Q "embedding_length", U(0)),
     BAD(Q "embedding_length", U(1 << 24)),
     SAYS(KN_ECORRUPT, "token_embd.weight", Q "embedding_length", U(512)),
-    BAD(Q "context_length", U(0)), BAD(Q "context_length", I(-5)), FINE(Q "context_length", U(1)),
-    MISSING(Q "attention.head_count"), BAD(Q "attention.head_count", U(0)),
-    BAD(Q "attention.head_count", U(5000)), BAD(Q "attention.head_count", I(-8)),
+    BAD(Q "context_length", U(0)),
+    BAD(Q "context_length", I(-5)),
+    FINE(Q "context_length", U(1)),
+    MISSING(Q "attention.head_count"),
+    BAD(Q "attention.head_count", U(0)),
+    BAD(Q "attention.head_count", U(5000)),
+    BAD(Q "attention.head_count", I(-8)),
     BAD(Q "attention.head_count", A(MOE_STRING, 1, 0)),
     BAD(Q "attention.head_count", A(MOE_F32, 1, 8)),
     BAD(Q "attention.head_count", A(MOE_U32, 0, 8)),
@@ -170,55 +205,84 @@ static const struct variant { struct change c; int code; const char *says; } of_
     FINE(Q "attention.head_count", A(MOE_I32, 4, 8)),
     SAYS(KN_ECORRUPT, "5 query heads", Q "attention.head_count", U(5)),
     SAYS(KN_ECORRUPT, "blk.0.attn_q.weight", Q "attention.head_count", U(16)),
-    BAD(Q "attention.head_count_kv", U(0)), BAD(Q "attention.head_count_kv", S("2")),
+    BAD(Q "attention.head_count_kv", U(0)),
+    BAD(Q "attention.head_count_kv", S("2")),
     SAYS(KN_ECORRUPT, "8 query heads", Q "attention.head_count_kv", U(16)),
     SAYS(KN_ECORRUPT, "8 query heads", Q "attention.head_count_kv", U(3)),
     { { .drop = Q "attention.head_count_kv" }, KN_ECORRUPT, "blk.0.attn_k.weight" },
-    BAD(Q "attention.key_length", U(0)), BAD(Q "attention.key_length", U(KN_MAX_D_HEAD + 1)),
+    BAD(Q "attention.key_length", U(0)),
+    BAD(Q "attention.key_length", U(KN_MAX_D_HEAD + 1)),
     BAD(Q "attention.key_length", I(-64)),
     SAYS(KN_ECORRUPT, "rope.dim", Q "attention.key_length", U(63)),
     SAYS(KN_ECORRUPT, "blk.0.attn_v.weight", Q "attention.value_length", U(32)),
-    BAD(Q "attention.value_length", U(0)), BAD(Q "attention.value_length", U(KN_MAX_D_HEAD + 1)),
-    BAD(Q "rope.dimension_count", U(0)), BAD(Q "rope.dimension_count", U(1)),
-    BAD(Q "rope.dimension_count", U(63)), BAD(Q "rope.dimension_count", U(66)),
-    FINE(Q "rope.dimension_count", U(32)), { { .drop = Q "rope.dimension_count" }, 0, "" },
-    MISSING(Q "attention.layer_norm_rms_epsilon"), BAD(Q "attention.layer_norm_rms_epsilon", F(-1)),
+    BAD(Q "attention.value_length", U(0)),
+    BAD(Q "attention.value_length", U(KN_MAX_D_HEAD + 1)),
+    BAD(Q "rope.dimension_count", U(0)),
+    BAD(Q "rope.dimension_count", U(1)),
+    BAD(Q "rope.dimension_count", U(63)),
+    BAD(Q "rope.dimension_count", U(66)),
+    FINE(Q "rope.dimension_count", U(32)),
+    { { .drop = Q "rope.dimension_count" }, 0, "" },
+    MISSING(Q "attention.layer_norm_rms_epsilon"),
+    BAD(Q "attention.layer_norm_rms_epsilon", F(-1)),
     BAD(Q "attention.layer_norm_rms_epsilon", F(NAN)),
     BAD(Q "attention.layer_norm_rms_epsilon", U(1)),
     BAD(Q "attention.layer_norm_rms_epsilon", F(INFINITY)),
-    MISSING(Q "expert_count"), SAYS(KN_ECORRUPT, Q "expert_count", Q "expert_count", U(0)),
-    BAD(Q "expert_count", U(70000)), BAD(Q "expert_count", I(-1)), BAD(Q "expert_count", S("12")),
+    MISSING(Q "expert_count"),
+    SAYS(KN_ECORRUPT, Q "expert_count", Q "expert_count", U(0)),
+    BAD(Q "expert_count", U(70000)),
+    BAD(Q "expert_count", I(-1)),
+    BAD(Q "expert_count", S("12")),
     SAYS(KN_ECORRUPT, "blk.0.ffn_gate_inp.weight", Q "expert_count", U(11)),
     SAYS(KN_ECORRUPT, "blk.0.ffn_gate_inp.weight", Q "expert_count", U(65536)),
-    MISSING(Q "expert_used_count"), BAD(Q "expert_used_count", U(0)),
+    MISSING(Q "expert_used_count"),
+    BAD(Q "expert_used_count", U(0)),
     BAD(Q "expert_used_count", U(13)),
-    BAD(Q "expert_used_count", I(-3)), FINE(Q "expert_used_count", U(12)),
+    BAD(Q "expert_used_count", I(-3)),
+    FINE(Q "expert_used_count", U(12)),
     FINE(Q "expert_used_count", U(1)),
-    MISSING(Q "expert_feed_forward_length"), BAD(Q "expert_feed_forward_length", U(0)),
+    MISSING(Q "expert_feed_forward_length"),
+    BAD(Q "expert_feed_forward_length", U(0)),
     SAYS(KN_ECORRUPT, "ffn_gate_exps", Q "expert_feed_forward_length", U(512)),
-    FINE(Q "expert_gating_func", U(0)), FINE(Q "expert_gating_func", U(1)),
-    UNSUPPORTED(Q "expert_gating_func", U(2)), BAD(Q "expert_gating_func", S("softmax")),
-    FINE(Q "expert_shared_count", U(0)), UNSUPPORTED(Q "expert_shared_count", U(1)),
-    FINE(Q "expert_weights_scale", F(0)), FINE(Q "expert_weights_scale", F(2.5)),
-    BAD(Q "expert_weights_scale", F(-1)), BAD(Q "expert_weights_scale", F(NAN)),
-    BAD(Q "expert_weights_scale", U(1)), BAD(Q "expert_weights_norm", U(1)),
+    FINE(Q "expert_gating_func", U(0)),
+    FINE(Q "expert_gating_func", U(1)),
+    UNSUPPORTED(Q "expert_gating_func", U(2)),
+    BAD(Q "expert_gating_func", S("softmax")),
+    FINE(Q "expert_shared_count", U(0)),
+    UNSUPPORTED(Q "expert_shared_count", U(1)),
+    FINE(Q "expert_weights_scale", F(0)),
+    FINE(Q "expert_weights_scale", F(2.5)),
+    BAD(Q "expert_weights_scale", F(-1)),
+    BAD(Q "expert_weights_scale", F(NAN)),
+    BAD(Q "expert_weights_scale", U(1)),
+    BAD(Q "expert_weights_norm", U(1)),
     FINE(Q "expert_weights_norm", .type = MOE_BOOL, .number = 0),
-    FINE(Q "rope.scaling.type", S("none")), FINE(Q "rope.scaling.type", S("linear")),
-    FINE(Q "rope.scaling.type", S("yarn")), UNSUPPORTED(Q "rope.scaling.type", S("longrope")),
-    UNSUPPORTED(Q "rope.scaling.type", S("")), BAD(Q "rope.scaling.type", U(1)),
-    BAD(Q "rope.scaling.factor", F(0)), BAD(Q "rope.scaling.factor", F(-2)),
-    BAD(Q "rope.scaling.factor", S("2")), BAD(Q "rope.freq_base", F(0)),
+    FINE(Q "rope.scaling.type", S("none")),
+    FINE(Q "rope.scaling.type", S("linear")),
+    FINE(Q "rope.scaling.type", S("yarn")),
+    UNSUPPORTED(Q "rope.scaling.type", S("longrope")),
+    UNSUPPORTED(Q "rope.scaling.type", S("")),
+    BAD(Q "rope.scaling.type", U(1)),
+    BAD(Q "rope.scaling.factor", F(0)),
+    BAD(Q "rope.scaling.factor", F(-2)),
+    BAD(Q "rope.scaling.factor", S("2")),
+    BAD(Q "rope.freq_base", F(0)),
     BAD(Q "rope.freq_base", F(-1e4)),
-    BAD(Q "rope.freq_base", F(NAN)), BAD(Q "rope.freq_base", S("1e6")),
-    BAD(Q "rope.scaling.original_context_length", U(0)), BAD(Q "rope.scaling.attn_factor", F(0)),
+    BAD(Q "rope.freq_base", F(NAN)),
+    BAD(Q "rope.freq_base", S("1e6")),
+    BAD(Q "rope.scaling.original_context_length", U(0)),
+    BAD(Q "rope.scaling.attn_factor", F(0)),
     BAD("tokenizer.ggml.tokens", A(MOE_STRING, N_VOCAB + 1, 0)),
-    FINE("tokenizer.ggml.tokens", A(MOE_STRING, N_VOCAB - 1, 0)), FINE("some.other.key", U(3)),
+    FINE("tokenizer.ggml.tokens", A(MOE_STRING, N_VOCAB - 1, 0)),
+    FINE("some.other.key", U(3)),
     { { .add = "rope_freqs.weight" }, KN_ECORRUPT, "rope_freqs.weight: value 0" },
 };
 
 static const struct variant of_dense[] = {
-    UNSUPPORTED("qwen3.expert_count", U(8)), FINE("qwen3.expert_count", U(0)),
-    MISSING("qwen3.feed_forward_length"), BAD("qwen3.feed_forward_length", U(0)),
+    UNSUPPORTED("qwen3.expert_count", U(8)),
+    FINE("qwen3.expert_count", U(0)),
+    MISSING("qwen3.feed_forward_length"),
+    BAD("qwen3.feed_forward_length", U(0)),
     BAD("qwen3.feed_forward_length", U(1 << 25)),
     FINE("qwen3.feed_forward_length", A(MOE_U32, 1, 768)),
     SAYS(KN_ECORRUPT, "blk.0.ffn_gate.weight", "qwen3.feed_forward_length", U(512)),
@@ -226,7 +290,8 @@ static const struct variant of_dense[] = {
 
 static const struct variant of_odd[] = {
     { { .add = "rope_freqs.weight" }, KN_ECORRUPT, "rope_freqs.weight has shape" },
-    { { .split_experts = true }, 0, "" }, FINE("llama.attention.key_length", U(32)),
+    { { .split_experts = true }, 0, "" },
+    FINE("llama.attention.key_length", U(32)),
     { { .drop = "llama.attention.key_length" }, 0, "" },
     { { .drop = "llama.attention.value_length" }, 0, "" },
     { { .drop = "llama.expert_count" }, KN_ECORRUPT, "blk.0.ffn_gate.weight" },
@@ -240,31 +305,42 @@ static const struct variant of_shared[] = {
 };
 
 static const struct variant of_all_norm[] = {
-    { { .drop = "olmoe.expert_feed_forward_length" }, 0, "" }, FINE("olmoe.attention.clamp_kqv", F(1.5)),
-    BAD("olmoe.attention.clamp_kqv", F(-1)), BAD("olmoe.attention.clamp_kqv", F(NAN)),
-    UNSUPPORTED("olmoe.expert_group_count", U(2)), UNSUPPORTED("olmoe.expert_shared_count", U(1)),
+    { { .drop = "olmoe.expert_feed_forward_length" }, 0, "" },
+    FINE("olmoe.attention.clamp_kqv", F(1.5)),
+    BAD("olmoe.attention.clamp_kqv", F(-1)),
+    BAD("olmoe.attention.clamp_kqv", F(NAN)),
+    UNSUPPORTED("olmoe.expert_group_count", U(2)),
+    UNSUPPORTED("olmoe.expert_shared_count", U(1)),
 };
 
 static const struct variant of_window[] = {
-    MISSING("gpt-oss.attention.sliding_window"), BAD("gpt-oss.attention.sliding_window", U(0)),
-    FINE("gpt-oss.attention.sliding_window", U(1)), MISSING("gpt-oss.expert_feed_forward_length"),
+    MISSING("gpt-oss.attention.sliding_window"),
+    BAD("gpt-oss.attention.sliding_window", U(0)),
+    FINE("gpt-oss.attention.sliding_window", U(1)),
+    MISSING("gpt-oss.expert_feed_forward_length"),
     FINE("gpt-oss.attention.sliding_window_pattern", U(2)),
     BAD("gpt-oss.attention.sliding_window_pattern", U(0)),
     FINE("gpt-oss.attention.sliding_window_pattern", A(MOE_BOOL, 1, 1)),
     UNSUPPORTED("gpt-oss.attention.sliding_window_pattern", A(MOE_BOOL, 1, 0)),
     UNSUPPORTED("gpt-oss.attention.sliding_window_pattern", A(MOE_BOOL, 0, 1)),
     UNSUPPORTED("gpt-oss.attention.sliding_window_pattern", A(MOE_STRING, 1, 1)),
-    UNSUPPORTED("gpt-oss.expert_gating_func", U(1)), FINE("gpt-oss.expert_gating_func", U(3)),
+    UNSUPPORTED("gpt-oss.expert_gating_func", U(1)),
+    FINE("gpt-oss.expert_gating_func", U(3)),
 };
 
 static const struct variant of_lead[] = {
-    BAD("glm4moe.leading_dense_block_count", U(2)), MISSING("glm4moe.feed_forward_length"),
+    BAD("glm4moe.leading_dense_block_count", U(2)),
+    MISSING("glm4moe.feed_forward_length"),
     { { .drop = "glm4moe.leading_dense_block_count" }, KN_ECORRUPT, "blk.0.ffn_gate_inp.weight" },
-    MISSING("glm4moe.expert_shared_count"), BAD("glm4moe.expert_shared_count", U(1 << 30)),
+    MISSING("glm4moe.expert_shared_count"),
+    BAD("glm4moe.expert_shared_count", U(1 << 30)),
     SAYS(KN_ECORRUPT, "blk.1.ffn_gate_shexp.weight", "glm4moe.expert_shared_count", U(3)),
-    UNSUPPORTED("glm4moe.expert_gating_func", U(1)), FINE("glm4moe.expert_group_count", U(4)),
-    BAD("glm4moe.expert_group_count", U(3)), BAD("glm4moe.expert_group_count", U(8)),
-    BAD("glm4moe.expert_group_count", U(65)), FINE("glm4moe.expert_group_used_count", U(1)),
+    UNSUPPORTED("glm4moe.expert_gating_func", U(1)),
+    FINE("glm4moe.expert_group_count", U(4)),
+    BAD("glm4moe.expert_group_count", U(3)),
+    BAD("glm4moe.expert_group_count", U(8)),
+    BAD("glm4moe.expert_group_count", U(65)),
+    FINE("glm4moe.expert_group_used_count", U(1)),
     BAD("glm4moe.nextn_predict_layers", U(2)),
     SAYS(KN_ECORRUPT, "leading_dense_block_count", "glm4moe.nextn_predict_layers", U(1)),
     { { .drop = "blk.0.attn_q.bias" }, KN_EUNSUPPORTED, "blk.0.attn_k.bias" },
@@ -274,14 +350,23 @@ static const struct variant of_lead[] = {
 
 #define N "qwen3next."
 static const struct variant of_delta[] = {
-    MISSING(N "ssm.conv_kernel"), BAD(N "ssm.conv_kernel", U(1)), BAD(N "ssm.conv_kernel", U(9)),
+    MISSING(N "ssm.conv_kernel"),
+    BAD(N "ssm.conv_kernel", U(1)),
+    BAD(N "ssm.conv_kernel", U(9)),
     SAYS(KN_ECORRUPT, "blk.0.ssm_conv1d.weight", N "ssm.conv_kernel", U(3)),
-    MISSING(N "ssm.state_size"), BAD(N "ssm.state_size", U(0)), BAD(N "ssm.state_size", U(513)),
+    MISSING(N "ssm.state_size"),
+    BAD(N "ssm.state_size", U(0)),
+    BAD(N "ssm.state_size", U(513)),
     SAYS(KN_ECORRUPT, "blk.0.attn_qkv.weight", N "ssm.state_size", U(12)),
-    MISSING(N "ssm.group_count"), SAYS(KN_ECORRUPT, "ssm.inner_size", N "ssm.group_count", U(3)),
-    MISSING(N "ssm.time_step_rank"), SAYS(KN_ECORRUPT, "ssm.inner_size", N "ssm.time_step_rank", U(10)),
-    MISSING(N "ssm.inner_size"), BAD(N "ssm.inner_size", U(95)), BAD(N "ssm.inner_size", U(1 << 24)),
-    FINE(N "full_attention_interval", U(4)), BAD(N "full_attention_interval", U(0)),
+    MISSING(N "ssm.group_count"),
+    SAYS(KN_ECORRUPT, "ssm.inner_size", N "ssm.group_count", U(3)),
+    MISSING(N "ssm.time_step_rank"),
+    SAYS(KN_ECORRUPT, "ssm.inner_size", N "ssm.time_step_rank", U(10)),
+    MISSING(N "ssm.inner_size"),
+    BAD(N "ssm.inner_size", U(95)),
+    BAD(N "ssm.inner_size", U(1 << 24)),
+    FINE(N "full_attention_interval", U(4)),
+    BAD(N "full_attention_interval", U(0)),
     SAYS(KN_ECORRUPT, "blk.1.attn_q.weight", N "full_attention_interval", U(2)),
     UNSUPPORTED(N "attention.recurrent_layers", A(MOE_BOOL, 4, 1)),
     UNSUPPORTED(N "attention.recurrent_layers", A(MOE_STRING, 4, 1)),
@@ -294,10 +379,7 @@ static void check_variants(int which, const struct variant *v, int n)
 {
     for (int i = 0; i < n; i++) {
         char what[96];
-        snprintf(what, sizeof what, "%d: %s", i,
-                 v[i].c.key    ? v[i].c.key
-                 : v[i].c.drop ? v[i].c.drop
-                               : "");
+        snprintf(what, sizeof what, "%d: %s", i, v[i].c.key ? v[i].c.key : v[i].c.drop ? v[i].c.drop : "");
         check(which, what, &v[i].c, v[i].code, v[i].says);
     }
 }
@@ -325,8 +407,8 @@ static void check_tensor(int which, const struct moe_tensor *t)
     snprintf(other, sizeof other, "x%s", name);
     bool optional = !strcmp(name, "output.weight");
     check(which, name, &(struct change){ .drop = name }, optional ? 0 : KN_ECORRUPT, name);
-    check(which, name, &(struct change){ .tensor = name, .rename = other },
-          optional ? KN_EUNSUPPORTED : KN_ECORRUPT, name);
+    check(which, name, &(struct change){ .tensor = name, .rename = other }, optional ? KN_EUNSUPPORTED : KN_ECORRUPT,
+          name);
     check(which, name, &(struct change){ .add = other }, KN_EUNSUPPORTED, other);
     char says[160];
     snprintf(says, sizeof says, "tensor %s has weight format IQ3_S (21), which is not supported", name);
@@ -334,9 +416,7 @@ static void check_tensor(int which, const struct moe_tensor *t)
         check(which, name, &(struct change){ .tensor = name, .gguf_type = 21 }, KN_EUNSUPPORTED, says);
     struct change more = { .tensor = name, .dim = { t->dim[0], t->dim[1] + 1, t->dim[2], 0 } };
     check(which, name, &more, KN_ECORRUPT, name);
-    struct change half = { .tensor = name,
-                           .dim = { t->dim[0] / 2, t->dim[1], t->dim[2], 0 },
-                           .gguf_type = 1 };
+    struct change half = { .tensor = name, .dim = { t->dim[0] / 2, t->dim[1], t->dim[2], 0 }, .gguf_type = 1 };
     check(which, name, &half, KN_ECORRUPT, name);
     struct change deep = { .tensor = name, .dim = { t->dim[0], t->dim[1], t->dim[2], 2 } };
     check(which, name, &deep, KN_ECORRUPT, name);
@@ -350,17 +430,17 @@ static void tensors_that_are_wrong_are_refused(void **state)
     for (int which = TINY; which < N_SOURCE; which++)
         for (size_t i = 0; which != ODD && i < moe_file_tensor_count(source[which]); i++) {
             const struct moe_tensor *t = moe_file_tensor(source[which], i);
-            if (which == DELTA && (contains(t->name, "blk.1.") || contains(t->name, "blk.2.") ||
-                                   contains(t->name, "_ba.")))
-                continue;                       /* as in blk.0; and _ba. selects the expected set */
-            bool tells = moe_string_is(t->name, "blk.0.attn_q.bias") ||       /* it selects the expected set */
+            if (which == DELTA &&
+                (contains(t->name, "blk.1.") || contains(t->name, "blk.2.") || contains(t->name, "_ba.")))
+                continue; /* as in blk.0; and _ba. selects the expected set */
+            bool tells = moe_string_is(t->name, "blk.0.attn_q.bias") || /* it selects the expected set */
                          moe_string_is(t->name, "blk.0.attn_q_norm.weight") ||
                          moe_string_is(t->name, "blk.1.exp_probs_b.bias");
             if (which < LEAD || !tells)
                 check_tensor(which, t);
         }
-    check(TINY, "one row", &(struct change){ .tensor = "token_embd.weight", .dim = { 256 } },
-          KN_ECORRUPT, "token_embd.weight");
+    check(TINY, "one row", &(struct change){ .tensor = "token_embd.weight", .dim = { 256 } }, KN_ECORRUPT,
+          "token_embd.weight");
     for (size_t i = 0; i < moe_file_tensor_count(source[ODD]); i++) {
         struct moe_string name = moe_file_tensor(source[ODD], i)->name;
         char gone[96];
@@ -414,12 +494,12 @@ static void whatever_fails_the_logits_are_the_same_or_it_is_said(void **state)
             memset(got, 0, sizeof got);
             int error = open_and_run(&o, source_path[TINY], got);
             close_all(&o);
-            struck = faults.struck;             /* the fault may come while slots are filled */
+            struck = faults.struck; /* the fault may come while slots are filled */
             bool fine = error ? faults.n_line >= 1 && struck && !ways[i].harmless
                               : faults.n_line <= struck && !memcmp(got, want, sizeof got);
             if (!fine || !faults_clean())
-                fail_msg("way %d, call %ld: %d, %d lines (%s), %s", i, n, error, faults.n_line,
-                         faults.line, faults_clean() ? "clean" : "something is left");
+                fail_msg("way %d, call %ld: %d, %d lines (%s), %s", i, n, error, faults.n_line, faults.line,
+                         faults_clean() ? "clean" : "something is left");
             n_error += error != 0;
         }
     }
@@ -457,8 +537,7 @@ static void sizes_are_known_before_anything_is_read(void **state)
         long mapped = faults.n_map;
         assert_int_equal(moe_model_open(&m, source[which], &(struct moe_model_options){ 0 }), 0);
         const struct moe_shape s = *moe_model_shape(m);
-        struct moe_context_options co = { .max_row = 4, .max_want = 1, .n_slot = 4, .max_pos = 4,
-                                          .team = team };
+        struct moe_context_options co = { .max_row = 4, .max_want = 1, .n_slot = 4, .max_pos = 4, .team = team };
         size_t context_bytes = moe_context_bytes(m, &co), kv_bytes = moe_kv_slot_bytes(m, KN_KV_F16);
         assert_int_equal(faults.calls[FAULT_READ], 0);
         assert_int_equal(faults.n_map, mapped);
@@ -524,8 +603,7 @@ static void two_experts_of_memory_are_enough(void **state)
     struct moe_row row[3];
     struct moe_result result;
     for (int i = 0; i < 3; i++)
-        row[i] = (struct moe_row){ .token = token[i], .position = i, .want_logits = i == 2, .base = slot,
-                                   .n_base = 4 };
+        row[i] = (struct moe_row){ .token = token[i], .position = i, .want_logits = i == 2, .base = slot, .n_base = 4 };
     faults_reset();
     assert_int_equal(open_and_run(&o, source_path[TINY], want), 0);
     moe_context_close(o.context);
@@ -539,8 +617,7 @@ static void two_experts_of_memory_are_enough(void **state)
     assert_int_equal(moe_model_open(&m, o.file, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1 }), 0);
     lo.expert_bytes = least;
     assert_int_equal(moe_model_load(m, &lo), 0);
-    struct moe_context_options co = { .max_row = 4, .max_want = 1, .n_slot = 4, .max_pos = 4,
-                                      .team = o.team };
+    struct moe_context_options co = { .max_row = 4, .max_want = 1, .n_slot = 4, .max_pos = 4, .team = o.team };
     assert_int_equal(moe_context_open(&o.context, m, &co), 0);
     for (int again = 0; again < 2; again++) {
         assert_int_equal(moe_forward(o.context, &(struct moe_batch){ row, 3 }, &result), 0);
@@ -574,13 +651,11 @@ static bool dies(bool allocates)
         setrlimit(RLIMIT_CORE, &none);
         signal(SIGILL, SIG_DFL);
         signal(SIGTRAP, SIG_DFL);
-        if (!freopen("/dev/null", "w", stderr) || kn_team_open(&o.team, 1) ||
-            moe_file_open(&o.file, path) ||
+        if (!freopen("/dev/null", "w", stderr) || kn_team_open(&o.team, 1) || moe_file_open(&o.file, path) ||
             load_model(&o.model, o.file, KN_ISA_SCALAR, o.team, io) ||
-            moe_context_open(
-                &o.context, o.model,
-                &(struct moe_context_options){
-                    .max_row = 1, .max_want = 1, .n_slot = 1, .max_pos = 1, .team = o.team }))
+            moe_context_open(&o.context, o.model,
+                             &(struct moe_context_options){
+                                 .max_row = 1, .max_want = 1, .n_slot = 1, .max_pos = 1, .team = o.team }))
             _exit(0);
         struct kn_ops ops = *o.model->ops;
         plain_softmax = ops.softmax;
@@ -598,7 +673,7 @@ static bool dies(bool allocates)
 static void a_pass_that_allocates_dies(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_THREAD__                      /* does not support threads in the child of a threaded process */
+#ifdef __SANITIZE_THREAD__ /* does not support threads in the child of a threaded process */
     printf("skipped: a pass that allocates dies in a child, which ThreadSanitizer has no threads for\n");
     skip();
 #endif
@@ -628,17 +703,18 @@ static void a_pass_allocates_nothing(void **state)
 
 /* ---- memory with old contents ---------------------------------------------------------------- */
 
-#define LONG 70                                 /* longer than a chunk of attention, coprime to 11 */
+#define LONG 70 /* longer than a chunk of attention, coprime to 11 */
 
 /* Logits of the last of LONG tokens, with KV and scratch memory filled with one byte value. */
 static void run_over(struct opened *o, int isa, int fill, int n_chunk, float *logits)
 {
-    static int32_t slot[LONG + 1];              /* the last entry is after all positions: slot 0 */
+    static int32_t slot[LONG + 1]; /* the last entry is after all positions: slot 0 */
     struct moe_row row[LONG];
     struct moe_result result;
     struct moe_model *m = NULL;
-    struct moe_context_options co = { .max_row = LONG, .max_want = 1, .n_slot = LONG + 9,
-                                      .max_pos = LONG, .kv = KN_KV_F16, .team = o->team };
+    struct moe_context_options co = {
+        .max_row = LONG, .max_want = 1, .n_slot = LONG + 9, .max_pos = LONG, .kv = KN_KV_F16, .team = o->team
+    };
     assert_int_equal(load_model(&m, o->file, (enum kn_isa)isa, o->team, io), 0);
     assert_int_equal(moe_context_open(&o->context, m, &co), 0);
     memset(o->context->kv.base, fill, o->context->kv.bytes);
@@ -649,8 +725,11 @@ static void run_over(struct opened *o, int isa, int fill, int n_chunk, float *lo
     for (int done = 0; done < LONG; done += n_chunk) {
         int n = kn_min(n_chunk, LONG - done);
         for (int i = 0; i < n; i++)
-            row[i] = (struct moe_row){ .token = (done + i) * 4, .position = done + i, .base = slot,
-                                       .want_logits = done + i == LONG - 1, .n_base = LONG + 1 };
+            row[i] = (struct moe_row){ .token = (done + i) * 4,
+                                       .position = done + i,
+                                       .base = slot,
+                                       .want_logits = done + i == LONG - 1,
+                                       .n_base = LONG + 1 };
         assert_int_equal(moe_forward(o->context, &(struct moe_batch){ row, n }, &result), 0);
     }
     memcpy(logits, result.logits, N_VOCAB * sizeof *logits);
@@ -670,7 +749,7 @@ static void what_lay_there_before_is_never_read(void **state)
         o.context = NULL;
         run_over(&o, KN_ISA_COUNT - 1, 0, 33, want);
         for (int isa = 0; isa <= (int)kn_isa_best(); isa++) {
-            run_over(&o, isa, 0xff, isa % 2 ? 1 : 33, got);     /* NaN in every format */
+            run_over(&o, isa, 0xff, isa % 2 ? 1 : 33, got); /* NaN in every format */
             assert_memory_equal(got, want, sizeof got);
         }
         close_all(&o);
@@ -701,7 +780,7 @@ static void a_row_that_has_died_is_not_felt(void **state)
     static const int32_t slot[3][1] = { { 2 }, { 0 }, { 3 } };
     struct moe_row row[3];
     struct moe_result result;
-    for (int i = 0; i < 3; i++)                         /* three sequences */
+    for (int i = 0; i < 3; i++) /* three sequences */
         row[i] = (struct moe_row){ .token = 40 + i, .want_logits = i == 0, .base = slot[i], .n_base = 1 };
     struct moe_batch batch = { row, 3 };
     assert_int_equal(moe_forward(c, &batch, &result), 0);
@@ -712,19 +791,23 @@ static void a_row_that_has_died_is_not_felt(void **state)
     assert_memory_equal(alive, dead, n * sizeof *alive);
     assert_memory_equal(alive + 2 * n, dead + 2 * n, n * sizeof *alive);
     assert_int_equal(c->plan.first[c->plan.n_expert], 2 * c->model->desc.n_used);
-    const uint16_t *keys = (const uint16_t *)c->kv.base;        /* of the first head */
+    const uint16_t *keys = (const uint16_t *)c->kv.base; /* of the first head */
     size_t d_head = (size_t)c->model->desc.d_head, written[4] = { 0 };
     for (size_t i = 0; i < 4 * d_head; i++)
         written[i / d_head] += keys[i] != 0;
     assert_true(written[2] > 0 && written[3] > 0);
-    assert_true(written[0] == 0 && written[1] == 0);            /* and writes no keys */
+    assert_true(written[0] == 0 && written[1] == 0); /* and writes no keys */
     free(alive);
     close_all(&o);
 }
 
 /* ---- several contexts over one model --------------------------------------------------------- */
 
-struct runner { const struct moe_model *model; float logits[N_VOCAB]; int error; };
+struct runner {
+    const struct moe_model *model;
+    float logits[N_VOCAB];
+    int error;
+};
 
 static void *run_context(void *arg)
 {
@@ -733,8 +816,9 @@ static void *run_context(void *arg)
     int32_t slot[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
     struct moe_result result;
     if (!(r->error = kn_team_open(&o.team, 1)))
-        r->error = moe_context_open(&o.context, r->model, &(struct moe_context_options){
-            .max_row = 1, .max_want = 1, .n_slot = 8, .max_pos = 8, .team = o.team });
+        r->error = moe_context_open(
+            &o.context, r->model,
+            &(struct moe_context_options){ .max_row = 1, .max_want = 1, .n_slot = 8, .max_pos = 8, .team = o.team });
     for (int i = 0; i < 8 && !r->error; i++) {
         struct moe_row row = { .token = 10 * i, .position = i, .want_logits = true, .base = slot, .n_base = 8 };
         r->error = moe_forward(o.context, &(struct moe_batch){ &row, 1 }, &result);

@@ -12,10 +12,10 @@
 #include "tests/moe/load.h"
 #include "tests/moe/pair.h"
 
-static char path[96], model[96];                /* path of a file, and of a folder */
+static char path[96], model[96]; /* path of a file, and of a folder */
 static struct kn_team *team;
 
-static const char *pack_path, *heat_path;       /* options of the models opened next; NULL: none */
+static const char *pack_path, *heat_path; /* options of the models opened next; NULL: none */
 
 static void open_written(struct pair *p, const char *where, enum kn_isa isa, bool little)
 {
@@ -23,8 +23,11 @@ static void open_written(struct pair *p, const char *where, enum kn_isa isa, boo
     assert_int_equal(moe_model_open(&p->model, p->file, &(struct moe_model_options){ .isa = isa, .ahead = true }), 0);
     assert_int_equal(moe_model_open_ahead(&p->head, p->model), 0);
     size_t least = moe_model_shape(p->model)->expert_least;
-    struct moe_load_options lo = { .team = team, .expert_bytes = little ? least : 0, .io = OFF_IO_PREAD,
-                                   .pack_path = pack_path, .heat_path = heat_path };
+    struct moe_load_options lo = { .team = team,
+                                   .expert_bytes = little ? least : 0,
+                                   .io = OFF_IO_PREAD,
+                                   .pack_path = pack_path,
+                                   .heat_path = heat_path };
     assert_int_equal(moe_model_load(p->model, &lo), 0);
     assert_int_equal(moe_model_load(p->head, &lo), 0);
     pair_open(p, team);
@@ -60,7 +63,7 @@ static void guesses_are_those_of_transformers(void **state)
         const float *got = pair_guess(&p, depth, pos);
         n[depth]++;
         worst[depth] = fmax(worst[depth], golden_apart(&p.g, &r, got));
-        if (depth == 1)                         /* one row alone as in a chunk */
+        if (depth == 1) /* one row alone as in a chunk */
             assert_memory_equal(got, logits + (size_t)pos * (size_t)p.g.n_vocab, (size_t)p.g.n_vocab * sizeof *got);
     }
     fclose(f);
@@ -159,9 +162,11 @@ static struct moe_model *load_with_files(const struct moe_file *f, bool ahead)
 {
     struct moe_model *m;
     assert_int_equal(moe_model_open(&m, f, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1, .ahead = ahead }), 0);
-    assert_int_equal(moe_model_load(m, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD,
+    assert_int_equal(moe_model_load(m, &(struct moe_load_options){ .team = team,
+                                                                   .io = OFF_IO_PREAD,
                                                                    .pack_path = pack_path,
-                                                                   .heat_path = heat_path }), 0);
+                                                                   .heat_path = heat_path }),
+                     0);
     return m;
 }
 
@@ -216,7 +221,7 @@ static void the_files_beside_serve_both(void **state)
     open_pair(&p, "glm4moe", KN_ISA_COUNT - 1, true);
     float *got = pair_read(&p);
     assert_memory_equal(got, want, (size_t)(p.g.n_tok - 1) * (size_t)p.g.n_vocab * sizeof *got);
-    for (int i = 0; i < 20; i++) {              /* turns that use few experts */
+    for (int i = 0; i < 20; i++) { /* turns that use few experts */
         struct moe_result result;
         struct moe_row row = { .token = p.g.token[i], .position = i, .base = p.slot, .n_base = p.g.n_tok };
         pair_forward(p.context, &row, 1, &result);
@@ -245,7 +250,7 @@ static void the_files_beside_serve_both(void **state)
 /* A row fails if its expert cannot be read; other rows succeed. */
 static void a_failed_read_is_told(void **state)
 {
-#ifdef __SANITIZE_THREAD__                      /* the fault is set while a thread reads */
+#ifdef __SANITIZE_THREAD__ /* the fault is set while a thread reads */
     print_message("skipped: reads that fail, under ThreadSanitizer\n");
     skip();
 #endif
@@ -254,12 +259,16 @@ static void a_failed_read_is_told(void **state)
     (void)state;
     open_pair(&p, "glm4moe", KN_ISA_COUNT - 1, true);
     float *logits = pair_read(&p);
-    struct moe_row row = { .token = p.g.token[9], .position = 8, .want_logits = true, .base = p.slot + 1,
-                           .n_base = p.g.n_tok - 1, .feature_slot = p.slot[8] };
+    struct moe_row row = { .token = p.g.token[9],
+                           .position = 8,
+                           .want_logits = true,
+                           .base = p.slot + 1,
+                           .n_base = p.g.n_tok - 1,
+                           .feature_slot = p.slot[8] };
     int n_failed = 0;
     faults_listen();
     faults_at(FAULT_READ, 1, FAULT_LASTS, EIO);
-    for (int i = 0; i < 12 && !n_failed; i++) {        /* two slots may already hold the row's experts */
+    for (int i = 0; i < 12 && !n_failed; i++) { /* two slots may already hold the row's experts */
         row.token = p.g.token[9 + i];
         assert_int_equal(moe_forward(p.guesses, &(struct moe_batch){ &row, 1 }, &result), 0);
         n_failed += result.status[0] < 0;
@@ -268,7 +277,7 @@ static void a_failed_read_is_told(void **state)
     faults_listen_off();
     assert_int_equal(n_failed, 1);
     row.token = p.g.token[9];
-    do                                                  /* a row that joins a failed read fails */
+    do /* a row that joins a failed read fails */
         assert_int_equal(moe_forward(p.guesses, &(struct moe_batch){ &row, 1 }, &result), 0);
     while (result.status[0]);
     assert_memory_equal(result.logits, logits + 8 * (size_t)p.g.n_vocab, (size_t)p.g.n_vocab * sizeof *logits);
@@ -279,7 +288,11 @@ static void a_failed_read_is_told(void **state)
 /* Files written without the layer, or with a part of it missing. */
 static void what_a_file_lacks_is_said(void **state)
 {
-    static const struct { struct change change; bool opens; const char *says; } tries[] = {
+    static const struct {
+        struct change change;
+        bool opens;
+        const char *says;
+    } tries[] = {
         { { .drop = "blk.4.nextn.eh_proj.weight" }, false, "blk.4.nextn.eh_proj.weight is missing" },
         { { .drop = "blk.4.nextn.enorm.weight" }, true, "blk.4.nextn.enorm.weight is missing" },
         { { .drop = "blk.4.nextn.hnorm.weight" }, true, "blk.4.nextn.hnorm.weight is missing" },
@@ -289,7 +302,7 @@ static void what_a_file_lacks_is_said(void **state)
         { { .tensor = "blk.4.nextn.hnorm.weight", .dim = { 32 } }, true, "nextn.hnorm.weight has shape" },
         { { .tensor = "blk.4.ffn_up_exps.weight", .dim = { 64, 40, 9 } }, false, "ffn_up_exps.weight has shape" },
         { { .add = "blk.4.nextn.more.weight" }, true, "blk.4.nextn.more.weight is no part" },
-        { { .drop = "blk.4.nextn.shared_head_norm.weight" }, true, NULL },      /* the model's own is used instead */
+        { { .drop = "blk.4.nextn.shared_head_norm.weight" }, true, NULL }, /* the model's own is used instead */
     };
     struct golden g;
     struct moe_file *file, *changed;
@@ -303,7 +316,7 @@ static void what_a_file_lacks_is_said(void **state)
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         change_write(file, &tries[i].change, other);
         assert_int_equal(moe_file_open(&changed, other), 0);
-        assert_int_equal(load_model(&m, changed, KN_ISA_COUNT - 1, team, OFF_IO_PREAD), 0);    /* not requested .. */
+        assert_int_equal(load_model(&m, changed, KN_ISA_COUNT - 1, team, OFF_IO_PREAD), 0); /* not requested .. */
         moe_model_close(m);
         faults_listen();
         int error = moe_model_open(&m, changed, &(struct moe_model_options){ .ahead = true });
@@ -343,11 +356,15 @@ int main(void)
 {
     static char *const name[] = { "glm4moe", "deepseek3_one_group", "qwen3next", "qwen35moe" };
     const struct CMUnitTest tests[] = {
-#define EACH(i) { name[i], guesses_are_those_of_transformers, NULL, NULL, name[i] }, \
-                { name[i], its_experts_are_where_the_others_are, NULL, NULL, name[i] }, \
-                { name[i], a_folder_guesses_the_same, NULL, NULL, name[i] }, \
-                { name[i], nobody_loads_it_unasked, NULL, NULL, name[i] }
-        EACH(0), EACH(1), EACH(2), EACH(3),
+#define EACH(i)                                                                                                        \
+    { name[i], guesses_are_those_of_transformers, NULL, NULL, name[i] },                                               \
+        { name[i], its_experts_are_where_the_others_are, NULL, NULL, name[i] },                                        \
+        { name[i], a_folder_guesses_the_same, NULL, NULL, name[i] },                                                   \
+        { name[i], nobody_loads_it_unasked, NULL, NULL, name[i] }
+        EACH(0),
+        EACH(1),
+        EACH(2),
+        EACH(3),
         cmocka_unit_test(the_files_beside_serve_both),
         cmocka_unit_test(a_failed_read_is_told),
         cmocka_unit_test(what_a_file_lacks_is_said),

@@ -19,9 +19,9 @@ static struct kn_team *team;
 /* A head of a fixture; g's n_vocab is the size of its draft vocabulary. */
 struct head {
     struct golden g;
-    int32_t id[MOST_ID];                        /* [n_id] d2t: draft vocabulary to model ids; 0: none */
+    int32_t id[MOST_ID]; /* [n_id] d2t: draft vocabulary to model ids; 0: none */
     int n_id;
-    FILE *guesses;                              /* positioned at the lines of guesses */
+    FILE *guesses; /* positioned at the lines of guesses */
     struct moe_file *file;
 };
 
@@ -49,7 +49,7 @@ static void head_read(struct head *h, const char *target)
             return;
         }
         line[strcspn(line, "\n")] = 0;
-        strcpy(keep, line);                     /* meta lines stay for golden_write() */
+        strcpy(keep, line); /* meta lines stay for golden_write() */
         if (!strncmp(line, "ids d2t ", 8))
             read_ids(h, keep + 4);
         else if (line[0] != '#')
@@ -91,8 +91,8 @@ static void head_write(struct head *h)
 static int open_head(struct pair *p, struct head *h, enum kn_isa isa)
 {
     int error = moe_file_open(&h->file, head_path);
-    return error ? error : moe_model_open(&p->head, h->file, &(struct moe_model_options){ .isa = isa,
-                                                                                          .target = p->model });
+    return error ? error
+                 : moe_model_open(&p->head, h->file, &(struct moe_model_options){ .isa = isa, .target = p->model });
 }
 
 static void open_target(struct pair *p, const char *target, enum kn_isa isa)
@@ -151,7 +151,7 @@ static void guesses_are_those_of_transformers(void **state)
         const float *got = pair_guess(&p, depth, pos);
         n[depth]++;
         worst[depth] = fmax(worst[depth], golden_apart(&h.g, &r, among(&p, &h, got)));
-        if (depth == 1)                         /* one row alone as in a chunk */
+        if (depth == 1) /* one row alone as in a chunk */
             assert_memory_equal(got, logits + (size_t)pos * (size_t)p.g.n_vocab, (size_t)p.g.n_vocab * sizeof *got);
     }
     free(logits);
@@ -173,15 +173,25 @@ static void rows_of_both_kinds_share_a_pass(void **state)
     size_t n = (size_t)p.g.n_vocab, d = (size_t)moe_model_shape(p.model)->d_model;
     float *text = pair_read(&p), *want = calloc(n, sizeof *want), *thought = calloc(d, sizeof *thought);
     memcpy(want, pair_guess(&p, 2, 100), n * sizeof *want);
-    struct moe_row row[2] = { { .token = p.g.token[101], .position = 100, .want_logits = true, .base = p.slot + 1,
-                                .n_base = 101, .tail = p.slot + p.g.n_tok, .feature_slot = p.slot[100] } };
+    struct moe_row row[2] = { { .token = p.g.token[101],
+                                .position = 100,
+                                .want_logits = true,
+                                .base = p.slot + 1,
+                                .n_base = 101,
+                                .tail = p.slot + p.g.n_tok,
+                                .feature_slot = p.slot[100] } };
     pair_forward(p.guesses, row, 1, &result);
     memcpy(thought, result.feature, d * sizeof *thought);
     row[0].token = p.g.token[102];
     row[0].position = 101;
     row[0].feature = thought;
-    row[1] = (struct moe_row){ .token = p.g.token[41], .position = 40, .want_logits = true, .base = p.slot + 1,
-                               .n_base = 41, .tail = p.slot + p.g.n_tok + 2, .feature_slot = p.slot[40] };
+    row[1] = (struct moe_row){ .token = p.g.token[41],
+                               .position = 40,
+                               .want_logits = true,
+                               .base = p.slot + 1,
+                               .n_base = 41,
+                               .tail = p.slot + p.g.n_tok + 2,
+                               .feature_slot = p.slot[40] };
     pair_forward(p.guesses, row, 2, &result);
     assert_memory_equal(result.logits, want, n * sizeof *want);
     assert_memory_equal(result.logits + n, text + 40 * n, n * sizeof *want);
@@ -319,7 +329,10 @@ static int teardown(void **state)
     return 0;
 }
 
-#define OF(test, target) { #test "(" target ")", test, NULL, NULL, (void *)target }
+#define OF(test, target)                                                                                               \
+    {                                                                                                                  \
+#test "(" target ")", test, NULL, NULL, (void *)target                                                         \
+    }
 
 int main(void)
 {

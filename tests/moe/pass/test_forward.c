@@ -21,13 +21,14 @@ static double run(const struct golden *g, struct moe_context *c, int n_chunk)
     int32_t *slot = calloc((size_t)g->n_tok, sizeof *slot);
     double worst = 0;
     for (int i = 0; i < g->n_tok; i++)
-        slot[i] = (i * 7 + 3) % g->n_tok;                   /* slot numbers in arbitrary order */
+        slot[i] = (i * 7 + 3) % g->n_tok; /* slot numbers in arbitrary order */
     for (int done = 0; done < g->n_tok; done += n_chunk) {
         struct moe_result result;
         int n = kn_min(n_chunk, g->n_tok - done);
         for (int i = 0; i < n; i++)
-            row[i] = (struct moe_row){ .token = g->token[done + i], .position = done + i,
-                                       .want_logits = true, .base = slot, .n_base = g->n_tok };
+            row[i] = (struct moe_row){
+                .token = g->token[done + i], .position = done + i, .want_logits = true, .base = slot, .n_base = g->n_tok
+            };
         assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, &result), 0);
         for (int i = 0; i < n; i++)
             worst = fmax(worst, golden_apart(g, &g->row[done + i], result.logits + (size_t)i * (size_t)g->n_vocab));
@@ -52,8 +53,9 @@ static void logits_are_those_of_transformers(void **state)
     assert_int_equal(kn_team_open(&team, 2), 0);
     assert_int_equal(moe_file_open(&file, path), 0);
     unlink(path);
-    struct moe_context_options co = { .max_row = 64, .max_want = 64, .n_slot = g.n_tok,
-                                      .max_pos = g.n_tok, .kv = KN_KV_F32, .team = team };
+    struct moe_context_options co = {
+        .max_row = 64, .max_want = 64, .n_slot = g.n_tok, .max_pos = g.n_tok, .kv = KN_KV_F32, .team = team
+    };
     assert_int_equal(load_model(&model, file, KN_ISA_COUNT - 1, team, OFF_IO_AUTO), 0);
     assert_int_equal(moe_model_shape(model)->n_vocab, g.n_vocab);
     assert_int_equal(moe_context_open(&context, model, &co), 0);
@@ -70,11 +72,32 @@ static void logits_are_those_of_transformers(void **state)
 int main(void)
 {
     static char *const name[] = {
-        "llama_gqa", "llama_rope3_tied", "llama_linear", "llama_odd", "mistral", "qwen2", "qwen3_tied",
-        "qwen3_yarn", "mixtral", "qwen3moe_norm", "qwen3moe_nonorm", "qwen3moe_odd",
-        "qwen2moe", "olmoe", "olmoe_clamp", "gpt_oss", "glm4moe", "glm4moe_groups",
-        "minimax_m2", "deepseek2_lite", "deepseek2_groups", "deepseek3", "deepseek3_one_group", "qwen3next",
-        "qwen3next_odd", "qwen35moe",
+        "llama_gqa",
+        "llama_rope3_tied",
+        "llama_linear",
+        "llama_odd",
+        "mistral",
+        "qwen2",
+        "qwen3_tied",
+        "qwen3_yarn",
+        "mixtral",
+        "qwen3moe_norm",
+        "qwen3moe_nonorm",
+        "qwen3moe_odd",
+        "qwen2moe",
+        "olmoe",
+        "olmoe_clamp",
+        "gpt_oss",
+        "glm4moe",
+        "glm4moe_groups",
+        "minimax_m2",
+        "deepseek2_lite",
+        "deepseek2_groups",
+        "deepseek3",
+        "deepseek3_one_group",
+        "qwen3next",
+        "qwen3next_odd",
+        "qwen35moe",
     };
     struct CMUnitTest tests[sizeof name / sizeof *name];
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)

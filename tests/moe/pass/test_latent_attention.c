@@ -19,10 +19,10 @@
 
 #define N_VOCAB 300
 #define N_TOK   40
-#define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
+#define LEN(a)  ((int)(sizeof(a) / sizeof *(a)))
 
 static struct kn_team *team;
-static struct moe_file *latent, *plain;         /* tiny-deepseek2 with two layers, tiny-dense with one */
+static struct moe_file *latent, *plain; /* tiny-deepseek2 with two layers, tiny-dense with one */
 static char source_path[2][96];
 static const struct kn_ops *ops;
 static enum off_io_kind io;
@@ -33,8 +33,8 @@ static enum off_io_kind io;
 struct variant {
     bool whole, apart, flat, spare;
     enum kn_format format;
-    int d_value;                                /* of the plain model; other heads are zero-padded to it */
-    const char *key;                            /* left out, or set to `number` */
+    int d_value;     /* of the plain model; other heads are zero-padded to it */
+    const char *key; /* left out, or set to `number` */
     double number;
     enum moe_type type;
 };
@@ -56,7 +56,14 @@ static float *read_floats(const struct moe_file *f, const char *name, size_t *n)
 }
 
 /* A tensor to write: its bytes are held until the header is written. */
-struct tensor { char name[64]; enum kn_format format; uint64_t dim[3]; int n_dim; void *data; size_t bytes; };
+struct tensor {
+    char name[64];
+    enum kn_format format;
+    uint64_t dim[3];
+    int n_dim;
+    void *data;
+    size_t bytes;
+};
 static struct tensor tensors[96];
 static int n_tensor;
 
@@ -106,15 +113,15 @@ static void add_halves(const struct variant *v, int layer, const struct moe_desc
         out = v->flat ? d_value * n_head : d_value;
         struct tensor *values = add(name, v->format, d_latent, out, v->flat ? 0 : n_head);
         for (size_t h = 0; h < n_head; h++) {
-            memcpy((uint8_t *)values->data + h * d_value * row,
-                   (uint8_t *)both->data + (h * d_both + d_plain) * row, d_value * row);
+            memcpy((uint8_t *)values->data + h * d_value * row, (uint8_t *)both->data + (h * d_both + d_plain) * row,
+                   d_value * row);
             for (size_t i = 0; i < d_plain; i++) {
                 kn_row_decode(v->format, (uint8_t *)both->data + (h * d_both + i) * row, d->d_latent, line);
                 for (size_t j = 0; j < d_latent; j++)
                     put(keys, (h * d_latent + j) * d_plain + i, &line[j], 1);
             }
         }
-        if (!v->spare) {                        /* both stand third from the end */
+        if (!v->spare) { /* both stand third from the end */
             free(both->data);
             *both = tensors[--n_tensor];
         }
@@ -162,8 +169,7 @@ static void write_values(struct moe_writer *w, const struct moe_file *f, const s
 {
     for (size_t i = 0; i < moe_file_value_count(f); i++) {
         const struct moe_value *x = moe_file_value(f, i);
-        if (!(v->key && moe_string_is(x->key, v->key)) &&
-            !(v->d_value && ends_with(x->key, "value_length")))
+        if (!(v->key && moe_string_is(x->key, v->key)) && !(v->d_value && ends_with(x->key, "value_length")))
             assert_int_equal(moe_writer_copy(w, x), 0);
     }
     uint32_t u32 = (uint32_t)v->number, width = (uint32_t)v->d_value;
@@ -210,7 +216,11 @@ static void write_variant(const struct moe_file *f, const struct variant *v)
 
 /* ---- running ----------------------------------------------------------------------------------------- */
 
-struct opened { struct moe_file *file; struct moe_model *model; struct moe_context *context; };
+struct opened {
+    struct moe_file *file;
+    struct moe_model *model;
+    struct moe_context *context;
+};
 
 static void close_all(struct opened *o)
 {
@@ -222,12 +232,12 @@ static void close_all(struct opened *o)
 
 static int open_all(struct opened *o, const char *name)
 {
-    struct moe_context_options co = { .max_row = N_TOK, .max_want = 1, .n_slot = 2 * N_TOK, .max_pos = N_TOK,
-                                      .kv = KN_KV_F16, .team = team };
+    struct moe_context_options co = {
+        .max_row = N_TOK, .max_want = 1, .n_slot = 2 * N_TOK, .max_pos = N_TOK, .kv = KN_KV_F16, .team = team
+    };
     int error;
     *o = (struct opened){ 0 };
-    if ((error = moe_file_open(&o->file, name)) ||
-        (error = load_model(&o->model, o->file, KN_ISA_COUNT - 1, team, io)))
+    if ((error = moe_file_open(&o->file, name)) || (error = load_model(&o->model, o->file, KN_ISA_COUNT - 1, team, io)))
         return error;
     return moe_context_open(&o->context, o->model, &co);
 }
@@ -238,8 +248,11 @@ static void run(struct opened *o, const int32_t *slot, int first, int n, float *
     struct moe_row row[N_TOK];
     struct moe_result result;
     for (int i = 0; i < n; i++)
-        row[i] = (struct moe_row){ .token = (first + i) * 37 % N_VOCAB, .position = first + i,
-                                   .want_logits = i == n - 1, .base = slot, .n_base = N_TOK };
+        row[i] = (struct moe_row){ .token = (first + i) * 37 % N_VOCAB,
+                                   .position = first + i,
+                                   .want_logits = i == n - 1,
+                                   .base = slot,
+                                   .n_base = N_TOK };
     assert_int_equal(moe_forward(o->context, &(struct moe_batch){ row, n }, &result), 0);
     assert_int_equal(moe_rows_status(&result, 0, n), 0);
     memcpy(logits, result.logits, N_VOCAB * sizeof *logits);
@@ -278,8 +291,12 @@ static int setup(void **state)
     ops = kn_ops(KN_ISA_COUNT - 1);
     for (int i = 0; i < 2; i++) {
         snprintf(source_path[i], sizeof source_path[i], "%s/%s.gguf", folder, shape[i]);
-        if (moe_synth(source_path[i], &(struct moe_synth_options){ .shape = shape[i], .n_layer = 2 - i,
-                .n_vocab = N_VOCAB, .format = KN_Q8_0, .seed = 8, .team = team }) ||
+        if (moe_synth(source_path[i], &(struct moe_synth_options){ .shape = shape[i],
+                                                                   .n_layer = 2 - i,
+                                                                   .n_vocab = N_VOCAB,
+                                                                   .format = KN_Q8_0,
+                                                                   .seed = 8,
+                                                                   .team = team }) ||
             moe_file_open(file[i], source_path[i]))
             return -1;
     }
@@ -352,8 +369,14 @@ static void what_is_widened_is_said(void **state)
 static void whatever_fails_it_is_said_once(void **state)
 {
     (void)state;
-    static const struct { enum fault_kind kind; enum fault_way way; int error; } ways[] = {
-        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM }, { FAULT_READ, FAULT_LASTS, EIO },
+    static const struct {
+        enum fault_kind kind;
+        enum fault_way way;
+        int error;
+    } ways[] = {
+        { FAULT_ALLOC, FAULT_ERROR, ENOMEM },
+        { FAULT_MAP, FAULT_ERROR, ENOMEM },
+        { FAULT_READ, FAULT_LASTS, EIO },
     };
     float want[N_VOCAB], got[N_VOCAB];
     write_variant(latent, &(struct variant){ .whole = true, .format = KN_F16 });
@@ -417,7 +440,7 @@ static void numbers_that_do_not_fit_are_refused(void **state)
     check_refused(A "rope.scaling.yarn_attn_factor", MOE_F32, -1, KN_ECORRUPT, "yarn_attn_factor");
     check_refused(A "expert_gating_func", MOE_U32, 3, KN_EUNSUPPORTED, "expert_gating_func 3");
     check_refused(A "expert_group_count", MOE_U32, 3, KN_ECORRUPT, "expert_group_count");
-    check_refused(A "attention.head_count_kv", MOE_U32, 18, 0, "");      /* older files give the head count */
+    check_refused(A "attention.head_count_kv", MOE_U32, 18, 0, ""); /* older files give the head count */
 }
 
 static struct moe_desc described(const char *key, enum moe_type type, double number)
@@ -438,7 +461,7 @@ static void what_is_left_out_is_known(void **state)
 {
     (void)state;
     static const char multiplier[] = A "rope.scaling.yarn_log_multiplier";
-    struct moe_desc d = described(A "expert_gating_func", MOE_STRING, 0);       /* inferred from the selection bias */
+    struct moe_desc d = described(A "expert_gating_func", MOE_STRING, 0); /* inferred from the selection bias */
     assert_true(d.gating == MOE_GATING_SIGMOID && d.select_bias && d.group_best == 2);
     d = described(A "expert_gating_func", MOE_U32, 1);
     assert_true(d.gating == MOE_GATING_SOFTMAX && d.select_bias && d.group_best == 1);
@@ -498,7 +521,7 @@ static void a_slot_keeps_latents_alone(void **state)
 static void values_may_be_shorter_or_longer_than_keys(void **state)
 {
     (void)state;
-    static const int wide[] = { 64, 24, 80 };           /* 64 is the keys' length */
+    static const int wide[] = { 64, 24, 80 }; /* 64 is the keys' length */
     float want[N_VOCAB], got[N_VOCAB];
     for (int i = 0; i < LEN(wide); i++) {
         write_variant(plain, &(struct variant){ .d_value = wide[i] });
@@ -512,10 +535,14 @@ static void values_may_be_shorter_or_longer_than_keys(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(halves_in_one_or_apart_are_the_same), cmocka_unit_test(what_is_widened_is_said),
-        cmocka_unit_test(whatever_fails_it_is_said_once), cmocka_unit_test(numbers_that_do_not_fit_are_refused),
-        cmocka_unit_test(what_is_left_out_is_known), cmocka_unit_test(copied_slots_are_as_good),
-        cmocka_unit_test(a_slot_keeps_latents_alone), cmocka_unit_test(values_may_be_shorter_or_longer_than_keys),
+        cmocka_unit_test(halves_in_one_or_apart_are_the_same),
+        cmocka_unit_test(what_is_widened_is_said),
+        cmocka_unit_test(whatever_fails_it_is_said_once),
+        cmocka_unit_test(numbers_that_do_not_fit_are_refused),
+        cmocka_unit_test(what_is_left_out_is_known),
+        cmocka_unit_test(copied_slots_are_as_good),
+        cmocka_unit_test(a_slot_keeps_latents_alone),
+        cmocka_unit_test(values_may_be_shorter_or_longer_than_keys),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

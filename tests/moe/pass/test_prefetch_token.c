@@ -19,13 +19,14 @@
 static char path[] = "/tmp/spillway-recall-XXXXXX";
 static struct kn_team *team;
 static struct moe_file *file;
-static struct moe_model *model;                 /* with the least memory that works: nearly every expert is read */
+static struct moe_model *model; /* with the least memory that works: nearly every expert is read */
 
 static int setup(void **state)
 {
     (void)state;
-    struct moe_synth_options so = { .shape = "tiny", .n_layer = N_LAYER, .n_vocab = N_VOCAB, .format = KN_Q8_0,
-                                    .seed = 7 };
+    struct moe_synth_options so = {
+        .shape = "tiny", .n_layer = N_LAYER, .n_vocab = N_VOCAB, .format = KN_Q8_0, .seed = 7
+    };
     int fd = mkstemp(path);
     faults_reset();
     if (fd < 0 || close(fd) || kn_team_open(&team, 1))
@@ -34,8 +35,9 @@ static int setup(void **state)
     if (moe_synth(path, &so) || moe_file_open(&file, path) ||
         moe_model_open(&model, file, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1 }))
         return -1;
-    return moe_model_load(model, &(struct moe_load_options){
-        .team = team, .expert_bytes = moe_model_shape(model)->expert_least, .io = OFF_IO_PREAD });
+    return moe_model_load(model, &(struct moe_load_options){ .team = team,
+                                                             .expert_bytes = moe_model_shape(model)->expert_least,
+                                                             .io = OFF_IO_PREAD });
 }
 
 static int teardown(void **state)
@@ -51,8 +53,12 @@ static int teardown(void **state)
 static struct moe_context *open_context(int n_recall)
 {
     struct moe_context *c;
-    assert_int_equal(moe_context_open(&c, model, &(struct moe_context_options){
-        .max_row = 1, .max_want = 1, .n_slot = 1, .max_pos = 1, .n_recall = n_recall, .team = team }), 0);
+    assert_int_equal(
+        moe_context_open(
+            &c, model,
+            &(struct moe_context_options){
+                .max_row = 1, .max_want = 1, .n_slot = 1, .max_pos = 1, .n_recall = n_recall, .team = team }),
+        0);
     return c;
 }
 
@@ -88,10 +94,10 @@ static void a_row_that_failed_is_not_remembered(void **state)
     int32_t missing[N_LAYER * 16];
     int n_failed = 0, n_known = 0;
     for (int32_t token = 0; token < N_TOKEN; token++)
-        while (run(truth, token))               /* a row that joins a failed read fails */
+        while (run(truth, token)) /* a row that joins a failed read fails */
             ;
     for (int32_t token = 0; token < N_TOKEN; token++) {
-        if (token % 3)                          /* one layer after the other */
+        if (token % 3) /* one layer after the other */
             faults_at(FAULT_READ, 1 + token / 3 % (3 * N_LAYER), FAULT_LASTS, EIO);
         int status = run(c, token);
         faults_reset();

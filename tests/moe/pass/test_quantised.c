@@ -30,14 +30,14 @@
 #include "tests/moe/plain.h"
 
 #define N_TOK     16
-#define MOST_SAME (N_TOK * 3 / 4 - 1)           /* index in the sorted errors: three rows in four are no worse */
-#define N_TEXT    4                             /* sequences tried until no early row has a code rounded otherwise */
+#define MOST_SAME (N_TOK * 3 / 4 - 1) /* index in the sorted errors: three rows in four are no worse */
+#define N_TEXT    4                   /* sequences tried until no early row has a code rounded otherwise */
 #define N_VOCAB   400
 #define N_LAYER   3
 #define RESIDUAL  0.15
-#define ROUNDING  1e-5                          /* float32 over three layers, with a margin */
-#define FEW_CODES 1e-3                          /* one or two codes rounded otherwise */
-#define REROUTED  0.3                           /* one or two experts' share of a layer */
+#define ROUNDING  1e-5 /* float32 over three layers, with a margin */
+#define FEW_CODES 1e-3 /* one or two codes rounded otherwise */
+#define REROUTED  0.3  /* one or two experts' share of a layer */
 
 /* ---- decoded blocks --------------------------------------------------------------------------- */
 
@@ -68,7 +68,7 @@ static void blocks_decode_as_elsewhere(void **state)
         for (int i = 0; i < info->block_values; i++) {
             word = strtok(NULL, " \n");
             assert_non_null(word);
-            double want = strtod(word, NULL);   /* the last rounding may differ */
+            double want = strtod(word, NULL); /* the last rounding may differ */
             if (!(fabs((double)got[i] - want) <= 0x1p-22 * fabs(want)))
                 fail_msg("%s: value %d of a block is %a, want %a", name, i, (double)got[i], want);
         }
@@ -81,16 +81,20 @@ static void blocks_decode_as_elsewhere(void **state)
 
 /* ---- models ------------------------------------------------------------------------------------ */
 
-struct kind { const char *name; enum kn_format ffn, dense; };   /* dense: attention, embedding, head */
+struct kind {
+    const char *name;
+    enum kn_format ffn, dense;
+}; /* dense: attention, embedding, head */
 
 /* Rows that are not whole blocks use the fallback format of published files. */
 static enum kn_format fit(enum kn_format f, int n_in)
 {
     while (!kn_row_bytes(f, n_in))
-        f = f == KN_Q6_K   ? KN_Q8_0
-            : f == KN_Q4_K ? KN_Q5_0
-            : f == KN_Q5_K ? KN_Q5_1
-                           : kn_format_info(f)->block_values == 256 ? KN_IQ4_NL : KN_F16;
+        f = f == KN_Q6_K                             ? KN_Q8_0
+            : f == KN_Q4_K                           ? KN_Q5_0
+            : f == KN_Q5_K                           ? KN_Q5_1
+            : kn_format_info(f)->block_values == 256 ? KN_IQ4_NL
+                                                     : KN_F16;
     return f;
 }
 
@@ -147,8 +151,7 @@ static void copy_value(struct moe_writer *w, const struct moe_value *v)
 }
 
 /* Writes the model of file f with the weights p, in the formats of k. */
-static int encode_anew(const char *path, const struct kind *k, const struct moe_file *f,
-                       const struct plain *p)
+static int encode_anew(const char *path, const struct kind *k, const struct moe_file *f, const struct plain *p)
 {
     struct moe_writer *w;
     int error = moe_writer_open(&w, path);
@@ -176,15 +179,16 @@ struct subject {
     struct moe_file *file;
     struct plain plain;
     int32_t token[N_TOK];
-    double *engine, *exact, *coded;             /* [N_TOK][n_vocab] */
+    double *engine, *exact, *coded; /* [N_TOK][n_vocab] */
 };
 
 static int open_subject(struct subject *s, struct kn_team *team)
 {
     char path[64];
     snprintf(path, sizeof path, "/tmp/spillway-quantised-%d.gguf", getpid());
-    struct moe_synth_options so = { .shape = s->shape, .n_layer = N_LAYER, .n_vocab = N_VOCAB,
-                                    .format = KN_F16, .seed = 9, .team = team };
+    struct moe_synth_options so = {
+        .shape = s->shape, .n_layer = N_LAYER, .n_vocab = N_VOCAB, .format = KN_F16, .seed = 9, .team = team
+    };
     int error = moe_synth(path, &so);
     for (int turn = 0; turn < 2 && !error; turn++) {
         if ((error = moe_file_open(&s->file, path)) || (error = plain_open(&s->plain, s->file)) || turn)
@@ -220,8 +224,9 @@ static void run_engine(struct subject *s, struct kn_team *team)
 {
     struct moe_model *model = NULL;
     struct moe_context *context;
-    struct moe_context_options co = { .max_row = N_TOK, .max_want = N_TOK, .n_slot = N_TOK,
-                                      .max_pos = N_TOK, .kv = KN_KV_F32, .team = team };
+    struct moe_context_options co = {
+        .max_row = N_TOK, .max_want = N_TOK, .n_slot = N_TOK, .max_pos = N_TOK, .kv = KN_KV_F32, .team = team
+    };
     struct moe_row row[N_TOK];
     struct moe_result result;
     int32_t slot[N_TOK];
@@ -229,8 +234,9 @@ static void run_engine(struct subject *s, struct kn_team *team)
     assert_int_equal(moe_context_open(&context, model, &co), 0);
     for (int i = 0; i < N_TOK; i++) {
         slot[i] = i;
-        row[i] = (struct moe_row){ .token = s->token[i], .position = i, .want_logits = true,
-                                   .base = slot, .n_base = N_TOK };
+        row[i] = (struct moe_row){
+            .token = s->token[i], .position = i, .want_logits = true, .base = slot, .n_base = N_TOK
+        };
     }
     assert_int_equal(moe_forward(context, &(struct moe_batch){ row, N_TOK }, &result), 0);
     for (int i = 0; i < N_TOK * s->plain.n_vocab; i++)
@@ -248,8 +254,7 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Errors of got's rows relative to want's, ascending. */
-static void distances(const struct subject *s, const double *want, const double *got,
-                      double out[N_TOK])
+static void distances(const struct subject *s, const double *want, const double *got, double out[N_TOK])
 {
     int n = s->plain.n_vocab;
     for (int t = 0; t < N_TOK; t++) {
@@ -299,8 +304,8 @@ static void check(const char *shape, const struct kind *kind)
             break;
     }
     double want = expected(&s.plain);
-    print_message("%-10s  exact %.1e (expected %.1e, worst row %.1e)  coded %.1e (worst row %.1e)\n",
-                  shape, cost[N_TOK / 2], want, cost[N_TOK - 1], rest[N_TOK / 2], rest[N_TOK - 1]);
+    print_message("%-10s  exact %.1e (expected %.1e, worst row %.1e)  coded %.1e (worst row %.1e)\n", shape,
+                  cost[N_TOK / 2], want, cost[N_TOK - 1], rest[N_TOK / 2], rest[N_TOK - 1]);
     assert_true(rest[N_TOK / 2] < ROUNDING && rest[MOST_SAME] < FEW_CODES);
     assert_true(cost[N_TOK / 2] >= 0.5 * want && cost[N_TOK / 2] < 1.3 * want + ROUNDING);
     assert_true(cost[MOST_SAME] < 1.6 * want + ROUNDING);
@@ -312,7 +317,7 @@ static void check(const char *shape, const struct kind *kind)
 static void logits_are_those_of_the_weights(void **state)
 {
     static const char *const shape[] = { "tiny", "tiny-dense", "tiny-odd" };
-    kn_log_set(NULL, KN_LOG_ERROR);             /* hides the messages about fallback formats */
+    kn_log_set(NULL, KN_LOG_ERROR); /* hides the messages about fallback formats */
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
         check(shape[i], *state);
 }
@@ -334,7 +339,6 @@ int main(void)
     enum { N_KIND = sizeof kind / sizeof *kind };
     struct CMUnitTest tests[1 + N_KIND] = { cmocka_unit_test(blocks_decode_as_elsewhere) };
     for (int i = 0; i < N_KIND; i++)
-        tests[1 + i] = (struct CMUnitTest){ kind[i].name, logits_are_those_of_the_weights, NULL, NULL,
-                                            &kind[i] };
+        tests[1 + i] = (struct CMUnitTest){ kind[i].name, logits_are_those_of_the_weights, NULL, NULL, &kind[i] };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

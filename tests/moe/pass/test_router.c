@@ -16,7 +16,7 @@
 
 #define MAX_ROW    40
 #define MAX_EXPERT 80
-#define EXPERT0    1000                         /* the store's number of the layer's first expert */
+#define EXPERT0    1000 /* the store's number of the layer's first expert */
 
 struct rig {
     struct moe_model model;
@@ -27,10 +27,7 @@ struct rig {
 };
 
 static uint64_t random_state;
-static int random_below(int n)
-{
-    return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
-}
+static int random_below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
 
 static void lay_out(struct rig *r, struct kn_arena *a, int n_expert, int n_used)
 {
@@ -62,9 +59,16 @@ static struct rig *open_rig(int n_expert, int n_used, bool norm_topk, float scal
     struct kn_arena count = { 0 };
     assert_int_equal(kn_team_open(&r->team, 2), 0);
     r->model = (struct moe_model){
-        .ops = kn_ops(KN_ISA_COUNT - 1), .layer = r->layer,
-        .desc = { .n_layer = 2, .n_expert = n_expert, .n_used = n_used, .d_model = n_expert,
-                  .norm_topk = norm_topk, .expert_scale = scale, .gating = MOE_GATING_SOFTMAX, .n_group = 1 },
+        .ops = kn_ops(KN_ISA_COUNT - 1),
+        .layer = r->layer,
+        .desc = { .n_layer = 2,
+                  .n_expert = n_expert,
+                  .n_used = n_used,
+                  .d_model = n_expert,
+                  .norm_topk = norm_topk,
+                  .expert_scale = scale,
+                  .gating = MOE_GATING_SOFTMAX,
+                  .n_group = 1 },
     };
     r->layer[1].expert0 = EXPERT0;
     r->c = (struct moe_context){ .model = &r->model, .team = r->team };
@@ -87,10 +91,7 @@ static void close_rig(struct rig *r)
     free(r);
 }
 
-static float *logits_of(struct rig *r, int row)
-{
-    return r->c.norm.x + (size_t)row * r->c.norm.stride;
-}
+static float *logits_of(struct rig *r, int row) { return r->c.norm.x + (size_t)row * r->c.norm.stride; }
 
 /* ---- routing --------------------------------------------------------------------------------- */
 
@@ -123,8 +124,7 @@ static void check_choices(const struct rig *r, int row, const float *logit)
 static void the_largest_are_chosen_and_the_lowest_id_on_a_tie(void **state)
 {
     (void)state;
-    static const int shapes[][2] = { { 1, 1 },  { 2, 1 },  { 2, 2 },  { 6, 2 },
-                                     { 17, 8 }, { 64, 6 }, { 80, 80 } };
+    static const int shapes[][2] = { { 1, 1 }, { 2, 1 }, { 2, 2 }, { 6, 2 }, { 17, 8 }, { 64, 6 }, { 80, 80 } };
     random_state = 9;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct rig *r = open_rig(shapes[i][0], shapes[i][1], i % 2, i % 3 ? 1 : 2.5f);
@@ -132,8 +132,7 @@ static void the_largest_are_chosen_and_the_lowest_id_on_a_tie(void **state)
             r->c.n_row = 1 + random_below(MAX_ROW);
             for (int row = 0; row < r->c.n_row; row++)
                 for (int e = 0; e < shapes[i][0]; e++)
-                    logits_of(r, row)[e] = round == 0 ? 0.5f
-                                                      : (float)random_below(1 + round) * 0.25f - 1;
+                    logits_of(r, row)[e] = round == 0 ? 0.5f : (float)random_below(1 + round) * 0.25f - 1;
             int32_t *beyond = r->c.route_id + r->c.n_row * shapes[i][1];
             *beyond = -7;
             moe_route(&r->c, 1);
@@ -165,7 +164,7 @@ static void chosen_logits_alone_make_the_weights(void **state)
         }
         moe_route(&r->c, 1);
         for (int i = 0; i < 3; i++) {
-            for (int e = 0; e < 9; e++)                 /* exactly the experts before it precede it */
+            for (int e = 0; e < 9; e++) /* exactly the experts before it precede it */
                 assert_int_equal(x[e] > x[id[i]] || (x[e] == x[id[i]] && e < id[i]),
                                  (i > 0 && e == id[0]) || (i > 1 && e == id[1]));
             want[i] = x[id[i]];
@@ -177,7 +176,7 @@ static void chosen_logits_alone_make_the_weights(void **state)
 }
 
 #define N_GROUP 4
-#define GROUP   5                               /* experts of a group */
+#define GROUP   5 /* experts of a group */
 
 /* The definition: groups rank by their largest score, or by the sum of their two largest; experts of the best two
  * groups by score, ties to the lowest id; weights without the bias. */
@@ -302,7 +301,7 @@ static void check_plan(const struct rig *r)
     for (int e = 0; e < p->n_expert; e++) {
         assert_in_range(p->expert[e], EXPERT0, EXPERT0 + r->model.desc.n_expert - 1);
         assert_true(e == 0 || p->expert[e] > p->expert[e - 1]);
-        assert_true(p->first[e + 1] > p->first[e]);             /* no expert without rows */
+        assert_true(p->first[e + 1] > p->first[e]); /* no expert without rows */
         for (int i = p->first[e]; i < p->first[e + 1]; i++) {
             int row = p->row[i], pair = p->pair[i];
             assert_true(i == p->first[e] || row > p->row[i - 1]);
@@ -325,7 +324,7 @@ static void every_choice_is_planned_once(void **state)
         for (int round = 0; round < 100; round++) {
             r->c.n_row = 1 + random_below(MAX_ROW);
             for (int row = 0; row < r->c.n_row; row++) {
-                int dead = round % 4;                           /* none, few, most, all */
+                int dead = round % 4; /* none, few, most, all */
                 r->c.status[row] = dead == 3 || random_below(4) < dead ? KN_EIO : 0;
                 for (int e = 0; e < shapes[i][0]; e++)
                     logits_of(r, row)[e] = (float)random_below(1000) / 100;

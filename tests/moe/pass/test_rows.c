@@ -10,17 +10,17 @@
 #include "tests/nodes.h"
 
 #define MAX_PRODUCT 40
-#define N_IN        256                         /* a panel of F32 is 16 KiB, the smallest item */
+#define N_IN        256 /* a panel of F32 is 16 KiB, the smallest item */
 
 static struct {
-    pthread_t thread[8];                        /* of the team */
-    atomic_int n_begun;                         /* each kernel call waits until n_wait have begun */
+    pthread_t thread[8]; /* of the team */
+    atomic_int n_begun;  /* each kernel call waits until n_wait have begun */
     int n_wait;
-    atomic_int done[MAX_PRODUCT][64];           /* per panel: number of computations, last thread */
+    atomic_int done[MAX_PRODUCT][64]; /* per panel: number of computations, last thread */
     atomic_int by[MAX_PRODUCT][64];
-    const void *x[MAX_PRODUCT][64];             /* per panel: its input, and its output rows */
+    const void *x[MAX_PRODUCT][64]; /* per panel: its input, and its output rows */
     const float *y[MAX_PRODUCT][64];
-    int first[8], first_panel[8];               /* each thread's first product + 1; 0: none */
+    int first[8], first_panel[8]; /* each thread's first product + 1; 0: none */
 } seen;
 
 static void say_who(void *arg, int item, int thread)
@@ -56,7 +56,11 @@ static void noted_matmul(const struct kn_matmul *m, int panel0, int panel1)
         sched_yield();
 }
 
-struct rig { struct kn_ops ops; struct moe_model model; struct moe_context c; };
+struct rig {
+    struct kn_ops ops;
+    struct moe_model model;
+    struct moe_context c;
+};
 
 static struct rig *open_rig(int n_thread)
 {
@@ -88,7 +92,9 @@ static void add(struct rig *r, int i, int n_panel, int n_row, int node)
 {
     r->c.product[i] = (struct moe_product){
         .mul = { .w = { KN_F32, n_panel * KN_PANEL - 3, N_IN, names + i }, .x = in, .y = out, .n_row = n_row },
-        .node = node, .n_stack = 1 };
+        .node = node,
+        .n_stack = 1
+    };
 }
 
 /* Divides the panels among n_stack matrices, with gaps between their inputs and between their outputs. */
@@ -133,7 +139,7 @@ static void every_panel_once(void **state)
                 int n = 1 + round % MAX_PRODUCT, spread = 0;
                 for (int i = 0; i < n; i++) {
                     uint64_t x = kn_mix((uint64_t)(round * MAX_PRODUCT + i));
-                    int node = (int)(x >> 8 & 3) - 1;   /* including a node that the team lacks */
+                    int node = (int)(x >> 8 & 3) - 1; /* including a node that the team lacks */
                     spread += node < 0;
                     add(r, i, 1 + (int)(x >> 16 & 255) % 20, (int)(x >> 24 & 255) % 6,
                         spread > 4 && node < 0 ? 0 : node);
@@ -145,7 +151,7 @@ static void every_panel_once(void **state)
                 for (int i = 0; i < n; i++)
                     for (int p = 0; p < 64; p++)
                         assert_int_equal(seen.done[i][p], r->c.product[i].mul.n_row > 0 &&
-                                         p < kn_ceil_div(r->c.product[i].mul.w.n_out, KN_PANEL));
+                                                              p < kn_ceil_div(r->c.product[i].mul.w.n_out, KN_PANEL));
             }
             close_rig(r);
         }
@@ -159,12 +165,12 @@ static void panels_go_to_threads_near_them(void **state)
     nodes_set(2);
     struct rig *r = open_rig(4);
     if (kn_team_nodes(r->c.team) == 2) {
-        for (int i = 0; i < 4; i++)             /* in the order of a layer's experts */
+        for (int i = 0; i < 4; i++) /* in the order of a layer's experts */
             add(r, i, 1, 1, i % 2);
         run(r, 4, 4);
         for (int i = 0; i < 4; i++)
             assert_int_equal(kn_team_node(r->c.team, seen.by[i][0]), i % 2);
-        add(r, 0, 2, 1, -1);                    /* two matrices, each split over both nodes */
+        add(r, 0, 2, 1, -1); /* two matrices, each split over both nodes */
         add(r, 1, 2, 1, -1);
         run(r, 2, 4);
         for (int i = 0; i < 4; i++)
@@ -172,7 +178,7 @@ static void panels_go_to_threads_near_them(void **state)
     }
     close_rig(r);
     r = open_rig(2);
-    if (kn_team_nodes(r->c.team) == 2) {        /* unequal work: each node begins with its own */
+    if (kn_team_nodes(r->c.team) == 2) { /* unequal work: each node begins with its own */
         add(r, 0, 3, 1, 1);
         add(r, 1, 1, 1, 0);
         run(r, 2, 2);

@@ -26,34 +26,34 @@
 #define SPECIFIED KN_ISA_SCALAR
 #endif
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-#define LENGTH    24                            /* tokens: enough to expose a race */
-#elif !defined LENGTH                           /* make soak: longer than the largest chunk */
-#define LENGTH    80                            /* longer than one chunk of attention */
+#define LENGTH 24     /* tokens: enough to expose a race */
+#elif !defined LENGTH /* make soak: longer than the largest chunk */
+#define LENGTH 80     /* longer than one chunk of attention */
 #endif
 #define N_COMPANY 31
 #define MAX_ROW   (512 + 9 * N_COMPANY)
-#define N_ROOM    3                             /* memory sizes: from the smallest that works to three quarters */
+#define N_ROOM    3 /* memory sizes: from the smallest that works to three quarters */
 #define N_SLOT    (32 * 640)
-#define N_RECALL  200                           /* token prefetch entries: half the vocabulary */
-#define N_MODEL   11                            /* models sharing the combinations; coprime to their number */
+#define N_RECALL  200 /* token prefetch entries: half the vocabulary */
+#define N_MODEL   11  /* models sharing the combinations; coprime to their number */
 
 struct model {
     struct moe_file *file;
-    struct moe_model *model[KN_ISA_COUNT + N_ROOM];     /* by instruction set; then the best, with less memory */
+    struct moe_model *model[KN_ISA_COUNT + N_ROOM]; /* by instruction set; then the best, with less memory */
     int n_vocab;
-    float *baseline[KN_KV_COUNT];               /* [LENGTH][n_vocab] */
+    float *baseline[KN_KV_COUNT]; /* [LENGTH][n_vocab] */
     int d_model;
-    float *feature[KN_KV_COUNT];                /* [LENGTH][d_model] as stored in their slots */
+    float *feature[KN_KV_COUNT]; /* [LENGTH][d_model] as stored in their slots */
     int32_t token[LENGTH];
 };
 
-struct sequence { int32_t token[640], slot[640]; int n_done; };
+struct sequence {
+    int32_t token[640], slot[640];
+    int n_done;
+};
 
 static uint64_t random_state;
-static int random_below(int n)
-{
-    return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
-}
+static int random_below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
 
 /* ---- runs ------------------------------------------------------------------------------------------- */
 
@@ -64,9 +64,9 @@ struct run {
     struct moe_context *context;
     int32_t free_slot[N_SLOT];
     int n_free;
-    struct sequence target, company[N_COMPANY];         /* states 0 and 1.. of a model with recurrent states */
+    struct sequence target, company[N_COMPANY]; /* states 0 and 1.. of a model with recurrent states */
     struct moe_row row[MAX_ROW];
-    int owner[MAX_ROW];                         /* position in the target, or -1 */
+    int owner[MAX_ROW]; /* position in the target, or -1 */
 };
 
 static struct run *open_run(const struct model *m, int which, int n_thread, enum kn_kv kv)
@@ -75,13 +75,20 @@ static struct run *open_run(const struct model *m, int which, int n_thread, enum
     r->m = m;
     r->kv = kv;
     assert_int_equal(kn_team_open(&r->team, n_thread), 0);
-    struct moe_context_options o = { .max_row = MAX_ROW, .max_want = MAX_ROW, .n_slot = N_SLOT,
-                                     .max_pos = 640, .kv = kv, .features.last = true, .n_state = 1 + N_COMPANY,
-                                     .n_draft = LENGTH, .n_recall = N_RECALL, .team = r->team };
+    struct moe_context_options o = { .max_row = MAX_ROW,
+                                     .max_want = MAX_ROW,
+                                     .n_slot = N_SLOT,
+                                     .max_pos = 640,
+                                     .kv = kv,
+                                     .features.last = true,
+                                     .n_state = 1 + N_COMPANY,
+                                     .n_draft = LENGTH,
+                                     .n_recall = N_RECALL,
+                                     .team = r->team };
     assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
     for (int i = 0; i < N_SLOT; i++)
         r->free_slot[i] = i;
-    for (r->n_free = N_SLOT; r->n_free > 1; r->n_free--) {      /* slot numbers in random order */
+    for (r->n_free = N_SLOT; r->n_free > 1; r->n_free--) { /* slot numbers in random order */
         int other = random_below(r->n_free), kept = r->free_slot[other];
         r->free_slot[other] = r->free_slot[r->n_free - 1];
         r->free_slot[r->n_free - 1] = kept;
@@ -111,8 +118,11 @@ static int add_rows(struct run *r, struct sequence *s, int n, int n_row, bool is
     for (int i = 0; i < n; i++) {
         int p = s->n_done + i;
         r->owner[n_row] = is_target ? p : -1;
-        r->row[n_row++] = (struct moe_row){ .token = s->token[p], .position = p, .want_logits = is_target,
-                                            .base = s->slot, .n_base = s->n_done + n,
+        r->row[n_row++] = (struct moe_row){ .token = s->token[p],
+                                            .position = p,
+                                            .want_logits = is_target,
+                                            .base = s->slot,
+                                            .n_base = s->n_done + n,
                                             .state = is_target ? 0 : 1 + (int)(s - r->company) };
     }
     s->n_done += n;
@@ -173,7 +183,12 @@ enum tree { NO_TREE, AT_START, LATE, N_TREE };
 #define DEPTH (LENGTH / 4)
 _Static_assert(1 + 3 * DEPTH + 9 * N_COMPANY <= MAX_ROW, "a branch with its wrong guesses and company is one pass");
 
-struct way { enum kn_isa isa; int n_thread, chunk, n_company; enum tree tree; enum kn_kv kv; };
+struct way {
+    enum kn_isa isa;
+    int n_thread, chunk, n_company;
+    enum tree tree;
+    enum kn_kv kv;
+};
 
 static const int chunks[] = { 1, 7, 64, 512 }, companies[] = { 0, 1, 7, N_COMPANY };
 
@@ -194,8 +209,9 @@ static const uint8_t pairwise[][N_FACTOR] = {
 static struct way way_of(const uint8_t *level)
 {
     enum kn_isa isa = level[0] == KN_ISA_SCALAR ? SPECIFIED : (enum kn_isa)kn_min(level[0], (int)kn_isa_best());
-    return (struct way){ isa, 1 + level[1], chunks[level[2]], companies[level[3]], (enum tree)level[4],
-                         (enum kn_kv)level[5] };
+    return (struct way){
+        isa, 1 + level[1], chunks[level[2]], companies[level[3]], (enum tree)level[4], (enum kn_kv)level[5]
+    };
 }
 
 static void every_pair_is_in_a_way(void **state)
@@ -236,23 +252,32 @@ static int add_tree(struct run *r, bool states, int32_t *tail, int32_t *path, in
     for (int i = 0; i < DEPTH; i++) {
         int p = prefix + i, after = i ? path[i - 1] : root;
         tail[i] = take_slot(r);
-        memcpy(wrong[i], tail, sizeof *tail * (size_t)i);       /* the true path above the wrong node */
+        memcpy(wrong[i], tail, sizeof *tail * (size_t)i); /* the true path above the wrong node */
         wrong[i][i] = take_slot(r);
         wrong[i][i + 1] = take_slot(r);
-        for (int k = 0; k < 2; k++) {                           /* without states children may precede parents */
+        for (int k = 0; k < 2; k++) { /* without states children may precede parents */
             int child = states ? k : 1 - k;
             r->owner[n_row] = -1;
-            r->row[n_row] = (struct moe_row){ .token = random_below(m->n_vocab), .position = p + child,
-                                              .want_logits = child == 0, .base = r->target.slot,
-                                              .tail = wrong[i], .n_base = prefix, .draft = true,
+            r->row[n_row] = (struct moe_row){ .token = random_below(m->n_vocab),
+                                              .position = p + child,
+                                              .want_logits = child == 0,
+                                              .base = r->target.slot,
+                                              .tail = wrong[i],
+                                              .n_base = prefix,
+                                              .draft = true,
                                               .after = child ? n_row - 1 : after };
             n_row++;
         }
         r->owner[n_row] = p;
         path[i] = n_row;
-        r->row[n_row++] = (struct moe_row){ .token = m->token[p], .position = p, .want_logits = true,
-                                            .base = r->target.slot, .tail = tail, .n_base = prefix,
-                                            .draft = true, .after = after };
+        r->row[n_row++] = (struct moe_row){ .token = m->token[p],
+                                            .position = p,
+                                            .want_logits = true,
+                                            .base = r->target.slot,
+                                            .tail = tail,
+                                            .n_base = prefix,
+                                            .draft = true,
+                                            .after = after };
     }
     return n_row;
 }
@@ -300,9 +325,11 @@ static int open_room(struct model *m, int room, struct kn_team *team)
         return error;
     const struct moe_shape *s = moe_model_shape(model);
     m->model[KN_ISA_COUNT + room] = model;
-    return moe_model_load(model, &(struct moe_load_options){
-        .team = team, .io = room % 2 ? OFF_IO_PREAD : OFF_IO_AUTO,
-        .expert_bytes = s->expert_least + (s->expert_bytes - s->expert_least) * (size_t)room / (N_ROOM - 1) * 3 / 4 });
+    return moe_model_load(
+        model, &(struct moe_load_options){ .team = team,
+                                           .io = room % 2 ? OFF_IO_PREAD : OFF_IO_AUTO,
+                                           .expert_bytes = s->expert_least + (s->expert_bytes - s->expert_least) *
+                                                                                 (size_t)room / (N_ROOM - 1) * 3 / 4 });
 }
 
 static int open_model(void **state, const char *shape, enum kn_format format)
@@ -313,8 +340,7 @@ static int open_model(void **state, const char *shape, enum kn_format format)
     snprintf(path, sizeof path, "/tmp/spillway-same-%d.gguf", getpid());
     if (kn_team_open(&team, 2) != 0)
         return -1;
-    struct moe_synth_options so = { .shape = shape, .n_vocab = 400, .format = format, .seed = 7,
-                                    .team = team };
+    struct moe_synth_options so = { .shape = shape, .n_vocab = 400, .format = format, .seed = 7, .team = team };
     int error = moe_synth(path, &so);
     if (!error)
         error = moe_file_open(&m->file, path);
@@ -388,7 +414,7 @@ static void make_baseline(struct model *m, enum kn_kv kv)
         least = logits[i] < least ? logits[i] : least;
         most = logits[i] > most ? logits[i] : most;
     }
-    assert_true(most - least > 0.5f);           /* equal logits would prove nothing */
+    assert_true(most - least > 0.5f); /* equal logits would prove nothing */
 }
 
 /* Every combination without the specification, dealt out to the models. Combinations with one token per pass and more
@@ -412,7 +438,8 @@ static void run_share(const struct model *m)
 static void bytes_are_the_same(void **state)
 {
     static const struct way with_less_room[] = {
-        { 0, 2, 7, 0, NO_TREE, KN_KV_F16 }, { 0, 3, 7, 7, AT_START, KN_KV_F32 },
+        { 0, 2, 7, 0, NO_TREE, KN_KV_F16 },
+        { 0, 3, 7, 7, AT_START, KN_KV_F32 },
         { 0, 2, 64, N_COMPANY, LATE, KN_KV_F16 },
     };
     struct model *m = *state;
@@ -439,13 +466,24 @@ static void bytes_are_the_same(void **state)
 
 int main(void)
 {
-#define TEST(open) { #open, bytes_are_the_same, open, close_model, NULL }
+#define TEST(open)                                                                                                     \
+    {                                                                                                                  \
+#open, bytes_are_the_same, open, close_model, NULL                                                             \
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_pair_is_in_a_way),
-        TEST(open_q4_k), TEST(open_two_nodes),
-#ifndef __SANITIZE_THREAD__                     /* threads are checked with every instruction set */
-        TEST(open_q6_k), TEST(open_f16_odd), TEST(open_dense), TEST(open_shared), TEST(open_norm_all),
-        TEST(open_window), TEST(open_lead), TEST(open_latent), TEST(open_delta),
+        TEST(open_q4_k),
+        TEST(open_two_nodes),
+#ifndef __SANITIZE_THREAD__ /* threads are checked with every instruction set */
+        TEST(open_q6_k),
+        TEST(open_f16_odd),
+        TEST(open_dense),
+        TEST(open_shared),
+        TEST(open_norm_all),
+        TEST(open_window),
+        TEST(open_lead),
+        TEST(open_latent),
+        TEST(open_delta),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

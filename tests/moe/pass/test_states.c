@@ -20,14 +20,18 @@ static struct moe_file *file;
 static struct moe_model *model;
 static struct moe_context *context;
 static int32_t token[N_TOK], slot[N_STATE][N_TOK + N_DRAFT];
-static float want[N_TOK][N_VOCAB];                      /* after each token */
+static float want[N_TOK][N_VOCAB]; /* after each token */
 static struct moe_row row[N_TOK + N_DRAFT];
 static struct moe_result result;
 
 static struct moe_row row_of(int state, int position)
 {
-    return (struct moe_row){ .token = token[position], .position = position, .want_logits = true,
-                             .base = slot[state], .n_base = N_TOK, .state = state };
+    return (struct moe_row){ .token = token[position],
+                             .position = position,
+                             .want_logits = true,
+                             .base = slot[state],
+                             .n_base = N_TOK,
+                             .state = state };
 }
 
 static void pass(int n)
@@ -36,7 +40,7 @@ static void pass(int n)
     assert_int_equal(moe_rows_status(&result, 0, n), 0);
 }
 
-static void expect(int i, int position)                 /* the i-th row's logits */
+static void expect(int i, int position) /* the i-th row's logits */
 {
     assert_memory_equal(result.logits + (size_t)i * N_VOCAB, want[position], sizeof want[0]);
 }
@@ -101,7 +105,7 @@ static void what_waits_is_taken_in_before_its_place_is_used(void **state)
     pass(14);
     moe_context_keep(context, 1, path, 2);
     moe_context_keep(context, 2, other, 3);
-    read_on(3, 0, 3);                                   /* no drafts: both stay pending */
+    read_on(3, 0, 3); /* no drafts: both stay pending */
     draft(2, 8, 3, 0, other);
     pass(7);
     moe_context_keep(context, 2, other, 1);
@@ -113,7 +117,7 @@ static void copies_go_on_by_themselves(void **state)
 {
     (void)state;
     int32_t path[3];
-    memcpy(slot[3], slot[0], sizeof slot[3]);           /* a sequence that continues from another needs its keys */
+    memcpy(slot[3], slot[0], sizeof slot[3]); /* a sequence that continues from another needs its keys */
     for (int p = 0; p < 12; p++) {
         row[p] = row_of(0, p);
         row[p].copy_to = p == 6 ? 3 : p == 0 ? 2 : 0;
@@ -127,7 +131,7 @@ static void copies_go_on_by_themselves(void **state)
     draft(0, 12, 3, 0, path);
     pass(7);
     moe_context_keep(context, 0, path, 2);
-    moe_context_copy_state(context, 0, 3);              /* with its pending rows */
+    moe_context_copy_state(context, 0, 3); /* with its pending rows */
     assert_int_equal(moe_context_state(context, 3), 15);
     read_on(3, 15, N_TOK);
     read_on(0, 15, N_TOK);
@@ -162,17 +166,24 @@ static int setup(void **state)
     (void)state;
     char path[64];
     snprintf(path, sizeof path, "/tmp/spillway-states-%d.gguf", getpid());
-    struct moe_synth_options so = { .shape = "tiny-qwen3next", .n_layer = 4, .n_vocab = N_VOCAB, .format = KN_Q8_0,
-                                    .seed = 9 };
+    struct moe_synth_options so = {
+        .shape = "tiny-qwen3next", .n_layer = 4, .n_vocab = N_VOCAB, .format = KN_Q8_0, .seed = 9
+    };
     int error = kn_team_open(&team, 2);
     so.team = team;
     if (error || (error = moe_synth(path, &so)) || (error = moe_file_open(&file, path)) ||
         (error = load_model(&model, file, KN_ISA_COUNT - 1, team, OFF_IO_AUTO)))
         return error;
     unlink(path);
-    error = moe_context_open(&context, model, &(struct moe_context_options){
-        .max_row = N_TOK + N_DRAFT, .max_want = N_TOK + N_DRAFT, .n_slot = N_STATE * (N_TOK + N_DRAFT),
-        .max_pos = N_TOK, .kv = KN_KV_F32, .n_state = N_STATE, .n_draft = N_DRAFT * 2, .team = team });
+    error = moe_context_open(&context, model,
+                             &(struct moe_context_options){ .max_row = N_TOK + N_DRAFT,
+                                                            .max_want = N_TOK + N_DRAFT,
+                                                            .n_slot = N_STATE * (N_TOK + N_DRAFT),
+                                                            .max_pos = N_TOK,
+                                                            .kv = KN_KV_F32,
+                                                            .n_state = N_STATE,
+                                                            .n_draft = N_DRAFT * 2,
+                                                            .team = team });
     for (int i = 0; i < N_TOK; i++)
         token[i] = (int32_t)(kn_mix((uint64_t)i) % N_VOCAB);
     for (int s = 0; s < N_STATE; s++)

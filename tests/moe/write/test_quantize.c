@@ -41,8 +41,7 @@ static struct moe_quantize_options all_in(enum kn_format f)
 /* Makes `from`, a model of a shape: F16 except for synth's Q8_0 tensors, then all F32. */
 static void make_source(const char *shape)
 {
-    struct moe_synth_options so = { .shape = shape, .n_layer = 1, .n_vocab = 400, .format = KN_F16,
-                                    .seed = 3 };
+    struct moe_synth_options so = { .shape = shape, .n_layer = 1, .n_vocab = 400, .format = KN_F16, .seed = 3 };
     struct moe_quantize_options opt = all_in(KN_F32);
     struct moe_file *f;
     kn_log_set(NULL, KN_LOG_ERROR);
@@ -157,8 +156,7 @@ static void assert_tensors(const struct moe_file *a, const struct moe_file *b)
         assert_int_equal(t->gguf_type, kn_format_info(done[i].to)->gguf_type);
         assert_int_equal(t->bytes, done[i].bytes);
         if (fabs(error - done[i].error) > 1e-6 * error || fabs(square - done[i].square) > 1e-9 * square)
-            fail_msg("tensor %zu: error %g of %g, told %g of %g", i, error, square, done[i].error,
-                     done[i].square);
+            fail_msg("tensor %zu: error %g of %g, told %g of %g", i, error, square, done[i].error, done[i].square);
         free(x);
         free(y);
     }
@@ -176,13 +174,12 @@ static void every_format_is_written(void **state)
 {
     (void)state;
     static const int64_t file_type[KN_FORMAT_COUNT] = {
-        [KN_F32] = 0, [KN_F16] = 1, [KN_BF16] = 32, [KN_Q8_0] = 7, [KN_Q4_K] = 15, [KN_Q6_K] = 18,
-        [KN_MXFP4] = 38, [KN_Q4_0] = 2, [KN_Q4_1] = 3, [KN_Q5_0] = 8, [KN_Q5_1] = 9, [KN_Q5_K] = 17,
-        [KN_Q2_K] = 10, [KN_Q3_K] = 12, [KN_IQ4_NL] = 25, [KN_IQ4_XS] = 30,
+        [KN_F32] = 0,    [KN_F16] = 1,   [KN_BF16] = 32,   [KN_Q8_0] = 7,    [KN_Q4_K] = 15, [KN_Q6_K] = 18,
+        [KN_MXFP4] = 38, [KN_Q4_0] = 2,  [KN_Q4_1] = 3,    [KN_Q5_0] = 8,    [KN_Q5_1] = 9,  [KN_Q5_K] = 17,
+        [KN_Q2_K] = 10,  [KN_Q3_K] = 12, [KN_IQ4_NL] = 25, [KN_IQ4_XS] = 30,
     };
-    static const double most[KN_FORMAT_COUNT] = {
-        0, 4e-4, 3e-3, 8e-3, 0.09, 0.022, 0.12, 0.1, 0.09, 0.05, 0.045, 0.045, 0.3, 0.18, 0.09, 0.09
-    };
+    static const double most[KN_FORMAT_COUNT] = { 0,    4e-4, 3e-3,  8e-3,  0.09, 0.022, 0.12, 0.1,
+                                                  0.09, 0.05, 0.045, 0.045, 0.3,  0.18,  0.09, 0.09 };
     make_source("tiny");
     for (int i = 0; i < KN_GGUF_FORMAT_COUNT; i++) {
         struct moe_file *a, *b;
@@ -237,7 +234,7 @@ static void rows_that_are_no_whole_blocks_fall_back(void **state)
     make_source("tiny-odd");
     faults_reset();
     assert_int_equal(quantize_file(from, all_in(KN_Q6_K), 1), 0);
-    assert_int_equal(faults.n_line, 9);         /* embedding, head, four of attention, three of experts */
+    assert_int_equal(faults.n_line, 9); /* embedding, head, four of attention, three of experts */
     assert_non_null(strstr(faults.line, "token_embd.weight: rows of 192 values are no whole blocks"));
     faults_off();
     assert_int_equal(moe_file_open(&f, to), 0);
@@ -310,8 +307,8 @@ static void write_split(const struct moe_file *f, int no)
             const struct moe_tensor *t = moe_file_tensor(f, i);
             snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.data);
             float *x = values_of(f, t, &n);
-            assert_int_equal(pass ? moe_writer_data(w, x, n * sizeof *x)
-                                  : moe_writer_tensor(w, name, KN_F32, t->n_dim, t->dim), 0);
+            assert_int_equal(
+                pass ? moe_writer_data(w, x, n * sizeof *x) : moe_writer_tensor(w, name, KN_F32, t->n_dim, t->dim), 0);
             free(x);
         }
         if (!pass)
@@ -409,7 +406,7 @@ static void quantised_weights_are_refused_unless_asked_for(void **state)
     faults_off();
 
     opt.requantize = true;
-    assert_int_equal(quantize_file(path, opt, 2), 0);               /* a tensor already in the format is copied */
+    assert_int_equal(quantize_file(path, opt, 2), 0); /* a tensor already in the format is copied */
     assert_same_file(to, want, bytes);
     free(want);
     for (int i = 0; i < MOE_PART_COUNT; i++)
@@ -444,7 +441,11 @@ static void poison(float x)
 static void what_cannot_be_written_is_refused(void **state)
 {
     (void)state;
-    static const struct { float x; enum kn_format f; const char *says; } kind[] = {
+    static const struct {
+        float x;
+        enum kn_format f;
+        const char *says;
+    } kind[] = {
         { NAN, KN_Q4_K, "'blk.0.attn_output.weight' has values that are not finite" },
         { -INFINITY, KN_Q8_0, "'blk.0.attn_output.weight' has values that are not finite" },
         { 1e6f, KN_F16, "'blk.0.attn_output.weight' has values that are too large" },
@@ -493,7 +494,7 @@ static void whatever_fails_nothing_appears(void **state)
     make_source("tiny");
     long n = 0;
     do {
-        remove(to);                             /* exists if the failed call was harmless */
+        remove(to); /* exists if the failed call was harmless */
         faults_at(FAULT_ANY, ++n, FAULT_ERROR, EIO);
         int err = quantize_file(from, all_in(KN_Q8_0), 1 + (int)(n % 2));
         if (err) {

@@ -71,8 +71,7 @@ static void the_same_options_give_the_same_bytes(void **state)
 }
 
 /* Mean and deviation of a tensor's values. */
-static void measure(const struct moe_file *f, const struct moe_tensor *t, double *mean,
-                    double *deviation)
+static void measure(const struct moe_file *f, const struct moe_tensor *t, double *mean, double *deviation)
 {
     enum kn_format format;
     assert_int_equal(kn_format_from_gguf(t->gguf_type, &format), 0);
@@ -95,8 +94,7 @@ static void measure(const struct moe_file *f, const struct moe_tensor *t, double
     free(data);
 }
 
-static void assert_spread(const struct moe_file *f, const char *name, const char *type, double mean,
-                          double deviation)
+static void assert_spread(const struct moe_file *f, const char *name, const char *type, double mean, double deviation)
 {
     const struct moe_tensor *t = moe_file_find_tensor(f, name);
     double got_mean, got;
@@ -169,8 +167,8 @@ static void vocabularies_are_made_by_their_merges(void **state)
     (void)state;
     static const int sizes[] = { MOE_SYNTH_VOCAB_LEAST, 300, 2048, 151936 };
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
-        struct moe_file *f = make((struct moe_synth_options){
-            .shape = "tiny-odd", .n_layer = 1, .n_vocab = sizes[k], .format = KN_Q8_0 }, 2);
+        struct moe_file *f = make(
+            (struct moe_synth_options){ .shape = "tiny-odd", .n_layer = 1, .n_vocab = sizes[k], .format = KN_Q8_0 }, 2);
         const struct moe_value *tokens = moe_file_find(f, "tokenizer.ggml.tokens");
         const struct moe_value *merges = moe_file_find(f, "tokenizer.ggml.merges");
         const struct moe_value *types = moe_file_find(f, "tokenizer.ggml.token_type");
@@ -185,7 +183,7 @@ static void vocabularies_are_made_by_their_merges(void **state)
         qsort(sorted, n, sizeof *sorted, compare);
         for (size_t i = 1; i < n; i++)
             assert_int_not_equal(compare(&sorted[i - 1], &sorted[i]), 0);
-        for (size_t i = 0; i < merges->n; i++) {            /* the i-th merge makes token 256 + i */
+        for (size_t i = 0; i < merges->n; i++) { /* the i-th merge makes token 256 + i */
             const char *space = memchr(merge[i].data, ' ', merge[i].n);
             assert_non_null(space);
             struct moe_string left = { merge[i].data, (size_t)(space - merge[i].data) };
@@ -249,7 +247,7 @@ static void layers_may_be_of_different_widths(void **state)
     for (int k = 0; k < 4; k++) {
         struct moe_file *f = make((struct moe_synth_options){ .shape = "tiny-lite", .format = format[k] }, 2);
         moe_file_close(f);
-        faults_off();                           /* from here on calls are not counted */
+        faults_off(); /* from here on calls are not counted */
         assert_int_equal(moe_file_open(&f, path), 0);
         struct moe_model *m = NULL;
         struct moe_context *c;
@@ -259,8 +257,9 @@ static void layers_may_be_of_different_widths(void **state)
         static const int32_t slot[5] = { 0, 1, 2, 3, 4 };
         assert_int_equal(kn_team_open(&team, 1), 0);
         assert_int_equal(load_model(&m, f, KN_ISA_COUNT - 1, team, OFF_IO_PREAD), 0);
-        struct moe_context_options co = { .max_row = 5, .max_want = 5, .n_slot = 5, .max_pos = 5, .kv = KN_KV_F32,
-                                          .team = team };
+        struct moe_context_options co = {
+            .max_row = 5, .max_want = 5, .n_slot = 5, .max_pos = 5, .kv = KN_KV_F32, .team = team
+        };
         assert_int_equal(moe_context_open(&c, m, &co), 0);
         int n_vocab = moe_model_shape(m)->n_vocab;
         float *all = malloc(5 * (size_t)n_vocab * sizeof *all);
@@ -285,7 +284,10 @@ static void layers_may_be_of_different_widths(void **state)
 static void impossible_options_are_refused(void **state)
 {
     (void)state;
-    static const struct { struct moe_synth_options opt; const char *says; } kind[] = {
+    static const struct {
+        struct moe_synth_options opt;
+        const char *says;
+    } kind[] = {
         { { .shape = "qwen9" }, "'qwen9'; there are qwen3-30b-a3b, " },
         { { .shape = "tiny", .n_layer = -1 }, "-1 layers" },
         { { .shape = "tiny", .n_layer = 1001 }, "1001 layers" },
@@ -317,7 +319,7 @@ static void a_stopped_one_leaves_nothing(void **state)
     kn_team_close(team);
     assert_int_equal(faults.n_line, 1);
     assert_true(faults_clean());
-    assert_int_equal(rmdir(folder), 0);                     /* empty: not even a part file */
+    assert_int_equal(rmdir(folder), 0); /* empty: not even a part file */
     assert_int_equal(mkdir(folder, 0700), 0);
 }
 

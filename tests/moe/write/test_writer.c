@@ -20,7 +20,7 @@ static int count_files(void)
     while (d && readdir(d))
         n++;
     closedir(d);
-    return n - 2;                           /* . and .. */
+    return n - 2; /* . and .. */
 }
 
 static const uint64_t dims[3][3] = { { 5 }, { 64, 3 }, { 256, 2, 2 } };
@@ -107,9 +107,12 @@ static void what_is_written_is_read_back(void **state)
 static void whatever_fails_nothing_appears(void **state)
 {
     (void)state;
-    static const struct { enum fault_kind kind; int error; } ways[] = {
-        { FAULT_ALLOC, ENOMEM }, { FAULT_OPEN, EIO }, { FAULT_WRITE, ENOSPC }, { FAULT_SYNC, EIO },
-        { FAULT_RENAME, EIO },
+    static const struct {
+        enum fault_kind kind;
+        int error;
+    } ways[] = {
+        { FAULT_ALLOC, ENOMEM }, { FAULT_OPEN, EIO },   { FAULT_WRITE, ENOSPC },
+        { FAULT_SYNC, EIO },     { FAULT_RENAME, EIO },
     };
     for (int old = 0; old < 2; old++)
         for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
@@ -130,7 +133,7 @@ static void whatever_fails_nothing_appears(void **state)
                 assert_true(faults_clean());
                 if (!err)
                     check_one();
-            } while (calls >= n);                           /* until there is no n-th call */
+            } while (calls >= n); /* until there is no n-th call */
             assert_in_range(n, 2, 2000);
         }
     remove(path);
@@ -140,8 +143,7 @@ static void sizes_that_cannot_be_are_refused(void **state)
 {
     (void)state;
     static const uint64_t wrong[][2] = {
-        { 48, 1 }, { 0, 1 }, { 64, 0 }, { UINT64_C(1) << 32, 1 }, { 64, UINT64_C(1) << 62 },
-        { 64, UINT64_C(1) << 57 },
+        { 48, 1 }, { 0, 1 }, { 64, 0 }, { UINT64_C(1) << 32, 1 }, { 64, UINT64_C(1) << 62 }, { 64, UINT64_C(1) << 57 },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct moe_writer *w;
