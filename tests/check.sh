@@ -24,6 +24,13 @@ done
 for f in $(git ls-files "*.c" "*.h" "*.cu" 2>/dev/null); do
     [ "$(wc -l < "$f")" -le 1000 ] || complain "$f has more than 1000 lines"
 done
+# The sources are as clang-format writes them, where the version that formatted them is installed.
+if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
+    git ls-files '*.c' '*.h' | xargs -P "$(nproc)" -n 40 clang-format --dry-run -Werror 2>&1 | grep -E 'error:' | head -5 | grep . &&
+        complain "sources are not formatted: clang-format -i FILE"
+else
+    echo "check: the format was not checked: clang-format 14 is not installed"
+fi
 # A path under evals/results in a tracked file exists, or is the start of a path that exists (DATE and $ stand for a
 # date); a bare result name in a .md file is a file there; and the index has a line for each file.
 for hit in $(git grep -IoE '(evals|\.\.)/results/[A-Za-z0-9_./-]*' 2>/dev/null); do
