@@ -1,8 +1,9 @@
 /* speculative/control.c - decides which drafter drafts, and how deep.
  *
- * It follows one of the plans (plans.c), or none.  The checks in order: is the time of a plain step known and
- * recent; has the account time left; which plan has the highest gain; does a plan that was never tried,
- * or long ago, promise a higher gain. */
+ * Each step follows one of the plans (plans.c), or none.  The checks in order (choose): no draft while the time of a
+ * plain step is not known or not recent; no draft while the account of lost time is used up; a trial under way
+ * continues; the active plan is kept, or replaced by the plan with the highest gain; a trial starts if a plan that was
+ * never tried, or long ago, promises a higher gain. */
 #include "speculative/internal.h"
 
 #include <math.h>
@@ -26,8 +27,8 @@
 #define MAX_PREFILL_PER_ACCOUNT     2     /* prefill time of a trial, in units of the time left in the account */
 #define MAX_LOSS_PLAIN_STEPS        4     /* account: plain steps, */
 #define MAX_LOSS_TIME_SHARE         0.008 /* and this share of the time so far, */
-#define MAX_ACCOUNT_PLAIN_STEPS     4000  /* of which at most so many plain steps count */
-#define RESERVED_PLAIN_STEPS        2     /* plain steps in the account that repeated trials must leave to others */
+#define MAX_ACCOUNT_PLAIN_STEPS     4000  /* which counts up to the time of so many plain steps */
+#define RESERVED_PLAIN_STEPS        2     /* plain steps in the account that trials of losing plans must leave */
 
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
@@ -147,8 +148,10 @@ static double loss_limit(const struct spec_control *c, double plain_ns)
            MAX_LOSS_TIME_SHARE * fmin(c->total_ns, MAX_ACCOUNT_PLAIN_STEPS * plain_ns);
 }
 
-/* Can the account pay for a trial of the plan?  It must cover all TRIAL_STEPS steps' extra time.  A plan that failed in its
- * last trial ends after one step, so one step is counted, but it must leave time for plans that have not failed. */
+/* Can the account, with room_ns left, pay for a trial of the plan?  It must cover the extra time of all TRIAL_STEPS
+ * steps.  The trial of a plan that is known to lose ends after one step, so one step is counted; but
+ * RESERVED_PLAIN_STEPS must be left for plans that are not known to lose.  The drafter's prefill may take
+ * MAX_PREFILL_PER_ACCOUNT times the room. */
 static bool can_afford(const struct spec_control *c, const struct spec_plan_input *q, const struct spec_plan *p,
                        double room_ns)
 {
@@ -184,7 +187,7 @@ static bool find_unmeasured_depth(const struct spec_control *c, const struct spe
     return out->drafter != SPEC_OFF;
 }
 
-/* The plan with the highest gain that the account can pay for. */
+/* Of p[least .. most], the plan with drafted rows and the highest gain that the account can pay for. */
 static struct spec_plan find_best_affordable(const struct spec_control *c, const struct spec_plan_input *q,
                                              const struct spec_plan *p, int least, int most, double room_ns)
 {
@@ -195,7 +198,8 @@ static struct spec_plan find_best_affordable(const struct spec_control *c, const
     return best;
 }
 
-/* Finds a plan to try: not tried at this batch size, or long ago, or deeper than any trial. */
+/* Finds the hopeful plan with the highest gain, if this is above best_gain by MIN_GAIN_TO_START: of a drafter that was
+ * not tried at this batch size, or long ago, or of the active drafter deeper than any trial. */
 static bool find_trial(struct spec_control *c, const struct spec_plan_input *q, double best_gain, double room_ns,
                        struct spec_plan *out)
 {
@@ -224,8 +228,8 @@ static bool find_trial(struct spec_control *c, const struct spec_plan_input *q, 
     return out->drafter != SPEC_OFF;
 }
 
-/* The deepest plan of a drafter with a gain that is known without a trial: as deep as it was tried at this batch
- * size, or any depth if pass times are forecast and its drafts have been seen. */
+/* The depth down to which a drafter's gain is known without another trial: its deepest trial at this batch size.  Any
+ * depth if pass times are forecast and its drafts have been seen; during passes: if the contention was measured. */
 static int known_depth(const struct spec_control *c, int drafter, int size)
 {
     const struct spec_arm *a = &c->arm[drafter];
@@ -236,7 +240,7 @@ static int known_depth(const struct spec_control *c, int drafter, int size)
     return known ? a->max_depth : a->tried[size].deepest;
 }
 
-/* The plan with the highest gain among those known without a trial. */
+/* The plan with the highest gain among those known without a trial; drafter SPEC_OFF: none.  Fills in q->known. */
 static struct spec_plan find_best(struct spec_control *c, struct spec_plan_input *q)
 {
     struct spec_plan best = { .drafter = SPEC_OFF, .gain = 1 };
@@ -251,7 +255,7 @@ static struct spec_plan find_best(struct spec_control *c, struct spec_plan_input
     return best;
 }
 
-/* The deepest drafter that drafts at almost no cost. */
+/* The drafter with the largest max_depth among those that draft at almost no cost; SPEC_OFF: none. */
 static int find_free(const struct spec_control *c, const struct spec_plan_input *q)
 {
     int best = SPEC_OFF;
@@ -310,7 +314,7 @@ static void set_active(struct spec_control *c, int size, int drafter, int depth)
     c->active[size].depth = depth;
 }
 
-/* Decides between the active plan and the best one. */
+/* Keeps the active plan, or makes the best one active and returns it; drafter SPEC_OFF: neither gains enough. */
 static struct spec_plan keep_or_switch(struct spec_control *c, const struct spec_plan_input *q, struct spec_plan best,
                                        struct spec_decision *d)
 {
@@ -356,8 +360,8 @@ static void start_trial(struct spec_control *c, const struct spec_plan_input *q,
         a->tried[size].wait *= 2;
 }
 
-/* A trial ends early when the batch size changes, when it clearly loses, or when a hopeful plan takes no node either:
- * nothing would be verified, and nothing learnt. */
+/* Returns the plan of the trial under way; false: no trial.  A trial ends early when the batch size changes, when it
+ * clearly loses, or when even its hopeful plan takes no node: nothing would be verified, and nothing learnt. */
 static bool continue_trial(struct spec_control *c, const struct spec_plan_input *q, struct spec_plan *out)
 {
     struct spec_plan hopeful_plan[SPEC_DEPTHS + 1];

@@ -3,7 +3,8 @@
  *     open -> per step: [ decide -> (draft) -> cut -> (verify) -> learn ]* -> close
  *
  * A plain step (without drafts) with n sequences due takes T(n) and yields n tokens.  A step with k drafted rows takes
- * D + T(n + k) and yields n tokens plus the accepted ones.  The controller learns from the steps themselves
+ * D + T(n + k), D being the time to draft, and yields n tokens plus the accepted ones.  The controller learns from the
+ * steps themselves
  *     T         by rows, for plain steps; and the ratio of steps with drafts to plain ones, by n and by k / n,
  *     D         by drafter and n,
  *     accepted  by drafter, session and depth, as a correction of the survival that drafters estimate;
@@ -14,11 +15,11 @@
  * Never slower.  Drafts stay off until T(n) is known, and are turned on only for an expected gain.  Between steps with
  * drafts a plain step is taken now and then so that T(n) stays up to date.  Unknown drafters and depths are tried, a
  * few steps at a time, and more rarely after each failure; the trial is the plan with the highest expected gain that
- * the account can pay for.  Once a drafter has run, depths without a trial are estimated from the forecast pass time
- * and from the survival of its drafts, and the first step corrects the estimate.  The account limits the loss: time
- * lost against T(n), at the number of tokens really accepted, never exceeds a few steps and one hundredth of the time
- * so far.  When the account is used up drafting stops, whatever the estimates are.  A drafter that must first prefill
- * its own cache is charged for that over several steps, so that drafts with a gain can pay for it.
+ * the account of lost time can pay for.  Once a drafter has run, depths without a trial are estimated from the forecast
+ * pass time and from the survival of its drafts, and the first step corrects the estimate.  The account: the time lost
+ * is that of steps with drafts less that of plain steps for the same tokens; its limit is a few plain steps and one
+ * hundredth of the time so far.  At the limit drafting stops, whatever the estimates are.  The time in which a drafter
+ * prefills its own cache is charged over several steps, so that drafts with a gain can pay for it.
  *
  * Overlap (DSI).  A drafter may draft while the pass verifies the draft before.  A step then takes
  *     max(T, D) + contention min(T, D)
@@ -50,11 +51,11 @@ struct spec_control_options {
         const char *name; /* caller's, until close */
         int max_depth;
         bool overlap;
-        int of; /* an overlapped use of drafter `of`: it drafts during passes */
+        int of; /* if overlap: the drafter that this entry uses during passes */
     } drafter[SPEC_DRAFTERS];
     int max_rows;    /* of one pass; 0: no limit */
     int max_drafted; /* drafted rows of one pass; 0: no limit */
-    int n_expert;    /* numbers in spec_need are below; 0: needs are not given */
+    int n_expert;    /* expert numbers in spec_need are below it; 0: spec_cut.need is never set */
     enum spec_rule rule;
     int gamma; /* SPEC_AUTO, or a fixed depth for drafter 0; 0: off */
 };
@@ -63,10 +64,11 @@ struct spec_control;
 int spec_control_open(struct spec_control **out, const struct spec_control_options *opt);
 void spec_control_close(struct spec_control *c);
 
-/* Before the first step: forecasts from a cost model of the machine.  pass: pass time; only ratios count, for numbers
- * of rows that were not measured yet.  draft: one draft pass of each drafter takes ns + row_ns phi(sequences), with
- * pass's phi and on the same clock; ns < 0 or draft NULL: not known.  Without this call the assumed pass time is
- * between constant and proportional to the rows, and depths are found by trials. */
+/* Before the first step: forecasts from a cost model of the machine.  pass: the time of a pass; the controller uses the
+ * ratio of two such times, to extend measured times to other numbers of rows.  draft: one draft pass of each drafter
+ * takes ns + row_ns phi(sequences), in real nanoseconds and with the ridge and growth of pass; ns < 0 or draft NULL:
+ * not known.  Without this call the assumed pass time is between constant and proportional to the rows, and depths are
+ * found by trials. */
 struct spec_draft_forecast {
     double ns, row_ns;
 };
@@ -78,7 +80,8 @@ void spec_control_begin(struct spec_control *c, int session);
 
 /* Sets the expected survival of this drafter's next draft by depth, from a predictor that looks at the sequence itself
  * (lengths.h), in place of the average of the session's last drafts.  Holds until the next call or
- * spec_control_begin; NULL: no prediction.  The controller scales it by the survival that the drafter then reports. */
+ * spec_control_begin; NULL: no prediction.  The controller scales it, for each depth, by the survival of the drafter's
+ * earlier drafts over their predicted survival. */
 void spec_control_set_survival(struct spec_control *c, int drafter, int session,
                                const double *survival /* [SPEC_DEPTHS] */);
 
@@ -106,15 +109,15 @@ struct spec_decision {
     int drafter, depth; /* SPEC_OFF and 0, or drafter and draft passes */
     enum spec_why why;
     int n_due, n_beside;
-    double off_ns;                 /* T(n_beside + n_due), as far as known */
+    double off_ns;                 /* expected time of the pass without drafts; 0: not known */
     double rows, tokens;           /* expected of the plan; off: of the best rejected plan */
-    double draft_ns, pass_ns;      /*   likewise */
+    double draft_ns, pass_ns;      /* expected of the same plan */
     double plain_experts, experts; /* distinct experts per layer, off and on; 0: not known */
     double gain, need;             /* tokens per second over a plain step's; least gain required */
-    int best_drafter, best_depth;  /* the plan of these numbers; SPEC_OFF: none */
+    int best_drafter, best_depth;  /* the plan that rows to need describe; SPEC_OFF: none */
     struct spec_overlap_plan {     /* the best overlapped plan; depth 0: none */
         int depth;
-        double draft_ns, pass_ns, contention, gain; /* times of each alone */
+        double draft_ns, pass_ns, contention, gain; /* draft_ns, pass_ns: without the overlap */
     } overlap;
     double lost_ns, loss_limit_ns; /* the account */
 };
@@ -149,9 +152,11 @@ struct spec_cut {
     int n_keep;
 };
 
-/* Chooses the nodes to verify, with one budget for all drafts.  Nodes are taken by expected accepted tokens per added
- * time, in rows and in bytes of experts that no node taken earlier has loaded, while that is a higher rate than a plain
- * step's.  expert_bytes: of one expert, used with needs. */
+/* Chooses the nodes to verify, for the drafts of the last decision, with one budget of rows for all.  Nodes are taken
+ * by survival, less the time that their rows and the bytes of experts not loaded for an earlier node add to the pass,
+ * while the expected tokens are worth more than the added time.  Under SPEC_RATIO and SPEC_BLOCK, and with a fixed
+ * gamma, all nodes within the budget are kept; a trial keeps as many as its plan.  expert_bytes: of one expert, for
+ * need. */
 void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, double expert_bytes);
 
 /* ---- after the step ------------------------------------------------------------------------------- */
@@ -163,13 +168,13 @@ struct spec_session_outcome {
 };
 
 struct spec_outcome_of_pass {      /* the measurements of one step */
-    int n_row;                     /* rows of the pass: beside, due and drafted */
-    double draft_ns, pass_ns;      /* drafting; the rest of the step */
-    double stall_ns, missed_bytes; /* of pass_ns, waiting for experts; bytes read, not prefetched */
+    int n_row;                     /* rows of the pass: prompt rows, due rows and drafted rows */
+    double draft_ns, pass_ns;      /* time to draft; time of the step after it */
+    double stall_ns, missed_bytes; /* part of pass_ns waiting for experts; bytes of experts read, not prefetched */
     double experts;                /* distinct ones per layer; 0: not known */
     int n_text;                    /* tokens that drafters prefilled before they drafted */
-    double overlap_ns;
-    int n_overlap_pass;                         /* overlapped drafting: time, draft passes */
+    double overlap_ns;             /* overlapped drafting: its time, */
+    int n_overlap_pass;            /* and its draft passes */
     const struct spec_session_outcome *outcome; /* [n_due], in the order of decide */
     int n_due, n_beside;
 };
@@ -187,7 +192,7 @@ enum spec_verdict {
 struct spec_account {
     enum spec_verdict verdict;
     uint64_t n_all;                         /* steps, with any drafter or none */
-    uint64_t n_step, n_drafted, n_accepted; /* steps with it, rows verified, nodes accepted */
+    uint64_t n_step, n_drafted, n_accepted; /* steps with this drafter, its nodes verified, its nodes accepted */
     double accepted[SPEC_DEPTHS];           /* recent share of drafts accepted to at least depth i + 1 */
     double gain;                            /* recent: plain steps' time for the same tokens over time taken */
     double memory;                          /* as set by spec_control_set_memory_value */

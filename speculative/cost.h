@@ -5,10 +5,12 @@
  *     T(t) = max(disk U(t), fixed + dense phi(t) + load U(t) + wait miss_ns + expert U(t) phi(t K / U(t)))
  *
  *     phi(t)   growth^t - 1 up to the ridge, and its tangent from there: flat, then steep, then linear
+ *     K, E     experts that a token uses in a layer, and all experts of a layer
  *     U(t)     distinct experts per layer; N(t) = E (1 - (1 - K/E)^t) under uniform routing, or as measured
  *     miss_ns  bytes outside memory over the rate of their source; wait is the share of miss_ns that the pass
  *              waits: the rest overlaps with other work
- *     disk     the reads where no misses were measured: reads and other work overlap fully, and the longer counts
+ *     disk     disk_ns, below, for passes without measured misses: the reads from disk overlap fully with
+ *              all other work, so the pass takes the longer of the two
  *
  * A round is a draft of some depth and its verification.  It takes one draft pass for each level of depth, the pass,
  * and the sampling of the verified rows.
@@ -34,18 +36,19 @@ struct spec_cost_model {
 
 double spec_cost_phi(double t, double ridge, double growth);
 
-/* N(t); and the rows per expert when `distinct` experts share t rows. */
+/* N(t); and the rows per expert, t K / distinct, when t rows use `distinct` experts. */
 double spec_cost_distinct(double n_expert, double n_used, double t);
 double spec_cost_rows_of_expert(double n_used, double t, double distinct);
 
-/* A pass without the sampling after it.  distinct <= 0: N(t). */
+/* The time of a pass over t rows, without the sampling after it; of one draft pass; of the sampling of t rows.
+ * distinct: U(t); <= 0: N(t). */
 double spec_cost_pass_ns(const struct spec_cost_model *c, double t, double distinct, double miss_ns);
 double spec_cost_draft_ns(const struct spec_cost_model *c, double n_seq);
 double spec_cost_choose_ns(const struct spec_cost_model *c, double t);
 
 /* Tokens of a round in which a drafted token is accepted with probability a: (1 - a^(depth + 1)) / (1 - a). */
 double spec_cost_tokens(double accept, int depth);
-/* Its inverse, the acceptance rate that gives so many tokens; INFINITY if tokens > depth + 1. */
+/* The acceptance rate with spec_cost_tokens(rate, depth) = tokens; 0 if tokens <= 1, INFINITY if tokens > depth + 1. */
 double spec_cost_accept(double tokens, int depth);
 
 #endif

@@ -1,14 +1,14 @@
 /* speculative/cut.c - chooses the nodes of all drafts that get a row in the verification.
  *
- * The value of a node is its survival times the cost of a token without drafts; its cost is the time that its row adds
- * to the pass.  No node has a higher survival than its parent, so the likeliest nodes of all drafts together always
- * form whole trees, and one budget for all is one threshold: nodes are counted by survival in N_BIN, and the number of
- * rows is the one with the largest value minus cost.
+ * The value of a node is its survival times the time of a token by the decided plan, or by a plain step if the plan
+ * does not gain; its cost is the time that its row adds to the pass.  No node has a higher survival than its parent, so
+ * the likeliest nodes of all drafts together always form whole trees, and one budget for all is one threshold: nodes
+ * are counted by survival in N_BIN classes, and the number of rows is the one with the largest value minus cost.
  *
  * If the missing experts of each node are known, its cost is its own: the bytes that no node taken earlier has loaded.
  * Then nodes are taken one by one, best first; a node is evaluated only if it could be the best without any bytes (lazy
  * greedy).  The first nodes may cost more than their value, and load experts that make many others cheap: nodes are
- * taken to the end of the budget, and the ones after the best prefix are returned. */
+ * taken to the end of the budget, and the ones after the prefix with the largest value minus cost are dropped again. */
 #include "speculative/internal.h"
 
 #include <math.h>
@@ -63,7 +63,7 @@ static void learn_survival(struct spec_control *c, int drafter, const struct spe
 struct budget {
     const struct spec_control *c;
     int n_due, n_beside, row_budget, drafter;
-    double token_ns; /* cost of a token without drafts */
+    double token_ns; /* time of a token by the decided plan, or by a plain step */
 };
 
 static double pass_ns(const struct budget *b, int n_drafted)
@@ -103,7 +103,7 @@ static void cut_by_rows(const struct budget *b, struct spec_cut *cut, int n, int
     int left = exactly >= 0 ? exactly : rows_worth(b, count, sum), bar = N_BIN;
     while (bar > 0 && left > count[bar - 1])
         left -= count[--bar];
-    bar--; /* all bins above it, and `left` nodes of it */
+    bar--; /* kept are all bins above bar, and `left` nodes of bin bar */
     for (int i = 0; i < n; i++) {
         correct_survival(b->c, b->drafter, &cut[i], value);
         for (int j = 0; j < cut[i].tree->n; j++) {
@@ -134,7 +134,8 @@ static void mark_loaded(struct spec_control *c, const struct spec_need *need)
     }
 }
 
-/* Cost of the next row.  row_ns comes from measured passes, so it includes the mean bytes of a row. */
+/* Cost of the next row.  row_ns is the time of one more row, from measured passes, so it includes the loads of an
+ * average row: mean missing experts, of which the share left is not loaded yet, expert_ns each. */
 struct price {
     double row_ns, expert_ns, mean, left;
 };

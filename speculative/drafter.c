@@ -14,7 +14,7 @@
 #define N_LEARN_TOKEN 256 /* last tokens of a commit that update the rates */
 #define N_LENGTH      6
 #define N_SHARE       3
-#define N_EDGE        64             /* candidate nodes that wait */
+#define N_EDGE        64             /* candidates below the tree's nodes, not in the tree yet */
 #define MIN_SURVIVAL  0.02           /* nodes with less survival are not drafted */
 #define RATE_DECAY    (1 - 1.0 / 64) /* decay per observation */
 
@@ -192,7 +192,8 @@ struct candidate {
 
 static const struct candidate root_candidate = { .matches = UINT16_MAX, .share = 1, .survival = 1 };
 
-/* All candidates below one node, the likeliest first, and the classes that select its rate. */
+/* All candidates below one node, the likeliest first, the others in any order; length and share are the classes of the
+ * likeliest one's rate. */
 struct candidates {
     int n;
     struct candidate candidate[N_MATCH];
@@ -237,7 +238,8 @@ static void find_candidates(const struct match_set *g, int node, const struct ca
 
 /* ---- a tree ------------------------------------------------------------------------------------ */
 
-/* Waiting candidates exclude each other, so their survivals sum to at most 1; N_EDGE times MIN_SURVIVAL is more. */
+/* Candidates that are not in the tree yet.  They exclude each other, so their survivals sum to at most 1; N_EDGE times
+ * MIN_SURVIVAL is more. */
 struct waiting {
     int n;
     struct candidate candidate[N_EDGE];

@@ -138,7 +138,7 @@ static void mark_cancel(struct spec_dsi *d, int w)
         d->worker[w].state = CANCEL_DUE;
 }
 
-/* Frees a block and cancels its workers; its child blocks stay, as the output's. */
+/* Frees a block and cancels its workers; its child blocks stay, with the output as their parent. */
 static void free_block(struct spec_dsi *d, int b)
 {
     struct block *k = &d->block[b];

@@ -8,7 +8,7 @@
  * The algorithm is Algorithm 1 of Timor et al., "Distributed Speculative Inference", with lookahead.  While targets
  * verify the drafted tokens, drafters continue; a rejection cancels the blocks below the rejected token.
  *   - A block is a run of up to `lookahead` tokens of one drafter.  From the end of each block, as from the end of the
- *     output, every drafter drafts one more: a tree of blocks.
+ *     output, every drafter drafts one more block: the blocks form a tree.
  *   - A verification is one pass of the target over the tokens of a block.  It gives the target's own token for each
  *     position of the block and for the next one.  Drafted tokens that differ are dropped with all blocks below.
  *   - At any time a target pass is running that will give the next token of the output, with an empty draft if
@@ -66,8 +66,8 @@ struct spec_dsi_event {
     enum spec_dsi_event_kind what;
     int worker;
     uint64_t task;         /* of the action that started it */
-    const int32_t *tokens; /* [n] of a draft: up to the action's n; of a */
-    int n;                 /* verification: n + 1 target tokens */
+    const int32_t *tokens; /* [n] of DONE: the drafted tokens, or the target's tokens */
+    int n;                 /* a draft: at most the action's n; a verification: the action's n + 1 */
     int64_t took_ns;
 };
 

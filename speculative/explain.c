@@ -25,7 +25,7 @@ static const char *name_of(const struct spec_control *c, int drafter)
     return drafter == SPEC_OFF ? "off" : c->arm[drafter].name;
 }
 
-/* The rest of out after n characters; n may exceed size. */
+/* The part of out behind its first n characters, and the size of this part; n may exceed size: NULL and 0. */
 static char *at(char *out, size_t size, int n) { return (size_t)n < size ? out + n : NULL; }
 static size_t left(size_t size, int n) { return (size_t)n < size ? size - (size_t)n : 0; }
 

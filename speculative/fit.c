@@ -1,4 +1,5 @@
-/* speculative/fit.c - least squares within bounds, for the constants of the cost model and of the paper's speed-up model.
+/* speculative/fit.c - least squares within bounds, for the constants of the cost model and of the paper's speed-up
+ * model.
  *
  * MINPACK has no bounds, so it gets a variable u and the model x(u).  Between two bounds x = middle + half width times
  * 2u / (1 + u^2), which reaches the bounds at u = -1 and 1 and turns back there, as a sine would; above a single
@@ -6,7 +7,8 @@
  *
  * A fit has several starts, because products of constants leave flat directions: the ridge and the growth decide the
  * shape and are fitted as logarithms; from a good pair of them the others follow in a few iterations.  Residuals of the
- * cost model are relative, so a pass of 1 row counts as much as one of 64; those of the paper's speed-ups are absolute. */
+ * cost model are relative, so a pass of 1 row counts as much as a pass of 64 rows; residuals of the paper's speed-ups
+ * are absolute. */
 #include "speculative/fit.h"
 #include "kernels/kernels.h"
 
@@ -175,7 +177,7 @@ static bool has_misses(const struct spec_fit_input *m)
     return has;
 }
 
-/* Number of free constants: fewer without experts, and without misses. */
+/* Number of free constants of a pass: two fewer without experts, one fewer without misses. */
 static int n_constant(const struct spec_fit_input *m)
 {
     return PASS_PARAMS - (m->n_expert > 0 ? 0 : 2) - !has_misses(m);
@@ -213,7 +215,7 @@ struct line {
     const struct spec_fit_point *point;
     int n;
     const struct spec_cost_model *bend;
-}; /* bend: phi; NULL: none */
+}; /* bend: the line is over phi(rows), with its ridge and growth; NULL: over rows */
 
 static void line_residual(const void *arg, const double *x, double *out)
 {
@@ -242,7 +244,7 @@ static int fit_line(double *fixed, double *slope, const struct spec_fit_point *p
     return e;
 }
 
-/* ---- the cost model ------------------------------------------------------------------------------------------------- */
+/* ---- the cost model ------------------------------------------------------------------------------------------ */
 
 static int check_points(const char *what, const struct spec_fit_point *p, int n, int least)
 {

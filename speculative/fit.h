@@ -41,10 +41,11 @@ struct spec_fit_point {
 
 struct spec_fit_input {
     double n_expert, n_used;
-    double ridge_least, ridge_most;                     /* the paper: 0.2 and 1 times operations over bytes */
-    double fixed_least_ns, load_least_ns;               /* lower bounds: bytes over memory rate; 0: not known */
+    double ridge_least, ridge_most;       /* bounds of ridge; MoESD: 0.2 and 1 times operations over bytes */
+    double fixed_least_ns, load_least_ns; /* lower bounds of fixed_ns, load_ns: bytes over memory rate; 0: not known */
     const struct spec_fit_point *pass, *draft, *choose; /* rows of a draft point are sequences */
-    int n_pass, n_draft, n_choose;                      /* least n without held points: the constants; 0 or 2; 0 or 2 */
+    /* pass needs as many points without hold as constants to fit; draft and choose have none, or at least 2. */
+    int n_pass, n_draft, n_choose;
 };
 
 #define SPEC_FIT_POINTS 512 /* most points of a kind */
@@ -62,7 +63,7 @@ double spec_fit_residual(const struct spec_fit *fit, const struct spec_fit_point
 
 /* ---- the paper's own fit ------------------------------------------------------------------------- */
 
-/* Its ten constants, in its order; the fit sees only speed-ups of measured points. */
+/* MoESD's ten constants, in the paper's order; this fit uses only the speed-ups of measured points. */
 enum {
     SPEC_BIAS,
     SPEC_K1,
@@ -81,8 +82,8 @@ struct spec_paper_point {
     double n_seq, depth, n_used, n_expert, sigma, speedup;
 };
 
-/* Equation 4 with the paper's G(t) and its B gamma rows.  The paper's printed algorithm instead counts one draft pass
- * and adds a plain pass to the denominator. */
+/* The paper's Equation 4, with its G(t) and n_seq * depth rows in a verification.  The paper's printed algorithm
+ * instead counts one draft pass and adds a plain pass to the denominator. */
 double spec_paper_speedup(const double x[SPEC_PAPER_PARAMS], double ridge_point, const struct spec_paper_point *at);
 
 int spec_paper_fit(struct spec_fit_solution *out, const struct spec_fit_param param[SPEC_PAPER_PARAMS],

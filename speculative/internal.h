@@ -57,11 +57,11 @@ double *spec_sampler_scratch(struct spec_sampler *s); /* [n_vocab] */
 struct spec_recall {
     uint32_t mask;     /* capacity in tokens, less one */
     uint32_t n, start; /* the next position; the oldest stored one */
-    uint32_t run;      /* tokens of the sequence being added */
+    uint32_t run;      /* tokens added since spec_recall_start_sequence */
     uint64_t sequence_salt;
     int32_t *token;                       /* [mask + 1] */
-    uint32_t *head[SPEC_RECALL_LEVELS];   /* [mask + 1] latest position with a hash */
-    uint32_t *before[SPEC_RECALL_LEVELS]; /* [mask + 1] the position before it with the same hash */
+    uint32_t *head[SPEC_RECALL_LEVELS];   /* [mask + 1] by hash of the tokens before a position: the latest position */
+    uint32_t *before[SPEC_RECALL_LEVELS]; /* [mask + 1] by position: the previous position with the same hash */
     uint64_t *salt;                       /* one for each block of tokens; NULL: one salt for all */
 };
 
@@ -71,20 +71,23 @@ struct spec_match {
     int length;
 };
 
+/* Capacity for n_token tokens, rounded up to a power of two.  owned: stores the salt of each sequence; else all
+ * sequences must have the same salt. */
 void spec_recall_init(struct spec_recall *r, struct kn_arena *a, int n_token, bool owned);
 void spec_recall_clear(struct spec_recall *r);                         /* all tokens */
 void spec_recall_start_sequence(struct spec_recall *r, uint64_t salt); /* starts another sequence */
 void spec_recall_add(struct spec_recall *r, int32_t token);
 bool spec_recall_token(const struct spec_recall *r, uint32_t at, int32_t *out); /* false: the sequence ends */
 
-/* Merges the longest matches of the end of tail into best[n], longest first, at most `most`; returns the new n.  Only
- * sequences with this salt are searched. */
+/* Finds earlier places with the same tokens as the end of tail, and merges the longest of them into best[n], longest
+ * first, `most` entries at most; returns the new n.  Only sequences with this salt are searched. */
 int spec_recall_find(const struct spec_recall *r, uint64_t salt, const int32_t *tail, int n_tail,
                      struct spec_match *best, int n, int most);
 
 /* ---- the controller ------------------------------------------------------------------------------------- */
 
-/* Means by number of rows: one knot for each number to 32, then eight an octave; between knots the prior's shape. */
+/* Means of a value by number of rows: one knot for each number up to 32, then eight for each doubling.  Between two
+ * knots spec_knots_at follows the shape of a prior. */
 #define SPEC_KNOTS 96
 struct spec_knots {
     double rows[SPEC_KNOTS], value[SPEC_KNOTS], weight[SPEC_KNOTS];
@@ -101,9 +104,9 @@ struct spec_passes { /* pass times as learnt: passes.c */
     struct spec_knots plain, mixed; /* ns by rows: without drafts; with prompt rows */
     double noise, n_noise;          /* mean |log(pass / expected)|, over n_noise passes */
     struct {
-        double each, growth, weight;
-    } drafted[SPEC_SIZES][SPEC_LEVELS]; /* drafted rows per sequence; pass
-                                                       time over a plain pass of the same sequences; passes */
+        double each, growth, weight; /* mean drafted rows per sequence; mean pass time over that of a plain pass of the
+                                        same sequences; passes in both means, decayed */
+    } drafted[SPEC_SIZES][SPEC_LEVELS];
 };
 
 int spec_size_of(int n_due);
@@ -115,13 +118,14 @@ void spec_passes_set_forecast(struct spec_passes *p, const struct spec_cost_mode
 void spec_passes_close(struct spec_passes *p);
 bool spec_passes_has_size(const struct spec_passes *p, int n_due); /* enough plain passes of this size */
 double spec_passes_plain_ns(const struct spec_passes *p, int n_due);
-/* hopeful: rows beyond those that were tried are assumed to cost half of the forecast; nothing, if there is none. */
+/* The expected time of a pass.  hopeful, for trials: the means of drafted passes are lowered by their noise, and rows
+ * beyond the measured ones are assumed to add half of the forecast time, or none without a forecast. */
 double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int n_drafted, bool hopeful);
 void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns);
 /* log: the logarithm of one pass's time over its expected time. */
 void spec_pass_noise_add(struct spec_passes *p, double log);
 double spec_pass_noise_ratio(const struct spec_passes *p); /* noise over that of a quiet machine; at least 1 */
-/* The number of remembered passes with about so many drafted rows. */
+/* The weight, in passes, of the measurements with about n_drafted drafted rows at this batch size. */
 double spec_passes_n_measured(const struct spec_passes *p, int n_due, int n_drafted);
 void spec_passes_scale(struct spec_passes *p, double factor); /* all times change by factor */
 void spec_passes_lower_weights(struct spec_passes *p);        /* less weight for drafted passes */
@@ -130,31 +134,33 @@ struct spec_tally {                         /* decayed sums over verified drafts
     double n_verified, estimated, accepted; /* drafts; survival as the drafter estimates it; accepted nodes */
 };
 
-struct spec_arm { /* a drafter; or an overlapped use of one */
+struct spec_arm { /* an entry of spec_control_options.drafter: a drafter, or the use of one during passes */
     const char *name;
     int max_depth;
     bool overlap, disabled;
-    int of; /* itself; or, overlapped, the drafter that drafts */
+    int of; /* the drafter that drafts: this entry itself, or another one if overlap */
     struct {
-        double contention, weight;
-    } overlapped[SPEC_SIZES];  /* overlapped steps */
+        double contention, weight; /* mean, and the number of overlapped steps in it */
+    } overlapped[SPEC_SIZES];
     double expected, accepted; /* overlapped: sums of accepted tokens, expected and actual */
     double survival[SPEC_DEPTHS],
         survival_weight[SPEC_DEPTHS]; /* mean survival estimated by the drafter, by depth - 1 */
     struct spec_tally tally[SPEC_DEPTHS], recent[SPEC_DEPTHS]; /* over a long time; over a short time */
     double correction[SPEC_DEPTHS];                            /* accepted over estimated survival, by depth - 1 */
-    double predicted[SPEC_DEPTHS],
-        reported[SPEC_DEPTHS]; /* spec_control_set_survival: sums of its survival; the drafter's */
+    double predicted[SPEC_DEPTHS], /* sums over the drafts with a prediction: survival by spec_control_set_survival, */
+        reported[SPEC_DEPTHS];     /* and survival by the drafter's estimate, corrected */
     double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES]; /* one draft pass, measured */
     struct spec_cost_model forecast;                       /* a forecast of draft_ns; < 0: not known */
-    int n_prefill;
-    double text_ns, text_weight; /* tokens to prefill first; time of one */
+    int n_prefill;                                         /* tokens that it must prefill before its next draft */
+    double text_ns, text_weight;                           /* mean time to prefill a token, and prefills in this mean */
     struct {
-        int deepest;
-        uint64_t next, wait;
-    } tried[SPEC_SIZES]; /* steps: the next trial, the wait after it */
+        int deepest;         /* depth of its deepest trial; 0: none */
+        uint64_t next, wait; /* step from which it may be tried; steps from that trial to the one after */
+    } tried[SPEC_SIZES];
     uint64_t n_step, n_drafted, n_accepted;
-    double plain_ns, took_ns, memory; /* recent sums over all steps; steps of others count as plain */
+    /* Recent sums over all steps: expected time of plain steps for the same tokens, and time taken; a step without this
+     * drafter adds its time to both.  memory: as set by spec_control_set_memory_value. */
+    double plain_ns, took_ns, memory;
 };
 
 struct spec_session_stats { /* of one session with one drafter */
@@ -174,24 +180,24 @@ struct spec_control {
     struct spec_arm arm[SPEC_DRAFTERS];
     struct spec_session_stats *habit; /* [n_drafter][n_session] */
     struct spec_knots experts;        /* distinct experts per layer, by rows */
-    double *uniform_experts;
-    int n_uniform;                /* the same under uniform routing; 0: not known */
-    bool *loaded;                 /* [n_expert] during a cut: loaded by nodes taken so far */
-    struct spec_cut_node *taken;  /* [n_session * SPEC_NODES] during a cut: nodes in their order */
-    float *value;                 /* [n_session][SPEC_NODES] during a cut: corrected survival */
-    double stall_ns, stall_bytes; /* recent: time waiting for experts, bytes read */
-    double stall_pass_ns;         /* recent: time of the same passes */
-    double (*hope)[SPEC_DEPTHS];  /* [n_session] during planning: survival by depth */
+    double *uniform_experts;          /* [n_uniform] the same by rows, under uniform routing */
+    int n_uniform;                    /* 0: not known */
+    bool *loaded;                     /* [n_expert] during a cut: loaded by nodes taken so far */
+    struct spec_cut_node *taken;      /* [n_session * SPEC_NODES] during a cut: nodes in the order of taking */
+    float *value;                     /* [n_session][SPEC_NODES] during a cut: corrected survival */
+    double stall_ns, stall_bytes;     /* recent: time waiting for experts, bytes read */
+    double stall_pass_ns;             /* recent: time of the same passes */
+    double (*hope)[SPEC_DEPTHS];      /* [n_session] during planning: survival by depth */
     uint64_t step, n_learnt;
     uint64_t last_plain_step[SPEC_SIZES]; /* the last plain step of each size */
     struct {
         int drafter, depth;
         uint64_t since;
-    } active[SPEC_SIZES]; /* the active plan; SPEC_OFF */
+    } active[SPEC_SIZES]; /* the plan that is followed, and its first step; drafter SPEC_OFF: none */
     struct {
         int drafter, depth, size, left;
-    } trial;
-    int n_recheck;                                  /* plain steps left to take, for times may have changed */
+    } trial;                                        /* the plan on trial; left: its remaining steps, 0: no trial */
+    int n_recheck;                                  /* plain steps still to take, to see if pass times have changed */
     double recheck_log;                             /* sum of log(pass / expected) over them */
     double drift[2];                                /* cumulative log(pass / expected): above, and below */
     double total_ns, lost_ns, uncharged_prefill_ns; /* debt: prefill time of drafters that is not charged yet */
@@ -209,9 +215,9 @@ struct spec_overlap_mean {
 };
 struct spec_overlap_mean spec_overlap_mean(const double *what /* [depth] survival */, int depth);
 double spec_overlap_contention(const struct spec_control *c, const struct spec_arm *a, int size, bool hopeful);
-double spec_overlap_ns(double pass_ns, double draft_ns, double contention); /* together */
+double spec_overlap_ns(double pass_ns, double draft_ns, double contention); /* time of a pass and a draft at once */
 double spec_overlap_accept_ratio(const struct spec_arm *a);                 /* accepted tokens over expected ones */
-/* took_ns: of an overlapped step; pass_ns, draft_ns: expected of each alone. */
+/* took_ns: measured time of an overlapped step; pass_ns, draft_ns: expected times without the overlap. */
 void spec_overlap_learn_contention(struct spec_arm *a, int size, double took_ns, double pass_ns, double draft_ns);
 void spec_overlap_count_accepted(struct spec_arm *a, double expected, int n_accepted);
 
@@ -224,7 +230,7 @@ void spec_control_correction(const struct spec_control *c, int drafter, int sess
 
 struct spec_plan {
     int drafter, depth;  /* SPEC_OFF: none */
-    double rows, tokens; /* of all sequences, their own tokens included */
+    double rows, tokens; /* expected: due and drafted rows of the pass; new tokens of all sequences */
     double draft_ns, pass_ns, contention;
     double gain;           /* tokens per second over a plain step's */
     double least_survival; /* nodes with at least this survival are taken */
@@ -235,16 +241,18 @@ struct spec_plan_input {       /* input of planning */
     int n_due, n_beside, size; /* size: the class, spec_size_of */
     int row_budget;            /* rows available for drafts */
     double off_ns, token_ns;   /* time of a step without drafts; a plain step's time per token */
-    struct spec_plan known[SPEC_DRAFTERS][SPEC_DEPTHS + 1]; /* plans without hope, by depth */
+    struct spec_plan known[SPEC_DRAFTERS][SPEC_DEPTHS + 1]; /* plans made with hopeful false, by depth */
 };
 
-/* For the depths 1 .. most. */
+/* Fills in out[1] .. out[most], a plan for each depth.  hopeful, to find trials: survivals and pass times that were
+ * measured little are assumed to be better than their estimates. */
 void spec_plans_make(struct spec_control *c, const struct spec_plan_input *q, int drafter, int most, bool hopeful,
                      struct spec_plan *out /* [most + 1] */);
 struct spec_plan spec_plan_best(const struct spec_plan *p, int least, int most);
 void spec_plan_survival(const struct spec_control *c, int drafter, int session, int depth, bool hopeful, double *what);
 bool spec_control_has_seen_drafts(const struct spec_control *c, int drafter); /* at least 4 of its drafts */
-/* Time of one draft pass for n sequences, measured in turn, or else overlapped, or else forecast; < 0: not known. */
+/* Time of one draft pass for n_due sequences: measured without overlap or forecast, else measured during passes; < 0:
+ * not known. */
 double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due);
 
 #endif

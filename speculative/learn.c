@@ -22,7 +22,7 @@
 #define ACCOUNT_DECAY           (1 - 1 / 2048.0) /* decay of the accounts' times, per step */
 #define MAX_CHARGE_RATIO        2              /* most charged of a step, over its expected time: more is an outlier */
 #define STALL_DECAY             (1 - 1 / 64.0) /* decay of the times waiting for experts, per pass */
-#define MAX_DRAFT_PREFILL_RATIO 2    /* tokens to prefill over those of the step before: more is not a draft's cost */
+#define MAX_DRAFT_PREFILL_RATIO 2    /* prefilled tokens over tokens of the last step: above it a step prefills */
 #define DRAFT_MEAN_STEPS        12   /* steps in the mean of a draft pass's time */
 #define PREFILL_MEAN_STEPS      4    /* prefills in the mean of a prefilled token's time */
 #define PREFILL_CHARGE_STEPS    32   /* steps, about, over which prefill time is charged */
@@ -33,7 +33,7 @@
 #define MIN_CHANGE_OF_PASS      0.15 /* the machine may also have changed if one refreshing plain pass is so far off */
 #define MAX_UNCHANGED_MEAN      0.08 /* plain passes have not changed if their mean is closer than this */
 #define MIN_NOISE_PASSES        3    /* measured passes from which a deviation counts as noise */
-#define RECHECK_PASSES          4    /* plain passes to find out */
+#define RECHECK_PASSES          4    /* plain passes that confirm or rule out a change */
 
 /* ---- acceptance --------------------------------------------------------------------------------------------- */
 
@@ -75,7 +75,8 @@ static void add_tally(struct spec_tally *t, double share, const struct spec_tall
     t->accepted = t->accepted * share + now->accepted;
 }
 
-/* The long tally shows small gains; when the short one contradicts it, it is replaced. */
+/* Adds a step to both tallies of a depth.  The long tally shows small gains; when the short one contradicts it at this
+ * depth, the short tallies replace the long ones of all depths. */
 static void update_tally(struct spec_arm *a, int d, const struct spec_tally *now)
 {
     add_tally(&a->tally[d], now->estimated > 0 ? LONG_DECAY : IDLE_DECAY, now);
@@ -126,8 +127,8 @@ static void learn_correction(struct spec_control *c, int drafter, const struct s
 
 /* ---- pass times --------------------------------------------------------------------------------------------- */
 
-/* Have passes been above, or below, the expected time for long?  strange: this pass may belong to a change; it is not
- * learnt from until the change is confirmed or ruled out. */
+/* Adds log(pass / expected) of a pass to the drift.  True: passes have been above, or below, the expected time for
+ * long; the drift starts again at 0.  *strange: this pass may belong to a change, and is not learnt from. */
 static bool has_drifted(struct spec_control *c, double log, bool *strange)
 {
     double noise_ratio = spec_pass_noise_ratio(&c->passes), most = fmin(MAX_DRIFT_OF_PASS * noise_ratio, 1);
@@ -140,7 +141,9 @@ static bool has_drifted(struct spec_control *c, double log, bool *strange)
     return true;
 }
 
-/* Plain passes show whether all times have changed, or only those of passes with drafts. */
+/* Counts one plain pass after a suspected change.  After RECHECK_PASSES of them: if plain passes have changed, all
+ * learnt times are scaled by their mean change; else only passes with drafts may have changed, and their measurements
+ * lose weight. */
 static void finish_recheck(struct spec_control *c, double log)
 {
     c->recheck_log += log;
@@ -211,8 +214,8 @@ static void learn_draft(struct spec_arm *a, int size, double pass_ns)
     a->draft_weight[size] = fmin(a->draft_weight[size] + 1, DRAFT_MEAN_STEPS - 1);
 }
 
-/* Did drafters prefill more than the tokens of the step before?  They do after a pause and for new sequences, and the
- * draft time then measures prefill. */
+/* Did drafters prefill clearly more tokens than the last step committed?  They do after a pause and for new sequences,
+ * and the draft time then measures prefill. */
 static bool is_prefill_step(const struct spec_control *c, const struct spec_outcome_of_pass *s)
 {
     return s->n_text > c->n_committed * MAX_DRAFT_PREFILL_RATIO;
@@ -227,9 +230,10 @@ static void learn_prefill(struct spec_arm *a, int size, int depth, const struct 
 
 /* ---- charging the loss -------------------------------------------------------------------------------------- */
 
-/* Plain step times are known without outliers, so steps with drafts are charged without outliers too, once their time
- * has been measured.  Prefill time is charged in small parts: drafts with enough gain pay for it, and the rest must be
- * recovered before the next trial. */
+/* Adds a step to the account of lost time: its time less that of plain steps for the same tokens.  Means of plain steps
+ * leave out outliers, so a step with drafts is charged MAX_CHARGE_RATIO times its expected time at most, once passes
+ * like it have been measured.  Prefill time is charged in small parts over the next steps, so that drafts with enough
+ * gain pay for it; the part not charged yet counts against the next trial. */
 static void charge_account(struct spec_control *c, const struct spec_outcome_of_pass *s, int n_drafted, int n_accepted)
 {
     double off_ns = spec_passes_ns(&c->passes, s->n_due, s->n_beside, 0, false);

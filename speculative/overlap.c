@@ -36,9 +36,9 @@ double spec_overlap_ns(double pass_ns, double draft_ns, double contention)
     return fmax(pass_ns, draft_ns) + contention * fmin(pass_ns, draft_ns);
 }
 
-/* Measured at the nearest batch size.  Without a measurement: the share of a pass that is not spent waiting for
- * experts, for the drafter takes these cores from the pass.  A hopeful plan assumes 0, whatever was
- * measured: the processes that competed for the cores may have ended. */
+/* The contention measured at the nearest batch size.  Without a measurement: the share of a pass that is not spent
+ * waiting for experts, since only then does the pass use the cores that the drafter takes; 1 if no waits were measured.
+ * A hopeful plan assumes 0, whatever was measured: the processes that competed for the cores may have ended. */
 double spec_overlap_contention(const struct spec_control *c, const struct spec_arm *a, int size, bool hopeful)
 {
     for (int far = 0; far < SPEC_SIZES && !hopeful; far++)

@@ -5,11 +5,12 @@
  * because four rows of one sequence and one row of four sequences share neither experts nor keys.
  *
  * Between two measured points the time is interpolated, beyond them extrapolated, both along the prior: flat where all
- * experts are used, and steep where every row uses new ones.  A pass that is far from the expected time counts as at
- * most twice and at least half of it, also the first one: another process had the cores.  The noisier pass times
- * are, the more passes a mean includes and the larger a deviation must be to count as a change: times of a small model
- * read from a fast disk differ by a third.  Few or old passes with high times do not prevent a trial: otherwise two
- * passes that another process slowed down would turn drafts off for good. */
+ * experts are used, and steep where every row uses new ones.  A pass that is far from the expected time, since another
+ * process had the cores, counts as at most twice and at least half of it: with drafts from the first pass on, without
+ * drafts or with prompt rows once MIN_KNOWN_PASSES were measured.  The noisier pass times are, the more passes a mean
+ * includes and the larger a deviation must be to count as a change: times of a small model read from a fast disk differ
+ * by a third.  Few or old passes with high times do not prevent a trial: otherwise two passes that another process
+ * slowed down would turn drafts off for good. */
 #include "speculative/internal.h"
 
 #include <math.h>
@@ -19,8 +20,8 @@
 #define QUIET_NOISE          0.07 /* noise (mean |log(pass / expected)|) at which MIN_MEAN_PASSES passes are enough */
 #define NOISE_MEAN_PASSES    64   /* passes in the mean of the noise */
 #define MAX_KNOWN_FACTOR     4    /* a size needs at most so many times MIN_KNOWN_PASSES passes, however noisy */
-#define LEVEL_DECAY          (1 - 1 / 1024.0) /* decay of other levels' weights, per pass with drafts, to one pass; */
-#define PLAIN_DECAY          (1 - 1 / 256.0)  /* of all levels' weights, per plain pass, */
+#define LEVEL_DECAY          (1 - 1 / 1024.0) /* decay of other levels' weights, per pass with drafts, to 1 pass; */
+#define PLAIN_DECAY          (1 - 1 / 256.0)  /* decay of all levels' weights, per plain pass of the size, */
 #define MIN_LEVEL_WEIGHT     (1 / 64.0)       /* to this share of a pass */
 #define N_EXACT_ROWS         32               /* row numbers with a knot of their own */
 #define MIN_KNOWN_PASSES     3                /* passes that make a size known */
@@ -196,7 +197,7 @@ static double foreseen_growth(const struct spec_passes *p, int n_due, double fro
     return at(p, &p->plain, n_due * (1 + to)) / at(p, &p->plain, n_due * (1 + from));
 }
 
-/* The same for a hopeful plan. */
+/* The ratio that a hopeful plan assumes: a share of the forecast growth, or no growth without a forecast. */
 static double hoped_growth(const struct spec_passes *p, int n_due, double from, double to)
 {
     return p->forecast ? 1 + HOPEFUL_GROWTH_SHARE * fmax(0, foreseen_growth(p, n_due, from, to) - 1) : 1;
@@ -246,7 +247,7 @@ static void make_monotone(struct spec_passes *p, int size, int level)
     }
 }
 
-/* Lowers the weights of old measurements, never to 0.  but: a level that is left out. */
+/* Multiplies the weights of a size's levels by `by`, but not below least.  but: a level that is left out. */
 static void lower_weights(struct spec_passes *p, int size, int but, double by, double least)
 {
     for (int i = 0; i < SPEC_LEVELS; i++) {

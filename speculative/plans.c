@@ -10,7 +10,7 @@
 #define N_BIN                       128
 #define MIN_HOPEFUL_SURVIVAL_UNSEEN 0.8  /* hopeful: survival per depth is at least this without seen drafts, */
 #define MIN_HOPEFUL_SURVIVAL_SEEN   0.64 /* this with them, */
-#define HOPEFUL_SIGMAS              1.5  /* and so many standard deviations above its mean */
+#define HOPEFUL_SIGMAS              1.5  /* and at least so many standard deviations above the estimate */
 #define MIN_SURVIVAL                0.02 /* nodes with less survival are not drafted */
 
 bool spec_control_has_seen_drafts(const struct spec_control *c, int drafter)
@@ -18,7 +18,7 @@ bool spec_control_has_seen_drafts(const struct spec_control *c, int drafter)
     return c->arm[c->arm[drafter].of].survival_weight[0] >= 4;
 }
 
-/* Time of one draft pass for n sequences: measured at the nearest batch size, or forecast; < 0: neither. */
+/* Time of one draft pass for n_due sequences: measured at the nearest batch size, or forecast; < 0: neither. */
 static double nearest_draft_ns(const struct spec_arm *a, int n_due)
 {
     int size = spec_size_of(n_due);
@@ -55,7 +55,7 @@ struct bins {
     double sum[N_BIN];
 };
 
-/* Adds the nodes of one depth. */
+/* Adds a node at this depth for each sequence, with the survival in c->hope. */
 static void add_depth(struct bins *b, const struct spec_control *c, int n_due, int depth)
 {
     for (int i = 0; i < n_due; i++) {

@@ -1,11 +1,11 @@
 /* speculative/recall.c - finds the longest earlier matches of a sequence's last tokens.
  *
- * Tokens lie in a ring; the newest replaces the oldest.  For three run lengths, the position after every run of so
- * many tokens is chained to the position before it with the same hash, most recent first.  A search tries the longest
- * run first and compares each candidate backwards, token by token, so a hash collision costs time only.  It stops
- * when `most` matches are at least as long as the last run tried.
+ * Tokens lie in a ring; the newest replaces the oldest.  Each position is hashed three times, by the 2, 5 and 12 tokens
+ * before it; positions with the same length and hash form a chain, most recent first.  A search follows the chain of
+ * the longest length first and compares each candidate backwards, token by token, so a hash collision costs time only.
+ * It stops when it has `most` matches of at least the length of the chain searched last.
  *
- * 28 bytes per token.  Adding one is 19 multiplications; a search looks at PROBES places per run length at most. */
+ * 28 bytes per token.  Adding one is 19 multiplications; a search looks at PROBES positions of a chain at most. */
 #include "speculative/internal.h"
 
 #define N_LEVEL SPEC_RECALL_LEVELS

@@ -164,7 +164,7 @@ void spec_sim_pool_close(struct spec_sim_pool *p)
 
 void spec_sim_pool_set_contention(struct spec_sim_pool *p, double contention) { p->contention = contention; }
 
-/* Moves the end times of all running passes to the contention of their present number. */
+/* After passes have begun or ended: rescales the remaining time of all running passes to their present number. */
 static void contend(struct spec_sim_pool *p, int64_t now)
 {
     int n = 0, n_target = p->n_worker - 1;

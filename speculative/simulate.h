@@ -17,16 +17,18 @@
 
 #include "speculative/dsi.h"
 
+/* wrong[r][p] is the first position, from p on, at which the drafter is wrong in repeat r; n_position: none. */
 struct spec_sim_draws {
-    int n_tok, n_repeat, n_position; /* n_position: n_tok and a lookahead more */
-    int32_t *wrong;                  /* [n_repeat][n_position + 1] first position from here on where */
-};                                   /* the drafter is wrong; n_position: none */
+    int n_tok, n_repeat, n_position; /* n_position: n_tok + max_lookahead */
+    int32_t *wrong;                  /* [n_repeat][n_position + 1] */
+};
 
 int spec_sim_draws_open(struct spec_sim_draws *d, int n_tok, int n_repeat, int max_lookahead);
 void spec_sim_draws_close(struct spec_sim_draws *d);
 void spec_sim_draws_fill(struct spec_sim_draws *d, uint64_t seed, double acceptance);
 
-/* Target passes and drafter steps begun.  Some of both are cancelled, so their product with the times is not ns. */
+/* Target passes and drafter steps begun, and the time until the last token.  DSI runs them at once and cancels some of
+ * them, so its ns is not passes * target_ns + steps * draft_ns. */
 struct spec_sim_cost {
     int64_t passes, steps, ns;
 };
@@ -35,6 +37,7 @@ struct spec_sim_cost {
 struct spec_sim_cost spec_offline_si(const struct spec_sim_draws *d, int repeat, int lookahead);
 struct spec_sim_cost spec_event_si(const struct spec_sim_draws *d, int repeat, int lookahead);
 
+/* Returns ns. */
 int64_t spec_offline_dsi(const struct spec_sim_draws *d, int repeat, int lookahead, int64_t target_ns,
                          int64_t draft_ns);
 
@@ -43,8 +46,8 @@ struct spec_sim_pool;
 int spec_sim_pool_open(struct spec_sim_pool **out, int n_target, int max_tok, int max_lookahead);
 void spec_sim_pool_close(struct spec_sim_pool *p);
 
-/* Targets of one machine share its memory: n running at once take 1 + contention * (n - 1) times as long.  The
- * default is 0: no contention. */
+/* Targets of one machine share its memory: while n target passes run at once, each takes 1 + contention * (n - 1) times
+ * as long.  The default is 0: no contention. */
 void spec_sim_pool_set_contention(struct spec_sim_pool *p, double contention);
 
 struct spec_sim_cost spec_event_dsi(struct spec_sim_pool *p, const struct spec_sim_draws *d, int repeat, int lookahead,

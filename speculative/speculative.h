@@ -8,7 +8,7 @@
  * No function here runs a model or reads a clock.  No function allocates after the open calls.
  *
  * Sampling uses a row of logits, the parameters and the history (the tokens before the position), in these steps.
- * Arithmetic is float unless double is stated:
+ * z is a token's logit as changed by the steps so far, T the temperature.  Arithmetic is float unless double is stated:
  *   0. a NaN logit becomes -INFINITY, +INFINITY becomes FLT_MAX.  A token at -INFINITY, here or after any
  *      later step, is never sampled; a row with no other tokens is an error;
  *   1. penalties, once for each distinct token among the last repeat_last of the history, which occurs count times:
@@ -16,11 +16,11 @@
  *      then z += add for each bias, in the order given; then z = -INFINITY where the mask's bit is 0;
  *   2. at temperature 0: the largest z, the lowest id on a tie;
  *   3. otherwise the support: tokens sorted by z descending, then id ascending, cut to a prefix.  top-k takes the
- *      first k tokens.  min-p takes the tokens with (z - largest z) / T, in double, at least log(min_p).  top-p takes
- *      the shortest prefix with a sum of weights of at least the weight of p; the weight of a probability x is
- *      floor(2^44 x); probabilities are the softmax (the operation of kernels.h) over all tokens of
- *      (z - largest z) / T, computed in double.  Each cut sees the distribution at T before any cut, and the
- *      shortest prefix is the support;
+ *      first top_k tokens.  min-p takes the tokens with (z - largest z) / T, in double, at least log(min_p).  top-p
+ *      takes the shortest prefix with a sum of weights of at least the weight of top_p; the weight of a probability x
+ *      is floor(2^44 x); probabilities are the softmax (the operation of kernels.h) over all tokens of
+ *      (z - largest z) / T, computed in double.  Each of the three gives a prefix of the whole distribution at T; the
+ *      shortest of these prefixes is the support;
  *   4. argmax over the support of double z / T + g(seed, choice, position, id), the lowest id on a tie; g is a
  *      counter-based Gumbel hash (sample.c).  The same seed, choice and position give the same noise in any
  *      batch, and a drafter can use the same noise as the target. */
@@ -87,7 +87,7 @@ void spec_top(struct spec_sampler *s, const float *logits /* [n_vocab] */, int n
 int spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *logits /* [n_vocab] */,
               const int32_t *history, int n_history, int64_t position, int n, struct spec_top *out);
 
-/* spec_top, and the log probability and rank of a given token; rank 1: no token is more probable. */
+/* spec_top, and the log probability and rank of a given token: its place, from 1, in spec_top's order. */
 struct spec_given_token {
     float logprob;
     int rank;
@@ -110,13 +110,13 @@ struct spec_dist {
 
 /* The distribution that spec_sample samples from: the softmax of z / T over the support, in the operation's float
  * precision; at temperature 0 its one token.  out points into the sampler and is valid until the sampler's next
- * call.  A drafter that draws (spec_tree_draw) calls this with its own logits to get q. */
+ * call.  A drafter that samples its tokens (spec_tree_draw) calls this with its own logits to get their q. */
 int spec_target(struct spec_sampler *s, const struct spec_params *p, const float *logits /* [n_vocab] */,
                 const int32_t *history, int n_history, int64_t position, struct spec_dist *out);
 
 double spec_dist_prob(const struct spec_dist *d, int32_t token);
 
-/* Inverse of the cumulative distribution at u, 0 <= u < 1: ids ascending. */
+/* The token at u of the cumulative distribution over ascending ids, 0 <= u < 1: samples from d if u is uniform. */
 int32_t spec_dist_token(const struct spec_dist *d, double u);
 
 /* The uniform random number for a drafter's n-th draw of the draft with its first token at `position`.
@@ -135,8 +135,8 @@ double spec_draft_uniform(const struct spec_params *p, int64_t position, int n);
  *             two draws; both are tried, in their order.
  * Added nodes may be pruned freely.  Under SPEC_RATIO and SPEC_BLOCK a drawn node may be pruned only by a decision
  * that depends on nothing but the nodes before it: "stop here, for the drawn token looks poor" biases the output
- * (DSpark, appendix A).  A tree pruned by its drawn tokens is marked `depends_on_draws` and is verified by SPEC_COUPLED.
- * Whether to draw another token at all may depend on all earlier draws. */
+ * (DSpark, appendix A).  A tree pruned by its drawn tokens is marked `depends_on_draws` and is verified by
+ * SPEC_COUPLED.  Whether to draw another token at all may depend on all earlier draws. */
 #define SPEC_NODES 256
 #define SPEC_ROOT  (-1) /* the last committed token */
 
@@ -161,8 +161,8 @@ struct spec_tree {
 void spec_tree_clear(struct spec_tree *t);
 
 /* Finds or makes the child of parent with this token; its survival becomes the larger of both.  Returns the node, or
- * -1: the tree is full.  More than SPEC_NODES calls with draws mark the tree as depends_on_draws, for whether there is space
- * then depends on the drawn tokens. */
+ * -1: the tree is full.  More than SPEC_NODES calls with draws mark the tree as depends_on_draws, for whether there is
+ * space then depends on the drawn tokens. */
 int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival, uint8_t source);
 int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q, float survival,
                    uint8_t source);
@@ -180,8 +180,9 @@ void spec_tree_prune(struct spec_tree *t, const bool *keep /* [n] */, bool blind
  *   SPEC_COUPLED  each row's token is the one that spec_sample returns, and the walk continues in the child with
  *                 that token.  The output is bit-identical to the output without a draft, for every drafter and
  *                 every pruning.  For added nodes, no lossless rule accepts more.
- *   SPEC_RATIO    the draws of a node's children are tried in order: x from q is accepted with probability
- *                 min(1, p(x) / q(x)); after a rejection p becomes the normalised positive part of p - q.  If none
+ *   SPEC_RATIO    the draws of a node's children are tried in order.  p starts as the target's distribution of the
+ *                 node's next token (spec_target).  A token x drawn from q is accepted with probability
+ *                 min(1, p(x) / q(x)); after a rejection p becomes the normalised positive part of p - q.  If no draw
  *                 is accepted, the token is sampled from the remaining p, and may still equal an added child.  With
  *                 one draw per node this is speculative sampling, with several SpecInfer's multi-step rule.  At a
  *                 node without draws it is SPEC_COUPLED.
@@ -190,7 +191,7 @@ void spec_tree_prune(struct spec_tree *t, const bool *keep /* [n] */, bool blind
  *                 a second drafter proposed a node.  The decision to ask a second drafter must not depend on the
  *                 drawn tokens.
  * SPEC_RATIO and SPEC_BLOCK give the same distribution of outputs as no draft, not the same output.  At temperature 0
- * every rule is SPEC_COUPLED.  p is the distribution of spec_target: penalties over the path, bias, mask, cuts.
+ * every rule is SPEC_COUPLED.  Under every rule the history of a row is the committed tokens and the path to its node.
  *
  *     struct spec_verify v = { .tree = &draft, .rule = r, .params = &p,
  *                              .history = token, .n_history = n, .position = n };
@@ -209,7 +210,7 @@ enum spec_rule { SPEC_COUPLED, SPEC_RATIO, SPEC_BLOCK };
 
 struct spec_verify {
     const struct spec_tree *tree;
-    enum spec_rule rule;              /* as wanted; spec_verify_start puts in the one that applies */
+    enum spec_rule rule;              /* as requested; spec_verify_start replaces it by the rule that applies */
     const struct spec_params *params; /* its mask is ignored */
     int32_t *history;                 /* caller's; the path is appended: space for the tree's depth */
     int n_history;
@@ -224,7 +225,7 @@ struct spec_verify {
     struct spec_sampled out[SPEC_NODES + 1];
 
     int n_dice;               /* uniform numbers used so far */
-    int n_walked;             /* nodes above that row; block: perhaps not all accepted */
+    int n_walked;             /* nodes walked, v->node included; under SPEC_BLOCK not all may be accepted */
     double carry;             /* block: probability that all nodes so far are accepted */
     struct spec_sampled last; /* block: the token after the accepted path */
 };
@@ -247,9 +248,10 @@ void spec_verify_stop(struct spec_verify *v); /* there is no row for v->node: it
  *   oracle   the tokens passed to spec_drafter_set_oracle, each with the given probability, else a wrong token: for
  *            measurements.
  *
- * Survival is estimated from the length of the match and the share of matches that agree: it is the rate at which
- * such drafts were right in this session, updated at every commit, drafted or not.  A session reads no tokens of other
- * sessions except the shared ones above.  A draft grows while its survival is high enough; there is no fixed length.
+ * Survival is estimated from the length of the match and the share of matches that agree: it is the rate at which such
+ * drafts would have been right in this session, updated at every commit, with or without a draft.  A session reads no
+ * tokens of other sessions except the shared ones above.  A draft grows while its survival is high enough; there is no
+ * fixed length.
  *
  * Sessions are numbered 0 .. n_session - 1.  spec_draft may run for different sessions on different threads at the
  * same time; all other calls belong to one thread.  Memory is allocated at open: 28 bytes per remembered token, the
@@ -281,7 +283,7 @@ void spec_drafter_end_unshared(struct spec_drafter *d, int session); /* ends it 
  * call of this function or spec_drafter_begin for the session. */
 void spec_drafter_set_oracle(struct spec_drafter *d, int session, const int32_t *token, int n);
 
-/* Adds to t at most n_node nodes, at most n_depth deep, that follow the committed tokens. */
+/* Adds to t at most n_node nodes, at most n_depth deep, that follow the committed tokens.  source: as in spec_tree. */
 void spec_draft(const struct spec_drafter *d, int session, int n_node, int n_depth, uint8_t source,
                 struct spec_tree *t);
 

@@ -39,7 +39,7 @@ int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival
     return i;
 }
 
-/* After more than SPEC_NODES calls, the free space depends on how many draws gave the same token. */
+/* After more than SPEC_NODES calls, whether the tree is full depends on how many draws gave the same token. */
 int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q, float survival,
                    uint8_t source)
 {
@@ -71,7 +71,7 @@ void spec_tree_prune(struct spec_tree *t, const bool *keep, bool blind)
         if (at[t->draw[i].node] >= 0)
             t->draw[n_draw++] = (struct spec_draw){ (int16_t)at[t->draw[i].node], t->draw[i].q };
     t->depends_on_draws |= t->n_draw > 0 && !blind; /* keeping all is a decision too */
-    t->n_requested -= t->n_draw - n_draw;           /* so that a pruned drawn chain still counts as one */
+    t->n_requested -= t->n_draw - n_draw;           /* a pruned chain of draws still has n_requested == n (verify.c) */
     t->n = n;
     t->n_draw = n_draw;
 }

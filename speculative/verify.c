@@ -116,8 +116,9 @@ static void go_to(struct spec_verify *v, int child)
     v->node = child;
 }
 
-/* Every node has at most one child, drawn once, and no node was added twice: a second proposal may have become another
- * node, and a rule that depends on whether it did depends on the drawn tokens. */
+/* True: the tree is a chain, each node was drawn once, and no other call proposed a node.  A second proposal of the
+ * same token leaves a chain, of another token it makes a branch: if such a chain had another rule than the branching
+ * tree, the rule would depend on the drawn tokens. */
 static bool is_drawn_chain(const struct spec_tree *t)
 {
     for (int i = 0; i < t->n; i++)
@@ -188,9 +189,9 @@ static int settle_row(struct spec_verify *v, struct spec_sampler *s, const struc
  *
  * Sun et al., "Block verification accelerates speculative decoding".  p is the target's distribution, q the drafter's.
  * The walk goes down the whole chain; each node may move the end of the accepted tokens.  carry is the probability,
- * given the tokens drafted so far, that all of them are accepted.  At a node, S is the sum of max(0, carry * p - q) over
- * the vocabulary.  With probability S / (S + 1 - carry) the end moves to this node; at the last node, with probability
- * carry.  The last move counts. */
+ * given the tokens drafted so far, that all of them are accepted: 1 at the root; with each drafted token x it becomes
+ * min(1, carry * p(x) / q(x)).  At a node, S is the sum of max(0, carry * p - q) over the vocabulary.  With probability
+ * S / (S + 1 - carry) the end moves to this node; at the last node, with probability carry.  The last move counts. */
 
 /* Ends the walk: the accepted tokens are out, then the token sampled where they end. */
 static void finish_block(struct spec_verify *v)
@@ -253,7 +254,7 @@ int spec_verify_row(struct spec_verify *v, struct spec_sampler *s, const float *
     if (e == 0)
         return 0;
     spec_verify_stop(v);
-    return v->n_out > v->n_path ? 0 : e; /* the accepted path may end above this row */
+    return v->n_out > v->n_path ? 0 : e; /* no error if the accepted path ends above this row */
 }
 
 void spec_verify_stop(struct spec_verify *v)

@@ -1,5 +1,5 @@
 /* engine/draft/arms.c - the plans that the controller chooses among: each drafter, all of them together, and drafting
- * during passes. Whether the controller or an option decides, and reports about it. */
+ * during passes. Says whether the controller or an option (--gamma, --dsi 1) decides; reports decisions and gains. */
 #include "engine/draft/internal.h"
 
 #include <stdio.h>

@@ -51,7 +51,7 @@ static double by_size(const struct eng_drafting *g, const struct eng_drafter *d)
     return ns;
 }
 
-/* The drafter that `fit` measured gets the measured time, the others the time by their size. */
+/* Forecasts the draft time of every plan: measured if the fit file has measured this drafter, else by its size. */
 static void price(const struct eng_drafting *g, const struct eng_fitted *f, struct spec_draft_forecast *out)
 {
     struct spec_draft_forecast all = { 0 };

@@ -62,7 +62,7 @@ struct spec_dist *eng_distribution_take(struct eng_drafting *g)
 int eng_distribution_fill(struct spec_dist *dist, struct spec_sampler *sampler, const struct eng_seq *s, int n_history,
                           const float *logits)
 {
-    float *weight = (float *)dist->weight; /* const for readers; it lies in the pool */
+    float *weight = (float *)dist->weight; /* writable: it points into g->distributions.weight */
     struct spec_dist d;
     int error = spec_target(sampler, s->sampling, logits, s->token, n_history, n_history, &d);
     if (error)

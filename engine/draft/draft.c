@@ -1,7 +1,7 @@
 /* engine/draft/draft.c - one pass of drafting: opens the drafters, asks them, and limits the nodes of each sequence.
  *
- * A draft is verified in the pass that would have computed the next token anyway, so it can cost time but never
- * change a byte (speculative.h). Several drafters merge their drafts into one tree per sequence. */
+ * The order of the calls, and the effect of a draft on the output, are in draft.h. Several drafters merge their drafts
+ * into one tree per sequence. */
 #include "engine/draft/internal.h"
 
 #include <stdio.h>
@@ -194,11 +194,12 @@ void eng_draft_break(struct eng_drafter *d, int error)
     kn_say(KN_LOG_WARN, "a drafter failed (%s): it is not used again", kn_error_text(error));
 }
 
-/* Asks one of n_part drafters. It may use its share of the nodes, and those that the drafters before it left unused
- * or have in common. Under SPEC_BLOCK this number may depend on tokens sampled before, since tokens sampled later are
- * tried later; but whether another drafter is asked at all must not depend on a sampled token, or the result is
- * biased. It does not: next to a drafter that samples, with so few drafters, every other drafter with a draft is
- * either always asked or never. All combinations of up to five were enumerated. */
+/* Asks drafter number `part` of n_part. It may add nodes until the tree has the share (part + 1) / n_part of n_node:
+ * its own share, and the nodes that earlier drafters left unused or had in common. Under SPEC_BLOCK this number may
+ * depend on tokens sampled before, since tokens sampled later are tried later; but whether another drafter gets any
+ * nodes must not depend on a sampled token, or the result is biased. It does not: if one drafter samples, with up to
+ * five drafters, every other drafter with a draft either always gets nodes or never does. All combinations of up to
+ * five were enumerated. */
 _Static_assert(ENG_DRAFTERS_MOST <= 5, "of six drafters, one that stops early can leave a node to one that had none");
 static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int part, int n_part)
 {
@@ -217,7 +218,7 @@ static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int pa
 static void draft(struct eng_drafting *g, int drafter, int depth)
 {
     bool all = drafter == g->n_drafter;
-    for (int i = 0; i < g->n_due; i++) /* chains of an earlier pass; drafted again now */
+    for (int i = 0; i < g->n_due; i++) /* chains from earlier passes are replaced by this draft */
         if (g->due[i]->draft->chain.n)
             eng_overlap_drop(g, g->due[i]);
     reserve_nodes(g);
@@ -240,7 +241,8 @@ static void draft_free(struct eng_drafting *g)
     }
 }
 
-/* Verifies the chains that were drafted during the last pass; during this one they grow by `depth` more tokens. */
+/* Makes the chains from the last pass this pass's draft; during the pass they grow by `depth` more tokens. filled:
+ * sequences without a chain get a draft without cost, if a drafter has one. */
 static void draft_beside(struct eng_drafting *g, int depth, bool filled)
 {
     for (int i = 0; i < g->n_due; i++)

@@ -1,10 +1,11 @@
 /* engine/draft/draft.h - drafting, as the conductor (engine/step.c) sees it.
  *
- *     open -> (needs: memory is split) -> foresee -> load -> per step: [ begin, add*, make -> pass_starts ->
- *     (forward pass) -> pass_ends -> verified, commit* -> learn ]* -> close
+ *     open -> needs -> (the engine divides memory) -> foresee -> load -> per step: [ begin, add*, make -> pass_starts
+ *     -> (forward pass) -> pass_ends -> verified*, commit* -> learn ]* -> close
  *
- * A draft is verified in the pass that would have computed the next token anyway, so it can cost time but never change
- * a byte (speculative.h). Several drafters merge their drafts into one tree per sequence. The controller of
+ * A draft is verified in the pass that would have computed the next token anyway. So a draft can cost time, but under
+ * --verify coupled, the default, it never changes a byte of the output; under ratio and block it preserves the output's
+ * distribution (speculative.h). Several drafters merge their drafts into one tree per sequence. The controller of
  * speculative/control.h decides before each pass which drafter drafts, and how deep; after the draft, which nodes are
  * worth their row.
  *
@@ -40,34 +41,34 @@ struct eng_draft_seat;
 
 /* A sequence as draft/ sees it; step.c's sessions embed it. */
 struct eng_seq {
-    int number;                   /* of its seat, 0 .. n_parallel - 1; holds while it has one */
-    int32_t *token;               /* [n_ctx + 1]; drafters write behind n_token only */
-    int n_token, n_prompt, n_max; /* tokens; of the prompt; that it may reach */
-    int n_kv, n_row;              /* tokens with computed KV; rows in the pass under way */
+    int number;                   /* number of its seat, 0 .. n_parallel - 1; valid while it has one */
+    int32_t *token;               /* [n_ctx + 1]; drafters write only at n_token and behind */
+    int n_token, n_prompt, n_max; /* tokens now; tokens of the prompt; the largest n_token allowed */
+    int n_kv, n_row;              /* tokens with computed KV; its rows, without drafts, in the pass under way */
     struct eng_path path;         /* its KV slots, while it has a seat */
     const struct spec_params *sampling;
-    const int32_t *oracle;
-    int n_oracle;                 /* the answer's tokens, for the oracle; the caller's */
-    const struct spec_tree *tree; /* its draft; const while it is verified; NULL without a seat */
-    struct eng_draft_seat *draft; /* draft/ alone; NULL without a seat */
+    const int32_t *oracle;        /* [n_oracle] the tokens after the prompt, for the oracle drafter; the caller's */
+    int n_oracle;                 /* 0: none */
+    const struct spec_tree *tree; /* its draft for the pass under way; NULL without a seat */
+    struct eng_draft_seat *draft; /* private to draft/; NULL without a seat */
 };
 
-/* The pass computes all tokens of the sequence, so its next token is chosen after it. */
+/* The pass under way computes the sequence's last token, so the next token is sampled at the end of this pass. */
 static inline bool eng_seq_is_due(const struct eng_seq *s) { return s->n_row && s->n_kv + s->n_row == s->n_token; }
 
 struct eng_draft_options {
     const struct eng_draft_option *draft; /* [n_draft], copied */
     int n_draft;
-    int gamma; /* tokens drafted for each sequence, or ENG_GAMMA_AUTO */
+    int gamma; /* tokens drafted for each sequence, 0: no drafts; or ENG_GAMMA_AUTO */
     enum eng_dsi_mode dsi;
-    int lookahead; /* tokens drafted during a pass; 0: as many as it leaves time for */
+    int lookahead; /* --dsi 1: tokens drafted during a pass; 0: as many as the pass leaves time for */
     enum spec_rule verify;
     const char *fit; /* a fit file, or NULL */
-    bool features;   /* keep the target's last feature of each token, for other readers */
+    bool features;   /* the target's context keeps the last feature of each token, even if no drafter reads it */
     bool explain;    /* log each change of the controller's decision */
 };
 
-/* Given once. All pointers outlive the drafting. */
+/* Copied by eng_draft_open. The objects that it points to must exist until eng_draft_close. */
 struct eng_draft_host {
     const struct moe_file *file;
     struct moe_model *model; /* the target, described; its weights may come later */
@@ -79,7 +80,7 @@ struct eng_draft_host {
     const char *model_path, *mirror; /* mirror: NULL if none */
     size_t host_mem;
     int n_parallel, n_ctx, n_chunk;
-    int n_draft_row; /* rows of drafts in a pass, at most */
+    int n_draft_row; /* most drafted rows of a pass, over all sequences */
     enum kn_isa isa;
     enum kn_kv kv_format;
     enum off_io_kind io;
@@ -88,22 +89,22 @@ struct eng_draft_host {
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* Opens the drafters so far that their memory is known. */
+/* Opens the drafters without weights and KV; their memory is then known (eng_draft_needs). */
 int eng_draft_open(struct eng_drafting **out, const struct eng_draft_options *opt, const struct eng_draft_host *host);
 void eng_draft_close(struct eng_drafting *g);
 
 struct eng_draft_needs {
     struct eng_extra memory;
-    struct moe_features features; /* of the target, that its context has to keep */
-    int n_recall;                 /* tokens that the context remembers the experts of */
+    struct moe_features features; /* features of each token that the target's context has to keep */
+    int n_recall;                 /* tokens for which the target's context has to remember their experts */
 };
 void eng_draft_needs(const struct eng_drafting *g, struct eng_draft_needs *out);
 
-/* After memory is split and before weights are read: gives the controller its first estimate of the time of passes
- * and drafts. Measures the disk into *disk_Bps if the estimate needs it and it is 0. */
+/* After memory is divided and before weights are read: gives the controller its first estimate of the time of passes
+ * and drafts. If some experts stay on disk, the estimate uses *disk_Bps; 0: measures the disk and sets *disk_Bps. */
 int eng_draft_foresee(struct eng_drafting *g, double *disk_Bps);
 
-/* Bytes that drafters may return to the expert cache while the engine runs. */
+/* Bytes that the expert cache may get while the engine runs, when drafters are unloaded; 0 unless gamma is auto. */
 size_t eng_draft_returnable_bytes(const struct eng_drafting *g);
 
 /* Takes the drafters' memory and reads their weights; the target's context is open now. */
@@ -114,9 +115,10 @@ const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g); /* 
 
 /* ---- sequences ----------------------------------------------------------------------------------- */
 
-void eng_draft_enter(struct eng_drafting *g, struct eng_seq *s);             /* got the seat s->number */
-void eng_draft_leave(struct eng_drafting *g, struct eng_seq *s, bool ended); /* loses it, at its end or for now */
-int eng_draft_n_pending(const struct eng_seq *s); /* tokens drafted behind n_token during the last pass */
+void eng_draft_enter(struct eng_drafting *g, struct eng_seq *s); /* s has got the seat s->number */
+/* s loses its seat. ended: it will not return; else it is preempted. */
+void eng_draft_leave(struct eng_drafting *g, struct eng_seq *s, bool ended);
+int eng_draft_n_pending(const struct eng_seq *s); /* tokens drafted behind n_token during passes, not verified yet */
 
 /* Drafts of the sequence are sampled from the drafter's distribution (else they are chosen with the target's noise). */
 bool eng_draft_samples(const struct eng_drafting *g, const struct eng_seq *s);
@@ -124,13 +126,14 @@ bool eng_draft_samples(const struct eng_drafting *g, const struct eng_seq *s);
 /* ---- a pass --------------------------------------------------------------------------------------- */
 
 void eng_draft_begin(struct eng_drafting *g);
-void eng_draft_add(struct eng_drafting *g, struct eng_seq *s); /* one with rows in this pass, in schedule order */
+void eng_draft_add(struct eng_drafting *g, struct eng_seq *s); /* a sequence with rows in this pass, in row order */
 void eng_draft_make(struct eng_drafting *g);                   /* fills the trees of the sequences that are due */
 
+/* Around the forward pass: drafting during the pass starts, and has stopped when eng_draft_pass_ends returns. */
 void eng_draft_pass_starts(struct eng_drafting *g);
 void eng_draft_pass_ends(struct eng_drafting *g);
 
-/* The i-th due sequence was verified: n_accepted nodes of its tree are on the accepted path, 0 when it failed. */
+/* The i-th due sequence was verified: n_accepted nodes of its tree are on the accepted path; 0 if verifying failed. */
 void eng_draft_verified(struct eng_drafting *g, int i, int n_accepted);
 
 /* n_new tokens were added to the sequence, n_accepted of them drafted; `ended`: it gets no more. */
@@ -153,7 +156,8 @@ void eng_draft_set_dsi(struct eng_drafting *g, enum eng_dsi_mode dsi, int lookah
 int eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes);
 void eng_draft_report(const struct eng_drafting *g, struct eng_drafts *out);
 
-/* The share of drafts accepted at least to each depth, of the plan that was chosen most. False: none was chosen. */
+/* share[i]: the share of drafts accepted to depth i + 1 at least, for the drafter (or all together) that was chosen in
+ * most steps; drafting during passes is not counted. False: none was chosen. */
 bool eng_draft_survival(const struct eng_drafting *g, double *share /* [SPEC_DEPTHS] */);
 
 struct eng_draft_times {

@@ -14,21 +14,21 @@
 struct eng_chain {
     int n;
     int32_t token[ENG_DRAFT_NODES];
-    float odds[ENG_DRAFT_NODES]; /* its drafter's probability that it is right if those before it are */
+    float odds[ENG_DRAFT_NODES]; /* estimated probability that token[i] is right if all tokens before it are */
 };
 
 struct eng_draft_seat {
     struct spec_tree tree; /* the draft of the pass under way */
     struct eng_chain chain;
-    int n_chain_accepted;              /* valid chain tokens after a commit, committed ones included */
+    int n_chain_accepted;              /* chain tokens not refuted by the last commit, committed ones included */
     int n_computed[ENG_DRAFTERS_MOST]; /* tokens that each drafter has computed */
-    bool drafter_prefilling;           /* its drafter was still computing the sequence: no draft */
+    bool drafter_prefilling;           /* a drafter has not yet computed the whole sequence, and made no draft */
 };
 
 /* ---- a drafter ------------------------------------------------------------------------------------- */
 
-/* A drafter is one of several kinds behind this table. Its KV, if it has any, lies in its own memory at the slots of
- * the sequence's path: a slot that is shared or evicted is so in both. */
+/* A drafter is one of several kinds behind this table. Its KV, if it has any, lies in its own memory, at the same slot
+ * numbers as the target's: a slot of a path that is shared or evicted is so for the target and for the drafter. */
 struct eng_drafter;
 struct eng_drafter_kind {
     const char *name;
@@ -39,7 +39,8 @@ struct eng_drafter_kind {
     void (*leave)(struct eng_drafter *d, struct eng_seq *s, bool ended);
     /* n_new tokens were added and the sequence continues; the first n_accepted of them were in the draft. */
     void (*commit)(struct eng_drafter *d, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted);
-    /* Adds at most n_node[i] nodes, about `depth` deep, to the tree of s[i]; KV slots for as many are reserved. */
+    /* Adds at most n_node[i] nodes, at most `depth` deep, to the tree of s[i]; KV slots for as many are reserved.
+     * Returns 0 or an error. */
     int (*draft)(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth);
     /* Adds n_more[i] tokens to the chain of s[i], one pass each, until *stop, but at least one; n_pass: passes run. The
      * target's pass runs meanwhile, so only the chains, the drafter's own memory and the tokens behind the sequences
@@ -57,10 +58,10 @@ struct eng_drafter {
     struct eng_drafting *drafting;
     int number;                    /* its bit in a tree's source */
     struct kn_team *team;          /* that computes and samples: the engine's, or overlap.c's */
-    struct spec_sampler **sampler; /* [threads] likewise */
+    struct spec_sampler **sampler; /* [threads of team] */
     bool can_draw;                 /* it can sample from a distribution of its own */
     bool broken;                   /* it failed once, and is not asked again */
-    int n_text;                    /* tokens of sequences computed for its last draft */
+    int n_text;                    /* tokens of sequences that it prefilled for its last draft */
 };
 
 int eng_draft_text_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
@@ -70,7 +71,7 @@ bool eng_draft_is_model(const struct eng_drafter *d);
 const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
 
 struct eng_extra eng_drafter_need(const struct eng_drafter *d);
-void eng_draft_break(struct eng_drafter *d, int error); /* it failed */
+void eng_draft_break(struct eng_drafter *d, int error); /* it failed: sets broken and warns */
 
 /* ---- the state of drafting ---------------------------------------------------------------------------- */
 
@@ -106,18 +107,18 @@ struct eng_drafting {
     struct spec_cost_model cost;  /* as first estimated; all 0: it was not */
     double due_mean;              /* sequences due, averaged over the last passes */
     struct eng_overlap *overlap;  /* NULL: no drafter works during passes */
-    int overlap_arm;              /* of the controller: drafting during passes */
+    int overlap_arm; /* drafting during passes, as a drafter number of the controller; SPEC_DRAFTERS: none */
 
     struct eng_seq **due; /* [n_due] of n_parallel: sequences due in the pass under way */
     int n_due, n_row;     /* n_row: rows of the pass without drafts */
     int *due_number;      /* [n_parallel] their seats' numbers */
-    int *n_node, *n_part; /* [n_parallel] nodes that each may have; from one drafter */
+    int *n_node, *n_part; /* [n_parallel] by due sequence: nodes that it may have; that the asked drafter may add */
     struct spec_decision decision;
     struct spec_cut *cut;                 /* [n_parallel] */
     struct spec_session_outcome *outcome; /* [n_parallel] */
-    uint64_t draft_ns;
-    int n_draft_text;              /* time to draft, and tokens that drafters computed for it */
-    bool no_draft_ready;           /* every drafter was still prefilling: the pass says nothing of drafts */
+    uint64_t draft_ns;                    /* time to draft for the pass under way */
+    int n_draft_text;                     /* tokens that drafters prefilled in this time */
+    bool no_draft_ready;           /* every drafter was still prefilling: the controller does not learn from the pass */
     int overlap_depth;             /* tokens to draft during the pass; 0: none */
     struct off_stats store_before; /* the expert store's counters before the pass */
     struct eng_prefetch prefetch;
@@ -130,7 +131,7 @@ struct eng_drafting {
 
 /* ---- arms.c ------------------------------------------------------------------------------------------ */
 
-int eng_arms_open(struct eng_drafting *g); /* the controller, and its lists */
+int eng_arms_open(struct eng_drafting *g); /* opens the controller and allocates the lists passed to it */
 bool eng_draft_controller_is_on(const struct eng_drafting *g);
 bool eng_draft_always_overlaps(const struct eng_drafting *g); /* --dsi 1, while its drafter is loaded */
 
@@ -143,12 +144,13 @@ void eng_draft_unload(struct eng_drafting *g, int drafter);
 
 int *eng_draft_computed(const struct eng_drafter *d, struct eng_seq *s);
 int eng_draft_first_uncomputed(const struct eng_drafter *d, struct eng_seq *s, int n_text);
-/* Whole blocks up to position n are computed, for every sequence that shares them. */
+/* Marks the path's whole blocks from position `from` to n as computed by d, for every sequence that shares them. */
 void eng_draft_mark_computed(struct eng_drafter *d, struct eng_seq *s, int from, int n);
 
-/* Lays rows for token[at .. n_text) of s as far as `room` rows allow, and marks them computed; a head's row lies `back`
- * = 1 position before its token, and it has none for the first. A block that may be shared is computed as a whole, in
- * one pass, for one sequence. Returns the first token that got no row. */
+/* Lays rows for token[at .. n_text) of s as far as `room` rows allow, and marks their kept blocks as computed. `back`
+ * is 1 for a head: its row lies 1 position before its token, and token 0 gets no row; else 0. A kept block, which other
+ * sequences may share, is laid as a whole in one pass. Returns the first token that got no row; the caller stores it
+ * in *eng_draft_computed(). */
 int eng_draft_lay_text(struct eng_drafter *d, struct eng_seq *s, int at, int n_text, int back, int room,
                        struct moe_row *row, int *n_row);
 
@@ -161,15 +163,17 @@ struct eng_trees;
 int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree,
                    bool is_head);
 void eng_trees_close(struct eng_trees *t);
-struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot); /* drafts: slots behind n_slot */
+/* For a context with n_slot slots for sequences: adds the slots of candidates, behind them. */
+struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot);
 void eng_trees_begin(struct eng_trees *t);
 void eng_trees_add(struct eng_trees *t, struct eng_seq *s, int n_node, int depth); /* 0 of either: no draft */
-int eng_trees_grow(struct eng_trees *t, struct moe_context *c);
+int eng_trees_grow(struct eng_trees *t, struct moe_context *c); /* runs the passes and fills the sequences' trees */
 
 /* ---- prefetch.c ------------------------------------------------------------------------------------------------ */
 
-/* Begin clears the list; tokens of sequences are added first, then drafted ones. Request asks the target's context for
- * the experts of the list. Settle puts the tokens of the final trees in place of all drafted ones, and requests. */
+/* begin clears the list; tokens of sequences are added first (add_text), then drafted ones (add). request asks the
+ * target's context for the experts of the list. settle, when the trees are final, replaces all drafted tokens of the
+ * list by the trees' nodes, and requests. */
 int eng_prefetch_open(struct eng_drafting *g);
 void eng_prefetch_close(struct eng_drafting *g);
 void eng_prefetch_begin(struct eng_drafting *g);
@@ -178,33 +182,36 @@ void eng_prefetch_add(struct eng_drafting *g, int32_t token);
 void eng_prefetch_truncate(struct eng_drafting *g, int n); /* back to the first n tokens */
 void eng_prefetch_request(struct eng_drafting *g);
 void eng_prefetch_settle(struct eng_drafting *g);
-/* Fills in need[i], for each due sequence, the experts that its nodes would wait for. False: they are not known. */
+/* Sets cut[i].need for each due sequence: the experts that its nodes would wait for. False: nothing is set, since no
+ * expert is on disk or the sequences' own rows need nearly all. */
 bool eng_prefetch_needs(struct eng_drafting *g, struct spec_cut *cut /* [n_due] */);
 
-/* ---- match_length.c: a network predicts how much of each drafter's next draft is accepted -------------------------- */
+/* ---- match_length.c: a network predicts how much of each drafter's next draft is accepted ------------------------ */
 
 int eng_lengths_open(struct eng_drafting *g, int drafter, const char *path);
-int eng_lengths_read(struct spec_lengths *out, float **weights,
-                     const char *path); /* free weights with kn_free, always */
+/* *weights must be NULL; free it with kn_free, also after an error. */
+int eng_lengths_read(struct spec_lengths *out, float **weights, const char *path);
 void eng_lengths_close(struct eng_drafting *g);
 void eng_lengths_predict(struct eng_drafting *g); /* for the due sequences, to the controller */
 
-/* ---- distributions.c ------------------------------------------------------------------------------------------------ */
+/* ---- distributions.c --------------------------------------------------------------------------------------------- */
 
 int eng_distributions_open(struct eng_drafting *g);
 void eng_distributions_close(struct eng_drafting *g);
 void eng_distributions_clear(struct eng_drafting *g);            /* at the start of a pass */
 struct spec_dist *eng_distribution_take(struct eng_drafting *g); /* one to be filled; NULL: all are taken */
-/* Fills it with the distribution that logits give under the sequence's sampling (any thread). */
+/* Fills dist with the distribution of the token after s->token[0 .. n_history), from logits and the sequence's sampling
+ * parameters. Any thread. */
 int eng_distribution_fill(struct spec_dist *dist, struct spec_sampler *sampler, const struct eng_seq *s, int n_history,
                           const float *logits);
-/* The drafter's n-th sample of a draft. */
+/* Samples a token from dist. n selects the random number: each sample of the drafter in one draft needs another n. */
 struct spec_sampled eng_distribution_draw(const struct eng_drafter *d, const struct eng_seq *s,
                                           const struct spec_dist *dist, int n);
 
-/* ---- overlap.c: drafting during passes ---------------------------------------------------------------------------------- */
+/* ---- overlap.c: drafting during passes --------------------------------------------------------------------------- */
 
-/* Takes the first drafter that can; refuses if --dsi 1 is given and none can. */
+/* Starts the thread for the first drafter that can draft during passes. Error: --verify is not coupled; with --dsi 1 no
+ * drafter can, or --draft model: has a tree. With --dsi auto and no such drafter: a warning. */
 int eng_overlap_open(struct eng_drafting *g);
 void eng_overlap_close(struct eng_drafting *g);
 const struct eng_drafter *eng_overlap_drafter(const struct eng_drafting *g); /* NULL: none */
@@ -215,13 +222,13 @@ static inline void eng_chain_add(struct eng_chain *c, int32_t token, float odds)
     c->odds[c->n++] = odds;
 }
 
-/* Chains become the trees of the due sequences, at most n_node[i] nodes; while the pass runs they grow by `depth`
- * tokens beyond the nodes that it verifies. */
+/* Copies the chains to the trees of the due sequences, at most n_node[i] nodes; while the pass runs, each chain grows
+ * to `depth` tokens more than the tree has nodes. */
 void eng_overlap_lay(struct eng_drafting *g, int depth);
 void eng_overlap_start(struct eng_drafting *g);
 void eng_overlap_wait(struct eng_drafting *g);
-void eng_overlap_commit(struct eng_seq *s, int n_new); /* tokens were added; the part of the chain that agrees stays */
-void eng_overlap_drop(struct eng_drafting *g, struct eng_seq *s);
+void eng_overlap_commit(struct eng_seq *s, int n_new); /* n_new tokens were added: shortens or clears the chain */
+void eng_overlap_drop(struct eng_drafting *g, struct eng_seq *s); /* clears the chain */
 
 /* Of the pass under way: the drafter's passes, their time, and how long the target's pass waited for them. */
 struct eng_overlapped {

@@ -22,9 +22,9 @@ struct item { /* a session in a draft */
     int most, n;             /* draft tokens: limit and number, counted behind n_token */
     int node;                /* tree node of the last draft token */
     float survival;          /* probability of all of them, by this model */
-    struct eng_chain *chain; /* during a pass: they are added here; NULL: to the tree */
-    struct spec_dist *law;   /* distribution of the next token; NULL: the target's noise */
-    bool fresh, goes_on;     /* fresh: it has had no row in this draft */
+    struct eng_chain *chain; /* drafting during a pass: tokens are added here; NULL: to the tree */
+    struct spec_dist *law; /* distribution to sample the next token from; NULL: spec_sample, with the target's noise */
+    bool fresh, goes_on;   /* fresh: it has had no row in this draft */
 };
 
 struct draft_model {
@@ -157,7 +157,8 @@ static int load(struct eng_drafter *base)
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
-/* Rejected draft tokens have wrong KV; accepted tokens of other drafters have none of this model. */
+/* Sets the number of computed tokens: the sequence before the pass, and the first accepted tokens that this drafter
+ * drafted. Behind them KV is of rejected tokens, or missing because another drafter drafted the token. */
 static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted)
 {
     int *n = eng_draft_computed(base, s), before = s->n_token - n_new, mine = 0;

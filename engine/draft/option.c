@@ -107,7 +107,8 @@ int eng_draft_parse(struct eng_draft_option *out, const char *text)
 
 /* ---- the name in a fit file -------------------------------------------------------------------------------- */
 
-/* The file's reader cuts values at spaces and lines at 200 bytes. */
+/* Spaces become '_' and a long file name is cut, for the reader of fit files ends a value at a space, a line at 200
+ * bytes. */
 void eng_draft_name(char *out, const struct eng_draft_option *w)
 {
     size_t end = strlen(w->file), from;

@@ -27,7 +27,7 @@ struct eng_draft_option {
     char lengths[256]; /* network that predicts the accepted length of drafts; empty: none */
     double right;      /* oracle: the probability of the right token */
     enum eng_tree tree;
-    bool shared; /* suffix: a session's tokens may serve drafts of others of its salt */
+    bool shared; /* suffix: drafts may use the tokens of ended sessions with the same salt */
 };
 
 /* Parses the text of one --draft; on error a message says why. */

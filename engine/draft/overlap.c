@@ -29,7 +29,7 @@ struct eng_overlap {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     enum state state; /* under the lock, as all fields below while a pass runs */
-    bool open;        /* the team was opened, or failed to open: error */
+    bool open;        /* the thread has tried to open the team; error: the result */
     int error;
     struct eng_seq **session; /* [n] of n_parallel: sequences with chains to extend */
     int *n_more, n;           /* [n] tokens to add to each */
@@ -143,7 +143,8 @@ static void warn_ignored_drafters(const struct eng_drafting *g, const struct eng
                    ahead->name, g->drafter[i]->name);
 }
 
-/* A chain can only be extended by a chain. With --dsi auto a tree is a plan of its own. */
+/* --dsi 1 with a tree in --draft model: is refused, since drafting during passes extends chains only. With --dsi auto
+ * the tree is drafted between passes. */
 static bool wants_tree_always(const struct eng_drafting *g)
 {
     int i = 0;

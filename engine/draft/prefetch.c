@@ -89,7 +89,8 @@ static void mark_experts_of_text(struct eng_drafting *g)
     }
 }
 
-/* A node with an unknown token counts the mean number of experts of the known ones, shared with no other node. */
+/* A node without remembered experts of its token (n < 0) gets the mean number of missing experts of the other nodes,
+ * without expert numbers. */
 static void estimate_unknown_needs(struct spec_need *need, int n, int n_known, int n_missing)
 {
     for (int i = 0; i < n; i++)

@@ -16,8 +16,8 @@ struct eng_drafts {
     uint64_t n_decision[SPEC_WHY_COUNT];  /* passes with tokens due, by the reason for drafting or not */
     int n_choice;                         /* plans that the controller chooses among; 0: the options decide */
     struct eng_draft_choice {
-        const char *name; /* of a drafter's kind; "all", "ahead"; outlives the engine */
-        int nth;          /* drafters of this name before it */
+        const char *name; /* a drafter's kind; "all": all drafters; "ahead": during passes; outlives the engine */
+        int nth;          /* earlier choices with the same name */
         enum eng_drafter_state state;
         int depth; /* depth that it drafts now; 0: another plan is chosen, or none */
         struct spec_account account;

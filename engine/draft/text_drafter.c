@@ -73,7 +73,7 @@ static void close_text(struct eng_drafter *base)
     kn_free(d);
 }
 
-/* Mapped memory is not in kn_alloc's count, so it is listed here. */
+/* The index is mapped memory, which kn_alloc does not count, so its size is reported here. */
 static struct eng_extra need(const struct eng_drafter *base)
 {
     return (struct eng_extra){ .step = spec_drafter_bytes(&((const struct draft_text *)base)->opt) };

@@ -1,8 +1,8 @@
 /* engine/draft/text_rows.c - which tokens of a sequence a drafter's network has computed, and rows for the others.
  *
- * Its keys and values lie at the slots of the sequence's path. So a kept block that sequences share is computed once,
- * by the first of them that drafts, and then has the drafter's bit set (eng_block.drafted). Behind the kept blocks,
- * n_computed of the sequence's seat is the number of computed tokens. */
+ * The network's keys and values lie at the slots of the sequence's path. So a kept block (eng_path.n_kept) that
+ * sequences share is computed once, with the first of them that is drafted for, and then has the drafter's bit set
+ * (eng_block.drafted). Behind the kept blocks, n_computed of the sequence's seat is the number of computed tokens. */
 #include "engine/draft/internal.h"
 
 int *eng_draft_computed(const struct eng_drafter *d, struct eng_seq *s) { return &s->draft->n_computed[d->number]; }
@@ -18,8 +18,8 @@ void eng_draft_mark_computed(struct eng_drafter *d, struct eng_seq *s, int from,
         *mark_of(d, s, at) |= (uint8_t)(1 << d->number);
 }
 
-/* The first token without KV in the drafter. Other sequences may have computed shared blocks; and a block of the path
- * may have been replaced by a twin that this drafter has not computed. */
+/* The first token without KV in the drafter. Shared blocks may have been computed with other sequences; and a block of
+ * the path may have been replaced by a kept block with the same tokens that this drafter has not computed. */
 int eng_draft_first_uncomputed(const struct eng_drafter *d, struct eng_seq *s, int n_text)
 {
     int at = 0, n = *eng_draft_computed(d, s), bit = 1 << d->number;
@@ -28,7 +28,7 @@ int eng_draft_first_uncomputed(const struct eng_drafter *d, struct eng_seq *s, i
     return at < s->path.n_kept || n < at || n > n_text ? at : n;
 }
 
-/* Tokens that the next rows may take: a block that other sequences may share is computed as a whole. 0: no room. */
+/* The number of tokens that are laid next, at most room: a whole kept block, or all that is left. 0: no room. */
 static int span(const struct eng_seq *s, int at, int n_text, int room)
 {
     int n = at < s->path.n_kept ? ENG_KV_BLOCK : kn_min(n_text - at, room);

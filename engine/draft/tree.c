@@ -21,7 +21,8 @@
 #define MAX_GUESS        (MAX_SUCCESSORS + MAX_SUCCESSORS * MAX_SUCCESSORS * (TREE_DEPTH - 1))
 _Static_assert(MAX_SUCCESSORS <= SPEC_RANKS, "spec_rank ranks no more tokens");
 
-/* The nodes of a plan, the most valuable first, parents before children. */
+/* The nodes of a plan, the most valuable first, parents before children. parent: an earlier node's index, or -1; rank:
+ * of the token among the parent's successors, 0 the most probable (or the first sample). */
 struct plan {
     int8_t parent, rank;
 };
@@ -53,10 +54,10 @@ static const struct shape shapes[] = {
 struct guess {
     int32_t token;
     bool ends;                   /* a stop token: it has no successor */
-    const struct spec_dist *law; /* that it was sampled from; NULL: it was chosen by rank */
+    const struct spec_dist *law; /* the distribution that it was sampled from; NULL: it was chosen by rank */
     int parent, depth;           /* a candidate, or SPEC_ROOT; 1: child of the root */
     int plan;                    /* its index in the plan */
-    int want;                    /* its row of logits, in the pass that computed it */
+    int want;                    /* index of its row of logits, in the pass that computed it */
     int scratch, node;           /* index of its row's slot; its tree node */
     float survival;
 };
@@ -65,7 +66,8 @@ struct item { /* a session in a draft */
     struct eng_seq *s;
     const struct shape *shape;
     int most, depth, level, width; /* max nodes; max levels; levels done; max rows of a level */
-    bool goes_on, draws;
+    bool goes_on, draws;           /* it has rows in the next pass; its tokens are sampled (eng_draft_samples) */
+    /* Rows of logits in a pass: root_want of the last token, first_want the first of this item. */
     int root_want, n_scratch, n_guess, n_best, n_front, first_want;
     int best[ENG_DRAFT_NODES]; /* [n_best] by falling probability; of equals the earlier */
     int front[MAX_SUCCESSORS]; /* [n_front] candidates that the next level continues */
@@ -84,7 +86,7 @@ struct eng_trees {
     struct moe_row *row;    /* [MAX_PREFILL_ROWS + n_want] */
     struct item *item;      /* [n_item] of n_parallel */
     struct item **row_item; /* [n_want] the item of each row of logits */
-    struct spec_dist **law; /* [n_want] likewise, of its successors; or NULL */
+    struct spec_dist **law; /* [n_want] the distribution of the row's successors, to sample from; NULL: none */
     struct spec_top *top;   /* [n_want][MAX_SUCCESSORS] by row of logits */
     int *n_top;             /* [n_want] */
     struct moe_result result;
@@ -210,7 +212,7 @@ static void lay_level(struct eng_trees *t, struct item *it, int n_behind, int *n
 
 /* ---- candidates ----------------------------------------------------------------------------------------------- */
 
-/* A chain samples with the target's parameters and noise. */
+/* The successor in a chain: sampled with the target's parameters and noise. Returns the number of tokens in top. */
 static int choose(const struct item *it, struct spec_sampler *sampler, const float *logits, struct spec_top *top)
 {
     const struct eng_seq *s = it->s;
@@ -222,8 +224,8 @@ static int choose(const struct item *it, struct spec_sampler *sampler, const flo
     return 1;
 }
 
-/* A tree takes the most probable outcomes of that sampling. Penalties count the sequence's own tokens only, since
- * candidates have different prefixes. */
+/* The successors in a tree: the tokens that sampling with the target's parameters and noise would give first, second
+ * and so on (spec_rank). Penalties count the sequence's own tokens only, since candidates have different prefixes. */
 static int rank(const struct item *it, struct spec_sampler *sampler, const float *logits, struct spec_top *top)
 {
     const struct eng_seq *s = it->s;
@@ -231,7 +233,8 @@ static int rank(const struct item *it, struct spec_sampler *sampler, const float
     return kn_max(n, 0);
 }
 
-/* Samples as many tokens as the plan has successors of any node, each from the whole distribution. */
+/* The successors of a draft that is sampled: 1 token for a chain, PLAN_WIDTH for the static tree, each sampled from the
+ * whole distribution. */
 static int draw(const struct eng_trees *t, const struct item *it, int i, struct spec_sampler *sampler,
                 const float *logits, struct spec_top *top)
 {
@@ -264,8 +267,8 @@ static void choose_row(void *arg, int i, int thread)
     t->n_top[i] = rank(it, sampler, logits, top);
 }
 
-/* Adds a candidate if it is among the `most` best, else it is dropped. A stop token gets no node: the target's own
- * row decides it. A sampled token is added in any case; a plan has no more nodes than `most`. */
+/* Adds a candidate if it is among the `most` best, else drops it. A stop token gets no node, since the target's own row
+ * decides it, unless it was sampled: sampled tokens are all added, and their plan has at most `most` nodes. */
 static void add_guess(struct eng_trees *t, struct item *it, int parent, const struct spec_top *top, int plan,
                       const struct spec_dist *law)
 {
@@ -342,8 +345,8 @@ static void prefetch_experts(struct eng_trees *t)
     eng_prefetch_request(g);
 }
 
-/* One pass over all sessions that continue: one more level for each. Returns the number of rows that were continued,
- * or an error. */
+/* One pass over all sessions that continue: one more level for each. Returns the number of rows with logits, 0: all are
+ * done; or an error. */
 static int draft_level(struct eng_trees *t, struct moe_context *c)
 {
     int n_row = 0, n_want = 0;

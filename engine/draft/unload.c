@@ -16,7 +16,7 @@ static size_t returned_bytes(const struct eng_drafting *g, const struct eng_draf
     return its.weights + its.step + (its.slot - its.kept) * (size_t)g->host.split->n_kv_slot;
 }
 
-/* The same, and the drafter's own experts in the store, by their share of all experts. */
+/* returned_bytes, and the memory of the drafter's own experts in the store, by their share of all experts. */
 static size_t freed_expert_bytes(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     double own = (double)eng_drafter_need(d).n_moe_layer * moe_model_shape(g->host.model)->n_expert;
@@ -96,7 +96,7 @@ static bool pays(const struct eng_drafting *g, int arm)
 /* A drafter is not unloaded while the plan of all drafters pays. */
 static bool all_drafters_pay(const struct eng_drafting *g) { return g->n_drafter > 1 && pays(g, g->n_drafter); }
 
-/* Nor while drafting during passes with it pays. */
+/* A drafter is not unloaded while drafting during passes with it pays for its memory, a share `worth` of a step. */
 static bool overlap_pays(struct eng_drafting *g, const struct eng_drafter *d, double worth)
 {
     if (d != eng_overlap_drafter(g) || g->overlap_arm == SPEC_DRAFTERS)
