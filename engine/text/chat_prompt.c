@@ -21,7 +21,7 @@ struct eng_chat {
     bool begins[256]; /* [first byte] a control token begins with it */
 };
 
-/* Templates for files without a template: the first entry whose `mark` is a special token of the vocabulary. */
+/* Templates for files without a template: the first entry with a `mark` that is a special token is used. */
 static const struct {
     const char *mark, *name, *text;
 } defaults[] = {

@@ -104,7 +104,7 @@ struct eng_vocab {
     bool begins_special[256]; /* [first byte] a special token begins with it */
 
     bool add_bos, add_eos, add_space;
-    bool whole_words; /* BYTES: a piece whose whole text is a token becomes that token without merging */
+    bool whole_words; /* BYTES: a piece that is as a whole a token becomes that token without merging */
     bool compose;     /* BYTES: normalise text to NFC before the pre-tokeniser */
     int32_t bos, eos, eot, eom, unk, pad;
 };

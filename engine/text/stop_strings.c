@@ -1,7 +1,7 @@
 /* engine/text/stop_strings.c - passes on text that comes in pieces, up to the first stop string in it.
  *
  * If the text so far ends with the beginning of a stop string, that beginning is held back (of several, the
- * longest).  The stop string whose last byte comes first ends the text; of two with the same last byte, the
+ * longest).  The stop string that is complete first ends the text; of two that end at the same byte, the
  * longer does.  So the result does not depend on how the text is cut into pieces. */
 #include "engine/text/text.h"
 

@@ -21,7 +21,7 @@ static bool key_is(const struct eng_speech *s, const char *name)
     return s->key.n == strlen(name) && !memcmp(s->key.p, name, s->key.n);
 }
 
-/* Begins a member's value, whose first byte is c, by the member's name; false: the object is not a call. */
+/* Begins a member's value, of which c is the first byte, by the member's name; false: the object is not a call. */
 static bool open_member(struct eng_speech *s, uint8_t c)
 {
     if (key_is(s, "name")) {

@@ -75,8 +75,8 @@ struct text { /* a growing buffer; all zero: empty */
 bool eng_text_add(struct text *t, const char *p, size_t n); /* appends; false: no memory */
 
 enum { ENG_JSON_ESCAPE = 8 };
-size_t eng_json_escape(uint8_t c,
-                       char out[ENG_JSON_ESCAPE]); /* writes c as it stands in a JSON string; returns bytes */
+/* Writes c to out as it stands in a JSON string; returns the number of bytes. */
+size_t eng_json_escape(uint8_t c, char out[ENG_JSON_ESCAPE]);
 bool eng_speech_space(uint8_t c);
 
 /* The {"name": .., "parameters": ..} of a tool, which may be wrapped as {"function": {..}}. */

@@ -58,7 +58,7 @@ int32_t gr_schema(struct gr_builder *b, const json_t *schema, int32_t next);
 int32_t gr_python(struct gr_builder *b, const json_t *schema, int32_t next);
 
 /* Any tokens up to the end of the first trigger, t[n], then the `next` of that trigger.  The first
- * trigger is the one whose last byte comes first; of two with the same last byte, the longer.  may_end:
+ * trigger is the one that is complete first; of two that end at the same byte, the longer.  may_end:
  * the text may also end without a trigger. */
 struct gr_trigger {
     const char *text;

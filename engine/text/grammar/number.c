@@ -2,8 +2,8 @@
  *
  * Integers are exact.  Other numbers are compared digit by digit with the shortest decimal
  * that reads back as the bound.  They have at most 17 digits before and about 20 after the point, and no
- * exponent.  Rounding to double is monotonic, so a decimal >= the bound is also >= the bound as a double.  An excluded bound
- * is replaced by the next decimal of 15 digits, which is a different double. */
+ * exponent.  Rounding to double is monotonic, so a decimal >= the bound is also >= the bound as a double.
+ * An excluded bound is replaced by the next decimal of 15 digits, which is a different double. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static int32_t digit_between(struct gr_builder *b, int lo, int hi, int32_t next)
     return lo <= hi ? gr_bytes_node(b, lo, hi, next) : gr_forward(b);
 }
 
-/* n digits whose number is at least that of p[n]; with `below`, at most that of p[n]. */
+/* n digits that form a number >= the digits p[n]; with `below`, a number <= them. */
 static int32_t digits_beyond(struct gr_builder *b, const char *p, size_t n, bool below, int32_t next)
 {
     if (n == 0)

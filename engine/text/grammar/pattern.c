@@ -285,8 +285,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Rules of strings other than the given names.  name_node() makes the node for a text whose first `depth` bytes
- * equal those of name[from .. to).  Names are sorted, so names with the same next byte are adjacent.  While the
+/* Rules of strings other than the given names.  name_node() makes the node for a text after `depth` bytes
+ * that equal those of name[from .. to).  Names are sorted, so names with the same next byte are adjacent.  While the
  * text equals the beginning of a name, each character is accepted in one spelling only.  Where a name continues
  * with a character above U+007F, no character above U+007F is accepted: this loses a few valid names and avoids
  * comparing UTF-8 sequences.  Control characters are handled in the same way. */

@@ -160,7 +160,7 @@ static uint32_t hex_code(struct gr_regex_parser *p, int n)
 }
 
 /* Parses an escape after its backslash.  Returns true if the escape is one code point, stored in *code; false if
- * it is a class, whose ranges are added to p->range. */
+ * it is a class: its ranges are then added to p->range. */
 static bool escape(struct gr_regex_parser *p, uint32_t *code)
 {
     static const char from[] = "nrtfv0", to[] = "\n\r\t\f\v";

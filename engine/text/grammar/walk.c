@@ -221,7 +221,7 @@ struct finisher {
     size_t n_out, most;
 };
 
-/* If the shortest path leads over a GR_ATLEAST (`wanted`) whose count is not reached: the GR_COUNT of the same
+/* If the shortest path leads over a GR_ATLEAST (`wanted`) but the count is below its `least`: the GR_COUNT of the same
  * state, which adds a repetition. */
 static const struct gr_op *counting(const struct finisher *f, const struct gr_op *wanted)
 {
