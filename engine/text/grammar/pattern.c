@@ -293,8 +293,8 @@ static int by_name(const void *a, const void *b)
 struct naming {
     struct gr_builder *b;
     const struct gr_member **name;
-    int32_t free, control,
-        high; /* nodes: any further text; a control character, then any; one above U+007F, then any */
+    /* Nodes: any further text; a control character, then any; one above U+007F, then any. */
+    int32_t free, control, high;
 };
 
 static int32_t name_node(const struct naming *x, size_t from, size_t to, size_t depth, int nesting)
