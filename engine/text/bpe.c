@@ -1,12 +1,12 @@
 /* engine/text/bpe.c - byte-pair merging of one piece of text, for both kinds of vocabulary.
  *
- * In: a piece of text.  Out: ids appended to a list.  The piece starts as a list of symbols (bytes
- * or characters).  The best pair of neighbours is merged into one symbol until no pair makes a
- * token.  Best is the lowest rank in byte-level BPE, the highest token score in SentencePiece;
- * ties go to the leftmost pair.  A heap holds every pair that can merge.  Entries are not removed
- * when they become stale: symbols only grow, so an entry is stale if the joint length of its symbols
- * has changed.  Every merge removes one symbol and adds at most two entries, so a piece of n symbols
- * needs O(n log n) time and at most 2 n heap entries. */
+ * In: a piece of text.  Out: ids appended to a list.  The piece starts as a list of symbols (bytes or
+ * characters).  The best pair of neighbours is merged into one symbol until no pair makes a token.
+ * The best pair has the lowest merge rank in byte-level BPE, and the highest score of the merged
+ * token in SentencePiece; of equal pairs, the leftmost is merged first.  A heap holds every pair that
+ * can merge.  Entries are not removed when they become stale: symbols only grow, so an entry is stale
+ * if the joint length of its symbols has changed.  Every merge removes one symbol and adds at most
+ * two entries, so a piece of n symbols needs O(n log n) time and at most 2 n heap entries. */
 #include <string.h>
 
 #include "engine/base/base.h"
@@ -74,7 +74,7 @@ static void add_symbol(struct eng_merge *m, size_t start, size_t len, int32_t id
     };
 }
 
-/* A min-heap by key. */
+/* Adds a candidate to m->heap, a min-heap by key. */
 static void heap_push(struct eng_merge *m, struct eng_candidate c)
 {
     size_t i = m->n_heap++;
@@ -111,7 +111,8 @@ static uint32_t score_rank(float score)
     return bits >> 31 ? bits : ~(bits | UINT32_C(1) << 31);
 }
 
-/* The token that symbols a and b merge into, or ENG_NO_TOKEN; *rank: the smallest merges first. */
+/* The token that symbols a and b merge into, or ENG_NO_TOKEN.  *rank is the priority of the merge: the pair
+ * with the smallest rank is merged first. */
 static int32_t merged(const struct eng_vocab *v, const char *text, const struct eng_symbol *a,
                       const struct eng_symbol *b, uint32_t *rank)
 {
@@ -142,7 +143,8 @@ static void consider(struct eng_merge *m, const struct eng_vocab *v, const char 
     heap_push(m, (struct eng_candidate){ .key = (uint64_t)rank << 32 | left, .len = a->len + b->len });
 }
 
-/* Merges until no pair can.  The result is the list of symbols from 0 along next, up to n_symbol. */
+/* Merges until no pair of neighbours makes a token.  The result is the linked list of symbols that begins at
+ * symbol 0 and follows `next` until it equals n_symbol. */
 static void merge_all(struct eng_merge *m, const struct eng_vocab *v, const char *text)
 {
     const uint32_t end = (uint32_t)m->n_symbol;
@@ -201,8 +203,8 @@ int eng_merge_bytes(struct eng_merge *m, const struct eng_vocab *v, const char *
     return 0;
 }
 
-/* Appends a character that is not a piece: the tokens of its bytes or, if one is missing, the unknown
- * token.  A run of unknown characters gives one token. */
+/* Appends a character that has no token: the tokens of its bytes or, if a byte has no token, the unknown
+ * token.  Several unknown characters in a row give one unknown token (*unknown: the last one was unknown). */
 static int push_bytes(const struct eng_vocab *v, const char *p, size_t n, bool *unknown, struct eng_ids *ids)
 {
     const bool was_unknown = *unknown;

@@ -21,7 +21,7 @@ struct eng_chat {
     bool begins[256]; /* [first byte] a control token begins with it */
 };
 
-/* Templates for files without one, chosen by a special token of the vocabulary (mark). */
+/* Templates for files without a template: the first entry with a `mark` that is a special token is used. */
 static const struct {
     const char *mark, *name, *text;
 } defaults[] = {
@@ -129,7 +129,7 @@ static int add_token(json_t *variables, const char *name, const struct eng_vocab
     return text ? json_object_set_new_nocheck(variables, name, text) : -1;
 }
 
-/* Consumes the reference to `variables`; NULL means no memory. */
+/* Renders with these variables and drops the caller's reference to them; variables NULL: returns KN_ENOMEM. */
 static int render(const struct eng_chat *c, json_t *variables, char **text, size_t *n, struct eng_template_error *error)
 {
     int32_t bos = eng_vocab_bos(c->vocab), eos = eng_vocab_eos(c->vocab);
@@ -154,7 +154,7 @@ int eng_chat_render(const struct eng_chat *c, const json_t *request, char **text
 
 /* ---- fences ---------------------------------------------------------------------------------- */
 
-#define FENCE_BYTES 3 /* U+FDD0 to U+FDEF: noncharacters of Unicode */
+#define FENCE_BYTES 3 /* of one of U+FDD0 to U+FDEF, noncharacters of Unicode, in UTF-8 */
 #define N_FENCE     32
 
 /* Calls fn on every string of a value, including names of members. */
@@ -181,7 +181,7 @@ static void note_fences(void *arg, const char *text, size_t n)
             *used |= UINT32_C(1) << ((uint8_t)text[i + 2] - 0x90);
 }
 
-/* True if a control token stands at p[n], or the text ends within one. */
+/* True if the text p[n] begins with the text of a control token, or is a beginning of one. */
 static bool control_at(const struct eng_chat *c, const char *p, size_t n)
 {
     for (size_t i = 0; c->begins[(uint8_t)*p] && i < c->n_control; i++)
@@ -201,8 +201,8 @@ struct fencing {
     char fence[FENCE_BYTES];
 };
 
-/* A copy of the text with fences, which the caller frees.  NULL if it needs none, or without memory
- * (*failed is set then). */
+/* A copy of the text with fences, *n_out bytes, which the caller frees.  NULL if the text needs no fences;
+ * also NULL, with *failed set, if there is no memory. */
 static char *fenced_text(const struct fencing *f, const char *text, size_t n, size_t *n_out, bool *failed)
 {
     size_t n_fence = 0, used = 0;
@@ -271,7 +271,8 @@ static json_t *fenced(const struct fencing *f, json_t *v)
     return out;
 }
 
-/* Removes the fences from the text and appends their offsets to at; returns the new length. */
+/* Removes the fences from the text, appends their offsets in the new text to at[*n_at], and returns the new
+ * length of the text. */
 static size_t take_out(const struct fencing *f, char *text, size_t n, size_t *at, size_t *n_at)
 {
     size_t used = 0;

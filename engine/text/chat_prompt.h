@@ -1,9 +1,9 @@
 /* engine/text/chat_prompt.h - chat template of a model: a conversation to a prompt.  Internal to
  * engine.
  *
- * A request is {"messages": ..., "tools": ..., "add_generation_prompt": ...}.  Every member of it is a
- * template variable, other members too.  bos_token and eos_token default to the texts of the model's
- * BOS and EOS tokens. */
+ * A request is {"messages": ..., "tools": ..., "add_generation_prompt": ...}.  Every member of the
+ * request, also one that is not named here, is a template variable.  bos_token and eos_token default
+ * to the texts of the model's BOS and EOS tokens. */
 #ifndef ENGINE_CHAT_H
 #define ENGINE_CHAT_H
 
@@ -13,14 +13,15 @@
 struct eng_chat; /* immutable after open: shared by threads */
 
 /* Compiles tokenizer.chat_template of the file.  Without one, uses a built-in template chosen by the
- * special tokens of the vocabulary, and logs the choice.  v must outlive *out; path is for messages. */
+ * special tokens of the vocabulary, and logs the choice.  v must outlive *out; path is
+ * the file's name for log messages. */
 int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v, const char *path);
 void eng_chat_close(struct eng_chat *c);
 
 /* The source of the template.  Valid while the file passed to eng_chat_open is open. */
 struct moe_string eng_chat_text(const struct eng_chat *c);
 
-/* Renders the prompt as text; the caller frees *text with kn_free. */
+/* Renders the prompt as text, *n bytes; the caller frees *text with kn_free. */
 int eng_chat_render(const struct eng_chat *c, const json_t *request, char **text, size_t *n,
                     struct eng_template_error *error);
 

@@ -4,7 +4,7 @@
  * character, so up to three bytes stay pending in the decoder until a later token completes or
  * invalidates them.  Invalid bytes become U+FFFD, one for each maximal beginning of a character, as
  * the Unicode standard recommends and browsers do.  With SentencePiece the tokenizer adds a space
- * before the text and after special tokens; the decoder removes it at the same places. */
+ * before the text and after special tokens; the decoder removes the space at the same places. */
 #include <string.h>
 
 #include "engine/base/base.h"

@@ -3,8 +3,8 @@
  * tokenize.c and detokenize.c read it.
  *
  * Token text is stored as decoded bytes: the byte letters of byte-level BPE become bytes,
- * SentencePiece's U+2581 becomes a space, and <0x41> becomes one byte.  So both kinds of vocabulary
- * merge over plain bytes, and detokenizing is a copy. */
+ * SentencePiece's U+2581 becomes a space, and its byte tokens such as <0x41> become one byte.  So
+ * merging works on plain bytes for both kinds of vocabulary, and detokenizing copies the token texts. */
 #ifndef ENGINE_VOCAB_H
 #define ENGINE_VOCAB_H
 
@@ -26,10 +26,9 @@ size_t eng_letters_to_bytes(const struct eng_letters *l, struct moe_string s, ch
 size_t eng_spaces_from_marks(struct moe_string s, char *out); /* U+2581 to ' '; s: any bytes */
 int eng_byte_from_name(struct moe_string s);                  /* "<0x41>" to 0x41; else -1 */
 
-/* ---- vocab_hash.c: the two hash tables
-   -------------------------------------------------------------- */
+/* ---- vocab_hash.c: the two hash tables ------------------------------------------------------- */
 
-/* Maps token text to id.  The texts are borrowed from the caller.  All zero: an empty table. */
+/* Hash table from token text to id.  The texts are borrowed from the caller.  All zero: an empty table. */
 struct eng_words {
     struct eng_word {
         uint32_t hash;
@@ -41,7 +40,8 @@ struct eng_words {
 
 int eng_words_open(struct eng_words *w, const struct moe_string *text, size_t n);
 void eng_words_close(struct eng_words *w);
-/* Adds id under its text.  Returns ENG_NO_TOKEN, or the earlier id with the same text (no change). */
+/* Adds id under its text and returns ENG_NO_TOKEN.  If an earlier id has the same text, returns that id
+ * and leaves the table unchanged. */
 int32_t eng_words_add(struct eng_words *w, int32_t id);
 int32_t eng_words_find(const struct eng_words *w, const char *p, size_t n);
 
@@ -59,8 +59,7 @@ void eng_pairs_close(struct eng_pairs *t);
 void eng_pairs_add(struct eng_pairs *t, struct eng_pair pair); /* an existing pair is left as it is */
 const struct eng_pair *eng_pairs_find(const struct eng_pairs *t, int32_t left, int32_t right);
 
-/* ---- pretokenize.c
-   ------------------------------------------------------------------------------ */
+/* ---- pretokenize.c --------------------------------------------------------------------------- */
 
 struct eng_pre;   /* compiled patterns; immutable, shared by threads */
 struct eng_split; /* the match state of one thread */
@@ -78,8 +77,7 @@ void eng_split_close(struct eng_split *s);
 typedef int eng_piece(void *arg, const char *p, size_t n);
 int eng_split_run(struct eng_split *s, const char *text, size_t n, eng_piece *piece, void *arg);
 
-/* ---- the vocabulary
-   ----------------------------------------------------------------------------- */
+/* ---- the vocabulary -------------------------------------------------------------------------- */
 
 enum eng_vocab_kind { ENG_VOCAB_BYTES, ENG_VOCAB_PIECES }; /* "gpt2", "llama" */
 
@@ -87,16 +85,16 @@ struct eng_vocab {
     enum eng_vocab_kind kind;
     int n_vocab;
     char *bytes;             /* the texts of all tokens, concatenated */
-    struct moe_string *text; /* [n_vocab] pointers into bytes */
+    struct moe_string *text; /* [n_vocab] texts of the tokens, in `bytes` */
     uint8_t *type;           /* [n_vocab] enum eng_token_type */
     bool *stop;              /* [n_vocab] the token ends generation */
     float *score;            /* [n_vocab], PIECES only */
     size_t max_bytes;        /* length of the longest text */
 
-    struct eng_words words; /* normal tokens: the results of merging plain text */
+    struct eng_words words; /* the tokens that merging plain text can give */
     struct eng_pairs pairs; /* BYTES only */
     struct eng_pre *pre;    /* BYTES only */
-    int32_t byte_id[256];   /* ENG_NO_TOKEN: the vocabulary lacks this byte */
+    int32_t byte_id[256];   /* the token of each byte; ENG_NO_TOKEN: the vocabulary lacks this byte */
 
     struct eng_special {
         struct moe_string text;
@@ -106,22 +104,21 @@ struct eng_vocab {
     bool begins_special[256]; /* [first byte] a special token begins with it */
 
     bool add_bos, add_eos, add_space;
-    bool whole_words; /* BYTES: a piece that is a token becomes it without merging */
+    bool whole_words; /* BYTES: a piece that is as a whole a token becomes that token without merging */
     bool compose;     /* BYTES: normalise text to NFC before the pre-tokeniser */
     int32_t bos, eos, eot, eom, unk, pad;
 };
 
-/* ---- bpe.c
-   ------------------------------------------------------------------------------------ */
+/* ---- bpe.c ----------------------------------------------------------------------------------- */
 
 struct eng_symbol {
     uint32_t start, len, prev, next;
-    int32_t id;
-}; /* id ENG_NO_TOKEN: no token */
-struct eng_candidate {
-    uint64_t key;
-    uint32_t len;
-}; /* key: rank << 32 | left symbol; len: of both */
+    int32_t id; /* ENG_NO_TOKEN: the symbol's text is no token */
+};
+struct eng_candidate { /* a pair of neighbouring symbols that can merge */
+    uint64_t key;      /* rank << 32 | index of the left symbol */
+    uint32_t len;      /* length of both symbols together, in bytes */
+};
 
 struct eng_merge {              /* scratch memory of one thread; all zero: empty */
     struct eng_symbol *symbol;  /* [n_symbol] */

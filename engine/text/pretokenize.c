@@ -2,12 +2,12 @@
  *
  * In: the pre-tokeniser's name in the model file; then text.  Out: pieces in order, through a
  * callback.  A pre-tokeniser is one to six patterns.  The first splits the text into its matches and
- * the gaps between them.  The next splits each of these, seeing it as a separate text, and so on.
+ * the gaps between them.  The next pattern splits each match and each gap as a text of its own, and so on.
  *
  * The patterns are those of the published tokenizer.json files, with two differences that do not
  * change results.  White space is spelt out (WS), because PCRE2's \s also matches U+180E, which is not
- * white space since Unicode 6.3.  And the alternative for trailing blanks starts only at the start of
- * a run of blanks, because trying it at every blank of a long run would take quadratic time.
+ * white space since Unicode 6.3.  And the alternative for trailing blanks starts only at the first
+ * of several blanks, because trying it at every blank would take quadratic time.
  * PCRE2 10.42 implements Unicode 14: letters added later count as symbols.  Matching has explicit
  * limits; a text that exceeds one is refused. */
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -35,7 +35,7 @@
 #define AFTER      "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
 #define GPT4O      BEFORE "[" LARGE "]*[" SMALL "]+" AFTER BEFORE "[" LARGE "]+[" SMALL "]*" AFTER \
                    "\\p{N}{1,3}|" SIGNS "[\\r\\n/]*|" LINE_ENDS BLANKS
-/* As gpt-4o, without contractions; each digit is a piece. */
+/* As GPT4O, but contractions do not stay with their word, and each digit is a piece. */
 #define TEKKEN     BEFORE "[" LARGE "]*[" SMALL "]+|" BEFORE "[" LARGE "]+[" SMALL "]*|\\p{N}|" \
                    SIGNS "[\\r\\n/]*|" LINE_ENDS BLANKS
 /* Words as in gpt-4o, except that runs of Chinese characters are pieces of their own.  A character class
@@ -86,8 +86,8 @@
 enum { MAX_STAGE = 6 };
 
 struct rule {
-    const char *pattern[MAX_STAGE];                     /* one per stage; NULL after the last */
-    int bytes_from;                                     /* stages from here on match bytes; 0: none */
+    const char *pattern[MAX_STAGE];                     /* one per splitting stage; NULL after the last */
+    int bytes_from;                                     /* stages from this index on match bytes, not UTF-8; 0: none */
     bool whole_words, adds_bos;
 };
 
@@ -97,7 +97,8 @@ static const struct rule rule_glm4 = { .pattern = { LLAMA3 } };
 static const struct rule rule_gpt4o = { .pattern = { GPT4O } };
 static const struct rule rule_qwen2 = { .pattern = { QWEN2 } };
 static const struct rule rule_starcoder = { .pattern = { "\\p{N}", GPT2 } };
-/* Falcon splits digits after bytes became letters; \xB2 and the others are digits to Unicode. */
+/* Falcon's original splits digits after it has replaced bytes by byte letters.  The letters U+00B2, U+00B3,
+ * U+00B9 and U+00BC to U+00BE are digits for Unicode, so here these bytes count as digits. */
 static const struct rule rule_falcon = {
     .pattern = { "[\\p{P}$+<=>^~|`]+", GPT2, "[0-9\\xB2\\xB3\\xB9\\xBC-\\xBE]+", "[0-9]{3}" },
     .bytes_from = 2,
@@ -304,8 +305,8 @@ static int cut(struct eng_split *s, int stage, const char *p, size_t n)
     return 0;
 }
 
-/* The limits are far above the need of a text of n bytes: a match backtracks over a run of blanks
-   once. */
+/* Sets PCRE2's limits far above the need of a text of n bytes: a match backtracks over a sequence of blanks
+ * only once. */
 int eng_split_run(struct eng_split *s, const char *text, size_t n, eng_piece *piece, void *arg)
 {
     pcre2_set_match_limit(s->limits, n < 100000000 ? 1000000 + 16 * (uint32_t)n : UINT32_MAX);

@@ -1,7 +1,8 @@
 /* engine/text/stop_strings.c - passes on text that comes in pieces, up to the first stop string in it.
  *
- * The longest tail that is the beginning of a stop string is held back.  The stop string that is complete first
- * ends the text; of two that end at the same byte, the longer.  So the result does not depend on the pieces. */
+ * If the text so far ends with the beginning of a stop string, that beginning is held back (of several, the
+ * longest).  The stop string that is complete first ends the text; of two that end at the same byte, the
+ * longer does.  So the result does not depend on how the text is cut into pieces. */
 #include "engine/text/text.h"
 
 #include <string.h>
@@ -17,7 +18,8 @@ int eng_stop_init(struct eng_stop *s, const char *const *text, int n)
     return 0;
 }
 
-/* Compares stop string i with the text p[n]: 1 if the text begins with it, 0 if the text ends within it, else -1. */
+/* Compares stop string i with the text p[n].  Returns 1 if the text begins with the stop string, 0 if the whole
+ * text is a beginning of the stop string, else -1. */
 static int stands(const struct eng_stop *s, int i, const char *p, size_t n)
 {
     size_t bytes = strlen(s->text[i]);

@@ -9,7 +9,8 @@
  * Two kinds of vocabulary are supported: byte-level BPE ("gpt2": a named pre-tokeniser, merges by
  * rank) and SentencePiece BPE ("llama": merges by score, byte tokens for characters without a
  * piece).  Every other kind, and every pre-tokeniser that is not in the table of pretokenize.c, is
- * refused by name: with a guessed pattern the tokens are wrong although the text looks nearly right.
+ * refused, and the log names it: with a guessed pattern the tokens would differ from the model's
+ * training although the text looks nearly right.
  *
  * Text is bytes.  Bytes that are not UTF-8 become byte tokens if the vocabulary has them.
  * Functions that can fail return 0 or a negative KN_E* code, and log the reason. */
@@ -18,8 +19,7 @@
 
 #include "moe/moe.h"
 
-/* ---- vocabulary
-   -------------------------------------------------------------------------------- */
+/* ---- vocabulary ------------------------------------------------------------------------------ */
 
 /* The values of tokenizer.ggml.token_type. */
 enum eng_token_type {
@@ -42,11 +42,11 @@ void eng_vocab_close(struct eng_vocab *v);
 
 int eng_vocab_size(const struct eng_vocab *v);
 bool eng_vocab_adds_bos(const struct eng_vocab *v);
-int32_t eng_vocab_bos(const struct eng_vocab *v); /* ENG_NO_TOKEN if absent; also eos, pad */
+int32_t eng_vocab_bos(const struct eng_vocab *v); /* bos, eos, pad: ENG_NO_TOKEN if the file has none */
 int32_t eng_vocab_eos(const struct eng_vocab *v);
 int32_t eng_vocab_pad(const struct eng_vocab *v);
 
-/* The bytes of a token's text, owned by the vocabulary.  Asserts that id is in [0, n_vocab). */
+/* The bytes that the token decodes to, owned by the vocabulary.  Asserts that id is in [0, n_vocab). */
 struct moe_string eng_vocab_text(const struct eng_vocab *v, int32_t id);
 enum eng_token_type eng_vocab_type(const struct eng_vocab *v, int32_t id);
 
@@ -57,8 +57,7 @@ int32_t eng_vocab_find_special(const struct eng_vocab *v, const char *text, size
  * end-of-turn tokens found by their text (the list is in vocab.c). */
 bool eng_vocab_is_stop(const struct eng_vocab *v, int32_t id);
 
-/* ---- text to ids
-   ------------------------------------------------------------------------------- */
+/* ---- text to ids ----------------------------------------------------------------------------- */
 
 enum {
     ENG_TEXT_ADD_BOS = 1,       /* add BOS at the start and EOS at the end, where the file says so */
@@ -77,21 +76,21 @@ void eng_ids_free(struct eng_ids *ids);
  * recognised with and without PARSE_SPECIAL.  Worst-case time is O(n log n) in n_bytes. */
 int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags, struct eng_ids *ids);
 
-/* The same, except that no special token may span any of the given byte offsets. */
+/* Fences are byte offsets in a text.  eng_tokenize_fenced works as eng_tokenize, but does not recognise
+ * a special token that begins before a fence and ends after it. */
 struct eng_fences {
-    const size_t *at;
+    const size_t *at; /* [n] byte offsets, ascending */
     size_t n;
-}; /* [n] byte offsets, ascending */
+};
 int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsigned flags,
                         const struct eng_fences *fences, struct eng_ids *ids);
 
-/* ---- ids to text
-   ------------------------------------------------------------------------------- */
+/* ---- ids to text ----------------------------------------------------------------------------- */
 
 enum {
     ENG_DECODE_SKIP_SPECIAL = 1, /* control tokens give no text */
     ENG_DECODE_RAW = 2,          /* no check for UTF-8: the exact inverse of eng_tokenize */
-    ENG_DECODE_CONTINUE = 4,     /* the ids continue earlier ones: keep the first space */
+    ENG_DECODE_CONTINUE = 4,     /* the ids continue an earlier sequence: keep a space at the start */
 };
 
 struct eng_decoder {
@@ -99,15 +98,15 @@ struct eng_decoder {
     unsigned flags;
     int n_pending;
     char pending[4]; /* [n_pending] first bytes of an incomplete character */
-    bool at_start;   /* drop a space that comes next: the tokenizer added it */
+    bool at_start;   /* SentencePiece: drop a space if it comes next, because the tokenizer added it */
 };
 
 void eng_decoder_init(struct eng_decoder *d, const struct eng_vocab *v, unsigned flags);
 
-/* The capacity in bytes that `out` of the next two functions needs. */
+/* The capacity in bytes that `out` of eng_decoder_feed and eng_decoder_finish needs. */
 size_t eng_decoder_room(const struct eng_vocab *v);
 
-/* Writes the text that this id completes and returns its number of bytes.  Without RAW the text is
+/* Writes the text that this id completes to out and returns its number of bytes, 0 if none.  Without RAW the text is
  * whole UTF-8 characters, and invalid bytes become U+FFFD, one for each maximal beginning of a
  * character (the Unicode standard's recommended practice). */
 size_t eng_decoder_feed(struct eng_decoder *d, int32_t id, char *out);
@@ -117,20 +116,23 @@ size_t eng_decoder_finish(struct eng_decoder *d, char *out);
 
 /* ---- stop strings ------------------------------------------------------------------------------ */
 
-/* Passes on text up to the first stop string.  Bytes that may begin a stop string are held back until decided. */
+/* A filter that passes on text up to the first stop string, which it removes.  The end of the text so
+ * far is held back while it may be the beginning of a stop string. */
 #define ENG_STOP_BYTES 256
 struct eng_stop {
     const char *const *text; /* [n], each of 1 .. ENG_STOP_BYTES bytes */
     int n;
-    bool hit;
-    int which; /* hit: index of the stop string found */
+    bool hit;  /* a stop string was found: all further text is dropped */
+    int which; /* if hit: index in `text` of the stop string found */
     size_t n_held;
-    char held[ENG_STOP_BYTES];
+    char held[ENG_STOP_BYTES]; /* [n_held] */
 };
 
 int eng_stop_init(struct eng_stop *s, const char *const *text, int n);
-/* Takes n bytes, writes the text that is decided to out, [n + ENG_STOP_BYTES], and returns its length. */
+/* Reads n more bytes of text.  Writes the text that cannot belong to a stop string any more to out, of
+ * n + ENG_STOP_BYTES bytes, and returns its length. */
 size_t eng_stop_feed(struct eng_stop *s, const char *bytes, size_t n, char *out);
+/* At the end of the text: writes the held bytes to out, unless a stop string was found; returns their number. */
 size_t eng_stop_finish(struct eng_stop *s, char *out);
 
 #endif

@@ -21,8 +21,8 @@ struct work {
     size_t spaced_bytes;
 };
 
-/* The longest special token at p[n], or ENG_NO_TOKEN.  Narrows the range of the sorted table byte by
- * byte.  parse: false considers user-defined tokens only. */
+/* The longest special token at p[n], or ENG_NO_TOKEN.  Narrows the range of candidates in the
+ * sorted table with each byte.  With parse false, only user-defined tokens are considered. */
 static int32_t special_at(const struct eng_vocab *v, const char *p, size_t n, bool parse)
 {
     int low = 0, high = v->n_special;
@@ -74,7 +74,7 @@ static int piece_of_bytes(void *arg, const char *p, size_t n)
     return eng_merge_bytes(&w->merge, w->v, p, n, w->ids);
 }
 
-/* Valid UTF-8: composed to NFC if the vocabulary asks for it, then split into pieces. */
+/* Tokenizes text that is valid UTF-8: composes it to NFC if the vocabulary asks for it, then splits it. */
 static int plain_utf8(struct work *w, const char *p, size_t n)
 {
     utf8proc_uint8_t *composed = NULL;
@@ -96,7 +96,8 @@ static int plain_utf8(struct work *w, const char *p, size_t n)
     return err;
 }
 
-/* Runs of valid UTF-8 go through the pre-tokeniser; a run of other bytes is one piece. */
+/* Byte-level BPE: stretches of valid UTF-8 go through the pre-tokeniser; each stretch of other bytes between
+ * them is one piece. */
 static int plain_bytes(struct work *w, const char *p, size_t n)
 {
     size_t at = 0;
@@ -120,7 +121,7 @@ static int plain_bytes(struct work *w, const char *p, size_t n)
     return err;
 }
 
-/* U+2581 in the text becomes a space too: SentencePiece does not distinguish them. */
+/* SentencePiece BPE.  U+2581 in the text becomes a space, since SentencePiece does not distinguish the two. */
 static int plain_pieces(struct work *w, const char *p, size_t n)
 {
     size_t room, used = 0;
@@ -148,7 +149,8 @@ static int plain(struct work *w, const char *p, size_t n)
     return w->v->kind == ENG_VOCAB_BYTES ? plain_bytes(w, p, n) : plain_pieces(w, p, n);
 }
 
-/* True if a fence lies strictly between begin and end.  *next: the first fence after begin. */
+/* True if a fence lies strictly between begin and end.  *next is an index in fences->at and moves to the first
+ * fence after begin; calls come with ascending begin. */
 static bool is_fenced(const struct eng_fences *fences, size_t *next, size_t begin, size_t end)
 {
     while (*next < fences->n && fences->at[*next] <= begin)
@@ -160,7 +162,7 @@ static int tokenize(struct work *w, const char *text, size_t n, unsigned flags, 
 {
     const struct eng_vocab *v = w->v;
     const bool parse = flags & ENG_TEXT_PARSE_SPECIAL;
-    size_t from = 0, at = 0, fence = 0; /* start of the pending plain text; current offset; next fence */
+    size_t from = 0, at = 0, fence = 0; /* start of the pending plain text; current offset; index of next fence */
     int err = 0;
 
     if (flags & ENG_TEXT_ADD_BOS && v->add_bos)

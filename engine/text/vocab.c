@@ -2,8 +2,8 @@
  *
  * In: the values under tokenizer.ggml.*.  Out: an immutable struct eng_vocab.  All values are
  * checked here, once: counts against each other, ids against the vocabulary, texts for UTF-8 and
- * length, merges against the tokens they name.  So the tokenizer needs no checks and cannot leave its
- * tables.  Errors name file, field and reason.
+ * length, merges against the tokens they name.  So the tokenizer needs no checks and cannot read
+ * outside its tables.  Errors name file, field and reason.
  *
  * Order: kind; tokens with their types; end-of-turn tokens by name; texts; merges or scores; the
  * tokens with a role (BOS, EOS ...); the table of special tokens. */
@@ -140,9 +140,9 @@ static int load_tokens(struct loader *l)
     return err;
 }
 
-/* End-of-turn tokens that files often do not list as eot or eom.  sure: plain text does not contain
- * it by chance, so the token is a stop token whatever its type, and a control token if its type is
- * normal.  Others (`</s>` is also HTML) are stop tokens only if their type is not normal. */
+/* End-of-turn tokens that files often do not list as eot or eom.  A name that is `sure` does not occur in
+ * plain text by chance: the token is a stop token whatever its type is, and a normal type becomes control.
+ * A name that is not `sure` (`</s>` is also HTML) is a stop token only if its type is not normal. */
 static const struct {
     const char *name;
     bool sure;
@@ -176,7 +176,7 @@ static int32_t find_name(const struct loader *l, const char *name)
 static void load_stops(struct loader *l)
 {
     struct eng_vocab *v = l->v;
-    /* If the vocabulary has <|return|>, that ends a turn, and <|end|> ends a message within it. */
+    /* In a vocabulary with <|return|>, <|return|> ends a turn and <|end|> only ends a message of the turn. */
     const int32_t not_a_stop = find_name(l, "<|return|>") < 0 ? ENG_NO_TOKEN : find_name(l, "<|end|>");
 
     for (size_t i = 0; i < sizeof stop_names / sizeof *stop_names; i++) {
@@ -283,7 +283,8 @@ static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
     return 0;
 }
 
-/* Loads whole_words (ignore_merges; default: the pre-tokeniser's) and compose (normalizer). */
+/* Loads whole_words from the key ignore_merges (if absent, the pre-tokeniser's value) and compose from the
+ * key normalizer. */
 static int load_habits(struct loader *l)
 {
     struct moe_string normalizer = { .data = "", .n = 0 };
@@ -352,7 +353,8 @@ static int load_scores(struct loader *l)
     return 0;
 }
 
-/* If the key is absent, *id is unchanged.  Some files store "none" as -1 or UINT32_MAX. */
+/* Loads the id of a token with a role.  If the key is absent, *id is unchanged; -1 and UINT32_MAX, which some
+ * files store, mean no token. */
 static int load_id(const struct loader *l, const char *key, int32_t *id)
 {
     int64_t value = 0;
@@ -371,7 +373,8 @@ static int load_id(const struct loader *l, const char *key, int32_t *id)
     return 0;
 }
 
-/* Defaults for absent roles: SentencePiece's own ids (0 unknown, 1 BOS, 2 EOS). */
+/* Sets the values that apply where the file has no key: no token for any role, except that SentencePiece
+ * uses ids 0, 1 and 2 as unknown, BOS and EOS if their types fit. */
 static void default_roles(struct eng_vocab *v)
 {
     v->bos = v->eos = v->eot = v->eom = v->unk = v->pad = ENG_NO_TOKEN;

@@ -2,7 +2,7 @@
  * id.
  *
  * In: token texts and merges, while a vocabulary is opened.  Out: lookups while text is tokenized,
- * by any number of threads, as the tables are read-only then.  Open addressing with linear probing,
+ * by any number of threads, because the tables are read-only then.  Open addressing with linear probing,
  * at most half full.  A slot of the text table stores the hash, so a failed lookup rarely reads the
  * text itself.  A lookup costs one or two CPU cache misses (8 or 16 bytes a slot, 1-8 MiB a table);
  * tokenizing makes about three lookups per byte of text: 0.1-0.2 us a byte. */
@@ -10,7 +10,7 @@
 
 #include "engine/text/internal.h"
 
-/* The smallest power of two (at least 16) that n entries fill at most half. */
+/* Stores in *out the smallest power of two (at least 16) that n entries fill at most half. */
 static int table_size(size_t n, size_t *out)
 {
     size_t size = 16, least;

@@ -1,12 +1,12 @@
 /* engine/tools/call.c - parser of tool calls, for all formats.
  *
- * In: bytes and markers, from the marker that opens a call on.  Out: the call's events, or its text
- * as content.
+ * In: bytes and markers, beginning with the marker that opens a call.  Out: the call's events, or its
+ * text as content.
  *
  * A call in every format has a name and arguments; the formats differ in the text around them.  All
  * bytes are held until the name is complete, so a text that turns out not to be a call becomes
- * content unchanged.  A byte that does not fit gives the call up and is processed again as text, so
- * each byte is processed at most twice. */
+ * content unchanged.  At a byte that is not valid in the call, the call is given up and that byte is
+ * processed again as text, so each byte is processed at most twice. */
 #include "engine/tools/internal.h"
 
 #include <string.h>
@@ -96,7 +96,7 @@ bool eng_call_is_name(uint8_t c)
            (c && strchr("_-.:/", c));
 }
 
-/* Emits a byte of the arguments, or stores it in s->value if the name comes later.  A control
+/* Emits a byte of the arguments, or stores the byte in s->value while the name is not known.  A control
  * character inside a string is escaped. */
 void eng_call_argument(struct eng_speech *s, uint8_t c)
 {
@@ -150,7 +150,7 @@ static void id_byte(struct eng_speech *s, uint8_t c)
     }
 }
 
-/* DeepSeek V3: ```json, from the line end after the name to the { of the arguments. */
+/* DeepSeek V3 writes ```json and a line end between the name and the { of the arguments; c is a byte there. */
 static void fence_byte(struct eng_speech *s, uint8_t c)
 {
     if (c == '{') {
@@ -170,7 +170,8 @@ static void open_parameters(struct eng_speech *s)
     s->first_key = true;
 }
 
-/* If c ends the name, changes the state; false if it does not.  Markers end names in name_mark(). */
+/* If the byte c ends the name, changes the state and returns true; else returns false.  A name that ends with
+ * a marker is handled by name_mark(). */
 static bool name_ends(struct eng_speech *s, uint8_t c)
 {
     if (!s->name.n)
@@ -210,7 +211,7 @@ static void name_byte(struct eng_speech *s, uint8_t c)
     }
 }
 
-/* Kimi writes the call's id, functions.NAME:0; reduces it to NAME. */
+/* Kimi writes the call's id, functions.NAME:0, as the name; reduces s->name to NAME. */
 static void clean_name(struct eng_speech *s)
 {
     static const char functions[] = "functions.";
@@ -229,7 +230,8 @@ static void clean_name(struct eng_speech *s)
     }
 }
 
-/* After DeepSeek's separator: the arguments or, if the word before it was a type, the name. */
+/* A byte after DeepSeek's separator.  A { begins the arguments; any other byte begins the name, since the word
+ * before the separator was then a type (function). */
 static void after_name_byte(struct eng_speech *s, uint8_t c)
 {
     if (eng_speech_space(c)) {
@@ -501,8 +503,8 @@ static bool take_mark(struct eng_speech *s, enum mark m)
     }
 }
 
-/* A marker that is not valid here breaks the call off; it may open the next one.  Inside a string
- * value without quotes it is ignored. */
+/* A marker that is not valid here ends the call as incomplete, or as content before its CALL event, and may
+ * open the next call.  Inside a string value without quotes such a marker is ignored. */
 void eng_call_mark(struct eng_speech *s, enum mark m)
 {
     if (eng_call_watch(s) >> m & 1 ? take_mark(s, m) : s->state == IN_VALUE && s->free_string)

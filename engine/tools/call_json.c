@@ -21,7 +21,7 @@ static bool key_is(const struct eng_speech *s, const char *name)
     return s->key.n == strlen(name) && !memcmp(s->key.p, name, s->key.n);
 }
 
-/* c is the first byte of a member's value; false: the object is not a call. */
+/* Begins a member's value, of which c is the first byte, by the member's name; false: the object is not a call. */
 static bool open_member(struct eng_speech *s, uint8_t c)
 {
     if (key_is(s, "name")) {
@@ -42,7 +42,7 @@ static bool open_member(struct eng_speech *s, uint8_t c)
     return s->style->way != ENG_SPEECH_LLAMA || key_is(s, "type") || key_is(s, "id");
 }
 
-/* Decodes the JSON string in s->name; false: not a valid name. */
+/* Decodes the JSON string in s->name in place; false: not the valid name of a call. */
 static bool decode_name(struct eng_speech *s)
 {
     json_t *v = json_loadb(s->name.p, s->name.n, JSON_DECODE_ANY, NULL);

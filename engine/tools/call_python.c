@@ -1,12 +1,13 @@
 /* engine/tools/call_python.c - calls in Python syntax: [f(city="Paris", n=3), g()].
  *
- * In: bytes, from the marker or the [ that opens the list on.  Out: the calls' events; the keyword
+ * In: bytes, from the marker or the [ that opens the list.  Out: the calls' events; the keyword
  * arguments of a call become one JSON object.
  *
  * Only names of the request's tools are calls, because a list without a marker may be content.
  * Values are Python literals: strings in either quote with their escapes, numbers in JSON's syntax,
  * True, False, None, lists and dictionaries.  They are converted to JSON byte by byte.  The JSON
- * validator (value.c) checks the structure, so this file handles only the differences in spelling.
+ * validator (value.c) checks the structure of the result, so this file handles only the differences
+ * in spelling between Python and JSON.
  * A number or word is held until it ends; all other text is emitted at once. */
 #include "engine/tools/internal.h"
 
@@ -44,7 +45,7 @@ static bool escape_byte(struct eng_speech *s, uint8_t c)
         s->python.code = 0;
     } else if (at) {
         tell_byte(s, (uint8_t)meaning[at - letter]);
-    } else if (c != '\n') { /* \ and a line end give nothing; any other \ stands for itself */
+    } else if (c != '\n') { /* a \ before a line end drops both; before any other byte the \ stays */
         tell_byte(s, '\\');
         tell_byte(s, c);
     }
@@ -86,7 +87,7 @@ static bool string_byte(struct eng_speech *s, uint8_t c)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Validates the JSON text and emits it; false, without emitting, if it is not valid here. */
+/* Passes the JSON text to the validator and emits it; false, without emitting, if the text is not valid here. */
 static bool tell_json(struct eng_speech *s, const char *json)
 {
     for (const char *p = json; *p; p++)
@@ -121,7 +122,7 @@ static bool word_byte(struct eng_speech *s, uint8_t c)
     return s->value.n < ENG_SPEECH_NAME;
 }
 
-/* A number or word is complete. */
+/* The number or word in s->value is complete: emits it in JSON spelling; false: not valid. */
 static bool end_word(struct eng_speech *s)
 {
     static const char *const words[][2] = { { "True", "true" }, { "False", "false" }, { "None", "null" } };
@@ -245,7 +246,7 @@ static void key_byte(struct eng_speech *s, uint8_t c)
     }
 }
 
-/* Before a keyword; or after a value, before a comma. */
+/* A byte between arguments: before a keyword, or between a value and the comma after it. */
 static void parameter_byte(struct eng_speech *s, uint8_t c)
 {
     if (c == ')') {

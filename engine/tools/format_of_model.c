@@ -23,7 +23,7 @@
 struct known {
     enum eng_speech_way way;
     const char *sign[2]; /* the template must contain both; NULL: always met */
-    const char *variant; /* the template contains it: the variant of the format */
+    const char *variant; /* if the template contains this text, it uses the format's variant; NULL: no variant */
     const char *mark[MARK_COUNT];
 };
 
@@ -122,9 +122,9 @@ static bool is_special(const struct eng_vocab *v, const char *text)
     return v && eng_vocab_find_special(v, text, strlen(text)) != ENG_NO_TOKEN;
 }
 
-/* Finds the markers of reasoning.  First in the template: one of the two is enough, because some
- * templates never write the opening marker, and others only use the closing one to strip reasoning.
- * Then in the vocabulary, where both must be special tokens. */
+/* Finds the pair of markers around reasoning.  A pair is chosen if the template contains either marker of
+ * it, because some templates never write the opening marker, and others only use the closing marker to
+ * strip reasoning.  Otherwise a pair is chosen if both markers are special tokens of the vocabulary. */
 static void find_thoughts(struct eng_speech_style *s, const char *text, size_t n, const struct eng_vocab *v)
 {
     const size_t n_known = sizeof thoughts / sizeof *thoughts;

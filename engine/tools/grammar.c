@@ -1,10 +1,11 @@
 /* engine/tools/grammar.c - grammars of answers with tool calls, for all formats.
  *
  * In: a format, a request's tools and its tool choice.  Out: a grammar of whole answers, with the
- * reasoning before them.  The parser of this folder reads every text of the grammar as exactly the
- * calls in it.
+ * reasoning before them.  The parser of this folder reads every text that the grammar accepts as
+ * exactly the calls that the grammar put there.  So the markers that open a call here are those that
+ * the parser looks for in the same state.
  *
- * So the markers that open a call here are those that the parser looks for in the same state.  Each
+ *  Each
  * format, including its white space, is written as its models were trained to write it: a wider
  * grammar lets a model deviate, and a narrower one forces it off its usual output.
  * In formats with arguments as plain text (QWEN_XML, GLM, INVOKE), a string without restrictions is
@@ -57,7 +58,7 @@ static int32_t until(struct writer *w, enum mark m, bool may_end, int32_t next)
     return gr_free_until(w->b, &t, 1, may_end);
 }
 
-/* Makes the node of one call of tool t, followed by next. */
+/* A call_form makes the node of one call of tool t in one format, followed by node next. */
 typedef int32_t call_form(struct writer *w, const struct tool *t, int32_t next);
 
 static int32_t any_tool(struct writer *w, call_form *form, int32_t next)
@@ -73,8 +74,8 @@ static int32_t put_arguments(struct writer *w, const struct tool *t, int32_t nex
     return gr_schema(w->b, t->parameters, next);
 }
 
-/* One call, or with parallel calls any number, with `join` and the marker `open` before each further
- * one (MARK_COUNT: no marker); then next. */
+/* One call; if w->parallel, any number of calls, each one after the first preceded by the text `join` and
+ * the marker `open` (MARK_COUNT: no marker); then next. */
 static int32_t repeat(struct writer *w, const char *join, enum mark open, call_form *form, int32_t next)
 {
     int32_t more = gr_forward(w->b);
@@ -146,8 +147,8 @@ static int32_t kimi_call(struct writer *w, const struct tool *t, int32_t next)
     return put(w, "functions.", put(w, t->name, put(w, ":", number)));
 }
 
-/* The recipient is written after the channel, or before it and after the role.  Then comes the type,
- * json, with or without <|constrain|>. */
+/* A call of gpt-oss.  The recipient (to=functions.NAME) stands after the channel, or between the role and the
+ * channel.  Then comes the type, json, with or without <|constrain|> before it. */
 static int32_t harmony_call(struct writer *w, const struct tool *t, int32_t next)
 {
     next = put_mark(w, MARK_MESSAGE, put_arguments(w, t, next));
@@ -161,13 +162,14 @@ static int32_t harmony_call(struct writer *w, const struct tool *t, int32_t next
 
 /* ---- arguments one by one -------------------------------------------------------------------- */
 
-/* True if the parser reads the string without quotes as itself. */
+/* True if the parser reads this string, written without quotes, as exactly this string. */
 static bool stands_plain(const char *text, size_t n)
 {
     return n && strlen(text) == n && !strpbrk(text, "<\n\r\t") && !strchr("\"[{ ", *text) && text[n - 1] != ' ';
 }
 
-/* A parameter's schema, with the definitions of the whole schema that it may refer to. */
+/* A parameter's schema with the definitions of the tool's whole schema, `all`, because the parameter's
+ * schema may refer to them. */
 static json_t *with_definitions(struct writer *w, const json_t *schema, const json_t *all)
 {
     static const char *const places[] = { "$defs", "definitions" };
@@ -183,7 +185,8 @@ static json_t *with_definitions(struct writer *w, const json_t *schema, const js
     return own;
 }
 
-/* node; or `lead` and one of the schema's enum strings without quotes, then end. */
+/* A choice: node; or, if the schema's type is string, `lead`, one of its enum strings without quotes, and
+ * then end. */
 static int32_t plain_values(struct writer *w, const json_t *schema, const char *lead, int32_t end, int32_t node)
 {
     const json_t *values = json_object_get(schema, "enum");
@@ -210,7 +213,8 @@ static int32_t put_value(struct writer *w, const json_t *schema, const json_t *a
     return xml ? maybe(w, "\n", json) : json;
 }
 
-/* INVOKE, after the parameter's name.  DSML has an attribute: a plain string or JSON. */
+/* INVOKE: the text after the parameter's name.  In DSML an attribute says if the value is a string without
+ * quotes or JSON. */
 static int32_t put_invoke_value(struct writer *w, const json_t *schema, const json_t *all, int32_t next)
 {
     const char *text = w->style->variant ? "\" string=\"true\">" : "\">";
@@ -279,7 +283,7 @@ static int32_t xml_function(struct writer *w, const struct tool *t, int32_t next
     return put(w, t->name, put(w, ">", next));
 }
 
-/* After <tool_call>, with its closing marker. */
+/* One call of QWEN_XML after <tool_call>, up to and with </tool_call>. */
 static int32_t xml_call(struct writer *w, const struct tool *t, int32_t next)
 {
     next = maybe(w, "\n", put_mark(w, MARK_CALL_END, next));
@@ -299,7 +303,7 @@ static int32_t invoke_call(struct writer *w, const struct tool *t, int32_t next)
     return put(w, t->name, next);
 }
 
-/* name(a=1, b="x").  Each argument has two nodes: as the first one, and after a comma. */
+/* name(a=1, b="x").  Each argument has two nodes: as the first argument, and after a comma. */
 static int32_t python_call(struct writer *w, const struct tool *t, int32_t next)
 {
     struct parameter p[MOST_PARAMETERS];
@@ -316,7 +320,7 @@ static int32_t python_call(struct writer *w, const struct tool *t, int32_t next)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* The text after the marker that opens calls, up to the end of the calls. */
+/* The text after the marker m that opens calls, up to the end of the last call. */
 static int32_t calls_after(struct writer *w, enum mark m)
 {
     switch (w->style->way) {
@@ -357,7 +361,7 @@ static int32_t calls_after(struct writer *w, enum mark m)
 
 static const enum mark openers[] = { MARK_CALLS, MARK_CALL, MARK_FUNCTION };
 
-/* An answer that is a call, without text before it. */
+/* An answer that is one or more calls, without text before them. */
 static int32_t required_answer(struct writer *w)
 {
     if (eng_speech_bare(w->style))
@@ -394,7 +398,7 @@ static int32_t free_answer(struct writer *w)
     return gr_alternatives(w->b, node, 3);
 }
 
-/* JSON that conforms to the schema, or calls if tools are allowed. */
+/* JSON that conforms to t->schema; if there are tools that may be called, also calls instead. */
 static int32_t schema_answer(struct writer *w, const struct eng_speech_tools *t)
 {
     int32_t json = gr_schema(w->b, t->schema, GR_END);

@@ -5,7 +5,7 @@
  *     call.c              tool calls, one state machine for all formats
  *     call_json.c         calls that are one JSON object
  *     call_python.c       calls in Python syntax
- *     value.c             incremental JSON validator; argument values written as plain text
+ *     value.c             incremental JSON validator; argument values that are not quoted
  *     schemas.c           checks the tools of a request
  *     grammar.c           grammars of the same formats
  *
@@ -20,11 +20,11 @@ enum mark {
     MARK_THINK,
     MARK_THINK_END,
     MARK_CALLS,
-    MARK_CALLS_END, /* around the list of calls */
+    MARK_CALLS_END, /* CALLS, CALLS_END: around the list of calls */
     MARK_CALL,
-    MARK_CALL_END, /* around one call */
+    MARK_CALL_END, /* CALL, CALL_END: around one call */
     MARK_SEPARATOR,
-    MARK_ID, /* between a name and its arguments */
+    MARK_ID, /* SEPARATOR, ID: between a call's name and its arguments */
     MARK_FUNCTION,
     MARK_FUNCTION_END,
     MARK_KEY,
@@ -59,8 +59,9 @@ struct json_scan {
     int depth;
 };
 
-/* Returns JSON_DONE for the last byte of an object, array, string or word (true, false, null).  The end
- * of a number shows only at the byte after it: white space gives JSON_DONE, other bytes JSON_BAD. */
+/* Reads the next byte of a JSON value.  Returns JSON_DONE for the last byte of an object, array, string or
+ * word (true, false, null).  If the value is a number, its end shows only at the byte after it: JSON_DONE
+ * if that byte is white space, else JSON_BAD. */
 enum json_step eng_json_step(struct json_scan *j, uint8_t c);
 bool eng_json_whole(const struct json_scan *j); /* the value is complete if the text ends here */
 bool eng_json_in_string(const struct json_scan *j);
@@ -74,18 +75,20 @@ struct text { /* a growing buffer; all zero: empty */
 bool eng_text_add(struct text *t, const char *p, size_t n); /* appends; false: no memory */
 
 enum { ENG_JSON_ESCAPE = 8 };
-size_t eng_json_escape(uint8_t c, char out[ENG_JSON_ESCAPE]); /* c as part of a JSON string; bytes */
+/* Writes c to out as it stands in a JSON string; returns the number of bytes. */
+size_t eng_json_escape(uint8_t c, char out[ENG_JSON_ESCAPE]);
 bool eng_speech_space(uint8_t c);
 
 /* The {"name": .., "parameters": ..} of a tool, which may be wrapped as {"function": {..}}. */
 const json_t *eng_speech_tool(const json_t *tool);
 const json_t *eng_speech_find_tool(const json_t *tools, const char *name, size_t n);
-bool eng_speech_is_string(const json_t *schema);      /* the type is string alone */
-bool eng_speech_is_free_string(const json_t *schema); /* and no keyword restricts the string */
+bool eng_speech_is_string(const json_t *schema);      /* the schema's type is string and no other */
+bool eng_speech_is_free_string(const json_t *schema); /* is_string, and no keyword restricts the string */
 
 /* ---- format_of_model.c ----------------------------------------------------------------------- */
 
-/* The byte that opens calls in formats with an optional marker; 0: the marker is required. */
+/* In formats in which the marker before calls is optional: the first byte of a call without it.  0: the
+ * format requires the marker. */
 uint8_t eng_speech_bare(const struct eng_speech_style *s);
 
 /* ---- parser.c -------------------------------------------------------------------------------- */
@@ -96,7 +99,7 @@ enum state {
     BEFORE_OBJECT,
     IN_OBJECT, /* {"name": .., "arguments": ..} */
     BEFORE_CALLS,
-    BEFORE_ITEM, /* BEFORE_CALLS: after [TOOL_CALLS]; BEFORE_ITEM: in its array */
+    BEFORE_ITEM, /* BEFORE_CALLS: after [TOOL_CALLS]; BEFORE_ITEM: in a list, before a call */
     IN_NAME,
     AFTER_NAME,
     IN_ID,
@@ -125,7 +128,7 @@ struct python {
     uint8_t quote; /* closing quote of the current string; 0: outside a string */
     bool escaped;  /* the last byte was a backslash */
     uint8_t n_hex; /* hex digits still missing in the current escape */
-    uint32_t code; /* the value of its digits so far */
+    uint32_t code; /* the value of the current escape's digits so far */
     bool comma;    /* a comma was read; emitted only when an item follows */
 };
 
@@ -147,7 +150,7 @@ struct eng_speech {
     struct text held; /* bytes of a call from its marker until the CALL event; content if there is no call */
     bool at_start;    /* no content yet: reasoning, or a call without a marker, may begin */
     bool after_call;  /* no content since the last call */
-    bool drop_space;  /* drop white space here */
+    bool drop_space;  /* drop white space until other text comes */
 
     int call;     /* number of the current call; outside calls, the number of calls so far */
     bool in_call; /* the CALL event was emitted, CALL_END was not */
@@ -160,24 +163,25 @@ struct eng_speech {
     bool listed;                                                    /* the call is in a list */
     bool any_call;                                     /* a call was read since the marker that opens calls */
     bool first_key;                                    /* no argument was emitted yet */
-    enum { KIND_UNSAID, KIND_STRING, KIND_JSON } kind; /* the value's kind, if an attribute gives it */
+    enum { KIND_UNSAID, KIND_STRING, KIND_JSON } kind; /* of the value; UNSAID: no attribute gives its kind */
     bool free_string;                                  /* the value is a string, written without quotes */
-    bool first_line, line_end; /* of a free string: at its first byte; a line end is held back */
+    bool first_line, line_end; /* free string of QWEN_XML: at its first byte; a line end is held back */
     struct python python;      /* state inside a Python literal */
 };
 
 void eng_speech_emit(struct eng_speech *s, enum eng_speech_kind kind, const char *p, size_t n);
 void eng_speech_tell(struct eng_speech *s, const char *json);          /* emits ARGUMENTS */
-void eng_speech_keep(struct eng_speech *s, struct text *t, uint8_t c); /* appends c to t */
+void eng_speech_keep(struct eng_speech *s, struct text *t, uint8_t c); /* appends c to t, a member of s */
 void eng_speech_hold(struct eng_speech *s, const char *p, size_t n);   /* appends to held */
 void eng_speech_byte(struct eng_speech *s, uint8_t c);
 void eng_speech_mark(struct eng_speech *s, enum mark m);
-/* Continues with plain text, after a call or after giving one up; clears held. */
+/* Leaves the states of a call for IN_TEXT and clears held.  after_call: a call has ended here, so white space
+ * or another call may follow; false: the text was not a call. */
 void eng_speech_to_text(struct eng_speech *s, bool after_call);
 
 /* ---- call.c ---------------------------------------------------------------------------------- */
 
-uint32_t eng_call_watch(const struct eng_speech *s); /* bit set of the markers that are valid in its state */
+uint32_t eng_call_watch(const struct eng_speech *s); /* bit set of the markers that are valid in the state of s */
 void eng_call_open(struct eng_speech *s, enum mark m);
 void eng_call_open_bare(struct eng_speech *s);
 void eng_call_byte(struct eng_speech *s, uint8_t c);
@@ -187,23 +191,23 @@ void eng_call_finish(struct eng_speech *s);
 void eng_call_begin(struct eng_speech *s);
 void eng_call_end(struct eng_speech *s, bool whole);
 
-/* The call is not valid: emits the held bytes as content.  _before: and processes the current byte
- * again as text. */
+/* The call is not valid: ends it if its CALL event was emitted, then emits the held bytes as content and
+ * continues in IN_TEXT.  eng_call_give_up_before also processes the current byte again, as text. */
 void eng_call_give_up(struct eng_speech *s);
 void eng_call_give_up_before(struct eng_speech *s);
-/* Appends c to held.  Returns false at more than ENG_SPEECH_HELD bytes: the call is given up then, and
- * c is content too. */
+/* Appends c to held and returns true.  If held then has more than ENG_SPEECH_HELD bytes, gives the call up
+ * (c becomes content with the other bytes) and returns false. */
 bool eng_call_hold(struct eng_speech *s, uint8_t c);
 void eng_call_open_name(struct eng_speech *s);
 bool eng_call_is_name(uint8_t c);
-void eng_call_argument(struct eng_speech *s, uint8_t c); /* one byte of the arguments, after s->json read it */
+void eng_call_argument(struct eng_speech *s, uint8_t c); /* emits c, a byte of the arguments that s->json accepted */
 
 /* ---- call_json.c ----------------------------------------------------------------------------- */
 
 void eng_object_before(struct eng_speech *s, uint8_t c);
-void eng_object_open(struct eng_speech *s); /* after the { was added to held */
+void eng_object_open(struct eng_speech *s); /* call after adding the { to held */
 void eng_object_byte(struct eng_speech *s, uint8_t c);
-void eng_object_break(struct eng_speech *s); /* invalid JSON; emitted events stay valid */
+void eng_object_break(struct eng_speech *s); /* gives the call up unless its events were emitted */
 
 /* ---- call_python.c --------------------------------------------------------------------------- */
 
@@ -211,7 +215,8 @@ void eng_python_byte(struct eng_speech *s, uint8_t c);
 
 /* ---- value.c --------------------------------------------------------------------------------- */
 
-/* Argument values between markers: formats GLM, QWEN_XML and INVOKE. */
+/* Argument values that stand between markers (formats GLM, QWEN_XML and INVOKE): opening marker, bytes,
+ * closing marker; or _cut if the answer ends within the value. */
 void eng_value_open(struct eng_speech *s);
 void eng_value_byte(struct eng_speech *s, uint8_t c);
 void eng_value_close(struct eng_speech *s);
@@ -230,7 +235,7 @@ struct tool {
 struct tool_list {
     struct tool tool[MOST_TOOLS]; /* [n] tools that may be called */
     size_t n;
-    json_t *made; /* an array that owns schemas until the grammar is compiled */
+    json_t *made; /* an array that owns the schemas made here until the grammar is compiled */
 };
 
 /* Checks the tools that may be called and adds them to out; the caller has set out->made.  Returns 0,

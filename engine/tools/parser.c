@@ -155,7 +155,7 @@ static void text_mark(struct eng_speech *s, enum mark m)
         s->state = m == MARK_THINK ? IN_THOUGHTS : IN_TEXT;
         s->held.n = 0;
         s->drop_space = true;
-        s->at_start = m == MARK_THINK_END; /* a call without a marker may begin here too */
+        s->at_start = m == MARK_THINK_END; /* after reasoning a call without a marker may begin */
     } else if (m == MARK_CALL_END || m == MARK_CALLS_END) {
         s->held.n = 0; /* the closing marker of a call that has ended */
     } else {
@@ -181,7 +181,8 @@ static size_t skip_blanks(const struct text *t, size_t at)
     return at;
 }
 
-/* True if the text may be the beginning of a header: before its channel, a role and a recipient. */
+/* True if the text may be the beginning of a message header of gpt-oss, up to the channel: the role
+ * (optional), then the recipient (to=..). */
 static bool may_be_header(const struct text *t)
 {
     size_t at = skip_blanks(t, 0), n_role = strlen("assistant");
@@ -200,7 +201,7 @@ static bool has_channel(const struct eng_speech *s)
     return s->held.n && memmem(s->held.p, s->held.n, mark, strlen(mark));
 }
 
-/* The word after `lead`, up to a blank or a marker; empty if `lead` does not occur. */
+/* The word in t that follows the text `lead`, up to a blank or a marker; empty if t does not contain `lead`. */
 static struct moe_string word_after(const struct text *t, const char *lead)
 {
     const char *p = t->n ? memmem(t->p, t->n, lead, strlen(lead)) : NULL;
@@ -213,7 +214,8 @@ static struct moe_string word_after(const struct text *t, const char *lead)
     return (struct moe_string){ .data = p, .n = n };
 }
 
-/* At the end of a header: begins reasoning, content or a call, by channel and recipient. */
+/* At the end of the message header in s->held: begins reasoning, content or a call, depending on the header's
+ * channel and recipient. */
 static void open_message(struct eng_speech *s)
 {
     static const char functions[] = "functions.", analysis[] = "analysis";
@@ -321,7 +323,8 @@ void eng_speech_mark(struct eng_speech *s, enum mark m)
 
 enum { NO_MARK = -1, MAYBE_MARK = -2 };
 
-/* The marker that the pending bytes begin with, NO_MARK, or MAYBE_MARK: a beginning of one. */
+/* The valid marker that the pending bytes begin with (*n_mark: its length); MAYBE_MARK if they are only the
+ * beginning of a marker; else NO_MARK. */
 static int find_mark(const struct eng_speech *s, size_t *n_mark)
 {
     int found = NO_MARK;
@@ -341,7 +344,7 @@ static int find_mark(const struct eng_speech *s, size_t *n_mark)
     return found;
 }
 
-/* Processes the pending bytes, except a possible beginning of a marker; with `all`, processes that too. */
+/* Processes the pending bytes except a possible beginning of a marker at their end; with `all`, every byte. */
 static void drain(struct eng_speech *s, bool all)
 {
     while (s->n_pending) {

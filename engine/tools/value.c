@@ -5,7 +5,7 @@
  *
  * In formats that write arguments one by one (QWEN_XML, GLM, INVOKE), strings are written without
  * quotes and all other values as JSON; the tool's schema decides.  The value of a parameter that may
- * be any string is emitted as it comes.  Any other value is stored until its end; it is emitted
+ * be any string is emitted byte by byte.  Any other value is stored until its end, then emitted
  * unchanged if it is JSON, otherwise as a string. */
 #include <stdio.h>
 #include <string.h>
@@ -134,7 +134,8 @@ static enum json_step string_step(struct json_scan *j, uint8_t c)
     return go(j, ++j->hex == 4 ? STRING : HEX);
 }
 
-/* The byte that ends a number belongs to the enclosing value. */
+/* c inside a number or right after it.  The byte after a number is processed as a byte of the enclosing
+ * value. */
 static enum json_step number_step(struct json_scan *j, uint8_t c)
 {
     const int s = j->state;
@@ -304,7 +305,8 @@ void eng_value_open(struct eng_speech *s)
         eng_speech_tell(s, "\"");
 }
 
-/* QWEN_XML: a line end after the opening marker or before the closing one is not part of the value. */
+/* Emits a byte of a string without quotes.  In QWEN_XML a line end right after the opening marker or right
+ * before the closing marker is not part of the value. */
 static void string_byte(struct eng_speech *s, uint8_t c)
 {
     if (s->line_end)
@@ -326,15 +328,15 @@ void eng_value_byte(struct eng_speech *s, uint8_t c)
     eng_json_step(&s->json, c);
     if (s->value.n <= ENG_SPEECH_HELD)
         return;
-    s->free_string = true; /* too long to store: emit it as a string */
+    s->free_string = true; /* the value is too long to store: emit it as a string */
     eng_speech_tell(s, "\"");
     for (size_t i = 0; i < s->value.n; i++)
         string_byte(s, (uint8_t)s->value.p[i]);
     s->value.n = 0;
 }
 
-/* Maps True, False, None to JSON, if the schema allows that type: templates print values that way.
- * Otherwise NULL. */
+/* The JSON spelling of True, False or None, which templates print for these values; NULL for other text, or
+ * if the schema does not allow a value of that type. */
 static const char *python_word(const json_t *schema, const char *p, size_t n)
 {
     static const char *const words[][3] = { { "True", "true", "boolean" },

@@ -13,12 +13,12 @@
 
 #include "engine/text/grammar/grammar.h"
 
-/* Limits on the cost of one schema.  Compiling the largest accepted one takes about a second and
+/* Limits on the cost of one schema.  Compiling the largest schema within them takes about a second and
  * 200 MB. */
 enum {
     GR_MOST_NODES = 1 << 19,
     GR_MOST_STATES = 1 << 18,
-    GR_MOST_MEMBERS = 1 << 24, /* nodes summed over all states */
+    GR_MOST_MEMBERS = 1 << 24, /* sizes of the states' node sets, summed */
     GR_MOST_RULES = 1 << 14,   /* subschemas of a schema */
     GR_MOST_MERGES = 1 << 14,  /* merges of two schemas, and references followed */
     GR_MOST_REFS = 64,         /* directly nested $ref, anyOf and allOf */
@@ -26,7 +26,7 @@ enum {
     GR_TOKEN_BYTES = 128,      /* longer tokens are never allowed */
 };
 
-#define GR_CONTROL_BYTE 0xFF /* a control token is this byte and three bytes of its id, high first */
+#define GR_CONTROL_BYTE 0xFF /* a control token becomes this byte and three bytes of its id, high first */
 #define GR_NO_LIMIT     UINT32_MAX
 
 /* ---- builder.c: nodes ------------------------------------------------------------------------ */
@@ -36,8 +36,8 @@ enum gr_kind {
     GR_BYTES,   /* one byte in lo..hi, then node a */
     GR_SPLIT,   /* any of the nodes alt[a .. a + b) */
     GR_CALL,    /* rule a, then node b */
-    GR_COUNT,   /* if count < most: count + 1, then a; without `most` the count stops at `least` */
-    GR_ATLEAST, /* if count >= least: a */
+    GR_COUNT,   /* count + 1, then node a; no path if count == most.  most GR_NO_LIMIT: count stays at `least` */
+    GR_ATLEAST, /* node a if count >= least, else no path */
 };
 
 struct gr_node {
@@ -46,8 +46,9 @@ struct gr_node {
     uint32_t least, most;
 };
 
-/* Rules that every grammar begins with, so that their states have the same numbers in all grammars and
- * share cached masks.  Each exists twice: in JSON and in Python spelling. */
+/* Base rules: every grammar begins with them, so their states have the same numbers in all grammars, and
+ * all grammars share the cached masks of these states.  Each base rule exists in JSON and in Python
+ * spelling. */
 enum gr_base {
     GR_ANY,
     GR_ANY_OBJECT,
@@ -65,13 +66,13 @@ struct gr_builder {
     struct gr_node *node; /* [n_node] */
     int32_t *alt;         /* [n_alt] */
     size_t n_node, cap_node, n_alt, cap_alt;
-    int32_t spelling[2][GR_BASES]; /* base rules in JSON, in Python spelling */
-    int32_t *base;                 /* [GR_BASES] the spelling in use */
+    int32_t spelling[2][GR_BASES]; /* base rules: [0] in JSON, [1] in Python spelling */
+    int32_t *base;                 /* [GR_BASES] the row of `spelling` in use */
     int error;                     /* 0 or the code of the first failure */
     char why[200];
 };
 
-/* Records a failure unless there is an earlier one; returns GR_END. */
+/* Records a failure unless an earlier failure is recorded; returns GR_END. */
 int32_t gr_fail(struct gr_builder *b, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int32_t gr_bytes_node(struct gr_builder *b, int lo, int hi, int32_t next);
 int32_t gr_count(struct gr_builder *b, uint32_t least, uint32_t most, int32_t next);
@@ -86,23 +87,23 @@ int32_t gr_text(struct gr_builder *b, const char *text, int32_t next);
 int32_t gr_digits(struct gr_builder *b, int least, int most, int32_t next);
 /* One character of a string in double quotes, in every valid spelling (plain or escaped). */
 int32_t gr_string_character(struct gr_builder *b, int32_t next);
-/* One code point in lo..hi of a string in double quotes, each in one spelling. */
+/* One code point in lo..hi of a string in double quotes; each code point has one valid spelling. */
 int32_t gr_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next);
 void gr_base_rules(struct gr_builder *b);
 
 struct gr_member {
     const char *name;
-    int32_t rule;          /* of its value, if literal is NULL */
-    const json_t *literal; /* an array of all its allowed values, or NULL */
+    int32_t rule;          /* rule of the member's value, if literal is NULL */
+    const json_t *literal; /* an array of all allowed values, or NULL */
     bool required;
 };
 struct gr_members {
     const struct gr_member *member; /* [n] in the order in which they must appear */
     size_t n;
-    int32_t other_name, other_rule; /* rules of further members, after these; GR_END: none allowed */
+    int32_t other_name, other_rule; /* rules of the name and the value of further members, after these; GR_END: none */
 };
 int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m);
-/* Any of these values, each in one spelling; Python strings in either quote. */
+/* Any value of the array, each in one spelling; in Python spelling, strings in single or double quotes. */
 int32_t gr_json_values(struct gr_builder *b, const json_t *array, int32_t next);
 
 struct gr_items {
@@ -121,13 +122,13 @@ struct gr_string {
     uint32_t least, most; /* number of characters; most may be GR_NO_LIMIT */
 };
 int32_t gr_string_rule(struct gr_builder *b, const struct gr_string *s);
-/* The rule of any string except these names. */
+/* The rule of any string except the names of m[n]. */
 int32_t gr_other_names(struct gr_builder *b, const struct gr_member *m, size_t n);
 
 /* Bounds as JSON numbers; NULL: no bound. */
 struct gr_range {
     const json_t *least, *most;
-    bool above_least, below_most; /* the bound itself is excluded */
+    bool above_least, below_most; /* `least` itself, `most` itself is excluded */
 };
 int32_t gr_integer_rule(struct gr_builder *b, const struct gr_range *r);
 int32_t gr_number_rule(struct gr_builder *b, const struct gr_range *r);
@@ -142,17 +143,18 @@ struct gr_op {
     uint8_t kind;
     int32_t a, b;
     uint32_t least, most;
-}; /* as in struct gr_node; a and b are states */
+}; /* GR_CALL, GR_COUNT or GR_ATLEAST as in struct gr_node, but a and b are states */
 
-enum { GR_WAY_RETURN = -1, GR_WAY_NONE = -2 }; /* other values: i < n_edge an edge, else op i - n_edge */
+/* Values of gr_dstate.way; a value i >= 0 is edge i of the state if i < n_edge, else its operation i - n_edge. */
+enum { GR_WAY_RETURN = -1, GR_WAY_NONE = -2 };
 
 struct gr_dstate {
     int32_t edge, op; /* index of its first edge, of its first op */
     uint16_t n_edge, n_op;
     bool returns;      /* the rule may end here */
-    uint16_t need;     /* further call frames needed to reach the rule's end; GR_NEVER: no path */
+    uint16_t need;     /* fewest further nested calls on a path to the rule's end; GR_NEVER: no path */
     int32_t way;       /* first step of the path that needs the fewest frames */
-    uint32_t distance; /* length of that path in bytes, without repetitions for counts */
+    uint32_t distance; /* length of that path in bytes, a required repetition counted as one byte */
 };
 #define GR_NEVER UINT16_MAX
 
@@ -160,7 +162,7 @@ struct gr_grammar {
     struct gr_dstate *state; /* [n_state] */
     struct gr_edge *edge;    /* [n_edge] sorted by state, then by byte */
     struct gr_op *op;        /* [n_op] sorted by state */
-    uint32_t *mark;          /* [n_mark] ascending: all bounds that counts are compared with */
+    uint32_t *mark;          /* [n_mark] ascending: all `least` and `most` that counts are compared with */
     size_t n_state, n_edge, n_op, n_mark;
     int32_t start, n_base; /* states below n_base are the same in every grammar */
     uint64_t serial;       /* unique per grammar: a key of the mask cache */
@@ -170,8 +172,8 @@ struct gr_grammar {
 
 /* Computes the state after one byte; false, with *to undefined, if the byte is not accepted. */
 bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte, struct gr_state *to);
-/* The state after the rule of from->config[i] has returned to its caller.  The configuration must have
- * a frame. */
+/* Computes the state after the rule of from->config[i] has returned to the rule that called it.  The
+ * configuration must have a frame. */
 void gr_returned(const struct gr_grammar *g, const struct gr_state *from, int i, struct gr_state *to);
 
 #endif

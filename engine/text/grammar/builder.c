@@ -1,8 +1,8 @@
 /* engine/text/grammar/builder.c - stores the nodes of a grammar while it is built, and makes the basic ones.
  *
  * In: calls that make nodes, from the last to the first.  Out: an array of nodes for determine.c.
- * The first failure is kept with its message; later calls do nothing, so callers need not check each
- * call. */
+ * The builder stores the first failure and its message; calls after a failure do nothing, so callers
+ * need not check each call. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -153,13 +153,13 @@ void gr_set(struct gr_builder *b, int32_t forward, int32_t node)
 
 /* ---- free text ------------------------------------------------------------------------------- */
 
-/* Aho-Corasick automaton: a trie of the triggers' bytes.  A byte without a trie edge continues from the
- * longest tail that is the beginning of a trigger.  A control token is four bytes that are not text:
- * one that is not a trigger passes through states 1 to 3 and back to 0. */
+/* Aho-Corasick automaton: a trie of the triggers' bytes.  At a byte without a trie edge, the search goes on
+ * from the longest suffix of the text so far that is the beginning of a trigger.  A control token is four
+ * bytes that are not text: for a control token that is no trigger the states 1, 2, 3 and then 0 follow. */
 struct finder {
     int32_t (*to)[256];          /* [n] -1 until finder_complete */
-    int32_t *fall, *node, *next; /* [n] fall: the state of the longest proper suffix that begins a trigger; builder
-                                    node of the state; node after the trigger that ends here, or -1 */
+    int32_t *fall, *node, *next; /* [n] fall: the state of the longest proper suffix that begins a trigger; node: the
+                                    state's builder node; next: node after the trigger that ends here, or -1 */
     uint8_t *inside;             /* [n] bytes of a control token read so far; 0: text */
     size_t n, cap;
 };
@@ -198,12 +198,13 @@ static int32_t finder_past(const struct finder *f, int32_t at, int c)
     return at ? f->to[f->fall[at]][c] : 0;
 }
 
-/* Breadth first, so that the states of shorter tails are complete when they are needed. */
+/* Fills the edges that are not in the trie.  Breadth first, so that the states of shorter suffixes are complete
+ * when they are needed. */
 static void finder_complete(struct finder *f, int32_t *queue)
 {
     size_t head = 0, tail = 0;
     queue[tail++] = 0;
-    queue[tail++] = 2; /* no tree edges lead to these */
+    queue[tail++] = 2; /* no trie edges lead to states 2 and 3 */
     queue[tail++] = 3;
     while (head < tail) {
         int32_t at = queue[head++];
@@ -221,7 +222,7 @@ static void finder_complete(struct finder *f, int32_t *queue)
     }
 }
 
-/* Makes the node of a finder state: one byte range per run of bytes with the same target. */
+/* Makes the node of a finder state: adjacent bytes with the same target become one byte range. */
 static void finder_emit(struct gr_builder *b, const struct finder *f, int32_t at, bool may_end)
 {
     int32_t out[257], n = 0;

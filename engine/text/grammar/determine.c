@@ -2,13 +2,13 @@
  * each state's shortest path to the end of its rule.
  *
  * A state is a set of nodes of one rule: the nodes that the bytes since the rule's start can lead to.
- * Sets are made when first reached; equal sets are one state.  Calls, counts and the end of the rule
+ * Sets are made when a byte first leads to them; equal sets are one state.  Calls, counts and the end of the rule
  * remain operations of a state, because they depend on the frame.
  *
  * A state's `way` is the first step of its path to the rule's end.  States get their ways in order of
  * nesting depth, then of path length in bytes (Knuth's generalisation of Dijkstra's algorithm: the
- * cost of a call includes the callee and the rest after it).  So a way needs the fewest frames
- * possible.  A state without a way cannot finish and is never entered. */
+ * cost of a call is that of the called rule and of the path after the call).  So the path along the
+ * ways needs the fewest frames possible.  A state without a way cannot finish and is never entered. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,7 +54,7 @@ static int by_number(const void *a, const void *b)
 
 /* ---- sets ------------------------------------------------------------------------------------ */
 
-/* The nodes reachable from node[n] through splits only, into picked, ascending; returns their number. */
+/* Stores in m->picked, ascending, the nodes reachable from node[n] through splits only; returns their number. */
 static size_t close_over(struct maker *m, const int32_t *node, size_t n)
 {
     size_t n_stack = 0, n_picked = 0;
@@ -136,7 +136,7 @@ static int add_set(struct maker *m, size_t n, uint32_t hash, size_t slot)
     return 0;
 }
 
-/* The state of the set that node[n] stands for, made if new. */
+/* Stores in *out the state of the nodes that node[n] reaches without a byte; makes the state if it is new. */
 static int intern(struct maker *m, const int32_t *node, size_t n, int32_t *out)
 {
     if (!grow_table(m))
@@ -181,8 +181,8 @@ static int by_first_byte(const void *a, const void *b)
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* active[n]: the byte ranges of a state.  Bytes between two neighbouring range ends have the same
- * targets. */
+/* Makes the edges of a state from its byte ranges, m->active[n].  Bytes between two neighbouring ends of ranges
+ * have the same targets. */
 static int make_edges(struct maker *m, int32_t state, size_t n)
 {
     bool cut[257] = { false };
@@ -227,8 +227,8 @@ static int by_what(const void *a, const void *b)
     return (x->most > y->most) - (x->most < y->most);
 }
 
-/* op[n]: the operations of a state's nodes.  Equal operations become one with the union of their
- * targets. */
+/* Adds the operations of a state from those of its nodes, m->op[n].  Equal operations become one operation with
+ * the union of their targets. */
 static int make_ops(struct maker *m, int32_t state, size_t n)
 {
     struct gr_grammar *g = m->g;
@@ -291,8 +291,8 @@ struct ways {
     struct gr_grammar *g;
     struct user {
         int32_t state, way;
-    } * user;           /* [n_user] steps that lead to a state, sorted by that state */
-    size_t *first;      /* [n_state + 1] index in user */
+    } * user;           /* [n_user] steps (a state and a way), sorted by the state that the step leads to */
+    size_t *first;      /* [n_state + 1] index in user of the first step to each state */
     struct offer *heap; /* [n_user + n_state] */
     size_t n_heap;
 };
@@ -329,7 +329,7 @@ static struct offer offer_pop(struct ways *w)
     return top;
 }
 
-/* Calls visit(state, way, target) for each target of each step of each state. */
+/* visit_all calls fn with each target (`to`) of each step (`way`: edge or operation) of each state. */
 typedef void visit(struct ways *w, int32_t state, int32_t way, int32_t to);
 
 static void visit_all(struct ways *w, visit *fn)
@@ -362,7 +362,7 @@ static void put_user(struct ways *w, int32_t state, int32_t way, int32_t to)
 
 static uint32_t add_distance(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
 
-/* Pushes the cost of step u, if the ways of all its targets are known. */
+/* Pushes step u with its cost as an offer for its state, unless the state has a way or a target has none yet. */
 static void offer_step(struct ways *w, const struct user *u)
 {
     const struct gr_grammar *g = w->g;

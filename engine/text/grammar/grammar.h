@@ -4,23 +4,24 @@
  *     gr_builder_open -> nodes from the last to the first -> gr_compile -> gr_builder_close
  *     gr_start -> [ gr_mask, spec_sample, gr_advance_token ]*            one gr_state per row
  *
- *     gr_builder   collects nodes.  A node is a number.  Each node is made with its successor, so a
- *                  grammar is built from its end: gr_literal(b, "{", 1, gr_literal(b, "}", 1, GR_END)).
+ *     gr_builder   collects nodes.  A node is named by a number.  A node is made with the number of
+ *                  its successor, so a grammar is built from its end:
+ *                  gr_literal(b, "{", 1, gr_literal(b, "}", 1, GR_END)).
  *     gr_grammar   the compiled automaton: immutable, shared by any number of rows and threads.
  *     gr_state     the position of one text in the automaton: a plain struct in the caller's memory,
- *                  copied with gr_copy.  Each row of a draft has its own; rejecting the row means
- *                  dropping its state.
+ *                  copied with gr_copy.  Each row of a draft has its own gr_state; to reject the row,
+ *                  the caller drops that gr_state.
  *     gr_tokens    a vocabulary as a trie, with a cache of masks.  One per model; its functions may be
  *                  called from several threads.
  *     gr_scratch   scratch memory of one thread for making masks.
  *
  * Each rule is a deterministic automaton over bytes, and rules call each other.  A gr_state is a set of
  * configurations (automaton state, count, call frame).  For every grammar that compiles:
- *   - every accepted prefix can be completed: a byte is refused if no end is reachable after it, or
- *     only by nesting deeper than GR_DEPTH;
+ *   - every accepted prefix can be completed: a byte is refused if after it no end of the text is
+ *     reachable with at most GR_DEPTH nested calls;
  *   - gr_mask sets exactly the tokens that gr_advance_token accepts.
- * If a prefix has more than GR_CONFIGS configurations, the surplus is dropped: some valid
- * continuations are then refused, but both properties hold.
+ * If a prefix leads to more than GR_CONFIGS configurations, the surplus is dropped: some valid
+ * continuations are then refused, but both properties still hold.
  *
  * Building and compiling log nothing, because grammars come from requests; gr_builder_why has the
  * reason. */
@@ -44,8 +45,9 @@ const char *gr_builder_why(const struct gr_builder *b); /* the first failure in 
 
 /* These return a node.  After a failure they return GR_END, and gr_compile returns its error code. */
 int32_t gr_literal(struct gr_builder *b, const char *p, size_t n, int32_t next);
-/* A control token, by its id.  Control tokens never match bytes of text. */
+/* The control token with this id, then next.  Control tokens never match bytes of text. */
 int32_t gr_control(struct gr_builder *b, int32_t token, int32_t next);
+/* Any one of node[n]. */
 int32_t gr_alternatives(struct gr_builder *b, const int32_t *node, size_t n);
 /* A call: the text that `rule` accepts up to its GR_END, then next. */
 int32_t gr_call(struct gr_builder *b, int32_t rule, int32_t next);
@@ -55,34 +57,34 @@ int32_t gr_schema(struct gr_builder *b, const json_t *schema, int32_t next);
 /* The same values as Python literals: True, False, None, and strings in single or double quotes. */
 int32_t gr_python(struct gr_builder *b, const json_t *schema, int32_t next);
 
-/* Any tokens until one of the triggers is complete, then that trigger's next.  The trigger that is
- * complete first counts; of two that end at the same byte, the longer.  may_end: the text may also end
- * without a trigger. */
+/* Any tokens up to the end of the first trigger, t[n], then the `next` of that trigger.  The first
+ * trigger is the one that is complete first; of two that end at the same byte, the longer.  may_end:
+ * the text may also end without a trigger. */
 struct gr_trigger {
     const char *text;
     size_t n;
-    int32_t control; /* the control token that is the trigger; ENG_NO_TOKEN: text[n] is */
+    int32_t control; /* the control token that is the trigger; ENG_NO_TOKEN: text[n] is the trigger */
     int32_t next;
 };
 int32_t gr_free_until(struct gr_builder *b, const struct gr_trigger *t, size_t n, bool may_end);
 
-/* A placeholder node, for loops; gr_set later makes it equal to `node`.  Until then it accepts
- * nothing. */
+/* gr_forward makes a placeholder node, so that a loop can refer to a node that does not exist yet;
+ * gr_set later makes the placeholder equal to `node`.  A placeholder that was not set accepts nothing. */
 int32_t gr_forward(struct gr_builder *b);
 void gr_set(struct gr_builder *b, int32_t forward, int32_t node);
 
 /* Compiles the grammar that begins at node `start`; the caller closes *out with gr_close.  KN_EINVAL:
- * not a schema, or no text satisfies it; KN_EUNSUPPORTED: a keyword is not supported; KN_ELIMIT: larger
- * or deeper than the limits in automaton.h; KN_ENOMEM. */
+ * a schema is not valid, or no text satisfies the grammar; KN_EUNSUPPORTED: a keyword is not supported;
+ * KN_ELIMIT: larger or deeper than the limits in automaton.h; KN_ENOMEM. */
 int gr_compile(struct gr_grammar **out, struct gr_builder *b, int32_t start);
 void gr_close(struct gr_grammar *g);
-size_t gr_bytes(const struct gr_grammar *g); /* its memory */
+size_t gr_bytes(const struct gr_grammar *g); /* memory of the grammar */
 
 /* ---- state of a text ------------------------------------------------------------------------- */
 
 enum { GR_CONFIGS = 64, GR_FRAMES = 256, GR_DEPTH = 128 };
 
-struct gr_frame { /* of a call: the state to return to, and the caller's count */
+struct gr_frame { /* one call of a rule: the state to return to, and the count of the calling rule */
     int32_t state;
     uint32_t count;
     int16_t parent; /* -1: none */
@@ -109,8 +111,9 @@ bool gr_advance(const struct gr_grammar *g, struct gr_state *s, uint8_t byte);
 bool gr_can_end(const struct gr_state *s);
 bool gr_must_end(const struct gr_grammar *g, const struct gr_state *s); /* no byte can follow */
 
-/* Writes a short completion of the text, among the completions with the least nesting, and returns its
- * length.  If it is longer than `most`, out holds its first bytes and the result is more than `most`. */
+/* Writes a completion of the text to out[most] and returns its length; of the completions with the least
+ * nesting, a short one.  If the completion is longer than `most` bytes, out holds its first `most` bytes
+ * and the result is more than `most`. */
 size_t gr_finish(const struct gr_grammar *g, const struct gr_state *s, char *out, size_t most);
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -118,7 +121,7 @@ size_t gr_finish(const struct gr_grammar *g, const struct gr_state *s, char *out
 struct gr_tokens;
 struct gr_scratch;
 
-/* Fails with KN_EUNSUPPORTED if a byte that text may need has no token of its own.  v must outlive
+/* Fails with KN_EUNSUPPORTED if a byte that JSON text may need has no token of its own.  v must outlive
  * *out; cache_bytes is the size of the mask cache. */
 int gr_tokens_open(struct gr_tokens **out, const struct eng_vocab *v, size_t cache_bytes);
 void gr_tokens_close(struct gr_tokens *t);
@@ -126,8 +129,8 @@ void gr_tokens_close(struct gr_tokens *t);
 int gr_scratch_open(struct gr_scratch **out, const struct gr_tokens *t);
 void gr_scratch_close(struct gr_scratch *x);
 
-/* Fills the mask of spec_params: bit i is set if token i may come next.  Stop tokens are set where the
- * text may end. */
+/* Fills the mask of spec_params: bit i is 1 if token i may come next.  The bits of the stop tokens are 1
+ * if the text may end here. */
 void gr_mask(const struct gr_grammar *g, const struct gr_state *s, struct gr_tokens *t, struct gr_scratch *x,
              uint32_t *mask /* [spec_mask_words(n_vocab)] */);
 

@@ -3,7 +3,7 @@
  *
  * The grammar accepts a subset of JSON that every JSON parser reads: UTF-8 and paired surrogates only,
  * no U+0000, numbers of at most 17 digits before and 20 after the point.  Blanks are accepted where
- * JSON writers put them, and never two in a row except as indentation, so that a model cannot generate
+ * JSON writers put them, but two adjacent blanks only as indentation, so that a model cannot generate
  * blanks without end. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,8 @@ static int32_t either_case(struct gr_builder *b, int lo, int hi, int32_t next)
     return SPLIT(b, gr_bytes_node(b, lo, hi, next), gr_bytes_node(b, lo - 32, hi - 32, next));
 }
 
-/* The digits after \u: not U+0000; a high surrogate only with a low one after it, not a low one alone. */
+/* The digits after \u: not U+0000; a high surrogate only if the escape of a low surrogate follows; no low
+ * surrogate alone. */
 static int32_t unicode_escape(struct gr_builder *b, int32_t next)
 {
     int32_t three = hex(b, 3, next), two = hex(b, 2, next), one = hex(b, 1, next);
@@ -77,7 +78,8 @@ static int32_t unicode_escape(struct gr_builder *b, int32_t next)
 
 static bool is_python(const struct gr_builder *b) { return b->base == b->spelling[1]; }
 
-/* One character of a string.  \/ is two characters in Python, and \' is invalid in JSON. */
+/* One character of a string in the given quotes.  \/ is an escape only in JSON, because it is two characters in
+ * Python; \' is an escape only in Python, because it is invalid in JSON. */
 static int32_t character(struct gr_builder *b, char quote, int32_t next)
 {
     int32_t simple[8], n = 0;
@@ -112,8 +114,8 @@ static int utf8(uint32_t c, uint8_t *out)
     return 4;
 }
 
-/* lo..hi must have UTF-8 of the same length.  The range is split into pieces in which each byte of the
- * UTF-8 has an independent range. */
+/* The code points lo..hi, all with the same length in UTF-8.  The range is split into pieces in which each byte
+ * of the UTF-8 has a range that does not depend on the other bytes. */
 static int32_t utf8_range(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next)
 {
     uint8_t first[4], last[4];
@@ -346,8 +348,8 @@ static int32_t member(struct gr_builder *b, const struct gr_member *m, int32_t n
     return quoted_text(b, m->name, colon(b, value));
 }
 
-/* Built from the last member to the first.  Each member has two nodes: `first`, as the first member of
- * the object, and `later`, after a comma. */
+/* The rule of an object, built from the last member to the first.  Each member has two nodes: `first`, as the
+ * first member in the text, and `later`, after a comma. */
 int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m)
 {
     int32_t close = space(b, gr_text(b, "}", GR_END)), first = gr_text(b, "}", GR_END), later = close;
@@ -367,7 +369,8 @@ int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m)
     return gr_text(b, "{", first);
 }
 
-/* The items after the first n_first; counted only if there is a bound. */
+/* The items after the first n_first, each with a comma before it, then `close`; *first: the same without the first
+ * comma, or GR_END.  Items are counted only if their number has a bound. */
 static int32_t more_items(struct gr_builder *b, const struct gr_items *items, int32_t close, int32_t *first)
 {
     uint32_t n = (uint32_t)items->n_first;
@@ -375,7 +378,7 @@ static int32_t more_items(struct gr_builder *b, const struct gr_items *items, in
     uint32_t most = items->most == GR_NO_LIMIT ? GR_NO_LIMIT : items->most > n ? items->most - n : 0;
     if (items->rest == GR_END || most == 0) {
         *first = GR_END;
-        return least > 0 ? gr_forward(b) : close; /* a forward that is never set accepts nothing */
+        return least > 0 ? gr_forward(b) : close; /* a placeholder that is not set accepts nothing */
     }
     bool counts = least > 0 || most != GR_NO_LIMIT;
     int32_t loop = gr_forward(b);
@@ -413,7 +416,7 @@ int32_t gr_array_rule(struct gr_builder *b, const struct gr_items *items)
 
 /* ---- base rules ------------------------------------------------------------------------------ */
 
-/* The base rules that differ between JSON and Python, and those that contain them. */
+/* Makes the base rules that differ between JSON and Python spelling, and the base rules that contain these. */
 static void value_rules(struct gr_builder *b)
 {
     const struct words *w = words_of(b);

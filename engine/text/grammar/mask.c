@@ -5,11 +5,12 @@
  * 20 ns per byte tried.
  *
  * Inside a string nearly all of 150,000 tokens are accepted, and a walk takes about 10 ms.  Such
- * masks are cached, one per configuration without its frames, which keeps their number small.  A
+ * masks are cached, one per configuration.  The frames are no part of the key, which keeps the number
+ * of masks small.  A
  * cached entry has the mask of the tokens that stay within the rule, and the exits: the trie nodes at
- * which the rule may end.  From the exits the walk continues with the actual caller of the state.  The
- * result equals that of one full walk.  Near a limit of grammar.h it might differ; such a state gets a
- * full walk.
+ * which the rule may end.  From the exits the walk continues with the rule that called this rule.  The
+ * result equals that of a walk without the cache, except near a limit of grammar.h: there the cache is
+ * not used.
  *
  * A control token is the byte 0xFF, which does not occur in text, and three bytes of its id. */
 #include <pthread.h>
@@ -20,16 +21,16 @@
 #include "speculative/speculative.h"
 
 enum {
-    NARROW = 4096, /* a walk of more trie nodes than this is cached */
+    NARROW = 4096, /* masks are cached if the walk has more steps than this */
     MOST_EXITS = 8192,
-    N_WAY = 8, /* cache associativity: slots that a key may be in */
+    N_WAY = 8, /* associativity of the cache: number of slots in which a key can be */
 };
 
 struct slot {              /* cache entry; key: serial, state, count */
     uint64_t serial, tick; /* grammar; time of last use, 0: free */
     int32_t state;
     uint32_t count;
-    uint16_t height, width, frames; /* maxima of depth, configurations, frames in the walk: usable() */
+    uint16_t height, width, frames; /* maxima of depth, configurations, frames in the walk; read by usable() */
     int32_t n_exit;
 };
 
@@ -59,7 +60,7 @@ struct gr_scratch {
 
 /* ---- the trie -------------------------------------------------------------------------------- */
 
-/* The bytes of a token in the trie, empty: none.  buf holds those of a control token. */
+/* The bytes of a token in the trie; empty: the token is not in the trie.  The bytes of a control token are in buf. */
 static struct moe_string token_bytes(const struct eng_vocab *v, int32_t id, char buf[4])
 {
     struct moe_string none = { .data = NULL, .n = 0 };
@@ -100,8 +101,8 @@ static size_t common(struct moe_string x, struct moe_string y)
     return n;
 }
 
-/* Fills the trie and returns its number of nodes; with t->byte NULL it only counts.  A node's subtree
- * ends at the next node that is not deeper. */
+/* Fills the trie and returns its number of nodes; with t->byte NULL only counts the nodes.  A node's subtree
+ * ends at the next node in preorder that is not deeper than the node. */
 static size_t grow_trie(struct gr_tokens *t, const int32_t *id, int n)
 {
     size_t at = 1;
@@ -158,7 +159,7 @@ static int build_trie(struct gr_tokens *t)
     return 0;
 }
 
-/* Checks that every byte of JSON text is a token of its own, so that no state is a dead end. */
+/* Checks that every byte of JSON text is a token of its own, so that every state accepts some token. */
 static int check_bytes(const struct gr_tokens *t)
 {
     bool has[256] = { false };
@@ -271,8 +272,8 @@ static void note(const struct gr_tokens *t, const struct gr_grammar *g, const st
         n->exit[slot->n_exit - 1] = (int32_t)node;
 }
 
-/* Steps the state at x->at[depth of top] through the subtree of node top and sets the bits of all
- * tokens reached.  Returns the number of steps; stops early above `most`.  notes may be NULL. */
+/* Steps the state at x->at[depth of top] through the subtree of trie node `top` and sets the bits of all
+ * tokens reached.  Returns the number of steps; stops when it exceeds `most`.  notes may be NULL. */
 static size_t walk(const struct gr_tokens *t, const struct gr_grammar *g, struct gr_scratch *x, size_t top, size_t most,
                    struct notes *notes, uint32_t *mask)
 {
@@ -294,11 +295,12 @@ static size_t walk(const struct gr_tokens *t, const struct gr_grammar *g, struct
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-/* A representative of the count for the cache key: no token is long enough to distinguish them. */
+/* The count for the cache key.  Counts between the same two bounds (g->mark) give the same mask unless a token is
+ * long enough to reach the upper bound; such counts share the lower bound (or 0) as key. */
 static uint32_t plain_count(const struct gr_tokens *t, const struct gr_grammar *g, uint32_t count)
 {
     size_t lo = 0, hi = g->n_mark;
-    while (lo < hi) { /* mark[lo]: the first above count */
+    while (lo < hi) { /* afterwards mark[lo] is the first bound above count */
         size_t mid = (lo + hi) / 2;
         if (g->mark[mid] > count)
             hi = mid;
@@ -317,7 +319,8 @@ static struct slot key_of(const struct gr_tokens *t, const struct gr_grammar *g,
                           .count = plain_count(t, g, c->count) };
 }
 
-/* The slot with this key; or NULL, and *use is the slot to fill.  The caller holds the lock. */
+/* The slot with this key.  If the cache lacks the key: NULL, and *use is the slot to overwrite.  The caller holds
+ * the lock. */
 static struct slot *find_slot(struct gr_tokens *t, const struct slot *key, struct slot **use)
 {
     uint64_t h = kn_mix(kn_mix(key->serial + KN_GOLDEN) ^ ((uint64_t)(uint32_t)key->state << 32 | key->count));
@@ -334,7 +337,8 @@ static struct slot *find_slot(struct gr_tokens *t, const struct slot *key, struc
     return NULL;
 }
 
-/* True if a walk from the whole state cannot reach a limit that the cached walk did not reach. */
+/* True if the cached walk, done with the frames and the other configurations of state s, would stay within the
+ * limits; c is the configuration of the slot's key. */
 static bool usable(const struct slot *slot, const struct gr_state *s, const struct gr_config *c)
 {
     int depth = c->frame < 0 ? 0 : s->frame[c->frame].depth;
@@ -344,7 +348,7 @@ static bool usable(const struct slot *slot, const struct gr_state *s, const stru
 
 enum found { FOUND, NOT_FOUND, NOT_USABLE };
 
-/* Adds the cached mask of configuration i to the mask and copies its exits to x->exit. */
+/* If a usable slot has the mask of configuration i: ORs that mask into `mask` and copies its exits to x->exit. */
 static enum found take_slot(struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s, int i,
                             struct gr_scratch *x, uint32_t *mask, int32_t *n_exit)
 {
@@ -391,7 +395,7 @@ static void make_slot(struct gr_tokens *t, const struct gr_grammar *g, const str
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Continues from the exits of configuration i with its caller. */
+/* Continues from the exits x->exit[n_exit] of configuration i, with the rule that called its rule. */
 static void walk_exits(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s, int i,
                        struct gr_scratch *x, int32_t n_exit, uint32_t *mask)
 {

@@ -1,9 +1,9 @@
 /* engine/text/grammar/number.c - rules of numbers within bounds.
  *
- * Integers are exact.  Other numbers are compared digit by digit with the bound's shortest decimal.
- * They have at most 17 digits before and about 20 after the point, and no exponent.  Rounding to
- * double is monotonic, so a decimal >= the bound is also >= the bound as a double.  An excluded bound
- * is replaced by the next decimal of 15 digits, which is a different double. */
+ * Integers are exact.  Other numbers are compared digit by digit with the shortest decimal
+ * that reads back as the bound.  They have at most 17 digits before and about 20 after the point, and no
+ * exponent.  Rounding to double is monotonic, so a decimal >= the bound is also >= the bound as a double.
+ * An excluded bound is replaced by the next decimal of 15 digits, which is a different double. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static int32_t digit_between(struct gr_builder *b, int lo, int hi, int32_t next)
     return lo <= hi ? gr_bytes_node(b, lo, hi, next) : gr_forward(b);
 }
 
-/* n digits that are at least those of p, or with `below` at most. */
+/* n digits that form a number >= the digits p[n]; with `below`, a number <= them. */
 static int32_t digits_beyond(struct gr_builder *b, const char *p, size_t n, bool below, int32_t next)
 {
     if (n == 0)
@@ -66,7 +66,7 @@ static int32_t whole_between(struct gr_builder *b, uint64_t lo, uint64_t hi, int
 
 /* ---- integers -------------------------------------------------------------------------------- */
 
-/* The smallest integer that satisfies a lower bound (up), or the largest that satisfies an upper one. */
+/* up: the smallest integer that satisfies the lower bound; else the largest that satisfies the upper bound. */
 static int64_t integer_bound(const json_t *bound, bool excluded, bool up)
 {
     int64_t x;
@@ -137,7 +137,7 @@ static struct decimal decimal_of(const char *digit, int n, int power)
     return x;
 }
 
-/* x >= 0 as "%.*e" writes it. */
+/* The decimal of a number >= 0 in the text that printf writes for "%.*e". */
 static struct decimal decimal_printed(const char *text)
 {
     char digit[24];
@@ -160,7 +160,7 @@ static struct decimal decimal_shortest(double x)
     return decimal_printed(text);
 }
 
-/* Adds one to a run of digits, or subtracts one; false on overflow. */
+/* Adds 1 to the number digit[n] (up) or subtracts 1; false on overflow. */
 static bool digits_step(char *digit, int n, bool up)
 {
     for (int i = n - 1; i >= 0; i--) {
@@ -173,7 +173,7 @@ static bool digits_step(char *digit, int n, bool up)
     return false;
 }
 
-/* The next decimal of 15 digits above x >= 0, or below x > 0. */
+/* The next decimal of 15 digits above x >= 0 (up), or below x > 0. */
 static struct decimal decimal_next(double x, bool up)
 {
     enum { N = 15 };

@@ -1,9 +1,9 @@
 /* engine/text/grammar/pattern.c - rules of strings with patterns and lengths, and of names other than given
  * ones.
  *
- * All patterns of a string, each an NFA over code points (regex.c), are run together with the count of characters
- * (subset construction).  Each set of NFA states becomes a node; determine.c later drops the nodes from which
- * no end can be reached. */
+ * A string must match all its patterns, each an NFA over code points (regex.c).  The NFAs and the count of
+ * characters are combined into one automaton (subset construction).  Each set of NFA states becomes a node;
+ * determine.c later drops the nodes from which no end can be reached. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,8 +40,8 @@ struct sets {
     uint32_t cap_length;
 };
 
-/* The CLASS and MATCH states reachable without a character from the n_stack states on the stack, into
- * picked; returns their number.  at_start, at_end: ^ and $ match here. */
+/* Stores in x->picked the CLASS and MATCH states that the n_stack states in x->stack reach without a character;
+ * returns their number.  at_start: ^ matches here; at_end: $ matches here. */
 static size_t close_over(struct sets *x, size_t n_stack, bool at_start, bool at_end, bool *matches)
 {
     size_t n = 0;
@@ -81,7 +81,8 @@ static size_t push_targets(struct sets *x, size_t i, const int32_t *target, size
     return n_stack;
 }
 
-/* Makes the set of target[n] in x->made, pattern by pattern.  A pattern that has matched stays matched. */
+/* Makes in x->made, pattern by pattern, the set of states that target[n] reach without a character; returns its
+ * size.  A pattern that has matched stays matched. */
 static size_t make_set(struct sets *x, const int32_t *target, size_t n, bool at_start, bool *accepts)
 {
     size_t n_made = 0;
@@ -102,7 +103,7 @@ static size_t make_set(struct sets *x, const int32_t *target, size_t n, bool at_
     return n_made;
 }
 
-/* The set of target[n] after `length` characters, or -1. */
+/* The index of the set that target[n] reach after `length` characters, made if new; -1: refused. */
 static int32_t intern(struct sets *x, const int32_t *target, size_t n, uint32_t length, bool at_start)
 {
     bool accepts;
@@ -141,7 +142,7 @@ static bool holds(const struct sets *x, const struct gr_part *q, uint32_t code)
     return false;
 }
 
-/* The states that code leads to from a set, into x->target; returns their number. */
+/* Stores in x->target the states that the code point leads to from set s; returns their number. */
 static size_t targets(struct sets *x, const struct set *s, uint32_t code)
 {
     size_t n = 0;
@@ -157,8 +158,8 @@ static size_t targets(struct sets *x, const struct set *s, uint32_t code)
     return n;
 }
 
-/* Makes a set's node: a quote if the string may end, and one range for each run of code points that
- * lead to the same set. */
+/* Makes the node of set `at`: a quote if the string may end, and one range for adjacent code points that lead to
+ * the same set. */
 static void expand(struct sets *x, size_t at)
 {
     struct gr_builder *b = x->p->b;
@@ -284,15 +285,16 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Strings other than the given names.  name_node() makes the node for a text that so far equals the
- * beginning of name[from..to).  Names are sorted, so names with the same next byte are adjacent.  While
- * the text equals the beginning of a name, each character is accepted in one spelling only.  Where a
- * name continues with a character above U+007F, no other such character is accepted there: this
- * loses a few valid names and avoids comparing UTF-8 sequences. */
+/* Rules of strings other than the given names.  name_node() makes the node for a text after `depth` bytes
+ * that equal those of name[from .. to).  Names are sorted, so names with the same next byte are adjacent.  While the
+ * text equals the beginning of a name, each character is accepted in one spelling only.  Where a name continues
+ * with a character above U+007F, no character above U+007F is accepted: this loses a few valid names and avoids
+ * comparing UTF-8 sequences.  Control characters are handled in the same way. */
 struct naming {
     struct gr_builder *b;
     const struct gr_member **name;
-    int32_t free, control, high; /* any text; after a control character; after U+0080 and above */
+    /* Nodes: any further text; a control character, then any; one above U+007F, then any. */
+    int32_t free, control, high;
 };
 
 static int32_t name_node(const struct naming *x, size_t from, size_t to, size_t depth, int nesting)

@@ -15,7 +15,7 @@ enum { MOST_REPEAT = 1000, MOST_NESTING = 64 };
 
 enum tree_kind { TREE_CLASS, TREE_BEGIN, TREE_END, TREE_SEQUENCE, TREE_ALTERNATIVES, TREE_REPEAT };
 
-struct gr_tree { /* a list of children from the last to the first; 0: none */
+struct gr_tree { /* child: the last child; sibling: the child before this one; 0: none */
     uint8_t kind;
     int32_t child, sibling;
     int32_t range, n_range; /* of a class */
@@ -83,7 +83,7 @@ static int by_lo(const void *a, const void *b)
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* Replaces the ranges from `first` on by their complement. */
+/* Replaces the ranges from index `first` on by their complement. */
 static void negate(struct gr_regex_parser *p, int32_t first)
 {
     struct gr_code_range *r = p->range + first;
@@ -159,8 +159,8 @@ static uint32_t hex_code(struct gr_regex_parser *p, int n)
     return c;
 }
 
-/* Parses an escape after its backslash.  True: one code point in *code; false: a class, added to the
- * ranges. */
+/* Parses an escape after its backslash.  Returns true if the escape is one code point, stored in *code; false if
+ * it is a class: its ranges are then added to p->range. */
 static bool escape(struct gr_regex_parser *p, uint32_t *code)
 {
     static const char from[] = "nrtfv0", to[] = "\n\r\t\f\v";
@@ -185,7 +185,7 @@ static bool escape(struct gr_regex_parser *p, uint32_t *code)
     return true;
 }
 
-/* A class of the ranges from `first` on. */
+/* A tree node for the class of the ranges from index `first` on. */
 static int32_t class_tree(struct gr_regex_parser *p, int32_t first)
 {
     int32_t at = tree(p, TREE_CLASS);
@@ -311,7 +311,7 @@ static int parse_number(struct gr_regex_parser *p)
     return n;
 }
 
-/* The repetition at p->at; most -1: no limit. */
+/* Parses the repetition at p->at, if there is one (else 1, 1); *most -1: no limit. */
 static void parse_repetition(struct gr_regex_parser *p, int *least, int *most)
 {
     *least = *most = 1;

@@ -15,8 +15,8 @@ enum part_kind { PART_CLASS, PART_SPLIT, PART_BEGIN, PART_END, PART_MATCH };
 
 struct gr_part { /* an NFA state */
     uint8_t kind;
-    int32_t a, b;           /* successor; SPLIT: either successor */
-    int32_t range, n_range; /* CLASS: range[range .. range + n_range) match */
+    int32_t a, b;           /* a: the successor; SPLIT: a and b are the two successors */
+    int32_t range, n_range; /* CLASS: matches ranges range .. range + n_range - 1 of the parser */
 };
 struct gr_code_range {
     uint32_t lo, hi;
@@ -33,8 +33,8 @@ struct gr_regex_parser {
     bool failed;
 };
 
-/* Allocates memory for all patterns of one string; false: no memory, reported to the builder.  Close p in
- * both cases. */
+/* Allocates memory for all patterns of one string; false: no memory, reported to the builder.  The caller
+ * calls gr_regex_close in both cases. */
 bool gr_regex_open(struct gr_regex_parser *p, struct gr_builder *b);
 void gr_regex_close(struct gr_regex_parser *p);
 
@@ -42,7 +42,7 @@ void gr_regex_close(struct gr_regex_parser *p);
  * the NFA's start state. */
 int32_t gr_regex(struct gr_regex_parser *p, const char *text);
 
-/* Reports an error in the pattern to the builder unless there is an earlier one; returns 0. */
+/* Reports an error in the pattern to the builder, unless an earlier error was reported; returns 0. */
 int32_t gr_regex_refuse(struct gr_regex_parser *p, int code, const char *what);
 
 #endif

@@ -1,13 +1,13 @@
 /* engine/text/grammar/schema.c - JSON schemas to grammar rules.
  *
  * A schema is first normalised to a list of simple alternatives (simplify.c); each alternative becomes one
- * part per type.  Schemas are identified by address, so a schema that refers to itself is one rule that calls
+ * node per type.  Schemas are identified by address, so a schema that refers to itself is one rule that calls
  * itself.
  *
  * The grammar accepts no more than the schema (except that oneOf is treated as anyOf) and often less:
  *   - members must appear in the order of "properties", then required members without a property, then
- *     others; others only if "additionalProperties" allows them or there are no "properties" at all;
- *   - items beyond "prefixItems" are accepted only if there is an "items";
+ *     other members; these only if "additionalProperties" allows them or there are no "properties" at all;
+ *   - items after those of "prefixItems" are accepted only if the schema has "items";
  *   - a format accepts one spelling of its values; a format that is not in the table is ignored;
  *   - numbers with bounds have no exponent; see json_text.c and number.c for the numbers accepted. */
 #include "engine/text/grammar/schema.h"
@@ -119,8 +119,9 @@ static int32_t array_part(struct reader *r, const json_t *s)
     return part;
 }
 
-/* The values of a schema that has only an enum or a const, a title and a description; else NULL.  They
- * are written in place of a rule, so that alternatives which differ in such a member differ in text. */
+/* If the schema has only an enum or a const, and perhaps a title and a description: the array of its values; else
+ * NULL.  The values are written into the object's rule, not as a rule of their own, so that objects that differ
+ * in the value of such a member differ in the bytes of one rule. */
 static const json_t *literals(struct reader *r, const json_t *schema)
 {
     const json_t *list = json_object_get(schema, "enum"), *value = json_object_get(schema, "const"), *v;
@@ -250,8 +251,8 @@ static int32_t simple_rule(struct reader *r, const json_t *s)
     return gr_alternatives(r->b, out, n);
 }
 
-/* If the schema is only a $ref, anyOf or oneOf without other constraints: the list of its targets, which
- * become calls of their rules.  Otherwise NULL. */
+/* If the schema is one $ref, anyOf or oneOf without other constraints: the list of the schemas that it names,
+ * each of which becomes a call of its own rule.  Otherwise NULL. */
 static const json_t *plain_choice(struct reader *r, const json_t *schema, const json_t *own)
 {
     const json_t *ref = json_object_get(schema, "$ref"), *any = json_object_get(schema, "anyOf");

@@ -28,12 +28,13 @@ struct gr_simplifier {
     int n_merge;
 };
 
-/* Appends to out simple schemas; a value conforms if it satisfies one of them.  depth: nesting of
- * references so far, 0 at the top.  False: refused. */
+/* Appends simple schemas to out; a value conforms to `schema` if it satisfies one of them.  depth: nesting
+ * of $ref, anyOf and allOf so far, 0 at the top.  False: the schema is refused. */
 bool gr_simple_alternatives(struct gr_simplifier *r, const json_t *schema, int depth, json_t *out);
 
-/* The schema's own keywords as a simple schema; its $ref, allOf, anyOf and oneOf are ignored. */
+/* The schema's own keywords as a simple schema: without $ref, allOf, anyOf and oneOf. */
 json_t *gr_simple_own(struct gr_simplifier *r, const json_t *schema);
+/* The schema that a $ref names, or NULL (refused). */
 const json_t *gr_simple_resolve(struct gr_simplifier *r, const json_t *ref);
 
 /* Makes r->made the owner of a value; returns the value, or NULL without memory. */

@@ -2,8 +2,8 @@
  * satisfy one.
  *
  * In: any schema.  Out: schemas with plain keywords only: $ref, allOf, anyOf and oneOf are expanded, formats
- * become patterns, and types become bits.  A keyword that would change the accepted values and is not supported
- * is refused by name. */
+ * become patterns, and types become bits.  A schema with an unsupported keyword that would change the accepted
+ * values is refused, with the keyword's name in the message. */
 #include "engine/text/grammar/schema.h"
 
 #include <stdlib.h>
@@ -49,7 +49,8 @@ static const struct {
              "(\\?(" PATH "|[/?])*)?(#(" PATH "|[/?])*)?$" },
 };
 
-/* Keywords that are not supported; `idle` is a value with which the keyword has no effect (NULL: none). */
+/* Keywords that are not supported.  With the value `idle` (NULL: no such value) the keyword has no effect, so the
+ * schema is accepted. */
 static const struct {
     const char *name, *idle;
 } refused[] = {
@@ -102,7 +103,8 @@ static int hex_value(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* Decodes one step of a JSON pointer (~0, ~1, %XX) into out; returns the rest of p, or NULL on error. */
+/* Decodes one step of the JSON pointer p, with its escapes ~0, ~1 and %XX, into out; returns the rest of p, or
+ * NULL on error. */
 static const char *pointer_step(const char *p, char *out, size_t most)
 {
     size_t n = 0;
@@ -155,7 +157,7 @@ static int type_bit(const json_t *name)
     return 0;
 }
 
-/* The bits of a "type" (a string or a list); 0: invalid. */
+/* The TYPE_ bits of the value of "type" (a string or a list of strings); 0: invalid. */
 static int type_bits(const json_t *type)
 {
     int bits = 0;
@@ -317,7 +319,8 @@ static json_t *both(struct gr_simplifier *r, const json_t *a, const json_t *b)
     return gr_simple_keep(r, json_pack("{s:[O,O]}", "allOf", a, b));
 }
 
-/* A member that the other schema does not name must satisfy that schema's additionalProperties too. */
+/* When two schemas are merged: the schema of a member that only one of them lists.  The member must satisfy
+ * `others`, the additionalProperties of the schema that does not list it, too. */
 static const json_t *with_others(struct gr_simplifier *r, const json_t *member, const json_t *others)
 {
     return !others || json_is_true(others) ? member : json_is_false(others) ? others : both(r, member, others);
@@ -353,7 +356,7 @@ static bool merge_members(struct gr_simplifier *r, const json_t *a, const json_t
     return true;
 }
 
-/* The values in both lists. */
+/* The values that are in both lists. */
 static json_t *common_values(const json_t *a, const json_t *b)
 {
     json_t *out = json_array();
@@ -382,7 +385,7 @@ static int common_types(int a, int b)
     return (a & b) | (whole ? TYPE_INTEGER : 0);
 }
 
-/* Merges a keyword that both schemas have. */
+/* The value of a keyword in the merged schema, if both schemas have the keyword, with values x and y. */
 static json_t *merge_keyword(struct gr_simplifier *r, const char *name, const json_t *x, const json_t *y)
 {
     if (!strcmp(name, "type"))
@@ -438,7 +441,7 @@ static json_t *merge(struct gr_simplifier *r, const json_t *a, const json_t *b)
 
 /* ---- alternatives ---------------------------------------------------------------------------- */
 
-/* Replaces *list by the conjunctions of each of its schemas with each of `more`. */
+/* Replaces *list by the list of the conjunctions of each schema in *list with each schema in `more`. */
 static bool cross(struct gr_simplifier *r, json_t **list, const json_t *more)
 {
     json_t *all = gr_simple_keep(r, json_array());

@@ -1,10 +1,10 @@
 /* engine/text/grammar/walk.c - advances a gr_state by bytes, and completes texts.
  *
- * In: a state and a byte.  Out: the next state, built from scratch: each configuration follows its
- * edge; the operations of the new automaton state (calls, counts, returns) add configurations; and
- * the frames still in use are copied.  A configuration is added only if its shortest path to the end,
- * including the frames below it, fits GR_DEPTH.  So every configuration that is kept can finish, even
- * when others are dropped. */
+ * In: a state and a byte.  Out: the next state, built from an empty one: each configuration follows its
+ * edge for the byte; the operations of the new automaton state (calls, counts, returns) add configurations; and
+ * the frames still in use are copied.  A configuration is added only if its frames and those that its
+ * path to the end needs are at most GR_DEPTH.  So every configuration of a state can reach the end of
+ * the text, even when others are dropped. */
 #include <string.h>
 
 #include "engine/text/grammar/automaton.h"
@@ -32,7 +32,8 @@ static int push_frame(struct gr_state *s, int32_t state, uint32_t count, int par
     return s->n_frame++;
 }
 
-/* Copies frame f of another state and the frames below it; returns its index in `to`, or -2. */
+/* Copies frame f of state `from` and the frames of its callers to `to`; returns the index of f's copy, or -2 if
+ * the frames of `to` are full. */
 static int carry(const struct gr_state *from, int f, struct gr_state *to)
 {
     int chain[GR_DEPTH], n = 0, at = -1;
@@ -47,7 +48,7 @@ static int carry(const struct gr_state *from, int f, struct gr_state *to)
 
 /* ---- entering -------------------------------------------------------------------------------- */
 
-/* Work list of configurations with operations still to apply. */
+/* Work list of enter(): configurations reached without a byte; their operations are applied in order. */
 struct entering {
     struct gr_config config[2 * GR_CONFIGS];
     int n;
@@ -93,7 +94,8 @@ static void operate(const struct gr_grammar *g, struct gr_state *s, struct enter
     }
 }
 
-/* Adds a configuration and all configurations reachable from it without a byte. */
+/* Adds to s the configuration (state, count, frame) and those that it reaches without a byte, as far as they have
+ * edges; sets can_end if the text may end in one of them. */
 static void enter(const struct gr_grammar *g, struct gr_state *s, int32_t state, uint32_t count, int frame)
 {
     struct entering e;
@@ -139,7 +141,8 @@ static int32_t follow(const struct gr_grammar *g, int32_t state, uint8_t byte)
     return -1;
 }
 
-/* The common case: one configuration, which stays in its rule and reaches no operation. */
+/* The common case, for a state with one configuration: automaton state `next` has no operations and does not
+ * return, and every frame is in use.  Then only config[0].state changes. */
 static bool stays(const struct gr_grammar *g, const struct gr_state *from, int32_t next)
 {
     const struct gr_dstate *x = &g->state[next];
@@ -218,7 +221,8 @@ struct finisher {
     size_t n_out, most;
 };
 
-/* The path needs a count that is not reached: the counting operation of the same state. */
+/* If the shortest path leads over a GR_ATLEAST (`wanted`) but the count is below its `least`: the GR_COUNT of the same
+ * state, which adds a repetition. */
 static const struct gr_op *counting(const struct finisher *f, const struct gr_op *wanted)
 {
     const struct gr_dstate *s = &f->g->state[f->state];
@@ -246,7 +250,7 @@ static void finish_op(struct finisher *f, const struct gr_op *op)
     f->state = op->a;
 }
 
-/* One step along the shortest path; false at the end of the text. */
+/* Makes one step along the shortest path (gr_dstate.way); false at the end of the text. */
 static bool finish_step(struct finisher *f)
 {
     const struct gr_dstate *s = &f->g->state[f->state];

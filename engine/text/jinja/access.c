@@ -1,7 +1,7 @@
 /* engine/text/jinja/access.c - attributes, items and slices: x.y, x[y], x[a:b].
  *
- * As in jinja2's sandbox: x.y looks for an attribute of the type first, then for an item; x["y"] does
- * it in the other order.  Attributes are the fixed lists in this file.  Names that begin with an
+ * As in jinja2's sandbox: x.y looks for an attribute of x's type first, then for an item of x; x["y"]
+ * looks for an item first.  Attributes are the fixed lists in this file.  Names that begin with an
  * underscore, and methods that would change a list or dict, give an undefined value; using it fails. */
 #include "engine/text/jinja/internal.h"
 
@@ -121,7 +121,7 @@ static struct jin_value cycler_reset(struct jin *j, struct jin_value self, const
     return jin_none();
 }
 
-/* call NULL: a method of Python that would change the object; not available. */
+/* Methods of a dict.  call is NULL for a method of Python that would change the dict; such a method is refused. */
 static const struct jin_function dict_methods[] = {
     { "get", dict_get }, { "items", dict_items }, { "keys", dict_keys }, { "values", dict_values },
     { "copy", copy },    { "fromkeys", refused }, { "pop", NULL },       { "popitem", NULL },
@@ -252,7 +252,7 @@ static struct jin_value macro_attribute(struct jin *j, const struct jin_macro *m
     return jin_items_done(j, &names, JIN_TUPLE);
 }
 
-/* The attribute of the type; JIN_MISSING if it has none of that name. */
+/* The attribute that the type of `of` has under this name; JIN_MISSING if the type has no such attribute. */
 static struct jin_value own(struct jin *j, struct jin_value of, const struct jin_string *name)
 {
     if (of.type == JIN_NAMESPACE) {
@@ -282,7 +282,7 @@ static struct jin_value own(struct jin *j, struct jin_value of, const struct jin
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-/* of[which]; JIN_MISSING where Python raises an error that jinja2's getitem() handles as absent. */
+/* of[which]; JIN_MISSING if Python raises an error that jinja2's getitem() turns into an undefined value. */
 static struct jin_value plain_item(struct jin *j, struct jin_value of, struct jin_value which)
 {
     if (of.type == JIN_DICT) {

@@ -1,7 +1,7 @@
 /* engine/text/jinja/case.c - upper, lower, title and folded case of text, as in Python's str.
  *
- * utf8proc maps one letter to one letter.  Letters that map to several are in a table here (Unicode's
- * SpecialCasing, unconditional lines).  The only conditional mapping is the capital sigma, which
+ * utf8proc maps one letter to one letter.  Letters that map to several letters are in a table here
+ * (the unconditional lines of Unicode's SpecialCasing).  The only conditional mapping is the capital sigma, which
  * becomes a final sigma at the end of a word. */
 #include "engine/text/jinja/internal.h"
 
@@ -110,7 +110,8 @@ static bool is_ignored(int32_t code)
            code == 0xB7 || code == 0x2018 || code == 0x2019 || code == 0x2024 || code == 0x2027;
 }
 
-/* True if the first letter from byte `at` on (`before`: the last letter before it) has case. */
+/* True if the first character from byte `at` on that is_ignored() does not ignore has case; with `before`, the last
+ * such character before byte `at`. */
 static bool word_goes_on(const struct jin_string *s, size_t at, bool before)
 {
     int32_t code = 0;

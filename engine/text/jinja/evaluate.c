@@ -38,7 +38,8 @@ static struct jin_value item_value(struct jin *j, struct jin_env *env, const str
     return jin_slice(j, of, part[0], part[1], part[2]);
 }
 
-/* Joins strings; the left side is not copied if its tail buffer can be extended (jin_concat). */
+/* The operator ~: joins values as text.  The left side is not copied if its tail buffer can be extended
+ * (jin_concat). */
 static struct jin_value concat_value(struct jin *j, struct jin_env *env, const struct jin_node *n)
 {
     struct jin_items parts = { 0 };

@@ -108,7 +108,7 @@ int64_t jin_loop_length(struct jin *j, struct jin_loop *l)
 {
     if (l->length < 0)
         l->length = l->over.type == JIN_MISSING ? -1 : jin_length(j, l->over);
-    if (l->length < 0) { /* a generator: make all remaining items now */
+    if (l->length < 0) { /* of a generator: make all remaining items to count them */
         struct jin_list *rest = jin_collect(j, jin_iterator_value(l->items));
         l->length = (int64_t)rest->n + l->index0 + 1 + (l->after.type != JIN_MISSING);
         l->items = jin_iterate(j, jin_list_new(j, JIN_LIST, rest->item, rest->n));
@@ -168,7 +168,7 @@ static enum jin_flow run_for(struct jin *j, struct jin_env *up, const struct jin
         l->items = filter_items(j, up, n, l->items);
     struct jin_env *env = jin_env_new(j, n->scope[0], up);
     enum jin_flow flow = JIN_ON;
-    bool finished = false; /* a pass reached the end of the body: no else */
+    bool finished = false; /* an iteration reached the end of the body, so the else body is not executed */
     for (struct jin_value v; flow != JIN_BREAK && loop_next(j, l, &v);) {
         env->slot[0] = n->extended ? (struct jin_value){ .type = JIN_LOOP, .loop = l } : jin_missing();
         jin_assign(j, env, n->a, v);

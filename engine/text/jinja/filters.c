@@ -6,7 +6,7 @@
 
 #define FILTER(name) static struct jin_value name(struct jin *j, struct jin_value v, const struct jin_args *args)
 
-/* soft_str of markupsafe: strings, including markup, are unchanged; other values become text. */
+/* As soft_str of Python's markupsafe: a string, also a markup string, is unchanged; another value becomes text. */
 static struct jin_value soft(struct jin *j, struct jin_value v)
 {
     return v.type == JIN_STRING ? v : jin_of(jin_str(j, v));

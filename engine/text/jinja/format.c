@@ -140,7 +140,7 @@ struct percent {
     const struct jin_string *s;
     size_t at;
     struct jin_value with;
-    size_t used, n; /* arguments used, and all: of a tuple, or one value */
+    size_t used, n; /* arguments used so far; number of arguments (1 if the right side is no tuple) */
     bool safe;
 };
 
@@ -172,7 +172,7 @@ static int64_t percent_number(struct percent *p)
     return n;
 }
 
-/* "%(name)s" */
+/* The argument of "%(name)s": a value of the dict on the right side. */
 static struct jin_value named_value(struct percent *p)
 {
     size_t begin = ++p->at;
@@ -284,7 +284,7 @@ struct jin_value jin_format_percent(struct jin *j, struct jin_value s, struct ji
 
 /* ---- str.format ------------------------------------------------------------------------------ */
 
-/* [[fill]align][sign][#][0][width][,][.precision][type] */
+/* Parses a format specifier: [[fill]align][sign][#][0][width][,][.precision][type] */
 static struct field parse_spec(struct jin *j, const struct jin_string *s)
 {
     struct field f = { .precision = -1 };
@@ -350,7 +350,7 @@ static struct jin_value brace_field(struct jin *j, struct jin_value v, const str
 struct braces {
     struct jin *j;
     const struct jin_args *args;
-    int64_t next; /* index for the next {}; -1: fields are numbered */
+    int64_t next; /* argument index of the next {}; -1: the fields have numbers */
 };
 
 /* The value of a field: "name", "0" or "", then any of ".attribute" and "[item]". */
@@ -399,7 +399,7 @@ static struct jin_value brace_value(struct braces *f, const struct jin_string *s
     return v;
 }
 
-/* The end of the field that begins at `at`; its specifier may hold nested fields. */
+/* The end of the replacement field that begins at `at`; the field's specifier may contain nested fields. */
 static size_t field_end(struct jin *j, const struct jin_string *s, size_t at)
 {
     int depth = 1;

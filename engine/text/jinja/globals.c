@@ -29,7 +29,7 @@ FUNCTION(g_range)
     return (struct jin_value){ .type = JIN_RANGE, .range = r };
 }
 
-/* dict(pairs or dict, name=value ...) */
+/* The dict of dict(x, name=value ...), where x is a dict or an iterable of pairs. */
 static struct jin_dict *new_dict(struct jin *j, const struct jin_args *args)
 {
     struct jin_dict *d = jin_dict_new(j, 8);
@@ -95,7 +95,7 @@ FUNCTION(g_joiner)
     return (struct jin_value){ .type = JIN_JOINER, .joiner = s };
 }
 
-/* Fails with the template's message, which may have several lines. */
+/* raise_exception(message): the rendering fails with this message, which may have several lines. */
 FUNCTION(g_raise_exception)
 {
     struct jin_value message;
@@ -113,7 +113,7 @@ FUNCTION(g_raise_exception)
     jin_escape(&j->heap, KN_EINVAL);
 }
 
-/* datetime.now().strftime(format): local time without a zone. */
+/* strftime_now(format), as Python's datetime.now().strftime(format): with the time j->now_s in the local zone. */
 FUNCTION(g_strftime_now)
 {
     struct jin_value format;

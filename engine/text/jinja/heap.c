@@ -61,7 +61,7 @@ void *jin_take(struct jin_heap *h, size_t bytes)
     bytes = kn_align_up(bytes < SIZE_MAX / 2 ? bytes : SIZE_MAX / 2, 16);
     if (!c || bytes > c->bytes - c->used) {
         struct jin_chunk *fresh = chunk(h, bytes > CHUNK_BYTES / 4 ? bytes : CHUNK_BYTES);
-        if (c && bytes > CHUNK_BYTES / 4) { /* own chunk for a large piece; c is still being filled */
+        if (c && bytes > CHUNK_BYTES / 4) { /* a large piece gets its own chunk; filling c continues */
             fresh->older = c->older;
             c->older = fresh;
         } else {

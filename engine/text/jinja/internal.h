@@ -3,8 +3,8 @@
  *
  *     lexer.c           text to tokens, with white space control
  *     tokens.c          current token and one token of lookahead
- *     parse.c           tokens to a tree of struct jin_node: statements
- *     parse_expression.c                                     expressions
+ *     parse.c           statements: tokens to a tree of struct jin_node
+ *     parse_expression.c                                     expressions: tokens to nodes
  *     scope.c           resolves each name to (environments up, slot)
  *     execute.c         statements        evaluate.c   expressions      macro.c   calls
  *     access.c          x.y, x[y], x[a:b]                string_methods.c   methods of strings
@@ -16,7 +16,7 @@
  *     heap.c            memory, its limit, and failure
  *     template.c        opening and rendering, and the other limits
  *
- * A template has one heap and a rendering has one; a heap is freed as a whole.  A failure anywhere is a
+ * Each template and each rendering has its own heap; a heap is freed as a whole.  A failure anywhere is a
  * longjmp to the entry in template.c (jin_fail).  A rendering holds only its heap and the output
  * buffer, so template.c can release everything. */
 #ifndef ENGINE_JINJA_INTERNAL_H
@@ -30,10 +30,10 @@
 /* ---- heap.c ---------------------------------------------------------------------------------- */
 
 struct jin_heap {
-    struct jin_chunk *chunk; /* list: the chunk being filled, then older ones */
+    struct jin_chunk *chunk; /* list: the chunk being filled, then the older chunks */
     size_t used, limit;      /* bytes */
     int line;                /* current line of the template, for messages */
-    int code;                /* error code of the jump; 0: none */
+    int code;                /* error code that the longjmp reports; 0: no failure */
     struct eng_template_error *error;
     jmp_buf escape;
 };
@@ -72,7 +72,7 @@ enum jin_type {
 
 struct jin_value {
     uint8_t type;
-    bool safe; /* a string marked as markup: text joined to it is HTML-escaped */
+    bool safe; /* the string is marked as markup (HTML): other strings joined to it are HTML-escaped */
     union {
         bool b;
         int64_t i;
@@ -133,7 +133,7 @@ struct jin_range {
 
 struct jin_undefined {
     const char *hint;      /* the whole message, or NULL */
-    const char *owner;     /* type of the value it was looked up in, or NULL */
+    const char *owner;     /* type of the value in which the name was looked up, or NULL */
     struct jin_value name; /* the undefined name or key */
 };
 
@@ -161,8 +161,8 @@ struct jin_method {
 
 /* ---- tree ------------------------------------------------------------------------------------ */
 
-/* Beside each kind: its child nodes a, b, c (d, e) in order; then its other fields.  Plurals are
- * lists. */
+/* The comment of a kind lists its child nodes (members a, b, c, d, e of jin_node, in this order), then after a
+ * semicolon the other members in use.  A plural is a list of nodes. */
 enum jin_kind {
     JIN_N_CONST,        /* value */
     JIN_N_NAME,         /* name, up, slot, target */
@@ -172,7 +172,7 @@ enum jin_kind {
     JIN_N_DICT,         /* keys and values, alternating */
     JIN_N_ATTRIBUTE,    /* object; name */
     JIN_N_ITEM,         /* object, index */
-    JIN_N_SLICE,        /* start, stop, step, each or NULL; b of ITEM only */
+    JIN_N_SLICE,        /* start, stop, step, each may be NULL; only as index of an ITEM */
     JIN_N_CALL,         /* callee; params */
     JIN_N_FILTER,       /* input, NULL: captured text; name, params, found */
     JIN_N_TEST,         /* input; name, params, found */
@@ -184,7 +184,7 @@ enum jin_kind {
     JIN_N_BINARY,       /* left, right; op: + - * / % D for // P for ** */
     JIN_N_CONCAT,       /* items */
     JIN_N_COMPARE,      /* first, COMPARISONs */
-    JIN_N_COMPARISON,   /* right (left: the operand before it); op: = ! < l(<=) > g(>=)
+    JIN_N_COMPARISON,   /* right; its left operand is the operand before it.  op: = ! < l(<=) > g(>=)
                                                    i(in) n(not in) */
     JIN_N_CONDITION,    /* test, then, else or NULL */
     JIN_N_KEYWORD,      /* argument; name */
@@ -204,12 +204,12 @@ enum jin_kind {
 
 struct jin_node {
     uint8_t kind, op;
-    bool recursive, extended; /* of FOR: declared recursive; the body uses `loop` */
+    bool recursive, extended; /* of FOR: the loop is declared recursive; its body uses `loop` */
     bool target;              /* of NAME: the name is assigned here */
-    bool elif;                /* of IF: c is an elif */
+    bool elif;                /* of IF: the else body (c) is an elif */
     int16_t height;           /* levels of nodes below this one */
     int line;
-    int up, slot;          /* where a name's value is, set by scope.c */
+    int up, slot;          /* a name's value is in this slot, `up` environments up; set by scope.c */
     struct jin_node *next; /* next in the same list */
     struct jin_node *a, *b, *c, *d, *e;
     const struct jin_string *name; /* interned: equal names have one address */
@@ -219,7 +219,7 @@ struct jin_node {
         struct jin_macro_info *macro;
         struct jin_scope *scope[3]; /* of FOR: body, else, test */
     };
-    struct jin_scope *own; /* scope of the other kinds of block */
+    struct jin_scope *own; /* scope of a block that is not a FOR */
     const void *found;     /* of FILTER, TEST: struct jin_filter, jin_test */
 };
 
@@ -227,8 +227,9 @@ struct jin_params {
     struct jin_node *position, *keyword, *star, *star_star;
 };
 
-/* The first value of a slot when its scope is entered: an argument; a template variable; the value of
- * slot `from`, `up` environments up; undefined. */
+/* The first value of a slot when its scope is entered.  PARAMETER: an argument; RESOLVE: the template variable or
+ * built-in function `name`; ALIAS: the value of slot `from`, `up` environments above the outer one; UNDEFINED:
+ * none. */
 enum jin_load { JIN_LOAD_PARAMETER, JIN_LOAD_RESOLVE, JIN_LOAD_ALIAS, JIN_LOAD_UNDEFINED };
 struct jin_slot {
     enum jin_load load;
@@ -280,7 +281,7 @@ struct jin_lexer {
     const char *text; /* [n] with newlines normalised to \n */
     size_t n, at;
     int line;
-    size_t line_at; /* `line` is the line of this offset */
+    size_t line_at; /* `line` is the line number of this offset */
     enum { JIN_IN_DATA, JIN_IN_PRINT, JIN_IN_BLOCK, JIN_IN_RAW } state;
     bool line_starting; /* the last tag ended with a newline */
     char bracket[256];  /* [n_bracket] closing brackets still expected */
@@ -300,8 +301,8 @@ struct jin_parser {
     struct jin_lexer lexer;
     struct jin_token token, ahead; /* current token; lookahead, valid if `looked` */
     bool looked;
-    int depth, n_for, n_loop;       /* nesting; enclosing FORs; those that a break here may leave */
-    bool soft;                      /* inside an {% if %}: an unknown filter fails only when evaluated */
+    int depth, n_for, n_loop;       /* nesting; enclosing FORs; enclosing FORs that a break may leave */
+    bool soft;                      /* inside an {% if %}: unknown filters and tests fail only when evaluated */
     const struct jin_node *unknown; /* the first unknown filter or test, or NULL */
 };
 
@@ -336,7 +337,7 @@ struct jin_env {
 struct jin {
     struct jin_heap heap;
     struct jin_dict *variables;
-    char *out; /* [n_out] output; captured text is its end */
+    char *out; /* [n_out] output; text being captured is at its end */
     size_t n_out, out_room, out_limit;
     uint64_t steps; /* steps still allowed */
     int depth;      /* levels of nesting still allowed */
@@ -386,8 +387,9 @@ struct jin_value jin_call_value(struct jin *j, struct jin_value f, const struct 
 struct jin_value jin_macro_new(struct jin *j, struct jin_env *env, const struct jin_node *n);
 struct jin_value jin_macro_call(struct jin *j, const struct jin_macro *m, const struct jin_args *args);
 
-/* Assigns arguments to the parameters of a built-in function: names "a b c", values out[3].  Fails if
- * one of the first `must` is not given; any other missing one is JIN_MISSING. */
+/* Assigns arguments to the parameters of a built-in function.  names lists the parameters, as "a b c"; out has
+ * one value for each.  The second argument is the function's name, for messages.  Fails if one of the first
+ * `must` parameters is not given; any other parameter that is not given is JIN_MISSING. */
 void jin_bind(struct jin *j, const char *what, const struct jin_args *args, const char *names, int must,
               struct jin_value *out);
 bool jin_given(struct jin_value v); /* neither missing nor None */
@@ -418,13 +420,13 @@ static inline bool jin_is_number(struct jin_value v) { return v.type >= JIN_BOOL
 static inline bool jin_is_integer(struct jin_value v) { return v.type == JIN_BOOL || v.type == JIN_INT; }
 static inline int64_t jin_integer(struct jin_value v) { return v.type == JIN_BOOL ? v.b : v.i; }
 
-const char *jin_type_name(struct jin_value v); /* Python's */
+const char *jin_type_name(struct jin_value v); /* the type's name in Python */
 bool jin_truth(struct jin_value v);
 bool jin_equal(struct jin *j, struct jin_value a, struct jin_value b);
 bool jin_less(struct jin *j, struct jin_value a, struct jin_value b, const char *op); /* a op b, op of < <= > >= */
 bool jin_same(struct jin_value a, struct jin_value b); /* Python's `is`; false for int, float */
 bool jin_contains(struct jin *j, struct jin_value in, struct jin_value what);
-int64_t jin_length(struct jin *j, struct jin_value v); /* len(v); -1: it has none */
+int64_t jin_length(struct jin *j, struct jin_value v); /* len(v); -1: v has no length */
 
 struct jin_value jin_undefined_name(struct jin_heap *h, const struct jin_string *name);
 struct jin_value jin_undefined_of(struct jin *j, struct jin_value owner, struct jin_value name);
@@ -497,7 +499,7 @@ bool jin_float_to_int(double f, int64_t *out);                   /* truncates; f
 int jin_compare_numbers(struct jin_value a, struct jin_value b); /* -1, 0, 1; 2: one is NaN */
 struct jin_value jin_round(struct jin *j, struct jin_value v, int64_t digits,
                            int how);                                    /* 'r' nearest, 'c' up, 'f' down */
-int64_t jin_index(struct jin *j, struct jin_value v, const char *what); /* v as integer; or fails */
+int64_t jin_index(struct jin *j, struct jin_value v, const char *what); /* v as integer, else fails */
 
 /* ---- iterate.c ------------------------------------------------------------------------------- */
 
@@ -507,7 +509,7 @@ struct jin_iterator {
     size_t at, n;
     struct jin_iterator *inner;
     void *state;      /* of a generator */
-    const char *type; /* Python's name of its type */
+    const char *type; /* name in Python of the iterator's type */
 };
 
 struct jin_iterator *jin_iterate(struct jin *j, struct jin_value v); /* iter(v); fails if v is not iterable */
@@ -528,7 +530,7 @@ struct jin_value jin_slice(struct jin *j, struct jin_value of, struct jin_value 
 const struct jin_function *jin_string_method(const struct jin_string *name);
 struct jin_value jin_bind_method(struct jin *j, const struct jin_function *f, struct jin_value self);
 
-/* call NULL: a filter of Jinja that is not supported here. */
+/* A filter.  call is NULL for a filter of Jinja that is not supported here. */
 struct jin_filter {
     const char *name;
     jin_call *call;

@@ -110,8 +110,8 @@ struct jin_list *jin_collect(struct jin *j, struct jin_value v)
     return l;
 }
 
-/* reversed(v).  filter: called for the reverse filter, which also accepts a generator; the result is
- * then a list, otherwise an iterator. */
+/* reversed(v), an iterator.  filter: the call is for the filter `reverse`, which also accepts a generator; a
+ * generator's items are then returned reversed as a list. */
 struct jin_value jin_reversed(struct jin *j, struct jin_value v, bool filter)
 {
     static const char *const names[] = {

@@ -1,8 +1,9 @@
 /* engine/text/jinja/lexer.c - a template's text to tokens.
  *
- * The text between two tags is one token, after white space control.  "-" in a tag removes all white
- * space on its side.  A block or comment removes the newline after it (trim_blocks) and, if it is the
- * first thing on its line, the blanks before it (lstrip_blocks); "+" keeps them.  Inside tags the
+ * The text between two tags is one token, after white space control.  "-" at the start or end of a
+ * tag removes all white space before or after the tag.  A block or comment removes the newline after it
+ * (trim_blocks) and, if it is the first thing on its line, the blanks before it (lstrip_blocks); "+" keeps
+ * these.  Inside tags the
  * tokens are Python's names, numbers and strings, and operators; a tag cannot end while a bracket is
  * open. */
 #include "engine/base/base.h"
@@ -13,8 +14,8 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* A string of the template.  Renderings in several threads share it, so its characters are counted
- * here. */
+/* A string in the template's heap.  Renderings in several threads share the string, so its characters are
+ * counted here, not at first use. */
 static struct jin_string *lasting(struct jin_lexer *l, const char *data, size_t n)
 {
     struct jin_string *s = jin_string_view(l->heap, data, n);
@@ -133,7 +134,8 @@ static void data_token(struct jin_lexer *l, struct jin_token *out, size_t begin,
                                .value = jin_of(lasting(l, l->text + begin, end - begin)) };
 }
 
-/* The end of the data before a tag.  sign: the tag's '-' or '+', or 0. */
+/* The end of the text before a tag, after removal of the white space that the tag removes.  sign: the '-' or '+'
+ * at the tag's start, or 0. */
 static size_t data_end(const struct jin_lexer *l, size_t begin, size_t end, char sign, bool is_print)
 {
     if (sign == '-')
@@ -147,7 +149,8 @@ static size_t data_end(const struct jin_lexer *l, size_t begin, size_t end, char
     return first && strip_right(l, line, end) == line ? line : end;
 }
 
-/* If a tag ends ("%}", "-%}" or "+%}") at `at`: its length with the white space it removes; else 0. */
+/* If the end of a tag ("%}", "-%}" or "+%}") begins at `at`: the length of this end and of the white space that it
+ * removes; else 0. */
 static size_t tag_end(const struct jin_lexer *l, size_t at, char mark, bool trim)
 {
     char end[3] = { mark, '}', 0 };
@@ -206,7 +209,8 @@ static bool next_raw(struct jin_lexer *l, struct jin_token *out)
     jin_fail(l->heap, "Missing end of raw directive");
 }
 
-/* Reads text up to the next tag, or the beginning of a tag; true if out holds a token. */
+/* Reads the text up to the next tag or, if there is none, the beginning of the tag.  True if out holds a token;
+ * false after a comment or {% raw %}. */
 static bool next_data(struct jin_lexer *l, struct jin_token *out)
 {
     size_t at = l->at, raw = 0;
@@ -292,7 +296,7 @@ static void number_token(struct jin_lexer *l, struct jin_token *out)
         size_t first = at + 2 + (at + 2 < l->n && l->text[at + 2] == '_');
         if (base != 10 && (n = digits(l, first, base))) {
             end = first + n;
-        } else { /* only the zeros: 007 is 00 and 7 */
+        } else { /* as in Jinja, only the zeros: 007 is the tokens 00 and 7 */
             base = 10;
             for (end = at + 1; end < l->n && (l->text[end] == '0' ||
                                               (l->text[end] == '_' && end + 1 < l->n && l->text[end + 1] == '0'));)
@@ -320,7 +324,7 @@ static void number_token(struct jin_lexer *l, struct jin_token *out)
     move(l, end);
 }
 
-/* \x41, \U0001F600: n hex digits after the letter. */
+/* The code point of an escape such as \x41 or \U0001F600, with n hex digits after the letter. */
 static int32_t hex_escape(struct jin_lexer *l, size_t at, size_t end, int n)
 {
     int32_t code = 0;

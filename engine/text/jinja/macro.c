@@ -58,7 +58,7 @@ struct jin_args jin_args_of(struct jin *j, struct jin_env *env, const struct jin
     return a;
 }
 
-/* The index of a name in the list "one two three", or -1. */
+/* The index of a name in `names`, a list such as "one two three"; -1: not in the list. */
 static int place(const char *names, const struct jin_string *name)
 {
     for (int i = 0; *names; i++) {

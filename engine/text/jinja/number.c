@@ -119,7 +119,8 @@ static struct jin_value integers(struct jin *j, int op, int64_t a, int64_t b)
 
 /* ---- floats ---------------------------------------------------------------------------------- */
 
-/* x - n * y with the sign of x, exact: long division in binary. */
+/* As C's fmod: x - n * y for an integer n, smaller than y in magnitude, with the sign of x.  Exact: long division
+ * in binary. */
 static double remainder_of(double x, double y)
 {
     double a = x < 0 ? -x : x, b = y < 0 ? -y : y, t = b;
@@ -234,8 +235,8 @@ struct jin_value jin_negate(struct jin *j, struct jin_value v, bool minus)
 
 /* ---- text to numbers ------------------------------------------------------------------------- */
 
-/* Strips white space on both sides and removes underscores between digits; false if an underscore is
- * elsewhere. */
+/* Copies s to out[room] without the white space on both sides and without underscores between digits; false if
+ * there is an underscore at another place. */
 static bool plain_digits(const struct jin_string *s, struct jin *j, char *out, size_t room, size_t *n)
 {
     struct jin_string t = *s;

@@ -16,7 +16,7 @@ static struct jin_node *body_of(struct jin_parser *p, const char *opened, const 
 #define UNTIL(...)                                                                                                     \
     (const char *const[]) { __VA_ARGS__, NULL }
 
-/* Parses a body that ends with one tag, and skips the tag's name. */
+/* Parses a body up to the tag named `end`, and skips the tag's name.  opened: the enclosing block, for messages. */
 static struct jin_node *body_to(struct jin_parser *p, const char *opened, const char *end)
 {
     struct jin_node *body = body_of(p, opened, UNTIL(end));
@@ -35,7 +35,7 @@ static struct jin_node *parse_if(struct jin_parser *p)
     struct jin_node *n = jin_node(p, JIN_N_IF, line, test, then, NULL);
     struct jin_node *last = n;
     while (jin_at_name(p, "elif")) {
-        jin_deeper(p); /* each elif is nested in the one before */
+        jin_deeper(p); /* each elif is nested in the if or elif before it */
         line = p->token.line;
         jin_advance(p);
         test = jin_parse_tuple(p, false, NULL);

@@ -460,7 +460,7 @@ struct jin_node *jin_parse_expression(struct jin_parser *p)
         struct jin_node *test = parse_or(p);
         struct jin_node *other = jin_skip_name(p, "else") ? jin_parse_expression(p) : NULL;
         n = jin_node(p, JIN_N_CONDITION, line, test, n, other);
-        p->unknown = unknown; /* unknown filters in it fail only when evaluated */
+        p->unknown = unknown; /* unknown filters and tests in it fail only when evaluated */
     }
     p->depth--;
     return n;
@@ -474,7 +474,8 @@ static bool tuple_ends(const struct jin_parser *p, const char *end)
            (end && jin_at_name(p, end));
 }
 
-/* how: 'e' expressions, 'o' expressions without "if", 't' targets, 'n' also targets like ns.x */
+/* Parses one item, or a tuple of items separated by commas.  how: the items are 'e' expressions, 'o' expressions
+ * without "if", 't' targets of an assignment, 'n' targets of an assignment, also such as ns.x. */
 static struct jin_node *parse_commas(struct jin_parser *p, int how, const char *end)
 {
     struct list items = { 0 };

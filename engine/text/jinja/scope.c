@@ -19,7 +19,7 @@ struct frame {
     struct jin_heap *heap;
     struct name *own; /* [n] */
     int n, room;
-    int branch; /* enclosing ifs of the node being surveyed */
+    int branch; /* number of ifs around the node being surveyed */
     const struct jin_string *word_loop, *word_caller, *word_kwargs, *word_varargs;
 };
 
@@ -84,7 +84,7 @@ static void store_name(struct frame *f, const struct jin_string *name)
 
 #define MAX_PARTS 9
 
-/* The lists below a node, in Jinja's order. */
+/* Stores the child lists of a node in part, in the order in which Jinja visits them; returns their number. */
 static int parts_of(const struct jin_node *n, struct jin_node *part[MAX_PARTS])
 {
     int k = 0;
@@ -109,7 +109,7 @@ static int parts_of(const struct jin_node *n, struct jin_node *part[MAX_PARTS])
     return k;
 }
 
-/* The first use of a name in the list and below: 1 it is read, -1 assigned, 0 not used. */
+/* The first use of a name in the list and in the nodes below it: 1 the name is read, -1 it is assigned, 0 not used. */
 static int spoken(const struct jin_node *list, const struct jin_string *name)
 {
     struct jin_node *part[MAX_PARTS];
@@ -126,7 +126,7 @@ static int spoken(const struct jin_node *list, const struct jin_string *name)
     return 0;
 }
 
-/* Defines the slots of names that the scope itself reads and assigns, in order. */
+/* Defines the slots of the names that are read and assigned in this scope (inner scopes excluded), in order. */
 static void survey(struct frame *f, const struct jin_node *list)
 {
     struct jin_node *part[MAX_PARTS];
@@ -201,8 +201,8 @@ static struct frame inner(struct frame *f)
                            .word_varargs = f->word_varargs };
 }
 
-/* Slot 0 is `loop` in the body and unused in the test, so that the targets have the same slots in
- * both. */
+/* The scopes of a FOR.  Slot 0 is `loop` in the body and unused in the test, so that the targets have the same
+ * slots in body and test. */
 static void settle_for(struct frame *f, struct jin_node *n)
 {
     struct frame body = inner(f), other = inner(f), test = inner(f);
@@ -279,7 +279,7 @@ static void settle_block(struct frame *f, struct jin_node *n)
     n->own = scope_of(&own);
 }
 
-/* Sets up and slot of every name, after the whole scope has been surveyed. */
+/* Sets the members `up` and `slot` of every name in the list; the whole scope must have been surveyed. */
 static void settle(struct frame *f, struct jin_node *list)
 {
     struct jin_node *part[MAX_PARTS];

@@ -5,7 +5,7 @@
 
 /* ---- the key of an item ---------------------------------------------------------------------- */
 
-/* "a.b,c.0": paths of names and numbers; n 0: the item itself. */
+/* An attribute argument such as "a.b,c.0" is a list of paths; a path is a list of names and numbers. */
 struct path {
     struct jin_value *part;
     size_t n;
@@ -208,8 +208,8 @@ FILTER(f_groupby)
 
 /* ---- generators ------------------------------------------------------------------------------ */
 
-/* The next item of the generator's input `over`, which is first accessed here.  An empty or undefined
- * input gives no items and does not fail. */
+/* The next item of the generator's input it->over.  The first call begins the iteration.  An input that is empty
+ * or undefined gives no items and does not fail. */
 static struct jin_value source_next(struct jin *j, struct jin_iterator *it)
 {
     if (!it->inner) {
@@ -236,7 +236,7 @@ static struct jin_value map_next(struct jin *j, struct jin_iterator *it)
     return m->name ? jin_filter_call(j, m->filter, m->name, v, &m->args) : get(j, &m->get, v);
 }
 
-/* The arguments after the first n. */
+/* The arguments without the first n positional arguments. */
 static struct jin_args rest_of(const struct jin_args *args, int n)
 {
     struct jin_args rest = *args;
@@ -275,7 +275,7 @@ struct select {
     bool want, by_attribute;
     struct getter get;
     const struct jin_test *test;
-    const struct jin_string *name; /* NULL: the item's truth */
+    const struct jin_string *name; /* of the test; NULL: selects by the truth of the item */
     struct jin_args args;
 };
 

@@ -7,8 +7,8 @@
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* repr(f): the shortest digits that read back as f.  Python writes an exponent below 1e-4 and from
- * 1e16 on. */
+/* repr(f): the shortest digits that read back as f.  As in Python, with an exponent below 1e-4 and from 1e16
+ * on.  Returns the length. */
 size_t jin_show_float(double f, char out[32])
 {
     char digits[32], *e;
@@ -298,7 +298,7 @@ static int by_key(struct jin *j, const struct jin_pair *a, const struct jin_pair
     return jin_less(j, b->key, a->key, "<");
 }
 
-/* The pairs sorted by key with a stable merge sort. */
+/* A copy of the dict's pairs, sorted by key with a stable merge sort. */
 static const struct jin_pair *sorted(struct jin *j, const struct jin_dict *d)
 {
     struct jin_pair *from = jin_take_n(&j->heap, d->n, sizeof *from), *to = jin_take_n(&j->heap, d->n, sizeof *to);

@@ -189,7 +189,7 @@ static bool among(int32_t code, const struct jin_string *chars)
     return false;
 }
 
-/* sides: 1 left, 2 right, 3 both.  chars NULL: white space. */
+/* Removes the characters in `chars` (NULL: white space) at the ends of s.  sides: 1 left, 2 right, 3 both. */
 struct jin_value jin_strip(struct jin *j, const struct jin_string *s, const struct jin_string *chars, int sides)
 {
     size_t begin = 0, end = s->n;
@@ -334,7 +334,7 @@ struct jin_value jin_split_lines(struct jin *j, struct jin_value s, bool keep)
     return jin_items_done(j, &out, JIN_LIST);
 }
 
-/* An empty `old` matches before every character and at the end. */
+/* replace() with an empty `old`, which matches before every character and at the end: inserts `with` there. */
 static struct jin_value insert_between(struct jin *j, const struct jin_string *s, const struct jin_string *with,
                                        int64_t most)
 {

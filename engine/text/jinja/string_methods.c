@@ -84,7 +84,7 @@ METHOD(m_replace)
     return same_kind(jin_replace(j, self.s, old, with, most), self);
 }
 
-/* Converts bounds in characters, as in slices, to bytes; false if start is beyond the end. */
+/* Converts the bounds given[2] from characters, as in slices, to bytes; false if the start is beyond the end. */
 static bool bounds(struct jin *j, const struct jin_string *s, const struct jin_value *given, size_t *begin, size_t *end)
 {
     int64_t n = jin_length(j, jin_of(s)), from = 0, to = n;
@@ -126,7 +126,7 @@ static struct jin_value affix(struct jin *j, struct jin_value self, const struct
 METHOD(m_startswith) { return affix(j, self, args, false); }
 METHOD(m_endswith) { return affix(j, self, args, true); }
 
-/* The byte offset of the first or last occurrence between the bounds, or -1. */
+/* The byte offset of the first or last occurrence of a string in bytes begin .. end of s, or -1. */
 static ptrdiff_t locate(struct jin *j, const struct jin_string *s, size_t begin, size_t end,
                         const struct jin_string *what, bool last)
 {
@@ -198,8 +198,8 @@ METHOD(m_join)
     return same_kind(jin_built(&b), self);
 }
 
-/* how: '<' left, '>' right, '^' centre; with '^' an odd fill character goes left if width is odd, as
- * in Python. */
+/* ljust, rjust, center.  how: where the text goes: '<' left, '>' right, '^' centre.  With '^', if the number of
+ * fill characters is odd, the extra one goes left if width is odd, else right, as in Python. */
 static struct jin_value justify(struct jin *j, struct jin_value self, const struct jin_args *args, int how)
 {
     struct jin_value given[2];
@@ -298,7 +298,8 @@ static bool is_decimal(int32_t c) { return utf8proc_category(c) == UTF8PROC_CATE
 
 static bool is_word(int32_t c) { return c == '_' || is_letter(c); }
 
-/* Other numeric characters would need Unicode tables that are not included, so they fail. */
+/* True if c is a decimal digit; fails for a character of another numeric kind, which would need Unicode tables that
+ * are not included. */
 static bool is_number(struct jin *j, int32_t c)
 {
     utf8proc_category_t is = utf8proc_category(c);
@@ -307,8 +308,8 @@ static bool is_number(struct jin *j, int32_t c)
     return is == UTF8PROC_CATEGORY_ND;
 }
 
-/* True if all characters of the string are: a letters, d digits, D decimal digits, n letters or digits,
- * p printable, s space, c ASCII.  The empty string gives true for p and c only. */
+/* True if all characters of the string are of one kind, by the last argument: a letters, d digits, D decimal
+ * digits, n letters or digits, p printable, s space, c ASCII.  The empty string gives true for p and c only. */
 static struct jin_value all(struct jin *j, struct jin_value self, const struct jin_args *args, int what)
 {
     bool yes = true;

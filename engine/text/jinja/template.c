@@ -1,7 +1,7 @@
 /* engine/text/jinja/template.c - entry points: opens a template and renders it, within limits.
  *
  * In: a template's text; later variables as JSON.  Out: a tree with resolved names; later the rendered
- * text.  Both entry points set the setjmp that jin_fail and jin_escape jump to. */
+ * text.  Both entry points call the setjmp to which jin_fail and jin_escape jump. */
 #include "engine/text/jinja/internal.h"
 
 #include <stdio.h>
