@@ -88,6 +88,7 @@ struct srv_route {
     bool counts;
 };
 
+/* The callbacks on_request and on_gone of eng_http; arg is the eng_server. */
 void srv_request(void *arg, struct eng_exchange *x);
 void srv_gone(void *arg, struct eng_exchange *x);
 
@@ -139,10 +140,10 @@ struct srv_call {
 
 void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route, const char *id,
                    uint64_t key);
-void srv_call_gone(struct srv_call *c);
-void srv_calls_take_read(struct eng_server *s);
-void srv_calls_take_told(struct eng_server *s);
-void srv_calls_tick(struct eng_server *s, uint64_t now);
+void srv_call_gone(struct srv_call *c);                  /* its client has disconnected */
+void srv_calls_take_read(struct eng_server *s);          /* takes the tasks that reader threads have finished */
+void srv_calls_take_told(struct eng_server *s);          /* takes the events from the engine thread */
+void srv_calls_tick(struct eng_server *s, uint64_t now); /* sends keep-alive comments */
 void srv_calls_fail(struct eng_server *s, int status, const char *message); /* fails every open request */
 void srv_calls_close(struct eng_server *s); /* after the reader and engine threads have ended */
 
@@ -166,9 +167,9 @@ const char *srv_not_ready(struct eng_server *s); /* the reason, or NULL: ready *
 void srv_metrics(struct eng_server *s, struct eng_exchange *x);
 void srv_status(struct eng_server *s, struct eng_exchange *x);
 void srv_status_stream(struct eng_server *s, struct eng_exchange *x);
-void srv_status_tick(struct eng_server *s, uint64_t now); /* once a second */
-void srv_status_gone(struct eng_server *s, struct eng_exchange *x);
-void srv_status_end(struct eng_server *s);
+void srv_status_tick(struct eng_server *s, uint64_t now);           /* once a second */
+void srv_status_gone(struct eng_server *s, struct eng_exchange *x); /* a client of /status/stream has disconnected */
+void srv_status_end(struct eng_server *s);                          /* ends all /status/stream answers */
 
 /* ---- page.c ---------------------------------------------------------------------------------- */
 
