@@ -68,8 +68,8 @@ static bool is_deeper(json_t *value, int n_level)
     return false;
 }
 
-/* Members of other servers' APIs that are not supported here.  A body with one of them, not null or "", is refused,
- * because the answer would differ from the one requested. */
+/* Members of other servers' APIs that are not supported here.  A body with one of them (unless it is null or "") is
+ * refused, because the answer would differ from the one requested. */
 static const struct {
     unsigned apis;
     const char *name, *instead;

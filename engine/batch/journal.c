@@ -69,7 +69,7 @@ static int refuse_other(const struct eng_outlet_file *f, uint64_t number)
                    (unsigned long long)number);
 }
 
-/* Refuses a file whose first line does not begin like a batch's output, so that no other file is cut or emptied.  A
+/* Refuses a file if its first line does not begin like a batch's output, so that no other file is cut or emptied.  A
  * file of only zeros is accepted: a power cut may leave a new file like this. */
 static int check_begin(const struct eng_outlet_file *f)
 {

@@ -132,8 +132,7 @@ static void begin(struct srv_call *c)
     c->begun = true;
 }
 
-/* Sends the refusal bytes[n] as an event: a keep-alive comment has begun the stream, so its status 200 is already sent.
- * */
+/* Sends the refusal bytes[n] as an event: a keep-alive comment has begun the stream, so status 200 is already sent. */
 static void send_late_refusal(struct srv_call *c, const char *bytes, size_t n)
 {
     struct eng_bytes event = { 0 };
