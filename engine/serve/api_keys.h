@@ -6,8 +6,7 @@
 
 struct eng_keys;
 
-/* Loads a file of keys, one a line; blank lines and lines that begin with # are skipped.  Refuses a file without keys.
- * */
+/* Loads a file of keys, one a line; blank lines and lines that begin with # are skipped.  A file without keys fails. */
 int eng_keys_open(struct eng_keys **out, const char *path);
 void eng_keys_close(struct eng_keys *k);
 int eng_keys_count(const struct eng_keys *k); /* NULL: 0 */

@@ -93,8 +93,7 @@ static void forget(struct eng_hub *h, struct eng_job *job)
     last->number = job->number;
 }
 
-/* Starts a session for the job.  The owner of the session's events is the job; tell sets the job's own owner instead.
- * */
+/* Starts a session for the job.  The owner of the session's events is the job; tell sets the job's owner instead. */
 static int start_session(struct eng_hub *h, struct eng_job *job)
 {
     struct eng_request request = job->request;
