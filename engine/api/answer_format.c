@@ -1,14 +1,14 @@
 /* engine/api/answer_format.c - the grammar of an answer: calls of a request's tools, or a response format.
  *
  * With tool_choice auto the model decides between text and a call, and the grammar constrains only the
- * call.  If then a schema is not supported and no tool is strict, the answer is not constrained.  If
+ * call.  If a tool's schema is not supported and no tool is strict, the answer is not constrained.  If
  * a call is required, or a response format is requested, an unsupported schema is refused. */
 #include "engine/api/messages.h"
 
 #include <stdio.h>
 #include <string.h>
 
-struct wish {
+struct wish {               /* the response format that a request asks for */
     json_t *schema;         /* borrowed from the body, or `made`; NULL: any text */
     json_t *made;           /* owned: the schema of any object, for type json_object */
     struct eng_fields from; /* the object with the schema, for refusals */
@@ -25,7 +25,7 @@ static void read_schema(struct wish *w, const struct eng_fields *f)
     w->from = *f;
 }
 
-/* The response format, at its place in each dialect. */
+/* The object with the response format; each dialect has it in another member. */
 static struct eng_fields format_of(enum eng_api api, const struct eng_fields *body)
 {
     struct eng_fields outer;
@@ -64,8 +64,8 @@ static void read_wish(struct wish *w, enum eng_api api, const struct eng_fields 
     }
 }
 
-/* Compiles ask->grammar.  If that fails, the request is refused if it has a format, strict tools or required calls, or if
- * memory is short; else its answer has no grammar. */
+/* Compiles ask->grammar.  If that fails, the request is refused if it has a format, strict tools or required calls, or
+ * if memory is short; else its answer has no grammar. */
 static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_fields *body,
                     const struct eng_api_setup *setup, const struct eng_talk_tools *tools)
 {

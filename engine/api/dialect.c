@@ -38,7 +38,7 @@ void eng_write_texts(struct eng_bytes *out, const struct eng_choice *c, enum eng
     eng_bytes_free(&all);
 }
 
-/* JSON has no infinity: the logprob of a token that cannot be sampled is written as -9999. */
+/* JSON has no infinity: -inf, the logprob of a token that cannot be sampled, is written as -9999. */
 void eng_write_number(struct eng_bytes *out, double x) { eng_bytes_format(out, "%.7g", x > -9999.0 ? x : -9999.0); }
 
 static void write_known(struct eng_bytes *out, const struct eng_vocab *v, int32_t token, float logprob, int rank)

@@ -18,8 +18,8 @@ struct eng_part {
     int call;              /* CALL: counted from 0 within the choice */
     char id[ENG_CALL_ID];  /* CALL: nine letters and digits, a form that every template accepts */
     struct eng_bytes name; /* CALL: of the tool */
-    struct eng_bytes text; /* of this part so far (CALL: its arguments); only if eng_reply.keeps */
-    int first_entry;       /* TEXT: its tokens are c->entry[first_entry ..] up to the next part's */
+    struct eng_bytes text; /* of this part so far (CALL: its arguments); empty unless eng_reply.keeps */
+    int first_entry;       /* TEXT: index of its first token in eng_choice.entry; it ends where the next part begins */
 };
 
 /* A token of the answer's text, for logprobs. */
@@ -33,7 +33,7 @@ struct eng_entry {
 /* A token of the prompt, if the request asks for the prompt's logprobs. */
 struct eng_prompt_token {
     float logprob;
-    int rank;                     /* 1: the most probable */
+    int rank;                     /* of this token at its position; 1: the most probable */
     struct spec_top top[ENG_TOP]; /* [n_top] */
     int n_top;
 };
@@ -56,8 +56,8 @@ struct eng_choice {
     int n_entry, entry_cap;
     struct eng_prompt_token *given; /* [n_given] of prompt tokens, NULL: not requested; [0] is unused */
     int n_given;
-    int n_sure, n_told;                  /* entries known to be text; of these written (dropped at once if !keeps) */
-    size_t n_text, n_text_char, n_shown; /* text: bytes, characters, bytes past the stop strings */
+    int n_sure, n_told; /* entries known to be text; of these, passed to the dialect (then dropped if !keeps) */
+    size_t n_text, n_text_char, n_shown; /* text so far: bytes, characters; bytes that eng_stop has released */
 };
 
 struct eng_reply {
@@ -68,25 +68,25 @@ struct eng_reply {
     int n_choice, n_ended;
     bool keeps; /* keep the whole text and all entries, for the body or for the last events */
     bool began, done;
-    int status;                    /* HTTP status */
-    int n_event;                   /* of a stream, so far */
-    struct eng_bytes out;          /* bytes not yet taken by the caller */
-    struct eng_bytes taken;        /* the bytes that eng_reply_take returned last */
-    struct eng_bytes head;         /* common first members of the answer's JSON objects */
-    struct eng_bytes piece, shown; /* scratch: text of one token; text past the stop strings */
+    int status;             /* HTTP status */
+    int n_event;            /* of a stream, so far */
+    struct eng_bytes out;   /* bytes not yet taken by the caller */
+    struct eng_bytes taken; /* the bytes that eng_reply_take returned last */
+    struct eng_bytes head;  /* id, created, model, fingerprint: members of each JSON object of completions and chat */
+    struct eng_bytes piece, shown; /* scratch: text of one token; text released by eng_stop */
 };
 
 struct eng_dialect {
     void (*begin)(struct eng_reply *r);
     void (*part_begin)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p);
-    /* Appends text to part p; if p is text, its tokens are c->entry[first .. c->n_told). */
+    /* Reports text[n], which continues part p; of a TEXT part the tokens of text are c->entry[first .. c->n_told). */
     void (*part_more)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p, const char *text, size_t n,
                       int first);
     void (*part_end)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p);
     void (*choice_end)(struct eng_reply *r, struct eng_choice *c);
     void (*end)(struct eng_reply *r);
     void (*error)(struct eng_reply *r, const struct eng_refusal *why);
-    void (*body)(struct eng_reply *r); /* without a stream: called once, instead of all others */
+    void (*body)(struct eng_reply *r); /* for a request without a stream: called once, instead of all others */
 };
 
 extern const struct eng_dialect eng_dialect_completions, eng_dialect_chat, eng_dialect_responses, eng_dialect_messages;
@@ -101,15 +101,15 @@ struct eng_usage eng_usage_of(const struct eng_reply *r);
 /* The most probable tokens at entry i, [ask->n_top]; NULL if the request asks for none. */
 const struct spec_top *eng_entry_top(const struct eng_reply *r, const struct eng_choice *c, int i);
 
-/* Writes entries [first, last) as OpenAI's list of logprobs. */
+/* Writes entries [first, last) of the choice as the list logprobs.content of OpenAI's chat completions. */
 void eng_write_entries(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c, int first,
                        int last);
 /* Writes the texts of all parts of this kind, concatenated, as one JSON string. */
 void eng_write_texts(struct eng_bytes *out, const struct eng_choice *c, enum eng_part_kind kind);
 /* Writes the member "usage" of chat and completions. */
 void eng_write_usage(struct eng_bytes *out, const struct eng_reply *r);
-void eng_write_number(struct eng_bytes *out, double x); /* at least -9999: JSON has no infinity */
-/* Writes ,"prompt_logprobs": of a choice in vLLM's form; writes nothing if not requested. */
+void eng_write_number(struct eng_bytes *out, double x); /* -9999 instead of any smaller x: JSON has no infinity */
+/* Writes the member ,"prompt_logprobs": in vLLM's form, from c->given; nothing if the request did not ask for it. */
 void eng_write_given(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c);
 
 #endif

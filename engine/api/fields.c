@@ -132,7 +132,7 @@ bool eng_field_int(const struct eng_fields *f, const char *name, int64_t least, 
     json_t *value = eng_field(f, name);
     int64_t x = json_integer_value(value);
     bool whole = json_is_integer(value);
-    if (json_is_real(value)) { /* some clients write 100.0; exact up to 2^53 */
+    if (json_is_real(value)) { /* some clients write 100.0; a double is exact up to 2^53 */
         double r = json_real_value(value);
         if (r >= -0x1p53 && r <= 0x1p53) {
             x = (int64_t)r;

@@ -15,7 +15,7 @@ struct eng_parse {
 
 void eng_parse_no_memory(struct eng_parse *p);
 
-/* sampling.c: reads sampling, stop, length, logprobs, stream, user and priority members into p->ask. */
+/* sampling.c: reads the members about sampling, stops, length, logprobs, stream, user and priority into p->ask. */
 void eng_parse_params(struct eng_parse *p, const struct eng_arrival *arrival);
 
 #endif

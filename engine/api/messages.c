@@ -5,7 +5,7 @@
 
 struct talk {
     const struct eng_api_setup *setup;
-    const char *thoughts; /* the template's member for reasoning */
+    const char *thoughts; /* name of the member of a message in which the template expects reasoning */
     struct eng_refusal *why;
     json_t *messages; /* [{"role": .., "content": .., ..}] */
     json_t *names;    /* call id to tool name, of the calls so far */
@@ -25,7 +25,7 @@ static void set(struct talk *t, json_t *object, const char *name, json_t *value)
         no_memory(t);
 }
 
-/* Appends a message; its content is a list of pieces until join_texts. */
+/* Appends a message and returns it, borrowed; NULL: no memory.  Its content is a list of strings until join_texts. */
 static json_t *add_message(struct talk *t, const char *role)
 {
     json_t *m = json_pack("{s:s, s:[]}", "role", role, "content");
@@ -43,7 +43,7 @@ static json_t *last_message(const struct talk *t, const char *role)
     return its && !strcmp(its, role) ? last : NULL;
 }
 
-/* The message of the current turn: consecutive items or blocks of one role share a message. */
+/* The last message if it has this role, else a new one: consecutive items or blocks of one role share a message. */
 static json_t *turn(struct talk *t, const char *role)
 {
     json_t *last = last_message(t, role);
@@ -61,7 +61,7 @@ static void add_text(struct talk *t, json_t *m, const char *name, json_t *text)
         no_memory(t);
 }
 
-/* Replaces the list of pieces by one string, with a line end between pieces. */
+/* Replaces the list of strings in member `name` by one string, with a line end between them. */
 static void join_texts(struct talk *t, json_t *m, const char *name)
 {
     json_t *pieces = json_object_get(m, name), *piece;
@@ -78,8 +78,9 @@ static void join_texts(struct talk *t, json_t *m, const char *name)
     eng_bytes_free(&b);
 }
 
-/* The arguments of a call in the form that the template needs; they come as JSON text or as an object.
- * An object gives the better prompt, but some templates need the text (setup->text_arguments). */
+/* The arguments of a call in the form that the template needs, a new reference.  given: JSON text, an object, or
+ * NULL.  The result is an object, because it gives the better prompt; but text if the template needs it
+ * (setup->text_arguments), or if the text is not a JSON object. */
 static json_t *arguments(const struct talk *t, json_t *given)
 {
     json_t *object = NULL;
@@ -121,7 +122,8 @@ static void add_call(struct talk *t, json_t *m, const json_t *id, const json_t *
         set(t, t->names, json_string_value(id), json_deep_copy(name));
 }
 
-/* Appends a tool result; with the tool's name, which some templates need. */
+/* Appends a message for the result of the call `id`; the caller adds the content.  Some templates need the tool's name,
+ * so it is set if an earlier message has this call. */
 static json_t *add_result(struct talk *t, const json_t *id)
 {
     json_t *m = add_message(t, "tool");
@@ -162,7 +164,7 @@ static json_t *part_text(const struct eng_fields *part)
     return NULL;
 }
 
-/* Adds the text of a member that is a string or a list of text parts. */
+/* Adds the text of f's member `name`, a string or a list of text parts, to member `to` of message m. */
 static void add_member(struct talk *t, json_t *m, const char *to, const struct eng_fields *f, const char *name)
 {
     json_t *value = eng_field(f, name), *part;
@@ -365,7 +367,7 @@ json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body, const
         join_texts(&t, m, "content");
         join_texts(&t, m, t.thoughts);
         if (harmony && json_string_length(json_object_get(m, "content")))
-            json_object_del(m, t.thoughts); /* the gpt-oss template accepts only one of the two */
+            json_object_del(m, t.thoughts); /* the gpt-oss template accepts content or reasoning, not both */
     }
     json_decref(t.names);
     if (!eng_refused(t.why))

@@ -2,8 +2,8 @@
  * chat template.  Internal to engine/api.
  *
  * Templates expect the form of chat completions: messages with the roles system, user, assistant and
- * tool, each with its text; the assistant's also with tool_calls and reasoning_content.  The items of
- * Responses and the blocks of Anthropic's Messages are converted to it.  Parts that a text model
+ * tool, each with its text; messages of the assistant also with tool_calls and reasoning_content.  The items of
+ * Responses and the blocks of Anthropic's Messages are converted to this form.  Parts that a text model
  * cannot read, such as images, are refused by name.
  *
  * All functions report refusals in body->why. */
@@ -26,7 +26,7 @@ struct eng_talk_tools {
 };
 void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct eng_fields *body);
 
-/* Sets the template variables for the request's reasoning effort and chat_template_kwargs. */
+/* Sets the template variables of the request's reasoning effort (or "thinking") and of its chat_template_kwargs. */
 void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fields *body);
 
 /* Sets ask->grammar from the tools and the response format, if they constrain the answer. */

@@ -51,7 +51,7 @@ static void add_given(struct eng_reply *r, struct eng_choice *c, const struct en
         g->top[k] = t->top[k];
 }
 
-/* Removes entries [from, to): they were written, or are not content. */
+/* Removes entries [from, to), which were passed to the dialect or are not content. */
 static void remove_entries(struct eng_reply *r, struct eng_choice *c, int from, int to)
 {
     size_t left = (size_t)(c->n_entry - to), n_top = (size_t)r->ask->n_top;
@@ -76,9 +76,9 @@ static bool stands_at(const struct eng_reply *r, const struct eng_choice *c, int
     return at >= n;
 }
 
-/* Content text[n] arrived: marks the pending entries that it consists of as sure.  Entries before
- * them were a marker, which is short (at most MARK tokens), and are removed.  Text of tokens that are
- * not valid UTF-8 is not found this way; then no entry is removed. */
+/* Called when the answer parser gives text[n] as content.  Finds the pending entries that text consists of and counts
+ * them in n_sure.  The entries before them are the tokens of a marker, at most MARK, and are removed.  If text is not
+ * found, because its tokens are not valid UTF-8, no entry is removed. */
 static void settle_entries(struct eng_reply *r, struct eng_choice *c, const char *text, size_t n)
 {
     enum { MARK = 64 };
@@ -90,7 +90,7 @@ static void settle_entries(struct eng_reply *r, struct eng_choice *c, const char
         remove_entries(r, c, c->n_sure, first);
     for (; c->n_sure < c->n_entry && at < n; c->n_sure++) {
         struct eng_entry *e = &c->entry[c->n_sure];
-        for (; seen <= at; seen++) /* counts first bytes of characters, except the first one */
+        for (; seen <= at; seen++) /* counts the bytes that begin a character, except text[0] */
             at_char += seen > 0 && ((uint8_t)text[seen] & 0xC0) != 0x80;
         e->at = c->n_text + at;
         e->at_char = at_char;
@@ -112,7 +112,8 @@ static void close_part(struct eng_reply *r, struct eng_choice *c)
     c->is_open = false;
 }
 
-/* Makes a call's id of nine characters (62 values each), so that ids of a conversation are distinct. */
+/* Writes a call's id: nine letters and digits, from a hash of the answer's id, the choice and the number of the call,
+ * so that the ids in a conversation are distinct. */
 static void name_call(char *id, const struct eng_reply *r, const struct eng_choice *c)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
@@ -178,7 +179,7 @@ static void add_to_part(struct eng_reply *r, struct eng_choice *c, enum eng_part
 
 /* ---- events of the answer parser ------------------------------------------------------------- */
 
-/* Adds the n bytes in r->shown, which passed the stop strings, to the text. */
+/* Adds the n bytes in r->shown to the choice's text; they belong to no stop string. */
 static void show(struct eng_reply *r, struct eng_choice *c, size_t n)
 {
     c->n_shown += n;
@@ -200,7 +201,8 @@ static void take_content(struct eng_reply *r, struct eng_choice *c, const char *
     show(r, c, eng_stop_feed(&c->stop, text, n, out));
 }
 
-/* The content ends or is interrupted: adds the bytes held back as a possible stop string. */
+/* Called when content ends or a call or reasoning begins: adds the bytes that were held back as the possible beginning
+ * of a stop string. */
 static void flush_content(struct eng_reply *r, struct eng_choice *c)
 {
     r->shown.n = 0;
@@ -220,7 +222,7 @@ static void take_event(struct eng_reply *r, struct eng_choice *c, const struct e
         return;
     }
     flush_content(r, c);
-    c->n_entry = c->n_sure; /* tokens since the last content are not content */
+    c->n_entry = c->n_sure; /* the entries after the last content are not content */
     if (e->kind == ENG_SPEECH_REASONING)
         add_to_part(r, c, ENG_PART_THOUGHTS, e->text, e->n);
     else if (e->kind == ENG_SPEECH_CALL)
@@ -268,7 +270,7 @@ static void take_token(struct eng_reply *r, struct eng_choice *c, const struct e
         c->n_thought++;
 }
 
-/* Ends a choice: adds the text that was held back. */
+/* Ends a choice: adds the text that was held back, reports the end, and after the last choice ends the reply. */
 static void end_choice(struct eng_reply *r, struct eng_choice *c, enum eng_end end)
 {
     char *out;

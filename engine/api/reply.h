@@ -3,17 +3,18 @@
  *     eng_reply_open -> [ eng_reply_feed, eng_reply_take ]* -> eng_reply_close
  *
  * The caller feeds the tokens of all choices of one request, interleaved in any order.  The reply
- * appends bytes to send.  For a stream these are complete server-sent events, written as soon as
- * their text is certain: whole characters that cannot become part of a stop string or of a tool
- * call's marker.  Without a stream it is the whole body, written after the last choice has ended.  The
+ * appends the bytes to send to a buffer.  For a stream the bytes are complete server-sent events,
+ * written as soon as their text is certain: whole characters that cannot become part of a stop string or of a tool
+ * call's marker.  Without a stream the bytes are the whole body, written after the last choice has ended.  The
  * caller may take the bytes at any time.
  *
- * No bytes are written before the first token.  So until eng_reply_began() a failure is reported by
- * its HTTP status; after that a stream ends with an error event.
+ * No bytes are written before the first token or eng_reply_begin().  So while eng_reply_began() is
+ * false a failure is reported by its HTTP status; later a stream ends with an error event.
  *
  * Tokens of a choice become text (eng_decoder); the text becomes reasoning, content and calls
  * (tools.h); the content ends at a stop string (eng_stop); the writer of the request's dialect formats
- * the resulting events (dialect.h).  After KN_ENOMEM the answer is incomplete and must be dropped.
+ * the resulting events (dialect.h).  After KN_ENOMEM the answer is incomplete and nothing more is
+ * written: the caller can only fail or close the reply.
  *
  * A reply belongs to one thread at a time; ask and setup must outlive it. */
 #ifndef ENGINE_API_REPLY_H
@@ -26,19 +27,19 @@ struct eng_reply;
 int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *setup);
 void eng_reply_close(struct eng_reply *r);
 
-/* Processes an event of the choice event->choice; its n_cached is for the usage.  Returns 0 to continue;
- * 1 if the choice has ended (the caller may stop its session; further events of it are ignored); or
- * KN_ENOMEM. */
+/* Processes an event of the choice event->choice; event->n_cached is reported in the usage.  Returns 0
+ * to continue; 1 if the choice has ended (the caller may stop its session; later events of the choice
+ * are ignored); or KN_ENOMEM. */
 int eng_reply_feed(struct eng_reply *r, const struct eng_event *event);
 
 /* Begins the stream before the first token, for a caller that must send bytes during a long prefill.
- * Later failures are events of the stream.  Without a stream this does nothing. */
+ * Failures after this call are events of the stream.  Does nothing if the request has no stream. */
 void eng_reply_begin(struct eng_reply *r);
 
 /* Ends the whole answer with an error: an event if the stream has begun, otherwise the body. */
 void eng_reply_fail(struct eng_reply *r, const struct eng_refusal *why);
 
-bool eng_reply_began(const struct eng_reply *r);       /* bytes were written */
+bool eng_reply_began(const struct eng_reply *r);       /* a stream was begun, or the body written */
 bool eng_reply_done(const struct eng_reply *r);        /* no more bytes will be written */
 int eng_reply_status(const struct eng_reply *r);       /* HTTP status: 200, or the refusal's */
 const char *eng_reply_type(const struct eng_reply *r); /* Content-Type */
@@ -46,8 +47,8 @@ const char *eng_reply_type(const struct eng_reply *r); /* Content-Type */
 /* The *n bytes written since the last take, valid until the next call with r. */
 const char *eng_reply_take(struct eng_reply *r, size_t *n);
 
-/* For logs and metrics: generated tokens so far, and the reason why the choice ended ("stop",
- * "length", "tool_calls", "error"; NULL while it is running). */
+/* For logs and metrics: the number of tokens generated so far, and the reason why the choice ended
+ * ("stop", "length", "tool_calls", "error"; NULL while the choice is running). */
 int eng_reply_tokens(const struct eng_reply *r, int choice);
 const char *eng_reply_finish(const struct eng_reply *r, int choice);
 

@@ -1,6 +1,6 @@
-/* engine/api/request.c - parses a body into an eng_ask: the JSON, the prompts or the conversation; and makes engine
- * requests of it.  sampling.c reads the parameters, messages.c the messages, tool_choice.c the tools, and
- * answer_format.c makes the grammar. */
+/* engine/api/request.c - parses a body into an eng_ask (the JSON, then the prompts or the conversation), and makes the
+ * engine request of each choice from an eng_ask.  sampling.c reads the parameters, messages.c the messages,
+ * tool_choice.c the tools, and answer_format.c makes the grammar. */
 #include "engine/api/internal.h"
 
 #include <limits.h>
@@ -33,7 +33,7 @@ static void refuse_depth(struct eng_refusal *why)
     eng_refuse(why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels", ENG_ASK_DEPTH);
 }
 
-/* A new reference; NULL when refused. */
+/* The body as a JSON object, a new reference; NULL when refused. */
 static json_t *load(const char *body, size_t n, struct eng_refusal *why)
 {
     json_error_t e;
@@ -68,8 +68,8 @@ static bool is_deeper(json_t *value, int n_level)
     return false;
 }
 
-/* Members of other servers that are not supported here.  They are refused, because ignoring them would
- * give a different answer than requested. */
+/* Members of other servers' APIs that are not supported here.  A body with one of them (unless it is null or "") is
+ * refused, because the answer would differ from the one requested. */
 static const struct {
     unsigned apis;
     const char *name, *instead;
@@ -206,7 +206,7 @@ static json_t *read_talk(struct eng_parse *p)
     json_t *messages = eng_talk_messages(p->ask->api, &p->body, p->setup);
     json_t *variables = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 1);
     eng_talk_tools(&p->tools, p->ask->api, &p->body);
-    if (p->tools.choice == ENG_TOOL_NONE || !p->tools.list) { /* the model is shown no tools */
+    if (p->tools.choice == ENG_TOOL_NONE || !p->tools.list) { /* the template gets no tools */
         json_decref(p->tools.list);
         p->tools.list = NULL;
     } else if (!variables || json_object_set(variables, "tools", p->tools.list)) {
@@ -233,7 +233,7 @@ static void refuse_template(struct eng_parse *p, int error, const struct eng_tem
         eng_refuse(p->why, 400, NULL, "messages", "the model's chat template failed: %s", e->text);
 }
 
-/* True if the prompt ends with the marker that opens reasoning; its last TAIL tokens are enough. */
+/* True if the prompt ends with the marker that opens reasoning.  The marker has at most TAIL tokens. */
 static bool ends_thinking(const struct eng_api_setup *setup, const struct eng_ids *ids)
 {
     enum { TAIL = 16 };
@@ -316,7 +316,8 @@ static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
     eng_talk_constrain(p->ask, &p->body, p->setup, &p->tools);
 }
 
-/* An ask with its parsed body only; it takes the body over.  NULL when refused, as for a NULL body. */
+/* A new ask without any parameters read; it owns the reference to body, which is released on failure, too.  NULL if
+ * there is no memory, or if body is NULL because it was refused. */
 static struct eng_ask *new_ask(enum eng_api api, json_t *body, struct eng_refusal *why)
 {
     struct eng_ask *ask = body ? kn_calloc(1, sizeof *ask) : NULL;

@@ -1,18 +1,18 @@
 /* engine/api/request.h - parses the body of an API request into engine requests.  Internal to engine.
  *
- *     eng_ask_parse -> [ eng_ask_request per choice ] -> replies (reply.h) -> eng_ask_close
+ *     eng_ask_parse -> [ eng_ask_request per choice ] -> one reply (reply.h) -> eng_ask_close
  *
  * Four dialects - completions, chat completions, responses, messages - are parsed into one struct
  * eng_ask: prompts as tokens, sampling, stop strings, a grammar.  Parsing uses no socket, no clock and
- * no engine.  Its other inputs are struct eng_desk (constant while the program runs) and struct
- * eng_arrival (one request's id, time and random seed).  Any number of threads may parse at once with
+ * no engine.  Its inputs beside the body are struct eng_api_setup (constant while the program runs) and
+ * struct eng_arrival (one request's id, time and random seed).  Any number of threads may parse at once with
  * one setup.
  *
- * Accepted bodies.  Unknown members are ignored, except those in the table of request.c, which would
- * change the answer.  A known member of a wrong type or out of range is refused by name; null counts
- * as absent.  Duplicate members, JSON nested deeper than ENG_ASK_DEPTH, and counts beyond the limits
- * below are refused.  A request cannot set the template or a grammar's text, and chat_template_kwargs
- * may only hold variables about reasoning.
+ * Accepted bodies.  Unknown members are ignored, except those in the table `unknown` of request.c, which
+ * would change the answer and are refused.  A known member of a wrong type or out of range is refused by name; null
+ * counts as absent.  Duplicate members, JSON nested deeper than ENG_ASK_DEPTH, and counts beyond the limits below are
+ * refused.  A request cannot set the template or a grammar's text, and chat_template_kwargs may only hold variables
+ * about reasoning.
  *
  * Choices.  A request has n_prompt prompts and n answers to each: choice i answers prompt i / n with
  * sampling.choice = i % n.  Each choice is one session and gives the same bytes as when run alone. */
@@ -82,30 +82,32 @@ struct eng_api_setup {
  * outlive the setup.  Call once, after chat and vocab are set, while the model's file is open. */
 void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_speech_style *style);
 
-/* The rows of a pass that report prompt tokens: n_prompt_logprob_row of an engine that answers requests. */
+/* eng_options.n_prompt_logprob_row of an engine that answers requests: the rows of a pass that may report the logprobs
+ * of prompt tokens. */
 #define ENG_API_TELL_ROWS 16
 
-/* The name of a model by its file: without folder and ending. */
+/* The name of a model from the path of its file, without the folder and without .gguf; truncated to fit out. */
 void eng_api_model_name(char *out, size_t bytes, const char *path);
 
-/* The parts of an opened model that a setup points to, beside the engine. */
+/* Memory that a setup points to and that the engine does not own. */
 struct eng_api_model {
-    struct eng_chat *chat; /* NULL: without a template that can be used */
+    struct eng_chat *chat; /* NULL: the model has no template that can be used */
     struct eng_speech_style style;
     char fingerprint[ENG_FINGERPRINT_BYTES];
 };
 
-/* Fills *setup but for the names, limits and defaults, which the caller sets.  An error is the chat template's: the
- * setup then takes completions only. */
+/* Opens the chat template of the model file at path and fills *setup, except model, n_model, any_model, n_choice,
+ * sampling and n_predict, which the caller sets.  An error is about the chat template: the setup is then filled, too,
+ * but only completions are possible. */
 int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, const struct eng_engine *e,
                        const char *path);
 void eng_api_model_close(struct eng_api_model *m);
 
 /* Values that belong to one request and do not come from its body. */
 struct eng_arrival {
-    const char *id;    /* fewer than 48 letters and digits: the end of the answer's id */
+    const char *id;    /* fewer than 48 letters and digits: follows the prefix in the answer's id */
     int64_t created_s; /* seconds since 1970 */
-    uint64_t seed;     /* random seed of a request without one, below 2^53; it is reported */
+    uint64_t seed;     /* random seed if the body has none, below 2^53; reported in the answer */
     bool count;        /* only count the prompt's tokens, generate nothing */
 };
 
@@ -124,9 +126,9 @@ struct eng_ask {
     bool seed_given;
     int n_predict; /* -1: to the end of the context */
     bool ignore_eos;
-    bool logprobs;              /* report the logprob of each token */
-    int n_top;                  /* and of this many most probable tokens */
-    int prompt_logprobs;        /* vLLM's: most probable tokens per prompt token; -1: not requested */
+    bool logprobs;              /* report the logprob of each generated token */
+    int n_top;                  /* also report this many most probable tokens at each position */
+    int prompt_logprobs;        /* vLLM's member: most probable tokens per prompt token; -1: absent */
     bool wants_prompt_logprobs; /* report the logprobs of prompt tokens */
     const char **stop;          /* [n_stop] strings of the body */
     int n_stop;
@@ -136,7 +138,7 @@ struct eng_ask {
     json_t *tools;              /* a reference; NULL: calls are not recognised in the answer */
     bool thinks;                /* the answer begins inside the reasoning */
 
-    int priority;  /* higher goes first (in the body lower goes first, as in vLLM) */
+    int priority;  /* a higher one goes first (in the body a lower one, as in vLLM) */
     uint64_t user; /* hash of the body's user id; 0: none */
     json_t *body;  /* the parsed body; owns the strings above */
 };
@@ -145,7 +147,8 @@ struct eng_ask {
  * *out is then untouched. */
 int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup,
                   const struct eng_arrival *arrival, struct eng_refusal *why);
-/* The same of a body that is JSON already, an object without duplicates, of which the ask keeps a reference. */
+/* As eng_ask_parse, for a body that is parsed already: an object without duplicate members.  The ask keeps a
+ * reference to it. */
 int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body, const struct eng_api_setup *setup,
                        const struct eng_arrival *arrival, struct eng_refusal *why);
 void eng_ask_close(struct eng_ask *ask);
@@ -155,8 +158,8 @@ size_t eng_ask_depth(const char *text, size_t n);
 
 static inline int eng_ask_choices(const struct eng_ask *ask) { return ask->n_prompt * ask->n_each; }
 
-/* The engine request of one choice; it borrows from the ask.  user is the hash of the body's user id;
- * salt is left 0 for the caller to set. */
+/* Sets *out to the engine request of one choice; it borrows from the ask.  out->user is the hash of the
+ * body's user id; owner (NULL) and salt (0) are left for the caller to set. */
 void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *out);
 
 /* The prompt of a conversation as text, as eng_ask_parse tokenizes it; the caller frees *text with

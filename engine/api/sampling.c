@@ -34,7 +34,7 @@ static void read_sampling(struct eng_parse *p, const struct eng_arrival *arrival
     s->n_bias = 0;
     s->mask = NULL;
     s->choice = 0;
-    s->seed = arrival->seed & ((UINT64_C(1) << 53) - 1); /* exact in every client's JSON numbers */
+    s->seed = arrival->seed & ((UINT64_C(1) << 53) - 1); /* below 2^53: exact as a double, so in any client's JSON */
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (eng_field_number(&p->body, numbers[i].name, numbers[i].least, numbers[i].most, &x))
             *numbers[i].to = (float)x;
@@ -48,7 +48,7 @@ static void read_sampling(struct eng_parse *p, const struct eng_arrival *arrival
     }
 }
 
-/* The token of a key of logit_bias: its id in decimal digits; ENG_NO_TOKEN if not valid. */
+/* The token id that a key of logit_bias gives in decimal digits; ENG_NO_TOKEN if the key is not a valid id. */
 static int32_t token_of(const struct eng_parse *p, const char *key)
 {
     int64_t id = 0;
@@ -134,7 +134,8 @@ static void read_stop(struct eng_parse *p)
     eng_field_bool(&p->body, "ignore_eos", &p->ask->ignore_eos);
 }
 
-/* The first name present counts; an older name is checked too. */
+/* Reads the limit of generated tokens.  Of the two names in chat max_completion_tokens counts if both are present; the
+ * older max_tokens is checked too.  count: the request only counts its prompt, so no limit is required. */
 static void read_length(struct eng_parse *p, bool count)
 {
     static const char *const names[][2] = {
@@ -192,7 +193,7 @@ static void read_prompt_logprobs(struct eng_parse *p, bool openai)
     if (ask->wants_prompt_logprobs && ask->stream)
         eng_field_refuse(&p->body, n >= 0 ? "prompt_logprobs" : "logprobs",
                          "of a prompt are not supported with 'stream'");
-    if (ask->wants_prompt_logprobs && ask->n_each > 1) /* every choice would report them again */
+    if (ask->wants_prompt_logprobs && ask->n_each > 1) /* every choice would report the prompt's logprobs again */
         eng_field_refuse(&p->body, "n", "must be 1 if log-probabilities of the prompt are requested");
 }
 
@@ -217,7 +218,7 @@ static void read_told(struct eng_parse *p)
     read_prompt_logprobs(p, openai);
 }
 
-/* Reads priority and user.  A higher priority goes first in the engine, a lower one in a request. */
+/* Reads priority and user.  Priority is negated: in a request a lower one goes first, in the engine a higher one. */
 static void read_who(struct eng_parse *p)
 {
     static const char *const names[] = { "user", "safety_identifier" };

@@ -31,7 +31,8 @@ void eng_api_model_close(struct eng_api_model *m) { eng_chat_close(m->chat); }
 
 /* ---- the chat template ----------------------------------------------------------------------- */
 
-/* Renders a conversation with one tool call whose arguments are `given` (reference stolen); NULL: refused. */
+/* Renders a conversation with one tool call, with the arguments `given` (reference stolen).  The caller frees the text
+ * with kn_free.  NULL: the template fails. */
 static char *render_call(const struct eng_api_setup *setup, json_t *given)
 {
     struct eng_template_error e;
@@ -58,7 +59,7 @@ void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_speech_
     setup->speech = style;
     char *object = render_call(setup, json_pack("{s:s}", "k7", "v7"));
     char *text = render_call(setup, json_string("{\"k7\": \"v7\"}"));
-    if (text && (!object || strstr(object, "'k7'"))) /* an object is refused, or printed as Python prints it */
+    if (text && (!object || strstr(object, "'k7'"))) /* the template refuses an object, or prints it as Python does */
         setup->text_arguments = true;
     kn_free(object);
     kn_free(text);

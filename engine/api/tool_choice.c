@@ -32,7 +32,8 @@ static void check_name(const struct eng_fields *f, const struct eng_talk_tools *
     }
 }
 
-/* The tool that f describes, in the form of chat completions.  parameters: the name of the member with its schema. */
+/* The tool that f describes, in the form of chat completions, a new reference.  parameters: the name of the member of f
+ * that holds the schema of the arguments. */
 static json_t *function_of(const struct eng_fields *f, const char *parameters)
 {
     json_t *text = eng_field_string(f, "description");
@@ -51,7 +52,7 @@ static void read_tool(struct eng_talk_tools *t, enum eng_api api, const struct e
     const char *type = json_string_value(eng_field_string(f, "type"));
     bool is_function = !type || !strcmp(type, api == ENG_API_MESSAGES ? "custom" : "function");
     if (!is_function && api != ENG_API_CHAT)
-        return; /* a tool that the server would run: not available, and ignored */
+        return; /* a tool that the server itself would run, such as web search: ignored */
     if (!is_function)
         eng_field_refuse(f, "type", "must be 'function'");
     if (api == ENG_API_CHAT) {
@@ -149,7 +150,7 @@ void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct e
 
 /* ---- reasoning ------------------------------------------------------------------------------- */
 
-/* Template variables about reasoning that a request may set.  None of them replaces a part of the
+/* The template variables that chat_template_kwargs may set.  All are about reasoning, so none can replace a part of the
  * conversation. */
 static const char *const kwargs[] = { "enable_thinking",   "thinking",       "reasoning_effort",  "thinking_budget",
                                       "preserve_thinking", "clear_thinking", "keep_past_thinking" };

@@ -2,7 +2,7 @@
  *
  * Clients rely on the following.  The first chunk of a choice has the role; the last one has the
  * finish_reason and no content.  A call's id and name come once, before its arguments.  Reasoning is
- * written under two names, as clients know one or the other. */
+ * written twice, as "reasoning" and "reasoning_content", since some clients know only one name. */
 #include "engine/api/dialect.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ static void end_chunk(struct eng_reply *r, const struct eng_choice *c, int first
 {
     struct eng_bytes *out = &r->out;
     eng_bytes_text(out, "},\"logprobs\":");
-    if (last > first || (r->ask->logprobs && !c->end)) { /* clients read it in all but the last chunk */
+    if (last > first || (r->ask->logprobs && !c->end)) { /* clients read logprobs.content in all but the last chunk */
         eng_bytes_text(out, "{\"content\":");
         eng_write_entries(out, r, c, first, last);
         eng_bytes_text(out, ",\"refusal\":null}");
@@ -51,7 +51,7 @@ static void chat_begin(struct eng_reply *r)
     }
 }
 
-/* numbered: in a stream, where a call is written with its index when it begins. */
+/* Writes a call of tool_calls.  numbered: with its index, for a stream; the call has no arguments yet. */
 static void write_call(struct eng_bytes *out, const struct eng_part *p, bool numbered)
 {
     eng_bytes_text(out, "{");

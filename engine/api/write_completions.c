@@ -64,7 +64,7 @@ struct listed {
     const struct eng_reply *r;
     const struct eng_choice *c;
     const struct eng_ids *prompt;
-    int n_prompt, first, n; /* n includes n_prompt */
+    int n_prompt, first, n; /* n: all tokens listed, with the n_prompt of the prompt */
     size_t prompt_char;     /* characters of the prompt's text */
 };
 
@@ -106,7 +106,8 @@ static size_t count_characters(const char *p, size_t n)
     return count;
 }
 
-/* Writes each token's start in the text, in characters.  Control tokens, such as BOS, have length 0. */
+/* Writes the position in the text, in characters, at which each token starts.  Control tokens of an echoed prompt, such
+ * as BOS, have length 0. */
 static void write_offsets(struct eng_bytes *out, const struct listed *l)
 {
     const struct eng_vocab *v = l->r->setup->vocab;
@@ -151,7 +152,7 @@ static void write_logprobs(struct eng_bytes *out, const struct listed *l)
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
-/* Writes the prompt's text as in the body, or decoded from its tokens. */
+/* Writes the text of the choice's prompt: as in the body, or decoded if the body has tokens. */
 static void add_prompt(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c)
 {
     int i = c->index / r->ask->n_each;
@@ -171,7 +172,8 @@ static void add_prompt(struct eng_bytes *out, const struct eng_reply *r, const s
     }
 }
 
-/* n_prompt: bytes of an echoed prompt at the start of text, if its tokens are to be listed too. */
+/* Writes a choice with text[n]; the tokens of text are entries [first, last).  n_prompt: bytes of an echoed prompt at
+ * the start of text, if the prompt's tokens are to be listed too; else 0. */
 static void write_choice(struct eng_reply *r, const struct eng_choice *c, const char *text, size_t n, int first,
                          int last, size_t n_prompt)
 {

@@ -1,8 +1,8 @@
 /* engine/api/write_messages.c - Anthropic's messages: content blocks, each with a start event, delta events and a
  * stop event.
  *
- * As in Anthropic's API, input_tokens does not include cached tokens.  Members that only OpenAI's
- * objects have are left out, since clients of this dialect are strict. */
+ * As in Anthropic's API, input_tokens does not include cached tokens.  No member of OpenAI's objects is
+ * added, since clients of this dialect may refuse unknown members. */
 #include "engine/api/dialect.h"
 
 #include <string.h>
@@ -39,7 +39,7 @@ static void write_reason(struct eng_bytes *out, const struct eng_choice *c)
         eng_bytes_text(out, "null");
 }
 
-/* Writes a call's input, which must be an object; incomplete arguments become an empty one. */
+/* Writes the input of a call, which must be an object: its arguments, or {} if they are incomplete. */
 static void write_input(struct eng_bytes *out, const struct eng_part *p)
 {
     json_t *input = eng_ask_depth(p->text.data, p->text.n) <= ENG_ASK_DEPTH
@@ -52,7 +52,7 @@ static void write_input(struct eng_bytes *out, const struct eng_part *p)
     json_decref(input);
 }
 
-/* Writes the block with its text so far, which is empty at the start event. */
+/* Writes a content block with the text of its part so far: none in the start event, all of it in a body. */
 static void write_block(struct eng_bytes *out, const struct eng_part *p)
 {
     if (p->kind == ENG_PART_CALL) {

@@ -24,7 +24,7 @@ static void write_part_entries(struct eng_bytes *out, const struct eng_reply *r,
     eng_write_entries(out, r, c, p->first_entry, last);
 }
 
-/* Writes the content part of a message or of reasoning; !whole: empty, for its first event. */
+/* Writes the content part of a message or of reasoning.  whole false: without its text, for the event that adds it. */
 static void write_content(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c,
                           const struct eng_part *p, bool whole)
 {
@@ -64,7 +64,7 @@ static void write_item(struct eng_bytes *out, const struct eng_reply *r, const s
 
 /* ---- the response ---------------------------------------------------------------------------- */
 
-/* Members that repeat the request's: if of this type, as in the body, else `otherwise`. */
+/* Members of a response that repeat a member of the request, if the body has it with this type; else `otherwise`. */
 static const struct {
     const char *name;
     json_type type;
@@ -201,7 +201,7 @@ static void item_event(struct eng_reply *r, const char *type, const struct eng_c
     end_event(r);
 }
 
-/* Begins an event about an item's content; the caller adds the member of its type. */
+/* Begins an event about an item's content; the caller adds the members that depend on the event's type. */
 static void begin_content_event(struct eng_reply *r, const char *type, const struct eng_choice *c,
                                 const struct eng_part *p)
 {

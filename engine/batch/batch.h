@@ -8,15 +8,16 @@
  * restarted with the same command, reads its own output and answers the missing lines.
  *
  * An answer depends on its line alone: a request without a seed gets one from its custom_id, and `created` is the time
- * of the input file.  So a batch that was killed and resumed writes the same lines as one that was not.
+ * of the input file.  So a batch that was killed and resumed writes the same lines as an uninterrupted batch.
  *
  *     lines.c     reads lines of a file, in as much memory as the longest one takes
- *     done_ids.c  set of custom_ids that are done or were read in this run
+ *     done_ids.c  set of custom_ids that an earlier run finished or this run has read
  *     record.c    parses lines of the input; formats lines of the output and reads them back
  *     journal.c   the two output files: lock, repair, append, sync by a thread
  *     run.c       keeps sessions busy until the input ends
  *
- * Memory does not grow with the number of lines, except 16 to 32 bytes a line (done_ids.c), allocated at open. */
+ * Memory does not grow with the number of lines, except the set of done_ids.c: 43 to 128 bytes for each line of the
+ * input, allocated at open. */
 #ifndef ENGINE_BATCH_H
 #define ENGINE_BATCH_H
 
@@ -33,8 +34,8 @@ struct eng_line {
     const char *text; /* [n] without the newline */
     size_t n;
     uint64_t number, offset; /* line number from 1; file offset of its first byte */
-    bool too_long;           /* text holds only its beginning */
-    bool torn;               /* the file ends without a newline */
+    bool too_long;           /* text holds only the beginning of the line */
+    bool torn;               /* this last line has no newline */
 };
 
 struct eng_lines {
@@ -58,18 +59,19 @@ int eng_lines_next(struct eng_lines *l, struct eng_line *out);
 struct eng_seen {
     struct {
         uint64_t a, b;
-    } * slot; /* [n_slot], a power of two; b's lowest bit: met in this run */
-    size_t n_slot, n, most;
+    } * slot;               /* [n_slot], a power of two; a 0: free; lowest bit of b: met in this run */
+    size_t n_slot, n, most; /* n: names in the set; most: limit of n */
     uint64_t key[2];
 };
 
-enum eng_met { ENG_MET_NEW, ENG_MET_DONE, ENG_MET_TWICE }; /* TWICE: met earlier in this run */
+/* A name that is met was not in the set; was done by an earlier run; or was met earlier in this run. */
+enum eng_met { ENG_MET_NEW, ENG_MET_DONE, ENG_MET_TWICE };
 
 size_t eng_seen_bytes(uint64_t most);
-int eng_seen_open(struct eng_seen *s, uint64_t most); /* most: names added by both calls below */
+int eng_seen_open(struct eng_seen *s, uint64_t most); /* most: limit of all names added */
 void eng_seen_close(struct eng_seen *s);
-void eng_seen_done(struct eng_seen *s, const char *name, size_t n);         /* done by an earlier run */
-enum eng_met eng_seen_meet(struct eng_seen *s, const char *name, size_t n); /* met in this run */
+void eng_seen_done(struct eng_seen *s, const char *name, size_t n); /* adds a name that an earlier run finished */
+enum eng_met eng_seen_meet(struct eng_seen *s, const char *name, size_t n); /* adds a name that this run has read */
 
 /* ---- record.c ---------------------------------------------------------------------------------- */
 
@@ -88,11 +90,12 @@ struct eng_fault {
     char message[256];
 }; /* why a line is not a request */
 
-/* KN_EINVAL fills why, and custom_id if it is valid; nothing is logged. */
+/* Returns 0; or KN_EINVAL with the reason in *why, and with r->custom_id if the line has a valid one.  Logs nothing.
+ * The caller closes r in both cases. */
 int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct eng_fault *why);
 void eng_record_close(struct eng_record *r);
 
-/* A hash of a custom_id, the same in every run: for the answer's id and, unless the request sets one, its seed. */
+/* A hash of a custom_id, the same in every run: for the answer's id and for the seed of a request without a seed. */
 uint64_t eng_record_hash(const char *custom_id, size_t n);
 
 /* Writes a line with an answer or a refusal: body is JSON. */
@@ -102,12 +105,14 @@ void eng_record_write(struct eng_bytes *out, const char *custom_id, size_t n_cus
 void eng_record_write_fault(struct eng_bytes *out, const struct eng_record *r, uint64_t number,
                             const struct eng_fault *why);
 
-/* Reads from a line of an output file which request it answers: a custom_id, or the number of a line that is not a
- * request.  name: [ENG_CUSTOM_ID_MOST]; returns its bytes, 0: not a line of a batch's output. */
+/* Writes to name, [ENG_CUSTOM_ID_MOST], the name of the request that a line of an output file answers: its custom_id,
+ * or eng_record_number_name of an input line that is not a request.  Returns the bytes of the name; 0: not a line of a
+ * batch's output. */
 size_t eng_record_read(const struct eng_line *line, char *name);
-/* True if the line begins like a line of a batch's output, as far as the line goes. */
+/* True if the line begins like a line of a batch's output; a torn line may end within this beginning. */
 bool eng_record_begins(const struct eng_line *line);
-/* The name, for the set of done_ids.c, of a line that is not a request; returns its bytes. */
+/* Writes the name that stands in the set of done_ids.c for line `number` of the input, if that line is not a request.
+ * Returns the bytes of the name. */
 size_t eng_record_number_name(uint64_t number, char *name);
 
 /* ---- journal.c --------------------------------------------------------------------------------- */
@@ -118,8 +123,8 @@ struct eng_outlet_file {
     const char *path;
     int fd;
     bool made;                         /* created by eng_journal_open */
-    uint64_t bytes, n_line;            /* on disk; the thread's while it runs */
-    struct eng_bytes filling, writing; /* filling: under lock; writing: the thread's */
+    uint64_t bytes, n_line;            /* on disk; written by the thread while it runs */
+    struct eng_bytes filling, writing; /* filling: new lines, under lock; writing: used by the thread only */
 };
 
 struct eng_journal {
@@ -129,49 +134,54 @@ struct eng_journal {
     pthread_cond_t filled, emptied;
     bool started, closing; /* closing, status: under lock */
     int status;            /* error of the first failed commit */
-    uint64_t gather_ns;    /* how long the thread collects lines before it writes */
+    uint64_t gather_ns;    /* time for which the thread collects lines before it writes them */
 };
 
 /* Opens or creates both files and locks them.  Refuses a file that does not begin like a batch's output, unchanged. */
 int eng_journal_open(struct eng_journal *j, const char *answers, const char *errors);
-/* Before start: count sets n_line; then read adds each line's name to `seen` and cuts off an unfinished last line.  A
- * line that is not of a batch's output is refused. */
+/* Call both before eng_journal_start.  eng_journal_count sets n_line.  eng_journal_read adds the name of each line to
+ * `seen` and cuts off an unfinished last line; it fails if a line is not a line of a batch's output. */
 int eng_journal_count(struct eng_journal *j, enum eng_outlet which);
 int eng_journal_read(struct eng_journal *j, enum eng_outlet which, struct eng_seen *seen);
 int eng_journal_forget(struct eng_journal *j, enum eng_outlet which); /* empties the file; before start */
-void eng_journal_unmake(struct eng_journal *j); /* for a refused batch: removes empty files that open created */
+void eng_journal_unmake(struct eng_journal *j); /* if the batch does not start: removes empty files that open created */
 int eng_journal_start(struct eng_journal *j, uint64_t gather_ns);
-/* Appends a line, which is on disk about gather_ns later.  KN_E* after a failed write. */
+/* Appends a line, which is on disk about gather_ns later; waits while 16 MiB are pending.  KN_E*: no memory, or an
+ * earlier write has failed. */
 int eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct eng_bytes *line);
-int eng_journal_status(struct eng_journal *j);
-/* 0: all lines are on disk.  May be called again. */
+int eng_journal_status(struct eng_journal *j); /* 0, or the error of the first failed write */
+/* Writes the pending lines and ends the thread.  0: all lines are on disk.  May be called again. */
 int eng_journal_close(struct eng_journal *j);
 
 /* ---- run.c ------------------------------------------------------------------------------------- */
 
 struct eng_batch_options {
     const char *in, *out, *errors;
-    bool retry_failed;
+    bool retry_failed;  /* empty the errors file and answer its lines again */
     uint64_t gather_ns; /* 0: a second */
 };
 
-struct eng_batch_counts { /* lines; before: finished by earlier runs */
-    uint64_t total, before, done;
-    uint64_t failed, failed_before; /* of done; lines in the errors file at open */
-    uint64_t n_token;
+struct eng_batch_counts {         /* lines of the input */
+    uint64_t total, before, done; /* before: finished by earlier runs; done: finished by this run */
+    /* failed: of done, those in the errors file; failed_before: lines in the errors file at open */
+    uint64_t failed, failed_before;
+    uint64_t n_token; /* generated */
 };
 
 struct eng_batch;
 
-/* open counts the lines of the input and reads the outputs.  bytes: memory needed beside the engine's. */
+/* Counts the lines of the input, opens and locks the outputs, and reads the names of finished lines. */
 int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o);
+/* The memory that the batch needs beside the engine's, in bytes. */
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx);
 /* Opens n_parallel sessions in e; setup is used to parse requests and must outlive b. */
 int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *setup, int n_parallel);
-/* 1: more to do; 0: all lines are finished; or KN_E*, reported. */
+/* Gives requests to free sessions, runs one engine step and writes finished answers.  1: more to do; 0: all lines are
+ * finished; or KN_E*, reported. */
 int eng_batch_step(struct eng_batch *b);
 void eng_batch_counts(const struct eng_batch *b, struct eng_batch_counts *out);
-/* After the last step: 0 if all finished lines are on disk, or KN_E*; then counts only lines on disk. */
+/* Call after the last step: ends the writing of the outputs.  0: all finished lines are on disk; or KN_E*, and then
+ * eng_batch_counts counts only the lines that are. */
 int eng_batch_settle(struct eng_batch *b);
 void eng_batch_close(struct eng_batch *b);
 

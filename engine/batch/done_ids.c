@@ -1,7 +1,7 @@
 /* engine/batch/done_ids.c - set of names: a hash table of 127-bit hashes under a random key.
  *
- * The key is unknown before the run, so two names collide with probability 2^-127 even if they are chosen to.  All
- * memory is allocated at open, for as many names as there are lines. */
+ * The key is drawn at open, so names that collide cannot be chosen: two names collide with probability 2^-127.  All
+ * memory is allocated at open, for `most` names. */
 #include "engine/batch/batch.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ int eng_seen_open(struct eng_seen *s, uint64_t most)
     if (!s->slot)
         return kn_fail(KN_ENOMEM, "not enough memory for the ids of %llu lines", (unsigned long long)most);
     if (getrandom(s->key, sizeof s->key, 0) != sizeof s->key)
-        s->key[0] = kn_now_ns(); /* then only accidental collisions are unlikely */
+        s->key[0] = kn_now_ns(); /* this key can be guessed, so names that collide can be chosen */
     return 0;
 }
 
@@ -36,7 +36,8 @@ void eng_seen_close(struct eng_seen *s)
     s->slot = NULL;
 }
 
-/* Index of the name's slot, or of the free slot where it belongs; a, b: its hash. */
+/* Returns the index of the slot that holds name[n], or of the free slot where the name belongs; sets *a, *b to its
+ * hash. */
 static size_t find(const struct eng_seen *s, const char *name, size_t n, uint64_t *a, uint64_t *b)
 {
     *a = kn_mix(s->key[0] ^ n);

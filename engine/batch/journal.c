@@ -1,11 +1,11 @@
 /* engine/batch/journal.c - the two output files of a batch: answers and errors.
  *
  * Lines are appended to a buffer.  A thread writes the buffer and syncs the file about once a second, so the engine
- * thread never waits for the disk unless GATHER_MOST bytes are pending.  A line counts as done when it is whole and in
- * the file.  A last line without its newline is left by a killed run or a full disk, zeros are left by a power cut;
- * both are cut off at open.
+ * thread never waits for the disk unless more than GATHER_MOST bytes are pending.  At the next start a line counts as
+ * done if it is whole and in the file.  A killed batch or a full disk can leave a last line without its newline, a
+ * power cut can leave zeros; eng_journal_read cuts off both.
  *
- * A lock on each file, released when the process ends, keeps a second batch from writing it. */
+ * A lock on each file keeps a second batch from writing it; the system releases the lock when the process ends. */
 #include "engine/base/base.h"
 #include "engine/batch/batch.h"
 
@@ -16,12 +16,12 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define GATHER_BYTES ((size_t)1 << 20)  /* written at once, without waiting for gather_ns */
-#define GATHER_MOST  ((size_t)16 << 20) /* above this, eng_journal_add waits */
+#define GATHER_BYTES ((size_t)1 << 20)  /* if so many bytes are pending, they are written before gather_ns is over */
+#define GATHER_MOST  ((size_t)16 << 20) /* while more bytes are pending for a file, eng_journal_add waits */
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
-/* A new file survives a power cut only after a sync of its folder. */
+/* Syncs the folder of path: only then does a new file survive a power cut. */
 static void sync_folder(const char *path)
 {
     char folder[ENG_PATH_BYTES];
@@ -31,7 +31,7 @@ static void sync_folder(const char *path)
     int fd = kn_io()->open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd < 0)
         return;
-    (void)kn_io()->sync(fd); /* some file systems do not support it, nor need it */
+    (void)kn_io()->sync(fd); /* some file systems do not support this, nor need it */
     kn_file_close(fd);
 }
 
@@ -69,7 +69,8 @@ static int refuse_other(const struct eng_outlet_file *f, uint64_t number)
                    (unsigned long long)number);
 }
 
-/* A file that is not a batch's output must not be cut or emptied.  After a power cut a new file may be all zeros. */
+/* Refuses a file if its first line does not begin like a batch's output, so that no other file is cut or emptied.  A
+ * file of only zeros is accepted: a power cut may leave a new file like this. */
 static int check_begin(const struct eng_outlet_file *f)
 {
     struct eng_lines lines;
@@ -93,7 +94,7 @@ int eng_journal_open(struct eng_journal *j, const char *answers, const char *err
     int error = open_file(&j->file[ENG_OUTLET_ANSWERS], answers);
     if (error || (error = check_begin(&j->file[ENG_OUTLET_ANSWERS])))
         return error;
-    struct stat there, other; /* same file: its lock would look like another process's */
+    struct stat there, other; /* a second lock on the same file would fail as if another process held the first */
     if (stat(errors, &other) == 0 && fstat(j->file[0].fd, &there) == 0 && there.st_ino == other.st_ino &&
         there.st_dev == other.st_dev)
         return kn_fail(KN_EINVAL, "%s: answers and errors cannot go to one file", errors);
@@ -112,8 +113,8 @@ int eng_journal_forget(struct eng_journal *j, enum eng_outlet which) { return cu
 
 /* ---- reading earlier output -------------------------------------------------------------------- */
 
-/* seen NULL: counts lines.  Else: checks each line, adds its name to seen, and cuts off an unfinished end if all
- * lines are a batch's output. */
+/* Counts the whole lines of a file in f->n_line.  If seen is not NULL, it also adds each line's name to seen, fails
+ * at a line that is not a batch's output, and cuts off an unfinished end if all lines before it are. */
 static int scan(struct eng_outlet_file *f, struct eng_seen *seen)
 {
     struct eng_lines lines;
@@ -160,7 +161,8 @@ static bool gathered(const struct eng_journal *j)
     return j->closing || n >= GATHER_BYTES;
 }
 
-/* Waits, holding lock, for a line, then until gather_ns has passed, GATHER_BYTES are pending, or close. */
+/* Waits for a pending line, and then until gather_ns has passed or GATHER_BYTES are pending; closing ends both
+ * waits.  The caller holds the lock. */
 static void wait_for_work(struct eng_journal *j)
 {
     struct timespec until;
@@ -185,7 +187,8 @@ static uint64_t count_lines(const struct eng_bytes *b)
     return n;
 }
 
-/* Writes the pending bytes and syncs.  After a failure the file is cut back, if that works. */
+/* Writes f->writing to the end of the file and syncs.  After a failure the file is cut back to its old size, if
+ * possible. */
 static int commit(struct eng_outlet_file *f)
 {
     struct eng_bytes *b = &f->writing;

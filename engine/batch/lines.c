@@ -1,6 +1,6 @@
 /* engine/batch/lines.c - reads lines of a file in pieces, into a buffer that grows to the longest line.
  *
- * Of a line longer than ENG_LINE_MOST only the first PIECE bytes are returned; the rest is skipped. */
+ * Of a line longer than ENG_LINE_MOST only the first PIECE bytes are returned; its other bytes are skipped. */
 #include "engine/batch/batch.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ void eng_lines_close(struct eng_lines *l)
     l->buffer = NULL;
 }
 
-/* Appends more bytes of the file to the buffer. */
+/* Moves the unread bytes to the start of the buffer, doubles a full buffer, and fills it from the file. */
 static int fill(struct eng_lines *l)
 {
     if (l->start > 0) {
@@ -46,7 +46,7 @@ static int fill(struct eng_lines *l)
     return 0;
 }
 
-/* The next line, blank or not. */
+/* Reads the next line, blank or not.  Returns 1, or KN_E*. */
 static int next(struct eng_lines *l, struct eng_line *out)
 {
     size_t looked = 0;
@@ -64,7 +64,7 @@ static int next(struct eng_lines *l, struct eng_line *out)
             return 1;
         }
         looked = n;
-        if (out->too_long) { /* keep its first bytes, discard the rest */
+        if (out->too_long) { /* keep the first PIECE bytes, discard the others */
             l->end = l->start + PIECE;
             looked = PIECE;
         }

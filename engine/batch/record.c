@@ -8,7 +8,8 @@
  *   errors  the same with another status, or, for a line that is not a request,
  *           {"id": ..., "custom_id": "a" or null, "response": null, "error": {"code", "message", "line"}}
  *
- * A line that is not a request is identified by its line number: it may lack a custom_id or repeat another line's. */
+ * A line that is not a request is identified by its line number: it may have no custom_id, or another
+ * line's. */
 #include "engine/batch/batch.h"
 
 #include <string.h>
@@ -87,7 +88,7 @@ void eng_record_close(struct eng_record *r)
     r->all = NULL;
 }
 
-/* Must not change between versions: outputs of earlier runs contain it. */
+/* The function must not change between versions: outputs of earlier runs contain its values. */
 uint64_t eng_record_hash(const char *custom_id, size_t n)
 {
     uint64_t h = kn_mix(n + KN_GOLDEN);
@@ -139,7 +140,7 @@ bool eng_record_begins(const struct eng_line *line)
     return !memcmp(line->text, BEGIN, n) && (n == sizeof BEGIN - 1 || line->torn);
 }
 
-/* Starts with NUL bytes, so it equals no custom_id. */
+/* The name begins with NUL bytes, so it equals no custom_id. */
 size_t eng_record_number_name(uint64_t number, char *name)
 {
     memset(name, 0, 8);
@@ -147,7 +148,7 @@ size_t eng_record_number_name(uint64_t number, char *name)
     return 8 + sizeof number;
 }
 
-/* If text is next, moves p behind it and returns true. */
+/* If text stands at *p, moves *p behind it and returns true. */
 static bool skip(const char **p, const char *end, const char *text)
 {
     size_t n = strlen(text);
@@ -165,7 +166,7 @@ static const char *end_of_text(const char *p, const char *end)
     return p < end ? p + 1 : NULL;
 }
 
-/* The number in the line's end ,"line":17}} or 0. */
+/* The number 17 of a line that ends with ,"line":17}} or 0 if it does not end like this. */
 static uint64_t last_number(const char *from, const char *end)
 {
     static const char before[] = ",\"line\":";
@@ -176,8 +177,8 @@ static uint64_t last_number(const char *from, const char *end)
     return end - from > (long)n && !memcmp(end - n, before, n) ? number : 0;
 }
 
-/* Expects exactly the layout that this file writes and reads only the beginning: an answer may be longer than
- * ENG_LINE_MOST. */
+/* Expects exactly the layout that this file writes.  Of an answer only the beginning is read, because it may be longer
+ * than ENG_LINE_MOST. */
 size_t eng_record_read(const struct eng_line *line, char *name)
 {
     const char *p = line->text, *end = p + line->n, *after;

@@ -1,9 +1,9 @@
 /* engine/batch/run.c - runs a batch: lines become asks, choices of asks get sessions, tokens become answers, answers
  * become output lines.
  *
- * Choices of a line in progress get sessions as these become free.  The next line is read only when the last choice has
- * a session, so that at most n_parallel + 1 lines are in progress and no session idles while lines are left.  Only the
- * journal's thread uses the clock. */
+ * Choices of the line that was read last get sessions as sessions become free.  The next line is read only when all
+ * choices of this line have one, so that at most n_parallel + 1 lines are in progress and no session idles while lines
+ * are left.  Only the journal's thread uses the clock, so no answer depends on the time. */
 #include "engine/batch/batch.h"
 #include "engine/api/reply.h"
 
@@ -11,15 +11,15 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define GATHER_NS     1000000000        /* work that a power cut may lose: 1 s */
-#define JOURNAL_BYTES ((size_t)4 << 20) /* lines waiting to be written, while the disk keeps up */
+#define GATHER_NS     1000000000        /* 1 s: the work that a power cut may lose */
+#define JOURNAL_BYTES ((size_t)4 << 20) /* memory of pending output lines, while the disk keeps up */
 
 struct line_in_progress {
-    struct eng_ask *ask; /* NULL: free */
+    struct eng_ask *ask; /* NULL: this struct is free */
     struct eng_reply *reply;
     char *custom_id;
     size_t n_custom_id;
-    int n_dealt, n_live; /* choices that got a session; that have a session now */
+    int n_dealt, n_live; /* choices that have got a session; of these, that still have it */
 };
 
 struct slot {
@@ -51,7 +51,8 @@ struct eng_batch {
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
-/* Refuses compressed and other binary files at once: else every line would be refused for a misleading reason. */
+/* Refuses compressed and other binary files by their first bytes: otherwise each line would be refused for a misleading
+ * reason. */
 static int check_text(const struct eng_line *first, const char *path)
 {
     static const struct {
@@ -121,7 +122,7 @@ static int open_journal(struct eng_batch *b)
     if ((error = eng_journal_open(j, b->opt.out, b->opt.errors)) ||
         (b->opt.retry_failed && (error = eng_journal_forget(j, ENG_OUTLET_ERRORS))))
         return error;
-    uint64_t names = 2 * b->counts.total; /* a line refused by number may add its custom_id, too */
+    uint64_t names = 2 * b->counts.total; /* a line adds its custom_id and, if it is not a request, its number */
     for (int i = 0; i < ENG_OUTLETS; i++) {
         if ((error = eng_journal_count(j, (enum eng_outlet)i)))
             return error;
@@ -153,8 +154,9 @@ int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
     return 0;
 }
 
-/* While it is parsed, a line is in memory as text and as JSON.  An ask keeps its JSON; lines far longer than a context
- * (32 bytes a token) are refused and so are not kept. */
+/* An estimate: JSON in memory takes 4 times its text.  The line that is being parsed is in memory as text and as JSON
+ * (5 * line).  Each line in progress has the JSON of its ask, of at most 32 bytes for each token of the context,
+ * because a longer request is refused, and 64 bytes a token for its prompt and answer. */
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
 {
     size_t line = b->longest < ENG_LINE_MOST ? (size_t)b->longest : ENG_LINE_MOST;
@@ -193,7 +195,7 @@ int eng_batch_settle(struct eng_batch *b)
 {
     int status = eng_journal_close(&b->journal);
     uint64_t failed = b->journal.file[ENG_OUTLET_ERRORS].n_line - b->counts.failed_before;
-    if (status) { /* count only lines on disk */
+    if (status) { /* lines in memory are lost: count only lines on disk */
         b->counts.done = b->journal.file[ENG_OUTLET_ANSWERS].n_line - b->answered_before + failed;
         b->counts.failed = failed;
     }
@@ -254,7 +256,7 @@ static int write_refusal(struct eng_batch *b, const struct eng_record *r, const 
     return write_record(b, ENG_OUTLET_ERRORS);
 }
 
-/* Writes the fault of a line once, also if the batch is restarted. */
+/* Writes the fault of line `number` to the errors file, unless an earlier run has written it. */
 static int write_fault(struct eng_batch *b, const struct eng_record *r, uint64_t number, const struct eng_fault *why)
 {
     char name[ENG_CUSTOM_ID_MOST];
@@ -278,7 +280,8 @@ static struct line_in_progress *find_free_line(struct eng_batch *b)
     return NULL;
 }
 
-/* Starts to answer a request; a refusal goes to the errors file. */
+/* Parses a request and opens its reply; its choices then get sessions (b->dealing).  A refused request goes to the
+ * errors file. */
 static int take_request(struct eng_batch *b, const struct eng_record *r)
 {
     char id[20];
@@ -324,7 +327,7 @@ static int take_line(struct eng_batch *b, const struct eng_line *line)
     return status;
 }
 
-/* Reads lines until one needs an answer (b->dealing), or until the end. */
+/* Reads lines until one is a request to answer, which becomes b->dealing, or until the end of the input. */
 static int deal_next(struct eng_batch *b)
 {
     struct eng_line line;
@@ -382,7 +385,8 @@ static int start_choice(struct eng_batch *b, struct slot *s)
                .owner = s, .choice = request.choice, .token = ENG_NO_TOKEN, .finish = ENG_FAILED, .status = status });
 }
 
-/* Gives each free session a choice while there are any; n_busy: sessions with a choice. */
+/* Starts a choice in each free session, as long as lines are left.  Sets *n_busy to the number of sessions with a
+ * choice. */
 static int fill_slots(struct eng_batch *b, int *n_busy)
 {
     *n_busy = 0;

@@ -44,7 +44,8 @@ void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct 
     kn_say(KN_LOG_INFO, "%s %s %s from %s: %d: %s", id, eng_http_method(x), shown, eng_http_peer(x), why->status, said);
 }
 
-/* Expected seconds until a session is free: mean duration of an answer / n_parallel, 1 to 60. */
+/* The value of Retry-After when the queue is full: the expected seconds until a session is free, which is the mean
+ * duration of a choice / n_parallel, from 1 to 60. */
 static int retry_after_s(const struct eng_server *s)
 {
     uint64_t n = 0;
@@ -54,8 +55,8 @@ static int retry_after_s(const struct eng_server *s)
     return wait < 1 ? 1 : wait > 60 ? 60 : (int)wait;
 }
 
-/* OpenAI's client libraries retry at 408, 409, 429 and from 500 on, unless x-should-retry says false; Retry-After
- * sets their delay. */
+/* OpenAI's client libraries retry after status 408, 409, 429 and 500 or more, unless the header x-should-retry is
+ * false; Retry-After sets the delay of the retry. */
 void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api, const struct eng_refusal *why)
 {
     struct eng_bytes body = { 0 };

@@ -4,17 +4,18 @@
 
 #include "kernels/core.h"
 
-/* Loads a file of keys, one a line; blank lines and lines that begin with # are skipped. */
 struct eng_keys;
+
+/* Loads a file of keys, one a line; blank lines and lines that begin with # are skipped.  A file without keys fails. */
 int eng_keys_open(struct eng_keys **out, const char *path);
 void eng_keys_close(struct eng_keys *k);
 int eng_keys_count(const struct eng_keys *k); /* NULL: 0 */
 
-/* Index of the key that equals text, or -1.  The time depends on text, on the number of keys and on nothing else:
- * it reveals no part of a key. */
+/* Index of the key that equals text, or -1.  The time depends only on text and on the number of
+ * keys, so it reveals no part of a key. */
 int eng_keys_find(const struct eng_keys *k, const char *text);
 
-/* A hash of key i, independent of its place in the file; never 0. */
+/* A hash of the characters of key i, the same at any place in the file; never 0. */
 uint64_t eng_keys_id(const struct eng_keys *k, int i);
 
 /* The key in the headers Authorization ("Bearer KEY") and x-api-key (KEY); NULL: neither has one. */

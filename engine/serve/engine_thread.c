@@ -1,19 +1,19 @@
 /* engine/serve/engine_thread.c - the engine thread: jobs in, passes, events out.
  *
- * New jobs are passed in a linked list, cancelled ones by a flag in the job that the thread looks for before a pass.
- * So no queue can overflow: at most n_session jobs are lent at once.  Events are written to one of two arrays; the
- * reader swaps them.
+ * New jobs are passed in a linked list; cancelled jobs have a flag set, which the engine thread checks before a
+ * pass.  So no queue can overflow: at most n_session jobs are lent at once.  Events are written to one of two arrays;
+ * the reader swaps the arrays.
  *
  *   lock      protects everything below it in struct eng_hub
- *   orders    the thread waits here while no job runs
- *   room      the thread waits here while the event array is full */
+ *   orders    the engine thread waits on this condition while no job runs
+ *   room      the engine thread waits on this condition while the event array is full */
 #include "engine/serve/engine_thread.h"
 
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
-#define LEAST_TOLD 1024       /* events that the array holds at least */
+#define LEAST_TOLD 1024       /* events that each array can hold, at least */
 #define EXPLAIN_NS 200000000u /* interval between texts that explain draft decisions */
 
 struct eng_hub {
@@ -22,11 +22,11 @@ struct eng_hub {
     pthread_t thread;
     bool started;
 
-    struct eng_engine *engine; /* the engine thread's; others may use it once READY */
+    struct eng_engine *engine; /* the engine thread's; see eng_hub_engine for others */
     struct eng_event *event;   /* [eng_event_room] the engine thread's */
     struct eng_job **running;  /* [n_running] the engine thread's */
     int n_running;
-    uint64_t n_pass; /* at moved_ns */
+    uint64_t n_pass; /* passes of the engine after the last step */
     uint64_t explained_ns;
 
     pthread_mutex_t lock;
@@ -50,7 +50,8 @@ static void wake(struct eng_hub *h)
 
 /* ---- events out: under the lock -------------------------------------------------------------- */
 
-/* Copies an event into the array.  Its owner is a job, which the reader may free after the job's last event. */
+/* Copies an event of the engine, with a job as owner, into the array; waits while the array is full.  After the job's
+ * last event the job must not be used: the reader may free it. */
 static void tell(struct eng_hub *h, const struct eng_event *e, uint64_t now)
 {
     const struct eng_job *job = e->owner;
@@ -92,7 +93,7 @@ static void forget(struct eng_hub *h, struct eng_job *job)
     last->number = job->number;
 }
 
-/* In the session's own events the owner is the job. */
+/* Starts a session for the job.  The owner of the session's events is the job; tell sets the job's owner instead. */
 static int start_session(struct eng_hub *h, struct eng_job *job)
 {
     struct eng_request request = job->request;
@@ -101,10 +102,10 @@ static int start_session(struct eng_hub *h, struct eng_job *job)
     return status ? status : eng_session_start(job->session, &request);
 }
 
-/* Under the lock. */
+/* Ends each cancelled job; when closing, all jobs.  The caller holds the lock. */
 static void drop_cancelled(struct eng_hub *h)
 {
-    h->any_cancelled = false; /* a cancel while tell_end waits sets it again */
+    h->any_cancelled = false; /* a cancel while tell_end waits for room sets it again */
     for (int i = h->n_running - 1; i >= 0; i--) {
         struct eng_job *job = h->running[i];
         if (!job->cancelled && !h->closing)
@@ -129,7 +130,7 @@ static void start_sessions(struct eng_hub *h)
     }
 }
 
-/* Waits until there are jobs; false: the thread must end. */
+/* Waits until there are jobs, and starts and cancels jobs as requested.  false: the thread must end. */
 static bool take_orders(struct eng_hub *h)
 {
     pthread_mutex_lock(&h->lock);
@@ -157,7 +158,7 @@ static void tell_event(struct eng_hub *h, const struct eng_event *e, uint64_t no
     tell(h, e, now);
 }
 
-/* A pass that fails as a whole ends every running job. */
+/* Ends every running job, after a pass that failed as a whole.  The caller holds the lock. */
 static void end_all(struct eng_hub *h, int status)
 {
     h->view.n_failed_pass++;

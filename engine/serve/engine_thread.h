@@ -11,8 +11,8 @@
  * with exactly one such event, cancelled or not.  A cancelled job leaves the engine before the next pass, whether it
  * waits, prefills or decodes; other jobs are not affected.
  *
- * Events wait in a bounded buffer.  When it is full, the engine stops until its one reader takes the events, so the
- * reader must never block: the server's reader is the serving thread, which never blocks on a client. */
+ * Events wait in a bounded buffer.  When the buffer is full, the engine thread waits until the one reader takes the
+ * events, so the reader must never block: the server's reader is the serving thread, which never blocks on a client. */
 #ifndef ENGINE_SERVE_HUB_H
 #define ENGINE_SERVE_HUB_H
 
@@ -24,7 +24,7 @@ struct eng_hub;
 enum eng_hub_state { ENG_HUB_LOADING, ENG_HUB_READY, ENG_HUB_FAILED };
 
 struct eng_job {
-    struct eng_request request; /* the submitter's, with owner and choice */
+    struct eng_request request; /* set by the submitter, with owner and choice */
     uint64_t submitted_ns;
     /* engine thread only: */
     uint64_t begun_ns;
@@ -51,22 +51,23 @@ void eng_hub_close(struct eng_hub *h);
 
 enum eng_hub_state eng_hub_state(struct eng_hub *h);
 
-/* Only when READY.  Other threads may use its constant parts alone: vocabulary, file, shapes. */
+/* The engine; call only when READY.  The caller may use only the engine's constant parts: vocabulary, file, shapes. */
 const struct eng_engine *eng_hub_engine(struct eng_hub *h);
 
-/* Submits all n jobs or none.  KN_ELIMIT: n jobs would exceed n_session now, or the engine is not ready. */
+/* Submits all n jobs or none.  KN_ELIMIT: the jobs lent now and n more exceed n_session, or not READY. */
 int eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n);
-void eng_hub_cancel(struct eng_hub *h, struct eng_job *job); /* before the job's last event is taken */
+void eng_hub_cancel(struct eng_hub *h, struct eng_job *job); /* only before the job's last event is taken */
 
-/* The events since the last call; returns their count.  Valid until the next call.  One reader thread. */
+/* Sets *told to the events since the last call and returns their count.  The array is valid until the next call.  Only
+ * one thread may call this. */
 int eng_hub_take(struct eng_hub *h, const struct eng_job_event **told);
 
 #define ENG_EXPLAIN_BYTES 512
 
-struct eng_hub_view { /* as of the last pass, except store: current */
+struct eng_hub_view { /* engine, drafts, explain, split: as of the last pass; store, n_job, quiet_ns: current */
     struct eng_stats engine;
     struct eng_drafts drafts;
-    char explain[ENG_EXPLAIN_BYTES]; /* the latest draft decision with its reason, as text */
+    char explain[ENG_EXPLAIN_BYTES]; /* the latest draft decision with its reason, as text; at most every 0.2 s */
     struct off_stats store;
     struct eng_split split; /* of the memory budget */
     size_t budget_bytes;
@@ -74,7 +75,7 @@ struct eng_hub_view { /* as of the last pass, except store: current */
     int n_parallel, n_session, n_ctx;
     int n_job;              /* jobs lent now */
     uint64_t n_failed_pass; /* passes that failed as a whole */
-    uint64_t quiet_ns;      /* time since the last pass; 0 while no job is lent */
+    uint64_t quiet_ns;      /* time since the last pass (or since the first job after idling); 0 while no job is lent */
 };
 void eng_hub_look(struct eng_hub *h, struct eng_hub_view *out);
 

@@ -2,8 +2,9 @@
  *
  * evhttp reports a connection only when its first request is complete, which a slow client may never reach.  So this
  * file creates each connection's bufferevent itself (on_accept), keeps a reference, counts the bytes in and out, and
- * cuts a slow connection by shutting down its socket, which evhttp handles as a disconnect.  A connection that evhttp
- * has dropped has no callbacks set; on_tick detects dropped connections without a request that way.
+ * cuts a slow connection by shutting down its socket, which evhttp handles as a disconnect.  When evhttp drops a
+ * connection that has no request, it does not report that, but its bufferevent has no callbacks then: on_tick looks for
+ * such connections.
  *
  * While an answer is being made, reading stays enabled, so that a disconnect is noticed, but without evhttp's read
  * callback, which aborts the program when bytes arrive in that state. */
@@ -25,11 +26,11 @@
 #include <unistd.h>
 
 #define TICK_MS     100
-#define LATE        10 /* ticks that one interval counts at most: clients do not time out while this process is stopped */
+#define LATE        10 /* ticks by which now_ns advances at once, at most: a stop of the process times no client out */
 #define BACKLOG     1024
-#define HARD_HEADER 8 /* evhttp itself refuses from this multiple of the limit on */
-#define HARD_BODY   2
-#define MAX_AHEAD   65536 /* bytes of further requests read while one is answered */
+#define HARD_HEADER 8     /* evhttp itself refuses headers of more than this times max_header */
+#define HARD_BODY   2     /* the same for a body and max_body */
+#define MAX_AHEAD   65536 /* bytes of the next requests that are read while one is answered */
 
 struct eng_exchange { /* a connection */
     struct eng_http *http;
@@ -39,11 +40,11 @@ struct eng_exchange { /* a connection */
     struct evhttp_connection *con; /* NULL until the first request */
     struct evhttp_request *req;    /* the request being answered, or NULL */
     void *user;
-    bool streaming, cut;
+    bool streaming, cut;        /* eng_http_begin was called; the socket is shut down */
     bool blocked;               /* socket buffer full: the event loop sends the rest */
     int fd;                     /* -1 until the first byte */
-    size_t n_received, n_held;  /* bytes of the incoming request; those in memory */
-    uint64_t first_ns;          /* time of its first byte; 0: none yet */
+    size_t n_received, n_held;  /* bytes of the incoming request; of these, in memory */
+    uint64_t first_ns;          /* time of the incoming request's first byte; 0: none yet */
     uint64_t idle_ns, moved_ns; /* idle since; last time that output was sent, or begun */
 };
 
@@ -52,8 +53,8 @@ struct eng_http {
     struct evhttp *evhttp;
     struct evconnlistener *listener;
     struct event *tick, *reword;
-    struct eng_exchange *first, *own; /* own: see "answers by evhttp itself" */
-    struct eng_exchange **by_fd;      /* [n_fd] */
+    struct eng_exchange *first, *own; /* own: list of answers by evhttp itself, to be reworded */
+    struct eng_exchange **by_fd;      /* [n_fd] by socket; or NULL */
     int n_fd, n_connection, port;
     bool loopback;
     bool speaking; /* output added now is from this file, not from evhttp */
@@ -74,7 +75,7 @@ static void listen_or_not(struct eng_http *h)
         evconnlistener_disable(h->listener);
 }
 
-/* evhttp then reads the end of the stream and drops the connection. */
+/* Shuts down the socket; evhttp then reads the end of the stream and drops the connection. */
 static void cut(struct eng_exchange *x)
 {
     if (x->cut)
@@ -91,7 +92,7 @@ static void forget_received(struct eng_exchange *x)
     x->first_ns = 0;
 }
 
-/* Cuts the connection with the most bytes in memory. */
+/* Cuts the connection with the largest incoming request in memory. */
 static void make_room(struct eng_http *h)
 {
     struct eng_exchange *most = h->first;
@@ -138,7 +139,7 @@ static void on_in(struct evbuffer *buffer, const struct evbuffer_cb_info *info, 
     if (!x->first_ns)
         x->first_ns = x->http->now_ns;
     x->n_received += info->n_added;
-    h->n_held -= x->n_held; /* beyond its own limits evhttp discards the bytes */
+    h->n_held -= x->n_held; /* evhttp discards the bytes of a request beyond its own limits */
     x->n_held = x->n_received > HARD_BODY * h->opt.max_body + HARD_HEADER * h->opt.max_header ? 0 : x->n_received;
     h->n_held += x->n_held;
     if (h->n_held > h->opt.max_received)
@@ -152,7 +153,7 @@ static void on_out(struct evbuffer *buffer, const struct evbuffer_cb_info *info,
     if (info->n_deleted > 0 || info->orig_size == 0)
         x->moved_ns = x->http->now_ns;
     if (info->n_added > 0 && info->orig_size == 0 && !x->req && !x->http->speaking && x->http->opt.words) {
-        x->next_own = x->http->own; /* first bytes of an answer: a whole status line */
+        x->next_own = x->http->own; /* evhttp adds the first bytes of an answer: its status line */
         x->http->own = x;
         event_active(x->http->reword, EV_TIMEOUT, 1);
     }
@@ -160,7 +161,7 @@ static void on_out(struct evbuffer *buffer, const struct evbuffer_cb_info *info,
 
 /* ---- answers by evhttp itself: to invalid or oversized requests ------------------------------ */
 
-/* Replaces evhttp's HTML body.  The whole answer is in the buffer; no byte of it is sent yet. */
+/* Replaces the HTML answer that evhttp has put into the output buffer, of which no byte is sent yet, by JSON. */
 static void reword(struct eng_exchange *x)
 {
     struct evbuffer *out = bufferevent_get_output(x->bev);
@@ -302,7 +303,7 @@ static void on_request(struct evhttp_request *req, void *arg)
     bufferevent_data_cb in, out;
     bufferevent_event_cb other;
     void *other_arg;
-    if (!x || x->bev != bev) { /* on_accept or know_fd had no memory for it */
+    if (!x || x->bev != bev) { /* on_accept or know_fd had no memory for the exchange */
         evhttp_send_error(req, HTTP_SERVUNAVAIL, NULL);
         return;
     }
@@ -408,8 +409,8 @@ void eng_http_set_header(struct eng_exchange *x, const char *name, const char *v
     (void)evhttp_add_header(evhttp_request_get_output_headers(x->req), name, value);
 }
 
-/* Puts the connection back to waiting for a request; the next one may already be buffered.  The caller sets h->speaking
- * around the last send, because x may be freed during it. */
+/* Makes the connection wait for the next request, which may already be buffered, and returns the answered request.  The
+ * caller then sends the end of the answer and sets h->speaking meanwhile; x may be freed during this. */
 static struct evhttp_request *done(struct eng_exchange *x)
 {
     struct evhttp_request *req = x->req;
@@ -457,8 +458,8 @@ static bool add_chunk(struct eng_exchange *x, const char *bytes, size_t n)
            (!framed || evbuffer_add(out, "\r\n", 2) == 0);
 }
 
-/* Writes to the socket at once: through the event loop a token would cost another iteration and three system calls
- * instead of one.  Errors are ignored here: evhttp meets them again and handles them. */
+/* Writes the output buffer to the socket at once, with one system call; through the event loop a token would cost
+ * another iteration and three system calls.  Errors are ignored here: evhttp gets them again and handles them. */
 static void send_now(struct eng_exchange *x)
 {
     struct evbuffer *out = bufferevent_get_output(x->bev);
@@ -490,7 +491,7 @@ void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n)
 void eng_http_end(struct eng_exchange *x, const char *bytes, size_t n)
 {
     struct eng_http *h = x->http;
-    /* chunks are written by send_now, the end by evhttp, which for HTTP/1.0 does not enable writing itself */
+    /* the end is written by evhttp, not by send_now; for HTTP/1.0 evhttp does not enable writing itself */
     bufferevent_enable(x->bev, EV_WRITE);
     if (!x->cut && !add_chunk(x, bytes, n))
         cut(x);

@@ -1,19 +1,20 @@
 /* engine/serve/http.h - HTTP connections: requests in, answers out, without blocking.  Internal to engine.
  *
- *     eng_http_open -> event loop: on_request(x) -> answer, or begin, chunk*, end; on_gone(x) instead
+ *     eng_http_open -> event loop: on_request(x) -> answer, or begin, chunk*, end; or on_gone(x)
  *
  * libevent's evhttp parses HTTP/1.1; this file adds the checks that a server open to untrusted clients needs.  An
- * exchange is a connection with its current request: one at a time, further requests wait in the socket.
+ * exchange is a connection with its current request.  A connection has one request at a time; its next requests wait in
+ * the socket.
  *
  *   - a client that disconnects is noticed at once, also while there is nothing to send: on_gone is called, after
  *     which the exchange must not be used;
- *   - limits on headers (431), a body (413), all bodies being received together, connections (more wait in the
- *     kernel), and the unsent bytes of an answer;
+ *   - limits on headers (431), a body (413), the bytes of all requests being received (the largest is cut), connections
+ *     (more wait in the kernel), and the unsent bytes of an answer (cut);
  *   - timeouts: a whole request must arrive within patience_ms of its first byte, an answer must keep moving, and a
- *     connection may be idle for idle_ms.  A slower connection is cut.
+ *     connection may be idle for idle_ms.  A connection that takes longer is cut.
  *
- * Bytes that are not HTTP, and requests larger than a multiple of the limits, are answered by evhttp itself with the
- * body that `words` returns; then the connection is closed.
+ * Bytes that are not HTTP, and requests of more than 8 times max_header or 2 times max_body, are answered by evhttp
+ * itself with the body that `words` returns; then the connection is closed.
  *
  * All functions and callbacks run on the one thread of the event loop. */
 #ifndef ENGINE_SERVE_HTTP_H
@@ -29,14 +30,15 @@ struct eng_http_options {
     const char *host;
     int port;                    /* 0: any */
     size_t max_header, max_body; /* bytes of one request */
-    size_t max_received;         /* of all requests being received */
-    size_t max_unsent;           /* bytes of one answer */
+    size_t max_received;         /* bytes of all requests being received */
+    size_t max_unsent;           /* bytes of one answer that the client has not read yet */
     int max_connection;
     int patience_ms, idle_ms;
     int tick_ms; /* interval of the timeout checks; 0: 100 ms */
     void (*on_request)(void *arg, struct eng_exchange *x);
     void (*on_gone)(void *arg, struct eng_exchange *x);
-    /* Returns the JSON body of an error answer without an exchange; the caller frees it with kn_free.  May be NULL. */
+    /* Returns the JSON body, [*n], of an answer that evhttp makes itself; the caller frees it with kn_free.
+     * words may be NULL: evhttp then sends its own body. */
     char *(*words)(void *arg, int status, size_t *n);
     void *arg;
 };
@@ -70,6 +72,6 @@ void eng_http_answer(struct eng_exchange *x, int status, const char *type, const
 void eng_http_begin(struct eng_exchange *x, int status, const char *type);
 void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n); /* written to the socket at once */
 void eng_http_end(struct eng_exchange *x, const char *bytes, size_t n);   /* n 0: no last chunk */
-/* After answer and after end, x must not be used. */
+/* After eng_http_answer and after eng_http_end, x must not be used. */
 
 #endif

@@ -9,7 +9,8 @@
  *     page.c              the page
  *     answer.c            headers, bodies and refusals; called by the files above, calls none of them
  *
- * All data belongs to the serving thread, except the fields of a srv_call that its comment gives to a reader thread. */
+ * All data belongs to the serving thread, except some fields of a srv_call while a reader thread has it
+ * (srv_call.reading). */
 #ifndef ENGINE_SERVE_INTERNAL_H
 #define ENGINE_SERVE_INTERNAL_H
 
@@ -53,12 +54,12 @@ struct eng_server {
     atomic_int n_stop;  /* number of stop requests */
     atomic_bool reload; /* the key file must be reloaded */
     struct eng_http *http;
-    struct eng_progress *bar; /* loading progress; NULL after that */
+    struct eng_progress *bar; /* loading progress; NULL when loading has ended */
     struct eng_hub *hub;
     struct eng_pool *pool;
     struct eng_keys *keys;
     struct eng_api_setup setup;
-    struct eng_api_model model; /* owns the parts of setup */
+    struct eng_api_model model; /* owns memory that setup points to */
     char *alias_text;
     const char *alias[SRV_MAX_ALIAS];
     struct eng_metrics metrics;
@@ -66,8 +67,8 @@ struct eng_server {
     struct off_spot *spot; /* [n_expert] scratch of the status; NULL: not shown */
     struct srv_call *calls;
     int n_call, n_session;
-    uint64_t secret, n_request;  /* request ids, seeds and salts derive from these */
-    uint64_t started_ns, end_ns; /* end_ns: deadline of draining, then of the last bytes */
+    uint64_t secret, n_request;  /* request ids and seeds derive from both, salts from secret */
+    uint64_t started_ns, end_ns; /* end_ns: deadline of draining, then of sending the last bytes */
     uint64_t fed_ns, second_ns;  /* last watchdog message; last status sample */
     int64_t started_s;
     struct eng_exchange *watcher[SRV_MAX_WATCHER]; /* [n_watcher] open /status/stream exchanges */
@@ -78,19 +79,22 @@ struct eng_server {
 
 struct srv_route {
     const char *method, *path;
-    bool open;                                                 /* needs no key */
-    void (*now)(struct eng_server *s, struct eng_exchange *x); /* answers on the serving thread; or: */
-    void (*work)(struct srv_call *c);                          /* on a reader thread: fills c->text, or refuses */
+    bool open; /* needs no API key */
+    /* now: answers at once, on the serving thread.  work: runs on a reader thread and fills c->text, or refuses.  A
+     * route with neither parses an API request, and then answers its count of prompt tokens (counts) or generates. */
+    void (*now)(struct eng_server *s, struct eng_exchange *x);
+    void (*work)(struct srv_call *c);
     enum eng_api api;
-    bool counts; /* without now and work: only count prompt tokens, or generate */
+    bool counts;
 };
 
+/* The callbacks on_request and on_gone of eng_http; arg is the eng_server. */
 void srv_request(void *arg, struct eng_exchange *x);
 void srv_gone(void *arg, struct eng_exchange *x);
 
 /* ---- answer.c -------------------------------------------------------------------------------- */
 
-/* Also writes a new request id to id, [SRV_ID_BYTES]. */
+/* Sets the headers that every answer has, and writes a new request id to id, [SRV_ID_BYTES]. */
 void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, char *id);
 char *srv_error_body(void *arg, int status, size_t *n); /* for input that is not a valid HTTP request */
 void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api, const struct eng_refusal *why);
@@ -103,7 +107,7 @@ void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, 
 
 struct srv_choice {
     struct eng_job job;
-    bool lent;
+    bool lent;                            /* to the engine thread */
     uint64_t begun_ns, first_ns, last_ns; /* 0: not reached yet */
     int n_cached;
 };
@@ -116,8 +120,8 @@ struct srv_call {
     struct srv_call *next, **self;
     char id[SRV_ID_BYTES];
     uint64_t key;     /* eng_keys_id, 0: none */
-    bool reading;     /* lent to a reader thread, which owns the fields up to refused */
-    atomic_bool gone; /* tells the reader thread that the client disconnected */
+    bool reading;     /* lent to a reader thread, which then owns the fields from body to refused */
+    atomic_bool gone; /* set by the serving thread: the client disconnected, so nothing need be read */
     char *body;
     size_t n_body;
     int64_t created_s;
@@ -129,17 +133,17 @@ struct srv_call {
     struct eng_reply *reply;
     struct srv_choice *choice; /* [n_choice] */
     int n_choice, n_lent;
-    bool begun, touched;
-    size_t n_sent; /* bytes of the reply sent */
+    bool begun, touched; /* the stream's headers are sent; has new events to flush */
+    size_t n_sent;       /* bytes of the reply sent so far, without keep-alive comments */
     uint64_t arrived_ns, sent_ns;
 };
 
 void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route, const char *id,
                    uint64_t key);
-void srv_call_gone(struct srv_call *c);
-void srv_calls_take_read(struct eng_server *s);
-void srv_calls_take_told(struct eng_server *s);
-void srv_calls_tick(struct eng_server *s, uint64_t now);
+void srv_call_gone(struct srv_call *c);                  /* its client has disconnected */
+void srv_calls_take_read(struct eng_server *s);          /* takes the tasks that reader threads have finished */
+void srv_calls_take_told(struct eng_server *s);          /* takes the events from the engine thread */
+void srv_calls_tick(struct eng_server *s, uint64_t now); /* sends keep-alive comments */
 void srv_calls_fail(struct eng_server *s, int status, const char *message); /* fails every open request */
 void srv_calls_close(struct eng_server *s); /* after the reader and engine threads have ended */
 
@@ -163,9 +167,9 @@ const char *srv_not_ready(struct eng_server *s); /* the reason, or NULL: ready *
 void srv_metrics(struct eng_server *s, struct eng_exchange *x);
 void srv_status(struct eng_server *s, struct eng_exchange *x);
 void srv_status_stream(struct eng_server *s, struct eng_exchange *x);
-void srv_status_tick(struct eng_server *s, uint64_t now); /* once a second */
-void srv_status_gone(struct eng_server *s, struct eng_exchange *x);
-void srv_status_end(struct eng_server *s);
+void srv_status_tick(struct eng_server *s, uint64_t now);           /* once a second */
+void srv_status_gone(struct eng_server *s, struct eng_exchange *x); /* a client of /status/stream has disconnected */
+void srv_status_end(struct eng_server *s);                          /* ends all /status/stream answers */
 
 /* ---- page.c ---------------------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
 
 /* ---- histograms ------------------------------------------------------------------------------ */
 
-/* vLLM's bucket bounds, which its dashboards expect. */
+/* vLLM's bucket bounds, which dashboards for vLLM expect; 0 ends a list. */
 static const double wait_bound[] = { 0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,  0.75, 1,
                                      2.5,   5,     7.5,  10,   20,   40,   80,   160, 640,  2560, 0 };
 static const double gap_bound[] = { 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
@@ -44,7 +44,8 @@ struct page {
     char label[300];
 }; /* model_name="...",engine="0" */
 
-/* Escapes the model name.  Invalid UTF-8 is replaced by U+FFFD: Prometheus would refuse the whole page. */
+/* Writes p->label with the escaped model name.  Invalid UTF-8 is replaced by U+FFFD, because Prometheus would refuse
+ * the whole text. */
 static void make_label(struct page *p, const char *model)
 {
     size_t n = (size_t)snprintf(p->label, sizeof p->label, "model_name=\"");
@@ -162,7 +163,7 @@ static void write_engine(struct page *p, const struct eng_hub_view *v)
 
 /* ---- drafts ---------------------------------------------------------------------------------- */
 
-/* The second drafter of a kind gets a number: model, model-2. */
+/* The name of a drafter; from the second of a kind on with a number: model, model-2. */
 static const char *label_of(const struct eng_draft_choice *c, char *out, size_t size)
 {
     if (!c->nth)
@@ -181,7 +182,7 @@ static double verdict_of(const struct eng_draft_choice *c)
     return c->state == ENG_DRAFTER_UNLOADED ? -3 : -4;
 }
 
-/* A value for each drafter that the controller chooses from. */
+/* Writes the metrics that have a value for each drafter that the controller chooses from. */
 static void write_choices(struct page *p, const struct eng_drafts *d)
 {
     static const struct {
@@ -228,8 +229,8 @@ static void write_shares(struct page *p, const struct eng_drafts *d)
     }
 }
 
-/* With fixed draft options the only reason is "fixed"; with the controller all others are listed.  The controller is
- * asked only in steps where a session gets its next token. */
+/* Counts steps by the reason of the draft decision.  With fixed draft options the only reason is "fixed"; with the
+ * controller the others are listed.  Only steps in which a session gets its next token have a decision. */
 static void write_decisions(struct page *p, const struct eng_drafts *d)
 {
     static const char *const reason[SPEC_WHY_COUNT] = { [SPEC_WHY_FIXED] = "fixed",
@@ -250,7 +251,7 @@ static void write_decisions(struct page *p, const struct eng_drafts *d)
                              (unsigned long long)d->n_decision[i]);
 }
 
-/* As vLLM counts: positions start at 0. */
+/* Writes the counters of drafts under vLLM's names.  Position 0 is the first token of a draft. */
 static void write_their_drafts(struct page *p, const struct eng_hub_view *v)
 {
     static const char name[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";

@@ -1,8 +1,8 @@
 /* engine/serve/metrics.h - counters in Prometheus' text format.  Internal to engine.
  *
- * Counters and histograms of requests are kept here and belong to the serving thread; figures of the engine are
- * passed in as a struct eng_hub_view when the text is written.  Metric names of our own begin with spillway_; the
- * vllm: names, with vLLM's labels, serve dashboards that are published for vLLM. */
+ * Counters and histograms of requests are in struct eng_metrics and belong to the serving thread; counters of the
+ * engine are passed in as a struct eng_hub_view when the text is written.  Metrics named vllm: have vLLM's names and
+ * labels, so that dashboards published for vLLM show them; all other names begin with spillway_. */
 #ifndef ENGINE_SERVE_METRICS_H
 #define ENGINE_SERVE_METRICS_H
 

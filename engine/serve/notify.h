@@ -3,7 +3,7 @@
 #define ENGINE_SERVE_NOTIFY_H
 
 /* Sends one datagram ("READY=1", "WATCHDOG=1" ...) to the socket at a path, or at @name in the abstract namespace.
- * NULL: no manager, does nothing.  Errors are ignored. */
+ * socket_path NULL: no service manager; does nothing.  Errors are ignored. */
 void eng_notify(const char *socket_path, const char *line);
 
 #endif

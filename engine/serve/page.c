@@ -1,9 +1,9 @@
 /* engine/serve/page.c - the status and chat page: one file embedded in the program, sent with a strict
  * Content-Security-Policy.
  *
- * Scripts and styles run only with the nonce that the answer's header names.  The nonce is drawn for each answer and
- * replaces MARK in the page.  The page may load from this server only, no other page may frame it, and the browser
- * refuses to turn text into markup (trusted types). */
+ * A script or style of the page runs only if it has the nonce that the answer's header names.  A random nonce is drawn
+ * for each answer and replaces MARK in the page.  The page may load from this server only, no other page may frame it,
+ * and the browser refuses to turn text into markup (trusted types). */
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>

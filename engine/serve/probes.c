@@ -37,14 +37,14 @@ static void answer_state(struct eng_server *s, struct eng_exchange *x, const cha
     srv_answer_refusal(s, x, ENG_API_CHAT, &why);
 }
 
-/* Liveness: the serving thread answers, and the model is loaded. */
+/* Liveness: 200 if the model is loaded; while the server shuts down, too. */
 void srv_health(struct eng_server *s, struct eng_exchange *x)
 {
     bool wrong = s->state == SRV_LOADING || s->state == SRV_FAILED;
     answer_state(s, x, wrong ? srv_not_ready(s) : NULL, s->state == SRV_LOADING ? "loading" : "failed");
 }
 
-/* Readiness: serving, and the engine makes progress while there is work. */
+/* Readiness: 200 if the server accepts requests and, while there is work, a pass has completed in the last stall_ms. */
 void srv_ready(struct eng_server *s, struct eng_exchange *x)
 {
     answer_state(s, x, srv_not_ready(s), s->state == SRV_LOADING ? "loading" : "not_ready");

@@ -48,7 +48,7 @@ static void *work(void *arg)
         pthread_mutex_lock(&p->lock);
         put(&p->done, t);
         ssize_t n = write(p->wake_fd, &one, sizeof one);
-        (void)n; /* EAGAIN: the counter is full, and the reader wakes anyway */
+        (void)n; /* EAGAIN: the counter is full, and the serving thread wakes anyway */
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;

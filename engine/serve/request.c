@@ -1,6 +1,6 @@
 /* engine/serve/request.c - requests for generation, from the body to the last byte of the answer (struct srv_call).
  *
- *     reading   a reader thread parses the body into an eng_ask, or into a short answer
+ *     reading   a reader thread parses the body into an eng_ask, or makes a short answer (srv_call.text)
  *     running   each choice is a job lent to the engine thread; the job's events feed the reply
  *     over      answered, or the client has disconnected, and no job is lent
  *
@@ -132,7 +132,7 @@ static void begin(struct srv_call *c)
     c->begun = true;
 }
 
-/* Sends a refusal as an event: the stream was begun by a keep-alive comment, and its status is sent. */
+/* Sends the refusal bytes[n] as an event: a keep-alive comment has begun the stream, so status 200 is already sent. */
 static void send_late_refusal(struct srv_call *c, const char *bytes, size_t n)
 {
     struct eng_bytes event = { 0 };
@@ -175,7 +175,7 @@ static void send_whole(struct srv_call *c)
     end_exchange(c, status);
 }
 
-/* Sends the ready part of the reply; frees the srv_call when it is over. */
+/* Sends the bytes of the reply that are ready; frees the srv_call if it is over. */
 static void flush(struct srv_call *c)
 {
     c->touched = false;
@@ -205,8 +205,8 @@ static uint64_t salt(const struct eng_server *s, uint64_t key)
     return key ? kn_mix(s->secret ^ key * KN_GOLDEN) | 1 : 0;
 }
 
-/* The user for fair scheduling: with several API keys the key; with one or none the request's own "user" field,
- * by which the owner of a key names the people behind it. */
+/* The user id for fair scheduling.  With several API keys each key is a user; with one key or none, a user is a value
+ * of the request's "user" member, with which a client separates its own users. */
 static uint64_t user(const struct srv_call *c) { return eng_keys_count(c->server->keys) > 1 ? c->key : c->ask->user; }
 
 static int make_jobs(struct srv_call *c)
@@ -221,7 +221,7 @@ static int make_jobs(struct srv_call *c)
         j->request.owner = c;
         j->request.user = user(c);
         j->request.salt = salt(c->server, c->key);
-        j->request.priority = kn_min(j->request.priority, 0); /* a request may lower its priority, not raise it */
+        j->request.priority = kn_min(j->request.priority, 0); /* a request may only lower its priority */
     }
     int error = eng_hub_submit(c->server->hub, job, n);
     for (int i = 0; i < n && !error; i++)
@@ -366,7 +366,8 @@ void srv_call_gone(struct srv_call *c)
     free_if_over(c);
 }
 
-/* Keeps streams alive: some clients give up on a silent stream after about half a minute. */
+/* Sends a comment to each stream that got no bytes for ping_ms: some clients give up on a silent stream after about
+ * half a minute. */
 void srv_calls_tick(struct eng_server *s, uint64_t now)
 {
     for (struct srv_call *c = s->calls; c; c = c->next) {

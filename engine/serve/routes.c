@@ -1,8 +1,8 @@
 /* engine/serve/routes.c - checks of a request (size, API key, origin) and the table of routes.
  *
- * If there are keys, every route needs one that is not marked open in the table, and so do unknown paths.  Without
- * keys the server listens on a loopback address only.  A browser on this machine may then still show pages of other
- * sites, so requests with a foreign Origin header are refused. */
+ * If the server has keys, all routes that are not marked open in the table need a key, and unknown paths need one, too.
+ * A server without keys listens on a loopback address only.  A browser on this machine may still send requests for
+ * pages of other sites, so such a server refuses requests with a foreign Origin header. */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -36,7 +36,7 @@ static const struct srv_route routes[] = {
 
 #define N_ROUTE ((int)(sizeof routes / sizeof *routes))
 
-/* Paths of OpenAI's, vLLM's and llama-server's APIs that are not offered: 501 instead of 404. */
+/* Beginnings of paths of OpenAI's, vLLM's and llama-server's APIs that are not offered: answered 501 instead of 404. */
 static const char *const elsewhere[] = {
     "/v1/embeddings",        "/v1/audio/",  "/v1/images/",     "/v1/files",      "/v1/batches",
     "/v1/fine_tuning/",      "/v1/rerank",  "/v1/moderations", "/v1/assistants", "/v1/threads",
@@ -69,7 +69,8 @@ static const struct srv_route *find_route(const char *method, const char *path, 
     return NULL;
 }
 
-/* The longest route that is a suffix of path (base URL too long) or path without its last slash; or NULL. */
+/* The route to suggest for an unknown path: the longest one that is a suffix of path (the client's base URL is too
+ * long) or that is path without its last slash; or NULL. */
 static const char *nearest_route(const char *path)
 {
     size_t n = strlen(path), most = 1; /* 1: skips the page's "/", a suffix of many paths */
@@ -107,7 +108,7 @@ static int refuse_route(struct eng_exchange *x, const char *method, const char *
 
 /* ---- keys and origins ------------------------------------------------------------------------ */
 
-/* origin: http://host:port of a page.  Pages of this machine and of the --cors origin are allowed. */
+/* True if pages of origin, http://host:port, may send requests: this machine's and those of the --cors origin. */
 static bool origin_is_ours(const struct eng_server *s, const char *origin)
 {
     static const char *const local[] = { "localhost", "127.0.0.1", "[::1]" };
@@ -158,7 +159,7 @@ static int check_size(struct eng_server *s, struct eng_exchange *x, struct eng_r
     return 0;
 }
 
-/* For requests that go to a reader thread. */
+/* Checks a request that a reader thread will parse: its content type, the state of the server, and the queue. */
 static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_refusal *why)
 {
     const char *type = eng_http_header(x, "Content-Type");

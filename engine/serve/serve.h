@@ -1,6 +1,6 @@
 /* engine/serve/serve.h - the HTTP server: spillway serve.
  *
- *     eng_serve_open -> eng_serve_run (until it is stopped and drained) -> eng_serve_close
+ *     eng_serve_open -> eng_serve_run (returns when the server is stopped and drained) -> eng_serve_close
  *
  * The server listens before the model is loaded, so that probes get an answer from the start.
  *
@@ -22,12 +22,12 @@ struct eng_serve_options {
     const char *api_key_file; /* NULL: no keys; then only a loopback host is allowed */
     const char *alias;        /* model names, comma separated; NULL: the name of the file */
     const char *cors;         /* origin whose pages may send requests, or *; NULL: none */
-    int n_queue;              /* requests that may wait, beside the n_parallel running */
-    size_t max_body;          /* bytes of one request */
+    int n_queue;              /* requests that may wait, beside the n_parallel running; each choice counts */
+    size_t max_body;          /* bytes of one request's body */
     int max_connection;
-    int patience_ms, idle_ms;    /* limits: sending a request or reading its answer; idle time */
-    int ping_ms;                 /* between keep-alive comments in a stream without new tokens */
-    int drain_ms, stall_ms;      /* running requests at shutdown; no progress until /ready is 503 */
+    int patience_ms, idle_ms;    /* time limits of a client: to send a request or read on; to be idle */
+    int ping_ms;                 /* interval of keep-alive comments in a stream without new tokens */
+    int drain_ms, stall_ms;      /* time for running requests at shutdown; time without a pass until /ready is 503 */
     struct spec_params sampling; /* defaults of a request */
     int n_predict;
     const char *notify_socket; /* NOTIFY_SOCKET of the service manager, or NULL */

@@ -1,9 +1,8 @@
 /* engine/serve/server.c - the server's life: listen, load, serve, drain, end.
  *
  * One eventfd wakes the serving thread for all results of other threads; a timer runs every TICK_US.  Draining ends
- * when no request is open or after drain_ms; requests that are still open then fail, and their last bytes get LAST_NS
- * to leave.
- */
+ * when no request is open, after drain_ms, or at the second stop request.  Requests that are still open then fail, and
+ * the server ends when all bytes are sent, at most LAST_NS later. */
 #include <event2/event.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,7 +20,7 @@
 #define N_READER      2                 /* reader threads */
 #define GRAMMAR_BYTES ((size_t)8 << 20) /* for token masks of grammars */
 #define HEADER_BYTES  32768
-#define UNSENT_BYTES  ((size_t)1 << 20) /* buffered for a slow reader of a stream */
+#define UNSENT_BYTES  ((size_t)1 << 20) /* buffered for a client that reads a stream slowly */
 #define BODIES        4                 /* bodies of the largest size that may be received at once */
 #define LINK_BYTES    4096              /* memory of an idle connection */
 #define TICK_US       200000
@@ -106,7 +105,8 @@ static void end_when_sent(struct eng_server *s)
         event_base_loopbreak(s->base);
 }
 
-/* Requests already accepted continue even if their key is removed.  An invalid file changes nothing. */
+/* Reloads the key file if requested.  Requests already accepted continue even if their key is removed.  An invalid file
+ * leaves the keys as they are. */
 static void take_reload(struct eng_server *s)
 {
     struct eng_keys *now;
@@ -125,7 +125,7 @@ static void take_reload(struct eng_server *s)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* Edge-triggered: each write of wake_fd wakes once, so that its counter need not be read. */
+/* Runs after other threads wrote wake_fd.  The event is edge-triggered, so the counter of wake_fd need not be read. */
 static void on_wake(evutil_socket_t fd, short what, void *arg)
 {
     struct eng_server *s = arg;
@@ -138,7 +138,8 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     end_when_sent(s);
 }
 
-/* Notifies only while passes make progress, so that the service manager restarts a server whose engine hangs. */
+/* Sends the service manager's watchdog message, but not if no pass has completed for stall_ms while there is work: the
+ * manager then restarts the server. */
 static void feed_watchdog(struct eng_server *s, uint64_t now)
 {
     struct eng_hub_view v;
@@ -201,7 +202,7 @@ static void on_signal(evutil_socket_t signal, short what, void *arg)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-/* Model names: the comma separated --alias, or the file's name without folder and extension. */
+/* Sets the model names: those of the comma separated --alias, or the file's name without folder and .gguf. */
 static int list_names(struct eng_server *s)
 {
     char file_name[ENG_PATH_BYTES];
@@ -339,8 +340,8 @@ int eng_serve_run(struct eng_server *s)
     return s->error;
 }
 
-/* Connections first: closing them cancels their requests.  Then the threads, which return all tasks and jobs; then the
- * requests can be freed. */
+/* Closes the connections first, which cancels their requests; then the threads, which return all tasks and jobs; only
+ * then can the requests be freed. */
 void eng_serve_close(struct eng_server *s)
 {
     if (!s)

@@ -51,6 +51,7 @@ static void remember(struct eng_server *s, uint64_t now)
 
 static double per_s(uint64_t from, uint64_t to, double s) { return s > 0 ? (double)(to - from) / s : 0; }
 
+/* Rates are means since the oldest sample, which is 10 to 11 seconds old (less after the start). */
 static void write_rates(const struct srv_rates *r, const struct eng_hub_view *v, struct eng_bytes *out)
 {
     const struct eng_stats *e = &v->engine, *was = r->n ? &r->at[0].engine : e;
@@ -81,10 +82,10 @@ static void write_rates(const struct srv_rates *r, const struct eng_hub_view *v,
                      hits + misses > 0 ? hits / (hits + misses) : 1, (e->experts - was->experts) * per_pass);
 }
 
-/* layers: pairs of a layer's index and its number of experts.  tier, heat: one letter for each expert, layer by layer:
- * tier    . disk, r being read from disk, h host memory, d device
- * heat    square root of the share of the layer's recent passes that used the expert, in 62 steps from 0 to Z
- */
+/* Writes the state of each expert.  layers: pairs of a layer's index and its number of experts.  tier, heat: strings
+ * with one letter for each expert, layer by layer:
+ *   tier    . on disk, r being read from disk, h in host memory, d on a device
+ *   heat    square root of the share of the layer's recent passes that used the expert, in 62 steps: 0-9, a-z, A-Z */
 static void write_spots(struct eng_server *s, struct eng_bytes *out)
 {
     static const char tier[] = { [OFF_DISK] = '.', [OFF_HOST] = 'h', [OFF_DEVICE] = 'd' };
@@ -127,7 +128,8 @@ static void write_memory(struct eng_server *s, const struct eng_hub_view *v, str
     eng_bytes_text(out, "}");
 }
 
-/* Running answers, latest request first: age, tokens, rate; no text of prompt or answer. */
+/* Writes the choices that are lent to the engine thread, latest request first, at most MOST_SHOWN: age, tokens, rate;
+ * no text of prompt or answer. */
 static void write_calls(struct eng_server *s, struct eng_bytes *out)
 {
     uint64_t now = kn_now_ns();
@@ -149,7 +151,6 @@ static void write_calls(struct eng_server *s, struct eng_bytes *out)
     eng_bytes_text(out, "]");
 }
 
-/* Rates are means over the last ten seconds. */
 static void write_status(struct eng_server *s, struct eng_bytes *out)
 {
     static const char *const name[] = { "loading", "serving", "draining", "draining", "failed" };

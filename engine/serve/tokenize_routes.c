@@ -1,7 +1,7 @@
 /* engine/serve/tokenize_routes.c - text to tokens and back, and a conversation to its prompt text.
  *
- * For clients that count tokens and for debugging of prompts.  Accepts the member names of vLLM and of llama-server,
- * and answers with both. */
+ * These routes are for clients that count tokens and for debugging of prompts.  They accept the member names of vLLM
+ * and of llama-server.  /detokenize answers with the text under both names. */
 #include <string.h>
 
 #include "engine/api/fields.h"
@@ -9,7 +9,7 @@
 
 #define MAX_TOKENS 10000000
 
-/* The body as a JSON object, owned by the caller; NULL: refused. */
+/* The body as a JSON object, owned by the caller; NULL: refused, with the reason in c->why. */
 static json_t *load_object(struct srv_call *c)
 {
     json_error_t e;
@@ -82,7 +82,7 @@ void srv_work_tokenize(struct srv_call *c)
         return;
     json_t *text = eng_field_string(&f, "prompt");
     if (!text && (text = eng_field_string(&f, "content")))
-        want.special = false; /* llama-server's default */
+        want.special = false; /* llama-server's default for "content": no BOS */
     eng_field_bool(&f, "add_special_tokens", &want.special);
     eng_field_bool(&f, "add_special", &want.special);
     eng_field_bool(&f, "parse_special", &parse);
