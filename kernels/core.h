@@ -5,15 +5,16 @@
  * Errors.   A call returns 0 (or a count) or a negative KN_E*.  The function that knows the detail logs
  *           one message with kn_fail(), in words a user can act on; its callers only return the code.
  * The seam. Memory, files and clock are reached through one table of functions, struct kn_io.  A test
- *           replaces it to make the n-th call fail, for all n.  It is set once, before threads start.
+ *           replaces the table to make the n-th call fail, for each n.  kn_io_set() is called once, before
+ *           threads start.
  * Memory.   kn_alloc() is for small objects, kn_map() for large ones (huge pages, bound to a node).
  *           Both are allowed only while something is being opened: between kn_alloc_forbid(true) and
  *           (false), an allocation on the calling thread is a bug and traps.
- * Threads.  A team is the calling thread and n-1 pinned workers.  kn_parallel_for() gives each thread a
- *           run of neighbouring items; threads that finish early help the others.  So a result must not
+ * Threads.  A team is the calling thread and pinned workers.  kn_parallel_for() gives each thread a range
+ *           of neighbouring items; threads that finish early help the others.  So a result must not
  *           depend on the thread that ran an item.
- * Nodes.    NUMA nodes are numbered from 0.  Only nodes that have memory, and processors this process may
- *           use, are counted.  A team's threads are ordered by node.  On a machine with one node, node
+ * Nodes.    NUMA nodes are numbered from 0.  A node counts only if it has memory, and processors that this
+ *           process may use.  A team's threads are ordered by node.  On a machine with one node, node
  *           arguments have no effect. */
 #ifndef KERNELS_CORE_H
 #define KERNELS_CORE_H
@@ -47,7 +48,8 @@ enum kn_level { KN_LOG_ERROR, KN_LOG_WARN, KN_LOG_INFO, KN_LOG_DEBUG };
 
 const char *kn_error_text(int code);
 
-/* One line to the sink; the sink adds the newline.  The default sink writes to stderr. */
+/* kn_say() passes one line, without a newline, to the sink if its level is at most `most`.  The default sink writes to
+ * stderr. */
 typedef void kn_log_sink(enum kn_level level, const char *line);
 void kn_log_set(kn_log_sink *sink, enum kn_level most);
 void kn_say(enum kn_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -95,8 +97,8 @@ struct kn_io {
     void (*free)(void *p);
     void *(*map)(size_t bytes, int node); /* zeroed, page-aligned; node -1: any */
     void (*unmap)(void *p, size_t bytes);
-    void (*bind)(void *p, size_t bytes, int node); /* untouched whole pages: hint */
-    void (*cpu_nodes)(int *node, int n_cpu);       /* nearest node with memory, per CPU; all -1: one node */
+    void (*bind)(void *p, size_t bytes, int node); /* whole pages that are still untouched: hint */
+    void (*cpu_nodes)(int *node, int n_cpu);       /* per CPU: the nearest node with memory; all -1: one node */
     int (*open)(const char *path, int flags, int mode);
     int (*close)(int fd);
     int64_t (*size)(int fd); /* regular files and block devices */
@@ -122,7 +124,7 @@ const struct kn_io *kn_io(void);
 
 void *kn_alloc(size_t bytes);                              /* NULL when out of memory; bytes 0 is allowed */
 void *kn_calloc(size_t n, size_t bytes);                   /* zeroed, n * bytes checked */
-void *kn_realloc(void *p, size_t old_bytes, size_t bytes); /* on NULL p is unchanged */
+void *kn_realloc(void *p, size_t old_bytes, size_t bytes); /* if it returns NULL, p is unchanged */
 char *kn_strdup(const char *s);
 void kn_free(void *p);
 void kn_alloc_forbid(bool forbid); /* for the calling thread */
@@ -133,7 +135,7 @@ void *kn_map(size_t bytes, int node);
 void kn_unmap(void *p, size_t bytes);
 void kn_map_touch(void *p, size_t bytes);          /* allocates whole pages now; contents stay */
 void kn_map_sparse(void *p, size_t bytes);         /* for sparse use: small pages, allocated on first touch */
-void kn_map_bind(void *p, size_t bytes, int node); /* pages that begin in the range and are still untouched */
+void kn_map_bind(void *p, size_t bytes, int node); /* puts pages that begin in the range on node, if still untouched */
 
 /* An arena is one mapping, handed out from the front.  It is reset as a whole; pieces are never freed.  To
  * find its size, run the same code over an arena with base NULL: it counts bytes and hands out NULL. */
@@ -153,9 +155,9 @@ int kn_file_open(int *fd, const char *path, int flags); /* flags of open(2); KN_
 int kn_file_open_read(int *fd, const char *path);       /* opening a pipe does not wait for a writer */
 void kn_file_close(int fd);
 
-/* Checks before a file is written; a refusal is KN_EINVAL with a message.  folder: path is a folder.  target: also a
- * link or device, which a rename would replace.  other: also a non-empty file that does not begin with magic; the
- * last argument names the expected kind of file in the message. */
+/* Checks before a file is written to path: 0, or KN_EINVAL with a message.  _folder refuses a folder.  _target also
+ * refuses a link or device, which a rename would replace.  _other also refuses a file that is neither empty nor begins
+ * with magic; its last argument names the expected kind of file in the message. */
 int kn_file_refuse_folder(const char *path);
 int kn_file_refuse_target(const char *path);
 int kn_file_refuse_other(const char *path, const char *magic /* [4] */, const char *what);
@@ -174,7 +176,7 @@ int kn_new_file_commit(struct kn_new_file *f);
 void kn_new_file_close(struct kn_new_file *f);
 int kn_file_publish(int fd, const char *part, const char *path);     /* syncs part, then renames it to path */
 int kn_fail_short(const char *path, uint64_t end, uint64_t missing); /* logs a truncated file; returns KN_ESHORT */
-int kn_fail_size(const char *path); /* logs by errno why a file has no size; returns KN_E* */
+int kn_fail_size(const char *path); /* after a failed size(): logs the cause from errno; returns KN_EINVAL or KN_EIO */
 
 /* ---- clock ------------------------------------------------------------------------------------- */
 
@@ -195,21 +197,21 @@ struct kn_machine {
     size_t memory_bytes, available_bytes; /* both within the cgroup's limits */
 };
 void kn_machine_get(struct kn_machine *out);
-int kn_machine_stay(int node); /* permanent, for this thread and threads it starts */
+int kn_machine_stay(int node); /* binds this thread and threads it starts to a node's CPUs, for good; or KN_ENODEV */
 
 /* ---- threads ----------------------------------------------------------------------------------- */
 
 struct kn_team; /* owns the workers */
 
 /* Low scheduling latency for the calling thread: asks the kernel for a short time slice, so that the thread is
- * scheduled before threads that compute.  It should need little CPU time.  Needs no privilege; has no effect on kernels
- * older than 6.12. */
+ * scheduled before threads that compute.  For threads that need little CPU time.  Needs no privilege; has no effect on
+ * kernels older than 6.12. */
 void kn_thread_hurry(void);
 
 /* Lower scheduling priority (nice) for the calling thread and the threads that it starts. */
 void kn_thread_give_way(void);
 
-int kn_team_open(struct kn_team **out, int n_thread); /* 0: one thread per usable CPU */
+int kn_team_open(struct kn_team **out, int n_thread); /* n_thread 0: one thread per usable CPU */
 void kn_team_close(struct kn_team *t);
 int kn_team_size(const struct kn_team *t);
 

@@ -6,41 +6,43 @@
  * lanes.  Nothing is unpacked: a panel is exactly 16 file rows long (scales stay packed).  The last panel
  * of a matrix is padded with zero rows.
  *
- * The interleaved block of 16 rows, field by field (l = row in the panel, 0..15):
+ * The interleaved block of 16 rows, field by field (l: row in the panel, 0..15; k: value in the row's block):
  *   F32, F16, BF16   v[16]                           one value of each row: k ascending
  *   Q8_0             d[16], q[8][16][4]              k = 4*i + j sits at q[i][l][j]
- *   Q4_0, IQ4_NL     d[16], q[4][16][4]              k = 4*i + j is the low and k + 16 the high nibble
- *   Q4_1             d[16], m[16], q                 of q[i][l][j].  Q4_0 subtracts 8; a nibble of IQ4_NL
- *   Q5_0             d[16], qh[16][4], q             is an index into KN_IQ4; Q4_1 and Q5_1 add m.  Bit k
- *   Q5_1             d[16], m[16], qh[16][4], q      of the 32 in qh[l] adds 16; Q5_0 subtracts 16.
- *   MXFP4            e[16], q                        A nibble of MXFP4 is an index into KN_E2M1_TWICE,
- *                                                    with a factor of 2^(e - 128)
+ *   Q4_0, IQ4_NL     d[16], q[4][16][4]              In all six formats up to MXFP4, k = 4*i + j is the low and
+ *   Q4_1             d[16], m[16], q                 k + 16 the high nibble of q[i][l][j].  Q4_0 subtracts 8; a
+ *   Q5_0             d[16], qh[16][4], q             nibble of IQ4_NL is an index into KN_IQ4; Q4_1 and Q5_1 add
+ *   Q5_1             d[16], m[16], qh[16][4], q      m.  Bit k of the 32 in qh[l] adds 16 to value k, and Q5_0
+ *   MXFP4            e[16], q                        subtracts 16.  A nibble of MXFP4 is an index into
+ *                                                    KN_E2M1_TWICE, with a factor of 2^(e - 128).
  *   Q4_K             d[16], dmin[16], sc[12][16], q[32][16][4]
  *                    sc[i][l] is byte i of the row's packed 6-bit scales; q[8*p + i][l][j] has
  *                    k = 64*p + 4*i + j in its low and k + 32 in its high nibble
- *   Q5_K             the same with qh[8][16][4] before q: bit k / 32 of qh[i][l][j] adds 16
+ *   Q5_K             as Q4_K, with qh[8][16][4] before q: bit k / 32 of qh[i][l][j] adds 16 to value k
  *   Q6_K             d[16], sc[16][16], ql[32][16][4], qh[16][16][4]
  *                    k = 128*h + 32*f + 4*i + j (h 0..1, f 0..3, i 0..7):
  *                    low nibble for f < 2 and high for f >= 2 of ql[16*h + 8*(f&1) + i][l][j];
  *                    bits 2f..2f+1 of qh[8*h + i][l][j]
  *   Q2_K             d[16], dmin[16], sc[16][16], q[16][16][4]
- *                    sc: scale in the low nibble, minimum in the high; bits 2f..2f+1 of q[8*h + i][l][j]
+ *                    sc: scale in the low nibble, minimum in the high; k as in Q6_K: bits 2f..2f+1 of
+ *                    q[8*h + i][l][j]
  *   Q3_K             d[16], sc[12][16], qh[8][16][4], q[16][16][4]
- *                    as Q2_K, and bit 4*h + f of qh[i][l][j] adds 4; then 4 is subtracted
+ *                    q as in Q2_K, and bit 4*h + f of qh[i][l][j] adds 4; then 4 is subtracted.  sc: packed
+ *                    6-bit scales
  *   IQ4_XS           d[16], sh[16], sl[16][4], q[32][16][4]
- *                    blocks of 32 as in IQ4_NL; 6-bit scales, stored with 32 added
+ *                    eight sub-blocks of 32, each with q as in IQ4_NL and a 6-bit scale, stored with 32 added
  *   FP8              d[16], q[128][16]               k sits at q[k][l]: sign, 4 bits of exponent, 3 of fraction
  *   INT4             d[16], q[4][16][4]              as Q4_0, but d is a BF16
  *
  * GGUF has no FP8 or INT4.  Models in these formats, and in MXFP4, are published with codes and scales in
- * separate tensors; on loading, each block gets its scale, and the result is a format like the others.
+ * separate tensors; the loader joins each block with its scale, so that memory holds the blocks listed above.
  * FP8 is published with one scale per 128 by 128 values; here each row has its own copy of the scale, 3 %
  * more bytes.  An FP8 weight is d times the code's value, rounded once to float32, and a product equals that
  * of an F32 matrix of these weights bit for bit.
  *
- * Activations are quantised row by row into blocks.  A block has its own scale and the sum of each 16
- * codes: 256 values for formats with blocks of 256, 32 for those of 32.  Float formats use float32
- * activations. */
+ * Activations are quantised row by row into blocks.  A block has a scale, and a sum for each 16 of its
+ * codes.  It has 256 values for weight formats with blocks of 256, and 32 for those with blocks of 32.
+ * Float formats and FP8 use float32 activations. */
 #ifndef KERNELS_FORMATS_H
 #define KERNELS_FORMATS_H
 
@@ -67,7 +69,7 @@
     X(IQ4_NL, 20, 32, 18, KN_ACT_Q32)                                                                                  \
     X(IQ4_XS, 23, 256, 136, KN_ACT_Q256)
 
-/* Type numbers from KN_TYPE_OWN on are this project's: no GGUF file has them. */
+/* Type numbers from KN_TYPE_OWN on are for formats that this project adds: no GGUF file has them. */
 #define KN_TYPE_OWN 1000
 #define KN_FORMATS(X)                                                                                                  \
     KN_GGUF_FORMATS(X)                                                                                                 \
@@ -81,7 +83,7 @@ enum kn_format {
     KN_FORMATS(KN_ENUM)
 #undef KN_ENUM
         KN_FORMAT_COUNT,
-    KN_GGUF_FORMAT_COUNT = KN_FP8 /* formats before this one can be written to files */
+    KN_GGUF_FORMAT_COUNT = KN_FP8 /* formats below this number are GGUF formats; only these can be written to files */
 };
 
 /* A block of one row, as in the file. */
@@ -104,7 +106,7 @@ struct kn_mxfp4 {
 struct kn_q4_0 {
     uint16_t d;
     uint8_t q[16];
-}; /* IQ4_NL, INT4 too */
+}; /* also for IQ4_NL and INT4 */
 struct kn_q4_1 {
     uint16_t d, m;
     uint8_t q[16];
@@ -192,7 +194,7 @@ struct kn_fp8_x16 {
     uint8_t q[128][16];
 };
 
-/* Twice the values of a 4-bit float with 2 exponent bits and 1 fraction bit, so that all are integers. */
+/* Twice the values of MXFP4's nibbles (floats with 2 exponent bits and 1 fraction bit), so that all are integers. */
 #define KN_E2M1_TWICE 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
 
 /* Values of the IQ4 formats' nibbles: dense near zero, where weights are. */

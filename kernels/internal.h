@@ -36,8 +36,8 @@ KN_OPS_OF(scalar)
 KN_OPS_OF(avx2)
 KN_OPS_OF(avx512)
 
-/* A field of a format's block: n items of `size` bytes, from byte `at` of the file's block.  In a panel, item
- * i of all 16 rows is contiguous. */
+/* A field of a format's block: n items of `size` bytes, from byte `at` of the block in the file.  In a panel,
+ * item i of row 0, of row 1 .. of row 15 follow one another, then item i + 1. */
 #define KN_FIELDS     6   /* most fields of a format, plus an end entry with n = 0 */
 #define KN_BLOCK_MOST 210 /* bytes of the largest block */
 struct kn_field {
@@ -45,15 +45,16 @@ struct kn_field {
 };
 const struct kn_field *kn_format_fields(enum kn_format f); /* in panel order */
 
-/* Scale i (-32..31) of a Q3_K block with packed bytes sc[0], sc[stride] ...; of an IQ4_XS block. */
+/* Scale i of a block, -32..31.  Q3_K: its packed bytes are sc[0], sc[stride] .. sc[11 * stride]; i 0..15.  IQ4_XS: i
+ * 0..7. */
 int kn_q3_k_scale(const uint8_t *sc, int stride, int i);
 int kn_iq4_xs_scale(const uint8_t sl[4], uint16_t sh, int i);
 
 /* The 6-bit scales and minimums of a Q4_K or Q5_K block: bytes sc[0], sc[stride], ... sc[11 * stride]. */
 void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8]);
 
-/* 2^(e - 128): the factor of an MXFP4 block's integers.  e = 255, a NaN in the format, gives
- * infinity. */
+/* 2^(e - 128): the factor of an MXFP4 block's integers (KN_E2M1_TWICE).  e = 255, which means NaN in the
+ * format, gives infinity. */
 float kn_mxfp4_step(uint8_t e);
 
 /* An FP8 code's value / 256, which half precision can hold exactly; codes 0x7F and 0xFF are NaN. */
@@ -65,10 +66,10 @@ struct kn_cpus {
     int first[KN_NODES + 1];    /* node k: cpu[first[k]] .. cpu[first[k + 1] - 1] */
     int cpu[CPU_SETSIZE];       /* ascending within a node */
 };
-void kn_cpus_get(struct kn_cpus *out); /* at least one; -1: the CPU's number is unknown */
+void kn_cpus_get(struct kn_cpus *out); /* lists at least one CPU; cpu[0] is -1 if the system reports none */
 
-/* Free bytes under the memory limits of a process's cgroups, SIZE_MAX if there are none; *limit: the lowest
- * limit.  groups: /proc/self/cgroup; mount: /sys/fs/cgroup. */
+/* Free bytes under the memory limits of a process's cgroups.  *limit: the lowest of these limits.  Both are
+ * SIZE_MAX without a limit.  groups and mount: paths; outside tests /proc/self/cgroup and /sys/fs/cgroup. */
 size_t kn_cgroup_room(const char *groups, const char *mount, size_t *limit);
 
 #endif

@@ -1,20 +1,20 @@
-/* kernels/kernels.h - the arithmetic: one table of operations, with one exact result for each.
+/* kernels/kernels.h - the arithmetic: a table of operations; each operation has one exact result.
  *
- * kernels/cpu/reference.c is the specification, in plain scalar C.  The AVX2 and AVX-512 tables (and the
- * device's) give the same bits, and tests compare them with memcmp.  This works because the order of every
- * float operation is fixed:
+ * struct kn_ops is the table; there is one for each instruction set (kn_ops()).  The scalar table is the specification:
+ * plain C, in kernels/cpu/reference.c and reference_matmul.c.  The AVX2 and AVX-512 tables give the same bits, and
+ * tests compare them with memcmp.  This works because the order of every float operation is fixed:
  *
  *   - quantised dot products are integer within a block, so exact in any order; blocks are combined in
  *     ascending order with fmaf;
  *   - a float dot product of a weight row goes through k in ascending order, one fmaf each;
  *   - a sum over n floats (norms, QK, softmax sums) has 64 accumulators: element i goes to accumulator
  *     i mod 64; then a halving tree adds them: acc[i] += acc[i + 32], then 16, 8, 4, 2, 1;
- *   - attention goes through absolute positions in chunks of 64 and merges the chunks in order;
+ *   - attention cuts positions at multiples of 64 of the absolute position and merges these chunks in order;
  *   - a delta net's state is updated row by row, with sums over its keys in 4 accumulators;
- *   - exp, log, sin, cos, pow are this project's own, made of correctly rounded operations.
+ *   - exp, log, sin, cos, pow are not the C library's: kernels/cpu/math.c makes them of correctly rounded operations.
  *
  * The result of a row does not depend on the other rows of the call, the tile, the thread or the instruction
- * set.  A NaN result is NaN everywhere, but its bits may differ.
+ * set.  If a result is NaN in one table it is NaN in all, but the bits of the NaN may differ.
  *
  * Every operation works on the caller's memory, allocates nothing and may run on any thread. */
 #ifndef KERNELS_KERNELS_H
@@ -32,10 +32,10 @@ struct kn_format_info {
 };
 const struct kn_format_info *kn_format_info(enum kn_format f);
 extern const char kn_format_list[];                        /* " F32 F16 ...", the GGUF formats */
-int kn_format_find(const char *name, enum kn_format *out); /* a GGUF format: "q4_k", any case */
+int kn_format_find(const char *name, enum kn_format *out); /* a GGUF format by name, any case; or KN_EUNSUPPORTED */
 int kn_format_from_gguf(uint32_t type, enum kn_format *out);
-size_t kn_row_bytes(enum kn_format f, int n_in);            /* of a file row; 0: n_in not in whole blocks */
-size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in); /* interleaved; 0: as above */
+size_t kn_row_bytes(enum kn_format f, int n_in);            /* of a file row; 0: n_in is not a multiple of the block */
+size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in); /* of the interleaved matrix; 0 for the same n_in */
 size_t kn_act_bytes(enum kn_act a, int n_in);               /* of one activation row */
 
 /* A weight matrix in memory, interleaved (formats.h); data is 64-byte aligned. */
@@ -51,18 +51,18 @@ void kn_mat_row(const struct kn_mat *w, int r, float *out /* [n_in] */);
 /* One file row to float32; kn_ops.encode is the inverse. */
 void kn_row_decode(enum kn_format f, const void *row, int n_in, float *out /* [n_in] */);
 
-/* Bytes of the codes of one block, for formats that files may store with separate scales; 0: no such format. */
+/* Bytes of the codes of one block of f; 0 if files never store the codes of f apart from their scales. */
 size_t kn_code_bytes(enum kn_format f);
 
 /* Makes n_block blocks from separate codes and scales.  codes: [n_block][kn_code_bytes()]; a byte of nibbles holds two
- * neighbouring values, the first in the low nibble.  scales: scale_bytes each, one for each per_scale blocks; a scale
- * shorter than the format's is its upper bytes, and the rest is zero. */
+ * neighbouring values, the first in the low nibble.  scales: scale_bytes each, one for each per_scale blocks; if the
+ * format's scale is longer than scale_bytes, these are its upper bytes, and its lower bytes become zero. */
 void kn_join(enum kn_format f, const void *codes, const void *scales, int scale_bytes, int per_scale, size_t n_block,
              void *blocks);
 
 /* Makes panel `panel` of a Q4_0 or INT4 matrix from codes stored by input: codes [n_in / 8][n_out], a word of eight
- * neighbouring inputs' codes, the first in the lowest bits; scales [n_in / 32 / per_scale][n_out].  This order is close
- * to that of panels, so the result is a panel, not file rows. */
+ * neighbouring inputs' codes, the first in the lowest bits; scales [n_in / 32 / per_scale][n_out].  The order is closer
+ * to a panel's than to a file row's, so the result is a panel. */
 void kn_join_columns(const uint32_t *codes, const uint16_t *scales, int n_out, int n_in, int per_scale, int panel,
                      void *out);
 
@@ -78,7 +78,7 @@ uint16_t kn_f32_to_bf16(float x);
 
 /* ---- scalar mathematics ------------------------------------------------------------------------ */
 
-float kn_expf(float x); /* under 1.5 ulp; SIMD bodies equal it */
+float kn_expf(float x); /* error below 1.5 ulp; vector code gives the same bits */
 double kn_exp(double x);
 double kn_log(double x);
 double kn_pow(double x, double y);              /* x > 0 */
@@ -99,9 +99,9 @@ struct kn_matmul {
     int n_row;
 };
 
-/* Attention of one row over one KV head: n_q query heads share the head.  Position p is in slot
+/* Attention of one row over one KV head: n_q query heads share the head.  Position p is in KV slot
  * slot(p) = p < n_base ? base[p] : tail[p - n_base]; the row attends to positions first..last.  A slot's
- * value may be a part of its key: v then points into k. */
+ * value may be a part of its key (latent attention): v then points into k. */
 enum kn_kv { KN_KV_F16, KN_KV_F32, KN_KV_COUNT };
 
 struct kn_attend {
@@ -114,7 +114,7 @@ struct kn_attend {
     int n_q, d_key, d_value; /* n_q <= KN_MAX_Q, the others <= KN_MAX_D_HEAD */
     enum kn_kv kv;
     float scale;
-    const float *sink; /* [n_q] one more score for each head, without a value; or NULL */
+    const float *sink; /* [n_q] or NULL: one more score in each head's softmax, without a value */
 };
 #define KN_MAX_Q      64
 #define KN_MAX_D_HEAD 576
@@ -126,7 +126,8 @@ struct kn_attend {
  *     S[i] = fmaf(k[i], e, decay S[i])
  *     out  = sum over i of q[i] S[i]
  * where both sums have 4 accumulators: term i, ascending, goes to accumulator i mod 4 with fmaf, and the total
- * is (0 + 2) + (1 + 3).  The state is stored in tiles of columns, [tile][d_key][KN_DELTA_TILE], the last padded. */
+ * is (0 + 2) + (1 + 3).  The state is stored in tiles of columns, [tile][d_key][KN_DELTA_TILE]; the last tile is
+ * padded. */
 #define KN_DELTA_TILE 32
 
 struct kn_delta_row {
@@ -146,7 +147,9 @@ static inline size_t kn_delta_floats(int d_key, int d_value)
     return (size_t)d_key * kn_align_up((size_t)d_value, KN_DELTA_TILE);
 }
 
-enum kn_rope { KN_ROPE_HALVES, KN_ROPE_PAIRS }; /* (i, i + n/2) as in neox; (2i, 2i + 1) as in llama files */
+/* The values of a head that rope() rotates together, as pair i: (i, i + n_rot / 2), as GPT-NeoX; (2i, 2i + 1), as GGUF
+ * files of llama. */
+enum kn_rope { KN_ROPE_HALVES, KN_ROPE_PAIRS };
 
 struct kn_ops {
     enum kn_isa isa;
@@ -154,15 +157,15 @@ struct kn_ops {
     /* Panels panel0..panel1-1 (rows 16*panel0 ..) of the product, for all n_row rows of x. */
     void (*matmul)(const struct kn_matmul *m, int panel0, int panel1);
 
-    /* x[n] to one activation row of kind a.  Scale = largest |x| of the block / 127.  A block with
-     * no |x| of 2^-100 or more becomes zero; a block with an infinity or NaN gets a NaN scale. */
+    /* x[n] to one activation row of kind a.  A block's scale is its largest |x| / 127.  If all |x| are below 2^-100
+     * the block becomes zero; if one is infinite or NaN, the scale becomes NaN. */
     void (*quantize)(enum kn_act a, const float *x, int n, void *out);
 
-    /* x[n] to whole file blocks, by a search for the least squared error (encode.tmpl.c).
-     * A block depends on its own values only, so n may span rows.  x must be finite. */
+    /* x[n] to whole blocks as in a file, by a search for the least squared error (encode.tmpl.c).
+     * A block depends on its own values only, so x may be several rows.  x must be finite. */
     void (*encode)(enum kn_format f, const float *x, size_t n, void *blocks);
 
-    /* File rows to panels panel0..panel1-1.  rows: the whole matrix; panels: the whole result. */
+    /* File rows to panels panel0..panel1-1.  rows and panels point to the whole matrix, not to panel0. */
     void (*repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels, int panel0, int panel1);
 
     void (*attend)(const struct kn_attend *a);
@@ -174,7 +177,7 @@ struct kn_ops {
     /* y = x / sqrt(mean(x^2) + eps) * w;  y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int n, float *y);
 
-    /* Rotates the first n_rot values of each of n_head heads; turn[i] = {cos, sin} for pair i. */
+    /* Rotates the first n_rot values of each of n_head heads; turn[i]: {cos, sin} of the angle of pair i. */
     void (*rope)(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2], enum kn_rope kind);
 
     void (*swiglu)(const float *gate, const float *up, int n, float *y); /* y = gate * sigmoid(gate) * up */
@@ -184,11 +187,12 @@ struct kn_ops {
 
     void (*gate)(float *x, const float *by, int n); /* x = x / (1 + exp(-by)) */
     void (*softmax)(float *x, int n);
-    void (*add)(float *x, const float *y, int n);                 /* x += y */
-    void (*add_scaled)(float *x, float a, const float *y, int n); /* x = fmaf(a, y, x) */
-    void (*kv_store)(enum kn_kv kv, const float *x, int n, void *out);
+    void (*add)(float *x, const float *y, int n);                      /* x += y */
+    void (*add_scaled)(float *x, float a, const float *y, int n);      /* x = fmaf(a, y, x) */
+    void (*kv_store)(enum kn_kv kv, const float *x, int n, void *out); /* x[n] to the KV cache's number type */
 
-    /* For measuring bounds: reads memory (bytes: a multiple of 16 KiB); does n multiply-adds of int8 codes. */
+    /* For measuring a machine's limits: probe_read reads memory (bytes: a multiple of 16 KiB), probe_mac does n
+     * multiply-adds of int8 codes. */
     void (*probe_read)(const void *p, size_t bytes);
     void (*probe_mac)(long n);
 };
@@ -198,7 +202,8 @@ const struct kn_ops *kn_ops(enum kn_isa most);
 
 /* ---- device ------------------------------------------------------------------------------------ */
 
-/* The count is 0 without a CUDA build or without a device. */
+/* CUDA devices.  kn_device_count() is 0 in a build without CUDA, without a driver, or without a device; kn_device_get()
+ * returns 0 or KN_ENODEV. */
 struct kn_device_info {
     char name[64];
     size_t memory_bytes;

@@ -1,10 +1,10 @@
 /* Filling: while slots are empty, one thread reads the most probable experts, at the lowest priority.  Other threads
- * touch the memory of slots, in the order in which slots are used. */
+ * touch the memory of slots in advance, in the order in which the filler uses them. */
 #include "offload/store.h"
 
 #include <stdlib.h>
 
-#define N_FILL 4 /* reads of the filler under way */
+#define N_FILL 4 /* experts that the filler reads at a time */
 
 struct rank {
     float share;
@@ -22,7 +22,8 @@ static int by_rank(const void *a, const void *b)
     return (x->expert > y->expert) - (x->expert < y->expert);
 }
 
-/* The most probable first.  Among equals, groups alternate, so that all groups get some of the slots. */
+/* Sorts the experts into s->fill, the most often used first.  Experts used equally often are sorted by their index in
+ * their group, so that all groups get some of the slots. */
 int off_fill_order(struct off_store *s)
 {
     struct rank *rank = kn_calloc((size_t)s->n_expert, sizeof *rank);
@@ -49,7 +50,8 @@ static struct off_slot *find_empty(struct off_store *s, int pool)
     return NULL;
 }
 
-/* Keeps N_FILL reads into empty slots under way.  Returns the number under way; 0: nothing is left to do. */
+/* Starts reads into empty slots until N_FILL are under way; *next: index in s->fill of the next expert to try.  Returns
+ * the number under way; 0: the filler is finished. */
 static int fill_slots(struct off_store *s, int *next)
 {
     int n_under_way = 0;
@@ -88,7 +90,8 @@ void *off_fill_main(void *arg)
 
 /* ---- touching ---------------------------------------------------------------------------------------- */
 
-/* The next slot to touch: one of each pool in turn, because pools are filled side by side. */
+/* The memory of the next slot to touch, from each pool in turn, because experts of all pools are read side by side.
+ * False: all slots are touched, or the store is closing. */
 static bool next_touch(struct off_store *s, void **place, size_t *bytes)
 {
     bool found = false;

@@ -1,10 +1,11 @@
 /* Usage statistics of experts, saved beside the model between runs.
  *
  * A small file with the model's id and each expert's share of its group's turns.  It affects speed only, so
- * any fault (another model, another version, torn, unreadable) is treated as a missing file, and a failure to
- * write it is logged at debug level only.
+ * any fault (another model, another version, damaged, unreadable) is treated as a missing file, and a failure
+ * to create the new file is logged at debug level only.
  *
- *   8 magic, 8 model id, 4 n_expert, 4 zero, 4 * n_expert shares (float32), 8 checksum: little-endian */
+ * Bytes of the fields, in order, little-endian:
+ *   8 magic, 8 model id, 4 n_expert, 4 zero, 4 * n_expert shares (float32), 8 checksum */
 #include "offload/internal.h"
 
 #include <errno.h>

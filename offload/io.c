@@ -1,14 +1,14 @@
 /* The I/O thread: takes jobs by urgency, passes them to the reader, and reports their ends.
  *
  * A job is in the queue of its urgency until all its bytes have been handed to transfers; from then on it
- * belongs to the reader.  A job of a lower urgency is handed out only while no higher one waits, and the
+ * belongs to the reader.  A job is handed out only while no job of a higher urgency is queued, and the
  * reader limits the bytes under way of each urgency.
  *
- *   lock     guards the queues, events, closing, asleep, name, which mover the reader has, and of a queued
- *            job: next, urgency, begun
- *   changed  events has risen                                     signals threads in off_io_wait
- *   state    DONE is stored (release) after status and bytes; pairs with the acquire of waiting threads
- *   asleep   the thread is in the reader's pull and could take a job: the next post wakes it, once */
+ *   lock     guards the queues, events, closing, asleep, name, the reader's mover (off_reader_mend replaces it),
+ *            and of a queued job: next, urgency, begun
+ *   changed  condition of threads in off_io_wait: `events` has risen, or the thread has opened its reader
+ *   state    of a job: DONE is stored (release) after status and bytes; pairs with the acquire of waiting threads
+ *   asleep   the I/O thread is in off_reader_pull and could push a NOW transfer: the next post or raise wakes it */
 #include "offload/internal.h"
 
 #include <pthread.h>
@@ -31,7 +31,7 @@ struct off_io {
     int error; /* of opening */
 };
 
-/* ---- queues: with the lock ----------------------------------------------------------------------- */
+/* ---- queues: call with the lock held -------------------------------------------------------------- */
 
 static void append(struct off_io *io, struct off_job *job)
 {
@@ -93,7 +93,8 @@ static void hand_out(struct off_io *io)
     }
 }
 
-/* Drops all queued jobs; a job with transfers under way ends when they end. */
+/* Removes all jobs from the queues, with status KN_ECANCELLED if they have no error yet.  Those with transfers under
+ * way become DONE when the transfers end, the others at once. */
 static void drop_all(struct off_io *io)
 {
     for (int u = OFF_NOW; u < OFF_URGENCIES; u++)

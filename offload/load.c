@@ -1,10 +1,11 @@
 /* Bulk loading: reads matrices from files to their places at the disk's rate.
  *
- * Every matrix is a job; all are posted at once, in the order given.  The team interleaves each matrix in place
- * when it has been read, while the next ones are read.  There are no landing buffers, so no read waits for one.
+ * Every matrix is a job, or two with separate scales; all are posted at the start, in the order given.  The team
+ * interleaves each matrix in place when it has been read, while the next ones are read.  Matrices are read to
+ * their final places, so no read waits for a free buffer.
  *
- * Cost: file bytes / disk rate against the same bytes / interleave rate (over 2 GB/s per core, so the disk is
- * the bound). */
+ * Time: the larger of file bytes / disk rate and file bytes / interleave rate.  A core interleaves over 2 GB/s, so
+ * the disk is the bound. */
 #include "offload/internal.h"
 
 #define TOUCH_BYTES ((size_t)2 << 20)
@@ -23,8 +24,8 @@ static void touch_item(void *arg, int item, int thread)
         ((volatile uint8_t *)t->place)[at] = 0;
 }
 
-/* The kernel zeroes new memory at the first touch, which costs about a quarter of the time of a read into it: the team
- * does this, so that the I/O thread keeps the disk busy. */
+/* Touches the pages of a matrix's place.  The kernel zeroes new memory at the first touch, which takes about a quarter
+ * of the time of a read into it: the team does this, so that the I/O thread keeps the disk busy. */
 static void touch_place(const struct off_hands *hands, const struct off_load *l)
 {
     struct touch t = { l->place, off_place_bytes(&l->source) };

@@ -1,11 +1,12 @@
 /* A second copy of the model's files on another drive: finds it and checks that it is a copy.
  *
- * For each file it looks for a file of the same name.  The copy may be the whole file or only its beginning;
- * then only that part is read from it.  Some pages are compared: the first, the last, and others at
- * pseudo-random positions.  A file that is no copy is not used, and this is logged.
+ * For each file of the model it looks in the mirror's folder for a file of the same name.  The copy may be the
+ * whole file or only its beginning; in this case only the beginning is read from it.  Some pages are compared:
+ * the first, the last, and others at pseudo-random positions.  A file that is no copy is not used, and this is
+ * logged.
  *
- * One mirror is shared by all readers of the model's files.  After the first failure no reader uses it any
- * more: this is logged once, and all reads go to the first copy.  reader.c does the reading. */
+ * One mirror is shared by all readers of the model's files.  After the first failure no reader uses the mirror:
+ * this is logged once, and all reads go to the first copy.  reader.c does the reading. */
 #include "offload/internal.h"
 
 #include <errno.h>
@@ -13,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_PAGE 64 /* pages compared */
+#define N_PAGE 64 /* pages compared per file */
 
 struct copy {
     int fd;
@@ -30,7 +31,7 @@ struct off_mirror {
 
 /* ---- checks ------------------------------------------------------------------------------------------ */
 
-/* NULL, or the reason that it is no copy. */
+/* NULL, or the reason that the first `bytes` of fd are no copy of those of `first`. */
 static const char *compare(int fd, int first, uint64_t bytes)
 {
     uint8_t page[2][OFF_PAGE];
@@ -62,7 +63,8 @@ static const char *judge(struct copy *c, int first)
 
 /* ---- opening ----------------------------------------------------------------------------------------- */
 
-/* Fails only with KN_ENOMEM. */
+/* Opens dir's copy of path, which is open as `first`; c->fd stays -1 if there is no usable copy.  Fails only with
+ * KN_ENOMEM. */
 static int open_copy(struct copy *c, const char *dir, const char *path, int first)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;

@@ -3,19 +3,19 @@
  * Dense weights are read once, when the model opens (off_load).  Experts live in a store.  An expert is a
  * number with one to three matrices.  The caller lists the experts that it is about to use, and the store
  * returns their addresses.  The store knows nothing of routers or tokens, only that experts belong to groups
- * (one per layer), and that groups are used in turn, over and over.
+ * (one per layer), and that groups are used in ascending order, over and over.  One use of a group is a turn.
  *
- *     off_store_open -> [ off_fetch -> (off_wait -> use)* until all are handed out -> off_release ]* -> close
+ *     off_store_open -> [ off_fetch -> (off_wait -> use)* until all are handed out -> off_release ]* -> off_store_close
  *
- * Tiers: device, host memory by node, disk.  The store has slots for as many experts as its bytes allow, at
- * least two; other experts are read on request.  Cached experts are handed out first, so that the caller
+ * Tiers: device (not used yet), host memory by node, disk.  Host memory has slots for as many experts as its
+ * bytes allow; other experts are read on request.  Cached experts are handed out first, so that the caller
  * computes with them while others are read.  policy.c chooses the experts to evict.
  *
  * One I/O thread reads all files, with O_DIRECT and io_uring where the system allows them.  An expert is read
  * straight into its slot in file layout; the team of the waiting caller interleaves it there.
  *
- * fetch, wait and release may be called from several threads at once (several contexts share a model); one
- * ticket is used by one thread at a time. */
+ * off_fetch, off_wait and off_release may be called from several threads at once (several contexts share a
+ * model); one ticket is used by one thread at a time. */
 #ifndef OFFLOAD_OFFLOAD_H
 #define OFFLOAD_OFFLOAD_H
 
@@ -23,22 +23,23 @@
 
 #include "kernels/kernels.h"
 
-/* A strided permutation of units (rows or parts of rows) in a file.  From byte `first` of the matrix on, each group of
- * n units holds logical units 0, by, 2 by .. first, then 1, by + 1, ..: unit i is at position off_stored_index(i). */
+/* A strided permutation of units (rows or parts of rows) in a file.  Bytes before `first` of the matrix are in order.
+ * From there on, each group of n units has in the file units 0, by, 2 * by, ..., then units 1, by + 1, 2 * by + 1, ...,
+ * and so on: unit i of the group is at position off_stored_index(i) in it. */
 struct off_stride_permutation {
     uint64_t first;
     size_t bytes; /* of a unit */
-    int n, by;    /* n 0: no permutation; else whole groups of n; by divides n */
+    int n, by;    /* n 0: no permutation; else the matrix has whole groups of n, and by divides n */
 };
 
 static inline int off_stored_index(const struct off_stride_permutation *t,
-                                   int meant) /* position of a logical unit in its group */
+                                   int meant) /* index of a unit in its group, in logical order */
 {
     return meant % t->by * (t->n / t->by) + meant / t->by;
 }
 
-/* Scales in a tensor separate from the codes: one for each `rows` by `values` weights, row by row.  by_input: one for
- * each row and `values` inputs, stored by input, as the codes then are too (kn_join_columns). */
+/* Scales in a tensor separate from the codes: one for each `rows` by `values` weights, stored row by row.  by_input:
+ * one for each row and `values` inputs; both scales and codes are then stored by input (kn_join_columns). */
 struct off_scales {
     int file;
     uint64_t offset;
@@ -52,7 +53,7 @@ struct off_source {
     uint64_t offset;
     enum kn_format format;
     int n_out, n_in;
-    struct off_stride_permutation turn; /* only for dense matrices without separate scales */
+    struct off_stride_permutation turn; /* n 0: none; only for dense matrices without separate scales */
     struct off_scales scales;
 };
 
@@ -63,15 +64,16 @@ struct off_files { /* opened by the caller; they must outlive the store */
     struct off_mirror *mirror; /* second copy of these files, or NULL */
 };
 
-/* A second copy of the files on another drive, in dir, under the same names.  It may lack files, and a file may be
- * only the beginning of the original.  Ranges in both copies are read from both drives, in proportion to their speeds.
- * Errors of the copy are logged once and cost only speed.  pack_path: as for the store.  Fails only with KN_ENOMEM. */
+/* A second copy of the files on another drive, in dir, under the same names.  It may lack files, and a file in it may
+ * be only the beginning of the original.  Ranges that both copies have are read from both drives, in proportion to
+ * their speeds.  After an error of the second copy, which is logged once, all reads go to the first.  pack_path: pack
+ * file of the store (off_store_options), or NULL.  Fails only with KN_ENOMEM. */
 struct off_mirror;
 int off_mirror_open(struct off_mirror **out, const char *dir, const struct off_files *files, const char *pack_path);
 void off_mirror_close(struct off_mirror *m); /* after all readers have closed; NULL is allowed */
 
 /* Bytes read so far, for another thread to watch.  That thread may set stop: off_load then ends with KN_ECANCELLED and
- * logs nothing.  total_bytes is set by off_pack, but not by off_load. */
+ * logs nothing; off_pack ignores it (see off_pack_options).  off_pack sets total_bytes, off_load does not. */
 struct off_progress {
     atomic_uint_fast64_t done_bytes, total_bytes;
     atomic_bool stop;
@@ -88,15 +90,16 @@ struct off_hands {
     size_t scratch_bytes; /* at least off_scratch_bytes() of the largest matrix */
 };
 
-/* A matrix to load.  place: page-aligned, off_place_bytes(); the matrix is read and interleaved there. */
+/* A matrix to load.  place: page-aligned memory of off_place_bytes(); the matrix is read to it and interleaved there.
+ * */
 struct off_load {
     struct off_source source;
     void *place;
 };
 
 size_t off_file_bytes(const struct off_source *s);                  /* bytes in the files */
-size_t off_place_bytes(const struct off_source *s);                 /* whole pages, enough for any file offset */
-size_t off_scratch_bytes(const struct off_source *s, int n_thread); /* per thread, n_thread on one matrix */
+size_t off_place_bytes(const struct off_source *s);                 /* memory: whole pages, for any file offset */
+size_t off_scratch_bytes(const struct off_source *s, int n_thread); /* per thread, if n_thread share the matrix */
 void *off_place_panels(const struct off_source *s, void *place);    /* address of the panels */
 
 /* Reads and interleaves n matrices; returns when all are done, or at the first error.  progress may be NULL. */
@@ -118,22 +121,22 @@ struct off_store_options {
     struct off_files files;
     const struct off_expert *expert; /* [n_expert], ascending by group; copied */
     int n_expert;
-    int n_beside;       /* the last n_beside experts are not in the heat and pack files */
+    int n_beside;       /* the last n_beside experts (of MTP layers) are not in the heat and pack files */
     size_t slot_bytes;  /* memory for slots; at least off_store_least(); 0: for all experts */
-    size_t later_bytes; /* memory that off_store_grow may add later */
+    size_t later_bytes; /* most memory that off_store_grow may add later */
     enum off_io_kind io;
     const char *heat_path; /* usage statistics, loaded at open, saved at close; NULL: none */
     const char *pack_path; /* pack file to read experts from; NULL or no such file: from `files` */
-    uint64_t model_id;     /* both files must belong to this model */
+    uint64_t model_id;     /* a heat or pack file of another model is not used */
 };
 
-/* Priority of a fetch.  NOW: the caller will wait for the experts.  SOON: prefetch; reads only while no NOW read is
- * waiting, may be evicted before use.  EARLY: prefetch for later turns, at lower priority, and only while enough of the
- * bytes read EARLY turn out to be used.  IDLE: the store fills empty slots. */
+/* Priority of a fetch.  NOW: the caller will wait for the experts.  SOON: prefetch; read only while no NOW read is
+ * waiting, and may be evicted before use.  EARLY: prefetch for later turns, at lower priority, and only while enough of
+ * the bytes read EARLY turn out to be used.  IDLE: only for the store itself, which fills empty slots. */
 enum off_urgency { OFF_NOW, OFF_SOON, OFF_EARLY, OFF_IDLE, OFF_URGENCIES };
 enum off_tier { OFF_DISK, OFF_HOST, OFF_DEVICE };
 
-/* Addresses of an expert's matrices; read-only; valid until the ticket's next wait or its release. */
+/* Addresses of an expert's matrices; read-only; valid until the next off_wait on the ticket, or its release. */
 struct off_view {
     struct kn_mat matrix[OFF_MATRICES];
     enum off_tier tier;
@@ -142,47 +145,48 @@ struct off_view {
 
 /* One fetch.  The caller owns the ticket, expert[] and mark[], and must not change them until the release. */
 struct off_ticket {
-    const int32_t *expert; /* [n] distinct, of one group */
-    uint8_t *mark;         /* [n] state of each expert, written by the store */
-    int n, n_given, n_missing;
+    const int32_t *expert;     /* [n] distinct, of one group */
+    uint8_t *mark;             /* [n] state of each expert, written by the store */
+    int n, n_given, n_missing; /* experts: all, handed out so far, still without a slot */
     enum off_urgency urgency;
     struct off_ticket *next; /* list link of the store */
 };
 
-/* Counters only rise: a prefetch is counted once it can no longer be cancelled. */
+/* The fields before n_slot, and mirror_bytes, are counters that only rise: a prefetch is counted once it can no longer
+ * be cancelled.  The other fields are the present state. */
 struct off_stats {
     uint64_t hits, misses;          /* experts fetched NOW: cached; not cached, or still being read */
-    uint64_t read_bytes, reads;     /* of files, for experts */
-    uint64_t soon_reads, soon_hits; /* experts prefetched; of these, fetched NOW before eviction */
-    uint64_t wasted_bytes;          /* prefetched, evicted unused */
-    uint64_t early_bytes, early_used_bytes, early_wasted_bytes; /* the EARLY part: read, used, evicted unused */
-    uint64_t stall_ns, repack_ns; /* waits without work to do; interleaving and verifying */
+    uint64_t read_bytes, reads;     /* reads of experts from files: bytes, number of experts */
+    uint64_t soon_reads, soon_hits; /* experts prefetched, SOON or EARLY; of these, fetched NOW before eviction */
+    uint64_t wasted_bytes;          /* prefetched, SOON or EARLY, and evicted unused */
+    uint64_t early_bytes, early_used_bytes, early_wasted_bytes; /* of EARLY prefetches: read, used, evicted unused */
+    uint64_t stall_ns, repack_ns; /* time in off_wait: waiting for reads; interleaving and verifying */
     uint64_t n_slot, n_empty, n_expert;
     uint64_t mirror_bytes; /* bytes of all reads that came from the second copy */
     uint64_t n_packed;     /* experts read from the pack file */
     bool filling;          /* the filler still fills empty slots */
 };
 
-/* A recording of fetches: for each turn the number of its experts, then their numbers. */
+/* A recording of NOW fetches: for each fetch the number of its experts, then their numbers.  The caller owns item. */
 struct off_trace {
     int32_t *item;
     size_t n, room;
     bool full;
-}; /* item: [room]; full: turns were lost */
+}; /* item: [room], n of them used; full: a fetch did not fit and was left out */
 
 int off_store_open(struct off_store **out, const struct off_store_options *opt);
 void off_store_close(struct off_store *s);                             /* NULL and half-open stores are allowed */
 size_t off_store_bytes(const struct off_expert *expert, int n_expert); /* slot memory for all experts */
 size_t off_store_least(const struct off_expert *expert, int n_expert); /* smallest slot memory that works */
 bool off_store_is_whole(struct off_store *s); /* each expert has a slot of its own, filled or being filled */
-/* Adds memory for slots; all additions together are at most later_bytes. */
+/* Adds memory for slots.  Beyond later_bytes of off_store_options, in all calls together, no slots are added. */
 void off_store_grow(struct off_store *s, size_t bytes);
 /* Experts first .. first + n - 1, of one group, will not be used again: they are evicted first. */
 void off_store_forget(struct off_store *s, int32_t first, int n);
 const char *off_store_io(const struct off_store *s); /* "io_uring", "pread" */
 
-/* Requests n distinct experts of one group, and starts reads of those that are not cached; does not wait.  NOW: this is
- * the group's turn.  expert and mark, [n], stay in use until the release. */
+/* Requests n distinct experts of one group, and starts reads of those that are not cached, as far as slots can be
+ * evicted; does not wait.  NOW: this is the group's turn.  expert and mark, [n], stay in use until the release. */
 void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
                struct off_ticket *out);
 
@@ -193,21 +197,22 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
 int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *hands, int32_t *index,
              struct off_view *view, int *status);
 
-void off_release(struct off_store *s, struct off_ticket *t); /* also cancels its reads not begun */
+void off_release(struct off_store *s, struct off_ticket *t); /* also cancels its prefetches that have not begun */
 
-/* Writes to out the experts of the list that are neither cached nor being read, and returns their number; out: [n],
- * may be the list itself. */
+/* Writes to out those of the n experts that are neither cached nor being read (a queued read does not count), and
+ * returns their number.  out: [n], may be `expert` itself. */
 int off_store_absent(struct off_store *s, const int32_t *expert, int n, int32_t *out);
 
 /* off_store_record: adds every later NOW fetch to t, until called with NULL; t->full is set when t has no space left.
- * off_store_least_read: bytes that an optimal (Belady) cache of this size would have read for the recording. */
+ * off_store_least_read: bytes that an optimal (Belady) cache with this store's slots would have read for the fetches
+ * in t; 0 or KN_ENOMEM. */
 void off_store_record(struct off_store *s, struct off_trace *t);
 int off_store_least_read(struct off_store *s, const struct off_trace *t, uint64_t *bytes);
 
 void off_stats_get(struct off_store *s, struct off_stats *out);
 
-/* State of an expert, for displays.  coming: it is being read.  heat: share of about the last 16 turns of its group
- * that used it. */
+/* State of an expert, for displays.  coming: its read is queued or under way.  heat: share of about the last 16 turns
+ * of its group that used it. */
 struct off_spot {
     int32_t group;
     enum off_tier tier;
@@ -221,9 +226,9 @@ void off_store_look(struct off_store *s, struct off_spot *out);
 /* ---- pack files ----------------------------------------------------------------------------------
  *
  * A file beside the model that holds its experts as slots do: interleaved, the matrices of each expert one after
- * another.  So an expert is one read, and only its checksum is verified, once.  The file is written as path.part,
- * one batch of experts at a time; a batch counts once it is on the disk.  After an interruption the next call
- * continues with the first missing batch.  A complete file is renamed to path. */
+ * another.  So an expert is one read and needs no work but to verify its checksum at the first read.  off_pack writes
+ * the file as path.part, one batch of experts at a time; a batch counts once it is on the disk.  After an
+ * interruption the next call continues with the first missing batch.  The complete file is renamed to path. */
 
 struct off_pack_options {
     struct off_files files;
@@ -235,13 +240,13 @@ struct off_pack_options {
     struct kn_team *team;
     size_t group_bytes;            /* memory per batch, used twice; 0: the default */
     struct off_progress *progress; /* may be NULL */
-    const atomic_bool *stop;       /* may be NULL; set to true: stops after the current batch */
+    const atomic_bool *stop;       /* may be NULL; when true: off_pack ends after the current batch (KN_ECANCELLED) */
 };
 
 struct off_packed {
     int n_expert, n_before;
     uint64_t file_bytes;
-}; /* n_before: packed by earlier calls */
+}; /* experts in the file, and how many of them earlier calls packed */
 
 int off_pack(const char *path, const struct off_pack_options *opt, struct off_packed *out);
 

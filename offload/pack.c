@@ -1,9 +1,9 @@
 /* Pack files: a second copy of a model's experts, each in one extent and in slot layout.
  *
- * Input: a file name and the experts that the file should hold.  Output: the place of each expert, or one log
- * line with the reason that the file is not usable.  No field of the file is trusted: head and table must equal
- * the bytes that this program would write for this model.  Only the experts' checksums are taken from the file;
- * the entries' own checksums protect them.  So sizes and offsets need no further checks.
+ * off_pack_open: from a file name and the experts that the file should hold to the place of each expert, or one
+ * log line with the reason that the file is not usable.  No field of the file is trusted: head and table must
+ * equal the bytes that this program would write for this model.  Only the experts' checksums are taken from the
+ * file; the entries' own checksums protect them.  So sizes and offsets need no further checks.
  *
  * The checksum has eight lanes of 64 bits: xor, multiply, rotate.  Each step is a bijection of the lane, and
  * lanes are independent, so a multiplication's latency is hidden behind seven others: a word per cycle, 24 GB/s
@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define LANES 8
-#define AHEAD 4096 /* bytes to prefetch ahead: doubles one core's rate from memory */
+#define AHEAD 4096 /* prefetch distance in bytes: prefetching doubles one core's rate from memory */
 
 static const char magic[8] = { 'S', 'P', 'W', 'P', 'A', 'C', 'K', 0 };
 
@@ -42,7 +42,7 @@ uint64_t off_check(const void *data, size_t bytes)
             lane[i] = stir(lane[i], word);
         }
     }
-    memcpy(rest, p, (size_t)(end - p)); /* padded with zeros; the length distinguishes paddings */
+    memcpy(rest, p, (size_t)(end - p)); /* padded with zeros; h starts as the length, so padding differs from data */
     for (int i = 0; i < LANES; i++)
         h = kn_mix(h + KN_GOLDEN + stir(lane[i], rest[i]));
     return h;

@@ -4,9 +4,9 @@
  * team interleaves and writes one batch, the I/O thread reads the next into the other half of the memory.
  *
  *   first, a batch's extents are written and synced to the disk;
- *   then its entries are written: their checksums make a torn entry invalid.
+ *   then its entries are written: if this is interrupted, the checksum of a partly written entry is wrong.
  *
- * So the part file always holds the experts up to its first invalid entry, however the last call ended.  When
+ * So the part file always holds the experts before its first invalid entry, however the last call ended.  When
  * all entries are valid the file is complete, and is renamed.
  *
  * Cost: every byte is read and written once; a disk that does both at 1 GB/s needs two seconds for 1 GB, and
@@ -23,7 +23,7 @@
 #define GROUP_BYTES ((size_t)64 << 20)
 #define MOST        1024 /* experts per batch */
 
-struct half { /* a batch ("group" in names) being read or written */
+struct half { /* half of the memory, with a batch ("group" in names) that is being read or written */
     uint8_t *memory;
     int first, n;        /* its experts: first .. first + n - 1 */
     struct off_job *job; /* [MOST][OFF_JOBS] */
@@ -34,7 +34,7 @@ struct packer {
     const char *path;
     char *part; /* file name until the file is complete */
     int fd;
-    bool owned; /* this process holds the lock on it */
+    bool owned; /* this process holds the lock on the part file */
     struct off_pack_head head;
     struct off_pack_entry *table; /* [n_expert] */
     int n_before, n_done;         /* experts packed: by earlier calls, in all */
@@ -48,7 +48,8 @@ struct packer {
 
 /* ---- the part file ----------------------------------------------------------------------------------- */
 
-/* Counts the valid entries of the part file, if it belongs to this model. */
+/* Sets n_done and n_before to the number of valid entries of the part file, 0 if it does not belong to this model, and
+ * `at` to the offset of the next extent.  Returns 0 or KN_E*. */
 static int count_done(struct packer *p)
 {
     struct off_pack_head head;
@@ -94,7 +95,7 @@ static int check_room(const struct packer *p)
 {
     uint64_t need = p->head.file_bytes - p->at;
     int64_t room = kn_io()->room(p->fd);
-    if (room < 0 || (uint64_t)room >= need) /* free space unknown: the write will report it */
+    if (room < 0 || (uint64_t)room >= need) /* room < 0: unknown; a write will fail if it is full */
         return 0;
     return kn_fail(KN_ELIMIT,
                    "%s: %.2f GB are needed and %.2f GB are free there: make room, or name a file "
@@ -113,7 +114,8 @@ static int finish(const struct packer *p) { return kn_file_publish(p->fd, p->par
 
 /* ---- batches ----------------------------------------------------------------------------------------- */
 
-/* Posts the reads of the next batch: as many experts as fit, at least one. */
+/* Posts the reads of the batch that begins with expert `first`: as many experts as fit, at least one if any are left.
+ * */
 static void start_group(struct packer *p, struct half *h, int first)
 {
     const struct off_pack_options *o = p->opt;
@@ -164,7 +166,7 @@ static void interleave_item(void *arg, int item, int thread)
     p->sum[e][i] = off_check(off_place_panels(m, place), kn_mat_bytes(m->format, m->n_out, m->n_in));
 }
 
-/* Writes the panels, and zeros up to the end of the page. */
+/* Writes a matrix's panels at offset `at`, then zeros up to the end of the page. */
 static int write_matrix(struct packer *p, const struct off_source *m, void *place, uint64_t at)
 {
     static const uint8_t zero[OFF_PAGE];
@@ -278,7 +280,7 @@ static int pack(struct packer *p)
     return finish(p);
 }
 
-/* Logs how far a call got that failed or was stopped; removes a part file without experts. */
+/* After a call that failed or was stopped: logs how many experts are packed; removes a part file without experts. */
 static void say_rest(struct packer *p, int error)
 {
     bool stopped = error == KN_ECANCELLED;

@@ -1,27 +1,28 @@
 /* Places: layout of a matrix in memory, from the read to its use.
  *
- * A read starts at a page of memory, as O_DIRECT needs, so the file's bytes begin `head` = offset % OFF_PAGE
- * behind it.  The panels begin at the cache line that holds the first byte: at head & ~63, less than a line
- * in front.  16 file rows and a panel have the same size P, so with d = head % 64
+ * A read starts at a page of memory, as O_DIRECT needs, so the matrix's first byte is at `head` = offset %
+ * OFF_PAGE of its place.  The panels begin at the cache line that holds the first byte: at head & ~63, less
+ * than a line in front.  16 file rows and a panel have the same size P, so with d = head % 64
  *
  *     rows of panel i   at head     + i * P .. head     + (i + 1) * P
  *     panel i           at head - d + i * P .. head - d + (i + 1) * P
  *
- * and panel i ends where the rows of panel i + 1 begin, or d bytes before.  Panels are written in ascending
- * order, and a panel's own rows are copied to scratch first, so no unread row is overwritten.  The last panel
+ * and panel i ends d bytes before the rows of panel i + 1 begin.  Panels are written in ascending order, and a
+ * panel's own rows are copied to scratch first, so no row is overwritten before it is copied.  The last panel
  * may be padded with zero rows, and then extends past the file's bytes, into unused memory.
  *
- * Several threads may share a matrix; each has a run of panels.  The first panel of a run overwrites the last d
- * bytes of rows in front of it, which belong to another run: these bytes are saved before the runs start.
+ * Several threads may share a matrix; each has a run: a range of panels.  The first panel of a run overwrites
+ * the last d bytes of the rows in front of it, which belong to the run before: these bytes are saved before
+ * the runs start.
  *
- * Cost: a panel is copied once more than with a landing buffer, but within a core's cache (18 KiB for
- * 2048-wide Q4_K); main memory sees each byte read once and written once.
+ * Cost: a panel is copied once more than if rows were read to a separate buffer, but within a core's cache (18
+ * KiB for 2048-wide Q4_K); main memory sees each byte read once and written once.
  *
  * With separate scales, the codes are read to the end of the place, behind a gap.  The gap is as long as panels
- * are longer than codes, in whole pages; the scales are read into it, and copied to scratch first.  Panel i of
- * N then ends at most (i + 1) / N of the gap later than without it, so never behind the codes of panel i.  A
- * team does as many panels at a time as it has threads: first all threads join codes and scales, each in its
- * scratch; then all write panels.
+ * are longer than codes, in whole pages; the scales are read into it, and copied to scratch first.  The panels
+ * begin at the start of the gap.  After panel i of N, at most (i + 1) / N of the gap is used up, so panel i
+ * never ends behind the codes of panel i.  A team makes as many panels at a time as it has threads: first all
+ * threads join codes and scales, each in its scratch; then all write panels.
  *
  * With codes stored by input, every panel needs a part of each stored row.  So all codes are copied to the
  * threads' scratch, used as one buffer, before the first panel is written. */
@@ -31,7 +32,7 @@
 
 #define LINE      ((size_t)64)
 #define MAX_RUN   64
-#define RUN_BYTES ((size_t)256 << 10) /* less does not pay for another thread */
+#define RUN_BYTES ((size_t)256 << 10) /* smallest run: a shorter one saves less time than another thread costs */
 
 static size_t panel_bytes(const struct off_source *s) { return KN_PANEL * kn_row_bytes(s->format, s->n_in); }
 
@@ -58,7 +59,7 @@ static size_t scale_bytes(const struct off_source *s)
     return is_apart(s) ? (size_t)kn_ceil_div(s->n_out, s->scales.rows) * scale_row(s) : 0;
 }
 
-/* Offset of the codes' pages: behind the extra bytes of panels, which also have space for the scales' pages. */
+/* Bytes of the gap: offset in the place of the first page of codes.  0 without separate scales. */
 static size_t gap_of(const struct off_source *s)
 {
     size_t more = is_apart(s) ? kn_mat_bytes(s->format, s->n_out, s->n_in) - (size_t)s->n_out * code_row(s) : 0;
@@ -78,7 +79,7 @@ size_t off_file_bytes(const struct off_source *s)
     return s->n_out ? (size_t)s->n_out * row_bytes(s) + scale_bytes(s) : 0;
 }
 
-/* Panels are at least as long as rows, and begin within the first page. */
+/* Without separate scales panels are at least as long as rows, and both begin within the first page. */
 size_t off_place_bytes(const struct off_source *s)
 {
     if (!s->n_out)
@@ -131,15 +132,15 @@ void *off_place_panels(const struct off_source *s, void *place)
 
 /* ---- panels with separate scales ----------------------------------------------------------------- */
 
-/* Copies the scales to scratch, before panels overwrite them. */
+/* Copies the scales to scratch, before panels overwrite them; returns scratch. */
 static const uint8_t *take_scales(const struct off_source *s, const uint8_t *place, uint8_t *scratch)
 {
     memcpy(scratch, place + s->scales.offset % OFF_PAGE, scale_bytes(s));
     return scratch;
 }
 
-/* Scratch behind the scales: for the rows of one panel, codes joined with their scales; or, with codes by input, for a
- * copy of all codes. */
+/* The scratch memory behind the scales.  It holds the rows of one panel, codes joined with their scales; or, with codes
+ * stored by input, a copy of all codes. */
 static uint8_t *behind_scales(const struct off_source *s, uint8_t *scratch)
 {
     return scratch + kn_align_up(scale_bytes(s), LINE);
@@ -174,7 +175,7 @@ static void put_panel(const struct kn_ops *ops, const struct off_source *s, uint
     ops->repack(s->format, rows, rows_of_panel(s, panel), s->n_in, place + (size_t)panel * panel_bytes(s), 0, 1);
 }
 
-/* Writes a panel from codes by input; scratch holds the scales and all codes. */
+/* Writes a panel from codes stored by input; scratch holds the scales, then all codes. */
 static void put_columns(const struct off_source *s, uint8_t *place, int panel, uint8_t *scratch)
 {
     kn_join_columns((const uint32_t *)(const void *)behind_scales(s, scratch), (const uint16_t *)(const void *)scratch,
@@ -182,7 +183,8 @@ static void put_columns(const struct off_source *s, uint8_t *place, int panel, u
                     place + (size_t)panel * panel_bytes(s));
 }
 
-/* Panels panel0..panel1-1.  kept: a copy of the last d bytes of their rows, which the next run overwrites; or NULL. */
+/* Interleaves panels panel0..panel1-1, without separate scales.  kept: a copy of the last d bytes of these panels'
+ * rows, which the thread of the next run may overwrite at any time; NULL for the last run. */
 static void interleave_run(const struct kn_ops *ops, const struct off_source *s, uint8_t *place, int panel0, int panel1,
                            const uint8_t *kept, uint8_t *scratch)
 {
@@ -306,7 +308,7 @@ void off_interleave_team(const struct off_hands *hands, const struct off_source 
         (s->scales.by_input ? turn_team : join_team)(&j);
         return;
     }
-    if (runs < 1 || panel_bytes(s) < LINE) /* else d bytes could be more than one panel's rows */
+    if (runs < 1 || panel_bytes(s) < LINE) /* with shorter panels, d bytes could be more than one panel's rows */
         runs = 1;
     j.n_run = kn_min(runs < MAX_RUN ? (int)runs : MAX_RUN, n_panel(s));
     for (int run = 0; run < j.n_run - 1; run++)

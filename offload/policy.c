@@ -2,15 +2,17 @@
  *
  * Groups (layers) are used in ascending order, cyclically.  Keeping an expert until its group's next turn
  * occupies a slot for `ahead` turns, and saves a read with the probability p that the turn uses the expert.
- * A slot is worth most where p / ahead is largest, so the expert with the largest ahead / p is evicted
- * first.  To keep an expert for several rounds is never better, because each further round is at least
- * `ahead` turns.  Special rules of other caches follow from this one: when a large batch uses all experts
+ * A slot saves most reads per turn where p / ahead is largest, so the expert with the largest ahead / p is
+ * evicted first.  To plan for several rounds of the groups gives no better value, because each further round
+ * is at least `ahead` turns.  Special rules of other caches follow from this one: when a large batch uses all experts
  * of each layer, an expert is evicted right after use, when its next use is furthest away; an expert used in
  * nearly every turn stays; an expert used once by chance is evicted in the next turns.
  *
  * p is predicted for each turn from the share of turns that used the expert, over three time windows:
  *
- *     p = mean + sum over k of weight[k] * (used[k] - mean used[k])          means over the group
+ *     p = mean + sum over windows k of weight[k] * (used[k] - mean used[k])      means over the group
+ *
+ * where the first mean is that of the middle window.
  *
  * The weights are those that would have predicted past turns best (least squares, over all groups, with
  * exponential forgetting).  So the policy learns how well the last tokens, the present conversation and the
@@ -23,11 +25,11 @@
 #include <string.h>
 
 #define N_MEMORY     3
-#define FIRST_CHANCE 0.1f  /* of an expert never seen */
+#define FIRST_CHANCE 0.1f  /* p of an expert until its group's first turn */
 #define LEAST_CHANCE 0.05f /* lowest p, as a share of the group's mean */
-#define FADE         0.995 /* factor per turn on the sums for the weights */
+#define FADE         0.995 /* factor per turn on the sums that the weights are computed from */
 #define MANY_TURNS   10000 /* cap of n_turn; larger values make no difference */
-#define KNOWN_TURNS  16    /* turns that a share from an earlier run counts as */
+#define KNOWN_TURNS  16    /* n_turn of a group is at least this once off_policy_set_share was called for it */
 
 static const float memory[N_MEMORY] = { 2, 16, 256 }; /* time windows, in turns */
 
@@ -42,7 +44,7 @@ struct off_policy {
     float *used[N_MEMORY];                                /* [n_expert] share of turns, fading, per window */
     float *chance;                                        /* [n_expert] p of the group's next turn */
     float *now;                                           /* [n_expert] 1 if used in the current turn, else 0 */
-    double square[N_MEMORY][N_MEMORY], product[N_MEMORY]; /* sums of deviation products: of windows; with `now` */
+    double square[N_MEMORY][N_MEMORY], product[N_MEMORY]; /* sums of (used - mean) * (used - mean); * (now - mean) */
     double weight[N_MEMORY];
 };
 
@@ -100,8 +102,8 @@ static float mean(const float *x, int n)
     return sum / (float)n;
 }
 
-/* Solves for the weights by Gaussian elimination.  A little is added to the diagonal: windows longer than the run so far
- * hold equal shares, which would make the matrix singular. */
+/* Solves for the weights by Gaussian elimination.  A little is added to the diagonal: windows longer than the number of
+ * turns so far hold equal shares, which would make the matrix singular. */
 static void solve(struct off_policy *p)
 {
     double a[N_MEMORY][N_MEMORY + 1];
@@ -121,7 +123,7 @@ static void solve(struct off_policy *p)
     }
 }
 
-/* Updates the weights from the windows before this turn and the experts that the turn used. */
+/* Updates the weights from used[], not yet updated by this turn, and the experts that this turn used (now[]). */
 static void learn_weights(struct off_policy *p, int first, int n)
 {
     float mean_now = mean(p->now + first, n), mean_used[N_MEMORY];
@@ -145,7 +147,8 @@ static void learn_weights(struct off_policy *p, int first, int n)
     solve(p);
 }
 
-/* Plain averages over all turns at first, exponentially fading later. */
+/* Updates used[] by this turn: plain averages while the group has had fewer turns than the window, then exponentially
+ * fading ones. */
 static void remember(struct off_policy *p, int first, int n, int n_turn)
 {
     for (int k = 0; k < N_MEMORY; k++) {
@@ -169,7 +172,7 @@ static void predict(struct off_policy *p, int first, int n)
         p->chance[e] = p->chance[e] < least ? least : p->chance[e] > 1 ? 1 : p->chance[e];
 }
 
-/* A turn that used all experts (of a long prompt) does not distinguish them: only the current turn is noted. */
+/* A turn that used all experts of the group (a long prompt) does not distinguish them: only p->turn is set. */
 void off_policy_use(struct off_policy *p, const int32_t *expert, int n_used)
 {
     if (!n_used)

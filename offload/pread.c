@@ -4,8 +4,8 @@
  * costs a thread switch or two.
  *
  *   lock     guards all fields below it
- *   work     a transfer was queued, or the pool closes       threads wait
- *   news     a transfer has ended, or a wake                 the pulling thread waits */
+ *   work     the threads wait for it: a transfer was queued, or the pool closes
+ *   news     the thread in pull waits for it: a transfer has ended, or another thread called wake */
 #include "offload/internal.h"
 
 #include <errno.h>
@@ -58,7 +58,8 @@ static void pool_push(struct off_mover *m, struct off_transfer *t)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Uses the condition's clock, not struct kn_io's: a test's clock must not change how long the thread sleeps. */
+/* The time wait_ns from now, by the clock that p->news waits with, not by struct kn_io's: a test's clock must not
+ * change how long the thread sleeps. */
 static struct timespec after(uint64_t wait_ns)
 {
     struct timespec t;

@@ -1,18 +1,19 @@
 /* Cuts jobs into transfers: whole pages, short reads, retries, deadlines.
  *
  * A job's range is widened to whole pages and cut into transfers, which a mover (ring.c, pread.c) carries out.
- * Each ended transfer is judged here; a job is done when none of its transfers is outstanding.  The rules:
+ * Each ended transfer is judged here.  A job is done when all its transfers have ended.  By a transfer's result:
  *
  *   all bytes, or up to the job's last byte   good: the last page may reach past the end of the file
- *   fewer bytes           reads the rest, from a page's start; if no whole page came, through the page cache
- *   0                     the file ends too early: no retry
+ *   fewer bytes           reads the missing ones, with O_DIRECT from a page's start; if not even one page was
+ *                         read, through the page cache
+ *   0                     the file ends too early: the job fails without a retry
  *   EINTR, EAGAIN         retried, AGAIN times at most
- *   EINVAL, O_DIRECT      not supported by the file system: this file through the page cache from here on
+ *   EINVAL, O_DIRECT      not supported by the file system: this file is read through the page cache from here on
  *   any other error       retried RETRIES times; then this job fails, and no other
- *   the ring dies         pread threads from here on, beginning with the transfers under way
- *   no answer             after STALL_NS without one, the job is marked late and this is logged; its memory
- *                         belongs to the transfer until it ends.  If the process itself was stopped or frozen,
- *                         the time starts again, because it says nothing about the disk
+ *   the ring dies         pread threads carry out all transfers from here on, first those under way
+ *   no result             when none of a job's transfers has ended for STALL_NS, the job is marked late and this
+ *                         is logged; its memory stays in use until they end.  If the process itself was stopped
+ *                         or frozen, the time starts again, because the delay says nothing about the disk
  *   error of the second copy   the same rules, but no job fails: the copy is dropped and the first is read
  *
  * With two copies, each transfer goes to the drive that will finish it first, by the bytes under way on each
@@ -32,16 +33,16 @@
 #define AGAIN          100
 #define RETRIES        2
 #define STALL_NS       30000000000u
-#define STOOD_NS       5000000000u  /* a wake-up this late: the process was stopped */
-#define LATELY         (64e6)       /* bytes of a rate measurement; then older data counts half */
-#define REPEAT_NS      60000000000u /* the same error of the same file is logged again after this */
+#define STOOD_NS       5000000000u  /* a pull that returns this late: the process was stopped */
+#define LATELY         (64e6)       /* when a drive's bytes exceed this, its bytes and ns are halved */
+#define REPEAT_NS      60000000000u /* the same error of the same file is logged again after this time */
 
 struct transfer {
     struct off_transfer mover; /* first: the mover's part */
     struct off_job *job;       /* NULL: free */
-    int drive;                 /* index of the copy */
-    enum off_urgency urgency;  /* counted under this urgency with `bytes` */
-    size_t bytes;
+    int drive;                 /* FIRST or SECOND */
+    enum off_urgency urgency;  /* of the job at the push; off_reader.under_way counts `bytes` under it */
+    size_t bytes;              /* at the push; mover.bytes are those still to read */
     int n_again, n_retry;
 };
 
@@ -57,14 +58,14 @@ struct copy {
 struct file {
     struct copy copy[N_COPY];
     int64_t bytes; /* at open; -1: unknown */
-    int said;      /* last error logged, and when */
+    int said;      /* errno of the last error logged, and when it was logged */
     uint64_t said_ns;
 };
 
 struct drive {
     size_t under_way;
-    double bytes, ns;  /* read recently, and the time the drive was busy */
-    uint64_t since_ns; /* last end of a transfer, or start after idle time */
+    double bytes, ns;  /* rate: bytes read recently, and the time in which the drive was busy with them */
+    uint64_t since_ns; /* when the last transfer ended, or the first one after idle time began */
 };
 
 struct off_reader {
@@ -81,7 +82,8 @@ struct off_reader {
 
 /* ---- logging errors ------------------------------------------------------------------------------ */
 
-/* True once for each file and error per REPEAT_NS: a failing disk affects many jobs. */
+/* True if the error (an errno) should be logged: it is not the last one logged for this file, or REPEAT_NS have
+ * passed.  A failing disk affects many jobs. */
 static bool is_news(struct off_reader *r, int file, int trouble)
 {
     struct file *f = &r->file[file];
@@ -164,7 +166,7 @@ static void end_on(struct off_reader *r, struct transfer *t)
     leave(r, t);
 }
 
-/* Time until `bytes` more would be read, after the bytes under way. */
+/* ns in which the drive would read the bytes under way on it, and then `bytes` more. */
 static double time_on(const struct drive *d, size_t bytes) { return (double)(d->under_way + bytes) * d->ns / d->bytes; }
 
 static int choose_drive(const struct off_reader *r, const struct transfer *t)
@@ -185,7 +187,7 @@ static void push(struct off_reader *r, struct transfer *t)
     r->mover->ops->push(r->mover, &t->mover);
 }
 
-/* Drops the second copy and moves the transfer to the first. */
+/* Drops the second copy and moves the transfer to the first; the caller pushes it. */
 static void fall_back(struct off_reader *r, struct transfer *t, const char *why)
 {
     off_mirror_drop(r->files.mirror, t->job->file, why);
@@ -197,7 +199,7 @@ static void fall_back(struct off_reader *r, struct transfer *t, const char *why)
 bool off_reader_push(struct off_reader *r, struct off_job *job)
 {
     size_t span = off_reader_span(job);
-    if (job->status) { /* an earlier transfer of it has failed */
+    if (job->status) { /* an earlier transfer of this job has failed */
         job->begun = span;
         return true;
     }
@@ -220,7 +222,7 @@ bool off_reader_push(struct off_reader *r, struct off_job *job)
     return job->begun == span;
 }
 
-/* Skips the bytes that were read: whole pages with O_DIRECT.  False: no whole page was read. */
+/* Shortens the transfer by n bytes that were read, with O_DIRECT by the whole pages among them.  False: by none. */
 static bool advance(struct transfer *t, bool direct, size_t n)
 {
     if (direct)
@@ -231,7 +233,8 @@ static bool advance(struct transfer *t, bool direct, size_t n)
     return n > 0;
 }
 
-/* True: the transfer was pushed again. */
+/* Applies the rules above to a transfer that the mover has returned.  True: it was pushed again; false: it has ended.
+ * */
 static bool judge(struct off_reader *r, struct transfer *t)
 {
     struct off_job *job = t->job;
@@ -259,7 +262,7 @@ static bool judge(struct off_reader *r, struct transfer *t)
     return true;
 }
 
-/* Ends a transfer.  Returns its job if it ended with it, else NULL. */
+/* Frees a transfer that has ended.  Returns its job if the job has ended with this transfer, else NULL. */
 static struct off_job *release(struct off_reader *r, struct transfer *t)
 {
     struct off_job *job = t->job;
@@ -280,14 +283,14 @@ static struct off_job *release(struct off_reader *r, struct transfer *t)
     return job;
 }
 
-/* The job of the i-th transfer, if its deadline still counts.  NULL: the transfer is free, or its job is marked late. */
+/* The job of the i-th transfer; NULL if the transfer is free or its job is already marked late. */
 static struct off_job *timed(const struct off_reader *r, int i)
 {
     struct off_job *job = r->transfer[i].job;
     return job && !atomic_load_explicit(&job->late, memory_order_relaxed) ? job : NULL;
 }
 
-/* ns until the next deadline. */
+/* ns until the next deadline, UINT64_MAX if there is none. */
 static uint64_t time_left(const struct off_reader *r, uint64_t now)
 {
     uint64_t left = UINT64_MAX;
@@ -339,7 +342,8 @@ struct off_job *off_reader_pull(struct off_reader *r, int *n_late)
     return ended;
 }
 
-/* Replaces a dead mover by pread threads.  While none can be started, all transfers under way fail at each call. */
+/* Replaces a dead mover by pread threads and pushes the transfers under way again.  If no thread can be started, these
+ * transfers fail, and the next call tries again.  Returns the jobs that ended thereby, linked. */
 struct off_job *off_reader_mend(struct off_reader *r)
 {
     struct off_job *ended = NULL, **last = &ended;
@@ -370,9 +374,10 @@ bool off_reader_idle(const struct off_reader *r) { return r->n_under_way == 0; }
 void off_reader_wake(struct off_reader *r) { r->mover->ops->wake(r->mover); }
 const char *off_reader_name(const struct off_reader *r) { return r->mover->ops->name; }
 
-/* Limits of bytes under way: fast disks need a few MiB: 4 transfers give 95 % of the rate, 6 all of it, and
- * a little more bridges the time until the I/O thread runs again.  All transfers under way end at about the same
- * time, so a higher limit would only delay the first one.  With two drives, twice these limits. */
+/* By urgency: a transfer is pushed only while fewer bytes are under way.  Fast disks need a few MiB: 4 transfers give
+ * 95 % of the rate, 6 all of it, and a little more bridges the time until the I/O thread runs again.  All transfers
+ * under way end at about the same time, so a higher limit would only delay the first one.  With a second copy, the
+ * limits are twice these. */
 const size_t off_reader_most[OFF_URGENCIES] = { (size_t)8 << 20, (size_t)6 << 20, (size_t)4 << 20, (size_t)4 << 20 };
 
 bool off_reader_room(const struct off_reader *r, enum off_urgency u)
@@ -382,7 +387,8 @@ bool off_reader_room(const struct off_reader *r, enum off_urgency u)
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* O_DIRECT is usable if a page satisfies its alignment, and if the path still names the same file. */
+/* The descriptor `direct`, opened with O_DIRECT by path, is usable if a page satisfies its alignment, and if the path
+ * still names the file of fd. */
 static bool is_usable(int direct, int fd)
 {
     struct kn_stat x, y;
@@ -417,7 +423,8 @@ static void open_files(struct off_reader *r)
         r->drive[i] = (struct drive){ .bytes = 1e6, .ns = 1e6 };
 }
 
-/* The ring's files: for each copy all descriptors with O_DIRECT, then all without. */
+/* Opens a ring with these files, in the order that push() assumes: for each copy all descriptors with O_DIRECT, then
+ * all without. */
 static int open_ring(struct off_reader *r, int depth, const char **why)
 {
     int n = r->files.n_file;
@@ -436,7 +443,7 @@ static int open_ring(struct off_reader *r, int depth, const char **why)
 
 static int open_mover(struct off_reader *r, enum off_io_kind kind, int depth)
 {
-    static atomic_flag said = ATOMIC_FLAG_INIT; /* the cause is the system, the same for all readers */
+    static atomic_flag said = ATOMIC_FLAG_INIT; /* logged once: the cause is the same for all readers */
     const char *why = "";
     int error = kind == OFF_IO_PREAD ? 0 : open_ring(r, depth, &why);
     if (r->mover)

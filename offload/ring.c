@@ -1,14 +1,17 @@
 /* Transfers by io_uring.
  *
  * One ring, used by the thread that opened it.  The ring is restricted before it is enabled: it can only
- * read, and only the files given to it, so it cannot bypass a sandbox.  A poll for an eventfd is always
- * inside, so that the thread can wait in the kernel for completions and other threads can wake it.
+ * read, and only the files given to it, so it cannot bypass a sandbox.  The ring always polls an eventfd, so
+ * that the thread can wait in the kernel for completions and other threads can wake it.
  *
- *   pushed     in the submission ring, which has space for depth of them; submitted in the next pull
+ * A transfer, or the poll, is
+ *   pushed     in the submission ring, which has space for depth transfers; submitted in the next pull
  *   inside     owned by the kernel; each gives one completion, for which there is always space
- *   dead       the kernel refuses submissions with a permanent error: the ring is closed.  Transfers inside
- *              go back to the caller once the kernel has released them.  The end is seen by a pipe: the ring
- *              holds one end as a file, and the kernel closes the ring's files last, so our end hangs up.
+ *
+ * The ring is dead when the kernel refuses submissions with a permanent error: it is closed then, and the kernel
+ * releases the transfers inside some time later.  A pipe shows when: the ring holds one end as a file, and the
+ * kernel closes a ring's files last, so the other end (end_fd) hangs up.  Only then is the mover's error set, and
+ * the transfers belong to the reader again.
  *
  * Cost: one system call submits all pushed transfers and waits for the first completion. */
 #include "offload/internal.h"
@@ -23,17 +26,17 @@
 #include <unistd.h>
 
 #define RETRY_NS 1000000 /* pause after a temporary refusal */
-#define TRIES    10      /* of the first submission */
-#define PATIENCE 1000    /* refusals in a row until the ring is dead: 1 s */
+#define TRIES    10      /* retries of the first submission */
+#define PATIENCE 1000    /* temporary refusals in a row after which the ring is given up: 1 s */
 
 struct ring {
     struct off_mover mover;
     struct io_uring uring;
     int wake_fd, wake_file; /* the eventfd, and its index among the ring's files */
-    bool armed;             /* its poll is pushed or inside */
-    int end_fd;             /* our end of the pipe */
-    int n_refused;          /* in a row */
-    int error;              /* -errno; the ring is dead */
+    bool armed;             /* the eventfd's poll is pushed or inside */
+    int end_fd;             /* the pipe's end that the ring does not hold */
+    int n_refused;          /* temporary refusals in a row */
+    int error;              /* -errno if the ring is dead, else 0 */
     bool lost;              /* a transfer was pushed to the dead ring */
 };
 
@@ -89,7 +92,8 @@ static struct off_transfer *collect(struct ring *r)
     return ended;
 }
 
-/* Transfers inside belong to the kernel until the pipe hangs up. */
+/* ring_pull for a dead ring: waits for a wake, for wait_ns, or until the pipe hangs up, and then sets the mover's
+ * error. If that is set already and a transfer was pushed since, returns at once.  Always returns NULL. */
 static struct off_transfer *wait_for_end(struct ring *r, uint64_t wait_ns)
 {
     struct pollfd fd[] = { { r->wake_fd, POLLIN, 0 }, { r->end_fd, 0, 0 } };
@@ -115,8 +119,8 @@ static void give_up(struct ring *r, int error)
     r->error = error;
 }
 
-/* On a refusal, transfers stay pushed and the kernel has not waited.  EINTR, EAGAIN, EBUSY and ENOMEM are temporary:
- * pauses RETRY_NS, and the next pull tries again. */
+/* Submits the pushed transfers and waits.  If the kernel refuses the submission, transfers stay pushed and it has not
+ * waited: after EINTR, EAGAIN, EBUSY or ENOMEM, which are temporary, pauses RETRY_NS, and the next pull tries again. */
 static struct off_transfer *ring_pull(struct off_mover *m, uint64_t wait_ns)
 {
     struct ring *r = (struct ring *)m;
@@ -163,7 +167,7 @@ static const struct off_mover_ops ring_ops = {
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* Completions are processed when this thread asks for them, on kernels that support it (6.1). */
+/* On kernels from 6.1 on, completions are processed only when this thread asks for them (DEFER_TASKRUN). */
 static int init_ring(struct io_uring *u, int depth)
 {
     static const unsigned flags[] = { IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0 };

@@ -1,13 +1,15 @@
-/* The number of slots per pool, for a given amount of memory.
+/* The number of slots per pool (store.h), for a given amount of memory.
  *
- * Every pool gets two slots; of the remaining memory, every pool gets slots for the same share of its experts. */
+ * Every pool gets two slots; the remaining memory is divided so that every pool has slots for the same share of its
+ * remaining experts. */
 #include "offload/store.h"
 
 #include <string.h>
 
 #define LEAST_SLOT 2
 
-/* Adds a slot size, in ascending order; beyond OFF_SLOT_SIZES sizes the largest is raised instead. */
+/* Adds a slot size to the list of n, in ascending order.  If the list is full, a larger size replaces the largest one,
+ * and a smaller one is left out: its experts use the next larger size. */
 static void add_size(size_t *size, int *n, size_t bytes)
 {
     int at = 0;
@@ -73,7 +75,7 @@ size_t off_store_least(const struct off_expert *expert, int n_expert)
     return least_bytes(pool, off_share_pools(expert, n_expert, machine.n_node, pool, NULL));
 }
 
-/* The share of its experts, beyond two slots, that every pool has slots for. */
+/* The share of its experts beyond the first two for which every pool gets slots, with `bytes` of memory; 0..1. */
 static double share_of(const struct off_store *s, size_t bytes)
 {
     size_t least = least_bytes(s->pool, s->n_pool), all = off_store_bytes(s->expert, s->n_expert);
@@ -101,7 +103,7 @@ void off_share_slots(struct off_store *s, size_t bytes, size_t later)
     s->bytes = bytes;
 }
 
-/* The pools get further empty slots; misses use empty slots first. */
+/* Adds empty slots to the pools, up to the number listed for them when the store was opened. */
 void off_store_grow(struct off_store *s, size_t bytes)
 {
     pthread_mutex_lock(&s->lock);

@@ -62,14 +62,15 @@ void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot)
     post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
 }
 
-/* The second copy of the expert is damaged: drops that copy, and reads from the first. */
+/* The expert's checksum in the second copy of the pack file is wrong: drops all second copies, and reads the first. */
 void off_slot_read_first(struct off_store *s, struct off_slot *slot)
 {
     off_mirror_drop(s->mirror, s->n_file, "an expert in it is damaged");
     post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
 }
 
-/* Until a prefetch has been read or fetched NOW, its read can be cancelled: its counts are also kept in s->doubt. */
+/* Adds the counts of a slot's prefetch to s->doubt, or with doubt false subtracts them.  They are there until the
+ * prefetch has been read, cancelled or fetched NOW. */
 static void count_doubt(struct off_store *s, struct off_slot *slot, bool doubt)
 {
     uint64_t one = doubt ? 1 : -(uint64_t)1, bytes = one * off_slot_bytes_read(s, slot->expert);
@@ -100,7 +101,9 @@ static void empty_slot(struct off_store *s, struct off_slot *slot)
     s->n_empty++;
 }
 
-/* When a slot has been read: makes it raw, or ready if nothing is left to do, or bad if holders must get an error. */
+/* If all jobs of a slot have ended: makes it raw, or ready if its checksum was verified before.  After an error: reads
+ * it from the model's files if it was packed, reads it again if another fetch joined, else makes it bad if tickets hold
+ * it and must get the error, else empty. */
 void off_slot_settle(struct off_store *s, struct off_slot *slot)
 {
     if (slot->state != SLOT_READING)
@@ -159,8 +162,9 @@ void off_slot_drop(struct off_store *s, struct off_slot *slot)
         empty_slot(s, slot);
 }
 
-/* Cancels the first read of a prefetch if it has not begun.  Tries the last job first: jobs of one urgency begin in
- * order, so if the last has begun they all have. */
+/* Cancels all jobs of a prefetch and empties the slot, if no job has begun.  Tries the last job first: jobs of one
+ * urgency begin in order, so if the last has begun they all have.  Jobs cancelled before one that has begun are posted
+ * again. */
 void off_slot_cancel(struct off_store *s, struct off_slot *slot)
 {
     int i = OFF_JOBS;
@@ -185,13 +189,14 @@ void off_slot_cancel(struct off_store *s, struct off_slot *slot)
             off_io_post(s->io, &slot->job[i]);
 }
 
-/* Jobs of a slot begin in order, so the state of the first one is enough. */
+/* Jobs of a slot begin in order, so the state of job[0] is enough. */
 bool off_slot_begun(const struct off_slot *slot)
 {
     return atomic_load_explicit(&slot->job[0].state, memory_order_relaxed) != OFF_JOB_QUEUED;
 }
 
-/* An EARLY expert is fetched NOW.  If its read has not begun, the prefetch brought nothing and is not counted. */
+/* For a slot prefetched EARLY that is now fetched NOW: counts its bytes as used; or, if its read has not begun, no
+ * longer as an EARLY read, because the prefetch saved no time. */
 static void count_early(struct off_store *s, const struct off_slot *slot)
 {
     if (slot->prefetch_cancellable && !off_slot_begun(slot))
@@ -200,7 +205,8 @@ static void count_early(struct off_store *s, const struct off_slot *slot)
         s->stats.early_used_bytes += off_slot_bytes_read(s, slot->expert);
 }
 
-/* A NOW fetch needs the expert: it is no prefetch from here on, and cannot be evicted or cancelled. */
+/* Begins a hold for a NOW ticket: its reads become NOW, it is no prefetch from here on, and it cannot be evicted or
+ * cancelled. */
 void off_slot_hold(struct off_store *s, struct off_slot *slot)
 {
     if (slot->ahead && slot->urgency == OFF_EARLY)
@@ -240,7 +246,7 @@ static void sift(struct off_victim *heap, int n, int at)
 
 int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float least)
 {
-    struct off_victim *heap = s->victim; /* min-heap by wait of the slots found so far */
+    struct off_victim *heap = s->victim; /* min-heap by wait: the up to n best slots so far */
     int found = 0;
     for (int i = p->slot0; i < p->slot0 + p->n_slot && n > 0; i++) {
         struct off_slot *slot = &s->slot[i];

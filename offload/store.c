@@ -51,7 +51,7 @@ static int list_experts(struct off_store *s, const struct off_store_options *opt
     return 0;
 }
 
-/* The model's files, then its pack file if there is one. */
+/* Lists the model's files, then its pack file if it has a usable one, which is opened here. */
 static int list_files(struct off_store *s, const struct off_store_options *opt)
 {
     size_t n = (size_t)opt->files.n_file;
@@ -72,7 +72,8 @@ static int list_files(struct off_store *s, const struct off_store_options *opt)
     return error;
 }
 
-/* Loads the usage statistics of earlier runs, so that this run starts with the experts most likely to be used. */
+/* Loads the usage statistics of earlier runs of the program, so that the filler starts with the experts most likely to
+ * be used. */
 static int recall(struct off_store *s, const struct off_store_options *opt)
 {
     s->model_id = opt->model_id;
@@ -129,7 +130,7 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
         goto fail;
     }
     s->fills = true;
-    while (s->n_toucher < kn_min(OFF_TOUCHERS, s->machine.n_cpu) && /* failure only costs speed */
+    while (s->n_toucher < kn_min(OFF_TOUCHERS, s->machine.n_cpu) && /* with fewer threads only speed is lost */
            pthread_create(&s->toucher[s->n_toucher], NULL, off_touch_main, s) == 0)
         s->n_toucher++;
     *out = s;

@@ -6,10 +6,11 @@
  *     tickets.c   fetch, wait, release
  *     fill.c      threads that fill empty slots in idle time and allocate their memory
  *
- * A slot goes empty -> reading -> raw -> ready.  The matrices of an expert are read into the slot one behind the
- * other; the first thread that waits for the expert interleaves them in place.  If an expert cannot be read,
- * its slot is bad until every holder has received the error.  If a holder asked for the expert while the failing
- * read was under way, the expert is read once more for all holders, because the second read may succeed.
+ * A slot goes empty -> reading -> raw -> claimed -> ready.  The matrices of an expert are read into the slot one
+ * behind the other (raw); the first thread that waits for the expert claims the slot and interleaves them in place.
+ * If an expert cannot be read, its slot is bad until every ticket that holds it has received the error.  If another
+ * fetch joined while the failing read was under way, the expert is read once more for all of them, because the
+ * second read may succeed.
  *
  * An expert in a pack file is one read and already interleaved; the first thread that waits for it verifies its
  * checksum.  If it is damaged or unreadable, this expert is read from the model's own files from then on.
@@ -18,17 +19,18 @@
  * pool has slots for the same share of its experts.  The experts of a group are spread over the nodes in turn, so
  * that a group's experts are near as many processors as possible.  An expert always uses the same node.
  *
- *   ticket    has the state of each of its experts: MISSING has no slot yet, HELD has a slot and is not handed out
- *             yet, GIVEN is in use, BACK is finished.  Missing experts get slots as soon as slots are free: at once,
- *             or when handed-out experts come back.  So two slots per pool are enough.
- *   hold      a held expert cannot be evicted.  A prefetched expert is not held, only spared: it is evicted only
- *             if a NOW fetch finds no other slot, so that no fetch waits forever.
+ *   ticket    marks the state of each of its experts (enum mark in tickets.c): MISSING has no slot yet, HELD has a
+ *             slot and is not handed out yet, GIVEN is in use, BACK is finished.  Missing experts get slots as soon
+ *             as slots can be evicted: at once, or when handed-out experts come back.  So two slots per pool suffice.
+ *   hold      a NOW ticket holds its experts: their slots cannot be evicted.  The experts of another ticket are
+ *             only spared until its release: they are evicted if a NOW fetch finds no other slot, so that it never
+ *             waits forever.
  *   filling   while slots are empty, one thread reads the most probable experts, at the lowest priority.
  *   touching  the kernel clears memory at the first touch, which costs the I/O thread at least as long as the read
  *             itself.  Other threads touch slots in advance.
  *
  * One lock guards everything except slot contents.  The contents belong to the I/O thread while the slot is
- * reading and to the claiming thread while it is interleaved; after that they are constant for all holders. */
+ * reading and to the claiming thread while it is claimed; after that they are constant until eviction. */
 #ifndef OFFLOAD_STORE_H
 #define OFFLOAD_STORE_H
 
@@ -48,57 +50,57 @@ struct off_slot {
     enum slot_state state;
     int status; /* KN_E* of a bad slot */
     int n_hold;
-    enum off_urgency urgency;     /* of its read */
+    enum off_urgency urgency;     /* of the fetch that started its read */
     bool ahead;                   /* prefetched (SOON or EARLY), not fetched NOW since */
-    bool prefetch_cancellable;    /* its read can still be cancelled, and its counts taken back */
+    bool prefetch_cancellable;    /* its read can still be cancelled; it is counted in `doubt` too */
     bool packed;                  /* read from the pack file */
-    bool joined;                  /* a fetch joined while it was being read */
-    uint64_t check[OFF_MATRICES]; /* computed while verifying */
+    bool joined;                  /* another NOW fetch asked for the expert while it was being read */
+    uint64_t check[OFF_MATRICES]; /* the matrices' checksums, computed while verifying */
     struct off_job job[OFF_JOBS];
 };
 
 struct off_victim {
     float wait;
     int32_t slot;
-}; /* scratch of an eviction choice */
+}; /* a slot that may be evicted; wait: its off_policy_wait */
 
 struct off_pool {
     size_t slot_bytes, experts_bytes;
-    int node, n_expert, slot0, n_slot, n_listed; /* n_listed: with slots of later growth */
-    void *memory;                                /* NULL without slots */
+    int node, n_expert, slot0, n_slot, n_listed; /* n_listed: n_slot and slots that off_store_grow may add */
+    void *memory;                                /* of n_listed slots; NULL if there are none */
 };
 
 struct off_store {
     struct off_expert *expert; /* [n_expert] */
-    int32_t *slot_of;          /* [n_expert] or -1 */
+    int32_t *slot_of;          /* [n_expert] index of the expert's slot, or -1 */
     uint8_t *pool_of;          /* [n_expert] */
     struct kn_machine machine; /* for its nodes */
     uint16_t *spared;          /* [n_expert] number of tickets other than NOW that list it */
     int32_t *fill;             /* [n_expert] the order in which the filler reads experts */
-    int n_expert, n_pool, n_slot, n_listed, n_empty, n_starved;
+    int n_expert, n_pool, n_slot, n_listed, n_empty, n_starved; /* n_starved: threads in off_wait that wait for slots */
     int n_filed;  /* experts in the pack and heat files: the first n_filed */
-    size_t bytes; /* for slots, so far */
+    size_t bytes; /* memory for slots, including growth so far */
     struct off_pool pool[OFF_MAX_POOL];
     struct off_slot *slot;     /* [n_listed] */
     struct off_victim *victim; /* [n_listed] scratch of off_slot_victims */
     size_t scratch_bytes;
     struct off_policy *policy;
-    struct off_ticket *soon; /* SOON tickets, linked, some of them with missing experts */
+    struct off_ticket *soon; /* list of the SOON tickets that did not get a slot for each expert at once */
     int n_file, *fd;         /* [n_file + 1] the model's files, then the pack file */
     const char **path;
     struct off_mirror *mirror;   /* the caller's; or NULL */
     char *pack_path, *heat_path; /* or NULL */
     int pack_fd;                 /* -1: no pack file */
     struct off_extent *extent;   /* [n_expert] place in the pack file; bytes 0: none */
-    bool *verified;              /* [n_expert] its checksum in the pack file was verified */
+    bool *verified;              /* [n_expert] the expert's extent in the pack file had the right checksum */
     bool said_damaged;
     uint64_t model_id;
     struct off_io *io;
-    struct off_stats stats, doubt; /* doubt: counts of reads that can still be cancelled */
+    struct off_stats stats, doubt; /* doubt: the part of stats that comes from reads that can still be cancelled */
     struct off_trace *trace;       /* or NULL */
     pthread_mutex_t lock;
     pthread_t filler;
-    bool fills, filled, stop; /* fills: the filler was started; filled: it is finished */
+    bool fills, filled, stop; /* the filler was started; it is finished; its thread and the touchers must end */
     pthread_t toucher[OFF_TOUCHERS];
     int n_toucher;
     int touch_pool, touch_slot; /* the next slot to touch, in pool touch_pool */
@@ -106,37 +108,39 @@ struct off_store {
 
 /* ---- share.c --------------------------------------------------------------------------------------- */
 
-/* Makes the pools by size and node, and assigns the experts to them; returns the number of pools.
- * pool_of: [n_expert] or NULL. */
+/* Makes the pools by size and node, and assigns each expert to one; returns the number of pools.
+ * pool_of: [n_expert] the expert's pool; or NULL. */
 int off_share_pools(const struct off_expert *expert, int n_expert, int n_node,
                     struct off_pool *pool /* [OFF_MAX_POOL] */, uint8_t *pool_of);
 
-/* Sets each pool's slots: `bytes` for all of them now; off_store_grow may add `later` bytes. */
+/* Sets the number of slots of each pool, for `bytes` of memory in all; and the numbers to list, for the `later` bytes
+ * that off_store_grow may add. */
 void off_share_slots(struct off_store *s, size_t bytes, size_t later);
 
 /* ---- slots.c: call with the lock held --------------------------------------------------------------- */
 
 size_t off_slot_bytes_read(const struct off_store *s, int32_t expert); /* file bytes of one read of the expert */
 void off_slot_view(const struct off_store *s, const struct off_slot *slot, struct off_view *view);
+/* Evicts the slot's expert, if it has one, and starts the reads of another. */
 void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, enum off_urgency urgency);
 void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot);
 void off_slot_read_first(struct off_store *s, struct off_slot *slot); /* reads again, without the second copy */
-void off_slot_cancel(struct off_store *s, struct off_slot *slot);     /* if its read is not begun */
+void off_slot_cancel(struct off_store *s, struct off_slot *slot);     /* a prefetch whose read has not begun */
 void off_slot_settle(struct off_store *s, struct off_slot *slot);     /* updates its state if its reads have ended */
-bool off_slot_begun(const struct off_slot *slot);                     /* of a slot being read */
+bool off_slot_begun(const struct off_slot *slot);                     /* slot in state READING: its read has begun */
 bool off_slot_late(const struct off_slot *slot);                      /* being read, past its deadline */
 void off_slot_hold(struct off_store *s, struct off_slot *slot);
 void off_slot_join(struct off_store *s, struct off_slot *slot); /* hold a slot that another fetch filled */
 void off_slot_drop(struct off_store *s, struct off_slot *slot); /* ends one hold */
 
-/* Writes to s->victim up to n slots of a pool that may be evicted: those needed last, by off_policy_wait, and none
- * with a wait below `least`.  Returns the number. */
+/* Writes to s->victim up to n slots of a pool that may be evicted: empty ones, then those with the largest
+ * off_policy_wait, and none with a wait below `least`.  Returns the number. */
 int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float least);
 
 /* ---- fill.c ---------------------------------------------------------------------------------------- */
 
-int off_fill_order(struct off_store *s);
-void *off_fill_main(void *store);  /* main function of the filler thread */
-void *off_touch_main(void *store); /* main function of a touching thread */
+int off_fill_order(struct off_store *s); /* sets s->fill; 0 or KN_ENOMEM */
+void *off_fill_main(void *store);        /* main function of the filler thread */
+void *off_touch_main(void *store);       /* main function of a touching thread */
 
 #endif

@@ -4,8 +4,8 @@
 #include <math.h>
 
 #define EVEN       2  /* a prefetched expert counts as used with probability 1 / EVEN */
-#define EARLY_FREE 16 /* experts read EARLY that may be unused, */
-#define EARLY_PART 16 /* plus 1/EARLY_PART of all bytes read */
+#define EARLY_FREE 16 /* experts; with EARLY_PART the limit of unused EARLY reads, see min_idle_turns */
+#define EARLY_PART 16
 
 enum mark { MARK_MISSING, MARK_HELD, MARK_CLAIMED, MARK_GIVEN, MARK_BACK };
 
@@ -19,10 +19,11 @@ static void place(struct off_store *s, struct off_ticket *t, int i)
     }
 }
 
-/* Assigns slots to the ticket's missing experts, as far as slots can be evicted. */
+/* Assigns slots to the ticket's missing experts and starts their reads, as far as slots with an off_policy_wait of at
+ * least `least` can be evicted. */
 static void place_missing(struct off_store *s, struct off_ticket *t, float least)
 {
-    for (int i = 0; t->n_missing && i < t->n; i++) /* another ticket may have requested one */
+    for (int i = 0; t->n_missing && i < t->n; i++) /* another ticket may have started the read */
         if (t->mark[i] == MARK_MISSING && s->slot_of[t->expert[i]] >= 0)
             place(s, t, i);
     for (int pool = 0; pool < s->n_pool && t->n_missing; pool++) {
@@ -38,9 +39,10 @@ static void place_missing(struct off_store *s, struct off_ticket *t, float least
     }
 }
 
-/* The smallest off_policy_wait of a slot that this fetch may evict.  A NOW fetch may evict any.  A prefetch must not
- * evict an expert that is needed sooner or is as likely to be used.  EARLY bytes not used are limited to those used,
- * plus 1/EARLY_PART of all bytes read, plus EARLY_FREE experts; above the limit an EARLY fetch evicts nothing. */
+/* The smallest off_policy_wait of a slot that this fetch of `expert` and others of its group may evict.  NOW: any slot.
+ * A prefetched expert is assumed to be used with probability 1 / EVEN at its group's next turn, so a prefetch must not
+ * evict an expert with a smaller off_policy_wait than that.  EARLY bytes not used are limited to the EARLY bytes used,
+ * plus 1/EARLY_PART of all bytes read, plus EARLY_FREE experts; above the limit an EARLY fetch gets no slot. */
 static float min_idle_turns(const struct off_store *s, int32_t expert, enum off_urgency urgency)
 {
     const struct off_stats *t = &s->stats;
@@ -52,7 +54,7 @@ static float min_idle_turns(const struct off_store *s, int32_t expert, enum off_
     return EVEN * (float)off_policy_ahead(s->policy, expert);
 }
 
-/* Released slots go to the missing experts of SOON tickets, unless a NOW fetch is waiting for slots. */
+/* Assigns slots that can be evicted now to the missing experts of SOON tickets, unless a thread waits for slots. */
 static void place_soon(struct off_store *s)
 {
     for (struct off_ticket *t = s->soon; t && !s->n_starved; t = t->next)
@@ -119,7 +121,8 @@ static void take_back(struct off_store *s, struct off_ticket *t)
         off_io_nudge(s->io);
 }
 
-/* Hands out all experts that are ready or have failed. */
+/* Hands out the ticket's held experts that are ready or have failed, as off_wait describes; returns their number.  An
+ * expert with a late read counts as failed. */
 static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struct off_view *view, int *status)
 {
     int n = 0;
@@ -132,7 +135,7 @@ static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struc
         if (slot->state != SLOT_READY && slot->state != SLOT_BAD && !late)
             continue;
         status[n] = late ? KN_EIO : slot->state == SLOT_BAD ? slot->status : 0;
-        if (status[n]) { /* no address: it counts as given back at once */
+        if (status[n]) { /* no address, so its hold ends at once */
             view[n] = (struct off_view){ 0 };
             t->mark[i] = MARK_BACK;
             off_slot_drop(s, slot);
@@ -146,8 +149,8 @@ static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struc
     return n;
 }
 
-/* Claims the ticket's raw slots for this caller to interleave or verify.  index: sorted by node; cut: the nodes'
- * ranges, in matrices. */
+/* Claims the ticket's raw slots for this caller to interleave or verify; returns their number.  index: their positions
+ * in the ticket, sorted by node; items cut[k] .. cut[k + 1] - 1 are node k's, OFF_MATRICES items per expert. */
 static int claim(struct off_store *s, struct off_ticket *t, int32_t *index, int cut[KN_NODES + 1])
 {
     int n = 0;
@@ -188,7 +191,8 @@ static void claimed_item(void *arg, int item, int thread)
                        j->hands->scratch + (size_t)thread * j->hands->scratch_bytes);
 }
 
-/* After the claimed work: the expert is ready, or its checksum was wrong and it is read again. */
+/* After interleaving or verifying a claimed slot: it is ready, or its checksum is wrong and the expert is read again.
+ * */
 static void end_claim(struct off_store *s, struct off_slot *slot)
 {
     bool good = !slot->packed || off_check_expert(slot->check) == s->extent[slot->expert].check;
@@ -245,7 +249,7 @@ void off_release(struct off_store *s, struct off_ticket *t)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < t->n; i++) {
         int32_t e = t->expert[i], at = s->slot_of[e];
-        if (t->mark[i] == MARK_HELD) /* unused: given back with the others */
+        if (t->mark[i] == MARK_HELD) /* never handed out: take_back ends this hold too */
             t->mark[i] = MARK_GIVEN;
         if (t->urgency == OFF_NOW || --s->spared[e] || at < 0 || !s->slot[at].ahead)
             continue;

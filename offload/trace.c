@@ -1,8 +1,8 @@
 /* Recordings of fetches, and the fewest reads that a cache would have needed for them.
  *
- * A recording is an array: for each turn the number of experts, then their numbers.  The optimum is Belady's
- * cache: it knows the future, keeps the experts that are used soonest, and gets its initial contents without
- * reads.  No real cache can reach it; it is a lower bound for every cache of that size. */
+ * A recording is an array: for each turn (one NOW fetch) the number of experts, then their numbers.  The optimum
+ * is Belady's cache: it knows the future, keeps the experts that are used soonest, and gets its initial contents
+ * without reads.  No real cache can reach it; its reads are a lower bound for every cache of that size. */
 #include "offload/internal.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ struct use {
 
 struct future {
     int32_t *next;    /* [trace items] turn of the expert's next use */
-    int32_t *now;     /* [n_expert] turn of its next use from here */
+    int32_t *now;     /* [n_expert] turn of its next use, at the turn that look_ahead has reached */
     bool *there;      /* [n_expert] is cached */
     struct use *heap; /* max-heap by next; outdated entries are skipped */
     size_t n_heap;
@@ -54,7 +54,8 @@ static struct use pop(struct future *f)
     return top;
 }
 
-/* Backwards over the turns: finds each expert's next use after each of its uses, and its first use. */
+/* Goes backwards over the turns: sets f->next, and leaves the turn of each expert's first use in f->now (INT32_MAX: no
+ * use). */
 static void look_ahead(struct future *f, const struct off_trace *t, int n_expert, const size_t *turn, int n_turn)
 {
     for (int e = 0; e < n_expert; e++)

@@ -1,6 +1,6 @@
 /* Error texts, the log's sink, assertions, the clock.
  *
- * The sink is one of the program's few globals: main (or a test) sets it once, before threads start. */
+ * The log's sink is one of the program's few globals: main (or a test) sets it once, before threads start. */
 #include "kernels/core.h"
 
 #include <stdarg.h>

@@ -1,7 +1,8 @@
 /* struct kn_io of the operating system, and the file calls above it.
  *
- * kn_io_system is used outside tests: malloc, mmap with huge pages, nodes as libnuma reports them, and
- * system calls.  The kn_file_* calls retry after EINTR and short transfers, and log which path failed and why. */
+ * kn_io_system is the table in use unless a test sets another: malloc, mmap with huge pages, nodes as libnuma reports
+ * them, and system calls.  The kn_file_* calls retry after EINTR and short transfers, and log which path failed and
+ * why. */
 #include "kernels/core.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* Preferred, not strict: pages come from the next node when this one is full. */
+/* Binds by preference, not strictly: when the node is full, pages come from the next one. */
 static void system_bind(void *p, size_t bytes, int node)
 {
     unsigned long mask[16] = { 0 };
@@ -31,7 +32,8 @@ static void system_bind(void *p, size_t bytes, int node)
     (void)mbind(p, bytes, MPOL_PREFERRED, mask, sizeof mask * 8 + 1, 0);
 }
 
-/* A node may have no memory, or a cpuset may exclude its memory: its CPUs use the nearest node that has some. */
+/* A node may have no memory, or a cpuset may exclude its memory: node[] of its CPUs is then the nearest node with
+ * memory. */
 static void system_cpu_nodes(int *node, int n_cpu)
 {
     int with[64], n = 0;
@@ -50,7 +52,7 @@ static void system_cpu_nodes(int *node, int n_cpu)
     }
 }
 
-/* Aligned to a huge page if the mapping is at least that large. */
+/* The address is aligned to a huge page if `bytes` is at least one. */
 static void *system_map(size_t bytes, int node)
 {
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
@@ -72,7 +74,7 @@ static void *system_map(size_t bytes, int node)
     return p;
 }
 
-/* The first touch of a page makes the kernel clear it; this does so now.  Needs Linux 5.14. */
+/* The first touch of a page makes the kernel clear it; this call clears all of them.  No effect before Linux 5.14. */
 static void system_touch(void *p, size_t bytes) { (void)madvise(p, bytes, MADV_POPULATE_WRITE); }
 
 static void system_sparse(void *p, size_t bytes) { (void)madvise(p, bytes, MADV_NOHUGEPAGE); }

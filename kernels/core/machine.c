@@ -60,8 +60,8 @@ static const struct hierarchy v1 = { "memory", "/memory", "memory.limit_in_bytes
                                      "total_inactive_file" };
 static const struct hierarchy v2 = { "", "", "memory.max", "memory.current", "inactive_file" };
 
-/* Lowers *room to the free bytes under the limits of a group and of its ancestors, and *limit to the lowest limit.
- * Inactive page cache of a group counts as free: the kernel reclaims it first. */
+/* Lowers *room to the fewest free bytes under the limits of a group and of its ancestors, and *limit to the lowest
+ * limit. Inactive page cache of a group counts as free: the kernel reclaims it first. */
 static void visit_groups(const struct hierarchy *h, const char *mount, char *group, size_t *limit, size_t *room)
 {
     char path[1200];
@@ -88,7 +88,8 @@ static void visit_groups(const struct hierarchy *h, const char *mount, char *gro
     }
 }
 
-/* A line is number:controllers:path; cgroup v2 has number 0 and names no controllers. */
+/* The path in a line of /proc/self/cgroup, if the line is that of the controller, else NULL.  The line is
+ * number:controllers:path; that of cgroup v2 has number 0 and names no controllers, so its controller is "". */
 static char *group_path(char *line, const char *controller)
 {
     char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;

@@ -1,4 +1,4 @@
-/* Memory: small allocations, large mappings, arenas, and the ban on allocation during a step. */
+/* Memory: small allocations, large mappings, arenas, and kn_alloc_forbid(), which bans allocation during a pass. */
 #include "kernels/core.h"
 
 #include <malloc.h>

@@ -1,8 +1,9 @@
 /* The worker team.
  *
- * A job is (fn, arg, n).  Its items are cut into one run per thread.  A thread claims the items of its own
- * run in order, then helps other threads with theirs, first on its own node.  So neighbours in memory stay
- * with one core, hardware prefetch works across items, and no thread waits long at the end.  Workers spin
+ * A job is one kn_parallel_for(): (fn, arg, n).  Its items are cut into one run (range of items) per thread.  A
+ * thread claims the items of its own run in order, then helps other threads with theirs, first on its own node.
+ * So one core works on neighbours in memory, hardware prefetch works across items, and no thread waits long at
+ * the end.  Workers spin
  * for a short time between jobs, because a forward pass has some hundred jobs a millisecond or less apart;
  * then they sleep on a futex, so that an idle server uses no CPU.
  *
@@ -30,7 +31,7 @@
 
 #define HURRY_SLICE_NS 100000 /* the shortest slice the kernel accepts */
 #define GIVE_WAY       10     /* nice levels */
-#define SPIN_NS        200000 /* then sleep: gaps between jobs of one step are shorter */
+#define SPIN_NS        200000 /* a worker spins so long before it sleeps: longer than gaps between jobs of a pass */
 
 struct worker {
     struct kn_team *team;
@@ -104,7 +105,7 @@ static void work(struct kn_team *t, int thread)
     }
 }
 
-/* Returns when serial differs from `seen`. */
+/* Waits, spinning first and then asleep, until serial differs from `seen`; returns serial. */
 static unsigned await_job(struct kn_team *t, unsigned seen)
 {
     uint64_t began = kn_io_system.now_ns();
@@ -161,7 +162,7 @@ static void deal(struct kn_team *t, int thread0, int thread1, int item0, int ite
     }
 }
 
-/* Call after deal(). */
+/* Runs a job whose items deal() has cut, with all threads; returns when all items are done. */
 static void run_job(struct kn_team *t, kn_task *fn, void *arg)
 {
     t->fn = fn;
@@ -176,7 +177,8 @@ static void run_job(struct kn_team *t, kn_task *fn, void *arg)
     }
 }
 
-/* With one item or one thread, runs all items here without waking workers. */
+/* With at most one item or one thread: runs all items on the calling thread and returns true, without waking workers.
+ * */
 static bool run_alone(struct kn_team *t, int n, kn_task *fn, void *arg)
 {
     if (n > 1 && t->n_thread > 1)
@@ -199,7 +201,7 @@ void kn_parallel_on(struct kn_team *t, const int cut[KN_NODES + 1], kn_task *fn,
     int n = cut[KN_NODES], item = 0;
     if (run_alone(t, n, fn, arg))
         return;
-    for (int k = 0; k < t->n_node; k++) { /* items of a node without threads go to the next node, or the last */
+    for (int k = 0; k < t->n_node; k++) { /* items of a node without threads join the next node's, or the last's */
         if (t->first[k] == t->first[k + 1])
             continue;
         int end = t->first[k + 1] == t->n_thread ? n : cut[k + 1];

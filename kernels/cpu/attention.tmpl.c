@@ -1,16 +1,17 @@
 /* kernels/cpu/attention.tmpl.c - one row's attention over one KV head, per instruction set.
  *
- * Equal to kn_attend in cpu/reference.c bit for bit. All query heads that share a KV head are computed
- * together, so that a key or value is read from memory once for all of them. Keys are staged as
- * floats, a tile of positions at a time, and the queries of all heads use the tile; values are
- * widened while they are added to the sums of MANY heads. Rows are prefetched, spread over the
- * arithmetic.
+ * Equal to kn_attend_scalar in cpu/reference.c bit for bit. Up to GROUP query heads that share a KV head are
+ * computed together, so that a key or value is read from memory once for all of them. Keys are converted
+ * to floats (staged), a tile of TILE positions at a time, and the queries of all heads use the tile; values
+ * are converted while they are added to the outputs of MANY heads. Keys and values are prefetched a few at
+ * a time between the arithmetic.
  *
  * Bytes and operations at d_head 128, f16, 8 heads: a position is 512 bytes and 2048 products, 128
  * fma of 16 lanes. At 12 GB/s and 3 GHz per core the bytes take 128 cycles, the products 64 and the
- * trees' sums half as much again: a long past is bound by DRAM; prefill, with its keys in cache, by
- * the arithmetic.
+ * trees' sums half as much again: decode with a long context is bound by DRAM; prefill, with its keys in
+ * cache, by the arithmetic.
  *
+ * Registers of 16 lanes (AVX-512) or 8 (AVX2):
  *   scores   a register holds 16 (8) of a dot product's 64 accumulators; NP dot products are computed
  *            together, and their trees finished together (sum_quads), giving registers of 16 (8) scores
  *   weights  a register is 16 (8) positions of the chunk; the chunk's 64 are the 64 accumulators of the sum
@@ -23,7 +24,7 @@
 #define TILE  16            /* keys staged at once */
 #define GROUP 16            /* heads computed together */
 #define NP    KN_QUADS      /* dot products computed together */
-#define PART  (KN_ACCS / 4) /* passes over them, of 4 accumulators each */
+#define PART  (KN_ACCS / 4) /* passes over the vectors of NP dot products: 4 accumulator registers per pass */
 
 struct heads {
     float most[GROUP], sum[GROUP];
@@ -39,7 +40,7 @@ struct work {
     float *out;                                      /* [n_q][d_value] */
     const float *sink;                               /* [n_q] or NULL */
     struct heads so_far, chunk;                      /* of all chunks up to now, of this one */
-    float keep[GROUP], take[GROUP];                  /* factors of a merge for total and chunk */
+    float keep[GROUP], take[GROUP];                  /* factors of a merge: for `total`, for this chunk's values */
     int32_t slot[KN_CHUNK], next[KN_CHUNK];          /* slots of this chunk's positions, of the next chunk's */
     _Alignas(64) float e[GROUP][KN_CHUNK];           /* scores, then weights */
     _Alignas(64) float key[TILE * KN_MAX_D_HEAD];    /* [TILE][d_pad] */
@@ -65,7 +66,7 @@ KN_INLINE size_t key_at(const struct work *w, int32_t slot) { return (size_t)slo
 
 KN_INLINE size_t value_at(const struct work *w, int32_t slot) { return (size_t)slot * (size_t)w->a->v_step; }
 
-/* Prefetches n values. Calls are spread over the arithmetic, because many at once would stall it. */
+/* Prefetches n values from index `at`. Callers put a few calls between arithmetic, because many at once would stall. */
 KN_INLINE void ask(const void *rows, size_t at, int n, enum kn_kv kv)
 {
     int value = kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
@@ -106,7 +107,8 @@ KN_INLINE void stage_keys(struct work *w, int lo, int hi, enum kn_kv kv)
 
 /* ---- scores --------------------------------------------------------------------------------- */
 
-/* NP dot products of q with every fourth row, each summed down to 4 lanes, side by side. */
+/* NP dot products: q with rows 0, 4, 8 ... behind `row`. Each is summed down to 4 lanes; the result has them side by
+ * side. */
 KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
 {
     vf dot[NP];
@@ -131,9 +133,9 @@ KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
     return fold_to_quads(dot);
 }
 
-/* Meanwhile prefetches the values of every fourth position per head, so from four places of memory at once,
- * which keeps more memory channels busy than one (evals/attention: 13 instead of 10 GB/s with one head).
- * Values that are a part of their keys are in cache already. */
+/* The scores of the tile's positions, for all heads. Meanwhile prefetches the values of every fourth position per head,
+ * so from four places of memory at once, which keeps more memory channels busy than one (evals/attention: 13 instead of
+ * 10 GB/s with one head). Values that are a part of their keys are in cache already. */
 KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
 {
     vf scale = vf_set1(w->a->scale);
@@ -151,7 +153,7 @@ KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
     }
 }
 
-/* The usual widths are compile-time constants, so that their dot products are unrolled. */
+/* score_rows() with d_pad as a compile-time constant for the usual widths, so that dot products are unrolled. */
 static void score_tile(struct work *w, int tile)
 {
     switch (w->d_pad) {
@@ -314,7 +316,7 @@ static void attend_chunk(struct work *w, int lo, int hi)
         add_all_values(w, KN_KV_F32);
 }
 
-/* The divisor of head h's outputs; *keep: their factor. A sink is added last. */
+/* The divisor of head h's outputs, and *keep, the factor to apply to them before. The sink's score is included here. */
 static float total_sum(const struct work *w, int h, float *keep)
 {
     float sum = w->so_far.sum[h], old = w->so_far.most[h];

@@ -260,7 +260,7 @@ size_t kn_code_bytes(enum kn_format f)
     return f == KN_FP8 ? 128 : f == KN_MXFP4 || f == KN_INT4 || f == KN_Q4_0 ? 16 : 0;
 }
 
-/* Bytes 0..3 of x to the even bytes of the result. */
+/* Moves bytes 0..3 of x to bytes 0, 2, 4, 6 of the result; the odd bytes are 0. */
 static uint64_t spread(uint32_t x)
 {
     uint64_t y = x;
@@ -309,8 +309,8 @@ static uint32_t nibbles(uint32_t x)
     return (x | x << 4) & 0x0F0F0F0F;
 }
 
-/* A block is read as 64 bytes from each of four rows of words and written as four items of 64: whole cache lines in
- * and out, with only shifts within lanes in between. */
+/* The 16 rows' blocks at one position are read as 64 bytes from each of four rows of words, and written as four items
+ * of 64 bytes: whole cache lines in and out, with only shifts within 32-bit lanes in between. */
 void kn_join_columns(const uint32_t *codes, const uint16_t *scales, int n_out, int n_in, int per_scale, int panel,
                      void *out)
 {

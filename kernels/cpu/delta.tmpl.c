@@ -1,8 +1,8 @@
 /* kernels/cpu/delta.tmpl.c - one value head of a gated delta net, per instruction set.
  *
- * Equal to kn_delta in cpu/reference.c bit for bit. Columns of the state are independent, so the
- * columns of two registers go through all rows before the next two do: over a chunk of a prompt a
- * tile stays in the L1 cache, and a single row reads and writes each tile once. The 4 accumulators
+ * Equal to kn_delta_scalar in cpu/reference.c bit for bit. Columns of the state are independent, so the
+ * columns of two registers (STEP) go through all rows of the call before the next columns do: with many
+ * rows these columns stay in the L1 cache, and a single row reads and writes the state once. The 4 accumulators
  * of a sum in 2 registers are 8 chains of fma, enough to fill two ports with a latency of 4 cycles.
  *
  * Bytes and operations at d_key = d_value = 128: 64 KiB read and written, 4 operations for each of
@@ -46,7 +46,7 @@ KN_INLINE struct columns sum_of(vf acc[4][REGS])
     return c;
 }
 
-/* acc += x times one row of the columns. */
+/* acc += x * s, where s is one row of the STEP columns. */
 KN_INLINE void add_row(vf acc[REGS], vf x, const float *s)
 {
     for (int j = 0; j < REGS; j++)
@@ -98,7 +98,7 @@ KN_INLINE struct columns advance_all(const struct kn_delta_row *r, struct column
     return sum_of(acc);
 }
 
-/* One row for columns at..at + STEP - 1; s points to them. */
+/* Applies one row r to columns at..at + STEP - 1 of the state; s points to their first row. */
 static void run_row(const struct kn_delta *d, const struct kn_delta_row *r, int at, float *s)
 {
     struct columns m = dot(r->k, s, d->d_key), v = load_columns(r->v + at, d->d_value - at), e;

@@ -1,8 +1,8 @@
 /* kernels/cpu/dispatch.c - selects the functions for this processor.
  *
  * One table per instruction set, all filled by the same macro, so that no table can lack an
- * operation.  kn_ops() never returns a table above the processor's level; tests ask for each level
- * in turn. */
+ * operation.  kn_ops() never returns a table with instructions that the processor lacks; tests ask for
+ * each instruction set in turn. */
 #include "kernels/internal.h"
 
 #define KN_TABLE(level, name)                                                                                          \

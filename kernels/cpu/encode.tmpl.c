@@ -7,7 +7,8 @@
  */
 #include "kernels/cpu/simd_search.h"
 
-/*                                 low    iq4    n   of  codes      integers  near  ranges          again */
+/* The columns are the fields of struct grid (simd_search.h); `of` is per_block:
+                                   low    iq4    n   of  codes      integers  near  ranges          again */
 static const struct grid q4_k = { LOW, false, 32, 8, 0, 15, 63, 63, 1, 16, 13.25f, 0.25f, 0 };
 static const struct grid q5_k = { LOW, false, 32, 8, 0, 31, 63, 63, 1, 16, 28.75f, 0.25f, 0 };
 static const struct grid q6_k = { NO_LOW, false, 16, 16, -32, 31, 127, 0, 6, 16, 28.0f, 0.4f, 0 };
@@ -97,7 +98,7 @@ static void pack_iq4_xs(const struct groups *p, int g, struct kn_iq4_xs *b)
     }
 }
 
-/* Encoders of n_block blocks; one search does the sixteen groups of one block or of two. */
+/* The encoder of n_block blocks of a format; one search has 16 groups: one block of 16, or two blocks of 8. */
 #define BLOCKS_OF_16(name)                                                                                             \
     static void encode_##name(const float *x, size_t n_block, struct kn_##name *b)                                     \
     {                                                                                                                  \

@@ -1,9 +1,10 @@
 /* kernels/cpu/encode_32.tmpl.c - float32 values to blocks of 32, for encode.tmpl.c.
  *
- * A lane is a block.  For Q8_0 and MXFP4, few steps are near a block's range, so all of them are tried. */
+ * A lane is a block.  For Q8_0 and MXFP4, only few steps (scales) fit a block's range, so all of them are tried. */
 #include "kernels/cpu/simd_search.h"
 
-/*                                 low      iq4    n   of  codes      -        -  ranges          again */
+/* The columns are the fields of struct grid (simd_search.h); `of` is per_block, - is not used:
+                                   low      iq4    n   of  codes      -        -  ranges          again */
 static const struct grid q4_0 = { NO_LOW, false, 32, 1, -8, 7, 0, 0, 0, 16, 6.8f, 0.2f, 2 };
 static const struct grid q4_1 = { ANY_LOW, false, 32, 1, 0, 15, 0, 0, 0, 16, 13.25f, 0.25f, 2 };
 static const struct grid q5_0 = { NO_LOW, false, 32, 1, -16, 15, 0, 0, 0, 16, 13.75f, 0.25f, 2 };
@@ -77,7 +78,7 @@ BLOCKS(iq4_nl, q4_0)
 /* ---- Q8_0: tries every half-precision step near that of the values' range -------------------- */
 
 static const struct grid q8_0 = { .n = 32, .least = -127, .most = 127 };
-#define BELOW 8 /* the first of TRIED steps is this many below */
+#define BELOW 8 /* the first of TRIED steps is this many half-precision steps below that of the range */
 #define TRIED 20
 
 KN_INLINE void best_steps(struct groups *p, uint16_t step[GROUPS])
@@ -155,8 +156,8 @@ KN_INLINE vf error_e2m1(const float *x, vf inverse, vf step)
     return error;
 }
 
-/* The exponents of sixteen blocks; p->w.d becomes the factor from values to codes.  Steps are powers of two from
- * 2^-127 on, so their inverses are exact. */
+/* Sets the exponents of sixteen blocks, and p->w.d to the inverse of each block's step, the factor from values to
+ * codes. Steps are powers of two from 2^-127 on, so their inverses are exact. */
 KN_INLINE void best_exponents(struct groups *p, uint8_t exponent[GROUPS])
 {
     float least[GROUPS], error[GROUPS];

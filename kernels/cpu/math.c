@@ -4,8 +4,8 @@
  * the same bytes on all of them. Everything here is made of + - * / and fma, which IEEE 754 rounds
  * correctly, so all machines agree to the last bit.
  *
- * The double functions are accurate to about one ulp. Where a double would lose bits (the reduced
- * argument, the logarithm that pow multiplies by y) a value is the unevaluated sum hi + lo. */
+ * The double functions are accurate to about one ulp. Where a double has too few bits (the reduced
+ * argument, the logarithm that pow multiplies by y) the value is a pair of doubles hi, lo: their exact sum. */
 #include "kernels/cpu/expf.h"
 #include "kernels/kernels.h"
 

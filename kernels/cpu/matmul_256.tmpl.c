@@ -1,12 +1,13 @@
 /* kernels/cpu/matmul_256.tmpl.c - products of weights in blocks of 256.
  *
- * A format is two functions: scales(), which unpacks a block's factors into struct codes, and a line
- * function, which gives four codes of each of the 16 rows.  A tile decodes lines as it uses them, and holds
- * them in registers while it goes through its rows.  Where this needs too many registers or instructions,
- * lines are decoded once and shared by all tiles.  The rest differs between formats only in how sums are folded.
+ * A format is two functions: a scales_fn, which unpacks a block's factors into struct codes, and a line_fn,
+ * which gives a line: four codes of each of the 16 rows.  A tile (simd_matmul.h) decodes lines as it uses them,
+ * and holds them in registers while it goes through its activation rows.  Where this needs too many registers or
+ * instructions, lines are decoded once and shared by all tiles.  All else differs only in the constants of FORMAT.
  *
- * Folding: a run of lines is summed with unsigned codes, and sum times scale is added to isum.  The sums of 16
- * activations correct it: times the minimums they give msum, or times the codes' offset they reduce isum. */
+ * Folding: the products of a few lines (a run) with activations are summed as unsigned codes, and this sum times
+ * the scale is added to isum.  The activations' sums of 16 codes then correct it: times the minimums they give
+ * msum, or times the codes' offset they are subtracted from isum. */
 #include "kernels/cpu/simd_matmul.h"
 
 #define FAR_BLOCKS 7 /* distance in blocks of the prefetch to the outer caches */
@@ -15,7 +16,7 @@
 struct codes {
     uint8_t q[64][64];
     vi scale[KN_PARTS][16]; /* of each sub-block, prepared by dot_scale() */
-    vi min[KN_PARTS][8];    /* two int16: the factors of sums 2 * i and 2 * i + 1 */
+    vi min[KN_PARTS][8];    /* two int16 per lane: the factors of the activations' sum[2 * i] and sum[2 * i + 1] */
     vf d[KN_PARTS], dmin[KN_PARTS];
     const void *block;    /* the block, packed */
     const uint8_t *ahead; /* the next block, for prefetch */
@@ -29,7 +30,8 @@ enum mins { MINS = -1, NO_MINS = 0 };
 /* How a job of more than TILE rows gets its lines: HELD: each tile decodes them; SHARED: decoded once. */
 enum lines { HELD, SHARED };
 
-/* Part of line 32 * half + i of a block, i 0..31; i is a compile-time constant, so shifts are constant too. */
+/* Register `part` of line 32 * half + i of a block, i 0..31; i is a compile-time constant, so shifts are constant too.
+ * */
 typedef vi line_fn(const void *block, int half, int i, int part);
 typedef void scales_fn(const void *block, struct codes *c);
 
@@ -228,7 +230,8 @@ static void scales_iq4_xs(const void *block, struct codes *c) /* kn_iq4_xs_scale
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Prefetches a tile's share of the next block, while it is at `line` of 64. */
+/* Called once per run: prefetches the part of the next block (and of one FAR_BLOCKS further) that corresponds to this
+ * run, which begins at `line` of 64. */
 KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int bytes)
 {
     const int n = kn_ceil_div(bytes / 64 * run, 64 * KN_PARTS);
@@ -241,7 +244,7 @@ KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int b
     }
 }
 
-/* Number of lines that are summed before they are folded. */
+/* Number of lines in a run: of one sub-block, and few enough that the sum does not overflow. */
 KN_INLINE int run_of(int n_sub, int largest) { return kn_min(64 / n_sub, KN_RUN(largest)); }
 
 KN_INLINE bool is_held(int run, enum lines lines)
@@ -251,8 +254,8 @@ KN_INLINE bool is_held(int run, enum lines lines)
     return lines == HELD && most == run;
 }
 
-/* Adds to isum of rows from..to - 1 the run that begins with line i of a half; x: the rows' codes of that half.
- * Lines are in `held`, or decoded by `unpack`, or decoded already in c. */
+/* Adds to isum of rows from..to - 1 the run that begins with line 32 * half + i; x: the rows' codes, from the half on.
+ * Lines are in `held`; if it is NULL, `unpack` decodes them; if this is NULL too, they are in c->q. */
 KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int run, const vi *held, line_fn *unpack,
                         vi scale, int largest, const int8_t *const *x, int from, int to, vi *isum)
 {
@@ -276,7 +279,7 @@ KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int ru
         isum[r] = dot_fold(isum[r], dot[r], scale, largest);
 }
 
-/* Computes msum of rows from..to - 1, and adds the block to their sums. */
+/* Computes msum of rows from..to - 1, and adds the block's products, from isum and msum, to t->acc. */
 KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, int to, vi *isum)
 {
     const struct codes *c = t->w;
@@ -344,7 +347,8 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
     }
 }
 
-/* All runs of a part for more rows: groups of rows go past each run's lines in registers; advances x. */
+/* Adds all runs of a part of a block to isum of n rows, more than TILE.  The lines of a run are decoded into registers
+ * once, and used for groups of abreast(n) rows.  Advances each x[r] by the block. */
 KN_INLINE void held_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line, int largest,
                          line_fn *unpack, const int8_t **x, vi *isum)
 {
@@ -374,7 +378,7 @@ KN_INLINE void held_runs(const struct tile *t, int n, int part, int bytes, int r
     }
 }
 
-/* The same with decoded lines. */
+/* As held_runs, with lines that are decoded in c->q; does not advance x. */
 KN_INLINE void shared_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line, int largest,
                            const int8_t *const *x, vi *isum)
 {

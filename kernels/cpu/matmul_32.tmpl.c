@@ -1,12 +1,12 @@
 /* kernels/cpu/matmul_32.tmpl.c - products of weights in blocks of 32.
  *
  * A format is one decoder: a line of four signed codes for each of the 16 rows, a factor, and for some
- * formats a minimum.  Up to TILE rows are one tile, which decodes as it goes.  More rows go through 16
- * blocks at a time: with enough registers to hold a block's codes, each tile decodes them; else they are
- * decoded once for all tiles.  Q8_0 needs no decoding.
+ * formats a minimum.  Up to TILE activation rows are one tile, which decodes each block as it reaches it.  More
+ * rows are several tiles, which all go through STEP blocks before the next STEP: with enough registers to hold a
+ * block's codes (HELD), each tile decodes them; else they are decoded once for all tiles.  Q8_0 needs no decoding.
  *
- * A block's codes stay in registers while rows go past.  A block and row: 8 products, and 4 or 5 more
- * instructions for start and scale, two per cycle. */
+ * A block's codes stay in registers while a tile goes through its rows.  Instructions for a block and row: 8
+ * products, and 4 or 5 more for start and scale, two per cycle. */
 #include "kernels/cpu/simd_matmul.h"
 
 #define STEP 16             /* blocks per round of all tiles: 8.5 KiB of Q8_0 */
@@ -14,8 +14,8 @@
 #define FAR  16384          /* and to the outer caches */
 #define HELD (HOLD(8) == 8) /* registers can hold a block's codes */
 
-/* Part of line i, 0..7, of a block: codes of k = 4 * i .. 4 * i + 3, as signed_dot() needs them; and the
- * factors, or minimums, of its 16 rows. */
+/* line_fn: register `part` of line i, 0..7, of a block: codes of k = 4 * i .. 4 * i + 3, as signed_dot() needs them.
+ * factor_fn: register `part` of the factors, or of the minimums, of the block's 16 rows. */
 typedef vi line_fn(const void *block, int i, int part);
 typedef vf factor_fn(const void *block, int part);
 
@@ -129,7 +129,7 @@ KN_INLINE vf sum_of(const struct kn_x32 *x)
     return vf_from_int(vi_dot_i16(vi_zero(), vi_set1(0x00010001), vi_spread(x->sum)));
 }
 
-/* Adds a part of a block to rows from..to - 1 of a tile; its codes are in q, or are loaded line by line. */
+/* Adds register `part` of block w to acc of rows from..to - 1; its codes are in q, or with q NULL `line` gives them. */
 KN_INLINE void block_rows(const struct kn_x32 *const *x, int from, int to, const void *w, int part, const vi *q,
                           line_fn *line, factor_fn *factor, factor_fn *least, vf *acc)
 {
@@ -172,7 +172,7 @@ KN_INLINE void ask_for(const uint8_t *w, int bytes, int i, int of)
     }
 }
 
-/* Up to TILE rows: sums stay in registers. */
+/* The only tile of a job, up to TILE rows: sums stay in registers for all blocks. */
 KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor, factor_fn *least)
 {
     const uint8_t *w = t->w;
@@ -204,8 +204,8 @@ KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, fa
     }
 }
 
-/* More rows: a block's codes stay in registers, while rows and their sums go past, as many side by side as there are
- * registers for. */
+/* One of several tiles.  A block's codes stay in registers, if HELD, while the rows' sums are loaded, increased and
+ * stored, for abreast(n) rows at a time. */
 KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor, factor_fn *least,
                             bool ask)
 {

@@ -1,7 +1,7 @@
 /* kernels/cpu/matmul_float.tmpl.c - products of float weights: k ascending, one fma each.
  *
- * F32 is used in place.  Half-width floats are widened once for all rows of the job, 64 or 128 k at a time,
- * into a few KiB that stay in the L1 cache; FP8 likewise, a block at a time. */
+ * F32 is used in place.  F16 and BF16 are widened to float once for all rows of the job, 64 or 128 k at a time,
+ * into a few KiB that stay in the L1 cache; FP8 is widened in the same way, a block (128 k) at a time. */
 #include "kernels/cpu/simd_matmul.h"
 
 #define PAIR  FLOAT_PANELS
@@ -10,7 +10,7 @@
 #define HALF  (KN_PANEL * sizeof(uint16_t))
 #define AHEAD 4096 /* prefetch distance in F32, in bytes */
 
-/* Panel p of the pair.  A single panel is used twice; its second sums are not stored. */
+/* Panel p of a job's PAIR panels.  If the job has only one, it is used twice; the second sums are not stored. */
 KN_INLINE const uint8_t *panel_of_pair(const struct job *j, int p)
 {
     return j->w + (size_t)kn_min(p, j->n_panel - 1) * j->panel_bytes;
@@ -119,7 +119,8 @@ KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
     store_sums(j, acc);
 }
 
-/* The row functions prefetch as for halves: here that is each line twice, at least two blocks ahead. */
+/* The row functions prefetch for 2-byte weights.  FP8 has one byte per weight, so here they prefetch each cache line
+ * twice, at least two blocks early. */
 static void run_fp8(const struct job *j)
 {
     float acc[GROUP][ACC] __attribute__((aligned(64)));
