@@ -29,7 +29,8 @@ bool eng_heat_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 /* ---- progress ---------------------------------------------------------------------------------- */
 
 /* A progress bar on stderr, drawn by its own thread; nothing is drawn if stderr is no terminal or `quiet` is set. It
- * counts bytes, or things that `unit` names ("lines"). what: the text before the bar; not copied, nor is unit. */
+ * counts bytes, or things that `unit` names ("lines"). The first string is printed before the bar. Neither string is
+ * copied. */
 struct eng_progress;
 int eng_progress_open(struct eng_progress **out, const char *what, bool quiet);
 int eng_progress_open_of(struct eng_progress **out, const char *what, const char *unit, bool quiet);

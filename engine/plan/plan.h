@@ -72,9 +72,9 @@ void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, in
 void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s);
 
 /* Returns the largest speedup that drafts could give n_seq sequences, and its draft length as *depth (1 to most), if a
- * draft is accepted up to its d-th token with probability survival[d - 1]. It is the maximum over depth of
- * E(depth) T(n_seq) / T(n_seq (depth + 1)), where E is the expected number of tokens per sequence and T(rows) the longest
- * of disk_s, dram_s and mac_s of a forecast. 1, and *depth 0, if no depth gains. */
+ * draft is accepted up to its d-th token with probability survival[d - 1]. It is the maximum over depth of E(depth)
+ * T(n_seq) / T(n_seq (depth + 1)), where E is the expected number of tokens per sequence and T(rows) the longest of
+ * disk_s, dram_s and mac_s of a forecast. 1, and *depth 0, if no depth gains. */
 double eng_plan_gain(const struct eng_setting *s, int n_seq, const double *survival /* [most] */, int most, int *depth);
 
 /* ---- the split for a model on this machine ------------------------------------------------------ */
