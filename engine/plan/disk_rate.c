@@ -89,8 +89,7 @@ int eng_disk_rate(const char *path, int fd, int depth, size_t room, double *byte
 
     uint64_t start = kn_now_ns();
     d.end_ns = start + READ_NS;
-    d.next = (int64_t)(kn_mix(start) %
-                       (uint64_t)d.n_piece); /* a random piece: those that the last measurement read may be cached */
+    d.next = (int64_t)(kn_mix(start) % (uint64_t)d.n_piece); /* random: an earlier measurement may be in a cache */
     int e = run_readers(&d, depth);
     double seconds = (double)(kn_now_ns() - start) * 1e-9;
     kn_unmap(d.place, room);

@@ -11,8 +11,7 @@
 #define AREA_LEAST ((size_t)4 << 20)   /* smallest area: one pass takes a tenth of a millisecond */
 #define PIECE      ((size_t)256 << 10)
 #define N_PASS     4
-#define MACS                                                                                                           \
-    100000000L /* multiply-adds of each thread in a pass, for the largest area; in proportion for a smaller one */
+#define MACS       100000000L /* of each thread in a pass over the largest area; in proportion for a smaller one */
 
 struct probe {
     const struct kn_ops *ops;

@@ -2,10 +2,10 @@
  * experts.
  *
  * eng_plan_split() works on numbers alone. It gives the parts that every pass needs (fixed, dense, step) in full; then,
- * to a model with recurrent layers, kept states of at most a tenth of the memory that is left; then the KV cache:
- * need.kv_mem if it is set, else n_parallel contexts, but at most the largest of 30 % of the memory left, the memory
- * left beside all experts, and one context. Experts get the memory that is then left. Page tables take one byte in 512
- * of all mapped memory and count as fixed.
+ * to a model with recurrent layers, kept states of at most a tenth of the memory left (but one if it fits at all); then
+ * the KV cache: need.kv_mem if it is set, else n_parallel contexts, but at most the largest of 30 % of the memory left,
+ * the memory left beside all experts, and one context. Experts get the memory that is then left. Page tables take one
+ * byte in 512 of all mapped memory and count as fixed.
  *
  * eng_budget() finds the numbers for a model on this machine. Small parts are allocated when it is called, and are
  * measured: vocabulary, sessions, samplers. Parts that are allocated later and have no exact size are round figures,
@@ -99,10 +99,8 @@ void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, 
 
 /* ---- for a model on this machine ---------------------------------------------------------------------------- */
 
-static size_t mib(size_t bytes)
-{
-    return (bytes + MIB - 1) / MIB;
-} /* rounded up, so that a user who sets this size has enough */
+/* Rounded up, so that a budget of this size is enough. */
+static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; }
 
 static void ask(struct eng_need *need, const struct eng_use *use)
 {
