@@ -1,8 +1,10 @@
-/* engine/dsi.c - workers of distributed speculative inference, their tasks, and the state machine that assigns them.
+/* engine/dsi.c - worker threads of distributed speculative inference, their tasks, and the state machine that assigns
+ * the tasks.
  *
- * One lock guards everything shared: a task goes to a worker's mail, answers are collected from all workers, and one
- * condition wakes all waiting threads. A task carries its whole sequence, so a worker needs nothing else: it keeps
- * the KV of the longest prefix that it has already computed, and computes the rest. Position p is KV slot p. */
+ * One lock guards all shared data, and one condition wakes all waiting threads. The caller's thread puts a task into a
+ * worker's fields and sets its mail; the worker leaves its answer there, and the caller's thread passes it to the state
+ * machine. A task carries its whole sequence: the worker keeps its KV of the longest prefix that the task shares with
+ * the tasks before, and computes the others. Each worker has its own context, where KV slot p is position p. */
 #include "engine/dsi.h"
 #include "engine/internal.h"
 #include "speculative/dsi.h"
@@ -10,7 +12,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#define MOST_ROW       64 /* rows of a pass: a chunk of prefill, or a block */
+#define MOST_ROW       64 /* rows of a pass: prefill, or the drafted tokens of a task and the one before */
 #define MOST_LOOKAHEAD (MOST_ROW - 1)
 
 enum mail { MAIL_NONE, MAIL_TASK, MAIL_BUSY, MAIL_END };
@@ -26,19 +28,19 @@ struct worker {
     struct spec_sampler *sampler;
     struct moe_row *row; /* [MOST_ROW] */
     int32_t *slot;       /* [n_ctx] position p is slot p */
-    int32_t *have;       /* [n_have] the tokens with computed KV */
+    int32_t *have;       /* [n_have] the tokens with KV in this context */
     int n_have;
 
-    enum mail mail;        /* under the lock, as all fields below */
+    enum mail mail;        /* guarded by the lock, as all fields below */
     atomic_bool cancelled; /* also read without the lock, between passes */
     struct spec_dsi_action task;
-    int32_t *text; /* [n_text] of the task: prompt, output, drafted tokens */
+    int32_t *text; /* [n_text] the task's sequence: prompt, output, drafted tokens */
     int n_text;
-    int32_t *answer; /* [n_answer] */
+    int32_t *answer; /* [n_answer] the tokens that the task has sampled */
     int n_answer;
     enum spec_dsi_event_kind what;
     int64_t took_ns;
-    bool answered;
+    bool answered; /* the answer is complete, and not passed to the state machine yet */
 };
 
 struct eng_dsi {
@@ -57,7 +59,7 @@ struct eng_dsi {
     struct eng_dsi_stats stats;
 };
 
-/* ---- a worker's work ------------------------------------------------------------------------------------ */
+/* ---- tasks, on a worker's thread ------------------------------------------------------------------------ */
 
 static int compute(struct worker *w, const int32_t *text, int from, int n, int first_wanted, struct moe_result *out)
 {
@@ -79,7 +81,8 @@ static int choose(struct worker *w, const float *logits, const int32_t *text, in
     return error;
 }
 
-/* Computes KV up to text[n], and samples the token after each of the last n_wanted tokens. */
+/* Computes the KV of text[n] that the worker does not have, and samples to choice[n_wanted] the token after each of the
+ * last n_wanted tokens. */
 static int read_on(struct worker *w, const int32_t *text, int n, int n_wanted, int32_t *choice)
 {
     int same = 0, n_vocab = moe_model_shape(w->model)->n_vocab, first = n - n_wanted, error = 0;
@@ -281,7 +284,7 @@ void eng_dsi_close(struct eng_dsi *d)
 
 /* ---- a sequence ------------------------------------------------------------------------------------------- */
 
-/* The caller holds the lock. */
+/* Gives a verify or draft task to its worker. The caller holds the lock, as for all functions down to settle(). */
 static void start_task(struct eng_dsi *d, const struct spec_dsi_action *a)
 {
     struct worker *w = &d->worker[a->worker];
@@ -297,7 +300,7 @@ static void start_task(struct eng_dsi *d, const struct spec_dsi_action *a)
     d->stats.n_draft += a->kind == SPEC_DSI_DRAFT;
 }
 
-/* A task that its worker has not started is cancelled at once. */
+/* Asks the worker to end the task. If the worker has not started it, it is answered as cancelled at once. */
 static void cancel_task(struct eng_dsi *d, const struct spec_dsi_action *a)
 {
     struct worker *w = &d->worker[a->worker];
@@ -312,6 +315,7 @@ static void cancel_task(struct eng_dsi *d, const struct spec_dsi_action *a)
     }
 }
 
+/* Carries out all actions that the state machine has decided. */
 static void act(struct eng_dsi *d)
 {
     struct spec_dsi_action a;
@@ -324,7 +328,7 @@ static void act(struct eng_dsi *d)
     pthread_cond_broadcast(&d->wake);
 }
 
-/* Passes each answer to the state machine; false: there was none. */
+/* Passes the workers' answers to the state machine and carries out its decisions; false: there was no answer. */
 static bool hear(struct eng_dsi *d)
 {
     bool heard = false;
@@ -346,7 +350,7 @@ static bool hear(struct eng_dsi *d)
     return heard;
 }
 
-/* Stops the state machine, and waits until no worker has a task. */
+/* Ends the sequence: stops the state machine, and waits until no worker has a task. */
 static void settle(struct eng_dsi *d)
 {
     spec_dsi_event(d->machine, &(struct spec_dsi_event){ .what = SPEC_DSI_STOP });
@@ -386,7 +390,8 @@ int eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r)
     return 0;
 }
 
-/* Copies new output tokens; the sequence ends with the first stop token. */
+/* Copies up to `most` output tokens that were not returned yet, and returns their number. The first stop token ends the
+ * sequence. */
 static int hand_out(struct eng_dsi *d, int32_t *token, int most)
 {
     int n_tok, n = 0;

@@ -16,21 +16,23 @@ struct eng_dsi;
 
 struct eng_dsi_options {
     int n_target;  /* workers that run the engine's model and verify */
-    int lookahead; /* tokens of a block; 0: by Equation 1, from the measured times */
-    int n_thread;  /* threads of each target; the drafter has one. 0: one per CPU */
-    /* For tests: called by a worker before each task; if it returns an error the worker is lost. Or NULL. */
+    int lookahead; /* drafted tokens that one task verifies; 0: chosen from measured times (speculative/dsi.h) */
+    int n_thread;  /* threads of each target worker, 0: one per CPU; the draft worker has one */
+    /* For tests, or NULL: each worker calls it before each task; if it returns an error, that worker gets no more. */
     int (*meddle)(void *arg, int worker);
     void *meddle_arg;
 };
 
-/* Memory that it will allocate beside the engine's own: for eng_options.reserved_bytes. e need not be loaded. */
+/* Bytes that eng_dsi_open() will allocate, for eng_options.reserved_bytes. e may come from eng_describe(). */
 size_t eng_dsi_bytes(const struct eng_engine *e, const struct eng_dsi_options *o);
 
-/* The first --draft model of the engine drafts; without one every pass is plain decoding. */
+/* The engine's first drafter that is a draft model drafts; without a draft model there are no drafts. Refuses a model
+ * with recurrent layers (KN_EUNSUPPORTED). */
 int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_dsi_options *o);
 void eng_dsi_close(struct eng_dsi *d);
 
-/* Uses the request's tokens, n_predict, ignore_eos and sampling only; all are copied. */
+/* Starts a sequence, after ending the one before. Uses the request's tokens, n_predict, ignore_eos and sampling only;
+ * all are copied. */
 int eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r);
 
 /* Waits for tokens, writes up to `most` of them and returns their number; 0: the sequence has ended; KN_EIO: no
@@ -38,8 +40,8 @@ int eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r);
 int eng_dsi_wait(struct eng_dsi *d, int32_t *token, int most);
 
 struct eng_dsi_stats {
-    uint64_t n_verify, n_draft, n_cancelled, n_lost;
-    int lookahead;
+    uint64_t n_verify, n_draft, n_cancelled, n_lost; /* tasks of this sequence, by kind; cancelled; failed workers */
+    int lookahead;                                   /* in use now */
 };
 void eng_dsi_stats(const struct eng_dsi *d, struct eng_dsi_stats *out);
 

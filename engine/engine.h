@@ -4,12 +4,13 @@
  *
  * A session is one sequence of tokens. eng_session_start() passes the *whole* sequence so far. Keys and values that
  * are still cached, from any session with the same salt, are reused; the rest is computed in chunks, in the same
- * passes as other sessions' tokens. More sessions may be open than have a seat in the passes (n_parallel). Waiting
- * sessions are ordered by priority, then by rows already computed for their user, then by age. When KV memory runs
- * out, the last session of that order loses its seat, and its KV is computed again later. A step is one forward pass
- * over rows of the sessions with a seat, then the sampling for sessions with a token due. A session's tokens
- * depend on its prompt, its sampling and its seed, and on nothing else: not on batch, chunks, waiting, thread count
- * or instruction set.
+ * passes as other sessions' tokens. A session has rows in a pass only while it has a seat. There are n_parallel seats,
+ * and more sessions may be open. Sessions are ordered by priority, then by rows already computed for their user (fewer
+ * first), then by age. When KV memory runs out, the last session of this order loses its seat, and its KV is computed
+ * again later. A step is one forward pass over rows of the sessions with a seat, then the sampling for each session
+ * with a token due: a session for which the pass computed the last token of its sequence. A session's tokens depend
+ * only on its prompt, its sampling parameters and its seed: not on the batch, chunks, waiting, thread count or
+ * instruction set.
  *
  * One thread calls all of this. All memory is allocated at open; a step allocates nothing. */
 #ifndef ENGINE_ENGINE_H
@@ -32,35 +33,35 @@ struct eng_options {
     enum kn_isa isa; /* the highest instruction set to use */
     enum kn_kv kv;
     int n_thread;          /* 0: one per usable CPU */
-    int n_parallel;        /* sessions with rows in one pass */
-    int n_session;         /* sessions open at once; 0: n_parallel */
-    int n_ctx;             /* tokens per session; 0: the model's, at most 8192 */
-    int n_chunk;           /* rows of a pass, without drafts; 0: 512 */
+    int n_parallel;        /* seats: most sessions with rows in one pass */
+    int n_session;         /* most sessions open at once; below n_parallel: n_parallel */
+    int n_ctx;             /* most tokens of a session; 0: the context that the model was trained with, at most 8192 */
+    int n_chunk;           /* most rows of a pass without its draft rows; 0: 512; below n_parallel: n_parallel */
     size_t host_mem;       /* budget for all memory of the process; 0: the free memory */
     size_t reserved_bytes; /* part of host_mem that the caller will allocate */
-    size_t kv_mem; /* budget of the KV cache; 0: n_parallel * n_ctx, if the split allows it (plan/memory_split.c) */
-    double max_prefill_slowdown; /* of a decode pass by prefill (prefill_share.c); 0: 1.5 */
+    size_t kv_mem; /* bytes of the KV cache; 0: n_parallel contexts, fewer if memory is short (plan/memory_split.c) */
+    double max_prefill_slowdown; /* how many times longer prefill may make a decode pass (prefill_share.c); 0: 1.5 */
     size_t grammar_bytes;        /* memory for grammar masks; 0: no request has a grammar */
-    int n_prompt_logprob_row;    /* rows of a pass that report logprobs of prompt tokens; 0: no request does */
+    int n_prompt_logprob_row;    /* most rows of a pass that report logprobs of prompt tokens; 0: none */
     struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft;
     int gamma;             /* tokens drafted for each session; ENG_GAMMA_AUTO: the controller decides */
-    enum eng_dsi_mode dsi; /* draft while a pass verifies: overlap.c */
-    int lookahead;         /* tokens drafted during a pass; 0: as many as it leaves time for */
+    enum eng_dsi_mode dsi; /* whether to draft during the pass that verifies the last draft: draft/overlap.c */
+    int lookahead;         /* for dsi: tokens drafted during a pass; 0: as many as its duration allows */
     enum spec_rule verify;
     const char *fit; /* file with the cost model that `fit` measured; or NULL */
-    bool features;   /* keep the last layer's feature of each token, for other readers */
+    bool features;   /* keep the last layer's hidden state of each token, even if no drafter reads it */
     bool explain;    /* log each change of the controller's decision */
     enum off_io_kind io;
     bool keep_heat;                /* keep the experts' use counts in a file beside the model */
     bool no_pack;                  /* do not use a pack file beside the model */
     const char *mirror;            /* folder on another drive with a copy of the model's files; or NULL */
     bool measures_disk;            /* measure the disk rate at open, before weights are read */
-    struct off_progress *progress; /* of opening; setting its stop cancels eng_open(); or NULL */
+    struct off_progress *progress; /* eng_open() counts bytes here; setting its `stop` cancels eng_open(); or NULL */
 };
 
 int eng_open(struct eng_engine **out, const struct eng_options *opt);
-int eng_describe(struct eng_engine **out, const struct eng_options *opt); /* without weights: it cannot step */
+int eng_describe(struct eng_engine **out, const struct eng_options *opt); /* no weights: no eng_step() */
 void eng_close(struct eng_engine *e);                                     /* closes its sessions too */
 
 const struct moe_file *eng_file(const struct eng_engine *e);
@@ -72,15 +73,15 @@ const struct eng_split *eng_memory(const struct eng_engine *e); /* the split of 
 double eng_disk_Bps(const struct eng_engine *e); /* measured read rate of the model's disk; 0: not measured */
 int eng_n_ctx(const struct eng_engine *e);
 
-/* Names all that an answer depends on beside its request: the program's version, the model's weights and the KV
- * format. Equal fingerprints give equal bytes. */
+/* Writes a text that names everything that an answer depends on beside its request: the program's version, the
+ * model's weights and the KV format. Engines with equal fingerprints give equal answers to the byte. */
 enum { ENG_FINGERPRINT_BYTES = 48 };
 int eng_fingerprint(const struct eng_engine *e, char *out /* [ENG_FINGERPRINT_BYTES] */);
 int eng_n_chunk(const struct eng_engine *e);     /* rows of a pass without drafts, at most */
 int eng_n_draft_row(const struct eng_engine *e); /* rows of drafts in a pass, at most */
 
-/* Change the options of the same name from the next step on; never beyond the values that the engine was opened
- * with. */
+/* Change the options gamma, dsi and lookahead from the next step on. The values must not exceed those that the engine
+ * was opened with, since the buffers have their size. */
 void eng_set_gamma(struct eng_engine *e, int gamma);
 void eng_set_dsi(struct eng_engine *e, enum eng_dsi_mode dsi, int lookahead);
 
@@ -97,16 +98,16 @@ struct eng_request {
     int n_token;
     int n_predict;                    /* tokens to add; -1: until a stop token or the end of the context */
     bool ignore_eos;                  /* stop tokens are never sampled */
-    struct spec_params sampling;      /* its bias, at most ENG_REQUEST_BIAS, is copied; no mask */
-    const struct gr_grammar *grammar; /* for the tokens to come, or NULL; must outlive the run */
-    int n_top;                        /* most likely tokens to report for each token, at most ENG_TOP */
+    struct spec_params sampling;      /* its bias array, at most ENG_REQUEST_BIAS entries, is copied; mask is unused */
+    const struct gr_grammar *grammar; /* of the tokens to generate; NULL: none; must stay valid until the finish */
+    int n_top;                        /* number of most likely tokens to report with each new token, at most ENG_TOP */
     bool wants_prompt_logprobs;       /* also report prompt logprobs; then no prefix is reused */
-    int n_prompt_top;                 /* n_top of the prompt's tokens */
+    int n_prompt_top;                 /* the same as n_top, for the prompt's tokens */
     int priority;                     /* higher goes first, and may preempt lower */
     uint64_t user;                    /* rows are shared equally among users */
     uint64_t salt;                    /* KV is shared only among requests with the same salt */
-    void *owner;
-    int choice; /* the caller's; copied to each event of the request */
+    void *owner;                      /* owner, choice: the caller's; copied to each event of the request */
+    int choice;
 };
 
 enum eng_finish {
@@ -119,13 +120,13 @@ enum eng_finish {
 struct eng_event { /* a session got a token, or ended */
     struct eng_session *session;
     void *owner;
-    int choice;     /* of its request */
+    int choice;     /* owner, choice: of the session's request */
     int n_cached;   /* prompt tokens taken from the prefix cache so far */
     int32_t token;  /* ENG_NO_TOKEN: none */
-    bool of_prompt; /* a prompt token, from the second on; in order, first */
+    bool of_prompt; /* a prompt token, from the second on; these events come in order, before generated tokens */
     int rank;       /* of a prompt token; 1: the most likely */
     float logprob;
-    const struct spec_top *top; /* [n_top] of the request; valid until the next step */
+    const struct spec_top *top; /* [n_top] most likely tokens; valid until the next step */
     int n_top;
     enum eng_finish finish;
     int status;
@@ -135,14 +136,14 @@ int eng_session_open(struct eng_session **out, struct eng_engine *e);
 void eng_session_close(struct eng_session *s);
 int eng_session_start(struct eng_session *s, const struct eng_request *r);
 bool eng_session_runs(const struct eng_session *s); /* more steps are needed */
-void eng_session_stop(struct eng_session *s);       /* no more tokens; KV and tokens stay */
+void eng_session_stop(struct eng_session *s);       /* ends it without an event; KV stays cached, tokens readable */
 
 /* Sets the tokens that the oracle drafter drafts for a started session; the array must stay valid until the session
  * ends. */
 void eng_session_set_oracle(struct eng_session *s, const int32_t *token, int n);
 int eng_session_cached(const struct eng_session *s);   /* prompt tokens taken from the cache; 0 until it has a seat */
 bool eng_session_waits(const struct eng_session *s);   /* runs, but has no seat in the passes now */
-int eng_session_computed(const struct eng_session *s); /* tokens with computed KV: the progress of prefill */
+int eng_session_computed(const struct eng_session *s); /* tokens with KV, cached or computed: the progress of prefill */
 const int32_t *eng_session_tokens(const struct eng_session *s, int *n);
 
 /* Counters since open, and the state now. */
@@ -150,13 +151,13 @@ struct eng_stats {
     uint64_t n_pass, n_prompt_token, n_token;
     uint64_t pass_ns, sample_ns;
     double experts;                        /* distinct experts per layer, summed over passes */
-    uint64_t n_row, n_preempted;           /* rows of passes; preemptions of a session */
-    uint64_t n_cache_asked, n_cache_found; /* prompt tokens; of them, taken from the prefix cache */
-    uint64_t n_draft, n_draft_kept;        /* tokens drafted and verified; of them, accepted */
+    uint64_t n_row, n_preempted;           /* rows of passes; seats that sessions lost (preemptions) */
+    uint64_t n_cache_asked, n_cache_found; /* prompt tokens of all requests; of them, taken from the prefix cache */
+    uint64_t n_draft, n_draft_kept;        /* drafted tokens that were verified; of them, accepted */
     uint64_t draft_ns;
     uint64_t overlap_ns, overlap_wait_ns; /* time of drafting during passes; time that passes waited for it */
     int n_running, n_waiting;             /* sessions, now */
-    int n_kv_block, n_kv_used;            /* in use by running sessions; cached blocks count as free */
+    int n_kv_block, n_kv_used;            /* blocks; of them, used by running sessions: cached ones count as free */
 };
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
 
@@ -164,9 +165,9 @@ void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
 void eng_drafts_get(const struct eng_engine *e, struct eng_drafts *out);
 bool eng_drafts_survival(const struct eng_engine *e, double *share /* [SPEC_DEPTHS] */); /* eng_draft_survival() */
 
-/* Runs one pass. Fills event[eng_event_room()] and returns the number of events (0 is usual during prefill), or an
- * error of the whole pass. Each session that is started and not stopped ends with one event with a finish other than
- * ENG_RUNNING. */
+/* Runs one pass. Writes at most eng_event_room() events and returns their number (0 is usual during prefill), or an
+ * error of the whole pass. Each started session ends with exactly one event that has a finish other than ENG_RUNNING,
+ * unless eng_session_stop() or eng_session_close() ended it. */
 int eng_event_room(const struct eng_engine *e);
 int eng_step(struct eng_engine *e, struct eng_event *event);
 
@@ -174,14 +175,15 @@ int eng_step(struct eng_engine *e, struct eng_event *event);
 
 struct eng_machine; /* engine/plan/plan.h, as eng_setting */
 
-#define ENG_PLAN_POSITION 512 /* tokens of a sequence that forecasts assume */
+#define ENG_PLAN_POSITION 512 /* tokens of each sequence that forecasts assume */
 
-/* The setting of an opened engine on the given machine. */
+/* The input of eng_plan_forecast() for this engine on the given machine; position: tokens of each sequence. */
 struct eng_setting eng_forecast_setting(const struct eng_engine *e, const struct eng_machine *machine, int position);
 
-/* Measures the rates that are not given (0), in about a second; the disk's only when experts will be read from it. */
+/* Fills out with the given rates in bytes/s, and measures those that are 0 (and always the multiply-adds), in about a
+ * second. The disk is measured only if experts will be read from it; else its rate stays as given. */
 int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate);
-/* The number of sequences at once that is expected to be fastest under these options. */
+/* Sets *out to the n_parallel, 1 to 64, with which these options are expected to give the most tokens/s. */
 int eng_forecast_parallel(int *out, const struct eng_options *opt);
 
 #endif

@@ -1,13 +1,14 @@
 /* engine/forecast.c - measures the machine's rates for a forecast, and finds the number of parallel sequences with
  * the highest expected throughput.
  *
- * More sequences share the bytes that a pass reads, but their KV takes memory from experts. The better number depends
- * on the model and the machine, so each number is split and forecast as `plan` does it. */
+ * With more sequences, more rows share the bytes that a pass reads, but their KV leaves less memory for experts. The
+ * best number depends on the model and the machine, so for each number the memory is split and the speed is forecast,
+ * as `plan` does. */
 #include "engine/plan/disk_rate.h"
 #include "engine/internal.h"
 #include "engine/plan/host_rate.h"
 
-#define ENOUGH 0.97 /* of the best speed: the smallest number that reaches it is taken, to save memory */
+#define ENOUGH 0.97 /* share of the best speed: the smallest number that reaches it is chosen, to save memory */
 
 int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate)
 {
@@ -34,7 +35,7 @@ struct eng_setting eng_forecast_setting(const struct eng_engine *e, const struct
                                  moe_kv_slot_bytes(eng_model(e), e->assets.opt.kv), position };
 }
 
-/* Sequences that do not fit in KV memory do not count. */
+/* The expected tokens/s of n sequences; only as many count as fit in KV memory. */
 static double speed_of(const struct eng_engine *e, const struct eng_machine *m, int n)
 {
     struct eng_forecast f;

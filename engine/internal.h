@@ -35,44 +35,46 @@ struct eng_cost {
     double ns;
     int n_pass;
     unsigned seen;
-}; /* from n_pass passes, at most 4; seen: n_both at the last */
+}; /* ns: learnt from n_pass passes, counted up to 4; seen: n_both at the last of them, set in row[] only */
 
 struct eng_prefill_share {
-    double max_prefill_slowdown;              /* of a decode pass by its prefill rows */
+    double max_prefill_slowdown;              /* time of a decode pass with prefill rows over one without */
     struct eng_cost base[ENG_PREFILL_DUE];    /* ns of a pass without prefill, by due rows */
     struct eng_cost row[ENG_PREFILL_SIZES];   /* ns that one prefill row adds to a decode pass, by prefill size */
     struct eng_cost alone[ENG_PREFILL_SIZES]; /* ns of one prefill row in a pass without due rows */
-    unsigned n_both, looked;                  /* mixed passes; n_both at the last pure decode pass */
+    unsigned n_both, looked;                  /* passes with due and prefill rows; n_both at the last without prefill */
 };
 
-/* Costs are per row at position 0; a row at a high position costs more, and the caller weights it (position_cost).
- * A row is due if its session's next token is sampled after the pass. */
+/* A row is due if its session's next token is sampled after the pass; the other rows are prefill. All numbers of
+ * prefill rows count rows at position 0: a row at a high position costs more, and the caller counts it as more than
+ * one (position_cost). */
 void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown);
-/* The number of prefill rows for a pass with n_due due rows, of n_read sessions in prefill; at most `most`. 0: the
- * pass measures the time of n_due rows alone. */
+/* Returns the number of prefill rows, at most `most`, for a pass with n_due due rows while n_read sessions are in
+ * prefill. 0: this pass should have none, to measure the time of n_due rows alone. */
 int eng_prefill_share_rows(const struct eng_prefill_share *p, int n_due, int n_read, int most);
+/* Learns costs from the measured time of a pass with n_due due and n_prompt prefill rows. */
 void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_prompt, double pass_ns);
 
 /* ---- seats: buffers of a session while it has rows in passes ------------------------------------------- */
 
 struct eng_seat {
     int number;
-    int32_t *slot;             /* [n_ctx + 1 + ENG_DRAFT_NODES] KV slots of the path */
-    struct spec_verify verify; /* verification of the pass under way */
-    int32_t *tail;             /* [ENG_DRAFT_TAILS] KV slots of each node's branch */
-    struct gr_state *grammar;  /* at the node that verification has reached; NULL: no grammars */
+    int32_t *slot;             /* [n_ctx + 1 + ENG_DRAFT_NODES, in whole blocks] KV slots of the path */
+    struct spec_verify verify; /* walk over the session's draft after the current pass */
+    int32_t *tail;             /* [ENG_DRAFT_TAILS] of each draft node: slots from the root's child to the node */
+    struct gr_state *grammar;  /* state at the node that `verify` has reached; NULL: engine without grammars */
 };
 
 #define ENG_DRAFT_TAILS (ENG_DRAFT_NODES * (ENG_DRAFT_NODES + 1) / 2)
 
 /* ---- sessions ---------------------------------------------------------------------------------- */
 
-#define ENG_MARKS 6
+#define ENG_MARKS 6 /* most positions of a session at which one pass copies the recurrent state */
 
 struct eng_user_share {
     uint64_t user, served;
     int n_running;
-}; /* n_running: its sessions; 0: the entry is free */
+}; /* served: rows computed for the user; n_running: its running sessions; 0: the entry is free */
 
 struct eng_session {
     struct eng_engine *engine;
@@ -81,42 +83,42 @@ struct eng_session {
     struct eng_seat *seat; /* NULL: it waits for a seat, or does not run */
     int priority;
     uint64_t arrival;
-    struct eng_user_share *share;     /* of its user; NULL unless it runs */
-    struct eng_seq seq;               /* tokens, KV path, draft; its sampling points to the struct below */
-    int n_reached;                    /* highest n_kv since it started */
+    struct eng_user_share *share;     /* of the session's user; NULL unless it runs */
+    struct eng_seq seq;               /* tokens, KV path, draft; seq.sampling points to `sampling` below */
+    int n_reached;                    /* highest seq.n_kv since the session started */
     int n_cached;                     /* prompt tokens taken from the prefix cache */
-    struct spec_params sampling;      /* its bias points to the array below */
-    struct spec_bias *bias;           /* [ENG_REQUEST_BIAS + n_stop] */
+    struct spec_params sampling;      /* sampling.bias points to `bias` */
+    struct spec_bias *bias;           /* [ENG_REQUEST_BIAS + n_stop] the request's, then ignored stop tokens */
     const struct gr_grammar *grammar; /* or NULL */
     struct gr_state *grammar_state;   /* after all tokens so far */
     int n_top;
     bool wants_prompt_logprobs;
-    int n_prompt_top, n_prompt_logprob; /* n_prompt_logprob: tokens reported; the first is never */
-    int n_prefix_seen;                  /* tokens of whole blocks that were kept when it got its seat */
-    int keep_at[ENG_MARKS], n_keep_at;  /* the pass under way should keep the state here */
+    int n_prompt_top, n_prompt_logprob; /* n_prompt_logprob: prompt tokens done; starts at 1, as the first has none */
+    int n_prefix_seen;                  /* tokens in cached whole blocks that eng_reuse_find() matched last */
+    int keep_at[ENG_MARKS], n_keep_at;  /* positions where the current pass should keep the state */
     struct eng_saved {
         int position, state;
-    } saved[ENG_MARKS]; /* states that the pass copies */
+    } saved[ENG_MARKS]; /* [n_saved] kept states that the current pass writes, with their positions */
     int n_saved;
-    int first_row, want; /* in the pass: first row; row of logits, -1: none */
+    int first_row, want; /* in the current pass: its first row; its first row of logits, -1: no token due */
     void *owner;
     int choice; /* of the request */
 };
 
-/* A prefill row; its logits give the logprob of the prompt's next token. */
+/* A prompt token to report the logprob of, from the logits of the prefill row before it. */
 struct eng_prompt_logprob {
     struct eng_session *session;
-    int at, want; /* at: position of that token; want: row of logits */
+    int at, want; /* at: the token's position; want: the row of logits */
     struct spec_given_token known;
 };
 
 /* Buffers of one thread to compute a grammar's token mask. */
 struct eng_chooser {
-    struct gr_scratch *scratch; /* NULL: no grammars */
+    struct gr_scratch *scratch; /* NULL: engine without grammars */
     uint32_t *mask;
 };
 
-/* ---- the engine, in parts: each is written by the named file only, and read by all ----------------------- */
+/* ---- the engine, in parts: each is written by the file named beside it only, and read by all ------------- */
 
 struct eng_assets { /* open.c; constant once open */
     struct eng_options opt;
@@ -130,15 +132,15 @@ struct eng_assets { /* open.c; constant once open */
     int32_t *stop;                 /* [n_stop] the tokens that end an answer */
     int n_stop;
     int n_draft_row;      /* draft rows in a pass, at most */
-    double position_cost; /* cost that a row's position adds to it, in rows at position 0 */
+    double position_cost; /* a row at position p costs as much as 1 + position_cost * p rows at position 0 */
 };
 
-struct eng_memory { /* open.c; a drafter that is unloaded returns its part (eng_split_return) */
+struct eng_memory { /* open.c; when drafting unloads a drafter, it changes the split: eng_split_return() */
     struct eng_split split;
     double disk_Bps; /* bytes per second; 0: not measured */
 };
 
-struct eng_schedule {            /* schedule.c; prefill_share.c its share */
+struct eng_schedule {            /* schedule.c; prefill_share is written by prefill_share.c */
     struct eng_session *session; /* [n_session] */
     struct eng_session **active; /* [n_active] sessions with a seat, in schedule order */
     int n_active;
@@ -152,13 +154,13 @@ struct eng_schedule {            /* schedule.c; prefill_share.c its share */
 
 struct eng_pass {             /* step.c */
     struct moe_row *row;      /* [n_chunk + n_draft_row] */
-    struct eng_session **due; /* [n_due] of n_parallel: a token is chosen for each after the pass */
+    struct eng_session **due; /* [n_due] sessions with a token due: it is chosen after the pass */
     int n_due;
-    struct eng_prompt_logprob *prompt_logprob; /* [n_prompt_logprob] of n_prompt_logprob_row */
+    struct eng_prompt_logprob *prompt_logprob; /* [n_prompt_logprob], at most n_prompt_logprob_row */
     int n_prompt_logprob;
-    double prompt_weight;        /* rows of prompts, weighted by position_cost */
-    int *choice_status;          /* [n_parallel] */
-    struct spec_top *top;        /* [n_parallel + n_draft_row + n_prompt_logprob_row][ENG_TOP] by row of logits */
+    double prompt_weight;        /* prefill rows of the pass, weighted by position_cost */
+    int *choice_status;          /* [n_due] 0, or the error of choosing due[i]'s token */
+    struct spec_top *top;        /* [rows of logits][ENG_TOP] the most likely tokens */
     struct eng_chooser *chooser; /* [threads] */
     struct moe_result result;
 };
@@ -170,7 +172,7 @@ struct eng_engine {
     struct eng_schedule schedule;
     struct eng_pass pass;
     struct eng_drafting *drafting; /* draft/ */
-    struct eng_stats stats;        /* counters of step.c, schedule.c and session.c; report.c adds the rest */
+    struct eng_stats stats;        /* of step.c, schedule.c, session.c, reuse.c; eng_stats_get() adds the others */
 };
 
 static inline bool eng_session_is_running(const struct eng_session *s) { return s->open && s->finish == ENG_RUNNING; }
@@ -182,26 +184,30 @@ static inline bool eng_session_owes_prompt_logprobs(const struct eng_session *s)
 
 /* ---- schedule.c: seats and rows ----------------------------------------------------------------------- */
 
-/* Gives seats to waiting sessions and plans the pass: sets n_row of all sessions with a seat, and reserves KV for
- * it. */
+/* Gives seats to waiting sessions and plans the pass: sets seq.n_row of all sessions with a seat, and reserves KV for
+ * these rows. */
 void eng_schedule(struct eng_engine *e);
 void eng_schedule_enter(struct eng_session *s, uint64_t user); /* the session starts to run */
-void eng_schedule_leave(struct eng_session *s);                /* it has ended: returns its seat, KV and user share */
-void eng_schedule_served(struct eng_session *s, int n_row);
+void eng_schedule_leave(struct eng_session *s); /* the session has ended: returns its seat, KV and user share */
+void eng_schedule_served(struct eng_session *s, int n_row); /* adds computed rows to its user's share */
 
 /* reuse.c: kept states of recurrent layers, and the KV blocks that a session returns. */
-bool eng_has_states(const struct eng_engine *e);
-void eng_reuse_find(struct eng_session *s);            /* takes over cached KV and state for the tokens to come */
-int eng_reuse_n_sharable(const struct eng_session *s); /* tokens of the prefix that may be shared in whole blocks */
-bool eng_reuse_waits(struct eng_session *s, struct eng_session *t); /* t computes the block that s needs next */
+bool eng_has_states(const struct eng_engine *e);       /* the model has recurrent layers */
+void eng_reuse_find(struct eng_session *s);            /* continues from cached KV and state, if its tokens match */
+int eng_reuse_n_sharable(const struct eng_session *s); /* most tokens that cached whole blocks could provide */
+/* Whether s should wait: t computes KV, or the state behind it, that s can reuse. May mark where t keeps its state. */
+bool eng_reuse_waits(struct eng_session *s, struct eng_session *t);
+/* Marks the positions of a prompt where its passes should keep the state. */
 void eng_reuse_mark_prompt(struct eng_session *s);
-int eng_reuse_state_target(struct eng_session *s, int n_tok); /* 0: the row's state is not copied */
-void eng_reuse_states_saved(struct eng_session *s); /* after the pass: copied states are kept, with their blocks */
-void eng_reuse_leave(struct eng_session *s);        /* eng_kv_leave(), and keeps the last state; for any model */
+/* If the state after the first n_tok tokens is to be kept: takes a kept state and returns its number in the context, to
+ * which the row copies it. 0: none. */
+int eng_reuse_state_target(struct eng_session *s, int n_tok);
+void eng_reuse_states_saved(struct eng_session *s); /* after the pass: joins each copied state to its kept block */
+void eng_reuse_leave(struct eng_session *s);        /* returns its KV (eng_kv_leave()), and keeps its last state */
 
 void eng_session_end(struct eng_session *s, enum eng_finish finish); /* s must be running */
 
-/* Fails with a message if the engine cannot run the request, whatever its session. */
+/* Fails with a message if no session of the engine could run the request. */
 int eng_request_check(const struct eng_engine *e, const struct eng_request *r);
 
 /* The request's sampling. Its bias, and -inf for the stop tokens if ignore_eos is set, are written to

@@ -1,8 +1,8 @@
 /* engine/open.c - opens and closes an engine.
  *
- * Opening first describes the model: the file, the vocabulary, the model without weights; then small allocations such
- * as sessions and samplers. Then the memory budget is split, or refused before any weight is read. Then the weights,
- * the expert slots and the context are allocated, each with the size given by the split. */
+ * eng_describe() opens the file, the vocabulary and the model without weights, makes small allocations such as sessions
+ * and samplers, and splits the memory budget, or refuses it. eng_open() calls it, and then reads the weights and
+ * allocates the expert slots, the KV blocks and the context, each with the size given by the split. */
 #include "engine/base/base.h"
 #include "engine/plan/disk_rate.h"
 #include "engine/internal.h"
@@ -30,8 +30,8 @@ static struct moe_context_options context_options(const struct eng_engine *e)
 
 #define MAX_DRAFT_ROWS       512
 #define DRAFT_LOGITS_BYTES   ((size_t)96 << 20)
-#define FLOAT_COST           2   /* cost of a float multiply-add over an int8 one */
-#define MAX_PREFILL_SLOWDOWN 1.5 /* a decode pass with prefill takes at most this many times longer */
+#define FLOAT_COST           2   /* time of a float multiply-add over that of an int8 one */
+#define MAX_PREFILL_SLOWDOWN 1.5 /* default of eng_options.max_prefill_slowdown */
 
 static int open_session(struct eng_engine *e, struct eng_session *s)
 {
@@ -76,8 +76,8 @@ static int open_sessions(struct eng_engine *e)
     return error ? kn_fail(error, "no memory for %zu sessions", n) : 0;
 }
 
-/* Buffers of a pass, samplers and grammar masks. Samplers have the size of the vocabulary: rows of the output matrix
- * beyond it are padding and are never sampled. */
+/* Allocates the buffers of a pass, and a sampler and grammar mask for each thread. Samplers have the size of the
+ * vocabulary: rows of the output matrix beyond it are padding and are never sampled. */
 static int open_choosers(struct eng_engine *e)
 {
     int n_vocab = eng_vocab_size(e->assets.vocab), n_thread = kn_team_size(e->assets.team), error = 0;
@@ -125,8 +125,8 @@ static int list_stop_tokens(struct eng_engine *e)
     return 0;
 }
 
-/* Draft rows in a pass: --gamma (or --lookahead of --dsi 1) for each session; else 8 for each session, as far as
- * their logits fit in DRAFT_LOGITS_BYTES, but at least one each. */
+/* The most draft rows of a pass. For each sequence: gamma, or with --dsi on the lookahead if that is larger. Where the
+ * controller chooses both: 8 for each sequence, fewer if their logits exceed DRAFT_LOGITS_BYTES, but at least one. */
 static int draft_rows(const struct eng_engine *e, int n_vocab)
 {
     int n_seq = e->assets.opt.n_parallel,
@@ -156,7 +156,7 @@ static int open_model(struct eng_engine *e)
     else if (e->assets.opt.n_ctx > shape->n_ctx_train)
         kn_say(KN_LOG_WARN, "--ctx-size %d: %s was trained on %d tokens, its output beyond them is poor",
                e->assets.opt.n_ctx, e->assets.opt.model, shape->n_ctx_train);
-    /* per position: multiply-adds of attention, in float, over all others of a row, in int8 */
+    /* time of attention to one position (float multiply-adds) over that of all else of a row (int8 ones) */
     e->assets.position_cost = FLOAT_COST * 2.0 * shape->n_layer * shape->n_head * shape->d_head / shape->row_macs;
     if (e->assets.opt.n_draft && e->assets.opt.gamma)
         e->assets.n_draft_row = draft_rows(e, shape->n_vocab);
@@ -195,7 +195,7 @@ static int open_drafting(struct eng_engine *e)
                                                     .io = o->io });
 }
 
-/* Small parts are measured as allocated; the drafters' weights and buffers come later. */
+/* Called when the small parts are allocated, as eng_budget() measures them; the drafters' sizes are given to it. */
 static int split_memory(struct eng_engine *e)
 {
     struct eng_draft_needs needs;
@@ -253,7 +253,8 @@ static int load_model(struct eng_engine *e)
                                                       .progress = e->assets.opt.progress });
 }
 
-/* Called between the long parts of opening; reads of weights check `stop` themselves. */
+/* KN_ECANCELLED if the caller has set its progress counter's `stop`. Called between the long parts of eng_open(); reads
+ * of weights check `stop` themselves. */
 static int check_cancelled(const struct eng_engine *e)
 {
     return e->assets.opt.progress && atomic_load(&e->assets.opt.progress->stop) ? KN_ECANCELLED : 0;

@@ -2,36 +2,39 @@
  *
  * Numbers in, numbers out: no clock, no session. A mixed pass has both prefill rows and due rows (decoding).
  *
- * Prefill rows make a pass longer, and every session that decodes waits for it. So a mixed pass may take
- * max_prefill_slowdown times the time that a pass will take once the sessions in prefill decode too. But where rows
- * are cheap only in large numbers, for instance because every chunk reads all experts from disk, that limit would
- * make prefill crawl: a few rows cost nearly as much as many. So if the speed within the limit is below 0.4 of the
- * speed of all rows at once, the limit is given up: mixed passes take as many rows as reach 0.9 of that speed.
+ * Prefill rows make a pass longer, and every session that decodes waits for it. So a mixed pass has a time limit:
+ * max_prefill_slowdown times the time that a pass will take once the sessions in prefill decode too. But where rows are
+ * cheap only in large numbers, for instance because every chunk reads all experts from disk, this limit would make
+ * prefill very slow: a few rows cost nearly as much as many. So if the prefill speed (rows per second) within the limit
+ * is below 0.4 of the speed with all rows in one pass, the limit does not apply: mixed passes take the fewest rows that
+ * reach 0.9 of the speed with all rows.
  *
- * Costs are learnt from the passes themselves: decode passes by their number of rows, a prefill row by prefill size
- * in powers of two. While some session is always in prefill, a pass without prefill rows is taken now and then. The
- * cost of rows beyond the limit is learnt for free from passes in which no session decodes. Otherwise a pass takes a
- * few times more rows now and then, and a few times more again only if that made a row cheaper; so no session waits
- * for a full chunk only to learn that its rows cost as much as few. Other programs on the machine can make a pass
- * longer, but never shorter; so a lower cost is learnt fast and a higher one slowly. A size within the limit is used
- * only after a few trials of the size below it. */
+ * Costs are learnt from the measured time of passes: the time of a pass without prefill, by its number of rows; and the
+ * time of a prefill row, by prefill size in powers of two. If some session is always in prefill, now and then a pass
+ * gets no prefill rows, to learn the former. The cost of rows beyond the limit is learnt from passes in which no
+ * session decodes, if there are any. Otherwise a pass now and then is a trial: it takes a few times more rows than the
+ * limit allows. A later trial takes a few times more again only if a row was cheaper in the last one; so no session
+ * waits for a pass of a full chunk only to learn that its rows cost as much as a few. Other programs on the machine can
+ * make a pass longer, but never shorter; so a lower cost is learnt fast and a higher one slowly. A size within the
+ * limit is used only after a few passes of half that size. */
 #include "engine/internal.h"
 
-#define MIN_PREFILL_ROWS      4   /* rows: fewer cost little beside the weights that they read */
-#define MIN_MEASURED_PASSES   4   /* passes until a cost counts as known */
-#define WEIGHT_OF_FASTER_PASS 0.5 /* weight of a new cost that is lower */
-#define WEIGHT_OF_SLOWER_PASS 0.05
-#define MIN_SPEED_RATIO       0.4  /* of the speed of all rows at once: the least acceptable speed */
-#define TARGET_SPEED_RATIO    0.9  /* of the same: the speed chosen then */
-#define MAX_READERS_PER_DUE   8    /* sessions in prefill that count, for each that decodes */
+#define MIN_PREFILL_ROWS      4    /* always allowed: their time is small beside that of the weights that they read */
+#define MIN_MEASURED_PASSES   4    /* passes until a cost counts as known */
+#define WEIGHT_OF_FASTER_PASS 0.5  /* weight of a new cost that is lower than the learnt one */
+#define WEIGHT_OF_SLOWER_PASS 0.05 /* weight of a higher one */
+#define MIN_SPEED_RATIO       0.4  /* least speed within the limit, as a share of the speed with all rows in one pass */
+#define TARGET_SPEED_RATIO    0.9  /* share of that speed that is chosen where the limit does not apply */
+#define MAX_READERS_PER_DUE   8    /* most sessions in prefill counted for the limit, per session that decodes */
 #define UNLIMITED_SLOWDOWN    1e6  /* from this slowdown on there is no limit */
-#define PASSES_TO_FIRST_PLAIN 8u   /* mixed passes until a pass without prefill, if its cost is unknown */
-#define PASSES_BETWEEN_PLAIN  64u  /* the same, if it is known */
-#define PASSES_TO_FIRST_LONG  64u  /* mixed passes until one exceeds the limit, if that cost is unknown */
-#define PASSES_BETWEEN_LONG   512u /* the same, if it is known */
-#define SIZE_STEP             2    /* sizes that a trial goes up */
-#define MAX_ROW_COST_RATIO    0.87 /* cost of a row over one of half the size: above it, larger sizes are not tried */
+#define PASSES_TO_FIRST_PLAIN 8u   /* mixed passes until one without prefill, if its time is unknown */
+#define PASSES_BETWEEN_PLAIN  64u  /* the same, if its time is known */
+#define PASSES_TO_FIRST_LONG  64u  /* mixed passes until a trial beyond the limit, if no cost of such a size is known */
+#define PASSES_BETWEEN_LONG   512u /* the same, if one is known */
+#define SIZE_STEP             2    /* a trial has up to this many sizes (powers of two) more */
+#define MAX_ROW_COST_RATIO    0.87 /* cost of a row over that at half the size; above it, trials go no further */
 
+/* The prefill size of n rows: the logarithm to base 2, rounded down. */
 static int size_of(int n)
 {
     int size = 31 - __builtin_clz((unsigned)n | 1);
@@ -45,7 +48,7 @@ void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown)
 
 static void learn(struct eng_cost *c, double ns)
 {
-    if (ns <= 0) /* the plain pass that was subtracted was too long: nothing to learn */
+    if (ns <= 0) /* the time of a pass without prefill, which was subtracted, was too long: nothing to learn */
         return;
     if (c->n_pass == MIN_MEASURED_PASSES)
         c->ns += ns < c->ns ? WEIGHT_OF_FASTER_PASS * (ns - c->ns)
@@ -54,7 +57,8 @@ static void learn(struct eng_cost *c, double ns)
         c->ns = ns;
 }
 
-/* The time of a pass without prefill: between two known sizes linear; beyond them each row counts half a known one. */
+/* The time of a pass of n_due rows without prefill; 0: none is known. Linear between two known numbers of rows; beyond
+ * them each row more or less counts half of the mean row of the nearest. */
 static double base_ns(const struct eng_prefill_share *p, int n_due)
 {
     int at = kn_min(n_due, ENG_PREFILL_DUE - 1), below = at, above = at;
@@ -73,8 +77,8 @@ static double base_ns(const struct eng_prefill_share *p, int n_due)
     return base[below].ns + slope * (at - below);
 }
 
-/* Whether the next pass should have no prefill rows, to measure it. Sizes within an eighth of n_due count as the
- * same. */
+/* Whether the next pass should have no prefill rows, to measure the time of n_due rows. Numbers of rows within an
+ * eighth of n_due count as the same. */
 static bool plain_pass_due(const struct eng_prefill_share *p, int n_due)
 {
     int at = kn_min(n_due, ENG_PREFILL_DUE - 1), n_known = 0;
@@ -101,7 +105,8 @@ void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_promp
     }
 }
 
-/* The cost of a row in a prefill of n rows, from the nearest size that is known from n_pass passes; 0: none is. */
+/* The cost of a row in a prefill of n rows of a mixed pass, from the nearest size that at least n_pass passes were
+ * measured of; 0: there is none. */
 static double row_ns(const struct eng_prefill_share *p, int n, int n_pass)
 {
     int at = size_of(n);
@@ -114,30 +119,31 @@ static double row_ns(const struct eng_prefill_share *p, int n, int n_pass)
     return 0;
 }
 
-/* The most rows within the time limit. Each size is tried a few times before the next. */
+/* The most prefill rows, up to `most`, that fit in `room` ns beside the due rows. Each size is measured in a few passes
+ * before the next is used. */
 static int short_rows(const struct eng_prefill_share *p, double room, int most)
 {
     int n = MIN_PREFILL_ROWS;
     while (2 * n <= most && p->row[size_of(n)].n_pass >= MIN_MEASURED_PASSES &&
            row_ns(p, 2 * n, MIN_MEASURED_PASSES) * 2 * n <= room)
         n *= 2;
-    double row = row_ns(p, n, MIN_MEASURED_PASSES); /* within the size found, as the time allows */
+    double row = row_ns(p, n, MIN_MEASURED_PASSES); /* n is a power of two; up to 2 n - 1 rows, if they fit */
     int fits = row > 0 && room / row < most ? (int)(room / row) : n;
     return kn_min(most, kn_max(n, kn_min(fits, 2 * n - 1)));
 }
 
-/* ---- more rows than the limit ---- */
+/* ---- more rows than the limit allows; size: of the rows within it, all: of all rows that the pass could have ---- */
 
-/* The cost of a row of this size, from passes of either kind; 0: unknown. */
+/* The cost of a prefill row of this size, the lower of mixed passes and of passes without due rows; 0: unknown. */
 static double known_ns(const struct eng_prefill_share *p, int size)
 {
     const struct eng_cost *beside = &p->row[size], *alone = &p->alone[size];
     return !alone->n_pass || (beside->n_pass && beside->ns < alone->ns) ? beside->ns : alone->ns;
 }
 
-/* Whether a row of the largest size is known to cost too little less for a trial. Its cost is not trusted if it is
- * above that of a smaller size: it was measured with a cold cache, since a larger prefill makes no row more
- * expensive. */
+/* Whether trials should go no further than SIZE_STEP above `size`: in the largest sizes, from all - 1 on, a row is
+ * known to cost more than MIN_SPEED_RATIO of one within the limit. This cost is not trusted if it is above that of size
+ * + SIZE_STEP: then it was measured with a cold cache, since a larger prefill makes no row more expensive. */
 static bool no_bargain(const struct eng_prefill_share *p, int size, int all)
 {
     int far = kn_max(all - 1, size + SIZE_STEP + 1);
@@ -148,7 +154,8 @@ static bool no_bargain(const struct eng_prefill_share *p, int size, int all)
     return known_ns(p, size + SIZE_STEP) <= 0 || known_ns(p, far) <= known_ns(p, size + SIZE_STEP);
 }
 
-/* The largest size up to which rows are known to get cheaper, from the size within the limit. */
+/* The largest size that is reached from `size` in steps of at most SIZE_STEP sizes, if each step is known to lower the
+ * cost of a row to MAX_ROW_COST_RATIO or less per size. */
 static int largest_cheaper_size(const struct eng_prefill_share *p, int size, int all)
 {
     double gain = MAX_ROW_COST_RATIO;
@@ -162,8 +169,8 @@ static int largest_cheaper_size(const struct eng_prefill_share *p, int size, int
     return size;
 }
 
-/* Whether the next pass should be a trial of this size. Trials are rare at any size, since other sessions wait for
- * them. */
+/* Whether the next pass should be a trial of this size: the last mixed pass of this size (or half of it) or larger is
+ * long ago. Trials are rare, since the sessions that decode wait for them. */
 static bool long_pass_due(const struct eng_prefill_share *p, int size)
 {
     unsigned ago = p->n_both;
@@ -175,7 +182,8 @@ static bool long_pass_due(const struct eng_prefill_share *p, int size)
     return ago >= (known ? PASSES_BETWEEN_LONG : PASSES_TO_FIRST_LONG);
 }
 
-/* If all rows at once are far faster than n: the fewest rows that come near that speed; else n. */
+/* The rows of a mixed pass. If n, the rows within the limit, are slower than MIN_SPEED_RATIO of the best speed known
+ * for larger sizes: the fewest that reach TARGET_SPEED_RATIO of that speed; else n. */
 static int long_rows(const struct eng_prefill_share *p, int n, int most)
 {
     int size = size_of(n), all = size_of(most);

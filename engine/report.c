@@ -1,4 +1,5 @@
-/* engine/report.c - an engine's reports: counters, drafts, one line about the last decision. */
+/* engine/report.c - an engine's reports (counters, drafts, one line about the last decision to draft), and changes of
+ * its draft options. */
 #include "engine/internal.h"
 
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out)

@@ -1,32 +1,33 @@
-/* engine/reuse.c - which KV and states a sequence takes over instead of computing them, and which it leaves behind.
+/* engine/reuse.c - which cached KV and states a sequence continues from, and which states it keeps for others.
  *
- * KV of a cached prefix is shared in whole blocks; the beginning of a block is copied. A sequence waits when another one
- * is about to compute the block that it needs next.
+ * Whole blocks of a cached prefix are shared; of the block after them, the beginning that matches is copied. A sequence
+ * waits if another one is about to compute the block that it needs next.
  *
  * A model with recurrent layers can continue only where its state was kept. A state is large (75 MiB for a Qwen3-Next),
- * so few are kept. A sequence is likely to be continued at three places: at its end, where a conversation goes on or a
- * preempted session resumes; near the end of its prompt, since a template may leave the model's reasoning out of the
- * history; and where another sequence has diverged from it, as requests with one system prompt do. The rest of a cached
- * prefix is computed again, to the same bits. States inside a pass are copied while it runs, so no prefill needs an
- * extra pass for them. */
+ * so few are kept. They are kept at the three places of a sequence from which later ones are likely to continue: its
+ * end, where a conversation goes on or a preempted session resumes; near the end of its prompt, since a template may
+ * leave the model's reasoning out of the history; and the end of a prefix that it shares with a cached or active
+ * sequence, as requests with one system prompt do. KV behind the kept state that a sequence continues from is computed
+ * again, to the same bits. A pass copies states at positions within its rows while it runs, so they cost prefill no
+ * extra pass. */
 #include "engine/internal.h"
 
 #include <string.h>
 
 bool eng_has_states(const struct eng_engine *e) { return moe_model_shape(e->assets.model)->state_bytes > 0; }
 
-#define GENERATION_PROMPT_TOKENS 8 /* at least the tokens that a template adds for the answer */
+#define GENERATION_PROMPT_TOKENS 8 /* templates add at most so many tokens to begin the answer */
 
 static int whole(int n) { return n / ENG_KV_BLOCK * ENG_KV_BLOCK; }
 
-/* The context's number of a kept state: the working states come first, by seat. */
+/* The context's number of a kept state: the seats' states come first. */
 static int in_context(const struct eng_engine *e, int state) { return e->assets.opt.n_parallel + state; }
 
 /* ---- reuse of a prefix -------------------------------------------------------------------------------- */
 
-/* Copies the slots of a cached partial block into a block of the path. If there is no block for the copy, nothing is
- * reused; the tail is then released before the whole blocks, since a block must not become older in LRU order than
- * the blocks after it. */
+/* Copies the slots of the pinned partial block k->tail into a new block of the path, and unpins it. Returns the number
+ * of reused positions. If there is no block for the copy, nothing is reused: 0. The tail is unpinned before the whole
+ * blocks are released, since in LRU order a block must not become older than the blocks after it. */
 static int copy_tail(struct eng_session *s, const struct eng_kept_match *k)
 {
     struct eng_engine *e = s->engine;
@@ -39,6 +40,8 @@ static int copy_tail(struct eng_session *s, const struct eng_kept_match *k)
     return fits ? k->n_whole + k->n_tail : 0;
 }
 
+/* For a model with recurrent layers: continues from the longest cached prefix of n tokens that ends with a kept
+ * state. */
 static void find_state(struct eng_session *s, int n)
 {
     struct eng_engine *e = s->engine;
@@ -57,6 +60,7 @@ static void find_state(struct eng_session *s, int n)
         moe_context_copy_state(e->assets.context, in_context(e, k.state), s->seat->number);
 }
 
+/* For other models: continues from the longest cached prefix of n tokens. */
 static void find_text(struct eng_engine *e, struct eng_session *s, int n)
 {
     int32_t like;
@@ -71,14 +75,14 @@ static void find_text(struct eng_engine *e, struct eng_session *s, int n)
     }
 }
 
-/* Reuses cached KV for the tokens to come: whole blocks are shared, the beginning of a block is copied. The last
- * token is always computed, since its logits are needed. */
+/* Extends the session's KV by cached KV that matches its next tokens. Does nothing while the KV ends within a block
+ * that is not kept. The last token is always computed, since its logits are needed. */
 void eng_reuse_find(struct eng_session *s)
 {
     struct eng_engine *e = s->engine;
     if (eng_session_owes_prompt_logprobs(s) || s->seq.path.n_slot != s->seq.path.n_kept ||
         s->seq.n_kv != s->seq.path.n_slot)
-        return; /* a reused prefix has no logits to report logprobs from */
+        return; /* logprobs of prompt tokens need logits, so these tokens are computed */
     if (eng_has_states(e))
         find_state(s, s->seq.n_token - 1);
     else
@@ -91,7 +95,7 @@ void eng_reuse_find(struct eng_session *s)
     s->n_reached = kn_max(s->n_reached, s->seq.n_kv);
 }
 
-/* The longest prefix that can be reused in whole blocks. */
+/* An upper limit of the tokens that cached whole blocks could provide to a session without a seat. */
 int eng_reuse_n_sharable(const struct eng_session *s)
 {
     struct eng_engine *e = s->engine;
@@ -102,7 +106,8 @@ int eng_reuse_n_sharable(const struct eng_session *s)
     return k.n_whole;
 }
 
-/* Marks a position, the end of a whole block, where the pass should keep the state. */
+/* Marks a position, the end of a whole block, where the current pass should keep the state; ignored if its KV is
+ * computed already or ENG_MARKS positions are marked. */
 static void add_keep_position(struct eng_session *s, int position)
 {
     for (int i = 0; i < s->n_keep_at; i++)
@@ -112,8 +117,8 @@ static void add_keep_position(struct eng_session *s, int position)
         s->keep_at[s->n_keep_at++] = position;
 }
 
-/* s and t share a prefix beyond the KV of both. t keeps its state at the end of that prefix, in whole blocks; s waits
- * and continues from it. */
+/* True if t has rows in this pass, and s and t share a prefix, in whole blocks, beyond the KV of both. t is then marked
+ * to keep its state at the end of the prefix, and s waits and continues from that state. */
 static bool waits_for_state(struct eng_session *s, struct eng_session *t)
 {
     int n = kn_min(s->seq.n_token - 1, t->seq.n_token), same = 0;
@@ -128,7 +133,7 @@ static bool waits_for_state(struct eng_session *s, struct eng_session *t)
     return true;
 }
 
-/* Whether t is about to compute a block that s needs, whole or in part. Then s waits for it. */
+/* Whether t has rows in this pass and is about to compute the block that s needs next, whole or its beginning. */
 static bool computes_for(const struct eng_session *t, const struct eng_session *s)
 {
     int end = s->seq.n_kv + ENG_KV_BLOCK, n = kn_min(end, s->seq.n_token - 1);
@@ -169,7 +174,7 @@ void eng_reuse_states_saved(struct eng_session *s)
         if (s->seq.path.n_kept >= s->saved[i].position)
             eng_states_put(kv, s->saved[i].state, s->seq.path.slot[s->saved[i].position - 1] / ENG_KV_BLOCK);
         else
-            eng_states_drop(kv, s->saved[i].state); /* its rows failed */
+            eng_states_drop(kv, s->saved[i].state); /* the rows up to it failed */
     s->n_saved = 0;
 }
 
@@ -179,7 +184,7 @@ void eng_reuse_leave(struct eng_session *s)
     eng_reuse_states_saved(s);
     bool knows = eng_has_states(e) && s->seq.n_kv &&
                  moe_context_state(e->assets.context, s->seat->number) == s->seq.n_kv;
-    eng_kv_keep(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv); /* first: may replace a block by its twin */
+    eng_kv_keep(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv); /* before `last`: may replace a block by a kept one */
     int32_t last = knows ? s->seq.path.slot[s->seq.n_kv - 1] / ENG_KV_BLOCK : -1;
     eng_kv_leave(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv);
     int state = knows && e->kv.block[last].state < 0 ? eng_states_take(&e->kv) : -1;

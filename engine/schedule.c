@@ -1,18 +1,19 @@
 /* engine/schedule.c - seats for waiting sessions; rows and KV for the sessions with a seat.
  *
- * One order decides everything: higher priority first, then fewer rows computed for the session's user, then earlier
- * arrival. A free seat goes to the first waiting session if KV has space for its sequence. In a pass every session
- * with a token due gets one row; the prefill rows that the pass may have besides (prefill_share.c) go to the sessions
- * in this order. When KV runs out the last session in the order loses its seat. Its blocks stay cached until they are
- * evicted, and lost KV is computed again, to the same bits. It gets a seat again only if its whole sequence fits, or
- * if no other session is active; so two sessions cannot evict each other's blocks forever. The first session always
- * advances. */
+ * Sessions are ordered by higher priority, then fewer rows computed for the session's user, then earlier arrival. A
+ * free seat goes to the first waiting session if KV has space for its sequence; a waiting session of higher priority
+ * may take the seat of the last session. In a pass every session with a token due gets one row; the prefill rows that
+ * the pass may have besides (prefill_share.c) go to the other sessions in this order. When KV runs out the last session
+ * in the order loses its seat (it is preempted). Its blocks stay cached until they are evicted; evicted KV is computed
+ * again, to the same bits. A preempted session gets a seat again only if its whole sequence fits, or if no other
+ * session is active; so two sessions cannot evict each other's blocks forever. The first session always advances. */
 #include "engine/internal.h"
 
-#define HUGE_WEIGHT 1e12
+#define HUGE_WEIGHT 1e12 /* no limit */
 
 /* ---- the order -------------------------------------------------------------------------------------- */
 
+/* Whether a comes before b. A session is active while it has a seat. */
 static bool before(const struct eng_session *a, const struct eng_session *b)
 {
     if (a->priority != b->priority)
@@ -22,7 +23,7 @@ static bool before(const struct eng_session *a, const struct eng_session *b)
     return a->arrival < b->arrival;
 }
 
-/* Insertion sort: the list is nearly in order already. */
+/* Sorts the sessions with a seat; by insertion, since the list is nearly in order already. */
 static void sort_active(struct eng_engine *e)
 {
     for (int i = 1; i < e->schedule.n_active; i++) {
@@ -118,13 +119,14 @@ void eng_schedule_leave(struct eng_session *s)
     s->share = NULL;
 }
 
-/* Blocks for all tokens so far, and one more to grow into if the sequence may grow. */
+/* The KV blocks that s needs: for all tokens so far and up to ENG_KV_BLOCK more, as its length limit allows. */
 static int blocks_of(const struct eng_session *s)
 {
     return kn_ceil_div(kn_min(s->seq.n_max, s->seq.n_token + ENG_KV_BLOCK), ENG_KV_BLOCK);
 }
 
-/* Whether KV has the blocks for s beside those that the active sessions still need. */
+/* Whether the free KV blocks suffice for waiting session s, cached blocks in use included, and for the blocks that the
+ * active sessions still need. */
 static bool fits(struct eng_engine *e, const struct eng_session *s)
 {
     int need = blocks_of(s) - eng_kv_count_shared(&e->kv, s->seq.path.salt, s->seq.token, eng_reuse_n_sharable(s));
@@ -133,7 +135,7 @@ static bool fits(struct eng_engine *e, const struct eng_session *s)
     return need <= e->kv.n_free;
 }
 
-/* Whether s would fit if all sessions of lower priority were preempted. If not, none is. */
+/* Whether waiting session s would fit if all active sessions of lower priority were preempted. */
 static bool fits_without_lower(const struct eng_engine *e, const struct eng_session *s)
 {
     int need = blocks_of(s), n_free = e->kv.n_free;
@@ -167,8 +169,8 @@ static void give_seats(struct eng_engine *e)
 
 static bool is_due(const struct eng_session *s) { return s->seq.n_token - s->seq.n_kv == 1; }
 
-/* Reserves KV for n more rows of active session i; sessions behind it are preempted if necessary, the last one first.
- * False: there is not enough, and the session is preempted unless it is the only one. */
+/* Reserves KV for n more rows of active session i; preempts sessions behind it in the order if necessary, the last one
+ * first. False: KV does not suffice, and session i itself was preempted unless it is the only active one. */
 static bool reserve(struct eng_engine *e, int i, int n)
 {
     struct eng_session *s = e->schedule.active[i];
@@ -183,14 +185,15 @@ static bool reserve(struct eng_engine *e, int i, int n)
     return true;
 }
 
-/* The rest of the pass for prefill: rows, rows that report prompt logprobs, and time as the weight of rows at
- * position 0. */
+/* The prefill rows that the pass can still take: their number; of them, rows that report prompt logprobs (told); and
+ * their time, in rows at position 0 (weight). */
 struct room {
     int rows, told;
     double weight;
 };
 
-/* Prefill rows of active session i. A session that adds no token leaves out the last token of its prompt. */
+/* The number of prefill rows of active session i, after a look for cached KV. 0 if it waits for KV that a session
+ * before it computes. With prompt logprobs and no token to add, the prompt's last token needs no row. */
 static int prompt_rows(struct eng_engine *e, int i, struct room *left)
 {
     struct eng_session *s = e->schedule.active[i];
@@ -211,7 +214,7 @@ static int prompt_rows(struct eng_engine *e, int i, struct room *left)
     return kn_min(s->seq.n_token - s->seq.n_kv, room);
 }
 
-/* The weight of the prefill rows that fit in the pass. */
+/* The time of all prefill that the active sessions need, up to `rows` rows, in rows at position 0. */
 static int weight_of_all(const struct eng_engine *e, int rows)
 {
     double weight = 0;

@@ -28,7 +28,7 @@ void eng_session_close(struct eng_session *s)
 
 int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
 {
-    /* ids beyond the vocabulary are padding; a drafter may have fewer of them, or none */
+    /* the target has rows for ids beyond the vocabulary, as padding; a drafter may lack them */
     int n_vocab = eng_draft_count(e->drafting) ? eng_vocab_size(e->assets.vocab)
                                                : moe_model_shape(e->assets.model)->n_vocab;
     if (r->n_token < 1)
@@ -54,7 +54,8 @@ int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
     return spec_params_check(&r->sampling, eng_vocab_size(e->assets.vocab));
 }
 
-/* ignore_eos forbids every stop token, except under a grammar: after a complete text a grammar allows nothing else. */
+/* ignore_eos forbids all stop tokens, but not for a request with a grammar: when the text is complete, the grammar
+ * allows only stop tokens. */
 void eng_request_sampling(const struct eng_engine *e, const struct eng_request *r, struct spec_params *out,
                           struct spec_bias *bias)
 {

@@ -1,8 +1,8 @@
 /* engine/step.c - one step: plan the pass, draft, lay out rows, run one forward pass, sample, commit.
  *
- * A session with a token due has a root row, its last token, and a row for each node of its draft, so plain decoding
- * is the verification of an empty draft. A node's key and value lie in a slot of its own behind the root's. The
- * accepted nodes' keys and values are then moved to the slots of their positions. */
+ * A session with a token due has a row for its last token, the root, and a row for each node of its draft; so plain
+ * decoding is the verification of an empty draft. Each node writes its KV to a slot of its own: node i to the i-th slot
+ * behind the root's. After verification the KV of accepted nodes is moved to the slots of their positions. */
 #include "engine/internal.h"
 
 #include <string.h>
@@ -25,7 +25,8 @@ static struct eng_event end(struct eng_session *s, enum eng_finish finish, int s
     return event;
 }
 
-/* Sessions at their length limit end here; they get no further token. */
+/* Ends the sessions that have n_max tokens, with ENG_LENGTH and no token; prompt logprobs must be reported first.
+ * Returns the number of events, as the other functions with `event` do. */
 static int end_sessions_at_limit(struct eng_engine *e, struct eng_event *event)
 {
     int n_event = 0;
@@ -37,7 +38,7 @@ static int end_sessions_at_limit(struct eng_engine *e, struct eng_event *event)
     return n_event;
 }
 
-/* Passes the sequences of the pass to drafting, and lists the sessions with a token due. */
+/* Drafts for the sequences with a seat, and lists the sessions with a token due. */
 static void draft(struct eng_engine *e)
 {
     e->pass.n_due = 0;
@@ -51,7 +52,8 @@ static void draft(struct eng_engine *e)
     eng_draft_make(e->drafting);
 }
 
-/* Writes the slots of the branch that ends in each node, the root's child first. */
+/* Lays a row for each node of the session's draft. Its tail lists the KV slots of the branch that ends in the node, the
+ * root's child first. */
 static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
 {
     const struct spec_tree *t = s->seq.tree;
@@ -77,7 +79,8 @@ static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
     }
 }
 
-/* Lays rows for the session's next tokens; the last row wants logits if it is the last token. */
+/* Lays the session's n_row rows, and those of its draft if a token is due. Rows whose logits are needed: the last one
+ * if a token is due, and those before prompt tokens with a logprob to report. */
 static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, int *n_want)
 {
     bool due = eng_seq_is_due(&s->seq);
@@ -108,7 +111,8 @@ static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, in
 
 /* ---- choose ---------------------------------------------------------------------------------------- */
 
-/* The grammar's mask of the tokens that may follow the node that verification has reached; NULL: no grammar. */
+/* Advances the session's grammar to this node, the next one that verification visits, and returns the mask of the
+ * tokens that may follow it, in c's buffer; NULL: no grammar. */
 static const uint32_t *mask_of(struct eng_engine *e, struct eng_session *s, const struct eng_chooser *c, int node)
 {
     struct eng_seat *seat = s->seat;
@@ -122,7 +126,7 @@ static const uint32_t *mask_of(struct eng_engine *e, struct eng_session *s, cons
     return c->mask;
 }
 
-/* A node has no successor if its row failed or its token ends the sequence. */
+/* Whether verification stops at the node: its row failed, or its token ends the sequence. */
 static bool ends_here(const struct eng_engine *e, const struct eng_session *s, int node)
 {
     return node != SPEC_ROOT && (e->pass.result.status[s->first_row + s->seq.n_row + node] ||
@@ -141,7 +145,7 @@ static int verify(struct eng_engine *e, struct eng_session *s, int thread)
                                .n_history = s->seq.n_token,
                                .position = s->seq.n_token };
     for (spec_verify_start(v); v->node != SPEC_END && !status;) {
-        int node = v->node, row = s->want + 1 + node; /* SPEC_ROOT is -1 */
+        int node = v->node, row = s->want + 1 + node; /* rows: the root's, then the nodes'; SPEC_ROOT is -1 */
         if (ends_here(e, s, node)) {
             spec_verify_stop(v);
             continue;
@@ -151,7 +155,7 @@ static int verify(struct eng_engine *e, struct eng_session *s, int thread)
         if (s->n_top && !status)
             spec_top(e->assets.sampler[thread], logits, s->n_top, &e->pass.top[row * ENG_TOP]);
     }
-    return v->n_out ? 0 : status; /* tokens accepted before an error stay */
+    return v->n_out ? 0 : status; /* tokens chosen before an error stay; the error only ends the walk */
 }
 
 static void choose_item(void *arg, int item, int thread)
@@ -173,8 +177,9 @@ static void compute_prompt_logprob(void *arg, int item, int thread)
 
 /* ---- commit ---------------------------------------------------------------------------------------- */
 
-/* Moves the accepted nodes' keys and values to the slots of their positions, and applies their rows to the recurrent
- * state. A node's slot never lies before its final slot, so in this order no slot is overwritten before it is read. */
+/* Moves the KV of the first n_accepted nodes of the verified path to the slots of their positions, and applies their
+ * rows to the recurrent state. Node i on the path moves to a slot that is not behind its own, so by ascending i no slot
+ * is overwritten before it is read. */
 static void keep_path(struct eng_engine *e, struct eng_session *s, int n_accepted)
 {
     const struct spec_verify *v = &s->seat->verify;
@@ -238,7 +243,7 @@ static void count_rows(struct eng_engine *e, struct eng_session *s)
     s->seq.n_kv += s->seq.n_row;
 }
 
-/* Keeps the whole blocks below n_kv: other sessions may share them. */
+/* Keeps the whole blocks of computed KV, so that other sessions may share them, and the states copied by the pass. */
 static void keep_computed(struct eng_engine *e, struct eng_session *s)
 {
     s->n_reached = kn_max(s->n_reached, s->seq.n_kv);
@@ -246,7 +251,7 @@ static void keep_computed(struct eng_engine *e, struct eng_session *s)
     eng_reuse_states_saved(s);
 }
 
-/* Ends the step of a session with a token due: its tokens as events, or one event with the error. */
+/* Ends the step of a session with a token due: one event for each new token, or one with the error. */
 static int settle_due(struct eng_engine *e, struct eng_session *s, int status, struct eng_event *event)
 {
     if (status) {
@@ -271,7 +276,7 @@ static int report_prompt_logprobs(struct eng_engine *e, struct eng_event *event)
         const struct eng_prompt_logprob *t = &e->pass.prompt_logprob[i];
         struct eng_session *s = t->session;
         if (moe_rows_status(&e->pass.result, s->first_row, s->seq.n_row))
-            continue; /* its session ends with this pass */
+            continue; /* a row failed: settle_prompts() or settle_due() ends the session */
         event[n] = event_of(s, s->seq.token[t->at]);
         event[n].of_prompt = true;
         event[n].rank = t->known.rank;

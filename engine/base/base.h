@@ -9,38 +9,42 @@ struct off_progress; /* offload/offload.h */
 
 /* ---- files ------------------------------------------------------------------------------------- */
 
-/* Reads a file or pipe to its end. The caller frees *text with kn_free, on failure too. */
+/* Read a file or pipe to its end; *n bytes, without a NUL. The caller frees *text with kn_free(), on failure too.
+ * name: for messages. */
 int eng_read_all(int fd, const char *name, char **text, size_t *n);
 int eng_read_file(const char *path, char **text, size_t *n);
 
-/* Opens /dev/null in place of standard input, output and error where the process was started without them; else
- * the first file that it opens would get their number, and log lines would be written into that file. */
+/* Opens /dev/null for each of file descriptors 0 to 2 that is closed. Otherwise the first file that the process opens
+ * could get number 2, and log lines would be written into it. */
 void eng_stdio_keep(void);
 
 #define ENG_PATH_BYTES 4096
 
-/* The pack file of a model: m.gguf has m.experts. */
+/* The pack file (the experts in memory layout) of a model: m.gguf has m.experts. KN_ELIMIT: the name would be too
+ * long. */
 int eng_pack_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
-/* The heat file of a model: m.gguf has m.gguf.heat. False: the name would be too long. */
+/* The heat file (the experts' use counts) of a model: m.gguf has m.gguf.heat. False: the name would be too long. */
 bool eng_heat_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 
 /* ---- progress ---------------------------------------------------------------------------------- */
 
-/* A bar on stderr, drawn by its own thread, only on a terminal and unless quiet. It counts bytes, or the unit that
- * is given ("lines"). */
+/* A progress bar on stderr, drawn by its own thread; nothing is drawn if stderr is no terminal or `quiet` is set. It
+ * counts bytes, or things that `unit` names ("lines"). The first string is printed before the bar. Neither string is
+ * copied. */
 struct eng_progress;
 int eng_progress_open(struct eng_progress **out, const char *what, bool quiet);
 int eng_progress_open_of(struct eng_progress **out, const char *what, const char *unit, bool quiet);
-struct off_progress *eng_progress_counter(struct eng_progress *p);
-void eng_progress_close(struct eng_progress *p); /* ends the line with the mean rate */
+struct off_progress *eng_progress_counter(struct eng_progress *p); /* the work in progress advances it */
+void eng_progress_close(struct eng_progress *p); /* replaces the bar by the total and the mean rate, if complete */
 
-/* The log's sink while a bar may be drawn: a log line replaces the bar, which is drawn again below it. */
+/* Writes a log line to stderr, for use as the log's sink while a bar may be drawn: the line replaces the bar, which its
+ * thread then draws again below. */
 void eng_progress_log(enum kn_level level, const char *line);
 
 /* ---- UTF-8 ------------------------------------------------------------------------------------- */
 
-/* The length in bytes of the character at p[n]; 0 when the bytes are not UTF-8. Then *n_bad is the number of bytes to
- * skip (at least 1), and *cut says that further bytes could still complete a character. */
+/* The length in bytes of the character at the beginning of p[n]; 0 if it is not valid UTF-8. Then *n_bad is the number
+ * of bytes to skip (at least 1), and *cut is true if p[n] ends within a character that more bytes could complete. */
 int eng_utf8_next(const char *p, size_t n, int *n_bad, bool *cut);
 
 #endif

@@ -60,7 +60,7 @@ void eng_bytes_int(struct eng_bytes *b, int64_t n)
 void eng_bytes_format(struct eng_bytes *b, const char *format, ...)
 {
     size_t room = 128;
-    for (;;) { /* a second time if the first was too short */
+    for (;;) { /* once more if `room` was too small */
         va_list args;
         char *to = eng_bytes_room(b, room);
         if (!to)

@@ -1,8 +1,8 @@
 /* engine/base/progress.c - the progress bar on stderr while a model loads or a command runs.
  *
- * In: two counters that other threads advance.  Out: a line on stderr with per cent, bytes, bytes per second and
- * time left.  A thread of its own draws the bar, so the working threads never write it.  The rate is that of the
- * last 3 s and not the mean since the start, because the time left follows from the current rate.
+ * In: the counters of total and done bytes, which other threads advance.  Out: a line on stderr with per cent, bytes,
+ * bytes per second and time left.  A thread of its own draws the bar, so the working threads never wait for the
+ * terminal.  The rate is that of the last 3 s and not the mean since the start, since it gives the time left.
  *
  * Without a terminal, or when quiet, no thread is started and nothing is written. */
 #include "engine/base/base.h"
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define DRAW_NS    100000000
-#define N_PAST     32 /* drawings that the rate is measured over: 3 s */
+#define N_PAST     32 /* the rate is measured over so many drawings: 3 s */
 #define ERASE_LINE "\r\033[K"
 
 struct eng_progress {
@@ -32,7 +32,7 @@ struct eng_progress {
     pthread_cond_t wake;
 };
 
-/* Held by the bar's thread or the log while it writes to stderr.  shown: the last line is a bar. */
+/* Held by the bar's thread or the log while it writes to stderr; guards `shown`: the last line on stderr is a bar. */
 static pthread_mutex_t stderr_mutex = PTHREAD_MUTEX_INITIALIZER;
 static bool shown;
 
@@ -58,6 +58,7 @@ static void amount_text(double bytes, bool counted, char *out, size_t size)
     snprintf(out, size, bytes < 9.95 && i > 0 ? "%.1f %s" : "%.0f %s", bytes, unit[i]);
 }
 
+/* Records the bytes done now, and returns the rate per second since N_PAST drawings ago. */
 static double rate(struct eng_progress *p, uint64_t now, uint64_t done)
 {
     int oldest = p->n_drawn < N_PAST ? 0 : p->n_drawn % N_PAST;
@@ -146,8 +147,8 @@ int eng_progress_open_of(struct eng_progress **out, const char *what, const char
 
 struct off_progress *eng_progress_counter(struct eng_progress *p) { return &p->counter; }
 
-/* Replaces the bar by the total and the mean rate if the work is complete, else only erases it.  Complete allows
- * 1/64 to be missing: reads too small to be counted. */
+/* Replaces the bar by the total and the mean rate if the work is complete, else only erases it.  Work with up to 1/64
+ * of its bytes missing counts as complete: small reads are not counted. */
 static void end_line(struct eng_progress *p)
 {
     char bytes[32], speed[32];

@@ -1,10 +1,10 @@
 /* engine/base/utf8.c - the length of one UTF-8 character, by the table of the Unicode standard. */
 #include "engine/base/base.h"
 
-/* The range of a character's second byte; its third and fourth bytes are always 0x80 to 0xBF. */
+/* The range of a character's second byte, by its first; the third and fourth bytes are always 0x80 to 0xBF. */
 static void second_byte(uint8_t lead, uint8_t *low, uint8_t *high)
 {
-    *low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;  /* nothing overlong */
+    *low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;  /* no overlong form */
     *high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF; /* no surrogate, at most U+10FFFF */
 }
 

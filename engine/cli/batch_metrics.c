@@ -1,8 +1,8 @@
 /* engine/cli/batch_metrics.c - metrics of a running batch: GET /metrics on a port of 127.0.0.1, with the server's
  * metric families.
  *
- * A thread of its own answers from a copy of the counters.  The batch updates the copy at most five times a second
- * and never waits for an answer to be sent. */
+ * A thread of its own answers requests from a copy of the counters, which the batch updates at most five times a
+ * second.  So the batch never waits for a client. */
 #include "engine/cli/batch_metrics.h"
 #include "engine/serve/http.h"
 #include "engine/serve/metrics.h"

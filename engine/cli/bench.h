@@ -10,13 +10,13 @@
 #include "engine/plan/host_rate.h"
 
 #define ENG_BENCH_BATCHES 16
-#define ENG_BENCH_WARM    96 /* most warm-up passes while the hit rate has not settled */
+#define ENG_BENCH_WARM    96 /* most warm-up passes, if the hit rate does not settle before */
 
 enum eng_bench_how { ENG_BENCH_NONE, ENG_BENCH_IN_TURN, ENG_BENCH_AHEAD, ENG_BENCH_HOWS };
 extern const char *const eng_bench_how[ENG_BENCH_HOWS];
 
-/* A way of drafting: no drafts, drafts between passes (in turn) or during passes (ahead: DSI); gamma: draft length in
- * tokens, or ENG_GAMMA_AUTO. */
+/* A way of drafting: no drafts, drafts between passes (IN_TURN), or drafts during the passes that verify the drafts
+ * before (AHEAD, --dsi); gamma: draft length in tokens, or ENG_GAMMA_AUTO. */
 struct eng_bench_way {
     enum eng_bench_how how;
     int gamma;
@@ -30,27 +30,27 @@ struct eng_bench {
     struct eng_session **session;                /* [most] */
     struct eng_event *event;                     /* [eng_event_room] */
     int32_t *prompt;                             /* [n_prompt] */
-    struct eng_ids text;                         /* prompts are pieces of it; empty: random tokens */
-    int32_t *said;                               /* [most][n_gen] tokens generated without drafts */
-    int *n_said;                                 /* [most] tokens of each in `said` */
-    char drafter[64];                            /* name in the output; "": no drafter */
-    bool streams;                                /* not all experts fit in memory */
+    struct eng_ids text; /* the text of --file: prompts are pieces of it; empty: prompts are random tokens */
+    int32_t *said;       /* [most][n_gen] tokens generated without drafts */
+    int *n_said;         /* [most] tokens of each in `said` */
+    char drafter[64];    /* name in the output; "": no drafter */
+    bool streams;        /* not all experts fit in memory */
 };
 
-struct eng_figure {
+struct eng_figure {   /* one result: the passes between start and stop of the clock, in all */
     const char *what; /* "prefill", "decode" */
     int batch;
     const char *drafter; /* NULL: none */
     struct eng_bench_way way;
-    double seconds, tokens, passes, rows, logits, drafted, kept; /* kept: accepted drafted tokens */
-    double bytes, macs;                                          /* touched bytes and multiply-adds of all passes */
-    double experts;                                              /* distinct experts per layer and pass */
+    double seconds, tokens, passes, rows, logits, drafted, kept; /* logits: rows with logits; kept: accepted drafts */
+    double bytes, macs;                                          /* bytes read from memory, and multiply-adds */
+    double experts;                                              /* distinct experts per layer, mean of the passes */
     double disk_Bps, least_read; /* least_read: bytes that an optimal cache would read */
     struct off_stats store;      /* counters of the timed passes */
-    bool settled;
+    bool settled;                /* the hit rate or the controller was settled before timing */
 };
 
-/* Counters at the start of a timed section; the figure is the difference at its end. */
+/* Counters at the start of a timed section; the figure is made of the differences at its end. */
 struct eng_bench_start {
     struct eng_stats engine;
     struct off_stats store;
@@ -59,15 +59,16 @@ struct eng_bench_start {
     uint64_t ns;
 };
 
-/* start_all opens `batch` sequences with different prompts.  run_passes steps n times, or for n = 0 until every
- * sequence has its first token. */
+/* start_all starts `batch` sequences with different prompts; close_all closes their sessions.  run_passes steps n
+ * times, or for n = 0 until every sequence has its first token. */
 int eng_bench_start_all(struct eng_bench *b, int batch);
 void eng_bench_close_all(struct eng_bench *b, int batch);
 int eng_bench_run_passes(struct eng_bench *b, int batch, int n);
-int eng_bench_warm_up(struct eng_bench *b, int batch, bool *settled); /* the number of passes, or KN_E* */
+int eng_bench_warm_up(struct eng_bench *b, int batch, bool *settled); /* returns the number of passes, or KN_E* */
 
-/* n_pass, n_row: most passes until the stop, and most rows of one; they size the trace.  Stop prints the figure.  Its
- * tokens and logits are counted from the engine where the caller left them 0.  positions: KV positions read. */
+/* start_clock: n_pass, n_row: the most passes until stop_clock, and the most rows of a pass: they size the trace of
+ * used experts.  stop_clock completes the figure and prints it.  f->tokens 0: the tokens that the engine has counted;
+ * f->logits 0: all rows.  positions: KV positions that attention has read in all. */
 int eng_bench_start_clock(struct eng_bench *b, struct eng_bench_start *s, int n_pass, int n_row);
 int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct eng_figure *f, double positions);
 

@@ -1,10 +1,11 @@
 /* engine/cli/bench_drafts.c - the effect of drafts on speed: compares ways of drafting.
  *
- * A round has a timed block without drafts, one with --gamma, with --dsi one that drafts during verification, and
- * one for each draft length of --against.  All blocks run the same sequences from the same prompts, so they
- * generate the same tokens; this is checked where --verify is coupled.  A ratio compares two blocks of one round.
- * Where the controller chooses the draft length, it runs untimed passes first until it has settled, and it learns
- * nothing from blocks of --against.  Beside the ratio stands the speed-up that bytes and operations would allow. */
+ * A round has several timed blocks of passes: one without drafts, one with drafts of --gamma tokens, with --dsi one
+ * that drafts during verification, and one for each draft length of --against.  All blocks run the same sequences from
+ * the same prompts.  With --verify coupled they must generate the same tokens, which is checked.  A ratio compares the
+ * speed of two blocks of one round.  If the controller chooses the draft length, untimed passes run first until it has
+ * settled; it learns nothing from blocks of --against.  Beside each ratio is the speed-up that bytes and operations
+ * would allow. */
 #include "engine/cli/bench.h"
 #include "engine/plan/plan.h"
 
@@ -13,16 +14,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WARM       8 /* first tokens of a block, not timed */
+#define WARM       8 /* tokens of each sequence at the start of a block that are not timed */
 #define CALM       8 /* passes without a change until the controller counts as settled */
-#define DEPTH      8 /* longest draft of the ideal speed-up */
+#define DEPTH      8 /* longest draft considered for the ideal speed-up */
 #define MAX_ROUNDS 64
 #define MAX_WAYS   16
 
 static const struct eng_bench_way none = { ENG_BENCH_NONE, 0 };
 
 struct ways {
-    struct eng_bench_way way[MAX_WAYS]; /* [0] without drafts, [1] --gamma's */
+    struct eng_bench_way way[MAX_WAYS]; /* [n] 0: without drafts, 1: drafts of --gamma */
     int n;
     double speed[MAX_ROUNDS][MAX_WAYS], disk_Bps;
 };
@@ -75,7 +76,7 @@ static int run_until(struct eng_bench *b, int batch, int n_said)
 
 static int32_t *said_of(const struct eng_bench *b, int i) { return b->said + (size_t)i * (size_t)b->config->n_gen; }
 
-/* Checks that each sequence has generated the tokens of the block without drafts. */
+/* Checks that each sequence has generated the same tokens as in the block without drafts. */
 static int compare(const struct eng_bench *b, int batch)
 {
     for (int i = 0; i < batch; i++) {
@@ -138,7 +139,7 @@ static int rehearse(struct eng_bench *b, int batch, struct eng_bench_way way, bo
     return error;
 }
 
-/* Runs a block; its first tokens are warm-up. */
+/* Runs a block: untimed passes, then timed ones, whose figure is *f. */
 static int run_block(struct eng_bench *b, int batch, struct eng_bench_way way, struct eng_figure *f)
 {
     const struct eng_config *c = b->config;
@@ -154,7 +155,7 @@ static int run_block(struct eng_bench *b, int batch, struct eng_bench_way way, s
         (error = run_until(b, batch, c->n_gen)) ||
         (error = eng_bench_stop_clock(b, &start, f, batch * m * (n + m / 2))))
         return error;
-    if (drafts) /* other rules keep the distribution, not the tokens */
+    if (drafts) /* the other rules give other tokens of the same distribution */
         return c->verify == SPEC_COUPLED ? compare(b, batch) : 0;
     note_said(b, batch);
     return 0;
@@ -162,8 +163,8 @@ static int run_block(struct eng_bench *b, int batch, struct eng_bench_way way, s
 
 /* ---- output -------------------------------------------------------------------------------------------- */
 
-/* The rate at which drafts are accepted to each depth: the oracle's setting, or the controller's statistics of the
- * drafter it used most.  false: unknown. */
+/* Sets out[i] to the share of drafts that are accepted up to depth i + 1: from the oracle's setting, or the
+ * controller's statistics of its most used drafter.  false: unknown. */
 static bool survival_of(const struct eng_bench *b, double *out /* [DEPTH] */)
 {
     const struct eng_config *c = b->config;
@@ -179,7 +180,7 @@ static bool survival_of(const struct eng_bench *b, double *out /* [DEPTH] */)
     return true;
 }
 
-/* Adds to a ratio the ideal speed-up and the controller's explanation. */
+/* Prints, behind a ratio, the ideal speed-up and the controller's explanation. */
 static void print_ideal(const struct eng_bench *b, int batch, struct eng_bench_way way, double ratio, double disk_Bps)
 {
     const struct eng_config *c = b->config;
@@ -206,7 +207,8 @@ static const char *gamma_text(int gamma, char out[16])
     return out;
 }
 
-/* Prints the mean ratio of two ways over the rounds, and the half width of its 95 % interval (Student's t). */
+/* Prints the ratio of the speeds of ways `on` and `off`: the mean over the rounds, and the half width of its 95 %
+ * confidence interval (Student's t). */
 static void print_ratio(const struct eng_bench *b, int batch, const struct ways *w, int on, int off)
 {
     static const double t[] = { 0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23 };
@@ -291,7 +293,7 @@ int eng_bench_drafts(struct eng_bench *b, int batch)
         eng_bench_draft(b, w.way[i]); /* eng_explain() describes the current way */
         print_ratio(b, batch, &w, i, 0);
     }
-    for (int i = 2; i < w.n && !error; i++) /* DSI is compared with in turn, --gamma's with --against's */
+    for (int i = 2; i < w.n && !error; i++) /* also: DSI over in turn; --gamma over each of --against */
         print_ratio(b, batch, &w, w.way[i].how == ENG_BENCH_AHEAD ? i : 1, w.way[i].how == ENG_BENCH_AHEAD ? 1 : i);
     eng_bench_close_all(b, batch);
     eng_bench_draft(b, none);

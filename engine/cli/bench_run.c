@@ -7,12 +7,13 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define WARM_PASSES 4 /* caches and clocks settle within a few */
-#define WINDOW      8 /* passes over which hits are compared */
+#define WARM_PASSES 4 /* if all experts are in memory: caches and clock rates settle within a few */
+#define WINDOW      8 /* passes over which a hit rate is counted */
 
 const char *const eng_bench_how[ENG_BENCH_HOWS] = { "none", "in turn", "ahead" };
 
-/* Fills b->prompt with a piece of the text, or with random normal tokens; `which` selects the piece. */
+/* Fills b->prompt with a piece of b->text, or if that is empty with random tokens that are not special; `which` selects
+ * the piece or seeds the tokens. */
 static void make_prompt(struct eng_bench *b, uint64_t which)
 {
     const struct eng_vocab *v = eng_vocab(b->engine);
@@ -68,7 +69,8 @@ int eng_bench_run_passes(struct eng_bench *b, int batch, int n)
 
 /* ---- a figure ---------------------------------------------------------------------------------------- */
 
-/* Adds weights, the KV positions that attention reads, and the states that each token's row reads and writes. */
+/* Sets f->bytes and f->macs: weights, `positions` KV positions that attention reads, and the recurrent states that each
+ * row reads and writes. */
 static void add_costs(const struct eng_bench *b, struct eng_figure *f, double positions)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(b->engine));
@@ -76,7 +78,7 @@ static void add_costs(const struct eng_bench *b, struct eng_figure *f, double po
     double kv = (double)moe_kv_slot_bytes(eng_model(b->engine), b->config->kv);
     f->bytes = f->passes * ((double)s->pass_bytes + f->experts * expert) + kv * positions +
                2 * (double)s->state_bytes * f->logits;
-    double head = (double)s->d_model * s->n_vocab; /* only rows that want logits compute it */
+    double head = (double)s->d_model * s->n_vocab; /* only rows with logits compute it */
     f->macs = f->rows * (s->row_macs - head) + f->logits * head + s->position_macs * positions;
 }
 
@@ -232,8 +234,9 @@ int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct 
     return error;
 }
 
-/* Runs passes until the expert slots are full and the hit rates of two windows in a row differ by less than 0.01.
- * Returns the number of passes, or KN_E*. */
+/* Runs --warmup passes if that is given, or WARM_PASSES if all experts fit in memory.  Otherwise runs passes until the
+ * expert slots are full and the hit rates of two windows in a row differ by less than 0.01 (*settled), but at most
+ * ENG_BENCH_WARM.  Returns the number of passes, or KN_E*. */
 int eng_bench_warm_up(struct eng_bench *b, int batch, bool *settled)
 {
     struct off_store *store = moe_model_store(eng_model(b->engine));

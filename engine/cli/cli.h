@@ -2,8 +2,8 @@
  *
  * main.c picks a command from a table and calls it with its configuration; config.c turns arguments,
  * environment and configuration file into struct eng_config (precedence in that order).  Results go to
- * stdout, everything else to stderr.  A command returns 0 done, 1 some failed, 2 usage or refused; before it
- * returns an error it prints one line with the reason. */
+ * stdout, everything else to stderr.  A command returns the exit status: 0 done, 1 failed at least in part, 2 wrong
+ * usage or refused; before it returns 1 or 2 it prints one line with the reason. */
 #ifndef ENGINE_CLI_H
 #define ENGINE_CLI_H
 
@@ -49,26 +49,26 @@ ENG_COMMANDS(ENG_DECLARE)
 #define ENG_MAX_STOP 16
 #define ENG_MAX_BIAS 64
 
-/* Each field belongs to one flag of the table in options.c, which has its range; eng_option_defaults() sets the
- * default.  Strings are not owned. */
+/* Each field has the value of one flag; the table in options.c has the flag's range, and eng_option_defaults() sets its
+ * default.  Strings are not owned: see eng_config_parse(). */
 struct eng_config {
     const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config, *fit;
     const char *part_format[MOE_PART_COUNT];        /* NULL: `format` */
     const char *errors;                             /* of batch; NULL: output + ".errors" */
     const char *batches, *against;                  /* lists as "1,4,16": batch sizes, draft lengths */
     int n_predict;                                  /* -1: until the model stops or the context ends */
-    int n_thread, n_ctx, n_chunk;                   /* 0: all CPUs; the model's; n_chunk is at least 1 */
+    int n_thread, n_ctx, n_chunk;                   /* 0: all CPUs; 0: the model's context; at least 1 */
     int n_parallel;                                 /* requests at once; 0: the number expected to be fastest */
     const char *host, *api_key_file, *alias, *cors; /* of serve */
     int metrics_port;                               /* of batch; 0: no metrics */
     int port, n_queue, n_connection, patience_s, idle_s, ping_s, drain_s, stall_s;
     size_t max_body;
-    const char *notify_socket;                      /* sd_notify socket, or NULL; from the environment only */
-    uint64_t watchdog_us;                           /* systemd's watchdog interval, 0: none; likewise */
-    int n_layer, n_vocab, n_used;                   /* of synth; 0: as in the shape */
-    int n_prompt, n_gen, n_warmup, n_round;         /* of bench; n_warmup -1: until settled */
-    size_t host_mem, kv_mem;                        /* bytes; 0: the free memory; full contexts, capped */
-    size_t disk_rate, dram_rate;                    /* bytes per second; 0: measured */
+    const char *notify_socket;              /* sd_notify socket, or NULL; from the environment only */
+    uint64_t watchdog_us;                   /* systemd's watchdog interval, 0: none; from the environment only */
+    int n_layer, n_vocab, n_used;           /* of synth; 0: as in the shape */
+    int n_prompt, n_gen, n_warmup, n_round; /* of bench; n_warmup -1: until the hit rate has settled */
+    size_t host_mem, kv_mem;                /* bytes; 0: the free memory; 0: n_parallel contexts or fewer */
+    size_t disk_rate, dram_rate;            /* bytes per second; 0: measured */
     const char *what, *preset, *method, *lookahead; /* of simulate; lookahead as "1,5,10" or "1-200" */
     float target_ms, draft_ms, acceptance, contention, noise;
     int n_target, n_tok, n_repeat; /* n_tok, n_repeat 0: the preset's default */
@@ -78,11 +78,11 @@ struct eng_config {
     enum kn_kv kv;
     struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma; /* gamma: draft length, or ENG_GAMMA_AUTO */
-    int n_dsi, n_ahead; /* verifying workers, 0: no DSI, or ENG_GAMMA_AUTO; lookahead */
+    int n_dsi, n_ahead; /* n_dsi: verifying workers, 0: no DSI, or ENG_GAMMA_AUTO; n_ahead: lookahead */
     enum spec_rule verify;
     bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, ahead, authors,
         retry_failed;
-    struct spec_params sampling; /* sampling.bias points to the array below */
+    struct spec_params sampling; /* sampling.bias points to `bias` */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];
     int32_t stop_id[ENG_MAX_STOP];
@@ -104,8 +104,9 @@ const char *eng_nearest(const char *word, const char *const *names, int n);
 
 /* ---- used by several commands ------------------------------------------------------------------- */
 
-/* From this call on SIGINT, SIGTERM and SIGHUP set the flag instead of ending the process.  For commands that
- * write files: they stop at the flag and delete or complete the file. */
+/* From this call on SIGINT, SIGTERM and SIGHUP set the returned flag instead of ending the process (SIGHUP only if it
+ * was not ignored).  For commands that write files: they poll the flag, and then stop and delete or complete the
+ * file. */
 const atomic_bool *eng_interrupt(void);
 
 /* Writes s as a quoted JSON string; invalid UTF-8 becomes U+FFFD. */
@@ -117,7 +118,7 @@ void eng_json_string(FILE *out, struct moe_string s);
  * that begins with """ opens a message of several lines, a line that ends with """ closes it.
  *
  * While a terminal is open it handles Ctrl-C: at the prompt Ctrl-C drops the line (twice in a row: quit); during
- * an answer it requests the answer's end, and a second one ends the program.  One terminal at a time, used from
+ * an answer Ctrl-C requests the answer's end, and a second Ctrl-C ends the program.  One terminal at a time, used from
  * the main thread. */
 struct eng_terminal;
 
@@ -126,8 +127,8 @@ enum eng_input { ENG_INPUT_TEXT, ENG_INPUT_HELP, ENG_INPUT_CLEAR, ENG_INPUT_RETR
 int eng_terminal_open(struct eng_terminal **out);
 void eng_terminal_close(struct eng_terminal *t);
 
-/* Waits for a message or a command.  For ENG_INPUT_TEXT *text is the message, valid until the next call.
- * Clears eng_terminal_stopped(). */
+/* Waits for a message or a command.  *kind ENG_INPUT_TEXT: *text is the message, valid until the next call.  Afterwards
+ * eng_terminal_stopped() is false. */
 int eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char **text);
 
 bool eng_terminal_stopped(void); /* Ctrl-C was pressed since the last read */

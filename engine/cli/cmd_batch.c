@@ -16,7 +16,7 @@
 #define SAY_NS        10000000000 /* between two progress lines without a terminal */
 #define TELL_NS       200000000   /* between two updates of --metrics-port */
 #define GRAMMAR_BYTES ((size_t)16 << 20)
-#define UNTOLD_CTX    8192 /* the largest context of --ctx-size 0 */
+#define UNTOLD_CTX    8192 /* largest context that is chosen if --ctx-size is 0 */
 
 struct job {
     const struct eng_config *config;
@@ -53,7 +53,8 @@ static int open_watch(struct job *j)
     return error;
 }
 
-/* Latency of single tokens does not matter in a batch, so prompts may fill passes completely. */
+/* Opens the engine without a limit of prefill rows beside decoding: in a batch the latency of a token does not
+ * matter. */
 static int open_engine(struct job *j)
 {
     const struct eng_config *c = j->config;
@@ -80,7 +81,7 @@ static int open_engine(struct job *j)
     return error;
 }
 
-/* A model without a chat template still answers completions. */
+/* Sets up the API for the model.  Without a chat template it answers completions only. */
 static int open_setup(struct job *j, struct eng_api_setup *setup)
 {
     int error = eng_api_model_open(&j->model, setup, j->engine, j->config->model);
@@ -153,7 +154,7 @@ static void tell_end(struct job *j, bool stopped)
 
 /* ---- the job ----------------------------------------------------------------------------------- */
 
-/* Runs the batch; returns the exit status.  Answers are durable on disk before they are reported as done. */
+/* Runs the batch and returns the exit status.  Answers are synced to disk before they are counted as done. */
 static int work(struct job *j, const struct eng_api_setup *setup, const atomic_bool *stop)
 {
     int got = eng_batch_start(j->batch, j->engine, setup, j->n_parallel);

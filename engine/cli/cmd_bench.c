@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define TRACE_BYTES  ((size_t)8 << 20) /* memory reserved for traces while the model is loaded */
-#define HUGE_STRETCH 1e9               /* no latency limit: prefill runs in whole chunks */
+#define HUGE_STRETCH 1e9               /* max_prefill_slowdown: no limit, prefill runs in whole chunks */
 
 static int parse_batches(struct eng_bench *b)
 {
@@ -69,7 +69,8 @@ static int bench_batch(struct eng_bench *b, int batch)
     return !error && c->n_gen && *b->drafter ? eng_bench_drafts(b, batch) : error;
 }
 
-/* Called before the model is loaded: the probe's memory and the model's are not allocated at the same time. */
+/* Measures memory and multiply-add rates.  Called before the model is loaded, so that the memory of the measurement and
+ * that of the model are not allocated at the same time. */
 static int measure_machine(struct eng_bench *b)
 {
     struct kn_team *team;
@@ -81,7 +82,7 @@ static int measure_machine(struct eng_bench *b)
     return error;
 }
 
-/* Waits until the expert cache is filled: timings of the first seconds would not be typical. */
+/* Waits until the expert slots are filled, since passes before would be slower than typical. */
 static void wait_until_filled(const struct eng_bench *b)
 {
     struct off_store *store = moe_model_store(eng_model(b->engine));

@@ -1,9 +1,9 @@
 /* engine/cli/cmd_doctor.c - spillway doctor: checks the machine for the engine and suggests fixes.
  *
  * Each finding is one line, or with --json one object: the name of the check, the result and, for a problem, the
- * command that fixes it.  The command changes nothing on the machine.  The disk is measured with the file of -m,
- * or without -m with an unnamed temporary file in the current folder; a second disk with the model's copy in --mirror, or with
- * a temporary file there. */
+ * command that fixes it.  The command changes no setting of the machine.  The disk is measured by reading the file of
+ * -m, or without -m an unnamed temporary file in the current folder.  With --mirror a second disk is measured by the
+ * model's copy in that folder, or without -m by a temporary file there. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"
@@ -42,7 +42,7 @@ static void print_json_string(const char *s)
     putchar('"');
 }
 
-/* unit: JSON key of `number`, NULL: no number.  fix: NULL, or the suggested fix. */
+/* unit: JSON key of the measured `number`; NULL: there is none.  fix: the suggested command, or NULL. */
 struct finding {
     const char *what;
     enum state state;
@@ -220,7 +220,8 @@ static void check_memlock(struct report *r)
                                     : NULL });
 }
 
-/* Measures each node alone: a slower node has fewer or slower memory modules than the others. */
+/* Measures the memory rate of each NUMA node alone: a slower node has fewer or slower memory modules than the
+ * others. */
 static void check_node_rates(struct report *r)
 {
     struct kn_machine m;

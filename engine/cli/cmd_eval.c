@@ -1,10 +1,10 @@
 /* engine/cli/cmd_eval.c - spillway eval: logits of given tokens, or the perplexity of a text.
  *
  *   --ids 1,2,3 --logits FILE   float32 [n_ids][n_vocab], the logits after each id
- *   --text FILE                 perplexity: windows of --ctx-size tokens (default 512), each with an empty
- *                               KV cache; every token but a window's first counts
+ *   --text FILE                 perplexity: the text is cut into windows of --ctx-size tokens (default 512), each
+ *                               computed with an empty KV cache; all tokens but the first of each window count
  *
- * Every id is a row of the same forward pass that serves requests; --chunk is the maximum rows of a pass. */
+ * The ids are rows of the same forward pass that serves requests; --chunk: the most rows of a pass. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/engine.h"
@@ -91,7 +91,7 @@ static void close_eval(struct eval *ev)
     kn_free(ev->slot);
 }
 
-/* Computes the n tokens of a window from position 0. */
+/* Computes the n tokens of a window from position 0, and calls sink for each. */
 static int run_window(struct eval *ev, const int32_t *token, int n, eval_sink *sink, void *arg)
 {
     for (int done = 0; done < n;) {
@@ -191,7 +191,7 @@ struct tally {
     long n_counted;
 };
 
-/* -log softmax(logits)[next], in double: this is a measurement. */
+/* An eval_sink: adds the loss of token i + 1, -log softmax(logits)[token], in double for accuracy. */
 static int add_loss(void *arg, int i, const float *logits)
 {
     struct tally *t = arg;

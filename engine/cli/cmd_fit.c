@@ -1,17 +1,17 @@
 /* engine/cli/cmd_fit.c - spillway fit: measures the time of passes, fits MoESD's cost model to them and prints the
  * model's error.
  *
- * A point is a number of sequences with a draft length (0: no drafts); the same number of rows thus comes from many
- * sequences or from few, which choose different numbers of experts.  Every third point with drafts is held out of the
- * fit, and the model's error at these points is its quality.  The drafts are an oracle's with random tokens:
- * verification costs the same whether drafts are accepted or not.  Points are measured in turn, a few passes each
- * round, so a disturbance of the machine is spread over points; the quicker half of a point's passes counts, since a
- * disturbance only adds time.  The fit is of absolute times (speculative/fit.h).  --fit gives the result to the
- * controller as its first estimate.
+ * A point is a number of sequences with a draft length (0: no drafts).  So the same number of rows occurs with many
+ * sequences and with few, where the rows choose different numbers of experts.  Every third point with drafts is held
+ * out of the fit, and the model's error at these points shows its quality.  The drafts are an oracle's with random
+ * tokens: verification costs the same whether drafts are accepted or not.  Each round measures a few passes of every
+ * point, so that a disturbance of the machine is spread over points; the quicker half of a point's passes counts, since
+ * a disturbance only adds time.  The fit is of absolute times (speculative/fit.h).  Other commands give the result to
+ * the controller with --fit, as its first estimate.
  *
- * With --draft a network replaces the oracle and its own passes are measured too: each drafted token of all sequences
- * takes one.  All depths of a number of sequences count together, and every third number is held out.  The times of
- * passes, sampling and drafts give the acceptance rate from which drafting pays. */
+ * With --draft a network replaces the oracle, and its draft passes are measured too; one draft pass drafts one token of
+ * every sequence.  For each number of sequences all draft lengths count together, and every third number is held out.
+ * The times of passes, sampling and drafts give the acceptance rate from which drafting pays. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"
@@ -30,8 +30,8 @@
 #define MOST_POINT  64
 #define MOST_NUMBER 6
 #define ROUNDS      4
-#define PASSES      4 /* timed passes of a point in a round; the quicker half of all counts */
-#define WARM        3 /* untimed passes; a drafter prefills meanwhile, 288 rows a pass */
+#define PASSES      4 /* timed passes of a point in a round; of all rounds, the quicker half counts */
+#define WARM        3 /* untimed passes, in which a drafter prefills, 288 rows a pass */
 #define N_PROMPT    16
 
 struct fit {
@@ -45,7 +45,7 @@ struct fit {
     struct eng_draft_option wish; /* the oracle, or the measured network */
     char drafter[ENG_FIT_NAME];   /* name of the measured network; "": none */
     struct spec_fit_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_NUMBER];
-    int n_pass, n_draft; /* n_draft: points of draft, one per number of sequences (its rows) */
+    int n_pass, n_draft; /* n_pass: points of pass and choose; n_draft: of draft, one per number of sequences */
     struct {
         int n_seq, depth;
     } at[MOST_POINT];
@@ -149,7 +149,7 @@ static int measure_point(struct fit *f, int n_seq, int depth, struct taken *out 
     return error;
 }
 
-/* A point is the mean of the quicker half of its passes. */
+/* Makes point i of the mean of the quicker half of its passes; hold: it is held out of the fit. */
 static void settle_point(struct fit *f, int i, bool hold)
 {
     const int n = ROUNDS * PASSES / 2;
@@ -167,7 +167,7 @@ static void settle_point(struct fit *f, int i, bool hold)
     f->choose[i] = (struct spec_fit_point){ mean.rows, 0, 0, mean.choose, hold };
 }
 
-/* Adds the mean draft time of the quicker half.  Fails if a pass had no drafts: its time would count as 0. */
+/* Adds to *ns the mean draft time of point i's quicker half.  Fails if a pass had no drafts: its time would be 0. */
 static int settle_draft(struct fit *f, int i, double *ns)
 {
     const int n = ROUNDS * PASSES / 2;
@@ -181,7 +181,7 @@ static int settle_draft(struct fit *f, int i, double *ns)
     return 0;
 }
 
-/* Joins the points of each number of sequences, which are adjacent. */
+/* Makes one draft point of the points with the same number of sequences, which are adjacent. */
 static int settle_drafts(struct fit *f)
 {
     int error = 0;
@@ -235,7 +235,7 @@ static double plain_ns(const struct fit *f, int n_seq)
 
 static double percent(const struct fit *f, double x) { return f->config->json ? x : 100 * x; }
 
-/* N(t): distinct experts if every expert were chosen equally often. */
+/* The distinct experts per layer of a point if every expert were chosen equally often: N(t) of MoESD. */
 static double even(const struct fit *f, const struct spec_fit_point *p)
 {
     return spec_cost_distinct(f->fit.cost.n_expert, f->fit.cost.n_used, p->rows);
@@ -266,7 +266,7 @@ static void print_points(const struct fit *f)
            percent(f, f->fit.held_worst));
 }
 
-/* Distinct experts of the measured passes, relative to rows that choose all experts equally often. */
+/* Prints the distinct experts of the measured passes, over the number if all experts were chosen equally often. */
 static void print_experts(const struct fit *f)
 {
     double mean = 0, least = INFINITY, most = 0;
@@ -319,7 +319,8 @@ static double model_ns(const struct fit *f, const struct spec_fit_point *p)
     return spec_cost_pass_ns(c, p->rows, p->distinct, p->miss_ns) + spec_cost_choose_ns(c, p->rows);
 }
 
-/* Acceptance rate at which a round with drafts yields as many tokens as undrafted passes of the same total time. */
+/* The acceptance rate at which point i, drafts and pass together, gives as many tokens per second as point `plain`,
+ * which has no drafts. */
 static double pays_from(const struct fit *f, int i, int plain)
 {
     int depth = f->at[i].depth;
@@ -339,7 +340,8 @@ static void print_accept(const struct fit *f, int i, double accept)
         printf("}\n");
 }
 
-/* The points of a number of sequences are adjacent, the one without drafts first. */
+/* Prints the gains of drafting.  Points with the same number of sequences are adjacent, the one without drafts
+ * first. */
 static void print_gains(const struct fit *f)
 {
     bool json = f->config->json;
@@ -361,7 +363,7 @@ static void print_gains(const struct fit *f)
 
 /* ---- the command ------------------------------------------------------------------------------------------- */
 
-/* Finds the one draft network among --draft; without one the oracle drafts. */
+/* Sets f->wish to the one draft network among --draft; without one to the oracle. */
 static int find_drafter(struct fit *f)
 {
     f->wish = (struct eng_draft_option){ .kind = ENG_DRAFT_ORACLE, .right = 1 };
@@ -415,8 +417,9 @@ static int open_fit(struct fit *f)
     return f->event ? 0 : kn_fail(KN_ENOMEM, "no memory for the fit");
 }
 
-/* Fits with bounds: a pass, and the load of an expert, takes at least half the time of its bytes at the memory rate;
- * the ridge point is at most the number of rows whose operations take as long as the bytes. */
+/* Fits the cost model within bounds: a pass, and the load of an expert, takes at least half the time of reading its
+ * bytes at the memory rate; the ridge point is at most the number of rows at which the multiply-adds take as long as
+ * this reading. */
 static int fit_points(struct fit *f)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(f->engine));

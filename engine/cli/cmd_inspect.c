@@ -5,7 +5,7 @@
  * --verbose also every metadata value (of arrays the first few items) and every tensor.  Values that the file
  * does not have are left out.
  *
- * Both forms come from one walk: struct sheet has the form, and the put_ functions print a line or a JSON
+ * The same functions print both forms: struct sheet says which, and each put_ function prints a line or a JSON
  * member. */
 #include <inttypes.h>
 #include <math.h>
@@ -15,13 +15,13 @@
 #include "engine/cli/cli.h"
 
 #define SHOWN_ITEMS 8  /* items printed of an array */
-#define COLUMN      15 /* column of values; in the lists of --verbose WIDE_COLUMN */
+#define COLUMN      15 /* column where values begin; WIDE_COLUMN in the lists of --verbose */
 #define WIDE_COLUMN 50
-#define N_TYPE      512 /* tensor types counted apart; larger numbers are counted together */
+#define N_TYPE      512 /* tensor types below this number are counted apart, all others together */
 
 struct sheet {
     FILE *out;
-    bool json, comma; /* comma: a member comes before the next */
+    bool json, comma; /* comma: the next JSON member needs one before it */
     int indent, column;
 };
 
@@ -111,7 +111,7 @@ static void put_bytes(struct sheet *s, const char *name, const char *label, uint
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
-/* An integer of the architecture's keys; where the file has one per layer, the largest.  false: none. */
+/* Reads the integer of the metadata key ARCH.KEY; if the file has one for each layer, the largest.  false: none. */
 static bool arch_int(const struct moe_file *f, struct moe_string arch, const char *key, uint64_t *out)
 {
     char full[160];
@@ -208,7 +208,8 @@ static void put_shape(struct sheet *s, const struct moe_file *f)
         put_arch_int(s, f, arch, "vocab_size", "n_vocab", "vocabulary");
 }
 
-/* Multi-token prediction (MTP) layers after the last layer.  Converters often keep their count but not the tensors. */
+/* Prints the number of multi-token prediction (MTP) layers, and the bytes of their tensors: converters often keep the
+ * number but not the tensors. */
 static void put_ahead(struct sheet *s, const struct moe_file *f)
 {
     const struct moe_value *v = moe_file_find(f, "general.architecture");
@@ -227,7 +228,8 @@ static void put_ahead(struct sheet *s, const struct moe_file *f)
     put_bytes(s, "ahead_bytes", bytes ? "  --draft mtp" : "  left out", bytes);
 }
 
-/* Latent attention with K and V in one matrix: the K part is used transposed, so a quantised one is expanded to F32. */
+/* For latent attention with K and V in one matrix: prints that a quantised one will be expanded to F32, since its K
+ * part is used transposed. */
 static void put_widened(struct sheet *s, const struct moe_file *f)
 {
     const struct moe_tensor *t = moe_file_find_tensor(f, "blk.0.attn_kv_b.weight");
@@ -236,7 +238,7 @@ static void put_widened(struct sheet *s, const struct moe_file *f)
         put_string(s, "attn_kv_b", "attn_kv_b", view("quantised along rows: the key part is held as F32"));
 }
 
-/* Tensors and bytes of each type, by type number; numbers from N_TYPE on are counted together. */
+/* Prints the number of tensors and bytes of each tensor type, by type number. */
 static void put_formats(struct sheet *s, const struct moe_file *f)
 {
     struct {

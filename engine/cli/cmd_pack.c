@@ -1,9 +1,9 @@
 /* engine/cli/cmd_pack.c - `spillway pack MODEL [-o FILE]`: writes a model's experts to a file of their own in
  * their memory layout, so that an expert is one read and needs no interleaving.
  *
- * In: a model file or the first of its splits.  Out: the pack file, by default beside the model, where run, bench
- * and eval find it; on stdout one line, or with --json one object, with experts and bytes.  After Ctrl-C or a
- * crash a .part file remains, and the same command resumes from it. */
+ * In: a model file or the first of its splits.  Out: the pack file, by default beside the model, where all commands
+ * that load the model find it; on stdout one line, or with --json one object, with experts and bytes.  After Ctrl-C or
+ * a crash a .part file remains, and the same command resumes from it. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/engine.h"

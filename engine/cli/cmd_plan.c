@@ -1,9 +1,9 @@
 /* engine/cli/cmd_plan.c - spillway plan: prints how a model would split this machine's memory and the speed to
  * expect, before any weight is read.
  *
- * The split is the one that run and bench make with the same flags.  The speeds are the bounds by disk, by memory
- * and by arithmetic alone, and the expected speed of all together.  All rates are measured, in about a second; those of
- * disk and memory can be given by flags, to plan for another machine. */
+ * The split is the one that run and bench make with the same flags.  For each batch size it prints the upper bounds
+ * of the speed by disk, by memory and by arithmetic alone, and the expected speed.  The rates are measured, in about a
+ * second; those of disk and memory can be given by flags, to plan for another machine. */
 #include "engine/cli/cli.h"
 #include "engine/engine.h"
 #include "engine/plan/plan.h"

@@ -4,7 +4,7 @@
  * In: a model file, the first of its splits or a folder, and optionally a format for each part of the model.
  * Out: one file, and on stdout a line for each tensor: both formats, bits per weight and relative error (root
  * mean square of the differences over that of the values), then a total.  With --json the same as one object.
- * moe_quantize() lists fallbacks on stderr. */
+ * moe_quantize() reports on stderr the tensors that get another format than asked for. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -33,7 +33,8 @@ static struct moe_quantized sum_of(const struct moe_quantized *done, size_t n)
     return sum;
 }
 
-/* A tensor without weights is a list of token ids (I64) and is copied. */
+/* The format's name for the output.  A tensor without weights (n_value 0) is a copied list of token ids, of type
+ * I64. */
 static const char *name_of(const struct moe_quantized *q, enum kn_format f)
 {
     return q->n_value ? kn_format_info(f)->name : "I64";

@@ -20,17 +20,17 @@ struct run {
     struct eng_session *session;
     struct eng_dsi *dsi; /* distributed speculation (--dsi); NULL: plain steps of session */
     struct eng_event *event;
-    char *piece, *shown; /* text of one token; the part that may be printed */
+    char *piece, *shown; /* piece: text of one token; shown: text to print, which begins no stop string */
     struct eng_ids ids;  /* prompt and answer */
     struct eng_chat *chat;
     json_t *messages; /* messages of the chat */
-    char *said;       /* [n_said] the answer's text */
+    char *said;       /* [n_said] text of the last answer */
     size_t n_said, said_room;
-    uint32_t n_retry; /* retries of the message; each samples with another choice index */
+    uint32_t n_retry; /* retries of the last message; each samples with another choice index */
     bool seed_said, output_failed;
 };
 
-/* Reserves the memory of the DSI workers from the same budget. */
+/* Sets o->reserved_bytes so that the engine leaves memory of its budget to the DSI workers. */
 static int prepare_dsi(const struct run *r, const struct eng_dsi_options *dsi, struct eng_options *o)
 {
     struct eng_engine *e;
@@ -106,7 +106,7 @@ static void close_run(struct run *r)
     kn_free(r->shown);
 }
 
-/* Prints a seed that was picked at random, once, when generation has started. */
+/* Prints the seed, once, if it was chosen at random. */
 static void say_seed(struct run *r)
 {
     if (!r->seed_said && !r->config->seed_given)
@@ -119,7 +119,7 @@ static void say_seed(struct run *r)
 struct timing {
     uint64_t start_ns, first_ns, end_ns;
     int n_prompt, n_token;
-    struct off_stats store; /* at the start */
+    struct off_stats store; /* store, engine: counters at the start */
     struct eng_stats engine;
 };
 
@@ -142,7 +142,7 @@ static int put(struct run *r, const char *s, size_t n)
     return 0;
 }
 
-/* Writes r->shown to stdout and appends it to the answer, which the next turn's prompt contains. */
+/* Writes n bytes of r->shown to stdout and appends them to r->said, which the next turn's prompt contains. */
 static int say(struct run *r, size_t n)
 {
     int error = put(r, r->shown, n);
@@ -231,7 +231,7 @@ static int run_dsi(struct run *r, const struct eng_request *request, struct tell
     return error;
 }
 
-/* Generates from r->ids and appends the answer's tokens to it. */
+/* Generates an answer to the prompt r->ids, and appends its tokens to r->ids. */
 static int answer(struct run *r, struct timing *t)
 {
     const struct eng_config *c = r->config;
@@ -263,7 +263,7 @@ static int answer(struct run *r, struct timing *t)
     return error;
 }
 
-/* Prints expert cache statistics, if experts were read since t. */
+/* Prints expert cache statistics, if experts were read since the answer's start. */
 static void report_experts(const struct run *r, const struct timing *t)
 {
     struct off_store *store = moe_model_store(eng_model(r->engine));
@@ -370,7 +370,7 @@ static int prompt_of_chat(struct run *r)
     return error;
 }
 
-/* Answers the messages.  On failure the last message, the user's, is removed. */
+/* Answers the messages and adds the answer to them.  On failure the last message, the user's, is removed. */
 static int take_turn(struct run *r)
 {
     struct timing t;

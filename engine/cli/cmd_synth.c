@@ -3,7 +3,8 @@
  *
  * In: a shape's name, and optionally the number of layers, an MTP layer, experts used per token, vocabulary size,
  * format of the experts and a seed.
- * Out: a GGUF file, the same bytes for the same options.  moe_synth() lists fallbacks on stderr. */
+ * Out: a GGUF file, the same bytes for the same options.  moe_synth() reports on stderr the tensors that get another
+ * format than asked for. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 

@@ -1,10 +1,9 @@
 /* engine/cli/cmd_tokenize.c - `spillway tokenize`: converts all of stdin to token ids on one line, or back.
  *
- * In: a model file of any architecture with a tokenizer, and stdin: text, or with --decode ids separated by
- * commas or white space.  Out: ids separated by commas, or text, on stdout.  With --special BOS is added where
- * the file asks for it, special tokens in the text are parsed, and --decode writes their text.  Without
- * --special they are parsed as plain text, and --decode leaves them out.  Nothing is written unless all of the
- * input is valid. */
+ * In: a model file of any architecture with a tokenizer, and stdin: text, or with --decode ids separated by commas or
+ * white space.  Out: ids separated by commas, or text, on stdout.  With --special BOS is added where the file asks for
+ * it, special tokens in the text are parsed, and --decode writes their text.  Without --special, special tokens in the
+ * text are plain text, and --decode leaves them out.  Nothing is written unless all of the input is valid. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +16,7 @@ struct text {
     size_t n, cap;
 };
 
-/* Makes room for n more bytes. */
+/* Makes space for n more bytes. */
 static int text_grow(struct text *t, size_t n)
 {
     size_t least, cap;

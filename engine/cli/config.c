@@ -4,8 +4,8 @@
  * applied from the weakest to the strongest.  The table of options is in options.c.  This is the only file that
  * reads the environment.
  *
- * The file is INI: keys are long flag names, and a section named like a command overrides the global keys
- * above it.  A key of another command is ignored; a key of no command is an error. */
+ * The file is INI: keys are long flag names.  The keys in the section [COMMAND] override the keys above all sections.
+ * A key that only other commands have is ignored; a key that no command has is an error. */
 #include "engine/base/base.h"
 #include "engine/cli/options.h"
 
@@ -23,9 +23,9 @@
 struct file {
     struct eng_config *config;
     enum eng_command_id command;
-    const char *path, *text, *end; /* text: the unread rest */
+    const char *path, *text, *end; /* text to end: the part that is not read yet */
     char section[64];
-    bool seen[ENG_MAX_OPTION]; /* keys of this section */
+    bool seen[ENG_MAX_OPTION]; /* by option index: keys that the current section has had */
     int line, error;
 };
 
@@ -135,7 +135,7 @@ static int apply_file(struct eng_config *c, enum eng_command_id command, const c
 
 /* ---- the environment --------------------------------------------------------------------------- */
 
-/* Converts SPILLWAY_TOP_K=40 to --top-k; false for a variable without the prefix. */
+/* Converts SPILLWAY_TOP_K=40 to the flag --top-k and the value 40; false for a variable without the prefix. */
 static bool env_flag(const char *variable, char *flag, size_t size, const char **value)
 {
     size_t skip = strlen(ENG_ENV_PREFIX), n = strcspn(variable, "=");
@@ -217,7 +217,7 @@ static int take_flag(struct arguments *a, enum eng_command_id command, int argc,
     return add_given(a, o, argv[*i], word);
 }
 
-/* The flag set by a command's first word without dashes; NULL: the command takes no such word. */
+/* The flag that a command's first argument without dashes sets; NULL: the command has no such argument. */
 static const char *place_flag(enum eng_command_id command)
 {
     if (command == ENG_simulate)
@@ -266,14 +266,14 @@ static int draw_seed(struct eng_config *c)
 {
     if (getrandom(&c->sampling.seed, sizeof c->sampling.seed, 0) != sizeof c->sampling.seed)
         return kn_fail(KN_EIO, "the system provides no random numbers; give --seed");
-    c->sampling.seed >>= 32; /* 32 bits: at most ten digits to type again */
+    c->sampling.seed >>= 32; /* 32 bits: at most ten digits, so that users can type it again */
     return 0;
 }
 
-/* Removes slashes at the end of a model folder: names of files beside it are the folder's name and an ending. */
+/* Removes slashes at the end of a model folder's path: the files beside it are named by this path and an ending. */
 static void trim_model(struct eng_config *c)
 {
-    static char model[ENG_PATH_BYTES]; /* parsed once, by the main thread */
+    static char model[ENG_PATH_BYTES]; /* static: called once, by the main thread */
     size_t n = c->model ? strlen(c->model) : 0;
     if (n < 2 || n >= sizeof model || c->model[n - 1] != '/')
         return;

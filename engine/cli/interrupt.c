@@ -17,7 +17,7 @@ const atomic_bool *eng_interrupt(void)
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, before;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* keeps nohup's setting */
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup ignores it: that stays */
         sigaction(SIGHUP, &action, NULL);
     return &stop;
 }

@@ -15,7 +15,7 @@ static const char *const about[ENG_COMMAND_COUNT] = {
 
 /* ---- help -------------------------------------------------------------------------------------- */
 
-/* -n, --n-predict, --predict N */
+/* Writes the names and the value of an option for --help: "-n, --n-predict, --predict N". */
 static void list_names(const struct eng_option *o, char *out, size_t size)
 {
     size_t n = 0;
@@ -120,7 +120,7 @@ static void put_troff(const char *s)
     }
 }
 
-/* \fB-n\fR, \fB--predict\fR \fIN\fR */
+/* The same for the man page: \fB-n\fR, \fB--predict\fR \fIN\fR */
 static void put_names(const struct eng_option *o)
 {
     for (const char *a = o->alias; *a;) {
@@ -143,7 +143,8 @@ static void put_names(const struct eng_option *o)
     putchar('\n');
 }
 
-/* Lines like "run, bench: default 0.8": commands with the same default share a line. */
+/* Prints the commands that accept an option, as lines like "run, bench: default 0.8": commands with the same default
+ * share a line. */
 static void put_takers(const struct eng_option *o)
 {
     bool told[ENG_COMMAND_COUNT] = { false };
@@ -209,7 +210,7 @@ static void put_flags(const struct eng_option *o) { printf(" --%s%s%s", o->name,
 
 static bool takes_file(const struct eng_option *o) { return o->value && !strcmp(o->value, "FILE"); }
 
-/* One line for a flag whose values are a list: --kv) words='f16 f32' ;; */
+/* Prints a line for an option with a fixed list of values: --kv) words='f16 f32' ;; */
 static void put_choices(const struct eng_option *o)
 {
     const char *const *choice = eng_option_choices(o);

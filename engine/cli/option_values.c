@@ -65,7 +65,7 @@ static bool read_flag(const char *s, bool *out)
     return false;
 }
 
-/* -1: as without --seed. */
+/* Reads the value of --seed; -1: as without --seed. */
 static bool read_seed(const char *s, struct eng_config *c)
 {
     char *end;
@@ -103,7 +103,7 @@ static bool read_bias(const char *s, struct eng_config *c)
     return true;
 }
 
-/* ---- a name of a list ------------------------------------------------------------------------------ */
+/* ---- options with a fixed list of values ----------------------------------------------------------- */
 
 static const char *const isa_name[] = {
     [KN_ISA_SCALAR] = "scalar", [KN_ISA_AVX2] = "avx2", [KN_ISA_AVX512] = "avx512", [KN_ISA_COUNT] = NULL
@@ -145,7 +145,7 @@ static bool read_choice(const char *s, const char *const *name, unsigned *out)
     return false;
 }
 
-/* "scalar, avx2 or avx512" */
+/* Writes a list as text: "scalar, avx2 or avx512". */
 static void list_choices(const char *const *name, char *out, size_t size)
 {
     size_t n = 0;

@@ -28,12 +28,12 @@ enum eng_kind {
 };
 
 struct eng_option {
-    const char *name, *alias; /* name without dashes; aliases with, space-separated */
-    unsigned commands;        /* bit 1 << id for each command that takes it */
+    const char *name, *alias; /* name: without dashes; alias: names with dashes, separated by spaces */
+    unsigned commands;        /* bit 1 << id for each command that accepts the option */
     enum eng_kind kind;
     size_t at;                /* offset of the field in struct eng_config */
     double least, most;       /* range of ENG_INTEGER, ENG_NUMBER, ENG_OR_AUTO */
-    const char *value, *help; /* value: placeholder in help; NULL: a flag without value */
+    const char *value, *help; /* value: placeholder of the value in the help text, NULL: no value */
 };
 
 extern const char *const eng_command_name[ENG_COMMAND_COUNT];
@@ -42,13 +42,13 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command);
 
 /* The option named by `flag` (name or alias, with dashes) that one of `commands` takes, or NULL. */
 const struct eng_option *eng_option_find(const char *flag, unsigned commands);
-int eng_option_index(const struct eng_option *o);
+int eng_option_index(const struct eng_option *o); /* its place in the table */
 
 /* Reports a flag that the command does not take, with advice or a similar name; returns KN_EINVAL.  `by`: source of
  * the flag (command, file and line), for the message. */
 int eng_option_unknown(const char *by, const char *flag, enum eng_command_id command);
 
-/* Checks required flags and combinations.  0, or KN_EINVAL with a message. */
+/* Checks that required flags are given and that flags do not contradict.  0, or KN_EINVAL with a message. */
 int eng_option_check(const struct eng_config *c, enum eng_command_id command);
 
 /* For help, man page and completion: the i-th of all options, or NULL; the nth required flag of the command, or
@@ -58,13 +58,16 @@ const char *eng_option_needed(enum eng_command_id command, int nth);
 
 /* ---- option_values.c ------------------------------------------------------------------------------ */
 
-/* Sets the option's field from text, which must outlive c.  `by`: source of the value, for the message. */
+/* Sets the option's field from s, which must outlive c.  0, or KN_EINVAL with a message that names `by`, the source of
+ * the value. */
 int eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *by);
 
-/* Empties a list option.  Lists of several sources are not joined: a stronger source replaces the list. */
+/* Empties the field of a list option, before the list of a stronger source is set: lists of several sources are not
+ * joined. */
 void eng_option_forget(struct eng_config *c, const struct eng_option *o);
 
-/* The option's fixed values, NULL-terminated, or NULL if it has none; its default as text ("": none to show). */
+/* choices: the option's values, NULL-terminated, or NULL if they are no fixed list.  default_text: writes its default
+ * in c as text; "": none to show. */
 const char *const *eng_option_choices(const struct eng_option *o);
 void eng_option_default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size);
 

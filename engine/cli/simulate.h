@@ -1,6 +1,6 @@
 /* engine/cli/simulate.h - the simulations of `spillway simulate WHAT`.  Internal to engine.
  *
- * Each prints CSV on stdout; 0 or KN_E*. */
+ * Each prints CSV on stdout, and returns 0 or KN_E*. */
 #ifndef ENGINE_SIMULATE_H
 #define ENGINE_SIMULATE_H
 

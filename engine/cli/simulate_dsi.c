@@ -1,14 +1,15 @@
 /* engine/cli/simulate_dsi.c - `spillway simulate dsi`: compares plain decoding, speculative inference (SI) and
  * distributed speculative inference (DSI).
  *
- * In: latencies, acceptance rate, lookaheads, number of targets; or a preset, the published table or grid.
+ * In: latencies, acceptance rate, lookaheads, number of targets; or a preset: the settings of the paper's table or
+ * grid.
  * Out: CSV, times in milliseconds for an output of --tokens.
  *
- * The work is done in columns, one acceptance rate each.  A column draws its random numbers once and counts SI's
- * passes and steps at each lookahead once, since both are independent of latencies; then it computes the times for
- * each pair of latencies.  SI uses the best of all lookaheads.  DSI may use only lookaheads that Equation 1 of the
- * DSI paper allows: the offline method uses the best of them, as the authors do; the event method uses the
- * smallest, as a machine that cannot know the best. */
+ * The work is done in columns, one acceptance rate each.  A column draws its random numbers once and counts SI's passes
+ * and steps at each lookahead once, since both are independent of latencies; then it computes the times for each pair
+ * of latencies.  SI uses the best of all lookaheads (with --authors, of those that DSI may use).  DSI may use only
+ * lookaheads that Equation 1 of the DSI paper allows: the offline method uses the best of them, as the authors do; the
+ * event method uses the smallest, as a real system would, which cannot know the best. */
 #include "engine/cli/simulate.h"
 
 #include <math.h>
@@ -18,13 +19,13 @@
 #include "speculative/simulate.h"
 
 #define MAX_LOOKAHEADS 1000
-#define MAX_DRAWS      (1 << 26) /* most random numbers of a column: 256 MiB */
+#define MAX_DRAWS      (1 << 26) /* most random numbers of a column, in 256 MiB */
 #define GRID_DRAFTS    100       /* draft latencies: 0.01, 0.02 ... 1 times the target's */
 #define GRID_RATES     101       /* acceptance rates: 0, 0.01 ... 1 */
-#define GRID_NS        1000000   /* a target pass of the grid */
+#define GRID_NS        1000000   /* time of a target pass in the grid */
 
 enum method { OFFLINE, EVENT };
-enum choice { BEST, SMALLEST }; /* which of the lookaheads that Equation 1 allows DSI */
+enum choice { BEST, SMALLEST }; /* which lookahead DSI uses, of those that Equation 1 allows */
 
 struct lookaheads {
     int n, most, k[MAX_LOOKAHEADS];
@@ -95,7 +96,7 @@ static int64_t to_ns(double ms) { return (int64_t)(ms * 1e6 + 0.5); }
 
 struct si_count {
     double passes, steps;
-}; /* means over all repeats */
+}; /* of SI for an output; means over all repeats */
 
 struct column {
     const struct plan *plan;
@@ -270,7 +271,7 @@ static const struct published {
     { "Phi3-14B", "Phi3-4B", "Alpaca", 49.6, 33.4, 0.87, 1.60 },
 };
 
-/* Standard error of the ratio of SI's mean time to DSI's, both with the same random draws. */
+/* The standard error of (mean time of SI) / (mean time of DSI), where both use the same random numbers. */
 static double standard_error(struct column *c, const struct match *m, struct times t)
 {
     double ratio = m->si_ns / m->dsi_ns, sum = 0;

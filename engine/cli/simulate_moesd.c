@@ -3,7 +3,7 @@
  * The paper's setting: 228 speed-ups, for 6 numbers of experts per token, 2 draft lengths and 19 batch sizes; the
  * model's ten constants are fitted, within bounds, to a subset.  Here the speed-ups are computed by the formula
  * with known constants, plus noise.  The error of such a fit on all 228 shows how many measurements are needed and
- * which: the paper takes every n-th point, and for some n that leaves out the small or the large batches.
+ * which ones: the paper takes every n-th point, and for some n this leaves out the small or the large batches.
  *
  *   table    for every n: the error with every n-th point, and with as many points spread evenly over experts,
  *            draft lengths and batches
@@ -22,7 +22,7 @@
 #define N_EXPERT     64
 #define RIDGE_POINT  156.0
 #define ACCEPT       0.85
-#define LONGEST      23 /* largest stride of the table */
+#define LONGEST      23 /* largest n of "every n-th point" in the table */
 #define MOST_REPEATS 1000
 
 static const int used[] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 2, 4 };
@@ -31,8 +31,8 @@ enum { N_USED = 6, N_DEPTH = 2, N_BATCH = 19, N_POINT = N_USED * N_DEPTH * N_BAT
 
 static const double truth[SPEC_PAPER_PARAMS] = { 4.5, 1.0, 0.5, 2.0, 1.1, 0.3, 0.2, 0.004, 0.5, 1.016 };
 
-/* {low, high, start}.  Biases: from the time of the bytes at the memory rate to five times that; rejection: up to
- * the longest time measured. */
+/* {lower bound, upper bound, start} of each constant, in ms.  Biases: from the time to read the weights at the memory
+ * rate to five times this time; rejection: up to the longest time measured. */
 static const struct spec_fit_param bounds[SPEC_PAPER_PARAMS] = {
     [SPEC_BIAS] = { 3.5, 17.5, 7 },         [SPEC_K1] = { 0, INFINITY, 1 },
     [SPEC_K2] = { 0.39, 1.95, 0.8 },        [SPEC_K3] = { 0, INFINITY, 1 },
@@ -55,7 +55,8 @@ static struct spec_paper_point point_at(int k, int depth, int batch)
     return p;
 }
 
-/* Batches vary fastest, as in the paper's strides.  Noise: the sum of four uniform numbers, nearly normal. */
+/* Computes all points, batch size varying fastest, as the paper's every n-th point needs it.  Noise: the sum of four
+ * uniform numbers, nearly normal. */
 static void measure(struct spec_paper_point *all, uint64_t seed, double noise)
 {
     for (int i = 0; i < N_POINT; i++) {
@@ -108,7 +109,7 @@ static int compare(const void *a, const void *b)
 
 struct spread {
     double at[MOST_REPEATS];
-}; /* mean square error of each repeat */
+}; /* at: mean square error of each repeat */
 
 static double part(struct spread *s, int n, double share)
 {

@@ -3,8 +3,8 @@
  * Out: messages, and commands as an enum.  On a terminal libedit edits the line and keeps the history; it gets
  * characters through read_char() here, because only then does Ctrl-C end a line at once.
  *
- * The terminal is in libedit's mode only inside eng_terminal_read(); libedit restores it at the end of each
- * line, and before a signal that ends or stops the program.  So nothing has to be restored while an answer is
+ * The terminal is in libedit's mode only inside eng_terminal_read(); libedit restores its mode at the end of each
+ * line, and before a signal that ends or stops the program.  So the terminal has its usual mode while an answer is
  * generated.  The prompt goes to stderr: stdout is for answers.
  *
  * Pasted text is one insertion of any number of lines: bracketed paste makes the terminal send marks around it.
@@ -47,15 +47,15 @@ struct eng_terminal {
     char *text;                           /* the message so far, NUL-terminated */
     size_t n, room;
     bool fenced;          /* inside a """ message */
-    bool catching, marks; /* marks: bracketed paste works */
+    bool catching, marks; /* catching: the handlers are set; marks: bracketed paste works */
 };
 
-/* Set by the handler; read and cleared by the main thread. */
+/* Ctrl-C was pressed: set by the signal handler; read and cleared by the main thread. */
 static atomic_bool stop_wanted;
 static atomic_bool reading; /* inside eng_terminal_read(); set by the main thread */
 static atomic_bool marked;  /* bracketed paste is on; set by the main thread */
 
-/* A second Ctrl-C before the first was handled ends the program, except at the prompt. */
+/* SIGINT.  A second Ctrl-C while stop_wanted is still set ends the program, except at the prompt. */
 static void on_interrupt(int number)
 {
     if (atomic_exchange(&stop_wanted, true) && !atomic_load(&reading)) {
@@ -64,7 +64,7 @@ static void on_interrupt(int number)
     }
 }
 
-/* libedit has restored the terminal by now, except for bracketed paste. */
+/* SIGTERM.  libedit has restored the terminal's mode before, but not bracketed paste. */
 static void on_end(int number)
 {
     if (atomic_load(&marked))
@@ -95,8 +95,8 @@ static void show_marks(const struct eng_terminal *t, bool on)
     atomic_store(&marked, on);
 }
 
-/* Waits: 1 for input, 0 for another signal, -1 for Ctrl-C.  SIGINT is delivered only inside ppoll(); otherwise it
- * could arrive between the check of the flag and the wait. */
+/* Waits for input: returns 1 if there is some, 0 after a signal other than Ctrl-C, -1 after Ctrl-C.  SIGINT is
+ * unblocked only inside ppoll(): otherwise it could arrive between the check of stop_wanted and the wait. */
 static int wait_for_input(void)
 {
     struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
@@ -111,7 +111,7 @@ static int wait_for_input(void)
     return atomic_load(&stop_wanted) ? -1 : n > 0;
 }
 
-/* Reads one character: 1, 0 at the end of input, -1 after Ctrl-C. */
+/* Reads one character for libedit: returns 1, 0 at the end of input, or -1 after Ctrl-C. */
 static int read_char(EditLine *edit, wchar_t *out)
 {
     struct eng_terminal *t;
@@ -122,7 +122,7 @@ static int read_char(EditLine *edit, wchar_t *out)
         if (ready < 0)
             return -1;
         if (ready == 0) {
-            show_marks(t, true); /* a new window size, or resumed after Ctrl-Z */
+            show_marks(t, true); /* a signal: the window size has changed, or the program continues after Ctrl-Z */
             el_set(edit, EL_REFRESH);
             continue;
         }
@@ -259,7 +259,7 @@ static int next_line(struct eng_terminal *t, enum line *what)
 
 /* ---- messages ---------------------------------------------------------------------------------- */
 
-/* True for a line of a slash and letters only, false for a message.  An unknown command becomes ENG_INPUT_HELP. */
+/* True for a line that is a slash and letters only: a command, whose kind is set; ENG_INPUT_HELP if it is unknown. */
 static bool is_command(const char *s, enum eng_input *kind)
 {
     static const struct {
@@ -288,7 +288,7 @@ static bool ends_with_fence(const char *s, size_t n)
     return n >= strlen(FENCE) && !strcmp(s + n - strlen(FENCE), FENCE);
 }
 
-/* Reads lines until one ends with a fence, after a first line that begins with one.  Removes both fences. */
+/* Completes a message whose first line begins with """: reads lines until one ends with """.  Removes both. */
 static int fenced_lines(struct eng_terminal *t, enum line *what)
 {
     const size_t fence = strlen(FENCE);
@@ -314,7 +314,7 @@ static int fenced_lines(struct eng_terminal *t, enum line *what)
     return e;
 }
 
-/* Reads one line, or all lines between two fences. */
+/* Reads a message: one line, or all lines between two """. */
 static int next_message(struct eng_terminal *t, enum line *what)
 {
     t->n = 0;
@@ -323,7 +323,7 @@ static int next_message(struct eng_terminal *t, enum line *what)
         e = next_line(t, what);
     if (e == 0 && *what == LINE_READ && !strncmp(t->text, FENCE, strlen(FENCE)))
         e = fenced_lines(t, what);
-    if (*what == LINE_END && t->n > 0) /* the end of input closes a fence */
+    if (*what == LINE_END && t->n > 0) /* the end of input ends a message of several lines */
         *what = LINE_READ;
     return e;
 }
@@ -364,7 +364,7 @@ int eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char *
 
 int eng_terminal_open(struct eng_terminal **out)
 {
-    struct sigaction action = { .sa_handler = on_interrupt }; /* without SA_RESTART: reads end */
+    struct sigaction action = { .sa_handler = on_interrupt }; /* without SA_RESTART: a signal ends a read */
     struct eng_terminal *t = kn_calloc(1, sizeof *t);
     if (!t)
         return kn_fail(KN_ENOMEM, "cannot set up the terminal");

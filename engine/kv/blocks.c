@@ -44,6 +44,7 @@ void eng_kv_close(struct eng_kv *kv)
 
 /* ---- kept blocks without users, in LRU order ----------------------------------------------------------- */
 
+/* Appends a kept block to the LRU list as the newest. */
 static void retire(struct eng_kv *kv, int32_t id)
 {
     struct eng_block *b = &kv->block[id];
@@ -62,13 +63,14 @@ static void unretire(struct eng_kv *kv, int32_t id)
     kv->n_free--;
 }
 
+/* Adds a user to a kept block. */
 static void use(struct eng_kv *kv, int32_t id)
 {
     if (kv->block[id].n_user++ == 0)
         unretire(kv, id);
 }
 
-/* A block without users that is not kept is free at once. */
+/* Removes one user. Without users, a kept block enters the LRU list; another one is free. */
 static void unuse(struct eng_kv *kv, int32_t id)
 {
     struct eng_block *b = &kv->block[id];
@@ -83,8 +85,9 @@ static void unuse(struct eng_kv *kv, int32_t id)
     kv->n_free++;
 }
 
-/* Takes a free block, or evicts the oldest cached one. The oldest has no children: every path through a child also
- * used its parent, and released it later. */
+/* Returns a free block, with one user; if there is none, evicts the least recently used cached block. This block has no
+ * children: each path with a child also used its parent, and released it after the child. The caller has checked
+ * n_free. */
 static int32_t take(struct eng_kv *kv)
 {
     if (kv->n_unused == 0) {
@@ -104,6 +107,7 @@ static int32_t take(struct eng_kv *kv)
 
 /* ---- paths ------------------------------------------------------------------------------------------ */
 
+/* Appends the slots of a block to the path. */
 static void append(struct eng_path *path, int32_t id)
 {
     for (int i = 0; i < ENG_KV_BLOCK; i++)
@@ -165,7 +169,8 @@ int eng_kv_pin_like(struct eng_kv *kv, const struct eng_path *path, const int32_
 void eng_kv_pin(struct eng_kv *kv, int32_t block) { use(kv, block); }
 void eng_kv_unpin(struct eng_kv *kv, int32_t block) { unuse(kv, block); }
 
-/* Keeps the path's next block, or replaces it by a kept block with the same tokens. */
+/* Makes the path's first block that is not kept a kept one, with the n tokens in it. If it is whole and a block with
+ * the same prefix is kept already, the path uses that one instead. */
 static void keep_block(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n)
 {
     int32_t id = block_at(path, path->n_kept), parent = last_kept(path);
@@ -197,7 +202,7 @@ void eng_kv_trim(struct eng_kv *kv, struct eng_path *path, int n)
     }
 }
 
-/* Releases from the end, so that the later blocks of a sequence are older in LRU order. */
+/* Releases from the end, so that in LRU order the later blocks of a sequence are older and are evicted first. */
 void eng_kv_leave(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n)
 {
     eng_kv_keep(kv, path, token, n);

@@ -1,14 +1,14 @@
 /* engine/kv/kept_states.c - kept states, by number: the recurrent layers' state at the end of a kept block.
  *
  * A model with recurrent layers can continue a cached prefix only at a position with a kept state. So states are kept
- * at a few places of a sequence (engine/reuse.c chooses them), and a prefix is reused up to the last of them. A state
- * belongs to one block and is dropped with it; the least recently used state is evicted for a new one. Integers only;
- * the memory is the context's. */
+ * at a few positions of a sequence (engine/reuse.c chooses them), and a prefix is reused up to the last of these. A
+ * kept state belongs to one block and is dropped with it; the least recently used state is evicted for a new one. This
+ * file handles numbers only; the states lie in the memory of the moe_context. */
 #include "engine/kv/kv.h"
 
 #include <string.h>
 
-enum { FREE = -1, TAKEN = -2 };
+enum { FREE = -1, TAKEN = -2 }; /* values of eng_kept_state.block */
 
 int eng_states_open(struct eng_kv *kv, int n)
 {
@@ -23,7 +23,8 @@ int eng_states_open(struct eng_kv *kv, int n)
 
 /* ---- finding ------------------------------------------------------------------------------------------ */
 
-/* Finds the longest partial block after `parent` that matches the tokens and has a state. */
+/* Finds the longest partial block after `parent` that matches the tokens from position `at` on and has a state; sets
+ * *out if its prefix is longer than that of *out. */
 static void find_tail(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token, int at, int n,
                       struct eng_kept_match *out)
 {
@@ -38,7 +39,7 @@ static void find_tail(const struct eng_kv *kv, int32_t parent, uint64_t salt, co
     }
 }
 
-/* Partial blocks are found only for an empty path, so that a session in the middle of prefill needs no copy. */
+/* Partial blocks are looked for only if the path is empty, so that a session in the middle of prefill needs no copy. */
 void eng_states_find(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n,
                      struct eng_kept_match *out)
 {
@@ -94,7 +95,7 @@ void eng_states_put(struct eng_kv *kv, int state, int32_t block)
 {
     struct eng_kept_state *k = &kv->state[state];
     kn_assert(k->block == TAKEN && kv->block[block].n_token);
-    if (kv->block[block].state >= 0) /* another session with the same tokens was first */
+    if (kv->block[block].state >= 0) /* another session with the same tokens kept one here: the new one replaces it */
         eng_states_drop(kv, kv->block[block].state);
     *k = (struct eng_kept_state){ .block = block, .used = ++kv->n_state_use };
     kv->block[block].state = state;

@@ -12,30 +12,31 @@
 
 #define ENG_KV_BLOCK 64 /* slots: one chunk of attention */
 
-/* A block is free, or written by one path, or kept. A kept block is found by its tokens and by the block before it,
- * is never written again, and is shared by any number of paths. Kept blocks without a path stay until a new block is
- * needed; then the least recently used is evicted, the end of a sequence before its beginning. */
+/* A block is free, or written by one path, or kept. A kept block is never written again, can be found by its tokens and
+ * the block before it, and may be part of any number of paths. Kept blocks that no path uses stay cached until a new
+ * block is needed; then the least recently used one is evicted, the end of a sequence before its beginning. */
 struct eng_block {
-    int32_t n_user;
-    int32_t n_token;                   /* 0: not kept; below ENG_KV_BLOCK: the tail of a sequence */
-    int32_t parent, child, next, prev; /* kept blocks: the prefix tree; siblings are a list; -1: none */
+    int32_t n_user;                    /* paths and pins that use it */
+    int32_t n_token;                   /* 0: not kept; 1 to 63: a partial block, the end of a sequence */
+    int32_t parent, child, next, prev; /* prefix tree of kept blocks; next, prev: siblings; -1: none */
     int32_t older, newer;              /* LRU list of kept blocks without users */
     int32_t same_hash;                 /* next block in the list of its table entry */
-    uint8_t drafted;                   /* bit i: drafter i has computed its KV for the whole block */
-    int32_t state;                     /* of kept blocks: the kept state at its end; -1: none */
+    uint8_t drafted;                   /* bit i: drafter i has computed its own KV for the whole block */
+    int32_t state;                     /* of a kept block: number of the kept state at its end; -1: none */
     uint64_t salt;
     uint64_t key[2]; /* hash of the salt and all tokens up to this block's end */
     int32_t token[ENG_KV_BLOCK];
 };
 
-/* Bytes of these lists for each slot: a block, its place on the stack, two entries of the table. */
+/* Bytes of struct eng_kv's lists for each KV slot: of a block its entry, its place on the free stack and up to four
+ * entries of the table. */
 #define ENG_KV_SLOT_BYTES ((sizeof(struct eng_block) + 5 * sizeof(int32_t) + ENG_KV_BLOCK - 1) / ENG_KV_BLOCK)
 
 /* The recurrent layers' state at the end of a kept block. */
 struct eng_kept_state {
     int32_t block;
     uint64_t used;
-}; /* block -1: free, -2: taken by eng_states_take */
+}; /* block: its block, -1: free, -2: taken by eng_states_take(); used: n_state_use at its last use */
 
 struct eng_kv {
     struct eng_block *block; /* [n_block] */
@@ -44,18 +45,18 @@ struct eng_kv {
     int n_block, n_table, n_unused;
     int n_free;                   /* unused blocks, and kept blocks without users */
     int32_t oldest, newest;       /* of the kept blocks without users */
-    int32_t first_child;          /* first block in the list of those at position 0 */
+    int32_t first_child;          /* first in the list of kept blocks at position 0 */
     struct eng_kept_state *state; /* [n_state] */
     int n_state;
     uint64_t n_state_use; /* counts uses, for LRU order */
-    uint64_t secret[2];   /* hash key: no client can construct colliding keys */
+    uint64_t secret[2];   /* of the hash: so no client can construct tokens with colliding keys */
 };
 
 /* The KV slots of one sequence. The first n_kept positions lie in kept blocks, the rest in blocks of its own. */
 struct eng_path {
     int32_t *slot; /* by position */
-    int n_slot;    /* reserved, whole blocks */
-    int n_kept;
+    int n_slot;    /* reserved positions, whole blocks */
+    int n_kept;    /* positions in kept blocks */
     uint64_t salt;
 };
 
@@ -66,55 +67,66 @@ void eng_kv_close(struct eng_kv *kv);
  * if there are not enough blocks; no message. */
 int eng_kv_reserve(struct eng_kv *kv, struct eng_path *path, int n);
 
-/* Extends the path by kept blocks that match token[n]; returns the path's number of positions. All blocks of the path
- * must be kept already. */
+/* Extends the path by kept whole blocks that match token[n], the sequence from position 0; returns the path's number of
+ * positions. All blocks of the path must be kept already. */
 int eng_kv_find(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
 
-/* The number of blocks that eng_kv_find would add and that have users already: they take no free block. */
+/* The number of kept blocks from position 0 that match token[n] and have users already: to share them takes none of
+ * the n_free blocks. */
 int eng_kv_count_shared(const struct eng_kv *kv, uint64_t salt, const int32_t *token, int n);
 
-/* Finds the kept block that matches token[n], from the path's end on, for the longest run, and returns that
- * length: the caller copies its slots. The block is pinned until eng_kv_unpin. 0: no match, nothing is pinned. */
+/* Finds, among the kept blocks that follow the path, the one with the longest common prefix with the tokens of token[n]
+ * behind the path, and returns the length of this prefix: the caller copies so many of its slots. The block is pinned
+ * (not evicted) until eng_kv_unpin(). 0: none matches, nothing is pinned. */
 int eng_kv_pin_like(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n, int32_t *block);
 void eng_kv_unpin(struct eng_kv *kv, int32_t block);
 
-/* The first n positions are final: their whole blocks become kept. A block with the same tokens that is kept already
- * replaces the path's own. */
+/* Called when KV of the first n positions, the tokens token[n], is final: the whole blocks among them become kept. If a
+ * block with the same prefix is kept already, it replaces the path's own block. */
 void eng_kv_keep(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
 
-/* Releases the blocks beyond n positions. */
+/* Releases the path's blocks that lie wholly beyond n positions; none of them may be kept. */
 void eng_kv_trim(struct eng_kv *kv, struct eng_path *path, int n);
 
-/* Releases all blocks. The first n positions stay cached until they are evicted, a last partial block too. */
+/* Releases all blocks of the path. KV of the first n positions, the tokens token[n], stays cached until it is evicted,
+ * also that in a last partial block. */
 void eng_kv_leave(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
 
-/* Pins a kept block, as eng_kv_pin_like() does. */
+/* Pins a kept block until eng_kv_unpin(). */
 void eng_kv_pin(struct eng_kv *kv, int32_t block);
 
-/* kept_states.c: a model with recurrent layers can reuse a prefix only up to a position with a kept state. */
-int eng_states_open(struct eng_kv *kv, int n);
+/* ---- kept_states.c: a model with recurrent layers reuses a prefix only up to a position with a kept state ---- */
 
-/* The longest prefix of token[n] that ends in a kept state, and its blocks. */
+int eng_states_open(struct eng_kv *kv, int n); /* n: most kept states */
+
+/* The longest prefix of a sequence that ends with a kept state, and the blocks of this prefix. */
 struct eng_kept_match {
-    int state;    /* -1: none */
-    int n_whole;  /* positions in whole blocks */
-    int32_t tail; /* partial block with the n_tail positions after them; -1: none */
+    int state;    /* number of the kept state; -1: no such prefix */
+    int n_whole;  /* positions of the prefix in whole blocks */
+    int32_t tail; /* partial block with the n_tail positions behind n_whole; -1: none */
     int n_tail;
-    int n_seen; /* positions in kept whole blocks, with a state or without */
+    int n_seen; /* positions in all kept whole blocks that match, also behind the last state */
 };
+/* Searches token[n] from the path's end on, whose blocks must all be kept, and counts as a use of the state that it
+ * finds. */
 void eng_states_find(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n,
                      struct eng_kept_match *out);
 
-int eng_states_take(struct eng_kv *kv); /* takes a free state or evicts the LRU one; -1: none */
-void eng_states_put(struct eng_kv *kv, int state, int32_t block); /* the taken state is that of this block's end */
+int eng_states_take(struct eng_kv *kv); /* a free state, or else the LRU one, evicted; -1: all are taken */
+void eng_states_put(struct eng_kv *kv, int state, int32_t block); /* keeps a taken state, as that at the block's end */
 void eng_states_drop(struct eng_kv *kv, int state);               /* frees a taken or kept state */
 
-/* prefix_tree.c: the tree of kept blocks and the table of their keys. add: the block becomes kept, after parent (-1:
- * none). drop: it is no longer kept. find: the child with these 64 tokens, or -1. like: the child with the longest
- * common prefix with token[n], and its length; -1: none. */
+/* ---- prefix_tree.c: the tree of kept blocks and the hash table of their keys ----
+ *
+ * parent: the kept block before; -1: none, the block is at position 0. token: the block's tokens alone. */
+
+/* Makes a block kept, with the n tokens in it; with n < ENG_KV_BLOCK eng_prefix_find() does not find it. */
 void eng_prefix_add(struct eng_kv *kv, int32_t block, int32_t parent, uint64_t salt, const int32_t *token, int n);
-void eng_prefix_drop(struct eng_kv *kv, int32_t block); /* it must have no children */
+/* Makes a kept block without children not kept, and drops its state. */
+void eng_prefix_drop(struct eng_kv *kv, int32_t block);
+/* The child of parent with these 64 tokens; -1: none. */
 int32_t eng_prefix_find(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token);
+/* The child of parent with the longest common prefix with token[n], and *n_same, its length; -1: none. */
 int32_t eng_prefix_like(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token, int n,
                         int *n_same);
 

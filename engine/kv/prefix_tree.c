@@ -1,9 +1,9 @@
 /* engine/kv/prefix_tree.c - the kept blocks: a tree of sequences with a block as node, and a hash table that finds
  * the child of a node by its 64 tokens.
  *
- * The key is a 128-bit SipHash-2-4 of the parent's key (of the salt, at the beginning of a sequence) and the block's
- * tokens, with a secret of this process. A hit counts only if salt, parent and tokens are equal, so a collision is
- * harmless. The tail of a sequence, less than a block, is in the tree but not in the table. */
+ * A block's key is a 128-bit SipHash-2-4 of its parent's key (for a block at position 0, of the salt) and its tokens,
+ * with a secret of this process. A block is found only if salt, parent and tokens are equal too, so a collision of keys
+ * is harmless. The partial block at the end of a sequence is in the tree but not in the table. */
 #include "engine/kv/kv.h"
 
 #include <string.h>
@@ -41,7 +41,7 @@ static uint64_t sip_finish(uint64_t *v)
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* before: the parent's key, or the salt and 0 */
+/* before: the key of the block before, or the salt and 0 */
 static void make_key(const struct eng_kv *kv, const uint64_t *before, const int32_t *token, uint64_t *key)
 {
     uint64_t v[4] = { kv->secret[0] ^ 0x736f6d6570736575, kv->secret[1] ^ 0x646f72616e646f6d ^ 0xee,
@@ -57,12 +57,14 @@ static void make_key(const struct eng_kv *kv, const uint64_t *before, const int3
     key[1] = sip_finish(v);
 }
 
+/* The key that a block after `parent` with these 64 tokens has. */
 static void key_after(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token, uint64_t *key)
 {
     uint64_t first[2] = { salt, 0 };
     make_key(kv, parent >= 0 ? kv->block[parent].key : first, token, key);
 }
 
+/* The table entry of a key: the first block of the list with this hash. */
 static int32_t *table_at(const struct eng_kv *kv, const uint64_t *key)
 {
     return &kv->table[key[0] & (uint64_t)(kv->n_table - 1)];
@@ -70,6 +72,7 @@ static int32_t *table_at(const struct eng_kv *kv, const uint64_t *key)
 
 /* ---- the tree --------------------------------------------------------------------------------------- */
 
+/* The first child of parent; -1: the first block at position 0. */
 static int32_t *first_of(struct eng_kv *kv, int32_t parent)
 {
     return parent >= 0 ? &kv->block[parent].child : &kv->first_child;

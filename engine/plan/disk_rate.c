@@ -1,12 +1,12 @@
-/* engine/plan/disk_rate.c - the read rate of a disk, by reads that share nothing with offload's.
+/* engine/plan/disk_rate.c - the read rate of a disk, by reads that share no code with those of offload/.
  *
- * In: a file. Out: bytes per second at a given number of reads in flight. Threads with pread make the depth, so the
- * result does not depend on the interface (io_uring or not) and can be compared with the engine's own rate.
+ * In: a file. Out: bytes per second at a given number of reads in flight (depth). Each of `depth` threads has one pread
+ * in flight, so the result does not depend on io_uring and can be compared with the rate that the engine reaches.
  *
- * The reads go to memory that no cache holds, as reads of experts do. Into a few MiB, used again and again, a disk
- * that passes its bytes through a processor (a virtual disk does) seems faster than it can be for experts: 3.1
- * against 2.2 GB/s where this was measured, with the knee just below 64 MiB. With a budget below that, experts have
- * as little memory, and the measurement takes no more. */
+ * The buffer is larger than the processor's caches, as the memory of experts is. With a buffer of a few MiB, used again
+ * and again, a disk whose bytes a processor copies (a virtual disk) seems faster than it can be for experts: 3.1
+ * against 2.2 GB/s on one machine, where the rate fell from one to the other just below a buffer of 64 MiB. With a
+ * small memory budget the buffer is smaller, as the memory of experts is then too. */
 #include "engine/plan/disk_rate.h"
 #include "engine/base/base.h"
 
@@ -24,17 +24,17 @@
 #define WRITE_NS             1000000000
 #define MAX_DEPTH            64
 #define USUAL_DEPTH          16
-#define BUDGET_TO_ROOM_RATIO 4 /* the memory budget over the measurement's share of it */
+#define BUDGET_TO_ROOM_RATIO 4 /* the memory budget over the largest buffer */
 
 struct disk {
     int fd;
     size_t piece;
     int64_t n_piece, n_place;
-    uint8_t *place; /* [depth][n_place][piece]: each reader uses its own in turn */
+    uint8_t *place; /* [depth][n_place][piece] each thread reads to its own n_place pieces in turn */
     uint64_t end_ns;
-    atomic_int_fast64_t next, done; /* pieces: claimed, read */
-    atomic_int n_reader;
-    atomic_int error; /* errno */
+    atomic_int_fast64_t next, done; /* next piece to read, pieces read */
+    atomic_int n_reader;            /* threads that have started */
+    atomic_int error;               /* errno */
 };
 
 static void *read_disk(void *arg)
@@ -85,11 +85,11 @@ int eng_disk_rate(const char *path, int fd, int depth, size_t room, double *byte
     d.n_piece = bytes / (int64_t)d.piece;
     d.n_place = (int64_t)(room / d.piece) / depth;
     for (size_t i = 0; i < room; i += OS_PAGE)
-        d.place[i] = 1; /* else the measured time has page faults */
+        d.place[i] = 1; /* page faults now, not in the measured time */
 
     uint64_t start = kn_now_ns();
     d.end_ns = start + READ_NS;
-    d.next = (int64_t)(kn_mix(start) % (uint64_t)d.n_piece); /* not the pieces that an earlier run left in a cache */
+    d.next = (int64_t)(kn_mix(start) % (uint64_t)d.n_piece); /* random: an earlier measurement may be in a cache */
     int e = run_readers(&d, depth);
     double seconds = (double)(kn_now_ns() - start) * 1e-9;
     kn_unmap(d.place, room);
@@ -127,8 +127,8 @@ bool eng_disk_copy(char *out, const char *folder, const char *path)
     return false;
 }
 
-/* Experts are read from both copies at once, split so that both finish together; an incomplete copy serves at most
- * the bytes that it has. */
+/* With a copy: experts are read from both at once, in shares that finish together, so the rates add up. But a copy that
+ * is incomplete serves at most the share of the bytes that it has. */
 int eng_disk_measure(const char *path, const char *mirror, size_t room, double *bytes_per_s)
 {
     char copy[ENG_PATH_BYTES];
@@ -159,7 +159,7 @@ int eng_disk_measure_once(const struct off_files *files, const char *mirror, siz
     return error == KN_ENOMEM ? error : 0;
 }
 
-/* Bytes that no disk can compress or deduplicate. */
+/* Fills p[n] with bytes that no disk can compress or deduplicate. */
 static void fill_noise(uint64_t *p, size_t n, uint64_t seed)
 {
     for (size_t i = 0; i < n; i++)

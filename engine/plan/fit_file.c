@@ -1,9 +1,9 @@
 /* engine/plan/fit_file.c - the constants of a cost model in a file: written by `fit`, read as the controller's first
  * estimate.
  *
- * The file is written under another name beside its own, synced and renamed, so a failed or killed run leaves an
- * existing file unchanged. If the path is a link, its target is replaced. A path that is not a file, such as a pipe,
- * is written directly. */
+ * The file is written under another name in the same folder, synced and renamed, so a failed or killed process leaves
+ * an existing file unchanged. If the path is a symbolic link, its target is replaced. A pipe or device is written
+ * directly. */
 #include "engine/plan/fit_file.h"
 
 #include <errno.h>
@@ -41,8 +41,8 @@ static int refuse_write(const char *path)
     return kn_fail(KN_EIO, "%s: cannot be written: %s: name another file with -o", path, strerror(errno));
 }
 
-/* A pipe or device is not checked before writing (opening it would show its reader an end of file), and not renamed
- * onto. */
+/* Whether path is a pipe or device. It is not checked before writing, since opening and closing it would show its
+ * reader an end of file, and no file is renamed onto it. */
 static bool is_no_file(const char *path)
 {
     struct stat st;
@@ -53,7 +53,7 @@ struct target {
     char path[PATH_MAX], part[PATH_MAX + 32];
 };
 
-/* The path of the file behind all links, and its name until it is complete. */
+/* Sets t->path to the path behind all links, and t->part to the file's name until it is complete. */
 static int find_target(struct target *t, const char *path)
 {
     struct stat st;
@@ -128,7 +128,7 @@ static int write_whole(const char *path, const char *text, size_t n)
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit, const char *drafter)
 {
     struct spec_cost_model c = fit->cost;
-    char name[128], text[MOST_TEXT]; /* the reader accepts lines of 200 bytes */
+    char name[128], text[MOST_TEXT]; /* name: cut, since libinih accepts lines of at most 200 bytes */
     moe_string_show((struct moe_string){ model, strlen(model) }, name, sizeof name);
     size_t n = (size_t)snprintf(text, sizeof text,
                                 FIRST " on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
@@ -158,7 +158,8 @@ static int read_drafter(struct eng_fitted *f, const char *name)
     return 1;
 }
 
-/* 0: syntax error, as inih expects */
+/* libinih calls it for each line; returns 1, or 0 for an error: a name that is unknown or seen already, or a bad
+ * value. */
 static int read_line(void *user, const char *section, const char *name, const char *value)
 {
     struct reading *r = user;

@@ -6,8 +6,8 @@
 #include "moe/moe.h"
 #include "speculative/fit.h"
 
-/* Checks, before minutes of measuring, that the file can be written. An existing file is not changed, no new one is
- * left. */
+/* Checks that eng_fit_write() could write the file; `fit` calls it before minutes of measuring. Refuses an existing
+ * file that is not empty and that `fit` did not write. Changes and leaves no file. */
 int eng_fit_check(const char *path);
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit, const char *drafter);
 
@@ -15,10 +15,11 @@ int eng_fit_write(const char *path, const char *model, const struct spec_fit *fi
 
 struct eng_fitted {
     struct spec_cost_model cost;
-    char drafter[ENG_FIT_NAME]; /* the drafter of draft_ns and draft_row_ns; empty: none was measured */
+    char drafter[ENG_FIT_NAME]; /* its times are cost.draft_ns and draft_row_ns; "": no drafter was measured */
 };
 
-/* Refuses an incomplete file, or one for a model with another number of experts. */
+/* Reads a fit file. Refuses (KN_EINVAL) a file with missing, unknown or impossible values, or one for a model with
+ * another number of experts, in all or per token, than shape. */
 int eng_fit_read(const char *path, const struct moe_shape *shape, struct eng_fitted *out);
 
 #endif

@@ -7,11 +7,11 @@
 
 #include <pthread.h>
 
-#define AREA_BYTES ((size_t)512 << 20) /* at most */
-#define AREA_LEAST ((size_t)4 << 20)   /* at least: one pass takes a tenth of a millisecond */
+#define AREA_BYTES ((size_t)512 << 20) /* largest area */
+#define AREA_LEAST ((size_t)4 << 20)   /* smallest area: one pass takes a tenth of a millisecond */
 #define PIECE      ((size_t)256 << 10)
 #define N_PASS     4
-#define MACS       100000000L /* for the largest area; in proportion for a smaller one */
+#define MACS       100000000L /* of each thread in a pass over the largest area; in proportion for a smaller one */
 
 struct probe {
     const struct kn_ops *ops;
@@ -33,6 +33,7 @@ static void run_macs(void *arg, int item, int thread)
     p->ops->probe_mac(p->macs);
 }
 
+/* The shortest time in s of N_PASS parallel regions of n items. */
 static double best_s(struct kn_team *team, int n, kn_task *fn, void *arg)
 {
     double best = 1e30;
@@ -53,7 +54,7 @@ int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struc
         return kn_fail(KN_ENOMEM, "no memory to measure with");
     kn_team_bind(team, area, bytes / PIECE, PIECE);
     for (size_t i = 0; i < bytes; i += 4096)
-        area[i] = 1; /* else all pages are the one zero page */
+        area[i] = 1; /* else all pages would be the same zero page */
     struct probe p = { ops, area, (long)((double)MACS * (double)bytes / (double)AREA_BYTES) };
     out->dram_Bps = (double)bytes / best_s(team, (int)(bytes / PIECE), read_piece, &p);
     out->mac_ps = (double)p.macs * kn_team_size(team) / best_s(team, kn_team_size(team), run_macs, &p);
@@ -80,7 +81,7 @@ static void *measure_there(void *arg)
     return NULL;
 }
 
-/* Binds a thread of its own to the node, so that the caller's binding stays. */
+/* Starts a thread to bind to the node, since binding the caller's thread would outlast the measurement. */
 int eng_host_rate_measure_node(struct eng_rates *out, const struct kn_ops *ops, int node)
 {
     pthread_t thread;

@@ -6,15 +6,16 @@
 #include "kernels/kernels.h"
 
 struct eng_rates {
-    double dram_Bps, mac_ps;
+    double dram_Bps, mac_ps; /* bytes read from memory, int8 multiply-adds, per second by all threads */
 };
 
-/* The best of a few passes by all threads over an area of `bytes`; time grows with the area. Memory that will be used
- * repeatedly is best measured at its own size, since caches hold the same share of the area. 0: 512 MiB, more than
- * any cache, about half a second. Before a model is loaded, half of its budget may be used. */
+/* Measures by the best of a few passes by all threads over an area of `bytes`, limited to 4 to 512 MiB; time grows with
+ * the area. Best is the size of the memory that the engine will read repeatedly, since caches then hold the same share
+ * of the area. 0: 512 MiB, more than any cache, about half a second. Before a model is loaded, half of the memory
+ * budget is a suitable size. */
 int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team, size_t bytes);
 
-/* The same for one NUMA node: its CPUs, its memory. */
+/* Measures one NUMA node, by its CPUs on its memory, with 512 MiB. */
 int eng_host_rate_measure_node(struct eng_rates *out, const struct kn_ops *ops, int node);
 
 #endif

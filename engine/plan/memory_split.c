@@ -1,15 +1,18 @@
-/* engine/plan/memory_split.c - how the memory budget is split among weights, buffers, KV cache, kept states and experts.
+/* engine/plan/memory_split.c - how the memory budget is split among weights, buffers, KV cache, kept states and
+ * experts.
  *
- * eng_plan_split() works on numbers alone. First come the parts that every pass needs, in full; then kept states, for
- * a model that has them, at most a tenth of the rest; then the KV cache: the size asked for, or else n_parallel
- * contexts, but at most 30 % of the rest, or the part that experts leave free, or one context, whichever is largest.
- * Experts get the remainder. Page tables take one byte in 512 of all mapped memory and count as fixed.
+ * eng_plan_split() works on numbers alone. It gives the parts that every pass needs (fixed, dense, step) in full; then,
+ * to a model with recurrent layers, kept states of at most a tenth of the memory left (but one if it fits at all); then
+ * the KV cache: need.kv_mem if it is set, else n_parallel contexts, but at most the largest of 30 % of the memory left,
+ * the memory left beside all experts, and one context. Experts get the memory that is then left. Page tables take one
+ * byte in 512 of all mapped memory and count as fixed.
  *
- * eng_budget() fills in the numbers for a model on this machine. Small parts exist by then and are measured: file
- * header, vocabulary, sessions. Parts that come later and have no exact size are round figures above the measured
- * ones: FIXED_BYTES covers code and libraries as far as they are touched, the kernel's share and the reading threads; each
- * worker takes its stacks; each expert a line in the store's lists. The file header was read through the page cache,
- * which a cgroup counts as well. */
+ * eng_budget() finds the numbers for a model on this machine. Small parts are allocated when it is called, and are
+ * measured: vocabulary, sessions, samplers. Parts that are allocated later and have no exact size are round figures,
+ * above the sizes that were measured: FIXED_BYTES covers the touched pages of code and libraries, the kernel's memory
+ * for the process and the reading threads; BYTES_PER_THREAD the stack of a worker thread; BYTES_PER_EXPERT an expert's
+ * entries in the store's lists. The file header counts too: it was read through the page cache, which a cgroup counts
+ * as used. */
 #include "engine/plan/plan.h"
 #include "engine/kv/kv.h"
 
@@ -20,7 +23,7 @@
 #define FIXED_BYTES           (16 * MIB)
 #define BYTES_PER_THREAD      (MIB / 4)
 #define BYTES_PER_EXPERT      1024
-#define SMALL_CHUNK_ROWS      128         /* buffers of a pass with so few rows are small */
+#define SMALL_CHUNK_ROWS      128 /* with so few rows --chunk is not suggested: a pass's buffers are small already */
 #define MIN_FREE_MARGIN_BYTES (256 * MIB) /* free memory left to other programs: this or a twentieth, the larger */
 
 /* ---- the split ---------------------------------------------------------------------------------------------- */
@@ -28,9 +31,10 @@
 static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
 static size_t most_of(size_t a, size_t b) { return a > b ? a : b; }
 
-/* n bytes and their page tables, rounded up; (n + n / BYTES_PER_TABLE_BYTE) suffices. */
+/* n bytes and their page tables, rounded up. */
 static size_t with_tables(size_t n) { return n + (n + BYTES_PER_TABLE_BYTE - 1) / BYTES_PER_TABLE_BYTE; }
 
+/* The bytes of the KV cache, if `room` bytes are left for it and the experts; one: KV of one context. */
 static size_t kv_wish(const struct eng_need *need, size_t room, size_t one)
 {
     if (need->kv_mem)
@@ -39,8 +43,9 @@ static size_t kv_wish(const struct eng_need *need, size_t room, size_t one)
     return least_of((size_t)need->n_parallel * one, most_of(one, most_of(room / 10 * 3, beside)));
 }
 
-/* The number of kept states: two for each parallel sequence, at the end of its last turn and of its prompt, and two
- * for common prefixes; at least one, if it fits beside one context and the smallest expert cache. */
+/* The number of kept states: two for each parallel sequence, at its end and near the end of its prompt, and two for
+ * common prefixes. They take at most a tenth of `room`, but there is at least one if it fits beside `always` bytes: one
+ * context and the smallest expert cache. */
 static int n_state(const struct eng_need *need, size_t room, size_t always)
 {
     if (!need->state_bytes || room < always + need->state_bytes)
@@ -62,7 +67,7 @@ int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t to
         return KN_ELIMIT;
 
     size_t room = (total - need->fixed_bytes) / (BYTES_PER_TABLE_BYTE + 1) * BYTES_PER_TABLE_BYTE;
-    room = room > always ? room - always : 0; /* may be a few bytes below the rounding of `least` */
+    room = room > always ? room - always : 0; /* rounded down: a few bytes fewer than `least` allows */
     room = most_of(room, kv_least + need->expert_least);
     out->n_state = n_state(need, room, kv_least + need->expert_least);
     out->state = (size_t)out->n_state * need->state_bytes;
@@ -94,7 +99,8 @@ void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, 
 
 /* ---- for a model on this machine ---------------------------------------------------------------------------- */
 
-static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; } /* rounded up, so that the figure suffices */
+/* Rounded up, so that a budget of this size is enough. */
+static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; }
 
 static void ask(struct eng_need *need, const struct eng_use *use)
 {
@@ -120,6 +126,7 @@ static void ask(struct eng_need *need, const struct eng_use *use)
     };
 }
 
+/* The flag that saves most memory if the user lowers it; kv: bytes of the KV cache. */
 static const char *flag_to_lower(const struct eng_need *need, const struct eng_use *use, size_t kv)
 {
     if (need->step_bytes > kv && use->context.max_row > SMALL_CHUNK_ROWS)
@@ -131,7 +138,7 @@ static const char *flag_to_lower(const struct eng_need *need, const struct eng_u
 
 static int refuse(const struct eng_split *split, const struct eng_need *need, const struct eng_use *use)
 {
-    /* runs differ by a few pages: with 1 MiB more the figure suffices */
+    /* the measured parts differ by a few pages between runs: 1 MiB more is always enough */
     size_t least = mib(split->least) + 1, kv = use->kv_mem ? use->kv_mem : split->kv_least;
     const char *shrink = flag_to_lower(need, use, kv);
     char parts[256];

@@ -1,18 +1,19 @@
 /* engine/plan/pass_forecast.c - how long a pass takes, from a model's shape, the memory split and the machine's rates.
  *
- * The disk takes the bytes of missing experts over its rate. Meanwhile the cores take the bytes touched over the
- * memory's rate and then the multiply-adds over theirs, one after the other: a core that waits for bytes does not
- * multiply. A pass takes the longer of the two. An expert is resident with the probability (experts that fit) /
- * (experts): with an even router no cache does better. */
+ * The time of the disk is the bytes of missing experts over the disk rate. The time of the cores is the bytes that they
+ * touch over the memory rate, plus the multiply-adds over their rate: a sum, since a core that waits for bytes does not
+ * multiply. Disk and cores work at the same time, so a pass takes the longer of the two. An expert is resident with the
+ * probability (experts that fit) / (experts): if all experts are used equally often, no cache does better. */
 #include "engine/plan/plan.h"
 
 #include <math.h>
 
-/* Decoding reaches this share of the measured rates: 0.85 to 0.90 of the sum of both times, with 1 to 16 sequences
- * wholly in memory (evals/results/speed/speed-2026-11-20.md). */
+/* Decoding reaches this share of the measured rates: the sum of memory and multiply-add time was 0.85 to 0.90 of the
+ * measured time, with 1 to 16 sequences and all experts in memory (evals/results/speed/speed-2026-11-20.md). */
 #define DECODE_RATE_RATIO 0.88
 
-/* The share of the multiply-add rate with many rows: 318 to 370 of 720 G/s in Q4_K with 16 to 96 rows (same file). */
+/* The share of the multiply-add rate that passes with many rows reach: 318 to 370 of 720 G/s in Q4_K with 16 to 96 rows
+ * (same file). */
 #define PREFILL_RATE_RATIO 0.45
 
 void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row)
@@ -70,6 +71,7 @@ void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s)
         out->disk_ns = bytes * (1 - (double)split->n_resident / split->n_expert) / machine->disk_Bps * 1e9;
 }
 
+/* The lower bound of a pass's time: that of its slowest part alone. */
 static double least_s(const struct eng_forecast *f)
 {
     double s = f->dram_s > f->mac_s ? f->dram_s : f->mac_s;
