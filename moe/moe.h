@@ -76,7 +76,7 @@ struct moe_layout {
     const struct moe_place {
         int file;
         uint64_t offset;
-    } * slab; /* [dim[2]] position of each matrix; NULL: matrices follow each other at offset */
+    } * slab;                           /* [dim[2]] position of each matrix; NULL: one after the other at offset */
     struct off_stride_permutation turn; /* stored order of the rows or elements of each matrix or vector */
     int step;                           /* stride, in values of a vector or rows of a matrix; 0: contiguous */
     const struct off_scales *scales;    /* scales stored apart from the codes: [dim[2]] with slab, else one; or NULL */
@@ -315,7 +315,7 @@ void moe_context_feature(const struct moe_context *c, int32_t slot, float *out /
  * order; a row at position 0 resets it first.  Draft rows leave it unchanged.  The caller assigns the state numbers. */
 
 /* Extends the state by n accepted draft rows.  row: their numbers in the last batch, at ascending positions, the first
- * directly behind the state's last token.  The next pass that uses the state computes them. */
+ * directly behind the state's last token.  They are computed before the state is next read. */
 void moe_context_keep(struct moe_context *c, int state, const int32_t *row, int n);
 
 void moe_context_copy_state(struct moe_context *c, int from, int to);
