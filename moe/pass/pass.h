@@ -37,8 +37,8 @@ struct moe_acts {
 
 /* One matrix times rows.  node: the NUMA node of the matrix, the threads of which compute the product; -1: its panels
  * are spread over all nodes.  n_stack: number of equal matrices that w holds one below the other, each of whole panels;
- * 1: a plain matrix.  Matrix i reads its own part of an input row, i * x_part bytes from the row's begin, and writes
- * its own part of an output row, i * y_part floats from its begin. */
+ * 1: a plain matrix.  Matrix i reads its own part of an input row, i * x_part bytes after the row's start, and writes
+ * its own part of an output row, i * y_part floats after the start. */
 struct moe_product {
     struct kn_matmul mul;
     int node, n_stack;
@@ -120,8 +120,7 @@ struct moe_step {
     int32_t before; /* the step of the token before it in the sequence; -1: that token is the state's last */
 };
 
-/* The steps of one state in a pass: from step `first` on n_text steps that extend the state, then n_draft draft rows.
- * */
+/* The steps of one state in a pass: from step `first` on, n_text steps that extend the state, then n_draft drafts. */
 struct moe_flow {
     int32_t state;
     int first, n_text, n_draft;
@@ -276,7 +275,7 @@ void moe_delta_steps(struct moe_context *c, int layer);
 void moe_states_lay_out(struct moe_context *c, struct kn_arena *a);                        /* memory of a pass */
 size_t moe_states_bytes(const struct moe_model *m, const struct moe_context_options *opt); /* states and kept rows */
 void moe_states_place(struct moe_context *c, void *base);                                  /* base: that memory */
-void moe_states_begin(struct moe_context *c); /* lists the flows and steps of the batch */
+void moe_states_begin(struct moe_context *c); /* lists the batch's flows and steps; may compute pending rows */
 void moe_states_end(struct moe_context *c);   /* a state with a failed row gets n_tok -1 */
 
 static inline float *moe_state_layer(const struct moe_states *s, int state, int nth)
@@ -308,7 +307,8 @@ int moe_guess_experts(struct moe_context *c, int layer); /* predicts a later lay
 void moe_recall_init(struct moe_context *c);
 void moe_recall_begin(struct moe_context *c);            /* at the start of a pass */
 void moe_recall_learn(struct moe_context *c, int layer); /* from the layer's routing and plan */
-void moe_token_history_mark(const struct moe_context *c, int layer, bool *seen /* [n_expert] in an entry of a token */);
+void moe_token_history_mark(const struct moe_context *c, int layer,
+                            bool *seen /* [n_expert] last used by a row's token */);
 void moe_recall_end(struct moe_context *c, int layer); /* releases the layer's ticket, if one is open */
 
 /* ---- draft_head.c: the first residual stream of a draft head's rows, and features that a target keeps for it -- */
