@@ -306,8 +306,8 @@ void moe_context_set_team(struct moe_context *c, struct kn_team *team);
 /* Copies keys, values and features of slots from .. from + n - 1 to slots to .. to + n - 1; the ranges may overlap. */
 void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n);
 
-/* Converts the `last` feature stored at this slot to float32.  A feature is valid as long as the slot's key and value.
- * */
+/* Converts the `last` feature stored at this slot to float32.  A feature is valid as long as the slot's key
+ * and value. */
 void moe_context_feature(const struct moe_context *c, int32_t slot, float *out /* [d_model] */);
 
 /* States.  A context of a model with recurrent layers (moe_shape.state_bytes over 0) has one state for each sequence:

@@ -6,8 +6,8 @@
  * moe_file_read() returns any part of a tensor's bytes in GGUF's order.  A tensor of a GGUF file is contiguous.  A
  * tensor of a folder may have a layout: its matrices may be at separate positions, its rows in another order or with a
  * stride, and codes of a quantised format apart from their scales, which are joined here block by block.  moe_file_id()
- * is a hash of names, positions and samples of the weights; heat and pack files store it to belong to one model file.
- * */
+ * is a hash of names, positions and samples of the weights; heat and pack files
+ * contain it, so that they are used with the model file they were made from only. */
 #include "moe/files/internal.h"
 
 #include <string.h>

@@ -143,8 +143,8 @@ static const struct moe_stored *find_beside(const struct moe_hf_mapper *m, size_
     return moe_stored_beside(m->d, m->t, less, more);
 }
 
-/* Parses a number of at most nine digits, followed by a dot, at s.  Returns the count of digits, or 0 without a match.
- * */
+/* Parses a number of at most nine digits, followed by a dot, at s.  Returns the count of digits, or 0 without
+ * a match. */
 static size_t take_number(const char *s, size_t n, int *out)
 {
     size_t i = 0;
@@ -219,8 +219,8 @@ static int map_unknown(struct moe_hf_mapper *m, const char *head, size_t skip)
     return moe_hf_put(m, &t, name);
 }
 
-/* True if m->t is a tensor of the table beside[] (scales, shape, zero points) and its quantised tensor is stored too.
- * */
+/* True if m->t is a tensor of the table beside[] (scales, shape, zero points) and its quantised tensor is
+ * stored too. */
 static bool is_beside(const struct moe_hf_mapper *m)
 {
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)

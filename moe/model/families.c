@@ -162,8 +162,8 @@ static int get_int_uniform(const struct keys *k, const char *name, int n, int le
 
 /* ---- sections of the description -------------------------------------------------------------------- */
 
-/* n_vocab is the number of rows of the embedding.  A draft head may lack the embedding, so it has the key vocab_size.
- * */
+/* n_vocab is the number of rows of the embedding.  A draft head may lack the embedding, so it has the
+ * key vocab_size. */
 static int read_n_vocab(struct moe_desc *d, const struct keys *k)
 {
     if (d->head)

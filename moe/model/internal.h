@@ -11,8 +11,8 @@
 #include "moe/model/model.h"
 
 /* A tensor that the load reads, and its destination.  One of matrix, vector and halves is not NULL: matrix->data is
- * set, or *vector, or k_b.data and v_b.data of the layer `halves`, if the tensor has both (k, v: memory of these two).
- * */
+ * set, or *vector, or k_b.data and v_b.data of the layer `halves`, if the tensor has both (k, v: memory of
+ * these two). */
 struct moe_dense {
     const struct moe_tensor *tensor;
     struct kn_mat *matrix;

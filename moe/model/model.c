@@ -132,8 +132,8 @@ static int check_target(const struct moe_model *m)
     return 0;
 }
 
-/* Fails if the file has no MTP layer.  Older converters omit MTP layers, and some also omit the key with their number.
- * */
+/* Fails if the file has no MTP layer.  Older converters omit MTP layers, and some also omit the key with
+ * their number. */
 static int check_ahead(const struct moe_model *m)
 {
     const struct moe_desc *d = &m->desc;

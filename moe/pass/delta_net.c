@@ -205,7 +205,8 @@ static void add_step(struct head *h, int step, bool out)
                                             .out = to };
 }
 
-/* Adds the draft steps on the path from the sequence's last step to `step`, inclusive, in order, without outputs. */
+/* Adds the draft steps on the path from the sequence's last step to `step`, inclusive, in order, without outputs; none
+ * if `step` is no draft. */
 static void add_path(struct head *h, const struct moe_flow *f, int step)
 {
     const struct moe_step *all = h->j->s->step;

@@ -4,8 +4,8 @@
  * from one matrix product of a feature and the token's embedding.  A row of an EAGLE-3 head starts from a matrix
  * product of three features, and its attention reads the token's embedding beside it.  Later rows of a draft start, in
  * place of the target's feature, from the head's own hidden state in the row before them: after the final norm, for
- * EAGLE-3 before it.  An EAGLE-3 head may predict a part of the vocabulary only: other tokens get the logit -infinity.
- * */
+ * EAGLE-3 before it.  An EAGLE-3 head may predict a part of the vocabulary only: other tokens get the
+ * logit -infinity. */
 #include "moe/pass/pass.h"
 
 #include <math.h>

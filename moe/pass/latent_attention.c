@@ -142,8 +142,8 @@ static int heads_per_item(const struct moe_context *c, int n_row)
     return n;
 }
 
-/* Attention of the rows from m->first on, at most m->max_row; the latents of all rows of the batch are in their slots.
- * */
+/* Attention of the rows from m->first on, at most m->max_row; the latents of all rows of the batch are in
+ * their slots. */
 static void attend_rows(struct moe_context *c, struct latent_job *j)
 {
     const struct moe_desc *d = &c->model->desc;

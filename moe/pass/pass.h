@@ -144,7 +144,7 @@ struct moe_states {
     int32_t *flow_of; /* [n] the state's flow; -1: none in this pass */
     uint8_t *used;    /* [n] the batch has a row of this state */
     int32_t *step_of; /* [max_row] the row's step */
-    int32_t *kept_of; /* [max_row] number in kept; -1: no draft row; of the last pass until the next */
+    int32_t *kept_of; /* [max_row] number in kept; -1: no draft row; valid until the next pass begins */
     int n_draft;      /* draft rows of the batch */
     float *in;        /* [max_row, d_in] inputs of the convolution, beta, alpha */
     float *z;         /* [max_row, n_value_head * d_state_value] gate of the output */
@@ -190,8 +190,8 @@ struct moe_context {
     struct moe_acts att;      /* [max_row, n_head * d_value] output of attention */
     struct moe_latent latent;
     float (*rope_cos_sin)[2];        /* [max_row, n_rot / 2] cos and sin of each pair's angle */
-    float *gate, *up;                /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared];
-                                                 * gate_up_interleaved: gate has both, up lies behind it */
+    float *gate, *up;                /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared]; up lies
+                                      * behind gate; gate_up_interleaved: for experts both are one array from gate on */
     struct moe_acts act, wide;       /* activations: of experts; of a dense layer or the shared expert */
     float *y;                        /* [max_row * n_used, d_model] */
     float *route_logit, *route_rank; /* [max_row, n_expert] probabilities; scores for the choice */
