@@ -17,9 +17,10 @@
  *
  * A batch is a list of rows.  A row is one token with a position, a path through the KV slots and a flag that asks
  * for its logits.  The forward pass treats decode rows of several sequences, rows of a prefill chunk and rows of a
- * draft tree alike: a row attends exactly to the slots on its path.  The caller assigns the slot numbers.  Every row
- * writes its key and value into the slot of its own position before any row of the batch reads.  A row that fails
- * has its own status and does not affect the other rows.
+ * draft tree alike: a row attends only to the slots on its path, one for each position from 0 to its own.  The caller
+ * assigns the slot numbers.  In each layer every row writes its key and value into the slot of its own position before
+ * any row of the batch reads.  A row fails if an expert that it needs cannot be read; its status is then an error code.
+ * Rows of other sequences are not affected.
  *
  * Unless stated otherwise an int result is 0 or a negative KN_E* code, and the reason has been reported (kn_fail). */
 #ifndef MOE_MOE_H
@@ -67,7 +68,7 @@ struct moe_tensor {
     uint64_t dim[4];                 /* dim[0] is contiguous; unused dimensions are 1 */
     int file;                        /* index into moe_file_files() */
     uint64_t offset, bytes;          /* offset from the start of that file; size as in GGUF */
-    const struct moe_layout *layout; /* NULL: one contiguous run, as in every GGUF file */
+    const struct moe_layout *layout; /* NULL: the bytes are contiguous at offset, as in every GGUF file */
 };
 
 /* Storage of a tensor from a .safetensors folder that is not stored as the contiguous bytes of the GGUF tensor. */
@@ -75,9 +76,9 @@ struct moe_layout {
     const struct moe_place {
         int file;
         uint64_t offset;
-    } * slab;                           /* [dim[2]] position of each matrix; or NULL */
+    } * slab;                           /* [dim[2]] position of each matrix; NULL: one after the other at offset */
     struct off_stride_permutation turn; /* stored order of the rows or elements of each matrix or vector */
-    int step;                           /* stride between a vector's values or a matrix's rows; 0: contiguous */
+    int step;                           /* stride, in values of a vector or rows of a matrix; 0: contiguous */
     const struct off_scales *scales;    /* scales stored apart from the codes: [dim[2]] with slab, else one; or NULL */
     const void *data;                   /* values computed at open, in no file: the tensor's bytes; or NULL */
 };
@@ -99,20 +100,21 @@ const struct moe_tensor *moe_file_tensor(const struct moe_file *f, size_t i);
 const struct moe_value *moe_file_find(const struct moe_file *f, const char *key);          /* or NULL */
 const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const char *name); /* or NULL */
 
-/* Reads bytes [from, from + bytes) of a tensor in GGUF order, whatever its layout.  Of a tensor with scales or a
- * stride in its layout only whole blocks can be read. */
+/* Reads bytes [from, from + bytes) of a tensor in GGUF order, for any layout.  If the layout has scales or a step, from
+ * and bytes must be multiples of the type's block size. */
 int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, void *out, size_t bytes);
 
 uint64_t moe_file_header_bytes(const struct moe_file *f); /* bytes read by the open */
 
-/* Fails, with a message, if path is one of f's own files or a folder: output must not overwrite the input. */
+/* For a command that writes to path: fails, with a message, if path is a folder, a link, a device or one of f's own
+ * files. */
 int moe_file_refuse_target(const struct moe_file *f, const char *path);
 
 /* Fingerprint of the model: a hash of all tensor names and positions and of samples of 16 tensors' weights. */
 int moe_file_id(const struct moe_file *f, uint64_t *out);
 
-/* Scalars by key.  Return 1: found; 0: absent (out untouched); negative: wrong type or out of range, with a message.
- * moe_file_int accepts every integer type.  The string points into f's memory. */
+/* Read a scalar by key.  Return 1: found; 0: absent (out untouched); negative: wrong type or out of range, with a
+ * message.  moe_file_int accepts every integer type.  The string points into f's memory. */
 int moe_file_int(const struct moe_file *f, const char *key, int64_t least, int64_t most, int64_t *out);
 int moe_file_float(const struct moe_file *f, const char *key, double *out);
 int moe_file_bool(const struct moe_file *f, const char *key, bool *out);
@@ -157,8 +159,8 @@ int moe_writer_finish(struct moe_writer *w);
 /* ---- synthetic models -------------------------------------------------------------------------- */
 
 struct moe_synth_options {
-    const char *shape;            /* "qwen3-30b-a3b" ... */
-    int n_layer, n_vocab, n_used; /* 0: the shape's own; n_used: experts per token */
+    const char *shape;            /* a name that moe_synth_shape() returns, as "qwen3-30b-a3b" */
+    int n_layer, n_vocab, n_used; /* 0: the shape's number; n_used: experts per token */
     bool ahead;                   /* adds an MTP layer */
     enum kn_format format;        /* of experts and FFN; attention and output matrix: Q8_0 */
     uint64_t seed;
@@ -167,7 +169,7 @@ struct moe_synth_options {
     const atomic_bool *stop;       /* true cancels and removes the file; may be NULL */
 };
 
-/* Writes a GGUF file of that shape with random weights: the same options give the same bytes. */
+/* Writes a GGUF file with the shape opt->shape and random weights.  The same options give the same bytes. */
 int moe_synth(const char *path, const struct moe_synth_options *opt);
 const char *moe_synth_shape(int i); /* name of shape i; NULL after the last */
 
@@ -179,7 +181,7 @@ enum moe_part { MOE_EXPERTS, MOE_FFN, MOE_ATTENTION, MOE_EMBEDDING, MOE_HEAD, MO
 
 struct moe_quantize_options {
     enum kn_format format[MOE_PART_COUNT];
-    bool requantize; /* accepts weights that are already quantised */
+    bool requantize; /* true: quantised weights are decoded and quantised again; false: they are an error */
     const struct kn_ops *ops;
     struct kn_team *team;
     struct off_progress *progress; /* may be NULL */
@@ -192,9 +194,10 @@ struct moe_quantized { /* result for one tensor */
     double square, error;    /* sums of squares: of the values, of their rounding errors */
 };
 
-/* Writes f's model to path: all metadata, matrices in the formats asked for, vectors, biases and routers in F32, and
- * matrices of no known part unchanged.  Rows that are no whole number of blocks get a fallback format, with a
- * warning.  Fills done[moe_file_tensor_count(f)].  The bytes do not depend on the team. */
+/* Writes f's model to path: all metadata, the matrices of each part in opt->format, vectors, biases and routers in F32,
+ * and matrices of no known part in their own format (F32 if GGUF lacks it).  A matrix with rows that are no whole
+ * number of blocks gets a fallback format, with a warning.  Fills done[moe_file_tensor_count(f)], in the file's order.
+ * The bytes do not depend on the number of threads. */
 int moe_quantize(const char *path, const struct moe_file *f, const struct moe_quantize_options *opt,
                  struct moe_quantized *done);
 
@@ -204,16 +207,16 @@ struct moe_model;
 
 struct moe_model_options {
     enum kn_isa isa;                /* upper limit; KN_ISA_COUNT - 1: the best of this CPU */
-    const struct moe_model *target; /* of an EAGLE head: loads before it, closes after; else NULL */
+    const struct moe_model *target; /* of an EAGLE head, loaded before the head and closed after it; else NULL */
     bool ahead;                     /* the expert store includes the MTP layer's experts */
 };
 
 struct moe_load_options {
     struct kn_team *team; /* interleaves weights; used during the load only */
-    size_t expert_bytes;  /* expert cache: at least expert_least; 0: all experts */
+    size_t expert_bytes;  /* memory of the expert cache: moe_shape.expert_least or more; 0: for all experts */
     size_t later_bytes;   /* capacity that off_store_grow() may add later */
     enum off_io_kind io;
-    const char *heat_path;         /* file that keeps expert usage between runs; NULL: none */
+    const char *heat_path;         /* usage statistics of experts, read at open, written at close; NULL: none */
     const char *pack_path;         /* pack file, read if made from this model; or NULL */
     const char *mirror;            /* folder with a second copy of the files; or NULL */
     struct off_progress *progress; /* of reading the dense weights; may be NULL */
@@ -231,14 +234,14 @@ struct moe_shape { /* sizes and costs of a model */
     size_t expert_bytes, expert_least; /* memory for all experts; smallest cache that works */
     size_t expert_file_bytes;          /* file bytes of all experts, without MTP layers */
     size_t pass_bytes;                 /* dense weights read by every pass */
-    size_t widened_bytes;              /* of dense_bytes: held as F32 although quantised in the file */
-    double row_macs;                   /* multiply-adds of one row without attention */
-    double position_macs;              /* multiply-adds of a row's attention per visible position */
+    size_t widened_bytes;              /* part of dense_bytes: weights held as F32 although quantised in the file */
+    double row_macs;                   /* multiply-adds of one row with logits, without attention */
+    double position_macs;              /* multiply-adds of a row's attention for each position that it attends to */
 };
 
-/* Open binds a file to its description.  The file must outlive the model.  Open reads no weights and takes little
- * memory; after it the shape and the size of contexts are known.  Load is called once: it reads the dense weights and
- * opens the expert store.  After a failed load the model can only be closed. */
+/* moe_model_open() binds a file to its description.  The file must outlive the model.  The open reads no weights and
+ * takes little memory; after it the shape and the size of contexts are known.  moe_model_load() is called once: it
+ * reads the dense weights and opens the expert store.  After a failed load the model can only be closed. */
 int moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt);
 
 /* Opens the first MTP layer of target's file as a draft head.  target must be opened with `ahead`, loaded before the
@@ -247,8 +250,8 @@ int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target)
 int moe_model_load(struct moe_model *m, const struct moe_load_options *opt);
 void moe_model_close(struct moe_model *m); /* NULL is fine */
 
-/* Writes the experts of a model that is open but not loaded to a pack file (off_pack()).  path must not be one of the
- * model's own files. */
+/* moe_model_pack() writes the experts of a model that is open but not loaded to the pack file `path` (off_pack()).
+ * path must not be one of the model's own files. */
 struct moe_pack_options {
     struct kn_team *team;
     enum off_io_kind io;
@@ -280,11 +283,11 @@ struct moe_context_options {
     int n_slot;   /* KV slots, over all sequences */
     int max_pos;  /* positions are below this */
     enum kn_kv kv;
-    int n_state;                      /* recurrent states, one a sequence; 0: one */
-    int n_draft;                      /* draft rows of a batch, if the model is recurrent */
+    int n_state;                      /* recurrent states, one for each sequence; 0: one */
+    int n_draft;                      /* draft rows of a batch, at most; ignored without recurrent layers */
     struct moe_features features;     /* stored by every row at its slot */
-    int n_recall;                     /* tokens in the token-to-experts table; 0: no table */
-    const struct moe_context *target; /* of a head: the target's context, opened with features */
+    int n_recall;                     /* entries of the token-to-experts table; 0: no table */
+    const struct moe_context *target; /* of a head: the target's context, opened with the features it reads */
     struct kn_team *team;             /* not owned; one context at a time uses it */
 };
 
@@ -297,20 +300,22 @@ size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv, const struct 
 int moe_context_open(struct moe_context **out, const struct moe_model *m, const struct moe_context_options *opt);
 void moe_context_close(struct moe_context *c); /* NULL is fine */
 
-/* Replaces the worker team from the next pass on, by one of at most as many threads and nodes as at open. */
+/* Later passes use this team.  It must not have more threads or nodes than the team of the open. */
 void moe_context_set_team(struct moe_context *c, struct kn_team *team);
 
-/* Copies keys, values and features of n slots from `from` on to the slots from `to` on. */
+/* Copies keys, values and features of slots from .. from + n - 1 to slots to .. to + n - 1; the ranges may overlap. */
 void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n);
 
-/* Reads the `last` feature of the row at this slot.  A feature is valid as long as the slot's key and value. */
+/* Converts the `last` feature stored at this slot to float32.  A feature is valid as long as the slot's key
+ * and value. */
 void moe_context_feature(const struct moe_context *c, int32_t slot, float *out /* [d_model] */);
 
-/* A model with recurrent layers (moe_shape.state_bytes over 0) has one state for each sequence.  A state is the result
- * of all the sequence's tokens up to one position.  Rows of a batch that are no drafts extend the state, in order; a
- * row at position 0 resets it first.  Draft rows leave it unchanged.  The caller assigns the state numbers. */
+/* States.  A context of a model with recurrent layers (moe_shape.state_bytes over 0) has one state for each sequence:
+ * the result of all the sequence's tokens up to one position.  Rows of a batch that are no drafts extend the state, in
+ * order; a row at position 0 resets it first.  Draft rows leave it unchanged.  The caller assigns the state numbers. */
 
-/* Extends the state by accepted draft rows of the last batch: row[0 .. n - 1], consecutive in the sequence. */
+/* Extends the state by n accepted draft rows.  row: their numbers in the last batch, at ascending positions, the first
+ * directly behind the state's last token.  They are computed before the state is next read. */
 void moe_context_keep(struct moe_context *c, int state, const int32_t *row, int n);
 
 void moe_context_copy_state(struct moe_context *c, int from, int to);
@@ -319,8 +324,8 @@ void moe_context_copy_state(struct moe_context *c, int from, int to);
 int moe_context_state(const struct moe_context *c, int state);
 
 /* Passes the known or drafted tokens of the next pass.  The experts that these tokens last used are prefetched while
- * the disk is idle, until the pass reaches their layer.  Each call replaces the previous list: prefetches that are no
- * part of the new one and have not started are cancelled. */
+ * the disk is idle, until the pass reaches their layer.  Each call replaces the previous list: reads for the previous
+ * list that have not begun are cancelled, unless the new list needs them too.  Without a table it does nothing. */
 void moe_context_expect(struct moe_context *c, const int32_t *token, int n);
 
 /* Lists the experts, by store number, that the token last used and that are neither in memory nor being read.  Returns
@@ -328,32 +333,32 @@ void moe_context_expect(struct moe_context *c, const int32_t *token, int n);
 int moe_context_missing(struct moe_context *c, int32_t token, int32_t *expert /* [n_layer * n_used] */);
 
 /* Accuracy of expert prediction, for one layer and one predictor, summed over passes: experts predicted, experts used,
- * and experts both predicted and used.  FARn: the layer's router, run on the residual stream n layers earlier.
- * TOKEN: the experts that the rows' tokens last used. */
+ * and experts both predicted and used.  The predictors: FARn, the layer's router, run on the residual stream n layers
+ * earlier; TOKEN, the experts that the rows' tokens last used. */
 #define MOE_FAR 3
 enum moe_sight_of { MOE_SIGHT_FAR1, MOE_SIGHT_FAR2, MOE_SIGHT_FAR3, MOE_SIGHT_TOKEN, MOE_SIGHTS };
 struct moe_sight {
     uint64_t guessed, used, right;
 };
 
-/* Adds to the caller's counters from the next pass on; NULL ends it.  This runs MOE_FAR more routers a layer, and
- * causes no reads. */
+/* From the next pass on, adds the accuracy of each pass to the caller's counters; NULL ends the counting.  Counting
+ * runs MOE_FAR more routers in each layer, and causes no reads. */
 void moe_context_watch(struct moe_context *c, struct moe_sight *sight /* [n_layer][MOE_SIGHTS] */);
 
 struct moe_row {
     int32_t token, position;
     bool want_logits;
-    /* KV slot of position p: base[p] if p < n_base, else tail[p - n_base]; together they cover positions 0 to this
-     * row's own.  base is the sequence's slot table, tail a branch of its draft tree. */
+    /* The row's path: the KV slot of position p is base[p] if p < n_base, else tail[p - n_base], for positions 0 to the
+     * row's own.  base is the sequence's slot table; tail has the slots of the row's branch of a draft tree. */
     const int32_t *base, *tail;
     int n_base;
     /* Of a model with recurrent layers: */
     int32_t state; /* the sequence's state */
     bool draft;
-    int32_t after;   /* of a draft: its parent, the sequence's last row or a draft */
-    int32_t copy_to; /* state that gets a copy as of this row; 0: none; 0 for drafts */
-    /* Of a draft head: the feature that the row starts from, or NULL for the target's feature in feature_slot. */
-    const float *feature; /* [d_model] may point into the last result */
+    int32_t after;   /* of a draft: number in the batch of its parent, the sequence's last row or an earlier draft */
+    int32_t copy_to; /* state that becomes a copy of this state after this row; 0: none; 0 for drafts */
+    /* Of a draft head: the feature that the row starts from; NULL: the target's feature at feature_slot. */
+    const float *feature; /* [d_model] may point into the previous result */
     int32_t feature_slot;
 };
 
@@ -364,14 +369,15 @@ struct moe_batch {
 
 struct moe_result {        /* arrays are valid until the next call */
     const float *logits;   /* [n_want][n_vocab], of rows with want_logits, in row order */
-    const float *feature;  /* [n_want][feature_stride] hidden states of the same rows */
+    const float *feature;  /* [n_want][feature_stride] of the same rows: hidden states after the final norm;
+                            * of an EAGLE-3 head before it */
     size_t feature_stride; /* floats */
     const int *status;     /* [n_row] 0, or the row's error: its results are invalid */
     int n_want;
     double experts_per_layer; /* distinct experts used, mean over the layers with experts */
 };
 
-/* The first error among n rows, or 0. */
+/* The first error among rows first .. first + n - 1, or 0. */
 static inline int moe_rows_status(const struct moe_result *r, int first, int n)
 {
     for (int i = first; i < first + n; i++)
@@ -380,8 +386,8 @@ static inline int moe_rows_status(const struct moe_result *r, int first, int n)
     return 0;
 }
 
-/* Computes a batch.  Failed reads are reported per row in out->status; an invalid batch fails an assertion.  Allocates
- * no memory. */
+/* Computes a batch and returns 0.  Failed reads are reported per row in out->status; an invalid batch fails an
+ * assertion.  Allocates no memory. */
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out);
 
 #endif

@@ -1,11 +1,12 @@
 /* moe/files/file.c - a model file: one GGUF file, all of its splits as one file, or a folder.
  *
- * Input: the path of the file, of its first split or of the folder.  gguf.c reads the headers of a GGUF file, hf_folder.c
- * a folder.  Output: metadata values and tensor descriptions by number or by name.  file_values.c checks scalars for type
- * and range, file_bytes.c reads the bytes of tensors.  The file owns its descriptors, the metadata and the descriptions.
+ * Input: the path of the file, of its first split or of the folder.  gguf.c reads the headers of a GGUF file,
+ * hf_folder.c a folder.  Output: metadata values and tensor descriptions by number or by name.  file_values.c checks
+ * scalars for type and range, file_bytes.c reads the bytes of tensors.  The file owns its descriptors, the metadata and
+ * the descriptions.
  *
- * Each split holds its number, the number of splits and the number of tensors in all of them; the first split
- * holds the metadata.  Split names differ only in their suffix -00001-of-0000N.gguf. */
+ * Each split holds its number, the number of splits and the number of tensors in all of them; the first split holds the
+ * metadata.  Split names differ only in their suffix -00001-of-0000N.gguf. */
 #include "moe/files/internal.h"
 
 #include <stdio.h>
@@ -44,14 +45,15 @@ static void values_free(struct moe_values *v)
     *v = (struct moe_values){ 0 };
 }
 
-/* Returns 1 if path is a folder. */
+/* Opens path as entry `file` and reads its header.  Returns 1, without a message, if path is a folder. */
 static int open_one(struct moe_file *f, int file, const char *path, struct moe_values *values)
 {
     int err = moe_file_open_nth(f, file, path);
     return err ? err : moe_gguf_read(f, file, values);
 }
 
-/* Opens split `no` (from 0) of n; its name is derived from the first split's.  Its metadata is checked and dropped. */
+/* Opens split `no` (from 0) of n; its name is derived from the first split's.  Of its metadata only the split numbers
+ * are checked; none is stored. */
 static int open_split(struct moe_file *f, int no, int n)
 {
     const char *first = f->path[0];
@@ -163,7 +165,7 @@ void moe_file_close(struct moe_file *f)
     kn_free(f);
 }
 
-/* Files are compared by device and inode: another path to an input file is refused too. */
+/* Compares files by device and inode, so that another path to an input file is refused too. */
 int moe_file_refuse_target(const struct moe_file *f, const char *path)
 {
     struct stat in, out;

@@ -1,12 +1,13 @@
 /* moe/files/file_bytes.c - the files that a struct moe_file has open, and the bytes of its tensors.
  *
- * The table has paths and descriptors: one entry for a GGUF file, one for each split, one for each .safetensors file of
- * a folder.  moe_file_close() closes them.
+ * The table has a path and a descriptor for each open file: one GGUF file, each of its splits, or each .safetensors
+ * file of a folder.  moe_file_close() closes them.
  *
- * moe_file_read() returns a tensor's bytes in GGUF's order, for any part of it.  A tensor of a GGUF file is one run of
- * bytes.  A tensor of a folder has a layout: its matrices may lie apart, its rows in strides, and codes of a quantised
- * format apart from their scales, which are joined here block by block.  moe_file_id() is a hash of names, places and
- * samples of the weights, which tells one file's experts from another's. */
+ * moe_file_read() returns any part of a tensor's bytes in GGUF's order.  A tensor of a GGUF file is contiguous.  A
+ * tensor of a folder may have a layout: its matrices may be at separate positions, its rows in another order or with a
+ * stride, and codes of a quantised format apart from their scales, which are joined here block by block.  moe_file_id()
+ * is a hash of names, positions and samples of the weights; heat and pack files
+ * contain it, so that they are used with the model file they were made from only. */
 #include "moe/files/internal.h"
 
 #include <string.h>
@@ -53,8 +54,8 @@ int moe_file_add(struct moe_file *f, const char *path, int *file)
 
 /* ---- bytes of tensors ------------------------------------------------------------------------ */
 
-/* Maps byte `at` of a matrix in GGUF order to its stored offset.  *left: length of the run, from this byte on, that
- * is contiguous in both orders. */
+/* Maps byte `at` of a matrix in GGUF order to its stored offset.  *left: number of bytes from this one on that are
+ * contiguous in both orders. */
 static uint64_t turned_from(const struct off_stride_permutation *t, uint64_t at, uint64_t *left)
 {
     if (at < t->first) {
@@ -66,7 +67,7 @@ static uint64_t turned_from(const struct off_stride_permutation *t, uint64_t at,
     return t->first + (unit / n * n + (uint64_t)off_stored_index(t, (int)(unit % n))) * t->bytes + in;
 }
 
-/* Reads values of a vector stored with a stride. */
+/* Reads a vector of which only every layout->step-th stored value belongs to it. */
 static int read_apart(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
 {
     uint8_t some[4096];
@@ -86,10 +87,10 @@ static int read_apart(const struct moe_file *f, const struct moe_tensor *t, uint
     return 0;
 }
 
-enum { SOME = 128, ROWS = 64 }; /* blocks of a row, or a block of rows, at a time */
+enum { SOME = 128, ROWS = 64 }; /* most blocks in a call of join_some(); most rows in a call of join_column() */
 
-/* Reads n consecutive blocks of one row, from block `col` of row `row` of matrix e, joining codes and scales that are
- * stored apart. */
+/* Reads codes and scales of n consecutive blocks, from block `col` of row `row` of matrix e on, and joins them to
+ * blocks in out. */
 static int join_some(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
                      size_t n, uint8_t *out)
 {
@@ -119,8 +120,8 @@ static int join_some(const struct moe_file *f, const struct moe_tensor *t, uint6
     return error;
 }
 
-/* The same for matrices stored input-major (GPTQ): block `col` of n consecutive rows, written n_row blocks apart.  Five
- * reads for any number of rows. */
+/* For matrices stored input-major (GPTQ): reads and joins block `col` of rows row .. row + n - 1 of matrix e, and
+ * writes one every n_row blocks (the blocks of a row) to out.  It makes five reads for any n. */
 static int join_column(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
                        size_t n, uint64_t n_row, uint8_t *out)
 {

@@ -1,8 +1,8 @@
-/* moe/files/file_values.c - metadata values as numbers and strings, checked for kind and range.
+/* moe/files/file_values.c - metadata values as numbers and strings, checked for type and range.
  *
- * moe_value_int() and moe_value_float() read one item of any scalar type or array.  moe_file_int() and its siblings
- * find a key: 1 with the value, 0 with the output untouched if the key is absent, or an error that names file and key.
- * */
+ * moe_value_int() and moe_value_float() convert a scalar or one item of an array.  moe_file_int(), _float(), _bool()
+ * and _string() look up a key and return 1 with the value, 0 with the output untouched if the key is absent, or a
+ * negative code with a message that names file and key. */
 #include "moe/files/internal.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* moe/files/files.h - model files: their metadata and tensors by the names of GGUF, from a GGUF file, its splits or a
- * folder of the transformers package.
+/* moe/files/files.h - model files: metadata and tensors under GGUF names, from a GGUF file, its splits or a folder of
+ * the transformers package.
  *
  * The room's calls stand in moe.h (moe_file_open() and its family): open a file, find values and tensors by key or
  * name, read bytes of a tensor, close.  The struct moe_file owns descriptors, keys, names and arrays until
@@ -20,9 +20,9 @@ enum moe_gating { MOE_GATING_SOFTMAX = 1, MOE_GATING_SIGMOID, MOE_GATING_CHOSEN 
  * U+0100 on, in order.  Writes that character as UTF-8 with a NUL into letter and returns its code point. */
 int moe_byte_letter(int byte, char letter[3]);
 
-/* The format in which a matrix with rows of n_in values is written.  Rows that are no multiple of want's block fall
- * back as in published files: Q4_K to Q5_0, Q5_K to Q5_1, Q6_K to Q8_0, smaller K-quants to IQ4_NL, blocks of 32 to
- * F16.  A fallback is logged with the tensor's name. */
+/* Returns the format in which a matrix with rows of n_in values is written: want, if n_in is a multiple of its block,
+ * else a fallback as in published files: Q4_K to Q5_0, Q5_K to Q5_1, Q6_K to Q8_0, smaller K-quants to IQ4_NL, formats
+ * with blocks of 32 to F16.  A fallback is logged with `name`, the tensor's name. */
 enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_in);
 
 /* general.file_type: the number by which published files name the format of most of their weights. */

@@ -208,7 +208,7 @@ static int read_values(struct source *s, uint64_t n, struct moe_values *values)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* Computes t->bytes, checking that rows are whole blocks.  A tensor of unknown type keeps 0 bytes. */
+/* Computes t->bytes, checking that rows are whole blocks.  The size of a tensor of unknown type stays 0. */
 static int tensor_size(const struct source *s, struct moe_tensor *t)
 {
     const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
@@ -358,7 +358,7 @@ static int read_alignment(struct source *s, const struct moe_values *values, uin
     memcpy(out, v->data, sizeof *out);
     if (*out & (*out - 1) || !*out)
         return refuse(s, KN_ECORRUPT, "%u is no power of two", *out);
-    if (*out % 8) /* GGUF's rule; repacking reads 16-bit fields in place */
+    if (*out % 8) /* GGUF requires it, and repacking needs aligned 16-bit fields */
         return refuse(s, KN_ECORRUPT, "%u is no multiple of 8", *out);
     return 0;
 }

@@ -164,7 +164,7 @@ static void sink(const struct moe_range *r, uint32_t *order, size_t i, size_t n)
     }
 }
 
-/* Sorts by offset with a heap sort, which no input order makes slow, then compares neighbours. */
+/* Sorts range numbers by offset, with a heap sort, which no input order makes slow, then compares neighbours. */
 int moe_ranges_overlap(const struct moe_file *f, const struct moe_range *r, size_t n, size_t pair[2])
 {
     uint32_t *order = kn_calloc(n, sizeof *order);

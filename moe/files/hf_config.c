@@ -1,9 +1,9 @@
 /* moe/files/hf_config.c - converts config.json to the metadata of a GGUF file of the same model.
  *
- * Most conversions are a table of key pairs.  Settings that change the mathematics but have no GGUF key in a
- * supported family, like another activation or scoring function, are checked and refused by name.  Unknown keys are
- * ignored, as in a GGUF file.  Outside gpt-oss a sliding window becomes a context limit: up to that length the model
- * computes the same. */
+ * Most conversions are a table of key pairs.  Settings that change the mathematics but have no GGUF key in a supported
+ * family, like another activation or scoring function, are checked and refused by name.  Unknown keys are ignored, as
+ * in a GGUF file.  Outside gpt-oss a sliding window becomes a limit of the context length: up to the window's length
+ * the model computes the same without it. */
 #include "moe/files/hf_folder.h"
 
 #include <string.h>
@@ -250,7 +250,7 @@ static void read_context(struct moe_folder *d)
         put_u32(d, "context_length", n_ctx);
 }
 
-/* MLA: the width of a head is the sum of its unrotated and rotated parts. */
+/* Converts the sizes of MLA.  The width of a head is the sum of its unrotated and rotated parts. */
 static void read_latent(struct moe_folder *d)
 {
     int64_t d_latent = 0, d_query = 0, n_plain = 0, n_rot = 0, d_value = 0;
@@ -308,7 +308,7 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
         attention = (1 + 0.1 * one * kn_log(factor)) / (1 + 0.1 * all * kn_log(factor));
         said = true;
     }
-    if (d->family->latent && all > 0) { /* scales the scores; replaces the usual factor on cos and sin */
+    if (d->family->latent && all > 0) { /* mscale_all_dim scales the scores, in place of the factor on cos and sin */
         put_f32(d, "rope.scaling.yarn_log_multiplier", 0.1 * all);
         usual = 1;
         said &= attention != 1;
@@ -319,8 +319,8 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
         unsupported(d, "truncate", exact ? "is true" : "is false");
 }
 
-/* Llama 3 scaling: short wavelengths are unchanged, long ones stretched by factor, those between interpolated.  As in
- * GGUF, the divisors of the frequencies become the vector rope_freqs.weight in single precision. */
+/* Llama 3 scaling: short wavelengths are unchanged, long wavelengths are multiplied by factor, for wavelengths between
+ * the divisor of the frequency is interpolated.  As in GGUF, the divisors become the F32 vector rope_freqs.weight. */
 static void read_llama3(struct moe_folder *d, const json_t *rope, double base, double factor)
 {
     double low = 0, high = 0, n_ctx = 0;
@@ -391,8 +391,8 @@ static void read_rope(struct moe_folder *d)
 
 /* ---- delta nets --------------------------------------------------------------------------------- */
 
-/* Which layers are delta nets: all but every period-th.  full_attention_interval gives the period, else the position
- * of the first full-attention layer. */
+/* Converts the list of layers that are delta nets (all but every period-th) and the period: full_attention_interval, or
+ * if that is absent the number, from 1, of the first full-attention layer. */
 static void read_layer_types(struct moe_folder *d)
 {
     const json_t *types = get(d->config, "layer_types");
@@ -466,7 +466,7 @@ static void check_activation(struct moe_folder *d)
         unsupported(d, "swiglu_limit", "is not 7");
 }
 
-/* Replaces the config by its text_config, to which keys that only the outer config has are added. */
+/* For a vision model: replaces d->config by its text_config, with the keys added that only the outer config has. */
 static int unnest(struct moe_folder *d)
 {
     json_t *text = d->family->nested ? json_object_get(d->config, "text_config") : NULL;

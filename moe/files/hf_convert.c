@@ -3,8 +3,8 @@
  * Input: a tensor stored in a .safetensors file and the conversion that the name table asks for.  Output: a tensor of
  * the struct moe_file.  Experts stored one by one become one stack with a position for each; a stack of gates and ups
  * becomes two stacks; codes with scales in another tensor become blocks.  No data is copied: the layout of the result
- * refers to the stored bytes.  The exception is a few vectors of which GGUF stores a function of the values: they are
- * read, converted and kept in memory. */
+ * refers to the stored bytes.  Exceptions are vectors of which GGUF stores a function of the values (norm weights
+ * stored minus 1, decays): these are read, converted and stored in memory. */
 #include "moe/files/hf_tensor_names.h"
 
 #include <stdio.h>
@@ -61,7 +61,7 @@ static int add_one(struct moe_hf_mapper *m, const char *name)
     return add(m, &t, name);
 }
 
-/* For conversions that reorder or split a tensor: they do not support scales stored apart. */
+/* Fails if the current tensor has its scales in another tensor.  Conversions that reorder or split a tensor call it. */
 static int refuse_scales(const struct moe_hf_mapper *m)
 {
     return m->scales.bytes ? refuse(m, KN_EUNSUPPORTED, "is packed, but its rows or columns must be reordered") : 0;
@@ -79,7 +79,7 @@ static int add_turned(struct moe_hf_mapper *m, struct moe_tensor *t, const char 
     return add(m, t, name);
 }
 
-/* Adds a Q or K matrix.  Heads stored in halves (family->turned) get the order of pairs that GGUF has. */
+/* Adds a Q or K matrix.  If a head's rows are stored in halves (family->turned), they are reordered to GGUF's pairs. */
 static int add_rotated(struct moe_hf_mapper *m, const char *name)
 {
     struct moe_tensor t = m->whole;
@@ -95,7 +95,8 @@ static int add_rotated(struct moe_hf_mapper *m, const char *name)
                       (struct off_stride_permutation){ .bytes = (size_t)(t.bytes / t.dim[1]), .n = turn, .by = 2 });
 }
 
-/* Order of value heads: stored grouped by key head; in GGUF value head i has key head i mod n_key_head. */
+/* The stored order of value heads: grouped by key head.  In GGUF value head i has key head i mod n_key_head.  bytes: of
+ * one head's rows or columns; first: offset of the first head. */
 static struct off_stride_permutation head_turn(const struct moe_folder *d, uint64_t first, uint64_t bytes)
 {
     return (struct off_stride_permutation){ first, (size_t)bytes, d->n_value_head, d->n_key_head };
@@ -184,8 +185,8 @@ static int add_decays(struct moe_hf_mapper *m, const char *name)
 
 /* ---- stacks ----------------------------------------------------------------------------------------- */
 
-/* Allocates the positions of a stack of n matrices.  Callers have checked n against the file: it has a stored tensor
- * for each of them, or a stacked one with n matrices. */
+/* Gives t a layout with positions for n matrices, and returns these, or NULL with *err set.  Callers have checked that
+ * the files have n stored tensors or a stored stack of n matrices, so that n is no invented number. */
 static struct moe_place *new_slabs(struct moe_hf_mapper *m, struct moe_tensor *t, size_t n, int *err)
 {
     struct moe_layout *l = new_layout(m, t);
@@ -231,8 +232,8 @@ static int add_every_other(struct moe_hf_mapper *m, const char *name, bool odd)
     return add(m, &t, name);
 }
 
-/* Adds MXFP4 of gpt-oss: codes [expert][row][block][16 bytes], scales in the tensor beside [expert][row][block].  Takes
- * every step-th row from row `first` on. */
+/* Adds every step-th row, from row `first` on, of gpt-oss's MXFP4 experts: codes are [expert][row][block][16 bytes];
+ * the scales are [expert][row][block], in the tensor with "scales" in place of "blocks" in its name. */
 static int add_blocks(struct moe_hf_mapper *m, const char *name, uint64_t step, uint64_t first)
 {
     const struct moe_stored *t = m->t, *s = moe_stored_beside(m->d, m->t, sizeof "blocks" - 1, "scales");
@@ -332,8 +333,9 @@ int moe_hf_check_stacks(const struct moe_hf_mapper *m)
 
 /* ---- all of them -------------------------------------------------------------------------------- */
 
-/* Checks of GPTQ zero points and input order read the tensors.  If config.json states both, one expert of a stack is
- * checked for all: checking each would be 100,000 reads for a large model. */
+/* Converts m->t as `how` says.  The zero points and the input order of a GPTQ tensor are checked first, which reads
+ * other tensors.  If config.json states both, only expert 0 of each stack is checked: checking each expert would be
+ * 100,000 reads for a large model. */
 static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert)
 {
     int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales);
@@ -376,8 +378,7 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
     }
 }
 
-/* Takes the tensor m->t as `name`, in the manner `how`.  Families with delta nets store norm weights minus 1, so 1 is
- * added, except to the norm inside a delta net. */
+/* Families with delta nets store norm weights minus 1.  So 1 is added, except to the norm inside a delta net. */
 int moe_hf_take_as(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert)
 {
     struct moe_string s = { name, strlen(name) };

@@ -199,7 +199,8 @@ static int file_named(const struct moe_folder *d, const char *name, int last)
     return -1;
 }
 
-/* Opens every file of the index in a first pass; a second pass checks that each tensor is in the file listed. */
+/* map: tensor names to file names.  Opens every file in a first pass; a second pass checks that each tensor is in the
+ * file that map gives for it. */
 static int open_indexed(struct moe_folder *d, const json_t *map)
 {
     const char *tensor, *index = "model.safetensors.index.json";

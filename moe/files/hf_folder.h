@@ -11,8 +11,8 @@
  *     hf_pretokenizer.c  the pre-tokeniser of tokenizer.json to its GGUF name
  *     hf_tiktoken.c      tiktoken.model to the content of a tokenizer.json
  *
- * A folder fills the same tables as a GGUF file of the same model: code behind moe_file_open() need not distinguish
- * them. */
+ * A folder fills the same tables as a GGUF file of the same model, so callers of moe_file_open() need not distinguish
+ * the two. */
 #ifndef MOE_FOLDER_H
 #define MOE_FOLDER_H
 
@@ -44,8 +44,8 @@ struct moe_folder {
     int d_head;
     int n_key_head, n_value_head, d_state_key, d_state_value; /* of delta nets */
     int scale_rows, scale_values; /* packed weights: rows by values per scale; values 0: none */
-    uint32_t gptq_zeros;          /* GPTQ: the only supported word of eight zero points; 0: no GPTQ */
-    bool gptq_plain;              /* config.json states these zero points and inputs in order */
+    uint32_t gptq_zeros;          /* GPTQ: the one supported word of qzeros, eight zero points of 4 bits; 0: no GPTQ */
+    bool gptq_plain;              /* config.json states that zero points are symmetric and inputs in order */
     bool tied;                    /* the output matrix is the embedding */
     int err;                      /* first failure while config.json is read and metadata added */
 };
@@ -57,26 +57,26 @@ struct moe_hf_family {
     bool turned;          /* Q and K rows of a head are stored in halves; GGUF has pairs */
     bool post_norm;       /* the norm before the FFN is post_attention_norm in GGUF */
     bool norm_topk_false; /* default of norm_topk_prob is false */
-    bool expert_is_ffn;   /* experts are intermediate_size wide */
+    bool expert_is_ffn;   /* the width of an expert is intermediate_size */
     bool sigmoid;         /* router probabilities by sigmoid, else by softmax */
-    bool transposed;      /* unquantised experts are stored input-major */
+    bool transposed;      /* unquantised experts are stored input-major: refused */
     bool latent;          /* multi-head latent attention (MLA) */
     bool delta;           /* has delta nets; norm weights are stored minus 1 */
-    bool tiled;           /* GGUF has value heads in another order */
+    bool tiled;           /* with delta nets: GGUF has value heads in another order than the folder */
     bool nested;          /* vision model: the language model is in text_config */
 };
 
-/* hf_folder.c.  Fails with the message "path: error: field: reason". */
+/* hf_folder.c.  Returns code, with the message "path: error: field: reason". */
 int moe_refuse(int code, const char *path, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 int moe_folder_path(const struct moe_folder *d, const char *name, char *out, size_t bytes);
 
-/* Read a file of at most `most` bytes: a JSON object, or text, which the caller frees with kn_free.  If the file does
- * not exist they return 0 and set the pointer to NULL. */
+/* Read the file `name` of the folder, at most `most` bytes: as a JSON object (json_decref), or as text (kn_free).  If
+ * the file does not exist they return 0 and set the pointer to NULL. */
 int moe_folder_json(const struct moe_folder *d, const char *name, size_t most, json_t **out);
 int moe_folder_text(const struct moe_folder *d, const char *name, size_t most, char **text, size_t *n);
 
-/* Add metadata.  A failure is kept in d->err; after one these do nothing. */
+/* Add metadata.  The first failure is stored in d->err; later calls then do nothing. */
 void moe_put_string(struct moe_folder *d, const char *key, const char *s, size_t n);
 void moe_put_array(struct moe_folder *d, const char *key, enum moe_type item, const void *data, size_t n);
 void moe_put_u32(struct moe_folder *d, const char *key, uint32_t x);
@@ -86,7 +86,7 @@ void moe_put_f32(struct moe_folder *d, const char *key, double x);
 int moe_safetensors_read(struct moe_folder *d, int file);
 const struct moe_stored *moe_stored_find(const struct moe_folder *d, const char *name, size_t n); /* or NULL */
 
-/* The tensor named like t with the last `less` bytes replaced by `more`; or NULL. */
+/* Finds the tensor with t's name, of which the last `less` bytes are replaced by `more`; or NULL. */
 const struct moe_stored *moe_stored_beside(const struct moe_folder *d, const struct moe_stored *t, size_t less,
                                            const char *more);
 int moe_refuse_stored(const struct moe_folder *d, const struct moe_stored *t, int code, const char *what);
@@ -97,9 +97,10 @@ static inline bool moe_string_ends(struct moe_string s, const char *with)
     return s.n >= strlen(with) && !memcmp(s.data + s.n - strlen(with), with, strlen(with));
 }
 
-/* hf_packed.c.  moe_hf_packing reads quantization_config.  moe_hf_describe gives the tensor that t becomes and its
- * scales (bytes 0: none stored apart).  moe_hf_check_gptq checks that a GPTQ tensor has the supported zero points and
- * its inputs in order.  moe_hf_check_zeros checks that all bytes are 0; `otherwise` is the error message. */
+/* hf_packed.c.  moe_hf_packing() reads quantization_config.  moe_hf_describe() describes t as a GGUF tensor, *whole,
+ * with its scales if they are in another tensor (bytes 0: no such scales).  moe_hf_check_gptq() reads the tensors
+ * beside a GPTQ tensor and checks that zero points are the supported ones and inputs in order.  moe_hf_check_zeros()
+ * reads t and checks that all bytes are 0; `otherwise` is the error message. */
 #define MOE_HF_PACKED "_packed" /* suffix of INT4 codes (compressed-tensors) */
 #define MOE_HF_GPTQ   "qweight" /* replaces "weight" in names of GPTQ codes */
 int moe_hf_packing(struct moe_folder *d);
@@ -118,7 +119,7 @@ int moe_hf_vocab(struct moe_folder *d);
  * NULL if the file does not exist.  config: tokenizer_config.json, or NULL. */
 int moe_hf_tiktoken(const struct moe_folder *d, const json_t *config, json_t **out);
 
-/* The GGUF name of this pre-tokeniser; NULL, with a message naming path, if it is unknown. */
+/* The GGUF name of the "pre_tokenizer" of a tokenizer.json; NULL, with a message naming path, if it is unknown. */
 const char *moe_hf_pre(const json_t *pre_tokenizer, const char *path);
 
 #endif

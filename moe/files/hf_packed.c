@@ -3,7 +3,7 @@
  * Input: config.json's quantization_config and the tensors of .safetensors files.  Output: for each tensor the matrix
  * in a supported format and the position of its scales.  Four kinds are read:
  *
- *   FP8     F8_E4M3 codes, NAME_scale_inv with a float for each weight_block_size, 128 by 128 as a rule
+ *   FP8     F8_E4M3 codes, NAME_scale_inv with a float for each block of weight_block_size, usually 128 by 128 values
  *           (DeepSeek-V3, Qwen3 -FP8): KN_FP8
  *   INT4    NAME_packed with eight nibbles to an I32, NAME_scale with a BF16 for each group of a row
  *           (compressed-tensors; Kimi-K2-Thinking): KN_INT4
@@ -84,7 +84,8 @@ static int read_groups(struct moe_folder *d, const json_t *q)
     return d->err;
 }
 
-/* GPTQ: the same, stored input-major.  Version 1 of the format stores zero points minus 1. */
+/* GPTQ: symmetric 4-bit integers with a scale for each group of values in a row, stored input-major.  Version 1 of the
+ * format stores zero points minus 1. */
 static int read_gptq(struct moe_folder *d, const json_t *q)
 {
     const json_t *format = get(q, "checkpoint_format"), *sym = get(q, "sym");
@@ -157,7 +158,7 @@ const struct moe_stored *moe_stored_beside(const struct moe_folder *d, const str
     return moe_stored_find(d, name, head + strlen(more));
 }
 
-/* Describes codes [n_out, n_in] of format f with scales s as a matrix of blocks. */
+/* Describes t, the codes of a matrix [n_out, n_in], with its scales in tensor s as a matrix of blocks of format f. */
 static int describe_packed(const struct moe_folder *d, const struct moe_stored *t, enum kn_format f, uint64_t n_in,
                            const struct moe_stored *s, struct moe_tensor *whole, struct off_scales *scales)
 {
@@ -221,7 +222,8 @@ static int describe_gptq(const struct moe_folder *d, const struct moe_stored *t,
     return 0;
 }
 
-/* Checks that word i of t, 32 bits, is first + i / per.  A last partial word counts as equal in its missing bytes. */
+/* Reads t as 32-bit words and checks that word i is first + i / per; otherwise fails with the message `otherwise`.  Of
+ * a last partial word the missing bytes count as equal. */
 static int check_words(const struct moe_folder *d, const struct moe_stored *t, uint32_t first, uint64_t per,
                        const char *otherwise)
 {

@@ -3,8 +3,9 @@
  * Input: the stored tensors that safetensors.c lists.  Output: the tensors of a struct moe_file.  A table gives the
  * GGUF name and the conversion, which hf_convert.c does.
  *
- * A tensor that is not in the table keeps its name, and the model refuses it by that name.  MTP layers get numbers
- * behind the last layer: some families store them so, others under "mtp.". */
+ * A tensor that is not in the table is added under its stored name, and moe_model_open() refuses the file with that
+ * name.  MTP layers get the numbers behind the last layer: some families store them under these numbers, others under
+ * "mtp.". */
 #include "moe/files/hf_tensor_names.h"
 
 #include <stdio.h>
@@ -12,7 +13,7 @@
 
 #define LAYERS "layers."
 
-/* Within a layer; '#' is an expert's number. */
+/* Tensors of a layer: names behind "layers.N." and GGUF names behind "blk.N."; '#' is an expert's number. */
 static const struct {
     const char *from, *to;
     enum moe_hf_take take;
@@ -86,7 +87,7 @@ static const struct {
     { "enorm.weight", "nextn.enorm.weight", AS_IT_IS },
     { "hnorm.weight", "nextn.hnorm.weight", AS_IT_IS },
     { "shared_head.norm.weight", "nextn.shared_head_norm.weight", AS_IT_IS },
-    { "shared_head.head.weight", NULL, NOTHING }, /* copies of the model's, as the next */
+    { "shared_head.head.weight", NULL, NOTHING }, /* this and embed_tokens: an MTP layer's copies of the model's */
     { "embed_tokens.weight", NULL, NOTHING },
 };
 #define N_PART (sizeof parts / sizeof *parts)
@@ -98,7 +99,7 @@ static const struct {
     { "norm.weight", "output_norm.weight" },
 };
 
-/* The same for the first MTP layer, where MTP layers are stored under "mtp.". */
+/* Tensors outside a layer of MTP layers stored under "mtp."; GGUF has them in the first MTP layer. */
 static const char apart[] = "mtp.";
 static const struct {
     const char *from, *to;
@@ -109,7 +110,7 @@ static const struct {
     { "norm.weight", "nextn.shared_head_norm.weight" },
 };
 
-/* Tensors that belong to a quantised tensor `of` and are read with it. */
+/* Ends of names of tensors that belong to a quantised tensor, the name of which ends in `of`, and are read with it. */
 static const struct {
     const char *end, *of;
 } beside[] = {
@@ -123,8 +124,8 @@ static const struct {
     { ".g_idx", "." MOE_HF_GPTQ },
 };
 
-/* A parsed name: layers.N.rest.  `rest` begins at byte `at`, with the expert's number replaced by '#'; expert -1: it
- * has none. */
+/* The parsed name "layers.N.REST".  REST begins at byte `at` of the name; in `rest` the expert's number is replaced by
+ * '#'.  expert -1: the name has no expert's number. */
 struct name {
     int layer, expert;
     size_t at;
@@ -142,7 +143,8 @@ static const struct moe_stored *find_beside(const struct moe_hf_mapper *m, size_
     return moe_stored_beside(m->d, m->t, less, more);
 }
 
-/* Parses at most nine digits at s.  Returns their number; 0 if no dot follows. */
+/* Parses a number of at most nine digits, followed by a dot, at s.  Returns the count of digits, or 0 without
+ * a match. */
 static size_t take_number(const char *s, size_t n, int *out)
 {
     size_t i = 0;
@@ -217,7 +219,8 @@ static int map_unknown(struct moe_hf_mapper *m, const char *head, size_t skip)
     return moe_hf_put(m, &t, name);
 }
 
-/* True for scales and shapes of a stored quantised tensor. */
+/* True if m->t is a tensor of the table beside[] (scales, shape, zero points) and its quantised tensor is
+ * stored too. */
 static bool is_beside(const struct moe_hf_mapper *m)
 {
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)

@@ -7,25 +7,25 @@
 
 #define MOE_HF_SHOWN 128 /* bytes of a name in a message or a buffer */
 
-/* The part of a stored tensor that becomes a GGUF tensor, and its conversion. */
+/* How a stored tensor, or a part of it, becomes a GGUF tensor. */
 enum moe_hf_take {
     AS_IT_IS,
-    ROTATED,    /* Q or K matrix; a head's rows may be stored in halves */
-    ONE_EXPERT, /* one expert's matrix, to be one of a stack */
-    STACK,      /* a whole stack of experts */
-    GATES,
-    UPS, /* first or second half of the rows of every expert of a stack */
-    EVEN,
-    ODD, /* every other value: gate or up biases of each expert */
-    BLOCKS,
-    EVEN_BLOCKS,
-    ODD_BLOCKS, /* MXFP4 with scales in another tensor: all, even or odd rows */
-    TRANSPOSED, /* a stack stored input-major: unquantised gpt-oss; refused */
-    MIX_ROWS,
-    VALUE_ROWS,
-    HEAD_ROWS,     /* value heads reordered: rows behind key rows, rows, one row a head */
+    ROTATED,       /* Q or K matrix; a head's rows may be stored in halves */
+    ONE_EXPERT,    /* one expert's matrix, to be one of a stack */
+    STACK,         /* a whole stack of experts */
+    GATES,         /* of a stack of gate and up matrices: the first half of every expert's rows */
+    UPS,           /* the second half of these rows */
+    EVEN,          /* of biases that alternate between gate and up: the even values */
+    ODD,           /* the odd values */
+    BLOCKS,        /* MXFP4 with scales in another tensor: all rows */
+    EVEN_BLOCKS,   /* MXFP4: even rows */
+    ODD_BLOCKS,    /* MXFP4: odd rows */
+    TRANSPOSED,    /* a stack stored input-major: unquantised gpt-oss; refused */
+    MIX_ROWS,      /* value heads reordered: the rows of values, which follow those of queries and keys */
+    VALUE_ROWS,    /* value heads reordered: all rows are of values */
+    HEAD_ROWS,     /* value heads reordered: one row or value for each head */
     VALUE_COLUMNS, /* value heads reordered: columns */
-    DECAYS,        /* -exp of the stored values */
+    DECAYS,        /* -exp of the stored values, value heads reordered */
     NOTHING        /* the tensor is skipped */
 };
 
@@ -35,16 +35,17 @@ struct moe_hf_mapper {
     const struct moe_stored *t; /* the current stored tensor */
     struct moe_tensor whole;    /* t as a GGUF tensor, codes and scales together */
     struct off_scales scales;   /* scales of t stored apart; bytes 0: none */
-    size_t n_slab, *n_left;     /* expert positions allocated; [room] experts a stack still lacks */
-    int n_aside;                /* skipped tensors of the vision part */
-    int n_ahead;                /* MTP layers stored under "mtp." */
+    size_t n_slab, *n_left;     /* expert positions allocated; [room] experts that tensor i of the file still lacks */
+    int n_aside;                /* number of skipped tensors of the vision part */
+    int n_ahead;                /* number of MTP layers stored under "mtp." */
     size_t room;                /* upper limit of the number of tensors */
 };
 
-/* Adds the current tensor, converted by `how`, under this GGUF name.  expert: its expert's number, for ONE_EXPERT. */
+/* Adds the current tensor m->t, converted by `how`, under this GGUF name.  expert: number of its expert, for
+ * ONE_EXPERT; -1: not of one expert. */
 int moe_hf_take_as(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert);
 
-/* Adds t under this name. */
+/* Adds t to the tensors of the file, unconverted, under this name. */
 int moe_hf_put(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name);
 
 /* After the last tensor: fails if an expert of a stack is missing. */

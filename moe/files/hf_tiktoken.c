@@ -1,8 +1,8 @@
 /* moe/files/hf_tiktoken.c - converts tiktoken.model to the content of a tokenizer.json.
  *
- * Input: lines with a token's bytes in base64 and its rank, which is its id, and the special tokens of
- * tokenizer_config.json.  Output: the JSON of a byte-level BPE.  Its merges are all pairs of tokens that join to a
- * third token, in the order of that token's rank.  tiktoken picks the pair with the lowest rank of the result, the
+ * Input: tiktoken.model, in which a line has a token's bytes in base64 and its rank, which is its id; and the special
+ * tokens of tokenizer_config.json.  Output: the JSON of a byte-level BPE.  Its merges are all pairs of tokens that join
+ * to a third token, in the order of that token's rank.  tiktoken picks the pair with the lowest rank of the result, the
  * leftmost of equals; no text was found on which this differs (evals/tokenizer/compare_tiktoken.py searches).
  *
  * The pre-tokeniser is code published beside the file; one is supported, Kimi's. */
@@ -21,9 +21,9 @@ static const char known_class[] = "tokenization_kimi.TikTokenTokenizer";
 
 struct reader {
     const struct moe_folder *d;
-    json_t *vocab, *merges; /* token spelling to rank; "left right" */
+    json_t *vocab, *merges; /* object: token spelling to rank; array of "left right" */
     char letter[256][3];    /* spelling of each byte in byte-level BPE */
-    size_t n, n_merge;      /* tokens, with ranks 0 .. n - 1; merges */
+    size_t n, n_merge;      /* number of tokens, with ranks 0 .. n - 1; number of merges */
 };
 
 static int fail(const struct reader *r, int code, size_t line, const char *what)
@@ -118,7 +118,7 @@ static int add_merges(struct reader *r, const char *token, size_t n)
     return 0;
 }
 
-/* A JSON object keeps the order of insertion, which is the order of ranks. */
+/* Adds the merges of all tokens in the order of ranks, the order in which they were inserted into the JSON object. */
 static int read_merges(struct reader *r)
 {
     const char *token;

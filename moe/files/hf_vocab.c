@@ -209,7 +209,7 @@ static int put_merges(struct loader *l, const json_t *merges)
 
 #define TOKEN_MOST 1024 /* bytes of a token made by a merge */
 
-/* The id of the normal token with this text; -1: no such token, -2: it is of another type. */
+/* The id of the normal token with this text; -1: no token has this text; -2: the token is not of type NORMAL. */
 static json_int_t plain_id(const struct loader *l, const char *s, size_t n)
 {
     const json_t *id = json_object_getn(l->vocab, s, n);
@@ -219,8 +219,8 @@ static json_int_t plain_id(const struct loader *l, const char *s, size_t n)
 }
 
 /* Checks that merges are in the order of the ids of the tokens that they make, so that the best merge is the one with
- * the lowest id, and that no merge occurs twice (same token, parted at the same byte).  *n: merges among normal tokens,
- * the only ones that text can need. */
+ * the lowest id, and that no merge occurs twice (same token, split at the same byte).  *n: number of merges of normal
+ * tokens into a normal token; only these can occur in text. */
 static int check_order(const struct loader *l, const json_t *merges, size_t *n)
 {
     json_int_t last = -1;
@@ -255,7 +255,10 @@ static int check_order(const struct loader *l, const json_t *merges, size_t *n)
     return 0;
 }
 
-static bool is_inside(char c) { return ((unsigned char)c & 0xc0) == 0x80; } /* a UTF-8 character */
+static bool is_inside(char c)
+{
+    return ((unsigned char)c & 0xc0) == 0x80;
+} /* a byte of a UTF-8 character, not its first */
 
 /* True for a symbol that can be merged in a text: a normal token, or a single character without a token. */
 static bool is_symbol(const struct loader *l, const char *s, size_t n)
@@ -267,8 +270,8 @@ static bool is_symbol(const struct loader *l, const char *s, size_t n)
     return id >= 0 || (id == -1 && one == n);
 }
 
-/* With scores any two neighbours that join to a token are merged.  So every way to part every token must be a merge;
- * n_merge is the number of merges there are. */
+/* With scores any two neighbours that join to a token are merged.  So every way to split a normal token into two
+ * symbols must be a merge: fails if the number of ways differs from n_merge, the result of check_order(). */
 static int check_parts(const struct loader *l, size_t n_merge)
 {
     size_t n = 0;
@@ -355,7 +358,7 @@ static int read_bytes(struct loader *l)
     return put_merges(l, json_object_get(l->model, "merges"));
 }
 
-/* The template around a text: BOS before it, EOS after it, either or neither. */
+/* Reads the post_processor's template: it may put BOS before a text and EOS after it, one of them or neither. */
 static int read_template(struct loader *l, const json_t *processor)
 {
     const json_t *single = json_object_get(processor, "single");
@@ -390,7 +393,7 @@ static int read_processor(struct loader *l, const json_t *p, int depth)
 
 /* ---- roles -------------------------------------------------------------------------------------- */
 
-/* The token's text, given as a string or as an object with "content". */
+/* The text of the token that tokenizer_config.json gives under key, as a string or as an object with "content". */
 static const json_t *role_text(const struct loader *l, const char *key)
 {
     const json_t *v = json_object_get(l->config, key);
@@ -410,7 +413,7 @@ static int64_t find_id(const struct loader *l, const json_t *text)
     return id ? json_integer_value(id) : -1;
 }
 
-/* The i-th id of a number or a list of them; -1 after the last. */
+/* The i-th id if v is a list of ids, or the one id if v is a number and i is 0; -1 after the last. */
 static int64_t nth_id(const json_t *v, size_t i)
 {
     const json_t *id = json_is_array(v) ? json_array_get(v, i) : i ? NULL : v;

@@ -1,4 +1,4 @@
-/* moe/files/strings.c - strings of files: comparison, letters of byte-level vocabularies, names for messages.
+/* moe/files/strings.c - strings of model files: comparison, the characters of byte-level BPE, names for messages.
  *
  * moe_string_show() makes a name from a file safe to print: bytes that are not printable UTF-8 become \xNN, and a name
  * that is too long ends in "...". */

@@ -75,9 +75,9 @@ enum need {
 struct part {
     const char *name;
     enum need need;
-    enum { VECTOR, MATRIX, STACK, HALVES } kind; /* float *, or struct kn_mat: one, [n_head], two in one .. */
+    enum { VECTOR, MATRIX, STACK, HALVES } kind; /* STACK: a matrix for each head; HALVES: k_b and v_b in one tensor */
     enum dim out, in;
-    size_t field; /* .. in struct moe_layer */
+    size_t field; /* offset in struct moe_layer of the float * of a VECTOR or the struct kn_mat; unused for HALVES */
 };
 #define FIELD(name) offsetof(struct moe_layer, name)
 
@@ -204,8 +204,9 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
     return 0;
 }
 
-/* True if this layer has the tensors of `need`.  Needs from EXPERTS on apply to layers with experts, ATTENDS to DELTA
- * to layers with attention, DELTA to DENSE to delta nets. */
+/* True if this layer has the tensors of `need`.  In the order of enum need: those from ATTENDS up to before DELTA apply
+ * only to layers with attention, from DELTA up to before DENSE only to delta nets, from EXPERTS on only to layers with
+ * experts. */
 static bool is_needed(const struct moe_desc *d, int layer, enum need need)
 {
     bool dense = !d->n_expert || layer < d->n_lead, delta = moe_is_delta(d, layer);
@@ -272,8 +273,9 @@ struct binder {
     bool *used; /* [tensors] */
 };
 
-/* The tensor, checked to be [n_out, n_in], or with n_stack over 0 a stack of such matrices: in a third dimension or as
- * [n_out * n_stack, n_in], the same bytes.  NULL: it is optional and absent, or *error is set. */
+/* Finds the tensor and checks its shape and format: [n_out, n_in]; with n_stack over 0 a stack of n_stack such
+ * matrices, in a third dimension or as [n_out * n_stack, n_in], which are the same bytes.  NULL: the tensor is optional
+ * and absent, or *error is set. */
 static const struct moe_tensor *find(struct binder *b, const char *name, int n_out, int n_in, int n_stack,
                                      bool optional, int *error)
 {
@@ -345,7 +347,8 @@ struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, in
     return s;
 }
 
-/* m->dense has an entry for each tensor of the file, and every tensor is bound once. */
+/* Binds a vector.  No bind_ function checks the space in m->dense: it has an entry for each tensor of the file, and
+ * every tensor is bound once. */
 static int bind_vector(struct binder *b, const char *name, int n_out, int n, bool optional, float **out)
 {
     int error = 0;
@@ -372,14 +375,14 @@ static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, 
     return bind_stack(b, name, n_out, n_in, 1, optional, out);
 }
 
-/* The format of K_h transposed: it holds each value exactly.  Blocks run along rows, so quantised values (the product
- * of two scales, 18 bits and more) become float32. */
+/* The format of K_h, which is a part of attn_kv_b transposed: one that holds each value exactly.  Blocks run along
+ * rows, so a quantised matrix cannot be transposed as blocks; its values (of 18 bits and more) become float32. */
 static enum kn_format latent_key_format(enum kn_format whole)
 {
     return kn_format_info(whole)->block_values == 1 ? whole : KN_F32;
 }
 
-/* Binds attn_kv_b: two matrices in one tensor; for each head rows of k_b, then rows of v_b. */
+/* Binds attn_kv_b, which has for each head the columns of k_b as rows, then the rows of v_b. */
 static int bind_halves(struct binder *b, const char *name, int n_out, int n_in, struct moe_layer *l)
 {
     const struct moe_desc *d = &b->m->desc;
@@ -457,8 +460,9 @@ static int bind_ends(struct binder *b)
     return bind_vector(b, "output_norm.weight", 1, d->d_model, false, &m->out_norm);
 }
 
-/* The same for an MTP layer.  By definition it shares embedding and output matrix with its target, but a file may hold
- * copies of them in another format.  The file may lack the norm; then the target's is used. */
+/* Binds embedding, output matrix, final norm and fc of an MTP layer.  By definition it shares embedding and output
+ * matrix with its target, but a file may hold copies of them in another format.  If the file lacks the layer's final
+ * norm, the target's is used. */
 static int bind_ahead_ends(struct binder *b)
 {
     struct moe_model *m = b->m;
@@ -509,7 +513,7 @@ static int bind_guess(struct binder *b)
     return 0;
 }
 
-/* The same for EAGLE-3, which may have its own embedding and output matrix. */
+/* Binds d2t, fc, final norm, and embedding and output matrix of an EAGLE-3 head if it has its own. */
 static int bind_eagle3_ends(struct binder *b)
 {
     struct moe_model *m = b->m;
@@ -559,7 +563,7 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
         return error;
     bool gate_up_interleaved = stack && stack->layout && stack->layout->scales && stack->layout->step == 2;
     b->m->gate_up_interleaved |= gate_up_interleaved;
-    if (gate_up_interleaved && i == 1) /* ups are in the gates' tensor */
+    if (gate_up_interleaved && i == 1) /* ups are in the same tensor as gates */
         return 0;
     n_out *= gate_up_interleaved ? 2 : 1;
     for (int e = 0; e < d->n_expert; e++) {
@@ -604,15 +608,15 @@ bool moe_is_of_blocks(struct moe_string name, int first, int n_block)
     return false;
 }
 
-/* True for a tensor of a part of the file that this model does not use: MTP layers, which are behind the last layer, or
- * for an MTP head all other layers. */
+/* True for a tensor that this model does not use: of MTP layers, which follow the last layer; or, if the model is an
+ * MTP head, every tensor outside its layer. */
 static bool is_of_others(const struct moe_desc *d, struct moe_string name)
 {
     return d->head == MOE_HEAD_AHEAD ? !moe_is_of_blocks(name, d->block0, d->n_layer)
                                      : moe_is_of_blocks(name, d->n_layer, d->n_ahead);
 }
 
-/* True for attn_kv_b in a file that also has k_b and v_b. */
+/* True for the attn_kv_b tensor of a model that uses attn_k_b and attn_v_b in its place. */
 static bool is_spare(const struct moe_desc *d, struct moe_string name)
 {
     static const char end[] = ".attn_kv_b.weight";

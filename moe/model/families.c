@@ -1,7 +1,8 @@
 /* Reads the description of a model from the file's metadata.
  *
- * A model family is one entry of a table: RoPE kind, biases, norms, gating of experts.  Everything else is a number in
- * the file.  An unknown architecture, an unknown value of a known key and a number out of range are refused by name. */
+ * A model family is one entry of a table: RoPE kind, biases, norms, gating of experts.  All other properties are
+ * numbers in the file.  An unknown architecture, an unknown value of a known key and a number out of range are refused
+ * with a message that names them. */
 #include "moe/model/internal.h"
 
 #include <math.h>
@@ -17,15 +18,15 @@ struct family {
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
     bool by_tensors; /* QKV biases and QK norms are optional: used if in the file */
     enum moe_qk_norm qk_norm;
-    int window_period;      /* over 0: all layers but every window_period-th have a window */
+    int window_period;      /* over 0: every window_period-th layer sees all positions, the others have a window */
     enum moe_gating gating; /* 0: softmax */
     float swiglu_alpha, swiglu_limit;
     enum moe_shared shared;
     bool out_gate;
-    int delta_period; /* over 0: has delta nets; default of full_attention_interval */
+    int delta_period; /* over 0: has delta nets; default of the key full_attention_interval */
     bool delta_tiled;
     bool latent;    /* MLA; gating is given by the file */
-    bool norm_topk; /* default of expert_weights_norm */
+    bool norm_topk; /* default of the key expert_weights_norm */
     bool as_dense;  /* experts are feed_forward_length wide by default */
 };
 
@@ -109,7 +110,7 @@ static const char *key(const struct keys *k, const char *name, char buf[128])
     return buf;
 }
 
-/* An absent key gives the fallback; a fallback below 0 makes the key required. */
+/* Reads a number; if the key is absent, the result is the fallback, or an error if the fallback is below 0. */
 static int get_int(const struct keys *k, const char *name, int least, int most, int fallback, int *out)
 {
     char buf[128];
@@ -161,7 +162,8 @@ static int get_int_uniform(const struct keys *k, const char *name, int n, int le
 
 /* ---- sections of the description -------------------------------------------------------------------- */
 
-/* n_vocab is the number of rows of the embedding; a draft head has none, but the key vocab_size. */
+/* n_vocab is the number of rows of the embedding.  A draft head may lack the embedding, so it has the
+ * key vocab_size. */
 static int read_n_vocab(struct moe_desc *d, const struct keys *k)
 {
     if (d->head)
@@ -192,15 +194,16 @@ static int read_heads(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
-/* A head size of MLA.  Newer files have it under key_length_mla, and the size of a KV slot under key_length. */
+/* Reads a head size of MLA from `key` or, if the file lacks it, from or_key.  Newer files have it under *_length_mla,
+ * and the size of a KV slot's key or value under *_length. */
 static int get_head_int(const struct keys *k, const char *key, const char *or_key, int *out)
 {
     int error = get_int(k, key, 1, KN_MAX_D_HEAD, 0, out);
     return error || *out ? error : get_int(k, or_key, 1, KN_MAX_D_HEAD, -1, out);
 }
 
-/* MLA.  The matrices of all heads are stacked in one, and each head must begin at a panel, hence the multiples of
- * KN_PANEL. */
+/* Reads the sizes of MLA.  The matrices of all heads are stacked in one, and each head must begin at a panel; so sizes
+ * must be multiples of KN_PANEL. */
 static int read_latent(struct moe_desc *d, const struct keys *k)
 {
     int error;
@@ -348,8 +351,9 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     return 0;
 }
 
-/* YaRN multiplies cos and sin by a factor.  With a log multiplier it scales all attention scores instead, rotated part
- * or not: files give one number for mscale and mscale_all_dim, which are equal. */
+/* Reads RoPE's base and scaling.  YaRN multiplies cos and sin by a factor.  In MLA models with yarn_log_multiplier it
+ * scales the attention scores instead, those of the part of the key without rotation too: files give one number for
+ * mscale and mscale_all_dim, which are equal. */
 static int read_rope(struct moe_desc *d, const struct keys *k)
 {
     char buf[128];
@@ -390,8 +394,8 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
-/* The file gives the period of layers without a window, or a list with a flag for each layer; the list must match the
- * family's period. */
+/* Reads the window of families with a window_period.  The file gives its own period of layers without a window, or a
+ * list with a flag for each layer, which must match the family's period. */
 static int read_window(struct moe_desc *d, const struct keys *k)
 {
     char buf[128];
@@ -412,7 +416,7 @@ static int read_window(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
-/* The file gives the period of full-attention layers, or also a list with a flag for each layer, which must match. */
+/* Reads the period of full-attention layers; if the file also has a list with a flag for each layer, it must match. */
 static int read_delta_period(struct moe_desc *d, const struct keys *k)
 {
     char buf[128];
@@ -589,7 +593,8 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
 
 /* ---- rotation ---------------------------------------------------------------------------------------- */
 
-/* The pair that makes `turns` full rotations over the original context (YaRN's correction dimension). */
+/* The number of the pair, as a real number, that makes `turns` full rotations over the original context (YaRN's
+ * correction dimension). */
 static double yarn_pair(const struct moe_desc *d, double turns)
 {
     const double two_pi = 6.283185307179586;

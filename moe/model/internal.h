@@ -10,8 +10,9 @@
 
 #include "moe/model/model.h"
 
-/* A tensor that the load reads, and the address that it sets: of a matrix, or of a vector, or of k_b and v_b of the
- * layer `halves`, where the tensor has both (k, v: their memory). */
+/* A tensor that the load reads, and its destination.  One of matrix, vector and halves is not NULL: matrix->data is
+ * set, or *vector, or k_b.data and v_b.data of the layer `halves`, if the tensor has both (k, v: memory of
+ * these two). */
 struct moe_dense {
     const struct moe_tensor *tensor;
     struct kn_mat *matrix;
@@ -20,26 +21,27 @@ struct moe_dense {
     uint8_t *k, *v;
 };
 
-/* families.c: the description of the first MTP layer of the target, as a head: one layer with the shape of its last. */
+/* families.c: describes the first MTP layer of the target as a draft head: one layer like the target's last layer. */
 void moe_desc_ahead(struct moe_desc *d, const struct moe_desc *target);
 
-/* families.c: the angle by which pair i of a head's rotated values turns per position; extra[i], unless NULL, divides
- * it. */
+/* families.c: freq[i] is the angle by which pair i of a head's rotated values turns per position, divided by extra[i]
+ * unless extra is NULL. */
 int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [n_rot / 2] */);
 
 /* bind.c: finds the tensors of m->desc in m->file and fills m->layer, dense and expert.  No weight is read. */
 int moe_bind(struct moe_model *m);
 enum kn_format moe_format_of(const struct moe_tensor *t);
-struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in); /* matrix e of t, or 0 */
-bool moe_is_of_blocks(struct moe_string name, int first, int n_block); /* "blk.<i>.", i from first on */
+struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in); /* position of matrix e of t */
+bool moe_is_of_blocks(struct moe_string name, int first, int n_block); /* starts with "blk.<first .. + n_block - 1>." */
 
-/* load.c, in the order of calls.  place_dense: addresses in a for all dense weights; over an arena without memory it
- * counts.  load: [n_dense], filled with the matrices, or NULL.  Returns the number of matrices. */
+/* load.c, in the order of calls.  moe_place_dense() takes memory for all dense weights from a and sets their addresses;
+ * over an arena without memory it only counts bytes.  load: [n_dense], filled with the matrices to read; or NULL.
+ * Returns the number of matrices. */
 int moe_place_dense(struct moe_model *m, struct kn_arena *a, struct off_load *load);
 int moe_load_dense(struct moe_model *m, const struct moe_load_options *opt);
-int moe_convert_vectors(struct moe_model *m); /* taps and angles, once all vectors are read */
+int moe_convert_vectors(struct moe_model *m); /* taps and angles; called once all vectors are read */
 
-/* load.c: reads n matrices to their places, in file order.  load is sorted by that. */
+/* load.c: reads n matrices to their places, in file order: sorts load by file and offset. */
 int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const struct moe_load_options *opt);
 struct off_files moe_files_of(const struct moe_model *m); /* the model's files with their mirror */
 

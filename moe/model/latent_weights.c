@@ -1,8 +1,9 @@
 /* moe/model/latent_weights.c - the matrices K_h and V_h of latent attention, from files that have both in one.
  *
- * Rows of attn_kv_b, in older files, are the elements of each head's key and then those of its value.  V_h is used
- * in that orientation, so its panels are copied.  K_h is used transposed: its rows are decoded and repacked, in the
- * format that bind.c has given to k_b.  One head is one work item.  The matrix as read is freed after the split. */
+ * In older files the rows of attn_kv_b give, for each head, the elements of its key and then those of its value.  The
+ * rows of the value are V_h, so their panels are copied.  The rows of the key are the columns of K_h: they are decoded,
+ * transposed and repacked, in the format that bind.c has given to k_b.  One head is one work item.  The matrix as read
+ * is freed after the split. */
 #include "moe/model/internal.h"
 
 #include <string.h>
@@ -17,7 +18,7 @@ struct split_job {
 
 static size_t panel_bytes(const struct kn_mat *w) { return KN_PANEL * kn_row_bytes(w->format, w->n_in); }
 
-/* Values first, first + step, ... of rows in the file's layout. */
+/* Writes the n values x to values first, first + step, ... of `rows`, a matrix in format f (a float type). */
 static void put_column(enum kn_format f, const float *x, int n, void *rows, size_t first, size_t step)
 {
     for (size_t i = 0, at = first; i < (size_t)n; i++, at += step)
@@ -27,7 +28,7 @@ static void put_column(enum kn_format f, const float *x, int n, void *rows, size
             ((uint16_t *)rows)[at] = f == KN_F16 ? kn_f32_to_f16(x[i]) : kn_f32_to_bf16(x[i]);
 }
 
-/* Whole panels are a head's: of values they are taken as they lie, keys are turned over. */
+/* Makes V_h and K_h of one head.  A panel has rows of one head only: those of V_h are copied, K_h is transposed. */
 static void split_head(void *arg, int head, int thread)
 {
     const struct split_job *j = arg;

@@ -1,9 +1,9 @@
-/* moe/model/load.c - dense weights: their places in the model's arena, and reading them.
+/* moe/model/load.c - dense weights: their addresses in the model's arena, and reading them.
  *
- * moe_place_dense() hands out the places; over an arena without memory it only counts them, so that their size is known
- * at open.  moe_load_dense() takes the arena, reads matrices in file order straight to their places, where the panels
- * are spread over the nodes of the team, and decodes vectors to float32.  moe_convert_vectors() then brings taps into
- * the order of the convolution and computes the angles of the rotation. */
+ * moe_place_dense() assigns the addresses; over an arena without memory it only counts bytes, so that the size is known
+ * at open.  moe_load_dense() allocates the arena, spreads the panels of each matrix over the nodes of the team, decodes
+ * vectors to float32 and reads matrices in file order straight to their addresses.  moe_convert_vectors() then brings
+ * the taps into the order of the convolution and computes the angles of the rotation. */
 #include "moe/model/internal.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static struct off_source source_of_dense(const struct moe_dense *p)
     return moe_source_of(p->tensor, 0, p->matrix->n_out, p->matrix->n_in);
 }
 
-/* Of a vector, or of one for each expert. */
+/* Number of values of a vector tensor, which has two dimensions if it holds one vector for each expert. */
 static size_t n_value(const struct moe_tensor *t) { return (size_t)(t->dim[0] * t->dim[1]); }
 
 static void *take_panels(struct kn_arena *a, const struct kn_mat *w)
@@ -24,7 +24,7 @@ static void *take_panels(struct kn_arena *a, const struct kn_mat *w)
     return kn_arena_take(a, 1, kn_mat_bytes(w->format, w->n_out, w->n_in));
 }
 
-/* Matrices first: each takes whole pages, and reads need theirs to begin with one. */
+/* Matrices come first in the arena, because a read needs memory that begins at a page; each takes whole pages. */
 int moe_place_dense(struct moe_model *m, struct kn_arena *a, struct off_load *load)
 {
     int n = 0;
@@ -148,7 +148,8 @@ static void spread_matrices(const struct off_load *load, int n, const struct kn_
     }
 }
 
-/* Takes the parts that a draft head does not have itself from its target. */
+/* For a draft head: uses the target's embedding, output matrix and final norm in place of those that the head's file
+ * lacks, and the target's store. */
 static void borrow(struct moe_model *m)
 {
     kn_assert(m->target->arena.base);
@@ -186,7 +187,8 @@ done:
 
 /* ---- conversion ------------------------------------------------------------------------------ */
 
-/* Transposes the convolution's taps from the file's [channel][tap] to [tap][channel], as it runs over channels. */
+/* Transposes the convolution's taps from the file's [channel][tap] to [tap][channel]: the kernel's inner loop is over
+ * channels. */
 static int turn_taps(struct moe_model *m)
 {
     int n_tap = m->desc.n_tap, n = moe_d_mix(&m->desc);

@@ -32,12 +32,12 @@ static void sum_up_experts(struct moe_model *m)
     }
     m->shape.expert_bytes = off_store_bytes(m->expert, n_all);
     m->shape.expert_least = off_store_least(m->expert, n_all);
-    if (m->target) /* a thread waiting for the store may interleave any expert */
+    if (m->target) /* a thread that waits for the shared store may interleave any expert of the target, too */
         m->scratch_bytes = m->target->scratch_bytes;
 }
 
-/* Adds the bytes of this tensor that a pass reads and a row's multiply-adds with it.  A separate embedding is not
- * counted: a row reads one of its rows. */
+/* Adds this tensor to pass_bytes and row_macs of the shape.  An embedding that is not the output matrix too is not
+ * counted: a batch row reads only one row of it. */
 static void add_dense(struct moe_model *m, const struct moe_dense *p)
 {
     const struct moe_layer *l = p->halves;
@@ -132,7 +132,8 @@ static int check_target(const struct moe_model *m)
     return 0;
 }
 
-/* Older converters omit MTP layers, and some also omit the key with their number. */
+/* Fails if the file has no MTP layer.  Older converters omit MTP layers, and some also omit the key with
+ * their number. */
 static int check_ahead(const struct moe_model *m)
 {
     const struct moe_desc *d = &m->desc;
@@ -243,7 +244,7 @@ void moe_model_close(struct moe_model *m)
         return;
     if (!m->target)
         off_store_close(m->store);
-    else if (m->store) /* only this head uses these experts */
+    else if (m->store) /* a draft head: no other model uses its experts in the target's store */
         off_store_forget(m->store, m->layer[0].expert0, m->desc.n_expert);
     off_mirror_close(m->mirror);
     kn_arena_close(&m->arena);

@@ -8,7 +8,7 @@
  * This header shows its parts to moe/pass, which computes with them, and to moe/write, which makes files of the same
  * families:
  *
- *     struct moe_desc    numbers and properties of the family; no field is an address
+ *     struct moe_desc    numbers and properties of the model, without addresses
  *     struct moe_layer   the matrices and vectors of one layer; they lie in the model's arena
  *     struct moe_model   both, with embedding, output matrix and the store; owns all but the file and the target
  *
@@ -26,25 +26,27 @@
 enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };
 enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL }; /* of each head; of all heads as one */
 
-/* The shared expert of a layer.  GATED: its output is multiplied by the sigmoid of a product with the row. */
+/* The shared expert of a layer.  GATED: its output is multiplied by a number for each row: the sigmoid of the product
+ * of the row with moe_layer.shared_gate. */
 enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_PLAIN, MOE_SHARED_GATED };
 
-/* The first residual stream of a head's row is made of a feature and a token's embedding (draft_head.c).  EAGLE: a
- * matrix times [feature, embedding].  AHEAD (an MTP layer): a matrix times [embedding, feature], each normalised
- * first.  EAGLE3: a matrix times inner features; its attention reads the embedding beside them. */
+/* Kinds of draft head.  They differ in the residual stream with which a row begins (draft_head.c).  EAGLE: a matrix
+ * times [feature, embedding of the token].  AHEAD (an MTP layer): a matrix times [embedding, feature], each normalised
+ * first.  EAGLE3: a matrix times three inner features; the attention reads [embedding, residual stream], each
+ * normalised. */
 enum moe_head { MOE_HEAD_NONE, MOE_HEAD_EAGLE, MOE_HEAD_EAGLE3, MOE_HEAD_AHEAD };
 
-/* A model family as data: everything that the forward pass depends on. */
+/* A model as data, without its weights: everything that the forward pass depends on. */
 struct moe_desc {
     char arch[32];
     int n_layer, d_model, n_head, n_kv, n_rot, n_vocab, n_ctx_train;
     int d_head, d_value;            /* of one head: query and key; value */
     int d_latent, d_query_latent;   /* latent of keys and values; of queries; or 0 */
     bool kv_whole;                  /* the file has k_b, transposed, and v_b in one matrix */
-    int d_key, d_kept;              /* a slot's key and value, per KV head; latent_attention.c */
+    int d_key, d_kept;              /* values of a slot's key and value, per KV head; MLA: latent_attention.c */
     float attend_scale;             /* scale of scores */
     int n_lead;                     /* dense layers before the first layer with experts */
-    int block0;                     /* number of the first layer in the file */
+    int block0;                     /* number in the file of the model's first layer: over 0 for an MTP head */
     int n_ahead;                    /* MTP layers in the file, after the last layer */
     int d_ff;                       /* of dense layers */
     int n_expert, n_used, d_expert; /* all 0: a dense model */
@@ -56,49 +58,50 @@ struct moe_desc {
     enum moe_scaling scaling;
     float scaling_factor, scaling_attn; /* scaling_attn multiplies cos and sin */
     int scaling_ctx;                    /* yarn: the context of the first training */
-    bool yarn_exact;                    /* the ends of its ramp are not rounded to pairs */
+    bool yarn_exact;                    /* the ends of yarn's ramp are not rounded to whole pairs */
     float beta_fast, beta_slow;
     enum moe_head head;
     struct moe_features reads; /* of a head: the target's features that it reads */
     bool norm_first;           /* of EAGLE-3: the residual stream begins with the normalised feature */
-    int n_guess;               /* of a head: size of its own vocabulary */
+    int n_guess;               /* of a head: number of tokens that it can predict */
     bool qkv_bias, o_bias, sinks;
-    int window, window_period; /* positions seen; each window_period-th layer sees all; 0: no window */
+    int window, window_period; /* positions that a row sees; every window_period-th layer sees all; 0: no window */
     bool post_norm;            /* the FFN's norm has the name post_attention_norm */
     enum moe_qk_norm qk_norm;
-    bool out_gate;    /* q has a gate for the output of each query head */
+    bool out_gate;    /* the q matrix also computes a gate for the output of each query head */
     int delta_period; /* n > 0: all layers but each n-th are delta nets (delta_net.c) */
     int n_key_head, n_value_head, d_state_key, d_state_value, n_tap; /* of delta nets; a state is [key][value] */
-    bool delta_tiled;           /* value head i has key head i % n_key_head, not i / (heads' ratio) */
-    bool delta_mixed, delta_ba; /* file: q, k, v, gate in one matrix by key head; beta, alpha in one */
+    bool delta_tiled;           /* value head i has key head i % n_key_head, not i / (n_value_head / n_key_head) */
+    bool delta_mixed, delta_ba; /* one matrix in the file, by key head, for q, k, v and gate; for beta and alpha */
     float clamp_qkv;            /* Q, K and V are clamped to +-clamp_qkv; 0: no clamp */
     enum moe_gating gating;
     bool router_bias, expert_bias;
     bool select_bias;                 /* a bias for the choice of experts, not for their weights */
     int n_group, n_group_used;        /* expert groups; experts come from the best n_group_used */
-    int group_best;                   /* a group counts by the sum of its group_best largest scores */
+    int group_best;                   /* 1 or 2: a group's score is the sum of its group_best largest scores */
     float swiglu_alpha, swiglu_limit; /* of the clamped activation; 0: plain SwiGLU */
     bool norm_topk;                   /* the weights of a row's experts are scaled to sum to 1 */
-    float expert_scale;               /* factor of these weights */
+    float expert_scale;               /* factor of the weights of a row's experts */
 };
 
 /* Reads d from the file's metadata.  An unknown architecture or value is refused by name. */
 int moe_desc_read(struct moe_desc *d, const struct moe_file *f);
 
-/* The properties that all models of a family share, without the numbers of one model; arch is a known one. */
+/* Sets the properties that all models of the family arch share and zeroes the numbers of one model.  arch is known. */
 void moe_desc_family(struct moe_desc *d, const char *arch);
 
-/* ---- sizes that follow from it ------------------------------------------------------------------------- */
+/* ---- sizes that follow from the description ------------------------------------------------------------- */
 
-/* A slot holds one latent, from which all heads derive their keys and values. */
+/* True with MLA: a KV slot holds one latent, from which all heads derive their keys and values. */
 static inline bool moe_is_latent(const struct moe_desc *d) { return d->d_latent > 0; }
 
-/* A delta net has no keys and values by position: its state is the only trace of earlier rows. */
+/* True if this layer is a delta net.  It has no keys and values by position, only a state for each sequence. */
 static inline bool moe_is_delta(const struct moe_desc *d, int layer)
 {
     return d->delta_period && layer % d->delta_period != d->delta_period - 1;
 }
 
+/* Number of delta nets among layers 0 .. layer - 1. */
 static inline int moe_n_delta_before(const struct moe_desc *d, int layer)
 {
     return d->delta_period ? layer - layer / d->delta_period : 0;
@@ -114,13 +117,13 @@ static inline int moe_d_mix(const struct moe_desc *d)
 /* Output values of all value heads. */
 static inline int moe_d_state_value(const struct moe_desc *d) { return d->n_value_head * d->d_state_value; }
 
-/* The numbers that a row gives a delta net: the inputs of its convolution, beta and alpha. */
+/* Floats of a row's input to a delta net: inputs of the convolution, beta and alpha of each value head; padded. */
 static inline int moe_d_state_in(const struct moe_desc *d)
 {
     return (int)kn_align_up((size_t)(moe_d_mix(d) + 2 * d->n_value_head), 16);
 }
 
-/* Memory of one layer of a state: n_tap - 1 inputs of the convolution, then a matrix for each value head. */
+/* Bytes of one delta net in a state: n_tap - 1 inputs of the convolution, then a matrix for each value head. */
 static inline size_t moe_state_layer_bytes(const struct moe_desc *d)
 {
     size_t inputs = (size_t)(d->n_tap - 1) * (size_t)moe_d_mix(d);
@@ -128,7 +131,7 @@ static inline size_t moe_state_layer_bytes(const struct moe_desc *d)
            (size_t)d->n_value_head * kn_delta_floats(d->d_state_key, d->d_state_value) * sizeof(float);
 }
 
-/* Memory of one state; 0 without delta nets. */
+/* Bytes of one state, over all delta nets; 0 without delta nets. */
 static inline size_t moe_state_bytes(const struct moe_desc *d)
 {
     return d->delta_period ? (size_t)moe_n_delta(d) * moe_state_layer_bytes(d) : 0;
@@ -138,31 +141,31 @@ static inline size_t moe_state_bytes(const struct moe_desc *d)
 
 struct moe_layer {
     float *attn_norm, *ffn_norm;              /* [d_model] */
-    float *q_norm, *k_norm;                   /* [d_head], or [heads * d_head] over all as one, or NULL */
+    float *q_norm, *k_norm;                   /* [d_head], or [heads * d_head] for all heads as one vector, or NULL */
     float *q_a_norm, *kv_a_norm;              /* [d_query_latent], [d_latent] */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* or NULL */
     float *sinks;                             /* [n_head] or NULL */
     int window;                               /* positions seen, the own included; 0: all */
     struct kn_mat q, k, v, o;                 /* o reads n_head * d_value, or moe_d_state_value() */
-    int nth;                                  /* number among the attention layers, or among the delta nets */
+    int nth;                                  /* number among the attention layers, or of a delta net among those */
     struct kn_mat mix, z;                     /* of a delta net: inputs of the convolution; gate of the output */
-    struct kn_mat mixed;                      /* or both in one, by key head */
+    struct kn_mat mixed;                      /* in place of mix and z: both in one, by key head */
     struct kn_mat beta, alpha;                /* [n_value_head, d_model] */
-    struct kn_mat ba;                         /* or both in one, by key head */
+    struct kn_mat ba;                         /* in place of beta and alpha: both in one, by key head */
     float *taps;                              /* [n_tap, d_mix]; in the file [d_mix, n_tap] */
     float *decay, *decay_bias;                /* [n_value_head] */
     float *out_norm;                          /* [d_state_value] */
     struct kn_mat q_a;                        /* [d_query_latent, d_model], input of q; or n_out 0 */
     struct kn_mat kv_a;                       /* [d_latent + n_rot, d_model], in place of k and v */
     struct kn_mat k_b;                        /* [d_latent, d_head - n_rot] of each head, one below the other */
-    struct kn_mat v_b;                        /* [d_value, d_latent] of each head, likewise */
+    struct kn_mat v_b;                        /* [d_value, d_latent] of each head, one below the other */
     struct kn_mat gate, up, down;             /* of a dense layer; else of the shared expert, or n_out 0 */
     struct kn_mat shared_gate;                /* [1, d_model] or n_out 0 */
     struct kn_mat router;                     /* [n_expert, d_model]; n_out 0 in a dense layer */
     float *router_bias, *select_bias;         /* [n_expert] or NULL */
     float *gate_bias, *up_bias, *down_bias;   /* [n_expert, d_expert], down [n_expert, d_model]; or NULL */
     int expert0;                              /* the store's number of the layer's expert 0 */
-    unsigned expert_acts, down_acts;          /* bits of kn_act: inputs of gates and ups; of downs */
+    unsigned expert_acts, down_acts;          /* bits 1 << kn_act that the experts' gates and ups read; the downs */
 };
 
 struct moe_model {
@@ -172,19 +175,20 @@ struct moe_model {
     const struct moe_file *file;
     struct moe_layer *layer;        /* [n_layer] */
     const struct moe_model *target; /* of a head; else NULL */
-    struct kn_mat embed, head;      /* head is embed if tied; of a draft head maybe the target's */
-    struct kn_mat fc;               /* of a head: [d_model, features and embedding] */
-    const struct moe_tensor *guess; /* of a head with its own vocabulary: the tensor d2t, or NULL */
-    int32_t *guess_token;           /*   [n_guess] its tokens; NULL: all tokens */
+    struct kn_mat embed, head; /* head: output matrix, the same as embed if tied; a draft head may use its target's */
+    struct kn_mat fc;          /* of a head: [d_model, features and embedding]; EAGLE-3: [d_model, features] */
+    const struct moe_tensor *guess; /* tensor d2t of an EAGLE-3 head that predicts a part of the tokens; or NULL */
+    int32_t *guess_token;           /* [n_guess] the tokens in d2t; NULL: all tokens */
     bool tied;
     bool ahead;                               /* the store has the experts of the MTP layer, too */
     float *feature_norm, *embed_norm;         /* [d_model] norms of the inputs of fc or attention; or NULL */
-    float *out_norm, *rope_extra, *rope_freq; /* rope_extra: NULL without divisors of angles */
+    float *out_norm, *rope_extra, *rope_freq; /* [d_model]; rope_extra, rope_freq: [n_rot / 2] divisors of the
+                                               * frequencies, or NULL; angle of each pair per position */
     bool gate_up_interleaved;                 /* an expert's gates and ups alternate as rows of one matrix */
     size_t scratch_bytes;                     /* scratch of one thread to interleave an expert */
-    struct moe_dense *dense;
-    int n_dense;               /* until the load; then NULL */
-    struct off_expert *expert; /* [n_expert_total + n_expert_ahead] likewise */
+    struct moe_dense *dense;                  /* [n_dense] tensors to load; NULL after the load */
+    int n_dense;
+    struct off_expert *expert; /* [n_expert_total + n_expert_ahead] their positions; NULL after the load */
     struct kn_arena arena;     /* dense weights and vectors; empty until the load */
     struct off_store *store;   /* NULL without experts; of a head the target's, not owned */
     struct off_mirror *mirror; /* or NULL */

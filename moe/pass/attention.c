@@ -1,7 +1,7 @@
 /* Softmax attention: norm, Q/K/V projections, RoPE, write to the KV cache, attention, output projection, residual add.
  *
  * Every row writes its own slot before any row of the batch reads.  So rows of a prefill chunk see each other through
- * the KV cache only, and the result of a row does not depend on the other rows of the batch. */
+ * the KV cache only: a row's result is the same whether earlier tokens are rows of this batch or of an earlier one. */
 #include "moe/pass/pass.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ static void clamp(float *x, int n, float most)
         x[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
 }
 
-/* A query head and its gate lie side by side; the queries go where they are without gates. */
+/* Copies the queries of one row from c->q_gate, where each head's gate follows its query, to q: [n_head][d_head]. */
 static void take_queries(const struct moe_context *c, int row, float *q)
 {
     size_t d_head = (size_t)c->model->desc.d_head, n_head = (size_t)c->model->desc.n_head;
@@ -36,7 +36,7 @@ static void take_queries(const struct moe_context *c, int row, float *q)
         memcpy(q + h * d_head, from + 2 * h * d_head, d_head * sizeof *q);
 }
 
-/* Bias, QK norm and rotation of one row, and its key and value to their slot. */
+/* Applies bias, QK norm, clamp and rotation to one row's Q, K and V, and stores its key and value in its slot. */
 static void finish_row(void *arg, int row, int thread)
 {
     (void)thread;
@@ -77,8 +77,9 @@ static void finish_row(void *arg, int row, int thread)
     }
 }
 
-/* Items walk the rows of one KV head before the next, while its keys are in cache; the last rows of a
- * chunk see the most, so they go first. */
+/* Attention of one row with the query heads of one KV head.  All rows of a KV head come before the next head, so its
+ * keys stay in the CPU cache.  Rows are taken from the last to the first, because later rows of a prefill chunk attend
+ * to more positions: the longest items start first. */
 static void attend_item(void *arg, int item, int thread)
 {
     (void)thread;

@@ -1,15 +1,16 @@
 /* A context: all memory that one thread needs to run a model, sized and allocated at open.
  *
  * The KV cache is stored by head, [layer][K, V][KV head][slot][..], so attention of one head reads one contiguous
- * array.  With MLA there are keys only, [layer][slot][d_key].  Behind the KV cache are the features, by slot, if there
- * are any, then the recurrent states.  The step arena holds the buffers that a pass writes.  lay_out() assigns them;
- * the same code over an arena without memory computes the size. */
+ * array.  With MLA there are keys only, [layer][slot][d_key].  Behind the KV cache are the features by slot, if the
+ * context stores any, then the recurrent states.  A second arena holds the buffers that a pass writes.  lay_out()
+ * assigns their addresses; the same code over an arena without memory computes its size. */
 #include "moe/pass/pass.h"
 
 #include <string.h>
 
-/* Rows of other layers in the same memory may be narrower, and whole blocks where the widest is not: DeepSeek-V2-Lite's
- * dense layer has 10944 values in blocks of 32, the shared experts of its other layers 2816 in blocks of 256. */
+/* Bytes per row of activation codes, for rows of up to n_in values.  n_in need not be a multiple of the block, because
+ * several layers use the memory: DeepSeek-V2-Lite's dense layer has rows of 10944 values in blocks of 32, the shared
+ * experts of its other layers rows of 2816 values in blocks of 256. */
 static size_t code_stride(enum kn_act kind, int n_in)
 {
     return kn_align_up(kn_act_bytes(kind, (int)kn_align_up((size_t)n_in, kind == KN_ACT_Q256 ? 256 : 32)), 64);
@@ -32,7 +33,8 @@ struct kinds {
     unsigned norm, att, act, wide, router, low, query, mixed;
 };
 
-/* Which kinds of codes any layer reads of the normalised rows, of attention's, of the activation's. */
+/* The kinds of activation codes, as bits, that any layer reads from each buffer: c->norm, c->att, c->act, c->wide; for
+ * the router alone (guess.norm); latent.low, latent.query and latent.mixed. */
 static struct kinds kinds_of(const struct moe_model *m)
 {
     struct kinds k = { .norm = moe_act_bit(&m->head) };
@@ -187,8 +189,8 @@ size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv, const struct 
     return (size_t)(f->last + f->n_inner) * (size_t)m->desc.d_model * moe_kv_value_bytes(kv);
 }
 
-/* Of d values in every slot.  An array takes a few bytes more than it holds, so that whole cache lines
- * start each. */
+/* Bytes of the array of one KV head in one layer, with d values in every slot.  Rounded up so that the next array
+ * starts at a cache line. */
 static size_t array_bytes(const struct moe_context_options *opt, int d)
 {
     return kn_align_up((size_t)opt->n_slot * (size_t)d * moe_kv_value_bytes(opt->kv), 64);
@@ -256,7 +258,7 @@ int moe_context_open(struct moe_context **out, const struct moe_model *m, const 
         moe_context_close(c);
         return error;
     }
-    /* Every head's keys lie together, so a text's first position is in as many places as there are heads. */
+    /* The slots of a short sequence are spread over all arrays, a few pages in each: only used pages take memory. */
     kn_map_sparse(c->kv.base, kv_bytes(m, opt));
     lay_out(c, &c->arena);
     if (m->desc.delta_period)

@@ -2,8 +2,9 @@
  * residual add.
  *
  * The order of arithmetic is that of one token at a time (kernels.h) for any batch: the tokens of a state are computed
- * one after the other, and threads work on different heads and states.  Draft rows run on a copy of a head's state;
- * where the tree branches the copy is made again.
+ * one after the other, and threads work on different heads and states.  Draft rows run on a copy of a head's state.  If
+ * a draft row does not continue the row computed just before it, the copy is made again and the path to the row
+ * recomputed.
  *
  * Bytes of a decode row with 32 heads of 128 by 128: 2 MiB of state read and written in each layer, while the layer's
  * projections read 19 MiB (Q4_K, d_model 2048).  A prefill chunk reads the state once. */
@@ -11,10 +12,10 @@
 
 #include <string.h>
 
-#define L2_EPS 1e-6f /* of the length of queries and keys, as they were trained */
-#define LIST   32    /* steps that go through a head at once */
+#define L2_EPS 1e-6f /* added to the squared length of queries and keys, as in training */
+#define LIST   32    /* steps of a head that one kernel call computes, at most */
 
-/* The pass through one layer. */
+/* The delta net layer that is being computed. */
 struct delta_job {
     struct moe_context *c;
     struct moe_states *s;
@@ -30,7 +31,7 @@ static float *state_head(const struct moe_context *c, int state, int nth, int he
     return moe_state_layer(&c->states, state, nth) + inputs + (size_t)head * one;
 }
 
-/* The inputs of a step in the nth delta net. */
+/* The inputs of a step in the nth delta net: [d_in], in the batch's buffer or, for a pending row, in s->kept. */
 static float *step_in(const struct moe_states *s, int nth, const struct moe_step *t)
 {
     size_t d_in = (size_t)s->d_in;
@@ -40,7 +41,8 @@ static float *step_in(const struct moe_states *s, int nth, const struct moe_step
 
 /* ---- inputs ------------------------------------------------------------------------------------------------ */
 
-/* Files of the first days have queries, keys, values and gates of one key head after the other's. */
+/* Splits one row of the product with l->mixed: for each key head in turn its query, key, values and gates.  Older files
+ * have this single matrix in place of mix and z. */
 static void part_row(void *arg, int row, int thread)
 {
     (void)thread;
@@ -99,7 +101,8 @@ static const struct moe_flow *flow_of_step(const struct moe_states *s, int step)
     return f;
 }
 
-/* The inputs of the last n_tap steps, its own last; before the text's beginning they are zeros. */
+/* Sets x[0 .. n_tap - 1] to the convolution inputs of the last n_tap tokens up to this step, its own last.  Those
+ * before the steps of this pass are in the state; before the sequence's first token they are zeros. */
 static void find_taps(const struct delta_job *j, int step, const float **x)
 {
     const struct moe_states *s = j->s;
@@ -114,7 +117,7 @@ static void find_taps(const struct delta_job *j, int step, const float **x)
 
 static float softplus(float x) { return x > 20 ? x : (float)kn_log(1 + kn_exp((double)x)); }
 
-/* beta and the decay of each value head, from the projected values. */
+/* Computes beta, out[0 .. n - 1], and the decay, out[n .. 2 n - 1], of the n value heads from the projected values. */
 static void find_rates(const struct delta_job *j, const float *in, float *out)
 {
     const struct moe_desc *d = j->d;
@@ -149,7 +152,7 @@ static void convolve_step(void *arg, int step, int thread)
 
 /* ---- heads ------------------------------------------------------------------------------------------------- */
 
-/* Steps on their way through one head. */
+/* A list of steps to compute in one head of one state. */
 struct head {
     const struct delta_job *j;
     int head, n;
@@ -158,7 +161,7 @@ struct head {
     int32_t z_row[LIST]; /* row of the gate z; -1: the step has no output */
 };
 
-/* Runs the listed steps; normalises each output and gates it by silu(z). */
+/* Computes the listed steps and empties the list; normalises each output and gates it by silu(z). */
 static void run_list(struct head *h)
 {
     const struct delta_job *j = h->j;
@@ -176,7 +179,8 @@ static void run_list(struct head *h)
     h->n = 0;
 }
 
-/* Adds a step; out: the batch wants its output (true once per step and head). */
+/* Adds a step to the list, unless its row has failed.  out: store the step's output (pending rows have none); true once
+ * per step and head. */
 static void add_step(struct head *h, int step, bool out)
 {
     const struct delta_job *j = h->j;
@@ -201,7 +205,8 @@ static void add_step(struct head *h, int step, bool out)
                                             .out = to };
 }
 
-/* Adds the drafts on the path from the sequence's end to a step, the step last; without outputs. */
+/* Adds the draft steps on the path from the sequence's last step to `step`, inclusive, in order, without outputs; none
+ * if `step` is no draft. */
 static void add_path(struct head *h, const struct moe_flow *f, int step)
 {
     const struct moe_step *all = h->j->s->step;
@@ -216,7 +221,8 @@ static void add_path(struct head *h, const struct moe_flow *f, int step)
     }
 }
 
-/* A draft goes on from the copy as it is, or from the text's end by the way to the draft before it. */
+/* Computes the draft steps on `work`, a copy of the state.  A step that continues the step computed just before it uses
+ * the copy as it is; otherwise the state is copied again and the path to the step's parent computed once more. */
 static void run_drafts(struct head *h, const struct moe_flow *f, float *work)
 {
     const struct moe_states *s = h->j->s;
@@ -236,7 +242,7 @@ static void run_drafts(struct head *h, const struct moe_flow *f, float *work)
     run_list(h);
 }
 
-/* State that gets a copy of the state after this step; 0: none. */
+/* Number of the state that becomes a copy of the state after this step; 0: none. */
 static int copy_of(const struct delta_job *j, int step)
 {
     int row = j->s->step[step].row;
@@ -270,7 +276,8 @@ static void put_past(const struct delta_job *j, int step, int state)
         memmove(past + (size_t)i * d_mix, x[i + 1], d_mix * sizeof *past);
 }
 
-/* The sequence's last inputs are the past of the next step; its own past is written last, after all readers. */
+/* Stores the last n_tap - 1 convolution inputs in the state for the next pass, and first in the copies (copy_to), which
+ * read the state's old inputs. */
 static void keep_past(const struct delta_job *j, const struct moe_flow *f)
 {
     for (int i = f->first; i < f->first + f->n_text; i++)
@@ -280,7 +287,7 @@ static void keep_past(const struct delta_job *j, const struct moe_flow *f)
         put_past(j, f->first + f->n_text - 1, f->state);
 }
 
-/* Heads of one flow after the other's, then the pasts. */
+/* Items: all heads of the first flow, of the second .., then for each flow the convolution inputs (keep_past). */
 static void flow_item(void *arg, int item, int thread)
 {
     const struct delta_job *j = arg;
@@ -300,7 +307,7 @@ void moe_delta_steps(struct moe_context *c, int layer)
     kn_parallel_for(c->team, c->states.n_flow * (job.d->n_value_head + 1), flow_item, &job);
 }
 
-/* The pending rows have been computed, so their memory is free for this batch's drafts. */
+/* Copies the inputs of a draft row to s->kept.  The pending rows there have been computed: their memory is free. */
 static void keep_draft(void *arg, int row, int thread)
 {
     (void)thread;

@@ -4,7 +4,8 @@
  * result of one sequence up to one position.  A pass applies the sequence's rows to the state, and computes draft rows
  * on copies, head by head, so a rejected draft needs no rollback.  The inputs of draft rows outlive the pass (32 KiB
  * per row and layer, against 2 MiB of state, with 32 heads of 128 by 128).  Inputs of accepted drafts stay pending and
- * are applied when the state is read anyway: at the start of the next pass that has a row of this state.
+ * are applied when the state is next read: at the start of the next pass that has a row of this state, or before a pass
+ * with drafts of other states, because their inputs take the same memory.
  *
  * A flow is one state within a pass.  Its steps are the pending rows, then the sequence's rows, then the drafts.  Each
  * step has the index of the step before it, so chains and trees take the same code. */
@@ -36,11 +37,11 @@ void moe_states_place(struct moe_context *c, void *base)
     s->kept = (float *)(s->base + (size_t)s->n * s->bytes);
     for (int i = 0; i < d->d_state_key; i++) {
         s->unit_k[i] = unit;
-        s->unit_q[i] = unit * unit; /* queries are divided by the root of their width, too */
+        s->unit_q[i] = unit * unit; /* queries are also divided by the square root of d_state_key */
     }
 }
 
-/* Takes the memory that a pass writes, and its lists. */
+/* Takes the buffers and lists of a pass from the arena. */
 void moe_states_lay_out(struct moe_context *c, struct kn_arena *a)
 {
     struct moe_states *s = &c->states;
@@ -96,7 +97,7 @@ static void copy_layer(void *arg, int nth, int thread)
         memcpy(to, moe_state_layer(j->s, j->from, nth), j->s->layer_bytes);
 }
 
-/* from -1: the empty state. Drops the pending rows of `to`, which belong to another sequence. */
+/* Makes state `to` a copy of state `from`, or empty if from is -1.  Pending rows of the old state `to` are dropped. */
 static void set_state(struct moe_context *c, int from, int to)
 {
     struct moe_states *s = &c->states;
@@ -130,11 +131,12 @@ static void add_pending(struct moe_states *s, struct moe_flow *f)
     const int32_t *pending = s->pending + (size_t)f->state * (size_t)s->n_kept;
     for (int i = 0; i < s->n_pending[f->state]; i++)
         s->step[f->first + i] = (struct moe_step){ .row = -1, .kept = pending[i], .before = i ? f->first + i - 1 : -1 };
-    f->n_text = s->n_pending[f->state]; /* rows are counted again as they come */
+    f->n_text = s->n_pending[f->state]; /* add_row() counts the batch's rows again */
     f->n_draft = 0;
 }
 
-/* Rows come in the sequence's order, and a draft row after the row that it continues. */
+/* Appends a row of the batch to its flow, and checks the order of the batch: rows of a sequence by position, then its
+ * drafts, each after the row that it continues. */
 static void add_row(struct moe_context *c, int row)
 {
     struct moe_states *s = &c->states;
@@ -169,7 +171,7 @@ static void forget_flows(struct moe_states *s)
         s->flow_of[i] = -1;
 }
 
-/* Computes the pending rows of one state. */
+/* Computes the pending rows of one state in all layers.  Uses the lists of flows and steps. */
 static void take_in(struct moe_context *c, int state)
 {
     struct moe_states *s = &c->states;
@@ -185,7 +187,7 @@ static void take_in(struct moe_context *c, int state)
     s->n_pending[state] = 0;
 }
 
-/* New drafts overwrite kept rows: first computes the pending rows of states that this batch does not use. */
+/* If the batch has drafts, which overwrite s->kept: computes the pending rows of all states that have no row in it. */
 static void make_room(struct moe_context *c)
 {
     struct moe_states *s = &c->states;

@@ -2,9 +2,10 @@
  *
  * Every row of a target stores its features at its KV slot, in the KV format.  A row of an EAGLE or MTP head starts
  * from one matrix product of a feature and the token's embedding.  A row of an EAGLE-3 head starts from a matrix
- * product of three features, and its attention reads the token's embedding beside it.  Later rows of a draft start
- * from the hidden state of the row before them: after the final norm, for EAGLE-3 before it.  An EAGLE-3 head may
- * predict a part of the vocabulary only: other tokens get the logit -infinity. */
+ * product of three features, and its attention reads the token's embedding beside it.  Later rows of a draft start, in
+ * place of the target's feature, from the head's own hidden state in the row before them: after the final norm, for
+ * EAGLE-3 before it.  An EAGLE-3 head may predict a part of the vocabulary only: other tokens get the
+ * logit -infinity. */
 #include "moe/pass/pass.h"
 
 #include <math.h>
@@ -38,7 +39,7 @@ struct inner_job {
     int nth;
 };
 
-/* A residual stream may be larger than a half-precision number can. */
+/* Stores one row's residual stream as its nth inner feature.  In an F16 cache values are clamped to F16's range. */
 static void keep_inner_row(void *arg, int row, int thread)
 {
     (void)thread;
@@ -86,7 +87,7 @@ static void join_norm(const struct moe_model *m, const float *weight, float *x)
         m->ops->rms_norm(x, weight, m->desc.eps, m->desc.d_model, x);
 }
 
-/* A head's input row: the feature before its token, and the token's embedding. */
+/* Input of fc for one row of an EAGLE or MTP head: [feature, embedding of the token], for MTP in the other order. */
 static void join_row(void *arg, int row, int thread)
 {
     (void)thread;
@@ -106,7 +107,8 @@ static void join_row(void *arg, int row, int thread)
     moe_code_row(c, &c->join, moe_act_bit(&m->fc), 2 * d_model, row);
 }
 
-/* A row that goes on from another has no features, and a place among those that have. */
+/* EAGLE-3: input of fc, the target's inner features.  A row that starts from a hidden state of the head gets zeros: its
+ * product is not used. */
 static void fuse_row(void *arg, int row, int thread)
 {
     (void)thread;
@@ -121,7 +123,8 @@ static void fuse_row(void *arg, int row, int thread)
     moe_code_row(c, &c->inner, moe_act_bit(&c->model->fc), n, row);
 }
 
-/* The embedding and the stream beside each other, for attention. */
+/* EAGLE-3: sets the residual stream to r->feature, if given, and makes the input of attention: [embedding, stream],
+ * each normalised. */
 static void pair_row(void *arg, int row, int thread)
 {
     (void)thread;

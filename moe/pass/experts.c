@@ -11,12 +11,12 @@
 
 #include <string.h>
 
-#define TURNS 256 /* gates, and ups, parted at a time */
+#define TURNS 256 /* values of gate, and of up, that activate_turns() separates at a time */
 
 struct ffn_job {
     struct moe_context *c;
     const struct moe_layer *l;
-    const int32_t *pair; /* rows of gate, up and acts; NULL: the identity, no experts */
+    const int32_t *pair; /* the item's row in gate, up and acts; NULL: the item itself, and the FFN is no expert */
     struct moe_acts *acts;
     unsigned kinds;
     int d_act;
@@ -33,7 +33,7 @@ static void activate(const struct moe_context *c, const float *gate, const float
         c->model->ops->swiglu(gate, up, n, x);
 }
 
-/* The same of n values of an expert from the first-th on, with their biases. */
+/* Activation of values first .. first + n - 1 of one row, after an expert's biases, if it has any, are added. */
 static void activate_part(const struct ffn_job *j, int row, int first, int n, float *gate, float *up)
 {
     const struct moe_context *c = j->c;
@@ -45,7 +45,7 @@ static void activate_part(const struct ffn_job *j, int row, int first, int n, fl
     activate(c, gate, up, n, j->acts->x + (size_t)row * j->acts->stride + first);
 }
 
-/* Gates and ups in turns are parted first. */
+/* Activation of one row in which gates and ups alternate: separates them, TURNS at a time, first. */
 static void activate_turns(const struct ffn_job *j, int row)
 {
     const float *both = j->c->gate + (size_t)row * (size_t)j->d_act * 2;
@@ -76,7 +76,8 @@ static void activate_item(void *arg, int item, int thread)
 
 /* ---- work of every row ----------------------------------------------------------------------------------- */
 
-/* The normalised rows through gate, up and down: a dense layer, or a layer's shared experts. */
+/* y = down(activation(gate, up)) of all normalised rows: a dense layer, or a layer's shared expert with the logit of
+ * its gate. */
 static void run_wide(struct moe_context *c, const struct moe_layer *l, int d_act, float *y)
 {
     c->product[0] = moe_product(&c->norm, &l->gate, c->gate, c->n_row);
@@ -112,13 +113,14 @@ static struct moe_product expert_product(const struct moe_context *c, int e, con
     return m;
 }
 
-/* A row that needed an expert which cannot be read ends here, alone. */
+/* The e-th expert of the plan could not be read: the rows that need it fail with this status, the other rows do not. */
 static void fail_rows(struct moe_context *c, int e, int status)
 {
     for (int i = c->plan.first[e]; i < c->plan.first[e + 1]; i++)
         c->status[c->plan.row[i]] = status;
 }
 
+/* Computes the first n experts of c->arrived for their rows: gate and up, activation, down. */
 static void run_arrived(struct moe_context *c, int layer, int n)
 {
     const struct moe_plan *p = &c->plan;
@@ -137,7 +139,7 @@ static void run_arrived(struct moe_context *c, int layer, int n)
             c->product[n_product++] = expert_product(c, e, &c->view[i], 1, &c->norm, p->row, c->up);
     }
     moe_products(c, n_product);
-    for (int i = 0; i < n_run; i++) { /* consecutive experts of the plan are one run of pairs */
+    for (int i = 0; i < n_run; i++) { /* consecutive experts of the plan have consecutive pairs: one parallel region */
         int begin = p->first[c->arrived[i]];
         while (i + 1 < n_run && c->arrived[i + 1] == c->arrived[i] + 1)
             i++;
@@ -154,7 +156,7 @@ struct combine_job {
     const struct moe_layer *l;
 };
 
-/* x += sum over choices, ascending, of weight * output, and after them the shared experts' output. */
+/* Residual stream += sum of weight * output over the row's choices, in order, and then the shared expert's output. */
 static void combine_row(void *arg, int row, int thread)
 {
     (void)thread;

@@ -30,7 +30,8 @@ static void embed(struct moe_context *c)
         moe_head_begin(c);
 }
 
-/* Batches come from our own engine: a wrong one is our mistake. */
+/* Checks the batch and lists the rows that want logits.  Batches come from the engine only, so checks
+ * are assertions. */
 static void begin(struct moe_context *c, const struct moe_batch *b)
 {
     const struct moe_desc *d = &c->model->desc;

@@ -1,10 +1,10 @@
 /* Multi-head latent attention (DeepSeek's MLA) in its absorbed form.
  *
  * A row stores one vector for all heads: d_latent values c, normalised, and n_rot values r, rotated.  The key of head h
- * is [K_h c, r] and its value V_h c; its query is [q, s], s rotated.  Keys and values are never computed:
+ * is [K_h c, r] and its value V_h c; its query is [q, s], of which s is rotated.  Keys and values are never computed:
  *
- *     q . K_h c + s . r  =  [K_h^T q, s] . [c, r]        the query is absorbed, once for each row
- *     sum p (V_h c)      =  V_h (sum p c)                latents are summed, and V_h follows
+ *     q . K_h c + s . r  =  [K_h^T q, s] . [c, r]        K_h^T q, the absorbed query, is computed once for each row
+ *     sum p (V_h c)      =  V_h (sum p c)                p: attention weights; latents are summed, then V_h is applied
  *
  * So this is attention of n_head queries over one KV head; its value is the first part of its key.  Prefill rows use
  * the same form, so every row has the same arithmetic.
@@ -19,12 +19,12 @@
 
 #include <string.h>
 
-#define HEADS_AT_ONCE 16 /* heads of one item, computed by one kernel call */
-#define HEADS_LEAST   4
-#define HEAD_ROWS     2048 /* rows times heads of absorbed queries that fit the memory */
+#define HEADS_AT_ONCE 16   /* most heads of one item, computed by one kernel call */
+#define HEADS_LEAST   4    /* fewest heads of one item */
+#define HEAD_ROWS     2048 /* rows times heads in struct moe_latent */
 
-/* 5 to 6 KiB each at 512 latents: 10 to 12 MiB.  With 128 heads k_b and v_b, 18 MB in Q8_0, are read once
- * for 16 rows, which costs a twentieth of these rows' attention over 1,000 positions. */
+/* A row and head takes 5 to 6 KiB with d_latent 512, so HEAD_ROWS take 10 to 12 MiB.  With 128 heads k_b and v_b, 18 MB
+ * in Q8_0, are read once for 16 rows, which costs a twentieth of these rows' attention over 1,000 positions. */
 int moe_latent_rows(const struct moe_desc *d, int max_row) { return kn_min(max_row, kn_max(1, HEAD_ROWS / d->n_head)); }
 
 /* ---- attention ----------------------------------------------------------------------------------------- */
@@ -62,7 +62,8 @@ static void keep_row(void *arg, int row, int thread)
     }
 }
 
-/* One head's query: puts the rotated part in place, and quantises the part that k_b absorbs. */
+/* Splits the query of one row and head: the last n_rot values are rotated and become the end of the absorbed query, the
+ * others are quantised as input of k_b. */
 static void place_query(void *arg, int item, int thread)
 {
     (void)thread;
@@ -81,7 +82,8 @@ static void place_query(void *arg, int item, int thread)
     moe_code_row(c, &m->query, moe_act_bit(&j->l->k_b), d_plain, item);
 }
 
-/* Some heads of one row; the last rows of a chunk see the most, so they go first. */
+/* Attention of j->n_q heads of one row.  Rows are taken from the last to the first, because later rows of a prefill
+ * chunk attend to more positions: the longest items start first. */
 static void attend_item(void *arg, int item, int thread)
 {
     (void)thread;
@@ -117,7 +119,8 @@ static void attend_item(void *arg, int item, int thread)
         moe_code_row(c, &m->mixed, moe_act_bit(&j->l->v_b), d->d_latent, i);
 }
 
-/* A stack of one matrix a head: each reads its head's row of in and writes its part of a row of y. */
+/* The product with a stack of one matrix for each head.  A head's matrix reads row (row * n_head + head) of in, and
+ * writes its y_part values of a row of y. */
 static struct moe_product per_head(const struct moe_context *c, const struct moe_acts *in, const struct kn_mat *w,
                                    float *y, size_t y_part, size_t y_stride, int n_row)
 {
@@ -130,7 +133,7 @@ static struct moe_product per_head(const struct moe_context *c, const struct moe
     return p;
 }
 
-/* Fewer heads to an item where there would be too few items for all threads. */
+/* Heads of an attention item: HEADS_AT_ONCE, or fewer (to HEADS_LEAST) if each thread would get less than two items. */
 static int heads_per_item(const struct moe_context *c, int n_row)
 {
     int n = HEADS_AT_ONCE, n_head = c->model->desc.n_head;
@@ -139,7 +142,8 @@ static int heads_per_item(const struct moe_context *c, int n_row)
     return n;
 }
 
-/* Rows m->first .. as many as there is room for; all rows' latents lie in their slots. */
+/* Attention of the rows from m->first on, at most m->max_row; the latents of all rows of the batch are in
+ * their slots. */
 static void attend_rows(struct moe_context *c, struct latent_job *j)
 {
     const struct moe_desc *d = &c->model->desc;

@@ -14,11 +14,11 @@
  *     forward.c            moe_states_end(), last norm, logits, moe_keep_last(), moe_head_end()
  *
  * Prefetch: prefetch.c requests the experts that prefetch_router.c predicts for the next layer, and learns for
- * prefetch_token.c, which predicts experts of the next pass by its tokens.  rows.c has the two parallel regions that
- * all of them use: a pass over rows, and products of matrices with rows.
+ * prefetch_token.c, which predicts experts of the next pass by its tokens.  rows.c has the two kinds of parallel region
+ * that the files above use: a function applied to each row, and products of matrices with rows.
  *
- * One thread at a time uses a context; its team computes.  The model is shared and const.  Every pointer of struct
- * moe_context points into its two arenas, unless it says "of the pass under way". */
+ * One thread at a time uses a context; its team computes.  The model is shared and const.  The arrays of struct
+ * moe_context lie in its two arenas; the batch is the caller's, valid during a pass. */
 #ifndef MOE_PASS_H
 #define MOE_PASS_H
 
@@ -26,7 +26,8 @@
 
 /* ---- rows and products -------------------------------------------------------------------------------- */
 
-/* Vectors as float32, and quantised in the kinds that the matrices read.  code[KN_ACT_F32] is x. */
+/* One vector for each row, as float32 and quantised in the kinds of activation codes that matrices read.  code[kind] is
+ * NULL if no matrix reads this kind; code[KN_ACT_F32] is x. */
 struct moe_acts {
     float *x;
     size_t stride; /* floats per row */
@@ -34,15 +35,18 @@ struct moe_acts {
     size_t code_stride[KN_ACT_COUNT]; /* bytes per row */
 };
 
-/* One matrix times rows.  node: the memory node of the matrix; threads of that node compute it; -1: its panels lie on
- * all nodes.  n_stack: the matrix is a stack of matrices of whole panels; each reads and writes its part of a row. */
+/* One matrix times rows.  node: the NUMA node of the matrix, the threads of which compute the product; -1: its panels
+ * are spread over all nodes.  n_stack: number of equal matrices that w holds one below the other, each of whole panels;
+ * 1: a plain matrix.  Matrix i reads its own part of an input row, i * x_part bytes after the row's start, and writes
+ * its own part of an output row, i * y_part floats after the start. */
 struct moe_product {
     struct kn_matmul mul;
     int node, n_stack;
-    size_t x_part, y_part; /* bytes; floats, n_out / n_stack or more */
+    size_t x_part, y_part; /* bytes; floats: n_out / n_stack or more; unused if n_stack is 1 */
 };
 
-/* Panels of one product on one node, a few to a work item. */
+/* Panels panel0 .. panel1 - 1 of c->product[product], all on one node.  Work items item0, item0 + 1, .. compute
+ * per_item panels each. */
 struct moe_piece {
     int product, panel0, panel1, per_item, item0;
 };
@@ -52,111 +56,112 @@ struct moe_piece {
 /* Rows grouped by expert, of one layer. */
 struct moe_plan {
     int n_expert;        /* distinct experts */
-    int32_t *expert;     /* [n] the store's numbers, ascending */
-    int32_t *first;      /* [n + 1] into row and pair */
-    int32_t *row, *pair; /* batch row, and row * n_used + choice */
-    int32_t *fill;       /* [n_expert of the layer] scratch of the sort */
+    int32_t *expert;     /* [n_expert] the store's numbers, ascending */
+    int32_t *first;      /* [n_expert + 1] row and pair from first[e] to first[e + 1] - 1 are those of expert[e] */
+    int32_t *row, *pair; /* [rows * n_used] batch row, and row * n_used + choice */
+    int32_t *fill;       /* [the layer's experts] scratch of the sort */
 };
 
-/* Routing of one row.  p: logits on entry, probabilities on return. */
+/* Routing of one row.  p: logits on entry, probabilities on return (MOE_GATING_CHOSEN: still logits). */
 struct moe_routing {
-    float *p, *rank; /* [n_expert]; rank: the scores by which experts are chosen */
-    int32_t *id;     /* [n_used] */
-    float *weight;   /* [n_used] */
+    float *p, *rank; /* [n_expert]; rank: scratch for scores of the choice that differ from p */
+    int32_t *id;     /* [n_used] the chosen experts, the best first */
+    float *weight;   /* [n_used] their weights */
 };
 
 /* ---- prefetch ------------------------------------------------------------------------------------------ */
 
-/* Experts of the next layer as its router predicts them, and the ticket of their reads. */
+/* Experts of a later layer as its router predicts them, and the ticket of the reads for the next layer. */
 struct moe_guess {
     struct off_ticket ticket; /* n 0: none is open */
     struct moe_sight *sight;  /* [n_layer][MOE_SIGHTS] of the caller; NULL: accuracy is not counted */
-    bool *seen;               /* [MOE_FAR + 1][MOE_SIGHTS][n_expert] predicted, by layer and source */
-    int32_t *expert;          /* [n_expert] the store's numbers, by falling weight */
-    uint8_t *mark;            /* [n_expert] of the ticket */
-    float *sum;               /* [n_expert] */
-    struct moe_acts norm;     /* [moe_guess_rows, d_model] */
-    float *logit, *rank;      /* [moe_guess_rows, n_expert] */
-    int32_t *id;              /* [moe_guess_rows, n_used] */
-    float *weight;            /* [moe_guess_rows, n_used] */
+    bool *seen;           /* [MOE_FAR + 1][MOE_SIGHTS][n_expert] predicted; by layer modulo MOE_FAR + 1, predictor */
+    int32_t *expert;      /* [n_expert] the store's numbers, by falling weight */
+    uint8_t *mark;        /* [n_expert] the ticket's mark array */
+    float *sum;           /* [n_expert] weight of each expert, summed over rows */
+    struct moe_acts norm; /* [moe_guess_rows, d_model] */
+    float *logit, *rank;  /* [moe_guess_rows, n_expert] */
+    int32_t *id;          /* [moe_guess_rows, n_used] */
+    float *weight;        /* [moe_guess_rows, n_used] */
 };
 
+/* Number of predicted experts, and number of them that were then used; both decay. */
 struct moe_hit_rate {
     float predicted, used;
-}; /* predictions; of these, used by the row */
+};
 
-#define MOE_CHANCES 4 /* classes of probability, from EVEN to 1 */
+#define MOE_CHANCES 4 /* classes of predicted probability, from EVEN (prefetch_token.c) to 1 */
 
-/* The experts that a token used in its last row, and how often such a prediction was right.  The k-th expert of an
- * entry was the k-th best. */
+/* A table of the experts that each token used when it was last computed, and the hit rate of predictions from the
+ * table.  Expert k of an entry is the k-th choice of the token's row. */
 struct moe_recall {
-    int n_entry;                   /* 0: no token is remembered */
-    bool learns;                   /* in the pass under way */
+    int n_entry;                   /* 0: no table */
+    bool learns;                   /* the pass under way writes to the table */
     int32_t *token;                /* [n_entry] the entry's token; -1: none */
     uint16_t *id;                  /* [n_entry][n_layer][n_used] */
-    struct moe_hit_rate *hit_rate; /* [n_layer][n_used] */
-    struct moe_hit_rate *proved;   /* [n_layer][MOE_CHANCES] of experts predicted and not in memory */
-    uint8_t *asked;                /* [n_layer][n_expert] 1 + class; 0: not predicted, or in memory */
-    int32_t *absent;               /* [n_expert] */
-    bool *known;                   /* [max_row] the row's token has an entry */
-    struct off_ticket *ticket;     /* [n_layer] n 0: none is open */
-    int32_t *expert;               /* [n_layer][n_expert] the tickets' experts */
-    uint8_t *mark;                 /* [n_layer][n_expert] of the tickets */
-    float *unused;                 /* [n_expert] probability that no row uses it */
+    struct moe_hit_rate *hit_rate; /* [n_layer][n_used] of choice k of any token */
+    struct moe_hit_rate *proved;   /* [n_layer][MOE_CHANCES] of experts that were predicted and not in memory */
+    uint8_t *asked;            /* [n_layer][n_expert] for the next pass: 1 + class; 0: not predicted, or in memory */
+    int32_t *absent;           /* [n_expert] scratch: predicted experts that are not in memory */
+    bool *known;               /* [max_row] the row's token had an entry at the start of the pass */
+    struct off_ticket *ticket; /* [n_layer] n 0: none is open */
+    int32_t *expert;           /* [n_layer][n_expert] the tickets' experts */
+    uint8_t *mark;             /* [n_layer][n_expert] the tickets' mark arrays */
+    float *unused;             /* [n_expert] scratch: probability that no token uses the expert */
 };
 
 /* ---- states of delta nets ------------------------------------------------------------------------------- */
 
-/* One row on its way through the delta nets: a row of this batch, or a draft row of an earlier batch that was accepted
- * and is computed into the state now. */
+/* One row on its way through the delta nets: a row of this batch, or a pending row: a draft row of an earlier batch
+ * that was accepted and is computed into the state now. */
 struct moe_step {
-    int32_t row; /* of the batch; -1: kept row `kept` */
-    int32_t kept;
-    int32_t before; /* the step before it in its sequence; -1: the state itself */
+    int32_t row;    /* number in the batch; -1: a pending row */
+    int32_t kept;   /* of a pending row: number of its inputs in moe_states.kept */
+    int32_t before; /* the step of the token before it in the sequence; -1: that token is the state's last */
 };
 
-/* The steps of one state in a pass: first those that become part of it, then the drafts. */
+/* The steps of one state in a pass: from step `first` on, n_text steps that extend the state, then n_draft drafts. */
 struct moe_flow {
     int32_t state;
     int first, n_text, n_draft;
 };
 
 struct moe_states {
-    int n;                     /* 0: the model has none */
-    int n_kept;                /* draft rows with inputs that outlive their pass */
-    uint8_t *base;             /* [n][delta net]: n_tap - 1 inputs of the convolution, then heads */
-    size_t bytes, layer_bytes; /* of one state; of one layer of it */
-    int32_t *n_tok;            /* [n] tokens in the state, pending ones included */
-    int32_t *n_pending;        /* [n] accepted draft rows that the next pass computes into it */
-    int32_t *pending;          /* [n, n_kept] their numbers among the kept rows */
-    float *kept;               /* [delta net, n_kept, d_in] */
+    int n;         /* 0: the model has no delta nets */
+    int n_kept;    /* most draft rows of a batch: their inputs outlive the pass */
+    uint8_t *base; /* [n][delta net]: n_tap - 1 inputs of the convolution, then a matrix for each value head */
+    size_t bytes, layer_bytes; /* of one state; of one delta net in it */
+    int32_t *n_tok;            /* [n] tokens in the state, pending ones included; -1: invalid */
+    int32_t *n_pending;        /* [n] accepted draft rows that a later pass computes into the state */
+    int32_t *pending;          /* [n, n_kept] their numbers in kept */
+    float *kept;               /* [delta net, n_kept, d_in] inputs of the last draft rows */
     int d_in;                  /* moe_d_state_in() */
 
-    struct moe_step *step;
-    int n_step; /* [max_row + n_kept] of the pass under way */
-    struct moe_flow *flow;
-    int n_flow;       /* [max_row] */
-    int32_t *flow_of; /* [n] -1: none in this pass */
-    uint8_t *used;    /* [n] */
-    int32_t *step_of; /* [max_row] */
-    int32_t *kept_of; /* [max_row] -1: no draft row; of the last pass until the next */
-    int n_draft;
-    float *in;              /* [max_row, d_in] inputs of the convolution, beta, alpha */
-    float *z;               /* [max_row, n_value_head * d_state_value] */
-    float *mixed;           /* [max_row, both] for files with one matrix for both; or NULL */
-    float *out;             /* [max_row + n_kept, d_in] after the convolution; beta and decay */
+    struct moe_step *step; /* [max_row + n_kept] of the pass under way, flow by flow */
+    int n_step;
+    struct moe_flow *flow; /* [max_row] of the pass under way */
+    int n_flow;
+    int32_t *flow_of; /* [n] the state's flow; -1: none in this pass */
+    uint8_t *used;    /* [n] the batch has a row of this state */
+    int32_t *step_of; /* [max_row] the row's step */
+    int32_t *kept_of; /* [max_row] number in kept; -1: no draft row; valid until the next pass begins */
+    int n_draft;      /* draft rows of the batch */
+    float *in;        /* [max_row, d_in] inputs of the convolution, beta, alpha */
+    float *z;         /* [max_row, n_value_head * d_state_value] gate of the output */
+    float *mixed;     /* [max_row, d_mix and z's width] product of moe_layer.mixed; NULL: files with two matrices */
+    float *out;       /* [max_row + n_kept, d_in] by step: convolution's output, then beta and decay */
     float *unit_q, *unit_k; /* [d_state_key] weights that make the RMS norm an L2 norm */
-    float *work;            /* [threads, head] */
+    float *work;            /* [threads, matrix of a head] a head's state while drafts run on it */
 };
 
 /* ---- the context ----------------------------------------------------------------------------------------- */
 
-/* Memory of latent attention; all but `low` for max_row rows at a time. */
+/* Memory of latent attention.  A batch is processed max_row rows at a time; only `low` has all rows of the batch. */
 struct moe_latent {
     struct moe_acts low;   /* [the context's max_row, d_query_latent] latents of queries */
-    int max_row, first;    /* first: the first of these rows */
+    int max_row, first;    /* first: the batch row that is row 0 of the arrays below */
     struct moe_acts query; /* [max_row * n_head, d_head - n_rot] query parts without rotation */
-    float *absorbed;       /* [max_row, n_head, d_key] queries of latent keys */
+    float *absorbed;       /* [max_row, n_head, d_key] queries in the space of latent keys */
     struct moe_acts mixed; /* [max_row * n_head, d_latent] output of attention */
 };
 
@@ -165,47 +170,47 @@ struct moe_context {
     struct moe_context_options opt;
     struct kn_team *team;
     struct kn_arena kv, arena;
-    size_t key_bytes, value_bytes; /* of one KV head's array; value_bytes 0: values lie in the keys */
+    size_t key_bytes, value_bytes; /* of one KV head's array in one layer; value_bytes 0: values lie in the keys */
     uint8_t *feature;              /* [n_slot][features, d_model] behind keys and values; or NULL */
     size_t feature_bytes;          /* of one slot */
 
     struct moe_states states;
 
-    const struct moe_batch *batch; /* of the pass under way */
+    const struct moe_batch *batch; /* of the last pass, the caller's */
     int n_row, n_want;
     int *status;              /* [max_row] */
     struct moe_acts join;     /* of a head: [max_row, 2 d_model] feature and embedding */
     struct moe_acts inner;    /* of EAGLE-3: [max_row, n_inner * d_model] */
-    float *thought, *guessed; /* of EAGLE-3: [max_want, d_model], [max_want, n_guess] */
+    float *thought, *guessed; /* of EAGLE-3: [max_want, d_model] results, [max_want, n_guess] logits, or NULL */
     float *x;                 /* [max_row, d_model] the residual stream */
     struct moe_acts norm;     /* [max_row, d_model] normalised */
     float *q;                 /* [max_row, n_head * d_head] */
     float *k, *v;             /* [max_row, n_kv * d_key], [max_row, n_kv * d_kept] */
-    float *q_gate;            /* [max_row, n_head, 2, d_head] queries and gates; or NULL */
+    float *q_gate;            /* [max_row, n_head, 2, d_head] a head's query, then its output gate; or NULL */
     struct moe_acts att;      /* [max_row, n_head * d_value] output of attention */
     struct moe_latent latent;
     float (*rope_cos_sin)[2];        /* [max_row, n_rot / 2] cos and sin of each pair's angle */
-    float *gate, *up;                /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared];
-                                                 * gate_up_interleaved: gate has both, up lies behind it */
+    float *gate, *up;                /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared]; up lies
+                                      * behind gate; gate_up_interleaved: for experts both are one array from gate on */
     struct moe_acts act, wide;       /* activations: of experts; of a dense layer or the shared expert */
     float *y;                        /* [max_row * n_used, d_model] */
     float *route_logit, *route_rank; /* [max_row, n_expert] probabilities; scores for the choice */
     int32_t *route_id;               /* [max_row, n_used] */
     float *route_weight;             /* [max_row, n_used] */
-    float *shared_weight, *shared;   /* [max_row], [max_row, d_model] */
+    float *shared_weight, *shared;   /* [max_row], [max_row, d_model]: logit of its gate, output of the shared expert */
     struct moe_plan plan;
-    uint8_t *mark;          /* [n_expert] of the ticket */
-    int32_t *arrived;       /* [n_expert] places in the plan; off_wait() fills this and */
-    struct off_view *view;  /* [n_expert] addresses and */
-    int *arrived_status;    /* [n_expert] status of each */
-    struct off_hands hands; /* they interleave experts that have been read */
+    uint8_t *mark;          /* [n_expert] mark array of the ticket for the layer's own experts */
+    int32_t *arrived;       /* [n_expert] experts that off_wait() handed out, as indices into plan.expert */
+    struct off_view *view;  /* [n_expert] their addresses */
+    int *arrived_status;    /* [n_expert] 0, or the error of its read */
+    struct off_hands hands; /* team and scratch with which off_wait() interleaves experts that have been read */
     struct moe_guess guess;
     struct moe_recall recall;
-    int32_t *want_row;           /* [max_want] */
+    int32_t *want_row;           /* [max_want] the rows with want_logits */
     float *logits;               /* [max_want, n_vocab] */
     struct moe_product *product; /* [2 * n_expert + 4] of one parallel region */
     struct moe_piece *piece;     /* [moe_piece_room()] the pieces of these products */
-    double distinct;             /* distinct experts, summed over layers */
+    double distinct;             /* distinct experts of the pass, summed over layers */
 };
 
 /* ---- context.c: slots -------------------------------------------------------------------------------------- */
@@ -217,20 +222,24 @@ static inline int32_t moe_own_slot(const struct moe_row *r)
 
 static inline size_t moe_kv_value_bytes(enum kn_kv kv) { return kv == KN_KV_F16 ? 2 : 4; }
 
-/* The arrays of one KV head, by slot: [n_slot][d_key], [n_slot][d_kept]. */
+/* The arrays of one KV head in one layer, by slot: [n_slot][d_key], [n_slot][d_kept]. */
 uint8_t *moe_kv_keys(const struct moe_context *c, int layer, int head);
 uint8_t *moe_kv_values(const struct moe_context *c, int layer, int head);
 
-/* ---- rows.c: passes over rows, and products; each call is one parallel region ------------------------------- */
+/* ---- rows.c: passes over rows, and products; each call but moe_code_row() is one parallel region ------------ */
 
-/* norm: c->norm of the residual stream, quantised in the kinds that are bits of `kinds`; row: the i-th row is row[i],
- * or NULL.  code: the same quantisation of vectors that exist.  add: x += y + bias, bias NULL or [d_model]. */
+/* kinds: bits 1 << kind of the activation codes to compute.  row: NULL for rows 0 .. n - 1.
+ * moe_rows_norm: c->norm row i becomes residual row row[i], normalised by weight and quantised.
+ * moe_rows_code: quantises rows row[0 .. n - 1] of a, n_in values each; moe_code_row: one row, in the calling thread.
+ * moe_rows_add: adds y and bias (NULL or [d_model]) to the residual stream of all rows; y is overwritten. */
 void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, const int32_t *row, int n);
 void moe_rows_code(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, const int32_t *row, int n);
 void moe_code_row(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, int row);
 void moe_rows_add(struct moe_context *c, float *y /* [n_row, d_model] */, const float *bias);
-void moe_products(struct moe_context *c, int n); /* c->product[0..n) */
-size_t moe_piece_room(const struct kn_team *t, size_t n_product);
+void moe_products(struct moe_context *c, int n);                  /* computes c->product[0 .. n - 1] */
+size_t moe_piece_room(const struct kn_team *t, size_t n_product); /* pieces that n_product products need at most */
+
+/* w times rows 0 .. n_row - 1 of in, to y [n_row, n_out]; panels on all nodes.  Computed by moe_products(). */
 struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row);
 
 static inline float moe_sigmoid(float x) { return 1.0f / (1.0f + kn_expf(-x)); }
@@ -256,18 +265,18 @@ static inline unsigned moe_delta_acts(const struct moe_layer *l)
 
 void moe_attention(struct moe_context *c, int layer);
 void moe_latent_attention(struct moe_context *c, int layer);
-int moe_latent_rows(const struct moe_desc *d, int max_row); /* rows of c->latent */
+int moe_latent_rows(const struct moe_desc *d, int max_row); /* c->latent.max_row of a context with max_row rows */
 void moe_delta(struct moe_context *c, int layer);
 
-/* delta_net.c: the steps of the pass through one layer's states; c->states.in has the batch's rows. */
+/* delta_net.c: computes the steps c->states.step in one layer; the batch's rows have their inputs in c->states.in. */
 void moe_delta_steps(struct moe_context *c, int layer);
 
 /* delta_state.c: the memory of states, and the order in which rows of a batch go through them. */
 void moe_states_lay_out(struct moe_context *c, struct kn_arena *a);                        /* memory of a pass */
-size_t moe_states_bytes(const struct moe_model *m, const struct moe_context_options *opt); /* of the states */
-void moe_states_place(struct moe_context *c, void *base);
-void moe_states_begin(struct moe_context *c);
-void moe_states_end(struct moe_context *c); /* a state with a failed row has n_tok -1 */
+size_t moe_states_bytes(const struct moe_model *m, const struct moe_context_options *opt); /* states and kept rows */
+void moe_states_place(struct moe_context *c, void *base);                                  /* base: that memory */
+void moe_states_begin(struct moe_context *c); /* lists the batch's flows and steps; may compute pending rows */
+void moe_states_end(struct moe_context *c);   /* a state with a failed row gets n_tok -1 */
 
 static inline float *moe_state_layer(const struct moe_states *s, int state, int nth)
 {
@@ -287,25 +296,26 @@ void moe_plan_rows(struct moe_context *c, int layer);
 void moe_prefetch_begin(struct moe_context *c);            /* at the start of a pass */
 void moe_prefetch_layer(struct moe_context *c, int layer); /* when the layer's own experts have been requested */
 
-/* Rows up to which experts are predicted one by one.  In a batch of more rows a layer leaves out one expert in some
- * thousand: all experts count as predicted. */
+/* Capacity of struct moe_guess in rows.  A batch of 8 * n_expert / n_used rows leaves one expert of a layer in about
+ * 3,000 unused, if rows choose at random.  So from this number of rows on all experts count as predicted. */
 static inline int moe_guess_rows(const struct moe_desc *d, int max_row)
 {
     return kn_min(max_row, d->n_used ? 8 * d->n_expert / d->n_used : 0);
 }
 
-int moe_guess_experts(struct moe_context *c, int layer); /* of a later layer, into guess.expert; their number */
+int moe_guess_experts(struct moe_context *c, int layer); /* predicts a later layer's: c->guess.expert; their number */
 void moe_recall_init(struct moe_context *c);
 void moe_recall_begin(struct moe_context *c);            /* at the start of a pass */
 void moe_recall_learn(struct moe_context *c, int layer); /* from the layer's routing and plan */
-void moe_token_history_mark(const struct moe_context *c, int layer, bool *seen /* [n_expert] of all rows' tokens */);
+void moe_token_history_mark(const struct moe_context *c, int layer,
+                            bool *seen /* [n_expert] last used by a row's token */);
 void moe_recall_end(struct moe_context *c, int layer); /* releases the layer's ticket, if one is open */
 
 /* ---- draft_head.c: the first residual stream of a draft head's rows, and features that a target keeps for it -- */
 
-void moe_head_begin(struct moe_context *c);            /* c->x of all rows */
-void moe_head_end(struct moe_context *c);              /* EAGLE-3: logits over all tokens; features of these rows */
+void moe_head_begin(struct moe_context *c);            /* computes c->x of all rows */
+void moe_head_end(struct moe_context *c);              /* EAGLE-3: c->logits over all tokens, and c->thought */
 void moe_keep_last(struct moe_context *c);             /* the feature after the last norm, to each row's slot */
-void moe_keep_inner(struct moe_context *c, int layer); /* the residual stream, if heads read it before this layer */
+void moe_keep_inner(struct moe_context *c, int layer); /* the residual stream, if features.inner has this layer */
 
 #endif

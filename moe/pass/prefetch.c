@@ -1,9 +1,9 @@
 /* Prefetch of experts during a pass: which reads a layer requests for the next one, and when they are released.
  *
  * Two predictors name experts: prefetch_router.c runs the next layer's router on the present rows, prefetch_token.c
- * remembers the experts that a token used last time.  The token's requests are made between passes
- * (moe_context_expect()) and lie open by layer; the router's are made here, one layer at a time.  When a layer's own
- * experts are requested, both tickets for it end: the store then knows the demand itself.
+ * remembers the experts that a token used last time.  Predictions by token are requested between passes
+ * (moe_context_expect()), with one ticket for each layer; predictions by router are requested here, for one layer at a
+ * time.  The request for the experts that a layer really uses ends both tickets for this layer.
  *
  * On request the accuracy of both predictors is counted (moe_context_watch()), at distances up to MOE_FAR layers. */
 #include "moe/pass/pass.h"
@@ -38,7 +38,7 @@ static void count_accuracy(struct moe_context *c, int layer)
         struct moe_sight *s = &c->guess.sight[(size_t)layer * MOE_SIGHTS + (size_t)how];
         bool *seen = seen_of(c, layer, (enum moe_sight_of)how);
         if (how < MOE_FAR && layer - d->n_lead <= how)
-            continue; /* no layer with experts lies that far below */
+            continue; /* no layer with experts lies how + 1 layers earlier: nothing was predicted */
         for (int e = 0; e < d->n_expert; e++)
             s->guessed += seen[e];
         for (int i = 0; i < p->n_expert; i++)
@@ -67,7 +67,7 @@ static void request_next(struct moe_context *c, int next)
     if (next == m->desc.n_layer || off_store_is_whole(m->store))
         return;
     int n = moe_guess_experts(c, next);
-    moe_recall_end(c, next); /* the router is the better predictor, and its reads are more urgent */
+    moe_recall_end(c, next); /* the router predicts better than the tokens, and its reads have a higher urgency */
     off_fetch(m->store, g->expert, g->mark, n, OFF_SOON, &g->ticket);
 }
 

@@ -1,13 +1,13 @@
 /* Remembers the experts that each token last used, and prefetches them before the token is computed again.
  *
- * In the first layers routing depends on the token more than on its context, so the last experts of a token predict the
- * next ones well there and less well in later layers.  The hit rate, for each layer and rank among the chosen experts,
- * is measured with every row that has a token in the table.  The tokens of the next pass are known before the pass
- * begins, drafted tokens as soon as they are drafted, and the disk is idle meanwhile: experts that one of these tokens
- * is likely to use are prefetched with urgency EARLY.  Most likely experts are in memory already, and those that are
- * not are used less often than the hit rate says.  So their hit rate is measured separately, prefetched or not, and
- * only those with a high one are prefetched.  No pass waits for these reads, and a wrong prediction never changes the
- * result.
+ * In the first layers routing depends on the token more than on its context, so the experts that a token last used
+ * predict its next experts well there, and less well in later layers.  The hit rate, for each layer and rank among the
+ * chosen experts, is measured with every row that has a token in the table.  The tokens of the next pass are known
+ * before it begins, drafted tokens as soon as they are drafted, and the disk is idle meanwhile: experts that one of
+ * these tokens is likely to use are prefetched with urgency EARLY.  Most likely experts are in memory already, and
+ * likely experts that are not in memory are used less often than the hit rate says.  So the hit rate of the latter is
+ * measured separately, by layer and class of probability, whether they were prefetched or not, and only classes with a
+ * high rate are prefetched.  No pass waits for these reads, and a wrong prediction never changes the result.
  *
  * A token's entry in the table is its id modulo the number of entries; a later token replaces an earlier one.  An entry
  * has n_used numbers per layer: 2 * 48 * 8 bytes for a large model, so 8,192 entries take 6 MB. */
@@ -15,12 +15,12 @@
 
 #include <string.h>
 
-#define EVEN   0.5f  /* chance from which on an expert is likely; */
-#define MOSTLY 0.65f /* it is prefetched if such experts were used this often */
-#define GUESS  0.5f  /* prior hit rate of a position without data, with a weight of */
-#define BELIEF 16
-#define FIRST  4    /* the weight of the prior MOSTLY, for likely experts not in memory */
-#define MEMORY 8192 /* rows after which older counts are halved */
+#define EVEN   0.5f  /* an expert of at least this probability is likely */
+#define MOSTLY 0.65f /* least hit rate with which likely experts that are not in memory are prefetched */
+#define GUESS  0.5f  /* prior of hit_rate */
+#define BELIEF 16    /* weight of the prior GUESS, in predictions */
+#define FIRST  4     /* proved begins with hit rate MOSTLY, with the weight of this many predictions */
+#define MEMORY 8192  /* a count of predictions above this is halved, with its count of uses */
 
 static int entry_of(const struct moe_recall *r, int32_t token) { return (int)(token % r->n_entry); }
 
@@ -83,7 +83,7 @@ static void disown(const struct moe_recall *r, int32_t token)
         *whose = -1;
 }
 
-/* Counts how often the likely experts that were not in memory were used. */
+/* Counts, in proved, the likely experts that were not in memory before the pass, and how many of them it used. */
 static void learn_absent(struct moe_context *c, int layer)
 {
     int n = c->model->desc.n_expert;
@@ -112,7 +112,7 @@ void moe_recall_learn(struct moe_context *c, int layer)
     for (int row = 0; row < c->n_row; row++) {
         uint16_t *id = ids_of(c, entry_of(r, c->batch->row[row].token), layer);
         const int32_t *now = c->route_id + (size_t)row * (size_t)n_used;
-        if (c->status[row]) { /* a failed row's entry would mix two tokens */
+        if (c->status[row]) { /* removed: a failed row's entry would have some layers of an earlier token */
             disown(r, c->batch->row[row].token);
             continue;
         }
@@ -144,7 +144,8 @@ void moe_recall_end(struct moe_context *c, int layer)
         off_release(c->model->store, &c->recall.ticket[layer]);
 }
 
-/* Experts of a layer that one of the tokens is as likely as not to use. */
+/* Lists the experts of a layer that at least one of the tokens uses with a probability of EVEN or more.  Returns their
+ * number. */
 static int list_likely(struct moe_context *c, int layer, const int32_t *token, int n_token, int32_t *expert)
 {
     const struct moe_recall *r = &c->recall;
@@ -164,7 +165,8 @@ static int list_likely(struct moe_context *c, int layer, const int32_t *token, i
     return n;
 }
 
-/* Keeps in the list the experts that are in memory, to protect them, and the absent ones that are used often enough. */
+/* Reduces the list of likely experts to those in memory, which the request protects from eviction, and those not in
+ * memory that are used often enough.  Returns their number. */
 static int list_worth(struct moe_context *c, int layer, int32_t *expert, int n)
 {
     struct moe_recall *r = &c->recall;
@@ -193,7 +195,7 @@ void moe_context_expect(struct moe_context *c, const int32_t *token, int n)
     for (int layer = 0; layer < d->n_layer; layer++)
         moe_recall_end(c, layer);
     if (off_store_is_whole(c->model->store) || n >= moe_guess_rows(d, INT32_MAX))
-        return; /* all is here, or all will be needed */
+        return; /* all experts are in memory, or nearly all will be used */
     for (int layer = d->n_lead; layer < d->n_layer; layer++) {
         size_t at = (size_t)layer * (size_t)d->n_expert;
         int n_worth = list_worth(c, layer, r->expert + at, list_likely(c, layer, token, n, r->expert + at));

@@ -1,17 +1,17 @@
 /* Chooses the experts of each row (route) and groups the rows by expert (plan).
  *
- * Route: softmax over the router's logits, or the sigmoid of each.  The n_used largest are chosen, in descending order,
- * the lowest id first on a tie.  Their weights are the probabilities, normalised to sum to 1 (in choice order) if the
- * family does so.  A bias may change the choice but not the weights, and the choice may be limited to the best groups
- * of experts.  Other families choose the largest logits and take the softmax over these only.
- * Plan: a counting sort of (row, choice) pairs by expert, so an expert gets its rows in ascending order and is read
- * once for any number of rows. */
+ * Route: probabilities are the softmax over the router's logits, or the sigmoid of each.  The n_used largest are
+ * chosen, in descending order, the lowest id first on a tie.  The weights of the chosen experts are their
+ * probabilities, scaled to sum to 1 if the family does so.  A selection bias may change the choice but not the weights,
+ * and the choice may be limited to the best groups of experts.  With MOE_GATING_CHOSEN the largest logits are chosen,
+ * and the weights are the softmax over these only.  Plan: a counting sort of (row, choice) pairs by expert, so an
+ * expert gets its rows in ascending order and is read once for any number of rows. */
 #include "moe/pass/pass.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The largest n_used of p, by insertion: n_used is small beside n_expert. */
+/* Sets id to the n_used largest of p, in descending order, by insertion: n_used is small compared with n_expert. */
 static void choose(const float *p, int n_expert, int n_used, int32_t *id)
 {
     int n = 0;
@@ -28,8 +28,8 @@ static void choose(const float *p, int n_expert, int n_used, int32_t *id)
     }
 }
 
-/* Groups, all of one size, stand for their largest, or the sum of their two largest; no one is chosen from
- * the others. */
+/* Expert groups, all of one size: a group's score is its largest rank, or the sum of its two largest.  Ranks outside
+ * the n_group_used groups with the best scores become -infinity. */
 static void limit_groups(const struct moe_desc *d, float *rank)
 {
     float score[MOE_MAX_GROUP];
@@ -50,7 +50,7 @@ static void limit_groups(const struct moe_desc *d, float *rank)
         rank[e] = keep[e / n] ? rank[e] : -HUGE_VALF;
 }
 
-/* The values that rank experts: their probabilities, or with bias and groups as the family has it. */
+/* The values by which experts are chosen: r.p, or in r.rank a copy with the selection bias and the limit to groups. */
 static const float *rank_of(const struct moe_context *c, const struct moe_layer *l, struct moe_routing r)
 {
     const struct moe_desc *d = &c->model->desc;
@@ -118,7 +118,7 @@ void moe_plan_rows(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
     struct moe_plan *p = &c->plan;
-    int32_t *fill = p->fill; /* rows of each expert, then where its next row goes */
+    int32_t *fill = p->fill; /* number of rows of each expert, then the index of its next row in p->row */
     for (int e = 0; e < d->n_expert; e++)
         fill[e] = 0;
     for (int row = 0; row < c->n_row; row++)

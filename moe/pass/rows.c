@@ -1,8 +1,9 @@
 /* The two kinds of parallel region in a forward pass: passes over rows, and matrix products.
  *
- * A row pass (norm, activation quantisation) has one row per work item.  Products have a few panels per item, over all
- * matrices of the region together, so eight small experts are one region of equal items.  The threads of a NUMA node
- * get the items with weights on that node.  The result of a row or a panel does not depend on this division. */
+ * A pass over rows (norm, activation quantisation, addition) has one row per work item.  A region of products has a few
+ * panels of one matrix per item, of about equal cost over all its matrices, so eight small experts are one region.  The
+ * threads of a NUMA node get the items with weights on that node.  The result of a row or a panel does not depend on
+ * this division. */
 #include "moe/pass/pass.h"
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
@@ -13,7 +14,7 @@ struct row_job {
     struct moe_acts *acts;
     unsigned kinds;
     int n_in;
-    const int32_t *row; /* i-th row of the pass; NULL: i */
+    const int32_t *row; /* row[i] is the row of item i; NULL: row i */
 };
 
 void moe_code_row(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, int row)
@@ -37,7 +38,7 @@ void moe_rows_code(struct moe_context *c, struct moe_acts *a, unsigned kinds, in
     kn_parallel_for(c->team, n, code_item, &job);
 }
 
-/* The i-th norm row comes from residual row row[i]: the last norm packs the rows that want logits. */
+/* c->norm row `item` is computed from residual row row[item]: the final norm packs the rows that want logits. */
 static void norm_item(void *arg, int item, int thread)
 {
     (void)thread;
@@ -103,8 +104,8 @@ struct product_job {
     int n_piece;
 };
 
-/* Each matrix of the stack that has some of the panels: its part of x, and y's that begins where its own
- * panels would have begun below the others'. */
+/* Computes panels panel0 .. panel1 - 1 of a product, matrix by matrix if it is a stack.  The kernel adds the offset of
+ * a panel in the whole stack to y, so y is moved back by the panels of the matrices before. */
 static void run_panels(const struct kn_ops *ops, const struct moe_product *p, int panel0, int panel1)
 {
     int n_own = kn_ceil_div(p->mul.w.n_out, KN_PANEL) / p->n_stack;
@@ -138,15 +139,16 @@ static void product_item(void *arg, int item, int thread)
 
 static int n_panel(const struct moe_product *p) { return kn_ceil_div(p->mul.w.n_out, KN_PANEL); }
 
-/* A panel costs its weight bytes while few rows use them, and operations after that: about 4 rows of
- * Q4_K take as long as the bytes do. */
+/* The cost of a panel, in weight bytes: reading the weights bounds up to about 4 rows, arithmetic bounds more rows
+ * (measured for Q4_K). */
 static size_t panel_cost(const struct moe_product *p)
 {
     size_t bytes = KN_PANEL * kn_row_bytes(p->mul.w.format, p->mul.w.n_in);
     return bytes * (size_t)kn_max(4, p->mul.n_row) / 4;
 }
 
-/* Items of about 1/32 of a thread's share, but not under 16 KiB of weights: a claim costs 50 ns. */
+/* The cost of an item is about 1/32 of a thread's share, but not less than 16 KiB of weights: claiming an item costs
+ * 50 ns. */
 #define ITEMS_PER_THREAD 32
 #define ITEM_BYTES_MIN   ((size_t)16 << 10)
 
@@ -159,13 +161,13 @@ static size_t item_cost(const struct moe_context *c, int n)
     return cost < ITEM_BYTES_MIN ? ITEM_BYTES_MIN : cost;
 }
 
-/* A product over all nodes has a piece on each; a region has up to 4 such products. */
+/* A product with node -1 has a piece on each node; a region has up to 4 such products. */
 size_t moe_piece_room(const struct kn_team *t, size_t n_product)
 {
     return n_product + 4 * (size_t)(kn_team_nodes(t) - 1);
 }
 
-/* The part of a product that lies on a node, if there is one. */
+/* Sets *out to the panels of product i that lie on this node; false: it has none there. */
 static bool cut_piece(const struct moe_context *c, int i, int node, struct moe_piece *out)
 {
     const struct moe_product *p = &c->product[i];

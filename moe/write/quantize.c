@@ -3,8 +3,8 @@
  * Input: an open model file and a format for each part of the model.  Output: a GGUF file with the same metadata and
  * the same tensors in the same order, and the rounding error of each tensor.
  *
- * Tensors that need precision stay in F32: vectors, biases and routers (rounding a router would send tokens to other
- * experts).  A matrix that belongs to no known part is copied unchanged.
+ * Tensors that need precision are written in F32: vectors, biases and routers (rounding a router would send tokens to
+ * other experts).  A matrix that belongs to no known part keeps its format.
  *
  * A tensor is cut into grains of whole blocks.  One thread reads, decodes, encodes and measures a grain.  A few grains
  * per thread are processed at once and then written in order.  So memory is a few MiB per thread for any model size,
@@ -15,8 +15,8 @@
 #include <string.h>
 
 #define GRAIN      (1 << 16) /* values: whole blocks of every format */
-#define PER_THREAD 4         /* grains per thread in the buffer: converted, then written together */
-#define RUN        256       /* values compared at a time; divides GRAIN */
+#define PER_THREAD 4         /* grains per thread in the buffer: all are converted, then all are written */
+#define RUN        256       /* values that distance() decodes at a time; divides GRAIN */
 #define NAME_MOST  256
 
 struct job {
@@ -36,11 +36,11 @@ struct piece { /* the grains processed at once, all of one tensor */
     const struct job *job;
     const struct moe_tensor *t;
     const struct moe_quantized *q;
-    uint64_t first;      /* the first grain's first value */
+    uint64_t first;      /* number in the tensor of the first grain's first value */
     struct grain *grain; /* [n_room] */
-    uint8_t *out;        /* [n_room][GRAIN * 4], packed without gaps */
-    uint8_t *raw;        /* [n_thread][GRAIN * 4] */
-    float *x;            /* [n_thread][GRAIN] */
+    uint8_t *out;        /* encoded grains, one directly behind the other; memory for n_room of GRAIN * 4 bytes */
+    uint8_t *raw;        /* [n_thread][GRAIN * 4] a grain as read */
+    float *x;            /* [n_thread][GRAIN] a grain's values */
     int n_thread, n_room;
     atomic_bool failed; /* a grain failed: threads skip the remaining ones */
 };
@@ -93,7 +93,7 @@ static enum kn_format wanted(const struct job *j, const struct moe_tensor *t, en
     if (is_wide(t))
         return KN_F32;
     enum moe_part part = part_of(t);
-    if (part == MOE_PART_COUNT) /* formats absent from GGUF become F32 */
+    if (part == MOE_PART_COUNT) /* no known part: keeps its format, or F32 if GGUF lacks the format */
         return from < KN_GGUF_FORMAT_COUNT ? from : KN_F32;
     enum kn_format f = format[part];
     if (part == MOE_EMBEDDING && !moe_file_find_tensor(j->file, "output.weight"))
@@ -129,7 +129,7 @@ static int plan_tensor(struct job *j, size_t i)
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* The format of most values. */
+/* The format that most of the written values have. */
 static enum kn_format main_format(const struct job *j)
 {
     uint64_t n[KN_FORMAT_COUNT] = { 0 };
@@ -141,7 +141,8 @@ static enum kn_format main_format(const struct job *j)
     return (enum kn_format)most;
 }
 
-/* Copies all metadata but the keys of splits, alignment and format; the last are written with their new values. */
+/* Copies all metadata but the keys of splits, of the alignment and of the format; the keys of the format are written
+ * with their new values. */
 static int write_values(const struct job *j)
 {
     static const char type_key[] = "general.file_type";

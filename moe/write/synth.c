@@ -73,7 +73,7 @@ static void add_norm(struct plan *p, const char *name, int n, float mean)
     add_vector(p, name, "weight", n, 0.05f * mean)->mean = mean;
 }
 
-/* n_vec over 0: a bias of n values for each of n_vec experts. */
+/* Adds a bias of n values, or with n_vec over 0 one for each of n_vec experts. */
 static void add_bias(struct plan *p, const char *name, int n, int n_vec)
 {
     struct recipe *r = add_vector(p, name, "bias", n, BIAS);
@@ -81,7 +81,8 @@ static void add_bias(struct plan *p, const char *name, int n, int n_vec)
     r->dim[1] = (uint64_t)n_vec;
 }
 
-/* A matrix [n_out][n_in], or n_mat over 0 of them: their products with an input of deviation 1 have deviation gain. */
+/* Adds a matrix [n_out][n_in], or with n_mat over 0 a stack of n_mat.  The product of a matrix with an input of
+ * standard deviation 1 has standard deviation `gain`. */
 static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out, int n_mat, float gain)
 {
     enum kn_format format = moe_format_fit(name, want, (uint64_t)n_in);
@@ -98,7 +99,7 @@ static const char *in_layer(char *out, size_t bytes, int layer, const char *what
     return out;
 }
 
-/* The decays are drawn so that a state fades to one half within some 2 to 10 tokens. */
+/* Adds the tensors of a delta net.  Decays are drawn so that a state fades to one half within some 2 to 10 tokens. */
 static void add_delta(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -119,8 +120,8 @@ static void add_delta(struct plan *p, int layer)
     add_mat(p, IN("ssm_out"), KN_Q8_0, value, s->d_model, 0, RESIDUAL / sqrtf(SILU_SQUARE));
 }
 
-/* Latents are normalised to deviation 1.  The gain of attn_k_b gives the keys made of them deviation SHARPEN, which the
- * rotated part of keys has too. */
+/* Adds the tensors of latent attention.  Latents are normalised to standard deviation 1.  With the gain of attn_k_b the
+ * keys computed from latents have deviation SHARPEN, as the rotated part of keys does. */
 static void add_latent_attention(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -167,7 +168,7 @@ static void add_attention(struct plan *p, int layer)
     }
 }
 
-/* Adds biases and the shared expert. */
+/* Adds the biases of router and experts, the selection bias and the shared expert, as far as the family has them. */
 static void add_beside_experts(struct plan *p, int layer, float down)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -191,7 +192,8 @@ static void add_beside_experts(struct plan *p, int layer, float down)
         add_mat(p, IN("ffn_gate_inp_shexp"), KN_F32, s->d_model, 1, 0, 1);
 }
 
-/* Adds the FFN or the experts.  Top-k weights are far from equal: their squares add up to about 1.5 / n_used. */
+/* Adds the FFN or the experts.  The weights of a row's experts are far from equal: the sum of their squares is about
+ * 1.5 / n_used, by which the gain of the down matrices is corrected. */
 static void add_ffn(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -223,7 +225,7 @@ static void add_layer(struct plan *p, int layer)
     add_ffn(p, layer);
 }
 
-/* Adds the tensors by which an MTP layer joins a hidden state and a token. */
+/* Adds the tensors with which an MTP layer joins a hidden state and a token's embedding, and its final norm. */
 static void add_ahead(struct plan *p, int layer)
 {
     int d_model = p->shape->d_model;

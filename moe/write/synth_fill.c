@@ -26,7 +26,8 @@
 
 static inline uint64_t word(const struct moe_synth_fill *f, uint64_t i) { return kn_mix(f->seed + KN_GOLDEN * i); }
 
-/* The last `up` of 16 exponents are larger by 1: the mean square of the steps is 4^e * (16 + 3 * up) / 16. */
+/* Sets f->d to 16 exponents of MXFP4 blocks: e, and in the last `up` of them e + 1.  With 2^e as the smaller step the
+ * mean square of the steps is 4^e * (16 + 3 * up) / 16. */
 static void init_mxfp4(struct moe_synth_fill *f)
 {
     float step = f->deviation / 5.852f, power = 0x1p-100f;
@@ -40,7 +41,7 @@ static void init_mxfp4(struct moe_synth_fill *f)
 
 void moe_synth_fill_init(struct moe_synth_fill *f)
 {
-    /* code: deviation for d = 1.  middle: mean of the codes, which is dmin / d or -m / d */
+    /* code: standard deviation of the values with d = 1.  middle: mean of the codes; dmin, or -m, is middle * d */
     static const struct {
         float code, middle;
     } of[KN_FORMAT_COUNT] = {
@@ -142,7 +143,7 @@ static void fill_codes(const struct moe_synth_fill *f, uint64_t at, void *out, s
 
 static uint16_t with_sign(uint16_t half, uint64_t bit) { return (uint16_t)(half ^ (bit & 1) << 15); }
 
-/* Blocks of 32: d, in Q4_1 and Q5_1 also m, and codes. */
+/* Fills block i of a format with blocks of 32 values: d, in Q4_1 and Q5_1 also m, and codes. */
 static void fill_nibbles(const struct moe_synth_fill *f, uint64_t i, uint8_t *b)
 {
     const size_t bytes = (size_t)kn_format_info(f->format)->block_bytes;
@@ -178,7 +179,7 @@ static void fill_q2_k(const struct moe_synth_fill *f, uint64_t i, struct kn_q2_k
         b->sc[s] = (uint8_t)((8 + (head >> (4 + 3 * s) & 7)) * 0x11);
 }
 
-/* A size of 16..31 from the low four bits, positive if the fifth bit is set. */
+/* A scale of size 16..31 from the low four bits, positive if the fifth bit is set. */
 static int signed_scale(uint64_t bits)
 {
     int size = 16 + (int)(bits & 15);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define LETTERS_MOST 8
-#define TEXT_BYTES   16 /* bytes of a token: up to 8 letters and 2 bytes for a space, padded */
+#define TEXT_BYTES   16 /* size of a token's text: up to 8 letters and 2 bytes for a space, zero-padded */
 #define N_CONTROL    3
 
 static const char *const control[N_CONTROL] = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" };
@@ -20,7 +20,7 @@ static const char chat_template[] =
 
 struct token {
     char text[TEXT_BYTES];
-    uint8_t n, n_letter; /* bytes; letters, 0: not used in merges */
+    uint8_t n, n_letter; /* number of bytes; of letters, 0: not used in merges */
     bool spaced;
 };
 
@@ -51,7 +51,8 @@ static void add_byte(struct vocab *v, int byte)
     v->n++;
 }
 
-/* In the order of GPT-2's vocabulary: printable bytes, which are spelled as themselves, then the others. */
+/* Adds the 256 byte tokens in the order of GPT-2's vocabulary: printable bytes, which are spelled as themselves, then
+ * the others. */
 static void add_bytes(struct vocab *v)
 {
     char letter[3];
@@ -76,7 +77,8 @@ static uint32_t *find(struct vocab *v, const struct token *t)
     }
 }
 
-/* Joins two tokens; false if the result is not alternating, too long or not new. */
+/* Adds the merge of a and b, and the token that it makes.  Does nothing and returns false if consonants and vowels of
+ * the result do not alternate, if it is too long, if b has a space, or if the token exists already. */
 static bool join(struct vocab *v, const struct token *a, const struct token *b)
 {
     struct token t = *a;
@@ -106,8 +108,8 @@ static bool join(struct vocab *v, const struct token *a, const struct token *b)
     return true;
 }
 
-/* One merge in eight puts a space before a word.  The others join any word with one of the first 538 words, which are
- * the shorter ones. */
+/* Makes merges until there are n tokens.  One attempt in eight puts a space before a word.  The others join any word
+ * with one of the first 538 words, which are shorter. */
 static int make_merges(struct vocab *v, const char *pre, int n, uint64_t seed)
 {
     uint64_t give_up = UINT64_C(1000) * (uint64_t)n;

@@ -1,20 +1,20 @@
 /* moe/write/write.h - parts of the synthetic models that synth.c writes.
  *
  * The room's calls stand in moe.h.  A moe_writer writes one GGUF file: metadata, then the header, then the bytes of
- * each tensor in order; the file appears under its name when moe_writer_finish() returns, and close removes an
- * unfinished one. moe_quantize() writes another file's model in other formats, moe_synth() a model with the shape of a
- * published one and random weights.  Both own their writer and use the caller's team.
+ * each tensor in order; the file appears under its name when moe_writer_finish() returns, and moe_writer_close()
+ * removes an unfinished file.  moe_quantize() writes the model of an open file in other formats, moe_synth() a model
+ * with the shape of a published one and random weights.  Both open and close a moe_writer and use the caller's team.
  *
  *     writer.c         struct moe_writer           quantize.c       moe_quantize()
  *     synth.c          moe_synth(): the tensors and metadata of a shape, in order
  *     synth_shapes.c   the shapes                  synth_fill.c     random values of a tensor
- *     synth_vocab.c    a vocabulary                */
+ *     synth_vocab.c    a vocabulary */
 #ifndef MOE_WRITE_H
 #define MOE_WRITE_H
 
 #include "moe/model/model.h"
 
-/* The numbers of a published model, or of a small one for tests. */
+/* The numbers of a published model, or of a small model for tests. */
 struct moe_synth_shape {
     const char *name, *arch, *pre; /* pre: name of the pre-tokenizer */
     int n_layer, d_model, n_head, n_kv, d_head, d_ff, n_vocab, n_ctx;
@@ -27,16 +27,17 @@ struct moe_synth_shape {
     int n_lead, n_rot;                     /* n_rot 0: d_head */
     int n_key_head, n_value_head, d_state; /* of delta nets; 0: none */
     float expert_scale;                    /* 0: 1 */
-    int d_latent, d_query_latent, d_value; /* of latent attention; else d_value is d_head */
-    float yarn_log;                        /* multiplier of the logarithm in yarn scaling; 0: none */
+    int d_latent, d_query_latent, d_value; /* of latent attention; all 0: none, values are d_head wide */
+    float yarn_log;                        /* rope.scaling.yarn_log_multiplier of latent attention; 0: none */
     int n_group, n_group_used;             /* 0: no groups */
-    bool sigmoid;                          /* sigmoid gating with a bias; weights sum to 1 */
+    bool sigmoid;                          /* sigmoid gating with a selection bias; a row's weights sum to 1 */
 };
 const struct moe_synth_shape *moe_synth_shape_find(const char *name); /* synth_shapes.c; or NULL */
 
-/* synth_fill.c: random values of one tensor in the layout of file rows: mean + deviation * noise.  Block i of the
- * tensor depends on seed and i only, so threads may fill any parts.  Quantised formats have mean 0.  init, called once
- * format, mean, deviation and seed are set, computes the block scales. */
+/* synth_fill.c: random values of one tensor, as stored in a file: mean + deviation * noise.  moe_synth_fill() writes
+ * blocks block0 .. block0 + n_block - 1.  Block i depends on the struct and i only, so threads may fill any parts.
+ * Quantised formats ignore the mean, theirs is 0.  The caller sets format, mean, deviation and seed;
+ * moe_synth_fill_init() then computes the block scales. */
 struct moe_synth_fill {
     enum kn_format format;
     float mean, deviation;
@@ -46,7 +47,7 @@ struct moe_synth_fill {
 void moe_synth_fill_init(struct moe_synth_fill *f);
 void moe_synth_fill(const struct moe_synth_fill *f, uint64_t block0, size_t n_block, void *out);
 
-/* synth_vocab.c: adds the tokenizer.* metadata of n_vocab tokens (at least MOE_SYNTH_VOCAB_LEAST). */
+/* synth_vocab.c: adds the tokenizer.* metadata of n_vocab tokens (at least MOE_SYNTH_VOCAB_LEAST) to w. */
 #define MOE_SYNTH_VOCAB_LEAST (256 + 3)
 int moe_synth_vocab(struct moe_writer *w, const char *pre, int n_vocab, uint64_t seed);
 

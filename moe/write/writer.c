@@ -4,7 +4,8 @@
  * name only when it is complete: it is written under a temporary name beside the target, synced to disk, and renamed.
  * A failure before the rename removes the temporary file.
  *
- * The two lists of the header are buffered in memory, because their lengths come first in the file. */
+ * The two lists of the header, metadata and tensors, are buffered in memory, because their lengths come before them in
+ * the file. */
 #include "moe/moe.h"
 
 #include <fcntl.h>
