@@ -177,8 +177,7 @@ static void run_job(struct kn_team *t, kn_task *fn, void *arg)
     }
 }
 
-/* With at most one item or one thread: runs all items on the calling thread and returns true, without waking workers.
- * */
+/* With at most one item or one thread: runs all items on the calling thread and returns true; wakes no worker. */
 static bool run_alone(struct kn_team *t, int n, kn_task *fn, void *arg)
 {
     if (n > 1 && t->n_thread > 1)
