@@ -135,7 +135,7 @@ KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b) { return _mm512_dpwssd_epi32(acc, a,
 /* A run is a sequence of calls of dot_codes(), which starts from vi_zero().  Each call adds to a lane the dot product
  * of its four bytes of u (unsigned codes) and s (activations in [-127, 127]).  dot_fold() then adds the run's sum times
  * the lane's scale to acc; the scale is a signed byte prepared by dot_scale().  A run has at most KN_RUN(largest u)
- * calls. So the sum of a run of small codes (KN_SMALL) has 16 bits, and one multiplication folds it.  That of large
+ * calls.  So the sum of a run of small codes (KN_SMALL) has 16 bits, and one multiplication folds it.  That of large
  * codes has 24 bits: a shuffle moves its lowest 8 bits to one half of the lane and the upper 16 to the other half,
  * whose scale is 256 times as large, and the same instruction folds it; a 32-bit multiplication would be two
  * instructions and an addition. */

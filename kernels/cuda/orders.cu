@@ -257,7 +257,7 @@ static int failed(cudaError_t e)
     return kn_fail(code, "CUDA: %s", cudaGetErrorString(e));
 }
 
-/* Device copies of a call's arrays, made by copy_in() and freed by finish().  copy_in() with in NULL makes a zeroed one. */
+/* Device copies of a call's arrays; finish() frees them.  copy_in() with in NULL makes a zeroed array. */
 struct copies { void *at[6]; int n, error; };
 
 static void *copy_in(struct copies *c, const void *in, size_t bytes)
