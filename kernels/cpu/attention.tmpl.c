@@ -317,7 +317,7 @@ static void attend_chunk(struct work *w, int lo, int hi)
         add_all_values(w, KN_KV_F32);
 }
 
-/* The divisor of head h's outputs, and *keep, the factor to apply to them before. The sink's score is included here. */
+/* The divisor of head h's outputs, and *keep, their factor before the division. Both include the sink's score. */
 static float total_sum(const struct work *w, int h, float *keep)
 {
     float sum = w->so_far.sum[h], old = w->so_far.most[h];
