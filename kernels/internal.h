@@ -1,8 +1,8 @@
 /* kernels/internal.h - declarations shared by the files of kernels/.
  *
- * Each operation of struct kn_ops exists once per instruction set: kn_matmul_scalar, the
- * specification, in reference*.c; kn_matmul_avx2 and kn_matmul_avx512 compiled from one *.tmpl.c.
- * dispatch.c puts them into tables. */
+ * Each operation of struct kn_ops exists once per instruction set, for example kn_matmul_scalar, the
+ * specification, in reference_matmul.c; kn_matmul_avx2 and kn_matmul_avx512, compiled from matmul.tmpl.c.
+ * dispatch.c puts these functions into tables. */
 #ifndef KERNELS_INTERNAL_H
 #define KERNELS_INTERNAL_H
 

@@ -90,8 +90,8 @@ struct off_hands {
     size_t scratch_bytes; /* at least off_scratch_bytes() of the largest matrix */
 };
 
-/* A matrix to load.  place: page-aligned memory of off_place_bytes(); the matrix is read to it and interleaved there.
- * */
+/* A matrix to load.  place: page-aligned memory of off_place_bytes(); the matrix is read to it and interleaved
+ * there. */
 struct off_load {
     struct off_source source;
     void *place;

@@ -114,8 +114,8 @@ static int finish(const struct packer *p) { return kn_file_publish(p->fd, p->par
 
 /* ---- batches ----------------------------------------------------------------------------------------- */
 
-/* Posts the reads of the batch that begins with expert `first`: as many experts as fit, at least one if any are left.
- * */
+/* Posts the reads of the batch that begins with expert `first`: as many experts as fit, at least one if any are
+ * left. */
 static void start_group(struct packer *p, struct half *h, int first)
 {
     const struct off_pack_options *o = p->opt;

@@ -4,7 +4,7 @@
  * occupies a slot for `ahead` turns, and saves a read with the probability p that the turn uses the expert.
  * A slot saves most reads per turn where p / ahead is largest, so the expert with the largest ahead / p is
  * evicted first.  To plan for several rounds of the groups gives no better value, because each further round
- * is at least `ahead` turns.  Special rules of other caches follow from this one: when a large batch uses all experts
+ * is at least `ahead` turns.  Special rules of other caches follow from this one: if a large batch uses all experts
  * of each layer, an expert is evicted right after use, when its next use is furthest away; an expert used in
  * nearly every turn stays; an expert used once by chance is evicted in the next turns.
  *

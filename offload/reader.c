@@ -233,8 +233,8 @@ static bool advance(struct transfer *t, bool direct, size_t n)
     return n > 0;
 }
 
-/* Applies the rules above to a transfer that the mover has returned.  True: it was pushed again; false: it has ended.
- * */
+/* Applies the rules above to a transfer that the mover has returned.  True: it was pushed again; false: it has
+ * ended. */
 static bool judge(struct off_reader *r, struct transfer *t)
 {
     struct off_job *job = t->job;

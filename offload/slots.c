@@ -195,8 +195,8 @@ bool off_slot_begun(const struct off_slot *slot)
     return atomic_load_explicit(&slot->job[0].state, memory_order_relaxed) != OFF_JOB_QUEUED;
 }
 
-/* For a slot prefetched EARLY that is now fetched NOW: counts its bytes as used; or, if its read has not begun, no
- * longer as an EARLY read, because the prefetch saved no time. */
+/* For a slot prefetched EARLY that is now fetched NOW: counts its bytes as used.  If its read has not begun,
+ * the prefetch saved no time: subtracts the bytes from early_bytes instead. */
 static void count_early(struct off_store *s, const struct off_slot *slot)
 {
     if (slot->prefetch_cancellable && !off_slot_begun(slot))

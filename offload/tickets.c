@@ -191,8 +191,8 @@ static void claimed_item(void *arg, int item, int thread)
                        j->hands->scratch + (size_t)thread * j->hands->scratch_bytes);
 }
 
-/* After interleaving or verifying a claimed slot: it is ready, or its checksum is wrong and the expert is read again.
- * */
+/* After interleaving or verifying a claimed slot: it is ready, or its checksum is wrong and the expert is read
+ * again. */
 static void end_claim(struct off_store *s, struct off_slot *slot)
 {
     bool good = !slot->packed || off_check_expert(slot->check) == s->extent[slot->expert].check;

@@ -3,9 +3,8 @@
  * A job is one kn_parallel_for(): (fn, arg, n).  Its items are cut into one run (range of items) per thread.  A
  * thread claims the items of its own run in order, then helps other threads with theirs, first on its own node.
  * So one core works on neighbours in memory, hardware prefetch works across items, and no thread waits long at
- * the end.  Workers spin
- * for a short time between jobs, because a forward pass has some hundred jobs a millisecond or less apart;
- * then they sleep on a futex, so that an idle server uses no CPU.
+ * the end.  Workers spin for a short time between jobs, because a forward pass has some hundred jobs, each a
+ * millisecond or less after the one before; then they sleep on a futex, so that an idle server uses no CPU.
  *
  *   serial    written by the caller (release), read by workers (acquire): a change is a new job
  *   next      next unclaimed item of a run; every thread does fetch_add
@@ -177,8 +176,7 @@ static void run_job(struct kn_team *t, kn_task *fn, void *arg)
     }
 }
 
-/* With at most one item or one thread: runs all items on the calling thread and returns true, without waking workers.
- * */
+/* With at most one item or one thread: runs all items on the calling thread and returns true; wakes no worker. */
 static bool run_alone(struct kn_team *t, int n, kn_task *fn, void *arg)
 {
     if (n > 1 && t->n_thread > 1)

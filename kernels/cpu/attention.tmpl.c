@@ -133,9 +133,10 @@ KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
     return fold_to_quads(dot);
 }
 
-/* The scores of the tile's positions, for all heads. Meanwhile prefetches the values of every fourth position per head,
- * so from four places of memory at once, which keeps more memory channels busy than one (evals/attention: 13 instead of
- * 10 GB/s with one head). Values that are a part of their keys are in cache already. */
+/* The scores of the tile's positions, for all heads. Meanwhile prefetches values of the chunk, those of positions
+ * tile, tile + 4, tile + 8 ..., divided among the heads: positions 4 apart keep more memory channels busy than
+ * neighbouring ones (evals/attention: 13 instead of 10 GB/s with one head). Values that are a part of their keys are in
+ * cache already. */
 KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
 {
     vf scale = vf_set1(w->a->scale);
@@ -316,7 +317,7 @@ static void attend_chunk(struct work *w, int lo, int hi)
         add_all_values(w, KN_KV_F32);
 }
 
-/* The divisor of head h's outputs, and *keep, the factor to apply to them before. The sink's score is included here. */
+/* The divisor of head h's outputs, and *keep, their factor before the division. Both include the sink's score. */
 static float total_sum(const struct work *w, int h, float *keep)
 {
     float sum = w->so_far.sum[h], old = w->so_far.most[h];

@@ -2,7 +2,7 @@
  * half precision.
  *
  * The fields of a format's block are listed once, in panel order.  Code that moves blocks without
- * decoding them (the scalar repack, reading a row of a panel) uses that list; decode.c decodes
+ * decoding them (the scalar repack, reading a row of a panel) uses kn_format_fields(); decode.c decodes
  * values. */
 #include "kernels/internal.h"
 
@@ -55,7 +55,7 @@ int kn_format_from_gguf(uint32_t type, enum kn_format *out)
         offsetof(struct kn_##format, member), sizeof(((struct kn_##format *)0)->member) / size, size                   \
     }
 
-/* An item of a block's codes is four bytes (one byte in FP8). */
+/* The fields of each format as { at, n, size } of struct kn_field.  Codes are items of four bytes (one byte in FP8). */
 static const struct kn_field fields[KN_FORMAT_COUNT][KN_FIELDS] = {
     [KN_F32] = { { 0, 1, 4 } },
     [KN_F16] = { { 0, 1, 2 } },

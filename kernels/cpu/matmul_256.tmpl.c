@@ -30,8 +30,8 @@ enum mins { MINS = -1, NO_MINS = 0 };
 /* How a job of more than TILE rows gets its lines: HELD: each tile decodes them; SHARED: decoded once. */
 enum lines { HELD, SHARED };
 
-/* Register `part` of line 32 * half + i of a block, i 0..31; i is a compile-time constant, so shifts are constant too.
- * */
+/* Register `part` of line 32 * half + i of a block, i 0..31; i is a compile-time constant, so shifts are constant
+ * too. */
 typedef vi line_fn(const void *block, int half, int i, int part);
 typedef void scales_fn(const void *block, struct codes *c);
 

@@ -1,6 +1,7 @@
 /* kernels/cpu/one_lane.h - the operations of cpu/simd.h for a register of one float, in plain C.
  *
- * A *.tmpl.c with independent lanes that is compiled with this header is its own specification.
+ * A *.tmpl.c whose lanes are independent can also be compiled with this header, and is then its own scalar
+ * specification (encode.c, encode_32.c).
  * Every operation gives the same bits as one lane of simd.h. */
 #ifndef KERNELS_CPU_ONE_LANE_H
 #define KERNELS_CPU_ONE_LANE_H

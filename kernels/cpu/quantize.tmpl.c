@@ -18,7 +18,7 @@ static int32_t largest_lane(vi v)
     return largest;
 }
 
-/* Sixteen codes and their sum. */
+/* Writes the codes of 16 values to q and returns their sum; inverse: 1 / scale. */
 KN_INLINE int16_t codes_of_16(const float *x, vf inverse, int8_t *q)
 {
     const vi most = vi_set1(127), least = vi_set1(-127);

@@ -1,7 +1,7 @@
 /* kernels/cpu/reference.c - the specification of norm, rope, swiglu, softmax, sums, attention and the
  * delta rule, in plain C.
  *
- * Every other implementation of these operations (cpu/vector.tmpl.c, cpu/attention.tmpl.c, cuda/)
+ * Every other implementation of these operations (vector.tmpl.c, attention.tmpl.c, delta.tmpl.c, cuda/)
  * gives the same bits, and the tests compare them with memcmp.  So the order of every float operation
  * is specified here:
  *
@@ -143,7 +143,8 @@ static size_t slot_of(const struct kn_attend *a, int p)
     return (size_t)(p < a->n_base ? a->base[p] : a->tail[p - a->n_base]);
 }
 
-/* One head's attention over positions lo..hi-1 of one chunk; sum and o are relative to the maximum. */
+/* One head's attention over positions of one chunk, or of several after merge(): the largest score; sum of the weights
+ * exp(score - most); sum of weight * value. */
 struct part {
     float most, sum, o[KN_MAX_D_HEAD];
 };
@@ -179,7 +180,7 @@ static void merge(struct part *total, const struct part *c, int d_value)
         total->o[i] = fmaf(c->o[i], take, total->o[i] * keep);
 }
 
-/* Adds one position with score `sink` and no value: it only reduces the other weights. */
+/* Adds one position with score `sink` and no value: it only makes the other positions' shares smaller. */
 static void add_sink(struct part *total, float sink, int d_value)
 {
     float most = larger(sink, total->most), keep = kn_expf(total->most - most);

@@ -6,7 +6,7 @@
  *     adds the blocks in ascending order by fmaf; the product d * dx is rounded to float
  *     once, before the fmaf;
  *   - accumulators start at +0.
- * It may change the order of integer operations, because no sum below exceeds 32 bits.
+ * Other implementations may change the order of integer operations, because no sum below exceeds 32 bits.
  *
  * Input: activation rows and panels (formats.h).  Output: y rows, activations, panels. */
 #include "kernels/internal.h"
@@ -81,7 +81,7 @@ void kn_quantize_scalar(enum kn_act a, const float *x, int n, void *out)
 
 /* ---- repack ---------------------------------------------------------------------------------- */
 
-/* Writes one row's block to its lane of a panel: item i of a field goes to item i * 16 + lane. */
+/* Writes one row's block to its lane of a panel: item i of a field becomes item i * 16 + lane of the panel's field. */
 static void scatter_block(enum kn_format f, uint8_t *p, int lane, const uint8_t *in)
 {
     for (const struct kn_field *w = kn_format_fields(f); w->n; p += w->n * KN_PANEL * w->size, w++)

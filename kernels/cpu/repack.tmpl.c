@@ -3,9 +3,9 @@
  * Input: rows in file layout, at any alignment.  Output: panels (formats.h), the last one padded with
  * zero rows.  Only bytes move, so a panel is as long as its 16 rows.
  *
- * The next 16 bytes of 16 rows are one transposition, whatever the size of the items.  With the rows
- * one after another, item i of row r has index r * n + i.  Each perfect shuffle of the 16 registers
- * rotates the bits of the index by one, so four of them give index i * 16 + r.  64 shuffles move 256
+ * 16 bytes of each of the 16 rows are transposed at a time, for any item size.  Let a row's 16 bytes be n
+ * items: with the rows one after another, item i of row r has index r * n + i.  Each perfect shuffle of the 16
+ * registers rotates the bits of the index by one, so four of them give index i * 16 + r.  64 shuffles move 256
  * bytes, two per cycle: about 20 GB/s a core in cache, above the rate of memory. */
 #include "kernels/cpu/simd.h"
 #include "kernels/internal.h"
@@ -63,14 +63,14 @@ KN_INLINE uint8_t *move_field(const uint8_t *const row[KN_PANEL], size_t at, int
     return out;
 }
 
-/* The same for items of four bytes, like codes: one copy of the code for all formats. */
+/* move_field() for items of four bytes, as codes are; not inlined, so that all formats share one copy. */
 static __attribute__((noinline)) uint8_t *move_codes(const uint8_t *const row[KN_PANEL], size_t at, int bytes,
                                                      uint8_t *out)
 {
     return move_field(row, at, bytes, 4, out);
 }
 
-/* Moves a field of one item per row, where a load of 16 bytes could leave the row. */
+/* Moves a field of one item per row without loads of 16 bytes, which could read past the end of the row. */
 KN_INLINE uint8_t *move_item(const uint8_t *const row[KN_PANEL], size_t at, int size, uint8_t *out)
 {
     for (int r = 0; r < KN_PANEL; r++)

@@ -1,14 +1,14 @@
 /* kernels/cpu/simd.h - the few vector operations that the kernels use, per instruction set.
  *
  * A *.tmpl.c file is compiled once per instruction set, with -DKN_ISA=avx2 or avx512 and the compiler
- * flags for it.  It names its exports KN_FN(kn_matmul), which becomes kn_matmul_avx2.  Its bodies use
- * vf and vi: one register of KN_LANES floats or int32s.  A panel of 16 rows is KN_PARTS registers;
- * the 64 accumulators of a sum are 64 / KN_LANES registers.
+ * flags for it.  It names an exported function KN_FN(kn_matmul), for example, which becomes kn_matmul_avx2.  Its
+ * functions use vf and vi: one register of KN_LANES floats or int32s.  One value for each of a panel's 16 rows
+ * takes KN_PARTS registers; the 64 accumulators of a sum are 64 / KN_LANES registers.
  *
  * Every operation here is exact or correctly rounded, so both instruction sets give the same bits if
- * the caller fixes the order of operations.  Compilers must not contract; the only fma is vf_fma and
- * vf_fnma.  Names are short and without the folder's prefix, to keep expressions readable: none is
- * exported.  If the arguments of max or min are equal or one is NaN, the result is the second. */
+ * the caller fixes the order of operations.  The compiler must not fuse a * b + c (-ffp-contract=off): the only
+ * fma are vf_fma and vf_fnma.  Names are short and without the folder's prefix, to keep expressions readable: none
+ * is exported.  If the arguments of max or min are equal or one is NaN, the result is the second argument. */
 #ifndef KERNELS_CPU_SIMD_H
 #define KERNELS_CPU_SIMD_H
 
@@ -22,10 +22,10 @@
 
 #define KN_INLINE static inline __attribute__((always_inline))
 
-#define KN_SMALL  15  /* largest code for which dot_fold() is short */
-#define KN_SIGNED 255 /* codes are signed, made by signed_codes() */
+#define KN_SMALL  15  /* largest code for which dot_fold() needs only one multiplication */
+#define KN_SIGNED 255 /* as `largest` in dot_codes(): codes are signed, made by signed_codes() */
 
-/* Shuffle control: copies byte i of each of four lanes to all bytes of that lane. */
+/* Control of a byte shuffle that copies byte i of each of the four lanes of 32 bits to all bytes of the same lane. */
 KN_INLINE __m128i vi_byte_of_lanes(int i)
 {
     return _mm_add_epi8(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C), _mm_set1_epi8((char)i));
@@ -104,7 +104,7 @@ KN_INLINE vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 #define vi_shl(a, n) _mm512_slli_epi32(a, n)
 #define vi_shr(a, n) _mm512_srli_epi32(a, n)
 
-/* Replaces each byte of i, 0..15, by that byte of the table. */
+/* Replaces each byte of i, a number 0..15, by the table's byte with that number. */
 KN_INLINE vi vi_look_up(__m128i table, vi i) { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), i); }
 
 KN_INLINE vi vi_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
@@ -132,12 +132,13 @@ KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
 /* acc + dot product of the two int16 of each lane. */
 KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b) { return _mm512_dpwssd_epi32(acc, a, b); }
 
-/* A run of dot_codes() adds u.s over the four bytes of each lane, u unsigned and s in [-127, 127],
- * starting from vi_zero(); dot_fold() then adds the sum times the lane's scale, a signed byte prepared by
- * dot_scale().  A run has at most KN_RUN(largest u) calls, so that a sum of small codes has 16 bits and
- * one multiplication folds it, and a sum of large codes has 24 bits.  Then its lowest 8 bits go to one half of
- * the lane and the others to the other half, with a scale 256 times as large: one shuffle and the same
- * instruction, where a 32-bit multiplication would need two instructions and an addition. */
+/* A run is a sequence of calls of dot_codes(), which starts from vi_zero().  Each call adds to a lane the dot product
+ * of its four bytes of u (unsigned codes) and s (activations in [-127, 127]).  dot_fold() then adds the run's sum times
+ * the lane's scale to acc; the scale is a signed byte prepared by dot_scale().  A run has at most KN_RUN(largest u)
+ * calls.  So the sum of a run of small codes (KN_SMALL) has 16 bits, and one multiplication folds it.  That of large
+ * codes has 24 bits: a shuffle moves its lowest 8 bits to one half of the lane and the upper 16 to the other half,
+ * whose scale is 256 times as large, and the same instruction folds it; a 32-bit multiplication would be two
+ * instructions and an addition. */
 #define KN_RUN(largest) (((largest) <= KN_SMALL ? INT16_MAX : (1 << 23) - 1) / (4 * 127 * (largest)))
 KN_INLINE vi dot_codes(vi run, vi u, vi s, int largest)
 {
@@ -159,9 +160,9 @@ KN_INLINE vi dot_fold(vi acc, vi run, vi scale, int largest)
     return _mm512_dpwssd_epi32(acc, run, scale);
 }
 
-/* Signed codes w are prepared by signed_codes(), or looked up in a signed_table(); both add
- * KN_SIGNED_BIAS.  Their sum starts from signed_start(), which removes the bias; it takes two packed sums
- * of s, together the sum over all s of the run. */
+/* Signed codes w are prepared by signed_codes(), or looked up in a table from signed_table(); both add KN_SIGNED_BIAS.
+ * A run of signed_dot() starts from signed_start(sums), which subtracts the bias times the sum of the activations s of
+ * the run; `sums` has this sum in each lane, in two int16 that are added. */
 #define KN_SIGNED_BIAS 128
 KN_INLINE vi signed_codes(vi w) { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
 KN_INLINE __m128i signed_table(__m128i w) { return _mm_xor_si128(w, _mm_set1_epi8(-128)); }
@@ -272,7 +273,7 @@ KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
 
 KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
 
-/* A run is a number of calls of dot_codes() that are added up in int16, two per lane, before dot_fold() widens them.
+/* As above, but a run is added up in two int16 per lane, before dot_fold() multiplies and widens them.
  * Each call adds two products of a code (at most `largest`) and an activation s in [-127, 127], so at most
  * 2 * 127 * largest; KN_RUN calls cannot overflow.  Signed codes w: maddubs needs an unsigned factor, so it gets
  * |w| <= 128, and s gets the sign of w.  Two products are then at most 2 * 128 * 127 < 2^15, so a run is one call. */

@@ -2,9 +2,9 @@
  * exp, partial registers, and sums in the order of cpu/reference.c.
  *
  * The 64 accumulators of a sum are KN_ACCS registers: accumulator i is lane i mod KN_LANES of
- * register i / KN_LANES. The first steps of the halving tree add whole registers, the last ones add
- * halves of a register. To finish many sums at once, halves of several registers are first put side by
- * side, so that every addition fills a register. The order of additions is the tree's in both cases. */
+ * register i / KN_LANES. The first steps of the halving tree (kernels.h) add whole registers, the last
+ * ones add halves of a register. To finish many sums at once, halves of several registers are first put
+ * side by side, so that every addition fills a register. The order of additions is the tree's in both cases. */
 #ifndef KERNELS_CPU_SIMD_MATH_H
 #define KERNELS_CPU_SIMD_MATH_H
 
@@ -128,7 +128,7 @@ KN_INLINE float sum_accumulators(const vf acc[KN_ACCS])
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 
-/* Steps 2 and 1 of the tree for four registers of quads: lane 4 i + k is the sum of part i of x[k]. */
+/* Steps 2 and 1 of the tree, for each 128-bit part of four registers: lane 4 i + k is the sum of part i of x[k]. */
 KN_INLINE vf sum_quads(const vf x[4])
 {
     vf a = vf_add(vf_low_pairs(x[0], x[1]), vf_high_pairs(x[0], x[1]));

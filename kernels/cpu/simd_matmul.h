@@ -1,9 +1,9 @@
 /* kernels/cpu/simd_matmul.h - shared by the product kernels: jobs and tiles.
  *
- * matmul.tmpl.c cuts a product into jobs: one panel (or two) and up to GROUP activation rows.  Each kind
- * of format has a file that does a job: matmul_256 and matmul_32 for blocks of 256 and 32 values,
- * matmul_float for floats.  A job cuts its rows into tiles, so that the sums of a tile fit the registers.
- * Each tile size has a function of its own, so the cost of a tile is proportional to its size.
+ * matmul.tmpl.c cuts a product into jobs: one panel (two for floats with AVX-512) and up to GROUP activation
+ * rows.  Each kind of format has a file that does a job: matmul_256 and matmul_32 for blocks of 256 and 32
+ * values, matmul_float for floats.  A job cuts its activation rows into tiles, so that the sums of a tile fit
+ * the registers.  Each tile size has a function of its own, so the cost of a tile is proportional to its size.
  *
  * These functions take most of the compile time, so each is short: loops over a tile's rows are
  * unrolled, since rows are registers; loops along the row of weights are not. */
@@ -14,10 +14,10 @@
 #include "kernels/internal.h"
 
 #if KN_LANES == 16
-#define TILE             8     /* activation rows with sums in registers, */
-#define WIDE_TILE        16    /* if each row has only one sum register */
-#define HOLD(run)        (run) /* lines of codes that stay in registers meanwhile */
-#define GROUP_256        24    /* for blocks of 256: above 28 rows, a row costs a Zen 5 1.5 times as much */
+#define TILE             8     /* activation rows of a tile, all with sums in registers */
+#define WIDE_TILE        16    /* the same in jobs of several tiles, where each row has only one sum register */
+#define HOLD(run)        (run) /* of `run` lines of codes, the number that stay in registers with such a tile */
+#define GROUP_256        24    /* GROUP for blocks of 256: above 28 rows, a row takes a Zen 5 1.5 times as long */
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7) X(of, 8)
 /* The tile sizes that occur when more than TILE rows are cut evenly. */
 #define EACH_WIDE_TILE(X, of) X(of, 8) X(of, 9) X(of, 10) X(of, 11) X(of, 12) X(of, 13) X(of, 14) X(of, 15) X(of, 16)
@@ -29,12 +29,11 @@
 #define EACH_TILE(X, of)      X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6)
 #define EACH_WIDE_TILE(X, of) X(of, 3) X(of, 4) X(of, 5) X(of, 6)
 #endif
-#define GROUP 64             /* activation rows that share unpacked weights */
+#define GROUP 64             /* most activation rows of a job: they share unpacked weights */
 #define ACC   (2 * KN_PANEL) /* sums per activation row */
 
-/* Arrays of registers are registers only when the loops over them are unrolled.  Sanitizer builds need
- * no speed, and would compile for minutes: there, one function handles tiles of any size by the same
- * body. */
+/* Arrays of vf or vi stay in registers only if the loops over them are unrolled.  Sanitizer builds need no
+ * speed, and would compile for minutes: there, one function with the same body handles tiles of any size. */
 #define ROLLED _Pragma("GCC unroll 1")
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define UNROLL
@@ -55,7 +54,7 @@ struct job {
     float *y[GROUP];
     size_t panel_bytes;
     int n, n_block, n_panel;
-    int n_lane; /* rows of weights: 16 per panel, fewer in a matrix's last */
+    int n_lane; /* rows of weights: 16 per panel, fewer in a matrix's last panel */
 };
 
 void KN_FN(kn_job_256)(const struct job *j);
@@ -63,7 +62,7 @@ void KN_FN(kn_job_32)(const struct job *j);
 void KN_FN(kn_job_floats)(const struct job *j);
 #define FLOAT_PANELS (2 / KN_PARTS) /* panels of a float job: its sums fill two registers */
 
-/* Some blocks (or k) of the panel, for some of the activation rows. */
+/* A part of a job: some blocks (for floats some k) of the panel, for some of the job's activation rows. */
 struct tile {
     const struct job *job;
     const void *w;           /* weights: in the panel, or unpacked */
@@ -72,14 +71,14 @@ struct tile {
     float (*acc)[ACC]; /* sums of the rows so far */
     int n;             /* number of rows */
     int i, of;         /* this is tile i of `of` over the same weights */
-    int ask0, ask1;    /* prefetches for parts ask0..ask1-1 of 64 */
+    int ask0, ask1;    /* this tile prefetches parts ask0..ask1-1 of 64 of the next weights */
     int n_step;        /* blocks of 32, or k of floats */
 };
 
 typedef void tile_fn(const struct tile *t);
 
-/* Makes a function of body(t, n) for each n.  Separate functions keep one n's constants from using another's
- * registers. */
+/* Makes a function of body(t, n) for each tile size n.  With all sizes in one function, the constants of one size would
+ * use registers that another needs. */
 #ifdef ANY_TILE
 #define TILE_BODIES(each, body)                                                                                        \
     static void body##_any(const struct tile *t) { body(t, t->n); }
@@ -97,7 +96,8 @@ typedef void tile_fn(const struct tile *t);
     TILE_BODIES(EACH_WIDE_TILE, body)                                                                                  \
     static tile_fn *const body##_tiles[WIDE_TILE + 1] = { EACH_WIDE_TILE(TILE_ENTRY, body) };
 
-/* Makes t the i-th of `of` tiles.  This divides, so a caller with only one tile should do it once, not per step. */
+/* Makes t the i-th of `of` tiles of its job, with sums in acc.  It divides, which is slow: a caller with only one tile
+ * should call it once, not in each step. */
 static inline void set_tile(struct tile *t, float (*acc)[ACC], int i, int of)
 {
     const struct job *j = t->job;
@@ -112,9 +112,10 @@ static inline void set_tile(struct tile *t, float (*acc)[ACC], int i, int of)
     t->acc = acc + from;
 }
 
-/* Does one step for all rows, in tiles of about equal size, at most `most`.  The caller sets the other fields of
- * t.  t is not copied: compilers copy by whole registers, and a processor cannot load a register from words that
- * were just stored until they have left the store buffer, so no block would overlap with the previous one. */
+/* Does one step (t->n_step blocks or k) for all rows of the job, in tiles of about equal size, at most `most` rows.
+ * The caller sets the fields of t that set_tile() does not set.  t is not copied: compilers copy by whole registers,
+ * and a processor cannot load a register from words that were just stored until they have left the store buffer, so no
+ * block would overlap with the previous one. */
 static inline void each_tile(struct tile *t, float (*acc)[ACC], tile_fn *const *tiles, int most)
 {
     const int n_tile = kn_ceil_div(t->job->n, most);
@@ -136,8 +137,8 @@ static inline void store_sums(const struct job *j, float (*acc)[ACC])
 KN_INLINE void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 KN_INLINE void prefetch_far(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T2); }
 
-/* Rows of a tile of n that are computed side by side, so that their sums' latencies overlap: up to TILE, in
- * groups of about equal size. */
+/* In a tile of n rows, groups of abreast(n) rows are computed together, so that their sums' latencies overlap.  Groups
+ * have up to TILE rows and about equal size. */
 KN_INLINE int abreast(int n) { return kn_ceil_div(n, kn_ceil_div(n, TILE)); }
 
 #endif

@@ -2,11 +2,11 @@
  * of sixteen groups of values, with the least squared error.
  *
  * A group is the values that share one scale (a sub-block of a k-quant, a whole block of 32); one lane
- * is one group.  Lanes are independent, so every instruction set gives the same bits.  All groups use
+ * is one group.  Lanes are independent, so every instruction set gives the same bits.  In all formats
  *
- *     value = step * code - low               low is 0 where the format has no minimums
+ *     value = step * code - low               low is 0 if the format has no minimums
  *
- * A code is an integer, or in the IQ4 formats one of sixteen values.
+ * where a code is an integer, or in the IQ4 formats one of the sixteen values of KN_IQ4.
  *
  * For given codes the best step and low are a linear least-squares problem; for a given step and
  * low the best codes are the nearest ones.  The search:
@@ -14,15 +14,15 @@
  *   1. fit     for each group alone, with real step and low: tries codes for several ranges around
  *              that of the values, with step and low by least squares, and takes the best range;
  *              formats with few codes then alternate new codes and new step and low some times;
- *   2. unit    a block stores its groups' steps and lows as small integers times one unit each
- *              (d, dmin; half precision): tries sixteen units and takes the one with the least
- *              distortion;
- *   3. choose  for each group, of the integers near its fit, takes those with the least true error,
- *              with all values coded again;
+ *   2. unit    a block stores its groups' steps as small integers times one unit d, and its lows as
+ *              integers times a unit dmin (both in half precision): tries sixteen candidates for each
+ *              unit and takes the one that stores the fitted steps or lows most exactly;
+ *   3. choose  for each group, of the integers near its fit, takes those with the least squared error,
+ *              with the nearest code for each value;
  *   4. refine  solves for the units again with all codes fixed, and repeats 3; a block keeps the
  *              better of both results.
  *
- * A block of 32 has a step and a low of its own, in half precision: 1, then 4 (once()).
+ * A block of 32 is one group with step and low in half precision: 1, then a simpler form of 4 (once()).
  *
  * Every value's error has the same weight, because the activations are not known here. */
 #ifndef KERNELS_CPU_SIMD_SEARCH_H
@@ -48,11 +48,11 @@ struct grid {
     bool iq4;              /* codes are the values of KN_IQ4 */
     int n, per_block;      /* values per group, groups per block */
     float least, most;     /* smallest and largest code */
-    float sc_most, m_most; /* integers: sc 0..sc_most, with NO_LOW of both signs; m 0..m_most */
+    float sc_most, m_most; /* integers: sc 0..sc_most, or with NO_LOW -sc_most..sc_most; m 0..m_most */
     int near;              /* integers tried on each side of the fit */
-    int n_range;           /* ranges tried: the values' range becomes */
-    float first, by;       /* first + i * by codes */
-    int n_again;           /* repetitions of codes and step in the fit */
+    int n_range;           /* ranges tried in the fit: in try i < n_range, */
+    float first, by;       /* the values' range becomes first + i * by codes */
+    int n_again;           /* how often the fit then alternates new codes and new step and low */
 };
 
 /* The result for each group: step is d * sc, low is dmin * m. */
@@ -86,7 +86,7 @@ KN_INLINE vf ratio(vf a, vf b)
     return vf_select(vf_less(b, none), r, vf_select(vf_less(none, b), r, none));
 }
 
-/* The code nearest to x; for IQ4 formats its value: between two values the limit is their middle. */
+/* The code nearest to x; for IQ4 formats the nearest value of KN_IQ4. */
 KN_INLINE vf code_for(const struct grid *f, vf x)
 {
     static const float value[16] = { KN_IQ4 };
@@ -181,7 +181,8 @@ KN_INLINE vf range_of(const struct grid *f, struct groups *p, int g, vf *low)
     return vf_select(vf_less(negated, most), vf_sub(vf_zero(), most), negated);
 }
 
-/* The error that codes leave is sum(x^2) - explained, so the largest explained is best. */
+/* A fit of step and low to given codes.  Its squared error is sum(x^2) - explained, so the largest explained is
+ * best. */
 struct fitted {
     struct sums s;
     vf step, low, explained;
@@ -363,7 +364,7 @@ static float block_error(const float *error, int n)
     return sum;
 }
 
-/* Restores the block at g unless it has become better. */
+/* Copies the block with groups g ... from `was` to `now`, unless its error in `now` is smaller. */
 KN_INLINE void keep_better(const struct grid *f, struct written *now, const struct written *was, int g)
 {
     size_t bytes = (size_t)f->per_block * sizeof(float);
@@ -395,7 +396,7 @@ KN_INLINE void search_all(const struct grid *f, struct groups *p)
         keep_better(f, &p->w, &was, g);
 }
 
-/* Three calls, so that the kind of grid is a compile-time constant. */
+/* Calls search_all() in one of three places, so that iq4 and low are compile-time constants in each. */
 static __attribute__((noinline, unused)) void search(const struct grid *f, struct groups *p)
 {
     struct grid g = *f;
@@ -424,8 +425,8 @@ KN_INLINE vf to_half(vf x)
     return vf_load_f16(bits);
 }
 
-/* The best of `best` and three candidates: step rounded to half precision, as it is and moved up or down by about
- * its last place; each with the best low for codes with sum q. */
+/* The best of `best` and three candidates.  Their steps are `step` and step * (1 +- 2^-11), about one unit in the last
+ * place, all rounded to half precision; each has the best low, in half precision, for codes with sum q. */
 KN_INLINE struct pair better_half(const struct grid *f, const float *x, struct pair best, vf step, vf q, vf sum_x)
 {
     for (int i = -1; i <= 1; i++) {
@@ -440,7 +441,8 @@ KN_INLINE struct pair better_half(const struct grid *f, const float *x, struct p
     return best;
 }
 
-/* Sixteen blocks of one group each: in p->w, d and dmin are step and low, both in half precision; sc and m are 1. */
+/* The search for sixteen blocks of one group each: in p->w, d and dmin become step and low, both in half precision; sc
+ * and m become 1. */
 KN_INLINE void once_of(const struct grid *f, struct groups *p)
 {
     for (int g = 0; g < GROUPS; g += KN_LANES) {
@@ -487,8 +489,8 @@ static void load_groups(struct groups *p, const float *x, int n, size_t n_value)
         }
 }
 
-/* Replaces values by their codes, counted from the least code; the codes are those of the group's error.  For IQ4
- * formats the code is the number of smaller values, which is the nibble. */
+/* Replaces values in p->x by their codes for step and low in p->w, counted from the least code.  For IQ4 formats this
+ * is the index into KN_IQ4, which is the nibble. */
 static void to_codes(const struct grid *f, struct groups *p)
 {
     static const float value[16] = { KN_IQ4 };

@@ -1,8 +1,8 @@
 /* kernels/cpu/vector.tmpl.c - norm, softmax, swiglu, rope, sums and KV rows, per instruction set.
  *
  * Equal to cpu/reference.c bit for bit. Each function makes a few passes over rows that are in the L1
- * or L2 cache, at the speed of loads and stores. So the 64 accumulators of a sum are kept in registers,
- * and lanes do not depend on one another. */
+ * or L2 cache. To be as fast as loads and stores, the 64 accumulators of a sum are kept in registers,
+ * and no operation waits for another lane. */
 #include "kernels/cpu/simd_math.h"
 #include "kernels/internal.h"
 
@@ -10,7 +10,7 @@
 
 /* ---- sums and norms ------------------------------------------------------------------------- */
 
-/* Past the end zeros are added, which does not change an accumulator, because none is ever -0. */
+/* The last registers are filled up with zeros.  Adding them changes no accumulator, because none is ever -0. */
 static float sum_of_squares(const float *x, int n)
 {
     vf acc[KN_ACCS];
@@ -136,7 +136,7 @@ void KN_FN(kn_add_scaled)(float *x, float a, const float *y, int n)
 
 /* ---- rotation ------------------------------------------------------------------------------- */
 
-/* {c0 s0 c1 s1 ...} to a register of cosines and one of sines, of KN_LANES pairs. */
+/* Loads KN_LANES pairs {cos, sin}: *c gets the cosines, *s the sines. */
 KN_INLINE void load_turns(const float *turn, vf *c, vf *s)
 {
     vf a = vf_load(turn), b = vf_load(turn + KN_LANES);
@@ -151,7 +151,7 @@ KN_INLINE void load_turns(const float *turn, vf *c, vf *s)
 #endif
 }
 
-/* Rotates KN_LANES / 2 pairs (x[2 i], x[2 i + 1]). */
+/* Rotates KN_LANES / 2 pairs (x[2 i], x[2 i + 1]); turn: {cos, sin} of each. */
 KN_INLINE vf turn_pairs(vf x, vf turn)
 {
 #if KN_LANES == 16

@@ -257,7 +257,7 @@ static int failed(cudaError_t e)
     return kn_fail(code, "CUDA: %s", cudaGetErrorString(e));
 }
 
-/* Device copies of a call's arrays; finish() frees all.  in NULL: zeroed. */
+/* Device copies of a call's arrays; finish() frees them.  copy_in() with in NULL makes a zeroed array. */
 struct copies { void *at[6]; int n, error; };
 
 static void *copy_in(struct copies *c, const void *in, size_t bytes)
@@ -271,7 +271,7 @@ static void *copy_in(struct copies *c, const void *in, size_t bytes)
     return at;
 }
 
-/* After the launch: waits, copies the result to the host, frees. */
+/* After the launch: waits, copies the result to the host, frees c's memory; returns 0 or KN_E*. */
 static int finish(struct copies *c, void *out, const void *result, size_t bytes)
 {
     if (c->error == 0) c->error = failed(cudaGetLastError());
