@@ -75,8 +75,8 @@ static void find_text(struct eng_engine *e, struct eng_session *s, int n)
     }
 }
 
-/* Extends the session's KV by cached KV that matches its next tokens. Does nothing while the KV ends within a block
- * that is not kept. The last token is always computed, since its logits are needed. */
+/* Extends the session's KV by cached KV that matches its next tokens. Does nothing unless all blocks of the
+ * path are kept and hold computed KV. The last token is always computed, since its logits are needed. */
 void eng_reuse_find(struct eng_session *s)
 {
     struct eng_engine *e = s->engine;

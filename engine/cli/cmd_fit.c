@@ -340,8 +340,8 @@ static void print_accept(const struct fit *f, int i, double accept)
         printf("}\n");
 }
 
-/* Prints the gains of drafting.  Points with the same number of sequences are adjacent, the one without drafts
- * first. */
+/* Prints the acceptance rates from which drafting pays.  Points with the same number of sequences are adjacent, the one
+ * without drafts first. */
 static void print_gains(const struct fit *f)
 {
     bool json = f->config->json;
