@@ -369,8 +369,8 @@ struct moe_batch {
 
 struct moe_result {        /* arrays are valid until the next call */
     const float *logits;   /* [n_want][n_vocab], of rows with want_logits, in row order */
-    const float *feature;  /* [n_want][feature_stride] of the same rows: hidden states after the final norm;
-                            * of an EAGLE-3 head before it */
+    const float *feature;  /* [n_want][feature_stride] hidden states of these rows after the final norm;
+                            * of an EAGLE-3 head before the final norm */
     size_t feature_stride; /* floats */
     const int *status;     /* [n_row] 0, or the row's error: its results are invalid */
     int n_want;

@@ -1,13 +1,13 @@
 /* moe/files/files.h - model files: metadata and tensors under GGUF names, from a GGUF file, its splits or a folder of
  * the transformers package.
  *
- * The room's calls stand in moe.h (moe_file_open() and its family): open a file, find values and tensors by key or
- * name, read bytes of a tensor, close.  The struct moe_file owns descriptors, keys, names and arrays until
+ * moe/moe.h declares the functions of this folder, moe_file_open() and its family: open a file, find values and tensors
+ * by key or name, read bytes of a tensor, close.  The struct moe_file owns descriptors, keys, names and arrays until
  * moe_file_close(); every pointer that it returns is valid until then.  One opened file is immutable and may be read
  * from several threads.
  *
- * This header adds the facts about published files that the rooms model and write need as well.  The tables behind
- * struct moe_file are in internal.h, for this room alone. */
+ * This header adds facts about published files that moe/model and moe/write need too.  The tables behind struct
+ * moe_file are in internal.h, for moe/files only. */
 #ifndef MOE_FILES_H
 #define MOE_FILES_H
 

@@ -43,8 +43,8 @@ uint32_t moe_file_type(enum kn_format f)
     return type[f];
 }
 
-/* The fallback of published files for rows that are no multiple of 256: a format in blocks of 32 of at least the same
- * precision. */
+/* The table smaller[] has the fallback of published files for rows that are no multiple of 256: a format with blocks of
+ * 32 and at least the same precision. */
 enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_in)
 {
     static const enum kn_format smaller[KN_FORMAT_COUNT] = {

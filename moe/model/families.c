@@ -137,8 +137,8 @@ static int get_float(const struct keys *k, const char *name, double least, doubl
     return 0;
 }
 
-/* A number given once, or as an array with one entry for each of n layers: all supported families have the same number
- * in every layer. */
+/* Reads a number that the file gives once, or as an array with an entry for each of n layers.  Array entries must be
+ * equal: all supported families have the same number in every layer. */
 static int get_int_uniform(const struct keys *k, const char *name, int n, int least, int most, int fallback, int *out)
 {
     char buf[128];

@@ -1,4 +1,4 @@
-/* moe/model/internal.h - the steps of opening and loading a model, for the files of this room.
+/* moe/model/internal.h - the steps of opening and loading a model, for the files of moe/model only.
  *
  *     families.c         metadata to a struct moe_desc
  *     bind.c             the tensors that a description asks for, found in the file

@@ -272,7 +272,7 @@ static void put_past(const struct delta_job *j, int step, int state)
     float *past = moe_state_layer(j->s, state, j->l->nth);
     const float *x[MOE_MAX_TAP];
     find_taps(j, step, x);
-    for (int i = 0; i < j->d->n_tap - 1; i++) /* ascending: x[i + 1] lies further on in the same past, or elsewhere */
+    for (int i = 0; i < j->d->n_tap - 1; i++) /* ascending: x[i + 1] lies in `past` behind entry i, or outside */
         memmove(past + (size_t)i * d_mix, x[i + 1], d_mix * sizeof *past);
 }
 

@@ -1,9 +1,10 @@
 /* moe/write/write.h - parts of the synthetic models that synth.c writes.
  *
- * The room's calls stand in moe.h.  A moe_writer writes one GGUF file: metadata, then the header, then the bytes of
- * each tensor in order; the file appears under its name when moe_writer_finish() returns, and moe_writer_close()
- * removes an unfinished file.  moe_quantize() writes the model of an open file in other formats, moe_synth() a model
- * with the shape of a published one and random weights.  Both open and close a moe_writer and use the caller's team.
+ * moe/moe.h declares the functions of this folder.  A moe_writer writes one GGUF file: metadata, then the header, then
+ * the bytes of each tensor in order; the file appears under its name when moe_writer_finish() returns, and
+ * moe_writer_close() removes an unfinished file.  moe_quantize() writes the model of an open file in other formats,
+ * moe_synth() a model with the shape of a published one and random weights.  Both open and close a moe_writer and use
+ * the caller's team.
  *
  *     writer.c         struct moe_writer           quantize.c       moe_quantize()
  *     synth.c          moe_synth(): the tensors and metadata of a shape, in order
