@@ -11,7 +11,7 @@ unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES          # a `make MODE=... guard
 
 dir=build/guard
 model=$dir/q30-2.gguf
-bench_repeats=3 run_repeats=5                           # runs of each tree in a round; its figure is their median
+bench_repeats=3 run_repeats=5                           # pairs of each in one round
 prompt='Once upon a time, in a village at the foot of a mountain, there lived a woman who mended clocks.'
 
 fail() { echo "guard: $1" >&2; exit "${2:-1}"; }
@@ -125,9 +125,9 @@ while [ $round -lt "$rounds" ]; do
 done
 
 # ---- the table ---------------------------------------------------------------------------------------------
-# A round's figure is the median of its runs. The ratio is speed over speed, the geometric mean of the rounds' ratios;
-# its interval is Student's over the rounds' logarithms. slower: the ratio is below 0.99 and all of its interval below
-# 1; ok?: a loss of 5 % lies in the interval, so more rounds are needed; ok: neither.
+# The ratio is speed over speed, the geometric mean of the pairs' ratios; its interval is Student's over their logarithms.
+# slower: the ratio is below 0.99 and all of its interval below 1; ok?: a loss of 5 % lies in the interval, so it says too
+# little; ok: neither.
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 config="base $base, new $new, $(date +%Y-%m-%d), $rounds rounds, $(nproc) processors of $cpu"
 {
@@ -143,39 +143,33 @@ config="base $base, new $new, $(date +%Y-%m-%d), $rounds rounds, $(nproc) proces
         }
         return n % 2 ? list[(n + 1) / 2] : (list[n / 2] + list[n / 2 + 1]) / 2
     }
-    function round_median(tree, f, r,   i, list) {
-        for (i = 1; i <= count[tree, f, r]; i++)
-            list[i] = value[tree, f, r, i]
-        return median(list, count[tree, f, r])
-    }
     function all_median(tree, f,   i, list) {
-        for (i = 1; i <= n_round; i++)
-            list[i] = round_median(tree, f, i - 1)
-        return median(list, n_round)
+        for (i = 1; i <= count[tree, f]; i++)
+            list[i] = value[tree, f, i]
+        return median(list, count[tree, f])
     }
     NR > 1 {
         split($0, part, "\"")                           # round,tree, / figure / ,value,better
         split(part[1], head, ","); split(part[3], tail, ",")
         f = part[2]
         if (!(f in better)) { better[f] = tail[3]; order[++n_figure] = f }
-        value[head[2], f, head[1], ++count[head[2], f, head[1]]] = tail[2] + 0
-        if (head[1] + 1 > n_round) n_round = head[1] + 1
+        value[head[2], f, ++count[head[2], f]] = tail[2] + 0
     }
     END {
         split("12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131 2.120 " \
               "2.110 2.101 2.093 2.086 2.080 2.074 2.069 2.064 2.060 2.056 2.052 2.048 2.045 2.042", student, " ")
         for (k = 1; k <= n_figure; k++) {
-            f = order[k]
+            f = order[k]; n = count["new", f]
             sum = squares = 0
-            for (r = 0; r < n_round; r++) {
-                x[r] = log(round_median("new", f, r) / round_median("base", f, r)) * (better[f] == "less" ? -1 : 1)
-                sum += x[r]
+            for (i = 1; i <= n; i++) {
+                x[i] = log(value["new", f, i] / value["base", f, i]) * (better[f] == "less" ? -1 : 1)
+                sum += x[i]
             }
-            mean = sum / n_round
-            for (r = 0; r < n_round; r++)
-                squares += (x[r] - mean) ^ 2
-            t = n_round > 31 ? 2.042 : student[n_round - 1]
-            half = n_round > 1 ? t * sqrt(squares / (n_round - 1) / n_round) : 9        # one round: no interval
+            mean = sum / n
+            for (i = 1; i <= n; i++)
+                squares += (x[i] - mean) ^ 2
+            t = n > 31 ? 2.042 : student[n - 1]
+            half = n > 1 ? t * sqrt(squares / (n - 1) / n) : 9      # one pair: no interval
             ratio = exp(mean); low = exp(mean - half); high = exp(mean + half)
             verdict = ratio < 0.99 && high < 1 ? "slower" : low < 0.95 ? "ok?" : "ok"
             printf "\"%s\",%.5g,%.5g,%.4f,%.4f,%.4f,%s\n", f, all_median("base", f), all_median("new", f), ratio, low, high,
