@@ -45,9 +45,9 @@ struct eng_prefill_share {
     unsigned n_both, looked;                  /* passes with due and prefill rows; n_both at the last without prefill */
 };
 
-/* A row is due if its session's next token is sampled after the pass; the other rows are prefill. All numbers of
- * prefill rows count rows at position 0: a row at a high position costs more, and the caller counts it as more than
- * one (position_cost). */
+/* n_due counts the sessions that have one token left to compute when the pass is planned: each has one due row. Prefill
+ * rows are the other rows of the sequences, without drafts and without the last row of a prompt. Their numbers count
+ * rows at position 0: the caller counts a row at a high position as more than one (position_cost). */
 void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown);
 /* Returns the number of prefill rows, at most `most`, for a pass with n_due due rows while n_read sessions are in
  * prefill. 0: this pass should have none, to measure the time of n_due rows alone. */

@@ -28,7 +28,7 @@ static void end_chunk(struct eng_reply *r, const struct eng_choice *c, int first
 {
     struct eng_bytes *out = &r->out;
     eng_bytes_text(out, "},\"logprobs\":");
-    if (last > first || (r->ask->logprobs && !c->end)) { /* clients read logprobs.content in all but the last chunk */
+    if (last > first || (r->ask->logprobs && !c->end)) { /* clients read it in each chunk before finish_reason */
         eng_bytes_text(out, "{\"content\":");
         eng_write_entries(out, r, c, first, last);
         eng_bytes_text(out, ",\"refusal\":null}");

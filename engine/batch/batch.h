@@ -50,7 +50,8 @@ struct eng_lines {
 /* Reads the first `size` bytes of fd, which the caller closes.  path must outlive l. */
 int eng_lines_open(struct eng_lines *l, int fd, const char *path, uint64_t size);
 void eng_lines_close(struct eng_lines *l);
-/* 1 and a line, valid until the next call; 0 at the end; or KN_E*, reported.  Blank lines are skipped. */
+/* 1 and a line, valid until the next call; 0 at the end; or KN_E*, reported.  Blank lines are skipped, but not an
+ * unfinished last one. */
 int eng_lines_next(struct eng_lines *l, struct eng_line *out);
 
 /* ---- done_ids.c -------------------------------------------------------------------------------- */

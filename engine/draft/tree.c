@@ -233,8 +233,8 @@ static int rank(const struct item *it, struct spec_sampler *sampler, const float
     return kn_max(n, 0);
 }
 
-/* The successors of a draft that is sampled: 1 token for a chain, PLAN_WIDTH for the static tree, each sampled from the
- * whole distribution. */
+/* The successors of a node whose tokens are sampled: 1 for a chain, PLAN_WIDTH for the static tree. Each is sampled by
+ * itself from the distribution in t->law, so a token may come twice. */
 static int draw(const struct eng_trees *t, const struct item *it, int i, struct spec_sampler *sampler,
                 const float *logits, struct spec_top *top)
 {

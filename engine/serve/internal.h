@@ -167,7 +167,8 @@ const char *srv_not_ready(struct eng_server *s); /* the reason, or NULL: ready *
 void srv_metrics(struct eng_server *s, struct eng_exchange *x);
 void srv_status(struct eng_server *s, struct eng_exchange *x);
 void srv_status_stream(struct eng_server *s, struct eng_exchange *x);
-void srv_status_tick(struct eng_server *s, uint64_t now);           /* once a second */
+void srv_status_tick(struct eng_server *s,
+                     uint64_t now); /* once a second: a sample for the rates; status to watchers */
 void srv_status_gone(struct eng_server *s, struct eng_exchange *x); /* a client of /status/stream has disconnected */
 void srv_status_end(struct eng_server *s);                          /* ends all /status/stream answers */
 

@@ -21,7 +21,7 @@
 
 #define HEADS_AT_ONCE 16   /* most heads of one item, computed by one kernel call */
 #define HEADS_LEAST   4    /* fewest heads of one item */
-#define HEAD_ROWS     2048 /* rows times heads in struct moe_latent */
+#define HEAD_ROWS     2048 /* most rows times heads that struct moe_latent holds: more take several rounds */
 
 /* A row and head takes 5 to 6 KiB with d_latent 512, so HEAD_ROWS take 10 to 12 MiB.  With 128 heads k_b and v_b, 18 MB
  * in Q8_0, are read once for 16 rows, which costs a twentieth of these rows' attention over 1,000 positions. */

@@ -187,7 +187,7 @@ struct moe_context {
     float *q;                 /* [max_row, n_head * d_head] */
     float *k, *v;             /* [max_row, n_kv * d_key], [max_row, n_kv * d_kept] */
     float *q_gate;            /* [max_row, n_head, 2, d_head] a head's query, then its output gate; or NULL */
-    struct moe_acts att;      /* [max_row, n_head * d_value] output of attention */
+    struct moe_acts att;      /* [max_row, a row of the widest output] of attention or of a delta net */
     struct moe_latent latent;
     float (*rope_cos_sin)[2];        /* [max_row, n_rot / 2] cos and sin of each pair's angle */
     float *gate, *up;                /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared]; up lies

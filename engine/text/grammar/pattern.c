@@ -30,12 +30,14 @@ struct sets {
     const struct gr_string *s;
     int32_t start[MOST_PATTERNS], first[MOST_PATTERNS + 1]; /* pattern i: states first[i] .. first[i + 1] */
     struct set *set;                                        /* [n] */
-    int32_t *member;                      /* [n_member] CLASS and MATCH states, ascending per pattern */
-    uint32_t *cut;                        /* [n_cut] code points at which a class begins or ends */
-    uint32_t *seen, stamp;                /* [n_part] == stamp: visited by the current close_over */
-    int32_t *stack, *picked;              /* [2 n_part], [n_part] */
-    int32_t *target, *last_target, *made; /* [n_part] scratch: states after a code point; the set made of them */
-    int32_t table[2 * MOST_SETS];         /* hash table of sets; -1: free */
+    int32_t *member;         /* [n_member] CLASS and MATCH states, ascending per pattern */
+    uint32_t *cut;           /* [n_cut] code points at which a class begins or ends */
+    uint32_t *seen, stamp;   /* [n_part] == stamp: visited by the current close_over */
+    int32_t *stack, *picked; /* [2 n_part], [n_part] */
+    int32_t *target, *last_target,
+        *made;                    /* [n_part] scratch: states after a code point; the same for the one before, to
+                                             join equal ranges; the set that target leads to */
+    int32_t table[2 * MOST_SETS]; /* hash table of sets; -1: free */
     size_t n, cap, n_member, cap_member, n_cut, work;
     uint32_t cap_length;
 };
