@@ -51,8 +51,8 @@ struct eng_batch {
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
-/* Refuses compressed files, UTF-16 text and model files by the first bytes of the first line: otherwise each line would be
- * refused for a misleading reason. */
+/* Refuses compressed files, UTF-16 text and model files by the first bytes of the first line: otherwise each line
+ * would be refused for a misleading reason. */
 static int check_text(const struct eng_line *first, const char *path)
 {
     static const struct {

@@ -3,8 +3,8 @@
  *
  * Under --verify ratio or block a drafter with a network samples its tokens from its own distribution, under the
  * session's sampling parameters. Verification needs that distribution to preserve the model's. A sampled token stays
- * in the tree whatever it is, and whether the drafter samples a further one may depend only on the tokens
- * sampled so far (speculative.h). There are as many distributions as draft rows in a pass, each with n_vocab weights. */
+ * in the tree whatever it is, and whether the drafter samples a further one may depend only on the tokens sampled so
+ * far (speculative.h). There are as many distributions as draft rows in a pass, each with n_vocab weights. */
 #include "engine/draft/internal.h"
 
 #include <string.h>

@@ -29,8 +29,8 @@ bool eng_disk_copy(char *out /* [ENG_PATH_BYTES] */, const char *folder, const c
 /* eng_disk_measure() of the largest of a model's files. */
 int eng_disk_measure_model(const struct off_files *files, const char *mirror, size_t room, double *bytes_per_s);
 
-/* As eng_disk_measure_model(), but only if *bytes_per_s is 0. It stays 0 if `room`, the bytes for buffers, is below ENG_DISK_LEAST or the
- * measurement fails; only KN_ENOMEM is returned as an error. */
+/* As eng_disk_measure_model(), but only if *bytes_per_s is 0. It stays 0 if `room`, the bytes for buffers, is below
+ * ENG_DISK_LEAST or the measurement fails; only KN_ENOMEM is returned as an error. */
 int eng_disk_measure_once(const struct off_files *files, const char *mirror, size_t room, double *bytes_per_s);
 
 /* Creates an unnamed file of up to `bytes` in the folder, synced to disk; it is shorter if the disk is slow (writing

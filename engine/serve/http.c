@@ -1,10 +1,10 @@
 /* engine/serve/http.c - HTTP connections over libevent's evhttp.
  *
  * evhttp reports a connection only when its first request is complete, which a slow client may never reach.  So this
- * file creates each connection's bufferevent itself (on_accept), keeps a reference, counts the bytes of each request, notes
- * when output was last sent, and cuts a slow connection by shutting down its socket, which evhttp handles as a disconnect.  When evhttp drops a
- * connection that has no request, it does not report that, but its bufferevent has no callbacks then: on_tick looks for
- * such connections.
+ * file creates each connection's bufferevent itself (on_accept), keeps a reference, counts the bytes of each request,
+ * notes when output was last sent, and cuts a slow connection by shutting down its socket, which evhttp handles as a
+ * disconnect.  When evhttp drops a connection that has no request, it does not report that, but its bufferevent has
+ * no callbacks then: on_tick looks for such connections.
  *
  * While an answer is being made, reading stays enabled, so that a disconnect is noticed, but without evhttp's read
  * callback, which aborts the program when bytes arrive in that state. */
