@@ -104,6 +104,14 @@ void eng_draft_close(struct eng_drafting *g)
     kn_free(g);
 }
 
+int eng_drafter_load_network(const struct eng_drafter *d, struct moe_model *model, const struct moe_context_options *co,
+                             struct moe_context **context)
+{
+    const struct eng_draft_host *host = &d->drafting->host;
+    int error = moe_model_load(model, &(struct moe_load_options){ .team = host->team, .io = host->io });
+    return error ? error : moe_context_open(context, model, co);
+}
+
 struct eng_extra eng_drafter_need(const struct eng_drafter *d)
 {
     return d->kind->need ? d->kind->need(d) : (struct eng_extra){ 0 };

@@ -105,9 +105,7 @@ static int load(struct eng_drafter *base)
 {
     struct draft_head *d = (struct draft_head *)base;
     struct moe_context_options co = context_options(d, base->drafting->host.split->n_kv_slot);
-    int error = moe_model_load(
-        d->model, &(struct moe_load_options){ .team = base->drafting->host.team, .io = base->drafting->host.io });
-    return error ? error : moe_context_open(&d->context, d->model, &co);
+    return eng_drafter_load_network(base, d->model, &co, &d->context);
 }
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
