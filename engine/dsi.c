@@ -329,7 +329,7 @@ static void act(struct eng_dsi *d)
 }
 
 /* Passes the workers' answers to the state machine and carries out its decisions; false: there was no answer. */
-static bool hear(struct eng_dsi *d)
+static bool take_messages(struct eng_dsi *d)
 {
     bool heard = false;
     for (int i = 0; i < d->n_worker; i++) {
@@ -357,7 +357,7 @@ static void settle(struct eng_dsi *d)
     act(d);
     for (int i = 0; i < d->n_worker; i++)
         while (d->worker[i].mail != MAIL_NONE || d->worker[i].answered)
-            if (!hear(d))
+            if (!take_messages(d))
                 pthread_cond_wait(&d->wake, &d->lock);
 }
 
@@ -412,7 +412,7 @@ int eng_dsi_wait(struct eng_dsi *d, int32_t *token, int most)
         return 0;
     pthread_mutex_lock(&d->lock);
     while ((n = hand_out(d, token, most)) == 0 && !d->ended && spec_dsi_state(d->machine) != SPEC_DSI_STUCK)
-        if (!hear(d))
+        if (!take_messages(d))
             pthread_cond_wait(&d->wake, &d->lock);
     bool stuck = n == 0 && !d->ended;
     struct spec_dsi_rates rates = { 0 };

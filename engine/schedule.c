@@ -185,10 +185,10 @@ static bool reserve(struct eng_engine *e, int i, int n)
     return true;
 }
 
-/* The prefill rows that the pass can still take: their number; of them, rows that report prompt logprobs (told); and
- * their time, in rows at position 0 (weight). */
+/* The prefill rows that the pass can still take: their number, the number of them that report prompt log-probabilities,
+ * and their time, in rows at position 0. */
 struct room {
-    int rows, told;
+    int rows, logprob_rows;
     double weight;
 };
 
@@ -203,8 +203,9 @@ static int prompt_rows(struct eng_engine *e, int i, struct room *left)
     double each = 1 + e->assets.position_cost * s->seq.n_kv;
     int room = left->weight >= each * left->rows ? left->rows : kn_max(0, (int)__builtin_ceil(left->weight / each));
     if (eng_session_owes_prompt_logprobs(s)) {
-        int n = kn_min(s->seq.n_prompt - (s->seq.n_prompt >= s->seq.n_max) - s->seq.n_kv, kn_min(room, left->told));
-        left->told -= n;
+        int n = kn_min(s->seq.n_prompt - (s->seq.n_prompt >= s->seq.n_max) - s->seq.n_kv,
+                       kn_min(room, left->logprob_rows));
+        left->logprob_rows -= n;
         return n;
     }
     if (s->seq.path.n_slot == s->seq.n_kv && !is_due(s))
@@ -237,7 +238,7 @@ void eng_schedule(struct eng_engine *e)
         n_due += is_due(e->schedule.active[i]);
     }
     e->schedule.n_due_planned = n_due;
-    struct room left = { .rows = e->assets.opt.n_chunk - n_due, .told = e->assets.opt.n_prompt_logprob_row };
+    struct room left = { .rows = e->assets.opt.n_chunk - n_due, .logprob_rows = e->assets.opt.n_prompt_logprob_row };
     int most = weight_of_all(e, left.rows),
         paced = eng_prefill_share_rows(&e->schedule.prefill_share, n_due, e->schedule.n_active - n_due, most);
     left.weight = paced < most ? paced : HUGE_WEIGHT;

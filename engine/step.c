@@ -87,15 +87,15 @@ static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, in
     s->first_row = *n_row;
     for (int i = 0; i < s->seq.n_row; i++) {
         int p = s->seq.n_kv + i;
-        bool tells = s->wants_prompt_logprobs && p + 1 >= s->n_prompt_logprob && p + 1 < s->seq.n_prompt;
+        bool wants_logprob = s->wants_prompt_logprobs && p + 1 >= s->n_prompt_logprob && p + 1 < s->seq.n_prompt;
         e->pass.row[(*n_row)++] = (struct moe_row){ .token = s->seq.token[p],
                                                     .position = p,
-                                                    .want_logits = tells || (due && i == s->seq.n_row - 1),
+                                                    .want_logits = wants_logprob || (due && i == s->seq.n_row - 1),
                                                     .base = s->seq.path.slot,
                                                     .n_base = s->seq.path.n_slot,
                                                     .state = s->seat->number,
                                                     .copy_to = s->n_keep_at ? eng_reuse_state_target(s, p + 1) : 0 };
-        if (tells)
+        if (wants_logprob)
             e->pass.prompt_logprob[e->pass.n_prompt_logprob++] = (struct eng_prompt_logprob){ .session = s,
                                                                                               .at = p + 1,
                                                                                               .want = (*n_want)++ };

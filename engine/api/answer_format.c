@@ -66,14 +66,14 @@ static void read_wish(struct wish *w, enum eng_api api, const struct eng_fields 
 
 /* Compiles ask->grammar.  If that fails, the request is refused if it has a format, strict tools or required calls, or
  * if memory is short; else its answer has no grammar. */
-static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_fields *body,
+static void compile(struct eng_api_request *ask, const struct wish *w, const struct eng_fields *body,
                     const struct eng_api_setup *setup, const struct eng_talk_tools *tools)
 {
-    static const struct eng_speech_style plain = { .way = ENG_SPEECH_NONE };
-    const bool is_plain = ask->api == ENG_API_COMPLETIONS || !setup->speech;
+    static const struct eng_tool_format plain = { .syntax = ENG_SYNTAX_NONE };
+    const bool is_plain = ask->api == ENG_API_COMPLETIONS || !setup->tool_format;
     char why[256] = "";
-    int error = eng_speech_grammar(&ask->grammar, is_plain ? &plain : setup->speech,
-                                   &(struct eng_speech_tools){ .tools = tools->list,
+    int error = eng_answer_grammar(&ask->grammar, is_plain ? &plain : setup->tool_format,
+                                   &(struct eng_answer_rules){ .tools = tools->list,
                                                                .choice = tools->choice,
                                                                .name = tools->name,
                                                                .parallel = tools->parallel,
@@ -88,7 +88,7 @@ static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_
         eng_field_refuse(body, "tools", "are refused: %s", why);
 }
 
-void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body, const struct eng_api_setup *setup,
+void eng_talk_constrain(struct eng_api_request *ask, const struct eng_fields *body, const struct eng_api_setup *setup,
                         const struct eng_talk_tools *tools)
 {
     struct wish w;

@@ -44,7 +44,7 @@ struct eng_choice {
     int index;
     struct eng_decoder decoder;
     struct eng_stop stop; /* stop.which: the stop string that ended the choice */
-    struct eng_speech *speech;
+    struct eng_answer_parser *parser;
     struct eng_part *part; /* [n_part] */
     int n_part, part_cap, n_call;
     bool is_open;                     /* the last part may still grow */
@@ -61,7 +61,7 @@ struct eng_choice {
 };
 
 struct eng_reply {
-    const struct eng_ask *ask;
+    const struct eng_api_request *ask;
     const struct eng_api_setup *setup;
     const struct eng_dialect *dialect;
     struct eng_choice *choice; /* [n_choice] */

@@ -1,12 +1,12 @@
-/* engine/api/internal.h - state of parsing one request body into an eng_ask.  Internal to
+/* engine/api/internal.h - state of parsing one request body into an eng_api_request.  Internal to
  * engine/api. */
-#ifndef ENGINE_API_PARSE_H
-#define ENGINE_API_PARSE_H
+#ifndef ENGINE_API_INTERNAL_H
+#define ENGINE_API_INTERNAL_H
 
 #include "engine/api/messages.h"
 
 struct eng_parse {
-    struct eng_ask *ask;
+    struct eng_api_request *ask;
     const struct eng_api_setup *setup;
     struct eng_fields body;
     struct eng_refusal *why;

@@ -96,7 +96,7 @@ static json_t *arguments(const struct talk *t, json_t *given)
     if (json_is_string(given) && !t->setup->text_arguments) {
         const char *text = json_string_value(given);
         size_t n = json_string_length(given);
-        if (eng_ask_depth(text, n) <= ENG_ASK_DEPTH)
+        if (eng_api_request_depth(text, n) <= ENG_API_MAX_DEPTH)
             object = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
         if (!json_is_object(object)) {
             json_decref(object);
@@ -175,7 +175,7 @@ static void add_member(struct talk *t, json_t *m, const char *to, const struct e
     }
     if (value && !json_is_array(value))
         eng_field_refuse(f, name, "must be a string or a list of parts");
-    value = eng_field_array(f, name, ENG_ASK_MESSAGES);
+    value = eng_field_array(f, name, ENG_API_MAX_MESSAGES);
     json_array_foreach(value, i, part)
     {
         struct eng_fields in = eng_field_item(f, name, i, part);
@@ -204,7 +204,7 @@ static json_t *required_string(const struct eng_fields *f, const char *name)
 
 static void read_calls(struct talk *t, const struct eng_fields *f, json_t *m)
 {
-    json_t *calls = eng_field_array(f, "tool_calls", ENG_ASK_TOOLS), *call;
+    json_t *calls = eng_field_array(f, "tool_calls", ENG_API_MAX_TOOLS), *call;
     size_t i;
     json_array_foreach(calls, i, call)
     {
@@ -311,7 +311,7 @@ static void read_turn(struct talk *t, const struct eng_fields *f)
         eng_field_refuse(f, "role", "is missing");
     else if (!json_array_size(content)) /* a string, absent, empty or invalid */
         add_content(t, turn(t, roles[role]), f, "content");
-    content = json_is_array(content) ? eng_field_array(f, "content", ENG_ASK_MESSAGES) : NULL;
+    content = json_is_array(content) ? eng_field_array(f, "content", ENG_API_MAX_MESSAGES) : NULL;
     json_array_foreach(content, i, block)
     {
         struct eng_fields in = eng_field_item(f, "content", i, block);
@@ -326,7 +326,7 @@ static void read_turn(struct talk *t, const struct eng_fields *f)
 static void read_list(struct talk *t, const struct eng_fields *body, const char *name,
                       void (*read)(struct talk *t, const struct eng_fields *f))
 {
-    json_t *list = eng_field_array(body, name, ENG_ASK_MESSAGES), *item;
+    json_t *list = eng_field_array(body, name, ENG_API_MAX_MESSAGES), *item;
     size_t i;
     if (!json_array_size(list))
         eng_field_refuse(body, name, list ? "is empty" : "is missing");
@@ -341,7 +341,7 @@ static void read_list(struct talk *t, const struct eng_fields *body, const char 
 
 json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body, const struct eng_api_setup *setup)
 {
-    const bool harmony = setup->speech && setup->speech->way == ENG_SPEECH_HARMONY;
+    const bool harmony = setup->tool_format && setup->tool_format->syntax == ENG_SYNTAX_HARMONY;
     struct talk t = { .setup = setup,
                       .why = body->why,
                       .thoughts = harmony ? "thinking" : "reasoning_content",

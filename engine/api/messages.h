@@ -7,8 +7,8 @@
  * cannot read, such as images, are refused by name.
  *
  * All functions report refusals in body->why. */
-#ifndef ENGINE_API_TALK_H
-#define ENGINE_API_TALK_H
+#ifndef ENGINE_API_MESSAGES_H
+#define ENGINE_API_MESSAGES_H
 
 #include "engine/api/fields.h"
 #include "engine/tools/tools.h"
@@ -30,7 +30,7 @@ void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct e
 void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fields *body);
 
 /* Sets ask->grammar from the tools and the response format, if they constrain the answer. */
-void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body, const struct eng_api_setup *setup,
+void eng_talk_constrain(struct eng_api_request *ask, const struct eng_fields *body, const struct eng_api_setup *setup,
                         const struct eng_talk_tools *tools);
 
 #endif

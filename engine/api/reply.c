@@ -213,21 +213,21 @@ static void flush_content(struct eng_reply *r, struct eng_choice *c)
         r->out.failed = true;
 }
 
-static void take_event(struct eng_reply *r, struct eng_choice *c, const struct eng_speech_event *e)
+static void take_event(struct eng_reply *r, struct eng_choice *c, const struct eng_answer_event *e)
 {
     if (c->stop.hit)
         return;
-    if (e->kind == ENG_SPEECH_CONTENT) {
+    if (e->kind == ENG_ANSWER_CONTENT) {
         take_content(r, c, e->text, e->n);
         return;
     }
     flush_content(r, c);
     c->n_entry = c->n_sure; /* the entries after the last content are not content */
-    if (e->kind == ENG_SPEECH_REASONING)
+    if (e->kind == ENG_ANSWER_REASONING)
         add_to_part(r, c, ENG_PART_THOUGHTS, e->text, e->n);
-    else if (e->kind == ENG_SPEECH_CALL)
+    else if (e->kind == ENG_ANSWER_CALL)
         begin_part(r, c, ENG_PART_CALL, e->text, e->n);
-    else if (e->kind == ENG_SPEECH_ARGUMENTS)
+    else if (e->kind == ENG_ANSWER_ARGUMENTS)
         add_to_part(r, c, ENG_PART_CALL, e->text, e->n);
     else
         close_part(r, c);
@@ -235,16 +235,16 @@ static void take_event(struct eng_reply *r, struct eng_choice *c, const struct e
 
 static void take_events(struct eng_reply *r, struct eng_choice *c, int error)
 {
-    struct eng_speech_event e;
+    struct eng_answer_event e;
     r->out.failed |= error != 0;
-    while (!error && eng_speech_next(c->speech, &e))
+    while (!error && eng_answer_next(c->parser, &e))
         take_event(r, c, &e);
 }
 
 static void take_text(struct eng_reply *r, struct eng_choice *c, size_t n)
 {
-    if (c->speech && n)
-        take_events(r, c, eng_speech_feed(c->speech, r->piece.data, n));
+    if (c->parser && n)
+        take_events(r, c, eng_answer_feed(c->parser, r->piece.data, n));
     else if (n)
         take_content(r, c, r->piece.data, n);
 }
@@ -264,8 +264,8 @@ static void take_token(struct eng_reply *r, struct eng_choice *c, const struct e
     if (r->ask->logprobs)
         add_entry(r, c, t);
     take_text(r, c, eng_decoder_feed(&c->decoder, t->token, out));
-    if (c->speech && control)
-        take_events(r, c, eng_speech_control(c->speech, t->token));
+    if (c->parser && control)
+        take_events(r, c, eng_answer_control(c->parser, t->token));
     if (open_part(c) && open_part(c)->kind == ENG_PART_THOUGHTS)
         c->n_thought++;
 }
@@ -277,8 +277,8 @@ static void end_choice(struct eng_reply *r, struct eng_choice *c, enum eng_end e
     r->piece.n = 0;
     if (!c->stop.hit && (out = eng_bytes_room(&r->piece, eng_decoder_room(r->setup->vocab))))
         take_text(r, c, eng_decoder_finish(&c->decoder, out));
-    if (!c->stop.hit && c->speech)
-        take_events(r, c, eng_speech_finish(c->speech));
+    if (!c->stop.hit && c->parser)
+        take_events(r, c, eng_answer_finish(c->parser));
     if (!c->stop.hit)
         flush_content(r, c);
     close_part(r, c);
@@ -350,7 +350,7 @@ static const struct eng_dialect *const dialects[] = {
     [ENG_API_MESSAGES] = &eng_dialect_messages,
 };
 
-static void write_head(struct eng_bytes *out, const struct eng_ask *ask, const char *fingerprint)
+static void write_head(struct eng_bytes *out, const struct eng_api_request *ask, const char *fingerprint)
 {
     eng_bytes_text(out, "\"id\":");
     eng_bytes_quote(out, ask->id, strlen(ask->id));
@@ -370,14 +370,14 @@ static int open_choice(struct eng_reply *r, int i)
     eng_decoder_init(&c->decoder, r->setup->vocab,
                      ENG_DECODE_CONTINUE | (r->ask->shows_special ? 0 : ENG_DECODE_SKIP_SPECIAL));
     int error = eng_stop_init(&c->stop, r->ask->stop, r->ask->n_stop);
-    if (error || r->ask->api == ENG_API_COMPLETIONS || !r->setup->speech)
+    if (error || r->ask->api == ENG_API_COMPLETIONS || !r->setup->tool_format)
         return error;
-    return eng_speech_open(
-        &c->speech,
-        &(struct eng_speech_options){ .style = r->setup->speech, .tools = r->ask->tools, .thinks = r->ask->thinks });
+    return eng_answer_open(&c->parser, &(struct eng_answer_options){ .format = r->setup->tool_format,
+                                                                     .tools = r->ask->tools,
+                                                                     .thinks = r->ask->thinks });
 }
 
-int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *setup)
+int eng_reply_open(struct eng_reply **out, const struct eng_api_request *ask, const struct eng_api_setup *setup)
 {
     struct eng_reply *r = kn_calloc(1, sizeof *r);
     int error = 0;
@@ -388,11 +388,11 @@ int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const stru
     r->dialect = dialects[ask->api];
     r->status = 200;
     r->keeps = !ask->stream || ask->api == ENG_API_RESPONSES;
-    r->choice = kn_calloc((size_t)eng_ask_choices(ask), sizeof *r->choice);
+    r->choice = kn_calloc((size_t)eng_api_request_choices(ask), sizeof *r->choice);
     write_head(&r->head, ask, setup->fingerprint);
     if (!r->choice || r->head.failed)
         error = kn_fail(KN_ENOMEM, "no memory for an answer");
-    for (; !error && r->n_choice < eng_ask_choices(ask); r->n_choice++)
+    for (; !error && r->n_choice < eng_api_request_choices(ask); r->n_choice++)
         error = open_choice(r, r->n_choice);
     if (error) {
         eng_reply_close(r);
@@ -412,7 +412,7 @@ static void close_choice(struct eng_choice *c)
     kn_free(c->entry);
     kn_free(c->top);
     kn_free(c->given);
-    eng_speech_close(c->speech);
+    eng_answer_close(c->parser);
 }
 
 void eng_reply_close(struct eng_reply *r)
@@ -477,7 +477,7 @@ const char *eng_reply_finish(const struct eng_reply *r, int choice)
     return names[r->choice[choice].end];
 }
 
-void eng_reply_count(struct eng_bytes *out, const struct eng_ask *ask)
+void eng_reply_count(struct eng_bytes *out, const struct eng_api_request *ask)
 {
     eng_bytes_format(out, "{%s\"input_tokens\":%zu}",
                      ask->api == ENG_API_RESPONSES ? "\"object\":\"response.input_tokens\"," : "", ask->prompt[0].n);

@@ -24,7 +24,7 @@
 
 struct eng_reply;
 
-int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *setup);
+int eng_reply_open(struct eng_reply **out, const struct eng_api_request *ask, const struct eng_api_setup *setup);
 void eng_reply_close(struct eng_reply *r);
 
 /* Processes an event of the choice event->choice; event->n_cached is reported in the usage.  Returns 0
@@ -53,6 +53,6 @@ int eng_reply_tokens(const struct eng_reply *r, int choice);
 const char *eng_reply_finish(const struct eng_reply *r, int choice);
 
 /* Writes the body of an answer that only counts the prompt's tokens: {"input_tokens": ...}. */
-void eng_reply_count(struct eng_bytes *out, const struct eng_ask *ask);
+void eng_reply_count(struct eng_bytes *out, const struct eng_api_request *ask);
 
 #endif

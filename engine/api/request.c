@@ -1,5 +1,5 @@
-/* engine/api/request.c - parses a body into an eng_ask (the JSON, then the prompts or the conversation), and makes the
- * engine request of each choice from an eng_ask.  sampling.c reads the parameters, messages.c the messages,
+/* engine/api/request.c - parses a body into an eng_api_request (the JSON, then the prompts or the conversation), and
+ * makes the engine request of each choice from it.  sampling.c reads the parameters, messages.c the messages,
  * tool_choice.c the tools, and answer_format.c makes the grammar. */
 #include "engine/api/internal.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- the body -------------------------------------------------------------------------------- */
 
-size_t eng_ask_depth(const char *text, size_t n)
+size_t eng_api_request_depth(const char *text, size_t n)
 {
     size_t depth = 0, most = 0;
     bool in_string = false;
@@ -30,7 +30,7 @@ size_t eng_ask_depth(const char *text, size_t n)
 
 static void refuse_depth(struct eng_refusal *why)
 {
-    eng_refuse(why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels", ENG_ASK_DEPTH);
+    eng_refuse(why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels", ENG_API_MAX_DEPTH);
 }
 
 /* The body as a JSON object, a new reference; NULL when refused. */
@@ -38,7 +38,7 @@ static json_t *load(const char *body, size_t n, struct eng_refusal *why)
 {
     json_error_t e;
     *why = (struct eng_refusal){ 0 };
-    if (eng_ask_depth(body, n) > ENG_ASK_DEPTH) {
+    if (eng_api_request_depth(body, n) > ENG_API_MAX_DEPTH) {
         refuse_depth(why);
         return NULL;
     }
@@ -174,8 +174,8 @@ static void read_prompts(struct eng_parse *p)
         eng_field_refuse(&p->body, "prompt", "is missing");
     else if (!json_is_string(value) && !json_is_array(value))
         eng_field_refuse(&p->body, "prompt", "must be a string, or a list of strings or tokens");
-    else if (n > ENG_ASK_CHOICES)
-        eng_field_refuse(&p->body, "prompt", "has %zu prompts; the limit is %d", n, ENG_ASK_CHOICES);
+    else if (n > ENG_API_MAX_CHOICES)
+        eng_field_refuse(&p->body, "prompt", "has %zu prompts; the limit is %d", n, ENG_API_MAX_CHOICES);
     else if (!(p->ask->prompt = kn_calloc(n, sizeof *p->ask->prompt)))
         eng_parse_no_memory(p);
     if (eng_refused(p->why))
@@ -244,7 +244,7 @@ static bool ends_thinking(const struct eng_api_setup *setup, const struct eng_id
         eng_bytes_add(&b, s.data, s.n);
     }
     if (b.n && !b.failed)
-        thinks = eng_speech_prompt_thinks(setup->speech, b.data, b.n);
+        thinks = eng_tool_format_prompt_thinks(setup->tool_format, b.data, b.n);
     eng_bytes_free(&b);
     return thinks;
 }
@@ -266,7 +266,7 @@ static void read_conversation(struct eng_parse *p)
     json_decref(variables);
     if (eng_refused(p->why))
         return;
-    if (p->setup->speech)
+    if (p->setup->tool_format)
         p->ask->thinks = ends_thinking(p->setup, p->ask->prompt);
     p->ask->tools = json_incref(p->tools.list);
 }
@@ -275,10 +275,10 @@ static void read_conversation(struct eng_parse *p)
 
 static void check_choices(struct eng_parse *p)
 {
-    int most = p->setup->n_choice ? p->setup->n_choice : ENG_ASK_CHOICES;
-    if (eng_ask_choices(p->ask) > most)
-        eng_field_refuse(&p->body, "n", "times the number of prompts is %d; the limit is %d", eng_ask_choices(p->ask),
-                         most);
+    int most = p->setup->n_choice ? p->setup->n_choice : ENG_API_MAX_CHOICES;
+    if (eng_api_request_choices(p->ask) > most)
+        eng_field_refuse(&p->body, "n", "times the number of prompts is %d; the limit is %d",
+                         eng_api_request_choices(p->ask), most);
 }
 
 static void check_context(struct eng_parse *p)
@@ -318,13 +318,13 @@ static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
 
 /* A new ask without any parameters read; it owns the reference to body, which is released on failure, too.  NULL if
  * there is no memory, or if body is NULL because it was refused. */
-static struct eng_ask *new_ask(enum eng_api api, json_t *body, struct eng_refusal *why)
+static struct eng_api_request *new_ask(enum eng_api api, json_t *body, struct eng_refusal *why)
 {
-    struct eng_ask *ask = body ? kn_calloc(1, sizeof *ask) : NULL;
+    struct eng_api_request *ask = body ? kn_calloc(1, sizeof *ask) : NULL;
     if (ask) {
         ask->api = api;
         ask->body = body;
-        ask->stop = kn_calloc(ENG_ASK_STOPS, sizeof *ask->stop);
+        ask->stop = kn_calloc(ENG_API_MAX_STOPS, sizeof *ask->stop);
     } else {
         json_decref(body);
     }
@@ -332,18 +332,18 @@ static struct eng_ask *new_ask(enum eng_api api, json_t *body, struct eng_refusa
         return ask;
     if (!eng_refused(why))
         eng_refuse(why, 500, NULL, NULL, "no memory for the request");
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
     return NULL;
 }
 
 static int refused(const struct eng_refusal *why) { return why->status < 500 ? KN_EINVAL : KN_ENOMEM; }
 
-static int parse_body(struct eng_ask **out, enum eng_api api, json_t *body, const struct eng_api_setup *setup,
+static int parse_body(struct eng_api_request **out, enum eng_api api, json_t *body, const struct eng_api_setup *setup,
                       const struct eng_arrival *arrival, struct eng_refusal *why)
 {
     static const char *const prefix[] = { "cmpl-", "chatcmpl-", "resp_", "msg_" };
-    kn_assert(!setup->chat || setup->speech); /* eng_api_setup_from_template was called */
-    struct eng_ask *ask = new_ask(api, body, why);
+    kn_assert(!setup->chat || setup->tool_format); /* eng_api_setup_from_template was called */
+    struct eng_api_request *ask = new_ask(api, body, why);
     if (!ask)
         return refused(why);
     struct eng_parse p = { .ask = ask, .setup = setup, .why = why, .body = { .object = ask->body, .why = why } };
@@ -355,28 +355,29 @@ static int parse_body(struct eng_ask **out, enum eng_api api, json_t *body, cons
         *out = ask;
         return 0;
     }
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
     return refused(why);
 }
 
-int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup,
-                  const struct eng_arrival *arrival, struct eng_refusal *why)
+int eng_api_request_parse(struct eng_api_request **out, enum eng_api api, const char *body, size_t n,
+                          const struct eng_api_setup *setup, const struct eng_arrival *arrival, struct eng_refusal *why)
 {
     return parse_body(out, api, load(body, n, why), setup, arrival, why);
 }
 
-int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body, const struct eng_api_setup *setup,
-                       const struct eng_arrival *arrival, struct eng_refusal *why)
+int eng_api_request_parse_json(struct eng_api_request **out, enum eng_api api, json_t *body,
+                               const struct eng_api_setup *setup, const struct eng_arrival *arrival,
+                               struct eng_refusal *why)
 {
     kn_assert(json_is_object(body));
     *why = (struct eng_refusal){ 0 };
-    bool deep = is_deeper(body, ENG_ASK_DEPTH);
+    bool deep = is_deeper(body, ENG_API_MAX_DEPTH);
     if (deep)
         refuse_depth(why);
     return parse_body(out, api, deep ? NULL : json_incref(body), setup, arrival, why);
 }
 
-void eng_ask_close(struct eng_ask *ask)
+void eng_api_request_close(struct eng_api_request *ask)
 {
     if (!ask)
         return;
@@ -391,7 +392,7 @@ void eng_ask_close(struct eng_ask *ask)
     kn_free(ask);
 }
 
-void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *out)
+void eng_api_request_of_choice(const struct eng_api_request *ask, int choice, struct eng_request *out)
 {
     const struct eng_ids *prompt = &ask->prompt[choice / ask->n_each];
     *out = (struct eng_request){ .token = prompt->id,
@@ -409,11 +410,11 @@ void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *
     out->sampling.choice = (uint32_t)(choice % ask->n_each);
 }
 
-int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup, char **text,
-                   size_t *n_text, struct eng_refusal *why)
+int eng_api_request_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup, char **text,
+                           size_t *n_text, struct eng_refusal *why)
 {
     struct eng_template_error e;
-    struct eng_ask *ask = new_ask(api, load(body, n, why), why);
+    struct eng_api_request *ask = new_ask(api, load(body, n, why), why);
     if (!ask)
         return refused(why);
     struct eng_parse p = { .ask = ask, .setup = setup, .why = why, .body = { .object = ask->body, .why = why } };
@@ -423,6 +424,6 @@ int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct en
         refuse_template(&p, error, &e);
     json_decref(variables);
     json_decref(p.tools.list);
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
     return eng_refused(why) ? refused(why) : 0;
 }

@@ -1,23 +1,23 @@
 /* engine/api/request.h - parses the body of an API request into engine requests.  Internal to engine.
  *
- *     eng_ask_parse -> [ eng_ask_request per choice ] -> one reply (reply.h) -> eng_ask_close
+ *     eng_api_request_parse -> [ eng_api_request_of_choice per choice ] -> one reply (reply.h) -> eng_api_request_close
  *
  * Four dialects - completions, chat completions, responses, messages - are parsed into one struct
- * eng_ask: prompts as tokens, sampling, stop strings, a grammar.  Parsing uses no socket, no clock and
+ * eng_api_request: prompts as tokens, sampling, stop strings, a grammar.  Parsing uses no socket, no clock and
  * no engine.  Its inputs beside the body are struct eng_api_setup (constant while the program runs) and
  * struct eng_arrival (one request's id, time and random seed).  Any number of threads may parse at once with
  * one setup.
  *
  * Accepted bodies.  Unknown members are ignored, except those in the table `unknown` of request.c, which
  * would change the answer and are refused.  A known member of a wrong type or out of range is refused by name; null
- * counts as absent.  Duplicate members, JSON nested deeper than ENG_ASK_DEPTH, and counts beyond the limits below are
- * refused.  A request cannot set the template or a grammar's text, and chat_template_kwargs may only hold variables
+ * counts as absent.  Duplicate members, JSON nested deeper than ENG_API_MAX_DEPTH, and counts beyond the limits below
+ * are refused.  A request cannot set the template or a grammar's text, and chat_template_kwargs may only hold variables
  * about reasoning.
  *
  * Choices.  A request has n_prompt prompts and n answers to each: choice i answers prompt i / n with
  * sampling.choice = i % n.  Each choice is one session and gives the same bytes as when run alone. */
-#ifndef ENGINE_API_ASK_H
-#define ENGINE_API_ASK_H
+#ifndef ENGINE_API_REQUEST_H
+#define ENGINE_API_REQUEST_H
 
 #include "engine/text/chat_prompt.h"
 #include "engine/engine.h"
@@ -33,13 +33,13 @@ enum eng_api {
 };
 
 enum {
-    ENG_ASK_DEPTH = 200,      /* nesting levels of the body's JSON */
-    ENG_ASK_EACH = 64,        /* n, answers per prompt */
-    ENG_ASK_CHOICES = 128,    /* prompts times n */
-    ENG_ASK_STOPS = 16,       /* stop strings; also stop tokens */
-    ENG_ASK_BIASES = 1000,    /* members of logit_bias */
-    ENG_ASK_MESSAGES = 10000, /* messages; also parts of one message */
-    ENG_ASK_TOOLS = 512,
+    ENG_API_MAX_DEPTH = 200,      /* nesting levels of the body's JSON */
+    ENG_API_MAX_EACH = 64,        /* n, answers per prompt */
+    ENG_API_MAX_CHOICES = 128,    /* prompts times n */
+    ENG_API_MAX_STOPS = 16,       /* stop strings; also stop tokens */
+    ENG_API_MAX_BIASES = 1000,    /* members of logit_bias */
+    ENG_API_MAX_MESSAGES = 10000, /* messages; also parts of one message */
+    ENG_API_MAX_TOOLS = 512,
     ENG_ID_BYTES = 64
 };
 
@@ -64,23 +64,23 @@ void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enu
  * asks and replies. */
 struct eng_api_setup {
     const struct eng_vocab *vocab;
-    const struct eng_chat *chat;           /* NULL: only completions are possible */
-    const struct eng_speech_style *speech; /* format of the chat template; NULL without one */
-    const struct gr_tokens *gr_tokens;     /* NULL: answers cannot be constrained by a grammar */
-    const char *const *model;              /* [n_model] accepted names; [0] is the name reported */
+    const struct eng_chat *chat;               /* NULL: only completions are possible */
+    const struct eng_tool_format *tool_format; /* format of the chat template; NULL without one */
+    const struct gr_tokens *gr_tokens;         /* NULL: answers cannot be constrained by a grammar */
+    const char *const *model;                  /* [n_model] accepted names; [0] is the name reported */
     int n_model;
     bool any_model;              /* accept any model name; the answer reports model[0] */
     const char *fingerprint;     /* system_fingerprint, of model and program; NULL: none */
     int n_ctx;                   /* tokens of a prompt and its answer, at most */
-    int n_choice;                /* choices of one request, at most; 0: ENG_ASK_CHOICES */
+    int n_choice;                /* choices of one request, at most; 0: ENG_API_MAX_CHOICES */
     struct spec_params sampling; /* defaults */
     int n_predict;               /* default; -1: to the end of the context */
     bool text_arguments;         /* the template takes a call's arguments as text, not as an object */
 };
 
-/* Sets setup->speech and setup->text_arguments from the chat template; *style holds the format and must
+/* Sets setup->tool_format and setup->text_arguments from the chat template; *format holds the format and must
  * outlive the setup.  Call once, after chat and vocab are set, while the model's file is open. */
-void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_speech_style *style);
+void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_tool_format *format);
 
 /* eng_options.n_prompt_logprob_row of an engine that answers requests: the rows of a pass that may report the logprobs
  * of prompt tokens. */
@@ -92,7 +92,7 @@ void eng_api_model_name(char *out, size_t bytes, const char *path);
 /* Memory that a setup points to and that the engine does not own. */
 struct eng_api_model {
     struct eng_chat *chat; /* NULL: the model has no template that can be used */
-    struct eng_speech_style style;
+    struct eng_tool_format format;
     char fingerprint[ENG_FINGERPRINT_BYTES];
 };
 
@@ -111,7 +111,7 @@ struct eng_arrival {
     bool count;        /* only count the prompt's tokens, generate nothing */
 };
 
-struct eng_ask {
+struct eng_api_request {
     enum eng_api api;
     char id[ENG_ID_BYTES]; /* "chatcmpl-..." and the like */
     int64_t created_s;
@@ -132,7 +132,7 @@ struct eng_ask {
     bool wants_prompt_logprobs; /* report the logprobs of prompt tokens */
     const char **stop;          /* [n_stop] strings of the body */
     int n_stop;
-    int32_t stop_token[ENG_ASK_STOPS]; /* [n_stop_token] tokens that also end an answer */
+    int32_t stop_token[ENG_API_MAX_STOPS]; /* [n_stop_token] tokens that also end an answer */
     int n_stop_token;
     struct gr_grammar *grammar; /* owned; NULL: not constrained */
     json_t *tools;              /* a reference; NULL: calls are not recognised in the answer */
@@ -145,26 +145,28 @@ struct eng_ask {
 
 /* Returns 0 and *out, or on refusal KN_EINVAL or KN_ENOMEM with the answer for the client in *why;
  * *out is then untouched. */
-int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup,
-                  const struct eng_arrival *arrival, struct eng_refusal *why);
-/* As eng_ask_parse, for a body that is parsed already: an object without duplicate members.  The ask keeps a
+int eng_api_request_parse(struct eng_api_request **out, enum eng_api api, const char *body, size_t n,
+                          const struct eng_api_setup *setup, const struct eng_arrival *arrival,
+                          struct eng_refusal *why);
+/* As eng_api_request_parse, for a body that is parsed already: an object without duplicate members.  The ask keeps a
  * reference to it. */
-int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body, const struct eng_api_setup *setup,
-                       const struct eng_arrival *arrival, struct eng_refusal *why);
-void eng_ask_close(struct eng_ask *ask);
+int eng_api_request_parse_json(struct eng_api_request **out, enum eng_api api, json_t *body,
+                               const struct eng_api_setup *setup, const struct eng_arrival *arrival,
+                               struct eng_refusal *why);
+void eng_api_request_close(struct eng_api_request *ask);
 
 /* The deepest nesting of brackets in a JSON text. */
-size_t eng_ask_depth(const char *text, size_t n);
+size_t eng_api_request_depth(const char *text, size_t n);
 
-static inline int eng_ask_choices(const struct eng_ask *ask) { return ask->n_prompt * ask->n_each; }
+static inline int eng_api_request_choices(const struct eng_api_request *ask) { return ask->n_prompt * ask->n_each; }
 
 /* Sets *out to the engine request of one choice; it borrows from the ask.  out->user is the hash of the
  * body's user id; owner (NULL) and salt (0) are left for the caller to set. */
-void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *out);
+void eng_api_request_of_choice(const struct eng_api_request *ask, int choice, struct eng_request *out);
 
-/* The prompt of a conversation as text, as eng_ask_parse tokenizes it; the caller frees *text with
- * kn_free.  For /apply-template.  Returns as eng_ask_parse does. */
-int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup, char **text,
-                   size_t *n_text, struct eng_refusal *why);
+/* The prompt of a conversation as text, as eng_api_request_parse tokenizes it; the caller frees *text with
+ * kn_free.  For /apply-template.  Returns as eng_api_request_parse does. */
+int eng_api_request_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup, char **text,
+                           size_t *n_text, struct eng_refusal *why);
 
 #endif

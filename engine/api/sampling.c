@@ -70,8 +70,8 @@ static void read_bias(struct eng_parse *p)
     const char *key;
     json_t *value;
     struct spec_bias *bias;
-    if (n > ENG_ASK_BIASES) {
-        eng_field_refuse(&p->body, "logit_bias", "has %zu tokens; the limit is %d", n, ENG_ASK_BIASES);
+    if (n > ENG_API_MAX_BIASES) {
+        eng_field_refuse(&p->body, "logit_bias", "has %zu tokens; the limit is %d", n, ENG_API_MAX_BIASES);
         return;
     }
     if (!n)
@@ -117,10 +117,10 @@ static void read_stop(struct eng_parse *p)
     size_t i;
     if (json_is_string(value)) {
         add_stop(p, name, value);
-    } else if ((value = eng_field_array(&p->body, name, ENG_ASK_STOPS))) {
+    } else if ((value = eng_field_array(&p->body, name, ENG_API_MAX_STOPS))) {
         json_array_foreach(value, i, item) add_stop(p, name, item);
     }
-    value = eng_field_array(&p->body, "stop_token_ids", ENG_ASK_STOPS);
+    value = eng_field_array(&p->body, "stop_token_ids", ENG_API_MAX_STOPS);
     json_array_foreach(value, i, item)
     {
         json_int_t id = json_integer_value(item);
@@ -163,7 +163,7 @@ static void read_length(struct eng_parse *p, bool count)
 
 static void read_logprobs(struct eng_parse *p)
 {
-    struct eng_ask *ask = p->ask;
+    struct eng_api_request *ask = p->ask;
     struct eng_fields *f = &p->body;
     int64_t n = 0;
     if (ask->api == ENG_API_COMPLETIONS) {
@@ -184,7 +184,7 @@ static void read_logprobs(struct eng_parse *p)
 
 static void read_prompt_logprobs(struct eng_parse *p, bool openai)
 {
-    struct eng_ask *ask = p->ask;
+    struct eng_api_request *ask = p->ask;
     int64_t n = -1;
     if (openai)
         eng_field_int(&p->body, "prompt_logprobs", 0, ENG_TOP, &n);
@@ -208,7 +208,7 @@ static void read_told(struct eng_parse *p)
     if (options.object && openai && !p->ask->stream)
         eng_field_refuse(&p->body, "stream_options", "needs 'stream' to be true");
     if (openai)
-        eng_field_int(&p->body, "n", 1, ENG_ASK_EACH, &n);
+        eng_field_int(&p->body, "n", 1, ENG_API_MAX_EACH, &n);
     p->ask->n_each = (int)n;
     if (p->ask->api == ENG_API_COMPLETIONS && eng_field_bool(&p->body, "skip_special_tokens", &skip))
         p->ask->shows_special = !skip;

@@ -23,7 +23,7 @@ int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, con
     setup->gr_tokens = eng_grammar_tokens(e);
     setup->fingerprint = eng_fingerprint(e, m->fingerprint) ? NULL : m->fingerprint;
     setup->n_ctx = eng_n_ctx(e);
-    eng_api_setup_from_template(setup, &m->style);
+    eng_api_setup_from_template(setup, &m->format);
     return error;
 }
 
@@ -48,15 +48,15 @@ static char *render_call(const struct eng_api_setup *setup, json_t *given)
     return text;
 }
 
-void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_speech_style *style)
+void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_tool_format *format)
 {
     setup->text_arguments = false;
-    setup->speech = NULL;
+    setup->tool_format = NULL;
     if (!setup->chat)
         return;
     struct moe_string template = eng_chat_text(setup->chat);
-    eng_speech_style(style, template.data, template.n, setup->vocab);
-    setup->speech = style;
+    eng_tool_format_find(format, template.data, template.n, setup->vocab);
+    setup->tool_format = format;
     char *object = render_call(setup, json_pack("{s:s}", "k7", "v7"));
     char *text = render_call(setup, json_string("{\"k7\": \"v7\"}"));
     if (text && (!object || strstr(object, "'k7'"))) /* the template refuses an object, or prints it as Python does */

@@ -127,7 +127,7 @@ static void check_choice(const struct eng_talk_tools *t, const struct eng_fields
 
 void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct eng_fields *body)
 {
-    json_t *tools = eng_field_array(body, "tools", ENG_ASK_TOOLS), *tool;
+    json_t *tools = eng_field_array(body, "tools", ENG_API_MAX_TOOLS), *tool;
     size_t i;
     *out = (struct eng_talk_tools){ .choice = ENG_TOOL_AUTO, .parallel = true, .list = json_array() };
     if (!out->list)

@@ -42,7 +42,7 @@ static void write_reason(struct eng_bytes *out, const struct eng_choice *c)
 /* Writes the input of a call, which must be an object: its arguments, or {} if they are incomplete. */
 static void write_input(struct eng_bytes *out, const struct eng_part *p)
 {
-    json_t *input = eng_ask_depth(p->text.data, p->text.n) <= ENG_ASK_DEPTH
+    json_t *input = eng_api_request_depth(p->text.data, p->text.n) <= ENG_API_MAX_DEPTH
                         ? json_loadb(p->text.n ? p->text.data : "", p->text.n, JSON_ALLOW_NUL, NULL)
                         : NULL;
     if (json_is_object(input))

@@ -99,7 +99,7 @@ static void write_echoed(struct eng_bytes *out, const json_t *body)
         eng_bytes_text(out, "\"auto\"");
 }
 
-static void write_sampling(struct eng_bytes *out, const struct eng_ask *ask)
+static void write_sampling(struct eng_bytes *out, const struct eng_api_request *ask)
 {
     const struct spec_params *s = &ask->sampling;
     const json_t *parallel = json_object_get(ask->body, "parallel_tool_calls");

@@ -1,7 +1,7 @@
 /* engine/base/base.h - small tools for the whole engine: reading whole files, the progress bar on a terminal, UTF-8,
  * and the names of the files beside a model.  A growing buffer with JSON is in bytes.h. */
-#ifndef ENGINE_BASE_H
-#define ENGINE_BASE_H
+#ifndef ENGINE_BASE_BASE_H
+#define ENGINE_BASE_BASE_H
 
 #include "kernels/core.h"
 

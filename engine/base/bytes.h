@@ -2,8 +2,8 @@
  *
  * Functions that add bytes return no error. When memory runs out they set `failed`, and the buffer accepts no more
  * bytes; the caller checks `failed` once, when all is added. */
-#ifndef ENGINE_SERVE_BYTES_H
-#define ENGINE_SERVE_BYTES_H
+#ifndef ENGINE_BASE_BYTES_H
+#define ENGINE_BASE_BYTES_H
 
 #include <jansson.h>
 

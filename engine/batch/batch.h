@@ -18,8 +18,8 @@
  *
  * Memory does not grow with the number of lines, except the set of done_ids.c: 43 to 128 bytes for each line of the
  * input, allocated at open. */
-#ifndef ENGINE_BATCH_H
-#define ENGINE_BATCH_H
+#ifndef ENGINE_BATCH_BATCH_H
+#define ENGINE_BATCH_BATCH_H
 
 #include <pthread.h>
 

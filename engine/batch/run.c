@@ -15,7 +15,7 @@
 #define JOURNAL_BYTES ((size_t)4 << 20) /* memory of pending output lines, while the disk keeps up */
 
 struct line_in_progress {
-    struct eng_ask *ask; /* NULL: this struct is free */
+    struct eng_api_request *ask; /* NULL: this struct is free */
     struct eng_reply *reply;
     char *custom_id;
     size_t n_custom_id;
@@ -186,7 +186,7 @@ int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_
 static void close_line(struct line_in_progress *line)
 {
     eng_reply_close(line->reply);
-    eng_ask_close(line->ask);
+    eng_api_request_close(line->ask);
     kn_free(line->custom_id);
     *line = (struct line_in_progress){ 0 };
 }
@@ -290,7 +290,7 @@ static int take_request(struct eng_batch *b, const struct eng_record *r)
     uint64_t hash = eng_record_hash(r->custom_id, r->n_custom_id);
     snprintf(id, sizeof id, "%016llx", (unsigned long long)hash);
     struct eng_arrival arrival = { .id = id, .created_s = b->created_s, .seed = hash >> 32 };
-    if (eng_ask_parse_json(&line->ask, r->api, r->body, b->setup, &arrival, &why))
+    if (eng_api_request_parse_json(&line->ask, r->api, r->body, b->setup, &arrival, &why))
         return write_refusal(b, r, &why);
     line->ask->stream = false; /* the answer is one line */
     line->n_custom_id = r->n_custom_id;
@@ -349,7 +349,7 @@ static int end_choice(struct eng_batch *b, struct slot *s)
 {
     struct line_in_progress *line = s->line;
     s->line = NULL;
-    if (--line->n_live > 0 || line->n_dealt < eng_ask_choices(line->ask))
+    if (--line->n_live > 0 || line->n_dealt < eng_api_request_choices(line->ask))
         return 0;
     int status = write_answer(b, line);
     close_line(line);
@@ -372,10 +372,10 @@ static int start_choice(struct eng_batch *b, struct slot *s)
     struct line_in_progress *line = b->dealing;
     struct eng_request request;
     s->line = line;
-    eng_ask_request(line->ask, line->n_dealt++, &request);
+    eng_api_request_of_choice(line->ask, line->n_dealt++, &request);
     request.owner = s;
     line->n_live++;
-    if (line->n_dealt == eng_ask_choices(line->ask))
+    if (line->n_dealt == eng_api_request_choices(line->ask))
         b->dealing = NULL;
     int status = eng_session_start(s->session, &request);
     if (!status)

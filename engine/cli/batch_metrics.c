@@ -27,7 +27,7 @@ struct eng_watch {
     const char *model;
     uint64_t start_ns;
     pthread_mutex_t lock; /* guards view and counts */
-    struct eng_hub_view view;
+    struct eng_thread_report view;
     struct eng_batch_counts counts;
 };
 
@@ -58,7 +58,7 @@ static void write_lines(struct eng_bytes *out, const struct eng_batch_counts *n)
 static void write_metrics(struct eng_watch *w, struct eng_bytes *out)
 {
     pthread_mutex_lock(&w->lock);
-    struct eng_hub_view view = w->view;
+    struct eng_thread_report view = w->view;
     struct eng_batch_counts counts = w->counts;
     pthread_mutex_unlock(&w->lock);
     struct eng_metrics m = { .prompt_tokens = view.engine.n_prompt_token, .answer_tokens = counts.n_token };
@@ -138,7 +138,7 @@ int eng_watch_open(struct eng_watch **out, int port, const char *model)
 
 int eng_watch_port(const struct eng_watch *w) { return eng_http_port(w->http); }
 
-void eng_watch_tell(struct eng_watch *w, const struct eng_hub_view *view, const struct eng_batch_counts *counts)
+void eng_watch_tell(struct eng_watch *w, const struct eng_thread_report *view, const struct eng_batch_counts *counts)
 {
     pthread_mutex_lock(&w->lock);
     w->view = *view;

@@ -1,6 +1,6 @@
 /* engine/cli/batch_metrics.h - GET /metrics of the batch command.  Internal to cli. */
-#ifndef ENGINE_BATCH_METRICS_H
-#define ENGINE_BATCH_METRICS_H
+#ifndef ENGINE_CLI_BATCH_METRICS_H
+#define ENGINE_CLI_BATCH_METRICS_H
 
 #include "engine/batch/batch.h"
 #include "engine/serve/engine_thread.h"
@@ -13,7 +13,7 @@ int eng_watch_open(struct eng_watch **out, int port, const char *model);
 size_t eng_watch_bytes(void); /* the most memory that it uses */
 int eng_watch_port(const struct eng_watch *w);
 /* Copies the counters that later answers are made from. */
-void eng_watch_tell(struct eng_watch *w, const struct eng_hub_view *view, const struct eng_batch_counts *counts);
+void eng_watch_tell(struct eng_watch *w, const struct eng_thread_report *view, const struct eng_batch_counts *counts);
 void eng_watch_close(struct eng_watch *w);
 
 #endif

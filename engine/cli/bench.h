@@ -2,8 +2,8 @@
  *
  * bench_run.c starts sequences, runs passes and prints the timed figures; bench_drafts.c compares ways of drafting;
  * cmd_bench.c is the command.  One engine, one thread. */
-#ifndef ENGINE_BENCH_H
-#define ENGINE_BENCH_H
+#ifndef ENGINE_CLI_BENCH_H
+#define ENGINE_CLI_BENCH_H
 
 #include "engine/cli/cli.h"
 #include "engine/engine.h"

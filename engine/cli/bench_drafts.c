@@ -14,11 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WARM       8 /* tokens of each sequence at the start of a block that are not timed */
-#define CALM       8 /* passes without a change until the controller counts as settled */
-#define DEPTH      8 /* longest draft considered for the ideal speed-up */
-#define MAX_ROUNDS 64
-#define MAX_WAYS   16
+#define WARM          8 /* tokens of each sequence at the start of a block that are not timed */
+#define STEADY_BLOCKS 8 /* passes without a change until the controller counts as settled */
+#define DEPTH         8 /* longest draft considered for the ideal speed-up */
+#define MAX_ROUNDS    64
+#define MAX_WAYS      16
 
 static const struct eng_bench_way none = { ENG_BENCH_NONE, 0 };
 
@@ -109,7 +109,7 @@ static int restart_with_drafts(struct eng_bench *b, int batch, struct eng_bench_
 }
 
 /* True while the controller neither learns nor tries another setting. */
-static bool is_calm(const struct eng_bench *b)
+static bool is_steady(const struct eng_bench *b)
 {
     struct eng_drafts d;
     eng_drafts_get(b->engine, &d);
@@ -122,18 +122,18 @@ static bool decides(const struct eng_bench *b, struct eng_bench_way way)
     return way.gamma == ENG_GAMMA_AUTO && !(way.how == ENG_BENCH_AHEAD && b->config->n_dsi == 1);
 }
 
-/* Runs untimed passes until the controller has been settled for CALM passes in a row. */
+/* Runs untimed passes until the controller has been settled for STEADY_BLOCKS passes in a row. */
 static int rehearse(struct eng_bench *b, int batch, struct eng_bench_way way, bool *settled)
 {
     const struct eng_config *c = b->config;
     int most = c->n_warmup >= 0 ? c->n_warmup : ENG_BENCH_WARM, error = 0;
     *settled = !decides(b, way);
-    for (int pass = 0, calm = 0; pass < most && !*settled && !error;) {
+    for (int pass = 0, n_steady = 0; pass < most && !*settled && !error;) {
         error = restart_with_drafts(b, batch, way);
         for (int said = 0; said < c->n_gen && pass < most && !*settled && !error; pass++) {
             error = step_once(b, batch, &said);
-            calm = is_calm(b) ? calm + 1 : 0;
-            *settled = calm >= CALM;
+            n_steady = is_steady(b) ? n_steady + 1 : 0;
+            *settled = n_steady >= STEADY_BLOCKS;
         }
     }
     return error;

@@ -4,8 +4,8 @@
  * environment and configuration file into struct eng_config (precedence in that order).  Results go to
  * stdout, everything else to stderr.  A command returns the exit status: 0 done, 1 failed at least in part, 2 wrong
  * usage or refused; before it returns 1 or 2 it prints one line with the reason. */
-#ifndef ENGINE_CLI_H
-#define ENGINE_CLI_H
+#ifndef ENGINE_CLI_CLI_H
+#define ENGINE_CLI_CLI_H
 
 #include <stdio.h>
 

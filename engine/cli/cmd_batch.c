@@ -49,7 +49,7 @@ static int open_watch(struct job *j)
     struct eng_batch_counts n;
     eng_batch_counts(j->batch, &n);
     if (!error)
-        eng_watch_tell(j->watch, &(struct eng_hub_view){ 0 }, &n);
+        eng_watch_tell(j->watch, &(struct eng_thread_report){ 0 }, &n);
     return error;
 }
 
@@ -101,7 +101,7 @@ static void say(const struct eng_batch_counts *n, double seconds)
 
 static void tell_watch(struct job *j, const struct eng_batch_counts *n, uint64_t now)
 {
-    struct eng_hub_view v = { .n_parallel = j->n_parallel, .budget_bytes = eng_memory(j->engine)->total };
+    struct eng_thread_report v = { .n_parallel = j->n_parallel, .budget_bytes = eng_memory(j->engine)->total };
     struct off_store *store = moe_model_store(eng_model(j->engine));
     eng_stats_get(j->engine, &v.engine);
     eng_drafts_get(j->engine, &v.drafts);

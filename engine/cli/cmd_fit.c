@@ -41,7 +41,7 @@ struct fit {
     double disk_Bps; /* 0: all experts fit in memory */
     struct eng_event *event;
     struct eng_session *session[MOST_SEQ];
-    int32_t told[1024];
+    int32_t oracle_text[1024];
     struct eng_draft_option wish; /* the oracle, or the measured network */
     char drafter[ENG_FIT_NAME];   /* name of the measured network; "": none */
     struct spec_fit_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_NUMBER];
@@ -68,7 +68,8 @@ static int start_sequences(struct fit *f, int n)
         spec_params_default(&r.sampling);
         r.sampling.seed = (uint64_t)(n * 100 + i);
         if (!(error = eng_session_open(&f->session[i], f->engine)) && !(error = eng_session_start(f->session[i], &r)))
-            eng_session_set_oracle(f->session[i], f->told, (int)(sizeof f->told / sizeof *f->told));
+            eng_session_set_oracle(f->session[i], f->oracle_text,
+                                   (int)(sizeof f->oracle_text / sizeof *f->oracle_text));
     }
     return error;
 }
@@ -412,8 +413,8 @@ static int open_fit(struct fit *f)
         return error;
     f->event = kn_calloc((size_t)eng_event_room(f->engine), sizeof *f->event);
     int n_vocab = eng_vocab_size(eng_vocab(f->engine));
-    for (size_t i = 0; i < sizeof f->told / sizeof *f->told; i++)
-        f->told[i] = (int32_t)(kn_mix(i + 7) % (uint64_t)n_vocab);
+    for (size_t i = 0; i < sizeof f->oracle_text / sizeof *f->oracle_text; i++)
+        f->oracle_text[i] = (int32_t)(kn_mix(i + 7) % (uint64_t)n_vocab);
     return f->event ? 0 : kn_fail(KN_ENOMEM, "no memory for the fit");
 }
 

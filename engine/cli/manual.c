@@ -147,11 +147,11 @@ static void put_names(const struct eng_option *o)
  * share a line. */
 static void put_takers(const struct eng_option *o)
 {
-    bool told[ENG_COMMAND_COUNT] = { false };
+    bool listed[ENG_COMMAND_COUNT] = { false };
     for (int i = 0; i < ENG_COMMAND_COUNT; i++) {
         struct eng_config defaults;
         char mine[64], other[64];
-        if (told[i] || !(o->commands & 1u << i))
+        if (listed[i] || !(o->commands & 1u << i))
             continue;
         eng_option_defaults(&defaults, (enum eng_command_id)i);
         eng_option_default_text(&defaults, o, mine, sizeof mine);
@@ -164,7 +164,7 @@ static void put_takers(const struct eng_option *o)
             if (strcmp(mine, other) != 0)
                 continue;
             printf("%s%s", j == i ? "" : ", ", eng_command_name[j]);
-            told[j] = true;
+            listed[j] = true;
         }
         fputs("\\fR", stdout);
         if (mine[0]) {

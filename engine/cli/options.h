@@ -1,6 +1,6 @@
 /* engine/cli/options.h - the table of options: lookup, values, help.  Internal to engine. */
-#ifndef ENGINE_OPTIONS_H
-#define ENGINE_OPTIONS_H
+#ifndef ENGINE_CLI_OPTIONS_H
+#define ENGINE_CLI_OPTIONS_H
 
 #include "engine/cli/cli.h"
 

@@ -1,8 +1,8 @@
 /* engine/cli/simulate.h - the simulations of `spillway simulate WHAT`.  Internal to engine.
  *
  * Each prints CSV on stdout, and returns 0 or KN_E*. */
-#ifndef ENGINE_SIMULATE_H
-#define ENGINE_SIMULATE_H
+#ifndef ENGINE_CLI_SIMULATE_H
+#define ENGINE_CLI_SIMULATE_H
 
 #include "engine/cli/cli.h"
 

@@ -25,8 +25,8 @@
  *     unload.c         a drafter that gains less than its memory would gain as expert cache is unloaded
  *
  * One thread calls this: the engine's. Memory is taken at open and load; nothing is allocated in a step. */
-#ifndef ENGINE_DRAFT_H
-#define ENGINE_DRAFT_H
+#ifndef ENGINE_DRAFT_DRAFT_H
+#define ENGINE_DRAFT_DRAFT_H
 
 #include "engine/draft/option.h"
 #include "engine/draft/report.h"

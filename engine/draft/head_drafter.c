@@ -18,7 +18,7 @@
 
 struct draft_head {
     struct eng_drafter base;
-    bool told;             /* the warning about sequences beyond its context was given */
+    bool has_warned;       /* the warning about sequences beyond its context was given */
     struct moe_file *file; /* NULL: the layer is in the model's file */
     struct moe_model *model;
     struct moe_context *context;
@@ -123,10 +123,10 @@ static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spe
 static int depth_of(struct draft_head *d, const struct eng_seq *s, int depth)
 {
     int left = moe_model_shape(d->model)->n_ctx_train - s->n_token;
-    if (left < 1 && !d->told)
+    if (left < 1 && !d->has_warned)
         kn_say(KN_LOG_WARN, "%s was trained on %d tokens: longer sequences get no drafts from it",
                moe_file_path(d->file ? d->file : d->base.drafting->host.file), moe_model_shape(d->model)->n_ctx_train);
-    d->told |= left < 1;
+    d->has_warned |= left < 1;
     return kn_min(left, depth);
 }
 

@@ -23,8 +23,8 @@ struct item { /* a session in a draft */
     int node;                /* tree node of the last draft token */
     float survival;          /* probability of all of them, by this model */
     struct eng_chain *chain; /* drafting during a pass: tokens are added here; NULL: to the tree */
-    struct spec_dist *law; /* distribution to sample the next token from; NULL: spec_sample, with the target's noise */
-    bool fresh, goes_on;   /* fresh: it has had no row in this draft */
+    struct spec_dist *dist; /* distribution to sample the next token from; NULL: spec_sample, with the target's noise */
+    bool fresh, goes_on;    /* fresh: it has had no row in this draft */
 };
 
 struct draft_model {
@@ -183,8 +183,8 @@ static void lay_rows(struct draft_model *d, struct item *it, int n_behind, int *
     *eng_draft_computed(&d->base, it->s) = at;
     it->goes_on = at == n_text;
     it->s->draft->drafter_prefilling |= !it->goes_on;
-    it->law = it->goes_on && eng_draft_samples(d->base.drafting, it->s) ? eng_distribution_take(d->base.drafting)
-                                                                        : NULL;
+    it->dist = it->goes_on && eng_draft_samples(d->base.drafting, it->s) ? eng_distribution_take(d->base.drafting)
+                                                                         : NULL;
     if (it->goes_on)
         d->chooses[(*n_want)++] = it;
 }
@@ -201,9 +201,9 @@ static void choose_item(void *arg, int i, int thread)
         it->goes_on = !spec_sample(sampler, s->sampling, logits, s->token, n, n, &d->choice[i]);
         return;
     }
-    it->goes_on = it->law && !eng_distribution_fill(it->law, sampler, s, n, logits);
+    it->goes_on = it->dist && !eng_distribution_fill(it->dist, sampler, s, n, logits);
     if (it->goes_on)
-        d->choice[i] = eng_distribution_draw(&d->base, s, it->law, it->n);
+        d->choice[i] = eng_distribution_draw(&d->base, s, it->dist, it->n);
 }
 
 /* Adds a token to the draft. A stop token gets no node: the target's own row decides it. A sampled token is added in
@@ -218,8 +218,8 @@ static void extend(struct draft_model *d, struct item *it, const struct spec_sam
     it->survival *= c->chance;
     if (it->chain && !ends)
         eng_chain_add(it->chain, c->token, c->chance);
-    else if (it->law)
-        node = spec_tree_draw(t, it->node, c->token, it->law, it->survival, source);
+    else if (it->dist)
+        node = spec_tree_draw(t, it->node, c->token, it->dist, it->survival, source);
     else if (!ends)
         node = spec_tree_add(t, it->node, c->token, it->survival, source);
     it->goes_on = (it->chain || node >= 0) && !ends;

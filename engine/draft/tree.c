@@ -53,12 +53,12 @@ static const struct shape shapes[] = {
 
 struct guess {
     int32_t token;
-    bool ends;                   /* a stop token: it has no successor */
-    const struct spec_dist *law; /* the distribution that it was sampled from; NULL: it was chosen by rank */
-    int parent, depth;           /* a candidate, or SPEC_ROOT; 1: child of the root */
-    int plan;                    /* its index in the plan */
-    int want;                    /* index of its row of logits, in the pass that computed it */
-    int scratch, node;           /* index of its row's slot; its tree node */
+    bool ends;                    /* a stop token: it has no successor */
+    const struct spec_dist *dist; /* the distribution that it was sampled from; NULL: it was chosen by rank */
+    int parent, depth;            /* a candidate, or SPEC_ROOT; 1: child of the root */
+    int plan;                     /* its index in the plan */
+    int want;                     /* index of its row of logits, in the pass that computed it */
+    int scratch, node;            /* index of its row's slot; its tree node */
     float survival;
 };
 
@@ -83,12 +83,12 @@ struct eng_trees {
     int n_want;          /* rows with logits in a pass, at most */
     int n_expected;      /* tokens in the prefetch list before this draft */
     int n_item;
-    struct moe_row *row;    /* [MAX_PREFILL_ROWS + n_want] */
-    struct item *item;      /* [n_item] of n_parallel */
-    struct item **row_item; /* [n_want] the item of each row of logits */
-    struct spec_dist **law; /* [n_want] the distribution of the row's successors, to sample from; NULL: none */
-    struct spec_top *top;   /* [n_want][MAX_SUCCESSORS] by row of logits */
-    int *n_top;             /* [n_want] */
+    struct moe_row *row;     /* [MAX_PREFILL_ROWS + n_want] */
+    struct item *item;       /* [n_item] of n_parallel */
+    struct item **row_item;  /* [n_want] the item of each row of logits */
+    struct spec_dist **dist; /* [n_want] the distribution of the row's successors, to sample from; NULL: none */
+    struct spec_top *top;    /* [n_want][MAX_SUCCESSORS] by row of logits */
+    int *n_top;              /* [n_want] */
     struct moe_result result;
 };
 
@@ -112,10 +112,10 @@ int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct m
     t->row = kn_calloc(MAX_PREFILL_ROWS + n, sizeof *t->row);
     t->item = kn_calloc((size_t)n_parallel, sizeof *t->item);
     t->row_item = kn_calloc(n, sizeof(struct item *));
-    t->law = kn_calloc(n, sizeof(struct spec_dist *));
+    t->dist = kn_calloc(n, sizeof(struct spec_dist *));
     t->top = kn_calloc(n * MAX_SUCCESSORS, sizeof *t->top);
     t->n_top = kn_calloc(n, sizeof *t->n_top);
-    if (!t->row || !t->item || !t->row_item || !t->law || !t->top || !t->n_top) {
+    if (!t->row || !t->item || !t->row_item || !t->dist || !t->top || !t->n_top) {
         eng_trees_close(t);
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
     }
@@ -130,7 +130,7 @@ void eng_trees_close(struct eng_trees *t)
     kn_free(t->row);
     kn_free(t->item);
     kn_free(t->row_item);
-    kn_free(t->law);
+    kn_free(t->dist);
     kn_free(t->top);
     kn_free(t->n_top);
     kn_free(t);
@@ -155,7 +155,7 @@ static void want_logits(struct eng_trees *t, struct item *it, int guess, int *n_
         it->first_want = *n_want;
     it->front[it->n_front++] = guess;
     *(guess == SPEC_ROOT ? &it->root_want : &it->guess[guess].want) = *n_want;
-    t->law[*n_want] = it->draws ? eng_distribution_take(t->drafter->drafting) : NULL;
+    t->dist[*n_want] = it->draws ? eng_distribution_take(t->drafter->drafting) : NULL;
     t->row_item[(*n_want)++] = it;
 }
 
@@ -234,16 +234,17 @@ static int rank(const struct item *it, struct spec_sampler *sampler, const float
 }
 
 /* The successors of a node whose tokens are sampled: 1 for a chain, PLAN_WIDTH for the static tree. Each is sampled by
- * itself from the distribution in t->law, so a token may come twice. */
+ * itself from the distribution in t->dist, so a token may come twice. */
 static int draw(const struct eng_trees *t, const struct item *it, int i, struct spec_sampler *sampler,
                 const float *logits, struct spec_top *top)
 {
     const struct eng_seq *s = it->s;
     int guess = it->front[i - it->first_want], n = is_chain(it) ? 1 : PLAN_WIDTH;
-    if (!t->law[i] || eng_distribution_fill(t->law[i], sampler, s, s->n_token + (is_chain(it) ? it->level : 0), logits))
+    if (!t->dist[i] ||
+        eng_distribution_fill(t->dist[i], sampler, s, s->n_token + (is_chain(it) ? it->level : 0), logits))
         return 0;
     for (int k = 0; k < n; k++) {
-        struct spec_sampled c = eng_distribution_draw(t->drafter, s, t->law[i], (guess + 1) * MAX_SUCCESSORS + k);
+        struct spec_sampled c = eng_distribution_draw(t->drafter, s, t->dist[i], (guess + 1) * MAX_SUCCESSORS + k);
         top[k] = (struct spec_top){ c.token, c.logprob };
     }
     return n;
@@ -270,13 +271,13 @@ static void choose_row(void *arg, int i, int thread)
 /* Adds a candidate if it is among the `most` best, else drops it. A stop token gets no node, since the target's own row
  * decides it, unless it was sampled: sampled tokens are all added, and their plan has at most `most` nodes. */
 static void add_guess(struct eng_trees *t, struct item *it, int parent, const struct spec_top *top, int plan,
-                      const struct spec_dist *law)
+                      const struct spec_dist *dist)
 {
     bool ends = eng_vocab_is_stop(t->drafter->drafting->host.vocab, top->token);
     float before = parent == SPEC_ROOT ? 1 : it->guess[parent].survival;
     float survival = before * (float)kn_exp(top->logprob);
     int at = it->n_best;
-    if (ends && !law)
+    if (ends && !dist)
         return;
     while (at > 0 && it->guess[it->best[at - 1]].survival < survival)
         at--;
@@ -287,7 +288,7 @@ static void add_guess(struct eng_trees *t, struct item *it, int parent, const st
     it->best[at] = it->n_guess;
     it->guess[it->n_guess++] = (struct guess){ .token = top->token,
                                                .ends = ends,
-                                               .law = law,
+                                               .dist = dist,
                                                .parent = parent,
                                                .depth = it->level + 1,
                                                .plan = plan,
@@ -304,7 +305,7 @@ static void add_successors(struct eng_trees *t, struct item *it, int i)
         add_guess(t, it, parent, &top[k], 0, NULL);
     for (int k = 0; k < kn_min(shape->n_plan, it->most); k++)
         if (shape->plan[k].parent == plan && shape->plan[k].rank < t->n_top[want])
-            add_guess(t, it, parent, &top[shape->plan[k].rank], k, t->law[want]);
+            add_guess(t, it, parent, &top[shape->plan[k].rank], k, t->dist[want]);
 }
 
 /* Whether a candidate is continued at the next level. */
@@ -377,8 +378,8 @@ static void write_tree(const struct eng_trees *t, struct item *it)
         int parent = g->parent == SPEC_ROOT ? SPEC_ROOT : it->guess[g->parent].node;
         g->node = SPEC_END;
         if (parent != SPEC_END)
-            g->node = g->law ? spec_tree_draw(tree, parent, g->token, g->law, g->survival, source)
-                             : spec_tree_add(tree, parent, g->token, g->survival, source);
+            g->node = g->dist ? spec_tree_draw(tree, parent, g->token, g->dist, g->survival, source)
+                              : spec_tree_add(tree, parent, g->token, g->survival, source);
         if (g->node < 0)
             g->node = SPEC_END;
     }

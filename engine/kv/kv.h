@@ -5,8 +5,8 @@
  *     kept_states.c   states of recurrent layers, kept at the end of a block
  *
  * This part holds integers only; keys, values and states lie in the memory of a moe_context. */
-#ifndef ENGINE_KV_H
-#define ENGINE_KV_H
+#ifndef ENGINE_KV_KV_H
+#define ENGINE_KV_KV_H
 
 #include "kernels/core.h"
 

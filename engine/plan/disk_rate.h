@@ -1,6 +1,6 @@
 /* engine/plan/disk_rate.h - the read rate of a disk, measured outside the engine's own path.  Internal to engine. */
-#ifndef ENGINE_DISK_H
-#define ENGINE_DISK_H
+#ifndef ENGINE_PLAN_DISK_RATE_H
+#define ENGINE_PLAN_DISK_RATE_H
 
 #include "engine/base/base.h"
 #include "offload/offload.h"

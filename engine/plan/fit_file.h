@@ -1,7 +1,7 @@
 /* engine/plan/fit_file.h - the cost model that `fit` measured, in a file: NAME=NUMBER lines, and drafter=NAME for the
  * drafter that was measured.  Internal to engine. */
-#ifndef ENGINE_FIT_FILE_H
-#define ENGINE_FIT_FILE_H
+#ifndef ENGINE_PLAN_FIT_FILE_H
+#define ENGINE_PLAN_FIT_FILE_H
 
 #include "moe/moe.h"
 #include "speculative/fit.h"

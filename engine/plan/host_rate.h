@@ -1,7 +1,7 @@
 /* engine/plan/host_rate.h - rates of memory reads and multiply-adds of this machine, measured outside the engine's
  * own path. Internal to engine. */
-#ifndef ENGINE_MEASURE_H
-#define ENGINE_MEASURE_H
+#ifndef ENGINE_PLAN_HOST_RATE_H
+#define ENGINE_PLAN_HOST_RATE_H
 
 #include "kernels/kernels.h"
 

@@ -7,8 +7,8 @@
  *     fit_file.c        the cost model that `fit` measured, in a file
  *
  * The functions eng_plan_* take numbers and return numbers: they use no model, no machine and no clock. */
-#ifndef ENGINE_PLAN_H
-#define ENGINE_PLAN_H
+#ifndef ENGINE_PLAN_PLAN_H
+#define ENGINE_PLAN_PLAN_H
 
 #include "moe/moe.h"
 #include "speculative/cost.h"

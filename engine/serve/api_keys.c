@@ -8,14 +8,14 @@
 #define MAX_KEYS 10000
 #define MAX_KEY  1024 /* bytes */
 
-struct eng_keys {
+struct eng_api_keys {
     char *text; /* the file's contents; each line ends with NUL */
     const char *key[MAX_KEYS];
     size_t bytes[MAX_KEYS];
     int n;
 };
 
-static int take_line(struct eng_keys *k, char *line, const char *path, int number)
+static int take_line(struct eng_api_keys *k, char *line, const char *path, int number)
 {
     size_t skip = strspn(line, " \t"), n;
     line += skip;
@@ -35,10 +35,10 @@ static int take_line(struct eng_keys *k, char *line, const char *path, int numbe
     return 0;
 }
 
-int eng_keys_open(struct eng_keys **out, const char *path)
+int eng_api_keys_open(struct eng_api_keys **out, const char *path)
 {
     size_t n = 0;
-    struct eng_keys *k = kn_calloc(1, sizeof *k);
+    struct eng_api_keys *k = kn_calloc(1, sizeof *k);
     if (!k)
         return kn_fail(KN_ENOMEM, "no memory for keys");
     int error = eng_read_file(path, &k->text, &n);
@@ -60,14 +60,14 @@ int eng_keys_open(struct eng_keys **out, const char *path)
     if (!error && k->n == 0)
         error = kn_fail(KN_EINVAL, "%s: the file has no keys; write one a line", path);
     if (error) {
-        eng_keys_close(k);
+        eng_api_keys_close(k);
         return error;
     }
     *out = k;
     return 0;
 }
 
-void eng_keys_close(struct eng_keys *k)
+void eng_api_keys_close(struct eng_api_keys *k)
 {
     if (!k)
         return;
@@ -75,9 +75,9 @@ void eng_keys_close(struct eng_keys *k)
     kn_free(k);
 }
 
-int eng_keys_count(const struct eng_keys *k) { return k ? k->n : 0; }
+int eng_api_keys_count(const struct eng_api_keys *k) { return k ? k->n : 0; }
 
-int eng_keys_find(const struct eng_keys *k, const char *text)
+int eng_api_keys_find(const struct eng_api_keys *k, const char *text)
 {
     size_t n = strlen(text);
     int found = -1;
@@ -91,7 +91,7 @@ int eng_keys_find(const struct eng_keys *k, const char *text)
     return found;
 }
 
-uint64_t eng_keys_id(const struct eng_keys *k, int i)
+uint64_t eng_api_keys_id(const struct eng_api_keys *k, int i)
 {
     uint64_t id = k->bytes[i];
     for (size_t j = 0; j < k->bytes[i]; j++)
@@ -99,7 +99,7 @@ uint64_t eng_keys_id(const struct eng_keys *k, int i)
     return id | 1;
 }
 
-const char *eng_keys_given(const char *authorization, const char *x_api_key)
+const char *eng_api_keys_given(const char *authorization, const char *x_api_key)
 {
     if (authorization && !strncasecmp(authorization, "Bearer ", 7))
         return authorization + 7 + strspn(authorization + 7, " ");

@@ -1,24 +1,24 @@
 /* engine/serve/api_keys.h - the API keys that the server accepts.  Internal to engine. */
-#ifndef ENGINE_SERVE_KEYS_H
-#define ENGINE_SERVE_KEYS_H
+#ifndef ENGINE_SERVE_API_KEYS_H
+#define ENGINE_SERVE_API_KEYS_H
 
 #include "kernels/core.h"
 
-struct eng_keys;
+struct eng_api_keys;
 
 /* Loads a file of keys, one a line; blank lines and lines that begin with # are skipped.  A file without keys fails. */
-int eng_keys_open(struct eng_keys **out, const char *path);
-void eng_keys_close(struct eng_keys *k);
-int eng_keys_count(const struct eng_keys *k); /* NULL: 0 */
+int eng_api_keys_open(struct eng_api_keys **out, const char *path);
+void eng_api_keys_close(struct eng_api_keys *k);
+int eng_api_keys_count(const struct eng_api_keys *k); /* NULL: 0 */
 
 /* Index of the key that equals text, or -1.  The time depends only on text and on the number of
  * keys, so it reveals no part of a key. */
-int eng_keys_find(const struct eng_keys *k, const char *text);
+int eng_api_keys_find(const struct eng_api_keys *k, const char *text);
 
 /* A hash of the characters of key i, the same at any place in the file; never 0. */
-uint64_t eng_keys_id(const struct eng_keys *k, int i);
+uint64_t eng_api_keys_id(const struct eng_api_keys *k, int i);
 
 /* The key in the headers Authorization ("Bearer KEY") and x-api-key (KEY); NULL: neither has one. */
-const char *eng_keys_given(const char *authorization, const char *x_api_key);
+const char *eng_api_keys_given(const char *authorization, const char *x_api_key);
 
 #endif

@@ -4,7 +4,7 @@
  * pass.  So no queue can overflow: at most n_session jobs are lent at once.  Events are written to one of two arrays;
  * the reader swaps the arrays.
  *
- *   lock      protects everything below it in struct eng_hub
+ *   lock      protects everything below it in struct eng_thread
  *   orders    the engine thread waits on this condition while no job runs
  *   room      the engine thread waits on this condition while the event array is full */
 #include "engine/serve/engine_thread.h"
@@ -16,13 +16,13 @@
 #define LEAST_TOLD 1024       /* events that each array can hold, at least */
 #define EXPLAIN_NS 200000000u /* interval between texts that explain draft decisions */
 
-struct eng_hub {
+struct eng_thread {
     struct eng_options options;
     int wake_fd;
     pthread_t thread;
     bool started;
 
-    struct eng_engine *engine; /* the engine thread's; see eng_hub_engine for others */
+    struct eng_engine *engine; /* the engine thread's; see eng_thread_engine for others */
     struct eng_event *event;   /* [eng_event_room] the engine thread's */
     struct eng_job **running;  /* [n_running] the engine thread's */
     int n_running;
@@ -31,17 +31,17 @@ struct eng_hub {
 
     pthread_mutex_t lock;
     pthread_cond_t orders, room;
-    enum eng_hub_state state;
+    enum eng_thread_state state;
     bool closing, any_cancelled;
-    struct eng_job *first, **last;  /* new jobs */
-    struct eng_job_event *told[2];  /* [told_room] each */
-    int told_room, n_told, writing; /* writing: index of the array that is being filled */
-    bool woken;                     /* the reader was woken and has not taken the events yet */
-    uint64_t moved_ns;              /* time of the last pass, or of the first job after idling */
-    struct eng_hub_view view;
+    struct eng_job *first, **last;      /* new jobs */
+    struct eng_job_event *events[2];    /* [events_room] each */
+    int events_room, n_events, writing; /* writing: index of the array that is being filled */
+    bool woken;                         /* the reader was woken and has not taken the events yet */
+    uint64_t moved_ns;                  /* time of the last pass, or of the first job after idling */
+    struct eng_thread_report view;
 };
 
-static void wake(struct eng_hub *h)
+static void wake(struct eng_thread *h)
 {
     const uint64_t one = 1;
     ssize_t n = write(h->wake_fd, &one, sizeof one);
@@ -52,14 +52,14 @@ static void wake(struct eng_hub *h)
 
 /* Copies an event of the engine, with a job as owner, into the array; waits while the array is full.  After the job's
  * last event the job must not be used: the reader may free it. */
-static void tell(struct eng_hub *h, const struct eng_event *e, uint64_t now)
+static void tell(struct eng_thread *h, const struct eng_event *e, uint64_t now)
 {
     const struct eng_job *job = e->owner;
-    while (h->n_told == h->told_room && !h->closing)
+    while (h->n_events == h->events_room && !h->closing)
         pthread_cond_wait(&h->room, &h->lock);
-    if (h->n_told == h->told_room)
+    if (h->n_events == h->events_room)
         return; /* closing: the reader has stopped */
-    struct eng_job_event *t = &h->told[h->writing][h->n_told++];
+    struct eng_job_event *t = &h->events[h->writing][h->n_events++];
     t->event = *e;
     t->event.session = NULL;
     t->event.owner = job->request.owner;
@@ -72,7 +72,7 @@ static void tell(struct eng_hub *h, const struct eng_event *e, uint64_t now)
         h->view.n_job--;
 }
 
-static void tell_end(struct eng_hub *h, struct eng_job *job, int status)
+static void tell_end(struct eng_thread *h, struct eng_job *job, int status)
 {
     tell(h,
          &(struct eng_event){ .owner = job,
@@ -85,7 +85,7 @@ static void tell_end(struct eng_hub *h, struct eng_job *job, int status)
 
 /* ---- orders in ------------------------------------------------------------------------------- */
 
-static void forget(struct eng_hub *h, struct eng_job *job)
+static void forget(struct eng_thread *h, struct eng_job *job)
 {
     struct eng_job *last = h->running[--h->n_running];
     eng_session_close(job->session);
@@ -94,7 +94,7 @@ static void forget(struct eng_hub *h, struct eng_job *job)
 }
 
 /* Starts a session for the job.  The owner of the session's events is the job; tell sets the job's owner instead. */
-static int start_session(struct eng_hub *h, struct eng_job *job)
+static int start_session(struct eng_thread *h, struct eng_job *job)
 {
     struct eng_request request = job->request;
     request.owner = job;
@@ -103,7 +103,7 @@ static int start_session(struct eng_hub *h, struct eng_job *job)
 }
 
 /* Ends each cancelled job; when closing, all jobs.  The caller holds the lock. */
-static void drop_cancelled(struct eng_hub *h)
+static void drop_cancelled(struct eng_thread *h)
 {
     h->any_cancelled = false; /* a cancel while tell_end waits for room sets it again */
     for (int i = h->n_running - 1; i >= 0; i--) {
@@ -116,7 +116,7 @@ static void drop_cancelled(struct eng_hub *h)
 }
 
 /* Starts the jobs that have no session yet. */
-static void start_sessions(struct eng_hub *h)
+static void start_sessions(struct eng_thread *h)
 {
     for (int i = h->n_running - 1; i >= 0; i--) {
         struct eng_job *job = h->running[i];
@@ -131,7 +131,7 @@ static void start_sessions(struct eng_hub *h)
 }
 
 /* Waits until there are jobs, and starts and cancels jobs as requested.  false: the thread must end. */
-static bool take_orders(struct eng_hub *h)
+static bool take_orders(struct eng_thread *h)
 {
     pthread_mutex_lock(&h->lock);
     while (!h->first && !h->n_running && !h->closing)
@@ -151,7 +151,7 @@ static bool take_orders(struct eng_hub *h)
 
 /* ---- a pass ---------------------------------------------------------------------------------- */
 
-static void tell_event(struct eng_hub *h, const struct eng_event *e, uint64_t now)
+static void tell_event(struct eng_thread *h, const struct eng_event *e, uint64_t now)
 {
     if (e->finish != ENG_RUNNING)
         forget(h, e->owner);
@@ -159,7 +159,7 @@ static void tell_event(struct eng_hub *h, const struct eng_event *e, uint64_t no
 }
 
 /* Ends every running job, after a pass that failed as a whole.  The caller holds the lock. */
-static void end_all(struct eng_hub *h, int status)
+static void end_all(struct eng_thread *h, int status)
 {
     h->view.n_failed_pass++;
     while (h->n_running) {
@@ -169,7 +169,7 @@ static void end_all(struct eng_hub *h, int status)
     }
 }
 
-static void note_begun(struct eng_hub *h, uint64_t now)
+static void note_begun(struct eng_thread *h, uint64_t now)
 {
     for (int i = 0; i < h->n_running; i++) {
         struct eng_job *job = h->running[i];
@@ -179,7 +179,7 @@ static void note_begun(struct eng_hub *h, uint64_t now)
     }
 }
 
-static void pass(struct eng_hub *h)
+static void pass(struct eng_thread *h)
 {
     uint64_t before = kn_now_ns();
     int n = eng_step(h->engine, h->event);
@@ -209,7 +209,7 @@ static void pass(struct eng_hub *h)
         memcpy(h->view.explain, explain, sizeof explain);
         h->explained_ns = now;
     }
-    bool wakes = h->n_told > 0 && !h->woken;
+    bool wakes = h->n_events > 0 && !h->woken;
     h->woken |= wakes;
     pthread_mutex_unlock(&h->lock);
     if (wakes)
@@ -218,7 +218,7 @@ static void pass(struct eng_hub *h)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static int open_engine(struct eng_hub *h)
+static int open_engine(struct eng_thread *h)
 {
     int error = eng_open(&h->engine, &h->options);
     if (error)
@@ -226,20 +226,20 @@ static int open_engine(struct eng_hub *h)
     int room = eng_event_room(h->engine);
     h->event = kn_calloc((size_t)room, sizeof *h->event);
     h->running = kn_calloc((size_t)h->view.n_session, sizeof(struct eng_job *));
-    h->told_room = kn_max(LEAST_TOLD, 4 * room);
+    h->events_room = kn_max(LEAST_TOLD, 4 * room);
     for (int i = 0; i < 2; i++)
-        h->told[i] = kn_calloc((size_t)h->told_room, sizeof *h->told[i]);
-    if (!h->event || !h->running || !h->told[0] || !h->told[1])
-        return kn_fail(KN_ENOMEM, "no memory for %d events", h->told_room);
+        h->events[i] = kn_calloc((size_t)h->events_room, sizeof *h->events[i]);
+    if (!h->event || !h->running || !h->events[0] || !h->events[1])
+        return kn_fail(KN_ENOMEM, "no memory for %d events", h->events_room);
     return 0;
 }
 
 static void *run(void *arg)
 {
-    struct eng_hub *h = arg;
+    struct eng_thread *h = arg;
     int error = open_engine(h);
     pthread_mutex_lock(&h->lock);
-    h->state = error ? ENG_HUB_FAILED : ENG_HUB_READY;
+    h->state = error ? ENG_THREAD_FAILED : ENG_THREAD_READY;
     h->options.progress = NULL; /* the caller may free it once READY or FAILED */
     if (!error) {
         h->view.n_ctx = eng_n_ctx(h->engine);
@@ -256,9 +256,9 @@ static void *run(void *arg)
     return NULL;
 }
 
-int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wake_fd)
+int eng_thread_open(struct eng_thread **out, const struct eng_options *engine, int wake_fd)
 {
-    struct eng_hub *h = kn_calloc(1, sizeof *h);
+    struct eng_thread *h = kn_calloc(1, sizeof *h);
     if (!h)
         return kn_fail(KN_ENOMEM, "not enough memory for the engine thread");
     h->options = *engine;
@@ -271,14 +271,14 @@ int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wak
     pthread_cond_init(&h->room, NULL);
     h->started = pthread_create(&h->thread, NULL, run, h) == 0;
     if (!h->started) {
-        eng_hub_close(h);
+        eng_thread_close(h);
         return kn_fail(KN_ELIMIT, "the system cannot start the engine thread");
     }
     *out = h;
     return 0;
 }
 
-void eng_hub_stop(struct eng_hub *h)
+void eng_thread_stop(struct eng_thread *h)
 {
     pthread_mutex_lock(&h->lock);
     if (h->options.progress)
@@ -289,11 +289,11 @@ void eng_hub_stop(struct eng_hub *h)
     pthread_mutex_unlock(&h->lock);
 }
 
-void eng_hub_close(struct eng_hub *h)
+void eng_thread_close(struct eng_thread *h)
 {
     if (!h)
         return;
-    eng_hub_stop(h);
+    eng_thread_stop(h);
     if (h->started)
         pthread_join(h->thread, NULL);
     eng_close(h->engine);
@@ -302,33 +302,33 @@ void eng_hub_close(struct eng_hub *h)
     pthread_mutex_destroy(&h->lock);
     kn_free(h->event);
     kn_free(h->running);
-    kn_free(h->told[0]);
-    kn_free(h->told[1]);
+    kn_free(h->events[0]);
+    kn_free(h->events[1]);
     kn_free(h);
 }
 
 /* ---- called by other threads ----------------------------------------------------------------- */
 
-enum eng_hub_state eng_hub_state(struct eng_hub *h)
+enum eng_thread_state eng_thread_state(struct eng_thread *h)
 {
     pthread_mutex_lock(&h->lock);
-    enum eng_hub_state state = h->state;
+    enum eng_thread_state state = h->state;
     pthread_mutex_unlock(&h->lock);
     return state;
 }
 
-const struct eng_engine *eng_hub_engine(struct eng_hub *h)
+const struct eng_engine *eng_thread_engine(struct eng_thread *h)
 {
-    kn_assert(eng_hub_state(h) == ENG_HUB_READY);
+    kn_assert(eng_thread_state(h) == ENG_THREAD_READY);
     return h->engine;
 }
 
-int eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n)
+int eng_thread_submit(struct eng_thread *h, struct eng_job *const *job, int n)
 {
     int error = 0;
     uint64_t now = kn_now_ns();
     pthread_mutex_lock(&h->lock);
-    if (h->state != ENG_HUB_READY || n > h->view.n_session - h->view.n_job)
+    if (h->state != ENG_THREAD_READY || n > h->view.n_session - h->view.n_job)
         error = KN_ELIMIT; /* the caller reports it to the client */
     if (!error && h->view.n_job == 0)
         h->moved_ns = now;
@@ -347,7 +347,7 @@ int eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n)
     return error;
 }
 
-void eng_hub_cancel(struct eng_hub *h, struct eng_job *job)
+void eng_thread_cancel(struct eng_thread *h, struct eng_job *job)
 {
     pthread_mutex_lock(&h->lock);
     job->cancelled = true;
@@ -355,32 +355,32 @@ void eng_hub_cancel(struct eng_hub *h, struct eng_job *job)
     pthread_mutex_unlock(&h->lock);
 }
 
-int eng_hub_take(struct eng_hub *h, const struct eng_job_event **told)
+int eng_thread_take_events(struct eng_thread *h, const struct eng_job_event **events)
 {
     pthread_mutex_lock(&h->lock);
-    int n = h->n_told;
-    *told = h->told[h->writing];
+    int n = h->n_events;
+    *events = h->events[h->writing];
     h->writing ^= 1;
-    h->n_told = 0;
+    h->n_events = 0;
     h->woken = false;
     pthread_cond_signal(&h->room);
     pthread_mutex_unlock(&h->lock);
     return n;
 }
 
-void eng_hub_look(struct eng_hub *h, struct eng_hub_view *out)
+void eng_thread_report(struct eng_thread *h, struct eng_thread_report *out)
 {
     uint64_t now = kn_now_ns();
     pthread_mutex_lock(&h->lock);
     *out = h->view;
     out->quiet_ns = h->view.n_job && now > h->moved_ns ? now - h->moved_ns : 0;
     pthread_mutex_unlock(&h->lock);
-    struct off_store *store = eng_hub_store(h);
+    struct off_store *store = eng_thread_store(h);
     if (store)
         off_stats_get(store, &out->store);
 }
 
-struct off_store *eng_hub_store(struct eng_hub *h)
+struct off_store *eng_thread_store(struct eng_thread *h)
 {
-    return eng_hub_state(h) == ENG_HUB_READY ? moe_model_store(eng_model(h->engine)) : NULL;
+    return eng_thread_state(h) == ENG_THREAD_READY ? moe_model_store(eng_model(h->engine)) : NULL;
 }

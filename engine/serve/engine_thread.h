@@ -1,6 +1,6 @@
 /* engine/serve/engine_thread.h - the engine and the thread that runs it.  Internal to engine.
  *
- *     eng_hub_open -> [ eng_hub_submit -> eng_hub_take until its end -> (eng_hub_cancel) ]* -> close
+ *     eng_thread_open -> [ eng_thread_submit -> eng_thread_take_events until its end -> (eng_thread_cancel) ]* -> close
  *
  * The engine thread opens the model, then loops: take submitted and cancelled jobs, run one pass, write its events.
  * It sleeps while no job runs.  Other threads use it through this header; data is exchanged under one lock, which is
@@ -13,15 +13,15 @@
  *
  * Events wait in a bounded buffer.  When the buffer is full, the engine thread waits until the one reader takes the
  * events, so the reader must never block: the server's reader is the serving thread, which never blocks on a client. */
-#ifndef ENGINE_SERVE_HUB_H
-#define ENGINE_SERVE_HUB_H
+#ifndef ENGINE_SERVE_ENGINE_THREAD_H
+#define ENGINE_SERVE_ENGINE_THREAD_H
 
 #include "engine/plan/plan.h"
 #include "engine/engine.h"
 
-struct eng_hub;
+struct eng_thread;
 
-enum eng_hub_state { ENG_HUB_LOADING, ENG_HUB_READY, ENG_HUB_FAILED };
+enum eng_thread_state { ENG_THREAD_LOADING, ENG_THREAD_READY, ENG_THREAD_FAILED };
 
 struct eng_job {
     struct eng_request request; /* set by the submitter, with owner and choice */
@@ -43,28 +43,28 @@ struct eng_job_event {
 };
 
 /* wake_fd: an eventfd, written when events are ready and when the state changes. */
-int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wake_fd);
+int eng_thread_open(struct eng_thread **out, const struct eng_options *engine, int wake_fd);
 /* Stops loading, cancels running jobs and asks the thread to end; does not wait. */
-void eng_hub_stop(struct eng_hub *h);
+void eng_thread_stop(struct eng_thread *h);
 /* Stops and waits for the thread.  Events not yet taken are dropped; after this no job is lent. */
-void eng_hub_close(struct eng_hub *h);
+void eng_thread_close(struct eng_thread *h);
 
-enum eng_hub_state eng_hub_state(struct eng_hub *h);
+enum eng_thread_state eng_thread_state(struct eng_thread *h);
 
 /* The engine; call only when READY.  The caller may use only the engine's constant parts: vocabulary, file, shapes. */
-const struct eng_engine *eng_hub_engine(struct eng_hub *h);
+const struct eng_engine *eng_thread_engine(struct eng_thread *h);
 
 /* Submits all n jobs or none.  KN_ELIMIT: the jobs lent now and n more exceed n_session, or not READY. */
-int eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n);
-void eng_hub_cancel(struct eng_hub *h, struct eng_job *job); /* only before the job's last event is taken */
+int eng_thread_submit(struct eng_thread *h, struct eng_job *const *job, int n);
+void eng_thread_cancel(struct eng_thread *h, struct eng_job *job); /* only before the job's last event is taken */
 
-/* Sets *told to the events since the last call and returns their count.  The array is valid until the next call.  Only
- * one thread may call this. */
-int eng_hub_take(struct eng_hub *h, const struct eng_job_event **told);
+/* Sets *events to the events since the last call and returns their count.  The array is valid until the next call.
+ * Only one thread may call this. */
+int eng_thread_take_events(struct eng_thread *h, const struct eng_job_event **events);
 
 #define ENG_EXPLAIN_BYTES 512
 
-struct eng_hub_view { /* engine, drafts, explain, split: as of the last pass; store, n_job, quiet_ns: current */
+struct eng_thread_report { /* engine, drafts, explain, split: as of the last pass; store, n_job, quiet_ns: current */
     struct eng_stats engine;
     struct eng_drafts drafts;
     char explain[ENG_EXPLAIN_BYTES]; /* the latest draft decision with its reason, as text; at most every 0.2 s */
@@ -77,9 +77,9 @@ struct eng_hub_view { /* engine, drafts, explain, split: as of the last pass; st
     uint64_t n_failed_pass; /* passes that failed as a whole */
     uint64_t quiet_ns;      /* time since the last pass (or since the first job after idling); 0 while no job is lent */
 };
-void eng_hub_look(struct eng_hub *h, struct eng_hub_view *out);
+void eng_thread_report(struct eng_thread *h, struct eng_thread_report *out);
 
 /* The expert store; NULL: not READY, or the model has no experts. */
-struct off_store *eng_hub_store(struct eng_hub *h);
+struct off_store *eng_thread_store(struct eng_thread *h);
 
 #endif

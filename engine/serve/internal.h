@@ -55,9 +55,9 @@ struct eng_server {
     atomic_bool reload; /* the key file must be reloaded */
     struct eng_http *http;
     struct eng_progress *bar; /* loading progress; NULL when loading has ended */
-    struct eng_hub *hub;
-    struct eng_pool *pool;
-    struct eng_keys *keys;
+    struct eng_thread *thread;
+    struct eng_reader_pool *pool;
+    struct eng_api_keys *keys;
     struct eng_api_setup setup;
     struct eng_api_model model; /* owns memory that setup points to */
     char *alias_text;
@@ -119,14 +119,14 @@ struct srv_call {
     const struct srv_route *route;
     struct srv_call *next, **self;
     char id[SRV_ID_BYTES];
-    uint64_t key;     /* eng_keys_id, 0: none */
+    uint64_t key;     /* eng_api_keys_id, 0: none */
     bool reading;     /* lent to a reader thread, which then owns the fields from body to refused */
     atomic_bool gone; /* set by the serving thread: the client disconnected, so nothing need be read */
     char *body;
     size_t n_body;
     int64_t created_s;
     uint64_t seed;
-    struct eng_ask *ask;
+    struct eng_api_request *ask;
     struct eng_bytes text;
     struct eng_refusal why;
     bool refused;

@@ -100,7 +100,7 @@ static void histogram(struct page *p, const struct eng_metrics *m, int h)
                      (unsigned long long)sum);
 }
 
-static void write_theirs(struct page *p, const struct eng_metrics *m, const struct eng_hub_view *v)
+static void write_theirs(struct page *p, const struct eng_metrics *m, const struct eng_thread_report *v)
 {
     static const char *const reason[] = { "stop", "length", "abort", "error" };
     const struct eng_stats *e = &v->engine;
@@ -126,7 +126,7 @@ static void write_theirs(struct page *p, const struct eng_metrics *m, const stru
         histogram(p, m, h);
 }
 
-static void write_engine(struct page *p, const struct eng_hub_view *v)
+static void write_engine(struct page *p, const struct eng_thread_report *v)
 {
     const struct eng_stats *e = &v->engine;
     const struct off_stats *s = &v->store;
@@ -252,7 +252,7 @@ static void write_decisions(struct page *p, const struct eng_drafts *d)
 }
 
 /* Writes the counters of drafts under vLLM's names.  Position 0 is the first token of a draft. */
-static void write_their_drafts(struct page *p, const struct eng_hub_view *v)
+static void write_their_drafts(struct page *p, const struct eng_thread_report *v)
 {
     static const char name[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
     const struct eng_drafts *d = &v->drafts;
@@ -267,7 +267,7 @@ static void write_their_drafts(struct page *p, const struct eng_hub_view *v)
                          (unsigned long long)d->n_accepted[i]);
 }
 
-static void write_drafts(struct page *p, const struct eng_hub_view *v)
+static void write_drafts(struct page *p, const struct eng_thread_report *v)
 {
     const struct eng_drafts *d = &v->drafts;
     const struct eng_stats *e = &v->engine;
@@ -291,7 +291,7 @@ static void write_drafts(struct page *p, const struct eng_hub_view *v)
         d->loss_limit_ns * 1e-9);
 }
 
-void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now, const struct eng_hub_view *v,
+void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now, const struct eng_thread_report *v,
                        struct eng_bytes *out)
 {
     struct page p = { .out = out };

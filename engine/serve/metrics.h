@@ -1,8 +1,8 @@
 /* engine/serve/metrics.h - counters in Prometheus' text format.  Internal to engine.
  *
  * Counters and histograms of requests are in struct eng_metrics and belong to the serving thread; counters of the
- * engine are passed in as a struct eng_hub_view when the text is written.  Metrics named vllm: have vLLM's names and
- * labels, so that dashboards published for vLLM show them; all other names begin with spillway_. */
+ * engine are passed in as a struct eng_thread_report when the text is written.  Metrics named vllm: have vLLM's names
+ * and labels, so that dashboards published for vLLM show them; all other names begin with spillway_. */
 #ifndef ENGINE_SERVE_METRICS_H
 #define ENGINE_SERVE_METRICS_H
 
@@ -52,7 +52,7 @@ struct eng_gauges { /* current values */
     double uptime_s;
     bool ready;
 };
-void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now, const struct eng_hub_view *v,
+void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now, const struct eng_thread_report *v,
                        struct eng_bytes *out);
 
 /* Resident bytes of the process without pages of files; 0 if the system does not report them. */

@@ -7,7 +7,7 @@
 
 const char *srv_not_ready(struct eng_server *s)
 {
-    struct eng_hub_view v;
+    struct eng_thread_report v;
     switch (s->state) {
     case SRV_LOADING:
         return "the model is being loaded";
@@ -19,7 +19,7 @@ const char *srv_not_ready(struct eng_server *s)
     case SRV_SERVING:
         break;
     }
-    eng_hub_look(s->hub, &v);
+    eng_thread_report(s->thread, &v);
     if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
         return "stalled: there is work, but no pass has completed";
     return NULL;

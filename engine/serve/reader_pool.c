@@ -8,7 +8,7 @@ struct list {
     struct eng_task *first, **last;
 };
 
-struct eng_pool {
+struct eng_reader_pool {
     int wake_fd, n_thread;
     pthread_mutex_t lock; /* protects the members below */
     pthread_cond_t more;
@@ -34,7 +34,7 @@ static struct eng_task *get(struct list *l)
 
 static void *work(void *arg)
 {
-    struct eng_pool *p = arg;
+    struct eng_reader_pool *p = arg;
     const uint64_t one = 1;
     pthread_mutex_lock(&p->lock);
     while (!p->closing) {
@@ -54,9 +54,9 @@ static void *work(void *arg)
     return NULL;
 }
 
-int eng_pool_open(struct eng_pool **out, int n_thread, int wake_fd)
+int eng_reader_pool_open(struct eng_reader_pool **out, int n_thread, int wake_fd)
 {
-    struct eng_pool *p = kn_calloc(1, sizeof *p + (size_t)n_thread * sizeof *p->thread);
+    struct eng_reader_pool *p = kn_calloc(1, sizeof *p + (size_t)n_thread * sizeof *p->thread);
     if (!p)
         return kn_fail(KN_ENOMEM, "no memory for %d threads", n_thread);
     p->wake_fd = wake_fd;
@@ -67,14 +67,14 @@ int eng_pool_open(struct eng_pool **out, int n_thread, int wake_fd)
     while (p->n_thread < n_thread && pthread_create(&p->thread[p->n_thread], NULL, work, p) == 0)
         p->n_thread++;
     if (p->n_thread < n_thread) {
-        eng_pool_close(p);
+        eng_reader_pool_close(p);
         return kn_fail(KN_ELIMIT, "the system cannot start threads to parse requests");
     }
     *out = p;
     return 0;
 }
 
-void eng_pool_close(struct eng_pool *p)
+void eng_reader_pool_close(struct eng_reader_pool *p)
 {
     if (!p)
         return;
@@ -89,7 +89,7 @@ void eng_pool_close(struct eng_pool *p)
     kn_free(p);
 }
 
-void eng_pool_add(struct eng_pool *p, struct eng_task *t)
+void eng_reader_pool_add(struct eng_reader_pool *p, struct eng_task *t)
 {
     pthread_mutex_lock(&p->lock);
     put(&p->waiting, t);
@@ -97,7 +97,7 @@ void eng_pool_add(struct eng_pool *p, struct eng_task *t)
     pthread_mutex_unlock(&p->lock);
 }
 
-struct eng_task *eng_pool_take(struct eng_pool *p)
+struct eng_task *eng_reader_pool_take(struct eng_reader_pool *p)
 {
     pthread_mutex_lock(&p->lock);
     struct eng_task *t = get(&p->done);

@@ -1,6 +1,6 @@
 /* engine/serve/request.c - requests for generation, from the body to the last byte of the answer (struct srv_call).
  *
- *     reading   a reader thread parses the body into an eng_ask, or makes a short answer (srv_call.text)
+ *     reading   a reader thread parses the body into an eng_api_request, or makes a short answer (srv_call.text)
  *     running   each choice is a job lent to the engine thread; the job's events feed the reply
  *     over      answered, or the client has disconnected, and no job is lent
  *
@@ -18,7 +18,7 @@ static void free_call(struct srv_call *c)
         c->next->self = c->self;
     c->server->n_call--;
     eng_reply_close(c->reply);
-    eng_ask_close(c->ask);
+    eng_api_request_close(c->ask);
     eng_bytes_free(&c->text);
     kn_free(c->choice);
     kn_free(c->body);
@@ -36,7 +36,8 @@ static void free_if_over(struct srv_call *c)
 static void read_ask(struct srv_call *c)
 {
     struct eng_arrival arrival = { .id = c->id, .created_s = c->created_s, .seed = c->seed, .count = c->route->counts };
-    c->refused = eng_ask_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->setup, &arrival, &c->why) != 0;
+    c->refused = eng_api_request_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->setup, &arrival,
+                                       &c->why) != 0;
     if (!c->refused && c->route->counts)
         eng_reply_count(&c->text, c->ask);
 }
@@ -79,7 +80,7 @@ void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct sr
     s->n_call++;
     eng_http_set_user(x, c);
     c->reading = true;
-    eng_pool_add(s->pool, &c->task);
+    eng_reader_pool_add(s->pool, &c->task);
 }
 
 /* ---- answering ------------------------------------------------------------------------------- */
@@ -88,7 +89,7 @@ static void cancel_jobs(struct srv_call *c)
 {
     for (int i = 0; i < c->n_choice; i++)
         if (c->choice[i].lent)
-            eng_hub_cancel(c->server->hub, &c->choice[i].job);
+            eng_thread_cancel(c->server->thread, &c->choice[i].job);
 }
 
 static double seconds(uint64_t from, uint64_t to) { return from && to > from ? (double)(to - from) * 1e-9 : 0; }
@@ -207,23 +208,26 @@ static uint64_t salt(const struct eng_server *s, uint64_t key)
 
 /* The user id for fair scheduling.  With several API keys each key is a user; with one key or none, a user is a value
  * of the request's "user" member, with which a client separates its own users. */
-static uint64_t user(const struct srv_call *c) { return eng_keys_count(c->server->keys) > 1 ? c->key : c->ask->user; }
+static uint64_t user(const struct srv_call *c)
+{
+    return eng_api_keys_count(c->server->keys) > 1 ? c->key : c->ask->user;
+}
 
 static int make_jobs(struct srv_call *c)
 {
-    struct eng_job *job[ENG_ASK_CHOICES];
-    int n = eng_ask_choices(c->ask);
+    struct eng_job *job[ENG_API_MAX_CHOICES];
+    int n = eng_api_request_choices(c->ask);
     if (eng_reply_open(&c->reply, c->ask, &c->server->setup) || !(c->choice = kn_calloc((size_t)n, sizeof *c->choice)))
         return KN_ENOMEM;
     for (int i = 0; i < n; i++) {
         struct eng_job *j = job[i] = &c->choice[i].job;
-        eng_ask_request(c->ask, i, &j->request);
+        eng_api_request_of_choice(c->ask, i, &j->request);
         j->request.owner = c;
         j->request.user = user(c);
         j->request.salt = salt(c->server, c->key);
         j->request.priority = kn_min(j->request.priority, 0); /* a request may only lower its priority */
     }
-    int error = eng_hub_submit(c->server->hub, job, n);
+    int error = eng_thread_submit(c->server->thread, job, n);
     for (int i = 0; i < n && !error; i++)
         c->choice[i].lent = true;
     if (error)
@@ -274,7 +278,7 @@ static void take_read(struct srv_call *c)
 
 void srv_calls_take_read(struct eng_server *s)
 {
-    for (struct eng_task *t; (t = eng_pool_take(s->pool));)
+    for (struct eng_task *t; (t = eng_reader_pool_take(s->pool));)
         take_read((struct srv_call *)t);
 }
 
@@ -333,7 +337,7 @@ static void take_event(const struct eng_job_event *t)
             eng_reply_fail(c->reply, &why);
         }
         if (more != 0 && !ends)
-            eng_hub_cancel(c->server->hub, &o->job);
+            eng_thread_cancel(c->server->thread, &o->job);
     }
     if (ends) {
         o->lent = false;
@@ -344,11 +348,11 @@ static void take_event(const struct eng_job_event *t)
 
 void srv_calls_take_told(struct eng_server *s)
 {
-    const struct eng_job_event *told;
-    int n = eng_hub_take(s->hub, &told);
+    const struct eng_job_event *events;
+    int n = eng_thread_take_events(s->thread, &events);
     for (int i = 0; i < n; i++) {
-        take_event(&told[i]);
-        ((struct srv_call *)told[i].event.owner)->touched = true;
+        take_event(&events[i]);
+        ((struct srv_call *)events[i].event.owner)->touched = true;
     }
     for (struct srv_call *c = n ? s->calls : NULL, *next; c; c = next) {
         next = c->next;

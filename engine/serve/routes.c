@@ -136,10 +136,10 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, ui
                               "use keys (--api-key-file)");
         return 0;
     }
-    given = eng_keys_given(eng_http_header(x, "Authorization"), eng_http_header(x, "x-api-key"));
-    int found = given ? eng_keys_find(s->keys, given) : -1;
+    given = eng_api_keys_given(eng_http_header(x, "Authorization"), eng_http_header(x, "x-api-key"));
+    int found = given ? eng_api_keys_find(s->keys, given) : -1;
     if (found >= 0) {
-        *key = eng_keys_id(s->keys, found);
+        *key = eng_api_keys_id(s->keys, found);
         return 0;
     }
     eng_http_set_header(x, "WWW-Authenticate", "Bearer");

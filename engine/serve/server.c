@@ -31,7 +31,7 @@
 
 static void open_model(struct eng_server *s)
 {
-    const struct eng_engine *e = eng_hub_engine(s->hub);
+    const struct eng_engine *e = eng_thread_engine(s->thread);
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
     int n_expert = shape->n_expert_total + shape->n_expert_ahead;
     s->setup.model = s->alias;
@@ -48,12 +48,12 @@ static void notify(struct eng_server *s, const char *line) { eng_notify(s->opt.n
 
 static void take_state(struct eng_server *s)
 {
-    enum eng_hub_state now = eng_hub_state(s->hub);
-    if (s->state != SRV_LOADING || now == ENG_HUB_LOADING)
+    enum eng_thread_state now = eng_thread_state(s->thread);
+    if (s->state != SRV_LOADING || now == ENG_THREAD_LOADING)
         return;
     eng_progress_close(s->bar);
     s->bar = NULL;
-    if (now == ENG_HUB_FAILED) {
+    if (now == ENG_THREAD_FAILED) {
         s->state = SRV_FAILED;
         s->error = KN_EIO; /* the engine thread has logged the reason */
         event_base_loopbreak(s->base);
@@ -83,7 +83,7 @@ static void take_stop(struct eng_server *s)
     if (n == 0 || s->state == SRV_ENDING)
         return;
     if (s->state == SRV_LOADING) {
-        eng_hub_stop(s->hub);
+        eng_thread_stop(s->thread);
         event_base_loopbreak(s->base);
         return;
     }
@@ -109,17 +109,17 @@ static void end_when_sent(struct eng_server *s)
  * leaves the keys as they are. */
 static void take_reload(struct eng_server *s)
 {
-    struct eng_keys *now;
+    struct eng_api_keys *now;
     if (!atomic_exchange(&s->reload, false))
         return;
     if (!s->keys) {
         kn_say(KN_LOG_WARN, "no keys to reload: the server runs without --api-key-file");
-    } else if (eng_keys_open(&now, s->opt.api_key_file)) {
+    } else if (eng_api_keys_open(&now, s->opt.api_key_file)) {
         kn_say(KN_LOG_WARN, "the API keys are unchanged");
     } else {
-        eng_keys_close(s->keys);
+        eng_api_keys_close(s->keys);
         s->keys = now;
-        kn_say(KN_LOG_INFO, "%s: reloaded, %d keys", s->opt.api_key_file, eng_keys_count(now));
+        kn_say(KN_LOG_INFO, "%s: reloaded, %d keys", s->opt.api_key_file, eng_api_keys_count(now));
     }
 }
 
@@ -142,7 +142,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
  * manager then restarts the server. */
 static void feed_watchdog(struct eng_server *s, uint64_t now)
 {
-    struct eng_hub_view v;
+    struct eng_thread_report v;
     if (s->state == SRV_LOADING && now - s->fed_ns > 1000000000u) {
         s->fed_ns = now;
         notify(s, "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=loading");
@@ -150,7 +150,7 @@ static void feed_watchdog(struct eng_server *s, uint64_t now)
     }
     if (s->state == SRV_LOADING || !s->opt.watchdog_us || now - s->fed_ns < s->opt.watchdog_us * 1000 / 3)
         return;
-    eng_hub_look(s->hub, &v);
+    eng_thread_report(s->thread, &v);
     if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
         return;
     notify(s, "WATCHDOG=1");
@@ -300,7 +300,7 @@ static int open_hub(struct eng_server *s)
     engine.reserved_bytes += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES;
     engine.grammar_bytes = GRAMMAR_BYTES;
     engine.n_prompt_logprob_row = ENG_API_TELL_ROWS;
-    return eng_hub_open(&s->hub, &engine, s->wake_fd);
+    return eng_thread_open(&s->thread, &engine, s->wake_fd);
 }
 
 int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
@@ -319,9 +319,9 @@ int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
         error = kn_fail(KN_EIO, "the system gives no random numbers");
     else if (s->wake_fd < 0 || !(s->base = new_base()))
         error = kn_fail(KN_ENOMEM, "the system cannot create an event loop for the server");
-    if (error || (opt->api_key_file && (error = eng_keys_open(&s->keys, opt->api_key_file))) ||
+    if (error || (opt->api_key_file && (error = eng_api_keys_open(&s->keys, opt->api_key_file))) ||
         (error = list_names(s)) || (error = open_http(s)) || (error = add_events(s)) ||
-        (error = eng_pool_open(&s->pool, N_READER, s->wake_fd)) || (error = open_hub(s))) {
+        (error = eng_reader_pool_open(&s->pool, N_READER, s->wake_fd)) || (error = open_hub(s))) {
         eng_serve_close(s);
         return error;
     }
@@ -347,12 +347,12 @@ void eng_serve_close(struct eng_server *s)
     if (!s)
         return;
     eng_http_close(s->http);
-    eng_pool_close(s->pool);
-    eng_hub_close(s->hub);
+    eng_reader_pool_close(s->pool);
+    eng_thread_close(s->thread);
     eng_progress_close(s->bar);
     srv_calls_close(s);
     eng_api_model_close(&s->model);
-    eng_keys_close(s->keys);
+    eng_api_keys_close(s->keys);
     kn_free(s->spot);
     for (int i = 0; i < 5; i++) {
         struct event *e = (struct event *[]){ s->wake, s->tick, s->term, s->interrupt, s->hangup }[i];

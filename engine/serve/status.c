@@ -10,9 +10,9 @@
 void srv_metrics(struct eng_server *s, struct eng_exchange *x)
 {
     struct eng_bytes out = { 0 };
-    struct eng_hub_view v;
+    struct eng_thread_report v;
     struct eng_refusal why;
-    eng_hub_look(s->hub, &v);
+    eng_thread_report(s->thread, &v);
     s->metrics.n_cut = eng_http_n_cut(s->http);
     eng_metrics_write(&s->metrics,
                       &(struct eng_gauges){ .model = s->alias[0],
@@ -38,8 +38,8 @@ void srv_metrics(struct eng_server *s, struct eng_exchange *x)
 static void remember(struct eng_server *s, uint64_t now)
 {
     struct srv_rates *r = &s->rates;
-    struct eng_hub_view v;
-    eng_hub_look(s->hub, &v);
+    struct eng_thread_report v;
+    eng_thread_report(s->thread, &v);
     if (r->n == N_PAST) {
         memmove(r->at, r->at + 1, (N_PAST - 1) * sizeof *r->at);
         r->n--;
@@ -52,7 +52,7 @@ static void remember(struct eng_server *s, uint64_t now)
 static double per_s(uint64_t from, uint64_t to, double s) { return s > 0 ? (double)(to - from) / s : 0; }
 
 /* Rates are means since the oldest sample, which is 10 to 11 seconds old (less after the start). */
-static void write_rates(const struct srv_rates *r, const struct eng_hub_view *v, struct eng_bytes *out)
+static void write_rates(const struct srv_rates *r, const struct eng_thread_report *v, struct eng_bytes *out)
 {
     const struct eng_stats *e = &v->engine, *was = r->n ? &r->at[0].engine : e;
     const struct off_stats *o = &v->store, *before = r->n ? &r->at[0].store : o;
@@ -90,7 +90,7 @@ static void write_spots(struct eng_server *s, struct eng_bytes *out)
 {
     static const char tier[] = { [OFF_DISK] = '.', [OFF_HOST] = 'h', [OFF_DEVICE] = 'd' };
     static const char digit[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-    struct off_store *store = eng_hub_store(s->hub);
+    struct off_store *store = eng_thread_store(s->thread);
     struct off_stats stats;
     if (!store || !s->spot)
         return;
@@ -112,13 +112,13 @@ static void write_spots(struct eng_server *s, struct eng_bytes *out)
     eng_bytes_text(out, "\"");
 }
 
-static void write_memory(struct eng_server *s, const struct eng_hub_view *v, struct eng_bytes *out)
+static void write_memory(struct eng_server *s, const struct eng_thread_report *v, struct eng_bytes *out)
 {
     eng_bytes_format(out,
                      ",\"memory\":{\"budget_bytes\":%zu,\"used_bytes\":%zu,\"kv_blocks\":%d,"
                      "\"kv_blocks_used\":%d",
                      v->budget_bytes, eng_memory_used(), v->engine.n_kv_block, v->engine.n_kv_used);
-    if (eng_hub_state(s->hub) == ENG_HUB_READY) {
+    if (eng_thread_state(s->thread) == ENG_THREAD_READY) {
         const struct eng_split *m = &v->split;
         eng_bytes_format(out,
                          ",\"split\":{\"fixed\":%zu,\"dense\":%zu,\"step\":%zu,\"kv\":%zu,"
@@ -154,8 +154,8 @@ static void write_calls(struct eng_server *s, struct eng_bytes *out)
 static void write_status(struct eng_server *s, struct eng_bytes *out)
 {
     static const char *const name[] = { "loading", "serving", "draining", "draining", "failed" };
-    struct eng_hub_view v;
-    eng_hub_look(s->hub, &v);
+    struct eng_thread_report v;
+    eng_thread_report(s->thread, &v);
     const struct eng_stats *e = &v.engine;
     eng_bytes_text(out, "{\"model\":");
     eng_bytes_quote(out, s->alias[0], strlen(s->alias[0]));

@@ -14,8 +14,8 @@ static json_t *load_object(struct srv_call *c)
 {
     json_error_t e;
     json_t *root = NULL;
-    if (eng_ask_depth(c->body, c->n_body) > ENG_ASK_DEPTH)
-        eng_refuse(&c->why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels", ENG_ASK_DEPTH);
+    if (eng_api_request_depth(c->body, c->n_body) > ENG_API_MAX_DEPTH)
+        eng_refuse(&c->why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels", ENG_API_MAX_DEPTH);
     else if (!(root = json_loadb(c->body, c->n_body, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e)))
         eng_refuse(&c->why, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s", e.line, e.column, e.text);
     else if (!json_is_object(root))
@@ -66,7 +66,7 @@ static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct w
 static void tokenize_messages(struct srv_call *c)
 {
     struct eng_arrival arrival = { .id = c->id, .created_s = c->created_s, .count = true };
-    if (eng_ask_parse(&c->ask, ENG_API_CHAT, c->body, c->n_body, &c->server->setup, &arrival, &c->why))
+    if (eng_api_request_parse(&c->ask, ENG_API_CHAT, c->body, c->n_body, &c->server->setup, &arrival, &c->why))
         c->refused = true;
     else
         write_tokens(c, &c->ask->prompt[0], (struct wanted){ 0 });
@@ -158,7 +158,7 @@ void srv_work_apply_template(struct srv_call *c)
 {
     char *text = NULL;
     size_t n;
-    if (eng_ask_render(ENG_API_CHAT, c->body, c->n_body, &c->server->setup, &text, &n, &c->why)) {
+    if (eng_api_request_render(ENG_API_CHAT, c->body, c->n_body, &c->server->setup, &text, &n, &c->why)) {
         c->refused = true;
         return;
     }

@@ -4,8 +4,8 @@
  * A request is {"messages": ..., "tools": ..., "add_generation_prompt": ...}.  Every member of the
  * request, also one that is not named here, is a template variable.  bos_token and eos_token default
  * to the texts of the model's BOS and EOS tokens. */
-#ifndef ENGINE_CHAT_H
-#define ENGINE_CHAT_H
+#ifndef ENGINE_TEXT_CHAT_PROMPT_H
+#define ENGINE_TEXT_CHAT_PROMPT_H
 
 #include "engine/text/jinja/jinja.h"
 #include "engine/text/text.h"

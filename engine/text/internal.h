@@ -5,8 +5,8 @@
  * Token text is stored as decoded bytes: the byte letters of byte-level BPE become bytes,
  * SentencePiece's U+2581 becomes a space, and its byte tokens such as <0x41> become one byte.  So
  * merging works on plain bytes for both kinds of vocabulary, and detokenizing copies the token texts. */
-#ifndef ENGINE_VOCAB_H
-#define ENGINE_VOCAB_H
+#ifndef ENGINE_TEXT_INTERNAL_H
+#define ENGINE_TEXT_INTERNAL_H
 
 #include "engine/text/text.h"
 

@@ -14,8 +14,8 @@
  *
  * Text is bytes.  Bytes that are not UTF-8 become byte tokens if the vocabulary has them.
  * Functions that can fail return 0 or a negative KN_E* code, and log the reason. */
-#ifndef ENGINE_TEXT_H
-#define ENGINE_TEXT_H
+#ifndef ENGINE_TEXT_TEXT_H
+#define ENGINE_TEXT_TEXT_H
 
 #include "moe/moe.h"
 

@@ -13,57 +13,57 @@
 
 /* ---- beginning and giving up ----------------------------------------------------------------- */
 
-static enum eng_speech_way way(const struct eng_speech *s) { return s->style->way; }
+static enum eng_tool_syntax syntax(const struct eng_answer_parser *s) { return s->format->syntax; }
 
-void eng_call_give_up(struct eng_speech *s)
+void eng_call_give_up(struct eng_answer_parser *s)
 {
     const size_t n = s->held.n;
     if (s->in_call)
         eng_call_end(s, false);
-    eng_speech_emit(s, ENG_SPEECH_CONTENT, s->held.p, n);
-    eng_speech_to_text(s, false);
+    eng_answer_emit(s, ENG_ANSWER_CONTENT, s->held.p, n);
+    eng_answer_to_text(s, false);
 }
 
-void eng_call_give_up_before(struct eng_speech *s)
+void eng_call_give_up_before(struct eng_answer_parser *s)
 {
     eng_call_give_up(s);
     s->again = true;
 }
 
-bool eng_call_hold(struct eng_speech *s, uint8_t c)
+bool eng_call_hold(struct eng_answer_parser *s, uint8_t c)
 {
-    eng_speech_hold(s, (char *)&c, 1);
-    if (s->held.n <= ENG_SPEECH_HELD)
+    eng_answer_hold(s, (char *)&c, 1);
+    if (s->held.n <= ENG_ANSWER_HELD_BYTES)
         return true;
     eng_call_give_up(s);
     return false;
 }
 
-static void hold_mark(struct eng_speech *s, enum mark m)
+static void hold_mark(struct eng_answer_parser *s, enum mark m)
 {
-    eng_speech_hold(s, s->style->mark[m].text, strlen(s->style->mark[m].text));
+    eng_answer_hold(s, s->format->mark[m].text, strlen(s->format->mark[m].text));
 }
 
-void eng_call_open_name(struct eng_speech *s)
+void eng_call_open_name(struct eng_answer_parser *s)
 {
     s->state = IN_NAME;
     s->name.n = 0;
     s->name_done = false;
 }
 
-void eng_call_open(struct eng_speech *s, enum mark m)
+void eng_call_open(struct eng_answer_parser *s, enum mark m)
 {
     s->any_call = s->listed = false;
-    switch (way(s)) {
-    case ENG_SPEECH_HERMES:
-    case ENG_SPEECH_LLAMA:
+    switch (syntax(s)) {
+    case ENG_SYNTAX_HERMES:
+    case ENG_SYNTAX_LLAMA:
         s->state = BEFORE_OBJECT;
         break;
-    case ENG_SPEECH_MISTRAL:
-    case ENG_SPEECH_PYTHONIC:
+    case ENG_SYNTAX_MISTRAL:
+    case ENG_SYNTAX_PYTHONIC:
         s->state = BEFORE_CALLS;
         break;
-    case ENG_SPEECH_QWEN_XML:
+    case ENG_SYNTAX_QWEN_XML:
         if (m == MARK_CALL)
             s->state = BEFORE_FUNCTION;
         else
@@ -78,10 +78,10 @@ void eng_call_open(struct eng_speech *s, enum mark m)
 }
 
 /* Opens a call without a marker; its first byte was added to held. */
-void eng_call_open_bare(struct eng_speech *s)
+void eng_call_open_bare(struct eng_answer_parser *s)
 {
     s->any_call = false;
-    s->listed = way(s) == ENG_SPEECH_PYTHONIC;
+    s->listed = syntax(s) == ENG_SYNTAX_PYTHONIC;
     if (s->listed)
         s->state = BEFORE_ITEM;
     else
@@ -98,20 +98,20 @@ bool eng_call_is_name(uint8_t c)
 
 /* Emits a byte of the arguments, or stores the byte in s->value while the name is not known.  A control
  * character inside a string is escaped. */
-void eng_call_argument(struct eng_speech *s, uint8_t c)
+void eng_call_argument(struct eng_answer_parser *s, uint8_t c)
 {
     char p[ENG_JSON_ESCAPE] = { (char)c };
     size_t n = c < ' ' && eng_json_in_string(&s->json) ? eng_json_escape(c, p) : 1;
     if (s->in_call)
-        eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, n);
+        eng_answer_emit(s, ENG_ANSWER_ARGUMENTS, p, n);
     else if (!eng_text_add(&s->value, p, n))
         s->error = KN_ENOMEM;
 }
 
-static void arguments_byte(struct eng_speech *s, uint8_t c)
+static void arguments_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (!s->in_call) {
-        if (eng_speech_space(c)) {
+        if (eng_is_json_space(c)) {
             eng_call_hold(s, c);
             return;
         }
@@ -131,14 +131,14 @@ static void arguments_byte(struct eng_speech *s, uint8_t c)
     if (step != JSON_DONE)
         return;
     eng_call_end(s, true);
-    if (way(s) == ENG_SPEECH_MISTRAL)
-        eng_speech_to_text(s, true);
+    if (syntax(s) == ENG_SYNTAX_MISTRAL)
+        eng_answer_to_text(s, true);
     else
-        s->state = way(s) == ENG_SPEECH_HARMONY ? BETWEEN_MESSAGES : IN_SECTION;
+        s->state = syntax(s) == ENG_SYNTAX_HARMONY ? BETWEEN_MESSAGES : IN_SECTION;
 }
 
 /* Between [CALL_ID] and [ARGS]: the id is dropped. */
-static void id_byte(struct eng_speech *s, uint8_t c)
+static void id_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (c == '{') {
         s->state = IN_ARGUMENTS;
@@ -151,19 +151,19 @@ static void id_byte(struct eng_speech *s, uint8_t c)
 }
 
 /* DeepSeek V3 writes ```json and a line end between the name and the { of the arguments; c is a byte there. */
-static void fence_byte(struct eng_speech *s, uint8_t c)
+static void fence_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (c == '{') {
         s->state = IN_ARGUMENTS;
         arguments_byte(s, c);
-    } else if (eng_speech_space(c) || strchr("`json", c ? c : '!')) {
+    } else if (eng_is_json_space(c) || strchr("`json", c ? c : '!')) {
         eng_call_hold(s, c);
     } else {
         eng_call_give_up_before(s);
     }
 }
 
-static void open_parameters(struct eng_speech *s)
+static void open_parameters(struct eng_answer_parser *s)
 {
     eng_call_begin(s);
     s->state = IN_PARAMETERS;
@@ -172,23 +172,23 @@ static void open_parameters(struct eng_speech *s)
 
 /* If the byte c ends the name, changes the state and returns true; else returns false.  A name that ends with
  * a marker is handled by name_mark(). */
-static bool name_ends(struct eng_speech *s, uint8_t c)
+static bool name_ends(struct eng_answer_parser *s, uint8_t c)
 {
     if (!s->name.n)
         return false;
-    if (way(s) == ENG_SPEECH_QWEN_XML && c == '>') {
+    if (syntax(s) == ENG_SYNTAX_QWEN_XML && c == '>') {
         open_parameters(s);
-    } else if (way(s) == ENG_SPEECH_GLM && c == '\n') {
+    } else if (syntax(s) == ENG_SYNTAX_GLM && c == '\n') {
         open_parameters(s);
-    } else if (way(s) == ENG_SPEECH_INVOKE && c == '"' && !s->name_done) {
+    } else if (syntax(s) == ENG_SYNTAX_INVOKE && c == '"' && !s->name_done) {
         s->name_done = true;
         eng_call_hold(s, c);
-    } else if (way(s) == ENG_SPEECH_INVOKE && c == '>' && s->name_done) {
+    } else if (syntax(s) == ENG_SYNTAX_INVOKE && c == '>' && s->name_done) {
         open_parameters(s);
-    } else if (way(s) == ENG_SPEECH_DEEPSEEK && (c == '\n' || c == '`')) {
+    } else if (syntax(s) == ENG_SYNTAX_DEEPSEEK && (c == '\n' || c == '`')) {
         s->state = IN_FENCE;
         fence_byte(s, c);
-    } else if (way(s) == ENG_SPEECH_MISTRAL && c == '{') {
+    } else if (syntax(s) == ENG_SYNTAX_MISTRAL && c == '{') {
         s->state = IN_ARGUMENTS;
         arguments_byte(s, c);
     } else {
@@ -197,27 +197,27 @@ static bool name_ends(struct eng_speech *s, uint8_t c)
     return true;
 }
 
-static void name_byte(struct eng_speech *s, uint8_t c)
+static void name_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (name_ends(s, c))
         return;
-    if (eng_speech_space(c)) {
+    if (eng_is_json_space(c)) {
         s->name_done = s->name.n > 0;
         eng_call_hold(s, c);
-    } else if (!eng_call_is_name(c) || s->name_done || s->name.n == ENG_SPEECH_NAME) {
+    } else if (!eng_call_is_name(c) || s->name_done || s->name.n == ENG_ANSWER_NAME_BYTES) {
         eng_call_give_up_before(s);
     } else if (eng_call_hold(s, c)) {
-        eng_speech_keep(s, &s->name, c);
+        eng_answer_append(s, &s->name, c);
     }
 }
 
 /* Kimi writes the call's id, functions.NAME:0, as the name; reduces s->name to NAME. */
-static void clean_name(struct eng_speech *s)
+static void clean_name(struct eng_answer_parser *s)
 {
     static const char functions[] = "functions.";
     const size_t n = sizeof functions - 1;
     struct text *t = &s->name;
-    if (way(s) != ENG_SPEECH_KIMI)
+    if (syntax(s) != ENG_SYNTAX_KIMI)
         return;
     size_t end = t->n;
     while (end && t->p[end - 1] >= '0' && t->p[end - 1] <= '9')
@@ -232,9 +232,9 @@ static void clean_name(struct eng_speech *s)
 
 /* A byte after DeepSeek's separator.  A { begins the arguments; any other byte begins the name, since the word
  * before the separator was then a type (function). */
-static void after_name_byte(struct eng_speech *s, uint8_t c)
+static void after_name_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    if (eng_speech_space(c)) {
+    if (eng_is_json_space(c)) {
         eng_call_hold(s, c);
     } else if (c == '{') {
         s->state = IN_ARGUMENTS;
@@ -247,9 +247,9 @@ static void after_name_byte(struct eng_speech *s, uint8_t c)
 
 /* ---- several calls --------------------------------------------------------------------------- */
 
-static void before_calls_byte(struct eng_speech *s, uint8_t c)
+static void before_calls_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    if (eng_speech_space(c)) {
+    if (eng_is_json_space(c)) {
         eng_call_hold(s, c);
     } else if (c == '[') {
         s->listed = true;
@@ -263,21 +263,21 @@ static void before_calls_byte(struct eng_speech *s, uint8_t c)
     }
 }
 
-static void before_item_byte(struct eng_speech *s, uint8_t c)
+static void before_item_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    if (eng_speech_space(c) || c == ',')
+    if (eng_is_json_space(c) || c == ',')
         eng_call_hold(s, c);
     else if (c == '{')
         eng_object_before(s, c);
     else if (c == ']' && s->any_call)
-        eng_speech_to_text(s, true);
+        eng_answer_to_text(s, true);
     else
         eng_call_give_up_before(s);
 }
 
-static void section_byte(struct eng_speech *s, uint8_t c)
+static void section_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    if (eng_speech_space(c) || (c == '`' && s->any_call))
+    if (eng_is_json_space(c) || (c == '`' && s->any_call))
         eng_call_hold(s, c);
     else
         eng_call_give_up_before(s);
@@ -285,16 +285,16 @@ static void section_byte(struct eng_speech *s, uint8_t c)
 
 /* ---- arguments one by one -------------------------------------------------------------------- */
 
-static void space_byte(struct eng_speech *s, uint8_t c)
+static void space_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    if (eng_speech_space(c))
+    if (eng_is_json_space(c))
         eng_call_hold(s, c);
     else
         eng_call_give_up_before(s);
 }
 
 /* INVOKE, between a parameter's name and its value: "> or " string="true">. */
-static void attribute_byte(struct eng_speech *s, uint8_t c)
+static void attribute_byte(struct eng_answer_parser *s, uint8_t c)
 {
     static const char is_string[] = "string=\"true\"", is_json[] = "string=\"false\"";
     const struct text *t = &s->value;
@@ -304,44 +304,44 @@ static void attribute_byte(struct eng_speech *s, uint8_t c)
                                                                               : KIND_UNSAID;
         s->state = IN_VALUE;
         eng_value_open(s);
-    } else if (c < ' ' || t->n == ENG_SPEECH_NAME) {
+    } else if (c < ' ' || t->n == ENG_ANSWER_NAME_BYTES) {
         eng_call_give_up_before(s);
     } else if (eng_call_hold(s, c)) {
-        eng_speech_keep(s, &s->value, c);
+        eng_answer_append(s, &s->value, c);
     }
 }
 
-static void key_byte(struct eng_speech *s, uint8_t c)
+static void key_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    if (c == '"' && way(s) == ENG_SPEECH_INVOKE && s->key.n) {
+    if (c == '"' && syntax(s) == ENG_SYNTAX_INVOKE && s->key.n) {
         s->state = AFTER_KEY;
         s->value.n = 0;
         eng_call_hold(s, c);
-    } else if (c == '>' && way(s) == ENG_SPEECH_QWEN_XML && s->key.n) {
+    } else if (c == '>' && syntax(s) == ENG_SYNTAX_QWEN_XML && s->key.n) {
         s->state = IN_VALUE;
         eng_value_open(s);
-    } else if (c < ' ' || s->key.n == ENG_SPEECH_NAME) {
+    } else if (c < ' ' || s->key.n == ENG_ANSWER_NAME_BYTES) {
         eng_call_give_up_before(s);
     } else if (eng_call_hold(s, c)) {
-        eng_speech_keep(s, &s->key, c);
+        eng_answer_append(s, &s->key, c);
     }
 }
 
-static void close_parameters(struct eng_speech *s)
+static void close_parameters(struct eng_answer_parser *s)
 {
-    eng_speech_tell(s, s->first_key ? "{}" : "}");
+    eng_answer_emit_arguments(s, s->first_key ? "{}" : "}");
     eng_call_end(s, true);
-    if (way(s) == ENG_SPEECH_INVOKE)
+    if (syntax(s) == ENG_SYNTAX_INVOKE)
         s->state = IN_SECTION;
     else
-        eng_speech_to_text(s, true);
+        eng_answer_to_text(s, true);
 }
 
 /* ---- bytes and marks by state ---------------------------------------------------------------- */
 
-void eng_call_byte(struct eng_speech *s, uint8_t c)
+void eng_call_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    if (way(s) == ENG_SPEECH_PYTHONIC) {
+    if (syntax(s) == ENG_SYNTAX_PYTHONIC) {
         eng_python_byte(s, c);
         return;
     }
@@ -380,7 +380,7 @@ void eng_call_byte(struct eng_speech *s, uint8_t c)
         key_byte(s, c);
         break;
     case AFTER_KEY:
-        if (way(s) == ENG_SPEECH_INVOKE)
+        if (syntax(s) == ENG_SYNTAX_INVOKE)
             attribute_byte(s, c);
         else
             space_byte(s, c);
@@ -393,11 +393,11 @@ void eng_call_byte(struct eng_speech *s, uint8_t c)
     }
 }
 
-uint32_t eng_call_watch(const struct eng_speech *s)
+uint32_t eng_call_watch(const struct eng_answer_parser *s)
 {
     switch (s->state) {
     case IN_NAME:
-        return way(s) == ENG_SPEECH_GLM ? BIT(MARK_KEY) | BIT(MARK_CALL_END) : BIT(MARK_SEPARATOR) | BIT(MARK_ID);
+        return syntax(s) == ENG_SYNTAX_GLM ? BIT(MARK_KEY) | BIT(MARK_CALL_END) : BIT(MARK_SEPARATOR) | BIT(MARK_ID);
     case IN_ID:
         return BIT(MARK_SEPARATOR);
     case IN_ARGUMENTS:
@@ -420,25 +420,25 @@ uint32_t eng_call_watch(const struct eng_speech *s)
 }
 
 /* Handles a marker after a name; false if it is not valid there. */
-static bool name_mark(struct eng_speech *s, enum mark m)
+static bool name_mark(struct eng_answer_parser *s, enum mark m)
 {
     if (!s->name.n)
         return false;
-    if (way(s) == ENG_SPEECH_GLM) {
+    if (syntax(s) == ENG_SYNTAX_GLM) {
         open_parameters(s);
         eng_call_mark(s, m);
         return true;
     }
     hold_mark(s, m);
     clean_name(s);
-    s->state = m == MARK_ID ? IN_ID : way(s) == ENG_SPEECH_DEEPSEEK ? AFTER_NAME : IN_ARGUMENTS;
+    s->state = m == MARK_ID ? IN_ID : syntax(s) == ENG_SYNTAX_DEEPSEEK ? AFTER_NAME : IN_ARGUMENTS;
     return true;
 }
 
-static bool section_mark(struct eng_speech *s, enum mark m)
+static bool section_mark(struct eng_answer_parser *s, enum mark m)
 {
     if (m == MARK_CALLS_END && s->any_call) {
-        eng_speech_to_text(s, true);
+        eng_answer_to_text(s, true);
         return true;
     }
     if (m == MARK_CALLS_END || (m == MARK_CALL_END && !s->any_call))
@@ -452,7 +452,7 @@ static bool section_mark(struct eng_speech *s, enum mark m)
     return true;
 }
 
-static bool parameters_mark(struct eng_speech *s, enum mark m)
+static bool parameters_mark(struct eng_answer_parser *s, enum mark m)
 {
     if (m == MARK_KEY) {
         s->held.n = 0;
@@ -465,7 +465,7 @@ static bool parameters_mark(struct eng_speech *s, enum mark m)
     return true;
 }
 
-static bool take_mark(struct eng_speech *s, enum mark m)
+static bool take_mark(struct eng_answer_parser *s, enum mark m)
 {
     switch (s->state) {
     case IN_NAME:
@@ -476,7 +476,7 @@ static bool take_mark(struct eng_speech *s, enum mark m)
         return true;
     case IN_ARGUMENTS: /* gpt-oss: a message without text is a call without arguments */
         eng_call_begin(s);
-        eng_speech_tell(s, "{}");
+        eng_answer_emit_arguments(s, "{}");
         eng_call_end(s, true);
         s->state = BETWEEN_MESSAGES;
         return true;
@@ -505,7 +505,7 @@ static bool take_mark(struct eng_speech *s, enum mark m)
 
 /* A marker that is not valid here ends the call as incomplete, or as content before its CALL event, and may
  * open the next call.  Inside a string value without quotes such a marker is ignored. */
-void eng_call_mark(struct eng_speech *s, enum mark m)
+void eng_call_mark(struct eng_answer_parser *s, enum mark m)
 {
     if (eng_call_watch(s) >> m & 1 ? take_mark(s, m) : s->state == IN_VALUE && s->free_string)
         return;
@@ -513,18 +513,18 @@ void eng_call_mark(struct eng_speech *s, enum mark m)
         eng_object_break(s);
     else
         eng_call_give_up(s);
-    eng_speech_mark(s, m);
+    eng_answer_marker(s, m);
 }
 
-void eng_call_finish(struct eng_speech *s)
+void eng_call_finish(struct eng_answer_parser *s)
 {
     const bool done = s->any_call && (s->state == IN_SECTION || s->state == BEFORE_ITEM);
     if (s->in_call) {
-        if (way(s) != ENG_SPEECH_PYTHONIC) /* an incomplete Python word is not JSON */
+        if (syntax(s) != ENG_SYNTAX_PYTHONIC) /* an incomplete Python word is not JSON */
             eng_value_cut(s);
         eng_call_end(s, false);
     } else if (!done) {
-        eng_speech_emit(s, ENG_SPEECH_CONTENT, s->held.p, s->held.n);
+        eng_answer_emit(s, ENG_ANSWER_CONTENT, s->held.p, s->held.n);
     }
-    eng_speech_to_text(s, true);
+    eng_answer_to_text(s, true);
 }

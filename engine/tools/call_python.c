@@ -16,24 +16,24 @@
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-static void tell_code(struct eng_speech *s, uint32_t code)
+static void tell_code(struct eng_answer_parser *s, uint32_t code)
 {
     char text[16];
     if (code < 0x10000)
         snprintf(text, sizeof text, "\\u%04x", code);
     else
         snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd7c0 + (code >> 10), 0xdc00 + (code & 0x3ff));
-    eng_speech_tell(s, text);
+    eng_answer_emit_arguments(s, text);
 }
 
-static void tell_byte(struct eng_speech *s, uint8_t c)
+static void tell_byte(struct eng_answer_parser *s, uint8_t c)
 {
     char p[ENG_JSON_ESCAPE];
-    eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, eng_json_escape(c, p));
+    eng_answer_emit(s, ENG_ANSWER_ARGUMENTS, p, eng_json_escape(c, p));
 }
 
 /* The byte after a backslash; false: an octal escape or \N{name}, which are not supported. */
-static bool escape_byte(struct eng_speech *s, uint8_t c)
+static bool escape_byte(struct eng_answer_parser *s, uint8_t c)
 {
     static const char letter[] = "abfnrtv'\"\\", meaning[] = "\a\b\f\n\r\t\v'\"\\";
     const char *at = c ? strchr(letter, c) : NULL;
@@ -52,7 +52,7 @@ static bool escape_byte(struct eng_speech *s, uint8_t c)
     return true;
 }
 
-static bool hex_byte(struct eng_speech *s, uint8_t c)
+static bool hex_byte(struct eng_answer_parser *s, uint8_t c)
 {
     static const char digits[] = "0123456789abcdef";
     const char *at = c ? strchr(digits, c >= 'A' && c <= 'F' ? c | 0x20 : c) : NULL;
@@ -67,7 +67,7 @@ static bool hex_byte(struct eng_speech *s, uint8_t c)
     return true;
 }
 
-static bool string_byte(struct eng_speech *s, uint8_t c)
+static bool string_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (s->python.n_hex)
         return hex_byte(s, c);
@@ -78,7 +78,7 @@ static bool string_byte(struct eng_speech *s, uint8_t c)
     } else if (c == s->python.quote) {
         s->python.quote = 0;
         eng_json_step(&s->json, '"');
-        eng_speech_tell(s, "\"");
+        eng_answer_emit_arguments(s, "\"");
     } else {
         tell_byte(s, c);
     }
@@ -88,18 +88,18 @@ static bool string_byte(struct eng_speech *s, uint8_t c)
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* Passes the JSON text to the validator and emits it; false, without emitting, if the text is not valid here. */
-static bool tell_json(struct eng_speech *s, const char *json)
+static bool tell_json(struct eng_answer_parser *s, const char *json)
 {
     for (const char *p = json; *p; p++)
         if (eng_json_step(&s->json, (uint8_t)*p) == JSON_BAD)
             return false;
-    eng_speech_tell(s, json);
+    eng_answer_emit_arguments(s, json);
     return true;
 }
 
 /* Emits a pending comma.  Python allows a comma before a closing bracket, so a comma is emitted only
  * when an item follows. */
-static bool tell_comma(struct eng_speech *s)
+static bool tell_comma(struct eng_answer_parser *s)
 {
     const bool was = s->python.comma;
     s->python.comma = false;
@@ -111,22 +111,22 @@ static bool is_word(uint8_t c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("+-._", c));
 }
 
-static bool word_byte(struct eng_speech *s, uint8_t c)
+static bool word_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (!s->value.n) {
         if (!tell_comma(s))
             return false;
         s->held.n = 0;
     }
-    eng_speech_keep(s, &s->value, c);
-    return s->value.n < ENG_SPEECH_NAME;
+    eng_answer_append(s, &s->value, c);
+    return s->value.n < ENG_ANSWER_NAME_BYTES;
 }
 
 /* The number or word in s->value is complete: emits it in JSON spelling; false: not valid. */
-static bool end_word(struct eng_speech *s)
+static bool end_word(struct eng_answer_parser *s)
 {
     static const char *const words[][2] = { { "True", "true" }, { "False", "false" }, { "None", "null" } };
-    eng_speech_keep(s, &s->value, 0);
+    eng_answer_append(s, &s->value, 0);
     const char *json = s->value.p;
     s->value.n = 0;
     if (s->error)
@@ -141,7 +141,7 @@ static bool end_word(struct eng_speech *s)
 }
 
 /* A byte outside of strings, numbers and words. */
-static bool sign_byte(struct eng_speech *s, uint8_t c)
+static bool sign_byte(struct eng_answer_parser *s, uint8_t c)
 {
     switch (c) {
     case '\'':
@@ -162,11 +162,11 @@ static bool sign_byte(struct eng_speech *s, uint8_t c)
         s->python.comma = false;
         return tell_json(s, c == ']' ? "]" : "}");
     default:
-        return eng_speech_space(c);
+        return eng_is_json_space(c);
     }
 }
 
-static void value_byte(struct eng_speech *s, uint8_t c)
+static void value_byte(struct eng_answer_parser *s, uint8_t c)
 {
     const struct python *p = &s->python;
     const bool ends = s->value.n && !is_word(c);
@@ -187,44 +187,44 @@ static void value_byte(struct eng_speech *s, uint8_t c)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static void name_byte(struct eng_speech *s, uint8_t c)
+static void name_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    if (c == '(' && s->name.n && eng_speech_find_tool(s->tools, s->name.p, s->name.n)) {
+    if (c == '(' && s->name.n && eng_tool_find(s->tools, s->name.p, s->name.n)) {
         eng_call_begin(s);
         s->state = IN_PARAMETERS;
         s->first_key = true;
-    } else if (eng_speech_space(c)) {
+    } else if (eng_is_json_space(c)) {
         s->name_done = s->name.n > 0;
         eng_call_hold(s, c);
-    } else if (!eng_call_is_name(c) || s->name_done || s->name.n == ENG_SPEECH_NAME) {
+    } else if (!eng_call_is_name(c) || s->name_done || s->name.n == ENG_ANSWER_NAME_BYTES) {
         eng_call_give_up_before(s);
     } else if (eng_call_hold(s, c)) {
-        eng_speech_keep(s, &s->name, c);
+        eng_answer_append(s, &s->name, c);
     }
 }
 
 /* Before the list (which is optional), and inside it between calls. */
-static void item_byte(struct eng_speech *s, uint8_t c)
+static void item_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    if (eng_speech_space(c) || (c == ',' && s->listed)) {
+    if (eng_is_json_space(c) || (c == ',' && s->listed)) {
         eng_call_hold(s, c);
     } else if (c == '[' && !s->listed) {
         s->listed = true;
         s->state = BEFORE_ITEM;
         eng_call_hold(s, c);
     } else if (c == ']' && s->any_call) {
-        eng_speech_to_text(s, true);
+        eng_answer_to_text(s, true);
     } else {
         eng_call_open_name(s);
         name_byte(s, c);
     }
 }
 
-static void open_value(struct eng_speech *s)
+static void open_value(struct eng_answer_parser *s)
 {
-    eng_speech_tell(s, s->first_key ? "{\"" : ", \"");
-    eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, s->key.p, s->key.n);
-    eng_speech_tell(s, "\": ");
+    eng_answer_emit_arguments(s, s->first_key ? "{\"" : ", \"");
+    eng_answer_emit(s, ENG_ANSWER_ARGUMENTS, s->key.p, s->key.n);
+    eng_answer_emit_arguments(s, "\": ");
     s->held.n = s->value.n = 0;
     s->first_key = false;
     s->json = (struct json_scan){ 0 };
@@ -232,30 +232,30 @@ static void open_value(struct eng_speech *s)
     s->state = IN_VALUE;
 }
 
-static void key_byte(struct eng_speech *s, uint8_t c)
+static void key_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (c == '=') {
         open_value(s);
-    } else if (eng_speech_space(c)) {
+    } else if (eng_is_json_space(c)) {
         s->state = AFTER_KEY;
         eng_call_hold(s, c);
-    } else if (s->state == AFTER_KEY || !eng_call_is_name(c) || s->key.n == ENG_SPEECH_NAME) {
+    } else if (s->state == AFTER_KEY || !eng_call_is_name(c) || s->key.n == ENG_ANSWER_NAME_BYTES) {
         eng_call_give_up_before(s);
     } else if (eng_call_hold(s, c)) {
-        eng_speech_keep(s, &s->key, c);
+        eng_answer_append(s, &s->key, c);
     }
 }
 
 /* A byte between arguments: before a keyword, or between a value and the comma after it. */
-static void parameter_byte(struct eng_speech *s, uint8_t c)
+static void parameter_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (c == ')') {
-        eng_speech_tell(s, s->first_key ? "{}" : "}");
+        eng_answer_emit_arguments(s, s->first_key ? "{}" : "}");
         eng_call_end(s, true);
         s->state = BEFORE_ITEM;
         if (!s->listed)
-            eng_speech_to_text(s, true);
-    } else if (eng_speech_space(c)) {
+            eng_answer_to_text(s, true);
+    } else if (eng_is_json_space(c)) {
         eng_call_hold(s, c);
     } else if (s->state == AFTER_ARGUMENT && c == ',') {
         s->state = IN_PARAMETERS;
@@ -269,7 +269,7 @@ static void parameter_byte(struct eng_speech *s, uint8_t c)
     }
 }
 
-void eng_python_byte(struct eng_speech *s, uint8_t c)
+void eng_python_byte(struct eng_answer_parser *s, uint8_t c)
 {
     switch (s->state) {
     case IN_NAME:

@@ -1,6 +1,6 @@
 /* engine/tools/format_of_model.c - finds the format of a model's reasoning and calls.
  *
- * In: the chat template's text and the vocabulary.  Out: a struct eng_speech_style.  A template
+ * In: the chat template's text and the vocabulary.  Out: a struct eng_tool_format.  A template
  * renders the model's earlier calls, so it contains the markers that the model was trained to write.
  * The table is searched in order, from markers that only one format uses to those that several
  * use.  A marker that is a control token of the vocabulary is recognised as that token only (tools.h).
@@ -21,7 +21,7 @@
     }
 
 struct known {
-    enum eng_speech_way way;
+    enum eng_tool_syntax syntax;
     const char *sign[2]; /* the template must contain both; NULL: always met */
     const char *variant; /* if the template contains this text, it uses the format's variant; NULL: no variant */
     const char *mark[MARK_COUNT];
@@ -29,7 +29,7 @@ struct known {
 
 static const struct known known[] = {
     /* after <|start|>assistant come channel and recipient; the reasoning is a channel */
-    { ENG_SPEECH_HARMONY,
+    { ENG_SYNTAX_HARMONY,
       { "<|channel|>", "<|message|>" },
       NULL,
       { [MARK_START] = "<|start|>",
@@ -40,7 +40,7 @@ static const struct known known[] = {
         [MARK_CALL_STOP] = "<|call|>",
         [MARK_RETURN] = "<|return|>" } },
     /* variant (V3): function<sep>name, a line end, and the arguments inside ```json fences */
-    { ENG_SPEECH_DEEPSEEK,
+    { ENG_SYNTAX_DEEPSEEK,
       { DEEPSEEK("tool" LOW "call" LOW "begin") },
       "```json",
       { [MARK_CALLS] = DEEPSEEK("tool" LOW "calls" LOW "begin"),
@@ -48,7 +48,7 @@ static const struct known known[] = {
         [MARK_CALL] = DEEPSEEK("tool" LOW "call" LOW "begin"),
         [MARK_CALL_END] = DEEPSEEK("tool" LOW "call" LOW "end"),
         [MARK_SEPARATOR] = DEEPSEEK("tool" LOW "sep") } },
-    { ENG_SPEECH_KIMI,
+    { ENG_SYNTAX_KIMI,
       { "<|tool_call_begin|>", "<|tool_call_argument_begin|>" },
       NULL,
       { [MARK_CALLS] = "<|tool_calls_section_begin|>",
@@ -57,10 +57,10 @@ static const struct known known[] = {
         [MARK_CALL_END] = "<|tool_call_end|>",
         [MARK_SEPARATOR] = "<|tool_call_argument_begin|>" } },
     /* variant (DSML): an attribute of each parameter gives whether it is a string */
-    { ENG_SPEECH_INVOKE, { DSML, "function_calls>" }, DSML, INVOKE("<" DSML, "</" DSML, DSML "function_calls>") },
-    { ENG_SPEECH_INVOKE, { DSML, "tool_calls>" }, DSML, INVOKE("<" DSML, "</" DSML, DSML "tool_calls>") },
-    { ENG_SPEECH_INVOKE, { "<minimax:tool_call>", "<invoke name=" }, DSML, INVOKE("<", "</", "minimax:tool_call>") },
-    { ENG_SPEECH_GLM,
+    { ENG_SYNTAX_INVOKE, { DSML, "function_calls>" }, DSML, INVOKE("<" DSML, "</" DSML, DSML "function_calls>") },
+    { ENG_SYNTAX_INVOKE, { DSML, "tool_calls>" }, DSML, INVOKE("<" DSML, "</" DSML, DSML "tool_calls>") },
+    { ENG_SYNTAX_INVOKE, { "<minimax:tool_call>", "<invoke name=" }, DSML, INVOKE("<", "</", "minimax:tool_call>") },
+    { ENG_SYNTAX_GLM,
       { "<arg_key>", "<arg_value>" },
       NULL,
       { [MARK_CALL] = "<tool_call>",
@@ -69,7 +69,7 @@ static const struct known known[] = {
         [MARK_KEY_END] = "</arg_key>",
         [MARK_VALUE] = "<arg_value>",
         [MARK_VALUE_END] = "</arg_value>" } },
-    { ENG_SPEECH_QWEN_XML,
+    { ENG_SYNTAX_QWEN_XML,
       { "<seed:tool_call>", "<parameter=" },
       NULL,
       { [MARK_CALL] = "<seed:tool_call>",
@@ -78,7 +78,7 @@ static const struct known known[] = {
         [MARK_FUNCTION_END] = "</function>",
         [MARK_KEY] = "<parameter=",
         [MARK_VALUE_END] = "</parameter>" } },
-    { ENG_SPEECH_QWEN_XML,
+    { ENG_SYNTAX_QWEN_XML,
       { "<function=", "<parameter=" },
       NULL,
       { [MARK_CALL] = "<tool_call>",
@@ -88,27 +88,27 @@ static const struct known known[] = {
         [MARK_KEY] = "<parameter=",
         [MARK_VALUE_END] = "</parameter>" } },
     /* variant (newer): a name, optionally [CALL_ID], and [ARGS] */
-    { ENG_SPEECH_MISTRAL,
+    { ENG_SYNTAX_MISTRAL,
       { "[TOOL_CALLS]" },
       "[ARGS]",
       { [MARK_CALLS] = "[TOOL_CALLS]", [MARK_ID] = "[CALL_ID]", [MARK_SEPARATOR] = "[ARGS]" } },
-    { ENG_SPEECH_HERMES,
+    { ENG_SYNTAX_HERMES,
       { "<tool_call>", "arguments" },
       NULL,
       { [MARK_CALL] = "<tool_call>", [MARK_CALL_END] = "</tool_call>" } },
     /* variant: the marker before the list is optional */
-    { ENG_SPEECH_PYTHONIC,
+    { ENG_SYNTAX_PYTHONIC,
       { "[func_name1(", "<|header_start|>" },
       "[func_name1(",
       { [MARK_CALLS] = "<|python_start|>", [MARK_CALLS_END] = "<|python_end|>" } },
-    { ENG_SPEECH_PYTHONIC, { "[func_name1(" }, "[func_name1(", { [MARK_CALLS] = "<|python_tag|>" } },
+    { ENG_SYNTAX_PYTHONIC, { "[func_name1(" }, "[func_name1(", { [MARK_CALLS] = "<|python_tag|>" } },
     /* LFM2: its template contains no markers of calls */
-    { ENG_SPEECH_PYTHONIC,
+    { ENG_SYNTAX_PYTHONIC,
       { "List of tools: ", "<|im_start|>" },
       NULL,
       { [MARK_CALLS] = "<|tool_call_start|>", [MARK_CALLS_END] = "<|tool_call_end|>" } },
-    { ENG_SPEECH_LLAMA, { "<|start_header_id|>", "\"parameters\": " }, NULL, { [MARK_CALLS] = "<|python_tag|>" } },
-    { ENG_SPEECH_NONE, { "" }, NULL, { 0 } },
+    { ENG_SYNTAX_LLAMA, { "<|start_header_id|>", "\"parameters\": " }, NULL, { [MARK_CALLS] = "<|python_tag|>" } },
+    { ENG_SYNTAX_NONE, { "" }, NULL, { 0 } },
 };
 
 static const char *const thoughts[][2] = { { "[THINK]", "[/THINK]" },
@@ -125,7 +125,7 @@ static bool is_special(const struct eng_vocab *v, const char *text)
 /* Finds the pair of markers around reasoning.  A pair is chosen if the template contains either marker of
  * it, because some templates never write the opening marker, and others only use the closing marker to
  * strip reasoning.  Otherwise a pair is chosen if both markers are special tokens of the vocabulary. */
-static void find_thoughts(struct eng_speech_style *s, const char *text, size_t n, const struct eng_vocab *v)
+static void find_thoughts(struct eng_tool_format *s, const char *text, size_t n, const struct eng_vocab *v)
 {
     const size_t n_known = sizeof thoughts / sizeof *thoughts;
     for (size_t i = 0; i < 2 * n_known && !s->thinks; i++) {
@@ -142,17 +142,17 @@ static int32_t control(const struct eng_vocab *v, const char *text)
     return id != ENG_NO_TOKEN && eng_vocab_type(v, id) == ENG_TOKEN_CONTROL ? id : ENG_NO_TOKEN;
 }
 
-void eng_speech_style(struct eng_speech_style *out, const char *template_text, size_t n, const struct eng_vocab *v)
+void eng_tool_format_find(struct eng_tool_format *out, const char *template_text, size_t n, const struct eng_vocab *v)
 {
     const struct known *k = known;
     const char *text = template_text ? template_text : "";
     n = template_text ? n : 0;
     while (!has(text, n, k->sign[0]) || !has(text, n, k->sign[1]))
         k++;
-    *out = (struct eng_speech_style){ .way = k->way, .variant = k->variant && has(text, n, k->variant) };
+    *out = (struct eng_tool_format){ .syntax = k->syntax, .variant = k->variant && has(text, n, k->variant) };
     for (int i = 0; i < MARK_COUNT; i++)
         out->mark[i].text = k->mark[i];
-    if (out->way == ENG_SPEECH_HARMONY)
+    if (out->syntax == ENG_SYNTAX_HARMONY)
         out->thinks = true;
     else
         find_thoughts(out, text, n, v);
@@ -160,27 +160,27 @@ void eng_speech_style(struct eng_speech_style *out, const char *template_text, s
         out->mark[i].control = out->mark[i].text ? control(v, out->mark[i].text) : ENG_NO_TOKEN;
 }
 
-const char *eng_speech_style_name(const struct eng_speech_style *s)
+const char *eng_tool_format_name(const struct eng_tool_format *s)
 {
     static const char *const names[] = {
-#define NAME(name, text) [ENG_SPEECH_##name] = text,
-        ENG_SPEECH_WAYS(NAME)
+#define NAME(name, text) [ENG_SYNTAX_##name] = text,
+        ENG_TOOL_SYNTAXES(NAME)
 #undef NAME
     };
-    return names[s->way];
+    return names[s->syntax];
 }
 
-uint8_t eng_speech_bare(const struct eng_speech_style *s)
+uint8_t eng_tool_format_first_byte(const struct eng_tool_format *s)
 {
-    return s->way == ENG_SPEECH_LLAMA ? '{' : s->way == ENG_SPEECH_PYTHONIC && s->variant ? '[' : 0;
+    return s->syntax == ENG_SYNTAX_LLAMA ? '{' : s->syntax == ENG_SYNTAX_PYTHONIC && s->variant ? '[' : 0;
 }
 
-bool eng_speech_prompt_thinks(const struct eng_speech_style *s, const char *prompt, size_t n)
+bool eng_tool_format_prompt_thinks(const struct eng_tool_format *s, const char *prompt, size_t n)
 {
     const char *mark = s->mark[MARK_THINK].text;
     if (!mark)
         return false;
-    while (n && eng_speech_space((uint8_t)prompt[n - 1]))
+    while (n && eng_is_json_space((uint8_t)prompt[n - 1]))
         n--;
     size_t n_mark = strlen(mark);
     return n >= n_mark && !memcmp(prompt + n - n_mark, mark, n_mark);

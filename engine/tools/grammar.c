@@ -18,7 +18,7 @@
 
 struct writer {
     struct gr_builder *b;
-    const struct eng_speech_style *style;
+    const struct eng_tool_format *format;
     struct tool_list tools;
     bool parallel;
 };
@@ -32,7 +32,7 @@ static int32_t put(struct writer *w, const char *text, int32_t next)
 
 static int32_t put_mark(struct writer *w, enum mark m, int32_t next)
 {
-    const struct eng_speech_mark *k = &w->style->mark[m];
+    const struct eng_tool_marker *k = &w->format->mark[m];
     return k->control == ENG_NO_TOKEN ? put(w, k->text, next) : gr_control(w->b, k->control, next);
 }
 
@@ -48,7 +48,7 @@ static int32_t line_ends(struct writer *w, int32_t next) { return maybe(w, "\n",
 
 static struct gr_trigger trigger(const struct writer *w, enum mark m, int32_t next)
 {
-    const struct eng_speech_mark *k = &w->style->mark[m];
+    const struct eng_tool_marker *k = &w->format->mark[m];
     return (struct gr_trigger){ k->text, strlen(k->text), k->control, next };
 }
 
@@ -91,7 +91,7 @@ static int32_t repeat(struct writer *w, const char *join, enum mark open, call_f
 
 static int32_t put_object(struct writer *w, const struct tool *t, const char *arguments, int32_t next)
 {
-    char head[2 * ENG_SPEECH_NAME];
+    char head[2 * ENG_ANSWER_NAME_BYTES];
     snprintf(head, sizeof head, "{\"name\": \"%s\", \"%s\": ", t->name, arguments);
     return put(w, head, put_arguments(w, t, put(w, "}", next)));
 }
@@ -131,7 +131,7 @@ static int32_t mistral_call(struct writer *w, const struct tool *t, int32_t next
 static int32_t deepseek_call(struct writer *w, const struct tool *t, int32_t next)
 {
     next = put_mark(w, MARK_CALL_END, next);
-    if (!w->style->variant)
+    if (!w->format->variant)
         return put(w, t->name, put_mark(w, MARK_SEPARATOR, put_arguments(w, t, next)));
     next = put(w, "\n```json\n", put_arguments(w, t, put(w, "\n```", next)));
     return put(w, "function", put_mark(w, MARK_SEPARATOR, put(w, t->name, next)));
@@ -190,7 +190,7 @@ static json_t *with_definitions(struct writer *w, const json_t *schema, const js
 static int32_t plain_values(struct writer *w, const json_t *schema, const char *lead, int32_t end, int32_t node)
 {
     const json_t *values = json_object_get(schema, "enum");
-    for (size_t i = 0; eng_speech_is_string(schema) && i < json_array_size(values); i++) {
+    for (size_t i = 0; eng_schema_is_string(schema) && i < json_array_size(values); i++) {
         const json_t *v = json_array_get(values, i);
         if (json_is_string(v) && stands_plain(json_string_value(v), json_string_length(v)))
             node = either(w, put(w, lead, put(w, json_string_value(v), end)), node);
@@ -200,11 +200,11 @@ static int32_t plain_values(struct writer *w, const json_t *schema, const char *
 
 static int32_t put_value(struct writer *w, const json_t *schema, const json_t *all, int32_t next)
 {
-    const bool xml = w->style->way == ENG_SPEECH_QWEN_XML;
+    const bool xml = w->format->syntax == ENG_SYNTAX_QWEN_XML;
     int32_t end = put_mark(w, MARK_VALUE_END, next);
     if (xml)
         end = maybe(w, "\n", end);
-    if (eng_speech_is_free_string(schema)) {
+    if (eng_schema_is_free_string(schema)) {
         int32_t text = until(w, MARK_VALUE_END, false, next);
         return xml ? maybe(w, "\n", text) : text;
     }
@@ -217,9 +217,9 @@ static int32_t put_value(struct writer *w, const json_t *schema, const json_t *a
  * quotes or JSON. */
 static int32_t put_invoke_value(struct writer *w, const json_t *schema, const json_t *all, int32_t next)
 {
-    const char *text = w->style->variant ? "\" string=\"true\">" : "\">";
-    const char *json = w->style->variant ? "\" string=\"false\">" : "\">";
-    if (eng_speech_is_free_string(schema))
+    const char *text = w->format->variant ? "\" string=\"true\">" : "\">";
+    const char *json = w->format->variant ? "\" string=\"false\">" : "\">";
+    if (eng_schema_is_free_string(schema))
         return put(w, text, until(w, MARK_VALUE_END, false, next));
     int32_t end = put_mark(w, MARK_VALUE_END, next);
     int32_t node = put(w, json, gr_schema(w->b, with_definitions(w, schema, all), end));
@@ -229,10 +229,10 @@ static int32_t put_invoke_value(struct writer *w, const json_t *schema, const js
 static int32_t put_parameter(struct writer *w, const char *key, const json_t *schema, const json_t *all, int32_t next)
 {
     next = maybe(w, "\n", next);
-    if (w->style->way == ENG_SPEECH_INVOKE)
+    if (w->format->syntax == ENG_SYNTAX_INVOKE)
         return put_mark(w, MARK_KEY, put(w, key, put_invoke_value(w, schema, all, next)));
     next = put_value(w, schema, all, next);
-    if (w->style->way == ENG_SPEECH_QWEN_XML)
+    if (w->format->syntax == ENG_SYNTAX_QWEN_XML)
         return put_mark(w, MARK_KEY, put(w, key, put(w, ">", next)));
     next = maybe(w, "\n", put_mark(w, MARK_VALUE, next));
     return put_mark(w, MARK_KEY, put(w, key, put_mark(w, MARK_KEY_END, next)));
@@ -323,34 +323,34 @@ static int32_t python_call(struct writer *w, const struct tool *t, int32_t next)
 /* The text after the marker m that opens calls, up to the end of the last call. */
 static int32_t calls_after(struct writer *w, enum mark m)
 {
-    switch (w->style->way) {
-    case ENG_SPEECH_HERMES:
+    switch (w->format->syntax) {
+    case ENG_SYNTAX_HERMES:
         return repeat(w, "\n", MARK_CALL, hermes_call, GR_END);
-    case ENG_SPEECH_GLM:
+    case ENG_SYNTAX_GLM:
         return repeat(w, "\n", MARK_CALL, glm_call, GR_END);
-    case ENG_SPEECH_QWEN_XML:
+    case ENG_SYNTAX_QWEN_XML:
         if (m == MARK_FUNCTION)
             return any_tool(w, xml_function, maybe(w, "\n", put_mark(w, MARK_CALL_END, GR_END)));
         return repeat(w, "\n", MARK_CALL, xml_call, GR_END);
-    case ENG_SPEECH_INVOKE: {
+    case ENG_SYNTAX_INVOKE: {
         int32_t calls = repeat(w, "", MARK_FUNCTION, invoke_call, put_mark(w, MARK_CALLS_END, GR_END));
         return m == MARK_FUNCTION ? calls : maybe(w, "\n", put_mark(w, MARK_FUNCTION, calls));
     }
-    case ENG_SPEECH_LLAMA:
+    case ENG_SYNTAX_LLAMA:
         return repeat(w, "; ", MARK_COUNT, llama_object, GR_END);
-    case ENG_SPEECH_PYTHONIC: {
-        int32_t end = w->style->mark[MARK_CALLS_END].text ? put_mark(w, MARK_CALLS_END, GR_END) : GR_END;
-        end = w->style->variant ? either(w, end, GR_END) : end;
+    case ENG_SYNTAX_PYTHONIC: {
+        int32_t end = w->format->mark[MARK_CALLS_END].text ? put_mark(w, MARK_CALLS_END, GR_END) : GR_END;
+        end = w->format->variant ? either(w, end, GR_END) : end;
         return put(w, "[", repeat(w, ", ", MARK_COUNT, python_call, put(w, "]", end)));
     }
-    case ENG_SPEECH_MISTRAL:
-        if (w->style->variant)
+    case ENG_SYNTAX_MISTRAL:
+        if (w->format->variant)
             return repeat(w, "", MARK_CALLS, mistral_call, GR_END);
         return put(w, "[", repeat(w, ", ", MARK_COUNT, plain_object, put(w, "]", GR_END)));
-    case ENG_SPEECH_DEEPSEEK:
-    case ENG_SPEECH_KIMI: {
-        call_form *form = w->style->way == ENG_SPEECH_KIMI ? kimi_call : deepseek_call;
-        const char *join = w->style->variant ? "\n" : "";
+    case ENG_SYNTAX_DEEPSEEK:
+    case ENG_SYNTAX_KIMI: {
+        call_form *form = w->format->syntax == ENG_SYNTAX_KIMI ? kimi_call : deepseek_call;
+        const char *join = w->format->variant ? "\n" : "";
         int32_t calls = repeat(w, join, MARK_CALL, form, put_mark(w, MARK_CALLS_END, GR_END));
         return m == MARK_CALL ? calls : put_mark(w, MARK_CALL, calls);
     }
@@ -364,10 +364,10 @@ static const enum mark openers[] = { MARK_CALLS, MARK_CALL, MARK_FUNCTION };
 /* An answer that is one or more calls, without text before them. */
 static int32_t required_answer(struct writer *w)
 {
-    if (eng_speech_bare(w->style))
+    if (eng_tool_format_first_byte(w->format))
         return calls_after(w, MARK_CALLS);
     for (size_t i = 0; i < 3; i++)
-        if (w->style->mark[openers[i]].text)
+        if (w->format->mark[openers[i]].text)
             return put_mark(w, openers[i], calls_after(w, openers[i]));
     return GR_END;
 }
@@ -377,8 +377,8 @@ static int32_t not_bare(struct writer *w, int32_t text)
 {
     int32_t start = gr_forward(w->b), node[256], n = 0;
     for (int c = 0; c < 0xFF; c++) /* 0xFF begins a control token */
-        if (c != eng_speech_bare(w->style))
-            node[n++] = gr_literal(w->b, (const char[]){ (char)c }, 1, eng_speech_space((uint8_t)c) ? start : text);
+        if (c != eng_tool_format_first_byte(w->format))
+            node[n++] = gr_literal(w->b, (const char[]){ (char)c }, 1, eng_is_json_space((uint8_t)c) ? start : text);
     node[n++] = GR_END;
     gr_set(w->b, start, gr_alternatives(w->b, node, (size_t)n));
     return start;
@@ -389,25 +389,25 @@ static int32_t free_answer(struct writer *w)
     struct gr_trigger t[3];
     size_t n = 0;
     for (size_t i = 0; i < 3; i++)
-        if (w->style->mark[openers[i]].text)
+        if (w->format->mark[openers[i]].text)
             t[n++] = trigger(w, openers[i], calls_after(w, openers[i]));
     int32_t text = gr_free_until(w->b, t, n, true);
-    if (!eng_speech_bare(w->style))
+    if (!eng_tool_format_first_byte(w->format))
         return text;
     int32_t node[] = { not_bare(w, text), t[0].next, put_mark(w, MARK_CALLS, t[0].next) };
     return gr_alternatives(w->b, node, 3);
 }
 
 /* JSON that conforms to t->schema; if there are tools that may be called, also calls instead. */
-static int32_t schema_answer(struct writer *w, const struct eng_speech_tools *t)
+static int32_t schema_answer(struct writer *w, const struct eng_answer_rules *t)
 {
     int32_t json = gr_schema(w->b, t->schema, GR_END);
     return w->tools.n ? either(w, json, required_answer(w)) : json;
 }
 
-static int32_t with_thoughts(struct writer *w, const struct eng_speech_tools *t, bool is_free, int32_t answer)
+static int32_t with_thoughts(struct writer *w, const struct eng_answer_rules *t, bool is_free, int32_t answer)
 {
-    if (!w->style->thinks)
+    if (!w->format->thinks)
         return answer;
     int32_t after = is_free ? answer : line_ends(w, answer);
     int32_t inside = until(w, MARK_THINK_END, is_free, after);
@@ -418,7 +418,7 @@ static int32_t with_thoughts(struct writer *w, const struct eng_speech_tools *t,
 
 /* gpt-oss messages: any number of analysis messages (and, if the answer is free, commentary messages),
  * then a call or the final message. */
-static int32_t harmony_answer(struct writer *w, const struct eng_speech_tools *t, bool is_free)
+static int32_t harmony_answer(struct writer *w, const struct eng_answer_rules *t, bool is_free)
 {
     int32_t next = gr_forward(w->b), node[4], n = 0;
     int32_t head = put_mark(w, MARK_START, put(w, "assistant", next));
@@ -440,21 +440,21 @@ static int32_t harmony_answer(struct writer *w, const struct eng_speech_tools *t
     return next;
 }
 
-static int32_t answer(struct writer *w, const struct eng_speech_tools *t)
+static int32_t answer(struct writer *w, const struct eng_answer_rules *t)
 {
     const bool may_talk = t->choice == ENG_TOOL_AUTO || t->choice == ENG_TOOL_NONE;
     const bool is_free = may_talk && !t->schema;
-    if (w->style->way == ENG_SPEECH_HARMONY)
+    if (w->format->syntax == ENG_SYNTAX_HARMONY)
         return harmony_answer(w, t, is_free);
     if (may_talk && t->schema)
         return with_thoughts(w, t, false, schema_answer(w, t));
     return with_thoughts(w, t, is_free, is_free ? free_answer(w) : required_answer(w));
 }
 
-int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s, const struct eng_speech_tools *t,
+int eng_answer_grammar(struct gr_grammar **out, const struct eng_tool_format *s, const struct eng_answer_rules *t,
                        char *why, size_t n_why)
 {
-    const bool can = s->way != ENG_SPEECH_NONE;
+    const bool can = s->syntax != ENG_SYNTAX_NONE;
     const bool must = t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED;
     const bool calls = can && t->choice != ENG_TOOL_NONE && json_array_size(t->tools);
     *out = NULL;
@@ -470,9 +470,9 @@ int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s
     struct writer *w = kn_calloc(1, sizeof *w);
     int error = w && (w->tools.made = json_array()) ? gr_builder_open(&w->b) : KN_ENOMEM;
     if (!error) {
-        w->style = s;
+        w->format = s;
         w->parallel = t->parallel;
-        error = calls ? eng_speech_list_tools(&w->tools, s, t, why, n_why) : 0;
+        error = calls ? eng_tool_list(&w->tools, s, t, why, n_why) : 0;
     }
     if (!error && (error = gr_compile(out, w->b, answer(w, t))))
         snprintf(why, n_why, "%s", gr_builder_why(w->b));

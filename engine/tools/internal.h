@@ -10,9 +10,9 @@
  *     grammar.c           grammars of the same formats
  *
  * parser.c searches the bytes for the markers that are valid in the current state.  The bytes and
- * markers then arrive at eng_speech_byte and eng_speech_mark. */
-#ifndef ENGINE_SPEECH_PARTS_H
-#define ENGINE_SPEECH_PARTS_H
+ * markers then arrive at eng_answer_byte and eng_answer_marker. */
+#ifndef ENGINE_TOOLS_INTERNAL_H
+#define ENGINE_TOOLS_INTERNAL_H
 
 #include "engine/tools/tools.h"
 
@@ -41,7 +41,7 @@ enum mark {
     MARK_COUNT,
     MARK_BYTES = 48 /* every marker is shorter than this */
 };
-_Static_assert((int)MARK_COUNT == (int)ENG_SPEECH_MARKS, "the header's number of marks");
+_Static_assert((int)MARK_COUNT == (int)ENG_TOOL_MARKERS, "the header's number of marks");
 #define BIT(mark) (UINT32_C(1) << (mark))
 
 /* ---- value.c --------------------------------------------------------------------------------- */
@@ -77,19 +77,19 @@ bool eng_text_add(struct text *t, const char *p, size_t n); /* appends; false: n
 enum { ENG_JSON_ESCAPE = 8 };
 /* Writes c to out as it stands in a JSON string; returns the number of bytes. */
 size_t eng_json_escape(uint8_t c, char out[ENG_JSON_ESCAPE]);
-bool eng_speech_space(uint8_t c);
+bool eng_is_json_space(uint8_t c);
 
 /* The {"name": .., "parameters": ..} of a tool, which may be wrapped as {"function": {..}}. */
-const json_t *eng_speech_tool(const json_t *tool);
-const json_t *eng_speech_find_tool(const json_t *tools, const char *name, size_t n);
-bool eng_speech_is_string(const json_t *schema);      /* the schema's type is string and no other */
-bool eng_speech_is_free_string(const json_t *schema); /* is_string, and no keyword restricts the string */
+const json_t *eng_tool_function(const json_t *tool);
+const json_t *eng_tool_find(const json_t *tools, const char *name, size_t n);
+bool eng_schema_is_string(const json_t *schema);      /* the schema's type is string and no other */
+bool eng_schema_is_free_string(const json_t *schema); /* is_string, and no keyword restricts the string */
 
 /* ---- format_of_model.c ----------------------------------------------------------------------- */
 
 /* In formats in which the marker before calls is optional: the first byte of a call without it.  0: the
  * format requires the marker. */
-uint8_t eng_speech_bare(const struct eng_speech_style *s);
+uint8_t eng_tool_format_first_byte(const struct eng_tool_format *s);
 
 /* ---- parser.c -------------------------------------------------------------------------------- */
 
@@ -117,7 +117,7 @@ enum state {
 };
 
 struct queued { /* an event; its text is out.p[at .. at + n) */
-    enum eng_speech_kind kind;
+    enum eng_answer_kind kind;
     int call;
     bool whole;
     size_t at, n;
@@ -132,8 +132,8 @@ struct python {
     bool comma;    /* a comma was read; emitted only when an item follows */
 };
 
-struct eng_speech {
-    const struct eng_speech_style *style;
+struct eng_answer_parser {
+    const struct eng_tool_format *format;
     json_t *tools; /* a reference; NULL: calls are not recognised */
     int error;     /* 0 or KN_ENOMEM */
 
@@ -169,59 +169,61 @@ struct eng_speech {
     struct python python;      /* state inside a Python literal */
 };
 
-void eng_speech_emit(struct eng_speech *s, enum eng_speech_kind kind, const char *p, size_t n);
-void eng_speech_tell(struct eng_speech *s, const char *json);          /* emits ARGUMENTS */
-void eng_speech_keep(struct eng_speech *s, struct text *t, uint8_t c); /* appends c to t, a member of s */
-void eng_speech_hold(struct eng_speech *s, const char *p, size_t n);   /* appends to held */
-void eng_speech_byte(struct eng_speech *s, uint8_t c);
-void eng_speech_mark(struct eng_speech *s, enum mark m);
+void eng_answer_emit(struct eng_answer_parser *s, enum eng_answer_kind kind, const char *p, size_t n);
+void eng_answer_emit_arguments(struct eng_answer_parser *s, const char *json);  /* emits ARGUMENTS */
+void eng_answer_append(struct eng_answer_parser *s, struct text *t, uint8_t c); /* appends c to t, a member of s */
+void eng_answer_hold(struct eng_answer_parser *s, const char *p, size_t n);     /* appends to held */
+void eng_answer_byte(struct eng_answer_parser *s, uint8_t c);
+void eng_answer_marker(struct eng_answer_parser *s, enum mark m);
 /* Leaves the states of a call for IN_TEXT and clears held.  after_call: a call has ended here, so white space
  * or another call may follow; false: the text was not a call. */
-void eng_speech_to_text(struct eng_speech *s, bool after_call);
+void eng_answer_to_text(struct eng_answer_parser *s, bool after_call);
 
 /* ---- call.c ---------------------------------------------------------------------------------- */
 
-uint32_t eng_call_watch(const struct eng_speech *s); /* bit set of the markers that are valid in the state of s */
-void eng_call_open(struct eng_speech *s, enum mark m);
-void eng_call_open_bare(struct eng_speech *s);
-void eng_call_byte(struct eng_speech *s, uint8_t c);
-void eng_call_mark(struct eng_speech *s, enum mark m);
-void eng_call_finish(struct eng_speech *s);
+uint32_t eng_call_watch(
+    const struct eng_answer_parser *s); /* bit set of the markers that are valid in the state of s */
+void eng_call_open(struct eng_answer_parser *s, enum mark m);
+void eng_call_open_bare(struct eng_answer_parser *s);
+void eng_call_byte(struct eng_answer_parser *s, uint8_t c);
+void eng_call_mark(struct eng_answer_parser *s, enum mark m);
+void eng_call_finish(struct eng_answer_parser *s);
 /* Emits the CALL event with s->name. */
-void eng_call_begin(struct eng_speech *s);
-void eng_call_end(struct eng_speech *s, bool whole);
+void eng_call_begin(struct eng_answer_parser *s);
+void eng_call_end(struct eng_answer_parser *s, bool whole);
 
 /* The call is not valid: ends it if its CALL event was emitted, then emits the held bytes as content and
  * continues in IN_TEXT.  eng_call_give_up_before also processes the current byte again, as text. */
-void eng_call_give_up(struct eng_speech *s);
-void eng_call_give_up_before(struct eng_speech *s);
-/* Appends c to held and returns true.  If held then has more than ENG_SPEECH_HELD bytes, gives the call up
+void eng_call_give_up(struct eng_answer_parser *s);
+void eng_call_give_up_before(struct eng_answer_parser *s);
+/* Appends c to held and returns true.  If held then has more than ENG_ANSWER_HELD_BYTES bytes, gives the call up
  * (c becomes content with the other bytes) and returns false. */
-bool eng_call_hold(struct eng_speech *s, uint8_t c);
-void eng_call_open_name(struct eng_speech *s);
+bool eng_call_hold(struct eng_answer_parser *s, uint8_t c);
+void eng_call_open_name(struct eng_answer_parser *s);
 bool eng_call_is_name(uint8_t c);
-void eng_call_argument(struct eng_speech *s, uint8_t c); /* emits c, a byte of the arguments that s->json accepted */
+void eng_call_argument(struct eng_answer_parser *s,
+                       uint8_t c); /* emits c, a byte of the arguments that s->json accepted */
 
 /* ---- call_json.c ----------------------------------------------------------------------------- */
 
-void eng_object_before(struct eng_speech *s, uint8_t c);
-void eng_object_open(struct eng_speech *s); /* call after adding the { to held */
-void eng_object_byte(struct eng_speech *s, uint8_t c);
-void eng_object_break(struct eng_speech *s); /* gives the call up unless its events were emitted */
+void eng_object_before(struct eng_answer_parser *s, uint8_t c);
+void eng_object_open(struct eng_answer_parser *s); /* call after adding the { to held */
+void eng_object_byte(struct eng_answer_parser *s, uint8_t c);
+void eng_object_break(struct eng_answer_parser *s); /* gives the call up unless its events were emitted */
 
 /* ---- call_python.c --------------------------------------------------------------------------- */
 
-void eng_python_byte(struct eng_speech *s, uint8_t c);
+void eng_python_byte(struct eng_answer_parser *s, uint8_t c);
 
 /* ---- value.c --------------------------------------------------------------------------------- */
 
 /* Argument values that stand between markers (formats GLM, QWEN_XML and INVOKE): opening marker, bytes,
  * closing marker; or _cut if the answer ends within the value. */
-void eng_value_open(struct eng_speech *s);
-void eng_value_byte(struct eng_speech *s, uint8_t c);
-void eng_value_close(struct eng_speech *s);
-void eng_value_cut(struct eng_speech *s);
-bool eng_value_hides_marks(const struct eng_speech *s); /* inside a JSON string: markers are text */
+void eng_value_open(struct eng_answer_parser *s);
+void eng_value_byte(struct eng_answer_parser *s, uint8_t c);
+void eng_value_close(struct eng_answer_parser *s);
+void eng_value_cut(struct eng_answer_parser *s);
+bool eng_value_hides_marks(const struct eng_answer_parser *s); /* inside a JSON string: markers are text */
 
 /* ---- schemas.c ------------------------------------------------------------------------------- */
 
@@ -240,7 +242,7 @@ struct tool_list {
 
 /* Checks the tools that may be called and adds them to out; the caller has set out->made.  Returns 0,
  * or an error code with one line for the client in why[n_why]. */
-int eng_speech_list_tools(struct tool_list *out, const struct eng_speech_style *s, const struct eng_speech_tools *t,
-                          char *why, size_t n_why);
+int eng_tool_list(struct tool_list *out, const struct eng_tool_format *s, const struct eng_answer_rules *t, char *why,
+                  size_t n_why);
 
 #endif

@@ -12,7 +12,7 @@
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static bool reserve_event(struct eng_speech *s)
+static bool reserve_event(struct eng_answer_parser *s)
 {
     if (s->n_event < s->cap_event)
         return true;
@@ -25,11 +25,11 @@ static bool reserve_event(struct eng_speech *s)
     return true;
 }
 
-static void push(struct eng_speech *s, struct queued e, const char *p)
+static void push(struct eng_answer_parser *s, struct queued e, const char *p)
 {
     struct queued *last = s->n_event ? &s->event[s->n_event - 1] : NULL;
     const bool joins = last && last->kind == e.kind && last->call == e.call &&
-                       (e.kind <= ENG_SPEECH_REASONING || e.kind == ENG_SPEECH_ARGUMENTS);
+                       (e.kind <= ENG_ANSWER_REASONING || e.kind == ENG_ANSWER_ARGUMENTS);
     e.at = s->out.n;
     if (s->error)
         return;
@@ -43,47 +43,47 @@ static void push(struct eng_speech *s, struct queued e, const char *p)
         s->event[s->n_event++] = e;
 }
 
-void eng_speech_emit(struct eng_speech *s, enum eng_speech_kind kind, const char *p, size_t n)
+void eng_answer_emit(struct eng_answer_parser *s, enum eng_answer_kind kind, const char *p, size_t n)
 {
-    const bool of_call = kind >= ENG_SPEECH_CALL;
+    const bool of_call = kind >= ENG_ANSWER_CALL;
     if (n)
         push(s, (struct queued){ .kind = kind, .call = of_call ? s->call : 0, .n = n }, p);
 }
 
-void eng_speech_tell(struct eng_speech *s, const char *json)
+void eng_answer_emit_arguments(struct eng_answer_parser *s, const char *json)
 {
-    eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, json, strlen(json));
+    eng_answer_emit(s, ENG_ANSWER_ARGUMENTS, json, strlen(json));
 }
 
-void eng_call_begin(struct eng_speech *s)
+void eng_call_begin(struct eng_answer_parser *s)
 {
     s->in_call = true;
     s->held.n = 0;
-    eng_speech_emit(s, ENG_SPEECH_CALL, s->name.p, s->name.n);
+    eng_answer_emit(s, ENG_ANSWER_CALL, s->name.p, s->name.n);
 }
 
-void eng_call_end(struct eng_speech *s, bool whole)
+void eng_call_end(struct eng_answer_parser *s, bool whole)
 {
-    push(s, (struct queued){ .kind = ENG_SPEECH_CALL_END, .call = s->call, .whole = whole }, "");
+    push(s, (struct queued){ .kind = ENG_ANSWER_CALL_END, .call = s->call, .whole = whole }, "");
     s->in_call = false;
     s->any_call = true;
     s->held.n = 0;
     s->call++;
 }
 
-bool eng_speech_next(struct eng_speech *s, struct eng_speech_event *e)
+bool eng_answer_next(struct eng_answer_parser *s, struct eng_answer_event *e)
 {
     if (s->next_event == s->n_event)
         return false;
     const struct queued *q = &s->event[s->next_event++];
-    *e = (struct eng_speech_event){
+    *e = (struct eng_answer_event){
         .kind = q->kind, .call = q->call, .whole = q->whole, .text = s->out.p + q->at, .n = q->n
     };
     return true;
 }
 
 /* Empties the queue if the caller has read all its events. */
-static void forget_events(struct eng_speech *s)
+static void forget_events(struct eng_answer_parser *s)
 {
     if (s->next_event == s->n_event)
         s->next_event = s->n_event = s->out.n = 0;
@@ -91,27 +91,27 @@ static void forget_events(struct eng_speech *s)
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-void eng_speech_hold(struct eng_speech *s, const char *p, size_t n)
+void eng_answer_hold(struct eng_answer_parser *s, const char *p, size_t n)
 {
     if (!s->error && !eng_text_add(&s->held, p, n))
         s->error = KN_ENOMEM;
 }
 
-void eng_speech_keep(struct eng_speech *s, struct text *t, uint8_t c)
+void eng_answer_append(struct eng_answer_parser *s, struct text *t, uint8_t c)
 {
     if (!eng_text_add(t, (char *)&c, 1))
         s->error = KN_ENOMEM;
 }
 
-static bool in_text(const struct eng_speech *s) { return s->state == IN_TEXT || s->state == IN_THOUGHTS; }
+static bool in_text(const struct eng_answer_parser *s) { return s->state == IN_TEXT || s->state == IN_THOUGHTS; }
 
-static void give_held(struct eng_speech *s)
+static void give_held(struct eng_answer_parser *s)
 {
-    eng_speech_emit(s, s->state == IN_THOUGHTS ? ENG_SPEECH_REASONING : ENG_SPEECH_CONTENT, s->held.p, s->held.n);
+    eng_answer_emit(s, s->state == IN_THOUGHTS ? ENG_ANSWER_REASONING : ENG_ANSWER_CONTENT, s->held.p, s->held.n);
     s->held.n = 0;
 }
 
-void eng_speech_to_text(struct eng_speech *s, bool after_call)
+void eng_answer_to_text(struct eng_answer_parser *s, bool after_call)
 {
     s->state = IN_TEXT;
     s->held.n = 0;
@@ -120,27 +120,27 @@ void eng_speech_to_text(struct eng_speech *s, bool after_call)
 }
 
 /* True if white space must be held back because it is dropped when a marker follows. */
-static bool space_waits(const struct eng_speech *s)
+static bool space_waits(const struct eng_answer_parser *s)
 {
-    if (s->style->way == ENG_SPEECH_HARMONY || s->held.n >= MARK_BYTES)
+    if (s->format->syntax == ENG_SYNTAX_HARMONY || s->held.n >= MARK_BYTES)
         return false;
-    return s->state == IN_THOUGHTS || (s->tools && s->style->way != ENG_SPEECH_NONE) ||
-           (s->at_start && s->style->thinks);
+    return s->state == IN_THOUGHTS || (s->tools && s->format->syntax != ENG_SYNTAX_NONE) ||
+           (s->at_start && s->format->thinks);
 }
 
-static void text_byte(struct eng_speech *s, uint8_t c)
+static void text_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    const uint8_t bare = s->tools && s->state == IN_TEXT ? eng_speech_bare(s->style) : 0;
-    if (eng_speech_space(c) || (bare && s->after_call && c == ';')) {
+    const uint8_t bare = s->tools && s->state == IN_TEXT ? eng_tool_format_first_byte(s->format) : 0;
+    if (eng_is_json_space(c) || (bare && s->after_call && c == ';')) {
         if (s->drop_space)
             return;
-        eng_speech_hold(s, (char *)&c, 1);
+        eng_answer_hold(s, (char *)&c, 1);
         if (!space_waits(s))
             give_held(s);
         return;
     }
     s->drop_space = false;
-    eng_speech_hold(s, (char *)&c, 1);
+    eng_answer_hold(s, (char *)&c, 1);
     if (bare && c == bare && (s->at_start || s->after_call)) {
         eng_call_open_bare(s);
         return;
@@ -149,7 +149,7 @@ static void text_byte(struct eng_speech *s, uint8_t c)
     s->at_start = s->after_call = false;
 }
 
-static void text_mark(struct eng_speech *s, enum mark m)
+static void text_mark(struct eng_answer_parser *s, enum mark m)
 {
     if (s->state == IN_THOUGHTS || m == MARK_THINK) {
         s->state = m == MARK_THINK ? IN_THOUGHTS : IN_TEXT;
@@ -159,8 +159,8 @@ static void text_mark(struct eng_speech *s, enum mark m)
     } else if (m == MARK_CALL_END || m == MARK_CALLS_END) {
         s->held.n = 0; /* the closing marker of a call that has ended */
     } else {
-        const char *text = s->style->mark[m].text;
-        eng_speech_hold(s, text, strlen(text));
+        const char *text = s->format->mark[m].text;
+        eng_answer_hold(s, text, strlen(text));
         s->drop_space = false;
         eng_call_open(s, m);
     }
@@ -192,12 +192,12 @@ static bool may_be_header(const struct text *t)
         return false;
     while (at < t->n && (uint8_t)t->p[at] > ' ')
         at++;
-    return skip_blanks(t, at) == t->n && t->n <= ENG_SPEECH_NAME;
+    return skip_blanks(t, at) == t->n && t->n <= ENG_ANSWER_NAME_BYTES;
 }
 
-static bool has_channel(const struct eng_speech *s)
+static bool has_channel(const struct eng_answer_parser *s)
 {
-    const char *mark = s->style->mark[MARK_CHANNEL].text;
+    const char *mark = s->format->mark[MARK_CHANNEL].text;
     return s->held.n && memmem(s->held.p, s->held.n, mark, strlen(mark));
 }
 
@@ -216,11 +216,11 @@ static struct moe_string word_after(const struct text *t, const char *lead)
 
 /* At the end of the message header in s->held: begins reasoning, content or a call, depending on the header's
  * channel and recipient. */
-static void open_message(struct eng_speech *s)
+static void open_message(struct eng_answer_parser *s)
 {
     static const char functions[] = "functions.", analysis[] = "analysis";
     struct moe_string to = word_after(&s->held, "to=");
-    struct moe_string channel = word_after(&s->held, s->style->mark[MARK_CHANNEL].text);
+    struct moe_string channel = word_after(&s->held, s->format->mark[MARK_CHANNEL].text);
     const bool thinks = channel.n == sizeof analysis - 1 && !memcmp(channel.data, analysis, channel.n);
     s->state = thinks ? IN_THOUGHTS : IN_TEXT;
     s->name.n = 0;
@@ -232,35 +232,35 @@ static void open_message(struct eng_speech *s)
     s->held.n = 0;
 }
 
-static void header_byte(struct eng_speech *s, uint8_t c)
+static void header_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    eng_speech_hold(s, (char *)&c, 1);
+    eng_answer_hold(s, (char *)&c, 1);
     if (s->error)
         return;
-    const bool possible = has_channel(s) ? c >= ' ' && s->held.n <= ENG_SPEECH_NAME : may_be_header(&s->held);
+    const bool possible = has_channel(s) ? c >= ' ' && s->held.n <= ENG_ANSWER_NAME_BYTES : may_be_header(&s->held);
     if (possible)
         return;
     s->state = IN_TEXT;
     give_held(s);
 }
 
-static void header_mark(struct eng_speech *s, enum mark m)
+static void header_mark(struct eng_answer_parser *s, enum mark m)
 {
     if (m == MARK_MESSAGE)
         open_message(s);
     else if (m == MARK_CHANNEL || m == MARK_CONSTRAIN)
-        eng_speech_hold(s, s->style->mark[m].text, strlen(s->style->mark[m].text));
+        eng_answer_hold(s, s->format->mark[m].text, strlen(s->format->mark[m].text));
 }
 
-static void between_byte(struct eng_speech *s, uint8_t c)
+static void between_byte(struct eng_answer_parser *s, uint8_t c)
 {
-    if (eng_speech_space(c))
+    if (eng_is_json_space(c))
         return;
     s->state = IN_TEXT;
     text_byte(s, c);
 }
 
-static void between_mark(struct eng_speech *s, enum mark m)
+static void between_mark(struct eng_answer_parser *s, enum mark m)
 {
     s->held.n = 0;
     s->state = m == MARK_START || m == MARK_CHANNEL ? IN_HEADER : BETWEEN_MESSAGES;
@@ -274,14 +274,14 @@ static const uint32_t call_marks = BIT(MARK_CALLS) | BIT(MARK_CALL) | BIT(MARK_F
 static const uint32_t message_ends = BIT(MARK_END) | BIT(MARK_CALL_STOP) | BIT(MARK_RETURN);
 
 /* Bit set of the markers that are valid in the current state. */
-static uint32_t watched(const struct eng_speech *s)
+static uint32_t watched(const struct eng_answer_parser *s)
 {
-    const bool harmony = s->style->way == ENG_SPEECH_HARMONY;
+    const bool harmony = s->format->syntax == ENG_SYNTAX_HARMONY;
     switch (s->state) {
     case IN_TEXT:
         if (harmony)
             return message_ends;
-        return (s->at_start || s->style->mark[MARK_THINK].control != ENG_NO_TOKEN ? BIT(MARK_THINK) : 0) |
+        return (s->at_start || s->format->mark[MARK_THINK].control != ENG_NO_TOKEN ? BIT(MARK_THINK) : 0) |
                (s->tools ? call_marks : 0) | (s->after_call ? BIT(MARK_CALL_END) | BIT(MARK_CALLS_END) : 0);
     case IN_THOUGHTS:
         return harmony ? message_ends : BIT(MARK_THINK_END);
@@ -294,7 +294,7 @@ static uint32_t watched(const struct eng_speech *s)
     }
 }
 
-void eng_speech_byte(struct eng_speech *s, uint8_t c)
+void eng_answer_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (in_text(s))
         text_byte(s, c);
@@ -306,10 +306,10 @@ void eng_speech_byte(struct eng_speech *s, uint8_t c)
         eng_call_byte(s, c);
 }
 
-void eng_speech_mark(struct eng_speech *s, enum mark m)
+void eng_answer_marker(struct eng_answer_parser *s, enum mark m)
 {
     const bool means_something = watched(s) >> m & 1;
-    if (in_text(s) && means_something && s->style->way == ENG_SPEECH_HARMONY)
+    if (in_text(s) && means_something && s->format->syntax == ENG_SYNTAX_HARMONY)
         s->state = BETWEEN_MESSAGES;
     else if (in_text(s) && means_something)
         text_mark(s, m);
@@ -325,12 +325,12 @@ enum { NO_MARK = -1, MAYBE_MARK = -2 };
 
 /* The valid marker that the pending bytes begin with (*n_mark: its length); MAYBE_MARK if they are only the
  * beginning of a marker; else NO_MARK. */
-static int find_mark(const struct eng_speech *s, size_t *n_mark)
+static int find_mark(const struct eng_answer_parser *s, size_t *n_mark)
 {
     int found = NO_MARK;
     uint32_t watch = watched(s);
     for (int m = 0; m < MARK_COUNT; m++) {
-        const struct eng_speech_mark *k = &s->style->mark[m];
+        const struct eng_tool_marker *k = &s->format->mark[m];
         if (!(watch >> m & 1) || !k->text || k->control != ENG_NO_TOKEN)
             continue;
         size_t n = strlen(k->text);
@@ -345,7 +345,7 @@ static int find_mark(const struct eng_speech *s, size_t *n_mark)
 }
 
 /* Processes the pending bytes except a possible beginning of a marker at their end; with `all`, every byte. */
-static void drain(struct eng_speech *s, bool all)
+static void drain(struct eng_answer_parser *s, bool all)
 {
     while (s->n_pending) {
         const uint8_t first = (uint8_t)s->pending[0];
@@ -356,9 +356,9 @@ static void drain(struct eng_speech *s, bool all)
         s->again = false;
         if (m < 0) {
             n = 1;
-            eng_speech_byte(s, first);
+            eng_answer_byte(s, first);
         } else {
-            eng_speech_mark(s, (enum mark)m);
+            eng_answer_marker(s, (enum mark)m);
         }
         if (s->again) /* process the same bytes in the new state */
             continue;
@@ -369,29 +369,29 @@ static void drain(struct eng_speech *s, bool all)
 
 /* ---- the answer ------------------------------------------------------------------------------ */
 
-int eng_speech_open(struct eng_speech **out, const struct eng_speech_options *o)
+int eng_answer_open(struct eng_answer_parser **out, const struct eng_answer_options *o)
 {
-    struct eng_speech *s = kn_calloc(1, sizeof *s);
+    struct eng_answer_parser *s = kn_calloc(1, sizeof *s);
     if (!s)
         return KN_ENOMEM;
-    s->style = o->style;
+    s->format = o->format;
     s->tools = json_incref((json_t *)o->tools);
     s->at_start = true;
-    if (o->style->way == ENG_SPEECH_HARMONY)
+    if (o->format->syntax == ENG_SYNTAX_HARMONY)
         s->state = IN_HEADER;
-    else if (o->thinks && o->style->thinks)
+    else if (o->thinks && o->format->thinks)
         s->state = IN_THOUGHTS;
     s->drop_space = s->state == IN_THOUGHTS;
     for (int m = 0; m < MARK_COUNT; m++)
-        if (o->style->mark[m].text) {
-            kn_assert(strlen(o->style->mark[m].text) < MARK_BYTES);
-            s->begins[(uint8_t)o->style->mark[m].text[0]] = true;
+        if (o->format->mark[m].text) {
+            kn_assert(strlen(o->format->mark[m].text) < MARK_BYTES);
+            s->begins[(uint8_t)o->format->mark[m].text[0]] = true;
         }
     *out = s;
     return 0;
 }
 
-void eng_speech_close(struct eng_speech *s)
+void eng_answer_close(struct eng_answer_parser *s)
 {
     if (!s)
         return;
@@ -403,7 +403,7 @@ void eng_speech_close(struct eng_speech *s)
     kn_free(s);
 }
 
-int eng_speech_feed(struct eng_speech *s, const char *text, size_t n)
+int eng_answer_feed(struct eng_answer_parser *s, const char *text, size_t n)
 {
     forget_events(s);
     for (size_t i = 0; i < n && !s->error; i++) {
@@ -413,18 +413,18 @@ int eng_speech_feed(struct eng_speech *s, const char *text, size_t n)
     return s->error;
 }
 
-int eng_speech_control(struct eng_speech *s, int32_t token)
+int eng_answer_control(struct eng_answer_parser *s, int32_t token)
 {
     forget_events(s);
     for (int m = 0; m < MARK_COUNT; m++)
-        if (s->style->mark[m].text && s->style->mark[m].control == token) {
+        if (s->format->mark[m].text && s->format->mark[m].control == token) {
             drain(s, true);
-            eng_speech_mark(s, (enum mark)m);
+            eng_answer_marker(s, (enum mark)m);
         }
     return s->error;
 }
 
-int eng_speech_finish(struct eng_speech *s)
+int eng_answer_finish(struct eng_answer_parser *s)
 {
     forget_events(s);
     drain(s, true);

@@ -9,7 +9,7 @@
 
 struct reader {
     struct tool_list *list;
-    const struct eng_speech_style *style;
+    const struct eng_tool_format *format;
     char *why;
     size_t n_why;
 };
@@ -47,15 +47,15 @@ static int check_parameters(struct reader *r, const struct tool *t)
     for (void *i = json_object_iter(properties); i; i = json_object_iter_next(properties, i)) {
         const char *key = json_object_iter_key(i);
         size_t n = strlen(key);
-        if (!n || n != json_object_iter_key_len(i) || n > ENG_SPEECH_NAME || strpbrk(key, "<>"))
+        if (!n || n != json_object_iter_key_len(i) || n > ENG_ANSWER_NAME_BYTES || strpbrk(key, "<>"))
             return fail(r, KN_EUNSUPPORTED, t->name,
                         "this model cannot write parameter names that are empty, longer than 256 "
                         "bytes or contain < or >");
-        if (r->style->way == ENG_SPEECH_PYTHONIC && !is_plain_name(key))
+        if (r->format->syntax == ENG_SYNTAX_PYTHONIC && !is_plain_name(key))
             return fail(r, KN_EUNSUPPORTED, t->name,
                         "this model can only write parameter names of 1 to 64 letters, digits "
                         "and _-.:/");
-        if (r->style->way == ENG_SPEECH_INVOKE && strchr(key, '"'))
+        if (r->format->syntax == ENG_SYNTAX_INVOKE && strchr(key, '"'))
             return fail(r, KN_EUNSUPPORTED, t->name, "this model cannot write parameter names with a quotation mark");
         for (const char *p = key; *p; p++)
             if ((uint8_t)*p < ' ')
@@ -71,7 +71,7 @@ static int check_parameters(struct reader *r, const struct tool *t)
 
 static int add_tool(struct reader *r, const json_t *entry)
 {
-    const json_t *f = eng_speech_tool(entry), *name = json_object_get(f, "name");
+    const json_t *f = eng_tool_function(entry), *name = json_object_get(f, "name");
     json_t *parameters = json_object_get(f, "parameters");
     struct tool *t = &r->list->tool[r->list->n];
     if (!json_is_string(name) || !is_plain_name(json_string_value(name)))
@@ -91,19 +91,19 @@ static int add_tool(struct reader *r, const json_t *entry)
     if (!type || strcmp(type, "object"))
         return fail(r, KN_EINVAL, t->name, "the type of \"parameters\" must be \"object\"");
     r->list->n++;
-    if (r->style->way == ENG_SPEECH_QWEN_XML || r->style->way == ENG_SPEECH_GLM || r->style->way == ENG_SPEECH_INVOKE ||
-        r->style->way == ENG_SPEECH_PYTHONIC)
+    if (r->format->syntax == ENG_SYNTAX_QWEN_XML || r->format->syntax == ENG_SYNTAX_GLM ||
+        r->format->syntax == ENG_SYNTAX_INVOKE || r->format->syntax == ENG_SYNTAX_PYTHONIC)
         return check_parameters(r, t);
     return 0;
 }
 
-int eng_speech_list_tools(struct tool_list *out, const struct eng_speech_style *s, const struct eng_speech_tools *t,
-                          char *why, size_t n_why)
+int eng_tool_list(struct tool_list *out, const struct eng_tool_format *s, const struct eng_answer_rules *t, char *why,
+                  size_t n_why)
 {
     struct reader r = { out, s, why, n_why };
     for (size_t i = 0; i < json_array_size(t->tools); i++) {
         const json_t *entry = json_array_get(t->tools, i);
-        const char *name = json_string_value(json_object_get(eng_speech_tool(entry), "name"));
+        const char *name = json_string_value(json_object_get(eng_tool_function(entry), "name"));
         if (t->choice == ENG_TOOL_NAMED && (!name || strcmp(name, t->name)))
             continue;
         if (out->n == MOST_TOOLS) {

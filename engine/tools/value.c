@@ -35,7 +35,7 @@ enum {
     EXPONENT_DIGITS
 };
 
-bool eng_speech_space(uint8_t c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+bool eng_is_json_space(uint8_t c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
 static bool is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
 
@@ -153,7 +153,7 @@ static enum json_step number_step(struct json_scan *j, uint8_t c)
     if (!number_may_end(j))
         return bad(j);
     j->state = AFTER_VALUE;
-    if (eng_speech_space(c))
+    if (eng_is_json_space(c))
         return j->depth ? JSON_MORE : JSON_DONE;
     return after_step(j, c);
 }
@@ -171,7 +171,7 @@ enum json_step eng_json_step(struct json_scan *j, uint8_t c)
             return bad(j);
         return *++j->word ? JSON_MORE : go(j, AFTER_VALUE);
     }
-    if (eng_speech_space(c))
+    if (eng_is_json_space(c))
         return JSON_MORE;
     switch (j->state) {
     case WANT_ITEM_OR_END:
@@ -219,23 +219,23 @@ size_t eng_json_escape(uint8_t c, char out[ENG_JSON_ESCAPE])
     return (size_t)snprintf(out, ENG_JSON_ESCAPE, c < ' ' ? "\\u%04x" : "%c", c);
 }
 
-static void tell_byte(struct eng_speech *s, uint8_t c)
+static void tell_byte(struct eng_answer_parser *s, uint8_t c)
 {
     char p[ENG_JSON_ESCAPE];
-    eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, eng_json_escape(c, p));
+    eng_answer_emit(s, ENG_ANSWER_ARGUMENTS, p, eng_json_escape(c, p));
 }
 
-static void tell_string(struct eng_speech *s, const char *p, size_t n)
+static void tell_string(struct eng_answer_parser *s, const char *p, size_t n)
 {
-    eng_speech_tell(s, "\"");
+    eng_answer_emit_arguments(s, "\"");
     for (size_t i = 0; i < n; i++)
         tell_byte(s, (uint8_t)p[i]);
-    eng_speech_tell(s, "\"");
+    eng_answer_emit_arguments(s, "\"");
 }
 
 /* ---- schemas --------------------------------------------------------------------------------- */
 
-const json_t *eng_speech_tool(const json_t *tool)
+const json_t *eng_tool_function(const json_t *tool)
 {
     const json_t *f = json_object_get(tool, "function");
     return json_is_object(f) ? f : tool;
@@ -246,19 +246,19 @@ static bool is_text(const json_t *v, const char *p, size_t n)
     return json_is_string(v) && json_string_length(v) == n && !memcmp(json_string_value(v), p, n);
 }
 
-const json_t *eng_speech_find_tool(const json_t *tools, const char *name, size_t n)
+const json_t *eng_tool_find(const json_t *tools, const char *name, size_t n)
 {
     for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *tool = eng_speech_tool(json_array_get(tools, i));
+        const json_t *tool = eng_tool_function(json_array_get(tools, i));
         if (is_text(json_object_get(tool, "name"), name, n))
             return tool;
     }
     return NULL;
 }
 
-static const json_t *parameter(const struct eng_speech *s)
+static const json_t *parameter(const struct eng_answer_parser *s)
 {
-    const json_t *tool = eng_speech_find_tool(s->tools, s->name.p, s->name.n);
+    const json_t *tool = eng_tool_find(s->tools, s->name.p, s->name.n);
     const json_t *all = json_object_get(json_object_get(tool, "parameters"), "properties");
     return s->key.n ? json_object_getn(all, s->key.p, s->key.n) : NULL;
 }
@@ -272,16 +272,16 @@ static bool has_type(const json_t *schema, const char *name)
     return found;
 }
 
-bool eng_speech_is_string(const json_t *schema)
+bool eng_schema_is_string(const json_t *schema)
 {
     return json_is_string(json_object_get(schema, "type")) && has_type(schema, "string");
 }
 
-bool eng_speech_is_free_string(const json_t *schema)
+bool eng_schema_is_free_string(const json_t *schema)
 {
     static const char *const narrower[] = { "enum",  "const", "pattern", "minLength", "maxLength", "format",
                                             "anyOf", "oneOf", "allOf",   "not",       "$ref",      "nullable" };
-    bool is = eng_speech_is_string(schema);
+    bool is = eng_schema_is_string(schema);
     for (size_t i = 0; i < sizeof narrower / sizeof *narrower && is; i++)
         is = !json_object_get(schema, narrower[i]);
     return is;
@@ -289,35 +289,35 @@ bool eng_speech_is_free_string(const json_t *schema)
 
 /* ---- values written as plain text ------------------------------------------------------------ */
 
-void eng_value_open(struct eng_speech *s)
+void eng_value_open(struct eng_answer_parser *s)
 {
-    eng_speech_tell(s, s->first_key ? "{" : ", ");
+    eng_answer_emit_arguments(s, s->first_key ? "{" : ", ");
     tell_string(s, s->key.p, s->key.n);
-    eng_speech_tell(s, ": ");
+    eng_answer_emit_arguments(s, ": ");
     s->held.n = 0;
     s->first_key = false;
-    s->first_line = s->style->way == ENG_SPEECH_QWEN_XML;
+    s->first_line = s->format->syntax == ENG_SYNTAX_QWEN_XML;
     s->line_end = false;
     s->value.n = 0;
     s->json = (struct json_scan){ 0 };
-    s->free_string = s->kind == KIND_STRING || (s->kind == KIND_UNSAID && eng_speech_is_free_string(parameter(s)));
+    s->free_string = s->kind == KIND_STRING || (s->kind == KIND_UNSAID && eng_schema_is_free_string(parameter(s)));
     if (s->free_string)
-        eng_speech_tell(s, "\"");
+        eng_answer_emit_arguments(s, "\"");
 }
 
 /* Emits a byte of a string without quotes.  In QWEN_XML a line end right after the opening marker or right
  * before the closing marker is not part of the value. */
-static void string_byte(struct eng_speech *s, uint8_t c)
+static void string_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (s->line_end)
         tell_byte(s, '\n');
-    s->line_end = c == '\n' && s->style->way == ENG_SPEECH_QWEN_XML && !s->first_line;
+    s->line_end = c == '\n' && s->format->syntax == ENG_SYNTAX_QWEN_XML && !s->first_line;
     if (!s->line_end && !(s->first_line && c == '\n'))
         tell_byte(s, c);
     s->first_line = false;
 }
 
-void eng_value_byte(struct eng_speech *s, uint8_t c)
+void eng_value_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (s->free_string) {
         string_byte(s, c);
@@ -326,10 +326,10 @@ void eng_value_byte(struct eng_speech *s, uint8_t c)
     if (!eng_text_add(&s->value, (char *)&c, 1))
         s->error = KN_ENOMEM;
     eng_json_step(&s->json, c);
-    if (s->value.n <= ENG_SPEECH_HELD)
+    if (s->value.n <= ENG_ANSWER_HELD_BYTES)
         return;
     s->free_string = true; /* the value is too long to store: emit it as a string */
-    eng_speech_tell(s, "\"");
+    eng_answer_emit_arguments(s, "\"");
     for (size_t i = 0; i < s->value.n; i++)
         string_byte(s, (uint8_t)s->value.p[i]);
     s->value.n = 0;
@@ -348,50 +348,50 @@ static const char *python_word(const json_t *schema, const char *p, size_t n)
     return NULL;
 }
 
-static void tell_value(struct eng_speech *s)
+static void tell_value(struct eng_answer_parser *s)
 {
     const json_t *schema = parameter(s);
     const char *p = s->value.p;
     size_t n = s->value.n;
     const bool is_json = eng_json_whole(&s->json);
-    while (n && is_json && eng_speech_space((uint8_t)*p))
+    while (n && is_json && eng_is_json_space((uint8_t)*p))
         p++, n--;
-    while (n && is_json && eng_speech_space((uint8_t)p[n - 1]))
+    while (n && is_json && eng_is_json_space((uint8_t)p[n - 1]))
         n--;
-    if (is_json && (*p == '"' || !eng_speech_is_string(schema))) {
-        eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, n);
+    if (is_json && (*p == '"' || !eng_schema_is_string(schema))) {
+        eng_answer_emit(s, ENG_ANSWER_ARGUMENTS, p, n);
         return;
     }
     p = s->value.p;
     n = s->value.n;
-    if (s->style->way == ENG_SPEECH_QWEN_XML) {
+    if (s->format->syntax == ENG_SYNTAX_QWEN_XML) {
         if (n && *p == '\n')
             p++, n--;
         n -= n && p[n - 1] == '\n';
     }
     const char *word = python_word(schema, p, n);
     if (word)
-        eng_speech_tell(s, word);
+        eng_answer_emit_arguments(s, word);
     else
         tell_string(s, p, n);
 }
 
-void eng_value_close(struct eng_speech *s)
+void eng_value_close(struct eng_answer_parser *s)
 {
     if (s->free_string)
-        eng_speech_tell(s, "\"");
+        eng_answer_emit_arguments(s, "\"");
     else
         tell_value(s);
     s->value.n = 0;
 }
 
-void eng_value_cut(struct eng_speech *s)
+void eng_value_cut(struct eng_answer_parser *s)
 {
-    eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, s->value.p, s->value.n);
+    eng_answer_emit(s, ENG_ANSWER_ARGUMENTS, s->value.p, s->value.n);
     s->value.n = 0;
 }
 
-bool eng_value_hides_marks(const struct eng_speech *s)
+bool eng_value_hides_marks(const struct eng_answer_parser *s)
 {
     return !s->free_string && !s->json.bad && eng_json_in_string(&s->json);
 }

@@ -8,8 +8,8 @@
  *
  * This header adds facts about published files that moe/model and moe/write need too.  The tables behind struct
  * moe_file are in internal.h, for moe/files only. */
-#ifndef MOE_FILES_H
-#define MOE_FILES_H
+#ifndef MOE_FILES_FILES_H
+#define MOE_FILES_FILES_H
 
 #include "moe/moe.h"
 

@@ -13,8 +13,8 @@
  *
  * A folder fills the same tables as a GGUF file of the same model, so callers of moe_file_open() need not distinguish
  * the two. */
-#ifndef MOE_FOLDER_H
-#define MOE_FOLDER_H
+#ifndef MOE_FILES_HF_FOLDER_H
+#define MOE_FILES_HF_FOLDER_H
 
 #include <jansson.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* moe/files/hf_tensor_names.h - conversion of a folder's tensors to GGUF tensors.  For hf_tensor_names.c, which maps
  * the names, and hf_convert.c, which converts, only. */
-#ifndef MOE_HF_TENSORS_H
-#define MOE_HF_TENSORS_H
+#ifndef MOE_FILES_HF_TENSOR_NAMES_H
+#define MOE_FILES_HF_TENSOR_NAMES_H
 
 #include "moe/files/hf_folder.h"
 

@@ -13,8 +13,8 @@
  *     struct moe_model   both, with embedding, output matrix and the store; owns all but the file and the target
  *
  * A matrix that a layer lacks has n_out 0, a vector that it lacks is NULL. */
-#ifndef MOE_MODEL_H
-#define MOE_MODEL_H
+#ifndef MOE_MODEL_MODEL_H
+#define MOE_MODEL_MODEL_H
 
 #include "moe/files/files.h"
 

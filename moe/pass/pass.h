@@ -19,8 +19,8 @@
  *
  * One thread at a time uses a context; its team computes.  The model is shared and const.  The arrays of struct
  * moe_context lie in its two arenas; the batch is the caller's, valid during a pass. */
-#ifndef MOE_PASS_H
-#define MOE_PASS_H
+#ifndef MOE_PASS_PASS_H
+#define MOE_PASS_PASS_H
 
 #include "moe/model/model.h"
 

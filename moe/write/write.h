@@ -10,8 +10,8 @@
  *     synth.c          moe_synth(): the tensors and metadata of a shape, in order
  *     synth_shapes.c   the shapes                  synth_fill.c     random values of a tensor
  *     synth_vocab.c    a vocabulary */
-#ifndef MOE_WRITE_H
-#define MOE_WRITE_H
+#ifndef MOE_WRITE_WRITE_H
+#define MOE_WRITE_WRITE_H
 
 #include "moe/model/model.h"
 

@@ -1,9 +1,10 @@
 /* tests/engine/head.h - writes files with random weights: EAGLE heads for models of any width, which draft trees that
- * are nearly always wrong, and a network that predicts accepted draft lengths. Numbers come from below() of asked.h. */
+ * are nearly always wrong, and a network that predicts accepted draft lengths. Numbers come from
+ * below() of same_answers.h. */
 #ifndef TESTS_ENGINE_HEAD_H
 #define TESTS_ENGINE_HEAD_H
 
-#include "tests/engine/asked.h"
+#include "tests/engine/same_answers.h"
 
 #define HEAD_MOST_WIDTH 256
 

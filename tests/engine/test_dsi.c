@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "engine/dsi.h"
-#include "tests/engine/asked.h"
+#include "tests/engine/same_answers.h"
 
 static char other[96]; /* file of a drafter that is often wrong */
 

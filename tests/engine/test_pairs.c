@@ -17,7 +17,7 @@
 #define N_SHORT   (N_TEXT - 2)
 #define N_SESSION N_TEXT
 #define N_REQUEST (4 * N_TEXT) /* per text: temperature 0 or 1, shared prefix or not */
-#include "tests/engine/asked.h"
+#include "tests/engine/same_answers.h"
 
 #define MODELS "evals/train/models/demo-"
 #define MODEL  MODELS "target-q8_0.gguf"

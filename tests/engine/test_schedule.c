@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "tests/engine/asked.h"
+#include "tests/engine/same_answers.h"
 
 static void everyone_says_what_he_says_alone(void **state)
 {

@@ -2,7 +2,7 @@
 #ifndef TESTS_ENGINE_WORST_H
 #define TESTS_ENGINE_WORST_H
 
-#include "tests/engine/asked.h"
+#include "tests/engine/same_answers.h"
 
 /* right: chance that a drafted token is the session's own next token. Other tokens are random or stop tokens. */
 static struct worst {

@@ -15,7 +15,7 @@ for fuzzer in "$folder"/fuzz_*; do
     few=                                        # a schema takes some ms to compile
     case "$name $*" in
     "schema -runs=20000") few=-runs=2000 ;;
-    "ask -runs=20000") few=-runs=5000 ;;
+    "request -runs=20000") few=-runs=5000 ;;
     "http -runs=20000") few=-runs=3000 ;;
     esac
     if "$fuzzer" -seed=1 -max_len=65536 -rss_limit_mb=2048 -timeout=20 -artifact_prefix="$folder/$name-" \

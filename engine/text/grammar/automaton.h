@@ -8,8 +8,8 @@
  *     determine.c                                     nodes to deterministic states (subset construction)
  *     walk.c                                          advances a gr_state by bytes
  *     mask.c                                          masks over the whole vocabulary */
-#ifndef ENGINE_AUTOMATON_H
-#define ENGINE_AUTOMATON_H
+#ifndef ENGINE_TEXT_GRAMMAR_AUTOMATON_H
+#define ENGINE_TEXT_GRAMMAR_AUTOMATON_H
 
 #include "engine/text/grammar/grammar.h"
 

@@ -25,8 +25,8 @@
  *
  * Building and compiling log nothing, because grammars come from requests; gr_builder_why has the
  * reason. */
-#ifndef ENGINE_GRAMMAR_H
-#define ENGINE_GRAMMAR_H
+#ifndef ENGINE_TEXT_GRAMMAR_GRAMMAR_H
+#define ENGINE_TEXT_GRAMMAR_GRAMMAR_H
 
 #include <jansson.h>
 

@@ -1,7 +1,7 @@
 /* engine/text/grammar/regex.h - regular expressions as NFAs over code points.  Only the files of
  * engine/text/grammar include it. */
-#ifndef ENGINE_REGEX_H
-#define ENGINE_REGEX_H
+#ifndef ENGINE_TEXT_GRAMMAR_REGEX_H
+#define ENGINE_TEXT_GRAMMAR_REGEX_H
 
 #include "engine/text/grammar/automaton.h"
 

@@ -3,8 +3,8 @@
  *
  * A simple schema has plain keywords only: no $ref, allOf, anyOf, oneOf; "type" is a bit set, "pattern" a
  * list. */
-#ifndef ENGINE_SCHEMA_H
-#define ENGINE_SCHEMA_H
+#ifndef ENGINE_TEXT_GRAMMAR_SCHEMA_H
+#define ENGINE_TEXT_GRAMMAR_SCHEMA_H
 
 #include "engine/text/grammar/automaton.h"
 

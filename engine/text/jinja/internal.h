@@ -19,8 +19,8 @@
  * Each template and each rendering has its own heap; a heap is freed as a whole.  A failure anywhere is a
  * longjmp to the entry in template.c (jin_fail).  A rendering holds only its heap and the output
  * buffer, so template.c can release everything. */
-#ifndef ENGINE_JINJA_INTERNAL_H
-#define ENGINE_JINJA_INTERNAL_H
+#ifndef ENGINE_TEXT_JINJA_INTERNAL_H
+#define ENGINE_TEXT_JINJA_INTERNAL_H
 
 #include <setjmp.h>
 #include <string.h>

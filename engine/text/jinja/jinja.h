@@ -16,8 +16,8 @@
  * limits of struct eng_template_limits.
  *
  * An open template is immutable: any number of threads may render it at once. */
-#ifndef ENGINE_JINJA_JINJA_H
-#define ENGINE_JINJA_JINJA_H
+#ifndef ENGINE_TEXT_JINJA_JINJA_H
+#define ENGINE_TEXT_JINJA_JINJA_H
 
 #include <jansson.h>
 

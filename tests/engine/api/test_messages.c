@@ -2,7 +2,7 @@
  * arguments and reasoning in the form they read; tools and formats become the right grammar; bad schemas are refused.
  *
  * One thread: not under MODE=tsan. */
-#include "tests/engine/api/desk.h"
+#include "tests/engine/api/setup.h"
 
 /* ---- conversations --------------------------------------------------------------------------- */
 
@@ -11,7 +11,7 @@ static void renders(enum eng_api api, const char *body, const char *want)
     struct eng_refusal why;
     char *text = NULL;
     size_t n;
-    if (eng_ask_render(api, body, strlen(body), &desk.d, &text, &n, &why))
+    if (eng_api_request_render(api, body, strlen(body), &fake.setup, &text, &n, &why))
         print_error("%s: %s\n", why.param, why.message);
     assert_non_null(text);
     assert_string_equal(text, want);
@@ -101,9 +101,10 @@ static void tools_reach_the_template_in_one_form(void **state)
             "<s>user\nhello<|im_end|>\n<s>assistant\n");
     renders(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\"}"),
             "<s>user\nhello<|im_end|>\n<s>assistant\n<think>\n");
-    struct eng_ask *ask = ask_of(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\"}"));
+    struct eng_api_request *ask = ask_of(ENG_API_MESSAGES,
+                                         with(ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\"}"));
     assert_true(ask->thinks);
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
 }
 
 static void messages_that_cannot_be_read_are_refused(void **state)
@@ -182,49 +183,49 @@ static void arguments_are_what_the_template_takes(void **state)
     };
     (void)state;
     for (int i = 0; i < LEN(cases); i++) {
-        desk_close(NULL);
-        desk_open_with(cases[i].template);
+        fake_close(NULL);
+        fake_open_with(cases[i].template);
         renders(ENG_API_CHAT, body, cases[i].want);
     }
     renders(ENG_API_MESSAGES,
             "{\"messages\": [" USER ", {\"role\": \"assistant\", \"content\": [{\"type\": "
             "\"tool_use\", \"id\": \"1\", \"name\": \"f\", \"input\": {\"a\": 1}}]}]}",
             "{\"a\":1}");
-    desk_close(NULL);
-    desk_open(NULL);
+    fake_close(NULL);
+    fake_open(NULL);
 }
 
 /* gpt-oss names reasoning `thinking`, and accepts either this or content. */
 static void thoughts_go_by_the_templates_name(void **state)
 {
     (void)state;
-    desk_close(NULL);
-    desk_open_with("{# <|channel|><|message|> #}{% for m in messages %}{{ m.thinking }}/{{ m.content "
+    fake_close(NULL);
+    fake_open_with("{# <|channel|><|message|> #}{% for m in messages %}{{ m.thinking }}/{{ m.content "
                    "}};{% endfor %}");
     renders(ENG_API_CHAT,
             "{\"messages\": [" USER ", {\"role\": \"assistant\", \"reasoning\": \"why\"}, {\"role\": "
             "\"assistant\", \"reasoning\": \"why\", \"content\": \"so\"}]}",
             "/hello;why/;/so;");
-    desk_close(NULL);
-    desk_open(NULL);
+    fake_close(NULL);
+    fake_open(NULL);
 }
 
 static void a_template_may_refuse(void **state)
 {
     (void)state;
-    desk_close(NULL);
-    desk_open_with("{{ raise_exception('first line\nno ' + messages[0].content) }}");
+    fake_close(NULL);
+    fake_open_with("{{ raise_exception('first line\nno ' + messages[0].content) }}");
     expect(ENG_API_CHAT, with(ENG_API_CHAT, ""), "400 messages");
-    desk_close(NULL);
-    desk_open_with("{% for i in range(1000000000) %}x{% endfor %}");
+    fake_close(NULL);
+    fake_open_with("{% for i in range(1000000000) %}x{% endfor %}");
     expect(ENG_API_CHAT, with(ENG_API_CHAT, ""), "400 messages");
-    desk_close(NULL);
-    desk_open(NULL);
-    struct eng_chat *chat = (struct eng_chat *)desk.d.chat;
-    desk.d.chat = NULL;
+    fake_close(NULL);
+    fake_open(NULL);
+    struct eng_chat *chat = (struct eng_chat *)fake.setup.chat;
+    fake.setup.chat = NULL;
     expect(ENG_API_CHAT, with(ENG_API_CHAT, ""), "400 messages");
     expect(ENG_API_COMPLETIONS, with(ENG_API_COMPLETIONS, ""), "");
-    desk.d.chat = chat;
+    fake.setup.chat = chat;
 }
 
 /* ---- tools and answer formats ---------------------------------------------------------------- */
@@ -328,11 +329,11 @@ static void tools_and_formats_are_checked(void **state)
         expect(cases[i].api, body, cases[i].want);
         if (*cases[i].want)
             continue;
-        struct eng_ask *ask = ask_of(cases[i].api, body);
+        struct eng_api_request *ask = ask_of(cases[i].api, body);
         if (!ask->grammar != !cases[i].grammar)
             print_error("%s\n", body);
         assert_int_equal(ask->grammar != NULL, cases[i].grammar);
-        eng_ask_close(ask);
+        eng_api_request_close(ask);
     }
 }
 
@@ -349,31 +350,31 @@ static bool accepts(const struct gr_grammar *g, const char *text)
 
 static void a_format_holds_the_answer_and_lets_it_think(void **state)
 {
-    struct eng_ask *ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"response_format\": {\"type\": "
-                                                                  "\"json_object\"}"));
+    struct eng_api_request *ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"response_format\": {\"type\": "
+                                                                          "\"json_object\"}"));
     (void)state;
     assert_true(accepts(ask->grammar, "{\"a\": 1}"));
     assert_true(accepts(ask->grammar, "<think>so</think>\n\n{\"a\": 1}"));
     assert_false(accepts(ask->grammar, "[1]"));
     assert_false(accepts(ask->grammar, "hello"));
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
     ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, TOOL("") ", \"response_format\": {\"type\": "
                                                            "\"json_object\"}"));
     assert_true(accepts(ask->grammar, "{\"a\": 1}"));
     assert_true(accepts(ask->grammar, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n"
                                       "</tool_call>"));
     assert_false(accepts(ask->grammar, "hello"));
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
     ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"reasoning_effort\": \"high\", "
                                                   "\"response_format\": {\"type\": \"json_object\"}"));
     assert_true(accepts(ask->grammar, "so</think>\n\n{\"a\": 1}")); /* reasoning starts in the prompt */
     assert_false(accepts(ask->grammar, "{\"a\": 1}"));
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
     ask = ask_of(ENG_API_COMPLETIONS, with(ENG_API_COMPLETIONS, "\"response_format\": {\"type\": "
                                                                 "\"json_object\"}"));
     assert_true(accepts(ask->grammar, "{\"a\": 1}"));
     assert_false(accepts(ask->grammar, "<think></think>{}")); /* plain text, without reasoning */
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
 }
 
 /* gpt-oss writes its answer in a separate channel. A model without tool calls can still have an answer format. */
@@ -381,10 +382,10 @@ static void a_format_fits_the_models_way(void **state)
 {
     static const char body[] = "{\"messages\": [" USER "], \"response_format\": {\"type\": "
                                "\"json_object\"}, " TOOL("") "}";
-    struct eng_ask *ask;
+    struct eng_api_request *ask;
     (void)state;
-    desk_close(NULL);
-    desk_open_with("<|channel|><|message|>{{ messages[0].content }}");
+    fake_close(NULL);
+    fake_open_with("<|channel|><|message|>{{ messages[0].content }}");
     ask = ask_of(ENG_API_CHAT, body);
     assert_true(accepts(ask->grammar, "<|channel|>final<|message|>{\"a\": 1}"));
     assert_true(accepts(ask->grammar, "<|channel|>analysis<|message|>so<|end|><|start|>assistant"
@@ -392,16 +393,16 @@ static void a_format_fits_the_models_way(void **state)
     assert_true(accepts(ask->grammar, "<|channel|>commentary to=functions.f json<|message|>{}"));
     assert_false(accepts(ask->grammar, "<|channel|>final<|message|>so"));
     assert_false(accepts(ask->grammar, "{}"));
-    eng_ask_close(ask);
-    desk_close(NULL);
-    desk_open_with("{{ messages[0].content }}");
+    eng_api_request_close(ask);
+    fake_close(NULL);
+    fake_open_with("{{ messages[0].content }}");
     ask = ask_of(ENG_API_CHAT, body);
     assert_true(accepts(ask->grammar, "{\"a\": 1}"));
     assert_false(accepts(ask->grammar, "so"));
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
     expect(ENG_API_CHAT, with(ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"required\""), "400 tools");
-    desk_close(NULL);
-    desk_open(NULL);
+    fake_close(NULL);
+    fake_open(NULL);
 }
 
 /* Schemas known to crash or hang servers: each ends soon, refused or not. */
@@ -458,5 +459,5 @@ int main(void)
         cmocka_unit_test(a_format_fits_the_models_way),
         cmocka_unit_test(no_schema_does_harm),
     };
-    return cmocka_run_group_tests(tests, desk_open, desk_close);
+    return cmocka_run_group_tests(tests, fake_open, fake_close);
 }

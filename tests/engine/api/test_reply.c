@@ -5,7 +5,7 @@
  * and <|im_end|>.
  *
  * One thread: not under MODE=tsan. */
-#include "tests/engine/api/desk.h"
+#include "tests/engine/api/setup.h"
 #include "tests/faults.h"
 
 struct said { /* output of a reply */
@@ -34,7 +34,7 @@ static int32_t token_at(const char *text, size_t n, size_t *length)
     static const struct {
         const char *text;
         int32_t id;
-    } marks[] = { { "<s>", DESK_BOS }, { "<|im_end|>", DESK_END }, { "hello", DESK_HELLO } };
+    } marks[] = { { "<s>", FAKE_BOS }, { "<|im_end|>", FAKE_END }, { "hello", FAKE_HELLO } };
     for (int i = 0; i < LEN(marks); i++)
         if (n >= strlen(marks[i].text) && !memcmp(text, marks[i].text, strlen(marks[i].text))) {
             *length = strlen(marks[i].text);
@@ -65,7 +65,7 @@ static int feed(struct eng_reply *r, int choice, const char *text, size_t n, enu
         take(r, out);
     }
     if (done == 0 && end != ENG_RUNNING) {
-        struct eng_event t = token(choice, end == ENG_STOP ? DESK_END : ENG_NO_TOKEN);
+        struct eng_event t = token(choice, end == ENG_STOP ? FAKE_END : ENG_NO_TOKEN);
         t.finish = end;
         t.status = KN_EIO;
         done = eng_reply_feed(r, &t);
@@ -77,16 +77,16 @@ static int feed(struct eng_reply *r, int choice, const char *text, size_t n, enu
 static void answer(enum eng_api api, const char *body, const char *text, size_t n, enum eng_finish end,
                    struct said *out)
 {
-    struct eng_ask *ask = ask_of(api, body);
+    struct eng_api_request *ask = ask_of(api, body);
     struct eng_reply *r;
     *out = (struct said){ .n = 0 };
-    assert_int_equal(eng_reply_open(&r, ask, &desk.d), 0);
+    assert_int_equal(eng_reply_open(&r, ask, &fake.setup), 0);
     assert_false(eng_reply_began(r));
-    for (int i = 0; i < eng_ask_choices(ask); i++)
+    for (int i = 0; i < eng_api_request_choices(ask); i++)
         assert_int_equal(feed(r, i, text, n, end, out), 1);
     assert_true(eng_reply_began(r) && eng_reply_done(r));
     eng_reply_close(r);
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
 }
 
 /* ---- parsing the output ---------------------------------------------------------------------- */
@@ -576,14 +576,14 @@ static void blocks_keep_their_order(void **state)
 static void a_reply_says_when_a_choice_is_done(void **state)
 {
     static struct said s;
-    struct eng_ask *ask = ask_of(ENG_API_CHAT, "{\"messages\": [" USER "], \"n\": 2, \"stop\": \"!\", "
-                                               "\"stop_token_ids\": [120], \"stream\": true}");
+    struct eng_api_request *ask = ask_of(ENG_API_CHAT, "{\"messages\": [" USER "], \"n\": 2, \"stop\": \"!\", "
+                                                       "\"stop_token_ids\": [120], \"stream\": true}");
     struct eng_reply *r;
     struct eng_event t;
     (void)state;
     s.n = 0;
-    assert_int_equal(eng_reply_open(&r, ask, &desk.d), 0);
-    t = token(0, DESK_HELLO);
+    assert_int_equal(eng_reply_open(&r, ask, &fake.setup), 0);
+    t = token(0, FAKE_HELLO);
     assert_int_equal(eng_reply_feed(r, &t), 0);
     t = token(1, 'y');
     assert_int_equal(eng_reply_feed(r, &t), 0);
@@ -609,7 +609,7 @@ static void a_reply_says_when_a_choice_is_done(void **state)
     assert_int_equal(eng_reply_tokens(r, 0), 2);
     assert_int_equal(eng_reply_tokens(r, 1), 2);
     eng_reply_close(r);
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
 }
 
 /* ---- log probabilities ----------------------------------------------------------------------- */
@@ -753,9 +753,9 @@ static void errors_come_with_a_status_or_in_the_stream(void **state)
                 }
             }
     /* a stream that began before its first token */
-    struct eng_ask *ask = ask_of(ENG_API_CHAT, body_of(ENG_API_CHAT, true, ""));
+    struct eng_api_request *ask = ask_of(ENG_API_CHAT, body_of(ENG_API_CHAT, true, ""));
     struct eng_reply *r;
-    assert_int_equal(eng_reply_open(&r, ask, &desk.d), 0);
+    assert_int_equal(eng_reply_open(&r, ask, &fake.setup), 0);
     s.n = 0;
     eng_reply_begin(r);
     assert_true(eng_reply_began(r));
@@ -764,15 +764,15 @@ static void errors_come_with_a_status_or_in_the_stream(void **state)
     assert_int_equal(s.status, 200);
     assert_non_null(strstr(s.data, error[1]));
     eng_reply_close(r);
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
 }
 
 static void no_memory_ends_a_reply(void **state)
 {
     static struct said s;
-    struct eng_ask *ask = ask_of(ENG_API_RESPONSES, body_of(ENG_API_RESPONSES, true,
-                                                            "\"stop\": \"x\", "
-                                                            "\"top_logprobs\": 3"));
+    struct eng_api_request *ask = ask_of(ENG_API_RESPONSES, body_of(ENG_API_RESPONSES, true,
+                                                                    "\"stop\": \"x\", "
+                                                                    "\"top_logprobs\": 3"));
     const char *text = "<think>h</think>hello" CALL;
     int n = 0;
     (void)state;
@@ -780,7 +780,7 @@ static void no_memory_ends_a_reply(void **state)
         struct eng_reply *r;
         faults_reset();
         faults_at(FAULT_ALLOC, ++n, FAULT_ERROR, ENOMEM);
-        if (!eng_reply_open(&r, ask, &desk.d)) {
+        if (!eng_reply_open(&r, ask, &fake.setup)) {
             s.n = 0;
             int done = feed(r, 0, text, strlen(text), ENG_STOP, &s);
             assert_int_equal(done, faults.struck ? KN_ENOMEM : 1);
@@ -791,7 +791,7 @@ static void no_memory_ends_a_reply(void **state)
     }
     faults_off();
     assert_true(n > 10);
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
 }
 
 int main(void)
@@ -812,5 +812,5 @@ int main(void)
         cmocka_unit_test(errors_come_with_a_status_or_in_the_stream),
         cmocka_unit_test(no_memory_ends_a_reply),
     };
-    return cmocka_run_group_tests(tests, desk_open, desk_close);
+    return cmocka_run_group_tests(tests, fake_open, fake_close);
 }

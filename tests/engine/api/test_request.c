@@ -3,7 +3,7 @@
  * parameters.
  *
  * One thread: not under MODE=tsan. */
-#include "tests/engine/api/desk.h"
+#include "tests/engine/api/setup.h"
 #include "tests/faults.h"
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -212,7 +212,7 @@ static void depth_has_an_end(void **state)
 {
     enum { DEEP = 10000 };
     static char body[3 * DEEP + 200];
-    static const int depths[] = { 100, ENG_ASK_DEPTH - 1, ENG_ASK_DEPTH, 1000, DEEP };
+    static const int depths[] = { 100, ENG_API_MAX_DEPTH - 1, ENG_API_MAX_DEPTH, 1000, DEEP };
     (void)state;
     for (int i = 0; i < LEN(depths); i++) {
         int deep = depths[i];
@@ -220,12 +220,12 @@ static void depth_has_an_end(void **state)
         memset(body + n, '[', (size_t)deep);
         memset(body + n + deep, ']', (size_t)deep);
         snprintf(body + n + 2 * deep, 2, "}");
-        expect(ENG_API_CHAT, body, deep < ENG_ASK_DEPTH ? "" : "400 ");
+        expect(ENG_API_CHAT, body, deep < ENG_API_MAX_DEPTH ? "" : "400 ");
         body[n + (size_t)deep] = 0; /* no closing brackets */
         expect(ENG_API_CHAT, body, "400 ");
     }
-    assert_int_equal(eng_ask_depth("{\"a[[\\\"[\": [{}]}", 16), 3);
-    assert_int_equal(eng_ask_depth("]]][", 4), 1);
+    assert_int_equal(eng_api_request_depth("{\"a[[\\\"[\": [{}]}", 16), 3);
+    assert_int_equal(eng_api_request_depth("]]][", 4), 1);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -250,12 +250,12 @@ static void prompts_come_in_four_shapes(void **state)
     (void)state;
     for (int i = 0; i < LEN(good); i++) {
         snprintf(member, sizeof member, "{\"prompt\": %s, \"n\": 2}", good[i].prompt);
-        struct eng_ask *ask = ask_of(ENG_API_COMPLETIONS, member);
+        struct eng_api_request *ask = ask_of(ENG_API_COMPLETIONS, member);
         assert_int_equal(ask->n_prompt, good[i].n);
-        assert_int_equal(eng_ask_choices(ask), 2 * good[i].n);
+        assert_int_equal(eng_api_request_choices(ask), 2 * good[i].n);
         assert_string_equal(ids_text(&ask->prompt[0], got, sizeof got), good[i].first);
         assert_int_equal(ask->n_predict, 16);
-        eng_ask_close(ask);
+        eng_api_request_close(ask);
     }
     for (int i = 0; i < LEN(bad); i++) {
         snprintf(member, sizeof member, "{\"prompt\": %s}", bad[i]);
@@ -265,15 +265,15 @@ static void prompts_come_in_four_shapes(void **state)
 
 static void choices_go_by_prompt_and_number(void **state)
 {
-    struct eng_ask *ask = ask_of(ENG_API_COMPLETIONS, "{\"prompt\": [[1], [2]], \"n\": 2}");
+    struct eng_api_request *ask = ask_of(ENG_API_COMPLETIONS, "{\"prompt\": [[1], [2]], \"n\": 2}");
     struct eng_request r;
     (void)state;
     for (int i = 0; i < 4; i++) {
-        eng_ask_request(ask, i, &r);
+        eng_api_request_of_choice(ask, i, &r);
         assert_int_equal(r.token[0], 1 + i / 2);
         assert_int_equal(r.sampling.choice, i % 2);
     }
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
 }
 
 static void a_request_has_a_bounded_number_of_choices(void **state)
@@ -286,9 +286,9 @@ static void a_request_has_a_bounded_number_of_choices(void **state)
     expect(ENG_API_COMPLETIONS, body, "400 n"); /* 130 */
     body[7] = '2';
     expect(ENG_API_COMPLETIONS, body, ""); /* 120 */
-    desk.d.n_choice = 119;
+    fake.setup.n_choice = 119;
     expect(ENG_API_COMPLETIONS, body, "400 n");
-    desk.d.n_choice = 0;
+    fake.setup.n_choice = 0;
 }
 
 static void lists_are_bounded(void **state)
@@ -314,7 +314,7 @@ static void lists_are_bounded(void **state)
             strcpy(at, lists[i].tail);
             expect(lists[i].api, body, n > lists[i].most ? lists[i].want : "");
         }
-    for (int n = ENG_ASK_BIASES; n <= ENG_ASK_BIASES + 1; n++) {
+    for (int n = ENG_API_MAX_BIASES; n <= ENG_API_MAX_BIASES + 1; n++) {
         char *at = body + sprintf(body, "{\"messages\": [" USER "], \"logit_bias\": {");
         for (int k = 0; k < n; k++)
             at += sprintf(at, "%s\"%09d\": 1", k ? "," : "", k % 267 + k / 267 * 0);
@@ -322,12 +322,12 @@ static void lists_are_bounded(void **state)
         expect(ENG_API_CHAT, body, "400 "); /* duplicate member */
     }
     char *at = body + sprintf(body, "{\"messages\": [" USER "], \"logit_bias\": {");
-    for (int k = 0; k <= ENG_ASK_BIASES; k++)
+    for (int k = 0; k <= ENG_API_MAX_BIASES; k++)
         at += sprintf(at, "%s\"%d\": 1", k ? "," : "", k);
     strcpy(at, "}}");
     expect(ENG_API_CHAT, body, "400 logit_bias");
     at = body + sprintf(body, "{\"messages\": [");
-    for (int k = 0; k <= ENG_ASK_MESSAGES; k++)
+    for (int k = 0; k <= ENG_API_MAX_MESSAGES; k++)
         at += sprintf(at, "%s" USER, k ? "," : "");
     strcpy(at, "]}");
     expect(ENG_API_CHAT, body, "400 messages");
@@ -335,18 +335,18 @@ static void lists_are_bounded(void **state)
 
 static void a_prompt_leaves_room_for_an_answer(void **state)
 {
-    static char body[11 * DESK_CTX];
+    static char body[11 * FAKE_CTX];
     static const struct {
         int n;
         const char *want;
     } cases[] = {
-        { DESK_CTX - 1, "" },
-        { DESK_CTX, "400 prompt" },
-        { DESK_CTX + 1, "400 prompt" },
-        { 10 * DESK_CTX, "400 prompt" },
+        { FAKE_CTX - 1, "" },
+        { FAKE_CTX, "400 prompt" },
+        { FAKE_CTX + 1, "400 prompt" },
+        { 10 * FAKE_CTX, "400 prompt" },
     };
     struct eng_refusal why;
-    struct eng_ask *ask;
+    struct eng_api_request *ask;
     (void)state;
     for (int i = 0; i < LEN(cases); i++) {
         size_t n = (size_t)sprintf(body, "{\"prompt\": \"");
@@ -354,19 +354,21 @@ static void a_prompt_leaves_room_for_an_answer(void **state)
         strcpy(body + n + cases[i].n, "\"}");
         expect(ENG_API_COMPLETIONS, body, cases[i].want);
     }
-    assert_int_not_equal(eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d, &desk_arrival, &why), 0);
+    assert_int_not_equal(
+        eng_api_request_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &fake.setup, &fake_arrival, &why), 0);
     assert_string_equal(why.code, "context_length_exceeded");
     assert_non_null(strstr(why.message, "maximum context length is 4096 tokens"));
     /* its tokens can still be counted */
-    struct eng_arrival count = desk_arrival;
+    struct eng_arrival count = fake_arrival;
     struct eng_bytes out = { 0 };
     count.count = true;
-    assert_int_equal(eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d, &count, &why), 0);
+    assert_int_equal(eng_api_request_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &fake.setup, &count, &why),
+                     0);
     eng_reply_count(&out, ask);
     eng_bytes_add(&out, "", 1);
     assert_string_equal(out.data, "{\"input_tokens\":40960}");
     eng_bytes_free(&out);
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
 }
 
 /* ---- the request to the engine --------------------------------------------------------------- */
@@ -374,7 +376,7 @@ static void a_prompt_leaves_room_for_an_answer(void **state)
 static void a_request_reaches_the_engine_whole(void **state)
 {
     struct eng_request r;
-    struct eng_ask *ask = ask_of(
+    struct eng_api_request *ask = ask_of(
         ENG_API_COMPLETIONS,
         with(ENG_API_COMPLETIONS,
              "\"n\": 3, \"max_tokens\": 7, \"temperature\": 0.5, \"top_p\": 0.25, \"top_k\": 4, "
@@ -383,9 +385,9 @@ static void a_request_reaches_the_engine_whole(void **state)
              "\"logprobs\": 2, \"ignore_eos\": true, \"priority\": 3, \"user\": \"u\", "
              "\"repeat_last_n\": -1, \"stop\": \"END\", \"stream\": true"));
     (void)state;
-    eng_ask_request(ask, 2, &r);
+    eng_api_request_of_choice(ask, 2, &r);
     assert_int_equal(r.n_token, 1);
-    assert_int_equal(r.token[0], DESK_HELLO);
+    assert_int_equal(r.token[0], FAKE_HELLO);
     assert_int_equal(r.n_predict, 7);
     assert_true(r.ignore_eos && ask->stream && ask->seed_given);
     assert_true(r.sampling.temperature == 0.5f && r.sampling.top_p == 0.25f);
@@ -403,41 +405,41 @@ static void a_request_reaches_the_engine_whole(void **state)
     assert_null(r.grammar);
     assert_string_equal(ask->stop[0], "END");
     assert_string_equal(ask->id, "cmpl-abc123");
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
 
     ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"temperature\": null, \"max_tokens\": 5, "
                                                   "\"max_completion_tokens\": 6"));
-    eng_ask_request(ask, 0, &r);
+    eng_api_request_of_choice(ask, 0, &r);
     assert_int_equal(r.n_predict, 6);
     assert_true(r.sampling.temperature == 1 && r.sampling.seed == 42 && !ask->seed_given);
     assert_string_equal(ask->model, "small");
-    eng_ask_close(ask);
-    struct eng_arrival late = desk_arrival;
+    eng_api_request_close(ask);
+    struct eng_arrival late = fake_arrival;
     struct eng_refusal why;
     late.seed = UINT64_MAX; /* reported seeds fit a JSON number, < 2^53 */
     const char *body = with(ENG_API_CHAT, "");
-    assert_int_equal(eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why), 0);
+    assert_int_equal(eng_api_request_parse(&ask, ENG_API_CHAT, body, strlen(body), &fake.setup, &late, &why), 0);
     assert_true(ask->sampling.seed < UINT64_C(1) << 53);
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
     body = with(ENG_API_CHAT, "\"max_tokens\": 1000000000000"); /* an integer, at least 1 */
-    assert_int_not_equal(eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why), 0);
+    assert_int_not_equal(eng_api_request_parse(&ask, ENG_API_CHAT, body, strlen(body), &fake.setup, &late, &why), 0);
     assert_string_equal(why.message, "'max_tokens' must be an integer from 1 to 2147483647");
 }
 
 static void no_memory_is_an_answer_too(void **state)
 {
     const char *body = with(ENG_API_CHAT, TOOL("") ", \"logit_bias\": {\"5\": 1}, \"stop\": \"x\"");
-    struct eng_ask *ask;
+    struct eng_api_request *ask;
     struct eng_refusal why;
     int n = 0;
     (void)state;
     for (bool more = true; more;) {
         faults_reset();
         faults_at(FAULT_ALLOC, ++n, FAULT_ERROR, ENOMEM);
-        int error = eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &desk_arrival, &why);
+        int error = eng_api_request_parse(&ask, ENG_API_CHAT, body, strlen(body), &fake.setup, &fake_arrival, &why);
         more = faults.struck;
         if (!error)
-            eng_ask_close(ask);
+            eng_api_request_close(ask);
         else
             assert_true(why.status >= 400 && why.message[0]);
         assert_true(error || !more || n > 0);
@@ -481,5 +483,5 @@ int main(void)
         cmocka_unit_test(no_memory_is_an_answer_too),
         cmocka_unit_test(refusals_have_two_shapes),
     };
-    return cmocka_run_group_tests(tests, desk_open, desk_close);
+    return cmocka_run_group_tests(tests, fake_open, fake_close);
 }

@@ -135,8 +135,8 @@ struct job {
     struct eng_batch *batch;
     struct eng_engine *engine;
     struct eng_chat *chat;
-    struct eng_api_setup desk;
-    struct eng_speech_style speech;
+    struct eng_api_setup setup;
+    struct eng_tool_format format;
     struct eng_batch_counts counts;
 };
 
@@ -152,16 +152,16 @@ static void open_engine(struct job *j, int n_parallel)
                                                                  .grammar_bytes = 1 << 20 }),
                      0);
     assert_int_equal(eng_chat_open(&j->chat, eng_file(j->engine), eng_vocab(j->engine), model), 0);
-    j->desk = (struct eng_api_setup){ .vocab = eng_vocab(j->engine),
-                                      .chat = j->chat,
-                                      .gr_tokens = eng_grammar_tokens(j->engine),
-                                      .model = &name,
-                                      .n_model = 1,
-                                      .any_model = true,
-                                      .n_ctx = N_CTX,
-                                      .n_predict = -1 };
-    eng_api_setup_from_template(&j->desk, &j->speech);
-    spec_params_default(&j->desk.sampling);
+    j->setup = (struct eng_api_setup){ .vocab = eng_vocab(j->engine),
+                                       .chat = j->chat,
+                                       .gr_tokens = eng_grammar_tokens(j->engine),
+                                       .model = &name,
+                                       .n_model = 1,
+                                       .any_model = true,
+                                       .n_ctx = N_CTX,
+                                       .n_predict = -1 };
+    eng_api_setup_from_template(&j->setup, &j->format);
+    spec_params_default(&j->setup.sampling);
 }
 
 static void close_engine(struct job *j)
@@ -180,7 +180,7 @@ static int go(struct job *j, int n_step, bool retry_failed)
                   &(struct eng_batch_options){
                       .in = in, .out = out, .errors = errors, .retry_failed = retry_failed, .gather_ns = 2000000 });
     if (!got)
-        got = eng_batch_start(j->batch, j->engine, &j->desk, j->engine->assets.opt.n_parallel);
+        got = eng_batch_start(j->batch, j->engine, &j->setup, j->engine->assets.opt.n_parallel);
     if (!got)
         for (got = 1; got == 1 && n_step != 0; n_step--)
             got = eng_batch_step(j->batch);
@@ -313,7 +313,7 @@ static void bad_lines_stop_nothing_and_are_told_once(void **state)
         free_files(&answers, &failures);
     }
     open_engine(&j, 2); /* a line that fails at run time also counts as failed */
-    j.desk.n_ctx = 4 * sizeof words;
+    j.setup.n_ctx = 4 * sizeof words;
     assert_int_equal(go(&j, -1, true), 0);
     close_engine(&j);
     struct file answers = get(out), failures = get(errors);
@@ -511,7 +511,7 @@ static void it_can_be_watched(void **state)
     (void)state;
     faults_listen();
     assert_int_equal(eng_watch_open(&w, 0, "m"), 0);
-    eng_watch_tell(w, &(struct eng_hub_view){ .n_parallel = 4, .n_job = 3, .engine.n_running = 3 },
+    eng_watch_tell(w, &(struct eng_thread_report){ .n_parallel = 4, .n_job = 3, .engine.n_running = 3 },
                    &(struct eng_batch_counts){ .total = 24, .before = 5, .done = 7, .failed = 1, .n_token = 400 });
     int port = eng_watch_port(w);
     ask(port, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", answer, sizeof answer);

@@ -1,6 +1,6 @@
 /* tests/engine/cli/json_value.h - checks that a text is JSON. */
-#ifndef TESTS_ENGINE_JSON_VALUE_H
-#define TESTS_ENGINE_JSON_VALUE_H
+#ifndef TESTS_ENGINE_CLI_JSON_VALUE_H
+#define TESTS_ENGINE_CLI_JSON_VALUE_H
 
 #include <stdbool.h>
 #include <string.h>

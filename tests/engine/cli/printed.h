@@ -1,6 +1,6 @@
 /* tests/engine/cli/printed.h - runs a command within the test and keeps its standard output in printed[]. */
-#ifndef TESTS_ENGINE_PRINTED_H
-#define TESTS_ENGINE_PRINTED_H
+#ifndef TESTS_ENGINE_CLI_PRINTED_H
+#define TESTS_ENGINE_CLI_PRINTED_H
 
 #include <stdio.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  *
  * The binary is build/MODE/spillway of the same build, three folders above the test's own. An alarm, which exec keeps,
  * ends a child that hangs. As root the child loses the right to write against file modes. */
-#ifndef TESTS_ENGINE_PROGRAM_H
-#define TESTS_ENGINE_PROGRAM_H
+#ifndef TESTS_ENGINE_CLI_PROGRAM_H
+#define TESTS_ENGINE_CLI_PROGRAM_H
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* tests/engine/draft/drafted.h - a head's drafts depend on the tokens of the sequence alone. record() stores the draft
  * tree of each pass of one session; step_alike() and draft_again() compare it with the trees drafted for the same
  * tokens in another batch, with shared KV blocks and other chunk sizes. refuse() checks that an option is refused. */
-#ifndef TESTS_ENGINE_DRAFTED_H
-#define TESTS_ENGINE_DRAFTED_H
+#ifndef TESTS_ENGINE_DRAFT_DRAFTED_H
+#define TESTS_ENGINE_DRAFT_DRAFTED_H
 
-#include "tests/engine/asked.h"
+#include "tests/engine/same_answers.h"
 
 /* No limit from measured pass times on prefill rows, so the clock cannot change the passes. Needed because a pass that
  * prefills only the last prompt token also drafts, and the sequence then runs past the recorded passes. */

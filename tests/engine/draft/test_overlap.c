@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "tests/engine/asked.h"
+#include "tests/engine/same_answers.h"
 
 #define ROUNDS SHARE(6)
 

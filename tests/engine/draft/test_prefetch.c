@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "tests/engine/asked.h"
+#include "tests/engine/same_answers.h"
 
 #define BUDGETS 5
 

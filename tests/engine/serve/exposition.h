@@ -1,8 +1,8 @@
 /* tests/engine/serve/exposition.h - a strict parser of /metrics pages. It accepts the Prometheus text format 0.0.4 with
  * further rules: every sample belongs to a family with HELP and TYPE, the samples of a family are contiguous, no series
  * occurs twice, counters end in _total and are not negative, histogram buckets rise to their count. */
-#ifndef TESTS_ENGINE_EXPOSITION_H
-#define TESTS_ENGINE_EXPOSITION_H
+#ifndef TESTS_ENGINE_SERVE_EXPOSITION_H
+#define TESTS_ENGINE_SERVE_EXPOSITION_H
 
 #include <ctype.h>
 #include <math.h>

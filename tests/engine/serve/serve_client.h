@@ -3,8 +3,8 @@
  * The server runs on its own thread with a small trained model and scalar kernels. They are so slow that an answer of a
  * thousand tokens is still in progress when a test disturbs it. No result depends on time, except that a read without a
  * byte for LOST_S fails. */
-#ifndef TESTS_ENGINE_SERVE_CLIENT_H
-#define TESTS_ENGINE_SERVE_CLIENT_H
+#ifndef TESTS_ENGINE_SERVE_SERVE_CLIENT_H
+#define TESTS_ENGINE_SERVE_SERVE_CLIENT_H
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -7,7 +7,7 @@
 #include "engine/serve/metrics.h"
 #include "tests/engine/serve/exposition.h"
 #include "tests/engine/serve/serve_client.h"
-#include "tests/engine/asked.h"
+#include "tests/engine/same_answers.h"
 
 /* ---- the parser of pages --------------------------------------------------------------------------------- */
 
@@ -81,7 +81,7 @@ static void what_is_wrong_is_found(void **state)
 
 /* ---- written pages --------------------------------------------------------------------------------------- */
 
-static char *written(const char *model, const struct eng_hub_view *v)
+static char *written(const char *model, const struct eng_thread_report *v)
 {
     static const struct eng_metrics none;
     struct eng_bytes out = { 0 };
@@ -106,7 +106,7 @@ static void any_name_is_written_well(void **state)
     };
     char line[200], name[400];
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        char *text = written(table[i].name, &(struct eng_hub_view){ 0 });
+        char *text = written(table[i].name, &(struct eng_thread_report){ 0 });
         free(expo_well(text));
         snprintf(line, sizeof line, "\nspillway_ready{model_name=\"%s\",engine=\"0\"} 0\n", table[i].label);
         if (!strstr(text, line))
@@ -118,21 +118,21 @@ static void any_name_is_written_well(void **state)
             memset(name, 'x', n);
             for (size_t at = n, k = 0; k < 10; k++, at += strlen(table[i].name))
                 strcpy(name + at, table[i].name);
-            char *text = written(name, &(struct eng_hub_view){ 0 });
+            char *text = written(name, &(struct eng_thread_report){ 0 });
             free(expo_well(text));
             kn_free(text);
         }
 }
 
-static struct eng_hub_view some_view(void)
+static struct eng_thread_report some_view(void)
 {
-    struct eng_hub_view v = { .engine = { .n_draft = 50, .n_draft_kept = 31, .draft_ns = 2500000000u },
-                              .drafts = { .any = true,
-                                          .n_draft = 20,
-                                          .n_accepted = { 18, 9, 4 },
-                                          .n_choice = 5,
-                                          .lost_ns = 1e6,
-                                          .loss_limit_ns = 4e6 } };
+    struct eng_thread_report v = { .engine = { .n_draft = 50, .n_draft_kept = 31, .draft_ns = 2500000000u },
+                                   .drafts = { .any = true,
+                                               .n_draft = 20,
+                                               .n_accepted = { 18, 9, 4 },
+                                               .n_choice = 5,
+                                               .lost_ns = 1e6,
+                                               .loss_limit_ns = 4e6 } };
     for (int i = SPEC_WHY_FIXED; i < SPEC_WHY_COUNT; i++)
         v.drafts.n_decision[i] = 10 + (uint64_t)i;
     v.drafts.choice[0] = (struct eng_draft_choice){
@@ -173,7 +173,7 @@ static double said_by(const struct expo *x, const char *family, const char *draf
 static void each_drafter_is_told_of(void **state)
 {
     (void)state;
-    struct eng_hub_view v = some_view();
+    struct eng_thread_report v = some_view();
     char *text = written("m", &v);
     struct expo *x = expo_well(text);
     static const char *const name[] = { "model", "model-2", "ngram", "all", "ahead" };
@@ -209,7 +209,7 @@ static void each_drafter_is_told_of(void **state)
 static void nothing_is_told_of_nobody(void **state)
 {
     (void)state;
-    struct eng_hub_view v = some_view();
+    struct eng_thread_report v = some_view();
     v.drafts.n_choice = 0;
     v.drafts.overlap = true;
     char *text = written("m", &v);
@@ -235,7 +235,7 @@ static uint64_t decisions, passes_due; /* decisions of the controller, passes wi
 
 static void watch(struct eng_engine *e)
 {
-    struct eng_hub_view v = { 0 };
+    struct eng_thread_report v = { 0 };
     eng_stats_get(e, &v.engine);
     eng_drafts_get(e, &v.drafts);
     if (moe_model_store(e->assets.model))

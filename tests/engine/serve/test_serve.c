@@ -320,7 +320,7 @@ static void test_histogram(void **state)
                                           "bucket{%s,le=\"80\"} 2\n", "bucket{%s,le=\"+Inf\"} 3\n", "count{%s} 3\n" };
     struct eng_metrics m = { 0 };
     struct eng_bytes out = { 0 };
-    struct eng_hub_view v = { 0 };
+    struct eng_thread_report v = { 0 };
     eng_metrics_add(&m, ENG_HIST_GAP, 0.01);
     eng_metrics_add(&m, ENG_HIST_GAP, 0.011);
     eng_metrics_add(&m, ENG_HIST_GAP, 1e6);

@@ -3,8 +3,8 @@
  * recipe_bpe() and recipe_spm() fill a struct with the contents of the file; a test changes fields; recipe_open()
  * writes the GGUF file and opens a vocabulary from it. Each including test has its own copy of these static
  * functions. */
-#ifndef TESTS_ENGINE_RECIPE_H
-#define TESTS_ENGINE_RECIPE_H
+#ifndef TESTS_ENGINE_TEXT_RECIPE_H
+#define TESTS_ENGINE_TEXT_RECIPE_H
 
 #include <setjmp.h>
 #include <stdarg.h>

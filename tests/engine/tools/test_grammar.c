@@ -3,7 +3,7 @@
  *
  * One thread: not under MODE=tsan. */
 #include "speculative/speculative.h"
-#include "tests/engine/tools/speech.h"
+#include "tests/engine/tools/answers.h"
 
 enum { MOST_WALK = 200 };
 
@@ -66,7 +66,7 @@ static bool conforms(const json_t *root, const json_t *schema, const json_t *v)
 
 struct walk {
     const struct eng_vocab *vocab;
-    const struct eng_speech_style *style;
+    const struct eng_tool_format *format;
     struct gr_tokens *tokens;
     struct gr_scratch *scratch;
     const json_t *tools;
@@ -89,25 +89,25 @@ static void check_call(struct walk *w)
     json_t *v = json_loadb(w->arguments, w->n_arguments, JSON_ALLOW_NUL, NULL);
     json_t *none = load("{\"type\":\"object\"}"), *p = json_object_get(tool, "parameters");
     if (!tool || !json_is_object(v) || !conforms(p ? p : none, p ? p : none, v))
-        fail_msg("%s: %s %.*s from %.*s", eng_speech_style_name(w->style), w->name, (int)w->n_arguments, w->arguments,
+        fail_msg("%s: %s %.*s from %.*s", eng_tool_format_name(w->format), w->name, (int)w->n_arguments, w->arguments,
                  LAST(w));
     json_decref(none);
     json_decref(v);
 }
 
-static void walk_events(struct walk *w, struct eng_speech *s)
+static void walk_events(struct walk *w, struct eng_answer_parser *s)
 {
-    struct eng_speech_event e;
-    while (eng_speech_next(s, &e)) {
-        if (e.kind == ENG_SPEECH_CALL) {
+    struct eng_answer_event e;
+    while (eng_answer_next(s, &e)) {
+        if (e.kind == ENG_ANSWER_CALL) {
             w->n_call++;
             w->n_arguments = 0;
             snprintf(w->name, sizeof w->name, "%.*s", (int)e.n, e.text);
-        } else if (e.kind == ENG_SPEECH_ARGUMENTS) {
+        } else if (e.kind == ENG_ANSWER_ARGUMENTS) {
             assert_true(e.n < sizeof w->arguments - w->n_arguments);
             memcpy(w->arguments + w->n_arguments, e.text, e.n);
             w->n_arguments += e.n;
-        } else if (e.kind == ENG_SPEECH_CALL_END) {
+        } else if (e.kind == ENG_ANSWER_CALL_END) {
             if (!e.whole)
                 fail_msg("cut off: %.*s", LAST(w));
             w->n_whole++;
@@ -116,23 +116,23 @@ static void walk_events(struct walk *w, struct eng_speech *s)
     }
 }
 
-static void walk_text(struct walk *w, struct eng_speech *s, const char *p, size_t n)
+static void walk_text(struct walk *w, struct eng_answer_parser *s, const char *p, size_t n)
 {
     assert_true(n < sizeof w->all - w->n_all);
     memcpy(w->all + w->n_all, p, n);
     w->n_all += n;
-    assert_int_equal(eng_speech_feed(s, p, n), 0);
+    assert_int_equal(eng_answer_feed(s, p, n), 0);
     walk_events(w, s);
 }
 
-static void walk_control(struct walk *w, struct eng_speech *s, struct eng_decoder *d, int32_t id)
+static void walk_control(struct walk *w, struct eng_answer_parser *s, struct eng_decoder *d, int32_t id)
 {
     struct moe_string t = eng_vocab_text(w->vocab, id);
     char cut[4];
     walk_text(w, s, cut, eng_decoder_finish(d, cut));
     memcpy(w->all + w->n_all, t.data, t.n);
     w->n_all += t.n;
-    eng_speech_control(s, id);
+    eng_answer_control(s, id);
     walk_events(w, s);
 }
 
@@ -161,14 +161,14 @@ static int32_t choose(const struct walk *w, const struct gr_grammar *g, const st
 static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, const char *lead)
 {
     static char rest[1 << 14], piece[256];
-    struct eng_speech *s;
+    struct eng_answer_parser *s;
     struct eng_decoder d;
     struct gr_state st;
     w->n_call = w->n_whole = 0;
     w->n_all = 0;
     eng_decoder_init(&d, w->vocab, ENG_DECODE_CONTINUE | ENG_DECODE_SKIP_SPECIAL);
-    struct eng_speech_options o = { w->style, w->tools, thinks };
-    assert_int_equal(eng_speech_open(&s, &o), 0);
+    struct eng_answer_options o = { w->format, w->tools, thinks };
+    assert_int_equal(eng_answer_open(&s, &o), 0);
     gr_start(g, &st);
     const int n_step = (int)(random_bits() % MOST_WALK);
     for (const char *p = lead; *p && gr_advance(g, &st, (uint8_t)*p); p++)
@@ -193,27 +193,27 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
             i += 3;
         }
     walk_text(w, s, piece, eng_decoder_finish(&d, piece));
-    eng_speech_finish(s);
+    eng_answer_finish(s);
     walk_events(w, s);
-    eng_speech_close(s);
+    eng_answer_close(s);
 }
 
 static void walk_style(struct walk *w, const char *template)
 {
     for (int i = (int)(random_bits() % 2); i < 12; i += 2) {
-        struct eng_speech_tools t = { .tools = w->tools, .choice = ENG_TOOL_AUTO, .name = "find_city" };
+        struct eng_answer_rules t = { .tools = w->tools, .choice = ENG_TOOL_AUTO, .name = "find_city" };
         static const enum eng_tool_choice choices[] = { ENG_TOOL_AUTO, ENG_TOOL_REQUIRED, ENG_TOOL_NAMED };
         struct gr_grammar *g;
         char why[256];
         t.choice = choices[i / 2 % 3];
         t.parallel = i % 2;
-        t.thinks = i / 6 && w->style->thinks;
-        if (eng_speech_grammar(&g, w->style, &t, why, sizeof why))
+        t.thinks = i / 6 && w->format->thinks;
+        if (eng_answer_grammar(&g, w->format, &t, why, sizeof why))
             fail_msg("%s: %s", template, why);
         for (int k = 0; k < 6; k++) {
-            const enum mark m = w->style->mark[MARK_CALLS].text ? MARK_CALLS : MARK_CALL;
-            const char *mark = w->style->mark[m].text;
-            const bool lead = t.choice == ENG_TOOL_AUTO && k % 2 && mark && w->style->mark[m].control == ENG_NO_TOKEN;
+            const enum mark m = w->format->mark[MARK_CALLS].text ? MARK_CALLS : MARK_CALL;
+            const char *mark = w->format->mark[m].text;
+            const bool lead = t.choice == ENG_TOOL_AUTO && k % 2 && mark && w->format->mark[m].control == ENG_NO_TOKEN;
             walk_once(w, g, t.thinks, lead ? mark : "");
             if (t.choice != ENG_TOOL_AUTO && !w->n_call)
                 fail_msg("%s: no call in %.*s", template, LAST(w));
@@ -256,8 +256,8 @@ static void grammars_texts_are_calls_that_conform(void **state)
         assert_int_equal(gr_tokens_open(&w.tokens, v, 1 << 20), 0);
         assert_int_equal(gr_scratch_open(&w.scratch, w.tokens), 0);
         for (size_t i = 0; i < sizeof templates / sizeof *templates; i++) {
-            struct eng_speech_style style = style_of(templates[i], v);
-            w.style = &style;
+            struct eng_tool_format format = style_of(templates[i], v);
+            w.format = &format;
             walk_style(&w, templates[i]);
         }
         gr_scratch_close(w.scratch);
@@ -280,14 +280,14 @@ static bool takes(const struct gr_grammar *g, const char *text)
 static void grammars_leave_room(void **state)
 {
     (void)state;
-    struct eng_speech_style style = style_of("Qwen-Qwen3-0.6B", NULL);
+    struct eng_tool_format format = style_of("Qwen-Qwen3-0.6B", NULL);
     json_t *tools = load(tools_text);
-    struct eng_speech_tools t = { .tools = tools, .choice = ENG_TOOL_AUTO };
+    struct eng_answer_rules t = { .tools = tools, .choice = ENG_TOOL_AUTO };
     struct gr_grammar *g;
     char why[256];
     static const char call[] = "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
     static char text[512];
-    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
     assert_true(takes(g, "") && takes(g, "just text") && takes(g, "<think>\nno") && takes(g, call));
     assert_false(takes(g, "a <tool_call> b"));
     snprintf(text, sizeof text, "<think>\nwhat <tool_call> is\n</think>\n\nOk\n%s", call);
@@ -297,12 +297,12 @@ static void grammars_leave_room(void **state)
     gr_close(g);
 
     t.parallel = true;
-    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
     assert_true(takes(g, text));
     gr_close(g);
 
     t.choice = ENG_TOOL_REQUIRED;
-    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
     assert_true(takes(g, call) && takes(g, text));
     assert_false(takes(g, "") || takes(g, "just text") || takes(g, "<think>no"));
     snprintf(text, sizeof text, "<think>\na\n</think>\n\n%s", call);
@@ -310,33 +310,33 @@ static void grammars_leave_room(void **state)
     gr_close(g);
 
     t.choice = ENG_TOOL_AUTO;
-    style = style_of("meta-llama-Llama-3.1-8B-Instruct", NULL);
-    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    format = style_of("meta-llama-Llama-3.1-8B-Instruct", NULL);
+    assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
     assert_true(takes(g, " a {") && takes(g, "{\"name\": \"g\", \"parameters\": {}}"));
     assert_false(takes(g, "{a") || takes(g, " {a"));
     gr_close(g);
 
-    style = style_of(LLAMA_3_LIST, NULL);
-    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    format = style_of(LLAMA_3_LIST, NULL);
+    assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
     assert_true(takes(g, " a [") && takes(g, "[g()]") && takes(g, "[f(city='\"'), f(city=\"\\'\")]"));
     assert_true(takes(g, "[f(city='a', n=1, o={'x': None}, b=True, unit='c')]"));
     assert_false(takes(g, "[1]") || takes(g, "[f(n=1)]") || takes(g, "[f(city='a', b=true)]"));
     assert_false(takes(g, "[f(city='\\/')]") || takes(g, "[f(city=\"a')]") || takes(g, "[g()"));
     gr_close(g);
 
-    style = style_of("openai-gpt-oss-120b", NULL);
-    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    format = style_of("openai-gpt-oss-120b", NULL);
+    assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
     snprintf(text, sizeof text, "<|channel|>final<|message|>a<|end|>");
     assert_true(takes(g, text));
     assert_false(takes(g, "<|channel|>final<|message|>a<|end|><|channel|>final<|message|>b"));
     gr_close(g);
 
     t.choice = ENG_TOOL_NONE;
-    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
     assert_null(g);
     t.choice = ENG_TOOL_AUTO;
-    style = style_of("google-gemma-2-2b-it", NULL);
-    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    format = style_of("google-gemma-2-2b-it", NULL);
+    assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
     assert_null(g);
     json_decref(tools);
 }
@@ -364,12 +364,12 @@ static void requests_are_refused_in_one_line(void **state)
         { "google-gemma-2-2b-it", "[{\"name\":\"f\"}]", "does not support tool calls", KN_EUNSUPPORTED },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct eng_speech_style style = style_of(bad[i].template, NULL);
+        struct eng_tool_format format = style_of(bad[i].template, NULL);
         json_t *tools = load(bad[i].tools);
-        struct eng_speech_tools t = { .tools = tools, .choice = ENG_TOOL_REQUIRED };
+        struct eng_answer_rules t = { .tools = tools, .choice = ENG_TOOL_REQUIRED };
         struct gr_grammar *g;
         char why[256];
-        int error = eng_speech_grammar(&g, &style, &t, why, sizeof why);
+        int error = eng_answer_grammar(&g, &format, &t, why, sizeof why);
         if (error != bad[i].code || g || !strstr(why, bad[i].part) || strchr(why, '\n'))
             fail_msg("%s: %d %s", bad[i].tools, error, why);
         json_decref(tools);

@@ -6,7 +6,7 @@
  *
  * One thread: not under MODE=tsan. */
 #include "engine/text/jinja/jinja.h"
-#include "tests/engine/tools/speech.h"
+#include "tests/engine/tools/answers.h"
 #include "tests/faults.h"
 
 enum { MOST_LINE = 1 << 16 };
@@ -53,18 +53,17 @@ static void styles_by_template(void **state)
         { "meetkai-functionary-medium-v3.1", "none", false, false },
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        struct eng_speech_style s = style_of(known[i].template, NULL);
-        if (strcmp(eng_speech_style_name(&s), known[i].name) || s.thinks != known[i].thinks ||
+        struct eng_tool_format s = style_of(known[i].template, NULL);
+        if (strcmp(eng_tool_format_name(&s), known[i].name) || s.thinks != known[i].thinks ||
             s.variant != known[i].variant)
-            fail_msg("%s: %s, thinks %d, variant %d", known[i].template, eng_speech_style_name(&s), s.thinks,
-                     s.variant);
+            fail_msg("%s: %s, thinks %d, variant %d", known[i].template, eng_tool_format_name(&s), s.thinks, s.variant);
     }
-    struct eng_speech_style s;
-    eng_speech_style(&s, NULL, 0, NULL);
-    assert_string_equal(eng_speech_style_name(&s), "none");
+    struct eng_tool_format s;
+    eng_tool_format_find(&s, NULL, 0, NULL);
+    assert_string_equal(eng_tool_format_name(&s), "none");
 
     struct eng_vocab *v = vocab_with_marks(ENG_TOKEN_CONTROL);
-    eng_speech_style(&s, "", 0, v); /* from the vocabulary alone */
+    eng_tool_format_find(&s, "", 0, v); /* from the vocabulary alone */
     assert_true(s.thinks && s.mark[MARK_THINK].control >= 0);
     s = style_of("Qwen3-Coder", v);
     assert_true(s.mark[MARK_CALL].control >= 0 && s.mark[MARK_FUNCTION].control == ENG_NO_TOKEN);
@@ -75,9 +74,9 @@ static void styles_by_template(void **state)
     eng_vocab_close(v);
 
     s = style_of("Qwen-Qwen3-0.6B", NULL);
-    assert_true(eng_speech_prompt_thinks(&s, "user\n<think>\n", 13));
-    assert_false(eng_speech_prompt_thinks(&s, "<think>\n\n</think>\n\n", 18));
-    assert_false(eng_speech_prompt_thinks(&s, "<think", 6));
+    assert_true(eng_tool_format_prompt_thinks(&s, "user\n<think>\n", 13));
+    assert_false(eng_tool_format_prompt_thinks(&s, "<think>\n\n</think>\n\n", 18));
+    assert_false(eng_tool_format_prompt_thinks(&s, "<think", 6));
 }
 
 /* ---- parsing --------------------------------------------------------------------------------- */
@@ -98,28 +97,28 @@ static void line_add(struct line *l, const char *p, size_t n)
 
 static void line_close(struct line *l)
 {
-    if (l->kind == ENG_SPEECH_CONTENT || l->kind == ENG_SPEECH_REASONING)
+    if (l->kind == ENG_ANSWER_CONTENT || l->kind == ENG_ANSWER_REASONING)
         line_add(l, ")", 1);
     l->kind = -1;
 }
 
-static void take_events(struct eng_speech *s, struct line *l, int *n_call)
+static void take_events(struct eng_answer_parser *s, struct line *l, int *n_call)
 {
-    struct eng_speech_event e;
-    while (eng_speech_next(s, &e)) {
-        const bool is_text = e.kind == ENG_SPEECH_CONTENT || e.kind == ENG_SPEECH_REASONING;
-        if (is_text || e.kind == ENG_SPEECH_CALL) {
+    struct eng_answer_event e;
+    while (eng_answer_next(s, &e)) {
+        const bool is_text = e.kind == ENG_ANSWER_CONTENT || e.kind == ENG_ANSWER_REASONING;
+        if (is_text || e.kind == ENG_ANSWER_CALL) {
             if ((int)e.kind != l->kind || !is_text) {
                 line_close(l);
-                line_add(l, e.kind == ENG_SPEECH_CONTENT ? "c(" : is_text ? "r(" : "<", is_text ? 2 : 1);
+                line_add(l, e.kind == ENG_ANSWER_CONTENT ? "c(" : is_text ? "r(" : "<", is_text ? 2 : 1);
             }
         }
         if (!is_text)
             assert_int_equal(e.call, *n_call);
         line_add(l, e.text, e.n);
-        if (e.kind == ENG_SPEECH_CALL)
+        if (e.kind == ENG_ANSWER_CALL)
             line_add(l, ">", 1);
-        if (e.kind == ENG_SPEECH_CALL_END) {
+        if (e.kind == ENG_ANSWER_CALL_END) {
             line_add(l, e.whole ? "</>" : "<cut>", e.whole ? 3 : 5);
             (*n_call)++;
         }
@@ -128,21 +127,21 @@ static void take_events(struct eng_speech *s, struct line *l, int *n_call)
 }
 
 /* Feeds p in pieces: up to `cut`, then `most` bytes each. Marks that are control tokens are fed as tokens. */
-static void read_pieces(const struct eng_speech_options *o, const char *p, size_t n, size_t cut, size_t most,
+static void read_pieces(const struct eng_answer_options *o, const char *p, size_t n, size_t cut, size_t most,
                         struct line *l)
 {
-    struct eng_speech *s;
+    struct eng_answer_parser *s;
     int n_call = 0;
     l->n = 0;
     l->text[0] = 0;
     l->kind = -1;
-    assert_int_equal(eng_speech_open(&s, o), 0);
+    assert_int_equal(eng_answer_open(&s, o), 0);
     for (size_t i = 0; i < n;) {
         size_t end = i < cut ? cut : i + most < n ? i + most : n, n_mark = 0;
         int32_t token = ENG_NO_TOKEN;
         for (size_t at = i; at < end && token < 0; at++)
             for (int m = 0; m < MARK_COUNT && token < 0; m++) {
-                const struct eng_speech_mark *k = &o->style->mark[m];
+                const struct eng_tool_marker *k = &o->format->mark[m];
                 size_t k_n = k->text ? strlen(k->text) : 0;
                 if (k->control < 0 || k_n > n - at || memcmp(k->text, p + at, k_n))
                     continue;
@@ -150,18 +149,18 @@ static void read_pieces(const struct eng_speech_options *o, const char *p, size_
                 n_mark = k_n;
                 end = at;
             }
-        assert_int_equal(eng_speech_feed(s, p + i, end - i), 0);
+        assert_int_equal(eng_answer_feed(s, p + i, end - i), 0);
         take_events(s, l, &n_call);
         if (token >= 0) {
-            assert_int_equal(eng_speech_control(s, token), 0);
+            assert_int_equal(eng_answer_control(s, token), 0);
             take_events(s, l, &n_call);
         }
         i = end + n_mark;
     }
-    assert_int_equal(eng_speech_finish(s), 0);
+    assert_int_equal(eng_answer_finish(s), 0);
     take_events(s, l, &n_call);
     line_close(l);
-    eng_speech_close(s);
+    eng_answer_close(s);
 }
 
 static void expect_line(const struct line *l, const char *want, const char *text)
@@ -171,7 +170,7 @@ static void expect_line(const struct line *l, const char *want, const char *text
 }
 
 /* Whole, byte by byte, and cut in two at every place. */
-static void expect_answer(const struct eng_speech_options *o, const char *text, const char *want)
+static void expect_answer(const struct eng_answer_options *o, const char *text, const char *want)
 {
     static struct line l;
     size_t n = strlen(text);
@@ -489,12 +488,12 @@ static void answers_by_way(void **state)
     for (int type = 0; type <= ENG_TOKEN_USER; type += ENG_TOKEN_CONTROL) { /* none, control */
         struct eng_vocab *v = vocab_with_marks(type);
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-            struct eng_speech_style style = style_of(ways[i].template, v);
+            struct eng_tool_format format = style_of(ways[i].template, v);
             if (!strcmp(ways[i].template, "google-gemma-2-2b-it"))
-                style = style_of(ways[i].template, NULL);
+                format = style_of(ways[i].template, NULL);
             for (const struct answer *a = ways[i].answer; a->text; a++)
                 if (!(type && a->how & LETTERS))
-                    expect_answer(&(struct eng_speech_options){ &style, tools, a->how & THINKS }, a->text, a->want);
+                    expect_answer(&(struct eng_answer_options){ &format, tools, a->how & THINKS }, a->text, a->want);
         }
         eng_vocab_close(v);
     }
@@ -506,35 +505,35 @@ static void marks_that_are_tokens_are_not_letters(void **state)
     (void)state;
     static struct line l;
     struct eng_vocab *v = vocab_with_marks(ENG_TOKEN_CONTROL);
-    struct eng_speech_style style = style_of("Qwen-Qwen3-0.6B", v);
+    struct eng_tool_format format = style_of("Qwen-Qwen3-0.6B", v);
     json_t *tools = load(tools_text);
-    struct eng_speech *s;
+    struct eng_answer_parser *s;
     int n_call = 0;
     l = (struct line){ .kind = -1 };
-    assert_int_equal(eng_speech_open(&s, &(struct eng_speech_options){ &style, tools, false }), 0);
-    eng_speech_feed(s, "<tool_call>{\"name\":\"f\"}</tool_call><think", 41);
-    eng_speech_control(s, 262); /* <s> is no mark */
+    assert_int_equal(eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false }), 0);
+    eng_answer_feed(s, "<tool_call>{\"name\":\"f\"}</tool_call><think", 41);
+    eng_answer_control(s, 262); /* <s> is no mark */
     take_events(s, &l, &n_call);
     assert_string_equal(l.text, "c(<tool_call>{\"name\":\"f\"}</tool_call><think");
-    eng_speech_control(s, style.mark[MARK_CALL].control);
-    eng_speech_feed(s, "{\"name\":\"f\",\"arguments\":{\"x\":\"", 30);
-    eng_speech_control(s, style.mark[MARK_CALL].control); /* ends the call early */
-    eng_speech_feed(s, "{\"name\":\"g\"}", 12);
+    eng_answer_control(s, format.mark[MARK_CALL].control);
+    eng_answer_feed(s, "{\"name\":\"f\",\"arguments\":{\"x\":\"", 30);
+    eng_answer_control(s, format.mark[MARK_CALL].control); /* ends the call early */
+    eng_answer_feed(s, "{\"name\":\"g\"}", 12);
     take_events(s, &l, &n_call);
     assert_string_equal(l.text, "c(<tool_call>{\"name\":\"f\"}</tool_call><think)<f>{\"x\":\"<cut><g>{}</>");
-    eng_speech_feed(s, "x ", 2);
-    eng_speech_control(s, style.mark[MARK_THINK].control); /* reasoning may start again */
-    eng_speech_feed(s, "y</think>", 9);
-    eng_speech_control(s, style.mark[MARK_THINK_END].control);
-    eng_speech_feed(s, "\n\nz", 3);
+    eng_answer_feed(s, "x ", 2);
+    eng_answer_control(s, format.mark[MARK_THINK].control); /* reasoning may start again */
+    eng_answer_feed(s, "y</think>", 9);
+    eng_answer_control(s, format.mark[MARK_THINK_END].control);
+    eng_answer_feed(s, "\n\nz", 3);
     take_events(s, &l, &n_call);
     line_close(&l);
     assert_string_equal(strstr(l.text, "<g>"), "<g>{}</>c(x)r(y</think>)c(z)");
-    eng_speech_close(s);
-    style = style_of("Qwen-Qwen3-0.6B", NULL);
-    expect_answer(&(struct eng_speech_options){ &style, tools, false }, "no <think>a</think>",
+    eng_answer_close(s);
+    format = style_of("Qwen-Qwen3-0.6B", NULL);
+    expect_answer(&(struct eng_answer_options){ &format, tools, false }, "no <think>a</think>",
                   "c(no <think>a</think>)");
-    expect_answer(&(struct eng_speech_options){ &style, tools, true }, "a <tool_call>{\"name\":\"f\"}",
+    expect_answer(&(struct eng_answer_options){ &format, tools, true }, "a <tool_call>{\"name\":\"f\"}",
                   "r(a <tool_call>{\"name\":\"f\"})");
     json_decref(tools);
     eng_vocab_close(v);
@@ -544,14 +543,14 @@ static void marks_that_are_tokens_are_not_letters(void **state)
 static void no_tools_no_calls(void **state)
 {
     (void)state;
-    struct eng_speech_style style = style_of("Qwen-Qwen3-0.6B", NULL);
-    struct eng_speech_options o = { .style = &style };
+    struct eng_tool_format format = style_of("Qwen-Qwen3-0.6B", NULL);
+    struct eng_answer_options o = { .format = &format };
     expect_answer(&o, "<think>a</think>\n\n<tool_call>{\"name\":\"f\"}</tool_call> \n",
                   "r(a)c(<tool_call>{\"name\":\"f\"}</tool_call> \n)");
     expect_answer(&o, "\n<think>a</think>b", "r(a)c(b)");
-    style = style_of("meta-llama-Llama-3.2-3B-Instruct", NULL);
+    format = style_of("meta-llama-Llama-3.2-3B-Instruct", NULL);
     expect_answer(&o, "{\"name\": \"f\", \"parameters\": {}}", "c({\"name\": \"f\", \"parameters\": {}})");
-    style = style_of("openai-gpt-oss-120b", NULL);
+    format = style_of("openai-gpt-oss-120b", NULL);
     expect_answer(&o, "<|channel|>commentary to=functions.f<|message|>{}", "c({})");
 }
 
@@ -584,15 +583,15 @@ static void nothing_waits_longer_than_it_must(void **state)
     };
     json_t *tools = load(tools_text);
     for (size_t i = 0; i < sizeof step / sizeof *step; i++) {
-        struct eng_speech_style style = style_of(step[i].template, NULL);
-        struct eng_speech *s;
+        struct eng_tool_format format = style_of(step[i].template, NULL);
+        struct eng_answer_parser *s;
         int n_call = 0;
         l = (struct line){ .kind = -1 };
-        assert_int_equal(eng_speech_open(&s, &(struct eng_speech_options){ &style, tools, false }), 0);
-        eng_speech_feed(s, step[i].piece, strlen(step[i].piece));
+        assert_int_equal(eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false }), 0);
+        eng_answer_feed(s, step[i].piece, strlen(step[i].piece));
         take_events(s, &l, &n_call);
         expect_line(&l, step[i].want, step[i].piece);
-        eng_speech_close(s);
+        eng_answer_close(s);
     }
     json_decref(tools);
 }
@@ -629,23 +628,23 @@ static void the_scan_takes_json_and_nothing_else(void **state)
 
 static size_t feed_long(const char *template, const char *head, const char *again, size_t n_again)
 {
-    struct eng_speech_style style = style_of(template, NULL);
+    struct eng_tool_format format = style_of(template, NULL);
     json_t *tools = load(tools_text);
-    struct eng_speech_event e;
-    struct eng_speech *s;
+    struct eng_answer_event e;
+    struct eng_answer_parser *s;
     size_t n = 0;
-    assert_int_equal(eng_speech_open(&s, &(struct eng_speech_options){ &style, tools, false }), 0);
-    eng_speech_feed(s, head, strlen(head));
+    assert_int_equal(eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false }), 0);
+    eng_answer_feed(s, head, strlen(head));
     for (size_t i = 0; i < n_again; i++) {
-        assert_int_equal(eng_speech_feed(s, again, strlen(again)), 0);
-        while (eng_speech_next(s, &e))
+        assert_int_equal(eng_answer_feed(s, again, strlen(again)), 0);
+        while (eng_answer_next(s, &e))
             n += e.n;
-        assert_true(s->held.n <= ENG_SPEECH_HELD && s->value.n <= ENG_SPEECH_HELD);
+        assert_true(s->held.n <= ENG_ANSWER_HELD_BYTES && s->value.n <= ENG_ANSWER_HELD_BYTES);
     }
-    eng_speech_finish(s);
-    while (eng_speech_next(s, &e))
+    eng_answer_finish(s);
+    while (eng_answer_next(s, &e))
         n += e.n;
-    eng_speech_close(s);
+    eng_answer_close(s);
     json_decref(tools);
     return n;
 }
@@ -691,14 +690,14 @@ static void long_names_are_no_names(void **state)
     };
     json_t *tools = load(tools_text);
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
-        for (size_t n = ENG_SPEECH_NAME; n <= ENG_SPEECH_NAME + 1; n++) {
-            struct eng_speech_style style = style_of(shape[i].template, NULL);
-            char name[ENG_SPEECH_NAME + 2], text[512], want[512];
+        for (size_t n = ENG_ANSWER_NAME_BYTES; n <= ENG_ANSWER_NAME_BYTES + 1; n++) {
+            struct eng_tool_format format = style_of(shape[i].template, NULL);
+            char name[ENG_ANSWER_NAME_BYTES + 2], text[512], want[512];
             memset(name, 'n', n);
             name[n] = 0;
             replace_name(text, shape[i].text, name);
-            replace_name(want, n <= ENG_SPEECH_NAME ? shape[i].call : shape[i].other, name);
-            expect_answer(&(struct eng_speech_options){ &style, tools, false }, text, want);
+            replace_name(want, n <= ENG_ANSWER_NAME_BYTES ? shape[i].call : shape[i].other, name);
+            expect_answer(&(struct eng_answer_options){ &format, tools, false }, text, want);
         }
     json_decref(tools);
 }
@@ -708,18 +707,18 @@ static void memory_may_end_anywhere(void **state)
     (void)state;
     json_t *tools = load(tools_text);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        struct eng_speech_style style = style_of(ways[i].template, NULL);
+        struct eng_tool_format format = style_of(ways[i].template, NULL);
         const struct answer *a = ways[i].answer;
         for (; a->text; a++)
             for (long nth = 1; nth == 1 || faults.struck; nth++) {
-                struct eng_speech *s = NULL;
+                struct eng_answer_parser *s = NULL;
                 faults_reset();
                 faults_at(FAULT_ALLOC, nth, FAULT_ERROR, ENOMEM);
-                int error = eng_speech_open(&s, &(struct eng_speech_options){ &style, tools, false });
-                if (!error && !(error = eng_speech_feed(s, a->text, strlen(a->text))))
-                    error = eng_speech_finish(s);
+                int error = eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false });
+                if (!error && !(error = eng_answer_feed(s, a->text, strlen(a->text))))
+                    error = eng_answer_finish(s);
                 assert_int_equal(error, faults.struck ? KN_ENOMEM : 0);
-                eng_speech_close(s);
+                eng_answer_close(s);
                 assert_true(faults_clean());
             }
     }
@@ -798,7 +797,7 @@ static void templates_calls_are_read_back(void **state)
     json_t *arguments = load("{\"city\":\"S\u00e3o \\\"P\\\" <b>\\n 7\",\"n\":3,\"o\":{\"a\":"
                              "[true,null,\"x\"]},\"b\":true,\"unit\":\"f\"}");
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
-        struct eng_speech_style style = style_of(turns[i].template, NULL);
+        struct eng_tool_format format = style_of(turns[i].template, NULL);
         if (strstr(turns[i].template, "Seed")) /* prints objects in Python syntax */
             json_object_del(arguments, "o");
         char *all = render_call(&turns[i], arguments), *p = NULL;
@@ -807,7 +806,7 @@ static void templates_calls_are_read_back(void **state)
         assert_non_null(p);
         char *end = strstr(p, turns[i].end);
         size_t n = end ? (size_t)(end - p) : strlen(p);
-        read_pieces(&(struct eng_speech_options){ &style, tools, false }, p, n, 0, n, &l);
+        read_pieces(&(struct eng_answer_options){ &format, tools, false }, p, n, 0, n, &l);
         char *begin = strstr(l.text, "<f>"), *stop = begin ? strstr(begin, "</>") : NULL;
         json_t *got = stop ? json_loadb(begin + 3, (size_t)(stop - begin) - 3, 0, NULL) : NULL;
         if (!got || !json_equal(got, arguments) || begin != l.text || stop[3])

@@ -1,4 +1,4 @@
-/* tests/engine/asked.h - requests to a tiny model, the answer of each request when it runs alone, and crowds of
+/* tests/engine/same_answers.h - requests to a tiny model, the answer of each request when it runs alone, and crowds of
  * sessions that must give the same answers: they start and stop at random, with several users and priorities, in any
  * batch.
  *

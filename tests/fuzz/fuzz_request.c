@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 enum { CTX = 4096, MOST_TOKENS = 2000, BOS = 257, EOS = 258, N_VOCAB = 259 };
 
-static struct eng_api_setup desk = { .n_ctx = CTX, .n_predict = -1 };
+static struct eng_api_setup setup = { .n_ctx = CTX, .n_predict = -1 };
 
 static void check(bool ok)
 {
@@ -61,7 +61,7 @@ static void open_desk(void)
     static struct eng_vocab *vocab;
     static struct eng_chat *chat;
     static struct gr_tokens *tokens;
-    static struct eng_speech_style style;
+    static struct eng_tool_format format;
     struct moe_file *file;
     char path[] = "/tmp/spillway-fuzz-XXXXXX";
     int fd = mkstemp(path);
@@ -70,23 +70,23 @@ static void open_desk(void)
     check(!moe_file_open(&file, path) && !unlink(path));
     check(!eng_vocab_open(&vocab, file) && !eng_chat_open(&chat, file, vocab, path));
     check(!gr_tokens_open(&tokens, vocab, 1 << 20));
-    desk.vocab = vocab;
-    desk.chat = chat;
-    desk.gr_tokens = tokens;
-    spec_params_default(&desk.sampling);
-    eng_api_setup_from_template(&desk, &style);
+    setup.vocab = vocab;
+    setup.chat = chat;
+    setup.gr_tokens = tokens;
+    spec_params_default(&setup.sampling);
+    eng_api_setup_from_template(&setup, &format);
     moe_file_close(file);
 }
 
-static void check_ask(const struct eng_ask *ask)
+static void check_ask(const struct eng_api_request *ask)
 {
-    check(ask->n_prompt >= 1 && eng_ask_choices(ask) >= 1);
-    check(eng_ask_choices(ask) <= ENG_ASK_CHOICES);
+    check(ask->n_prompt >= 1 && eng_api_request_choices(ask) >= 1);
+    check(eng_api_request_choices(ask) <= ENG_API_MAX_CHOICES);
     check(ask->n_predict == -1 || ask->n_predict >= 1);
-    check(ask->n_stop <= ENG_ASK_STOPS && ask->n_stop_token <= ENG_ASK_STOPS);
-    for (int i = 0; i < eng_ask_choices(ask); i++) {
+    check(ask->n_stop <= ENG_API_MAX_STOPS && ask->n_stop_token <= ENG_API_MAX_STOPS);
+    for (int i = 0; i < eng_api_request_choices(ask); i++) {
         struct eng_request r;
-        eng_ask_request(ask, i, &r);
+        eng_api_request_of_choice(ask, i, &r);
         check(r.n_token >= 1 && r.n_token < CTX && r.n_top >= 0 && r.n_top <= ENG_TOP);
         check(r.sampling.n_bias <= ENG_REQUEST_BIAS && !spec_params_check(&r.sampling, N_VOCAB));
         for (int k = 0; k < r.n_token; k++)
@@ -118,16 +118,16 @@ static void check_bytes(const struct eng_reply *r, const char *p, size_t n)
 }
 
 /* Every choice gets the same tokens: the input's bytes, until the length limit. */
-static void check_reply(const struct eng_ask *ask, const uint8_t *data, size_t n)
+static void check_reply(const struct eng_api_request *ask, const uint8_t *data, size_t n)
 {
     struct spec_top top[ENG_TOP];
     struct eng_reply *r;
     size_t n_out;
     for (int i = 0; i < ENG_TOP; i++)
         top[i] = (struct spec_top){ (i * 7 + (int)n) % N_VOCAB, (float)-i };
-    check(!eng_reply_open(&r, ask, &desk));
-    for (int i = 0; i < eng_ask_choices(ask); i++) {
-        size_t most = MOST_TOKENS / (size_t)eng_ask_choices(ask), k = 0;
+    check(!eng_reply_open(&r, ask, &setup));
+    for (int i = 0; i < eng_api_request_choices(ask); i++) {
+        size_t most = MOST_TOKENS / (size_t)eng_api_request_choices(ask), k = 0;
         int done = 0;
         for (; done == 0 && k <= most; k++) {
             bool end = k == n || k == most;
@@ -150,14 +150,14 @@ static void check_reply(const struct eng_ask *ask, const uint8_t *data, size_t n
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    struct eng_ask *ask = NULL;
+    struct eng_api_request *ask = NULL;
     struct eng_refusal why;
     const struct eng_arrival arrival = { .id = "1", .seed = 7 };
-    if (!desk.vocab)
+    if (!setup.vocab)
         open_desk();
     if (!n)
         return 0;
-    if (eng_ask_parse(&ask, data[0] & 3, (const char *)data + 1, n - 1, &desk, &arrival, &why)) {
+    if (eng_api_request_parse(&ask, data[0] & 3, (const char *)data + 1, n - 1, &setup, &arrival, &why)) {
         struct eng_bytes out = { 0 };
         check(why.status >= 400 && why.message[0] && !strchr(why.message, '\n') && !ask);
         eng_refusal_write(&out, &why, data[0] & 3);
@@ -167,6 +167,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     }
     check_ask(ask);
     check_reply(ask, data + 1, n - 1);
-    eng_ask_close(ask);
+    eng_api_request_close(ask);
     return 0;
 }

@@ -1,15 +1,15 @@
-/* tests/engine/api/desk.h - the model as the API presents it (struct eng_api_setup), over a hand-made vocabulary, and
+/* tests/engine/api/setup.h - the model as the API presents it (struct eng_api_setup), over a hand-made vocabulary, and
  * requests to it.
  *
  * The vocabulary has a token for every byte, so that each character beyond ASCII arrives in pieces. The template uses
  * Hermes tool calls, starts reasoning with enable_thinking, and renders all of its input. */
-#ifndef TESTS_ENGINE_DESK_H
-#define TESTS_ENGINE_DESK_H
+#ifndef TESTS_ENGINE_API_FAKE_H
+#define TESTS_ENGINE_API_FAKE_H
 
 #include "engine/api/reply.h"
 #include "tests/engine/text/recipe.h"
 
-#define DESK_TEMPLATE                                                                                                  \
+#define FAKE_TEMPLATE                                                                                                  \
     "{% for m in messages %}<s>{{ m.role }}\n"                                                                         \
     "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"                                  \
     "{{ m.content }}"                                                                                                  \
@@ -22,67 +22,67 @@
     "{% if add_generation_prompt %}<s>assistant\n{% endif %}"                                                          \
     "{% if enable_thinking %}<think>\n{% endif %}"
 
-enum { DESK_HELLO = 259, DESK_BOS = 262, DESK_END = 263, DESK_CTX = 4096 };
+enum { FAKE_HELLO = 259, FAKE_BOS = 262, FAKE_END = 263, FAKE_CTX = 4096 };
 
 static struct {
-    struct eng_api_setup d;
+    struct eng_api_setup setup;
     struct eng_vocab *vocab;
     struct eng_chat *chat;
-    struct eng_speech_style style;
+    struct eng_tool_format format;
     struct gr_tokens *tokens;
-} desk;
+} fake;
 
-static const char *const desk_models[] = { "small", "small:latest" };
-static const struct eng_arrival desk_arrival = { .id = "abc123", .created_s = 1700000000, .seed = 42 };
+static const char *const fake_models[] = { "small", "small:latest" };
+static const struct eng_arrival fake_arrival = { .id = "abc123", .created_s = 1700000000, .seed = 42 };
 
-static inline void desk_open_with(const char *template)
+static inline void fake_open_with(const char *template)
 {
     struct recipe r;
     struct moe_file *file;
     char path[64];
-    snprintf(path, sizeof path, "/tmp/spillway-desk-%d.gguf", (int)getpid());
+    snprintf(path, sizeof path, "/tmp/spillway-setup-%d.gguf", (int)getpid());
     recipe_bpe(&r);
     r.chat = template;
     recipe_write(&r, path);
     assert_int_equal(moe_file_open(&file, path), 0);
     unlink(path);
-    assert_int_equal(eng_vocab_open(&desk.vocab, file), 0);
-    assert_int_equal(eng_chat_open(&desk.chat, file, desk.vocab, "m.gguf"), 0);
-    assert_int_equal(gr_tokens_open(&desk.tokens, desk.vocab, 1 << 20), 0);
-    desk.d = (struct eng_api_setup){ .vocab = desk.vocab,
-                                     .chat = desk.chat,
-                                     .gr_tokens = desk.tokens,
-                                     .model = desk_models,
-                                     .n_model = 2,
-                                     .fingerprint = "fp_1",
-                                     .n_ctx = DESK_CTX,
-                                     .n_predict = -1 };
-    spec_params_default(&desk.d.sampling);
-    eng_api_setup_from_template(&desk.d, &desk.style);
+    assert_int_equal(eng_vocab_open(&fake.vocab, file), 0);
+    assert_int_equal(eng_chat_open(&fake.chat, file, fake.vocab, "m.gguf"), 0);
+    assert_int_equal(gr_tokens_open(&fake.tokens, fake.vocab, 1 << 20), 0);
+    fake.setup = (struct eng_api_setup){ .vocab = fake.vocab,
+                                         .chat = fake.chat,
+                                         .gr_tokens = fake.tokens,
+                                         .model = fake_models,
+                                         .n_model = 2,
+                                         .fingerprint = "fp_1",
+                                         .n_ctx = FAKE_CTX,
+                                         .n_predict = -1 };
+    spec_params_default(&fake.setup.sampling);
+    eng_api_setup_from_template(&fake.setup, &fake.format);
     moe_file_close(file);
 }
 
-static inline int desk_open(void **state)
+static inline int fake_open(void **state)
 {
     (void)state;
-    desk_open_with(DESK_TEMPLATE);
+    fake_open_with(FAKE_TEMPLATE);
     return 0;
 }
 
-static inline int desk_close(void **state)
+static inline int fake_close(void **state)
 {
     (void)state;
-    gr_tokens_close(desk.tokens);
-    eng_chat_close(desk.chat);
-    eng_vocab_close(desk.vocab);
+    gr_tokens_close(fake.tokens);
+    eng_chat_close(fake.chat);
+    eng_vocab_close(fake.vocab);
     return 0;
 }
 
-static inline struct eng_ask *ask_of(enum eng_api api, const char *body)
+static inline struct eng_api_request *ask_of(enum eng_api api, const char *body)
 {
-    struct eng_ask *ask = NULL;
+    struct eng_api_request *ask = NULL;
     struct eng_refusal why;
-    int error = eng_ask_parse(&ask, api, body, strlen(body), &desk.d, &desk_arrival, &why);
+    int error = eng_api_request_parse(&ask, api, body, strlen(body), &fake.setup, &fake_arrival, &why);
     if (error)
         print_error("%s\n%s: %s\n", body, why.param, why.message);
     assert_int_equal(error, 0);
@@ -116,16 +116,16 @@ static inline char *with(enum eng_api api, const char *members)
 /* A body passed as parsed JSON gets the same result. */
 static inline void assert_same_of_json(enum eng_api api, const char *body, size_t n, const struct eng_refusal *want)
 {
-    struct eng_ask *ask = NULL;
+    struct eng_api_request *ask = NULL;
     struct eng_refusal why;
     json_t *root = json_loadb(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     if (json_is_object(root)) {
-        int error = eng_ask_parse_json(&ask, api, root, &desk.d, &desk_arrival, &why);
+        int error = eng_api_request_parse_json(&ask, api, root, &fake.setup, &fake_arrival, &why);
         assert_true(!error == !want->status && !error == (ask != NULL));
         assert_int_equal(why.status, want->status);
         assert_string_equal(why.message, want->message);
         assert_string_equal(why.param, want->param);
-        eng_ask_close(ask);
+        eng_api_request_close(ask);
     }
     json_decref(root);
 }
@@ -134,13 +134,13 @@ static inline void assert_same_of_json(enum eng_api api, const char *body, size_
 static inline const char *said_n(enum eng_api api, const char *body, size_t n)
 {
     static char text[256];
-    struct eng_ask *ask = NULL;
+    struct eng_api_request *ask = NULL;
     struct eng_refusal why = { 0 };
-    int error = eng_ask_parse(&ask, api, body, n, &desk.d, &desk_arrival, &why);
+    int error = eng_api_request_parse(&ask, api, body, n, &fake.setup, &fake_arrival, &why);
     assert_same_of_json(api, body, n, &why);
     if (!error) {
         assert_int_equal(why.status, 0);
-        eng_ask_close(ask);
+        eng_api_request_close(ask);
         return "";
     }
     assert_null(ask);

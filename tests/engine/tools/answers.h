@@ -1,7 +1,7 @@
-/* tests/engine/tools/speech.h - answer formats of models, and vocabularies, for the tests of the answer parser and of
+/* tests/engine/tools/answers.h - answer formats of models, and vocabularies, for the tests of the answer parser and of
  * tool-call grammars. */
-#ifndef TESTS_ENGINE_SPEECH_H
-#define TESTS_ENGINE_SPEECH_H
+#ifndef TESTS_ENGINE_TOOLS_SPEECH_H
+#define TESTS_ENGINE_TOOLS_SPEECH_H
 
 #include "engine/tools/internal.h"
 #include "tests/engine/text/recipe.h"
@@ -82,14 +82,14 @@ static inline struct eng_vocab *vocab_with_marks(int type)
 #define LLAMA_3_LIST "<|start_header_id|>[func_name1(a=1)]\"parameters\": "
 #define LLAMA_4_LIST "<|header_start|>[func_name1(a=1)]"
 
-static struct eng_speech_style style_of(const char *template, const struct eng_vocab *v)
+static struct eng_tool_format style_of(const char *template, const struct eng_vocab *v)
 {
-    struct eng_speech_style style;
+    struct eng_tool_format format;
     size_t n = strlen(template);
     char *text = *template == '<' ? strdup(template) : read_template(template, &n);
-    eng_speech_style(&style, text, n, v);
+    eng_tool_format_find(&format, text, n, v);
     free(text);
-    return style;
+    return format;
 }
 
 static const char tools_text[] =

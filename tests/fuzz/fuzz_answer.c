@@ -54,39 +54,39 @@ static void check_json(const struct text *t)
     json_decref(v);
 }
 
-static void take(struct eng_speech *s, struct told *t)
+static void take(struct eng_answer_parser *s, struct told *t)
 {
-    struct eng_speech_event e;
-    while (eng_speech_next(s, &e)) {
+    struct eng_answer_event e;
+    while (eng_answer_next(s, &e)) {
         const char mark[2] = { (char)('0' + e.kind), (char)('0' + e.whole) };
-        if ((int)e.kind != t->kind || e.kind == ENG_SPEECH_CALL || e.kind == ENG_SPEECH_CALL_END)
+        if ((int)e.kind != t->kind || e.kind == ENG_ANSWER_CALL || e.kind == ENG_ANSWER_CALL_END)
             add(&t->all, mark, 2);
         add(&t->all, e.text, e.n);
         t->kind = (int)e.kind;
-        if (e.kind == ENG_SPEECH_CALL)
+        if (e.kind == ENG_ANSWER_CALL)
             t->arguments.n = 0;
-        if (e.kind == ENG_SPEECH_ARGUMENTS)
+        if (e.kind == ENG_ANSWER_ARGUMENTS)
             add(&t->arguments, e.text, e.n);
-        if (e.kind == ENG_SPEECH_CALL_END && e.whole)
+        if (e.kind == ENG_ANSWER_CALL_END && e.whole)
             check_json(&t->arguments);
     }
 }
 
-static void read_in(const struct eng_speech_options *o, const char *p, size_t n, size_t piece, struct told *t)
+static void read_in(const struct eng_answer_options *o, const char *p, size_t n, size_t piece, struct told *t)
 {
-    struct eng_speech *s;
+    struct eng_answer_parser *s;
     *t = (struct told){ .kind = -1 };
-    if (eng_speech_open(&s, o))
+    if (eng_answer_open(&s, o))
         abort();
     for (size_t i = 0; i < n; i += piece) {
-        if (eng_speech_feed(s, p + i, piece < n - i ? piece : n - i))
+        if (eng_answer_feed(s, p + i, piece < n - i ? piece : n - i))
             abort();
         take(s, t);
     }
-    if (eng_speech_finish(s))
+    if (eng_answer_finish(s))
         abort();
     take(s, t);
-    eng_speech_close(s);
+    eng_answer_close(s);
 }
 
 static void forget(struct told *t)
@@ -97,14 +97,14 @@ static void forget(struct told *t)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    static struct eng_speech_style style;
+    static struct eng_tool_format format;
     struct told whole, bytes;
     if (!n)
         return 0;
     const char *sign = signs[data[0] / 4 % (sizeof signs / sizeof *signs)];
-    eng_speech_style(&style, sign, strlen(sign), NULL);
+    eng_tool_format_find(&format, sign, strlen(sign), NULL);
     json_t *tools = data[0] & 1 ? json_loads(tools_text, 0, NULL) : NULL;
-    struct eng_speech_options o = { &style, tools, data[0] & 2 };
+    struct eng_answer_options o = { &format, tools, data[0] & 2 };
     read_in(&o, (const char *)data + 1, n - 1, n, &whole);
     read_in(&o, (const char *)data + 1, n - 1, 1, &bytes);
     if (whole.all.n != bytes.all.n || (whole.all.n && memcmp(whole.all.p, bytes.all.p, whole.all.n)))
