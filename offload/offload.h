@@ -9,7 +9,8 @@
  *
  * Tiers: device (not used yet), host memory by node, disk.  Host memory has slots for as many experts as its
  * bytes allow; other experts are read on request.  Cached experts are handed out first, so that the caller
- * computes with them while others are read.  policy.c chooses the experts to evict.
+ * computes with them while others are read.  policy.c chooses the experts to evict.  Experts that are read for one use
+ * pass through a small window of slots; the other slots keep their experts.
  *
  * One I/O thread reads all files, with O_DIRECT and io_uring where the system allows them.  An expert is read
  * straight into its slot in file layout; the team of the waiting caller interleaves it there.
@@ -190,10 +191,11 @@ const char *off_store_io(const struct off_store *s); /* "io_uring", "pread" */
 void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
                struct off_ticket *out);
 
-/* Waits until at least one more expert of the ticket is usable, and hands out all usable ones, cached ones first:
- * view[i] has the addresses of expert t->expert[index[i]].  Addresses from the previous call become invalid.  Returns
- * the number of experts, 0 when all have been handed out.  An expert that could not be read has status[i] < 0 and no
- * address.  The ticket must be NOW; index, view, status: [n]. */
+/* Waits until at least one more expert of the ticket is usable, and hands out usable ones, cached ones first: view[i] has
+ * the addresses of expert t->expert[index[i]].  Addresses from the previous call become invalid.  If the ticket has more
+ * experts to read than the window allows (store.h), only a part of the usable ones is handed out at a time, so that slots
+ * come back while others are computed.  Returns the number of experts, 0 when all have been handed out.  An expert that
+ * could not be read has status[i] < 0 and no address.  The ticket must be NOW; index, view, status: [n]. */
 int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *hands, int32_t *index,
              struct off_view *view, int *status);
 

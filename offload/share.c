@@ -6,7 +6,9 @@
 
 #include <string.h>
 
-#define LEAST_SLOT 2
+#define LEAST_SLOT   2
+#define LEAST_WINDOW 8  /* experts */
+#define WINDOW_PART  64 /* of the slots: one part is the window */
 
 /* Adds a slot size to the list of n, in ascending order.  If the list is full, a larger size replaces the largest one,
  * and a smaller one is left out: its experts use the next larger size. */
@@ -88,6 +90,11 @@ static int slots_of(const struct off_pool *p, double share)
     return first + (int)(share * (p->n_expert - first));
 }
 
+/* The slots of the window keep nothing from one pass to the next, so a pass that uses all experts reads
+ * (experts - slots + window). Eight experts of a large model are 20 MB: two to three times the bytes that saturate a
+ * drive (off_reader_most), so the drive also has reads to do while the first half of the window is computed. */
+static void set_window(struct off_store *s) { s->window = kn_max(LEAST_WINDOW, s->n_slot / WINDOW_PART); }
+
 void off_share_slots(struct off_store *s, size_t bytes, size_t later)
 {
     double now = share_of(s, bytes), most = share_of(s, later > SIZE_MAX - bytes ? SIZE_MAX : bytes + later);
@@ -101,6 +108,7 @@ void off_share_slots(struct off_store *s, size_t bytes, size_t later)
     }
     s->n_empty = s->n_slot;
     s->bytes = bytes;
+    set_window(s);
 }
 
 /* Adds empty slots to the pools, up to the number listed for them when the store was opened. */
@@ -116,6 +124,7 @@ void off_store_grow(struct off_store *s, size_t bytes)
         s->n_slot += more;
         s->n_empty += more;
     }
+    set_window(s);
     pthread_mutex_unlock(&s->lock);
     off_io_nudge(s->io);
 }

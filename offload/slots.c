@@ -87,6 +87,14 @@ static void end_doubt(struct off_store *s, struct off_slot *slot)
         count_doubt(s, slot, false);
 }
 
+static void set_passing(struct off_store *s, struct off_slot *slot, bool passing)
+{
+    s->n_passing += passing - slot->passing;
+    slot->passing = passing;
+}
+
+void off_slot_end_passing(struct off_store *s, struct off_slot *slot) { set_passing(s, slot, false); }
+
 static void empty_slot(struct off_store *s, struct off_slot *slot)
 {
     kn_assert(!slot->prefetch_cancellable);
@@ -98,6 +106,7 @@ static void empty_slot(struct off_store *s, struct off_slot *slot)
     slot->expert = -1;
     slot->state = SLOT_EMPTY;
     slot->ahead = false;
+    set_passing(s, slot, false);
     s->n_empty++;
 }
 
@@ -146,6 +155,7 @@ void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, e
     slot->expert = expert;
     slot->urgency = urgency;
     slot->ahead = urgency == OFF_SOON || urgency == OFF_EARLY;
+    set_passing(s, slot, urgency == OFF_NOW || urgency == OFF_SOON);
     s->slot_of[expert] = (int32_t)(slot - s->slot);
     s->n_empty--;
     post_reads(s, slot, urgency);
@@ -158,7 +168,10 @@ void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, e
 void off_slot_drop(struct off_store *s, struct off_slot *slot)
 {
     kn_assert(slot->n_hold > 0);
-    if (--slot->n_hold == 0 && slot->state == SLOT_BAD)
+    if (--slot->n_hold > 0)
+        return;
+    set_passing(s, slot, false);
+    if (slot->state == SLOT_BAD)
         empty_slot(s, slot);
 }
 

@@ -25,6 +25,9 @@
  *   hold      a NOW ticket holds its experts: their slots cannot be evicted.  The experts of another ticket are
  *             only spared until its release: they are evicted if a NOW fetch finds no other slot, so that it never
  *             waits forever.
+ *   window    an expert is passing from its read until its first use. A ticket gets slots for at most `window` passing
+ *             experts; the next ones are read when these have been used. Otherwise a layer that uses nearly all of its
+ *             experts would take a slot for each one at once, and evict as many of other layers.
  *   filling   while slots are empty, one thread reads the most probable experts, at the lowest priority.
  *   touching  the kernel clears memory at the first touch, which costs the I/O thread at least as long as the read
  *             itself.  Other threads touch slots in advance.
@@ -50,11 +53,12 @@ struct off_slot {
     enum slot_state state;
     int status; /* KN_E* of a bad slot */
     int n_hold;
-    enum off_urgency urgency;     /* of the fetch that started its read */
-    bool ahead;                   /* prefetched (SOON or EARLY), not fetched NOW since */
-    bool prefetch_cancellable;    /* its read can still be cancelled; it is counted in `doubt` too */
-    bool packed;                  /* read from the pack file */
-    bool joined;                  /* another NOW fetch asked for the expert while it was being read */
+    enum off_urgency urgency;  /* of the fetch that started its read */
+    bool ahead;                /* prefetched (SOON or EARLY), not fetched NOW since */
+    bool prefetch_cancellable; /* its read can still be cancelled; it is counted in `doubt` too */
+    bool packed;               /* read from the pack file */
+    bool joined;               /* another NOW fetch asked for the expert while it was being read */
+    bool passing;              /* read for a NOW or SOON ticket, and not used since: it takes a place of the window */
     uint64_t check[OFF_MATRICES]; /* the matrices' checksums, computed while verifying */
     struct off_job job[OFF_JOBS];
 };
@@ -78,8 +82,9 @@ struct off_store {
     uint16_t *spared;          /* [n_expert] number of tickets other than NOW that list it */
     int32_t *fill;             /* [n_expert] the order in which the filler reads experts */
     int n_expert, n_pool, n_slot, n_listed, n_empty, n_starved; /* n_starved: threads in off_wait that wait for slots */
-    int n_filed;  /* experts in the pack and heat files: the first n_filed */
-    size_t bytes; /* memory for slots, including growth so far */
+    int window, n_passing; /* most passing experts of a ticket; passing experts of all tickets */
+    int n_filed;           /* experts in the pack and heat files: the first n_filed */
+    size_t bytes;          /* memory for slots, including growth so far */
     struct off_pool pool[OFF_MAX_POOL];
     struct off_slot *slot;     /* [n_listed] */
     struct off_victim *victim; /* [n_listed] scratch of off_slot_victims */
@@ -130,8 +135,9 @@ void off_slot_settle(struct off_store *s, struct off_slot *slot);     /* updates
 bool off_slot_begun(const struct off_slot *slot);                     /* slot in state READING: its read has begun */
 bool off_slot_late(const struct off_slot *slot);                      /* being read, past its deadline */
 void off_slot_hold(struct off_store *s, struct off_slot *slot);
-void off_slot_join(struct off_store *s, struct off_slot *slot); /* hold a slot that another fetch filled */
-void off_slot_drop(struct off_store *s, struct off_slot *slot); /* ends one hold */
+void off_slot_join(struct off_store *s, struct off_slot *slot);        /* hold a slot that another fetch filled */
+void off_slot_drop(struct off_store *s, struct off_slot *slot);        /* ends one hold */
+void off_slot_end_passing(struct off_store *s, struct off_slot *slot); /* a prefetched expert that was not used */
 
 /* Writes to s->victim up to n slots of a pool that may be evicted: empty ones, then those with the largest
  * off_policy_wait, and none with a wait below `least`.  Returns the number. */

@@ -19,18 +19,33 @@ static void place(struct off_store *s, struct off_ticket *t, int i)
     }
 }
 
-/* Assigns slots to the ticket's missing experts and starts their reads, as far as slots with an off_policy_wait of at
- * least `least` can be evicted. */
+/* The number of experts that the window still lets the ticket read. A NOW ticket counts its own passing experts only, so
+ * that it never waits for prefetches; a SOON ticket counts those of all tickets. EARLY: no limit, because min_idle_turns
+ * has one. */
+static int window_left(const struct off_store *s, const struct off_ticket *t)
+{
+    int n = 0;
+    if (t->urgency != OFF_NOW)
+        return t->urgency == OFF_SOON ? s->window - s->n_passing : t->n;
+    for (int i = 0; i < t->n; i++)
+        n += (t->mark[i] == MARK_HELD || t->mark[i] == MARK_GIVEN) && s->slot[s->slot_of[t->expert[i]]].passing;
+    return s->window - n;
+}
+
+/* Assigns slots to the ticket's missing experts and starts their reads, as far as the window allows and slots with an
+ * off_policy_wait of at least `least` can be evicted. */
 static void place_missing(struct off_store *s, struct off_ticket *t, float least)
 {
     for (int i = 0; t->n_missing && i < t->n; i++) /* another ticket may have started the read */
         if (t->mark[i] == MARK_MISSING && s->slot_of[t->expert[i]] >= 0)
             place(s, t, i);
-    for (int pool = 0; pool < s->n_pool && t->n_missing; pool++) {
+    int left = t->n_missing ? window_left(s, t) : 0;
+    for (int pool = 0; pool < s->n_pool && left > 0; pool++) {
         int want = 0;
         for (int i = 0; i < t->n; i++)
             want += t->mark[i] == MARK_MISSING && s->pool_of[t->expert[i]] == pool;
-        int n = want ? off_slot_victims(s, &s->pool[pool], want, least) : 0;
+        int n = want ? off_slot_victims(s, &s->pool[pool], kn_min(want, left), least) : 0;
+        left -= n;
         for (int i = 0; i < t->n && n > 0; i++)
             if (t->mark[i] == MARK_MISSING && s->pool_of[t->expert[i]] == pool) {
                 off_slot_read(s, &s->slot[s->victim[--n].slot], t->expert[i], t->urgency);
@@ -121,14 +136,15 @@ static void take_back(struct off_store *s, struct off_ticket *t)
         off_io_nudge(s->io);
 }
 
-/* Hands out the ticket's held experts that are ready or have failed, as off_wait describes; returns their number.  An
- * expert with a late read counts as failed. */
-static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struct off_view *view, int *status)
+/* Hands out those of the ticket's held experts that are ready or have failed and are passing, or are not; at most
+ * `most`.  Appends them to index, view and status, which have n; returns the new number.  An expert with a late read
+ * counts as failed. */
+static int give_some(struct off_store *s, struct off_ticket *t, bool passing, int n, int most, int32_t *index,
+                     struct off_view *view, int *status)
 {
-    int n = 0;
-    for (int i = 0; i < t->n; i++) {
+    for (int i = 0; i < t->n && n < most; i++) {
         struct off_slot *slot = t->mark[i] == MARK_HELD ? &s->slot[s->slot_of[t->expert[i]]] : NULL;
-        if (!slot)
+        if (!slot || slot->passing != passing)
             continue;
         off_slot_settle(s, slot);
         bool late = off_slot_late(slot);
@@ -147,6 +163,15 @@ static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struc
         t->n_given++;
     }
     return n;
+}
+
+/* Hands out experts as off_wait describes. While others of the ticket wait for the window, only half a window at a time,
+ * passing ones first: their slots come back soon, and the disk reads the next experts meanwhile. */
+static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struct off_view *view, int *status)
+{
+    int most = t->n_missing ? (s->window + 1) / 2 : t->n;
+    int n = give_some(s, t, true, 0, most, index, view, status);
+    return give_some(s, t, false, n, most, index, view, status);
 }
 
 /* Claims the ticket's raw slots for this caller to interleave or verify; returns their number.  index: their positions
@@ -253,6 +278,7 @@ void off_release(struct off_store *s, struct off_ticket *t)
             t->mark[i] = MARK_GIVEN;
         if (t->urgency == OFF_NOW || --s->spared[e] || at < 0 || !s->slot[at].ahead)
             continue;
+        off_slot_end_passing(s, &s->slot[at]);
         off_slot_settle(s, &s->slot[at]);
         if (s->slot[at].state == SLOT_READING)
             off_slot_cancel(s, &s->slot[at]);

@@ -9,6 +9,9 @@
  *   oracle   our rule with every expert's true share of the turns. For independent choices no policy
  *            without the future is better: its distance to belady is the value of knowing the future
  *   ours     offload/policy.c
+ *   store    the expert store itself (offload/store.h), filled before the first pass, with experts of a few bytes in a
+ *            file; prefetch: it is also asked for the next layer's experts ahead, without a wrong guess. The misses are
+ *            its reads
  *   lru lfu random mru s3fifo (scan-resistant); fixed: the most used in the long run stay resident
  *
  *   replay TRACE[.gz] [BATCH,BATCH... [PERCENT,PERCENT... [SCAN]]]
@@ -19,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "offload/internal.h"
 
@@ -374,6 +378,73 @@ static double replay(const struct turns *u, int n_slot, rule *goes)
     return c.n_miss - before;
 }
 
+/* ---- the store ------------------------------------------------------------------------------------ */
+
+/* Fetches turn `turn`, and with prefetch requests the experts of the next one, as moe/pass does. */
+static void store_turn(struct off_store *s, const struct turns *u, int turn, bool prefetch,
+                       const struct off_hands *hands)
+{
+    enum { MOST = 4096 };
+    static struct off_ticket soon[2]; /* of this turn, and of the next */
+    static struct off_view view[MOST];
+    static uint8_t mark[MOST], soon_mark[2][MOST];
+    static int32_t index[MOST];
+    static int status[MOST];
+    const int32_t *expert = u->used + u->first[turn];
+    int n = u->first[turn + 1] - u->first[turn], next = turn + 1;
+    struct off_ticket t;
+    off_fetch(s, expert, mark, n, OFF_NOW, &t);
+    if (soon[turn % 2].n)
+        off_release(s, &soon[turn % 2]);
+    if (prefetch && next < u->n_turn && next % u->n_group)
+        off_fetch(s, u->used + u->first[next], soon_mark[next % 2], u->first[next + 1] - u->first[next], OFF_SOON,
+                  &soon[next % 2]);
+    while (off_wait(s, &t, hands, index, view, status) > 0)
+        ;
+    off_release(s, &t);
+}
+
+/* Reads of a store with n_slot slots in the counted passes; -1 on an error, which is logged. */
+static double replay_store(const struct turns *u, int n_slot, bool prefetch)
+{
+    enum { ROW = 34 * 8 }; /* bytes of 256 values in Q8_0: an expert */
+    char path[] = "/tmp/spillway-replay-XXXXXX";
+    const char *name = path;
+    struct off_store *s = NULL;
+    struct off_stats before = { 0 }, after = { 0 };
+    struct kn_team *team = NULL;
+    struct off_expert *expert = calloc((size_t)u->n_expert, sizeof *expert);
+    struct off_hands hands = { .ops = kn_ops(KN_ISA_COUNT - 1), .scratch_bytes = 1 << 16 };
+    int fd = mkstemp(path);
+    for (int e = 0; e < u->n_expert; e++)
+        expert[e] = (struct off_expert){
+            .matrix[0] = { .offset = (uint64_t)e * ROW, .format = KN_Q8_0, .n_out = 1, .n_in = 256 },
+            .group = u->expert[e].group
+        };
+    struct off_store_options o = { .files = { 1, &fd, &name }, .expert = expert, .n_expert = u->n_expert };
+    o.slot_bytes = off_store_bytes(expert, u->n_expert) / (size_t)u->n_expert * (size_t)n_slot;
+    hands.scratch = aligned_alloc(64, hands.scratch_bytes);
+    bool good = fd >= 0 && !ftruncate(fd, (off_t)u->n_expert * ROW) && !kn_team_open(&team, 1) &&
+                !off_store_open(&s, &o);
+    hands.team = team;
+    for (before.filling = good; before.filling; off_stats_get(s, &before))
+        usleep(1000);
+    for (int turn = 0; good && turn < u->n_turn; turn++) {
+        if (turn == u->counted)
+            off_stats_get(s, &before);
+        store_turn(s, u, turn, prefetch, &hands);
+    }
+    if (good)
+        off_stats_get(s, &after);
+    off_store_close(s);
+    kn_team_close(team);
+    free(hands.scratch);
+    free(expert);
+    close(fd);
+    unlink(path);
+    return good ? (double)(after.reads - before.reads) : -1;
+}
+
 /* Belady's misses in the counted turns, with the best initial contents, as in bench. */
 static double belady(const struct turns *u, int n_slot)
 {
@@ -409,6 +480,11 @@ static void compare(const struct run *r, const struct turns *u, int batch, int p
         double misses = p < 0 ? optimum : replay(u, n_slot, policies[p].goes);
         printf("%.*s,%d,%d,%d,%s,%.1f,%.2f,%.4f\n", (int)strcspn(r->name, "."), r->name, batch, r->scan, percent,
                p < 0 ? "belady" : policies[p].name, used, misses / n_pass, misses / optimum);
+    }
+    for (int prefetch = 0; prefetch < 2; prefetch++) {
+        double misses = replay_store(u, n_slot, prefetch);
+        printf("%.*s,%d,%d,%d,%s,%.1f,%.2f,%.4f\n", (int)strcspn(r->name, "."), r->name, batch, r->scan, percent,
+               prefetch ? "store+prefetch" : "store", used, misses / n_pass, misses / optimum);
     }
     fflush(stdout);
 }
