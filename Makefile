@@ -176,11 +176,11 @@ $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))
 	$(CC) $(CFLAGS) $$^ $(call libs,$(1)) -lcmocka -o $$@
 endef
 $(foreach f,$(FOLDERS),$(eval $(call test_rule,$(f))))
-$(patsubst %,$(out)/tests/engine/cli/test_%,commands refusals): | $(out)/spillway     # which they start
+$(patsubst %,$(out)/tests/engine/cli/test_%,commands memory refusals): | $(out)/spillway     # which they start
 
 test: test-packages
 	@$(MAKE) --no-print-directory -j$$(nproc) tests
-	@tests/run.sh $(TESTS)
+	@TEST_LIMIT=$(or $(TEST_LIMIT),$(if $(filter release,$(MODE)),600,3600)) tests/run.sh $(TESTS)
 tests: $(TESTS) $(out)/spillway
 
 check: $(foreach f,$(FOLDERS),$(call archive,$(f))) $(out)/spillway

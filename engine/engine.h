@@ -22,7 +22,7 @@
 #include "moe/moe.h"
 #include "speculative/control.h"
 
-#define ENG_VERSION "0.1.0"
+#define ENG_VERSION "0.1.0-dev"
 
 struct eng_engine;
 struct gr_tokens; /* engine/text/grammar/grammar.h */

@@ -23,7 +23,7 @@ static struct machine_run run(struct machine m, struct machine_drafter d, int n_
 {
     struct spec_control_options o = { .n_session = MACHINE_SESSIONS,
                                       .n_drafter = 1,
-                                      .drafter = { { d.name, d.max_depth } },
+                                      .drafter = { { .name = d.name, .max_depth = d.max_depth } },
                                       .rule = SPEC_COUPLED,
                                       .gamma = SPEC_AUTO };
     struct spec_control *c;

@@ -1,12 +1,12 @@
-"""Holds grammars to an independent validator.  Needs the jsonschema package (pip install jsonschema[format]).
+"""Checks grammars against an independent validator.  Needs the jsonschema package (pip install jsonschema[format]).
 
-    python3 evals/grammar.py check PROGRAM [SCHEMAS [SEED]]   random schemas: every text that PROGRAM (evals/grammar)
-                                                       makes must be valid; every valid instance that is made
-                                                       here and every invalid one must be told apart by it
-    python3 evals/grammar.py golden > tests/engine/data/schemas.jsonl        instances kept for the tests
-    python3 evals/grammar.py schemas N SEED            schemas alone, one per line
+    python3 evals/grammar.py check PROGRAM [SCHEMAS [SEED]]   random schemas: each text that PROGRAM (evals/grammar)
+                                                       generates must be valid; PROGRAM must accept each valid
+                                                       instance made here and reject each invalid one
+    python3 evals/grammar.py golden > tests/engine/data/schemas.jsonl        writes the instances of the tests
+    python3 evals/grammar.py schemas N SEED            prints schemas only, one per line
 
-Instances are written with members in the order of the schema, as the grammar wants them.
+Members of instances are in the order of the schema, as the grammar requires.
 """
 import json, random, subprocess, sys, tempfile
 import jsonschema
@@ -167,7 +167,7 @@ class Maker:
 
 
 class Instance:
-    """A value for a schema, by the schema alone; it may turn out invalid, which the validator tells."""
+    """Makes a value from a schema. The value can be invalid; the validator decides."""
     def __init__(self, root, r):
         self.root, self.r = root, r
 
@@ -254,7 +254,7 @@ class Instance:
 
 
 def spoilt(v, r):
-    """The value, changed somewhere."""
+    """Returns the value with one random change."""
     if isinstance(v, dict) and v and r.random() < 0.8:
         v = dict(v)
         k = r.choice(list(v))
@@ -278,7 +278,7 @@ def spoilt(v, r):
 
 
 def loose(s):
-    """oneOf read as anyOf."""
+    """Returns the schema with each oneOf replaced by anyOf."""
     if isinstance(s, dict):
         return {("anyOf" if k == "oneOf" else k): loose(v) for k, v in s.items()}
     return [loose(v) for v in s] if isinstance(s, list) else s
@@ -293,7 +293,7 @@ def text(v):
 
 
 def case(seed, n):
-    """A schema, valid texts and invalid texts."""
+    """Makes a case: a schema, valid texts and invalid texts."""
     m = Maker(seed)
     s = m.top()
     check, i = validator(s), Instance(s, m.r)
@@ -305,7 +305,7 @@ def case(seed, n):
             w = spoilt(v, m.r)
             if not check.is_valid(w):
                 bad.append(text(w))
-    except RecursionError:                          # somewhere a schema is only itself
+    except RecursionError:                          # a schema that refers to itself without end
         return case(seed + 1000, n)
     return {"schema": s, "valid": sorted(set(good)), "invalid": sorted(set(bad))}
 

@@ -11,12 +11,12 @@ unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES          # a `make MODE=... guard
 
 dir=build/guard
 model=$dir/q30-2.gguf
-bench_repeats=3 run_repeats=5                           # pairs of each in one round
+bench_repeats=3 run_repeats=5                           # pairs of bench and of run in one round
 prompt='Once upon a time, in a village at the foot of a mountain, there lived a woman who mended clocks.'
 
 fail() { echo "guard: $1" >&2; exit "${2:-1}"; }
 
-# run LOG COMMAND...: writes its output to LOG, and prints the end of it if the command fails
+# run LOG COMMAND...: runs COMMAND with its output in LOG, and prints the end of LOG if COMMAND fails
 run()
 {
     log=$1; shift
@@ -52,7 +52,7 @@ echo "guard: building $new, and $base in $tree" >&2
 build . "$dir/build-new.log"
 build "$tree" "$dir/build-base.log"
 
-# A base with an evals/kernels that takes no lists is measured by this tree's source, linked with the base's kernels.
+# If the base's evals/kernels takes no lists, this tree's source of it is linked with the base's kernels instead.
 kernel_formats=q4_k,q6_k,q8_0,f16 kernel_rows=1,4,16
 if ! "$tree/build/release/evals/kernels" $kernel_formats best 1 >/dev/null 2>&1; then
     echo "guard: the base's evals/kernels takes no lists: building this tree's source with the base's kernels" >&2
@@ -66,13 +66,13 @@ if [ ! -f "$model" ]; then
 fi
 rm -f "$model.heat"
 
-# ---- one measurement of one tree: lines of figure;value;more|less (is better) ------------------------------
+# ---- one measurement of one tree: lines figure;value;better (more, less)   ------------------------------
 measure_kernels()
 {
     run "$dir/kernels.out" "$1/build/release/evals/kernels" $kernel_formats best $kernel_rows
     awk -F, '$1 == "matmul" { f = $2 " matmul, n_row " $4 " (GMAC/s)"
                               if (!(f in value)) order[++n] = f
-                              value[f] = $7 }                                   # the last line of a figure: all threads
+                              value[f] = $7 }                                   # the last line of a figure is the one with all threads
         END { for (i = 1; i <= n; i++) print order[i] ";" value[order[i]] ";more" }' "$dir/kernels.out"
 }
 
@@ -126,8 +126,8 @@ done
 
 # ---- the table ---------------------------------------------------------------------------------------------
 # The ratio is speed over speed, the geometric mean of the pairs' ratios; its interval is Student's over their logarithms.
-# slower: the ratio is below 0.99 and all of its interval below 1; ok?: a loss of 5 % lies in the interval, so it says too
-# little; ok: neither.
+# Verdicts: "slower" if the ratio is below 0.99 and its whole interval is below 1; "ok?" if the interval includes a loss
+# of 5 %, so that the measurement does not decide; "ok" otherwise.
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 config="base $base, new $new, $(date +%Y-%m-%d), $rounds rounds, $(nproc) processors of $cpu"
 {

@@ -53,5 +53,13 @@ done
 for f in $(git ls-files 'evals/results/*/*' 2>/dev/null); do
     grep -qF "(${f#evals/results/})" evals/results/README.md || complain "evals/results/README.md has no line for $f"
 done
+# A tagged version is the program's, and has a heading in the changelog; without -dev, so has any version.
+version=$(sed -n 's/^#define ENG_VERSION "\(.*\)"/\1/p' engine/engine.h)
+tag=$(git describe --exact-match --tags --match 'v*' 2>/dev/null)
+[ -z "$tag" ] || [ "$tag" = "v$version" ] || complain "ENG_VERSION is $version, and the tag of this commit is $tag"
+case $version in
+    *-dev) grep -qx '## Unreleased' CHANGELOG.md ;;
+    *) grep -q "^## $version, 20" CHANGELOG.md ;;
+esac || complain "CHANGELOG.md has no heading for version $version"
 [ $bad = 0 ] && echo "check: ok" || echo "check: failed"
 exit $bad

@@ -1,9 +1,22 @@
 #!/bin/sh
 # Runs the test programs named as arguments, one per CPU at a time, from the root of the tree; prints the result of
 # each as soon as it ends, and one last line of counts.
+#
+# A program that does not end within TEST_LIMIT seconds (600 if unset) is killed with its children, and is reported as
+# failed with the name of the test that it was in. The limit is far above what any test needs on a slow machine: it
+# ends tests that hang, and is no statement about speed.
+limit=${TEST_LIMIT:-600}
 if [ "$1" = --one ]; then
     t=$2 log=$2.log
-    "$t" >"$log" 2>&1; status=$?
+    began=$(date +%s)
+    # timeout has a process group of its own, which Ctrl-C does not reach; so it is passed on
+    env --default-signal=INT,QUIT timeout --kill-after=10 "$limit" "$t" >"$log" 2>&1 &
+    trap 'kill $!; exit 130' INT TERM
+    wait $!; status=$?
+    if [ $(($(date +%s) - began)) -ge "$limit" ]; then
+        running=$(sed -n 's/^\[ RUN      \] //p' "$log" | tail -n 1)
+        echo "did not end within $limit seconds${running:+, in $running}" >>"$log"
+    fi
     ok=$(grep -c '^\[       OK \]' "$log"); skip=$(grep -c '^\[  SKIPPED \] [a-z]' "$log")
     bad=$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test(s).*/\1/p' "$log")
     if [ $status != 0 ]; then

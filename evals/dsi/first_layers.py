@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The first N layers of a GGUF model as a model of their own: a drafter that agrees with the whole one more often
-than chance, at N layers' cost.  Usage: first_layers.py IN.gguf N OUT.gguf"""
+"""Writes the first N layers of a GGUF model as a model of its own. As a drafter for the whole model it costs N layers
+a token and agrees more often than chance.  Usage: first_layers.py IN.gguf N OUT.gguf"""
 import struct
 import sys
 
-SIZE = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}    # of scalar types; 8 string, 9 array
+SIZE = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}    # bytes of each scalar type; type 8 is string, 9 array
 
 
 class Reader:

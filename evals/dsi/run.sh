@@ -15,7 +15,7 @@ for how in event offline authors; do
         int($1 * 100 + .5) % 5 == 0 && int($2 * 100 + .5) % 5 == 0 { print how "," $0 }' "$work/$how.csv"
     gnuplot -e "csv='$work/$how.csv'; png='$to-$how.png'" "$here/grid.gp"
 done > "$to-grid.csv"
-# extremes over all cells
+# least and greatest ratio over all cells, and where
 for how in event offline authors; do
     awk -F, -v how=$how 'NR == 1 { for (i = 5; i <= NF; i++) name[i] = $i; next }
         { for (i = 5; i <= NF; i++) if ($i != "") {

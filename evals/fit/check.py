@@ -3,12 +3,12 @@
 
     points > points.csv; python3 check.py points.csv > check.csv        (needs numpy, scipy)
 
-Of each case: the sum of squares that the C fit reached, as said there and as computed here from its constants,
-and the least that SciPy reached from 40 starts (12 of the paper's ten constants) within the same bounds.  excess: C's over SciPy's, less 1; at most
-a few thousandths means that both stand at the same minimum, below 0 that C found a better one.  apart: the largest
-relative difference of the two models' predictions, within the measured points.  The paper's ten constants leave a
-long flat valley when they are fitted to few speed-ups; ends a tenth apart in the sum predict the same within
-one or two hundredths.
+Columns for each case: the sum of squares that the C fit printed, the same computed here from its constants, and the
+smallest sum that SciPy reached within the same bounds, from 40 starting points (12 for the paper's ten constants).
+excess: C's sum divided by SciPy's, minus 1. At most a few thousandths means that both found the same minimum; below 0
+means that C found a better one.  apart: the largest relative difference between the two models' predictions at the
+measured points.  With few speed-ups, the paper's ten constants have a long flat valley: two ends of it whose sums
+differ by a tenth predict the same speed-ups within 1 or 2 %.
 """
 import csv
 import sys
@@ -100,7 +100,7 @@ def check_paper(points, f):
     theirs = np.array([float(v) for v in f[1:]])
     low = np.array([3.5, 0, 0.39, 0, 0.25, 0, 0, 0, 0.2, 1])
     high = np.array([17.5, np.inf, 1.95, np.inf, 1.25, np.inf, 0.6, 0.6, 1, 2])
-    random = np.random.default_rng(2)      # slow where the model hardly depends on a constant: fewer starts
+    random = np.random.default_rng(2)      # SciPy is slow where the model hardly depends on a constant: fewer starts
     starts = [np.array([7, 1, 0.8, 1, 0.5, 0.1, 0.1, 0.01, 0.6, 1.02])]
     for _ in range(11):
         starts.append(np.array([random.uniform(3.5, 17.5), random.lognormal(), random.uniform(0.39, 1.95),

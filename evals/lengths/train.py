@@ -1,10 +1,10 @@
-"""Trains the network that foresees how much of a draft is kept, from records of record.c.
+"""Trains the network that predicts how many tokens of a draft are accepted, from records of record.c.
 
     train.py RECORDS OUT.gguf D_MODEL [--hidden 128] [--held 0.2] [--epochs 40]
 
-The last prompts are held out: a share of them, said at the end as FIRST_PROMPT for compare.  Of the others a tenth says
-when to stop.  Outputs are shares of the depth, and so is the loss (cross entropy of means): what comes out is the mean
-number of tokens kept."""
+A share of the prompts, the last ones, is held out for compare; the first of them is printed as FIRST_PROMPT.  A tenth
+of the other prompts is a validation set: the weights of the epoch with the lowest validation loss are written.  The
+network outputs the mean number of accepted tokens divided by the depth; the loss is the cross entropy of that share."""
 
 import argparse
 
@@ -52,7 +52,7 @@ def write(net, mean, scale, out):
     g = gguf.GGUFWriter(out, "lengths")
     for i, layer in enumerate(m for m in net if isinstance(m, nn.Linear)):
         w, b = layer.weight.detach(), layer.bias.detach()
-        if i == 0:                              # features come as they are
+        if i == 0:                              # the engine gives raw features: the first layer includes their scaling
             b, w = b - w @ (mean / scale), w / scale
         g.add_tensor(f"lengths.{i}.weight", w.T.contiguous().numpy())
         g.add_tensor(f"lengths.{i}.bias", b.numpy())

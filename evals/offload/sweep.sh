@@ -1,10 +1,11 @@
 #!/bin/sh
 # evals/offload/sweep.sh - tokens/s against budget and batch, with the bound: CSV on stdout.
 #   sweep.sh SPILLWAY MODEL.gguf "2G 4G 6G 8G 10G" 1,4,8,16,32 [more flags of bench]
-# Each budget is a run of its own; the rates of disk and memory are measured in the same run.
+# Each budget is one run of bench, which also measures the disk and memory rates.
 #   PEER=4G=http://127.0.0.1:8080 sweep.sh ...
-# also measures a server already running on the same model within that budget, as `what` peer: after bench has ended, as
-# many users as sequences, two requests each of 16 words and 10 tokens; their time includes the prefill.
+# also measures a server that already runs the same model within that budget, after bench has ended; its rows have
+# `peer` in column `what`. One user for each sequence sends two requests of 16 words and 10 tokens; the time includes
+# prefill.
 spillway=$1 model=$2 budgets=$3 batches=$4
 shift 4
 load=$(dirname "$spillway")/evals/load/load

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The server's page in a real browser: does it do what it says?
+"""Tests the server's page in a real browser.
 
     evals/page/check.py build/release/spillway [--pictures FOLDER] [--chromium PROGRAM]
 
-Starts the server with the small trained model in a budget that leaves most experts on disk, and a
-headless Chromium that is driven through a pipe by its DevTools protocol.  Prints a line for each
+Starts the server with the small trained model and a budget that leaves most experts on disk, and drives a
+headless Chromium through a pipe by the DevTools protocol.  Prints a line for each
 check and ends with 1 if any failed.  Needs Python 3 and Chromium (apt install chromium), nothing else;
 --pictures also writes PNGs."""
 import argparse, base64, json, os, shutil, socket, subprocess, sys, tempfile, threading, time, urllib.request
@@ -101,7 +101,7 @@ class Browser:
         while time.time() < end:
             try:
                 value = self.js(text)
-            except RuntimeError:                # the page may be between two documents
+            except RuntimeError:                # no document while the browser is between two pages
                 value = None
             if value:
                 return value
@@ -173,22 +173,22 @@ def chat(b, s):
     first = b.answered()
     meta = b.js(META)
     check("a question is answered", len(first) > 20, repr(first[:50]))
-    check("with its times", "s to the first token" in meta and "tokens/s" in meta and "seed\xa07" in meta, meta)
+    check("with its timing and seed", "s to the first token" in meta and "tokens/s" in meta and "seed\xa07" in meta, meta)
     b.js("[...document.querySelectorAll('.answer:last-child button')].find(x => x.textContent === 'Regenerate').click()")
-    check("asked again with the seed, the same bytes", b.answered() == first)
+    check("Regenerate with the same seed gives the same bytes", b.answered() == first)
     b.js("document.querySelector('.user button').click()")
     b.js("document.querySelector('.user textarea').select()")
     b.type("Tell me about a boat.")
     b.key("Enter", 13)
     second = b.answered()
-    check("an edited question is asked anew", second != first and
+    check("an edited question replaces the old one and its answer", second != first and
           b.js("document.querySelectorAll('.message').length") == 2)
     b.say("And then?")
     b.answered()
     b.open(s.url)
-    check("a conversation outlives the page", b.js("document.querySelectorAll('.message').length") == 4)
+    check("a conversation is there after a reload", b.js("document.querySelectorAll('.message').length") == 4)
     b.js("document.getElementById('new').click()")
-    check("a new one is empty, the old one listed", b.js("document.querySelectorAll('.message').length") == 0 and
+    check("a new conversation is empty and the old one is listed", b.js("document.querySelectorAll('.message').length") == 0 and
           b.js("document.querySelectorAll('#chats li').length") == 1)
 
 
@@ -198,29 +198,29 @@ def stop(b, s):
     b.until("document.querySelector('.answer:last-child .body').textContent.length > 30")
     b.key("Escape", 27)
     text = b.answered(5)
-    check("Escape stops, and what came stays", len(text) > 30 and "stopped" in b.js(META), b.js(META))
+    check("Escape stops the answer and keeps the text received", len(text) > 30 and "stopped" in b.js(META), b.js(META))
     ends = time.time() + 5
     while json.load(urllib.request.urlopen(s.url + "status"))["calls"] and time.time() < ends:
         time.sleep(0.05)
-    check("the server stops too", time.time() < ends)
+    check("the server ends the request", time.time() < ends)
 
 
 def errors(b, s):
     b.settings(**{"system": "too long " * 3000})
     b.say("Hello?")
     b.until(TROUBLE)
-    b.faults.clear()                            # the browser notes 400s by itself
-    check("an error is told in words", "token" in b.js(TROUBLE), b.js(TROUBLE))
+    b.faults.clear()                            # Chromium logs each status 400 as a fault
+    check("an error is shown in words", "token" in b.js(TROUBLE), b.js(TROUBLE))
     b.settings(**{"system": "", "max-tokens": "20"})
     b.js("document.querySelector('.trouble button').click()")
-    check("and can be tried again", len(b.answered()) > 0 and not b.js(TROUBLE))
+    check("Try again sends the request again", len(b.answered()) > 0 and not b.js(TROUBLE))
     s.stop()
     b.say("Are you there?")
     b.until(TROUBLE)
-    check("a server that is gone", "cannot be reached" in b.js(TROUBLE), b.js(TROUBLE))
+    check("a stopped server is reported", "cannot be reached" in b.js(TROUBLE), b.js(TROUBLE))
     s.start()
     b.js("document.querySelector('.trouble button').click()")
-    check("and is back", len(b.answered()) > 0)
+    check("Try again works when the server runs again", len(b.answered()) > 0)
     b.faults.clear()
 
 
@@ -232,12 +232,12 @@ def safety(b, s):
     item = {"id": "evil", "at": 4e12, "title": "evil", "messages": messages}
     b.js(f"localStorage.setItem('spillway.chat.evil', {json.dumps(json.dumps(item))})")
     b.open(s.url)
-    check("text of a model is never markup", not b.js("window.evil") and b.js(
+    check("text of a model never becomes markup", not b.js("window.evil") and b.js(
         "document.querySelectorAll('#thread img, #thread script, #thread b, #thread i, a[href^=javascript]').length") == 0)
-    check("but what it means is shown", b.js(
+    check("Markdown is rendered", b.js(
         "['strong', 'a', '.code pre', 'td', 'li li', '.thoughts'].every(q => document.querySelector('#thread ' + q))"))
     refused = b.js("(() => { try { document.body.innerHTML = '<p>'; return false } catch { return true } })()")
-    check("the policy refuses to make markup of text", refused)
+    check("the Content-Security-Policy refuses innerHTML", refused)
     b.js("localStorage.removeItem('spillway.chat.evil')")
     b.faults.clear()
 
@@ -253,8 +253,8 @@ def many(b, s):
     took = time.time() - began
     frame = b.js("new Promise(done => { const t = performance.now(); show_chat(shown); "
                  "requestAnimationFrame(() => done(performance.now() - t)) })")
-    check("200 messages", took < 5 and frame < 1000, f"page {took:.2f} s, all shown anew {frame:.0f} ms")
-    check("and the last is on the screen", b.js("at_end()"))
+    check("200 messages", took < 5 and frame < 1000, f"page {took:.2f} s, all redrawn {frame:.0f} ms")
+    check("the last message is on the screen", b.js("at_end()"))
     b.js("localStorage.removeItem('spillway.chat.many')")
 
 
@@ -267,17 +267,17 @@ def keys(b, program):
         b.settings(**{"max-tokens": "20"})
         b.say("Hello.")
         b.until(TROUBLE)
-        check("a key is asked for", "key" in b.js(TROUBLE) and b.js("!!document.querySelector('.trouble input')"),
+        check("the page asks for a missing API key", "key" in b.js(TROUBLE) and b.js("!!document.querySelector('.trouble input')"),
               b.js(TROUBLE))
         b.js("document.querySelector('.trouble input').focus()")
         b.type("sesame")
         b.key("Enter", 13)
-        check("and then it answers", len(b.answered()) > 0)
-        check("the key is in this tab alone", b.js("sessionStorage.getItem('spillway.key')") == "sesame" and
+        check("with the key the request is answered", len(b.answered()) > 0)
+        check("the key is stored for this tab only", b.js("sessionStorage.getItem('spillway.key')") == "sesame" and
               not b.js("JSON.stringify(localStorage).includes('sesame')"))
         b.open(s.url + "#status")
         b.until("document.getElementById('speed').textContent !== '–'")
-        check("the status uses it too", not b.js(TROUBLE))
+        check("the status stream uses the key", not b.js(TROUBLE))
         b.faults.clear()
         s.stop()
 
@@ -306,12 +306,12 @@ def status(b, s, pictures):
         moves = True
     except RuntimeError:
         moves = False
-    check("the status moves", moves, b.js("document.querySelector('.tiles').innerText").replace("\n", " "))
-    check("says what the controller did", len(b.js("document.getElementById('decided').textContent")) > 5,
+    check("the status changes under load", moves, b.js("document.querySelector('.tiles').innerText").replace("\n", " "))
+    check("the status shows the controller's decision", len(b.js("document.getElementById('decided').textContent")) > 5,
           b.js("document.getElementById('decided').textContent"))
     b.call("Input.dispatchMouseEvent", type="mouseMoved", **b.js(
         "(r => ({ x: r.x + 60, y: r.y + 5 }))(document.getElementById('grid').getBoundingClientRect())"))
-    check("and what a cell is", "expert" in b.js("document.getElementById('spot').textContent"),
+    check("the status shows the expert under the pointer", "expert" in b.js("document.getElementById('spot').textContent"),
           b.js("document.getElementById('spot').textContent"))
     if pictures:
         time.sleep(25)
@@ -333,7 +333,7 @@ def phone(b, s):
     b.open(s.url)
     fits("the chat")
     b.js("document.getElementById('open-chats').click()")
-    check("and shows its list", b.js("document.getElementById('chats').offsetWidth") > 100)
+    check("the list of conversations opens on a phone", b.js("document.getElementById('chats').offsetWidth") > 100)
     b.js("document.getElementById('thread').click()")
     b.open(s.url + "#status")
     b.until("document.getElementById('speed').textContent !== '–'")
@@ -345,7 +345,7 @@ def dark(b, s):
     b.open(s.url)
     light = b.js("getComputedStyle(document.body).backgroundColor")
     b.dark(True)
-    check("dark when asked for", b.js("getComputedStyle(document.body).backgroundColor") != light)
+    check("the page is dark if the browser prefers it", b.js("getComputedStyle(document.body).backgroundColor") != light)
     b.dark(False)
 
 
@@ -369,14 +369,14 @@ def pictures_of_chat(b, s, folder):
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("program")
-    p.add_argument("--pictures", help="folder and beginning of names of pictures to write")
+    p.add_argument("--pictures", help="prefix of the picture files to write")
     p.add_argument("--chromium", default="chromium")
     a = p.parse_args()
     s, b = Server(a.program), Browser(a.chromium)
     try:
         b.size(1280, 820)
         chat(b, s)
-        check("nothing was wrong in the browser's eyes", not b.faults, "; ".join(b.faults))
+        check("Chromium logged no fault", not b.faults, "; ".join(b.faults))
         stop(b, s)
         errors(b, s)
         safety(b, s)
@@ -385,7 +385,7 @@ def main():
         phone(b, s)
         dark(b, s)
         keys(b, a.program)
-        check("nothing was wrong to the end", not b.faults, "; ".join(b.faults))
+        check("Chromium logged no fault until the end", not b.faults, "; ".join(b.faults))
         if a.pictures:
             pictures_of_chat(b, s, a.pictures)
     finally:

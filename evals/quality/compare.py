@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Perplexity of the engine beside that of float64 on the same dequantised weights.
+"""Compares the engine's perplexity with that of a float64 reference on the same dequantised weights.
 
   compare.py SPILLWAY JSONL MODEL... [--form plain|chat] [--count N] [--window N]
 
-JSONL holds lines {"question", "answer"} (gsm8k's files).  plain: the first N joined to one text, as
-`spillway eval --text` would read it; chat: each one as a conversation of its own, in ChatML.  Text
-becomes tokens by SPILLWAY; both sides read the same windows and count every token but a window's first.
+JSONL has lines {"question", "answer"}, as gsm8k's files.  plain: the first N lines are joined to one text,
+as `spillway eval --text` reads it; chat: each line is a conversation in ChatML.  SPILLWAY tokenises the text.
+The engine and the reference read the same windows and count every token except the first of each window.
 
-Prints CSV, one line per model.  Perplexities: of float64; of the engine with keys and values in F32
-and in F16 (its default).  Then percent above float64's, for the engine, with the standard error of
-that number (over tokens, paired), and for the reference with the engine's own roundings switched on
-(reference.py): 8-bit activations, F16 keys and values, both.  Then how far distributions are apart,
-as mean KL divergence in nats: float64 from the engine (F32), float64 from the reference with 8-bit
-activations, and that reference from the engine, which is what activations do not explain; last the
-share of tokens whose most likely successor is float64's.
+Prints CSV, one line per model:
+  perplexity          of float64; of the engine with its KV cache in F32, and in F16 (its default)
+  percent above       of the engine over float64, with the standard error (paired, over tokens); and of the
+  float64             reference with the engine's roundings (reference.py): 8-bit activations, F16 KV, both
+  mean KL divergence  in nats: float64 from the engine (F32); float64 from the reference with 8-bit activations;
+                      that reference from the engine, the part that 8-bit activations do not explain
+  top-1 agreement     share of tokens for which the engine's most likely successor is float64's
 
-With --parts it asks instead where the cost of 8-bit activations comes from: KL divergence of float64
-from the reference with the activations of one group of products coded, and with all of them coded but
-float64's choice of experts.  The engine is not run."""
+With --parts it measures which products cause the cost of 8-bit activations: the KL divergence of float64 from
+the reference with 8-bit activations in one group of products, and in all products but with float64's choice of
+experts.  The engine is not run."""
 
 import argparse
 import json
@@ -126,7 +126,7 @@ def measure_parts(spillway, path, form, some, n):
 
 
 def main():
-    p = argparse.ArgumentParser(description="perplexity beside float64's")
+    p = argparse.ArgumentParser(description="the engine's perplexity and a float64 reference's")
     p.add_argument("spillway")
     p.add_argument("jsonl")
     p.add_argument("models", nargs="+")

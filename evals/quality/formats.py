@@ -1,10 +1,10 @@
-"""The error of each tensor in quantised files, beside the file that they were made from, as CSV.
+"""Prints the error of each tensor in quantised files against their source file, as CSV.
 
     formats.py SOURCE.gguf QUANTISED.gguf ...
 
-Every tensor whose format differs from the source's in the first quantised file: its format there, and for
-each file the relative error, the root mean square of what changed over that of the values; then the same
-of all.  Values are decoded by the gguf package, not by the engine.
+One line for each tensor whose format in the first quantised file differs from the source's: that format, and
+the relative error in each file (root mean square of the differences divided by that of the values).  The last
+line is over all these tensors.  The gguf package decodes the values, not the engine.
 """
 import sys
 

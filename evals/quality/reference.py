@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""The forward pass in float64, over weights dequantised from a GGUF file: what the engine is held against.
+"""A forward pass in float64 over weights dequantised from a GGUF file: the reference for the engine.
 
-A developer's tool, written from the published descriptions of the families and sharing nothing with
-the engine: weights are decoded by the gguf package, sums are numpy's, every number between them is a
-float64.  Comes in: a model (llama, qwen2, qwen3, qwen3moe) and tokens.  Goes out: perplexity or logits.
+Written from the published descriptions of the families; shares no code with the engine.  The gguf package
+decodes the weights, numpy computes, and all intermediate values are float64.  Input: a model (llama, qwen2,
+qwen3, qwen3moe) and tokens.  Output: perplexity or logits.
 
   reference.py MODEL perplexity IDS [--window N]        IDS: a file, comma separated, as of `tokenize`
   reference.py MODEL logits IDS OUT                     float64 [n_tok][n_vocab]
   reference.py MODEL golden LOGITS FIXTURE              distance from transformers' float32 logits
 
-Windows are those of `spillway eval --text`: N tokens each, read from nothing, every token but a window's
-first counted.
+Windows are those of `spillway eval --text`: N tokens each, with an empty context at the start; every token
+except the first of a window is counted.
 
-The engine differs from this in two ways on purpose, and each can be switched on here, to see how much
-of a difference it explains:
+The engine rounds in two places where this reference does not.  Each rounding can be switched on here, to
+measure how much of a difference it explains:
 
-  --acts   products with quantised weights read activations as int8 codes, one scale for 32 (Q8_0) or
-           256 (k-quants) values, scale = largest magnitude / 127; with parts of names (attn_output,
-           _exps ...), only products with such tensors
+  --acts   activations of products with quantised weights are rounded to int8 codes, one scale for 32 (Q8_0)
+           or 256 (k-quants) values, scale = largest magnitude / 127; with parts of tensor names
+           (attn_output, _exps ...), only in products with those tensors
   --kv     keys and values are rounded to half precision
 """
 
@@ -33,8 +33,8 @@ ALL = ("",)
 
 
 class Model:
-    """acts: parts of the names of tensors whose products are coded; follow: a model whose last choice
-    of experts is taken over instead of an own one."""
+    """acts: parts of the names of tensors whose products read int8 activations; follow: a model whose
+    last choice of experts is used instead of this model's own."""
 
     def __init__(self, path, acts=(), kv=False, follow=None):
         self.acts, self.kv, self.follow, self.chosen = acts, kv, follow, {}
@@ -48,7 +48,7 @@ class Model:
             self.weight[t.name] = np.asarray(values, np.float64).reshape(shape)
         self.arch = self.meta["general.architecture"]
         if self.arch not in ("llama", "qwen2", "qwen3", "qwen3moe"):
-            sys.exit(f"{path}: architecture {self.arch} is not known here")
+            sys.exit(f"{path}: architecture {self.arch} is not supported here")
         self.read_sizes()
 
     def get(self, key, fallback=None):
@@ -70,7 +70,7 @@ class Model:
         if scaling == "linear":
             freq = freq / self.get("rope.scaling.factor")
         elif scaling != "none":
-            sys.exit(f"rope scaling {scaling} is not known here")
+            sys.exit(f"rope scaling {scaling} is not supported here")
         if "rope_freqs.weight" in self.weight:
             freq = freq / self.weight["rope_freqs.weight"]
         self.freq = freq
@@ -88,7 +88,8 @@ class Model:
         return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps) * self.weight[name]
 
     def rotate(self, x):
-        """x [n_tok][heads][d_head]; llama files hold pairs side by side, the others in halves."""
+        """x [n_tok][heads][d_head]. In llama files a pair is two neighbouring values; in others value i is paired with
+    value i + d_head / 2."""
         n = len(self.freq)
         angle = np.arange(len(x))[:, None, None] * self.freq
         co, si = np.cos(angle), np.sin(angle)
@@ -140,7 +141,7 @@ class Model:
         up = self.product(f"{at}up{kind}.weight", x, expert)
         return self.product(f"{at}down{kind}.weight", gate / (1 + np.exp(-gate)) * up, expert)
 
-    # ---- the whole -----------------------------------------------------------------------------------
+    # ---- command line ---------------------------------------------------------------------------------
 
     def logits(self, tokens):
         x = self.weight["token_embd.weight"][tokens]
@@ -168,7 +169,7 @@ def softmax(x):
 
 
 def coded(x, block):
-    """x as int8 codes give it back; the float32 steps are the engine's."""
+    """x rounded to int8 codes and back, with the engine's float32 steps."""
     b = x.astype(np.float32).reshape(-1, block)
     most = np.abs(b).max(axis=-1, keepdims=True)
     code = np.rint(b * (np.float32(127) / np.where(most > 0, most, 1)))
@@ -181,7 +182,7 @@ def read_ids(path):
 
 
 def golden(model, logits_path, fixture):
-    """Largest difference from the float32 logits of the transformers package, of the largest logit."""
+    """Largest difference from the float32 logits of the transformers package, divided by the largest logit."""
     with open(fixture, encoding="utf-8") as f:
         tokens = next(line for line in f if line.startswith("tokens ")).split()[1:]
     want = np.fromfile(logits_path, np.float32).reshape(len(tokens), -1).astype(np.float64)

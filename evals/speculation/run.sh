@@ -1,14 +1,15 @@
 #!/bin/sh
 # evals/speculation/run.sh - the papers' figures, measured on this engine: CSV and PNG.
 #
-#   run.sh SPILLWAY sparsity FOLDER OUT LAYERS "2 8 32" [flags]      speed-up and target efficiency, by experts of a token
+#   run.sh SPILLWAY sparsity FOLDER OUT LAYERS "2 8 32" [flags]      speed-up and target efficiency, by experts used for a token
 #   run.sh SPILLWAY control MODEL OUT BUDGET BATCHES "1 2 3 4 6 8" ACCEPT [flags]    controller, fixed gammas, none
-#   run.sh SPILLWAY moving MODEL OUT MIB GEN USERS,USERS,...         a changing number of users
+#   run.sh SPILLWAY moving MODEL OUT MIB GEN USERS,USERS,...         speed while the number of users changes
 #
 # OUT is the prefix of the output files: OUT-sparsity.csv and .png, and so on. `sparsity` makes models
-# of qwen3-30b-a3b's shape in FOLDER (0.37 GB a layer) with LAYERS layers and this many of 128 experts used, measures
-# passes with `fit`, with all weights in memory and with half of the model's size as budget, beside the fitted model.
-# The default sizes are small: test them on any machine, and run on an idle one for published results.
+# of qwen3-30b-a3b's shape in FOLDER (0.37 GB a layer) with LAYERS layers, and with 2, 8 and 32 of 128 experts used for
+# a token. It measures passes with `fit`, with all weights in memory and with a budget of half of the model's size, and
+# prints them beside the fitted model. The default sizes are small, so that any machine can test the script; published
+# results need an idle machine.
 set -e
 spillway=$1 what=$2 source=$3 out=$4
 here=$(dirname "$0") evals=$(dirname "$1")/evals

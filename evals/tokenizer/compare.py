@@ -3,13 +3,12 @@
 
     compare.py MANY [--count 100000] [--seed 1] [--folder DIR] FILE.gguf...
 
-MANY is the program made from many.c (make build/release/evals/tokenizer/many).  Every FILE is
-compared with a reference tokenizer built from the file's own vocabulary and the published
-pre-tokeniser of its name.  For the names of which no FILE is given, a small vocabulary is trained
-by the reference with that pre-tokeniser and written as a GGUF file into DIR.  Needs the packages
-tokenizers, sentencepiece, protobuf and gguf.  Strings hold only characters of Unicode 14, which is
-what PCRE2 10.42 knows, and are UTF-8.  Prints one CSV line per vocabulary; differences go to
-stderr; exit 1 if there are any."""
+MANY is the program made from many.c (make build/release/evals/tokenizer/many).  Each FILE is compared
+with a reference tokenizer built from the vocabulary in the file and the published pre-tokeniser that it
+names.  For each pre-tokeniser without a FILE, the reference trains a small vocabulary, which is written as
+a GGUF file into DIR.  Needs the packages tokenizers, sentencepiece, protobuf and gguf.  The strings are
+UTF-8 and use only characters of Unicode 14, the version of PCRE2 10.42.  Prints one CSV line per
+vocabulary; differences go to stderr; exit status 1 if there are any."""
 import argparse, json, os, random, struct, subprocess, sys, tempfile, unicodedata
 
 import gguf, sentencepiece
@@ -31,7 +30,7 @@ TEKKEN = "|".join([
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
     r"\p{N}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
-# as tokenization_kimi.py has it
+# from tokenization_kimi.py
 KIMI = "|".join([
     r"[\p{Han}]+",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
@@ -92,7 +91,7 @@ PRE = {
     "seed-coder": pre.Sequence([split(SEED), BYTES]),
     "bailingmoe": pre.Sequence([split(BAILING), BYTES]),
 }
-WHOLE_WORDS = ("llama-bpe", "tekken", "kimi-k2")    # a token needs no merges
+WHOLE_WORDS = ("llama-bpe", "tekken", "kimi-k2")    # a word that is in the vocabulary is one token without merges
 
 # ---- random strings ----------------------------------------------------------------------------
 
@@ -122,7 +121,7 @@ TEXT = ("the of and to in a is that for it was on as with are be this by at I'm 
         "stra\u00dfe \u65e5\u672c\u8a9e \ud55c\uad6d\uc5b4").split()
 
 
-# Punctuation since Unicode 9 and 14; HF's own table, which falcon's rule uses, is of Unicode 8.
+# Punctuation added in Unicode 9 and 14. The HF package's own table, which the rule of falcon uses, is of Unicode 8.
 TOO_NEW = "\u061d\U0001e95e\U0001e95f"
 
 
@@ -152,8 +151,8 @@ def strings(seed, count, extra=()):
     rng = random.Random(seed)
     return ["".join(run(rng, extra) for _ in range(rng.randint(1, 8))) for _ in range(count)]
 
-# One of each kind that a pattern tells from others, in any order: Chinese letters, marks, numbers and
-# signs (U+3005, U+16FF0, U+3007, U+2E80), large, small, neither and title case, marks, digits, blanks.
+# One character of each class that a pattern distinguishes: Chinese letters, marks, numbers and signs (U+3005,
+# U+16FF0, U+3007, U+2E80), upper, lower, no and title case, marks, digits, blanks.
 KINDS = ("aZ\u01c5\u00e9\u4e2d\u3005\u3007\u3021\u2e80\U00016ff0\u3042\u30ab\u30fc\uac00\u0e01\u02b0\u0301\u0903\u20dd"
          "19\u00b2\u0661 \u00a0\u3000\t\n\r'.,!/$+_-\u3002\u20ac\u2192\u200d\u0000\u001b")
 
@@ -166,7 +165,7 @@ def mixtures(seed, count):
 
 
 def read(path):
-    """The tokenizer's values of a GGUF file."""
+    """Reads the tokenizer.* values of a GGUF file."""
     fields = gguf.GGUFReader(path).fields
     return {k[len("tokenizer.ggml."):]: f.contents() for k, f in fields.items()
             if k.startswith("tokenizer.ggml.")}
@@ -185,7 +184,7 @@ def write(path, model, tokens, types, pre_name=None, merges=None, scores=None, *
 
 
 def hf_from(meta):
-    """The HF tokenizer with this file's vocabulary, and the texts of its special tokens."""
+    """Makes the HF tokenizer of this file's vocabulary; returns it and the texts of the special tokens."""
     types = meta.get("token_type") or [1] * len(meta["tokens"])
     vocab = {t: i for i, t in enumerate(meta["tokens"])}
     bpe = models.BPE(vocab=vocab, merges=[tuple(m.split(" ")) for m in meta["merges"]],
@@ -200,7 +199,7 @@ def hf_from(meta):
 
 
 def train_hf(name, path, seed):
-    """A vocabulary that HF learns with this pre-tokeniser from random text."""
+    """Trains a vocabulary with the HF package and this pre-tokeniser, on random text."""
     hf = Tokenizer(models.BPE())
     hf.pre_tokenizer = PRE[name]
     trainer = trainers.BpeTrainer(vocab_size=6000, special_tokens=["<|endoftext|>", "<|im_end|>"],
@@ -215,7 +214,7 @@ def train_hf(name, path, seed):
 
 
 def spm_from(meta):
-    """The sentencepiece processor with this file's pieces."""
+    """Makes the sentencepiece processor of this file's pieces."""
     proto = spm_proto.ModelProto()
     for text, score, kind in zip(meta["tokens"], meta["scores"], meta["token_type"]):
         proto.pieces.add(piece=text, score=score, type=kind)

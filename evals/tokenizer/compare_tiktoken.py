@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares tiktoken.model, as Kimi-K2 is published with it, with the tiktoken package, on random strings.
+"""Compares our reading of tiktoken.model files (Kimi-K2's format) with the tiktoken package, on random strings.
 
     compare_tiktoken.py MANY [--count 100000] [--seed 1]
 
-MANY is the program made from many.c.  Two rank files are made, of which no published one is needed: one that is
-learnt (compare.py's), and one whose tokens are all short strings of four letters, half of them left out, in any
-order: so that many pairs make the same token, which an order of merges ranks where tiktoken does not.  Special tokens
-are named and unnamed ones, as tokenization_kimi.py has them.  Prints a CSV line for each; exit 1 if any id differs.
+MANY is the program made from many.c.  The script makes two rank files itself: a learnt one (as compare.py), and one
+with a random half of all short strings of four letters, in random order.  In the second, many pairs make the same
+token: a list of merges ranks the pairs, tiktoken ranks only the token.  Special tokens have names or reserved names,
+as in tokenization_kimi.py.  Prints a CSV line for each file; exit status 1 if any id differs.
 Needs the packages tiktoken, tokenizers, sentencepiece, protobuf and gguf."""
 import argparse, base64, itertools, json, os, random, sys, tempfile
 
@@ -22,7 +22,7 @@ UNTRAINED = b"\x45\0\0\0\0\0\0\0" + b'{"lm_head.weight":{"dtype":"F32","shape":[
 
 
 def learnt(seed, n_vocab=6000, n_text=20000):
-    """Tokens that BPE learns with Kimi's pattern, as bytes; single bytes first, as in published files."""
+    """Trains BPE with Kimi's pattern; returns the tokens as bytes, single bytes first, as in published files."""
     hf = Tokenizer(models.BPE())
     hf.pre_tokenizer = compare.PRE["kimi-k2"]
     alphabet = compare.pre.ByteLevel.alphabet()
@@ -37,7 +37,7 @@ def learnt(seed, n_vocab=6000, n_text=20000):
 
 
 def crowded(seed, letters=b"ab A", most=5):
-    """Every second string of these letters, in any order."""
+    """A random half of all short strings of these letters, in random order."""
     rng = random.Random(seed)
     more = [bytes(t) for n in range(2, most + 1) for t in itertools.product(letters, repeat=n)]
     return [bytes([b]) for b in range(256)] + rng.sample(more, len(more) // 2)

@@ -1,11 +1,11 @@
-"""Marks what a draft model has learnt, so that the next one can learn the rest (SpecInfer's boost-tuning).
+"""Marks the tokens that a draft model predicts well, so that the next one learns the others (SpecInfer's boost-tuning).
 
     boost.py DRAFT LESSONS_FOLDER MARKS_FOLDER [--window N]
 
-A sample is the next N tokens; it is marked when the draft's continuation of that length equals the
-target's, both greedy, given the target's text so far.  (Whole answers of a hundred tokens never equal.)
-MARKS_FOLDER gets one .npy of booleans per file of lessons, for distil.py --marks; where marks of an
-earlier draft are there already, the new ones are added to them: a third draft learns what both miss."""
+A token is marked if the draft's greedy continuation of N tokens from there equals the target's greedy
+continuation, after the target's text so far.  (Whole answers of a hundred tokens are never equal.)
+MARKS_FOLDER gets one .npy of booleans per file of lessons, for distil.py --marks.  Marks of an earlier
+draft in that folder are kept and the new ones added: a third draft then learns the tokens that both miss."""
 
 import os
 
@@ -18,13 +18,13 @@ from lessons import Lessons, known, padded
 
 @torch.inference_mode()
 def right(draft, docs):
-    """Per token of each document: the draft's likeliest successor is the target's."""
+    """For each token of each document: is the draft's most likely successor the target's?"""
     guess = draft(padded([d["id"] for d in docs])).argmax(-1).cpu().numpy()
     return [g[:len(d)] == d["top"][:, 0] for g, d in zip(guess, docs)]
 
 
 def lasting(ok, window):
-    """Per token: this guess and the window-1 after it are right."""
+    """For each token: are this guess and the window-1 guesses after it right?"""
     out = ok.copy()
     for k in range(1, min(window, len(ok))):
         out[:-k] &= ok[k:]
@@ -50,7 +50,7 @@ def main():
             m |= np.load(f"{a.marks}/{name}")
         np.save(f"{a.marks}/{name}", m)
     n_marked, n_learnt = sum((marks[n] & m).sum() for n, m in learnt.items()), sum(m.sum() for m in learnt.values())
-    print(f"{n_marked / n_learnt:.3f} of what there is to learn is marked")
+    print(f"{n_marked / n_learnt:.3f} of the learnable tokens are marked")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Byte-level BPE in the manner of GPT-2: learns a vocabulary, turns text into tokens and back.
+"""Byte-level BPE as in GPT-2: trains a vocabulary, encodes and decodes text.
 
     bpe.py train TEXT N_VOCAB VOCAB.json
-    bpe.py encode (VOCAB.json | MODEL.gguf) TEXT OUT.ids        int32 tokens, one after the other
+    bpe.py encode (VOCAB.json | MODEL.gguf) TEXT OUT.ids        OUT.ids: int32 tokens
 
-A model whose GGUF names another pre-tokeniser than gpt-2 is encoded by the engine instead:
-`spillway tokenize --special -m MODEL < TEXT` prints the same tokens, comma separated."""
+For a model whose GGUF file names another pre-tokeniser than gpt-2, use the engine instead:
+`spillway tokenize --special -m MODEL < TEXT` prints the tokens, comma separated."""
 
 import collections
 import heapq
@@ -20,7 +20,7 @@ SPLIT = regex.compile(r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\
 
 
 def byte_letters():
-    """A printable letter for each byte: itself where it is printable, else one from 256 up."""
+    """Maps each byte to a printable letter: the byte itself if it is printable, otherwise a letter from 256 up."""
     keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {b: chr(b) for b in keep}
     table.update((b, chr(256 + i)) for i, b in enumerate(b for b in range(256) if b not in keep))
@@ -53,7 +53,7 @@ def train(text, n_vocab):
     merges = []
     while len(SPECIAL) + 256 + len(merges) < n_vocab:
         n, pair = heapq.heappop(heap)
-        if -n != pairs[pair]:                   # a count that has changed since it was pushed
+        if -n != pairs[pair]:                   # stale heap entry: the count has changed since it was pushed
             if pairs[pair] > 0:
                 heapq.heappush(heap, (-pairs[pair], pair))
             continue

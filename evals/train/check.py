@@ -2,9 +2,9 @@
 
     check.py
 
-Passes with a cache equal passes without; the unrolled passes that train an EAGLE head equal drafting with
-it token by token, its cache refreshed with true features after every round; rows of a batch are written
-as they are alone; a network written as GGUF and read back is the same network."""
+It checks that a pass with a cache equals a pass without; that the unrolled passes of EAGLE training equal
+drafting token by token, with the head's cache refilled with the target's features after each round; that
+rows of a batch are written as if computed alone; and that a network read back from its GGUF file is equal."""
 
 import os
 import tempfile
@@ -35,7 +35,7 @@ def cache_and_whole(model):
 @torch.no_grad()
 def unrolled_and_drafting(model, n_step=4):
     head, ids = Eagle(Shape(**TINY | {"n_layer": 1}), model), torch.randint(3, 300, (1, 20))
-    for p in head.parameters():                 # attention that matters
+    for p in head.parameters():                 # weights large enough that attention changes the result
         p.add_(torch.randn_like(p) * .1)
     f = model.features(ids)
     guesses = head.unroll(f[:, :-1], ids[:, 1:], n_step)

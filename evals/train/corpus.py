@@ -1,4 +1,4 @@
-"""The demo model's text: chats over grade-school maths and Python functions, Python code and documentation.
+"""Makes the demo model's training text: chats about school maths and Python functions, Python code and documentation.
 
     corpus.py GSM8K_TRAIN.jsonl OUT_FOLDER ROOT...
 
@@ -6,10 +6,10 @@ GSM8K_TRAIN is the train part of openai/grade-school-math (MIT).  ROOT are folde
 licensed Python or reST; the demo used the standard library of CPython 3.11 (PSF) and the packages sympy,
 networkx and numpy (BSD).  No evaluation set is read: not gsm8k's test part, not HumanEval, not MT-Bench.
 
-Writes corpus.txt (documents, each ended by <|endoftext|>), held.txt (documents that nothing is trained
-on: one in 25, chosen by a hash of the question or the piece, before maths is doubled), and of the chats in
-each prompts.jsonl, which sample.py lets a target answer, and held.jsonl, to compare drafters by before any
-evaluation set is touched: {"kind", "prompt"} per line."""
+Writes corpus.txt (documents, each ended by <|endoftext|>) and held.txt (held-out documents: one in 25, chosen
+by a hash of the question or the piece, before the maths chats are doubled).  The prompts of the chats in each go
+to prompts.jsonl, which sample.py gives to a target, and held.jsonl, for comparing drafters before an evaluation
+set is used: {"kind", "prompt"} per line."""
 
 import ast
 import hashlib
@@ -38,7 +38,7 @@ def held_out(text):
 
 
 def maths(path):
-    """(prompt, answer) without the calculator marks, as in <<48/2=24>>."""
+    """Yields (prompt, answer) without calculator marks such as <<48/2=24>>."""
     with open(path, encoding="utf-8") as f:
         for row in map(json.loads, f):
             answer = re.sub(r"<<.*?>>", "", row["answer"]).replace("#### ", "The answer is ")
@@ -46,7 +46,7 @@ def maths(path):
 
 
 def functions(source):
-    """(prompt, answer) for each documented function, and now and then ("", code)."""
+    """Yields (prompt, answer) for each documented function, and in between ("", code) for pieces of code."""
     try:
         tree, lines = ast.parse(source), source.split("\n")
     except (SyntaxError, ValueError, RecursionError):

@@ -1,17 +1,18 @@
 #!/bin/sh
-# Trains the demo's draft model and EAGLE head by the steps that made those in models/, from text to GGUF, on one core.
+# Trains the demo's draft model and EAGLE head from text to GGUF, with the steps that made those in models/. One core.
 #
 #   demo.sh (text|draft|eagle) WORK [GSM8K_TRAIN ROOT...]
 #
 #   piece     needs                        writes to WORK
-#   text      GSM8K_TRAIN and ROOT...      prompts.jsonl and the like (corpus.py), maths/ and code/: lessons of teach
+#   text      GSM8K_TRAIN and ROOT...      the files of corpus.py; maths/ and code/: lessons of teach
 #   draft     the files of text            one.* and two.*, demo-draft-q8_0.gguf
 #   eagle     the files of text            heard/, lessons with features; head.*, demo-eagle-f16.gguf
 #
-# Both start from the models of an earlier commit: before.gguf and before-head.gguf, from git if WORK lacks them.
-# ROOT were the standard library of CPython 3.11 and the packages sympy 1.14, networkx 3.6 and numpy 2.4. A stopped
-# run continues with the same command, and on one machine a run repeats to the bit. The environment can set the numbers of
-# steps and prompts: with MATHS=60 CODE=40 ONE=6 UNTIL=3 THEN=4 TWO=4 HEAD=4 all pieces take a minute, as a test.
+# Training starts from the models of an earlier commit, before.gguf and before-head.gguf, which come from git if WORK
+# lacks them. The shipped models used as ROOT the standard library of CPython 3.11 and the packages sympy 1.14,
+# networkx 3.6 and numpy 2.4. A stopped run continues with the same command. On one machine, two runs give the same
+# bits. The environment can set the numbers of steps and prompts: with MATHS=60 CODE=40 ONE=6 UNTIL=3 THEN=4 TWO=4
+# HEAD=4 all pieces take a minute, as a test.
 # PYTHON names the interpreter, BIN the folder of `make evals`.
 set -eu
 usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2; }
@@ -50,7 +51,7 @@ text() {
     "$bin/train/teach" "$target" "$work/code.jsonl" "$work/code" "${CODE:-500}"
 }
 
-# The first stage was stopped by hand, and continued with a learning rate that falls to an earlier end.
+# The first stage follows the learning rate of a run of ONE steps up to step UNTIL, then that of a run of THEN steps.
 draft() {
     cd "$work"
     earlier demo-draft-q8_0.gguf before.gguf

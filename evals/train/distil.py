@@ -1,10 +1,10 @@
-"""Trains a draft model to say what its target says, from the target's lessons.
+"""Trains a draft model to predict its target's tokens, from lessons (records of the target's predictions, lessons.py).
 
     distil.py LESSONS_FOLDER --out NAME (--shape draft | --start DRAFT.pt) [--marks FOLDER]
 
-The loss is the cross-entropy of the target's 64 likeliest successors under the draft, all others counting
-as one, wherever lessons have them: over the assistant's words.  With --marks (boost.py) tokens that an
-earlier draft gets right count for little: the result is a second draft that covers what the first one
+The loss is the cross-entropy of the target's 64 most likely successors under the draft, with all other tokens
+as one class.  It counts tokens that have records: the assistant's answers.  With --marks (boost.py), tokens that
+an earlier draft predicts right get a small weight, so that the second draft learns the tokens that the first one
 misses."""
 
 import numpy as np
@@ -17,7 +17,7 @@ from model import Model
 
 
 class Batch:
-    """Documents of one step: tokens, and the flat places (row-major) where the target's word is learnt."""
+    """The documents of one step: tokens, and the flat indices (row-major) of the tokens that are learnt."""
 
     def __init__(self, docs, shift=0):
         self.ids = padded([d["id"] for d in docs])
@@ -35,14 +35,14 @@ class Batch:
 
 
 def soft_loss(logits, top, p):
-    """Cross-entropy per row of the target's likeliest successors and, as one more, of all others."""
+    """Cross-entropy of each row over the target's most likely successors and one class for all other tokens."""
     log_q = torch.log_softmax(logits.float(), -1).gather(-1, top)
     rest, rest_q = (1 - p.sum(-1)).clamp(min=0), (1 - log_q.exp().sum(-1)).clamp(min=1e-6)
     return -(p * log_q).sum(-1) - rest * rest_q.log()
 
 
 def in_turn(groups, seed):
-    """step to group: every group once per epoch, in an order that depends on seed and epoch alone."""
+    """Returns a function from step to group. Each epoch has every group once, in an order given by seed and epoch."""
     def at(step):
         epoch, i = divmod(step, len(groups))
         return groups[np.random.default_rng((seed, epoch)).permutation(len(groups))[i]]

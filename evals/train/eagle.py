@@ -1,12 +1,12 @@
-"""Trains an EAGLE head for a target, from the target's lessons.
+"""Trains an EAGLE head for a target, from lessons (records of the target's predictions and features, lessons.py).
 
     eagle.py TARGET LESSONS_FOLDER --out NAME [--shape eagle] [--unroll N]
 
-The losses of the EAGLE paper: smooth L1 between the guessed and the true feature, plus --words times the
-cross-entropy of the target's words under its own frozen head; noise on the features that go in, so that
-the head forgives its own mistakes.  --unroll passes are trained one after the other, each on the guesses
-of the one before as in drafting (what later work calls training-time test), pass j with weight 0.8^j;
-1 is the paper's own training."""
+The loss is that of the EAGLE paper: smooth L1 between predicted and true feature, plus --words times the
+cross-entropy of the target's tokens under its frozen output head.  Noise is added to the input features, so that
+the head tolerates its own errors.  With --unroll N, a step has N passes, each reading the predictions of the pass
+before it as drafting does ("training-time test" in later papers); pass j has weight 0.8^j.  N = 1 is the paper's
+training."""
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ def main():
     p.add_argument("--start", help="weights to begin with")
     p.add_argument("--unroll", type=int, default=3)
     p.add_argument("--words", type=float, default=.1, help="weight of the cross-entropy")
-    p.add_argument("--noise", type=float, default=.1, help="uniform, in units of the features' deviation")
+    p.add_argument("--noise", type=float, default=.1, help="uniform noise, in standard deviations of the features")
     loop.arguments(p, steps=3000, peak=2e-3)
     a = p.parse_args()
     torch.manual_seed(1)
@@ -47,7 +47,7 @@ def main():
 
     def loss_of(step):
         docs = lessons.read(pick(step))
-        b = Batch(docs, shift=a.unroll)                 # row 0 has no guess, row j none of pass j
+        b = Batch(docs, shift=a.unroll)                 # row 0 has no guess; in pass j rows 0 to j have none
         t = b.ids.shape[1]
         truth = features(docs, t)
         g = torch.Generator(DEVICE).manual_seed(step)
@@ -55,7 +55,7 @@ def main():
         heard = truth + noise * a.noise * truth.std()
         loss, numbers = 0., {}
         for j, guess in enumerate(head.unroll(heard[:, :-1], b.ids[:, 1:], a.unroll)):
-            guess = F.pad(guess, (0, 0, 1, 0)).flatten(0, 1)[b.at]      # row i now guesses feature i
+            guess = F.pad(guess, (0, 0, 1, 0)).flatten(0, 1)[b.at]      # row i is now the guess of feature i
             logits = target.head(guess)
             near = F.smooth_l1_loss(guess.float(), truth.flatten(0, 1)[b.at])
             words = soft_loss(logits, b.top, b.p).mean()

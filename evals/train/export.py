@@ -1,9 +1,9 @@
 """Writes networks as GGUF, in the layout of published qwen3 / qwen3moe files; EAGLE heads as README.md says.
 
     export.py NETWORK.pt VOCAB OUT.gguf (f16|q8_0) --name NAME              VOCAB: vocab.json or a GGUF file
-    export.py HEAD.pt TARGET.gguf OUT.gguf (f16|q8_0) --name NAME           an EAGLE head, and what it is for
+    export.py HEAD.pt TARGET.gguf OUT.gguf (f16|q8_0) --name NAME           an EAGLE head and its target
 
-From a GGUF file the whole tokenizer is copied, whatever it is, and how long texts may be."""
+From a GGUF file, all tokenizer values and the context length are copied."""
 
 import hashlib
 
@@ -19,7 +19,7 @@ KINDS = {"f16": gguf.GGMLQuantizationType.F16, "q8_0": gguf.GGMLQuantizationType
 
 
 def write(out, arch, name, s, fill, tensors, kind):
-    """One GGUF file: keys of shape s, what fill adds, and tensors {name: Tensor}."""
+    """Writes a GGUF file with the keys of shape s, the keys that fill adds, and tensors {name: Tensor}."""
     g = gguf.GGUFWriter(out, arch)
     g.add_name(name)
     g.add_embedding_length(s.d_model)
@@ -74,7 +74,7 @@ def add_context(g, path):
 
 
 def write_model(model, vocab, out, kind, name):
-    """vocab: what a vocab.json holds, or the path of a GGUF file."""
+    """vocab: the contents of a vocab.json, or the path of a GGUF file."""
     s = model.s
 
     def fill(g):
@@ -109,7 +109,7 @@ def main():
     p.add_argument("kind", choices=KINDS)
     p.add_argument("--name", required=True)
     a = p.parse_args()
-    if is_head(a.network):                      # of a draft model's target the weights need not fit
+    if is_head(a.network):                      # only an EAGLE head uses the target's weights: load them
         write_eagle(load(a.network, load(a.vocab)), a.vocab, a.out, a.kind, a.name)
     else:
         write_model(load(a.network), a.vocab if a.vocab.endswith(".gguf") else vocabulary(a.vocab), a.out, a.kind,

@@ -1,7 +1,7 @@
-"""Reads and writes what training passes around: networks, token files, documents.
+"""Reads and writes the files of training: networks, token files, documents.
 
 A network is a checkpoint of these scripts (.pt: shape and weights in half precision) or a GGUF file of
-architecture qwen3 or qwen3moe, whatever its quantisation: drafters can be trained for a shipped model."""
+architecture qwen3 or qwen3moe in any quantisation, so that drafters can be trained for a published model."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from model import Eagle, Model, Shape
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-# our name, GGUF's name, within a layer
+# tensors of a layer: our name, GGUF's name
 LAYER = [("n1", "attn_norm"), ("n2", "ffn_norm"), ("attention.q", "attn_q"), ("attention.k", "attn_k"),
          ("attention.v", "attn_v"), ("attention.o", "attn_output"), ("attention.q_norm", "attn_q_norm"),
          ("attention.k_norm", "attn_k_norm")]
@@ -44,7 +44,7 @@ def names(s, arch="qwen3"):
 
 
 def read_shape(name, **given):
-    """A shape of shapes/NAME.json, or of a path, but for what is given."""
+    """Reads shapes/NAME.json, or a path, and replaces the given numbers."""
     path = name if name.endswith(".json") else f"{HERE}/shapes/{name}.json"
     with open(path, encoding="utf-8") as f:
         return Shape(**json.load(f) | given)
@@ -55,7 +55,7 @@ def read_gguf(path):
     reader = gguf.GGUFReader(path)
     arch = reader.fields["general.architecture"].contents()
     if arch not in ("qwen3", "qwen3moe", "eagle"):
-        raise SystemExit(f"{path}: architecture {arch}; these scripts know qwen3, qwen3moe and eagle")
+        raise SystemExit(f"{path}: architecture {arch}; these scripts support qwen3, qwen3moe and eagle")
 
     def key(name, default=None):
         field = reader.fields.get(f"{arch}.{name}")
@@ -78,12 +78,12 @@ def read_gguf(path):
 
 
 def is_head(path):
-    """Is the checkpoint an EAGLE head, which needs its target?"""
+    """Is the checkpoint an EAGLE head? (Loading one needs its target.)"""
     return "fc.weight" in torch.load(path, map_location="cpu", mmap=True, weights_only=True)["weights"]
 
 
 def load(path, target=None):
-    """The network in a .pt or .gguf file, for use; an EAGLE head needs its target."""
+    """Loads the network of a .pt or .gguf file for inference; an EAGLE head needs its target."""
     if path.endswith(".gguf"):
         s, weights = read_gguf(path)
     else:
@@ -101,7 +101,7 @@ def save(net, path):
 
 
 def documents(path, n_max=None):
-    """Arrays of tokens of a .ids file or a folder of them, without the <|endoftext|>, cut at n_max."""
+    """Reads the documents of a .ids file or a folder of them as token arrays without <|endoftext|>, cut at n_max."""
     paths = [path]
     if os.path.isdir(path):
         paths = [f"{path}/{name}" for name in sorted(os.listdir(path)) if name.endswith(".ids")]
@@ -112,7 +112,7 @@ def documents(path, n_max=None):
 
 
 def answer_at(ids):
-    """Where in a document the part begins that drafters are to learn: in a chat, the assistant's words."""
+    """Index of the first token that drafters learn: in a chat, the first token of the assistant's answer."""
     if ids[0] != START:
         return 0
     ends = np.flatnonzero(ids == END)

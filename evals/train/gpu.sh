@@ -3,8 +3,8 @@
 #
 #   gpu.sh (target|drafters|measure|smoke) WORK OUT
 #
-# WORK holds corpus.ids, held.ids, prompts.jsonl and vocab.json (README.md, "The demo"), and for
-# measure the prompt files. OUT is the folder of checkpoints: each piece reads those of the piece above it.
+# WORK contains corpus.ids, held.ids, prompts.jsonl and vocab.json (README.md, "The demo") and, for
+# measure, the prompt files. OUT is the folder of checkpoints: each piece reads those of the piece above it.
 # A stopped piece continues with the same command. PYTHON names the interpreter; it needs torch,
 # numpy, regex and gguf.
 #
@@ -12,7 +12,7 @@
 #   target    9        large-q8_0.gguf.aa ab ac (15 MB each; cat joins them), large.csv
 #   drafters  9        draft.pt boost.pt eagle.pt and their .csv
 #   measure   3        acceptance.csv
-#   smoke     1        all of it with tiny shapes and a few steps: a test on a CPU
+#   smoke     1        all pieces with tiny shapes and a few steps: a test on a CPU
 #
 # Afterwards, on any machine: `spillway quantize large-q8_0.gguf -o large-q4_k.gguf --format q4_k`, and export.py for
 # the drafters, the EAGLE head last, with the target file that will be served.
@@ -25,7 +25,7 @@ mkdir -p "$out" "$scratch"
 model=$scratch/large-q8_0.gguf
 run() { script=$1; shift; "$python" "$here/$script.py" "$@"; }
 
-# Steps fill the minutes at 0.5 M tokens/s of training; sampling does about 50 k tokens/s.
+# The numbers of steps fit the minutes at 0.5 M tokens/s of training and 50 k tokens/s of sampling.
 if [ "$piece" = smoke ]; then
     large=tiny-target draft=tiny-draft eagle=tiny-eagle steps=40 count=48 rows=32 batch=2048 minutes=1 prompts=4
 else

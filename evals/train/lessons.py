@@ -1,12 +1,12 @@
-"""Writes down what a target answers: for every token its likeliest 64 successors and the feature behind them.
+"""Records a target's predictions: for each token the 64 most likely successors and the feature (final hidden state).
 
     lessons.py TARGET OUT_FOLDER TEXTS... [--length N] [--docs N]
 
-Drafters are trained on these files, so the target runs once however many drafters follow.  TEXTS are files
-of sample.py or bpe.py, or folders of them or of teach's; OUT_FOLDER gets one .npy per 1,000 documents, and a
-run that was stopped goes on with the first that is missing.  One record per token (dtype below): with d_model
-256 it is 900 bytes.  Successors are written down where there is something to learn: in the assistant's words,
-or in what teach wrote down, or everywhere; elsewhere they are zero."""
+Drafters are trained on these files ("lessons"), so the target runs once for any number of drafters.  TEXTS are
+files of sample.py or bpe.py, or folders of these or of teach's files.  OUT_FOLDER gets one .npy file for each 1,000
+documents; a stopped run continues with the first missing file.  A token has one record (dtype below): 900 bytes for
+d_model 256.  Successors are recorded for the tokens that drafters learn: the assistant's answers in a chat, the
+tokens that teach recorded, or all tokens of other texts.  In other records they are zero."""
 
 import os
 import time
@@ -21,13 +21,13 @@ SHARD = 1000
 
 
 def record(d_model):
-    return np.dtype([("id", np.int32), ("first", np.bool_),         # token; whether a document begins here
+    return np.dtype([("id", np.int32), ("first", np.bool_),         # token; is it the first of a document?
                      ("top", np.int32, TOP), ("logp", np.float16, TOP),
                      ("feature", np.float16, d_model)])
 
 
 def batches(lengths, n_tok):
-    """Slices of consecutive documents that take at most n_tok tokens when padded to the longest."""
+    """Splits documents into consecutive slices of at most n_tok tokens when padded to their longest."""
     at = 0
     while at < len(lengths):
         end, longest = at + 1, lengths[at]
@@ -39,7 +39,7 @@ def batches(lengths, n_tok):
 
 
 def padded(docs):
-    """[n_doc][longest] int64 on the device; what is past a document's end is token 0."""
+    """[n_doc][longest] int64 on the device; padding is token 0."""
     out = np.zeros((len(docs), max(map(len, docs))), dtype=np.int64)
     for row, d in zip(out, docs):
         row[:len(d)] = d
@@ -47,13 +47,13 @@ def padded(docs):
 
 
 def known(doc):
-    """Where in a document's records successors are written down: the second likeliest has no logp of 0."""
+    """Which records of a document have successors: those whose second successor's logp is not 0."""
     return doc["logp"][:, 1] < 0
 
 
 @torch.inference_mode()
 def answers(model, docs):
-    """The records of each document; docs: (tokens, the first place that something is learnt at)."""
+    """Yields the records of each document; docs: (tokens, index of the first token that drafters learn)."""
     f = model.features(padded([d for d, _ in docs]))
     logp, top = torch.log_softmax(model.head(f).float(), -1).topk(TOP, -1)
     for i, (d, at) in enumerate(docs):
@@ -66,7 +66,7 @@ def answers(model, docs):
 
 
 def texts(path, length):
-    """(tokens, the first place that something is learnt at) of each document of TEXTS."""
+    """Yields (tokens, index of the first token that drafters learn) of each document of TEXTS."""
     taught = os.path.isdir(path) and [n for n in os.listdir(path) if n.endswith(".npy")]
     if taught:
         docs = ((d["id"], int(known(d).argmax())) for d in Lessons(path).read(slice(None)))
@@ -80,8 +80,8 @@ def main():
     p.add_argument("target")
     p.add_argument("out")
     p.add_argument("texts", nargs="+")
-    p.add_argument("--length", type=int, default=256, help="documents are cut here")
-    p.add_argument("--docs", type=int, help="only this many documents, chosen at random")
+    p.add_argument("--length", type=int, default=256, help="largest number of tokens of a document")
+    p.add_argument("--docs", type=int, help="number of documents, chosen at random")
     p.add_argument("--batch", type=int, default=8192, help="tokens in one pass")
     p.add_argument("--shard", default="0/1", help="this process's part, for several at once")
     a = p.parse_args()
@@ -105,7 +105,7 @@ def main():
 
 
 class Lessons:
-    """The records of a folder, as documents sorted by length."""
+    """The records of a folder, as documents in order of length."""
 
     def __init__(self, folder):
         self.docs = []
@@ -124,7 +124,7 @@ class Lessons:
         return [r[a:b] for r, a, b, _ in self.docs[where]]
 
     def read_beside(self, folder, where):
-        """What files of the same names in another folder say about the same tokens."""
+        """Reads files of the same names from another folder, with values for the same tokens."""
         return [np.load(f"{folder}/{name}", mmap_mode="r")[a:b] for _, a, b, name in self.docs[where]]
 
 

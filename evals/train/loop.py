@@ -1,10 +1,10 @@
 """The training loop that train.py, distil.py and eagle.py share.
 
-AdamW; the learning rate warms up over 60 steps and falls along a cosine to a tenth at the last step.  Step
-n always sees the same batch, so a run that was stopped, by --minutes or otherwise, and started again goes
-the way of one that was not.  NAME.pt holds the weights for use, NAME.state what is needed to go on,
-NAME.csv the means of 20 steps.  What was stopped may be gone on with under other --steps: the rate is then
-the one that a run of so many steps has there."""
+AdamW; the learning rate warms up over 60 steps and falls along a cosine to a tenth at the last step.  Step n
+always gets the same batch, so a run that was stopped (by --minutes or by hand) and continued gives the same
+weights as one that was not.  NAME.pt has the weights for inference, NAME.state the state to continue from,
+NAME.csv means over 20 steps.  A stopped run can be continued with another --steps; the learning rate is then
+that of a run of so many steps."""
 
 import math
 import os
@@ -18,10 +18,10 @@ WARM, KEEP_EVERY_S = 60, 60
 
 
 def arguments(parser, steps, peak):
-    parser.add_argument("--out", required=True, help="NAME: writes NAME.pt, NAME.state, NAME.csv")
+    parser.add_argument("--out", required=True, help="prefix of the output files: NAME.pt, NAME.state, NAME.csv")
     parser.add_argument("--steps", type=int, default=steps)
-    parser.add_argument("--until", type=int, default=1 << 60, help="stop behind this step, as if by hand")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop then; the same command goes on")
+    parser.add_argument("--until", type=int, default=1 << 60, help="stop after this step; the same command continues")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after so many minutes; the same command continues")
     parser.add_argument("--peak", type=float, default=peak, help="learning rate")
     parser.add_argument("--batch", type=int, default=4096, help="tokens per step")
     parser.add_argument("--threads", type=int, default=2)
@@ -32,7 +32,7 @@ def rate(step, a):
 
 
 def fit(net, loss_of, a):
-    """Trains net by loss_of(step), which returns the loss and a dict of numbers to write down."""
+    """Trains net. loss_of(step) returns the loss and a dict of numbers for the CSV file."""
     torch.set_num_threads(a.threads)
     params = list(net.requires_grad_(True).train().parameters())
     opt = torch.optim.AdamW([{"params": [p for p in params if p.dim() > 1], "weight_decay": .05},
@@ -44,7 +44,7 @@ def fit(net, loss_of, a):
         net.load_state_dict(saved["net"])
         opt.load_state_dict(saved["opt"])
         step = saved["step"]
-        if os.path.exists(a.out + ".csv"):      # without what came after the state
+        if os.path.exists(a.out + ".csv"):      # drop the rows after the saved state
             with open(a.out + ".csv") as f:
                 lines = [x for x in f if not x[0].isdigit() or int(x.split(",")[0]) <= step]
             with open(a.out + ".csv", "w") as f:

@@ -1,19 +1,19 @@
-"""Tokens per target pass of drafters, as a reference for the engine and as the models' report.
+"""Measures tokens per target pass of drafters: a reference for the engine, and the figures of the models' report.
 
     measure.py TARGET OUT.csv [NAME=DRAFTER...] --prompts NAME=FILE... --texts FOLDER [--count N] [--new N]
 
 TARGET and DRAFTER are GGUF files or checkpoints; NAME=A+B merges the chains of two drafters into one tree
 (a round gains the longer match).  Prompt files: gsm8k's (question), HumanEval's (prompt), MT-Bench's
-(turns[0]), all put to the target as one user message in ChatML, or corpus.py's, which are whole prompts.
-The questions chosen from each are written to FOLDER/NAME.jsonl, for ../acceptance.c.
+(turns[0]), each given to the target as one user message in ChatML; or corpus.py's files, which are whole prompts.
+The questions chosen from each file are written to FOLDER/NAME.jsonl, for ../acceptance.c.
 
 The target writes --new tokens greedily, then again at temperature 1 with coupled noise: the choice at a
 position is argmax(logit + Gumbel noise of that prompt and position), and a drafter uses the same noise.
-A drafted token is accepted when it is the target's own choice; so the text never depends on the drafter,
-and one pass over it tells for every place and depth whether a draft would have been right: while a draft
-is right, its prefix is the target's.  An EAGLE head is run as in drafting, each guess on the one before.
-The first token comes from reading the prompt; rounds begin behind it: up to gamma drafted tokens, and one
-of the target's own.  Intervals: 95 %, bootstrap over prompts."""
+A drafted token is accepted if it is the target's choice, so the text does not depend on the drafter.  One pass over
+the text then shows for every position and depth whether a drafted token is right: as long as a draft is right, its
+prefix is the target's text.  An EAGLE head runs as in drafting, each guess from the one before.  The prefill gives
+the first token; each round after it gives up to gamma accepted tokens and one token of the target.  Intervals are
+95 %, by bootstrap over prompts."""
 
 import csv
 import gzip
@@ -47,14 +47,14 @@ def whole(question):
 
 
 def noise(number, n, n_vocab):
-    """Gumbel noise [n][n_vocab] of one prompt: row i is a function of the prompt's number and of i."""
+    """Gumbel noise [n][n_vocab] of one prompt: row i depends on the prompt's number and on i only."""
     g = torch.Generator(DEVICE).manual_seed(1000 + number)
     rows = [torch.empty(n_vocab, device=DEVICE).exponential_(generator=g) for _ in range(n)]
     return -torch.stack(rows).log()
 
 
 def texts(target, prompts, n_new, hot, batch=32):
-    """Each prompt and what the target says to it."""
+    """Yields each prompt with the target's answer."""
     order, out = np.argsort([len(p) for p in prompts], kind="stable"), [None] * len(prompts)
     for at in range(0, len(order), batch):
         some = order[at:at + batch]
@@ -67,18 +67,18 @@ def texts(target, prompts, n_new, hot, batch=32):
 
 
 def kept(path, prompts, make):
-    """Documents of a .ids file, one for each prompt; made and written first where there is none."""
+    """Documents of a .ids file, one for each prompt; a missing file is generated and written first."""
     if not os.path.exists(path):
         np.concatenate([np.append(d, EOT) for d in make()]).astype(np.int32).tofile(path)
     docs = documents(path)
     if [*map(len, prompts)] != [len(p) for p, d in zip(prompts, docs) if np.array_equal(p, d[:len(p)])]:
-        raise SystemExit(f"{path} answers other prompts: remove it")
+        raise SystemExit(f"{path} has answers to other prompts: remove it")
     return docs
 
 
 @torch.inference_mode()
 def matches(drafter, target, start, row, added):
-    """[depth][position - start]: a draft would have been right there; depth 0 is a round's first.
+    """[depth][position - start]: is the drafted token right there? Depth 0 is the first token of a round.
 
     added: the noise of every position [n][n_vocab], or None."""
     ids = torch.from_numpy(row.astype(np.int64)).to(DEVICE)
@@ -94,7 +94,7 @@ def matches(drafter, target, start, row, added):
 
 
 def rounds(right, gamma):
-    """(tokens, passes) behind the first token; right: one or more drafters' matches, merged at the root."""
+    """(tokens, passes) after the first token; right: matches of one or more drafters, merged into one tree at the root."""
     i, passes, n = 1, 0, len(right[0][0])
     while i < n:
         gain = 0
@@ -123,10 +123,10 @@ def main():
     p.add_argument("--prompts", nargs="+", required=True)
     p.add_argument("--count", type=int, default=100, help="prompts of each file")
     p.add_argument("--new", type=int, default=128, help="tokens per answer")
-    p.add_argument("--longest", type=int, default=320, help="prompts with more tokens are left out")
-    p.add_argument("--vocab", help="where TARGET is no GGUF")
+    p.add_argument("--longest", type=int, default=320, help="largest number of tokens of a prompt; longer prompts are left out")
+    p.add_argument("--vocab", help="needed if TARGET is not a GGUF file")
     p.add_argument("--threads", type=int, default=2)
-    p.add_argument("--texts", required=True, help="folder for what the target says; used again when there")
+    p.add_argument("--texts", required=True, help="folder for the target's answers; existing answers are used")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
     target, coder, rng = load(a.target), Coder(a.vocab or a.target), np.random.default_rng(2)

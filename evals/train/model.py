@@ -1,9 +1,9 @@
 """The qwen3 and qwen3moe networks and the EAGLE head, small enough to read in one sitting.
 
-Shape says how large; n_expert = 0 gives the dense family.  Model is a language model: features() ends
-with the final norm, forward() adds the output head.  Eagle guesses a target's next feature from its
-present one and the token that followed it (README.md, "The EAGLE head").  With a Cache a pass continues
-where the last one stopped.  Products run in the dtype of the weights, on whatever device they are."""
+Shape has the sizes; n_expert = 0 gives the dense family.  Model is a language model: features() ends
+with the final norm, forward() adds the output head.  Eagle predicts a target's next feature from the
+current feature and the token after it (README.md, "The EAGLE head").  With a Cache, a pass continues where the
+last one stopped.  Products run in the dtype and on the device of the weights."""
 
 import math
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 
 class Shape:
-    """Numbers of a network; read from shapes/*.json or from a GGUF file."""
+    """The sizes of a network; read from shapes/*.json or from a GGUF file."""
 
     def __init__(self, **given):
         self.n_vocab, self.d_model, self.n_layer, self.n_head, self.n_kv, self.d_head = 4096, 256, 6, 4, 2, 64
@@ -25,7 +25,7 @@ class Shape:
 
 
 class Cache:
-    """Keys and values of the rows so far, per layer [n_row][n_kv][n_max][d_head]."""
+    """Keys and values of the rows so far; for each layer [n_row][n_kv][n_max][d_head]."""
 
     def __init__(self, s, n_row, n_max, like):
         def room():
@@ -93,7 +93,7 @@ class Attention(nn.Module):
 
 
 class Experts(nn.Module):
-    """Softmax over all experts, the best n_used renormalised to one; each expert is a SwiGLU."""
+    """Softmax over all experts; the weights of the best n_used are scaled to a sum of 1. Each expert is a SwiGLU."""
 
     def __init__(self, s):
         super().__init__()
@@ -111,7 +111,7 @@ class Experts(nn.Module):
         w = (w / w.sum(-1, keepdim=True)).to(x.dtype)
         share = torch.bincount(e.reshape(-1), minlength=s.n_expert)
         self.balance, self.chosen = s.n_expert * (share / e.numel() * p.mean(0)).sum(), e
-        order = e.reshape(-1).argsort()         # rows that go to expert 0, then to expert 1, ...
+        order = e.reshape(-1).argsort()         # rows of expert 0, then rows of expert 1, ...
         row = order // s.n_used
         parts = zip(x[row].split(share.tolist()), self.gate.unbind(), self.up.unbind(), self.down.unbind())
         y = torch.cat([F.linear(F.silu(F.linear(t, g)) * F.linear(t, u), d) for t, g, u, d in parts])
@@ -142,7 +142,7 @@ class Layer(nn.Module):
 
 
 def start_small(module, n_layer):
-    """Normal weights of deviation 0.02; what is added to the residual stream starts smaller."""
+    """Normal weights of standard deviation 0.02; matrices that add to the residual stream start smaller."""
     for p in module.parameters():
         if p.dim() > 1:
             nn.init.normal_(p, std=.02)
@@ -162,7 +162,7 @@ class Model(nn.Module):
         start_small(self, s.n_layer)
 
     def features(self, ids, cache=None):
-        """What the head reads: [b][t][d_model], after the final norm.  ids: [b][t]."""
+        """The output head's input: [b][t][d_model], after the final norm.  ids: [b][t]."""
         x, first = self.embed(ids), cache.n if cache is not None else 0
         turn = angles(self.s, first, ids.shape[1], ids.device)
         for i, layer in enumerate(self.layers):
@@ -179,19 +179,19 @@ class Model(nn.Module):
 
 
 class Eagle(nn.Module):
-    """Row i: the target's feature i and the embedding of token i+1 to a guess of feature i+1.
+    """Row i predicts feature i+1 from the target's feature i and the embedding of token i+1.
 
-    x = fc(feature, embedding); one qwen3 layer with rotary position i; output norm.  The target's own
-    head turns the guess into the distribution of token i+2.  Embedding and head belong to the target
-    and stay as they are."""
+    x = fc(feature, embedding); one qwen3 layer with rotary position i; output norm.  The target's
+    output head turns the guess into the distribution of token i+2.  Embedding and output head belong to the
+    target and are not trained."""
 
     def __init__(self, s, target):
         super().__init__()
-        self.s, self.target = s, [target]       # in a list: not a submodule, its weights are not ours
+        self.s, self.target = s, [target]       # in a list, so that it is no submodule and its weights are not trained
         self.fc, self.layer = nn.Linear(2 * s.d_model, s.d_model, bias=False), Layer(s)
         self.norm = Norm(s.d_model, s.eps)
         start_small(self, 1)
-        with torch.no_grad():                   # both halves of fc begin with outputs of one size
+        with torch.no_grad():                   # at the start both halves of fc give outputs of the same magnitude
             self.norm.weight.copy_(target.norm.weight)
             halves = self.fc.weight.chunk(2, 1)
             for half, rms in zip(halves, (target.norm.weight, target.embed.weight)):
@@ -210,11 +210,11 @@ class Eagle(nn.Module):
         return self.norm(y)
 
     def unroll(self, feature, token, n_step):
-        """Guesses of n_step passes, each fed with the one before, as drafting will do.
+        """Guesses of n_step passes; each pass reads the guesses of the pass before it, as in drafting.
 
         In pass j row i reads the guess of row i-1 in pass j-1; it sees the keys of pass 0 up to row i-j
         and, of each later pass m, row i-j+m: exactly what a draft of length j+1 has in its cache.
-        Rows below j of pass j mean nothing."""
+        Rows below j of pass j are not used."""
         a, t = self.layer.attention, token.shape[1]
         turn, repeat = angles(self.s, 0, t, token.device), self.s.n_head // self.s.n_kv
         every = torch.ones(t, t, dtype=torch.bool, device=token.device)

@@ -1,9 +1,9 @@
-"""Perplexity of a network on documents, each read from its beginning and cut at 256 tokens.
+"""Prints a network's perplexity on documents, each read from its beginning and cut at 256 tokens.
 
     perplexity.py MODEL NAME=TEXT... [--vocab V]
 
-TEXT is a .ids file (held.ids of corpus.py) or gsm8k's .jsonl, read as chats.  Prints CSV: of all tokens but
-each document's first, and of the assistant's words alone."""
+TEXT is a .ids file (held.ids of corpus.py) or gsm8k's .jsonl, read as chats.  CSV columns: perplexity
+of all tokens except the first of each document, and of the assistant's answers only."""
 
 import math
 
@@ -21,7 +21,7 @@ LENGTH = 256
 
 @torch.inference_mode()
 def losses(model, docs, n_tok=8192):
-    """Per document: the loss of each token but the first."""
+    """For each document, the loss of each token except the first."""
     for b in batches([*map(len, docs)], n_tok):
         ids = padded(docs[b])
         loss = F.cross_entropy(model(ids[:, :-1]).float().transpose(1, 2), ids[:, 1:], reduction="none")
@@ -38,7 +38,7 @@ def main():
     p = arguments(__doc__)
     p.add_argument("model")
     p.add_argument("texts", nargs="+")
-    p.add_argument("--vocab", help="where MODEL is no GGUF")
+    p.add_argument("--vocab", help="needed if MODEL is not a GGUF file")
     p.add_argument("--threads", type=int, default=2)
     a = p.parse_args()
     torch.set_num_threads(a.threads)

@@ -2,7 +2,7 @@
 # Pictures of the measured CSV files, by gnuplot.
 #
 #   plot.sh loss OUT.png TITLE=FILE.csv:COLUMN...           losses by step
-#   plot.sh distinct OUT.png PREFIX-distinct.csv TEXT       experts used by t tokens, from usage.py
+#   plot.sh distinct OUT.png PREFIX-distinct.csv TEXT       distinct experts of t tokens, from usage.py
 #   plot.sh share OUT.png PREFIX-share.csv TEXT             how often each expert is used
 set -eu
 what=$1 out=$2

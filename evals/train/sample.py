@@ -1,11 +1,11 @@
-"""Lets a target write: drafters learn best from the text that they will have to guess.
+"""Generates a target's answers to prompts: drafters learn best from text that the target wrote.
 
     sample.py TARGET PROMPTS.jsonl OUT_FOLDER [--count N] [--length N] [--shard I/N] [--vocab V]
 
-Every prompt is answered twice, greedily and at temperature 1.  Rows of a batch have prompts of like length
-and share one position: while a row's prompt lasts, its next token is the prompt's.  OUT_FOLDER gets one
-.ids file per batch, documents ended by <|endoftext|>; a run that was stopped goes on with the first that
-is missing, and batches are in random order, so that whatever is there is a fair sample."""
+Every prompt is answered twice, greedily and at temperature 1.  Rows of a batch have prompts of similar length and
+are at the same position; until the end of its prompt, a row's next token is the prompt's.  OUT_FOLDER gets one .ids
+file per batch, documents ended by <|endoftext|>.  A stopped run continues with the first missing file.  Batches are
+in random order, so that the files of a stopped run are a fair sample."""
 
 import json
 import os
@@ -21,10 +21,10 @@ from model import Cache
 
 @torch.inference_mode()
 def write(model, prompts, length, noise):
-    """Prompt and continuation of each row, up to <|im_end|> or length tokens in all.
+    """Returns prompt and continuation of each row, up to <|im_end|> or `length` tokens in total.
 
-    noise(at, shape): what is added to the logits of the token at position `at`; 0 where it is greedy,
-    Gumbel noise where it is to be a sample at temperature 1."""
+    noise(at, shape): is added to the logits of the token at position `at`; 0 for greedy rows, Gumbel noise
+    for a sample at temperature 1."""
     device = model.head.weight.device
     rows = torch.full((len(prompts), length), -1, dtype=torch.long)
     for row, p in zip(rows, prompts):
@@ -45,7 +45,7 @@ def write(model, prompts, length, noise):
 
 
 def drawn(seed, every=1):
-    """Noise for the last of every so many rows, none for the others."""
+    """Gumbel noise for the last row of each group of rows, 0 for the others."""
     g = torch.Generator(DEVICE).manual_seed(seed)
 
     def noise(_, shape):
@@ -60,10 +60,10 @@ def main():
     p.add_argument("prompts")
     p.add_argument("out")
     p.add_argument("--count", type=int, default=5000, help="prompts, chosen at random")
-    p.add_argument("--length", type=int, default=256, help="tokens, prompt included")
+    p.add_argument("--length", type=int, default=256, help="number of tokens with the prompt")
     p.add_argument("--batch", type=int, default=128)
     p.add_argument("--shard", default="0/1", help="this process's part, for several at once")
-    p.add_argument("--vocab", help="where TARGET is no GGUF")
+    p.add_argument("--vocab", help="needed if TARGET is not a GGUF file")
     p.add_argument("--threads", type=int, default=2)
     a = p.parse_args()
     torch.set_num_threads(a.threads)

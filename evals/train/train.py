@@ -1,10 +1,10 @@
-"""Trains a language model on text: a target, or a draft model for a first try.
+"""Trains a language model on text: a target, or a first draft model.
 
     train.py TOKENS.ids --shape NAME --out NAME [--held HELD.ids] [--start MODEL.pt] [--threads N]
 
-Rows are 256 tokens from anywhere in the text.  A mixture of experts is trained with the usual balance
-loss, 0.01 times experts x the sum over experts of (share of rows) x (mean probability).  At the end, and
-with --minutes at every stop, the perplexity of the held-out documents is printed."""
+A row is 256 tokens from a random place of the text.  A mixture of experts is trained with the usual balance loss:
+0.01 x number of experts x sum over experts of (share of rows) x (mean probability).  Prints the perplexity of the
+held-out documents at the end, and with --minutes at every stop."""
 
 import math
 

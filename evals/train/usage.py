@@ -1,11 +1,10 @@
-"""How a target uses its experts: how often each is chosen, and how many differ among t tokens.
+"""Measures how a target uses its experts: how often each is chosen, and how many distinct ones t tokens choose.
 
     usage.py TARGET OUT_PREFIX NAME=TEXT.ids...
 
-PREFIX-share.csv: per text, layer and expert, the share of choices.  PREFIX-distinct.csv: per text and t,
-mean distinct experts per layer over t neighbouring tokens of one document (what a verification touches)
-and over t tokens of as many documents (what a batch touches), beside N(t) = E (1 - (1 - K/E)^t), which
-holds when choices are independent and even."""
+PREFIX-share.csv: the share of choices for each text, layer and expert.  PREFIX-distinct.csv: for each text and t, the
+mean number of distinct experts per layer over t neighbouring tokens of one document (as in a verification) and over
+t tokens of t documents (as in a batch), beside N(t) = E (1 - (1 - K/E)^t), its value for independent, even choices."""
 
 import csv
 import sys
@@ -22,7 +21,7 @@ DRAWS = 2000
 
 @torch.inference_mode()
 def choices(model, docs):
-    """Per document: experts chosen, [n_layer][n_tok][n_used]."""
+    """For each document, the chosen experts [n_layer][n_tok][n_used]."""
     out, docs = [], sorted(docs, key=len)
     for b in batches([*map(len, docs)], 8192):
         ids = padded(docs[b])
@@ -33,7 +32,7 @@ def choices(model, docs):
 
 
 def distinct(sets):
-    """Mean number of different experts; sets: [draw][n_layer][t][n_used]."""
+    """Mean number of distinct experts; sets: [draw][n_layer][t][n_used]."""
     s = np.sort(sets.reshape(*sets.shape[:2], -1), -1)
     return 1 + (np.diff(s, axis=-1) != 0).sum(-1).mean()
 

@@ -261,7 +261,7 @@ static float best_unit(const float *value, const float *weight, int n, float mos
  * low compensates their mean; an error of a low counts the same for every value. */
 KN_INLINE void units(const struct grid *f, struct groups *p, int g)
 {
-    float weight[GROUPS], low[GROUPS], n = (float)f->n;
+    float weight[GROUPS] = { 0 }, low[GROUPS] = { 0 }, n = (float)f->n;
     for (int i = 0; i < f->per_block; i++)
         weight[i] = f->low ? p->qq[g + i] - p->q[g + i] * p->q[g + i] / n : p->qq[g + i];
     float d = best_unit(p->step + g, weight, f->per_block, f->sc_most), dmin = 0;

@@ -156,8 +156,9 @@ static void each_instruction_set_gives_the_same_bits(void **state)
             for (int fill = 0; fill < N_FILL; fill++) {
                 if ((w + r + fill) % (widths[w] > 128 ? 4 : 2))
                     continue; /* a subset, to limit the run time */
+                int n_q = heads[n++ % (widths[w] > 64 ? 6 : LENGTH(heads))];
                 struct shape s = {
-                    .n_q = heads[n++ % (widths[w] > 64 ? 6 : LENGTH(heads))],
+                    .n_q = n_q,
                     .d_key = widths[w],
                     .d_value = widths[w],
                     .first = ranges[r][0],

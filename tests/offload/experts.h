@@ -99,7 +99,7 @@ static inline void close_model(struct model *m)
 
 static inline int open_store(struct off_store **s, const struct model *m, size_t bytes)
 {
-    return off_store_open(s, &(struct off_store_options){ .files = { 1, &m->fd, &m->name },
+    return off_store_open(s, &(struct off_store_options){ .files = { .n_file = 1, .fd = &m->fd, .path = &m->name },
                                                           .expert = m->expert,
                                                           .n_expert = m->n_expert,
                                                           .slot_bytes = bytes,

@@ -222,7 +222,7 @@ static struct off_io *open_fake(struct fake *f, int depth, int n_free)
 {
     static const struct off_mover_ops ops = { "fake", fake_close, fake_push, fake_pull, fake_wake };
     struct off_io *io;
-    *f = (struct fake){ .mover = { &ops, depth }, .n_free = n_free };
+    *f = (struct fake){ .mover = { .ops = &ops, .depth = depth }, .n_free = n_free };
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->changed, NULL);
     assert_int_equal(off_io_open(&io, &disk.files, &(struct off_io_options){ .mover = &f->mover }), 0);

@@ -40,7 +40,7 @@ static void close_packed(struct model *m)
 
 static struct off_pack_options options(const struct model *m)
 {
-    return (struct off_pack_options){ .files = { 1, &m->fd, &m->name },
+    return (struct off_pack_options){ .files = { .n_file = 1, .fd = &m->fd, .path = &m->name },
                                       .expert = m->expert,
                                       .n_expert = m->n_expert,
                                       .model_id = m->id,

@@ -141,7 +141,7 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
         for (int i = 0; i < n_due; i++)
             session[i] = i;
         struct spec_decision d;
-        int n_drafted = 0, n_accepted = 0, n_cut = 0, n_text = 0;
+        int n_drafted = 0, n_accepted = 0, n_text = 0;
         machine_tell(c, text, n_due);
         spec_control_decide(c, session, n_due, 0, &d, nodes);
         double draft_ns = 0;
@@ -170,7 +170,6 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
                 outcome[i] = (struct spec_session_outcome){ i, &tree[i], kn_min(accepted[i], tree[i].n) };
                 n_drafted += tree[i].n;
                 n_accepted += outcome[i].n_accepted;
-                n_cut++;
             }
         }
         for (int i = 0; i < n_due; i++) {

@@ -610,9 +610,12 @@ static void starts_off_and_says_why(void **state)
 static void does_as_told(void **state)
 {
     (void)state;
-    struct spec_control_options o = {
-        .n_session = 4, .n_drafter = 1, .drafter = { { "model", 6 } }, .rule = SPEC_COUPLED, .gamma = 3, .max_rows = 10
-    };
+    struct spec_control_options o = { .n_session = 4,
+                                      .n_drafter = 1,
+                                      .drafter = { { .name = "model", .max_depth = 6 } },
+                                      .rule = SPEC_COUPLED,
+                                      .gamma = 3,
+                                      .max_rows = 10 };
     struct spec_control *c;
     struct spec_decision d;
     int session[4] = { 3, 1, 0, 2 }, nodes[4];
@@ -922,7 +925,7 @@ static void survives_no_memory(void **state)
 {
     (void)state;
     struct spec_control_options o = {
-        .n_session = 2, .n_drafter = 1, .drafter = { { "model", 2 } }, .gamma = SPEC_AUTO
+        .n_session = 2, .n_drafter = 1, .drafter = { { .name = "model", .max_depth = 2 } }, .gamma = SPEC_AUTO
     };
     for (int n = 1;; n++) {
         struct spec_control *c = NULL;

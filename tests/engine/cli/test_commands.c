@@ -243,8 +243,8 @@ static void tokens_and_back(void **state)
         "",
         "a",
         "Hello, world!\n\n  two  spaces\t",
-        "Gr\xc3\xbc\xc3\x9f"
-        "e \xe2\x82\xac \xf0\x9f\x98\x80",
+        ("Gr\xc3\xbc\xc3\x9f"
+         "e \xe2\x82\xac \xf0\x9f\x98\x80"),
         "a\xff\xfe\x80z",
         "<|im_start|>user",
     };

@@ -15,7 +15,7 @@
 #define HEAD "evals/train/models/demo-eagle-f16.gguf"
 
 static char other[96]; /* file of another head */
-static const char *const shape[] = { "eagle:" HEAD ",tree=chain", "eagle:" HEAD ",tree=static", "eagle:" HEAD };
+static const char *const shape[] = { ("eagle:" HEAD ",tree=chain"), ("eagle:" HEAD ",tree=static"), ("eagle:" HEAD) };
 
 static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_chunk)
 {

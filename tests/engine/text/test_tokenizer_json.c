@@ -79,8 +79,8 @@ static int open_vocab(struct eng_vocab **v, struct moe_file **f)
 
 /* The same list is in data/make_json.py. */
 static const char *const more[] = {
-    "e\xCC\x81te\xCC\x81 cafe\xCC\x81 \xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8 \xCD\x84"
-    "a",
+    ("e\xCC\x81te\xCC\x81 cafe\xCC\x81 \xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8 \xCD\x84"
+     "a"),
     "\xE2\x84\xABngstr\xC3\xB6m \xE2\x84\xA6 \xEF\xA4\x80\xE4\xB8\xAD",
     "<|start|>a<|start|> <tool>b</tool><|end|>",
     "   <|end|>   x",
