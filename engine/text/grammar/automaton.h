@@ -19,12 +19,14 @@
 enum {
     GR_MOST_NODES = 1 << 19,
     GR_MOST_STATES = 1 << 18,
-    GR_MOST_MEMBERS = 1 << 24, /* sizes of the states' node sets, summed */
-    GR_MOST_RULES = 1 << 14,   /* subschemas of a schema */
-    GR_MOST_MERGES = 1 << 14,  /* merges of two schemas, and references followed */
-    GR_MOST_REFS = 64,         /* directly nested $ref, anyOf and allOf */
-    GR_MOST_ITEMS = 1 << 16,   /* value of minItems, minLength */
-    GR_TOKEN_BYTES = 128,      /* longer tokens are never allowed */
+    GR_MOST_MEMBERS = 1 << 24,  /* sizes of the states' node sets, summed */
+    GR_MOST_RULES = 1 << 14,    /* subschemas of a schema */
+    GR_MOST_MERGES = 1 << 14,   /* merges of two schemas, and references followed */
+    GR_MOST_COMPARES = 1 << 18, /* comparisons of two schemas of a oneOf, and of their members */
+    GR_MOST_REFS = 64,          /* directly nested $ref, anyOf and allOf */
+    GR_MOST_PATTERNS = 32,      /* of one string */
+    GR_MOST_ITEMS = 1 << 16,    /* value of minItems, minLength */
+    GR_TOKEN_BYTES = 128,       /* longer tokens are never allowed */
 };
 
 #define GR_CONTROL_BYTE 0xFF /* a control token becomes this byte and three bytes of its id, high first */
@@ -118,7 +120,7 @@ int32_t gr_array_rule(struct gr_builder *b, const struct gr_items *items);
 /* ---- pattern.c, number.c: strings and numbers ------------------------------------------------ */
 
 struct gr_string {
-    const char *const *pattern; /* [n_pattern] the string must match all of them */
+    const char *const *pattern; /* [n_pattern <= GR_MOST_PATTERNS] the string must match all of them */
     size_t n_pattern;
     uint32_t least, most; /* number of characters; most may be GR_NO_LIMIT */
 };

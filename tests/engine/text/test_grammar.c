@@ -223,8 +223,6 @@ static void deep_values_end_in_time(void **state)
     }
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
-
 static void expect_refusal(const json_t *schema, int code, const char *part)
 {
     struct gr_builder *b;
@@ -236,6 +234,98 @@ static void expect_refusal(const json_t *schema, int code, const char *part)
         fail_msg("%d '%s', not %d '%s'", e, gr_builder_why(b), code, part);
     gr_builder_close(b);
 }
+
+static void multiples_of_one_are_whole(void **state)
+{
+    (void)state;
+    expect("{\"type\":\"number\",\"multipleOf\":1,\"minimum\":1.2,\"maximum\":3.5}", "2|3", "1.2013|1|2.5|4|2.0");
+    expect("{\"multipleOf\":1.0}", "2|null|\"x\"|[1.5]", "1.5|1e1");
+    expect("{\"allOf\":[{\"multipleOf\":1},{\"type\":[\"number\",\"null\"]}]}", "-7|null", "0.5|true");
+    expect("{\"enum\":[1,1.5,2.0],\"multipleOf\":1}", "1|2", "1.5");
+    expect("{\"type\":\"string\",\"multipleOf\":7}", "\"x\"", "7"); /* no effect on strings */
+}
+
+static void fixed_values_hold_u0000(void **state)
+{
+    (void)state;
+    json_t *schema = json_loads("{\"enum\":[\"a\\u0000b\",{\"k\":[\"\\u0000\"]},\"a\"]}", JSON_ALLOW_NUL, NULL);
+    struct gr_grammar *g = compile_json(schema);
+    assert_true(takes(g, "\"a\\u0000b\"") && takes(g, "\"a\"") && takes(g, "{\"k\":[\"\\u0000\"]}"));
+    assert_false(takes(g, "\"a\\u0000\"") || takes(g, "{\"k\":[\"\"]}"));
+    gr_close(g);
+    json_decref(schema);
+    schema = json_loads("{\"properties\":{\"x\":{\"const\":\"\\u0000z\"}},\"required\":[\"x\"],\"type\":\"object\"}",
+                        JSON_ALLOW_NUL, NULL);
+    g = compile_json(schema);
+    assert_true(takes(g, "{\"x\":\"\\u0000z\"}"));
+    assert_false(takes(g, "{\"x\":\"\"}"));
+    gr_close(g);
+    json_decref(schema);
+}
+
+#define ONE(a, b) "{\"oneOf\":[" a "," b "]}"
+#define OBJECT(properties, required)                                                                                   \
+    "{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "],\"additionalProperties\":false}"
+
+static void one_of_disjoint_schemas(void **state)
+{
+    (void)state;
+    expect(ONE("{\"type\":\"string\"}", "{\"type\":[\"integer\",\"null\"]}"), "\"x\"|1|null", "1.5|true");
+    expect(ONE("{\"enum\":[1,2,\"x\"]}", "{\"enum\":[3,\"y\"]}"), "1|2|3|\"x\"|\"y\"", "4|\"z\"");
+    expect(ONE("{\"type\":\"integer\",\"maximum\":2}", "{\"type\":\"number\",\"exclusiveMinimum\":2}"), "2|-7|2.5|3",
+           "2.0");
+    expect(ONE("{\"type\":\"string\",\"maxLength\":1}", "{\"type\":\"string\",\"minLength\":2,\"maxLength\":2}"),
+           "\"\"|\"a\"|\"ab\"", "\"abc\"");
+    expect(
+        ONE("{\"type\":\"array\",\"items\":{\"type\":\"null\"},\"minItems\":1}", "{\"type\":\"array\",\"maxItems\":0}"),
+        "[]|[null]", "[1]");
+    expect(ONE(OBJECT("\"kind\":{\"const\":\"a\"},\"x\":{\"type\":\"integer\"}", "\"kind\""),
+               OBJECT("\"kind\":{\"enum\":[\"b\",\"c\"]},\"y\":{\"type\":\"null\"}", "\"kind\",\"y\"")),
+           "{\"kind\":\"a\"}|{\"kind\":\"a\",\"x\":1}|{\"kind\":\"c\",\"y\":null}",
+           "{\"kind\":\"b\"}|{\"kind\":\"b\",\"x\":1}|{\"kind\":\"d\"}");
+    /* each requires a member that the other's texts lack, and nested members that tell apart */
+    expect(ONE("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"}},\"required\":[\"a\"]}",
+               "{\"type\":\"object\",\"properties\":{\"b\":{\"type\":\"null\"}},\"required\":[\"b\"]}"),
+           "{\"a\":null}|{\"b\":null}", "{}|{\"a\":null,\"b\":null}");
+    expect(
+        ONE(OBJECT("\"o\":{\"type\":\"object\",\"properties\":{\"t\":{\"const\":1}},\"required\":[\"t\"]}", "\"o\""),
+            OBJECT("\"o\":{\"type\":\"object\",\"properties\":{\"t\":{\"const\":2}},\"required\":[\"t\"]}", "\"o\"")),
+        "{\"o\":{\"t\":1}}|{\"o\":{\"t\":2}}", "{\"o\":{\"t\":3}}|{\"o\":{}}");
+    /* a discriminator is required in every schema */
+    expect("{\"discriminator\":{\"propertyName\":\"t\"},\"oneOf\":[" OBJECT(
+               "\"t\":{\"const\":\"a\",\"default\":\"a\"}", "") "," OBJECT("\"t\":{\"const\":\"b\"}", "") "]}",
+           "{\"t\":\"a\"}|{\"t\":\"b\"}", "{}|{\"t\":\"c\"}");
+    /* a schema that refers to itself */
+    expect("{\"$defs\":{\"e\":{\"oneOf\":[{\"type\":\"integer\"}," OBJECT("\"l\":{\"$ref\":\"#/$defs/e\"}",
+                                                                          "\"l\"") "]}},\"$ref\":\"#/$defs/e\"}",
+           "1|{\"l\":1}|{\"l\":{\"l\":2}}", "{}|{\"l\":null}");
+    /* beside other keywords */
+    expect(
+        "{\"type\":\"object\",\"properties\":{\"k\":{\"type\":\"string\"},\"v\":{}},\"required\":[\"k\"],\"oneOf\":[{\"properties\":{\"k\":"
+        "{\"const\":\"n\"},\"v\":{\"type\":\"number\"}}},{\"properties\":{\"k\":{\"const\":\"s\"}},\"required\":[\"v\"]}]}",
+        "{\"k\":\"n\"}|{\"k\":\"n\",\"v\":1}|{\"k\":\"s\",\"v\":null}",
+        "{\"k\":\"s\"}|{\"k\":\"n\",\"v\":null}|{\"k\":\"x\"}");
+}
+
+static void many_patterns_in_one_string(void **state)
+{
+    (void)state;
+    for (int n = 31; n <= 33; n += 2) {
+        json_t *all = json_array(), *schema = json_pack("{s:s,s:o}", "type", "string", "allOf", all);
+        for (int i = 0; i < n; i++)
+            json_array_append_new(all, json_pack("{s:s}", "pattern", i % 2 ? "^a" : "b$"));
+        if (n <= GR_MOST_PATTERNS) {
+            struct gr_grammar *g = compile_json(schema);
+            assert_true(takes(g, "\"a-b\"") && !takes(g, "\"a\""));
+            gr_close(g);
+        } else {
+            expect_refusal(schema, KN_ELIMIT, "a string has more than 32 patterns");
+        }
+        json_decref(schema);
+    }
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static const struct {
     const char *schema;
@@ -249,6 +339,25 @@ static const struct {
     { "{\"if\":{}}", KN_EUNSUPPORTED, "\"if\"" },
     { "{\"patternProperties\":{\"a\":{}}}", KN_EUNSUPPORTED, "\"patternProperties\"" },
     { "{\"type\":\"integer\",\"multipleOf\":3}", KN_EUNSUPPORTED, "\"multipleOf\"" },
+    { "{\"multipleOf\":0}", KN_EINVAL, "\"multipleOf\"" },
+    { "{\"type\":\"number\",\"multipleOf\":0.01}", KN_EUNSUPPORTED, "\"multipleOf\"" },
+    { ONE("{\"type\":\"integer\"}", "{\"type\":\"number\"}"), KN_EUNSUPPORTED, "schemas 1 and 2 of a \"oneOf\"" },
+    { ONE("{\"enum\":[1,2]}", "{\"enum\":[2.0,3]}"), KN_EUNSUPPORTED, "\"oneOf\"" },
+    { ONE("{\"type\":\"integer\",\"maximum\":2}", "{\"type\":\"number\",\"minimum\":2}"), KN_EUNSUPPORTED,
+      "\"oneOf\"" },
+    { ONE("{\"type\":\"string\",\"pattern\":\"^a\"}", "{\"type\":\"string\",\"pattern\":\"^b\"}"), KN_EUNSUPPORTED,
+      "\"oneOf\"" },
+    { ONE("{\"type\":\"null\"}", "{}"), KN_EUNSUPPORTED, "\"oneOf\"" },
+    { ONE(OBJECT("\"t\":{\"const\":1}", ""), OBJECT("\"t\":{\"const\":2}", "")), KN_EUNSUPPORTED, "\"oneOf\"" },
+    { ONE("{\"type\":\"array\",\"items\":{\"const\":1}}", "{\"type\":\"array\",\"items\":{\"const\":2}}"),
+      KN_EUNSUPPORTED, "\"oneOf\"" },
+    { "{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}},\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
+      KN_EUNSUPPORTED, "\"oneOf\"" },
+    { "{\"allOf\":[{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}}}," /* merging makes both writable */
+      ONE("{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"a\"]}",
+          "{\"type\":\"object\",\"properties\":{\"b\":{}},\"required\":[\"b\"]}") "]}",
+      KN_EUNSUPPORTED, "\"oneOf\"" },
+    { "{\"oneOf\":[]}", KN_EINVAL, "\"oneOf\"" },
     { "{\"type\":\"text\"}", KN_EINVAL, "\"type\"" },
     { "{\"type\":7}", KN_EINVAL, "\"type\"" },
     { "{\"minItems\":\"1\"}", KN_EINVAL, "\"minItems\"" },
@@ -286,6 +395,14 @@ static void refusals_are_one_line(void **state)
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         json_t *schema = json_loads(refusals[i].schema, JSON_DECODE_ANY, NULL);
         expect_refusal(schema, refusals[i].code, refusals[i].part);
+        json_decref(schema);
+    }
+    static const char *const nul[] = { "{\"required\":[\"a\\u0000\"]}", "{\"pattern\":\"a\\u0000\"}",
+                                       "{\"$ref\":\"#\\u0000\"}" };
+    static const char *const part[] = { "\"required\"", "\"pattern\"", "within the schema" };
+    for (int i = 0; i < 3; i++) {
+        json_t *schema = json_loads(nul[i], JSON_ALLOW_NUL, NULL);
+        expect_refusal(schema, i == 2 ? KN_EUNSUPPORTED : KN_EINVAL, part[i]);
         json_decref(schema);
     }
 }
@@ -829,6 +946,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_instances_are_told_apart),
         cmocka_unit_test(keywords_by_hand),
+        cmocka_unit_test(multiples_of_one_are_whole),
+        cmocka_unit_test(fixed_values_hold_u0000),
+        cmocka_unit_test(one_of_disjoint_schemas),
+        cmocka_unit_test(many_patterns_in_one_string),
         cmocka_unit_test(deep_values_end_in_time),
         cmocka_unit_test(refusals_are_one_line),
         cmocka_unit_test(large_schemas_are_refused_or_taken),
