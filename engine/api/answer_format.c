@@ -78,7 +78,8 @@ static void compile(struct eng_api_request *ask, const struct wish *w, const str
                                                                .name = tools->name,
                                                                .parallel = tools->parallel,
                                                                .schema = w->schema,
-                                                               .thinks = ask->thinks },
+                                                               .thinks = ask->thinks,
+                                                               .tokens = setup->gr_tokens },
                                    why, sizeof why);
     if (error == KN_ENOMEM)
         eng_refuse(body->why, 500, NULL, NULL, "no memory for the grammar of the answer");
@@ -99,7 +100,6 @@ void eng_talk_constrain(struct eng_api_request *ask, const struct eng_fields *bo
         compile(ask, &w, body, setup, tools);
     else if (wanted && (w.schema || forced || tools->strict))
         eng_refuse(body->why, 400, NULL, w.schema ? "response_format" : "tools",
-                   "this model's vocabulary has no token for some bytes, so output cannot be "
-                   "constrained");
+                   "the model was opened without grammars, so output cannot be constrained");
     json_decref(w.made);
 }

@@ -474,7 +474,7 @@ int eng_answer_grammar(struct gr_grammar **out, const struct eng_tool_format *s,
         w->parallel = t->parallel;
         error = calls ? eng_tool_list(&w->tools, s, t, why, n_why) : 0;
     }
-    if (!error && (error = gr_compile(out, w->b, answer(w, t))))
+    if (!error && (error = gr_compile(out, w->b, answer(w, t), t->tokens)))
         snprintf(why, n_why, "%s", gr_builder_why(w->b));
     if (error && !*why)
         snprintf(why, n_why, "no memory for the grammar");

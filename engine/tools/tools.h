@@ -121,10 +121,11 @@ enum eng_tool_choice { ENG_TOOL_AUTO, ENG_TOOL_NONE, ENG_TOOL_REQUIRED, ENG_TOOL
 struct eng_answer_rules {
     const json_t *tools; /* [{"type": "function", "function": {"name": .., "parameters": ..}}] */
     enum eng_tool_choice choice;
-    const char *name;     /* of NAMED: the tool to call */
-    bool parallel;        /* allow more than one call */
-    const json_t *schema; /* JSON schema of an answer without calls; NULL: any text */
-    bool thinks;          /* the answer begins inside the reasoning */
+    const char *name;               /* of NAMED: the tool to call */
+    bool parallel;                  /* allow more than one call */
+    const json_t *schema;           /* JSON schema of an answer without calls; NULL: any text */
+    bool thinks;                    /* the answer begins inside the reasoning */
+    const struct gr_tokens *tokens; /* of the model; NULL: every byte is a token */
 };
 
 /* Builds the grammar of an answer; the caller closes *out with gr_close.

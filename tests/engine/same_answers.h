@@ -172,7 +172,7 @@ static void make_grammar(void)
 {
     struct gr_builder *b;
     assert_int_equal(gr_builder_open(&b), 0);
-    assert_int_equal(gr_compile(&grammar, b, gr_json_object(b, GR_END)), 0);
+    assert_int_equal(gr_compile(&grammar, b, gr_json_object(b, GR_END), NULL), 0);
     gr_builder_close(b);
 }
 

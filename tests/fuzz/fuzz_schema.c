@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         json_decref(schema);
         return 0;
     }
-    int e = gr_compile(&g, b, gr_schema(b, schema, GR_END));
+    int e = gr_compile(&g, b, gr_schema(b, schema, GR_END), NULL);
     const char *why = gr_builder_why(b);
     if ((e == 0) != (*why == '\0') || strchr(why, '\n'))
         abort();

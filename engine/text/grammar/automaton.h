@@ -6,6 +6,7 @@
  *     schema.c, json_text.c, pattern.c, number.c      make nodes
  *     builder.c                                       stores nodes
  *     determine.c                                     nodes to deterministic states (subset construction)
+ *     ways.c                                          paths from each state to the end of its rule
  *     walk.c                                          advances a gr_state by bytes
  *     mask.c                                          masks over the whole vocabulary */
 #ifndef ENGINE_TEXT_GRAMMAR_AUTOMATON_H
@@ -18,12 +19,14 @@
 enum {
     GR_MOST_NODES = 1 << 19,
     GR_MOST_STATES = 1 << 18,
-    GR_MOST_MEMBERS = 1 << 24, /* sizes of the states' node sets, summed */
-    GR_MOST_RULES = 1 << 14,   /* subschemas of a schema */
-    GR_MOST_MERGES = 1 << 14,  /* merges of two schemas, and references followed */
-    GR_MOST_REFS = 64,         /* directly nested $ref, anyOf and allOf */
-    GR_MOST_ITEMS = 1 << 16,   /* value of minItems, minLength */
-    GR_TOKEN_BYTES = 128,      /* longer tokens are never allowed */
+    GR_MOST_MEMBERS = 1 << 24,  /* sizes of the states' node sets, summed */
+    GR_MOST_RULES = 1 << 14,    /* subschemas of a schema */
+    GR_MOST_MERGES = 1 << 14,   /* merges of two schemas, and references followed */
+    GR_MOST_COMPARES = 1 << 18, /* comparisons of two schemas of a oneOf, and of their members */
+    GR_MOST_REFS = 64,          /* directly nested $ref, anyOf and allOf */
+    GR_MOST_PATTERNS = 32,      /* of one string */
+    GR_MOST_ITEMS = 1 << 16,    /* value of minItems, minLength */
+    GR_TOKEN_BYTES = 128,       /* longer tokens are never allowed */
 };
 
 #define GR_CONTROL_BYTE 0xFF /* a control token becomes this byte and three bytes of its id, high first */
@@ -117,7 +120,7 @@ int32_t gr_array_rule(struct gr_builder *b, const struct gr_items *items);
 /* ---- pattern.c, number.c: strings and numbers ------------------------------------------------ */
 
 struct gr_string {
-    const char *const *pattern; /* [n_pattern] the string must match all of them */
+    const char *const *pattern; /* [n_pattern <= GR_MOST_PATTERNS] the string must match all of them */
     size_t n_pattern;
     uint32_t least, most; /* number of characters; most may be GR_NO_LIMIT */
 };
@@ -151,10 +154,11 @@ enum { GR_WAY_RETURN = -1, GR_WAY_NONE = -2 };
 struct gr_dstate {
     int32_t edge, op; /* index of its first edge, of its first op */
     uint16_t n_edge, n_op;
-    bool returns;      /* the rule may end here */
-    uint16_t need;     /* fewest further nested calls on a path to the rule's end; GR_NEVER: no path */
-    int32_t way;       /* first step of the path that needs the fewest frames */
-    uint32_t distance; /* length of that path in bytes, a required repetition counted as one byte */
+    bool returns;        /* the rule may end here */
+    uint16_t need;       /* fewest further nested calls on a path to the rule's end; GR_NEVER: no path */
+    uint16_t token_need; /* the same on a path that consists of whole tokens; >= need; of states after a whole token */
+    int32_t way;         /* first step of the path that needs the fewest frames */
+    uint32_t distance;   /* length of that path in bytes, a required repetition counted as one byte */
 };
 #define GR_NEVER UINT16_MAX
 
@@ -164,14 +168,41 @@ struct gr_grammar {
     struct gr_op *op;        /* [n_op] sorted by state */
     uint32_t *mark;          /* [n_mark] ascending: all `least` and `most` that counts are compared with */
     size_t n_state, n_edge, n_op, n_mark;
-    int32_t start, n_base; /* states below n_base are the same in every grammar */
-    uint64_t serial;       /* unique per grammar: a key of the mask cache */
+    int32_t start, n_base;          /* states below n_base are the same in every grammar of one vocabulary */
+    uint64_t serial;                /* unique per grammar: a key of the mask cache */
+    const struct gr_tokens *tokens; /* the tokens of token_need; NULL: every byte is a token */
+    bool is_exact;                  /* token_need == need in all states */
 };
+
+/* ---- mask.c: the trie of the tokens ---------------------------------------------------------- */
+
+struct gr_trie {
+    size_t n_node;
+    uint8_t *byte, *depth; /* [n_node] in preorder; depth of the root 0 */
+    int32_t *skip;         /* [n_node] the first node after this node's subtree */
+    int32_t *first;        /* [n_node + 1] tokens that end at node i: id[first[i] .. first[i + 1]) */
+    int32_t *id;           /* token ids sorted by text */
+    bool *is_rare;         /* [n_node] the node or a node below it has a byte that is no token of its own */
+    bool single[256];      /* the byte is a token of its own */
+};
+const struct gr_trie *gr_trie_of(const struct gr_tokens *t);
+
+/* ---- ways.c: paths to the end ---------------------------------------------------------------- */
+
+/* Sets need, token_need, way and distance of all states, and is_exact. */
+int gr_find_ways(struct gr_builder *b, struct gr_grammar *g);
+/* Reports that no sequence of tokens satisfies the grammar, although a sequence of bytes does. */
+void gr_fail_tokens(struct gr_builder *b, const struct gr_grammar *g);
 
 /* ---- walk.c ---------------------------------------------------------------------------------- */
 
-/* Computes the state after one byte; false, with *to undefined, if the byte is not accepted. */
+/* Computes the state after one byte; false, with *to undefined, if the byte is not accepted.  gr_step is for a byte
+ * within a token: any bytes may complete the text.  gr_step_last is for the last byte of a token: only whole
+ * tokens may complete it. */
 bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte, struct gr_state *to);
+bool gr_step_last(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte, struct gr_state *to);
+/* The state of the byte that each edge of `state` leads to; -1: none. */
+int32_t gr_follow(const struct gr_grammar *g, int32_t state, uint8_t byte);
 /* Computes the state after the rule of from->config[i] has returned to the rule that called it.  The
  * configuration must have a frame. */
 void gr_returned(const struct gr_grammar *g, const struct gr_state *from, int i, struct gr_state *to);

@@ -1,14 +1,9 @@
-/* engine/text/grammar/determine.c - compiles nodes to deterministic states (subset construction), and finds
- * each state's shortest path to the end of its rule.
+/* engine/text/grammar/determine.c - compiles nodes to deterministic states (subset construction).
  *
  * A state is a set of nodes of one rule: the nodes that the bytes since the rule's start can lead to.
  * Sets are made when a byte first leads to them; equal sets are one state.  Calls, counts and the end of the rule
- * remain operations of a state, because they depend on the frame.
- *
- * A state's `way` is the first step of its path to the rule's end.  States get their ways in order of
- * nesting depth, then of path length in bytes (Knuth's generalisation of Dijkstra's algorithm: the
- * cost of a call is that of the called rule and of the path after the call).  So the path along the
- * ways needs the fewest frames possible.  A state without a way cannot finish and is never entered. */
+ * remain operations of a state, because they depend on the frame.  Then ways.c finds each state's path to the
+ * end of its rule. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,7 +126,7 @@ static int add_set(struct maker *m, size_t n, uint32_t hash, size_t slot)
         m->member[m->n_member++] = m->picked[i];
     }
     m->set[g->n_state] = (struct set){ m->n_member - n, (uint32_t)n, hash };
-    g->state[g->n_state] = (struct gr_dstate){ .need = GR_NEVER, .way = GR_WAY_NONE };
+    g->state[g->n_state] = (struct gr_dstate){ .need = GR_NEVER, .token_need = GR_NEVER, .way = GR_WAY_NONE };
     m->table[slot] = (int32_t)g->n_state++;
     return 0;
 }
@@ -279,154 +274,6 @@ static int expand(struct maker *m, int32_t state)
     return e || !n_op ? e : make_ops(m, state, n_op);
 }
 
-/* ---- ways: shortest paths to the end of a rule ----------------------------------------------- */
-
-struct offer {
-    uint32_t distance;
-    uint16_t need;
-    int32_t state, way;
-};
-
-struct ways {
-    struct gr_grammar *g;
-    struct user {
-        int32_t state, way;
-    } * user;           /* [n_user] steps (a state and a way), sorted by the state that the step leads to */
-    size_t *first;      /* [n_state + 1] index in user of the first step to each state */
-    struct offer *heap; /* [n_user + n_state] */
-    size_t n_heap;
-};
-
-static bool offer_before(const struct offer *x, const struct offer *y)
-{
-    if (x->need != y->need)
-        return x->need < y->need;
-    if (x->distance != y->distance)
-        return x->distance < y->distance;
-    return x->state < y->state;
-}
-
-static void offer_push(struct ways *w, struct offer o)
-{
-    size_t i = w->n_heap++;
-    for (; i > 0 && offer_before(&o, &w->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        w->heap[i] = w->heap[(i - 1) / 2];
-    w->heap[i] = o;
-}
-
-static struct offer offer_pop(struct ways *w)
-{
-    struct offer top = w->heap[0], o = w->heap[--w->n_heap];
-    size_t i = 0, child;
-    for (; (child = 2 * i + 1) < w->n_heap; i = child) {
-        if (child + 1 < w->n_heap && offer_before(&w->heap[child + 1], &w->heap[child]))
-            child++;
-        if (!offer_before(&w->heap[child], &o))
-            break;
-        w->heap[i] = w->heap[child];
-    }
-    w->heap[i] = o;
-    return top;
-}
-
-/* visit_all calls fn with each target (`to`) of each step (`way`: edge or operation) of each state. */
-typedef void visit(struct ways *w, int32_t state, int32_t way, int32_t to);
-
-static void visit_all(struct ways *w, visit *fn)
-{
-    const struct gr_grammar *g = w->g;
-    for (int32_t s = 0; s < (int32_t)g->n_state; s++) {
-        const struct gr_dstate *x = &g->state[s];
-        for (int i = 0; i < x->n_edge; i++)
-            fn(w, s, i, g->edge[x->edge + i].to);
-        for (int i = 0; i < x->n_op; i++) {
-            const struct gr_op *op = &g->op[x->op + i];
-            fn(w, s, x->n_edge + i, op->a);
-            if (op->kind == GR_CALL)
-                fn(w, s, x->n_edge + i, op->b);
-        }
-    }
-}
-
-static void count_user(struct ways *w, int32_t state, int32_t way, int32_t to)
-{
-    (void)state;
-    (void)way;
-    w->first[to + 1]++;
-}
-
-static void put_user(struct ways *w, int32_t state, int32_t way, int32_t to)
-{
-    w->user[w->first[to]++] = (struct user){ state, way };
-}
-
-static uint32_t add_distance(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
-
-/* Pushes step u with its cost as an offer for its state, unless the state has a way or a target has none yet. */
-static void offer_step(struct ways *w, const struct user *u)
-{
-    const struct gr_grammar *g = w->g;
-    const struct gr_dstate *s = &g->state[u->state];
-    struct offer o = { .state = u->state, .way = u->way };
-    if (s->need != GR_NEVER)
-        return;
-    if (u->way < s->n_edge) {
-        const struct gr_dstate *to = &g->state[g->edge[s->edge + u->way].to];
-        o.need = to->need;
-        o.distance = add_distance(to->distance, 1);
-    } else {
-        const struct gr_op *op = &g->op[s->op + u->way - s->n_edge];
-        const struct gr_dstate *a = &g->state[op->a], *b = op->kind == GR_CALL ? &g->state[op->b] : a;
-        if (a->need == GR_NEVER || b->need == GR_NEVER)
-            return;
-        o.need = a->need;
-        o.distance = a->distance;
-        if (op->kind == GR_CALL) {
-            o.need = (uint16_t)kn_max(a->need + 1, b->need);
-            o.distance = add_distance(a->distance, b->distance);
-        } else if (op->kind == GR_ATLEAST) {
-            o.distance = add_distance(o.distance, op->least);
-        }
-    }
-    if (o.need < GR_NEVER - 1)
-        offer_push(w, o);
-}
-
-static int find_ways(struct maker *m)
-{
-    struct gr_grammar *g = m->g;
-    struct ways w = { .g = g };
-    size_t n_user = g->n_edge + 2 * g->n_op;
-    w.user = kn_alloc((n_user + 1) * sizeof *w.user);
-    w.first = kn_calloc(g->n_state + 2, sizeof *w.first);
-    w.heap = kn_alloc((2 * n_user + g->n_state + 1) * sizeof *w.heap);
-    if (w.user && w.first && w.heap) {
-        visit_all(&w, count_user);
-        for (size_t i = 1; i < g->n_state; i++)
-            w.first[i] += w.first[i - 1];
-        visit_all(&w, put_user); /* afterwards first[s] is the end of the steps of s */
-        for (int32_t s = 0; s < (int32_t)g->n_state; s++)
-            if (g->state[s].returns)
-                offer_push(&w, (struct offer){ .state = s, .way = GR_WAY_RETURN });
-        while (w.n_heap > 0) {
-            struct offer o = offer_pop(&w);
-            struct gr_dstate *s = &g->state[o.state];
-            if (s->need != GR_NEVER)
-                continue;
-            s->need = o.need;
-            s->way = o.way;
-            s->distance = o.distance;
-            for (size_t i = o.state ? w.first[o.state - 1] : 0; i < w.first[o.state]; i++)
-                offer_step(&w, &w.user[i]);
-        }
-    }
-    int e = w.user && w.first && w.heap ? 0 : fail_memory(m);
-    kn_free(w.user);
-    kn_free(w.first);
-    kn_free(w.heap);
-    return e;
-}
-
 /* ---- compiling ------------------------------------------------------------------------------- */
 
 static int by_count(const void *a, const void *b)
@@ -471,7 +318,7 @@ static int make_states(struct maker *m, int32_t start)
     for (; !e && done < g->n_state; done++)
         e = expand(m, (int32_t)done);
     if (!e)
-        e = find_ways(m);
+        e = gr_find_ways(m->b, g);
     return e ? e : collect_marks(m);
 }
 
@@ -480,18 +327,22 @@ static int check_start(struct maker *m)
     const struct gr_dstate *s = &m->g->state[m->g->start];
     if (s->need == GR_NEVER)
         gr_fail(m->b, KN_EINVAL, "nothing satisfies the schema");
-    else if (s->need > GR_DEPTH)
+    else if (s->need <= GR_DEPTH && s->token_need == GR_NEVER)
+        gr_fail_tokens(m->b, m->g);
+    else if (s->token_need > GR_DEPTH)
         gr_fail(m->b, KN_ELIMIT, "values of the schema are nested more than %d levels deep", GR_DEPTH);
     return m->b->error;
 }
 
-int gr_compile(struct gr_grammar **out, struct gr_builder *b, int32_t start)
+int gr_compile(struct gr_grammar **out, struct gr_builder *b, int32_t start, const struct gr_tokens *tokens)
 {
     static _Atomic uint64_t serial;
     if (b->error)
         return b->error;
     struct maker m = { .b = b, .g = kn_calloc(1, sizeof *m.g) };
     size_t n = b->n_node;
+    if (m.g)
+        m.g->tokens = tokens;
     m.seen = kn_calloc(n, sizeof *m.seen);
     m.stack = kn_alloc(n * sizeof *m.stack);
     m.picked = kn_alloc(n * sizeof *m.picked);

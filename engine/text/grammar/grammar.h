@@ -18,7 +18,7 @@
  * Each rule is a deterministic automaton over bytes, and rules call each other.  A gr_state is a set of
  * configurations (automaton state, count, call frame).  For every grammar that compiles:
  *   - every accepted prefix can be completed: a byte is refused if after it no end of the text is
- *     reachable with at most GR_DEPTH nested calls;
+ *     reachable with at most GR_DEPTH nested calls, and a token if no further tokens reach it;
  *   - gr_mask sets exactly the tokens that gr_advance_token accepts.
  * If a prefix leads to more than GR_CONFIGS configurations, the surplus is dropped: some valid
  * continuations are then refused, but both properties still hold.
@@ -73,10 +73,13 @@ int32_t gr_free_until(struct gr_builder *b, const struct gr_trigger *t, size_t n
 int32_t gr_forward(struct gr_builder *b);
 void gr_set(struct gr_builder *b, int32_t forward, int32_t node);
 
-/* Compiles the grammar that begins at node `start`; the caller closes *out with gr_close.  KN_EINVAL:
- * a schema is not valid, or no text satisfies the grammar; KN_EUNSUPPORTED: a keyword is not supported;
- * KN_ELIMIT: larger or deeper than the limits in automaton.h; KN_ENOMEM. */
-int gr_compile(struct gr_grammar **out, struct gr_builder *b, int32_t start);
+struct gr_tokens;
+
+/* Compiles the grammar that begins at node `start`; the caller closes *out with gr_close.  tokens: those that will
+ * write the text; must outlive *out; NULL: any vocabulary in which every byte is a token.  KN_EINVAL: a schema is not
+ * valid, or no text satisfies the grammar; KN_EUNSUPPORTED: a keyword is not supported, or the tokens cannot
+ * write what the grammar requires; KN_ELIMIT: larger or deeper than the limits in automaton.h; KN_ENOMEM. */
+int gr_compile(struct gr_grammar **out, struct gr_builder *b, int32_t start, const struct gr_tokens *tokens);
 void gr_close(struct gr_grammar *g);
 size_t gr_bytes(const struct gr_grammar *g); /* memory of the grammar */
 
@@ -118,11 +121,9 @@ size_t gr_finish(const struct gr_grammar *g, const struct gr_state *s, char *out
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-struct gr_tokens;
 struct gr_scratch;
 
-/* Fails with KN_EUNSUPPORTED if a byte that JSON text may need has no token of its own.  v must outlive
- * *out; cache_bytes is the size of the mask cache. */
+/* v must outlive *out; cache_bytes is the size of the mask cache. */
 int gr_tokens_open(struct gr_tokens **out, const struct eng_vocab *v, size_t cache_bytes);
 void gr_tokens_close(struct gr_tokens *t);
 
@@ -130,7 +131,7 @@ int gr_scratch_open(struct gr_scratch **out, const struct gr_tokens *t);
 void gr_scratch_close(struct gr_scratch *x);
 
 /* Fills the mask of spec_params: bit i is 1 if token i may come next.  The bits of the stop tokens are 1
- * if the text may end here. */
+ * if the text may end here.  t: the tokens that g was compiled for. */
 void gr_mask(const struct gr_grammar *g, const struct gr_state *s, struct gr_tokens *t, struct gr_scratch *x,
              uint32_t *mask /* [spec_mask_words(n_vocab)] */);
 

@@ -2,7 +2,7 @@
  * and of Python literals, where their spelling differs (words, and strings in either quote).
  *
  * The grammar accepts a subset of JSON that every JSON parser reads: UTF-8 and paired surrogates only,
- * no U+0000, numbers of at most 17 digits before and 20 after the point.  Blanks are accepted where
+ * U+0000 only in fixed values, numbers of at most 17 digits before and 20 after the point.  Blanks are accepted where
  * JSON writers put them, but two adjacent blanks only as indentation, so that a model cannot generate
  * blanks without end. */
 #include <stdio.h>
@@ -194,9 +194,8 @@ int32_t gr_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t n
     return split(b, out, (size_t)n);
 }
 
-static int32_t quoted(struct gr_builder *b, const char *text, char quote, int32_t next)
+static int32_t quoted(struct gr_builder *b, const char *text, size_t n, char quote, int32_t next)
 {
-    size_t n = strlen(text);
     next = gr_bytes_node(b, quote, quote, next);
     while (n-- > 0) {
         uint8_t c = (uint8_t)text[n];
@@ -205,10 +204,11 @@ static int32_t quoted(struct gr_builder *b, const char *text, char quote, int32_
     return gr_bytes_node(b, quote, quote, next);
 }
 
-static int32_t quoted_text(struct gr_builder *b, const char *text, int32_t next)
+/* The text may hold U+0000, which is written as an escape. */
+static int32_t quoted_text(struct gr_builder *b, const char *text, size_t n, int32_t next)
 {
-    int32_t usual = quoted(b, text, '"', next);
-    return is_python(b) ? SPLIT(b, usual, quoted(b, text, '\'', next)) : usual;
+    int32_t usual = quoted(b, text, n, '"', next);
+    return is_python(b) ? SPLIT(b, usual, quoted(b, text, n, '\'', next)) : usual;
 }
 
 static int32_t string_rule(struct gr_builder *b, char quote)
@@ -291,7 +291,7 @@ static int32_t object_value(struct gr_builder *b, const json_t *object, int32_t 
     next = gr_text(b, "}", next);
     for (size_t i = n; i-- > 0;) {
         next = gr_text(b, ":", value_text(b, json_object_iter_value(member[i]), next));
-        next = quoted_text(b, json_object_iter_key(member[i]), next);
+        next = quoted_text(b, json_object_iter_key(member[i]), json_object_iter_key_len(member[i]), next);
         if (i > 0)
             next = gr_text(b, ",", next);
     }
@@ -314,7 +314,7 @@ static int32_t value_text(struct gr_builder *b, const json_t *value, int32_t nex
         }
         return gr_text(b, "[", next);
     case JSON_STRING:
-        return quoted_text(b, json_string_value(value), next);
+        return quoted_text(b, json_string_value(value), json_string_length(value), next);
     case JSON_INTEGER:
         snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
         return gr_text(b, text, next);
@@ -345,7 +345,7 @@ int32_t gr_json_values(struct gr_builder *b, const json_t *array, int32_t next)
 static int32_t member(struct gr_builder *b, const struct gr_member *m, int32_t next)
 {
     int32_t value = m->literal ? gr_json_values(b, m->literal, next) : gr_call(b, m->rule, next);
-    return quoted_text(b, m->name, colon(b, value));
+    return quoted_text(b, m->name, strlen(m->name), colon(b, value));
 }
 
 /* The rule of an object, built from the last member to the first.  Each member has two nodes: `first`, as the

@@ -12,6 +12,9 @@
  * result equals that of a walk without the cache, except near a limit of grammar.h: there the cache is
  * not used.
  *
+ * A token is accepted if each of its bytes is and if after it whole tokens can complete the text.  In a vocabulary
+ * in which every byte is a token the second condition follows from the first (gr_grammar.is_exact).
+ *
  * A control token is the byte 0xFF, which does not occur in text, and three bytes of its id. */
 #include <pthread.h>
 #include <stdlib.h>
@@ -37,13 +40,10 @@ struct slot {              /* cache entry; key: serial, state, count */
 struct gr_tokens {
     const struct eng_vocab *vocab;
     int n_vocab, longest, n_stop;
-    size_t n_node, n_word;
-    uint8_t *byte, *depth; /* [n_node] in preorder; depth of the root 0 */
-    int32_t *skip;         /* [n_node] the first node after this node's subtree */
-    int32_t *first;        /* [n_node + 1] tokens that end at node i: id[first[i] .. first[i + 1]) */
-    int32_t *id;           /* token ids sorted by text */
-    int32_t *stop;         /* [n_stop] */
-    pthread_mutex_t lock;  /* of the members below */
+    size_t n_word;
+    struct gr_trie trie;
+    int32_t *stop;        /* [n_stop] */
+    pthread_mutex_t lock; /* of the members below */
     size_t n_slot;
     uint64_t tick;
     struct slot *slot; /* [n_slot] */
@@ -53,7 +53,7 @@ struct gr_tokens {
 
 struct gr_scratch {
     struct gr_state at[GR_TOKEN_BYTES + 1]; /* by depth in the trie */
-    struct gr_state rest;
+    struct gr_state rest, last;
     int32_t exit[MOST_EXITS];
     uint32_t *mask; /* [n_word] */
 };
@@ -101,7 +101,7 @@ static size_t common(struct moe_string x, struct moe_string y)
     return n;
 }
 
-/* Fills the trie and returns its number of nodes; with t->byte NULL only counts the nodes.  A node's subtree
+/* Fills the trie and returns its number of nodes; with t->trie.byte NULL only counts the nodes.  A node's subtree
  * ends at the next node in preorder that is not deeper than the node. */
 static size_t grow_trie(struct gr_tokens *t, const int32_t *id, int n)
 {
@@ -111,68 +111,69 @@ static size_t grow_trie(struct gr_tokens *t, const int32_t *id, int n)
     for (int i = 0; i < n; i++) {
         struct moe_string s = token_bytes(t->vocab, id[i], buf[i & 1]);
         for (size_t d = i ? common(last, s) : 0; d < s.n; d++, at++) {
-            if (!t->byte)
+            if (!t->trie.byte)
                 continue;
-            t->byte[at] = (uint8_t)s.data[d];
-            t->depth[at] = (uint8_t)(d + 1);
-            t->first[at] = i;
+            t->trie.byte[at] = (uint8_t)s.data[d];
+            t->trie.depth[at] = (uint8_t)(d + 1);
+            t->trie.first[at] = i;
         }
         last = s;
     }
-    if (!t->byte)
+    if (!t->trie.byte)
         return at;
-    t->first[at] = n;
+    t->trie.first[at] = n;
     for (size_t i = at; i-- > 0;) {
         size_t end = i + 1;
-        while (end < at && t->depth[end] > t->depth[i])
-            end = (size_t)t->skip[end];
-        t->skip[i] = (int32_t)end;
+        while (end < at && t->trie.depth[end] > t->trie.depth[i])
+            end = (size_t)t->trie.skip[end];
+        t->trie.skip[i] = (int32_t)end;
     }
     return at;
+}
+
+/* Sets trie.single and trie.is_rare. */
+static void note_bytes(struct gr_trie *r)
+{
+    for (size_t i = 1; i < r->n_node; i = (size_t)r->skip[i])
+        r->single[r->byte[i]] = r->first[i + 1] > r->first[i];
+    for (size_t i = r->n_node; i-- > 1;) {
+        r->is_rare[i] = !r->single[r->byte[i]];
+        for (size_t k = i + 1; k < (size_t)r->skip[i] && !r->is_rare[i]; k = (size_t)r->skip[k])
+            r->is_rare[i] = r->is_rare[k];
+    }
 }
 
 static int build_trie(struct gr_tokens *t)
 {
     int n = 0;
     char buf[4];
-    t->id = kn_alloc((size_t)t->n_vocab * sizeof *t->id);
+    t->trie.id = kn_alloc((size_t)t->n_vocab * sizeof *t->trie.id);
     t->stop = kn_alloc((size_t)t->n_vocab * sizeof *t->stop);
-    if (!t->id || !t->stop)
+    if (!t->trie.id || !t->stop)
         return KN_ENOMEM;
     for (int32_t id = 0; id < t->n_vocab; id++) {
         size_t bytes = token_bytes(t->vocab, id, buf).n;
         if (eng_vocab_is_stop(t->vocab, id))
             t->stop[t->n_stop++] = id;
         else if (bytes > 0)
-            t->id[n++] = id;
+            t->trie.id[n++] = id;
         t->longest = kn_max(t->longest, (int)bytes);
     }
-    qsort_r(t->id, (size_t)n, sizeof *t->id, by_text, (void *)(uintptr_t)t->vocab);
-    t->n_node = grow_trie(t, t->id, n);
-    t->depth = kn_calloc(t->n_node, sizeof *t->depth);
-    t->skip = kn_calloc(t->n_node, sizeof *t->skip);
-    t->first = kn_calloc(t->n_node + 1, sizeof *t->first);
-    t->byte = kn_calloc(t->n_node, sizeof *t->byte);
-    if (!t->depth || !t->skip || !t->first || !t->byte)
+    qsort_r(t->trie.id, (size_t)n, sizeof *t->trie.id, by_text, (void *)(uintptr_t)t->vocab);
+    t->trie.n_node = grow_trie(t, t->trie.id, n);
+    t->trie.depth = kn_calloc(t->trie.n_node, sizeof *t->trie.depth);
+    t->trie.skip = kn_calloc(t->trie.n_node, sizeof *t->trie.skip);
+    t->trie.first = kn_calloc(t->trie.n_node + 1, sizeof *t->trie.first);
+    t->trie.byte = kn_calloc(t->trie.n_node, sizeof *t->trie.byte);
+    t->trie.is_rare = kn_calloc(t->trie.n_node, sizeof *t->trie.is_rare);
+    if (!t->trie.is_rare || !t->trie.depth || !t->trie.skip || !t->trie.first || !t->trie.byte)
         return KN_ENOMEM;
-    grow_trie(t, t->id, n);
+    grow_trie(t, t->trie.id, n);
+    note_bytes(&t->trie);
     return 0;
 }
 
-/* Checks that every byte of JSON text is a token of its own, so that every state accepts some token. */
-static int check_bytes(const struct gr_tokens *t)
-{
-    bool has[256] = { false };
-    for (size_t i = 1; i < t->n_node; i = (size_t)t->skip[i])
-        has[t->byte[i]] = t->first[i + 1] > t->first[i];
-    for (int c = 0x20; c < 0xf5; c++)
-        if (!has[c] && c != 0x7f && c != 0xc0 && c != 0xc1)
-            return kn_fail(KN_EUNSUPPORTED,
-                           "the vocabulary has no single-byte token for 0x%02x, so output "
-                           "cannot be constrained by a grammar",
-                           c);
-    return 0;
-}
+const struct gr_trie *gr_trie_of(const struct gr_tokens *t) { return &t->trie; }
 
 int gr_tokens_open(struct gr_tokens **out, const struct eng_vocab *v, size_t cache_bytes)
 {
@@ -195,11 +196,6 @@ int gr_tokens_open(struct gr_tokens **out, const struct eng_vocab *v, size_t cac
     e = build_trie(t);
     if (e)
         goto fail;
-    e = check_bytes(t);
-    if (e) {
-        gr_tokens_close(t);
-        return e;
-    }
     *out = t;
     return 0;
 
@@ -212,11 +208,12 @@ void gr_tokens_close(struct gr_tokens *t)
 {
     if (!t)
         return;
-    kn_free(t->byte);
-    kn_free(t->depth);
-    kn_free(t->skip);
-    kn_free(t->first);
-    kn_free(t->id);
+    kn_free(t->trie.byte);
+    kn_free(t->trie.depth);
+    kn_free(t->trie.skip);
+    kn_free(t->trie.first);
+    kn_free(t->trie.id);
+    kn_free(t->trie.is_rare);
     kn_free(t->stop);
     kn_free(t->slot);
     kn_free(t->mask);
@@ -263,12 +260,13 @@ static void note(const struct gr_tokens *t, const struct gr_grammar *g, const st
     slot->frames = (uint16_t)kn_max(slot->frames, s->n_frame);
     for (int i = 0; i < s->n_config; i++) {
         const struct gr_config *c = &s->config[i];
+        const struct gr_dstate *x = &g->state[c->state];
         int depth = c->frame < 0 ? 0 : s->frame[c->frame].depth;
-        slot->height = (uint16_t)kn_max(slot->height, depth + g->state[c->state].need);
+        slot->height = (uint16_t)kn_max(slot->height, depth + (x->token_need != GR_NEVER ? x->token_need : x->need));
     }
     for (int i = 0; i < s->n_frame; i++)
-        slot->height = (uint16_t)kn_max(slot->height, s->frame[i].depth - 1 + g->state[s->frame[i].state].need);
-    if (s->can_end && (size_t)t->skip[node] > node + 1 && slot->n_exit++ < MOST_EXITS)
+        slot->height = (uint16_t)kn_max(slot->height, s->frame[i].depth - 1 + g->state[s->frame[i].state].token_need);
+    if (s->can_end && (size_t)t->trie.skip[node] > node + 1 && slot->n_exit++ < MOST_EXITS)
         n->exit[slot->n_exit - 1] = (int32_t)node;
 }
 
@@ -277,17 +275,19 @@ static void note(const struct gr_tokens *t, const struct gr_grammar *g, const st
 static size_t walk(const struct gr_tokens *t, const struct gr_grammar *g, struct gr_scratch *x, size_t top, size_t most,
                    struct notes *notes, uint32_t *mask)
 {
-    size_t n_step = 0, end = (size_t)t->skip[top];
+    size_t n_step = 0, end = (size_t)t->trie.skip[top];
     for (size_t i = top + 1; i < end && n_step <= most; n_step++) {
-        int d = t->depth[i];
-        if (!gr_step(g, &x->at[d - 1], t->byte[i], &x->at[d])) {
-            i = (size_t)t->skip[i];
+        int d = t->trie.depth[i];
+        if (!gr_step(g, &x->at[d - 1], t->trie.byte[i], &x->at[d])) {
+            i = (size_t)t->trie.skip[i];
             continue;
         }
         if (notes)
             note(t, g, &x->at[d], i, notes);
-        for (int32_t k = t->first[i]; k < t->first[i + 1]; k++)
-            mask[t->id[k] >> 5] |= UINT32_C(1) << (t->id[k] & 31);
+        bool ends = t->trie.first[i] < t->trie.first[i + 1] &&
+                    (g->is_exact || gr_step_last(g, &x->at[d - 1], t->trie.byte[i], &x->last));
+        for (int32_t k = t->trie.first[i]; ends && k < t->trie.first[i + 1]; k++)
+            mask[t->trie.id[k] >> 5] |= UINT32_C(1) << (t->trie.id[k] & 31);
         i++;
     }
     return n_step;
@@ -404,7 +404,7 @@ static void walk_exits(const struct gr_tokens *t, const struct gr_grammar *g, co
     struct gr_state *caller = &x->rest;
     gr_returned(g, s, i, caller);
     for (int32_t k = 0; k < n_exit; k++) {
-        gr_copy(&x->at[t->depth[x->exit[k]]], caller);
+        gr_copy(&x->at[t->trie.depth[x->exit[k]]], caller);
         walk(t, g, x, (size_t)x->exit[k], SIZE_MAX, NULL, mask);
     }
 }
@@ -432,6 +432,7 @@ void gr_mask(const struct gr_grammar *g, const struct gr_state *s, struct gr_tok
     bool kept[GR_CONFIGS] = { false };
     struct gr_state *others = &x->at[0];
     int32_t n_exit = 0;
+    kn_assert(g->tokens == t || !g->tokens);
     set_stops(t, s, mask);
     for (int i = 0; i < s->n_config; i++) {
         enum found found = take_slot(t, g, s, i, x, mask, &n_exit);
@@ -472,10 +473,11 @@ bool gr_advance_token(const struct gr_grammar *g, struct gr_state *s, const stru
     struct moe_string bytes = token_bytes(t->vocab, token, buf);
     struct gr_state at[2];
     gr_copy(&at[0], s);
-    for (size_t i = 0; i < bytes.n; i++)
+    for (size_t i = 0; i + 1 < bytes.n; i++)
         if (!gr_step(g, &at[i & 1], (uint8_t)bytes.data[i], &at[~i & 1]))
             return false;
-    if (bytes.n == 0)
+    size_t end = bytes.n - 1;
+    if (bytes.n == 0 || !gr_step_last(g, &at[end & 1], (uint8_t)bytes.data[end], &at[~end & 1]))
         return false;
     gr_copy(s, &at[bytes.n & 1]);
     return true;

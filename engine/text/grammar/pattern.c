@@ -11,7 +11,6 @@
 
 enum {
     MOST_SETS = 1 << 14,
-    MOST_PATTERNS = 16,
     MOST_WORK = 1 << 26,
 };
 
@@ -28,8 +27,8 @@ struct set {   /* a set of NFA states of all patterns, after a number of charact
 struct sets {
     struct gr_regex_parser *p;
     const struct gr_string *s;
-    int32_t start[MOST_PATTERNS], first[MOST_PATTERNS + 1]; /* pattern i: states first[i] .. first[i + 1] */
-    struct set *set;                                        /* [n] */
+    int32_t start[GR_MOST_PATTERNS], first[GR_MOST_PATTERNS + 1]; /* pattern i: states first[i] .. first[i + 1] */
+    struct set *set;                                              /* [n] */
     int32_t *member;         /* [n_member] CLASS and MATCH states, ascending per pattern */
     uint32_t *cut;           /* [n_cut] code points at which a class begins or ends */
     uint32_t *seen, stamp;   /* [n_part] == stamp: visited by the current close_over */
@@ -271,8 +270,6 @@ int32_t gr_string_rule(struct gr_builder *b, const struct gr_string *s)
         return b->base[GR_STRING];
     if (s->n_pattern == 0)
         return counted_rule(b, s);
-    if (s->n_pattern > MOST_PATTERNS)
-        return gr_fail(b, KN_ELIMIT, "a string has more than %d patterns", MOST_PATTERNS);
     struct gr_regex_parser p;
     int32_t rule = gr_regex_open(&p, b) ? patterns_rule(&p, s) : GR_END;
     gr_regex_close(&p);

@@ -4,7 +4,7 @@
  * node per type.  Schemas are identified by address, so a schema that refers to itself is one rule that calls
  * itself.
  *
- * The grammar accepts no more than the schema (except that oneOf is treated as anyOf) and often less:
+ * The grammar accepts no more than the schema and often less:
  *   - members must appear in the order of "properties", then required members without a property, then
  *     other members; these only if "additionalProperties" allows them or there are no "properties" at all;
  *   - items after those of "prefixItems" are accepted only if the schema has "items";
@@ -69,12 +69,12 @@ static bool length_of(struct reader *r, const json_t *s, const char *name, uint3
 static int32_t string_part(struct reader *r, const json_t *s)
 {
     const json_t *list = json_object_get(s, "pattern");
-    const char *pattern[32];
+    const char *pattern[GR_MOST_PATTERNS];
     struct gr_string x = { .pattern = pattern, .n_pattern = json_array_size(list) };
     if (!length_of(r, s, "minLength", 0, &x.least) || !length_of(r, s, "maxLength", GR_NO_LIMIT, &x.most))
         return GR_END;
-    if (x.n_pattern > sizeof pattern / sizeof *pattern)
-        return gr_fail(r->b, KN_ELIMIT, "a string has more than 32 patterns");
+    if (x.n_pattern > GR_MOST_PATTERNS)
+        return gr_fail(r->b, KN_ELIMIT, "a string has more than %d patterns", GR_MOST_PATTERNS);
     if (x.least > x.most)
         return gr_forward(r->b);
     for (size_t i = 0; i < x.n_pattern; i++)
@@ -187,29 +187,6 @@ static int32_t object_part(struct reader *r, const json_t *s)
     return part;
 }
 
-static int value_bits(const json_t *v)
-{
-    switch (json_typeof(v)) {
-    case JSON_OBJECT:
-        return TYPE_OBJECT;
-    case JSON_ARRAY:
-        return TYPE_ARRAY;
-    case JSON_STRING:
-        return TYPE_STRING;
-    case JSON_INTEGER:
-        return TYPE_INTEGER | TYPE_NUMBER;
-    case JSON_REAL:
-        return TYPE_NUMBER | (json_real_value(v) < 1e15 && json_real_value(v) > -1e15 &&
-                                      (double)(int64_t)json_real_value(v) == json_real_value(v)
-                                  ? TYPE_INTEGER
-                                  : 0);
-    case JSON_NULL:
-        return TYPE_NULL;
-    default:
-        return TYPE_BOOLEAN;
-    }
-}
-
 static int32_t enum_part(struct reader *r, const json_t *s, int bits)
 {
     const json_t *list = json_object_get(s, "enum");
@@ -221,7 +198,7 @@ static int32_t enum_part(struct reader *r, const json_t *s, int bits)
                strcmp(name, "type")) return gr_fail(r->b, KN_EUNSUPPORTED,
                                                     "the schema's \"%s\" beside an enum is not supported", name);
     for (size_t i = 0; fit && i < json_array_size(list); i++)
-        if (value_bits(json_array_get(list, i)) & bits && json_array_append(fit, json_array_get(list, i)))
+        if (gr_value_bits(json_array_get(list, i)) & bits && json_array_append(fit, json_array_get(list, i)))
             fail_memory(r);
     return fit ? gr_json_values(r->b, fit, GR_END) : GR_END;
 }
@@ -258,6 +235,8 @@ static const json_t *plain_choice(struct reader *r, const json_t *schema, const 
     const json_t *ref = json_object_get(schema, "$ref"), *any = json_object_get(schema, "anyOf");
     const json_t *one = json_object_get(schema, "oneOf");
     if (json_object_size(own) > 0 || json_object_get(schema, "allOf") || !!ref + !!any + !!one != 1)
+        return NULL;
+    if (one && (json_object_get(schema, "discriminator") || !gr_simple_one_of(&r->simplifier, schema)))
         return NULL;
     if (!ref)
         return json_array_size(any ? any : one) > 0 ? any ? any : one : NULL;

@@ -25,7 +25,7 @@ struct gr_simplifier {
     struct gr_builder *b; /* receives error reports */
     const json_t *root;   /* the schema that $ref paths start from */
     json_t *made;         /* an array that owns all values made here; the caller frees it */
-    int n_merge;
+    int n_merge, n_compare;
 };
 
 /* Appends simple schemas to out; a value conforms to `schema` if it satisfies one of them.  depth: nesting
@@ -34,8 +34,20 @@ bool gr_simple_alternatives(struct gr_simplifier *r, const json_t *schema, int d
 
 /* The schema's own keywords as a simple schema: without $ref, allOf, anyOf and oneOf. */
 json_t *gr_simple_own(struct gr_simplifier *r, const json_t *schema);
+/* Checks that no two schemas of the schema's "oneOf" share a text; false: refused. */
+bool gr_simple_one_of(struct gr_simplifier *r, const json_t *schema);
 /* The schema that a $ref names, or NULL (refused). */
 const json_t *gr_simple_resolve(struct gr_simplifier *r, const json_t *ref);
+
+/* apart.c.  Is it certain that no text that the grammar writes for one of the simple schemas in list a conforms to one
+ * in list b, nor the other way round?  is_final: these schemas are not merged with others later. */
+bool gr_simple_apart(struct gr_simplifier *r, const json_t *a, const json_t *b, bool is_final);
+
+/* The types that a value has, and those of values that have a type of x and one of y. */
+int gr_value_bits(const json_t *v);
+int gr_common_types(int x, int y);
+/* Equal as JSON Schema compares: 1 and 1.0 are the same number. */
+bool gr_same_value(const json_t *x, const json_t *y);
 
 /* Makes r->made the owner of a value; returns the value, or NULL without memory. */
 json_t *gr_simple_keep(struct gr_simplifier *r, json_t *made);

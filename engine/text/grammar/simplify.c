@@ -69,7 +69,6 @@ static const struct {
     { "minContains", NULL },
     { "maxContains", NULL },
     { "uniqueItems", "false" },
-    { "multipleOf", "1" },
     { "unevaluatedItems", "true" },
     { "unevaluatedProperties", "true" },
     { "$dynamicRef", NULL },
@@ -94,6 +93,12 @@ json_t *gr_simple_keep(struct gr_simplifier *r, json_t *made)
 }
 
 static json_t *hold(const json_t *borrowed) { return json_incref((json_t *)(uintptr_t)borrowed); }
+
+/* A string without U+0000: names, patterns and references end at it. */
+static bool is_text(const json_t *v)
+{
+    return json_is_string(v) && strlen(json_string_value(v)) == json_string_length(v);
+}
 
 /* ---- references ------------------------------------------------------------------------------ */
 
@@ -126,7 +131,7 @@ static const char *pointer_step(const char *p, char *out, size_t most)
 
 const json_t *gr_simple_resolve(struct gr_simplifier *r, const json_t *ref)
 {
-    const char *text = json_string_value(ref), *p = text;
+    const char *text = is_text(ref) ? json_string_value(ref) : NULL, *p = text;
     const json_t *at = r->root;
     char step[512];
     if (!text || *p++ != '#') {
@@ -206,7 +211,7 @@ static bool has_shape(const json_t *v, enum shape shape)
         return json_is_array(v);
     default:
         for (size_t i = 0; i < json_array_size(v); i++)
-            if (!json_is_string(json_array_get(v, i)))
+            if (!is_text(json_array_get(v, i)))
                 return false;
         return json_is_array(v);
     }
@@ -258,19 +263,26 @@ static bool put_plain(struct gr_simplifier *r, const json_t *schema, json_t *out
     return true;
 }
 
+/* The type bits; "multipleOf": 1 makes numbers integers. */
 static bool put_type(struct gr_simplifier *r, const json_t *schema, json_t *out)
 {
-    const json_t *type = json_object_get(schema, "type");
-    if (!type)
+    const json_t *type = json_object_get(schema, "type"), *step = json_object_get(schema, "multipleOf");
+    if (!type && !step)
         return true;
-    int bits = type_bits(type);
+    int bits = type ? type_bits(type) : TYPE_ALL;
     if (!bits)
         return fail(r, KN_EINVAL,
                     "the schema's \"type\" must be one of null, boolean, integer, number, string, "
                     "array, object%s",
                     "");
-    if (json_is_true(json_object_get(schema, "nullable")))
+    if (type && json_is_true(json_object_get(schema, "nullable")))
         bits |= TYPE_NULL;
+    if (step && (!json_is_number(step) || json_number_value(step) <= 0))
+        return fail(r, KN_EINVAL, "the schema's \"%s\" is not a number above 0", "multipleOf");
+    if (step && json_number_value(step) != 1 && bits & (TYPE_INTEGER | TYPE_NUMBER))
+        return fail(r, KN_EUNSUPPORTED, "the schema's \"%s\" is not supported, except 1", "multipleOf");
+    if (step && bits & TYPE_NUMBER)
+        bits = (bits & ~TYPE_NUMBER) | TYPE_INTEGER;
     return json_object_set_new(out, "type", json_integer(bits)) == 0 || fail_memory(r);
 }
 
@@ -281,9 +293,9 @@ static bool put_patterns(struct gr_simplifier *r, const json_t *schema, json_t *
     json_t *list = json_array();
     if (!list || json_object_set_new(out, "pattern", list))
         return fail_memory(r);
-    if ((pattern && !json_is_string(pattern)) || (format && !json_is_string(format)))
-        return fail(r, KN_EINVAL, "the schema's \"%s\" has the wrong type",
-                    json_is_string(pattern) || !pattern ? "format" : "pattern");
+    if ((pattern && !is_text(pattern)) || (format && !is_text(format)))
+        return fail(r, KN_EINVAL, "the schema's \"%s\" is not a string, or has U+0000",
+                    is_text(pattern) || !pattern ? "format" : "pattern");
     if (pattern && json_array_append_new(list, hold(pattern)))
         return fail_memory(r);
     for (size_t i = 0; format && i < sizeof formats / sizeof *formats; i++)
@@ -356,13 +368,43 @@ static bool merge_members(struct gr_simplifier *r, const json_t *a, const json_t
     return true;
 }
 
+int gr_value_bits(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return TYPE_OBJECT;
+    case JSON_ARRAY:
+        return TYPE_ARRAY;
+    case JSON_STRING:
+        return TYPE_STRING;
+    case JSON_INTEGER:
+        return TYPE_INTEGER | TYPE_NUMBER;
+    case JSON_REAL:
+        return TYPE_NUMBER | (json_real_value(v) < 1e15 && json_real_value(v) > -1e15 &&
+                                      (double)(int64_t)json_real_value(v) == json_real_value(v)
+                                  ? TYPE_INTEGER
+                                  : 0);
+    case JSON_NULL:
+        return TYPE_NULL;
+    default:
+        return TYPE_BOOLEAN;
+    }
+}
+
+bool gr_same_value(const json_t *x, const json_t *y)
+{
+    if (json_is_number(x) && json_is_number(y) && json_typeof(x) != json_typeof(y))
+        return json_number_value(x) == json_number_value(y);
+    return json_equal(x, y);
+}
+
 /* The values that are in both lists. */
 static json_t *common_values(const json_t *a, const json_t *b)
 {
     json_t *out = json_array();
     for (size_t i = 0; i < json_array_size(a); i++)
         for (size_t k = 0; k < json_array_size(b); k++)
-            if (json_equal(json_array_get(a, i), json_array_get(b, k))) {
+            if (gr_same_value(json_array_get(a, i), json_array_get(b, k))) {
                 json_array_append(out, json_array_get(a, i));
                 break;
             }
@@ -379,7 +421,7 @@ static json_t *all_values(const json_t *a, const json_t *b)
     return out;
 }
 
-static int common_types(int a, int b)
+int gr_common_types(int a, int b)
 {
     int whole = ((a & TYPE_NUMBER) && (b & TYPE_INTEGER)) || ((b & TYPE_NUMBER) && (a & TYPE_INTEGER));
     return (a & b) | (whole ? TYPE_INTEGER : 0);
@@ -389,7 +431,7 @@ static int common_types(int a, int b)
 static json_t *merge_keyword(struct gr_simplifier *r, const char *name, const json_t *x, const json_t *y)
 {
     if (!strcmp(name, "type"))
-        return json_integer(common_types((int)json_integer_value(x), (int)json_integer_value(y)));
+        return json_integer(gr_common_types((int)json_integer_value(x), (int)json_integer_value(y)));
     if (!strcmp(name, "enum"))
         return common_values(x, y);
     if (!strcmp(name, "pattern") || !strcmp(name, "required"))
@@ -457,12 +499,12 @@ static bool cross(struct gr_simplifier *r, json_t **list, const json_t *more)
     return all != NULL;
 }
 
-static bool cross_any(struct gr_simplifier *r, json_t **list, const json_t *any, const char *name, int depth)
+static bool cross_any(struct gr_simplifier *r, json_t **list, const json_t *any, int depth)
 {
     if (!any)
         return true;
     if (!json_is_array(any) || json_array_size(any) == 0)
-        return fail(r, KN_EINVAL, "the schema's \"%s\" has the wrong type", name);
+        return fail(r, KN_EINVAL, "the schema's \"%s\" has the wrong type", "anyOf");
     json_t *more = gr_simple_keep(r, json_array());
     for (size_t i = 0; more && i < json_array_size(any); i++)
         if (!gr_simple_alternatives(r, json_array_get(any, i), depth, more))
@@ -480,6 +522,52 @@ static bool cross_all(struct gr_simplifier *r, json_t **list, const json_t *all,
             return false;
     }
     return true;
+}
+
+/* "oneOf" with a discriminator: its member, which each schema then requires.  NULL: none. */
+static json_t *discriminated(struct gr_simplifier *r, const json_t *schema)
+{
+    const json_t *name = json_object_get(json_object_get(schema, "discriminator"), "propertyName");
+    return is_text(name) ? gr_simple_keep(r, json_pack("[{s:[O]}]", "required", name)) : NULL;
+}
+
+/* Replaces *list by the conjunctions of its schemas with each schema of "oneOf", if no two of these share a text. */
+static bool cross_one(struct gr_simplifier *r, json_t **list, const json_t *schema, int depth)
+{
+    const json_t *one = json_object_get(schema, "oneOf");
+    json_t *all = gr_simple_keep(r, json_array()), *member = discriminated(r, schema);
+    if (!one)
+        return true;
+    if (!json_is_array(one) || json_array_size(one) == 0)
+        return fail(r, KN_EINVAL, "the schema's \"%s\" has the wrong type", "oneOf");
+    json_t *branch = gr_simple_keep(r, json_array());
+    for (size_t i = 0; all && branch && i < json_array_size(one); i++) {
+        json_t *more = gr_simple_keep(r, json_array()), *mine = *list;
+        if (!more || !gr_simple_alternatives(r, json_array_get(one, i), depth + 1, more) || !cross(r, &mine, more) ||
+            (member && !cross(r, &mine, member)))
+            return false;
+        for (size_t k = 0; k < i; k++)
+            if (!gr_simple_apart(r, json_array_get(branch, k), mine, depth == 0)) { /* or refused within */
+                if (r->n_compare > GR_MOST_COMPARES)
+                    return fail(r, KN_ELIMIT, "the schema's \"%s\" has too many schemas to compare", "oneOf");
+                gr_fail(
+                    r->b, KN_EUNSUPPORTED,
+                    "schemas %zu and %zu of a \"oneOf\" may accept the same value: use \"anyOf\", or tell them apart "
+                    "by type, const or a required property",
+                    k + 1, i + 1);
+                return false;
+            }
+        if (json_array_append_new(branch, hold(mine)) || json_array_extend(all, mine))
+            return fail_memory(r);
+    }
+    *list = all;
+    return all && branch;
+}
+
+bool gr_simple_one_of(struct gr_simplifier *r, const json_t *schema)
+{
+    json_t *list = gr_simple_keep(r, json_pack("[{}]"));
+    return list && cross_one(r, &list, schema, 0);
 }
 
 bool gr_simple_alternatives(struct gr_simplifier *r, const json_t *schema, int depth, json_t *out)
@@ -504,8 +592,7 @@ bool gr_simple_alternatives(struct gr_simplifier *r, const json_t *schema, int d
             return false;
     }
     if (!cross_all(r, &list, json_object_get(schema, "allOf"), depth + 1) ||
-        !cross_any(r, &list, json_object_get(schema, "anyOf"), "anyOf", depth + 1) ||
-        !cross_any(r, &list, json_object_get(schema, "oneOf"), "oneOf", depth + 1))
+        !cross_any(r, &list, json_object_get(schema, "anyOf"), depth + 1) || !cross_one(r, &list, schema, depth))
         return false;
     return json_array_extend(out, list) == 0 || fail_memory(r);
 }

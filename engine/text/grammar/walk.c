@@ -4,7 +4,11 @@
  * edge for the byte; the operations of the new automaton state (calls, counts, returns) add configurations; and
  * the frames still in use are copied.  A configuration is added only if its frames and those that its
  * path to the end needs are at most GR_DEPTH.  So every configuration of a state can reach the end of
- * the text, even when others are dropped. */
+ * the text, even when others are dropped.
+ *
+ * After the last byte of a token the path to the end must consist of whole tokens (token_need).  Within a token
+ * any bytes will do (need), except for the state to which a call returns: it is checked once, when the call is
+ * made. */
 #include <string.h>
 
 #include "engine/text/grammar/automaton.h"
@@ -52,6 +56,7 @@ static int carry(const struct gr_state *from, int f, struct gr_state *to)
 struct entering {
     struct gr_config config[2 * GR_CONFIGS];
     int n;
+    bool is_last; /* after the last byte of a token */
 };
 
 static bool is_there(const struct gr_config *c, int n, const struct gr_config *x)
@@ -62,11 +67,16 @@ static bool is_there(const struct gr_config *c, int n, const struct gr_config *x
     return false;
 }
 
+static int need_of(const struct gr_grammar *g, int32_t state, bool is_last)
+{
+    return is_last ? g->state[state].token_need : g->state[state].need;
+}
+
 static void want(const struct gr_grammar *g, const struct gr_state *s, struct entering *e, int32_t state,
                  uint32_t count, int frame)
 {
     const struct gr_config x = { state, count, (int16_t)frame };
-    if (frame < -1 || depth_of(s, frame) + g->state[state].need > GR_DEPTH)
+    if (frame < -1 || depth_of(s, frame) + need_of(g, state, e->is_last) > GR_DEPTH)
         return;
     if (e->n < 2 * GR_CONFIGS && !is_there(e->config, e->n, &x))
         e->config[e->n++] = x;
@@ -77,9 +87,8 @@ static void operate(const struct gr_grammar *g, struct gr_state *s, struct enter
 {
     switch (op->kind) {
     case GR_CALL:
-        if (depth_of(s, c->frame) < GR_DEPTH && g->state[op->a].need != GR_NEVER &&
-            depth_of(s, c->frame) + 1 + g->state[op->a].need <= GR_DEPTH &&
-            depth_of(s, c->frame) + g->state[op->b].need <= GR_DEPTH)
+        if (depth_of(s, c->frame) < GR_DEPTH && depth_of(s, c->frame) + 1 + need_of(g, op->a, e->is_last) <= GR_DEPTH &&
+            depth_of(s, c->frame) + g->state[op->b].token_need <= GR_DEPTH)
             want(g, s, e, op->a, 0, push_frame(s, op->b, c->count, c->frame));
         return;
     case GR_COUNT:
@@ -96,10 +105,12 @@ static void operate(const struct gr_grammar *g, struct gr_state *s, struct enter
 
 /* Adds to s the configuration (state, count, frame) and those that it reaches without a byte, as far as they have
  * edges; sets can_end if the text may end in one of them. */
-static void enter(const struct gr_grammar *g, struct gr_state *s, int32_t state, uint32_t count, int frame)
+static void enter(const struct gr_grammar *g, struct gr_state *s, int32_t state, uint32_t count, int frame,
+                  bool is_last)
 {
     struct entering e;
     e.n = 0;
+    e.is_last = is_last;
     want(g, s, &e, state, count, frame);
     for (int i = 0; i < e.n; i++) {
         const struct gr_config c = e.config[i];
@@ -126,12 +137,12 @@ static void clear(struct gr_state *s)
 void gr_start(const struct gr_grammar *g, struct gr_state *s)
 {
     clear(s);
-    enter(g, s, g->start, 0, -1);
+    enter(g, s, g->start, 0, -1, true);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static int32_t follow(const struct gr_grammar *g, int32_t state, uint8_t byte)
+int32_t gr_follow(const struct gr_grammar *g, int32_t state, uint8_t byte)
 {
     const struct gr_dstate *s = &g->state[state];
     const struct gr_edge *e = &g->edge[s->edge];
@@ -149,30 +160,41 @@ static bool stays(const struct gr_grammar *g, const struct gr_state *from, int32
     return x->n_op == 0 && !x->returns && from->n_frame == depth_of(from, from->config[0].frame);
 }
 
-bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte, struct gr_state *to)
+static bool step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte, struct gr_state *to,
+                 bool is_last)
 {
     if (from->n_config == 1) {
-        int32_t next = follow(g, from->config[0].state, byte);
+        int32_t next = gr_follow(g, from->config[0].state, byte);
         if (next < 0)
             return false;
         if (stays(g, from, next)) {
             gr_copy(to, from);
             to->can_end = false;
             to->config[0].state = next;
-            return from->n_frame + g->state[next].need <= GR_DEPTH;
+            return from->n_frame + need_of(g, next, is_last) <= GR_DEPTH;
         }
     }
     clear(to);
     for (int i = 0; i < from->n_config; i++) {
         const struct gr_config *c = &from->config[i];
-        int32_t next = follow(g, c->state, byte);
+        int32_t next = gr_follow(g, c->state, byte);
         if (next < 0)
             continue;
         int frame = carry(from, c->frame, to);
         if (frame >= -1)
-            enter(g, to, next, c->count, frame);
+            enter(g, to, next, c->count, frame, is_last);
     }
     return to->n_config > 0 || to->can_end;
+}
+
+bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte, struct gr_state *to)
+{
+    return step(g, from, byte, to, false);
+}
+
+bool gr_step_last(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte, struct gr_state *to)
+{
+    return step(g, from, byte, to, true);
 }
 
 void gr_returned(const struct gr_grammar *g, const struct gr_state *from, int i, struct gr_state *to)
@@ -180,7 +202,7 @@ void gr_returned(const struct gr_grammar *g, const struct gr_state *from, int i,
     const struct gr_frame *f = &from->frame[from->config[i].frame];
     clear(to);
     int frame = carry(from, f->parent, to);
-    enter(g, to, f->state, f->count, frame);
+    enter(g, to, f->state, f->count, frame, false);
 }
 
 bool gr_advance(const struct gr_grammar *g, struct gr_state *s, uint8_t byte)

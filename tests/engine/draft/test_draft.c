@@ -65,7 +65,7 @@ static void a_draft_that_leads_nowhere_ends_its_text(void **state)
     struct gr_builder *b;
     struct gr_grammar *two;
     assert_int_equal(gr_builder_open(&b), 0);
-    assert_int_equal(gr_compile(&two, b, gr_literal(b, "ab", 2, GR_END)), 0);
+    assert_int_equal(gr_compile(&two, b, gr_literal(b, "ab", 2, GR_END), NULL), 0);
     gr_builder_close(b);
     for (int gamma = 0; gamma <= 4; gamma += 2) {
         struct eng_options o = { .n_parallel = 2, .n_chunk = 64, .gamma = gamma, .n_draft = 1 };

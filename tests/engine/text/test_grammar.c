@@ -22,7 +22,7 @@ static struct gr_grammar *compile_json(const json_t *schema)
     struct gr_builder *b;
     struct gr_grammar *g = NULL;
     assert_int_equal(gr_builder_open(&b), 0);
-    if (gr_compile(&g, b, gr_schema(b, schema, GR_END)))
+    if (gr_compile(&g, b, gr_schema(b, schema, GR_END), NULL))
         fail_msg("%s", gr_builder_why(b));
     assert_string_equal(gr_builder_why(b), "");
     gr_builder_close(b);
@@ -120,7 +120,7 @@ static void golden_instances_are_told_apart(void **state)
         assert_non_null(c);
         assert_int_equal(gr_builder_open(&b), 0);
         n_line++;
-        int e = gr_compile(&g, b, gr_schema(b, json_object_get(c, "schema"), GR_END));
+        int e = gr_compile(&g, b, gr_schema(b, json_object_get(c, "schema"), GR_END), NULL);
         if (e == KN_EINVAL) /* no instance is valid */
             assert_int_equal(json_array_size(json_object_get(c, "valid")), 0);
         for (int want = 0; want < 2 && !e; want++) {
@@ -223,19 +223,109 @@ static void deep_values_end_in_time(void **state)
     }
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
-
 static void expect_refusal(const json_t *schema, int code, const char *part)
 {
     struct gr_builder *b;
     struct gr_grammar *g = NULL;
     assert_non_null(schema);
     assert_int_equal(gr_builder_open(&b), 0);
-    int e = gr_compile(&g, b, gr_schema(b, schema, GR_END));
+    int e = gr_compile(&g, b, gr_schema(b, schema, GR_END), NULL);
     if (e != code || !strstr(gr_builder_why(b), part) || strchr(gr_builder_why(b), '\n') || g)
         fail_msg("%d '%s', not %d '%s'", e, gr_builder_why(b), code, part);
     gr_builder_close(b);
 }
+
+static void multiples_of_one_are_whole(void **state)
+{
+    (void)state;
+    expect("{\"type\":\"number\",\"multipleOf\":1,\"minimum\":1.2,\"maximum\":3.5}", "2|3", "1.2013|1|2.5|4|2.0");
+    expect("{\"multipleOf\":1.0}", "2|null|\"x\"|[1.5]", "1.5|1e1");
+    expect("{\"allOf\":[{\"multipleOf\":1},{\"type\":[\"number\",\"null\"]}]}", "-7|null", "0.5|true");
+    expect("{\"enum\":[1,1.5,2.0],\"multipleOf\":1}", "1|2", "1.5");
+    expect("{\"type\":\"string\",\"multipleOf\":7}", "\"x\"", "7"); /* no effect on strings */
+}
+
+static void fixed_values_hold_u0000(void **state)
+{
+    (void)state;
+    json_t *schema = json_loads("{\"enum\":[\"a\\u0000b\",{\"k\":[\"\\u0000\"]},\"a\"]}", JSON_ALLOW_NUL, NULL);
+    struct gr_grammar *g = compile_json(schema);
+    assert_true(takes(g, "\"a\\u0000b\"") && takes(g, "\"a\"") && takes(g, "{\"k\":[\"\\u0000\"]}"));
+    assert_false(takes(g, "\"a\\u0000\"") || takes(g, "{\"k\":[\"\"]}"));
+    gr_close(g);
+    json_decref(schema);
+    schema = json_loads("{\"properties\":{\"x\":{\"const\":\"\\u0000z\"}},\"required\":[\"x\"],\"type\":\"object\"}",
+                        JSON_ALLOW_NUL, NULL);
+    g = compile_json(schema);
+    assert_true(takes(g, "{\"x\":\"\\u0000z\"}"));
+    assert_false(takes(g, "{\"x\":\"\"}"));
+    gr_close(g);
+    json_decref(schema);
+}
+
+#define ONE(a, b) "{\"oneOf\":[" a "," b "]}"
+#define OBJECT(properties, required)                                                                                   \
+    "{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "],\"additionalProperties\":false}"
+
+static void one_of_disjoint_schemas(void **state)
+{
+    (void)state;
+    expect(ONE("{\"type\":\"string\"}", "{\"type\":[\"integer\",\"null\"]}"), "\"x\"|1|null", "1.5|true");
+    expect(ONE("{\"enum\":[1,2,\"x\"]}", "{\"enum\":[3,\"y\"]}"), "1|2|3|\"x\"|\"y\"", "4|\"z\"");
+    expect(ONE("{\"type\":\"integer\",\"maximum\":2}", "{\"type\":\"number\",\"exclusiveMinimum\":2}"), "2|-7|2.5|3",
+           "2.0");
+    expect(ONE("{\"type\":\"string\",\"maxLength\":1}", "{\"type\":\"string\",\"minLength\":2,\"maxLength\":2}"),
+           "\"\"|\"a\"|\"ab\"", "\"abc\"");
+    expect(
+        ONE("{\"type\":\"array\",\"items\":{\"type\":\"null\"},\"minItems\":1}", "{\"type\":\"array\",\"maxItems\":0}"),
+        "[]|[null]", "[1]");
+    expect(ONE(OBJECT("\"kind\":{\"const\":\"a\"},\"x\":{\"type\":\"integer\"}", "\"kind\""),
+               OBJECT("\"kind\":{\"enum\":[\"b\",\"c\"]},\"y\":{\"type\":\"null\"}", "\"kind\",\"y\"")),
+           "{\"kind\":\"a\"}|{\"kind\":\"a\",\"x\":1}|{\"kind\":\"c\",\"y\":null}",
+           "{\"kind\":\"b\"}|{\"kind\":\"b\",\"x\":1}|{\"kind\":\"d\"}");
+    /* each requires a member that the other's texts lack, and nested members that tell apart */
+    expect(ONE("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"}},\"required\":[\"a\"]}",
+               "{\"type\":\"object\",\"properties\":{\"b\":{\"type\":\"null\"}},\"required\":[\"b\"]}"),
+           "{\"a\":null}|{\"b\":null}", "{}|{\"a\":null,\"b\":null}");
+    expect(
+        ONE(OBJECT("\"o\":{\"type\":\"object\",\"properties\":{\"t\":{\"const\":1}},\"required\":[\"t\"]}", "\"o\""),
+            OBJECT("\"o\":{\"type\":\"object\",\"properties\":{\"t\":{\"const\":2}},\"required\":[\"t\"]}", "\"o\"")),
+        "{\"o\":{\"t\":1}}|{\"o\":{\"t\":2}}", "{\"o\":{\"t\":3}}|{\"o\":{}}");
+    /* a discriminator is required in every schema */
+    expect("{\"discriminator\":{\"propertyName\":\"t\"},\"oneOf\":[" OBJECT(
+               "\"t\":{\"const\":\"a\",\"default\":\"a\"}", "") "," OBJECT("\"t\":{\"const\":\"b\"}", "") "]}",
+           "{\"t\":\"a\"}|{\"t\":\"b\"}", "{}|{\"t\":\"c\"}");
+    /* a schema that refers to itself */
+    expect("{\"$defs\":{\"e\":{\"oneOf\":[{\"type\":\"integer\"}," OBJECT("\"l\":{\"$ref\":\"#/$defs/e\"}",
+                                                                          "\"l\"") "]}},\"$ref\":\"#/$defs/e\"}",
+           "1|{\"l\":1}|{\"l\":{\"l\":2}}", "{}|{\"l\":null}");
+    /* beside other keywords */
+    expect(
+        "{\"type\":\"object\",\"properties\":{\"k\":{\"type\":\"string\"},\"v\":{}},\"required\":[\"k\"],\"oneOf\":[{\"properties\":{\"k\":"
+        "{\"const\":\"n\"},\"v\":{\"type\":\"number\"}}},{\"properties\":{\"k\":{\"const\":\"s\"}},\"required\":[\"v\"]}]}",
+        "{\"k\":\"n\"}|{\"k\":\"n\",\"v\":1}|{\"k\":\"s\",\"v\":null}",
+        "{\"k\":\"s\"}|{\"k\":\"n\",\"v\":null}|{\"k\":\"x\"}");
+}
+
+static void many_patterns_in_one_string(void **state)
+{
+    (void)state;
+    for (int n = 31; n <= 33; n += 2) {
+        json_t *all = json_array(), *schema = json_pack("{s:s,s:o}", "type", "string", "allOf", all);
+        for (int i = 0; i < n; i++)
+            json_array_append_new(all, json_pack("{s:s}", "pattern", i % 2 ? "^a" : "b$"));
+        if (n <= GR_MOST_PATTERNS) {
+            struct gr_grammar *g = compile_json(schema);
+            assert_true(takes(g, "\"a-b\"") && !takes(g, "\"a\""));
+            gr_close(g);
+        } else {
+            expect_refusal(schema, KN_ELIMIT, "a string has more than 32 patterns");
+        }
+        json_decref(schema);
+    }
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static const struct {
     const char *schema;
@@ -249,6 +339,25 @@ static const struct {
     { "{\"if\":{}}", KN_EUNSUPPORTED, "\"if\"" },
     { "{\"patternProperties\":{\"a\":{}}}", KN_EUNSUPPORTED, "\"patternProperties\"" },
     { "{\"type\":\"integer\",\"multipleOf\":3}", KN_EUNSUPPORTED, "\"multipleOf\"" },
+    { "{\"multipleOf\":0}", KN_EINVAL, "\"multipleOf\"" },
+    { "{\"type\":\"number\",\"multipleOf\":0.01}", KN_EUNSUPPORTED, "\"multipleOf\"" },
+    { ONE("{\"type\":\"integer\"}", "{\"type\":\"number\"}"), KN_EUNSUPPORTED, "schemas 1 and 2 of a \"oneOf\"" },
+    { ONE("{\"enum\":[1,2]}", "{\"enum\":[2.0,3]}"), KN_EUNSUPPORTED, "\"oneOf\"" },
+    { ONE("{\"type\":\"integer\",\"maximum\":2}", "{\"type\":\"number\",\"minimum\":2}"), KN_EUNSUPPORTED,
+      "\"oneOf\"" },
+    { ONE("{\"type\":\"string\",\"pattern\":\"^a\"}", "{\"type\":\"string\",\"pattern\":\"^b\"}"), KN_EUNSUPPORTED,
+      "\"oneOf\"" },
+    { ONE("{\"type\":\"null\"}", "{}"), KN_EUNSUPPORTED, "\"oneOf\"" },
+    { ONE(OBJECT("\"t\":{\"const\":1}", ""), OBJECT("\"t\":{\"const\":2}", "")), KN_EUNSUPPORTED, "\"oneOf\"" },
+    { ONE("{\"type\":\"array\",\"items\":{\"const\":1}}", "{\"type\":\"array\",\"items\":{\"const\":2}}"),
+      KN_EUNSUPPORTED, "\"oneOf\"" },
+    { "{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}},\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
+      KN_EUNSUPPORTED, "\"oneOf\"" },
+    { "{\"allOf\":[{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}}}," /* merging makes both writable */
+      ONE("{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"a\"]}",
+          "{\"type\":\"object\",\"properties\":{\"b\":{}},\"required\":[\"b\"]}") "]}",
+      KN_EUNSUPPORTED, "\"oneOf\"" },
+    { "{\"oneOf\":[]}", KN_EINVAL, "\"oneOf\"" },
     { "{\"type\":\"text\"}", KN_EINVAL, "\"type\"" },
     { "{\"type\":7}", KN_EINVAL, "\"type\"" },
     { "{\"minItems\":\"1\"}", KN_EINVAL, "\"minItems\"" },
@@ -286,6 +395,14 @@ static void refusals_are_one_line(void **state)
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         json_t *schema = json_loads(refusals[i].schema, JSON_DECODE_ANY, NULL);
         expect_refusal(schema, refusals[i].code, refusals[i].part);
+        json_decref(schema);
+    }
+    static const char *const nul[] = { "{\"required\":[\"a\\u0000\"]}", "{\"pattern\":\"a\\u0000\"}",
+                                       "{\"$ref\":\"#\\u0000\"}" };
+    static const char *const part[] = { "\"required\"", "\"pattern\"", "within the schema" };
+    for (int i = 0; i < 3; i++) {
+        json_t *schema = json_loads(nul[i], JSON_ALLOW_NUL, NULL);
+        expect_refusal(schema, i == 2 ? KN_EUNSUPPORTED : KN_EINVAL, part[i]);
         json_decref(schema);
     }
 }
@@ -356,7 +473,7 @@ static struct gr_grammar *tool_calls(int32_t control)
                               { NULL, 0, control, GR_END } };
     int32_t start = gr_free_until(b, t, control >= 0 ? 3 : 2, true);
     gr_set(b, back, start);
-    assert_int_equal(gr_compile(&g, b, start), 0);
+    assert_int_equal(gr_compile(&g, b, start, NULL), 0);
     gr_builder_close(b);
     return g;
 }
@@ -419,7 +536,7 @@ static void expect_masks(const struct gr_grammar *g, const struct eng_vocab *v, 
                     may[n++] = (uint32_t)id;
             }
             if (n == 0) {
-                assert_true(gr_must_end(g, &s));
+                assert_true(gr_can_end(&s) && (g->tokens || gr_must_end(g, &s)));
                 break;
             }
             assert_true(gr_advance_token(g, &s, t, (int32_t)may[random_bits() % n]));
@@ -568,7 +685,7 @@ static void kept_masks_end_at_the_depth_limit(void **state)
                                     { "]", 1, ENG_NO_TOKEN, GR_END } };
     gr_set(b, rule, gr_free_until(b, trigger, 2, false));
     gr_set(b, back, rule);
-    assert_int_equal(gr_compile(&g, b, rule), 0);
+    assert_int_equal(gr_compile(&g, b, rule, NULL), 0);
     gr_builder_close(b);
     uint32_t *mask = calloc(spec_mask_words(eng_vocab_size(v)), sizeof *mask);
     gr_start(g, &s);
@@ -592,20 +709,202 @@ static void kept_masks_end_at_the_depth_limit(void **state)
     eng_vocab_close(v);
 }
 
-static void no_byte_no_grammar(void **state)
+/* ---- bytes without a token ------------------------------------------------------------------- */
+
+/* A vocabulary like recipe_bpe's in which the bytes of `missing` are no tokens, with further tokens more[n_more]. */
+static struct gr_tokens *open_lacking(struct eng_vocab **v, const char *missing, const char *const *more, int n_more)
+{
+    static struct recipe r;
+    static char letter[8][64];
+    struct gr_tokens *t;
+    recipe_bpe(&r);
+    for (; *missing; missing++)
+        r.type[(uint8_t)*missing] = ENG_TOKEN_UNUSED;
+    for (int i = 0; i < n_more; i++) {
+        *letter[i] = 0;
+        for (const char *p = more[i]; *p; p++)
+            strcat(letter[i], letters.of_byte[(uint8_t)*p]);
+        recipe_token(&r, letter[i], ENG_TOKEN_NORMAL, 0);
+    }
+    assert_int_equal(recipe_open(&r, v), 0);
+    assert_int_equal(gr_tokens_open(&t, *v, 1), 0);
+    return t;
+}
+
+/* Compiles a schema for the tokens; returns the code, and the reason in why. */
+static int compile_for(struct gr_grammar **g, const char *text, const struct gr_tokens *t, char why[256])
+{
+    json_t *schema = json_loads(text, JSON_DECODE_ANY, NULL);
+    struct gr_builder *b;
+    assert_non_null(schema);
+    assert_int_equal(gr_builder_open(&b), 0);
+    int e = gr_compile(g, b, gr_schema(b, schema, GR_END), t);
+    snprintf(why, 256, "%s", gr_builder_why(b));
+    gr_builder_close(b);
+    json_decref(schema);
+    return e;
+}
+
+static const char *const lacking_schemas[] = {
+    "true",
+    "{\"type\":\"string\",\"minLength\":3}",
+    "{\"type\":\"string\",\"pattern\":\"^[^a-z]{2,4}$\"}",
+    "{\"type\":\"array\",\"items\":{\"enum\":[\"\\u00e9\",\"\\u00e8!\"]}}",
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"\\u00e9\":{\"type\":\"null\"}},\"required\":[\"a\"]}",
+    "{\"anyOf\":[{\"const\":\"\\u00e9\"},{\"const\":\"\\u20ac\"},{\"const\":1}]}",
+};
+
+/* 0xF1 and 0xF2 begin code points of unassigned planes; 0xA9 continues many; all continuation bytes; a lead byte, a
+ * quotation mark's escape and letters. */
+static const char *const lacking_bytes[] = {
+    "\xf1\xf2",
+    "\xa9",
+    "\x80\x81\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93\x94\x95\x96\x97\x98\x99\x9a\x9b\x9c\x9d\x9e\x9f"
+    "\xa0\xa1\xa2\xa3\xa4\xa5\xa6\xa7\xa8\xa9\xaa\xab\xac\xad\xae\xaf\xb0\xb1\xb2\xb3\xb4\xb5\xb6\xb7\xb8\xb9\xba\xbb\xbc\xbd\xbe\xbf",
+    "\xc3\\uh",
+};
+
+/* Random walks: each allowed token leads to a state in which the text may end or a token is allowed. */
+static void no_vocabulary_leads_to_a_dead_end(void **state)
 {
     (void)state;
-    static struct recipe r;
+    static const char *const more[] = { "\xc3\xa9", "\xc3\xa8!\"", "\x82\xac" };
     struct eng_vocab *v;
-    struct gr_tokens *t = NULL;
-    recipe_bpe(&r);
-    r.type['{'] = ENG_TOKEN_UNUSED;
-    assert_int_equal(recipe_open(&r, &v), 0);
-    faults_reset();
-    assert_int_equal(gr_tokens_open(&t, v, 1), KN_EUNSUPPORTED);
-    assert_non_null(strstr(faults.line, "0x7b"));
-    assert_null(t);
-    faults_off();
+    char why[256];
+    random_state = 5;
+    for (size_t i = 0; i < sizeof lacking_bytes / sizeof *lacking_bytes; i++)
+        for (int n_more = 0; n_more < 4; n_more += 3) {
+            struct gr_tokens *t = open_lacking(&v, lacking_bytes[i], more, n_more);
+            for (size_t k = 0; k < sizeof lacking_schemas / sizeof *lacking_schemas; k++) {
+                struct gr_grammar *g;
+                assert_int_equal(compile_for(&g, lacking_schemas[k], t, why), 0);
+                expect_masks(g, v, t, 20, 40);
+                gr_close(g);
+            }
+            gr_tokens_close(t);
+            eng_vocab_close(v);
+        }
+}
+
+/* Is the token allowed after the text? */
+static bool allows(const char *schema, struct gr_tokens *t, const char *text, int32_t token)
+{
+    struct gr_grammar *g;
+    struct gr_state s;
+    char why[256];
+    assert_int_equal(compile_for(&g, schema, t, why), 0);
+    gr_start(g, &s);
+    assert_true(feed(g, &s, text, strlen(text)));
+    bool allowed = gr_advance_token(g, &s, t, token);
+    gr_close(g);
+    return allowed;
+}
+
+static void a_character_is_begun_if_tokens_end_it(void **state)
+{
+    (void)state;
+    static const char *const more[] = { "\xc3\xa9" };
+    static const char e_acute[] = "{\"enum\":[\"\\u00e9\",\"x\"]}", any[] = "{\"type\":\"string\"}";
+    struct eng_vocab *v;
+    struct gr_tokens *t = open_lacking(&v, "\xf1", NULL, 0);
+    assert_true(allows(any, t, "\"", 0xc3) && allows(any, t, "\"", 0xf0) && allows(any, t, "\"", 0xf3));
+    assert_false(allows(any, t, "\"", 0xf1));
+    gr_tokens_close(t);
+    eng_vocab_close(v);
+
+    t = open_lacking(&v, "\xa9", more, 0);
+    assert_true(allows(any, t, "\"", 0xc3)); /* then another byte than 0xA9 */
+    assert_false(allows(e_acute, t, "\"", 0xc3));
+    assert_true(allows(e_acute, t, "\"", 'x'));
+    gr_tokens_close(t);
+    eng_vocab_close(v);
+
+    t = open_lacking(&v, "\xa9", more, 1);
+    int32_t whole = eng_vocab_size(v) - 1;
+    assert_false(allows(e_acute, t, "\"", 0xc3)); /* no token begins with 0xA9 */
+    assert_true(allows(e_acute, t, "\"", whole) && allows(any, t, "\"", whole));
+    gr_tokens_close(t);
+    eng_vocab_close(v);
+
+    t = open_lacking(&v, lacking_bytes[2], more, 1);
+    assert_false(allows(any, t, "\"", 0xc3));
+    assert_true(allows(any, t, "\"", eng_vocab_size(v) - 1));
+    gr_tokens_close(t);
+    eng_vocab_close(v);
+}
+
+static void calls_and_control_tokens_are_ways(void **state)
+{
+    (void)state;
+    struct eng_vocab *v;
+    struct gr_tokens *t = open_lacking(&v, "\xa9", NULL, 0);
+    struct gr_builder *b;
+    struct gr_grammar *g;
+    struct gr_state s;
+    assert_int_equal(gr_builder_open(&b), 0);
+    /* "ab", called, before what no tokens write; or "cd" */
+    int32_t called = gr_call(b, gr_literal(b, "ab", 2, GR_END), gr_literal(b, "\xc3\xa9", 2, GR_END));
+    assert_int_equal(gr_compile(&g, b, gr_either(b, called, gr_literal(b, "cd", 2, GR_END)), t), 0);
+    gr_start(g, &s);
+    assert_false(gr_advance_token(g, &s, t, 'a'));
+    assert_true(gr_advance_token(g, &s, t, 'c'));
+    gr_close(g);
+    /* token 262 is a control token, 263 a control token that ends texts */
+    assert_int_equal(gr_compile(&g, b, gr_literal(b, "a", 1, gr_control(b, 262, gr_literal(b, "b", 1, GR_END))), t), 0);
+    gr_start(g, &s);
+    assert_true(gr_advance_token(g, &s, t, 'a') && gr_advance_token(g, &s, t, 262) && gr_advance_token(g, &s, t, 'b'));
+    gr_close(g);
+    assert_int_equal(gr_compile(&g, b, gr_control(b, 263, gr_literal(b, "b", 1, GR_END)), t), KN_EUNSUPPORTED);
+    gr_builder_close(b);
+    gr_tokens_close(t);
+    eng_vocab_close(v);
+}
+
+static void what_no_tokens_write_is_refused(void **state)
+{
+    (void)state;
+    static const char *const refused[] = {
+        "{\"const\":\"\\u00e9\"}",
+        "{\"type\":\"object\",\"properties\":{\"\\u00e9\":{}},\"required\":[\"\\u00e9\"]}",
+        "{\"type\":\"array\",\"items\":{\"const\":\"\\u00e9\"},\"minItems\":1}",
+        "{\"type\":\"array\",\"items\":{\"const\":\"\\u00e9\"},\"minItems\":3}",
+        "{\"type\":\"string\",\"pattern\":\"^a\\u00e9*\\u00e9$\"}",
+    };
+    static const char *const more[] = { "\xc3\xa9\"", "a\xc3\xa9" };
+    struct eng_vocab *v;
+    struct gr_grammar *g;
+    char why[256];
+    struct gr_tokens *t = open_lacking(&v, "\xa9", NULL, 0);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_int_equal(compile_for(&g, refused[i], t, why), KN_EUNSUPPORTED);
+        assert_string_equal(why,
+                            "this model's vocabulary has no tokens for a text that the schema requires (byte 0xa9)");
+    }
+    assert_int_equal(compile_for(&g, "{\"type\":\"array\",\"items\":{\"const\":\"\\u00e9\"}}", t, why), 0);
+    expect_masks(g, v, t, 4, 9); /* only the empty array */
+    gr_close(g);
+
+    /* a repetition that no tokens write, needed twice before its end */
+    struct gr_builder *b;
+    assert_int_equal(gr_builder_open(&b), 0);
+    int32_t loop = gr_forward(b);
+    gr_set(b, loop,
+           gr_either(b, gr_count(b, 2, GR_NO_LIMIT, gr_literal(b, "\xc3\xa9", 2, loop)),
+                     gr_at_least(b, 2, gr_literal(b, ".", 1, GR_END))));
+    assert_int_equal(gr_compile(&g, b, gr_literal(b, ":", 1, loop), t), KN_EUNSUPPORTED);
+    gr_builder_close(b);
+    gr_tokens_close(t);
+    eng_vocab_close(v);
+
+    t = open_lacking(&v, "\xa9", more, 2);
+    for (size_t i = 0; i < 2; i++) {
+        int e = compile_for(&g, refused[i], t, why);
+        if (e)
+            fail_msg("%s: %s", refused[i], why);
+        expect_masks(g, v, t, 4, 20);
+        gr_close(g);
+    }
+    gr_tokens_close(t);
     eng_vocab_close(v);
 }
 
@@ -626,7 +925,7 @@ static void nothing_stays_when_memory_ends(void **state)
         faults_reset();
         faults_at(FAULT_ALLOC, n, FAULT_ERROR, ENOMEM);
         e = gr_builder_open(&b);
-        e = e ? e : gr_compile(&g, b, gr_schema(b, schema, GR_END));
+        e = e ? e : gr_compile(&g, b, gr_schema(b, schema, GR_END), NULL);
         e = e ? e : gr_tokens_open(&t, v, 1);
         e = e ? e : gr_scratch_open(&x, t);
         assert_true(e == 0 || e == KN_ENOMEM);
@@ -647,6 +946,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_instances_are_told_apart),
         cmocka_unit_test(keywords_by_hand),
+        cmocka_unit_test(multiples_of_one_are_whole),
+        cmocka_unit_test(fixed_values_hold_u0000),
+        cmocka_unit_test(one_of_disjoint_schemas),
+        cmocka_unit_test(many_patterns_in_one_string),
         cmocka_unit_test(deep_values_end_in_time),
         cmocka_unit_test(refusals_are_one_line),
         cmocka_unit_test(large_schemas_are_refused_or_taken),
@@ -654,7 +957,10 @@ int main(void)
         cmocka_unit_test(masks_hold_what_may_come),
         cmocka_unit_test(masks_of_a_real_vocabulary),
         cmocka_unit_test(kept_masks_end_at_the_depth_limit),
-        cmocka_unit_test(no_byte_no_grammar),
+        cmocka_unit_test(no_vocabulary_leads_to_a_dead_end),
+        cmocka_unit_test(a_character_is_begun_if_tokens_end_it),
+        cmocka_unit_test(calls_and_control_tokens_are_ways),
+        cmocka_unit_test(what_no_tokens_write_is_refused),
         cmocka_unit_test(nothing_stays_when_memory_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
