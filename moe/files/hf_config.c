@@ -1,23 +1,24 @@
 /* moe/files/hf_config.c - converts config.json to the metadata of a GGUF file of the same model.
  *
- * Most conversions are a table of key pairs.  Settings that change the mathematics but have no GGUF key in a supported
- * family, like another activation or scoring function, are checked and refused by name.  Unknown keys are ignored, as
- * in a GGUF file.  Outside gpt-oss a sliding window becomes a limit of the context length: up to the window's length
- * the model computes the same without it. */
+ * It reads d->fields, which has only the fields that the family's configuration class knows, with their defaults
+ * (hf_fields.c).  Most conversions are a table of key pairs.  Settings that change the mathematics but have no GGUF key
+ * in a supported family, like another activation or scoring function, are checked and refused by name.  Other unknown
+ * keys are ignored, as in a GGUF file. */
 #include "moe/files/hf_folder.h"
 
 #include <string.h>
 
 static const struct moe_hf_family families[] = {
     { "llama", "llama", .turned = true },
-    { "mistral", "llama", .turned = true },
-    { "mixtral", "llama", .turned = true, .experts = true },
-    { "qwen2", "qwen2", .experts = false },
-    { "qwen3", "qwen3", .experts = false },
-    { "qwen2_moe", "qwen2moe", .experts = true, .norm_topk_false = true },
-    { "qwen3_moe", "qwen3moe", .experts = true, .norm_topk_false = true },
-    { "olmoe", "olmoe", .experts = true, .norm_topk_false = true },
-    { "gpt_oss", "gpt-oss", .experts = true, .post_norm = true, .expert_is_ffn = true, .transposed = true },
+    { "mistral", "llama", .turned = true, .windows = WINDOW_ALL },
+    { "mixtral", "llama", .turned = true, .experts = true, .windows = WINDOW_ALL },
+    { "qwen2", "qwen2", .windows = WINDOW_FROM },
+    { "qwen3", "qwen3", .windows = WINDOW_FROM },
+    { "qwen2_moe", "qwen2moe", .experts = true, .windows = WINDOW_EVEN_BEFORE },
+    { "qwen3_moe", "qwen3moe", .experts = true, .windows = WINDOW_ALL },
+    { "olmoe", "olmoe", .experts = true },
+    { "gpt_oss", "gpt-oss", .experts = true, .post_norm = true, .expert_is_ffn = true, .transposed = true,
+      .windows = WINDOW_EVEN },
     { "glm4_moe", "glm4moe", .experts = true, .post_norm = true, .sigmoid = true },
     { "minimax_m2", "minimax-m2", .experts = true, .expert_is_ffn = true, .sigmoid = true },
     { "deepseek_v2", "deepseek2", .experts = true, .latent = true },
@@ -141,8 +142,6 @@ static const struct {
     { "shared_expert_intermediate_size", "expert_shared_feed_forward_length" },
     { "n_shared_experts", "expert_shared_count" },
     { "first_k_dense_replace", "leading_dense_block_count" },
-    { "n_group", "expert_group_count" },
-    { "topk_group", "expert_group_used_count" },
 };
 
 static const struct {
@@ -159,161 +158,265 @@ static void read_tables(struct moe_folder *d)
     int64_t x;
     double y;
     for (size_t i = 0; i < LEN(ints); i++)
-        if (get_int(d, d->config, ints[i].from, INT32_MAX, &x))
+        if (get_int(d, d->fields, ints[i].from, INT32_MAX, &x))
             put_u32(d, ints[i].to, x);
     for (size_t i = 0; d->family->experts && i < LEN(expert_ints); i++)
-        if (get_int(d, d->config, expert_ints[i].from, INT32_MAX, &x))
+        if (get_int(d, d->fields, expert_ints[i].from, INT32_MAX, &x))
             put_u32(d, expert_ints[i].to, x);
     for (size_t i = 0; i < LEN(floats); i++)
-        if (get_number(d, d->config, floats[i].from, &y))
+        if (get_number(d, d->fields, floats[i].from, &y))
             put_f32(d, floats[i].to, y);
+}
+
+/* The number of experts has three names.  Each class knows two of them. */
+static int64_t count_experts(struct moe_folder *d)
+{
+    static const char *const count[] = { "num_experts", "num_local_experts", "n_routed_experts" };
+    int64_t n = 0;
+    for (size_t i = 0; i < LEN(count); i++)
+        if (get_int(d, d->config, count[i], 1 << 16, &n))
+            return n;
+    for (size_t i = 0; i < LEN(count); i++)
+        if (get_int(d, d->fields, count[i], 1 << 16, &n))
+            return n;
+    return 0;
+}
+
+/* deepseek_v2 uses groups of experts only if topk_method says so; other families use them if there are several. */
+static void read_groups(struct moe_folder *d)
+{
+    const char *method = get_string(d, d->fields, "topk_method");
+    int64_t n_group = 1, n_used = 1;
+    if (method && strcmp(method, "greedy") && strcmp(method, "group_limited_greedy"))
+        unsupported(d, "topk_method", "is neither greedy nor group_limited_greedy");
+    if (!json_object_get(d->fields, "n_group"))
+        return;
+    if (!method || strcmp(method, "greedy")) {
+        get_int(d, d->fields, "n_group", INT32_MAX, &n_group);
+        get_int(d, d->fields, "topk_group", INT32_MAX, &n_used);
+    }
+    put_u32(d, "expert_group_count", n_group);
+    put_u32(d, "expert_group_used_count", n_used);
+}
+
+/* Refuses settings of layers without experts in between, and another scoring function.  moe_layer_freq and scoring_func
+ * are fields of published classes, not of transformers. */
+static void check_experts(struct moe_folder *d)
+{
+    int64_t step = 1;
+    const char *scoring = get_string(d, d->config, "scoring_func");
+    if (scoring && strcmp(scoring, d->family->sigmoid ? "sigmoid" : "softmax"))
+        unsupported(d, "scoring_func", "is not the function of this family");
+    get_int(d, d->fields, "decoder_sparse_step", INT32_MAX, &step);
+    if (step != 1)
+        unsupported(d, "decoder_sparse_step", "is not 1");
+    if (json_array_size(get(d->fields, "mlp_only_layers")))
+        unsupported(d, "mlp_only_layers", "lists layers");
+    step = 1;
+    get_int(d, d->config, "moe_layer_freq", INT32_MAX, &step);
+    if (step != 1)
+        unsupported(d, "moe_layer_freq", "is not 1");
 }
 
 static void read_experts(struct moe_folder *d)
 {
-    static const char *const count[] = { "num_experts", "num_local_experts", "n_routed_experts" };
-    const json_t *c = d->config, *dense = get(c, "mlp_only_layers");
-    int64_t n = 0, step = 1;
+    const json_t *c = d->fields;
+    int64_t n = 0;
+    double scale = 1;
     char key[128];
     if (!d->family->experts)
         return;
-    for (size_t i = 0; i < LEN(count) && !n; i++)
-        get_int(d, c, count[i], 1 << 16, &n);
-    d->n_expert = (int)n;
-    put_u32(d, "expert_count", n);
-    if (d->family->expert_is_ffn && !get(c, "moe_intermediate_size") &&
-        get_int(d, c, "intermediate_size", INT32_MAX, &n))
+    d->n_expert = (int)count_experts(d);
+    put_u32(d, "expert_count", d->n_expert);
+    if (d->family->expert_is_ffn && get_int(d, c, "intermediate_size", INT32_MAX, &n))
         put_u32(d, "expert_feed_forward_length", n);
-    if (get(c, "norm_topk_prob") || d->family->norm_topk_false)
+    if (json_object_get(c, "norm_topk_prob")) /* null counts as false */
         moe_put_bool(d, full(d, "expert_weights_norm", key), get_bool(d, c, "norm_topk_prob", false));
+    else if (d->family->latent) /* deepseek_v2 never normalises */
+        moe_put_bool(d, full(d, "expert_weights_norm", key), false);
     if (d->family->sigmoid || d->family->latent)
         put_u32(d, "expert_gating_func", d->family->sigmoid ? MOE_GATING_SIGMOID : MOE_GATING_SOFTMAX);
-    const char *scoring = get_string(d, c, "scoring_func");
-    if (scoring && strcmp(scoring, d->family->sigmoid ? "sigmoid" : "softmax"))
-        unsupported(d, "scoring_func", "is not the function of this family");
-    get_int(d, c, "decoder_sparse_step", INT32_MAX, &step);
-    if (step != 1)
-        unsupported(d, "decoder_sparse_step", "is not 1");
-    if (json_array_size(dense))
-        unsupported(d, "mlp_only_layers", "lists layers");
-    step = 1;
-    get_int(d, c, "moe_layer_freq", INT32_MAX, &step);
-    if (step != 1)
-        unsupported(d, "moe_layer_freq", "is not 1");
-    const char *method = get_string(d, c, "topk_method");
-    if (method && !strcmp(method, "greedy") && get_int(d, c, "n_group", INT32_MAX, &n) && n > 1)
-        unsupported(d, "topk_method", "is greedy although there are groups");
+    if (get_number(d, c, "routed_scaling_factor", &scale) && scale == 0) /* in GGUF, 0 is no factor */
+        unsupported(d, "routed_scaling_factor", "is 0");
+    read_groups(d);
+    check_experts(d);
 }
 
 /* ---- context and heads -------------------------------------------------------------------------- */
 
-static bool has_window_layer(const struct moe_folder *d)
+/* True if this layer has a sliding window, as the family's class derives it from the configuration. */
+static bool has_window(struct moe_folder *d, int layer, int64_t first)
 {
-    const json_t *types = get(d->config, "layer_types");
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        if (type && !strcmp(type, "sliding_attention"))
-            return true;
+    const json_t *types = get(d->fields, "layer_types");
+    const char *type = json_string_value(json_array_get(types, (size_t)layer));
+    switch (d->family->windows) {
+    case WINDOW_FROM:
+        return types ? type && !strcmp(type, "sliding_attention") : layer >= first;
+    case WINDOW_EVEN_BEFORE:
+        return types ? type && !strcmp(type, "sliding_attention") : layer % 2 == 0 && layer < first;
+    case WINDOW_EVEN:
+        return types ? type && !strcmp(type, "sliding_attention") : layer % 2 == 0;
+    default:
+        return true;
     }
-    return false;
 }
 
-/* gpt-oss has sliding windows in layers 0, 2, 4 .. and full attention in the others. */
-static void check_layer_types(struct moe_folder *d)
+static void check_layer_types(struct moe_folder *d, const json_t *types, bool has)
 {
-    const json_t *types = get(d->config, "layer_types");
+    if (types && json_array_size(types) != (size_t)d->n_layer)
+        wrong(d, "layer_types", "does not have a type for each layer");
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
-        if (!type || strcmp(type, i % 2 ? "full_attention" : "sliding_attention"))
-            unsupported(d, "layer_types", "does not alternate from sliding_attention to full_attention");
+        bool slides = type && !strcmp(type, "sliding_attention");
+        if (!slides && (!type || strcmp(type, "full_attention")))
+            unsupported(d, "layer_types", "has a type that is neither sliding_attention nor full_attention");
+        if (slides && !has)
+            unsupported(d, "layer_types", "has sliding_attention, but sliding_window or use_sliding_window is not set");
     }
+}
+
+/* Converts the sliding window, and the list of layers that have it unless these are the family's usual ones. */
+static void read_window(struct moe_folder *d)
+{
+    int64_t window = 0, first = INT32_MAX;
+    enum moe_hf_windows kind = d->family->windows;
+    int32_t *on = NULL;
+    int n = 0, n_usual = 0;
+    char key[128];
+    if (kind == WINDOW_NONE || d->err)
+        return;
+    bool has = get_int(d, d->fields, "sliding_window", INT32_MAX, &window) &&
+               get_bool(d, d->fields, "use_sliding_window", !json_object_get(d->fields, "use_sliding_window"));
+    check_layer_types(d, get(d->fields, "layer_types"), has);
+    get_int(d, d->fields, "max_window_layers", INT32_MAX, &first);
+    if (d->err || !has || !d->n_layer)
+        return;
+    if (window == 0) {
+        unsupported(d, "sliding_window", "is 0");
+        return;
+    }
+    if (!(on = kn_calloc((size_t)d->n_layer, sizeof *on))) {
+        d->err = kn_fail(KN_ENOMEM, "%s: no memory for the windows of %d layers", d->f->name, d->n_layer);
+        return;
+    }
+    for (int i = 0; i < d->n_layer; i++) {
+        on[i] = has_window(d, i, first);
+        n += on[i];
+        n_usual += on[i] == (kind != WINDOW_EVEN || i % 2 == 0);
+    }
+    if (n)
+        put_u32(d, "attention.sliding_window", window);
+    if (n && n_usual < d->n_layer)
+        moe_put_array(d, full(d, "attention.sliding_window_pattern", key), MOE_I32, on, (size_t)d->n_layer);
+    kn_free(on);
 }
 
 static void read_context(struct moe_folder *d)
 {
-    int64_t n_ctx = 0, window = 0;
-    bool has = get_int(d, d->config, "max_position_embeddings", INT32_MAX, &n_ctx);
-    bool mistral = !strcmp(d->family->model_type, "mistral") || !strcmp(d->family->model_type, "mixtral");
-    get_int(d, d->config, "sliding_window", INT32_MAX, &window);
-    if (!strcmp(d->family->arch, "gpt-oss")) {
-        check_layer_types(d);
-        put_u32(d, "attention.sliding_window", window);
-    } else if (window && (get(d->config, "layer_types") ? has_window_layer(d)
-                                                        : get_bool(d, d->config, "use_sliding_window", mistral))) {
-        if (!d->err && (!has || window < n_ctx))
-            kn_say(KN_LOG_INFO, "%s: its context is limited to the sliding window of %lld positions", d->f->name,
-                   (long long)window);
-        n_ctx = has && n_ctx < window ? n_ctx : window;
-        has = true;
-    }
-    if (has)
+    int64_t n_ctx = 0;
+    if (get_int(d, d->fields, "max_position_embeddings", INT32_MAX, &n_ctx))
         put_u32(d, "context_length", n_ctx);
+    read_window(d);
 }
 
 /* Converts the sizes of MLA.  The width of a head is the sum of its unrotated and rotated parts. */
 static void read_latent(struct moe_folder *d)
 {
     int64_t d_latent = 0, d_query = 0, n_plain = 0, n_rot = 0, d_value = 0;
-    get_int(d, d->config, "kv_lora_rank", INT32_MAX, &d_latent);
-    get_int(d, d->config, "q_lora_rank", INT32_MAX, &d_query);
-    get_int(d, d->config, "qk_nope_head_dim", KN_MAX_D_HEAD, &n_plain);
-    get_int(d, d->config, "qk_rope_head_dim", KN_MAX_D_HEAD, &n_rot);
-    get_int(d, d->config, "v_head_dim", KN_MAX_D_HEAD, &d_value);
+    get_int(d, d->fields, "kv_lora_rank", INT32_MAX, &d_latent);
+    get_int(d, d->fields, "q_lora_rank", INT32_MAX, &d_query);
+    get_int(d, d->fields, "qk_nope_head_dim", KN_MAX_D_HEAD, &n_plain);
+    get_int(d, d->fields, "qk_rope_head_dim", KN_MAX_D_HEAD, &n_rot);
+    get_int(d, d->fields, "v_head_dim", KN_MAX_D_HEAD, &d_value);
     put_u32(d, "attention.kv_lora_rank", d_latent);
     put_u32(d, "attention.q_lora_rank", d_query);
     put_u32(d, "attention.key_length", n_plain + n_rot);
     put_u32(d, "attention.value_length", d_value);
     put_u32(d, "rope.dimension_count", n_rot);
-    if (!get_bool(d, d->config, "rope_interleave", true))
-        unsupported(d, "rope_interleave", "is false");
+    d->n_rot = (int)n_rot;
+    if (json_object_get(d->fields, "rope_interleave") && !get_bool(d, d->fields, "rope_interleave", false))
+        unsupported(d, "rope_interleave", "is not true");
+}
+
+/* The part of each head that is rotated.  Only families with the field partial_rotary_factor rotate less than all. */
+static int64_t count_rotated(struct moe_folder *d, const json_t *rope, int64_t d_head)
+{
+    double part = 1;
+    int64_t n_rot;
+    if (!json_object_get(d->fields, "partial_rotary_factor"))
+        return d_head;
+    if (!get_number(d, rope, "partial_rotary_factor", &part) &&
+        !get_number(d, d->fields, "partial_rotary_factor", &part) &&
+        get_int(d, d->fields, "rotary_dim", INT32_MAX, &n_rot))
+        return n_rot;
+    return part > 0 && part <= 1 ? (int64_t)((double)d_head * part) : 0;
 }
 
 static void read_heads(struct moe_folder *d, const json_t *rope)
 {
-    int64_t d_model = 0, n_head = 0, d_head = 0, n_rot = 0;
-    double part = 1;
-    get_int(d, d->config, "hidden_size", INT32_MAX, &d_model);
-    get_int(d, d->config, "num_attention_heads", INT32_MAX, &n_head);
-    if (!get_int(d, d->config, "head_dim", KN_MAX_D_HEAD, &d_head) && n_head)
+    int64_t d_model = 0, n_head = 0, d_head = 0;
+    get_int(d, d->fields, "hidden_size", INT32_MAX, &d_model);
+    get_int(d, d->fields, "num_attention_heads", INT32_MAX, &n_head);
+    if (!get_int(d, d->fields, "head_dim", KN_MAX_D_HEAD, &d_head) && n_head)
         d_head = d_model / n_head;
     if (d_head > KN_MAX_D_HEAD)
         wrong(d, "hidden_size", "gives heads that are too large");
     d->d_head = (int)d_head;
+    d->n_rot = (int)count_rotated(d, rope, d_head);
     put_u32(d, "attention.key_length", d_head);
     put_u32(d, "attention.value_length", d_head);
-    if (!get_number(d, rope, "partial_rotary_factor", &part))
-        get_number(d, d->config, "partial_rotary_factor", &part);
-    if (!get_int(d, d->config, "rotary_dim", INT32_MAX, &n_rot))
-        n_rot = part > 0 && part <= 1 ? (int64_t)((double)d_head * part) : 0;
-    put_u32(d, "rope.dimension_count", n_rot);
+    put_u32(d, "rope.dimension_count", d->n_rot);
+}
+
+/* Attention biases and Q and K norms that the configuration switches off. */
+static void read_switches(struct moe_folder *d)
+{
+    const json_t *c = d->fields;
+    d->no_bias = (json_object_get(c, "attention_bias") && !get_bool(d, c, "attention_bias", false)) ||
+                 (json_object_get(c, "qkv_bias") && !get_bool(d, c, "qkv_bias", false));
+    d->no_qk_norm = json_object_get(c, "use_qk_norm") && !get_bool(d, c, "use_qk_norm", false);
+    if (d->no_bias && !strcmp(d->family->arch, "gpt-oss"))
+        unsupported(d, "attention_bias", "is false");
 }
 
 /* ---- rotation ----------------------------------------------------------------------------------- */
 
+/* The context of the first training, from which YaRN and Llama 3 scaling start. */
+static int64_t original_context(struct moe_folder *d, const json_t *rope)
+{
+    static const char name[] = "original_max_position_embeddings";
+    int64_t n = 0;
+    if (!get_int(d, d->fields, name, INT32_MAX, &n) && !get_int(d, rope, name, INT32_MAX, &n))
+        get_int(d, d->fields, "max_position_embeddings", INT32_MAX, &n);
+    return n;
+}
+
+static double mscale_of(double factor, double mscale) { return factor > 1 ? 1 + 0.1 * mscale * kn_log(factor) : 1; }
+
+/* YaRN multiplies cos and sin by attention_factor.  If that is not given, it is the quotient of two scales, or if one of
+ * mscale and mscale_all_dim is missing, the usual scale.  In MLA models, mscale_all_dim also scales the scores.
+ * moe/model/families.c has the same usual scale, or 1 if there is yarn_log_multiplier: attn_factor is relative
+ * to that. */
 static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
 {
-    double attention = 0, one = 0, all = 0, x, usual = factor > 1 ? 1 + 0.1 * kn_log(factor) : 1;
-    int64_t n;
+    double attention, one = 0, all = 0, x, usual = mscale_of(factor, 1);
     bool exact = !strcmp(d->family->arch, "gpt-oss");
-    if (get_int(d, rope, "original_max_position_embeddings", INT32_MAX, &n))
+    int64_t n = original_context(d, rope);
+    if (n)
         put_u32(d, "rope.scaling.original_context_length", n);
-    if (get_number(d, rope, "beta_fast", &x))
+    if (get_number(d, rope, "beta_fast", &x) && x != 0)
         put_f32(d, "rope.scaling.yarn_beta_fast", x);
-    if (get_number(d, rope, "beta_slow", &x))
+    if (get_number(d, rope, "beta_slow", &x) && x != 0)
         put_f32(d, "rope.scaling.yarn_beta_slow", x);
-    bool said = get_number(d, rope, "attention_factor", &attention);
     get_number(d, rope, "mscale", &one);
     get_number(d, rope, "mscale_all_dim", &all);
-    if (!said && one > 0 && all > 0 && factor > 1) {
-        attention = (1 + 0.1 * one * kn_log(factor)) / (1 + 0.1 * all * kn_log(factor));
-        said = true;
-    }
-    if (d->family->latent && all > 0) { /* mscale_all_dim scales the scores, in place of the factor on cos and sin */
+    if (!get_number(d, rope, "attention_factor", &attention))
+        attention = one != 0 && all != 0 ? mscale_of(factor, one) / mscale_of(factor, all) : usual;
+    if (d->family->latent && all > 0 && factor > 1) {
         put_f32(d, "rope.scaling.yarn_log_multiplier", 0.1 * all);
         usual = 1;
-        said &= attention != 1;
     }
-    if (said)
+    if (attention != usual)
         put_f32(d, "rope.scaling.attn_factor", attention / usual);
     if (get_bool(d, rope, "truncate", true) == exact)
         unsupported(d, "truncate", exact ? "is true" : "is false");
@@ -323,20 +426,22 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
  * the divisor of the frequency is interpolated.  As in GGUF, the divisors become the F32 vector rope_freqs.weight. */
 static void read_llama3(struct moe_folder *d, const json_t *rope, double base, double factor)
 {
-    double low = 0, high = 0, n_ctx = 0;
+    double low = 0, high = 0, n_ctx = (double)original_context(d, rope);
     const double two_pi = 6.283185307179586;
-    int n = d->d_head / 2;
+    int n = d->n_rot / 2;
     if (!get_number(d, rope, "low_freq_factor", &low) || !get_number(d, rope, "high_freq_factor", &high) ||
-        !get_number(d, rope, "original_max_position_embeddings", &n_ctx) || !(low > 0 && high > low && n_ctx > 0))
+        !(low > 0 && high > low && n_ctx > 0))
         wrong(d, "rope_type", "is llama3, but its factors are missing or out of range");
-    float *divisor = d->err || n < 1 ? NULL : moe_keep(d->f, (size_t)n * sizeof *divisor);
+    if (n < 1)
+        wrong(d, "rope_type", "is llama3, but no part of a head is rotated");
+    float *divisor = d->err ? NULL : moe_keep(d->f, (size_t)n * sizeof *divisor);
     struct moe_layout *layout = divisor ? moe_keep(d->f, sizeof *layout) : NULL;
     if (!layout) {
         d->err = d->err ? d->err : KN_ENOMEM;
         return;
     }
     for (int i = 0; i < n; i++) {
-        double wave = two_pi / (double)(1.0f / (float)kn_pow(base, (double)((float)(2 * i) / (float)d->d_head)));
+        double wave = two_pi / (double)(1.0f / (float)kn_pow(base, (double)((float)(2 * i) / (float)d->n_rot)));
         double smooth = (n_ctx / wave - low) / (high - low);
         divisor[i] = wave < n_ctx / high  ? 1
                      : wave > n_ctx / low ? (float)factor
@@ -352,18 +457,30 @@ static void read_llama3(struct moe_folder *d, const json_t *rope, double base, d
     d->err = d->err ? d->err : err;
 }
 
+/* The RoPE settings: rope_scaling if it has any, else rope_parameters; or NULL. */
+static const json_t *find_rope(struct moe_folder *d)
+{
+    const json_t *old = get(d->fields, "rope_scaling");
+    const json_t *rope = json_object_size(old) ? old : get(d->fields, "rope_parameters");
+    const char *key;
+    json_t *value;
+    if (rope && !json_is_object(rope))
+        wrong(d, "rope_parameters", "is no object");
+    json_object_foreach((json_t *)rope, key, value) if (json_is_object(value))
+        unsupported(d, "rope_parameters", "has settings for each type of layer");
+    return rope;
+}
+
 static void read_rope(struct moe_folder *d)
 {
-    const json_t *rope = get(d->config, "rope_parameters");
-    double base = 10000, factor = 1;
-    if (!rope)
-        rope = get(d->config, "rope_scaling");
+    const json_t *rope = find_rope(d);
+    double base = 0, factor = 1, all;
     if (d->family->latent)
         read_latent(d);
     else
         read_heads(d, rope);
     if (!get_number(d, rope, "rope_theta", &base))
-        get_number(d, d->config, "rope_theta", &base);
+        get_number(d, d->fields, "rope_theta", &base);
     put_f32(d, "rope.freq_base", base);
     const char *type = get_string(d, rope, "rope_type");
     if (!type)
@@ -374,11 +491,15 @@ static void read_rope(struct moe_folder *d)
         wrong(d, "factor", "of the RoPE scaling is missing or out of range");
         return;
     }
+    bool yarn = !strcmp(type, "yarn");
+    if (d->family->latent && !yarn && get_number(d, rope, "mscale_all_dim", &all) && all != 0) {
+        unsupported(d, "mscale_all_dim", "is set beside a RoPE scaling other than yarn");
+        return;
+    }
     if (!strcmp(type, "llama3")) {
         read_llama3(d, rope, base, factor);
         return;
     }
-    bool yarn = !strcmp(type, "yarn");
     if (!yarn && strcmp(type, "linear")) {
         unsupported(d, "rope_type", "is neither default, linear, yarn nor llama3");
         return;
@@ -391,11 +512,11 @@ static void read_rope(struct moe_folder *d)
 
 /* ---- delta nets --------------------------------------------------------------------------------- */
 
-/* Converts the list of layers that are delta nets (all but every period-th) and the period: full_attention_interval, or
- * if that is absent the number, from 1, of the first full-attention layer. */
+/* Converts the list of layers that are delta nets (all but every period-th) and the period: the number, from 1, of the
+ * first full-attention layer in the list, or without a list full_attention_interval. */
 static void read_layer_types(struct moe_folder *d)
 {
-    const json_t *types = get(d->config, "layer_types");
+    const json_t *types = get(d->fields, "layer_types");
     size_t n = json_array_size(types);
     int32_t *delta = d->err || !n ? NULL : kn_calloc(n, sizeof *delta);
     char key[128];
@@ -413,13 +534,14 @@ static void read_layer_types(struct moe_folder *d)
     if (delta)
         moe_put_array(d, full(d, "attention.recurrent_layers", key), MOE_I32, delta, n);
     kn_free(delta);
-    if (get_int(d, d->config, "full_attention_interval", 4096, &period) || period)
-        put_u32(d, "full_attention_interval", period);
+    if (!period)
+        get_int(d, d->fields, "full_attention_interval", 4096, &period);
+    put_u32(d, "full_attention_interval", period);
 }
 
 static void read_sections(struct moe_folder *d)
 {
-    const json_t *list = get(get(d->config, "rope_parameters"), "mrope_section");
+    const json_t *list = get(find_rope(d), "mrope_section");
     int32_t section[4] = { 0 };
     char key[128];
     for (size_t i = 0; i < 3; i++)
@@ -431,7 +553,7 @@ static void read_sections(struct moe_folder *d)
 static int get_small(struct moe_folder *d, const char *key)
 {
     int64_t x = 0;
-    get_int(d, d->config, key, 1 << 16, &x);
+    get_int(d, d->fields, key, 1 << 16, &x);
     return (int)x;
 }
 
@@ -448,7 +570,7 @@ static void read_delta(struct moe_folder *d)
     put_u32(d, "ssm.group_count", d->n_key_head);
     put_u32(d, "ssm.time_step_rank", d->n_value_head);
     put_u32(d, "ssm.inner_size", (int64_t)d->n_value_head * d->d_state_value);
-    if (!get_bool(d, d->config, "attn_output_gate", true))
+    if (!get_bool(d, d->fields, "attn_output_gate", true))
         unsupported(d, "attn_output_gate", "is false");
     read_layer_types(d);
     read_sections(d);
@@ -458,15 +580,20 @@ static void read_delta(struct moe_folder *d)
 
 static void check_activation(struct moe_folder *d)
 {
-    const char *act = get_string(d, d->config, "hidden_act");
-    double limit;
+    const char *act = get_string(d, d->fields, "hidden_act");
+    double x;
     if (act && strcmp(act, "silu") && strcmp(act, "swish"))
         unsupported(d, "hidden_act", "is not silu");
-    if (!strcmp(d->family->arch, "gpt-oss") && get_number(d, d->config, "swiglu_limit", &limit) && limit != 7)
+    if (get_number(d, d->fields, "swiglu_limit", &x) && x != 7)
         unsupported(d, "swiglu_limit", "is not 7");
+    if (get_number(d, d->fields, "swiglu_alpha", &x) && x != 1.702)
+        unsupported(d, "swiglu_alpha", "is not 1.702");
+    if (get_number(d, d->fields, "clip_qkv", &x) && x == 0) /* in GGUF, 0 is no clamp */
+        unsupported(d, "clip_qkv", "is 0");
 }
 
-/* For a vision model: replaces d->config by its text_config, with the keys added that only the outer config has. */
+/* For a vision model: replaces d->config by its text_config, with the keys added that only the outer config has.  The
+ * outer config also says whether the output matrix is the embedding. */
 static int unnest(struct moe_folder *d)
 {
     json_t *text = d->family->nested ? json_object_get(d->config, "text_config") : NULL;
@@ -478,6 +605,7 @@ static int unnest(struct moe_folder *d)
     }
     json_incref(text);
     json_object_del(d->config, "text_config");
+    json_object_del(text, "tie_word_embeddings");
     if (json_object_update_missing(text, d->config))
         d->err = kn_fail(KN_ENOMEM, "%s: no memory for its configuration", d->f->name);
     json_decref(d->config);
@@ -517,17 +645,18 @@ static void put_name(struct moe_folder *d)
 int moe_hf_config(struct moe_folder *d)
 {
     int64_t n_layer = 0, n_ahead = 0;
-    if (find_family(d) || moe_hf_packing(d))
+    if (find_family(d) || (d->err = moe_hf_fields(d)) || moe_hf_packing(d))
         return d->err;
     moe_put_string(d, "general.architecture", d->family->arch, strlen(d->family->arch));
     put_name(d);
-    get_int(d, d->config, "num_hidden_layers", 4096, &n_layer);
+    get_int(d, d->fields, "num_hidden_layers", 4096, &n_layer);
     get_int(d, d->config, "num_nextn_predict_layers", 4096, &n_ahead);
     d->n_layer = (int)n_layer;
     d->n_ahead = (int)n_ahead;
-    d->tied = get_bool(d, d->config, "tie_word_embeddings", false);
+    d->tied = get_bool(d, d->fields, "tie_word_embeddings", false);
     read_tables(d);
     read_experts(d);
+    read_switches(d);
     read_context(d);
     read_rope(d);
     read_delta(d);

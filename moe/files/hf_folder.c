@@ -77,6 +77,29 @@ int moe_folder_text(const struct moe_folder *d, const char *name, size_t most, c
     return err;
 }
 
+/* Turns each whole number of more than 18 digits into a real number of almost the same value: its last two digits become
+ * "e2".  Jansson refuses whole numbers beyond 64 bits, but the transformers package writes one of 31 digits as the
+ * model_max_length of a tokenizer without a maximum.  No number that this program reads is that large. */
+static void shorten_numbers(char *text, size_t n)
+{
+    bool quoted = false;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '"')
+            quoted = !quoted;
+        i += quoted && text[i] == '\\';
+        if (quoted || i >= n || text[i] < '0' || text[i] > '9')
+            continue;
+        size_t end = i;
+        while (end < n && text[end] >= '0' && text[end] <= '9')
+            end++;
+        bool whole = end == n || (text[end] != '.' && text[end] != 'e' && text[end] != 'E');
+        bool part = i && (text[i - 1] == '.' || text[i - 1] == 'e' || text[i - 1] == 'E' || text[i - 1] == '+');
+        if (end - i > 18 && whole && !part)
+            memcpy(text + end - 2, "e2", 2);
+        i = end - 1;
+    }
+}
+
 int moe_folder_json(const struct moe_folder *d, const char *name, size_t most, json_t **out)
 {
     char *text, path[PATH_BYTES];
@@ -88,6 +111,7 @@ int moe_folder_json(const struct moe_folder *d, const char *name, size_t most, j
         kn_free(text);
         return err;
     }
+    shorten_numbers(text, n);
     *out = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     kn_free(text);
     if (json_is_object(*out))
@@ -271,6 +295,7 @@ int moe_folder_open(struct moe_file *f)
     struct moe_folder d = { .f = f };
     int err = read_folder(&d);
     json_decref(d.config);
+    json_decref(d.fields);
     kn_free(d.stored);
     kn_free(d.by_name.slot);
     return err;

@@ -3,6 +3,7 @@
  *
  *     hf_folder.c        reads the folder's files, in order
  *     safetensors.c      header of one .safetensors file: stored tensors under their own names
+ *     hf_fields.c        config.json with the defaults of the family's configuration class
  *     hf_config.c        config.json to the metadata of a GGUF file
  *     hf_tensor_names.c  stored tensor names to GGUF names
  *     hf_convert.c       a stored tensor, or a part of it, to a GGUF tensor
@@ -35,13 +36,16 @@ struct moe_stored {
 struct moe_folder {
     struct moe_file *f;
     json_t *config;            /* config.json */
+    json_t *fields;            /* the fields of config that the family knows, with defaults for the others */
     struct moe_stored *stored; /* [n_stored] */
     size_t n_stored, room;
     struct moe_index by_name;
     const struct moe_hf_family *family;
     int n_layer, n_expert; /* 0: no experts */
     int n_ahead;           /* MTP layers behind the last layer, as in config.json */
-    int d_head;
+    int d_head, n_rot;     /* values of a head; how many of them are rotated */
+    bool no_bias;          /* attention has no biases, even if the files have such tensors */
+    bool no_qk_norm;       /* likewise Q and K norms */
     int n_key_head, n_value_head, d_state_key, d_state_value; /* of delta nets */
     int scale_rows, scale_values; /* packed weights: rows by values per scale; values 0: none */
     uint32_t gptq_zeros;          /* GPTQ: the one supported word of qzeros, eight zero points of 4 bits; 0: no GPTQ */
@@ -50,20 +54,24 @@ struct moe_folder {
     int err;                      /* first failure while config.json is read and metadata added */
 };
 
+/* Layers that have the sliding window: none; all; the layers from max_window_layers on; those with an even number, of all
+ * or of the first max_window_layers.  But for ALL, a list in layer_types comes first. */
+enum moe_hf_windows { WINDOW_NONE, WINDOW_ALL, WINDOW_FROM, WINDOW_EVEN, WINDOW_EVEN_BEFORE };
+
 /* Conversion rules of one model_type. */
 struct moe_hf_family {
     const char *model_type, *arch;
     bool experts;
-    bool turned;          /* Q and K rows of a head are stored in halves; GGUF has pairs */
-    bool post_norm;       /* the norm before the FFN is post_attention_norm in GGUF */
-    bool norm_topk_false; /* default of norm_topk_prob is false */
-    bool expert_is_ffn;   /* the width of an expert is intermediate_size */
-    bool sigmoid;         /* router probabilities by sigmoid, else by softmax */
-    bool transposed;      /* unquantised experts are stored input-major: refused */
-    bool latent;          /* multi-head latent attention (MLA) */
-    bool delta;           /* has delta nets; norm weights are stored minus 1 */
-    bool tiled;           /* with delta nets: GGUF has value heads in another order than the folder */
-    bool nested;          /* vision model: the language model is in text_config */
+    bool turned;        /* Q and K rows of a head are stored in halves; GGUF has pairs */
+    bool post_norm;     /* the norm before the FFN is post_attention_norm in GGUF */
+    bool expert_is_ffn; /* the width of an expert is intermediate_size */
+    bool sigmoid;       /* router probabilities by sigmoid, else by softmax */
+    bool transposed;    /* unquantised experts are stored input-major: refused */
+    bool latent;        /* multi-head latent attention (MLA) */
+    bool delta;         /* has delta nets; norm weights are stored minus 1 */
+    bool tiled;         /* with delta nets: GGUF has value heads in another order than the folder */
+    enum moe_hf_windows windows;
+    bool nested; /* vision model: the language model is in text_config */
 };
 
 /* hf_folder.c.  Returns code, with the message "path: error: field: reason". */
@@ -109,6 +117,10 @@ int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, stru
 int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t);
 int moe_hf_check_zeros(const struct moe_folder *d, const struct moe_stored *t, const char *otherwise);
 
+/* hf_packed.c.  Reads two tensors until they differ: *same is set to whether type, shape and all bytes are equal. */
+int moe_hf_compare(const struct moe_folder *d, const struct moe_stored *a, const struct moe_stored *b, bool *same);
+
+int moe_hf_fields(struct moe_folder *d); /* sets d->fields; d->family is known */
 int moe_hf_config(struct moe_folder *d);
 int moe_hf_tensors(struct moe_folder *d);
 int moe_hf_vocab(struct moe_folder *d);

@@ -273,3 +273,25 @@ int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, stru
                                moe_stored_beside(d, t, less, "_scale"), whole, scales);
     return 0;
 }
+
+int moe_hf_compare(const struct moe_folder *d, const struct moe_stored *a, const struct moe_stored *b, bool *same)
+{
+    const size_t most = (size_t)1 << 20;
+    const struct moe_stored *t[2] = { a, b };
+    *same = !strcmp(a->dtype, b->dtype) && !memcmp(a->dim, b->dim, sizeof a->dim) && a->bytes == b->bytes;
+    if (!*same)
+        return 0;
+    uint8_t *bytes = kn_alloc(2 * most);
+    if (!bytes)
+        return kn_fail(KN_ENOMEM, "%s: no memory to compare two tensors", d->f->name);
+    int err = 0;
+    for (uint64_t at = 0, n; at < a->bytes && *same && !err; at += n) {
+        n = a->bytes - at < most ? a->bytes - at : most;
+        for (int i = 0; i < 2 && !err; i++)
+            err = kn_file_read(d->f->fd[t[i]->file], d->f->path[t[i]->file], bytes + (size_t)i * most, (size_t)n,
+                               t[i]->offset + at);
+        *same = !err && !memcmp(bytes, bytes + most, (size_t)n);
+    }
+    kn_free(bytes);
+    return err;
+}

@@ -241,6 +241,38 @@ static bool is_extra_bias(const struct moe_hf_mapper *m, const struct name *n)
     return !known || !strcmp(n->rest, output);
 }
 
+/* True for a bias or norm of attention that config.json switches off.  The transformers package ignores it, too. */
+static bool is_switched_off(const struct moe_folder *d, const char *rest)
+{
+    static const char attention[] = "self_attn.", bias[] = ".bias";
+    size_t n = strlen(rest);
+    bool is_bias = !strncmp(rest, attention, sizeof attention - 1) && n > sizeof bias &&
+                   !strcmp(rest + n - (sizeof bias - 1), bias);
+    bool is_norm = !strcmp(rest, "self_attn.q_norm.weight") || !strcmp(rest, "self_attn.k_norm.weight");
+    return (d->no_bias && is_bias) || (d->no_qk_norm && is_norm);
+}
+
+/* Maps lm_head.weight, the output matrix.  With tie_word_embeddings the embedding is the output matrix; but another
+ * lm_head.weight with other values is the output matrix nevertheless, and if it is the only one of the two, it is
+ * both. */
+static int map_head(struct moe_hf_mapper *m)
+{
+    const char *root = root_of(m->d);
+    char name[MOE_HF_SHOWN];
+    bool same = false;
+    int n = snprintf(name, sizeof name, "%sembed_tokens.weight", root);
+    const struct moe_stored *embed = m->d->tied ? moe_stored_find(m->d, name, (size_t)n) : NULL;
+    if (m->d->tied && !embed)
+        return moe_hf_take_as(m, AS_IT_IS, "token_embd.weight", -1);
+    int err = embed ? moe_hf_compare(m->d, embed, m->t, &same) : 0;
+    if (err || same)
+        return err;
+    if (embed)
+        kn_say(KN_LOG_INFO, "%s: lm_head.weight differs from the embedding: it is used although config.json ties them",
+               m->d->f->name);
+    return moe_hf_take_as(m, AS_IT_IS, "output.weight", -1);
+}
+
 static int map_end(struct moe_hf_mapper *m, struct moe_string s)
 {
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
@@ -274,7 +306,7 @@ static int map_layer_or_unknown(struct moe_hf_mapper *m, struct name *n, size_t 
         return n->expert > 0 && m->d->gptq_plain
                    ? 0
                    : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, but its model has no such bias");
-    int err = is_beside(m) ? 0 : map_layer(m, n);
+    int err = is_beside(m) || is_switched_off(m->d, n->rest) ? 0 : map_layer(m, n);
     if (err <= 0)
         return err;
     if (is_ahead)
@@ -286,8 +318,10 @@ static int map(struct moe_hf_mapper *m)
 {
     struct name n;
     struct moe_string s = m->t->name;
+    if (!m->t->bytes) /* a matrix without rows or columns, of a part that the model lacks */
+        return 0;
     if (moe_string_is(s, "lm_head.weight"))
-        return m->d->tied ? 0 : moe_hf_take_as(m, AS_IT_IS, "output.weight", -1);
+        return map_head(m);
     if (m->d->family->delta && begins(s, "model.visual.")) {
         m->n_aside++;
         return 0;

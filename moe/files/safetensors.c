@@ -63,8 +63,8 @@ static int read_shape(const struct header *h, struct moe_stored *t, const json_t
     for (size_t i = 0; i < 4; i++) {
         const json_t *dim = json_array_get(shape, i);
         t->dim[i] = i < n ? (uint64_t)json_integer_value(dim) : 1;
-        if (i < n && (!json_is_integer(dim) || json_integer_value(dim) < 1))
-            return moe_refuse(KN_ECORRUPT, h->path, field, "dimension %zu is no number above 0", i);
+        if (i < n && (!json_is_integer(dim) || json_integer_value(dim) < 0))
+            return moe_refuse(KN_ECORRUPT, h->path, field, "dimension %zu is no number from 0 on", i);
         if (__builtin_mul_overflow(*bytes, t->dim[i], bytes) || *bytes > INT64_MAX)
             return moe_refuse(KN_ECORRUPT, h->path, field, "its shape overflows");
     }
@@ -123,10 +123,19 @@ static int check_overlap(const struct header *h, size_t first)
     struct moe_range *r = kn_calloc(n, sizeof *r);
     if (!r)
         return kn_fail(KN_ENOMEM, "%s: no memory to order %zu tensors", h->path, n);
-    for (size_t i = 0; i < n; i++)
-        r[i] = (struct moe_range){ t[i].offset, t[i].bytes };
-    int err = moe_ranges_overlap(h->d->f, r, n, pair);
+    size_t n_range = 0, *nth = kn_calloc(n, sizeof *nth);
+    int err = nth ? 0 : kn_fail(KN_ENOMEM, "%s: no memory to order %zu tensors", h->path, n);
+    for (size_t i = 0; i < n && !err; i++)
+        if (t[i].bytes) { /* a tensor without values may be anywhere */
+            nth[n_range] = i;
+            r[n_range++] = (struct moe_range){ t[i].offset, t[i].bytes };
+        }
+    if (n_range)
+        err = moe_ranges_overlap(h->d->f, r, n_range, pair);
+    for (int i = 0; i < 2 && err > 0; i++)
+        pair[i] = nth[pair[i]];
     kn_free(r);
+    kn_free(nth);
     if (err <= 0)
         return err;
     char one[SHOWN], other[SHOWN], field[SHOWN + 16];

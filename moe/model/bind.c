@@ -433,7 +433,7 @@ static int bind_layer(struct binder *b, int layer)
     int n_before = moe_n_delta_before(d, layer);
     l->nth = moe_is_delta(d, layer) ? n_before : layer - n_before;
     l->expert0 = (layer - d->n_lead) * d->n_expert + (target ? target->shape.n_expert_total : 0);
-    if (d->window && layer % d->window_period != d->window_period - 1)
+    if (moe_has_window(d, layer))
         l->window = d->window;
     return 0;
 }

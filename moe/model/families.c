@@ -18,7 +18,8 @@ struct family {
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
     bool by_tensors; /* QKV biases and QK norms are optional: used if in the file */
     enum moe_qk_norm qk_norm;
-    int window_period;      /* over 0: every window_period-th layer sees all positions, the others have a window */
+    enum { NO_WINDOW, MAY_HAVE_WINDOW, MUST_HAVE_WINDOW } windows;
+    int window_period; /* without a list of layers with a window: every window_period-th layer has none; 0: all have one */
     enum moe_gating gating; /* 0: softmax */
     float swiglu_alpha, swiglu_limit;
     enum moe_shared shared;
@@ -34,12 +35,22 @@ static const struct family families[] = {
     { .arch = "llama",
       .rope = KN_ROPE_PAIRS,
       .experts = MAY_HAVE_EXPERTS, /* llama, mistral, mixtral */
+      .windows = MAY_HAVE_WINDOW,
       .norm_topk = true,
       .as_dense = true },
-    { .arch = "qwen2", .qkv_bias = true },
-    { .arch = "qwen2moe", .qkv_bias = true, .experts = MUST_HAVE_EXPERTS, .shared = MOE_SHARED_GATED },
-    { .arch = "qwen3", .qk_norm = MOE_QK_NORM_HEAD },
-    { .arch = "qwen3moe", .qk_norm = MOE_QK_NORM_HEAD, .experts = MUST_HAVE_EXPERTS, .norm_topk = true },
+    { .arch = "qwen2", .qkv_bias = true, .windows = MAY_HAVE_WINDOW },
+    { .arch = "qwen2moe",
+      .qkv_bias = true,
+      .by_tensors = true,
+      .windows = MAY_HAVE_WINDOW,
+      .experts = MUST_HAVE_EXPERTS,
+      .shared = MOE_SHARED_GATED },
+    { .arch = "qwen3", .qk_norm = MOE_QK_NORM_HEAD, .windows = MAY_HAVE_WINDOW },
+    { .arch = "qwen3moe",
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .windows = MAY_HAVE_WINDOW,
+      .experts = MUST_HAVE_EXPERTS,
+      .norm_topk = true },
     { .arch = "glm4moe",
       .qkv_bias = true,
       .qk_norm = MOE_QK_NORM_HEAD,
@@ -64,6 +75,7 @@ static const struct family families[] = {
       .expert_bias = true,
       .post_norm = true,
       .yarn_exact = true,
+      .windows = MUST_HAVE_WINDOW,
       .window_period = 2,
       .experts = MUST_HAVE_EXPERTS,
       .gating = MOE_GATING_CHOSEN,
@@ -202,6 +214,9 @@ static int get_head_int(const struct keys *k, const char *key, const char *or_ke
     return error || *out ? error : get_int(k, or_key, 1, KN_MAX_D_HEAD, -1, out);
 }
 
+/* The norms of latents have this epsilon in all published models, even if the other norms have another one. */
+#define LATENT_EPS 1e-6f
+
 /* Reads the sizes of MLA.  The matrices of all heads are stacked in one, and each head must begin at a panel; so sizes
  * must be multiples of KN_PANEL. */
 static int read_latent(struct moe_desc *d, const struct keys *k)
@@ -216,6 +231,7 @@ static int read_latent(struct moe_desc *d, const struct keys *k)
     d->n_kv = 1;
     d->d_key = d->d_latent + d->n_rot;
     d->d_kept = d->d_latent;
+    d->latent_eps = LATENT_EPS;
     d->kv_whole = !moe_file_find_tensor(k->f, "blk.0.attn_k_b.weight") &&
                   moe_file_find_tensor(k->f, "blk.0.attn_kv_b.weight");
     int d_plain = d->d_head - d->n_rot;
@@ -232,7 +248,7 @@ static int read_latent(struct moe_desc *d, const struct keys *k)
 static int read_sizes(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
     int error = 0;
-    if ((error = read_n_vocab(d, k)) || (error = get_int(k, "block_count", 1, 4096, -1, &d->n_layer)) ||
+    if ((error = read_n_vocab(d, k)) || (error = get_int(k, "block_count", 1, MOE_MAX_LAYER, -1, &d->n_layer)) ||
         (error = get_int(k, "nextn_predict_layers", 0, d->n_layer - 1, 0, &d->n_ahead)) ||
         (error = get_int(k, "embedding_length", 1, 1 << 20, -1, &d->d_model)) ||
         (error = get_int(k, "context_length", 1, INT32_MAX, 2048, &d->n_ctx_train)) ||
@@ -253,15 +269,17 @@ static int read_sizes(struct moe_desc *d, const struct keys *k, const struct fam
 /* Width of the shared expert: PLAIN: expert_shared_count experts; GATED: its own key, or the width of dense layers. */
 static int read_shared(struct moe_desc *d, const struct keys *k, const struct family *family, int d_ff)
 {
-    int count, error = get_int(k, "expert_shared_count", 0, INT32_MAX, 0, &count);
+    int fallback = family->shared == MOE_SHARED_PLAIN ? -1 : 0;
+    int count, error = get_int(k, "expert_shared_count", 0, INT32_MAX, fallback, &count);
     if (error)
         return error;
     if (count && family->shared == MOE_SHARED_NONE)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_shared_count %d; %s has no shared experts", moe_file_path(k->f),
                        k->arch, count, k->arch);
-    if (d->shared == MOE_SHARED_PLAIN && (count == 0 || d->d_expert > (1 << 24) / count))
-        return kn_fail(KN_ECORRUPT, "%s: %s.expert_shared_count is %s", moe_file_path(k->f), k->arch,
-                       count ? "out of range" : "missing");
+    if (d->shared == MOE_SHARED_PLAIN && count && d->d_expert > (1 << 24) / count)
+        return kn_fail(KN_ECORRUPT, "%s: %s.expert_shared_count is out of range", moe_file_path(k->f), k->arch);
+    if (d->shared == MOE_SHARED_PLAIN && !count)
+        d->shared = MOE_SHARED_NONE;
     if (d->shared == MOE_SHARED_PLAIN)
         d->d_shared = count * d->d_expert;
     if (d->shared == MOE_SHARED_GATED)
@@ -324,6 +342,10 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     if (d->n_expert > 0 && family->experts == DENSE_ONLY)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_count: %s has no experts", moe_file_path(k->f), k->arch,
                        k->arch);
+    if (d->n_expert && (error = get_int(k, "leading_dense_block_count", 0, 4096, 0, &d->n_lead)))
+        return error;
+    if (d->n_lead >= d->n_layer) /* all layers are dense: the numbers of its experts have no use */
+        d->n_expert = d->n_lead = 0;
     int least = d->n_expert ? 0 : 1; /* 0: not given */
     if ((error = get_int_uniform(k, "feed_forward_length", d->n_layer, least, 1 << 24, least ? -1 : 0, &d_ff)))
         return error;
@@ -333,8 +355,6 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     }
     char buf[128];
     int fallback = family->as_dense && d_ff ? d_ff : -1;
-    if ((error = get_int(k, "leading_dense_block_count", 0, d->n_layer - 1, 0, &d->n_lead)))
-        return error;
     if (d->n_lead && !d_ff)
         return kn_fail(KN_ECORRUPT, "%s: %s.feed_forward_length is missing", moe_file_path(k->f), k->arch);
     d->d_ff = d->n_lead ? d_ff : 0;
@@ -394,25 +414,26 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
-/* Reads the window of families with a window_period.  The file gives its own period of layers without a window, or a
- * list with a flag for each layer, which must match the family's period. */
-static int read_window(struct moe_desc *d, const struct keys *k)
+/* Reads the sliding window and the layers that have it: a list with a flag for each layer, or the period of layers
+ * without a window (0: all layers have it), or else the family's period. */
+static int read_window(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
     char buf[128];
-    int error;
-    if (!d->window_period)
+    int error, period = family->window_period;
+    bool must = family->windows == MUST_HAVE_WINDOW;
+    if (family->windows == NO_WINDOW)
         return 0;
-    if ((error = get_int(k, "attention.sliding_window", 1, INT32_MAX, -1, &d->window)))
+    if ((error = get_int(k, "attention.sliding_window", must, INT32_MAX, must ? -1 : 0, &d->window)) || !d->window)
         return error;
     const struct moe_value *v = moe_file_find(k->f, key(k, "attention.sliding_window_pattern", buf));
-    if (!v || v->type != MOE_ARRAY)
-        return get_int(k, "attention.sliding_window_pattern", 1, 4096, d->window_period, &d->window_period);
-    bool same = v->item != MOE_STRING && v->item != MOE_F32 && v->item != MOE_F64 && v->n >= (size_t)d->n_layer;
-    for (int i = 0; same && i < d->n_layer; i++)
-        same = (moe_value_int(v, (size_t)i) != 0) == (i % d->window_period != d->window_period - 1);
-    if (!same)
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s must give all layers but every %d-th a window, as in %s",
-                       moe_file_path(k->f), buf, d->window_period, k->arch);
+    bool list = v && v->type == MOE_ARRAY;
+    if (list && (v->item == MOE_STRING || v->item == MOE_F32 || v->item == MOE_F64 || v->n < (size_t)d->n_layer))
+        return kn_fail(KN_ECORRUPT, "%s: %s is not %d flags", moe_file_path(k->f), buf, d->n_layer);
+    if (!list && (error = get_int(k, "attention.sliding_window_pattern", 0, 4096, period, &period)))
+        return error;
+    for (int i = 0; i < d->n_layer; i++)
+        if (list ? moe_value_int(v, (size_t)i) != 0 : !period || i % period != period - 1)
+            d->window_layers[i / 64] |= UINT64_C(1) << i % 64;
     return 0;
 }
 
@@ -530,7 +551,6 @@ static void take_family(struct moe_desc *d, const struct family *family)
         .post_norm = family->post_norm,
         .yarn_exact = family->yarn_exact,
         .qk_norm = family->qk_norm,
-        .window_period = family->window_period,
         .gating = family->gating ? family->gating : MOE_GATING_SOFTMAX,
         .shared = family->shared,
         .out_gate = family->out_gate,
@@ -580,12 +600,13 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
         return KN_EUNSUPPORTED;
     take_family(d, family);
     if (family->by_tensors) {
-        d->qkv_bias = moe_file_find_tensor(f, "blk.0.attn_q.bias") != NULL;
+        d->qkv_bias = moe_file_find_tensor(f, "blk.0.attn_q.bias") || moe_file_find_tensor(f, "blk.0.attn_k.bias") ||
+                      moe_file_find_tensor(f, "blk.0.attn_v.bias");
         d->qk_norm = moe_file_find_tensor(f, "blk.0.attn_q_norm.weight") ? family->qk_norm : MOE_QK_NORM_NONE;
     }
     struct keys k = { f, family->arch };
     if ((error = read_sizes(d, &k, family)) || (error = read_experts(d, &k, family)) || (error = read_rope(d, &k)) ||
-        (error = read_window(d, &k)) || (error = read_delta(d, &k)) || (error = read_head(d, &k)) ||
+        (error = read_window(d, &k, family)) || (error = read_delta(d, &k)) || (error = read_head(d, &k)) ||
         (error = check_vocab(d, f)))
         return error;
     return 0;

@@ -22,6 +22,7 @@
 
 #define MOE_MAX_GROUP 64 /* expert groups */
 #define MOE_MAX_TAP   8  /* taps of a delta net's convolution */
+#define MOE_MAX_LAYER 4096
 
 enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };
 enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL }; /* of each head; of all heads as one */
@@ -51,8 +52,8 @@ struct moe_desc {
     int d_ff;                       /* of dense layers */
     int n_expert, n_used, d_expert; /* all 0: a dense model */
     enum moe_shared shared;
-    int d_shared; /* width of the shared expert */
-    float eps;
+    int d_shared;          /* width of the shared expert */
+    float eps, latent_eps; /* of norms; of the norms of latents */
     enum kn_rope rope;
     float rope_base;
     enum moe_scaling scaling;
@@ -65,8 +66,9 @@ struct moe_desc {
     bool norm_first;           /* of EAGLE-3: the residual stream begins with the normalised feature */
     int n_guess;               /* of a head: number of tokens that it can predict */
     bool qkv_bias, o_bias, sinks;
-    int window, window_period; /* positions that a row sees; every window_period-th layer sees all; 0: no window */
-    bool post_norm;            /* the FFN's norm has the name post_attention_norm */
+    int window; /* positions that a row sees in layers with a window, the own included; 0: no layer has one */
+    uint64_t window_layers[MOE_MAX_LAYER / 64]; /* bit i % 64 of word i / 64: layer i has the window */
+    bool post_norm;                             /* the FFN's norm has the name post_attention_norm */
     enum moe_qk_norm qk_norm;
     bool out_gate;    /* the q matrix also computes a gate for the output of each query head */
     int delta_period; /* n > 0: all layers but each n-th are delta nets (delta_net.c) */
@@ -99,6 +101,12 @@ static inline bool moe_is_latent(const struct moe_desc *d) { return d->d_latent 
 static inline bool moe_is_delta(const struct moe_desc *d, int layer)
 {
     return d->delta_period && layer % d->delta_period != d->delta_period - 1;
+}
+
+/* True if rows of this layer see only the last d->window positions. */
+static inline bool moe_has_window(const struct moe_desc *d, int layer)
+{
+    return d->window && d->window_layers[layer / 64] >> layer % 64 & 1;
 }
 
 /* Number of delta nets among layers 0 .. layer - 1. */

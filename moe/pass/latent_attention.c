@@ -51,13 +51,13 @@ static void keep_row(void *arg, int row, int thread)
     float *k = c->k + (size_t)row * (size_t)d->d_key;
     if (c->status[row])
         return;
-    ops->rms_norm(k, j->l->kv_a_norm, d->eps, d->d_latent, k);
+    ops->rms_norm(k, j->l->kv_a_norm, d->latent_eps, d->d_latent, k);
     ops->rope(k + d->d_latent, 1, d->n_rot, d->n_rot, rope_cos_sin_of(c, row), d->rope);
     size_t at = (size_t)moe_own_slot(&c->batch->row[row]) * (size_t)d->d_key;
     ops->kv_store(c->opt.kv, k, d->d_key, moe_kv_keys(c, j->layer, 0) + at * moe_kv_value_bytes(c->opt.kv));
     if (d->d_query_latent) {
         float *low = c->latent.low.x + (size_t)row * c->latent.low.stride;
-        ops->rms_norm(low, j->l->q_a_norm, d->eps, d->d_query_latent, low);
+        ops->rms_norm(low, j->l->q_a_norm, d->latent_eps, d->d_query_latent, low);
         moe_code_row(c, &c->latent.low, moe_act_bit(&j->l->q), d->d_query_latent, row);
     }
 }

@@ -92,7 +92,7 @@ static void headers_that_are_wrong(void **state)
         { "another type", ENTRY("\"F6\"", "[2]", "[16,24]"), KN_EUNSUPPORTED, "dtype F6" },
         { "no shape", ENTRY("\"F32\"", "2", "[16,24]"), KN_ECORRUPT, "its shape" },
         { "5 dimensions", ENTRY("\"F32\"", "[1,1,1,1,2]", "[16,24]"), KN_ECORRUPT, "its shape" },
-        { "none of something", ENTRY("\"F32\"", "[0]", "[16,16]"), KN_ECORRUPT, "dimension 0" },
+        { "bytes for nothing", ENTRY("\"F32\"", "[0]", "[16,20]"), KN_ECORRUPT, "4 bytes" },
         { "less than nothing", ENTRY("\"F32\"", "[-2]", "[16,24]"), KN_ECORRUPT, "dimension 0" },
         { "a half", ENTRY("\"F32\"", "[2.5]", "[16,24]"), KN_ECORRUPT, "dimension 0" },
         { "2^63 values", ENTRY("\"U8\"", "[4294967296,2147483648]", "[16,24]"), KN_ECORRUPT, "overflows" },
@@ -260,7 +260,8 @@ static void configurations_that_are_wrong(void **state)
     assert_refused("no JSON", KN_ECORRUPT, "config.json", "line 1");
 }
 
-/* A window in all layers limits the context; a tied embedding needs no output matrix. */
+/* A window is a key and no limit of the context.  A tied embedding is the output matrix only if lm_head.weight has the
+ * same values. */
 static void configurations_that_say_more(void **state)
 {
     (void)state;
@@ -274,17 +275,19 @@ static void configurations_that_say_more(void **state)
     save_json("config.json", root);
     faults_reset();
     assert_int_equal(moe_file_open(&f, model), 0);
-    assert_null(moe_file_find_tensor(f, "output.weight"));
+    assert_non_null(moe_file_find_tensor(f, "output.weight"));
     assert_int_equal(moe_file_int(f, "qwen3moe.context_length", 0, 5000, &n), 1);
+    assert_int_equal(n, 1024);
+    assert_int_equal(moe_file_int(f, "qwen3moe.attention.sliding_window", 0, 5000, &n), 1);
     assert_int_equal(n, 100);
+    assert_null(moe_file_find(f, "qwen3moe.attention.sliding_window_pattern"));
     moe_file_close(f);
     json_object_set_new(root, "use_sliding_window", json_false());
     json_object_set_new(root, "tie_word_embeddings", json_false());
     save_json("config.json", root);
     assert_int_equal(moe_file_open(&f, model), 0);
     assert_non_null(moe_file_find_tensor(f, "output.weight"));
-    assert_int_equal(moe_file_int(f, "qwen3moe.context_length", 0, 5000, &n), 1);
-    assert_int_equal(n, 1024);
+    assert_null(moe_file_find(f, "qwen3moe.attention.sliding_window"));
     moe_file_close(f);
     json_decref(root);
     save_header(strlen("{" GOOD "}"), "{" GOOD "}", 16);
