@@ -407,7 +407,7 @@ void eng_api_request_of_choice(const struct eng_api_request *ask, int choice, st
                                  .priority = ask->priority,
                                  .user = ask->user,
                                  .choice = choice };
-    out->sampling.choice = (uint32_t)(choice % ask->n_each);
+    out->sampling.choice = (uint32_t)choice; /* across all prompts: equal prompts get different noise */
 }
 
 int eng_api_request_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup, char **text,

@@ -15,7 +15,8 @@
  * about reasoning.
  *
  * Choices.  A request has n_prompt prompts and n answers to each: choice i answers prompt i / n with
- * sampling.choice = i % n.  Each choice is one session and gives the same bytes as when run alone. */
+ * sampling.choice = i, so that equal prompts get different answers.  Each choice is one session, and no other choice
+ * changes its bytes. */
 #ifndef ENGINE_API_REQUEST_H
 #define ENGINE_API_REQUEST_H
 
