@@ -767,15 +767,33 @@ static void errors_come_with_a_status_or_in_the_stream(void **state)
     eng_api_request_close(ask);
 }
 
-static void no_memory_ends_a_reply(void **state)
+/* A reply without memory can still fail: an error event after whole events, or the body of an error. */
+static void assert_failed_whole(struct eng_reply *r, enum eng_api api, bool stream, struct said *s)
+{
+    struct eng_refusal why;
+    const char *at = s->data;
+    json_t *v;
+    eng_refuse(&why, 503, NULL, "", "no memory now");
+    eng_reply_fail(r, &why);
+    take(r, s);
+    assert_non_null(strstr(s->data, "no memory now"));
+    if (s->status == 503) {
+        assert_non_null(v = json_loads(s->data, 0, NULL));
+        json_decref(v);
+        return;
+    }
+    assert_true(stream && s->n > 2 && !strcmp(s->data + s->n - 2, "\n\n"));
+    assert_true(api != ENG_API_CHAT || strstr(s->data, "data: [DONE]\n\n"));
+    while ((v = next_event(&at)))
+        json_decref(v);
+}
+
+static void no_memory_fails_a_reply(enum eng_api api, bool stream, const char *members)
 {
     static struct said s;
-    struct eng_api_request *ask = ask_of(ENG_API_RESPONSES, body_of(ENG_API_RESPONSES, true,
-                                                                    "\"stop\": \"x\", "
-                                                                    "\"top_logprobs\": 3"));
+    struct eng_api_request *ask = ask_of(api, body_of(api, stream, members));
     const char *text = "<think>h</think>hello" CALL;
     int n = 0;
-    (void)state;
     for (bool more = true; more;) {
         struct eng_reply *r;
         faults_reset();
@@ -784,6 +802,8 @@ static void no_memory_ends_a_reply(void **state)
             s.n = 0;
             int done = feed(r, 0, text, strlen(text), ENG_STOP, &s);
             assert_int_equal(done, faults.struck ? KN_ENOMEM : 1);
+            if (done == KN_ENOMEM)
+                assert_failed_whole(r, api, stream, &s);
             eng_reply_close(r);
         }
         more = faults.struck;
@@ -792,6 +812,38 @@ static void no_memory_ends_a_reply(void **state)
     faults_off();
     assert_true(n > 10);
     eng_api_request_close(ask);
+}
+
+static void no_memory_ends_a_reply(void **state)
+{
+    (void)state;
+    no_memory_fails_a_reply(ENG_API_RESPONSES, true, "\"stop\": \"x\", \"top_logprobs\": 3");
+    no_memory_fails_a_reply(ENG_API_CHAT, true, "\"logprobs\": true");
+    no_memory_fails_a_reply(ENG_API_CHAT, false, "\"logprobs\": true");
+    no_memory_fails_a_reply(ENG_API_MESSAGES, true, "");
+}
+
+/* Half a character before a control token is not joined with the text after the token. */
+static void a_character_ends_before_a_control_token(void **state)
+{
+    static const enum eng_api apis[] = { ENG_API_COMPLETIONS, ENG_API_CHAT };
+    static struct said s;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct eng_api_request *ask = ask_of(apis[i], body_of(apis[i], false, ""));
+        struct eng_reply *r;
+        assert_int_equal(eng_reply_open(&r, ask, &fake.setup), 0);
+        s.n = 0;
+        assert_int_equal(feed(r, 0,
+                              "a\xC3<s>\xA9"
+                              "b",
+                              7, ENG_STOP, &s),
+                         1);
+        assert_non_null(strstr(s.data, "\"a\xEF\xBF\xBD\xEF\xBF\xBD"
+                                       "b\""));
+        eng_reply_close(r);
+        eng_api_request_close(ask);
+    }
 }
 
 int main(void)
@@ -811,6 +863,7 @@ int main(void)
         cmocka_unit_test(completions_tell_them_in_lists),
         cmocka_unit_test(errors_come_with_a_status_or_in_the_stream),
         cmocka_unit_test(no_memory_ends_a_reply),
+        cmocka_unit_test(a_character_ends_before_a_control_token),
     };
     return cmocka_run_group_tests(tests, fake_open, fake_close);
 }
