@@ -16,6 +16,22 @@
 /* The messages as a new reference; NULL when refused. */
 json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body, const struct eng_api_setup *setup);
 
+/* The name of the member of a message in which the template expects reasoning. */
+const char *eng_talk_thoughts(const struct eng_api_setup *setup);
+
+/* How the prompt ends. */
+struct eng_talk_end {
+    bool opens;         /* with the opening of an assistant's turn: the template variable add_generation_prompt */
+    const char *member; /* with the text of this member of the last message, which the answer continues; NULL: not so */
+    const json_t *text; /* that text, borrowed */
+    bool in_thoughts;   /* that text is reasoning */
+};
+void eng_talk_end(struct eng_talk_end *end, enum eng_api api, const struct eng_fields *body, const json_t *messages,
+                  const char *thoughts);
+/* Sets ask->continues, thinks and written.  format: NULL if the template has none. */
+void eng_talk_continue(struct eng_api_request *ask, const struct eng_talk_end *end,
+                       const struct eng_tool_format *format);
+
 /* The tools of a request and its tool_choice. */
 struct eng_talk_tools {
     json_t *list; /* in the form of chat completions, a new reference; NULL: none */

@@ -109,8 +109,6 @@ static void refuse_unknown(struct eng_parse *p)
         eng_field_refuse(&p->body, "best_of", "is not supported: all 'n' answers are returned");
     if (eng_field_int(&p->body, "min_tokens", 0, INT32_MAX, &n) && n && !p->ask->ignore_eos)
         eng_field_refuse(&p->body, "min_tokens", "is not supported, except with 'ignore_eos'");
-    if (eng_field_bool(&p->body, "continue_final_message", &on) && on)
-        eng_field_refuse(&p->body, "continue_final_message", "is not supported");
     if (p->ask->api == ENG_API_RESPONSES && eng_field_bool(&p->body, "background", &on) && on)
         eng_field_refuse(&p->body, "background", "is not supported: answers are not stored");
 }
@@ -204,7 +202,9 @@ static void read_prompts(struct eng_parse *p)
 static json_t *read_talk(struct eng_parse *p)
 {
     json_t *messages = eng_talk_messages(p->ask->api, &p->body, p->setup);
-    json_t *variables = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 1);
+    eng_talk_end(&p->end, p->ask->api, &p->body, messages, eng_talk_thoughts(p->setup));
+    json_t *variables = json_pack("{s:o, s:b, s:s?}", "messages", messages, "add_generation_prompt", p->end.opens,
+                                  "continue_final_message", p->end.member);
     eng_talk_tools(&p->tools, p->ask->api, &p->body);
     if (p->tools.choice == ENG_TOOL_NONE || !p->tools.list) { /* the template gets no tools */
         json_decref(p->tools.list);
@@ -249,6 +249,16 @@ static bool ends_thinking(const struct eng_api_setup *setup, const struct eng_id
     return thinks;
 }
 
+static void read_end(struct eng_parse *p)
+{
+    if (p->end.member)
+        eng_talk_continue(p->ask, &p->end, p->setup->tool_format);
+    else if (p->setup->tool_format)
+        p->ask->thinks = ends_thinking(p->setup, p->ask->prompt);
+    if (p->end.member && !p->ask->written)
+        eng_parse_no_memory(p);
+}
+
 static void read_conversation(struct eng_parse *p)
 {
     struct eng_template_error e;
@@ -262,12 +272,12 @@ static void read_conversation(struct eng_parse *p)
         int error = eng_chat_tokens(p->setup->chat, variables, p->ask->prompt, &e);
         if (error)
             refuse_template(p, error, &e);
+        else
+            read_end(p);
     }
     json_decref(variables);
     if (eng_refused(p->why))
         return;
-    if (p->setup->tool_format)
-        p->ask->thinks = ends_thinking(p->setup, p->ask->prompt);
     p->ask->tools = json_incref(p->tools.list);
 }
 
@@ -388,6 +398,7 @@ void eng_api_request_close(struct eng_api_request *ask)
     kn_free(ask->stop);
     gr_close(ask->grammar);
     json_decref(ask->tools);
+    json_decref(ask->written);
     json_decref(ask->body);
     kn_free(ask);
 }

@@ -175,6 +175,21 @@ uint8_t eng_tool_format_first_byte(const struct eng_tool_format *s)
     return s->syntax == ENG_SYNTAX_LLAMA ? '{' : s->syntax == ENG_SYNTAX_PYTHONIC && s->variant ? '[' : 0;
 }
 
+bool eng_tool_format_text_thinks(const struct eng_tool_format *s, const char *text, size_t n, size_t *after)
+{
+    const char *open = s->mark[MARK_THINK].text, *close = s->mark[MARK_THINK_END].text;
+    bool thinks = false;
+    *after = 0;
+    for (size_t i = 0; open && i < n; i++)
+        if (n - i >= strlen(close) && !memcmp(text + i, close, strlen(close))) {
+            *after = i + strlen(close);
+            thinks = false;
+        } else if (n - i >= strlen(open) && !memcmp(text + i, open, strlen(open))) {
+            thinks = true;
+        }
+    return thinks;
+}
+
 bool eng_tool_format_prompt_thinks(const struct eng_tool_format *s, const char *prompt, size_t n)
 {
     const char *mark = s->mark[MARK_THINK].text;

@@ -376,12 +376,12 @@ int eng_answer_open(struct eng_answer_parser **out, const struct eng_answer_opti
         return KN_ENOMEM;
     s->format = o->format;
     s->tools = json_incref((json_t *)o->tools);
-    s->at_start = true;
-    if (o->format->syntax == ENG_SYNTAX_HARMONY)
+    s->at_start = !o->continues || !o->n_written;
+    if (o->format->syntax == ENG_SYNTAX_HARMONY && !o->continues)
         s->state = IN_HEADER;
     else if (o->thinks && o->format->thinks)
         s->state = IN_THOUGHTS;
-    s->drop_space = s->state == IN_THOUGHTS;
+    s->drop_space = s->state == IN_THOUGHTS && !o->continues;
     for (int m = 0; m < MARK_COUNT; m++)
         if (o->format->mark[m].text) {
             kn_assert(strlen(o->format->mark[m].text) < MARK_BYTES);

@@ -77,6 +77,10 @@ const char *eng_tool_format_name(const struct eng_tool_format *s); /* the second
  * templates write <think> last).  The answer then begins inside the reasoning. */
 bool eng_tool_format_prompt_thinks(const struct eng_tool_format *s, const char *prompt, size_t n);
 
+/* True if reasoning is open at the end of text[n]: the marker that opens it has no closing marker after it.  *after is
+ * set to the end of the last closing marker, 0 without one. */
+bool eng_tool_format_text_thinks(const struct eng_tool_format *s, const char *text, size_t n, size_t *after);
+
 /* ---- an answer ------------------------------------------------------------------------------- */
 
 enum eng_answer_kind {
@@ -101,6 +105,8 @@ struct eng_answer_options {
     const struct eng_tool_format *format; /* must outlive the parser */
     const json_t *tools;                  /* the request's array, referenced; NULL: calls are not recognised */
     bool thinks;                          /* the answer begins inside the reasoning */
+    bool continues;                       /* the answer continues a text of the prompt, */
+    size_t n_written;                     /* which has this many bytes after its reasoning */
 };
 
 int eng_answer_open(struct eng_answer_parser **out, const struct eng_answer_options *o);
@@ -125,6 +131,9 @@ struct eng_answer_rules {
     bool parallel;        /* allow more than one call */
     const json_t *schema; /* JSON schema of an answer without calls; NULL: any text */
     bool thinks;          /* the answer begins inside the reasoning */
+    bool continues;       /* the answer continues a text of the prompt */
+    const char *written;  /* [n_written] the part of a continued text that the prompt holds, without reasoning */
+    size_t n_written;
 };
 
 /* Builds the grammar of an answer; the caller closes *out with gr_close.

@@ -54,7 +54,7 @@ static void three_dialects_are_one_conversation(void **state)
             "{\"messages\": [{\"role\": \"developer\", \"content\": [{\"type\": "
             "\"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}, "
             "{\"role\": \"assistant\", \"content\": null}]}",
-            "<s>system\na\nb<|im_end|>\n<s>assistant\n<|im_end|>\n<s>assistant\n");
+            "<s>system\na\nb<|im_end|>\n<s>assistant\n");
     renders(ENG_API_RESPONSES, "{\"instructions\": \"s\", \"input\": \"u\"}",
             "<s>system\ns<|im_end|>\n<s>user\nu<|im_end|>\n<s>assistant\n");
     renders(ENG_API_MESSAGES,
@@ -205,7 +205,7 @@ static void thoughts_go_by_the_templates_name(void **state)
     renders(ENG_API_CHAT,
             "{\"messages\": [" USER ", {\"role\": \"assistant\", \"reasoning\": \"why\"}, {\"role\": "
             "\"assistant\", \"reasoning\": \"why\", \"content\": \"so\"}]}",
-            "/hello;why/;/so;");
+            "/hello;why/;/so");
     fake_close(NULL);
     fake_open(NULL);
 }

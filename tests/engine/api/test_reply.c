@@ -724,6 +724,29 @@ static void completions_tell_them_in_lists(void **state)
                                    "[-0.5],\"top_logprobs\":[{\"!\":-0.5}],\"text_offset\":[5]}"));
 }
 
+/* An answer that continues a message has no white space dropped at its start, and cannot begin to reason. */
+static void a_continued_message_goes_on(void **state)
+{
+    static const struct {
+        const char *last, *text, *has;
+    } cases[] = {
+        { "\"content\": \"a\"", " b", "\"content\":\" b\"" },
+        { "\"content\": \"a\"", "<think>b", "\"content\":\"<think>b\"" },
+        { "\"content\": \"\"", "<think>b</think>c", "\"content\":\"c\"" },
+        { "\"content\": \"<think>a\"", " b</think>c", "\"reasoning_content\":\" b\"" },
+        { "\"reasoning_content\": \"a\"", " b</think>c", "\"reasoning_content\":\" b\"" },
+    };
+    static struct said s;
+    char body[400];
+    (void)state;
+    for (int i = 0; i < LEN(cases); i++) {
+        snprintf(body, sizeof body, "{\"messages\": [" USER ", {\"role\": \"assistant\", %s}]}", cases[i].last);
+        answer(ENG_API_CHAT, body, cases[i].text, strlen(cases[i].text), ENG_STOP, &s);
+        if (!strstr(s.data, cases[i].has))
+            fail_msg("%d: %s", i, s.data);
+    }
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 static void errors_come_with_a_status_or_in_the_stream(void **state)
@@ -861,6 +884,7 @@ int main(void)
         cmocka_unit_test(tokens_are_told_with_their_text),
         cmocka_unit_test(responses_tell_them_by_item),
         cmocka_unit_test(completions_tell_them_in_lists),
+        cmocka_unit_test(a_continued_message_goes_on),
         cmocka_unit_test(errors_come_with_a_status_or_in_the_stream),
         cmocka_unit_test(no_memory_ends_a_reply),
         cmocka_unit_test(a_character_ends_before_a_control_token),

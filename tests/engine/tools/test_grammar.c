@@ -167,7 +167,7 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
     w->n_call = w->n_whole = 0;
     w->n_all = 0;
     eng_decoder_init(&d, w->vocab, ENG_DECODE_CONTINUE | ENG_DECODE_SKIP_SPECIAL);
-    struct eng_answer_options o = { w->format, w->tools, thinks };
+    struct eng_answer_options o = { .format = w->format, .tools = w->tools, .thinks = thinks };
     assert_int_equal(eng_answer_open(&s, &o), 0);
     gr_start(g, &st);
     const int n_step = (int)(random_bits() % MOST_WALK);

@@ -493,7 +493,9 @@ static void answers_by_way(void **state)
                 format = style_of(ways[i].template, NULL);
             for (const struct answer *a = ways[i].answer; a->text; a++)
                 if (!(type && a->how & LETTERS))
-                    expect_answer(&(struct eng_answer_options){ &format, tools, a->how & THINKS }, a->text, a->want);
+                    expect_answer(
+                        &(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = a->how & THINKS },
+                        a->text, a->want);
         }
         eng_vocab_close(v);
     }
@@ -510,7 +512,8 @@ static void marks_that_are_tokens_are_not_letters(void **state)
     struct eng_answer_parser *s;
     int n_call = 0;
     l = (struct line){ .kind = -1 };
-    assert_int_equal(eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false }), 0);
+    assert_int_equal(
+        eng_answer_open(&s, &(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false }), 0);
     eng_answer_feed(s, "<tool_call>{\"name\":\"f\"}</tool_call><think", 41);
     eng_answer_control(s, 262); /* <s> is no mark */
     take_events(s, &l, &n_call);
@@ -531,10 +534,10 @@ static void marks_that_are_tokens_are_not_letters(void **state)
     assert_string_equal(strstr(l.text, "<g>"), "<g>{}</>c(x)r(y</think>)c(z)");
     eng_answer_close(s);
     format = style_of("Qwen-Qwen3-0.6B", NULL);
-    expect_answer(&(struct eng_answer_options){ &format, tools, false }, "no <think>a</think>",
-                  "c(no <think>a</think>)");
-    expect_answer(&(struct eng_answer_options){ &format, tools, true }, "a <tool_call>{\"name\":\"f\"}",
-                  "r(a <tool_call>{\"name\":\"f\"})");
+    expect_answer(&(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false },
+                  "no <think>a</think>", "c(no <think>a</think>)");
+    expect_answer(&(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = true },
+                  "a <tool_call>{\"name\":\"f\"}", "r(a <tool_call>{\"name\":\"f\"})");
     json_decref(tools);
     eng_vocab_close(v);
 }
@@ -587,7 +590,8 @@ static void nothing_waits_longer_than_it_must(void **state)
         struct eng_answer_parser *s;
         int n_call = 0;
         l = (struct line){ .kind = -1 };
-        assert_int_equal(eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false }), 0);
+        assert_int_equal(
+            eng_answer_open(&s, &(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false }), 0);
         eng_answer_feed(s, step[i].piece, strlen(step[i].piece));
         take_events(s, &l, &n_call);
         expect_line(&l, step[i].want, step[i].piece);
@@ -633,7 +637,8 @@ static size_t feed_long(const char *template, const char *head, const char *agai
     struct eng_answer_event e;
     struct eng_answer_parser *s;
     size_t n = 0;
-    assert_int_equal(eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false }), 0);
+    assert_int_equal(
+        eng_answer_open(&s, &(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false }), 0);
     eng_answer_feed(s, head, strlen(head));
     for (size_t i = 0; i < n_again; i++) {
         assert_int_equal(eng_answer_feed(s, again, strlen(again)), 0);
@@ -697,7 +702,8 @@ static void long_names_are_no_names(void **state)
             name[n] = 0;
             replace_name(text, shape[i].text, name);
             replace_name(want, n <= ENG_ANSWER_NAME_BYTES ? shape[i].call : shape[i].other, name);
-            expect_answer(&(struct eng_answer_options){ &format, tools, false }, text, want);
+            expect_answer(&(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false }, text,
+                          want);
         }
     json_decref(tools);
 }
@@ -714,7 +720,8 @@ static void memory_may_end_anywhere(void **state)
                 struct eng_answer_parser *s = NULL;
                 faults_reset();
                 faults_at(FAULT_ALLOC, nth, FAULT_ERROR, ENOMEM);
-                int error = eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false });
+                int error = eng_answer_open(
+                    &s, &(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false });
                 if (!error && !(error = eng_answer_feed(s, a->text, strlen(a->text))))
                     error = eng_answer_finish(s);
                 assert_int_equal(error, faults.struck ? KN_ENOMEM : 0);
@@ -806,7 +813,7 @@ static void templates_calls_are_read_back(void **state)
         assert_non_null(p);
         char *end = strstr(p, turns[i].end);
         size_t n = end ? (size_t)(end - p) : strlen(p);
-        read_pieces(&(struct eng_answer_options){ &format, tools, false }, p, n, 0, n, &l);
+        read_pieces(&(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false }, p, n, 0, n, &l);
         char *begin = strstr(l.text, "<f>"), *stop = begin ? strstr(begin, "</>") : NULL;
         json_t *got = stop ? json_loadb(begin + 3, (size_t)(stop - begin) - 3, 0, NULL) : NULL;
         if (!got || !json_equal(got, arguments) || begin != l.text || stop[3])
