@@ -60,21 +60,22 @@ void eng_talk_end(struct eng_talk_end *end, enum eng_api api, const struct eng_f
     const json_t *content = json_object_get(last, "content"), *thought = json_object_get(last, thoughts);
     end->member = !json_string_length(content) && json_string_length(thought) ? thoughts : "content";
     end->in_thoughts = end->member == thoughts;
-    end->text = end->in_thoughts ? thought : content;
-    size_t n = json_string_length(end->text);
+    const json_t *text = end->in_thoughts ? thought : content;
+    size_t n = json_string_length(text);
     if (calls)
         eng_field_refuse(body, "continue_final_message", "is not possible: the last message has tool calls");
     else if (!last)
         eng_field_refuse(body, "continue_final_message", "is not possible: there is no message");
-    else if (api == ENG_API_MESSAGES && n && is_space(json_string_value(end->text)[n - 1]))
+    else if (api == ENG_API_MESSAGES && n && is_space(json_string_value(text)[n - 1]))
         eng_field_refuse(body, names[api], "final assistant content cannot end with trailing whitespace");
 }
 
-void eng_talk_continue(struct eng_api_request *ask, const struct eng_talk_end *end,
+void eng_talk_continue(struct eng_api_request *ask, const struct eng_talk_end *end, const json_t *messages,
                        const struct eng_tool_format *format)
 {
-    const char *text = json_string_value(end->text);
-    size_t n = json_string_length(end->text), at = 0;
+    const json_t *whole = json_object_get(last_of(messages), end->member);
+    const char *text = json_string_value(whole);
+    size_t n = json_string_length(whole), at = 0;
     ask->continues = true;
     ask->thinks = end->in_thoughts || (format && eng_tool_format_text_thinks(format, text, n, &at));
     if (ask->thinks)

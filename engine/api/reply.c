@@ -281,7 +281,7 @@ static void end_choice(struct eng_reply *r, struct eng_choice *c, enum eng_end e
     if (!c->stop.hit && (out = eng_bytes_room(&r->piece, eng_decoder_room(r->setup->vocab))))
         take_text(r, c, eng_decoder_finish(&c->decoder, out));
     if (!c->stop.hit && c->parser)
-        take_events(r, c, eng_answer_finish(c->parser));
+        take_events(r, c, eng_answer_finish(c->parser, end == ENG_END_LENGTH));
     if (!c->stop.hit)
         flush_content(r, c);
     close_part(r, c);

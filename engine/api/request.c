@@ -203,15 +203,18 @@ static json_t *read_talk(struct eng_parse *p)
 {
     json_t *messages = eng_talk_messages(p->ask->api, &p->body, p->setup);
     eng_talk_end(&p->end, p->ask->api, &p->body, messages, eng_talk_thoughts(p->setup));
-    json_t *variables = json_pack("{s:o, s:b, s:s?}", "messages", messages, "add_generation_prompt", p->end.opens,
-                                  "continue_final_message", p->end.member);
     eng_talk_tools(&p->tools, p->ask->api, &p->body);
-    if (p->tools.choice == ENG_TOOL_NONE || !p->tools.list) { /* the template gets no tools */
+    if (p->tools.choice == ENG_TOOL_NONE) { /* the template gets no tools */
         json_decref(p->tools.list);
         p->tools.list = NULL;
-    } else if (!variables || json_object_set(variables, "tools", p->tools.list)) {
-        eng_parse_no_memory(p);
     }
+    bool by_text = p->setup->generic_tools || p->setup->unlisted_tools;
+    if (messages && by_text)
+        messages = eng_talk_generic(messages, &p->tools, &p->body, p->setup);
+    json_t *variables = json_pack("{s:o, s:b, s:s?}", "messages", messages, "add_generation_prompt", p->end.opens,
+                                  "continue_final_message", p->end.member);
+    if (p->tools.list && !by_text && (!variables || json_object_set(variables, "tools", p->tools.list)))
+        eng_parse_no_memory(p);
     eng_talk_thinking(variables, p->ask->api, &p->body);
     if (!variables)
         eng_parse_no_memory(p);
@@ -249,10 +252,10 @@ static bool ends_thinking(const struct eng_api_setup *setup, const struct eng_id
     return thinks;
 }
 
-static void read_end(struct eng_parse *p)
+static void read_end(struct eng_parse *p, const json_t *messages)
 {
     if (p->end.member)
-        eng_talk_continue(p->ask, &p->end, p->setup->tool_format);
+        eng_talk_continue(p->ask, &p->end, messages, p->setup->tool_format);
     else if (p->setup->tool_format)
         p->ask->thinks = ends_thinking(p->setup, p->ask->prompt);
     if (p->end.member && !p->ask->written)
@@ -273,7 +276,7 @@ static void read_conversation(struct eng_parse *p)
         if (error)
             refuse_template(p, error, &e);
         else
-            read_end(p);
+            read_end(p, json_object_get(variables, "messages"));
     }
     json_decref(variables);
     if (eng_refused(p->why))

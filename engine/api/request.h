@@ -77,9 +77,12 @@ struct eng_api_setup {
     struct spec_params sampling; /* defaults */
     int n_predict;               /* default; -1: to the end of the context */
     bool text_arguments;         /* the template takes a call's arguments as text, not as an object */
+    bool generic_tools;          /* the template has no tool calls, or of an unknown form: generic_tools.c */
+    bool unlisted_tools;         /* the template has tool calls, but does not list the tools: generic_tools.c */
+    bool no_system;              /* the template has no system messages */
 };
 
-/* Sets setup->tool_format and setup->text_arguments from the chat template; *format holds the format and must
+/* Sets setup->tool_format and the members that describe the chat template; *format holds the format and must
  * outlive the setup.  Call once, after chat and vocab are set, while the model's file is open. */
 void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_tool_format *format);
 

@@ -160,6 +160,16 @@ void eng_tool_format_find(struct eng_tool_format *out, const char *template_text
         out->mark[i].control = out->mark[i].text ? control(v, out->mark[i].text) : ENG_NO_TOKEN;
 }
 
+void eng_tool_format_generic(struct eng_tool_format *s)
+{
+    s->syntax = ENG_SYNTAX_HERMES;
+    s->variant = false;
+    for (int i = MARK_CALLS; i < MARK_COUNT; i++)
+        s->mark[i] = (struct eng_tool_marker){ NULL, ENG_NO_TOKEN };
+    s->mark[MARK_CALL].text = ENG_GENERIC_CALL;
+    s->mark[MARK_CALL_END].text = ENG_GENERIC_CALL_END;
+}
+
 const char *eng_tool_format_name(const struct eng_tool_format *s)
 {
     static const char *const names[] = {

@@ -424,9 +424,14 @@ int eng_answer_control(struct eng_answer_parser *s, int32_t token)
     return s->error;
 }
 
-int eng_answer_finish(struct eng_answer_parser *s)
+int eng_answer_finish(struct eng_answer_parser *s, bool cut)
 {
     forget_events(s);
+    const bool in_markup = s->n_pending > 1 || s->after_call || !in_text(s); /* a single < in text is more often text */
+    if (cut && in_markup && (s->n_pending || !in_text(s))) {
+        s->n_pending = 0;
+        s->held.n = 0;
+    }
     drain(s, true);
     if (s->state == IN_HEADER && has_channel(s))
         s->held.n = 0;

@@ -324,7 +324,6 @@ static void a_stream_says_what_the_body_says(void **state)
         { CALL "\n" CALL, "", "", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}" },
         { "<think>hm</think>" CALL, "", "hm", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}" },
         { "<tool_call>no call</tool_call>", "<tool_call>no call</tool_call>", "", "" },
-        { "cut <tool_call>{\"na", "cut <tool_call>{\"na", "", "" },
     };
     static struct said s[2];
     static struct heard h[2];
@@ -351,6 +350,35 @@ static void a_stream_says_what_the_body_says(void **state)
 }
 
 /* The same for random bytes with markers and stop strings, in all four dialects. */
+/* A limit ends the answer within a call: no markup is content, and the reason is the length. */
+static void a_call_that_is_cut_leaves_no_markup(void **state)
+{
+    static const struct {
+        const char *text, *shown, *calls;
+    } cases[] = {
+        { "cut <tool_call>{\"na", "cut", "" },
+        { "cut <tool_c", "cut", "" },
+        { "cut <tool_call>", "cut", "" },
+        { "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": \"a", "", "|f{\"x\": \"a" },
+        { CALL "<tool_call>{\"na", "", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}" },
+    };
+    static const char *const reason[] = { "", "\"length\"", "\"max_output_tokens\"", "\"max_tokens\"" };
+    static struct said s;
+    static struct heard h;
+    (void)state;
+    for (int i = 0; i < LEN(cases); i++)
+        for (int api = 1; api < 4; api++)
+            for (int stream = 0; stream < 2; stream++) {
+                answer((enum eng_api)api, body_of((enum eng_api)api, stream, ""), cases[i].text, strlen(cases[i].text),
+                       ENG_LENGTH, &s);
+                hear((enum eng_api)api, stream, &s, &h);
+                assert_string_equal(h.text, cases[i].shown);
+                bool whole = !strcmp(h.calls, cases[i].calls);
+                assert_true(whole || (api == ENG_API_MESSAGES && !strcmp(h.calls, "|f{}"))); /* input is an object */
+                assert_non_null(strstr(s.data, reason[api]));
+            }
+}
+
 static void so_it_is_for_any_text(void **state)
 {
     static const char *const pieces[] = {
@@ -873,6 +901,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_says_what_the_body_says),
+        cmocka_unit_test(a_call_that_is_cut_leaves_no_markup),
         cmocka_unit_test(so_it_is_for_any_text),
         cmocka_unit_test(chat_events),
         cmocka_unit_test(completion_events),
