@@ -290,7 +290,6 @@ def spoilt(v, r):
     return r.choice([None, True, "other", -7, 3.5, [], {}, [None], {"a": 1}])
 
 
-
 def validator(s):
     return jsonschema.Draft202012Validator(s, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
 

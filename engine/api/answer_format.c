@@ -79,7 +79,10 @@ static void compile(struct eng_api_request *ask, const struct wish *w, const str
                                                                .parallel = tools->parallel,
                                                                .schema = w->schema,
                                                                .thinks = ask->thinks,
-                                                               .tokens = setup->gr_tokens },
+                                                               .tokens = setup->gr_tokens,
+                                                               .continues = ask->continues,
+                                                               .written = json_string_value(ask->written),
+                                                               .n_written = json_string_length(ask->written) },
                                    why, sizeof why);
     if (error == KN_ENOMEM)
         eng_refuse(body->why, 500, NULL, NULL, "no memory for the grammar of the answer");

@@ -71,6 +71,7 @@ struct eng_reply {
     int status;             /* HTTP status */
     int n_event;            /* of a stream, so far */
     struct eng_bytes out;   /* bytes not yet taken by the caller */
+    size_t n_whole;         /* of out: the bytes of complete events, without those of a feed that ran out of memory */
     struct eng_bytes taken; /* the bytes that eng_reply_take returned last */
     struct eng_bytes head;  /* id, created, model, fingerprint: members of each JSON object of completions and chat */
     struct eng_bytes piece, shown; /* scratch: text of one token; text released by eng_stop */

@@ -11,6 +11,7 @@ struct eng_parse {
     struct eng_fields body;
     struct eng_refusal *why;
     struct eng_talk_tools tools;
+    struct eng_talk_end end; /* of a conversation's prompt */
 };
 
 void eng_parse_no_memory(struct eng_parse *p);

@@ -339,12 +339,21 @@ static void read_list(struct talk *t, const struct eng_fields *body, const char 
     }
 }
 
+static bool is_harmony(const struct eng_api_setup *setup)
+{
+    return setup->tool_format && setup->tool_format->syntax == ENG_SYNTAX_HARMONY;
+}
+
+const char *eng_talk_thoughts(const struct eng_api_setup *setup)
+{
+    return is_harmony(setup) ? "thinking" : "reasoning_content";
+}
+
 json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body, const struct eng_api_setup *setup)
 {
-    const bool harmony = setup->tool_format && setup->tool_format->syntax == ENG_SYNTAX_HARMONY;
     struct talk t = { .setup = setup,
                       .why = body->why,
-                      .thoughts = harmony ? "thinking" : "reasoning_content",
+                      .thoughts = eng_talk_thoughts(setup),
                       .messages = json_array(),
                       .names = json_object() };
     const char *before = api == ENG_API_RESPONSES ? "instructions" : "system";
@@ -366,7 +375,7 @@ json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body, const
     {
         join_texts(&t, m, "content");
         join_texts(&t, m, t.thoughts);
-        if (harmony && json_string_length(json_object_get(m, "content")))
+        if (is_harmony(setup) && json_string_length(json_object_get(m, "content")))
             json_object_del(m, t.thoughts); /* the gpt-oss template accepts content or reasoning, not both */
     }
     json_decref(t.names);

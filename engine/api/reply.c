@@ -254,7 +254,8 @@ static void take_text(struct eng_reply *r, struct eng_choice *c, size_t n)
 static void take_token(struct eng_reply *r, struct eng_choice *c, const struct eng_event *t)
 {
     const struct eng_vocab *v = r->setup->vocab;
-    bool control = eng_vocab_type(v, t->token) == ENG_TOKEN_CONTROL;
+    const enum eng_token_type type = eng_vocab_type(v, t->token);
+    const bool control = type == ENG_TOKEN_CONTROL;
     char *out;
     r->piece.n = 0;
     if (!(out = eng_bytes_room(&r->piece, eng_decoder_room(v)))) {
@@ -263,6 +264,8 @@ static void take_token(struct eng_reply *r, struct eng_choice *c, const struct e
     }
     if (r->ask->logprobs)
         add_entry(r, c, t);
+    if (!r->ask->shows_special && (control || type == ENG_TOKEN_UNKNOWN)) /* a character does not span such a token */
+        take_text(r, c, eng_decoder_finish(&c->decoder, out));
     take_text(r, c, eng_decoder_feed(&c->decoder, t->token, out));
     if (c->parser && control)
         take_events(r, c, eng_answer_control(c->parser, t->token));
@@ -278,7 +281,7 @@ static void end_choice(struct eng_reply *r, struct eng_choice *c, enum eng_end e
     if (!c->stop.hit && (out = eng_bytes_room(&r->piece, eng_decoder_room(r->setup->vocab))))
         take_text(r, c, eng_decoder_finish(&c->decoder, out));
     if (!c->stop.hit && c->parser)
-        take_events(r, c, eng_answer_finish(c->parser));
+        take_events(r, c, eng_answer_finish(c->parser, end == ENG_END_LENGTH));
     if (!c->stop.hit)
         flush_content(r, c);
     close_part(r, c);
@@ -338,7 +341,10 @@ int eng_reply_feed(struct eng_reply *r, const struct eng_event *t)
         end_choice(r, c, ENG_END_STOP);
     else if (t->finish == ENG_LENGTH)
         end_choice(r, c, ENG_END_LENGTH);
-    return r->out.failed ? KN_ENOMEM : c->end != ENG_END_NONE;
+    if (r->out.failed)
+        return KN_ENOMEM;
+    r->n_whole = r->out.n;
+    return c->end != ENG_END_NONE;
 }
 
 /* ---- the reply ------------------------------------------------------------------------------- */
@@ -372,9 +378,12 @@ static int open_choice(struct eng_reply *r, int i)
     int error = eng_stop_init(&c->stop, r->ask->stop, r->ask->n_stop);
     if (error || r->ask->api == ENG_API_COMPLETIONS || !r->setup->tool_format)
         return error;
-    return eng_answer_open(&c->parser, &(struct eng_answer_options){ .format = r->setup->tool_format,
-                                                                     .tools = r->ask->tools,
-                                                                     .thinks = r->ask->thinks });
+    return eng_answer_open(&c->parser,
+                           &(struct eng_answer_options){ .format = r->setup->tool_format,
+                                                         .tools = r->ask->tools,
+                                                         .thinks = r->ask->thinks,
+                                                         .continues = r->ask->continues,
+                                                         .n_written = json_string_length(r->ask->written) });
 }
 
 int eng_reply_open(struct eng_reply **out, const struct eng_api_request *ask, const struct eng_api_setup *setup)
@@ -436,12 +445,19 @@ void eng_reply_begin(struct eng_reply *r)
         return;
     r->began = true;
     r->dialect->begin(r);
+    if (!r->out.failed)
+        r->n_whole = r->out.n;
 }
 
 void eng_reply_fail(struct eng_reply *r, const struct eng_refusal *why)
 {
-    if (r->done)
+    if (r->done && !r->out.failed)
         return;
+    if (r->out.failed) { /* removes the events that were not written whole, or the body */
+        r->out.n = r->n_whole;
+        r->out.failed = false;
+        r->began = r->began && r->ask->stream;
+    }
     if (r->began) {
         r->dialect->error(r, why);
     } else {
@@ -464,6 +480,9 @@ const char *eng_reply_take(struct eng_reply *r, size_t *n)
 {
     struct eng_bytes given = r->taken;
     r->taken = r->out;
+    if (r->out.failed)
+        r->taken.n = r->n_whole;
+    r->n_whole = 0;
     r->out = (struct eng_bytes){ .data = given.data, .cap = given.cap, .failed = r->taken.failed };
     *n = r->taken.n;
     return r->taken.data;

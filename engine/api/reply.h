@@ -13,8 +13,8 @@
  *
  * Tokens of a choice become text (eng_decoder); the text becomes reasoning, content and calls
  * (tools.h); the content ends at a stop string (eng_stop); the writer of the request's dialect formats
- * the resulting events (dialect.h).  After KN_ENOMEM the answer is incomplete and nothing more is
- * written: the caller can only fail or close the reply.
+ * the resulting events (dialect.h).  After KN_ENOMEM the answer is incomplete: the caller can only close the reply, or
+ * fail it, which removes the incomplete bytes and writes the error.
  *
  * A reply belongs to one thread at a time; ask and setup must outlive it. */
 #ifndef ENGINE_API_REPLY_H
@@ -44,7 +44,7 @@ bool eng_reply_done(const struct eng_reply *r);        /* no more bytes will be 
 int eng_reply_status(const struct eng_reply *r);       /* HTTP status: 200, or the refusal's */
 const char *eng_reply_type(const struct eng_reply *r); /* Content-Type */
 
-/* The *n bytes written since the last take, valid until the next call with r. */
+/* The *n bytes written since the last take, valid until the next call with r; without incomplete events. */
 const char *eng_reply_take(struct eng_reply *r, size_t *n);
 
 /* For logs and metrics: the number of tokens generated so far, and the reason why the choice ended

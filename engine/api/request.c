@@ -109,8 +109,6 @@ static void refuse_unknown(struct eng_parse *p)
         eng_field_refuse(&p->body, "best_of", "is not supported: all 'n' answers are returned");
     if (eng_field_int(&p->body, "min_tokens", 0, INT32_MAX, &n) && n && !p->ask->ignore_eos)
         eng_field_refuse(&p->body, "min_tokens", "is not supported, except with 'ignore_eos'");
-    if (eng_field_bool(&p->body, "continue_final_message", &on) && on)
-        eng_field_refuse(&p->body, "continue_final_message", "is not supported");
     if (p->ask->api == ENG_API_RESPONSES && eng_field_bool(&p->body, "background", &on) && on)
         eng_field_refuse(&p->body, "background", "is not supported: answers are not stored");
 }
@@ -204,14 +202,19 @@ static void read_prompts(struct eng_parse *p)
 static json_t *read_talk(struct eng_parse *p)
 {
     json_t *messages = eng_talk_messages(p->ask->api, &p->body, p->setup);
-    json_t *variables = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 1);
+    eng_talk_end(&p->end, p->ask->api, &p->body, messages, eng_talk_thoughts(p->setup));
     eng_talk_tools(&p->tools, p->ask->api, &p->body);
-    if (p->tools.choice == ENG_TOOL_NONE || !p->tools.list) { /* the template gets no tools */
+    if (p->tools.choice == ENG_TOOL_NONE) { /* the template gets no tools */
         json_decref(p->tools.list);
         p->tools.list = NULL;
-    } else if (!variables || json_object_set(variables, "tools", p->tools.list)) {
-        eng_parse_no_memory(p);
     }
+    bool by_text = p->setup->generic_tools || p->setup->unlisted_tools;
+    if (messages && by_text)
+        messages = eng_talk_generic(messages, &p->tools, &p->body, p->setup);
+    json_t *variables = json_pack("{s:o, s:b, s:s?}", "messages", messages, "add_generation_prompt", p->end.opens,
+                                  "continue_final_message", p->end.member);
+    if (p->tools.list && !by_text && (!variables || json_object_set(variables, "tools", p->tools.list)))
+        eng_parse_no_memory(p);
     eng_talk_thinking(variables, p->ask->api, &p->body);
     if (!variables)
         eng_parse_no_memory(p);
@@ -249,6 +252,16 @@ static bool ends_thinking(const struct eng_api_setup *setup, const struct eng_id
     return thinks;
 }
 
+static void read_end(struct eng_parse *p, const json_t *messages)
+{
+    if (p->end.member)
+        eng_talk_continue(p->ask, &p->end, messages, p->setup->tool_format);
+    else if (p->setup->tool_format)
+        p->ask->thinks = ends_thinking(p->setup, p->ask->prompt);
+    if (p->end.member && !p->ask->written)
+        eng_parse_no_memory(p);
+}
+
 static void read_conversation(struct eng_parse *p)
 {
     struct eng_template_error e;
@@ -262,12 +275,12 @@ static void read_conversation(struct eng_parse *p)
         int error = eng_chat_tokens(p->setup->chat, variables, p->ask->prompt, &e);
         if (error)
             refuse_template(p, error, &e);
+        else
+            read_end(p, json_object_get(variables, "messages"));
     }
     json_decref(variables);
     if (eng_refused(p->why))
         return;
-    if (p->setup->tool_format)
-        p->ask->thinks = ends_thinking(p->setup, p->ask->prompt);
     p->ask->tools = json_incref(p->tools.list);
 }
 
@@ -388,6 +401,7 @@ void eng_api_request_close(struct eng_api_request *ask)
     kn_free(ask->stop);
     gr_close(ask->grammar);
     json_decref(ask->tools);
+    json_decref(ask->written);
     json_decref(ask->body);
     kn_free(ask);
 }
@@ -407,7 +421,7 @@ void eng_api_request_of_choice(const struct eng_api_request *ask, int choice, st
                                  .priority = ask->priority,
                                  .user = ask->user,
                                  .choice = choice };
-    out->sampling.choice = (uint32_t)(choice % ask->n_each);
+    out->sampling.choice = (uint32_t)choice; /* across all prompts: equal prompts get different noise */
 }
 
 int eng_api_request_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup, char **text,

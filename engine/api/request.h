@@ -15,7 +15,8 @@
  * about reasoning.
  *
  * Choices.  A request has n_prompt prompts and n answers to each: choice i answers prompt i / n with
- * sampling.choice = i % n.  Each choice is one session and gives the same bytes as when run alone. */
+ * sampling.choice = i, so that equal prompts get different answers.  Each choice is one session, and no other choice
+ * changes its bytes. */
 #ifndef ENGINE_API_REQUEST_H
 #define ENGINE_API_REQUEST_H
 
@@ -76,9 +77,12 @@ struct eng_api_setup {
     struct spec_params sampling; /* defaults */
     int n_predict;               /* default; -1: to the end of the context */
     bool text_arguments;         /* the template takes a call's arguments as text, not as an object */
+    bool generic_tools;          /* the template has no tool calls, or of an unknown form: generic_tools.c */
+    bool unlisted_tools;         /* the template has tool calls, but does not list the tools: generic_tools.c */
+    bool no_system;              /* the template has no system messages */
 };
 
-/* Sets setup->tool_format and setup->text_arguments from the chat template; *format holds the format and must
+/* Sets setup->tool_format and the members that describe the chat template; *format holds the format and must
  * outlive the setup.  Call once, after chat and vocab are set, while the model's file is open. */
 void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_tool_format *format);
 
@@ -137,6 +141,8 @@ struct eng_api_request {
     struct gr_grammar *grammar; /* owned; NULL: not constrained */
     json_t *tools;              /* a reference; NULL: calls are not recognised in the answer */
     bool thinks;                /* the answer begins inside the reasoning */
+    bool continues;             /* the answer continues the conversation's last message */
+    json_t *written;            /* owned, if continues: the message's text so far, without reasoning */
 
     int priority;  /* a higher one goes first (in the body a lower one, as in vLLM) */
     uint64_t user; /* hash of the body's user id; 0: none */

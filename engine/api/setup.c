@@ -31,6 +31,44 @@ void eng_api_model_close(struct eng_api_model *m) { eng_chat_close(m->chat); }
 
 /* ---- the chat template ----------------------------------------------------------------------- */
 
+/* Renders the variables (reference stolen); true if the text contains `part`. */
+static bool renders(const struct eng_api_setup *setup, json_t *variables, const char *part)
+{
+    struct eng_template_error e;
+    char *text = NULL;
+    size_t n;
+    bool has = variables && !eng_chat_render(setup->chat, variables, &text, &n, &e) &&
+               memmem(text, n, part, strlen(part));
+    json_decref(variables);
+    kn_free(text);
+    return has;
+}
+
+static bool lists_tools(const struct eng_api_setup *setup)
+{
+    static const char name[] = "probe_k7";
+    const char *const lead[] = { "user", "system" };
+    for (int i = 0; i < 2; i++)
+        if (renders(setup,
+                    json_pack("{s:[{s:s, s:s}, {s:s, s:s}], s:[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}}}}], s:b}",
+                              "messages", "role", lead[i], "content", "a", "role", i ? "user" : "assistant", "content",
+                              "b", "tools", "type", "function", "function", "name", name, "description", "d",
+                              "parameters", "type", "object", "properties", "x", "type", "string", "description", "e",
+                              "add_generation_prompt", 1),
+                    name))
+            return true;
+    return false;
+}
+
+static bool has_system(const struct eng_api_setup *setup)
+{
+    static const char text[] = "probe k7";
+    return renders(setup,
+                   json_pack("{s:[{s:s, s:s}, {s:s, s:s}], s:b}", "messages", "role", "system", "content", text, "role",
+                             "user", "content", "b", "add_generation_prompt", 1),
+                   text);
+}
+
 /* Renders a conversation with one tool call, with the arguments `given` (reference stolen).  The caller frees the text
  * with kn_free.  NULL: the template fails. */
 static char *render_call(const struct eng_api_setup *setup, json_t *given)
@@ -50,13 +88,18 @@ static char *render_call(const struct eng_api_setup *setup, json_t *given)
 
 void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_tool_format *format)
 {
-    setup->text_arguments = false;
+    setup->text_arguments = setup->generic_tools = setup->unlisted_tools = setup->no_system = false;
     setup->tool_format = NULL;
     if (!setup->chat)
         return;
     struct moe_string template = eng_chat_text(setup->chat);
     eng_tool_format_find(format, template.data, template.n, setup->vocab);
     setup->tool_format = format;
+    setup->no_system = !has_system(setup);
+    setup->generic_tools = format->syntax == ENG_SYNTAX_NONE;
+    setup->unlisted_tools = !setup->generic_tools && !lists_tools(setup);
+    if (setup->generic_tools)
+        eng_tool_format_generic(format);
     char *object = render_call(setup, json_pack("{s:s}", "k7", "v7"));
     char *text = render_call(setup, json_string("{\"k7\": \"v7\"}"));
     if (text && (!object || strstr(object, "'k7'"))) /* the template refuses an object, or prints it as Python does */

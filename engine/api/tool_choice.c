@@ -6,16 +6,14 @@
 
 /* ---- tools ----------------------------------------------------------------------------------- */
 
-enum { NAME_BYTES = 128 };
-
 /* Names of tools are written in prompts and between markers, so their characters are restricted. */
 static void check_name(const struct eng_fields *f, const struct eng_talk_tools *t)
 {
     const char *name = json_string_value(eng_field_string(f, "name"));
     json_t *other;
     size_t i;
-    if (!name || !*name || strlen(name) > NAME_BYTES) {
-        eng_field_refuse(f, "name", "must be a name of 1 to %d letters", NAME_BYTES);
+    if (!name || !*name || strlen(name) > ENG_TOOL_NAME_BYTES) {
+        eng_field_refuse(f, "name", "must be a name of 1 to %d letters", ENG_TOOL_NAME_BYTES);
         return;
     }
     for (const char *c = name; *c; c++)

@@ -328,8 +328,10 @@ int eng_thread_submit(struct eng_thread *h, struct eng_job *const *job, int n)
     int error = 0;
     uint64_t now = kn_now_ns();
     pthread_mutex_lock(&h->lock);
-    if (h->state != ENG_THREAD_READY || n > h->view.n_session - h->view.n_job)
-        error = KN_ELIMIT; /* the caller reports it to the client */
+    if (h->state != ENG_THREAD_READY)
+        error = KN_ENODEV; /* the caller reports the error to the client */
+    else if (n > h->view.n_session - h->view.n_job)
+        error = KN_ELIMIT;
     if (!error && h->view.n_job == 0)
         h->moved_ns = now;
     for (int i = 0; i < n && !error; i++) {

@@ -54,7 +54,8 @@ enum eng_thread_state eng_thread_state(struct eng_thread *h);
 /* The engine; call only when READY.  The caller may use only the engine's constant parts: vocabulary, file, shapes. */
 const struct eng_engine *eng_thread_engine(struct eng_thread *h);
 
-/* Submits all n jobs or none.  KN_ELIMIT: the jobs lent now and n more exceed n_session, or not READY. */
+/* Submits all n jobs or none.  KN_ELIMIT: the jobs lent now and n more exceed n_session.
+ * KN_ENODEV: not READY. */
 int eng_thread_submit(struct eng_thread *h, struct eng_job *const *job, int n);
 void eng_thread_cancel(struct eng_thread *h, struct eng_job *job); /* only before the job's last event is taken */
 

@@ -427,9 +427,15 @@ void eng_http_answer(struct eng_exchange *x, int status, const char *type, const
 {
     struct eng_http *h = x->http;
     struct evbuffer *b = evbuffer_new();
+    bool head = evhttp_request_get_command(x->req) == EVHTTP_REQ_HEAD;
     if (type)
         eng_http_set_header(x, "Content-Type", type);
-    if (!b || evbuffer_add(b, body, n)) {
+    if (head) { /* evhttp would send a body, which the client takes for the next answer, and would not give its length */
+        char length[24];
+        snprintf(length, sizeof length, "%zu", n);
+        eng_http_set_header(x, "Content-Length", length);
+    }
+    if (!b || (!head && evbuffer_add(b, body, n))) {
         eng_http_set_header(x, "Connection", "close");
         status = 500;
     }

@@ -68,6 +68,7 @@ void *eng_http_user(const struct eng_exchange *x);
 /* ---- its answer ------------------------------------------------------------------------------ */
 
 void eng_http_set_header(struct eng_exchange *x, const char *name, const char *value); /* before answer or begin */
+/* The answer to a HEAD request has the headers of the same answer to GET, with the length of its body, and no body. */
 void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body, size_t n);
 void eng_http_begin(struct eng_exchange *x, int status, const char *type);
 void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n); /* written to the socket at once */

@@ -140,6 +140,8 @@ static void send_late_refusal(struct srv_call *c, const char *bytes, size_t n)
     eng_bytes_text(&event, "event: error\ndata: ");
     eng_bytes_add(&event, bytes, n);
     eng_bytes_text(&event, "\n\n");
+    if (c->route->api == ENG_API_COMPLETIONS || c->route->api == ENG_API_CHAT)
+        eng_bytes_text(&event, "data: [DONE]\n\n"); /* ends every stream of these two dialects */
     eng_http_end(c->x, event.data, event.failed ? 0 : event.n);
     eng_bytes_free(&event);
 }
@@ -247,6 +249,8 @@ static void start(struct srv_call *c)
         c->server->metrics.n_refused++;
         eng_refuse(&why, 429, "queue_full", "", "the queue is full (%d waiting requests): try again later",
                    c->server->opt.n_queue);
+    } else if (error == KN_ENODEV) {
+        eng_refuse(&why, 503, NULL, "", "the model is not ready");
     } else {
         eng_refuse(&why, 503, NULL, "", "no memory for this request now");
     }

@@ -94,7 +94,7 @@ static int refuse_route(struct eng_exchange *x, const char *method, const char *
     char shown[128];
     moe_string_show((struct moe_string){ path, strlen(path) }, shown, sizeof shown);
     if (allowed) {
-        eng_http_set_header(x, "Allow", allowed);
+        eng_http_set_header(x, "Allow", !strcmp(allowed, "GET") ? "GET, HEAD" : allowed);
         return eng_refuse(why, 405, NULL, "", "%s accepts %s, not %s", shown, allowed, method);
     }
     const char *near = nearest_route(path);

@@ -206,6 +206,10 @@ void srv_status_stream(struct eng_server *s, struct eng_exchange *x)
     s->metrics.n_answered[2]++;
     eng_http_set_header(x, "Cache-Control", "no-cache");
     eng_http_begin(x, 200, "text/event-stream");
+    if (!strcmp(eng_http_method(x), "HEAD")) {
+        eng_http_end(x, NULL, 0);
+        return;
+    }
     s->watcher[s->n_watcher++] = x;
     send_status(s, &x, 1);
 }

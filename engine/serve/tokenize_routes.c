@@ -72,6 +72,21 @@ static void tokenize_messages(struct srv_call *c)
         write_tokens(c, &c->ask->prompt[0], (struct wanted){ 0 });
 }
 
+static void tokenize_text(struct srv_call *c, const json_t *text, unsigned flags, struct wanted want)
+{
+    struct eng_ids ids = { 0 };
+    int error = eng_tokenize(c->server->setup.vocab, json_string_value(text), json_string_length(text), flags, &ids);
+    if (error == KN_ENOMEM) {
+        no_memory(c);
+    } else if (error) {
+        eng_refuse(&c->why, 400, NULL, "prompt", "the text cannot be tokenized with the model's vocabulary");
+        c->refused = true;
+    } else {
+        write_tokens(c, &ids, want);
+    }
+    eng_ids_free(&ids);
+}
+
 void srv_work_tokenize(struct srv_call *c)
 {
     json_t *root = load_object(c);
@@ -92,16 +107,11 @@ void srv_work_tokenize(struct srv_call *c)
     if (!text && !messages && !eng_refused(&c->why))
         eng_field_refuse(&f, "prompt", "must be a string");
     c->refused = eng_refused(&c->why);
-    struct eng_ids ids = { 0 };
     unsigned flags = (want.special ? ENG_TEXT_ADD_BOS : 0) | (parse ? ENG_TEXT_PARSE_SPECIAL : 0);
     if (!c->refused && messages)
         tokenize_messages(c);
-    else if (!c->refused &&
-             eng_tokenize(c->server->setup.vocab, json_string_value(text), json_string_length(text), flags, &ids))
-        no_memory(c);
     else if (!c->refused)
-        write_tokens(c, &ids, want);
-    eng_ids_free(&ids);
+        tokenize_text(c, text, flags, want);
     json_decref(root);
 }
 

@@ -114,6 +114,127 @@ void eng_chat_close(struct eng_chat *c)
 
 struct moe_string eng_chat_text(const struct eng_chat *c) { return c->text; }
 
+/* ---- marks: code points that the request does not contain ----------------------------------------- */
+
+#define MARK_BYTES 3 /* of one of U+FDD0 to U+FDEF, noncharacters of Unicode, in UTF-8 */
+#define N_MARK     32
+
+struct marks {
+    char fence[MARK_BYTES]; /* see above */
+    char end[MARK_BYTES];   /* stands behind the text of the last message if that is continued */
+};
+
+/* Calls fn on every string of a value, including names of members. */
+typedef void on_text(void *arg, const char *text, size_t n);
+
+static void each_text(const json_t *v, on_text *fn, void *arg)
+{
+    for (void *i = json_object_iter((json_t *)v); i; i = json_object_iter_next((json_t *)v, i)) {
+        fn(arg, json_object_iter_key(i), json_object_iter_key_len(i));
+        each_text(json_object_iter_value(i), fn, arg);
+    }
+    for (size_t i = 0; i < json_array_size(v); i++)
+        each_text(json_array_get(v, i), fn, arg);
+    if (json_is_string(v))
+        fn(arg, json_string_value(v), json_string_length(v));
+}
+
+static void note_marks(void *arg, const char *text, size_t n)
+{
+    uint32_t *used = arg;
+    for (size_t i = 0; i + 2 < n; i++)
+        if ((uint8_t)text[i] == 0xEF && (uint8_t)text[i + 1] == 0xB7 && (uint8_t)text[i + 2] >= 0x90 &&
+            (uint8_t)text[i + 2] < 0xB0)
+            *used |= UINT32_C(1) << ((uint8_t)text[i + 2] - 0x90);
+}
+
+/* Picks the marks for a request; KN_EINVAL if the request leaves no code points for them. */
+static int pick_marks(struct marks *out, const json_t *request, struct eng_template_error *error)
+{
+    char *const mark[] = { out->fence, out->end };
+    uint32_t used = 0;
+    int n = 0;
+    each_text(request, note_marks, &used);
+    for (int i = 0; i < N_MARK && n < 2; i++)
+        if (!(used >> i & 1))
+            memcpy(mark[n++], (const char[]){ '\xEF', '\xB7', (char)(0x90 + i) }, MARK_BYTES);
+    if (n == 2)
+        return 0;
+    *error = (struct eng_template_error){ .text = "the request uses all reserved characters U+FDD0 to U+FDEF" };
+    return KN_EINVAL;
+}
+
+/* ---- continuing the last message --------------------------------------------------------------- */
+
+/* The member of the last message whose text is continued; NULL: the last message is not continued. */
+static const char *continued(const json_t *request)
+{
+    const json_t *v = json_object_get(request, "continue_final_message");
+    return json_is_true(v) ? "content" : json_string_value(v);
+}
+
+/* A copy of the message with the mark behind its text; NULL: no memory, or no text. */
+static json_t *marked_message(const struct marks *marks, json_t *message, const char *member)
+{
+    const json_t *text = json_object_get(message, member);
+    size_t n = json_string_length(text);
+    char *with = json_is_string(text) ? kn_alloc(n + MARK_BYTES) : NULL;
+    json_t *out = with ? json_copy(message) : NULL;
+    if (out) {
+        memcpy(with, json_string_value(text), n);
+        memcpy(with + n, marks->end, MARK_BYTES);
+    }
+    if (out && json_object_set_new_nocheck(out, member, json_stringn_nocheck(with, n + MARK_BYTES))) {
+        json_decref(out);
+        out = NULL;
+    }
+    kn_free(with);
+    return out;
+}
+
+/* A copy of the request for the template.  If the last message is continued, the mark stands behind its text, so that a
+ * template that trims the text cannot trim its end.  NULL: as marked_message. */
+static json_t *marked(const struct marks *marks, const json_t *request)
+{
+    const char *member = continued(request);
+    json_t *out = json_copy((json_t *)request), *messages = json_copy(json_object_get(request, "messages"));
+    size_t n = json_array_size(messages);
+    bool good = out &&
+                (!member || (n &&
+                             !json_array_set_new(messages, n - 1,
+                                                 marked_message(marks, json_array_get(messages, n - 1), member)) &&
+                             !json_object_set(out, "messages", messages)));
+    json_decref(messages);
+    json_object_del(out, "continue_final_message");
+    if (good)
+        return out;
+    json_decref(out);
+    return NULL;
+}
+
+/* Cuts the prompt behind the text of the last message, before the last mark, and removes other marks: a template may
+ * write a text twice. */
+static int cut_at_mark(const struct marks *marks, char *text, size_t *n, struct eng_template_error *error)
+{
+    size_t used = 0, end = *n;
+    while (end >= MARK_BYTES && memcmp(text + end - MARK_BYTES, marks->end, MARK_BYTES) != 0)
+        end--;
+    if (end < MARK_BYTES) {
+        *error = (struct eng_template_error){ .text = "it does not write the text of the last message, which is to be "
+                                                      "continued" };
+        return KN_EINVAL;
+    }
+    end -= MARK_BYTES;
+    for (size_t i = 0; i < end;)
+        if (end - i >= MARK_BYTES && !memcmp(text + i, marks->end, MARK_BYTES))
+            i += MARK_BYTES;
+        else
+            text[used++] = text[i++];
+    text[used] = 0;
+    *n = used;
+    return 0;
+}
+
 /* ---- rendering ------------------------------------------------------------------------------- */
 
 static int no_memory(struct eng_template_error *error)
@@ -146,40 +267,45 @@ static int render(const struct eng_chat *c, json_t *variables, char **text, size
     return code;
 }
 
+/* Renders these variables, as render does, for the request that they were made of. */
+static int render_marked(const struct eng_chat *c, const struct marks *marks, const json_t *request, json_t *variables,
+                         char **text, size_t *n, struct eng_template_error *error)
+{
+    char *made;
+    int code = render(c, variables, &made, n, error);
+    if (code)
+        return code;
+    if (continued(request) && (code = cut_at_mark(marks, made, n, error))) {
+        kn_free(made);
+        return code;
+    }
+    *text = made;
+    return 0;
+}
+
+/* Checks the input of marked(), so that marked() fails only without memory. */
+static int check_continued(const json_t *request, struct eng_template_error *error)
+{
+    const json_t *messages = json_object_get(request, "messages");
+    const char *member = continued(request);
+    size_t n = json_array_size(messages);
+    if (!member || (n && json_is_string(json_object_get(json_array_get(messages, n - 1), member))))
+        return 0;
+    *error = (struct eng_template_error){ .text = "the last message has no text to continue" };
+    return KN_EINVAL;
+}
+
 int eng_chat_render(const struct eng_chat *c, const json_t *request, char **text, size_t *n,
                     struct eng_template_error *error)
 {
-    return render(c, json_copy((json_t *)request), text, n, error);
+    struct marks marks;
+    int code = pick_marks(&marks, request, error);
+    if (!code)
+        code = check_continued(request, error);
+    return code ? code : render_marked(c, &marks, request, marked(&marks, request), text, n, error);
 }
 
 /* ---- fences ---------------------------------------------------------------------------------- */
-
-#define FENCE_BYTES 3 /* of one of U+FDD0 to U+FDEF, noncharacters of Unicode, in UTF-8 */
-#define N_FENCE     32
-
-/* Calls fn on every string of a value, including names of members. */
-typedef void on_text(void *arg, const char *text, size_t n);
-
-static void each_text(const json_t *v, on_text *fn, void *arg)
-{
-    for (void *i = json_object_iter((json_t *)v); i; i = json_object_iter_next((json_t *)v, i)) {
-        fn(arg, json_object_iter_key(i), json_object_iter_key_len(i));
-        each_text(json_object_iter_value(i), fn, arg);
-    }
-    for (size_t i = 0; i < json_array_size(v); i++)
-        each_text(json_array_get(v, i), fn, arg);
-    if (json_is_string(v))
-        fn(arg, json_string_value(v), json_string_length(v));
-}
-
-static void note_fences(void *arg, const char *text, size_t n)
-{
-    uint32_t *used = arg;
-    for (size_t i = 0; i + 2 < n; i++)
-        if ((uint8_t)text[i] == 0xEF && (uint8_t)text[i + 1] == 0xB7 && (uint8_t)text[i + 2] >= 0x90 &&
-            (uint8_t)text[i + 2] < 0xB0)
-            *used |= UINT32_C(1) << ((uint8_t)text[i + 2] - 0x90);
-}
 
 /* True if the text p[n] begins with the text of a control token, or is a beginning of one. */
 static bool control_at(const struct eng_chat *c, const char *p, size_t n)
@@ -198,7 +324,7 @@ static size_t char_bytes(char first)
 
 struct fencing {
     const struct eng_chat *chat;
-    char fence[FENCE_BYTES];
+    const char *fence; /* [MARK_BYTES] */
 };
 
 /* A copy of the text with fences, *n_out bytes, which the caller frees.  NULL if the text needs no fences;
@@ -208,7 +334,7 @@ static char *fenced_text(const struct fencing *f, const char *text, size_t n, si
     size_t n_fence = 0, used = 0;
     for (size_t i = 0; i < n; i++)
         n_fence += control_at(f->chat, text + i, n - i);
-    char *out = n_fence ? kn_alloc(n + n_fence * FENCE_BYTES) : NULL;
+    char *out = n_fence ? kn_alloc(n + n_fence * MARK_BYTES) : NULL;
     *failed |= n_fence && !out;
     for (size_t i = 0; out && i < n;) {
         bool here = control_at(f->chat, text + i, n - i);
@@ -216,8 +342,8 @@ static char *fenced_text(const struct fencing *f, const char *text, size_t n, si
         for (; i < end && i < n; i++)
             out[used++] = text[i];
         if (here) {
-            memcpy(out + used, f->fence, FENCE_BYTES);
-            used += FENCE_BYTES;
+            memcpy(out + used, f->fence, MARK_BYTES);
+            used += MARK_BYTES;
         }
     }
     *n_out = used;
@@ -277,9 +403,9 @@ static size_t take_out(const struct fencing *f, char *text, size_t n, size_t *at
 {
     size_t used = 0;
     for (size_t i = 0; i < n;) {
-        if (n - i >= FENCE_BYTES && !memcmp(text + i, f->fence, FENCE_BYTES)) {
+        if (n - i >= MARK_BYTES && !memcmp(text + i, f->fence, MARK_BYTES)) {
             at[(*n_at)++] = used;
-            i += FENCE_BYTES;
+            i += MARK_BYTES;
         } else {
             text[used++] = text[i++];
         }
@@ -290,24 +416,21 @@ static size_t take_out(const struct fencing *f, char *text, size_t n, size_t *at
 int eng_chat_tokens(const struct eng_chat *c, const json_t *request, struct eng_ids *ids,
                     struct eng_template_error *error)
 {
-    struct fencing f = { .chat = c, .fence = "\xEF\xB7" };
+    struct marks marks;
+    struct fencing f = { .chat = c, .fence = marks.fence };
     struct eng_fences fences = { 0 };
-    uint32_t held = 0;
-    int free_fence = 0;
     char *text;
     size_t n;
-    each_text(request, note_fences, &held);
-    while (free_fence < N_FENCE && held >> free_fence & 1)
-        free_fence++;
-    if (free_fence == N_FENCE) {
-        *error = (struct eng_template_error){ .text = "the request uses all reserved characters U+FDD0 to U+FDEF" };
-        return KN_EINVAL;
-    }
-    f.fence[2] = (char)(0x90 + free_fence);
-    int code = render(c, fenced(&f, (json_t *)request), &text, &n, error);
+    int code = pick_marks(&marks, request, error);
+    if (!code)
+        code = check_continued(request, error);
     if (code)
         return code;
-    size_t *at = kn_alloc((n / FENCE_BYTES + 1) * sizeof *at);
+    json_t *variables = marked(&marks, request), *safe = variables ? fenced(&f, variables) : NULL;
+    json_decref(variables);
+    if ((code = render_marked(c, &marks, request, safe, &text, &n, error)))
+        return code;
+    size_t *at = kn_alloc((n / MARK_BYTES + 1) * sizeof *at);
     if (at) {
         n = take_out(&f, text, n, at, &fences.n);
         fences.at = at;

@@ -3,7 +3,11 @@
  *
  * A request is {"messages": ..., "tools": ..., "add_generation_prompt": ...}.  Every member of the
  * request, also one that is not named here, is a template variable.  bos_token and eos_token default
- * to the texts of the model's BOS and EOS tokens. */
+ * to the texts of the model's BOS and EOS tokens.
+ *
+ * One member is no variable: "continue_final_message", true or the name of a member of the last message ("content",
+ * "reasoning_content").  The prompt then ends with the text of this member: all output of the template behind the text, such
+ * as an end of turn, is cut off, and the answer continues the text. */
 #ifndef ENGINE_TEXT_CHAT_PROMPT_H
 #define ENGINE_TEXT_CHAT_PROMPT_H
 

@@ -160,6 +160,16 @@ void eng_tool_format_find(struct eng_tool_format *out, const char *template_text
         out->mark[i].control = out->mark[i].text ? control(v, out->mark[i].text) : ENG_NO_TOKEN;
 }
 
+void eng_tool_format_generic(struct eng_tool_format *s)
+{
+    s->syntax = ENG_SYNTAX_HERMES;
+    s->variant = false;
+    for (int i = MARK_CALLS; i < MARK_COUNT; i++)
+        s->mark[i] = (struct eng_tool_marker){ NULL, ENG_NO_TOKEN };
+    s->mark[MARK_CALL].text = ENG_GENERIC_CALL;
+    s->mark[MARK_CALL_END].text = ENG_GENERIC_CALL_END;
+}
+
 const char *eng_tool_format_name(const struct eng_tool_format *s)
 {
     static const char *const names[] = {
@@ -173,6 +183,21 @@ const char *eng_tool_format_name(const struct eng_tool_format *s)
 uint8_t eng_tool_format_first_byte(const struct eng_tool_format *s)
 {
     return s->syntax == ENG_SYNTAX_LLAMA ? '{' : s->syntax == ENG_SYNTAX_PYTHONIC && s->variant ? '[' : 0;
+}
+
+bool eng_tool_format_text_thinks(const struct eng_tool_format *s, const char *text, size_t n, size_t *after)
+{
+    const char *open = s->mark[MARK_THINK].text, *close = s->mark[MARK_THINK_END].text;
+    bool thinks = false;
+    *after = 0;
+    for (size_t i = 0; open && i < n; i++)
+        if (n - i >= strlen(close) && !memcmp(text + i, close, strlen(close))) {
+            *after = i + strlen(close);
+            thinks = false;
+        } else if (n - i >= strlen(open) && !memcmp(text + i, open, strlen(open))) {
+            thinks = true;
+        }
+    return thinks;
 }
 
 bool eng_tool_format_prompt_thinks(const struct eng_tool_format *s, const char *prompt, size_t n)

@@ -417,12 +417,12 @@ static int32_t with_thoughts(struct writer *w, const struct eng_answer_rules *t,
 }
 
 /* gpt-oss messages: any number of analysis messages (and, if the answer is free, commentary messages),
- * then a call or the final message. */
+ * then a call or the final message.  An answer that continues a message begins with the rest of its text. */
 static int32_t harmony_answer(struct writer *w, const struct eng_answer_rules *t, bool is_free)
 {
     int32_t next = gr_forward(w->b), node[4], n = 0;
     int32_t head = put_mark(w, MARK_START, put(w, "assistant", next));
-    int32_t body = put_mark(w, MARK_MESSAGE, until(w, MARK_END, is_free, head));
+    int32_t rest = until(w, MARK_END, is_free, head), body = put_mark(w, MARK_MESSAGE, rest);
     if (w->tools.n)
         node[n++] = any_tool(w, harmony_call, GR_END);
     node[n++] = put_mark(w, MARK_CHANNEL, put(w, "analysis", body));
@@ -437,7 +437,11 @@ static int32_t harmony_answer(struct writer *w, const struct eng_answer_rules *t
         node[n++] = put_mark(w, MARK_CHANNEL, put(w, "commentary", body));
     }
     gr_set(w->b, next, gr_alternatives(w->b, node, (size_t)n));
-    return next;
+    if (!t->continues)
+        return next;
+    if (t->thinks)
+        return rest;
+    return t->schema ? gr_schema(w->b, t->schema, GR_END) : until(w, MARK_END, true, GR_END);
 }
 
 static int32_t answer(struct writer *w, const struct eng_answer_rules *t)
@@ -449,6 +453,22 @@ static int32_t answer(struct writer *w, const struct eng_answer_rules *t)
     if (may_talk && t->schema)
         return with_thoughts(w, t, false, schema_answer(w, t));
     return with_thoughts(w, t, is_free, is_free ? free_answer(w) : required_answer(w));
+}
+
+/* Lets the answer begin behind the text that the prompt holds of it. */
+static int begin(struct gr_grammar **g, const struct eng_tool_format *s, const struct eng_answer_rules *t, char *why,
+                 size_t n_why)
+{
+    const bool must = t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED;
+    const bool in_final = s->syntax == ENG_SYNTAX_HARMONY && !t->thinks; /* no call can follow there */
+    int error = must && in_final ? KN_EINVAL : gr_begin(*g, t->written, t->n_written);
+    if (!error)
+        return 0;
+    if (error == KN_EINVAL)
+        snprintf(why, n_why, "the last message, which the answer continues, is not the beginning of such an answer");
+    gr_close(*g);
+    *g = NULL;
+    return error;
 }
 
 int eng_answer_grammar(struct gr_grammar **out, const struct eng_tool_format *s, const struct eng_answer_rules *t,
@@ -476,6 +496,8 @@ int eng_answer_grammar(struct gr_grammar **out, const struct eng_tool_format *s,
     }
     if (!error && (error = gr_compile(out, w->b, answer(w, t), t->tokens)))
         snprintf(why, n_why, "%s", gr_builder_why(w->b));
+    else if (!error && t->continues)
+        error = begin(out, s, t, why, n_why);
     if (error && !*why)
         snprintf(why, n_why, "no memory for the grammar");
     if (w) {

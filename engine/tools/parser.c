@@ -376,12 +376,12 @@ int eng_answer_open(struct eng_answer_parser **out, const struct eng_answer_opti
         return KN_ENOMEM;
     s->format = o->format;
     s->tools = json_incref((json_t *)o->tools);
-    s->at_start = true;
-    if (o->format->syntax == ENG_SYNTAX_HARMONY)
+    s->at_start = !o->continues || !o->n_written;
+    if (o->format->syntax == ENG_SYNTAX_HARMONY && !o->continues)
         s->state = IN_HEADER;
     else if (o->thinks && o->format->thinks)
         s->state = IN_THOUGHTS;
-    s->drop_space = s->state == IN_THOUGHTS;
+    s->drop_space = s->state == IN_THOUGHTS && !o->continues;
     for (int m = 0; m < MARK_COUNT; m++)
         if (o->format->mark[m].text) {
             kn_assert(strlen(o->format->mark[m].text) < MARK_BYTES);
@@ -424,9 +424,14 @@ int eng_answer_control(struct eng_answer_parser *s, int32_t token)
     return s->error;
 }
 
-int eng_answer_finish(struct eng_answer_parser *s)
+int eng_answer_finish(struct eng_answer_parser *s, bool cut)
 {
     forget_events(s);
+    const bool in_markup = s->n_pending > 1 || s->after_call || !in_text(s); /* a single < in text is more often text */
+    if (cut && in_markup && (s->n_pending || !in_text(s))) {
+        s->n_pending = 0;
+        s->held.n = 0;
+    }
     drain(s, true);
     if (s->state == IN_HEADER && has_channel(s))
         s->held.n = 0;

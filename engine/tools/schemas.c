@@ -25,7 +25,7 @@ static bool is_plain_name(const char *name)
     for (const char *p = name; *p; p++)
         if ((uint8_t)*p < 0x80 && !strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/", *p))
             return false;
-    return *name && strlen(name) <= 64;
+    return *name && strlen(name) <= ENG_TOOL_NAME_BYTES;
 }
 
 /* For formats that write arguments one by one: the schema must list them in "properties", and their
@@ -53,7 +53,7 @@ static int check_parameters(struct reader *r, const struct tool *t)
                         "bytes or contain < or >");
         if (r->format->syntax == ENG_SYNTAX_PYTHONIC && !is_plain_name(key))
             return fail(r, KN_EUNSUPPORTED, t->name,
-                        "this model can only write parameter names of 1 to 64 letters, digits "
+                        "this model can only write parameter names of 1 to 128 letters, digits "
                         "and _-.:/");
         if (r->format->syntax == ENG_SYNTAX_INVOKE && strchr(key, '"'))
             return fail(r, KN_EUNSUPPORTED, t->name, "this model cannot write parameter names with a quotation mark");
@@ -76,7 +76,7 @@ static int add_tool(struct reader *r, const json_t *entry)
     struct tool *t = &r->list->tool[r->list->n];
     if (!json_is_string(name) || !is_plain_name(json_string_value(name)))
         return fail(r, KN_EINVAL, json_is_string(name) ? json_string_value(name) : "",
-                    "a name is 1 to 64 letters, digits and _-.:/");
+                    "a name is 1 to 128 letters, digits and _-.:/");
     t->name = json_string_value(name);
     t->parameters = json_is_object(parameters) ? json_copy(parameters) : json_object();
     if (!t->parameters || json_array_append_new(r->list->made, t->parameters))

@@ -33,7 +33,11 @@
 #include "engine/text/grammar/grammar.h"
 #include "engine/text/text.h"
 
-enum { ENG_ANSWER_HELD_BYTES = 1 << 20, ENG_ANSWER_NAME_BYTES = 256 }; /* most bytes held back; most bytes of a name */
+enum {
+    ENG_ANSWER_HELD_BYTES = 1 << 20, /* bytes held back, at most */
+    ENG_ANSWER_NAME_BYTES = 256,     /* a name in an answer, at most, with text that a format puts around it */
+    ENG_TOOL_NAME_BYTES = 128        /* the name of a tool of a request, at most */
+};
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
@@ -71,11 +75,20 @@ struct eng_tool_format {
 /* Finds the format of a model from the text of its chat template, template_text[n], and its vocabulary.
  * Either may be NULL. */
 void eng_tool_format_find(struct eng_tool_format *out, const char *template_text, size_t n, const struct eng_vocab *v);
+/* Makes the tool calls of a format, but not its reasoning, the generic ones of a model that has no calls of its own: JSON
+ * between two markers in plain text.  The prompt must ask for them. */
+void eng_tool_format_generic(struct eng_tool_format *s);
+#define ENG_GENERIC_CALL     "<tool_call>"
+#define ENG_GENERIC_CALL_END "</tool_call>"
 const char *eng_tool_format_name(const struct eng_tool_format *s); /* the second name in ENG_TOOL_SYNTAXES */
 
 /* True if the prompt, without white space at its end, ends with the marker that opens reasoning (some
  * templates write <think> last).  The answer then begins inside the reasoning. */
 bool eng_tool_format_prompt_thinks(const struct eng_tool_format *s, const char *prompt, size_t n);
+
+/* True if reasoning is open at the end of text[n]: the marker that opens it has no closing marker after it.  *after is
+ * set to the end of the last closing marker, 0 without one. */
+bool eng_tool_format_text_thinks(const struct eng_tool_format *s, const char *text, size_t n, size_t *after);
 
 /* ---- an answer ------------------------------------------------------------------------------- */
 
@@ -101,6 +114,8 @@ struct eng_answer_options {
     const struct eng_tool_format *format; /* must outlive the parser */
     const json_t *tools;                  /* the request's array, referenced; NULL: calls are not recognised */
     bool thinks;                          /* the answer begins inside the reasoning */
+    bool continues;                       /* the answer continues a text of the prompt, */
+    size_t n_written;                     /* which has this many bytes after its reasoning */
 };
 
 int eng_answer_open(struct eng_answer_parser **out, const struct eng_answer_options *o);
@@ -110,7 +125,9 @@ void eng_answer_close(struct eng_answer_parser *s);
  * adds events for eng_answer_next. */
 int eng_answer_feed(struct eng_answer_parser *s, const char *text, size_t n);
 int eng_answer_control(struct eng_answer_parser *s, int32_t token);
-int eng_answer_finish(struct eng_answer_parser *s); /* the CALL_END of an open call has whole false */
+/* The CALL_END of an open call has whole false.  cut: the answer was cut off by a limit, so a text that may be the
+ * beginning of a call or of a marker is dropped; else it is content. */
+int eng_answer_finish(struct eng_answer_parser *s, bool cut);
 
 bool eng_answer_next(struct eng_answer_parser *s, struct eng_answer_event *e); /* false: no events until more text */
 
@@ -126,6 +143,9 @@ struct eng_answer_rules {
     const json_t *schema;           /* JSON schema of an answer without calls; NULL: any text */
     bool thinks;                    /* the answer begins inside the reasoning */
     const struct gr_tokens *tokens; /* of the model; NULL: every byte is a token */
+    bool continues;                 /* the answer continues a text of the prompt */
+    const char *written; /* [n_written] the part of a continued text that the prompt holds, without reasoning */
+    size_t n_written;
 };
 
 /* Builds the grammar of an answer; the caller closes *out with gr_close.

@@ -83,7 +83,7 @@ static void read_in(const struct eng_answer_options *o, const char *p, size_t n,
             abort();
         take(s, t);
     }
-    if (eng_answer_finish(s))
+    if (eng_answer_finish(s, n % 2))
         abort();
     take(s, t);
     eng_answer_close(s);

@@ -324,7 +324,6 @@ static void a_stream_says_what_the_body_says(void **state)
         { CALL "\n" CALL, "", "", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}" },
         { "<think>hm</think>" CALL, "", "hm", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}" },
         { "<tool_call>no call</tool_call>", "<tool_call>no call</tool_call>", "", "" },
-        { "cut <tool_call>{\"na", "cut <tool_call>{\"na", "", "" },
     };
     static struct said s[2];
     static struct heard h[2];
@@ -351,6 +350,35 @@ static void a_stream_says_what_the_body_says(void **state)
 }
 
 /* The same for random bytes with markers and stop strings, in all four dialects. */
+/* A limit ends the answer within a call: no markup is content, and the reason is the length. */
+static void a_call_that_is_cut_leaves_no_markup(void **state)
+{
+    static const struct {
+        const char *text, *shown, *calls;
+    } cases[] = {
+        { "cut <tool_call>{\"na", "cut", "" },
+        { "cut <tool_c", "cut", "" },
+        { "cut <tool_call>", "cut", "" },
+        { "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": \"a", "", "|f{\"x\": \"a" },
+        { CALL "<tool_call>{\"na", "", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}" },
+    };
+    static const char *const reason[] = { "", "\"length\"", "\"max_output_tokens\"", "\"max_tokens\"" };
+    static struct said s;
+    static struct heard h;
+    (void)state;
+    for (int i = 0; i < LEN(cases); i++)
+        for (int api = 1; api < 4; api++)
+            for (int stream = 0; stream < 2; stream++) {
+                answer((enum eng_api)api, body_of((enum eng_api)api, stream, ""), cases[i].text, strlen(cases[i].text),
+                       ENG_LENGTH, &s);
+                hear((enum eng_api)api, stream, &s, &h);
+                assert_string_equal(h.text, cases[i].shown);
+                bool whole = !strcmp(h.calls, cases[i].calls);
+                assert_true(whole || (api == ENG_API_MESSAGES && !strcmp(h.calls, "|f{}"))); /* input is an object */
+                assert_non_null(strstr(s.data, reason[api]));
+            }
+}
+
 static void so_it_is_for_any_text(void **state)
 {
     static const char *const pieces[] = {
@@ -724,6 +752,29 @@ static void completions_tell_them_in_lists(void **state)
                                    "[-0.5],\"top_logprobs\":[{\"!\":-0.5}],\"text_offset\":[5]}"));
 }
 
+/* An answer that continues a message has no white space dropped at its start, and cannot begin to reason. */
+static void a_continued_message_goes_on(void **state)
+{
+    static const struct {
+        const char *last, *text, *has;
+    } cases[] = {
+        { "\"content\": \"a\"", " b", "\"content\":\" b\"" },
+        { "\"content\": \"a\"", "<think>b", "\"content\":\"<think>b\"" },
+        { "\"content\": \"\"", "<think>b</think>c", "\"content\":\"c\"" },
+        { "\"content\": \"<think>a\"", " b</think>c", "\"reasoning_content\":\" b\"" },
+        { "\"reasoning_content\": \"a\"", " b</think>c", "\"reasoning_content\":\" b\"" },
+    };
+    static struct said s;
+    char body[400];
+    (void)state;
+    for (int i = 0; i < LEN(cases); i++) {
+        snprintf(body, sizeof body, "{\"messages\": [" USER ", {\"role\": \"assistant\", %s}]}", cases[i].last);
+        answer(ENG_API_CHAT, body, cases[i].text, strlen(cases[i].text), ENG_STOP, &s);
+        if (!strstr(s.data, cases[i].has))
+            fail_msg("%d: %s", i, s.data);
+    }
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 static void errors_come_with_a_status_or_in_the_stream(void **state)
@@ -767,15 +818,33 @@ static void errors_come_with_a_status_or_in_the_stream(void **state)
     eng_api_request_close(ask);
 }
 
-static void no_memory_ends_a_reply(void **state)
+/* A reply without memory can still fail: an error event after whole events, or the body of an error. */
+static void assert_failed_whole(struct eng_reply *r, enum eng_api api, bool stream, struct said *s)
+{
+    struct eng_refusal why;
+    const char *at = s->data;
+    json_t *v;
+    eng_refuse(&why, 503, NULL, "", "no memory now");
+    eng_reply_fail(r, &why);
+    take(r, s);
+    assert_non_null(strstr(s->data, "no memory now"));
+    if (s->status == 503) {
+        assert_non_null(v = json_loads(s->data, 0, NULL));
+        json_decref(v);
+        return;
+    }
+    assert_true(stream && s->n > 2 && !strcmp(s->data + s->n - 2, "\n\n"));
+    assert_true(api != ENG_API_CHAT || strstr(s->data, "data: [DONE]\n\n"));
+    while ((v = next_event(&at)))
+        json_decref(v);
+}
+
+static void no_memory_fails_a_reply(enum eng_api api, bool stream, const char *members)
 {
     static struct said s;
-    struct eng_api_request *ask = ask_of(ENG_API_RESPONSES, body_of(ENG_API_RESPONSES, true,
-                                                                    "\"stop\": \"x\", "
-                                                                    "\"top_logprobs\": 3"));
+    struct eng_api_request *ask = ask_of(api, body_of(api, stream, members));
     const char *text = "<think>h</think>hello" CALL;
     int n = 0;
-    (void)state;
     for (bool more = true; more;) {
         struct eng_reply *r;
         faults_reset();
@@ -784,6 +853,8 @@ static void no_memory_ends_a_reply(void **state)
             s.n = 0;
             int done = feed(r, 0, text, strlen(text), ENG_STOP, &s);
             assert_int_equal(done, faults.struck ? KN_ENOMEM : 1);
+            if (done == KN_ENOMEM)
+                assert_failed_whole(r, api, stream, &s);
             eng_reply_close(r);
         }
         more = faults.struck;
@@ -794,10 +865,43 @@ static void no_memory_ends_a_reply(void **state)
     eng_api_request_close(ask);
 }
 
+static void no_memory_ends_a_reply(void **state)
+{
+    (void)state;
+    no_memory_fails_a_reply(ENG_API_RESPONSES, true, "\"stop\": \"x\", \"top_logprobs\": 3");
+    no_memory_fails_a_reply(ENG_API_CHAT, true, "\"logprobs\": true");
+    no_memory_fails_a_reply(ENG_API_CHAT, false, "\"logprobs\": true");
+    no_memory_fails_a_reply(ENG_API_MESSAGES, true, "");
+}
+
+/* Half a character before a control token is not joined with the text after the token. */
+static void a_character_ends_before_a_control_token(void **state)
+{
+    static const enum eng_api apis[] = { ENG_API_COMPLETIONS, ENG_API_CHAT };
+    static struct said s;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct eng_api_request *ask = ask_of(apis[i], body_of(apis[i], false, ""));
+        struct eng_reply *r;
+        assert_int_equal(eng_reply_open(&r, ask, &fake.setup), 0);
+        s.n = 0;
+        assert_int_equal(feed(r, 0,
+                              "a\xC3<s>\xA9"
+                              "b",
+                              7, ENG_STOP, &s),
+                         1);
+        assert_non_null(strstr(s.data, "\"a\xEF\xBF\xBD\xEF\xBF\xBD"
+                                       "b\""));
+        eng_reply_close(r);
+        eng_api_request_close(ask);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_says_what_the_body_says),
+        cmocka_unit_test(a_call_that_is_cut_leaves_no_markup),
         cmocka_unit_test(so_it_is_for_any_text),
         cmocka_unit_test(chat_events),
         cmocka_unit_test(completion_events),
@@ -809,8 +913,10 @@ int main(void)
         cmocka_unit_test(tokens_are_told_with_their_text),
         cmocka_unit_test(responses_tell_them_by_item),
         cmocka_unit_test(completions_tell_them_in_lists),
+        cmocka_unit_test(a_continued_message_goes_on),
         cmocka_unit_test(errors_come_with_a_status_or_in_the_stream),
         cmocka_unit_test(no_memory_ends_a_reply),
+        cmocka_unit_test(a_character_ends_before_a_control_token),
     };
     return cmocka_run_group_tests(tests, fake_open, fake_close);
 }

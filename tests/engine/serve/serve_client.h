@@ -162,11 +162,12 @@ static inline bool read_head(int fd, struct answer *a)
     return sscanf(a->head, "HTTP/1.%*d %d", &a->status) == 1;
 }
 
-static inline struct answer read_answer(int fd)
+/* has_body: false for the answer to a HEAD request. */
+static inline struct answer read_answer_with(int fd, bool has_body)
 {
     struct answer a = { 0 };
     const char *length;
-    if (!read_head(fd, &a))
+    if (!read_head(fd, &a) || !has_body)
         return a;
     if (strcasestr(a.head, "Transfer-Encoding: chunked"))
         while (read_chunk(fd, &a))
@@ -176,12 +177,14 @@ static inline struct answer read_answer(int fd)
     return a;
 }
 
+static inline struct answer read_answer(int fd) { return read_answer_with(fd, true); }
+
 static inline struct answer ask(const struct served *v, const char *method, const char *path, const char *headers,
                                 const char *body)
 {
     int fd = connect_to(v);
     send_request(fd, method, path, headers, body);
-    struct answer a = read_answer(fd);
+    struct answer a = read_answer_with(fd, strcmp(method, "HEAD") != 0);
     close(fd);
     return a;
 }

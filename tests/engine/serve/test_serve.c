@@ -760,6 +760,9 @@ static void test_signs_of_life(void **state)
     while (read_line(second, line, sizeof line) && !strstr(line, "shutting down"))
         ;
     assert_non_null(strstr(line, "data: {"));
+    while (read_line(second, line, sizeof line) && !strstr(line, "data: [DONE]"))
+        ;
+    assert_string_equal(line, "data: [DONE]\n");
     atomic_store(&frozen, false);
     close(first), close(second);
     serve_join(&stalled);

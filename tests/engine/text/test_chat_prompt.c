@@ -2,6 +2,9 @@
  * becomes one. Also: models without a template.
  *
  * One thread: not under MODE=tsan. */
+#include <dirent.h>
+
+#include "engine/base/base.h"
 #include "engine/text/chat_prompt.h"
 #include "tests/engine/text/recipe.h"
 
@@ -156,12 +159,87 @@ static void a_bad_template_is_refused_when_it_is_opened(void **state)
     close_recipe();
 }
 
+/* The prompt ends with the text that is to be continued, whatever the template does with it. */
+static void a_continued_message_is_cut_behind_its_text(void **state)
+{
+    struct eng_template_error e;
+    struct recipe r;
+    char *text;
+    size_t n;
+    (void)state;
+    recipe_bpe(&r);
+    r.chat = "{% for m in messages %}[{{ m.content | trim }}{% if loop.last %}+{{ m.thoughts }}{% endif %}]{% endfor %}"
+             "{{ continue_final_message is defined }}";
+    assert_int_equal(open_recipe(&r), 0);
+#define LAST(more) "{\"messages\": [{\"content\": \"a\"}, {\"content\": \" b \", \"thoughts\": \"c\"}]" more "}"
+    renders(LAST(""), "[a][b+c]False");
+    renders(LAST(", \"continue_final_message\": null"), "[a][b+c]False");
+    renders(LAST(", \"continue_final_message\": false"), "[a][b+c]False");
+    renders(LAST(", \"continue_final_message\": true"), "[a][b ");
+    renders(LAST(", \"continue_final_message\": \"content\""), "[a][b ");
+    renders(LAST(", \"continue_final_message\": \"thoughts\""), "[a][b+c");
+    tokens(LAST(", \"continue_final_message\": true"), "[a][b ");
+    static const char *const wrong[] = { LAST(", \"continue_final_message\": \"other\""),
+                                         "{\"messages\": [], \"continue_final_message\": true}",
+                                         "{\"continue_final_message\": true}",
+                                         "{\"messages\": [{\"content\": [1]}], \"continue_final_message\": true}" };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        json_t *v = json_loads(wrong[i], 0, NULL);
+        assert_non_null(v);
+        assert_int_equal(eng_chat_render(chat, v, &text, &n, &e), KN_EINVAL);
+        json_decref(v);
+    }
+    close_recipe();
+}
+
+/* The same with published templates. */
+static void published_templates_let_a_message_be_continued(void **state)
+{
+    DIR *folder = opendir("tests/engine/data/templates");
+    struct recipe r;
+    int n_template = 0;
+    (void)state;
+    assert_non_null(folder);
+    for (struct dirent *d; (d = readdir(folder));) {
+        static const char said_last[] = "Sure,  here";
+        struct eng_template_error e;
+        char path[400], *source, *text;
+        size_t n_source, n;
+        if (!strstr(d->d_name, ".jinja") || strstr(d->d_name, "firefunction")) /* that one needs more variables */
+            continue;
+        snprintf(path, sizeof path, "tests/engine/data/templates/%s", d->d_name);
+        assert_int_equal(eng_read_file(path, &source, &n_source), 0);
+        char *template = strndup(source, n_source);
+        recipe_bpe(&r);
+        r.chat = template;
+        assert_int_equal(open_recipe(&r), 0);
+        json_t *v = json_pack("{s:[{s:s, s:s}, {s:s, s:s}], s:b, s:s}", "messages", "role", "user", "content", "hello",
+                              "role", "assistant", "content", said_last, "add_generation_prompt", 0,
+                              "continue_final_message", "content");
+        int error = eng_chat_render(chat, v, &text, &n, &e);
+        if (error)
+            fail_msg("%s: %s", d->d_name, e.text);
+        if (n < sizeof said_last || strcmp(text + n - sizeof said_last + 1, said_last) != 0)
+            fail_msg("%s: %s", d->d_name, text);
+        n_template++;
+        kn_free(text);
+        json_decref(v);
+        kn_free(source);
+        free(template);
+        close_recipe();
+    }
+    closedir(folder);
+    assert_true(n_template >= 40);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_models_template_and_tokens_are_used),
         cmocka_unit_test(a_persons_text_is_never_a_control_token),
         cmocka_unit_test(without_a_template_the_marks_decide),
+        cmocka_unit_test(a_continued_message_is_cut_behind_its_text),
+        cmocka_unit_test(published_templates_let_a_message_be_continued),
         cmocka_unit_test(a_bad_template_is_refused_when_it_is_opened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

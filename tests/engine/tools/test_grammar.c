@@ -167,7 +167,7 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
     w->n_call = w->n_whole = 0;
     w->n_all = 0;
     eng_decoder_init(&d, w->vocab, ENG_DECODE_CONTINUE | ENG_DECODE_SKIP_SPECIAL);
-    struct eng_answer_options o = { w->format, w->tools, thinks };
+    struct eng_answer_options o = { .format = w->format, .tools = w->tools, .thinks = thinks };
     assert_int_equal(eng_answer_open(&s, &o), 0);
     gr_start(g, &st);
     const int n_step = (int)(random_bits() % MOST_WALK);
@@ -193,7 +193,7 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
             i += 3;
         }
     walk_text(w, s, piece, eng_decoder_finish(&d, piece));
-    eng_answer_finish(s);
+    eng_answer_finish(s, false);
     walk_events(w, s);
     eng_answer_close(s);
 }
@@ -359,7 +359,7 @@ static void requests_are_refused_in_one_line(void **state)
         { "Qwen3-Coder", "[{\"name\":\"f\",\"parameters\":{\"anyOf\":[]}}]", "one by one", KN_EUNSUPPORTED },
         { "GLM-4.6", "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"<\":{}}}}]", "< or >", KN_EUNSUPPORTED },
         { "GLM-4.6", "[{\"name\":\"f\",\"parameters\":{\"required\":[\"x\"]}}]", "\"required\"", KN_EINVAL },
-        { LLAMA_3_LIST, "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a b\":{}}}}]", "64 letters",
+        { LLAMA_3_LIST, "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a b\":{}}}}]", "128 letters",
           KN_EUNSUPPORTED },
         { "google-gemma-2-2b-it", "[{\"name\":\"f\"}]", "does not support tool calls", KN_EUNSUPPORTED },
     };
@@ -376,12 +376,43 @@ static void requests_are_refused_in_one_line(void **state)
     }
 }
 
+/* Names as long as a request may have are accepted in every format, and longer ones in none. */
+static void names_have_one_limit(void **state)
+{
+    static const char *const forms[] = { "Qwen-Qwen3-0.6B",
+                                         "Qwen3-Coder",
+                                         "GLM-4.6",
+                                         "Kimi-K2-Instruct",
+                                         "meta-llama-Llama-3.1-8B-Instruct",
+                                         "openai-gpt-oss-120b",
+                                         LLAMA_3_LIST,
+                                         "deepseek-ai-DeepSeek-V4",
+                                         "mistralai-Mistral-Nemo-Instruct-2407" };
+    char name[ENG_TOOL_NAME_BYTES + 2];
+    (void)state;
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = 0;
+    for (size_t i = 0; i < 2 * sizeof forms / sizeof *forms; i++) {
+        struct eng_tool_format format = style_of(forms[i / 2], NULL);
+        json_t *tools = json_pack("[{s:s#}]", "name", name, (int)(ENG_TOOL_NAME_BYTES + i % 2));
+        struct eng_answer_rules t = { .tools = tools, .choice = ENG_TOOL_REQUIRED };
+        struct gr_grammar *g;
+        char why[256];
+        int error = eng_answer_grammar(&g, &format, &t, why, sizeof why);
+        if (error != (i % 2 ? KN_EINVAL : 0))
+            fail_msg("%s: %d %s", forms[i / 2], error, why);
+        gr_close(g);
+        json_decref(tools);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grammars_texts_are_calls_that_conform),
         cmocka_unit_test(grammars_leave_room),
         cmocka_unit_test(requests_are_refused_in_one_line),
+        cmocka_unit_test(names_have_one_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,9 +126,10 @@ static void take_events(struct eng_answer_parser *s, struct line *l, int *n_call
     }
 }
 
-/* Feeds p in pieces: up to `cut`, then `most` bytes each. Marks that are control tokens are fed as tokens. */
-static void read_pieces(const struct eng_answer_options *o, const char *p, size_t n, size_t cut, size_t most,
-                        struct line *l)
+/* Feeds p in pieces: up to `cut`, then `most` bytes each. Marks that are control tokens are fed as tokens. limited: a
+ * limit ends the answer. */
+static void read_until(const struct eng_answer_options *o, const char *p, size_t n, size_t cut, size_t most,
+                       bool limited, struct line *l)
 {
     struct eng_answer_parser *s;
     int n_call = 0;
@@ -157,10 +158,29 @@ static void read_pieces(const struct eng_answer_options *o, const char *p, size_
         }
         i = end + n_mark;
     }
-    assert_int_equal(eng_answer_finish(s), 0);
+    assert_int_equal(eng_answer_finish(s, limited), 0);
     take_events(s, l, &n_call);
     line_close(l);
     eng_answer_close(s);
+}
+
+static void read_pieces(const struct eng_answer_options *o, const char *p, size_t n, size_t cut, size_t most,
+                        struct line *l)
+{
+    read_until(o, p, n, cut, most, false, l);
+}
+
+/* An answer of calls only, cut off by a limit after any byte, has no content, except a single byte that may be text. */
+static void expect_no_content(const struct eng_answer_options *o, const char *text)
+{
+    static struct line l;
+    for (size_t n = 1; n < strlen(text); n++) {
+        read_until(o, text, n, 0, 1, true, &l);
+        const char *content = strstr(l.text, "c(");
+        size_t n_space = content ? strspn(content + 2, " \n") : 0;
+        if (content && strcmp(content + 2 + n_space, ")") != 0 && strcmp(content + 3 + n_space, ")") != 0)
+            fail_msg("%.*s\n has content: %s", (int)n, text, l.text);
+    }
 }
 
 static void expect_line(const struct line *l, const char *want, const char *text)
@@ -493,11 +513,33 @@ static void answers_by_way(void **state)
                 format = style_of(ways[i].template, NULL);
             for (const struct answer *a = ways[i].answer; a->text; a++)
                 if (!(type && a->how & LETTERS))
-                    expect_answer(&(struct eng_answer_options){ &format, tools, a->how & THINKS }, a->text, a->want);
+                    expect_answer(
+                        &(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = a->how & THINKS },
+                        a->text, a->want);
         }
         eng_vocab_close(v);
     }
     json_decref(tools);
+}
+
+/* max_tokens may end an answer anywhere: nothing of a call's markup becomes content. */
+static void limits_leak_no_markup(void **state)
+{
+    int n_answer = 0;
+    (void)state;
+    json_t *tools = load(tools_text);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) { /* markers as text: a control token cannot be cut */
+        struct eng_tool_format format = style_of(ways[i].template, NULL);
+        for (const struct answer *a = ways[i].answer; a->text; a++) {
+            if (strstr(a->want, "c(") || !strstr(a->want, "</>") || strstr(a->want, "<cut>"))
+                continue;
+            expect_no_content(
+                &(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = a->how & THINKS }, a->text);
+            n_answer++;
+        }
+    }
+    json_decref(tools);
+    assert_true(n_answer >= 40);
 }
 
 static void marks_that_are_tokens_are_not_letters(void **state)
@@ -510,7 +552,8 @@ static void marks_that_are_tokens_are_not_letters(void **state)
     struct eng_answer_parser *s;
     int n_call = 0;
     l = (struct line){ .kind = -1 };
-    assert_int_equal(eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false }), 0);
+    assert_int_equal(
+        eng_answer_open(&s, &(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false }), 0);
     eng_answer_feed(s, "<tool_call>{\"name\":\"f\"}</tool_call><think", 41);
     eng_answer_control(s, 262); /* <s> is no mark */
     take_events(s, &l, &n_call);
@@ -531,10 +574,10 @@ static void marks_that_are_tokens_are_not_letters(void **state)
     assert_string_equal(strstr(l.text, "<g>"), "<g>{}</>c(x)r(y</think>)c(z)");
     eng_answer_close(s);
     format = style_of("Qwen-Qwen3-0.6B", NULL);
-    expect_answer(&(struct eng_answer_options){ &format, tools, false }, "no <think>a</think>",
-                  "c(no <think>a</think>)");
-    expect_answer(&(struct eng_answer_options){ &format, tools, true }, "a <tool_call>{\"name\":\"f\"}",
-                  "r(a <tool_call>{\"name\":\"f\"})");
+    expect_answer(&(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false },
+                  "no <think>a</think>", "c(no <think>a</think>)");
+    expect_answer(&(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = true },
+                  "a <tool_call>{\"name\":\"f\"}", "r(a <tool_call>{\"name\":\"f\"})");
     json_decref(tools);
     eng_vocab_close(v);
 }
@@ -587,7 +630,8 @@ static void nothing_waits_longer_than_it_must(void **state)
         struct eng_answer_parser *s;
         int n_call = 0;
         l = (struct line){ .kind = -1 };
-        assert_int_equal(eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false }), 0);
+        assert_int_equal(
+            eng_answer_open(&s, &(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false }), 0);
         eng_answer_feed(s, step[i].piece, strlen(step[i].piece));
         take_events(s, &l, &n_call);
         expect_line(&l, step[i].want, step[i].piece);
@@ -633,7 +677,8 @@ static size_t feed_long(const char *template, const char *head, const char *agai
     struct eng_answer_event e;
     struct eng_answer_parser *s;
     size_t n = 0;
-    assert_int_equal(eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false }), 0);
+    assert_int_equal(
+        eng_answer_open(&s, &(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false }), 0);
     eng_answer_feed(s, head, strlen(head));
     for (size_t i = 0; i < n_again; i++) {
         assert_int_equal(eng_answer_feed(s, again, strlen(again)), 0);
@@ -641,7 +686,7 @@ static size_t feed_long(const char *template, const char *head, const char *agai
             n += e.n;
         assert_true(s->held.n <= ENG_ANSWER_HELD_BYTES && s->value.n <= ENG_ANSWER_HELD_BYTES);
     }
-    eng_answer_finish(s);
+    eng_answer_finish(s, false);
     while (eng_answer_next(s, &e))
         n += e.n;
     eng_answer_close(s);
@@ -697,7 +742,8 @@ static void long_names_are_no_names(void **state)
             name[n] = 0;
             replace_name(text, shape[i].text, name);
             replace_name(want, n <= ENG_ANSWER_NAME_BYTES ? shape[i].call : shape[i].other, name);
-            expect_answer(&(struct eng_answer_options){ &format, tools, false }, text, want);
+            expect_answer(&(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false }, text,
+                          want);
         }
     json_decref(tools);
 }
@@ -714,9 +760,10 @@ static void memory_may_end_anywhere(void **state)
                 struct eng_answer_parser *s = NULL;
                 faults_reset();
                 faults_at(FAULT_ALLOC, nth, FAULT_ERROR, ENOMEM);
-                int error = eng_answer_open(&s, &(struct eng_answer_options){ &format, tools, false });
+                int error = eng_answer_open(
+                    &s, &(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false });
                 if (!error && !(error = eng_answer_feed(s, a->text, strlen(a->text))))
-                    error = eng_answer_finish(s);
+                    error = eng_answer_finish(s, false);
                 assert_int_equal(error, faults.struck ? KN_ENOMEM : 0);
                 eng_answer_close(s);
                 assert_true(faults_clean());
@@ -806,7 +853,7 @@ static void templates_calls_are_read_back(void **state)
         assert_non_null(p);
         char *end = strstr(p, turns[i].end);
         size_t n = end ? (size_t)(end - p) : strlen(p);
-        read_pieces(&(struct eng_answer_options){ &format, tools, false }, p, n, 0, n, &l);
+        read_pieces(&(struct eng_answer_options){ .format = &format, .tools = tools, .thinks = false }, p, n, 0, n, &l);
         char *begin = strstr(l.text, "<f>"), *stop = begin ? strstr(begin, "</>") : NULL;
         json_t *got = stop ? json_loadb(begin + 3, (size_t)(stop - begin) - 3, 0, NULL) : NULL;
         if (!got || !json_equal(got, arguments) || begin != l.text || stop[3])
@@ -823,6 +870,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(styles_by_template),
         cmocka_unit_test(answers_by_way),
+        cmocka_unit_test(limits_leak_no_markup),
         cmocka_unit_test(marks_that_are_tokens_are_not_letters),
         cmocka_unit_test(no_tools_no_calls),
         cmocka_unit_test(nothing_waits_longer_than_it_must),
