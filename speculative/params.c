@@ -65,7 +65,8 @@ static int check_order(const struct spec_params *p)
     for (int i = 0; i < p->n_order; i++)
         for (int j = 0; j < i; j++)
             if (p->order[i] == p->order[j])
-                return kn_fail(KN_EINVAL, "samplers: '%s' is there twice", spec_step_name((enum spec_step)p->order[i]));
+                return kn_fail(KN_EINVAL, "samplers: '%s' is listed twice",
+                               spec_step_name((enum spec_step)p->order[i]));
     return 0;
 }
 

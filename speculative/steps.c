@@ -88,7 +88,7 @@ static void take_prefix(struct spec_sampler *s, const struct spec_params *p, enu
     spec_keep_prefix(s, &only);
 }
 
-/* Takes the steps of the request's order.  Returns the temperature of what is left. */
+/* Takes the steps of the request's order.  Returns the temperature that is left to apply. */
 static float take_order(struct spec_sampler *s, const struct spec_params *p, const int32_t *history, int n_history,
                         int64_t position)
 {

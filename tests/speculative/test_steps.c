@@ -134,7 +134,7 @@ static void dry_by_hand(void **state)
     p.dry_base = 1.1f;
     expect_at(&p, four, 4, (int32_t[]){ 0, 1 }, 2, 2, four);
     expect_at(&p, four, 4, (int32_t[]){ 0, 1, 2, 0, 1 }, 5, 5, (double[]){ .296923, .296923, .109232, .296923 });
-    p.dry_last = 4; /* the token after the repetition is there, one token of it is not */
+    p.dry_last = 4; /* the window begins within the first occurrence: one token is in common */
     expect_at(&p, four, 4, (int32_t[]){ 0, 1, 2, 0, 1 }, 5, 5, four);
     p.dry_last = -1;
     p.breaker = &breaker;
