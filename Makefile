@@ -55,7 +55,7 @@ SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/ma
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
 CU_kernels      = cuda/device cuda/orders
 SRC_offload     = place mirror ring pread reader io load policy heat trace pack share slots tickets fill store packer
-SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
+SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
 
 # ---- rooms: the subfolders of moe and engine, each with the rooms and folders that it may use -------------
 # A room may include its own headers and those of the rooms on its MAY line, but no other internal.h (tests/edges.sh).
@@ -102,7 +102,8 @@ HERE_engine             = report reuse prefill_share schedule step session forec
 MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
 SRC_engine/tools         = format_of_model parser call call_json call_python value schemas grammar
 MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools
-SRC_engine/api           = fields messages final_message tool_choice generic_tools answer_format sampling setup request dialect write_completions write_chat \
+SRC_engine/api           = fields messages final_message tool_choice generic_tools answer_format sampling breakers token_lists \
+                           parameters setup request dialect write_completions write_chat \
                            write_responses write_messages reply
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = lines done_ids record journal run

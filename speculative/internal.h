@@ -1,6 +1,9 @@
 /* speculative/internal.h - declarations shared by the files of this folder.
  *
  *     sample.c                a row of logits to a token
+ *       params.c              the parameters: defaults, and their ranges
+ *       penalties.c           changes logits by the history: penalties, DRY, biases, bans
+ *       steps.c               removes tokens: top-n-sigma, typical-p, XTC, and a request's own order of steps
  *     tree.c, verify.c        drafts, and their accepted tokens
  *     drafter.c, recall.c     drafts from earlier tokens, without a model
  *
@@ -19,10 +22,13 @@
 #include "speculative/control.h"
 #include "speculative/speculative.h"
 
+#include <float.h>
+#include <string.h>
+
 /* Random numbers are hashes of seed, answer, position and purpose.  Draws for other purposes than a row's own sample
  * have streams of their own, and use the position of the draft's root: SPEC_BLOCK looks at later draws before it
  * settles an earlier token, so a later draft must not get the same numbers again. */
-enum spec_purpose { SPEC_FOR_SAMPLE, SPEC_FOR_DRAFT, SPEC_FOR_VERIFY, SPEC_FOR_ORACLE };
+enum spec_purpose { SPEC_FOR_SAMPLE, SPEC_FOR_DRAFT, SPEC_FOR_VERIFY, SPEC_FOR_ORACLE, SPEC_FOR_XTC };
 
 static inline uint64_t spec_stream(uint64_t seed, uint32_t choice, int64_t position, enum spec_purpose why)
 {
@@ -48,6 +54,103 @@ float spec_logprob(const struct spec_sampler *s, const float *logits /* [n_vocab
 
 /* Scratch memory that spec_target does not use, valid until the sampler's next call. */
 double *spec_sampler_scratch(struct spec_sampler *s); /* [n_vocab] */
+
+/* ---- a sampler, shared by sample.c, penalties.c and steps.c ----------------------------------------- */
+
+#define SPEC_BUCKETS 2048
+
+struct spec_sampler {
+    const struct kn_ops *ops;
+    int n_vocab;
+    float *z;         /* [n_vocab] processed logits; -INFINITY: never sampled */
+    float *prob;      /* [n_vocab] */
+    int32_t *support; /* [n_vocab] */
+    uint64_t *heap;   /* [n_vocab] sort keys; between calls, spec_sampler_scratch */
+    uint32_t *count;  /* [n_vocab] zero between calls */
+    uint16_t *bucket; /* [n_vocab] */
+    uint64_t weight_in[SPEC_BUCKETS];
+    int count_in[SPEC_BUCKETS];
+    double most, log_first;  /* of the row after step 0: largest logit, its log probability */
+    struct spec_params left; /* the parameters that are left to apply after spec_take_steps */
+};
+
+/* Step 0.  Adding 0 turns -0 into 0, for their sort keys would differ. */
+static inline float spec_clean_logit(float z)
+{
+    if (!(z > -__builtin_inff()))
+        return -__builtin_inff();
+    return (z < FLT_MAX ? z : FLT_MAX) + 0.0f;
+}
+
+int32_t spec_largest(const struct spec_sampler *s); /* the lowest id with the largest z */
+/* prob = softmax((z - z[first]) / temperature) over all tokens. */
+void spec_probabilities(struct spec_sampler *s, int32_t first, double temperature);
+/* Sets z to -INFINITY outside the shortest of the prefixes of top-k, top-p and min-p. */
+void spec_keep_prefix(struct spec_sampler *s, const struct spec_params *p);
+
+/* penalties.c: the parts of step 1. */
+void spec_penalise_repeats(struct spec_sampler *s, const struct spec_params *p, const int32_t *history, int n_history);
+void spec_penalise_sequences(struct spec_sampler *s, const struct spec_params *p, const int32_t *history,
+                             int n_history);
+void spec_constrain(struct spec_sampler *s, const struct spec_params *p, const int32_t *history, int n_history,
+                    int64_t position);
+
+/* steps.c: whether any step beside the prefixes applies; and those steps, on z.  Returns the parameters for the rest,
+ * valid until the sampler's next call. */
+bool spec_has_steps(const struct spec_params *p);
+const struct spec_params *spec_take_steps(struct spec_sampler *s, const struct spec_params *p, const int32_t *history,
+                                          int n_history, int64_t position);
+
+/* A key that sorts, from the largest down, by value descending, then id ascending. */
+static inline uint64_t spec_sort_key(float value, int32_t token)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits ^= bits >> 31 ? UINT32_MAX : UINT32_C(1) << 31;
+    return (uint64_t)bits << 32 | (uint32_t)~token;
+}
+
+static inline int32_t spec_sort_key_token(uint64_t key) { return (int32_t) ~(uint32_t)key; }
+
+static inline void spec_heap_sink(uint64_t *heap, int n, int i)
+{
+    uint64_t key = heap[i];
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && heap[child + 1] > heap[child])
+            child++;
+        if (heap[child] <= key)
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = key;
+}
+
+static inline uint64_t spec_heap_pop(uint64_t *heap, int n)
+{
+    uint64_t top = heap[0];
+    heap[0] = heap[n - 1];
+    spec_heap_sink(heap, n - 1, 0);
+    return top;
+}
+
+/* Tokens and weight that the support may still take. */
+struct spec_budget {
+    int64_t n;
+    uint64_t weight;
+};
+
+/* 2^44 leaves bits for the sum of a row, which is 1 up to rounding. */
+static inline uint64_t spec_weight_of(double prob) { return (uint64_t)(prob * 0x1p44); }
+
+/* Subtracts count and weight from the rest; false: the support ends here. */
+static inline bool spec_budget_take(struct spec_budget *left, int count, uint64_t weight)
+{
+    if (count >= left->n || weight >= left->weight)
+        return false;
+    left->n -= count;
+    left->weight -= weight;
+    return true;
+}
 
 /* ---- remembered tokens --------------------------------------------------------------------------- */
 

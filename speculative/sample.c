@@ -18,24 +18,9 @@
 #include <string.h>
 
 #define MAX_VOCAB  (1 << 24)
-#define N_BUCKET   2048
-#define MAX_RANGE  64.0           /* nats that the buckets span at most: e^-64 is negligible */
-#define NO_BUCKET  UINT16_MAX     /* cut by min-p or at -INFINITY */
-#define IN_SUPPORT (N_BUCKET + 1) /* a token of the last bucket in the support */
-
-struct spec_sampler {
-    const struct kn_ops *ops;
-    int n_vocab;
-    float *z;         /* [n_vocab] processed logits; -INFINITY: banned */
-    float *prob;      /* [n_vocab] */
-    int32_t *support; /* [n_vocab] */
-    uint64_t *heap;   /* [n_vocab] sort keys; between calls, spec_sampler_scratch */
-    uint32_t *count;  /* [n_vocab] zero between calls */
-    uint16_t *bucket; /* [n_vocab] */
-    uint64_t weight_in[N_BUCKET];
-    int count_in[N_BUCKET];
-    double most, log_first; /* of the row after step 0: largest logit, its log probability */
-};
+#define MAX_RANGE  64.0               /* nats that the buckets span at most: e^-64 is negligible */
+#define NO_BUCKET  UINT16_MAX         /* cut by min-p or at -INFINITY */
+#define IN_SUPPORT (SPEC_BUCKETS + 1) /* a token of the last bucket in the support */
 
 /* ---- noise ------------------------------------------------------------------------------------- */
 
@@ -66,54 +51,6 @@ static inline double noise_most(uint64_t bits)
 double spec_noise(uint64_t seed, uint32_t choice, int64_t position, int32_t token)
 {
     return noise_gumbel(noise_bits(noise_stream(seed, choice, position), token));
-}
-
-/* ---- parameters -------------------------------------------------------------------------------- */
-
-void spec_params_default(struct spec_params *p)
-{
-    *p = (struct spec_params){
-        .temperature = 1,
-        .top_p = 1,
-        .repetition = 1,
-        .repeat_last = 64,
-    };
-}
-
-static int check_number(const char *name, double x, double least, double most)
-{
-    if (x >= least && x <= most)
-        return 0;
-    return kn_fail(KN_EINVAL, "%s must be between %g and %g, not %g", name, least, most, x);
-}
-
-int spec_params_check(const struct spec_params *p, int n_vocab)
-{
-    const struct {
-        const char *name;
-        double x, least, most;
-    } number[] = {
-        { "temperature", p->temperature, 0, 1000 },
-        { "top-k", p->top_k, 0, INT32_MAX },
-        { "top-p", p->top_p, 0, 1 },
-        { "min-p", p->min_p, 0, 1 },
-        { "repetition penalty", p->repetition, 0.01, 100 },
-        { "presence penalty", p->presence, -100, 100 },
-        { "frequency penalty", p->frequency, -100, 100 },
-        { "repeat-last-n", p->repeat_last, -1, INT32_MAX },
-    };
-    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
-        int e = check_number(number[i].name, number[i].x, number[i].least, number[i].most);
-        if (e < 0)
-            return e;
-    }
-    for (int i = 0; i < p->n_bias; i++) {
-        if (p->bias[i].token < 0 || p->bias[i].token >= n_vocab)
-            return kn_fail(KN_EINVAL, "logit bias: token %d is not one of the model's %d", p->bias[i].token, n_vocab);
-        if (!(p->bias[i].add <= FLT_MAX))
-            return kn_fail(KN_EINVAL, "logit bias of token %d must be a number or -inf", p->bias[i].token);
-    }
-    return 0;
 }
 
 /* ---- scratch ----------------------------------------------------------------------------------- */
@@ -157,15 +94,7 @@ void spec_sampler_close(struct spec_sampler *s)
     kn_free(s);
 }
 
-/* ---- steps 0 to 2 ------------------------------------------------------------------------------ */
-
-/* Step 0.  Adding 0 turns -0 into 0, for their sort keys would differ. */
-static inline float clean_logit(float z)
-{
-    if (!(z > -INFINITY))
-        return -INFINITY;
-    return (z < FLT_MAX ? z : FLT_MAX) + 0.0f;
-}
+/* ---- the row ------------------------------------------------------------------------------ */
 
 /* The largest value; -INFINITY if n is 0.  16 independent chains, because each comparison waits for the one before. */
 static float most_of(const float *z /* [n] */, int n)
@@ -184,18 +113,16 @@ static float most_of(const float *z /* [n] */, int n)
     return most[0];
 }
 
-/* The lowest id with the largest value. */
-static int32_t largest(const float *z /* [n] */, int n)
+int32_t spec_largest(const struct spec_sampler *s)
 {
-    float most = most_of(z, n);
-    for (int32_t i = 0; i < n; i++)
-        if (z[i] == most)
+    float most = most_of(s->z, s->n_vocab);
+    for (int32_t i = 0; i < s->n_vocab; i++)
+        if (s->z[i] == most)
             return i;
     return 0;
 }
 
-/* prob = softmax((z - z[first]) / T) over all tokens. */
-static void probabilities(struct spec_sampler *s, int32_t first, double temperature)
+void spec_probabilities(struct spec_sampler *s, int32_t first, double temperature)
 {
     double most = s->z[first];
     for (int i = 0; i < s->n_vocab; i++)
@@ -203,60 +130,29 @@ static void probabilities(struct spec_sampler *s, int32_t first, double temperat
     s->ops->softmax(s->prob, s->n_vocab);
 }
 
-static void penalise(struct spec_sampler *s, const struct spec_params *p, const int32_t *history, int n_history)
+/* Steps 0 and 1, and the steps that remove tokens by setting z to -INFINITY.  *params becomes the parameters that are
+ * left to apply; first is the token with the largest z. */
+static int process(struct spec_sampler *s, const struct spec_params **params, const float *logits,
+                   const int32_t *history, int n_history, int64_t position, int32_t *first)
 {
-    int n = p->repeat_last < 0 ? n_history : kn_min(p->repeat_last, n_history);
-    const int32_t *seen = history + (n_history - n);
-
-    if (p->repetition == 1 && p->presence == 0 && p->frequency == 0)
-        return;
-    for (int i = 0; i < n; i++)
-        if (seen[i] >= 0 && seen[i] < s->n_vocab)
-            s->count[seen[i]]++;
-    for (int i = 0; i < n; i++) {
-        int32_t t = seen[i];
-        if (t < 0 || t >= s->n_vocab || s->count[t] == 0)
-            continue;
-        float z = s->z[t];
-        z = z > 0 ? z / p->repetition : z * p->repetition;
-        z -= (float)s->count[t] * p->frequency;
-        z -= p->presence;
-        s->z[t] = clean_logit(z);
-        s->count[t] = 0;
-    }
-}
-
-static void add_bias(struct spec_sampler *s, const struct spec_params *p)
-{
-    for (int i = 0; i < p->n_bias; i++) {
-        kn_assert(p->bias[i].token >= 0 && p->bias[i].token < s->n_vocab);
-        s->z[p->bias[i].token] = clean_logit(s->z[p->bias[i].token] + p->bias[i].add);
-    }
-}
-
-static void apply_mask(struct spec_sampler *s, const uint32_t *mask /* [spec_mask_words] */)
-{
+    const struct spec_params *p = *params;
     for (int i = 0; i < s->n_vocab; i++)
-        if (!(mask[i >> 5] >> (i & 31) & 1))
-            s->z[i] = -INFINITY;
-}
-
-/* Steps 0 to 2; first is the token with the largest z. */
-static int process(struct spec_sampler *s, const struct spec_params *p, const float *logits, const int32_t *history,
-                   int n_history, int64_t position, int32_t *first)
-{
-    for (int i = 0; i < s->n_vocab; i++)
-        s->z[i] = clean_logit(logits[i]);
-    int32_t plain = largest(s->z, s->n_vocab);
+        s->z[i] = spec_clean_logit(logits[i]);
+    int32_t plain = spec_largest(s);
     s->most = s->z[plain];
-    probabilities(s, plain, 1);
+    spec_probabilities(s, plain, 1);
     s->log_first = kn_log(s->prob[plain]);
 
-    penalise(s, p, history, n_history);
-    add_bias(s, p);
-    if (p->mask)
-        apply_mask(s, p->mask);
-    *first = largest(s->z, s->n_vocab);
+    if (!p->has_order) {
+        spec_penalise_repeats(s, p, history, n_history);
+        spec_penalise_sequences(s, p, history, n_history);
+    }
+    spec_constrain(s, p, history, n_history, position);
+    *first = spec_largest(s);
+    if (s->z[*first] > -INFINITY && spec_has_steps(p)) {
+        *params = spec_take_steps(s, p, history, n_history, position);
+        *first = spec_largest(s);
+    }
     if (s->z[*first] > -INFINITY)
         return 0;
     return kn_fail(KN_EINVAL,
@@ -267,7 +163,7 @@ static int process(struct spec_sampler *s, const struct spec_params *p, const fl
 
 float spec_logprob(const struct spec_sampler *s, const float *logits, int32_t token)
 {
-    return (float)(clean_logit(logits[token]) - s->most + s->log_first);
+    return (float)(spec_clean_logit(logits[token]) - s->most + s->log_first);
 }
 
 double *spec_sampler_scratch(struct spec_sampler *s) { return (double *)(void *)s->heap; }
@@ -285,7 +181,7 @@ static inline void consider(struct winner *w, float z, int32_t token)
 {
     double scaled = z / w->temperature;
     uint64_t bits = noise_bits(w->stream, token);
-    if (scaled + noise_most(bits) < w->second || token == w->token)
+    if (scaled + noise_most(bits) <= w->second || token == w->token)
         return;
 
     double score = scaled + noise_gumbel(bits);
@@ -308,57 +204,6 @@ static float chance_of(const struct winner *w, float logprob)
     return (float)((kn_exp((double)logprob) + 1 / (1 + kn_exp(-ahead))) / 2);
 }
 
-/* A key that sorts, from the largest down, by value descending, then id ascending. */
-static uint64_t sort_key(float z, int32_t token)
-{
-    uint32_t bits;
-    memcpy(&bits, &z, sizeof bits);
-    bits ^= bits >> 31 ? UINT32_MAX : UINT32_C(1) << 31;
-    return (uint64_t)bits << 32 | (uint32_t)~token;
-}
-
-static int32_t sort_key_token(uint64_t key) { return (int32_t) ~(uint32_t)key; }
-
-static void heap_sink(uint64_t *heap, int n, int i)
-{
-    uint64_t key = heap[i];
-    for (int child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && heap[child + 1] > heap[child])
-            child++;
-        if (heap[child] <= key)
-            break;
-        heap[i] = heap[child];
-    }
-    heap[i] = key;
-}
-
-static uint64_t heap_pop(uint64_t *heap, int n)
-{
-    uint64_t top = heap[0];
-    heap[0] = heap[n - 1];
-    heap_sink(heap, n - 1, 0);
-    return top;
-}
-
-/* Tokens and weight that the support may still take. */
-struct cut {
-    int64_t n;
-    uint64_t weight;
-};
-
-/* 2^44 leaves bits for the sum of a row, which is 1 up to rounding. */
-static uint64_t weight_of(double prob) { return (uint64_t)(prob * 0x1p44); }
-
-/* Subtracts count and weight from the rest; false: the support ends here. */
-static bool cut_take(struct cut *left, int count, uint64_t weight)
-{
-    if (count >= left->n || weight >= left->weight)
-        return false;
-    left->n -= count;
-    left->weight -= weight;
-    return true;
-}
-
 /* Buckets per unit of (z - most) / T, so that the candidates spread over all buckets. */
 static double bucket_scale(const struct spec_sampler *s, double most, double temperature)
 {
@@ -369,7 +214,7 @@ static double bucket_scale(const struct spec_sampler *s, double most, double tem
     double range = (most - least) / temperature;
     if (!(range > 0))
         return 0;
-    return N_BUCKET / (range < MAX_RANGE ? range : MAX_RANGE);
+    return SPEC_BUCKETS / (range < MAX_RANGE ? range : MAX_RANGE);
 }
 
 /* Fills the buckets with the tokens that pass min-p.  Equal logits share a bucket; a larger one is never in a later. */
@@ -385,19 +230,19 @@ static void fill_buckets(struct spec_sampler *s, const struct spec_params *p, do
         s->bucket[i] = NO_BUCKET;
         if (scaled < lowest) /* also -INFINITY, without min-p */
             continue;
-        int b = at < N_BUCKET - 1 ? (int)at : N_BUCKET - 1;
+        int b = at < SPEC_BUCKETS - 1 ? (int)at : SPEC_BUCKETS - 1;
         s->bucket[i] = (uint16_t)b;
         s->count_in[b]++;
         if (weighs)
-            s->weight_in[b] += weight_of(s->prob[i]);
+            s->weight_in[b] += spec_weight_of(s->prob[i]);
     }
 }
 
-/* The bucket in which the support ends, N_BUCKET: in none; left is the rest for that bucket. */
-static int last_bucket(const struct spec_sampler *s, struct cut *left)
+/* The bucket in which the support ends, SPEC_BUCKETS: in none; left is the rest for that bucket. */
+static int last_bucket(const struct spec_sampler *s, struct spec_budget *left)
 {
     int b = 0;
-    while (b < N_BUCKET && cut_take(left, s->count_in[b], s->weight_in[b]))
+    while (b < SPEC_BUCKETS && spec_budget_take(left, s->count_in[b], s->weight_in[b]))
         b++;
     return b;
 }
@@ -408,36 +253,47 @@ static bool has_cuts(const struct spec_params *p) { return p->top_k > 0 || p->to
  * less than the returned one, or IN_SUPPORT. */
 static int find_support(struct spec_sampler *s, const struct spec_params *p, int32_t first, struct winner *w)
 {
-    struct cut left = { p->top_k > 0 ? p->top_k : INT64_MAX, p->top_p < 1 ? weight_of(p->top_p) : UINT64_MAX };
+    struct spec_budget left = { p->top_k > 0 ? p->top_k : INT64_MAX,
+                                p->top_p < 1 ? spec_weight_of(p->top_p) : UINT64_MAX };
     int n = 0;
     if (p->top_p < 1)
-        probabilities(s, first, p->temperature);
+        spec_probabilities(s, first, p->temperature);
     fill_buckets(s, p, s->z[first]);
     int last = last_bucket(s, &left);
 
     for (int32_t i = 0; i < s->n_vocab; i++) {
         if (s->bucket[i] == last)
-            s->heap[n++] = sort_key(s->z[i], i);
+            s->heap[n++] = spec_sort_key(s->z[i], i);
         else if (w && s->bucket[i] < last)
             consider(w, s->z[i], i);
     }
     for (int i = n / 2; i-- > 0;)
-        heap_sink(s->heap, n, i);
+        spec_heap_sink(s->heap, n, i);
     for (bool more = true; more && n > 0; n--) {
-        int32_t token = sort_key_token(heap_pop(s->heap, n));
+        int32_t token = spec_sort_key_token(spec_heap_pop(s->heap, n));
         if (w)
             consider(w, s->z[token], token);
         s->bucket[token] = IN_SUPPORT;
-        more = cut_take(&left, 1, p->top_p < 1 ? weight_of(s->prob[token]) : 0);
+        more = spec_budget_take(&left, 1, p->top_p < 1 ? spec_weight_of(s->prob[token]) : 0);
     }
     return last;
+}
+
+void spec_keep_prefix(struct spec_sampler *s, const struct spec_params *p)
+{
+    if (!has_cuts(p))
+        return;
+    int last = find_support(s, p, spec_largest(s), NULL);
+    for (int32_t i = 0; i < s->n_vocab; i++)
+        if (s->bucket[i] >= last && s->bucket[i] != IN_SUPPORT)
+            s->z[i] = -INFINITY;
 }
 
 int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float *logits, const int32_t *history,
                 int n_history, int64_t position, struct spec_sampled *out)
 {
     int32_t first;
-    int e = process(s, p, logits, history, n_history, position, &first);
+    int e = process(s, &p, logits, history, n_history, position, &first);
     if (e < 0)
         return e;
     struct winner w = { .token = first, .temperature = 1, .score = s->z[first], .second = -INFINITY };
@@ -463,18 +319,18 @@ struct spec_given_token spec_given_token(struct spec_sampler *s, const float *lo
                                          struct spec_top *out)
 {
     struct spec_given_token known = { .rank = 1 };
-    double own = clean_logit(logits[token]);
+    double own = spec_clean_logit(logits[token]);
     for (int i = 0; i < s->n_vocab; i++) {
-        s->z[i] = clean_logit(logits[i]);
+        s->z[i] = spec_clean_logit(logits[i]);
         known.rank += s->z[i] > own || (i < token && s->z[i] >= own);
     }
-    int32_t first = largest(s->z, s->n_vocab);
+    int32_t first = spec_largest(s);
     double most = s->z[first];
-    probabilities(s, first, 1);
+    spec_probabilities(s, first, 1);
     double log_first = kn_log(s->prob[first]);
     known.logprob = (float)(own - most + log_first);
     for (int k = 0; k < n; k++) {
-        int32_t next = largest(s->z, s->n_vocab);
+        int32_t next = spec_largest(s);
         out[k] = (struct spec_top){ next, (float)(s->z[next] - most + log_first) };
         s->z[next] = -INFINITY;
     }
@@ -509,9 +365,9 @@ static int list_support(struct spec_sampler *s, const struct spec_params *p, int
 static int rank_plain(struct spec_sampler *s, int32_t first, int n, struct spec_top *out)
 {
     int k = 0;
-    probabilities(s, first, 1);
+    spec_probabilities(s, first, 1);
     double most = s->z[first], log_first = kn_log(s->prob[first]);
-    for (int32_t next = first; k < n && s->z[next] > -INFINITY; next = largest(s->z, s->n_vocab)) {
+    for (int32_t next = first; k < n && s->z[next] > -INFINITY; next = spec_largest(s)) {
         out[k++] = (struct spec_top){ next, (float)(s->z[next] - most + log_first) };
         s->z[next] = -INFINITY;
     }
@@ -554,7 +410,7 @@ int spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *
 {
     double score[SPEC_RANKS], sum = 0;
     int32_t first;
-    int e = process(s, p, logits, history, n_history, position, &first);
+    int e = process(s, &p, logits, history, n_history, position, &first);
     kn_assert(n > 0 && n <= SPEC_RANKS);
     if (e < 0)
         return e;
@@ -575,7 +431,7 @@ int spec_target(struct spec_sampler *s, const struct spec_params *p, const float
                 int n_history, int64_t position, struct spec_dist *out)
 {
     int32_t first;
-    int e = process(s, p, logits, history, n_history, position, &first);
+    int e = process(s, &p, logits, history, n_history, position, &first);
     if (e < 0)
         return e;
     double most = s->z[first], sum = 0;
@@ -587,7 +443,7 @@ int spec_target(struct spec_sampler *s, const struct spec_params *p, const float
             s->prob[i] = (float)((s->z[s->support[i]] - most) / temperature);
         s->ops->softmax(s->prob, n);
     } else {
-        probabilities(s, first, p->temperature);
+        spec_probabilities(s, first, p->temperature);
     }
     for (int i = 0; i < n; i++)
         sum += s->prob[i];

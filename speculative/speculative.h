@@ -13,17 +13,42 @@
  *      later step, is never sampled; a row with no other tokens is an error;
  *   1. penalties, once for each distinct token among the last repeat_last of the history, which occurs count times:
  *      z = z > 0 ? z / repetition : z * repetition, then z -= count * frequency, then z -= presence;
- *      then z += add for each bias, in the order given; then z = -INFINITY where the mask's bit is 0;
+ *      then DRY (below);
+ *      then z += add for each bias, in the order given; then z = -INFINITY for the last token of each banned sequence
+ *      with its other tokens at the end of the history, for each late token if position < late_from, and where the
+ *      bit of `allowed` or of the mask is 0;
  *   2. at temperature 0: the largest z, the lowest id on a tie;
- *   3. otherwise the support: tokens sorted by z descending, then id ascending, cut to a prefix.  top-k takes the
- *      first top_k tokens.  min-p takes the tokens with (z - largest z) / T, in double, at least log(min_p).  top-p
- *      takes the shortest prefix with a sum of weights of at least the weight of top_p; the weight of a probability x
- *      is floor(2^44 x); probabilities are the softmax (the operation of kernels.h) over all tokens of
- *      (z - largest z) / T, computed in double.  Each of the three gives a prefix of the whole distribution at T; the
- *      shortest of these prefixes is the support;
+ *   3. otherwise top-n-sigma and typical-p (below), then the support: tokens sorted by z descending, then id ascending,
+ *      cut to a prefix.  top-k takes the first top_k tokens.  min-p takes the tokens with (z - largest z) / T, in
+ *      double, at least log(min_p).  top-p takes the shortest prefix with a sum of weights of at least the weight of
+ *      top_p; the weight of a probability x is floor(2^44 x); probabilities are the softmax (the operation of kernels.h)
+ *      over all tokens of (z - largest z) / T, computed in double.  Each of the three gives a prefix of the whole
+ *      distribution at T; the shortest of these prefixes is the support.  XTC may remove tokens from it;
  *   4. argmax over the support of double z / T + g(seed, choice, position, id), the lowest id on a tie; g is a
  *      counter-based Gumbel hash (sample.c).  The same seed, choice and position give the same noise in any
- *      batch, and a drafter can use the same noise as the target. */
+ *      batch, and a drafter can use the same noise as the target.
+ *
+ * Steps that remove tokens, by z = -INFINITY; x is a token's probability as in top-p, at T:
+ *   top-n-sigma  removes z < largest z - top_n_sigma * sigma, in double.  sigma is the standard deviation of the z above
+ *                -INFINITY: the root of the mean square of their difference from their mean, sums by ascending id;
+ *   typical-p    log x = (z - largest z) / T + log(x of the largest z), in double; H is the sum of -x log x by ascending
+ *                id.  Tokens are sorted by |H + log x|, rounded to float, ascending, then id.  The shortest prefix
+ *                with a sum of weights of at least the weight of typical_p stays;
+ *   xtc          if u < xtc_probability, and some tokens have x >= xtc_threshold: the last of these, by z descending,
+ *                then id ascending, stays, and the others of these are removed.  u is a uniform hash of seed, choice
+ *                and position.
+ *
+ * DRY lowers tokens that would continue a repetition.  h[n] are the last dry_last tokens of the history.  A breaker
+ * occurs at i if its head has h[i] and its tail follows.  `most` is the number of tokens after the breaker that begins
+ * last, the longest of several, or n without any; at most SPEC_DRY_LONGEST.  L(i) is the largest l <= most for which
+ * the l tokens before h[i] equal the last l of h.  A token with an h[i] = token and L(i) >= dry_allowed gets
+ * z -= min(dry_multiplier * dry_base^(L - dry_allowed), 2^100) for its largest L; not one that is the head of a breaker
+ * without a tail.  The power is repeated multiplication, in double.
+ *
+ * With an order (has_order) the request chooses the steps.  Biases, bans and masks come first.  Then each step of the
+ * order changes z, or removes tokens, for the next: top-k, top-p and min-p remove the tokens outside their prefix of the
+ * distribution that is left.  T is 1 up to the step `temperature`; a temperature of 0 ends the order, and the largest z
+ * is sampled.  Steps that are not in the order do nothing. */
 #ifndef SPECULATIVE_SPECULATIVE_H
 #define SPECULATIVE_SPECULATIVE_H
 
@@ -34,17 +59,59 @@ struct spec_bias {
     float add;
 }; /* add may be -INFINITY: token is banned */
 
+struct spec_sequence {
+    const int32_t *token; /* [n] */
+    int n;
+};
+
+/* A text at which DRY ends a repetition: any one of the head's tokens, then the tail. */
+struct spec_breaker {
+    const uint32_t *head; /* [spec_mask_words] */
+    const int32_t *tail;  /* [n_tail] */
+    int n_tail;
+};
+
+enum spec_step {
+    SPEC_STEP_PENALTIES,
+    SPEC_STEP_DRY,
+    SPEC_STEP_TOP_N_SIGMA,
+    SPEC_STEP_TOP_K,
+    SPEC_STEP_TYPICAL_P,
+    SPEC_STEP_TOP_P,
+    SPEC_STEP_MIN_P,
+    SPEC_STEP_XTC,
+    SPEC_STEP_TEMPERATURE,
+    SPEC_STEPS
+};
+
+#define SPEC_DRY_LONGEST 1024 /* tokens of a repetition that DRY counts */
+
 struct spec_params {
-    float temperature;                     /* >= 0 */
-    int top_k;                             /* 0: off */
-    float top_p, min_p;                    /* top_p 1: off; min_p 0: off */
+    float temperature;                    /* >= 0 */
+    int top_k;                            /* 0: off */
+    float top_p, min_p;                   /* top_p 1: off; min_p 0: off */
+    float typical_p, top_n_sigma;         /* typical_p 1: off; top_n_sigma 0: off */
+    float xtc_probability, xtc_threshold; /* xtc_probability 0: off */
+    float dry_multiplier, dry_base;       /* dry_multiplier 0: off */
+    int dry_allowed, dry_last;            /* dry_last: number of last tokens that DRY looks at; -1 all */
+    const struct spec_breaker *breaker;   /* [n_breaker] of DRY */
+    int n_breaker;
     float repetition, presence, frequency; /* off: 1, 0, 0 */
     int repeat_last;                       /* number of last tokens that penalties look at; 0 none, -1 all */
+    bool has_order;                        /* the steps are order[n_order], each at most once, and no others */
+    uint8_t order[SPEC_STEPS];             /* [n_order] of enum spec_step */
+    int n_order;
     uint64_t seed;
     uint32_t choice; /* index of the answer within its request: each has its own noise */
     const struct spec_bias *bias;
     int n_bias;
-    const uint32_t *mask; /* [spec_mask_words] bit 0 of word 0: allow token 0; NULL: all */
+    const struct spec_sequence *banned; /* [n_banned] */
+    int n_banned;
+    const int32_t *late; /* [n_late] tokens that are never sampled at positions below late_from */
+    int n_late;
+    int64_t late_from;
+    const uint32_t *allowed; /* [spec_mask_words] of the whole request; NULL: all */
+    const uint32_t *mask;    /* [spec_mask_words] bit 0 of word 0: allow token 0; NULL: all */
 };
 
 static inline size_t spec_mask_words(int n_vocab) { return ((size_t)n_vocab + 31) / 32; }
@@ -53,6 +120,11 @@ void spec_params_default(struct spec_params *p);
 
 /* Returns 0, or KN_EINVAL with a message that names the parameter and its range. */
 int spec_params_check(const struct spec_params *p, int n_vocab);
+
+/* The step of a name as llama-server accepts it (top_k, top-k, typ_p ..), or of a letter of its short form; -1: none. */
+int spec_step_find(const char *name, size_t n);
+int spec_step_of_letter(char letter);
+const char *spec_step_name(enum spec_step step);
 
 /* Scratch memory for one call at a time; one per thread. */
 struct spec_sampler;

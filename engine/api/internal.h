@@ -19,4 +19,7 @@ void eng_parse_no_memory(struct eng_parse *p);
 /* sampling.c: reads the members about sampling, stops, length, logprobs, stream, user and priority into p->ask. */
 void eng_parse_params(struct eng_parse *p, const struct eng_arrival *arrival);
 
+/* token_lists.c: reads the members that become lists of tokens; called by eng_parse_params. */
+void eng_parse_token_lists(struct eng_parse *p);
+
 #endif

@@ -198,7 +198,18 @@ static void take_content(struct eng_reply *r, struct eng_choice *c, const char *
     c->n_text += n;
     for (size_t i = 0; i < n; i++)
         c->n_text_char += ((uint8_t)text[i] & 0xC0) != 0x80;
-    show(r, c, eng_stop_feed(&c->stop, text, n, out));
+    if (c->n_token < r->ask->min_tokens) { /* no stop string ends the answer yet */
+        memcpy(out, text, n);
+        show(r, c, n);
+        return;
+    }
+    size_t n_out = eng_stop_feed(&c->stop, text, n, out);
+    if (c->stop.hit && r->ask->shows_stop) { /* held and new bytes had room for it */
+        const char *stop = c->stop.text[c->stop.which];
+        memcpy(out + n_out, stop, strlen(stop));
+        n_out += strlen(stop);
+    }
+    show(r, c, n_out);
 }
 
 /* Called when content ends or a call or reasoning begins: adds the bytes that were held back as the possible beginning

@@ -1,7 +1,8 @@
 /* engine/api/request.c - parses a body into an eng_api_request (the JSON, then the prompts or the conversation), and
- * makes the engine request of each choice from it.  sampling.c reads the parameters, messages.c the messages,
+ * makes the engine request of each choice from it.  sampling.c and token_lists.c read the parameters, parameters.c refuses those
+ * that cannot be honoured, messages.c the messages,
  * tool_choice.c the tools, and answer_format.c makes the grammar. */
-#include "engine/api/internal.h"
+#include "engine/api/parameters.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -68,49 +69,13 @@ static bool is_deeper(json_t *value, int n_level)
     return false;
 }
 
-/* Members of other servers' APIs that are not supported here.  A body with one of them (unless it is null or "") is
- * refused, because the answer would differ from the one requested. */
-static const struct {
-    unsigned apis;
-    const char *name, *instead;
-} unknown[] = {
-#define ONLY(api) (1u << ENG_API_##api)
-    { UINT_MAX, "chat_template", "is set by the server and cannot be part of a request" },
-    { UINT_MAX, "grammar", "is not supported: give a schema in 'response_format'" },
-    { UINT_MAX, "guided_json", "is not supported: give a schema in 'response_format'" },
-    { UINT_MAX, "guided_regex", "is not supported: give a schema with a pattern in 'response_format'" },
-    { UINT_MAX, "guided_choice", "is not supported: give a schema with an enum in 'response_format'" },
-    { UINT_MAX, "guided_grammar", "is not supported: give a schema in 'response_format'" },
-    { UINT_MAX, "structured_outputs", "is not supported: give a schema in 'response_format'" },
-    { ONLY(COMPLETIONS), "suffix", "is not supported: a completion only continues the prompt" },
-    { ONLY(CHAT), "functions", "is not supported: use 'tools'" },
-    { ONLY(CHAT), "function_call", "is not supported: use 'tool_choice'" },
-    { ONLY(CHAT), "audio", "is not supported: answers are text only" },
-    { ONLY(RESPONSES), "previous_response_id",
-      "is not supported: nothing is stored, so send the "
-      "whole conversation in 'input'" },
-    { ONLY(RESPONSES), "conversation",
-      "is not supported: nothing is stored, so send the whole "
-      "conversation in 'input'" },
-    { ONLY(RESPONSES), "prompt", "is not supported: use 'instructions' and 'input'" },
-#undef ONLY
-};
-
-static void refuse_unknown(struct eng_parse *p)
+/* Refuses honoured parameters whose value, or use with another, cannot be honoured. */
+static void check_use(struct eng_parse *p)
 {
     int64_t n = 0;
-    bool on = false;
-    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
-        json_t *value = eng_field(&p->body, unknown[i].name);
-        if (unknown[i].apis >> p->ask->api & 1 && value && !(json_is_string(value) && !json_string_length(value)))
-            eng_field_refuse(&p->body, unknown[i].name, "%s", unknown[i].instead);
-    }
-    if (eng_field_int(&p->body, "best_of", 1, INT32_MAX, &n) && n != p->ask->n_each)
+    if (p->ask->api == ENG_API_COMPLETIONS && eng_field_int(&p->body, "best_of", 1, INT32_MAX, &n) &&
+        n != p->ask->n_each)
         eng_field_refuse(&p->body, "best_of", "is not supported: all 'n' answers are returned");
-    if (eng_field_int(&p->body, "min_tokens", 0, INT32_MAX, &n) && n && !p->ask->ignore_eos)
-        eng_field_refuse(&p->body, "min_tokens", "is not supported, except with 'ignore_eos'");
-    if (p->ask->api == ENG_API_RESPONSES && eng_field_bool(&p->body, "background", &on) && on)
-        eng_field_refuse(&p->body, "background", "is not supported: answers are not stored");
 }
 
 static void read_model(struct eng_parse *p)
@@ -294,6 +259,25 @@ static void check_choices(struct eng_parse *p)
                          eng_api_request_choices(p->ask), most);
 }
 
+/* Keeps the last tokens of each prompt: so many, or for -1 as many as leave room for the answer. */
+static void truncate_prompts(struct eng_parse *p)
+{
+    int64_t n = 0;
+    if (!eng_field_int(&p->body, "truncate_prompt_tokens", -1, INT32_MAX, &n))
+        return;
+    if (n == 0)
+        eng_field_refuse(&p->body, "truncate_prompt_tokens", "must be -1, or at least 1");
+    if (n < 0)
+        n = kn_max(1, p->setup->n_ctx - kn_max(1, p->ask->n_predict));
+    for (int i = 0; i < p->ask->n_prompt; i++) {
+        struct eng_ids *ids = &p->ask->prompt[i];
+        if (ids->n <= (size_t)n)
+            continue;
+        memmove(ids->id, ids->id + (ids->n - (size_t)n), (size_t)n * sizeof *ids->id);
+        ids->n = (size_t)n;
+    }
+}
+
 static void check_context(struct eng_parse *p)
 {
     static const char *const names[] = { "prompt", "messages", "input", "messages" };
@@ -313,13 +297,15 @@ static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
 {
     read_model(p);
     eng_parse_params(p, arrival);
-    refuse_unknown(p);
+    eng_parameters_check(p);
+    check_use(p);
     if (eng_refused(p->why))
         return;
     if (p->ask->api == ENG_API_COMPLETIONS)
         read_prompts(p);
     else
         read_conversation(p);
+    truncate_prompts(p);
     if (eng_refused(p->why))
         return;
     check_choices(p);
@@ -327,6 +313,8 @@ static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
         return;
     check_context(p);
     eng_talk_constrain(p->ask, &p->body, p->setup, &p->tools);
+    if (p->ask->grammar && p->ask->min_tokens > 0) /* at its end, a grammar allows only the tokens that end an answer */
+        eng_field_refuse(&p->body, "min_tokens", "is not supported with a schema or tools that constrain the answer");
 }
 
 /* A new ask without any parameters read; it owns the reference to body, which is released on failure, too.  NULL if
@@ -397,7 +385,7 @@ void eng_api_request_close(struct eng_api_request *ask)
     for (int i = 0; i < ask->n_prompt; i++)
         eng_ids_free(&ask->prompt[i]);
     kn_free(ask->prompt);
-    kn_free((void *)ask->sampling.bias);
+    eng_token_lists_free(&ask->lists);
     kn_free(ask->stop);
     gr_close(ask->grammar);
     json_decref(ask->tools);
@@ -421,6 +409,7 @@ void eng_api_request_of_choice(const struct eng_api_request *ask, int choice, st
                                  .priority = ask->priority,
                                  .user = ask->user,
                                  .choice = choice };
+    out->sampling.late_from = (int64_t)prompt->n + ask->min_tokens;
     out->sampling.choice = (uint32_t)choice; /* across all prompts: equal prompts get different noise */
 }
 

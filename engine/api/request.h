@@ -8,8 +8,8 @@
  * struct eng_arrival (one request's id, time and random seed).  Any number of threads may parse at once with
  * one setup.
  *
- * Accepted bodies.  Unknown members are ignored, except those in the table `unknown` of request.c, which
- * would change the answer and are refused.  A known member of a wrong type or out of range is refused by name; null
+ * Accepted bodies.  parameters.h has all known members; those that would change the answer and cannot be honoured are
+ * refused.  Other members are ignored.  A known member of a wrong type or out of range is refused by name; null
  * counts as absent.  Duplicate members, JSON nested deeper than ENG_API_MAX_DEPTH, and counts beyond the limits below
  * are refused.  A request cannot set the template or a grammar's text, and chat_template_kwargs may only hold variables
  * about reasoning.
@@ -20,6 +20,7 @@
 #ifndef ENGINE_API_REQUEST_H
 #define ENGINE_API_REQUEST_H
 
+#include "engine/api/breakers.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/engine.h"
 #include "engine/text/grammar/grammar.h"
@@ -115,6 +116,17 @@ struct eng_arrival {
     bool count;        /* only count the prompt's tokens, generate nothing */
 };
 
+/* Lists of tokens that ask->sampling points to; its other pointers are NULL. */
+struct eng_token_lists {
+    struct spec_bias *bias;
+    struct eng_ids ids; /* of the banned sequences */
+    struct spec_sequence *banned;
+    uint32_t *allowed;
+    int32_t *late;
+    struct eng_breakers breakers;
+};
+void eng_token_lists_free(struct eng_token_lists *l);
+
 struct eng_api_request {
     enum eng_api api;
     char id[ENG_ID_BYTES]; /* "chatcmpl-..." and the like */
@@ -126,10 +138,13 @@ struct eng_api_request {
     struct eng_ids *prompt; /* [n_prompt] */
     int n_prompt, n_each;   /* n_prompt * n_each choices */
 
-    struct spec_params sampling; /* sampling.bias is owned by the ask */
+    struct spec_params sampling; /* points into `lists` */
+    struct eng_token_lists lists;
     bool seed_given;
     int n_predict; /* -1: to the end of the context */
     bool ignore_eos;
+    int min_tokens;             /* of the answer: before them, no stop token and no stop string ends it */
+    bool shows_stop;            /* the stop string that ends an answer is part of it */
     bool logprobs;              /* report the logprob of each generated token */
     int n_top;                  /* also report this many most probable tokens at each position */
     int prompt_logprobs;        /* vLLM's member: most probable tokens per prompt token; -1: absent */

@@ -12,6 +12,36 @@ void eng_parse_no_memory(struct eng_parse *p)
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
+/* The order of the sampler's steps, as llama-server takes it: a list of names, or a text with a letter for each. */
+static void read_order(struct eng_parse *p)
+{
+    struct spec_params *s = &p->ask->sampling;
+    json_t *value = eng_field(&p->body, "samplers");
+    size_t n = json_is_string(value) ? json_string_length(value) : json_array_size(value);
+    if (!value)
+        return;
+    if (!json_is_string(value) && !json_is_array(value))
+        eng_field_refuse(&p->body, "samplers", "must be a list of names, or a string of letters");
+    s->has_order = true;
+    s->n_order = 0;
+    for (size_t i = 0; i < n && !eng_refused(p->why); i++) {
+        json_t *item = json_array_get(value, i);
+        char letter = json_is_string(value) ? json_string_value(value)[i] : 0;
+        const char *name = item ? json_string_value(item) : (char[]){ letter, 0 };
+        int step = item ? (name ? spec_step_find(name, json_string_length(item)) : -1) : spec_step_of_letter(letter);
+        if (step < 0)
+            eng_field_refuse(
+                &p->body, "samplers",
+                "has '%.20s', which is none of penalties (e), dry (d), top_n_sigma (s), top_k (k), typ_p (y), "
+                "top_p (p), min_p (m), xtc (x), temperature (t)",
+                name ? name : "");
+        else if (s->n_order == SPEC_STEPS || memchr(s->order, step, (size_t)s->n_order))
+            eng_field_refuse(&p->body, "samplers", "has '%s' twice", spec_step_name((enum spec_step)step));
+        else
+            s->order[s->n_order++] = (uint8_t)step;
+    }
+}
+
 static void read_sampling(struct eng_parse *p, const struct eng_arrival *arrival)
 {
     struct spec_params *s = &p->ask->sampling;
@@ -23,6 +53,13 @@ static void read_sampling(struct eng_parse *p, const struct eng_arrival *arrival
         { "temperature", &s->temperature, 0, p->ask->api == ENG_API_MESSAGES ? 1 : 2 },
         { "top_p", &s->top_p, 0, 1 },
         { "min_p", &s->min_p, 0, 1 },
+        { "typical_p", &s->typical_p, 0, 1 },
+        { "top_n_sigma", &s->top_n_sigma, -1, 1000 },
+        { "xtc_probability", &s->xtc_probability, 0, 1 },
+        { "xtc_threshold", &s->xtc_threshold, 0, 1 },
+        { "dry_multiplier", &s->dry_multiplier, 0, 100 },
+        { "dry_base", &s->dry_base, 1, 100 },
+        { "repeat_penalty", &s->repetition, 0.01, 100 }, /* llama-server's name of the next */
         { "repetition_penalty", &s->repetition, 0.01, 100 },
         { "presence_penalty", &s->presence, -2, 2 },
         { "frequency_penalty", &s->frequency, -2, 2 },
@@ -32,67 +69,27 @@ static void read_sampling(struct eng_parse *p, const struct eng_arrival *arrival
     *s = p->setup->sampling;
     s->bias = NULL;
     s->n_bias = 0;
+    s->breaker = NULL;
+    s->n_breaker = 0;
     s->mask = NULL;
     s->choice = 0;
     s->seed = arrival->seed & ((UINT64_C(1) << 53) - 1); /* below 2^53: exact as a double, so in any client's JSON */
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (eng_field_number(&p->body, numbers[i].name, numbers[i].least, numbers[i].most, &x))
             *numbers[i].to = (float)x;
+    s->top_n_sigma = s->top_n_sigma > 0 ? s->top_n_sigma : 0; /* llama-server's value for off is -1 */
+    if (eng_field_int(&p->body, "dry_allowed_length", 0, SPEC_DRY_LONGEST, &n))
+        s->dry_allowed = (int)n;
+    if (eng_field_int(&p->body, "dry_penalty_last_n", -1, INT32_MAX, &n))
+        s->dry_last = (int)n;
     if (eng_field_int(&p->body, "top_k", -1, INT32_MAX, &n))
         s->top_k = n < 0 ? 0 : (int)n;
     if (eng_field_int(&p->body, "repeat_last_n", -1, INT32_MAX, &n))
         s->repeat_last = (int)n;
-    if (eng_field_int(&p->body, "seed", INT64_MIN, INT64_MAX, &n)) {
+    read_order(p);
+    if (eng_field_int(&p->body, "seed", INT64_MIN, INT64_MAX, &n) && n != -1) { /* -1, llama-server's: a random one */
         s->seed = (uint64_t)n;
         p->ask->seed_given = true;
-    }
-}
-
-/* The token id that a key of logit_bias gives in decimal digits; ENG_NO_TOKEN if the key is not a valid id. */
-static int32_t token_of(const struct eng_parse *p, const char *key)
-{
-    int64_t id = 0;
-    size_t n = strlen(key);
-    if (!n || n > 9)
-        return ENG_NO_TOKEN;
-    for (; *key; key++) {
-        if (*key < '0' || *key > '9')
-            return ENG_NO_TOKEN;
-        id = id * 10 + (*key - '0');
-    }
-    return id < eng_vocab_size(p->setup->vocab) ? (int32_t)id : ENG_NO_TOKEN;
-}
-
-static void read_bias(struct eng_parse *p)
-{
-    struct eng_fields f = eng_field_object(&p->body, "logit_bias");
-    size_t n = json_object_size(f.object);
-    const char *key;
-    json_t *value;
-    struct spec_bias *bias;
-    if (n > ENG_API_MAX_BIASES) {
-        eng_field_refuse(&p->body, "logit_bias", "has %zu tokens; the limit is %d", n, ENG_API_MAX_BIASES);
-        return;
-    }
-    if (!n)
-        return;
-    if (!(bias = kn_calloc(n, sizeof *bias))) {
-        eng_parse_no_memory(p);
-        return;
-    }
-    p->ask->sampling.bias = bias;
-    json_object_foreach(f.object, key, value)
-    {
-        int32_t token = token_of(p, key);
-        double add;
-        if (token == ENG_NO_TOKEN)
-            eng_field_refuse(&f, key, "is not a token id: ids are 0 to %d", eng_vocab_size(p->setup->vocab) - 1);
-        if (!eng_field_number(&f, key, -100, 100, &add)) {
-            if (json_is_null(value))
-                eng_field_refuse(&f, key, "must be a number from -100 to 100");
-            return;
-        }
-        bias[p->ask->sampling.n_bias++] = (struct spec_bias){ token, (float)add };
     }
 }
 
@@ -132,6 +129,7 @@ static void read_stop(struct eng_parse *p)
         p->ask->stop_token[p->ask->n_stop_token++] = (int32_t)id;
     }
     eng_field_bool(&p->body, "ignore_eos", &p->ask->ignore_eos);
+    eng_field_bool(&p->body, "include_stop_str_in_output", &p->ask->shows_stop);
 }
 
 /* Reads the limit of generated tokens.  Of the two names in chat max_completion_tokens counts if both are present; the
@@ -146,13 +144,19 @@ static void read_length(struct eng_parse *p, bool count)
     };
     enum { COMPLETION = 16 }; /* default of OpenAI's completions API */
     enum eng_api api = p->ask->api;
-    int64_t n[2];
+    int64_t n[2], limit;
     bool given[2] = { false, false }, echo = false; /* with echo, a length of 0 is allowed */
     if (api == ENG_API_COMPLETIONS)
         eng_field_bool(&p->body, "echo", &echo);
     for (int i = 0; i < 2 && names[api][i]; i++)
         given[i] = eng_field_int(&p->body, names[api][i], echo ? 0 : 1, INT32_MAX, &n[i]);
     p->ask->n_predict = api == ENG_API_COMPLETIONS ? COMPLETION : p->setup->n_predict;
+    if (api != ENG_API_MESSAGES && eng_field_int(&p->body, "n_predict", -1, INT32_MAX,
+                                                 &limit)) { /* llama-server's; the dialect's own name goes first */
+        if (!limit && !echo)
+            eng_field_refuse(&p->body, "n_predict", "must be -1, or at least 1");
+        p->ask->n_predict = (int)limit;
+    }
     if (given[0] || given[1])
         p->ask->n_predict = (int)n[given[0] ? 0 : 1];
     else if (api == ENG_API_MESSAGES && !count)
@@ -165,7 +169,7 @@ static void read_logprobs(struct eng_parse *p)
 {
     struct eng_api_request *ask = p->ask;
     struct eng_fields *f = &p->body;
-    int64_t n = 0;
+    int64_t n = 0, probs;
     if (ask->api == ENG_API_COMPLETIONS) {
         ask->logprobs = eng_field_int(f, "logprobs", 0, ENG_TOP, &n);
     } else if (ask->api == ENG_API_CHAT) {
@@ -178,6 +182,12 @@ static void read_logprobs(struct eng_parse *p)
         json_array_foreach(include, i, item)
             ask->logprobs |= json_is_string(item) && !strcmp(json_string_value(item), "message.output_text.logprobs");
         ask->logprobs |= eng_field_int(f, "top_logprobs", 0, ENG_TOP, &n) && n;
+    }
+    if (eng_field_int(f, "n_probs", 0, ENG_TOP, &probs) && probs) { /* llama-server's */
+        if (ask->api != ENG_API_COMPLETIONS && ask->api != ENG_API_CHAT)
+            eng_field_refuse(f, "n_probs", "is not supported here: use the API's own member");
+        ask->logprobs = true;
+        n = n ? n : probs;
     }
     ask->n_top = (int)n;
 }
@@ -227,7 +237,7 @@ static void read_who(struct eng_parse *p)
     int64_t n = 0;
     eng_field_int(&p->body, "priority", -1000, 1000, &n);
     p->ask->priority = (int)-n;
-    for (int i = 0; i < 2 && !user; i++)
+    for (int i = 0; i < 2 && !user && p->ask->api != ENG_API_MESSAGES; i++)
         user = eng_field_string(&p->body, names[i]);
     if (p->ask->api == ENG_API_MESSAGES) {
         metadata = eng_field_object(&p->body, "metadata");
@@ -240,9 +250,9 @@ static void read_who(struct eng_parse *p)
 void eng_parse_params(struct eng_parse *p, const struct eng_arrival *arrival)
 {
     read_sampling(p, arrival);
-    read_bias(p);
     read_stop(p);
     read_length(p, arrival->count);
+    eng_parse_token_lists(p);
     read_told(p);
     read_who(p);
 }

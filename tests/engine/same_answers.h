@@ -229,7 +229,49 @@ static int go_on(struct asked *a, const struct asked *from)
     return n;
 }
 
-/* Many prompts share a prefix. The requests vary temperature, penalties, top-k, grammars and stop tokens. */
+/* Steps of sampling beyond top-k: each depends on the history, the position or the order. */
+static void set_steps(struct spec_params *p, int i)
+{
+    static const int32_t words[] = { 1, 2, 3, 4, 5, 6 };
+    static const struct spec_sequence banned[] = { { words, 1 }, { words + 1, 2 } };
+    static uint32_t heads[64];
+    static const struct spec_breaker breaker = { heads, words, 1 };
+    assert_true(spec_mask_words(n_vocab) <= 64);
+    memset(heads, 0x11, sizeof heads);
+    if (i % 5 == 0) {
+        p->xtc_probability = 0.5f;
+        p->xtc_threshold = 0.02f;
+    }
+    if (i % 5 == 1)
+        p->typical_p = 0.7f;
+    if (i % 5 == 2) {
+        p->dry_multiplier = 2;
+        p->dry_allowed = 0;
+        p->breaker = &breaker;
+        p->n_breaker = 1;
+        p->top_n_sigma = 1.5f;
+    }
+    if (i % 5 == 3) {
+        static const uint8_t order[] = { SPEC_STEP_TOP_P, SPEC_STEP_DRY, SPEC_STEP_XTC, SPEC_STEP_TEMPERATURE };
+        p->has_order = true;
+        memcpy(p->order, order, sizeof order);
+        p->n_order = (int)sizeof order;
+        p->top_p = 0.9f;
+        p->dry_multiplier = 1;
+        p->xtc_probability = 0.3f;
+        p->xtc_threshold = 0.05f;
+    }
+    if (i % 6 == 0) {
+        p->banned = banned;
+        p->n_banned = 2;
+        p->late = words;
+        p->n_late = 6;
+        p->late_from = 100;
+    }
+}
+
+/* Many prompts share a prefix. The requests vary temperature, penalties, steps of sampling, grammars and stop
+ * tokens. */
 static void make_requests(void)
 {
     make_grammar();
@@ -250,6 +292,8 @@ static void make_requests(void)
             a->request.sampling.top_k = 12;
         if (i % 4 == 1)
             a->request.grammar = grammar;
+        else
+            set_steps(&a->request.sampling, i);
         a->request.wants_prompt_logprobs = asked_tell && i % 4 == 2;
         a->request.n_prompt_top = a->request.n_top;
         say_alone(a);

@@ -1,4 +1,4 @@
-/* The expert cache keeps what it holds when passes use more experts than it has slots for: reads of a pass stay near
+/* The expert cache keeps its experts when passes use more experts than there are slots: reads of a pass stay near
  * the experts that have no slot. */
 #include <setjmp.h>
 #include <stdarg.h>

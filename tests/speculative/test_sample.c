@@ -1,8 +1,8 @@
-/* Sampling against its definition: a plain full sort, written in this file; the distribution of the coupled choice;
+/* Sampling against its definition: a plain full sort (definition.h); the distribution of the coupled choice;
  * penalties worked out by hand; and golden values that no later change may alter.
  *
  * One thread: not under MODE=tsan. */
-#include "speculative/speculative.h"
+#include "tests/speculative/definition.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,21 +12,6 @@
 #include <cmocka.h>
 #include <float.h>
 #include <math.h>
-
-static uint64_t random_state;
-
-static uint64_t random_bits(void) { return kn_mix(random_state += KN_GOLDEN); }
-static int random_below(int n) { return (int)(random_bits() >> 33) % n; }
-static float random_float(float least, float most)
-{
-    return least + (most - least) * (float)(random_bits() >> 40) * 0x1p-24f;
-}
-
-static void unheard(enum kn_level level, const char *line)
-{
-    (void)level;
-    (void)line;
-}
 
 static struct spec_sampler *open_sampler(int n_vocab)
 {
@@ -42,179 +27,6 @@ static int32_t sample(struct spec_sampler *s, const struct spec_params *p, const
     return c.token;
 }
 
-/* ---- the definition ---------------------------------------------------------------------------- */
-
-enum { MOST_VOCAB = 600, MOST_HISTORY = 40, MOST_BIAS = 4 };
-
-struct candidate {
-    float z;
-    int32_t id;
-};
-
-static int by_rank(const void *a, const void *b)
-{
-    const struct candidate *x = a, *y = b;
-    if (x->z != y->z)
-        return x->z > y->z ? -1 : 1;
-    return x->id < y->id ? -1 : 1;
-}
-
-static float defined(float z) { return z != z || z == -INFINITY ? -INFINITY : z == INFINITY ? FLT_MAX : z; }
-
-static void process(float *z, int n_vocab, const struct spec_params *p, const int32_t *history, int n_history)
-{
-    int from = p->repeat_last < 0 || p->repeat_last > n_history ? 0 : n_history - p->repeat_last;
-    for (int32_t t = 0; t < n_vocab; t++) {
-        int count = 0;
-        z[t] = defined(z[t]);
-        for (int i = from; i < n_history; i++)
-            count += history[i] == t;
-        if (count > 0) {
-            z[t] = z[t] > 0 ? z[t] / p->repetition : z[t] * p->repetition;
-            z[t] = z[t] - (float)count * p->frequency;
-            z[t] = defined(z[t] - p->presence);
-        }
-    }
-    for (int i = 0; i < p->n_bias; i++)
-        z[p->bias[i].token] = defined(z[p->bias[i].token] + p->bias[i].add);
-    for (int i = 0; i < n_vocab && p->mask; i++)
-        if (!(p->mask[i / 32] & UINT32_C(1) << i % 32))
-            z[i] = -INFINITY;
-}
-
-/* The support in sorted order; returns its length, 0 when it is empty. */
-static int support(struct candidate *c, int n_vocab, const struct spec_params *p)
-{
-    qsort(c, (size_t)n_vocab, sizeof *c, by_rank);
-    if (c[0].z == -INFINITY)
-        return 0;
-    if (p->temperature == 0)
-        return 1;
-
-    float *prob = malloc((size_t)n_vocab * sizeof *prob);
-    for (int i = 0; i < n_vocab; i++)
-        prob[c[i].id] = (float)(((double)c[i].z - c[0].z) / p->temperature);
-    kn_ops(KN_ISA_SCALAR)->softmax(prob, n_vocab);
-
-    int n = 0, n_top_p = n_vocab, n_min_p = n_vocab;
-    while (n < n_vocab && c[n].z > -INFINITY)
-        n++;
-    uint64_t sum = 0;
-    for (int i = n; i-- > 0;)
-        if (((double)c[i].z - c[0].z) / p->temperature < kn_log(p->min_p))
-            n_min_p = i;
-    for (int i = 0; i < n && n_top_p == n_vocab; i++)
-        if ((sum += (uint64_t)(prob[c[i].id] * 0x1p44)) >= (uint64_t)(p->top_p * 0x1p44) && p->top_p < 1)
-            n_top_p = i + 1;
-    free(prob);
-    n = kn_min(n, kn_min(n_top_p, n_min_p));
-    return p->top_k > 0 ? kn_min(n, p->top_k) : n;
-}
-
-/* The whole support: the sampled token first, then the tokens sampled if all earlier ones were excluded; at
- * temperature 0 all tokens. */
-static int rank_by_definition(const float *logits, int n_vocab, const struct spec_params *p, const int32_t *history,
-                              int n_history, int64_t position, int32_t *token, double *score)
-{
-    struct spec_params hot = *p;
-    float z[MOST_VOCAB];
-    struct candidate c[MOST_VOCAB];
-    memcpy(z, logits, (size_t)n_vocab * sizeof *z);
-    process(z, n_vocab, p, history, n_history);
-    for (int32_t t = 0; t < n_vocab; t++)
-        c[t] = (struct candidate){ z[t], t };
-    if (p->temperature == 0) {
-        spec_params_default(&hot); /* no cuts; no noise is added below */
-        hot.n_bias = 0;
-    }
-    int n = support(c, n_vocab, &hot);
-    for (int i = 0; i < n; i++) {
-        double its = p->temperature > 0
-                         ? (double)c[i].z / p->temperature + spec_noise(p->seed, p->choice, position, c[i].id)
-                         : (double)c[i].z;
-        int at = i;
-        for (; at > 0 && (score[at - 1] < its || (score[at - 1] == its && token[at - 1] > c[i].id)); at--) {
-            score[at] = score[at - 1];
-            token[at] = token[at - 1];
-        }
-        score[at] = its;
-        token[at] = c[i].id;
-    }
-    return n;
-}
-
-static int32_t by_definition(const float *logits, int n_vocab, const struct spec_params *p, const int32_t *history,
-                             int n_history, int64_t position)
-{
-    float *z = malloc((size_t)n_vocab * sizeof *z);
-    struct candidate *c = malloc((size_t)n_vocab * sizeof *c);
-    memcpy(z, logits, (size_t)n_vocab * sizeof *z);
-    process(z, n_vocab, p, history, n_history);
-    for (int32_t t = 0; t < n_vocab; t++)
-        c[t] = (struct candidate){ z[t], t };
-
-    int n = support(c, n_vocab, p);
-    int32_t best = n > 0 ? c[0].id : -1;
-    double best_score = -INFINITY;
-    for (int i = 0; i < n && p->temperature > 0; i++) {
-        double score = (double)c[i].z / p->temperature + spec_noise(p->seed, p->choice, position, c[i].id);
-        if (score > best_score || (score == best_score && c[i].id < best)) {
-            best_score = score;
-            best = c[i].id;
-        }
-    }
-    free(z);
-    free(c);
-    return best;
-}
-
-/* ---- cases for it ------------------------------------------------------------------------------ */
-
-static void random_logits(float *z, int n)
-{
-    static const float odd[] = { NAN, -INFINITY, 0.0f, -0.0f, 3.5f, FLT_MAX, -FLT_MAX, 1e-40f };
-    int kind = random_below(6);
-    float width = random_float(0.01f, 12);
-    for (int i = 0; i < n; i++) {
-        z[i] = random_float(-width, width);
-        if (kind == 1)
-            z[i] = (float)random_below(3); /* ties */
-        if (kind == 2 && random_below(3) == 0)
-            z[i] = odd[random_below(8)];
-        if (kind == 3)
-            z[i] = random_below(20) ? -INFINITY : z[i];
-        if (kind == 4)
-            z[i] = random_below(30) ? NAN : random_below(2) ? INFINITY : z[i];
-        if (kind == 5)
-            z[i] = -1.5f;
-    }
-}
-
-static void random_params(struct spec_params *p, struct spec_bias *bias, int n_vocab)
-{
-    spec_params_default(p);
-    p->seed = random_bits();
-    p->choice = (uint32_t)random_below(3);
-    p->temperature = random_below(8) ? random_float(0.05f, 3) : random_below(2) ? 0 : 1e-30f;
-    if (random_below(2))
-        p->top_k = 1 + random_below(n_vocab + 3);
-    if (random_below(2))
-        p->top_p = random_below(9) ? random_float(0, 1) : 0;
-    if (random_below(2))
-        p->min_p = random_below(9) ? random_float(0, 0.3f) : 1;
-    if (random_below(2))
-        p->repetition = random_float(0.5f, 2);
-    if (random_below(2))
-        p->presence = random_float(-1, 2);
-    if (random_below(2))
-        p->frequency = random_float(-1, 2);
-    p->repeat_last = random_below(MOST_HISTORY) - 1;
-    p->bias = bias;
-    p->n_bias = random_below(MOST_BIAS + 1);
-    for (int i = 0; i < p->n_bias; i++)
-        bias[i] = (struct spec_bias){ random_below(n_vocab), random_below(3) ? random_float(-5, 5) : -INFINITY };
-}
-
 static void equals_definition(void **state)
 {
     (void)state;
@@ -224,13 +36,13 @@ static void equals_definition(void **state)
     for (int trial = 0; trial < 20000; trial++) {
         float logits[MOST_VOCAB], kept[MOST_VOCAB];
         int32_t history[MOST_HISTORY];
-        struct spec_bias bias[MOST_BIAS];
+        struct lists lists;
         struct spec_params p;
         int n_vocab = 1 + random_below(random_below(4) ? 40 : MOST_VOCAB);
         int n_history = random_below(MOST_HISTORY + 1);
 
         random_logits(logits, n_vocab);
-        random_params(&p, bias, n_vocab);
+        random_params(&p, &lists, n_vocab);
         uint32_t mask[(MOST_VOCAB + 31) / 32];
         for (size_t i = 0; i < spec_mask_words(n_vocab); i++)
             mask[i] = (uint32_t)(random_bits() & random_bits());
@@ -675,6 +487,51 @@ static void likeliest_by_a_plain_sort(void **state)
     spec_sampler_close(s);
 }
 
+/* The temperature at which the token is sampled. */
+static float drawn_temperature(const struct spec_params *p)
+{
+    return p->has_order && !memchr(p->order, SPEC_STEP_TEMPERATURE, (size_t)p->n_order) ? 1 : p->temperature;
+}
+
+/* The distribution is the softmax over the support that the definition leaves. */
+static void target_by_definition(void **state)
+{
+    (void)state;
+    int n_small = 0;
+    random_state = 41;
+    kn_log_set(unheard, KN_LOG_ERROR);
+    for (int trial = 0; trial < 6000; trial++) {
+        float logits[MOST_VOCAB], z[MOST_VOCAB];
+        int32_t history[MOST_HISTORY];
+        double prob[MOST_VOCAB] = { 0 }, sum = 0;
+        struct candidate c[MOST_VOCAB];
+        struct lists lists;
+        struct spec_params p, left;
+        struct spec_dist d;
+        int n_vocab = 1 + random_below(random_below(4) ? 40 : MOST_VOCAB), n_history = random_below(MOST_HISTORY + 1);
+        random_logits(logits, n_vocab);
+        random_params(&p, &lists, n_vocab);
+        for (int i = 0; i < n_history; i++)
+            history[i] = random_below(1 + random_below(n_vocab));
+        struct spec_sampler *s = open_sampler(n_vocab);
+        int e = spec_target(s, &p, logits, history, n_history, trial % 8, &d);
+        memcpy(z, logits, sizeof z);
+        process(z, n_vocab, &p, history, n_history, trial % 8, &left);
+        int n = support((sorted(c, z, n_vocab), c), n_vocab, &left);
+        double temperature = left.temperature > 0 ? left.temperature : 1;
+        for (int i = 0; i < n; i++)
+            sum += prob[c[i].id] = exp(((double)c[i].z - c[0].z) / temperature);
+        assert_int_equal(e, n ? 0 : KN_EINVAL);
+        for (int32_t t = 0; t < n_vocab && e == 0; t++)
+            if (!(fabs(spec_dist_prob(&d, t) - prob[t] / sum) < 1e-5) || (prob[t] == 0 && spec_dist_prob(&d, t) > 0))
+                fail_msg("trial %d token %d: %g, not %g", trial, t, spec_dist_prob(&d, t), prob[t] / sum);
+        n_small += n > 1 && n < n_vocab;
+        spec_sampler_close(s);
+    }
+    kn_log_set(NULL, KN_LOG_INFO);
+    assert_in_range(n_small, 1000, 6000);
+}
+
 /* Several candidates are in the order of the definition, the first is the sampled token; probabilities sum to 1. */
 static void ranks_by_definition(void **state)
 {
@@ -685,14 +542,14 @@ static void ranks_by_definition(void **state)
         float logits[MOST_VOCAB];
         int32_t history[MOST_HISTORY], want[MOST_VOCAB];
         double score[MOST_VOCAB], sum = 0, all = 0;
-        struct spec_bias bias[MOST_BIAS];
+        struct lists lists;
         struct spec_params p;
         struct spec_top top[SPEC_RANKS];
         struct spec_sampled c;
         int n_vocab = 1 + random_below(random_below(4) ? 40 : MOST_VOCAB), n_history = random_below(MOST_HISTORY + 1);
         int n = 1 + random_below(SPEC_RANKS);
         random_logits(logits, n_vocab);
-        random_params(&p, bias, n_vocab);
+        random_params(&p, &lists, n_vocab);
         for (int i = 0; i < n_history; i++)
             history[i] = random_below(n_vocab);
         struct spec_sampler *s = open_sampler(n_vocab);
@@ -705,16 +562,17 @@ static void ranks_by_definition(void **state)
             continue;
         assert_int_equal(got, kn_min(n, n_want));
         assert_int_equal(top[0].token, c.token);
-        for (int i = 0; i < (p.temperature > 0 ? got : n_want); i++)
+        bool noisy = drawn_temperature(&p) > 0;
+        for (int i = 0; i < (noisy ? got : n_want); i++)
             all += exp(score[i] - score[0]);
         for (int i = 0; i < got; i++) {
-            double chance = fmax(exp(score[i] - score[0]) / all, p.temperature > 0 ? 1e-30 : 0);
+            double chance = fmax(exp(score[i] - score[0]) / all, noisy ? 1e-30 : 0);
             assert_int_equal(top[i].token, want[i]);
             sum += exp((double)top[i].logprob);
             if (fabs(exp((double)top[i].logprob) - chance) > 1e-5 * chance + 1e-30)
                 fail_msg("T %g: %g, not %g", (double)p.temperature, exp((double)top[i].logprob), chance);
         }
-        assert_true(p.temperature > 0 ? fabs(sum - 1) < 1e-5 : sum < 1 + 1e-5);
+        assert_true(noisy ? fabs(sum - 1) < 1e-5 : sum < 1 + 1e-5);
     }
     kn_log_set(NULL, KN_LOG_INFO);
 }
@@ -733,6 +591,7 @@ int main(void)
         cmocka_unit_test(logprob_is_of_the_plain_softmax),
         cmocka_unit_test(likeliest_by_a_plain_sort),
         cmocka_unit_test(ranks_by_definition),
+        cmocka_unit_test(target_by_definition),
         cmocka_unit_test(refuses),
         cmocka_unit_test(chance_is_of_law_and_noise),
         cmocka_unit_test(mask_leaves_only_its_tokens),

@@ -551,6 +551,32 @@ static void response_events(void **state)
 
 /* ---- stop strings ---------------------------------------------------------------------------- */
 
+/* With include_stop_str_in_output the stop string is the end of the text; min_tokens tokens come before any end. */
+static void text_may_end_with_its_stop_string(void **state)
+{
+    static const struct {
+        const char *members, *text, *shown;
+    } cases[] = {
+        { "\"stop\": [\"STOP\"], \"include_stop_str_in_output\": true", "one STOP two", "one STOP" },
+        { "\"stop\": [\"STOP\"], \"include_stop_str_in_output\": true", "one STO", "one STO" },
+        { "\"stop\": [\"STOP\"], \"include_stop_str_in_output\": false", "one STOP two", "one " },
+        { "\"stop\": [\"x\"], \"min_tokens\": 4", "xaxbxc", "xaxb" },
+        { "\"stop\": [\"x\"], \"min_tokens\": 5", "xaxbxc", "xaxb" },
+        { "\"stop\": [\"x\"], \"min_tokens\": 6", "xaxbxcx", "xaxbxc" },
+    };
+    static struct said s;
+    static struct heard h;
+    (void)state;
+    for (int i = 0; i < LEN(cases); i++)
+        for (int stream = 0; stream < 2; stream++) {
+            answer(ENG_API_COMPLETIONS, body_of(ENG_API_COMPLETIONS, stream, cases[i].members), cases[i].text,
+                   strlen(cases[i].text), ENG_STOP, &s);
+            hear(ENG_API_COMPLETIONS, stream, &s, &h);
+            assert_string_equal(h.text, cases[i].shown);
+            assert_string_equal(h.finish, "stop");
+        }
+}
+
 static void text_ends_before_a_stop_string(void **state)
 {
     static const struct {
@@ -908,6 +934,7 @@ int main(void)
         cmocka_unit_test(message_events),
         cmocka_unit_test(response_events),
         cmocka_unit_test(text_ends_before_a_stop_string),
+        cmocka_unit_test(text_may_end_with_its_stop_string),
         cmocka_unit_test(blocks_keep_their_order),
         cmocka_unit_test(a_reply_says_when_a_choice_is_done),
         cmocka_unit_test(tokens_are_told_with_their_text),
