@@ -28,7 +28,8 @@ static const struct sampler samplers[] = {
     { "default", 0.8f, 40, 0.95f, 0.05f },
 };
 
-/* The dice determine whether the row accepts or rejects. */
+/* A kind of row to measure.  dice: the uniform random numbers that verification draws; they determine whether the draft
+ * is accepted. */
 struct way {
     const char *name;
     enum spec_rule rule;

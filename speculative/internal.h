@@ -52,7 +52,7 @@ int spec_dist_find(const struct spec_dist *d, int32_t token); /* index; -1: not 
 /* After spec_target with these logits: the log probability that spec_sample would report for the token. */
 float spec_logprob(const struct spec_sampler *s, const float *logits /* [n_vocab] */, int32_t token);
 
-/* Scratch memory that spec_target does not use, valid until the sampler's next call. */
+/* Scratch memory in which no result of spec_target lies; the sampler's next call overwrites it. */
 double *spec_sampler_scratch(struct spec_sampler *s); /* [n_vocab] */
 
 /* ---- a sampler, shared by sample.c, penalties.c and steps.c ----------------------------------------- */

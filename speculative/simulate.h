@@ -27,8 +27,8 @@ int spec_sim_draws_open(struct spec_sim_draws *d, int n_tok, int n_repeat, int m
 void spec_sim_draws_close(struct spec_sim_draws *d);
 void spec_sim_draws_fill(struct spec_sim_draws *d, uint64_t seed, double acceptance);
 
-/* Target passes and drafter steps begun, and the time until the last token.  DSI runs them at once and cancels some of
- * them, so its ns is not passes * target_ns + steps * draft_ns. */
+/* Target passes and drafter steps begun, and the time until the last token.  DSI runs passes and steps at the same time
+ * and cancels some, so its ns is not passes * target_ns + steps * draft_ns. */
 struct spec_sim_cost {
     int64_t passes, steps, ns;
 };

@@ -268,7 +268,8 @@ static double expert_bytes(const struct eng_drafting *g)
     return (double)s->expert_file_bytes / s->n_expert_total;
 }
 
-/* Removes the nodes that are not worth their row. */
+/* Removes the nodes that the controller does not keep (spec_control_cut).  no_draft_ready stays true only if no
+ * sequence asked a drafter. */
 static void cut(struct eng_drafting *g)
 {
     for (int i = 0; i < g->n_due; i++) {

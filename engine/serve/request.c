@@ -113,7 +113,8 @@ static void log_call(const struct srv_call *c, int status)
            seconds(c->arrived_ns, first), n_answer, seconds(c->arrived_ns, kn_now_ns()));
 }
 
-/* Ends the exchange; the srv_call lives until its jobs are returned. */
+/* The call's exchange has ended: detaches it, logs it and cancels the jobs.  The srv_call lives until the reader thread
+ * and all jobs have returned. */
 static void end_exchange(struct srv_call *c, int status)
 {
     c->x = NULL;

@@ -419,7 +419,7 @@ uint32_t eng_call_watch(const struct eng_answer_parser *s)
     }
 }
 
-/* Handles a marker after a name; false if it is not valid there. */
+/* Handles the marker that ends a name; false: there is no name before it. */
 static bool name_mark(struct eng_answer_parser *s, enum mark m)
 {
     if (!s->name.n)

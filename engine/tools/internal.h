@@ -165,8 +165,9 @@ struct eng_answer_parser {
     bool first_key;                                    /* no argument was emitted yet */
     enum { KIND_UNSAID, KIND_STRING, KIND_JSON } kind; /* of the value; UNSAID: no attribute gives its kind */
     bool free_string;                                  /* the value is a string, written without quotes */
-    bool first_line, line_end; /* free string of QWEN_XML: at its first byte; a line end is held back */
-    struct python python;      /* state inside a Python literal */
+    bool first_line,
+        line_end; /* free string of QWEN_XML: no byte was read yet; its last byte was a line end, not emitted yet */
+    struct python python; /* state inside a Python literal */
 };
 
 void eng_answer_emit(struct eng_answer_parser *s, enum eng_answer_kind kind, const char *p, size_t n);

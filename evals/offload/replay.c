@@ -79,8 +79,8 @@ static bool open_trace(struct trace *t, const char *path)
     return good;
 }
 
-/* Pass `pass` of a batch: its streams advance together; when they end they are joined again, each with another
- * start, so that a few streams make many different passes. */
+/* The bits of row `row` in pass `pass`.  Each group of `batch` streams is replayed to its end, one group after the
+ * other; then all again, with each stream started at another pass, so that few streams make many different passes. */
 static const uint8_t *row_bits(const struct trace *t, int batch, int pass, int row)
 {
     int groups = t->n_stream / batch, round = pass / t->n_pass;

@@ -137,8 +137,8 @@ static inline void store_sums(const struct job *j, float (*acc)[ACC])
 KN_INLINE void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 KN_INLINE void prefetch_far(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T2); }
 
-/* In a tile of n rows, groups of abreast(n) rows are computed together, so that their sums' latencies overlap.  Groups
- * have up to TILE rows and about equal size. */
+/* n rows are computed in groups of abreast(n), so that the latencies of a group's sums overlap.  A group has up to TILE
+ * rows, and all have about equal size. */
 KN_INLINE int abreast(int n) { return kn_ceil_div(n, kn_ceil_div(n, TILE)); }
 
 #endif

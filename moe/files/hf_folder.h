@@ -68,7 +68,7 @@ struct moe_hf_family {
     bool sigmoid;       /* router probabilities by sigmoid, else by softmax */
     bool transposed;    /* unquantised experts are stored input-major: refused */
     bool latent;        /* multi-head latent attention (MLA) */
-    bool delta;         /* has delta nets; norm weights are stored minus 1 */
+    bool delta;         /* has delta nets; norm weights, except the delta nets' own, are stored minus 1 */
     bool tiled;         /* with delta nets: GGUF has value heads in another order than the folder */
     enum moe_hf_windows windows;
     bool nested; /* vision model: the language model is in text_config */

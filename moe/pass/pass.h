@@ -144,14 +144,15 @@ struct moe_states {
     int32_t *flow_of; /* [n] the state's flow; -1: none in this pass */
     uint8_t *used;    /* [n] the batch has a row of this state */
     int32_t *step_of; /* [max_row] the row's step */
-    int32_t *kept_of; /* [max_row] number in kept; -1: no draft row; valid until the next pass begins */
+    int32_t *kept_of; /* [max_row] where in `kept` a draft row's inputs are stored; -1: not a draft row */
     int n_draft;      /* draft rows of the batch */
     float *in;        /* [max_row, d_in] inputs of the convolution, beta, alpha */
     float *z;         /* [max_row, n_value_head * d_state_value] gate of the output */
     float *mixed;     /* [max_row, d_mix and z's width] product of moe_layer.mixed; NULL: files with two matrices */
     float *out;       /* [max_row + n_kept, d_in] by step: convolution's output, then beta and decay */
-    float *unit_q, *unit_k; /* [d_state_key] weights that make the RMS norm an L2 norm */
-    float *work;            /* [threads, matrix of a head] a head's state while drafts run on it */
+    /* [d_state_key] weights with which the RMS norm is an L2 norm; unit_q also divides by sqrt(d_state_key) */
+    float *unit_q, *unit_k;
+    float *work; /* [threads, matrix of a head] a head's state while drafts run on it */
 };
 
 /* ---- the context ----------------------------------------------------------------------------------------- */

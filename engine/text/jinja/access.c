@@ -121,7 +121,8 @@ static struct jin_value cycler_reset(struct jin *j, struct jin_value self, const
     return jin_none();
 }
 
-/* Methods of a dict.  call is NULL for a method of Python that would change the dict; such a method is refused. */
+/* Methods of a dict.  call is NULL for a method of Python that would change the dict: its name gives an undefined value,
+ * so calling it fails. */
 static const struct jin_function dict_methods[] = {
     { "get", dict_get }, { "items", dict_items }, { "keys", dict_keys }, { "values", dict_values },
     { "copy", copy },    { "fromkeys", refused }, { "pop", NULL },       { "popitem", NULL },

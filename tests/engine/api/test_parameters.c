@@ -17,7 +17,7 @@ enum {
     ANSWER = 160 /* tokens of an answer, at most */
 };
 
-/* ---- what a request asks for ------------------------------------------------------------------ */
+/* ---- parameters of a request --------------------------------------------------------------------- */
 
 /* A body with the given members; a prompt and other members that the dialect requires are added if they are absent. */
 static const char *body_of(enum eng_api api, const char *members)
