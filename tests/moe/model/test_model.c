@@ -343,7 +343,7 @@ static const struct variant of_lead[] = {
     FINE("glm4moe.expert_group_used_count", U(1)),
     BAD("glm4moe.nextn_predict_layers", U(2)),
     FINE("glm4moe.nextn_predict_layers", U(1)),
-    { { .drop = "blk.0.attn_q.bias" }, KN_EUNSUPPORTED, "blk.0.attn_k.bias" },
+    { { .drop = "blk.0.attn_q.bias" }, KN_ECORRUPT, "blk.0.attn_q.bias" },
     { { .drop = "blk.0.attn_q_norm.weight" }, KN_EUNSUPPORTED, "blk.0.attn_k_norm.weight" },
     { { .drop = "blk.1.attn_q_norm.weight" }, KN_ECORRUPT, "blk.1.attn_q_norm.weight" },
 };
