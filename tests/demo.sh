@@ -89,9 +89,10 @@ awk '
         b = value("batch"); ratio = value("ratio"); half = value("ratio_interval")
         plain = median(off[b]); if (low > 0 && high / low > spread) { spread = high / low; slow = low; fast = high }
         with = median(on[b])
-        if (ratio - half <= 1 && ratio + half >= 1) says = "no difference measured"
+        if (!drafted[b]) says = "none: drafts stayed off"
+        else if (ratio - half <= 1 && ratio + half >= 1) says = "no difference measured"
         else says = sprintf("%.2f to %.2f times as fast", ratio - half, ratio + half)
-        printf "   %5d   %14.0f   %11.0f   %s%s\n", b, plain, with, says, drafted[b] ? "" : " (drafts stayed off)"
+        printf "   %5d   %14.0f   %11.0f   %s\n", b, plain, with, says
     }
     END {
         if (spread > 1.3) printf "   Other programs disturbed this: one setting gave %.0f to %.0f tokens/s.\n", slow, fast
