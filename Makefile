@@ -2,7 +2,7 @@
 # the order data flows through them, objects, archives, program, tests, checks.
 #
 #   make            build/release/spillway            make test       every test, under 3 minutes on 2 cores
-#   make demo       makes a small model and runs it   make check      folder graph, mathematics, headers
+#   make demo       the demo, on one screen           make check      folder graph, mathematics, headers
 #   make evals      the measuring programs            make soak       the long tests, run by hand
 #   make guard      this tree's speed beside that of a BASE commit
 #   MODE=asan|tsan  sanitizer builds                  make install    with PREFIX and DESTDIR; uninstall
@@ -218,7 +218,9 @@ fuzz: fuzz-packages
 	@tests/fuzz/run.sh $(B)/fuzz/tests/fuzz $(FUZZ)
 
 # ---- the rest ------------------------------------------------------------------------------------------
-demo: all
+demo: build-packages
+	@echo "building on $$(nproc) processors"
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@tests/demo.sh $(out)/spillway
 
 $(out)/tests/soak/%: $(out)/tests/soak/%.o $(call closure,engine)
