@@ -69,7 +69,8 @@ static void write_folder(struct golden *g, const char *name)
     hf_close(&file, model, "model.safetensors");
 }
 
-static double largest_difference(const struct golden *g)
+/* The logits at every position: [N_TOK][n_vocab]; the caller frees them. */
+static float *all_logits(const struct golden *g, const char *name)
 {
     struct kn_team *team;
     struct moe_file *f;
@@ -78,10 +79,10 @@ static double largest_difference(const struct golden *g)
     struct moe_row row[N_TOK];
     struct moe_result result;
     int32_t slot[N_TOK];
-    double worst = 0;
+    size_t bytes = N_TOK * (size_t)g->n_vocab * sizeof(float);
     assert_int_equal(g->n_tok, N_TOK);
     assert_int_equal(kn_team_open(&team, 2), 0);
-    assert_int_equal(moe_file_open(&f, model), 0);
+    assert_int_equal(moe_file_open(&f, name), 0);
     assert_int_equal(moe_model_open(&m, f, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1 }), 0);
     assert_int_equal(moe_model_load(m, &(struct moe_load_options){ .team = team }), 0);
     struct moe_context_options co = {
@@ -95,24 +96,50 @@ static double largest_difference(const struct golden *g)
         };
     }
     assert_int_equal(moe_forward(c, &(struct moe_batch){ row, N_TOK }, &result), 0);
-    for (int i = 0; i < N_TOK; i++) {
+    for (int i = 0; i < N_TOK; i++)
         assert_int_equal(result.status[i], 0);
-        worst = fmax(worst, golden_apart(g, &g->row[i], result.logits + (size_t)i * (size_t)g->n_vocab));
-    }
+    float *out = malloc(bytes);
+    memcpy(out, result.logits, bytes);
     moe_context_close(c);
     moe_model_close(m);
     moe_file_close(f);
     kn_team_close(team);
-    return worst;
+    return out;
 }
 
 static void a_folder_is_read_as_transformers_reads_it(void **state)
 {
     struct golden g;
+    double worst = 0;
     write_folder(&g, *state);
-    double worst = largest_difference(&g);
+    float *x = all_logits(&g, model);
+    for (int i = 0; i < N_TOK; i++)
+        worst = fmax(worst, golden_apart(&g, &g.row[i], x + (size_t)i * (size_t)g.n_vocab));
     if (!(worst < TOLERANCE))
         fail_msg("%s: largest difference / largest logit %.2g", (char *)*state, worst);
+    free(x);
+    golden_free(&g);
+}
+
+/* A GGUF file that `quantize` makes of the folder has all that the folder's configuration says. */
+static void a_gguf_file_of_it_gives_the_same_bytes(void **state)
+{
+    struct golden g;
+    struct moe_file *f;
+    static struct moe_quantized done[2 * GOLDEN_MAX_TENSOR];
+    struct moe_quantize_options opt = { .ops = kn_ops(KN_ISA_COUNT - 1) }; /* KN_F32 for every part */
+    write_folder(&g, *state);
+    assert_int_equal(KN_F32, 0);
+    assert_int_equal(kn_team_open(&opt.team, 2), 0);
+    assert_int_equal(moe_file_open(&f, model), 0);
+    assert_true(moe_file_tensor_count(f) <= LEN(done));
+    assert_int_equal(moe_quantize(path, f, &opt, done), 0);
+    moe_file_close(f);
+    kn_team_close(opt.team);
+    float *x = all_logits(&g, model), *y = all_logits(&g, path);
+    assert_memory_equal(x, y, N_TOK * (size_t)g.n_vocab * sizeof *x);
+    free(x);
+    free(y);
     golden_free(&g);
 }
 
@@ -188,10 +215,12 @@ int main(void)
         "tied_only",        "deepseek2_greedy",   "deepseek3_defaults", "deepseek3_dense",  "glm4_off",
         "minimax_defaults", "qwen3next_defaults", "qwen35_defaults",
     };
-    struct CMUnitTest tests[LEN(name) + 2];
-    for (int i = 0; i < LEN(name); i++)
-        tests[i] = (struct CMUnitTest){ name[i], a_folder_is_read_as_transformers_reads_it, NULL, NULL, name[i] };
-    tests[LEN(name)] = (struct CMUnitTest)cmocka_unit_test(a_refusal_is_one_line);
-    tests[LEN(name) + 1] = (struct CMUnitTest)cmocka_unit_test(whole_numbers_may_be_of_any_size);
+    struct CMUnitTest tests[2 * LEN(name) + 2];
+    for (int i = 0; i < LEN(name); i++) {
+        tests[2 * i] = (struct CMUnitTest){ name[i], a_folder_is_read_as_transformers_reads_it, NULL, NULL, name[i] };
+        tests[2 * i + 1] = (struct CMUnitTest){ name[i], a_gguf_file_of_it_gives_the_same_bytes, NULL, NULL, name[i] };
+    }
+    tests[2 * LEN(name)] = (struct CMUnitTest)cmocka_unit_test(a_refusal_is_one_line);
+    tests[2 * LEN(name) + 1] = (struct CMUnitTest)cmocka_unit_test(whole_numbers_may_be_of_any_size);
     return cmocka_run_group_tests(tests, setup, folder_remove);
 }
