@@ -286,6 +286,10 @@ static const struct variant of_dense[] = {
     BAD("qwen3.feed_forward_length", U(1 << 25)),
     FINE("qwen3.feed_forward_length", A(MOE_U32, 1, 768)),
     SAYS(KN_ECORRUPT, "blk.0.ffn_gate.weight", "qwen3.feed_forward_length", U(512)),
+    FINE("qwen3.attention.sliding_window", U(0)),
+    FINE("qwen3.attention.sliding_window", U(2)),
+    BAD("qwen3.attention.sliding_window", I(-1)),
+    BAD("qwen3.attention.sliding_window", S("2")),
 };
 
 static const struct variant of_odd[] = {
@@ -343,7 +347,7 @@ static const struct variant of_lead[] = {
     FINE("glm4moe.expert_group_used_count", U(1)),
     BAD("glm4moe.nextn_predict_layers", U(2)),
     FINE("glm4moe.nextn_predict_layers", U(1)),
-    { { .drop = "blk.0.attn_q.bias" }, KN_EUNSUPPORTED, "blk.0.attn_k.bias" },
+    { { .drop = "blk.0.attn_q.bias" }, KN_ECORRUPT, "blk.0.attn_q.bias" },
     { { .drop = "blk.0.attn_q_norm.weight" }, KN_EUNSUPPORTED, "blk.0.attn_k_norm.weight" },
     { { .drop = "blk.1.attn_q_norm.weight" }, KN_ECORRUPT, "blk.1.attn_q_norm.weight" },
 };
