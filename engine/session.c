@@ -34,8 +34,10 @@ int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
     if (r->n_token < 1)
         return kn_fail(KN_EINVAL, "an empty prompt");
     if (r->n_token > e->assets.opt.n_ctx)
-        return kn_fail(KN_ELIMIT, "the prompt has %d tokens and the context %d: raise --ctx-size", r->n_token,
-                       e->assets.opt.n_ctx);
+        return kn_fail(KN_ELIMIT, "the prompt has %d tokens and the context %d: %s", r->n_token, e->assets.opt.n_ctx,
+                       e->assets.opt.n_ctx < moe_model_shape(e->assets.model)->n_ctx_train
+                           ? "raise --ctx-size"
+                           : "the model was trained on no longer ones");
     for (int i = 0; i < r->n_token; i++)
         if (r->token[i] < 0 || r->token[i] >= n_vocab)
             return kn_fail(KN_EINVAL, "token id %d; the vocabulary has 0 to %d", r->token[i], n_vocab - 1);

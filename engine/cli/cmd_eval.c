@@ -1,10 +1,12 @@
 /* engine/cli/cmd_eval.c - spillway eval: logits of given tokens, or the perplexity of a text.
  *
  *   --ids 1,2,3 --logits FILE   float32 [n_ids][n_vocab], the logits after each id
- *   --text FILE                 perplexity: the text is cut into windows of --ctx-size tokens (default 512), each
- *                               computed with an empty KV cache; all tokens but the first of each window count
+ *   --text FILE                 perplexity: the text is cut into windows of --ctx-size tokens (default 512, or the
+ *                               model's context if that is shorter), each computed with an empty KV cache; all tokens
+ *                               but the first of each window count
  *
- * The ids are rows of the same forward pass that serves requests; --chunk: the most rows of a pass. */
+ * The ids are rows of the same forward pass that serves requests; --chunk: the most rows of a pass.  More tokens than
+ * the model was trained on are computed with a warning. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/engine.h"
@@ -48,6 +50,18 @@ static int load_weights(struct eval *ev, const struct eng_split *split)
     return error;
 }
 
+#define DEFAULT_WINDOW 512
+
+/* Sets ev->n_ctx, the length of a window: n_ctx, or the default if that is 0. */
+static void set_window(struct eval *ev, int n_ctx)
+{
+    int n_train = moe_model_shape(ev->model)->n_ctx_train;
+    ev->n_ctx = n_ctx ? n_ctx : kn_min(DEFAULT_WINDOW, n_train);
+    if (ev->n_ctx > n_train)
+        kn_say(KN_LOG_WARN, "%s was trained on %d tokens: its logits for the tokens %d to %d of %s are poor",
+               ev->config->model, n_train, n_train + 1, ev->n_ctx, ev->config->text ? "each window" : "--ids");
+}
+
 static int open_eval(struct eval *ev, int n_ctx)
 {
     const struct eng_config *c = ev->config;
@@ -57,7 +71,8 @@ static int open_eval(struct eval *ev, int n_ctx)
         (error = kn_team_open(&ev->team, c->n_thread)) ||
         (error = moe_model_open(&ev->model, ev->file, &(struct moe_model_options){ .isa = c->isa })))
         return error;
-    ev->n_ctx = n_ctx;
+    set_window(ev, n_ctx);
+    n_ctx = ev->n_ctx;
     ev->n_chunk = kn_min(c->n_chunk, n_ctx);
     ev->n_vocab = moe_model_shape(ev->model)->n_vocab;
     ev->row = kn_calloc((size_t)ev->n_chunk, sizeof *ev->row);
@@ -244,12 +259,13 @@ static int eval_text(struct eval *ev)
 {
     struct eng_ids ids = { 0 };
     struct tally t = { 0 };
-    int n_ctx = ev->config->n_ctx ? ev->config->n_ctx : 512;
+    int n_ctx = 0;
     int error = tokens_of_text(ev, &ids);
     if (!error && ids.n < 2)
         error = kn_fail(KN_EINVAL, "%s: too short to measure: fewer than 2 tokens", ev->config->text);
-    if (error || (error = open_eval(ev, n_ctx)))
+    if (error || (error = open_eval(ev, ev->config->n_ctx)))
         goto done;
+    n_ctx = ev->n_ctx;
     t.n_vocab = ev->n_vocab;
     for (size_t at = 0; at + 1 < ids.n && !error; at += (size_t)n_ctx) {
         t.token = ids.id + at;

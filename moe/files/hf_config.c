@@ -11,6 +11,7 @@
 static const struct moe_hf_family families[] = {
     { "llama", "llama", .turned = true },
     { "mistral", "llama", .turned = true, .windows = WINDOW_ALL },
+    { "ministral", "llama", .turned = true, .windows = WINDOW_ALL },
     { "mixtral", "llama", .turned = true, .experts = true, .windows = WINDOW_ALL },
     { "qwen2", "qwen2", .windows = WINDOW_FROM },
     { "qwen3", "qwen3", .windows = WINDOW_FROM },
@@ -249,13 +250,15 @@ static bool has_window(struct moe_folder *d, int layer, int64_t first)
 {
     const json_t *types = get(d->fields, "layer_types");
     const char *type = json_string_value(json_array_get(types, (size_t)layer));
+    if (types)
+        return type && !strcmp(type, "sliding_attention");
     switch (d->family->windows) {
     case WINDOW_FROM:
-        return types ? type && !strcmp(type, "sliding_attention") : layer >= first;
+        return layer >= first;
     case WINDOW_EVEN_BEFORE:
-        return types ? type && !strcmp(type, "sliding_attention") : layer % 2 == 0 && layer < first;
+        return layer % 2 == 0 && layer < first;
     case WINDOW_EVEN:
-        return types ? type && !strcmp(type, "sliding_attention") : layer % 2 == 0;
+        return layer % 2 == 0;
     default:
         return true;
     }
@@ -304,9 +307,10 @@ static void read_window(struct moe_folder *d)
         n += on[i];
         n_usual += on[i] == (kind != WINDOW_EVEN || i % 2 == 0);
     }
-    if (n)
+    bool tell = n || kind == WINDOW_EVEN; /* gpt-oss files always have the key */
+    if (tell)
         put_u32(d, "attention.sliding_window", window);
-    if (n && n_usual < d->n_layer)
+    if (tell && n_usual < d->n_layer)
         moe_put_array(d, full(d, "attention.sliding_window_pattern", key), MOE_I32, on, (size_t)d->n_layer);
     kn_free(on);
 }
@@ -464,8 +468,8 @@ static const json_t *find_rope(struct moe_folder *d)
     const json_t *rope = json_object_size(old) ? old : get(d->fields, "rope_parameters");
     const char *key;
     json_t *value;
-    if (rope && !json_is_object(rope))
-        wrong(d, "rope_parameters", "is no object");
+    if ((old && !json_is_object(old)) || (rope && !json_is_object(rope)))
+        wrong(d, old ? "rope_scaling" : "rope_parameters", "is no object");
     json_object_foreach((json_t *)rope, key, value) if (json_is_object(value))
         unsupported(d, "rope_parameters", "has settings for each type of layer");
     return rope;

@@ -21,6 +21,10 @@
     "partial_rotary_factor=0.25 attention_bias=false head_dim=256 num_attention_heads=16 num_key_value_heads=2 "       \
     "rms_norm_eps=1e-6 max_position_embeddings=32768 hidden_size=2048 moe_intermediate_size=512 "                      \
     "shared_expert_intermediate_size=512 "
+#define MISTRAL                                                                                                        \
+    EVERY BASE "hidden_size=4096 intermediate_size=14336 num_hidden_layers=32 num_attention_heads=32 "                 \
+               "num_key_value_heads=8 head_dim=null max_position_embeddings=131072 rms_norm_eps=1e-6 "                 \
+               "tie_word_embeddings=false sliding_window=4096 layer_types=null "
 #define DEEPSEEK3                                                                                                      \
     EVERY BASE "hidden_size=7168 intermediate_size=18432 moe_intermediate_size=2048 num_hidden_layers=61 "             \
                "num_attention_heads=128 num_key_value_heads=128 n_shared_experts=1 n_routed_experts=256 "              \
@@ -35,9 +39,8 @@ static const struct {
     { "llama", EVERY BASE "hidden_size=4096 intermediate_size=11008 num_hidden_layers=32 num_attention_heads=32 "
                           "num_key_value_heads=null head_dim=null max_position_embeddings=2048 rms_norm_eps=1e-6 "
                           "tie_word_embeddings=false attention_bias=false " },
-    { "mistral", EVERY BASE "hidden_size=4096 intermediate_size=14336 num_hidden_layers=32 num_attention_heads=32 "
-                            "num_key_value_heads=8 head_dim=null max_position_embeddings=131072 rms_norm_eps=1e-6 "
-                            "tie_word_embeddings=false sliding_window=4096 " },
+    { "mistral", MISTRAL }, /* with layer_types, transformers reads it as ministral */
+    { "ministral", MISTRAL },
     { "mixtral", EVERY "rope_theta=1000000.0 hidden_size=4096 intermediate_size=14336 num_hidden_layers=32 "
                        "num_attention_heads=32 num_key_value_heads=8 head_dim=null max_position_embeddings=131072 "
                        "rms_norm_eps=1e-5 tie_word_embeddings=false sliding_window=null num_experts_per_tok=2 "

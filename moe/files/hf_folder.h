@@ -55,7 +55,7 @@ struct moe_folder {
 };
 
 /* Layers that have the sliding window: none; all; the layers from max_window_layers on; those with an even number, of all
- * or of the first max_window_layers.  But for ALL, a list in layer_types comes first. */
+ * or of the first max_window_layers.  A list in layer_types comes first, if the family knows that field. */
 enum moe_hf_windows { WINDOW_NONE, WINDOW_ALL, WINDOW_FROM, WINDOW_EVEN, WINDOW_EVEN_BEFORE };
 
 /* Conversion rules of one model_type. */

@@ -5,6 +5,7 @@
 
 #include "tests/engine/cli/program.h"
 #include "tests/engine/pty.h"
+#include "tests/moe/change.h"
 #include "tests/moe/golden.h"
 
 #define TOLERANCE 1e-4 /* as in tests/moe/pass/test_forward.c; reason there */
@@ -75,6 +76,36 @@ static void perplexity_is_a_number(void **state)
     assert_true(ppl > 1 && ppl < 1e6);
     assert_true(json_integer_value(json_object_get(v, "tokens")) > 5);
     json_decref(v);
+}
+
+/* Beyond the model's own context, eval computes on and says so; a window is at most that context unless --ctx-size says
+ * otherwise. */
+static void eval_goes_beyond_the_context(void **state)
+{
+    (void)state;
+    struct moe_file *f;
+    assert_int_equal(moe_file_open(&f, in_place("m.gguf")), 0);
+    change_write(f, &(struct change){ .key = "qwen3moe.context_length", .type = MOE_U32, .number = 6 },
+                 in_place("m6.gguf"));
+    moe_file_close(f);
+    does("eval -m m.gguf --ids 1,2,3,4,5,6,7,8,9 --logits l", NULL);
+    assert_null(strstr(said, "trained"));
+    does("eval -m m6.gguf --ids 1,2,3,4,5,6,7,8,9 --logits l6", NULL);
+    assert_non_null(
+        strstr(said, "m6.gguf was trained on 6 tokens: its logits for the tokens 7 to 9 of --ids are poor"));
+    assert_true(same_files("l", "l6"));
+    does("eval -m m6.gguf --ids 1,2,3,4,5,6 --logits l6", NULL);
+    assert_null(strstr(said, "trained"));
+    does("eval -m m6.gguf --text text --json", NULL);
+    assert_null(strstr(said, "trained"));
+    assert_non_null(strstr(printed, "\"window\":6}"));
+    does("eval -m m6.gguf --text text --json --ctx-size 8", NULL);
+    assert_non_null(strstr(said, "for the tokens 7 to 8 of each window are poor"));
+    assert_int_equal(given("run -m m6.gguf -p abcdefghijklmnopqrst", NULL), 2);
+    assert_non_null(strstr(said, "and the context 6: the model was trained on no longer ones"));
+    unlink(in_place("l"));
+    unlink(in_place("l6"));
+    unlink(in_place("m6.gguf"));
 }
 
 /* ---- run ------------------------------------------------------------------------------------------- */
@@ -559,6 +590,7 @@ int main(void)
         cmocka_unit_test_prestate(logits_are_those_of_transformers, latent),
         cmocka_unit_test_prestate(logits_are_those_of_transformers, delta),
         cmocka_unit_test(perplexity_is_a_number),
+        cmocka_unit_test(eval_goes_beyond_the_context),
         cmocka_unit_test(a_seed_is_a_text),
         cmocka_unit_test(a_drawn_seed_is_said),
         cmocka_unit_test(lengths_are_kept_to),

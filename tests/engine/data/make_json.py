@@ -5,7 +5,9 @@
 
 hf-bytes.json is a byte-level BPE with NFC, whole words and tokens of both kinds added; hf-pieces.json is
 spm-bytes.gguf as the transformers package converts such vocabularies: its pieces, and every pair of pieces
-that makes a third, best first.  NAME.ids has the ids of texts.bin and of the texts below."""
+that makes a third, best first.  NAME.ids has the ids of texts.bin and of the texts below.  hf-pre.json has the
+pre_tokenizer of published tokenizer.json files by its name in GGUF files; MiniMax-M2's is gpt-4o with the matches kept
+and the gaps between them removed, which are none."""
 import json, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(here, "../../../evals/tokenizer"))
@@ -54,5 +56,25 @@ def pieces_kind():
     put("hf-pieces", hf)
 
 
-bytes_kind()
-pieces_kind()
+def pre_tokenizers():
+    kept = compare.pre.Sequence([compare.pre.Split(compare.Regex(compare.O200K), "removed", invert=True), compare.BYTES])
+    names = ("starcoder", "llama-bpe", "gpt-4o", "qwen2", "deepseek-llm", "deepseek-coder", "deepseek-v3", "tekken",
+             "kimi-k2", "qwen35", "seed-coder", "bailingmoe")
+    out = []
+    for name, pre in [(n, compare.PRE[n]) for n in names] + [("gpt-4o", kept)]:
+        hf = Tokenizer(models.BPE())
+        hf.pre_tokenizer = pre
+        state = json.loads(hf.to_str())["pre_tokenizer"]
+        for step in state["pretokenizers"]:      # compare.py escapes a quotation mark, published files do not
+            if "pattern" in step:
+                step["pattern"]["Regex"] = step["pattern"]["Regex"].replace('\\"', '"')
+        out.append({"name": name, "pre_tokenizer": state})
+    with open(os.path.join(here, "hf-pre.json"), "w", encoding="utf-8", newline="\n") as f:
+        json.dump(out, f, ensure_ascii=False, indent=1)
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    bytes_kind()
+    pieces_kind()
+    pre_tokenizers()

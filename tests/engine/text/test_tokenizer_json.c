@@ -143,6 +143,38 @@ static void ids_are_those_of_the_original(void **state)
     free(texts);
 }
 
+/* hf-pre.json: published pre-tokenisers with their names in GGUF files. */
+static void pre_tokenizers_have_their_names(void **state)
+{
+    (void)state;
+    json_t *list = original("hf-pre"), *root = original("hf-bytes");
+    assert_true(json_array_size(list) >= 13);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        struct moe_string name = { "", 0 };
+        struct moe_file *f;
+        const json_t *row = json_array_get(list, i);
+        const char *want = json_string_value(json_object_get(row, "name"));
+        json_object_set(root, "pre_tokenizer", json_object_get(row, "pre_tokenizer"));
+        save_json("tokenizer.json", root);
+        assert_int_equal(moe_file_open(&f, folder), 0);
+        assert_int_equal(moe_file_string(f, "tokenizer.ggml.pre", &name), 1);
+        if (!moe_string_is(name, want))
+            fail_msg("%zu: %.*s is not %s", i, (int)name.n, name.data, want);
+        moe_file_close(f);
+        json_t *step = json_array_get(json_object_get(json_object_get(root, "pre_tokenizer"), "pretokenizers"), 0);
+        if (strcmp(want, "deepseek-v3")) /* its first pattern leaves gaps, which must not be removed */
+            continue;
+        json_object_set_new(step, "behavior", json_string("Removed"));
+        json_object_set_new(step, "invert", json_true());
+        save_json("tokenizer.json", root);
+        faults_reset();
+        assert_int_equal(moe_file_open(&f, folder), KN_EUNSUPPORTED);
+        assert_non_null(strstr(faults.line, "pre_tokenizer is not supported"));
+    }
+    json_decref(list);
+    json_decref(root);
+}
+
 /* ---- roles ------------------------------------------------------------------------------------- */
 
 static struct moe_string template_of(const struct moe_file *f)
@@ -184,6 +216,15 @@ static void roles_and_templates_come_from_beside_it(void **state)
         assert_true(eng_vocab_is_stop(v, id));
     assert_false(eng_vocab_is_stop(v, 2));
     assert_true(moe_string_is(template_of(f), "one"));
+    eng_vocab_close(v);
+    moe_file_close(f);
+
+    json_object_set_new(root, "post_processor", json_null());
+    save_json("tokenizer.json", root);
+    save_text("tokenizer_config.json",
+              "{\"bos_token\":\"<|start|>\",\"add_bos_token\":true,\"chat_template\":\"one\"}");
+    assert_int_equal(open_vocab(&v, &f), 0);
+    assert_true(eng_vocab_adds_bos(v)); /* add_bos_token comes before the post_processor, either way */
     eng_vocab_close(v);
     moe_file_close(f);
 
@@ -239,6 +280,7 @@ static void what_is_not_known_is_refused(void **state)
         { "hf-bytes", "pre_tokenizer/pretokenizers/0/pattern/Regex", "\"\\\\w+|x\"", KN_EUNSUPPORTED, "w+|x" },
         { "hf-bytes", "pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"", KN_EUNSUPPORTED,
           "pre_tokenizer is not" },
+        { "hf-bytes", "pre_tokenizer/pretokenizers/0/invert", "true", KN_EUNSUPPORTED, "pre_tokenizer is not" },
         { "hf-bytes", "pre_tokenizer/pretokenizers/1/add_prefix_space", "true", KN_EUNSUPPORTED,
           "pre_tokenizer is not" },
         { "hf-bytes", "pre_tokenizer", "{\"type\":\"Whitespace\"}", KN_EUNSUPPORTED, "Whitespace" },
@@ -419,6 +461,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_are_those_of_the_original),
+        cmocka_unit_test(pre_tokenizers_have_their_names),
         cmocka_unit_test(roles_and_templates_come_from_beside_it),
         cmocka_unit_test(what_is_not_known_is_refused),
         cmocka_unit_test(ranks_are_merges),

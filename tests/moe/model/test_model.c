@@ -286,6 +286,10 @@ static const struct variant of_dense[] = {
     BAD("qwen3.feed_forward_length", U(1 << 25)),
     FINE("qwen3.feed_forward_length", A(MOE_U32, 1, 768)),
     SAYS(KN_ECORRUPT, "blk.0.ffn_gate.weight", "qwen3.feed_forward_length", U(512)),
+    FINE("qwen3.attention.sliding_window", U(0)),
+    FINE("qwen3.attention.sliding_window", U(2)),
+    BAD("qwen3.attention.sliding_window", I(-1)),
+    BAD("qwen3.attention.sliding_window", S("2")),
 };
 
 static const struct variant of_odd[] = {
