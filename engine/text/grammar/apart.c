@@ -4,7 +4,7 @@
  * one schema from those of another, so "oneOf" is accepted where this file proves that no two of its schemas
  * share a text: by their types, fixed values, bounds, numbers of items, or members.
  *
- * The proof may use what the grammar writes, not only what the schema says (schema.c): it writes no members beside
+ * The proof may use the limits of the grammar (schema.c), which writes less than the schema allows: it writes no members beside
  * "properties" without "additionalProperties", and no items beside "prefixItems" without "items".  That holds for a
  * schema that is not merged with another one later (struct apart, is_final).  "Not apart" means not proved. */
 #include "engine/text/grammar/schema.h"

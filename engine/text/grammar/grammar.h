@@ -77,8 +77,8 @@ struct gr_tokens;
 
 /* Compiles the grammar that begins at node `start`; the caller closes *out with gr_close.  tokens: those that will
  * write the text; must outlive *out; NULL: any vocabulary in which every byte is a token.  KN_EINVAL: a schema is not
- * valid, or no text satisfies the grammar; KN_EUNSUPPORTED: a keyword is not supported, or the tokens cannot
- * write what the grammar requires; KN_ELIMIT: larger or deeper than the limits in automaton.h; KN_ENOMEM. */
+ * valid, or no text satisfies the grammar; KN_EUNSUPPORTED: a keyword is not supported, or no tokens
+ * write a text of the grammar; KN_ELIMIT: larger or deeper than the limits in automaton.h; KN_ENOMEM. */
 int gr_compile(struct gr_grammar **out, struct gr_builder *b, int32_t start, const struct gr_tokens *tokens);
 void gr_close(struct gr_grammar *g);
 size_t gr_bytes(const struct gr_grammar *g); /* memory of the grammar */

@@ -842,7 +842,7 @@ static void calls_and_control_tokens_are_ways(void **state)
     struct gr_grammar *g;
     struct gr_state s;
     assert_int_equal(gr_builder_open(&b), 0);
-    /* "ab", called, before what no tokens write; or "cd" */
+    /* "ab", called, before a character that no tokens write; or "cd" */
     int32_t called = gr_call(b, gr_literal(b, "ab", 2, GR_END), gr_literal(b, "\xc3\xa9", 2, GR_END));
     assert_int_equal(gr_compile(&g, b, gr_either(b, called, gr_literal(b, "cd", 2, GR_END)), t), 0);
     gr_start(g, &s);
