@@ -60,8 +60,9 @@ done
 says "pack refuses a dense model" "$("$program" pack "$model" 2>&1)" "no experts to pack"
 
 # ---- run --------------------------------------------------------------------------------------------------
-says "run answers" "$(answer -p 'The capital of France is' --temp 0 -n 12)" Paris
-says "run reads a file" "$(printf 'The capital of France is' >"$folder/p"; answer -f "$folder/p" --temp 0 -n 12)" Paris
+says "run answers" "$(answer -p 'The opposite of hot is' --temp 0 -n 12)" cold
+printf 'The opposite of hot is' >"$folder/p"
+says "run reads a file" "$(answer -f "$folder/p" --temp 0 -n 12)" cold
 chat=$("$pty" '> ' 'What is 2+2?' 'What is the opposite of hot?' -- "$program" run -m "$model" --temp 0 -n 40 --ctx-size 1024)
 status=$?
 says "chat on a terminal" "$chat" 4
