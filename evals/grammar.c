@@ -180,7 +180,7 @@ int main(int argc, char **argv)
         t0 = kn_now_ns();
         if (!schema || gr_builder_open(&b))
             return 2;
-        int e = gr_compile(&g, b, gr_schema(b, cases ? json_object_get(schema, "schema") : schema, GR_END), NULL);
+        int e = gr_compile(&g, b, gr_schema(b, cases ? json_object_get(schema, "schema") : schema, GR_END), t);
         double ms = (double)(kn_now_ns() - t0) / 1e6;
         if (cases && e == KN_EINVAL && json_array_size(json_object_get(schema, "valid")))
             printf("REFUSED: %s of %s", gr_builder_why(b), line);

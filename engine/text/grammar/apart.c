@@ -9,6 +9,7 @@
  * schema that is not merged with another one later (struct apart, is_final).  "Not apart" means not proved. */
 #include "engine/text/grammar/schema.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { MOST_NESTING = 12, MOST_PLACES = 64 };
@@ -28,12 +29,25 @@ static int type_bits_of(const json_t *s)
     return type ? (int)json_integer_value(type) : TYPE_ALL;
 }
 
-/* The simple alternatives of any schema; NULL: refused, or nested too deeply to compare. */
+/* The simple alternatives of any schema; NULL: refused, or nested too deeply to compare.  They are computed once per
+ * schema. */
 static const json_t *alternatives(struct apart *x, const json_t *schema)
 {
-    json_t *list = x->nesting < MOST_NESTING ? gr_simple_keep(x->r, json_array()) : NULL;
-    return list && gr_simple_alternatives(x->r, schema, x->is_final ? 0 : 1, list) ? list : NULL;
+    char key[40];
+    snprintf(key, sizeof key, "%d %p", x->is_final, (const void *)schema);
+    json_t *known = x->r->known, *list = json_object_get(known, key);
+    if (list || x->nesting >= MOST_NESTING)
+        return list;
+    if (!known && !(known = x->r->known = gr_simple_keep(x->r, json_object())))
+        return NULL;
+    list = gr_simple_keep(x->r, json_array());
+    if (!list || !gr_simple_alternatives(x->r, schema, x->is_final ? 0 : 1, list))
+        return NULL;
+    return json_object_set(known, key, list) ? NULL : list;
 }
+
+/* Counts comparisons; false: too many. */
+static bool count(struct apart *x, size_t n) { return (x->r->n_compare += n) <= GR_MOST_COMPARES; }
 
 static bool all_apart(struct apart *x, const json_t *a, const json_t *b)
 {
@@ -169,18 +183,20 @@ static const json_t *member_of(const json_t *s, const char *name)
 }
 
 /* Does the grammar never write this member for a? */
-static bool never_writes(const struct apart *x, const json_t *a, const char *name)
+static bool never_writes(struct apart *x, const json_t *a, const char *name)
 {
     const json_t *properties = json_object_get(a, "properties");
-    return x->is_final && properties && !json_object_get(properties, name) &&
-           !json_object_get(a, "additionalProperties") && !requires(a, name);
+    return x->is_final && count(x, json_array_size(json_object_get(a, "required"))) && properties &&
+           !json_object_get(properties, name) && !json_object_get(a, "additionalProperties") && !requires(a, name);
 }
 
 /* A text for a that conforms to b has the members that either requires. */
 static bool member_apart(struct apart *x, const json_t *a, const json_t *b, const char *name)
 {
     return schemas_apart(x, member_of(a, name), member_of(b, name)) || json_is_false(member_of(a, name)) ||
-           json_is_false(member_of(b, name)) || (requires(b, name) && never_writes(x, a, name));
+           json_is_false(member_of(b, name)) ||
+           (count(x, 1 + json_array_size(json_object_get(b, "required"))) && requires(b, name) &&
+            never_writes(x, a, name));
 }
 
 static bool objects_apart(struct apart *x, const json_t *a, const json_t *b)
@@ -233,6 +249,8 @@ static bool excludes(struct apart *x, const json_t *s, const json_t *value)
 {
     const json_t *list = json_object_get(s, "enum");
     bool listed = !list;
+    if (!count(x, 1 + json_array_size(list)))
+        return false;
     for (size_t i = 0; i < json_array_size(list) && !listed; i++)
         listed = gr_same_value(json_array_get(list, i), value);
     if (!listed || !(gr_value_bits(value) & type_bits_of(s)))
@@ -277,7 +295,7 @@ static bool simple_apart(struct apart *x, const json_t *a, const json_t *b)
 {
     const json_t *list = json_object_get(a, "enum"), *other = b;
     const int bits = gr_common_types(type_bits_of(a), type_bits_of(b));
-    if (++x->r->n_compare > GR_MOST_COMPARES)
+    if (!count(x, 1))
         return false;
     if (!list) {
         list = json_object_get(b, "enum");

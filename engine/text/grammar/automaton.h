@@ -22,7 +22,7 @@ enum {
     GR_MOST_MEMBERS = 1 << 24,  /* sizes of the states' node sets, summed */
     GR_MOST_RULES = 1 << 14,    /* subschemas of a schema */
     GR_MOST_MERGES = 1 << 14,   /* merges of two schemas, and references followed */
-    GR_MOST_COMPARES = 1 << 18, /* comparisons of two schemas of a oneOf, and of their members */
+    GR_MOST_COMPARES = 1 << 21, /* comparisons of two schemas of a oneOf, and of their members */
     GR_MOST_REFS = 64,          /* directly nested $ref, anyOf and allOf */
     GR_MOST_PATTERNS = 32,      /* of one string */
     GR_MOST_ITEMS = 1 << 16,    /* value of minItems, minLength */

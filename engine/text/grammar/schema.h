@@ -25,7 +25,9 @@ struct gr_simplifier {
     struct gr_builder *b; /* receives error reports */
     const json_t *root;   /* the schema that $ref paths start from */
     json_t *made;         /* an array that owns all values made here; the caller frees it */
-    int n_merge, n_compare;
+    json_t *known;        /* apart.c: alternatives of schemas by address, or NULL; owned by `made` */
+    int n_merge;
+    size_t n_compare;
 };
 
 /* Appends simple schemas to out; a value conforms to `schema` if it satisfies one of them.  depth: nesting

@@ -786,6 +786,34 @@ static void no_vocabulary_leads_to_a_dead_end(void **state)
         }
 }
 
+/* GPT-2's vocabulary without tokens that begin with a continuation byte: masks that are cached, with tokens that begin a
+ * character and end in its middle. */
+static void cached_masks_end_in_whole_tokens(void **state)
+{
+    (void)state;
+    struct moe_file *file;
+    struct eng_vocab *v;
+    struct gr_tokens *t;
+    struct gr_grammar *g;
+    char why[256];
+    assert_int_equal(moe_file_open(&file, "tests/engine/data/gpt-2.gguf"), 0);
+    assert_int_equal(eng_vocab_open(&v, file), 0);
+    moe_file_close(file);
+    for (int32_t id = 0; id < eng_vocab_size(v); id++)
+        if (v->text[id].n > 0 && ((uint8_t)*v->text[id].data & 0xc0) == 0x80)
+            v->type[id] = ENG_TOKEN_UNUSED;
+    assert_int_equal(gr_tokens_open(&t, v, 1), 0);
+    random_state = 6;
+    for (size_t i = 0; i < sizeof mask_schemas / sizeof *mask_schemas; i++) {
+        assert_int_equal(compile_for(&g, mask_schemas[i], t, why), 0);
+        assert_false(g->is_exact);
+        expect_masks(g, v, t, 1, 8);
+        gr_close(g);
+    }
+    gr_tokens_close(t);
+    eng_vocab_close(v);
+}
+
 /* Is the token allowed after the text? */
 static bool allows(const char *schema, struct gr_tokens *t, const char *text, int32_t token)
 {
@@ -958,6 +986,7 @@ int main(void)
         cmocka_unit_test(masks_of_a_real_vocabulary),
         cmocka_unit_test(kept_masks_end_at_the_depth_limit),
         cmocka_unit_test(no_vocabulary_leads_to_a_dead_end),
+        cmocka_unit_test(cached_masks_end_in_whole_tokens),
         cmocka_unit_test(a_character_is_begun_if_tokens_end_it),
         cmocka_unit_test(calls_and_control_tokens_are_ways),
         cmocka_unit_test(what_no_tokens_write_is_refused),
