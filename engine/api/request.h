@@ -42,6 +42,7 @@ enum {
     ENG_API_MAX_BIASES = 1000,    /* members of logit_bias */
     ENG_API_MAX_MESSAGES = 10000, /* messages; also parts of one message */
     ENG_API_MAX_TOOLS = 512,
+    ENG_API_MAX_CHOICE_TEXTS = 1024, /* texts of guided_choice */
     ENG_ID_BYTES = 64
 };
 

@@ -140,6 +140,8 @@ void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct e
     eng_field_bool(body, "parallel_tool_calls", &out->parallel);
     read_choice(out, api, body);
     check_choice(out, body);
+    if (out->choice == ENG_TOOL_NAMED)
+        out->parallel = false; /* this one call is the answer, as with vLLM */
     if (eng_refused(body->why) || !json_array_size(out->list)) {
         json_decref(out->list);
         out->list = NULL;

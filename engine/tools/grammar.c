@@ -398,11 +398,28 @@ static int32_t free_answer(struct writer *w)
     return gr_alternatives(w->b, node, 3);
 }
 
-/* JSON that conforms to t->schema; if there are tools that may be called, also calls instead. */
-static int32_t schema_answer(struct writer *w, const struct eng_answer_rules *t)
+static bool has_form(const struct eng_answer_rules *t) { return t->schema || t->regex || t->choices; }
+
+/* Text of the form that t asks for, up to its end. */
+static int32_t put_form(struct writer *w, const struct eng_answer_rules *t)
 {
-    int32_t json = gr_schema(w->b, t->schema, GR_END);
-    return w->tools.n ? either(w, json, required_answer(w)) : json;
+    int32_t node = gr_forward(w->b);
+    if (t->schema)
+        return gr_schema(w->b, t->schema, GR_END);
+    if (t->regex)
+        return gr_pattern(w->b, t->regex, GR_END);
+    for (size_t i = 0; i < json_array_size(t->choices); i++) {
+        const json_t *text = json_array_get(t->choices, i);
+        node = either(w, node, gr_literal(w->b, json_string_value(text), json_string_length(text), GR_END));
+    }
+    return node;
+}
+
+/* Text of a form; if there are tools that may be called, also calls instead. */
+static int32_t formed_answer(struct writer *w, const struct eng_answer_rules *t)
+{
+    int32_t text = put_form(w, t);
+    return w->tools.n ? either(w, text, required_answer(w)) : text;
 }
 
 static int32_t with_thoughts(struct writer *w, const struct eng_answer_rules *t, bool is_free, int32_t answer)
@@ -426,10 +443,10 @@ static int32_t harmony_answer(struct writer *w, const struct eng_answer_rules *t
     if (w->tools.n)
         node[n++] = any_tool(w, harmony_call, GR_END);
     node[n++] = put_mark(w, MARK_CHANNEL, put(w, "analysis", body));
-    if (t->schema && t->choice != ENG_TOOL_REQUIRED && t->choice != ENG_TOOL_NAMED) {
-        int32_t last = put_mark(w, MARK_MESSAGE, gr_schema(w->b, t->schema, GR_END));
+    if (has_form(t) && t->choice != ENG_TOOL_REQUIRED && t->choice != ENG_TOOL_NAMED) {
+        int32_t last = put_mark(w, MARK_MESSAGE, put_form(w, t));
         int32_t type = put(w, " ", put_mark(w, MARK_CONSTRAIN, put(w, "json", last)));
-        node[n++] = put_mark(w, MARK_CHANNEL, put(w, "final", either(w, last, type)));
+        node[n++] = put_mark(w, MARK_CHANNEL, put(w, "final", t->schema ? either(w, last, type) : last));
     }
     if (is_free) {
         int32_t last = put_mark(w, MARK_MESSAGE, until(w, MARK_END, true, GR_END));
@@ -441,17 +458,17 @@ static int32_t harmony_answer(struct writer *w, const struct eng_answer_rules *t
         return next;
     if (t->thinks)
         return rest;
-    return t->schema ? gr_schema(w->b, t->schema, GR_END) : until(w, MARK_END, true, GR_END);
+    return has_form(t) ? put_form(w, t) : until(w, MARK_END, true, GR_END);
 }
 
 static int32_t answer(struct writer *w, const struct eng_answer_rules *t)
 {
     const bool may_talk = t->choice == ENG_TOOL_AUTO || t->choice == ENG_TOOL_NONE;
-    const bool is_free = may_talk && !t->schema;
+    const bool is_free = may_talk && !has_form(t);
     if (w->format->syntax == ENG_SYNTAX_HARMONY)
         return harmony_answer(w, t, is_free);
-    if (may_talk && t->schema)
-        return with_thoughts(w, t, false, schema_answer(w, t));
+    if (may_talk && has_form(t))
+        return with_thoughts(w, t, false, formed_answer(w, t));
     return with_thoughts(w, t, is_free, is_free ? free_answer(w) : required_answer(w));
 }
 
@@ -485,7 +502,7 @@ int eng_answer_grammar(struct gr_grammar **out, const struct eng_tool_format *s,
                      : "this model's chat template does not support tool calls");
         return can ? KN_EINVAL : KN_EUNSUPPORTED;
     }
-    if (!calls && !t->schema)
+    if (!calls && !has_form(t))
         return 0;
     struct writer *w = kn_calloc(1, sizeof *w);
     int error = w && (w->tools.made = json_array()) ? gr_builder_open(&w->b) : KN_ENOMEM;

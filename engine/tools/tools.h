@@ -138,11 +138,14 @@ enum eng_tool_choice { ENG_TOOL_AUTO, ENG_TOOL_NONE, ENG_TOOL_REQUIRED, ENG_TOOL
 struct eng_answer_rules {
     const json_t *tools; /* [{"type": "function", "function": {"name": .., "parameters": ..}}] */
     enum eng_tool_choice choice;
-    const char *name;               /* of NAMED: the tool to call */
-    bool parallel;                  /* allow more than one call */
-    const json_t *schema;           /* JSON schema of an answer without calls; NULL: any text */
-    bool thinks;                    /* the answer begins inside the reasoning */
+    const char *name; /* of NAMED: the tool to call */
+    bool parallel;    /* allow more than one call */
+    /* The form of an answer without calls, at most one of these; all NULL: any text. */
+    const json_t *schema;           /* JSON that conforms to this schema */
+    const char *regex;              /* text that matches this regular expression as a whole */
+    const json_t *choices;          /* one of these strings, an array */
     const struct gr_tokens *tokens; /* of the model; NULL: every byte is a token */
+    bool thinks;                    /* the answer begins inside the reasoning */
     bool continues;                 /* the answer continues a text of the prompt */
     const char *written; /* [n_written] the part of a continued text that the prompt holds, without reasoning */
     size_t n_written;
@@ -153,10 +156,9 @@ struct eng_answer_rules {
  *                    arguments conform to the tool's parameters (in formats without a marker, an
  *                    answer that begins like a call must be a call).
  *   REQUIRED, NAMED  a call and no other text, except reasoning before it if the model has reasoning.
- *   with a schema    JSON that conforms to the schema; or calls and no other text, if calls are
- *                    allowed.
+ *   with a form      text of this form; or calls and no other text, if calls are allowed.
  * eng_answer_parser parses every text that the grammar accepts into exactly the calls that the grammar put
- * there.  *out is NULL (returns 0) if nothing needs a constraint: there is no schema, and there are
+ * there.  *out is NULL (returns 0) if nothing needs a constraint: there is no form, and there are
  * no tools, or the choice is NONE, or the choice is AUTO and the format has no calls.  On failure
  * returns KN_EINVAL, KN_EUNSUPPORTED, KN_ELIMIT or KN_ENOMEM and writes one line for the client into
  * why[n_why]. */

@@ -92,6 +92,8 @@ int32_t gr_digits(struct gr_builder *b, int least, int most, int32_t next);
 int32_t gr_string_character(struct gr_builder *b, int32_t next);
 /* One code point in lo..hi of a string in double quotes; each code point has one valid spelling. */
 int32_t gr_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next);
+/* The same as text: without quotes around it and escapes, so each code point is its UTF-8. */
+int32_t gr_bare_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next);
 void gr_base_rules(struct gr_builder *b);
 
 struct gr_member {
@@ -123,6 +125,7 @@ struct gr_string {
     const char *const *pattern; /* [n_pattern <= GR_MOST_PATTERNS] the string must match all of them */
     size_t n_pattern;
     uint32_t least, most; /* number of characters; most may be GR_NO_LIMIT */
+    bool is_bare;         /* the text itself, not a JSON string: without quotes and escapes */
 };
 int32_t gr_string_rule(struct gr_builder *b, const struct gr_string *s);
 /* The rule of any string except the names of m[n]. */

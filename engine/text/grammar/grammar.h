@@ -54,7 +54,9 @@ int32_t gr_call(struct gr_builder *b, int32_t rule, int32_t next);
 int32_t gr_json_object(struct gr_builder *b, int32_t next);
 /* A JSON value that conforms to the schema (schema.c lists the supported part of JSON Schema). */
 int32_t gr_schema(struct gr_builder *b, const json_t *schema, int32_t next);
-/* The same values as Python literals: True, False, None, and strings in single or double quotes. */
+/* Text that matches the regular expression (regex.c) as a whole. */
+int32_t gr_pattern(struct gr_builder *b, const char *pattern, int32_t next);
+/* The values of gr_schema as Python literals: True, False, None, and strings in single or double quotes. */
 int32_t gr_python(struct gr_builder *b, const json_t *schema, int32_t next);
 
 /* Any tokens up to the end of the first trigger, t[n], then the `next` of that trigger.  The first

@@ -194,6 +194,19 @@ int32_t gr_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t n
     return split(b, out, (size_t)n);
 }
 
+int32_t gr_bare_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next)
+{
+    static const uint32_t first[] = { 1, 0x80, 0x800, 0xe000, 0x10000 },
+                          last[] = { 0x7f, 0x7ff, 0xd7ff, 0xffff, 0x10ffff };
+    int32_t out[5], n = 0;
+    for (int i = 0; i < 5; i++) {
+        uint32_t from = lo > first[i] ? lo : first[i], to = hi < last[i] ? hi : last[i];
+        if (from <= to)
+            out[n++] = i ? utf8_range(b, from, to, next) : gr_bytes_node(b, (int)from, (int)to, next);
+    }
+    return split(b, out, (size_t)n);
+}
+
 static int32_t quoted(struct gr_builder *b, const char *text, size_t n, char quote, int32_t next)
 {
     next = gr_bytes_node(b, quote, quote, next);

@@ -164,20 +164,21 @@ static size_t targets(struct sets *x, const struct set *s, uint32_t code)
 static void expand(struct sets *x, size_t at)
 {
     struct gr_builder *b = x->p->b;
+    int32_t (*points)(struct gr_builder *, uint32_t, uint32_t, int32_t) = x->s->is_bare ? gr_bare_code_points
+                                                                                        : gr_code_points;
     int32_t node = gr_forward(b), last = -1;
     const uint32_t length = x->set[at].length;
     size_t n_last = SIZE_MAX;
     uint32_t from = 0;
     if (x->set[at].accepts)
-        node = gr_either(b, node, gr_text(b, "\"", GR_END));
+        node = gr_either(b, node, x->s->is_bare ? GR_END : gr_text(b, "\"", GR_END));
     bool full = x->s->most != GR_NO_LIMIT && length >= x->s->most;
     for (size_t i = 0; i <= x->n_cut && !x->p->failed && !full; i++) {
         size_t n = i < x->n_cut ? targets(x, &x->set[at], x->cut[i]) : 0;
         if (i < x->n_cut && n == n_last && !memcmp(x->target, x->last_target, n * sizeof *x->target))
             continue;
         if (last >= 0)
-            node = gr_either(b, node,
-                             gr_code_points(b, from, i < x->n_cut ? x->cut[i] - 1 : LAST_CODE, x->set[last].node));
+            node = gr_either(b, node, points(b, from, i < x->n_cut ? x->cut[i] - 1 : LAST_CODE, x->set[last].node));
         if (i == x->n_cut)
             break;
         memcpy(x->last_target, x->target, n * sizeof *x->target);
@@ -213,7 +214,9 @@ static int32_t follow_all(struct sets *x)
     int32_t start = intern(x, x->start, x->s->n_pattern, 0, true);
     for (size_t i = 0; i < x->n && !x->p->failed && !x->p->b->error; i++)
         expand(x, i);
-    return start < 0 ? GR_END : gr_text(x->p->b, "\"", x->set[start].node);
+    if (start < 0 || x->s->is_bare)
+        return start < 0 ? GR_END : x->set[start].node;
+    return gr_text(x->p->b, "\"", x->set[start].node);
 }
 
 static int32_t patterns_rule(struct gr_regex_parser *p, const struct gr_string *s)
@@ -224,6 +227,7 @@ static int32_t patterns_rule(struct gr_regex_parser *p, const struct gr_string *
         return gr_fail(p->b, KN_ENOMEM, "no memory for a pattern");
     x->p = p;
     x->s = s;
+    p->is_anchored = s->is_bare;
     for (size_t i = 0; i < s->n_pattern && !p->failed; i++) {
         x->first[i] = p->n_part;
         x->start[i] = gr_regex(p, s->pattern[i]);
@@ -274,6 +278,11 @@ int32_t gr_string_rule(struct gr_builder *b, const struct gr_string *s)
     int32_t rule = gr_regex_open(&p, b) ? patterns_rule(&p, s) : GR_END;
     gr_regex_close(&p);
     return rule;
+}
+
+int32_t gr_pattern(struct gr_builder *b, const char *pattern, int32_t next)
+{
+    return gr_call(b, gr_string_rule(b, &(struct gr_string){ &pattern, 1, 0, GR_NO_LIMIT, true }), next);
 }
 
 /* ---- names ----------------------------------------------------------------------------------- */

@@ -436,7 +436,10 @@ int32_t gr_regex(struct gr_regex_parser *p, const char *text)
         gr_regex_refuse(p, KN_EINVAL, "has a ) without its (");
     if (p->failed)
         return 0;
-    int32_t start = emit(p, top, part(p, PART_MATCH, 0, 0));
+    int32_t end = part(p, PART_MATCH, 0, 0);
+    if (p->is_anchored)
+        return part(p, PART_BEGIN, emit(p, top, part(p, PART_END, end, 0)), 0);
+    int32_t start = emit(p, top, end);
     int32_t any = p->n_range;
     add_range(p, 0, LAST_CODE);
     int32_t skip = part(p, PART_CLASS, 0, 0), loop = part(p, PART_SPLIT, start, skip);

@@ -31,6 +31,7 @@ struct gr_regex_parser {
     int32_t n_tree, n_part, n_range;
     int nesting, work;
     bool failed;
+    bool is_anchored; /* patterns must match the whole text */
 };
 
 /* Allocates memory for all patterns of one string; false: no memory, reported to the builder.  The caller
@@ -38,7 +39,7 @@ struct gr_regex_parser {
 bool gr_regex_open(struct gr_regex_parser *p, struct gr_builder *b);
 void gr_regex_close(struct gr_regex_parser *p);
 
-/* Compiles a pattern, which may match at any place of the string.  Appends to p->part and p->range; returns
+/* Compiles a pattern, which may match at any place of the string unless p->is_anchored.  Appends to p->part and p->range; returns
  * the NFA's start state. */
 int32_t gr_regex(struct gr_regex_parser *p, const char *text);
 

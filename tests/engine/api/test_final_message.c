@@ -151,7 +151,7 @@ static void a_format_holds_the_whole_message(void **state)
     assert_true(accepts(ask->grammar, "}"));
     assert_false(accepts(ask->grammar, "{}"));
     eng_api_request_close(ask);
-    expect(ENG_API_CHAT, CHAT(SAYS("assistant", "So: "), OBJECT), "400 response_format.schema");
+    expect(ENG_API_CHAT, CHAT(SAYS("assistant", "So: "), OBJECT), "400 response_format.type");
     expect(ENG_API_CHAT, CHAT(SAYS("assistant", "So: "), ", \"tool_choice\": \"required\", " TOOL("")), "400 tools");
     expect(ENG_API_CHAT, CHAT(SAYS("assistant", "So: "), ", " TOOL("")), "");
 }

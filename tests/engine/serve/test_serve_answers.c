@@ -100,11 +100,101 @@ static void test_equal_prompts(void **state)
     answer_free(&a);
 }
 
+/* The text at this path of a JSON answer, for example "choices 0 text"; the caller frees it. */
+static char *text_at(const struct answer *a, const char *path)
+{
+    json_t *root = json_loads(a->body, 0, NULL), *at = root;
+    char names[100], *rest;
+    snprintf(names, sizeof names, "%s", path);
+    for (char *name = strtok_r(names, " ", &rest); name; name = strtok_r(NULL, " ", &rest))
+        at = json_is_array(at) ? json_array_get(at, strtoul(name, NULL, 10)) : json_object_get(at, name);
+    if (a->status != 200 || !json_is_string(at))
+        fail_msg("%d %s", a->status, a->body);
+    char *text = strdup(json_string_value(at));
+    json_decref(root);
+    return text;
+}
+
+static char *post(const char *path, const char *body, const char *at)
+{
+    struct answer a = ask(&served, "POST", path, "", body);
+    char *text = text_at(&a, at);
+    answer_free(&a);
+    return text;
+}
+
+/* A continued message is answered as /v1/completions answers the prompt of /apply-template, in every dialect. */
+static void test_prefill(void **state)
+{
+#define MESSAGES "[{\"role\":\"user\",\"content\":\"Count\"},{\"role\":\"assistant\",\"content\":\"One, two,\"%s}]"
+#define DRAWN    "\"temperature\":1,\"seed\":7,\"%s\":12"
+    static const struct {
+        const char *path, *list, *more, *most, *at;
+    } dialects[] = {
+        { CHAT, "messages", "", "max_tokens", "choices 0 message content" },
+        { "/v1/messages", "messages", "", "max_tokens", "content 0 text" },
+        { "/v1/responses", "input", ",\"status\":\"incomplete\"", "max_output_tokens", "output 0 content 0 text" },
+    };
+    char body[1000], list[400];
+    (void)state;
+    snprintf(list, sizeof list, MESSAGES, "");
+    snprintf(body, sizeof body, "{\"messages\":%s}", list);
+    char *prompt = post("/apply-template", body, "prompt");
+    assert_string_equal(prompt + strlen(prompt) - 9, "One, two,");
+    json_t *v = json_pack("{s:s, s:i, s:i, s:i, s:b}", "prompt", prompt, "temperature", 1, "seed", 7, "max_tokens", 12,
+                          "add_special_tokens", 0);
+    char *text = json_dumps(v, 0), *want = post("/v1/completions", text, "choices 0 text");
+    for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++) {
+        int n = snprintf(body, sizeof body, "{\"%s\":", dialects[i].list);
+        n += snprintf(body + n, sizeof body - (size_t)n, MESSAGES, dialects[i].more);
+        snprintf(body + n, sizeof body - (size_t)n, "," DRAWN "}", dialects[i].most);
+        char *got = post(dialects[i].path, body, dialects[i].at);
+        assert_string_equal(got, want);
+        free(got);
+    }
+    free(text), free(want), free(prompt);
+    json_decref(v);
+}
+
+/* The model's template has no tools: the generic form makes a call, and a limit within it leaves no content. */
+static void test_tools_without_a_template(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 400; n += n < 8 ? 1 : 56) {
+        char body[1000];
+        snprintf(body, sizeof body,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"Go\"}],\"temperature\":0,\"max_tokens\":%d,"
+                 "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"go\"}},\"tools\":[{\"type\":"
+                 "\"function\",\"function\":{\"name\":\"go\",\"parameters\":{\"type\":\"object\",\"properties\":"
+                 "{\"to\":{\"type\":\"string\",\"enum\":[\"east\",\"west\"]}},\"required\":[\"to\"]}}}]}",
+                 n);
+        struct answer a = ask(&served, "POST", CHAT, "", body);
+        char *why = text_at(&a, "choices 0 finish_reason");
+        bool whole = !strcmp(why, "tool_calls"), one = n == 1; /* a single < may be text */
+        if (!whole && strcmp(why, "length") != 0)
+            fail_msg("%s", a.body);
+        if (!one && !strstr(a.body, "\"content\":null") && !strstr(a.body, "\"content\":\"\""))
+            fail_msg("%d: %s", n, a.body);
+        assert_true(n < 400 || whole);
+        if (whole) {
+            char *call = text_at(&a, "choices 0 message tool_calls 0 function arguments");
+            json_t *v = json_loads(call, 0, NULL);
+            assert_non_null(json_object_get(v, "to"));
+            json_decref(v);
+            free(call);
+        }
+        free(why);
+        answer_free(&a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_head),
         cmocka_unit_test(test_equal_prompts),
+        cmocka_unit_test(test_prefill),
+        cmocka_unit_test(test_tools_without_a_template),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

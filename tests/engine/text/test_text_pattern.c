@@ -1,0 +1,107 @@
+/* Texts that match a regular expression as a whole (gr_pattern), and grammars that begin behind a given text (gr_begin).
+ *
+ * One thread: not under MODE=tsan. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/text/grammar/grammar.h"
+
+static int compile(struct gr_grammar **g, const char *pattern, char *why)
+{
+    struct gr_builder *b;
+    assert_int_equal(gr_builder_open(&b), 0);
+    int error = gr_compile(g, b, gr_pattern(b, pattern, GR_END));
+    strcpy(why, gr_builder_why(b));
+    gr_builder_close(b);
+    return error;
+}
+
+static bool takes(const struct gr_grammar *g, const char *text)
+{
+    struct gr_state s;
+    gr_start(g, &s);
+    for (; *text; text++)
+        if (!gr_advance(g, &s, (uint8_t)*text))
+            return false;
+    return gr_can_end(&s);
+}
+
+static void a_text_matches_as_a_whole(void **state)
+{
+    static const struct {
+        const char *pattern, *valid[4], *invalid[5];
+    } cases[] = {
+        { "a+", { "a", "aaa" }, { "", "ab", "ba", "A" } },
+        { "yes|no", { "yes", "no" }, { "yesno", "y", "yes " } },
+        { "^yes|no$", { "yes", "no" }, { "yesno", "yes!" } },
+        { "\\w+@\\w+\\.com\\n", { "a@b.com\n" }, { "a@b.com", " a@b.com\n" } },
+        { "\"[^\"\\\\]*\"", { "\"\"", "\"a b\"" }, { "\"\\\"\"", "a" } },
+        { "(\\d{3}-){2}\\d{4}", { "123-456-7890" }, { "123-456-789", "123-456-78901" } },
+        { "[\xC3\xA4-\xC3\xBC]\xE2\x82\xAC.",
+          { "\xC3\xA9\xE2\x82\xACx", "\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80" },
+          { "e\xE2\x82\xACx", "\xC3\xA9\xE2\x82\xAC", "\xC3\xA9\xE2\x82\xAC\xED\xA0\x80" } },
+        { "", { "" }, { "a" } },
+        { "a?", { "", "a" }, { "aa" } },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gr_grammar *g;
+        char why[256];
+        if (compile(&g, cases[i].pattern, why))
+            fail_msg("%s: %s", cases[i].pattern, why);
+        for (int k = 0; k < 4 && cases[i].valid[k]; k++)
+            if (!takes(g, cases[i].valid[k]))
+                fail_msg("%s refuses %s", cases[i].pattern, cases[i].valid[k]);
+        for (int k = 0; k < 5 && cases[i].invalid[k]; k++)
+            if (takes(g, cases[i].invalid[k]))
+                fail_msg("%s takes %s", cases[i].pattern, cases[i].invalid[k]);
+        gr_close(g);
+    }
+}
+
+static void bad_patterns_are_refused(void **state)
+{
+    static const char *const bad[] = { "a)|(b", "(", "[a", "*", "(?=a)a", "a{2000}", "\\", "(?P<n>a)", "[^\\x00-\\U]" };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct gr_grammar *g = NULL;
+        char why[256];
+        assert_true(compile(&g, bad[i], why) < 0);
+        assert_null(g);
+        assert_non_null(strstr(why, "the pattern '"));
+    }
+}
+
+static void a_grammar_begins_behind_a_text(void **state)
+{
+    struct gr_grammar *g;
+    char why[256];
+    (void)state;
+    assert_int_equal(compile(&g, "ab+c", why), 0);
+    assert_int_equal(gr_begin(g, "", 0), 0);
+    assert_true(takes(g, "abc"));
+    assert_int_equal(gr_begin(g, "x", 1), KN_EINVAL); /* and the grammar is as before */
+    assert_true(takes(g, "abc"));
+    assert_int_equal(gr_begin(g, "ab", 2), 0);
+    assert_true(takes(g, "c") && takes(g, "bc"));
+    assert_false(takes(g, "abc") || takes(g, ""));
+    assert_int_equal(gr_begin(g, "c", 1), 0); /* further on */
+    assert_true(takes(g, ""));
+    assert_int_equal(gr_begin(g, "c", 1), KN_EINVAL);
+    gr_close(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_text_matches_as_a_whole),
+        cmocka_unit_test(bad_patterns_are_refused),
+        cmocka_unit_test(a_grammar_begins_behind_a_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
