@@ -102,7 +102,7 @@ HERE_engine             = report reuse prefill_share schedule step session forec
 MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
 SRC_engine/tools         = format_of_model parser call call_json call_python value schemas grammar
 MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools
-SRC_engine/api           = fields messages tool_choice answer_format sampling breakers token_lists parameters setup request dialect \
+SRC_engine/api           = fields messages tool_choice answer_format sampling breakers token_lists parameters model_sampling setup request dialect \
                            write_completions write_chat \
                            write_responses write_messages reply
 MAY_engine/batch         = kernels moe engine engine/base engine/api

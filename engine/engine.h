@@ -96,9 +96,9 @@ struct gr_grammar; /* engine/text/grammar/grammar.h */
 struct eng_request {
     const int32_t *token; /* the whole sequence; copied */
     int n_token;
-    int n_predict;                    /* tokens to add; -1: until a stop token or the end of the context */
-    bool ignore_eos;                  /* stop tokens are never sampled */
-    struct spec_params sampling;      /* its bias array, at most ENG_REQUEST_BIAS entries, is copied; mask is unused; its
+    int n_predict;               /* tokens to add; -1: until a stop token or the end of the context */
+    bool ignore_eos;             /* stop tokens are never sampled */
+    struct spec_params sampling; /* its bias array, at most ENG_REQUEST_BIAS entries, is copied; mask is unused; its
                                          other lists must stay valid until the finish */
     const struct gr_grammar *grammar; /* of the tokens to generate; NULL: none; must stay valid until the finish */
     int n_top;                        /* number of most likely tokens to report with each new token, at most ENG_TOP */

@@ -17,9 +17,9 @@ enum {
     ANSWER = 160 /* tokens of an answer, at most */
 };
 
-/* ---- what a request asks for ------------------------------------------------------------------ */
+/* ---- requests as text ------------------------------------------------------------------ */
 
-/* A body with the members, and with a prompt and what else the dialect demands if they do not have it. */
+/* A body with the members. A prompt, and a limit where the dialect demands one, are added if they are missing. */
 static const char *body_of(enum eng_api api, const char *members)
 {
     static char body[1 << 14];
@@ -99,7 +99,7 @@ static const char *wish_of(const struct eng_api_request *ask)
 
 /* ---- honoured --------------------------------------------------------------------------------- */
 
-/* `with` has the parameter, `without` has not; both have what makes it matter.  answer: the sampled tokens differ; else
+/* `with` has the parameter, `without` has not; both have the members that it needs.  answer: the sampled tokens differ; else
  * the wish. */
 static const struct honoured {
     unsigned apis;
