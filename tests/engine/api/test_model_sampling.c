@@ -79,7 +79,7 @@ static void all_values_are_taken(void **state)
         strstr(lines, "sampling defaults of the model: temperature 0.6, top-k 20, top-p 0.95, min-p 0.01, "));
     assert_non_null(strstr(lines, "repeat-last-n 128, its own order of steps (--sampling-defaults none: off)"));
 
-    p = usual; /* what the user set stays */
+    p = usual; /* values that the user gave stay */
     p.temperature = 1;
     eng_model_sampling(
         &p, bit_of(offsetof(struct spec_params, temperature)) | bit_of(offsetof(struct spec_params, order)), f);
