@@ -104,7 +104,7 @@ MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
 SRC_engine/tools         = format_of_model parser call call_json call_python value schemas grammar
 MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools
 SRC_engine/api           = fields messages final_message tool_choice generic_tools answer_format sampling breakers token_lists \
-                           parameters setup request dialect write_completions write_chat \
+                           parameters model_sampling setup request dialect write_completions write_chat \
                            write_responses write_messages reply
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = lines done_ids record journal run

@@ -29,7 +29,7 @@ complete() {
         "$completion" "$@"
 }
 if command -v bash >/dev/null; then
-    [ "$(complete run --top-)" = "--top-k --top-p" ] || complain "completion of run --top-: $(complete run --top-)"
+    [ "$(complete run --top-)" = "--top-k --top-p --top-n-sigma" ] || complain "completion of run --top-: $(complete run --top-)"
     [ "$(complete run --kv f)" = "f16 f32" ] || complain "completion of --kv: $(complete run --kv f)"
     [ "$(complete insp)" = "inspect" ] || complain "completion of insp: $(complete insp)"
     [ -z "$(complete run -n '')" ] || complain "completion of a number: $(complete run -n '')"

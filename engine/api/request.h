@@ -72,16 +72,19 @@ struct eng_api_setup {
     const struct gr_tokens *gr_tokens;         /* NULL: answers cannot be constrained by a grammar */
     const char *const *model;                  /* [n_model] accepted names; [0] is the name reported */
     int n_model;
-    bool any_model;              /* accept any model name; the answer reports model[0] */
-    const char *fingerprint;     /* system_fingerprint, of model and program; NULL: none */
-    int n_ctx;                   /* tokens of a prompt and its answer, at most */
-    int n_choice;                /* choices of one request, at most; 0: ENG_API_MAX_CHOICES */
-    struct spec_params sampling; /* defaults */
-    int n_predict;               /* default; -1: to the end of the context */
-    bool text_arguments;         /* the template takes a call's arguments as text, not as an object */
-    bool generic_tools;          /* the template has no tool calls, or of an unknown form: generic_tools.c */
-    bool unlisted_tools;         /* the template has tool calls, but does not list the tools: generic_tools.c */
-    bool no_system;              /* the template has no system messages */
+    bool any_model;                   /* accept any model name; the answer reports model[0] */
+    const char *fingerprint;          /* system_fingerprint, of model and program; NULL: none */
+    int n_ctx;                        /* tokens of a prompt and its answer, at most */
+    int n_choice;                     /* choices of one request, at most; 0: ENG_API_MAX_CHOICES */
+    struct spec_params sampling;      /* defaults */
+    unsigned sampling_given;          /* bits of model_sampling.h: not taken from the model */
+    const struct moe_string *breaker; /* [n_breaker] of DRY, if a request gives none; NULL: llama-server's */
+    int n_breaker;
+    int n_predict;       /* default; -1: to the end of the context */
+    bool text_arguments; /* the template takes a call's arguments as text, not as an object */
+    bool generic_tools;  /* the template has no tool calls, or of an unknown form: generic_tools.c */
+    bool unlisted_tools; /* the template has tool calls, but does not list the tools: generic_tools.c */
+    bool no_system;      /* the template has no system messages */
 };
 
 /* Sets setup->tool_format and the members that describe the chat template; *format holds the format and must
@@ -103,7 +106,7 @@ struct eng_api_model {
 };
 
 /* Opens the chat template of the model file at path and fills *setup, except model, n_model, any_model, n_choice,
- * sampling and n_predict, which the caller sets.  An error is about the chat template: the setup is then filled, too,
+ * sampling and n_predict, which the caller sets; sampling gets the model's own defaults.  An error is about the chat template: the setup is then filled, too,
  * but only completions are possible. */
 int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, const struct eng_engine *e,
                        const char *path);

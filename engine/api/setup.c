@@ -2,6 +2,7 @@
  * tool calls. */
 #include <string.h>
 
+#include "engine/api/model_sampling.h"
 #include "engine/api/request.h"
 
 void eng_api_model_name(char *out, size_t bytes, const char *path)
@@ -23,6 +24,7 @@ int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, con
     setup->gr_tokens = eng_grammar_tokens(e);
     setup->fingerprint = eng_fingerprint(e, m->fingerprint) ? NULL : m->fingerprint;
     setup->n_ctx = eng_n_ctx(e);
+    eng_model_sampling(&setup->sampling, setup->sampling_given, eng_file(e));
     eng_api_setup_from_template(setup, &m->format);
     return error;
 }

@@ -240,8 +240,8 @@ static void read_breakers(struct eng_parse *p)
     }
     if (eng_refused(p->why) || s->dry_multiplier == 0)
         return;
-    int error = eng_breakers_make(&p->ask->lists.breakers, p->setup->vocab, list ? text : NULL,
-                                  (int)json_array_size(list));
+    int error = eng_breakers_make(&p->ask->lists.breakers, p->setup->vocab, list ? text : p->setup->breaker,
+                                  list ? (int)json_array_size(list) : p->setup->n_breaker);
     if (error == KN_ELIMIT)
         eng_field_refuse(&p->body, "dry_sequence_breakers", "need more than %d sets of tokens: give fewer or shorter",
                          ENG_BREAKER_SETS);

@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include "engine/api/breakers.h"
 #include "engine/engine.h"
 
 /* ---- commands ---------------------------------------------------------------------------------- */
@@ -80,9 +81,13 @@ struct eng_config {
     int n_draft, gamma; /* gamma: draft length, or ENG_GAMMA_AUTO */
     int n_dsi, n_ahead; /* n_dsi: verifying workers, 0: no DSI, or ENG_GAMMA_AUTO; n_ahead: lookahead */
     enum spec_rule verify;
+    unsigned model_sampling; /* 0: the model's own defaults of sampling apply; 1: they do not */
     bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, ahead, authors,
         retry_failed;
     struct spec_params sampling; /* sampling.bias points to `bias` */
+    unsigned sampling_given;     /* bits of engine/api/model_sampling.h: set by the user */
+    struct moe_string breaker[ENG_BREAKERS_MOST];
+    int n_breaker; /* -1: the usual ones of DRY */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];
     int32_t stop_id[ENG_MAX_STOP];

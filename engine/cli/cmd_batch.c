@@ -182,9 +182,14 @@ int eng_cmd_batch(const struct eng_config *config)
     int status = 2;
     eng_api_model_name(j.name, sizeof j.name, config->model);
     const char *name = j.name;
-    struct eng_api_setup setup = {
-        .model = &name, .n_model = 1, .any_model = true, .n_predict = config->n_predict, .sampling = config->sampling
-    };
+    struct eng_api_setup setup = { .model = &name,
+                                   .n_model = 1,
+                                   .any_model = true,
+                                   .n_predict = config->n_predict,
+                                   .sampling = config->sampling,
+                                   .sampling_given = config->sampling_given,
+                                   .breaker = config->n_breaker < 0 ? NULL : config->breaker,
+                                   .n_breaker = config->n_breaker };
     if (!open_batch(&j) && !open_watch(&j) && !open_engine(&j) && !open_setup(&j, &setup))
         status = work(&j, &setup, stop);
     eng_watch_close(j.watch);

@@ -4,6 +4,7 @@
  * asks for it); the answer is streamed to stdout.  Without a prompt, on a terminal, a chat starts:
  * the chat template formats the messages, and each turn reuses the KV of the previous ones. */
 #include "engine/base/base.h"
+#include "engine/api/model_sampling.h"
 #include "engine/cli/cli.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/dsi.h"
@@ -26,6 +27,8 @@ struct run {
     json_t *messages; /* messages of the chat */
     char *said;       /* [n_said] text of the last answer */
     size_t n_said, said_room;
+    struct spec_params sampling; /* of the flags, with the model's own defaults */
+    struct eng_breakers breakers;
     uint32_t n_retry; /* retries of the last message; each samples with another choice index */
     bool seed_said, output_failed;
 };
@@ -50,6 +53,22 @@ static int prepare_dsi(const struct run *r, const struct eng_dsi_options *dsi, s
     return 0;
 }
 
+static int open_sampling(struct run *r)
+{
+    const struct eng_config *c = r->config;
+    r->sampling = c->sampling;
+    eng_model_sampling(&r->sampling, c->sampling_given, eng_file(r->engine));
+    if (r->sampling.dry_multiplier == 0)
+        return 0;
+    int error = eng_breakers_make(&r->breakers, eng_vocab(r->engine), c->n_breaker < 0 ? NULL : c->breaker,
+                                  c->n_breaker);
+    if (error)
+        return kn_fail(error, "--dry-sequence-breaker: %s: give fewer or shorter texts", kn_error_text(error));
+    r->sampling.breaker = r->breakers.list;
+    r->sampling.n_breaker = r->breakers.n;
+    return 0;
+}
+
 static int open_run(struct run *r)
 {
     const struct eng_config *c = r->config;
@@ -62,7 +81,7 @@ static int open_run(struct run *r)
     o.progress = eng_progress_counter(bar);
     error = eng_open(&r->engine, &o);
     eng_progress_close(bar);
-    if (error)
+    if (error || (error = open_sampling(r)))
         return error;
     size_t room = eng_decoder_room(eng_vocab(r->engine));
     r->event = kn_calloc((size_t)eng_event_room(r->engine), sizeof *r->event);
@@ -101,6 +120,7 @@ static void close_run(struct run *r)
     eng_dsi_close(r->dsi);
     eng_close(r->engine);
     eng_ids_free(&r->ids);
+    eng_breakers_free(&r->breakers);
     kn_free(r->event);
     kn_free(r->piece);
     kn_free(r->shown);
@@ -240,7 +260,7 @@ static int answer(struct run *r, struct timing *t)
                                    .n_token = (int)r->ids.n,
                                    .n_predict = c->n_predict,
                                    .ignore_eos = c->ignore_eos,
-                                   .sampling = c->sampling };
+                                   .sampling = r->sampling };
     request.sampling.choice += r->n_retry;
     if (r->ids.n > INT32_MAX)
         return kn_fail(KN_ELIMIT, "the prompt has %zu tokens", r->ids.n);

@@ -6,6 +6,7 @@
  *
  * The file is INI: keys are long flag names.  The keys in the section [COMMAND] override the keys above all sections.
  * A key that only other commands have is ignored; a key that no command has is an error. */
+#include "engine/api/model_sampling.h"
 #include "engine/base/base.h"
 #include "engine/cli/options.h"
 
@@ -314,6 +315,8 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
         (e = eng_option_check(config, command)) < 0)
         return e;
     trim_model(config);
+    if (config->model_sampling)
+        config->sampling_given = ENG_MODEL_SAMPLING_NONE;
     if (command == ENG_serve)
         read_manager(config);
     if (command == ENG_run && !config->seed_given)

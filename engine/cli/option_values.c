@@ -1,11 +1,13 @@
 /* engine/cli/option_values.c - values of options: text to a field, and defaults to text.
  *
  * In: an option and its text.  Out: a field of struct eng_config, or one line of error with the accepted values. */
+#include "engine/api/model_sampling.h"
 #include "engine/cli/options.h"
 
 #include <errno.h>
 #include <float.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +117,7 @@ static const char *const rule_name[] = {
 static const char *const io_name[] = {
     [OFF_IO_AUTO] = "auto", [OFF_IO_URING] = "uring", [OFF_IO_PREAD] = "pread", NULL
 };
+static const char *const defaults_name[] = { "model", "none", NULL };
 _Static_assert(sizeof(enum kn_isa) == sizeof(unsigned) && sizeof(enum kn_kv) == sizeof(unsigned) &&
                    sizeof(enum spec_rule) == sizeof(unsigned) && sizeof(enum off_io_kind) == sizeof(unsigned),
                "the index of a name in its list is the field's value");
@@ -130,6 +133,8 @@ const char *const *eng_option_choices(const struct eng_option *o)
         return isa_name;
     case ENG_VERIFY:
         return rule_name;
+    case ENG_SAMPLING_DEFAULTS:
+        return defaults_name;
     default:
         return NULL;
     }
@@ -175,6 +180,35 @@ static bool read_float(const struct eng_option *o, const char *s, float *out)
     return true;
 }
 
+/* Reads the order of sampling steps: names between semicolons, or letters. */
+static bool read_steps(const char *s, bool letters, struct spec_params *p)
+{
+    p->has_order = true;
+    p->n_order = 0;
+    while (*s) {
+        size_t n = letters ? 1 : strcspn(s, ";");
+        int step = letters ? spec_step_of_letter(*s) : spec_step_find(s, n);
+        if (step < 0 || memchr(p->order, step, (size_t)p->n_order))
+            return false;
+        p->order[p->n_order++] = (uint8_t)step;
+        s += n;
+        s += *s == ';';
+    }
+    return true;
+}
+
+static bool read_breaker(const char *s, struct eng_config *c)
+{
+    size_t n = strlen(s);
+    c->n_breaker = kn_max(c->n_breaker, 0);
+    if (!strcmp(s, "none"))
+        return true;
+    if (n < 1 || n > ENG_BREAKER_BYTES || c->n_breaker == ENG_BREAKERS_MOST)
+        return false;
+    c->breaker[c->n_breaker++] = (struct moe_string){ s, n };
+    return true;
+}
+
 static bool read_value(struct eng_config *c, const struct eng_option *o, const char *s)
 {
     void *field = (char *)c + o->at;
@@ -207,7 +241,13 @@ static bool read_value(struct eng_config *c, const struct eng_option *o, const c
     case ENG_KV:
     case ENG_IO:
     case ENG_VERIFY:
+    case ENG_SAMPLING_DEFAULTS:
         return read_choice(s, eng_option_choices(o), field);
+    case ENG_STEP_NAMES:
+    case ENG_STEP_LETTERS:
+        return read_steps(s, o->kind == ENG_STEP_LETTERS, &c->sampling);
+    case ENG_BREAKERS:
+        return read_breaker(s, c);
     case ENG_TEXT:
         *(const char **)field = s;
         return true;
@@ -248,6 +288,16 @@ static void say_wanted(const struct eng_option *o, char *out, size_t size)
     case ENG_BIASES:
         snprintf(out, size, "up to %d of ID=NUMBER or ID=-inf", ENG_MAX_BIAS);
         break;
+    case ENG_STEP_NAMES:
+        snprintf(out, size,
+                 "each at most once: penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature");
+        break;
+    case ENG_STEP_LETTERS:
+        snprintf(out, size, "letters of edskypmxt, each at most once");
+        break;
+    case ENG_BREAKERS:
+        snprintf(out, size, "up to %d texts of 1 to %d bytes, or none", ENG_BREAKERS_MOST, ENG_BREAKER_BYTES);
+        break;
     default:
         list_choices(eng_option_choices(o), out, size);
     }
@@ -259,8 +309,12 @@ int eng_option_set(struct eng_config *c, const struct eng_option *o, const char 
     if (o->kind == ENG_DRAFTS)
         return c->n_draft == ENG_DRAFTERS_MOST ? kn_fail(KN_ELIMIT, "%s: at most %d drafters", by, ENG_DRAFTERS_MOST)
                                                : eng_draft_parse(&c->draft[c->n_draft++], s);
-    if (read_value(c, o, s))
+    if (read_value(c, o, s)) {
+        size_t sampling = offsetof(struct eng_config, sampling);
+        if (o->at >= sampling && o->at < sampling + sizeof c->sampling)
+            c->sampling_given |= eng_model_sampling_bit(o->at - sampling);
         return 0;
+    }
     say_wanted(o, wanted, sizeof wanted);
     return kn_fail(KN_EINVAL, "%s takes %s, not '%s'", by, wanted, s);
 }
@@ -271,6 +325,8 @@ void eng_option_forget(struct eng_config *c, const struct eng_option *o)
         c->n_stop = 0;
     if (o->kind == ENG_STOP_IDS)
         c->n_stop_id = 0;
+    if (o->kind == ENG_BREAKERS)
+        c->n_breaker = -1;
     if (o->kind == ENG_DRAFTS)
         c->n_draft = 0;
     if (o->kind == ENG_BIASES)
@@ -285,7 +341,7 @@ void eng_option_default_text(const struct eng_config *c, const struct eng_option
         snprintf(out, size, "%d", *(const int *)field);
     if (o->kind == ENG_NUMBER)
         snprintf(out, size, "%g", *(const float *)field);
-    if (o->kind == ENG_KV || o->kind == ENG_IO)
+    if (o->kind == ENG_KV || o->kind == ENG_IO || o->kind == ENG_SAMPLING_DEFAULTS)
         snprintf(out, size, "%s", eng_option_choices(o)[*(const unsigned *)field]);
     if (o->kind == ENG_TEXT && *(const char *const *)field)
         snprintf(out, size, "%s", *(const char *const *)field);

@@ -225,8 +225,32 @@ static const struct eng_option options[] = {
       "X", "subtract X from logits of seen tokens; 0: off" },
     { "frequency-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(frequency), -100, 100,
       "X", "subtract X from a logit per occurrence; 0: off" },
-    { "repeat-last-n", "", RUN, ENG_INTEGER, SAMPLE(repeat_last), -1, INT32_MAX,
+    { "repeat-last-n", "", RUN | SERVE | BATCH, ENG_INTEGER, SAMPLE(repeat_last), -1, INT32_MAX,
       "N", "number of last tokens that penalties count; -1: all" },
+    { "typical", "--typical-p", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(typical_p), 0, 1,
+      "X", "sample from the most typical tokens that sum to X; 1: off" },
+    { "top-n-sigma", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(top_n_sigma), 0, 1000,
+      "X", "drop tokens X deviations below the top logit; 0: off" },
+    { "xtc-probability", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(xtc_probability), 0, 1,
+      "X", "chance that XTC drops the top tokens but one; 0: off" },
+    { "xtc-threshold", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(xtc_threshold), 0, 1,
+      "X", "XTC counts tokens of at least this probability as top" },
+    { "dry-multiplier", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(dry_multiplier), 0, 100,
+      "X", "DRY: penalty of a token that extends a repetition; 0: off" },
+    { "dry-base", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(dry_base), 1, 100,
+      "X", "DRY: the penalty's growth per repeated token" },
+    { "dry-allowed-length", "", RUN | SERVE | BATCH, ENG_INTEGER, SAMPLE(dry_allowed), 0, SPEC_DRY_LONGEST,
+      "N", "DRY: repeated tokens from which the penalty begins" },
+    { "dry-penalty-last-n", "", RUN | SERVE | BATCH, ENG_INTEGER, SAMPLE(dry_last), -1, INT32_MAX,
+      "N", "DRY: number of last tokens to look at; -1: all" },
+    { "dry-sequence-breaker", "", RUN | SERVE | BATCH, ENG_BREAKERS, 0, 0, 0,
+      "TEXT", "DRY: text that ends a repetition, none: no text; repeatable" },
+    { "samplers", "", RUN | SERVE | BATCH, ENG_STEP_NAMES, SAMPLE(order), 0, 0,
+      "LIST", "order of sampling steps, such as top_k;min_p;temperature" },
+    { "sampling-seq", "", RUN | SERVE | BATCH, ENG_STEP_LETTERS, SAMPLE(order), 0, 0,
+      "LETTERS", "the same by llama-server's letters, such as kmt" },
+    { "sampling-defaults", "", RUN | SERVE | BATCH, ENG_SAMPLING_DEFAULTS, AT(model_sampling), 0, 0,
+      "WHENCE", "model: the model's own defaults of these flags; or none" },
     { "logit-bias", "-l", RUN, ENG_BIASES, 0, 0, 0,
       "ID=X", "add X to a token's logit, -inf: never; repeatable" },
     { "stop", "-r --reverse-prompt", RUN, ENG_STOPS, 0, 0, 0,
@@ -284,6 +308,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
         c->sampling.min_p = 0.05f;
     }
     c->sampling.bias = c->bias;
+    c->n_breaker = -1;
     c->n_predict = -1;
     c->n_chunk = 512;
     c->n_parallel = command == ENG_batch ? 0 : 1;
@@ -387,6 +412,9 @@ static const struct {
     { "-tb --threads-batch --threads-http", "is not known: use --threads N, for prompts, decoding and HTTP" },
     { "-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "is not known: use --kv f16 or --kv f32" },
     { "-md --model-draft --draft-model --spec-draft-model", "is not known: use --draft model:FILE" },
+    { "--generation-config", "is not known: use --sampling-defaults model or none" },
+    { "--mirostat --mirostat-lr --mirostat-ent --dynatemp-range --dynatemp-exp --adaptive-target",
+      "is not known: use --top-p, --min-p or --typical" },
     { "--max-model-len", "is not known: use --ctx-size N" },
     { "-hf -hfr --hf-repo -mu --model-url", "is not known: models are not downloaded; -m takes a file or a folder" },
     { "--api-key", "is not known: write keys into a file, one per line, and use --api-key-file FILE" },

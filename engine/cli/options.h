@@ -24,7 +24,11 @@ enum eng_kind {
     ENG_IO,
     ENG_DRAFTS,
     ENG_OR_AUTO,
-    ENG_VERIFY
+    ENG_VERIFY,
+    ENG_STEP_NAMES,
+    ENG_STEP_LETTERS,
+    ENG_BREAKERS,
+    ENG_SAMPLING_DEFAULTS
 };
 
 struct eng_option {

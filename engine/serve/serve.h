@@ -29,6 +29,9 @@ struct eng_serve_options {
     int ping_ms;                 /* interval of keep-alive comments in a stream without new tokens */
     int drain_ms, stall_ms;      /* time for running requests at shutdown; time without a pass until /ready is 503 */
     struct spec_params sampling; /* defaults of a request */
+    unsigned sampling_given;     /* this, breaker, n_breaker: as in struct eng_api_setup */
+    const struct moe_string *breaker;
+    int n_breaker;
     int n_predict;
     const char *notify_socket; /* NOTIFY_SOCKET of the service manager, or NULL */
     uint64_t watchdog_us;      /* the manager's watchdog interval; 0: none */

@@ -37,6 +37,9 @@ static void open_model(struct eng_server *s)
     s->setup.model = s->alias;
     s->setup.n_choice = s->n_session;
     s->setup.sampling = s->opt.sampling;
+    s->setup.sampling_given = s->opt.sampling_given;
+    s->setup.breaker = s->opt.breaker;
+    s->setup.n_breaker = s->opt.n_breaker;
     s->setup.n_predict = s->opt.n_predict;
     if (eng_api_model_open(&s->model, &s->setup, e, s->opt.engine.model))
         kn_say(KN_LOG_WARN, "chat endpoints are disabled: only /v1/completions will answer");

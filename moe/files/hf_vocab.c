@@ -444,6 +444,26 @@ static void put_stops(struct loader *l)
         moe_put_array(l->d, KEY "stop_token_ids", MOE_I32, stop, n);
 }
 
+/* The recommended sampling, as GGUF has it.  do_sample and max_new_tokens are not read: vLLM ignores the first, and
+ * the length of an answer is the request's. */
+static void put_sampling(struct loader *l)
+{
+    static const struct {
+        const char *name, *key;
+    } numbers[] = {
+        { "temperature", "general.sampling.temp" },
+        { "top_k", "general.sampling.top_k" },
+        { "top_p", "general.sampling.top_p" },
+        { "min_p", "general.sampling.min_p" },
+        { "repetition_penalty", "general.sampling.penalty_repeat" },
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const json_t *x = json_object_get(l->generation, numbers[i].name);
+        if (json_is_number(x))
+            moe_put_f32(l->d, numbers[i].key, json_number_value(x));
+    }
+}
+
 static void put_roles(struct loader *l)
 {
     const json_t *bos = json_object_get(l->config, "add_bos_token"), *eos = json_object_get(l->config, "add_eos_token");
@@ -543,6 +563,7 @@ static int load(struct loader *l)
     if (err)
         return err;
     put_roles(l);
+    put_sampling(l);
     return l->d->err ? l->d->err : put_template(l);
 }
 

@@ -1,10 +1,12 @@
 /* Flags, environment and config file: accepted values, precedence, and the message for each mistake.
  *
  * One thread: not under MODE=tsan. */
+#include "engine/api/model_sampling.h"
 #include "engine/cli/cli.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,6 +124,43 @@ static void defaults(void **state)
     assert_int_equal(config.sampling.seed, 0);
     assert_int_equal(config.n_prompt, 512);
     assert_string_equal(config.batches, "1,4,8,16");
+}
+
+static void steps_of_sampling(void **state)
+{
+    (void)state;
+    accepts(ENG_serve, "-m m --typical 0.5 --top-n-sigma 1.5 --xtc-probability 0.25 --xtc-threshold 0.125 "
+                       "--dry-multiplier 0.75 --dry-base 2 --dry-allowed-length 3 --dry-penalty-last-n 99 "
+                       "--samplers top_k;typ_p;temperature --repeat-last-n 7");
+    struct spec_params *p = &config.sampling;
+    assert_true(p->typical_p == 0.5f && p->top_n_sigma == 1.5f && p->xtc_probability == 0.25f);
+    assert_true(p->xtc_threshold == 0.125f && p->dry_multiplier == 0.75f && p->dry_base == 2);
+    assert_true(p->dry_allowed == 3 && p->dry_last == 99 && p->repeat_last == 7);
+    assert_true(p->has_order && p->n_order == 3 && p->order[1] == SPEC_STEP_TYPICAL_P);
+    assert_int_equal(config.n_breaker, -1);
+    assert_int_equal(spec_params_check(p, 1), 0);
+
+    accepts(ENG_run, "-m m --sampling-seq kmt --dry-sequence-breaker ab --dry-sequence-breaker c");
+    assert_true(p->n_order == 3 && p->order[0] == SPEC_STEP_TOP_K && p->order[2] == SPEC_STEP_TEMPERATURE);
+    assert_int_equal(config.n_breaker, 2);
+    assert_true(moe_string_is(config.breaker[0], "ab") && moe_string_is(config.breaker[1], "c"));
+    accepts(ENG_batch, "-m m in -o out --dry-sequence-breaker none");
+    assert_int_equal(config.n_breaker, 0);
+    refuses(ENG_run, "-m m --samplers top_k;top_k", "--samplers");
+    refuses(ENG_run, "-m m --samplers infill", "--samplers");
+    refuses(ENG_run, "-m m --sampling-seq kki", "--sampling-seq");
+    refuses(ENG_run, "-m m --mirostat 2", "--typical");
+
+    /* parameters that the user sets are not taken from the model */
+    accepts(ENG_run, "-m m --temp 1 --top-k 40 --sampling-seq t");
+    assert_int_equal(config.sampling_given, eng_model_sampling_bit(offsetof(struct spec_params, temperature)) |
+                                                eng_model_sampling_bit(offsetof(struct spec_params, top_k)) |
+                                                eng_model_sampling_bit(offsetof(struct spec_params, order)));
+    accepts(ENG_run, "-m m");
+    assert_int_equal(config.sampling_given, 0);
+    accepts(ENG_serve, "-m m --sampling-defaults none");
+    assert_true(config.sampling_given == ENG_MODEL_SAMPLING_NONE);
+    refuses(ENG_serve, "-m m --generation-config vllm", "--sampling-defaults");
 }
 
 static void flags_and_aliases(void **state)
@@ -492,6 +531,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(defaults, set_up, tear_down),
         cmocka_unit_test_setup_teardown(flags_and_aliases, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(steps_of_sampling, set_up, tear_down),
         cmocka_unit_test_setup_teardown(sizes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(mistakes_are_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nearest, set_up, tear_down),

@@ -206,11 +206,19 @@ static void roles_and_templates_come_from_beside_it(void **state)
               "{\"bos_token\":{\"content\":\"<|start|>\"},\"eos_token\":\"<|end|>\","
               "\"pad_token\":\"<|pad|>\",\"add_bos_token\":false,\"chat_template\":[{\"name\":\"x\",\"template\":"
               "\"X\"},{\"name\":\"default\",\"template\":\"one\"}]}");
-    save_text("generation_config.json", "{\"eos_token_id\":[701,5,6,7,8]}");
+    save_text("generation_config.json", "{\"eos_token_id\":[701,5,6,7,8],\"temperature\":0.6,\"top_k\":20,"
+                                        "\"top_p\":0.95,\"min_p\":null,\"repetition_penalty\":1.05,"
+                                        "\"do_sample\":false,\"max_new_tokens\":9}");
     assert_int_equal(open_vocab(&v, &f), 0);
     assert_int_equal(eng_vocab_bos(v), 700);
     assert_int_equal(eng_vocab_eos(v), 701);
     assert_int_equal(eng_vocab_pad(v), 702);
+    double x = 0;
+    assert_true(moe_file_float(f, "general.sampling.temp", &x) == 1 && (float)x == 0.6f);
+    assert_true(moe_file_float(f, "general.sampling.top_k", &x) == 1 && x == 20);
+    assert_true(moe_file_float(f, "general.sampling.top_p", &x) == 1 && (float)x == 0.95f);
+    assert_true(moe_file_float(f, "general.sampling.penalty_repeat", &x) == 1 && (float)x == 1.05f);
+    assert_null(moe_file_find(f, "general.sampling.min_p"));
     assert_false(eng_vocab_adds_bos(v));
     for (int id = 5; id < 9; id++)
         assert_true(eng_vocab_is_stop(v, id));
