@@ -199,6 +199,10 @@ void off_trace_add(struct off_trace *t, const int32_t *expert, int n);
 int off_trace_least(const struct off_trace *t, const bool *counts /* [n_expert] */, int n_expert, int n_slot,
                     uint64_t *misses);
 
+/* Misses of a cache of n_slot slots that knows how often each expert is used in the recording, not when. */
+int off_trace_by_share(const struct off_trace *t, const struct off_expert *expert /* [n_expert] sorted by group */,
+                       const bool *counts /* [n_expert] */, int n_expert, int n_slot, uint64_t *misses);
+
 /* ---- pack files: pack.c --------------------------------------------------------------------------------
  *
  * A head, a table, and an extent for each expert.  The head has the model's id and the number of experts.  An

@@ -206,10 +206,14 @@ void off_release(struct off_store *s, struct off_ticket *t); /* also cancels its
 int off_store_absent(struct off_store *s, const int32_t *expert, int n, int32_t *out);
 
 /* off_store_record: adds every later NOW fetch to t, until called with NULL; t->full is set when t has no space left.
- * off_store_least_read: bytes that an optimal (Belady) cache with this store's slots would have read for the fetches
- * in t; 0 or KN_ENOMEM. */
+ * off_store_least_read: bytes that two caches with this store's slots would have read for the fetches in t: an optimal
+ * one (Belady), and the best without foresight, which knows how often each expert is used in t and not when; 0 or
+ * KN_ENOMEM. */
 void off_store_record(struct off_store *s, struct off_trace *t);
-int off_store_least_read(struct off_store *s, const struct off_trace *t, uint64_t *bytes);
+struct off_least {
+    uint64_t optimal_bytes, by_share_bytes;
+};
+int off_store_least_read(struct off_store *s, const struct off_trace *t, struct off_least *out);
 
 void off_stats_get(struct off_store *s, struct off_stats *out);
 

@@ -246,13 +246,13 @@ void off_store_record(struct off_store *s, struct off_trace *t)
     pthread_mutex_unlock(&s->lock);
 }
 
-int off_store_least_read(struct off_store *s, const struct off_trace *t, uint64_t *bytes)
+int off_store_least_read(struct off_store *s, const struct off_trace *t, struct off_least *out)
 {
     bool *counts = kn_calloc((size_t)s->n_expert, sizeof *counts);
     int error = counts ? 0 : kn_fail(KN_ENOMEM, "no memory to count %d experts", s->n_expert);
-    *bytes = 0;
+    *out = (struct off_least){ 0 };
     for (int pool = 0; pool < s->n_pool && !error; pool++) {
-        uint64_t misses = 0, each = 0;
+        uint64_t misses = 0, by_share = 0, each = 0;
         for (int e = 0; e < s->n_expert; e++) {
             counts[e] = s->pool_of[e] == pool;
             if (counts[e])
@@ -262,7 +262,10 @@ int off_store_least_read(struct off_store *s, const struct off_trace *t, uint64_
         int n_slot = s->pool[pool].n_slot;
         pthread_mutex_unlock(&s->lock);
         error = off_trace_least(t, counts, s->n_expert, n_slot, &misses);
-        *bytes += misses * each;
+        if (!error)
+            error = off_trace_by_share(t, s->expert, counts, s->n_expert, n_slot, &by_share);
+        out->optimal_bytes += misses * each;
+        out->by_share_bytes += by_share * each;
     }
     kn_free(counts);
     return error;

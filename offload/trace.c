@@ -2,7 +2,11 @@
  *
  * A recording is an array: for each turn (one NOW fetch) the number of experts, then their numbers.  The optimum
  * is Belady's cache: it knows the future, keeps the experts that are used soonest, and gets its initial contents
- * without reads.  No real cache can reach it; its reads are a lower bound for every cache of that size. */
+ * without reads.  No real cache can reach it; its reads are a lower bound for every cache of that size.
+ *
+ * A cache without foresight can know at most how often each expert is used, not when.  off_trace_by_share replays the
+ * recording through such a cache: it knows each expert's share of its group's turns in the recording, and evicts as
+ * policy.c does. */
 #include "offload/internal.h"
 
 #include <string.h>
@@ -132,4 +136,123 @@ int off_trace_least(const struct off_trace *t, const bool *counts, int n_expert,
     kn_free(f.next);
     kn_free(turn);
     return room ? 0 : kn_fail(KN_ENOMEM, "no memory to analyse a recording of %d turns", n_turn);
+}
+
+/* ---- without foresight ----------------------------------------------------------------------------------- */
+
+struct rank {
+    float wait;
+    int32_t expert;
+}; /* wait: turns to the group's next turn over the expert's share; the largest is evicted first */
+
+struct shares {
+    int n_expert, n_group, n_there;
+    int32_t *group;    /* [n_expert] index of its group, from 0 */
+    int32_t *n_turn;   /* [n_expert] turns of the group with this index */
+    int32_t *n_use;    /* [n_expert] */
+    int32_t *resident; /* [n_there] */
+    bool *there;       /* [n_expert] is cached */
+    struct rank *heap; /* [n_expert] max-heap by wait */
+};
+
+static void sift(struct rank *heap, int n, int at)
+{
+    for (int child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && heap[child + 1].wait > heap[child].wait)
+            child++;
+        if (heap[at].wait >= heap[child].wait)
+            return;
+        struct rank r = heap[at];
+        heap[at] = heap[child];
+        heap[child] = r;
+    }
+}
+
+/* Evicts the experts with the largest waits in a turn of `group`, until n_slot are left. */
+static void evict(struct shares *s, int group, int n_slot)
+{
+    int n = s->n_there;
+    if (n <= n_slot)
+        return;
+    for (int i = 0; i < n; i++) {
+        int32_t e = s->resident[i];
+        int ahead = s->group[e] - group + (s->group[e] > group ? 0 : s->n_group), turns = s->n_turn[s->group[e]];
+        s->heap[i] = (struct rank){ s->n_use[e] ? (float)ahead * (float)turns / (float)s->n_use[e] : 1e30f, e };
+    }
+    for (int at = n / 2; at-- > 0;)
+        sift(s->heap, n, at);
+    while (n > n_slot) {
+        s->there[s->heap[0].expert] = false;
+        s->heap[0] = s->heap[--n];
+        sift(s->heap, n, 0);
+    }
+    for (s->n_there = 0; s->n_there < n; s->n_there++)
+        s->resident[s->n_there] = s->heap[s->n_there].expert;
+}
+
+static void add(struct shares *s, int32_t e)
+{
+    s->there[e] = true;
+    s->resident[s->n_there++] = e;
+}
+
+static void count_uses(struct shares *s, const struct off_trace *t, const struct off_expert *expert)
+{
+    for (int e = 0; e < s->n_expert; e++) {
+        s->n_group += e > 0 && expert[e].group != expert[e - 1].group;
+        s->group[e] = s->n_group;
+    }
+    s->n_group++;
+    for (size_t at = 0; at < t->n; at += (size_t)t->item[at] + 1)
+        for (int k = 0; k < t->item[at]; k++) {
+            int32_t e = t->item[at + 1 + (size_t)k];
+            s->n_use[e]++;
+            s->n_turn[s->group[e]] += k == 0;
+        }
+}
+
+static uint64_t misses_by_share(struct shares *s, const struct off_trace *t, const bool *counts, int n_slot)
+{
+    uint64_t misses = 0;
+    for (int32_t e = 0; e < s->n_expert; e++)
+        if (counts[e])
+            add(s, e);
+    evict(s, s->n_group - 1, n_slot);
+    for (size_t at = 0; at < t->n; at += (size_t)t->item[at] + 1) {
+        for (int k = 0; k < t->item[at]; k++) {
+            int32_t e = t->item[at + 1 + (size_t)k];
+            if (!counts[e] || s->there[e])
+                continue;
+            misses++;
+            add(s, e);
+        }
+        if (t->item[at])
+            evict(s, s->group[t->item[at + 1]], n_slot);
+    }
+    return misses;
+}
+
+int off_trace_by_share(const struct off_trace *t, const struct off_expert *expert, const bool *counts, int n_expert,
+                       int n_slot, uint64_t *misses)
+{
+    size_t n = (size_t)n_expert;
+    struct shares s = { .n_expert = n_expert,
+                        .group = kn_calloc(n, sizeof *s.group),
+                        .n_turn = kn_calloc(n, sizeof *s.n_turn),
+                        .n_use = kn_calloc(n, sizeof *s.n_use),
+                        .resident = kn_calloc(n, sizeof *s.resident),
+                        .there = kn_calloc(n, sizeof *s.there),
+                        .heap = kn_calloc(n, sizeof *s.heap) };
+    bool room = s.group && s.n_turn && s.n_use && s.resident && s.there && s.heap;
+    if (room) {
+        count_uses(&s, t, expert);
+        *misses = misses_by_share(&s, t, counts, n_slot);
+    }
+    kn_free(s.group);
+    kn_free(s.n_turn);
+    kn_free(s.n_use);
+    kn_free(s.resident);
+    kn_free(s.there);
+    kn_free(s.heap);
+    return room ? 0 : kn_fail(KN_ENOMEM, "no memory to analyse a recording of %d experts", n_expert);
 }

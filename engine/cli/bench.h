@@ -45,9 +45,9 @@ struct eng_figure {   /* one result: the passes between start and stop of the cl
     double seconds, tokens, passes, rows, logits, drafted, kept; /* logits: rows with logits; kept: accepted drafts */
     double bytes, macs;                                          /* bytes read from memory, and multiply-adds */
     double experts;                                              /* distinct experts per layer, mean of the passes */
-    double disk_Bps, least_read; /* least_read: bytes that an optimal cache would read */
-    struct off_stats store;      /* counters of the timed passes */
-    bool settled;                /* the hit rate or the controller was settled before timing */
+    double disk_Bps, least_read, by_share_read;                  /* of off_store_least_read */
+    struct off_stats store;                                      /* counters of the timed passes */
+    bool settled; /* the hit rate or the controller was settled before timing */
 };
 
 /* Counters at the start of a timed section; the figure is made of the differences at its end. */

@@ -88,24 +88,25 @@ static void print_json(const struct eng_bench *b, const struct eng_figure *f, do
     const struct off_stats *s = &f->store;
     double asked = (double)(s->hits + s->misses);
     getrusage(RUSAGE_SELF, &usage);
-    printf("{\"what\":\"%s\",\"batch\":%d,\"tokens_per_s\":%.3f,\"bound_tokens_per_s\":%.3f,"
-           "\"bound_by\":\"%s\",\"disk_Bps\":%.0f,\"dram_Bps\":%.0f,\"mac_per_s\":%.0f,"
-           "\"host_mem_bytes\":%zu,\"peak_rss_bytes\":%ld,\"bytes_read\":%llu,\"mirror_bytes\":%llu,"
-           "\"compulsory_bytes\":%.0f,\"wasted_bytes\":%llu,\"read_ahead\":%llu,\"read_ahead_used\":%llu,"
-           "\"early_bytes\":%llu,\"hidden_bytes\":%llu,\"early_wasted_bytes\":%llu,\"hit_rate\":%.4f,"
-           "\"stall_s\":%.3f,\"repack_s\":%.3f,\"seconds\":%.3f,\"experts_per_layer\":%.2f,"
-           "\"slots\":%llu,\"experts\":%llu,\"packed\":%llu,\"drafter\":\"%s\",\"how\":\"%s\",\"gamma\":%d,"
-           "\"tokens_per_pass\":%.2f,\"drafted\":%.0f,\"kept\":%.0f,\"settled\":%s}\n",
-           f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s, bound_by, f->disk_Bps, b->rates.dram_Bps,
-           b->rates.mac_ps, eng_memory(b->engine)->total - eng_memory(b->engine)->spare, usage.ru_maxrss * 1024L,
-           (unsigned long long)s->read_bytes, (unsigned long long)s->mirror_bytes, f->least_read,
-           (unsigned long long)s->wasted_bytes, (unsigned long long)s->soon_reads, (unsigned long long)s->soon_hits,
-           (unsigned long long)s->early_bytes, (unsigned long long)s->early_used_bytes,
-           (unsigned long long)s->early_wasted_bytes, asked ? (double)s->hits / asked : 1, (double)s->stall_ns / 1e9,
-           (double)s->repack_ns / 1e9, f->seconds, f->experts, (unsigned long long)s->n_slot,
-           (unsigned long long)s->n_expert, (unsigned long long)s->n_packed, f->drafter ? f->drafter : "none",
-           eng_bench_how[f->way.how], f->way.gamma, f->tokens / f->passes, f->drafted, f->kept,
-           f->settled ? "true" : "false");
+    printf(
+        "{\"what\":\"%s\",\"batch\":%d,\"tokens_per_s\":%.3f,\"bound_tokens_per_s\":%.3f,"
+        "\"bound_by\":\"%s\",\"disk_Bps\":%.0f,\"dram_Bps\":%.0f,\"mac_per_s\":%.0f,"
+        "\"host_mem_bytes\":%zu,\"peak_rss_bytes\":%ld,\"bytes_read\":%llu,\"mirror_bytes\":%llu,"
+        "\"compulsory_bytes\":%.0f,\"by_share_bytes\":%.0f,\"wasted_bytes\":%llu,\"read_ahead\":%llu,\"read_ahead_used\":%llu,"
+        "\"early_bytes\":%llu,\"hidden_bytes\":%llu,\"early_wasted_bytes\":%llu,\"hit_rate\":%.4f,"
+        "\"stall_s\":%.3f,\"repack_s\":%.3f,\"seconds\":%.3f,\"experts_per_layer\":%.2f,"
+        "\"slots\":%llu,\"experts\":%llu,\"packed\":%llu,\"drafter\":\"%s\",\"how\":\"%s\",\"gamma\":%d,"
+        "\"tokens_per_pass\":%.2f,\"drafted\":%.0f,\"kept\":%.0f,\"settled\":%s}\n",
+        f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s, bound_by, f->disk_Bps, b->rates.dram_Bps,
+        b->rates.mac_ps, eng_memory(b->engine)->total - eng_memory(b->engine)->spare, usage.ru_maxrss * 1024L,
+        (unsigned long long)s->read_bytes, (unsigned long long)s->mirror_bytes, f->least_read, f->by_share_read,
+        (unsigned long long)s->wasted_bytes, (unsigned long long)s->soon_reads, (unsigned long long)s->soon_hits,
+        (unsigned long long)s->early_bytes, (unsigned long long)s->early_used_bytes,
+        (unsigned long long)s->early_wasted_bytes, asked ? (double)s->hits / asked : 1, (double)s->stall_ns / 1e9,
+        (double)s->repack_ns / 1e9, f->seconds, f->experts, (unsigned long long)s->n_slot,
+        (unsigned long long)s->n_expert, (unsigned long long)s->n_packed, f->drafter ? f->drafter : "none",
+        eng_bench_how[f->way.how], f->way.gamma, f->tokens / f->passes, f->drafted, f->kept,
+        f->settled ? "true" : "false");
 }
 
 static void print_row(const struct eng_bench *b, const struct eng_figure *f, double bound_s, const char *bound_by)
@@ -114,8 +115,11 @@ static void print_row(const struct eng_bench *b, const struct eng_figure *f, dou
     printf("%-8s %5d %10.2f %10.2f  %4.0f %%  %-10s %8.1f %9.1f", f->what, f->batch, f->tokens / f->seconds,
            f->tokens / bound_s, 100 * bound_s / f->seconds, bound_by, f->experts, f->bytes / f->seconds / 1e9);
     if (b->streams)
-        printf(" %6.1f %% %9.2f %9.2f %6.1f %% %6.1f %%%s", 100.0 * (double)s->hits / (double)(s->hits + s->misses),
-               (double)s->read_bytes / f->seconds / 1e9, f->disk_Bps / 1e9,
+        printf(" %6.1f %% %9.2f %4.0f %% %8.1f %9.1f %8.1f %6.1f %% %6.1f %%%s",
+               100.0 * (double)s->hits / (double)(s->hits + s->misses), f->disk_Bps / 1e9,
+               f->disk_Bps > 0 ? 100 * (double)s->read_bytes / f->seconds / f->disk_Bps : 0,
+               (double)s->read_bytes / f->passes / 1e6, f->by_share_read / f->passes / 1e6,
+               f->least_read / f->passes / 1e6,
                s->read_bytes ? 100.0 * (double)s->wasted_bytes / (double)s->read_bytes : 0,
                100.0 * (double)s->stall_ns / 1e9 / f->seconds, f->settled ? "" : "  (not settled)");
     if (f->drafter)
@@ -202,7 +206,7 @@ int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct 
 {
     struct off_store *store = moe_model_store(eng_model(b->engine));
     struct eng_stats engine;
-    uint64_t least = 0;
+    struct off_least least = { 0 };
     int error = 0;
     f->seconds = (double)(kn_now_ns() - s->ns) / 1e9;
     eng_stats_get(b->engine, &engine);
@@ -218,7 +222,8 @@ int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct 
             f->disk_Bps = s->disk_Bps;
     }
     kn_free(s->trace.item);
-    f->least_read = (double)least;
+    f->least_read = (double)least.optimal_bytes;
+    f->by_share_read = (double)least.by_share_bytes;
     f->passes = (double)(engine.n_pass - s->engine.n_pass);
     if (f->passes < 1)
         return kn_fail(KN_EINVAL, "--gen %d: all tokens came before timing began: raise --gen", b->config->n_gen);

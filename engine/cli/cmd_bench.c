@@ -9,6 +9,10 @@
  * rate.  All rates are measured in the same run, outside the engine's own path.  The disk is measured right
  * before and right after each figure, and the better rate counts.
  *
+ * Where experts are read, three figures split the distance to that bound: the share of the disk's rate that the reads
+ * reached ("wire"), and the bytes read a pass beside those that two caches of this size would have read: the best
+ * without foresight, which knows how often each expert is used and not when ("by share"), and the optimal one.
+ *
  * bench_run.c runs and times sequences; bench_drafts.c measures the effect of drafts. */
 #include "engine/base/base.h"
 #include "engine/cli/bench.h"
@@ -184,7 +188,8 @@ static void print_heading(const struct eng_bench *b)
     printf("%-8s %5s %10s %10s  %6s  %-10s %8s %9s", "phase", "batch", "tokens/s", "bound", "share", "bound by",
            "experts", "GB/s");
     if (b->streams)
-        printf(" %8s %9s %9s %8s %8s", "hit rate", "read GB/s", "disk GB/s", "wasted", "stalled");
+        printf(" %8s %9s %6s %8s %9s %8s %8s %8s", "hit rate", "disk GB/s", "wire", "read MB", "by share", "optimal",
+               "wasted", "stalled");
     printf("\n");
 }
 

@@ -1,4 +1,4 @@
-/* Traces: Belady's miss count against an exhaustive search over all cache contents.
+/* Traces: Belady's miss count against an exhaustive search over all cache contents, and that of a cache without foresight.
  * Expert statistics (heat): they are read back exactly as written, or not at all.
  *
  * One thread: not under MODE=tsan. */
@@ -69,6 +69,50 @@ static void no_cache_reads_less(void **state)
         assert_int_equal(off_trace_least(&t, counts, N_EXPERT, n_slot, &misses), 0);
         assert_int_equal(misses, search(turn, n_turn, mask, n_slot));
     }
+}
+
+/* Three groups of four experts; `uses` says how many of the 20 turns use the i-th of a group. */
+static uint64_t misses_by_share(const int uses[4], int n_slot, bool optimal)
+{
+    enum { GROUPS = 3, EACH = 4, TURNS = 20, N = GROUPS * EACH };
+    static int32_t item[TURNS * GROUPS * (EACH + 1)];
+    struct off_expert expert[N] = { { .group = 0 } };
+    bool counts[N];
+    struct off_trace t = { .item = item, .room = sizeof item / sizeof *item };
+    uint64_t misses = 0;
+    for (int e = 0; e < N; e++) {
+        expert[e].group = 2 + 3 * (e / EACH);
+        counts[e] = true;
+    }
+    for (int i = 0; i < TURNS * GROUPS; i++) {
+        int32_t list[EACH];
+        int n = 0;
+        for (int e = 0; e < EACH; e++)
+            if (i / GROUPS * uses[e] % TURNS < uses[e])
+                list[n++] = i % GROUPS * EACH + e;
+        off_trace_add(&t, list, n);
+    }
+    assert_int_equal(optimal ? off_trace_least(&t, counts, N, n_slot, &misses)
+                             : off_trace_by_share(&t, expert, counts, N, n_slot, &misses),
+                     0);
+    return misses;
+}
+
+/* All used in every turn: one slot serves all misses, the others keep theirs.  Experts that are used in every turn stay
+ * beside those used in one turn of four, and an expert used in no turn has no slot. */
+static void shares_decide_without_foresight(void **state)
+{
+    (void)state;
+    static const int all[4] = { 20, 20, 20, 20 }, some[4] = { 20, 20, 5, 0 };
+    for (int n_slot = 2; n_slot <= 12; n_slot++) {
+        uint64_t n = misses_by_share(all, n_slot, false);
+        assert_in_range(n, 20 * (12 - (uint64_t)n_slot), 20 * (13 - (uint64_t)n_slot));
+        assert_true(n >= misses_by_share(all, n_slot, true));
+        assert_true(misses_by_share(some, n_slot, false) >= misses_by_share(some, n_slot, true));
+    }
+    assert_int_equal(misses_by_share(some, 9, false), 0);
+    assert_in_range(misses_by_share(some, 7, false), 3 * 5 - 5 - 1, 3 * 5);
+    assert_int_equal(misses_by_share(all, 12, false), 0);
 }
 
 static void a_full_recording_says_so(void **state)
@@ -156,6 +200,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_cache_reads_less),
+        cmocka_unit_test(shares_decide_without_foresight),
         cmocka_unit_test(a_full_recording_says_so),
         cmocka_unit_test(what_was_learnt_comes_back_or_not_at_all),
         cmocka_unit_test(what_cannot_be_kept_leaves_the_last),

@@ -15,7 +15,7 @@ static int compile(struct gr_grammar **g, const char *pattern, char *why)
 {
     struct gr_builder *b;
     assert_int_equal(gr_builder_open(&b), 0);
-    int error = gr_compile(g, b, gr_pattern(b, pattern, GR_END));
+    int error = gr_compile(g, b, gr_pattern(b, pattern, GR_END), NULL);
     strcpy(why, gr_builder_why(b));
     gr_builder_close(b);
     return error;
