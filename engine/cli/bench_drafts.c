@@ -23,9 +23,9 @@
 static const struct eng_bench_way none = { ENG_BENCH_NONE, 0 };
 
 struct ways {
-    struct eng_bench_way way[MAX_WAYS]; /* [n] 0: without drafts, 1: drafts of --gamma */
+    struct eng_bench_way way[MAX_WAYS]; /* [n]; way[0]: without drafts, way[1]: drafts of --gamma */
     int n;
-    double speed[MAX_ROUNDS][MAX_WAYS], disk_Bps;
+    double speed[MAX_ROUNDS][MAX_WAYS], disk_Bps; /* speed: tokens/s of each block */
 };
 
 void eng_bench_draft(struct eng_bench *b, struct eng_bench_way way)
@@ -50,7 +50,7 @@ static int restart(struct eng_bench *b, int batch)
     return error ? error : eng_bench_run_passes(b, batch, 0);
 }
 
-/* Raises *said to the most tokens that any sequence has generated. */
+/* Runs one step, then raises *said to the most tokens that any sequence has generated. */
 static int step_once(struct eng_bench *b, int batch, int *said)
 {
     int got = eng_step(b->engine, b->event);
@@ -122,7 +122,8 @@ static bool decides(const struct eng_bench *b, struct eng_bench_way way)
     return way.gamma == ENG_GAMMA_AUTO && !(way.how == ENG_BENCH_AHEAD && b->config->n_dsi == 1);
 }
 
-/* Runs untimed passes until the controller has been settled for STEADY_BLOCKS passes in a row. */
+/* If the controller decides the draft length: runs untimed passes until it has been settled for STEADY_BLOCKS passes in
+ * a row, at most --warmup or ENG_BENCH_WARM passes.  Else *settled is true and no pass runs. */
 static int rehearse(struct eng_bench *b, int batch, struct eng_bench_way way, bool *settled)
 {
     const struct eng_config *c = b->config;
