@@ -29,7 +29,8 @@ static int rank(const struct spec_tree *t, int *order)
     return t->n;
 }
 
-/* The number of accepted nodes that lie in the part. */
+/* The number of accepted nodes that lie in a part of the tree: the first `nodes` nodes by `order` that are at most
+ * `depth` deep. */
 static int kept_of(const struct spec_tree *t, const struct spec_verify *v, const int *order, int nodes, int depth)
 {
     bool in[SPEC_NODES] = { false };
