@@ -156,7 +156,7 @@ static int run_block(struct eng_bench *b, int batch, struct eng_bench_way way, s
         (error = run_until(b, batch, c->n_gen)) ||
         (error = eng_bench_stop_clock(b, &start, f, batch * m * (n + m / 2))))
         return error;
-    if (drafts) /* the other rules give other tokens of the same distribution */
+    if (drafts) /* under ratio and block, drafts change the tokens, though not their distribution */
         return c->verify == SPEC_COUPLED ? compare(b, batch) : 0;
     note_said(b, batch);
     return 0;
@@ -294,7 +294,8 @@ int eng_bench_drafts(struct eng_bench *b, int batch)
         eng_bench_draft(b, w.way[i]); /* eng_explain() describes the current way */
         print_ratio(b, batch, &w, i, 0);
     }
-    for (int i = 2; i < w.n && !error; i++) /* also: DSI over in turn; --gamma over each of --against */
+    /* Further ratios: with --dsi over drafts in turn; drafts of --gamma over those of each length of --against. */
+    for (int i = 2; i < w.n && !error; i++)
         print_ratio(b, batch, &w, w.way[i].how == ENG_BENCH_AHEAD ? i : 1, w.way[i].how == ENG_BENCH_AHEAD ? 1 : i);
     eng_bench_close_all(b, batch);
     eng_bench_draft(b, none);

@@ -182,7 +182,7 @@ static int settle_draft(struct fit *f, int i, double *ns)
     return 0;
 }
 
-/* Makes one draft point of the points with the same number of sequences, which are adjacent. */
+/* Makes one draft point for each number of sequences, from the points with this number, which are adjacent. */
 static int settle_drafts(struct fit *f)
 {
     int error = 0;

@@ -30,8 +30,8 @@ int eng_chat_render(const struct eng_chat *c, const json_t *request, char **text
                     struct eng_template_error *error);
 
 /* Appends the tokens of the prompt to ids.  Text written by the template may become special tokens.  The text of a
- * control token in a string of the request does not become that token; but a template that writes "<|", then a role
- * from the request, then "|>" may so make a control token. */
+ * control token in a string of the request does not become that token.  But a string may form a control token together
+ * with text of the template around it: "<|", a role from the request, "|>". */
 int eng_chat_tokens(const struct eng_chat *c, const json_t *request, struct eng_ids *ids,
                     struct eng_template_error *error);
 

@@ -155,7 +155,7 @@ static void make_turns(struct turns *u, const struct trace *t, int batch, int sc
         }
         u->first[turn + 1] = n;
     }
-    int replayed = batch * kn_ceil_div(N_PASS, t->n_pass); /* streams; other streams are independent samples */
+    int replayed = batch * kn_ceil_div(N_PASS, t->n_pass); /* streams; long-run shares come from the others, if any */
     for (int g = 0; g < t->n_group; g++) {
         long_run_shares(t, replayed < t->n_stream ? replayed : 0, g, u->share + t->first[g]);
         for (int e = t->first[g]; e < t->first[g + 1]; e++) {
@@ -280,7 +280,8 @@ static void sift(struct score *heap, int n, int at)
     }
 }
 
-/* A heap of the residents, the first to evict on top; those of this turn only when there are no others. */
+/* Makes c->score a heap of the resident experts, the first to evict on top, and returns its size.  Experts of this turn
+ * are left out, unless `any` is set or all resident experts are of this turn. */
 static int rank(struct cache *c, rule *goes, bool any)
 {
     int n = 0;

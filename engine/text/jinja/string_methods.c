@@ -126,7 +126,7 @@ static struct jin_value affix(struct jin *j, struct jin_value self, const struct
 METHOD(m_startswith) { return affix(j, self, args, false); }
 METHOD(m_endswith) { return affix(j, self, args, true); }
 
-/* The byte offset of the first or last occurrence of `what` in bytes [begin, end) of s, or -1. */
+/* The byte offset of the first or last occurrence of a string in bytes [begin, end) of s, or -1. */
 static ptrdiff_t locate(struct jin *j, const struct jin_string *s, size_t begin, size_t end,
                         const struct jin_string *what, bool last)
 {
