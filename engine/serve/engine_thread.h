@@ -35,7 +35,7 @@ struct eng_job {
 };
 
 /* An event of a job: owner and choice are those of the job's request, session is NULL, top points to the array below.
- * A cancelled job ends with status KN_ECANCELLED. */
+ * A job that is ended by its cancellation has status KN_ECANCELLED. */
 struct eng_job_event {
     struct eng_event event;
     struct spec_top top[ENG_TOP];

@@ -78,7 +78,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The sample that a share p of the sorted samples does not exceed. */
+/* The smallest x such that at least a share p of the sorted samples is at most x. */
 static double percentile(const struct samples *s, double p)
 {
     size_t i = (size_t)ceil(p * (double)s->n);

@@ -44,7 +44,7 @@ struct shard {
     long n;
 };
 
-/* A NumPy header, padded to HEADER bytes; it contains the count, so it is written last. */
+/* A NumPy header, padded to HEADER bytes; it contains the count, so it is written again at the end. */
 static void write_header(struct shard *s)
 {
     static const char magic[] = "\x93NUMPY\1\0";

@@ -298,8 +298,8 @@ static bool is_decimal(int32_t c) { return utf8proc_category(c) == UTF8PROC_CATE
 
 static bool is_word(int32_t c) { return c == '_' || is_letter(c); }
 
-/* True if c is a decimal digit; fails for a character of another numeric kind, which would need Unicode tables that
- * are not included. */
+/* True if c is a decimal digit.  Fails for a character that is, or like a CJK ideograph may be, of another numeric
+ * kind: that would need Unicode tables that are not included. */
 static bool is_number(struct jin *j, int32_t c)
 {
     utf8proc_category_t is = utf8proc_category(c);
