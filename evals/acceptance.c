@@ -2,9 +2,9 @@
  *
  *     acceptance MODEL PROMPTS.jsonl TEMPERATURE[:RULE] GAMMA[,GAMMA]... DRAFTER[+DRAFTER]...
  *
- * A line of PROMPTS has a question, a prompt or turns: the one user message. DRAFTER as for --draft; several
- * with + draft one tree. RULE as for --verify; default coupled. Each prompt is answered alone,
- * 128 tokens at most; passes and tokens are counted from after the first token, which the prefill gives.
+ * A line of PROMPTS has a question, a prompt or turns, of which the first counts: the user message. DRAFTER as for
+ * --draft; several with + draft one tree. RULE as for --verify; default coupled. Each prompt is answered alone, 128
+ * tokens at most; passes and tokens are counted from after the first token, which the prefill gives.
  * Prompts of more than 320 tokens are left out, as in evals/train/measure.py. Under coupled every drafter
  * must give the same answers as the previous one.
  * Intervals: 95 %, bootstrap over prompts. Prints CSV. The last two columns are times of this machine, reliable
@@ -38,7 +38,7 @@ static void add_times(struct times *t, const struct eng_stats *a, const struct e
     t->pass_ns += (double)(b->pass_ns - a->pass_ns);
 }
 
-/* Answers one prompt; returns 1 if the prompt was left out. */
+/* Answers one prompt.  Returns 0; 1 if the answer has fewer than two tokens and so does not count; or KN_E*. */
 static int answer(struct eng_engine *e, const struct eng_ids *ids, float temperature, struct prompt *p,
                   struct eng_event *event, struct counts *out, struct times *times)
 {
@@ -58,7 +58,7 @@ static int answer(struct eng_engine *e, const struct eng_ids *ids, float tempera
         int n = eng_step(e, event);
         eng_stats_get(e, &after);
         error = n < 0 ? n : 0;
-        if (n_token > 1) /* before it a drafter prefills the prompt */
+        if (n_token > 1) /* in earlier steps a drafter prefills the prompt */
             add_times(times, &before, &after);
         out->passes += n_token > 0;
         for (int i = 0; i < n; i++, n_token++)

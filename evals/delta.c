@@ -13,7 +13,7 @@
 struct work {
     const struct kn_ops *ops;
     int d, n_head, head;
-    float *state; /* [n_head] */
+    float *state; /* [n_head][kn_delta_floats(d, d)] */
     size_t bytes; /* of all states */
     struct kn_delta_row row[N_ROW];
 };

@@ -79,7 +79,7 @@ static void report(const struct eng_engine *e, const struct moe_sight *sight, in
     }
 }
 
-/* A free slot takes the next prompt; answers in progress at the end are left unfinished. */
+/* A session without an answer in progress starts the next prompt; answers in progress at the end stay unfinished. */
 static int measure(struct eng_engine *e, struct moe_sight *sight, int batch, int n_token)
 {
     struct eng_event event[MOST_BATCH * 2];

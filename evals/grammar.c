@@ -6,9 +6,10 @@
  *     grammar = CASES                     the instances of each line's "valid" and "invalid" that are
  *                                         misjudged
  *
- * SCHEMAS is a file with one JSON schema per line. A walk takes any allowed token, with probability 1/2 a stop
- * token when one is allowed, and is completed by gr_finish after at most 400. "first" is the first walk, which
- * computes the masks; later walks find them cached. The texts are for a validator (evals/grammar.py). */
+ * SCHEMAS is a file with one JSON schema per line. A step of a walk tries the ids from a random one on and takes the
+ * first allowed token; a stop token is passed over with probability 1/2. A walk ends with a stop token or after 400
+ * tokens. The N walks are taken twice: "first" computes the masks, "later" finds them cached. A text is up to 299
+ * random allowed bytes, completed by gr_finish; texts are for a validator (evals/grammar.py). */
 #include "engine/text/grammar/grammar.h"
 #include "speculative/speculative.h"
 

@@ -8,7 +8,7 @@
  * cores, independent of other processes on the machine.
  *
  * kernels [FORMATS] [ISA] [ROWS]    a selection instead of all, as in: kernels q4_k,f16 avx512 1,4,16
- *                                   ISA "best": the fastest of this machine */
+ *                                   ISA "best": the fastest of this machine; with ROWS, repacking is left out */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

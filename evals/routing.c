@@ -2,9 +2,9 @@
  *
  * Feeds t sequences of distinct random tokens through a model and looks at their last tokens, one
  * of each sequence in a batch. Prints CSV: the distinct experts per layer, beside the expected number for
- * independent uniform choices of n_used, N(t) = E (1 - (1 - K/E)^t); the standard deviation of the logits,
- * and the mean correlation of two sequences' logits (1: every context gives the same, 0: independent).
- *
+ * independent uniform choices of n_used, N(t) = E (1 - (1 - K/E)^t); the root mean square of the logits,
+ * and the mean correlation of the first sequence's logits with those of each other sequence (1: every context
+ * gives the same, 0: independent).
  *
  *   routing MODEL [PAST]              PAST tokens before the last one, default 64 */
 #include <math.h>

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define FIGURE_NS    400000000u /* in each of the alternating rounds */
-#define FIGURE_TIMES 50
+#define FIGURE_NS    400000000u /* least time of a figure, of all its alternating rounds together */
+#define FIGURE_TIMES 50         /* least number of rounds */
 enum { MOST_VOCAB = 151936 };
 
 struct sampler {

@@ -37,7 +37,7 @@ struct eng_bench {
     bool streams;        /* not all experts fit in memory */
 };
 
-struct eng_figure {   /* one result: the passes between start and stop of the clock, in all */
+struct eng_figure {   /* one result: totals of the passes between start and stop of the clock */
     const char *what; /* "prefill", "decode" */
     int batch;
     const char *drafter; /* NULL: none */
@@ -67,8 +67,9 @@ int eng_bench_run_passes(struct eng_bench *b, int batch, int n);
 int eng_bench_warm_up(struct eng_bench *b, int batch, bool *settled); /* returns the number of passes, or KN_E* */
 
 /* start_clock: n_pass, n_row: the most passes until stop_clock, and the most rows of a pass: they size the trace of
- * used experts.  stop_clock completes the figure and prints it.  f->tokens 0: the tokens that the engine has counted;
- * f->logits 0: all rows.  positions: KV positions that attention has read in all. */
+ * used experts.  stop_clock completes the figure and prints it.  If the caller left f->tokens 0, it is set to the
+ * tokens that the engine has counted; if it left f->logits 0, to the number of rows.  positions: KV positions that
+ * attention has read in all these passes. */
 int eng_bench_start_clock(struct eng_bench *b, struct eng_bench_start *s, int n_pass, int n_row);
 int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct eng_figure *f, double positions);
 

@@ -23,9 +23,9 @@
 static const struct eng_bench_way none = { ENG_BENCH_NONE, 0 };
 
 struct ways {
-    struct eng_bench_way way[MAX_WAYS]; /* [n] 0: without drafts, 1: drafts of --gamma */
+    struct eng_bench_way way[MAX_WAYS]; /* [n]; way[0]: without drafts, way[1]: drafts of --gamma */
     int n;
-    double speed[MAX_ROUNDS][MAX_WAYS], disk_Bps;
+    double speed[MAX_ROUNDS][MAX_WAYS], disk_Bps; /* speed: tokens/s of each block */
 };
 
 void eng_bench_draft(struct eng_bench *b, struct eng_bench_way way)
@@ -50,7 +50,7 @@ static int restart(struct eng_bench *b, int batch)
     return error ? error : eng_bench_run_passes(b, batch, 0);
 }
 
-/* Raises *said to the most tokens that any sequence has generated. */
+/* Runs one step, then raises *said to the most tokens that any sequence has generated. */
 static int step_once(struct eng_bench *b, int batch, int *said)
 {
     int got = eng_step(b->engine, b->event);
@@ -122,7 +122,8 @@ static bool decides(const struct eng_bench *b, struct eng_bench_way way)
     return way.gamma == ENG_GAMMA_AUTO && !(way.how == ENG_BENCH_AHEAD && b->config->n_dsi == 1);
 }
 
-/* Runs untimed passes until the controller has been settled for STEADY_BLOCKS passes in a row. */
+/* If the controller decides the draft length: runs untimed passes until it has been settled for STEADY_BLOCKS passes in
+ * a row, at most --warmup or ENG_BENCH_WARM passes.  Else *settled is true and no pass runs. */
 static int rehearse(struct eng_bench *b, int batch, struct eng_bench_way way, bool *settled)
 {
     const struct eng_config *c = b->config;
@@ -155,7 +156,7 @@ static int run_block(struct eng_bench *b, int batch, struct eng_bench_way way, s
         (error = run_until(b, batch, c->n_gen)) ||
         (error = eng_bench_stop_clock(b, &start, f, batch * m * (n + m / 2))))
         return error;
-    if (drafts) /* the other rules give other tokens of the same distribution */
+    if (drafts) /* under ratio and block, drafts change the tokens, though not their distribution */
         return c->verify == SPEC_COUPLED ? compare(b, batch) : 0;
     note_said(b, batch);
     return 0;
@@ -293,7 +294,8 @@ int eng_bench_drafts(struct eng_bench *b, int batch)
         eng_bench_draft(b, w.way[i]); /* eng_explain() describes the current way */
         print_ratio(b, batch, &w, i, 0);
     }
-    for (int i = 2; i < w.n && !error; i++) /* also: DSI over in turn; --gamma over each of --against */
+    /* Further ratios: with --dsi over drafts in turn; drafts of --gamma over those of each length of --against. */
+    for (int i = 2; i < w.n && !error; i++)
         print_ratio(b, batch, &w, w.way[i].how == ENG_BENCH_AHEAD ? i : 1, w.way[i].how == ENG_BENCH_AHEAD ? 1 : i);
     eng_bench_close_all(b, batch);
     eng_bench_draft(b, none);

@@ -69,8 +69,8 @@ int eng_bench_run_passes(struct eng_bench *b, int batch, int n)
 
 /* ---- a figure ---------------------------------------------------------------------------------------- */
 
-/* Sets f->bytes and f->macs: weights, `positions` KV positions that attention reads, and the recurrent states that each
- * row reads and writes. */
+/* Sets f->bytes and f->macs: weights, `positions` KV positions that attention reads, and one recurrent state read and
+ * written for each row with logits. */
 static void add_costs(const struct eng_bench *b, struct eng_figure *f, double positions)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(b->engine));

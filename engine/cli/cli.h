@@ -2,8 +2,8 @@
  *
  * main.c picks a command from a table and calls it with its configuration; config.c turns arguments,
  * environment and configuration file into struct eng_config (precedence in that order).  Results go to
- * stdout, everything else to stderr.  A command returns the exit status: 0 done, 1 failed at least in part, 2 wrong
- * usage or refused; before it returns 1 or 2 it prints one line with the reason. */
+ * stdout, everything else to stderr.  A command returns the exit status: 0 done; 1 failed in part, or the output could
+ * not be written; 2 wrong usage, refused, or failed as a whole.  Before it returns 1 or 2 it prints the reason. */
 #ifndef ENGINE_CLI_CLI_H
 #define ENGINE_CLI_CLI_H
 
@@ -54,11 +54,13 @@ ENG_COMMANDS(ENG_DECLARE)
  * default.  Strings are not owned: see eng_config_parse(). */
 struct eng_config {
     const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config, *fit;
-    const char *part_format[MOE_PART_COUNT];        /* NULL: `format` */
-    const char *errors;                             /* of batch; NULL: output + ".errors" */
-    const char *batches, *against;                  /* lists as "1,4,16": batch sizes, draft lengths */
-    int n_predict;                                  /* -1: until the model stops or the context ends */
-    int n_thread, n_ctx, n_chunk;                   /* 0: all CPUs; 0: the model's context; at least 1 */
+    const char *part_format[MOE_PART_COUNT]; /* of quantize, by enum moe_part; NULL: `format` */
+    const char *errors;                      /* of batch; NULL: output + ".errors" */
+    const char *batches, *against;           /* lists as "1,4,16": batch sizes, draft lengths */
+    int n_predict;                           /* -1: until the model stops or the context ends */
+    /* n_thread 0: all CPUs.  n_ctx: tokens of a request; 0: the command's default.  n_chunk: most prompt tokens of a
+     * pass, at least 1. */
+    int n_thread, n_ctx, n_chunk;
     int n_parallel;                                 /* requests at once; 0: the number expected to be fastest */
     const char *host, *api_key_file, *alias, *cors; /* of serve */
     int metrics_port;                               /* of batch; 0: no metrics */
@@ -68,8 +70,10 @@ struct eng_config {
     uint64_t watchdog_us;                   /* systemd's watchdog interval, 0: none; from the environment only */
     int n_layer, n_vocab, n_used;           /* of synth; 0: as in the shape */
     int n_prompt, n_gen, n_warmup, n_round; /* of bench; n_warmup -1: until the hit rate has settled */
-    size_t host_mem, kv_mem;                /* bytes; 0: the free memory; 0: n_parallel contexts or fewer */
-    size_t disk_rate, dram_rate;            /* bytes per second; 0: measured */
+    /* Bytes.  host_mem 0: the free memory less a margin.  kv_mem 0: n_parallel contexts, or fewer in favour of experts
+     * (engine/plan/memory_split.c). */
+    size_t host_mem, kv_mem;
+    size_t disk_rate, dram_rate;                    /* bytes per second; 0: measured */
     const char *what, *preset, *method, *lookahead; /* of simulate; lookahead as "1,5,10" or "1-200" */
     float target_ms, draft_ms, acceptance, contention, noise;
     int n_target, n_tok, n_repeat; /* n_tok, n_repeat 0: the preset's default */
@@ -79,7 +83,9 @@ struct eng_config {
     enum kn_kv kv;
     struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma; /* gamma: draft length, or ENG_GAMMA_AUTO */
-    int n_dsi, n_ahead; /* n_dsi: verifying workers, 0: no DSI, or ENG_GAMMA_AUTO; n_ahead: lookahead */
+    /* n_dsi 0: no DSI; 1: drafts during verification; above 1: number of verifying workers of run; or ENG_GAMMA_AUTO.
+     * n_ahead: tokens drafted during one verification; 0: as many as its duration allows. */
+    int n_dsi, n_ahead;
     enum spec_rule verify;
     unsigned model_sampling; /* 0: the model's own defaults of sampling apply; 1: they do not */
     bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, ahead, authors,
@@ -110,8 +116,8 @@ const char *eng_nearest(const char *word, const char *const *names, int n);
 /* ---- used by several commands ------------------------------------------------------------------- */
 
 /* From this call on SIGINT, SIGTERM and SIGHUP set the returned flag instead of ending the process (SIGHUP only if it
- * was not ignored).  For commands that write files: they poll the flag, and then stop and delete or complete the
- * file. */
+ * was not ignored).  For commands that write files: they poll the flag; when it is set they stop, and delete the file,
+ * or keep the part written so far if the same command can resume from it (pack, batch). */
 const atomic_bool *eng_interrupt(void);
 
 /* Writes s as a quoted JSON string; invalid UTF-8 becomes U+FFFD. */

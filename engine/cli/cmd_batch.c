@@ -154,7 +154,8 @@ static void tell_end(struct job *j, bool stopped)
 
 /* ---- the job ----------------------------------------------------------------------------------- */
 
-/* Runs the batch and returns the exit status.  Answers are synced to disk before they are counted as done. */
+/* Runs the batch and returns the exit status.  All answers are synced to disk before the final counts are reported; the
+ * progress counts answers that are still in memory. */
 static int work(struct job *j, const struct eng_api_setup *setup, const atomic_bool *stop)
 {
     int got = eng_batch_start(j->batch, j->engine, setup, j->n_parallel);

@@ -25,7 +25,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TRACE_BYTES  ((size_t)8 << 20) /* memory reserved for traces while the model is loaded */
+#define TRACE_BYTES  ((size_t)8 << 20) /* memory that the engine leaves free, for the traces of used experts */
 #define HUGE_STRETCH 1e9               /* max_prefill_slowdown: no limit, prefill runs in whole chunks */
 
 static int parse_batches(struct eng_bench *b)

@@ -310,7 +310,8 @@ static void measure_depths(struct report *r, const char *what, const char *path,
                     : NULL });
 }
 
-/* Opens the model's file, or a temporary file in the folder.  KN_EUNSUPPORTED: no O_DIRECT. */
+/* Opens the model's file or, if model is NULL, a temporary file in the folder.  KN_EUNSUPPORTED: no O_DIRECT, or the
+ * folder's file system allows no such temporary file. */
 static int open_disk(const char *folder, const char *model, int *fd)
 {
     if (!model)

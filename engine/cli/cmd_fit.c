@@ -31,14 +31,14 @@
 #define MOST_NUMBER 6
 #define ROUNDS      4
 #define PASSES      4 /* timed passes of a point in a round; of all rounds, the quicker half counts */
-#define WARM        3 /* untimed passes, in which a drafter prefills, 288 rows a pass */
+#define WARM        3 /* untimed passes, in which a drafter prefills the prompts of all sequences */
 #define N_PROMPT    16
 
 struct fit {
     const struct eng_config *config;
     struct eng_engine *engine;
     struct eng_rates rates;
-    double disk_Bps; /* 0: all experts fit in memory */
+    double disk_Bps; /* 0: all experts fit in memory, or the disk cannot be measured */
     struct eng_event *event;
     struct eng_session *session[MOST_SEQ];
     int32_t oracle_text[1024];
@@ -182,7 +182,7 @@ static int settle_draft(struct fit *f, int i, double *ns)
     return 0;
 }
 
-/* Makes one draft point of the points with the same number of sequences, which are adjacent. */
+/* Makes one draft point for each number of sequences, from the points with this number, which are adjacent. */
 static int settle_drafts(struct fit *f)
 {
     int error = 0;

@@ -3,8 +3,7 @@
  * In: the header of a GGUF file of any architecture, or a folder of a supported family, shown as the GGUF file
  * it would be converted to.  Out: a summary as lines, or with --json as one object with the same content; with
  * --verbose also every metadata value (of arrays the first few items) and every tensor (with --json also its file,
- * offset and bytes).  Values that the file
- * does not have are left out.
+ * offset and bytes).  Values that the file does not have are left out.
  *
  * The same functions print both forms: struct sheet says which, and each put_ function prints a line or a JSON
  * member. */

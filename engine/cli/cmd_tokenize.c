@@ -1,9 +1,10 @@
 /* engine/cli/cmd_tokenize.c - `spillway tokenize`: converts all of stdin to token ids on one line, or back.
  *
  * In: a model file of any architecture with a tokenizer, and stdin: text, or with --decode ids separated by commas or
- * white space.  Out: ids separated by commas, or text, on stdout.  With --special BOS is added where the file asks for
- * it, special tokens in the text are parsed, and --decode writes their text.  Without --special, special tokens in the
- * text are plain text, and --decode leaves them out.  Nothing is written unless all of the input is valid. */
+ * white space.  Out: ids separated by commas, or text, on stdout.  With --special BOS and EOS are added where the file
+ * asks for it, control tokens in the text are parsed, and --decode writes their text.  Without --special, control
+ * tokens in the text are plain text, and --decode leaves them out.  Nothing is written unless all of the input is
+ * valid. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,8 @@
  * reads the environment.
  *
  * The file is INI: keys are long flag names.  The keys in the section [COMMAND] override the keys above all sections.
- * A key that only other commands have is ignored; a key that no command has is an error. */
+ * Above all sections, a key that this command does not have is ignored if any command has it, else an error.  In a
+ * section, a key that the section's command does not have is an error, also when another command runs. */
 #include "engine/api/model_sampling.h"
 #include "engine/base/base.h"
 #include "engine/cli/options.h"

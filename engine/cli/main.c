@@ -1,6 +1,6 @@
 /* engine/cli/main.c - the program: picks the command, parses its flags, returns the exit status.
  *
- * Exit status: 0 done, 1 failed at least in part, 2 wrong usage or refused.  No other file calls exit(). */
+ * The exit status is described in cli.h.  No other file calls exit(). */
 #include "engine/base/base.h"
 #include "engine/cli/options.h"
 

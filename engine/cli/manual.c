@@ -120,7 +120,7 @@ static void put_troff(const char *s)
     }
 }
 
-/* The same for the man page: \fB-n\fR, \fB--predict\fR \fIN\fR */
+/* Prints the names and the value of an option for the man page: \fB-n\fR, \fB--predict\fR \fIN\fR */
 static void put_names(const struct eng_option *o)
 {
     for (const char *a = o->alias; *a;) {

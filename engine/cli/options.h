@@ -62,8 +62,8 @@ const char *eng_option_needed(enum eng_command_id command, int nth);
 
 /* ---- option_values.c ------------------------------------------------------------------------------ */
 
-/* Sets the option's field from s, which must outlive c.  0, or KN_EINVAL with a message that names `by`, the source of
- * the value. */
+/* Sets the option's field from s, which must outlive c; a list option gets one more item.  Returns 0, or KN_E* with a
+ * message.  by: the source of the value, for the message. */
 int eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *by);
 
 /* Empties the field of a list option, before the list of a stronger source is set: lists of several sources are not

@@ -18,7 +18,7 @@ int eng_api_keys_find(const struct eng_api_keys *k, const char *text);
 /* A hash of the characters of key i, the same at any place in the file; never 0. */
 uint64_t eng_api_keys_id(const struct eng_api_keys *k, int i);
 
-/* The key in the headers Authorization ("Bearer KEY") and x-api-key (KEY); NULL: neither has one. */
+/* The key in the header Authorization ("Bearer KEY") or, if that has none, x-api-key (KEY); NULL: neither has one. */
 const char *eng_api_keys_given(const char *authorization, const char *x_api_key);
 
 #endif

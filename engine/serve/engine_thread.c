@@ -22,9 +22,9 @@ struct eng_thread {
     pthread_t thread;
     bool started;
 
-    struct eng_engine *engine; /* the engine thread's; see eng_thread_engine for others */
-    struct eng_event *event;   /* [eng_event_room] the engine thread's */
-    struct eng_job **running;  /* [n_running] the engine thread's */
+    struct eng_engine *engine; /* for the engine thread only; other threads: see eng_thread_engine() */
+    struct eng_event *event;   /* [eng_event_room()] for the engine thread only */
+    struct eng_job **running;  /* [n_running] for the engine thread only */
     int n_running;
     uint64_t n_pass; /* passes of the engine after the last step */
     uint64_t explained_ns;

@@ -3,8 +3,8 @@
  *     eng_thread_open -> [ eng_thread_submit -> eng_thread_take_events until its end -> (eng_thread_cancel) ]* -> close
  *
  * The engine thread opens the model, then loops: take submitted and cancelled jobs, run one pass, write its events.
- * It sleeps while no job runs.  Other threads use it through this header; data is exchanged under one lock, which is
- * held once per pass and only for copying.
+ * It sleeps while no job runs.  Other threads use it through this header; data is exchanged under one lock, which the
+ * engine thread does not hold during a pass.
  *
  * A job is one sequence.  Its memory belongs to the submitter.  From a successful submit until the event whose finish
  * is not ENG_RUNNING, the job and everything that its request points to are lent to the engine thread.  Every job ends
@@ -35,7 +35,7 @@ struct eng_job {
 };
 
 /* An event of a job: owner and choice are those of the job's request, session is NULL, top points to the array below.
- * A cancelled job ends with status KN_ECANCELLED. */
+ * A job that is ended by its cancellation has status KN_ECANCELLED. */
 struct eng_job_event {
     struct eng_event event;
     struct spec_top top[ENG_TOP];

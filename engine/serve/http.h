@@ -10,8 +10,8 @@
  *     which the exchange must not be used;
  *   - limits on headers (431), a body (413), the bytes of all requests being received (the largest is cut), connections
  *     (more wait in the kernel), and the unsent bytes of an answer (cut);
- *   - timeouts: a whole request must arrive within patience_ms of its first byte, an answer must keep moving, and a
- *     connection may be idle for idle_ms.  A connection that takes longer is cut.
+ *   - timeouts: a whole request must arrive within patience_ms of its first byte; while an answer has unsent bytes,
+ *     the client must take some within patience_ms; a connection may be idle for idle_ms.  Else it is cut.
  *
  * Bytes that are not HTTP, and requests of more than 8 times max_header or 2 times max_body, are answered by evhttp
  * itself with the body that `words` returns; then the connection is closed.

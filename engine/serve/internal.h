@@ -79,7 +79,7 @@ struct eng_server {
 
 struct srv_route {
     const char *method, *path;
-    bool open; /* needs no API key */
+    bool open; /* needs no API key, and any Origin is accepted */
     /* now: answers at once, on the serving thread.  work: runs on a reader thread and fills c->text, or refuses.  A
      * route with neither parses an API request, and then answers its count of prompt tokens (counts) or generates. */
     void (*now)(struct eng_server *s, struct eng_exchange *x);

@@ -2,7 +2,7 @@
  *
  *     reading   a reader thread parses the body into an eng_api_request, or makes a short answer (srv_call.text)
  *     running   each choice is a job lent to the engine thread; the job's events feed the reply
- *     over      answered, or the client has disconnected, and no job is lent
+ *     over      answered or left by the client; no reader thread has the call, and no job is lent
  *
  * When a client disconnects, its jobs are cancelled; the srv_call is freed once the reader thread has finished with it
  * and the engine thread has returned its jobs. */

@@ -16,7 +16,7 @@
 struct eng_server;
 
 struct eng_serve_options {
-    struct eng_options engine; /* n_session is set from n_queue */
+    struct eng_options engine; /* n_session is set by the server: n_parallel + n_queue */
     const char *host;
     int port;                 /* 0: any */
     const char *api_key_file; /* NULL: no keys; then only a loopback host is allowed */
@@ -41,8 +41,8 @@ struct eng_serve_options {
 
 int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt);
 int eng_serve_port(const struct eng_server *s);
-int eng_serve_run(struct eng_server *s);     /* fails if the model cannot be loaded */
-void eng_serve_stop(struct eng_server *s);   /* any thread; 1st call: drain, then return; 2nd: return now */
+int eng_serve_run(struct eng_server *s);   /* fails if the model cannot be loaded */
+void eng_serve_stop(struct eng_server *s); /* any thread; 1st call: eng_serve_run drains and returns; 2nd: within 1 s */
 void eng_serve_reload(struct eng_server *s); /* any thread; reloads the key file, as SIGHUP does */
 void eng_serve_close(struct eng_server *s);
 

@@ -204,7 +204,8 @@ int eng_merge_bytes(struct eng_merge *m, const struct eng_vocab *v, const char *
 }
 
 /* Appends a character that has no token: the tokens of its bytes or, if a byte has no token, the unknown
- * token.  Several unknown characters in a row give one unknown token (*unknown: the last one was unknown). */
+ * token.  Several unknown characters in a row give one unknown token.  *unknown says on entry whether the character
+ * before was unknown, on return whether this one is. */
 static int push_bytes(const struct eng_vocab *v, const char *p, size_t n, bool *unknown, struct eng_ids *ids)
 {
     const bool was_unknown = *unknown;

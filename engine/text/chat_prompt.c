@@ -120,7 +120,7 @@ struct moe_string eng_chat_text(const struct eng_chat *c) { return c->text; }
 #define N_MARK     32
 
 struct marks {
-    char fence[MARK_BYTES]; /* see above */
+    char fence[MARK_BYTES]; /* inserted in the strings that hold control tokens; see the head of this file */
     char end[MARK_BYTES];   /* stands behind the text of the last message if that is continued */
 };
 
@@ -267,7 +267,8 @@ static int render(const struct eng_chat *c, json_t *variables, char **text, size
     return code;
 }
 
-/* Renders these variables, as render does, for the request that they were made of. */
+/* Renders the variables that marked() made of the request, and drops the caller's reference to them (NULL: returns
+ * KN_ENOMEM).  If the request continues the last message, cuts the prompt behind this message's text. */
 static int render_marked(const struct eng_chat *c, const struct marks *marks, const json_t *request, json_t *variables,
                          char **text, size_t *n, struct eng_template_error *error)
 {

@@ -17,8 +17,8 @@
 struct eng_chat; /* immutable after open: shared by threads */
 
 /* Compiles tokenizer.chat_template of the file.  Without one, uses a built-in template chosen by the
- * special tokens of the vocabulary, and logs the choice.  v must outlive *out; path is
- * the file's name for log messages. */
+ * special tokens of the vocabulary, and logs the choice; KN_EUNSUPPORTED if no built-in template fits.  v must outlive
+ * *out; path is the file's name for log messages. */
 int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v, const char *path);
 void eng_chat_close(struct eng_chat *c);
 
@@ -29,8 +29,9 @@ struct moe_string eng_chat_text(const struct eng_chat *c);
 int eng_chat_render(const struct eng_chat *c, const json_t *request, char **text, size_t *n,
                     struct eng_template_error *error);
 
-/* Appends the tokens of the prompt to ids.  Text written by the template may become special tokens.
- * Strings of the request never become control tokens. */
+/* Appends the tokens of the prompt to ids.  Text written by the template may become special tokens.  The text of a
+ * control token in a string of the request does not become that token.  But a string may form a control token together
+ * with text of the template around it: "<|", a role from the request, "|>". */
 int eng_chat_tokens(const struct eng_chat *c, const json_t *request, struct eng_ids *ids,
                     struct eng_template_error *error);
 

@@ -4,7 +4,8 @@
  *
  * Token text is stored as decoded bytes: the byte letters of byte-level BPE become bytes,
  * SentencePiece's U+2581 becomes a space, and its byte tokens such as <0x41> become one byte.  So
- * merging works on plain bytes for both kinds of vocabulary, and detokenizing copies the token texts. */
+ * merging works on plain bytes for both kinds of vocabulary, and detokenizing copies the token texts.  The texts of
+ * control and unknown tokens, and of the user-defined tokens of byte-level BPE, are stored as the file spells them. */
 #ifndef ENGINE_TEXT_INTERNAL_H
 #define ENGINE_TEXT_INTERNAL_H
 
@@ -21,9 +22,10 @@ struct eng_letters {
 
 void eng_letters_init(struct eng_letters *l);
 
-/* Decodes the token text s (UTF-8) into out[s.n]; returns the number of bytes written. */
+/* Decodes the token text s (UTF-8) into out[s.n]; returns the number of bytes written.  A character that is no byte
+ * letter is copied. */
 size_t eng_letters_to_bytes(const struct eng_letters *l, struct moe_string s, char *out);
-size_t eng_spaces_from_marks(struct moe_string s, char *out); /* U+2581 to ' '; s: any bytes */
+size_t eng_spaces_from_marks(struct moe_string s, char *out); /* copies s, each U+2581 as ' '; returns the length */
 int eng_byte_from_name(struct moe_string s);                  /* "<0x41>" to 0x41; else -1 */
 
 /* ---- vocab_hash.c: the two hash tables ------------------------------------------------------- */
@@ -72,8 +74,8 @@ bool eng_pre_adds_bos(const struct eng_pre *pre);          /* default of eng_voc
 int eng_split_open(struct eng_split **out, const struct eng_pre *pre);
 void eng_split_close(struct eng_split *s);
 
-/* Calls piece() for each piece of the text, in order; stops at its first error and returns it.  The
- * text must be valid UTF-8. */
+/* Calls piece() for each piece of the text, in order; stops at the first error of piece() and returns it.  Fails with
+ * KN_ELIMIT if a match exceeds a limit of PCRE2.  The text must be valid UTF-8. */
 typedef int eng_piece(void *arg, const char *p, size_t n);
 int eng_split_run(struct eng_split *s, const char *text, size_t n, eng_piece *piece, void *arg);
 
@@ -91,7 +93,7 @@ struct eng_vocab {
     float *score;            /* [n_vocab], PIECES only */
     size_t max_bytes;        /* length of the longest text */
 
-    struct eng_words words; /* the tokens that merging plain text can give */
+    struct eng_words words; /* the tokens of type normal, by text */
     struct eng_pairs pairs; /* BYTES only */
     struct eng_pre *pre;    /* BYTES only */
     int32_t byte_id[256];   /* the token of each byte; ENG_NO_TOKEN: the vocabulary lacks this byte */

@@ -6,8 +6,8 @@
  *
  * The patterns are those of the published tokenizer.json files, with two differences that do not
  * change results.  White space is spelt out (WS), because PCRE2's \s also matches U+180E, which is not
- * white space since Unicode 6.3.  And the alternative for trailing blanks starts only at the first
- * of several blanks, because trying it at every blank would take quadratic time.
+ * white space since Unicode 6.3.  And deepseek-llm's pattern for blanks at the end of the text starts only at the
+ * first of several blanks, because trying it at every blank would take quadratic time.
  * PCRE2 10.42 implements Unicode 14: letters added later count as symbols.  Matching has explicit
  * limits; a text that exceeds one is refused. */
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -41,8 +41,8 @@
 /* Words as in gpt-4o, except that runs of Chinese characters are pieces of their own.  A character class
  * cannot exclude a script, hence the lookahead in NO_HAN.  A repeated group uses memory for every
  * character it can backtrack over, so all repetitions are possessive.  Instead of backtracking,
- * "LARGE*, then SMALL+" is written as two cases: it ends with characters that are in SMALL only, or
- * with the last of those that are in both classes. */
+ * "LARGE*, then SMALL+" is written as two cases.  Either a character that is in SMALL only (\p{Ll}) follows LARGE*,
+ * and then SMALL*; or there is no such character, and the match ends with the last character that is in both. */
 #define HAN        "\\p{sc:Han}"
 #define NO_HAN(x)  "(?:(?!" HAN ")[" x "])"
 #define KIMI_K2    HAN "+|" \

@@ -12,7 +12,8 @@
  * refused, and the log names it: with a guessed pattern the tokens would differ from the model's
  * training although the text looks nearly right.
  *
- * Text is bytes.  Bytes that are not UTF-8 become byte tokens if the vocabulary has them.
+ * Text is bytes, and need not be UTF-8.  A byte without any token is dropped by byte-level BPE; in SentencePiece,
+ * a character of which a byte has no token becomes the unknown token.
  * Functions that can fail return 0 or a negative KN_E* code, and log the reason. */
 #ifndef ENGINE_TEXT_TEXT_H
 #define ENGINE_TEXT_TEXT_H
@@ -61,7 +62,7 @@ bool eng_vocab_is_stop(const struct eng_vocab *v, int32_t id);
 
 enum {
     ENG_TEXT_ADD_BOS = 1,       /* add BOS at the start and EOS at the end, where the file says so */
-    ENG_TEXT_PARSE_SPECIAL = 2, /* the text of a control token becomes that token */
+    ENG_TEXT_PARSE_SPECIAL = 2, /* the text of a control token, or of an unknown token, becomes that token */
 };
 
 struct eng_ids { /* all zero: empty */
@@ -88,8 +89,8 @@ int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsig
 /* ---- ids to text ----------------------------------------------------------------------------- */
 
 enum {
-    ENG_DECODE_SKIP_SPECIAL = 1, /* control tokens give no text */
-    ENG_DECODE_RAW = 2,          /* no check for UTF-8: the exact inverse of eng_tokenize */
+    ENG_DECODE_SKIP_SPECIAL = 1, /* control and unknown tokens give no text */
+    ENG_DECODE_RAW = 2,          /* no check for UTF-8: the bytes of the tokens are written unchanged */
     ENG_DECODE_CONTINUE = 4,     /* the ids continue an earlier sequence: keep a space at the start */
 };
 
@@ -120,7 +121,7 @@ size_t eng_decoder_finish(struct eng_decoder *d, char *out);
  * far is held back while it may be the beginning of a stop string. */
 #define ENG_STOP_BYTES 256
 struct eng_stop {
-    const char *const *text; /* [n], each of 1 .. ENG_STOP_BYTES bytes */
+    const char *const *text; /* [n] borrowed, each of 1 .. ENG_STOP_BYTES bytes */
     int n;
     bool hit;  /* a stop string was found: all further text is dropped */
     int which; /* if hit: index in `text` of the stop string found */

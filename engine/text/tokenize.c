@@ -4,7 +4,7 @@
  * special tokens, from left to right, the longest one at each place.  The plain text between them
  * goes through the pre-tokeniser and its pieces to byte-level BPE, or whole to SentencePiece BPE.
  * For SentencePiece a space is added at the start and after every special token, if the file asks
- * for it.  Runs of bytes that are not UTF-8 skip the pre-tokeniser and are pieces of their own. */
+ * for it.  For byte-level BPE, a run of bytes that are not UTF-8 skips the pre-tokeniser and is one piece. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -87,7 +87,7 @@ static int plain_utf8(struct work *w, const char *p, size_t n)
     if (ascii || !w->v->compose)
         return eng_split_run(w->split, p, n, piece_of_bytes, w);
     len = utf8proc_map((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    if (len == UTF8PROC_ERROR_INVALIDUTF8) /* nothing to compose */
+    if (len == UTF8PROC_ERROR_INVALIDUTF8) /* text that utf8proc refuses is not composed */
         return eng_split_run(w->split, p, n, piece_of_bytes, w);
     if (len < 0)
         return kn_fail(KN_ENOMEM, "no memory for %zu bytes of text", n);

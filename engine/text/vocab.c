@@ -373,8 +373,9 @@ static int load_id(const struct loader *l, const char *key, int32_t *id)
     return 0;
 }
 
-/* Sets the values that apply where the file has no key: no token for any role, except that SentencePiece
- * uses ids 0, 1 and 2 as unknown, BOS and EOS if their types fit. */
+/* Sets the values that apply where the file has no key.  SentencePiece: ids 0, 1 and 2 are unknown, BOS and EOS if
+ * their types fit; BOS and a space are added to a text.  Byte-level BPE: the pre-tokeniser says whether BOS is added.
+ * All other roles have no token. */
 static void default_roles(struct eng_vocab *v)
 {
     v->bos = v->eos = v->eot = v->eom = v->unk = v->pad = ENG_NO_TOKEN;

@@ -444,7 +444,7 @@ static bool section_mark(struct eng_answer_parser *s, enum mark m)
     if (m == MARK_CALLS_END || (m == MARK_CALL_END && !s->any_call))
         return false;
     if (s->any_call)
-        s->held.n = 0; /* the closing marker of the last call */
+        s->held.n = 0; /* drops the white space and code fence after the last call */
     if (m == MARK_CALL || m == MARK_FUNCTION) {
         hold_mark(s, m);
         eng_call_open_name(s);
@@ -503,8 +503,9 @@ static bool take_mark(struct eng_answer_parser *s, enum mark m)
     }
 }
 
-/* A marker that is not valid here ends the call as incomplete, or as content before its CALL event, and may
- * open the next call.  Inside a string value without quotes such a marker is ignored. */
+/* Handles marker m inside a call.  If m is not valid in the current state, it is ignored inside a string value without
+ * quotes.  Elsewhere it ends the call, as incomplete if its CALL event was emitted, else as content; then m is handled
+ * outside the call, where it may open the next call. */
 void eng_call_mark(struct eng_answer_parser *s, enum mark m)
 {
     if (eng_call_watch(s) >> m & 1 ? take_mark(s, m) : s->state == IN_VALUE && s->free_string)

@@ -8,7 +8,7 @@
  * True, False, None, lists and dictionaries.  They are converted to JSON byte by byte.  The JSON
  * validator (value.c) checks the structure of the result, so this file handles only the differences
  * in spelling between Python and JSON.
- * A number or word is held until it ends; all other text is emitted at once. */
+ * A number, word or escape is held until it ends, a comma until the next item; all other text is emitted at once. */
 #include "engine/tools/internal.h"
 
 #include <stdio.h>

@@ -181,8 +181,8 @@ static size_t skip_blanks(const struct text *t, size_t at)
     return at;
 }
 
-/* True if the text may be the beginning of a message header of gpt-oss, up to the channel: the role
- * (optional), then the recipient (to=..). */
+/* True if the text may be the beginning of a message header of gpt-oss, up to the channel: the role, then the
+ * recipient (to=..), each optional. */
 static bool may_be_header(const struct text *t)
 {
     size_t at = skip_blanks(t, 0), n_role = strlen("assistant");

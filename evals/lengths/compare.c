@@ -30,7 +30,8 @@ static double draft_cost, row_cost;
 
 static const float *lengths_of(const float *record) { return record + 1; }
 
-/* By depth - 1: accepted tokens of a chain; of a tree, with its width of four. */
+/* Sets out[d - 1] to the survival of a draft to depth d, from the lengths [SPEC_LENGTHS] of all widths: those of the
+ * largest width, four, are used. The lengths of a chain are the same at every width. */
 static void survival_of(const double *length, double *out)
 {
     spec_lengths_survival(length + (SPEC_LENGTH_WIDTHS - 1) * SPEC_LENGTH_DEPTHS, out);

@@ -29,7 +29,8 @@ static int rank(const struct spec_tree *t, int *order)
     return t->n;
 }
 
-/* The number of accepted nodes that lie in the part. */
+/* The number of accepted nodes that lie in a part of the tree: the first `nodes` nodes by `order` that are at most
+ * `depth` deep. */
 static int kept_of(const struct spec_tree *t, const struct spec_verify *v, const int *order, int nodes, int depth)
 {
     bool in[SPEC_NODES] = { false };
@@ -79,7 +80,7 @@ static int answer(struct eng_engine *e, const struct eng_ids *ids, float tempera
             moe_context_feature(e->assets.context, s->seq.path.slot[s->seq.n_kv - 1], feature);
         int n = eng_step(e, event);
         error = n < 0 ? n : 0;
-        if (!error && thought && s->seat == seat && s->seq.tree->n) /* the last pass of an answer is truncated */
+        if (!error && thought && s->seat == seat && s->seq.tree->n) /* not the last pass, which accepts fewer tokens */
             write_record(prompt, s, feature, moe_model_shape(e->assets.model)->d_model);
     }
     eng_session_close(s);

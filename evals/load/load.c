@@ -78,7 +78,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The sample that a share p of the sorted samples does not exceed. */
+/* The smallest x such that at least a share p of the sorted samples is at most x. */
 static double percentile(const struct samples *s, double p)
 {
     size_t i = (size_t)ceil(p * (double)s->n);
@@ -126,7 +126,7 @@ static void note_reason(struct block *b, const char *text)
 
 /* ---- prompts ----------------------------------------------------------------------------------- */
 
-/* Random words, different for each request from the first word on, so that no prefix is cached. */
+/* Random words, drawn for each request from the first word on, so that hardly any prefix is cached. */
 static char *make_prompt(uint64_t request, int n_word)
 {
     static const char *const word[] = { "river",   "stone",  "why",      "seven",     "green",  "letter",  "walks",
@@ -280,7 +280,8 @@ static void watch_time(struct block *b)
     }
 }
 
-/* Starts all due requests that have a free user; returns ms until the next is due. */
+/* Starts all due requests that have a free user.  Returns the ms to wait for events: until the next request is due, or
+ * 1000. */
 static int begin_due(struct block *b, int poll, int n, uint64_t *due_ns)
 {
     for (int i = 0; i < want.users && b->n_begun < n; i++) {

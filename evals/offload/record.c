@@ -1,7 +1,7 @@
 /* evals/offload/record.c - records the experts chosen by a model's rows, as a trace for replay.
  *
  * Streams run one after another, alone, so that a turn has the experts of one row. Tokens are sampled at
- * temperature 1, with a seed for each stream; prefill passes are not recorded.
+ * temperature 1, with another seed for each answer; prefill passes are not recorded.
  *
  *   record MODEL STREAMS PASSES [PROMPTS] > FILE
  *
@@ -60,7 +60,8 @@ static int read_tokens(struct recorder *r, int stream, int *line, struct eng_ids
     return 0;
 }
 
-/* Writes the pass in the trace: a bitmap for each turn. The first pass sets their number. */
+/* Writes the pass in r->trace: a bitmap for each turn. The first pass sets r->n_group, the number of turns, and writes
+ * the head of the file; false if a later pass has another number of turns, or a write has failed. */
 static bool write_pass(struct recorder *r)
 {
     const struct off_trace *t = &r->trace;

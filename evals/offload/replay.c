@@ -32,15 +32,15 @@
 
 struct trace {
     int n_stream, n_pass, n_group, n_expert; /* n_expert: of all groups */
-    int *first;                              /* [n_group + 1] experts of a group */
-    size_t *at, pass_bytes;                  /* [n_group] offset of its bitmap in a pass */
+    int *first;                              /* [n_group + 1] number of a group's first expert */
+    size_t *at, pass_bytes;                  /* at: [n_group] offset of a group's bitmap in the bytes of a pass */
     uint8_t *bits;                           /* [n_stream][n_pass][pass_bytes] */
 };
 
 /* The experts that a batch uses, turn by turn. */
 struct turns {
     int n_group, n_turn, n_expert, counted; /* counted: first turn that counts */
-    int *first;                             /* [n_turn + 1] */
+    int *first;                             /* [n_turn + 1] index in `used` of a turn's first expert */
     int32_t *used;                          /* [first[n_turn]] */
     double *share;                          /* [n_expert] long-run share of its group's turns */
     struct off_expert *expert;              /* [n_expert] for policy.c: only the groups are set */
@@ -155,7 +155,7 @@ static void make_turns(struct turns *u, const struct trace *t, int batch, int sc
         }
         u->first[turn + 1] = n;
     }
-    int replayed = batch * kn_ceil_div(N_PASS, t->n_pass); /* streams; other streams are independent samples */
+    int replayed = batch * kn_ceil_div(N_PASS, t->n_pass); /* streams; long-run shares come from the others, if any */
     for (int g = 0; g < t->n_group; g++) {
         long_run_shares(t, replayed < t->n_stream ? replayed : 0, g, u->share + t->first[g]);
         for (int e = t->first[g]; e < t->first[g + 1]; e++) {
@@ -280,7 +280,8 @@ static void sift(struct score *heap, int n, int at)
     }
 }
 
-/* A heap of the residents, the first to evict on top; those of this turn only when there are no others. */
+/* Makes c->score a heap of the resident experts, the first to evict on top, and returns its size.  Experts of this turn
+ * are left out, unless `any` is set or all resident experts are of this turn. */
 static int rank(struct cache *c, rule *goes, bool any)
 {
     int n = 0;
@@ -340,7 +341,7 @@ static void run_turn(struct cache *c, rule *goes)
     }
 }
 
-/* Misses of the counted passes. */
+/* Misses of the counted passes; -1: no memory for the policy. */
 static double replay(const struct turns *u, int n_slot, rule *goes)
 {
     size_t n = (size_t)u->n_expert;

@@ -3,9 +3,10 @@
  *     moving MODEL HOST_MEM_MIB DRAFT GEN 1,4,16,32,8,2,32,1 [ROUNDS]
  *
  * The trace is a list of phases with a number of users each; each user has a prompt of 16 tokens and generates GEN.
- * It is played without drafts and with them, in turn, by one engine: the same users, the same seeds and so the same
- * tokens, which is checked. The timing is of decoding, including the controller's learning and trials; the controller
- * is not informed of phases. A line is a phase of a round; the last, phase "all", is the whole of the last round. */
+ * In each round one engine plays all phases without drafts, then all with drafts: the same users, the same seeds and so
+ * the same tokens, which is checked. The timing is of decoding, including the controller's learning and trials; the
+ * controller is not informed of phases. A line is a phase of a round; the last line of a round, phase "all", is the
+ * whole round. */
 #include "engine/engine.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * Input: MODEL.gguf, optionally "special", and on stdin records of a 32-bit little-endian length and
  * that many bytes. Output: one line of ids for every record, separated by spaces. With "special" the
  * text of special tokens becomes these tokens. Every text is also decoded again; if the bytes differ, the
- * line ends with " !" and the number of equal bytes. */
+ * line ends with " !" and the number of decoded bytes, at most the text's length. */
 #include <stdio.h>
 #include <string.h>
 

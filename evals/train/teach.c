@@ -7,8 +7,8 @@
  * up to LENGTH tokens with the prompt; for each token of an answer the ENG_TOP likeliest tokens are recorded. It
  * does the work of sample.py and lessons.py together, with the engine's speed, arithmetic and memory, but
  * without the features that an EAGLE head learns from (lessons.py adds them). OUT_FOLDER gets one .npy per SHARD
- * prompts, for distil.py and boost.py; existing files are not made again. Seeds are the prompts'
- * numbers. */
+ * prompts, for distil.py and boost.py; existing files are not made again. A prompt's seed is the number of its shard's
+ * first prompt plus its index among the answered prompts of the shard. */
 #include "engine/base/base.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"
@@ -44,7 +44,7 @@ struct shard {
     long n;
 };
 
-/* A NumPy header, padded to HEADER bytes; it contains the count, so it is written last. */
+/* A NumPy header, padded to HEADER bytes; it contains the count, so it is written again at the end. */
 static void write_header(struct shard *s)
 {
     static const char magic[] = "\x93NUMPY\1\0";

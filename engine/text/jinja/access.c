@@ -1,8 +1,9 @@
 /* engine/text/jinja/access.c - attributes, items and slices: x.y, x[y], x[a:b].
  *
  * As in jinja2's sandbox: x.y looks for an attribute of x's type first, then for an item of x; x["y"]
- * looks for an item first.  Attributes are the fixed lists in this file.  Names that begin with an
- * underscore, and methods that would change a list or dict, give an undefined value; using it fails. */
+ * looks for an item first.  Attributes are the fixed lists in this file.  As an attribute, a name such as
+ * __class__ (two underscores at the start, one at the end), or a method that would change a list or dict,
+ * gives an undefined value; using it fails. */
 #include "engine/text/jinja/internal.h"
 
 #include <stdio.h>

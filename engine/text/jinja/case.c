@@ -1,8 +1,8 @@
 /* engine/text/jinja/case.c - upper, lower, title and folded case of text, as in Python's str.
  *
- * utf8proc maps one letter to one letter.  Letters that map to several letters are in a table here
- * (the unconditional lines of Unicode's SpecialCasing).  The only conditional mapping is the capital sigma, which
- * becomes a final sigma at the end of a word. */
+ * utf8proc maps one letter to one letter.  Letters whose upper or title case is several letters are in a table here
+ * (the unconditional lines of Unicode's SpecialCasing).  The only conditional mapping is the capital sigma, whose
+ * lower case is a final sigma at the end of a word. */
 #include "engine/text/jinja/internal.h"
 
 #include <stdlib.h>
@@ -110,8 +110,8 @@ static bool is_ignored(int32_t code)
            code == 0xB7 || code == 0x2018 || code == 0x2019 || code == 0x2024 || code == 0x2027;
 }
 
-/* True if the first character from byte `at` on that is_ignored() does not ignore has case; with `before`, the last
- * such character before byte `at`. */
+/* Searches from byte `at` on or, with `before`, backwards from byte `at`, for the first character that is not
+ * is_ignored().  True if there is one and it has case. */
 static bool word_goes_on(const struct jin_string *s, size_t at, bool before)
 {
     int32_t code = 0;

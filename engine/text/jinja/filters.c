@@ -28,7 +28,7 @@ FILTER(f_upper) { return recase(j, v, args, JIN_UPPER); }
 FILTER(f_lower) { return recase(j, v, args, JIN_LOWER); }
 FILTER(f_capitalize) { return recase(j, v, args, JIN_CAPITALIZE); }
 
-/* A word begins after any of " -({[<"; its first letter becomes upper case, the rest lower case. */
+/* A word begins after white space or any of "-({[<"; its first letter becomes upper case, the rest lower case. */
 FILTER(f_title)
 {
     struct jin_builder b = { .j = j };

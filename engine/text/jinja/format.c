@@ -12,7 +12,7 @@ struct field {
     int32_t fill;
     char align, sign, type; /* 0: not given */
     bool alternate, zero, comma;
-    int64_t width, precision; /* -1: not given */
+    int64_t width, precision; /* not given: width 0, precision -1 */
 };
 
 /* ---- one field ------------------------------------------------------------------------------- */
@@ -350,7 +350,7 @@ static struct jin_value brace_field(struct jin *j, struct jin_value v, const str
 struct braces {
     struct jin *j;
     const struct jin_args *args;
-    int64_t next; /* argument index of the next {}; -1: the fields have numbers */
+    int64_t next; /* argument index of the next {}; -1: a {0} came before, so {} is an error */
 };
 
 /* The value of a field: "name", "0" or "", then any of ".attribute" and "[item]". */
@@ -399,7 +399,8 @@ static struct jin_value brace_value(struct braces *f, const struct jin_string *s
     return v;
 }
 
-/* The end of the replacement field that begins at `at`; the field's specifier may contain nested fields. */
+/* The offset of the '}' that closes the replacement field, whose text begins at `at`, behind the '{'; the field's
+ * specifier may contain nested fields. */
 static size_t field_end(struct jin *j, const struct jin_string *s, size_t at)
 {
     int depth = 1;

@@ -119,7 +119,7 @@ struct jin_pair {
 struct jin_dict { /* in order of first insertion */
     size_t n, room;
     struct jin_pair *pair; /* [room] */
-    uint32_t *index;       /* [2 * room] hash table of 1 + index in pair; NULL: too few pairs for one */
+    uint32_t *index;       /* [2 * room] hash table of 1 + index in pair, 0: free; NULL: too few pairs for a table */
 };
 
 struct jin_view {
@@ -227,9 +227,9 @@ struct jin_params {
     struct jin_node *position, *keyword, *star, *star_star;
 };
 
-/* The first value of a slot when its scope is entered.  PARAMETER: an argument; RESOLVE: the template variable or
- * built-in function `name`; ALIAS: the value of slot `from`, `up` environments above the outer one; UNDEFINED:
- * none. */
+/* The first value of a slot when its scope is entered.  PARAMETER: set by the code that enters the scope (arguments of
+ * a macro, targets of a loop or with block, `loop`); RESOLVE: the template variable or built-in function `name`; ALIAS:
+ * the value of slot `from`, `up` environments above the outer one; UNDEFINED: none. */
 enum jin_load { JIN_LOAD_PARAMETER, JIN_LOAD_RESOLVE, JIN_LOAD_ALIAS, JIN_LOAD_UNDEFINED };
 struct jin_slot {
     enum jin_load load;
@@ -243,7 +243,7 @@ struct jin_scope {
 
 struct jin_macro_info {
     int n_parameter, n_default;
-    int caller, kwargs, varargs; /* slots of these names; -1: not used */
+    int caller, kwargs, varargs; /* slots of these names; -1: not used, or a parameter has the name */
     bool explicit_caller;        /* a parameter is named caller */
     bool speaks_of_caller;       /* the body uses caller */
 };
@@ -283,7 +283,7 @@ struct jin_lexer {
     int line;
     size_t line_at; /* `line` is the line number of this offset */
     enum { JIN_IN_DATA, JIN_IN_PRINT, JIN_IN_BLOCK, JIN_IN_RAW } state;
-    bool line_starting; /* the last tag ended with a newline */
+    bool line_starting; /* the text at `at` begins a line: the last tag removed the newline before it */
     char bracket[256];  /* [n_bracket] closing brackets still expected */
     int n_bracket;
     struct {
@@ -302,8 +302,8 @@ struct jin_parser {
     struct jin_token token, ahead; /* current token; lookahead, valid if `looked` */
     bool looked;
     int depth, n_for, n_loop;       /* nesting; enclosing FORs; enclosing FORs that a break may leave */
-    bool soft;                      /* inside an {% if %}: unknown filters and tests fail only when evaluated */
-    const struct jin_node *unknown; /* the first unknown filter or test, or NULL */
+    bool soft;                      /* directly in an {% if %}: unknown filters and tests fail only when evaluated */
+    const struct jin_node *unknown; /* the first unknown filter or test that makes parsing fail, or NULL */
 };
 
 struct jin_node *jin_parse(struct jin_parser *p);
@@ -424,7 +424,7 @@ const char *jin_type_name(struct jin_value v); /* the type's name in Python */
 bool jin_truth(struct jin_value v);
 bool jin_equal(struct jin *j, struct jin_value a, struct jin_value b);
 bool jin_less(struct jin *j, struct jin_value a, struct jin_value b, const char *op); /* a op b, op of < <= > >= */
-bool jin_same(struct jin_value a, struct jin_value b); /* Python's `is`; false for int, float */
+bool jin_same(struct jin_value a, struct jin_value b); /* Python's `is`; false for int, float, undefined */
 bool jin_contains(struct jin *j, struct jin_value in, struct jin_value what);
 int64_t jin_length(struct jin *j, struct jin_value v); /* len(v); -1: v has no length */
 
@@ -466,7 +466,7 @@ bool jin_is_space(int32_t code);
 ptrdiff_t jin_find(struct jin *j, const struct jin_string *s, size_t from,
                    const struct jin_string *what); /* byte offset, -1: not found */
 struct jin_value jin_sub(struct jin *j, const struct jin_string *s, size_t begin,
-                         size_t end); /* bytes begin .. end of s */
+                         size_t end); /* bytes [begin, end) of s, not copied */
 struct jin_value jin_strip(struct jin *j, const struct jin_string *s, const struct jin_string *chars, int sides);
 struct jin_value jin_split(struct jin *j, struct jin_value s, const struct jin_string *by, int64_t most, bool right);
 struct jin_value jin_split_lines(struct jin *j, struct jin_value s, bool keep);
@@ -493,8 +493,10 @@ struct jin_value jin_built(struct jin_builder *b);
 
 struct jin_value jin_arithmetic(struct jin *j, int op, struct jin_value a, struct jin_value b);
 struct jin_value jin_negate(struct jin *j, struct jin_value v, bool minus);
-bool jin_parse_int(const struct jin_string *s, int base, struct jin *j, int64_t *out); /* as int(s, base) */
-bool jin_parse_float(const struct jin_string *s, struct jin *j, double *out);          /* as float(s) */
+/* As int(s, base) and float(s); false if s is no number.  An integer beyond 64 bits fails; if j is NULL, it gives
+ * false. */
+bool jin_parse_int(const struct jin_string *s, int base, struct jin *j, int64_t *out);
+bool jin_parse_float(const struct jin_string *s, struct jin *j, double *out);
 bool jin_float_to_int(double f, int64_t *out);                   /* truncates; false: beyond 64 bits */
 int jin_compare_numbers(struct jin_value a, struct jin_value b); /* -1, 0, 1; 2: one is NaN */
 struct jin_value jin_round(struct jin *j, struct jin_value v, int64_t digits,

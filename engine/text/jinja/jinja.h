@@ -30,7 +30,7 @@ struct eng_template;
 struct eng_template_error {
     int line;        /* line of the template at which it failed; 0: unknown */
     bool raised;     /* the template called raise_exception, and `text` is its argument */
-    char text[1024]; /* UTF-8, truncated if too long; one line, unless raised */
+    char text[1024]; /* one line, unless raised; truncated if too long (unless raised, maybe within a character) */
 };
 
 struct eng_template_limits { /* a value of 0 selects the default */

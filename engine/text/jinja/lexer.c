@@ -2,10 +2,9 @@
  *
  * The text between two tags is one token, after white space control.  "-" at the start or end of a
  * tag removes all white space before or after the tag.  A block or comment removes the newline after it
- * (trim_blocks) and, if it is the first thing on its line, the blanks before it (lstrip_blocks); "+" keeps
- * these.  Inside tags the
- * tokens are Python's names, numbers and strings, and operators; a tag cannot end while a bracket is
- * open. */
+ * (trim_blocks) and, if it is the first thing on its line, the blanks before it (lstrip_blocks); "+" at the
+ * same end of the tag keeps them.  Inside tags the tokens are Python's names, numbers and strings, and
+ * operators; a tag cannot end while a bracket is open. */
 #include "engine/base/base.h"
 #include "engine/text/jinja/internal.h"
 
@@ -149,8 +148,8 @@ static size_t data_end(const struct jin_lexer *l, size_t begin, size_t end, char
     return first && strip_right(l, line, end) == line ? line : end;
 }
 
-/* If the end of a tag ("%}", "-%}" or "+%}") begins at `at`: the length of this end and of the white space that it
- * removes; else 0. */
+/* If the end of a tag ("%}", "-%}" or "+%}"; mark: the '%', '#' or '}' before the last '}') begins at `at`: the length
+ * of this end and of the white space that it removes; else 0.  trim: "%}" removes one newline. */
 static size_t tag_end(const struct jin_lexer *l, size_t at, char mark, bool trim)
 {
     char end[3] = { mark, '}', 0 };
@@ -209,8 +208,8 @@ static bool next_raw(struct jin_lexer *l, struct jin_token *out)
     jin_fail(l->heap, "Missing end of raw directive");
 }
 
-/* Reads the text up to the next tag or, if there is none, the beginning of the tag.  True if out holds a token;
- * false after a comment or {% raw %}. */
+/* Reads the text before the next tag as a token; if the tag is next, reads its "{%" or "{{" as a token, or skips it if
+ * it is a comment or {% raw %}.  True if out holds a token. */
 static bool next_data(struct jin_lexer *l, struct jin_token *out)
 {
     size_t at = l->at, raw = 0;
@@ -339,7 +338,8 @@ static int32_t hex_escape(struct jin_lexer *l, size_t at, size_t end, int n)
     return code;
 }
 
-/* Decodes the escape at `at`, after the backslash, and appends the result; returns its length. */
+/* Decodes the escape whose backslash is before `at`, and appends the result to out[*n]; returns the length of the
+ * escape without the backslash. */
 static size_t escape(struct jin_lexer *l, size_t at, size_t end, char *out, size_t *n)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -370,7 +370,7 @@ static size_t escape(struct jin_lexer *l, size_t at, size_t end, char *out, size
     return 0;
 }
 
-/* Names: letters, combining marks, digits and connector punctuation. */
+/* Names: letters, combining marks, decimal digits and '_'. */
 static void name_token(struct jin_lexer *l, struct jin_token *out)
 {
     size_t end = l->at;

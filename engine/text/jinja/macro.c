@@ -112,7 +112,7 @@ __attribute__((noreturn)) static void bad_call(struct jin *j, const struct jin_m
              name ? (int)(name->n < 60 ? name->n : 60) : 0, name ? name->data : "", n < 0 ? 0 : 1, n < 0 ? 0 : n);
 }
 
-/* Removes a keyword from the list and returns its value; JIN_MISSING if absent. */
+/* Removes the keyword `name` (NULL: `text`) from list[*n] and returns its value; JIN_MISSING if absent. */
 static struct jin_value pop(struct jin_keyword *list, int *n, const struct jin_string *name, const char *text)
 {
     for (int i = 0; i < *n; i++)

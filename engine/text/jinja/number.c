@@ -1,6 +1,6 @@
 /* engine/text/jinja/number.c - Python's arithmetic on 64-bit integers and on doubles.
  *
- * Integer overflow is refused.  Division and remainder round towards minus infinity.  Powers are
+ * Integer overflow is refused.  "//" and "%" round the quotient towards minus infinity.  Powers are
  * supported for integers only: the C library's pow may differ from Python's in the last digit. */
 #include "engine/text/jinja/internal.h"
 
@@ -235,8 +235,9 @@ struct jin_value jin_negate(struct jin *j, struct jin_value v, bool minus)
 
 /* ---- text to numbers ------------------------------------------------------------------------- */
 
-/* Copies s to out[room] without the white space on both sides and without underscores between digits; false if
- * there is an underscore at another place. */
+/* Copies s to out[room] without the white space on both sides (j NULL: s has none) and without underscores between
+ * digits or letters.  False if nothing is left, or if s has an underscore at another place, a NUL, or a character
+ * beyond ASCII; a decimal digit beyond ASCII fails. */
 static bool plain_digits(const struct jin_string *s, struct jin *j, char *out, size_t room, size_t *n)
 {
     struct jin_string t = *s;

@@ -7,13 +7,13 @@
 
 /* An attribute argument such as "a.b,c.0" is a list of paths; a path is a list of names and numbers. */
 struct path {
-    struct jin_value *part;
-    size_t n;
+    struct jin_value *part; /* [n] */
+    size_t n;               /* 0: the path gives the item itself */
 };
 struct getter {
-    struct path *path;
-    size_t n;                 /* 0: the item itself */
-    bool many;                /* the key is a list of the values of all paths */
+    struct path *path;        /* [n] */
+    size_t n;                 /* at least 1 */
+    bool many;                /* the key is the list of the values of path[0 .. n); else the value of path[0] */
     bool fold;                /* strings are compared in lower case */
     struct jin_value missing; /* default for an undefined value, or JIN_MISSING */
 };

@@ -286,7 +286,7 @@ struct jin_value jin_split(struct jin *j, struct jin_value s, const struct jin_s
     struct jin_items out = { 0 };
     if (by && !by->n)
         JIN_FAIL(j, "empty separator");
-    right &= most >= 0; /* without a limit both directions are equal */
+    right &= most >= 0; /* without a limit, splits from the left */
     if (!by && !right) {
         split_space(j, s, most, &out);
     } else if (!by) {

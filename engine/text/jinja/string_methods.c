@@ -1,6 +1,6 @@
 /* engine/text/jinja/string_methods.c - methods of strings, as in Python's str.
  *
- * Methods of a string marked as markup return markup, and HTML-escape their string arguments. */
+ * Methods of a string marked as markup return markup; replace and join HTML-escape the text that they insert. */
 #include "engine/text/jinja/internal.h"
 
 #include <utf8proc.h>
@@ -126,7 +126,7 @@ static struct jin_value affix(struct jin *j, struct jin_value self, const struct
 METHOD(m_startswith) { return affix(j, self, args, false); }
 METHOD(m_endswith) { return affix(j, self, args, true); }
 
-/* The byte offset of the first or last occurrence of a string in bytes begin .. end of s, or -1. */
+/* The byte offset of the first or last occurrence of a string in bytes [begin, end) of s, or -1. */
 static ptrdiff_t locate(struct jin *j, const struct jin_string *s, size_t begin, size_t end,
                         const struct jin_string *what, bool last)
 {
@@ -298,8 +298,8 @@ static bool is_decimal(int32_t c) { return utf8proc_category(c) == UTF8PROC_CATE
 
 static bool is_word(int32_t c) { return c == '_' || is_letter(c); }
 
-/* True if c is a decimal digit; fails for a character of another numeric kind, which would need Unicode tables that
- * are not included. */
+/* True if c is a decimal digit.  Fails for a character that is, or like a CJK ideograph may be, of another numeric
+ * kind: that would need Unicode tables that are not included. */
 static bool is_number(struct jin *j, int32_t c)
 {
     utf8proc_category_t is = utf8proc_category(c);
