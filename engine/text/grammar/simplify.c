@@ -40,8 +40,9 @@ static const struct {
     { "time", "^" TIME "$" },
     { "date-time", "^" DATE "T" TIME "$" },
     { "duration", "^P(\\d{1,4}W|" DAYS "(T" HOURS ")?|T" HOURS ")$" },
-    { "email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@" LABEL "(\\." LABEL ")+$" },
-    { "hostname", "^" LABEL "(\\." LABEL ")*$" },
+    /* of bounded length: a model that repeats a character would not end them */
+    { "email", "^[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,15}){0,2}@" LABEL "(\\." LABEL "){1,3}$" },
+    { "hostname", "^" LABEL "(\\." LABEL "){0,3}$" },
     { "ipv4", "^" BYTE "(\\." BYTE "){3}$" },
     { "ipv6", "^(" HEX "{1,4}:){7}" HEX "{1,4}$" },
     { "uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$" },
