@@ -184,6 +184,10 @@ static const struct {
       ONE("{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"a\"]}",
           "{\"type\":\"object\",\"properties\":{\"b\":{}},\"required\":[\"b\"]}") "]}",
       KN_EUNSUPPORTED, "\"oneOf\"" },
+    /* the texts of the second conform to the first, not the other way round */
+    { ONE("{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"a\"]}",
+          "{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}},\"required\":[\"a\",\"b\"]}"),
+      KN_EUNSUPPORTED, "\"oneOf\"" },
     { "{\"oneOf\":[]}", KN_EINVAL, "\"oneOf\"" },
     { "{\"type\":\"text\"}", KN_EINVAL, "\"type\"" },
     { "{\"type\":7}", KN_EINVAL, "\"type\"" },
