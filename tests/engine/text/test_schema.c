@@ -40,6 +40,7 @@ static void keywords_by_hand(void **state)
     expect("{\"type\":\"string\",\"nullable\":true}", "null|\"x\"", "1");
     expect("{\"const\":{\"b\":[1,0.1,\"\\u20ac\\n\"],\"a\":null}}", "{\"b\":[1,0.1,\"\xE2\x82\xAC\\n\"],\"a\":null}",
            "{\"a\":null}");
+    expect("{\"enum\":[1,2],\"const\":2}", "2", "1");
     expect("{\"type\":\"integer\",\"enum\":[1,\"1\",2.5,3.0]}", "1|3", "\"1\"|2.5|3.0");
     expect("{\"type\":\"string\",\"format\":\"email\"}",
            "\"a.b@example.com\"|\"x@a.b.c.de\"|\"abcdefghijklmnopqrstuvwxyz012345@a-b.org\"",
@@ -188,6 +189,7 @@ static const struct {
     { ONE("{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"a\"]}",
           "{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}},\"required\":[\"a\",\"b\"]}"),
       KN_EUNSUPPORTED, "\"oneOf\"" },
+    { "{\"enum\":[1,2],\"const\":3}", KN_EINVAL, "nothing satisfies" },
     { "{\"oneOf\":[]}", KN_EINVAL, "\"oneOf\"" },
     { "{\"type\":\"text\"}", KN_EINVAL, "\"type\"" },
     { "{\"type\":7}", KN_EINVAL, "\"type\"" },
