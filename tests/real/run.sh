@@ -158,7 +158,7 @@ true_of "a schema with a byte that has no token gets a 400" \
 
 # tools: this model's template has none, so a call is made in a general form, or the request is refused by name
 tool='tools: [{type: "function", function: {name: "get_weather", parameters: {type: "object", properties: {city: {type: "string", maxLength: 30}},
-    required: ["city"]}}}], tool_choice: "required"'
+    required: ["city"]}}}], tool_choice: "required", max_tokens: 200'
 true_of "a tool call, or a 400 that names it" "$(ask $chat "$(question 'What is the weather in Paris?' "{$tool}")")" \
     '(.error.message // "" | contains("tool")) or
      (.choices[0] | .finish_reason == "tool_calls" and .message.tool_calls[0].function.name == "get_weather" and

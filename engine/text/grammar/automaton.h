@@ -2,6 +2,7 @@
  * engine/text/grammar include it.
  *
  *     simplify.c                                      normalises JSON schemas (schema.h)
+ *     apart.c                                         can two schemas of a oneOf accept the same text?
  *     regex.c                                         patterns to NFAs (regex.h)
  *     schema.c, json_text.c, pattern.c, number.c      make nodes
  *     builder.c                                       stores nodes

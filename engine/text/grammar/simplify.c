@@ -40,8 +40,9 @@ static const struct {
     { "time", "^" TIME "$" },
     { "date-time", "^" DATE "T" TIME "$" },
     { "duration", "^P(\\d{1,4}W|" DAYS "(T" HOURS ")?|T" HOURS ")$" },
-    { "email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@" LABEL "(\\." LABEL ")+$" },
-    { "hostname", "^" LABEL "(\\." LABEL ")*$" },
+    /* of bounded length: a model that repeats a character would not end them */
+    { "email", "^[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,15}){0,2}@" LABEL "(\\." LABEL "){1,3}$" },
+    { "hostname", "^" LABEL "(\\." LABEL "){0,3}$" },
     { "ipv4", "^" BYTE "(\\." BYTE "){3}$" },
     { "ipv6", "^(" HEX "{1,4}:){7}" HEX "{1,4}$" },
     { "uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$" },
@@ -307,6 +308,26 @@ static bool put_patterns(struct gr_simplifier *r, const json_t *schema, json_t *
     return true;
 }
 
+bool gr_same_value(const json_t *x, const json_t *y)
+{
+    if (json_is_number(x) && json_is_number(y) && json_typeof(x) != json_typeof(y))
+        return json_number_value(x) == json_number_value(y);
+    return json_equal(x, y);
+}
+
+/* The values that are in both lists. */
+static json_t *common_values(const json_t *a, const json_t *b)
+{
+    json_t *out = json_array();
+    for (size_t i = 0; i < json_array_size(a); i++)
+        for (size_t k = 0; k < json_array_size(b); k++)
+            if (gr_same_value(json_array_get(a, i), json_array_get(b, k))) {
+                json_array_append(out, json_array_get(a, i));
+                break;
+            }
+    return out;
+}
+
 /* The schema's own keywords: "type" as bits, "pattern" as a list, "const" as an "enum" of one. */
 json_t *gr_simple_own(struct gr_simplifier *r, const json_t *schema)
 {
@@ -315,7 +336,9 @@ json_t *gr_simple_own(struct gr_simplifier *r, const json_t *schema)
         !put_patterns(r, schema, out))
         return NULL;
     const json_t *value = json_object_get(schema, "const");
-    if (value && json_object_set_new(out, "enum", json_pack("[O]", value))) {
+    json_t *one = value ? gr_simple_keep(r, json_pack("[O]", value)) : NULL;
+    const json_t *list = json_object_get(out, "enum");
+    if (value && (!one || json_object_set_new(out, "enum", list ? common_values(list, one) : json_incref(one)))) {
         fail_memory(r);
         return NULL;
     }
@@ -389,26 +412,6 @@ int gr_value_bits(const json_t *v)
     default:
         return TYPE_BOOLEAN;
     }
-}
-
-bool gr_same_value(const json_t *x, const json_t *y)
-{
-    if (json_is_number(x) && json_is_number(y) && json_typeof(x) != json_typeof(y))
-        return json_number_value(x) == json_number_value(y);
-    return json_equal(x, y);
-}
-
-/* The values that are in both lists. */
-static json_t *common_values(const json_t *a, const json_t *b)
-{
-    json_t *out = json_array();
-    for (size_t i = 0; i < json_array_size(a); i++)
-        for (size_t k = 0; k < json_array_size(b); k++)
-            if (gr_same_value(json_array_get(a, i), json_array_get(b, k))) {
-                json_array_append(out, json_array_get(a, i));
-                break;
-            }
-    return out;
 }
 
 static json_t *all_values(const json_t *a, const json_t *b)
