@@ -77,7 +77,8 @@ void eng_talk_continue(struct eng_api_request *ask, const struct eng_talk_end *e
     const char *text = json_string_value(whole);
     size_t n = json_string_length(whole), at = 0;
     ask->continues = true;
-    ask->thinks = end->in_thoughts || (format && eng_tool_format_text_thinks(format, text, n, &at));
+    if (format && is_assistant(last_of(messages)))
+        ask->thinks = end->in_thoughts || eng_tool_format_text_thinks(format, text, n, &at);
     if (ask->thinks)
         at = n;
     while (at < n && is_space(text[at])) /* templates may trim it */

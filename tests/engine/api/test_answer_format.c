@@ -56,6 +56,27 @@ static void every_name_holds_the_answer(void **state)
     eng_api_request_close(ask);
 }
 
+static void many_choices_are_held(void **state)
+{
+    static char members[1 << 15], text[40];
+    size_t n = (size_t)snprintf(members, sizeof members, "\"guided_choice\": [\"\"");
+    (void)state;
+    for (int i = 1; i < ENG_API_MAX_CHOICE_TEXTS; i++)
+        n += (size_t)snprintf(members + n, sizeof members - n, ", \"%d choice %d with text\"", i * 7 % 100, i);
+    snprintf(members + n, sizeof members - n, "]");
+    struct eng_api_request *ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, members));
+    for (int i = 1; i < ENG_API_MAX_CHOICE_TEXTS; i++) {
+        snprintf(text, sizeof text, "%d choice %d with text", i * 7 % 100, i);
+        assert_true(accepts(ask->grammar, text));
+        text[strlen(text) - 1] = 0;
+        assert_false(accepts(ask->grammar, text));
+    }
+    assert_true(accepts(ask->grammar, ""));
+    eng_api_request_close(ask);
+    snprintf(members + n, sizeof members - n, ", \"one too many\"]");
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, members), "400 guided_choice");
+}
+
 static void forms_are_refused_by_name(void **state)
 {
     static const struct {
@@ -110,6 +131,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_name_holds_the_answer),
+        cmocka_unit_test(many_choices_are_held),
         cmocka_unit_test(forms_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, fake_open, fake_close);
