@@ -1,8 +1,8 @@
 /* engine/api/final_message.c - how the prompt of a conversation ends: the template opens a new turn of the assistant, or
  * the last message is continued.
  *
- * A continued message is a beginning of the answer that the client wrote ("prefill").  The prompt ends with its text, so
- * the model goes on in the middle of the turn.  Continued are: a last message of the assistant in chat completions and
+ * A continued message is a beginning of the answer that the client wrote.  The prompt ends with its text, so the model
+ * goes on in the middle of the turn.  Continued are: a last message of the assistant in chat completions and
  * messages; in responses one whose status says that it is incomplete.  In chat completions add_generation_prompt and
  * continue_final_message decide, if present, with vLLM's meaning. */
 #include "engine/api/messages.h"
