@@ -1,8 +1,8 @@
 /* engine/api/final_message.c - how the prompt of a conversation ends: the template opens a new turn of the assistant, or
  * the last message is continued.
  *
- * A continued message is a beginning of the answer that the client wrote ("prefill").  The prompt ends with its text, so
- * the model goes on in the middle of the turn.  Continued are: a last message of the assistant in chat completions and
+ * A continued message is a beginning of the answer that the client wrote.  The prompt ends with its text, so the model
+ * goes on in the middle of the turn.  Continued are: a last message of the assistant in chat completions and
  * messages; in responses one whose status says that it is incomplete.  In chat completions add_generation_prompt and
  * continue_final_message decide, if present, with vLLM's meaning. */
 #include "engine/api/messages.h"
@@ -77,7 +77,8 @@ void eng_talk_continue(struct eng_api_request *ask, const struct eng_talk_end *e
     const char *text = json_string_value(whole);
     size_t n = json_string_length(whole), at = 0;
     ask->continues = true;
-    ask->thinks = end->in_thoughts || (format && eng_tool_format_text_thinks(format, text, n, &at));
+    if (format && is_assistant(last_of(messages)))
+        ask->thinks = end->in_thoughts || eng_tool_format_text_thinks(format, text, n, &at);
     if (ask->thinks)
         at = n;
     while (at < n && is_space(text[at])) /* templates may trim it */

@@ -117,7 +117,11 @@ static void the_reasoning_goes_on_where_it_stands(void **state)
         assert_string_equal(json_string_value(ask->written), cases[i].written);
         eng_api_request_close(ask);
     }
-    struct eng_api_request *ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"reasoning_effort\": \"high\""));
+    struct eng_api_request *ask = ask_of(ENG_API_CHAT,
+                                         CHAT(SAYS("user", "<think>why"), ", \"continue_final_message\": true"));
+    assert_true(ask->continues && !ask->thinks);
+    eng_api_request_close(ask);
+    ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"reasoning_effort\": \"high\""));
     assert_true(ask->thinks && !ask->continues);
     eng_api_request_close(ask);
 }

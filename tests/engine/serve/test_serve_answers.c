@@ -124,7 +124,7 @@ static char *post(const char *path, const char *body, const char *at)
 }
 
 /* A continued message is answered as /v1/completions answers the prompt of /apply-template, in every dialect. */
-static void test_prefill(void **state)
+static void test_continued_message(void **state)
 {
 #define MESSAGES "[{\"role\":\"user\",\"content\":\"Count\"},{\"role\":\"assistant\",\"content\":\"One, two,\"%s}]"
 #define DRAWN    "\"temperature\":1,\"seed\":7,\"%s\":12"
@@ -193,7 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_head),
         cmocka_unit_test(test_equal_prompts),
-        cmocka_unit_test(test_prefill),
+        cmocka_unit_test(test_continued_message),
         cmocka_unit_test(test_tools_without_a_template),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
