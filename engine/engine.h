@@ -35,7 +35,8 @@ struct eng_options {
     int n_thread;          /* 0: one per usable CPU */
     int n_parallel;        /* seats: most sessions with rows in one pass */
     int n_session;         /* most sessions open at once; below n_parallel: n_parallel */
-    int n_ctx;             /* most tokens of a session; 0: the context that the model was trained with, at most 8192 */
+    int n_ctx;             /* most tokens of a session; 0: eng_default_ctx() of engine/plan/plan.h */
+    int n_ctx_most;        /* most tokens of that default; 0: no limit */
     int n_chunk;           /* most rows of a pass without its draft rows; 0: 512; below n_parallel: n_parallel */
     size_t host_mem;       /* budget for all memory of the process; 0: the free memory */
     size_t reserved_bytes; /* part of host_mem that the caller will allocate */

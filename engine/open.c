@@ -151,9 +151,11 @@ static int open_model(struct eng_engine *e)
     if (eng_vocab_size(e->assets.vocab) > shape->n_vocab)
         return kn_fail(KN_ECORRUPT, "%s: %d tokens but only %d rows of embeddings", e->assets.opt.model,
                        eng_vocab_size(e->assets.vocab), shape->n_vocab);
-    if (!e->assets.opt.n_ctx)
-        e->assets.opt.n_ctx = kn_min(shape->n_ctx_train, 8192);
-    else if (e->assets.opt.n_ctx > shape->n_ctx_train)
+    if (!e->assets.opt.n_ctx) {
+        int n = eng_default_ctx(e->assets.model, e->assets.opt.kv, e->assets.opt.n_parallel, e->assets.opt.host_mem,
+                                e->assets.opt.kv_mem, e->assets.opt.reserved_bytes);
+        e->assets.opt.n_ctx = e->assets.opt.n_ctx_most ? kn_min(n, e->assets.opt.n_ctx_most) : n;
+    } else if (e->assets.opt.n_ctx > shape->n_ctx_train)
         kn_say(KN_LOG_WARN, "--ctx-size %d: %s was trained on %d tokens, its output beyond them is poor",
                e->assets.opt.n_ctx, e->assets.opt.model, shape->n_ctx_train);
     /* time of attention to one position (float multiply-adds) over that of all else of a row (int8 ones) */
@@ -267,7 +269,10 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     if (error)
         return error;
     struct moe_context_options co = context_options(e);
+    int n_ctx = e->assets.opt.n_ctx, n_own = moe_model_shape(e->assets.model)->n_ctx_train;
     uint64_t secret[2];
+    if (!opt->n_ctx && n_ctx < n_own)
+        kn_say(KN_LOG_INFO, "context of %d tokens; the model's own is %d: --ctx-size sets another", n_ctx, n_own);
     if (getrandom(secret, sizeof secret, 0) != sizeof secret)
         error = kn_fail(KN_EIO, "no random numbers from the kernel");
     if (error || (error = check_cancelled(e)) ||

@@ -60,6 +60,7 @@ static int open_engine(struct job *j)
     const struct eng_config *c = j->config;
     struct eng_options o = eng_config_options(c);
     o.max_prefill_slowdown = 1e9;
+    o.n_ctx_most = UNTOLD_CTX; /* memory is reserved for requests of this length */
     o.grammar_bytes = GRAMMAR_BYTES;
     int error = 0;
     if (!o.n_parallel) {

@@ -163,7 +163,7 @@ static const struct eng_option options[] = {
       NULL, "limit SI to the lookaheads that DSI may use, as in the paper" },
 
     { "ctx-size", "-c", MODEL, ENG_INTEGER, AT(n_ctx), 0, 1 << 24,
-      "N", "context per request; 0: the model's, at most 8192" },
+      "N", "context per request; 0: the model's, if memory allows" },
     { "chunk", "-ub --ubatch-size", MODEL, ENG_INTEGER, AT(n_chunk), 1, 4096,
       "N", "maximum prompt tokens per pass" },
     { "threads", "-t", MODEL | QUANTIZE | PACK | SYNTH | SIMULATE | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,

@@ -23,6 +23,7 @@
 #define FIXED_BYTES           (16 * MIB)
 #define BYTES_PER_THREAD      (MIB / 4)
 #define BYTES_PER_EXPERT      1024
+#define USUAL_CTX             8192
 #define SMALL_CHUNK_ROWS      128 /* with so few rows --chunk is not suggested: a pass's buffers are small already */
 #define MIN_FREE_MARGIN_BYTES (256 * MIB) /* free memory left to other programs: this or a twentieth, the larger */
 
@@ -85,6 +86,14 @@ int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t to
     size_t taken = out->fixed + mapped;
     out->spare = total > taken ? total - taken : 0;
     return 0;
+}
+
+int eng_plan_ctx(int n_own, size_t n_fit)
+{
+    size_t n = USUAL_CTX;
+    while (2 * n <= n_fit && n < (size_t)n_own)
+        n *= 2;
+    return n_fit >= (size_t)n_own || n > (size_t)n_own ? n_own : (int)n;
 }
 
 void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes)
@@ -155,14 +164,32 @@ static int refuse(const struct eng_split *split, const struct eng_need *need, co
                    moe_file_path(use->file), split->total / MIB, parts, shrink, least);
 }
 
+/* The budget if the user gave none, of `left` free bytes. */
+static size_t free_budget(size_t left)
+{
+    size_t margin = left / 20 > MIN_FREE_MARGIN_BYTES ? left / 20 : MIN_FREE_MARGIN_BYTES;
+    return left > margin ? left - margin : 0;
+}
+
+int eng_default_ctx(const struct moe_model *model, enum kn_kv kv, int n_parallel, size_t host_mem, size_t kv_mem,
+                    size_t reserved_bytes)
+{
+    const struct moe_shape *s = moe_model_shape(model);
+    struct kn_machine machine;
+    kn_machine_get(&machine);
+    size_t total = host_mem ? host_mem : free_budget(machine.available_bytes);
+    size_t taken = FIXED_BYTES + reserved_bytes + s->dense_bytes + s->expert_bytes;
+    size_t share = kv_mem ? kv_mem : total > taken ? (total - taken) / 2 : 0;
+    size_t slot = moe_kv_slot_bytes(model, kv) + ENG_KV_SLOT_BYTES;
+    return eng_plan_ctx(s->n_ctx_train, share / slot / (size_t)kn_max(1, n_parallel));
+}
+
 int eng_budget(struct eng_split *out, const struct eng_use *use)
 {
     struct kn_machine machine;
     struct eng_need need;
     kn_machine_get(&machine);
-    size_t left = machine.available_bytes,
-           margin = left / 20 > MIN_FREE_MARGIN_BYTES ? left / 20 : MIN_FREE_MARGIN_BYTES;
-    size_t total = use->host_mem ? use->host_mem : left > margin ? left - margin : 0;
+    size_t left = machine.available_bytes, total = use->host_mem ? use->host_mem : free_budget(left);
     ask(&need, use);
     int error = eng_plan_split(out, &need, total);
     if (error == KN_EINVAL)

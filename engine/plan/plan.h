@@ -41,6 +41,10 @@ struct eng_split {
  * given, and only total, least and kv_least are valid. */
 int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t total);
 
+/* The default context of a model with a context of n_own tokens, if n_fit fit: n_own, or the largest doubling of 8192
+ * that fits, and at least 8192 or n_own. Doublings, so that a little more free memory gives the same context. */
+int eng_plan_ctx(int n_own, size_t n_fit);
+
 /* ---- the speed --------------------------------------------------------------------------------- */
 
 struct eng_machine { /* bytes read per second from disk and from memory; int8 multiply-adds per second */
@@ -101,6 +105,12 @@ struct eng_use { /* the input of eng_budget() */
     struct eng_extra drafters; /* all together */
     int n_ahead;               /* positions that a draft needs behind a full context */
 };
+
+/* The context of a model where the user chose none: eng_plan_ctx() with the contexts that fit for each of n_parallel
+ * sequences in half of the memory that is left beside the weights with all experts, or in kv_mem if it is set. So a
+ * longer context takes no memory from experts. */
+int eng_default_ctx(const struct moe_model *model, enum kn_kv kv, int n_parallel, size_t host_mem, size_t kv_mem,
+                    size_t reserved_bytes);
 
 /* Splits the budget. Call it when the small parts (vocabulary, sessions, samplers) are allocated, since it measures
  * them, and before the large parts are. KN_ELIMIT if the budget is too small; a message says which option to change. */

@@ -387,9 +387,28 @@ static void a_layer_ahead_is_planned_for_who_asks(void **state)
     unlink(path);
 }
 
+/* The model's own context where it fits, else a doubling of 8192. */
+static void default_context(void **state)
+{
+    (void)state;
+    static const struct {
+        int n_own;
+        size_t n_fit;
+        int want;
+    } cases[] = {
+        { 2048, 0, 2048 },       { 2048, 1 << 30, 2048 },     { 8192, 100, 8192 },
+        { 32768, 0, 8192 },      { 32768, 16383, 8192 },      { 32768, 16384, 16384 },
+        { 32768, 32767, 16384 }, { 32768, 32768, 32768 },     { 40960, 40959, 32768 },
+        { 40960, 40960, 40960 }, { 131072, 1 << 20, 131072 }, { 1 << 24, (size_t)1 << 40, 1 << 24 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(eng_plan_ctx(cases[i].n_own, cases[i].n_fit), cases[i].want);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(default_context),
         cmocka_unit_test(a_budget_is_split_from_the_top),
         cmocka_unit_test(too_little_is_refused_with_what_is_enough),
         cmocka_unit_test(from_the_least_on_everything_works),
