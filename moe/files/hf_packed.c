@@ -287,9 +287,12 @@ int moe_hf_compare(const struct moe_folder *d, const struct moe_stored *a, const
     int err = 0;
     for (uint64_t at = 0, n; at < a->bytes && *same && !err; at += n) {
         n = a->bytes - at < most ? a->bytes - at : most;
-        for (int i = 0; i < 2 && !err; i++)
-            err = kn_file_read(d->f->fd[t[i]->file], d->f->path[t[i]->file], bytes + (size_t)i * most, (size_t)n,
-                               t[i]->offset + at);
+        for (int i = 0; i < 2 && !err; i++) {
+            int fd = d->f->fd[t[i]->file];
+            err = kn_file_read(fd, d->f->path[t[i]->file], bytes + (size_t)i * most, (size_t)n, t[i]->offset + at);
+            (void)kn_io()->forget(fd, (int64_t)(t[i]->offset + at),
+                                  (int64_t)n); /* --host-mem counts the page cache, too */
+        }
         *same = !err && !memcmp(bytes, bytes + most, (size_t)n);
     }
     kn_free(bytes);

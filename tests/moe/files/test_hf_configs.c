@@ -45,8 +45,17 @@ static void save_config(json_t *config)
     free(text);
 }
 
-/* Writes the fixture as a folder. */
-static void write_folder(struct golden *g, const char *name)
+static const struct golden_tensor *tensor_of(const struct golden *g, const char *name)
+{
+    for (int i = 0; i < g->n_tensor; i++)
+        if (!strcmp(g->tensor[i].name, name))
+            return &g->tensor[i];
+    fail_msg("the fixture has no %s", name);
+    return NULL;
+}
+
+/* Writes the fixture as a folder.  head_of: the tensor whose values lm_head.weight gets, or NULL for its own. */
+static void write_folder_with(struct golden *g, const char *name, const char *head_of)
 {
     static const char tokenizer[] = "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},"
                                     "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false}}";
@@ -62,12 +71,15 @@ static void write_folder(struct golden *g, const char *name)
     for (int i = 0; i < g->n_tensor; i++) {
         const struct golden_tensor *t = &g->tensor[i];
         uint64_t n;
-        float *x = golden_values(g->seed, t, &n);
+        bool is_copy = head_of && !strcmp(t->name, "lm_head.weight");
+        float *x = golden_values(g->seed, is_copy ? tensor_of(g, head_of) : t, &n);
         hf_add(&file, t->name, x, t->dim, t->n_dim, false);
         free(x);
     }
     hf_close(&file, model, "model.safetensors");
 }
+
+static void write_folder(struct golden *g, const char *name) { write_folder_with(g, name, NULL); }
 
 /* The logits at every position: [N_TOK][n_vocab]; the caller frees them. */
 static float *all_logits(const struct golden *g, const char *name)
@@ -191,6 +203,30 @@ static void a_refusal_is_one_line(void **state)
     }
 }
 
+/* An output matrix with the values of the tied embedding is not stored twice in memory; a failing read of the comparison
+ * leaves nothing behind. */
+static void an_equal_output_matrix_is_the_embedding(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct moe_file *f;
+    write_folder_with(&g, "tied_other", "model.embed_tokens.weight");
+    assert_int_equal(moe_file_open(&f, model), 0);
+    assert_null(moe_file_find_tensor(f, "output.weight"));
+    moe_file_close(f);
+    int err = KN_EIO;
+    for (long n = 1; err; n++) {
+        faults_at(FAULT_READ, n, FAULT_ERROR, EIO);
+        err = moe_file_open(&f, model);
+        assert_true(!err || (err == KN_EIO && faults.n_line == 1));
+        if (!err)
+            moe_file_close(f);
+        assert_true(faults_clean());
+    }
+    faults_reset();
+    golden_free(&g);
+}
+
 /* transformers' own "no maximum" has 31 digits. */
 static void whole_numbers_may_be_of_any_size(void **state)
 {
@@ -215,12 +251,13 @@ int main(void)
         "tied_only",        "deepseek2_greedy",   "deepseek3_defaults", "deepseek3_dense",  "glm4_off",
         "minimax_defaults", "qwen3next_defaults", "qwen35_defaults",
     };
-    struct CMUnitTest tests[2 * LEN(name) + 2];
+    struct CMUnitTest tests[2 * LEN(name) + 3];
     for (int i = 0; i < LEN(name); i++) {
         tests[2 * i] = (struct CMUnitTest){ name[i], a_folder_is_read_as_transformers_reads_it, NULL, NULL, name[i] };
         tests[2 * i + 1] = (struct CMUnitTest){ name[i], a_gguf_file_of_it_gives_the_same_bytes, NULL, NULL, name[i] };
     }
     tests[2 * LEN(name)] = (struct CMUnitTest)cmocka_unit_test(a_refusal_is_one_line);
+    tests[2 * LEN(name) + 2] = (struct CMUnitTest)cmocka_unit_test(an_equal_output_matrix_is_the_embedding);
     tests[2 * LEN(name) + 1] = (struct CMUnitTest)cmocka_unit_test(whole_numbers_may_be_of_any_size);
     return cmocka_run_group_tests(tests, setup, folder_remove);
 }
