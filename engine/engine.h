@@ -37,9 +37,9 @@ struct eng_options {
     int n_session;         /* most sessions open at once; below n_parallel: n_parallel */
     int n_ctx;             /* most tokens of a session; 0: the context that the model was trained with, at most 8192 */
     int n_chunk;           /* most rows of a pass without its draft rows; 0: 512; below n_parallel: n_parallel */
-    size_t host_mem;       /* budget for all memory of the process; 0: the free memory */
+    size_t host_mem;       /* budget for all memory of the process; 0: the free memory, less a margin */
     size_t reserved_bytes; /* part of host_mem that the caller will allocate */
-    size_t kv_mem; /* bytes of the KV cache; 0: n_parallel contexts, fewer if memory is short (plan/memory_split.c) */
+    size_t kv_mem; /* bytes of the KV cache; 0: n_parallel contexts, or fewer to fit experts (plan/memory_split.c) */
     double max_prefill_slowdown; /* how many times longer prefill may make a decode pass (prefill_share.c); 0: 1.5 */
     size_t grammar_bytes;        /* memory for grammar masks; 0: no request has a grammar */
     int n_prompt_logprob_row;    /* most rows of a pass that report logprobs of prompt tokens; 0: none */
@@ -73,8 +73,9 @@ const struct eng_split *eng_memory(const struct eng_engine *e); /* the split of 
 double eng_disk_Bps(const struct eng_engine *e); /* measured read rate of the model's disk; 0: not measured */
 int eng_n_ctx(const struct eng_engine *e);
 
-/* Writes a text that names everything that an answer depends on beside its request: the program's version, the
- * model's weights and the KV format. Engines with equal fingerprints give equal answers to the byte. */
+/* Writes a text that names everything that an answer depends on beside its request: the program's version, the model's
+ * weights and the KV format. Engines with equal fingerprints give equal answers to the byte, if both verify drafts with
+ * SPEC_COUPLED. */
 enum { ENG_FINGERPRINT_BYTES = 48 };
 int eng_fingerprint(const struct eng_engine *e, char *out /* [ENG_FINGERPRINT_BYTES] */);
 int eng_n_chunk(const struct eng_engine *e);     /* rows of a pass without drafts, at most */
@@ -157,8 +158,8 @@ struct eng_stats {
     uint64_t n_draft, n_draft_kept;        /* drafted tokens that were verified; of them, accepted */
     uint64_t draft_ns;
     uint64_t overlap_ns, overlap_wait_ns; /* time of drafting during passes; time that passes waited for it */
-    int n_running, n_waiting;             /* sessions, now */
-    int n_kv_block, n_kv_used;            /* blocks; of them, used by running sessions: cached ones count as free */
+    int n_running, n_waiting;             /* running sessions, now: with a seat; waiting for one */
+    int n_kv_block, n_kv_used;            /* blocks; of them, used by sessions with a seat: cached ones count as free */
 };
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
 
@@ -174,17 +175,18 @@ int eng_step(struct eng_engine *e, struct eng_event *event);
 
 /* ---- the speed to expect: forecast.c ------------------------------------------------------------ */
 
-struct eng_machine; /* engine/plan/plan.h, as eng_setting */
+struct eng_machine; /* this and eng_setting: engine/plan/plan.h */
 
 #define ENG_PLAN_POSITION 512 /* tokens of each sequence that forecasts assume */
 
 /* The input of eng_plan_forecast() for this engine on the given machine; position: tokens of each sequence. */
 struct eng_setting eng_forecast_setting(const struct eng_engine *e, const struct eng_machine *machine, int position);
 
-/* Fills out with the given rates in bytes/s, and measures those that are 0 (and always the multiply-adds), in about a
+/* Sets *out to the given rates in bytes/s, and measures those that are 0 (and always the multiply-adds), in about a
  * second. The disk is measured only if experts will be read from it; else its rate stays as given. */
 int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate);
-/* Sets *out to the n_parallel, 1 to 64, with which these options are expected to give the most tokens/s. */
+/* Sets *out to the smallest n_parallel among 1, 2, 4 .. 64 with which these options are expected to give at least 97 %
+ * of the most tokens/s that any of them gives. */
 int eng_forecast_parallel(int *out, const struct eng_options *opt);
 
 #endif

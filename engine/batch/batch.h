@@ -31,7 +31,7 @@
 #define ENG_LINE_MOST ((size_t)16 << 20) /* bytes of a line; a longer line is refused */
 
 struct eng_line {
-    const char *text; /* [n] without the newline */
+    const char *text; /* [n] without the newline, a CR before it, and a byte order mark */
     size_t n;
     uint64_t number, offset; /* line number from 1; file offset of its first byte */
     bool too_long;           /* text holds only the beginning of the line */
@@ -163,7 +163,7 @@ struct eng_batch_options {
 };
 
 struct eng_batch_counts {         /* lines of the input */
-    uint64_t total, before, done; /* before: finished by earlier runs; done: finished by this run */
+    uint64_t total, before, done; /* before: finished by earlier runs; done: by this run, synced to disk or not */
     /* failed: of done, those in the errors file; failed_before: lines in the errors file at open */
     uint64_t failed, failed_before;
     uint64_t n_token; /* generated */

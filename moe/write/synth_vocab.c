@@ -20,7 +20,7 @@ static const char chat_template[] =
 
 struct token {
     char text[TEXT_BYTES];
-    uint8_t n, n_letter; /* number of bytes; of letters, 0: not used in merges */
+    uint8_t n, n_letter; /* number of bytes; of letters: 0 for a byte that merges do not use, and for the space */
     bool spaced;
 };
 
