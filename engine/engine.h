@@ -73,16 +73,16 @@ const struct eng_split *eng_memory(const struct eng_engine *e); /* the split of 
 double eng_disk_Bps(const struct eng_engine *e); /* measured read rate of the model's disk; 0: not measured */
 int eng_n_ctx(const struct eng_engine *e);
 
-/* Writes a text that names everything that an answer depends on beside its request: the program's version, the model's
- * weights and the KV format. Engines with equal fingerprints give equal answers to the byte, if both verify drafts with
- * SPEC_COUPLED. */
+/* Writes a text that names the things that an answer depends on beside its request: the program's version, the model's
+ * weights (moe_file_id()) and the KV format. Two engines with equal fingerprints and equal metadata of the model give
+ * equal answers to the byte, if both verify drafts with SPEC_COUPLED. */
 enum { ENG_FINGERPRINT_BYTES = 48 };
 int eng_fingerprint(const struct eng_engine *e, char *out /* [ENG_FINGERPRINT_BYTES] */);
 int eng_n_chunk(const struct eng_engine *e);     /* rows of a pass without drafts, at most */
 int eng_n_draft_row(const struct eng_engine *e); /* rows of drafts in a pass, at most */
 
-/* Change the options gamma, dsi and lookahead from the next step on. The values must not exceed those that the engine
- * was opened with, since the buffers have their size. */
+/* Change the options gamma, dsi and lookahead from the next step on. The numbers must not exceed those that the
+ * engine was opened with, since the buffers have their size. dsi stays off if the engine was opened with it off. */
 void eng_set_gamma(struct eng_engine *e, int gamma);
 void eng_set_dsi(struct eng_engine *e, enum eng_dsi_mode dsi, int lookahead);
 

@@ -119,7 +119,7 @@ struct eng_chooser {
     uint32_t *mask;
 };
 
-/* ---- the engine, in parts: each is written by the file named beside it only, and read by all ------------- */
+/* ---- the engine, in parts: the file beside each writes it (sessions: session.c, step.c, reuse.c too) ----------- */
 
 struct eng_assets { /* open.c; constant once open */
     struct eng_options opt;

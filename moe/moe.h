@@ -111,7 +111,8 @@ uint64_t moe_file_header_bytes(const struct moe_file *f); /* bytes read by the o
  * files. */
 int moe_file_refuse_target(const struct moe_file *f, const char *path);
 
-/* Fingerprint of the model: a hash of all tensor names and positions and of samples of 16 tensors' weights. */
+/* Fingerprint of the weights: a hash of the names, types, sizes and positions of all tensors and of the first 512 bytes
+ * of 16 of them.  Metadata is not part of it. */
 int moe_file_id(const struct moe_file *f, uint64_t *out);
 
 /* Read a scalar by key.  Return 1: found; 0: absent (out untouched); negative: wrong type or out of range, with a
@@ -229,7 +230,7 @@ struct moe_shape { /* sizes and costs of a model */
     size_t state_bytes; /* recurrent state of one sequence; 0: no recurrent layers */
     int n_expert, n_used, d_ff, d_expert;
     int n_moe_layer, n_expert_total;   /* layers with experts; experts of all of them together */
-    int n_ahead, n_expert_ahead;       /* MTP layers; their experts in the store */
+    int n_ahead, n_expert_ahead;       /* MTP layers; experts of the first in the store: 0 if opened without `ahead` */
     size_t ahead_bytes;                /* file bytes of MTP layers; 0: the file has none */
     size_t dense_bytes;                /* memory of all weights but experts */
     size_t expert_bytes, expert_least; /* memory for all experts; smallest cache that works */

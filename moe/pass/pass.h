@@ -35,7 +35,7 @@ struct moe_acts {
     size_t code_stride[KN_ACT_COUNT]; /* bytes per row */
 };
 
-/* One matrix times rows.  node: the NUMA node that holds the matrix; the threads of this node compute the product.
+/* One matrix times rows.  node: the NUMA node that holds the matrix; the threads of this node take its items first.
  * -1: the panels are spread over all nodes.  n_stack: number of matrices of one size that w holds one below the other,
  * each of whole panels; 1: a plain matrix.  Matrix i reads its own part of an input row, i * x_part bytes after the
  * row's start, and writes its own part of an output row, i * y_part floats after the start. */
