@@ -3,7 +3,7 @@
  *     eng_dsi_open -> [ eng_dsi_begin, eng_dsi_wait until it returns 0 ]* -> close
  *
  * Workers are threads, each with its own KV and its own cores. Target workers run the engine's model and verify; one
- * worker runs the draft model. All read experts through the engine's one store. The state machine of
+ * worker runs the draft model. Target workers read experts through the engine's one store. The state machine of
  * speculative/dsi.h decides the task of each worker. The output equals that of plain decoding, to the byte.
  *
  * One thread calls this, and no thread calls eng_step() meanwhile. */

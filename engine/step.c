@@ -112,8 +112,8 @@ static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, in
 
 /* ---- choose ---------------------------------------------------------------------------------------- */
 
-/* Advances the session's grammar to this node, the next one that verification visits, and returns the mask of the
- * tokens that may follow it, in c's buffer; NULL: no grammar. */
+/* Advances the seat's grammar state to this node, the next one that verification visits. Returns the mask of the tokens
+ * that may follow the node, in c->mask; NULL: the session has no grammar. */
 static const uint32_t *mask_of(struct eng_engine *e, struct eng_session *s, const struct eng_chooser *c, int node)
 {
     struct eng_seat *seat = s->seat;

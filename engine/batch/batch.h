@@ -138,7 +138,8 @@ struct eng_journal {
     uint64_t gather_ns;    /* time for which the thread collects lines before it writes them */
 };
 
-/* Opens or creates both files and locks them.  Refuses a file that does not begin like a batch's output, unchanged. */
+/* Opens or creates both files and locks them.  Does not change a file that does not begin like a batch's output, and
+ * fails. */
 int eng_journal_open(struct eng_journal *j, const char *answers, const char *errors);
 /* Call both before eng_journal_start.  eng_journal_count sets n_line.  eng_journal_read adds the name of each line to
  * `seen` and cuts off an unfinished last line; it fails if a line is not a line of a batch's output. */

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define GATHER_BYTES ((size_t)1 << 20) /* if so many bytes are pending, they are written before gather_ns is over */
+#define GATHER_BYTES ((size_t)1 << 20) /* if this many bytes are pending, they are written before gather_ns is over */
 #define GATHER_MOST                                                                                                    \
     ((size_t)16 << 20) /* while more bytes of a file wait for the writing thread, eng_journal_add waits */
 

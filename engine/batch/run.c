@@ -19,7 +19,7 @@ struct line_in_progress {
     struct eng_reply *reply;
     char *custom_id;
     size_t n_custom_id;
-    int n_dealt, n_live; /* choices that have got a session; of these, that still have it */
+    int n_dealt, n_live; /* choices that have got a session; of them, choices that still run */
 };
 
 struct slot {

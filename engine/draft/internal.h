@@ -28,7 +28,7 @@ struct eng_draft_seat {
 /* ---- a drafter ------------------------------------------------------------------------------------- */
 
 /* A drafter is one of several kinds behind this table. Its KV, if it has any, lies in its own memory, at the same slot
- * numbers as the target's: a slot of a path that is shared or evicted is so for the target and for the drafter. */
+ * numbers as the target's. So a block that paths share, or that is evicted, is shared or evicted for both. */
 struct eng_drafter;
 struct eng_drafter_kind {
     const char *name;
@@ -116,7 +116,7 @@ struct eng_drafting {
     struct eng_seq **due; /* [n_due] of n_parallel: sequences due in the pass under way */
     int n_due, n_row;     /* n_row: rows of the pass without drafts */
     int *due_number;      /* [n_parallel] their seats' numbers */
-    int *n_node, *n_part; /* [n_parallel] by due sequence: nodes that it may have; that the asked drafter may add */
+    int *n_node, *n_part; /* [n_parallel] by due sequence: most nodes of its tree; most that the next drafter adds */
     struct spec_decision decision;
     struct spec_cut *cut;                 /* [n_parallel] */
     struct spec_session_outcome *outcome; /* [n_parallel] */

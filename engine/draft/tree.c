@@ -58,7 +58,7 @@ struct guess {
     int parent, depth;            /* parent: index in item.guess, or SPEC_ROOT; depth 1: child of the root */
     int plan;                     /* its index in the plan */
     int want;                     /* index of its row of logits, in the pass that computed it */
-    int scratch, node;            /* index of its row's slot; its tree node */
+    int scratch, node;            /* index of its row's scratch slot; index of its tree node, SPEC_END: none */
     float survival;
 };
 

@@ -13,9 +13,9 @@
  *                          as they arrive; or moe_dense_ffn()
  *     forward.c            moe_states_end(), last norm, logits, moe_keep_last(), moe_head_end()
  *
- * Prefetch: prefetch.c requests the experts that prefetch_router.c predicts for the next layer, and learns for
- * prefetch_token.c, which predicts experts of the next pass by its tokens.  rows.c has the two kinds of parallel region
- * that the files above use: a function applied to each row, and products of matrices with rows.
+ * Prefetch: prefetch.c requests the experts that prefetch_router.c predicts for the next layer.  prefetch_token.c
+ * learns from each layer's routing, and predicts the experts of the next pass by its tokens.  rows.c has the two kinds
+ * of parallel region that the files above use: a function applied to each row, and products of matrices with rows.
  *
  * One thread at a time uses a context; its team computes.  The model is shared and const.  The arrays of struct
  * moe_context lie in its two arenas; the batch is the caller's, valid during a pass. */
@@ -130,7 +130,7 @@ struct moe_states {
     int n;         /* 0: the model has no delta nets */
     int n_kept;    /* most draft rows of a batch: their inputs outlive the pass */
     uint8_t *base; /* [n][delta net]: n_tap - 1 inputs of the convolution, then a matrix for each value head */
-    size_t bytes, layer_bytes; /* of one state; of one delta net in it */
+    size_t bytes, layer_bytes; /* bytes: of one state; layer_bytes: of one delta net in it */
     int32_t *n_tok;            /* [n] tokens in the state, pending ones included; -1: invalid */
     int32_t *n_pending;        /* [n] accepted draft rows that a later pass computes into the state */
     int32_t *pending;          /* [n, n_kept] their numbers in kept */
