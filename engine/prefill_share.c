@@ -105,8 +105,8 @@ void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_promp
     }
 }
 
-/* The cost of a row in a prefill of n rows of a mixed pass, from the nearest size that at least n_pass passes were
- * measured of; 0: there is none. */
+/* The cost of a row in a prefill of n rows of a mixed pass, from the nearest size with at least n_pass measured passes,
+ * of two equally near ones the smaller; 0: there is none. */
 static double row_ns(const struct eng_prefill_share *p, int n, int n_pass)
 {
     int at = size_of(n);

@@ -179,8 +179,8 @@ static void compute_prompt_logprob(void *arg, int item, int thread)
 /* ---- commit ---------------------------------------------------------------------------------------- */
 
 /* Moves the KV of the first n_accepted nodes of the verified path to the slots of their positions, and applies their
- * rows to the recurrent state. Node i on the path moves to a slot that is not behind its own, so by ascending i no slot
- * is overwritten before it is read. */
+ * rows to the recurrent state. Node i on the path moves to its own slot or an earlier one, so by ascending i no slot is
+ * overwritten before it is read. */
 static void keep_path(struct eng_engine *e, struct eng_session *s, int n_accepted)
 {
     const struct spec_verify *v = &s->seat->verify;

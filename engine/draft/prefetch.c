@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#define MAX_RECALL 8192 /* tokens that the context remembers the experts of */
+#define MAX_RECALL 8192 /* most entries of the context's token-to-experts table */
 
 int eng_prefetch_open(struct eng_drafting *g)
 {

@@ -28,8 +28,8 @@ struct eng_block {
     int32_t token[ENG_KV_BLOCK];
 };
 
-/* Bytes of struct eng_kv's lists for each KV slot: of a block its entry, its place on the free stack and up to four
- * entries of the table. */
+/* Bytes that the lists of struct eng_kv take for each KV slot. A block takes its entry, a place on the free stack and
+ * up to four entries of the table. */
 #define ENG_KV_SLOT_BYTES ((sizeof(struct eng_block) + 5 * sizeof(int32_t) + ENG_KV_BLOCK - 1) / ENG_KV_BLOCK)
 
 /* The recurrent layers' state at the end of a kept block. */
@@ -83,14 +83,14 @@ int eng_kv_pin_like(struct eng_kv *kv, const struct eng_path *path, const int32_
 void eng_kv_unpin(struct eng_kv *kv, int32_t block);
 
 /* Called when KV of the first n positions, the tokens token[n], is final: the whole blocks among them become kept. If a
- * block with the same prefix is kept already, it replaces the path's own block. */
+ * block with the same prefix is kept already, the path uses that block in place of its own. */
 void eng_kv_keep(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
 
 /* Releases the path's blocks that lie wholly beyond n positions; none of them may be kept. */
 void eng_kv_trim(struct eng_kv *kv, struct eng_path *path, int n);
 
 /* Releases all blocks of the path. KV of the first n positions, the tokens token[n], stays cached until it is evicted,
- * also that in a last partial block. */
+ * also in a last partial block. */
 void eng_kv_leave(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
 
 /* Pins a kept block until eng_kv_unpin(). */

@@ -45,7 +45,7 @@ static void activate_part(const struct ffn_job *j, int row, int first, int n, fl
     activate(c, gate, up, n, j->acts->x + (size_t)row * j->acts->stride + first);
 }
 
-/* Activation of one row in which gates and ups alternate: separates them, TURNS at a time, first. */
+/* Activation of one row with alternating gate and up values: first separates them, TURNS of each at a time. */
 static void activate_turns(const struct ffn_job *j, int row)
 {
     const float *both = j->c->gate + (size_t)row * (size_t)j->d_act * 2;
