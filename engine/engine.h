@@ -9,8 +9,8 @@
  * first), then by age. When KV memory runs out, the last session of this order loses its seat, and its KV is computed
  * again later. A step is one forward pass over rows of the sessions with a seat, then the sampling for each session
  * with a token due: a session for which the pass computed the last token of its sequence. A session's tokens depend
- * only on its prompt, its sampling parameters, its grammar and its seed: not on the batch, chunks, waiting, thread count
- * or instruction set. Drafts do not change them either, except with eng_options.verify SPEC_RATIO or SPEC_BLOCK.
+ * only on its prompt, its sampling parameters, its grammar and its seed: not on the batch, chunks, waiting, threads or
+ * instruction set. Drafts do not change them either, except with eng_options.verify SPEC_RATIO or SPEC_BLOCK.
  *
  * One thread calls all of this. All memory is allocated at open; a step allocates nothing. */
 #ifndef ENGINE_ENGINE_H
