@@ -3,8 +3,9 @@
  *
  * One lock guards all shared data, and one condition wakes all waiting threads. The caller's thread puts a task into a
  * worker's fields and sets its mail; the worker leaves its answer there, and the caller's thread passes it to the state
- * machine. A task carries its whole sequence: the worker keeps its KV of the longest prefix that the task shares with
- * the tasks before, and computes the others. Each worker has its own context, where KV slot p is position p. */
+ * machine. A task carries its whole sequence: the worker reuses its KV of the longest prefix that the sequence shares
+ * with the last one that it computed, and computes the rest. Each worker has its own context, where KV slot p is
+ * position p. */
 #include "engine/dsi.h"
 #include "engine/internal.h"
 #include "speculative/dsi.h"
@@ -12,7 +13,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#define MOST_ROW       64 /* rows of a pass: prefill, or the drafted tokens of a task and the one before */
+#define MOST_ROW       64 /* most rows of a pass: of prefill, or of a task's drafted tokens and the token before */
 #define MOST_LOOKAHEAD (MOST_ROW - 1)
 
 enum mail { MAIL_NONE, MAIL_TASK, MAIL_BUSY, MAIL_END };
@@ -31,7 +32,7 @@ struct worker {
     int32_t *have;       /* [n_have] the tokens with KV in this context */
     int n_have;
 
-    enum mail mail;        /* guarded by the lock, as all fields below */
+    enum mail mail;        /* guarded by the lock, as the fields below; text, answer: the worker's while MAIL_BUSY */
     atomic_bool cancelled; /* also read without the lock, between passes */
     struct spec_dsi_action task;
     int32_t *text; /* [n_text] the task's sequence: prompt, output, drafted tokens */

@@ -3,7 +3,7 @@
  *     eng_dsi_open -> [ eng_dsi_begin, eng_dsi_wait until it returns 0 ]* -> close
  *
  * Workers are threads, each with its own KV and its own cores. Target workers run the engine's model and verify; one
- * worker runs the draft model. All read experts through the engine's one store. The state machine of
+ * worker runs the draft model. Target workers read experts through the engine's one store. The state machine of
  * speculative/dsi.h decides the task of each worker. The output equals that of plain decoding, to the byte.
  *
  * One thread calls this, and no thread calls eng_step() meanwhile. */
@@ -18,7 +18,7 @@ struct eng_dsi_options {
     int n_target;  /* workers that run the engine's model and verify */
     int lookahead; /* drafted tokens that one task verifies; 0: chosen from measured times (speculative/dsi.h) */
     int n_thread;  /* threads of each target worker, 0: one per CPU; the draft worker has one */
-    /* For tests, or NULL: each worker calls it before each task; if it returns an error, that worker gets no more. */
+    /* For tests, or NULL: each worker calls it before each task; after an error the worker gets no more tasks. */
     int (*meddle)(void *arg, int worker);
     void *meddle_arg;
 };
@@ -31,8 +31,8 @@ size_t eng_dsi_bytes(const struct eng_engine *e, const struct eng_dsi_options *o
 int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_dsi_options *o);
 void eng_dsi_close(struct eng_dsi *d);
 
-/* Starts a sequence, after ending the one before. Uses the request's tokens, n_predict, ignore_eos and sampling only;
- * all are copied. */
+/* Starts a sequence, after ending the one before. Uses the request's tokens, n_predict, ignore_eos and sampling only.
+ * The tokens and the bias array are copied; other lists of `sampling` must stay valid until the sequence has ended. */
 int eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r);
 
 /* Waits for tokens, writes up to `most` of them and returns their number; 0: the sequence has ended; KN_EIO: no
@@ -40,7 +40,7 @@ int eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r);
 int eng_dsi_wait(struct eng_dsi *d, int32_t *token, int most);
 
 struct eng_dsi_stats {
-    uint64_t n_verify, n_draft, n_cancelled, n_lost; /* tasks of this sequence, by kind; cancelled; failed workers */
+    uint64_t n_verify, n_draft, n_cancelled, n_lost; /* this sequence's tasks: to verify, to draft, cancelled, failed */
     int lookahead;                                   /* in use now */
 };
 void eng_dsi_stats(const struct eng_dsi *d, struct eng_dsi_stats *out);

@@ -9,8 +9,8 @@
  * first), then by age. When KV memory runs out, the last session of this order loses its seat, and its KV is computed
  * again later. A step is one forward pass over rows of the sessions with a seat, then the sampling for each session
  * with a token due: a session for which the pass computed the last token of its sequence. A session's tokens depend
- * only on its prompt, its sampling parameters and its seed: not on the batch, chunks, waiting, thread count or
- * instruction set.
+ * only on its prompt, its sampling parameters, its grammar and its seed: not on the batch, chunks, waiting, threads or
+ * instruction set. Drafts do not change them either, except with eng_options.verify SPEC_RATIO or SPEC_BLOCK.
  *
  * One thread calls all of this. All memory is allocated at open; a step allocates nothing. */
 #ifndef ENGINE_ENGINE_H
@@ -38,9 +38,9 @@ struct eng_options {
     int n_ctx;             /* most tokens of a session; 0: eng_default_ctx() of engine/plan/plan.h */
     int n_ctx_most;        /* most tokens of that default; 0: no limit */
     int n_chunk;           /* most rows of a pass without its draft rows; 0: 512; below n_parallel: n_parallel */
-    size_t host_mem;       /* budget for all memory of the process; 0: the free memory */
+    size_t host_mem;       /* budget for all memory of the process; 0: the free memory, less a margin */
     size_t reserved_bytes; /* part of host_mem that the caller will allocate */
-    size_t kv_mem; /* bytes of the KV cache; 0: n_parallel contexts, fewer if memory is short (plan/memory_split.c) */
+    size_t kv_mem; /* bytes of the KV cache; 0: n_parallel contexts, or fewer to fit experts (plan/memory_split.c) */
     double max_prefill_slowdown; /* how many times longer prefill may make a decode pass (prefill_share.c); 0: 1.5 */
     size_t grammar_bytes;        /* memory for grammar masks; 0: no request has a grammar */
     int n_prompt_logprob_row;    /* most rows of a pass that report logprobs of prompt tokens; 0: none */
@@ -74,15 +74,16 @@ const struct eng_split *eng_memory(const struct eng_engine *e); /* the split of 
 double eng_disk_Bps(const struct eng_engine *e); /* measured read rate of the model's disk; 0: not measured */
 int eng_n_ctx(const struct eng_engine *e);
 
-/* Writes a text that names everything that an answer depends on beside its request: the program's version, the
- * model's weights and the KV format. Engines with equal fingerprints give equal answers to the byte. */
+/* Writes a text that names the things that an answer depends on beside its request: the program's version, the model's
+ * weights (moe_file_id()) and the KV format. Two engines with equal fingerprints and equal metadata of the model give
+ * equal answers to the byte, if both verify drafts with SPEC_COUPLED. */
 enum { ENG_FINGERPRINT_BYTES = 48 };
 int eng_fingerprint(const struct eng_engine *e, char *out /* [ENG_FINGERPRINT_BYTES] */);
 int eng_n_chunk(const struct eng_engine *e);     /* rows of a pass without drafts, at most */
 int eng_n_draft_row(const struct eng_engine *e); /* rows of drafts in a pass, at most */
 
-/* Change the options gamma, dsi and lookahead from the next step on. The values must not exceed those that the engine
- * was opened with, since the buffers have their size. */
+/* Change the options gamma, dsi and lookahead from the next step on. The numbers must not exceed those that the
+ * engine was opened with, since the buffers have their size. dsi stays off if the engine was opened with it off. */
 void eng_set_gamma(struct eng_engine *e, int gamma);
 void eng_set_dsi(struct eng_engine *e, enum eng_dsi_mode dsi, int lookahead);
 
@@ -158,8 +159,8 @@ struct eng_stats {
     uint64_t n_draft, n_draft_kept;        /* drafted tokens that were verified; of them, accepted */
     uint64_t draft_ns;
     uint64_t overlap_ns, overlap_wait_ns; /* time of drafting during passes; time that passes waited for it */
-    int n_running, n_waiting;             /* sessions, now */
-    int n_kv_block, n_kv_used;            /* blocks; of them, used by running sessions: cached ones count as free */
+    int n_running, n_waiting;             /* running sessions, now: with a seat; waiting for one */
+    int n_kv_block, n_kv_used;            /* blocks; of them, used by sessions with a seat: cached ones count as free */
 };
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
 
@@ -175,17 +176,18 @@ int eng_step(struct eng_engine *e, struct eng_event *event);
 
 /* ---- the speed to expect: forecast.c ------------------------------------------------------------ */
 
-struct eng_machine; /* engine/plan/plan.h, as eng_setting */
+struct eng_machine; /* this and eng_setting: engine/plan/plan.h */
 
 #define ENG_PLAN_POSITION 512 /* tokens of each sequence that forecasts assume */
 
 /* The input of eng_plan_forecast() for this engine on the given machine; position: tokens of each sequence. */
 struct eng_setting eng_forecast_setting(const struct eng_engine *e, const struct eng_machine *machine, int position);
 
-/* Fills out with the given rates in bytes/s, and measures those that are 0 (and always the multiply-adds), in about a
+/* Sets *out to the given rates in bytes/s, and measures those that are 0 (and always the multiply-adds), in about a
  * second. The disk is measured only if experts will be read from it; else its rate stays as given. */
 int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate);
-/* Sets *out to the n_parallel, 1 to 64, with which these options are expected to give the most tokens/s. */
+/* Sets *out to the smallest n_parallel among 1, 2, 4 .. 64 with which these options are expected to give at least 97 %
+ * of the most tokens/s that any of them gives. */
 int eng_forecast_parallel(int *out, const struct eng_options *opt);
 
 #endif

@@ -42,12 +42,13 @@ struct eng_prefill_share {
     struct eng_cost base[ENG_PREFILL_DUE];    /* ns of a pass without prefill, by due rows */
     struct eng_cost row[ENG_PREFILL_SIZES];   /* ns that one prefill row adds to a decode pass, by prefill size */
     struct eng_cost alone[ENG_PREFILL_SIZES]; /* ns of one prefill row in a pass without due rows */
-    unsigned n_both, looked;                  /* passes with due and prefill rows; n_both at the last without prefill */
+    unsigned n_both, looked; /* passes with due and prefill rows; n_both at the last pass with due rows alone */
 };
 
 /* n_due counts the sessions that have one token left to compute when the pass is planned: each has one due row. Prefill
- * rows are the other rows of the sequences, without drafts and without the last row of a prompt. Their numbers count
- * rows at position 0: the caller counts a row at a high position as more than one (position_cost). */
+ * rows are the other rows of the sequences, without drafts and without the last row of a prompt. Numbers of prefill
+ * rows are in units of a row at position 0: the caller counts a row at a high position as more than one
+ * (position_cost). */
 void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown);
 /* Returns the number of prefill rows, at most `most`, for a pass with n_due due rows while n_read sessions are in
  * prefill. 0: this pass should have none, to measure the time of n_due rows alone. */
@@ -100,7 +101,7 @@ struct eng_session {
         int position, state;
     } saved[ENG_MARKS]; /* [n_saved] kept states that the current pass writes, with their positions */
     int n_saved;
-    int first_row, want; /* in the current pass: its first row; its first row of logits, -1: no token due */
+    int first_row, want; /* in the current pass: its first row; row of logits of its last token, -1: no token due */
     void *owner;
     int choice; /* of the request */
 };
@@ -118,7 +119,7 @@ struct eng_chooser {
     uint32_t *mask;
 };
 
-/* ---- the engine, in parts: each is written by the file named beside it only, and read by all ------------- */
+/* ---- the engine, in parts: the file beside each writes it (sessions: session.c, step.c, reuse.c too) ----------- */
 
 struct eng_assets { /* open.c; constant once open */
     struct eng_options opt;
@@ -195,7 +196,8 @@ void eng_schedule_served(struct eng_session *s, int n_row); /* adds computed row
 bool eng_has_states(const struct eng_engine *e);       /* the model has recurrent layers */
 void eng_reuse_find(struct eng_session *s);            /* continues from cached KV and state, if its tokens match */
 int eng_reuse_n_sharable(const struct eng_session *s); /* most tokens that cached whole blocks could provide */
-/* Whether s should wait: t computes KV, or the state behind it, that s can reuse. May mark where t keeps its state. */
+/* Whether s should get no rows in this pass, since t computes KV, or the state behind it, that s can reuse. May mark a
+ * position where t keeps its state. */
 bool eng_reuse_waits(struct eng_session *s, struct eng_session *t);
 /* Marks the positions of a prompt where its passes should keep the state. */
 void eng_reuse_mark_prompt(struct eng_session *s);

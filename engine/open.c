@@ -125,8 +125,9 @@ static int list_stop_tokens(struct eng_engine *e)
     return 0;
 }
 
-/* The most draft rows of a pass. For each sequence: gamma, or with --dsi on the lookahead if that is larger. Where the
- * controller chooses both: 8 for each sequence, fewer if their logits exceed DRAFT_LOGITS_BYTES, but at least one. */
+/* The most draft rows of a pass, up to MAX_DRAFT_ROWS. For each sequence: gamma, or with --dsi 1 the lookahead if that
+ * is larger. If neither is given: 8 for each sequence; fewer, but at least one, if the logits of the rows would take
+ * more than DRAFT_LOGITS_BYTES. */
 static int draft_rows(const struct eng_engine *e, int n_vocab)
 {
     int n_seq = e->assets.opt.n_parallel,

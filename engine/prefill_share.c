@@ -11,12 +11,12 @@
  *
  * Costs are learnt from the measured time of passes: the time of a pass without prefill, by its number of rows; and the
  * time of a prefill row, by prefill size in powers of two. If some session is always in prefill, now and then a pass
- * gets no prefill rows, to learn the former. The cost of rows beyond the limit is learnt from passes in which no
- * session decodes, if there are any. Otherwise a pass now and then is a trial: it takes a few times more rows than the
- * limit allows. A later trial takes a few times more again only if a row was cheaper in the last one; so no session
- * waits for a pass of a full chunk only to learn that its rows cost as much as a few. Other programs on the machine can
- * make a pass longer, but never shorter; so a lower cost is learnt fast and a higher one slowly. A size within the
- * limit is used only after a few passes of half that size. */
+ * gets no prefill rows, to learn the time of a pass without prefill. The cost of rows beyond the limit is learnt from
+ * passes in which no session decodes, if there are any. Otherwise a pass now and then is a trial: it takes a few times
+ * more rows than the limit allows. A later trial takes a few times more again only if a row was cheaper in the last
+ * one; so no session waits for a pass of a full chunk only to learn that its rows cost as much as a few. Other programs
+ * on the machine can make a pass longer, but never shorter; so a lower cost is learnt fast and a higher one slowly. A
+ * size within the limit is used only after a few passes of half that size. */
 #include "engine/internal.h"
 
 #define MIN_PREFILL_ROWS      4    /* always allowed: their time is small beside that of the weights that they read */
@@ -57,8 +57,8 @@ static void learn(struct eng_cost *c, double ns)
         c->ns = ns;
 }
 
-/* The time of a pass of n_due rows without prefill; 0: none is known. Linear between two known numbers of rows; beyond
- * them each row more or less counts half of the mean row of the nearest. */
+/* The time of a pass of n_due rows without prefill; 0: none is known. Linear between two known numbers of rows. Beyond
+ * them, each row more (or less) than the nearest known number adds (or takes) half of the mean time of its rows. */
 static double base_ns(const struct eng_prefill_share *p, int n_due)
 {
     int at = kn_min(n_due, ENG_PREFILL_DUE - 1), below = at, above = at;
@@ -105,8 +105,8 @@ void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_promp
     }
 }
 
-/* The cost of a row in a prefill of n rows of a mixed pass, from the nearest size that at least n_pass passes were
- * measured of; 0: there is none. */
+/* The cost of a row in a prefill of n rows of a mixed pass, from the nearest size with at least n_pass measured passes,
+ * of two equally near ones the smaller; 0: there is none. */
 static double row_ns(const struct eng_prefill_share *p, int n, int n_pass)
 {
     int at = size_of(n);
@@ -119,8 +119,8 @@ static double row_ns(const struct eng_prefill_share *p, int n, int n_pass)
     return 0;
 }
 
-/* The most prefill rows, up to `most`, that fit in `room` ns beside the due rows. Each size is measured in a few passes
- * before the next is used. */
+/* The most prefill rows, from MIN_PREFILL_ROWS up to `most`, that fit in `room` ns beside the due rows. Each size is
+ * measured in a few passes before the next is used. */
 static int short_rows(const struct eng_prefill_share *p, double room, int most)
 {
     int n = MIN_PREFILL_ROWS;
@@ -132,7 +132,7 @@ static int short_rows(const struct eng_prefill_share *p, double room, int most)
     return kn_min(most, kn_max(n, kn_min(fits, 2 * n - 1)));
 }
 
-/* ---- more rows than the limit allows; size: of the rows within it, all: of all rows that the pass could have ---- */
+/* ---- more rows than the limit allows; size: of the rows within the limit, all: of the rows that may be had ------- */
 
 /* The cost of a prefill row of this size, the lower of mixed passes and of passes without due rows; 0: unknown. */
 static double known_ns(const struct eng_prefill_share *p, int size)

@@ -16,7 +16,7 @@
 
 bool eng_has_states(const struct eng_engine *e) { return moe_model_shape(e->assets.model)->state_bytes > 0; }
 
-#define GENERATION_PROMPT_TOKENS 8 /* templates add at most so many tokens to begin the answer */
+#define GENERATION_PROMPT_TOKENS 8 /* templates add at most this many tokens to begin the answer */
 
 static int whole(int n) { return n / ENG_KV_BLOCK * ENG_KV_BLOCK; }
 

@@ -125,8 +125,8 @@ static int blocks_of(const struct eng_session *s)
     return kn_ceil_div(kn_min(s->seq.n_max, s->seq.n_token + ENG_KV_BLOCK), ENG_KV_BLOCK);
 }
 
-/* Whether the free KV blocks suffice for waiting session s, cached blocks in use included, and for the blocks that the
- * active sessions still need. */
+/* Whether the free KV blocks suffice for waiting session s and for the blocks that the active sessions still need. Kept
+ * blocks that s can share with active sessions take no free block. */
 static bool fits(struct eng_engine *e, const struct eng_session *s)
 {
     int need = blocks_of(s) - eng_kv_count_shared(&e->kv, s->seq.path.salt, s->seq.token, eng_reuse_n_sharable(s));

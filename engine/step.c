@@ -1,8 +1,8 @@
 /* engine/step.c - one step: plan the pass, draft, lay out rows, run one forward pass, sample, commit.
  *
  * A session with a token due has a row for its last token, the root, and a row for each node of its draft; so plain
- * decoding is the verification of an empty draft. Each node writes its KV to a slot of its own: node i to the i-th slot
- * behind the root's. After verification the KV of accepted nodes is moved to the slots of their positions. */
+ * decoding is the verification of an empty draft. Each node writes its KV to a slot of its own: node i (from 0) to slot
+ * i + 1 behind the root's. After verification the KV of accepted nodes is moved to the slots of their positions. */
 #include "engine/internal.h"
 
 #include <string.h>
@@ -25,8 +25,8 @@ static struct eng_event end(struct eng_session *s, enum eng_finish finish, int s
     return event;
 }
 
-/* Ends the sessions that have n_max tokens, with ENG_LENGTH and no token; prompt logprobs must be reported first.
- * Returns the number of events, as the other functions with `event` do. */
+/* Ends the sessions that have n_max tokens, with ENG_LENGTH and no token, but not those that still have prompt logprobs
+ * to report. Returns the number of events, as the other functions with `event` do. */
 static int end_sessions_at_limit(struct eng_engine *e, struct eng_event *event)
 {
     int n_event = 0;
@@ -52,8 +52,8 @@ static void draft(struct eng_engine *e)
     eng_draft_make(e->drafting);
 }
 
-/* Lays a row for each node of the session's draft. Its tail lists the KV slots of the branch that ends in the node, the
- * root's child first. */
+/* Lays a row for each node of the session's draft. The row's tail lists the KV slots of the branch that ends in the
+ * node, the root's child first. */
 static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
 {
     const struct spec_tree *t = s->seq.tree;
@@ -79,8 +79,9 @@ static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
     }
 }
 
-/* Lays the session's n_row rows, and those of its draft if a token is due. Rows whose logits are needed: the last one
- * if a token is due, and those before prompt tokens with a logprob to report. */
+/* Lays the session's seq.n_row rows, and those of its draft if a token is due. Adds them to *n_row and *n_want, the
+ * rows and the rows of logits of the batch. Logits are needed of the last row if a token is due, and of the rows before
+ * prompt tokens with a logprob to report. */
 static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, int *n_want)
 {
     bool due = eng_seq_is_due(&s->seq);
@@ -111,8 +112,8 @@ static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, in
 
 /* ---- choose ---------------------------------------------------------------------------------------- */
 
-/* Advances the session's grammar to this node, the next one that verification visits, and returns the mask of the
- * tokens that may follow it, in c's buffer; NULL: no grammar. */
+/* Advances the seat's grammar state to this node, the next one that verification visits. Returns the mask of the tokens
+ * that may follow the node, in c->mask; NULL: the session has no grammar. */
 static const uint32_t *mask_of(struct eng_engine *e, struct eng_session *s, const struct eng_chooser *c, int node)
 {
     struct eng_seat *seat = s->seat;
@@ -178,8 +179,8 @@ static void compute_prompt_logprob(void *arg, int item, int thread)
 /* ---- commit ---------------------------------------------------------------------------------------- */
 
 /* Moves the KV of the first n_accepted nodes of the verified path to the slots of their positions, and applies their
- * rows to the recurrent state. Node i on the path moves to a slot that is not behind its own, so by ascending i no slot
- * is overwritten before it is read. */
+ * rows to the recurrent state. Node i on the path moves to its own slot or an earlier one, so by ascending i no slot is
+ * overwritten before it is read. */
 static void keep_path(struct eng_engine *e, struct eng_session *s, int n_accepted)
 {
     const struct spec_verify *v = &s->seat->verify;
@@ -213,9 +214,9 @@ static struct eng_event commit_token(struct eng_engine *e, struct eng_session *s
     return event;
 }
 
-/* Adds the verified tokens until one ends the sequence. A node counts as accepted if its key and value are valid. The
- * last new token gets no KV while the sequence continues, even if a node has it: it is the root row of the next pass,
- * since the node's own row may have no sampled token. */
+/* Adds the verified tokens until one ends the sequence, and keeps the KV of their nodes up to the first node with a
+ * failed row. If the sequence continues, the last new token keeps no KV, even if a node has it: the token is the root
+ * row of the next pass, since no token may have been sampled from the node's own row. */
 static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event *event)
 {
     const struct spec_verify *v = &s->seat->verify;

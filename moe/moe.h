@@ -15,12 +15,13 @@
  * Order of calls: moe_file_open, moe_model_open, moe_model_load, moe_context_open, moe_forward once for each batch, and
  * the closes in reverse order.
  *
- * A batch is a list of rows.  A row is one token with a position, a path through the KV slots and a flag that asks
- * for its logits.  The forward pass treats decode rows of several sequences, rows of a prefill chunk and rows of a
- * draft tree alike: a row attends only to the slots on its path, one for each position from 0 to its own.  The caller
- * assigns the slot numbers.  In each layer every row writes its key and value into the slot of its own position before
- * any row of the batch reads.  A row fails if an expert that it needs cannot be read; its status is then an error code.
- * Rows of other sequences are not affected.
+ * A batch is a list of rows.  A row is one token with a position, a path through the KV slots and a flag that asks for
+ * its logits.  The forward pass treats decode rows of several sequences, rows of a prefill chunk and rows of a draft
+ * tree alike: a row attends only to the slots on its path, one for each position from 0 to its own.  The caller assigns
+ * the slot numbers.  In each layer every row writes its key and value into the slot of its own position before any row
+ * of the batch reads.  A row fails if an expert that it needs cannot be read; its status is then an error code.  Rows
+ * of the batch with the failed row on their path may be wrong too, even if their status is 0.  Rows of other sequences
+ * are not affected.
  *
  * Unless stated otherwise an int result is 0 or a negative KN_E* code, and the reason has been reported (kn_fail). */
 #ifndef MOE_MOE_H
@@ -110,7 +111,8 @@ uint64_t moe_file_header_bytes(const struct moe_file *f); /* bytes read by the o
  * files. */
 int moe_file_refuse_target(const struct moe_file *f, const char *path);
 
-/* Fingerprint of the model: a hash of all tensor names and positions and of samples of 16 tensors' weights. */
+/* Fingerprint of the weights: a hash of the names, types, sizes and positions of all tensors and of the first 512 bytes
+ * of 16 of them.  Metadata is not part of it. */
 int moe_file_id(const struct moe_file *f, uint64_t *out);
 
 /* Read a scalar by key.  Return 1: found; 0: absent (out untouched); negative: wrong type or out of range, with a
@@ -162,7 +164,7 @@ struct moe_synth_options {
     const char *shape;            /* a name that moe_synth_shape() returns, as "qwen3-30b-a3b" */
     int n_layer, n_vocab, n_used; /* 0: the shape's number; n_used: experts per token */
     bool ahead;                   /* adds an MTP layer */
-    enum kn_format format;        /* of experts and FFN; attention and output matrix: Q8_0 */
+    enum kn_format format;        /* of experts and FFN; attention, embedding and output matrix: Q8_0 */
     uint64_t seed;
     struct kn_team *team;
     struct off_progress *progress; /* may be NULL */
@@ -196,8 +198,8 @@ struct moe_quantized { /* result for one tensor */
 
 /* Writes f's model to path: all metadata, the matrices of each part in opt->format, vectors, biases and routers in F32,
  * and matrices of no known part in their own format (F32 if GGUF lacks it).  A matrix with rows that are no whole
- * number of blocks gets a fallback format, with a warning.  Fills done[moe_file_tensor_count(f)], in the file's order.
- * The bytes do not depend on the number of threads. */
+ * number of blocks gets a fallback format, with a warning.  Lists of token ids are copied.  Fills
+ * done[moe_file_tensor_count(f)], in the file's order.  The bytes do not depend on the number of threads. */
 int moe_quantize(const char *path, const struct moe_file *f, const struct moe_quantize_options *opt,
                  struct moe_quantized *done);
 
@@ -228,7 +230,7 @@ struct moe_shape { /* sizes and costs of a model */
     size_t state_bytes; /* recurrent state of one sequence; 0: no recurrent layers */
     int n_expert, n_used, d_ff, d_expert;
     int n_moe_layer, n_expert_total;   /* layers with experts; experts of all of them together */
-    int n_ahead, n_expert_ahead;       /* MTP layers; their experts in the store */
+    int n_ahead, n_expert_ahead;       /* MTP layers; experts of the first in the store: 0 if opened without `ahead` */
     size_t ahead_bytes;                /* file bytes of MTP layers; 0: the file has none */
     size_t dense_bytes;                /* memory of all weights but experts */
     size_t expert_bytes, expert_least; /* memory for all experts; smallest cache that works */
@@ -323,13 +325,14 @@ void moe_context_copy_state(struct moe_context *c, int from, int to);
 /* Number of tokens in the state; -1: a row failed, and the state is invalid until a row at position 0 resets it. */
 int moe_context_state(const struct moe_context *c, int state);
 
-/* Passes the known or drafted tokens of the next pass.  The experts that these tokens last used are prefetched while
- * the disk is idle, until the pass reaches their layer.  Each call replaces the previous list: reads for the previous
- * list that have not begun are cancelled, unless the new list needs them too.  Without a table it does nothing. */
+/* Passes the known or drafted tokens of the next pass.  Of the experts that these tokens last used, the likely ones
+ * (prefetch_token.c) are prefetched while the disk is idle, until the pass itself requests experts of their layer.
+ * Each call replaces the previous list: reads for the previous list that have not begun are cancelled, unless the new
+ * list needs them too.  Without a table it does nothing. */
 void moe_context_expect(struct moe_context *c, const int32_t *token, int n);
 
-/* Lists the experts, by store number, that the token last used and that are neither in memory nor being read.  Returns
- * their number; -1: the token is not in the table. */
+/* Lists the experts, by store number, that the token last used and that are neither in memory nor being read; a queued
+ * read does not count.  Returns their number; -1: the token is not in the table. */
 int moe_context_missing(struct moe_context *c, int32_t token, int32_t *expert /* [n_layer * n_used] */);
 
 /* Accuracy of expert prediction, for one layer and one predictor, summed over passes: experts predicted, experts used,

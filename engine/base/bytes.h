@@ -16,8 +16,8 @@ struct eng_bytes { /* all zero: empty */
 };
 
 void eng_bytes_free(struct eng_bytes *b);
-/* Space for n more bytes behind b->data[b->n], or NULL without memory. The caller writes there and adds the number of
- * bytes written to b->n. */
+/* Returns b->data + b->n, with space for n bytes there, or NULL without memory. The caller writes there and adds the
+ * number of bytes written to b->n. */
 char *eng_bytes_room(struct eng_bytes *b, size_t n);
 void eng_bytes_add(struct eng_bytes *b, const char *p, size_t n);
 void eng_bytes_text(struct eng_bytes *b, const char *text);

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define DRAW_NS    100000000
-#define N_PAST     32 /* the rate is measured over so many drawings: 3 s */
+#define N_PAST     32 /* the rate is measured over this many drawings: 3 s */
 #define ERASE_LINE "\r\033[K"
 
 struct eng_progress {

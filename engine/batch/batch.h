@@ -31,7 +31,7 @@
 #define ENG_LINE_MOST ((size_t)16 << 20) /* bytes of a line; a longer line is refused */
 
 struct eng_line {
-    const char *text; /* [n] without the newline */
+    const char *text; /* [n] without the newline, a CR before it, and a byte order mark */
     size_t n;
     uint64_t number, offset; /* line number from 1; file offset of its first byte */
     bool too_long;           /* text holds only the beginning of the line */
@@ -138,7 +138,8 @@ struct eng_journal {
     uint64_t gather_ns;    /* time for which the thread collects lines before it writes them */
 };
 
-/* Opens or creates both files and locks them.  Refuses a file that does not begin like a batch's output, unchanged. */
+/* Opens or creates both files and locks them.  Does not change a file that does not begin like a batch's output, and
+ * fails. */
 int eng_journal_open(struct eng_journal *j, const char *answers, const char *errors);
 /* Call both before eng_journal_start.  eng_journal_count sets n_line.  eng_journal_read adds the name of each line to
  * `seen` and cuts off an unfinished last line; it fails if a line is not a line of a batch's output. */
@@ -163,7 +164,7 @@ struct eng_batch_options {
 };
 
 struct eng_batch_counts {         /* lines of the input */
-    uint64_t total, before, done; /* before: finished by earlier runs; done: finished by this run */
+    uint64_t total, before, done; /* before: finished by earlier runs; done: by this run, synced to disk or not */
     /* failed: of done, those in the errors file; failed_before: lines in the errors file at open */
     uint64_t failed, failed_before;
     uint64_t n_token; /* generated */

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define GATHER_BYTES ((size_t)1 << 20) /* if so many bytes are pending, they are written before gather_ns is over */
+#define GATHER_BYTES ((size_t)1 << 20) /* if this many bytes are pending, they are written before gather_ns is over */
 #define GATHER_MOST                                                                                                    \
     ((size_t)16 << 20) /* while more bytes of a file wait for the writing thread, eng_journal_add waits */
 
@@ -114,8 +114,8 @@ int eng_journal_forget(struct eng_journal *j, enum eng_outlet which) { return cu
 
 /* ---- reading earlier output -------------------------------------------------------------------- */
 
-/* Counts the whole lines of a file in f->n_line.  If seen is not NULL, it also adds each line's name to seen, fails
- * at a line that is not a batch's output, and cuts off an unfinished end if all lines before it are. */
+/* Counts the whole lines of a file in f->n_line.  If seen is not NULL, it also adds each line's name to seen, fails at
+ * a line that is not a batch's output, and if there is no such line cuts off an unfinished end. */
 static int scan(struct eng_outlet_file *f, struct eng_seen *seen)
 {
     struct eng_lines lines;

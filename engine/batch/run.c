@@ -1,5 +1,5 @@
-/* engine/batch/run.c - runs a batch: lines become asks, choices of asks get sessions, tokens become answers, answers
- * become output lines.
+/* engine/batch/run.c - runs a batch: lines become parsed requests (`ask`), their choices get sessions, tokens become
+ * answers, answers become output lines.
  *
  * Choices of the line that was read last get sessions as sessions become free.  The next line is read only when all
  * choices of this line have one, so that at most n_parallel + 1 lines are in progress and no session idles while lines
@@ -19,7 +19,7 @@ struct line_in_progress {
     struct eng_reply *reply;
     char *custom_id;
     size_t n_custom_id;
-    int n_dealt, n_live; /* choices that have got a session; of these, that still have it */
+    int n_dealt, n_live; /* choices that have got a session; of them, choices that still run */
 };
 
 struct slot {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ALL_NAME     "all"   /* the plan that asks all drafters, of which there are several */
+#define ALL_NAME     "all"   /* the plan that asks all drafters, if there are several */
 #define OVERLAP_NAME "ahead" /* the plan that drafts during passes */
 
 bool eng_draft_always_overlaps(const struct eng_drafting *g) { return g->opt.dsi == ENG_DSI_ON && g->overlap; }

@@ -249,7 +249,7 @@ static void draft_free(struct eng_drafting *g)
     }
 }
 
-/* Makes the chains from the last pass this pass's draft; during the pass they grow by `depth` more tokens. filled:
+/* The chains from the last pass become this pass's draft; during the pass they grow by `depth` more tokens. filled:
  * sequences without a chain get a draft without cost, if a drafter has one. */
 static void draft_beside(struct eng_drafting *g, int depth, bool filled)
 {

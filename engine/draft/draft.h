@@ -101,7 +101,8 @@ struct eng_draft_needs {
 void eng_draft_needs(const struct eng_drafting *g, struct eng_draft_needs *out);
 
 /* After memory is divided and before weights are read: gives the controller its first estimate of the time of passes
- * and drafts. If some experts stay on disk, the estimate uses *disk_Bps; 0: measures the disk and sets *disk_Bps. */
+ * and drafts. If some experts stay on disk, the estimate uses *disk_Bps; 0: measures the disk and sets *disk_Bps. Does
+ * nothing unless gamma is ENG_GAMMA_AUTO. */
 int eng_draft_foresee(struct eng_drafting *g, double *disk_Bps);
 
 /* Bytes that the expert cache may get while the engine runs, when drafters are unloaded; 0 unless gamma is auto. */

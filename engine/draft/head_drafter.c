@@ -1,15 +1,15 @@
 /* engine/draft/head_drafter.c - a head drafts: a layer that continues from the target's own features.
  *
  * The head is an EAGLE head in its own file, or the extra layer behind the last that a checkpoint carries for this
- * purpose (MTP): a block of the model's family, with its experts in the model's store. Row i takes the model's
- * feature of token i and token i + 1, and predicts feature i + 1; the model's output matrix turns it into a
- * distribution of token i + 2. Features of committed tokens lie in the model's context at the tokens' slots and are
- * always the target's own. So a row of committed tokens is computed once, with the next draft after them. Draft rows
- * take the head's predicted features, and lie in slots of their own that no later row reads. A row's key and value
- * lie at the slot of its token i + 1: sequences that share the slot share everything that the row has read.
+ * purpose (MTP): a block of the target's family, with its experts in the target's store. Row i takes the target's
+ * feature of token i, and token i + 1, and predicts feature i + 1; the output matrix turns this into a distribution of
+ * token i + 2. Features of committed tokens lie in the target's context at the tokens' slots and are always the
+ * target's own. So a row of committed tokens is computed once, with the next draft after them. Draft rows take the
+ * head's predicted features, and lie in slots of their own that no later row reads. A row's key and value lie at the
+ * slot of its token i + 1: sequences that share the slot share everything that the row has read.
  *
- * An MTP layer was trained to predict one token. Beyond it the layer takes its own feature in place of the model's,
- * as its authors run it.
+ * An MTP layer was trained to predict one token. For later tokens the layer takes its own feature in place of the
+ * target's, as its authors run it.
  *
  * Chains and trees of its tokens: tree.c. */
 #include "engine/draft/internal.h"
@@ -19,7 +19,7 @@
 struct draft_head {
     struct eng_drafter base;
     bool has_warned;       /* the warning about sequences beyond its context was given */
-    struct moe_file *file; /* NULL: the layer is in the model's file */
+    struct moe_file *file; /* NULL: the layer is in the target's file */
     struct moe_model *model;
     struct moe_context *context;
     struct eng_trees *trees;
@@ -57,7 +57,8 @@ static int open_model(struct draft_head *d, const struct eng_draft_option *w)
                                   &(struct moe_model_options){ .isa = g->host.isa, .target = g->host.model });
 }
 
-/* Adds the features that the head reads to those that the model's context keeps for all drafters. */
+/* Adds the features that the head reads to those that the target's context keeps for all drafters. Fails if another
+ * head reads other layers. */
 static int ask_features(const struct draft_head *d, const struct eng_draft_option *w)
 {
     struct moe_features its = moe_model_reads(d->model), *all = &d->base.drafting->features;

@@ -28,7 +28,7 @@ struct eng_draft_seat {
 /* ---- a drafter ------------------------------------------------------------------------------------- */
 
 /* A drafter is one of several kinds behind this table. Its KV, if it has any, lies in its own memory, at the same slot
- * numbers as the target's: a slot of a path that is shared or evicted is so for the target and for the drafter. */
+ * numbers as the target's. So a block that paths share, or that is evicted, is shared or evicted for both. */
 struct eng_drafter;
 struct eng_drafter_kind {
     const char *name;
@@ -42,9 +42,10 @@ struct eng_drafter_kind {
     /* Adds at most n_node[i] nodes, at most `depth` deep, to the tree of s[i]; KV slots for as many are reserved.
      * Returns 0 or an error. */
     int (*draft)(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth);
-    /* Adds n_more[i] tokens to the chain of s[i], one pass each, until *stop, but at least one; n_pass: passes run. The
-     * target's pass runs meanwhile, so only the chains, the drafter's own memory and the tokens behind the sequences
-     * may be written. NULL: this kind cannot. */
+    /* Adds up to n_more[i] tokens to the chain of s[i]. Each pass of the drafter adds one token to every chain. At
+     * least one pass runs; after it, *stop ends the work. *n_pass: passes run. The target's pass runs meanwhile, so
+     * only the chains, the drafter's own memory and the tokens behind the sequences may be written. NULL: the
+     * kind cannot. */
     int (*overlap)(struct eng_drafter *d, struct eng_seq **s, const int *n_more, int n, const atomic_bool *stop,
                    int *n_pass);
     void (*close)(struct eng_drafter *d);
@@ -57,7 +58,7 @@ struct eng_drafter {
     const char *name;
     struct eng_drafting *drafting;
     int number;                    /* its bit in a tree's source */
-    struct kn_team *team;          /* that computes and samples: the engine's, or overlap.c's */
+    struct kn_team *team;          /* computes and samples: the engine's, or overlap.c's; set for draft models only */
     struct spec_sampler **sampler; /* [threads of team] */
     bool can_draw;                 /* it can sample from a distribution of its own */
     bool broken;                   /* it failed once, and is not asked again */
@@ -106,7 +107,7 @@ struct eng_drafting {
     struct moe_features features;                   /* of the target, that drafters read */
     struct eng_draft_seat *seat;                    /* [n_parallel] */
 
-    struct spec_control *control; /* NULL: no drafters */
+    struct spec_control *control; /* NULL: no --draft was given */
     struct spec_cost_model cost;  /* as first estimated; all 0: it was not */
     double due_mean;              /* sequences due, averaged over the last passes */
     struct eng_overlap *overlap;  /* NULL: no drafter works during passes */
@@ -115,15 +116,15 @@ struct eng_drafting {
     struct eng_seq **due; /* [n_due] of n_parallel: sequences due in the pass under way */
     int n_due, n_row;     /* n_row: rows of the pass without drafts */
     int *due_number;      /* [n_parallel] their seats' numbers */
-    int *n_node, *n_part; /* [n_parallel] by due sequence: nodes that it may have; that the asked drafter may add */
+    int *n_node, *n_part; /* [n_parallel] by due sequence: most nodes of its tree; most that the next drafter adds */
     struct spec_decision decision;
     struct spec_cut *cut;                 /* [n_parallel] */
     struct spec_session_outcome *outcome; /* [n_parallel] */
     uint64_t draft_ns;                    /* time to draft for the pass under way */
     int n_draft_text;                     /* tokens that drafters prefilled in this time */
-    bool no_draft_ready;           /* every drafter was still prefilling: the controller does not learn from the pass */
-    int overlap_depth;             /* tokens to draft during the pass; 0: none */
-    struct off_stats store_before; /* the expert store's counters before the pass */
+    bool no_draft_ready;                  /* no sequence asked for nodes: the controller does not learn from the pass */
+    int overlap_depth;                    /* tokens to draft during the pass; 0: none */
+    struct off_stats store_before;        /* the expert store's counters before the pass */
     struct eng_prefetch prefetch;
     int n_recall;
     struct eng_distributions distributions;
@@ -147,7 +148,8 @@ void eng_draft_unload(struct eng_drafting *g, int drafter);
 
 int *eng_draft_computed(const struct eng_drafter *d, struct eng_seq *s);
 int eng_draft_first_uncomputed(const struct eng_drafter *d, struct eng_seq *s, int n_text);
-/* Marks the path's whole blocks from position `from` to n as computed by d, for every sequence that shares them. */
+/* Marks the path's whole blocks, from the block of position `from` on and up to n, as computed by d, for every sequence
+ * that shares them. */
 void eng_draft_mark_computed(struct eng_drafter *d, struct eng_seq *s, int from, int n);
 
 /* Lays rows for token[at .. n_text) of s as far as `room` rows allow, and marks their kept blocks as computed. `back`
@@ -213,8 +215,9 @@ struct spec_sampled eng_distribution_draw(const struct eng_drafter *d, const str
 
 /* ---- overlap.c: drafting during passes --------------------------------------------------------------------------- */
 
-/* Starts the thread for the first drafter that can draft during passes. Error: --verify is not coupled; with --dsi 1 no
- * drafter can, or --draft model: has a tree. With --dsi auto and no such drafter: a warning. */
+/* Unless --dsi is off: starts the thread for the first drafter that can draft during passes. Error: --verify is not
+ * coupled; with --dsi 1 no drafter can, or --draft model: has a tree. With --dsi auto and no such drafter: a
+ * warning only. */
 int eng_overlap_open(struct eng_drafting *g);
 void eng_overlap_close(struct eng_drafting *g);
 const struct eng_drafter *eng_overlap_drafter(const struct eng_drafting *g); /* NULL: none */

@@ -97,7 +97,7 @@ void eng_lengths_close(struct eng_drafting *g)
 
 /* Predicts for one due sequence. The network predicts for 1, 2 and 4 nodes a level. With coupled verification a drafter
  * may draft several nodes a level, of which the best are verified: the prediction for 4 is taken. Under the other rules
- * no node may be chosen by drafted tokens: the prediction for 1. */
+ * the choice of nodes must not depend on the drafted tokens: the prediction for 1. */
 static void guess_item(void *arg, int i, int thread)
 {
     struct eng_lengths *l = arg;

@@ -170,8 +170,9 @@ static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spe
 
 /* ---- a draft --------------------------------------------------------------------------------------------- */
 
-/* Rows for the tokens that the drafter has not computed, as far as there is room; each of the n_behind sequences after
- * this one keeps room for a row. The last row's logits are wanted if it reaches the end; else there is no draft. */
+/* Lays rows for the tokens that the drafter has not computed, as far as the pass has room; each of the n_behind
+ * sequences after this one keeps room for a row. If the rows reach the last token, its logits are wanted; else the
+ * sequence gets no draft. */
 static void lay_rows(struct draft_model *d, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     int n_text = it->s->n_token + it->n, at = *eng_draft_computed(&d->base, it->s);
@@ -206,8 +207,8 @@ static void choose_item(void *arg, int i, int thread)
         d->choice[i] = eng_distribution_draw(&d->base, s, it->dist, it->n);
 }
 
-/* Adds a token to the draft. A stop token gets no node: the target's own row decides it. A sampled token is added in
- * any case. */
+/* Adds a token to the draft. A stop token gets no node: the target's row before it decides whether the text ends. But a
+ * token sampled from the drafter's distribution always gets a node. */
 static void extend(struct draft_model *d, struct item *it, const struct spec_sampled *c)
 {
     struct eng_seq *s = it->s;

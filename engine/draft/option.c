@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A head drafts a dynamic tree by default: its rows are cheap. Each row of a model or an MTP layer costs more. */
+/* An EAGLE head drafts a dynamic tree by default: its rows are cheap. A row of a model or an MTP layer costs more. */
 static const struct eng_draft_properties kinds[] = {
     [ENG_DRAFT_NONE] = { .name = "none" },
     [ENG_DRAFT_NGRAM] = { .name = "ngram" },
@@ -107,8 +107,8 @@ int eng_draft_parse(struct eng_draft_option *out, const char *text)
 
 /* ---- the name in a fit file -------------------------------------------------------------------------------- */
 
-/* Spaces become '_' and a long file name is cut, for the reader of fit files ends a value at a space, a line at 200
- * bytes. */
+/* Blanks and control characters become '_', and the part that comes from the file name is cut to FILE_NAME bytes, since
+ * the reader of fit files ends a value at a space and a line at 200 bytes. */
 void eng_draft_name(char *out, const struct eng_draft_option *w)
 {
     size_t end = strlen(w->file), from;

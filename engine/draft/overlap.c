@@ -28,8 +28,8 @@ struct eng_overlap {
     bool started;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    enum state state; /* under the lock, as all fields below while a pass runs */
-    bool open;        /* the thread has tried to open the team; error: the result */
+    enum state state; /* guarded by the lock, as open and error; the thread owns the rest while DRAFTING, except stop */
+    bool open;        /* the thread has tried to open the team; error: the result, then that of the last draft */
     int error;
     struct eng_seq **session; /* [n] of n_parallel: sequences with chains to extend */
     int *n_more, n;           /* [n] tokens to add to each */
@@ -320,8 +320,8 @@ void eng_overlap_learn(struct eng_drafting *g, uint64_t pass_ns)
         smooth(&a->draft_ns, (double)a->last.took_ns / a->last.n_pass);
 }
 
-/* Equation 1 of DSI for one target, less one: a draft that is not ready when the pass ends would wait for the whole
- * next pass. */
+/* Equation 1 of DSI for one target, less one token: a token that is not ready when the pass ends would wait for the
+ * whole next pass. */
 int eng_overlap_depth(const struct eng_drafting *g)
 {
     const struct eng_overlap *a = g->overlap;

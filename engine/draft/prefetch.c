@@ -1,16 +1,16 @@
 /* engine/draft/prefetch.c - requests the experts that the rows to come will need, before the pass begins, and finds
  * the experts that drafted rows would wait for.
  *
- * The tokens of a pass are known before it begins, and the disk is idle while drafts are made. So as soon as a token
- * is known or drafted, the target's context gets it (moe_context_expect) and reads its remembered experts, until the
- * first layers are computed. When the draft is complete, the controller gets for each node the experts that it would
- * still have to wait for and that no row of the sequences needs (spec_need), and may remove the node. Under
- * SPEC_COUPLED that changes no output. After the cut only the remaining tokens are requested. */
+ * The tokens of a pass are known before it begins, and the disk is idle while drafts are made. So as soon as a token is
+ * known or drafted, the target's context gets it (moe_context_expect) and prefetches the experts that it is likely to
+ * use, until the pass reaches their layers. When the draft is complete, the controller gets for each node the experts
+ * that it would still have to wait for and that no row of the sequences needs (spec_need), and may remove the node.
+ * Under SPEC_COUPLED that changes no output. After the cut only the remaining tokens are requested. */
 #include "engine/draft/internal.h"
 
 #include <string.h>
 
-#define MAX_RECALL 8192 /* tokens that the context remembers the experts of */
+#define MAX_RECALL 8192 /* most entries of the context's token-to-experts table */
 
 int eng_prefetch_open(struct eng_drafting *g)
 {

@@ -9,8 +9,8 @@ enum eng_drafter_state { ENG_DRAFTER_ASKED, ENG_DRAFTER_UNLOADED, ENG_DRAFTER_BR
 
 /* Counts never fall, not even when a drafter is unloaded. */
 struct eng_drafts {
-    bool any, overlap;                    /* the engine has drafters; one of them can draft during a pass */
-    uint64_t n_draft;                     /* drafts verified, each of one session in one pass */
+    bool any, overlap; /* the engine has drafters; one can draft during a pass, and --dsi is not off */
+    uint64_t n_draft;  /* drafts verified, each of one session in one pass */
     uint64_t n_accepted[ENG_DRAFT_NODES]; /* [depth - 1] drafts accepted at least to this depth */
     enum spec_why last_why;               /* the controller's last decision */
     uint64_t n_decision[SPEC_WHY_COUNT];  /* passes with tokens due, by the reason for drafting or not */

@@ -31,8 +31,8 @@ static void enter(struct eng_drafter *base, struct eng_seq *s)
     add_new_tokens(d, s);
 }
 
-/* The tokens of an ended session may be shared, with those of its last pass. A preempted session comes back, so its
- * tokens are dropped. */
+/* The tokens of an ended session may be shared; those of its last pass are added first. A preempted session comes back,
+ * so its tokens are dropped. */
 static void leave(struct eng_drafter *base, struct eng_seq *s, bool ended)
 {
     struct draft_text *d = (struct draft_text *)base;

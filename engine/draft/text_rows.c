@@ -28,7 +28,8 @@ int eng_draft_first_uncomputed(const struct eng_drafter *d, struct eng_seq *s, i
     return at < s->path.n_kept || n < at || n > n_text ? at : n;
 }
 
-/* The number of tokens that are laid next, at most room: a whole kept block, or all that is left. 0: no room. */
+/* The number of tokens that are laid next: a whole kept block, or behind the kept blocks as many as are left, at most
+ * `room`. 0: a kept block does not fit in `room`. */
 static int span(const struct eng_seq *s, int at, int n_text, int room)
 {
     int n = at < s->path.n_kept ? ENG_KV_BLOCK : kn_min(n_text - at, room);

@@ -21,8 +21,8 @@
 #define MAX_GUESS        (MAX_SUCCESSORS + MAX_SUCCESSORS * MAX_SUCCESSORS * (TREE_DEPTH - 1))
 _Static_assert(MAX_SUCCESSORS <= SPEC_RANKS, "spec_rank ranks no more tokens");
 
-/* The nodes of a plan, the most valuable first, parents before children. parent: an earlier node's index, or -1; rank:
- * of the token among the parent's successors, 0 the most probable (or the first sample). */
+/* A node of a plan. A plan lists its nodes by falling value, parents before children. parent: index of an earlier node;
+ * -1: the root. rank: of the token among the parent's successors, 0 the most probable (or the first sample). */
 struct plan {
     int8_t parent, rank;
 };
@@ -55,10 +55,10 @@ struct guess {
     int32_t token;
     bool ends;                    /* a stop token: it has no successor */
     const struct spec_dist *dist; /* the distribution that it was sampled from; NULL: it was chosen by rank */
-    int parent, depth;            /* a candidate, or SPEC_ROOT; 1: child of the root */
+    int parent, depth;            /* parent: index in item.guess, or SPEC_ROOT; depth 1: child of the root */
     int plan;                     /* its index in the plan */
     int want;                     /* index of its row of logits, in the pass that computed it */
-    int scratch, node;            /* index of its row's slot; its tree node */
+    int scratch, node;            /* index of its row's scratch slot; index of its tree node, SPEC_END: none */
     float survival;
 };
 
@@ -86,8 +86,8 @@ struct eng_trees {
     struct moe_row *row;     /* [MAX_PREFILL_ROWS + n_want] */
     struct item *item;       /* [n_item] of n_parallel */
     struct item **row_item;  /* [n_want] the item of each row of logits */
-    struct spec_dist **dist; /* [n_want] the distribution of the row's successors, to sample from; NULL: none */
-    struct spec_top *top;    /* [n_want][MAX_SUCCESSORS] by row of logits */
+    struct spec_dist **dist; /* [n_want] the row's distribution to sample successors from; NULL entry: none */
+    struct spec_top *top;    /* [n_want][MAX_SUCCESSORS] the row's successors */
     int *n_top;              /* [n_want] */
     struct moe_result result;
 };
@@ -175,7 +175,7 @@ static void lay_text(struct eng_trees *t, struct item *it, int n_behind, int *n_
         want_logits(t, it, SPEC_ROOT, n_want);
 }
 
-/* A row for a candidate. A head's input feature is its output for the parent, from the last pass. */
+/* Lays a row for a candidate. For a head, the row's feature is the head's output for the parent, from the last pass. */
 static void lay_guess(struct eng_trees *t, struct item *it, int guess, int *n_row, int *n_want)
 {
     struct eng_seq *s = it->s;
@@ -268,8 +268,9 @@ static void choose_row(void *arg, int i, int thread)
     t->n_top[i] = rank(it, sampler, logits, top);
 }
 
-/* Adds a candidate if it is among the `most` best, else drops it. A stop token gets no node, since the target's own row
- * decides it, unless it was sampled: sampled tokens are all added, and their plan has at most `most` nodes. */
+/* Adds a candidate if it is among the `most` best, else drops it. A stop token gets no node: the target's row before it
+ * decides whether the text ends. A sampled one gets a node, as all sampled tokens must; they are never more than
+ * `most`, since only the first `most` entries of a plan are used. */
 static void add_guess(struct eng_trees *t, struct item *it, int parent, const struct spec_top *top, int plan,
                       const struct spec_dist *dist)
 {
@@ -346,8 +347,8 @@ static void prefetch_experts(struct eng_trees *t)
     eng_prefetch_request(g);
 }
 
-/* One pass over all sessions that continue: one more level for each. Returns the number of rows with logits, 0: all are
- * done; or an error. */
+/* One pass over all sessions that continue: one more level for each. Returns the number of rows with logits, 0: no
+ * session continues; or an error. */
 static int draft_level(struct eng_trees *t, struct moe_context *c)
 {
     int n_row = 0, n_want = 0;

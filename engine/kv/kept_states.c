@@ -95,7 +95,7 @@ void eng_states_put(struct eng_kv *kv, int state, int32_t block)
 {
     struct eng_kept_state *k = &kv->state[state];
     kn_assert(k->block == TAKEN && kv->block[block].n_token);
-    if (kv->block[block].state >= 0) /* another session with the same tokens kept one here: the new one replaces it */
+    if (kv->block[block].state >= 0) /* kept by a session with the same tokens: the new state replaces it */
         eng_states_drop(kv, kv->block[block].state);
     *k = (struct eng_kept_state){ .block = block, .used = ++kv->n_state_use };
     kv->block[block].state = state;

@@ -28,8 +28,8 @@ struct eng_block {
     int32_t token[ENG_KV_BLOCK];
 };
 
-/* Bytes of struct eng_kv's lists for each KV slot: of a block its entry, its place on the free stack and up to four
- * entries of the table. */
+/* Bytes that the lists of struct eng_kv take for each KV slot. A block takes its entry, a place on the free stack and
+ * up to four entries of the table. */
 #define ENG_KV_SLOT_BYTES ((sizeof(struct eng_block) + 5 * sizeof(int32_t) + ENG_KV_BLOCK - 1) / ENG_KV_BLOCK)
 
 /* The recurrent layers' state at the end of a kept block. */
@@ -75,21 +75,22 @@ int eng_kv_find(struct eng_kv *kv, struct eng_path *path, const int32_t *token, 
  * the n_free blocks. */
 int eng_kv_count_shared(const struct eng_kv *kv, uint64_t salt, const int32_t *token, int n);
 
-/* Finds, among the kept blocks that follow the path, the one with the longest common prefix with the tokens of token[n]
- * behind the path, and returns the length of this prefix: the caller copies so many of its slots. The block is pinned
- * (not evicted) until eng_kv_unpin(). 0: none matches, nothing is pinned. */
+/* Finds, among the kept blocks that follow the path, the one with the longest common prefix with the tokens of
+ * token[n], the sequence from position 0, that lie behind the path. Returns the length of this prefix: the caller
+ * copies as many of the block's slots. All blocks of the path must be kept. The block is pinned (not evicted) until
+ * eng_kv_unpin(). 0: no block matches, and none is pinned. */
 int eng_kv_pin_like(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n, int32_t *block);
 void eng_kv_unpin(struct eng_kv *kv, int32_t block);
 
 /* Called when KV of the first n positions, the tokens token[n], is final: the whole blocks among them become kept. If a
- * block with the same prefix is kept already, it replaces the path's own block. */
+ * block with the same prefix is kept already, the path uses that block in place of its own. */
 void eng_kv_keep(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
 
 /* Releases the path's blocks that lie wholly beyond n positions; none of them may be kept. */
 void eng_kv_trim(struct eng_kv *kv, struct eng_path *path, int n);
 
 /* Releases all blocks of the path. KV of the first n positions, the tokens token[n], stays cached until it is evicted,
- * also that in a last partial block. */
+ * also in a last partial block. */
 void eng_kv_leave(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
 
 /* Pins a kept block until eng_kv_unpin(). */
@@ -107,14 +108,16 @@ struct eng_kept_match {
     int n_tail;
     int n_seen; /* positions in all kept whole blocks that match, also behind the last state */
 };
-/* Searches token[n] from the path's end on, whose blocks must all be kept, and counts as a use of the state that it
- * finds. */
+/* Finds the longest prefix of token[n], the sequence from position 0, that ends with a kept state behind the path's
+ * end. All blocks of the path must be kept; partial blocks are searched only if the path is empty. Marks the state
+ * found as used. */
 void eng_states_find(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n,
                      struct eng_kept_match *out);
 
 int eng_states_take(struct eng_kv *kv); /* a free state, or else the LRU one, evicted; -1: all are taken */
-void eng_states_put(struct eng_kv *kv, int state, int32_t block); /* keeps a taken state, as that at the block's end */
-void eng_states_drop(struct eng_kv *kv, int state);               /* frees a taken or kept state */
+/* Keeps a taken state as the state at the end of a kept block; frees the block's older state. */
+void eng_states_put(struct eng_kv *kv, int state, int32_t block);
+void eng_states_drop(struct eng_kv *kv, int state); /* frees a taken or kept state */
 
 /* ---- prefix_tree.c: the tree of kept blocks and the hash table of their keys ----
  *

@@ -24,7 +24,7 @@
 #define WRITE_NS             1000000000
 #define MAX_DEPTH            64
 #define USUAL_DEPTH          16
-#define BUDGET_TO_ROOM_RATIO 4 /* the memory budget over the largest buffer */
+#define BUDGET_TO_ROOM_RATIO 4 /* the buffer of a measurement is at most the memory budget over this */
 
 struct disk {
     int fd;

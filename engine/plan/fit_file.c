@@ -41,8 +41,8 @@ static int refuse_write(const char *path)
     return kn_fail(KN_EIO, "%s: cannot be written: %s: name another file with -o", path, strerror(errno));
 }
 
-/* Whether path is a pipe or device. It is not checked before writing, since opening and closing it would show its
- * reader an end of file, and no file is renamed onto it. */
+/* Whether path is a pipe or device. eng_fit_check() does not open it, since opening and closing a pipe would show its
+ * reader an end of file; eng_fit_write() writes it directly, since a rename would replace it by a file. */
 static bool is_no_file(const char *path)
 {
     struct stat st;
@@ -53,7 +53,7 @@ struct target {
     char path[PATH_MAX], part[PATH_MAX + 32];
 };
 
-/* Sets t->path to the path behind all links, and t->part to the file's name until it is complete. */
+/* Sets t->path to the path behind all links, and t->part to the name of a trial file beside it (eng_fit_check). */
 static int find_target(struct target *t, const char *path)
 {
     struct stat st;

@@ -45,8 +45,8 @@ static size_t kv_wish(const struct eng_need *need, size_t room, size_t one)
 }
 
 /* The number of kept states: two for each parallel sequence, at its end and near the end of its prompt, and two for
- * common prefixes. They take at most a tenth of `room`, but there is at least one if it fits beside `always` bytes: one
- * context and the smallest expert cache. */
+ * common prefixes. They take at most a tenth of `room`, but there is at least one if it fits beside `always` bytes: the
+ * smallest KV cache and the smallest expert cache. */
 static int n_state(const struct eng_need *need, size_t room, size_t always)
 {
     if (!need->state_bytes || room < always + need->state_bytes)

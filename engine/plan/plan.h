@@ -100,7 +100,7 @@ struct eng_use { /* the input of eng_budget() */
     const struct moe_model *model;      /* opened; its weights need not be loaded */
     struct moe_context_options context; /* as it will be opened; n_slot is ignored; n_state 0: no states are kept */
     int n_parallel;
-    size_t host_mem, kv_mem;   /* 0: the free memory, less a margin; 0: as eng_need.kv_mem */
+    size_t host_mem, kv_mem;   /* host_mem 0: the free memory, less a margin; kv_mem 0: as eng_need.kv_mem */
     size_t reserved_bytes;     /* part of host_mem that other code will allocate */
     struct eng_extra drafters; /* all together */
     int n_ahead;               /* positions that a draft needs behind a full context */

@@ -276,8 +276,8 @@ static void put_past(const struct delta_job *j, int step, int state)
         memmove(past + (size_t)i * d_mix, x[i + 1], d_mix * sizeof *past);
 }
 
-/* Stores the last n_tap - 1 convolution inputs in the state for the next pass, and first in the copies (copy_to), which
- * read the state's old inputs. */
+/* Stores the last n_tap - 1 convolution inputs in the state for the next pass.  The copies (copy_to) are filled first,
+ * since their inputs may come from the state's old ones. */
 static void keep_past(const struct delta_job *j, const struct moe_flow *f)
 {
     for (int i = f->first; i < f->first + f->n_text; i++)

@@ -4,8 +4,8 @@
  * result of one sequence up to one position.  A pass applies the sequence's rows to the state, and computes draft rows
  * on copies, head by head, so a rejected draft needs no rollback.  The inputs of draft rows outlive the pass (32 KiB
  * per row and layer, against 2 MiB of state, with 32 heads of 128 by 128).  Inputs of accepted drafts stay pending and
- * are applied when the state is next read: at the start of the next pass that has a row of this state, or before a pass
- * with drafts of other states, because their inputs take the same memory.
+ * are applied when the state is next read: by the next pass that has a row of this state, or when the state is copied.
+ * They are also applied before a pass with drafts of other states, because those inputs take the same memory.
  *
  * A flow is one state within a pass.  Its steps are the pending rows, then the sequence's rows, then the drafts.  Each
  * step has the index of the step before it, so chains and trees take the same code. */
@@ -171,7 +171,7 @@ static void forget_flows(struct moe_states *s)
         s->flow_of[i] = -1;
 }
 
-/* Computes the pending rows of one state in all layers.  Uses the lists of flows and steps. */
+/* Computes the pending rows of one state in all layers.  Overwrites the lists of flows and steps. */
 static void take_in(struct moe_context *c, int state)
 {
     struct moe_states *s = &c->states;
@@ -187,7 +187,7 @@ static void take_in(struct moe_context *c, int state)
     s->n_pending[state] = 0;
 }
 
-/* If the batch has drafts, which overwrite s->kept: computes the pending rows of all states that have no row in it. */
+/* Sets s->used.  If the batch has drafts, which overwrite s->kept: computes the pending rows of all other states. */
 static void make_room(struct moe_context *c)
 {
     struct moe_states *s = &c->states;

@@ -45,7 +45,7 @@ static void activate_part(const struct ffn_job *j, int row, int first, int n, fl
     activate(c, gate, up, n, j->acts->x + (size_t)row * j->acts->stride + first);
 }
 
-/* Activation of one row in which gates and ups alternate: separates them, TURNS at a time, first. */
+/* Activation of one row with alternating gate and up values: first separates them, TURNS of each at a time. */
 static void activate_turns(const struct ffn_job *j, int row)
 {
     const float *both = j->c->gate + (size_t)row * (size_t)j->d_act * 2;
@@ -101,7 +101,7 @@ void moe_dense_ffn(struct moe_context *c, int layer)
 
 /* ---- experts ----------------------------------------------------------------------------------------- */
 
-/* The product of an expert's i-th matrix with the rows that chose it; e: its place in the plan. */
+/* The product of matrix i (0 gate, 1 up, 2 down) of the plan's e-th expert with the rows that chose the expert. */
 static struct moe_product expert_product(const struct moe_context *c, int e, const struct off_view *view, int i,
                                          const struct moe_acts *in, const int32_t *x_row, float *y)
 {

@@ -120,7 +120,7 @@ static void attend_item(void *arg, int item, int thread)
 }
 
 /* The product with a stack of one matrix for each head.  A head's matrix reads row (row * n_head + head) of in, and
- * writes its y_part values of a row of y. */
+ * writes its values to a row of y from head * y_part on; y_part may leave a gap behind them, which is not written. */
 static struct moe_product per_head(const struct moe_context *c, const struct moe_acts *in, const struct kn_mat *w,
                                    float *y, size_t y_part, size_t y_stride, int n_row)
 {

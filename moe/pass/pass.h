@@ -13,9 +13,9 @@
  *                          as they arrive; or moe_dense_ffn()
  *     forward.c            moe_states_end(), last norm, logits, moe_keep_last(), moe_head_end()
  *
- * Prefetch: prefetch.c requests the experts that prefetch_router.c predicts for the next layer, and learns for
- * prefetch_token.c, which predicts experts of the next pass by its tokens.  rows.c has the two kinds of parallel region
- * that the files above use: a function applied to each row, and products of matrices with rows.
+ * Prefetch: prefetch.c requests the experts that prefetch_router.c predicts for the next layer.  prefetch_token.c
+ * learns from each layer's routing, and predicts the experts of the next pass by its tokens.  rows.c has the two kinds
+ * of parallel region that the files above use: a function applied to each row, and products of matrices with rows.
  *
  * One thread at a time uses a context; its team computes.  The model is shared and const.  The arrays of struct
  * moe_context lie in its two arenas; the batch is the caller's, valid during a pass. */
@@ -35,14 +35,14 @@ struct moe_acts {
     size_t code_stride[KN_ACT_COUNT]; /* bytes per row */
 };
 
-/* One matrix times rows.  node: the NUMA node of the matrix, the threads of which compute the product; -1: its panels
- * are spread over all nodes.  n_stack: number of equal matrices that w holds one below the other, each of whole panels;
- * 1: a plain matrix.  Matrix i reads its own part of an input row, i * x_part bytes after the row's start, and writes
- * its own part of an output row, i * y_part floats after the start. */
+/* One matrix times rows.  node: the NUMA node that holds the matrix; the threads of this node take its items first.
+ * -1: the panels are spread over all nodes.  n_stack: number of matrices of one size that w holds one below the other,
+ * each of whole panels; 1: a plain matrix.  Matrix i reads its own part of an input row, i * x_part bytes after the
+ * row's start, and writes its own part of an output row, i * y_part floats after the start. */
 struct moe_product {
     struct kn_matmul mul;
     int node, n_stack;
-    size_t x_part, y_part; /* bytes; floats: n_out / n_stack or more; unused if n_stack is 1 */
+    size_t x_part, y_part; /* x_part in bytes; y_part in floats, n_out / n_stack or more; unused if n_stack is 1 */
 };
 
 /* Panels panel0 .. panel1 - 1 of c->product[product], all on one node.  Work items item0, item0 + 1, .. compute
@@ -57,14 +57,14 @@ struct moe_piece {
 struct moe_plan {
     int n_expert;        /* distinct experts */
     int32_t *expert;     /* [n_expert] the store's numbers, ascending */
-    int32_t *first;      /* [n_expert + 1] row and pair from first[e] to first[e + 1] - 1 are those of expert[e] */
+    int32_t *first;      /* [n_expert + 1] expert[e] has row[first[e] .. first[e + 1] - 1], and the same part of pair */
     int32_t *row, *pair; /* [rows * n_used] batch row, and row * n_used + choice */
     int32_t *fill;       /* [the layer's experts] scratch of the sort */
 };
 
 /* Routing of one row.  p: logits on entry, probabilities on return (MOE_GATING_CHOSEN: still logits). */
 struct moe_routing {
-    float *p, *rank; /* [n_expert]; rank: scratch for scores of the choice that differ from p */
+    float *p, *rank; /* [n_expert]; rank: scratch for the scores that decide the choice, if they differ from p */
     int32_t *id;     /* [n_used] the chosen experts, the best first */
     float *weight;   /* [n_used] their weights */
 };
@@ -75,14 +75,14 @@ struct moe_routing {
 struct moe_guess {
     struct off_ticket ticket; /* n 0: none is open */
     struct moe_sight *sight;  /* [n_layer][MOE_SIGHTS] of the caller; NULL: accuracy is not counted */
-    bool *seen;           /* [MOE_FAR + 1][MOE_SIGHTS][n_expert] predicted; by layer modulo MOE_FAR + 1, predictor */
-    int32_t *expert;      /* [n_expert] the store's numbers, by falling weight */
-    uint8_t *mark;        /* [n_expert] the ticket's mark array */
-    float *sum;           /* [n_expert] weight of each expert, summed over rows */
-    struct moe_acts norm; /* [moe_guess_rows, d_model] */
-    float *logit, *rank;  /* [moe_guess_rows, n_expert] */
-    int32_t *id;          /* [moe_guess_rows, n_used] */
-    float *weight;        /* [moe_guess_rows, n_used] */
+    bool *seen;               /* [layer % (MOE_FAR + 1)][MOE_SIGHTS][n_expert] the predictor names the expert */
+    int32_t *expert;          /* [n_expert] the store's numbers, by falling weight */
+    uint8_t *mark;            /* [n_expert] the ticket's mark array */
+    float *sum;               /* [n_expert] weight of each expert, summed over rows */
+    struct moe_acts norm;     /* [moe_guess_rows, d_model] */
+    float *logit, *rank;      /* [moe_guess_rows, n_expert] */
+    int32_t *id;              /* [moe_guess_rows, n_used] */
+    float *weight;            /* [moe_guess_rows, n_used] */
 };
 
 /* Number of predicted experts, and number of them that were then used; both decay. */
@@ -101,9 +101,9 @@ struct moe_recall {
     uint16_t *id;                  /* [n_entry][n_layer][n_used] */
     struct moe_hit_rate *hit_rate; /* [n_layer][n_used] of choice k of any token */
     struct moe_hit_rate *proved;   /* [n_layer][MOE_CHANCES] of experts that were predicted and not in memory */
-    uint8_t *asked;            /* [n_layer][n_expert] for the next pass: 1 + class; 0: not predicted, or in memory */
-    int32_t *absent;           /* [n_expert] scratch: predicted experts that are not in memory */
-    bool *known;               /* [max_row] the row's token had an entry at the start of the pass */
+    uint8_t *asked;  /* [n_layer][n_expert] 1 + class if predicted for the next pass and not in memory; else 0 */
+    int32_t *absent; /* [n_expert] scratch: predicted experts that are not in memory */
+    bool *known;     /* [max_row] the row's token had an entry, of an earlier pass or of an earlier row */
     struct off_ticket *ticket; /* [n_layer] n 0: none is open */
     int32_t *expert;           /* [n_layer][n_expert] the tickets' experts */
     uint8_t *mark;             /* [n_layer][n_expert] the tickets' mark arrays */
@@ -117,7 +117,7 @@ struct moe_recall {
 struct moe_step {
     int32_t row;    /* number in the batch; -1: a pending row */
     int32_t kept;   /* of a pending row: number of its inputs in moe_states.kept */
-    int32_t before; /* the step of the token before it in the sequence; -1: that token is the state's last */
+    int32_t before; /* the step of the token before it in the sequence; -1: that token is the state's last, or none */
 };
 
 /* The steps of one state in a pass: from step `first` on, n_text steps that extend the state, then n_draft drafts. */
@@ -130,7 +130,7 @@ struct moe_states {
     int n;         /* 0: the model has no delta nets */
     int n_kept;    /* most draft rows of a batch: their inputs outlive the pass */
     uint8_t *base; /* [n][delta net]: n_tap - 1 inputs of the convolution, then a matrix for each value head */
-    size_t bytes, layer_bytes; /* of one state; of one delta net in it */
+    size_t bytes, layer_bytes; /* bytes: of one state; layer_bytes: of one delta net in it */
     int32_t *n_tok;            /* [n] tokens in the state, pending ones included; -1: invalid */
     int32_t *n_pending;        /* [n] accepted draft rows that a later pass computes into the state */
     int32_t *pending;          /* [n, n_kept] their numbers in kept */
@@ -182,7 +182,8 @@ struct moe_context {
     int *status;              /* [max_row] */
     struct moe_acts join;     /* of a head: [max_row, 2 d_model] feature and embedding */
     struct moe_acts inner;    /* of EAGLE-3: [max_row, n_inner * d_model] */
-    float *thought, *guessed; /* of EAGLE-3: [max_want, d_model] results, [max_want, n_guess] logits, or NULL */
+    float *thought, *guessed; /* of EAGLE-3: [max_want, d_model] hidden states before the final norm; [max_want,
+                               * n_guess] logits, NULL if it predicts all tokens */
     float *x;                 /* [max_row, d_model] the residual stream */
     struct moe_acts norm;     /* [max_row, d_model] normalised */
     float *q;                 /* [max_row, n_head * d_head] */
@@ -194,11 +195,11 @@ struct moe_context {
     float *gate, *up;                /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared]; up lies
                                       * behind gate; gate_up_interleaved: for experts both are one array from gate on */
     struct moe_acts act, wide;       /* activations: of experts; of a dense layer or the shared expert */
-    float *y;                        /* [max_row * n_used, d_model] */
-    float *route_logit, *route_rank; /* [max_row, n_expert] probabilities; scores for the choice */
+    float *y;                        /* [max_row * max(n_used, 1), d_model] outputs of experts, or of half a layer */
+    float *route_logit, *route_rank; /* [max_row, n_expert] moe_routing.p and rank */
     int32_t *route_id;               /* [max_row, n_used] */
     float *route_weight;             /* [max_row, n_used] */
-    float *shared_weight, *shared;   /* [max_row], [max_row, d_model]: logit of its gate, output of the shared expert */
+    float *shared_weight, *shared; /* of the shared expert: [max_row] logits of its gate, [max_row, d_model] outputs */
     struct moe_plan plan;
     uint8_t *mark;          /* [n_expert] mark array of the ticket for the layer's own experts */
     int32_t *arrived;       /* [n_expert] experts that off_wait() handed out, as indices into plan.expert */
@@ -227,7 +228,7 @@ static inline size_t moe_kv_value_bytes(enum kn_kv kv) { return kv == KN_KV_F16 
 uint8_t *moe_kv_keys(const struct moe_context *c, int layer, int head);
 uint8_t *moe_kv_values(const struct moe_context *c, int layer, int head);
 
-/* ---- rows.c: passes over rows, and products; each call but moe_code_row() is one parallel region ------------ */
+/* ---- rows.c: passes over rows, and products; moe_rows_..() and moe_products() are one parallel region each -- */
 
 /* kinds: bits 1 << kind of the activation codes to compute.  row: NULL for rows 0 .. n - 1.
  * moe_rows_norm: c->norm row i becomes residual row row[i], normalised by weight and quantised.
@@ -240,7 +241,7 @@ void moe_rows_add(struct moe_context *c, float *y /* [n_row, d_model] */, const 
 void moe_products(struct moe_context *c, int n);                  /* computes c->product[0 .. n - 1] */
 size_t moe_piece_room(const struct kn_team *t, size_t n_product); /* pieces that n_product products need at most */
 
-/* w times rows 0 .. n_row - 1 of in, to y [n_row, n_out]; panels on all nodes.  Computed by moe_products(). */
+/* The product of w with rows 0 .. n_row - 1 of in, to y [n_row, n_out]; panels on all nodes; run by moe_products(). */
 struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row);
 
 static inline float moe_sigmoid(float x) { return 1.0f / (1.0f + kn_expf(-x)); }
@@ -275,9 +276,9 @@ void moe_delta_steps(struct moe_context *c, int layer);
 /* delta_state.c: the memory of states, and the order in which rows of a batch go through them. */
 void moe_states_lay_out(struct moe_context *c, struct kn_arena *a);                        /* memory of a pass */
 size_t moe_states_bytes(const struct moe_model *m, const struct moe_context_options *opt); /* states and kept rows */
-void moe_states_place(struct moe_context *c, void *base);                                  /* base: that memory */
+void moe_states_place(struct moe_context *c, void *base);                                  /* base: their memory */
 void moe_states_begin(struct moe_context *c); /* lists the batch's flows and steps; may compute pending rows */
-void moe_states_end(struct moe_context *c);   /* a state with a failed row gets n_tok -1 */
+void moe_states_end(struct moe_context *c);   /* sets n_tok of copies; a state with a failed row, no draft, gets -1 */
 
 static inline float *moe_state_layer(const struct moe_states *s, int state, int nth)
 {
@@ -304,7 +305,7 @@ static inline int moe_guess_rows(const struct moe_desc *d, int max_row)
     return kn_min(max_row, d->n_used ? 8 * d->n_expert / d->n_used : 0);
 }
 
-int moe_guess_experts(struct moe_context *c, int layer); /* predicts a later layer's: c->guess.expert; their number */
+int moe_guess_experts(struct moe_context *c, int layer); /* predicts a layer's c->guess.expert; returns their number */
 void moe_recall_init(struct moe_context *c);
 void moe_recall_begin(struct moe_context *c);            /* at the start of a pass */
 void moe_recall_learn(struct moe_context *c, int layer); /* from the layer's routing and plan */

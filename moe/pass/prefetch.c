@@ -3,7 +3,8 @@
  * Two predictors name experts: prefetch_router.c runs the next layer's router on the present rows, prefetch_token.c
  * remembers the experts that a token used last time.  Predictions by token are requested between passes
  * (moe_context_expect()), with one ticket for each layer; predictions by router are requested here, for one layer at a
- * time.  The request for the experts that a layer really uses ends both tickets for this layer.
+ * time, and replace the ticket by token for this layer.  When the experts that a layer really uses are requested, the
+ * layer's open ticket is released.
  *
  * On request the accuracy of both predictors is counted (moe_context_watch()), at distances up to MOE_FAR layers. */
 #include "moe/pass/pass.h"

@@ -1,4 +1,4 @@
-/* Predicts the experts of the next layer while this layer's are read, and prefetches them.
+/* Predicts the experts of the next layer while this layer's are read; prefetch.c prefetches them.
  *
  * The next layer's router is run on the current residual stream, which lacks the output of this layer's experts.  The
  * stream changes little from layer to layer, so most predictions are right.  The store reads predicted experts only
@@ -38,7 +38,8 @@ static void choose_item(void *arg, int row, int thread)
     moe_route_row(c, j->next, (struct moe_routing){ g->logit + at, g->rank + at, g->id + used, g->weight + used });
 }
 
-/* Lists the experts that rows chose in g->expert, by the sum of their weights over all rows, the largest first. */
+/* Writes the experts that any row chose to g->expert, by the sum of their weights over all rows, the largest first.
+ * Returns their number. */
 static int rank(struct moe_context *c, int expert0)
 {
     const struct moe_desc *d = &c->model->desc;

@@ -83,7 +83,7 @@ static void disown(const struct moe_recall *r, int32_t token)
         *whose = -1;
 }
 
-/* Counts, in proved, the likely experts that were not in memory before the pass, and how many of them it used. */
+/* Counts, in proved, the likely experts that were not in memory when predicted, and how many the pass used. */
 static void learn_absent(struct moe_context *c, int layer)
 {
     int n = c->model->desc.n_expert;
@@ -166,7 +166,7 @@ static int list_likely(struct moe_context *c, int layer, const int32_t *token, i
 }
 
 /* Reduces the list of likely experts to those in memory, which the request protects from eviction, and those not in
- * memory that are used often enough.  Returns their number. */
+ * memory of a class that is used often enough.  Returns their number.  Sets `asked` of all those not in memory. */
 static int list_worth(struct moe_context *c, int layer, int32_t *expert, int n)
 {
     struct moe_recall *r = &c->recall;

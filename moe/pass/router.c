@@ -11,7 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Sets id to the n_used largest of p, in descending order, by insertion: n_used is small compared with n_expert. */
+/* Sets id to the indices of the n_used largest values of p, the largest first.  Sorts by insertion, since n_used is
+ * small compared with n_expert. */
 static void choose(const float *p, int n_expert, int n_used, int32_t *id)
 {
     int n = 0;

@@ -20,7 +20,7 @@ static const char chat_template[] =
 
 struct token {
     char text[TEXT_BYTES];
-    uint8_t n, n_letter; /* number of bytes; of letters, 0: not used in merges */
+    uint8_t n, n_letter; /* number of bytes; of letters: 0 for a byte that merges do not use, and for the space */
     bool spaced;
 };
 
@@ -78,7 +78,7 @@ static uint32_t *find(struct vocab *v, const struct token *t)
 }
 
 /* Adds the merge of a and b, and the token that it makes.  Does nothing and returns false if consonants and vowels of
- * the result do not alternate, if it is too long, if b has a space, or if the token exists already. */
+ * the result do not alternate, if it has more than LETTERS_MOST letters, if b has a space, or if the token exists. */
 static bool join(struct vocab *v, const struct token *a, const struct token *b)
 {
     struct token t = *a;
