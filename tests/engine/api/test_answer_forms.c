@@ -117,8 +117,8 @@ static void forms_are_refused_by_name(void **state)
             expect(api, with(api, cases[i].members), cases[i].want);
     for (enum eng_api api = ENG_API_RESPONSES; api <= ENG_API_MESSAGES; api++) { /* they have names of their own */
         expect(api, with(api, "\"guided_regex\": \"a\""), "400 guided_regex");
-        expect(api, with(api, "\"json_schema\": {}"), "400 json_schema");
-        expect(api, with(api, "\"structured_outputs\": {}"), "400 structured_outputs");
+        expect(api, with(api, "\"json_schema\": {\"type\": \"object\"}"), "400 json_schema");
+        expect(api, with(api, "\"structured_outputs\": {\"json\": {}}"), "400 structured_outputs");
     }
     char deep[3000] = "\"guided_json\": \"";
     for (int i = 0; i < 300; i++)
