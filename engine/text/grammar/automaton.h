@@ -167,9 +167,8 @@ struct gr_grammar {
     struct gr_op *op;        /* [n_op] sorted by state */
     uint32_t *mark;          /* [n_mark] ascending: all `least` and `most` that counts are compared with */
     size_t n_state, n_edge, n_op, n_mark;
-    int32_t start, n_base;  /* states below n_base are the same in every grammar */
-    uint64_t serial;        /* unique per grammar: a key of the mask cache */
-    struct gr_state *begun; /* where texts begin, if not at `start`; NULL */
+    int32_t start, n_base; /* states below n_base are the same in every grammar */
+    uint64_t serial;       /* unique per grammar: a key of the mask cache */
 };
 
 /* ---- walk.c ---------------------------------------------------------------------------------- */
