@@ -173,8 +173,7 @@ static void compile(struct eng_api_request *ask, const struct wish *w, const str
                                                                .thinks = ask->thinks,
                                                                .tokens = setup->gr_tokens,
                                                                .continues = ask->continues,
-                                                               .written = json_string_value(ask->written),
-                                                               .n_written = json_string_length(ask->written) },
+                                                               .in_text = ask->in_text },
                                    why, sizeof why);
     if (error == KN_ENOMEM)
         eng_refuse(body->why, 500, NULL, NULL, "no memory for the grammar of the answer");
@@ -190,6 +189,8 @@ void eng_talk_constrain(struct eng_api_request *ask, const struct eng_fields *bo
     struct wish w;
     bool forced = tools->list && tools->choice != ENG_TOOL_AUTO;
     read_wish(&w, ask->api, body);
+    if (ask->api == ENG_API_MESSAGES && ask->continues && is_formed(&w))
+        eng_field_refuse(&w.from, w.name, "is not possible if the last message is the assistant's");
     bool wanted = !eng_refused(body->why) && (tools->list || is_formed(&w));
     if (wanted && setup->gr_tokens)
         compile(ask, &w, body, setup, tools);

@@ -79,9 +79,7 @@ void eng_talk_continue(struct eng_api_request *ask, const struct eng_talk_end *e
     ask->continues = true;
     if (format && is_assistant(last_of(messages)))
         ask->thinks = end->in_thoughts || eng_tool_format_text_thinks(format, text, n, &at);
-    if (ask->thinks)
-        at = n;
-    while (at < n && is_space(text[at])) /* templates may trim it */
+    while (at < n && is_space(text[at]))
         at++;
-    ask->written = json_stringn_nocheck(text + at, n - at);
+    ask->in_text = !ask->thinks && at < n;
 }

@@ -27,7 +27,7 @@ struct eng_talk_end {
 };
 void eng_talk_end(struct eng_talk_end *end, enum eng_api api, const struct eng_fields *body, const json_t *messages,
                   const char *thoughts);
-/* Sets ask->continues, thinks and written for end->member of the last of the messages.  format: NULL if the template has
+/* Sets ask->continues, thinks and in_text for end->member of the last of the messages.  format: NULL if the template has
  * none. */
 void eng_talk_continue(struct eng_api_request *ask, const struct eng_talk_end *end, const json_t *messages,
                        const struct eng_tool_format *format);

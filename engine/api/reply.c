@@ -389,12 +389,11 @@ static int open_choice(struct eng_reply *r, int i)
     int error = eng_stop_init(&c->stop, r->ask->stop, r->ask->n_stop);
     if (error || r->ask->api == ENG_API_COMPLETIONS || !r->setup->tool_format)
         return error;
-    return eng_answer_open(&c->parser,
-                           &(struct eng_answer_options){ .format = r->setup->tool_format,
-                                                         .tools = r->ask->tools,
-                                                         .thinks = r->ask->thinks,
-                                                         .continues = r->ask->continues,
-                                                         .n_written = json_string_length(r->ask->written) });
+    return eng_answer_open(&c->parser, &(struct eng_answer_options){ .format = r->setup->tool_format,
+                                                                     .tools = r->ask->tools,
+                                                                     .thinks = r->ask->thinks,
+                                                                     .continues = r->ask->continues,
+                                                                     .in_text = r->ask->in_text });
 }
 
 int eng_reply_open(struct eng_reply **out, const struct eng_api_request *ask, const struct eng_api_setup *setup)

@@ -223,8 +223,6 @@ static void read_end(struct eng_parse *p, const json_t *messages)
         eng_talk_continue(p->ask, &p->end, messages, p->setup->tool_format);
     else if (p->setup->tool_format)
         p->ask->thinks = ends_thinking(p->setup, p->ask->prompt);
-    if (p->end.member && !p->ask->written)
-        eng_parse_no_memory(p);
 }
 
 static void read_conversation(struct eng_parse *p)
@@ -389,7 +387,6 @@ void eng_api_request_close(struct eng_api_request *ask)
     kn_free(ask->stop);
     gr_close(ask->grammar);
     json_decref(ask->tools);
-    json_decref(ask->written);
     json_decref(ask->body);
     kn_free(ask);
 }

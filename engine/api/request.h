@@ -161,7 +161,7 @@ struct eng_api_request {
     json_t *tools;              /* a reference; NULL: calls are not recognised in the answer */
     bool thinks;                /* the answer begins inside the reasoning */
     bool continues;             /* the answer continues the conversation's last message */
-    json_t *written;            /* owned, if continues: the message's text so far, without reasoning */
+    bool in_text;               /* in its text, of which there is some, not in its reasoning */
 
     int priority;  /* a higher one goes first (in the body a lower one, as in vLLM) */
     uint64_t user; /* hash of the body's user id; 0: none */

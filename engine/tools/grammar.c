@@ -21,6 +21,7 @@ struct writer {
     const struct eng_tool_format *format;
     struct tool_list tools;
     bool parallel;
+    bool no_bare; /* a call needs its marker, because it does not begin the answer */
 };
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -361,10 +362,13 @@ static int32_t calls_after(struct writer *w, enum mark m)
 
 static const enum mark openers[] = { MARK_CALLS, MARK_CALL, MARK_FUNCTION };
 
+/* The first byte of a call without a marker; 0: the format, or this answer, requires the marker. */
+static uint8_t bare_byte(const struct writer *w) { return w->no_bare ? 0 : eng_tool_format_first_byte(w->format); }
+
 /* An answer that is one or more calls, without text before them. */
 static int32_t required_answer(struct writer *w)
 {
-    if (eng_tool_format_first_byte(w->format))
+    if (bare_byte(w))
         return calls_after(w, MARK_CALLS);
     for (size_t i = 0; i < 3; i++)
         if (w->format->mark[openers[i]].text)
@@ -392,7 +396,7 @@ static int32_t free_answer(struct writer *w)
         if (w->format->mark[openers[i]].text)
             t[n++] = trigger(w, openers[i], calls_after(w, openers[i]));
     int32_t text = gr_free_until(w->b, t, n, true);
-    if (!eng_tool_format_first_byte(w->format))
+    if (!bare_byte(w))
         return text;
     int32_t node[] = { not_bare(w, text), t[0].next, put_mark(w, MARK_CALLS, t[0].next) };
     return gr_alternatives(w->b, node, 3);
@@ -424,7 +428,7 @@ static int32_t formed_answer(struct writer *w, const struct eng_answer_rules *t)
 
 static int32_t with_thoughts(struct writer *w, const struct eng_answer_rules *t, bool is_free, int32_t answer)
 {
-    if (!w->format->thinks)
+    if (!w->format->thinks || t->in_text)
         return answer;
     int32_t after = is_free ? answer : line_ends(w, answer);
     int32_t inside = until(w, MARK_THINK_END, is_free, after);
@@ -472,27 +476,12 @@ static int32_t answer(struct writer *w, const struct eng_answer_rules *t)
     return with_thoughts(w, t, is_free, is_free ? free_answer(w) : required_answer(w));
 }
 
-/* Lets the answer begin behind the text that the prompt holds of it. */
-static int begin(struct gr_grammar **g, const struct eng_tool_format *s, const struct eng_answer_rules *t, char *why,
-                 size_t n_why)
-{
-    const bool must = t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED;
-    const bool in_final = s->syntax == ENG_SYNTAX_HARMONY && !t->thinks; /* no call can follow there */
-    int error = must && in_final ? KN_EINVAL : gr_begin(*g, t->written, t->n_written);
-    if (!error)
-        return 0;
-    if (error == KN_EINVAL)
-        snprintf(why, n_why, "the last message, which the answer continues, is not the beginning of such an answer");
-    gr_close(*g);
-    *g = NULL;
-    return error;
-}
-
 int eng_answer_grammar(struct gr_grammar **out, const struct eng_tool_format *s, const struct eng_answer_rules *t,
                        char *why, size_t n_why)
 {
     const bool can = s->syntax != ENG_SYNTAX_NONE;
     const bool must = t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED;
+    const bool in_final = s->syntax == ENG_SYNTAX_HARMONY && t->continues && !t->thinks;
     const bool calls = can && t->choice != ENG_TOOL_NONE && json_array_size(t->tools);
     *out = NULL;
     *why = 0;
@@ -502,6 +491,10 @@ int eng_answer_grammar(struct gr_grammar **out, const struct eng_tool_format *s,
                      : "this model's chat template does not support tool calls");
         return can ? KN_EINVAL : KN_EUNSUPPORTED;
     }
+    if (must && in_final) {
+        snprintf(why, n_why, "a tool call is required, but cannot follow the last message, which the answer continues");
+        return KN_EINVAL;
+    }
     if (!calls && !has_form(t))
         return 0;
     struct writer *w = kn_calloc(1, sizeof *w);
@@ -509,12 +502,11 @@ int eng_answer_grammar(struct gr_grammar **out, const struct eng_tool_format *s,
     if (!error) {
         w->format = s;
         w->parallel = t->parallel;
+        w->no_bare = t->in_text;
         error = calls ? eng_tool_list(&w->tools, s, t, why, n_why) : 0;
     }
     if (!error && (error = gr_compile(out, w->b, answer(w, t), t->tokens)))
         snprintf(why, n_why, "%s", gr_builder_why(w->b));
-    else if (!error && t->continues)
-        error = begin(out, s, t, why, n_why);
     if (error && !*why)
         snprintf(why, n_why, "no memory for the grammar");
     if (w) {

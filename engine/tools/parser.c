@@ -376,7 +376,7 @@ int eng_answer_open(struct eng_answer_parser **out, const struct eng_answer_opti
         return KN_ENOMEM;
     s->format = o->format;
     s->tools = json_incref((json_t *)o->tools);
-    s->at_start = !o->continues || !o->n_written;
+    s->at_start = !o->in_text;
     if (o->format->syntax == ENG_SYNTAX_HARMONY && !o->continues)
         s->state = IN_HEADER;
     else if (o->thinks && o->format->thinks)

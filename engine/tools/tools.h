@@ -114,8 +114,8 @@ struct eng_answer_options {
     const struct eng_tool_format *format; /* must outlive the parser */
     const json_t *tools;                  /* the request's array, referenced; NULL: calls are not recognised */
     bool thinks;                          /* the answer begins inside the reasoning */
-    bool continues;                       /* the answer continues a text of the prompt, */
-    size_t n_written;                     /* which has this many bytes after its reasoning */
+    bool continues;                       /* the answer continues a message of the prompt, */
+    bool in_text;                         /* in its text, of which there is some, not in its reasoning */
 };
 
 int eng_answer_open(struct eng_answer_parser **out, const struct eng_answer_options *o);
@@ -146,9 +146,8 @@ struct eng_answer_rules {
     const json_t *choices;          /* one of these strings, an array */
     const struct gr_tokens *tokens; /* of the model; NULL: every byte is a token */
     bool thinks;                    /* the answer begins inside the reasoning */
-    bool continues;                 /* the answer continues a text of the prompt */
-    const char *written; /* [n_written] the part of a continued text that the prompt holds, without reasoning */
-    size_t n_written;
+    bool continues;                 /* the answer continues a message of the prompt, */
+    bool in_text;                   /* in its text, of which there is some, not in its reasoning */
 };
 
 /* Builds the grammar of an answer; the caller closes *out with gr_close.

@@ -176,7 +176,6 @@ struct gr_grammar {
     uint64_t serial;                /* unique per grammar: a key of the mask cache */
     const struct gr_tokens *tokens; /* the tokens of token_need; NULL: every byte is a token */
     bool is_exact;                  /* token_need == need in all states */
-    struct gr_state *begun;         /* where texts begin, if not at `start`; NULL */
 };
 
 /* ---- mask.c: the trie of the tokens ---------------------------------------------------------- */

@@ -379,7 +379,6 @@ void gr_close(struct gr_grammar *g)
     kn_free(g->edge);
     kn_free(g->op);
     kn_free(g->mark);
-    kn_free(g->begun);
     kn_free(g);
 }
 

@@ -82,9 +82,6 @@ struct gr_tokens;
  * valid, or no text satisfies the grammar; KN_EUNSUPPORTED: a keyword is not supported, or the tokens cannot
  * write any text of the grammar; KN_ELIMIT: larger or deeper than the limits in automaton.h; KN_ENOMEM. */
 int gr_compile(struct gr_grammar **out, struct gr_builder *b, int32_t start, const struct gr_tokens *tokens);
-/* Lets texts of the grammar begin after text[n]: gr_start then gives the state after it.  For a grammar that is not in use
- * yet.  KN_EINVAL: the grammar does not accept the text. */
-int gr_begin(struct gr_grammar *g, const char *text, size_t n);
 void gr_close(struct gr_grammar *g);
 size_t gr_bytes(const struct gr_grammar *g); /* memory of the grammar */
 

@@ -136,10 +136,6 @@ static void clear(struct gr_state *s)
 
 void gr_start(const struct gr_grammar *g, struct gr_state *s)
 {
-    if (g->begun) {
-        gr_copy(s, g->begun);
-        return;
-    }
     clear(s);
     enter(g, s, g->start, 0, -1, true);
 }
@@ -216,22 +212,6 @@ bool gr_advance(const struct gr_grammar *g, struct gr_state *s, uint8_t byte)
         return false;
     gr_copy(s, &to);
     return true;
-}
-
-int gr_begin(struct gr_grammar *g, const char *text, size_t n)
-{
-    struct gr_state *s = kn_alloc(sizeof *s);
-    if (!s)
-        return KN_ENOMEM;
-    gr_start(g, s);
-    for (size_t i = 0; i < n; i++)
-        if ((uint8_t)text[i] == GR_CONTROL_BYTE || !gr_advance(g, s, (uint8_t)text[i])) {
-            kn_free(s);
-            return KN_EINVAL;
-        }
-    kn_free(g->begun);
-    g->begun = s;
-    return 0;
 }
 
 bool gr_can_end(const struct gr_state *s) { return s->can_end; }

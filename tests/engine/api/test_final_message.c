@@ -97,15 +97,15 @@ static void the_reasoning_goes_on_where_it_stands(void **state)
     static const struct {
         const char *last;
         bool thinks;
-        const char *written;
+        bool in_text;
     } cases[] = {
-        { SAYS("assistant", "a"), false, "a" },
-        { SAYS("assistant", " a"), false, "a" },
-        { SAYS("assistant", "<think>why"), true, "" },
-        { SAYS("assistant", "<think>why</think>\\n\\nso"), false, "so" },
-        { SAYS("assistant", "<think>why</think>"), false, "" },
-        { "{\"role\": \"assistant\", \"reasoning_content\": \"why\"}", true, "" },
-        { "{\"role\": \"assistant\", \"reasoning_content\": \"why\", \"content\": \"so\"}", false, "so" },
+        { SAYS("assistant", "a"), false, true },
+        { SAYS("assistant", " a"), false, true },
+        { SAYS("assistant", "<think>why"), true, false },
+        { SAYS("assistant", "<think>why</think>\\n\\nso"), false, true },
+        { SAYS("assistant", "<think>why</think>"), false, false },
+        { "{\"role\": \"assistant\", \"reasoning_content\": \"why\"}", true, false },
+        { "{\"role\": \"assistant\", \"reasoning_content\": \"why\", \"content\": \"so\"}", false, true },
     };
     (void)state;
     for (int i = 0; i < LEN(cases); i++) {
@@ -114,7 +114,7 @@ static void the_reasoning_goes_on_where_it_stands(void **state)
         struct eng_api_request *ask = ask_of(ENG_API_CHAT, body);
         assert_true(ask->continues);
         assert_int_equal(ask->thinks, cases[i].thinks);
-        assert_string_equal(json_string_value(ask->written), cases[i].written);
+        assert_int_equal(ask->in_text, cases[i].in_text);
         eng_api_request_close(ask);
     }
     struct eng_api_request *ask = ask_of(ENG_API_CHAT,
@@ -140,24 +140,30 @@ static bool accepts(const struct gr_grammar *g, const char *text)
 
 #define OBJECT ", \"response_format\": {\"type\": \"json_object\"}"
 
-static void a_format_holds_the_whole_message(void **state)
+/* As with llama-server and vLLM, the form is that of the continuation alone. */
+static void a_form_holds_the_continuation(void **state)
 {
-    struct eng_api_request *ask = ask_of(ENG_API_CHAT, CHAT(SAYS("assistant", "{\\\"a\\\":"), OBJECT));
+    static const char call[] = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    struct eng_api_request *ask = ask_of(ENG_API_CHAT, CHAT(SAYS("assistant", "So: "), OBJECT));
     (void)state;
-    assert_true(accepts(ask->grammar, " 1}"));
-    assert_false(accepts(ask->grammar, "{\"a\": 1}"));
+    assert_true(accepts(ask->grammar, "{\"a\": 1}"));
+    assert_false(accepts(ask->grammar, "<think>a</think>{}")); /* reasoning cannot begin in the text */
+    eng_api_request_close(ask);
+    ask = ask_of(ENG_API_CHAT, CHAT(SAYS("assistant", ""), OBJECT));
+    assert_true(accepts(ask->grammar, "<think>a</think>{}") && accepts(ask->grammar, "{}"));
     eng_api_request_close(ask);
     ask = ask_of(ENG_API_CHAT, CHAT(SAYS("assistant", "<think>why"), OBJECT));
     assert_true(accepts(ask->grammar, " so</think>{}"));
     assert_false(accepts(ask->grammar, "{}"));
     eng_api_request_close(ask);
-    ask = ask_of(ENG_API_CHAT, CHAT(SAYS("assistant", "<think>why</think>{\\\"a\\\": 1"), OBJECT));
-    assert_true(accepts(ask->grammar, "}"));
-    assert_false(accepts(ask->grammar, "{}"));
+    ask = ask_of(ENG_API_CHAT, CHAT(SAYS("assistant", "So: "), ", \"tool_choice\": \"required\", " TOOL("")));
+    assert_true(accepts(ask->grammar, call));
+    assert_false(accepts(ask->grammar, "a"));
     eng_api_request_close(ask);
-    expect(ENG_API_CHAT, CHAT(SAYS("assistant", "So: "), OBJECT), "400 response_format.type");
-    expect(ENG_API_CHAT, CHAT(SAYS("assistant", "So: "), ", \"tool_choice\": \"required\", " TOOL("")), "400 tools");
-    expect(ENG_API_CHAT, CHAT(SAYS("assistant", "So: "), ", " TOOL("")), "");
+    expect(ENG_API_MESSAGES,
+           CHAT(SAYS("assistant", "So:"), ", \"max_tokens\": 9, \"output_config\": {\"format\": {\"type\": "
+                                          "\"json_schema\", \"schema\": {}}}"),
+           "400 output_config.format.schema");
 }
 
 /* gpt-oss: the text stands inside a message of the final channel, or of the channel of reasoning. */
@@ -168,8 +174,8 @@ static void messages_in_channels_go_on(void **state)
     fake_close(NULL);
     fake_open_with("{% for m in messages %}<|start|>{{ m.role }}{% if m.thinking %}<|channel|>analysis<|message|>{{ "
                    "m.thinking }}<|end|>{% endif %}<|channel|>final<|message|>{{ m.content }}<|end|>{% endfor %}");
-    ask = ask_of(ENG_API_CHAT, CHAT(SAYS("assistant", "{\\\"a\\\":"), OBJECT));
-    assert_true(accepts(ask->grammar, " 1}"));
+    ask = ask_of(ENG_API_CHAT, CHAT(SAYS("assistant", "So: "), OBJECT));
+    assert_true(accepts(ask->grammar, "{\"a\": 1}"));
     assert_false(accepts(ask->grammar, "<|channel|>final<|message|>{\"a\": 1}"));
     assert_false(ask->thinks);
     eng_api_request_close(ask);
@@ -206,7 +212,7 @@ int main(void)
         cmocka_unit_test(a_last_message_of_the_assistant_is_continued),
         cmocka_unit_test(the_prompts_tokens_end_there_too),
         cmocka_unit_test(the_reasoning_goes_on_where_it_stands),
-        cmocka_unit_test(a_format_holds_the_whole_message),
+        cmocka_unit_test(a_form_holds_the_continuation),
         cmocka_unit_test(messages_in_channels_go_on),
         cmocka_unit_test(templates_that_change_the_text),
     };

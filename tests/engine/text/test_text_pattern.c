@@ -1,4 +1,4 @@
-/* Texts that match a regular expression as a whole (gr_pattern), and grammars that begin behind a given text (gr_begin).
+/* Texts that match a regular expression as a whole (gr_pattern).
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -77,31 +77,11 @@ static void bad_patterns_are_refused(void **state)
     }
 }
 
-static void a_grammar_begins_behind_a_text(void **state)
-{
-    struct gr_grammar *g;
-    char why[256];
-    (void)state;
-    assert_int_equal(compile(&g, "ab+c", why), 0);
-    assert_int_equal(gr_begin(g, "", 0), 0);
-    assert_true(takes(g, "abc"));
-    assert_int_equal(gr_begin(g, "x", 1), KN_EINVAL); /* and the grammar is as before */
-    assert_true(takes(g, "abc"));
-    assert_int_equal(gr_begin(g, "ab", 2), 0);
-    assert_true(takes(g, "c") && takes(g, "bc"));
-    assert_false(takes(g, "abc") || takes(g, ""));
-    assert_int_equal(gr_begin(g, "c", 1), 0); /* further on */
-    assert_true(takes(g, ""));
-    assert_int_equal(gr_begin(g, "c", 1), KN_EINVAL);
-    gr_close(g);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_matches_as_a_whole),
         cmocka_unit_test(bad_patterns_are_refused),
-        cmocka_unit_test(a_grammar_begins_behind_a_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
