@@ -234,9 +234,9 @@ static void set_steps(struct spec_params *p, int i)
 {
     static const int32_t words[] = { 1, 2, 3, 4, 5, 6 };
     static const struct spec_sequence banned[] = { { words, 1 }, { words + 1, 2 } };
-    static uint32_t heads[64];
+    static uint32_t heads[1 << 13];
     static const struct spec_breaker breaker = { heads, words, 1 };
-    assert_true(spec_mask_words(n_vocab) <= 64);
+    assert_true(spec_mask_words(n_vocab) <= sizeof heads / sizeof *heads);
     memset(heads, 0x11, sizeof heads);
     if (i % 5 == 0) {
         p->xtc_probability = 0.5f;
