@@ -34,10 +34,12 @@ const struct kn_format_info *kn_format_info(enum kn_format f);
 extern const char kn_format_list[];                        /* " F32 F16 ...", the GGUF formats */
 int kn_format_find(const char *name, enum kn_format *out); /* a GGUF format by name, any case; or KN_EUNSUPPORTED */
 int kn_format_from_gguf(uint32_t type, enum kn_format *out);
-size_t kn_row_bytes(enum kn_format f, int n_in); /* of a file row; 0: n_in is not a multiple of the block */
-size_t kn_mat_bytes(enum kn_format f, int n_out,
-                    int n_in); /* of the interleaved matrix; 0 where kn_row_bytes is 0, and for n_out < 1 */
-size_t kn_act_bytes(enum kn_act a, int n_in); /* of one activation row */
+
+/* Bytes of a file row, of the interleaved matrix, and of one activation row.  The first two are 0 if n_in is not a
+ * positive multiple of the block, if n_out < 1, or if the number overflows. */
+size_t kn_row_bytes(enum kn_format f, int n_in);
+size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in);
+size_t kn_act_bytes(enum kn_act a, int n_in);
 
 /* A weight matrix in memory, interleaved (formats.h); data is 64-byte aligned. */
 struct kn_mat {
