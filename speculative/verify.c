@@ -201,7 +201,7 @@ static void finish_block(struct spec_verify *v)
     v->node = SPEC_END;
 }
 
-/* Decides whether the whole walk is accepted, when no drafted token follows it. */
+/* Accepts all walked nodes with probability carry; called when no drafted token follows them.  True: accepted. */
 static bool keep_all(struct spec_verify *v)
 {
     if (!(next_uniform(v) < v->carry))
