@@ -30,10 +30,11 @@
  *
  * Steps that remove tokens, by z = -INFINITY; x is a token's probability as in top-p, at T:
  *   top-n-sigma  removes z < largest z - top_n_sigma * sigma, in double.  sigma is the standard deviation of the z
- *                above -INFINITY: the root of the mean square of their difference from their mean, sums by ascending id;
+ *                above -INFINITY: the root of the mean square of their difference from their mean, with sums by
+ *                ascending id;
  *   typical-p    log x = (z - largest z) / T + log(x of the largest z), in double; H is the sum of -x log x by
- *                ascending id.  Tokens are sorted by |H + log x|, rounded to float, ascending, then id.  The shortest prefix
- *                with a sum of weights of at least the weight of typical_p stays;
+ *                ascending id.  Tokens are sorted by |H + log x|, rounded to float, ascending, then id.  The shortest
+ *                prefix with a sum of weights of at least the weight of typical_p stays;
  *   xtc          if u < xtc_probability, and some tokens have x >= xtc_threshold: the last of these, by z descending,
  *                then id ascending, stays, and the others of these are removed.  u is a uniform hash of seed, choice
  *                and position.
