@@ -179,8 +179,8 @@ int off_policy_open(struct off_policy **out, const struct off_expert *expert, in
 void off_policy_close(struct off_policy *p);
 void off_policy_use(struct off_policy *p, const int32_t *expert, int n); /* records one turn of their group */
 
-/* Turns (of any group) until the next turn of the expert's group, divided by the probability that this turn uses the
- * expert: the slot time that each saved read costs.  The expert with the largest value is evicted first. */
+/* Turns (of any group) until the next turn of the expert's group, divided by the probability that the expert is used in
+ * it: the slot time that each saved read costs.  The expert with the largest value is evicted first. */
 float off_policy_wait(const struct off_policy *p, int32_t expert);
 
 /* Turns from now to the next turn of the expert's group, 1 .. number of groups. */

@@ -184,7 +184,7 @@ size_t off_store_least(const struct off_expert *expert, int n_expert); /* smalle
 bool off_store_is_whole(struct off_store *s); /* each expert has a slot of its own, filled or being filled */
 /* Adds memory for slots.  Beyond later_bytes of off_store_options, in all calls together, no slots are added. */
 void off_store_grow(struct off_store *s, size_t bytes);
-/* Experts first .. first + n - 1, of one group, will not be used again: they are evicted first. */
+/* Experts first .. first + n - 1 will not be used again: they are rated as almost never used, so are evicted early. */
 void off_store_forget(struct off_store *s, int32_t first, int n);
 const char *off_store_io(const struct off_store *s); /* "io_uring", "pread" */
 

@@ -249,7 +249,7 @@ struct spec_arm { /* an entry of spec_control_options.drafter: a drafter, or the
     } overlapped[SPEC_SIZES];
     double expected, accepted; /* overlapped: sums of accepted tokens, expected and actual */
     double survival[SPEC_DEPTHS],
-        survival_weight[SPEC_DEPTHS]; /* mean survival estimated by the drafter, by depth - 1 */
+        survival_weight[SPEC_DEPTHS]; /* by depth - 1: mean of the estimated survivals' sum in a draft, at most 1 */
     struct spec_tally tally[SPEC_DEPTHS], recent[SPEC_DEPTHS]; /* over a long time; over a short time */
     double correction[SPEC_DEPTHS];                            /* accepted over estimated survival, by depth - 1 */
     double predicted[SPEC_DEPTHS], /* sums over the drafts with a prediction: survival by spec_control_set_survival, */
