@@ -48,8 +48,8 @@ enum kn_level { KN_LOG_ERROR, KN_LOG_WARN, KN_LOG_INFO, KN_LOG_DEBUG };
 
 const char *kn_error_text(int code);
 
-/* kn_say() passes one line, without a newline, to the sink if its level is at most `most`.  The default sink writes to
- * stderr. */
+/* kn_say() passes one line, without a newline, to the sink if its level is at most `most`; control characters in it
+ * become '?'.  The default sink (kn_log_set with NULL) writes to stderr. */
 typedef void kn_log_sink(enum kn_level level, const char *line);
 void kn_log_set(kn_log_sink *sink, enum kn_level most);
 void kn_say(enum kn_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -84,7 +84,7 @@ static inline uint64_t kn_mix(uint64_t z)
 /* ---- the seam ---------------------------------------------------------------------------------- */
 
 /* device, inode: identity of a file.  direct_align: alignment in bytes that O_DIRECT needs of memory and
- * offsets; 0: unknown. */
+ * offsets; 0: the system does not report one. */
 struct kn_stat {
     uint64_t device, inode;
     uint32_t direct_align;
@@ -112,7 +112,7 @@ struct kn_io {
     int (*rename)(const char *from, const char *to);
     int (*unlink)(const char *path);
     uint64_t (*now_ns)(void);              /* monotonic */
-    void (*touch)(void *p, size_t bytes);  /* allocates whole pages now; contents stay: hint */
+    void (*touch)(void *p, size_t bytes);  /* allocates the pages now, p page-aligned; contents stay: hint */
     void (*sparse)(void *p, size_t bytes); /* use small pages: hint */
 };
 
@@ -130,10 +130,11 @@ void kn_free(void *p);
 void kn_alloc_forbid(bool forbid); /* for the calling thread */
 size_t kn_alloc_bytes(void);       /* bytes that malloc has taken from the system */
 
-/* Large memory: zeroed, huge pages where the machine grants them, on one node (-1: any). */
+/* Large memory: zeroed, huge pages where the machine grants them.  node: pages come from it while it has free memory;
+ * -1: from any.  NULL when out of memory. */
 void *kn_map(size_t bytes, int node);
 void kn_unmap(void *p, size_t bytes);
-void kn_map_touch(void *p, size_t bytes);          /* allocates whole pages now; contents stay */
+void kn_map_touch(void *p, size_t bytes);          /* allocates the pages now, p page-aligned; contents stay */
 void kn_map_sparse(void *p, size_t bytes);         /* for sparse use: small pages, allocated on first touch */
 void kn_map_bind(void *p, size_t bytes, int node); /* puts pages that begin in the range on node, if still untouched */
 
@@ -156,8 +157,8 @@ int kn_file_open_read(int *fd, const char *path);       /* opening a pipe does n
 void kn_file_close(int fd);
 
 /* Checks before a file is written to path: 0, or KN_EINVAL with a message.  _folder refuses a folder.  _target also
- * refuses a link or device, which a rename would replace.  _other also refuses a file that is neither empty nor begins
- * with magic; its last argument names the expected kind of file in the message. */
+ * refuses a link, a device and a pipe, because a rename would replace it.  _other also refuses a file that is neither
+ * empty nor begins with magic; its last argument names the expected kind of file in the message. */
 int kn_file_refuse_folder(const char *path);
 int kn_file_refuse_target(const char *path);
 int kn_file_refuse_other(const char *path, const char *magic /* [4] */, const char *what);
@@ -166,7 +167,7 @@ int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t off
 int kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint64_t offset);
 
 /* A file that appears under its name only when it is complete: it is written to path.PID.part, then synced and renamed.
- * Close removes the part file unless commit succeeded; a struct of fd -1 and NULL may be closed. */
+ * Close removes the part file unless commit succeeded; a struct { .fd = -1 } may be closed too. */
 struct kn_new_file {
     int fd;
     char *path, *part;
@@ -197,7 +198,9 @@ struct kn_machine {
     size_t memory_bytes, available_bytes; /* both within the cgroup's limits */
 };
 void kn_machine_get(struct kn_machine *out);
-int kn_machine_stay(int node); /* binds this thread and threads it starts to a node's CPUs, for good; or KN_ENODEV */
+/* Binds this thread, and threads that it starts later, to the CPUs of a node for good.  node: 0 .. n_node - 1, not
+ * node[i]; with one node nothing changes.  Returns 0 or KN_ENODEV. */
+int kn_machine_stay(int node);
 
 /* ---- threads ----------------------------------------------------------------------------------- */
 
@@ -224,12 +227,12 @@ void kn_parallel_for(struct kn_team *t, int n, kn_task *fn, void *arg);
  * run them, and help each other before they help other nodes. */
 void kn_parallel_on(struct kn_team *t, const int cut[KN_NODES + 1], kn_task *fn, void *arg);
 
-int kn_team_nodes(const struct kn_team *t);
-int kn_team_node(const struct kn_team *t, int thread);
+int kn_team_nodes(const struct kn_team *t);            /* number of nodes */
+int kn_team_node(const struct kn_team *t, int thread); /* the thread's node, 0 .. kn_team_nodes() - 1 */
 
-/* kn_parallel_for() over n items gives node k the items from kn_team_cut(t, n, k) up to
- * kn_team_cut(t, n, k + 1).  kn_team_bind() puts an array of n items of `bytes` each on the nodes that run
- * these items; only pages that are still untouched are placed. */
+/* kn_parallel_for() over n items gives node k the items kn_team_cut(t, n, k) .. kn_team_cut(t, n, k + 1) - 1.
+ * kn_team_bind() puts an array of n items of `bytes` each on the nodes that run these items; only pages that are
+ * still untouched are placed. */
 int kn_team_cut(const struct kn_team *t, int n, int node);
 void kn_team_bind(const struct kn_team *t, void *p, int n, size_t bytes);
 

@@ -9,7 +9,7 @@
  * The interleaved block of 16 rows, field by field (l: row in the panel, 0..15; k: value in the row's block):
  *   F32, F16, BF16   v[16]                           one value of each row: k ascending
  *   Q8_0             d[16], q[8][16][4]              k = 4*i + j sits at q[i][l][j]
- *   Q4_0, IQ4_NL     d[16], q[4][16][4]              In all six formats up to MXFP4, k = 4*i + j is the low and
+ *   Q4_0, IQ4_NL     d[16], q[4][16][4]              In these six formats, Q4_0 to MXFP4, k = 4*i + j is the low and
  *   Q4_1             d[16], m[16], q                 k + 16 the high nibble of q[i][l][j].  Q4_0 subtracts 8; a
  *   Q5_0             d[16], qh[16][4], q             nibble of IQ4_NL is an index into KN_IQ4; Q4_1 and Q5_1 add
  *   Q5_1             d[16], m[16], qh[16][4], q      m.  Bit k of the 32 in qh[l] adds 16 to value k, and Q5_0

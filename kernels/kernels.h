@@ -31,13 +31,15 @@ struct kn_format_info {
     enum kn_act act;
 };
 const struct kn_format_info *kn_format_info(enum kn_format f);
-extern const char kn_format_list[];                        /* " F32 F16 ...", the GGUF formats */
-int kn_format_find(const char *name, enum kn_format *out); /* a GGUF format by name, any case; or KN_EUNSUPPORTED */
-int kn_format_from_gguf(uint32_t type, enum kn_format *out);
-size_t kn_row_bytes(enum kn_format f, int n_in); /* of a file row; 0: n_in is not a multiple of the block */
-size_t kn_mat_bytes(enum kn_format f, int n_out,
-                    int n_in); /* of the interleaved matrix; 0 where kn_row_bytes is 0, and for n_out < 1 */
-size_t kn_act_bytes(enum kn_act a, int n_in); /* of one activation row */
+extern const char kn_format_list[];                          /* " F32 F16 ...", the GGUF formats */
+int kn_format_find(const char *name, enum kn_format *out);   /* a GGUF format by name, any case; or KN_EUNSUPPORTED */
+int kn_format_from_gguf(uint32_t type, enum kn_format *out); /* by type number, also FP8 and INT4 */
+
+/* Bytes of a file row, of the interleaved matrix, and of one activation row.  The first two are 0 if n_in is not a
+ * positive multiple of the block, if n_out < 1, or if the number overflows. */
+size_t kn_row_bytes(enum kn_format f, int n_in);
+size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in);
+size_t kn_act_bytes(enum kn_act a, int n_in);
 
 /* A weight matrix in memory, interleaved (formats.h); data is 64-byte aligned. */
 struct kn_mat {
@@ -162,7 +164,7 @@ struct kn_ops {
      * the block becomes zero; if one is infinite or NaN, the scale becomes NaN. */
     void (*quantize)(enum kn_act a, const float *x, int n, void *out);
 
-    /* x[n] to whole blocks as in a file, by a search for the least squared error (encode.tmpl.c).
+    /* x[n] to whole blocks of a GGUF format as in a file, by a search for the least squared error (encode.tmpl.c).
      * A block depends on its own values only, so x may be several rows.  x must be finite. */
     void (*encode)(enum kn_format f, const float *x, size_t n, void *blocks);
 

@@ -33,7 +33,7 @@ void off_interleave(const struct kn_ops *ops, const struct off_source *s, void *
 /* The same with the whole team, for one large matrix; scratch: off_scratch_bytes(s, team size) per thread. */
 void off_interleave_team(const struct off_hands *hands, const struct off_source *s, void *place);
 
-/* Undoes the strided permutation of a matrix's rows; call before interleaving. */
+/* Undoes the strided permutation of a matrix; call before interleaving. */
 void off_turn_team(const struct off_hands *hands, const struct off_source *s, void *place);
 
 size_t off_expert_bytes(const struct off_expert *e); /* bytes in the model's files */
@@ -103,7 +103,7 @@ struct off_job { /* in the caller's memory; the caller must not change it until 
     uint8_t *to; /* page-aligned, with space for whole pages */
     enum off_urgency urgency;
 
-    atomic_int state; /* DONE is stored (release) after status and bytes */
+    atomic_int state; /* DONE is stored (release) after status and the data at `to` */
     atomic_bool late; /* past its deadline: the caller may stop waiting, but its memory stays in use until DONE */
     int status;       /* 0 or a KN_E*, already logged */
 
@@ -126,7 +126,7 @@ int off_io_open(struct off_io **out, const struct off_files *files, const struct
 void off_io_close(struct off_io *io); /* waits for transfers; queued jobs become DONE with KN_ECANCELLED */
 void off_io_post(struct off_io *io, struct off_job *job);
 bool off_io_cancel(struct off_io *io, struct off_job *job);     /* true: it was queued, and is IDLE now */
-void off_io_raise(struct off_io *io, struct off_job *job);      /* sets urgency NOW */
+void off_io_raise(struct off_io *io, struct off_job *job);      /* urgency NOW for bytes not handed to transfers yet */
 int off_io_await(struct off_io *io, const struct off_job *job); /* waits until DONE; returns status */
 
 /* Each ended job, late job and nudge is an event; off_io_events returns their number so far.  off_io_wait waits until
@@ -145,7 +145,8 @@ void off_place_jobs(const struct off_source *s, void *place, struct off_job *row
 
 #define OFF_JOBS (2 * OFF_MATRICES) /* per expert: rows of each matrix, then scales of each */
 
-/* The place of matrix i, s, of an expert with these jobs: the scales' job begins there, or without scales the rows'. */
+/* The place of matrix i of an expert with these jobs; s is this matrix.  Its scales' job reads to the start of the
+ * place; without separate scales its rows' job does. */
 static inline uint8_t *off_place_of(const struct off_source *s, const struct off_job job[OFF_JOBS], int i)
 {
     return job[s->scales.bytes ? OFF_MATRICES + i : i].to;
@@ -161,8 +162,9 @@ void off_reader_close(struct off_reader *r);                          /* call wi
 bool off_reader_idle(const struct off_reader *r);                     /* nothing is under way */
 bool off_reader_room(const struct off_reader *r, enum off_urgency u); /* one more transfer may be pushed */
 extern const size_t off_reader_most[OFF_URGENCIES]; /* bytes under way, by urgency, from which on none is pushed */
-bool off_reader_push(struct off_reader *r, struct off_job *job);    /* true: the whole job is handed to transfers */
-struct off_job *off_reader_pull(struct off_reader *r, int *n_late); /* waits; returns ended jobs; jobs now late */
+bool off_reader_push(struct off_reader *r, struct off_job *job); /* true: the whole job is handed to transfers */
+/* Waits; returns the jobs that ended, linked.  *n_late: the number of jobs that have become late. */
+struct off_job *off_reader_pull(struct off_reader *r, int *n_late);
 struct off_job *off_reader_mend(struct off_reader *r); /* replaces a dead mover; returns jobs that this ended */
 void off_reader_wake(struct off_reader *r);            /* any thread */
 size_t off_reader_span(const struct off_job *job);     /* bytes of the aligned range */
@@ -177,8 +179,8 @@ int off_policy_open(struct off_policy **out, const struct off_expert *expert, in
 void off_policy_close(struct off_policy *p);
 void off_policy_use(struct off_policy *p, const int32_t *expert, int n); /* records one turn of their group */
 
-/* Turns (of any group) until the next turn of the expert's group, divided by the probability that this turn uses the
- * expert: the slot time that each saved read costs.  The expert with the largest value is evicted first. */
+/* Turns (of any group) until the next turn of the expert's group, divided by the probability that the expert is used in
+ * it: the slot time that each saved read costs.  The expert with the largest value is evicted first. */
 float off_policy_wait(const struct off_policy *p, int32_t expert);
 
 /* Turns from now to the next turn of the expert's group, 1 .. number of groups. */
@@ -195,7 +197,8 @@ void off_policy_set_share(struct off_policy *p, int32_t expert, float share);
 
 void off_trace_add(struct off_trace *t, const int32_t *expert, int n);
 
-/* Misses of an optimal cache of n_slot slots that serves only the experts with counts[] true.  0 or KN_ENOMEM. */
+/* *misses: those of an optimal cache of n_slot slots that serves only the experts with counts[] true.  Returns 0 or
+ * KN_ENOMEM. */
 int off_trace_least(const struct off_trace *t, const bool *counts /* [n_expert] */, int n_expert, int n_slot,
                     uint64_t *misses);
 

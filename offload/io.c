@@ -6,8 +6,9 @@
  *
  *   lock     guards the queues, events, closing, asleep, name, the reader's mover (off_reader_mend replaces it),
  *            and of a queued job: next, urgency, begun
- *   changed  condition of threads in off_io_wait: `events` has risen, or the thread has opened its reader
- *   state    of a job: DONE is stored (release) after status and bytes; pairs with the acquire of waiting threads
+ *   changed  condition: `events` has risen (off_io_wait waits for it), or the I/O thread has opened its reader, or
+ *            failed to (off_io_open waits for it)
+ *   state    of a job: DONE is stored (release) after status and the data; pairs with the acquire of waiting threads
  *   asleep   the I/O thread is in off_reader_pull and could push a NOW transfer: the next post or raise wakes it */
 #include "offload/internal.h"
 

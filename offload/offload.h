@@ -9,8 +9,9 @@
  *
  * Tiers: device (not used yet), host memory by node, disk.  Host memory has slots for as many experts as its
  * bytes allow; other experts are read on request.  Cached experts are handed out first, so that the caller
- * computes with them while others are read.  policy.c chooses the experts to evict.  Experts that are read for one use
- * pass through a small window of slots; the other slots keep their experts.
+ * computes with them while others are read.  policy.c chooses the experts to evict.  At any time a ticket has slots for
+ * at most a small number (the window) of experts that were read and not used yet; so a layer that needs many experts
+ * does not evict as many of other layers.
  *
  * One I/O thread reads all files, with O_DIRECT and io_uring where the system allows them.  An expert is read
  * straight into its slot in file layout; the team of the waiting caller interleaves it there.
@@ -87,8 +88,9 @@ enum off_io_kind { OFF_IO_AUTO, OFF_IO_URING, OFF_IO_PREAD };
 struct off_hands {
     const struct kn_ops *ops;
     struct kn_team *team;
-    uint8_t *scratch;     /* [team size][scratch_bytes] */
-    size_t scratch_bytes; /* at least off_scratch_bytes() of the largest matrix */
+    uint8_t *scratch; /* [team size][scratch_bytes] */
+    size_t
+        scratch_bytes; /* at least off_scratch_bytes() of each matrix; its n_thread: off_load team size, off_wait 1 */
 };
 
 /* A matrix to load.  place: page-aligned memory of off_place_bytes(); the matrix is read to it and interleaved
@@ -164,7 +166,7 @@ struct off_stats {
     uint64_t stall_ns, repack_ns; /* time in off_wait: waiting for reads; interleaving and verifying */
     uint64_t n_slot, n_empty, n_expert;
     uint64_t mirror_bytes; /* bytes of all reads that came from the second copy */
-    uint64_t n_packed;     /* experts read from the pack file */
+    uint64_t n_packed;     /* experts that are read from the pack file, whether or not they were read already */
     bool filling;          /* the filler still fills empty slots */
 };
 
@@ -182,27 +184,29 @@ size_t off_store_least(const struct off_expert *expert, int n_expert); /* smalle
 bool off_store_is_whole(struct off_store *s); /* each expert has a slot of its own, filled or being filled */
 /* Adds memory for slots.  Beyond later_bytes of off_store_options, in all calls together, no slots are added. */
 void off_store_grow(struct off_store *s, size_t bytes);
-/* Experts first .. first + n - 1, of one group, will not be used again: they are evicted first. */
+/* Experts first .. first + n - 1 will not be used again: they are rated as almost never used, so are evicted early. */
 void off_store_forget(struct off_store *s, int32_t first, int n);
 const char *off_store_io(const struct off_store *s); /* "io_uring", "pread" */
 
-/* Requests n distinct experts of one group, and starts reads of those that are not cached, as far as slots can be
- * evicted; does not wait.  NOW: this is the group's turn.  expert and mark, [n], stay in use until the release. */
+/* Requests n distinct experts of one group, and starts reads of those that are not cached, as far as the window allows
+ * and slots can be evicted; does not wait.  NOW: this is the group's turn.  expert and mark, [n], stay in use until the
+ * release. */
 void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
                struct off_ticket *out);
 
-/* Waits until at least one more expert of the ticket is usable, and hands out usable ones, cached ones first: view[i] has
- * the addresses of expert t->expert[index[i]].  Addresses from the previous call become invalid.  If the ticket has more
- * experts to read than the window allows (store.h), only a part of the usable ones is handed out at a time, so that slots
- * come back while others are computed.  Returns the number of experts, 0 when all have been handed out.  An expert that
- * could not be read has status[i] < 0 and no address.  The ticket must be NOW; index, view, status: [n]. */
+/* Waits until at least one more expert of the ticket is usable, and hands out usable ones: view[i] has the addresses of
+ * expert t->expert[index[i]].  A cached expert is usable at once.  Addresses from the previous call become invalid.
+ * While some of the ticket's experts have no slot yet, at most half a window of experts (store.h) is handed out at a
+ * time, so that slots come back while others are computed.  Returns the number of experts, 0 when all have been handed
+ * out.  An expert that could not be read has status[i] < 0 and no address.  The ticket must be NOW; index, view,
+ * status: [n]. */
 int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *hands, int32_t *index,
              struct off_view *view, int *status);
 
 void off_release(struct off_store *s, struct off_ticket *t); /* also cancels its prefetches that have not begun */
 
-/* Writes to out those of the n experts that are neither cached nor being read (a queued read does not count), and
- * returns their number.  out: [n], may be `expert` itself. */
+/* Writes to out those of the n experts that are neither cached nor being read, and returns their number.  An expert
+ * whose read is queued but has not begun is among them.  out: [n], may be `expert` itself. */
 int off_store_absent(struct off_store *s, const int32_t *expert, int n, int32_t *out);
 
 /* off_store_record: adds every later NOW fetch to t, until called with NULL; t->full is set when t has no space left.

@@ -20,9 +20,9 @@
  *
  * With separate scales, the codes are read to the end of the place, behind a gap.  The gap is as long as panels
  * are longer than codes, in whole pages; the scales are read into it, and copied to scratch first.  The panels
- * begin at the start of the gap.  After panel i of N, at most (i + 1) / N of the gap is used up, so panel i
- * never ends behind the codes of panel i.  A team makes as many panels at a time as it has threads: first all
- * threads join codes and scales, each in its scratch; then all write panels.
+ * begin at the start of the gap.  After panel i of N, at most (i + 1) / N of the gap is used up, so panel i ends
+ * no later than the codes that it is made of, and overwrites no codes of later panels.  A team makes as many panels
+ * at a time as it has threads: first all threads join codes and scales, each in its scratch; then all write panels.
  *
  * With codes stored by input, every panel needs a part of each stored row.  So all codes are copied to the
  * threads' scratch, used as one buffer, before the first panel is written. */

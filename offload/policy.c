@@ -38,13 +38,15 @@ struct group {
 }; /* experts first .. next group's first - 1 */
 
 struct off_policy {
-    int n_expert, n_group, turn;                          /* turn: the group of the current turn */
-    struct group *group;                                  /* [n_group + 1] */
-    int32_t *group_of;                                    /* [n_expert] index of the expert's group, from 0 */
-    float *used[N_MEMORY];                                /* [n_expert] share of turns, fading, per window */
-    float *chance;                                        /* [n_expert] p of the group's next turn */
-    float *now;                                           /* [n_expert] 1 if used in the current turn, else 0 */
-    double square[N_MEMORY][N_MEMORY], product[N_MEMORY]; /* sums of (used - mean) * (used - mean); * (now - mean) */
+    int n_expert, n_group, turn; /* turn: the group of the current turn */
+    struct group *group;         /* [n_group + 1] */
+    int32_t *group_of;           /* [n_expert] index of the expert's group, from 0 */
+    float *used[N_MEMORY];       /* [n_expert] share of turns, fading, per window */
+    float *chance;               /* [n_expert] p of the group's next turn */
+    float *now;                  /* [n_expert] 1 if used in the current turn, else 0 */
+    /* Fading sums over the experts of each turn, x[k] = used[k] - its mean: square[k][r] of x[k] * x[r], product[k] of
+     * x[k] * (now - its mean). */
+    double square[N_MEMORY][N_MEMORY], product[N_MEMORY];
     double weight[N_MEMORY];
 };
 

@@ -33,7 +33,7 @@
 #define AGAIN          100
 #define RETRIES        2
 #define STALL_NS       30000000000u
-#define STOOD_NS       5000000000u  /* a pull that returns this late: the process was stopped */
+#define STOOD_NS       5000000000u  /* a pull returns so long after its timeout: the process was stopped */
 #define LATELY         (64e6)       /* when a drive's bytes exceed this, its bytes and ns are halved */
 #define REPEAT_NS      60000000000u /* the same error of the same file is logged again after this time */
 
@@ -65,7 +65,7 @@ struct file {
 struct drive {
     size_t under_way;
     double bytes, ns;  /* rate: bytes read recently, and the time in which the drive was busy with them */
-    uint64_t since_ns; /* when the last transfer ended, or the first one after idle time began */
+    uint64_t since_ns; /* when a transfer last ended on the drive, or last began on the idle drive */
 };
 
 struct off_reader {

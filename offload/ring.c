@@ -92,8 +92,8 @@ static struct off_transfer *collect(struct ring *r)
     return ended;
 }
 
-/* ring_pull for a dead ring: waits for a wake, for wait_ns, or until the pipe hangs up, and then sets the mover's
- * error.  If that is set already and a transfer was pushed since, returns at once.  Always returns NULL. */
+/* ring_pull for a dead ring: waits for a wake, for wait_ns, or until the pipe hangs up; sets the mover's error once the
+ * pipe has hung up.  If the error was set already and a transfer was pushed since, does not wait.  Returns NULL. */
 static struct off_transfer *wait_for_end(struct ring *r, uint64_t wait_ns)
 {
     struct pollfd fd[] = { { r->wake_fd, POLLIN, 0 }, { r->end_fd, 0, 0 } };

@@ -8,7 +8,7 @@
 
 #define LEAST_SLOT   2
 #define LEAST_WINDOW 8  /* experts */
-#define WINDOW_PART  64 /* of the slots: one part is the window */
+#define WINDOW_PART  64 /* the window is 1/WINDOW_PART of the slots, at least LEAST_WINDOW */
 
 /* Adds a slot size to the list of n, in ascending order.  If the list is full, a larger size replaces the largest one,
  * and a smaller one is left out: its experts use the next larger size. */

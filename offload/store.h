@@ -22,12 +22,12 @@
  *   ticket    marks the state of each of its experts (enum mark in tickets.c): MISSING has no slot yet, HELD has a
  *             slot and is not handed out yet, GIVEN is in use, BACK is finished.  Missing experts get slots as soon
  *             as slots can be evicted: at once, or when handed-out experts come back.  So two slots per pool suffice.
- *   hold      a NOW ticket holds its experts: their slots cannot be evicted.  The experts of another ticket are
- *             only spared until its release: they are evicted if a NOW fetch finds no other slot, so that it never
- *             waits forever.
- *   window    an expert is passing from its read until its first use. A ticket gets slots for at most `window` passing
- *             experts; the next ones are read when these have been used. Otherwise a layer that uses nearly all of its
- *             experts would take a slot for each one at once, and evict as many of other layers.
+ *   hold      a NOW ticket holds its experts: their slots cannot be evicted.  The experts of a SOON or EARLY ticket
+ *             are only spared until its release: they are evicted if a NOW fetch finds no other slot, so that the NOW
+ *             fetch never waits forever.
+ *   window    an expert is passing from its read until the end of its first use.  A NOW ticket gets slots for at most
+ *             `window` passing experts; its next ones are read when these have been used.  Otherwise a layer that uses
+ *             nearly all of its experts would take a slot for each one at once, and evict as many of other layers.
  *   filling   while slots are empty, one thread reads the most probable experts, at the lowest priority.
  *   touching  the kernel clears memory at the first touch, which costs the I/O thread at least as long as the read
  *             itself.  Other threads touch slots in advance.
@@ -53,12 +53,12 @@ struct off_slot {
     enum slot_state state;
     int status; /* KN_E* of a bad slot */
     int n_hold;
-    enum off_urgency urgency;  /* of the fetch that started its read */
-    bool ahead;                /* prefetched (SOON or EARLY), not fetched NOW since */
-    bool prefetch_cancellable; /* its read can still be cancelled; it is counted in `doubt` too */
-    bool packed;               /* read from the pack file */
-    bool joined;               /* another NOW fetch asked for the expert while it was being read */
-    bool passing;              /* read for a NOW or SOON ticket, and not used since: it takes a place of the window */
+    enum off_urgency urgency;     /* of the fetch that started its read */
+    bool ahead;                   /* prefetched (SOON or EARLY), not fetched NOW since */
+    bool prefetch_cancellable;    /* its read can still be cancelled; it is counted in `doubt` too */
+    bool packed;                  /* read from the pack file */
+    bool joined;                  /* another NOW fetch asked for the expert while it was being read */
+    bool passing;                 /* read for a NOW or SOON ticket, its first use has not ended: counts in the window */
     uint64_t check[OFF_MATRICES]; /* the matrices' checksums, computed while verifying */
     struct off_job job[OFF_JOBS];
 };
@@ -82,7 +82,7 @@ struct off_store {
     uint16_t *spared;          /* [n_expert] number of tickets other than NOW that list it */
     int32_t *fill;             /* [n_expert] the order in which the filler reads experts */
     int n_expert, n_pool, n_slot, n_listed, n_empty, n_starved; /* n_starved: threads in off_wait that wait for slots */
-    int window, n_passing; /* most passing experts of a ticket; passing experts of all tickets */
+    int window, n_passing; /* limit of passing experts (tickets.c, window_left); passing experts of all tickets */
     int n_filed;           /* experts in the pack and heat files: the first n_filed */
     size_t bytes;          /* memory for slots, including growth so far */
     struct off_pool pool[OFF_MAX_POOL];
@@ -139,8 +139,9 @@ void off_slot_join(struct off_store *s, struct off_slot *slot);        /* hold a
 void off_slot_drop(struct off_store *s, struct off_slot *slot);        /* ends one hold */
 void off_slot_end_passing(struct off_store *s, struct off_slot *slot); /* a prefetched expert that was not used */
 
-/* Writes to s->victim up to n slots of a pool that may be evicted: empty ones, then those with the largest
- * off_policy_wait, and none with a wait below `least`.  Returns the number. */
+/* Writes to s->victim, in no order, up to n slots of a pool that may be evicted: empty ones, then those with the
+ * largest off_policy_wait, and none with a wait below `least`.  The wait of a spared expert counts as 0.  Returns the
+ * number of slots. */
 int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float least);
 
 /* ---- fill.c ---------------------------------------------------------------------------------------- */

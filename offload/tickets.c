@@ -19,9 +19,9 @@ static void place(struct off_store *s, struct off_ticket *t, int i)
     }
 }
 
-/* The number of experts that the window still lets the ticket read. A NOW ticket counts its own passing experts only, so
- * that it never waits for prefetches; a SOON ticket counts those of all tickets. EARLY: no limit, because min_idle_turns
- * has one. */
+/* The number of experts that the window still lets the ticket read.  A NOW ticket counts its own passing experts only,
+ * so that it never waits for prefetches; a SOON ticket counts those of all tickets.  For EARLY the window sets no
+ * limit, because min_idle_turns limits the bytes. */
 static int window_left(const struct off_store *s, const struct off_ticket *t)
 {
     int n = 0;
@@ -55,9 +55,10 @@ static void place_missing(struct off_store *s, struct off_ticket *t, float least
 }
 
 /* The smallest off_policy_wait of a slot that this fetch of `expert` and others of its group may evict.  NOW: any slot.
- * A prefetched expert is assumed to be used with probability 1 / EVEN at its group's next turn, so a prefetch must not
- * evict an expert with a smaller off_policy_wait than that.  EARLY bytes not used are limited to the EARLY bytes used,
- * plus 1/EARLY_PART of all bytes read, plus EARLY_FREE experts; above the limit an EARLY fetch gets no slot. */
+ * A prefetched expert is assumed to be used with probability 1 / EVEN at its group's next turn.  So its own
+ * off_policy_wait is EVEN * off_policy_ahead, and it evicts no expert with a smaller one.  EARLY bytes not used are
+ * limited to the EARLY bytes used, plus 1/EARLY_PART of all bytes read, plus EARLY_FREE experts; above the limit an
+ * EARLY fetch gets no slot. */
 static float min_idle_turns(const struct off_store *s, int32_t expert, enum off_urgency urgency)
 {
     const struct off_stats *t = &s->stats;
@@ -136,9 +137,9 @@ static void take_back(struct off_store *s, struct off_ticket *t)
         off_io_nudge(s->io);
 }
 
-/* Hands out those of the ticket's held experts that are ready or have failed and are passing, or are not; at most
- * `most`.  Appends them to index, view and status, which have n; returns the new number.  An expert with a late read
- * counts as failed. */
+/* Hands out held experts of the ticket that are ready or have failed: passing ones if `passing`, else those that are
+ * not passing.  Appends them to index, view and status, which hold n experts, until they hold `most`; returns the new
+ * number.  An expert with a late read counts as failed. */
 static int give_some(struct off_store *s, struct off_ticket *t, bool passing, int n, int most, int32_t *index,
                      struct off_view *view, int *status)
 {
@@ -165,8 +166,8 @@ static int give_some(struct off_store *s, struct off_ticket *t, bool passing, in
     return n;
 }
 
-/* Hands out experts as off_wait describes. While others of the ticket wait for the window, only half a window at a time,
- * passing ones first: their slots come back soon, and the disk reads the next experts meanwhile. */
+/* Hands out experts as off_wait describes.  While experts of the ticket are still without a slot, at most half a window
+ * at a time, passing ones first: their slots come back soon, and the disk reads the next experts meanwhile. */
 static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struct off_view *view, int *status)
 {
     int most = t->n_missing ? (s->window + 1) / 2 : t->n;

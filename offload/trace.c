@@ -27,9 +27,9 @@ struct use {
 }; /* next: the turn of the next use */
 
 struct future {
-    int32_t *next;    /* [trace items] turn of the expert's next use */
-    int32_t *now;     /* [n_expert] turn of its next use, at the turn that look_ahead has reached */
-    bool *there;      /* [n_expert] is cached */
+    int32_t *next; /* [trace items] turn of the next use after this one of the same expert */
+    int32_t *now;  /* [n_expert] turn of its first use from the turn on that look_ahead, going backwards, has reached */
+    bool *there;   /* [n_expert] is cached */
     struct use *heap; /* max-heap by next; outdated entries are skipped */
     size_t n_heap;
     int n_there;

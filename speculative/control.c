@@ -19,8 +19,8 @@
 #define TRIAL_STEPS                 4     /* steps of a trial */
 #define MIN_DEPTH_PASSES            8     /* a depth with fewer measured passes is tried again */
 #define MIN_SHARE_OF_BEST_GAIN      0.93  /* if its gain is at least this share of the best gain */
-#define FIRST_TRIAL_WAIT_STEPS      64    /* steps between two trials; doubled after each trial with a gain */
-#define CLEAR_LOSS_GAIN             0.9   /* below this */
+#define FIRST_TRIAL_WAIT_STEPS      64    /* steps to the next trial; doubled unless the drafter's known gain is */
+#define CLEAR_LOSS_GAIN             0.9   /* at least this; a smaller gain is a clear loss */
 #define MAX_TRIAL_WAIT_STEPS        8192
 #define STEPS_TO_TRIAL_AFTER_SWITCH 16    /* steps to the next trial after a switch to a better plan */
 #define FREE_DRAFT_TIME_SHARE       0.005 /* share of a plain step's time: drafting below it counts as free */
@@ -149,9 +149,9 @@ static double loss_limit(const struct spec_control *c, double plain_ns)
 }
 
 /* Can the account, with room_ns left, pay for a trial of the plan?  It must cover the extra time of all TRIAL_STEPS
- * steps.  The trial of a plan that is known to lose ends after one step, so one step is counted; but
- * RESERVED_PLAIN_STEPS must be left for plans that are not known to lose.  The drafter's prefill may take
- * MAX_PREFILL_PER_ACCOUNT times the room. */
+ * steps.  The trial of a plan that is known to lose, or to have no node worth its row, ends after one step, so one step
+ * is counted; but the time of RESERVED_PLAIN_STEPS must be left for other plans.  The drafter's prefill may take
+ * MAX_PREFILL_PER_ACCOUNT times the time left. */
 static bool can_afford(const struct spec_control *c, const struct spec_plan_input *q, const struct spec_plan *p,
                        double room_ns)
 {
@@ -198,8 +198,9 @@ static struct spec_plan find_best_affordable(const struct spec_control *c, const
     return best;
 }
 
-/* Finds the hopeful plan with the highest gain, if this is above best_gain by MIN_GAIN_TO_START: of a drafter that was
- * not tried at this batch size, or long ago, or of the active drafter deeper than any trial. */
+/* Finds the hopeful plan with the highest gain, if this is above best_gain * MIN_GAIN_TO_START.  Only drafters are
+ * considered whose last trial at this batch size, if any, is long enough ago; of the active drafter only depths beyond
+ * its deepest trial. */
 static bool find_trial(struct spec_control *c, const struct spec_plan_input *q, double best_gain, double room_ns,
                        struct spec_plan *out)
 {
@@ -228,8 +229,9 @@ static bool find_trial(struct spec_control *c, const struct spec_plan_input *q, 
     return out->drafter != SPEC_OFF;
 }
 
-/* The depth down to which a drafter's gain is known without another trial: its deepest trial at this batch size.  Any
- * depth if pass times are forecast and its drafts have been seen; during passes: if the contention was measured. */
+/* The depth down to which a drafter's gain is known without another trial: any depth if pass times are forecast and its
+ * drafts have been seen, or, for overlapped drafting, if the contention at this batch size was measured; else its
+ * deepest trial at this batch size.  0 if disabled. */
 static int known_depth(const struct spec_control *c, int drafter, int size)
 {
     const struct spec_arm *a = &c->arm[drafter];
@@ -255,7 +257,8 @@ static struct spec_plan find_best(struct spec_control *c, struct spec_plan_input
     return best;
 }
 
-/* The drafter with the largest max_depth among those that draft at almost no cost; SPEC_OFF: none. */
+/* The drafter with the largest max_depth among those that draft at almost no cost and were tried at this batch size;
+ * SPEC_OFF: none. */
 static int find_free(const struct spec_control *c, const struct spec_plan_input *q)
 {
     int best = SPEC_OFF;

@@ -17,9 +17,10 @@
  * few steps at a time, and more rarely after each failure; the trial is the plan with the highest expected gain that
  * the account of lost time can pay for.  Once a drafter has run, depths without a trial are estimated from the forecast
  * pass time and from the survival of its drafts, and the first step corrects the estimate.  The account: the time lost
- * is that of steps with drafts less that of plain steps for the same tokens; its limit is a few plain steps and one
- * hundredth of the time so far.  At the limit drafting stops, whatever the estimates are.  The time in which a drafter
- * prefills its own cache is charged over several steps, so that drafts with a gain can pay for it.
+ * is that of steps with drafts less that of plain steps for the same tokens; its limit is the time of a few plain steps
+ * plus 0.8 % of the time so far, of which at most the time of 4000 plain steps counts.  At the limit drafting stops,
+ * whatever the estimates are.  The time in which a drafter prefills its own cache is charged over several steps, so
+ * that drafts with a gain can pay for it.
  *
  * Overlap (DSI).  A drafter may draft while the pass verifies the draft before.  A step then takes
  *     max(T, D) + contention min(T, D)
@@ -155,8 +156,8 @@ struct spec_cut {
 /* Chooses the nodes to verify, for the drafts of the last decision, with one budget of rows for all.  Nodes are taken
  * by survival, less the time that their rows and the bytes of experts not loaded for an earlier node add to the pass,
  * while the expected tokens are worth more than the added time.  Under SPEC_RATIO and SPEC_BLOCK, and with a fixed
- * gamma, all nodes within the budget are kept; a trial keeps as many as its plan.  expert_bytes: of one expert, for
- * need. */
+ * gamma, all nodes within the budget are kept; a trial without overlap keeps as many as its plan.  expert_bytes: of one
+ * expert, for need. */
 void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, double expert_bytes);
 
 /* ---- after the step ------------------------------------------------------------------------------- */

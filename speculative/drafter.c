@@ -181,8 +181,8 @@ static bool next_token(const struct match_set *g, int i, int node, int depth, in
     return true;
 }
 
-/* A candidate node: a token and the set of matches that agree on it.  After a disagreement the remaining matches agree
- * with each other, which is no new evidence: share is the least one on the path. */
+/* A candidate node: a token and the matches that agree on it (bit i of matches: match i).  After a disagreement the
+ * remaining matches agree with each other, which is no new evidence: share is the least one on the path. */
 struct candidate {
     int32_t token;
     int16_t parent;

@@ -534,7 +534,8 @@ static bool next_verify(struct spec_dsi *d, struct spec_dsi_action *a)
     return true;
 }
 
-/* The first position from which this drafter has not started.  *parent NONE: the output's end. */
+/* The first position from which this drafter has not started.  *parent: the block that ends there; NONE: the output's
+ * end.  False: there is no such position, or only the output's last token would follow. */
 static bool find_place(const struct spec_dsi *d, int drafter, int *parent, int *at)
 {
     uint32_t bit = 1u << drafter;

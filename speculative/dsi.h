@@ -24,8 +24,8 @@
  * close.  One thread at a time.  All memory is allocated at open.
  *
  * The caller answers each DRAFT and VERIFY action by exactly one event of its worker: DONE, CANCELLED or FAILED.  A
- * DONE sent before the cancellation arrived counts as CANCELLED.  Events for other tasks than the worker's latest are
- * ignored. */
+ * DONE sent before the cancellation arrived counts as CANCELLED.  A DONE or CANCELLED for another task than the
+ * worker's latest is ignored.  FAILED and JOINED need no task, STOP no worker either. */
 #ifndef SPECULATIVE_DSI_H
 #define SPECULATIVE_DSI_H
 
@@ -88,8 +88,9 @@ struct spec_dsi_action {
 
 bool spec_dsi_next(struct spec_dsi *d, struct spec_dsi_action *a);
 
-/* Writes to out the tokens that the worker of a DRAFT or VERIFY action needs: tokens of the output and of drafts from
- * position `from` to a->at, and for a verification the n drafted tokens after them.  Call it before the next event. */
+/* Writes to out the tokens that the worker of a DRAFT or VERIFY action needs: those at positions from .. a->at - 1, of
+ * the output and of drafts, and for a verification the a->n drafted tokens after them.  Call it before the next
+ * event. */
 void spec_dsi_context(const struct spec_dsi *d, const struct spec_dsi_action *a, int from, int32_t *out);
 
 const int32_t *spec_dsi_output(const struct spec_dsi *d, int *n_tok); /* emitted tokens */

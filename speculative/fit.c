@@ -23,7 +23,7 @@
 #define SQUARED_DIFFERENCE 1e-12 /* the square of the relative difference */
 #define STARTS             24
 #define PAPER_STARTS       8
-#define MIN_GROWTH         1e-5 /* least growth above 1 */
+#define MIN_GROWTH         1e-5 /* least value of growth - 1 */
 #define MIN_WAIT           0.1
 #define MAX_WAIT           2.0 /* a disk may give half of its measured rate */
 

@@ -44,7 +44,8 @@ struct spec_fit_input {
     double ridge_least, ridge_most;       /* bounds of ridge; MoESD: 0.2 and 1 times operations over bytes */
     double fixed_least_ns, load_least_ns; /* lower bounds of fixed_ns, load_ns: bytes over memory rate; 0: not known */
     const struct spec_fit_point *pass, *draft, *choose; /* rows of a draft point are sequences */
-    /* pass needs as many points without hold as constants to fit; draft and choose have none, or at least 2. */
+    /* pass needs as many points without hold as constants to fit; draft and choose each have no point, or at least 2
+     * without hold. */
     int n_pass, n_draft, n_choose;
 };
 

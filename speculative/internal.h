@@ -25,9 +25,10 @@
 #include <float.h>
 #include <string.h>
 
-/* Random numbers are hashes of seed, answer, position and purpose.  Draws for other purposes than a row's own sample
- * have streams of their own, and use the position of the draft's root: SPEC_BLOCK looks at later draws before it
- * settles an earlier token, so a later draft must not get the same numbers again. */
+/* Random numbers are hashes of seed, choice, position and purpose; each purpose has a stream of its own.  For SAMPLE
+ * and XTC the position is that of the row's token, for ORACLE that of the drafted token.  For DRAFT and VERIFY it is
+ * that of the draft's first token, for the whole draft: SPEC_BLOCK looks at later draws before it settles an earlier
+ * token, so a later draft must not get the same numbers again. */
 enum spec_purpose { SPEC_FOR_SAMPLE, SPEC_FOR_DRAFT, SPEC_FOR_VERIFY, SPEC_FOR_ORACLE, SPEC_FOR_XTC };
 
 static inline uint64_t spec_stream(uint64_t seed, uint32_t choice, int64_t position, enum spec_purpose why)
@@ -142,7 +143,7 @@ struct spec_budget {
 /* 2^44 leaves bits for the sum of a row, which is 1 up to rounding. */
 static inline uint64_t spec_weight_of(double prob) { return (uint64_t)(prob * 0x1p44); }
 
-/* Subtracts count and weight from the rest; false: the support ends here. */
+/* Subtracts count and weight from *left; false, and *left unchanged: they use up the rest, the support ends here. */
 static inline bool spec_budget_take(struct spec_budget *left, int count, uint64_t weight)
 {
     if (count >= left->n || weight >= left->weight)
@@ -221,8 +222,9 @@ void spec_passes_set_forecast(struct spec_passes *p, const struct spec_cost_mode
 void spec_passes_close(struct spec_passes *p);
 bool spec_passes_has_size(const struct spec_passes *p, int n_due); /* enough plain passes of this size */
 double spec_passes_plain_ns(const struct spec_passes *p, int n_due);
-/* The expected time of a pass.  hopeful, for trials: the means of drafted passes are lowered by their noise, and rows
- * beyond the measured ones are assumed to add half of the forecast time, or none without a forecast. */
+/* The expected time of a pass; 0: nothing measured yet.  hopeful, for trials: the means of drafted passes are lowered
+ * by their noise, and rows beyond the measured ones are assumed to add half of the forecast time, or none without a
+ * forecast. */
 double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int n_drafted, bool hopeful);
 void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns);
 /* log: the logarithm of one pass's time over its expected time. */
@@ -247,7 +249,7 @@ struct spec_arm { /* an entry of spec_control_options.drafter: a drafter, or the
     } overlapped[SPEC_SIZES];
     double expected, accepted; /* overlapped: sums of accepted tokens, expected and actual */
     double survival[SPEC_DEPTHS],
-        survival_weight[SPEC_DEPTHS]; /* mean survival estimated by the drafter, by depth - 1 */
+        survival_weight[SPEC_DEPTHS]; /* by depth - 1: mean of the estimated survivals' sum in a draft, at most 1 */
     struct spec_tally tally[SPEC_DEPTHS], recent[SPEC_DEPTHS]; /* over a long time; over a short time */
     double correction[SPEC_DEPTHS];                            /* accepted over estimated survival, by depth - 1 */
     double predicted[SPEC_DEPTHS], /* sums over the drafts with a prediction: survival by spec_control_set_survival, */
@@ -299,14 +301,15 @@ struct spec_control {
     } active[SPEC_SIZES]; /* the plan that is followed, and its first step; drafter SPEC_OFF: none */
     struct {
         int drafter, depth, size, left;
-    } trial;                                        /* the plan on trial; left: its remaining steps, 0: no trial */
-    int n_recheck;                                  /* plain steps still to take, to see if pass times have changed */
-    double recheck_log;                             /* sum of log(pass / expected) over them */
-    double drift[2];                                /* cumulative log(pass / expected): above, and below */
-    double total_ns, lost_ns, uncharged_prefill_ns; /* debt: prefill time of drafters that is not charged yet */
-    int last_drafter;                               /* drafter of the step before; SPEC_OFF */
-    int n_committed;                                /* tokens committed in the step before */
-    double expected_accepted;                       /* overlap: accepted tokens expected by the last decision */
+    } trial;            /* the plan on trial; left: its remaining steps, 0: no trial */
+    int n_recheck;      /* plain steps still to take, to see if pass times have changed */
+    double recheck_log; /* sum of log(pass / expected) over them */
+    double drift[2];    /* cumulative log(pass / expected): above, and below */
+    /* The account: time of all steps; time lost to drafts; drafters' prefill time that lost_ns does not include yet. */
+    double total_ns, lost_ns, uncharged_prefill_ns;
+    int last_drafter;         /* drafter of the step before; SPEC_OFF */
+    int n_committed;          /* tokens committed in the step before */
+    double expected_accepted; /* overlap: accepted tokens expected by the last decision */
     struct spec_decision last;
 };
 
@@ -354,8 +357,8 @@ void spec_plans_make(struct spec_control *c, const struct spec_plan_input *q, in
 struct spec_plan spec_plan_best(const struct spec_plan *p, int least, int most);
 void spec_plan_survival(const struct spec_control *c, int drafter, int session, int depth, bool hopeful, double *what);
 bool spec_control_has_seen_drafts(const struct spec_control *c, int drafter); /* at least 4 of its drafts */
-/* Time of one draft pass for n_due sequences: measured without overlap or forecast, else measured during passes; < 0:
- * not known. */
+/* Time of one draft pass for n_due sequences: measured without overlap, else forecast, else measured during passes;
+ * < 0: not known. */
 double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due);
 
 #endif

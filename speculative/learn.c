@@ -11,7 +11,7 @@
 
 #define LONG_DECAY              (1 - 1 / 512.0)  /* decay of the long tally, per step with drafts of this depth, */
 #define SHORT_DECAY             (1 - 1 / 32.0)   /* of the short tally, */
-#define IDLE_DECAY              (1 - 1 / 2048.0) /* and of the long one in other steps */
+#define IDLE_DECAY              (1 - 1 / 2048.0) /* and of the long tally, in other steps */
 #define SESSION_DECAY           (1 - 1 / 64.0)   /* decay of a session's sums, per draft */
 #define PRIOR_DEPTH_DRAFTS      16.0 /* prior, in drafts: a depth's correction equals that of the depth before it */
 #define PRIOR_SESSION_TOKENS    24.0 /* prior, in expected accepted tokens: a session's correction is 1 */
@@ -30,9 +30,9 @@
 #define MIN_SUSPECT_DRIFT       0.25 /* drift from which passes are not learnt from, */
 #define MIN_CHANGE_DRIFT        0.75 /* and from which the machine may have changed */
 #define MAX_DRIFT_OF_PASS       0.25 /* most that one pass adds to the drift */
-#define MIN_CHANGE_OF_PASS      0.15 /* the machine may also have changed if one refreshing plain pass is so far off */
+#define MIN_CHANGE_OF_PASS      0.15 /* a plain pass for SPEC_WHY_REFRESH so far off: the machine may have changed */
 #define MAX_UNCHANGED_MEAN      0.08 /* plain passes have not changed if their mean is closer than this */
-#define MIN_NOISE_PASSES        3    /* measured passes from which a deviation counts as noise */
+#define MIN_NOISE_PASSES        3    /* noise: deviations after more measured passes than this, and of plain passes */
 #define RECHECK_PASSES          4    /* plain passes that confirm or rule out a change */
 
 /* ---- acceptance --------------------------------------------------------------------------------------------- */

@@ -19,7 +19,7 @@
 
 #define CONTENTION_MEAN_STEPS 12              /* steps in a mean of contention */
 #define ACCEPT_DECAY          (1 - 1 / 256.0) /* decay of the sums of accepted tokens, per step */
-#define PRIOR_TOKENS          16.0            /* tokens that were accepted as expected, added to both sums */
+#define PRIOR_TOKENS          16.0            /* prior, in tokens: so many were expected and accepted */
 #define MAX_CONTENTION        2.0 /* largest contention: overlapping is slower than drafting in turn from 1 on */
 
 struct spec_overlap_mean spec_overlap_mean(const double *what, int depth)

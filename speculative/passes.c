@@ -203,8 +203,8 @@ static double hoped_growth(const struct spec_passes *p, int n_due, double from, 
     return p->forecast ? 1 + HOPEFUL_GROWTH_SHARE * fmax(0, foreseen_growth(p, n_due, from, to) - 1) : 1;
 }
 
-/* The ratio of a level.  Hopeful: lowered by the standard error of its mean; a level with a weight below 1 counts in
- * part as never tried. */
+/* The mean pass time of a level over that of a plain pass.  Hopeful: lowered by the standard error of the mean; and
+ * with a weight below 1, between this and the ratio that is hoped for a level never tried (hoped_growth). */
 static double growth_of(const struct spec_passes *p, int n_due, int level, bool hopeful)
 {
     int size = spec_size_of(n_due);
@@ -247,7 +247,7 @@ static void make_monotone(struct spec_passes *p, int size, int level)
     }
 }
 
-/* Multiplies the weights of a size's levels by `by`, but not below least.  but: a level that is left out. */
+/* Multiplies the weights of a size's levels by `by`; no weight falls below `least`.  Level number `but` is left out. */
 static void lower_weights(struct spec_passes *p, int size, int but, double by, double least)
 {
     for (int i = 0; i < SPEC_LEVELS; i++) {

@@ -77,11 +77,11 @@ static bool is_whole_breaker(const struct spec_params *p, int32_t token)
     return false;
 }
 
-/* Raises count[t] to 1 + L for each place in the window that t follows, with L >= dry_allowed.
+/* For each k, 1 <= k < n: L is the number of last tokens, up to `most`, that the window and the window without its last
+ * k tokens have in common.  If L >= dry_allowed, raises count[t] to 1 + L for the first token t of these k.
  *
- * The L are the Z function of the reversed window: L at distance k from the end is the number of tokens that the
- * window's end and its part up to k tokens before have in common, read backwards.  [begin, end) is the known common
- * part that reaches furthest; no L exceeds `most`, so only the first `most` values are needed again. */
+ * The L are the Z function of the reversed window.  [begin, end) is the known common part that reaches furthest; no L
+ * exceeds `most`, so only the first `most` values are needed again. */
 static void count_repeats(struct spec_sampler *s, const struct spec_params *p, const int32_t *seen, int n, int most)
 {
     uint16_t common[SPEC_DRY_LONGEST];

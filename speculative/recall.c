@@ -5,7 +5,7 @@
  * the longest length first and compares each candidate backwards, token by token, so a hash collision costs time only.
  * It stops when it has `most` matches of at least the length of the chain searched last.
  *
- * 28 bytes per token.  Adding one is 19 multiplications; a search looks at PROBES positions of a chain at most. */
+ * 28 bytes per token.  Adding one takes 19 hash steps; a search looks at PROBES positions of each chain at most. */
 #include "speculative/internal.h"
 
 #define N_LEVEL SPEC_RECALL_LEVELS

@@ -21,7 +21,7 @@
  *   3. otherwise top-n-sigma and typical-p (below), then the support: tokens sorted by z descending, then id ascending,
  *      cut to a prefix.  top-k takes the first top_k tokens.  min-p takes the tokens with (z - largest z) / T, in
  *      double, at least log(min_p).  top-p takes the shortest prefix with a sum of weights of at least the weight of
- *      top_p; the weight of a probability x is floor(2^44 x); probabilities are the softmax (the operation of kernels.h)
+ *      top_p; the weight of a probability x is floor(2^44 x); probabilities are the softmax (kernels.h's operation)
  *      over all tokens of (z - largest z) / T, computed in double.  Each of the three gives a prefix of the whole
  *      distribution at T; the shortest of these prefixes is the support.  XTC may remove tokens from it;
  *   4. argmax over the support of double z / T + g(seed, choice, position, id), the lowest id on a tie; g is a
@@ -29,11 +29,12 @@
  *      batch, and a drafter can use the same noise as the target.
  *
  * Steps that remove tokens, by z = -INFINITY; x is a token's probability as in top-p, at T:
- *   top-n-sigma  removes z < largest z - top_n_sigma * sigma, in double.  sigma is the standard deviation of the z above
- *                -INFINITY: the root of the mean square of their difference from their mean, sums by ascending id;
- *   typical-p    log x = (z - largest z) / T + log(x of the largest z), in double; H is the sum of -x log x by ascending
- *                id.  Tokens are sorted by |H + log x|, rounded to float, ascending, then id.  The shortest prefix
- *                with a sum of weights of at least the weight of typical_p stays;
+ *   top-n-sigma  removes z < largest z - top_n_sigma * sigma, in double.  sigma is the standard deviation of the z
+ *                above -INFINITY: the root of the mean square of their difference from their mean, with sums by
+ *                ascending id;
+ *   typical-p    log x = (z - largest z) / T + log(x of the largest z), in double; H is the sum of -x log x by
+ *                ascending id.  Tokens are sorted by |H + log x|, rounded to float, ascending, then id.  The shortest
+ *                prefix with a sum of weights of at least the weight of typical_p stays;
  *   xtc          if u < xtc_probability, and some tokens have x >= xtc_threshold: the last of these, by z descending,
  *                then id ascending, stays, and the others of these are removed.  u is a uniform hash of seed, choice
  *                and position.
@@ -41,14 +42,14 @@
  * DRY lowers tokens that would continue a repetition.  h[n] are the last dry_last tokens of the history.  A breaker
  * occurs at i if its head has h[i] and its tail follows.  `most` is the number of tokens after the breaker that begins
  * last, the longest of several, or n without any; at most SPEC_DRY_LONGEST.  L(i) is the largest l <= most for which
- * the l tokens before h[i] equal the last l of h.  A token with an h[i] = token and L(i) >= dry_allowed gets
+ * the l tokens before h[i] equal the last l of h.  A token with an i >= 1, h[i] = token and L(i) >= dry_allowed gets
  * z -= min(dry_multiplier * dry_base^(L - dry_allowed), 2^100) for its largest L; not one that is the head of a breaker
  * without a tail.  The power is repeated multiplication, in double.
  *
- * With an order (has_order) the request chooses the steps.  Biases, bans and masks come first.  Then each step of the
- * order changes z, or removes tokens, for the next: top-k, top-p and min-p remove the tokens outside their prefix of the
- * distribution that is left.  T is 1 up to the step `temperature`; a temperature of 0 ends the order, and the largest z
- * is sampled.  Steps that are not in the order do nothing. */
+ * With an order (has_order) the request chooses the steps.  Biases, bans and masks come first.  Then the steps of the
+ * order run one after the other; each changes z, or removes tokens, for the next ones: top-k, top-p and min-p remove
+ * the tokens outside their prefix of the distribution that is left.  T is 1 up to the step `temperature`; a temperature
+ * of 0 ends the order, and the largest z is sampled.  Steps that are not in the order do nothing. */
 #ifndef SPECULATIVE_SPECULATIVE_H
 #define SPECULATIVE_SPECULATIVE_H
 
@@ -121,7 +122,8 @@ void spec_params_default(struct spec_params *p);
 /* Returns 0, or KN_EINVAL with a message that names the parameter and its range. */
 int spec_params_check(const struct spec_params *p, int n_vocab);
 
-/* The step of a name as llama-server accepts it (top_k, top-k, typ_p ..), or of a letter of its short form; -1: none. */
+/* The step of a name as llama-server accepts it (top_k, top-k, typ_p ..), or of a letter of its short form.
+ * Returns -1 if there is none. */
 int spec_step_find(const char *name, size_t n);
 int spec_step_of_letter(char letter);
 const char *spec_step_name(enum spec_step step);
@@ -233,8 +235,8 @@ struct spec_tree {
 void spec_tree_clear(struct spec_tree *t);
 
 /* Finds or makes the child of parent with this token; its survival becomes the larger of both.  Returns the node, or
- * -1: the tree is full.  More than SPEC_NODES calls with draws mark the tree as depends_on_draws, for whether there is
- * space then depends on the drawn tokens. */
+ * -1: the tree is full.  A draw after SPEC_NODES or more calls of add and draw marks the tree as depends_on_draws, for
+ * whether there is space then depends on the drawn tokens. */
 int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival, uint8_t source);
 int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q, float survival,
                    uint8_t source);

@@ -59,7 +59,8 @@ static void subtract_dist(double *mass, const struct spec_dist *p, const struct 
     }
 }
 
-/* The distribution becomes the positive part of carry * distribution - q; returns the sum of that part. */
+/* The distribution becomes the positive part of carry * distribution - q, or p again if this is 0 everywhere; returns
+ * the sum of that part. */
 static double row_dist_subtract(struct row_dist *l, struct spec_sampler *s, double carry, const struct spec_dist *q)
 {
     double *mass = spec_sampler_scratch(s), scale = carry / l->sum, sum = 0;
@@ -71,7 +72,7 @@ static double row_dist_subtract(struct row_dist *l, struct spec_sampler *s, doub
         mass[i] = mass[i] > 0 ? mass[i] : 0;
     for (int i = 0; i < n; i += BLOCK)
         sum += block_sum(mass + i, kn_min(BLOCK, n - i));
-    l->mass = sum > 0 ? mass : NULL; /* nothing left: q equals p, which stays */
+    l->mass = sum > 0 ? mass : NULL; /* nothing left: q equals the distribution */
     l->sum = sum > 0 ? sum : l->p.sum;
     return sum;
 }
@@ -201,7 +202,7 @@ static void finish_block(struct spec_verify *v)
     v->node = SPEC_END;
 }
 
-/* Decides whether the whole walk is accepted, when no drafted token follows it. */
+/* Accepts all walked nodes with probability carry; called when no drafted token follows them.  True: accepted. */
 static bool keep_all(struct spec_verify *v)
 {
     if (!(next_uniform(v) < v->carry))

@@ -65,8 +65,8 @@ static void futex(atomic_uint *word, int op, unsigned value)
     syscall(SYS_futex, (uint32_t *)word, op | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
 }
 
-/* The kernel (EEVDF) runs threads that request a shorter time slice sooner.  With the default slice the thread
- * would wait some 3 ms for a computing thread to finish its own. */
+/* The kernel (EEVDF) runs threads that request a shorter time slice sooner.  With the default slice this thread
+ * would wait some 3 ms until a computing thread has used up its slice. */
 void kn_thread_hurry(void)
 {
     struct { /* kernel layout; the kernel's and libc's headers conflict */
@@ -199,7 +199,8 @@ void kn_parallel_on(struct kn_team *t, const int cut[KN_NODES + 1], kn_task *fn,
     int n = cut[KN_NODES], item = 0;
     if (run_alone(t, n, fn, arg))
         return;
-    for (int k = 0; k < t->n_node; k++) { /* items of a node without threads join the next node's, or the last's */
+    for (int k = 0; k < t->n_node;
+         k++) { /* items of a node without threads go to the next node with threads, or to the last one */
         if (t->first[k] == t->first[k + 1])
             continue;
         int end = t->first[k + 1] == t->n_thread ? n : cut[k + 1];
@@ -244,7 +245,8 @@ static void spread(struct kn_team *t, const struct kn_cpus *cpus)
         t->first[k] = (int)(((int64_t)t->n_thread * cpus->first[k] + n_cpu - 1) / n_cpu);
 }
 
-/* Pins a worker to one processor if each thread can have one, else to its node's processors. */
+/* Chooses the processors of a worker: one, if each thread can have one; else those of its node, if there are several
+ * nodes; else any (it is not pinned). */
 static void pin(struct worker *w, const struct kn_cpus *cpus)
 {
     const struct kn_team *t = w->team;
@@ -283,7 +285,7 @@ int kn_team_open(struct kn_team **out, int n_thread)
     for (int i = 0; i < n_thread - 1; i++) {
         struct worker *w = &t->worker[i];
         *w = (struct worker){ .team = t, .index = i + 1 };
-        pin(w, &cpus); /* the caller is not pinned: no worker uses its processor */
+        pin(w, &cpus); /* the caller is not pinned; if workers get one processor each, they leave it the first one */
         if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
             kn_team_close(t);
             return kn_fail(KN_ENOMEM, "cannot start thread %d of %d: lower --threads", i + 2, n_thread);

@@ -28,14 +28,14 @@
 
 struct heads {
     float most[GROUP], sum[GROUP];
-}; /* maximum and sum that outputs are relative to */
+}; /* per head: the largest score, and the sum of exp(score - most) */
 
 /* Rows are padded to a multiple of 64 values. A query's padding is -0 and a staged key's is +0: the product
  * is -0, which changes no accumulator, even one that is -0. */
 struct work {
     const struct kn_attend *a;
     int n_q, d_pad, v_pad;                           /* heads, padded d_key and d_value */
-    int lo, hi;                                      /* attended positions of this chunk, of 0..64 */
+    int lo, hi;                                      /* attended positions of this chunk: lo..hi-1, of 0..63 */
     bool first;                                      /* this is the first chunk */
     float *out;                                      /* [n_q][d_value] */
     const float *sink;                               /* [n_q] or NULL */
@@ -107,8 +107,8 @@ KN_INLINE void stage_keys(struct work *w, int lo, int hi, enum kn_kv kv)
 
 /* ---- scores --------------------------------------------------------------------------------- */
 
-/* NP dot products: q with rows 0, 4, 8 ... behind `row`. Each is summed down to 4 lanes; the result has them side by
- * side. */
+/* NP dot products: q with rows 0, 4, 8 ... of d_pad values, counted from `row`. Each is summed down to 4 lanes; the
+ * result has these quads side by side. */
 KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
 {
     vf dot[NP];
@@ -133,10 +133,10 @@ KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
     return fold_to_quads(dot);
 }
 
-/* The scores of the tile's positions, for all heads. Meanwhile prefetches values of the chunk, those of positions
- * tile, tile + 4, tile + 8 ..., divided among the heads: positions 4 apart keep more memory channels busy than
- * neighbouring ones (evals/attention: 13 instead of 10 GB/s with one head). Values that are a part of their keys are in
- * cache already. */
+/* The scores of the positions of tile number `tile` (0..3), for all heads. Meanwhile prefetches values of the chunk,
+ * those of positions tile, tile + 4, tile + 8 ..., divided among the heads: positions 4 apart keep more memory channels
+ * busy than neighbouring ones (evals/attention: 13 instead of 10 GB/s with one head). Values that are a part of their
+ * keys are in cache already. */
 KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
 {
     vf scale = vf_set1(w->a->scale);
@@ -220,9 +220,10 @@ static void merge_heads(struct work *w)
 #define MOST_HEADS 8
 #define MOST_REGS  4
 
-/* Adds values to outputs d .. of n_head heads, n_reg registers each, the last with n_last values. kv and the
- * counts are compile-time constants, so that the sums of the whole chunk stay in registers. The call for the
- * first heads also prefetches the same part of the next chunk's keys. */
+/* Merges the chunk's sums of weight * value into w->total: for heads h0 .. h0 + n_head - 1, n_reg registers of outputs
+ * from d on, the last register with n_last values. kv and the counts are compile-time constants, so that the sums of
+ * the whole chunk stay in registers. The call for the first heads also prefetches the same part of the next chunk's
+ * keys. */
 KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_head, int n_reg, int n_last)
 {
     const float *e = w->e[h0]; /* [n_head][KN_CHUNK] */

@@ -302,7 +302,7 @@ void kn_join(enum kn_format f, const void *codes, const void *scales, int scale_
     }
 }
 
-/* The four low nibbles of x, each to a byte. */
+/* The four nibbles of the low 16 bits of x, each in a byte. */
 static uint32_t nibbles(uint32_t x)
 {
     x = (x & 0xFF) | (x & 0xFF00) << 8;

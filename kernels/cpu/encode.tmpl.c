@@ -98,7 +98,7 @@ static void pack_iq4_xs(const struct groups *p, int g, struct kn_iq4_xs *b)
     }
 }
 
-/* The encoder of n_block blocks of a format; one search has 16 groups: one block of 16, or two blocks of 8. */
+/* The encoder of n_block blocks of a format.  One search has 16 groups: one block of 16 groups, or two blocks of 8. */
 #define BLOCKS_OF_16(name)                                                                                             \
     static void encode_##name(const float *x, size_t n_block, struct kn_##name *b)                                     \
     {                                                                                                                  \

@@ -75,11 +75,11 @@ BLOCKS(q5_0, q5_0)
 BLOCKS(q5_1, q5_1)
 BLOCKS(iq4_nl, q4_0)
 
-/* ---- Q8_0: tries every half-precision step near that of the values' range -------------------- */
+/* ---- Q8_0: tries the half-precision steps near the largest magnitude / 127 ------------------- */
 
 static const struct grid q8_0 = { .n = 32, .least = -127, .most = 127 };
-#define BELOW 8 /* the first of TRIED steps is this many half-precision steps below that of the range */
-#define TRIED 20
+#define BELOW 8  /* the first step tried is this many half-precision numbers below range / 127 */
+#define TRIED 20 /* steps tried: neighbouring half-precision numbers */
 
 KN_INLINE void best_steps(struct groups *p, uint16_t step[GROUPS])
 {

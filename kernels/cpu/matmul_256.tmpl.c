@@ -6,11 +6,12 @@
  * instructions, lines are decoded once and shared by all tiles.  All else differs only in the constants of FORMAT.
  *
  * Folding: the products of a few lines (a run) with activations are summed as unsigned codes, and this sum times
- * the scale is added to isum.  The activations' sums of 16 codes then correct it: times the minimums they give
- * msum, or times the codes' offset they are subtracted from isum. */
+ * the scale is added to isum.  The sums of each 16 activation codes (struct kn_x256) then correct the result: times
+ * the minimums they give msum; or, if weight codes are stored with an offset, times offset and scale they are
+ * subtracted from isum. */
 #include "kernels/cpu/simd_matmul.h"
 
-#define FAR_BLOCKS 7 /* distance in blocks of the prefetch to the outer caches */
+#define FAR_BLOCKS 7 /* the prefetch to the outer caches is this many blocks beyond the next block */
 
 /* The block of 16 rows, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i + 3. */
 struct codes {
@@ -27,7 +28,8 @@ struct codes {
 enum mins { MINS = -1, NO_MINS = 0 };
 #define ABOVE(b) (b)
 
-/* How a job of more than TILE rows gets its lines: HELD: each tile decodes them; SHARED: decoded once. */
+/* How a job of more than TILE rows gets its lines.  HELD: each tile decodes them, if a whole run fits the registers
+ * (is_held()); SHARED, and HELD where it does not fit: they are decoded once, into struct codes. */
 enum lines { HELD, SHARED };
 
 /* Register `part` of line 32 * half + i of a block, i 0..31; i is a compile-time constant, so shifts are constant
@@ -244,7 +246,7 @@ KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int b
     }
 }
 
-/* Number of lines in a run: of one sub-block, and few enough that the sum does not overflow. */
+/* Number of lines in a run: those of one sub-block, or fewer so that the sum does not overflow. */
 KN_INLINE int run_of(int n_sub, int largest) { return kn_min(64 / n_sub, KN_RUN(largest)); }
 
 KN_INLINE bool is_held(int run, enum lines lines)

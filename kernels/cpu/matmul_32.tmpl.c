@@ -1,7 +1,7 @@
 /* kernels/cpu/matmul_32.tmpl.c - products of weights in blocks of 32.
  *
- * A format is one decoder: a line of four signed codes for each of the 16 rows, a factor, and for some
- * formats a minimum.  Up to TILE activation rows are one tile, which decodes each block as it reaches it.  More
+ * A format is a line_fn, which gives a line (four signed codes of each of the 16 rows), a factor_fn for the scales,
+ * and for some formats one for the minimums.  Up to TILE activation rows are one tile, which decodes each block.  More
  * rows are several tiles, which all go through STEP blocks before the next STEP: with enough registers to hold a
  * block's codes (HELD), each tile decodes them; else they are decoded once for all tiles.  Q8_0 needs no decoding.
  *
@@ -159,8 +159,8 @@ KN_INLINE void block_rows(const struct kn_x32 *const *x, int from, int to, const
     }
 }
 
-/* Prefetches part i of `of` for a block.  All prefetches at once would occupy every slot for outstanding loads, and
- * products that load much themselves would wait for one. */
+/* Prefetches as many cache lines as a block has, or part i of `of` of them, NEAR and FAR bytes behind w.  All at once
+ * would occupy every slot for outstanding loads, and products that load much themselves would wait for a slot. */
 KN_INLINE void ask_for(const uint8_t *w, int bytes, int i, int of)
 {
     const int n_line = bytes / 64 + 1;

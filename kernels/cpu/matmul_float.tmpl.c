@@ -120,7 +120,7 @@ KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
 }
 
 /* The row functions prefetch for 2-byte weights.  FP8 has one byte per weight, so here they prefetch each cache line
- * twice, at least two blocks early. */
+ * about twice: four and two blocks before its use. */
 static void run_fp8(const struct job *j)
 {
     float acc[GROUP][ACC] __attribute__((aligned(64)));

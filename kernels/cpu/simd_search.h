@@ -36,7 +36,7 @@
 #include "kernels/internal.h"
 
 #define GROUPS    16      /* searched together, KN_LANES at a time */
-#define LARGEST   0x1p28f /* cap of values: exceeds half-precision units; squares can be summed */
+#define LARGEST   0x1p28f /* values are cut to this: more than half-precision units can store; squares can be summed */
 #define HALF_MOST 65504.0f
 #define WORST     3e38f /* above any error */
 
@@ -49,7 +49,7 @@ struct grid {
     int n, per_block;      /* values per group, groups per block */
     float least, most;     /* smallest and largest code */
     float sc_most, m_most; /* integers: sc 0..sc_most, or with NO_LOW -sc_most..sc_most; m 0..m_most */
-    int near;              /* integers tried on each side of the fit */
+    int near;              /* values of sc tried on each side of the fit; m: one */
     int n_range;           /* ranges tried in the fit: in try i < n_range, */
     float first, by;       /* the values' range becomes first + i * by codes */
     int n_again;           /* how often the fit then alternates new codes and new step and low */
@@ -160,9 +160,9 @@ KN_INLINE void keep_sums(struct groups *p, int g, struct sums s, vf step, vf low
 
 /* ---- 1. fit ---------------------------------------------------------------------------------- */
 
-/* The range of the values.  LOW: from the smaller of 0 and the least value, to the largest; *low is set so that the
- * range starts at code 0.  NO_LOW: the value of largest magnitude gets the least code, which has the largest
- * magnitude of all codes. */
+/* The range of the values.  LOW: from the smaller of 0 and the least value, to the largest; ANY_LOW: from the least
+ * value.  In both *low is set so that the range starts at code 0.  NO_LOW: the value of largest magnitude gets the
+ * least code, which has the largest magnitude of all codes; the range is negative if this value is positive. */
 KN_INLINE vf range_of(const struct grid *f, struct groups *p, int g, vf *low)
 {
     const float *x = &p->x[0][g];
@@ -257,8 +257,8 @@ static float best_unit(const float *value, const float *weight, int n, float mos
     return kn_f16_to_f32(bits[best]);
 }
 
-/* The units of the block with groups g ...  Weights: an error of a step counts by the spread of its codes, since the
- * low compensates their mean; an error of a low counts the same for every value. */
+/* The units of the block with groups g .. g + per_block - 1.  Weights: an error of a step counts by the spread of its
+ * codes, since the low compensates their mean; an error of a low counts the same for every value. */
 KN_INLINE void units(const struct grid *f, struct groups *p, int g)
 {
     float weight[GROUPS] = { 0 }, low[GROUPS] = { 0 }, n = (float)f->n;
@@ -364,7 +364,8 @@ static float block_error(const float *error, int n)
     return sum;
 }
 
-/* Copies the block with groups g ... from `was` to `now`, unless its error in `now` is smaller. */
+/* Returns the block with groups g .. g + per_block - 1 in `now` to its earlier solution `was`, unless its error in
+ * `now` is smaller.  The error itself is not copied. */
 KN_INLINE void keep_better(const struct grid *f, struct written *now, const struct written *was, int g)
 {
     size_t bytes = (size_t)f->per_block * sizeof(float);
