@@ -156,13 +156,16 @@ true_of "a schema with a byte that has no token gets a 400" \
     "$(ask $chat "$(question 'x' '{response_format: {type: "json_schema", json_schema: {name: "a", schema: {const: "\ud8c0\udc00"}}}}')")" \
     '.error.message | contains("0xf1")'
 
-# tools: this model's template has none, so a call is made in a general form, or the request is refused by name
+# tools: this model's template has none, so they get the generic form
 tool='tools: [{type: "function", function: {name: "get_weather", parameters: {type: "object", properties: {city: {type: "string", maxLength: 30}},
-    required: ["city"]}}}], tool_choice: "required", max_tokens: 200'
-true_of "a tool call, or a 400 that names it" "$(ask $chat "$(question 'What is the weather in Paris?' "{$tool}")")" \
-    '(.error.message // "" | contains("tool")) or
-     (.choices[0] | .finish_reason == "tool_calls" and .message.tool_calls[0].function.name == "get_weather" and
-      (.message.tool_calls[0].function.arguments | fromjson | .city | type == "string"))'
+    required: ["city"]}}}], parallel_tool_calls: false, max_tokens: 200'
+is_call='.choices[0] | .finish_reason == "tool_calls" and (.message.tool_calls | length == 1) and .message.content == null and
+    .message.tool_calls[0].function.name == "get_weather" and (.message.tool_calls[0].function.arguments | fromjson | .city | type == "string")'
+for choice in '"required"' '{type: "function", function: {name: "get_weather"}}'; do
+    true_of "a tool call, tool_choice $choice" "$(ask $chat "$(question 'What is the weather in Paris?' "{$tool, tool_choice: $choice}")")" "$is_call"
+done
+true_of "tool_choice auto: a call, or an answer without markup" "$(ask $chat "$(question 'What is the weather in Paris?' "{$tool}")")" \
+    "($is_call) or (.choices[0].message.content // \"\" | contains(\"<tool_call>\") | not)"
 
 if python3 -c 'import openai' 2>/dev/null; then
     told=$(timeout 100 python3 $here/client.py "$port" 2>&1) && ok "$told" || bad "openai-python" "$told"
