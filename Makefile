@@ -110,7 +110,7 @@ MAY_engine/serve         = kernels offload moe speculative engine engine/base en
 SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http answer probes status page tokenize_routes \
                            request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
-SRC_engine/cli           = options option_values manual config terminal interrupt json_out cmd_run cmd_serve batch_metrics \
+SRC_engine/cli           = options option_values manual config text_width line_editor terminal interrupt json_out cmd_run cmd_serve batch_metrics \
                            cmd_batch cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
                            cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN                     = engine/cli/main
