@@ -13,7 +13,7 @@ $1<|im_end|>
 <|im_start|>assistant
 "
     shift
-    "$spillway" run -m "$model" $budget --special -p "$prompt" "$@"
+    "$spillway" run -m "$model" $budget --raw --special -p "$prompt" "$@"
 }
 echo "== the memory split of 30 MiB for a model of 24 MiB: most experts stay on disk"
 "$spillway" plan -m "$model" $budget

@@ -30,6 +30,7 @@ struct eng_serve_options {
     int drain_ms, stall_ms;      /* time for running requests at shutdown; time without a pass until /ready is 503 */
     struct spec_params sampling; /* defaults of a request */
     int n_predict;
+    const char *template;      /* file of the chat template; NULL: the model's */
     const char *notify_socket; /* NOTIFY_SOCKET of the service manager, or NULL */
     uint64_t watchdog_us;      /* the manager's watchdog interval; 0: none */
     bool quiet;                /* no progress bar while loading */
