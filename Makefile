@@ -15,7 +15,7 @@ NVCC   ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/b
 out    := $(B)/$(MODE)
 
 # ---- packages: tests/packages.sh installs those that a bare Debian 12 or Ubuntu 24.04 lacks --------------
-BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev \
+BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev \
                  libjansson-dev libutf8proc-dev libcminpack-dev libevent-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
@@ -42,7 +42,7 @@ LIBS_kernels     = -lnuma -lpthread -lm
 LIBS_offload     = -luring
 LIBS_moe         = -ljansson
 LIBS_speculative = -lcminpack
-LIBS_engine      = -lpcre2-8 -linih -ledit -ljansson -lutf8proc -levent_extra -levent_core
+LIBS_engine      = -lpcre2-8 -linih -ljansson -lutf8proc -levent_extra -levent_core
 
 # ---- sources, in the order data flows; *.tmpl is compiled once per instruction set ----------------------
 ISAS       = avx2 avx512
@@ -112,9 +112,10 @@ MAY_engine/serve         = kernels offload moe speculative engine engine/base en
 SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http answer probes status page tokenize_routes \
                            request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
-SRC_engine/cli           = options option_values manual config terminal interrupt json_out cmd_run cmd_serve batch_metrics \
-                           cmd_batch cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
-                           cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
+SRC_engine/cli           = options option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
+                           answer_printer conversation chat_commands run_answer run_chat cmd_run cmd_serve batch_metrics cmd_batch \
+                           cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack cmd_synth \
+                           cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN                     = engine/cli/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

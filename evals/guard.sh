@@ -87,8 +87,9 @@ measure_bench()
 
 measure_first_token()
 {
+    raw=$("$1/build/release/spillway" run --help | grep -o -e '--raw' | head -n 1) # an older base has no other way
     start=$(date +%s%N)
-    run "$dir/run.out" "$1/build/release/spillway" run -m "$model" --host-mem 3G -p "$prompt" -n 1 --seed 1 --temp 0 --quiet
+    run "$dir/run.out" "$1/build/release/spillway" run -m "$model" --host-mem 3G $raw -p "$prompt" -n 1 --seed 1 --temp 0 --quiet
     end=$(date +%s%N)
     rm -f "$model.heat"
     echo "$((end - start))" | awk '{ printf "first token, from process start to exit (ms);%.2f;less\n", $1 / 1e6 }'

@@ -19,7 +19,7 @@ $2<|im_end|>
 "
     model=$1
     shift 2
-    "$spillway" run -m "$model" --special -p "$prompt" "$@"
+    "$spillway" run -m "$model" --raw --special -p "$prompt" "$@"
 }
 indent() { { tr -s '\n' ' '; echo; } | fold -s -w 75 | sed 's/^/   /; s/ *$//'; }
 

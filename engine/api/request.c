@@ -201,28 +201,12 @@ static void refuse_template(struct eng_parse *p, int error, const struct eng_tem
         eng_refuse(p->why, 400, NULL, "messages", "the model's chat template failed: %s", e->text);
 }
 
-/* True if the prompt ends with the marker that opens reasoning.  The marker has at most TAIL tokens. */
-static bool ends_thinking(const struct eng_api_setup *setup, const struct eng_ids *ids)
-{
-    enum { TAIL = 16 };
-    struct eng_bytes b = { 0 };
-    bool thinks = false;
-    for (size_t i = ids->n > TAIL ? ids->n - TAIL : 0; i < ids->n; i++) {
-        struct moe_string s = eng_vocab_text(setup->vocab, ids->id[i]);
-        eng_bytes_add(&b, s.data, s.n);
-    }
-    if (b.n && !b.failed)
-        thinks = eng_tool_format_prompt_thinks(setup->tool_format, b.data, b.n);
-    eng_bytes_free(&b);
-    return thinks;
-}
-
 static void read_end(struct eng_parse *p, const json_t *messages)
 {
     if (p->end.member)
         eng_talk_continue(p->ask, &p->end, messages, p->setup->tool_format);
     else if (p->setup->tool_format)
-        p->ask->thinks = ends_thinking(p->setup, p->ask->prompt);
+        p->ask->thinks = eng_tool_format_tokens_think(p->setup->tool_format, p->setup->vocab, p->ask->prompt);
 }
 
 static void read_conversation(struct eng_parse *p)

@@ -105,11 +105,12 @@ struct eng_api_model {
     char fingerprint[ENG_FINGERPRINT_BYTES];
 };
 
-/* Opens the chat template of the model file at path and fills *setup, except model, n_model, any_model, n_choice,
- * sampling and n_predict, which the caller sets; sampling gets the model's own defaults.  An error is about the chat template: the setup is then filled, too,
- * but only completions are possible. */
+/* Opens the chat template of the model file at path, or the text file `template` if it is not NULL, and fills *setup,
+ * except model, n_model, any_model, n_choice, sampling and n_predict, which the caller sets; sampling gets the model's own
+ * defaults.  An error is about the
+ * chat template: the setup is then filled, too, but only completions are possible. */
 int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, const struct eng_engine *e,
-                       const char *path);
+                       const char *path, const char *template);
 void eng_api_model_close(struct eng_api_model *m);
 
 /* Values that belong to one request and do not come from its body. */

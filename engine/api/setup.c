@@ -15,10 +15,11 @@ void eng_api_model_name(char *out, size_t bytes, const char *path)
 }
 
 int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, const struct eng_engine *e,
-                       const char *path)
+                       const char *path, const char *template)
 {
     const struct eng_vocab *v = eng_vocab(e);
-    int error = eng_chat_open(&m->chat, eng_file(e), v, path);
+    int error = template ? eng_chat_open_template(&m->chat, v, template)
+                         : eng_chat_open(&m->chat, eng_file(e), v, path);
     setup->vocab = v;
     setup->chat = m->chat;
     setup->gr_tokens = eng_grammar_tokens(e);

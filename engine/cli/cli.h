@@ -53,7 +53,8 @@ ENG_COMMANDS(ENG_DECLARE)
 /* Each field has the value of one flag; the table in options.c has the flag's range, and eng_option_defaults() sets its
  * default.  Strings are not owned: see eng_config_parse(). */
 struct eng_config {
-    const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config, *fit;
+    const char *model, *template, *system, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config,
+        *fit;
     const char *part_format[MOE_PART_COUNT]; /* of quantize, by enum moe_part; NULL: `format` */
     const char *errors;                      /* of batch; NULL: output + ".errors" */
     const char *batches, *against;           /* lists as "1,4,16": batch sizes, draft lengths */
@@ -89,9 +90,10 @@ struct eng_config {
     enum spec_rule verify;
     unsigned model_sampling; /* 0: the model's own defaults of sampling apply; 1: they do not */
     bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, ahead, authors,
-        retry_failed;
-    struct spec_params sampling; /* sampling.bias points to `bias` */
-    unsigned sampling_given;     /* bits of engine/api/model_sampling.h: set by the user */
+        retry_failed, raw, no_history, no_color; /* no_color: NO_COLOR of the environment */
+    const char *state_dir, *home, *terminal;     /* of run: XDG_STATE_HOME, HOME, TERM; NULL: unset */
+    struct spec_params sampling;                 /* sampling.bias points to `bias` */
+    unsigned sampling_given;                     /* bits of engine/api/model_sampling.h: set by the user */
     struct moe_string breaker[ENG_BREAKERS_MOST];
     int n_breaker; /* -1: the usual ones of DRY */
     struct spec_bias bias[ENG_MAX_BIAS];
@@ -120,30 +122,35 @@ const char *eng_nearest(const char *word, const char *const *names, int n);
  * or keep the part written so far if the same command can resume from it (pack, batch). */
 const atomic_bool *eng_interrupt(void);
 
+/* 0 if path is NULL or a file with a chat template; otherwise says why not. */
+int eng_template_file_check(const char *path);
+
 /* Writes s as a quoted JSON string; invalid UTF-8 becomes U+FFFD. */
 void eng_json_string(FILE *out, struct moe_string s);
 
 /* ---- terminal ---------------------------------------------------------------------------------- */
 
 /* The input side of a chat: one message at a time from a terminal (line editing, history) or a pipe.  A line
- * that begins with """ opens a message of several lines, a line that ends with """ closes it.
+ * that begins with """ opens a message of several lines, a line that ends with """ closes it.  One line that begins
+ * with a slash is a command; with two slashes it is text that begins with one.
  *
  * While a terminal is open it handles Ctrl-C: at the prompt Ctrl-C drops the line (twice in a row: quit); during
  * an answer Ctrl-C requests the answer's end, and a second Ctrl-C ends the program.  One terminal at a time, used from
  * the main thread. */
 struct eng_terminal;
 
-enum eng_input { ENG_INPUT_TEXT, ENG_INPUT_HELP, ENG_INPUT_CLEAR, ENG_INPUT_RETRY, ENG_INPUT_INFO, ENG_INPUT_QUIT };
+enum eng_input { ENG_INPUT_TEXT, ENG_INPUT_COMMAND, ENG_INPUT_QUIT };
 
-int eng_terminal_open(struct eng_terminal **out);
+/* kind: TERM of the environment; history: file with the lines typed in earlier chats, to which new ones are added;
+ * NULL: none. */
+int eng_terminal_open(struct eng_terminal **out, const char *kind, const char *history);
 void eng_terminal_close(struct eng_terminal *t);
 
-/* Waits for a message or a command.  *kind ENG_INPUT_TEXT: *text is the message, valid until the next call.  Afterwards
+/* Waits for a message or a command: *text, without the command's slash, is valid until the next call.  Afterwards
  * eng_terminal_stopped() is false. */
 int eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char **text);
 
 bool eng_terminal_stopped(void); /* Ctrl-C was pressed since the last read */
 bool eng_terminal_is_tty(const struct eng_terminal *t);
-extern const char eng_terminal_help[]; /* printed by /help */
 
 #endif

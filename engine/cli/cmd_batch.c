@@ -85,8 +85,9 @@ static int open_engine(struct job *j)
 /* Sets up the API for the model.  Without a chat template it answers completions only. */
 static int open_setup(struct job *j, struct eng_api_setup *setup)
 {
-    int error = eng_api_model_open(&j->model, setup, j->engine, j->config->model);
-    return error == KN_EUNSUPPORTED ? 0 : error;
+    const char *template = j->config->template;
+    int error = eng_api_model_open(&j->model, setup, j->engine, j->config->model, template);
+    return error == KN_EUNSUPPORTED && !template ? 0 : error;
 }
 
 /* ---- progress ---------------------------------------------------------------------------------- */
@@ -192,7 +193,8 @@ int eng_cmd_batch(const struct eng_config *config)
                                    .sampling_given = config->sampling_given,
                                    .breaker = config->n_breaker < 0 ? NULL : config->breaker,
                                    .n_breaker = config->n_breaker };
-    if (!open_batch(&j) && !open_watch(&j) && !open_engine(&j) && !open_setup(&j, &setup))
+    if (!eng_template_file_check(config->template) && !open_batch(&j) && !open_watch(&j) && !open_engine(&j) &&
+        !open_setup(&j, &setup))
         status = work(&j, &setup, stop);
     eng_watch_close(j.watch);
     eng_batch_close(j.batch);

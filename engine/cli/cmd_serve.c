@@ -27,13 +27,16 @@ int eng_cmd_serve(const struct eng_config *c)
         .breaker = c->n_breaker < 0 ? NULL : c->breaker,
         .n_breaker = c->n_breaker,
         .n_predict = c->n_predict,
+        .template = c->template,
         .notify_socket = c->notify_socket,
         .watchdog_us = c->watchdog_us,
         .quiet = c->quiet,
         .signals = true,
     };
     o.engine.measures_disk = true; /* for the status page */
-    int error = eng_serve_open(&s, &o);
+    int error = eng_template_file_check(c->template);
+    if (!error)
+        error = eng_serve_open(&s, &o);
     if (!error) {
         error = eng_serve_run(s);
         eng_serve_close(s);

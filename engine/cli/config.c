@@ -219,31 +219,55 @@ static int take_flag(struct arguments *a, enum eng_command_id command, int argc,
     return add_given(a, o, argv[*i], word);
 }
 
-/* The flag that a command's first argument without dashes sets; NULL: the command has no such argument. */
-static const char *place_flag(enum eng_command_id command)
+/* The flags that a command's words without dashes set, in this order. */
+static const char *const *place_flags(enum eng_command_id command)
 {
+    static const char *const none[] = { NULL }, *const model[] = { "--model", NULL },
+                             *const what[] = { "--what", NULL }, *const input[] = { "--input", NULL },
+                             *const run[] = { "--model", "--prompt", NULL };
     if (command == ENG_simulate)
-        return "--what";
+        return what;
     if (command == ENG_batch)
-        return "--input";
-    return command == ENG_inspect || command == ENG_quantize || command == ENG_pack ? "--model" : NULL;
+        return input;
+    if (command == ENG_run)
+        return run;
+    return eng_option_find("--model", 1u << command) ? model : none;
+}
+
+static bool is_given(const struct arguments *a, const struct eng_option *o)
+{
+    for (int i = 0; i < a->n; i++)
+        if (a->given[i].option == o)
+            return true;
+    return false;
+}
+
+/* Takes a word without dashes, after all flags are read: it sets the first of its flags that is not given. */
+static int take_word(struct arguments *a, enum eng_command_id command, const char *word)
+{
+    for (const char *const *flag = place_flags(command); *flag; flag++) {
+        const struct eng_option *o = eng_option_find(*flag, 1u << command);
+        if (!is_given(a, o))
+            return add_given(a, o, word, *flag);
+    }
+    return kn_fail(KN_EINVAL, "%s: '%s' is not a flag; put a text of several words in quotes",
+                   eng_command_name[command], word);
 }
 
 static int read_arguments(struct arguments *a, enum eng_command_id command, int argc, char **argv)
 {
-    const char *place = place_flag(command);
-    int n_place = 0, e = 0;
+    const char *word[MAX_GIVEN];
+    int n_word = 0, e = 0;
     for (int i = 0; i < argc && e == 0; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
             a->help = true;
         else if (argv[i][0] == '-' && argv[i][1])
             e = take_flag(a, command, argc, argv, &i);
-        else if (place && n_place++ == 0)
-            e = add_given(a, eng_option_find(place, 1u << command), argv[i], place);
-        else
-            e = kn_fail(KN_EINVAL, "%s: '%s' is not a flag; put a text of several words in quotes",
-                        eng_command_name[command], argv[i]);
+        else if (n_word < MAX_GIVEN)
+            word[n_word++] = argv[i];
     }
+    for (int i = 0; i < n_word && e == 0; i++)
+        e = take_word(a, command, word[i]);
     return e;
 }
 
@@ -294,6 +318,16 @@ static void read_manager(struct eng_config *c)
     c->watchdog_us = us ? strtoull(us, NULL, 10) : 0;
 }
 
+/* Reads the variables that tell programs of a user's terminal and folders: no-color.org, XDG Base Directories. */
+static void read_user(struct eng_config *c)
+{
+    const char *no_color = getenv("NO_COLOR");
+    c->no_color = no_color && no_color[0];
+    c->state_dir = getenv("XDG_STATE_HOME");
+    c->home = getenv("HOME");
+    c->terminal = getenv("TERM");
+}
+
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv)
 {
     static struct arguments a; /* too large for the stack; parsed once, by the main thread */
@@ -320,6 +354,8 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
         config->sampling_given = ENG_MODEL_SAMPLING_NONE;
     if (command == ENG_serve)
         read_manager(config);
+    if (command == ENG_run)
+        read_user(config);
     if (command == ENG_run && !config->seed_given)
         return draw_seed(config);
     return 0;

@@ -37,9 +37,15 @@ static const struct eng_option options[] = {
     { "model", "-m", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | PACK | DOCTOR, ENG_TEXT, AT(model), 0, 0,
       "MODEL", "GGUF file (if split, the first) or folder of .safetensors" },
     { "prompt", "-p", RUN, ENG_TEXT, AT(prompt), 0, 0,
-      "TEXT", "answer this prompt and exit" },
+      "TEXT", "answer this prompt and exit; -p is optional" },
     { "file", "-f", RUN, ENG_TEXT, AT(input), 0, 0,
       "FILE", "read the prompt from a file" },
+    { "system", "-sys --system-prompt", RUN, ENG_TEXT, AT(system), 0, 0,
+      "TEXT", "system message of the conversation" },
+    { "raw", "", RUN, ENG_FLAG, AT(raw), 0, 0,
+      NULL, "complete the prompt as it is, without the chat template" },
+    { "no-history", "", RUN, ENG_FLAG, AT(no_history), 0, 0,
+      NULL, "do not keep typed messages for the next chat" },
     { "predict", "-n --n-predict", RUN | SERVE | BATCH, ENG_INTEGER, AT(n_predict), -1, INT32_MAX,
       "N", "maximum tokens to generate; -1: until the model stops" },
     { "host", "", SERVE, ENG_TEXT, AT(host), 0, 0,
@@ -74,12 +80,12 @@ static const struct eng_option options[] = {
       "FILE", "write the logits of --ids: float32 [n_ids][n_vocab]" },
     { "text", "", EVAL, ENG_TEXT, AT(text), 0, 0,
       "FILE", "measure the perplexity of this text" },
-    { "template", "--chat-template-file", RENDER, ENG_TEXT, AT(template), 0, 0,
+    { "chat-template", "--template --chat-template-file", RUN | SERVE | BATCH | RENDER, ENG_TEXT, AT(template), 0, 0,
       "FILE", "chat template to use instead of the model's" },
     { "decode", "", TOKENIZE, ENG_FLAG, AT(decode), 0, 0,
       NULL, "convert token ids to text" },
     { "special", "", RUN | EVAL | TOKENIZE, ENG_FLAG, AT(special), 0, 0,
-      NULL, "parse special tokens; tokenize also adds the model's BOS" },
+      NULL, "parse special tokens; run: with --raw; tokenize adds BOS, too" },
     { "shape", "", SYNTH, ENG_TEXT, AT(shape), 0, 0,
       "NAME", "model shape: qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b ..." },
     { "layers", "", SYNTH, ENG_INTEGER, AT(n_layer), 0, 1000,
@@ -280,10 +286,10 @@ static const struct {
     size_t at;
     const char *flag;
 } needed[] = {
-    { ENG_run, AT(model), "-m MODEL" },        { ENG_serve, AT(model), "-m MODEL" },
-    { ENG_eval, AT(model), "-m MODEL" },       { ENG_tokenize, AT(model), "-m MODEL" },
-    { ENG_inspect, AT(model), "MODEL" },       { ENG_bench, AT(model), "-m MODEL" },
-    { ENG_fit, AT(model), "-m MODEL" },        { ENG_plan, AT(model), "-m MODEL" },
+    { ENG_run, AT(model), "MODEL" },           { ENG_serve, AT(model), "MODEL" },
+    { ENG_eval, AT(model), "MODEL" },          { ENG_tokenize, AT(model), "MODEL" },
+    { ENG_inspect, AT(model), "MODEL" },       { ENG_bench, AT(model), "MODEL" },
+    { ENG_fit, AT(model), "MODEL" },           { ENG_plan, AT(model), "MODEL" },
     { ENG_synth, AT(shape), "--shape NAME" },  { ENG_synth, AT(output), "-o FILE" },
     { ENG_quantize, AT(model), "MODEL" },      { ENG_quantize, AT(output), "-o FILE" },
     { ENG_pack, AT(model), "MODEL" },          { ENG_simulate, AT(what), "dsi or moesd" },
@@ -419,7 +425,7 @@ static const struct {
     { "-hf -hfr --hf-repo -mu --model-url", "is not known: models are not downloaded; -m takes a file or a folder" },
     { "--api-key", "is not known: write keys into a file, one per line, and use --api-key-file FILE" },
     { "-cnv --conversation -i --interactive -no-cnv --no-conversation",
-      "is not needed: run chats on a terminal; with -p, -f or a pipe it answers once and exits" },
+      "is not needed: run chats on a terminal; with a prompt or a pipe it answers once and exits" },
 };
 
 int eng_option_unknown(const char *by, const char *flag, enum eng_command_id command)
@@ -485,6 +491,11 @@ int eng_option_check(const struct eng_config *c, enum eng_command_id command)
                        c->n_dsi, eng_command_name[command]);
     if (command == ENG_run && c->prompt && c->input)
         return kn_fail(KN_EINVAL, "run: -p TEXT and -f FILE are two prompts: give only one");
+    if (command == ENG_run && c->raw && (c->system || c->template))
+        return kn_fail(KN_EINVAL, "run: --raw uses no chat template: leave out %s",
+                       c->system ? "--system" : "--chat-template");
+    if (command == ENG_run && c->special && !c->raw)
+        return kn_fail(KN_EINVAL, "run: --special works with --raw only: the chat template writes the special tokens");
     if (c->output && !c->output[0]) /* a missing -o is refused above */
         return kn_fail(KN_EINVAL, "%s: -o is empty: give a file name", eng_command_name[command]);
     if (c->n_dsi == ENG_GAMMA_AUTO && c->gamma != ENG_GAMMA_AUTO)

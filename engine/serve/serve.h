@@ -33,6 +33,7 @@ struct eng_serve_options {
     const struct moe_string *breaker;
     int n_breaker;
     int n_predict;
+    const char *template;      /* file of the chat template; NULL: the model's */
     const char *notify_socket; /* NOTIFY_SOCKET of the service manager, or NULL */
     uint64_t watchdog_us;      /* the manager's watchdog interval; 0: none */
     bool quiet;                /* no progress bar while loading */

@@ -7,13 +7,15 @@
  * tokenizer lets no special token span their places.  Nearly all strings need no fence and are not
  * copied. */
 #include "engine/text/chat_prompt.h"
+#include "engine/base/base.h"
 
 #include <string.h>
 #include <time.h>
 
 struct eng_chat {
     struct eng_template *template;
-    struct moe_string text; /* source of the template, borrowed from the file */
+    struct moe_string text; /* source of the template, borrowed from the model's file or from `owned` */
+    char *owned;            /* source read from a file of its own, or NULL */
     const struct eng_vocab *vocab;
     bool is_ours;               /* a built-in template: bos_token is set only if the file asks for BOS */
     struct moe_string *control; /* [n_control] texts of the control tokens, borrowed from the vocabulary */
@@ -43,17 +45,34 @@ static const struct {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static const char *default_template(const struct eng_vocab *v, const char *path)
+/* The index in `defaults` of the vocabulary's template, or -1. */
+static int find_default(const struct eng_vocab *v)
 {
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
-        if (eng_vocab_find_special(v, defaults[i].mark, strlen(defaults[i].mark)) != ENG_NO_TOKEN) {
-            kn_say(KN_LOG_INFO, "%s: the model has no chat template; using the %s format, chosen by its vocabulary",
-                   path, defaults[i].name);
-            return defaults[i].text;
-        }
+        if (eng_vocab_find_special(v, defaults[i].mark, strlen(defaults[i].mark)) != ENG_NO_TOKEN)
+            return (int)i;
+    return -1;
+}
+
+static const char *default_template(const struct eng_vocab *v, const char *path)
+{
+    int i = find_default(v);
+    if (i >= 0) {
+        kn_say(KN_LOG_INFO, "%s: the model has no chat template; using the %s format, chosen by its vocabulary", path,
+               defaults[i].name);
+        return defaults[i].text;
+    }
     kn_fail(KN_EUNSUPPORTED,
-            "%s: the model has no chat template, and its vocabulary fits no built-in one: give a prompt with -p", path);
+            "%s: the model has no chat template, and its vocabulary fits no built-in one: give one with "
+            "--chat-template FILE",
+            path);
     return NULL;
+}
+
+bool eng_chat_exists(const struct moe_file *f, const struct eng_vocab *v)
+{
+    struct moe_string text = { 0 };
+    return (!moe_file_string(f, "tokenizer.chat_template", &text) && text.data) || (v && find_default(v) >= 0);
 }
 
 static int collect_controls(struct eng_chat *c, const struct eng_vocab *v)
@@ -75,32 +94,56 @@ static int collect_controls(struct eng_chat *c, const struct eng_vocab *v)
     return 0;
 }
 
-int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v, const char *path)
+/* Compiles the template c->text.  where: its place, for log messages.  Closes c on failure. */
+static int compile(struct eng_chat *c, const struct eng_vocab *v, const char *where)
 {
     struct eng_template_error e;
-    struct moe_string text = { 0 };
+    int error = eng_template_open(&c->template, c->text.data, c->text.n, &e);
+    if (error)
+        kn_fail(error, "%s: line %d: %s", where, e.line, e.text);
+    else
+        error = collect_controls(c, v);
+    c->vocab = v;
+    if (error)
+        eng_chat_close(c);
+    return error;
+}
+
+int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v, const char *path)
+{
+    char where[ENG_PATH_BYTES];
     struct eng_chat *c = kn_calloc(1, sizeof *c);
     int error = c ? 0 : kn_fail(KN_ENOMEM, "no memory for a chat template");
-    if (!error && (error = moe_file_string(f, "tokenizer.chat_template", &text)) > 0)
+    if (!error && (error = moe_file_string(f, "tokenizer.chat_template", &c->text)) > 0)
         error = 0;
-    if (!error && !text.data) {
-        text.data = default_template(v, path);
-        text.n = text.data ? strlen(text.data) : 0;
-        error = text.data ? 0 : KN_EUNSUPPORTED;
+    if (!error && !c->text.data) {
+        c->text.data = default_template(v, path);
+        c->text.n = c->text.data ? strlen(c->text.data) : 0;
+        error = c->text.data ? 0 : KN_EUNSUPPORTED;
         c->is_ours = true;
     }
-    if (!error && (error = eng_template_open(&c->template, text.data, text.n, &e)))
-        kn_fail(error, "%s: tokenizer.chat_template: line %d: %s", path, e.line, e.text);
-    if (!error)
-        error = collect_controls(c, v);
     if (error) {
         eng_chat_close(c);
         return error;
     }
-    c->vocab = v;
-    c->text = text;
-    *out = c;
-    return 0;
+    snprintf(where, sizeof where, "%s: tokenizer.chat_template", path);
+    error = compile(c, v, where);
+    *out = error ? *out : c;
+    return error;
+}
+
+int eng_chat_open_template(struct eng_chat **out, const struct eng_vocab *v, const char *path)
+{
+    struct eng_chat *c = kn_calloc(1, sizeof *c);
+    int error = c ? eng_read_file(path, &c->owned, &c->text.n) : kn_fail(KN_ENOMEM, "no memory for a chat template");
+    if (error) {
+        eng_chat_close(c);
+        return error;
+    }
+    c->text.data = c->owned;
+    error = compile(c, v, path);
+    *out = error ? *out : c;
+    return error;
 }
 
 void eng_chat_close(struct eng_chat *c)
@@ -109,6 +152,7 @@ void eng_chat_close(struct eng_chat *c)
         return;
     eng_template_close(c->template);
     kn_free(c->control);
+    kn_free(c->owned);
     kn_free(c);
 }
 

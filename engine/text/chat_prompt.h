@@ -20,9 +20,14 @@ struct eng_chat; /* immutable after open: shared by threads */
  * special tokens of the vocabulary, and logs the choice; KN_EUNSUPPORTED if no built-in template fits.  v must outlive
  * *out; path is the file's name for log messages. */
 int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v, const char *path);
+/* The same with the template in the text file at path instead of the model's. */
+int eng_chat_open_template(struct eng_chat **out, const struct eng_vocab *v, const char *path);
 void eng_chat_close(struct eng_chat *c);
 
-/* The source of the template.  Valid while the file passed to eng_chat_open is open. */
+/* True if the model's file has a template; or, with v not NULL, if a built-in one fits its vocabulary. */
+bool eng_chat_exists(const struct moe_file *f, const struct eng_vocab *v);
+
+/* The source of the template.  Valid while the chat and the file passed to eng_chat_open are open. */
 struct moe_string eng_chat_text(const struct eng_chat *c);
 
 /* Renders the prompt as text, *n bytes; the caller frees *text with kn_free. */

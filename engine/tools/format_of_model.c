@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "engine/base/bytes.h"
 #include "engine/tools/internal.h"
 
 #define BAR            "\xEF\xBD\x9C" /* U+FF5C, a wide | */
@@ -209,4 +210,18 @@ bool eng_tool_format_prompt_thinks(const struct eng_tool_format *s, const char *
         n--;
     size_t n_mark = strlen(mark);
     return n >= n_mark && !memcmp(prompt + n - n_mark, mark, n_mark);
+}
+
+bool eng_tool_format_tokens_think(const struct eng_tool_format *s, const struct eng_vocab *v,
+                                  const struct eng_ids *prompt)
+{
+    enum { TAIL = 16 }; /* the most tokens of the marker and the white space behind it */
+    struct eng_bytes b = { 0 };
+    for (size_t i = prompt->n > TAIL ? prompt->n - TAIL : 0; i < prompt->n; i++) {
+        struct moe_string text = eng_vocab_text(v, prompt->id[i]);
+        eng_bytes_add(&b, text.data, text.n);
+    }
+    bool thinks = b.n && !b.failed && eng_tool_format_prompt_thinks(s, b.data, b.n);
+    eng_bytes_free(&b);
+    return thinks;
 }

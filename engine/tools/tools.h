@@ -85,6 +85,8 @@ const char *eng_tool_format_name(const struct eng_tool_format *s); /* the second
 /* True if the prompt, without white space at its end, ends with the marker that opens reasoning (some
  * templates write <think> last).  The answer then begins inside the reasoning. */
 bool eng_tool_format_prompt_thinks(const struct eng_tool_format *s, const char *prompt, size_t n);
+bool eng_tool_format_tokens_think(const struct eng_tool_format *s, const struct eng_vocab *v,
+                                  const struct eng_ids *prompt);
 
 /* True if reasoning is open at the end of text[n]: the marker that opens it has no closing marker after it.  *after is
  * set to the end of the last closing marker, 0 without one. */

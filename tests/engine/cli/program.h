@@ -118,6 +118,8 @@ static inline _Noreturn void become(const char *words)
     for (char **v = environ; *v; v++) /* remove SPILLWAY_* of the user */
         if (!strncmp(*v, "SPILLWAY_", 9))
             (*v)[0] = '_';
+    setenv("XDG_STATE_HOME", place, 1); /* not the user's history */
+    unsetenv("NO_COLOR");
     alarm(HANG_S);
     execv(program, argv);
     _exit(127);

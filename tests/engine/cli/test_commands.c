@@ -9,7 +9,7 @@
 #include "tests/moe/golden.h"
 
 #define TOLERANCE 1e-4 /* as in tests/moe/pass/test_forward.c; reason there */
-#define RUN       "run -m m.gguf --seed 7 --quiet --temp 1 --top-k 0 --top-p 1 --min-p 0 "
+#define RUN       "run -m m.gguf --raw --seed 7 --quiet --temp 1 --top-k 0 --top-p 1 --min-p 0 "
 
 static char kept[1 << 16]; /* the answer that other runs are compared with */
 static size_t n_kept;
@@ -142,12 +142,12 @@ static void a_drawn_seed_is_said(void **state)
     (void)state;
     char words[128], first[4096];
     unsigned long long seed;
-    does("run -m m.gguf -p Once -n 12 --ignore-eos", NULL); /* any seed may draw the end of the answer */
+    does("run -m m.gguf --raw -p Once -n 12 --ignore-eos", NULL); /* any seed may draw the end of the answer */
     assert_int_equal(sscanf(said, "spillway: seed %llu\n", &seed), 1);
     assert_non_null(strstr(said, "answer 12 tokens"));
     assert_true(n_printed < sizeof first);
     memcpy(first, printed, n_printed + 1);
-    snprintf(words, sizeof words, "run -m m.gguf -p Once -n 12 --ignore-eos --seed %llu", seed);
+    snprintf(words, sizeof words, "run -m m.gguf --raw -p Once -n 12 --ignore-eos --seed %llu", seed);
     does(words, NULL);
     assert_string_equal(printed, first);
     assert_null(strstr(said, "seed"));
@@ -158,9 +158,9 @@ static void lengths_are_kept_to(void **state)
     (void)state;
     does(RUN "-p Once -n 0", NULL);
     assert_string_equal(printed, "\n");
-    does("run -m m.gguf -p Once --ignore-eos --seed 1 -n 17", NULL);
+    does("run -m m.gguf --raw -p Once --ignore-eos --seed 1 -n 17", NULL);
     assert_non_null(strstr(said, "answer 17 tokens"));
-    does("run -m m.gguf -p Once --ignore-eos --seed 1 --ctx-size 64", NULL);
+    does("run -m m.gguf --raw -p Once --ignore-eos --seed 1 --ctx-size 64", NULL);
     assert_non_null(strstr(said, "answer "));
 }
 
@@ -219,13 +219,13 @@ static void tokens_that_stop(void **state)
         n_short += n_printed < n_kept;
     }
     assert_true(n_short > 1);
-    does("run -m m.gguf -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000", NULL);
+    does("run -m m.gguf --raw -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000", NULL);
     assert_true(n_printed > 3);
-    does("run -m m.gguf -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000 --stop-id 300 --ignore-eos", NULL);
+    does("run -m m.gguf --raw -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000 --stop-id 300 --ignore-eos", NULL);
     assert_string_equal(printed, "\n");
     assert_non_null(strstr(said, "answer 1 tokens"));
     write_text("stop.ini", "[run]\nstop-id = 5\nstop-id = 300\n");
-    does("run -m m.gguf -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000 --config stop.ini", NULL);
+    does("run -m m.gguf --raw -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000 --config stop.ini", NULL);
     assert_string_equal(printed, "\n");
 }
 
@@ -248,7 +248,7 @@ static void a_reader_who_leaves_ends_it(void **state)
         assert_int_equal(pipe2(end, O_CLOEXEC), 0);
         FILE *says = tmpfile();
         signal(SIGPIPE, ignored ? SIG_IGN : SIG_DFL);
-        pid_t pid = start("run -m m.gguf -p Once --seed 1 --ignore-eos -n 4000", -1, end[1], fileno(says));
+        pid_t pid = start("run -m m.gguf --raw -p Once --seed 1 --ignore-eos -n 4000", -1, end[1], fileno(says));
         signal(SIGPIPE, SIG_DFL);
         close(end[1]);
         read_some(end[0], 8);
@@ -263,6 +263,109 @@ static void a_reader_who_leaves_ends_it(void **state)
     close(full);
     take_text(says, said, sizeof said);
     assert_string_equal(said, "spillway: error: standard output: cannot be written: No space left on device\n");
+}
+
+/* ---- the chat template ----------------------------------------------------------------------------- */
+
+/* Flags that make the model write this text after the prompt and then end its answer.  Each token has a bias, which
+ * falls from the first to the last one, and the penalty takes more from a token that was written than the biases
+ * differ; a token of the prompt gets this back.  The characters must be distinct, and each must be a token. */
+static const char *dictates(const char *text, const char *prompt)
+{
+    static char flags[4096];
+    int seen_id[64], n_seen_id = ids_of(prompt, strlen(prompt), seen_id, 64);
+    size_t at = (size_t)snprintf(flags, sizeof flags,
+                                 "--temp 0 --seed 1 --frequency-penalty 100 --presence-penalty 100");
+    int bias = 1000, id;
+    for (size_t n; *text; text += n, bias -= 7) {
+        n = (size_t)snprintf(NULL, 0, "%.1s", text);
+        assert_int_equal(ids_of(text, n, &id, 1), 1);
+        int back = 0;
+        for (int i = 0; i < n_seen_id; i++)
+            back += seen_id[i] == id ? 200 : 0;
+        at += (size_t)snprintf(flags + at, sizeof flags - at, " -l %d=%d", id, bias + back);
+    }
+    assert_int_equal(given("tokenize -m m.gguf --special", "<|im_end|>"), 0);
+    snprintf(flags + at, sizeof flags - at, " -l %d=%d", atoi(printed), bias);
+    return flags;
+}
+
+static void does_with(const char *words, const char *flags, const char *input)
+{
+    static char all[8192];
+    snprintf(all, sizeof all, "run m.gguf %s %s", words, flags);
+    does(all, input);
+}
+
+/* A prompt from the command line, a file or a pipe is the user's message. */
+static void prompts_pass_the_template(void **state)
+{
+    (void)state;
+    static const char written[] = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nOnce<|im_end|>\n"
+                                  "<|im_start|>assistant\n";
+    static const char *const other[] = { "-p Once", "-f prompt", "" };
+    char first[4096];
+    write_text("written", written);
+    does("run m.gguf --raw --special -f written --seed 7 -n 20 --ignore-eos", NULL);
+    assert_true(n_printed > 20 && n_printed < sizeof first);
+    memcpy(first, printed, n_printed + 1);
+    write_text("template", "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{{ messages[0].content }}"
+                           "<|im_end|>\n<|im_start|>assistant\n\n"); /* Jinja drops a line end at the end */
+    for (size_t i = 0; i < 3; i++) {
+        does_with(other[i], "--chat-template template --seed 7 -n 20 --ignore-eos", i == 2 ? "Once\n" : NULL);
+        assert_string_equal(printed, first);
+    }
+    does("run m.gguf Once --chat-template template --seed 7 -n 20 --ignore-eos", NULL);
+    assert_string_equal(printed, first);
+    does("run m.gguf --raw Once --seed 7 -n 20 --ignore-eos", NULL);
+    memcpy(first, printed, n_printed + 1);
+    does("run m.gguf Once --seed 7 -n 20 --ignore-eos", NULL); /* it has no template */
+    assert_string_equal(printed, first);
+    assert_non_null(strstr(said, "the model has no chat template"));
+}
+
+/* batch takes the template, too: a prompt of one token. */
+static void batches_take_a_template(void **state)
+{
+    (void)state;
+    write_text("plus", "+");
+    write_text("in.jsonl", "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":"
+                           "{\"messages\":[{\"role\":\"user\",\"content\":\"Once\"}],\"max_tokens\":2}}\n");
+    does("batch -m m.gguf in.jsonl -o with --chat-template plus --quiet", NULL);
+    does("batch -m m.gguf in.jsonl -o without --quiet", NULL);
+    size_t n;
+    char *with = read_bytes("with", &n), *without = read_bytes("without", &n);
+    assert_non_null(strstr(with, "\"prompt_tokens\":1,"));
+    assert_non_null(strstr(without, "\"prompt_tokens\":"));
+    assert_null(strstr(without, "\"prompt_tokens\":1,"));
+    free(with);
+    free(without);
+}
+
+/* Reasoning is no part of the answer on a pipe; stop strings are searched in the answer only. */
+static void reasoning_is_left_out(void **state)
+{
+    (void)state;
+    write_text("thinks", "<think>");
+    does_with("Once --chat-template thinks", dictates("a</think>Yes", "<think>"), NULL);
+    assert_string_equal(printed, "Yes\n");
+    assert_non_null(strstr(said, "tokens are reasoning"));
+    does_with("Once --chat-template thinks --stop a --stop s", dictates("a</think>Yes", "<think>"), NULL);
+    assert_string_equal(printed, "Ye\n");
+    does_with("<think> --raw", dictates("a</think>Yes", "<think>"), NULL);
+    assert_string_equal(printed, "a</think>Yes\n");
+}
+
+static void an_answer_that_ends_at_once_is_told(void **state)
+{
+    (void)state;
+    write_text("none", "+");
+    does_with("Once --chat-template none", dictates("", "+"), NULL);
+    assert_string_equal(printed, "\n");
+    assert_non_null(strstr(said, "the model ended its answer at once"));
+    does_with("Once --chat-template none", dictates("x", "+"), NULL);
+    assert_string_equal(printed, "x\n");
+    assert_null(strstr(said, "at once"));
 }
 
 /* ---- texts and tokens ------------------------------------------------------------------------------ */
@@ -383,7 +486,7 @@ static void models_are_quantised(void **state)
     does("quantize b.gguf --requantize --format q8_0 -o r.gguf --threads 1 --isa scalar", NULL);
     assert_non_null(strstr(printed, " weights: "));
     assert_true(same_files("q.gguf", "r.gguf"));
-    does("run -m q.gguf -p Once -n 4 --seed 1", NULL);
+    does("run -m q.gguf --raw -p Once -n 4 --seed 1", NULL);
     unlink(in_place("r.gguf"));
 }
 
@@ -483,7 +586,8 @@ static void an_answer_ends_at_once(void **state)
     (void)state;
     int end[2];
     assert_int_equal(pipe2(end, O_CLOEXEC), 0);
-    pid_t pid = start("run -m m.gguf -p Once --seed 1 --ignore-eos --isa scalar --threads 1 -n 4000", -1, end[1], -1);
+    pid_t pid = start("run -m m.gguf --raw -p Once --seed 1 --ignore-eos --isa scalar --threads 1 -n 4000", -1, end[1],
+                      -1);
     close(end[1]);
     read_some(end[0], 4);
     kill(pid, SIGINT);
@@ -532,8 +636,7 @@ static void stops_answer(void)
     sees("> ");
 }
 
-/* Sends Ctrl-U and Ctrl-D until the other end is closed. libedit shows its prompt shortly before it leaves the
- * canonical mode, in which the kernel consumes these characters. */
+/* Sends Ctrl-U and Ctrl-D until the other end is closed. */
 static void ends_input(void)
 {
     char rest[4096];
@@ -543,13 +646,12 @@ static void ends_input(void)
     while (poll(&p, 1, 200) == 0 || read(terminal, rest, sizeof rest) > 0);
 }
 
-static pid_t start_chat(const char *words)
+static pid_t start_chat(const char *words, const char *kind)
 {
     fflush(NULL);
-    pid_t pid = fork_on_terminal(&terminal, NULL);
+    pid_t pid = fork_on_terminal(&terminal, &(struct winsize){ .ws_row = 24, .ws_col = 30 });
     if (pid == 0) {
-        setenv("TERM", "dumb", 1);
-        setenv("LSAN_OPTIONS", "detect_leaks=0", 1); /* libedit does not free its function names */
+        setenv("TERM", kind, 1);
         become(words);
     }
     n_seen = n_read = 0;
@@ -557,29 +659,69 @@ static pid_t start_chat(const char *words)
     return pid;
 }
 
-static void a_chat_on_a_terminal(void **state)
+static void ends_chat(pid_t pid)
 {
-    (void)state;
-    pid_t pid = start_chat("run -m m.gguf --seed 1 --ignore-eos --threads 1");
-    sees("/help lists the commands");
-    sees("> ");
-    types("/help\r");
-    sees("Ctrl-C   stop the answer");
-    sees("> ");
-    types("Hello\r");
-    sees("Hello");
-    stops_answer();
-    types("\"\"\"one\r");
-    sees(". ");
-    types("two\"\"\"\r");
-    sees("two\"\"\"");
-    stops_answer();
-    types("/info\r");
-    sees("12 experts of which 3 are used");
-    sees("> ");
     ends_input();
     assert_int_equal(status_of(pid), 0);
     close(terminal);
+}
+
+/* With a line editor, and on a terminal that has no escape sequences. */
+static void a_chat_on_a_terminal(void **state)
+{
+    static const char *const kinds[] = { "xterm", "dumb" };
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        pid_t pid = start_chat("run m.gguf --seed 1 --ignore-eos --threads 1", kinds[i]);
+        sees("/help lists the commands");
+        sees("> ");
+        types("/help\r");
+        sees("stop the answer");
+        sees("> ");
+        types("Hello\r");
+        sees("Hello");
+        stops_answer();
+        types("\"\"\"one\r");
+        sees(". ");
+        types("two\"\"\"\r");
+        sees("two\"\"\"");
+        stops_answer();
+        types("/info\r");
+        sees("12 experts of which 3 are used");
+        sees("> ");
+        types("/etc/passwd\r");
+        sees("/etc/passwd is not a command and was not sent");
+        sees("> ");
+        ends_chat(pid);
+    }
+    size_t n;
+    char *kept_lines = read_bytes("spillway/history", &n);
+    assert_string_equal(kept_lines, "/help\nHello\n\"\"\"one\ntwo\"\"\"\n/info\n/etc/passwd\n");
+    free(kept_lines);
+    unlink(in_place("spillway/history"));
+}
+
+/* Reasoning is dimmed and is not part of the next prompt; the answer's line ends before the statistics. */
+static void a_chat_with_reasoning(void **state)
+{
+    static char words[4096];
+    (void)state;
+    write_text("talks", "{% for m in messages %}{{ m.content }}+{% endfor %}<think>");
+    snprintf(words, sizeof words, "run m.gguf --no-history --chat-template talks %s",
+             dictates("a</think>Yes", "<think>"));
+    pid_t pid = start_chat(words, "xterm");
+    sees("> ");
+    types("+\r");
+    sees("\033[2ma\r\n\033[0m\r\nYes\r\nspillway: prompt ");
+    sees("> ");
+    types("/save talk.json\r");
+    sees("saved 2 messages");
+    ends_chat(pid);
+    size_t n;
+    char *talk = read_bytes("talk.json", &n);
+    assert_non_null(strstr(talk, "\"content\": \"Yes\""));
+    free(talk);
+    assert_false(is_there("spillway/history"));
 }
 
 int main(void)
@@ -597,6 +739,10 @@ int main(void)
         cmocka_unit_test(texts_that_stop),
         cmocka_unit_test(tokens_that_stop),
         cmocka_unit_test(a_reader_who_leaves_ends_it),
+        cmocka_unit_test(prompts_pass_the_template),
+        cmocka_unit_test(batches_take_a_template),
+        cmocka_unit_test(reasoning_is_left_out),
+        cmocka_unit_test(an_answer_that_ends_at_once_is_told),
         cmocka_unit_test(tokens_and_back),
         cmocka_unit_test(conversations_are_rendered),
         cmocka_unit_test(files_are_inspected),
@@ -608,6 +754,7 @@ int main(void)
         cmocka_unit_test(a_pack_goes_on),
         cmocka_unit_test(an_answer_ends_at_once),
         cmocka_unit_test(a_chat_on_a_terminal),
+        cmocka_unit_test(a_chat_with_reasoning),
     };
     return cmocka_run_group_tests(tests, make_models, remove_place);
 }

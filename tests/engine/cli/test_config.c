@@ -280,6 +280,29 @@ static void sizes(void **state)
     }
 }
 
+/* Words without dashes: the model, and for run a prompt; a flag that is given is not set by a word. */
+static void words_without_dashes(void **state)
+{
+    (void)state;
+    static const enum eng_command_id model_first[] = { ENG_run,    ENG_serve,   ENG_eval,  ENG_tokenize,
+                                                       ENG_render, ENG_inspect, ENG_pack,  ENG_bench,
+                                                       ENG_fit,    ENG_plan,    ENG_doctor };
+    for (size_t i = 0; i < sizeof model_first / sizeof *model_first; i++) {
+        accepts(model_first[i], "file");
+        assert_string_equal(config.model, "file");
+    }
+    accepts(ENG_run, "--seed 1 file --temp 0 question");
+    assert_string_equal(config.model, "file");
+    assert_string_equal(config.prompt, "question");
+    accepts(ENG_run, "question -m file");
+    assert_string_equal(config.model, "file");
+    assert_string_equal(config.prompt, "question");
+    accepts(ENG_batch, "-m file in -o out");
+    assert_string_equal(config.input, "in");
+    accepts(ENG_serve, "file --template t");
+    assert_string_equal(config.template, "t");
+}
+
 static void mistakes_are_told(void **state)
 {
     (void)state;
@@ -287,7 +310,7 @@ static void mistakes_are_told(void **state)
         enum eng_command_id command;
         const char *words, *told;
     } bad[] = {
-        { ENG_run, "", "run needs -m MODEL" },
+        { ENG_run, "", "run needs MODEL" },
         { ENG_synth, "--shape x", "synth needs -o FILE" },
         { ENG_quantize, "-o y", "quantize needs MODEL" },
         { ENG_quantize, "m", "quantize needs -o FILE" },
@@ -303,7 +326,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m -ngl 99", "run: -ngl is not needed: --host-mem decides" },
         { ENG_serve, "-m m --flash-attn", "serve: --flash-attn is not needed: leave it out" },
         { ENG_serve, "-m m --api-key k", "--api-key is not known: write keys into a file" },
-        { ENG_run, "-m= -p x", "run needs -m MODEL" },
+        { ENG_run, "-m= -p x", "run needs MODEL" },
         { ENG_serve, "-m m --cors chat.example.com", "--cors takes * or an origin such as" },
         { ENG_serve, "-m m --cors https://chat.example.com/", "without a path or a trailing /" },
         { ENG_run, "-m m -u 1", "-u is unknown" },
@@ -321,8 +344,8 @@ static void mistakes_are_told(void **state)
           "--json is not a flag of run, but of eval, inspect, quantize, pack, batch, "
           "bench, fit, plan, doctor" },
         { ENG_run, "-m m --parallel 2", "--parallel is not a flag of run, but of serve, batch, plan" },
-        { ENG_plan, "", "plan needs -m MODEL" },
-        { ENG_fit, "-o out", "fit needs -m MODEL" },
+        { ENG_plan, "", "plan needs MODEL" },
+        { ENG_fit, "-o out", "fit needs MODEL" },
         { ENG_batch, "-m m -o out", "batch needs IN.jsonl" },
         { ENG_batch, "-m m in", "batch needs -o OUT.jsonl" },
         { ENG_batch, "-m m in -o out other", "'other' is not a flag" },
@@ -350,7 +373,12 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --logit-bias 5=inf", "ID=NUMBER" },
         { ENG_run, "-m m --logit-bias =5", "ID=NUMBER" },
         { ENG_run, "-m m --stop=", "none empty" },
-        { ENG_run, "-m m hello", "'hello' is not a flag; put" },
+        { ENG_run, "m hello world", "'world' is not a flag; put" },
+        { ENG_run, "-m m -p hello world", "'world' is not a flag; put" },
+        { ENG_serve, "m hello", "'hello' is not a flag" },
+        { ENG_run, "m --raw --system x", "--raw uses no chat template: leave out --system" },
+        { ENG_run, "m --raw --chat-template x", "--raw uses no chat template: leave out --chat-template" },
+        { ENG_run, "m --special", "--special works with --raw only" },
         { ENG_inspect, "a.gguf b.gguf", "'b.gguf' is not a flag" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -382,7 +410,7 @@ static void help(void **state)
         enum eng_command_id command;
         const char *words, *there, *absent;
     } asked[] = {
-        { ENG_run, "--help", "usage: spillway run -m MODEL [flags]", "--gen" },
+        { ENG_run, "--help", "usage: spillway run MODEL [flags]", "--gen" },
         { ENG_run, "-m m -h",
           "  --temperature, --temp X              sampling temperature; 0: always the likeliest "
           "token [0.8]",
@@ -533,6 +561,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(flags_and_aliases, set_up, tear_down),
         cmocka_unit_test_setup_teardown(steps_of_sampling, set_up, tear_down),
         cmocka_unit_test_setup_teardown(sizes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(words_without_dashes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(mistakes_are_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nearest, set_up, tear_down),
         cmocka_unit_test_setup_teardown(help, set_up, tear_down),

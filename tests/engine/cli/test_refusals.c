@@ -24,6 +24,7 @@ static int make_files(void **state)
     write_bytes("cut.gguf", part, sizeof part);
     write_bytes("head.gguf", part, 20);
     write_text("empty", "");
+    write_text("broken", "{% if");
     write_text("text", text);
     write_text("in.jsonl", "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\","
                            "\"body\":{\"prompt\":\"x\"}}\n");
@@ -154,7 +155,7 @@ static void numbers_that_are_none_or_too_large(void **state)
         { "run -m m.gguf -p a --threads -1", "from 0 to 1024" },
         { "run -m m.gguf -p a --chunk 0", "from 1 to 4096" },
         { "run -m m.gguf -p a --ctx-size -1", "from 0" },
-        { "run -m m.gguf -p abcdefghijklmnopqrst --ctx-size 3", "raise --ctx-size" },
+        { "run -m m.gguf --raw -p abcdefghijklmnopqrst --ctx-size 3", "raise --ctx-size" },
         { "run -m m.gguf -p a --host-mem -1", "a size such as" },
         { "run -m m.gguf -p a --host-mem 1X", "a size such as" },
         { "run -m m.gguf -p a --host-mem 1M", "raise --host-mem to" },
@@ -164,7 +165,7 @@ static void numbers_that_are_none_or_too_large(void **state)
         { "run -m m.gguf -p a --io magic", "auto, uring or pread" },
         { "run -m m.gguf -p a --gamma 65", "from 0 to 64" },
         { "run -m m.gguf -p a --logit-bias 1", "ID=NUMBER" },
-        { "run -m m.gguf -p a --logit-bias 99999=1", "99999" },
+        { "run -m m.gguf --raw -p a --logit-bias 99999=1", "99999" },
         { "run -m m.gguf -p a --stop ''", "none empty" },
         { "run -m m.gguf -p a --stop-id -1", "ids of tokens" },
         { "run -m m.gguf -p a --stop-id x", "ids of tokens" },
@@ -277,6 +278,10 @@ static void texts_that_cannot_be_read(void **state)
         { "run -m m.gguf -p a --draft ngram --fit text", "not written by fit" },
         { "run -m m.gguf -p a --draft ngram --fit nofile", "No such file" },
         { "serve -m m.gguf --api-key-file nofile", "No such file" },
+        { "serve m.gguf --chat-template nofile", "No such file" },
+        { "batch -m m.gguf in.jsonl -o o --chat-template nofile", "No such file" },
+        { "run m.gguf a --chat-template nofile", "No such file" },
+        { "run m.gguf a --chat-template broken", "broken: line 1: " },
         { "batch -m m.gguf nofile -o o", "No such file" },
         { "batch -m m.gguf folder -o o", "folder" },
         { "batch -m m.gguf pipe -o o", "a batch must be a regular file" },

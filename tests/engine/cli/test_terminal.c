@@ -14,11 +14,14 @@
 #include <signal.h>
 #include <stdio_ext.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
 #define MARKS "\033[?2004h" /* enables bracketed paste */
+
+static const char *history; /* file, or NULL */
 
 /* Reports each read as a line "kind:text", with \n in the text shown as |. */
 static void report_all(struct eng_terminal *t, FILE *out)
@@ -28,7 +31,7 @@ static void report_all(struct eng_terminal *t, FILE *out)
     do {
         assert_int_equal(eng_terminal_read(t, &kind, &text), 0);
         fprintf(out, "%d:", (int)kind);
-        for (const char *c = kind == ENG_INPUT_TEXT ? text : ""; *c; c++)
+        for (const char *c = kind != ENG_INPUT_QUIT ? text : ""; *c; c++)
             fputc(*c == '\n' ? '|' : *c, out);
         fputc('\n', out);
         fflush(out);
@@ -67,7 +70,7 @@ static void piped(const char *input, const char *expected)
     assert_true(dup2(fileno(in), STDIN_FILENO) >= 0);
     __fpurge(stdin);
 
-    assert_int_equal(eng_terminal_open(&t), 0);
+    assert_int_equal(eng_terminal_open(&t, "xterm", history), 0);
     assert_false(eng_terminal_is_tty(t));
     report_all(t, out);
     eng_terminal_close(t);
@@ -83,15 +86,15 @@ static void lines_of_a_pipe(void **state)
 {
     (void)state;
     kn_log_set(unheard, KN_LOG_ERROR);
-    piped("", "5:\n");
-    piped("hello\n\n   \nyou\r\nlast", "0:hello\n0:you\n0:last\n5:\n");
-    piped("/help\n/clear\n/retry \n/info\nnext\n/exit\nunread\n", "1:\n2:\n3:\n4:\n0:next\n5:\n");
-    piped("/nonsense\n/etc/passwd\n/ \n/help me\n/q\n", "1:\n0:/etc/passwd\n1:\n0:/help me\n1:\n5:\n");
-    piped("\"\"\"one\ntwo\n\n  three\"\"\"\nafter\n", "0:one|two||  three\n0:after\n5:\n");
-    piped("\"\"\"\none\n\"\"\"\n", "0:one\n5:\n");
-    piped("\"\"\"one line\"\"\"\n\"\"\"\"\"\"\nafter\n", "0:one line\n0:after\n5:\n");
-    piped("\"\"\"/quit\n/help\"\"\"\n", "0:/quit|/help\n5:\n");
-    piped("\"\"\"never\nclosed\n", "0:never|closed\n5:\n");
+    piped("", "2:\n");
+    piped("hello\n\n   \nyou\r\nlast", "0:hello\n0:you\n0:last\n2:\n");
+    piped("/help\n/set temp 1\nnext\n", "1:help\n1:set temp 1\n0:next\n2:\n");
+    piped("/etc/passwd\n/ \n//etc/passwd\n /help\n///\n", "1:etc/passwd\n1: \n0:/etc/passwd\n0: /help\n0://\n2:\n");
+    piped("\"\"\"one\ntwo\n\n  three\"\"\"\nafter\n", "0:one|two||  three\n0:after\n2:\n");
+    piped("\"\"\"\none\n\"\"\"\n", "0:one\n2:\n");
+    piped("\"\"\"one line\"\"\"\n\"\"\"\"\"\"\nafter\n", "0:one line\n0:after\n2:\n");
+    piped("\"\"\"/quit\n/help\"\"\"\n\"\"\"/quit\"\"\"\n", "0:/quit|/help\n0:/quit\n2:\n");
+    piped("\"\"\"never\nclosed\n", "0:never|closed\n2:\n");
     kn_log_set(NULL, KN_LOG_INFO);
 }
 
@@ -113,7 +116,7 @@ static void long_line_of_a_pipe(void **state)
     struct eng_terminal *t;
     enum eng_input kind;
     const char *text;
-    assert_int_equal(eng_terminal_open(&t), 0);
+    assert_int_equal(eng_terminal_open(&t, "xterm", history), 0);
     assert_int_equal(eng_terminal_read(t, &kind, &text), 0);
     assert_int_equal(strlen(text), N);
     eng_terminal_close(t);
@@ -140,7 +143,7 @@ static void killed_at_a_pipe(void **state)
         dup2(in[0], STDIN_FILENO);
         dup2(err[1], STDERR_FILENO);
         __fpurge(stdin);
-        if (eng_terminal_open(&t) == 0)
+        if (eng_terminal_open(&t, "xterm", history) == 0)
             (void)eng_terminal_read(t, &kind, &text);
         _exit(2);
     }
@@ -173,10 +176,9 @@ static void sit_down(struct person *p)
         struct eng_terminal *t;
         struct termios before, after;
         close(ends[0]);
-        setenv("TERM", "xterm", 1);
         alarm(120); /* limit for a test that hangs */
         tcgetattr(STDIN_FILENO, &before);
-        if (eng_terminal_open(&t) < 0 || !eng_terminal_is_tty(t))
+        if (eng_terminal_open(&t, "xterm", history) < 0 || !eng_terminal_is_tty(t))
             _exit(2);
         report_all(t, fdopen(ends[1], "w"));
         eng_terminal_close(t);
@@ -202,14 +204,13 @@ static void see(struct person *p, const char *text)
     } while (!strstr(seen, text));
 }
 
-/* Waits for a prompt, then until libedit has left canonical mode. It shows the prompt first, and the kernel would edit
- * characters typed in between. */
+/* Waits for a prompt. The terminal is in raw mode before it is shown. */
 static void see_prompt(struct person *p, const char *text)
 {
     struct termios t;
     see(p, text);
-    while (tcgetattr(p->tty, &t) == 0 && t.c_lflag & ICANON)
-        usleep(500);
+    assert_int_equal(tcgetattr(p->tty, &t), 0);
+    assert_false(t.c_lflag & (ICANON | ECHO));
 }
 
 static void type(struct person *p, const char *keys)
@@ -224,7 +225,7 @@ static void told(struct person *p, const char *expected)
     assert_non_null(fgets(line, sizeof line, p->reports));
     line[strcspn(line, "\n")] = 0;
     assert_string_equal(line, expected);
-    if (line[0] != '5' && strcmp(line, "0:generate") != 0)
+    if (line[0] != '2' && strcmp(line, "0:generate") != 0)
         see_prompt(p, "#" MARKS "> ");
 }
 
@@ -255,9 +256,9 @@ static void edits_lines(void **state)
     type(&p, "b\"\"\"\n");
     told(&p, "0:a|b");
     type(&p, "/info\n");
-    told(&p, "4:");
+    told(&p, "1:info");
     type(&p, "\004");
-    told(&p, "5:");
+    told(&p, "2:");
     stand_up(&p, 0);
 }
 
@@ -279,7 +280,7 @@ static void pastes_are_one_piece(void **state)
     told(&p, "0:plain");
     type(&p, "\004");
     see(&p, "\033[?2004l");
-    told(&p, "5:");
+    told(&p, "2:");
     stand_up(&p, 0);
 }
 
@@ -314,7 +315,7 @@ static void control_c(void **state)
     see(&p, "to quit");
     see_prompt(&p, "> ");
     type(&p, "\003");
-    told(&p, "5:");
+    told(&p, "2:");
     stand_up(&p, 0);
 }
 
@@ -335,6 +336,79 @@ static void second_control_c(void **state)
     stand_up(&p, SIGINT);
 }
 
+/* During an answer the terminal has its usual mode, but does not show the keys, and they begin the next line. */
+static void keys_during_an_answer(void **state)
+{
+    (void)state;
+    struct person p;
+    struct termios t;
+    sit_down(&p);
+    see_prompt(&p, "> ");
+    type(&p, "generate\n");
+    told(&p, "0:generate");
+    assert_int_equal(tcgetattr(p.tty, &t), 0);
+    assert_true((t.c_lflag & (ICANON | ECHO | ISIG)) == (ICANON | ISIG));
+    type(&p, "early ");
+    type(&p, "\003");
+    told(&p, "stopped");
+    type(&p, "late\n");
+    told(&p, "0:late"); /* Ctrl-C has dropped the keys before it */
+    type(&p, "\004");
+    told(&p, "2:");
+    stand_up(&p, 0);
+}
+
+/* A line that is wider than the window is drawn again after a change of size, by Ctrl-Z and by a signal. */
+static void resized(void **state)
+{
+    (void)state;
+    struct person p;
+    sit_down(&p);
+    assert_int_equal(ioctl(p.tty, TIOCSWINSZ, &(struct winsize){ .ws_row = 10, .ws_col = 20 }), 0);
+    see_prompt(&p, "> ");
+    type(&p, "12345678901234567890\346\227\245");
+    see(&p, "\346\227\245\033[J\r\033[4C"); /* in the second row */
+    assert_int_equal(ioctl(p.tty, TIOCSWINSZ, &(struct winsize){ .ws_row = 10, .ws_col = 10 }), 0);
+    see(&p, "\346\227\245\033[J\r\033[4C"); /* in the third row */
+    type(&p, "\001\033[3~");
+    see(&p, "> 2345678901234567890\346\227\245\033[J\033[2A\r\033[2C");
+    type(&p, "\n");
+    told(&p, "0:2345678901234567890\346\227\245");
+    type(&p, "\004");
+    told(&p, "2:");
+    stand_up(&p, 0);
+}
+
+/* Lines of earlier chats are there, and new ones are appended to a file that only the user can read. */
+static void history_is_kept(void **state)
+{
+    (void)state;
+    char name[] = "/tmp/spillway-history-XXXXXX", text[128] = "";
+    struct stat st;
+    struct person p;
+    int fd = mkstemp(name);
+    assert_true(fd >= 0 && fchmod(fd, 0644) == 0);
+    assert_int_equal(write(fd, "older\none\\ntwo \\\\\n", 18), 18);
+    history = name;
+    sit_down(&p);
+    see_prompt(&p, "> ");
+    type(&p, "\033[A\n");
+    told(&p, "0:one|two \\");
+    type(&p, "\033[200~a\rb\033[201~\n");
+    told(&p, "0:a|b");
+    type(&p, "\022old\n"); /* Ctrl-R */
+    told(&p, "0:older");
+    type(&p, "\004");
+    told(&p, "2:");
+    stand_up(&p, 0);
+    history = NULL;
+    assert_true(fstat(fd, &st) == 0 && (st.st_mode & 0777) == 0600);
+    assert_true(pread(fd, text, sizeof text - 1, 0) > 0);
+    assert_string_equal(text, "older\none\\ntwo \\\\\none\\ntwo \\\\\na\\nb\nolder\n");
+    close(fd);
+    unlink(name);
+}
+
 /* Killed in the middle of a line: the terminal settings are restored. */
 static void killed(void **state)
 {
@@ -346,7 +420,7 @@ static void killed(void **state)
     type(&p, "half");
     see(&p, "half");
     tcgetattr(p.tty, &before);
-    assert_false(before.c_lflag & ICANON); /* set by libedit */
+    assert_false(before.c_lflag & ICANON);
     kill(p.pid, SIGTERM);
     see(&p, "\033[?2004l");
     int status;
@@ -386,6 +460,9 @@ int main(void)
         cmocka_unit_test(pastes_are_one_piece),
         cmocka_unit_test(control_c),
         cmocka_unit_test(second_control_c),
+        cmocka_unit_test(keys_during_an_answer),
+        cmocka_unit_test(resized),
+        cmocka_unit_test(history_is_kept),
         cmocka_unit_test(killed),
         cmocka_unit_test(places_of_the_standard_files_are_kept),
     };

@@ -120,6 +120,37 @@ static void a_persons_text_is_never_a_control_token(void **state)
     close_recipe();
 }
 
+/* A template from a file of its own replaces the model's. */
+static void a_template_of_a_file(void **state)
+{
+    struct recipe r;
+    char path[64];
+    (void)state;
+    recipe_bpe(&r);
+    r.chat = TEMPLATE;
+    assert_int_equal(open_recipe(&r), 0);
+    eng_chat_close(chat);
+    chat = NULL;
+    snprintf(path, sizeof path, "/tmp/spillway-chat-%d.jinja", (int)getpid());
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("<{{ messages[0].content }}>", f);
+    fclose(f);
+    assert_int_equal(eng_chat_open_template(&chat, vocab, path), 0);
+    renders("{\"messages\": [{\"content\": \"x\"}]}", "<x>");
+    assert_int_equal(eng_chat_text(chat).n, strlen("<{{ messages[0].content }}>"));
+    eng_chat_close(chat);
+    chat = NULL;
+    f = fopen(path, "w");
+    fputs("a\n{% if %}", f);
+    fclose(f);
+    assert_int_equal(eng_chat_open_template(&chat, vocab, path), KN_EINVAL);
+    assert_non_null(strstr(said, ".jinja: line 2: "));
+    unlink(path);
+    assert_int_equal(eng_chat_open_template(&chat, vocab, path), KN_ENOENT);
+    close_recipe();
+}
+
 static void without_a_template_the_marks_decide(void **state)
 {
     struct recipe r;
@@ -237,6 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_models_template_and_tokens_are_used),
         cmocka_unit_test(a_persons_text_is_never_a_control_token),
+        cmocka_unit_test(a_template_of_a_file),
         cmocka_unit_test(without_a_template_the_marks_decide),
         cmocka_unit_test(a_continued_message_is_cut_behind_its_text),
         cmocka_unit_test(published_templates_let_a_message_be_continued),
