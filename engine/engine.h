@@ -75,10 +75,11 @@ double eng_disk_Bps(const struct eng_engine *e); /* measured read rate of the mo
 int eng_n_ctx(const struct eng_engine *e);
 
 /* Writes a text that names the things that an answer depends on beside its request: the program's version, the model's
- * weights (moe_file_id()) and the KV format. Two engines with equal fingerprints and equal metadata of the model give
- * equal answers to the byte, if both verify drafts with SPEC_COUPLED. */
+ * weights (moe_file_id()), the KV format, and `beside`: a hash of the caller's own changes to prompts, 0 without any.
+ * Two engines with equal fingerprints and equal metadata of the model give equal answers to the byte, if both verify
+ * drafts with SPEC_COUPLED. */
 enum { ENG_FINGERPRINT_BYTES = 48 };
-int eng_fingerprint(const struct eng_engine *e, char *out /* [ENG_FINGERPRINT_BYTES] */);
+int eng_fingerprint(const struct eng_engine *e, uint64_t beside, char *out /* [ENG_FINGERPRINT_BYTES] */);
 int eng_n_chunk(const struct eng_engine *e);     /* rows of a pass without drafts, at most */
 int eng_n_draft_row(const struct eng_engine *e); /* rows of drafts in a pass, at most */
 

@@ -160,7 +160,7 @@ static int open_model(struct eng_engine *e)
         kn_say(KN_LOG_WARN, "--ctx-size %d: %s was trained on %d tokens, its output beyond them is poor",
                e->assets.opt.n_ctx, e->assets.opt.model, shape->n_ctx_train);
     /* time of attention to one position (float multiply-adds) over that of all else of a row (int8 ones) */
-    e->assets.position_cost = FLOAT_COST * 2.0 * shape->n_layer * shape->n_head * shape->d_head / shape->row_macs;
+    e->assets.position_cost = FLOAT_COST * shape->position_macs / shape->row_macs;
     if (e->assets.opt.n_draft && e->assets.opt.gamma)
         e->assets.n_draft_row = draft_rows(e, shape->n_vocab);
     return 0;
@@ -342,13 +342,13 @@ const struct eng_vocab *eng_vocab(const struct eng_engine *e) { return e->assets
 const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e) { return e->assets.tokens; }
 struct kn_team *eng_team(const struct eng_engine *e) { return e->assets.team; }
 const struct eng_split *eng_memory(const struct eng_engine *e) { return &e->memory.split; }
-int eng_fingerprint(const struct eng_engine *e, char *out)
+int eng_fingerprint(const struct eng_engine *e, uint64_t beside, char *out)
 {
     uint64_t id;
     int error = moe_file_id(e->assets.file, &id);
     if (!error)
         snprintf(out, ENG_FINGERPRINT_BYTES, "spillway-%s-%016llx", ENG_VERSION,
-                 (unsigned long long)kn_mix(id + (uint64_t)e->assets.opt.kv * KN_GOLDEN));
+                 (unsigned long long)kn_mix(id + (uint64_t)e->assets.opt.kv * KN_GOLDEN + beside));
     return error;
 }
 

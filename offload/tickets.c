@@ -7,7 +7,7 @@
 #define EARLY_FREE 16 /* experts; with EARLY_PART the limit of unused EARLY reads, see min_idle_turns */
 #define EARLY_PART 16
 
-enum mark { MARK_MISSING, MARK_HELD, MARK_CLAIMED, MARK_GIVEN, MARK_BACK };
+enum mark { MARK_MISSING, MARK_HELD, MARK_GIVEN, MARK_BACK };
 
 static void place(struct off_store *s, struct off_ticket *t, int i)
 {
@@ -247,7 +247,7 @@ int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *
         if ((n = give(s, t, index, view, status)) > 0)
             break;
         int n_claimed = claim(s, t, index, cut);
-        bool starved = !n_claimed && t->n_missing;
+        bool starved = !n_claimed && t->n_missing && window_left(s, t) > 0;
         s->n_starved += starved;
         pthread_mutex_unlock(&s->lock);
         uint64_t began = kn_now_ns();

@@ -143,7 +143,8 @@ int off_trace_least(const struct off_trace *t, const bool *counts, int n_expert,
 struct rank {
     float wait;
     int32_t expert;
-}; /* wait: turns to the group's next turn over the expert's share; the largest is evicted first */
+}; /* wait: turns until the group's next turn, divided by the share of the group's turns that use the expert; the
+    * largest is evicted first */
 
 struct shares {
     int n_expert, n_group, n_there;

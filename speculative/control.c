@@ -19,8 +19,8 @@
 #define TRIAL_STEPS                 4     /* steps of a trial */
 #define MIN_DEPTH_PASSES            8     /* a depth with fewer measured passes is tried again */
 #define MIN_SHARE_OF_BEST_GAIN      0.93  /* if its gain is at least this share of the best gain */
-#define FIRST_TRIAL_WAIT_STEPS      64    /* steps to the next trial; doubled unless the drafter's known gain is */
-#define CLEAR_LOSS_GAIN             0.9   /* at least this; a smaller gain is a clear loss */
+#define FIRST_TRIAL_WAIT_STEPS      64    /* steps from a trial to the next; each trial doubles it unless the */
+#define CLEAR_LOSS_GAIN             0.9   /* gain known before is at least this; a smaller one is a clear loss */
 #define MAX_TRIAL_WAIT_STEPS        8192
 #define STEPS_TO_TRIAL_AFTER_SWITCH 16    /* steps to the next trial after a switch to a better plan */
 #define FREE_DRAFT_TIME_SHARE       0.005 /* share of a plain step's time: drafting below it counts as free */

@@ -87,7 +87,7 @@ void spec_control_set_survival(struct spec_control *c, int drafter, int session,
                                const double *survival /* [SPEC_DEPTHS] */);
 
 /* Before the next decision: the drafter's cache lacks n_text tokens of the due sequences, the last token of each not
- * counted.  The time to prefill them counts when a trial is considered. */
+ * counted.  No trial starts if the time to prefill them is too long for the account. */
 void spec_control_set_n_prefill(struct spec_control *c, int drafter, int n_text);
 
 /* ---- before drafting ------------------------------------------------------------------------------ */

@@ -249,7 +249,8 @@ static bool same_path(const struct spec_dsi *d, int a, int b)
     return true;
 }
 
-/* Is the block, now that its tokens are known, empty, behind the output, wrong or the same as another? */
+/* Is the block, now that its tokens are known, of no use: empty, ended before the output's end, different from the
+ * output, or at its end the same text as another ready block? */
 static bool is_not_needed(const struct spec_dsi *d, int b)
 {
     const struct block *k = &d->block[b];

@@ -32,7 +32,7 @@
 #define MAX_DRIFT_OF_PASS       0.25 /* most that one pass adds to the drift */
 #define MIN_CHANGE_OF_PASS      0.15 /* a plain pass for SPEC_WHY_REFRESH so far off: the machine may have changed */
 #define MAX_UNCHANGED_MEAN      0.08 /* plain passes have not changed if their mean is closer than this */
-#define MIN_NOISE_PASSES        3    /* noise: deviations after more measured passes than this, and of plain passes */
+#define MIN_NOISE_PASSES        3    /* noise: plain passes count, drafted ones after more than so many measured */
 #define RECHECK_PASSES          4    /* plain passes that confirm or rule out a change */
 
 /* ---- acceptance --------------------------------------------------------------------------------------------- */

@@ -87,7 +87,7 @@ static int32_t row_dist_token(const struct row_dist *l, double u)
         sum += here;
     for (end = kn_min(i + BLOCK, l->p.n), taken = i; i < end && sum <= at; i++) {
         sum += l->mass[i];
-        taken = l->mass[i] > 0 ? i : taken; /* by rounding, at may exceed the last sum */
+        taken = l->mass[i] > 0 ? i : taken; /* the last one with mass: by rounding, `at` may exceed the final sum */
     }
     return spec_dist_id(&l->p, taken);
 }

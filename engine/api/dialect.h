@@ -80,7 +80,7 @@ struct eng_reply {
 struct eng_dialect {
     void (*begin)(struct eng_reply *r);
     void (*part_begin)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p);
-    /* Reports text[n], which continues part p; of a TEXT part the tokens of text are c->entry[first .. c->n_told). */
+    /* Writes text[n], which continues part p; of a TEXT part the tokens of text are c->entry[first .. c->n_told). */
     void (*part_more)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p, const char *text, size_t n,
                       int first);
     void (*part_end)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p);

@@ -14,6 +14,16 @@ void eng_api_model_name(char *out, size_t bytes, const char *path)
         out[n - 5] = 0;
 }
 
+/* A hash of the template that replaces the model's own; 0: none does. */
+static uint64_t template_id(const struct eng_chat *chat, const char *path)
+{
+    struct moe_string text = path && chat ? eng_chat_text(chat) : (struct moe_string){ 0 };
+    uint64_t id = 0;
+    for (size_t i = 0; i < text.n; i++)
+        id = kn_mix(id + KN_GOLDEN + (uint8_t)text.data[i]);
+    return id;
+}
+
 int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, const struct eng_engine *e,
                        const char *path, const char *template)
 {
@@ -23,7 +33,7 @@ int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, con
     setup->vocab = v;
     setup->chat = m->chat;
     setup->gr_tokens = eng_grammar_tokens(e);
-    setup->fingerprint = eng_fingerprint(e, m->fingerprint) ? NULL : m->fingerprint;
+    setup->fingerprint = eng_fingerprint(e, template_id(m->chat, template), m->fingerprint) ? NULL : m->fingerprint;
     setup->n_ctx = eng_n_ctx(e);
     eng_model_sampling(&setup->sampling, setup->sampling_given, eng_file(e));
     eng_api_setup_from_template(setup, &m->format);

@@ -50,7 +50,8 @@ struct eng_figure {   /* one result: totals of the passes between start and stop
     bool settled; /* the hit rate or the controller was settled before timing */
 };
 
-/* Counters at the start of a timed section; the figure is made of the differences at its end. */
+/* Counters at the start of a timed section; the figure is made of the differences at its end.  trace: the experts used
+ * in between; disk_Bps is measured at both ends, and the figure has the larger one. */
 struct eng_bench_start {
     struct eng_stats engine;
     struct off_stats store;

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WARM          8 /* tokens of each sequence at the start of a block that are not timed */
-#define STEADY_BLOCKS 8 /* passes without a change until the controller counts as settled */
+#define WARM          8 /* untimed tokens of each sequence at the start of a block, at most a quarter of all */
+#define STEADY_PASSES 8 /* passes in a row without a change until the controller counts as settled */
 #define DEPTH         8 /* longest draft considered for the ideal speed-up */
 #define MAX_ROUNDS    64
 #define MAX_WAYS      16
@@ -122,7 +122,7 @@ static bool decides(const struct eng_bench *b, struct eng_bench_way way)
     return way.gamma == ENG_GAMMA_AUTO && !(way.how == ENG_BENCH_AHEAD && b->config->n_dsi == 1);
 }
 
-/* If the controller decides the draft length: runs untimed passes until it has been settled for STEADY_BLOCKS passes in
+/* If the controller decides the draft length: runs untimed passes until it has been settled for STEADY_PASSES passes in
  * a row, at most --warmup or ENG_BENCH_WARM passes.  Else *settled is true and no pass runs. */
 static int rehearse(struct eng_bench *b, int batch, struct eng_bench_way way, bool *settled)
 {
@@ -134,7 +134,7 @@ static int rehearse(struct eng_bench *b, int batch, struct eng_bench_way way, bo
         for (int said = 0; said < c->n_gen && pass < most && !*settled && !error; pass++) {
             error = step_once(b, batch, &said);
             n_steady = is_steady(b) ? n_steady + 1 : 0;
-            *settled = n_steady >= STEADY_BLOCKS;
+            *settled = n_steady >= STEADY_PASSES;
         }
     }
     return error;

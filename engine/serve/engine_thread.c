@@ -37,7 +37,7 @@ struct eng_thread {
     struct eng_job_event *events[2];    /* [events_room] each */
     int events_room, n_events, writing; /* writing: index of the array that is being filled */
     bool woken;                         /* the reader was woken and has not taken the events yet */
-    uint64_t moved_ns;                  /* time of the last pass, or of the first job after idling */
+    uint64_t moved_ns;                  /* when the last pass ended, or the first job after idling came */
     struct eng_thread_report view;
 };
 

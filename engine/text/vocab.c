@@ -85,7 +85,8 @@ static bool is_utf8(struct moe_string s)
     return true;
 }
 
-/* Checks one token's text; only a token of type "unused" may have an empty text. */
+/* Checks one token's text, and adds it to l->names to find duplicates; only a token of type "unused" may have an empty
+ * text. */
 static int check_token(struct loader *l, int32_t id)
 {
     const struct moe_string s = l->token[id];

@@ -493,8 +493,8 @@ struct jin_value jin_built(struct jin_builder *b);
 
 struct jin_value jin_arithmetic(struct jin *j, int op, struct jin_value a, struct jin_value b);
 struct jin_value jin_negate(struct jin *j, struct jin_value v, bool minus);
-/* As int(s, base) and float(s); false if s is no number.  An integer beyond 64 bits fails; if j is NULL, it gives
- * false. */
+/* As int(s, base) and float(s); false if s is no number.  An integer beyond 64 bits, a decimal digit beyond ASCII and a
+ * text of more than 511 digits fail; if j is NULL, they give false, and s has no white space around it. */
 bool jin_parse_int(const struct jin_string *s, int base, struct jin *j, int64_t *out);
 bool jin_parse_float(const struct jin_string *s, struct jin *j, double *out);
 bool jin_float_to_int(double f, int64_t *out);                   /* truncates; false: beyond 64 bits */

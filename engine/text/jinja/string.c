@@ -286,7 +286,7 @@ struct jin_value jin_split(struct jin *j, struct jin_value s, const struct jin_s
     struct jin_items out = { 0 };
     if (by && !by->n)
         JIN_FAIL(j, "empty separator");
-    right &= most >= 0; /* without a limit, splits from the left */
+    right &= by || most >= 0; /* at white space without a limit, both directions give the same parts */
     if (!by && !right) {
         split_space(j, s, most, &out);
     } else if (!by) {
@@ -304,7 +304,7 @@ struct jin_value jin_split(struct jin *j, struct jin_value s, const struct jin_s
     } else {
         size_t end = s.s->n;
         ptrdiff_t at;
-        while ((int64_t)out.n < most && (at = find_last(j, s.s, end, by)) >= 0) {
+        while ((most < 0 || (int64_t)out.n < most) && (at = find_last(j, s.s, end, by)) >= 0) {
             jin_items_add(j, &out, part(j, s, (size_t)at + by->n, end));
             end = (size_t)at;
         }

@@ -154,7 +154,7 @@ static void fingerprint_of(const char *model, enum kn_kv kv, int n_thread, char 
                                                              .n_parallel = n_thread,
                                                              .host_mem = (size_t)512 << 20 }),
                      0);
-    assert_int_equal(eng_fingerprint(e, out), 0);
+    assert_int_equal(eng_fingerprint(e, 0, out), 0);
     eng_close(e);
 }
 

@@ -185,6 +185,13 @@ static void random_templates_give_what_jinja2_gives(void **state)
     free(lines);
 }
 
+static void parts_are_split_from_the_right(void **state)
+{
+    (void)state;
+    gives("{{ 'aaa'.rsplit('aa') }}{{ 'a,,b'.rsplit(',') }}{{ ' a  b '.rsplit() }}", "{}",
+          "['a', '']['a', '', 'b']['a', 'b']");
+}
+
 static void white_space_is_taken_as_asked(void **state)
 {
     (void)state;
@@ -500,6 +507,7 @@ int main(void)
         cmocka_unit_test(published_templates_give_what_jinja2_gives),
         cmocka_unit_test(one_conversation_is_equal_in_full),
         cmocka_unit_test(random_templates_give_what_jinja2_gives),
+        cmocka_unit_test(parts_are_split_from_the_right),
         cmocka_unit_test(white_space_is_taken_as_asked),
         cmocka_unit_test(names_live_where_jinja2_has_them),
         cmocka_unit_test(a_generator_is_walked_once_and_late),
