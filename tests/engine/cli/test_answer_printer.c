@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,11 +38,27 @@ static void set_columns(int n)
     assert_int_equal(ioctl(tty, TIOCSWINSZ, &(struct winsize){ .ws_row = 10, .ws_col = (unsigned short)n }), 0);
 }
 
+/* Everything that was written.  The kernel hands a terminal's bytes on in the background, so a mark behind them shows
+ * that all have arrived. */
 static char *written(int fd)
 {
+    enum { MARK = 29 };
     static char text[4096];
-    ssize_t n = read(fd, text, sizeof text - 1);
-    text[n > 0 ? n : 0] = 0;
+    const char mark = MARK;
+    size_t n = 0;
+    bool complete = fd != other || write(tty, &mark, 1) != 1;
+    do {
+        struct pollfd p = { .fd = fd, .events = POLLIN };
+        if (!complete)
+            assert_int_equal(poll(&p, 1, 60000), 1);
+        ssize_t got = read(fd, text + n, sizeof text - 1 - n);
+        n += got > 0 ? (size_t)got : 0;
+        if (!complete && n && text[n - 1] == MARK) {
+            complete = true;
+            n--;
+        }
+    } while (!complete);
+    text[n] = 0;
     return text;
 }
 
