@@ -72,7 +72,7 @@ static const char *default_template(const struct eng_vocab *v, const char *path)
 bool eng_chat_exists(const struct moe_file *f, const struct eng_vocab *v)
 {
     struct moe_string text = { 0 };
-    return (!moe_file_string(f, "tokenizer.chat_template", &text) && text.data) || (v && find_default(v) >= 0);
+    return (moe_file_string(f, "tokenizer.chat_template", &text) > 0 && text.data) || (v && find_default(v) >= 0);
 }
 
 static int collect_controls(struct eng_chat *c, const struct eng_vocab *v)

@@ -1,5 +1,7 @@
 /* Chat input (engine/cli/terminal.c) from a pipe and from a terminal. The terminal is a real pseudo-terminal: a child
- * reads it, the test types into the other end and waits for the expected output. */
+ * reads it, the test types into the other end and waits for the expected output.
+ *
+ * One thread: not under MODE=tsan. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "tests/engine/pty.h"
