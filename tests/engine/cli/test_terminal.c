@@ -1,7 +1,5 @@
 /* Chat input (engine/cli/terminal.c) from a pipe and from a terminal. The terminal is a real pseudo-terminal: a child
- * reads it, the test types into the other end and waits for the expected output.
- *
- * One thread: not under MODE=tsan. */
+ * reads it, the test types into the other end and waits for the expected output. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "tests/engine/pty.h"
@@ -132,6 +130,10 @@ static void long_line_of_a_pipe(void **state)
 static void killed_at_a_pipe(void **state)
 {
     (void)state;
+#ifdef __SANITIZE_THREAD__
+    print_message("skipped: ThreadSanitizer puts a signal off that comes before fgets waits\n");
+    skip();
+#endif
     int in[2], err[2], left, status;
     char said[64];
     assert_true(pipe(in) == 0 && pipe(err) == 0);

@@ -384,11 +384,14 @@ static void options_decide_for_one_reason(void **state)
     for (int ahead = 0; ahead < 2; ahead++) {
         struct eng_engine *e = open_drafting(3, ahead ? ENG_DSI_ON : ENG_DSI_OFF);
         struct eng_drafts d;
-        run_crowd(e, SHARE(12));
+        do { /* a small crowd may have no draft accepted */
+            run_crowd(e, SHARE(12));
+            eng_drafts_get(e, &d);
+            assert_true(e->stats.n_pass < 20000);
+        } while (!d.n_accepted[0]);
         watch(e);
-        eng_drafts_get(e, &d);
         assert_true(d.n_choice == 0 && d.any && d.overlap == ahead);
-        assert_true(d.n_draft > 0 && (d.n_accepted[0] > 0 || SHARE(12) < 4)); /* few requests may accept none */
+        assert_true(d.n_draft > 0);
         assert_int_equal(d.n_decision[SPEC_WHY_FIXED], decisions);
         assert_true(decisions > 0);
         close_drafting(e);
