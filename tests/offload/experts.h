@@ -56,6 +56,20 @@ static inline void make_wanted(struct model *m)
         }
 }
 
+/* Writes the model's bytes to its file and opens it; opens the team. */
+static inline void save_model(struct model *m)
+{
+    make_wanted(m);
+    snprintf(m->path, sizeof m->path, "/tmp/spillway-experts-%d", getpid());
+    m->name = m->path;
+    FILE *f = fopen(m->path, "wb");
+    if (!f || fwrite(m->data, 1, m->n, f) != m->n || fclose(f))
+        abort();
+    m->fd = open(m->path, O_RDONLY);
+    assert_true(m->fd >= 0);
+    assert_int_equal(kn_team_open(&m->team, 2), 0);
+}
+
 /* Layers in GGUF's order: all first matrices, all second, all third. Formats differ between
  * layers. */
 static inline struct model *open_model(int n_layer, int per_layer, int d)
@@ -73,15 +87,7 @@ static inline struct model *open_model(int n_layer, int per_layer, int d)
     m->per_layer = per_layer;
     for (int e = 0; e < m->n_expert; e++)
         m->expert[e].group = e / per_layer;
-    make_wanted(m);
-    snprintf(m->path, sizeof m->path, "/tmp/spillway-experts-%d", getpid());
-    m->name = m->path;
-    FILE *f = fopen(m->path, "wb");
-    if (!f || fwrite(m->data, 1, m->n, f) != m->n || fclose(f))
-        abort();
-    m->fd = open(m->path, O_RDONLY);
-    assert_true(m->fd >= 0);
-    assert_int_equal(kn_team_open(&m->team, 2), 0);
+    save_model(m);
     return m;
 }
 

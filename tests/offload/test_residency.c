@@ -21,15 +21,7 @@ static struct model *open_layers(void)
     }
     m->n_expert = N_LAYER * PER_LAYER;
     m->per_layer = PER_LAYER;
-    make_wanted(m);
-    snprintf(m->path, sizeof m->path, "/tmp/spillway-layers-%d", getpid());
-    m->name = m->path;
-    FILE *f = fopen(m->path, "wb");
-    if (!f || fwrite(m->data, 1, m->n, f) != m->n || fclose(f))
-        abort();
-    m->fd = open(m->path, O_RDONLY);
-    assert_true(m->fd >= 0);
-    assert_int_equal(kn_team_open(&m->team, 2), 0);
+    save_model(m);
     return m;
 }
 

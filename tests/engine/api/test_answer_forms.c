@@ -3,16 +3,7 @@
  *
  * One thread: not under MODE=tsan. */
 #include "tests/engine/api/setup.h"
-
-static bool accepts(const struct gr_grammar *g, const char *text)
-{
-    struct gr_state s;
-    gr_start(g, &s);
-    for (; *text; text++)
-        if (!gr_advance(g, &s, (uint8_t)*text))
-            return false;
-    return gr_can_end(&s);
-}
+#include "tests/engine/text/accepts.h"
 
 #define A_SCHEMA "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": [\"a\"]}"
 #define A_TEXT   "\"{\\\"type\\\": \\\"integer\\\"}\""

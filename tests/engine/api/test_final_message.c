@@ -3,6 +3,7 @@
  *
  * One thread: not under MODE=tsan. */
 #include "tests/engine/api/setup.h"
+#include "tests/engine/text/accepts.h"
 
 static const char *rendered(enum eng_api api, const char *body)
 {
@@ -127,16 +128,6 @@ static void the_reasoning_goes_on_where_it_stands(void **state)
 }
 
 /* ---- grammars --------------------------------------------------------------------------------- */
-
-static bool accepts(const struct gr_grammar *g, const char *text)
-{
-    struct gr_state s;
-    gr_start(g, &s);
-    for (; *text; text++)
-        if (!gr_advance(g, &s, (uint8_t)*text))
-            return false;
-    return gr_can_end(&s);
-}
 
 #define OBJECT ", \"response_format\": {\"type\": \"json_object\"}"
 

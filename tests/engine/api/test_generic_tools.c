@@ -6,6 +6,7 @@
 
 #include "engine/base/base.h"
 #include "tests/engine/api/setup.h"
+#include "tests/engine/text/accepts.h"
 
 #define PLAIN     "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
 #define NO_SYSTEM "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" PLAIN
@@ -85,16 +86,6 @@ static void earlier_calls_become_text(void **state)
     assert_string_equal(text, "[user] a\n[user] b\n"); /* without tools nothing changes */
     kn_free(text);
     fake_close(NULL);
-}
-
-static bool accepts(const struct gr_grammar *g, const char *text)
-{
-    struct gr_state s;
-    gr_start(g, &s);
-    for (; *text; text++)
-        if (!gr_advance(g, &s, (uint8_t)*text))
-            return false;
-    return gr_can_end(&s);
 }
 
 /* Feeds the text byte by byte and returns the body of the answer. */

@@ -3,6 +3,7 @@
  *
  * One thread: not under MODE=tsan. */
 #include "tests/engine/api/setup.h"
+#include "tests/engine/text/accepts.h"
 
 /* ---- conversations --------------------------------------------------------------------------- */
 
@@ -337,17 +338,6 @@ static void tools_and_formats_are_checked(void **state)
         assert_int_equal(ask->grammar != NULL, cases[i].grammar);
         eng_api_request_close(ask);
     }
-}
-
-/* Does the grammar accept the whole text? */
-static bool accepts(const struct gr_grammar *g, const char *text)
-{
-    struct gr_state s;
-    gr_start(g, &s);
-    for (; *text; text++)
-        if (!gr_advance(g, &s, (uint8_t)*text))
-            return false;
-    return gr_can_end(&s);
 }
 
 static void a_format_holds_the_answer_and_lets_it_think(void **state)

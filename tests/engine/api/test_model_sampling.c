@@ -60,6 +60,20 @@ static unsigned bit_of(size_t offset)
     return bit;
 }
 
+/* Reads the file's values, which must leave the program's defaults as they are, and closes it. */
+static void changes_nothing(struct moe_file *f, unsigned given)
+{
+    struct spec_params p, usual;
+    spec_params_default(&p);
+    usual = p;
+    lines[0] = 0;
+    kn_log_set(hear, KN_LOG_INFO);
+    eng_model_sampling(&p, given, f);
+    kn_log_set(NULL, KN_LOG_INFO);
+    assert_memory_equal(&p, &usual, sizeof p);
+    moe_file_close(f);
+}
+
 static void all_values_are_taken(void **state)
 {
     static const double x[] = { 0.6, 0.95, 0.01, 0.5, 0.2, 1.05, 20, 128 };
@@ -85,13 +99,9 @@ static void all_values_are_taken(void **state)
         &p, bit_of(offsetof(struct spec_params, temperature)) | bit_of(offsetof(struct spec_params, order)), f);
     assert_true(p.temperature == 1 && p.top_k == 20 && !p.has_order);
 
-    p = usual;
-    lines[0] = 0;
-    eng_model_sampling(&p, ENG_MODEL_SAMPLING_NONE, f);
-    assert_memory_equal(&p, &usual, sizeof p);
-    assert_string_equal(lines, "");
     kn_log_set(NULL, KN_LOG_INFO);
-    moe_file_close(f);
+    changes_nothing(f, ENG_MODEL_SAMPLING_NONE);
+    assert_string_equal(lines, "");
     assert_int_equal(eng_model_sampling_bit(offsetof(struct spec_params, seed)), 0);
 }
 
@@ -99,36 +109,19 @@ static void bad_values_are_ignored(void **state)
 {
     static const double x[] = { -1, 1.5, __builtin_nan(""), 2, -1, 0, -2, -2 };
     struct moe_file *f = file_with(keys, x, 8, 6, "top_k;infill");
-    struct spec_params p, usual;
     (void)state;
-    spec_params_default(&p);
-    usual = p;
-    lines[0] = 0;
-    kn_log_set(hear, KN_LOG_INFO);
-    eng_model_sampling(&p, 0, f);
-    kn_log_set(NULL, KN_LOG_INFO);
-    assert_memory_equal(&p, &usual, sizeof p);
+    changes_nothing(f, 0);
     for (int i = 0; i < 8; i++)
         assert_non_null(strstr(lines, keys[i]));
     assert_non_null(strstr(lines, "sequence is ignored"));
     assert_null(strstr(lines, "defaults of the model"));
-    moe_file_close(f);
 }
 
 static void a_model_without_them_changes_nothing(void **state)
 {
-    struct moe_file *f = file_with(keys, NULL, 0, 0, NULL);
-    struct spec_params p, usual;
     (void)state;
-    spec_params_default(&p);
-    usual = p;
-    lines[0] = 0;
-    kn_log_set(hear, KN_LOG_INFO);
-    eng_model_sampling(&p, 0, f);
-    kn_log_set(NULL, KN_LOG_INFO);
-    assert_memory_equal(&p, &usual, sizeof p);
+    changes_nothing(file_with(keys, NULL, 0, 0, NULL), 0);
     assert_string_equal(lines, "");
-    moe_file_close(f);
 }
 
 int main(void)

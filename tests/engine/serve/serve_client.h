@@ -302,4 +302,18 @@ static inline void wait_running(const struct served *v, int n)
         usleep(1000);
 }
 
+/* The first choice of a completion; the caller owns the reference. */
+static inline json_t *choice_of(const struct served *v, const char *body)
+{
+    struct answer a = ask(v, "POST", "/v1/completions", "", body);
+    if (a.status != 200)
+        fail_msg("%d %s", a.status, a.body);
+    json_t *root = json_loads(a.body, 0, NULL);
+    json_t *choice = json_incref(json_array_get(json_object_get(root, "choices"), 0));
+    assert_non_null(choice);
+    json_decref(root);
+    answer_free(&a);
+    return choice;
+}
+
 #endif

@@ -179,19 +179,6 @@ static void test_fingerprint(void **state)
     }
 }
 
-static json_t *choice_of(const char *body)
-{
-    struct answer a = ask(&served, "POST", "/v1/completions", "", body);
-    if (a.status != 200)
-        fail_msg("%d %s", a.status, a.body);
-    json_t *root = json_loads(a.body, 0, NULL);
-    json_t *choice = json_incref(json_array_get(json_object_get(root, "choices"), 0));
-    assert_non_null(choice);
-    json_decref(root);
-    answer_free(&a);
-    return choice;
-}
-
 static json_t *logprobs_of(json_t *choice, const char *name)
 {
     return json_object_get(json_object_get(choice, "logprobs"), name);
@@ -201,8 +188,8 @@ static json_t *logprobs_of(json_t *choice, const char *name)
 static void test_prompt_is_told(void **state)
 {
     (void)state;
-    json_t *c = choice_of("{\"prompt\":[1,5,9,33,75,309,12],\"max_tokens\":2,\"ignore_eos\":true,\"seed\":3,"
-                          "\"echo\":true,\"logprobs\":1,\"prompt_logprobs\":0}");
+    json_t *c = choice_of(&served, "{\"prompt\":[1,5,9,33,75,309,12],\"max_tokens\":2,\"ignore_eos\":true,\"seed\":3,"
+                                   "\"echo\":true,\"logprobs\":1,\"prompt_logprobs\":0}");
     json_t *said = logprobs_of(c, "token_logprobs"), *likely = logprobs_of(c, "top_logprobs");
     assert_int_equal(json_array_size(logprobs_of(c, "tokens")), 9);
     assert_int_equal(json_array_size(logprobs_of(c, "text_offset")), 9);
@@ -221,7 +208,7 @@ static void test_prompt_is_told(void **state)
     assert_true((size_t)json_integer_value(json_array_get(logprobs_of(c, "text_offset"), 8)) < n_text);
     json_decref(c);
 
-    c = choice_of("{\"prompt\":\"Once upon a time\",\"max_tokens\":0,\"echo\":true}"); /* the prompt alone */
+    c = choice_of(&served, "{\"prompt\":\"Once upon a time\",\"max_tokens\":0,\"echo\":true}"); /* the prompt alone */
     assert_string_equal(json_string_value(json_object_get(c, "text")), "Once upon a time");
     assert_string_equal(json_string_value(json_object_get(c, "finish_reason")), "length");
     json_decref(c);

@@ -20,19 +20,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static json_t *choice_of(const char *body)
-{
-    struct answer a = ask(&served, "POST", "/v1/completions", "", body);
-    if (a.status != 200)
-        fail_msg("%d %s", a.status, a.body);
-    json_t *root = json_loads(a.body, 0, NULL);
-    json_t *choice = json_incref(json_array_get(json_object_get(root, "choices"), 0));
-    assert_non_null(choice);
-    json_decref(root);
-    answer_free(&a);
-    return choice;
-}
-
 /* On one connection: HEAD has the status and the length of GET's answer, and no body, so the next answer is whole. */
 static void test_head(void **state)
 {
@@ -81,7 +68,8 @@ static void test_equal_prompts(void **state)
 {
     (void)state;
     json_t *list, *text[4] = { NULL };
-    json_t *one = choice_of("{\"prompt\":\"Once\",\"max_tokens\":12,\"ignore_eos\":true,\"seed\":5,\"temperature\":1}");
+    json_t *one = choice_of(&served,
+                            "{\"prompt\":\"Once\",\"max_tokens\":12,\"ignore_eos\":true,\"seed\":5,\"temperature\":1}");
     struct answer a = ask(&served, "POST", "/v1/completions", "",
                           "{\"prompt\":[\"Once\",\"Once\",\"Once\",\"Once\"],\"max_tokens\":12,\"ignore_eos\":true,"
                           "\"seed\":5,\"temperature\":1}");

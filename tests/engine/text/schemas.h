@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "engine/text/grammar/automaton.h"
+#include "tests/engine/text/accepts.h"
 
 static inline struct gr_grammar *compile_json(const json_t *schema)
 {
@@ -31,21 +32,6 @@ static inline struct gr_grammar *compile(const char *text)
     return g;
 }
 
-static inline bool feed(const struct gr_grammar *g, struct gr_state *s, const char *p, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!gr_advance(g, s, (uint8_t)p[i]))
-            return false;
-    return true;
-}
-
-static inline bool takes(const struct gr_grammar *g, const char *text)
-{
-    struct gr_state s;
-    gr_start(g, &s);
-    return feed(g, &s, text, strlen(text)) && gr_can_end(&s);
-}
-
 static inline void expect(const char *schema, const char *valid, const char *invalid)
 {
     struct gr_grammar *g = compile(schema);
@@ -53,7 +39,7 @@ static inline void expect(const char *schema, const char *valid, const char *inv
     for (int want = 0; want < 2; want++) {
         snprintf(text, sizeof text, "%s", want ? valid : invalid);
         for (char *t = strtok_r(text, "|", &rest); t; t = strtok_r(NULL, "|", &rest))
-            if (takes(g, t) != want)
+            if (accepts(g, t) != want)
                 fail_msg("%s is %s by %s", t, want ? "refused" : "taken", schema);
     }
     gr_close(g);

@@ -78,7 +78,7 @@ static void golden_instances_are_told_apart(void **state)
         for (int want = 0; want < 2 && !e; want++) {
             const json_t *texts = json_object_get(c, want ? "valid" : "invalid");
             for (size_t i = 0; i < json_array_size(texts); i++, n_text[want]++)
-                if (takes(g, json_string_value(json_array_get(texts, i))) != want)
+                if (accepts(g, json_string_value(json_array_get(texts, i))) != want)
                     fail_msg("%s: %s", json_string_value(json_array_get(texts, i)), line);
         }
         for (int i = 0; i < 4 && !e; i++)
@@ -156,15 +156,15 @@ static void tools_by_triggers(void **state)
     struct gr_grammar *g = tool_calls(ENG_NO_TOKEN);
     struct gr_state s;
     char out[256];
-    assert_true(takes(g, ""));
-    assert_true(takes(g, "just text <to <tool {"));
-    assert_false(takes(g, "text <tool>"));
-    assert_false(takes(g, "text <to<tool>x"));
-    assert_true(takes(g, "<tool>{\"name\": \"add\", \"arguments\": {\"x\":1}}</tool>"));
-    assert_true(takes(g, "<to<tool>{\"name\": \"address\", \"arguments\": {\"x\": \"1\"}}</tool> more"));
-    assert_false(takes(g, "<tool>{\"name\": \"add\", \"arguments\": {\"x\":\"1\"}}</tool>"));
-    assert_true(takes(g, "<to<tx"));
-    assert_false(takes(g, "<to<txx"));
+    assert_true(accepts(g, ""));
+    assert_true(accepts(g, "just text <to <tool {"));
+    assert_false(accepts(g, "text <tool>"));
+    assert_false(accepts(g, "text <to<tool>x"));
+    assert_true(accepts(g, "<tool>{\"name\": \"add\", \"arguments\": {\"x\":1}}</tool>"));
+    assert_true(accepts(g, "<to<tool>{\"name\": \"address\", \"arguments\": {\"x\": \"1\"}}</tool> more"));
+    assert_false(accepts(g, "<tool>{\"name\": \"add\", \"arguments\": {\"x\":\"1\"}}</tool>"));
+    assert_true(accepts(g, "<to<tx"));
+    assert_false(accepts(g, "<to<txx"));
     gr_start(g, &s);
     assert_true(feed(g, &s, "a<tool>{\"name\": \"addr", 21));
     size_t n = gr_finish(g, &s, out, sizeof out);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/text/grammar/grammar.h"
+#include "tests/engine/text/accepts.h"
 
 static int compile(struct gr_grammar **g, const char *pattern, char *why)
 {
@@ -19,16 +20,6 @@ static int compile(struct gr_grammar **g, const char *pattern, char *why)
     strcpy(why, gr_builder_why(b));
     gr_builder_close(b);
     return error;
-}
-
-static bool takes(const struct gr_grammar *g, const char *text)
-{
-    struct gr_state s;
-    gr_start(g, &s);
-    for (; *text; text++)
-        if (!gr_advance(g, &s, (uint8_t)*text))
-            return false;
-    return gr_can_end(&s);
 }
 
 static void a_text_matches_as_a_whole(void **state)
@@ -55,10 +46,10 @@ static void a_text_matches_as_a_whole(void **state)
         if (compile(&g, cases[i].pattern, why))
             fail_msg("%s: %s", cases[i].pattern, why);
         for (int k = 0; k < 4 && cases[i].valid[k]; k++)
-            if (!takes(g, cases[i].valid[k]))
+            if (!accepts(g, cases[i].valid[k]))
                 fail_msg("%s refuses %s", cases[i].pattern, cases[i].valid[k]);
         for (int k = 0; k < 5 && cases[i].invalid[k]; k++)
-            if (takes(g, cases[i].invalid[k]))
+            if (accepts(g, cases[i].invalid[k]))
                 fail_msg("%s takes %s", cases[i].pattern, cases[i].invalid[k]);
         gr_close(g);
     }

@@ -4,6 +4,7 @@
  * One thread: not under MODE=tsan. */
 #include "speculative/speculative.h"
 #include "tests/engine/tools/answers.h"
+#include "tests/engine/text/accepts.h"
 
 enum { MOST_WALK = 200 };
 
@@ -267,16 +268,6 @@ static void grammars_texts_are_calls_that_conform(void **state)
     json_decref(tools);
 }
 
-static bool takes(const struct gr_grammar *g, const char *text)
-{
-    struct gr_state s;
-    gr_start(g, &s);
-    for (; *text; text++)
-        if (!gr_advance(g, &s, (uint8_t)*text))
-            return false;
-    return gr_can_end(&s);
-}
-
 static void grammars_leave_room(void **state)
 {
     (void)state;
@@ -288,47 +279,47 @@ static void grammars_leave_room(void **state)
     static const char call[] = "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
     static char text[512];
     assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
-    assert_true(takes(g, "") && takes(g, "just text") && takes(g, "<think>\nno") && takes(g, call));
-    assert_false(takes(g, "a <tool_call> b"));
+    assert_true(accepts(g, "") && accepts(g, "just text") && accepts(g, "<think>\nno") && accepts(g, call));
+    assert_false(accepts(g, "a <tool_call> b"));
     snprintf(text, sizeof text, "<think>\nwhat <tool_call> is\n</think>\n\nOk\n%s", call);
-    assert_true(takes(g, text));
+    assert_true(accepts(g, text));
     snprintf(text, sizeof text, "%s\n%s", call, call);
-    assert_false(takes(g, text));
+    assert_false(accepts(g, text));
     gr_close(g);
 
     t.parallel = true;
     assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
-    assert_true(takes(g, text));
+    assert_true(accepts(g, text));
     gr_close(g);
 
     t.choice = ENG_TOOL_REQUIRED;
     assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
-    assert_true(takes(g, call) && takes(g, text));
-    assert_false(takes(g, "") || takes(g, "just text") || takes(g, "<think>no"));
+    assert_true(accepts(g, call) && accepts(g, text));
+    assert_false(accepts(g, "") || accepts(g, "just text") || accepts(g, "<think>no"));
     snprintf(text, sizeof text, "<think>\na\n</think>\n\n%s", call);
-    assert_true(takes(g, text));
+    assert_true(accepts(g, text));
     gr_close(g);
 
     t.choice = ENG_TOOL_AUTO;
     format = style_of("meta-llama-Llama-3.1-8B-Instruct", NULL);
     assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
-    assert_true(takes(g, " a {") && takes(g, "{\"name\": \"g\", \"parameters\": {}}"));
-    assert_false(takes(g, "{a") || takes(g, " {a"));
+    assert_true(accepts(g, " a {") && accepts(g, "{\"name\": \"g\", \"parameters\": {}}"));
+    assert_false(accepts(g, "{a") || accepts(g, " {a"));
     gr_close(g);
 
     format = style_of(LLAMA_3_LIST, NULL);
     assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
-    assert_true(takes(g, " a [") && takes(g, "[g()]") && takes(g, "[f(city='\"'), f(city=\"\\'\")]"));
-    assert_true(takes(g, "[f(city='a', n=1, o={'x': None}, b=True, unit='c')]"));
-    assert_false(takes(g, "[1]") || takes(g, "[f(n=1)]") || takes(g, "[f(city='a', b=true)]"));
-    assert_false(takes(g, "[f(city='\\/')]") || takes(g, "[f(city=\"a')]") || takes(g, "[g()"));
+    assert_true(accepts(g, " a [") && accepts(g, "[g()]") && accepts(g, "[f(city='\"'), f(city=\"\\'\")]"));
+    assert_true(accepts(g, "[f(city='a', n=1, o={'x': None}, b=True, unit='c')]"));
+    assert_false(accepts(g, "[1]") || accepts(g, "[f(n=1)]") || accepts(g, "[f(city='a', b=true)]"));
+    assert_false(accepts(g, "[f(city='\\/')]") || accepts(g, "[f(city=\"a')]") || accepts(g, "[g()"));
     gr_close(g);
 
     format = style_of("openai-gpt-oss-120b", NULL);
     assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
     snprintf(text, sizeof text, "<|channel|>final<|message|>a<|end|>");
-    assert_true(takes(g, text));
-    assert_false(takes(g, "<|channel|>final<|message|>a<|end|><|channel|>final<|message|>b"));
+    assert_true(accepts(g, text));
+    assert_false(accepts(g, "<|channel|>final<|message|>a<|end|><|channel|>final<|message|>b"));
     gr_close(g);
 
     t.choice = ENG_TOOL_NONE;
