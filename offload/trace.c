@@ -22,41 +22,52 @@ void off_trace_add(struct off_trace *t, const int32_t *expert, int n)
     t->n += (size_t)n;
 }
 
-struct use {
-    int32_t next, expert;
-}; /* next: the turn of the next use */
+/* ---- the experts to evict first ---------------------------------------------------------------------------- */
+
+struct entry {
+    float key;
+    int32_t expert;
+}; /* the largest key is evicted first */
+
+struct heap {
+    struct entry *entry; /* [n] max-heap by key */
+    size_t n;
+};
+
+static void push(struct heap *h, struct entry e)
+{
+    size_t at = h->n++;
+    for (; at > 0 && h->entry[(at - 1) / 2].key < e.key; at = (at - 1) / 2)
+        h->entry[at] = h->entry[(at - 1) / 2];
+    h->entry[at] = e;
+}
+
+static int32_t pop(struct heap *h)
+{
+    struct entry top = h->entry[0], last = h->entry[--h->n];
+    size_t at = 0;
+    for (size_t child; (child = 2 * at + 1) < h->n; at = child) {
+        if (child + 1 < h->n && h->entry[child + 1].key > h->entry[child].key)
+            child++;
+        if (last.key >= h->entry[child].key)
+            break;
+        h->entry[at] = h->entry[child];
+    }
+    h->entry[at] = last;
+    return top.expert;
+}
+
+/* ---- with foresight ---------------------------------------------------------------------------------------- */
+
+#define MOST_TURNS (1 << 24) /* whole numbers up to here are exact as float */
 
 struct future {
     int32_t *next; /* [trace items] turn of the next use after this one of the same expert */
     int32_t *now;  /* [n_expert] turn of its first use from the turn on that look_ahead, going backwards, has reached */
     bool *there;   /* [n_expert] is cached */
-    struct use *heap; /* max-heap by next; outdated entries are skipped */
-    size_t n_heap;
+    struct heap heap; /* by turn of the next use; outdated entries are skipped */
     int n_there;
 };
-
-static void push(struct future *f, struct use u)
-{
-    size_t at = f->n_heap++;
-    for (; at > 0 && f->heap[(at - 1) / 2].next < u.next; at = (at - 1) / 2)
-        f->heap[at] = f->heap[(at - 1) / 2];
-    f->heap[at] = u;
-}
-
-static struct use pop(struct future *f)
-{
-    struct use top = f->heap[0], last = f->heap[--f->n_heap];
-    size_t at = 0;
-    for (size_t child; (child = 2 * at + 1) < f->n_heap; at = child) {
-        if (child + 1 < f->n_heap && f->heap[child + 1].next > f->heap[child].next)
-            child++;
-        if (last.next >= f->heap[child].next)
-            break;
-        f->heap[at] = f->heap[child];
-    }
-    f->heap[at] = last;
-    return top;
-}
 
 /* Goes backwards over the turns: sets f->next, and leaves the turn of each expert's first use in f->now (INT32_MAX: no
  * use). */
@@ -76,17 +87,15 @@ static void keep(struct future *f, int32_t expert, int32_t next)
 {
     f->n_there += !f->there[expert];
     f->there[expert] = true;
-    push(f, (struct use){ next, expert });
+    push(&f->heap, (struct entry){ (float)next, expert });
 }
 
 static void shrink(struct future *f, int n_slot)
 {
     while (f->n_there > n_slot) {
-        struct use u = pop(f);
-        if (!f->there[u.expert]) /* outdated: a newer entry was popped first */
-            continue;
-        f->there[u.expert] = false;
-        f->n_there--;
+        int32_t e = pop(&f->heap);
+        f->n_there -= f->there[e]; /* else the entry is outdated: a newer one was popped first */
+        f->there[e] = false;
     }
 }
 
@@ -95,8 +104,6 @@ static uint64_t least_misses(struct future *f, const struct off_trace *t, const 
 {
     uint64_t misses = 0;
     look_ahead(f, t, n_expert, turn, n_turn);
-    f->n_heap = 0;
-    f->n_there = 0;
     for (int32_t e = 0; e < n_expert; e++)
         if (counts[e])
             keep(f, e, f->now[e]);
@@ -124,13 +131,14 @@ int off_trace_least(const struct off_trace *t, const bool *counts, int n_expert,
     struct future f = { .next = kn_calloc(t->n, sizeof *f.next),
                         .now = kn_calloc(n, sizeof *f.now),
                         .there = kn_calloc(n, sizeof *f.there),
-                        .heap = kn_calloc(t->n + n, sizeof *f.heap) };
-    bool room = turn && f.next && f.now && f.there && f.heap;
+                        .heap.entry = kn_calloc(t->n + n, sizeof *f.heap.entry) };
+    bool room = turn && f.next && f.now && f.there && f.heap.entry;
+    kn_assert(n_turn < MOST_TURNS);
     for (size_t at = 0, i = 0; room && at < t->n; at += (size_t)t->item[at] + 1)
         turn[i++] = at;
     if (room)
         *misses = least_misses(&f, t, counts, n_expert, turn, n_turn, n_slot);
-    kn_free(f.heap);
+    kn_free(f.heap.entry);
     kn_free(f.there);
     kn_free(f.now);
     kn_free(f.next);
@@ -140,61 +148,42 @@ int off_trace_least(const struct off_trace *t, const bool *counts, int n_expert,
 
 /* ---- without foresight ----------------------------------------------------------------------------------- */
 
-struct rank {
-    float wait;
-    int32_t expert;
-}; /* wait: turns until the group's next turn, divided by the share of the group's turns that use the expert; the
-    * largest is evicted first */
-
 struct shares {
-    int n_expert, n_group, n_there;
-    int32_t *group;    /* [n_expert] index of its group, from 0 */
-    int32_t *n_turn;   /* [n_expert] turns of the group with this index */
-    int32_t *n_use;    /* [n_expert] */
-    int32_t *resident; /* [n_there] */
-    bool *there;       /* [n_expert] is cached */
-    struct rank *heap; /* [n_expert] max-heap by wait */
+    int n_expert, n_group;
+    int32_t *group;   /* [n_expert] index of its group, from 0 */
+    int32_t *n_turn;  /* [n_expert] turns of the group with this index */
+    int32_t *n_use;   /* [n_expert] */
+    bool *there;      /* [n_expert] is cached */
+    struct heap heap; /* the cached experts */
 };
 
-static void sift(struct rank *heap, int n, int at)
+/* Turns from a turn of `group` until the next turn of the expert's group, divided by the share of its group's turns that
+ * use the expert. */
+static float wait_of(const struct shares *s, int group, int32_t e)
 {
-    for (int child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && heap[child + 1].wait > heap[child].wait)
-            child++;
-        if (heap[at].wait >= heap[child].wait)
-            return;
-        struct rank r = heap[at];
-        heap[at] = heap[child];
-        heap[child] = r;
-    }
+    int ahead = s->group[e] - group + (s->group[e] > group ? 0 : s->n_group), turns = s->n_turn[s->group[e]];
+    return s->n_use[e] ? (float)ahead * (float)turns / (float)s->n_use[e] : 1e30f;
 }
 
 /* Evicts the experts with the largest waits in a turn of `group`, until n_slot are left. */
 static void evict(struct shares *s, int group, int n_slot)
 {
-    int n = s->n_there;
-    if (n <= n_slot)
+    size_t n = s->heap.n;
+    if (n <= (size_t)n_slot)
         return;
-    for (int i = 0; i < n; i++) {
-        int32_t e = s->resident[i];
-        int ahead = s->group[e] - group + (s->group[e] > group ? 0 : s->n_group), turns = s->n_turn[s->group[e]];
-        s->heap[i] = (struct rank){ s->n_use[e] ? (float)ahead * (float)turns / (float)s->n_use[e] : 1e30f, e };
+    for (s->heap.n = 0; s->heap.n < n;) { /* in place: pushing entry i writes entries 0 to i */
+        int32_t e = s->heap.entry[s->heap.n].expert;
+        push(&s->heap, (struct entry){ wait_of(s, group, e), e });
     }
-    for (int at = n / 2; at-- > 0;)
-        sift(s->heap, n, at);
-    while (n > n_slot) {
-        s->there[s->heap[0].expert] = false;
-        s->heap[0] = s->heap[--n];
-        sift(s->heap, n, 0);
-    }
-    for (s->n_there = 0; s->n_there < n; s->n_there++)
-        s->resident[s->n_there] = s->heap[s->n_there].expert;
+    while (s->heap.n > (size_t)n_slot)
+        s->there[pop(&s->heap)] = false;
 }
 
+/* Its key is set when experts are evicted. */
 static void add(struct shares *s, int32_t e)
 {
     s->there[e] = true;
-    s->resident[s->n_there++] = e;
+    s->heap.entry[s->heap.n++].expert = e;
 }
 
 static void count_uses(struct shares *s, const struct off_trace *t, const struct off_expert *expert)
@@ -241,10 +230,9 @@ int off_trace_by_share(const struct off_trace *t, const struct off_expert *exper
                         .group = kn_calloc(n, sizeof *s.group),
                         .n_turn = kn_calloc(n, sizeof *s.n_turn),
                         .n_use = kn_calloc(n, sizeof *s.n_use),
-                        .resident = kn_calloc(n, sizeof *s.resident),
                         .there = kn_calloc(n, sizeof *s.there),
-                        .heap = kn_calloc(n, sizeof *s.heap) };
-    bool room = s.group && s.n_turn && s.n_use && s.resident && s.there && s.heap;
+                        .heap.entry = kn_calloc(n, sizeof *s.heap.entry) };
+    bool room = s.group && s.n_turn && s.n_use && s.there && s.heap.entry;
     if (room) {
         count_uses(&s, t, expert);
         *misses = misses_by_share(&s, t, counts, n_slot);
@@ -252,8 +240,7 @@ int off_trace_by_share(const struct off_trace *t, const struct off_expert *exper
     kn_free(s.group);
     kn_free(s.n_turn);
     kn_free(s.n_use);
-    kn_free(s.resident);
     kn_free(s.there);
-    kn_free(s.heap);
+    kn_free(s.heap.entry);
     return room ? 0 : kn_fail(KN_ENOMEM, "no memory to analyse a recording of %d experts", n_expert);
 }
