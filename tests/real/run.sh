@@ -61,6 +61,8 @@ says "pack refuses a dense model" "$("$program" pack "$model" 2>&1)" "no experts
 
 # ---- run --------------------------------------------------------------------------------------------------
 says "run answers" "$(answer -p 'The opposite of hot is' --temp 0 -n 12)" cold
+said=$("$program" run -m "$model" -p 'The opposite of hot is' --temp 0 -n 2 2>&1)
+[[ $said != *"no chat template"* ]] && ok "run uses the model's own template" || bad "run uses the model's own template" "$said"
 printf 'The opposite of hot is' >"$folder/p"
 says "run reads a file" "$(answer -f "$folder/p" --temp 0 -n 12)" cold
 chat=$("$pty" '> ' 'What is 2+2?' 'What is the opposite of hot?' -- "$program" run -m "$model" --temp 0 -n 40 --ctx-size 1024)

@@ -317,9 +317,30 @@ static void prompts_pass_the_template(void **state)
     }
     does("run m.gguf Once --chat-template template --seed 7 -n 20 --ignore-eos", NULL);
     assert_string_equal(printed, first);
-    does("run m.gguf --raw Once --seed 7 -n 20 --ignore-eos", NULL);
+    does("render -m m.gguf",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"Once\"}],\"add_generation_prompt\":true}");
+    write_text("written", printed);
+    does("run m.gguf --raw --special -f written --seed 7 -n 20 --ignore-eos", NULL);
     memcpy(first, printed, n_printed + 1);
-    does("run m.gguf Once --seed 7 -n 20 --ignore-eos", NULL); /* it has no template */
+    does("run m.gguf Once --seed 7 -n 20 --ignore-eos", NULL); /* its own template */
+    assert_string_equal(printed, first);
+    assert_null(strstr(said, "the model has no chat template"));
+}
+
+static void a_model_without_a_template_completes(void **state)
+{
+    (void)state;
+    static const char key[] = "tokenizer.chat_template";
+    char first[4096];
+    size_t n;
+    char *bytes = read_bytes("m.gguf", &n), *at = memmem(bytes, n, key, strlen(key));
+    assert_non_null(at);
+    *at = 'x'; /* another key */
+    write_bytes("plain.gguf", bytes, n);
+    free(bytes);
+    does("run plain.gguf --raw Once --seed 7 -n 20 --ignore-eos", NULL);
+    memcpy(first, printed, n_printed + 1);
+    does("run plain.gguf Once --seed 7 -n 20 --ignore-eos", NULL);
     assert_string_equal(printed, first);
     assert_non_null(strstr(said, "the model has no chat template"));
 }
@@ -740,6 +761,7 @@ int main(void)
         cmocka_unit_test(tokens_that_stop),
         cmocka_unit_test(a_reader_who_leaves_ends_it),
         cmocka_unit_test(prompts_pass_the_template),
+        cmocka_unit_test(a_model_without_a_template_completes),
         cmocka_unit_test(batches_take_a_template),
         cmocka_unit_test(reasoning_is_left_out),
         cmocka_unit_test(an_answer_that_ends_at_once_is_told),

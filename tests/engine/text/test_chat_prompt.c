@@ -29,6 +29,7 @@ static int open_recipe(const struct recipe *r)
     assert_int_equal(moe_file_open(&file, path), 0);
     unlink(path);
     assert_int_equal(eng_vocab_open(&vocab, file), 0);
+    assert_int_equal(eng_chat_exists(file, NULL), r->chat != NULL);
     int error = eng_chat_open(&chat, file, vocab, "m.gguf");
     moe_file_close(file);
     return error;
