@@ -123,3 +123,27 @@ int spec_step_of_letter(char letter)
             return i;
     return -1;
 }
+
+bool spec_order_add(struct spec_params *p, int step)
+{
+    if (step < 0 || memchr(p->order, step, (size_t)p->n_order))
+        return false;
+    p->order[p->n_order++] = (uint8_t)step;
+    return true;
+}
+
+bool spec_order_read(struct spec_params *p, const char *names, size_t n)
+{
+    struct spec_params read = *p;
+    read.has_order = true;
+    read.n_order = 0;
+    for (size_t at = 0; at < n;) {
+        const char *end = memchr(names + at, ';', n - at);
+        size_t length = end ? (size_t)(end - names) - at : n - at;
+        if (!spec_order_add(&read, spec_step_find(names + at, length)))
+            return false;
+        at += length + 1;
+    }
+    *p = read;
+    return true;
+}

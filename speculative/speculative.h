@@ -116,6 +116,7 @@ struct spec_params {
 };
 
 static inline size_t spec_mask_words(int n_vocab) { return ((size_t)n_vocab + 31) / 32; }
+static inline void spec_mask_allow(uint32_t *mask, int32_t token) { mask[token >> 5] |= UINT32_C(1) << (token & 31); }
 
 void spec_params_default(struct spec_params *p);
 
@@ -127,6 +128,12 @@ int spec_params_check(const struct spec_params *p, int n_vocab);
 int spec_step_find(const char *name, size_t n);
 int spec_step_of_letter(char letter);
 const char *spec_step_name(enum spec_step step);
+
+/* Adds a step to the order; false: step is -1, or in the order already. */
+bool spec_order_add(struct spec_params *p, int step);
+/* Sets the order to the steps of names[n], separated by semicolons; false, with p unchanged, if a name is no step's or
+ * a step is repeated. */
+bool spec_order_read(struct spec_params *p, const char *names, size_t n);
 
 /* Scratch memory for one call at a time; one per thread. */
 struct spec_sampler;

@@ -41,7 +41,7 @@ static int add_beginning(struct eng_breakers *b, const struct eng_vocab *v, stru
                 return error;
             head = b->head + (size_t)(b->n - 1) * words;
         }
-        head[t >> 5] |= UINT32_C(1) << (t & 31);
+        spec_mask_allow(head, t);
     }
     return 0;
 }
@@ -68,7 +68,7 @@ int eng_breakers_make(struct eng_breakers *b, const struct eng_vocab *v, const s
     for (int32_t t = 0; t < eng_vocab_size(v); t++)
         for (int i = 0; i < n; i++)
             if (contains(eng_vocab_text(v, t), text[i]))
-                b->head[t >> 5] |= UINT32_C(1) << (t & 31);
+                spec_mask_allow(b->head, t);
     for (int i = 0; i < n && !error; i++)
         for (size_t at = 1; at < text[i].n && !error; at++)
             error = add_beginning(b, v, text[i], at);

@@ -54,25 +54,6 @@ static bool set_field(struct spec_params *p, int i, double x)
     return true;
 }
 
-/* Names of steps, separated by semicolons.  False: one is unknown or there twice. */
-static bool set_order(struct spec_params *p, struct moe_string names)
-{
-    struct spec_params read = *p;
-    read.has_order = true;
-    read.n_order = 0;
-    for (size_t at = 0; at < names.n;) {
-        const char *end = memchr(names.data + at, ';', names.n - at);
-        size_t n = end ? (size_t)(end - names.data) - at : names.n - at;
-        int step = spec_step_find(names.data + at, n);
-        if (step < 0 || memchr(read.order, step, (size_t)read.n_order))
-            return false;
-        read.order[read.n_order++] = (uint8_t)step;
-        at += n + 1;
-    }
-    *p = read;
-    return true;
-}
-
 static void add(struct eng_bytes *said, const char *name, double x)
 {
     if (x == (double)(int)x)
@@ -95,7 +76,8 @@ void eng_model_sampling(struct spec_params *p, unsigned given, const struct moe_
             kn_say(KN_LOG_WARN, "%s: %s is ignored: it is out of range", moe_file_path(f), fields[i].key);
     }
     const struct moe_value *order = given & ORDER ? NULL : moe_file_find(f, KEY "sequence");
-    if (order && order->type == MOE_STRING && set_order(p, *(const struct moe_string *)order->data))
+    const struct moe_string *names = order && order->type == MOE_STRING ? order->data : NULL;
+    if (names && spec_order_read(p, names->data, names->n))
         eng_bytes_format(&said, "%sits own order of steps", said.n ? ", " : "");
     else if (order)
         kn_say(KN_LOG_WARN, "%s: " KEY "sequence is ignored: it has unknown steps", moe_file_path(f));

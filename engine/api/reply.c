@@ -117,9 +117,7 @@ static void close_part(struct eng_reply *r, struct eng_choice *c)
 static void name_call(char *id, const struct eng_reply *r, const struct eng_choice *c)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-    uint64_t x = 0;
-    for (const char *p = r->ask->id; *p; p++)
-        x = kn_mix(x + KN_GOLDEN + (uint8_t)*p);
+    uint64_t x = eng_hash(0, r->ask->id, strlen(r->ask->id));
     x = kn_mix(x + (uint64_t)c->index * UINT64_C(1000003) + (uint64_t)c->n_call);
     for (int i = 0; i < ENG_CALL_ID - 1; i++, x /= 62)
         id[i] = letters[x % 62];

@@ -35,10 +35,8 @@ static void read_order(struct eng_parse *p)
                 "has '%.20s', which is none of penalties (e), dry (d), top_n_sigma (s), top_k (k), typ_p (y), "
                 "top_p (p), min_p (m), xtc (x), temperature (t)",
                 name ? name : "");
-        else if (s->n_order == SPEC_STEPS || memchr(s->order, step, (size_t)s->n_order))
+        else if (!spec_order_add(s, step))
             eng_field_refuse(&p->body, "samplers", "has '%s' twice", spec_step_name((enum spec_step)step));
-        else
-            s->order[s->n_order++] = (uint8_t)step;
     }
 }
 
@@ -243,8 +241,7 @@ static void read_who(struct eng_parse *p)
         metadata = eng_field_object(&p->body, "metadata");
         user = eng_field_string(&metadata, "user_id");
     }
-    for (size_t i = 0; i < json_string_length(user); i++)
-        p->ask->user = kn_mix(p->ask->user + KN_GOLDEN + (uint8_t)json_string_value(user)[i]);
+    p->ask->user = eng_hash(p->ask->user, json_string_value(user), json_string_length(user));
 }
 
 void eng_parse_params(struct eng_parse *p, const struct eng_arrival *arrival)

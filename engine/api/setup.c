@@ -18,10 +18,7 @@ void eng_api_model_name(char *out, size_t bytes, const char *path)
 static uint64_t template_id(const struct eng_chat *chat, const char *path)
 {
     struct moe_string text = path && chat ? eng_chat_text(chat) : (struct moe_string){ 0 };
-    uint64_t id = 0;
-    for (size_t i = 0; i < text.n; i++)
-        id = kn_mix(id + KN_GOLDEN + (uint8_t)text.data[i]);
-    return id;
+    return eng_hash(0, text.data, text.n);
 }
 
 int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, const struct eng_engine *e,

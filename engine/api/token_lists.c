@@ -189,8 +189,7 @@ static void read_allowed(struct eng_parse *p)
             eng_field_refuse(&p->body, "allowed_token_ids", "must contain token ids from 0 to %d", n_vocab - 1);
         if (eng_refused(p->why))
             return;
-        uint32_t id = (uint32_t)json_integer_value(item);
-        l->allowed[id >> 5] |= UINT32_C(1) << (id & 31);
+        spec_mask_allow(l->allowed, (int32_t)json_integer_value(item));
     }
     p->ask->sampling.allowed = l->allowed;
 }

@@ -6,6 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
+uint64_t eng_hash(uint64_t h, const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        h = kn_mix(h + KN_GOLDEN + (uint8_t)p[i]);
+    return h;
+}
+
 void eng_bytes_free(struct eng_bytes *b)
 {
     kn_free(b->data);

@@ -24,6 +24,9 @@ void eng_bytes_text(struct eng_bytes *b, const char *text);
 void eng_bytes_int(struct eng_bytes *b, int64_t n); /* as "%lld", in a tenth of the time */
 void eng_bytes_format(struct eng_bytes *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* A hash of h and p[n]; 0 is a usual first h. */
+uint64_t eng_hash(uint64_t h, const char *p, size_t n);
+
 /* Adds p[n] as a JSON string in quotes; invalid UTF-8 becomes U+FFFD, since JSON cannot hold it. */
 void eng_bytes_quote(struct eng_bytes *b, const char *p, size_t n);
 void eng_bytes_json(struct eng_bytes *b, const json_t *value); /* as compact JSON */

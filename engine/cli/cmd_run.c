@@ -47,20 +47,6 @@ static int open_engine(struct eng_run *r)
     return error ? error : eng_session_open(&r->session, r->engine);
 }
 
-/* Sets the sampling that the user did not set to the model's own defaults, in r->config, where /set changes it. */
-static int open_sampling(struct eng_run *r)
-{
-    struct eng_config *c = r->config;
-    eng_model_sampling(&c->sampling, c->sampling_given, eng_file(r->engine));
-    int error = eng_breakers_make(&r->breakers, eng_vocab(r->engine), c->n_breaker < 0 ? NULL : c->breaker,
-                                  c->n_breaker);
-    if (error)
-        return kn_fail(error, "--dry-sequence-breaker: %s: give fewer or shorter texts", kn_error_text(error));
-    c->sampling.breaker = r->breakers.list;
-    c->sampling.n_breaker = r->breakers.n;
-    return 0;
-}
-
 /* Opens the chat template.  r->chat stays NULL with --raw, and for a model that has none.  A chat, but not a prompt,
  * may use a built-in template: a base model often has the vocabulary of its chat model. */
 static int open_chat(struct eng_run *r, bool chat)
@@ -98,8 +84,10 @@ static int open_run(struct eng_run *r)
 {
     bool terminal = isatty(STDOUT_FILENO);
     int error = open_engine(r);
-    if (error || (error = open_sampling(r)))
+    if (error)
         return error;
+    /* In r->config, where /set changes them. */
+    eng_model_sampling(&r->config->sampling, r->config->sampling_given, eng_file(r->engine));
     r->event = kn_calloc((size_t)eng_event_room(r->engine), sizeof *r->event);
     r->piece = kn_alloc(eng_decoder_room(eng_vocab(r->engine)));
     if (!r->event || !r->piece)

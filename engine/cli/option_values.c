@@ -180,20 +180,14 @@ static bool read_float(const struct eng_option *o, const char *s, float *out)
     return true;
 }
 
-/* Reads the order of sampling steps: names between semicolons, or letters. */
-static bool read_steps(const char *s, bool letters, struct spec_params *p)
+/* Reads the order of sampling steps as letters. */
+static bool read_letters(const char *s, struct spec_params *p)
 {
     p->has_order = true;
     p->n_order = 0;
-    while (*s) {
-        size_t n = letters ? 1 : strcspn(s, ";");
-        int step = letters ? spec_step_of_letter(*s) : spec_step_find(s, n);
-        if (step < 0 || memchr(p->order, step, (size_t)p->n_order))
+    for (; *s; s++)
+        if (!spec_order_add(p, spec_step_of_letter(*s)))
             return false;
-        p->order[p->n_order++] = (uint8_t)step;
-        s += n;
-        s += *s == ';';
-    }
     return true;
 }
 
@@ -245,7 +239,8 @@ static bool read_value(struct eng_config *c, const struct eng_option *o, const c
         return read_choice(s, eng_option_choices(o), field);
     case ENG_STEP_NAMES:
     case ENG_STEP_LETTERS:
-        return read_steps(s, o->kind == ENG_STEP_LETTERS, &c->sampling);
+        return o->kind == ENG_STEP_LETTERS ? read_letters(s, &c->sampling)
+                                           : spec_order_read(&c->sampling, s, strlen(s));
     case ENG_BREAKERS:
         return read_breaker(s, c);
     case ENG_TEXT:

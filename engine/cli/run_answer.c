@@ -189,10 +189,28 @@ static int finish_text(struct eng_run *r, struct telling *a)
     return error ? error : show_held(r, a);
 }
 
+/* Sets the breakers of DRY, once it is on: at the start or by /set. */
+static int set_breakers(struct eng_run *r)
+{
+    struct eng_config *c = r->config;
+    if (c->sampling.dry_multiplier == 0 || c->sampling.breaker)
+        return 0;
+    int error = eng_breakers_make(&r->breakers, eng_vocab(r->engine), c->n_breaker < 0 ? NULL : c->breaker,
+                                  c->n_breaker);
+    if (error)
+        return kn_fail(error, "--dry-sequence-breaker: %s: give fewer or shorter texts", kn_error_text(error));
+    c->sampling.breaker = r->breakers.list;
+    c->sampling.n_breaker = r->breakers.n;
+    return 0;
+}
+
 int eng_run_answer(struct eng_run *r, uint32_t choice, struct eng_timing *t)
 {
     const struct eng_config *c = r->config;
     struct telling a = { .t = t };
+    int error = set_breakers(r);
+    if (error)
+        return error;
     struct eng_request request = { .token = r->ids.id,
                                    .n_token = (int)r->ids.n,
                                    .n_predict = c->n_predict,
@@ -202,7 +220,7 @@ int eng_run_answer(struct eng_run *r, uint32_t choice, struct eng_timing *t)
     if (r->ids.n > INT32_MAX)
         return kn_fail(KN_ELIMIT, "the prompt has %zu tokens", r->ids.n);
     r->said.n = 0;
-    int error = open_telling(r, &a);
+    error = open_telling(r, &a);
     *t = (struct eng_timing){ .start_ns = kn_now_ns() };
     eng_stats_get(r->engine, &t->engine);
     if (moe_model_store(eng_model(r->engine)))

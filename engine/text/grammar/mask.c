@@ -287,7 +287,7 @@ static size_t walk(const struct gr_tokens *t, const struct gr_grammar *g, struct
         bool ends = t->trie.first[i] < t->trie.first[i + 1] &&
                     (g->is_exact || gr_step_last(g, &x->at[d - 1], t->trie.byte[i], &x->last));
         for (int32_t k = t->trie.first[i]; ends && k < t->trie.first[i + 1]; k++)
-            mask[t->trie.id[k] >> 5] |= UINT32_C(1) << (t->trie.id[k] & 31);
+            spec_mask_allow(mask, t->trie.id[k]);
         i++;
     }
     return n_step;
@@ -415,7 +415,7 @@ static void set_stops(const struct gr_tokens *t, const struct gr_state *s, uint3
 {
     memset(mask, 0, t->n_word * sizeof *mask);
     for (int i = 0; i < t->n_stop && s->can_end; i++)
-        mask[t->stop[i] >> 5] |= UINT32_C(1) << (t->stop[i] & 31);
+        spec_mask_allow(mask, t->stop[i]);
 }
 
 static void walk_all(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s,
