@@ -69,7 +69,7 @@ static bool is_deeper(json_t *value, int n_level)
     return false;
 }
 
-/* Refuses honoured parameters whose value, or use with another, cannot be honoured. */
+/* Refuses a supported parameter if its value, or its use beside another parameter, is not supported. */
 static void check_use(struct eng_parse *p)
 {
     int64_t n = 0;
