@@ -8,7 +8,8 @@
 
 #define LEAST_SLOT   2
 #define LEAST_WINDOW 8  /* experts */
-#define WINDOW_PART  64 /* the window is 1/WINDOW_PART of the slots, at least LEAST_WINDOW */
+#define MOST_WINDOW  24 /* experts */
+#define WINDOW_PART  24 /* between the two, the window is 1/WINDOW_PART of the experts without a slot */
 
 /* Adds a slot size to the list of n, in ascending order.  If the list is full, a larger size replaces the largest one,
  * and a smaller one is left out: its experts use the next larger size. */
@@ -91,9 +92,13 @@ static int slots_of(const struct off_pool *p, double share)
 }
 
 /* The slots of the window keep nothing from one pass to the next, so a pass that uses all experts reads
- * (experts - slots + window). Eight experts of a large model are 20 MB: two to three times the bytes that saturate a
- * drive (off_reader_most), so the drive also has reads to do while the first half of the window is computed. */
-static void set_window(struct off_store *s) { s->window = kn_max(LEAST_WINDOW, s->n_slot / WINDOW_PART); }
+ * (experts - slots + window): at most 1/WINDOW_PART more than without a window, except where few experts have no slot.
+ * With a window of 8 experts the disk had nothing to read for a quarter of the time, with 16 to 32 for an eighth
+ * (evals/results/offload/window-speed-2026-11-24.md). */
+static void set_window(struct off_store *s)
+{
+    s->window = kn_max(LEAST_WINDOW, kn_min(MOST_WINDOW, (s->n_expert - s->n_slot) / WINDOW_PART));
+}
 
 void off_share_slots(struct off_store *s, size_t bytes, size_t later)
 {
