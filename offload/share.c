@@ -7,9 +7,11 @@
 #include <string.h>
 
 #define LEAST_SLOT   2
-#define LEAST_WINDOW 8  /* experts */
-#define MOST_WINDOW  24 /* experts */
-#define WINDOW_PART  24 /* between the two, the window is 1/WINDOW_PART of the experts without a slot */
+#define WINDOW_BYTES ((size_t)20 << 20) /* the smallest window: experts of so many bytes, */
+#define LEAST_WINDOW 2                  /* at least this many */
+#define SMALL_WINDOW 8                  /* and at most this many */
+#define MOST_WINDOW  24                 /* the largest window */
+#define WINDOW_PART  24                 /* between the two, the window is 1/WINDOW_PART of the experts without a slot */
 
 /* Adds a slot size to the list of n, in ascending order.  If the list is full, a larger size replaces the largest one,
  * and a smaller one is left out: its experts use the next larger size. */
@@ -93,11 +95,14 @@ static int slots_of(const struct off_pool *p, double share)
 
 /* The slots of the window keep nothing from one pass to the next, so a pass that uses all experts reads
  * (experts - slots + window): at most 1/WINDOW_PART more than without a window, except where few experts have no slot.
- * With a window of 8 experts the disk had nothing to read for a quarter of the time, with 16 to 32 for an eighth
- * (evals/results/offload/window-speed-2026-11-24.md). */
+ * There the window is as small as the disk allows: WINDOW_BYTES are two to three times the bytes in flight that keep a
+ * drive busy (off_reader_most). With a window of 8 experts of 2.65 MB the disk had nothing to read for a quarter of the time, with
+ * 16 to 32 for an eighth (evals/results/offload/window-speed-2026-11-24.md). */
 static void set_window(struct off_store *s)
 {
-    s->window = kn_max(LEAST_WINDOW, kn_min(MOST_WINDOW, (s->n_expert - s->n_slot) / WINDOW_PART));
+    size_t all = off_store_bytes(s->expert, s->n_expert), n = all ? WINDOW_BYTES * (size_t)s->n_expert / all : 0;
+    int small = n < SMALL_WINDOW ? kn_max(LEAST_WINDOW, (int)n + 1) : SMALL_WINDOW;
+    s->window = kn_max(small, kn_min(MOST_WINDOW, (s->n_expert - s->n_slot) / WINDOW_PART));
 }
 
 void off_share_slots(struct off_store *s, size_t bytes, size_t later)

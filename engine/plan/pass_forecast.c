@@ -2,19 +2,27 @@
  *
  * The time of the disk is the bytes of missing experts over the disk rate. The time of the cores is the bytes that they
  * touch over the memory rate, plus the multiply-adds over their rate: a sum, since a core that waits for bytes does not
- * multiply. Disk and cores work at the same time, so a pass takes the longer of the two. An expert is resident with the
- * probability (experts that fit) / (experts): if all experts are used equally often, no cache does better. */
+ * multiply. While an expert is read, the cores compute others; but the experts of a layer are known only when its
+ * attention and router are computed. So a pass takes the longer of two times: that of the cores; or that of the disk and
+ * of the dense weights. An expert is resident with the probability (experts that fit) / (experts): if all experts are
+ * used equally often, no cache does better.
+ *
+ * The shares of the measured rates that passes reach, and forecasts beside measurements:
+ * evals/results/speed/plan-2026-11-24.md. */
 #include "engine/plan/plan.h"
 
 #include <math.h>
 
-/* Decoding reaches this share of the measured rates: the sum of memory and multiply-add time was 0.85 to 0.90 of the
- * measured time, with 1 to 16 sequences and all experts in memory (evals/results/speed/speed-2026-11-20.md). */
-#define DECODE_RATE_RATIO 0.88
+#define DECODE_RATE_RATIO  0.88  /* memory, and multiply-adds with few rows per weight */
+#define DISK_RATE_RATIO    0.92  /* disk, in passes that wait for it */
+#define PREFILL_RATE_RATIO 0.45  /* multiply-adds with many rows per weight: dense weights, prompts */
+#define LAYER_S            10e-6 /* starting the parallel regions of a layer */
 
-/* The share of the multiply-add rate that passes with many rows reach: 318 to 370 of 720 G/s in Q4_K with 16 to 96 rows
- * (same file). */
-#define PREFILL_RATE_RATIO 0.45
+/* Multiply-adds of one expert in every layer. */
+static double expert_macs(const struct moe_shape *shape)
+{
+    return shape->n_moe_layer * 3.0 * shape->d_model * shape->d_expert;
+}
 
 void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row)
 {
@@ -28,17 +36,21 @@ void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, in
         f.misses = used * (1 - (double)s->split->n_resident / s->split->n_expert);
     }
     f.disk_bytes = f.misses * expert;
-    f.dram_bytes = (double)shape->pass_bytes + used * expert + positions * (double)s->kv_slot_bytes +
-                   2.0 * n_row * (double)shape->state_bytes;
+    double dense_bytes = (double)shape->pass_bytes + positions * (double)s->kv_slot_bytes +
+                         2.0 * n_row * (double)shape->state_bytes;
+    f.dram_bytes = dense_bytes + used * expert;
     f.macs = n_row * shape->row_macs + positions * shape->position_macs;
 
     f.disk_s = f.disk_bytes > 0 ? f.disk_bytes / s->machine.disk_Bps : 0;
     f.dram_s = f.dram_bytes / s->machine.dram_Bps;
     f.mac_s = f.macs / s->machine.mac_ps;
-    f.pass_s = (f.dram_s + f.mac_s) / DECODE_RATE_RATIO;
+    double expert_mac_s = n_row * shape->n_used * expert_macs(shape) / s->machine.mac_ps;
+    double other_s = (f.mac_s - expert_mac_s) / PREFILL_RATE_RATIO + shape->n_layer * LAYER_S;
+    double disk_s = (f.disk_s + dense_bytes / s->machine.dram_Bps) / DISK_RATE_RATIO + other_s;
+    f.pass_s = (f.dram_s + expert_mac_s) / DECODE_RATE_RATIO + other_s;
     f.bound_by = f.dram_s > f.mac_s ? "dram" : "operations";
-    if (f.disk_s > f.pass_s) {
-        f.pass_s = f.disk_s;
+    if (f.disk_s > 0 && disk_s > f.pass_s) {
+        f.pass_s = disk_s;
         f.bound_by = "disk";
     }
     f.tokens_per_s = n_row / f.pass_s;
@@ -55,7 +67,7 @@ void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s)
     double bytes = 0, macs = 0; /* bytes and multiply-adds of one expert in every layer */
     if (shape->n_expert) {
         bytes = (double)shape->expert_file_bytes / shape->n_expert;
-        macs = shape->n_moe_layer * 3.0 * shape->d_model * shape->d_expert;
+        macs = expert_macs(shape);
     }
     *out = (struct spec_cost_model){
         .fixed_ns = (double)shape->pass_bytes * byte_ns,

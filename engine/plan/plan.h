@@ -58,9 +58,7 @@ struct eng_forecast { /* one decode pass: a row of each of n_row sequences */
     double disk_bytes, dram_bytes, macs;
     double disk_s, dram_s, mac_s; /* disk reads, memory reads and multiply-adds, each alone */
     double pass_s, tokens_per_s;  /* expected time of the pass, and its speed */
-    const char
-        *bound_by; /* "disk" if reads take longer than memory and multiply-adds together; else the longer of these
-                           * two, "dram" or "operations" */
+    const char *bound_by;         /* "disk" if the pass waits for reads; else the longer of "dram" and "operations" */
 };
 
 struct eng_setting { /* a model, its memory split and the machine's rates */

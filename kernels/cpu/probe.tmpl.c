@@ -2,25 +2,24 @@
  * nothing else in the loop.
  *
  * The read uses four streams, with prefetch: with one stream a core has only about half of its possible
- * cache misses outstanding (11 against 18 GB/s on one core of an Emerald Rapids). */
+ * cache misses outstanding (11 against 18 GB/s on one core of an Emerald Rapids). The streams take turns line by line: in
+ * turns of a page they were 8 to 20 % slower on two cores of a Zen 4. */
 #include "kernels/internal.h"
 #include "kernels/cpu/simd.h"
 
 #define STREAMS 4
-#define AHEAD   2048
+#define AHEAD   1024
 
 void KN_FN(kn_probe_read)(const void *p, size_t bytes)
 {
     size_t part = bytes / STREAMS;
     vi sum = vi_zero();
-    for (size_t page = 0; page < part; page += 4096)
+    for (size_t i = 0; i < part; i += 64)
         for (int s = 0; s < STREAMS; s++) {
-            const uint8_t *at = (const uint8_t *)p + (size_t)s * part + page;
-            for (size_t i = 0; i < 4096; i += 64) {
-                _mm_prefetch((const char *)at + i + AHEAD, _MM_HINT_T0);
-                for (size_t j = 0; j < 64; j += sizeof(vi))
-                    sum = vi_xor(sum, vi_load(at + i + j));
-            }
+            const uint8_t *at = (const uint8_t *)p + (size_t)s * part + i;
+            _mm_prefetch((const char *)at + AHEAD, _MM_HINT_T0);
+            for (size_t j = 0; j < 64; j += sizeof(vi))
+                sum = vi_xor(sum, vi_load(at + j));
         }
     __asm__ volatile("" : : "v"(sum));
 }
