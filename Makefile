@@ -55,7 +55,7 @@ SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/ma
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
 CU_kernels      = cuda/device cuda/orders
-SRC_offload     = place mirror ring pread reader io load policy heat trace pack share slots tickets fill store packer
+SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
 SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
 
 # ---- rooms: the subfolders of moe and engine, each with the rooms and folders that it may use -------------
