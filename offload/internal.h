@@ -223,7 +223,7 @@ int off_trace_by_share(const struct off_trace *t, const struct off_expert *exper
  *     48        entries, one after another
  *     a page    extents: each begins at a page, and so does every matrix in it */
 
-#define OFF_PACK_VERSION 1 /* of the file layout and of the interleaving of matrices */
+#define OFF_PACK_VERSION 2 /* of the file layout, the interleaving of matrices and the checksum */
 
 struct off_pack_head { /* the whole file is little-endian */
     char magic[8];
@@ -244,7 +244,7 @@ struct off_pack_entry {
 };
 _Static_assert(sizeof(struct off_pack_entry) == 72, "as it lies in the file");
 
-/* Checksum.  A change within one 64-bit word is always detected. */
+/* Checksum: XXH3 of 64 bits. */
 uint64_t off_check(const void *data, size_t bytes);
 
 /* The checksum of an expert is that of its matrices' checksums, so that matrices can be verified in parallel. */
