@@ -16,7 +16,7 @@ out    := $(B)/$(MODE)
 
 # ---- packages: tests/packages.sh installs those that a bare Debian 12 or Ubuntu 24.04 lacks --------------
 BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev \
-                 libjansson-dev libutf8proc-dev libcminpack-dev libevent-dev
+                 libjansson-dev libutf8proc-dev libcminpack-dev libevent-dev libxxhash-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 
@@ -39,7 +39,7 @@ USES_moe         = offload kernels
 USES_speculative = kernels
 USES_engine      = speculative moe offload kernels
 LIBS_kernels     = -lnuma -lpthread -lm
-LIBS_offload     = -luring
+LIBS_offload     = -luring -lxxhash
 LIBS_moe         = -ljansson
 LIBS_speculative = -lcminpack
 LIBS_engine      = -lpcre2-8 -linih -ljansson -lutf8proc -levent_extra -levent_core
@@ -55,7 +55,7 @@ SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/ma
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
 CU_kernels      = cuda/device cuda/orders
-SRC_offload     = place mirror ring pread reader io load policy heat trace pack share slots tickets fill store packer
+SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
 SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
 
 # ---- rooms: the subfolders of moe and engine, each with the rooms and folders that it may use -------------

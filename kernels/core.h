@@ -84,10 +84,12 @@ static inline uint64_t kn_mix(uint64_t z)
 /* ---- the seam ---------------------------------------------------------------------------------- */
 
 /* device, inode: identity of a file.  direct_align: alignment in bytes that O_DIRECT needs of memory and
- * offsets; 0: the system does not report one. */
+ * offsets; 0: the system does not report one.  mtime_ns, ctime_ns: the last change of its contents, and of contents or
+ * inode. */
 struct kn_stat {
     uint64_t device, inode;
     uint32_t direct_align;
+    int64_t mtime_ns, ctime_ns;
 };
 
 /* Every call that can fail for reasons outside the program.  Results are as for system calls: -1 (or NULL)

@@ -1,10 +1,13 @@
-/* Filling: while slots are empty, one thread reads the most probable experts, at the lowest priority.  Other threads
- * touch the memory of slots in advance, in the order in which the filler uses them. */
+/* Filling: while slots are empty, one thread reads the most probable experts, at the lowest priority.  After that it
+ * looks once a second whether the model's files have changed.  Other threads touch the memory of slots in advance, in
+ * the order in which the filler uses them. */
 #include "offload/store.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #define N_FILL 4 /* experts that the filler reads at a time */
+#define LOOK_S 1
 
 struct rank {
     float share;
@@ -70,6 +73,24 @@ static int fill_slots(struct off_store *s, int *next)
     return n_under_way;
 }
 
+/* Looks at the model's files every LOOK_S, until the store closes.  Call with the lock held. */
+static void watch_files(struct off_store *s)
+{
+    struct timespec next;
+    clock_gettime(CLOCK_MONOTONIC, &next);
+    while (!s->stop) {
+        next.tv_sec += LOOK_S;
+        while (!s->stop && pthread_cond_timedwait(&s->ending, &s->lock, &next) == 0)
+            ;
+        if (s->stop)
+            return;
+        pthread_mutex_unlock(&s->lock);
+        off_watch_look(s->watch);
+        pthread_mutex_lock(&s->lock);
+        clock_gettime(CLOCK_MONOTONIC, &next);
+    }
+}
+
 void *off_fill_main(void *arg)
 {
     struct off_store *s = arg;
@@ -84,6 +105,7 @@ void *off_fill_main(void *arg)
         pthread_mutex_lock(&s->lock);
     }
     s->filled = true;
+    watch_files(s);
     pthread_mutex_unlock(&s->lock);
     return NULL;
 }

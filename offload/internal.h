@@ -2,7 +2,8 @@
  *
  *     store.h     the expert store: store.c, share.c, slots.c, tickets.c, fill.c
  *     policy.c    the choice of experts to evict
- *     heat.c      usage statistics of experts, saved between runs
+ *     heat.c      usage statistics and checksums of experts, saved between runs
+ *     watch.c     identity of the model's files, and whether they change while in use
  *     trace.c     recordings of fetches, and the fewest reads that they need
  *     pack.c      pack files: experts in a separate file, in slot layout; packer.c writes them
  *     load.c      off_load: reads all dense weights, once
@@ -94,6 +95,10 @@ uint64_t off_mirror_read(const struct off_mirror *m);                  /* total 
  * urgency in the order of posting.  Only a few MiB of each urgency are under way at any moment, so that a
  * NOW job never waits long for jobs of lower urgency. */
 
+/* The copies that a job may read: any, only the first, or the second (mirror.c).  The last means the first where the
+ * second has ended, or has not all bytes of the job. */
+enum off_copy { OFF_COPY_ANY, OFF_COPY_FIRST, OFF_COPY_SECOND };
+
 enum off_job_state { OFF_JOB_IDLE, OFF_JOB_QUEUED, OFF_JOB_READING, OFF_JOB_DONE };
 
 struct off_job { /* in the caller's memory; the caller must not change it until it is DONE */
@@ -102,6 +107,7 @@ struct off_job { /* in the caller's memory; the caller must not change it until 
     size_t bytes;
     uint8_t *to; /* page-aligned, with space for whole pages */
     enum off_urgency urgency;
+    enum off_copy copy;
 
     atomic_int state; /* DONE is stored (release) after status and the data at `to` */
     atomic_bool late; /* past its deadline: the caller may stop waiting, but its memory stays in use until DONE */
@@ -217,7 +223,7 @@ int off_trace_by_share(const struct off_trace *t, const struct off_expert *exper
  *     48        entries, one after another
  *     a page    extents: each begins at a page, and so does every matrix in it */
 
-#define OFF_PACK_VERSION 1 /* of the file layout and of the interleaving of matrices */
+#define OFF_PACK_VERSION 2 /* of the file layout, the interleaving of matrices and the checksum */
 
 struct off_pack_head { /* the whole file is little-endian */
     char magic[8];
@@ -238,7 +244,7 @@ struct off_pack_entry {
 };
 _Static_assert(sizeof(struct off_pack_entry) == 72, "as it lies in the file");
 
-/* Checksum.  A change within one 64-bit word is always detected. */
+/* Checksum: XXH3 of 64 bits. */
 uint64_t off_check(const void *data, size_t bytes);
 
 /* The checksum of an expert is that of its matrices' checksums, so that matrices can be verified in parallel. */
@@ -269,9 +275,40 @@ bool off_read_all(int fd, void *to, size_t bytes, uint64_t offset);
 int off_pack_open(int *fd, const char *path, uint64_t model_id, const struct off_expert *expert, int n_expert,
                   struct off_extent *extent /* [n_expert] */);
 
-/* ---- usage statistics between runs: heat.c ---------------------------------------------------------- */
+/* ---- the model's files while in use: watch.c --------------------------------------------------------- */
 
-bool off_heat_read(const char *path, uint64_t model_id, float *share /* [n] */, int n); /* false: no valid file */
-void off_heat_write(const char *path, uint64_t model_id, const float *share, int n);
+struct off_file_id { /* of a file's contents, as far as the system tells; bytes 0: unknown */
+    uint64_t bytes;
+    int64_t mtime_ns, ctime_ns;
+};
+_Static_assert(sizeof(struct off_file_id) == 24, "as it lies in the heat file");
+
+/* Any thread may call these.  off_watch_open fails only with KN_ENOMEM.  off_watch_look: true if size or bytes of a file
+ * have changed since it was opened, now or at an earlier look; logs this once.  off_watch_compare: `last` is the
+ * identity at the end of an earlier process.  off_watch_written: the file's times have changed since the open, or since
+ * `last`. */
+struct off_watch;
+int off_watch_open(struct off_watch **out, const struct off_files *files);
+void off_watch_close(struct off_watch *w);
+bool off_watch_look(struct off_watch *w);
+bool off_watch_changed(const struct off_watch *w); /* the result of the last look */
+void off_watch_id(struct off_watch *w, int file, struct off_file_id *out);
+void off_watch_compare(struct off_watch *w, int file, const struct off_file_id *last);
+bool off_watch_written(struct off_watch *w, int file);
+
+/* ---- statistics and checksums between runs: heat.c --------------------------------------------------- */
+
+struct off_heat {
+    uint64_t model_id;
+    int n_expert, n_file;
+    struct off_file_id *id; /* [n_file] of the model's files; off_heat_read replaces it by that in the heat file */
+    float *share;           /* [n_expert] share of its group's turns that used the expert */
+    uint64_t *check;        /* [n_expert] off_check_expert of the expert in the model's own files; 0: unknown */
+};
+
+/* off_heat_read: false if there is no file, or none that is valid, which is logged.  The checksums are all 0 if the
+ * file is of an older format, or if size or time of change of the contents of one of the model's files is another. */
+bool off_heat_read(const char *path, struct off_heat *h);
+void off_heat_write(const char *path, const struct off_heat *h);
 
 #endif

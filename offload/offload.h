@@ -128,7 +128,7 @@ struct off_store_options {
     size_t slot_bytes;  /* memory for slots; at least off_store_least(); 0: for all experts */
     size_t later_bytes; /* most memory that off_store_grow may add later */
     enum off_io_kind io;
-    const char *heat_path; /* usage statistics, loaded at open, saved at close; NULL: none */
+    const char *heat_path; /* usage statistics and checksums, loaded at open, saved at close; NULL: none */
     const char *pack_path; /* pack file to read experts from; NULL or no such file: from `files` */
     uint64_t model_id;     /* a heat or pack file of another model is not used */
 };
@@ -155,7 +155,7 @@ struct off_ticket {
     struct off_ticket *next; /* list link of the store */
 };
 
-/* The fields before n_slot, and mirror_bytes, are counters that only rise: a prefetch is counted once it can no longer
+/* The fields before n_slot, mirror_bytes and damaged_reads are counters that only rise: a prefetch is counted once it can no longer
  * be cancelled.  The other fields are the present state. */
 struct off_stats {
     uint64_t hits, misses;          /* experts fetched NOW: cached; not cached, or still being read */
@@ -165,9 +165,11 @@ struct off_stats {
     uint64_t early_bytes, early_used_bytes, early_wasted_bytes; /* of EARLY prefetches: read, used, evicted unused */
     uint64_t stall_ns, repack_ns; /* time in off_wait: waiting for reads; interleaving and verifying */
     uint64_t n_slot, n_empty, n_expert;
-    uint64_t mirror_bytes; /* bytes of all reads that came from the second copy */
-    uint64_t n_packed;     /* experts that are read from the pack file, whether or not they were read already */
-    bool filling;          /* the filler still fills empty slots */
+    uint64_t mirror_bytes;  /* bytes of all reads that came from the second copy */
+    uint64_t damaged_reads; /* reads of experts with a wrong checksum */
+    uint64_t n_packed;      /* experts that are read from the pack file, whether or not they were read already */
+    bool filling;           /* the filler still fills empty slots */
+    bool changed;           /* size or bytes of the model's files are not those at the open, or at the first read */
 };
 
 /* A recording of NOW fetches: for each fetch the number of its experts, then their numbers.  The caller owns item. */
@@ -236,7 +238,7 @@ void off_store_look(struct off_store *s, struct off_spot *out);
 /* ---- pack files ----------------------------------------------------------------------------------
  *
  * A file beside the model that holds its experts as slots do: interleaved, the matrices of each expert one after
- * another.  So an expert is one read and needs no work but to verify its checksum at the first read.  off_pack writes
+ * another.  So an expert is one read and needs no work but to verify its checksum.  off_pack writes
  * the file as path.part, one batch of experts at a time; a batch counts once it is on the disk.  After an
  * interruption the next call continues with the first missing batch.  The complete file is renamed to path. */
 

@@ -5,48 +5,25 @@
  * equal the bytes that this program would write for this model.  Only the experts' checksums are taken from the
  * file; the entries' own checksums protect them.  So sizes and offsets need no further checks.
  *
- * The checksum has eight lanes of 64 bits: xor, multiply, rotate.  Each step is a bijection of the lane, and
- * lanes are independent, so a multiplication's latency is hidden behind seven others: a word per cycle, 24 GB/s
- * on a core at 3 GHz, 13 GB/s from memory. */
+ * The checksum is XXH3 of 64 bits: on one core of a Zen 5 machine 45 to 57 GB/s from the cache, and 28 from memory.
+ * Each expert that is read costs it once, so it has to be far above the disk's rate. */
 #include "offload/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-
-#define LANES 8
-#define AHEAD 4096 /* prefetch distance in bytes: prefetching doubles one core's rate from memory */
+#if __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>
+#else
+#include <xxhash.h>
+#endif
 
 static const char magic[8] = { 'S', 'P', 'W', 'P', 'A', 'C', 'K', 0 };
 
 /* ---- checksums ----------------------------------------------------------------------------------- */
 
-static inline uint64_t stir(uint64_t lane, uint64_t word)
-{
-    lane = (lane ^ word) * KN_GOLDEN;
-    return lane << 29 | lane >> 35;
-}
-
-uint64_t off_check(const void *data, size_t bytes)
-{
-    const uint8_t *p = data, *end = p + bytes;
-    uint64_t lane[LANES], rest[LANES] = { 0 }, h = bytes;
-    for (int i = 0; i < LANES; i++)
-        lane[i] = kn_mix(KN_GOLDEN * (uint64_t)(i + 1));
-    for (; end - p >= (ptrdiff_t)sizeof rest; p += sizeof rest) {
-        __builtin_prefetch(p + AHEAD);
-#pragma GCC unroll 8
-        for (int i = 0; i < LANES; i++) {
-            uint64_t word;
-            memcpy(&word, p + (size_t)i * sizeof word, sizeof word);
-            lane[i] = stir(lane[i], word);
-        }
-    }
-    memcpy(rest, p, (size_t)(end - p)); /* padded with zeros; h starts as the length, so padding differs from data */
-    for (int i = 0; i < LANES; i++)
-        h = kn_mix(h + KN_GOLDEN + stir(lane[i], rest[i]));
-    return h;
-}
+/* The library's header for x86 replaces XXH3_64bits by one that chooses the widest vectors of the processor. */
+uint64_t off_check(const void *data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
 uint64_t off_check_expert(const uint64_t matrix[OFF_MATRICES])
 {

@@ -171,7 +171,13 @@ static double time_on(const struct drive *d, size_t bytes) { return (double)(d->
 
 static int choose_drive(const struct off_reader *r, const struct transfer *t)
 {
-    if (t->mover.offset + t->bytes > r->file[t->job->file].copy[SECOND].bytes || !off_mirror_lives(r->files.mirror))
+    const struct off_job *job = t->job;
+    uint64_t there = r->file[job->file].copy[SECOND].bytes;
+    if (job->copy == OFF_COPY_FIRST || !off_mirror_lives(r->files.mirror))
+        return FIRST;
+    if (job->copy == OFF_COPY_SECOND) /* the last transfer may reach past the end of the file */
+        return job->offset + job->bytes <= there ? SECOND : FIRST;
+    if (t->mover.offset + t->bytes > there)
         return FIRST;
     return time_on(&r->drive[SECOND], t->bytes) < time_on(&r->drive[FIRST], t->bytes) ? SECOND : FIRST;
 }

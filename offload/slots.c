@@ -41,6 +41,7 @@ static void post_reads(struct off_store *s, struct off_slot *slot, enum off_urge
     }
     for (int i = 0; i < OFF_JOBS; i++) {
         slot->job[i].urgency = urgency;
+        slot->job[i].copy = slot->copy;
         if (slot->job[i].bytes)
             off_io_post(s->io, &slot->job[i]);
     }
@@ -48,25 +49,38 @@ static void post_reads(struct off_store *s, struct off_slot *slot, enum off_urge
     s->stats.read_bytes += off_slot_bytes_read(s, slot->expert);
 }
 
-/* The expert's extent in the pack file is damaged or unreadable: reads the expert from the model's own files. */
-void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot)
+/* The reads of an expert for a fetch, of which nothing is wrong yet. */
+static void begin_reads(struct off_store *s, struct off_slot *slot, enum off_urgency urgency)
+{
+    slot->copy = s->copy_of[slot->expert];
+    slot->wrong = 0;
+    slot->wrong_mirrored = false;
+    post_reads(s, slot, urgency);
+}
+
+void off_slot_read_again(struct off_store *s, struct off_slot *slot, enum off_copy copy)
+{
+    slot->copy = copy;
+    post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
+}
+
+void off_expert_unpack(struct off_store *s, int32_t expert)
 {
     if (!s->said_damaged)
         kn_say(KN_LOG_WARN,
                "%s is damaged (expert %d, perhaps others): damaged experts are read from the model's own "
                "file; spillway pack writes a new one",
-               s->pack_path, (int)slot->expert);
+               s->pack_path, (int)expert);
     s->said_damaged = true;
-    s->extent[slot->expert].bytes = 0;
+    s->extent[expert].bytes = 0;
+    s->copy_of[expert] = OFF_COPY_ANY;
     s->stats.n_packed--;
-    post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
 }
 
-/* The expert's checksum in the second copy of the pack file is wrong: drops all second copies, and reads the first. */
-void off_slot_read_first(struct off_store *s, struct off_slot *slot)
+void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot)
 {
-    off_mirror_drop(s->mirror, s->n_file, "an expert in it is damaged");
-    post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
+    off_expert_unpack(s, slot->expert);
+    begin_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
 }
 
 /* Adds the counts of a slot's prefetch to s->doubt, or with doubt false subtracts them.  They are there until the
@@ -110,8 +124,7 @@ static void empty_slot(struct off_store *s, struct off_slot *slot)
     s->n_empty++;
 }
 
-/* If all jobs of a slot have ended: makes it raw, or ready if its checksum was verified before.  After an error: reads
- * it from the model's files if it was packed, reads it again if another fetch joined, else makes it bad if tickets hold
+/* If all jobs of a slot have ended: makes it raw.  After an error: reads it from the model's files if it was packed, reads it again if another fetch joined, else makes it bad if tickets hold
  * it and must get the error, else empty. */
 void off_slot_settle(struct off_store *s, struct off_slot *slot)
 {
@@ -129,11 +142,11 @@ void off_slot_settle(struct off_store *s, struct off_slot *slot)
     end_doubt(s, slot);
     slot->status = status;
     if (!status)
-        slot->state = slot->packed && s->verified[slot->expert] ? SLOT_READY : SLOT_RAW;
+        slot->state = SLOT_RAW;
     else if (slot->packed)
         off_slot_read_unpacked(s, slot);
     else if (slot->joined)
-        post_reads(s, slot, OFF_NOW);
+        begin_reads(s, slot, OFF_NOW);
     else if (slot->n_hold)
         slot->state = SLOT_BAD;
     else
@@ -158,7 +171,7 @@ void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, e
     set_passing(s, slot, urgency == OFF_NOW || urgency == OFF_SOON);
     s->slot_of[expert] = (int32_t)(slot - s->slot);
     s->n_empty--;
-    post_reads(s, slot, urgency);
+    begin_reads(s, slot, urgency);
     s->stats.soon_reads += slot->ahead;
     s->stats.early_bytes += urgency == OFF_EARLY ? off_slot_bytes_read(s, expert) : 0;
     if (slot->ahead)
@@ -236,7 +249,7 @@ void off_slot_hold(struct off_store *s, struct off_slot *slot)
 void off_slot_join(struct off_store *s, struct off_slot *slot)
 {
     if (slot->state == SLOT_BAD)
-        post_reads(s, slot, OFF_NOW);
+        begin_reads(s, slot, OFF_NOW);
     else
         slot->joined = slot->state == SLOT_READING;
     off_slot_hold(s, slot);

@@ -32,8 +32,11 @@ static int list_experts(struct off_store *s, const struct off_store_options *opt
     s->spared = kn_calloc(n, sizeof *s->spared);
     s->fill = kn_calloc(n, sizeof *s->fill);
     s->extent = kn_calloc(n, sizeof *s->extent);
-    s->verified = kn_calloc(n, sizeof *s->verified);
-    if (!s->expert || !s->slot_of || !s->pool_of || !s->spared || !s->fill || !s->extent || !s->verified)
+    s->check = kn_calloc(n, sizeof *s->check);
+    s->known = kn_calloc(n, sizeof *s->known);
+    s->copy_of = kn_calloc(n, sizeof *s->copy_of);
+    if (!s->expert || !s->slot_of || !s->pool_of || !s->spared || !s->fill || !s->extent || !s->check || !s->known ||
+        !s->copy_of)
         return kn_fail(KN_ENOMEM, "no memory to list %d experts", opt->n_expert);
     memcpy(s->expert, opt->expert, n * sizeof *s->expert);
     s->n_expert = opt->n_expert;
@@ -69,37 +72,81 @@ static int list_files(struct off_store *s, const struct off_store_options *opt)
     s->n_file = (int)n;
     s->mirror = opt->files.mirror;
     s->stats.n_packed = s->pack_fd < 0 ? 0 : (uint64_t)s->n_filed;
-    return error;
+    for (int e = 0; s->pack_fd >= 0 && e < s->n_filed; e++) {
+        s->check[e] = s->extent[e].check;
+        s->known[e] = OFF_KNOWN_PACKED;
+    }
+    return error ? error : off_watch_open(&s->watch, &opt->files);
 }
 
-/* Loads the usage statistics of earlier runs of the program, so that the filler starts with the experts most likely to
- * be used. */
+static void close_heat(struct off_heat *h)
+{
+    kn_free(h->id);
+    kn_free(h->share);
+    kn_free(h->check);
+}
+
+/* Arrays for reading or writing the heat file, with the identity of the model's files.  False: no memory. */
+static bool open_heat(struct off_store *s, struct off_heat *h)
+{
+    *h = (struct off_heat){ .model_id = s->model_id, .n_expert = s->n_filed, .n_file = s->n_file };
+    h->id = kn_calloc((size_t)s->n_file, sizeof *h->id);
+    h->share = kn_calloc((size_t)s->n_filed, sizeof *h->share);
+    h->check = kn_calloc((size_t)s->n_filed, sizeof *h->check);
+    if (!h->id || !h->share || !h->check) {
+        close_heat(h);
+        return false;
+    }
+    for (int i = 0; i < s->n_file; i++)
+        off_watch_id(s->watch, i, &h->id[i]);
+    return true;
+}
+
+/* The checksum that an earlier process learnt of an expert in the model's own files.  If the pack file has another one,
+ * its bytes are not the model's. */
+static void recall_check(struct off_store *s, int32_t expert, uint64_t check)
+{
+    if (s->extent[expert].bytes && s->extent[expert].check != check)
+        off_expert_unpack(s, expert);
+    s->check[expert] = check;
+    s->known[expert] = OFF_KNOWN_OWN;
+}
+
+/* Loads statistics and checksums of earlier runs of the program.  The filler starts with the experts most likely to be
+ * used. */
 static int recall(struct off_store *s, const struct off_store_options *opt)
 {
+    struct off_heat h;
     s->model_id = opt->model_id;
-    s->heat_path = opt->heat_path ? kn_strdup(opt->heat_path) : NULL;
-    float *share = kn_calloc((size_t)s->n_filed, sizeof *share);
-    if (!share || (opt->heat_path && !s->heat_path)) {
-        kn_free(share);
+    if (!opt->heat_path)
+        return 0;
+    s->heat_path = kn_strdup(opt->heat_path);
+    if (!s->heat_path || !open_heat(s, &h))
         return kn_fail(KN_ENOMEM, "no memory to load the statistics of %d experts", s->n_filed);
+    bool found = off_heat_read(s->heat_path, &h), checks = false;
+    for (int32_t e = 0; found && e < s->n_filed; e++) {
+        off_policy_set_share(s->policy, e, h.share[e]);
+        checks |= h.check[e] != 0;
+        if (h.check[e])
+            recall_check(s, e, h.check[e]);
     }
-    if (s->heat_path && off_heat_read(s->heat_path, s->model_id, share, s->n_filed))
-        for (int32_t e = 0; e < s->n_filed; e++)
-            off_policy_set_share(s->policy, e, share[e]);
-    kn_free(share);
+    for (int i = 0; checks && i < s->n_file; i++)
+        off_watch_compare(s->watch, i, &h.id[i]);
+    close_heat(&h);
     return 0;
 }
 
 static void remember(struct off_store *s)
 {
-    float *share = s->heat_path && s->stats.hits + s->stats.misses ? kn_calloc((size_t)s->n_filed, sizeof *share)
-                                                                   : NULL;
-    if (!share)
+    struct off_heat h;
+    if (!s->heat_path || !(s->stats.hits + s->stats.misses) || !open_heat(s, &h))
         return;
-    for (int32_t e = 0; e < s->n_filed; e++)
-        share[e] = off_policy_share(s->policy, e);
-    off_heat_write(s->heat_path, s->model_id, share, s->n_filed);
-    kn_free(share);
+    for (int32_t e = 0; e < s->n_filed; e++) {
+        h.share[e] = off_policy_share(s->policy, e);
+        h.check[e] = s->known[e] == OFF_KNOWN_OWN ? s->check[e] : 0;
+    }
+    off_heat_write(s->heat_path, &h);
+    close_heat(&h);
 }
 
 int off_store_open(struct off_store **out, const struct off_store_options *opt)
@@ -114,6 +161,11 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
     struct off_store *s = kn_calloc(1, sizeof *s);
     if (!s)
         return kn_fail(KN_ENOMEM, "no memory for the expert store");
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->ending, &clock);
+    pthread_condattr_destroy(&clock);
     pthread_mutex_init(&s->lock, NULL);
     s->pack_fd = -1;
     int error = list_experts(s, opt);
@@ -147,6 +199,7 @@ void off_store_close(struct off_store *s)
     if (s->fills) {
         pthread_mutex_lock(&s->lock);
         s->stop = true;
+        pthread_cond_broadcast(&s->ending);
         pthread_mutex_unlock(&s->lock);
         off_io_nudge(s->io);
         pthread_join(s->filler, NULL);
@@ -155,18 +208,22 @@ void off_store_close(struct off_store *s)
     }
     remember(s);
     off_io_close(s->io);
+    off_watch_close(s->watch);
     off_policy_close(s->policy);
     kn_file_close(s->pack_fd);
     kn_free(s->heat_path);
     kn_free(s->pack_path);
     for (int i = 0; i < s->n_pool; i++)
         kn_unmap(s->pool[i].memory, (size_t)s->pool[i].n_listed * s->pool[i].slot_bytes);
+    pthread_cond_destroy(&s->ending);
     pthread_mutex_destroy(&s->lock);
     kn_free(s->victim);
     kn_free(s->slot);
     kn_free(s->path);
     kn_free(s->fd);
-    kn_free(s->verified);
+    kn_free(s->copy_of);
+    kn_free(s->known);
+    kn_free(s->check);
     kn_free(s->extent);
     kn_free(s->fill);
     kn_free(s->spared);
@@ -222,6 +279,7 @@ void off_stats_get(struct off_store *s, struct off_stats *out)
     out->n_expert = (uint64_t)s->n_expert;
     out->n_empty = (uint64_t)s->n_empty;
     out->filling = !s->filled;
+    out->changed = s->damaged || off_watch_changed(s->watch);
     pthread_mutex_unlock(&s->lock);
 }
 

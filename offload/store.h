@@ -3,17 +3,19 @@
  *     store.c     opening, closing, queries
  *     share.c     the number of slots per size and node
  *     slots.c     states of a slot, its reads, the choice of slots to evict
+ *     verify.c    checksums of the experts that were read, and the choice of another copy
  *     tickets.c   fetch, wait, release
- *     fill.c      threads that fill empty slots in idle time and allocate their memory
+ *     fill.c      threads that fill empty slots in idle time and allocate their memory; the first then watches files
  *
  * A slot goes empty -> reading -> raw -> claimed -> ready.  The matrices of an expert are read into the slot one
- * behind the other (raw); the first thread that waits for the expert claims the slot and interleaves them in place.
+ * behind the other (raw); the first thread that waits for the expert claims the slot, interleaves them in place, and
+ * verifies the checksum.
  * If an expert cannot be read, its slot is bad until every ticket that holds it has received the error.  If another
  * fetch joined while the failing read was under way, the expert is read once more for all of them, because the
  * second read may succeed.
  *
- * An expert in a pack file is one read and already interleaved; the first thread that waits for it verifies its
- * checksum.  If it is damaged or unreadable, this expert is read from the model's own files from then on.
+ * An expert in a pack file is one read and already interleaved, so it is only verified.  If it is damaged or unreadable,
+ * this expert is read from the model's own files from then on.
  *
  * Slots of one size on one node form a pool, so that layers in larger formats do not make all slots large.  Every
  * pool has slots for the same share of its experts.  The experts of a group are spread over the nodes in turn, so
@@ -45,6 +47,10 @@
 #define OFF_TOUCHERS   4
 #define OFF_MAX_POOL   (OFF_SLOT_SIZES * KN_NODES)
 
+/* Knowledge of the checksum of an expert in the model's own files: none; from the pack file; learnt from a read that
+ * used both copies; learnt or confirmed by a read of the first copy alone. */
+enum off_known { OFF_KNOWN_NOT, OFF_KNOWN_PACKED, OFF_KNOWN_MIXED, OFF_KNOWN_OWN };
+
 enum slot_state { SLOT_EMPTY, SLOT_READING, SLOT_RAW, SLOT_CLAIMED, SLOT_READY, SLOT_BAD };
 
 struct off_slot {
@@ -58,6 +64,9 @@ struct off_slot {
     bool prefetch_cancellable;    /* its read can still be cancelled; it is counted in `doubt` too */
     bool packed;                  /* read from the pack file */
     bool joined;                  /* another NOW fetch asked for the expert while it was being read */
+    enum off_copy copy;           /* of its reads */
+    uint8_t wrong;                /* one bit for each off_copy: such a read had wrong bytes */
+    bool wrong_mirrored;          /* a read with wrong bytes used the second copy */
     bool passing;                 /* read for a NOW or SOON ticket, its first use has not ended: counts in the window */
     uint64_t check[OFF_MATRICES]; /* the matrices' checksums, computed while verifying */
     struct off_job job[OFF_JOBS];
@@ -93,17 +102,21 @@ struct off_store {
     struct off_ticket *soon; /* list of the SOON tickets that did not get a slot for each expert at once */
     int n_file, *fd;         /* [n_file + 1] the model's files, then the pack file */
     const char **path;
-    struct off_mirror *mirror;   /* the caller's; or NULL */
-    char *pack_path, *heat_path; /* or NULL */
-    int pack_fd;                 /* -1: no pack file */
-    struct off_extent *extent;   /* [n_expert] place in the pack file; bytes 0: none */
-    bool *verified;              /* [n_expert] the expert's extent in the pack file had the right checksum */
-    bool said_damaged;
+    struct off_mirror *mirror;                    /* the caller's; or NULL */
+    char *pack_path, *heat_path;                  /* or NULL */
+    int pack_fd;                                  /* -1: no pack file */
+    struct off_extent *extent;                    /* [n_expert] place in the pack file; bytes 0: none */
+    uint64_t *check;                              /* [n_expert] checksum in the model's own files */
+    uint8_t *known, *copy_of;                     /* [n_expert] enum off_known; enum off_copy: the one to read */
+    bool said_damaged, said_first, said_unstable; /* pack file, first copy, reads that differ */
+    bool damaged;                                 /* an expert in the model's own files is, and this was logged */
+    struct off_watch *watch;
     uint64_t model_id;
     struct off_io *io;
     struct off_stats stats, doubt; /* doubt: the part of stats that comes from reads that can still be cancelled */
     struct off_trace *trace;       /* or NULL */
     pthread_mutex_t lock;
+    pthread_cond_t ending; /* stop is set */
     pthread_t filler;
     bool fills, filled, stop; /* the filler was started; it is finished; its thread and the touchers must end */
     pthread_t toucher[OFF_TOUCHERS];
@@ -128,12 +141,14 @@ size_t off_slot_bytes_read(const struct off_store *s, int32_t expert); /* file b
 void off_slot_view(const struct off_store *s, const struct off_slot *slot, struct off_view *view);
 /* Evicts the slot's expert, if it has one, and starts the reads of another. */
 void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, enum off_urgency urgency);
-void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot);
-void off_slot_read_first(struct off_store *s, struct off_slot *slot); /* reads again, without the second copy */
-void off_slot_cancel(struct off_store *s, struct off_slot *slot);     /* a prefetch whose read has not begun */
-void off_slot_settle(struct off_store *s, struct off_slot *slot);     /* updates its state if its reads have ended */
-bool off_slot_begun(const struct off_slot *slot);                     /* slot in state READING: its read has begun */
-bool off_slot_late(const struct off_slot *slot);                      /* being read, past its deadline */
+void off_slot_read_again(struct off_store *s, struct off_slot *slot, enum off_copy copy);
+/* The expert's extent in the pack file is damaged or unreadable: from now on it is read from the model's own files. */
+void off_expert_unpack(struct off_store *s, int32_t expert);
+void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot); /* the same, and reads it there now */
+void off_slot_cancel(struct off_store *s, struct off_slot *slot);        /* a prefetch whose read has not begun */
+void off_slot_settle(struct off_store *s, struct off_slot *slot);        /* updates its state if its reads have ended */
+bool off_slot_begun(const struct off_slot *slot);                        /* slot in state READING: its read has begun */
+bool off_slot_late(const struct off_slot *slot);                         /* being read, past its deadline */
 void off_slot_hold(struct off_store *s, struct off_slot *slot);
 void off_slot_join(struct off_store *s, struct off_slot *slot);        /* hold a slot that another fetch filled */
 void off_slot_drop(struct off_store *s, struct off_slot *slot);        /* ends one hold */
@@ -143,6 +158,11 @@ void off_slot_end_passing(struct off_store *s, struct off_slot *slot); /* a pref
  * largest off_policy_wait, and none with a wait below `least`.  The wait of a spared expert counts as 0.  Returns the
  * number of slots. */
 int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float least);
+
+/* ---- verify.c: call with the lock held -------------------------------------------------------------- */
+
+/* For a claimed slot with `check` filled in: it is ready, being read again, or bad. */
+void off_slot_verify(struct off_store *s, struct off_slot *slot);
 
 /* ---- fill.c ---------------------------------------------------------------------------------------- */
 

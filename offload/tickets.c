@@ -175,7 +175,7 @@ static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struc
     return give_some(s, t, false, n, most, index, view, status);
 }
 
-/* Claims the ticket's raw slots for this caller to interleave or verify; returns their number.  index: their positions
+/* Claims the ticket's raw slots for this caller to interleave and verify; returns their number.  index: their positions
  * in the ticket, sorted by node; items cut[k] .. cut[k + 1] - 1 are node k's, OFF_MATRICES items per expert. */
 static int claim(struct off_store *s, struct off_ticket *t, int32_t *index, int cut[KN_NODES + 1])
 {
@@ -209,26 +209,24 @@ static void claimed_item(void *arg, int item, int thread)
     const struct off_source *m = &j->s->expert[e].matrix[matrix];
     struct off_view view;
     slot->check[matrix] = 0;
-    if (m->n_out && slot->packed) {
-        off_slot_view(j->s, slot, &view);
-        slot->check[matrix] = off_check(view.matrix[matrix].data, kn_mat_bytes(m->format, m->n_out, m->n_in));
-    } else if (m->n_out)
+    if (!m->n_out)
+        return;
+    if (!slot->packed)
         off_interleave(j->hands->ops, m, off_place_of(m, slot->job, matrix),
                        j->hands->scratch + (size_t)thread * j->hands->scratch_bytes);
+    off_slot_view(j->s, slot, &view);
+    slot->check[matrix] = off_check(view.matrix[matrix].data, kn_mat_bytes(m->format, m->n_out, m->n_in));
 }
 
-/* After interleaving or verifying a claimed slot: it is ready, or its checksum is wrong and the expert is read
- * again. */
-static void end_claim(struct off_store *s, struct off_slot *slot)
+/* Whether the checksum of one of n claimed experts will be learnt from this read. */
+static bool learns(const struct off_store *s, const struct off_ticket *t, const int32_t *index, int n)
 {
-    bool good = !slot->packed || off_check_expert(slot->check) == s->extent[slot->expert].check;
-    s->verified[slot->expert] |= good && slot->packed;
-    if (good)
-        slot->state = SLOT_READY;
-    else if (slot->job[0].mirrored)
-        off_slot_read_first(s, slot);
-    else
-        off_slot_read_unpacked(s, slot);
+    bool learns = false;
+    for (int i = 0; i < n; i++) {
+        int32_t e = t->expert[index[i]];
+        learns |= !s->slot[s->slot_of[e]].packed && s->known[e] == OFF_KNOWN_NOT;
+    }
+    return learns;
 }
 
 int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *hands, int32_t *index,
@@ -247,13 +245,15 @@ int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *
         if ((n = give(s, t, index, view, status)) > 0)
             break;
         int n_claimed = claim(s, t, index, cut);
-        bool starved = !n_claimed && t->n_missing && window_left(s, t) > 0;
+        bool looks = learns(s, t, index, n_claimed), starved = !n_claimed && t->n_missing && window_left(s, t) > 0;
         s->n_starved += starved;
         pthread_mutex_unlock(&s->lock);
         uint64_t began = kn_now_ns();
         if (n_claimed) {
             struct claimed job = { s, t, index, hands };
             kn_parallel_on(hands->team, cut, claimed_item, &job);
+            if (looks) /* after the read: bytes of a file that has been overwritten are not learnt */
+                off_watch_look(s->watch);
         } else {
             off_io_wait(s->io, seen);
         }
@@ -262,7 +262,7 @@ int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *
         s->n_starved -= starved;
         *(n_claimed ? &s->stats.repack_ns : &s->stats.stall_ns) += ns;
         for (int i = 0; i < n_claimed; i++)
-            end_claim(s, &s->slot[s->slot_of[t->expert[index[i]]]]);
+            off_slot_verify(s, &s->slot[s->slot_of[t->expert[index[i]]]]);
         if (n_claimed) /* other tickets may wait for these experts */
             off_io_nudge(s->io);
     }

@@ -446,6 +446,7 @@ int eng_cmd_fit(const struct eng_config *config)
     struct fit *f = kn_calloc(1, sizeof *f);
     if (!f)
         return kn_fail(KN_ENOMEM, "no memory for the fit"), 2;
+    uint64_t id;
     f->config = config;
     int error = find_drafter(f);
     if (!error && config->output)
@@ -457,8 +458,8 @@ int eng_cmd_fit(const struct eng_config *config)
             print_drafts(f);
             print_gains(f);
         }
-        if (config->output)
-            error = eng_fit_write(config->output, config->model, &f->fit, f->drafter);
+        if (config->output && !(error = moe_file_id(eng_file(f->engine), &id)))
+            error = eng_fit_write(config->output, config->model, id, &f->fit, f->drafter);
     }
     eng_close(f->engine);
     kn_free(f->event);

@@ -81,10 +81,12 @@ int eng_draft_foresee(struct eng_drafting *g, double *disk_Bps)
     struct eng_fitted fitted = { 0 };
     struct eng_machine machine;
     struct spec_draft_forecast draft[SPEC_DRAFTERS];
+    uint64_t id;
     int error = 0;
     if (!g->n_drafter || g->opt.gamma != ENG_GAMMA_AUTO)
         return 0;
-    if ((g->opt.fit && (error = eng_fit_read(g->opt.fit, shape, &fitted))) ||
+    if ((g->opt.fit &&
+         ((error = moe_file_id(g->host.file, &id)) || (error = eng_fit_read(g->opt.fit, shape, id, &fitted)))) ||
         (error = measure(&machine, g, g->opt.fit != NULL, disk_Bps)))
         return error;
     eng_plan_cost(&g->cost, &(struct eng_setting){ .shape = shape, .split = g->host.split, .machine = machine });

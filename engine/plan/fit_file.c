@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define FIRST     "# what passes take"
+#define FORMAT    2 /* 1: without format and model */
 #define MOST_TEXT 2048
 #define AT(f)                                                                                                          \
     {                                                                                                                  \
@@ -125,7 +126,8 @@ static int write_whole(const char *path, const char *text, size_t n)
     return error;
 }
 
-int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit, const char *drafter)
+int eng_fit_write(const char *path, const char *model, uint64_t model_id, const struct spec_fit *fit,
+                  const char *drafter)
 {
     struct spec_cost_model c = fit->cost;
     char name[128], text[MOST_TEXT]; /* name: cut, since libinih accepts lines of at most 200 bytes */
@@ -133,8 +135,10 @@ int eng_fit_write(const char *path, const char *model, const struct spec_fit *fi
     size_t n = (size_t)snprintf(text, sizeof text,
                                 FIRST " on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
                                       "# model %s\n"
-                                      "# mean error %.4f, of points held back %.4f; measured up to %.0f rows\n",
-                                name, fit->error, fit->held_error, fit->rows_most);
+                                      "# mean error %.4f, of points held back %.4f; measured up to %.0f rows\n"
+                                      "format=%d\nmodel=%016llx\n",
+                                name, fit->error, fit->held_error, fit->rows_most, FORMAT,
+                                (unsigned long long)model_id);
     for (size_t i = 0; i < N_FIELD; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s=%.9g\n", field[i].name, *field_of(&c, i));
     if (*drafter)
@@ -147,8 +151,30 @@ int eng_fit_write(const char *path, const char *model, const struct spec_fit *fi
 
 struct reading {
     struct eng_fitted found;
-    bool seen[N_FIELD];
+    bool seen[N_FIELD], names_model;
+    int format; /* 0: not read yet */
+    uint64_t model_id;
 };
+
+/* The format comes first, so a file without it is of format 1. Nothing is read of a format that is not known. */
+static int read_format(struct reading *r, const char *value)
+{
+    char *end;
+    long format = strtol(value, &end, 10);
+    if (r->format || end == value || *end || format < 2 || format > INT_MAX)
+        return 0;
+    r->format = (int)format;
+    return 1;
+}
+
+static int read_model(struct reading *r, const char *value)
+{
+    char *end;
+    r->model_id = strtoull(value, &end, 16);
+    bool good = r->format == FORMAT && !r->names_model && strlen(value) == 16 && !*end;
+    r->names_model = true;
+    return good;
+}
 
 static int read_drafter(struct eng_fitted *f, const char *name)
 {
@@ -164,6 +190,13 @@ static int read_line(void *user, const char *section, const char *name, const ch
 {
     struct reading *r = user;
     char *end;
+    if (!*section && !strcmp(name, "format"))
+        return read_format(r, value);
+    r->format = r->format ? r->format : 1;
+    if (r->format > FORMAT)
+        return 1;
+    if (!*section && !strcmp(name, "model"))
+        return read_model(r, value);
     if (!*section && !strcmp(name, "drafter"))
         return read_drafter(&r->found, value);
     for (size_t i = 0; i < N_FIELD && !*section; i++) {
@@ -179,13 +212,15 @@ static int read_line(void *user, const char *section, const char *name, const ch
     return 0;
 }
 
-int eng_fit_read(const char *path, const struct moe_shape *shape, struct eng_fitted *out)
+int eng_fit_read(const char *path, const struct moe_shape *shape, uint64_t model_id, struct eng_fitted *out)
 {
     struct reading r = { 0 };
     const struct spec_cost_model *c = &r.found.cost;
     int line = ini_parse(path, read_line, &r);
     if (line < 0)
         return kn_fail(KN_EIO, "%s: cannot be read: %s", path, strerror(errno));
+    if (r.format > FORMAT)
+        return kn_fail(KN_EINVAL, "%s: another version of spillway wrote it: run fit again", path);
     if (line > 0)
         return kn_fail(KN_EINVAL, "%s: line %d was not written by fit", path, line);
     for (size_t i = 0; i < N_FIELD; i++)
@@ -198,6 +233,11 @@ int eng_fit_read(const char *path, const struct moe_shape *shape, struct eng_fit
     if (c->n_expert != shape->n_expert || c->n_used != shape->n_used)
         return kn_fail(KN_EINVAL, "%s is for a model with %g experts, %g used per token: run fit with this model", path,
                        c->n_expert, c->n_used);
+    if (r.format == FORMAT && !(r.names_model && r.model_id == model_id))
+        return kn_fail(KN_EINVAL, "%s is for another model: run fit with this model", path);
+    if (r.format < FORMAT)
+        kn_say(KN_LOG_INFO, "%s is from an older version of spillway and does not say of which model: run fit again",
+               path);
     *out = r.found;
     return 0;
 }

@@ -157,6 +157,8 @@ static void write_engine(struct page *p, const struct eng_thread_report *v)
         (double)s->early_wasted_bytes);
     one(p, "spillway_expert_wait_seconds_total", "counter", "time waiting for experts with nothing to compute",
         (double)s->stall_ns * 1e-9);
+    one(p, "spillway_expert_damaged_reads_total", "counter", "reads of experts with a wrong checksum",
+        (double)s->damaged_reads);
     one(p, "spillway_expert_slots", "gauge", "experts that fit in memory", (double)s->n_slot);
     one(p, "spillway_experts", "gauge", "experts of the model", (double)s->n_expert);
 }

@@ -22,6 +22,8 @@ const char *srv_not_ready(struct eng_server *s)
     eng_thread_report(s->thread, &v);
     if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
         return "stalled: there is work, but no pass has completed";
+    if (v.store.changed)
+        return "the model's files have changed since they were opened, or are damaged";
     return NULL;
 }
 
@@ -44,7 +46,8 @@ void srv_health(struct eng_server *s, struct eng_exchange *x)
     answer_state(s, x, wrong ? srv_not_ready(s) : NULL, s->state == SRV_LOADING ? "loading" : "failed");
 }
 
-/* Readiness: 200 if the server accepts requests and, while there is work, a pass has completed in the last stall_ms. */
+/* Readiness: 200 if the server accepts requests, the model's files are those that it opened and, while there is work, a
+ * pass has completed in the last stall_ms. */
 void srv_ready(struct eng_server *s, struct eng_exchange *x)
 {
     answer_state(s, x, srv_not_ready(s), s->state == SRV_LOADING ? "loading" : "not_ready");

@@ -77,9 +77,10 @@ static void write_rates(const struct srv_rates *r, const struct eng_thread_repor
                      per_s(before->early_wasted_bytes, o->early_wasted_bytes, sec));
     eng_bytes_format(out,
                      ",\"experts\":{\"total\":%llu,\"slots\":%llu,\"empty\":%llu,\"hit_rate\":%.4f,"
-                     "\"distinct_per_layer\":%.3f",
+                     "\"distinct_per_layer\":%.3f,\"damaged_reads\":%llu",
                      (unsigned long long)o->n_expert, (unsigned long long)o->n_slot, (unsigned long long)o->n_empty,
-                     hits + misses > 0 ? hits / (hits + misses) : 1, (e->experts - was->experts) * per_pass);
+                     hits + misses > 0 ? hits / (hits + misses) : 1, (e->experts - was->experts) * per_pass,
+                     (unsigned long long)o->damaged_reads);
 }
 
 /* Writes the state of each expert.  layers: pairs of a layer's index and its number of experts.  tier, heat: strings

@@ -99,13 +99,16 @@ static int64_t system_size(int fd)
 static int system_stat(int fd, struct kn_stat *out)
 {
     struct statx x;
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_DIOALIGN, &x) < 0)
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_MTIME | STATX_CTIME | STATX_DIOALIGN, &x) < 0)
         return -1;
     bool known = x.stx_mask & STATX_DIOALIGN;
-    *out = (struct kn_stat){ (uint64_t)x.stx_dev_major << 32 | x.stx_dev_minor, x.stx_ino,
-                             !known                                         ? 0
-                             : x.stx_dio_mem_align > x.stx_dio_offset_align ? x.stx_dio_mem_align
-                                                                            : x.stx_dio_offset_align };
+    *out = (struct kn_stat){ .device = (uint64_t)x.stx_dev_major << 32 | x.stx_dev_minor,
+                             .inode = x.stx_ino,
+                             .direct_align = !known                                         ? 0
+                                             : x.stx_dio_mem_align > x.stx_dio_offset_align ? x.stx_dio_mem_align
+                                                                                            : x.stx_dio_offset_align,
+                             .mtime_ns = x.stx_mtime.tv_sec * 1000000000 + x.stx_mtime.tv_nsec,
+                             .ctime_ns = x.stx_ctime.tv_sec * 1000000000 + x.stx_ctime.tv_nsec };
     return 0;
 }
 

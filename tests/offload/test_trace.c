@@ -145,51 +145,180 @@ static void change_file(long at, int with, long cut)
     fclose(f);
 }
 
+static struct off_file_id ids[2];
+static float got[20];
+static uint64_t got_check[20];
+
+/* Reads the file as that of a model with n experts in two files; fills in got and got_check. */
+static bool read_heat(uint64_t id, int n)
+{
+    struct off_file_id now[2] = { ids[0], ids[1] };
+    struct off_heat h = { id, n, 2, now, got, got_check };
+    memset(got_check, 0xff, sizeof got_check);
+    return off_heat_read(path, &h);
+}
+
+static bool has_checks(int n)
+{
+    bool any = false, all = true;
+    for (int i = 0; i < n; i++) {
+        any |= got_check[i] != 0;
+        all &= got_check[i] == (uint64_t)i * KN_GOLDEN + 1;
+    }
+    assert_true(any == all);
+    return all;
+}
+
+static void write_heat(uint64_t id, float *share, int n)
+{
+    uint64_t check[20];
+    for (int i = 0; i < n; i++)
+        check[i] = (uint64_t)i * KN_GOLDEN + 1;
+    off_heat_write(path, &(struct off_heat){ id, n, 2, ids, share, check });
+}
+
+/* True if the last read was refused with one line that contains `why`. */
+static bool is_refused(uint64_t id, int n, const char *why)
+{
+    faults_listen();
+    faults.most = KN_LOG_INFO;
+    bool refused = !read_heat(id, n) && faults.n_line == 1 && strstr(faults.line, path) && strstr(faults.line, why);
+    faults.most = KN_LOG_WARN;
+    faults_listen_off();
+    for (int i = 0; i < n; i++)
+        refused &= got_check[i] == 0;
+    return refused;
+}
+
+static void set_ids(void)
+{
+    ids[0] = (struct off_file_id){ 1000, 111, 222 };
+    ids[1] = (struct off_file_id){ 2000, 333, 444 };
+}
+
 static void what_was_learnt_comes_back_or_not_at_all(void **state)
 {
     (void)state;
-    float share[20], got[20];
-    const long bytes = 24 + 20 * 4 + 8;
+    float share[20];
+    const long bytes = 32 + 2 * 24 + 20 * (8 + 4) + 8;
     snprintf(path, sizeof path, "/tmp/spillway-heat-%d", getpid());
+    set_ids();
     for (int i = 0; i < 20; i++)
         share[i] = (float)i / 19;
-    assert_false(off_heat_read(path, 7, got, 20));
-    off_heat_write(path, 7, share, 20);
-    assert_true(off_heat_read(path, 7, got, 20));
+    assert_false(read_heat(7, 20));
+    write_heat(7, share, 20);
+    assert_true(read_heat(7, 20) && has_checks(20));
     assert_memory_equal(got, share, sizeof share);
-    assert_false(off_heat_read(path, 8, got, 20)); /* another model's */
-    assert_false(off_heat_read(path, 7, got, 19));
+    assert_true(is_refused(8, 20, "another model"));
+    assert_true(is_refused(7, 19, "another model"));
     for (long at = 0; at < bytes; at++) { /* any byte of it changed */
         change_file(at, 1 << at % 8, -1);
-        assert_false(off_heat_read(path, 7, got, 20));
+        assert_true(is_refused(7, 20, at < 7 ? "no heat file" : at == 7 ? "another version" : "damaged"));
         change_file(at, 1 << at % 8, -1);
     }
-    assert_true(off_heat_read(path, 7, got, 20));
-    change_file(-1, 0, bytes - 1); /* truncated */
-    assert_false(off_heat_read(path, 7, got, 20));
+    assert_true(read_heat(7, 20));
+    for (long cut = bytes - 1; cut >= 0; cut -= 4) { /* truncated */
+        change_file(-1, 0, cut);
+        assert_true(is_refused(7, 20, ""));
+    }
     share[3] = 2; /* complete, but not a share (above 1) */
-    off_heat_write(path, 7, share, 20);
-    assert_false(off_heat_read(path, 7, got, 20));
+    write_heat(7, share, 20);
+    assert_true(is_refused(7, 20, "damaged"));
     unlink(path);
-    off_heat_write("/nowhere/at/all", 7, share, 20); /* cannot be written; no error */
+    off_heat_write("/nowhere/at/all", &(struct off_heat){ 7, 20, 2, ids, share, got_check }); /* no error */
+}
+
+/* Checksums hold for files of the same size and modification time; shares hold for the model. */
+static void checksums_are_of_these_files(void **state)
+{
+    (void)state;
+    float share[20] = { 0.5f };
+    snprintf(path, sizeof path, "/tmp/spillway-heat-%d", getpid());
+    set_ids();
+    write_heat(7, share, 20);
+    for (int way = 0; way < 8; way++) {
+        struct off_file_id *id = &ids[way % 2];
+        set_ids();
+        if (way / 2 == 0)
+            id->bytes++;
+        else if (way / 2 == 1)
+            id->mtime_ns--;
+        else if (way / 2 == 2)
+            id->ctime_ns++;
+        else
+            id->bytes = 0; /* not known */
+        assert_true(read_heat(7, 20) && got[0] == 0.5f);
+        assert_int_equal(has_checks(20), way / 2 == 2);
+    }
+    unlink(path);
+}
+
+static uint64_t old_check(const uint8_t *p, size_t bytes)
+{
+    uint64_t h = bytes;
+    for (size_t i = 0; i + 4 <= bytes; i += 4) {
+        uint32_t word;
+        memcpy(&word, p + i, 4);
+        h = kn_mix(h + KN_GOLDEN + word);
+    }
+    return h;
+}
+
+/* Format 1: its shares are used and it has no checksums; damaged, it is refused; the next save is of format 2. */
+static void an_old_file_is_upgraded(void **state)
+{
+    (void)state;
+    uint8_t file[24 + 20 * 4 + 8] = "SPWHEAT1";
+    float share[20];
+    for (int i = 0; i < 20; i++)
+        share[i] = (float)i / 40;
+    memcpy(file + 8, &(uint64_t){ 7 }, 8);
+    memcpy(file + 16, &(uint32_t){ 20 }, 4);
+    memcpy(file + 24, share, sizeof share);
+    memcpy(file + sizeof file - 8, &(uint64_t){ old_check(file, sizeof file - 8) }, 8);
+    snprintf(path, sizeof path, "/tmp/spillway-heat-%d", getpid());
+    set_ids();
+    FILE *f = fopen(path, "wb");
+    assert_true(f && fwrite(file, 1, sizeof file, f) == sizeof file && fclose(f) == 0);
+    faults_listen();
+    faults.most = KN_LOG_INFO;
+    assert_true(read_heat(7, 20) && !has_checks(20));
+    assert_true(faults.n_line == 1 && strstr(faults.line, "older version"));
+    faults.most = KN_LOG_WARN;
+    faults_listen_off();
+    assert_memory_equal(got, share, sizeof share);
+    assert_true(is_refused(8, 20, "another model"));
+    for (long at = 8; at < (long)sizeof file; at++) {
+        change_file(at, 1 << at % 8, -1);
+        assert_true(is_refused(7, 20, "damaged"));
+        change_file(at, 1 << at % 8, -1);
+    }
+    write_heat(7, share, 20);
+    assert_true(read_heat(7, 20) && has_checks(20));
+    change_file(7, '2' ^ '1', -1); /* format 2 is not read as format 1 */
+    assert_true(is_refused(7, 20, "damaged"));
+    change_file(7, '1' ^ '3', -1);
+    assert_true(is_refused(7, 20, "another version"));
+    unlink(path);
 }
 
 static void what_cannot_be_kept_leaves_the_last(void **state)
 {
     (void)state;
     static const enum fault_kind kinds[] = { FAULT_ALLOC, FAULT_OPEN, FAULT_WRITE };
-    float old[5] = { 0.1f, 0.2f, 0.3f, 0.4f, 0.5f }, new[5] = { 1, 1, 1, 1, 1 }, got[5];
+    float old[5] = { 0.1f, 0.2f, 0.3f, 0.4f, 0.5f }, new[5] = { 1, 1, 1, 1, 1 };
     char part[80];
     snprintf(path, sizeof path, "/tmp/spillway-heat-%d", getpid());
     snprintf(part, sizeof part, "%s.part", path);
-    off_heat_write(path, 1, old, 5);
+    set_ids();
+    write_heat(1, old, 5);
     for (int i = 0; i < 3; i++) {
         faults_at(kinds[i], 1, FAULT_ERROR, EIO);
-        off_heat_write(path, 1, new, 5);
+        write_heat(1, new, 5);
         assert_true(faults.struck && faults_clean());
         assert_int_equal(faults.n_line, 0);
         faults_off();
-        assert_true(off_heat_read(path, 1, got, 5));
+        assert_true(read_heat(1, 5));
         assert_memory_equal(got, old, sizeof old);
         assert_int_not_equal(access(part, F_OK), 0);
     }
@@ -203,6 +332,8 @@ int main(void)
         cmocka_unit_test(shares_decide_without_foresight),
         cmocka_unit_test(a_full_recording_says_so),
         cmocka_unit_test(what_was_learnt_comes_back_or_not_at_all),
+        cmocka_unit_test(checksums_are_of_these_files),
+        cmocka_unit_test(an_old_file_is_upgraded),
         cmocka_unit_test(what_cannot_be_kept_leaves_the_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

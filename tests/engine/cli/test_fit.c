@@ -49,6 +49,16 @@ static const struct spec_cost_model fitted = { .fixed_ns = 4e6,
                                                .n_expert = 16,
                                                .n_used = 2 };
 
+static uint64_t id_of_model(void)
+{
+    struct moe_file *file;
+    uint64_t id;
+    assert_int_equal(moe_file_open(&file, MODEL), 0);
+    assert_int_equal(moe_file_id(file, &id), 0);
+    moe_file_close(file);
+    return id;
+}
+
 static struct eng_engine *open_priced(const char *measured, const char *first, const char *second)
 {
     struct eng_options o = { .model = MODEL,
@@ -61,7 +71,7 @@ static struct eng_engine *open_priced(const char *measured, const char *first, c
                              .fit = path,
                              .n_draft = 3 };
     struct eng_engine *e;
-    assert_int_equal(eng_fit_write(path, MODEL, &(struct spec_fit){ .cost = fitted }, measured), 0);
+    assert_int_equal(eng_fit_write(path, MODEL, id_of_model(), &(struct spec_fit){ .cost = fitted }, measured), 0);
     assert_int_equal(eng_draft_parse(&o.draft[0], "none"), 0);
     assert_int_equal(eng_draft_parse(&o.draft[1], first), 0);
     assert_int_equal(eng_draft_parse(&o.draft[2], second), 0);
@@ -224,7 +234,7 @@ static void a_draft_model_is_measured(void **state)
     assert_int_equal(fit(words), 0);
     assert_int_equal(faults.n_line, 0);
     faults_listen_off();
-    assert_int_equal(eng_fit_read(path, &shape, &f), 0);
+    assert_int_equal(eng_fit_read(path, &shape, id_of_model(), &f), 0);
     assert_string_equal(f.drafter, "model:demo-draft-q8_0.gguf");
     json_t *j = line("draft_fit", 0);
     assert_string_equal(json_string_value(json_object_get(j, "drafter")), f.drafter);
@@ -246,7 +256,7 @@ static void nobody_is_measured(void **state)
     assert_int_equal(faults.n_line, 0);
     faults_listen_off();
     points_hold_together(false);
-    assert_int_equal(eng_fit_read(path, &shape, &f), 0);
+    assert_int_equal(eng_fit_read(path, &shape, id_of_model(), &f), 0);
     assert_string_equal(f.drafter, "");
     assert_true(f.cost.draft_ns == 0 && f.cost.draft_row_ns == 0);
 }

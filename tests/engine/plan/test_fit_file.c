@@ -17,6 +17,8 @@
 #include "engine/plan/fit_file.h"
 #include "tests/faults.h"
 
+#define ID UINT64_C(0x12ab34cd56ef7890)
+
 static char path[64];
 static const struct moe_shape shape = { .n_expert = 16, .n_used = 2 };
 static const struct spec_fit found = { .cost = { .fixed_ns = 1.5e6,
@@ -54,8 +56,8 @@ static void it_comes_back(void **state)
     drafts.cost.draft_row_ns = 89.5;
     for (int i = 0; i < 2; i++) {
         const struct spec_fit *f = i ? &drafts : &found;
-        assert_int_equal(eng_fit_write(path, i ? longest : "m.gguf", f, i ? "model:d.gguf" : ""), 0);
-        assert_int_equal(eng_fit_read(path, &shape, &got), 0);
+        assert_int_equal(eng_fit_write(path, i ? longest : "m.gguf", ID, f, i ? "model:d.gguf" : ""), 0);
+        assert_int_equal(eng_fit_read(path, &shape, ID, &got), 0);
         assert_memory_equal(&got.cost, &f->cost, sizeof got.cost);
         assert_string_equal(got.drafter, i ? "model:d.gguf" : "");
     }
@@ -96,8 +98,8 @@ static void drafters_have_names(void **state)
         assert_int_equal(eng_draft_parse(&w, last ? longest : tries[i].wish), 0);
         eng_draft_name(name, &w);
         assert_true(last ? strlen(name) == 6 + 120 + 13 : strcmp(name, tries[i].name) == 0);
-        assert_int_equal(eng_fit_write(path, "m.gguf", &f, name), 0);
-        assert_int_equal(eng_fit_read(path, &shape, &got), 0);
+        assert_int_equal(eng_fit_write(path, "m.gguf", ID, &f, name), 0);
+        assert_int_equal(eng_fit_read(path, &shape, ID, &got), 0);
         assert_string_equal(got.drafter, name);
     }
     unlink(path);
@@ -134,16 +136,37 @@ static void anything_else_is_refused(void **state)
         snprintf(text, sizeof text, all, tries[i].ridge, tries[i].row, tries[i].n_expert, tries[i].more);
         write_text(text);
         faults_listen();
-        int error = eng_fit_read(path, &shape, &got);
-        if (!tries[i].says ? error : !error || faults.n_line != 1 || !strstr(faults.line, tries[i].says))
+        faults.most = KN_LOG_INFO;
+        int error = eng_fit_read(path, &shape, ID, &got);
+        faults.most = KN_LOG_WARN;
+        if (!tries[i].says ? error || !strstr(faults.line, "older version")
+                           : !error || faults.n_line != 1 || !strstr(faults.line, tries[i].says))
             fail_msg("try %zu: %d, '%s'", i, error, faults.line);
+    }
+    for (int way = 0; way < 6; way++) { /* formats and models */
+        static const char *const head[] = { "format=2\nmodel=12ab34cd56ef7890\n",
+                                            "format=2\nmodel=12ab34cd56ef7891\n",
+                                            "format=2\n",
+                                            "format=3\nmodel=?\nnew\n",
+                                            "model=12ab34cd56ef7890\n",
+                                            "format=2\nmodel=12ab34cd56ef789\n" };
+        static const char *const says[] = { NULL,     "another model", "another model", "another version",
+                                            "line 1", "line 2" };
+        char text[512];
+        int n = snprintf(text, sizeof text, "%s", head[way]);
+        snprintf(text + n, sizeof text - (size_t)n, all, "5", "0", "16", "");
+        write_text(text);
+        faults_listen();
+        int error = eng_fit_read(path, &shape, ID, &got);
+        if (!says[way] ? error || faults.n_line : !error || faults.n_line != 1 || !strstr(faults.line, says[way]))
+            fail_msg("way %d: %d, '%s'", way, error, faults.line);
     }
     write_text("fixed_ns=1\n");
     faults_listen();
-    assert_true(eng_fit_read(path, &shape, &got) < 0 && strstr(faults.line, "dense_ns is missing"));
+    assert_true(eng_fit_read(path, &shape, ID, &got) < 0 && strstr(faults.line, "dense_ns is missing"));
     unlink(path);
-    assert_int_equal(eng_fit_read(path, &shape, &got), KN_EIO);
-    assert_int_equal(eng_fit_write("/nowhere/at/all", "m", &found, ""), KN_ENOENT);
+    assert_int_equal(eng_fit_read(path, &shape, ID, &got), KN_EIO);
+    assert_int_equal(eng_fit_write("/nowhere/at/all", "m", ID, &found, ""), KN_ENOENT);
     faults_listen_off();
 }
 
@@ -178,13 +201,13 @@ static void what_fails_leaves_the_old_file(void **state)
         const char *name = way == 2 ? link : file;
         for (bool struck = true; struck; n_call++) {
             unlink(file);
-            assert_true(!way || eng_fit_write(file, "m.gguf", &old, "") == 0);
+            assert_true(!way || eng_fit_write(file, "m.gguf", ID, &old, "") == 0);
             if (way == 2 && n_call == 0)
                 assert_int_equal(symlink(file, link), 0);
             n_file = n_in_folder(folder);
             faults.in_pieces = true;
             faults_at(FAULT_ANY, n_call + 1, FAULT_ERROR, n_call % 2 ? ENOSPC : EIO);
-            int error = eng_fit_write(name, "m.gguf", &found, "");
+            int error = eng_fit_write(name, "m.gguf", ID, &found, "");
             struck = faults.struck;
             assert_true(faults_clean());
             assert_true(struck ? error == KN_EIO || error == KN_ENOMEM : error == 0); /* memory is a call, too */
@@ -195,13 +218,13 @@ static void what_fails_leaves_the_old_file(void **state)
                 break;
             assert_int_equal(n_in_folder(folder), n_file);
             if (way) {
-                assert_int_equal(eng_fit_read(name, &shape, &is), 0);
+                assert_int_equal(eng_fit_read(name, &shape, ID, &is), 0);
                 assert_memory_equal(&is.cost, &old.cost, sizeof old.cost);
             }
         }
         assert_true(n_call > 5); /* open, several writes, sync, rename */
         assert_int_equal(n_in_folder(folder), n_file + !way);
-        assert_int_equal(eng_fit_read(file, &shape, &is), 0);
+        assert_int_equal(eng_fit_read(file, &shape, ID, &is), 0);
         assert_memory_equal(&is.cost, &found.cost, sizeof found.cost);
     }
     assert_int_equal(lstat(link, &st), 0);
@@ -226,9 +249,9 @@ static void what_cannot_be_written_is_told_first(void **state)
     faults_listen();
     assert_int_equal(eng_fit_check(other), KN_EINVAL);
     assert_non_null(strstr(faults.line, "a broken link"));
-    assert_int_equal(eng_fit_write(other, "m.gguf", &found, ""), KN_EINVAL);
+    assert_int_equal(eng_fit_write(other, "m.gguf", ID, &found, ""), KN_EINVAL);
     assert_int_equal(access(path, F_OK), -1);
-    assert_int_equal(eng_fit_write(path, "m.gguf", &found, ""), 0);
+    assert_int_equal(eng_fit_write(path, "m.gguf", ID, &found, ""), 0);
     assert_int_equal(eng_fit_check(other), 0);
     faults_listen();
     for (int i = 0; i < 2; i++) {
@@ -250,7 +273,7 @@ static void what_cannot_be_written_is_told_first(void **state)
     assert_int_equal(eng_fit_check(path), 0);
     int reader = open(path, O_RDONLY | O_NONBLOCK);
     assert_true(reader >= 0);
-    assert_int_equal(eng_fit_write(path, "m.gguf", &found, ""), 0);
+    assert_int_equal(eng_fit_write(path, "m.gguf", ID, &found, ""), 0);
     assert_int_equal(read(reader, got, 2), 2);
     assert_memory_equal(got, "# ", 2);
     close(reader);
