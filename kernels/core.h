@@ -172,9 +172,11 @@ int kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint6
  * succeeded; a struct { .fd = -1 } may be closed too. */
 struct kn_new_file {
     int fd;
+    bool optional; /* the program can do without the file: failures are logged at debug level */
     char *path, *part;
 };
 int kn_new_file_open(struct kn_new_file *f, const char *path, int mode); /* mode: such as 0644; the umask applies */
+int kn_new_file_try(struct kn_new_file *f, const char *path, int mode);  /* the same for an optional file */
 int kn_new_file_commit(struct kn_new_file *f);  /* after 0 the file is there, also after a power cut */
 int kn_new_file_replace(struct kn_new_file *f); /* does not sync: a power cut may leave an empty or damaged file */
 void kn_new_file_close(struct kn_new_file *f);

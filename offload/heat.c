@@ -8,9 +8,7 @@
  *   8 magic, 8 model id, 4 n_expert, 4 zero, 4 * n_expert shares (float32), 8 checksum */
 #include "offload/internal.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 
 struct head {
@@ -62,26 +60,20 @@ bool off_heat_read(const char *path, uint64_t model_id, float *share, int n)
 
 void off_heat_write(const char *path, uint64_t model_id, const float *share, int n)
 {
-    char part[4096];
+    struct kn_new_file f;
     size_t bytes = file_bytes(n);
     struct head head = { .model_id = model_id, .n_expert = (uint32_t)n };
     uint8_t *file = kn_alloc(bytes);
-    if (!file || snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+    if (!file)
         goto done;
     memcpy(head.magic, magic, sizeof magic);
     memcpy(file, &head, sizeof head);
     memcpy(file + sizeof head, share, (size_t)n * sizeof *share);
     uint64_t check = check_of(file, bytes - sizeof check);
     memcpy(file + bytes - sizeof check, &check, sizeof check);
-    int fd = kn_io()->open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0) {
-        kn_say(KN_LOG_DEBUG, "%s: usage statistics of the experts could not be saved: %s", path, strerror(errno));
-        goto done;
-    }
-    bool whole = kn_io()->pwrite(fd, file, bytes, 0) == (ssize_t)bytes;
-    kn_file_close(fd);
-    if (!whole || kn_io()->rename(part, path) < 0)
-        kn_io()->unlink(part);
+    if (!kn_new_file_try(&f, path, 0644) && kn_io()->pwrite(f.fd, file, bytes, 0) == (ssize_t)bytes)
+        (void)kn_new_file_replace(&f);
+    kn_new_file_close(&f);
 done:
     kn_free(file);
 }

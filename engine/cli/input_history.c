@@ -69,7 +69,7 @@ int eng_history_append(const char *path, const char *text, size_t n)
 static void replace(const char *path, const char *text, size_t n)
 {
     struct kn_new_file file;
-    if (!kn_new_file_open(&file, path, 0600) && !kn_file_write(file.fd, path, text, n, 0))
+    if (!kn_new_file_try(&file, path, 0600) && kn_io()->pwrite(file.fd, text, n, 0) == (ssize_t)n)
         (void)kn_new_file_replace(&file);
     kn_new_file_close(&file);
 }

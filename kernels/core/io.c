@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <numa.h>
 #include <numaif.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -264,21 +265,14 @@ void kn_file_sync_folder(const char *path)
     kn_free(folder);
 }
 
-static int rename_part(const char *part, const char *path)
-{
-    return seam->rename(part, path) < 0
-               ? kn_fail(KN_EIO, "%s: %s could not be renamed to it: %s", path, part, strerror(errno))
-               : 0;
-}
-
 int kn_file_publish(int fd, const char *part, const char *path)
 {
     if (seam->sync(fd) < 0)
         return kn_fail(KN_EIO, "%s: it could not be synced to the disk: %s", path, strerror(errno));
-    int error = rename_part(part, path);
-    if (!error)
-        kn_file_sync_folder(path);
-    return error;
+    if (seam->rename(part, path) < 0)
+        return kn_fail(KN_EIO, "%s: %s could not be renamed to it: %s", path, part, strerror(errno));
+    kn_file_sync_folder(path);
+    return 0;
 }
 
 /* ---- new files ---------------------------------------------------------------------------------- */
@@ -295,6 +289,20 @@ static int is_file_at(const char *path, int fd)
     return !known ? -1 : a.device == b.device && a.inode == b.inode;
 }
 
+/* Reports a failure, for an optional file at debug level only. */
+__attribute__((format(printf, 3, 4))) static int fail(const struct kn_new_file *f, int code, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (!f->optional)
+        return kn_fail(code, "%s", line);
+    kn_say(KN_LOG_DEBUG, "%s", line);
+    return code;
+}
+
 #define TRIES 8 /* other processes may remove or replace the part file between two calls */
 #define AGAIN 1
 
@@ -306,8 +314,8 @@ static int open_left(struct kn_new_file *f)
         return AGAIN;
     if (f->fd >= 0 && seam->size(f->fd) >= 0)
         return 0;
-    return kn_fail(KN_EIO, "%s: %s is in the way (%s): remove it", f->path, f->part,
-                   f->fd < 0 ? strerror(errno) : "not a plain file");
+    return fail(f, KN_EIO, "%s: %s is in the way (%s): remove it", f->path, f->part,
+                f->fd < 0 ? strerror(errno) : "not a plain file");
 }
 
 /* Creates the part file and locks it.  An existing one is removed by the process that gets its lock and finds it still
@@ -317,27 +325,29 @@ static int create_part(struct kn_new_file *f, int mode)
     f->fd = seam->open(f->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     bool left = f->fd < 0 && errno == EEXIST;
     if (f->fd < 0 && !left)
-        return kn_fail(errno == ENOENT ? KN_ENOENT : KN_EIO, "%s: cannot be written: %s", f->path, strerror(errno));
+        return fail(f, errno == ENOENT ? KN_ENOENT : KN_EIO, "%s: cannot be written: %s", f->path, strerror(errno));
     int error = left ? open_left(f) : 0;
     if (error)
         return error;
     if (flock(f->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
-        return kn_fail(KN_EINVAL, "%s: another process is writing it", f->path);
+        return fail(f, KN_EINVAL, "%s: another process is writing it", f->path);
     int same = is_file_at(f->part, f->fd);
     if (same == 1 && !left)
         return 0;
     if (left ? same == 1 : same < 0)
         seam->unlink(f->part);
-    return same < 0 ? kn_fail(KN_EIO, "%s: the system does not say whether %s is being written", f->path, f->part)
+    return same < 0 ? fail(f, KN_EIO, "%s: the system does not say whether %s is being written", f->path, f->part)
                     : AGAIN;
 }
 
-int kn_new_file_open(struct kn_new_file *f, const char *path, int mode)
+static int open_new(struct kn_new_file *f, const char *path, int mode, bool optional)
 {
     static const char end[] = ".spillway.part";
     size_t n = strlen(path);
-    *f = (struct kn_new_file){ .fd = -1, .path = kn_strdup(path), .part = kn_alloc(n + sizeof end) };
-    int error = f->path && f->part ? AGAIN : kn_fail(KN_ENOMEM, "%s: no memory to write it", path);
+    *f = (struct kn_new_file){
+        .fd = -1, .optional = optional, .path = kn_strdup(path), .part = kn_alloc(n + sizeof end)
+    };
+    int error = f->path && f->part ? AGAIN : fail(f, KN_ENOMEM, "%s: no memory to write it", path);
     if (error == AGAIN) {
         memcpy(f->part, path, n);
         memcpy(f->part + n, end, sizeof end);
@@ -348,18 +358,21 @@ int kn_new_file_open(struct kn_new_file *f, const char *path, int mode)
             f->fd = -1;
         }
     if (error == AGAIN)
-        error = kn_fail(KN_EIO, "%s: other processes replace %s all the time", path, f->part);
+        error = fail(f, KN_EIO, "%s: other processes replace %s all the time", path, f->part);
     if (error)
         kn_new_file_close(f);
     return error;
 }
+
+int kn_new_file_open(struct kn_new_file *f, const char *path, int mode) { return open_new(f, path, mode, false); }
+int kn_new_file_try(struct kn_new_file *f, const char *path, int mode) { return open_new(f, path, mode, true); }
 
 /* Fails if the part file is no longer the one that was written: a rename would publish another's bytes. */
 static int check_part(const struct kn_new_file *f)
 {
     return is_file_at(f->part, f->fd) == 1
                ? 0
-               : kn_fail(KN_EIO, "%s: %s was removed or replaced while it was written", f->path, f->part);
+               : fail(f, KN_EIO, "%s: %s was removed or replaced while it was written", f->path, f->part);
 }
 
 static int renamed(struct kn_new_file *f, int error)
@@ -380,7 +393,9 @@ int kn_new_file_commit(struct kn_new_file *f)
 int kn_new_file_replace(struct kn_new_file *f)
 {
     int error = check_part(f);
-    return renamed(f, error ? error : rename_part(f->part, f->path));
+    if (!error && seam->rename(f->part, f->path) < 0)
+        error = fail(f, KN_EIO, "%s: %s could not be renamed to it: %s", f->path, f->part, strerror(errno));
+    return renamed(f, error);
 }
 
 void kn_new_file_close(struct kn_new_file *f)
