@@ -160,8 +160,12 @@ static void lengths_are_kept_to(void **state)
     assert_string_equal(printed, "\n");
     does("run -m m.gguf --raw -p Once --ignore-eos --seed 1 -n 17", NULL);
     assert_non_null(strstr(said, "answer 17 tokens"));
+    assert_null(strstr(said, "is full"));
     does("run -m m.gguf --raw -p Once --ignore-eos --seed 1 --ctx-size 64", NULL);
     assert_non_null(strstr(said, "answer "));
+    assert_non_null(strstr(said, "the context of 64 tokens is full: the answer is cut (-c N sets the context)"));
+    does("run -m m.gguf --raw -p Once --ignore-eos --seed 1 --ctx-size 64 -q", NULL);
+    assert_non_null(strstr(said, "the context of 64 tokens is full"));
 }
 
 /* The answer is the first n bytes of kept. */
@@ -223,7 +227,7 @@ static void tokens_that_stop(void **state)
     assert_true(n_printed > 3);
     does("run -m m.gguf --raw -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000 --stop-id 300 --ignore-eos", NULL);
     assert_string_equal(printed, "\n");
-    assert_non_null(strstr(said, "answer 1 tokens"));
+    assert_non_null(strstr(said, "answer 1 token, "));
     write_text("stop.ini", "[run]\nstop-id = 5\nstop-id = 300\n");
     does("run -m m.gguf --raw -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000 --config stop.ini", NULL);
     assert_string_equal(printed, "\n");
@@ -431,6 +435,12 @@ static void conversations_are_rendered(void **state)
     does("render --template template", request);
     assert_string_equal(printed, "[user: hi]");
     assert_string_equal(said, "");
+    write_text("template", "{{ bos_token }}{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}");
+    does("render -m m.gguf --chat-template template", request); /* with the texts of the model's tokens */
+    assert_non_null(strstr(printed, "[user: hi]"));
+    assert_true(n_printed > strlen("[user: hi]"));
+    does("render --template template", request);
+    assert_string_equal(printed, "[user: hi]");
 }
 
 /* ---- files ----------------------------------------------------------------------------------------- */
@@ -507,6 +517,8 @@ static void models_are_quantised(void **state)
     does("quantize b.gguf --requantize --format q8_0 -o r.gguf --threads 1 --isa scalar", NULL);
     assert_non_null(strstr(printed, " weights: "));
     assert_true(same_files("q.gguf", "r.gguf"));
+    does("quantize b.gguf --requantize --format q8_0 -o r.gguf -q", NULL);
+    assert_string_equal(strchr(printed, '\n'), "\n"); /* the total alone */
     does("run -m q.gguf --raw -p Once -n 4 --seed 1", NULL);
     unlink(in_place("r.gguf"));
 }
