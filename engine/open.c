@@ -213,6 +213,7 @@ static int split_memory(struct eng_engine *e)
                                          .host_mem = e->assets.opt.host_mem,
                                          .kv_mem = e->assets.opt.kv_mem,
                                          .reserved_bytes = e->assets.opt.reserved_bytes,
+                                         .disk_room = e->assets.opt.disk_room,
                                          .drafters = needs.memory,
                                          .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel) });
 }
