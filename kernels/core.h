@@ -177,7 +177,7 @@ struct kn_new_file {
 };
 int kn_new_file_open(struct kn_new_file *f, const char *path, int mode); /* mode: such as 0644; the umask applies */
 int kn_new_file_try(struct kn_new_file *f, const char *path, int mode);  /* the same for an optional file */
-int kn_new_file_commit(struct kn_new_file *f);  /* after 0 the file is there, also after a power cut */
+int kn_new_file_commit(struct kn_new_file *f);  /* after 0 a power cut does not remove or damage the file */
 int kn_new_file_replace(struct kn_new_file *f); /* does not sync: a power cut may leave an empty or damaged file */
 void kn_new_file_close(struct kn_new_file *f);
 int kn_file_publish(int fd, const char *part, const char *path); /* syncs part, renames it to path, syncs the folder */

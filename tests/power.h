@@ -1,9 +1,9 @@
-/* tests/power.h - power cuts: a table of system calls that knows what of the files of one folder is on the disk.
+/* tests/power.h - power cuts: a table of system calls that records which writes to a folder's files are synced.
  *
  *     power_on(folder, seed);                 sets the table; files in the folder count as being on the disk
  *     power_cut_at(n);                        the n-th changing call and all after it fail; n 0: no call
  *     ...                                     run the tested code until it fails or ends
- *     power_back();                           makes the files what the disk may hold after the cut, at random;
+ *     power_back();                           gives the files contents that the disk may have after the cut;
  *                                             or power_was_kill(): only the process has ended
  *     power_off();
  *
@@ -258,7 +258,7 @@ static inline int power_unlink(const char *path)
     return done;
 }
 
-/* Forgets what it knows; the files in the folder count as being on the disk. */
+/* Forgets all records; the files in the folder count as being on the disk. */
 static inline void power_forget(void)
 {
     for (int i = 0; i < power.n_file; i++)

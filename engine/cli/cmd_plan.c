@@ -91,7 +91,7 @@ static void print_forecast(const struct eng_forecast *f, const struct eng_machin
                m->disk_Bps, m->dram_Bps, m->mac_ps, fits ? "true" : "false");
         return;
     }
-    printf("%4d%s %8.1f %9.1f", f->n_row, fits ? " " : "*", f->experts, f->disk_bytes / 1e6);
+    printf("%5d%s%8.1f %9.1f", f->n_row, fits ? " " : "*", f->experts, f->disk_bytes / 1e6);
     print_rate(f->n_row, f->disk_s);
     print_rate(f->n_row, f->dram_s);
     print_rate(f->n_row, f->mac_s);

@@ -131,7 +131,7 @@ static void what_is_in_the_way_stays(void **state)
     faults_off();
 }
 
-/* Each call fails in turn: the old file or the new one is there, no part file, and messages name the final name. */
+/* Each call fails in turn: the path then names the old file or the new one, no part file is left, and messages name the final name. */
 static void any_call_may_fail(void **state)
 {
     static const enum fault_kind kind[] = { FAULT_ALLOC, FAULT_OPEN, FAULT_SIZE,  FAULT_STAT,

@@ -1,5 +1,5 @@
 /* Power cuts during a batch's writing, thousands of them, without a model (test_batch.c has some with one).  After each
- * cut the two output files hold what a disk may hold: lost, kept and torn writes since the last sync.  The next start then
+ * cut, writes to the two output files since the last sync are lost, kept or torn at random.  The next start then
  * continues, or it is refused with a line's number and a command that removes the line; at the end each record is in the
  * files once, with its bytes.  One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -54,7 +54,7 @@ static struct eng_bytes make_record(int i)
     return b;
 }
 
-/* Each record is in its file once and nothing else is there. */
+/* Each file consists of its records, each once. */
 static void assert_all_once(void)
 {
     for (int which = 0; which < ENG_OUTLETS; which++) {
