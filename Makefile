@@ -107,7 +107,7 @@ SRC_engine/api           = fields messages final_message tool_choice generic_too
                            parameters model_sampling setup request dialect write_completions write_chat \
                            write_responses write_messages reply
 MAY_engine/batch         = kernels moe engine engine/base engine/api
-SRC_engine/batch         = lines done_ids record journal run
+SRC_engine/batch         = crc32 lines done_ids record journal run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch
 SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http answer probes status page tokenize_routes \
                            request routes server

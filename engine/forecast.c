@@ -70,8 +70,8 @@ int eng_forecast_parallel(int *out, const struct eng_options *opt)
     int i = 0;
     while (speed[i] < ENOUGH * best)
         i++;
-    kn_say(KN_LOG_INFO, "%d requests at once, about %.3g tokens/s (--parallel sets another number)", count[i],
-           speed[i]);
+    kn_say(KN_LOG_INFO, "%d request%s at once, about %.*f tokens/s (--parallel sets another number)", count[i],
+           count[i] == 1 ? "" : "s", speed[i] < 10 ? 1 : 0, speed[i]);
     *out = count[i];
     return 0;
 }

@@ -169,6 +169,8 @@ static int open_model(struct eng_engine *e)
 static int open_drafting(struct eng_engine *e)
 {
     const struct eng_options *o = &e->assets.opt;
+    if (o->explain && !o->n_draft) /* otherwise each change of the decision is logged, and there is none */
+        kn_say(KN_LOG_INFO, "draft: off (no drafter)");
     return eng_draft_open(&e->drafting,
                           &(struct eng_draft_options){ .draft = o->draft,
                                                        .n_draft = o->n_draft,
@@ -211,6 +213,7 @@ static int split_memory(struct eng_engine *e)
                                          .host_mem = e->assets.opt.host_mem,
                                          .kv_mem = e->assets.opt.kv_mem,
                                          .reserved_bytes = e->assets.opt.reserved_bytes,
+                                         .disk_room = e->assets.opt.disk_room,
                                          .drafters = needs.memory,
                                          .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel) });
 }

@@ -168,16 +168,22 @@ int kn_file_refuse_other(const char *path, const char *magic /* [4] */, const ch
 int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset);
 int kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint64_t offset);
 
-/* A file that appears under its name only when it is complete: it is written to path.PID.part, then synced and renamed.
- * Close removes the part file unless commit succeeded; a struct { .fd = -1 } may be closed too. */
+/* A file that appears under its name only when it is complete: it is written as path.spillway.part, then synced and
+ * renamed.  The part file is locked: a second process that writes the same path is refused, and a part file that a
+ * killed process has left is replaced.  Messages name path.  Close removes the part file unless commit or replace
+ * succeeded; a struct { .fd = -1 } may be closed too. */
 struct kn_new_file {
     int fd;
+    bool optional; /* the program can do without the file: failures are logged at debug level */
     char *path, *part;
 };
-int kn_new_file_open(struct kn_new_file *f, const char *path);
-int kn_new_file_commit(struct kn_new_file *f);
+int kn_new_file_open(struct kn_new_file *f, const char *path, int mode); /* mode: such as 0644; the umask applies */
+int kn_new_file_try(struct kn_new_file *f, const char *path, int mode);  /* the same for an optional file */
+int kn_new_file_commit(struct kn_new_file *f);  /* after 0 a power cut does not remove or damage the file */
+int kn_new_file_replace(struct kn_new_file *f); /* does not sync: a power cut may leave an empty or damaged file */
 void kn_new_file_close(struct kn_new_file *f);
-int kn_file_publish(int fd, const char *part, const char *path);     /* syncs part, then renames it to path */
+int kn_file_publish(int fd, const char *part, const char *path); /* syncs part, renames it to path, syncs the folder */
+void kn_file_sync_folder(const char *path); /* syncs path's folder: a new or renamed file survives a power cut */
 int kn_fail_short(const char *path, uint64_t end, uint64_t missing); /* logs a truncated file; returns KN_ESHORT */
 int kn_fail_size(const char *path); /* after a failed size(): logs the cause from errno; returns KN_EINVAL or KN_EIO */
 

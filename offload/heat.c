@@ -13,9 +13,7 @@
  *             24 * n_file identities, 8 * n_expert checksums, 4 * n_expert shares, 8 checksum of all before it */
 #include "offload/internal.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 
 #define FORMAT     '2'
@@ -162,21 +160,15 @@ static void fill(uint8_t *file, size_t n, const struct off_heat *h)
 
 void off_heat_write(const char *path, const struct off_heat *h)
 {
-    char part[4096];
+    struct kn_new_file f;
     size_t n = new_bytes(h->n_expert, h->n_file), bytes = n + sizeof(uint64_t);
     uint8_t *file = kn_alloc(bytes);
-    if (!file || snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+    if (!file)
         goto done;
     fill(file, n, h);
-    int fd = kn_io()->open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0) {
-        kn_say(KN_LOG_DEBUG, "%s: usage statistics of the experts could not be saved: %s", path, strerror(errno));
-        goto done;
-    }
-    bool whole = kn_io()->pwrite(fd, file, bytes, 0) == (ssize_t)bytes;
-    kn_file_close(fd);
-    if (!whole || kn_io()->rename(part, path) < 0)
-        kn_io()->unlink(part);
+    if (!kn_new_file_try(&f, path, 0644) && kn_io()->pwrite(f.fd, file, bytes, 0) == (ssize_t)bytes)
+        (void)kn_new_file_replace(&f);
+    kn_new_file_close(&f);
 done:
     kn_free(file);
 }

@@ -78,7 +78,7 @@ static int open_part(struct packer *p)
     if (!p->table || !p->part)
         return kn_fail(KN_ENOMEM, "no memory for the table of %s", p->path);
     snprintf(p->part, bytes, "%s.part", p->path);
-    int error = kn_file_open(&p->fd, p->part, O_RDWR | O_CREAT);
+    int error = kn_file_open(&p->fd, p->part, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK);
     if (error)
         return error;
     if (flock(p->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)

@@ -48,7 +48,7 @@ static void read_sampling(struct eng_parse *p, const struct eng_arrival *arrival
         float *to;
         double least, most;
     } numbers[] = {
-        { "temperature", &s->temperature, 0, p->ask->api == ENG_API_MESSAGES ? 1 : 2 },
+        { "temperature", &s->temperature, 0, p->ask->api == ENG_API_MESSAGES ? 1 : 100 }, /* OpenAI's: 2 */
         { "top_p", &s->top_p, 0, 1 },
         { "min_p", &s->min_p, 0, 1 },
         { "typical_p", &s->typical_p, 0, 1 },
@@ -130,6 +130,16 @@ static void read_stop(struct eng_parse *p)
     eng_field_bool(&p->body, "include_stop_str_in_output", &p->ask->shows_stop);
 }
 
+/* Reads a limit of generated tokens: at least `least`, or -1, llama-server's value for no limit. */
+static bool read_limit(struct eng_parse *p, const char *name, int least, int64_t *n)
+{
+    if (!eng_field_int(&p->body, name, p->ask->api == ENG_API_MESSAGES ? least : -1, INT32_MAX, n))
+        return false;
+    if (*n >= 0 && *n < least)
+        eng_field_refuse(&p->body, name, "must be -1, or at least %d", least);
+    return true;
+}
+
 /* Reads the limit of generated tokens.  Of the two names in chat max_completion_tokens counts if both are present; the
  * older max_tokens is checked too.  count: the request only counts its prompt, so no limit is required. */
 static void read_length(struct eng_parse *p, bool count)
@@ -147,14 +157,10 @@ static void read_length(struct eng_parse *p, bool count)
     if (api == ENG_API_COMPLETIONS)
         eng_field_bool(&p->body, "echo", &echo);
     for (int i = 0; i < 2 && names[api][i]; i++)
-        given[i] = eng_field_int(&p->body, names[api][i], echo ? 0 : 1, INT32_MAX, &n[i]);
+        given[i] = read_limit(p, names[api][i], echo ? 0 : 1, &n[i]);
     p->ask->n_predict = api == ENG_API_COMPLETIONS ? COMPLETION : p->setup->n_predict;
-    if (api != ENG_API_MESSAGES && eng_field_int(&p->body, "n_predict", -1, INT32_MAX,
-                                                 &limit)) { /* llama-server's; the dialect's own name goes first */
-        if (!limit && !echo)
-            eng_field_refuse(&p->body, "n_predict", "must be -1, or at least 1");
-        p->ask->n_predict = (int)limit;
-    }
+    if (api != ENG_API_MESSAGES && read_limit(p, "n_predict", echo ? 0 : 1, &limit))
+        p->ask->n_predict = (int)limit; /* llama-server's; the dialect's own name goes first */
     if (given[0] || given[1])
         p->ask->n_predict = (int)n[given[0] ? 0 : 1];
     else if (api == ENG_API_MESSAGES && !count)

@@ -10,6 +10,7 @@
  * An answer depends on its line alone: a request without a seed gets one from its custom_id, and `created` is the time
  * of the input file.  So a batch that was killed and resumed writes the same lines as an uninterrupted batch.
  *
+ *     crc32.c     the checksum of an output line
  *     lines.c     reads lines of a file, in as much memory as the longest one takes
  *     done_ids.c  set of custom_ids that an earlier run finished or this run has read
  *     record.c    parses lines of the input; formats lines of the output and reads them back
@@ -26,6 +27,11 @@
 #include "engine/engine.h"
 #include "engine/api/request.h"
 
+/* ---- crc32.c ----------------------------------------------------------------------------------- */
+
+/* The CRC-32 of a text whose beginning has the CRC `crc` and whose other bytes are data[n]; 0: of data alone. */
+uint32_t eng_crc32(uint32_t crc, const void *data, size_t n);
+
 /* ---- lines.c ----------------------------------------------------------------------------------- */
 
 #define ENG_LINE_MOST ((size_t)16 << 20) /* bytes of a line; a longer line is refused */
@@ -34,6 +40,7 @@ struct eng_line {
     const char *text; /* [n] without the newline, a CR before it, and a byte order mark */
     size_t n;
     uint64_t number, offset; /* line number from 1; file offset of its first byte */
+    uint64_t bytes;          /* in the file, without the newline; n is less for a line that is too long */
     bool too_long;           /* text holds only the beginning of the line */
     bool torn;               /* this last line has no newline */
 };
@@ -106,6 +113,13 @@ void eng_record_write(struct eng_bytes *out, const char *custom_id, size_t n_cus
 void eng_record_write_fault(struct eng_bytes *out, const struct eng_record *r, uint64_t number,
                             const struct eng_fault *why);
 
+/* An output line ends with its checksum, in ENG_CHECK_BYTES: ,"crc32":"89abcdef"} */
+#define ENG_CHECK_BYTES 20
+/* True if the checksum is in the last bytes of a line, end[ENG_CHECK_BYTES]: sets *crc. */
+bool eng_record_checksum(const char *end, uint32_t *crc);
+/* False if the line of an output file, in memory as a whole, is not as it was written. */
+bool eng_record_is_whole(const struct eng_line *line);
+
 /* Writes to name, [ENG_CUSTOM_ID_MOST], the name of the request that a line of an output file answers: its custom_id,
  * or eng_record_number_name of an input line that is not a request.  Returns the bytes of the name; 0: not a line of a
  * batch's output. */
@@ -125,6 +139,7 @@ struct eng_outlet_file {
     int fd;
     bool made;                         /* created by eng_journal_open */
     uint64_t bytes, n_line;            /* on disk; written by the thread while it runs */
+    uint64_t keep;                     /* set by eng_journal_count: bytes of whole lines; the others are cut off */
     struct eng_bytes filling, writing; /* filling: new lines, under lock; writing: used by the thread only */
 };
 
@@ -141,8 +156,9 @@ struct eng_journal {
 /* Opens or creates both files and locks them.  Does not change a file that does not begin like a batch's output, and
  * fails. */
 int eng_journal_open(struct eng_journal *j, const char *answers, const char *errors);
-/* Call both before eng_journal_start.  eng_journal_count sets n_line.  eng_journal_read adds the name of each line to
- * `seen` and cuts off an unfinished last line; it fails if a line is not a line of a batch's output. */
+/* Call both before eng_journal_start.  eng_journal_count checks all lines and sets n_line; it fails, naming the lines, if
+ * a line is damaged or not a line of a batch's output, unless a power cut or a kill explains it: an end of the file
+ * without a newline, or with zeros.  eng_journal_read cuts off such an end, and adds the name of each line to `seen`. */
 int eng_journal_count(struct eng_journal *j, enum eng_outlet which);
 int eng_journal_read(struct eng_journal *j, enum eng_outlet which, struct eng_seen *seen);
 int eng_journal_forget(struct eng_journal *j, enum eng_outlet which); /* empties the file; before start */

@@ -3,7 +3,9 @@
  * Lines are appended to a buffer.  A thread writes the buffer and syncs the file about once a second, so the engine
  * thread never waits for the disk unless more than GATHER_MOST bytes are pending.  At the next start a line counts as
  * done if it is whole and in the file.  A killed batch or a full disk can leave a last line without its newline, a
- * power cut can leave zeros; eng_journal_read cuts off both.
+ * power cut can leave zeros: such an end is cut off.  A power cut can also lose a block in front of others that it keeps,
+ * since the blocks between two syncs reach the disk in any order.  The checksum of each line shows that; a file with a
+ * damaged line in front of whole ones is refused, because cutting it there would discard finished answers.
  *
  * A lock on each file keeps a second batch from writing it; the system releases the lock when the process ends. */
 #include "engine/base/base.h"
@@ -22,20 +24,6 @@
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
-/* Syncs the folder of path: only then does a new file survive a power cut. */
-static void sync_folder(const char *path)
-{
-    char folder[ENG_PATH_BYTES];
-    const char *slash = strrchr(path, '/');
-    int n = slash ? (int)(slash - path) + 1 : 0;
-    snprintf(folder, sizeof folder, "%.*s.", n, path);
-    int fd = kn_io()->open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    if (fd < 0)
-        return;
-    (void)kn_io()->sync(fd); /* some file systems do not support this, nor need it */
-    kn_file_close(fd);
-}
-
 static int open_file(struct eng_outlet_file *f, const char *path)
 {
     struct stat st;
@@ -50,9 +38,16 @@ static int open_file(struct eng_outlet_file *f, const char *path)
     if (bytes < 0)
         return kn_fail(KN_EINVAL, "%s: %s: name a regular file", path, strerror(errno));
     if (bytes == 0)
-        sync_folder(path);
+        kn_file_sync_folder(path); /* otherwise a power cut may remove a new file */
     f->bytes = (uint64_t)bytes;
     return 0;
+}
+
+static int sync_file(const struct eng_outlet_file *f)
+{
+    return kn_io()->sync(f->fd) < 0
+               ? kn_fail(KN_EIO, "%s: sync failed, the last lines may not be on disk: %s", f->path, strerror(errno))
+               : 0;
 }
 
 static int cut(struct eng_outlet_file *f, uint64_t bytes)
@@ -61,7 +56,7 @@ static int cut(struct eng_outlet_file *f, uint64_t bytes)
         return kn_fail(KN_EIO, "%s: cannot be cut to %llu bytes: %s", f->path, (unsigned long long)bytes,
                        strerror(errno));
     f->bytes = bytes;
-    return 0;
+    return sync_file(f); /* otherwise bytes that were cut off may come back among those written next */
 }
 
 static int refuse_other(const struct eng_outlet_file *f, uint64_t number)
@@ -71,7 +66,8 @@ static int refuse_other(const struct eng_outlet_file *f, uint64_t number)
 }
 
 /* Refuses a file if its first line does not begin like a batch's output, so that no other file is cut or emptied.  A
- * file of only zeros is accepted: a power cut may leave a new file like this. */
+ * power cut may leave zeros in a new file: a file of only zeros is accepted, and a file that begins with zeros if it has
+ * a line of a batch's output. */
 static int check_begin(const struct eng_outlet_file *f)
 {
     struct eng_lines lines;
@@ -83,7 +79,11 @@ static int check_begin(const struct eng_outlet_file *f)
         bool zeros = line.torn && !line.too_long;
         for (size_t i = 0; i < line.n && zeros; i++)
             zeros = !line.text[i];
-        got = zeros || eng_record_begins(&line) ? 0 : refuse_other(f, line.number);
+        bool begins = zeros || eng_record_begins(&line);
+        uint64_t number = line.number;
+        for (bool hole = line.n && !line.text[0]; hole && !begins && (got = eng_lines_next(&lines, &line)) == 1;)
+            begins = !line.torn && eng_record_begins(&line);
+        got = got < 0 ? got : begins ? 0 : refuse_other(f, number);
     }
     eng_lines_close(&lines);
     return got;
@@ -114,44 +114,114 @@ int eng_journal_forget(struct eng_journal *j, enum eng_outlet which) { return cu
 
 /* ---- reading earlier output -------------------------------------------------------------------- */
 
-/* Counts the whole lines of a file in f->n_line.  If seen is not NULL, it also adds each line's name to seen, fails at
- * a line that is not a batch's output, and if there is no such line cuts off an unfinished end. */
-static int scan(struct eng_outlet_file *f, struct eng_seen *seen)
+/* True if the long line, of which line->text is only the beginning, has the checksum at its end or has none. */
+static int check_long(const struct eng_outlet_file *f, const struct eng_line *line, bool *whole)
 {
-    struct eng_lines lines;
-    struct eng_line line;
-    char name[ENG_CUSTOM_ID_MOST];
-    uint64_t keep = f->bytes;
-    int got, error = eng_lines_open(&lines, f->fd, f->path, f->bytes);
-    if (error)
+    char piece[1 << 12], end[ENG_CHECK_BYTES];
+    uint32_t want, crc = 0;
+    uint64_t at = line->offset, until = line->offset + line->bytes - sizeof end;
+    int error = kn_file_read(f->fd, f->path, end, sizeof end, until);
+    *whole = true;
+    if (error || !eng_record_checksum(end, &want))
         return error;
-    f->n_line = 0;
-    while ((got = eng_lines_next(&lines, &line)) == 1) {
-        if (line.torn || line.text[0] == 0) {
-            keep = line.offset;
-            break;
-        }
-        f->n_line++;
-        size_t n = seen ? eng_record_read(&line, name) : 1;
-        if (n == 0) {
-            got = refuse_other(f, line.number);
-            break;
-        }
-        if (seen)
-            eng_seen_done(seen, name, n);
+    for (size_t n; at < until && !error; at += n) {
+        n = until - at < sizeof piece ? (size_t)(until - at) : sizeof piece;
+        if (!(error = kn_file_read(f->fd, f->path, piece, n, at)))
+            crc = eng_crc32(crc, piece, n);
     }
-    eng_lines_close(&lines);
-    if (got < 0 || !seen || keep == f->bytes)
-        return got < 0 ? got : 0;
-    kn_say(KN_LOG_INFO, "%s: the last line is incomplete and will be answered again", f->path);
-    return cut(f, keep);
+    *whole = crc == want;
+    return error;
 }
 
-int eng_journal_count(struct eng_journal *j, enum eng_outlet which) { return scan(&j->file[which], NULL); }
+/* Lines that are not as they were written, in the order of the file. */
+struct damage {
+    uint64_t n, number[8]; /* number: of the first ones */
+    bool unexplained;      /* one of them has its newline and no zeros: no power cut explains it */
+};
+
+static void add_damage(struct damage *d, const struct eng_line *line)
+{
+    if (d->n < sizeof d->number / sizeof *d->number)
+        d->number[d->n] = line->number;
+    d->n++;
+    d->unexplained = d->unexplained || !(line->torn || line->too_long || memchr(line->text, 0, line->n));
+}
+
+static int refuse_damage(const struct eng_outlet_file *f, const struct damage *d)
+{
+    char remove[256] = "";
+    uint64_t listed = d->n < sizeof d->number / sizeof *d->number ? d->n : sizeof d->number / sizeof *d->number;
+    for (uint64_t i = 0; i < listed; i++)
+        snprintf(remove + strlen(remove), sizeof remove - strlen(remove), "%s%llud", i ? ";" : "",
+                 (unsigned long long)d->number[i]);
+    return kn_fail(KN_EINVAL,
+                   "%s:%llu: not a line of a batch's output, or damaged (%llu such line%s): remove %s with sed -i '%s' "
+                   "and run the same command, which answers these requests again; or name another file",
+                   f->path, (unsigned long long)d->number[0], (unsigned long long)d->n, d->n == 1 ? "" : "s",
+                   d->n == 1 ? "it" : "them", remove);
+}
+
+/* Checks all lines: sets n_line to the number of whole ones and keep to their end.  Fails at damage that a whole line
+ * follows, and at damage that is unexplained. */
+static int check_lines(struct eng_outlet_file *f, struct eng_lines *lines)
+{
+    struct damage d = { 0 };
+    uint64_t n_inside = 0; /* damaged lines before the last whole one */
+    struct eng_line line;
+    char name[ENG_CUSTOM_ID_MOST];
+    int got, error = 0;
+    f->n_line = 0;
+    f->keep = 0;
+    while ((got = eng_lines_next(lines, &line)) == 1) {
+        bool whole = !line.torn;
+        if (whole && line.too_long)
+            error = check_long(f, &line, &whole);
+        else if (whole)
+            whole = eng_record_is_whole(&line);
+        if (error)
+            return error;
+        if (!whole || eng_record_read(&line, name) == 0) {
+            add_damage(&d, &line);
+            continue;
+        }
+        n_inside = d.n;
+        f->n_line++;
+        f->keep = line.offset + line.bytes + 1;
+    }
+    if (d.n == 0) /* blank lines may follow the last whole one */
+        f->keep = f->bytes;
+    return got < 0 ? got : n_inside || d.unexplained ? refuse_damage(f, &d) : 0;
+}
+
+int eng_journal_count(struct eng_journal *j, enum eng_outlet which)
+{
+    struct eng_outlet_file *f = &j->file[which];
+    struct eng_lines lines;
+    int error = eng_lines_open(&lines, f->fd, f->path, f->bytes);
+    if (!error)
+        error = check_lines(f, &lines);
+    eng_lines_close(&lines);
+    return error;
+}
 
 int eng_journal_read(struct eng_journal *j, enum eng_outlet which, struct eng_seen *seen)
 {
-    return scan(&j->file[which], seen);
+    struct eng_outlet_file *f = &j->file[which];
+    struct eng_lines lines;
+    struct eng_line line;
+    char name[ENG_CUSTOM_ID_MOST];
+    int got, error = eng_lines_open(&lines, f->fd, f->path, f->keep);
+    if (error)
+        return error;
+    while ((got = eng_lines_next(&lines, &line)) == 1)
+        eng_seen_done(seen, name, eng_record_read(&line, name));
+    eng_lines_close(&lines);
+    if (got < 0)
+        return got;
+    if (f->keep == f->bytes)
+        return f->bytes ? sync_file(f) : 0; /* a killed batch may not have synced lines that now count as done */
+    kn_say(KN_LOG_INFO, "%s: the last line is incomplete and will be answered again", f->path);
+    return cut(f, f->keep);
 }
 
 /* ---- the thread --------------------------------------------------------------------------------- */
@@ -196,9 +266,7 @@ static int commit(struct eng_outlet_file *f)
     if (b->n == 0)
         return 0;
     int error = kn_file_write(f->fd, f->path, b->data, b->n, f->bytes);
-    if (!error && kn_io()->sync(f->fd) < 0)
-        error = kn_fail(KN_EIO, "%s: sync failed, the last lines may not be on disk: %s", f->path, strerror(errno));
-    if (error) {
+    if (error || (error = sync_file(f))) {
         (void)kn_io()->resize(f->fd, (int64_t)f->bytes);
         return error;
     }
@@ -237,6 +305,13 @@ static void *keep_committing(void *arg)
     return NULL;
 }
 
+static void close_lock(struct eng_journal *j)
+{
+    pthread_mutex_destroy(&j->lock);
+    pthread_cond_destroy(&j->filled);
+    pthread_cond_destroy(&j->emptied);
+}
+
 int eng_journal_start(struct eng_journal *j, uint64_t gather_ns)
 {
     pthread_condattr_t monotonic;
@@ -247,8 +322,12 @@ int eng_journal_start(struct eng_journal *j, uint64_t gather_ns)
     pthread_cond_init(&j->filled, &monotonic);
     pthread_cond_init(&j->emptied, NULL);
     pthread_condattr_destroy(&monotonic);
-    j->started = pthread_create(&j->thread, NULL, keep_committing, j) == 0;
-    return j->started ? 0 : kn_fail(KN_ENOMEM, "the system cannot start a thread to write %s", j->file[0].path);
+    if (pthread_create(&j->thread, NULL, keep_committing, j) == 0) {
+        j->started = true;
+        return 0;
+    }
+    close_lock(j);
+    return kn_fail(KN_ENOMEM, "the system cannot start a thread to write %s", j->file[0].path);
 }
 
 int eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct eng_bytes *line)
@@ -288,9 +367,7 @@ int eng_journal_close(struct eng_journal *j)
         pthread_cond_signal(&j->filled);
         pthread_mutex_unlock(&j->lock);
         pthread_join(j->thread, NULL);
-        pthread_mutex_destroy(&j->lock);
-        pthread_cond_destroy(&j->filled);
-        pthread_cond_destroy(&j->emptied);
+        close_lock(j);
         j->started = false;
     }
     for (int i = 0; i < ENG_OUTLETS; i++) {

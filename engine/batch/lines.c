@@ -61,6 +61,7 @@ static int next(struct eng_lines *l, struct eng_line *out)
             out->text = from;
             out->n = out->too_long ? PIECE : n;
             l->start += n + (newline != NULL);
+            out->bytes = l->at - (l->end - l->start) - out->offset - (newline != NULL);
             return 1;
         }
         looked = n;

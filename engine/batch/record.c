@@ -8,10 +8,15 @@
  *   errors  the same with another status, or, for a line that is not a request,
  *           {"id": ..., "custom_id": "a" or null, "response": null, "error": {"code", "message", "line"}}
  *
+ * Each line that is written ends with a member of our own, "crc32": the CRC-32 of the line's bytes before this member,
+ * as eight hexadecimal digits.  So a line that a power cut has damaged is noticed, also in a copy of the file alone.
+ * Lines of earlier versions have no such member.
+ *
  * A line that is not a request is identified by its line number: it may have no custom_id, or another
  * line's. */
 #include "engine/batch/batch.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- in ---------------------------------------------------------------------------------------- */
@@ -110,26 +115,40 @@ static void begin(struct eng_bytes *out, uint64_t id, const char *custom_id, siz
         eng_bytes_text(out, "null");
 }
 
+#define CHECK ",\"crc32\":\""
+_Static_assert(ENG_CHECK_BYTES == sizeof CHECK - 1 + 8 + 2, "the member, and the closing brace of the line");
+
+/* Ends the line that begins at out->data[start]: its checksum, the closing brace, the newline. */
+static void end_line(struct eng_bytes *out, size_t start)
+{
+    uint32_t crc = out->failed ? 0 : eng_crc32(0, out->data + start, out->n - start);
+    eng_bytes_format(out, CHECK "%08x\"}\n", crc);
+}
+
 void eng_record_write(struct eng_bytes *out, const char *custom_id, size_t n_custom_id, int status, const char *body,
                       size_t n_body)
 {
     uint64_t id = eng_record_hash(custom_id, n_custom_id);
+    size_t start = out->n;
     begin(out, id, custom_id, n_custom_id);
     eng_bytes_format(out, ",\"response\":{\"status_code\":%d,\"request_id\":\"%016llx\",\"body\":", status,
                      (unsigned long long)kn_mix(id));
     while (n_body && body[n_body - 1] == '\n')
         n_body--;
     eng_bytes_add(out, body, n_body);
-    eng_bytes_text(out, "},\"error\":null}\n");
+    eng_bytes_text(out, "},\"error\":null");
+    end_line(out, start);
 }
 
 void eng_record_write_fault(struct eng_bytes *out, const struct eng_record *r, uint64_t number,
                             const struct eng_fault *why)
 {
+    size_t start = out->n;
     begin(out, kn_mix(number), r->custom_id, r->n_custom_id);
     eng_bytes_format(out, ",\"response\":null,\"error\":{\"code\":\"%s\",\"message\":", why->code);
     eng_bytes_quote(out, why->message, strlen(why->message));
-    eng_bytes_format(out, ",\"line\":%llu}}\n", (unsigned long long)number);
+    eng_bytes_format(out, ",\"line\":%llu}", (unsigned long long)number);
+    end_line(out, start);
 }
 
 /* ---- back -------------------------------------------------------------------------------------- */
@@ -166,12 +185,47 @@ static const char *end_of_text(const char *p, const char *end)
     return p < end ? p + 1 : NULL;
 }
 
-/* The number 17 of a line that ends with ,"line":17}} or 0 if it does not end like this. */
+bool eng_record_checksum(const char *end, uint32_t *crc)
+{
+    char digits[9] = "", *stop;
+    if (memcmp(end, CHECK, sizeof CHECK - 1) != 0 || memcmp(end + ENG_CHECK_BYTES - 2, "\"}", 2) != 0)
+        return false;
+    memcpy(digits, end + sizeof CHECK - 1, 8);
+    *crc = (uint32_t)strtoul(digits, &stop, 16);
+    return stop == digits + 8;
+}
+
+static bool ends_with(const struct eng_line *line, const char *text)
+{
+    size_t n = strlen(text);
+    return line->n >= n && !memcmp(line->text + line->n - n, text, n);
+}
+
+/* A line without a checksum has the end that earlier versions wrote, and no NUL bytes. */
+bool eng_record_is_whole(const struct eng_line *line)
+{
+    uint32_t crc;
+    size_t n = line->n - (line->n < ENG_CHECK_BYTES ? line->n : ENG_CHECK_BYTES);
+    if (line->n > ENG_CHECK_BYTES && eng_record_checksum(line->text + n, &crc))
+        return eng_crc32(0, line->text, n) == crc;
+    return (ends_with(line, ",\"error\":null}") || ends_with(line, "}}")) && !memchr(line->text, 0, line->n);
+}
+
+/* The end of the line's text without the checksum and the closing brace. */
+static const char *end_of_content(const struct eng_line *line)
+{
+    uint32_t crc;
+    const char *end = line->text + line->n;
+    return line->n > ENG_CHECK_BYTES && eng_record_checksum(end - ENG_CHECK_BYTES, &crc) ? end - ENG_CHECK_BYTES
+                                                                                         : end - 1;
+}
+
+/* The number 17 of a text that ends with ,"line":17} or 0 if it does not end like this. */
 static uint64_t last_number(const char *from, const char *end)
 {
     static const char before[] = ",\"line\":";
     uint64_t number = 0, unit = 1;
-    for (end -= 2; end > from && end[-1] >= '0' && end[-1] <= '9' && unit < UINT64_C(1) << 56; unit *= 10)
+    for (end--; end > from && end[-1] >= '0' && end[-1] <= '9' && unit < UINT64_C(1) << 56; unit *= 10)
         number += (uint64_t)(*--end - '0') * unit;
     size_t n = sizeof before - 1;
     return end - from > (long)n && !memcmp(end - n, before, n) ? number : 0;
@@ -192,7 +246,7 @@ size_t eng_record_read(const struct eng_line *line, char *name)
     if (!after || after == p)
         return 0;
     if (skip(&rest, end, ",\"response\":null,\"error\":{\"code\":")) {
-        uint64_t number = line->too_long ? 0 : last_number(rest, end);
+        uint64_t number = line->too_long ? 0 : last_number(rest, end_of_content(line));
         return number ? eng_record_number_name(number, name) : 0;
     }
     if (*p != '"' || !skip(&rest, end, ",\"response\":{\"status_code\":"))

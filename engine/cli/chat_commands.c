@@ -5,6 +5,7 @@
 #include "engine/base/base.h"
 #include "engine/cli/options.h"
 #include "engine/cli/run.h"
+#include "engine/cli/text_width.h"
 
 #include <string.h>
 
@@ -19,6 +20,16 @@ static enum eng_chat_next clear(struct eng_conversation *c, const char *rest)
 {
     (void)rest;
     eng_conversation_clear(c);
+    return ENG_CHAT_READ;
+}
+
+static enum eng_chat_next forget(struct eng_conversation *c, const char *rest)
+{
+    (void)rest;
+    if (eng_conversation_forget(c))
+        fprintf(stderr, "%zu messages are left\n", json_array_size(c->messages));
+    else
+        fputs("there is no message before the last one\n", stderr);
     return ENG_CHAT_READ;
 }
 
@@ -74,6 +85,12 @@ static bool is_setting(const struct eng_option *o)
            (samples || o->at == offsetof(struct eng_config, n_predict));
 }
 
+static void print_setting(const char *name, const char *value, const char *about)
+{
+    int at = fprintf(stderr, "  %-18s %-10s ", name, value);
+    eng_print_wrapped(stderr, at, 32, about);
+}
+
 static void list_settings(const struct eng_conversation *c)
 {
     const struct eng_option *o;
@@ -84,11 +101,10 @@ static void list_settings(const struct eng_conversation *c)
         eng_option_default_text(c->config, o, value, sizeof value);
         if (o->kind == ENG_SEED)
             snprintf(value, sizeof value, "%llu", (unsigned long long)c->config->sampling.seed);
-        fprintf(stderr, "  %-18s %-10s %s\n", o->name, value, o->help);
+        print_setting(o->name, value, o->help);
     }
-    fprintf(stderr, "  %-18s %-10s %s\n", "think", c->think ? c->think : "",
-            "reasoning, if the chat template has a switch");
-    fprintf(stderr, "  %-18s %-10s %s\n", "system", eng_conversation_system(c) ? "(set)" : "", "as /system TEXT");
+    print_setting("think", c->think ? c->think : "", "reasoning, if the chat template has a switch");
+    print_setting("system", eng_conversation_system(c) ? "(set)" : "", "as /system TEXT");
 }
 
 static void set_option(struct eng_conversation *c, const char *name, const char *value)
@@ -147,6 +163,7 @@ static const struct {
     execute *run;
 } commands[] = {
     { "regen", "retry", NULL, "answer the last message again", regenerate },
+    { "forget", NULL, NULL, "drop the oldest message and its answer, if the context is full", forget },
     { "clear", NULL, NULL, "begin a new conversation; the system message stays", clear },
     { "system", NULL, "TEXT", "set the system message; \"\" removes it, no TEXT prints it", set_system },
     { "set", NULL, "NAME VALUE", "set temp, top-p, seed, think on|off ...; alone, list all", set },
@@ -161,10 +178,12 @@ static enum eng_chat_next help(struct eng_conversation *c, const char *rest)
 {
     (void)c, (void)rest;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        char use[32];
+        char use[32], about[128];
         snprintf(use, sizeof use, "/%s %s", commands[i].word, commands[i].argument ? commands[i].argument : "");
-        fprintf(stderr, "  %-16s %s%s%s\n", use, commands[i].about, commands[i].other ? "; also /" : "",
-                commands[i].other ? commands[i].other : "");
+        snprintf(about, sizeof about, "%s%s%s", commands[i].about, commands[i].other ? "; also /" : "",
+                 commands[i].other ? commands[i].other : "");
+        int at = fprintf(stderr, "  %-16s ", use);
+        eng_print_wrapped(stderr, at, 19, about);
     }
     fputs("  \"\"\"              begin or end a message of several lines\n"
           "  //text           send /text to the model\n"

@@ -143,15 +143,17 @@ static void tell_end(struct job *j, bool stopped)
                (unsigned long long)failed, (unsigned long long)missing, (unsigned long long)n.n_token, seconds,
                seconds > 0 ? (double)n.n_token / seconds : 0);
     if (n.before)
-        kn_say(KN_LOG_INFO, "%llu lines were done by earlier runs", (unsigned long long)n.before);
-    kn_say(KN_LOG_INFO, "%llu lines done, %llu tokens, %.1f tokens/s", (unsigned long long)n.done,
-           (unsigned long long)n.n_token, seconds > 0 ? (double)n.n_token / seconds : 0);
+        kn_say(KN_LOG_INFO, "%llu line%s done by earlier runs", (unsigned long long)n.before,
+               n.before == 1 ? " was" : "s were");
+    kn_say(KN_LOG_INFO, "%llu line%s done, %llu token%s, %.1f tokens/s", (unsigned long long)n.done,
+           n.done == 1 ? "" : "s", (unsigned long long)n.n_token, n.n_token == 1 ? "" : "s",
+           seconds > 0 ? (double)n.n_token / seconds : 0);
     if (failed)
-        kn_say(KN_LOG_WARN, "%llu lines failed: see %s (--retry-failed retries them)", (unsigned long long)failed,
-               j->errors);
+        kn_say(KN_LOG_WARN, "%llu line%s failed: see %s (--retry-failed retries %s)", (unsigned long long)failed,
+               failed == 1 ? "" : "s", j->errors, failed == 1 ? "it" : "them");
     if (missing)
-        kn_say(KN_LOG_WARN, "%s with %llu lines left: run the same command to resume",
-               stopped ? "interrupted" : "ended", (unsigned long long)missing);
+        kn_say(KN_LOG_WARN, "%s with %llu line%s left: run the same command to resume",
+               stopped ? "interrupted" : "ended", (unsigned long long)missing, missing == 1 ? "" : "s");
 }
 
 /* ---- the job ----------------------------------------------------------------------------------- */

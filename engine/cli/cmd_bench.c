@@ -137,7 +137,8 @@ static int open_bench(struct eng_bench *b)
     o.n_parallel = b->most;
     o.n_ctx = c->n_ctx ? c->n_ctx : need;
     o.max_prefill_slowdown = HUGE_STRETCH;
-    o.reserved_bytes = eng_disk_room(o.host_mem) + TRACE_BYTES;
+    o.disk_room = eng_disk_room(o.host_mem);
+    o.reserved_bytes = o.disk_room + TRACE_BYTES;
     o.progress = eng_progress_counter(bar);
     error = eng_open(&b->engine, &o);
     eng_progress_close(bar);

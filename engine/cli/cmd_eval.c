@@ -168,10 +168,10 @@ static int write_whole(struct eval *ev, const struct eng_ids *ids)
     const struct eng_config *c = ev->config;
     struct kn_new_file file;
     const atomic_bool *stop = eng_interrupt(); /* before the part file exists: a signal must not leave it behind */
-    int error = kn_new_file_open(&file, c->logits);
+    int error = kn_new_file_open(&file, c->logits, 0644);
     if (error)
         return error;
-    struct logits_file out = { .fd = file.fd, .n_vocab = ev->n_vocab, .path = file.part, .stop = stop };
+    struct logits_file out = { .fd = file.fd, .n_vocab = ev->n_vocab, .path = file.path, .stop = stop };
     error = run_window(ev, ids->id, (int)ids->n, write_logits, &out);
     if (!error)
         error = kn_new_file_commit(&file);

@@ -401,7 +401,7 @@ static int open_fit(struct fit *f)
         return error;
     struct eng_options o = eng_config_options(f->config);
     o.n_parallel = MOST_SEQ;
-    o.reserved_bytes = eng_disk_room(o.host_mem);
+    o.disk_room = o.reserved_bytes = eng_disk_room(o.host_mem);
     o.n_ctx = 2 * ENG_KV_BLOCK;
     o.n_draft = 1;
     o.draft[0] = f->wish;

@@ -78,19 +78,20 @@ static void print_rate(int n_row, double seconds)
         printf(" %9s", "-");
 }
 
-static void print_forecast(const struct eng_forecast *f, const struct eng_machine *m, bool json)
+/* fits: the KV cache of the split has room for so many sequences. */
+static void print_forecast(const struct eng_forecast *f, const struct eng_machine *m, bool json, bool fits)
 {
     if (json) {
         printf("{\"what\":\"decode\",\"batch\":%d,\"tokens_per_s\":%.3f,\"bound_by\":\"%s\","
                "\"experts_per_layer\":%.2f,\"misses\":%.2f,\"disk_bytes\":%.0f,\"dram_bytes\":%.0f,"
                "\"macs\":%.0f,\"disk_tokens_per_s\":%.3f,\"dram_tokens_per_s\":%.3f,"
-               "\"mac_tokens_per_s\":%.3f,\"disk_Bps\":%.0f,\"dram_Bps\":%.0f,\"mac_per_s\":%.0f}\n",
+               "\"mac_tokens_per_s\":%.3f,\"disk_Bps\":%.0f,\"dram_Bps\":%.0f,\"mac_per_s\":%.0f,\"fits_kv\":%s}\n",
                f->n_row, f->tokens_per_s, f->bound_by, f->experts, f->misses, f->disk_bytes, f->dram_bytes, f->macs,
                per_second(f->n_row, f->disk_s), per_second(f->n_row, f->dram_s), per_second(f->n_row, f->mac_s),
-               m->disk_Bps, m->dram_Bps, m->mac_ps);
+               m->disk_Bps, m->dram_Bps, m->mac_ps, fits ? "true" : "false");
         return;
     }
-    printf("%5d %8.1f %9.1f", f->n_row, f->experts, f->disk_bytes / 1e6);
+    printf("%5d%s%8.1f %9.1f", f->n_row, fits ? " " : "*", f->experts, f->disk_bytes / 1e6);
     print_rate(f->n_row, f->disk_s);
     print_rate(f->n_row, f->dram_s);
     print_rate(f->n_row, f->mac_s);
@@ -109,11 +110,17 @@ static void print_speed(const struct eng_config *c, const struct eng_engine *e, 
                m->dram_Bps / 1e9, c->dram_rate ? " (given)" : "", m->mac_ps / 1e9, ENG_PLAN_POSITION, "batch",
                "experts", "read MB", "disk", "memory", "operations", "expected", "bound by");
     }
+    int room = eng_memory(e)->n_kv_slot / ENG_PLAN_POSITION, n_beyond = 0;
     for (int i = 0; i < N_BATCH; i++) {
         struct eng_forecast f;
         eng_plan_forecast(&f, &s, batches[i]);
-        print_forecast(&f, m, c->json);
+        print_forecast(&f, m, c->json, batches[i] <= room);
+        n_beyond += batches[i] > room;
     }
+    if (n_beyond && !c->json)
+        printf("*: the KV cache above has room for %d sequence%s of this length; --parallel or --kv-mem makes it "
+               "larger,\n   which leaves less for experts: plan again with it\n",
+               room, room == 1 ? "" : "s");
 }
 
 int eng_cmd_plan(const struct eng_config *c)

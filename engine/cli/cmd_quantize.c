@@ -3,7 +3,7 @@
  *
  * In: a model file, the first of its splits or a folder, and optionally a format for each part of the model.
  * Out: one file, and on stdout a line for each tensor: both formats, bits per weight and relative error (root
- * mean square of the differences over that of the values), then a total.  With --json the same as one object.
+ * mean square of the differences over that of the values), then a total; with -q the total only.  With --json the same as one object.
  * moe_quantize() reports on stderr the tensors that get another format than asked for. */
 #include <inttypes.h>
 #include <math.h>
@@ -40,9 +40,9 @@ static const char *name_of(const struct moe_quantized *q, enum kn_format f)
     return q->n_value ? kn_format_info(f)->name : "I64";
 }
 
-static void print_lines(const struct moe_file *f, const struct moe_quantized *done, size_t n)
+static void print_lines(const struct moe_file *f, const struct moe_quantized *done, size_t n, bool quiet)
 {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && !quiet; i++) {
         const struct moe_quantized *q = &done[i];
         char name[64];
         moe_string_show(moe_file_tensor(f, i)->name, name, sizeof name);
@@ -137,7 +137,7 @@ int eng_cmd_quantize(const struct eng_config *config)
     if (!err && config->json)
         print_json(config->output, f, done, n);
     else if (!err)
-        print_lines(f, done, n);
+        print_lines(f, done, n, config->quiet);
     kn_free(done);
     moe_file_close(f);
     return err ? 2 : 0;

@@ -1,6 +1,6 @@
 /* engine/cli/cmd_render.c - spillway render: converts a JSON conversation on stdin to the exact prompt text on stdout.
  *
- * The chat template is the model's or a file; every member of the JSON object is a variable of the template. */
+ * The chat template is the model's or a file, or a file with the texts of the model's tokens (bos_token); every member of the JSON object is a variable of the template. */
 #include "engine/base/base.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"
@@ -52,7 +52,8 @@ static int with_file(const char *path, const json_t *request, char **out, size_t
     return error;
 }
 
-static int with_model(const char *path, const json_t *request, char **out, size_t *n)
+/* template: a file to use instead of the model's, or NULL. */
+static int with_model(const char *path, const char *template, const json_t *request, char **out, size_t *n)
 {
     struct moe_file *file = NULL;
     struct eng_vocab *vocab = NULL;
@@ -62,9 +63,9 @@ static int with_model(const char *path, const json_t *request, char **out, size_
     if (!error)
         error = eng_vocab_open(&vocab, file);
     if (!error)
-        error = eng_chat_open(&chat, file, vocab, path);
+        error = template ? eng_chat_open_template(&chat, vocab, template) : eng_chat_open(&chat, file, vocab, path);
     if (!error && (error = eng_chat_render(chat, request, out, n, &e)))
-        refuse(path, error, &e);
+        refuse(template ? template : path, error, &e);
     eng_chat_close(chat);
     eng_vocab_close(vocab);
     moe_file_close(file);
@@ -77,13 +78,13 @@ int eng_cmd_render(const struct eng_config *config)
     char *text = NULL;
     size_t n;
     int error = 0;
-    if (!config->model == !config->template)
-        error = kn_fail(KN_EINVAL, "render needs -m MODEL or --template FILE; see spillway render --help");
+    if (!config->model && !config->template)
+        error = kn_fail(KN_EINVAL, "render needs MODEL, --chat-template FILE or both; see spillway render --help");
     if (!error)
         error = read_request(&request);
     if (!error)
-        error = config->template ? with_file(config->template, request, &text, &n)
-                                 : with_model(config->model, request, &text, &n);
+        error = config->model ? with_model(config->model, config->template, request, &text, &n)
+                              : with_file(config->template, request, &text, &n);
     if (!error)
         fwrite(text, 1, n, stdout); /* main() checks for write errors */
     kn_free(text);

@@ -2,10 +2,24 @@
 #include "engine/cli/cli.h"
 #include "engine/serve/serve.h"
 
+#include <signal.h>
+
 #define MS 1000
+
+/* Until the server listens to signals they stay pending, so that one in the first moments ends it as later ones do. */
+static void hold_signals(bool hold)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
+}
 
 int eng_cmd_serve(const struct eng_config *c)
 {
+    hold_signals(true);
     struct eng_server *s;
     struct eng_serve_options o = {
         .engine = eng_config_options(c),
@@ -38,6 +52,7 @@ int eng_cmd_serve(const struct eng_config *c)
     if (!error)
         error = eng_serve_open(&s, &o);
     if (!error) {
+        hold_signals(false);
         error = eng_serve_run(s);
         eng_serve_close(s);
     }

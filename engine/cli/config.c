@@ -250,8 +250,10 @@ static int take_word(struct arguments *a, enum eng_command_id command, const cha
         if (!is_given(a, o))
             return add_given(a, o, word, *flag);
     }
-    return kn_fail(KN_EINVAL, "%s: '%s' is not a flag; put a text of several words in quotes",
-                   eng_command_name[command], word);
+    if (command == ENG_run)
+        return kn_fail(KN_EINVAL, "run: '%s' is not a flag; put a text of several words in quotes", word);
+    return kn_fail(KN_EINVAL, "%s: '%s' is one word too many; see spillway %s --help", eng_command_name[command], word,
+                   eng_command_name[command]);
 }
 
 static int read_arguments(struct arguments *a, enum eng_command_id command, int argc, char **argv)

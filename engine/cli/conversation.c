@@ -4,8 +4,8 @@
 #include "engine/base/base.h"
 #include "engine/cli/run.h"
 
-#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -68,6 +68,18 @@ void eng_conversation_clear(struct eng_conversation *c)
     while (json_array_size(c->messages) > kept)
         eng_conversation_drop_last(c);
     c->n_retry = 0;
+}
+
+bool eng_conversation_forget(struct eng_conversation *c)
+{
+    size_t first = eng_conversation_system(c) ? 1 : 0, next = first + 1;
+    while (next < json_array_size(c->messages) && strcmp(role_of(json_array_get(c->messages, next)), "user") != 0)
+        next++;
+    if (next >= json_array_size(c->messages))
+        return false;
+    for (; next > first; next--)
+        json_array_remove(c->messages, first);
+    return true;
 }
 
 /* ---- reasoning ------------------------------------------------------------------------------- */
@@ -188,21 +200,27 @@ static bool may_write(const char *path)
     return may;
 }
 
+static int write_whole(const char *path, const char *text)
+{
+    struct kn_new_file file;
+    int error = kn_file_refuse_target(path);
+    if (error || (error = kn_new_file_open(&file, path, 0644)))
+        return error;
+    if (!(error = kn_file_write(file.fd, path, text, strlen(text), 0)))
+        error = kn_new_file_commit(&file);
+    kn_new_file_close(&file);
+    return error;
+}
+
 int eng_conversation_save(const struct eng_conversation *c, const char *path)
 {
-    char part[ENG_PATH_BYTES];
     json_t *all = json_pack("{s:O}", "messages", c->messages);
-    int error = 0;
-    if (!all)
-        return kn_fail(KN_ENOMEM, "no memory for the conversation");
-    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
-        error = kn_fail(KN_ELIMIT, "%s: the name is too long", path);
-    else if (!may_write(path))
-        error = kn_fail(KN_EINVAL, "%s: exists and is no saved conversation: choose another name", path);
-    else if (json_dump_file(all, part, JSON_INDENT(2)) || rename(part, path)) {
-        error = kn_fail(KN_EIO, "%s: cannot be written: %s", path, strerror(errno));
-        unlink(part);
-    }
+    char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
+    int error = !text ? kn_fail(KN_ENOMEM, "no memory for the conversation")
+                : may_write(path)
+                    ? write_whole(path, text)
+                    : kn_fail(KN_EINVAL, "%s: exists and is no saved conversation: choose another name", path);
+    free(text); /* of jansson: malloc */
     json_decref(all);
     return error;
 }

@@ -65,18 +65,13 @@ int eng_history_append(const char *path, const char *text, size_t n)
     return written ? 0 : KN_EIO;
 }
 
-/* Writes the text to a new file in the place of path. */
+/* Writes the text to a new file in the place of path.  If another chat does so at the same time, the text is dropped. */
 static void replace(const char *path, const char *text, size_t n)
 {
-    char part[ENG_PATH_BYTES];
-    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
-        return;
-    int fd = open_private(part, O_WRONLY | O_TRUNC);
-    bool written = fd >= 0 && write(fd, text, n) == (ssize_t)n;
-    if (fd >= 0)
-        close(fd);
-    if (!written || rename(part, path) != 0)
-        unlink(part);
+    struct kn_new_file file;
+    if (!kn_new_file_try(&file, path, 0600) && kn_io()->pwrite(file.fd, text, n, 0) == (ssize_t)n)
+        (void)kn_new_file_replace(&file);
+    kn_new_file_close(&file);
 }
 
 void eng_history_load(const char *path, int most, eng_history_line *fn, void *arg)

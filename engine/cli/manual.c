@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/cli/options.h"
+#include "engine/cli/text_width.h"
 
 static const char *const about[ENG_COMMAND_COUNT] = {
 #define ABOUT(name, text) [ENG_##name] = text,
@@ -14,6 +15,8 @@ static const char *const about[ENG_COMMAND_COUNT] = {
 };
 
 /* ---- help -------------------------------------------------------------------------------------- */
+
+#define HELP_COLUMN 24 /* where the texts begin */
 
 /* Writes the names and the value of an option for --help: "-n, --n-predict, --predict N". */
 static void list_names(const struct eng_option *o, char *out, size_t size)
@@ -32,10 +35,11 @@ void eng_option_help(enum eng_command_id command)
     struct eng_config defaults;
     const struct eng_option *o;
     const char *flag;
-    char names[128], value[64];
+    char names[128], value[64], text[512];
     eng_option_defaults(&defaults, command);
-    printf("spillway %s - %s\n\nusage: spillway %s", eng_command_name[command], about[command],
-           eng_command_name[command]);
+    int at = printf("spillway %s - ", eng_command_name[command]);
+    eng_print_wrapped(stdout, at, at, about[command]);
+    printf("\nusage: spillway %s", eng_command_name[command]);
     for (int i = 0; (flag = eng_option_needed(command, i)); i++)
         printf(" %s", flag);
     printf(" [flags]\n\n");
@@ -44,12 +48,14 @@ void eng_option_help(enum eng_command_id command)
             continue;
         eng_option_default_text(&defaults, o, value, sizeof value);
         list_names(o, names, sizeof names);
-        printf("  %-36s %s", names, o->help);
-        printf(value[0] ? " [%s]\n" : "\n", value);
+        snprintf(text, sizeof text, value[0] ? "%s [%s]" : "%s", o->help, value);
+        bool own_line = printf("  %s", names) >= HELP_COLUMN;
+        printf(own_line ? "\n%*s" : "%*s", own_line ? HELP_COLUMN : HELP_COLUMN - 2 - (int)strlen(names), "");
+        eng_print_wrapped(stdout, HELP_COLUMN, HELP_COLUMN, text);
     }
-    printf("\nEach flag is also an environment variable (--top-k: " ENG_ENV_PREFIX "TOP_K) and a key of the\n"
-           "--config file (top-k = 40).  A flag overrides the variable, which overrides the file.\n"
-           "SIZE: bytes; K, M and G are 1024-based.\n");
+    printf("\nEach flag is also an environment variable (--top-k: " ENG_ENV_PREFIX "TOP_K) and a key of\n"
+           "the --config file (top-k = 40).  A flag overrides the variable, which overrides\n"
+           "the file.  SIZE: bytes; K, M and G are 1024-based.\n");
 }
 
 /* ---- the man page ------------------------------------------------------------------------------ */

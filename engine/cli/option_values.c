@@ -285,7 +285,8 @@ static void say_wanted(const struct eng_option *o, char *out, size_t size)
         break;
     case ENG_STEP_NAMES:
         snprintf(out, size,
-                 "each at most once: penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature");
+                 "names of sampling steps with ; between them, each at most once: penalties, dry, top_n_sigma, "
+                 "top_k, typ_p, top_p, min_p, xtc, temperature");
         break;
     case ENG_STEP_LETTERS:
         snprintf(out, size, "letters of edskypmxt, each at most once");
@@ -300,7 +301,7 @@ static void say_wanted(const struct eng_option *o, char *out, size_t size)
 
 int eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *by)
 {
-    char wanted[128];
+    char wanted[192];
     if (o->kind == ENG_DRAFTS)
         return c->n_draft == ENG_DRAFTERS_MOST ? kn_fail(KN_ELIMIT, "%s: at most %d drafters", by, ENG_DRAFTERS_MOST)
                                                : eng_draft_parse(&c->draft[c->n_draft++], s);

@@ -2,6 +2,7 @@
  *
  * The table drives the parsing of flags, SPILLWAY_* variables and INI keys, the range checks and --help, so a
  * new option is one entry. */
+#include "engine/api/model_sampling.h"
 #include "engine/cli/options.h"
 
 #include <stddef.h>
@@ -467,6 +468,17 @@ const char *eng_option_needed(enum eng_command_id command, int nth)
     return NULL;
 }
 
+/* An order of samplers without the temperature samples from unscaled logits, also with --temp 0. */
+static void warn_unused_temperature(const struct eng_config *c)
+{
+    bool used = !c->sampling.has_order;
+    for (int i = 0; i < c->sampling.n_order; i++)
+        used = used || c->sampling.order[i] == SPEC_STEP_TEMPERATURE;
+    if (!used && c->sampling_given & eng_model_sampling_bit(offsetof(struct spec_params, temperature)))
+        kn_say(KN_LOG_WARN, "--temp %g has no effect: the order of samplers has no temperature",
+               c->sampling.temperature);
+}
+
 int eng_option_check(const struct eng_config *c, enum eng_command_id command)
 {
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
@@ -496,6 +508,7 @@ int eng_option_check(const struct eng_config *c, enum eng_command_id command)
                        c->system ? "--system" : "--chat-template");
     if (command == ENG_run && c->special && !c->raw)
         return kn_fail(KN_EINVAL, "run: --special works with --raw only: the chat template writes the special tokens");
+    warn_unused_temperature(c);
     if (c->output && !c->output[0]) /* a missing -o is refused above */
         return kn_fail(KN_EINVAL, "%s: -o is empty: give a file name", eng_command_name[command]);
     if (c->n_dsi == ENG_GAMMA_AUTO && c->gamma != ENG_GAMMA_AUTO)

@@ -35,6 +35,8 @@ int eng_conversation_add(struct eng_conversation *c, const char *role, const cha
 void eng_conversation_drop_last(struct eng_conversation *c);
 const char *eng_conversation_last_role(const struct eng_conversation *c); /* "": no message */
 void eng_conversation_clear(struct eng_conversation *c);                  /* keeps the system message */
+/* Removes the oldest message with its answer; false if no message is older than the last one of the user. */
+bool eng_conversation_forget(struct eng_conversation *c);
 
 /* The system message, or NULL.  Setting an empty text removes it. */
 const char *eng_conversation_system(const struct eng_conversation *c);
@@ -85,6 +87,7 @@ struct eng_timing {
     uint64_t start_ns, first_ns, end_ns;
     int n_prompt, n_token, n_reasoning; /* n_reasoning: tokens of n_token before or between those of the answer */
     bool ended_at_once;                 /* the first token ended the answer */
+    bool context_full;                  /* the answer was cut because the context is full */
     struct off_stats store;             /* store, engine: counters at the start */
     struct eng_stats engine;
 };

@@ -235,6 +235,8 @@ int eng_run_answer(struct eng_run *r, uint32_t choice, struct eng_timing *t)
         error = error ? error : ended;
     }
     t->end_ns = kn_now_ns();
+    t->context_full = !error && goes_on(&a) && r->ids.n >= (size_t)eng_n_ctx(r->engine) &&
+                      (c->n_predict < 0 || t->n_token < c->n_predict);
     eng_answer_close(a.parser);
     return error;
 }
@@ -283,14 +285,18 @@ static void report_drafts(const struct eng_run *r, const struct eng_timing *t)
 
 void eng_run_report(const struct eng_run *r, const struct eng_timing *t)
 {
+    if (t->context_full)
+        kn_say(KN_LOG_WARN, "the context of %d tokens is full: the answer is cut (-c N sets the context)",
+               eng_n_ctx(r->engine));
     if (r->config->quiet || !t->first_ns)
         return;
     if (t->ended_at_once)
         kn_say(KN_LOG_INFO, "the model ended its answer at once");
     double prompt_s = (double)(t->first_ns - t->start_ns) / 1e9;
     double rest_s = (double)(t->end_ns - t->first_ns) / 1e9;
-    kn_say(KN_LOG_INFO, "prompt %d tokens, %.1f tokens/s; answer %d tokens, %.1f tokens/s", t->n_prompt,
-           prompt_s > 0 ? t->n_prompt / prompt_s : 0, t->n_token, rest_s > 0 ? (t->n_token - 1) / rest_s : 0);
+    kn_say(KN_LOG_INFO, "prompt %d token%s, %.1f tokens/s; answer %d token%s, %.1f tokens/s", t->n_prompt,
+           t->n_prompt == 1 ? "" : "s", prompt_s > 0 ? t->n_prompt / prompt_s : 0, t->n_token,
+           t->n_token == 1 ? "" : "s", rest_s > 0 ? (t->n_token - 1) / rest_s : 0);
     if (t->n_reasoning)
         kn_say(KN_LOG_INFO, "%d of the answer's tokens are reasoning", t->n_reasoning);
     report_drafts(r, t);

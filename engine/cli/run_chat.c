@@ -4,6 +4,7 @@
  * Without a chat template each message is a text to complete, and there is no conversation. */
 #include "engine/base/base.h"
 #include "engine/cli/run.h"
+#include "engine/cli/text_width.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,8 +15,26 @@
 static void print_info(const struct eng_run *r)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(r->engine));
-    fprintf(stderr, "%s, %d layers, d_model %d, %d experts of which %d are used; %zu of %d tokens\n", s->arch,
-            s->n_layer, s->d_model, s->n_expert, s->n_used, r->ids.n, eng_n_ctx(r->engine));
+    const struct moe_value *v = moe_file_find(eng_file(r->engine), "general.name");
+    char name[80];
+    if (v && v->type == MOE_STRING) {
+        moe_string_show(*(const struct moe_string *)v->data, name, sizeof name);
+        fprintf(stderr, "%s\n", name);
+    }
+    fprintf(stderr, "file %s\n%s, %d layers, d_model %d, ", r->config->model, s->arch, s->n_layer, s->d_model);
+    if (s->n_expert)
+        fprintf(stderr, "%d experts of which %d are used by a token\n", s->n_expert, s->n_used);
+    else
+        fprintf(stderr, "dense (no experts)\n");
+    fprintf(stderr, "%zu of %d tokens of the context are in use\n", r->ids.n, eng_n_ctx(r->engine));
+}
+
+/* The ways on when the conversation has filled the context. */
+static void print_ways_on(void)
+{
+    eng_print_wrapped(stderr, 0, 0,
+                      "/forget drops the oldest message and its answer, then /regen answers again; /clear begins a new "
+                      "conversation; spillway run -c N sets the context");
 }
 
 /* Answers the messages and adds the answer to them.  On failure the last message, the user's, is removed. */
@@ -29,8 +48,8 @@ static int take_turn(struct eng_run *r, struct eng_conversation *c)
     }
     if (error)
         eng_conversation_drop_last(c);
-    if (error && r->ids.n >= (size_t)eng_n_ctx(r->engine))
-        fputs("/clear begins a new conversation\n", stderr);
+    if (error ? r->ids.n >= (size_t)eng_n_ctx(r->engine) : t.context_full)
+        print_ways_on();
     return error;
 }
 
@@ -64,7 +83,7 @@ static const char *history_path(const struct eng_config *c, char *path, size_t s
     const char *under = base == c->home ? "/.local/state" : "";
     if (c->no_history || !base || base[0] != '/' || snprintf(path, size, "%s%s" HISTORY, base, under) >= (int)size)
         return NULL;
-    for (char *slash = path + strlen(base); (slash = strchr(slash + 1, '/'));) {
+    for (char *slash = under[0] ? path + strlen(base) : path; (slash = strchr(slash + 1, '/'));) {
         *slash = 0;
         (void)mkdir(path, 0700); /* it may be there; opening the file fails if it is not */
         *slash = '/';

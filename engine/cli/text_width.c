@@ -1,4 +1,4 @@
-/* engine/cli/text_width.c - grapheme clusters and their width, by the tables of utf8proc.
+/* engine/cli/text_width.c - grapheme clusters and their width, by the tables of utf8proc; texts in lines of a width.
  *
  * A cluster is as wide as its widest code point: a mark that combines has none of its own, and an emoji of several code
  * points is drawn as one.  Two exceptions are two columns wide: a pair of regional indicators (a flag), and a character
@@ -7,6 +7,7 @@
 
 #include "kernels/core.h"
 
+#include <string.h>
 #include <sys/ioctl.h>
 #include <utf8proc.h>
 
@@ -39,4 +40,23 @@ int eng_terminal_columns(int fd)
 {
     struct winsize w;
     return ioctl(fd, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
+}
+
+void eng_print_wrapped(FILE *out, int at, int indent, const char *text)
+{
+    int columns = eng_terminal_columns(fileno(out));
+    bool begins = true;
+    for (const char *word = text + strspn(text, " "); *word; word += strspn(word, " ")) {
+        int n = (int)strcspn(word, " ");
+        if (!begins && at + 1 + n > columns) {
+            fprintf(out, "\n%*s", indent, "");
+            at = indent;
+            begins = true;
+        }
+        fprintf(out, "%s%.*s", begins ? "" : " ", n, word);
+        at += n + !begins;
+        begins = false;
+        word += n;
+    }
+    fputc('\n', out);
 }

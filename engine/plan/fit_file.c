@@ -50,25 +50,20 @@ static bool is_no_file(const char *path)
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
-struct target {
-    char path[PATH_MAX], part[PATH_MAX + 32];
-};
-
-/* Sets t->path to the path behind all links, and t->part to the name of a trial file beside it (eng_fit_check). */
-static int find_target(struct target *t, const char *path)
+/* Sets target to the path behind all links. */
+static int find_target(char target[PATH_MAX], const char *path)
 {
     struct stat st;
-    if (!realpath(path, t->path)) {
+    if (!realpath(path, target)) {
         if (errno != ENOENT)
             return refuse_write(path);
         if (lstat(path, &st) == 0)
             return kn_fail(KN_EINVAL, "%s: a broken link: create its target, or name another file with -o", path);
-        if (snprintf(t->path, sizeof t->path, "%s", path) >= (int)sizeof t->path) {
+        if (snprintf(target, PATH_MAX, "%s", path) >= PATH_MAX) {
             errno = ENAMETOOLONG;
             return refuse_write(path);
         }
     }
-    snprintf(t->part, sizeof t->part, "%s.%ld.part", t->path, (long)getpid());
     return 0;
 }
 
@@ -88,18 +83,18 @@ static int check_old(const char *path)
                : kn_fail(KN_EINVAL, "%s: exists and was not written by fit: name another file with -o", path);
 }
 
+/* Creates the part file too: otherwise a folder that cannot be written would be found after the measurement. */
 int eng_fit_check(const char *path)
 {
-    struct target t;
-    int error, fd;
+    char target[PATH_MAX];
+    struct kn_new_file file;
+    int error;
     if (is_no_file(path))
         return 0;
-    if ((error = find_target(&t, path)) || (error = check_old(t.path)))
+    if ((error = find_target(target, path)) || (error = check_old(target)) ||
+        (error = kn_new_file_open(&file, target, 0644)))
         return error;
-    if ((fd = kn_io()->open(t.part, O_WRONLY | O_CREAT | O_CLOEXEC, 0644)) < 0)
-        return refuse_write(path);
-    kn_file_close(fd);
-    kn_io()->unlink(t.part);
+    kn_new_file_close(&file);
     return 0;
 }
 
@@ -114,12 +109,12 @@ static int write_pipe(const char *path, const char *text, size_t n)
 
 static int write_whole(const char *path, const char *text, size_t n)
 {
-    struct target t;
+    char target[PATH_MAX];
     struct kn_new_file file;
-    int error = find_target(&t, path);
-    if (error || (error = kn_new_file_open(&file, t.path)))
+    int error = find_target(target, path);
+    if (error || (error = kn_new_file_open(&file, target, 0644)))
         return error;
-    error = kn_file_write(file.fd, file.part, text, n, 0);
+    error = kn_file_write(file.fd, file.path, text, n, 0);
     if (!error)
         error = kn_new_file_commit(&file);
     kn_new_file_close(&file);

@@ -15,6 +15,7 @@
  * as used. */
 #include "engine/plan/plan.h"
 #include "engine/kv/kv.h"
+#include "engine/plan/disk_rate.h"
 
 #include <stdio.h>
 
@@ -148,7 +149,9 @@ static const char *flag_to_lower(const struct eng_need *need, const struct eng_u
 static int refuse(const struct eng_split *split, const struct eng_need *need, const struct eng_use *use)
 {
     /* the measured parts differ by a few pages between runs: 1 MiB more is always enough */
-    size_t least = mib(split->least) + 1, kv = use->kv_mem ? use->kv_mem : split->kv_least;
+    size_t least = use->disk_room ? eng_disk_least(split->least - use->disk_room) : split->least;
+    least = mib(least) + 1;
+    size_t kv = use->kv_mem ? use->kv_mem : split->kv_least;
     const char *shrink = flag_to_lower(need, use, kv);
     char parts[256];
     snprintf(parts, sizeof parts,

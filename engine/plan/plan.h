@@ -100,6 +100,7 @@ struct eng_use { /* the input of eng_budget() */
     int n_parallel;
     size_t host_mem, kv_mem;   /* host_mem 0: the free memory, less a margin; kv_mem 0: as eng_need.kv_mem */
     size_t reserved_bytes;     /* part of host_mem that other code will allocate */
+    size_t disk_room;          /* the part of reserved_bytes that is eng_disk_room(host_mem) */
     struct eng_extra drafters; /* all together */
     int n_ahead;               /* positions that a draft needs behind a full context */
 };

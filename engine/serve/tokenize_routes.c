@@ -105,7 +105,7 @@ void srv_work_tokenize(struct srv_call *c)
     eng_field_bool(&f, "return_token_strs", &want.strings);
     bool messages = !text && eng_field(&f, "messages");
     if (!text && !messages && !eng_refused(&c->why))
-        eng_field_refuse(&f, "prompt", "must be a string");
+        eng_field_refuse(&f, "prompt", "is missing: send a text as 'prompt' or 'content', or 'messages'");
     c->refused = eng_refused(&c->why);
     unsigned flags = (want.special ? ENG_TEXT_ADD_BOS : 0) | (parse ? ENG_TEXT_PARSE_SPECIAL : 0);
     if (!c->refused && messages)

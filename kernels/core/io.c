@@ -9,8 +9,10 @@
 #include <fcntl.h>
 #include <numa.h>
 #include <numaif.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -249,37 +251,135 @@ int kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint6
     return 0;
 }
 
+void kn_file_sync_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+    char *folder = kn_alloc(n + 2);
+    int fd = -1;
+    if (folder) {
+        memcpy(folder, path, n);
+        memcpy(folder + n, ".", 2);
+        fd = seam->open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    }
+    if (fd >= 0)
+        (void)seam->sync(fd); /* some file systems do not support this, nor need it */
+    kn_file_close(fd);
+    kn_free(folder);
+}
+
 int kn_file_publish(int fd, const char *part, const char *path)
 {
     if (seam->sync(fd) < 0)
-        return kn_fail(KN_EIO, "%s: it could not be synced to the disk: %s", part, strerror(errno));
+        return kn_fail(KN_EIO, "%s: it could not be synced to the disk: %s", path, strerror(errno));
     if (seam->rename(part, path) < 0)
-        return kn_fail(KN_EIO, "%s: it could not be renamed to %s: %s", part, path, strerror(errno));
+        return kn_fail(KN_EIO, "%s: %s could not be renamed to it: %s", path, part, strerror(errno));
+    kn_file_sync_folder(path);
     return 0;
 }
 
-int kn_new_file_open(struct kn_new_file *f, const char *path)
+/* ---- new files ---------------------------------------------------------------------------------- */
+
+/* 1: path is the open file, not a link to it; 0: it is not; -1: unknown. */
+static int is_file_at(const char *path, int fd)
 {
-    size_t bytes = strlen(path) + 32;
-    *f = (struct kn_new_file){ .fd = -1, .path = kn_strdup(path) };
-    char *part = kn_alloc(bytes);
-    int error = f->path && part ? 0 : kn_fail(KN_ENOMEM, "%s: no memory to write it", path);
-    if (!error) {
-        snprintf(part, bytes, "%s.%ld.part", path, (long)getpid());
-        error = kn_file_open(&f->fd, part, O_WRONLY | O_CREAT | O_TRUNC);
-    }
-    if (error) {
-        kn_free(part);
-        kn_new_file_close(f);
+    struct kn_stat a, b;
+    int other = seam->open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    if (other < 0)
+        return errno == ENOENT ? 0 : -1;
+    bool known = seam->stat(fd, &a) == 0 && seam->stat(other, &b) == 0;
+    kn_file_close(other);
+    return !known ? -1 : a.device == b.device && a.inode == b.inode;
+}
+
+/* Reports a failure, for an optional file at debug level only. */
+__attribute__((format(printf, 3, 4))) static int fail(const struct kn_new_file *f, int code, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (!f->optional)
+        return kn_fail(code, "%s", line);
+    kn_say(KN_LOG_DEBUG, "%s", line);
+    return code;
+}
+
+#define TRIES 8 /* other processes may remove or replace the part file between two calls */
+#define AGAIN 1
+
+/* Opens the part file of a killed process, to find out whether its lock is free. */
+static int open_left(struct kn_new_file *f)
+{
+    f->fd = seam->open(f->part, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+    if (f->fd < 0 && errno == ENOENT)
+        return AGAIN;
+    if (f->fd >= 0 && seam->size(f->fd) >= 0)
+        return 0;
+    return fail(f, KN_EIO, "%s: %s is in the way (%s): remove it", f->path, f->part,
+                f->fd < 0 ? strerror(errno) : "not a plain file");
+}
+
+/* Creates the part file and locks it.  An existing one is removed by the process that gets its lock and finds it still
+ * under its name; then it is created by the next try.  Returns 0, AGAIN, or KN_E*. */
+static int create_part(struct kn_new_file *f, int mode)
+{
+    f->fd = seam->open(f->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    bool left = f->fd < 0 && errno == EEXIST;
+    if (f->fd < 0 && !left)
+        return fail(f, errno == ENOENT ? KN_ENOENT : KN_EIO, "%s: cannot be written: %s", f->path, strerror(errno));
+    int error = left ? open_left(f) : 0;
+    if (error)
         return error;
-    }
-    f->part = part; /* from here on close removes the file */
-    return 0;
+    if (flock(f->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+        return fail(f, KN_EINVAL, "%s: another process is writing it", f->path);
+    int same = is_file_at(f->part, f->fd);
+    if (same == 1 && !left)
+        return 0;
+    if (left ? same == 1 : same < 0)
+        seam->unlink(f->part);
+    return same < 0 ? fail(f, KN_EIO, "%s: the system does not say whether %s is being written", f->path, f->part)
+                    : AGAIN;
 }
 
-int kn_new_file_commit(struct kn_new_file *f)
+static int open_new(struct kn_new_file *f, const char *path, int mode, bool optional)
 {
-    int error = kn_file_publish(f->fd, f->part, f->path);
+    static const char end[] = ".spillway.part";
+    size_t n = strlen(path);
+    *f = (struct kn_new_file){
+        .fd = -1, .optional = optional, .path = kn_strdup(path), .part = kn_alloc(n + sizeof end)
+    };
+    int error = f->path && f->part ? AGAIN : fail(f, KN_ENOMEM, "%s: no memory to write it", path);
+    if (error == AGAIN) {
+        memcpy(f->part, path, n);
+        memcpy(f->part + n, end, sizeof end);
+    }
+    for (int i = 0; i < TRIES && error == AGAIN; i++)
+        if ((error = create_part(f, mode))) {
+            kn_file_close(f->fd);
+            f->fd = -1;
+        }
+    if (error == AGAIN)
+        error = fail(f, KN_EIO, "%s: other processes replace %s all the time", path, f->part);
+    if (error)
+        kn_new_file_close(f);
+    return error;
+}
+
+int kn_new_file_open(struct kn_new_file *f, const char *path, int mode) { return open_new(f, path, mode, false); }
+int kn_new_file_try(struct kn_new_file *f, const char *path, int mode) { return open_new(f, path, mode, true); }
+
+/* Fails if the part file is no longer the one that was written: a rename would publish another's bytes. */
+static int check_part(const struct kn_new_file *f)
+{
+    return is_file_at(f->part, f->fd) == 1
+               ? 0
+               : fail(f, KN_EIO, "%s: %s was removed or replaced while it was written", f->path, f->part);
+}
+
+static int renamed(struct kn_new_file *f, int error)
+{
     if (error)
         return error;
     kn_free(f->part);
@@ -287,11 +387,25 @@ int kn_new_file_commit(struct kn_new_file *f)
     return 0;
 }
 
+int kn_new_file_commit(struct kn_new_file *f)
+{
+    int error = check_part(f);
+    return renamed(f, error ? error : kn_file_publish(f->fd, f->part, f->path));
+}
+
+int kn_new_file_replace(struct kn_new_file *f)
+{
+    int error = check_part(f);
+    if (!error && seam->rename(f->part, f->path) < 0)
+        error = fail(f, KN_EIO, "%s: %s could not be renamed to it: %s", f->path, f->part, strerror(errno));
+    return renamed(f, error);
+}
+
 void kn_new_file_close(struct kn_new_file *f)
 {
-    kn_file_close(f->fd);
-    if (f->part)
+    if (f->part && f->fd >= 0 && is_file_at(f->part, f->fd) != 0)
         seam->unlink(f->part);
+    kn_file_close(f->fd);
     kn_free(f->part);
     kn_free(f->path);
     *f = (struct kn_new_file){ .fd = -1 };

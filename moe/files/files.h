@@ -20,10 +20,23 @@ enum moe_gating { MOE_GATING_SOFTMAX = 1, MOE_GATING_SIGMOID, MOE_GATING_CHOSEN 
  * U+0100 on, in order.  Writes that character as UTF-8 with a NUL into letter and returns its code point. */
 int moe_byte_letter(int byte, char letter[3]);
 
+/* Matrices that got a fallback format, by kind; all zero: none. */
+struct moe_fallbacks {
+    int n_kind;
+    struct moe_fallback {
+        enum kn_format want, got;
+        uint64_t n_in;
+        int n;
+        char first[64]; /* name of the first tensor */
+    } kind[8];          /* further kinds count as the last */
+};
+
 /* Returns the format in which a matrix with rows of n_in values is written: want, if n_in is a multiple of its block,
  * else a fallback as in published files: Q4_K to Q5_0, Q5_K to Q5_1, Q6_K to Q8_0, smaller K-quants to IQ4_NL, formats
- * with blocks of 32 to F16.  A fallback is logged with `name`, the tensor's name. */
-enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_in);
+ * with blocks of 32 to F16.  A fallback is noted with `name`, the tensor's name.  moe_fallbacks_log() warns with a line
+ * for each kind, since a model may have hundreds of such tensors. */
+enum kn_format moe_format_fit(struct moe_fallbacks *all, const char *name, enum kn_format want, uint64_t n_in);
+void moe_fallbacks_log(const struct moe_fallbacks *all);
 
 /* general.file_type: the number by which published files name the format of most of their weights. */
 uint32_t moe_file_type(enum kn_format f);

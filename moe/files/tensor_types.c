@@ -5,6 +5,7 @@
  * listed, but their size is unknown.  Type numbers that were withdrawn or never published are absent. */
 #include "moe/files/files.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct moe_tensor_type types[] = {
@@ -43,9 +44,22 @@ uint32_t moe_file_type(enum kn_format f)
     return type[f];
 }
 
+static void note(struct moe_fallbacks *all, const char *name, const struct moe_fallback *f)
+{
+    int i = 0, most = (int)(sizeof all->kind / sizeof *all->kind);
+    while (i < all->n_kind &&
+           (all->kind[i].want != f->want || all->kind[i].got != f->got || all->kind[i].n_in != f->n_in))
+        i++;
+    if (i == all->n_kind && i < most) {
+        all->kind[all->n_kind++] = *f;
+        snprintf(all->kind[i].first, sizeof all->kind[i].first, "%s", name);
+    }
+    all->kind[kn_min(i, most - 1)].n++;
+}
+
 /* The table smaller[] has the fallback of published files for rows that are no multiple of 256: a format with blocks of
  * 32 and at least the same precision. */
-enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_in)
+enum kn_format moe_format_fit(struct moe_fallbacks *all, const char *name, enum kn_format want, uint64_t n_in)
 {
     static const enum kn_format smaller[KN_FORMAT_COUNT] = {
         [KN_Q2_K] = KN_IQ4_NL, [KN_Q3_K] = KN_IQ4_NL, [KN_IQ4_XS] = KN_IQ4_NL,
@@ -55,9 +69,19 @@ enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_
     while (n_in % (uint64_t)kn_format_info(f)->block_values)
         f = kn_format_info(f)->block_values == 256 ? smaller[f] : KN_F16;
     if (f != want)
-        kn_say(KN_LOG_WARN, "%s: rows of %llu values are no whole blocks of %s; it is stored as %s", name,
-               (unsigned long long)n_in, kn_format_info(want)->name, kn_format_info(f)->name);
+        note(all, name, &(struct moe_fallback){ .want = want, .got = f, .n_in = n_in });
     return f;
+}
+
+void moe_fallbacks_log(const struct moe_fallbacks *all)
+{
+    for (const struct moe_fallback *k = all->kind; k < all->kind + all->n_kind; k++) {
+        char others[48] = "";
+        if (k->n > 1)
+            snprintf(others, sizeof others, " and %d other tensor%s", k->n - 1, k->n > 2 ? "s" : "");
+        kn_say(KN_LOG_WARN, "%s%s: rows of %llu values are no whole blocks of %s; stored as %s", k->first, others,
+               (unsigned long long)k->n_in, kn_format_info(k->want)->name, kn_format_info(k->got)->name);
+    }
 }
 
 bool moe_tensor_is_expert(const struct moe_tensor *t)

@@ -25,6 +25,7 @@ struct job {
     struct moe_writer *writer;
     struct moe_quantized *done; /* [n_tensor] */
     size_t n_tensor;
+    struct moe_fallbacks fallbacks;
 };
 
 struct grain {
@@ -87,7 +88,7 @@ static enum kn_format wider(enum kn_format a, enum kn_format b)
     return bytes_of(a, GRAIN) >= bytes_of(b, GRAIN) ? a : b;
 }
 
-static enum kn_format wanted(const struct job *j, const struct moe_tensor *t, enum kn_format from, const char *shown)
+static enum kn_format wanted(struct job *j, const struct moe_tensor *t, enum kn_format from, const char *shown)
 {
     const enum kn_format *format = j->opt->format;
     if (is_wide(t))
@@ -98,7 +99,7 @@ static enum kn_format wanted(const struct job *j, const struct moe_tensor *t, en
     enum kn_format f = format[part];
     if (part == MOE_EMBEDDING && !moe_file_find_tensor(j->file, "output.weight"))
         f = wider(f, format[MOE_HEAD]);
-    return moe_format_fit(shown, f, t->dim[0]);
+    return moe_format_fit(&j->fallbacks, shown, f, t->dim[0]);
 }
 
 static int plan_tensor(struct job *j, size_t i)
@@ -338,6 +339,7 @@ int moe_quantize(const char *path, const struct moe_file *f, const struct moe_qu
     int err = 0;
     for (size_t i = 0; !err && i < j.n_tensor; i++)
         err = plan_tensor(&j, i);
+    moe_fallbacks_log(&j.fallbacks);
     if (!err)
         err = moe_writer_open(&j.writer, path);
     if (!err)

@@ -47,6 +47,7 @@ struct plan {
     struct recipe *recipe; /* [n_recipe] in file order */
     int n_recipe, room;
     int n_layer, n_ahead, n_lead, n_vocab, n_used;
+    struct moe_fallbacks fallbacks;
 };
 
 /* ---- which tensors --------------------------------------------------------------------------- */
@@ -85,7 +86,7 @@ static void add_bias(struct plan *p, const char *name, int n, int n_vec)
  * standard deviation 1 has standard deviation `gain`. */
 static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out, int n_mat, float gain)
 {
-    enum kn_format format = moe_format_fit(name, want, (uint64_t)n_in);
+    enum kn_format format = moe_format_fit(&p->fallbacks, name, want, (uint64_t)n_in);
     struct recipe *r = add(p, name, "weight", format, gain / sqrtf((float)n_in));
     r->n_dim = n_mat ? 3 : 2;
     r->dim[0] = (uint64_t)n_in;
@@ -481,6 +482,7 @@ int moe_synth(const char *path, const struct moe_synth_options *opt)
         err = kn_fail(KN_ENOMEM, "synth: no memory for a buffer of %zu MiB", PIECE >> 20);
     if (!err)
         err = make_plan(&p);
+    moe_fallbacks_log(&p.fallbacks);
     if (!err)
         err = moe_writer_open(&w, path);
     if (!err)

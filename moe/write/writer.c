@@ -93,7 +93,7 @@ int moe_writer_open(struct moe_writer **out, const char *path)
     struct moe_writer *w = kn_calloc(1, sizeof *w);
     if (!w)
         return kn_fail(KN_ENOMEM, "%s: no memory to write it", path);
-    int err = kn_new_file_open(&w->file, path);
+    int err = kn_new_file_open(&w->file, path, 0644);
     if (err) {
         moe_writer_close(w);
         return err;
@@ -230,7 +230,7 @@ static void write_out(struct moe_writer *w, const void *data, size_t n)
 {
     if (w->err || !n)
         return;
-    w->err = kn_file_write(w->file.fd, w->file.part, data, n, w->at);
+    w->err = kn_file_write(w->file.fd, w->file.path, data, n, w->at);
     w->at += n;
 }
 

@@ -1,5 +1,5 @@
 /* The input is a line of a batch's input, and of its output. An input line becomes a request or an error
- * line that is JSON; an answer written under its custom_id is read back under it; and reading an output
+ * line that is JSON; an answer written under its custom_id is whole and is read back under it; and reading an output
  * line gives a name of at most ENG_CUSTOM_ID_MOST bytes, or none. */
 #include "engine/batch/batch.h"
 
@@ -22,7 +22,7 @@ static void read_back(const struct eng_bytes *record, const char *want, size_t n
 {
     char name[ENG_CUSTOM_ID_MOST];
     struct eng_line line = { .text = record->data, .n = record->n - 1 };
-    if (eng_record_read(&line, name) != n || memcmp(name, want, n) != 0)
+    if (!eng_record_is_whole(&line) || eng_record_read(&line, name) != n || memcmp(name, want, n) != 0)
         abort();
 }
 
@@ -32,6 +32,8 @@ static void try_line(const struct eng_line *line)
     struct eng_fault why = { 0 };
     struct eng_bytes record = { 0 };
     char name[ENG_CUSTOM_ID_MOST];
+    if (line->n > 0 && !line->torn)
+        (void)eng_record_is_whole(line);
     if (eng_record_read(line, name) > ENG_CUSTOM_ID_MOST)
         abort();
     if (eng_record_parse(&r, line, &why)) {

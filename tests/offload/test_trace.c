@@ -309,7 +309,7 @@ static void what_cannot_be_kept_leaves_the_last(void **state)
     float old[5] = { 0.1f, 0.2f, 0.3f, 0.4f, 0.5f }, new[5] = { 1, 1, 1, 1, 1 };
     char part[80];
     snprintf(path, sizeof path, "/tmp/spillway-heat-%d", getpid());
-    snprintf(part, sizeof part, "%s.part", path);
+    snprintf(part, sizeof part, "%s.spillway.part", path);
     set_ids();
     write_heat(1, old, 5);
     for (int i = 0; i < 3; i++) {
@@ -322,6 +322,15 @@ static void what_cannot_be_kept_leaves_the_last(void **state)
         assert_memory_equal(got, old, sizeof old);
         assert_int_not_equal(access(part, F_OK), 0);
     }
+    faults_reset(); /* a link in the part file's place is not followed */
+    char aside[100];
+    snprintf(aside, sizeof aside, "%s.aside", path);
+    assert_int_equal(symlink(aside, part), 0);
+    write_heat(1, new, 5);
+    assert_int_equal(faults.n_line, 0);
+    faults_off();
+    assert_int_not_equal(access(aside, F_OK), 0);
+    unlink(part);
     unlink(path);
 }
 

@@ -20,6 +20,7 @@
 #include "moe/moe.h"
 #include "tests/engine/serve/exposition.h"
 #include "tests/faults.h"
+#include "tests/power.h"
 #include "tests/send.h"
 
 #define N_LINE 24
@@ -394,6 +395,68 @@ static void killed_at_any_moment_it_goes_on(void **state)
     free_files(&want, &none);
 }
 
+/* ---- power cuts -------------------------------------------------------------------------------- */
+
+/* One job with power cuts; returns their number.  The outputs are in a folder of their own, since the files of the model
+ * are not written. */
+static int job_with_power_cuts(struct job *j, const char *own, uint64_t seed)
+{
+    int n_cut = 0, got = 1;
+    power_on(own, kn_mix(seed));
+    for (int run = 0; got; run++) {
+        assert_true(run < 100);
+        power_cut_at(run < 8 ? 1 + (long)power_random(8) : 0);
+        faults.n_line = 0;
+        got = go(j, run < 8 ? 4 + (int)power_random(20) : -1, false);
+        if (power.cut) {
+            power_back();
+            n_cut++;
+            got = 1;
+        } else if (got < 0) {
+            assert_int_equal(got, KN_EINVAL);
+            assert_non_null(strstr(faults.last, ": not a line of a batch's output"));
+            if (!power_sed(faults.last))
+                unlink(strstr(faults.last, errors) ? errors : out);
+            power_forget();
+        }
+    }
+    power_back();
+    power_off();
+    return n_cut;
+}
+
+static void after_power_cuts_it_goes_on(void **state)
+{
+    struct file want, none;
+    struct job j;
+    char own[80];
+    int n_cut = 0, n_seed = SLOW ? 2 : 12;
+    (void)state;
+    put_requests();
+    whole_job(&want, &none);
+    snprintf(own, sizeof own, "%s/cuts", folder);
+    assert_int_equal(mkdir(own, 0700), 0);
+    snprintf(out, sizeof out, "%s/out", own);
+    snprintf(errors, sizeof errors, "%s/errors", own);
+    open_engine(&j, 4);
+    faults_listen();
+    for (int seed = 0; seed < n_seed; seed++) {
+        n_cut += job_with_power_cuts(&j, own, (uint64_t)seed);
+        struct file have = get(out), failures = get(errors);
+        assert_same_lines(&have, &want);
+        assert_int_equal(failures.n, 0);
+        free_files(&have, &failures);
+        forget();
+    }
+    faults_listen_off();
+    close_engine(&j);
+    assert_true(n_cut >= n_seed);
+    assert_int_equal(rmdir(own), 0);
+    snprintf(out, sizeof out, "%s/out", folder);
+    snprintf(errors, sizeof errors, "%s/errors", folder);
+    free_files(&want, &none);
+}
+
 /* ---- faults ------------------------------------------------------------------------------------ */
 
 static void arm(enum fault_kind kind, long at, enum fault_way way, int error)
@@ -583,7 +646,7 @@ static void the_command_says_how_it_went(void **state)
     free(have.text);
     put(in, "{}\n");
     assert_int_equal(command(words), 1);
-    assert_non_null(strstr(faults.line, "1 lines failed"));
+    assert_non_null(strstr(faults.line, "1 line failed"));
     assert_int_equal(command(words), 1); /* the line is still not answered */
 
     faults_listen();
@@ -686,6 +749,7 @@ int main(void)
         cmocka_unit_test(bad_lines_stop_nothing_and_are_told_once),
         cmocka_unit_test(stopped_after_any_step_it_goes_on),
         cmocka_unit_test(killed_at_any_moment_it_goes_on),
+        cmocka_unit_test(after_power_cuts_it_goes_on),
         cmocka_unit_test(any_call_may_fail),
         cmocka_unit_test(it_can_be_watched),
         cmocka_unit_test(who_leaves_ends_no_batch),

@@ -201,7 +201,10 @@ static const struct {
     { "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":\"{}\"}", "invalid_body", "a" },
 };
 
-static struct eng_line line_of(const char *text, size_t n) { return (struct eng_line){ text, n, 3, 0, 0, 0 }; }
+static struct eng_line line_of(const char *text, size_t n)
+{
+    return (struct eng_line){ .text = text, .n = n, .number = 3, .bytes = n };
+}
 
 static void what_is_no_request_is_told_so(void **state)
 {
@@ -456,7 +459,99 @@ static void others_and_other_files_are_refused(void **state)
     forget_files();
 }
 
-/* A failed write is logged once, and the file is cut back to whole records. The first sync is that of the folder. */
+/* Damage before the last whole line is refused with the lines' numbers, and nothing is cut. */
+static void damage_inside_is_refused_by_number(void **state)
+{
+    static char whole[1024], text[1024];
+    size_t from[N_RECORD + 1] = { 0 };
+    (void)state;
+    whole[0] = 0;
+    for (int i = 0; i < N_RECORD; i++) {
+        struct eng_bytes b = make_record(i);
+        eng_bytes_free(&b);
+        strcat(whole, record_text[i]);
+        from[i + 1] = strlen(whole);
+    }
+    for (size_t at = 0; at < from[N_RECORD] - 1; at++) {
+        char told[64];
+        int line = 0;
+        while (from[line + 1] <= at)
+            line++;
+        if (at == 0) /* then the file does not begin like an output */
+            continue;
+        memcpy(text, whole, sizeof text);
+        text[at] ^= 1;
+        put(out, text, from[N_RECORD]);
+        snprintf(told, sizeof told, ":%d: not a line of a batch's output", line + 1);
+        refuses(out, errors, told);
+        assert_int_equal(get(out), from[N_RECORD]);
+    }
+    memcpy(text, whole, sizeof text); /* two holes of zeros, of which one joins two lines */
+    memset(text + from[0] + 30, 0, 20);
+    memset(text + from[2] - 10, 0, 20);
+    put(out, text, from[N_RECORD]);
+    refuses(out, errors, "(2 such lines): remove them with sed -i '1d;2d' and ");
+    memset(text, 0, 40); /* at the beginning */
+    put(out, text, from[N_RECORD]);
+    refuses(out, errors, ":1: not a line of a batch's output");
+    forget_files();
+}
+
+/* Lines without a checksum, of earlier versions. */
+static void lines_without_a_checksum_count(void **state)
+{
+    static const char old[] = "{\"id\":\"batch_req_0123456789abcdef\",\"custom_id\":\"id-0\",\"response\":"
+                              "{\"status_code\":200,\"request_id\":\"0\",\"body\":{}},\"error\":null}\n"
+                              "{\"id\":\"batch_req_0123456789abcdef\",\"custom_id\":null,\"response\":null,"
+                              "\"error\":{\"code\":\"c\",\"message\":\"m\",\"line\":7}}\n";
+    struct eng_journal j;
+    struct eng_seen seen;
+    char number[16];
+    (void)state;
+    put(out, old, sizeof old - 1);
+    assert_int_equal(eng_seen_open(&seen, 8), 0);
+    assert_int_equal(open_journal(&j, &seen), 0);
+    assert_int_equal(j.file[0].n_line, 2);
+    assert_int_equal(eng_journal_close(&j), 0);
+    assert_true(is_done(&seen, 0));
+    assert_int_equal(eng_seen_meet(&seen, number, eng_record_number_name(7, number)), ENG_MET_DONE);
+    eng_seen_close(&seen);
+    forget_files();
+}
+
+/* A line that is longer than the reader keeps in memory is checked too. */
+static void long_lines_are_checked(void **state)
+{
+    size_t n = ENG_LINE_MOST + 100000;
+    char *body = malloc(n);
+    struct eng_bytes b = { 0 };
+    (void)state;
+    assert_int_equal(eng_crc32(0, "123456789", 9), 0xCBF43926);
+    assert_int_equal(eng_crc32(eng_crc32(0, "1234", 4), "56789", 5), 0xCBF43926);
+    memset(body, 'x', n);
+    body[0] = body[n - 1] = '"';
+    eng_record_write(&b, "id-0", 4, 200, body, n);
+    free(body);
+    eng_record_write(&b, "id-1", 4, 200, "1", 1);
+    for (int damaged = 0; damaged < 2; damaged++) {
+        struct eng_journal j;
+        b.data[n / 2] ^= damaged;
+        put(out, b.data, b.n);
+        if (damaged) {
+            refuses(out, errors, ":1: not a line of a batch's output");
+        } else {
+            assert_int_equal(eng_journal_open(&j, out, errors), 0);
+            assert_int_equal(eng_journal_count(&j, ENG_OUTLET_ANSWERS), 0);
+            assert_int_equal(j.file[0].n_line, 2);
+            assert_int_equal(eng_journal_close(&j), 0);
+        }
+    }
+    eng_bytes_free(&b);
+    forget_files();
+}
+
+/* A failed write is logged once, and the file is cut back to whole records. The first two syncs are at the opening: of the
+ * folder, and of the records that are there. */
 static void a_disk_that_fails_leaves_whole_lines(void **state)
 {
     static const enum fault_kind kind[] = { FAULT_WRITE, FAULT_SYNC };
@@ -470,7 +565,7 @@ static void a_disk_that_fails_leaves_whole_lines(void **state)
             assert_int_equal(open_journal(&j, &seen), 0);
             assert_int_equal(add(&j, ENG_OUTLET_ANSWERS, 0), 0);
             assert_int_equal(eng_journal_close(&j), 0);
-            faults_at(kind[k], k + 1, lasts ? FAULT_LASTS : FAULT_ERROR, ENOSPC);
+            faults_at(kind[k], 2 * k + 1, lasts ? FAULT_LASTS : FAULT_ERROR, ENOSPC);
             assert_int_equal(open_journal(&j, &seen), 0);
             (void)add(&j, ENG_OUTLET_ANSWERS, 1);
             assert_int_equal(eng_journal_close(&j), KN_EIO);
@@ -565,6 +660,9 @@ int main(void)
         cmocka_unit_test(a_file_cut_anywhere_goes_on),
         cmocka_unit_test(zeros_of_a_power_cut_are_cut_off),
         cmocka_unit_test(others_and_other_files_are_refused),
+        cmocka_unit_test(damage_inside_is_refused_by_number),
+        cmocka_unit_test(lines_without_a_checksum_count),
+        cmocka_unit_test(long_lines_are_checked),
         cmocka_unit_test(a_disk_that_fails_leaves_whole_lines),
         cmocka_unit_test(what_fails_at_opening_is_said),
         cmocka_unit_test(many_lines_are_all_there),

@@ -104,11 +104,38 @@ static void unknown_commands_say_how_to_send_them(void **state)
     messages_are("[]");
 }
 
+/* No line is longer than 80 columns. */
+static void lines_fit(void)
+{
+    for (const char *line = said, *end; (end = strchr(line, '\n')); line = end + 1)
+        if (end - line > 80)
+            fail_msg("%.*s", (int)(end - line), line);
+}
+
+static void the_oldest_messages_are_forgotten(void **state)
+{
+    (void)state;
+    tells("forget", "there is no message before the last one");
+    tells("system s", "");
+    add("user", "a");
+    add("assistant", "b");
+    tells("forget", "there is no message before the last one");
+    add("user", "c");
+    add("assistant", "d");
+    tells("forget", "3 messages are left");
+    messages_are("[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"c\"},"
+                 "{\"role\":\"assistant\",\"content\":\"d\"}]");
+    assert_int_equal(run("regen"), ENG_CHAT_ANSWER);
+}
+
 static void the_chat_goes_on(void **state)
 {
     (void)state;
     tells("help", "/set NAME VALUE");
     assert_non_null(strstr(said, "//text"));
+    lines_fit();
+    tells("set", "top-k");
+    lines_fit();
     assert_int_equal(run("exit"), ENG_CHAT_QUIT);
     assert_int_equal(run("quit"), ENG_CHAT_QUIT);
     assert_int_equal(run("info "), ENG_CHAT_INFO);
@@ -238,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(unknown_commands_say_how_to_send_them),
+        TEST(the_oldest_messages_are_forgotten),
         TEST(the_chat_goes_on),
         TEST(answers_are_made_again),
         TEST(the_system_message),

@@ -160,8 +160,12 @@ static void lengths_are_kept_to(void **state)
     assert_string_equal(printed, "\n");
     does("run -m m.gguf --raw -p Once --ignore-eos --seed 1 -n 17", NULL);
     assert_non_null(strstr(said, "answer 17 tokens"));
+    assert_null(strstr(said, "is full"));
     does("run -m m.gguf --raw -p Once --ignore-eos --seed 1 --ctx-size 64", NULL);
     assert_non_null(strstr(said, "answer "));
+    assert_non_null(strstr(said, "the context of 64 tokens is full: the answer is cut (-c N sets the context)"));
+    does("run -m m.gguf --raw -p Once --ignore-eos --seed 1 --ctx-size 64 -q", NULL);
+    assert_non_null(strstr(said, "the context of 64 tokens is full"));
 }
 
 /* The answer is the first n bytes of kept. */
@@ -223,7 +227,7 @@ static void tokens_that_stop(void **state)
     assert_true(n_printed > 3);
     does("run -m m.gguf --raw -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000 --stop-id 300 --ignore-eos", NULL);
     assert_string_equal(printed, "\n");
-    assert_non_null(strstr(said, "answer 1 tokens"));
+    assert_non_null(strstr(said, "answer 1 token, "));
     write_text("stop.ini", "[run]\nstop-id = 5\nstop-id = 300\n");
     does("run -m m.gguf --raw -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000 --config stop.ini", NULL);
     assert_string_equal(printed, "\n");
@@ -431,6 +435,31 @@ static void conversations_are_rendered(void **state)
     does("render --template template", request);
     assert_string_equal(printed, "[user: hi]");
     assert_string_equal(said, "");
+    write_text("template", "{{ bos_token }}{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}");
+    does("render -m m.gguf --chat-template template", request); /* with the texts of the model's tokens */
+    assert_non_null(strstr(printed, "[user: hi]"));
+    assert_true(n_printed > strlen("[user: hi]"));
+    does("render --template template", request);
+    assert_string_equal(printed, "[user: hi]");
+}
+
+/* The budget that a refusal names is enough, also where a part of it is for measuring the disk. */
+static void a_budget_that_is_named_is_enough(void **state)
+{
+    static const char *const command[] = { "bench m.gguf --batch 1 --prompt 4 --gen 4 --rounds 1 --warmup 0",
+                                           "run m.gguf --raw -p Once -n 1" };
+    char words[160];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        snprintf(words, sizeof words, "%s --host-mem 18M", command[i]);
+        FILE *says = tmpfile();
+        assert_int_equal(status_of(start(words, -1, -1, fileno(says))), 2);
+        take_text(says, said, sizeof said);
+        const char *named = strstr(said, "raise --host-mem to ");
+        assert_non_null(named);
+        snprintf(words, sizeof words, "%s --host-mem %.*s", command[i], (int)strcspn(named + 20, ","), named + 20);
+        does(words, NULL);
+    }
 }
 
 /* ---- files ----------------------------------------------------------------------------------------- */
@@ -507,6 +536,8 @@ static void models_are_quantised(void **state)
     does("quantize b.gguf --requantize --format q8_0 -o r.gguf --threads 1 --isa scalar", NULL);
     assert_non_null(strstr(printed, " weights: "));
     assert_true(same_files("q.gguf", "r.gguf"));
+    does("quantize b.gguf --requantize --format q8_0 -o r.gguf -q", NULL);
+    assert_string_equal(strchr(printed, '\n'), "\n"); /* the total alone */
     does("run -m q.gguf --raw -p Once -n 4 --seed 1", NULL);
     unlink(in_place("r.gguf"));
 }
@@ -523,6 +554,24 @@ static void a_packed_model_says_the_same(void **state)
     does("pack m.gguf -o again", NULL);
     assert_true(same_files("again", "m.experts"));
     unlink(in_place("m.experts"));
+}
+
+/* A signal that comes before the server listens to signals: here while it waits for its keys. */
+static void a_server_that_is_stopped_at_once_ends_as_later(void **state)
+{
+    (void)state;
+    const char *keys = in_place("keys");
+    assert_int_equal(mkfifo(keys, 0600), 0);
+    pid_t pid = start("serve m.gguf --port 0 --quiet --api-key-file keys", -1, -1, -1);
+    int fd = open(keys, O_WRONLY); /* returns when the server has opened it */
+    assert_true(fd >= 0);
+    kill(pid, SIGTERM);
+    usleep(20000);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)!write(fd, "a-key\n", 6);
+    close(fd);
+    assert_int_equal(status_of(pid), 0);
+    unlink(in_place("keys"));
 }
 
 /* ---- Ctrl-C ---------------------------------------------------------------------------------------- */
@@ -769,9 +818,11 @@ int main(void)
         cmocka_unit_test(conversations_are_rendered),
         cmocka_unit_test(files_are_inspected),
         cmocka_unit_test(plans_are_json_by_line),
+        cmocka_unit_test(a_budget_that_is_named_is_enough),
         cmocka_unit_test(models_are_made_and_made_again),
         cmocka_unit_test(models_are_quantised),
         cmocka_unit_test(a_packed_model_says_the_same),
+        cmocka_unit_test(a_server_that_is_stopped_at_once_ends_as_later),
         cmocka_unit_test(nothing_half_written_is_left),
         cmocka_unit_test(a_pack_goes_on),
         cmocka_unit_test(an_answer_ends_at_once),

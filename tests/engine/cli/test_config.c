@@ -147,7 +147,12 @@ static void steps_of_sampling(void **state)
     accepts(ENG_batch, "-m m in -o out --dry-sequence-breaker none");
     assert_int_equal(config.n_breaker, 0);
     refuses(ENG_run, "-m m --samplers top_k;top_k", "--samplers");
-    refuses(ENG_run, "-m m --samplers infill", "--samplers");
+    refuses(ENG_run, "-m m --samplers infill", "--samplers takes names of sampling steps with ; between them");
+    refuses(ENG_run, "-m m --samplers infill", "min_p, xtc, temperature, not 'infill'");
+    accepts(ENG_run, "-m m --temp 0 --samplers top_k;min_p");
+    assert_non_null(strstr(said, "--temp 0 has no effect: the order of samplers has no temperature"));
+    accepts(ENG_run, "-m m --samplers top_k;min_p");
+    assert_string_equal(said, "");
     refuses(ENG_run, "-m m --sampling-seq kki", "--sampling-seq");
     refuses(ENG_run, "-m m --mirostat 2", "--typical");
 
@@ -315,7 +320,7 @@ static void mistakes_are_told(void **state)
         { ENG_quantize, "-o y", "quantize needs MODEL" },
         { ENG_quantize, "m", "quantize needs -o FILE" },
         { ENG_pack, "-o y", "pack needs MODEL" },
-        { ENG_quantize, "m n -o y", "'n' is not a flag" },
+        { ENG_quantize, "m n -o y", "'n' is one word too many; see spillway quantize --help" },
         { ENG_quantize, "m -o y --expert q4_k", "did you mean --experts?" },
         { ENG_quantize, "m -o y --shape x", "--shape is not a flag of quantize, but of synth" },
         { ENG_run, "-m m --tmep 1", "did you mean --temp?" },
@@ -348,7 +353,7 @@ static void mistakes_are_told(void **state)
         { ENG_fit, "-o out", "fit needs MODEL" },
         { ENG_batch, "-m m -o out", "batch needs IN.jsonl" },
         { ENG_batch, "-m m in", "batch needs -o OUT.jsonl" },
-        { ENG_batch, "-m m in -o out other", "'other' is not a flag" },
+        { ENG_batch, "-m m in -o out other", "'other' is one word too many" },
         { ENG_plan, "-m m -np 0", "-np takes a whole number from 1 to 4096" },
         { ENG_run, "-m m --temp", "--temp needs a value, X" },
         { ENG_run, "-m m --temp hot", "--temp takes a number from 0 to 100, not 'hot'" },
@@ -375,11 +380,11 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --stop=", "none empty" },
         { ENG_run, "m hello world", "'world' is not a flag; put" },
         { ENG_run, "-m m -p hello world", "'world' is not a flag; put" },
-        { ENG_serve, "m hello", "'hello' is not a flag" },
+        { ENG_serve, "m hello", "'hello' is one word too many" },
         { ENG_run, "m --raw --system x", "--raw uses no chat template: leave out --system" },
         { ENG_run, "m --raw --chat-template x", "--raw uses no chat template: leave out --chat-template" },
         { ENG_run, "m --special", "--special works with --raw only" },
-        { ENG_inspect, "a.gguf b.gguf", "'b.gguf' is not a flag" },
+        { ENG_inspect, "a.gguf b.gguf", "'b.gguf' is one word too many" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         refuses(bad[i].command, bad[i].words, bad[i].told);
@@ -412,14 +417,14 @@ static void help(void **state)
     } asked[] = {
         { ENG_run, "--help", "usage: spillway run MODEL [flags]", "--gen" },
         { ENG_run, "-m m -h",
-          "  --temperature, --temp X              sampling temperature; 0: always the likeliest "
-          "token [0.8]",
+          "  --temperature, --temp X\n                        sampling temperature; 0: always the likeliest "
+          "token\n                        [0.8]\n",
           "--batch" },
         { ENG_bench, "--help", "--batch LIST", "--min-p" },
         { ENG_inspect, "-h", "usage: spillway inspect MODEL [flags]", "--threads" },
     };
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
-        char text[8192] = "";
+        char text[1 << 15] = "";
         FILE *f = tmpfile();
         int kept = dup(STDOUT_FILENO);
         fflush(stdout);

@@ -121,6 +121,9 @@ static void help_has_the_flags_of_its_command_only(void **state)
     for (int command = 0; command < ENG_COMMAND_COUNT; command++) {
         helped = (enum eng_command_id)command;
         capture(print_help);
+        for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
+            if (end - line > 80)
+                fail_msg("%.*s", (int)(end - line), line);
         for (int i = 0; (o = eng_option_at(i)); i++) {
             if (o->commands & 1u << command)
                 each_flag(o, text, text + sizeof text);

@@ -46,7 +46,7 @@ static void configure(const char *format)
                                   .n_thread = 1,
                                   .isa = KN_ISA_COUNT - 1,
                                   .requantize = true,
-                                  .quiet = true };
+                                  .quiet = false };
 }
 
 /* Runs the command with standard output in a file. */

@@ -142,8 +142,8 @@ static void formats_fall_back_and_say_so(void **state)
     faults.most = KN_LOG_INFO;
     struct moe_file *f = make(opt, 1);
     faults.most = KN_LOG_WARN;
-    assert_int_equal(faults.n_line, 2 * 3);
-    assert_non_null(strstr(faults.last, "blk.1.ffn_down_exps: rows of 200 values are no whole"));
+    assert_int_equal(faults.n_line, 2); /* a line for a kind, whatever the number of layers */
+    assert_non_null(strstr(faults.last, "blk.0.ffn_down_exps and 1 other tensor: rows of 200 values are no whole"));
     assert_non_null(strstr(faults.last, "F16"));
     assert_spread(f, "blk.1.ffn_gate_exps.weight", "Q5_0", 0, 1 / sqrt(192));
     assert_spread(f, "blk.1.ffn_down_exps.weight", "F16", 0, 0.15 / sqrt(0.356 * 0.75) / sqrt(200));
