@@ -159,6 +159,7 @@ static const struct rule rules[] = {
     { "7.1",   "a size is hexadecimal digits: words",         CHUNKED "zz\r\n", .status = 400 },
     { "7.1",   "a size is hexadecimal digits: empty",         CHUNKED "\r\n{}\r\n0\r\n\r\n", .status = 400 },
     { "7.1",   "a size is hexadecimal digits: extension only", CHUNKED ";a\r\n{}\r\n0\r\n\r\n", .status = 400 },
+    { "7.1",   "a size is hexadecimal digits: empty last",    CHUNKED "\r\n\r\n", .status = 400 },
     { "7.1",   "no space before a size",                      CHUNKED " 2\r\n{}\r\n0\r\n\r\n", .status = 400 },
     { "7.1",   "no space behind a size",                      CHUNKED "2 \r\n{}\r\n0\r\n\r\n", .status = 400 },
     { "7.1",   "a size has at most 16 digits (strict)",       CHUNKED "00000000000000002\r\n{}\r\n0\r\n\r\n", .status = 400 },
@@ -191,6 +192,7 @@ static const struct rule rules[] = {
     /* ---- connections and expectations --------------------------------------------------------- */
     { "9.3",   "close",                                       GET "Connection: close\r\n\r\n", .status = 200, .closes = true },
     { "9.3",   "close in a list, with case",                  GET "Connection: x, CLOSE\r\n\r\n", .status = 200, .closes = true },
+    { "9.3",   "close before another word",                   GET "Connection: close, x\r\n\r\n", .status = 200, .closes = true },
     { "9.3",   "close in another header of this name",        GET "Connection: x\r\nConnection: close\r\n\r\n", .status = 200, .closes = true },
     { "9.3",   "close counts before keep-alive",              GET "Connection: keep-alive, close\r\n\r\n", .status = 200, .closes = true },
     { "9.3",   "keep-alive in HTTP/1.0",                      "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", .status = 200 },
