@@ -42,7 +42,7 @@ LIBS_kernels     = -lnuma -lpthread -lm
 LIBS_offload     = -luring -lxxhash
 LIBS_moe         = -ljansson
 LIBS_speculative = -lcminpack
-LIBS_engine      = -lpcre2-8 -linih -ljansson -lutf8proc -levent_extra -levent_core
+LIBS_engine      = -lpcre2-8 -linih -ljansson -lutf8proc -levent_core
 
 # ---- sources, in the order data flows; *.tmpl is compiled once per instruction set ----------------------
 ISAS       = avx2 avx512
@@ -109,7 +109,7 @@ SRC_engine/api           = fields messages final_message tool_choice generic_too
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = crc32 lines done_ids record journal run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch
-SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http answer probes status page tokenize_routes \
+SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http_parse host_names http answer probes status page tokenize_routes \
                            request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \

@@ -62,9 +62,9 @@ struct eng_config {
     /* n_thread 0: all CPUs.  n_ctx: tokens of a request; 0: the command's default.  n_chunk: most prompt tokens of a
      * pass, at least 1. */
     int n_thread, n_ctx, n_chunk;
-    int n_parallel;                                 /* requests at once; 0: the number expected to be fastest */
-    const char *host, *api_key_file, *alias, *cors; /* of serve */
-    int metrics_port;                               /* of batch; 0: no metrics */
+    int n_parallel; /* requests at once; 0: the number expected to be fastest */
+    const char *host, *allowed_host, *api_key_file, *alias, *cors; /* of serve */
+    int metrics_port;                                              /* of batch; 0: no metrics */
     int port, n_queue, n_connection, patience_s, idle_s, ping_s, drain_s, stall_s;
     size_t max_body;
     const char *notify_socket;              /* sd_notify socket, or NULL; from the environment only */

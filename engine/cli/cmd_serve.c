@@ -24,6 +24,7 @@ int eng_cmd_serve(const struct eng_config *c)
     struct eng_serve_options o = {
         .engine = eng_config_options(c),
         .host = c->host,
+        .allowed_host = c->allowed_host,
         .port = c->port,
         .api_key_file = c->api_key_file,
         .alias = c->alias,

@@ -51,6 +51,8 @@ static const struct eng_option options[] = {
       "N", "maximum tokens to generate; -1: until the model stops" },
     { "host", "", SERVE, ENG_TEXT, AT(host), 0, 0,
       "NAME", "bind address; non-loopback needs --api-key-file" },
+    { "allowed-host", "--allowed-hosts", SERVE, ENG_TEXT, AT(allowed_host), 0, 0,
+      "NAMES", "other host names of this server, comma-separated, or *" },
     { "port", "", SERVE, ENG_INTEGER, AT(port), 0, 65535,
       "N", "TCP port; 0: any free port" },
     { "api-key-file", "", SERVE, ENG_TEXT, AT(api_key_file), 0, 0,

@@ -18,6 +18,13 @@ void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, char *
 void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type, const char *body,
                       size_t n)
 {
+    struct eng_refusal why;
+    if (n > SRV_ANSWER_BYTES) {
+        eng_refuse(&why, 400, NULL, "", "this answer has %zu bytes, and the limit is %zu: ask for less in one request",
+                   n, SRV_ANSWER_BYTES);
+        srv_answer_refusal(s, x, ENG_API_CHAT, &why);
+        return;
+    }
     s->metrics.n_answered[status / 100]++;
     eng_http_answer(x, status, type, body, n);
 }
@@ -68,26 +75,32 @@ void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_a
     if (why->status == 501 || s->state == SRV_FAILED)
         eng_http_set_header(x, "x-should-retry", "false");
     if (why->status == 413 || why->status == 431 || s->state == SRV_DRAINING)
-        eng_http_set_header(x, "Connection", "close");
+        eng_http_set_last(x);
     eng_refusal_write(&body, why, api);
     srv_answer_plain(s, x, why->status, "application/json", body.data ? body.data : "", body.n);
     eng_bytes_free(&body);
 }
 
-char *srv_error_body(void *arg, int status, size_t *n)
+void srv_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault)
 {
     struct eng_server *s = arg;
-    struct eng_bytes body = { 0 };
     struct eng_refusal why;
-    eng_refuse(&why, status, NULL, "", "%s",
-               status == 413   ? "the body of this request is too large: see --max-body"
-               : status == 501 ? "this HTTP method is not supported"
-               : status == 503 ? "no memory for this request now"
-                               : "not a valid HTTP request, or its headers are too long");
-    eng_refusal_write(&body, &why, ENG_API_CHAT);
-    s->metrics.n_answered[status / 100]++;
-    *n = body.n;
-    if (body.failed)
-        eng_bytes_free(&body);
-    return body.data;
+    char id[SRV_ID_BYTES], shown[128];
+    int status = eng_http_fault_status(fault);
+    const char *host = eng_http_host(x);
+    srv_set_common_headers(s, x, id);
+    moe_string_show((struct moe_string){ host, strlen(host) }, shown, sizeof shown);
+    if (fault == ENG_HTTP_BODY_LONG)
+        eng_refuse(&why, status, NULL, "", "the body of a request is limited to %zu bytes: see --max-body",
+                   s->opt.max_body);
+    else if (fault == ENG_HTTP_HOST_FOREIGN)
+        eng_refuse(
+            &why, status, NULL, "",
+            "this server does not answer for the host name '%s': if it is a name of this server or of a proxy in "
+            "front of it, add --allowed-host NAME",
+            shown);
+    else
+        eng_refuse(&why, status, NULL, "", "%s", eng_http_fault_text(fault));
+    srv_log_refusal(id, x, &why);
+    srv_answer_refusal(s, x, ENG_API_CHAT, &why);
 }

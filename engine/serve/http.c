@@ -1,272 +1,481 @@
-/* engine/serve/http.c - HTTP connections over libevent's evhttp.
+/* engine/serve/http.c - HTTP connections over libevent's bufferevents.
  *
- * evhttp reports a connection only when its first request is complete, which a slow client may never reach.  So this
- * file creates each connection's bufferevent itself (on_accept), keeps a reference, counts the bytes of each request,
- * notes when output was last sent, and cuts a slow connection by shutting down its socket, which evhttp handles as a
- * disconnect.  When evhttp drops a connection that has no request, it does not report that, but its bufferevent has
- * no callbacks then: on_tick looks for such connections.
+ * A connection goes through states:
  *
- * While an answer is being made, reading stays enabled, so that a disconnect is noticed, but without evhttp's read
- * callback, which aborts the program when bytes arrive in that state. */
+ *     HEAD    the bytes of a request's head are collected and checked (http_parse.h)
+ *     BODY    the body is collected; then on_request gets the exchange
+ *     ANSWER  the caller has the exchange until it answers; more bytes wait in the input buffer
+ *     CLOSE   the connection's last answer is being sent
+ *     LINGER  this side is closed, and input is discarded until the client closes: a socket closed with unread
+ *             input would reset the connection, and the client would lose the answer
+ *
+ * From ANSWER a connection returns to HEAD, where the next request waits until the answer's last byte is sent.  So a
+ * client that reads nothing has one unsent answer.
+ *
+ * Bytes go to the socket at once, with one system call (send_pieces); those that it does not take wait in the output
+ * buffer for the event loop.  A connection is cut by shutting down its socket: the event loop then reports its end, and
+ * it is freed there, never in a function that the caller calls. */
 #include "engine/serve/http.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
-#include <event2/http.h>
-#include <event2/http_struct.h>
-#include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "engine/base/bytes.h"
+#include "engine/serve/host_names.h"
+#include "engine/serve/http_parse.h"
+
+/* SOCKET_ROOM: bytes of the system's buffers of a connection.  They would grow to 4 MiB if the client reads nothing. */
+#define SOCKET_ROOM 131072
 #define TICK_MS     100
 #define LATE        10 /* ticks by which now_ns advances at once, at most: a stop of the process times no client out */
 #define BACKLOG     1024
-#define HARD_HEADER 8     /* evhttp itself refuses headers of more than this times max_header */
-#define HARD_BODY   2     /* the same for a body and max_body */
-#define MAX_AHEAD   65536 /* bytes of the next requests that are read while one is answered */
+#define MAX_AHEAD   65536 /* bytes that are read before they are needed, such as those of the next request */
+#define FIRST_ROOM  1024  /* first size of the buffers for a head and a body */
+
+enum state { HEAD, BODY, ANSWER, CLOSE, LINGER };
 
 struct eng_exchange { /* a connection */
     struct eng_http *http;
     struct eng_exchange *next, **self;
-    struct eng_exchange *next_own; /* in the list eng_http.own */
-    struct bufferevent *bev;       /* holds a reference */
-    struct evhttp_connection *con; /* NULL until the first request */
-    struct evhttp_request *req;    /* the request being answered, or NULL */
+    struct bufferevent *bev;
+    int fd;
+    enum state state;
+    bool stepping; /* step() is running: it goes on with the next request itself */
+    bool cut;      /* the socket is shut down; waits for the event loop */
+    bool ended;    /* the client has closed its side */
+    bool last;     /* the connection ends with this answer */
+    bool due;      /* in the list eng_http.due */
+    struct eng_exchange *next_due;
+    char peer[INET6_ADDRSTRLEN];
     void *user;
-    bool streaming, cut;        /* eng_http_begin was called; the socket is shut down */
-    bool blocked;               /* socket buffer full: the event loop sends the rest */
-    int fd;                     /* -1 until the first byte */
-    size_t n_received, n_held;  /* bytes of the incoming request; of these, in memory */
-    uint64_t first_ns;          /* time of the incoming request's first byte; 0: none yet */
-    uint64_t idle_ns, moved_ns; /* idle since; last time that output was sent, or begun */
+    struct eng_http_scan scan;
+    struct eng_http_chunks chunks;
+    struct eng_http_head *request; /* of the parsed head; NULL: none, or it could not be parsed */
+    char *head, *body;             /* [n_head], [n_body] */
+    size_t n_head, room_head;      /* room_: allocated bytes */
+    size_t n_body, room_body;
+    size_t n_held;                         /* bytes of memory for requests, counted in eng_http.n_held */
+    struct eng_bytes set;                  /* the answer's headers so far */
+    uint64_t first_ns;                     /* time of the incoming request's first byte; 0: none yet */
+    uint64_t idle_ns, moved_ns, closed_ns; /* idle since; last time that output was sent, or begun; LINGER since */
 };
 
 struct eng_http {
     struct eng_http_options opt;
-    struct evhttp *evhttp;
     struct evconnlistener *listener;
-    struct event *tick, *reword;
-    struct eng_exchange *first, *own; /* own: list of answers by evhttp itself, to be reworded */
-    struct eng_exchange **by_fd;      /* [n_fd] by socket; or NULL */
-    int n_fd, n_connection, port;
+    struct event *tick, *resume;
+    struct eng_host_names *names;
+    struct eng_exchange *first, *due; /* due: connections that go on in the event loop (on_resume) */
+    int n_connection, port;
     bool loopback;
-    bool speaking; /* output added now is from this file, not from evhttp */
-    size_t n_held; /* sum over all connections */
+    size_t n_held, n_unsent; /* sums over all connections */
     uint64_t n_cut;
     uint64_t now_ns, ticked_ns; /* clock for timeouts (see LATE); real time of the last tick */
 };
 
-/* ---- connections ----------------------------------------------------------------------------- */
+static struct evbuffer *input(const struct eng_exchange *x) { return bufferevent_get_input(x->bev); }
+static struct evbuffer *output(const struct eng_exchange *x) { return bufferevent_get_output(x->bev); }
+static size_t unsent(const struct eng_exchange *x) { return evbuffer_get_length(output(x)); }
+
+/* ---- ending connections ---------------------------------------------------------------------- */
+
+static void on_output(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *arg)
+{
+    struct eng_exchange *x = arg;
+    (void)buffer;
+    x->http->n_unsent += info->n_added - info->n_deleted;
+    if (info->n_deleted > 0 || info->orig_size == 0)
+        x->moved_ns = x->http->now_ns;
+}
 
 static void listen_or_not(struct eng_http *h)
 {
-    if (!h->listener)
-        return;
     if (h->n_connection < h->opt.max_connection)
         evconnlistener_enable(h->listener);
     else
         evconnlistener_disable(h->listener);
 }
 
-/* Shuts down the socket; evhttp then reads the end of the stream and drops the connection. */
-static void cut(struct eng_exchange *x)
+/* Shuts down the socket and drops all bytes; the event loop then reports the end of the connection. */
+static void shut_down(struct eng_exchange *x)
 {
+    struct evbuffer *out = output(x);
     if (x->cut)
         return;
     x->cut = true;
-    x->http->n_cut++;
-    shutdown(bufferevent_getfd(x->bev), SHUT_RDWR);
-}
-
-static void forget_received(struct eng_exchange *x)
-{
-    x->http->n_held -= x->n_held;
-    x->n_received = x->n_held = 0;
-    x->first_ns = 0;
-}
-
-/* Cuts the connection with the largest incoming request in memory. */
-static void make_room(struct eng_http *h)
-{
-    struct eng_exchange *most = h->first;
-    for (struct eng_exchange *x = h->first; x; x = x->next)
-        if (x->n_held > most->n_held)
-            most = x;
-    cut(most);
-    forget_received(most);
-}
-
-static bool know_fd(struct eng_exchange *x)
-{
-    struct eng_http *h = x->http;
-    int fd = bufferevent_getfd(x->bev), one = 1;
-    if (fd < 0)
-        return false;
-    if (fd >= h->n_fd) {
-        int n = fd + 64;
-        struct eng_exchange **grown = kn_realloc(h->by_fd, (size_t)h->n_fd * sizeof(struct eng_exchange *),
-                                                 (size_t)n * sizeof(struct eng_exchange *));
-        if (!grown)
-            return false;
-        memset(grown + h->n_fd, 0, (size_t)(n - h->n_fd) * sizeof(struct eng_exchange *));
-        h->by_fd = grown;
-        h->n_fd = n;
-    }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a token must not wait for the next */
-    h->by_fd[fd] = x;
-    x->fd = fd;
-    return true;
-}
-
-static void on_in(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *arg)
-{
-    struct eng_exchange *x = arg;
-    struct eng_http *h = x->http;
-    (void)buffer;
-    if (info->n_added == 0 || x->req || x->cut)
-        return;
-    if (x->fd < 0 && !know_fd(x)) {
-        cut(x);
-        return;
-    }
-    if (!x->first_ns)
-        x->first_ns = x->http->now_ns;
-    x->n_received += info->n_added;
-    h->n_held -= x->n_held; /* evhttp discards the bytes of a request beyond its own limits */
-    x->n_held = x->n_received > HARD_BODY * h->opt.max_body + HARD_HEADER * h->opt.max_header ? 0 : x->n_received;
-    h->n_held += x->n_held;
-    if (h->n_held > h->opt.max_received)
-        make_room(h);
-}
-
-static void on_out(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *arg)
-{
-    struct eng_exchange *x = arg;
-    (void)buffer;
-    if (info->n_deleted > 0 || info->orig_size == 0)
-        x->moved_ns = x->http->now_ns;
-    if (info->n_added > 0 && info->orig_size == 0 && !x->req && !x->http->speaking && x->http->opt.words) {
-        x->next_own = x->http->own; /* evhttp adds the first bytes of an answer: its status line */
-        x->http->own = x;
-        event_active(x->http->reword, EV_TIMEOUT, 1);
-    }
-}
-
-/* ---- answers by evhttp itself: to invalid or oversized requests ------------------------------ */
-
-/* Replaces the HTML answer that evhttp has put into the output buffer, of which no byte is sent yet, by JSON. */
-static void reword(struct eng_exchange *x)
-{
-    struct evbuffer *out = bufferevent_get_output(x->bev);
-    char line[64] = "";
-    int status = 0;
-    size_t n;
-    (void)evbuffer_copyout(out, line, sizeof line - 1);
-    line[strcspn(line, "\r\n")] = 0;
-    if (sscanf(line, "HTTP/1.%*d %d", &status) != 1 || status < 400)
-        return; /* "100 Continue" */
-    char *body = x->http->opt.words(x->http->opt.arg, status, &n);
-    if (!body)
-        return;
+    shutdown(x->fd, SHUT_RDWR);
     evbuffer_unfreeze(out, 1);
     evbuffer_drain(out, evbuffer_get_length(out));
     evbuffer_freeze(out, 1);
-    evbuffer_add_printf(out,
-                        "%s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                        "Connection: close\r\n\r\n",
-                        line, n);
-    evbuffer_add(out, body, n);
-    kn_free(body);
+    evbuffer_drain(input(x), evbuffer_get_length(input(x)));
 }
 
-static void on_reword(evutil_socket_t fd, short what, void *arg)
+/* Ends a connection that exceeds a limit. */
+static void cut(struct eng_exchange *x)
+{
+    if (!x->cut)
+        x->http->n_cut++;
+    shut_down(x);
+}
+
+static void free_request(struct eng_exchange *x)
+{
+    kn_free(x->head);
+    kn_free(x->body);
+    kn_free(x->request);
+    eng_bytes_free(&x->set);
+    x->head = x->body = NULL;
+    x->request = NULL;
+    x->set = (struct eng_bytes){ 0 };
+    x->n_head = x->n_body = x->room_head = x->room_body = 0;
+    x->scan = (struct eng_http_scan){ 0 };
+    x->chunks = (struct eng_http_chunks){ 0 };
+    x->last = false;
+    x->first_ns = 0;
+}
+
+static void forget_due(struct eng_exchange *x)
+{
+    struct eng_exchange **at = &x->http->due;
+    while (*at && *at != x)
+        at = &(*at)->next_due;
+    if (*at)
+        *at = x->next_due;
+    x->due = false;
+}
+
+/* Frees the connection.  Only callbacks of the event loop, and eng_http_close, may call this. */
+static void drop(struct eng_exchange *x)
+{
+    struct eng_http *h = x->http;
+    if (x->state == ANSWER)
+        h->opt.on_gone(h->opt.arg, x);
+    h->n_held -= x->n_held;
+    h->n_unsent -= unsent(x);
+    h->n_connection--;
+    evbuffer_remove_cb(output(x), on_output, x);
+    free_request(x);
+    if (x->due)
+        forget_due(x);
+    if ((*x->self = x->next))
+        x->next->self = x->self;
+    bufferevent_free(x->bev);
+    kn_free(x);
+    if (h->listener)
+        listen_or_not(h);
+}
+
+/* Counts the memory of requests of this connection.  Above the limit of all, the connection with the most is cut. */
+static void count_held(struct eng_exchange *x)
+{
+    struct eng_http *h = x->http;
+    size_t n = x->room_head + x->room_body + evbuffer_get_length(input(x));
+    h->n_held = h->n_held - x->n_held + n;
+    x->n_held = n;
+    if (h->n_held <= h->opt.max_received)
+        return;
+    struct eng_exchange *most = x;
+    for (struct eng_exchange *y = h->first; y; y = y->next)
+        if (!y->cut && y->n_held > most->n_held)
+            most = y;
+    cut(most);
+}
+
+/* ---- output ---------------------------------------------------------------------------------- */
+
+/* While the unsent bytes of all connections exceed their limit, cuts the connection whose client has taken no byte for
+ * the longest time; of several the one with the most. */
+static void limit_unsent(struct eng_http *h)
+{
+    while (h->n_unsent > h->opt.max_unsent_all) {
+        struct eng_exchange *worst = NULL;
+        for (struct eng_exchange *x = h->first; x; x = x->next) {
+            if (unsent(x) == 0 || x->cut)
+                continue;
+            if (!worst || x->moved_ns < worst->moved_ns ||
+                (x->moved_ns == worst->moved_ns && unsent(x) > unsent(worst)))
+                worst = x;
+        }
+        if (!worst)
+            return;
+        cut(worst);
+    }
+}
+
+/* Sends n pieces: to the socket, as far as it takes them and nothing is waiting before them. */
+static void send_pieces(struct eng_exchange *x, struct iovec *v, int n)
+{
+    ssize_t sent = 0;
+    if (x->cut)
+        return;
+    if (unsent(x) == 0) {
+        sent = sendmsg(x->fd, &(struct msghdr){ .msg_iov = v, .msg_iovlen = (size_t)n }, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+            shut_down(x); /* the client has closed the connection */
+            return;
+        }
+    }
+    size_t left = sent > 0 ? (size_t)sent : 0; /* of these pieces the bytes that are sent already */
+    for (int i = 0; i < n; i++) {
+        size_t skip = left < v[i].iov_len ? left : v[i].iov_len;
+        left -= skip;
+        if (skip < v[i].iov_len && evbuffer_add(output(x), (char *)v[i].iov_base + skip, v[i].iov_len - skip)) {
+            cut(x);
+            return;
+        }
+    }
+    limit_unsent(x->http);
+}
+
+static struct iovec piece(const char *p, size_t n) { return (struct iovec){ (void *)(uintptr_t)p, n }; }
+
+static void send_text(struct eng_exchange *x, const char *text)
+{
+    struct iovec v = piece(text, strlen(text));
+    send_pieces(x, &v, 1);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/* Appends bytes to *p, [*n], which grows to at most `most` bytes and a NUL. */
+static bool append(char **p, size_t *n, size_t *room, const char *bytes, size_t n_bytes, size_t most)
+{
+    if (*n + n_bytes + 1 > *room) {
+        size_t wanted = *n + n_bytes + 1 > 2 * *room ? *n + n_bytes + 1 : 2 * *room;
+        wanted = wanted > FIRST_ROOM ? wanted : FIRST_ROOM;
+        wanted = wanted < most + 1 ? wanted : most + 1;
+        char *grown = kn_realloc(*p, *room, wanted);
+        if (!grown)
+            return false;
+        *p = grown;
+        *room = wanted;
+    }
+    memcpy(*p + *n, bytes, n_bytes);
+    *n += n_bytes;
+    (*p)[*n] = 0;
+    return true;
+}
+
+/* Answers a request that cannot be accepted, and closes the connection: its next bytes have no known meaning. */
+static void refuse(struct eng_exchange *x, enum eng_http_fault fault)
+{
+    struct eng_http *h = x->http;
+    x->state = ANSWER;
+    x->last = true;
+    x->user = NULL;
+    x->first_ns = 0;
+    h->opt.on_fault(h->opt.arg, x, fault);
+}
+
+/* The head is whole. */
+static enum eng_http_fault take_request(struct eng_exchange *x, bool more)
+{
+    struct eng_http *h = x->http;
+    struct eng_http_head *r = kn_alloc(sizeof *r);
+    if (!r)
+        return ENG_HTTP_MEMORY;
+    enum eng_http_fault fault = eng_http_head_parse(r, x->head, x->n_head, h->opt.max_body);
+    if (fault) {
+        kn_free(r);
+        return fault;
+    }
+    x->request = r;
+    x->state = BODY;
+    if (!eng_host_names_has(h->names, r->host))
+        return ENG_HTTP_HOST_FOREIGN;
+    if (r->expects_continue && !more && (r->chunked || r->n_body))
+        send_text(x, "HTTP/1.1 100 Continue\r\n\r\n");
+    return ENG_HTTP_OK;
+}
+
+static size_t take_head(struct eng_exchange *x, const char *p, size_t n, enum eng_http_fault *fault)
+{
+    size_t most = x->http->opt.max_header, taken = eng_http_scan(&x->scan, p, n, most, fault);
+    if (!*fault && !append(&x->head, &x->n_head, &x->room_head, p, taken, most))
+        *fault = ENG_HTTP_MEMORY;
+    if (!*fault && x->scan.done)
+        *fault = take_request(x, taken < n);
+    return taken;
+}
+
+static bool body_is_whole(const struct eng_exchange *x)
+{
+    return x->request->chunked ? x->chunks.done : x->n_body == x->request->n_body;
+}
+
+static size_t take_body(struct eng_exchange *x, const char *p, size_t n, enum eng_http_fault *fault)
+{
+    const struct eng_http_options *o = &x->http->opt;
+    size_t most = x->request->chunked ? o->max_body : x->request->n_body, taken = 0;
+    *fault = ENG_HTTP_OK;
+    while (taken < n && !*fault && !body_is_whole(x)) {
+        const char *data = p + taken;
+        size_t n_data = n - taken < most - x->n_body ? n - taken : most - x->n_body;
+        if (x->request->chunked)
+            taken += eng_http_chunks_take(&x->chunks, p + taken, n - taken, o->max_body, o->max_header, &data, &n_data,
+                                          fault);
+        else
+            taken += n_data;
+        if (!*fault && n_data && !append(&x->body, &x->n_body, &x->room_body, data, n_data, most))
+            *fault = ENG_HTTP_MEMORY;
+    }
+    return taken;
+}
+
+/* Takes some bytes of input, and hands over the request that they complete.  False: nothing can be done now. */
+static bool step(struct eng_exchange *x)
+{
+    struct evbuffer_iovec v;
+    enum eng_http_fault fault;
+    if (x->cut || x->state == CLOSE || x->state == LINGER) {
+        evbuffer_drain(input(x), evbuffer_get_length(input(x)));
+        return false;
+    }
+    if (x->state == ANSWER || unsent(x) > 0 || evbuffer_get_length(input(x)) == 0 ||
+        evbuffer_peek(input(x), 1, NULL, &v, 1) < 1)
+        return false;
+    if (!x->first_ns)
+        x->first_ns = x->http->now_ns;
+    size_t n = x->state == HEAD ? take_head(x, v.iov_base, v.iov_len, &fault)
+                                : take_body(x, v.iov_base, v.iov_len, &fault);
+    evbuffer_drain(input(x), n);
+    if (fault) {
+        refuse(x, fault);
+    } else if (x->state == BODY && body_is_whole(x)) {
+        x->state = ANSWER;
+        x->user = NULL;
+        x->first_ns = 0;
+        x->http->opt.on_request(x->http->opt.arg, x);
+    }
+    return true;
+}
+
+/* Does all that the connection's bytes allow; x may be freed. */
+static void go_on(struct eng_exchange *x)
+{
+    x->stepping = true;
+    while (step(x))
+        ;
+    x->stepping = false;
+    count_held(x);
+    if (x->cut || (unsent(x) > 0 && x->state != ANSWER))
+        return;
+    if (x->ended) {
+        drop(x);
+    } else if (x->state == CLOSE) {
+        x->state = LINGER;
+        x->closed_ns = x->http->now_ns;
+        shutdown(x->fd, SHUT_WR);
+    }
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static void on_bytes(struct bufferevent *bev, void *arg)
+{
+    (void)bev;
+    go_on(arg);
+}
+
+static void on_resume(evutil_socket_t fd, short what, void *arg)
 {
     struct eng_http *h = arg;
     (void)fd, (void)what;
-    h->speaking = true;
-    for (; h->own; h->own = h->own->next_own)
-        reword(h->own);
-    h->speaking = false;
+    for (struct eng_exchange *x; (x = h->due);) {
+        forget_due(x);
+        go_on(x);
+    }
 }
 
-static void forget_own(struct eng_exchange *x)
+/* The end of the connection, or of the client's side.  While a request is being answered, a client that closes its side
+ * counts as disconnected. */
+static void on_event(struct bufferevent *bev, short what, void *arg)
 {
-    struct eng_exchange **at = &x->http->own;
-    while (*at && *at != x)
-        at = &(*at)->next_own;
-    if (*at)
-        *at = x->next_own;
+    struct eng_exchange *x = arg;
+    (void)bev;
+    if (!(what & BEV_EVENT_EOF) || x->cut || x->state == ANSWER) {
+        drop(x);
+        return;
+    }
+    x->ended = true;
+    go_on(x);
 }
 
-static struct bufferevent *on_accept(struct event_base *base, void *arg)
+static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *a, int n, void *arg)
 {
     struct eng_http *h = arg;
     struct eng_exchange *x = kn_calloc(1, sizeof *x);
-    struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
-    if (!x || !bev || !evbuffer_add_cb(bufferevent_get_input(bev), on_in, x) ||
-        !evbuffer_add_cb(bufferevent_get_output(bev), on_out, x)) {
-        kn_free(x); /* evhttp then makes its own bufferevent; on_request answers 503 */
+    int one = 1;
+    struct bufferevent *bev = x ? bufferevent_socket_new(evconnlistener_get_base(listener), fd, BEV_OPT_CLOSE_ON_FREE)
+                                : NULL;
+    (void)n;
+    if (!bev || !evbuffer_add_cb(bufferevent_get_output(bev), on_output, x)) {
         if (bev)
             bufferevent_free(bev);
-        return NULL;
+        else
+            close(fd);
+        kn_free(x);
+        return;
     }
-    bufferevent_incref(bev);
-    *x = (struct eng_exchange){ .http = h, .bev = bev, .fd = -1, .idle_ns = h->now_ns };
+    x->http = h;
+    x->bev = bev;
+    x->fd = fd;
+    x->idle_ns = h->now_ns;
     x->self = &h->first;
     if ((x->next = h->first))
         x->next->self = &x->next;
     h->first = x;
     h->n_connection++;
+    if (!inet_ntop(a->sa_family,
+                   a->sa_family == AF_INET6 ? (void *)&((struct sockaddr_in6 *)(void *)a)->sin6_addr
+                                            : (void *)&((struct sockaddr_in *)(void *)a)->sin_addr,
+                   x->peer, sizeof x->peer))
+        strcpy(x->peer, "?");
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a token must not wait for the next */
+    bufferevent_setcb(bev, on_bytes, on_bytes, on_event, x);
+    bufferevent_setwatermark(bev, EV_READ, 0, MAX_AHEAD);
+    bufferevent_enable(bev, EV_READ | EV_WRITE);
     listen_or_not(h);
-    return bev;
 }
 
-static void drop(struct eng_exchange *x)
+/* The process has no file descriptor for a connection: accepts no more until the next tick. */
+static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
-    struct eng_http *h = x->http;
-    forget_received(x);
-    forget_own(x);
-    evbuffer_remove_cb(bufferevent_get_input(x->bev), on_in, x);
-    evbuffer_remove_cb(bufferevent_get_output(x->bev), on_out, x);
-    if (x->fd >= 0 && h->by_fd[x->fd] == x)
-        h->by_fd[x->fd] = NULL;
-    if ((*x->self = x->next))
-        x->next->self = x->self;
-    h->n_connection--;
-    listen_or_not(h);
-    bufferevent_decref(x->bev);
-    kn_free(x);
-}
-
-static void on_close(struct evhttp_connection *con, void *arg)
-{
-    struct eng_exchange *x = arg;
-    struct evhttp_request *req = x->req;
-    (void)con;
-    if (req) {
-        x->http->opt.on_gone(x->http->opt.arg, x);
-        if (!evhttp_request_get_connection(req))
-            evhttp_request_free(req); /* else it is freed with its connection */
-    }
-    drop(x);
+    (void)arg;
+    evconnlistener_disable(listener);
 }
 
 static int tick_ms(const struct eng_http *h) { return h->opt.tick_ms ? h->opt.tick_ms : TICK_MS; }
 
-static bool evhttp_let_go(const struct eng_exchange *x)
+/* Applies the time limits; x may be freed. */
+static void check_times(struct eng_exchange *x)
 {
-    bufferevent_data_cb in, out;
-    bufferevent_event_cb other;
-    void *arg;
-    bufferevent_getcb(x->bev, &in, &out, &other, &arg);
-    return !in && !out && !other;
+    struct eng_http *h = x->http;
+    uint64_t now = h->now_ns, patience = (uint64_t)h->opt.patience_ms * 1000000u;
+    if (x->cut || (x->state == LINGER && now - x->closed_ns > patience)) {
+        drop(x);
+    } else if (unsent(x) > 0) {
+        if (now - x->moved_ns > patience)
+            cut(x);
+    } else if (x->first_ns && now - x->first_ns > patience) {
+        h->n_cut++;
+        refuse(x, ENG_HTTP_SLOW);
+    } else if (x->state == HEAD && !x->first_ns && now - x->idle_ns > (uint64_t)h->opt.idle_ms * 1000000u) {
+        cut(x);
+    }
 }
 
 static void on_tick(evutil_socket_t fd, short what, void *arg)
@@ -275,122 +484,42 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     uint64_t real_ns = kn_now_ns(), most = LATE * (uint64_t)tick_ms(h) * 1000000u;
     h->now_ns += real_ns - h->ticked_ns < most ? real_ns - h->ticked_ns : most;
     h->ticked_ns = real_ns;
-    uint64_t now = h->now_ns;
-    uint64_t patience = (uint64_t)h->opt.patience_ms * 1000000u, idle = (uint64_t)h->opt.idle_ms * 1000000u;
     (void)fd, (void)what;
     for (struct eng_exchange *x = h->first, *next; x; x = next) {
         next = x->next;
-        if (evhttp_let_go(x)) {
-            drop(x);
-            continue;
-        }
-        bool unsent = evbuffer_get_length(bufferevent_get_output(x->bev)) > 0;
-        if (unsent ? now - x->moved_ns > patience
-                   : !x->req && (x->first_ns ? now - x->first_ns > patience : now - x->idle_ns > idle))
-            cut(x);
+        check_times(x);
     }
+    listen_or_not(h);
 }
 
-/* ---- requests -------------------------------------------------------------------------------- */
+/* ---- reading a request ----------------------------------------------------------------------- */
 
-static void on_request(struct evhttp_request *req, void *arg)
+const char *eng_http_method(const struct eng_exchange *x) { return x->request ? x->request->method : "?"; }
+const char *eng_http_path(const struct eng_exchange *x) { return x->request ? x->request->path : "?"; }
+const char *eng_http_host(const struct eng_exchange *x)
 {
-    struct eng_http *h = arg;
-    struct evhttp_connection *con = evhttp_request_get_connection(req);
-    struct bufferevent *bev = evhttp_connection_get_bufferevent(con);
-    int fd = bufferevent_getfd(bev);
-    struct eng_exchange *x = fd >= 0 && fd < h->n_fd ? h->by_fd[fd] : NULL;
-    bufferevent_data_cb in, out;
-    bufferevent_event_cb other;
-    void *other_arg;
-    if (!x || x->bev != bev) { /* on_accept or know_fd had no memory for the exchange */
-        evhttp_send_error(req, HTTP_SERVUNAVAIL, NULL);
-        return;
-    }
-    x->req = req;
-    x->con = con;
-    x->user = NULL;
-    x->streaming = x->blocked = false;
-    forget_received(x);
-    evhttp_connection_set_closecb(con, on_close, x);
-    bufferevent_getcb(bev, &in, &out, &other, &other_arg);
-    bufferevent_setcb(bev, NULL, out, other, other_arg);
-    bufferevent_setwatermark(bev, EV_READ, 0, MAX_AHEAD);
-    bufferevent_enable(bev, EV_READ);
-    h->opt.on_request(h->opt.arg, x);
+    return x->request && x->request->host ? x->request->host : "";
 }
-
-const char *eng_http_method(const struct eng_exchange *x)
-{
-    switch (evhttp_request_get_command(x->req)) {
-    case EVHTTP_REQ_GET:
-        return "GET";
-    case EVHTTP_REQ_POST:
-        return "POST";
-    case EVHTTP_REQ_HEAD:
-        return "HEAD";
-    case EVHTTP_REQ_PUT:
-        return "PUT";
-    case EVHTTP_REQ_DELETE:
-        return "DELETE";
-    case EVHTTP_REQ_OPTIONS:
-        return "OPTIONS";
-    case EVHTTP_REQ_TRACE:
-        return "TRACE";
-    case EVHTTP_REQ_CONNECT:
-        return "CONNECT";
-    case EVHTTP_REQ_PATCH:
-        return "PATCH";
-    }
-    return "?";
-}
-
-const char *eng_http_path(const struct eng_exchange *x)
-{
-    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(x->req);
-    const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
-    return path && path[0] ? path : "/";
-}
+const char *eng_http_peer(const struct eng_exchange *x) { return x->peer; }
 
 const char *eng_http_header(const struct eng_exchange *x, const char *name)
 {
-    return evhttp_find_header(evhttp_request_get_input_headers(x->req), name);
+    const struct eng_http_head *r = x->request;
+    for (int i = 0; r && i < r->n_field; i++)
+        if (!strcasecmp(r->field[i].name, name))
+            return r->field[i].value;
+    return NULL;
 }
 
-const char *eng_http_peer(const struct eng_exchange *x)
+char *eng_http_body(struct eng_exchange *x, size_t *n)
 {
-    char *address = NULL;
-    ev_uint16_t port;
-    evhttp_connection_get_peer(x->con, &address, &port);
-    return address ? address : "?";
-}
-
-bool eng_http_headers_too_long(const struct eng_exchange *x)
-{
-    const char *uri = evhttp_request_get_uri(x->req);
-    size_t n = uri ? strlen(uri) : 0;
-    const struct evkeyvalq *all = evhttp_request_get_input_headers(x->req);
-    for (const struct evkeyval *h = all->tqh_first; h; h = h->next.tqe_next)
-        n += strlen(h->key) + strlen(h->value) + 4;
-    return n > x->http->opt.max_header;
-}
-
-bool eng_http_body_too_long(const struct eng_exchange *x)
-{
-    return evbuffer_get_length(evhttp_request_get_input_buffer(x->req)) > x->http->opt.max_body;
-}
-
-char *eng_http_body(const struct eng_exchange *x, size_t *n)
-{
-    struct evbuffer *in = evhttp_request_get_input_buffer(x->req);
-    size_t bytes = evbuffer_get_length(in);
-    char *copy = kn_alloc(bytes + 1);
-    if (!copy)
-        return NULL;
-    evbuffer_copyout(in, copy, bytes);
-    copy[bytes] = 0;
-    *n = bytes;
-    return copy;
+    char *body = x->body;
+    *n = x->n_body;
+    x->body = NULL;
+    x->n_body = x->room_body = 0;
+    if (!x->stepping)
+        count_held(x);
+    return body ? body : kn_calloc(1, 1);
 }
 
 void eng_http_set_user(struct eng_exchange *x, void *user) { x->user = user; }
@@ -398,112 +527,152 @@ void *eng_http_user(const struct eng_exchange *x) { return x->user; }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* Reason phrases that evhttp lacks. */
 static const char *reason(int status)
 {
-    return status == 429 ? "Too Many Requests" : status == 431 ? "Request Header Fields Too Large" : NULL;
+    static const struct {
+        int status;
+        const char *text;
+    } all[] = {
+        { 200, "OK" },
+        { 204, "No Content" },
+        { 400, "Bad Request" },
+        { 401, "Unauthorized" },
+        { 403, "Forbidden" },
+        { 404, "Not Found" },
+        { 405, "Method Not Allowed" },
+        { 408, "Request Timeout" },
+        { 413, "Content Too Large" },
+        { 414, "URI Too Long" },
+        { 415, "Unsupported Media Type" },
+        { 417, "Expectation Failed" },
+        { 421, "Misdirected Request" },
+        { 429, "Too Many Requests" },
+        { 431, "Request Header Fields Too Large" },
+        { 500, "Internal Server Error" },
+        { 501, "Not Implemented" },
+        { 503, "Service Unavailable" },
+        { 505, "HTTP Version Not Supported" },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].status == status)
+            return all[i].text;
+    return "";
+}
+
+static void add_date(struct eng_bytes *out)
+{
+    static const char day[][4] = { "Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat" };
+    static const char month[][4] = {
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"
+    };
+    time_t now = time(NULL);
+    struct tm t;
+    if (gmtime_r(&now, &t))
+        eng_bytes_format(out, "Date: %s, %02d %s %04d %02d:%02d:%02d GMT\r\n", day[t.tm_wday], t.tm_mday,
+                         month[t.tm_mon], t.tm_year + 1900, t.tm_hour, t.tm_min, t.tm_sec);
 }
 
 void eng_http_set_header(struct eng_exchange *x, const char *name, const char *value)
 {
-    (void)evhttp_add_header(evhttp_request_get_output_headers(x->req), name, value);
+    eng_bytes_text(&x->set, name);
+    eng_bytes_text(&x->set, ": ");
+    eng_bytes_text(&x->set, value);
+    eng_bytes_text(&x->set, "\r\n");
 }
 
-/* Makes the connection wait for the next request, which may already be buffered, and returns the answered request.  The
- * caller then sends the end of the answer and sets h->speaking meanwhile; x may be freed during this. */
-static struct evhttp_request *done(struct eng_exchange *x)
+void eng_http_set_last(struct eng_exchange *x) { x->last = true; }
+
+static bool is_head(const struct eng_exchange *x) { return !strcmp(eng_http_method(x), "HEAD"); }
+static bool is_framed(const struct eng_exchange *x) { return x->request && !x->request->old; }
+
+/* The answer's head, up to the headers that this file sets itself.  Sets x->last. */
+static struct eng_bytes open_head(struct eng_exchange *x, int status, const char *type)
 {
-    struct evhttp_request *req = x->req;
-    uint64_t now = x->http->now_ns;
-    x->req = NULL;
-    x->idle_ns = now;
-    if (evbuffer_get_length(bufferevent_get_input(x->bev)) > 0)
-        x->first_ns = now;
-    bufferevent_setwatermark(x->bev, EV_READ, 0, 0);
-    return req;
+    struct eng_bytes out = { 0 };
+    x->last = x->last || !x->request || !x->request->keep_alive;
+    eng_bytes_format(&out, "HTTP/1.1 %d %s\r\n", status, reason(status));
+    add_date(&out);
+    if (type)
+        eng_bytes_format(&out, "Content-Type: %s\r\n", type);
+    eng_bytes_add(&out, x->set.data, x->set.n);
+    if (x->last)
+        eng_bytes_text(&out, "Connection: close\r\n");
+    else if (x->request->old)
+        eng_bytes_text(&out, "Connection: keep-alive\r\n");
+    out.failed = out.failed || x->set.failed;
+    return out;
+}
+
+/* Sends the head and the bytes that follow it; frees the head. */
+static void send_head(struct eng_exchange *x, struct eng_bytes *head, const char *body, size_t n)
+{
+    struct iovec v[2] = { piece(head->data, head->n), piece(body, n) };
+    if (head->failed)
+        cut(x);
+    else
+        send_pieces(x, v, n ? 2 : 1);
+    eng_bytes_free(head);
+}
+
+/* The answer is complete: makes the connection wait for the next request, whose bytes may already be there.  That
+ * request is handed over from the event loop, not from the function that completed this answer. */
+static void finish(struct eng_exchange *x)
+{
+    bool last = x->last;
+    free_request(x);
+    x->state = last ? CLOSE : HEAD;
+    x->idle_ns = x->http->now_ns;
+    if (x->stepping)
+        return;
+    count_held(x);
+    if (!x->due) {
+        x->due = true;
+        x->next_due = x->http->due;
+        x->http->due = x;
+    }
+    event_active(x->http->resume, EV_TIMEOUT, 1);
 }
 
 void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body, size_t n)
 {
-    struct eng_http *h = x->http;
-    struct evbuffer *b = evbuffer_new();
-    bool head = evhttp_request_get_command(x->req) == EVHTTP_REQ_HEAD;
-    if (type)
-        eng_http_set_header(x, "Content-Type", type);
-    if (head) { /* evhttp would send a body, which the client takes for the next answer, and would not give its length */
-        char length[24];
-        snprintf(length, sizeof length, "%zu", n);
-        eng_http_set_header(x, "Content-Length", length);
-    }
-    if (!b || (!head && evbuffer_add(b, body, n))) {
-        eng_http_set_header(x, "Connection", "close");
-        status = 500;
-    }
-    h->speaking = true;
-    evhttp_send_reply(done(x), status, reason(status), b);
-    h->speaking = false;
-    if (b)
-        evbuffer_free(b);
+    struct eng_bytes head = open_head(x, status, type);
+    if (status != 204)
+        eng_bytes_format(&head, "Content-Length: %zu\r\n", n);
+    eng_bytes_text(&head, "\r\n");
+    send_head(x, &head, body, is_head(x) ? 0 : n);
+    finish(x);
 }
 
+/* With HTTP/1.0 the end of the connection ends the answer. */
 void eng_http_begin(struct eng_exchange *x, int status, const char *type)
 {
-    eng_http_set_header(x, "Content-Type", type);
-    evhttp_send_reply_start(x->req, status, reason(status));
-    x->streaming = true;
-}
-
-/* Adds a chunk with evhttp's framing to the output buffer. */
-static bool add_chunk(struct eng_exchange *x, const char *bytes, size_t n)
-{
-    struct evbuffer *out = bufferevent_get_output(x->bev);
-    bool framed = x->req->chunked;
-    if (n == 0 || evhttp_request_get_command(x->req) == EVHTTP_REQ_HEAD)
-        return true;
-    return (!framed || evbuffer_add_printf(out, "%zx\r\n", n) > 0) && evbuffer_add(out, bytes, n) == 0 &&
-           (!framed || evbuffer_add(out, "\r\n", 2) == 0);
-}
-
-/* Writes the output buffer to the socket at once, with one system call; through the event loop a token would cost
- * another iteration and three system calls.  Errors are ignored here: evhttp gets them again and handles them. */
-static void send_now(struct eng_exchange *x)
-{
-    struct evbuffer *out = bufferevent_get_output(x->bev);
-    evbuffer_unfreeze(out, 1);
-    (void)evbuffer_write(out, x->fd);
-    evbuffer_freeze(out, 1);
-    x->blocked = evbuffer_get_length(out) > 0;
-    if (x->blocked)
-        bufferevent_enable(x->bev, EV_WRITE);
+    x->last = x->last || !is_framed(x);
+    struct eng_bytes head = open_head(x, status, type);
+    eng_bytes_text(&head, is_framed(x) ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
+    send_head(x, &head, NULL, 0);
 }
 
 void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n)
 {
-    struct evbuffer *out = bufferevent_get_output(x->bev);
-    if (x->cut)
+    char size[24];
+    struct iovec v[3] = { piece(size, 0), piece(bytes, n), piece("\r\n", 2) };
+    if (n == 0 || is_head(x))
         return;
-    x->blocked = x->blocked && evbuffer_get_length(out) > 0;
-    if (!x->blocked)
-        bufferevent_disable(x->bev, EV_WRITE); /* no write event for the added bytes: send_now writes them */
-    if (!add_chunk(x, bytes, n))
-        cut(x);
-    else if (!x->blocked)
-        send_now(x);
-    if (evbuffer_get_length(out) > x->http->opt.max_unsent)
+    v[0].iov_len = (size_t)snprintf(size, sizeof size, "%zx\r\n", n);
+    if (is_framed(x))
+        send_pieces(x, v, 3);
+    else
+        send_pieces(x, v + 1, 1);
+    if (unsent(x) > x->http->opt.max_unsent)
         cut(x);
 }
 
-/* Sends the last chunk together with the end of the chunked body. */
 void eng_http_end(struct eng_exchange *x, const char *bytes, size_t n)
 {
-    struct eng_http *h = x->http;
-    /* the end is written by evhttp, not by send_now; for HTTP/1.0 evhttp does not enable writing itself */
-    bufferevent_enable(x->bev, EV_WRITE);
-    if (!x->cut && !add_chunk(x, bytes, n))
-        cut(x);
-    h->speaking = true;
-    evhttp_send_reply_end(done(x));
-    h->speaking = false;
+    eng_http_chunk(x, bytes, n);
+    if (is_framed(x) && !is_head(x))
+        send_text(x, "0\r\n\r\n");
+    finish(x);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -517,10 +686,12 @@ static bool is_loopback(const struct sockaddr *a)
 
 static int try_listen(const struct addrinfo *a)
 {
-    int one = 1, fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int one = 1, most = SOCKET_ROOM, fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &most, sizeof most); /* connections inherit both */
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &most, sizeof most);
     if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
         return fd;
     int error = errno;
@@ -559,30 +730,19 @@ static int open_socket(struct eng_http *h, int *out)
     return 0;
 }
 
-static int open_evhttp(struct eng_http *h, struct event_base *base, int fd)
+static int open_events(struct eng_http *h, struct event_base *base, int fd)
 {
     int ms = tick_ms(h);
     const struct timeval every = { ms / 1000, ms % 1000 * 1000 };
-    struct evhttp_bound_socket *bound = NULL;
-    if ((h->evhttp = evhttp_new(base))) {
-        evhttp_set_bevcb(h->evhttp, on_accept, h);
-        evhttp_set_gencb(h->evhttp, on_request, h);
-        evhttp_set_max_headers_size(h->evhttp, (ev_ssize_t)(HARD_HEADER * h->opt.max_header));
-        evhttp_set_max_body_size(h->evhttp, (ev_ssize_t)(HARD_BODY * h->opt.max_body));
-        evhttp_set_flags(h->evhttp, EVHTTP_SERVER_LINGERING_CLOSE);
-        evhttp_set_allowed_methods(h->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT |
-                                                  EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
-                                                  EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
-        bound = evhttp_accept_socket_with_handle(h->evhttp, fd);
-    }
-    if (!bound) {
+    h->listener = evconnlistener_new(base, on_accept, h, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
+    if (!h->listener) {
         close(fd);
         return kn_fail(KN_ENOMEM, "no memory for the server");
     }
-    h->listener = evhttp_bound_socket_get_listener(bound);
+    evconnlistener_set_error_cb(h->listener, on_accept_error);
     h->tick = event_new(base, -1, EV_PERSIST, on_tick, h);
-    h->reword = event_new(base, -1, 0, on_reword, h);
-    if (!h->reword || !h->tick || event_add(h->tick, &every))
+    h->resume = event_new(base, -1, 0, on_resume, h);
+    if (!h->resume || !h->tick || event_add(h->tick, &every))
         return kn_fail(KN_ENOMEM, "no memory for the server");
     return 0;
 }
@@ -594,10 +754,14 @@ int eng_http_open(struct eng_http **out, struct event_base *base, const struct e
     if (!h)
         return kn_fail(KN_ENOMEM, "no memory for the server");
     h->opt = *opt;
+    if (h->opt.max_body > ENG_HTTP_BODY_BYTES)
+        h->opt.max_body = ENG_HTTP_BODY_BYTES;
     h->now_ns = h->ticked_ns = kn_now_ns();
-    int error = open_socket(h, &fd);
+    int error = eng_host_names_open(&h->names, opt->host, opt->allowed_host);
     if (!error)
-        error = open_evhttp(h, base, fd);
+        error = open_socket(h, &fd);
+    if (!error)
+        error = open_events(h, base, fd);
     if (error) {
         eng_http_close(h);
         return error;
@@ -610,16 +774,16 @@ void eng_http_close(struct eng_http *h)
 {
     if (!h)
         return;
-    h->listener = NULL; /* owned by evhttp, which frees it before the connections */
+    if (h->listener)
+        evconnlistener_free(h->listener);
+    h->listener = NULL;
     if (h->tick)
         event_free(h->tick);
-    if (h->reword)
-        event_free(h->reword);
-    if (h->evhttp)
-        evhttp_free(h->evhttp); /* calls on_close for connections with a request */
+    if (h->resume)
+        event_free(h->resume);
     while (h->first)
         drop(h->first);
-    kn_free(h->by_fd);
+    eng_host_names_close(h->names);
     kn_free(h);
 }
 
@@ -627,11 +791,4 @@ int eng_http_port(const struct eng_http *h) { return h->port; }
 bool eng_http_is_loopback(const struct eng_http *h) { return h->loopback; }
 int eng_http_connections(const struct eng_http *h) { return h->n_connection; }
 uint64_t eng_http_n_cut(const struct eng_http *h) { return h->n_cut; }
-
-bool eng_http_all_sent(const struct eng_http *h)
-{
-    for (const struct eng_exchange *x = h->first; x; x = x->next)
-        if (evbuffer_get_length(bufferevent_get_output(x->bev)) > 0)
-            return false;
-    return true;
-}
+size_t eng_http_unsent(const struct eng_http *h) { return h->n_unsent; }

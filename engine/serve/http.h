@@ -2,25 +2,25 @@
  *
  *     eng_http_open -> event loop: on_request(x) -> answer, or begin, chunk*, end; or on_gone(x)
  *
- * libevent's evhttp parses HTTP/1.1; this file adds the checks that a server open to untrusted clients needs.  An
- * exchange is a connection with its current request.  A connection has one request at a time; its next requests wait in
- * the socket.
+ * HTTP/1.0 and 1.1 over libevent's bufferevents, with a strict parser (http_parse.h).  An exchange is a connection with
+ * its current request.  A connection has one request at a time; its next requests wait until the answer is sent.
  *
  *   - a client that disconnects is noticed at once, also while there is nothing to send: on_gone is called, after
  *     which the exchange must not be used;
- *   - limits on headers (431), a body (413), the bytes of all requests being received (the largest is cut), connections
- *     (more wait in the kernel), and the unsent bytes of an answer (cut);
- *   - timeouts: a whole request must arrive within patience_ms of its first byte; while an answer has unsent bytes,
- *     the client must take some within patience_ms; a connection may be idle for idle_ms.  Else it is cut.
- *
- * Bytes that are not HTTP, and requests of more than 8 times max_header or 2 times max_body, are answered by evhttp
- * itself with the body that `words` returns; then the connection is closed.
+ *   - a request that breaks a rule or a limit of size, or names a foreign host, goes to on_fault, which must answer it
+ *     at once; the connection is closed then;
+ *   - limits on the bytes of all requests being received (the largest is cut), on connections (more wait in the
+ *     kernel), on the unsent bytes of a stream (cut) and of all connections (cut, beginning with the client that has
+ *     taken no byte for the longest time);
+ *   - timeouts: a whole request must arrive within patience_ms of its first byte, else it is a fault; while an answer
+ *     has unsent bytes, the client must take some within patience_ms; a connection may be idle for idle_ms; else the
+ *     connection is cut.
  *
  * All functions and callbacks run on the one thread of the event loop. */
 #ifndef ENGINE_SERVE_HTTP_H
 #define ENGINE_SERVE_HTTP_H
 
-#include "kernels/core.h"
+#include "engine/serve/http_parse.h"
 
 struct event_base;
 struct eng_http;
@@ -28,18 +28,18 @@ struct eng_exchange;
 
 struct eng_http_options {
     const char *host;
+    const char *allowed_host;    /* as in eng_host_names_open */
     int port;                    /* 0: any */
     size_t max_header, max_body; /* bytes of one request */
     size_t max_received;         /* bytes of all requests being received */
-    size_t max_unsent;           /* bytes of one answer that the client has not read yet */
+    size_t max_unsent;           /* bytes of one stream that the client has not taken yet */
+    size_t max_unsent_all;       /* bytes of all answers that the clients have not taken yet */
     int max_connection;
     int patience_ms, idle_ms;
     int tick_ms; /* interval of the timeout checks; 0: 100 ms */
     void (*on_request)(void *arg, struct eng_exchange *x);
+    void (*on_fault)(void *arg, struct eng_exchange *x, enum eng_http_fault fault);
     void (*on_gone)(void *arg, struct eng_exchange *x);
-    /* Returns the JSON body, [*n], of an answer that evhttp makes itself; the caller frees it with kn_free.
-     * words may be NULL: evhttp then sends its own body. */
-    char *(*words)(void *arg, int status, size_t *n);
     void *arg;
 };
 
@@ -48,19 +48,19 @@ void eng_http_close(struct eng_http *h); /* calls on_gone for exchanges in progr
 int eng_http_port(const struct eng_http *h);
 bool eng_http_is_loopback(const struct eng_http *h); /* only this machine can reach it */
 int eng_http_connections(const struct eng_http *h);
-uint64_t eng_http_n_cut(const struct eng_http *h); /* connections cut for slowness */
-bool eng_http_all_sent(const struct eng_http *h);  /* no connection has unsent bytes */
+uint64_t eng_http_n_cut(const struct eng_http *h); /* connections ended by a time limit or a limit of bytes */
+size_t eng_http_unsent(const struct eng_http *h);  /* bytes of all answers that the clients have not taken yet */
 
 /* ---- a request ------------------------------------------------------------------------------- */
 
+/* In on_fault the request may be unknown: method and path are "?" then, and there are no headers. */
 const char *eng_http_method(const struct eng_exchange *x);
-const char *eng_http_path(const struct eng_exchange *x); /* decoded, without the query; never NULL */
-const char *eng_http_header(const struct eng_exchange *x, const char *name); /* or NULL */
+const char *eng_http_path(const struct eng_exchange *x);                     /* as sent, without the query */
+const char *eng_http_host(const struct eng_exchange *x);                     /* as sent, with a port; "": none */
+const char *eng_http_header(const struct eng_exchange *x, const char *name); /* the first of this name, or NULL */
 const char *eng_http_peer(const struct eng_exchange *x);
-bool eng_http_headers_too_long(const struct eng_exchange *x);
-bool eng_http_body_too_long(const struct eng_exchange *x);
-/* A copy with a NUL appended; the caller frees it with kn_free.  NULL: no memory. */
-char *eng_http_body(const struct eng_exchange *x, size_t *n);
+/* The body with a NUL appended; the caller frees it with kn_free.  NULL: no memory. */
+char *eng_http_body(struct eng_exchange *x, size_t *n);
 
 void eng_http_set_user(struct eng_exchange *x, void *user);
 void *eng_http_user(const struct eng_exchange *x);
@@ -68,6 +68,7 @@ void *eng_http_user(const struct eng_exchange *x);
 /* ---- its answer ------------------------------------------------------------------------------ */
 
 void eng_http_set_header(struct eng_exchange *x, const char *name, const char *value); /* before answer or begin */
+void eng_http_set_last(struct eng_exchange *x); /* before answer or begin: the connection is closed after the answer */
 /* The answer to a HEAD request has the headers of the same answer to GET, with the length of its body, and no body. */
 void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body, size_t n);
 void eng_http_begin(struct eng_exchange *x, int status, const char *type);

@@ -30,6 +30,10 @@
 #define SRV_ID_BYTES    24
 #define SRV_MAX_WATCHER 16
 
+/* Limits: bytes of one answer that is not a stream; bytes of all answers that the clients have not taken yet. */
+#define SRV_ANSWER_BYTES ((size_t)16 << 20)
+#define SRV_UNSENT_BYTES ((size_t)32 << 20)
+
 struct event;
 struct srv_call;
 
@@ -96,7 +100,7 @@ void srv_gone(void *arg, struct eng_exchange *x);
 
 /* Sets the headers that every answer has, and writes a new request id to id, [SRV_ID_BYTES]. */
 void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, char *id);
-char *srv_error_body(void *arg, int status, size_t *n); /* for input that is not a valid HTTP request */
+void srv_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault); /* the callback on_fault of eng_http */
 void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api, const struct eng_refusal *why);
 void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct eng_refusal *why);
 void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body); /* frees body */

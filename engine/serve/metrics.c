@@ -307,6 +307,8 @@ void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now
     one(&p, "spillway_requests", "gauge", "requests being answered or waiting", now->n_call);
     one(&p, "spillway_refused_total", "counter", "requests refused because the queue was full", (double)m->n_refused);
     one(&p, "spillway_cut_total", "counter", "connections cut for being too slow", (double)m->n_cut);
+    one(&p, "spillway_unsent_bytes", "gauge", "bytes of answers that clients have not taken yet",
+        (double)now->unsent_bytes);
     one(&p, "spillway_memory_budget_bytes", "gauge", "memory budget of the process", (double)v->budget_bytes);
     one(&p, "spillway_memory_used_bytes", "gauge", "memory used by the process, without file pages",
         (double)eng_memory_used());

@@ -49,6 +49,7 @@ void eng_metrics_add(struct eng_metrics *m, enum eng_histogram h, double value);
 struct eng_gauges { /* current values */
     const char *model;
     int n_connection, n_call;
+    size_t unsent_bytes;
     double uptime_s;
     bool ready;
 };

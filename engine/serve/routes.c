@@ -1,4 +1,4 @@
-/* engine/serve/routes.c - checks of a request (size, API key, origin) and the table of routes.
+/* engine/serve/routes.c - checks of a request (API key, origin, state) and the table of routes.
  *
  * If the server has keys, all routes that are not marked open in the table need a key, and unknown paths need one, too.
  * A server without keys listens on a loopback address only.  A browser on this machine may still send requests for
@@ -149,17 +149,8 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, ui
 
 /* ---- limits and state ------------------------------------------------------------------------ */
 
-static int check_size(struct eng_server *s, struct eng_exchange *x, struct eng_refusal *why)
-{
-    if (eng_http_headers_too_long(x))
-        return eng_refuse(why, 431, NULL, "", "the headers of this request are too long");
-    if (eng_http_body_too_long(x))
-        return eng_refuse(why, 413, NULL, "", "the body of a request is limited to %zu bytes: see --max-body",
-                          s->opt.max_body);
-    return 0;
-}
-
-/* Checks a request that a reader thread will parse: its content type, the state of the server, and the queue. */
+/* Checks a request that a reader thread will parse: its content type, the state of the server, the queue, and the bytes
+ * that other clients have not taken yet: half of their limit is left for answers that are being made. */
 static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_refusal *why)
 {
     const char *type = eng_http_header(x, "Content-Type");
@@ -169,6 +160,8 @@ static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_r
         return eng_refuse(why, 503, "loading", "", "the model is being loaded");
     if (s->state != SRV_SERVING)
         return eng_refuse(why, 503, NULL, "", "the server is shutting down");
+    if (eng_http_unsent(s->http) > SRV_UNSENT_BYTES / 2)
+        return eng_refuse(why, 503, NULL, "", "too many clients do not read their answers: try again later");
     if (s->n_call >= s->n_session) {
         s->metrics.n_refused++;
         return eng_refuse(why, 429, "queue_full", "", "the queue is full (%d waiting requests): try again later",
@@ -199,13 +192,11 @@ void srv_request(void *arg, struct eng_exchange *x)
     const struct srv_route *r = find_route(method, path, &allowed);
     enum eng_api api = r ? r->api : ENG_API_CHAT;
     srv_set_common_headers(s, x, id);
-    error = check_size(s, x, &why);
-    if (!error && s->opt.cors && !strcmp(method, "OPTIONS")) {
+    if (s->opt.cors && !strcmp(method, "OPTIONS")) {
         answer_preflight(s, x);
         return;
     }
-    if (!error)
-        error = check_who(s, x, r && r->open, &key, &why);
+    error = check_who(s, x, r && r->open, &key, &why);
     if (!error && !r)
         error = refuse_route(x, method, path, allowed, &why);
     if (!error && !r->now)

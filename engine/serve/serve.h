@@ -18,6 +18,7 @@ struct eng_server;
 struct eng_serve_options {
     struct eng_options engine; /* n_session is set by the server: n_parallel + n_queue */
     const char *host;
+    const char *allowed_host; /* further names of this server, as in eng_host_names_open; NULL: none */
     int port;                 /* 0: any */
     const char *api_key_file; /* NULL: no keys; then only a loopback host is allowed */
     const char *alias;        /* model names, comma separated; NULL: the name of the file */

@@ -64,8 +64,8 @@ static void take_state(struct eng_server *s)
     }
     open_model(s);
     s->state = SRV_SERVING;
-    kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d running and %d waiting requests, context %d", s->alias[0],
-           s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue, s->setup.n_ctx);
+    kn_say(KN_LOG_INFO, "listening on http://%s:%d: %s, %d running and %d waiting requests, context %d", s->opt.host,
+           eng_serve_port(s), s->alias[0], s->opt.engine.n_parallel, s->opt.n_queue, s->setup.n_ctx);
     notify(s, "READY=1\nSTATUS=serving");
 }
 
@@ -104,7 +104,7 @@ static void take_stop(struct eng_server *s)
 
 static void end_when_sent(struct eng_server *s)
 {
-    if (s->state == SRV_ENDING && (eng_http_all_sent(s->http) || kn_now_ns() >= s->end_ns))
+    if (s->state == SRV_ENDING && (eng_http_unsent(s->http) == 0 || kn_now_ns() >= s->end_ns))
         event_base_loopbreak(s->base);
 }
 
@@ -244,17 +244,19 @@ static int open_http(struct eng_server *s)
     int n = count_connections(s);
     int error = eng_http_open(&s->http, s->base,
                               &(struct eng_http_options){ .host = s->opt.host,
+                                                          .allowed_host = s->opt.allowed_host,
                                                           .port = s->opt.port,
                                                           .max_header = HEADER_BYTES,
                                                           .max_body = s->opt.max_body,
                                                           .max_received = BODIES * (s->opt.max_body + HEADER_BYTES),
                                                           .max_unsent = UNSENT_BYTES,
+                                                          .max_unsent_all = SRV_UNSENT_BYTES,
                                                           .max_connection = n,
                                                           .patience_ms = s->opt.patience_ms,
                                                           .idle_ms = s->opt.idle_ms,
                                                           .on_request = srv_request,
                                                           .on_gone = srv_gone,
-                                                          .words = srv_error_body,
+                                                          .on_fault = srv_fault,
                                                           .arg = s });
     if (!error && !s->keys && !eng_http_is_loopback(s->http))
         error = kn_fail(KN_EINVAL,
@@ -300,7 +302,8 @@ static int open_hub(struct eng_server *s)
         return error;
     engine.progress = eng_progress_counter(s->bar);
     engine.n_session = s->n_session;
-    engine.reserved_bytes += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES;
+    engine.reserved_bytes += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES +
+                             SRV_UNSENT_BYTES;
     engine.grammar_bytes = GRAMMAR_BYTES;
     engine.n_prompt_logprob_row = ENG_API_TELL_ROWS;
     return eng_thread_open(&s->thread, &engine, s->wake_fd);
@@ -337,7 +340,6 @@ int eng_serve_port(const struct eng_server *s) { return eng_http_port(s->http); 
 int eng_serve_run(struct eng_server *s)
 {
     kn_thread_hurry();
-    kn_say(KN_LOG_INFO, "listening on http://%s:%d", s->opt.host, eng_serve_port(s));
     if (event_base_dispatch(s->base) < 0)
         return kn_fail(KN_EIO, "the system's event loop failed");
     return s->error;

@@ -17,6 +17,7 @@ void srv_metrics(struct eng_server *s, struct eng_exchange *x)
     eng_metrics_write(&s->metrics,
                       &(struct eng_gauges){ .model = s->alias[0],
                                             .n_connection = eng_http_connections(s->http),
+                                            .unsent_bytes = eng_http_unsent(s->http),
                                             .n_call = s->n_call,
                                             .uptime_s = (double)(kn_now_ns() - s->started_ns) * 1e-9,
                                             .ready = !srv_not_ready(s) },

@@ -40,6 +40,17 @@ static void write_piece(struct eng_bytes *out, const struct eng_vocab *v, int32_
     eng_bytes_quote(out, t.data, t.n);
 }
 
+/* Whether an answer with n bytes so far is too long; refuses it then, before it takes more memory. */
+static bool is_too_long(struct srv_call *c, size_t n)
+{
+    if (n <= SRV_ANSWER_BYTES)
+        return false;
+    eng_refuse(&c->why, 400, NULL, NULL, "the answer is longer than %zu bytes: send a shorter text in one request",
+               SRV_ANSWER_BYTES);
+    c->refused = true;
+    return true;
+}
+
 struct wanted {
     bool special, pieces, strings;
 };
@@ -48,7 +59,7 @@ static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct w
 {
     const struct eng_api_setup *setup = &c->server->setup;
     eng_bytes_format(&c->text, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", ids->n, setup->n_ctx);
-    for (size_t i = 0; i < ids->n; i++) {
+    for (size_t i = 0; i < ids->n && !is_too_long(c, c->text.n); i++) {
         eng_bytes_format(&c->text, want.pieces ? "%s{\"id\":%d,\"piece\":" : "%s%d", i ? "," : "", ids->id[i]);
         if (want.pieces) {
             write_piece(&c->text, setup->vocab, ids->id[i]);
@@ -56,7 +67,7 @@ static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct w
         }
     }
     eng_bytes_text(&c->text, "],\"token_strs\":");
-    for (size_t i = 0; i < ids->n && want.strings; i++) {
+    for (size_t i = 0; i < ids->n && want.strings && !is_too_long(c, c->text.n); i++) {
         eng_bytes_text(&c->text, i ? "," : "[");
         write_piece(&c->text, setup->vocab, ids->id[i]);
     }
@@ -132,9 +143,13 @@ static void decode(struct srv_call *c, const json_t *tokens, char *piece)
             c->refused = true;
             break;
         }
+        if (is_too_long(c, 2 * text.n)) /* the answer has the text twice */
+            break;
         eng_bytes_add(&text, piece, eng_decoder_feed(&d, (int32_t)id, piece));
     }
     eng_bytes_add(&text, piece, eng_decoder_finish(&d, piece));
+    if (c->refused)
+        text.n = 0;
     eng_bytes_text(&c->text, "{\"prompt\":");
     eng_bytes_quote(&c->text, text.data, text.n);
     eng_bytes_text(&c->text, ",\"content\":");

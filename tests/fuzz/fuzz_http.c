@@ -46,12 +46,10 @@ static void on_request(void *arg, struct eng_exchange *x)
         abort();
     (void)eng_http_header(x, "Authorization");
     char *body = eng_http_body(x, &n);
-    if (!body || body[n] != 0 || (n > 2 * 4096))
+    if (!body || body[n] != 0 || n > 4096)
         abort();
     kn_free(body);
-    if (eng_http_headers_too_long(x) || eng_http_body_too_long(x))
-        eng_http_answer(x, 413, NULL, "", 0);
-    else if (mode & LATER)
+    if (mode & LATER)
         held = held ? (abort(), held) : x; /* one request at a time on a connection */
     else
         answer(x);
@@ -64,14 +62,13 @@ static void on_gone(void *arg, struct eng_exchange *x)
         held = NULL;
 }
 
-static char *words(void *arg, int status, size_t *n)
+static void on_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault)
 {
-    char *text = kn_alloc(16);
+    const char *text = eng_http_fault_text(fault);
     (void)arg;
-    if (!text || status < 400)
+    if (eng_http_fault_status(fault) < 400)
         abort();
-    *n = (size_t)snprintf(text, 16, "{\"error\":%d}", status);
-    return text;
+    eng_http_answer(x, eng_http_fault_status(fault), "text/plain", text, strlen(text));
 }
 
 static void open_server(void)
@@ -81,17 +78,19 @@ static void open_server(void)
     kn_log_set(NULL, KN_LOG_ERROR);
     if (!base || eng_http_open(&http, base,
                                &(struct eng_http_options){ .host = "127.0.0.1",
+                                                           .allowed_host = "a",
                                                            .max_header = 512,
                                                            .max_body = 4096,
                                                            .max_received = 65536,
                                                            .max_unsent = 65536,
+                                                           .max_unsent_all = 65536,
                                                            .max_connection = 4,
                                                            .patience_ms = 2000,
                                                            .idle_ms = 2000,
                                                            .tick_ms = 1,
                                                            .on_request = on_request,
                                                            .on_gone = on_gone,
-                                                           .words = words }))
+                                                           .on_fault = on_fault }))
         abort();
 }
 

@@ -1,6 +1,6 @@
 /* The fuzzers' seed inputs: small valid files, one of each kind.
  *
- *   seeds FOLDER      writes FOLDER/header/..., FOLDER/model/... and FOLDER/folder/...
+ *   seeds FOLDER      writes FOLDER/header/..., FOLDER/model/..., FOLDER/folder/... and FOLDER/http_parse/...
  *
  * The models are complete: one layer of each family, with a few kilobytes of weights. */
 #include <errno.h>
@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "moe/write/write.h"
+#include "tests/engine/serve/http_rules.h"
 #include "tests/moe/gguf_bytes.h"
 
 #define N_VOCAB 8
@@ -394,13 +395,27 @@ static void write_folders(const char *folder)
     }
 }
 
+/* The cases of the table of rules for requests. */
+static void write_requests(const char *folder)
+{
+    char path[512];
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        struct gguf g = { 0 };
+        gguf_u8(&g, 31);
+        gguf_bytes(&g, rules[i].bytes, rules[i].n ? rules[i].n : strlen(rules[i].bytes));
+        snprintf(path, sizeof path, "%s/http_parse/%zu", folder, i);
+        gguf_save(&g, path);
+        gguf_free(&g);
+    }
+}
+
 int main(int argc, char **argv)
 {
     char path[512];
     if (argc != 2)
         return 2;
-    static const char *const sub[] = { "", "/header", "/model", "/folder" };
-    for (int i = 0; i < 4; i++) {
+    static const char *const sub[] = { "", "/header", "/model", "/folder", "/http_parse" };
+    for (size_t i = 0; i < sizeof sub / sizeof *sub; i++) {
         snprintf(path, sizeof path, "%s%s", argv[1], sub[i]);
         if (mkdir(path, 0755) && errno != EEXIST)
             return 1;
@@ -410,5 +425,6 @@ int main(int argc, char **argv)
             return 1;
     write_headers(argv[1]);
     write_folders(argv[1]);
+    write_requests(argv[1]);
     return 0;
 }

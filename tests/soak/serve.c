@@ -284,7 +284,9 @@ static void *trickle(void *arg)
             close(fd[i]);
             if ((fd[i] = connect_to()) < 0)
                 continue;
-            const char *begin = i % 2 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 9999\r\n\r\n{" : "GET /hea";
+            const char *begin =
+                i % 2 ? "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n{"
+                      : "GET /hea";
             send_bytes(fd[i], begin, strlen(begin));
         }
         usleep(1000000);

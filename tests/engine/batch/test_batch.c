@@ -577,7 +577,7 @@ static void it_can_be_watched(void **state)
     eng_watch_tell(w, &(struct eng_thread_report){ .n_parallel = 4, .n_job = 3, .engine.n_running = 3 },
                    &(struct eng_batch_counts){ .total = 24, .before = 5, .done = 7, .failed = 1, .n_token = 400 });
     int port = eng_watch_port(w);
-    ask(port, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", answer, sizeof answer);
+    ask(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", answer, sizeof answer);
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         if (!strstr(answer, line[i]))
             fail_msg("no %s in %s", line[i], answer);
@@ -594,7 +594,7 @@ static void it_can_be_watched(void **state)
 /* A client sends many requests, reads the answers so far, and closes while more are written. */
 static void who_leaves_ends_no_batch(void **state)
 {
-    static const char request[] = "GET /metrics HTTP/1.1\r\n\r\n";
+    static const char request[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     static char many[4000 * (sizeof request - 1) + 1], answer[65536];
     struct eng_watch *w;
     (void)state;
@@ -610,7 +610,8 @@ static void who_leaves_ends_no_batch(void **state)
             ;
         close(fd);
     }
-    ask(eng_watch_port(w), "GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n", answer, sizeof answer);
+    ask(eng_watch_port(w), "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", answer,
+        sizeof answer);
     assert_non_null(strstr(answer, "HTTP/1.1 200"));
     eng_watch_close(w);
 }
@@ -729,7 +730,7 @@ static void the_command_can_be_watched(void **state)
         if ((fd = connect_to(port)) < 0)
             continue;
         close(fd);
-        ask(port, "GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n", page, sizeof page);
+        ask(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", page, sizeof page);
     }
     kill(child, SIGINT);
     assert_int_equal(waitpid(child, &status, 0), child);

@@ -211,6 +211,7 @@ static void names_that_are_on_no_list(void **state)
         { "run -m m.gguf -p a --draft magic", "not a kind of drafter" },
         { "run -m m.gguf -p a --draft model:", "takes a file" },
         { "serve -m m.gguf --cors nonsense", "--cors takes" },
+        { "serve -m m.gguf --allowed-host http://a", "--allowed-host takes" },
     };
     REFUSES(table);
 }

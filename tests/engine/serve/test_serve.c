@@ -223,7 +223,9 @@ static void test_content_type_and_origin(void **state)
 {
     (void)state;
     int fd = connect_to(&served);
-    send_text(fd, "POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+    send_text(
+        fd,
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
     struct answer a = read_answer(fd);
     assert_int_equal(a.status, 415);
     answer_free(&a);
@@ -347,7 +349,7 @@ static void test_no_request(void **state)
     } table[] = {
         { "nonsense\r\n\r\n", 400 },
         { "GET / HTTP/1.1\r\nno colon\r\n\r\n", 400 },
-        { "POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", 400 },
+        { "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n", 400 },
         { "BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 501 },
     };
     double before = metric(&served, "", REFUSED);
@@ -369,7 +371,7 @@ static void test_no_request(void **state)
     send_text(fd, "GET /health HTTP/1.1\r\nX-Long: ");
     (void)!send(fd, big, (size_t)n, MSG_NOSIGNAL);
     struct answer a = read_answer(fd);
-    assert_int_equal(a.status, 400);
+    assert_int_equal(a.status, 431);
     assert_refusal(&a);
     answer_free(&a);
     close(fd);
@@ -384,7 +386,7 @@ static void test_limits(void **state)
     char *big = malloc(N + 1);
     memset(big, ' ', N);
     big[N] = 0;
-    struct answer a = ask(&served, "POST", CHAT, "", big); /* more than the server reads at all */
+    struct answer a = ask(&served, "POST", CHAT, "", big); /* refused by its length alone */
     assert_int_equal(a.status, 413);
     assert_refusal(&a);
     answer_free(&a);
@@ -562,7 +564,7 @@ static void test_slow(void **state)
     serve_start(&v, &o);
     int idle = connect_to(&v), half = connect_to(&v), body = connect_to(&v), drip = connect_to(&v);
     send_text(half, "POST /v1/completions HTTP/1.1\r\nHost: ");
-    send_text(body, "POST /v1/completions HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{");
+    send_text(body, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{");
     char c = 0;
     send_text(drip, "GET /health HTTP/1.1\r\nX: ");
     while (recv(drip, &c, 1, MSG_DONTWAIT) != 0 && errno != ECONNRESET) { /* one byte at a time */
@@ -595,7 +597,7 @@ static void test_sleep(void **state)
         assert_int_equal(ask_status(&served, "GET", "/health", "", NULL), 200);
     }
     send_request(idle, "GET", "/health", "", NULL);
-    send_text(half, "TP/1.1\r\n\r\n");
+    send_text(half, "TP/1.1\r\nHost: localhost\r\n\r\n");
     for (int i = 0; i < 2; i++) {
         a = read_answer(i ? half : idle);
         assert_int_equal(a.status, 200);
@@ -668,7 +670,7 @@ static void test_many_bodies(void **state)
     double cut = metric(&served, "", "spillway_cut_total{");
     for (int i = 0; i < N; i++) {
         fd[i] = connect_to(&served);
-        send_text(fd[i], "POST /v1/completions HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+        send_text(fd[i], "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n");
         send_text(fd[i], body);
     }
     while (metric(&served, "", "spillway_cut_total{") <= cut)
@@ -686,7 +688,8 @@ static void test_many_slow(void **state)
     static int fd[N_SLOW];
     for (int i = 0; i < N_SLOW; i++) {
         fd[i] = connect_to(&served);
-        send_text(fd[i], i % 2 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 99\r\n\r\n{" : "GET /hea");
+        send_text(fd[i], i % 2 ? "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"
+                               : "GET /hea");
     }
     for (int i = 0; i < N_SLOW; i += 5) {
         free(text_of(&served, 3, i));
@@ -902,7 +905,7 @@ static void test_malformed(void **state)
         send_bytes(fd, bad, n_bad);
         shutdown(fd, SHUT_WR);
         struct answer a = read_answer(fd);
-        if (a.status >= 500 && a.status != 501)
+        if (a.status >= 500 && a.status != 501 && a.status != 505)
             fail_msg("%d: %s", a.status, a.body);
         answer_free(&a);
         close(fd);

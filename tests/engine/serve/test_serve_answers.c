@@ -8,6 +8,8 @@ static int setup(void **state)
     (void)state;
     struct eng_serve_options o = serve_defaults();
     o.engine.isa = KN_ISA_COUNT - 1;
+    o.allowed_host = "llm.example.com";
+    o.max_body = 2 << 20;
     kn_log_set(NULL, KN_LOG_ERROR);
     serve_start(&served, &o);
     return 0;
@@ -176,6 +178,96 @@ static void test_tools_without_a_template(void **state)
     }
 }
 
+/* ---- other hosts, and answers that are not read ------------------------------------------------- */
+
+static struct answer ask_as(const char *host, const char *method, const char *path)
+{
+    char text[300];
+    int fd = connect_to(&served);
+    snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 2\r\n\r\n{}", method, path, host);
+    send_text(fd, text);
+    struct answer a = read_answer(fd);
+    close(fd);
+    return a;
+}
+
+/* A name that resolves to this machine, but is not one of its names, reads nothing. */
+static void test_foreign_host(void **state)
+{
+    static const char *const paths[] = { "/", "/health", "/status", "/metrics", "/v1/models", "/nothing" };
+    static const char *const ours[] = { "localhost", "127.0.0.1:8080", "[::1]", "llm.example.com",
+                                        "LLM.example.com:443" };
+    (void)state;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct answer a = ask_as("evil.example:80", "GET", paths[i]);
+        assert_int_equal(a.status, 421);
+        assert_non_null(strstr(a.body, "'evil.example:80'"));
+        assert_non_null(strstr(a.body, "--allowed-host"));
+        assert_non_null(strcasestr(a.head, "x-request-id: "));
+        answer_free(&a);
+    }
+    struct answer a = ask_as("evil.example", "POST", CHAT);
+    assert_int_equal(a.status, 421);
+    answer_free(&a);
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+        a = ask_as(ours[i], "GET", "/status");
+        assert_int_equal(a.status, 200);
+        answer_free(&a);
+    }
+}
+
+/* A body for /detokenize: n times a token of 33 bytes.  The answer has its text twice. */
+static char *many_tokens(int n)
+{
+    char *body = malloc((size_t)n * 5 + 20);
+    assert_non_null(body);
+    size_t at = (size_t)sprintf(body, "{\"tokens\":[1854");
+    for (int i = 1; i < n; i++, at += 5)
+        memcpy(body + at, ",1854", 5);
+    strcpy(body + at, "]}");
+    return body;
+}
+
+static void test_answer_too_long(void **state)
+{
+    (void)state;
+    char *body = many_tokens(380000);
+    struct answer a = ask(&served, "POST", "/detokenize", "", body);
+    assert_int_equal(a.status, 400);
+    assert_non_null(strstr(a.body, "longer than 16777216 bytes"));
+    answer_free(&a);
+    free(body);
+}
+
+/* Two answers of 13 MB that are not read: new requests are refused until their bytes are taken. */
+static void test_answers_not_read(void **state)
+{
+    int fd[2];
+    (void)state;
+    char *body = many_tokens(200000);
+    for (int i = 0; i < 2; i++) {
+        fd[i] = connect_to(&served);
+        send_request(fd[i], "POST", "/detokenize", "", body);
+    }
+    while (metric(&served, "", "spillway_unsent_bytes{") < 20e6)
+        usleep(1000);
+    struct answer a = ask(&served, "POST", CHAT, "", chat(2, 1, false));
+    assert_int_equal(a.status, 503);
+    assert_non_null(strstr(a.body, "do not read"));
+    assert_non_null(strcasestr(a.head, "Retry-After: "));
+    answer_free(&a);
+    assert_int_equal(ask_status(&served, "GET", "/health", "", NULL), 200);
+    a = read_answer(fd[0]);
+    assert_int_equal(a.status, 200);
+    assert_true(a.n_body > 13000000);
+    answer_free(&a);
+    assert_int_equal(ask_status(&served, "POST", CHAT, "", chat(2, 1, false)), 200);
+    close(fd[0]), close(fd[1]);
+    while (metric(&served, "", "spillway_unsent_bytes{") > 0)
+        usleep(1000);
+    free(body);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +275,9 @@ int main(void)
         cmocka_unit_test(test_equal_prompts),
         cmocka_unit_test(test_continued_message),
         cmocka_unit_test(test_tools_without_a_template),
+        cmocka_unit_test(test_foreign_host),
+        cmocka_unit_test(test_answer_too_long),
+        cmocka_unit_test(test_answers_not_read),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

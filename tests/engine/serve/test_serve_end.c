@@ -3,6 +3,7 @@
 #include "tests/engine/serve/serve_client.h"
 #include "tests/faults.h"
 #include <limits.h>
+#include <stdatomic.h>
 #include <sys/un.h>
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -151,15 +152,31 @@ static void test_stop_while_loading(void **state)
     assert_true(n_read < all);
 }
 
+static atomic_int n_listening;
+
+static void count_listening(enum kn_level level, const char *line)
+{
+    (void)level;
+    atomic_fetch_add(&n_listening, !strncmp(line, "listening on http://127.0.0.1:", 30));
+}
+
+/* The server says that it listens when it can answer, so not before the model is there. */
 static void test_no_model(void **state)
 {
     (void)state;
+    kn_log_set(count_listening, KN_LOG_INFO);
     struct eng_serve_options o = serve_defaults();
     struct served v;
     o.engine.model = "/nonexistent.gguf";
     assert_int_equal(eng_serve_open(&v.server, &o), 0);
     assert_true(eng_serve_run(v.server) < 0);
     eng_serve_close(v.server);
+    assert_int_equal(atomic_load(&n_listening), 0);
+    o.engine.model = MODEL;
+    serve_start(&v, &o);
+    assert_int_equal(atomic_load(&n_listening), 1);
+    serve_end(&v);
+    kn_log_set(NULL, KN_LOG_INFO);
 }
 
 /* An address that cannot be used or is not allowed is refused before the model loads. */

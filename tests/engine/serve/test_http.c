@@ -1,0 +1,360 @@
+/* Connections without an engine: the table of rules over real sockets, limits of size and time, and clients that do not
+ * read.  The server runs on a thread of its own. */
+#include <event2/event.h>
+#include <stdatomic.h>
+
+#include "engine/serve/http.h"
+#include "tests/engine/serve/http_rules.h"
+#include "tests/engine/serve/serve_client.h"
+
+#define BIG      ((size_t)1 << 20) /* bytes of the answer to /big */
+#define MOST_ALL (4 * BIG)
+
+static struct eng_http *http, *hasty; /* hasty: with a short limit of time */
+static struct event_base *base;
+static struct served served, quick; /* the clients' side of http and hasty */
+static atomic_bool stop;
+static atomic_int n_big, n_gone, n_held, n_second;
+static atomic_size_t most_unsent, now_unsent;
+static atomic_uint_fast64_t n_cut;
+static char *big;
+
+static void look(void)
+{
+    size_t n = eng_http_unsent(http);
+    if (n > atomic_load(&most_unsent))
+        atomic_store(&most_unsent, n);
+    atomic_store(&now_unsent, n);
+    atomic_store(&n_cut, eng_http_n_cut(http));
+}
+
+/* Answers with the request's body.  /big has a large answer, /stream a stream of two such, and /hold none. */
+static void on_request(void *arg, struct eng_exchange *x)
+{
+    const char *path = eng_http_path(x);
+    size_t n;
+    (void)arg;
+    if (!strcmp(path, "/hold")) {
+        atomic_fetch_add(&n_held, 1);
+        return;
+    }
+    atomic_fetch_add(&n_second, !strcmp(path, "/second"));
+    if (!strcmp(path, "/big")) {
+        atomic_fetch_add(&n_big, 1);
+        eng_http_answer(x, 200, "text/plain", big, BIG);
+    } else if (!strcmp(path, "/stream")) {
+        eng_http_begin(x, 200, "text/event-stream");
+        eng_http_chunk(x, big, BIG / 2);
+        eng_http_end(x, big, BIG / 2);
+    } else {
+        char *body = eng_http_body(x, &n);
+        eng_http_answer(x, 200, "text/plain", body, n);
+        kn_free(body);
+    }
+    look();
+}
+
+static void on_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault)
+{
+    const char *text = eng_http_fault_text(fault);
+    (void)arg;
+    eng_http_answer(x, eng_http_fault_status(fault), "text/plain", text, strlen(text));
+}
+
+static void on_gone(void *arg, struct eng_exchange *x)
+{
+    (void)arg, (void)x;
+    atomic_fetch_add(&n_gone, 1);
+}
+
+static void on_timer(evutil_socket_t fd, short events, void *arg)
+{
+    (void)fd, (void)events, (void)arg;
+    look();
+    if (atomic_load(&stop))
+        event_base_loopbreak(base);
+}
+
+static void *run(void *arg)
+{
+    (void)arg;
+    event_base_dispatch(base);
+    return NULL;
+}
+
+static struct event *timer;
+
+static int setup(void **state)
+{
+    const struct timeval often = { 0, 5000 };
+    (void)state;
+    kn_log_set(NULL, KN_LOG_ERROR);
+    base = event_base_new();
+    timer = event_new(base, -1, EV_PERSIST, on_timer, NULL);
+    event_add(timer, &often);
+    big = malloc(BIG);
+    for (size_t i = 0; i < BIG; i++)
+        big[i] = (char)('a' + i % 23);
+    struct eng_http_options o = { .host = "127.0.0.1",
+                                  .allowed_host = "a",
+                                  .max_header = RULES_MAX_HEADER,
+                                  .max_body = RULES_MAX_BODY,
+                                  .max_received = 1 << 20,
+                                  .max_unsent = MOST_ALL,
+                                  .max_unsent_all = MOST_ALL,
+                                  .max_connection = 400,
+                                  .patience_ms = 60000,
+                                  .idle_ms = 60000,
+                                  .tick_ms = 10,
+                                  .on_request = on_request,
+                                  .on_fault = on_fault,
+                                  .on_gone = on_gone };
+    if (eng_http_open(&http, base, &o))
+        return -1;
+    o.patience_ms = 300;
+    if (eng_http_open(&hasty, base, &o))
+        return -1;
+    quick.port = eng_http_port(hasty);
+    served.port = eng_http_port(http);
+    return pthread_create(&served.thread, NULL, run, NULL);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    atomic_store(&stop, true);
+    pthread_join(served.thread, NULL);
+    eng_http_close(http);
+    eng_http_close(hasty);
+    event_free(timer);
+    event_base_free(base);
+    free(big);
+    return 0;
+}
+
+/* A client whose socket takes few bytes before it reads. */
+static int connect_small(void)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)served.port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), small = 4096;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+/* The answer's status; then either the connection is closed without another byte, or it takes another request. */
+static void check_rule(const struct rule *r, int fd)
+{
+    struct answer a = read_answer(fd);
+    char c;
+    if (a.status != r->status)
+        fail_msg("RFC %s, %s: %d %s", r->section, r->rule, a.status, a.body);
+    if (a.status == 200)
+        assert_string_equal(a.body, r->body ? r->body : "");
+    bool closes = a.status != 200 || r->closes;
+    assert_int_equal(closes, strcasestr(a.head, "Connection: close") != NULL);
+    answer_free(&a);
+    if (closes) {
+        ssize_t n = receive_bytes(fd, &c, 1);
+        if (n != 0)
+            fail_msg("RFC %s, %s: the connection is open", r->section, r->rule);
+        return;
+    }
+    send_text(fd, "GET /next HTTP/1.1\r\n" H "\r\n");
+    a = read_answer(fd);
+    assert_int_equal(a.status, 200);
+    answer_free(&a);
+}
+
+static void test_rules(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        for (int at_once = 0; at_once < 2; at_once++) {
+            const struct rule *r = &rules[i];
+            size_t n = r->n ? r->n : strlen(r->bytes);
+            int fd = connect_to(&served);
+            for (size_t at = 0; at < n; at += at_once ? n : 1)
+                send_bytes(fd, r->bytes + at, at_once ? n : 1);
+            check_rule(r, fd);
+            close(fd);
+        }
+    assert_int_equal(atomic_load(&n_second), 0);
+}
+
+/* Requests on one connection are answered in order, at once or after another; an answer of any kind leaves the
+ * connection ready for the next. */
+static void test_in_order(void **state)
+{
+    static const char *const body[] = { "one", "", "two", "three" };
+    (void)state;
+    int fd = connect_to(&served);
+    send_text(fd, POST "Content-Length: 3\r\n\r\none" GET "\r\n" CHUNKED "1;x\r\nt\r\n2\r\nwo\r\n0\r\nA: b\r\n\r\n");
+    send_text(fd, "POST / HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nthree");
+    for (int i = 0; i < 4; i++) {
+        struct answer a = read_answer(fd);
+        assert_int_equal(a.status, 200);
+        assert_string_equal(a.body, body[i]);
+        assert_int_equal(strcasestr(a.head, "Connection: keep-alive") != NULL, i == 3);
+        assert_non_null(strcasestr(a.head, "\r\nDate: "));
+        answer_free(&a);
+    }
+    close(fd);
+}
+
+static void test_continue(void **state)
+{
+    (void)state;
+    for (int chunked = 0; chunked < 2; chunked++) {
+        char line[64];
+        int fd = connect_to(&served);
+        send_text(fd, POST "Expect: 100-continue\r\n");
+        send_text(fd, chunked ? "Transfer-Encoding: chunked\r\n\r\n" : "Content-Length: 2\r\n\r\n");
+        assert_true(read_line(fd, line, sizeof line));
+        assert_string_equal(line, "HTTP/1.1 100 Continue\r\n");
+        assert_true(read_line(fd, line, sizeof line));
+        send_text(fd, chunked ? "2\r\n{}\r\n0\r\n\r\n" : "{}");
+        struct answer a = read_answer(fd);
+        assert_int_equal(a.status, 200);
+        assert_string_equal(a.body, "{}");
+        answer_free(&a);
+        close(fd);
+    }
+    int fd = connect_to(&served); /* nothing to wait for */
+    send_text(fd, GET "Expect: 100-continue\r\n\r\n");
+    struct answer a = read_answer(fd);
+    assert_int_equal(a.status, 200);
+    answer_free(&a);
+    close(fd);
+}
+
+/* A request that does not arrive in time gets 408, whichever part is missing. */
+static void test_slow(void **state)
+{
+    static const char *const part[] = { "G", "GET / HTTP/1.1\r\nHost", POST "Content-Length: 2\r\n\r\n{",
+                                        CHUNKED "2\r\n", CHUNKED "2\r\n{}\r\n0\r\nA" };
+    enum { N = sizeof part / sizeof *part };
+    int fd[N];
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        fd[i] = connect_to(&quick);
+        send_text(fd[i], part[i]);
+    }
+    for (int i = 0; i < N; i++) {
+        struct answer a = read_answer(fd[i]);
+        assert_int_equal(a.status, 408);
+        answer_free(&a);
+        read_to_end(fd[i]);
+        close(fd[i]);
+    }
+}
+
+/* A refused request is answered also while the client goes on sending its body. */
+static void test_refused_while_sending(void **state)
+{
+    enum { N = 4 << 20 };
+    (void)state;
+    char *body = calloc(1, N);
+    int fd = connect_to(&served);
+    send_text(fd, POST "Content-Length: 4194304\r\n\r\n");
+    send_bytes(fd, body, N);
+    struct answer a = read_answer(fd);
+    assert_int_equal(a.status, 413);
+    answer_free(&a);
+    read_to_end(fd);
+    close(fd);
+    free(body);
+}
+
+/* on_gone for a client that leaves while its request is being answered, also with bytes of a next request. */
+static void test_gone(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        int fd = connect_to(&served), held = atomic_load(&n_held), gone = atomic_load(&n_gone);
+        send_text(fd, "GET /hold HTTP/1.1\r\n" H "\r\n");
+        if (i == 1)
+            send_text(fd, GET "\r\n");
+        while (atomic_load(&n_held) == held)
+            usleep(1000);
+        if (i == 2)
+            shutdown(fd, SHUT_WR);
+        else
+            close(fd);
+        while (atomic_load(&n_gone) == gone)
+            usleep(1000);
+        if (i == 2)
+            close(fd);
+    }
+}
+
+/* A client that sends many requests and reads nothing has one unsent answer. */
+static void test_answers_wait(void **state)
+{
+    (void)state;
+    int fd = connect_small(), before = atomic_load(&n_big);
+    for (int i = 0; i < 40; i++)
+        send_text(fd, "GET /big HTTP/1.1\r\n" H "\r\n");
+    while (atomic_load(&now_unsent) == 0)
+        usleep(1000);
+    assert_int_equal(atomic_load(&n_big), before + 1);
+    close(fd);
+    fd = connect_to(&served);
+    for (int i = 0; i < 3; i++)
+        send_text(fd, "GET /big HTTP/1.1\r\n" H "\r\n");
+    for (int i = 0; i < 3; i++) {
+        struct answer a = read_answer(fd);
+        assert_int_equal(a.n_body, BIG);
+        assert_memory_equal(a.body, big, BIG);
+        answer_free(&a);
+    }
+    close(fd);
+}
+
+/* The unsent bytes of all connections stay within their limit, whichever kind of answer they are; clients that do not
+ * read are cut, and a client that reads gets its answer. */
+static void test_unsent(void **state)
+{
+    enum { N = 60 };
+    (void)state;
+    for (int stream = 0; stream < 2; stream++) {
+        int fd[N];
+        uint64_t cut = atomic_load(&n_cut);
+        const char *head = stream ? "GET /stream HTTP/1.1\r\n" H "\r\n" : "GET /big HTTP/1.1\r\n" H "\r\n";
+        for (int i = 0; i < N; i++) {
+            fd[i] = connect_small();
+            send_text(fd[i], head);
+        }
+        int good = connect_to(&served);
+        send_text(good, head);
+        struct answer a = read_answer(good);
+        assert_int_equal(a.n_body, BIG);
+        answer_free(&a);
+        while (atomic_load(&n_cut) == cut)
+            usleep(1000);
+        for (int i = 0; i < N; i++)
+            close(fd[i]);
+        close(good);
+        while (atomic_load(&now_unsent) > 0)
+            usleep(1000);
+    }
+    assert_true(atomic_load(&most_unsent) > BIG / 2);
+    assert_true(atomic_load(&most_unsent) <= MOST_ALL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_in_order),
+        cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_refused_while_sending),
+        cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_answers_wait),
+        cmocka_unit_test(test_unsent),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
