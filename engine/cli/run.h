@@ -65,6 +65,10 @@ enum eng_chat_next eng_chat_command(struct eng_conversation *c, const char *line
 
 /* ---- answers ---------------------------------------------------------------------------------- */
 
+/* eng_run.ids.most is twice the context, so that a prompt that is a little too long gets its exact length in the
+ * refusal. */
+#define ENG_PROMPT_TOO_LONG "the prompt has more than %zu tokens, twice the context: shorten it"
+
 struct eng_run {
     struct eng_config *config;
     struct eng_engine *engine;
@@ -78,6 +82,7 @@ struct eng_run {
     struct eng_chat *chat;         /* NULL: texts are completed as they are */
     struct eng_tool_format format; /* of the chat's template */
     struct eng_breakers breakers;  /* of config->sampling */
+    size_t n_input;                /* bytes of the prompt; 0: a chat */
     bool seed_said, output_failed;
 };
 

@@ -29,7 +29,7 @@ static int take_turn(struct eng_run *r, struct eng_conversation *c)
     }
     if (error)
         eng_conversation_drop_last(c);
-    if (error && r->ids.n >= (size_t)eng_n_ctx(r->engine))
+    if (error && (r->ids.full || r->ids.n >= (size_t)eng_n_ctx(r->engine)))
         fputs("/clear begins a new conversation\n", stderr);
     return error;
 }

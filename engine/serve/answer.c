@@ -25,7 +25,7 @@ void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, 
 void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body)
 {
     struct eng_refusal why;
-    if (body->failed) {
+    if (body->failed || kn_heap_room() < body->n) { /* the connection's copy takes body->n bytes */
         eng_refuse(&why, 503, NULL, "", "no memory for this answer now");
         srv_answer_refusal(s, x, ENG_API_CHAT, &why);
     } else {

@@ -30,6 +30,11 @@
 #define SRV_ID_BYTES    24
 #define SRV_MAX_WATCHER 16
 
+/* Parts of the memory for requests (eng_server.request_bytes): reading leaves a sixteenth to answers; bodies that wait
+ * leave a half to reading and answers. */
+#define SRV_KEPT_FOR_ANSWERS 16
+#define SRV_KEPT_FOR_READING 2
+
 struct event;
 struct srv_call;
 
@@ -67,6 +72,7 @@ struct eng_server {
     struct off_spot *spot; /* [n_expert] scratch of the status; NULL: not shown */
     struct srv_call *calls;
     int n_call, n_session;
+    size_t request_bytes;        /* memory for bodies, their reading, and answers, inside --host-mem */
     uint64_t secret, n_request;  /* request ids and seeds derive from both, salts from secret */
     uint64_t started_ns, end_ns; /* end_ns: deadline of draining, then of sending the last bytes */
     uint64_t fed_ns, second_ns;  /* last watchdog message; last status sample */
