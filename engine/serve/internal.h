@@ -30,10 +30,11 @@
 #define SRV_ID_BYTES    24
 #define SRV_MAX_WATCHER 16
 
-/* Parts of the memory for requests (eng_server.request_bytes): reading leaves a sixteenth to answers; bodies that wait
- * leave a half to reading and answers. */
-#define SRV_KEPT_FOR_ANSWERS 16
-#define SRV_KEPT_FOR_READING 2
+/* Parts of the memory for requests (eng_server.request_bytes) that are left free, so that long requests that wait leave
+ * room to the one that is read, this one to short requests, and these to answers. */
+#define SRV_KEPT_BY_WAITING 2
+#define SRV_KEPT_BY_LONG    8
+#define SRV_KEPT_BY_SHORT   32
 
 struct event;
 struct srv_call;

@@ -44,12 +44,12 @@ static void read_ask(struct srv_call *c)
         eng_reply_count(&c->text, c->ask);
 }
 
-/* Refuses a call for which the memory of requests was too small: for ever if the call alone takes most of it, else for
- * now.  bytes: of the call when memory was refused. */
+/* Refuses a call for which the memory of requests was too small: for ever if the call alone takes more than all of it
+ * (its body is in the connection's buffer as well), else for now.  bytes: of the reading when memory was refused. */
 static void refuse_memory(struct srv_call *c, size_t bytes)
 {
     const size_t all = c->server->request_bytes;
-    if (bytes > all / 2)
+    if (bytes + 2 * c->n_body > all - all / SRV_KEPT_BY_LONG)
         eng_refuse(&c->why, 413, NULL, "",
                    "reading this request takes more than the %zu MiB of memory for requests: shorten it, or raise "
                    "--max-body, with which this memory grows",
@@ -62,7 +62,9 @@ static void refuse_memory(struct srv_call *c, size_t bytes)
 static void read_call(struct eng_task *task)
 {
     struct srv_call *c = (struct srv_call *)task;
-    struct kn_heap_guard guard = { .keep = c->server->request_bytes / SRV_KEPT_FOR_ANSWERS, .stop = &c->gone };
+    const bool is_long = c->task.bytes > ENG_TASK_SHORT;
+    struct kn_heap_guard guard = { .keep = c->server->request_bytes / (is_long ? SRV_KEPT_BY_LONG : SRV_KEPT_BY_SHORT),
+                                   .stop = &c->gone };
     if (atomic_load_explicit(&c->gone, memory_order_relaxed))
         return;
     kn_heap_guard(&guard);
@@ -73,18 +75,21 @@ static void read_call(struct eng_task *task)
     kn_heap_guard(NULL);
     if (guard.denied_bytes)
         refuse_memory(c, guard.denied_bytes);
-    if (c->task.bytes > ENG_TASK_SHORT)
+    if (is_long)
         kn_heap_trim();
 }
 
-/* A copy of the body, if the memory of requests has room for it beside what reading takes; else NULL. */
+/* A copy of the body; NULL: the memory for requests is taken. */
 static char *copy_body(struct eng_server *s, struct eng_exchange *x, size_t *n)
 {
-    struct kn_heap_guard guard = { .keep = s->request_bytes / SRV_KEPT_FOR_READING };
+    struct kn_heap_guard guard = { .keep = s->request_bytes / SRV_KEPT_BY_SHORT };
     kn_heap_guard(&guard);
     char *body = eng_http_body(x, n);
     kn_heap_guard(NULL);
-    return body;
+    if (!body || *n <= ENG_TASK_SHORT || kn_heap_room() >= s->request_bytes / SRV_KEPT_BY_WAITING)
+        return body;
+    kn_free(body);
+    return NULL;
 }
 
 void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route, const char *id,
