@@ -28,7 +28,7 @@ bool eng_heat_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 
 /* ---- memory of requests ------------------------------------------------------------------------- */
 
-/* Limits the memory that guarded code (struct kn_heap_guard) may take beyond what is in use now; JSON counts, too. */
+/* Limits the memory that guarded code (struct kn_heap_guard) may take beyond the bytes in use now; JSON counts, too. */
 void eng_request_memory_limit(size_t room);
 
 /* ---- progress ---------------------------------------------------------------------------------- */

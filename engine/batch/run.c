@@ -17,7 +17,7 @@
 #define LINE_COPIES   8
 #define LINE_LEAST    ((size_t)4 << 20) /* for any line: the split counts it to the program's round figure */
 #define TOO_LARGE     "reading this line takes more memory than --host-mem leaves for it: shorten it, or raise --host-mem"
-#define LONG_LINE     ((size_t)256 << 10) /* what reading such a line has freed is returned to the system */
+#define LONG_LINE     ((size_t)256 << 10) /* the memory freed after such a line is returned to the system */
 
 struct line_in_progress {
     struct eng_api_request *ask; /* NULL: this struct is free */

@@ -25,7 +25,7 @@
 #define MAX_BODY      ((size_t)8 << 20)   /* default of --max-body, where host_mem is large enough */
 #define MIN_BODY      ((size_t)256 << 10) /* the default with the smallest host_mem */
 /* Memory for requests, in bodies of the largest size: those that are received; a body that waits, with its copy; and
- * what reading one takes, up to 7 times its bytes if it is one text. */
+ * the memory of reading one, up to 7 times its bytes if it is one text. */
 #define REQUEST_BODIES 12
 #define REQUEST_SHARE  8    /* with the default of --max-body, requests get at most this part of host_mem */
 #define LINK_BYTES     4096 /* memory of an idle connection */

@@ -22,7 +22,8 @@ static _Thread_local struct kn_heap_guard *guard; /* NULL: the thread's allocati
 
 void kn_heap_limit(size_t room)
 {
-    mallopt(M_MMAP_THRESHOLD, SEPARATE_BYTES); /* else malloc raises it, and keeps what a large request has freed */
+    mallopt(M_MMAP_THRESHOLD,
+            SEPARATE_BYTES); /* else malloc raises it, and keeps the memory that a large request has freed */
     mallopt(M_TRIM_THRESHOLD, SEPARATE_BYTES);
     atomic_store(&heap_most, room > INT64_MAX / 2 ? INT64_MAX : atomic_load(&heap_used) + (long long)room);
 }
