@@ -14,7 +14,7 @@
 
 #define GATHER_NS     1000000000        /* 1 s: the work that a power cut may lose */
 #define JOURNAL_BYTES ((size_t)4 << 20) /* memory of pending output lines, while the disk keeps up */
-#define LINE_COPIES   8
+#define LINE_COPIES   6
 #define LINE_LEAST    ((size_t)4 << 20) /* for any line: the split counts it to the program's round figure */
 #define TOO_LARGE     "reading this line takes more memory than --host-mem leaves for it: shorten it, or raise --host-mem"
 #define LONG_LINE     ((size_t)256 << 10) /* the memory freed after such a line is returned to the system */
