@@ -36,6 +36,8 @@ static int prepare_dsi(const struct eng_run *r, const struct eng_dsi_options *ds
 #define PROMPT_SHARE  4
 #define PROMPT_LEAST  ((size_t)4 << 20) /* for any prompt: the split counts it to the program's round figure */
 
+#define MOST_COUNTED ((size_t)1 << 16) /* tokens of a longer prompt are counted up to twice the context only */
+
 static size_t prompt_bytes(const struct eng_config *c, size_t n)
 {
     size_t most = c->host_mem ? c->host_mem / PROMPT_SHARE : SIZE_MAX;
@@ -102,7 +104,8 @@ static int open_run(struct eng_run *r)
         return error;
     if (c->host_mem && r->n_input)
         eng_request_memory_limit(PROMPT_LEAST + prompt_bytes(c, r->n_input));
-    r->ids.most = 2 * (size_t)eng_n_ctx(r->engine); /* counts the tokens of a prompt that is a little too long */
+    size_t twice = 2 * (size_t)eng_n_ctx(r->engine); /* a prompt that is a little too long gets its exact length */
+    r->ids.most = twice > MOST_COUNTED ? twice : MOST_COUNTED;
     /* In r->config, where /set changes them. */
     eng_model_sampling(&r->config->sampling, r->config->sampling_given, eng_file(r->engine));
     r->event = kn_calloc((size_t)eng_event_room(r->engine), sizeof *r->event);

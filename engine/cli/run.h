@@ -65,9 +65,8 @@ enum eng_chat_next eng_chat_command(struct eng_conversation *c, const char *line
 
 /* ---- answers ---------------------------------------------------------------------------------- */
 
-/* eng_run.ids.most is twice the context, so that a prompt that is a little too long gets its exact length in the
- * refusal. */
-#define ENG_PROMPT_TOO_LONG "the prompt has more than %zu tokens, twice the context: shorten it"
+/* The number is eng_run.ids.most, at least twice the context. */
+#define ENG_PROMPT_TOO_LONG "the prompt has more than %zu tokens and the context fewer: shorten it, or raise --ctx-size"
 
 struct eng_run {
     struct eng_config *config;
