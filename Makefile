@@ -82,7 +82,7 @@ ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar eng
 SRC_engine   = $(HERE_engine) $(call rooms,engine)
 
 MAY_engine/base          = kernels offload moe
-SRC_engine/base          = utf8 bytes read_file side_files progress
+SRC_engine/base          = utf8 bytes read_file request_memory side_files progress
 MAY_engine/text/jinja    = kernels engine/base
 SRC_engine/text/jinja    = heap lexer tokens parse_expression parse scope value string case number iterate show format \
                            access string_methods filters sequence_filters tests globals evaluate macro execute template

@@ -19,6 +19,9 @@
 #ifndef KERNELS_CORE_H
 #define KERNELS_CORE_H
 
+#ifndef __cplusplus
+#include <stdatomic.h>
+#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -131,6 +134,26 @@ char *kn_strdup(const char *s);
 void kn_free(void *p);
 void kn_alloc_forbid(bool forbid); /* for the calling thread */
 size_t kn_alloc_bytes(void);       /* bytes that malloc has taken from the system */
+
+/* The limit for memory of requests.  kn_alloc() and kn_heap_alloc() count the bytes in use.  While a thread has a guard,
+ * its allocations return NULL if they would leave less than keep bytes of the room that kn_heap_limit() has set, or once
+ * *stop is true.  Other allocations count, and are never refused. */
+#ifndef __cplusplus /* nvcc has no C atomics */
+struct kn_heap_guard {
+    size_t keep;
+    const atomic_bool *stop; /* or NULL */
+    size_t denied_bytes;     /* held_bytes and the refused allocation, at the first refusal; 0: none */
+    int64_t held_bytes;      /* allocated less freed by this thread while it has the guard */
+};
+#endif
+struct kn_heap_guard;
+void kn_heap_limit(size_t room);             /* bytes beyond those in use now; SIZE_MAX: no limit */
+size_t kn_heap_room(void);                   /* bytes left of it */
+void kn_heap_guard(struct kn_heap_guard *g); /* for the calling thread; NULL: ends it */
+void kn_heap_trim(void);                     /* returns freed memory to the system */
+void *kn_heap_alloc(size_t bytes);           /* these three are for libraries that take functions like malloc's */
+void *kn_heap_realloc(void *p, size_t bytes);
+void kn_heap_free(void *p);
 
 /* Large memory: zeroed, huge pages where the machine grants them.  node: pages come from it while it has free memory;
  * -1: from any.  NULL when out of memory. */

@@ -12,6 +12,8 @@ struct eng_parse {
     struct eng_refusal *why;
     struct eng_talk_tools tools;
     struct eng_talk_end end; /* of a conversation's prompt */
+    bool needs_whole;        /* all tokens of the prompt, also of one that is longer than the context */
+    const atomic_bool *stop; /* as in struct eng_arrival */
 };
 
 void eng_parse_no_memory(struct eng_parse *p);

@@ -92,6 +92,35 @@ static void read_model(struct eng_parse *p)
                    "the model '%.200s' does not exist; this server has '%.200s'", model, p->ask->model);
 }
 
+/* ---- length of prompts ----------------------------------------------------------------------- */
+
+/* Tokenizing stops at this many times the context: a prompt is known to be too long then, and a shorter one gets its exact
+ * length in the refusal. */
+#define COUNTED_CONTEXTS 2
+
+/* Limits the tokens of a prompt that must fit in the context, so that one that is too long costs neither time nor
+ * memory. */
+static void limit_prompt(const struct eng_parse *p, struct eng_ids *ids)
+{
+    ids->stop = p->stop;
+    ids->most = p->needs_whole ? 0 : (size_t)p->setup->n_ctx * COUNTED_CONTEXTS;
+}
+
+/* The member that holds the prompt. */
+static const char *input_name(const struct eng_parse *p)
+{
+    static const char *const names[] = { "prompt", "messages", "input", "messages" };
+    return names[p->ask->api];
+}
+
+/* Refuses a prompt of n tokens, or of more. */
+static void refuse_length(struct eng_parse *p, size_t n, bool more)
+{
+    eng_refuse(p->why, 400, "context_length_exceeded", input_name(p),
+               "the model's maximum context length is %d tokens, and the prompt has %s%zu: shorten it", p->setup->n_ctx,
+               more ? "more than " : "", n);
+}
+
 /* ---- completions' prompts -------------------------------------------------------------------- */
 
 static void add_text_prompt(struct eng_parse *p, const json_t *text)
@@ -99,11 +128,14 @@ static void add_text_prompt(struct eng_parse *p, const json_t *text)
     struct eng_ids *ids = &p->ask->prompt[p->ask->n_prompt++];
     bool special = true;
     eng_field_bool(&p->body, "add_special_tokens", &special);
+    limit_prompt(p, ids);
     int error = eng_tokenize(p->setup->vocab, json_string_value(text), json_string_length(text),
                              ENG_TEXT_PARSE_SPECIAL | (special ? ENG_TEXT_ADD_BOS : 0), ids);
     if (!error && !ids->n && eng_vocab_bos(p->setup->vocab) != ENG_NO_TOKEN)
         error = eng_ids_push(ids, eng_vocab_bos(p->setup->vocab));
-    if (error && !eng_refused(p->why))
+    if (error && ids->full)
+        refuse_length(p, ids->most, true);
+    else if (error && !eng_refused(p->why))
         eng_refuse(p->why, error == KN_ENOMEM ? 500 : 400, NULL, "prompt",
                    error == KN_ENOMEM ? "no memory for the prompt"
                                       : "the prompt cannot be tokenized with the model's vocabulary");
@@ -219,8 +251,11 @@ static void read_conversation(struct eng_parse *p)
         eng_parse_no_memory(p);
     } else {
         p->ask->n_prompt = 1;
+        limit_prompt(p, p->ask->prompt);
         int error = eng_chat_tokens(p->setup->chat, variables, p->ask->prompt, &e);
-        if (error)
+        if (error && p->ask->prompt->full)
+            refuse_length(p, p->ask->prompt->most, true);
+        else if (error)
             refuse_template(p, error, &e);
         else
             read_end(p, json_object_get(variables, "messages"));
@@ -262,21 +297,18 @@ static void truncate_prompts(struct eng_parse *p)
 
 static void check_context(struct eng_parse *p)
 {
-    static const char *const names[] = { "prompt", "messages", "input", "messages" };
-    const char *name = names[p->ask->api];
     for (int i = 0; i < p->ask->n_prompt && !eng_refused(p->why); i++) {
         if (!p->ask->prompt[i].n)
-            eng_field_refuse(&p->body, name, "is empty");
+            eng_field_refuse(&p->body, input_name(p), "is empty");
         else if (p->ask->prompt[i].n >= (size_t)p->setup->n_ctx)
-            eng_refuse(p->why, 400, "context_length_exceeded", name,
-                       "the model's maximum context length is %d tokens, and the prompt has %zu: "
-                       "shorten it",
-                       p->setup->n_ctx, p->ask->prompt[i].n);
+            refuse_length(p, p->ask->prompt[i].n, false);
     }
 }
 
 static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
 {
+    p->stop = arrival->stop;
+    p->needs_whole = arrival->count || eng_field(&p->body, "truncate_prompt_tokens");
     read_model(p);
     eng_parse_params(p, arrival);
     eng_parameters_check(p);

@@ -6,6 +6,7 @@
  * are left.  Only the journal's thread uses the clock, so no answer depends on the time. */
 #include "engine/batch/batch.h"
 #include "engine/api/reply.h"
+#include "engine/base/base.h"
 
 #include <errno.h>
 #include <string.h>
@@ -13,6 +14,10 @@
 
 #define GATHER_NS     1000000000        /* 1 s: the work that a power cut may lose */
 #define JOURNAL_BYTES ((size_t)4 << 20) /* memory of pending output lines, while the disk keeps up */
+#define LINE_COPIES   6
+#define LINE_LEAST    ((size_t)4 << 20) /* for any line: the split counts it to the program's round figure */
+#define TOO_LARGE     "reading this line takes more memory than --host-mem leaves for it: shorten it, or raise --host-mem"
+#define LONG_LINE     ((size_t)256 << 10) /* the memory freed after such a line is returned to the system */
 
 struct line_in_progress {
     struct eng_api_request *ask; /* NULL: this struct is free */
@@ -154,15 +159,21 @@ int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
     return 0;
 }
 
-/* An estimate: JSON in memory takes 4 times its text.  The line that is being parsed is in memory as text and as JSON
- * (5 * line).  Each line in progress has the JSON of its ask, of at most 32 bytes for each token of the context,
- * because a longer request is refused, and 64 bytes a token for its prompt and answer. */
-size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
+/* An estimate: JSON in memory takes 4 times its text.  The line that is being parsed is in memory as text, in a buffer of
+ * up to twice its size, as JSON and as a prompt.  A line that takes more is refused (take_line).  Each line in progress
+ * has the JSON of its ask, of at most 32 bytes for each token of the context, because a longer request is refused, and
+ * 64 bytes a token for its prompt and answer. */
+static size_t request_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
 {
     size_t line = b->longest < ENG_LINE_MOST ? (size_t)b->longest : ENG_LINE_MOST;
     size_t kept = line < (size_t)n_ctx * 32 ? line : (size_t)n_ctx * 32;
     size_t in_progress = 4 * kept + (size_t)n_ctx * 64;
-    return eng_seen_bytes(b->seen.most) + 5 * line + ((size_t)n_parallel + 1) * in_progress + JOURNAL_BYTES;
+    return LINE_COPIES * line + ((size_t)n_parallel + 1) * in_progress + JOURNAL_BYTES;
+}
+
+size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
+{
+    return eng_seen_bytes(b->seen.most) + request_bytes(b, n_parallel, n_ctx);
 }
 
 int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *setup, int n_parallel)
@@ -180,6 +191,7 @@ int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_
         if (error)
             return error;
     }
+    eng_request_memory_limit(LINE_LEAST + request_bytes(b, n_parallel, eng_n_ctx(e)));
     return 0;
 }
 
@@ -290,7 +302,15 @@ static int take_request(struct eng_batch *b, const struct eng_record *r)
     uint64_t hash = eng_record_hash(r->custom_id, r->n_custom_id);
     snprintf(id, sizeof id, "%016llx", (unsigned long long)hash);
     struct eng_arrival arrival = { .id = id, .created_s = b->created_s, .seed = hash >> 32 };
-    if (eng_api_request_parse_json(&line->ask, r->api, r->body, b->setup, &arrival, &why))
+    struct kn_heap_guard guard = { 0 };
+    kn_heap_guard(&guard);
+    int bad = eng_api_request_parse_json(&line->ask, r->api, r->body, b->setup, &arrival, &why);
+    kn_heap_guard(NULL);
+    if (guard.denied_bytes) {
+        close_line(line);
+        bad = eng_refuse(&why, 413, NULL, "", TOO_LARGE);
+    }
+    if (bad)
         return write_refusal(b, r, &why);
     line->ask->stream = false; /* the answer is one line */
     line->n_custom_id = r->n_custom_id;
@@ -308,7 +328,15 @@ static int take_line(struct eng_batch *b, const struct eng_line *line)
 {
     struct eng_record r;
     struct eng_fault why;
+    struct kn_heap_guard guard = { 0 };
+    kn_heap_guard(&guard);
     int status, bad = eng_record_parse(&r, line, &why);
+    kn_heap_guard(NULL);
+    if (guard.denied_bytes) {
+        why.code = "line_too_large";
+        snprintf(why.message, sizeof why.message, TOO_LARGE);
+        bad = KN_ENOMEM;
+    }
     enum eng_met met = r.custom_id ? eng_seen_meet(&b->seen, r.custom_id, r.n_custom_id) : ENG_MET_NEW;
     if (!bad && met == ENG_MET_TWICE) {
         why.code = "duplicate_custom_id";
@@ -324,6 +352,8 @@ static int take_line(struct eng_batch *b, const struct eng_line *line)
         status = take_request(b, &r);
     }
     eng_record_close(&r);
+    if (line->n > LONG_LINE)
+        kn_heap_trim();
     return status;
 }
 

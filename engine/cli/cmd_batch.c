@@ -69,6 +69,9 @@ static int open_engine(struct job *j)
     }
     if (error)
         return error;
+    while (!c->n_parallel && o.n_parallel > 1 && o.host_mem && /* lines get at most half of the budget */
+           eng_batch_bytes(j->batch, o.n_parallel, o.n_ctx ? o.n_ctx : UNTOLD_CTX) > o.host_mem / 2)
+        o.n_parallel /= 2;
     j->n_parallel = o.n_parallel;
     o.reserved_bytes = eng_batch_bytes(j->batch, o.n_parallel, o.n_ctx ? o.n_ctx : UNTOLD_CTX) +
                        (j->watch ? eng_watch_bytes() : 0);

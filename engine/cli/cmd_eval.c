@@ -237,6 +237,14 @@ static int read_text(const char *path, char **text, size_t *n)
     return error;
 }
 
+/* Memory for the text and its tokens, before the model is loaded: the budget without the program's own memory. */
+#define PROGRAM_BYTES ((size_t)24 << 20)
+
+static size_t text_room(size_t host_mem)
+{
+    return !host_mem ? SIZE_MAX : host_mem > 2 * PROGRAM_BYTES ? host_mem - PROGRAM_BYTES : host_mem / 2;
+}
+
 static int tokens_of_text(struct eval *ev, struct eng_ids *ids)
 {
     struct moe_file *f;
@@ -260,7 +268,12 @@ static int eval_text(struct eval *ev)
     struct eng_ids ids = { 0 };
     struct tally t = { 0 };
     int n_ctx = 0;
+    struct kn_heap_guard guard = { 0 };
+    eng_request_memory_limit(text_room(ev->config->host_mem));
+    kn_heap_guard(&guard);
     int error = tokens_of_text(ev, &ids);
+    kn_heap_guard(NULL);
+    kn_heap_trim();
     if (!error && ids.n < 2)
         error = kn_fail(KN_EINVAL, "%s: too short to measure: fewer than 2 tokens", ev->config->text);
     if (error || (error = open_eval(ev, ev->config->n_ctx)))

@@ -30,6 +30,20 @@ static int prepare_dsi(const struct eng_run *r, const struct eng_dsi_options *ds
     return 0;
 }
 
+/* Memory to read a prompt of n bytes: its JSON, the rendered template and its tokens, but at most a quarter of the
+ * budget: a prompt that fits in the context needs less. */
+#define PROMPT_COPIES 8
+#define PROMPT_SHARE  4
+#define PROMPT_LEAST  ((size_t)4 << 20) /* for any prompt: the split counts it to the program's round figure */
+
+#define MOST_COUNTED ((size_t)1 << 16) /* tokens of a longer prompt are counted up to twice the context only */
+
+static size_t prompt_bytes(const struct eng_config *c, size_t n)
+{
+    size_t most = c->host_mem ? c->host_mem / PROMPT_SHARE : SIZE_MAX;
+    return n > most / PROMPT_COPIES ? most : n * PROMPT_COPIES;
+}
+
 static int open_engine(struct eng_run *r)
 {
     const struct eng_config *c = r->config;
@@ -40,6 +54,7 @@ static int open_engine(struct eng_run *r)
     if (error || (error = eng_progress_open(&bar, "loading", c->quiet)))
         return error;
     o.progress = eng_progress_counter(bar);
+    o.reserved_bytes += prompt_bytes(c, r->n_input);
     error = eng_open(&r->engine, &o);
     eng_progress_close(bar);
     if (!error && c->n_dsi > 1)
@@ -82,10 +97,15 @@ static bool is_smart(const char *kind) { return kind && kind[0] && strcmp(kind, 
 
 static int open_run(struct eng_run *r)
 {
+    const struct eng_config *c = r->config;
     bool terminal = isatty(STDOUT_FILENO);
     int error = open_engine(r);
     if (error)
         return error;
+    if (c->host_mem && r->n_input)
+        eng_request_memory_limit(PROMPT_LEAST + prompt_bytes(c, r->n_input));
+    size_t twice = 2 * (size_t)eng_n_ctx(r->engine); /* a prompt that is a little too long gets its exact length */
+    r->ids.most = twice > MOST_COUNTED ? twice : MOST_COUNTED;
     /* In r->config, where /set changes them. */
     eng_model_sampling(&r->config->sampling, r->config->sampling_given, eng_file(r->engine));
     r->event = kn_calloc((size_t)eng_event_room(r->engine), sizeof *r->event);
@@ -148,12 +168,29 @@ static int prompt_text(const struct eng_config *c, char **text, size_t *n)
     return error;
 }
 
+/* Ends the guarded reading of a prompt of n bytes; says which limit was met. */
+static int end_reading(int error, size_t n, const struct kn_heap_guard *guard)
+{
+    kn_heap_guard(NULL);
+    if (error && guard->denied_bytes)
+        return kn_fail(error,
+                       "the prompt of %zu bytes takes more memory than --host-mem leaves for it: shorten it, or raise "
+                       "--host-mem",
+                       n);
+    return error;
+}
+
 int eng_run_complete(struct eng_run *r, const char *text, size_t n, uint32_t choice)
 {
+    struct kn_heap_guard guard = { 0 };
     struct eng_timing t;
     unsigned flags = ENG_TEXT_ADD_BOS | (r->config->special ? ENG_TEXT_PARSE_SPECIAL : 0);
     r->ids.n = 0;
+    kn_heap_guard(&guard);
     int error = eng_tokenize(eng_vocab(r->engine), text, n, flags, &r->ids);
+    if (error && r->ids.full)
+        kn_fail(error, ENG_PROMPT_TOO_LONG, r->ids.most);
+    error = end_reading(error, n, &guard);
     if (!error && r->ids.n == 0)
         error = kn_fail(KN_EINVAL, "the prompt is empty");
     if (!error && !(error = eng_run_answer(r, choice, &t)))
@@ -163,13 +200,17 @@ int eng_run_complete(struct eng_run *r, const char *text, size_t n, uint32_t cho
 
 static int answer_message(struct eng_run *r, const char *text, size_t n)
 {
+    struct kn_heap_guard guard = { 0 };
     struct eng_conversation c;
     struct eng_timing t;
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) /* of the last line of a file or a pipe */
         n--;
+    kn_heap_guard(&guard);
     int error = eng_conversation_open(&c, r->config, eng_chat_text(r->chat));
-    if (!error && !(error = eng_conversation_add(&c, "user", text, n)) &&
-        !(error = eng_conversation_tokens(&c, r->chat, &r->ids)) && !(error = eng_run_answer(r, 0, &t)))
+    if (!error && !(error = eng_conversation_add(&c, "user", text, n)))
+        error = eng_conversation_tokens(&c, r->chat, &r->ids);
+    error = end_reading(error, n, &guard);
+    if (!error && !(error = eng_run_answer(r, 0, &t)))
         eng_run_report(r, &t);
     eng_conversation_close(&c);
     return error;
@@ -186,6 +227,7 @@ int eng_cmd_run(const struct eng_config *config)
     int error = check_early(config);
     if (!error && !chat)
         error = prompt_text(config, &text, &n);
+    r.n_input = n;
     if (!error && !(error = open_run(&r)) && !(error = check_stop_ids(&r)) && !(error = open_chat(&r, chat)))
         error = chat ? eng_run_chat(&r) : r.chat ? answer_message(&r, text, n) : eng_run_complete(&r, text, n, 0);
     close_run(&r);

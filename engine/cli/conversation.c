@@ -134,6 +134,8 @@ int eng_conversation_tokens(const struct eng_conversation *c, const struct eng_c
     json_decref(request);
     for (char *s = e.text; *s; s++)
         *s = *s == '\n' || *s == '\r' ? ' ' : *s;
+    if (error && ids->full)
+        return kn_fail(error, ENG_PROMPT_TOO_LONG, ids->most);
     if (error && e.line)
         kn_fail(error, "the chat template, line %d: %s", e.line, e.text);
     else if (error)

@@ -64,7 +64,7 @@ static const struct eng_option options[] = {
     { "cors", "", SERVE, ENG_TEXT, AT(cors), 0, 0,
       "ORIGIN", "allowed CORS origin, such as https://chat.example.com, or *" },
     { "max-body", "", SERVE, ENG_SIZE, AT(max_body), 0, 0,
-      "SIZE", "maximum size of one request [8M]" },
+      "SIZE", "maximum size of one request [8M, less if --host-mem is below 768M]" },
     { "max-connections", "", SERVE, ENG_INTEGER, AT(n_connection), 1, 1 << 20,
       "N", "maximum open connections; more wait to be accepted" },
     { "timeout", "", SERVE, ENG_INTEGER, AT(patience_s), 1, 86400,
@@ -342,7 +342,6 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
         c->port = 8080;
         c->n_queue = 128;
         c->n_connection = 4096;
-        c->max_body = 8 << 20;
         c->patience_s = 30;
         c->idle_s = 300;
         c->ping_s = 10;

@@ -67,6 +67,9 @@ enum eng_chat_next eng_chat_command(struct eng_conversation *c, const char *line
 
 /* ---- answers ---------------------------------------------------------------------------------- */
 
+/* The number is eng_run.ids.most, at least twice the context. */
+#define ENG_PROMPT_TOO_LONG "the prompt has more than %zu tokens and the context fewer: shorten it, or raise --ctx-size"
+
 struct eng_run {
     struct eng_config *config;
     struct eng_engine *engine;
@@ -80,6 +83,7 @@ struct eng_run {
     struct eng_chat *chat;         /* NULL: texts are completed as they are */
     struct eng_tool_format format; /* of the chat's template */
     struct eng_breakers breakers;  /* of config->sampling */
+    size_t n_input;                /* bytes of the prompt; 0: a chat */
     bool seed_said, output_failed;
 };
 

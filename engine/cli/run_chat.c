@@ -48,7 +48,7 @@ static int take_turn(struct eng_run *r, struct eng_conversation *c)
     }
     if (error)
         eng_conversation_drop_last(c);
-    if (error ? r->ids.n >= (size_t)eng_n_ctx(r->engine) : t.context_full)
+    if (error ? r->ids.full || r->ids.n >= (size_t)eng_n_ctx(r->engine) : t.context_full)
         print_ways_on();
     return error;
 }

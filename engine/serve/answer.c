@@ -19,9 +19,9 @@ void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, 
                       size_t n)
 {
     struct eng_refusal why;
-    if (n > SRV_ANSWER_BYTES) {
+    if (n > s->answer_bytes) {
         eng_refuse(&why, 400, NULL, "", "this answer has %zu bytes, and the limit is %zu: ask for less in one request",
-                   n, SRV_ANSWER_BYTES);
+                   n, s->answer_bytes);
         srv_answer_refusal(s, x, ENG_API_CHAT, &why);
         return;
     }
@@ -32,7 +32,7 @@ void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, 
 void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body)
 {
     struct eng_refusal why;
-    if (body->failed) {
+    if (body->failed || kn_heap_room() < body->n) { /* the connection's copy takes body->n bytes */
         eng_refuse(&why, 503, NULL, "", "no memory for this answer now");
         srv_answer_refusal(s, x, ENG_API_CHAT, &why);
     } else {

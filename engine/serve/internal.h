@@ -30,9 +30,11 @@
 #define SRV_ID_BYTES    24
 #define SRV_MAX_WATCHER 16
 
-/* Limits: bytes of one answer that is not a stream; bytes of all answers that the clients have not taken yet. */
-#define SRV_ANSWER_BYTES ((size_t)16 << 20)
-#define SRV_UNSENT_BYTES ((size_t)32 << 20)
+/* Parts of the memory for requests (eng_server.request_bytes) that are left free, so that long requests that wait leave
+ * room to the one that is read, this one to short requests, and these to answers. */
+#define SRV_KEPT_BY_WAITING 2
+#define SRV_KEPT_BY_LONG    8
+#define SRV_KEPT_BY_SHORT   32
 
 struct event;
 struct srv_call;
@@ -71,6 +73,9 @@ struct eng_server {
     struct off_spot *spot; /* [n_expert] scratch of the status; NULL: not shown */
     struct srv_call *calls;
     int n_call, n_session;
+    size_t request_bytes;        /* memory for bodies, their reading, and answers, inside --host-mem */
+    size_t unsent_bytes;         /* part of it: limit of all answers that the clients have not taken yet */
+    size_t answer_bytes;         /* limit of one answer that is not a stream */
     uint64_t secret, n_request;  /* request ids and seeds derive from both, salts from secret */
     uint64_t started_ns, end_ns; /* end_ns: deadline of draining, then of sending the last bytes */
     uint64_t fed_ns, second_ns;  /* last watchdog message; last status sample */

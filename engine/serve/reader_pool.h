@@ -2,25 +2,35 @@
  *
  * Parsing a megabyte of JSON, rendering a template over it and compiling a schema take up to a second; the serving
  * thread may spend only microseconds on a request.  A task is memory of the caller, lent to the pool from
- * eng_reader_pool_add until eng_reader_pool_take returns it.
- * The queue has no limit of its own: the caller limits the number of tasks. */
+ * eng_reader_pool_add until eng_reader_pool_take returns it, or eng_reader_pool_remove removes it.
+ * The queue has no limit of its own: the caller limits the number of tasks.
+ *
+ * Long and short tasks.  The first thread takes long tasks, and short ones while no long one waits; the other threads
+ * take short tasks only.  So a short task waits for short ones only, and one long task runs at a time, which bounds the
+ * memory of reading.  Among tasks of its kind, the one whose key has been given the fewest bytes is next; of one key,
+ * the one that came first. */
 #ifndef ENGINE_SERVE_READER_POOL_H
 #define ENGINE_SERVE_READER_POOL_H
 
 #include "kernels/core.h"
 
+#define ENG_TASK_SHORT ((size_t)256 << 10) /* bytes of the longest short task: some 50 ms of reading */
+
 struct eng_reader_pool;
 
 struct eng_task {
     void (*run)(struct eng_task *t); /* runs on a reader thread */
+    size_t bytes;                    /* to read */
+    uint64_t key;                    /* of the API key, or 0 */
     struct eng_task *next;
 };
 
-/* wake_fd: an eventfd, written when a task is done. */
+/* wake_fd: an eventfd, written when a task is done.  n_thread: at least 2. */
 int eng_reader_pool_open(struct eng_reader_pool **out, int n_thread, int wake_fd);
 void eng_reader_pool_close(struct eng_reader_pool *p); /* waits for running tasks; waiting tasks are not run */
 
 void eng_reader_pool_add(struct eng_reader_pool *p, struct eng_task *t);
-struct eng_task *eng_reader_pool_take(struct eng_reader_pool *p); /* a finished task, or NULL */
+bool eng_reader_pool_remove(struct eng_reader_pool *p, struct eng_task *t); /* false: the task runs, or is done */
+struct eng_task *eng_reader_pool_take(struct eng_reader_pool *p);           /* a finished task, or NULL */
 
 #endif

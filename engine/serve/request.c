@@ -35,22 +35,61 @@ static void free_if_over(struct srv_call *c)
 
 static void read_ask(struct srv_call *c)
 {
-    struct eng_arrival arrival = { .id = c->id, .created_s = c->created_s, .seed = c->seed, .count = c->route->counts };
+    struct eng_arrival arrival = {
+        .id = c->id, .created_s = c->created_s, .seed = c->seed, .count = c->route->counts, .stop = &c->gone
+    };
     c->refused = eng_api_request_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->setup, &arrival,
                                        &c->why) != 0;
     if (!c->refused && c->route->counts)
         eng_reply_count(&c->text, c->ask);
 }
 
+/* Refuses a call for which the memory of requests was too small: for ever if the call alone takes more than all of it
+ * (its body is in the connection's buffer as well), else for now.  bytes: of the reading when memory was refused. */
+static void refuse_memory(struct srv_call *c, size_t bytes)
+{
+    const size_t all = c->server->request_bytes;
+    if (bytes + 2 * c->n_body > all - all / SRV_KEPT_BY_LONG)
+        eng_refuse(&c->why, 413, NULL, "",
+                   "reading this request takes more than the %zu MiB of memory for requests: shorten it, or raise "
+                   "--max-body, with which this memory grows",
+                   all >> 20);
+    else
+        eng_refuse(&c->why, 503, NULL, "", "no memory for this request now: other requests have it");
+    c->refused = true;
+}
+
 static void read_call(struct eng_task *task)
 {
     struct srv_call *c = (struct srv_call *)task;
+    const bool is_long = c->task.bytes > ENG_TASK_SHORT;
+    struct kn_heap_guard guard = { .keep = c->server->request_bytes / (is_long ? SRV_KEPT_BY_LONG : SRV_KEPT_BY_SHORT),
+                                   .stop = &c->gone };
     if (atomic_load_explicit(&c->gone, memory_order_relaxed))
         return;
+    kn_heap_guard(&guard);
     if (c->route->work)
         c->route->work(c);
     else
         read_ask(c);
+    kn_heap_guard(NULL);
+    if (guard.denied_bytes)
+        refuse_memory(c, guard.denied_bytes);
+    if (is_long)
+        kn_heap_trim();
+}
+
+/* A copy of the body; NULL: the memory for requests is taken. */
+static char *copy_body(struct eng_server *s, struct eng_exchange *x, size_t *n)
+{
+    struct kn_heap_guard guard = { .keep = s->request_bytes / SRV_KEPT_BY_SHORT };
+    kn_heap_guard(&guard);
+    char *body = eng_http_body(x, n);
+    kn_heap_guard(NULL);
+    if (!body || *n <= ENG_TASK_SHORT || kn_heap_room() >= s->request_bytes / SRV_KEPT_BY_WAITING)
+        return body;
+    kn_free(body);
+    return NULL;
 }
 
 void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route, const char *id,
@@ -58,13 +97,14 @@ void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct sr
 {
     struct eng_refusal why;
     struct srv_call *c = kn_calloc(1, sizeof *c);
-    if (!c || !(c->body = eng_http_body(x, &c->n_body))) {
+    if (!c || !(c->body = copy_body(s, x, &c->n_body))) {
         kn_free(c);
-        eng_refuse(&why, 503, NULL, "", "no memory for this request now");
+        eng_refuse(&why, 503, NULL, "", "no memory for this request now: other requests have it");
+        srv_log_refusal(id, x, &why);
         srv_answer_refusal(s, x, route->api, &why);
         return;
     }
-    c->task.run = read_call;
+    c->task = (struct eng_task){ .run = read_call, .bytes = c->n_body, .key = key };
     c->server = s;
     c->x = x;
     c->route = route;
@@ -335,7 +375,10 @@ static void take_event(const struct eng_job_event *t)
     if (e->token != ENG_NO_TOKEN && !e->of_prompt)
         measure_token(m, c, o, t->at_ns);
     if (c->x && !cancelled) {
+        struct kn_heap_guard guard = { 0 };
+        kn_heap_guard(&guard);
         int more = eng_reply_feed(c->reply, e);
+        kn_heap_guard(NULL);
         if (more < 0) {
             struct eng_refusal why;
             eng_refuse(&why, 503, NULL, "", "not enough memory to continue this answer");
@@ -368,9 +411,17 @@ void srv_calls_take_told(struct eng_server *s)
 
 /* ---- timers and shutdown --------------------------------------------------------------------- */
 
-void srv_call_gone(struct srv_call *c)
+/* Tells the reader thread that nothing need be read; takes back a call that waits for a reader. */
+static void stop_reading(struct srv_call *c)
 {
     atomic_store_explicit(&c->gone, true, memory_order_relaxed);
+    if (c->reading && eng_reader_pool_remove(c->server->pool, &c->task))
+        c->reading = false;
+}
+
+void srv_call_gone(struct srv_call *c)
+{
+    stop_reading(c);
     end_exchange(c, 499); /* the status that nginx logs for a client that disconnected */
     free_if_over(c);
 }
@@ -400,7 +451,7 @@ void srv_calls_fail(struct eng_server *s, int status, const char *message)
             eng_reply_fail(c->reply, &why);
             flush(c);
         } else {
-            atomic_store_explicit(&c->gone, true, memory_order_relaxed);
+            stop_reading(c);
             refuse(c, &why);
             free_if_over(c);
         }

@@ -160,7 +160,7 @@ static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_r
         return eng_refuse(why, 503, "loading", "", "the model is being loaded");
     if (s->state != SRV_SERVING)
         return eng_refuse(why, 503, NULL, "", "the server is shutting down");
-    if (eng_http_unsent(s->http) > SRV_UNSENT_BYTES / 2)
+    if (eng_http_unsent(s->http) > s->unsent_bytes / 2)
         return eng_refuse(why, 503, NULL, "", "too many clients do not read their answers: try again later");
     if (s->n_call >= s->n_session) {
         s->metrics.n_refused++;

@@ -24,7 +24,7 @@ struct eng_serve_options {
     const char *alias;        /* model names, comma separated; NULL: the name of the file */
     const char *cors;         /* origin whose pages may send requests, or *; NULL: none */
     int n_queue;              /* requests that may wait, beside the n_parallel running; each choice counts */
-    size_t max_body;          /* bytes of one request's body */
+    size_t max_body;          /* bytes of one request's body; 0: 8 MiB, or less with a small host_mem */
     int max_connection;
     int patience_ms, idle_ms;    /* time limits of a client: to send a request or read on; to be idle */
     int ping_ms;                 /* interval of keep-alive comments in a stream without new tokens */

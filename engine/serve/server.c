@@ -21,11 +21,19 @@
 #define GRAMMAR_BYTES ((size_t)8 << 20) /* for token masks of grammars */
 #define HEADER_BYTES  32768
 #define UNSENT_BYTES  ((size_t)1 << 20) /* buffered for a client that reads a stream slowly */
-#define BODIES        4                 /* bodies of the largest size that may be received at once */
-#define LINK_BYTES    4096              /* memory of an idle connection */
-#define TICK_US       200000
-#define SPARE_FD      128         /* file descriptors that are not connections */
-#define LAST_NS       1000000000u /* for the last bytes of answers at shutdown */
+#define LEAST_UNSENT  ((size_t)4 << 20)
+#define MOST_UNSENT   ((size_t)32 << 20)
+#define BODIES        4                   /* bodies of the largest size that may be received at once */
+#define MAX_BODY      ((size_t)8 << 20)   /* default of --max-body, where host_mem is large enough */
+#define MIN_BODY      ((size_t)256 << 10) /* the default with the smallest host_mem */
+/* Memory for requests, in bodies of the largest size: those that are received; a body that waits, with its copy; and
+ * the memory of reading one, up to 7 times its bytes if it is one text. */
+#define REQUEST_BODIES 12
+#define REQUEST_SHARE  8    /* with the default of --max-body, requests get at most this part of host_mem */
+#define LINK_BYTES     4096 /* memory of an idle connection */
+#define TICK_US        200000
+#define SPARE_FD       128         /* file descriptors that are not connections */
+#define LAST_NS        1000000000u /* for the last bytes of answers at shutdown */
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
@@ -43,6 +51,7 @@ static void open_model(struct eng_server *s)
     s->setup.n_predict = s->opt.n_predict;
     if (eng_api_model_open(&s->model, &s->setup, e, s->opt.engine.model, s->opt.template))
         kn_say(KN_LOG_WARN, "chat endpoints are disabled: only /v1/completions will answer");
+    eng_request_memory_limit(s->request_bytes + (size_t)s->opt.max_connection * LINK_BYTES);
     if (n_expert && !(s->spot = kn_calloc((size_t)n_expert, sizeof *s->spot)))
         kn_say(KN_LOG_WARN, "not enough memory to show %d experts on the status page", n_expert);
 }
@@ -64,8 +73,10 @@ static void take_state(struct eng_server *s)
     }
     open_model(s);
     s->state = SRV_SERVING;
-    kn_say(KN_LOG_INFO, "listening on http://%s:%d: %s, %d running and %d waiting requests, context %d", s->opt.host,
-           eng_serve_port(s), s->alias[0], s->opt.engine.n_parallel, s->opt.n_queue, s->setup.n_ctx);
+    kn_say(KN_LOG_INFO,
+           "listening on http://%s:%d: %s, %d running and %d waiting requests, context %d, bodies of up to %zu KiB",
+           s->opt.host, eng_serve_port(s), s->alias[0], s->opt.engine.n_parallel, s->opt.n_queue, s->setup.n_ctx,
+           s->opt.max_body >> 10);
     notify(s, "READY=1\nSTATUS=serving");
 }
 
@@ -250,7 +261,7 @@ static int open_http(struct eng_server *s)
                                                           .max_body = s->opt.max_body,
                                                           .max_received = BODIES * (s->opt.max_body + HEADER_BYTES),
                                                           .max_unsent = UNSENT_BYTES,
-                                                          .max_unsent_all = SRV_UNSENT_BYTES,
+                                                          .max_unsent_all = s->unsent_bytes,
                                                           .max_connection = n,
                                                           .patience_ms = s->opt.patience_ms,
                                                           .idle_ms = s->opt.idle_ms,
@@ -266,9 +277,10 @@ static int open_http(struct eng_server *s)
     return error;
 }
 
-/* An event base with edge-triggered events. */
+/* An event base with edge-triggered events.  libevent's memory counts as memory of requests. */
 static struct event_base *new_base(void)
 {
+    event_set_mem_functions(kn_heap_alloc, kn_heap_realloc, kn_heap_free);
     struct event_config *c = event_config_new();
     struct event_base *base = NULL;
     if (c && !event_config_require_features(c, EV_FEATURE_ET))
@@ -302,11 +314,25 @@ static int open_hub(struct eng_server *s)
         return error;
     engine.progress = eng_progress_counter(s->bar);
     engine.n_session = s->n_session;
-    engine.reserved_bytes += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES +
-                             SRV_UNSENT_BYTES;
+    engine.reserved_bytes += s->request_bytes + (size_t)s->opt.max_connection * LINK_BYTES;
     engine.grammar_bytes = GRAMMAR_BYTES;
     engine.n_prompt_logprob_row = ENG_API_TELL_ROWS;
     return eng_thread_open(&s->thread, &engine, s->wake_fd);
+}
+
+/* The default of --max-body: MAX_BODY, or less so that a small host_mem is not taken by requests. */
+static size_t default_body(size_t host_mem)
+{
+    size_t most = host_mem / REQUEST_SHARE / REQUEST_BODIES;
+    return !host_mem || most > MAX_BODY ? MAX_BODY : most > MIN_BODY ? most : MIN_BODY;
+}
+
+static void set_limits(struct eng_server *s)
+{
+    size_t all = REQUEST_BODIES * s->opt.max_body, half = all / 2;
+    s->unsent_bytes = half < LEAST_UNSENT ? LEAST_UNSENT : half > MOST_UNSENT ? MOST_UNSENT : half;
+    s->answer_bytes = s->unsent_bytes / 2;
+    s->request_bytes = all > s->unsent_bytes ? all : s->unsent_bytes;
 }
 
 int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
@@ -316,6 +342,9 @@ int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
         return kn_fail(KN_ENOMEM, "no memory for the server");
     s->opt = *opt;
     s->n_session = opt->engine.n_parallel + opt->n_queue;
+    if (!s->opt.max_body)
+        s->opt.max_body = default_body(opt->engine.host_mem);
+    set_limits(s);
     s->started_ns = kn_now_ns();
     s->started_s = (int64_t)time(NULL);
     s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

@@ -43,10 +43,10 @@ static void write_piece(struct eng_bytes *out, const struct eng_vocab *v, int32_
 /* Whether an answer with n bytes so far is too long; refuses it then, before it takes more memory. */
 static bool is_too_long(struct srv_call *c, size_t n)
 {
-    if (n <= SRV_ANSWER_BYTES)
+    if (n <= c->server->answer_bytes)
         return false;
     eng_refuse(&c->why, 400, NULL, NULL, "the answer is longer than %zu bytes: send a shorter text in one request",
-               SRV_ANSWER_BYTES);
+               c->server->answer_bytes);
     c->refused = true;
     return true;
 }

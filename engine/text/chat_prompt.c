@@ -442,6 +442,14 @@ static json_t *fenced(const struct fencing *f, json_t *v)
     return out;
 }
 
+static size_t count_fences(const struct fencing *f, const char *text, size_t n)
+{
+    size_t n_fence = 0;
+    for (size_t i = 0; i + MARK_BYTES <= n; i++)
+        n_fence += !memcmp(text + i, f->fence, MARK_BYTES);
+    return n_fence;
+}
+
 /* Removes the fences from the text, appends their offsets in the new text to at[*n_at], and returns the new
  * length of the text. */
 static size_t take_out(const struct fencing *f, char *text, size_t n, size_t *at, size_t *n_at)
@@ -475,7 +483,7 @@ int eng_chat_tokens(const struct eng_chat *c, const json_t *request, struct eng_
     json_decref(variables);
     if ((code = render_marked(c, &marks, request, safe, &text, &n, error)))
         return code;
-    size_t *at = kn_alloc((n / MARK_BYTES + 1) * sizeof *at);
+    size_t *at = kn_alloc(count_fences(&f, text, n) * sizeof *at);
     if (at) {
         n = take_out(&f, text, n, at, &fences.n);
         fences.at = at;

@@ -123,9 +123,11 @@ struct eng_candidate { /* a pair of neighbouring symbols that can merge */
 };
 
 struct eng_merge {              /* scratch memory of one thread; all zero: empty */
-    struct eng_symbol *symbol;  /* [n_symbol] */
+    struct eng_symbol *symbol;  /* [n_symbol] of a window of the piece */
     struct eng_candidate *heap; /* [n_heap] */
-    size_t n_symbol, n_heap, cap;
+    struct eng_symbol *tail;    /* [n_tail] the last symbols of the window before */
+    size_t n_symbol, n_heap, n_tail, cap;
+    size_t window; /* symbols of a window, for tests; 0: the size that bpe.c chooses */
 };
 
 void eng_merge_free(struct eng_merge *m);

@@ -68,14 +68,23 @@ enum {
 struct eng_ids { /* all zero: empty */
     int32_t *id; /* [n] */
     size_t n, cap;
+    size_t most; /* a push beyond this many fails with KN_ELIMIT, logs nothing and sets `full`; 0: no limit */
+    bool full;
+    const atomic_bool *stop; /* once true, a push fails with KN_ECANCELLED and logs nothing; or NULL */
 };
 
 int eng_ids_push(struct eng_ids *ids, int32_t id);
 void eng_ids_free(struct eng_ids *ids);
 
 /* Appends the tokens of the text to ids; ids->n is unchanged on failure.  User-defined tokens are
- * recognised with and without PARSE_SPECIAL.  Worst-case time is O(n log n) in n_bytes. */
+ * recognised with and without PARSE_SPECIAL.  Worst-case time is O(n log n) in n_bytes.  Memory beside ids does not grow
+ * with the text, except the added space and NFC of vocabularies that ask for them.  With ids->most set, a text that has
+ * more tokens by its length alone (eng_least_tokens) is refused before it is tokenized. */
 int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags, struct eng_ids *ids);
+
+/* The least number of tokens that a text can have: its bytes over those of the longest token.  0 if the vocabulary may
+ * drop any text. */
+size_t eng_least_tokens(const struct eng_vocab *v, struct moe_string text);
 
 /* Fences are byte offsets in a text.  eng_tokenize_fenced works as eng_tokenize, but does not recognise
  * a special token that begins before a fence and ends after it. */

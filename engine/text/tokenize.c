@@ -5,7 +5,6 @@
  * goes through the pre-tokeniser and its pieces to byte-level BPE, or whole to SentencePiece BPE.
  * For SentencePiece a space is added at the start and after every special token, if the file asks
  * for it.  For byte-level BPE, a run of bytes that are not UTF-8 skips the pre-tokeniser and is one piece. */
-#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
@@ -74,25 +73,46 @@ static int piece_of_bytes(void *arg, const char *p, size_t n)
     return eng_merge_bytes(&w->merge, w->v, p, n, w->ids);
 }
 
-/* Tokenizes text that is valid UTF-8: composes it to NFC if the vocabulary asks for it, then splits it. */
+/* Sets *composed to the NFC form of a text, *n_out bytes, which the caller frees; NULL: utf8proc refuses the text.  As
+ * utf8proc_map, but with memory of kn_alloc, which is limited. */
+static int compose(const char *p, size_t n, char **composed, size_t *n_out)
+{
+    const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
+    const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)p;
+    utf8proc_ssize_t len = utf8proc_decompose(text, (utf8proc_ssize_t)n, NULL, 0, options);
+    utf8proc_int32_t *code;
+
+    *composed = NULL;
+    if (len == UTF8PROC_ERROR_INVALIDUTF8)
+        return 0;
+    code = len < 0 ? NULL : kn_alloc(((size_t)len + 1) * sizeof *code);
+    if (!code)
+        return kn_fail(KN_ENOMEM, "no memory for %zu bytes of text", n);
+    len = utf8proc_decompose(text, (utf8proc_ssize_t)n, code, len, options);
+    if (len >= 0)
+        len = utf8proc_reencode(code, len, options);
+    kn_assert(len >= 0);
+    *composed = (char *)code;
+    *n_out = (size_t)len;
+    return 0;
+}
+
+/* Tokenizes text that is valid UTF-8: composes it to NFC if the vocabulary asks for it, then splits it.  Text that
+ * utf8proc refuses is not composed. */
 static int plain_utf8(struct work *w, const char *p, size_t n)
 {
-    utf8proc_uint8_t *composed = NULL;
+    char *composed = NULL;
     bool ascii = true;
-    utf8proc_ssize_t len;
-    int err;
+    size_t len = 0;
+    int err = 0;
 
     for (size_t i = 0; i < n && ascii; i++)
         ascii = (uint8_t)p[i] < 0x80;
-    if (ascii || !w->v->compose)
-        return eng_split_run(w->split, p, n, piece_of_bytes, w);
-    len = utf8proc_map((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    if (len == UTF8PROC_ERROR_INVALIDUTF8) /* text that utf8proc refuses is not composed */
-        return eng_split_run(w->split, p, n, piece_of_bytes, w);
-    if (len < 0)
-        return kn_fail(KN_ENOMEM, "no memory for %zu bytes of text", n);
-    err = eng_split_run(w->split, (const char *)composed, (size_t)len, piece_of_bytes, w);
-    free(composed);
+    if (!ascii && w->v->compose)
+        err = compose(p, n, &composed, &len);
+    if (!err)
+        err = eng_split_run(w->split, composed ? composed : p, composed ? len : n, piece_of_bytes, w);
+    kn_free(composed);
     return err;
 }
 
@@ -187,6 +207,32 @@ static int tokenize(struct work *w, const char *text, size_t n, unsigned flags, 
     return err;
 }
 
+/* Bytes of text that one byte of a token can stand for, at most: U+2581 (3 bytes) becomes a space in SentencePiece, and
+ * NFC makes at most 3 bytes one (Hangul; 4 to be safe). */
+#define BYTES_PER_PIECE_BYTE    3
+#define BYTES_PER_COMPOSED_BYTE 4
+
+size_t eng_least_tokens(const struct eng_vocab *v, struct moe_string text)
+{
+    size_t n = 0, most = v->max_bytes;
+    bool lacks = false, ascii = true;
+
+    for (int b = 0; b < 256; b++)
+        lacks |= v->byte_id[b] == ENG_NO_TOKEN;
+    for (size_t i = 0; i < text.n; i++) {
+        ascii &= (uint8_t)text.data[i] < 0x80;
+        n += v->byte_id[(uint8_t)text.data[i]] != ENG_NO_TOKEN;
+    }
+    if (v->kind == ENG_VOCAB_PIECES)
+        most *= BYTES_PER_PIECE_BYTE;
+    else if (v->compose && !ascii)
+        most *= BYTES_PER_COMPOSED_BYTE;
+    /* unknown characters in a row may be one token in SentencePiece, and NFC may make bytes that have no token */
+    if (!most || (lacks && (v->kind == ENG_VOCAB_PIECES || (v->compose && !ascii))))
+        return 0;
+    return (n + most - 1) / most;
+}
+
 int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsigned flags,
                         const struct eng_fences *fences, struct eng_ids *ids)
 {
@@ -194,6 +240,11 @@ int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsig
     const size_t n_before = ids->n;
     int err = 0;
 
+    ids->full = false;
+    if (ids->most && ids->n + eng_least_tokens(v, text) > ids->most) {
+        ids->full = true;
+        return KN_ELIMIT;
+    }
     if (v->kind == ENG_VOCAB_BYTES)
         err = eng_split_open(&w.split, v->pre);
     if (!err)

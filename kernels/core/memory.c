@@ -1,7 +1,9 @@
-/* Memory: small allocations, large mappings, arenas, and kn_alloc_forbid(), which bans allocation during a pass. */
+/* Memory: small allocations, the limit of guarded ones, large mappings, arenas, and kn_alloc_forbid(), which bans
+ * allocation during a pass. */
 #include "kernels/core.h"
 
 #include <malloc.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -9,10 +11,80 @@ static _Thread_local bool forbidden;
 
 void kn_alloc_forbid(bool forbid) { forbidden = forbid; }
 
+/* ---- the limit of guarded allocations ------------------------------------------------------------------------ */
+
+#define CHUNK_BYTES    8           /* of malloc's own before each allocation */
+#define SEPARATE_BYTES (128 << 10) /* allocations of this size return to the system when they are freed */
+
+static atomic_llong heap_used;                    /* bytes of all counted allocations */
+static atomic_llong heap_most = INT64_MAX;        /* limit of heap_used for guarded allocations */
+static _Thread_local struct kn_heap_guard *guard; /* NULL: the thread's allocations are not limited */
+
+void kn_heap_limit(size_t room)
+{
+    mallopt(M_MMAP_THRESHOLD,
+            SEPARATE_BYTES); /* else malloc raises it, and keeps the memory that a large request has freed */
+    mallopt(M_TRIM_THRESHOLD, SEPARATE_BYTES);
+    atomic_store(&heap_most, room > INT64_MAX / 2 ? INT64_MAX : atomic_load(&heap_used) + (long long)room);
+}
+
+size_t kn_heap_room(void)
+{
+    long long left = atomic_load(&heap_most) - atomic_load(&heap_used);
+    return left > 0 ? (size_t)left : 0;
+}
+
+void kn_heap_guard(struct kn_heap_guard *g) { guard = g; }
+
+void kn_heap_trim(void) { malloc_trim(0); }
+
+/* True if the thread's guard refuses an allocation. */
+static bool is_denied(size_t bytes)
+{
+    struct kn_heap_guard *g = guard;
+    size_t left;
+    if (!g)
+        return false;
+    if (g->stop && atomic_load_explicit(g->stop, memory_order_relaxed))
+        return true;
+    left = kn_heap_room();
+    if (left >= g->keep && left - g->keep >= bytes)
+        return false;
+    if (!g->denied_bytes)
+        g->denied_bytes = (g->held_bytes > 0 ? (size_t)g->held_bytes : 0) + bytes;
+    return true;
+}
+
+static void *count(void *p, long long sign)
+{
+    long long bytes = p ? sign * (long long)(malloc_usable_size(p) + CHUNK_BYTES) : 0;
+    atomic_fetch_add_explicit(&heap_used, bytes, memory_order_relaxed);
+    if (guard)
+        guard->held_bytes += bytes;
+    return p;
+}
+
+void *kn_heap_alloc(size_t bytes) { return is_denied(bytes) ? NULL : count(malloc(bytes), 1); }
+
+void *kn_heap_realloc(void *p, size_t bytes)
+{
+    void *grown;
+    if (is_denied(bytes))
+        return NULL;
+    (void)count(p, -1);
+    grown = realloc(p, bytes);
+    (void)count(grown || !bytes ? grown : p, 1);
+    return grown;
+}
+
+void kn_heap_free(void *p) { free(count(p, -1)); }
+
+/* ---- small allocations --------------------------------------------------------------------------------------- */
+
 void *kn_alloc(size_t bytes)
 {
     kn_assert(!forbidden);
-    return kn_io()->alloc(bytes ? bytes : 1);
+    return is_denied(bytes) ? NULL : count(kn_io()->alloc(bytes ? bytes : 1), 1);
 }
 
 void *kn_calloc(size_t n, size_t bytes)
@@ -43,7 +115,7 @@ char *kn_strdup(const char *s)
 void kn_free(void *p)
 {
     if (p)
-        kn_io()->free(p);
+        kn_io()->free(count(p, -1));
 }
 
 size_t kn_alloc_bytes(void)

@@ -3,6 +3,7 @@
  * parameters.
  *
  * One thread: not under MODE=tsan. */
+#include "engine/base/base.h"
 #include "tests/engine/api/setup.h"
 #include "tests/faults.h"
 
@@ -384,6 +385,80 @@ static void a_prompt_leaves_room_for_an_answer(void **state)
     eng_api_request_close(ask);
 }
 
+/* Each dialect stops tokenizing at twice the context, and says so; a shorter prompt gets its exact length. */
+static void a_prompt_far_too_long_is_refused_early(void **state)
+{
+    static const struct {
+        enum eng_api api;
+        const char *head, *tail, *param;
+    } dialects[] = {
+        { ENG_API_COMPLETIONS, "{\"prompt\": \"", "\"}", "prompt" },
+        { ENG_API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"", "\"}]}", "messages" },
+        { ENG_API_RESPONSES, "{\"input\": \"", "\"}", "input" },
+        { ENG_API_MESSAGES, "{\"max_tokens\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"", "\"}]}",
+          "messages" },
+    };
+    static char body[3 * FAKE_CTX + 256];
+    struct eng_refusal why;
+    struct eng_api_request *ask;
+    (void)state;
+    for (int i = 0; i < LEN(dialects); i++)
+        for (int n = 3; n <= 5; n += 2) { /* halves of the context */
+            size_t at = (size_t)sprintf(body, "%s", dialects[i].head), more = (size_t)n * FAKE_CTX / 2;
+            memset(body + at, 'x', more);
+            strcpy(body + at + more, dialects[i].tail);
+            assert_int_not_equal(
+                eng_api_request_parse(&ask, dialects[i].api, body, strlen(body), &fake.setup, &fake_arrival, &why), 0);
+            assert_int_equal(why.status, 400);
+            assert_string_equal(why.code, "context_length_exceeded");
+            assert_string_equal(why.param, dialects[i].param);
+            assert_int_equal(strstr(why.message, "has more than 8192: shorten it") != NULL, n == 5);
+        }
+}
+
+/* Reading a request with a limit of memory, from none to enough: it is refused, or it is read whole, and nothing is
+ * lost. */
+static void any_limit_of_memory_refuses_or_reads(void **state)
+{
+    static const struct {
+        enum eng_api api;
+        const char *body;
+    } requests[] = {
+        { ENG_API_COMPLETIONS, "{\"prompt\": [\"Hello\", \"x\"], \"stop\": [\"a\"], \"logit_bias\": {\"3\": 1}}" },
+        { ENG_API_CHAT, "{\"messages\": [" USER "], \"response_format\": {\"type\": \"json_object\"}}" },
+        { ENG_API_CHAT,
+          "{\"messages\": [" USER "], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", "
+          "\"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}}}}}]}" },
+        { ENG_API_RESPONSES, "{\"input\": \"Hello\", \"instructions\": \"x\"}" },
+        { ENG_API_MESSAGES, "{\"max_tokens\": 1, \"system\": \"x\", \"messages\": [" USER "]}" },
+    };
+    (void)state;
+    for (int i = 0; i < LEN(requests); i++) {
+        int error = -1, n_refused = 0;
+        eng_request_memory_limit(0);
+        const size_t step = 400;
+        for (size_t room = 0; error && room < (size_t)64 << 20; room += room < 40000 ? step : room / 4) {
+            struct kn_heap_guard guard = { 0 };
+            struct eng_api_request *ask = NULL;
+            struct eng_refusal why;
+            eng_request_memory_limit(room);
+            kn_heap_guard(&guard);
+            error = eng_api_request_parse(&ask, requests[i].api, requests[i].body, strlen(requests[i].body),
+                                          &fake.setup, &fake_arrival, &why);
+            kn_heap_guard(NULL);
+            assert_true(error == 0 || guard.denied_bytes > 0);
+            assert_true(error == 0 || why.status >= 400);
+            n_refused += error != 0;
+            if (!error)
+                eng_api_request_close(ask);
+            assert_true(kn_heap_room() >= room);
+        }
+        assert_int_equal(error, 0);
+        assert_true(n_refused > 5);
+    }
+    eng_request_memory_limit(SIZE_MAX);
+}
+
 /* ---- the request to the engine --------------------------------------------------------------- */
 
 static void a_request_reaches_the_engine_whole(void **state)
@@ -492,6 +567,8 @@ int main(void)
         cmocka_unit_test(a_request_has_a_bounded_number_of_choices),
         cmocka_unit_test(lists_are_bounded),
         cmocka_unit_test(a_prompt_leaves_room_for_an_answer),
+        cmocka_unit_test(a_prompt_far_too_long_is_refused_early),
+        cmocka_unit_test(any_limit_of_memory_refuses_or_reads),
         cmocka_unit_test(a_request_reaches_the_engine_whole),
         cmocka_unit_test(no_memory_is_an_answer_too),
         cmocka_unit_test(refusals_have_two_shapes),

@@ -446,6 +446,172 @@ static void a_mebibyte_of_anything_is_tokenized(void **state)
     free(text);
 }
 
+/* ---- windows --------------------------------------------------------------------------------- */
+
+enum { N_LETTER = 3, N_MADE = 40, WINDOW_TEXT = 400 };
+
+/* A vocabulary of the letters a, b, c and of random pairs of its tokens.  The ranks (or scores) are random, too, so a
+ * pair may be merged before the pairs that its tokens are made of: any table of merges that a file could hold. */
+struct made_vocab {
+    struct eng_vocab v;
+    char bytes[N_LETTER + N_MADE][64];
+    struct moe_string text[N_LETTER + N_MADE];
+    float score[N_LETTER + N_MADE];
+};
+
+static uint64_t next_random(uint64_t *state) { return kn_mix(*state += KN_GOLDEN); }
+
+static void make_vocab(struct made_vocab *m, enum eng_vocab_kind kind, uint64_t *random)
+{
+    *m = (struct made_vocab){ .v = { .kind = kind, .score = m->score, .unk = ENG_NO_TOKEN } };
+    assert_int_equal(eng_pairs_open(&m->v.pairs, N_MADE), 0);
+    assert_int_equal(eng_words_open(&m->v.words, m->text, N_LETTER + N_MADE), 0);
+    for (int b = 0; b < 256; b++)
+        m->v.byte_id[b] = b >= 'a' && b < 'a' + N_LETTER ? b - 'a' : ENG_NO_TOKEN;
+    for (int id = 0; id < N_LETTER + N_MADE; id++) {
+        struct moe_string *t = &m->text[id];
+        int left = 0, right = 0;
+
+        *t = (struct moe_string){ .data = m->bytes[id], .n = 1 };
+        m->bytes[id][0] = (char)('a' + id % N_LETTER);
+        if (id >= N_LETTER) {
+            do {
+                left = (int)(next_random(random) % (uint64_t)id);
+                right = (int)(next_random(random) % (uint64_t)id);
+            } while (m->text[left].n + m->text[right].n > 12);
+            t->n = m->text[left].n + m->text[right].n;
+            memcpy(m->bytes[id], m->text[left].data, m->text[left].n);
+            memcpy(m->bytes[id] + m->text[left].n, m->text[right].data, m->text[right].n);
+        }
+        m->score[id] = (float)(next_random(random) % 8);
+        if (eng_words_add(&m->v.words, id) != ENG_NO_TOKEN)
+            t->n = 0; /* the text has a token already */
+        else if (id >= N_LETTER)
+            eng_pairs_add(&m->v.pairs, (struct eng_pair){ .left = left,
+                                                          .right = right,
+                                                          .id = id,
+                                                          .rank = (uint32_t)(next_random(random) % N_MADE) });
+        m->v.max_bytes = t->n > m->v.max_bytes ? t->n : m->v.max_bytes;
+    }
+}
+
+/* Runs of one letter, repeated beginnings, and random letters; '?' is a byte without a token. */
+static size_t make_text(char *text, uint64_t *random)
+{
+    size_t n = 0, period;
+
+    while (n < WINDOW_TEXT - 80) {
+        const uint64_t way = next_random(random) % 4, len = next_random(random) % 80;
+
+        period = way == 0 ? 1 : way == 1 ? 2 + next_random(random) % 5 : len;
+        for (size_t i = 0; i < len; i++, n++)
+            text[n] = i < period ? "abc?"[next_random(random) % (way == 3 ? 4 : 3)] : text[n - period];
+    }
+    return n;
+}
+
+static void merge_with(struct eng_merge *m, const struct eng_vocab *v, const char *text, size_t n, size_t window,
+                       struct eng_ids *ids)
+{
+    ids->n = 0;
+    m->window = window;
+    assert_int_equal((v->kind == ENG_VOCAB_BYTES ? eng_merge_bytes : eng_merge_pieces)(m, v, text, n, ids), 0);
+}
+
+static void windows_give_the_ids_of_the_whole_piece(void **state)
+{
+    static const size_t windows[] = { 1, 2, 3, 5, 8, 13, 24, 32, 64, 100 };
+    struct eng_merge m = { 0 };
+    struct eng_ids whole = { 0 }, ids = { 0 };
+    uint64_t random = 24;
+    char text[WINDOW_TEXT];
+
+    (void)state;
+    for (int round = 0; round < 2000; round++) {
+        struct made_vocab *made = malloc(sizeof *made);
+        const size_t n = make_text(text, &random);
+
+        make_vocab(made, round % 2 ? ENG_VOCAB_BYTES : ENG_VOCAB_PIECES, &random);
+        merge_with(&m, &made->v, text, n, WINDOW_TEXT, &whole);
+        for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+            merge_with(&m, &made->v, text, n, windows[i], &ids);
+            if (ids.n != whole.n || memcmp(ids.id, whole.id, ids.n * sizeof *ids.id) != 0)
+                fail_msg("round %d: windows of %zu symbols give other ids for '%.*s'", round, windows[i], (int)n, text);
+        }
+        eng_pairs_close(&made->v.pairs);
+        eng_words_close(&made->v.words);
+        free(made);
+    }
+    eng_merge_free(&m);
+    eng_ids_free(&whole);
+    eng_ids_free(&ids);
+}
+
+/* Each run as one piece, in windows of the usual size and in one window: the same ids, and little memory. */
+static void long_pieces_take_little_memory(void **state)
+{
+    static const char *const files[] = { DATA "gpt-2.gguf", DATA "spm-bytes.gguf" };
+    const size_t n = 1 << 20;
+    char *text = malloc(n);
+    struct eng_ids whole = { 0 }, ids = { 0 };
+
+    (void)state;
+    for (size_t k = 0; k < 2 * N_WHOLE_RUN; k++) {
+        struct eng_merge small = { 0 }, large = { 0 };
+        const char *run = runs[k / 2];
+        struct eng_vocab *v;
+
+        assert_int_equal(vocab_from(&v, files[k % 2]), 0);
+        for (size_t at = 0; at < n; at++)
+            text[at] = run[at % strlen(run)];
+        merge_with(&large, v, text, n, n, &whole);
+        merge_with(&small, v, text, n, 0, &ids);
+        assert_int_equal(ids.n, whole.n);
+        assert_memory_equal(ids.id, whole.id, ids.n * sizeof *ids.id);
+        assert_true(small.cap <= 1 << 16);
+        eng_merge_free(&small);
+        eng_merge_free(&large);
+        eng_vocab_close(v);
+    }
+    eng_ids_free(&whole);
+    eng_ids_free(&ids);
+    free(text);
+}
+
+/* ids->most: a text that is too long by its bytes is refused before it is tokenized, another one at the limit. */
+static void tokenizing_stops_at_the_limit(void **state)
+{
+    const size_t n = 1 << 20;
+    char *text = malloc(n);
+    struct eng_vocab *v;
+    struct eng_ids ids = { 0 };
+
+    (void)state;
+    assert_int_equal(vocab_from(&v, DATA "gpt-2.gguf"), 0);
+    memset(text, ' ', n);
+    size_t least = eng_least_tokens(v, (struct moe_string){ text, n });
+    assert_int_equal(least, (n + v->max_bytes - 1) / v->max_bytes);
+    assert_int_equal(eng_tokenize(v, text, n, 0, &ids), 0);
+    assert_true(ids.n >= least);
+    size_t exact = ids.n;
+
+    for (size_t i = 0; i < 5; i++) {
+        const size_t most[] = { 1, least - 1, exact - 1, exact, exact + 1 };
+
+        ids.n = 0;
+        ids.most = most[i];
+        assert_int_equal(eng_tokenize(v, text, n, 0, &ids), most[i] < exact ? KN_ELIMIT : 0);
+        assert_int_equal(ids.full, most[i] < exact);
+        assert_int_equal(ids.n, most[i] < exact ? 0 : exact);
+    }
+    const atomic_bool stop = true;
+    ids = (struct eng_ids){ .id = ids.id, .cap = ids.cap, .stop = &stop };
+    assert_int_equal(eng_tokenize(v, text, n, 0, &ids), KN_ECANCELLED);
+    eng_ids_free(&ids);
+    eng_vocab_close(v);
+    free(text);
+}
+
 /* Overrides of two PCRE2 functions: no_jit simulates a machine without the JIT, steps limits the steps of a search. */
 static struct {
     bool no_jit;
@@ -586,6 +752,9 @@ int main(void)
         cmocka_unit_test(spaces_and_special_tokens_decode_as_they_were_put),
         cmocka_unit_test(any_ids_give_utf8_within_the_room),
         cmocka_unit_test(a_mebibyte_of_anything_is_tokenized),
+        cmocka_unit_test(windows_give_the_ids_of_the_whole_piece),
+        cmocka_unit_test(long_pieces_take_little_memory),
+        cmocka_unit_test(tokenizing_stops_at_the_limit),
         cmocka_unit_test(long_runs_are_cut_by_any_pattern),
         cmocka_unit_test(threads_share_a_vocabulary),
     };
