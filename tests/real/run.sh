@@ -90,7 +90,7 @@ serve() {
     server=$!
     trap 'kill $server 2>/dev/null' EXIT
     for ((i = 0; i < 300; i++)); do
-        port=$(sed -n 's/.*ready: .*127\.0\.0\.1:\([0-9]*\).*/\1/p' "$folder/serve.log" 2>/dev/null)
+        port=$(sed -n 's/.*listening on .*127\.0\.0\.1:\([0-9]*\).*/\1/p' "$folder/serve.log" 2>/dev/null)
         [ -n "$port" ] && return
         kill -0 $server 2>/dev/null || break
         sleep 0.1

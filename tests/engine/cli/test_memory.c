@@ -300,7 +300,7 @@ static pid_t start_server(int mib, FILE *says, int *port, size_t *max_body)
     for (;;) {
         n_said = (size_t)pread(fileno(says), said, sizeof said - 1, 0);
         said[n_said] = 0;
-        if ((at = strstr(said, "ready: ")) && (at = strstr(at, "127.0.0.1:")) && strchr(at, '\n'))
+        if ((at = strstr(said, "listening on ")) && (at = strstr(at, "127.0.0.1:")) && strchr(at, '\n'))
             break;
         if (waitpid(pid, &(int){ 0 }, WNOHANG) != 0)
             fail_msg("serve --host-mem %dM: %s", mib, said);
