@@ -98,13 +98,15 @@ struct tried {
     struct asker *a;
 };
 
-static void open_all(struct tried *t, const struct model *m, bool heat, bool mirror)
+static void open_mirror(struct tried *t, const struct model *m)
 {
     struct off_files files = { 1, &m->fd, &m->name, NULL };
-    *t = (struct tried){ 0 };
-    if (mirror)
-        assert_int_equal(off_mirror_open(&t->mirror, folder, &files, m->pack), 0);
-    files.mirror = t->mirror;
+    assert_int_equal(off_mirror_open(&t->mirror, folder, &files, m->pack), 0);
+}
+
+static void open_tried_store(struct tried *t, const struct model *m, bool heat)
+{
+    struct off_files files = { 1, &m->fd, &m->name, t->mirror };
     assert_int_equal(off_store_open(&t->s, &(struct off_store_options){ .files = files,
                                                                         .expert = m->expert,
                                                                         .n_expert = m->n_expert,
@@ -115,6 +117,14 @@ static void open_all(struct tried *t, const struct model *m, bool heat, bool mir
                                                                         .model_id = m->id }),
                      0);
     t->a = open_asker(t->s, m);
+}
+
+static void open_all(struct tried *t, const struct model *m, bool heat, bool mirror)
+{
+    *t = (struct tried){ 0 };
+    if (mirror)
+        open_mirror(t, m);
+    open_tried_store(t, m, heat);
 }
 
 static void close_all(struct tried *t)
@@ -146,6 +156,16 @@ static int ask_all(struct tried *t)
     t->a->n_failed = 0;
     ask_layers(t, t->a->m->n_expert / t->a->m->per_layer, 2);
     return t->a->n_failed;
+}
+
+/* Fetches all experts at least 6 times, and then until a damaged one was read if there are any. Which drive a read uses
+ * depends on their times, so damage of one copy may never be met. Returns the number of failures. */
+static int ask_until_damage(struct tried *t, bool damaged)
+{
+    int failed = 0;
+    for (int i = 0; i < 3 || (damaged && i < 100 && !stats_of(t).damaged_reads); i++)
+        failed += ask_all(t);
+    return failed;
 }
 
 static void check_line(const char *a, const char *b)
@@ -321,7 +341,7 @@ static void a_wrong_read_is_repeated(void **state)
         faults_listen();
         n_flip = 1;
         assert_int_equal(ask_all(&t) + t.a->n_wrong, 0);
-        assert_int_equal(n_flip, 0);
+        assert_true(n_flip <= 0); /* threads may both count */
         assert_int_equal(stats_of(&t).damaged_reads, 1);
         assert_false(stats_of(&t).changed);
         check_line(packed ? pack_path : m->path, "not reliable");
@@ -362,17 +382,20 @@ static void one_copy_stands_in_for_the_other(void **state)
             if (way & 2)
                 damage(m, copy_path[0], e);
         }
-        int failed = 0;
-        for (int i = 0; i < 3; i++)
-            failed += ask_all(&t);
+        int failed = ask_until_damage(&t, (way & 3) != 0);
         assert_int_equal(t.a->n_wrong, 0);
         assert_true(way == 3 ? failed > 0 : failed == 0);
-        assert_true(stats_of(&t).damaged_reads > 0);
+        bool met = stats_of(&t).damaged_reads > 0;
+        assert_true(met || way != 3);
         assert_true(stats_of(&t).changed ? way != 2 : way != 3);
-        if (way == 2)
+        if (way == 2 && met)
             check_line(copy_path[0], "from the first copy");
-        else if (way == 1) /* the watch may see the change as well */
+        else if (way == 1 && met) { /* the watch may see the change as well */
             assert_true(strstr(faults.line, copy_path[0]) || strstr(faults.last, copy_path[0]));
+            for (int i = 0; i < 10; i++) /* the damage of an expert is met once */
+                assert_int_equal(ask_all(&t), 0);
+            assert_true(stats_of(&t).damaged_reads <= 2 * (uint64_t)m->n_expert);
+        }
         close_all(&t);
         faults_listen_off();
         close_tried(m);
@@ -401,16 +424,15 @@ static void a_damaged_pack_file_is_replaced(void **state)
             if (way & 4)
                 damage(m, m->path, e);
         }
-        int failed = 0;
-        for (int i = 0; i < 3; i++)
-            failed += ask_all(&t);
+        int failed = ask_until_damage(&t, (way & 3) != 0);
         assert_int_equal(t.a->n_wrong, 0);
         assert_true(way == 7 ? failed > 0 : failed == 0);
-        assert_true((stats_of(&t).damaged_reads > 0) == ((way & 3) != 0));
+        bool met = stats_of(&t).damaged_reads > 0;
+        assert_true((way & 3) == 3 ? met : way & 3 || !met);
         assert_true((stats_of(&t).n_packed < (uint64_t)m->n_expert) == ((way & 3) == 3));
-        if (way == 1)
+        if (way == 1 && met)
             check_line(pack_path, copy_path[1]);
-        else if (way == 2)
+        else if (way == 2 && met)
             check_line(copy_path[1], "from the first copy");
         else if (way == 3)
             check_line(pack_path, "spillway pack");
@@ -420,23 +442,30 @@ static void a_damaged_pack_file_is_replaced(void **state)
     }
 }
 
-/* An expert learnt from both copies: if they differ later, it is not known which is right, and it fails. */
+/* The second copy is damaged before the first read, which is believed. When the copies are seen to differ, it is not
+ * known which is right: the expert fails, and the first copy is not blamed. */
 static void copies_that_differ_are_not_chosen_from(void **state)
 {
     (void)state;
     struct model *m = open_tried(2, 4, 700);
-    struct tried t;
+    struct tried t = { 0 };
     copy_file(m->path, copy_path[0]);
-    open_all(&t, m, false, true);
-    faults_listen();
-    assert_int_equal(ask_all(&t), 0);
+    open_mirror(&t, m);
     for (int e = 0; e < m->n_expert; e++)
-        damage(m, m->path, e);
-    for (int i = 0; i < 3; i++)
-        ask_all(&t);
-    assert_int_equal(t.a->n_wrong, 0);
-    assert_true(stats_of(&t).mirror_bytes > 0);
+        damage(m, copy_path[0], e);
+    faults_listen();
+    open_tried_store(&t, m, true);
+    int failed = 0;
+    for (int i = 0; i < 100 && !failed && !faults.n_line; i++)
+        failed = ask_all(&t);
+    /* An expert that was first read from the first copy blames the mirror; one that was not fails. Both may happen. */
+    assert_true(faults.n_line <= 2);
+    assert_true(!failed || strstr(faults.line, "other bytes than before") ||
+                strstr(faults.last, "other bytes than before"));
+    assert_true(!faults.n_line ||
+                (!strstr(faults.line, "experts are read from") && !strstr(faults.last, "experts are read from")));
     close_all(&t);
+    learn_all(m); /* nothing of the mirror was kept */
     faults_listen_off();
     close_tried(m);
 }
