@@ -211,6 +211,8 @@ static void a_batch_goes_on_behind_the_largest_line(void **state)
     for (int i = 0; i < n; i++) {
         (void)unlink(in_place("out.jsonl.errors"));
         int status = run_within("batch -m demo.gguf poison.jsonl -o out.jsonl --parallel 2 " SMALL, mib[i], &peak);
+        if (status == 2 && strstr(said, "raise --host-mem")) /* a budget of BUDGETS that is too small for the file */
+            continue;
         if (status != 1)
             fail_msg("batch --host-mem %dM: status %d: %s", mib[i], status, said);
         assert_int_equal(count_lines("out.jsonl"), 3);
