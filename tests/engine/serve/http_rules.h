@@ -145,7 +145,7 @@ static const struct rule rules[] = {
     { "7",     "chunked has no parameter",                    POST "Transfer-Encoding: chunked;q=1\r\n\r\n0\r\n\r\n" SECOND, .status = 501 },
     { "6.1",   "an unknown coding before chunked",            POST "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n" SECOND, .status = 501 },
     { "6.3",   "chunked is the last coding",                  POST "Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
-    { "6.1",   "chunked occurs once" ,                       POST "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
+    { "6.1",   "chunked occurs once",                        POST "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
     { "6.1",   "one header with codings (strict)",            POST "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
     { "6.1",   "one header with codings: identity (strict)",  POST "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
     { "5.6.1*", "no empty coding (strict)",                   POST "Transfer-Encoding: chunked,\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
