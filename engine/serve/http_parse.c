@@ -260,7 +260,7 @@ static bool next_element(const char **list, const char **p, size_t *n)
 static bool is_word(const char *p, size_t n, const char *word) { return n == strlen(word) && !strncasecmp(p, word, n); }
 
 /* Transfer-Encoding is chunked [6.1].  Other codings may precede it by the rule, but none is supported.  A chunked that
- * is not the last coding, or that is there twice, leaves the end of the body unknown [6.3]. */
+ * is not the last coding, or that occurs twice, leaves the end of the body unknown [6.3]. */
 static enum eng_http_fault check_coding(struct eng_http_head *out, const char *list, int n_field)
 {
     const char *p;

@@ -66,7 +66,7 @@ struct eng_http_scan { /* all zero: no byte yet */
     int n_line;        /* lines before this one that are not empty */
     bool begun, cr;    /* this line has a character; the last byte is CR */
     bool skipped;      /* an empty line before the request line */
-    bool done;         /* the empty line that ends the head is there */
+    bool done;         /* the empty line that ends the head has come */
 };
 
 /* Takes bytes of a head, at most `most` over all calls, and returns their number: n, or fewer when the head is done or

@@ -145,7 +145,7 @@ static const struct rule rules[] = {
     { "7",     "chunked has no parameter",                    POST "Transfer-Encoding: chunked;q=1\r\n\r\n0\r\n\r\n" SECOND, .status = 501 },
     { "6.1",   "an unknown coding before chunked",            POST "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n" SECOND, .status = 501 },
     { "6.3",   "chunked is the last coding",                  POST "Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
-    { "6.1",   "chunked is there once",                       POST "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
+    { "6.1",   "chunked occurs once",                        POST "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
     { "6.1",   "one header with codings (strict)",            POST "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
     { "6.1",   "one header with codings: identity (strict)",  POST "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
     { "5.6.1*", "no empty coding (strict)",                   POST "Transfer-Encoding: chunked,\r\n\r\n0\r\n\r\n" SECOND, .status = 400 },
@@ -198,7 +198,7 @@ static const struct rule rules[] = {
     { "9.3",   "keep-alive in HTTP/1.0",                      "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", .status = 200 },
     { "9110:10.1.1", "an unknown expectation",                POST "Expect: 200-ok\r\nContent-Length: 2\r\n\r\n{}", .status = 417 },
     { "9110:10.1.1", "an expectation in HTTP/1.0 has no effect", "POST / HTTP/1.0\r\nExpect: 200-ok\r\nContent-Length: 2\r\n\r\n{}", .status = 200, .body = "{}", .closes = true },
-    { "9110:10.1.1", "a body that is there already",          POST "Expect: 100-Continue\r\nContent-Length: 2\r\n\r\n{}", .status = 200, .body = "{}" },
+    { "9110:10.1.1", "a body that has come already",          POST "Expect: 100-Continue\r\nContent-Length: 2\r\n\r\n{}", .status = 200, .body = "{}" },
     { "9110:10.1.1", "an expectation and a body that is too long", POST "Expect: 100-continue\r\nContent-Length: 5000\r\n\r\n", .status = 413 },
 };
 /* clang-format on */

@@ -160,7 +160,7 @@ static void count_listening(enum kn_level level, const char *line)
     atomic_fetch_add(&n_listening, !strncmp(line, "listening on http://127.0.0.1:", 30));
 }
 
-/* The server says that it listens when it can answer, so not before the model is there. */
+/* The server says that it listens when it can answer, so not before the model is loaded. */
 static void test_no_model(void **state)
 {
     (void)state;
