@@ -187,7 +187,7 @@ static void what_fails_leaves_the_old_file(void **state)
             int error = eng_fit_write(name, "m.gguf", &found, "");
             struck = faults.struck;
             assert_true(faults_clean());
-            bool renamed = faults.calls[FAULT_RENAME] > 0 && (!struck || error == 0); /* then the folder is synced */
+            bool renamed = faults.calls[FAULT_RENAME] > 0 && (!struck || error == 0);  /* then the folder is synced */
             assert_true(renamed ? error == 0 : error == KN_EIO || error == KN_ENOMEM); /* memory is a call, too */
             assert_int_equal(faults.n_line, !renamed);
             faults_off();
