@@ -3,7 +3,7 @@
  * A checksum is that of the matrices as the kernels read them: interleaved, without the padding between them.  That
  * layout is the same for every instruction set, and for the pack file.  So the pack file's checksums also hold for the
  * model's own files, and the bytes are still in the cache of the core that has just interleaved them: the checksum adds
- * a twentieth to the time of interleaving.  What the file holds but the layout drops is not verified, and is never used.
+ * a twentieth to the time of interleaving.  Bytes of the file that the layout leaves out are never used.
  *
  *   expected   of a read from the pack file: the checksum in its table.  Of a read from the model's own files: the
  *              one learnt at the first read by this or an earlier process (heat.c), else the pack file's, else none:

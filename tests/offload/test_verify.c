@@ -1,6 +1,6 @@
 /* Every read of an expert is verified: bytes damaged in the model's file, in the second copy, in the pack file or on the
- * way from the disk are read from another copy, or the expert fails; no expert is handed out with other bytes.  What was
- * learnt of a file is kept between processes, and forgotten when the file is replaced. */
+ * way from the disk are read from another copy, or the expert fails; no expert is handed out with other bytes.
+ * Checksums that were learnt of a file are kept between processes, and forgotten when the file is replaced. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -470,7 +470,7 @@ static void copies_that_differ_are_not_chosen_from(void **state)
     close_tried(m);
 }
 
-/* ---- what is kept -------------------------------------------------------------------------------------------- */
+/* ---- kept checksums -------------------------------------------------------------------------------------------- */
 
 /* The checksums in the heat file of the last process. */
 static void read_checks(const struct model *m, uint64_t check[MAX_EXPERT])
