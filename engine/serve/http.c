@@ -178,7 +178,10 @@ static void drop(struct eng_exchange *x)
         listen_or_not(h);
 }
 
-/* Counts the memory of requests of this connection.  Above the limit of all, the connection with the most is cut. */
+static void refuse(struct eng_exchange *x, enum eng_http_fault fault);
+
+/* Counts the memory of requests of this connection.  Above the limit of all, the largest request that is being received
+ * is refused; its further bytes are dropped. */
 static void count_held(struct eng_exchange *x)
 {
     struct eng_http *h = x->http;
@@ -187,11 +190,15 @@ static void count_held(struct eng_exchange *x)
     x->n_held = n;
     if (h->n_held <= h->opt.max_received)
         return;
-    struct eng_exchange *most = x;
+    struct eng_exchange *most = NULL;
     for (struct eng_exchange *y = h->first; y; y = y->next)
-        if (!y->cut && y->n_held > most->n_held)
+        if (!y->cut && (y->state == HEAD || y->state == BODY) && unsent(y) == 0 && (!most || y->n_held > most->n_held))
             most = y;
-    cut(most);
+    h->n_cut += most != NULL;
+    if (most)
+        refuse(most, ENG_HTTP_MEMORY);
+    else
+        cut(x);
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */
@@ -307,7 +314,7 @@ static size_t take_head(struct eng_exchange *x, const char *p, size_t n, enum en
     if (!*fault && !append(&x->head, &x->n_head, &x->room_head, p, taken, most))
         *fault = ENG_HTTP_MEMORY;
     if (!*fault && x->scan.done)
-        *fault = take_request(x, taken < n);
+        *fault = take_request(x, taken < evbuffer_get_length(input(x)));
     return taken;
 }
 

@@ -9,7 +9,7 @@
  *     which the exchange must not be used;
  *   - a request that breaks a rule or a limit of size, or names a foreign host, goes to on_fault, which must answer it
  *     at once; the connection is closed then;
- *   - limits on the bytes of all requests being received (the largest is cut), on connections (more wait in the
+ *   - limits on the bytes of all requests being received (the largest is refused), on connections (more wait in the
  *     kernel), on the unsent bytes of a stream (cut) and of all connections (cut, beginning with the client that has
  *     taken no byte for the longest time);
  *   - timeouts: a whole request must arrive within patience_ms of its first byte, else it is a fault; while an answer

@@ -9,7 +9,7 @@ static int setup(void **state)
     struct eng_serve_options o = serve_defaults();
     o.engine.isa = KN_ISA_COUNT - 1;
     o.allowed_host = "llm.example.com";
-    o.max_body = 2 << 20;
+    o.max_body = 6 << 20;
     kn_log_set(NULL, KN_LOG_ERROR);
     serve_start(&served, &o);
     return 0;
