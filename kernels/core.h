@@ -205,6 +205,9 @@ int kn_new_file_try(struct kn_new_file *f, const char *path, int mode);  /* the 
 int kn_new_file_commit(struct kn_new_file *f);  /* after 0 a power cut does not remove or damage the file */
 int kn_new_file_replace(struct kn_new_file *f); /* does not sync: a power cut may leave an empty or damaged file */
 void kn_new_file_close(struct kn_new_file *f);
+int kn_file_save(const char *path, int mode, const void *data, size_t bytes); /* open, write, commit, close */
+/* The same for an optional file: open by try, write, replace, close. */
+void kn_file_save_optional(const char *path, int mode, const void *data, size_t bytes);
 int kn_file_publish(int fd, const char *part, const char *path); /* syncs part, renames it to path, syncs the folder */
 void kn_file_sync_folder(const char *path); /* syncs path's folder: a new or renamed file survives a power cut */
 int kn_fail_short(const char *path, uint64_t end, uint64_t missing); /* logs a truncated file; returns KN_ESHORT */

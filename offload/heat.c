@@ -160,15 +160,11 @@ static void fill(uint8_t *file, size_t n, const struct off_heat *h)
 
 void off_heat_write(const char *path, const struct off_heat *h)
 {
-    struct kn_new_file f;
     size_t n = new_bytes(h->n_expert, h->n_file), bytes = n + sizeof(uint64_t);
     uint8_t *file = kn_alloc(bytes);
     if (!file)
-        goto done;
+        return;
     fill(file, n, h);
-    if (!kn_new_file_try(&f, path, 0644) && kn_io()->pwrite(f.fd, file, bytes, 0) == (ssize_t)bytes)
-        (void)kn_new_file_replace(&f);
-    kn_new_file_close(&f);
-done:
+    kn_file_save_optional(path, 0644, file, bytes);
     kn_free(file);
 }

@@ -204,14 +204,8 @@ static bool may_write(const char *path)
 
 static int write_whole(const char *path, const char *text)
 {
-    struct kn_new_file file;
     int error = kn_file_refuse_target(path);
-    if (error || (error = kn_new_file_open(&file, path, 0644)))
-        return error;
-    if (!(error = kn_file_write(file.fd, path, text, strlen(text), 0)))
-        error = kn_new_file_commit(&file);
-    kn_new_file_close(&file);
-    return error;
+    return error ? error : kn_file_save(path, 0644, text, strlen(text));
 }
 
 int eng_conversation_save(const struct eng_conversation *c, const char *path)

@@ -65,15 +65,6 @@ int eng_history_append(const char *path, const char *text, size_t n)
     return written ? 0 : KN_EIO;
 }
 
-/* Writes the text to a new file in the place of path.  If another chat does so at the same time, the text is dropped. */
-static void replace(const char *path, const char *text, size_t n)
-{
-    struct kn_new_file file;
-    if (!kn_new_file_try(&file, path, 0600) && kn_io()->pwrite(file.fd, text, n, 0) == (ssize_t)n)
-        (void)kn_new_file_replace(&file);
-    kn_new_file_close(&file);
-}
-
 void eng_history_load(const char *path, int most, eng_history_line *fn, void *arg)
 {
     char *text = NULL;
@@ -86,14 +77,14 @@ void eng_history_load(const char *path, int most, eng_history_line *fn, void *ar
     int error = usable ? eng_read_all(fd, path, &text, &n) : 0;
     close(fd);
     if (!error && !usable && S_ISREG(st.st_mode))
-        replace(path, "", 0);
+        kn_file_save_optional(path, 0600, "", 0);
     for (size_t i = 0; i < n; i++)
         n_line += text[i] == '\n';
     char *from = text, *end = text + n, *newline;
     for (int skip = n_line - most; skip > 0; skip--)
         from = (char *)memchr(from, '\n', (size_t)(end - from)) + 1;
     if (n_line > 2 * most)
-        replace(path, from, (size_t)(end - from));
+        kn_file_save_optional(path, 0600, from, (size_t)(end - from)); /* not if another chat is doing it */
     for (; from < end && (newline = memchr(from, '\n', (size_t)(end - from))); from = newline + 1) {
         *newline = 0;
         unescape(from);

@@ -110,15 +110,8 @@ static int write_pipe(const char *path, const char *text, size_t n)
 static int write_whole(const char *path, const char *text, size_t n)
 {
     char target[PATH_MAX];
-    struct kn_new_file file;
     int error = find_target(target, path);
-    if (error || (error = kn_new_file_open(&file, target, 0644)))
-        return error;
-    error = kn_file_write(file.fd, file.path, text, n, 0);
-    if (!error)
-        error = kn_new_file_commit(&file);
-    kn_new_file_close(&file);
-    return error;
+    return error ? error : kn_file_save(target, 0644, text, n);
 }
 
 int eng_fit_write(const char *path, const char *model, uint64_t model_id, const struct spec_fit *fit,

@@ -411,6 +411,26 @@ void kn_new_file_close(struct kn_new_file *f)
     *f = (struct kn_new_file){ .fd = -1 };
 }
 
+int kn_file_save(const char *path, int mode, const void *data, size_t bytes)
+{
+    struct kn_new_file f;
+    int error = kn_new_file_open(&f, path, mode);
+    if (error)
+        return error;
+    if (!(error = kn_file_write(f.fd, path, data, bytes, 0)))
+        error = kn_new_file_commit(&f);
+    kn_new_file_close(&f);
+    return error;
+}
+
+void kn_file_save_optional(const char *path, int mode, const void *data, size_t bytes)
+{
+    struct kn_new_file f;
+    if (!kn_new_file_try(&f, path, mode) && seam->pwrite(f.fd, data, bytes, 0) == (ssize_t)bytes)
+        (void)kn_new_file_replace(&f);
+    kn_new_file_close(&f);
+}
+
 int kn_fail_size(const char *path)
 {
     if (errno == ESPIPE)
