@@ -39,13 +39,6 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
 
 static void on_gone(void *arg, struct eng_exchange *x) { (void)arg, (void)x; }
 
-static void on_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault)
-{
-    const char *text = eng_http_fault_text(fault);
-    (void)arg;
-    eng_http_answer(x, eng_http_fault_status(fault), "text/plain", text, strlen(text));
-}
-
 static void write_lines(struct eng_bytes *out, const struct eng_batch_counts *n)
 {
     const struct {
@@ -130,7 +123,6 @@ int eng_watch_open(struct eng_watch **out, int port, const char *model)
                                                           .patience_ms = PATIENCE_MS,
                                                           .idle_ms = 60000,
                                                           .on_request = on_request,
-                                                          .on_fault = on_fault,
                                                           .on_gone = on_gone,
                                                           .arg = w });
     if (!error) {

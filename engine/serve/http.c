@@ -178,33 +178,10 @@ static void drop(struct eng_exchange *x)
         listen_or_not(h);
 }
 
-static void refuse(struct eng_exchange *x, enum eng_http_fault fault);
-
-/* Counts the memory of requests of this connection.  Above the limit of all, the largest request that is being received
- * is refused; its further bytes are dropped. */
-static void count_held(struct eng_exchange *x)
-{
-    struct eng_http *h = x->http;
-    size_t n = x->room_head + x->room_body + evbuffer_get_length(input(x));
-    h->n_held = h->n_held - x->n_held + n;
-    x->n_held = n;
-    if (h->n_held <= h->opt.max_received)
-        return;
-    struct eng_exchange *most = NULL;
-    for (struct eng_exchange *y = h->first; y; y = y->next)
-        if (!y->cut && (y->state == HEAD || y->state == BODY) && unsent(y) == 0 && (!most || y->n_held > most->n_held))
-            most = y;
-    h->n_cut += most != NULL;
-    if (most)
-        refuse(most, ENG_HTTP_MEMORY);
-    else
-        cut(x);
-}
-
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* While the unsent bytes of all connections exceed their limit, cuts the connection whose client has taken no byte for
- * the longest time; of several the one with the most. */
+/* While the unsent bytes of all connections exceed their limit, cuts the connection that has sent no byte for the longest
+ * time; of several such connections the one with the most unsent bytes. */
 static void limit_unsent(struct eng_http *h)
 {
     while (h->n_unsent > h->opt.max_unsent_all) {
@@ -284,7 +261,31 @@ static void refuse(struct eng_exchange *x, enum eng_http_fault fault)
     x->last = true;
     x->user = NULL;
     x->first_ns = 0;
-    h->opt.on_fault(h->opt.arg, x, fault);
+    if (h->opt.on_fault)
+        h->opt.on_fault(h->opt.arg, x, fault);
+    else
+        eng_http_answer_fault(x, fault);
+}
+
+/* Counts the memory of requests of this connection.  Above the limit of all, the largest request that is being received
+ * is refused; its further bytes are dropped. */
+static void count_held(struct eng_exchange *x)
+{
+    struct eng_http *h = x->http;
+    size_t n = x->room_head + x->room_body + evbuffer_get_length(input(x));
+    h->n_held = h->n_held - x->n_held + n;
+    x->n_held = n;
+    if (h->n_held <= h->opt.max_received)
+        return;
+    struct eng_exchange *most = NULL;
+    for (struct eng_exchange *y = h->first; y; y = y->next)
+        if (!y->cut && (y->state == HEAD || y->state == BODY) && unsent(y) == 0 && (!most || y->n_held > most->n_held))
+            most = y;
+    h->n_cut += most != NULL;
+    if (most)
+        refuse(most, ENG_HTTP_MEMORY);
+    else
+        cut(x);
 }
 
 /* The head is whole. */
@@ -621,7 +622,7 @@ static void send_head(struct eng_exchange *x, struct eng_bytes *head, const char
     eng_bytes_free(head);
 }
 
-/* The answer is complete: makes the connection wait for the next request, whose bytes may already be there.  That
+/* The answer is complete: the connection waits for its next request, which may already be in the input buffer.  That
  * request is handed over from the event loop, not from the function that completed this answer. */
 static void finish(struct eng_exchange *x)
 {
@@ -648,6 +649,12 @@ void eng_http_answer(struct eng_exchange *x, int status, const char *type, const
     eng_bytes_text(&head, "\r\n");
     send_head(x, &head, body, is_head(x) ? 0 : n);
     finish(x);
+}
+
+void eng_http_answer_fault(struct eng_exchange *x, enum eng_http_fault fault)
+{
+    const char *text = eng_http_fault_text(fault);
+    eng_http_answer(x, eng_http_fault_status(fault), "text/plain", text, strlen(text));
 }
 
 /* With HTTP/1.0 the end of the connection ends the answer. */

@@ -38,7 +38,7 @@ struct eng_http_options {
     int patience_ms, idle_ms;
     int tick_ms; /* interval of the timeout checks; 0: 100 ms */
     void (*on_request)(void *arg, struct eng_exchange *x);
-    void (*on_fault)(void *arg, struct eng_exchange *x, enum eng_http_fault fault);
+    void (*on_fault)(void *arg, struct eng_exchange *x, enum eng_http_fault fault); /* NULL: eng_http_answer_fault */
     void (*on_gone)(void *arg, struct eng_exchange *x);
     void *arg;
 };
@@ -71,6 +71,7 @@ void eng_http_set_header(struct eng_exchange *x, const char *name, const char *v
 void eng_http_set_last(struct eng_exchange *x); /* before answer or begin: the connection is closed after the answer */
 /* The answer to a HEAD request has the headers of the same answer to GET, with the length of its body, and no body. */
 void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body, size_t n);
+void eng_http_answer_fault(struct eng_exchange *x, enum eng_http_fault fault); /* its status and text, as plain text */
 void eng_http_begin(struct eng_exchange *x, int status, const char *type);
 void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n); /* written to the socket at once */
 void eng_http_end(struct eng_exchange *x, const char *bytes, size_t n);   /* n 0: no last chunk */

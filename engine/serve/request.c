@@ -44,8 +44,9 @@ static void read_ask(struct srv_call *c)
         eng_reply_count(&c->text, c->ask);
 }
 
-/* Refuses a call for which the memory of requests was too small: for ever if the call alone takes more than all of it
- * (its body is in the connection's buffer as well), else for now.  bytes: of the reading when memory was refused. */
+/* Refuses a call for which the memory for requests was too small: with 413 if the call alone takes more than all of it
+ * (the buffer of a chunked body may have twice the body's bytes), else with 503.  bytes: taken by the parsing, with the
+ * allocation that was refused. */
 static void refuse_memory(struct srv_call *c, size_t bytes)
 {
     const size_t all = c->server->request_bytes;
@@ -79,13 +80,11 @@ static void read_call(struct eng_task *task)
         kn_heap_trim();
 }
 
-/* A copy of the body; NULL: the memory for requests is taken. */
-static char *copy_body(struct eng_server *s, struct eng_exchange *x, size_t *n)
+/* The body, taken from the connection; NULL: a long one would leave too little of the memory for requests while it
+ * waits. */
+static char *take_body(struct eng_server *s, struct eng_exchange *x, size_t *n)
 {
-    struct kn_heap_guard guard = { .keep = s->request_bytes / SRV_KEPT_BY_SHORT };
-    kn_heap_guard(&guard);
     char *body = eng_http_body(x, n);
-    kn_heap_guard(NULL);
     if (!body || *n <= ENG_TASK_SHORT || kn_heap_room() >= s->request_bytes / SRV_KEPT_BY_WAITING)
         return body;
     kn_free(body);
@@ -97,7 +96,7 @@ void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct sr
 {
     struct eng_refusal why;
     struct srv_call *c = kn_calloc(1, sizeof *c);
-    if (!c || !(c->body = copy_body(s, x, &c->n_body))) {
+    if (!c || !(c->body = take_body(s, x, &c->n_body))) {
         kn_free(c);
         eng_refuse(&why, 503, NULL, "", "no memory for this request now: other requests have it");
         srv_log_refusal(id, x, &why);

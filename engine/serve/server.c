@@ -26,8 +26,8 @@
 #define BODIES        4                   /* bodies of the largest size that may be received at once */
 #define MAX_BODY      ((size_t)8 << 20)   /* default of --max-body, where host_mem is large enough */
 #define MIN_BODY      ((size_t)256 << 10) /* the default with the smallest host_mem */
-/* Memory for requests, in bodies of the largest size: those that are received; a body that waits, with its copy; and
- * the memory of reading one, up to 7 times its bytes if it is one text. */
+/* Memory for requests, in bodies of the largest size: those that are received; one that waits; and the memory of
+ * reading one, up to 7 times its bytes if it is one text. */
 #define REQUEST_BODIES 12
 #define REQUEST_SHARE  8    /* with the default of --max-body, requests get at most this part of host_mem */
 #define LINK_BYTES     4096 /* memory of an idle connection */

@@ -64,11 +64,10 @@ static void on_gone(void *arg, struct eng_exchange *x)
 
 static void on_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault)
 {
-    const char *text = eng_http_fault_text(fault);
     (void)arg;
     if (eng_http_fault_status(fault) < 400)
         abort();
-    eng_http_answer(x, eng_http_fault_status(fault), "text/plain", text, strlen(text));
+    eng_http_answer_fault(x, fault);
 }
 
 static void open_server(void)

@@ -55,13 +55,6 @@ static void on_request(void *arg, struct eng_exchange *x)
     look();
 }
 
-static void on_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault)
-{
-    const char *text = eng_http_fault_text(fault);
-    (void)arg;
-    eng_http_answer(x, eng_http_fault_status(fault), "text/plain", text, strlen(text));
-}
-
 static void on_gone(void *arg, struct eng_exchange *x)
 {
     (void)arg, (void)x;
@@ -108,7 +101,6 @@ static int setup(void **state)
                                   .idle_ms = 60000,
                                   .tick_ms = 10,
                                   .on_request = on_request,
-                                  .on_fault = on_fault,
                                   .on_gone = on_gone };
     if (eng_http_open(&http, base, &o))
         return -1;
@@ -133,7 +125,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* A client whose socket takes few bytes before it reads. */
+/* Connects with a small receive buffer. */
 static int connect_small(void)
 {
     struct sockaddr_in a = { .sin_family = AF_INET,
