@@ -9,6 +9,7 @@
 
 #include "tests/faults.h"
 #include "tests/power.h"
+#include "tests/scratch.h"
 
 #define PART ".spillway.part"
 
@@ -17,8 +18,7 @@ static char folder[64], path[96], part[128], aside[96];
 static int set_up(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "%s/spillway-new-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
-    if (!mkdtemp(folder))
+    if (!scratch_make(folder, sizeof folder, "new"))
         return -1;
     snprintf(path, sizeof path, "%s/file", folder);
     snprintf(part, sizeof part, "%s" PART, path);
@@ -131,7 +131,8 @@ static void what_is_in_the_way_stays(void **state)
     faults_off();
 }
 
-/* Each call fails in turn: the path then names the old file or the new one, no part file is left, and messages name the final name. */
+/* Each call fails in turn: the path then names the old file or the new one, no part file is left, and messages have the
+ * final name. */
 static void any_call_may_fail(void **state)
 {
     static const enum fault_kind kind[] = { FAULT_ALLOC, FAULT_OPEN, FAULT_SIZE,  FAULT_STAT,

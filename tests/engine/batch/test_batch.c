@@ -22,6 +22,7 @@
 #include "tests/faults.h"
 #include "tests/power.h"
 #include "tests/send.h"
+#include "tests/scratch.h"
 
 #define N_LINE 24
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -37,8 +38,7 @@ static int set_up(void **state)
 {
     struct kn_team *team;
     (void)state;
-    snprintf(folder, sizeof folder, "%s/spillway-batch-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
-    if (!mkdtemp(folder) || kn_team_open(&team, 1))
+    if (!scratch_make(folder, sizeof folder, "batch") || kn_team_open(&team, 1))
         return -1;
     snprintf(model, sizeof model, "%s/model.gguf", folder);
     snprintf(in, sizeof in, "%s/in", folder);

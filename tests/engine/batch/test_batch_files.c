@@ -9,15 +9,14 @@
 
 #include "engine/batch/batch.h"
 #include "tests/faults.h"
+#include "tests/scratch.h"
 
 static char folder[64], in[96], out[96], errors[96];
 
 static int set_up(void **state)
 {
     (void)state;
-    /* in memory where possible: on a disk each line waits for a sync */
-    snprintf(folder, sizeof folder, "%s/spillway-batch-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
-    if (!mkdtemp(folder))
+    if (!scratch_make(folder, sizeof folder, "batch"))
         return -1;
     snprintf(in, sizeof in, "%s/in", folder);
     snprintf(out, sizeof out, "%s/out", folder);

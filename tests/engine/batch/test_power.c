@@ -9,6 +9,7 @@
 
 #include "engine/batch/batch.h"
 #include "tests/power.h"
+#include "tests/scratch.h"
 
 enum { N_RECORD = 24, N_SEED = 1500 };
 
@@ -17,8 +18,7 @@ static char folder[64], out[96], errors[96], said[1024];
 static int set_up(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "%s/spillway-power-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
-    if (!mkdtemp(folder))
+    if (!scratch_make(folder, sizeof folder, "power"))
         return -1;
     snprintf(out, sizeof out, "%s/out", folder);
     snprintf(errors, sizeof errors, "%s/errors", folder);
