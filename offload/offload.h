@@ -155,8 +155,8 @@ struct off_ticket {
     struct off_ticket *next; /* list link of the store */
 };
 
-/* The fields before n_slot, mirror_bytes and damaged_reads are counters that only rise: a prefetch is counted once it can no longer
- * be cancelled.  The other fields are the present state. */
+/* The fields before n_slot, mirror_bytes and damaged_reads are counters that only rise: a prefetch is counted once it can
+ * no longer be cancelled.  The other fields are the present state. */
 struct off_stats {
     uint64_t hits, misses;          /* experts fetched NOW: cached; not cached, or still being read */
     uint64_t read_bytes, reads;     /* reads of experts from files: bytes, number of experts */

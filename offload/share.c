@@ -96,8 +96,8 @@ static int slots_of(const struct off_pool *p, double share)
 /* The slots of the window keep nothing from one pass to the next, so a pass that uses all experts reads
  * (experts - slots + window): at most 1/WINDOW_PART more than without a window, except where few experts have no slot.
  * There the window is as small as the disk allows: WINDOW_BYTES are two to three times the bytes in flight that keep a
- * drive busy (off_reader_most). With a window of 8 experts of 2.65 MB the disk had nothing to read for a quarter of the time, with
- * 16 to 32 for an eighth (evals/results/offload/window-speed-2026-11-24.md). */
+ * drive busy (off_reader_most). With a window of 8 experts of 2.65 MB the disk had nothing to read for a quarter of the
+ * time, with 16 to 32 for an eighth (evals/results/offload/window-speed-2026-11-24.md). */
 static void set_window(struct off_store *s)
 {
     size_t all = off_store_bytes(s->expert, s->n_expert), n = all ? WINDOW_BYTES * (size_t)s->n_expert / all : 0;

@@ -124,8 +124,8 @@ static void empty_slot(struct off_store *s, struct off_slot *slot)
     s->n_empty++;
 }
 
-/* If all jobs of a slot have ended: makes it raw.  After an error: reads it from the model's files if it was packed, reads it again if another fetch joined, else makes it bad if tickets hold
- * it and must get the error, else empty. */
+/* If all jobs of a slot have ended: makes it raw.  After an error: reads it from the model's files if it was packed, reads
+ * it again if another fetch joined, else makes it bad if tickets hold it and must get the error, else empty. */
 void off_slot_settle(struct off_store *s, struct off_slot *slot)
 {
     if (slot->state != SLOT_READING)

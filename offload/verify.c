@@ -10,7 +10,7 @@
  *              then the read is believed, unless the file was changed since it was opened (watch.c)
  *   wrong      the expert is read again: from the first copy, then from the second.  If both are wrong, from the
  *              model's own files instead of the pack file, else the expert fails, and the next request tries again
- *   blame      the copy whose bytes were wrong is reported once.  A damaged mirror is used no more.  If the first copy
+ *   blame      the copy with the wrong bytes is reported once.  A damaged mirror is not used any more.  If the first copy
  *              is damaged, this expert is read from the second from then on
  *
  * A first read that used both copies may have learnt the mirror's damage.  Such a checksum is not kept for later

@@ -8,9 +8,9 @@
  *     power_off();
  *
  * After a cut, each write since the file's last sync is kept, lost, or kept in some of its 512-byte sectors; the file may
- * have grown although the bytes are lost, and is then zero there, or has old bytes of the disk.  A change of size is kept or lost by itself.  Of the
- * folder's changes (new files, renames, removals) since its last sync, a beginning is kept, as file systems with a journal
- * do it.  The files are real, so that calls beside the seam (flock, lstat) work. */
+ * have grown although the bytes are lost, and is then zero there, or has old bytes of the disk.  A change of size is kept
+ * or lost by itself.  Of the folder's changes (new files, renames, removals) since its last sync, a beginning is kept, as
+ * file systems with a journal do it.  The files are real, so that calls beside the seam (flock, lstat) work. */
 #ifndef TESTS_POWER_H
 #define TESTS_POWER_H
 

@@ -29,7 +29,7 @@
 
 /* ---- crc32.c ----------------------------------------------------------------------------------- */
 
-/* The CRC-32 of a text whose beginning has the CRC `crc` and whose other bytes are data[n]; 0: of data alone. */
+/* Continues a CRC-32 with data[n]; crc 0: begins one. */
 uint32_t eng_crc32(uint32_t crc, const void *data, size_t n);
 
 /* ---- lines.c ----------------------------------------------------------------------------------- */

@@ -3,7 +3,8 @@
  *
  * In: a model file, the first of its splits or a folder, and optionally a format for each part of the model.
  * Out: one file, and on stdout a line for each tensor: both formats, bits per weight and relative error (root
- * mean square of the differences over that of the values), then a total; with -q the total only.  With --json the same as one object.
+ * mean square of the differences over that of the values), then a total; with -q the total only.  With --json the same
+ * as one object.
  * moe_quantize() reports on stderr the tensors that get another format than asked for. */
 #include <inttypes.h>
 #include <math.h>

@@ -1,6 +1,7 @@
 /* engine/cli/cmd_render.c - spillway render: converts a JSON conversation on stdin to the exact prompt text on stdout.
  *
- * The chat template is the model's or a file, or a file with the texts of the model's tokens (bos_token); every member of the JSON object is a variable of the template. */
+ * The chat template is the model's or a file, or a file with the texts of the model's tokens (bos_token); every member
+ * of the JSON object is a variable of the template. */
 #include "engine/base/base.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"

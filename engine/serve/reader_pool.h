@@ -7,8 +7,8 @@
  *
  * Long and short tasks.  The first thread takes long tasks, and short ones while no long one waits; the other threads
  * take short tasks only.  So a short task waits for short ones only, and one long task runs at a time, which bounds the
- * memory of reading.  Among tasks of its kind, the one whose key has been given the fewest bytes is next; of one key,
- * the one that came first. */
+ * memory of reading.  Tasks of a kind are ordered by the bytes that their key has already been given, then by
+ * arrival. */
 #ifndef ENGINE_SERVE_READER_POOL_H
 #define ENGINE_SERVE_READER_POOL_H
 

@@ -15,7 +15,7 @@
  *      neighbours of a result are the result of their own text.
  *   2. A list of symbols in which each pair of neighbours is the result of its own text is the result of the whole text:
  *      the first merge that crossed the border of a pair would cross it in the text of this pair as well, by 1.
- *   3. Two windows whose results share a symbol, at the same place, are joined there: the first window's symbols up to
+ *   3. If the results of two windows share a symbol at the same place, they are joined there: the first window's symbols up to
  *      it, then the second's.  By 1 each pair of neighbours is the result of its own text, so by 2 the joined list is
  *      the result of the joined text.
  *

@@ -305,7 +305,7 @@ static void damage_between_processes_is_seen(void **state)
 
 /* ---- reads that change bytes ------------------------------------------------------------------------------- */
 
-static atomic_int n_flip; /* reads of more than a page whose middle byte changes from now on */
+static atomic_int n_flip; /* this many of the next reads of more than a page get another middle byte */
 static ssize_t flip_pread(int fd, void *buf, size_t bytes, int64_t at)
 {
     ssize_t n = kn_io_system.pread(fd, buf, bytes, at);
