@@ -77,27 +77,38 @@ static void finish_row(void *arg, int row, int thread)
     }
 }
 
-/* Attention of one row with the query heads of one KV head.  All rows of a KV head come before the next head, so its
- * keys stay in the CPU cache.  Rows are taken from the last to the first, because later rows of a prefill chunk attend
- * to more positions: the longest items start first. */
-static void attend_item(void *arg, int item, int thread)
+/* Where an item's values are: those of one row with the query heads of one KV head.  All rows of a KV head come before
+ * the next head, so its keys stay in the CPU cache.  Rows are taken from the last to the first, because later rows of a
+ * prefill chunk attend to more positions: the longest items start first. */
+struct place {
+    int row, head, n_q;
+    size_t q, out; /* its first value in c->q, in c->att.x */
+};
+
+static struct place place_of(const struct moe_context *c, int item)
 {
-    (void)thread;
+    const struct moe_desc *d = &c->model->desc;
+    struct place p = { .row = c->n_row - 1 - item % c->n_row, .head = item / c->n_row, .n_q = d->n_head / d->n_kv };
+    p.q = ((size_t)p.row * (size_t)d->n_head + (size_t)(p.head * p.n_q)) * (size_t)d->d_head;
+    p.out = (size_t)p.row * c->att.stride + (size_t)(p.head * p.n_q) * (size_t)d->d_value;
+    return p;
+}
+
+static bool describe_item(const void *arg, int item, struct kn_attend *out)
+{
     const struct attention_job *j = arg;
-    struct moe_context *c = j->c;
+    const struct moe_context *c = j->c;
     const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *l = j->l;
-    int head = item / c->n_row, row = c->n_row - 1 - item % c->n_row, n_q = d->n_head / d->n_kv;
-    const struct moe_row *r = &c->batch->row[row];
-    if (c->status[row])
-        return;
-    size_t at = ((size_t)row * (size_t)d->n_head + (size_t)(head * n_q)) * (size_t)d->d_head;
-    size_t out = (size_t)row * c->att.stride + (size_t)(head * n_q) * (size_t)d->d_value;
-    c->model->ops->attend(&(struct kn_attend){
-        .q = c->q + at,
-        .out = c->att.x + out,
-        .k = moe_kv_keys(c, j->layer, head),
-        .v = moe_kv_values(c, j->layer, head),
+    struct place p = place_of(c, item);
+    const struct moe_row *r = &c->batch->row[p.row];
+    if (c->status[p.row])
+        return false;
+    *out = (struct kn_attend){
+        .q = c->q + p.q,
+        .out = c->att.x + p.out,
+        .k = moe_kv_keys(c, j->layer, p.head),
+        .v = moe_kv_values(c, j->layer, p.head),
         .k_step = d->d_head,
         .v_step = d->d_value,
         .base = r->base,
@@ -105,16 +116,26 @@ static void attend_item(void *arg, int item, int thread)
         .n_base = r->n_base,
         .first = l->window ? kn_max(0, r->position - l->window + 1) : 0,
         .last = r->position,
-        .n_q = n_q,
+        .n_q = p.n_q,
         .d_key = d->d_head,
         .d_value = d->d_value,
         .kv = c->opt.kv,
         .scale = d->attend_scale,
-        .sink = l->sinks ? l->sinks + head * n_q : NULL,
-    });
-    for (int h = 0; d->out_gate && h < n_q; h++) {
-        const float *by = c->q_gate + 2 * (at + (size_t)(h * d->d_head)) + d->d_head;
-        c->model->ops->gate(c->att.x + out + h * d->d_head, by, d->d_head);
+        .sink = l->sinks ? l->sinks + p.head * p.n_q : NULL,
+    };
+    return true;
+}
+
+/* Multiplies each head's output by its gate. */
+static void finish_item(const void *arg, int item)
+{
+    const struct attention_job *j = arg;
+    struct moe_context *c = j->c;
+    const struct moe_desc *d = &c->model->desc;
+    struct place p = place_of(c, item);
+    for (int h = 0; d->out_gate && h < p.n_q; h++) {
+        const float *by = c->q_gate + 2 * (p.q + (size_t)(h * d->d_head)) + d->d_head;
+        c->model->ops->gate(c->att.x + p.out + h * d->d_head, by, d->d_head);
     }
 }
 
@@ -131,7 +152,7 @@ void moe_attention(struct moe_context *c, int layer)
     c->product[2] = moe_product(in, &l->v, c->v, c->n_row);
     moe_products(c, 3);
     kn_parallel_for(c->team, c->n_row, finish_row, &job);
-    kn_parallel_for(c->team, c->n_row * d->n_kv, attend_item, &job);
+    moe_attend(&(struct moe_attend){ c, c->n_row * d->n_kv, describe_item, finish_item, &job });
     moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_value, NULL, c->n_row);
     c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
     moe_products(c, 1);

@@ -82,25 +82,34 @@ static void place_query(void *arg, int item, int thread)
     moe_code_row(c, &m->query, moe_act_bit(&j->l->k_b), d_plain, item);
 }
 
-/* Attention of j->n_q heads of one row.  Rows are taken from the last to the first, because later rows of a prefill
- * chunk attend to more positions: the longest items start first. */
-static void attend_item(void *arg, int item, int thread)
+/* An item: n_q heads from head on of one row, the row own of c->latent's arrays.  Rows are taken from the last to the
+ * first, because later rows of a prefill chunk attend to more positions: the longest items start first. */
+struct place {
+    int own, first, n_q; /* first: own * n_head + head */
+};
+
+static struct place place_of(const struct latent_job *j, int item)
 {
-    (void)thread;
+    const struct moe_context *c = j->c;
+    int n_head = c->model->desc.n_head, n_part = kn_ceil_div(n_head, j->n_q), head = item % n_part * j->n_q;
+    int own = kn_min(c->latent.max_row, c->n_row - c->latent.first) - 1 - item / n_part;
+    return (struct place){ own, own * n_head + head, kn_min(j->n_q, n_head - head) };
+}
+
+static bool describe_item(const void *arg, int item, struct kn_attend *out)
+{
     const struct latent_job *j = arg;
-    struct moe_context *c = j->c;
+    const struct moe_context *c = j->c;
     const struct moe_desc *d = &c->model->desc;
-    struct moe_latent *m = &c->latent;
-    int n_part = kn_ceil_div(d->n_head, j->n_q), n_row = kn_min(m->max_row, c->n_row - m->first);
-    int own = n_row - 1 - item / n_part, head = item % n_part * j->n_q;
-    const struct moe_row *r = &c->batch->row[m->first + own];
-    if (c->status[m->first + own])
-        return;
-    int first = own * d->n_head + head, n_q = kn_min(j->n_q, d->n_head - head);
+    const struct moe_latent *m = &c->latent;
+    struct place p = place_of(j, item);
+    const struct moe_row *r = &c->batch->row[m->first + p.own];
     const uint8_t *kept = moe_kv_keys(c, j->layer, 0);
-    c->model->ops->attend(&(struct kn_attend){
-        .q = m->absorbed + (size_t)first * (size_t)d->d_key,
-        .out = m->mixed.x + (size_t)first * m->mixed.stride,
+    if (c->status[m->first + p.own])
+        return false;
+    *out = (struct kn_attend){
+        .q = m->absorbed + (size_t)p.first * (size_t)d->d_key,
+        .out = m->mixed.x + (size_t)p.first * m->mixed.stride,
         .k = kept,
         .v = kept,
         .k_step = d->d_key,
@@ -109,14 +118,23 @@ static void attend_item(void *arg, int item, int thread)
         .tail = r->tail,
         .n_base = r->n_base,
         .last = r->position,
-        .n_q = n_q,
+        .n_q = p.n_q,
         .d_key = d->d_key,
         .d_value = d->d_kept,
         .kv = c->opt.kv,
         .scale = d->attend_scale,
-    });
-    for (int i = first; i < first + n_q; i++)
-        moe_code_row(c, &m->mixed, moe_act_bit(&j->l->v_b), d->d_latent, i);
+    };
+    return true;
+}
+
+/* Quantises the item's outputs. */
+static void finish_item(const void *arg, int item)
+{
+    const struct latent_job *j = arg;
+    struct moe_context *c = j->c;
+    struct place p = place_of(j, item);
+    for (int i = p.first; i < p.first + p.n_q; i++)
+        moe_code_row(c, &c->latent.mixed, moe_act_bit(&j->l->v_b), c->model->desc.d_latent, i);
 }
 
 /* The product with a stack of one matrix for each head.  A head's matrix reads row (row * n_head + head) of in, and
@@ -133,11 +151,14 @@ static struct moe_product per_head(const struct moe_context *c, const struct moe
     return p;
 }
 
-/* Heads of an attention item: HEADS_AT_ONCE, or fewer (to HEADS_LEAST) if each thread would get less than two items. */
+/* Heads of an attention item: HEADS_AT_ONCE, or fewer (to HEADS_LEAST) if each thread would get less than two spans of
+ * the items: splitting spans over threads is better than splitting heads, because then no latent is read twice. */
 static int heads_per_item(const struct moe_context *c, int n_row)
 {
-    int n = HEADS_AT_ONCE, n_head = c->model->desc.n_head;
-    while (n > HEADS_LEAST && n_row * kn_ceil_div(n_head, n) < 2 * kn_team_size(c->team))
+    int n = HEADS_AT_ONCE, n_head = c->model->desc.n_head, n_span = 0;
+    for (int i = 0; i < n_row; i++)
+        n_span += 1 + c->batch->row[c->latent.first + i].position / KN_SPAN;
+    while (n > HEADS_LEAST && n_span * kn_ceil_div(n_head, n) < 2 * kn_team_size(c->team))
         n /= 2;
     return n;
 }
@@ -154,7 +175,7 @@ static void attend_rows(struct moe_context *c, struct latent_job *j)
     kn_parallel_for(c->team, n_row * d->n_head, place_query, j);
     c->product[0] = per_head(c, &m->query, &j->l->k_b, m->absorbed, d_key, n_head * d_key, n_row);
     moe_products(c, 1);
-    kn_parallel_for(c->team, n_row * kn_ceil_div(d->n_head, j->n_q), attend_item, j);
+    moe_attend(&(struct moe_attend){ c, n_row * kn_ceil_div(d->n_head, j->n_q), describe_item, finish_item, j });
     c->product[0] = per_head(c, &m->mixed, &j->l->v_b, c->att.x + (size_t)m->first * c->att.stride, (size_t)d->d_value,
                              c->att.stride, n_row);
     moe_products(c, 1);

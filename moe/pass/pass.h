@@ -7,7 +7,7 @@
  *     forward.c            embeddings and angles, or for a draft head   moe_head_begin()
  *     for each layer:      moe_keep_inner()
  *       attention.c        moe_attention(), or
- *       latent_attention.c moe_latent_attention(), or
+ *       latent_attention.c moe_latent_attention(), both over moe_attend() (attend.c), or
  *       delta_net.c        moe_delta(), over the states of delta_state.c
  *       experts.c          moe_experts(): moe_route(), moe_plan_rows() (router.c), moe_prefetch_layer(), the experts
  *                          as they arrive; or moe_dense_ffn()
@@ -155,6 +155,32 @@ struct moe_states {
     float *work; /* [threads, matrix of a head] a head's state while drafts run on it */
 };
 
+/* ---- attention ------------------------------------------------------------------------------------------- */
+
+/* Memory for attention with spans as work items (attend.c). */
+struct moe_span_item {
+    int first;         /* number of the item's first span among those of all items */
+    size_t part;       /* where its parts begin in moe_spans.part */
+    atomic_int n_left; /* spans still to be computed; the thread that makes it 0 joins the parts */
+};
+
+struct moe_spans {
+    int n_item; /* most items; 0: rows are always the items */
+    size_t n_float;
+    float *part;                /* [n_float] */
+    struct moe_span_item *item; /* [n_item] */
+};
+
+/* Attention of n_item items, each one row with some of its heads.  describe() sets up an item, or returns false if the
+ * row has failed; the same item may be described several times, by several threads.  finish() handles its output. */
+struct moe_attend {
+    struct moe_context *c;
+    int n_item;
+    bool (*describe)(const void *arg, int item, struct kn_attend *out);
+    void (*finish)(const void *arg, int item);
+    const void *arg;
+};
+
 /* ---- the context ----------------------------------------------------------------------------------------- */
 
 /* Memory of latent attention.  A batch is processed max_row rows at a time; only `low` has all rows of the batch. */
@@ -176,6 +202,7 @@ struct moe_context {
     size_t feature_bytes;          /* of one slot */
 
     struct moe_states states;
+    struct moe_spans spans;
 
     const struct moe_batch *batch; /* of the last pass, the caller's */
     int n_row, n_want;
@@ -262,6 +289,11 @@ static inline unsigned moe_delta_acts(const struct moe_layer *l)
     return moe_act_bit(&l->mix) | moe_act_bit(&l->z) | moe_act_bit(&l->mixed) | moe_act_bit(&l->beta) |
            moe_act_bit(&l->alpha) | moe_act_bit(&l->ba);
 }
+
+/* ---- attend.c ------------------------------------------------------------------------------------------------ */
+
+void moe_attend(const struct moe_attend *m); /* one parallel region */
+void moe_spans_lay_out(struct moe_context *c, struct kn_arena *a);
 
 /* ---- the first half of a layer: attention.c, latent_attention.c, delta_net.c --------------------------------- */
 
