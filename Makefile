@@ -236,6 +236,9 @@ $(out)/tests/soak/%: $(out)/tests/soak/%.o $(call closure,engine)
 	$(CC) $(CFLAGS) $^ $(call libs,engine) -lcmocka -o $@
 soak: test-packages $(out)/spillway $(out)/tests/soak/serve
 	@tests/soak.sh $(out)
+# The server's mixed load until HOURS (24) are done in all: a call that is cut off is continued by the next.
+soak-hours: test-packages $(out)/spillway $(out)/tests/soak/serve
+	@tests/soak/hours.sh $(out) "$(or $(STATE),$(B)/soak-hours.log)" "$(or $(HOURS),24)" $(SOAK)
 
 build-packages test-packages fuzz-packages: %-packages:
 	@tests/packages.sh $(if $(filter test,$*),$(TEST_PACKAGES),$(if $(filter fuzz,$*),$(FUZZ_PACKAGES),$(BUILD_PACKAGES)))
@@ -258,6 +261,6 @@ clean:
 	rm -rf $(B)
 
 always: ;
-.PHONY: always all tests test check evals guard fuzz fuzzers demo real soak install uninstall clean build-packages test-packages fuzz-packages
+.PHONY: always all tests test check evals guard fuzz fuzzers demo real soak soak-hours install uninstall clean build-packages test-packages fuzz-packages
 .SECONDARY:
 -include $(shell find $(out) -name '*.d' 2>/dev/null)

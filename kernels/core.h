@@ -98,7 +98,8 @@ struct kn_stat {
 /* Every call that can fail for reasons outside the program.  Results are as for system calls: -1 (or NULL)
  * with errno set.  "hint": the system may ignore it, and the call reports no failure. */
 struct kn_io {
-    void *(*alloc)(size_t bytes); /* like malloc */
+    void *(*alloc)(size_t bytes); /* like malloc; memory of alloc and realloc is malloc's */
+    void *(*realloc)(void *p, size_t bytes);
     void (*free)(void *p);
     void *(*map)(size_t bytes, int node); /* zeroed, page-aligned; node -1: any */
     void (*unmap)(void *p, size_t bytes);

@@ -64,7 +64,7 @@ static void *count(void *p, long long sign)
     return p;
 }
 
-void *kn_heap_alloc(size_t bytes) { return is_denied(bytes) ? NULL : count(malloc(bytes), 1); }
+void *kn_heap_alloc(size_t bytes) { return is_denied(bytes) ? NULL : count(kn_io()->alloc(bytes), 1); }
 
 void *kn_heap_realloc(void *p, size_t bytes)
 {
@@ -72,12 +72,12 @@ void *kn_heap_realloc(void *p, size_t bytes)
     if (is_denied(bytes))
         return NULL;
     (void)count(p, -1);
-    grown = realloc(p, bytes);
+    grown = kn_io()->realloc(p, bytes);
     (void)count(grown || !bytes ? grown : p, 1);
     return grown;
 }
 
-void kn_heap_free(void *p) { free(count(p, -1)); }
+void kn_heap_free(void *p) { kn_io()->free(count(p, -1)); }
 
 /* ---- small allocations --------------------------------------------------------------------------------------- */
 

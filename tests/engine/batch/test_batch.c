@@ -463,19 +463,6 @@ static void after_power_cuts_it_goes_on(void **state)
 
 /* ---- faults ------------------------------------------------------------------------------------ */
 
-static void arm(enum fault_kind kind, long at, enum fault_way way, int error)
-{
-    faults.kind = kind;
-    faults.at = at;
-    faults.error = error;
-    faults.struck = false;
-    faults.line[0] = 0;
-    faults.n_line = 0;
-    for (int i = 0; i < FAULT_KINDS; i++)
-        faults.calls[i] = 0;
-    faults.way = way;
-}
-
 /* Tries each of the first calls, which differ most, then calls further and further apart. */
 static long next_call(long at) { return at < (SLOW ? 4 : 12) ? at + 1 : at + at / (SLOW ? 1 : 2); }
 
@@ -508,7 +495,7 @@ static void any_call_may_fail(void **state)
             int half = go(&j, 6, false);
             assert_int_equal(half, 1);
             struct file before = get(out);
-            arm(fault[k].kind, at, fault[k].way, fault[k].error);
+            faults_again(fault[k].kind, at, fault[k].way, fault[k].error);
             int got = go(&j, -1, false);
             struck = faults.struck;
             faults.way = FAULT_NONE;
