@@ -79,9 +79,8 @@ struct eng_trees {
     struct eng_drafter *drafter;
     const struct moe_model *model;
     enum eng_tree tree;
-    int position_offset; /* 1 for a head: its row lies 1 position before its token */
-    int n_want;          /* rows with logits in a pass, at most */
-    int n_expected;      /* tokens in the prefetch list before this draft */
+    int n_want;     /* rows with logits in a pass, at most */
+    int n_expected; /* tokens in the prefetch list before this draft */
     int n_item;
     struct moe_row *row;     /* [MAX_PREFILL_ROWS + n_want] */
     struct item *item;       /* [n_item] of n_parallel */
@@ -96,8 +95,7 @@ static bool is_chain(const struct item *it) { return it->shape == &shapes[ENG_TR
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree,
-                   bool is_head)
+int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree)
 {
     struct eng_trees *t = kn_calloc(1, sizeof *t);
     int n_parallel = d->drafting->host.n_parallel;
@@ -106,7 +104,6 @@ int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct m
     t->drafter = d;
     t->model = m;
     t->tree = tree;
-    t->position_offset = is_head;
     t->n_want = tree == ENG_TREE_CHAIN ? n_parallel : kn_max(MAX_LOGIT_ROWS, n_parallel);
     size_t n = (size_t)t->n_want;
     t->row = kn_calloc(MAX_PREFILL_ROWS + n, sizeof *t->row);
@@ -165,7 +162,8 @@ static void want_logits(struct eng_trees *t, struct item *it, int guess, int *n_
 static void lay_text(struct eng_trees *t, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     struct eng_seq *s = it->s;
-    int room = MAX_PREFILL_ROWS + t->drafter->drafting->host.n_parallel - n_behind - *n_row, back = t->position_offset;
+    int room = MAX_PREFILL_ROWS + t->drafter->drafting->host.n_parallel - n_behind - *n_row,
+        back = t->drafter->position_offset;
     int at = kn_min(eng_draft_first_uncomputed(t->drafter, s, s->n_token), s->n_token - 1);
     at = eng_draft_lay_text(t->drafter, s, at, s->n_token, back, room, t->row, n_row);
     *eng_draft_computed(t->drafter, s) = at;
@@ -181,7 +179,7 @@ static void lay_guess(struct eng_trees *t, struct item *it, int guess, int *n_ro
     struct eng_seq *s = it->s;
     struct guess *g = &it->guess[guess];
     const struct guess *parent = g->parent == SPEC_ROOT ? NULL : &it->guess[g->parent];
-    int own = it->n_scratch++, back = t->position_offset, before = parent ? parent->want : it->root_want;
+    int own = it->n_scratch++, back = t->drafter->position_offset, before = parent ? parent->want : it->root_want;
     int32_t *tail = it->tail[own];
     if (parent)
         memcpy(tail, it->tail[parent->scratch], (size_t)(g->depth - 1) * sizeof *tail);
