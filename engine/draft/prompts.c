@@ -6,9 +6,9 @@
  *     beside a pass     while the target's pass runs and waits for experts from disk: by the thread of lower priority
  *                       (beside.c), SPAN rows at a time, so the target waits at most for one span. A model reads the
  *                       chunk that the target reads; a head needs the target's features and reads the chunk before.
- *     before a draft    what is left, for the sequences that the drafter is asked for: READ_ROWS rows at a time, as
- *                       long as the time for prefill in a step of sequences that decode allows (max_prefill_slowdown).
- *                       The first token of the sequence has been sent by then.
+ *     before a draft    the remaining tokens of the sequences that the drafter is asked for, READ_ROWS at a time, within
+ *                       the limit for prefill in a step of sequences that decode (max_prefill_slowdown).  The first
+ *                       token of the sequence has been sent by then.
  *
  * Where all experts are in memory the target's pass leaves no time, and nothing is read beside it. */
 #include "engine/draft/internal.h"

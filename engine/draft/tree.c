@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define MAX_PREFILL_ROWS 256 /* prefill rows in a pass */
-#define MAX_LOGIT_ROWS   64  /* rows with logits in a pass, or one for each session if that is more */
+#define MIN_LOGIT_ROWS   64  /* rows with logits that a pass can have at least; more if a pass verifies more */
 #define TREE_DEPTH       8
 #define MAX_SUCCESSORS   10                                  /* successors considered of a row, and rows of a level */
 #define N_SCRATCH        (MAX_SUCCESSORS * (TREE_DEPTH - 1)) /* slots of a session's candidates; a chain needs fewer */
@@ -104,7 +104,10 @@ int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct m
     t->drafter = d;
     t->model = m;
     t->tree = tree;
-    t->n_want = tree == ENG_TREE_CHAIN ? n_parallel : kn_max(MAX_LOGIT_ROWS, n_parallel);
+    t->n_want = n_parallel;
+    if (tree != ENG_TREE_CHAIN)
+        t->n_want = kn_max(kn_max(n_parallel, MIN_LOGIT_ROWS),
+                           kn_min(d->drafting->host.n_draft_row, n_parallel * MAX_SUCCESSORS));
     size_t n = (size_t)t->n_want;
     t->row = kn_calloc(MAX_PREFILL_ROWS + n, sizeof *t->row);
     t->item = kn_calloc((size_t)n_parallel, sizeof *t->item);

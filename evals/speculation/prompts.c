@@ -1,5 +1,5 @@
-/* evals/speculation/prompts.c - drafts for users with long prompts: how many are made, and what the first token waits.
- * CSV on stdout.
+/* evals/speculation/prompts.c - drafts for users with long prompts: the number of drafts, and the time to the first
+ * token. CSV on stdout.
  *
  *     prompts MODEL HOST_MEM_MIB DRAFT GAMMA USERS PROMPT,PROMPT,.. GEN FILE [ROUNDS [SLOWDOWN]]
  *
@@ -35,11 +35,9 @@ struct block {
 static int start(struct prompts *p, int user)
 {
     size_t at = kn_mix((uint64_t)user + 77) % (p->text.n - (size_t)p->n_prompt);
-    struct eng_request r = { .token = p->text.id + at,
-                             .n_token = p->n_prompt,
-                             .n_predict = p->n_gen,
-                             .salt = p->salt,
-                             .ignore_eos = true };
+    struct eng_request r = {
+        .token = p->text.id + at, .n_token = p->n_prompt, .n_predict = p->n_gen, .salt = p->salt, .ignore_eos = true
+    };
     spec_params_default(&r.sampling);
     r.sampling.temperature = 0;
     int error = eng_session_open(&p->session[user], p->engine);

@@ -309,9 +309,10 @@ void moe_plan_rows(struct moe_context *c, int layer);
 
 /* ---- prefetch.c, prefetch_router.c, prefetch_token.c --------------------------------------------------------- */
 
-void moe_prefetch_begin(struct moe_context *c);              /* at the start of a pass */
-void moe_prefetch_layer(struct moe_context *c, int layer);   /* when the layer's own experts have been requested */
-void moe_prefetch_release(struct moe_context *c, int layer); /* of a layer without rows: releases what was prefetched */
+void moe_prefetch_begin(struct moe_context *c);            /* at the start of a pass */
+void moe_prefetch_layer(struct moe_context *c, int layer); /* when the layer's own experts have been requested */
+void moe_prefetch_release(struct moe_context *c,
+                          int layer); /* releases the prefetched experts of a layer that has no rows */
 
 /* Capacity of struct moe_guess in rows.  A batch of 8 * n_expert / n_used rows leaves one expert of a layer in about
  * 3,000 unused, if rows choose at random.  So from this number of rows on all experts count as predicted. */

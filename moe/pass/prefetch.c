@@ -66,7 +66,7 @@ static void request_next(struct moe_context *c, int next)
     const struct moe_model *m = c->model;
     struct moe_guess *g = &c->guess;
     if (next == m->desc.n_layer || off_store_is_whole(m->store) || moe_drops_rows(c, next))
-        return; /* a layer that drops rows: a prediction for all rows would name experts that nobody needs */
+        return; /* the next layer drops rows: a prediction for all rows would name experts that no row needs */
     int n = moe_guess_experts(c, next);
     moe_recall_end(c, next); /* the router predicts better than the tokens, and its reads have a higher urgency */
     off_fetch(m->store, g->expert, g->mark, n, OFF_SOON, &g->ticket);
