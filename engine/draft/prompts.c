@@ -139,11 +139,12 @@ bool eng_prompts_start(struct eng_drafting *g)
     return g->prompts.runs;
 }
 
-/* Reads one sequence for one drafter, until it is read or *stop is set. */
+/* Reads one sequence for one drafter, until it is read or *stop is set. One span is read beside every pass, even if the
+ * pass is over: so drafters get on on the busiest machine, and the work does not depend on the clock alone. */
 static void read_one(struct eng_drafter *d, struct eng_seq *s, const atomic_bool *stop)
 {
     struct eng_prompts *p = &d->drafting->prompts;
-    while (!p->error[d->number] && !atomic_load(stop) && is_behind(d, s)) {
+    while (!p->error[d->number] && !(p->n_read && atomic_load(stop)) && is_behind(d, s)) {
         int n_row = 0, n = lay(d, s, n_readable(d, s), SPAN, p->row, &n_row);
         if (n == 0)
             return;
