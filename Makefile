@@ -96,7 +96,7 @@ MAY_engine/plan          = kernels offload moe speculative engine/base engine/kv
 SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate fit_file
 MAY_engine/draft         = kernels offload moe speculative engine/base engine/text engine/kv engine/plan
 SRC_engine/draft         = option arms unload text_drafter text_rows distributions match_length tree model_drafter head_drafter prefetch \
-                           overlap cost draft
+                           beside overlap prompts cost draft
 MAY_engine              = kernels offload moe speculative engine/base engine/text engine/text/grammar engine/kv \
                            engine/plan engine/draft
 HERE_engine             = report reuse prefill_share schedule step session forecast open dsi

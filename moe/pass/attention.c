@@ -152,6 +152,9 @@ void moe_attention(struct moe_context *c, int layer)
     c->product[2] = moe_product(in, &l->v, c->v, c->n_row);
     moe_products(c, 3);
     kn_parallel_for(c->team, c->n_row, finish_row, &job);
+    moe_drop_rows(c, layer);
+    if (!c->n_row)
+        return;
     moe_attend(&(struct moe_attend){ c, c->n_row * d->n_kv, describe_item, finish_item, &job });
     moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_value, NULL, c->n_row);
     c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);

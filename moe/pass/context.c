@@ -163,6 +163,8 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     c->y = kn_arena_take(a, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));
     c->status = kn_arena_take(a, n_row, sizeof(int));
     c->want_row = kn_arena_take(a, n_want, sizeof(int32_t));
+    c->want = kn_arena_take(a, n_want, sizeof *c->want);
+    c->want_status = kn_arena_take(a, n_want, sizeof(int));
     c->logits = kn_arena_take(a, n_want * (size_t)d->n_vocab, sizeof(float));
     c->product = kn_arena_take(a, n_job, sizeof *c->product);
     c->piece = kn_arena_take(a, moe_piece_room(c->opt.team, n_job), sizeof *c->piece);

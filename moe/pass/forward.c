@@ -1,7 +1,11 @@
 /* The forward pass: embedding, layers, final norm, logits of the rows that want them.
  *
  * It calls the other files of this folder in order.  It checks the batch, so they need not.  A pass allocates no
- * memory: an allocation during it traps. */
+ * memory: an allocation during it traps.
+ *
+ * Of a row without logits, nothing is needed from the last layer but its key and value.  So that layer's attention and
+ * feed-forward half are computed for the rows with logits alone, unless the features of all rows are kept: of a
+ * prompt, one row. */
 #include "moe/pass/pass.h"
 
 #include <string.h>
@@ -54,6 +58,65 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
     }
 }
 
+/* ---- rows without logits in the last layer ----------------------------------------------------------------- */
+
+/* Whether the last layer of this pass is computed for all rows: their features are kept, or their experts counted. */
+static bool needs_all_rows(const struct moe_context *c)
+{
+    return c->opt.features.last || c->guess.sight || c->recall.learns;
+}
+
+/* Moves row `from` of an array of n values a row to row `to`. */
+static void move_row(float *x, size_t n, int from, int to)
+{
+    if (x)
+        memmove(x + (size_t)to * n, x + (size_t)from * n, n * sizeof *x);
+}
+
+bool moe_drops_rows(const struct moe_context *c, int layer)
+{
+    const struct moe_desc *d = &c->model->desc;
+    return layer == d->n_layer - 1 && c->n_want < c->n_row && !moe_is_delta(d, layer) && !needs_all_rows(c);
+}
+
+void moe_drop_rows(struct moe_context *c, int layer)
+{
+    const struct moe_desc *d = &c->model->desc;
+    size_t n_q = (size_t)(d->n_head * d->d_head);
+    if (!moe_drops_rows(c, layer))
+        return;
+    for (int i = 0; i < c->n_want; i++) {
+        int from = c->want_row[i]; /* ascending: no row is overwritten before it has moved */
+        move_row(c->x, (size_t)d->d_model, from, i);
+        move_row(c->q, n_q, from, i);
+        move_row(c->q_gate, 2 * n_q, from, i);
+        move_row((float *)c->rope_cos_sin, (size_t)d->n_rot, from, i);
+        c->want_status[i] = c->status[from];
+        c->want[i] = c->batch->row[from];
+    }
+    c->want_batch = (struct moe_batch){ c->want, c->n_want };
+    c->all = (struct moe_all_rows){ c->batch, c->status };
+    c->batch = &c->want_batch;
+    c->status = c->want_status;
+    c->n_row = c->n_want;
+}
+
+/* After the last layer: the batch and its statuses are those of all rows again.  c->x has the rows with logits: row i,
+ * or if no row was dropped, row want_row[i]. */
+static void restore_rows(struct moe_context *c)
+{
+    if (!c->all.batch)
+        return;
+    for (int i = 0; i < c->n_want; i++) {
+        c->all.status[c->want_row[i]] = c->status[i];
+        c->want_row[i] = i;
+    }
+    c->batch = c->all.batch;
+    c->status = c->all.status;
+    c->n_row = c->batch->n_row;
+    c->all.batch = NULL;
+}
+
 static void finish(struct moe_context *c)
 {
     const struct moe_model *m = c->model;
@@ -83,11 +146,14 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
             moe_latent_attention(c, layer);
         else
             moe_attention(c, layer);
-        if (c->model->layer[layer].router.n_out)
+        if (!c->n_row)
+            moe_prefetch_release(c, layer);
+        else if (c->model->layer[layer].router.n_out)
             moe_experts(c, layer);
         else
             moe_dense_ffn(c, layer);
     }
+    restore_rows(c);
     if (d->delta_period)
         moe_states_end(c);
     finish(c);

@@ -199,6 +199,9 @@ void moe_latent_attention(struct moe_context *c, int layer)
         c->product[0] = moe_product(&c->latent.low, &l->q, c->q, c->n_row);
         moe_products(c, 1);
     }
+    moe_drop_rows(c, layer);
+    if (!c->n_row)
+        return;
     for (c->latent.first = 0; c->latent.first < c->n_row; c->latent.first += c->latent.max_row)
         attend_rows(c, &job);
     moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_value, NULL, c->n_row);

@@ -235,7 +235,14 @@ struct moe_context {
     struct off_hands hands; /* team and scratch with which off_wait() interleaves experts that have been read */
     struct moe_guess guess;
     struct moe_recall recall;
-    int32_t *want_row;           /* [max_want] the rows with want_logits */
+    int32_t *want_row;    /* [max_want] the rows with want_logits */
+    struct moe_row *want; /* [max_want] copies of them, the batch while other rows are dropped */
+    int *want_status;     /* [max_want] their statuses, meanwhile */
+    struct moe_batch want_batch;
+    struct moe_all_rows {
+        const struct moe_batch *batch;
+        int *status;
+    } all;                       /* batch and statuses of all rows while some are dropped; batch NULL: none are */
     float *logits;               /* [max_want, n_vocab] */
     struct moe_product *product; /* [2 * n_expert + 4] of one parallel region */
     struct moe_piece *piece;     /* [moe_piece_room()] the pieces of these products */
@@ -254,6 +261,13 @@ static inline size_t moe_kv_value_bytes(enum kn_kv kv) { return kv == KN_KV_F16 
 /* The arrays of one KV head in one layer, by slot: [n_slot][d_key], [n_slot][d_kept]. */
 uint8_t *moe_kv_keys(const struct moe_context *c, int layer, int head);
 uint8_t *moe_kv_values(const struct moe_context *c, int layer, int head);
+
+/* ---- forward.c: rows that the last layer drops ----------------------------------------------------------------- */
+
+bool moe_drops_rows(const struct moe_context *c, int layer); /* rows without logits end with their key and value */
+/* Called when keys, values and queries of all rows are done: if the layer drops rows, the rows with logits become rows
+ * 0 .. n_want - 1, and c->n_row, which may be 0, counts only them. */
+void moe_drop_rows(struct moe_context *c, int layer);
 
 /* ---- rows.c: passes over rows, and products; moe_rows_..() and moe_products() are one parallel region each -- */
 
@@ -329,6 +343,8 @@ void moe_plan_rows(struct moe_context *c, int layer);
 
 void moe_prefetch_begin(struct moe_context *c);            /* at the start of a pass */
 void moe_prefetch_layer(struct moe_context *c, int layer); /* when the layer's own experts have been requested */
+void moe_prefetch_release(struct moe_context *c,
+                          int layer); /* releases the prefetched experts of a layer that has no rows */
 
 /* Capacity of struct moe_guess in rows.  A batch of 8 * n_expert / n_used rows leaves one expert of a layer in about
  * 3,000 unused, if rows choose at random.  So from this number of rows on all experts count as predicted. */
