@@ -136,10 +136,13 @@ all: $(out)/spillway
 	@echo "built $(out)/spillway$(if $(NVCC), with CUDA ($(NVCC)), without CUDA: no nvcc found)"
 
 # -g1: in unrolled kernels the positions of variables (-g) take five times as long to write as the code.
+# CHAINS: gcc would make trees of the chains of integer additions in products, and spill registers for them.
+$(out)/kernels/cpu/matmul_%.o: CHAINS = -fno-tree-reassoc
 define isa_rule
 $(out)/%.$(1).o: %.tmpl.c | build-packages
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -g1 $(if $(filter release,$(MODE)),-O3,-O2) $(ISA_$(1)) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -g1 $(if $(filter release,$(MODE)),-O3,-O2) $(ISA_$(1)) $$(CHAINS) -DKN_ISA=$(1) -DKN_ISA_$(1) \
+	    -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
 

@@ -4,9 +4,7 @@
  * plain C, in kernels/cpu/reference.c and reference_matmul.c.  The AVX2 and AVX-512 tables give the same bits, and
  * tests compare them with memcmp.  This works because the order of every float operation is fixed:
  *
- *   - quantised dot products are integer within a block, so exact in any order; blocks are combined in
- *     ascending order with fmaf;
- *   - a float dot product of a weight row goes through k in ascending order, one fmaf each;
+ *   - a product adds up groups of 256 inputs ("products" below);
  *   - a sum over n floats (norms, QK, softmax sums) has 64 accumulators: element i goes to accumulator
  *     i mod 64; then a halving tree adds them: acc[i] += acc[i + 32], then 16, 8, 4, 2, 1;
  *   - attention cuts positions at multiples of 64 and of 1,024 of the absolute position: chunks are merged in order
@@ -20,6 +18,8 @@
  * Every operation works on the caller's memory, allocates nothing and may run on any thread. */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
+
+#include <string.h>
 
 #include "kernels/core.h"
 #include "kernels/formats.h"
@@ -88,9 +88,55 @@ double kn_log(double x);
 double kn_pow(double x, double y);              /* x > 0 */
 void kn_sincos(double x, double *s, double *c); /* |x| < 2^30 */
 
+/* ---- choices ----------------------------------------------------------------------------------- */
+
+/* The one order of choices (experts of a router, tokens of a sampler): by value, the largest first, NaN after all
+ * numbers and -0 as +0; then the lowest id.  kn_rank() orders values; a key orders pairs, and is never equal to
+ * another's: the largest is chosen. */
+static inline uint32_t kn_rank(float value)
+{
+    uint32_t bits;
+
+    if (value != value)
+        return 0;
+    value += 0.0f; /* -0 becomes +0 */
+    memcpy(&bits, &value, sizeof bits);
+    return bits ^ (bits >> 31 ? UINT32_MAX : UINT32_C(1) << 31);
+}
+
+static inline uint64_t kn_rank_key(float value, int32_t id) { return (uint64_t)kn_rank(value) << 32 | (uint32_t)~id; }
+
+static inline int32_t kn_rank_id(uint64_t key) { return (int32_t) ~(uint32_t)key; }
+
+/* ---- products ---------------------------------------------------------------------------------- */
+
+/* The order of float operations in one element of a product, a row of n_in weights times a row of activations:
+ *
+ *     sum = +0;  for each group of 256 inputs, ascending, the last may be shorter:  acc = +0;  for each block of the
+ *     group, ascending:  acc = block(acc);  sum = sum + acc.                         The result is sum.
+ *
+ * block(acc), where every operation is in float32 and rounds to nearest, ties to even:
+ *   F32, F16, BF16  fmaf(w, x, acc); a block is one input
+ *   FP8             fmaf(w, x, acc) for the 128 inputs, ascending; w = (256 * d) * (code / 256), the first product and
+ *                   w each rounded
+ *   all others      fmaf(round(d * dx), float(isum), acc), where d is the block's scale as float32 (of MXFP4 2^(e - 128)),
+ *                   dx that of the activations (struct kn_codes), and isum the exact integer sum over the inputs of
+ *                   integer weight times activation code.  float() rounds.  The integer weight of input k is its code,
+ *                   as formats.h says: of Q4_0, INT4, Q5_0, Q6_K and Q3_K with the offset subtracted, of IQ4 and MXFP4 the
+ *                   table's value; in the formats with scales of sub-blocks (Q4_K, Q5_K, Q2_K: scale; Q6_K, Q3_K,
+ *                   IQ4_XS: signed scale) times the integer scale of the sub-block of k
+ *     then  Q4_1, Q5_1         fmaf(round(m * dx), float(sum of the block's 32 activation codes), acc)
+ *           Q4_K, Q5_K, Q2_K   fmaf(-round(dmin * dx), float(msum), acc), msum: the exact sum over the inputs of the
+ *                              sub-block's integer minimum times activation code
+ *
+ * A block of 256 is a whole group.  An infinity or NaN follows from these operations; a NaN's bits are not defined.
+ * The result is never -0.  So it makes no difference if acc begins with a rounded product in place of fmaf(.., +0): only
+ * the sign of a zero acc differs, and adding acc to sum, which is not -0, drops it. */
+
 /* ---- operations -------------------------------------------------------------------------------- */
 
-/* y[y_row(i)][0..n_out) = W x[x_row(i)] for i < n_row.  Rows of x have the activation kind of W's format.
+/* y[y_row(i)][0..n_out) = W x[x_row(i)] for i < n_row.  Rows of x have the activation kind of W's format; rows of codes
+ * begin at multiples of 16 bytes.
  * x_row and y_row map i to a row; NULL is the identity. */
 struct kn_matmul {
     struct kn_mat w;

@@ -13,7 +13,7 @@
  * experts of its other layers rows of 2816 values in blocks of 256. */
 static size_t code_stride(enum kn_act kind, int n_in)
 {
-    return kn_align_up(kn_act_bytes(kind, (int)kn_align_up((size_t)n_in, kind == KN_ACT_Q256 ? 256 : 32)), 64);
+    return kn_act_bytes(kind, (int)kn_align_up((size_t)n_in, KN_GROUP));
 }
 
 static void take_acts(struct kn_arena *a, struct moe_acts *out, unsigned kinds, int n_row, int n_in)

@@ -1,31 +1,34 @@
 /* Chooses the experts of each row (route) and groups the rows by expert (plan).
  *
  * Route: probabilities are the softmax over the router's logits, or the sigmoid of each.  The n_used largest are
- * chosen, in descending order, the lowest id first on a tie.  The weights of the chosen experts are their
- * probabilities, scaled to sum to 1 if the family does so.  A selection bias may change the choice but not the weights,
- * and the choice may be limited to the best groups of experts.  With MOE_GATING_CHOSEN the largest logits are chosen,
- * and the weights are the softmax over these only.  Plan: a counting sort of (row, choice) pairs by expert, so an
- * expert gets its rows in ascending order and is read once for any number of rows. */
+ * chosen, in the order of choices (kernels.h).  The weights of the chosen experts are their probabilities, scaled to
+ * sum to 1 if the family does so.  A selection bias may change the choice but not the weights, and the choice may be
+ * limited to the best groups of experts.  With MOE_GATING_CHOSEN the largest logits are chosen, and the weights are the
+ * softmax over these only.  Plan: a counting sort of (row, choice) pairs by expert, so an expert gets its rows in
+ * ascending order and is read once for any number of rows. */
 #include "moe/pass/pass.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Sets id to the indices of the n_used largest values of p, the largest first.  Sorts by insertion, since n_used is
- * small compared with n_expert. */
+/* Sets id to the indices of the n_used largest values of p, in the order of choices (kernels.h).  Sorts by insertion,
+ * since n_used is small compared with n_expert. */
 static void choose(const float *p, int n_expert, int n_used, int32_t *id)
 {
+    uint32_t least = 0; /* the rank of the last one, once there are n_used */
     int n = 0;
     for (int e = 0; e < n_expert; e++) {
+        uint32_t rank = kn_rank(p[e]);
         int at = n;
-        while (at > 0 && !(p[id[at - 1]] >= p[e]))
-            at--;
-        if (at == n_used)
+        if (n == n_used && rank <= least)
             continue;
+        while (at > 0 && kn_rank(p[id[at - 1]]) < rank)
+            at--;
         n = kn_min(n + 1, n_used);
         for (int i = n - 1; i > at; i--)
             id[i] = id[i - 1];
         id[at] = e;
+        least = kn_rank(p[id[n - 1]]);
     }
 }
 

@@ -175,6 +175,24 @@ static void chosen_logits_alone_make_the_weights(void **state)
     close_rig(r);
 }
 
+/* The order of choices (kernels.h): NaN after all numbers, -0 as +0, then the lowest id. */
+static void nan_is_chosen_last_and_zeros_tie(void **state)
+{
+    (void)state;
+    static const float logit[9] = { NAN, -0.0f, 0, -1, NAN, 0.5f, -HUGE_VALF, -0.0f, -NAN };
+    static const int32_t order[9] = { 5, 1, 2, 7, 3, 6, 0, 4, 8 };
+    for (int n_used = 1; n_used <= 9; n_used++) {
+        struct rig *r = open_rig(9, n_used, false, 1);
+        float rank[9], weight[9], p[9];
+        int32_t id[9];
+        r->model.desc.gating = MOE_GATING_CHOSEN;
+        memcpy(p, logit, sizeof p);
+        moe_route_row(&r->c, &r->layer[1], (struct moe_routing){ p, rank, id, weight });
+        assert_memory_equal(id, order, (size_t)n_used * sizeof *id);
+        close_rig(r);
+    }
+}
+
 #define N_GROUP 4
 #define GROUP   5 /* experts of a group */
 
@@ -344,6 +362,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_are_chosen_and_the_lowest_id_on_a_tie),
         cmocka_unit_test(chosen_logits_alone_make_the_weights),
+        cmocka_unit_test(nan_is_chosen_last_and_zeros_tie),
         cmocka_unit_test(the_best_groups_are_chosen_from),
         cmocka_unit_test(nothing_a_router_says_does_harm),
         cmocka_unit_test(every_choice_is_planned_once),
