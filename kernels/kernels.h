@@ -174,13 +174,43 @@ struct kn_matmul {
  *   out[i]  = o[i] / sum
  * A score that is NaN never becomes the maximum; its weight, the sum and so all of the head's outputs are NaN.  The
  * outputs are NaN, too, if a score is +inf, or if no score of a chunk is above -inf. */
-enum kn_kv { KN_KV_F16, KN_KV_F32, KN_KV_COUNT };
+enum kn_kv { KN_KV_F16, KN_KV_F32, KN_KV_INT8, KN_KV_COUNT };
+
+/* Int8 keys and values.  To code up to 64 floats x: largest = the largest |x[i]|.  If one is infinite or NaN, the scale
+ * is NaN and all codes are 0; if largest < 2^-100, scale and codes are 0; otherwise the scale is largest / 127 and code
+ * i is x[i] * (127 / largest), rounded to nearest even (the blocks of kn_ops.quantize() have the same rule).
+ *
+ * A key, a value and a query are coded in blocks of 64 along d; if d is no multiple of 64, the last block is shorter.
+ * With codes and scales qc, qd of a query, kc, kd of a key, vc, vd of a value, the order above differs in two places:
+ *   score   x = +0, then for each block b ascending: x = fmaf((float)dot(qc, kc), qd[b] * kd[b], x), with dot() the
+ *           exact integer sum over the block;  s(p) = scale * x
+ *   o       of a chunk, for each block b of values: t(p) = w(p) * vd(p)[b] of the attended positions p, +0 for the
+ *           others, are coded as one block of 64, with codes tc and scale td;
+ *           o[i] = (float)(the exact integer sum over p of tc(p) * vc(p)[i]) * td
+ * The chunk's sum is that of the exact weights w(p).  Scales of values are in t, so a position with small values is
+ * coded finely even where its weight is large, as the first position's often is.  A value that is infinite or NaN makes
+ * all outputs of its block NaN.
+ *
+ * Codes of slot s of an array of vectors of d values begin at value s * step, its scales at s * kn_kv_blocks(step). */
+#define KN_KV_BLOCK 64
+static inline int kn_kv_blocks(int n) { return (n + KN_KV_BLOCK - 1) / KN_KV_BLOCK; }
+
+static inline size_t kn_kv_value_bytes(enum kn_kv kv) /* of one number, without scales */
+{
+    return kv == KN_KV_INT8 ? 1 : kv == KN_KV_F16 ? 2 : 4;
+}
+
+static inline size_t kn_kv_bytes(enum kn_kv kv, int n) /* of a vector of n numbers */
+{
+    return (size_t)n * kn_kv_value_bytes(kv) + (kv == KN_KV_INT8 ? (size_t)kn_kv_blocks(n) * sizeof(float) : 0);
+}
 
 struct kn_attend {
-    const float *q;     /* [n_q][d_key] */
-    float *out;         /* [n_q][d_value] */
-    const void *k, *v;  /* key and value of slot 0, of this KV head */
-    int k_step, v_step; /* stride between slots, in values */
+    const float *q;                 /* [n_q][d_key] */
+    float *out;                     /* [n_q][d_value] */
+    const void *k, *v;              /* key and value of slot 0, of this KV head */
+    int k_step, v_step;             /* stride between slots, in values */
+    const float *k_scale, *v_scale; /* of int8: the scales of slot 0; unused otherwise */
     const int32_t *base, *tail;
     int n_base, first, last;
     int n_q, d_key, d_value; /* n_q <= KN_MAX_Q, the others <= KN_MAX_D_HEAD */
@@ -267,9 +297,11 @@ struct kn_ops {
 
     void (*gate)(float *x, const float *by, int n); /* x = x / (1 + exp(-by)) */
     void (*softmax)(float *x, int n);
-    void (*add)(float *x, const float *y, int n);                      /* x += y */
-    void (*add_scaled)(float *x, float a, const float *y, int n);      /* x = fmaf(a, y, x) */
-    void (*kv_store)(enum kn_kv kv, const float *x, int n, void *out); /* x[n] to the KV cache's number type */
+    void (*add)(float *x, const float *y, int n);                 /* x += y */
+    void (*add_scaled)(float *x, float a, const float *y, int n); /* x = fmaf(a, y, x) */
+
+    /* x[n] to the KV cache's number type; scale: [kn_kv_blocks(n)] of int8, NULL otherwise. */
+    void (*kv_store)(enum kn_kv kv, const float *x, int n, void *out, float *scale);
 
     /* For measuring a machine's limits: probe_read reads memory (bytes: a multiple of 16 KiB), probe_mac does n
      * multiply-adds of int8 codes. */

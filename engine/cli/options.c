@@ -214,7 +214,7 @@ static const struct eng_option options[] = {
     { "explain", "", DRAFT, ENG_FLAG, AT(explain), 0, 0,
       NULL, "print drafter, draft length and reason when they change" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
-      "f16|f32", "number format of the KV cache" },
+      "f16|f32|int8", "number format of the KV cache" },
     { "isa", "", MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
       "NAME", "highest instruction set: scalar, avx2, avx512; same output" },
 
@@ -418,7 +418,7 @@ static const struct {
       "is not needed: leave it out" },
     { "-b --batch-size --max-num-batched-tokens", "is not known: use --chunk N, the maximum prompt tokens per pass" },
     { "-tb --threads-batch --threads-http", "is not known: use --threads N, for prompts, decoding and HTTP" },
-    { "-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "is not known: use --kv f16 or --kv f32" },
+    { "-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "is not known: use --kv f16, f32 or int8" },
     { "-md --model-draft --draft-model --spec-draft-model", "is not known: use --draft model:FILE" },
     { "--generation-config", "is not known: use --sampling-defaults model or none" },
     { "--mirostat --mirostat-lr --mirostat-ent --dynatemp-range --dynatemp-exp --adaptive-target",

@@ -344,6 +344,7 @@ int kn_orders_rms_norm(const float *x, const float *w, float eps, int n, float *
 
 int kn_orders_attend(const struct kn_attend *a, int n_slot)
 {
+    kn_assert(a->kv != KN_KV_INT8);
     struct copies c = {};
     struct kn_attend d = *a;
     size_t q_bytes = (size_t)a->n_q * a->d_key * sizeof(float);

@@ -3,7 +3,7 @@
  * Decoding one sequence has few items, one for each KV head.  If there are fewer than ITEMS_ENOUGH for each thread and
  * an item covers several spans of KN_SPAN positions, then each span is a work item: its part is written to memory, and
  * the thread that writes an item's last part joins them.  A part is 2 + d_value floats for each head; the span's keys
- * and values are 1,024 (d_key + d_value) numbers for all heads of the item, so parts are below 2 % of what is read.
+ * and values are 1,024 (d_key + d_value) numbers for all heads of the item, so parts are below 2 % of the bytes read.
  * The bits are the same both ways (kernels.h). */
 #include "moe/pass/pass.h"
 

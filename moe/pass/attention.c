@@ -69,11 +69,10 @@ static void finish_row(void *arg, int row, int thread)
     }
     ops->rope(q, d->n_head, d->d_head, d->n_rot, rope_cos_sin, d->rope);
     ops->rope(k, d->n_kv, d->d_head, d->n_rot, rope_cos_sin, d->rope);
-    size_t at = (size_t)moe_own_slot(&c->batch->row[row]) * moe_kv_value_bytes(c->opt.kv);
-    size_t k_at = at * (size_t)d->d_head, v_at = at * (size_t)d->d_value;
+    int32_t slot = moe_own_slot(&c->batch->row[row]);
     for (int h = 0; h < d->n_kv; h++) {
-        ops->kv_store(c->opt.kv, k + h * d->d_head, d->d_head, moe_kv_keys(c, j->layer, h) + k_at);
-        ops->kv_store(c->opt.kv, v + h * d->d_value, d->d_value, moe_kv_values(c, j->layer, h) + v_at);
+        moe_kv_put(c, moe_kv_keys(c, j->layer, h), slot, k + h * d->d_head);
+        moe_kv_put(c, moe_kv_values(c, j->layer, h), slot, v + h * d->d_value);
     }
 }
 
@@ -104,13 +103,16 @@ static bool describe_item(const void *arg, int item, struct kn_attend *out)
     const struct moe_row *r = &c->batch->row[p.row];
     if (c->status[p.row])
         return false;
+    struct moe_kv_array keys = moe_kv_keys(c, j->layer, p.head), values = moe_kv_values(c, j->layer, p.head);
     *out = (struct kn_attend){
         .q = c->q + p.q,
         .out = c->att.x + p.out,
-        .k = moe_kv_keys(c, j->layer, p.head),
-        .v = moe_kv_values(c, j->layer, p.head),
+        .k = keys.value,
+        .v = values.value,
         .k_step = d->d_head,
         .v_step = d->d_value,
+        .k_scale = keys.scale,
+        .v_scale = values.scale,
         .base = r->base,
         .tail = r->tail,
         .n_base = r->n_base,

@@ -1,7 +1,7 @@
 /* A context: all memory that one thread needs to run a model, sized and allocated at open.
  *
  * The KV cache is stored by head, [layer][K, V][KV head][slot][..], so attention of one head reads one contiguous
- * array.  With MLA there are keys only, [layer][slot][d_key].  Behind the KV cache are the features by slot, if the
+ * array; in int8 the scales of all slots follow the codes of all slots.  With MLA there are keys only, [layer][slot][d_key].  Behind the KV cache are the features by slot, if the
  * context stores any, then the recurrent states.  A second arena holds the buffers that a pass writes.  lay_out()
  * assigns their addresses; the same code over an arena without memory computes its size. */
 #include "moe/pass/pass.h"
@@ -183,20 +183,30 @@ static int n_attend(const struct moe_model *m) { return m->desc.n_layer - moe_n_
 size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv)
 {
     const struct moe_desc *d = &m->desc;
-    int kept = d->d_key + (moe_is_latent(d) ? 0 : d->d_kept);
-    return (size_t)n_attend(m) * (size_t)d->n_kv * (size_t)kept * moe_kv_value_bytes(kv);
+    size_t kept = kn_kv_bytes(kv, d->d_key) + (moe_is_latent(d) ? 0 : kn_kv_bytes(kv, d->d_kept));
+    return (size_t)n_attend(m) * (size_t)d->n_kv * kept;
 }
 
 size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv, const struct moe_features *f)
 {
-    return (size_t)(f->last + f->n_inner) * (size_t)m->desc.d_model * moe_kv_value_bytes(kv);
+    return (size_t)(f->last + f->n_inner) * (size_t)m->desc.d_model * kn_kv_value_bytes(moe_feature_format(kv));
 }
 
-/* Bytes of the array of one KV head in one layer, with d values in every slot.  Rounded up so that the next array
- * starts at a cache line. */
+/* Bytes of the array of one KV head in one layer, with d values in every slot, without its scales.  Rounded up so that
+ * the next array starts at a cache line. */
+static size_t number_bytes(const struct moe_context_options *opt, int d)
+{
+    return kn_align_up((size_t)opt->n_slot * (size_t)d * kn_kv_value_bytes(opt->kv), 64);
+}
+
+static size_t scale_bytes(enum kn_kv kv, int d) /* of one slot */
+{
+    return kn_kv_bytes(kv, d) - (size_t)d * kn_kv_value_bytes(kv);
+}
+
 static size_t array_bytes(const struct moe_context_options *opt, int d)
 {
-    return kn_align_up((size_t)opt->n_slot * (size_t)d * moe_kv_value_bytes(opt->kv), 64);
+    return number_bytes(opt, d) + kn_align_up((size_t)opt->n_slot * scale_bytes(opt->kv, d), 64);
 }
 
 static size_t value_bytes(const struct moe_model *m, const struct moe_context_options *opt)
@@ -210,17 +220,36 @@ static size_t all_heads_bytes(const struct moe_model *m, const struct moe_contex
     return n * (array_bytes(opt, m->desc.d_key) + value_bytes(m, opt));
 }
 
-uint8_t *moe_kv_keys(const struct moe_context *c, int layer, int head)
+static struct moe_kv_array array_at(const struct moe_context *c, uint8_t *at, int d)
 {
-    size_t n_kv = (size_t)c->model->desc.n_kv, nth = (size_t)c->model->layer[layer].nth;
-    return (uint8_t *)c->kv.base + nth * n_kv * (c->key_bytes + c->value_bytes) + (size_t)head * c->key_bytes;
+    bool scaled = c->opt.kv == KN_KV_INT8;
+    return (struct moe_kv_array){ at, scaled ? (float *)(void *)(at + number_bytes(&c->opt, d)) : NULL, d };
 }
 
-uint8_t *moe_kv_values(const struct moe_context *c, int layer, int head)
+static uint8_t *layer_at(const struct moe_context *c, int layer)
 {
+    size_t n_kv = (size_t)c->model->desc.n_kv, nth = (size_t)c->model->layer[layer].nth;
+    return (uint8_t *)c->kv.base + nth * n_kv * (c->key_bytes + c->value_bytes);
+}
+
+struct moe_kv_array moe_kv_keys(const struct moe_context *c, int layer, int head)
+{
+    return array_at(c, layer_at(c, layer) + (size_t)head * c->key_bytes, c->model->desc.d_key);
+}
+
+struct moe_kv_array moe_kv_values(const struct moe_context *c, int layer, int head)
+{
+    const struct moe_desc *d = &c->model->desc;
     if (!c->value_bytes)
         return moe_kv_keys(c, layer, head);
-    return moe_kv_keys(c, layer, c->model->desc.n_kv) + (size_t)head * c->value_bytes;
+    return array_at(c, layer_at(c, layer) + (size_t)d->n_kv * c->key_bytes + (size_t)head * c->value_bytes, d->d_kept);
+}
+
+void moe_kv_put(const struct moe_context *c, struct moe_kv_array a, int32_t slot, const float *x)
+{
+    size_t at = (size_t)slot;
+    c->model->ops->kv_store(c->opt.kv, x, a.d, a.value + at * (size_t)a.d * kn_kv_value_bytes(c->opt.kv),
+                            a.scale ? a.scale + at * (size_t)kn_kv_blocks(a.d) : NULL);
 }
 
 static size_t kv_bytes(const struct moe_model *m, const struct moe_context_options *opt)
@@ -279,21 +308,28 @@ void moe_context_set_team(struct moe_context *c, struct kn_team *team)
     c->team = c->hands.team = team;
 }
 
-static void copy_slots(uint8_t *array, size_t slot_bytes, int32_t from, int32_t to, int n)
+static void copy_slots(void *array, size_t slot_bytes, int32_t from, int32_t to, int n)
 {
-    memmove(array + (size_t)to * slot_bytes, array + (size_t)from * slot_bytes, (size_t)n * slot_bytes);
+    uint8_t *at = array;
+    memmove(at + (size_t)to * slot_bytes, at + (size_t)from * slot_bytes, (size_t)n * slot_bytes);
+}
+
+static void copy_array(enum kn_kv kv, struct moe_kv_array a, int32_t from, int32_t to, int n)
+{
+    copy_slots(a.value, (size_t)a.d * kn_kv_value_bytes(kv), from, to, n);
+    if (a.scale)
+        copy_slots(a.scale, scale_bytes(kv, a.d), from, to, n);
 }
 
 void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n)
 {
     const struct moe_desc *d = &c->model->desc;
-    size_t value = moe_kv_value_bytes(c->opt.kv);
     kn_assert(n >= 0 && from >= 0 && to >= 0 && from + n <= c->opt.n_slot && to + n <= c->opt.n_slot);
     for (int layer = 0; layer < d->n_layer; layer++)
         for (int h = 0; h < d->n_kv && !moe_is_delta(d, layer); h++) {
-            copy_slots(moe_kv_keys(c, layer, h), (size_t)d->d_key * value, from, to, n);
+            copy_array(c->opt.kv, moe_kv_keys(c, layer, h), from, to, n);
             if (c->value_bytes)
-                copy_slots(moe_kv_values(c, layer, h), (size_t)d->d_kept * value, from, to, n);
+                copy_array(c->opt.kv, moe_kv_values(c, layer, h), from, to, n);
         }
     if (c->feature)
         copy_slots(c->feature, c->feature_bytes, from, to, n);

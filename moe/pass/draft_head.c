@@ -1,6 +1,6 @@
 /* Draft heads: the features that a target's pass stores for them, the inputs of their rows, and their logits.
  *
- * Every row of a target stores its features at its KV slot, in the KV format.  A row of an EAGLE or MTP head starts
+ * Every row of a target stores its features at its KV slot, in moe_feature_format().  A row of an EAGLE or MTP head starts
  * from one matrix product of a feature and the token's embedding.  A row of an EAGLE-3 head starts from a matrix
  * product of three features, and its attention reads the token's embedding beside it.  Later rows of a draft start, in
  * place of the target's feature, from the head's own hidden state in the row before them: after the final norm, for
@@ -23,15 +23,15 @@ static void keep_last_row(void *arg, int row, int thread)
     if (c->status[row])
         return;
     m->ops->rms_norm(c->x + (size_t)row * (size_t)d->d_model, m->out_norm, d->eps, d->d_model, out);
-    m->ops->kv_store(c->opt.kv, out, d->d_model,
-                     c->feature + (size_t)moe_own_slot(&c->batch->row[row]) * c->feature_bytes);
+    m->ops->kv_store(moe_feature_format(c->opt.kv), out, d->d_model,
+                     c->feature + (size_t)moe_own_slot(&c->batch->row[row]) * c->feature_bytes, NULL);
 }
 
 void moe_keep_last(struct moe_context *c) { kn_parallel_for(c->team, c->n_row, keep_last_row, c); }
 
 static size_t last_bytes(const struct moe_context *c)
 {
-    return c->opt.features.last ? (size_t)c->model->desc.d_model * moe_kv_value_bytes(c->opt.kv) : 0;
+    return c->opt.features.last ? (size_t)c->model->desc.d_model * kn_kv_value_bytes(moe_feature_format(c->opt.kv)) : 0;
 }
 
 struct inner_job {
@@ -39,22 +39,24 @@ struct inner_job {
     int nth;
 };
 
-/* Stores one row's residual stream as its nth inner feature.  In an F16 cache values are clamped to F16's range. */
+/* Stores one row's residual stream as its nth inner feature.  In F16 values are clamped to F16's range. */
 static void keep_inner_row(void *arg, int row, int thread)
 {
     (void)thread;
     const struct inner_job *j = arg;
     struct moe_context *c = j->c;
+    enum kn_kv kept = moe_feature_format(c->opt.kv);
     int d_model = c->model->desc.d_model;
     const float *x = c->x + (size_t)row * (size_t)d_model;
-    float *out = c->norm.x + (size_t)row * c->norm.stride, most = c->opt.kv == KN_KV_F16 ? 65504.0f : INFINITY;
+    float *out = c->norm.x + (size_t)row * c->norm.stride, most = kept == KN_KV_F16 ? 65504.0f : INFINITY;
     if (c->status[row])
         return;
     for (int i = 0; i < d_model; i++)
         out[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
-    c->model->ops->kv_store(c->opt.kv, out, d_model,
+    c->model->ops->kv_store(kept, out, d_model,
                             c->feature + (size_t)moe_own_slot(&c->batch->row[row]) * c->feature_bytes + last_bytes(c) +
-                                (size_t)(j->nth * d_model) * moe_kv_value_bytes(c->opt.kv));
+                                (size_t)(j->nth * d_model) * kn_kv_value_bytes(kept),
+                            NULL);
 }
 
 void moe_keep_inner(struct moe_context *c, int layer)
@@ -67,7 +69,7 @@ void moe_keep_inner(struct moe_context *c, int layer)
 static void read_inner(const struct moe_context *target, int32_t slot, float *out)
 {
     kn_assert(slot >= 0 && slot < target->opt.n_slot);
-    kn_row_decode(target->opt.kv == KN_KV_F16 ? KN_F16 : KN_F32,
+    kn_row_decode(target->opt.kv == KN_KV_F32 ? KN_F32 : KN_F16,
                   target->feature + (size_t)slot * target->feature_bytes + last_bytes(target),
                   target->opt.features.n_inner * target->model->desc.d_model, out);
 }
@@ -75,7 +77,7 @@ static void read_inner(const struct moe_context *target, int32_t slot, float *ou
 void moe_context_feature(const struct moe_context *c, int32_t slot, float *out)
 {
     kn_assert(c->opt.features.last && slot >= 0 && slot < c->opt.n_slot);
-    kn_row_decode(c->opt.kv == KN_KV_F16 ? KN_F16 : KN_F32, c->feature + (size_t)slot * c->feature_bytes,
+    kn_row_decode(c->opt.kv == KN_KV_F32 ? KN_F32 : KN_F16, c->feature + (size_t)slot * c->feature_bytes,
                   c->model->desc.d_model, out);
 }
 

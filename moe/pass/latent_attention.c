@@ -53,8 +53,7 @@ static void keep_row(void *arg, int row, int thread)
         return;
     ops->rms_norm(k, j->l->kv_a_norm, d->latent_eps, d->d_latent, k);
     ops->rope(k + d->d_latent, 1, d->n_rot, d->n_rot, rope_cos_sin_of(c, row), d->rope);
-    size_t at = (size_t)moe_own_slot(&c->batch->row[row]) * (size_t)d->d_key;
-    ops->kv_store(c->opt.kv, k, d->d_key, moe_kv_keys(c, j->layer, 0) + at * moe_kv_value_bytes(c->opt.kv));
+    moe_kv_put(c, moe_kv_keys(c, j->layer, 0), moe_own_slot(&c->batch->row[row]), k);
     if (d->d_query_latent) {
         float *low = c->latent.low.x + (size_t)row * c->latent.low.stride;
         ops->rms_norm(low, j->l->q_a_norm, d->latent_eps, d->d_query_latent, low);
@@ -104,16 +103,18 @@ static bool describe_item(const void *arg, int item, struct kn_attend *out)
     const struct moe_latent *m = &c->latent;
     struct place p = place_of(j, item);
     const struct moe_row *r = &c->batch->row[m->first + p.own];
-    const uint8_t *kept = moe_kv_keys(c, j->layer, 0);
+    struct moe_kv_array kept = moe_kv_keys(c, j->layer, 0);
     if (c->status[m->first + p.own])
         return false;
     *out = (struct kn_attend){
         .q = m->absorbed + (size_t)p.first * (size_t)d->d_key,
         .out = m->mixed.x + (size_t)p.first * m->mixed.stride,
-        .k = kept,
-        .v = kept,
+        .k = kept.value,
+        .v = kept.value,
         .k_step = d->d_key,
         .v_step = d->d_key,
+        .k_scale = kept.scale,
+        .v_scale = kept.scale,
         .base = r->base,
         .tail = r->tail,
         .n_base = r->n_base,

@@ -256,11 +256,20 @@ static inline int32_t moe_own_slot(const struct moe_row *r)
     return r->position < r->n_base ? r->base[r->position] : r->tail[r->position - r->n_base];
 }
 
-static inline size_t moe_kv_value_bytes(enum kn_kv kv) { return kv == KN_KV_F16 ? 2 : 4; }
+/* The keys or the values of one KV head in one layer, by slot.  scale: of int8, [n_slot][kn_kv_blocks(d)], behind value;
+ * else NULL. */
+struct moe_kv_array {
+    uint8_t *value; /* [n_slot][d] */
+    float *scale;
+    int d;
+};
 
-/* The arrays of one KV head in one layer, by slot: [n_slot][d_key], [n_slot][d_kept]. */
-uint8_t *moe_kv_keys(const struct moe_context *c, int layer, int head);
-uint8_t *moe_kv_values(const struct moe_context *c, int layer, int head);
+struct moe_kv_array moe_kv_keys(const struct moe_context *c, int layer, int head);
+struct moe_kv_array moe_kv_values(const struct moe_context *c, int layer, int head); /* MLA: the same as the keys */
+void moe_kv_put(const struct moe_context *c, struct moe_kv_array a, int32_t slot, const float *x /* [d] */);
+
+/* Features by slot are in the KV format; beside an int8 cache in F16. */
+static inline enum kn_kv moe_feature_format(enum kn_kv kv) { return kv == KN_KV_INT8 ? KN_KV_F16 : kv; }
 
 /* ---- forward.c: rows that the last layer drops ----------------------------------------------------------------- */
 

@@ -150,7 +150,7 @@ static void attention(void **state)
         for (int s = 0; s < 2 * N_SLOT; s++) {
             for (int i = 0; i < d_head; i++)
                 row[i] = uniform();
-            spec->kv_store(a.kv, row, d_head, (s % 2 ? v : k) + s / 2 * width);
+            spec->kv_store(a.kv, row, d_head, (s % 2 ? v : k) + s / 2 * width, NULL);
         }
         spec->attend(&a);
         a.out = got;
