@@ -1,6 +1,6 @@
 /* Drafters read prompts (engine/draft/prompts.c). With long prompts, sequences get as many drafts as with short ones. With
- * experts on disk a drafter reads beside the passes that read the prompt; what it has read of a prefix is found computed,
- * also when the sequence was cancelled in the middle. Answers are the same as without drafts. Counts, no times. */
+ * experts on disk a drafter reads beside the passes that read the prompt. A later sequence with the same prefix finds it
+ * computed, also when the first was cancelled in the middle. Answers are the same as without drafts. Counts, no times. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
