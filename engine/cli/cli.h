@@ -130,7 +130,7 @@ const char *eng_nearest(const char *word, const char *const *names, int n);
 const atomic_bool *eng_interrupt(void);
 void eng_interrupt_end(void); /* the signals have their effects of before again */
 
-/* Replaces c->model by a path if it is the name of a model (model_name.c).  0, or KN_E* with a message. */
+/* Replaces the names of models in c->model and c->draft by paths (model_name.c).  0, or KN_E* with a message. */
 int eng_model_resolve(struct eng_config *c, enum eng_command_id command);
 int eng_model_pull(const struct eng_config *c, const char *name, struct eng_hub_model *out);
 

@@ -42,10 +42,31 @@ static int find_nowhere(const char *name)
     return 0; /* a path: its open says why */
 }
 
+/* --draft model:ORG/NAME:QUANT; a draft model is not downloaded. */
+static int resolve_draft(const struct eng_config *c, struct eng_draft_option *draft)
+{
+    static struct eng_hub_model m;
+    bool has_model = draft->kind == ENG_DRAFT_MODEL || draft->kind == ENG_DRAFT_EAGLE;
+    if (!has_model || access(draft->file, F_OK) == 0)
+        return 0;
+    int error = eng_hub_find(&m, &c->hub, draft->file);
+    if (error)
+        return error == KN_ENOENT ? find_nowhere(draft->file) : error;
+    if (strlen(m.path) >= sizeof draft->file)
+        return kn_fail(KN_ELIMIT, "--draft: the path is longer than %zu bytes: %s", sizeof draft->file - 1, m.path);
+    memcpy(draft->file, m.path, strlen(m.path) + 1);
+    return 0;
+}
+
 int eng_model_resolve(struct eng_config *c, enum eng_command_id command)
 {
     static struct eng_hub_model m; /* static: called once, and c->model points into it */
     const char *name = c->model;
+    for (int i = 0; i < c->n_draft; i++) {
+        int error = resolve_draft(c, &c->draft[i]);
+        if (error)
+            return error;
+    }
     if (!name || !name[0] || access(name, F_OK) == 0)
         return 0;
     bool downloads = (command == ENG_run || command == ENG_serve) && !c->hub.offline && !c->notify_socket;

@@ -102,6 +102,15 @@ static void a_path_wins(void **state)
     assert_int_equal(system(line), 0);
 }
 
+static void drafts_have_names_too(void **state)
+{
+    (void)state;
+    refused("run m.gguf --raw hello --draft model:" REPO, "spillway pull " REPO " downloads it");
+    does("pull -q " REPO, NULL);
+    does("run m.gguf --raw hello -n 4 --seed 1 --draft model:" REPO ":q4_k_m --gamma 2", NULL);
+    refused("run m.gguf --raw hello --draft model:missing.gguf", "missing.gguf: No such file");
+}
+
 static void what_is_not_downloaded_is_named(void **state)
 {
     (void)state;
@@ -117,6 +126,41 @@ static void what_is_not_downloaded_is_named(void **state)
     refused("pull " REPO, "--offline or HF_HUB_OFFLINE is set");
     hub_endpoint = endpoint;
     assert_int_equal(hub_server_count("Tiny"), 0);
+}
+
+/* A service manager would give up waiting for the start. */
+static void a_service_downloads_nothing(void **state)
+{
+    (void)state;
+    setenv("NOTIFY_SOCKET", "/nonexistent/socket", 1);
+    refused("serve " REPO " --port 0", "spillway pull " REPO " downloads it");
+    unsetenv("NOTIFY_SOCKET");
+    assert_int_equal(hub_server.n_log, 0);
+}
+
+/* A model of Ollama runs as it stands; nothing is written beside it. */
+static void a_model_of_ollama_runs(void **state)
+{
+    char line[1500];
+    (void)state;
+    does("run m.gguf --raw hello -n 8 --seed 1 --quiet", NULL);
+    char *answer = strdup(printed);
+    snprintf(line, sizeof line,
+             "cd %s && mkdir -p .ollama/models/blobs .ollama/models/manifests/registry.ollama.ai/library/tiny && "
+             "cp m.gguf .ollama/models/blobs/sha256-%s && echo "
+             "'{\"layers\":[{\"mediaType\":\"application/vnd.ollama.image.model\",\"digest\":\"sha256:%s\"}]}' "
+             ">.ollama/models/manifests/registry.ollama.ai/library/tiny/1b",
+             place, file->sha256, file->sha256);
+    assert_int_equal(system(line), 0);
+    does("run tiny:1b --raw hello -n 8 --seed 1 --quiet", NULL);
+    assert_string_equal(printed, answer);
+    free(answer);
+    snprintf(line, sizeof line, "test $(ls %s/.ollama/models/blobs | wc -l) = 1", place);
+    assert_int_equal(system(line), 0);
+    refused("pack tiny:1b", "give -o FILE");
+    does("list", NULL);
+    assert_non_null(strstr(printed, "tiny:1b"));
+    assert_int_equal(hub_server.n_log, 0);
 }
 
 static void list_shows_all_stores(void **state)
@@ -195,9 +239,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup(f, clear)
-        TEST(pull_prints_the_path),  TEST(a_name_is_as_good_as_a_path),
-        TEST(a_path_wins),           TEST(what_is_not_downloaded_is_named),
-        TEST(list_shows_all_stores), TEST(rm_asks_first),
+        TEST(pull_prints_the_path),   TEST(a_name_is_as_good_as_a_path),     TEST(a_path_wins),
+        TEST(drafts_have_names_too),  TEST(what_is_not_downloaded_is_named), TEST(a_service_downloads_nothing),
+        TEST(a_model_of_ollama_runs), TEST(list_shows_all_stores),           TEST(rm_asks_first),
         TEST(ctrl_c_keeps_the_part),
     };
     return cmocka_run_group_tests(tests, start_all, stop_all);

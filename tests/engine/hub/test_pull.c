@@ -1,10 +1,11 @@
 /* Downloads from a server on the loopback: the cache's layout, choice of files, continuing, hashes, refusals, faults.
  *
  * One thread: not under MODE=tsan.  The server's thread takes orders that are given between two downloads. */
-#include <dirent.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <cmocka.h>
@@ -418,6 +419,24 @@ static void a_stop_keeps_the_part(void **state)
     assert_true(has_bytes(model.path, large, LARGE_N));
 }
 
+/* The lock of another process, as the hub's own client takes it, is waited for. */
+static void a_lock_is_waited_for(void **state)
+{
+    char lock[400];
+    (void)state;
+    snprintf(lock, sizeof lock, "%s/.locks/" FOLDER "/%s.lock", cache, q4->sha256);
+    write_at(lock, "", 0);
+    int fd = open(lock, O_RDWR);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    options.stop = &stop_wanted;
+    stop_at = "another process downloads a file of it; waiting";
+    assert_int_equal(pull(REPO), KN_ECANCELLED);
+    assert_int_equal(hub_server_count("resolve"), 0);
+    close(fd);
+    atomic_store(&stop_wanted, false);
+    pulls(REPO);
+}
+
 static void a_full_disk_is_said_before(void **state)
 {
     (void)state;
@@ -601,6 +620,7 @@ int main(void)
         TEST(no_network_is_said),
         TEST(plain_http_needs_a_plain_endpoint),
         TEST(a_stop_keeps_the_part),
+        TEST(a_lock_is_waited_for),
         TEST(a_full_disk_is_said_before),
         TEST(a_disk_that_fills_up_keeps_the_part),
         TEST(names_that_leave_the_cache_are_refused),

@@ -308,11 +308,19 @@ static void damaged_stores_are_no_fault(void **state)
     put("ollama/manifests/registry.ollama.ai/library/b/latest",
         "{\"layers\":[{\"mediaType\":\"application/vnd.ollama.image.model\",\"digest\":\"sha256:../../../../etc/passwd\"}]}");
     put("ollama/manifests/registry.ollama.ai/library/c/latest", MANIFEST); /* without its blob */
+    put("ollama/manifests/registry.ollama.ai/library/d/latest",
+        "{\"layers\":[{\"mediaType\":\"application/vnd.ollama.image.model\",\"digest\":\"sha256:x/../../../secret\"}]}");
+    put("ollama/blobs/sha256-x/y", "");
+    put("secret", "GGUF");
     assert_int_equal(eng_hub_list(&list, &n, &places), 0);
     assert_int_equal(n, 0);
     kn_free(list);
     assert_int_equal(eng_hub_find(&m, &places, "b"), KN_ENOENT);
     assert_int_equal(eng_hub_find(&m, &places, "c:latest"), KN_ENOENT);
+    assert_int_equal(eng_hub_find(&m, &places, "d"), KN_ENOENT);
+    fill();
+    finds("qwen:30b", ENG_HUB_OLLAMA, "ollama/blobs/sha256-" SHA("c"));
+    assert_int_equal(eng_hub_find(&m, &places, "qwen:../qwen/30b"), KN_ENOENT);
 }
 
 static void the_list(void **state)
