@@ -132,7 +132,6 @@ void eng_interrupt_end(void); /* the signals have their effects of before again 
 
 /* Replaces the names of models in c->model and c->draft by paths (model_name.c).  0, or KN_E* with a message. */
 int eng_model_resolve(struct eng_config *c, enum eng_command_id command);
-int eng_model_pull(const struct eng_config *c, const char *name, struct eng_hub_model *out);
 
 /* 0 if path is NULL or a file with a chat template; otherwise says why not. */
 int eng_template_file_check(const char *path);

@@ -1,27 +1,44 @@
-/* engine/cli/model_name.c - models by name: the values of -m that are no paths, and downloads with their progress.
+/* engine/cli/model_name.c - models by name: the values of -m and --draft that are no paths.
  *
  * A path that exists is used as it is.  Else the stores on this machine are searched, without a request.  run and serve
  * download a model that is found nowhere, as `ollama run` and `llama-server -hf` do; not under a service manager, which
  * would wait for the start, and not with --offline.  The other commands name the command that downloads it. */
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/cli/cli.h"
 
-int eng_model_pull(const struct eng_config *c, const char *name, struct eng_hub_model *out)
+#define LOOK_NS 20000000 /* between two looks at the child and the signals */
+
+/* Runs `spillway pull NAME` and waits for it.  In a process of its own, the memory of libcurl and OpenSSL (8 MB) does not
+ * count to the budget of the model. */
+static int pull_in_child(const struct eng_config *c, const char *name)
 {
-    struct eng_progress *bar;
-    int error = eng_progress_open(&bar, "downloading", c->quiet);
-    if (error)
-        return error;
-    struct eng_hub_pull_options o = { .progress = eng_progress_counter(bar),
-                                      .stop = eng_interrupt(),
-                                      .says_progress = !isatty(STDERR_FILENO),
-                                      .second_ms = 1000 };
-    error = eng_hub_pull(out, &c->hub, name, &o);
-    eng_progress_close(bar);
+    char *argv[] = { "spillway", "pull", (char *)name, c->quiet ? "--quiet" : c->verbose ? "--verbose" : NULL, NULL };
+    posix_spawn_file_actions_t actions;
+    pid_t child;
+    int status = 1 << 8; /* as if it had failed */
+    if (posix_spawn_file_actions_init(&actions))
+        return kn_fail(KN_ENOMEM, "no memory to start spillway pull");
+    const atomic_bool *stop = eng_interrupt();
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    int why = posix_spawn(&child, "/proc/self/exe", &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    while (!why && waitpid(child, &status, WNOHANG) == 0) {
+        if (atomic_load(stop))
+            kill(child, SIGINT); /* a terminal has sent it one, too; a second has no further effect */
+        nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
+    }
+    bool stopped = atomic_load(stop);
     eng_interrupt_end();
-    return error;
+    if (why)
+        return kn_fail(KN_EIO, "spillway pull cannot be started: %s", strerror(why));
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : stopped ? KN_ECANCELLED : KN_EIO;
 }
 
 /* True for a word that is no path: a name of Ollama, such as qwen3:30b. */
@@ -72,7 +89,7 @@ int eng_model_resolve(struct eng_config *c, enum eng_command_id command)
     bool downloads = (command == ENG_run || command == ENG_serve) && !c->hub.offline && !c->notify_socket;
     int error = eng_hub_find(&m, &c->hub, name);
     if (error == KN_ENOENT && eng_hub_is_name(name) && downloads)
-        error = eng_model_pull(c, name, &m);
+        error = (error = pull_in_child(c, name)) ? error : eng_hub_find(&m, &c->hub, name);
     else if (error == KN_ENOENT)
         return find_nowhere(name);
     if (error)

@@ -208,22 +208,22 @@ static void rm_asks_first(void **state)
     refused("rm " REPO " -y", "is not in the hub's cache");
 }
 
-/* Ctrl-C during a download keeps the part, and the status says that not all was done. */
-static void ctrl_c_keeps_the_part(void **state)
+/* A signal during a download keeps the part, and the status says that not all was done.  words: the command, which is
+ * signalled alone, as a service manager does. */
+static void keeps_the_part(const char *words, int number)
 {
     char part[400];
     struct stat st;
     int status, tries = 0;
-    (void)state;
     snprintf(part, sizeof part, "hf/hub/models--Org--Tiny-GGUF/blobs/%s.incomplete", file->sha256);
     hub_server.slow = true;
     FILE *says_to = tmpfile();
-    pid_t pid = start("pull " REPO, -1, -1, fileno(says_to));
+    pid_t pid = start(words, -1, -1, fileno(says_to));
     while (stat(in_place(part), &st) < 0 || st.st_size == 0) {
         usleep(2000);
         assert_true(++tries < 10000);
     }
-    kill(pid, SIGINT);
+    kill(pid, number);
     status = status_of(pid);
     n_said = take_text(says_to, said, sizeof said);
     assert_int_equal(status, 1);
@@ -233,6 +233,15 @@ static void ctrl_c_keeps_the_part(void **state)
     does("pull " REPO, NULL);
     says("continuing after ");
     assert_true(same_files("m.gguf", SNAPSHOT "/" TINY));
+}
+
+static void ctrl_c_keeps_the_part(void **state)
+{
+    keeps_the_part("pull " REPO, SIGINT);
+    assert_int_equal(clear(state), 0);
+    keeps_the_part("run " REPO " --raw hello -n 2", SIGINT);
+    assert_int_equal(clear(state), 0);
+    keeps_the_part("serve " REPO " --port 0", SIGTERM);
 }
 
 int main(void)
