@@ -16,7 +16,8 @@ out    := $(B)/$(MODE)
 
 # ---- packages: tests/packages.sh installs those that a bare Debian 12 or Ubuntu 24.04 lacks --------------
 BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev \
-                 libjansson-dev libutf8proc-dev libcminpack-dev libevent-dev libxxhash-dev
+                 libjansson-dev libutf8proc-dev libcminpack-dev libevent-dev libxxhash-dev \
+                 libcurl4-openssl-dev libssl-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 
@@ -78,7 +79,7 @@ SRC_moe/pass   = context delta_state forward draft_head rows attend attention la
                  prefetch_token prefetch experts
 
 ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar engine/kv engine/plan engine/draft \
-               engine engine/tools engine/api engine/batch engine/serve engine/cli
+               engine engine/tools engine/api engine/hub engine/batch engine/serve engine/cli
 SRC_engine   = $(HERE_engine) $(call rooms,engine)
 
 MAY_engine/base          = kernels offload moe
@@ -106,6 +107,8 @@ MAY_engine/api           = kernels moe speculative engine engine/base engine/tex
 SRC_engine/api           = fields messages final_message tool_choice generic_tools answer_format sampling breakers token_lists \
                            parameters model_sampling setup ollama request dialect write_completions write_chat \
                            write_responses write_messages write_llama write_ollama reply
+MAY_engine/hub           = kernels offload engine/base
+SRC_engine/hub           = name files variants cache find ollama client replies blob pull remove
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = crc32 lines done_ids record journal run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch
@@ -113,8 +116,8 @@ SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics htt
                            page tokenize_routes request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
-                           answer_printer conversation chat_commands run_answer run_chat cmd_run cmd_serve batch_metrics cmd_batch \
-                           cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack cmd_synth \
+                           answer_printer conversation chat_commands run_answer run_chat model_name cmd_run cmd_serve cmd_pull cmd_list \
+                           cmd_rm batch_metrics cmd_batch cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack cmd_synth \
                            cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN                     = engine/cli/main
 
@@ -179,10 +182,10 @@ one_thread   = $(if $(filter tsan,$(MODE)),$(shell grep -l 'One thread: not unde
 TESTS       := $(patsubst %.c,$(out)/%,$(filter-out $(one_thread),$(test_sources)))
 define test_rule
 $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))
-	$(CC) $(CFLAGS) $$^ $(call libs,$(1)) -lcmocka -o $$@
+	$(CC) $(CFLAGS) $$^ $(call libs,$(1)) -lcmocka -Wl,--as-needed -lcrypto -o $$@
 endef
 $(foreach f,$(FOLDERS),$(eval $(call test_rule,$(f))))
-$(patsubst %,$(out)/tests/engine/cli/test_%,commands memory refusals): | $(out)/spillway     # which they start
+$(patsubst %,$(out)/tests/engine/cli/test_%,commands memory models refusals): | $(out)/spillway     # which they start
 
 test: test-packages
 	@$(MAKE) --no-print-directory -j$$(nproc) tests
