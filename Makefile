@@ -139,8 +139,8 @@ all: $(out)/spillway
 	@echo "built $(out)/spillway$(if $(NVCC), with CUDA ($(NVCC)), without CUDA: no nvcc found)"
 
 # -g1: in unrolled kernels the positions of variables (-g) take five times as long to write as the code.
-# CHAINS: gcc would make trees of the chains of integer additions in products, and spill registers for them.
-$(out)/kernels/cpu/matmul_%.o: CHAINS = -fno-tree-reassoc
+# CHAINS: gcc would make trees of the chains of integer additions in these products, and spill registers for them.
+$(out)/kernels/cpu/matmul_32.%.o: CHAINS = -fno-tree-reassoc
 define isa_rule
 $(out)/%.$(1).o: %.tmpl.c | build-packages
 	@mkdir -p $$(@D)

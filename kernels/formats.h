@@ -43,7 +43,7 @@
  * Activations are quantised row by row into blocks: of 256 values for weight formats with blocks of 256, of 32 for
  * those with blocks of 32.  The codes of 256 values are one record, struct kn_codes, 320 bytes at an address that is a
  * multiple of 16, for both kinds; a row of n values is ceil(n / 256) records.  If n is no multiple of 256, the codes,
- * sums and scales of the last record from n on are zero.  A product may read them: their part of it is +0.
+ * sums and scales of the last record from n on are zero: a product does not need them, but may load whole records.
  * Float formats and FP8 use float32 activations. */
 #ifndef KERNELS_FORMATS_H
 #define KERNELS_FORMATS_H

@@ -42,7 +42,7 @@ KN_INLINE void add_k(const uint8_t *const w[PAIR], int size, load_fn *load, cons
     }
 }
 
-/* Adds groups, t->n_step k in all, of weights of `size` bytes in the panels. */
+/* Adds all groups of weights of `size` bytes in the panels. */
 KN_INLINE void rows_in_place(const struct tile *t, int n, int size, load_fn *load)
 {
     const uint8_t *w[PAIR];
@@ -50,10 +50,10 @@ KN_INLINE void rows_in_place(const struct tile *t, int n, int size, load_fn *loa
 
     UNROLL
     for (int p = 0; p < PAIR; p++)
-        w[p] = panel_of_pair(t->job, p) + t->at / sizeof(float) * KN_PANEL * (size_t)size;
+        w[p] = panel_of_pair(t->job, p);
     UNROLL
     for (int r = 0; r < n; r++)
-        x[r] = (const void *)(t->x[r] + t->at);
+        x[r] = (const void *)t->x[r];
     for (int left = t->n_step; left > 0; left -= KN_GROUP) {
         vf acc[2][TILE];
         const int n_k = kn_min(left, KN_GROUP);
@@ -147,18 +147,12 @@ TILES(rows_f16)
 TILES(rows_bf16)
 TILES(rows_wide)
 
-/* All groups for the rows of one tile; several tiles take turns after each group, while its weights are in the cache. */
 static void run_in_place(const struct job *j, tile_fn *const *tiles)
 {
     float acc[GROUP][ACC] __attribute__((aligned(64)));
-    struct tile t = { .job = j };
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
-    for (int k = 0; k < j->n_in; k += t.n_step) {
-        t.at = (size_t)k * sizeof(float);
-        t.n_step = j->n > TILE ? kn_min(KN_GROUP, j->n_in - k) : j->n_in;
-        each_tile(&t, acc, tiles, TILE);
-    }
+    each_tile(&(struct tile){ .job = j, .n_step = j->n_in }, acc, tiles, TILE);
     store_sums(j, acc);
 }
 
