@@ -83,10 +83,9 @@ KN_INLINE size_t key_at(const struct work *w, int32_t slot) { return (size_t)slo
 
 KN_INLINE size_t value_at(const struct work *w, int32_t slot) { return (size_t)slot * (size_t)w->a->v_step; }
 
-/* Prefetches n values from index `at`. Callers put a few calls between arithmetic, because many at once would stall. */
-KN_INLINE void ask(const void *rows, size_t at, int n, enum kn_kv kv)
+/* Prefetches n values of `value` bytes from index `at`. Callers put a few calls between arithmetic, because many at once would stall. */
+KN_INLINE void ask(const void *rows, size_t at, int n, int value)
 {
-    int value = (int)kn_kv_value_bytes(kv);
     const char *p = (const char *)rows + at * (size_t)value;
     for (int i = 0; i < n * value; i += 64)
         _mm_prefetch(p + i, _MM_HINT_T0);
@@ -158,10 +157,11 @@ KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
 {
     vf scale = vf_set1(w->a->scale);
     bool own_values = w->a->v != w->a->k;
+    int value = (int)kn_kv_value_bytes(w->a->kv);
     for (int h = 0; h < w->n_q; h++) {
         const float *q = w->q + h * d_pad;
         for (int p = tile + 4 * h; own_values && p < KN_CHUNK; p += 4 * w->n_q)
-            ask(w->a->v, value_at(w, w->slot[p]), w->a->d_value, w->a->kv);
+            ask(w->a->v, value_at(w, w->slot[p]), w->a->d_value, value);
         for (int p = 0; p < TILE; p += KN_LANES) {
             vf quad[4];
             for (int k = 0; k < 4; k++)
@@ -244,6 +244,7 @@ static void merge_heads(struct work *w, struct heads *to, const struct heads *ne
 KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_head, int n_reg, int n_last)
 {
     const float *e = w->e[h0]; /* [n_head][KN_CHUNK] */
+    const int value = (int)kn_kv_value_bytes(kv);
     vf acc[MOST_HEADS][MOST_REGS], v[MOST_REGS];
     for (int h = 0; h < n_head; h++)
         for (int j = 0; j < n_reg; j++)
@@ -253,9 +254,9 @@ KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_he
         size_t at = value_at(w, w->slot[p]) + (size_t)d;
         if (h0 == 0) {
             size_t next = key_at(w, w->next[p]);
-            ask(w->a->k, next + (size_t)d, n_reg * KN_LANES, kv);
+            ask(w->a->k, next + (size_t)d, n_reg * KN_LANES, value);
             if (d == 0)
-                ask(w->a->k, next + (size_t)w->a->d_value, w->a->d_key - w->a->d_value, kv);
+                ask(w->a->k, next + (size_t)w->a->d_value, w->a->d_key - w->a->d_value, value);
         }
         for (int j = 0; j < n_reg; j++) {
             int n = j + 1 < n_reg ? KN_LANES : n_last;
@@ -383,7 +384,7 @@ static void score_coded_tile(struct work *w, int tile)
     const struct kn_attend *a = w->a;
     int stride = kn_kv_blocks(a->v_step);
     for (int p = tile; a->v != a->k && p < KN_CHUNK; p += 4) {
-        ask(a->v, value_at(w, w->slot[p]), a->d_value, KN_KV_INT8);
+        ask(a->v, value_at(w, w->slot[p]), a->d_value, 1);
         _mm_prefetch((const char *)(a->v_scale + (size_t)w->slot[p] * (size_t)stride), _MM_HINT_T0);
     }
     for (int g = 0; g < TILE; g += KN_LANES) {
@@ -417,10 +418,10 @@ static void stage_coded_values(struct work *w, int d)
         }
         for (int i = 4 * j; i < 4 * j + 4; i++) {
             size_t next = key_at(w, w->next[i]);
-            ask(a->k, next + (size_t)d, KN_KV_BLOCK, KN_KV_INT8);
+            ask(a->k, next + (size_t)d, KN_KV_BLOCK, 1);
             if (d)
                 continue;
-            ask(a->k, next + (size_t)a->d_value, a->d_key - a->d_value, KN_KV_INT8);
+            ask(a->k, next + (size_t)a->d_value, a->d_key - a->d_value, 1);
             _mm_prefetch((const char *)(a->k_scale + (size_t)w->next[i] * k_stride), _MM_HINT_T0);
         }
     }
