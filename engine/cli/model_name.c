@@ -15,8 +15,8 @@
 
 #define LOOK_NS 20000000 /* between two looks at the child and the signals */
 
-/* Runs `spillway pull NAME` and waits for it.  In a process of its own, the memory of libcurl and OpenSSL (8 MB) does not
- * count to the budget of the model. */
+/* Runs `spillway pull NAME` and waits for it.  In a process of its own, the memory of libcurl and OpenSSL (8 MB) does
+ * not count to the budget of the model. */
 static int pull_in_child(const struct eng_config *c, const char *name)
 {
     char *argv[] = { "spillway", "pull", (char *)name, c->quiet ? "--quiet" : c->verbose ? "--verbose" : NULL, NULL };

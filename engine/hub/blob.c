@@ -2,8 +2,8 @@
  *
  * The part is blobs/ID.incomplete, written from the front only, as the hub's own client names and writes it: each can
  * continue the other's part, under the same lock.  The hash is computed while bytes arrive; for a part that is already
- * there it is computed by reading it.  Only a file with the published hash gets its name, ID: the sha256 of a large file,
- * the git blob id (sha1 of "blob SIZE", NUL, bytes) of a small one. */
+ * there it is computed by reading it.  Only a file with the published hash gets its name, ID: the sha256 of a large
+ * file, the git blob id (sha1 of "blob SIZE", NUL, bytes) of a small one. */
 #include "engine/hub/internal.h"
 
 #include <dlfcn.h>

@@ -73,24 +73,31 @@ static int take_model(struct eng_hub_model *out, const struct folder *f, int i)
     return fits && n < (int)sizeof out->name ? 0 : kn_fail(KN_ELIMIT, "%s: the name is too long", file);
 }
 
+/* Takes the model `which` of an open folder. */
+static int choose(struct eng_hub_model *out, const struct folder *f, const char *which)
+{
+    char others[600];
+    int i = hub_variant_choose(f->variant, f->n, &f->files, which);
+    if (i == -1)
+        return KN_ENOENT;
+    hub_variants_text(others, sizeof others, f->variant, f->n, &f->files, i);
+    if (i < 0)
+        return kn_fail(KN_EINVAL, "%s: several files are %s; give the name of a file in its place: %s", f->name, which,
+                       others);
+    int error = take_model(out, f, i);
+    if (!error && !which[0] && f->n > 1)
+        kn_say(KN_LOG_INFO, "%s: taking %s; also here: %s", f->name, hub_variant_name(&f->variant[i], &f->files),
+               others);
+    return error;
+}
+
 int hub_find_in(struct eng_hub_model *out, enum eng_hub_store store, const char *path, const char *name,
                 const char *which)
 {
     struct folder f;
-    char others[600];
     int error = open_folder(&f, store, path, name);
-    int i = error ? -1 : hub_variant_choose(f.variant, f.n, &f.files, which);
-    if (!error && i != -1)
-        hub_variants_text(others, sizeof others, f.variant, f.n, &f.files, i);
-    if (error)
-        ;
-    else if (i == -1)
-        error = KN_ENOENT;
-    else if (i < 0)
-        error = kn_fail(KN_EINVAL, "%s: several files are %s; give the name of a file in its place: %s", name, which,
-                        others);
-    else if (!(error = take_model(out, &f, i)) && !which[0] && f.n > 1)
-        kn_say(KN_LOG_INFO, "%s: taking %s; also here: %s", name, hub_variant_name(&f.variant[i], &f.files), others);
+    if (!error)
+        error = choose(out, &f, which);
     close_folder(&f);
     return error;
 }

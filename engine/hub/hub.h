@@ -65,8 +65,8 @@ struct eng_hub_pull_options {
     int second_ms;                 /* length of a second of waiting before another try; tests shorten it */
 };
 
-/* Downloads the missing files of a model, verifies each file by its published hash, and puts it into the hub's cache.  A
- * download that was cut short goes on where it ended.  *out is the model afterwards. */
+/* Downloads the missing files of a model, verifies each file by its published hash, and puts it into the hub's cache. 
+ * A download that was cut short goes on where it ended.  *out is the model afterwards. */
 int eng_hub_pull(struct eng_hub_model *out, const struct eng_hub_places *places, const char *text,
                  const struct eng_hub_pull_options *options);
 

@@ -86,7 +86,7 @@ int hub_cache_save_ref(const char *folder, const char *revision, const char *com
 int hub_make_folders(const char *path, size_t n_base);
 /* Makes snapshots/COMMIT/FILE a relative link to blobs/ID. */
 int hub_cache_link(const char *folder, const char *commit, const char *file, const char *id);
-/* Takes the lock of a blob, as the hub's own client does; waits for another process.  *fd -1: locks do not work there. */
+/* Takes the lock of a blob, as the hub's own client does; waits for another process.  *fd -1: it has no locks. */
 int hub_cache_lock(int *fd, const struct eng_hub_places *p, const char *repo, const char *id, const atomic_bool *stop);
 void hub_cache_unlock(int fd);
 
@@ -100,8 +100,8 @@ struct hub_found { /* a growing list */
     int n, cap;
 };
 int hub_found_add(struct hub_found *f, const struct eng_hub_model *m);
-/* The model `which` of a folder: a snapshot, or one of LM Studio.  name: of the model, without WHICH.  KN_ENOENT without
- * a message: it is not complete there. */
+/* The model `which` of a folder: a snapshot, or one of LM Studio.  name: of the model, without WHICH.  KN_ENOENT
+ * without a message: it is not complete there. */
 int hub_find_in(struct eng_hub_model *out, enum eng_hub_store store, const char *folder, const char *name,
                 const char *which);
 int hub_ollama_find(struct eng_hub_model *out, const char *store, const char *text);

@@ -1,7 +1,8 @@
 /* engine/hub/name.c - names of models as users type them, and names of files as servers send them.
  *
- * Both become parts of paths.  So a part has only letters, digits and ".", "_", "-", and is not "." or ".."; a file name
- * of a server may have other printable characters and folders, but neither leads out of the folder it is put into. */
+ * Both become parts of paths.  So a part has only letters, digits and ".", "_", "-", and is not "." or ".."; a file
+ * name of a server may have other printable characters and folders, but neither leads out of the folder it is put into.
+ * */
 #include "engine/hub/internal.h"
 
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* engine/hub/remove.c - removal of one model from the hub's cache.
  *
  * Open finds the links that will go and the blobs that no other link of the repository names; remove deletes them.  If
- * no other snapshot is left, the repository's whole folder goes, with parts of downloads.  The stores of other tools are
- * not touched. */
+ * no other snapshot is left, the repository's whole folder goes, with parts of downloads.  The stores of other tools
+ * are not touched. */
 #include "engine/hub/internal.h"
 
 #include <errno.h>

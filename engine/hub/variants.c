@@ -1,11 +1,11 @@
 /* engine/hub/variants.c - which models are in a list of files, and which of them a user asks for.
  *
  * A repository of GGUF files has the same model in several quantisations, each one file or split into several; file
- * names end in the quantisation: NAME-Q4_K_M.gguf, NAME.Q8_0.gguf, Q4_K_M/NAME-Q4_K_M-00001-of-00002.gguf.  A repository
- * of safetensors is one model: the weights, config.json and the tokenizer's files at its top.
+ * names end in the quantisation: NAME-Q4_K_M.gguf, NAME.Q8_0.gguf, Q4_K_M/NAME-Q4_K_M-00001-of-00002.gguf.  A
+ * repository of safetensors is one model: the weights, config.json and the tokenizer's files at its top.
  *
- * In: a sorted list of files.  Out: variants, and for each file its variant.  Files that are no model (pictures' encoders,
- * importance matrices, read-me files) belong to none. */
+ * In: a sorted list of files.  Out: variants, and for each file its variant.  Files that are no model (pictures'
+ * encoders, importance matrices, read-me files) belong to none. */
 #include "engine/hub/internal.h"
 
 #include <ctype.h>
@@ -111,7 +111,7 @@ static bool is_model_file(const char *path)
     return ends_with(path, ".gguf") && !strstr(path, "mmproj") && !strstr(path, "imatrix");
 }
 
-/* The next split of the model that v began with?  Sorted names: all splits follow each other. */
+/* True if path is the next split of v: in a sorted list the splits of a model follow each other. */
 static bool is_next_split(const struct hub_variant *v, const struct hub_files *f, const char *path, size_t stem,
                           int number, int count)
 {

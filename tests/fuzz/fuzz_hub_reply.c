@@ -1,5 +1,5 @@
-/* The input is a reply of the hub, read as a commit and as a list of files, and a name that a user types.  A file of the
- * list has a name that stays in the cache and a hash; its models are files of the list; a name has safe parts. */
+/* The input is a reply of the hub, read as a commit and as a list of files, and a name that a user types.  A file of
+ * the list has a name that stays in the cache and a hash; its models are files of the list; a name has safe parts. */
 #include "engine/hub/internal.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* tests/engine/hub/hub_server.h - a small server on the loopback that speaks the hub's requests, with faults to order.
  *
- * Two ports, as the hub has two hosts: one answers api/models/... and .../resolve/..., the other sends large files.  One
- * thread answers one connection after the other and closes each.  Requests are logged as "GET /path", with " auth" if
- * they bring a token, " from N" if they ask for a range, and "cdn: " before those of the second port. */
+ * Two ports, as the hub has two hosts: one answers api/models/... and .../resolve/..., the other sends large files. 
+ * One thread answers one connection after the other and closes each.  Requests are logged as "GET /path", with " auth"
+ * if they bring a token, " from N" if they ask for a range, and "cdn: " before those of the second port. */
 #ifndef TESTS_ENGINE_HUB_HUB_SERVER_H
 #define TESTS_ENGINE_HUB_HUB_SERVER_H
 
