@@ -2,6 +2,7 @@
  * makes the engine request of each choice from it.  sampling.c and token_lists.c read the parameters, parameters.c refuses those
  * that cannot be honoured, messages.c the messages,
  * tool_choice.c the tools, and answer_format.c makes the grammar. */
+#include "engine/base/json.h"
 #include "engine/api/parameters.h"
 
 #include <limits.h>
@@ -43,7 +44,7 @@ static json_t *load(const char *body, size_t n, struct eng_refusal *why)
         refuse_depth(why);
         return NULL;
     }
-    json_t *root = json_loadb(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    json_t *root = eng_json_load(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     if (!root && json_error_code(&e) == json_error_out_of_memory)
         eng_refuse(why, 500, NULL, NULL, "no memory for the request");
     else if (!root)

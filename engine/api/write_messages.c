@@ -3,6 +3,7 @@
  *
  * As in Anthropic's API, input_tokens does not include cached tokens.  No member of OpenAI's objects is
  * added, since clients of this dialect may refuse unknown members. */
+#include "engine/base/json.h"
 #include "engine/api/dialect.h"
 
 #include <string.h>
@@ -43,7 +44,7 @@ static void write_reason(struct eng_bytes *out, const struct eng_choice *c)
 static void write_input(struct eng_bytes *out, const struct eng_part *p)
 {
     json_t *input = eng_api_request_depth(p->text.data, p->text.n) <= ENG_API_MAX_DEPTH
-                        ? json_loadb(p->text.n ? p->text.data : "", p->text.n, JSON_ALLOW_NUL, NULL)
+                        ? eng_json_load(p->text.n ? p->text.data : "", p->text.n, JSON_ALLOW_NUL, NULL)
                         : NULL;
     if (json_is_object(input))
         eng_bytes_add(out, p->text.data, p->text.n);
