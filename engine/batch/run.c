@@ -149,6 +149,7 @@ int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
     if (!b)
         return kn_fail(KN_ENOMEM, "no memory for a batch");
     b->opt = *o;
+    eng_request_memory_limit(SIZE_MAX); /* counts JSON's failed allocations; the limit follows at the start */
     b->in = b->journal.file[0].fd = b->journal.file[1].fd = -1;
     int error = open_input(b);
     if (error || (error = open_journal(b)) || (error = eng_lines_open(&b->lines, b->in, b->opt.in, b->in_bytes))) {
