@@ -52,7 +52,7 @@
 #define MAX_AHEAD   65536 /* bytes that are read before they are needed, such as those of the next request */
 #define FIRST_ROOM  1024  /* first size of the buffers for a head and a body */
 #define FREE_ROOM   65536 /* bytes of a body that need not wait for memory */
-#define SHARED      2     /* 1 / SHARED of max_received is for all bodies, the rest for the favoured one and small ones */
+#define SHARED      2     /* 1 / SHARED of max_received is for all bodies; the rest for the favoured and small ones */
 #define STALLED     10    /* ticks without a byte: a client that stopped sending */
 
 enum state { HEAD, BODY, ANSWER, CLOSE, LINGER };
@@ -273,6 +273,14 @@ static void send_text(struct eng_exchange *x, const char *text)
     send_pieces(x, &v, 1);
 }
 
+/* The answer that needs no memory.  The connection must be cut then. */
+static void send_no_memory(int fd)
+{
+    static const char text[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\n"
+                               "Connection: close\r\n\r\n";
+    (void)!send(fd, text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 /* ---- requests -------------------------------------------------------------------------------- */
 
 /* The room that a buffer of n bytes in room grows to for n_more bytes; most: its largest size, without the NUL. */
@@ -473,6 +481,18 @@ static bool step(struct eng_exchange *x)
     return !x->waits;
 }
 
+/* Stops reading from the socket while the request waits, or while enough bytes are ahead.  (libevent's watermark for this
+ * ends the program if it gets no memory.) */
+static void pause_or_read(struct eng_exchange *x)
+{
+    bool pauses = x->waits || evbuffer_get_length(input(x)) >= MAX_AHEAD;
+    if (pauses == x->paused)
+        return;
+    if (pauses ? bufferevent_disable(x->bev, EV_READ) : bufferevent_enable(x->bev, EV_READ))
+        cut(x);
+    x->paused = pauses;
+}
+
 /* Does all that the connection's bytes allow; x may be freed. */
 static void go_on(struct eng_exchange *x)
 {
@@ -480,10 +500,7 @@ static void go_on(struct eng_exchange *x)
     while (step(x))
         ;
     x->stepping = false;
-    if (x->paused != x->waits) {
-        x->paused = x->waits;
-        (void)(x->paused ? bufferevent_disable(x->bev, EV_READ) : bufferevent_enable(x->bev, EV_READ));
-    }
+    pause_or_read(x);
     count_held(x);
     if (x->cut || (unsent(x) > 0 && x->state != ANSWER))
         return;
@@ -536,6 +553,8 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
     struct eng_exchange *x = arg;
     (void)bev;
     if (!(what & BEV_EVENT_EOF) || x->cut || x->state == ANSWER) {
+        if (!x->cut && x->state <= BODY && unsent(x) == 0) /* libevent had no memory for the bytes that came */
+            send_no_memory(x->fd);
         drop(x);
         return;
     }
@@ -552,6 +571,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
                                 : NULL;
     (void)n;
     if (!bev || !evbuffer_add_cb(bufferevent_get_output(bev), on_output, x)) {
+        send_no_memory(fd);
         if (bev)
             bufferevent_free(bev);
         else
@@ -575,8 +595,8 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         strcpy(x->peer, "?");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a token must not wait for the next */
     bufferevent_setcb(bev, on_bytes, on_bytes, on_event, x);
-    bufferevent_setwatermark(bev, EV_READ, 0, MAX_AHEAD);
-    bufferevent_enable(bev, EV_READ | EV_WRITE);
+    if (bufferevent_enable(bev, EV_READ | EV_WRITE))
+        cut(x);
     listen_or_not(h);
 }
 
@@ -738,10 +758,13 @@ static struct eng_bytes open_head(struct eng_exchange *x, int status, const char
 static void send_head(struct eng_exchange *x, struct eng_bytes *head, const char *body, size_t n)
 {
     struct iovec v[2] = { piece(head->data, head->n), piece(body, n) };
-    if (head->failed)
+    if (head->failed) {
+        if (!x->cut && unsent(x) == 0)
+            send_no_memory(x->fd);
         cut(x);
-    else
+    } else {
         send_pieces(x, v, n ? 2 : 1);
+    }
     eng_bytes_free(head);
 }
 

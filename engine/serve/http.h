@@ -9,10 +9,10 @@
  *     which the exchange must not be used;
  *   - a request that breaks a rule or a limit of size, or names a foreign host, goes to on_fault, which must answer it
  *     at once; the connection is closed then;
- *   - a limit on the bytes of all requests being received: clients with large bodies wait, in order of arrival; what
- *     cannot wait (heads, many small requests) is bounded by refusing the largest request;
- *   - limits on connections (more wait in the kernel), on the unsent bytes of a stream (cut) and of all connections (cut, beginning with the client that has
- *     taken no byte for the longest time);
+ *   - a limit on the bytes of all requests being received: clients with large bodies wait, in order of arrival; heads
+ *     and small bodies do not, so the largest request is refused where they are too many;
+ *   - limits on connections (more wait in the kernel), on the unsent bytes of a stream (cut) and of all connections
+ *     (cut, beginning with the client that has taken no byte for the longest time);
  *   - timeouts: a whole request must arrive within patience_ms of its first byte, else it is a fault; while an answer
  *     has unsent bytes, the client must take some within patience_ms; a connection may be idle for idle_ms; else the
  *     connection is cut.

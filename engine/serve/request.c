@@ -371,8 +371,9 @@ static void take_event(const struct eng_job_event *t)
         kn_heap_guard(&guard);
         int more = eng_reply_feed(c->reply, e);
         kn_heap_guard(NULL);
-        if (more < 0) {
+        if (more < 0 || guard.denied_bytes) { /* text that was parsed with too little memory may be wrong */
             struct eng_refusal why;
+            more = more ? more : -1;
             eng_refuse(&why, 503, NULL, "", "not enough memory to continue this answer");
             eng_reply_fail(c->reply, &why);
         }
