@@ -122,6 +122,7 @@ void kn_rope_scalar(float *x, int n_head, int d_head, int n_rot, const float (*t
 /* Codes n <= 64 floats; returns their scale. */
 static float code_block(const float *x, int n, int8_t *q)
 {
+    const float to_integer = 0x1.8p23f; /* adding it leaves no bits below 1: rounds to nearest even */
     float largest = 0;
     bool finite = true;
     for (int i = 0; i < n; i++) {
@@ -132,7 +133,7 @@ static float code_block(const float *x, int n, int8_t *q)
     if (!finite || largest < 0x1p-100f)
         return finite ? 0 : NAN;
     for (int i = 0; i < n; i++) {
-        float code = rintf(x[i] * (127.0f / largest));
+        float code = (x[i] * (127.0f / largest) + to_integer) - to_integer;
         q[i] = (int8_t)(code > 127 ? 127 : code < -127 ? -127 : code);
     }
     return largest / 127.0f;
