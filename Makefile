@@ -25,11 +25,16 @@ FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 CPPFLAGS = -I. -D_GNU_SOURCE -MMD -MP $(EXTRA)
 CFLAGS   = -std=c11 -g -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
            -ffp-contract=off -fno-math-errno $(if $(filter release,$(if $(CI),$(MODE))),-Werror) $($(MODE)_FLAGS)
-release_FLAGS = -O2
+# HARDEN: measured in evals/results/speed/hardening-DATE.md; tests/hardened.sh looks for it in the built program.  The code that
+# is compiled for each instruction set goes without the guards of the stack: its bounds are those of its callers.
+HARDEN        = -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong -fstack-clash-protection -fcf-protection -fPIE
+release_FLAGS = -O2 $(HARDEN)
+release_LINK  = -pie -Wl,-z,relro,-z,now
 asan_FLAGS    = -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 tsan_FLAGS    = -O1 -fsanitize=thread -fno-omit-frame-pointer
 fuzz_FLAGS    = -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
-NVCCFLAGS     = -O2 -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true \
+LINKFLAGS     = $($(MODE)_LINK)
+NVCCFLAGS     = -O2 -Xcompiler -fPIE,-fcf-protection -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true \
                 -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 
 # ---- the folder graph: each folder may use only the folders on its line ---------------------------------
@@ -144,8 +149,8 @@ $(out)/kernels/cpu/matmul_32.%.o: CHAINS = -fno-tree-reassoc
 define isa_rule
 $(out)/%.$(1).o: %.tmpl.c | build-packages
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -g1 $(if $(filter release,$(MODE)),-O3,-O2) $(ISA_$(1)) $$(CHAINS) -DKN_ISA=$(1) -DKN_ISA_$(1) \
-	    -c $$< -o $$@
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -g1 $(if $(filter release,$(MODE)),-O3,-O2) -fno-stack-protector -fno-stack-clash-protection \
+	    $(ISA_$(1)) $$(CHAINS) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
 
@@ -173,7 +178,7 @@ endef
 $(foreach f,$(FOLDERS),$(eval $(call folder_rule,$(f))))
 
 $(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
-	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,engine) -o $@
 
 # ---- tests: tests/<folder>/test_x.c links <folder> and what it may use, nothing above --------------------
 # A test with one thread says so in its source ("One thread: not under MODE=tsan"): it would take ten times as long.
@@ -182,7 +187,7 @@ one_thread   = $(if $(filter tsan,$(MODE)),$(shell grep -l 'One thread: not unde
 TESTS       := $(patsubst %.c,$(out)/%,$(filter-out $(one_thread),$(test_sources)))
 define test_rule
 $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))
-	$(CC) $(CFLAGS) $$^ $(call libs,$(1)) -lcmocka -Wl,--as-needed -lcrypto -o $$@
+	$(CC) $(CFLAGS) $(LINKFLAGS) $$^ $(call libs,$(1)) -lcmocka -Wl,--as-needed -lcrypto -o $$@
 endef
 $(foreach f,$(FOLDERS),$(eval $(call test_rule,$(f))))
 $(patsubst %,$(out)/tests/engine/cli/test_%,commands memory models refusals): | $(out)/spillway     # which they start
@@ -198,11 +203,12 @@ check: $(foreach f,$(FOLDERS),$(call archive,$(f))) $(out)/spillway
 	@tests/words.sh
 	@tests/check.sh "$(out)" $(FOLDERS)
 	@tests/install.sh $(out)/spillway
+	@$(if $(filter release,$(MODE)),tests/hardened.sh $(out)/spillway $(foreach f,$(FOLDERS),$(call archive,$(f))))
 
 # ---- evals: programs that measure; they print CSV --------------------------------------------------------
 EVALS = $(patsubst %.c,$(out)/%,$(wildcard evals/*.c evals/*/*.c))
 $(out)/evals/%: $(out)/evals/%.o $(call closure,engine)
-	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,engine) -o $@
 evals: $(EVALS) $(out)/spillway
 
 # compares this tree with a base commit, in alternating pairs: BASE=COMMIT (default: the last tag), ROUNDS=8
@@ -215,7 +221,7 @@ FUZZERS = $(patsubst %.c,$(out)/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(out)/tests/fuzz/fuzz_%: $(out)/tests/fuzz/fuzz_%.o $(call closure,engine)
 	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(call libs,engine) -o $@
 $(out)/tests/fuzz/seeds: $(out)/tests/fuzz/seeds.o $(call closure,moe)
-	$(CC) $(CFLAGS) $^ $(call libs,moe) -o $@
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,moe) -o $@
 fuzzers: $(FUZZERS) $(out)/tests/fuzz/seeds
 # clang 14 takes many minutes to instrument the SIMD bodies
 GCC_HERE = $(B)/fuzz/kernels/%.avx2.o $(B)/fuzz/kernels/%.avx512.o
@@ -239,7 +245,7 @@ demo: build-packages
 	@tests/demo.sh $(out)/spillway
 
 $(out)/tests/soak/%: $(out)/tests/soak/%.o $(call closure,engine)
-	$(CC) $(CFLAGS) $^ $(call libs,engine) -lcmocka -o $@
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,engine) -lcmocka -o $@
 soak: test-packages $(out)/spillway $(out)/tests/soak/serve
 	@tests/soak.sh $(out)
 # The server's mixed load until HOURS (24) are done in all: a call that is cut off is continued by the next.
