@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <utime.h>
 
 #include <cmocka.h>
 
@@ -291,6 +292,15 @@ static void an_older_snapshot_is_used(void **state)
     finds("Org/One:Q8_0", ENG_HUB_CACHE, "hub/models--Org--One/snapshots/" B "/One-Q8_0.gguf");
     finds("Org/One:Q4_K_M", ENG_HUB_CACHE, "hub/models--Org--One/snapshots/" A "/One-Q4_K_M.gguf");
     assert_int_equal(eng_hub_find(&m, &places, "Org/One@main:Q4_K_M"), KN_ENOENT);
+    put_linked("models--Org--One", B, "One-Q4_K_M.gguf", SHA("5"), "newer");
+    put("hub/models--Org--One/refs/main", "cccccccccccccccccccccccccccccccccccccccc");
+    struct utimbuf early = { 1000, 1000 }, late = { 2000, 2000 };
+    utime(at("hub/models--Org--One/snapshots/" A), &late); /* the one that changed last */
+    utime(at("hub/models--Org--One/snapshots/" B), &early);
+    finds("Org/One:Q4_K_M", ENG_HUB_CACHE, "hub/models--Org--One/snapshots/" A "/One-Q4_K_M.gguf");
+    utime(at("hub/models--Org--One/snapshots/" A), &early);
+    utime(at("hub/models--Org--One/snapshots/" B), &late);
+    finds("Org/One:Q4_K_M", ENG_HUB_CACHE, "hub/models--Org--One/snapshots/" B "/One-Q4_K_M.gguf");
     finds("Org/One@aaaaaaa:Q4_K_M", ENG_HUB_CACHE, "hub/models--Org--One/snapshots/" A "/One-Q4_K_M.gguf");
 }
 
@@ -320,7 +330,13 @@ static void damaged_stores_are_no_fault(void **state)
     assert_int_equal(eng_hub_find(&m, &places, "d"), KN_ENOENT);
     fill();
     finds("qwen:30b", ENG_HUB_OLLAMA, "ollama/blobs/sha256-" SHA("c"));
-    assert_int_equal(eng_hub_find(&m, &places, "qwen:../qwen/30b"), KN_ENOENT);
+    put("ollama/manifests/registry.ollama.ai/x/y/z", "");
+    assert_int_equal(eng_hub_find(&m, &places, "x/../library/qwen:30b"), KN_ENOENT);
+    put("hub/models--Org--Evil/snapshots/x", "");
+    put("hub/models--Org--Evil/refs/main", "../../../outside/./././././././././././.");
+    put("outside/Out-Q8_0.gguf", "GGUF");
+    assert_int_equal(strlen("../../../outside/./././././././././././."), HUB_COMMIT_BYTES - 1);
+    assert_int_equal(eng_hub_find(&m, &places, "Org/Evil"), KN_ENOENT);
 }
 
 static void the_list(void **state)
