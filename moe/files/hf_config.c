@@ -781,7 +781,12 @@ static int find_family(struct moe_folder *d)
     }
     if (d->family || d->err)
         return d->err ? d->err : unnest(d);
-    moe_string_show((struct moe_string){ type ? type : "", type ? strlen(type) : 0 }, shown, sizeof shown);
+    struct moe_string name = { type ? type : "", type ? strlen(type) : 0 };
+    const char *lacks = moe_family_lacks(name);
+    moe_string_show(name, shown, sizeof shown);
+    if (lacks)
+        return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported: the program lacks %s",
+                                d->f->name, config_json, shown, lacks);
     return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported; supported are: %s",
                             d->f->name, config_json, shown, known);
 }

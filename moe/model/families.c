@@ -679,6 +679,12 @@ static const struct family *find_family(const struct moe_file *f, struct moe_str
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].arch);
     }
     moe_string_show(arch, shown, sizeof shown);
+    const char *lacks = moe_family_lacks(arch);
+    if (lacks) {
+        kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported: the program lacks %s", moe_file_path(f),
+                shown, lacks);
+        return NULL;
+    }
     kn_fail(KN_EUNSUPPORTED,
             "%s: architecture \"%s\" is not supported; supported are: %s (mistral and mixtral "
             "files say llama)",
