@@ -218,7 +218,7 @@ static const struct {
 };
 #define N_CHANGE (sizeof changes / sizeof *changes)
 
-/* What a change writes. */
+/* The fields that a change may write. */
 struct kept {
     struct moe_desc desc;
     struct moe_layer *layer;
@@ -235,7 +235,7 @@ static void removed_fields_change_the_logits(struct golden *g, struct moe_model 
         bool had = changes[i].remove(m);
         assert_int_equal(moe_rope_freq(&m->desc, m->rope_extra, m->rope_freq), 0);
         if (had && !(run(g, m) > TOLERANCE))
-            fail_msg("the golden logits do not depend on what %s removes", changes[i].name);
+            fail_msg("the golden logits do not depend on the property that %s removes", changes[i].name);
         n += had;
         m->desc = kept.desc;
         memcpy(m->layer, kept.layer, bytes);
