@@ -21,6 +21,15 @@ static void norm_heads(const struct moe_context *c, float *x, int n_head, const 
         c->model->ops->rms_norm(x + at, w, d->eps, n, x + at);
 }
 
+static void norm_qk(const struct moe_context *c, const struct moe_layer *l, float *q, float *k)
+{
+    const struct moe_desc *d = &c->model->desc;
+    if (!l->q_norm)
+        return;
+    norm_heads(c, q, d->n_head, l->q_norm);
+    norm_heads(c, k, d->n_kv, l->k_norm);
+}
+
 static void clamp(float *x, int n, float most)
 {
     for (int i = 0; i < n; i++)
@@ -50,7 +59,6 @@ static void finish_row(void *arg, int row, int thread)
     int n_q = d->n_head * d->d_head, n_k = d->n_kv * d->d_head, n_v = d->n_kv * d->d_value;
     float *q = c->q + (size_t)row * (size_t)n_q, *k = c->k + (size_t)row * (size_t)n_k;
     float *v = c->v + (size_t)row * (size_t)n_v;
-    const float(*rope_cos_sin)[2] = (const float(*)[2])c->rope_cos_sin + (size_t)row * (size_t)(d->n_rot / 2);
     if (d->out_gate)
         take_queries(c, row, q);
     if (l->q_bias) {
@@ -58,17 +66,19 @@ static void finish_row(void *arg, int row, int thread)
         ops->add(k, l->k_bias, n_k);
         ops->add(v, l->v_bias, n_v);
     }
-    if (l->q_norm) {
-        norm_heads(c, q, d->n_head, l->q_norm);
-        norm_heads(c, k, d->n_kv, l->k_norm);
-    }
+    if (!d->late_qk_norm)
+        norm_qk(c, l, q, k);
     if (d->clamp_qkv > 0) {
         clamp(q, n_q, d->clamp_qkv);
         clamp(k, n_k, d->clamp_qkv);
         clamp(v, n_v, d->clamp_qkv);
     }
-    ops->rope(q, d->n_head, d->d_head, d->n_rot, rope_cos_sin, d->rope);
-    ops->rope(k, d->n_kv, d->d_head, d->n_rot, rope_cos_sin, d->rope);
+    if (moe_is_rotated(d, j->layer)) {
+        ops->rope(q, d->n_head, d->d_head, d->n_rot, moe_rotation_of(c, j->layer, row), d->rope);
+        ops->rope(k, d->n_kv, d->d_head, d->n_rot, moe_rotation_of(c, j->layer, row), d->rope);
+    }
+    if (d->late_qk_norm)
+        norm_qk(c, l, q, k);
     int32_t slot = moe_own_slot(&c->batch->row[row]);
     for (int h = 0; h < d->n_kv; h++) {
         moe_kv_put(c, moe_kv_keys(c, j->layer, h), slot, k + h * d->d_head);
@@ -161,5 +171,5 @@ void moe_attention(struct moe_context *c, int layer)
     moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_value, NULL, c->n_row);
     c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
     moe_products(c, 1);
-    moe_rows_add(c, c->y, l->o_bias);
+    moe_rows_add(c, c->y, l->o_bias, l->attn_out_norm);
 }

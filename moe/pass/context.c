@@ -157,7 +157,7 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     if (moe_is_latent(d))
         lay_out_latent(c, a, &kinds);
     moe_spans_lay_out(c, a);
-    c->rope_cos_sin = kn_arena_take(a, n_row * (size_t)d->n_rot / 2, sizeof *c->rope_cos_sin);
+    c->rope_cos_sin = kn_arena_take(a, n_row * (size_t)(moe_n_rotation(d) * d->n_rot / 2), sizeof *c->rope_cos_sin);
     c->gate = kn_arena_take(a, 2 * kn_align_up(n_act, 16), sizeof(float));
     c->up = c->gate ? c->gate + kn_align_up(n_act, 16) : NULL;
     c->y = kn_arena_take(a, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));

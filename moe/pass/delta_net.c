@@ -330,5 +330,5 @@ void moe_delta(struct moe_context *c, int layer)
     moe_rows_code(c, &c->att, moe_act_bit(&l->o), job.d->n_value_head * job.d->d_state_value, NULL, c->n_row);
     c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
     moe_products(c, 1);
-    moe_rows_add(c, c->y, NULL);
+    moe_rows_add(c, c->y, NULL, NULL);
 }

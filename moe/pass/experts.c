@@ -24,10 +24,25 @@ struct ffn_job {
 
 /* ---- activation -------------------------------------------------------------------------------------- */
 
-static void activate(const struct moe_context *c, const float *gate, const float *up, int n, float *x)
+/* x = gelu(gate) * up, where gelu(g) = g * sigmoid(2 * sqrt(2 / pi) * (g + 0.044715 g^3)): its approximation with tanh,
+ * written with the sigmoid.  gate is overwritten. */
+static void geglu(const struct moe_context *c, float *gate, const float *up, int n, float *x)
+{
+    const float twice = 1.5957691216057308f, cube = 0.044715f;
+    for (int i = 0; i < n; i++)
+        x[i] = twice * (gate[i] + cube * (gate[i] * gate[i] * gate[i]));
+    c->model->ops->gate(gate, x, n);
+    for (int i = 0; i < n; i++)
+        x[i] = gate[i] * up[i];
+}
+
+/* Activation of n values; gate may be overwritten. */
+static void activate(const struct moe_context *c, float *gate, const float *up, int n, float *x)
 {
     const struct moe_desc *d = &c->model->desc;
-    if (d->swiglu_limit > 0)
+    if (d->activation == MOE_GEGLU)
+        geglu(c, gate, up, n, x);
+    else if (d->swiglu_limit > 0)
         c->model->ops->swiglu_clamped(gate, up, d->swiglu_alpha, d->swiglu_limit, n, x);
     else
         c->model->ops->swiglu(gate, up, n, x);
@@ -96,7 +111,7 @@ void moe_dense_ffn(struct moe_context *c, int layer)
     const struct moe_layer *l = &c->model->layer[layer];
     moe_rows_norm(c, l->ffn_norm, moe_act_bit(&l->gate) | moe_act_bit(&l->up), NULL, c->n_row);
     run_wide(c, l, c->model->desc.d_ff, c->y);
-    moe_rows_add(c, c->y, NULL);
+    moe_rows_add(c, c->y, NULL, l->ffn_out_norm);
 }
 
 /* ---- experts ----------------------------------------------------------------------------------------- */
@@ -156,7 +171,8 @@ struct combine_job {
     const struct moe_layer *l;
 };
 
-/* Residual stream += sum of weight * output over the row's choices, in order, and then the shared expert's output. */
+/* Adds to the residual stream: sum of weight * output over the row's choices, in order, and then the shared expert's
+ * output. */
 static void combine_row(void *arg, int row, int thread)
 {
     (void)thread;
@@ -178,7 +194,7 @@ static void combine_row(void *arg, int row, int thread)
         float by = j->l->shared_gate.n_out ? moe_sigmoid(c->shared_weight[row]) : 1.0f;
         c->model->ops->add_scaled(sum, by, c->shared + (size_t)row * n, d->d_model);
     }
-    c->model->ops->add(c->x + (size_t)row * n, sum, d->d_model);
+    moe_add_row(c, row, sum, j->l->ffn_out_norm);
 }
 
 void moe_experts(struct moe_context *c, int layer)

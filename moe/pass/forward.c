@@ -10,20 +10,31 @@
 
 #include <string.h>
 
+static void scale(float *x, float by, int n)
+{
+    for (int i = 0; by != 1 && i < n; i++)
+        x[i] *= by;
+}
+
 static void embed_row(void *arg, int row, int thread)
 {
     (void)thread;
     struct moe_context *c = arg;
     const struct moe_desc *d = &c->model->desc;
     const struct moe_row *r = &c->batch->row[row];
-    if (!d->head)
-        kn_mat_row(&c->model->embed, r->token, c->x + (size_t)row * (size_t)d->d_model);
-    for (int i = 0; i < d->n_rot / 2; i++) {
+    float *x = c->x + (size_t)row * (size_t)d->d_model;
+    int n_pair = d->n_rot / 2, n = moe_n_rotation(d) * n_pair;
+    if (!d->head) {
+        kn_mat_row(&c->model->embed, r->token, x);
+        scale(x, d->embed_scale, d->d_model);
+    }
+    for (int i = 0; i < n; i++) {
         double s, co;
-        float *rope_cos_sin = c->rope_cos_sin[(size_t)row * (size_t)(d->n_rot / 2) + (size_t)i];
+        float *rope_cos_sin = c->rope_cos_sin[(size_t)row * (size_t)n + (size_t)i];
+        float scaling = i < n_pair ? d->scaling_attn : 1; /* the rotation of layers with a window has no scaling */
         kn_sincos((float)r->position * c->model->rope_freq[i], &s, &co); /* the angle is a float32 */
-        rope_cos_sin[0] = (float)co * d->scaling_attn;
-        rope_cos_sin[1] = (float)s * d->scaling_attn;
+        rope_cos_sin[0] = (float)co * scaling;
+        rope_cos_sin[1] = (float)s * scaling;
     }
 }
 
@@ -90,7 +101,7 @@ void moe_drop_rows(struct moe_context *c, int layer)
         move_row(c->x, (size_t)d->d_model, from, i);
         move_row(c->q, n_q, from, i);
         move_row(c->q_gate, 2 * n_q, from, i);
-        move_row((float *)c->rope_cos_sin, (size_t)d->n_rot, from, i);
+        move_row((float *)c->rope_cos_sin, (size_t)(moe_n_rotation(d) * d->n_rot), from, i);
         c->want_status[i] = c->status[from];
         c->want[i] = c->batch->row[from];
     }
@@ -117,6 +128,14 @@ static void restore_rows(struct moe_context *c)
     c->all.batch = NULL;
 }
 
+static void scale_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    struct moe_context *c = arg;
+    const struct moe_desc *d = &c->model->desc;
+    scale(c->logits + (size_t)row * (size_t)d->n_vocab, d->logit_scale, d->n_vocab);
+}
+
 static void finish(struct moe_context *c)
 {
     const struct moe_model *m = c->model;
@@ -125,6 +144,8 @@ static void finish(struct moe_context *c)
     moe_rows_norm(c, m->out_norm, moe_act_bit(&m->head), c->want_row, c->n_want);
     c->product[0] = moe_product(&c->norm, &m->head, m->guess ? c->guessed : c->logits, c->n_want);
     moe_products(c, 1);
+    if (m->desc.logit_scale != 1)
+        kn_parallel_for(c->team, c->n_want, scale_row, c);
     if (m->desc.head == MOE_HEAD_EAGLE3)
         moe_head_end(c);
 }

@@ -35,11 +35,6 @@ struct latent_job {
     int layer, n_q; /* n_q: heads of an item */
 };
 
-static const float (*rope_cos_sin_of(const struct moe_context *c, int row))[2]
-{
-    return (const float(*)[2])c->rope_cos_sin + (size_t)row * (size_t)(c->model->desc.n_rot / 2);
-}
-
 /* Stores one row's latent in its slot, and quantises the input of its query projection. */
 static void keep_row(void *arg, int row, int thread)
 {
@@ -52,7 +47,7 @@ static void keep_row(void *arg, int row, int thread)
     if (c->status[row])
         return;
     ops->rms_norm(k, j->l->kv_a_norm, d->latent_eps, d->d_latent, k);
-    ops->rope(k + d->d_latent, 1, d->n_rot, d->n_rot, rope_cos_sin_of(c, row), d->rope);
+    ops->rope(k + d->d_latent, 1, d->n_rot, d->n_rot, moe_rotation_of(c, j->layer, row), d->rope);
     moe_kv_put(c, moe_kv_keys(c, j->layer, 0), moe_own_slot(&c->batch->row[row]), k);
     if (d->d_query_latent) {
         float *low = c->latent.low.x + (size_t)row * c->latent.low.stride;
@@ -77,7 +72,7 @@ static void place_query(void *arg, int item, int thread)
     float *rotated = m->absorbed + (size_t)item * (size_t)d->d_key + d->d_latent;
     memcpy(m->query.x + (size_t)item * m->query.stride, q, (size_t)d_plain * sizeof *q);
     memcpy(rotated, q + d_plain, (size_t)d->n_rot * sizeof *q);
-    c->model->ops->rope(rotated, 1, d->n_rot, d->n_rot, rope_cos_sin_of(c, row), d->rope);
+    c->model->ops->rope(rotated, 1, d->n_rot, d->n_rot, moe_rotation_of(c, j->layer, row), d->rope);
     moe_code_row(c, &m->query, moe_act_bit(&j->l->k_b), d_plain, item);
 }
 
@@ -208,5 +203,5 @@ void moe_latent_attention(struct moe_context *c, int layer)
     moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_value, NULL, c->n_row);
     c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
     moe_products(c, 1);
-    moe_rows_add(c, c->y, NULL);
+    moe_rows_add(c, c->y, NULL, l->attn_out_norm);
 }

@@ -218,7 +218,7 @@ struct moe_context {
     float *q_gate;            /* [max_row, n_head, 2, d_head] a head's query, then its output gate; or NULL */
     struct moe_acts att;      /* [max_row, a row of the widest output] of attention or of a delta net */
     struct moe_latent latent;
-    float (*rope_cos_sin)[2];        /* [max_row, n_rot / 2] cos and sin of each pair's angle */
+    float (*rope_cos_sin)[2];        /* [max_row, rotations, n_rot / 2] cos and sin of each pair's angle */
     float *gate, *up;                /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared]; up lies
                                       * behind gate; gate_up_interleaved: for experts both are one array from gate on */
     struct moe_acts act, wide;       /* activations: of experts; of a dense layer or the shared expert */
@@ -278,16 +278,26 @@ bool moe_drops_rows(const struct moe_context *c, int layer); /* rows without log
  * 0 .. n_want - 1, and c->n_row, which may be 0, counts only them. */
 void moe_drop_rows(struct moe_context *c, int layer);
 
+/* cos and sin of each pair's angle at the row's position, in this layer: [n_rot / 2]. */
+static inline const float (*moe_rotation_of(const struct moe_context *c, int layer, int row))[2]
+{
+    const struct moe_desc *d = &c->model->desc;
+    int n = moe_n_rotation(d), own = n > 1 && moe_has_window(d, layer);
+    return (const float(*)[2])c->rope_cos_sin + (size_t)(row * n + own) * (size_t)(d->n_rot / 2);
+}
+
 /* ---- rows.c: passes over rows, and products; moe_rows_..() and moe_products() are one parallel region each -- */
 
 /* kinds: bits 1 << kind of the activation codes to compute.  row: NULL for rows 0 .. n - 1.
  * moe_rows_norm: c->norm row i becomes residual row row[i], normalised by weight and quantised.
  * moe_rows_code: quantises rows row[0 .. n - 1] of a, n_in values each; moe_code_row: one row, in the calling thread.
- * moe_rows_add: adds y and bias (NULL or [d_model]) to the residual stream of all rows; y is overwritten. */
+ * moe_rows_add: adds y and bias (NULL or [d_model]), normalised by `norm` unless it is NULL, to the residual stream of
+ * all rows; y is overwritten.  moe_add_row: the same for one row without a bias, in the calling thread. */
 void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, const int32_t *row, int n);
 void moe_rows_code(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, const int32_t *row, int n);
 void moe_code_row(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, int row);
-void moe_rows_add(struct moe_context *c, float *y /* [n_row, d_model] */, const float *bias);
+void moe_rows_add(struct moe_context *c, float *y /* [n_row, d_model] */, const float *bias, const float *norm);
+void moe_add_row(struct moe_context *c, int row, float *y /* [d_model] */, const float *norm);
 void moe_products(struct moe_context *c, int n);                  /* computes c->product[0 .. n - 1] */
 size_t moe_piece_room(const struct kn_team *t, size_t n_product); /* pieces that n_product products need at most */
 

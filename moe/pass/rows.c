@@ -62,8 +62,20 @@ void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, c
 struct add_job {
     struct moe_context *c;
     float *y;
-    const float *bias;
+    const float *bias, *norm;
 };
+
+void moe_add_row(struct moe_context *c, int row, float *y, const float *norm)
+{
+    const struct moe_desc *d = &c->model->desc;
+    float *x = c->x + (size_t)row * (size_t)d->d_model;
+    if (norm)
+        c->model->ops->rms_norm(y, norm, d->eps, d->d_model, y);
+    if (d->residual_scale != 1)
+        c->model->ops->add_scaled(x, d->residual_scale, y, d->d_model);
+    else
+        c->model->ops->add(x, y, d->d_model);
+}
 
 static void add_row(void *arg, int row, int thread)
 {
@@ -73,12 +85,12 @@ static void add_row(void *arg, int row, int thread)
     size_t at = (size_t)row * (size_t)d_model;
     if (j->bias)
         j->c->model->ops->add(j->y + at, j->bias, d_model);
-    j->c->model->ops->add(j->c->x + at, j->y + at, d_model);
+    moe_add_row(j->c, row, j->y + at, j->norm);
 }
 
-void moe_rows_add(struct moe_context *c, float *y, const float *bias)
+void moe_rows_add(struct moe_context *c, float *y, const float *bias, const float *norm)
 {
-    struct add_job job = { c, y, bias };
+    struct add_job job = { c, y, bias, norm };
     kn_parallel_for(c->team, c->n_row, add_row, &job);
 }
 

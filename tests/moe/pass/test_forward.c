@@ -139,6 +139,15 @@ int main(void)
         "qwen3next",
         "qwen3next_odd",
         "qwen35moe",
+        "gemma3",
+        "ernie4_5_moe",
+        "hunyuan_moe",
+        "hy_v3",
+        "dots1",
+        "granitemoe",
+        "exaone_moe",
+        "solar_open",
+        "smollm3",
     };
     struct CMUnitTest tests[sizeof name / sizeof *name];
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)
