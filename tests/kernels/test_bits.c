@@ -195,7 +195,7 @@ static void stored_values(const struct kn_ops *ops, struct hash *h)
 
     draw_row(x, N, OUTLIERS, 1);
     for (enum kn_kv kv = KN_KV_F16; kv <= KN_KV_F32; kv++) {
-        ops->kv_store(kv, x, N, out);
+        ops->kv_store(kv, x, N, out, NULL);
         hash_floats(h, out, N);
     }
 }

@@ -161,7 +161,7 @@ static void load_quietly(int go)
     add(p, 1000, 1000);
     wait_for(go);
     eng_progress_close(p);
-    write(STDERR_FILENO, "end", 3);
+    dprintf(STDERR_FILENO, "end");
 }
 
 static void silence(void **state)

@@ -43,9 +43,9 @@ static void report_all(struct eng_terminal *t, FILE *out)
         }
         while (kind == ENG_INPUT_TEXT && !strcmp(text, "deaf"))
             if (eng_terminal_stopped())
-                write(STDERR_FILENO, "heard", 5), sleep(60);
+                dprintf(STDERR_FILENO, "heard"), sleep(60);
         if (eng_terminal_is_tty(t))
-            write(STDERR_FILENO, "#", 1); /* separates this prompt from the last */
+            dprintf(STDERR_FILENO, "#"); /* separates this prompt from the last */
     } while (kind != ENG_INPUT_QUIT);
 }
 
