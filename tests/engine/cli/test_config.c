@@ -370,7 +370,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m -s 18446744073709551616", "-s takes" },
         { ENG_run, "-m m -s -2", "-s takes" },
         { ENG_run, "-m m --isa sse", "scalar, avx2 or avx512" },
-        { ENG_run, "-m m --kv int8", "f16 or f32" },
+        { ENG_run, "-m m --kv int4", "f16, f32 or int8" },
         { ENG_run, "-m m --io mmap", "auto, uring or pread" },
         { ENG_run, "-m m --ignore-eos=maybe", "true or false" },
         { ENG_run, "-m m --logit-bias 5", "ID=NUMBER" },

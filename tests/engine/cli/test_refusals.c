@@ -159,7 +159,7 @@ static void numbers_that_are_none_or_too_large(void **state)
         { "run -m m.gguf -p a --host-mem 1X", "a size such as" },
         { "run -m m.gguf -p a --host-mem 1M", "raise --host-mem to" },
         { "run -m m.gguf -p a --kv-mem 1", "raise --kv-mem to" },
-        { "run -m m.gguf -p a --kv f8", "f16 or f32" },
+        { "run -m m.gguf -p a --kv f8", "f16, f32 or int8" },
         { "run -m m.gguf -p a --isa sse", "scalar, avx2 or avx512" },
         { "run -m m.gguf -p a --io magic", "auto, uring or pread" },
         { "run -m m.gguf -p a --gamma 65", "from 0 to 64" },

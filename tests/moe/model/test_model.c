@@ -54,7 +54,7 @@ static int open_and_run(struct opened *o, const char *name, float *logits /* [N_
     static const int32_t slot[4] = { 2, 0, 3, 1 }, token[3] = { 7, 250, 31 };
     struct moe_row row[3];
     struct moe_result result;
-    struct moe_context_options co = { .max_row = 4, .max_want = 1, .n_slot = 4, .max_pos = 4 };
+    struct moe_context_options co = { .max_row = 4, .max_want = 3, .n_slot = 4, .max_pos = 4 };
     int error = 0;
     *o = (struct opened){ 0 };
     for (int i = 0; i < 3; i++)
@@ -785,7 +785,7 @@ static void a_row_that_has_died_is_not_felt(void **state)
     struct moe_row row[3];
     struct moe_result result;
     for (int i = 0; i < 3; i++) /* three sequences */
-        row[i] = (struct moe_row){ .token = 40 + i, .want_logits = i == 0, .base = slot[i], .n_base = 1 };
+        row[i] = (struct moe_row){ .token = 40 + i, .want_logits = true, .base = slot[i], .n_base = 1 };
     struct moe_batch batch = { row, 3 };
     assert_int_equal(moe_forward(c, &batch, &result), 0);
     size_t n = (size_t)c->model->desc.d_model;
