@@ -18,7 +18,7 @@
 /* In the order in which --help lists them. */
 #define ENG_COMMANDS(X)                                                                                                \
     X(run, "answer a prompt; without one, chat on the terminal")                                                       \
-    X(serve, "HTTP server with OpenAI's and Anthropic's APIs")                                                         \
+    X(serve, "HTTP server with the APIs of OpenAI, Anthropic and Ollama")                                              \
     X(pull, "download a model of the Hugging Face hub, by name")                                                       \
     X(list, "list the models on this machine")                                                                         \
     X(rm, "remove a downloaded model")                                                                                 \

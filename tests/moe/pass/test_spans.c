@@ -31,6 +31,7 @@ static void count_span(const struct kn_attend *a, float *part)
 }
 
 struct long_past {
+    struct moe_file *file;
     struct moe_model *model;
     struct moe_context *c;
     struct kn_team *team[N_TEAM];
@@ -42,16 +43,14 @@ struct long_past {
 static void open_past(struct long_past *l, const char *shape, enum kn_isa isa, enum kn_kv kv, int chunk)
 {
     char path[64];
-    struct moe_file *file;
     snprintf(path, sizeof path, "/tmp/spillway-spans-%d.gguf", getpid());
     for (int i = 0; i < N_TEAM; i++)
         assert_int_equal(kn_team_open(&l->team[i], team_sizes[i]), 0);
     struct moe_synth_options so = { .shape = shape, .n_vocab = 300, .format = KN_Q8_0, .seed = 3, .team = l->team[1] };
     assert_int_equal(moe_synth(path, &so), 0);
-    assert_int_equal(moe_file_open(&file, path), 0);
-    assert_int_equal(load_model(&l->model, file, isa, l->team[1], OFF_IO_AUTO), 0);
+    assert_int_equal(moe_file_open(&l->file, path), 0);
+    assert_int_equal(load_model(&l->model, l->file, isa, l->team[1], OFF_IO_AUTO), 0);
     unlink(path);
-    moe_file_close(file);
     real = l->model->ops;
     counted = *real;
     counted.attend_span = count_span;
@@ -86,6 +85,7 @@ static void close_past(struct long_past *l)
 {
     moe_context_close(l->c);
     moe_model_close(l->model);
+    moe_file_close(l->file);
     for (int i = 0; i < N_TEAM; i++)
         kn_team_close(l->team[i]);
 }
