@@ -4,34 +4,24 @@
  * memory: an allocation during it traps. */
 #include "moe/pass/pass.h"
 
-#include <string.h>
-
-static void embed_row(void *arg, int row, int thread)
-{
-    (void)thread;
-    struct moe_context *c = arg;
-    const struct moe_desc *d = &c->model->desc;
-    const struct moe_row *r = &c->batch->row[row];
-    if (!d->head)
-        kn_mat_row(&c->model->embed, r->token, c->x + (size_t)row * (size_t)d->d_model);
-    for (int i = 0; i < d->n_rot / 2; i++) {
-        double s, co;
-        float *rope_cos_sin = c->rope_cos_sin[(size_t)row * (size_t)(d->n_rot / 2) + (size_t)i];
-        kn_sincos((float)r->position * c->model->rope_freq[i], &s, &co); /* the angle is a float32 */
-        rope_cos_sin[0] = (float)co * d->scaling_attn;
-        rope_cos_sin[1] = (float)s * d->scaling_attn;
-    }
-}
-
 static void embed(struct moe_context *c)
 {
-    kn_parallel_for(c->team, c->n_row, embed_row, c);
-    if (c->model->desc.head)
+    const struct moe_model *m = c->model;
+    const struct moe_desc *d = &m->desc;
+    kn_enqueue(c->queue, EMBED, embed, .rows = moe_rows(c), .w = d->head ? (struct kn_mat){ .n_out = 0 } : m->embed,
+               .x = c->x, .freq = m->rope_freq, .rotation = c->rope_cos_sin, .n_pair = d->n_rot / 2,
+               .scale = d->scaling_attn);
+    if (d->head)
         moe_head_begin(c);
 }
 
-/* Checks the batch and lists the rows that want logits.  Batches come from the engine only, so checks
- * are assertions. */
+static int32_t own_slot(const struct moe_row *r)
+{
+    return r->position < r->n_base ? r->base[r->position] : r->tail[r->position - r->n_base];
+}
+
+/* Checks the batch, describes its rows for the operations, and lists the rows that want logits.  Batches come from the
+ * engine only, so checks are assertions. */
 static void begin(struct moe_context *c, const struct moe_batch *b)
 {
     const struct moe_desc *d = &c->model->desc;
@@ -44,8 +34,16 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
         const struct moe_row *r = &b->row[i];
         kn_assert(r->token >= 0 && r->token < d->n_vocab);
         kn_assert(r->position >= 0 && r->position < c->opt.max_pos && r->n_base >= 0);
-        int32_t slot = moe_own_slot(r);
+        int32_t slot = own_slot(r);
         kn_assert(slot >= 0 && slot < c->opt.n_slot);
+        c->row[i] = (struct kn_row){ .token = r->token,
+                                     .position = r->position,
+                                     .slot = slot,
+                                     .n_base = r->n_base,
+                                     .base = r->base,
+                                     .tail = r->tail,
+                                     .feature = r->feature,
+                                     .feature_slot = r->feature_slot };
         c->status[i] = 0;
         if (r->want_logits) {
             kn_assert(c->n_want < c->opt.max_want);
@@ -59,11 +57,13 @@ static void finish(struct moe_context *c)
     const struct moe_model *m = c->model;
     if (c->opt.features.last)
         moe_keep_last(c);
-    moe_rows_norm(c, m->out_norm, moe_act_bit(&m->head), c->want_row, c->n_want);
-    c->product[0] = moe_product(&c->norm, &m->head, m->guess ? c->guessed : c->logits, c->n_want);
-    moe_products(c, 1);
+    kn_enqueue(c->queue, ADD_NORM_CODE, add_norm_code, .x = c->x, .weight = m->out_norm, .eps = m->desc.eps,
+               .row = c->want_row, .n = c->n_want, .n_from = c->n_row, .d = m->desc.d_model, .out = c->norm,
+               .kinds = kn_act_bit(&m->head));
+    moe_multiply(c, &c->norm, &m->head, m->guess ? c->guessed : c->logits, c->n_want);
     if (m->desc.head == MOE_HEAD_EAGLE3)
         moe_head_end(c);
+    kn_queue_wait(c->queue);
 }
 
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)

@@ -17,171 +17,67 @@
  * K_h and V_h are the layer's k_b and v_b (model/latent_weights.c). */
 #include "moe/pass/pass.h"
 
-#include <string.h>
-
-#define HEADS_AT_ONCE 16   /* most heads of one item, computed by one kernel call */
-#define HEADS_LEAST   4    /* fewest heads of one item */
-#define HEAD_ROWS     2048 /* most rows times heads that struct moe_latent holds: more take several rounds */
+#define HEAD_ROWS 2048 /* most rows times heads that struct moe_latent holds: more take several rounds */
 
 /* A row and head takes 5 to 6 KiB with d_latent 512, so HEAD_ROWS take 10 to 12 MiB.  With 128 heads k_b and v_b, 18 MB
  * in Q8_0, are read once for 16 rows, which costs a twentieth of these rows' attention over 1,000 positions. */
 int moe_latent_rows(const struct moe_desc *d, int max_row) { return kn_min(max_row, kn_max(1, HEAD_ROWS / d->n_head)); }
 
-/* ---- attention ----------------------------------------------------------------------------------------- */
-
-struct latent_job {
-    struct moe_context *c;
-    const struct moe_layer *l;
-    int layer, n_q; /* n_q: heads of an item */
-};
-
-static const float (*rope_cos_sin_of(const struct moe_context *c, int row))[2]
-{
-    return (const float(*)[2])c->rope_cos_sin + (size_t)row * (size_t)(c->model->desc.n_rot / 2);
-}
-
-/* Stores one row's latent in its slot, and quantises the input of its query projection. */
-static void keep_row(void *arg, int row, int thread)
-{
-    (void)thread;
-    const struct latent_job *j = arg;
-    struct moe_context *c = j->c;
-    const struct moe_desc *d = &c->model->desc;
-    const struct kn_ops *ops = c->model->ops;
-    float *k = c->k + (size_t)row * (size_t)d->d_key;
-    if (c->status[row])
-        return;
-    ops->rms_norm(k, j->l->kv_a_norm, d->latent_eps, d->d_latent, k);
-    ops->rope(k + d->d_latent, 1, d->n_rot, d->n_rot, rope_cos_sin_of(c, row), d->rope);
-    size_t at = (size_t)moe_own_slot(&c->batch->row[row]) * (size_t)d->d_key;
-    ops->kv_store(c->opt.kv, k, d->d_key, moe_kv_keys(c, j->layer, 0) + at * moe_kv_value_bytes(c->opt.kv));
-    if (d->d_query_latent) {
-        float *low = c->latent.low.x + (size_t)row * c->latent.low.stride;
-        ops->rms_norm(low, j->l->q_a_norm, d->latent_eps, d->d_query_latent, low);
-        moe_code_row(c, &c->latent.low, moe_act_bit(&j->l->q), d->d_query_latent, row);
-    }
-}
-
-/* Splits the query of one row and head: the last n_rot values are rotated and become the end of the absorbed query, the
- * others are quantised as input of k_b. */
-static void place_query(void *arg, int item, int thread)
-{
-    (void)thread;
-    const struct latent_job *j = arg;
-    struct moe_context *c = j->c;
-    const struct moe_desc *d = &c->model->desc;
-    struct moe_latent *m = &c->latent;
-    int row = m->first + item / d->n_head, d_plain = d->d_head - d->n_rot;
-    if (c->status[row])
-        return;
-    const float *q = c->q + ((size_t)m->first * (size_t)d->n_head + (size_t)item) * (size_t)d->d_head;
-    float *rotated = m->absorbed + (size_t)item * (size_t)d->d_key + d->d_latent;
-    memcpy(m->query.x + (size_t)item * m->query.stride, q, (size_t)d_plain * sizeof *q);
-    memcpy(rotated, q + d_plain, (size_t)d->n_rot * sizeof *q);
-    c->model->ops->rope(rotated, 1, d->n_rot, d->n_rot, rope_cos_sin_of(c, row), d->rope);
-    moe_code_row(c, &m->query, moe_act_bit(&j->l->k_b), d_plain, item);
-}
-
-/* Attention of j->n_q heads of one row.  Rows are taken from the last to the first, because later rows of a prefill
- * chunk attend to more positions: the longest items start first. */
-static void attend_item(void *arg, int item, int thread)
-{
-    (void)thread;
-    const struct latent_job *j = arg;
-    struct moe_context *c = j->c;
-    const struct moe_desc *d = &c->model->desc;
-    struct moe_latent *m = &c->latent;
-    int n_part = kn_ceil_div(d->n_head, j->n_q), n_row = kn_min(m->max_row, c->n_row - m->first);
-    int own = n_row - 1 - item / n_part, head = item % n_part * j->n_q;
-    const struct moe_row *r = &c->batch->row[m->first + own];
-    if (c->status[m->first + own])
-        return;
-    int first = own * d->n_head + head, n_q = kn_min(j->n_q, d->n_head - head);
-    const uint8_t *kept = moe_kv_keys(c, j->layer, 0);
-    c->model->ops->attend(&(struct kn_attend){
-        .q = m->absorbed + (size_t)first * (size_t)d->d_key,
-        .out = m->mixed.x + (size_t)first * m->mixed.stride,
-        .k = kept,
-        .v = kept,
-        .k_step = d->d_key,
-        .v_step = d->d_key,
-        .base = r->base,
-        .tail = r->tail,
-        .n_base = r->n_base,
-        .last = r->position,
-        .n_q = n_q,
-        .d_key = d->d_key,
-        .d_value = d->d_kept,
-        .kv = c->opt.kv,
-        .scale = d->attend_scale,
-    });
-    for (int i = first; i < first + n_q; i++)
-        moe_code_row(c, &m->mixed, moe_act_bit(&j->l->v_b), d->d_latent, i);
-}
-
 /* The product with a stack of one matrix for each head.  A head's matrix reads row (row * n_head + head) of in, and
  * writes its values to a row of y from head * y_part on; y_part may leave a gap behind them, which is not written. */
-static struct moe_product per_head(const struct moe_context *c, const struct moe_acts *in, const struct kn_mat *w,
-                                   float *y, size_t y_part, size_t y_stride, int n_row)
+static void multiply_heads(struct moe_context *c, const struct kn_acts *in, const struct kn_mat *w, float *y,
+                           size_t y_part, size_t y_stride, int n_row)
 {
-    struct moe_product p = moe_product(in, w, y, n_row);
+    struct kn_product p = kn_product(in, w, y, n_row);
     p.n_stack = c->model->desc.n_head;
     p.x_part = p.mul.x_stride;
     p.mul.x_stride *= (size_t)p.n_stack;
     p.y_part = y_part;
     p.mul.y_stride = y_stride;
-    return p;
+    kn_enqueue(c->queue, PRODUCTS, products, .product[0] = p, .n = 1);
 }
 
-/* Heads of an attention item: HEADS_AT_ONCE, or fewer (to HEADS_LEAST) if each thread would get less than two items. */
-static int heads_per_item(const struct moe_context *c, int n_row)
-{
-    int n = HEADS_AT_ONCE, n_head = c->model->desc.n_head;
-    while (n > HEADS_LEAST && n_row * kn_ceil_div(n_head, n) < 2 * kn_team_size(c->team))
-        n /= 2;
-    return n;
-}
-
-/* Attention of the rows from m->first on, at most m->max_row; the latents of all rows of the batch are in
- * their slots. */
-static void attend_rows(struct moe_context *c, struct latent_job *j)
+/* Attention of n rows of the batch from row `first` on; the latents of all rows of the batch are in their slots. */
+static void attend_rows(struct moe_context *c, int layer, int first, int n)
 {
     const struct moe_desc *d = &c->model->desc;
+    const struct moe_layer *l = &c->model->layer[layer];
     struct moe_latent *m = &c->latent;
-    int n_row = kn_min(m->max_row, c->n_row - m->first);
-    size_t n_head = (size_t)d->n_head, d_key = (size_t)d->d_key;
-    j->n_q = heads_per_item(c, n_row);
-    kn_parallel_for(c->team, n_row * d->n_head, place_query, j);
-    c->product[0] = per_head(c, &m->query, &j->l->k_b, m->absorbed, d_key, n_head * d_key, n_row);
-    moe_products(c, 1);
-    kn_parallel_for(c->team, n_row * kn_ceil_div(d->n_head, j->n_q), attend_item, j);
-    c->product[0] = per_head(c, &m->mixed, &j->l->v_b, c->att.x + (size_t)m->first * c->att.stride, (size_t)d->d_value,
-                             c->att.stride, n_row);
-    moe_products(c, 1);
+    size_t at = (size_t)first, n_head = (size_t)d->n_head, d_key = (size_t)d->d_key;
+    struct kn_rows rows = { c->row + first, c->status + first, n };
+    kn_enqueue(c->queue, LATENT_PLACE, latent_place, .rows = rows, .n_head = d->n_head, .d_plain = d->d_head - d->n_rot,
+               .n_rot = d->n_rot, .d_latent = d->d_latent, .q = c->q + at * n_head * (size_t)d->d_head,
+               .absorbed = m->absorbed, .rotation = c->rope_cos_sin + at * (size_t)(d->n_rot / 2), .rope = d->rope,
+               .plain = m->query, .kinds = kn_act_bit(&l->k_b));
+    multiply_heads(c, &m->query, &l->k_b, m->absorbed, d_key, n_head * d_key, n);
+    kn_enqueue(c->queue, ATTEND, attend, .rows = rows, .n_head = d->n_head, .n_kv = 1, .d_key = d->d_key,
+               .d_value = d->d_kept, .q = m->absorbed, .scale = d->attend_scale, .cache = moe_cache(c, layer),
+               .by_head = true, .out = m->mixed, .kinds = kn_act_bit(&l->v_b));
+    multiply_heads(c, &m->mixed, &l->v_b, c->att.x + at * c->att.stride, (size_t)d->d_value, c->att.stride, n);
 }
 
 void moe_latent_attention(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *l = &c->model->layer[layer];
-    struct latent_job job = { c, l, layer, 0 };
     bool low = d->d_query_latent > 0;
     const struct kn_mat *first = low ? &l->q_a : &l->q;
-    moe_rows_norm(c, l->attn_norm, moe_act_bit(first) | moe_act_bit(&l->kv_a), NULL, c->n_row);
-    c->product[0] = moe_product(&c->norm, first, low ? c->latent.low.x : c->q, c->n_row);
-    c->product[1] = moe_product(&c->norm, &l->kv_a, c->k, c->n_row);
+    struct kn_op_products p = { .n = 0 };
+    moe_add_norm(c, NULL, NULL, l->attn_norm, kn_act_bit(first) | kn_act_bit(&l->kv_a));
+    moe_product_add(&p, &c->norm, first, low ? c->latent.low.x : c->q, c->n_row);
+    moe_product_add(&p, &c->norm, &l->kv_a, c->k, c->n_row);
     if (low)
-        c->product[0].mul.y_stride = c->latent.low.stride;
-    moe_products(c, 2);
-    kn_parallel_for(c->team, c->n_row, keep_row, &job);
-    if (low) {
-        c->product[0] = moe_product(&c->latent.low, &l->q, c->q, c->n_row);
-        moe_products(c, 1);
-    }
-    for (c->latent.first = 0; c->latent.first < c->n_row; c->latent.first += c->latent.max_row)
-        attend_rows(c, &job);
-    moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_value, NULL, c->n_row);
-    c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
-    moe_products(c, 1);
-    moe_rows_add(c, c->y, NULL);
+        p.product[0].mul.y_stride = c->latent.low.stride;
+    moe_products(c, &p);
+    kn_enqueue(c->queue, LATENT_KEEP, latent_keep, .rows = moe_rows(c), .d_latent = d->d_latent, .n_rot = d->n_rot,
+               .d_low = d->d_query_latent, .k = c->k, .k_norm = l->kv_a_norm, .low_norm = l->q_a_norm,
+               .eps = d->latent_eps, .low = c->latent.low, .low_kinds = kn_act_bit(&l->q), .rotation = c->rope_cos_sin,
+               .rope = d->rope, .cache = moe_cache(c, layer));
+    if (low)
+        moe_multiply(c, &c->latent.low, &l->q, c->q, c->n_row);
+    for (int row = 0; row < c->n_row; row += c->latent.max_row)
+        attend_rows(c, layer, row, kn_min(c->latent.max_row, c->n_row - row));
+    kn_enqueue(c->queue, CODE, code, .acts = c->att, .kinds = kn_act_bit(&l->o), .n = c->n_row,
+               .n_in = d->n_head * d->d_value);
+    moe_multiply(c, &c->att, &l->o, c->y, c->n_row);
 }

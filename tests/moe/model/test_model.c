@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
+#include "kernels/cpu/pass/host.h"
 #include "moe/pass/pass.h"
 #include "tests/faults.h"
 #include "tests/moe/change.h"
@@ -664,7 +665,7 @@ static bool dies(bool allocates)
         struct kn_ops ops = *o.model->ops;
         plain_softmax = ops.softmax;
         ops.softmax = allocates ? greedy_softmax : plain_softmax;
-        o.model->ops = &ops;
+        ((struct kn_host_queue *)o.context->queue)->ops = &ops;
         int32_t slot = 0;
         struct moe_row row = { .token = 1, .position = 0, .want_logits = true, .base = &slot, .n_base = 1 };
         struct moe_result result;
