@@ -54,7 +54,7 @@ SRC_kernels     = pass_fields core/base core/io core/memory core/machine core/th
                   cpu/encode_32.tmpl cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul_256.tmpl \
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
-                  cpu/pass/attention cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue
+                  cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue
 CU_kernels      = cuda/device cuda/orders
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
 SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
@@ -105,13 +105,13 @@ MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
 SRC_engine/tools         = format_of_model parser call call_json call_python value schemas grammar
 MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools
 SRC_engine/api           = fields messages final_message tool_choice generic_tools answer_format sampling breakers token_lists \
-                           parameters model_sampling setup request dialect write_completions write_chat \
-                           write_responses write_messages reply
+                           parameters model_sampling setup ollama request dialect write_completions write_chat \
+                           write_responses write_messages write_llama write_ollama reply
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = crc32 lines done_ids record journal run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch
-SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http_parse host_names http answer probes status page tokenize_routes \
-                           request routes server
+SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http_parse host_names http answer probes model_routes ollama_routes status \
+                           page tokenize_routes request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
                            answer_printer conversation chat_commands run_answer run_chat cmd_run cmd_serve batch_metrics cmd_batch \

@@ -18,6 +18,8 @@
     void kn_repack_##isa(enum kn_format f, const void *rows, int n_out, int n_in, void *panels, int panel0,            \
                          int panel1);                                                                                  \
     void kn_attend_##isa(const struct kn_attend *a);                                                                   \
+    void kn_attend_span_##isa(const struct kn_attend *a, float *part);                                                 \
+    void kn_attend_join_##isa(const struct kn_attend *a, const float *part, int n_part);                               \
     void kn_delta_##isa(const struct kn_delta *d);                                                                     \
     void kn_conv_##isa(const float *const *x, const float *w, int n_tap, int n, float *y);                             \
     void kn_rms_norm_##isa(const float *x, const float *w, float eps, int n, float *y);                                \

@@ -9,7 +9,8 @@
  *   - a float dot product of a weight row goes through k in ascending order, one fmaf each;
  *   - a sum over n floats (norms, QK, softmax sums) has 64 accumulators: element i goes to accumulator
  *     i mod 64; then a halving tree adds them: acc[i] += acc[i + 32], then 16, 8, 4, 2, 1;
- *   - attention cuts positions at multiples of 64 of the absolute position and merges these chunks in order;
+ *   - attention cuts positions at multiples of 64 and of 1,024 of the absolute position: chunks are merged in order
+ *     within spans, spans in order (struct kn_attend);
  *   - a delta net's state is updated row by row, with sums over its keys in 4 accumulators;
  *   - exp, log, sin, cos, pow are not the C library's: kernels/cpu/math.c makes them of correctly rounded operations.
  *
@@ -104,7 +105,29 @@ struct kn_matmul {
 
 /* Attention of one row over one KV head: n_q query heads share the head.  Position p is in KV slot
  * slot(p) = p < n_base ? base[p] : tail[p - n_base]; the row attends to positions first..last.  A slot's
- * value may be a part of its key (latent attention): v then points into k. */
+ * value may be a part of its key (latent attention): v then points into k.
+ *
+ * The order of float operations, for each query head; p are absolute positions:
+ *   score   s(p) = scale * dot(q, key(p)), the dot product by 64 accumulators and the halving tree.
+ *   part    a maximum, a sum and d_value outputs.
+ *   chunk   the part of the attended positions among 64 c .. 64 c + 63:
+ *             most = -inf, then for each p: s(p) > most ? s(p) : most
+ *             w(p) = kn_expf(s(p) - most)
+ *             sum  = the halving tree of 64 accumulators: accumulator p mod 64 is w(p), or +0 if p is not attended to
+ *             o[i] = +0, then for each p ascending: fmaf(w(p), value(p)[i], o[i])
+ *   merge   of an earlier part a with a later part b:
+ *             most = b.most > a.most ? b.most : a.most
+ *             keep = kn_expf(a.most - most), take = kn_expf(b.most - most)
+ *             sum  = fmaf(b.sum, take, a.sum * keep);  o[i] = fmaf(b.o[i], take, a.o[i] * keep)
+ *   span    the part of the attended positions among 1024 n .. 1024 n + 1023: its first chunk as it is, then the
+ *           following chunks are merged in ascending order.  Chunks and spans without an attended position do not
+ *           exist.  A window may begin inside a chunk: the chunk then has fewer positions, and no cut moves.
+ *   row     the first span as it is, then the following spans are merged in ascending order.
+ *   sink    most = sink > row.most ? sink : row.most;  keep = kn_expf(row.most - most)
+ *             sum = fmaf(row.sum, keep, kn_expf(sink - most));  o[i] = row.o[i] * keep
+ *   out[i]  = o[i] / sum
+ * A score that is NaN never becomes the maximum; its weight, the sum and so all of the head's outputs are NaN.  The
+ * outputs are NaN, too, if a score is +inf, or if no score of a chunk is above -inf. */
 enum kn_kv { KN_KV_F16, KN_KV_F32, KN_KV_COUNT };
 
 struct kn_attend {
@@ -121,7 +144,11 @@ struct kn_attend {
 };
 #define KN_MAX_Q      64
 #define KN_MAX_D_HEAD 576
-#define KN_CHUNK      64 /* positions per chunk, at multiples of 64 of the absolute position */
+#define KN_CHUNK      64   /* positions of a chunk, at multiples of 64 of the absolute position */
+#define KN_SPAN       1024 /* positions of a span, at multiples of 1024 */
+
+/* The part of one span in memory: most [n_q], sum [n_q], outputs [n_q][d_value]. */
+static inline size_t kn_part_floats(int n_q, int d_value) { return (size_t)n_q * (size_t)(d_value + 2); }
 
 /* One value head of a gated delta net: rows update a state S[d_key][d_value] in order.  Each row does
  *     m    = sum over i of k[i] S[i]
@@ -171,7 +198,11 @@ struct kn_ops {
     /* File rows to panels panel0..panel1-1.  rows and panels point to the whole matrix, not to panel0. */
     void (*repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels, int panel0, int panel1);
 
+    /* attend() computes a row.  The same bits by several threads: attend_span() computes the part of a->first..a->last,
+     * which lie in one span; attend_join() makes a->out from the parts [n_part] of all spans of the row, in order. */
     void (*attend)(const struct kn_attend *a);
+    void (*attend_span)(const struct kn_attend *a, float *part /* [kn_part_floats()] */);
+    void (*attend_join)(const struct kn_attend *a, const float *part, int n_part);
     void (*delta)(const struct kn_delta *d);
 
     /* y[i] = silu(sum over taps j of w[j][i] * x[j][i]), j ascending from +0 with fmaf. */

@@ -27,6 +27,26 @@ void eng_write_usage(struct eng_bytes *out, const struct eng_reply *r)
                      u.prompt, u.answer, u.prompt + u.answer, u.cached, u.thoughts);
 }
 
+bool eng_has_part(const struct eng_choice *c, enum eng_part_kind kind)
+{
+    for (int i = 0; i < c->n_part; i++)
+        if (c->part[i].kind == kind)
+            return true;
+    return false;
+}
+
+void eng_write_arguments(struct eng_bytes *out, const struct eng_part *p)
+{
+    json_t *given = eng_api_request_depth(p->text.data, p->text.n) <= ENG_API_MAX_DEPTH
+                        ? json_loadb(p->text.n ? p->text.data : "", p->text.n, JSON_ALLOW_NUL, NULL)
+                        : NULL;
+    if (json_is_object(given))
+        eng_bytes_add(out, p->text.data, p->text.n);
+    else
+        eng_bytes_text(out, "{}");
+    json_decref(given);
+}
+
 void eng_write_texts(struct eng_bytes *out, const struct eng_choice *c, enum eng_part_kind kind)
 {
     struct eng_bytes all = { 0 };

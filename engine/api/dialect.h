@@ -1,4 +1,4 @@
-/* engine/api/dialect.h - state of a reply, and the interface of the four API dialects that write it.
+/* engine/api/dialect.h - state of a reply, and the interface of the API dialects that write it.
  * Internal to engine/api.
  *
  * reply.c turns the tokens of a choice into a sequence of parts: reasoning, text, tool calls.  A
@@ -68,9 +68,10 @@ struct eng_reply {
     int n_choice, n_ended;
     bool keeps; /* keep the whole text and all entries, for the body or for the last events */
     bool began, done;
-    int status;             /* HTTP status */
-    int n_event;            /* of a stream, so far */
-    struct eng_bytes out;   /* bytes not yet taken by the caller */
+    int status;                   /* HTTP status */
+    int n_event;                  /* of a stream, so far */
+    uint64_t opened_ns, first_ns; /* when the reply was opened, and when its first token came; 0: none yet */
+    struct eng_bytes out;         /* bytes not yet taken by the caller */
     size_t n_whole;         /* of out: the bytes of complete events, without those of a feed that ran out of memory */
     struct eng_bytes taken; /* the bytes that eng_reply_take returned last */
     struct eng_bytes head;  /* id, created, model, fingerprint: members of each JSON object of completions and chat */
@@ -88,9 +89,14 @@ struct eng_dialect {
     void (*end)(struct eng_reply *r);
     void (*error)(struct eng_reply *r, const struct eng_refusal *why);
     void (*body)(struct eng_reply *r); /* for a request without a stream: called once, instead of all others */
+    bool lines;                        /* a stream is JSON lines, not server-sent events */
+    bool whole_calls;                  /* part_end writes a call from its whole text */
 };
 
-extern const struct eng_dialect eng_dialect_completions, eng_dialect_chat, eng_dialect_responses, eng_dialect_messages;
+extern const struct eng_dialect eng_dialect_completions, eng_dialect_chat, eng_dialect_responses, eng_dialect_messages,
+    eng_dialect_llama, eng_dialect_ollama;
+
+void eng_ollama_nothing(struct eng_bytes *out, const struct eng_api_request *ask); /* as eng_reply_nothing() */
 
 /* ---- shared by the dialects ------------------------------------------------------------------ */
 
@@ -105,6 +111,9 @@ const struct spec_top *eng_entry_top(const struct eng_reply *r, const struct eng
 /* Writes entries [first, last) of the choice as the list logprobs.content of OpenAI's chat completions. */
 void eng_write_entries(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c, int first,
                        int last);
+/* Writes the arguments of a call, which must be an object: those of its text, or {} if that is incomplete. */
+void eng_write_arguments(struct eng_bytes *out, const struct eng_part *p);
+bool eng_has_part(const struct eng_choice *c, enum eng_part_kind kind);
 /* Writes the texts of all parts of this kind, concatenated, as one JSON string. */
 void eng_write_texts(struct eng_bytes *out, const struct eng_choice *c, enum eng_part_kind kind);
 /* Writes the member "usage" of chat and completions. */

@@ -75,6 +75,12 @@ void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enu
         eng_bytes_text(out, "}}");
         return;
     }
+    if (api == ENG_API_OLLAMA_CHAT || api == ENG_API_OLLAMA_GENERATE) {
+        eng_bytes_text(out, "{\"error\":");
+        eng_bytes_quote(out, why->message, strlen(why->message));
+        eng_bytes_text(out, "}");
+        return;
+    }
     eng_bytes_text(out, "{\"error\":{\"message\":");
     eng_bytes_quote(out, why->message, strlen(why->message));
     eng_bytes_format(out, ",\"type\":\"%s\",\"param\":", why->type);

@@ -342,6 +342,8 @@ int eng_reply_feed(struct eng_reply *r, const struct eng_event *t)
     }
     if (r->ask->stream)
         eng_reply_begin(r);
+    if (!r->first_ns)
+        r->first_ns = kn_now_ns();
     c->n_token += t->token != ENG_NO_TOKEN;
     bool ends = ends_answer(r, t); /* the token that ends an answer is not part of it */
     if (t->token != ENG_NO_TOKEN && !ends)
@@ -363,6 +365,9 @@ static const struct eng_dialect *const dialects[] = {
     [ENG_API_CHAT] = &eng_dialect_chat,
     [ENG_API_RESPONSES] = &eng_dialect_responses,
     [ENG_API_MESSAGES] = &eng_dialect_messages,
+    [ENG_API_LLAMA] = &eng_dialect_llama,
+    [ENG_API_OLLAMA_CHAT] = &eng_dialect_ollama,
+    [ENG_API_OLLAMA_GENERATE] = &eng_dialect_ollama,
 };
 
 static void write_head(struct eng_bytes *out, const struct eng_api_request *ask, const char *fingerprint)
@@ -402,9 +407,10 @@ int eng_reply_open(struct eng_reply **out, const struct eng_api_request *ask, co
         return kn_fail(KN_ENOMEM, "no memory for an answer");
     r->ask = ask;
     r->setup = setup;
-    r->dialect = dialects[ask->api];
+    r->dialect = dialects[ask->form];
+    r->opened_ns = kn_now_ns();
     r->status = 200;
-    r->keeps = !ask->stream || ask->api == ENG_API_RESPONSES;
+    r->keeps = !ask->stream || ask->form == ENG_API_RESPONSES || (r->dialect->whole_calls && ask->tools);
     r->choice = kn_calloc((size_t)eng_api_request_choices(ask), sizeof *r->choice);
     write_head(&r->head, ask, setup->fingerprint);
     if (!r->choice || r->head.failed)
@@ -470,18 +476,21 @@ void eng_reply_fail(struct eng_reply *r, const struct eng_refusal *why)
         r->dialect->error(r, why);
     } else {
         r->status = why->status;
-        eng_refusal_write(&r->out, why, r->ask->api);
+        eng_refusal_write(&r->out, why, r->ask->form);
     }
     r->began = r->done = true;
 }
 
 bool eng_reply_began(const struct eng_reply *r) { return r->began; }
+bool eng_reply_takes_comments(const struct eng_reply *r) { return r->ask->stream && !r->dialect->lines; }
 bool eng_reply_done(const struct eng_reply *r) { return r->done; }
 int eng_reply_status(const struct eng_reply *r) { return r->status; }
 
 const char *eng_reply_type(const struct eng_reply *r)
 {
-    return r->ask->stream && r->status == 200 ? "text/event-stream" : "application/json";
+    if (!r->ask->stream || r->status != 200)
+        return "application/json";
+    return r->dialect->lines ? "application/x-ndjson" : "text/event-stream";
 }
 
 const char *eng_reply_take(struct eng_reply *r, size_t *n)
@@ -503,6 +512,8 @@ const char *eng_reply_finish(const struct eng_reply *r, int choice)
     static const char *const names[] = { NULL, "stop", "stop", "length", "tool_calls", "error" };
     return names[r->choice[choice].end];
 }
+
+void eng_reply_nothing(struct eng_bytes *out, const struct eng_api_request *ask) { eng_ollama_nothing(out, ask); }
 
 void eng_reply_count(struct eng_bytes *out, const struct eng_api_request *ask)
 {

@@ -3,8 +3,8 @@
  *     eng_reply_open -> [ eng_reply_feed, eng_reply_take ]* -> eng_reply_close
  *
  * The caller feeds the tokens of all choices of one request, interleaved in any order.  The reply
- * appends the bytes to send to a buffer.  For a stream the bytes are complete server-sent events,
- * written as soon as their text is certain: whole characters that cannot become part of a stop string or of a tool
+ * appends the bytes to send to a buffer.  For a stream the bytes are complete server-sent events (for Ollama's paths,
+ * JSON lines), written as soon as their text is certain: whole characters that cannot become part of a stop string or of a tool
  * call's marker.  Without a stream the bytes are the whole body, written after the last choice has ended.  The
  * caller may take the bytes at any time.
  *
@@ -39,18 +39,25 @@ void eng_reply_begin(struct eng_reply *r);
 /* Ends the whole answer with an error: an event if the stream has begun, otherwise the body. */
 void eng_reply_fail(struct eng_reply *r, const struct eng_refusal *why);
 
-bool eng_reply_began(const struct eng_reply *r);       /* a stream was begun, or the body written */
-bool eng_reply_done(const struct eng_reply *r);        /* no more bytes will be written */
-int eng_reply_status(const struct eng_reply *r);       /* HTTP status: 200, or the refusal's */
-const char *eng_reply_type(const struct eng_reply *r); /* Content-Type */
+bool eng_reply_began(const struct eng_reply *r);          /* a stream was begun, or the body written */
+bool eng_reply_takes_comments(const struct eng_reply *r); /* a stream of server-sent events, not of JSON lines */
+bool eng_reply_done(const struct eng_reply *r);           /* no more bytes will be written */
+int eng_reply_status(const struct eng_reply *r);          /* HTTP status: 200, or the refusal's */
+const char *eng_reply_type(const struct eng_reply *r);    /* Content-Type */
 
 /* The *n bytes written since the last take, valid until the next call with r; without incomplete events. */
 const char *eng_reply_take(struct eng_reply *r, size_t *n);
+
+/* Writes the sampling parameters as the object that llama-server reports. */
+void eng_write_settings(struct eng_bytes *out, const struct spec_params *s, int n_predict);
 
 /* For logs and metrics: the number of tokens generated so far, and the reason why the choice ended
  * ("stop", "length", "tool_calls", "error"; NULL while the choice is running). */
 int eng_reply_tokens(const struct eng_reply *r, int choice);
 const char *eng_reply_finish(const struct eng_reply *r, int choice);
+
+/* Writes the body of the answer to a request with nothing to answer: the model is loaded. */
+void eng_reply_nothing(struct eng_bytes *out, const struct eng_api_request *ask);
 
 /* Writes the body of an answer that only counts the prompt's tokens: {"input_tokens": ...}. */
 void eng_reply_count(struct eng_bytes *out, const struct eng_api_request *ask);

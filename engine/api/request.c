@@ -1,7 +1,8 @@
 /* engine/api/request.c - parses a body into an eng_api_request (the JSON, then the prompts or the conversation), and
- * makes the engine request of each choice from it.  sampling.c and token_lists.c read the parameters, parameters.c refuses those
- * that cannot be honoured, messages.c the messages,
+ * makes the engine request of each choice from it.  ollama.c rewrites bodies of Ollama's API first; sampling.c and
+ * token_lists.c read the parameters, parameters.c refuses those that cannot be honoured, messages.c reads the messages,
  * tool_choice.c the tools, and answer_format.c makes the grammar. */
+#include "engine/api/ollama.h"
 #include "engine/api/parameters.h"
 
 #include <limits.h>
@@ -78,16 +79,14 @@ static void check_use(struct eng_parse *p)
         eng_field_refuse(&p->body, "best_of", "is not supported: all 'n' answers are returned");
 }
 
+static bool is_ollama(enum eng_api form) { return form == ENG_API_OLLAMA_CHAT || form == ENG_API_OLLAMA_GENERATE; }
+
 static void read_model(struct eng_parse *p)
 {
     const char *model = json_string_value(eng_field_string(&p->body, "model"));
-    p->ask->model = p->setup->n_model ? p->setup->model[0] : "model";
-    for (int i = 0; i < p->setup->n_model && model; i++)
-        if (!strcmp(model, p->setup->model[i])) {
-            p->ask->model = p->setup->model[i];
-            return;
-        }
-    if (model && !p->setup->any_model)
+    const char *known = eng_api_model_find(p->setup, model, is_ollama(p->ask->form));
+    p->ask->model = known ? known : p->setup->n_model ? p->setup->model[0] : "model";
+    if (model && !known && !p->setup->any_model)
         eng_refuse(p->why, 404, "model_not_found", "model",
                    "the model '%.200s' does not exist; this server has '%.200s'", model, p->ask->model);
 }
@@ -308,8 +307,11 @@ static void check_context(struct eng_parse *p)
 static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
 {
     p->stop = arrival->stop;
+    bool is_empty = is_ollama(p->ask->form) && !eng_ollama_rewrite(p);
     p->needs_whole = arrival->count || eng_field(&p->body, "truncate_prompt_tokens");
     read_model(p);
+    if (is_empty)
+        return;
     eng_parse_params(p, arrival);
     eng_parameters_check(p);
     check_use(p);
@@ -337,7 +339,8 @@ static struct eng_api_request *new_ask(enum eng_api api, json_t *body, struct en
 {
     struct eng_api_request *ask = body ? kn_calloc(1, sizeof *ask) : NULL;
     if (ask) {
-        ask->api = api;
+        ask->api = api < ENG_API_LLAMA ? api : ENG_API_COMPLETIONS;
+        ask->form = api;
         ask->body = body;
         ask->stop = kn_calloc(ENG_API_MAX_STOPS, sizeof *ask->stop);
     } else {
@@ -356,7 +359,7 @@ static int refused(const struct eng_refusal *why) { return why->status < 500 ? K
 static int parse_body(struct eng_api_request **out, enum eng_api api, json_t *body, const struct eng_api_setup *setup,
                       const struct eng_arrival *arrival, struct eng_refusal *why)
 {
-    static const char *const prefix[] = { "cmpl-", "chatcmpl-", "resp_", "msg_" };
+    static const char *const prefix[] = { "cmpl-", "chatcmpl-", "resp_", "msg_", "cmpl-", "chatcmpl-", "cmpl-" };
     kn_assert(!setup->chat || setup->tool_format); /* eng_api_setup_from_template was called */
     struct eng_api_request *ask = new_ask(api, body, why);
     if (!ask)

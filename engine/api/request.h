@@ -3,7 +3,8 @@
  *     eng_api_request_parse -> [ eng_api_request_of_choice per choice ] -> one reply (reply.h) -> eng_api_request_close
  *
  * Four dialects - completions, chat completions, responses, messages - are parsed into one struct
- * eng_api_request: prompts as tokens, sampling, stop strings, a grammar.  Parsing uses no socket, no clock and
+ * eng_api_request: prompts as tokens, sampling, stop strings, a grammar.  llama-server's and Ollama's own paths are
+ * read as completions and chat completions (ollama.h) and have answers of their own form.  Parsing uses no socket, no clock and
  * no engine.  Its inputs beside the body are struct eng_api_setup (constant while the program runs) and
  * struct eng_arrival (one request's id, time and random seed).  Any number of threads may parse at once with
  * one setup.
@@ -31,7 +32,11 @@ enum eng_api {
     ENG_API_COMPLETIONS, /* POST /v1/completions */
     ENG_API_CHAT,        /* POST /v1/chat/completions */
     ENG_API_RESPONSES,   /* POST /v1/responses, and /v1/responses/input_tokens */
-    ENG_API_MESSAGES     /* POST /v1/messages, and /v1/messages/count_tokens */
+    ENG_API_MESSAGES,    /* POST /v1/messages, and /v1/messages/count_tokens */
+    /* Read as one of the above (eng_api_request.api), answered in a form of their own: */
+    ENG_API_LLAMA,          /* llama-server's POST /completion */
+    ENG_API_OLLAMA_CHAT,    /* Ollama's POST /api/chat */
+    ENG_API_OLLAMA_GENERATE /* Ollama's POST /api/generate */
 };
 
 enum {
@@ -60,7 +65,7 @@ struct eng_refusal {
 int eng_refuse(struct eng_refusal *why, int status, const char *code, const char *param, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Writes the body of an error answer, in OpenAI's form or, for ENG_API_MESSAGES, in Anthropic's. */
+/* Writes the body of an error answer, in OpenAI's form or in that of Anthropic's or Ollama's API. */
 void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enum eng_api api);
 
 /* Settings that are constant while the program runs.  All pointers are borrowed and must outlive the
@@ -98,6 +103,9 @@ void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_tool_fo
 /* The name of a model from the path of its file, without the folder and without .gguf; truncated to fit out. */
 void eng_api_model_name(char *out, size_t bytes, const char *path);
 
+/* The name of the setup that `name` is; tagged: NAME:latest is NAME, too, as for Ollama.  NULL: none. */
+const char *eng_api_model_find(const struct eng_api_setup *setup, const char *name, bool tagged);
+
 /* Memory that a setup points to and that the engine does not own. */
 struct eng_api_model {
     struct eng_chat *chat; /* NULL: the model has no template that can be used */
@@ -134,7 +142,8 @@ struct eng_token_lists {
 void eng_token_lists_free(struct eng_token_lists *l);
 
 struct eng_api_request {
-    enum eng_api api;
+    enum eng_api api;      /* one of the first four: how the body was read */
+    enum eng_api form;     /* of the answer and of its errors */
     char id[ENG_ID_BYTES]; /* "chatcmpl-..." and the like */
     int64_t created_s;
     const char *model; /* one of the setup's names */
@@ -142,7 +151,7 @@ struct eng_api_request {
     bool shows_special; /* write control tokens as text */
 
     struct eng_ids *prompt; /* [n_prompt] */
-    int n_prompt, n_each;   /* n_prompt * n_each choices */
+    int n_prompt, n_each; /* n_prompt * n_each choices; 0: nothing to answer, for Ollama's paths (eng_reply_nothing) */
 
     struct spec_params sampling; /* points into `lists` */
     struct eng_token_lists lists;

@@ -158,7 +158,7 @@ static void read_length(struct eng_parse *p, bool count)
         eng_field_bool(&p->body, "echo", &echo);
     for (int i = 0; i < 2 && names[api][i]; i++)
         given[i] = read_limit(p, names[api][i], echo ? 0 : 1, &n[i]);
-    p->ask->n_predict = api == ENG_API_COMPLETIONS ? COMPLETION : p->setup->n_predict;
+    p->ask->n_predict = p->ask->form == ENG_API_COMPLETIONS ? COMPLETION : p->setup->n_predict;
     if (api != ENG_API_MESSAGES && read_limit(p, "n_predict", echo ? 0 : 1, &limit))
         p->ask->n_predict = (int)limit; /* llama-server's; the dialect's own name goes first */
     if (given[0] || given[1])

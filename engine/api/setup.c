@@ -14,6 +14,21 @@ void eng_api_model_name(char *out, size_t bytes, const char *path)
         out[n - 5] = 0;
 }
 
+const char *eng_api_model_find(const struct eng_api_setup *setup, const char *name, bool tagged)
+{
+    static const char tag[] = ":latest";
+    size_t n = name ? strlen(name) : 0, n_tag = sizeof tag - 1;
+    for (int i = 0; i < setup->n_model && name; i++)
+        if (!strcmp(name, setup->model[i]))
+            return setup->model[i];
+    if (!tagged || n <= n_tag || strcmp(name + n - n_tag, tag) != 0)
+        return NULL;
+    for (int i = 0; i < setup->n_model; i++)
+        if (strlen(setup->model[i]) == n - n_tag && !memcmp(name, setup->model[i], n - n_tag))
+            return setup->model[i];
+    return NULL;
+}
+
 /* A hash of the template that replaces the model's own; 0: none does. */
 static uint64_t template_id(const struct eng_chat *chat, const char *path)
 {

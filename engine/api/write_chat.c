@@ -128,29 +128,21 @@ static void chat_error(struct eng_reply *r, const struct eng_refusal *why)
 
 /* ---- a body ---------------------------------------------------------------------------------- */
 
-static bool has(const struct eng_choice *c, enum eng_part_kind kind)
-{
-    for (int i = 0; i < c->n_part; i++)
-        if (c->part[i].kind == kind)
-            return true;
-    return false;
-}
-
 static void write_message(struct eng_bytes *out, const struct eng_choice *c)
 {
     eng_bytes_text(out, "{\"role\":\"assistant\",\"content\":");
-    if (has(c, ENG_PART_TEXT) || !has(c, ENG_PART_CALL))
+    if (eng_has_part(c, ENG_PART_TEXT) || !eng_has_part(c, ENG_PART_CALL))
         eng_write_texts(out, c, ENG_PART_TEXT);
     else
         eng_bytes_text(out, "null");
     eng_bytes_text(out, ",\"refusal\":null");
-    if (has(c, ENG_PART_THOUGHTS)) {
+    if (eng_has_part(c, ENG_PART_THOUGHTS)) {
         eng_bytes_text(out, ",\"reasoning\":");
         eng_write_texts(out, c, ENG_PART_THOUGHTS);
         eng_bytes_text(out, ",\"reasoning_content\":");
         eng_write_texts(out, c, ENG_PART_THOUGHTS);
     }
-    if (has(c, ENG_PART_CALL)) {
+    if (eng_has_part(c, ENG_PART_CALL)) {
         eng_bytes_text(out, ",\"tool_calls\":[");
         for (int i = 0; i < c->n_part; i++)
             if (c->part[i].kind == ENG_PART_CALL) {

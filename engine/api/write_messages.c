@@ -39,19 +39,6 @@ static void write_reason(struct eng_bytes *out, const struct eng_choice *c)
         eng_bytes_text(out, "null");
 }
 
-/* Writes the input of a call, which must be an object: its arguments, or {} if they are incomplete. */
-static void write_input(struct eng_bytes *out, const struct eng_part *p)
-{
-    json_t *input = eng_api_request_depth(p->text.data, p->text.n) <= ENG_API_MAX_DEPTH
-                        ? json_loadb(p->text.n ? p->text.data : "", p->text.n, JSON_ALLOW_NUL, NULL)
-                        : NULL;
-    if (json_is_object(input))
-        eng_bytes_add(out, p->text.data, p->text.n);
-    else
-        eng_bytes_text(out, "{}");
-    json_decref(input);
-}
-
 /* Writes a content block with the text of its part so far: none in the start event, all of it in a body. */
 static void write_block(struct eng_bytes *out, const struct eng_part *p)
 {
@@ -59,7 +46,7 @@ static void write_block(struct eng_bytes *out, const struct eng_part *p)
         eng_bytes_format(out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", p->id);
         eng_bytes_quote(out, p->name.data, p->name.n);
         eng_bytes_text(out, ",\"input\":");
-        write_input(out, p);
+        eng_write_arguments(out, p);
     } else if (p->kind == ENG_PART_THOUGHTS) {
         eng_bytes_text(out, "{\"type\":\"thinking\",\"signature\":\"\",\"thinking\":");
         eng_bytes_quote(out, p->text.data, p->text.n);

@@ -4,10 +4,21 @@
 
 #include "engine/serve/internal.h"
 
-void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, char *id)
+/* A client's request id is used if it is short and of letters, digits and -_.: only: it is written to the log. */
+static bool is_usable(const char *name)
 {
-    snprintf(id, SRV_ID_BYTES, "%016llx", (unsigned long long)kn_mix(s->secret + ++s->n_request * KN_GOLDEN));
-    eng_http_set_header(x, "x-request-id", id);
+    static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.:";
+    size_t n = name ? strlen(name) : 0;
+    return n && n < SRV_NAME_BYTES && strspn(name, good) == n;
+}
+
+void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, struct srv_names *names)
+{
+    const char *given = eng_http_header(x, "X-Request-Id");
+    snprintf(names->id, sizeof names->id, "%016llx",
+             (unsigned long long)kn_mix(s->secret + ++s->n_request * KN_GOLDEN));
+    snprintf(names->name, sizeof names->name, "%s", is_usable(given) ? given : names->id);
+    eng_http_set_header(x, "x-request-id", names->name);
     eng_http_set_header(x, "Server", "spillway");
     if (s->opt.cors) {
         eng_http_set_header(x, "Access-Control-Allow-Origin", s->opt.cors);
@@ -41,14 +52,15 @@ void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_by
     eng_bytes_free(body);
 }
 
-/* Logs the reason of a refusal with the request id, which the client has in x-request-id. */
-void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct eng_refusal *why)
+/* Logs the reason of a refusal with the request's name, which the client has in x-request-id. */
+void srv_log_refusal(const char *name, const struct eng_exchange *x, const struct eng_refusal *why)
 {
     const char *path = eng_http_path(x);
     char shown[128], said[256];
     moe_string_show((struct moe_string){ path, strlen(path) }, shown, sizeof shown);
     moe_string_show((struct moe_string){ why->message, strlen(why->message) }, said, sizeof said);
-    kn_say(KN_LOG_INFO, "%s %s %s from %s: %d: %s", id, eng_http_method(x), shown, eng_http_peer(x), why->status, said);
+    kn_say(KN_LOG_INFO, "%s %s %s from %s: %d: %s", name, eng_http_method(x), shown, eng_http_peer(x), why->status,
+           said);
 }
 
 /* The value of Retry-After when the queue is full: the expected seconds until a session is free, which is the mean
@@ -85,10 +97,11 @@ void srv_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault)
 {
     struct eng_server *s = arg;
     struct eng_refusal why;
-    char id[SRV_ID_BYTES], shown[128];
+    struct srv_names names;
+    char shown[128];
     int status = eng_http_fault_status(fault);
     const char *host = eng_http_host(x);
-    srv_set_common_headers(s, x, id);
+    srv_set_common_headers(s, x, &names);
     moe_string_show((struct moe_string){ host, strlen(host) }, shown, sizeof shown);
     if (fault == ENG_HTTP_BODY_LONG)
         eng_refuse(&why, status, NULL, "", "the body of a request is limited to %zu bytes: see --max-body",
@@ -101,6 +114,6 @@ void srv_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault)
             shown);
     else
         eng_refuse(&why, status, NULL, "", "%s", eng_http_fault_text(fault));
-    srv_log_refusal(id, x, &why);
+    srv_log_refusal(names.name, x, &why);
     srv_answer_refusal(s, x, ENG_API_CHAT, &why);
 }

@@ -4,7 +4,9 @@
  *     routes.c            the table of paths; keys, origins, limits
  *     request.c           requests for generation: parse, run, answer
  *     tokenize_routes.c   tokenize, detokenize, apply-template
- *     probes.c            health, readiness, version, models
+ *     probes.c            health, readiness, version
+ *     model_routes.c      the list of models; settings and tokenizer for clients of llama-server and vLLM
+ *     ollama_routes.c     the models and their details for clients of Ollama
  *     status.c            metrics, and the status that the page shows
  *     page.c              the page
  *     answer.c            headers, bodies and refusals; called by the files above, calls none of them
@@ -28,6 +30,7 @@
 
 #define SRV_MAX_ALIAS   16
 #define SRV_ID_BYTES    24
+#define SRV_NAME_BYTES  72
 #define SRV_MAX_WATCHER 16
 
 /* Parts of the memory for requests (eng_server.request_bytes) that are left free, so that long requests that wait leave
@@ -103,11 +106,16 @@ void srv_gone(void *arg, struct eng_exchange *x);
 
 /* ---- answer.c -------------------------------------------------------------------------------- */
 
-/* Sets the headers that every answer has, and writes a new request id to id, [SRV_ID_BYTES]. */
-void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, char *id);
+/* The names of a new request: id is the server's own; name, in the log and in the header x-request-id, is the client's
+ * X-Request-Id if it sent a usable one. */
+struct srv_names {
+    char id[SRV_ID_BYTES], name[SRV_NAME_BYTES];
+};
+/* Sets the headers that every answer has, and names the request. */
+void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, struct srv_names *names);
 void srv_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault); /* the callback on_fault of eng_http */
 void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api, const struct eng_refusal *why);
-void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct eng_refusal *why);
+void srv_log_refusal(const char *name, const struct eng_exchange *x, const struct eng_refusal *why);
 void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body); /* frees body */
 void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type, const char *body,
                       size_t n);
@@ -127,7 +135,7 @@ struct srv_call {
     struct eng_exchange *x; /* NULL: the client disconnected, or the answer is sent */
     const struct srv_route *route;
     struct srv_call *next, **self;
-    char id[SRV_ID_BYTES];
+    struct srv_names names;
     uint64_t key;     /* eng_api_keys_id, 0: none */
     bool reading;     /* lent to a reader thread, which then owns the fields from body to refused */
     atomic_bool gone; /* set by the serving thread: the client disconnected, so nothing need be read */
@@ -147,8 +155,8 @@ struct srv_call {
     uint64_t arrived_ns, sent_ns;
 };
 
-void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route, const char *id,
-                   uint64_t key);
+void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route,
+                   const struct srv_names *names, uint64_t key);
 void srv_call_gone(struct srv_call *c);                  /* its client has disconnected */
 void srv_calls_take_read(struct eng_server *s);          /* takes the tasks that reader threads have finished */
 void srv_calls_take_told(struct eng_server *s);          /* takes the events from the engine thread */
@@ -158,6 +166,9 @@ void srv_calls_close(struct eng_server *s); /* after the reader and engine threa
 
 /* ---- tokenize_routes.c ----------------------------------------------------------------------- */
 
+/* The body as a JSON object, owned by the caller; NULL: refused, with the reason in c->why. */
+json_t *srv_body_object(struct srv_call *c);
+
 void srv_work_tokenize(struct srv_call *c);
 void srv_work_detokenize(struct srv_call *c);
 void srv_work_apply_template(struct srv_call *c);
@@ -166,10 +177,22 @@ void srv_work_apply_template(struct srv_call *c);
 
 void srv_health(struct eng_server *s, struct eng_exchange *x);
 void srv_ready(struct eng_server *s, struct eng_exchange *x);
-void srv_models(struct eng_server *s, struct eng_exchange *x);
-void srv_model(struct eng_server *s, struct eng_exchange *x);
 void srv_version(struct eng_server *s, struct eng_exchange *x);
 const char *srv_not_ready(struct eng_server *s); /* the reason, or NULL: ready */
+
+/* ---- model_routes.c, ollama_routes.c --------------------------------------------------------- */
+
+/* True if the model is open; else answers with status 503 in this form. */
+bool srv_has_model(struct eng_server *s, struct eng_exchange *x, enum eng_api form);
+void srv_models(struct eng_server *s, struct eng_exchange *x);
+void srv_model(struct eng_server *s, struct eng_exchange *x);
+void srv_props(struct eng_server *s, struct eng_exchange *x);
+void srv_slots(struct eng_server *s, struct eng_exchange *x);
+void srv_tokenizer_info(struct eng_server *s, struct eng_exchange *x);
+void srv_ollama_tags(struct eng_server *s, struct eng_exchange *x);
+void srv_ollama_ps(struct eng_server *s, struct eng_exchange *x);
+void srv_ollama_version(struct eng_server *s, struct eng_exchange *x);
+void srv_work_ollama_show(struct srv_call *c);
 
 /* ---- status.c -------------------------------------------------------------------------------- */
 

@@ -1,9 +1,7 @@
-/* engine/serve/probes.c - health, readiness, version and models. */
+/* engine/serve/probes.c - health, readiness and version. */
 #include <string.h>
 
 #include "engine/serve/internal.h"
-
-/* ---- probes ---------------------------------------------------------------------------------- */
 
 const char *srv_not_ready(struct eng_server *s)
 {
@@ -57,47 +55,4 @@ void srv_version(struct eng_server *s, struct eng_exchange *x)
 {
     static const char text[] = "{\"version\":\"" ENG_VERSION "\"}";
     srv_answer_plain(s, x, 200, "application/json", text, sizeof text - 1);
-}
-
-/* ---- models ---------------------------------------------------------------------------------- */
-
-static void write_model(struct eng_server *s, const char *name, struct eng_bytes *out)
-{
-    eng_bytes_text(out, "{\"id\":");
-    eng_bytes_quote(out, name, strlen(name));
-    eng_bytes_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"spillway\"", (long long)s->started_s);
-    if (s->state == SRV_SERVING)
-        eng_bytes_format(out, ",\"max_model_len\":%d", s->setup.n_ctx);
-    eng_bytes_text(out, "}");
-}
-
-void srv_models(struct eng_server *s, struct eng_exchange *x)
-{
-    struct eng_bytes out = { 0 };
-    eng_bytes_text(&out, "{\"object\":\"list\",\"data\":[");
-    for (int i = 0; i < s->setup.n_model; i++) {
-        eng_bytes_text(&out, i ? "," : "");
-        write_model(s, s->alias[i], &out);
-    }
-    eng_bytes_text(&out, "]}");
-    srv_answer_json(s, x, &out);
-}
-
-void srv_model(struct eng_server *s, struct eng_exchange *x)
-{
-    struct eng_bytes out = { 0 };
-    struct eng_refusal why;
-    const char *name = eng_http_path(x) + sizeof "/v1/models/" - 1;
-    for (int i = 0; i < s->setup.n_model; i++) {
-        if (strcmp(name, s->alias[i]) != 0)
-            continue;
-        write_model(s, name, &out);
-        srv_answer_json(s, x, &out);
-        return;
-    }
-    char shown[128];
-    moe_string_show((struct moe_string){ name, strlen(name) }, shown, sizeof shown);
-    eng_refuse(&why, 404, "model_not_found", "model", "the model '%s' does not exist; this server has %s", shown,
-               s->alias[0]);
-    srv_answer_refusal(s, x, ENG_API_CHAT, &why);
 }

@@ -36,12 +36,14 @@ static void free_if_over(struct srv_call *c)
 static void read_ask(struct srv_call *c)
 {
     struct eng_arrival arrival = {
-        .id = c->id, .created_s = c->created_s, .seed = c->seed, .count = c->route->counts, .stop = &c->gone
+        .id = c->names.id, .created_s = c->created_s, .seed = c->seed, .count = c->route->counts, .stop = &c->gone
     };
     c->refused = eng_api_request_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->setup, &arrival,
                                        &c->why) != 0;
     if (!c->refused && c->route->counts)
         eng_reply_count(&c->text, c->ask);
+    else if (!c->refused && !eng_api_request_choices(c->ask))
+        eng_reply_nothing(&c->text, c->ask);
 }
 
 /* Refuses a call for which the memory for requests was too small: with 413 if the call alone takes more than all of it
@@ -91,15 +93,15 @@ static char *take_body(struct eng_server *s, struct eng_exchange *x, size_t *n)
     return NULL;
 }
 
-void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route, const char *id,
-                   uint64_t key)
+void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route,
+                   const struct srv_names *names, uint64_t key)
 {
     struct eng_refusal why;
     struct srv_call *c = kn_calloc(1, sizeof *c);
     if (!c || !(c->body = take_body(s, x, &c->n_body))) {
         kn_free(c);
         eng_refuse(&why, 503, NULL, "", "no memory for this request now: other requests have it");
-        srv_log_refusal(id, x, &why);
+        srv_log_refusal(names->name, x, &why);
         srv_answer_refusal(s, x, route->api, &why);
         return;
     }
@@ -111,7 +113,7 @@ void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct sr
     c->arrived_ns = kn_now_ns();
     c->created_s = (int64_t)time(NULL);
     c->seed = kn_mix(s->secret + s->n_request * KN_GOLDEN) >> 32; /* 32 bits: at most ten digits to type */
-    snprintf(c->id, sizeof c->id, "%s", id);
+    c->names = *names;
     c->self = &s->calls;
     if ((c->next = s->calls))
         c->next->self = &c->next;
@@ -148,7 +150,7 @@ static void log_call(const struct srv_call *c, int status)
     kn_say(KN_LOG_INFO,
            "%s %s: %d; %d prompt tokens, %d of them cached; waited %.2f s, first token after %.2f s; "
            "%d tokens in %.2f s",
-           c->id, c->route->path, status, n_prompt, n_cached, seconds(c->arrived_ns, begun),
+           c->names.name, c->route->path, status, n_prompt, n_cached, seconds(c->arrived_ns, begun),
            seconds(c->arrived_ns, first), n_answer, seconds(c->arrived_ns, kn_now_ns()));
 }
 
@@ -237,7 +239,7 @@ static void refuse(struct srv_call *c, const struct eng_refusal *why)
 {
     struct eng_exchange *x = c->x;
     c->x = NULL;
-    srv_log_refusal(c->id, x, why);
+    srv_log_refusal(c->names.name, x, why);
     srv_answer_refusal(c->server, x, c->route->api, why);
 }
 
@@ -308,7 +310,7 @@ static void take_read(struct srv_call *c)
     }
     if (c->refused) {
         refuse(c, &c->why);
-    } else if (c->route->work || c->route->counts) {
+    } else if (c->text.n || c->text.failed) { /* the whole answer, made by the reader thread */
         srv_answer_json(c->server, c->x, &c->text);
         c->x = NULL;
     } else if (c->server->state != SRV_SERVING) {
@@ -430,7 +432,8 @@ void srv_call_gone(struct srv_call *c)
 void srv_calls_tick(struct eng_server *s, uint64_t now)
 {
     for (struct srv_call *c = s->calls; c; c = c->next) {
-        if (!c->x || !c->reply || !c->ask->stream || now - c->sent_ns < (uint64_t)s->opt.ping_ms * 1000000u)
+        if (!c->x || !c->reply || !eng_reply_takes_comments(c->reply) ||
+            now - c->sent_ns < (uint64_t)s->opt.ping_ms * 1000000u)
             continue;
         begin(c);
         eng_http_chunk(c->x, ": the answer is on its way\n\n", 28);

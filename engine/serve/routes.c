@@ -18,13 +18,25 @@ static const struct srv_route routes[] = {
     { "POST", "/v1/messages",                .api = ENG_API_MESSAGES },
     { "POST", "/v1/messages/count_tokens",   .api = ENG_API_MESSAGES, .counts = true },
     { "POST", "/chat/completions",           .api = ENG_API_CHAT }, /* for base URLs without /v1 */
+    { "POST", "/completion",                 .api = ENG_API_LLAMA },
+    { "POST", "/api/chat",                   .api = ENG_API_OLLAMA_CHAT },
+    { "POST", "/api/generate",               .api = ENG_API_OLLAMA_GENERATE },
+    { "POST", "/api/show",                   .work = srv_work_ollama_show, .api = ENG_API_OLLAMA_CHAT },
+    { "GET",  "/api/tags",                   .now = srv_ollama_tags },
+    { "GET",  "/api/ps",                     .now = srv_ollama_ps },
+    { "GET",  "/api/version",                .now = srv_ollama_version },
     { "GET",  "/models",                     .now = srv_models },
     { "GET",  "/v1/models",                  .now = srv_models },
     { "GET",  "/v1/models/*",                .now = srv_model },
     { "POST", "/tokenize",                   .work = srv_work_tokenize },
     { "POST", "/detokenize",                 .work = srv_work_detokenize },
     { "POST", "/apply-template",             .work = srv_work_apply_template },
+    { "GET",  "/tokenizer_info",             .now = srv_tokenizer_info },
+    { "GET",  "/props",                      .now = srv_props },
+    { "GET",  "/slots",                      .now = srv_slots },
     { "GET",  "/health",                     .open = true, .now = srv_health },
+    { "GET",  "/v1/health",                  .open = true, .now = srv_health },
+    { "GET",  "/ping",                       .open = true, .now = srv_health },
     { "GET",  "/ready",                      .now = srv_ready },
     { "GET",  "/metrics",                    .now = srv_metrics },
     { "GET",  "/version",                    .now = srv_version },
@@ -36,12 +48,41 @@ static const struct srv_route routes[] = {
 
 #define N_ROUTE ((int)(sizeof routes / sizeof *routes))
 
-/* Beginnings of paths of OpenAI's, vLLM's and llama-server's APIs that are not offered: answered 501 instead of 404. */
-static const char *const elsewhere[] = {
-    "/v1/embeddings",        "/v1/audio/",  "/v1/images/",     "/v1/files",      "/v1/batches",
-    "/v1/fine_tuning/",      "/v1/rerank",  "/v1/moderations", "/v1/assistants", "/v1/threads",
-    "/v1/vector_stores",     "/v1/uploads", "/v1/realtime",    "/v1/videos",     "/v1/responses/",
-    "/v1/chat/completions/", "/embeddings", "/rerank",         "/score",         "/infill",
+/* Beginnings of paths that other servers of these APIs have and this one has not, with advice.  The answer
+ * is 404, not 501, after which OpenAI's libraries would try again. */
+static const struct {
+    const char *path, *instead;
+} elsewhere[] = {
+    { "/v1/embeddings", "this server only generates text: run an embedding model beside it" },
+    { "/embeddings", "this server only generates text: run an embedding model beside it" },
+    { "/embedding", "this server only generates text: run an embedding model beside it" },
+    { "/api/embed", "this server only generates text: run an embedding model beside it" },
+    { "/v1/rerank", "this server only generates text: run a reranking model beside it" },
+    { "/rerank", "this server only generates text: run a reranking model beside it" },
+    { "/score", "this server only generates text: log-probabilities of a prompt come with 'prompt_logprobs'" },
+    { "/infill", "an answer only continues its prompt: write the model's own fill-in-the-middle tokens into the prompt "
+                 "of /v1/completions" },
+    { "/v1/audio/", "this server only generates text" },
+    { "/v1/images/", "this server only generates text" },
+    { "/v1/videos", "this server only generates text" },
+    { "/v1/realtime", "this server only generates text: use 'stream' with /v1/chat/completions" },
+    { "/v1/moderations", "no text is judged here: ask the model in /v1/chat/completions" },
+    { "/v1/files", "no files are stored here: run `spillway batch` on the file" },
+    { "/v1/batches", "run `spillway batch` on the file" },
+    { "/v1/uploads", "no files are stored here" },
+    { "/v1/fine_tuning/", "models are not trained here" },
+    { "/v1/assistants", "nothing is stored here: use /v1/responses or /v1/chat/completions" },
+    { "/v1/threads", "nothing is stored here: send the whole conversation to /v1/chat/completions" },
+    { "/v1/vector_stores", "nothing is stored here" },
+    { "/v1/responses/", "answers are not stored: the answer to POST /v1/responses is all there is" },
+    { "/v1/chat/completions/", "answers are not stored: the answer to POST /v1/chat/completions is all there is" },
+    { "/api/pull", "the server has the one model that it was started with" },
+    { "/api/push", "the server has the one model that it was started with" },
+    { "/api/create",
+      "the server has the one model that it was started with: give 'system' and 'options' in a request" },
+    { "/api/copy", "the server has the one model that it was started with: --alias gives it further names" },
+    { "/api/delete", "the server has the one model that it was started with" },
+    { "/api/blobs", "the server has the one model that it was started with" },
 };
 
 /* ---- routes ---------------------------------------------------------------------------------- */
@@ -101,9 +142,17 @@ static int refuse_route(struct eng_exchange *x, const char *method, const char *
     if (near)
         return eng_refuse(why, 404, NULL, "", "no such path: %s; use %s, or correct the base URL", shown, near);
     for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
-        if (!strncmp(path, elsewhere[i], strlen(elsewhere[i])))
-            return eng_refuse(why, 501, NULL, "", "%s is not supported: this server only generates text", shown);
+        if (!strncmp(path, elsewhere[i].path, strlen(elsewhere[i].path)))
+            return eng_refuse(why, 404, NULL, "", "%s is not offered: %s", shown, elsewhere[i].instead);
     return eng_refuse(why, 404, NULL, "", "no such path: %s", shown);
+}
+
+/* The dialect of a client that asks for a path which is no route: its errors have this dialect's form. */
+static enum eng_api dialect_of(const char *path)
+{
+    if (!strncmp(path, "/api/", 5))
+        return ENG_API_OLLAMA_CHAT;
+    return strncmp(path, "/v1/messages", 12) ? ENG_API_CHAT : ENG_API_MESSAGES;
 }
 
 /* ---- keys and origins ------------------------------------------------------------------------ */
@@ -149,12 +198,21 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, ui
 
 /* ---- limits and state ------------------------------------------------------------------------ */
 
-/* Checks a request that a reader thread will parse: its content type, the state of the server, the queue, and the bytes
- * that other clients have not taken yet: half of their limit is left for answers that are being made. */
-static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_refusal *why)
+/* True if the body's content type is JSON's or absent.  The examples in Ollama's documentation send JSON with curl's
+ * default type, so its paths and llama-server's take every type; not from a page, which can send only a few types
+ * without being asked for permission (CORS). */
+static bool takes_type(const struct srv_route *r, const struct eng_exchange *x)
 {
     const char *type = eng_http_header(x, "Content-Type");
-    if (type && strncasecmp(type, "application/json", 16) != 0)
+    return !type || !strncasecmp(type, "application/json", 16) ||
+           (r->api >= ENG_API_LLAMA && !eng_http_header(x, "Origin"));
+}
+
+/* Checks a request that a reader thread will parse: its content type, the state of the server, the queue, and the bytes
+ * that other clients have not taken yet: half of their limit is left for answers that are being made. */
+static int check_call(struct eng_server *s, const struct srv_route *r, struct eng_exchange *x, struct eng_refusal *why)
+{
+    if (!takes_type(r, x))
         return eng_refuse(why, 415, NULL, "", "send JSON: Content-Type: application/json");
     if (s->state == SRV_LOADING)
         return eng_refuse(why, 503, "loading", "", "the model is being loaded");
@@ -185,13 +243,13 @@ void srv_request(void *arg, struct eng_exchange *x)
 {
     struct eng_server *s = arg;
     struct eng_refusal why;
-    char id[SRV_ID_BYTES];
+    struct srv_names names;
     uint64_t key;
     int error;
     const char *method = eng_http_method(x), *path = eng_http_path(x), *allowed;
     const struct srv_route *r = find_route(method, path, &allowed);
-    enum eng_api api = r ? r->api : ENG_API_CHAT;
-    srv_set_common_headers(s, x, id);
+    enum eng_api api = r ? r->api : dialect_of(path);
+    srv_set_common_headers(s, x, &names);
     if (s->opt.cors && !strcmp(method, "OPTIONS")) {
         answer_preflight(s, x);
         return;
@@ -200,14 +258,14 @@ void srv_request(void *arg, struct eng_exchange *x)
     if (!error && !r)
         error = refuse_route(x, method, path, allowed, &why);
     if (!error && !r->now)
-        error = check_call(s, x, &why);
+        error = check_call(s, r, x, &why);
     if (error) {
-        srv_log_refusal(id, x, &why);
+        srv_log_refusal(names.name, x, &why);
         srv_answer_refusal(s, x, api, &why);
     } else if (r->now) {
         r->now(s, x);
     } else {
-        srv_call_open(s, x, r, id, key);
+        srv_call_open(s, x, r, &names, key);
     }
 }
 

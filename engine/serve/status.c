@@ -147,7 +147,7 @@ static void write_calls(struct eng_server *s, struct eng_bytes *out)
                 out,
                 "%s{\"id\":\"%s\",\"age_s\":%.1f,\"prompt_tokens\":%d,\"tokens\":%d,"
                 "\"tokens_per_s\":%.3f}",
-                n++ ? "," : "", c->id, (double)(now - c->arrived_ns) * 1e-9, o->job.request.n_token, tokens,
+                n++ ? "," : "", c->names.id, (double)(now - c->arrived_ns) * 1e-9, o->job.request.n_token, tokens,
                 tokens > 1 ? (double)(tokens - 1) / ((double)(o->last_ns - o->first_ns) * 1e-9 + 1e-9) : 0);
         }
     eng_bytes_text(out, "]");

@@ -9,8 +9,7 @@
 
 #define MAX_TOKENS 10000000
 
-/* The body as a JSON object, owned by the caller; NULL: refused, with the reason in c->why. */
-static json_t *load_object(struct srv_call *c)
+json_t *srv_body_object(struct srv_call *c)
 {
     json_error_t e;
     json_t *root = NULL;
@@ -76,7 +75,7 @@ static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct w
 
 static void tokenize_messages(struct srv_call *c)
 {
-    struct eng_arrival arrival = { .id = c->id, .created_s = c->created_s, .count = true };
+    struct eng_arrival arrival = { .id = c->names.id, .created_s = c->created_s, .count = true };
     if (eng_api_request_parse(&c->ask, ENG_API_CHAT, c->body, c->n_body, &c->server->setup, &arrival, &c->why))
         c->refused = true;
     else
@@ -100,7 +99,7 @@ static void tokenize_text(struct srv_call *c, const json_t *text, unsigned flags
 
 void srv_work_tokenize(struct srv_call *c)
 {
-    json_t *root = load_object(c);
+    json_t *root = srv_body_object(c);
     struct eng_fields f = { .object = root, .why = &c->why };
     struct wanted want = { .special = true };
     bool parse = true;
@@ -162,7 +161,7 @@ static void decode(struct srv_call *c, const json_t *tokens, char *piece)
 
 void srv_work_detokenize(struct srv_call *c)
 {
-    json_t *root = load_object(c);
+    json_t *root = srv_body_object(c);
     struct eng_fields f = { .object = root, .why = &c->why };
     if (!root)
         return;

@@ -34,18 +34,19 @@ struct heads {
  * is -0, which changes no accumulator, even one that is -0. */
 struct work {
     const struct kn_attend *a;
-    int n_q, d_pad, v_pad;                           /* heads, padded d_key and d_value */
-    int lo, hi;                                      /* attended positions of this chunk: lo..hi-1, of 0..63 */
-    bool first;                                      /* this is the first chunk */
-    float *out;                                      /* [n_q][d_value] */
-    const float *sink;                               /* [n_q] or NULL */
-    struct heads so_far, chunk;                      /* of all chunks up to now, of this one */
-    float keep[GROUP], take[GROUP];                  /* factors of a merge: for `total`, for this chunk's values */
-    int32_t slot[KN_CHUNK], next[KN_CHUNK];          /* slots of this chunk's positions, of the next chunk's */
-    _Alignas(64) float e[GROUP][KN_CHUNK];           /* scores, then weights */
-    _Alignas(64) float key[TILE * KN_MAX_D_HEAD];    /* [TILE][d_pad] */
-    _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];     /* [n_q][d_pad] */
-    _Alignas(64) float total[GROUP * KN_MAX_D_HEAD]; /* [n_q][v_pad] outputs so far */
+    int n_q, d_pad, v_pad;                        /* heads, padded d_key and d_value */
+    int lo, hi;                                   /* attended positions of this chunk: lo..hi-1, of 0..63 */
+    bool first;                                   /* this is the span's first chunk */
+    float *out;                                   /* [n_q][d_value] */
+    const float *sink;                            /* [n_q] or NULL */
+    struct heads all, so_far, chunk;              /* of all spans up to now, of this span's chunks, of this chunk */
+    float keep[GROUP], take[GROUP];               /* factors of a merge: of the earlier part, of the later one */
+    int32_t slot[KN_CHUNK], next[KN_CHUNK];       /* slots of this chunk's positions, of the next chunk's */
+    _Alignas(64) float e[GROUP][KN_CHUNK];        /* scores, then weights */
+    _Alignas(64) float key[TILE * KN_MAX_D_HEAD]; /* [TILE][d_pad] */
+    _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];  /* [n_q][d_pad] */
+    float *total, *joined;                        /* [n_q][v_pad] outputs of this span so far, of the spans */
+    _Alignas(64) float room[2][GROUP * KN_MAX_D_HEAD];
 };
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -196,20 +197,20 @@ static void weigh(struct work *w)
     }
 }
 
-/* Merges the chunk's maximum and sum into so_far; sets keep and take, the factors for the outputs. */
-static void merge_heads(struct work *w)
+/* Merges the maximums and sums of `next` into `to`; sets keep and take, the factors for the outputs. */
+static void merge_heads(struct work *w, struct heads *to, const struct heads *next, bool first)
 {
-    if (w->first) {
-        w->so_far = w->chunk;
+    if (first) {
+        *to = *next;
         return;
     }
     for (int h = 0; h < GROUP; h += KN_LANES) {
-        vf old = vf_load(w->so_far.most + h), new = vf_load(w->chunk.most + h);
+        vf old = vf_load(to->most + h), new = vf_load(next->most + h);
         vf most = vf_max(new, old);
         vf keep = vf_exp(vf_sub(old, most)), take = vf_exp(vf_sub(new, most));
-        vf sum = vf_fma(vf_load(w->chunk.sum + h), take, vf_mul(vf_load(w->so_far.sum + h), keep));
-        vf_store(w->so_far.most + h, most);
-        vf_store(w->so_far.sum + h, sum);
+        vf sum = vf_fma(vf_load(next->sum + h), take, vf_mul(vf_load(to->sum + h), keep));
+        vf_store(to->most + h, most);
+        vf_store(to->sum + h, sum);
         vf_store(w->keep + h, keep);
         vf_store(w->take + h, take);
     }
@@ -220,7 +221,7 @@ static void merge_heads(struct work *w)
 #define MOST_HEADS 8
 #define MOST_REGS  4
 
-/* Merges the chunk's sums of weight * value into w->total: for heads h0 .. h0 + n_head - 1, n_reg registers of outputs
+/* Merges the chunk's sums of weight * value into w->total, the span's: for heads h0 .. h0 + n_head - 1, n_reg registers of outputs
  * from d on, the last register with n_last values. kv and the counts are compile-time constants, so that the sums of
  * the whole chunk stay in registers. The call for the first heads also prefetches the same part of the next chunk's
  * keys. */
@@ -289,15 +290,15 @@ KN_INLINE void add_all_values(struct work *w, enum kn_kv kv)
 
 /* ---- chunks --------------------------------------------------------------------------------- */
 
-/* Attends to positions lo..hi-1, all of one chunk. */
-static void attend_chunk(struct work *w, int lo, int hi)
+/* Attends to positions lo..hi-1, all of one chunk; first: the span's first. */
+static void attend_chunk(struct work *w, int lo, int hi, bool first)
 {
     int base = lo / KN_CHUNK * KN_CHUNK;
     bool f16 = w->a->kv == KN_KV_F16;
     w->lo = lo - base;
     w->hi = hi - base;
-    w->first = lo == w->a->first;
-    if (w->first)
+    w->first = first;
+    if (first)
         find_slots(w->a, base, w->slot);
     else
         memcpy(w->slot, w->next, sizeof w->slot);
@@ -311,17 +312,47 @@ static void attend_chunk(struct work *w, int lo, int hi)
         score_tile(w, p / TILE);
     }
     weigh(w);
-    merge_heads(w);
+    merge_heads(w, &w->so_far, &w->chunk, w->first);
     if (f16)
         add_all_values(w, KN_KV_F16);
     else
         add_all_values(w, KN_KV_F32);
 }
 
+static void attend_span(struct work *w, int lo, int last)
+{
+    for (int from = lo; from <= last;) {
+        int hi = kn_min(last, from / KN_CHUNK * KN_CHUNK + KN_CHUNK - 1) + 1;
+        attend_chunk(w, from, hi, from == lo);
+        from = hi;
+    }
+}
+
+/* ---- spans, rows ---------------------------------------------------------------------------- */
+
+/* Merges the span's part, w->so_far and w->total, into that of all spans, w->all and w->joined. */
+static void join_span(struct work *w, bool first)
+{
+    merge_heads(w, &w->all, &w->so_far, first);
+    if (first) {
+        float *total = w->total;
+        w->total = w->joined;
+        w->joined = total;
+        return;
+    }
+    for (int h = 0; h < w->n_q; h++) {
+        vf keep = vf_set1(w->keep[h]), take = vf_set1(w->take[h]);
+        const float *total = w->total + h * w->v_pad;
+        float *joined = w->joined + h * w->v_pad;
+        for (int d = 0; d < w->a->d_value; d += KN_LANES)
+            vf_store(joined + d, vf_fma(vf_load(total + d), take, vf_mul(vf_load(joined + d), keep)));
+    }
+}
+
 /* The divisor of head h's outputs, and *keep, their factor before the division. Both include the sink's score. */
 static float total_sum(const struct work *w, int h, float *keep)
 {
-    float sum = w->so_far.sum[h], old = w->so_far.most[h];
+    float sum = w->all.sum[h], old = w->all.most[h];
     *keep = 1.0f;
     if (!w->sink)
         return sum;
@@ -330,44 +361,108 @@ static float total_sum(const struct work *w, int h, float *keep)
     return fmaf(sum, *keep, kn_expf(w->sink[h] - most));
 }
 
-static void attend_group(struct work *w, const float *q)
+static void finish_heads(struct work *w)
 {
-    const struct kn_attend *a = w->a;
-    for (int h = 0; h < w->n_q; h++) {
-        float *to = w->q + h * w->d_pad;
-        memcpy(to, q + h * a->d_key, (size_t)a->d_key * sizeof *q);
-        for (int d = a->d_key; d < w->d_pad; d++)
-            to[d] = -0.0f;
-    }
-    for (int lo = a->first; lo <= a->last;) {
-        int hi = kn_min(a->last, lo / KN_CHUNK * KN_CHUNK + KN_CHUNK - 1) + 1;
-        attend_chunk(w, lo, hi);
-        lo = hi;
-    }
+    int d_value = w->a->d_value;
     for (int h = 0; h < w->n_q; h++) {
         float keep;
         vf sum = vf_set1(total_sum(w, h, &keep)), by = vf_set1(keep);
-        const float *total = w->total + h * w->v_pad;
-        for (int d = 0; d < a->d_value; d += KN_LANES)
-            store_some(w->out + h * a->d_value + d, vf_div(vf_mul(vf_load(total + d), by), sum), a->d_value - d);
+        const float *joined = w->joined + h * w->v_pad;
+        for (int d = 0; d < d_value; d += KN_LANES)
+            store_some(w->out + h * d_value + d, vf_div(vf_mul(vf_load(joined + d), by), sum), d_value - d);
     }
+}
+
+static void open_work(struct work *w, const struct kn_attend *a)
+{
+    kn_assert(a->n_q <= KN_MAX_Q && a->d_key <= KN_MAX_D_HEAD && a->d_value <= KN_MAX_D_HEAD && a->first <= a->last);
+    w->a = a;
+    w->d_pad = (int)kn_align_up((size_t)a->d_key, 64);
+    w->v_pad = (int)kn_align_up((size_t)a->d_value, 64);
+    w->total = w->room[0];
+    w->joined = w->room[1];
+    memset(&w->chunk, 0, sizeof w->chunk); /* lanes beyond n_q */
+    memset(&w->so_far, 0, sizeof w->so_far);
+    memset(w->take, 0, sizeof w->take);
+    memset(w->keep, 0, sizeof w->keep);
+}
+
+/* Copies the queries of the heads from h on, padded. */
+static void load_queries(struct work *w, int h)
+{
+    const struct kn_attend *a = w->a;
+    const float *q = a->q + h * a->d_key;
+    for (int i = 0; i < w->n_q; i++) {
+        float *to = w->q + i * w->d_pad;
+        memcpy(to, q + i * a->d_key, (size_t)a->d_key * sizeof *q);
+        for (int d = a->d_key; d < w->d_pad; d++)
+            to[d] = -0.0f;
+    }
+}
+
+static void begin_group(struct work *w, int h)
+{
+    w->n_q = kn_min(GROUP, w->a->n_q - h);
+    w->out = w->a->out + h * w->a->d_value;
+    w->sink = w->a->sink ? w->a->sink + h : NULL;
 }
 
 void KN_FN(kn_attend)(const struct kn_attend *a)
 {
-    kn_assert(a->n_q <= KN_MAX_Q && a->d_key <= KN_MAX_D_HEAD && a->d_value <= KN_MAX_D_HEAD && a->first <= a->last);
     struct work w;
-    w.a = a;
-    w.d_pad = (int)kn_align_up((size_t)a->d_key, 64);
-    w.v_pad = (int)kn_align_up((size_t)a->d_value, 64);
-    memset(&w.chunk, 0, sizeof w.chunk); /* lanes beyond n_q */
-    memset(w.take, 0, sizeof w.take);
-    memset(w.keep, 0, sizeof w.keep);
+    open_work(&w, a);
     memset(w.key, 0, (size_t)(TILE * w.d_pad) * sizeof *w.key);
     for (int h = 0; h < a->n_q; h += GROUP) {
-        w.n_q = kn_min(GROUP, a->n_q - h);
-        w.out = a->out + h * a->d_value;
-        w.sink = a->sink ? a->sink + h : NULL;
-        attend_group(&w, a->q + h * a->d_key);
+        begin_group(&w, h);
+        load_queries(&w, h);
+        for (int lo = a->first; lo <= a->last;) {
+            int last = kn_min(a->last, lo / KN_SPAN * KN_SPAN + KN_SPAN - 1);
+            attend_span(&w, lo, last);
+            join_span(&w, lo == a->first);
+            lo = last + 1;
+        }
+        finish_heads(&w);
+    }
+}
+
+void KN_FN(kn_attend_span)(const struct kn_attend *a, float *part)
+{
+    kn_assert(a->first / KN_SPAN == a->last / KN_SPAN);
+    struct work w;
+    open_work(&w, a);
+    memset(w.key, 0, (size_t)(TILE * w.d_pad) * sizeof *w.key);
+    for (int h = 0; h < a->n_q; h += GROUP) {
+        begin_group(&w, h);
+        load_queries(&w, h);
+        attend_span(&w, a->first, a->last);
+        memcpy(part + h, w.so_far.most, (size_t)w.n_q * sizeof *part);
+        memcpy(part + a->n_q + h, w.so_far.sum, (size_t)w.n_q * sizeof *part);
+        for (int i = 0; i < w.n_q; i++)
+            memcpy(part + 2 * a->n_q + (h + i) * a->d_value, w.total + i * w.v_pad, (size_t)a->d_value * sizeof *part);
+    }
+}
+
+/* Reads the part of one span, for the heads from h on. */
+static void load_part(struct work *w, const float *part, int h)
+{
+    const struct kn_attend *a = w->a;
+    memcpy(w->so_far.most, part + h, (size_t)w->n_q * sizeof *part);
+    memcpy(w->so_far.sum, part + a->n_q + h, (size_t)w->n_q * sizeof *part);
+    for (int i = 0; i < w->n_q; i++)
+        memcpy(w->total + i * w->v_pad, part + 2 * a->n_q + (h + i) * a->d_value, (size_t)a->d_value * sizeof *part);
+}
+
+void KN_FN(kn_attend_join)(const struct kn_attend *a, const float *part, int n_part)
+{
+    struct work w;
+    open_work(&w, a);
+    memset(w.room, 0, sizeof w.room); /* a register may reach beyond d_value */
+    for (int h = 0; h < a->n_q; h += GROUP) {
+        begin_group(&w, h);
+        for (int i = 0; i < n_part; i++) {
+            load_part(&w, part + (size_t)i * kn_part_floats(a->n_q, a->d_value), h);
+            join_span(&w, i == 0);
+        }
+        finish_heads(&w);
     }
 }

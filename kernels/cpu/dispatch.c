@@ -13,6 +13,8 @@
         .encode = kn_encode_##name,                                                                                    \
         .repack = kn_repack_##name,                                                                                    \
         .attend = kn_attend_##name,                                                                                    \
+        .attend_span = kn_attend_span_##name,                                                                          \
+        .attend_join = kn_attend_join_##name,                                                                          \
         .delta = kn_delta_##name,                                                                                      \
         .conv = kn_conv_##name,                                                                                        \
         .rms_norm = kn_rms_norm_##name,                                                                                \

@@ -144,7 +144,7 @@ static size_t slot_of(const struct kn_attend *a, int p)
 }
 
 /* One head's attention over positions of one chunk, or of several after merge(): the largest score; sum of the weights
- * exp(score - most); sum of weight * value. */
+ * exp(score - most); sum of weight * value.  kernels.h has the order. */
 struct part {
     float most, sum, o[KN_MAX_D_HEAD];
 };
@@ -189,23 +189,72 @@ static void add_sink(struct part *total, float sink, int d_value)
         total->o[i] = total->o[i] * keep;
 }
 
-/* Chunks are absolute: chunk c holds positions 64 c .. 64 c + 63, even if only some are attended to.
- * So a row's result does not depend on how its past was computed, stored or cut. */
+/* Chunks and spans are absolute: chunk c holds positions 64 c .. 64 c + 63, even if only some are attended to.  So a
+ * row's result does not depend on how its past was computed, stored or cut.  lo..last: attended positions of a span. */
+static void attend_span(const struct kn_attend *a, int head, int lo, int last, struct part *total)
+{
+    struct part c;
+    for (int from = lo; from <= last;) {
+        int hi = kn_min(last, from / KN_CHUNK * KN_CHUNK + KN_CHUNK - 1) + 1;
+        attend_chunk(a, a->q + head * a->d_key, from, hi, from == lo ? total : &c);
+        if (from != lo)
+            merge(total, &c, a->d_value);
+        from = hi;
+    }
+}
+
+static void finish_head(const struct kn_attend *a, int head, struct part *total)
+{
+    if (a->sink)
+        add_sink(total, a->sink[head], a->d_value);
+    for (int i = 0; i < a->d_value; i++)
+        a->out[head * a->d_value + i] = total->o[i] / total->sum;
+}
+
 void kn_attend_scalar(const struct kn_attend *a)
 {
     for (int h = 0; h < a->n_q; h++) {
-        struct part total, c;
+        struct part total, span;
         for (int lo = a->first; lo <= a->last;) {
-            int hi = kn_min(a->last, lo / KN_CHUNK * KN_CHUNK + KN_CHUNK - 1) + 1;
-            attend_chunk(a, a->q + h * a->d_key, lo, hi, lo == a->first ? &total : &c);
+            int last = kn_min(a->last, lo / KN_SPAN * KN_SPAN + KN_SPAN - 1);
+            attend_span(a, h, lo, last, lo == a->first ? &total : &span);
             if (lo != a->first)
-                merge(&total, &c, a->d_value);
-            lo = hi;
+                merge(&total, &span, a->d_value);
+            lo = last + 1;
         }
-        if (a->sink)
-            add_sink(&total, a->sink[h], a->d_value);
-        for (int i = 0; i < a->d_value; i++)
-            a->out[h * a->d_value + i] = total.o[i] / total.sum;
+        finish_head(a, h, &total);
+    }
+}
+
+void kn_attend_span_scalar(const struct kn_attend *a, float *out)
+{
+    kn_assert(a->first <= a->last && a->first / KN_SPAN == a->last / KN_SPAN);
+    for (int h = 0; h < a->n_q; h++) {
+        struct part span;
+        attend_span(a, h, a->first, a->last, &span);
+        out[h] = span.most;
+        out[a->n_q + h] = span.sum;
+        memcpy(out + 2 * a->n_q + h * a->d_value, span.o, (size_t)a->d_value * sizeof *out);
+    }
+}
+
+static void load_part(const struct kn_attend *a, int head, const float *in, struct part *out)
+{
+    out->most = in[head];
+    out->sum = in[a->n_q + head];
+    memcpy(out->o, in + 2 * a->n_q + head * a->d_value, (size_t)a->d_value * sizeof *in);
+}
+
+void kn_attend_join_scalar(const struct kn_attend *a, const float *part, int n_part)
+{
+    for (int h = 0; h < a->n_q; h++) {
+        struct part total, span;
+        load_part(a, h, part, &total);
+        for (int i = 1; i < n_part; i++) {
+            load_part(a, h, part + (size_t)i * kn_part_floats(a->n_q, a->d_value), &span);
+            merge(&total, &span, a->d_value);
+        }
+        finish_head(a, h, &total);
     }
 }
 

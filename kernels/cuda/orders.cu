@@ -204,47 +204,74 @@ __device__ static float score_chunk(const struct kn_attend *a, const float *q, i
     return most;
 }
 
-/* One warp per query head.  A lane holds outputs t, t + 32, ... of the current chunk and of the total. */
+/* A head's maximum, sum and outputs over some positions; a lane holds outputs t, t + 32, ... */
+struct part {
+    float most, sum, o[KN_MAX_D_HEAD / WARP];
+};
+
+__device__ static void attend_chunk(const struct kn_attend *a, const float *q, int lo, int hi, int n_part, float *row,
+                                    struct part *c)
+{
+    int t = threadIdx.x, base = lo / KN_CHUNK * KN_CHUNK;
+    float score[2], e[2];
+    c->most = score_chunk(a, q, lo, hi, row, score);
+    for (int i = 0; i < 2; i++) {
+        int p = base + t + i * WARP;
+        e[i] = p >= lo && p < hi ? kn_expf_inline(__fsub_rn(score[i], c->most)) : 0.0f;
+    }
+    c->sum = tree_sum(e[0], e[1]);
+    for (int i = 0; i < n_part; i++) c->o[i] = 0;
+    for (int p = lo; p < hi; p++) {
+        float weight = __shfl_sync(ALL, p - base < WARP ? e[0] : e[1], p % WARP);
+        load_row(a, a->v, a->v_step, p, a->d_value, row);
+        for (int i = 0; i < n_part; i++) c->o[i] = __fmaf_rn(weight, row[t + i * WARP], c->o[i]);
+        __syncwarp();
+    }
+}
+
+/* Merges the part `next` into `to`; first: copies it. */
+__device__ static void merge(struct part *to, const struct part *next, bool first, int n_part)
+{
+    if (first) {
+        *to = *next;
+        return;
+    }
+    float most = larger(next->most, to->most);
+    float keep = kn_expf_inline(__fsub_rn(to->most, most)), take = kn_expf_inline(__fsub_rn(next->most, most));
+    to->most = most;
+    to->sum = __fmaf_rn(next->sum, take, __fmul_rn(to->sum, keep));
+    for (int i = 0; i < n_part; i++) to->o[i] = __fmaf_rn(next->o[i], take, __fmul_rn(to->o[i], keep));
+}
+
+/* One warp per query head. */
 __global__ static void attend(struct kn_attend a)
 {
     __shared__ float row[KN_MAX_D_HEAD];
     const float *q = a.q + (size_t)blockIdx.x * a.d_key;
-    float total[KN_MAX_D_HEAD / WARP], most = 0, sum = 0;
+    struct part chunk, span, total;
     int t = threadIdx.x, n_part = (a.d_value - t + WARP - 1) / WARP;
+    bool first_span = true;
 
     for (int lo = a.first; lo <= a.last;) {
-        int base = lo / KN_CHUNK * KN_CHUNK, hi = min(a.last, base + KN_CHUNK - 1) + 1;
-        float score[2], e[2], o[KN_MAX_D_HEAD / WARP];
-        float chunk_most = score_chunk(&a, q, lo, hi, row, score);
-        for (int i = 0; i < 2; i++) {
-            int p = base + t + i * WARP;
-            e[i] = p >= lo && p < hi ? kn_expf_inline(__fsub_rn(score[i], chunk_most)) : 0.0f;
+        int end = min(a.last, lo / KN_SPAN * KN_SPAN + KN_SPAN - 1) + 1;
+        for (int from = lo; from < end;) {
+            int hi = min(end, from / KN_CHUNK * KN_CHUNK + KN_CHUNK);
+            attend_chunk(&a, q, from, hi, n_part, row, &chunk);
+            merge(&span, &chunk, from == lo, n_part);
+            from = hi;
         }
-        float chunk_sum = tree_sum(e[0], e[1]);
-
-        for (int i = 0; i < n_part; i++) o[i] = 0;
-        for (int p = lo; p < hi; p++) {
-            float weight = __shfl_sync(ALL, p - base < WARP ? e[0] : e[1], p % WARP);
-            load_row(&a, a.v, a.v_step, p, a.d_value, row);
-            for (int i = 0; i < n_part; i++) o[i] = __fmaf_rn(weight, row[t + i * WARP], o[i]);
-            __syncwarp();
-        }
-        float bigger = lo == a.first ? chunk_most : larger(chunk_most, most);
-        float keep = kn_expf_inline(__fsub_rn(most, bigger));
-        float take = kn_expf_inline(__fsub_rn(chunk_most, bigger));
-        if (lo == a.first) {
-            sum = chunk_sum;
-            for (int i = 0; i < n_part; i++) total[i] = o[i];
-        } else {
-            sum = __fmaf_rn(chunk_sum, take, __fmul_rn(sum, keep));
-            for (int i = 0; i < n_part; i++)
-                total[i] = __fmaf_rn(o[i], take, __fmul_rn(total[i], keep));
-        }
-        most = bigger;
-        lo = hi;
+        merge(&total, &span, first_span, n_part);
+        first_span = false;
+        lo = end;
+    }
+    if (a.sink) {
+        float most = larger(a.sink[blockIdx.x], total.most);
+        float keep = kn_expf_inline(__fsub_rn(total.most, most));
+        total.sum = __fmaf_rn(total.sum, keep, kn_expf_inline(__fsub_rn(a.sink[blockIdx.x], most)));
+        for (int i = 0; i < n_part; i++) total.o[i] = __fmul_rn(total.o[i], keep);
     }
     for (int i = 0; i < n_part; i++)
-        a.out[(size_t)blockIdx.x * a.d_value + t + i * WARP] = __fdiv_rn(total[i], sum);
+        a.out[(size_t)blockIdx.x * a.d_value + t + i * WARP] = __fdiv_rn(total.o[i], total.sum);
 }
 
 /* ---- launchers ------------------------------------------------------------------------------ */
@@ -258,7 +285,7 @@ static int failed(cudaError_t e)
 }
 
 /* Device copies of a call's arrays; finish() frees them.  copy_in() with in NULL makes a zeroed array. */
-struct copies { void *at[6]; int n, error; };
+struct copies { void *at[7]; int n, error; };
 
 static void *copy_in(struct copies *c, const void *in, size_t bytes)
 {
@@ -326,6 +353,7 @@ int kn_orders_attend(const struct kn_attend *a, int n_slot)
     d.base = (const int32_t *)copy_in(&c, a->base, (size_t)n_base * sizeof *a->base);
     size_t tail_bytes = (size_t)(a->last + 1 - n_base) * sizeof *a->tail;
     d.tail = (const int32_t *)copy_in(&c, a->tail, tail_bytes);
+    d.sink = a->sink ? (const float *)copy_in(&c, a->sink, a->n_q * sizeof *a->sink) : NULL;
     d.out = (float *)copy_in(&c, NULL, out_bytes);
     if (c.error == 0) attend<<<a->n_q, WARP>>>(d);
     return finish(&c, a->out, d.out, out_bytes);

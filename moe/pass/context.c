@@ -258,12 +258,17 @@ static size_t step_bytes(const struct moe_model *m, const struct moe_context_opt
 static struct kn_queue_options queue_options(const struct moe_model *m, const struct moe_context_options *opt)
 {
     const struct moe_desc *d = &m->desc;
-    return (struct kn_queue_options){ .device = kn_host_device(m->ops->isa),
-                                      .team = opt->team,
-                                      .max_product = kn_max(KN_PRODUCTS, 2 * d->n_expert),
-                                      .max_state_floats = d->delta_period
-                                                              ? kn_delta_floats(d->d_state_key, d->d_state_value)
-                                                              : 0 };
+    return (struct kn_queue_options){
+        .device = kn_host_device(m->ops->isa),
+        .team = opt->team,
+        .max_row = opt->max_row,
+        .max_pos = opt->max_pos,
+        .n_head = d->n_head,
+        .n_kv = d->n_kv,
+        .d_value = d->d_kept,
+        .max_product = kn_max(KN_PRODUCTS, 2 * d->n_expert),
+        .max_state_floats = d->delta_period ? kn_delta_floats(d->d_state_key, d->d_state_value) : 0,
+    };
 }
 
 size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt)

@@ -176,9 +176,15 @@ static inline void run(const struct kn_op *op, enum kn_isa isa, int n_thread)
     struct kn_team *team;
     struct kn_queue *queue;
     assert_int_equal(kn_team_open(&team, n_thread), 0);
-    struct kn_queue_options opt = {
-        .device = kn_host_device(isa), .team = team, .max_product = 4 * N_EXP, .max_state_floats = 4096
-    };
+    struct kn_queue_options opt = { .device = kn_host_device(isa),
+                                    .team = team,
+                                    .max_row = N_ROW,
+                                    .max_pos = 4096,
+                                    .n_head = 40,
+                                    .n_kv = 1,
+                                    .d_value = 40,
+                                    .max_product = 4 * N_EXP,
+                                    .max_state_floats = 4096 };
     assert_int_equal(kn_queue_open(&queue, &opt), 0);
     kn_queue_add(queue, op);
     kn_queue_wait(queue);

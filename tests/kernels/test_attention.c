@@ -1,5 +1,6 @@
-/* Attention: every instruction set equals the specification bit for bit; the slot that holds a position's key
- * and the heads computed in the same call do not change a result; the specification equals softmax(q K) V.
+/* Attention: every instruction set equals the specification bit for bit, also with spans computed apart; the slot that
+ * holds a position's key and the heads computed in the same call do not change a result; the specification equals
+ * softmax(q K) V.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -11,17 +12,19 @@
 
 #include "kernels/kernels.h"
 
-#define N_POS_MOST 420
-#define N_SLOT     (N_POS_MOST + 5)
-#define N_VALUE    (N_SLOT * KN_MAX_D_HEAD)
-#define N_OUT      (KN_MAX_Q * KN_MAX_D_HEAD)
-#define GUARD      64
+#define N_POS      420  /* positions of most shapes, with heads of any width */
+#define N_POS_LONG 4200 /* of shapes over several spans, with heads of at most D_LONG values */
+#define D_LONG     72
+#define N_VALUE    ((N_POS_LONG + 5) * D_LONG)
+_Static_assert(N_VALUE >= (N_POS + 5) * KN_MAX_D_HEAD, "room for both");
+#define N_OUT (KN_MAX_Q * KN_MAX_D_HEAD)
+#define GUARD 64
 
 static uint64_t seed;
 static float q[N_OUT], out_room[N_OUT + 2 * GUARD], want_room[N_OUT + 2 * GUARD];
 static float k32[N_VALUE], v32[N_VALUE]; /* [position][d_key], [position][d_value] */
 static uint8_t k_store[N_VALUE * sizeof(float)], v_store[N_VALUE * sizeof(float)];
-static int32_t slots[N_POS_MOST];
+static int32_t slots[N_POS_LONG];
 static float sinks[KN_MAX_Q];
 
 static uint64_t next(void) { return kn_mix(seed += KN_GOLDEN); }
@@ -75,20 +78,22 @@ static void make(const struct shape *s, uint64_t from)
  * are not visible have no slot. Scattered slots have unused slots between them. */
 static struct kn_attend lay_out(const struct shape *s, bool scattered, float *out)
 {
+    const int n_pos = s->last < N_POS ? N_POS : N_POS_LONG;
     size_t value = s->kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
-    int gap = scattered && s->d_key <= KN_MAX_D_HEAD - 8 && s->d_value <= KN_MAX_D_HEAD - 8 ? 8 : 0;
+    int most = n_pos == N_POS ? KN_MAX_D_HEAD : D_LONG;
+    int gap = scattered && s->d_key <= most - 8 && s->d_value <= most - 8 ? 8 : 0;
     int k_step = s->d_key + gap, v_step = s->within ? k_step : s->d_value + gap / 2;
     memset(k_store, 0xff, sizeof k_store);
     memset(v_store, 0xff, sizeof v_store);
-    for (int i = 0; i < N_POS_MOST; i++)
+    for (int i = 0; i < n_pos; i++)
         slots[i] = i;
-    for (int i = N_POS_MOST - 1; scattered && i > 0; i--) {
+    for (int i = n_pos - 1; scattered && i > 0; i--) {
         int j = (int)(next() % (uint64_t)(i + 1));
         int32_t t = slots[i];
         slots[i] = slots[j];
         slots[j] = t;
     }
-    for (int p = 0; p < N_POS_MOST; p++) {
+    for (int p = 0; p < n_pos; p++) {
         if (p < s->first || p > s->last)
             slots[p] = INT32_MIN;
         if (slots[p] < 0)
@@ -232,6 +237,65 @@ static void values_have_a_length_of_their_own(void **state)
     }
 }
 
+/* Parts of spans, computed in random order, then joined: by other instruction sets if `mixed`. */
+static void run_by_spans(enum kn_isa isa, const struct shape *s, bool mixed, float *room)
+{
+    enum { MOST = N_POS_LONG / KN_SPAN + 1 };
+    static float part[MOST * 17 * (D_LONG + 2)];
+    size_t floats = kn_part_floats(s->n_q, s->d_value);
+    int first = s->first / KN_SPAN, n = s->last / KN_SPAN + 1 - first, order[MOST];
+    assert_true(n <= MOST && floats * (size_t)n <= sizeof part / sizeof *part);
+    memset(room, 0x5a, sizeof out_room);
+    memset(part, 0xff, sizeof part);
+    struct kn_attend a = lay_out(s, true, room + GUARD);
+    for (int i = 0; i < n; i++) {
+        int j = (int)(next() % (uint64_t)(i + 1));
+        order[i] = order[j];
+        order[j] = first + i;
+    }
+    for (int i = 0; i < n; i++) {
+        struct kn_attend span = a;
+        span.first = kn_max(a.first, order[i] * KN_SPAN);
+        span.last = kn_min(a.last, order[i] * KN_SPAN + KN_SPAN - 1);
+        const struct kn_ops *ops = kn_ops(mixed ? (enum kn_isa)((order[i] + 1) % KN_ISA_COUNT) : isa);
+        ops->attend_span(&span, part + (size_t)(order[i] - first) * floats);
+    }
+    kn_ops(isa)->attend_join(&a, part, n);
+}
+
+/* Ranges around the boundaries of spans, whole and by spans. */
+static void spans(void **state)
+{
+    (void)state;
+    static const int long_ranges[][2] = { { 0, 1023 },    { 0, 1024 },    { 1023, 1024 }, { 1, 1087 },
+                                          { 0, 2047 },    { 1024, 2047 }, { 500, 2048 },  { 1000, 2100 },
+                                          { 2040, 3080 }, { 0, 4199 },    { 3000, 4190 }, { 100, 900 } };
+    static const int pairs[][2] = { { 8, 8 }, { 64, 64 }, { 37, 24 }, { 72, 64 }, { 16, 72 }, { 65, 15 } };
+    int n = 0;
+    for (int r = 0; r < LENGTH(long_ranges); r++)
+        for (int fill = 0; fill < N_FILL; fill++, n++) {
+            const int *pair = pairs[n % LENGTH(pairs)];
+            struct shape s = { .n_q = heads[n % 9],
+                               .d_key = pair[0],
+                               .d_value = pair[1],
+                               .within = pair[1] < pair[0] && n % 2,
+                               .first = long_ranges[r][0],
+                               .last = long_ranges[r][1],
+                               .n_base = (n * 997) % (long_ranges[r][1] + 2),
+                               .kv = (enum kn_kv)(n % KN_KV_COUNT),
+                               .fill = (enum fill)fill,
+                               .sink = n % 3 == 0 };
+            make(&s, (uint64_t)n);
+            run(KN_ISA_SCALAR, &s, false, want_room);
+            for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
+                run((enum kn_isa)isa, &s, true, out_room);
+                assert_same(&s, kn_isa_name((enum kn_isa)isa));
+                run_by_spans((enum kn_isa)isa, &s, n % 2, out_room);
+                assert_same(&s, "by spans");
+            }
+        }
+}
+
 static void the_largest_shape(void **state)
 {
     (void)state;
@@ -304,11 +368,16 @@ static void only_seen_positions_count(void **state)
 }
 
 /* The reference is softmax(scale q K^T, sink) V without a value for the sink, in long double, of the stored values. */
-static void check_formula(bool sink, bool within)
+static void check_formula(bool sink, bool within, int first, int last)
 {
-    struct shape s = {
-        .n_q = 2, .d_key = 80, .d_value = 72, .first = 11, .last = 311, .kv = KN_KV_F16, .sink = sink, .within = within
-    };
+    struct shape s = { .n_q = 2,
+                       .d_key = 72,
+                       .d_value = 64,
+                       .first = first,
+                       .last = last,
+                       .kv = KN_KV_F16,
+                       .sink = sink,
+                       .within = within };
     make(&s, 4);
     for (int i = 0; i < s.n_q * s.d_key; i++)
         q[i] *= 8;
@@ -336,9 +405,10 @@ static void check_formula(bool sink, bool within)
 static void the_specification_is_the_formula(void **state)
 {
     (void)state;
-    check_formula(false, false);
-    check_formula(true, false);
-    check_formula(false, true);
+    check_formula(false, false, 11, 311);
+    check_formula(true, false, 11, 311);
+    check_formula(false, true, 11, 311);
+    check_formula(true, false, 900, 3500);
 }
 
 int main(void)
@@ -347,6 +417,7 @@ int main(void)
         cmocka_unit_test(each_instruction_set_gives_the_same_bits),
         cmocka_unit_test(heads_1_to_64),
         cmocka_unit_test(values_have_a_length_of_their_own),
+        cmocka_unit_test(spans),
         cmocka_unit_test(the_largest_shape),
         cmocka_unit_test(layout_changes_nothing),
         cmocka_unit_test(company_changes_nothing),

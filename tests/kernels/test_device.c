@@ -107,17 +107,19 @@ static void a_norm(void **state)
         }
 }
 
-/* Positions in scattered slots, ranges that cut chunks at both ends, both KV formats. */
+/* Positions in scattered slots, ranges that cut chunks and spans at both ends, with and without a sink, both KV
+ * formats. */
 static void attention(void **state)
 {
     (void)state;
     need_device();
-    enum { N_SLOT = 211, N_Q = 3, MOST = 128 };
+    enum { N_SLOT = 3001, N_Q = 3, MOST = 128 };
     static const int widths[] = { 24, 40, 64, 80, 128 };
-    static const int ranges[][2] = { { 0, 0 }, { 5, 60 }, { 0, 63 }, { 63, 64 }, { 70, 210 } };
+    static const int ranges[][2] = { { 0, 0 }, { 5, 60 }, { 63, 64 }, { 70, 1030 }, { 1000, 3000 } };
     static uint8_t k[N_SLOT * MOST * 4], v[N_SLOT * MOST * 4];
     static float q[N_Q * MOST], row[MOST], want[N_Q * MOST], got[N_Q * MOST];
-    int32_t slots[N_SLOT];
+    static const float sinks[N_Q] = { 20, -1, 2 };
+    static int32_t slots[N_SLOT];
     const struct kn_ops *spec = kn_ops(KN_ISA_SCALAR);
     for (int i = 0; i < N_SLOT; i++)
         slots[i] = (i * 100 + 7) % N_SLOT;
@@ -140,6 +142,7 @@ static void attention(void **state)
             .v_step = d_head,
             .kv = c % 2 ? KN_KV_F32 : KN_KV_F16,
             .scale = 0.125f,
+            .sink = c % 3 ? sinks : NULL,
         };
         a.tail = slots + a.n_base;
         for (int i = 0; i < N_Q * d_head; i++)

@@ -207,8 +207,30 @@ PLAIN(attend)
     }
 }
 
+/* One row at a position beyond two spans, which two or three threads share out. */
+static struct kn_rows long_row(void)
+{
+    int n = 2 * KN_SPAN + 70;
+    struct kn_row *row = take(sizeof *row);
+    int *status = take(sizeof *status);
+    int32_t *base = take((size_t)n * sizeof *base);
+    for (int i = 0; i < n; i++)
+        base[i] = random_below(N_SLOT);
+    *status = 0;
+    *row = (struct kn_row){ .position = n - 1, .slot = base[n - 1], .base = base, .n_base = n };
+    return (struct kn_rows){ row, status, 1 };
+}
+
 static void case_attend(void)
 {
+    for (int i = 0; i < 2; i++) {
+        used = 0;
+        CASE(ATTEND, attend, long_row(), 4, 2, 16, 16, i ? KN_SPAN + 100 : 0, floats(4 * 16), floats(4 * 32), floats(4),
+             0.3f, cache(2, 16, 16, false), false, acts(1, 64, 32, Q32), Q32);
+        used = 0;
+        CASE(ATTEND, attend, long_row(), 20, 1, 40, 32, 0, floats(20 * 40), NULL, NULL, 0.2f, cache(1, 40, 32, true),
+             true, acts(20, 32, 0, Q32), Q32);
+    }
     for (int i = 0; i < 8; i++) {
         used = 0;
         CASE(ATTEND, attend, rows_of_batch(), 4, 2, 16, 16, i & 1 ? 3 : 0, floats(N_ROW * 4 * 16),
@@ -394,9 +416,10 @@ static void case_copy(void)
 
 #define OPS(X)                                                                                                         \
     X(EMBED, embed)                                                                                                    \
-    X(ADD_NORM_CODE, add_norm_code) X(CODE, code) X(KEEP_FEATURES, keep_features) X(PRODUCTS, products)                \
-        X(FINISH_QKV, finish_qkv) X(ATTEND, attend) X(LATENT_KEEP, latent_keep) X(LATENT_PLACE, latent_place)          \
-            X(JOIN, join) X(FUSE, fuse) X(PAIR, pair) X(SPREAD, spread) X(COPY, copy)
+    X(ADD_NORM_CODE, add_norm_code)                                                                                    \
+    X(CODE, code) X(KEEP_FEATURES, keep_features) X(PRODUCTS, products) X(FINISH_QKV, finish_qkv) X(ATTEND, attend)    \
+        X(LATENT_KEEP, latent_keep) X(LATENT_PLACE, latent_place) X(JOIN, join) X(FUSE, fuse) X(PAIR, pair)            \
+            X(SPREAD, spread) X(COPY, copy)
 OPS(CASE_TEST)
 
 int main(void)

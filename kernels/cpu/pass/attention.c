@@ -116,28 +116,16 @@ static const float *query_of(const struct kn_op_attend *o, const struct place *p
     return q + ((size_t)p->row * (size_t)o->n_head + (size_t)p->head) * (size_t)values;
 }
 
-/* Applies the gate of each head, and codes the heads' outputs if they are rows. */
-static void finish_item(const struct attend_job *j, const struct place *p)
+static bool describe_item(const void *arg, int item, struct kn_attend *out)
 {
-    const struct kn_op_attend *o = j->o;
-    const float *by = o->q_gate ? query_of(o, p, o->q_gate, 2 * o->d_key) + o->d_key : NULL;
-    for (int h = 0; o->q_gate && h < p->n_q; h++)
-        j->ops->gate(p->out + h * o->d_value, by + 2 * h * o->d_key, o->d_value);
-    for (int h = 0; o->by_head && h < p->n_q; h++)
-        kn_host_code_row(j->ops, &o->out, o->kinds, o->d_value, p->row * o->n_head + p->head + h);
-}
-
-static void attend_item(void *arg, int item, int thread)
-{
-    (void)thread;
     const struct attend_job *j = arg;
     const struct kn_op_attend *o = j->o;
     struct place p = place_of(j, item);
     const struct kn_row *r = &o->rows.row[p.row];
     if (o->rows.status[p.row])
-        return;
+        return false;
     kn_assert(!o->by_head || p.n_q == 1 || o->out.stride == (size_t)o->d_value);
-    j->ops->attend(&(struct kn_attend){
+    *out = (struct kn_attend){
         .q = query_of(o, &p, o->q, o->d_key),
         .out = p.out,
         .k = kn_cache_key(&o->cache, p.kv_head, 0),
@@ -155,19 +143,35 @@ static void attend_item(void *arg, int item, int thread)
         .kv = o->cache.kv,
         .scale = o->scale,
         .sink = o->sink ? o->sink + p.head : NULL,
-    });
-    finish_item(j, &p);
+    };
+    return true;
+}
+
+/* Applies the gate of each head, and codes the heads' outputs if they are rows. */
+static void finish_item(const void *arg, int item)
+{
+    const struct attend_job *j = arg;
+    const struct kn_op_attend *o = j->o;
+    struct place p = place_of(j, item);
+    const float *by = o->q_gate ? query_of(o, &p, o->q_gate, 2 * o->d_key) + o->d_key : NULL;
+    for (int h = 0; o->q_gate && h < p.n_q; h++)
+        j->ops->gate(p.out + h * o->d_value, by + 2 * h * o->d_key, o->d_value);
+    for (int h = 0; o->by_head && h < p.n_q; h++)
+        kn_host_code_row(j->ops, &o->out, o->kinds, o->d_value, p.row * o->n_head + p.head + h);
 }
 
 /* The query heads of a KV head are one item, because each item reads the head's keys and values.  If the values are a
  * part of the keys (latent attention), arithmetic is the bound, so the heads are divided: HEADS_AT_ONCE to an item, or
- * fewer (to HEADS_LEAST) if each thread would get less than two items. */
+ * fewer (to HEADS_LEAST) if each thread would get less than two spans of the items: splitting spans over threads is
+ * better than splitting heads, because then no latent is read twice. */
 static int heads_per_item(const struct kn_host_queue *q, const struct kn_op_attend *o)
 {
-    int n_each = o->n_head / o->n_kv, n = HEADS_AT_ONCE;
+    int n_each = o->n_head / o->n_kv, n = HEADS_AT_ONCE, n_span = 0;
     if (o->cache.k != o->cache.v)
         return n_each;
-    while (n > HEADS_LEAST && o->rows.n * o->n_kv * kn_ceil_div(n_each, n) < 2 * kn_team_size(q->team))
+    for (int i = 0; i < o->rows.n; i++)
+        n_span += 1 + o->rows.row[i].position / KN_SPAN;
+    while (n > HEADS_LEAST && n_span * kn_ceil_div(n_each, n) < 2 * kn_team_size(q->team))
         n /= 2;
     return n;
 }
@@ -176,7 +180,8 @@ void kn_host_attend(struct kn_host_queue *q, const struct kn_op_attend *o)
 {
     int n_q = heads_per_item(q, o);
     struct attend_job job = { q->ops, o, kn_ceil_div(o->n_head / o->n_kv, n_q), n_q };
-    kn_parallel_for(q->team, o->rows.n * o->n_kv * job.n_part, attend_item, &job);
+    int n_item = o->rows.n * o->n_kv * job.n_part;
+    kn_host_attend_items(q, &(struct kn_attend_items){ n_item, describe_item, finish_item, &job });
     if (!o->by_head)
         kn_host_code(q, &(struct kn_op_code){ o->out, o->kinds, o->rows.n, o->n_head * o->d_value });
 }

@@ -15,6 +15,29 @@ struct kn_piece {
     int product, panel0, panel1, per_item, item0;
 };
 
+/* Memory for attention with spans as work items (attend.c). */
+struct kn_span_item {
+    int first;         /* number of the item's first span among those of all items */
+    size_t part;       /* index of its first part in kn_spans.part */
+    atomic_int n_left; /* spans still to be computed; the thread that makes it 0 joins the parts */
+};
+
+struct kn_spans {
+    int n_item; /* most items; 0: rows are always the items */
+    size_t n_float;
+    float *part;               /* [n_float] */
+    struct kn_span_item *item; /* [n_item] */
+};
+
+/* Attention of n_item items, each one row with some of its heads.  describe() sets up an item, or returns false if the
+ * row has failed; the same item may be described several times, by several threads.  finish() handles its output. */
+struct kn_attend_items {
+    int n_item;
+    bool (*describe)(const void *arg, int item, struct kn_attend *out);
+    void (*finish)(const void *arg, int item);
+    const void *arg;
+};
+
 struct kn_host_queue {
     struct kn_queue base;
     const struct kn_ops *ops;
@@ -24,7 +47,8 @@ struct kn_host_queue {
     struct kn_product *product; /* [max_product] of the operation that runs */
     struct kn_piece *piece;     /* the pieces of these products */
     int *item0;                 /* [max_product + 1] first item of each group of the operation that runs */
-    float *work;                /* [threads, max_state_floats] a head's state while drafts run on it */
+    struct kn_spans spans;
+    float *work; /* [threads, max_state_floats] a head's state while drafts run on it */
     size_t max_state_floats;
 };
 
@@ -43,6 +67,10 @@ KN_OPS(KN_HOST)
 /* products.c: computes q->product[0 .. n - 1] in one parallel region.  At most 4 have node -1. */
 void kn_host_run_products(struct kn_host_queue *q, int n);
 size_t kn_host_piece_room(const struct kn_team *t, int n_product); /* pieces that n_product products need at most */
+
+/* attend.c: one parallel region. */
+void kn_host_attend_items(struct kn_host_queue *q, const struct kn_attend_items *m);
+void kn_host_spans_lay_out(struct kn_spans *s, struct kn_arena *a, const struct kn_queue_options *opt);
 
 /* rows.c: codes of one row, in the calling thread. */
 void kn_host_code_row(const struct kn_ops *ops, const struct kn_acts *a, unsigned kinds, int n_in, int row);

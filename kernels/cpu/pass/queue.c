@@ -15,6 +15,7 @@ static struct kn_host_queue *lay_out(struct kn_arena *a, const struct kn_queue_o
     out->product = kn_arena_take(a, n, sizeof *out->product);
     out->piece = kn_arena_take(a, kn_host_piece_room(opt->team, opt->max_product), sizeof *out->piece);
     out->item0 = kn_arena_take(a, n + 1, sizeof *out->item0);
+    kn_host_spans_lay_out(&out->spans, a, opt);
     out->work = kn_arena_take(a, (size_t)kn_team_size(opt->team) * opt->max_state_floats, sizeof(float));
     return q;
 }

@@ -94,7 +94,8 @@ static inline struct eng_api_request *ask_of(enum eng_api api, const char *body)
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 #define USER   "{\"role\": \"user\", \"content\": \"hello\"}"
 
-static const char *const path_of[] = { "completions", "chat", "responses", "messages" };
+static const char *const path_of[] = { "completions", "chat",        "responses",      "messages",
+                                       "llama",       "ollama chat", "ollama generate" };
 
 /* A valid request with further members. */
 static inline char *with(enum eng_api api, const char *members)

@@ -55,56 +55,6 @@ static int teardown(void **state)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void test_routes(void **state)
-{
-    /* clang-format off */
-    static const struct { const char *method, *path, *body; int status; const char *has; } table[] = {
-        { "GET", "/health", NULL, 200, "ok" },
-        { "HEAD", "/health", NULL, 200, "" },
-        { "GET", "/ready", NULL, 200, "ok" },
-        { "GET", "/version", NULL, 200, "version" },
-        { "GET", "/", NULL, 200, "<!doctype html>" },
-        { "GET", "/v1/models", NULL, 200, "demo-draft-q8_0" },
-        { "GET", "/models", NULL, 200, "demo-draft-q8_0" },
-        { "POST", "/chat/completions", "{\"messages\":7}", 400, "messages" },
-        { "GET", "/v1/models/demo-draft-q8_0", NULL, 200, "demo-draft-q8_0" },
-        { "GET", "/v1/models/other", NULL, 404, "model_not_found" },
-        { "GET", "/status", NULL, 200, "\"state\":\"serving\"" },
-        { "GET", "/nothing", NULL, 404, "not_found_error" },
-        { "POST", CHAT "/chat/completions", "{}", 404, "; use /chat/completions, or correct the base URL" },
-        { "POST", "/api" CHAT, "{}", 404, "; use " CHAT },
-        { "POST", CHAT "/", "{}", 404, "; use " CHAT },
-        { "GET", CHAT "/chatcmpl-1", NULL, 501, "not_supported" },
-        { "GET", "/v1/chat/completions", NULL, 405, "POST" },
-        { "POST", "/v1/embeddings", "{}", 501, "not_supported" },
-        { "POST", "/tokenize", "{\"prompt\":\"Hello\"}", 200, "\"count\":" },
-        { "POST", "/tokenize", "{\"content\":\"Hello\",\"with_pieces\":true}", 200, "\"piece\":" },
-        { "POST", "/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}", 200, "\"tokens\":[1," },
-        { "POST", "/tokenize", "{}", 400, "prompt" },
-        { "POST", "/tokenize", "[", 400, "not JSON" },
-        { "POST", "/detokenize", "{\"tokens\":[75,309]}", 200, "\"content\":" },
-        { "POST", "/detokenize", "{\"tokens\":[-1]}", 400, "tokens[0]" },
-        { "POST", "/detokenize", "{\"tokens\":7}", 400, "tokens" },
-        { "POST", "/apply-template", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}", 200, "im_start" },
-        { "POST", "/v1/messages/count_tokens", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}", 200,
-          "{\"input_tokens\":" },
-        { "POST", "/v1/completions", "{\"prompt\":\"One\",\"max_tokens\":2}", 200, "text_completion" },
-        { "POST", "/v1/completions", "{\"prompt\":3}", 400, "prompt" },
-        { "POST", CHAT, "{\"model\":\"other\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}", 404,
-          "model_not_found" },
-        { "POST", CHAT, "{\"n\":64,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}", 400, "n" },
-    };
-    /* clang-format on */
-    (void)state;
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        struct answer a = ask(&served, table[i].method, table[i].path, "", table[i].body);
-        if (a.status != table[i].status || !strstr(a.body, table[i].has))
-            fail_msg("%s %s: %d %s", table[i].method, table[i].path, a.status, a.body);
-        assert_non_null(strcasestr(a.head, "x-request-id: "));
-        answer_free(&a);
-    }
-}
-
 static void test_streamed_is_whole(void **state)
 {
     (void)state;
@@ -925,7 +875,6 @@ int main(void)
     kn_io_set(&io);
     main_thread = pthread_self();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),
         cmocka_unit_test(test_streamed_is_whole),
         cmocka_unit_test(test_streamed_to_the_old),
         cmocka_unit_test(test_fingerprint),

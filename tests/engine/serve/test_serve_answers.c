@@ -22,6 +22,129 @@ static int teardown(void **state)
     return 0;
 }
 
+static void test_routes(void **state)
+{
+    /* clang-format off */
+    static const struct { const char *method, *path, *body; int status; const char *has; } table[] = {
+        { "GET", "/health", NULL, 200, "ok" },
+        { "HEAD", "/health", NULL, 200, "" },
+        { "GET", "/ready", NULL, 200, "ok" },
+        { "GET", "/version", NULL, 200, "version" },
+        { "GET", "/", NULL, 200, "<!doctype html>" },
+        { "GET", "/v1/models", NULL, 200, "demo-draft-q8_0" },
+        { "GET", "/models", NULL, 200, "demo-draft-q8_0" },
+        { "POST", "/chat/completions", "{\"messages\":7}", 400, "messages" },
+        { "GET", "/v1/models/demo-draft-q8_0", NULL, 200, "demo-draft-q8_0" },
+        { "GET", "/v1/models/other", NULL, 404, "model_not_found" },
+        { "GET", "/status", NULL, 200, "\"state\":\"serving\"" },
+        { "GET", "/nothing", NULL, 404, "not_found_error" },
+        { "POST", CHAT "/chat/completions", "{}", 404, "; use /chat/completions, or correct the base URL" },
+        { "POST", "/api" CHAT, "{}", 404, "; use " CHAT },
+        { "POST", CHAT "/", "{}", 404, "; use " CHAT },
+        { "GET", CHAT "/chatcmpl-1", NULL, 404, "not_found_error" },
+        { "GET", "/v1/chat/completions", NULL, 405, "POST" },
+        { "POST", "/v1/embeddings", "{}", 404, "only generates text" },
+        { "GET", "/v1/health", NULL, 200, "ok" },
+        { "GET", "/ping", NULL, 200, "ok" },
+        { "GET", "/props", NULL, 200, "\"total_slots\":2" },
+        { "GET", "/slots", NULL, 200, "\"is_processing\":false" },
+        { "GET", "/tokenizer_info", NULL, 200, "\"eos_token\":\"<|im_end|>\"" },
+        { "GET", "/api/version", NULL, 200, "version" },
+        { "GET", "/api/tags", NULL, 200, "\"models\":[{\"name\":\"demo-draft-q8_0\"" },
+        { "GET", "/api/ps", NULL, 200, "\"context_length\":" },
+        { "POST", "/api/show", "{\"model\":\"demo-draft-q8_0:latest\"}", 200, "\"capabilities\":[\"completion\",\"tools\"]" },
+        { "POST", "/api/show", "{\"name\":\"other\"}", 404, "{\"error\":\"model 'other' not found" },
+        { "POST", "/api/show", "{}", 400, "'model' is missing" },
+        { "POST", "/api/pull", "{}", 404, "{\"error\":\"/api/pull is not offered" },
+        { "GET", "/api/nothing", NULL, 404, "{\"error\":\"no such path" },
+        { "GET", "/v1/messages/x", NULL, 404, "{\"type\":\"error\"" },
+        { "POST", "/api/chat", "{\"messages\":[]}", 200, "\"done_reason\":\"load\"" },
+        { "POST", "/api/chat", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"options\":{\"num_predict\":2}}", 200,
+          "\"done_reason\":\"length\"" },
+        { "POST", "/api/generate", "{\"prompt\":\"Hi\",\"stream\":false,\"options\":{\"num_predict\":2}}", 200,
+          "\"eval_count\":2" },
+        { "POST", "/completion", "{\"prompt\":\"One\",\"n_predict\":2}", 200, "\"stop_type\":\"limit\"" },
+        { "POST", "/tokenize", "{\"prompt\":\"Hello\"}", 200, "\"count\":" },
+        { "POST", "/tokenize", "{\"content\":\"Hello\",\"with_pieces\":true}", 200, "\"piece\":" },
+        { "POST", "/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}", 200, "\"tokens\":[1," },
+        { "POST", "/tokenize", "{}", 400, "prompt" },
+        { "POST", "/tokenize", "[", 400, "not JSON" },
+        { "POST", "/detokenize", "{\"tokens\":[75,309]}", 200, "\"content\":" },
+        { "POST", "/detokenize", "{\"tokens\":[-1]}", 400, "tokens[0]" },
+        { "POST", "/detokenize", "{\"tokens\":7}", 400, "tokens" },
+        { "POST", "/apply-template", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}", 200, "im_start" },
+        { "POST", "/v1/messages/count_tokens", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}", 200,
+          "{\"input_tokens\":" },
+        { "POST", "/v1/completions", "{\"prompt\":\"One\",\"max_tokens\":2}", 200, "text_completion" },
+        { "POST", "/v1/completions", "{\"prompt\":3}", 400, "prompt" },
+        { "POST", CHAT, "{\"model\":\"other\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}", 404,
+          "model_not_found" },
+        { "POST", CHAT, "{\"n\":64,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}", 400, "n" },
+    };
+    /* clang-format on */
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct answer a = ask(&served, table[i].method, table[i].path, "", table[i].body);
+        if (a.status != table[i].status || !strstr(a.body, table[i].has))
+            fail_msg("%s %s: %d %s", table[i].method, table[i].path, a.status, a.body);
+        assert_non_null(strcasestr(a.head, "x-request-id: "));
+        answer_free(&a);
+    }
+}
+
+/* A client's request id comes back if it can be written to the log as it is; else the server's own does. */
+static void test_request_ids(void **state)
+{
+    static const struct {
+        const char *header;
+        bool kept;
+    } cases[] = {
+        { "X-Request-Id: aB-9_.:z\r\n", true },
+        { "X-Request-Id: two words\r\n", false },
+        { "X-Request-Id: a\\x1b\r\n", false },
+        { "X-Request-Id: 0123456789012345678901234567890123456789012345678901234567890123456789\r\n", true },
+        { "X-Request-Id: 012345678901234567890123456789012345678901234567890123456789012345678901\r\n", false },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct answer a = ask(&served, "POST", "/v1/completions", cases[i].header, "{\"prompt\":7}");
+        assert_int_equal(a.status, 400);
+        assert_int_equal(strstr(a.head, strchr(cases[i].header, ' ')) != NULL, cases[i].kept);
+        answer_free(&a);
+    }
+}
+
+/* The documentation of Ollama sends JSON with curl's default type.  A page may not: browsers send such a body without
+ * asking first. */
+static void test_types_of_bodies(void **state)
+{
+    static const char form[] = "Content-Type: application/x-www-form-urlencoded\r\n";
+    static const char page[] = "Content-Type: text/plain\r\nOrigin: http://localhost:9\r\n";
+    (void)state;
+    const struct {
+        const char *path, *headers, *body;
+        int status;
+    } cases[] = {
+        { "/api/show", form, "{\"model\":\"demo-draft-q8_0\"}", 200 },
+        { "/api/chat", form, "{}", 200 },
+        { "/completion", form, "{}", 400 },
+        { "/api/chat", page, "{}", 415 },
+        { CHAT, form, "{}", 415 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char headers[200];
+        int fd = connect_to(&served);
+        snprintf(headers, sizeof headers, "%sContent-Length: %zu\r\n", cases[i].headers, strlen(cases[i].body));
+        send_request(fd, "POST", cases[i].path, headers, NULL);
+        send_text(fd, cases[i].body);
+        struct answer a = read_answer(fd);
+        if (a.status != cases[i].status)
+            fail_msg("%s: %d %s", cases[i].path, a.status, a.body);
+        answer_free(&a);
+        close(fd);
+    }
+}
+
 /* On one connection: HEAD has the status and the length of GET's answer, and no body, so the next answer is whole. */
 static void test_head(void **state)
 {
@@ -271,6 +394,9 @@ static void test_answers_not_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_request_ids),
+        cmocka_unit_test(test_types_of_bodies),
         cmocka_unit_test(test_head),
         cmocka_unit_test(test_equal_prompts),
         cmocka_unit_test(test_continued_message),
