@@ -16,7 +16,8 @@ out    := $(B)/$(MODE)
 
 # ---- packages: tests/packages.sh installs those that a bare Debian 12 or Ubuntu 24.04 lacks --------------
 BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev \
-                 libjansson-dev libutf8proc-dev libcminpack-dev libevent-dev libxxhash-dev
+                 libjansson-dev libutf8proc-dev libcminpack-dev libevent-dev libxxhash-dev \
+                 libcurl4-openssl-dev libssl-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 
@@ -24,11 +25,16 @@ FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 CPPFLAGS = -I. -D_GNU_SOURCE -MMD -MP $(EXTRA)
 CFLAGS   = -std=c11 -g -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
            -ffp-contract=off -fno-math-errno $(if $(filter release,$(if $(CI),$(MODE))),-Werror) $($(MODE)_FLAGS)
-release_FLAGS = -O2
+# HARDEN: measured in evals/results/speed/hardening-DATE.md; tests/hardened.sh looks for it in the built program.  The code that
+# is compiled for each instruction set goes without the guards of the stack: its bounds are those of its callers.
+HARDEN        = -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong -fstack-clash-protection -fcf-protection -fPIE
+release_FLAGS = -O2 $(HARDEN)
+release_LINK  = -pie -Wl,-z,relro,-z,now
 asan_FLAGS    = -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 tsan_FLAGS    = -O1 -fsanitize=thread -fno-omit-frame-pointer
 fuzz_FLAGS    = -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
-NVCCFLAGS     = -O2 -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true \
+LINKFLAGS     = $($(MODE)_LINK)
+NVCCFLAGS     = -O2 -Xcompiler -fPIE,-fcf-protection -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true \
                 -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 
 # ---- the folder graph: each folder may use only the folders on its line ---------------------------------
@@ -68,7 +74,7 @@ SRC_moe   = $(call rooms,moe)
 
 MAY_moe       = kernels offload
 MAY_moe/files = kernels offload
-SRC_moe/files  = tensor_types strings header_tables file_bytes file_values gguf safetensors hf_fields hf_config hf_packed hf_tensor_names hf_convert \
+SRC_moe/files  = tensor_types strings lacking header_tables file_bytes file_values gguf safetensors hf_fields hf_config hf_packed hf_tensor_names hf_convert \
                  hf_pretokenizer hf_tiktoken hf_vocab hf_folder file
 MAY_moe/model = kernels offload moe/files
 SRC_moe/model  = families bind load latent_weights model
@@ -79,7 +85,7 @@ SRC_moe/pass   = context delta_state forward draft_head rows attention latent_at
                  prefetch_token prefetch experts
 
 ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar engine/kv engine/plan engine/draft \
-               engine engine/tools engine/api engine/batch engine/serve engine/cli
+               engine engine/tools engine/api engine/hub engine/batch engine/serve engine/cli
 SRC_engine   = $(HERE_engine) $(call rooms,engine)
 
 MAY_engine/base          = kernels offload moe
@@ -97,7 +103,7 @@ MAY_engine/plan          = kernels offload moe speculative engine/base engine/kv
 SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate fit_file
 MAY_engine/draft         = kernels offload moe speculative engine/base engine/text engine/kv engine/plan
 SRC_engine/draft         = option arms unload text_drafter text_rows distributions match_length tree model_drafter head_drafter prefetch \
-                           overlap cost draft
+                           beside overlap prompts cost draft
 MAY_engine              = kernels offload moe speculative engine/base engine/text engine/text/grammar engine/kv \
                            engine/plan engine/draft
 HERE_engine             = report reuse prefill_share schedule step session forecast open dsi
@@ -107,6 +113,8 @@ MAY_engine/api           = kernels moe speculative engine engine/base engine/tex
 SRC_engine/api           = fields messages final_message tool_choice generic_tools answer_format sampling breakers token_lists \
                            parameters model_sampling setup ollama request dialect write_completions write_chat \
                            write_responses write_messages write_llama write_ollama reply
+MAY_engine/hub           = kernels offload engine/base
+SRC_engine/hub           = name files variants cache find ollama client replies blob pull remove
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = crc32 lines done_ids record journal run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch
@@ -114,9 +122,9 @@ SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics htt
                            page tokenize_routes request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
-                           answer_printer conversation chat_commands run_answer run_chat cmd_run cmd_serve batch_metrics cmd_batch \
-                           cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack cmd_synth \
-                           cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
+                           answer_printer conversation chat_commands run_answer run_chat model_name cmd_run cmd_serve cmd_pull cmd_list \
+                           cmd_rm batch_metrics cmd_batch cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect \
+                           cmd_quantize cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN                     = engine/cli/main
 
 # ---- objects and archives ------------------------------------------------------------------------------
@@ -137,10 +145,13 @@ all: $(out)/spillway
 	@echo "built $(out)/spillway$(if $(NVCC), with CUDA ($(NVCC)), without CUDA: no nvcc found)"
 
 # -g1: in unrolled kernels the positions of variables (-g) take five times as long to write as the code.
+# CHAINS: gcc would make trees of the chains of integer additions in these products, and spill registers for them.
+$(out)/kernels/cpu/matmul_32.%.o: CHAINS = -fno-tree-reassoc
 define isa_rule
 $(out)/%.$(1).o: %.tmpl.c | build-packages
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -g1 $(if $(filter release,$(MODE)),-O3,-O2) $(ISA_$(1)) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -g1 $(if $(filter release,$(MODE)),-O3,-O2) -fno-stack-protector -fno-stack-clash-protection \
+	    $(ISA_$(1)) $$(CHAINS) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
 
@@ -168,7 +179,7 @@ endef
 $(foreach f,$(FOLDERS),$(eval $(call folder_rule,$(f))))
 
 $(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
-	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,engine) -o $@
 
 # ---- tests: tests/<folder>/test_x.c links <folder> and what it may use, nothing above --------------------
 # A test with one thread says so in its source ("One thread: not under MODE=tsan"): it would take ten times as long.
@@ -177,10 +188,10 @@ one_thread   = $(if $(filter tsan,$(MODE)),$(shell grep -l 'One thread: not unde
 TESTS       := $(patsubst %.c,$(out)/%,$(filter-out $(one_thread),$(test_sources)))
 define test_rule
 $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))
-	$(CC) $(CFLAGS) $$^ $(call libs,$(1)) -lcmocka -o $$@
+	$(CC) $(CFLAGS) $(LINKFLAGS) $$^ $(call libs,$(1)) -lcmocka -Wl,--as-needed -lcrypto -o $$@
 endef
 $(foreach f,$(FOLDERS),$(eval $(call test_rule,$(f))))
-$(patsubst %,$(out)/tests/engine/cli/test_%,commands memory refusals): | $(out)/spillway     # which they start
+$(patsubst %,$(out)/tests/engine/cli/test_%,commands memory models refusals): | $(out)/spillway     # which they start
 
 test: test-packages
 	@$(MAKE) --no-print-directory -j$$(nproc) tests
@@ -193,11 +204,12 @@ check: $(foreach f,$(FOLDERS),$(call archive,$(f))) $(out)/spillway
 	@tests/words.sh
 	@tests/check.sh "$(out)" $(FOLDERS)
 	@tests/install.sh $(out)/spillway
+	@$(if $(filter release,$(MODE)),tests/hardened.sh $(out)/spillway $(foreach f,$(FOLDERS),$(call archive,$(f))))
 
 # ---- evals: programs that measure; they print CSV --------------------------------------------------------
 EVALS = $(patsubst %.c,$(out)/%,$(wildcard evals/*.c evals/*/*.c))
 $(out)/evals/%: $(out)/evals/%.o $(call closure,engine)
-	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,engine) -o $@
 evals: $(EVALS) $(out)/spillway
 
 # compares this tree with a base commit, in alternating pairs: BASE=COMMIT (default: the last tag), ROUNDS=8
@@ -210,7 +222,7 @@ FUZZERS = $(patsubst %.c,$(out)/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(out)/tests/fuzz/fuzz_%: $(out)/tests/fuzz/fuzz_%.o $(call closure,engine)
 	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(call libs,engine) -o $@
 $(out)/tests/fuzz/seeds: $(out)/tests/fuzz/seeds.o $(call closure,moe)
-	$(CC) $(CFLAGS) $^ $(call libs,moe) -o $@
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,moe) -o $@
 fuzzers: $(FUZZERS) $(out)/tests/fuzz/seeds
 # clang 14 takes many minutes to instrument the SIMD bodies
 GCC_HERE = $(B)/fuzz/kernels/%.avx2.o $(B)/fuzz/kernels/%.avx512.o
@@ -234,9 +246,12 @@ demo: build-packages
 	@tests/demo.sh $(out)/spillway
 
 $(out)/tests/soak/%: $(out)/tests/soak/%.o $(call closure,engine)
-	$(CC) $(CFLAGS) $^ $(call libs,engine) -lcmocka -o $@
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,engine) -lcmocka -o $@
 soak: test-packages $(out)/spillway $(out)/tests/soak/serve
 	@tests/soak.sh $(out)
+# The server's mixed load until HOURS (24) are done in all: a call that is cut off is continued by the next.
+soak-hours: test-packages $(out)/spillway $(out)/tests/soak/serve
+	@tests/soak/hours.sh $(out) "$(or $(STATE),$(B)/soak-hours.log)" "$(or $(HOURS),24)" $(SOAK)
 
 build-packages test-packages fuzz-packages: %-packages:
 	@tests/packages.sh $(if $(filter test,$*),$(TEST_PACKAGES),$(if $(filter fuzz,$*),$(FUZZ_PACKAGES),$(BUILD_PACKAGES)))
@@ -259,6 +274,6 @@ clean:
 	rm -rf $(B)
 
 always: ;
-.PHONY: always all tests test check evals guard fuzz fuzzers demo real soak install uninstall clean build-packages test-packages fuzz-packages
+.PHONY: always all tests test check evals guard fuzz fuzzers demo real soak soak-hours install uninstall clean build-packages test-packages fuzz-packages
 .SECONDARY:
 -include $(shell find $(out) -name '*.d' 2>/dev/null)

@@ -169,6 +169,7 @@ static int open_model(struct eng_engine *e)
 static int open_drafting(struct eng_engine *e)
 {
     const struct eng_options *o = &e->assets.opt;
+    double slowdown = e->schedule.prefill_share.max_prefill_slowdown;
     if (o->explain && !o->n_draft) /* otherwise each change of the decision is logged, and there is none */
         kn_say(KN_LOG_INFO, "draft: off (no drafter)");
     return eng_draft_open(&e->drafting,
@@ -195,6 +196,7 @@ static int open_drafting(struct eng_engine *e)
                                                     .n_ctx = o->n_ctx,
                                                     .n_chunk = o->n_chunk,
                                                     .n_draft_row = e->assets.n_draft_row,
+                                                    .max_prefill_slowdown = slowdown,
                                                     .isa = o->isa,
                                                     .kv_format = o->kv,
                                                     .io = o->io });

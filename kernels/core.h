@@ -98,7 +98,8 @@ struct kn_stat {
 /* Every call that can fail for reasons outside the program.  Results are as for system calls: -1 (or NULL)
  * with errno set.  "hint": the system may ignore it, and the call reports no failure. */
 struct kn_io {
-    void *(*alloc)(size_t bytes); /* like malloc */
+    void *(*alloc)(size_t bytes); /* like malloc; memory of alloc and realloc is malloc's */
+    void *(*realloc)(void *p, size_t bytes);
     void (*free)(void *p);
     void *(*map)(size_t bytes, int node); /* zeroed, page-aligned; node -1: any */
     void (*unmap)(void *p, size_t bytes);
@@ -133,6 +134,7 @@ void *kn_realloc(void *p, size_t old_bytes, size_t bytes); /* if it returns NULL
 char *kn_strdup(const char *s);
 void kn_free(void *p);
 void kn_alloc_forbid(bool forbid); /* for the calling thread */
+size_t kn_alloc_failures(void);    /* allocations of the calling thread so far that returned NULL */
 size_t kn_alloc_bytes(void);       /* bytes that malloc has taken from the system */
 
 /* The limit for memory of requests.  kn_alloc() and kn_heap_alloc() count the bytes in use.  While a thread has a guard,
@@ -142,7 +144,7 @@ size_t kn_alloc_bytes(void);       /* bytes that malloc has taken from the syste
 struct kn_heap_guard {
     size_t keep;
     const atomic_bool *stop; /* or NULL */
-    size_t denied_bytes;     /* held_bytes and the refused allocation, at the first refusal; 0: none */
+    size_t denied_bytes;     /* held_bytes and the allocation that returned NULL, at the first such; 0: none */
     int64_t held_bytes;      /* allocated less freed by this thread while it has the guard */
 };
 #endif

@@ -40,15 +40,18 @@
  * more bytes.  An FP8 weight is d times the code's value, rounded once to float32, and a product equals that
  * of an F32 matrix of these weights bit for bit.
  *
- * Activations are quantised row by row into blocks.  A block has a scale, and a sum for each 16 of its
- * codes.  It has 256 values for weight formats with blocks of 256, and 32 for those with blocks of 32.
+ * Activations are quantised row by row into blocks: of 256 values for weight formats with blocks of 256, of 32 for
+ * those with blocks of 32.  The codes of 256 values are one record, struct kn_codes, 320 bytes at an address that is a
+ * multiple of 16, for both kinds; a row of n values is ceil(n / 256) records.  If n is no multiple of 256, the codes,
+ * sums and scales of the last record from n on are zero: a product does not need them, but may load whole records.
  * Float formats and FP8 use float32 activations. */
 #ifndef KERNELS_FORMATS_H
 #define KERNELS_FORMATS_H
 
 #include <stdint.h>
 
-#define KN_PANEL 16 /* rows interleaved */
+#define KN_PANEL 16  /* rows interleaved */
+#define KN_GROUP 256 /* inputs of a group: a product adds up groups (kernels.h) */
 
 /* name, GGUF type number, values per block, bytes per block, activation kind */
 #define KN_GGUF_FORMATS(X)                                                                                             \
@@ -200,16 +203,11 @@ struct kn_fp8_x16 {
 /* Values of the IQ4 formats' nibbles: dense near zero, where weights are. */
 #define KN_IQ4 -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 
-/* Quantised activations: x = d * q, q in [-127, 127]; sum[i] is the sum of codes 16*i .. 16*i+15. */
-struct kn_x32 {
-    float d;
-    int16_t sum[2];
-    int8_t q[32];
-};
-struct kn_x256 {
-    float d;
-    int16_t sum[16];
-    int8_t q[256];
+/* Codes of 256 quantised activations: x[k] = d[k / 32] * q[k], q in [-127, 127]. */
+struct kn_codes {
+    int8_t q[KN_GROUP];
+    int16_t sum[KN_GROUP / 16]; /* sum[i]: of the codes 16 * i .. 16 * i + 15 */
+    float d[KN_GROUP / 32];     /* KN_ACT_Q256: all are equal */
 };
 
 #ifdef __cplusplus
@@ -233,6 +231,6 @@ KN_LAYOUT(q3_k, 110);
 KN_LAYOUT(iq4_xs, 136);
 KN_LAYOUT(fp8, 132);
 #undef KN_LAYOUT
-KN_STATIC_ASSERT(sizeof(struct kn_x32) == 40 && sizeof(struct kn_x256) == 292, "activations");
+KN_STATIC_ASSERT(sizeof(struct kn_codes) == 320, "codes");
 
 #endif

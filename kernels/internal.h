@@ -30,7 +30,7 @@
     void kn_softmax_##isa(float *x, int n);                                                                            \
     void kn_add_##isa(float *x, const float *y, int n);                                                                \
     void kn_add_scaled_##isa(float *x, float a, const float *y, int n);                                                \
-    void kn_kv_store_##isa(enum kn_kv kv, const float *x, int n, void *out);                                           \
+    void kn_kv_store_##isa(enum kn_kv kv, const float *x, int n, void *out, float *scale);                             \
     void kn_probe_read_##isa(const void *p, size_t bytes);                                                             \
     void kn_probe_mac_##isa(long n);
 

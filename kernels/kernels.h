@@ -4,9 +4,7 @@
  * plain C, in kernels/cpu/reference.c and reference_matmul.c.  The AVX2 and AVX-512 tables give the same bits, and
  * tests compare them with memcmp.  This works because the order of every float operation is fixed:
  *
- *   - quantised dot products are integer within a block, so exact in any order; blocks are combined in
- *     ascending order with fmaf;
- *   - a float dot product of a weight row goes through k in ascending order, one fmaf each;
+ *   - a product adds up groups of 256 inputs ("products" below);
  *   - a sum over n floats (norms, QK, softmax sums) has 64 accumulators: element i goes to accumulator
  *     i mod 64; then a halving tree adds them: acc[i] += acc[i + 32], then 16, 8, 4, 2, 1;
  *   - attention cuts positions at multiples of 64 and of 1,024 of the absolute position: chunks are merged in order
@@ -20,6 +18,8 @@
  * Every operation works on the caller's memory, allocates nothing and may run on any thread. */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
+
+#include <string.h>
 
 #include "kernels/core.h"
 #include "kernels/formats.h"
@@ -88,9 +88,55 @@ double kn_log(double x);
 double kn_pow(double x, double y);              /* x > 0 */
 void kn_sincos(double x, double *s, double *c); /* |x| < 2^30 */
 
+/* ---- choices ----------------------------------------------------------------------------------- */
+
+/* The one order of choices (experts of a router, tokens of a sampler): by value, the largest first, NaN after all
+ * numbers and -0 as +0; then the lowest id.  kn_rank() orders values; a key orders pairs, and is never equal to
+ * another's: the largest is chosen. */
+static inline uint32_t kn_rank(float value)
+{
+    uint32_t bits;
+
+    if (value != value)
+        return 0;
+    value += 0.0f; /* -0 becomes +0 */
+    memcpy(&bits, &value, sizeof bits);
+    return bits ^ (bits >> 31 ? UINT32_MAX : UINT32_C(1) << 31);
+}
+
+static inline uint64_t kn_rank_key(float value, int32_t id) { return (uint64_t)kn_rank(value) << 32 | (uint32_t)~id; }
+
+static inline int32_t kn_rank_id(uint64_t key) { return (int32_t) ~(uint32_t)key; }
+
+/* ---- products ---------------------------------------------------------------------------------- */
+
+/* The order of float operations in one element of a product, a row of n_in weights times a row of activations:
+ *
+ *     sum = +0;  for each group of 256 inputs, ascending, the last may be shorter:  acc = +0;  for each block of the
+ *     group, ascending:  acc = block(acc);  sum = sum + acc.                         The result is sum.
+ *
+ * block(acc), where every operation is in float32 and rounds to nearest, ties to even:
+ *   F32, F16, BF16  fmaf(w, x, acc); a block is one input
+ *   FP8             fmaf(w, x, acc) for the 128 inputs, ascending; w = (256 * d) * (code / 256), the first product and
+ *                   w each rounded
+ *   all others      fmaf(round(d * dx), float(isum), acc), where d is the block's scale as float32 (of MXFP4 2^(e - 128)),
+ *                   dx that of the activations (struct kn_codes), and isum the exact integer sum over the inputs of
+ *                   integer weight times activation code.  float() rounds.  The integer weight of input k is its code,
+ *                   as formats.h says: of Q4_0, INT4, Q5_0, Q6_K and Q3_K with the offset subtracted, of IQ4 and MXFP4 the
+ *                   table's value; in the formats with scales of sub-blocks (Q4_K, Q5_K, Q2_K: scale; Q6_K, Q3_K,
+ *                   IQ4_XS: signed scale) times the integer scale of the sub-block of k
+ *     then  Q4_1, Q5_1         fmaf(round(m * dx), float(sum of the block's 32 activation codes), acc)
+ *           Q4_K, Q5_K, Q2_K   fmaf(-round(dmin * dx), float(msum), acc), msum: the exact sum over the inputs of the
+ *                              sub-block's integer minimum times activation code
+ *
+ * A block of 256 is a whole group.  An infinity or NaN follows from these operations; a NaN's bits are not defined.
+ * The result is never -0.  So it makes no difference if acc begins with a rounded product in place of fmaf(.., +0): only
+ * the sign of a zero acc differs, and adding acc to sum, which is not -0, drops it. */
+
 /* ---- operations -------------------------------------------------------------------------------- */
 
-/* y[y_row(i)][0..n_out) = W x[x_row(i)] for i < n_row.  Rows of x have the activation kind of W's format.
+/* y[y_row(i)][0..n_out) = W x[x_row(i)] for i < n_row.  Rows of x have the activation kind of W's format; rows of codes
+ * begin at multiples of 16 bytes.
  * x_row and y_row map i to a row; NULL is the identity. */
 struct kn_matmul {
     struct kn_mat w;
@@ -128,13 +174,43 @@ struct kn_matmul {
  *   out[i]  = o[i] / sum
  * A score that is NaN never becomes the maximum; its weight, the sum and so all of the head's outputs are NaN.  The
  * outputs are NaN, too, if a score is +inf, or if no score of a chunk is above -inf. */
-enum kn_kv { KN_KV_F16, KN_KV_F32, KN_KV_COUNT };
+enum kn_kv { KN_KV_F16, KN_KV_F32, KN_KV_INT8, KN_KV_COUNT };
+
+/* Int8 keys and values.  To code up to 64 floats x: largest = the largest |x[i]|.  If one is infinite or NaN, the scale
+ * is NaN and all codes are 0; if largest < 2^-100, scale and codes are 0; otherwise the scale is largest / 127 and code
+ * i is x[i] * (127 / largest), rounded to nearest even (the blocks of kn_ops.quantize() have the same rule).
+ *
+ * A key, a value and a query are coded in blocks of 64 along d; if d is no multiple of 64, the last block is shorter.
+ * With codes and scales qc, qd of a query, kc, kd of a key, vc, vd of a value, the order above differs in two places:
+ *   score   x = +0, then for each block b ascending: x = fmaf((float)dot(qc, kc), qd[b] * kd[b], x), with dot() the
+ *           exact integer sum over the block;  s(p) = scale * x
+ *   o       of a chunk, for each block b of values: t(p) = w(p) * vd(p)[b] of the attended positions p, +0 for the
+ *           others, are coded as one block of 64, with codes tc and scale td;
+ *           o[i] = (float)(the exact integer sum over p of tc(p) * vc(p)[i]) * td
+ * The chunk's sum is that of the exact weights w(p).  Scales of values are in t, so a position with small values is
+ * coded finely even where its weight is large, as the first position's often is.  A value that is infinite or NaN makes
+ * all outputs of its block NaN.
+ *
+ * Codes of slot s of an array of vectors of d values begin at value s * step, its scales at s * kn_kv_blocks(step). */
+#define KN_KV_BLOCK 64
+static inline int kn_kv_blocks(int n) { return (n + KN_KV_BLOCK - 1) / KN_KV_BLOCK; }
+
+static inline size_t kn_kv_value_bytes(enum kn_kv kv) /* of one number, without scales */
+{
+    return kv == KN_KV_INT8 ? 1 : kv == KN_KV_F16 ? 2 : 4;
+}
+
+static inline size_t kn_kv_bytes(enum kn_kv kv, int n) /* of a vector of n numbers */
+{
+    return (size_t)n * kn_kv_value_bytes(kv) + (kv == KN_KV_INT8 ? (size_t)kn_kv_blocks(n) * sizeof(float) : 0);
+}
 
 struct kn_attend {
-    const float *q;     /* [n_q][d_key] */
-    float *out;         /* [n_q][d_value] */
-    const void *k, *v;  /* key and value of slot 0, of this KV head */
-    int k_step, v_step; /* stride between slots, in values */
+    const float *q;                 /* [n_q][d_key] */
+    float *out;                     /* [n_q][d_value] */
+    const void *k, *v;              /* key and value of slot 0, of this KV head */
+    int k_step, v_step;             /* stride between slots, in values */
+    const float *k_scale, *v_scale; /* of int8: the scales of slot 0; unused otherwise */
     const int32_t *base, *tail;
     int n_base, first, last;
     int n_q, d_key, d_value; /* n_q <= KN_MAX_Q, the others <= KN_MAX_D_HEAD */
@@ -221,9 +297,11 @@ struct kn_ops {
 
     void (*gate)(float *x, const float *by, int n); /* x = x / (1 + exp(-by)) */
     void (*softmax)(float *x, int n);
-    void (*add)(float *x, const float *y, int n);                      /* x += y */
-    void (*add_scaled)(float *x, float a, const float *y, int n);      /* x = fmaf(a, y, x) */
-    void (*kv_store)(enum kn_kv kv, const float *x, int n, void *out); /* x[n] to the KV cache's number type */
+    void (*add)(float *x, const float *y, int n);                 /* x += y */
+    void (*add_scaled)(float *x, float a, const float *y, int n); /* x = fmaf(a, y, x) */
+
+    /* x[n] to the KV cache's number type; scale: [kn_kv_blocks(n)] of int8, NULL otherwise. */
+    void (*kv_store)(enum kn_kv kv, const float *x, int n, void *out, float *scale);
 
     /* For measuring a machine's limits: probe_read reads memory (bytes: a multiple of 16 KiB), probe_mac does n
      * multiply-adds of int8 codes. */

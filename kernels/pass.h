@@ -45,25 +45,25 @@ struct kn_acts {
     size_t code_stride[KN_ACT_COUNT]; /* bytes per row */
 };
 
-/* Keys and values of one layer: those of KV head h and slot s begin at k + h * k_head + s * d_key values, with the same
- * for v.  If a slot's value is the first part of its key, v is k and v_step is d_key. */
+/* Keys and values of one layer: those of KV head h and slot s begin h * k_head bytes and s * k_step values after k, with
+ * the same for v.  If a slot's value is the first part of its key, v is k, and v_step and v_scale are those of the keys. */
 struct kn_cache {
     enum kn_kv kv;
     uint8_t *k, *v;
-    size_t k_head, v_head; /* bytes from a head's array to the next head's */
-    int k_step, v_step;    /* values from a slot to the next */
+    float *k_scale, *v_scale; /* of int8: scales of head 0 and slot 0, kn_kv_blocks(k_step) for each slot; else NULL */
+    size_t k_head, v_head;    /* bytes from a head's array, and from its scales, to the next head's */
+    int k_step, v_step;       /* values from a slot to the next */
     int n_slot;
 };
 
 /* Vectors that a target keeps for its draft head, by slot: n values at base + slot * slot_bytes. */
 struct kn_features {
-    enum kn_kv kv;
+    enum kn_kv kv; /* F16 or F32 */
     uint8_t *base;
     size_t slot_bytes;
     int n, n_slot;
 };
 
-static inline size_t kn_kv_value_bytes(enum kn_kv kv) { return kv == KN_KV_F16 ? 2 : 4; }
 static inline float kn_sigmoid(float x) { return 1.0f / (1.0f + kn_expf(-x)); }
 
 /* The kind of activations that a matrix reads, as a bit; no bit for a matrix that is absent. */
@@ -74,10 +74,11 @@ static inline unsigned kn_act_bit(const struct kn_mat *w)
 
 /* ---- operations on rows ------------------------------------------------------------------------------------ */
 
-/* x[row] = row `token` of w; rotation[row][i] = {cos, sin} of freq[i] * position, times scale. */
+/* x[row] = row `token` of w, times w_scale; rotation[row][i] = {cos, sin} of freq[i] * position, times scale. */
 struct kn_op_embed {
     struct kn_rows rows;
-    struct kn_mat w;      /* n_out 0: only the rotations */
+    struct kn_mat w; /* n_out 0: only the rotations */
+    float w_scale;
     float *x;             /* [n, w.n_in] */
     const float *freq;    /* [n_pair] */
     float (*rotation)[2]; /* [n, n_pair] */
@@ -85,12 +86,15 @@ struct kn_op_embed {
     float scale;
 };
 
-/* x += y, where y is y + bias if there is a bias; then out row i = norm(x[row[i]]) * weight and its codes.  y NULL: adds
- * nothing.  weight NULL: only adds.  row NULL: row i.  With y, row is NULL: every row is added. */
+/* y += bias, y = norm(y) * y_norm, each unless it is NULL, then x = fmaf(y_scale, y, x); then out row i =
+ * norm(x[row[i]]) * weight and its codes.  y NULL: adds nothing.  weight NULL: only adds.  row NULL: row i.  With y, row
+ * is NULL: every row is added. */
 struct kn_op_add_norm_code {
     float *x;                   /* [.., d] */
     float *y;                   /* [n, d]; undefined afterwards */
-    const float *bias, *weight; /* [d] */
+    const float *bias, *y_norm; /* [d] */
+    float y_scale;
+    const float *weight; /* [d] */
     float eps;
     const int32_t *row; /* [n], each below n_from */
     int n, n_from, d;
@@ -147,10 +151,30 @@ static inline struct kn_product kn_product(const struct kn_acts *in, const struc
                                 .n_stack = 1 };
 }
 
+/* x *= by: products of the last matrix become logits. */
+struct kn_op_scale {
+    float *x; /* [n, d] */
+    float by;
+    int n, d;
+};
+
+/* Arrays lose rows: row i becomes the old row row[i] of each array, for i = 0 .. n - 1.  Later rows keep their contents. */
+#define KN_PACKS 4
+struct kn_pack {
+    float *x; /* [n_from, d] */
+    int d;
+};
+struct kn_op_pack {
+    const int32_t *row; /* [n] ascending, each below n_from */
+    int n, n_from;
+    struct kn_pack array[KN_PACKS];
+    int n_array;
+};
+
 /* ---- operations of attention ------------------------------------------------------------------------------- */
 
-/* For live rows: bias, QK norm, clamp and rotation of Q, K and V, in this order; then key and value to the row's slot.
- * With q_gate the queries come from there: each head's gate follows its query. */
+/* For live rows: bias, QK norm, clamp and rotation of Q, K and V, in this order, or with late_norm the QK norm last; then
+ * key and value to the row's slot.  With q_gate the queries come from there: each head's gate follows its query. */
 struct kn_op_finish_qkv {
     struct kn_rows rows;
     int n_head, n_kv, d_head, d_value, n_rot;
@@ -159,8 +183,9 @@ struct kn_op_finish_qkv {
     const float *q_bias, *k_bias, *v_bias; /* or NULL */
     const float *q_norm, *k_norm;          /* [d_head], or with norm_all [heads * d_head]; or NULL */
     bool norm_all;                         /* the heads of a row are normalised as one vector */
-    float eps, clamp;                      /* clamp 0: none */
-    const float (*rotation)[2];            /* [n, n_rot / 2] */
+    bool late_norm;
+    float eps, clamp;           /* clamp 0: none */
+    const float (*rotation)[2]; /* [n, n_rot / 2]; NULL: queries and keys are not rotated */
     enum kn_rope rope;
     struct kn_cache cache;
 };
@@ -354,7 +379,7 @@ struct kn_op_pair {
     unsigned kinds;
 };
 
-/* EAGLE-3: out row i = row row[i] of x; logits row i = -infinity, but guessed[k] for token[k]. */
+/* EAGLE-3: out row i = row row[i] of x, row NULL: row i; logits row i = -infinity, but guessed[k] for token[k]. */
 struct kn_op_spread {
     const float *x;     /* [n_from, d_model] */
     const int32_t *row; /* [n] */
@@ -372,8 +397,8 @@ enum kn_gating { KN_GATING_SOFTMAX = 1, KN_GATING_SIGMOID, KN_GATING_CHOSEN };
 #define KN_MAX_GROUP 64 /* expert groups */
 
 /* Chooses the n_used experts of each row, and their weights.  Scores are the softmax over the logits, or the sigmoid of
- * each.  The largest are chosen, in descending order, the lowest id first on a tie; a selection bias and groups may change
- * the choice but not the weights.  Weights are the scores, scaled to sum to 1 with norm_topk; times scale.  CHOSEN: the
+ * each.  The first in the order of choices (kernels.h) are chosen; a selection bias and groups may change the choice but
+ * not the weights.  Weights are the scores, scaled to sum to 1 with norm_topk; times scale.  CHOSEN: the
  * largest logits are chosen, the weights are the softmax over these. */
 struct kn_op_route {
     int n, n_expert, n_used;
@@ -427,9 +452,13 @@ struct kn_group {
     int first, n;
 };
 
+/* SWIGLU: kn_ops.swiglu, or with a limit over 0 kn_ops.swiglu_clamped.  GEGLU: gelu(g) * u, by GELU's approximation with
+ * tanh, written with the sigmoid: t = c * (g + 0.044715 * (g * g * g)), c = 2 sqrt(2 / pi); gelu(g) is g gated by t
+ * (kn_ops.gate). */
+enum kn_activation { KN_SWIGLU, KN_GEGLU };
+
 /* act row pair[i] = activation(gate W x, up W x) of x row row[i], with codes, for each part i of each group.  Lists that
- * are NULL mean i.  interleaved: gate holds both matrices, their rows alternate, and up is absent.  limit over 0: the
- * clamped activation (kn_ops.swiglu_clamped). */
+ * are NULL mean i.  interleaved: gate holds both matrices, their rows alternate, and up is absent. */
 struct kn_op_gate_up {
     const struct kn_group *group; /* [n_group] */
     int n_group, n_row, n_pair;   /* n_row, n_pair: rows of x; of gate, up and act */
@@ -439,6 +468,7 @@ struct kn_op_gate_up {
     struct kn_acts x;
     float *gate, *up;                 /* [n_pair, d_act]; gate [n_pair, 2 d_act] if interleaved */
     const float *gate_bias, *up_bias; /* [experts, d_act] or NULL */
+    enum kn_activation activation;
     float alpha, limit;
     struct kn_acts act;
     unsigned kinds;
@@ -453,8 +483,9 @@ struct kn_op_down {
     float *y; /* [n_pair, d_out] */
 };
 
-/* For live rows: x += sum, where sum is, from +0, weight * (output + its bias) of the row's choices in order, then the
- * shared expert's output times the sigmoid of its gate's logit, or times 1. */
+/* For live rows: sum is, from +0, weight * (output + its bias) of the row's choices in order, then the shared expert's
+ * output times the sigmoid of its gate's logit, or times 1.  sum = norm(sum) * sum_norm unless this is NULL; then
+ * x = fmaf(sum_scale, sum, x). */
 struct kn_op_combine {
     struct kn_rows rows;
     int n_used, d_model;
@@ -465,6 +496,8 @@ struct kn_op_combine {
     int n_expert;
     const float *shared;      /* [n, d_model] or NULL */
     const float *shared_gate; /* [n] logits; or NULL */
+    const float *sum_norm;    /* [d_model] */
+    float eps, sum_scale;
     struct kn_acts scratch;
     float *x; /* [n, d_model] */
 };
@@ -488,6 +521,8 @@ struct kn_op_copy {
     X(CODE, code)                                                                                                      \
     X(KEEP_FEATURES, keep_features)                                                                                    \
     X(PRODUCTS, products)                                                                                              \
+    X(SCALE, scale)                                                                                                    \
+    X(PACK, pack)                                                                                                      \
     X(FINISH_QKV, finish_qkv)                                                                                          \
     X(ATTEND, attend)                                                                                                  \
     X(LATENT_KEEP, latent_keep)                                                                                        \

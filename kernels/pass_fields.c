@@ -47,6 +47,9 @@ static void acts(const struct fields *f, const char *name, enum kn_access floats
                  n, kn_act_bytes(kind, d));
 }
 
+/* Row number of part i of an operation's list; NULL: i. */
+static size_t listed(const int32_t *list, int i) { return (size_t)(list ? list[i] : i); }
+
 static void descriptor(const struct fields *f, const struct kn_rows *r)
 {
     field(f, "rows.row", KN_READS, r->row, (size_t)r->n * sizeof *r->row);
@@ -89,6 +92,7 @@ static void add_norm_code(const struct fields *f, const struct kn_op_add_norm_co
         FIELD(o->y ? KN_CHANGES : KN_READS, x, o->n * o->d);
     FIELD(KN_CHANGES, y, o->n * o->d);
     FIELD(KN_READS, bias, o->y ? o->d : 0);
+    FIELD(KN_READS, y_norm, o->y ? o->d : 0);
     FIELD(KN_READS, weight, o->d);
     FIELD(KN_READS, row, o->n);
     if (o->weight)
@@ -138,16 +142,36 @@ static void products(const struct fields *f, const struct kn_op_products *o)
         product(f, &o->product[i]);
 }
 
+static void scale(const struct fields *f, const struct kn_op_scale *o) { FIELD(KN_CHANGES, x, o->n * o->d); }
+
+static void pack(const struct fields *f, const struct kn_op_pack *o)
+{
+    FIELD(KN_READS, row, o->n);
+    for (int k = 0; k < o->n_array; k++) {
+        const struct kn_pack *a = &o->array[k];
+        size_t bytes = (size_t)a->d * sizeof *a->x;
+        for (int i = 0; i < o->n; i++)
+            field(f, "array.x", KN_READS, a->x + (size_t)o->row[i] * (size_t)a->d, bytes);
+        field(f, "array.x", KN_WRITES, a->x, (size_t)o->n * bytes);
+    }
+}
+
 /* ---- attention --------------------------------------------------------------------------------------------- */
 
-/* The keys of one slot, of d values in each of n_kv heads, or its values. */
+/* The keys of one slot, of d values in each of n_kv heads, or its values; with their scales. */
 static void cached(const struct fields *f, enum kn_access access, const struct kn_cache *c, bool key, int32_t slot,
                    int n_kv, int d)
 {
-    size_t one = kn_kv_value_bytes(c->kv), at = (size_t)slot * (size_t)(key ? c->k_step : c->v_step) * one;
-    for (int h = 0; h < n_kv; h++)
-        field(f, key ? "cache.k" : "cache.v", access,
-              (key ? c->k + (size_t)h * c->k_head : c->v + (size_t)h * c->v_head) + at, (size_t)d * one);
+    size_t one = kn_kv_value_bytes(c->kv), step = (size_t)(key ? c->k_step : c->v_step), next = key ? c->k_head : c->v_head;
+    const uint8_t *number = (key ? c->k : c->v) + (size_t)slot * step * one;
+    const float *scale = key ? c->k_scale : c->v_scale;
+    if (scale)
+        scale += slot * kn_kv_blocks((int)step);
+    for (size_t h = 0; h < (size_t)n_kv; h++) {
+        field(f, key ? "cache.k" : "cache.v", access, number + h * next, (size_t)d * one);
+        field(f, key ? "cache.k_scale" : "cache.v_scale", access, scale ? (const uint8_t *)scale + h * next : NULL,
+              (size_t)kn_kv_blocks(d) * sizeof *scale);
+    }
 }
 
 static void finish_qkv(const struct fields *f, const struct kn_op_finish_qkv *o)
@@ -368,7 +392,7 @@ static void pair(const struct fields *f, const struct kn_op_pair *o)
 static void spread(const struct fields *f, const struct kn_op_spread *o)
 {
     for (int i = 0; i < o->n; i++)
-        field(f, "x", KN_READS, o->x + (size_t)o->row[i] * (size_t)o->d_model, (size_t)o->d_model * sizeof *o->x);
+        field(f, "x", KN_READS, o->x + listed(o->row, i) * (size_t)o->d_model, (size_t)o->d_model * sizeof *o->x);
     FIELD(KN_READS, row, o->n);
     FIELD(KN_WRITES, out, o->n * o->d_model);
     FIELD(KN_READS, token, o->n_guess);
@@ -409,9 +433,6 @@ static void guess(const struct fields *f, const struct kn_op_guess *o)
     FIELD(KN_CHANGES, expert, o->n_expert);
     FIELD(KN_WRITES, n_listed, 1);
 }
-
-/* Row number of part i of an operation's list; NULL: i. */
-static size_t listed(const int32_t *list, int i) { return (size_t)(list ? list[i] : i); }
 
 static void gate_up(const struct fields *f, const struct kn_op_gate_up *o)
 {
@@ -460,6 +481,7 @@ static void combine(const struct fields *f, const struct kn_op_combine *o)
     FIELD(KN_READS, down_bias, o->n_expert * o->d_model);
     FIELD(KN_READS, shared, o->rows.n * o->d_model);
     FIELD(KN_READS, shared_gate, o->rows.n);
+    FIELD(KN_READS, sum_norm, o->d_model);
     row_floats(f, "scratch", KN_SCRATCH, o->scratch.x, o->scratch.stride, o->rows.n, o->d_model);
     FIELD(KN_CHANGES, x, o->rows.n * o->d_model);
 }

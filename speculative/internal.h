@@ -66,7 +66,7 @@ struct spec_sampler {
     float *z;         /* [n_vocab] processed logits; -INFINITY: never sampled */
     float *prob;      /* [n_vocab] */
     int32_t *support; /* [n_vocab] */
-    uint64_t *heap;   /* [n_vocab] sort keys; between calls, spec_sampler_scratch */
+    uint64_t *heap;   /* [n_vocab] keys; between calls, spec_sampler_scratch */
     uint32_t *count;  /* [n_vocab] zero between calls */
     uint16_t *bucket; /* [n_vocab] */
     uint64_t weight_in[SPEC_BUCKETS];
@@ -75,12 +75,12 @@ struct spec_sampler {
     struct spec_params left; /* the parameters that are left to apply after spec_take_steps */
 };
 
-/* Step 0.  Adding 0 turns -0 into 0, for their sort keys would differ. */
+/* Step 0. */
 static inline float spec_clean_logit(float z)
 {
     if (!(z > -__builtin_inff()))
         return -__builtin_inff();
-    return (z < FLT_MAX ? z : FLT_MAX) + 0.0f;
+    return z < FLT_MAX ? z : FLT_MAX;
 }
 
 int32_t spec_largest(const struct spec_sampler *s); /* the lowest id with the largest z */
@@ -102,17 +102,7 @@ bool spec_has_steps(const struct spec_params *p);
 const struct spec_params *spec_take_steps(struct spec_sampler *s, const struct spec_params *p, const int32_t *history,
                                           int n_history, int64_t position);
 
-/* A key that sorts, from the largest down, by value descending, then id ascending. */
-static inline uint64_t spec_sort_key(float value, int32_t token)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    bits ^= bits >> 31 ? UINT32_MAX : UINT32_C(1) << 31;
-    return (uint64_t)bits << 32 | (uint32_t)~token;
-}
-
-static inline int32_t spec_sort_key_token(uint64_t key) { return (int32_t) ~(uint32_t)key; }
-
+/* A heap of keys of kn_rank_key(), the largest on top. */
 static inline void spec_heap_sink(uint64_t *heap, int n, int i)
 {
     uint64_t key = heap[i];

@@ -263,14 +263,14 @@ static int find_support(struct spec_sampler *s, const struct spec_params *p, int
 
     for (int32_t i = 0; i < s->n_vocab; i++) {
         if (s->bucket[i] == last)
-            s->heap[n++] = spec_sort_key(s->z[i], i);
+            s->heap[n++] = kn_rank_key(s->z[i], i);
         else if (w && s->bucket[i] < last)
             consider(w, s->z[i], i);
     }
     for (int i = n / 2; i-- > 0;)
         spec_heap_sink(s->heap, n, i);
     for (bool more = true; more && n > 0; n--) {
-        int32_t token = spec_sort_key_token(spec_heap_pop(s->heap, n));
+        int32_t token = kn_rank_id(spec_heap_pop(s->heap, n));
         if (w)
             consider(w, s->z[token], token);
         s->bucket[token] = IN_SUPPORT;

@@ -45,13 +45,13 @@ static void typical_p(struct spec_sampler *s, const struct spec_params *p, doubl
         s->bucket[i] = 0;
         if (s->z[i] > -INFINITY) {
             float shift = (float)fabs(entropy + ((s->z[i] - most) / temperature + log_first));
-            s->heap[n++] = spec_sort_key(0.0f - shift, i);
+            s->heap[n++] = kn_rank_key(0.0f - shift, i);
         }
     }
     for (int i = n / 2; i-- > 0;)
         spec_heap_sink(s->heap, n, i);
     for (bool more = true; more && n > 0; n--) {
-        int32_t token = spec_sort_key_token(spec_heap_pop(s->heap, n));
+        int32_t token = kn_rank_id(spec_heap_pop(s->heap, n));
         s->bucket[token] = 1;
         more = spec_budget_take(&left, 1, spec_weight_of(s->prob[token]));
     }

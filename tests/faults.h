@@ -97,6 +97,15 @@ static inline void *faults_alloc(size_t bytes)
     return p;
 }
 
+static inline void *faults_realloc(void *p, size_t bytes)
+{
+    if (faults_count(FAULT_ALLOC))
+        return NULL;
+    void *grown = kn_io_system.realloc(p, bytes);
+    faults.n_alloc += (grown != NULL) - (p && (grown || !bytes));
+    return grown;
+}
+
 static inline void faults_free(void *p)
 {
     faults.n_alloc -= p != NULL;
@@ -218,6 +227,7 @@ static inline void faults_reset(void)
     static struct kn_io io;
     io = kn_io_system;
     io.alloc = faults_alloc;
+    io.realloc = faults_realloc;
     io.free = faults_free;
     io.map = faults_map;
     io.unmap = faults_unmap;
@@ -255,6 +265,20 @@ static inline void faults_now(enum fault_kind kind, long at, enum fault_way way,
 static inline void faults_at(enum fault_kind kind, long at, enum fault_way way, int error)
 {
     faults_reset();
+    faults_now(kind, at, way, error);
+}
+
+/* The next calls are counted from 1 again, and one of them fails; for use while threads run. */
+static inline void faults_again(enum fault_kind kind, long at, enum fault_way way, int error)
+{
+    faults.way = FAULT_NONE;
+    faults.struck = false;
+    for (int i = 0; i < FAULT_KINDS; i++)
+        faults.calls[i] = 0;
+    pthread_mutex_lock(&faults.lock);
+    faults.line[0] = 0;
+    faults.n_line = 0;
+    pthread_mutex_unlock(&faults.lock);
     faults_now(kind, at, way, error);
 }
 

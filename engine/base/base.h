@@ -42,6 +42,9 @@ int eng_progress_open_of(struct eng_progress **out, const char *what, const char
 struct off_progress *eng_progress_counter(struct eng_progress *p); /* the work in progress advances it */
 void eng_progress_close(struct eng_progress *p); /* replaces the bar by the total and the mean rate, if complete */
 
+/* Bytes in decimal units, as on the labels of disks: "1.5 GB". */
+void eng_size_text(char *out, size_t size, double bytes);
+
 /* Writes a log line to stderr, for use as the log's sink while a bar may be drawn: the line replaces the bar, which its
  * thread then draws again below. */
 void eng_progress_log(enum kn_level level, const char *line);

@@ -42,13 +42,8 @@ static int columns(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
 }
 
-/* Bytes in decimal units as on disk labels, "1.5 GB"; counted items as a plain number. */
-static void amount_text(double bytes, bool counted, char *out, size_t size)
+void eng_size_text(char *out, size_t size, double bytes)
 {
-    if (counted) {
-        snprintf(out, size, bytes < 9.95 && bytes != (int)bytes ? "%.1f" : "%.0f", bytes);
-        return;
-    }
     static const char *const unit[] = { "B", "kB", "MB", "GB", "TB", "PB" };
     int i = 0;
     while (bytes >= 999.5 && i < 5) {
@@ -56,6 +51,15 @@ static void amount_text(double bytes, bool counted, char *out, size_t size)
         i++;
     }
     snprintf(out, size, bytes < 9.95 && i > 0 ? "%.1f %s" : "%.0f %s", bytes, unit[i]);
+}
+
+/* Bytes, or counted items as a plain number. */
+static void amount_text(double n, bool counted, char *out, size_t size)
+{
+    if (counted)
+        snprintf(out, size, n < 9.95 && n != (int)n ? "%.1f" : "%.0f", n);
+    else
+        eng_size_text(out, size, n);
 }
 
 /* Records the bytes done now, and returns the rate per second since N_PAST drawings ago. */

@@ -161,6 +161,17 @@ static int refuse_damage(const struct eng_outlet_file *f, const struct damage *d
                    d->n == 1 ? "it" : "them", remove);
 }
 
+/* The name in a whole line, [*n]; *n 0: the line is no record.  A line that there is no memory to read is not taken for one
+ * that is no record, which would be answered again. */
+static int read_name(const struct eng_outlet_file *f, const struct eng_line *line, char *name, size_t *n)
+{
+    size_t failures = kn_alloc_failures();
+    *n = eng_record_read(line, name);
+    return kn_alloc_failures() == failures
+               ? 0
+               : kn_fail(KN_ENOMEM, "%s: no memory to read line %llu", f->path, (unsigned long long)line->number);
+}
+
 /* Checks all lines: sets n_line to the number of whole ones and keep to their end.  Fails at damage that a whole line
  * follows, and at damage that is unexplained. */
 static int check_lines(struct eng_outlet_file *f, struct eng_lines *lines)
@@ -169,6 +180,7 @@ static int check_lines(struct eng_outlet_file *f, struct eng_lines *lines)
     uint64_t n_inside = 0; /* damaged lines before the last whole one */
     struct eng_line line;
     char name[ENG_CUSTOM_ID_MOST];
+    size_t n = 0;
     int got, error = 0;
     f->n_line = 0;
     f->keep = 0;
@@ -178,9 +190,11 @@ static int check_lines(struct eng_outlet_file *f, struct eng_lines *lines)
             error = check_long(f, &line, &whole);
         else if (whole)
             whole = eng_record_is_whole(&line);
+        if (!error && whole)
+            error = read_name(f, &line, name, &n);
         if (error)
             return error;
-        if (!whole || eng_record_read(&line, name) == 0) {
+        if (!whole || n == 0) {
             add_damage(&d, &line);
             continue;
         }
@@ -210,12 +224,15 @@ int eng_journal_read(struct eng_journal *j, enum eng_outlet which, struct eng_se
     struct eng_lines lines;
     struct eng_line line;
     char name[ENG_CUSTOM_ID_MOST];
+    size_t n;
     int got, error = eng_lines_open(&lines, f->fd, f->path, f->keep);
     if (error)
         return error;
-    while ((got = eng_lines_next(&lines, &line)) == 1)
-        eng_seen_done(seen, name, eng_record_read(&line, name));
+    while ((got = eng_lines_next(&lines, &line)) == 1 && !(error = read_name(f, &line, name, &n)))
+        eng_seen_done(seen, name, n);
     eng_lines_close(&lines);
+    if (error)
+        return error;
     if (got < 0)
         return got;
     if (f->keep == f->bytes)

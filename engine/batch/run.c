@@ -149,6 +149,7 @@ int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
     if (!b)
         return kn_fail(KN_ENOMEM, "no memory for a batch");
     b->opt = *o;
+    eng_request_memory_limit(SIZE_MAX); /* counts JSON's failed allocations; the limit follows at the start */
     b->in = b->journal.file[0].fd = b->journal.file[1].fd = -1;
     int error = open_input(b);
     if (error || (error = open_journal(b)) || (error = eng_lines_open(&b->lines, b->in, b->opt.in, b->in_bytes))) {
@@ -389,9 +390,10 @@ static int end_choice(struct eng_batch *b, struct slot *s)
 static int feed(struct eng_batch *b, const struct eng_event *e)
 {
     struct slot *s = e->owner;
+    size_t failures = kn_alloc_failures();
     int got = eng_reply_feed(s->line->reply, e);
-    if (got < 0)
-        return kn_fail(got, "no memory for an answer");
+    if (got < 0 || kn_alloc_failures() != failures) /* text that was parsed with too little memory may be wrong */
+        return kn_fail(got < 0 ? got : KN_ENOMEM, "no memory for an answer");
     if (got == 1)
         eng_session_stop(s->session);
     return got == 1 || e->finish != ENG_RUNNING ? end_choice(b, s) : 0;

@@ -11,6 +11,7 @@
 
 #include "engine/api/breakers.h"
 #include "engine/engine.h"
+#include "engine/hub/hub.h"
 
 /* ---- commands ---------------------------------------------------------------------------------- */
 
@@ -18,6 +19,9 @@
 #define ENG_COMMANDS(X)                                                                                                \
     X(run, "answer a prompt; without one, chat on the terminal")                                                       \
     X(serve, "HTTP server with OpenAI's and Anthropic's APIs")                                                         \
+    X(pull, "download a model of the Hugging Face hub, by name")                                                       \
+    X(list, "list the models on this machine")                                                                         \
+    X(rm, "remove a downloaded model")                                                                                 \
     X(eval, "compute logits of given tokens, or the perplexity of a text")                                             \
     X(tokenize, "convert text on stdin to token ids, or ids to text")                                                  \
     X(render, "convert a JSON conversation on stdin to the prompt text")                                               \
@@ -55,6 +59,7 @@ ENG_COMMANDS(ENG_DECLARE)
 struct eng_config {
     const char *model, *template, *system, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config,
         *fit;
+    const char *name;                        /* of pull and rm */
     const char *part_format[MOE_PART_COUNT]; /* of quantize, by enum moe_part; NULL: `format` */
     const char *errors;                      /* of batch; NULL: output + ".errors" */
     const char *batches, *against;           /* lists as "1,4,16": batch sizes, draft lengths */
@@ -91,6 +96,8 @@ struct eng_config {
     unsigned model_sampling; /* 0: the model's own defaults of sampling apply; 1: they do not */
     bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, ahead, authors,
         retry_failed, raw, no_history, no_color; /* no_color: NO_COLOR of the environment */
+    bool yes, no_heat;                           /* no_heat: no heat file is written beside the model */
+    struct eng_hub_places hub;                   /* from the environment, but for offline */
     const char *state_dir, *home, *terminal;     /* of run: XDG_STATE_HOME, HOME, TERM; NULL: unset */
     struct spec_params sampling;                 /* sampling.bias points to `bias` */
     unsigned sampling_given;                     /* bits of engine/api/model_sampling.h: set by the user */
@@ -121,6 +128,10 @@ const char *eng_nearest(const char *word, const char *const *names, int n);
  * was not ignored).  For commands that write files: they poll the flag; when it is set they stop, and delete the file,
  * or keep the part written so far if the same command can resume from it (pack, batch). */
 const atomic_bool *eng_interrupt(void);
+void eng_interrupt_end(void); /* the signals have their effects of before again */
+
+/* Replaces the names of models in c->model and c->draft by paths (model_name.c).  0, or KN_E* with a message. */
+int eng_model_resolve(struct eng_config *c, enum eng_command_id command);
 
 /* 0 if path is NULL or a file with a chat template; otherwise says why not. */
 int eng_template_file_check(const char *path);

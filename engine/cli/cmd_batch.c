@@ -189,7 +189,7 @@ int eng_cmd_batch(const struct eng_config *config)
     const atomic_bool *stop = eng_interrupt();
     int status = 2;
     eng_api_model_name(j.name, sizeof j.name, config->model);
-    const char *name = j.name;
+    const char *name = config->alias ? config->alias : j.name;
     struct eng_api_setup setup = { .model = &name,
                                    .n_model = 1,
                                    .any_model = true,

@@ -224,13 +224,15 @@ static const char *const *place_flags(enum eng_command_id command)
 {
     static const char *const none[] = { NULL }, *const model[] = { "--model", NULL },
                              *const what[] = { "--what", NULL }, *const input[] = { "--input", NULL },
-                             *const run[] = { "--model", "--prompt", NULL };
+                             *const run[] = { "--model", "--prompt", NULL }, *const name[] = { "--name", NULL };
     if (command == ENG_simulate)
         return what;
     if (command == ENG_batch)
         return input;
     if (command == ENG_run)
         return run;
+    if (command == ENG_pull || command == ENG_rm)
+        return name;
     return eng_option_find("--model", 1u << command) ? model : none;
 }
 
@@ -330,6 +332,64 @@ static void read_user(struct eng_config *c)
     c->terminal = getenv("TERM");
 }
 
+/* ---- the folders of models ---------------------------------------------------------------------- */
+
+/* The first of the variables that is set, or NULL. */
+static const char *first_set(const char *a, const char *b, const char *c)
+{
+    const char *name[] = { a, b, c };
+    for (int i = 0; i < 3 && name[i]; i++) {
+        const char *value = getenv(name[i]);
+        if (value && value[0])
+            return value;
+    }
+    return NULL;
+}
+
+static char place_room[8][ENG_PATH_BYTES]; /* the paths of config->hub; the last call of read_places() fills them */
+static int n_place;
+
+/* A path of the environment with another behind it, "~" at its beginning replaced.  NULL: no folder, or too long. */
+static const char *place(const char *folder, const char *inner)
+{
+    const char *home = getenv("HOME");
+    bool tilde = folder && folder[0] == '~' && (folder[1] == '/' || !folder[1]);
+    if (!folder || !folder[0] || (tilde && !home))
+        return NULL;
+    kn_assert(n_place < (int)(sizeof place_room / sizeof *place_room));
+    char *out = place_room[n_place];
+    int n = snprintf(out, ENG_PATH_BYTES, "%s%s%s%s", tilde ? home : "", folder + tilde, inner[0] ? "/" : "", inner);
+    return n < ENG_PATH_BYTES ? place_room[n_place++] : NULL;
+}
+
+static bool is_true(const char *value)
+{
+    return value && (!strcasecmp(value, "1") || !strcasecmp(value, "on") || !strcasecmp(value, "yes") ||
+                     !strcasecmp(value, "true"));
+}
+
+/* Reads the variables of the hub's own client, of Ollama and of LM Studio, so that models which they keep are found. */
+static void read_places(struct eng_config *c)
+{
+    struct eng_hub_places *h = &c->hub;
+    n_place = 0;
+    const char *home = getenv("HOME"), *xdg = first_set("XDG_CACHE_HOME", NULL, NULL), *hf = getenv("HF_HOME");
+    const char *cache = first_set("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", NULL), *token = getenv("HF_TOKEN_PATH");
+    const char *endpoint = first_set("HF_ENDPOINT", NULL, NULL), *ollama = first_set("OLLAMA_MODELS", NULL, NULL);
+    if (!hf || !hf[0])
+        hf = xdg ? place(xdg, "huggingface") : place(home, ".cache/huggingface");
+    h->cache = cache ? place(cache, "") : place(hf, "hub");
+    h->token = first_set("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", NULL);
+    h->token_file = token && token[0] ? place(token, "") : place(hf, "token");
+    h->endpoint = endpoint ? endpoint : "https://huggingface.co";
+    h->ca_file = first_set("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE");
+    h->ollama[0] = ollama ? place(ollama, "") : place(home, ".ollama/models");
+    h->ollama[1] = ollama ? NULL : "/usr/share/ollama/.ollama/models";
+    h->lm_studio[0] = place(home, ".lmstudio/models");
+    h->lm_studio[1] = place(home, ".cache/lm-studio/models");
+    h->offline = h->offline || is_true(getenv("HF_HUB_OFFLINE")) || is_true(getenv("TRANSFORMERS_OFFLINE"));
+}
+
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv)
 {
     static struct arguments a; /* too large for the stack; parsed once, by the main thread */
@@ -352,6 +412,7 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
         (e = eng_option_check(config, command)) < 0)
         return e;
     trim_model(config);
+    read_places(config);
     if (config->model_sampling)
         config->sampling_given = ENG_MODEL_SAMPLING_NONE;
     if (command == ENG_serve)
@@ -379,7 +440,7 @@ struct eng_options eng_config_options(const struct eng_config *c)
                              .explain = c->explain,
                              .fit = c->fit,
                              .io = c->io,
-                             .keep_heat = true,
+                             .keep_heat = !c->no_heat,
                              .no_pack = c->no_pack,
                              .mirror = c->mirror,
                              .lookahead = c->n_ahead,

@@ -12,12 +12,22 @@ static void on_signal(int number)
     atomic_store(&stop, true);
 }
 
+static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+static struct sigaction before[3];
+
 const atomic_bool *eng_interrupt(void)
 {
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, before;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup ignores it: that stays */
-        sigaction(SIGHUP, &action, NULL);
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    for (int i = 0; i < 3; i++) {
+        sigaction(signals[i], NULL, &before[i]);
+        if (signals[i] != SIGHUP || before[i].sa_handler != SIG_IGN) /* nohup ignores it: that stays */
+            sigaction(signals[i], &action, NULL);
+    }
     return &stop;
+}
+
+void eng_interrupt_end(void)
+{
+    for (int i = 0; i < 3; i++)
+        sigaction(signals[i], &before[i], NULL);
 }

@@ -46,6 +46,9 @@ static int run_command(enum eng_command_id id, int argc, char **argv)
     if (e != 0)
         return e < 0 ? 2 : 0;
     kn_log_set(eng_progress_log, config.quiet ? KN_LOG_WARN : config.verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
+    e = eng_model_resolve(&config, id);
+    if (e < 0)
+        return e == KN_ECANCELLED ? 1 : 2;
     return commands[id].run(&config);
 }
 

@@ -27,6 +27,9 @@
 #define PLAN      (1u << ENG_plan)
 #define SIMULATE  (1u << ENG_simulate)
 #define DOCTOR    (1u << ENG_doctor)
+#define PULL      (1u << ENG_pull)
+#define LIST      (1u << ENG_list)
+#define RM        (1u << ENG_rm)
 #define LOAD      (RUN | SERVE | BATCH | EVAL | BENCH | FIT) /* commands that load a model */
 #define MODEL     (LOAD | PLAN)                              /* commands that split memory for a model */
 #define DRAFT     (RUN | SERVE | BATCH | BENCH | PLAN)       /* commands with drafters */
@@ -35,8 +38,16 @@
 
 /* clang-format off */
 static const struct eng_option options[] = {
-    { "model", "-m", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | PACK | DOCTOR, ENG_TEXT, AT(model), 0, 0,
-      "MODEL", "GGUF file (if split, the first) or folder of .safetensors" },
+    { "model", "-m -hf --hf-repo", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | PACK | DOCTOR, ENG_TEXT, AT(model), 0, 0,
+      "MODEL", "GGUF file (if split, the first), folder of .safetensors, or name as in pull" },
+    { "name", "", PULL, ENG_TEXT, AT(name), 0, 0,
+      "NAME", "ORG/NAME, ORG/NAME:QUANT (such as Q4_K_M) or ORG/NAME@REVISION; --name is optional" },
+    { "name", "", RM, ENG_TEXT, AT(name), 0, 0,
+      "NAME", "name as in pull; without :QUANT all of the revision; --name is optional" },
+    { "yes", "-y", RM, ENG_FLAG, AT(yes), 0, 0,
+      NULL, "remove without asking" },
+    { "offline", "", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | PACK | DOCTOR, ENG_FLAG, AT(hub.offline), 0, 0,
+      NULL, "send no request: use only models on this machine" },
     { "prompt", "-p", RUN, ENG_TEXT, AT(prompt), 0, 0,
       "TEXT", "answer this prompt and exit; -p is optional" },
     { "file", "-f", RUN, ENG_TEXT, AT(input), 0, 0,
@@ -214,7 +225,7 @@ static const struct eng_option options[] = {
     { "explain", "", DRAFT, ENG_FLAG, AT(explain), 0, 0,
       NULL, "print drafter, draft length and reason when they change" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
-      "f16|f32", "number format of the KV cache" },
+      "f16|f32|int8", "number format of the KV cache" },
     { "isa", "", MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
       "NAME", "highest instruction set: scalar, avx2, avx512; same output" },
 
@@ -269,7 +280,7 @@ static const struct eng_option options[] = {
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "ignore the model's end tokens and keep generating" },
 
-    { "json", "", EVAL | BATCH | INSPECT | QUANTIZE | PACK | BENCH | FIT | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
+    { "json", "", EVAL | BATCH | LIST | INSPECT | QUANTIZE | PACK | BENCH | FIT | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
       NULL, "print results as JSON" },
     { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
       NULL, "print only results, warnings and errors" },
@@ -297,7 +308,8 @@ static const struct {
     { ENG_quantize, AT(model), "MODEL" },      { ENG_quantize, AT(output), "-o FILE" },
     { ENG_pack, AT(model), "MODEL" },          { ENG_simulate, AT(what), "dsi or moesd" },
     { ENG_batch, AT(model), "-m MODEL" },      { ENG_batch, AT(input), "IN.jsonl" },
-    { ENG_batch, AT(output), "-o OUT.jsonl" },
+    { ENG_batch, AT(output), "-o OUT.jsonl" }, { ENG_pull, AT(name), "ORG/NAME" },
+    { ENG_rm, AT(name), "ORG/NAME" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {
@@ -418,13 +430,13 @@ static const struct {
       "is not needed: leave it out" },
     { "-b --batch-size --max-num-batched-tokens", "is not known: use --chunk N, the maximum prompt tokens per pass" },
     { "-tb --threads-batch --threads-http", "is not known: use --threads N, for prompts, decoding and HTTP" },
-    { "-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "is not known: use --kv f16 or --kv f32" },
+    { "-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "is not known: use --kv f16, f32 or int8" },
     { "-md --model-draft --draft-model --spec-draft-model", "is not known: use --draft model:FILE" },
     { "--generation-config", "is not known: use --sampling-defaults model or none" },
     { "--mirostat --mirostat-lr --mirostat-ent --dynatemp-range --dynatemp-exp --adaptive-target",
       "is not known: use --top-p, --min-p or --typical" },
     { "--max-model-len", "is not known: use --ctx-size N" },
-    { "-hf -hfr --hf-repo -mu --model-url", "is not known: models are not downloaded; -m takes a file or a folder" },
+    { "-mu --model-url -hff --hf-file", "is not known: -m takes ORG/NAME:QUANT of the hub, a file or a folder" },
     { "--api-key", "is not known: write keys into a file, one per line, and use --api-key-file FILE" },
     { "-cnv --conversation -i --interactive -no-cnv --no-conversation",
       "is not needed: run chats on a terminal; with a prompt or a pipe it answers once and exits" },

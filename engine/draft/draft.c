@@ -32,7 +32,8 @@ static int open_drafters(struct eng_drafting *g)
     for (int i = 0; i < g->opt.n_draft && !error; i++)
         if (g->option[i].kind != ENG_DRAFT_NONE)
             error = open_drafter(g, &g->option[i]);
-    if (error || (error = eng_overlap_open(g)))
+    if (error || (error = eng_overlap_open(g)) || (error = eng_prompts_open(g)) ||
+        (g->prompts.row && (error = eng_beside_open(g))))
         return error;
     g->counts.any = g->n_drafter > 0;
     g->counts.overlap = g->overlap != NULL;
@@ -86,7 +87,9 @@ void eng_draft_close(struct eng_drafting *g)
 {
     if (!g)
         return;
+    eng_beside_close(g);
     eng_overlap_close(g);
+    eng_prompts_close(g);
     for (int i = 0; i < g->n_drafter; i++)
         g->drafter[i]->kind->close(g->drafter[i]);
     eng_lengths_close(g);
@@ -216,7 +219,9 @@ static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int pa
     for (int k = 0; k < g->n_due; k++)
         g->n_part[k] = g->n_node[k] * (part + 1) / n_part - g->due[k]->draft->tree.n;
     d->n_text = 0;
-    int error = d->kind->draft(d, g->due, g->n_part, g->n_due, depth);
+    int error = eng_prompts_catch_up(d, g->due, g->n_part, g->n_due);
+    if (!error)
+        error = d->kind->draft(d, g->due, g->n_part, g->n_due, depth);
     g->n_draft_text += d->n_text;
     if (error)
         eng_draft_break(d, error);
@@ -359,11 +364,13 @@ void eng_draft_begin(struct eng_drafting *g)
     g->overlap_depth = 0;
     eng_distributions_clear(g);
     eng_prefetch_begin(g);
+    eng_prompts_begin(g);
 }
 
 void eng_draft_add(struct eng_drafting *g, struct eng_seq *s)
 {
     eng_prefetch_add_text(g, s->token + s->n_kv, s->n_row);
+    eng_prompts_add(g, s);
     g->n_row += s->n_row;
     if (!eng_seq_is_due(s))
         return;
@@ -399,10 +406,16 @@ static void get_store_counters(const struct eng_drafting *g, struct off_stats *o
 void eng_draft_pass_starts(struct eng_drafting *g)
 {
     get_store_counters(g, &g->store_before);
-    eng_overlap_start(g);
+    bool extends = eng_overlap_start(g), reads = eng_prompts_start(g);
+    if (extends || reads)
+        eng_beside_start(g);
 }
 
-void eng_draft_pass_ends(struct eng_drafting *g) { eng_overlap_wait(g); }
+void eng_draft_pass_ends(struct eng_drafting *g)
+{
+    eng_overlap_end(g, eng_beside_wait(g));
+    eng_prompts_end(g);
+}
 
 /* ---- after the pass ----------------------------------------------------------------------------------------- */
 
@@ -428,6 +441,7 @@ void eng_draft_commit(struct eng_drafting *g, struct eng_seq *s, const struct sp
 void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)
 {
     struct off_stats now;
+    eng_prompts_learn(g, r->pass_ns);
     if (g->overlap)
         eng_overlap_learn(g, r->pass_ns);
     if (!eng_draft_controller_is_on(g) || !g->n_due || g->no_draft_ready)

@@ -16,10 +16,12 @@
  *     model_drafter    a smaller model
  *     head_drafter     an EAGLE head, or the target's own MTP layer
  *     tree.c           chains and trees of a network, one level per pass, all sequences together
+ *     prompts.c        networks read prompts, beside passes and before drafts
  *     text_rows.c      which tokens of a sequence a network has computed
  *     distributions.c  the distributions that drafted tokens were sampled from (--verify ratio, block)
  *     match_length.c   a network that predicts the accepted length of drafts
- *     overlap.c        a drafter works while the target's pass runs (--dsi)
+ *     beside.c         a thread that works while the target's pass runs
+ *     overlap.c        a drafter drafts while the target's pass runs (--dsi)
  *     prefetch.c       experts of the rows to come are requested before the pass
  *     cost.c           the expected cost of drafts, the controller's first estimate
  *     unload.c         a drafter that gains less than its memory would gain as expert cache is unloaded
@@ -80,7 +82,8 @@ struct eng_draft_host {
     const char *model_path, *mirror; /* mirror: NULL if none */
     size_t host_mem;
     int n_parallel, n_ctx, n_chunk;
-    int n_draft_row; /* most drafted rows of a pass, over all sequences */
+    int n_draft_row;             /* most drafted rows of a pass, over all sequences */
+    double max_prefill_slowdown; /* limits the prompts that drafters read before a draft, in a step that decodes */
     enum kn_isa isa;
     enum kn_kv kv_format;
     enum off_io_kind io;

@@ -21,7 +21,6 @@ struct draft_head {
     bool has_warned;       /* the warning about sequences beyond its context was given */
     struct moe_file *file; /* NULL: the layer is in the target's file */
     struct moe_model *model;
-    struct moe_context *context;
     struct eng_trees *trees;
 };
 
@@ -39,7 +38,7 @@ static struct moe_context_options context_options(const struct draft_head *d, in
 static void close_head(struct eng_drafter *base)
 {
     struct draft_head *d = (struct draft_head *)base;
-    moe_context_close(d->context);
+    moe_context_close(d->base.context);
     moe_model_close(d->model);
     moe_file_close(d->file);
     eng_trees_close(d->trees);
@@ -78,10 +77,9 @@ int eng_draft_head_open(struct eng_drafter **out, struct eng_drafting *g, const 
     struct draft_head *d = kn_calloc(1, sizeof *d);
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
-    d->base = (struct eng_drafter){ .kind = &head_kind, .drafting = g, .can_draw = true };
+    d->base = (struct eng_drafter){ .kind = &head_kind, .drafting = g, .can_draw = true, .position_offset = 1 };
     int error = open_model(d, w);
-    if (error || (error = eng_trees_open(&d->trees, &d->base, d->model, w->tree, true)) ||
-        (error = ask_features(d, w))) {
+    if (error || (error = eng_trees_open(&d->trees, &d->base, d->model, w->tree)) || (error = ask_features(d, w))) {
         close_head(&d->base);
         return error;
     }
@@ -106,7 +104,7 @@ static int load(struct eng_drafter *base)
 {
     struct draft_head *d = (struct draft_head *)base;
     struct moe_context_options co = context_options(d, base->drafting->host.split->n_kv_slot);
-    return eng_drafter_load_network(base, d->model, &co, &d->context);
+    return eng_drafter_load_network(base, d->model, &co, &d->base.context);
 }
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
@@ -137,7 +135,7 @@ static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node
     eng_trees_begin(d->trees);
     for (int i = 0; i < n; i++)
         eng_trees_add(d->trees, s[i], n_node[i], depth_of(d, s[i], depth));
-    return eng_trees_grow(d->trees, d->context);
+    return eng_trees_grow(d->trees, d->base.context);
 }
 
 static const struct eng_drafter_kind head_kind = { .name = "head",

@@ -58,7 +58,9 @@ struct eng_drafter {
     const char *name;
     struct eng_drafting *drafting;
     int number;                    /* its bit in a tree's source */
-    struct kn_team *team;          /* computes and samples: the engine's, or overlap.c's; set for draft models only */
+    struct moe_context *context;   /* of a network, once loaded; else NULL */
+    int position_offset;           /* 1 for a head: its row lies 1 position before its token */
+    struct kn_team *team;          /* computes and samples: the engine's, or beside.c's; set for draft models only */
     struct spec_sampler **sampler; /* [threads of team] */
     bool can_draw;                 /* it can sample from a distribution of its own */
     bool broken;                   /* it failed once, and is not asked again */
@@ -88,6 +90,17 @@ struct eng_prefetch {
     bool *expert_needed_by_text; /* [n_expert_total] false between calls */
 };
 
+/* prompts.c: prompts that drafters read. */
+struct eng_prompts {
+    struct moe_row *row;          /* [READ_ROWS] */
+    struct eng_seq **seq;         /* [n] of n_parallel: the sequences with a seat, in row order */
+    int n, room;                  /* room: rows that may be computed before this step's drafts */
+    double row_ns, pass_ns;       /* time of such a row, and of the target's pass; recent means, 0: unknown */
+    bool runs;                    /* the thread beside the pass reads */
+    uint64_t n_read;              /* tokens that it has read in this pass */
+    int error[ENG_DRAFTERS_MOST]; /* of each drafter, beside this pass */
+};
+
 /* distributions.c: the distributions that the tokens of drafts were sampled from. */
 struct eng_distributions {
     struct spec_dist *dist; /* [n_max] */
@@ -110,7 +123,8 @@ struct eng_drafting {
     struct spec_control *control; /* NULL: no --draft was given */
     struct spec_cost_model cost;  /* as first estimated; all 0: it was not */
     double due_mean;              /* sequences due, averaged over the last passes */
-    struct eng_overlap *overlap;  /* NULL: no drafter works during passes */
+    struct eng_beside *beside;    /* NULL: no drafter works during passes */
+    struct eng_overlap *overlap;  /* NULL: no drafter drafts during passes */
     int overlap_arm; /* drafting during passes, as a drafter number of the controller; SPEC_DRAFTERS: none */
 
     struct eng_seq **due; /* [n_due] of n_parallel: sequences due in the pass under way */
@@ -126,6 +140,7 @@ struct eng_drafting {
     int overlap_depth;                    /* tokens to draft during the pass; 0: none */
     struct off_stats store_before;        /* the expert store's counters before the pass */
     struct eng_prefetch prefetch;
+    struct eng_prompts prompts;
     int n_recall;
     struct eng_distributions distributions;
 
@@ -152,7 +167,7 @@ int eng_draft_first_uncomputed(const struct eng_drafter *d, struct eng_seq *s, i
  * that shares them. */
 void eng_draft_mark_computed(struct eng_drafter *d, struct eng_seq *s, int from, int n);
 
-/* Lays rows for token[at .. n_text) of s as far as `room` rows allow, and marks their kept blocks as computed. `back`
+/* Lays rows for token[at .. n_text) of s as far as `room` rows allow, and marks their whole blocks as computed. `back`
  * is 1 for a head: its row lies 1 position before its token, and token 0 gets no row; else 0. A kept block, which other
  * sequences may share, is laid as a whole in one pass. Returns the first token that got no row; the caller stores it
  * in *eng_draft_computed(). */
@@ -165,8 +180,7 @@ int eng_draft_lay_text(struct eng_drafter *d, struct eng_seq *s, int at, int n_t
  * each draft: begin, add the sequences, grow. A head's row i takes token i + 1 and the target's feature of token i, so
  * it lies at position i; any other network's row lies at its token's position. */
 struct eng_trees;
-int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree,
-                   bool is_head);
+int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree);
 void eng_trees_close(struct eng_trees *t);
 /* For a context with n_slot slots for sequences: adds the slots of candidates, behind them. */
 struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot);
@@ -213,9 +227,38 @@ int eng_distribution_fill(struct spec_dist *dist, struct spec_sampler *sampler, 
 struct spec_sampled eng_distribution_draw(const struct eng_drafter *d, const struct eng_seq *s,
                                           const struct spec_dist *dist, int n);
 
+/* ---- beside.c: a thread of low priority that works during passes ------------------------------------------- */
+
+struct eng_beside_tools {
+    struct kn_team *team;
+    struct spec_sampler **sampler; /* [threads of team] */
+    const atomic_bool *stop;       /* the pass is done: end after the drafter's pass under way */
+};
+
+int eng_beside_open(struct eng_drafting *g);
+void eng_beside_close(struct eng_drafting *g);
+void eng_beside_start(struct eng_drafting *g);    /* runs eng_overlap_run(), then eng_prompts_run() */
+uint64_t eng_beside_wait(struct eng_drafting *g); /* tells it to stop, and waits for it; returns the ns waited */
+
+/* ---- prompts.c: networks read the prompts ---------------------------------------------------------------------- */
+
+int eng_prompts_open(struct eng_drafting *g);
+void eng_prompts_close(struct eng_drafting *g);
+void eng_prompts_begin(struct eng_drafting *g);                  /* at the start of a step */
+void eng_prompts_add(struct eng_drafting *g, struct eng_seq *s); /* each sequence with a seat */
+/* Before d drafts for the sequences with n_node[i] > 0: computes most of the tokens that it has not, as far as the step
+ * has time for it. The first pass of the draft computes READ_ROWS more. Returns 0 or an error. */
+int eng_prompts_catch_up(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n);
+/* Around a pass: whether there is something to read beside it; reads until *tools->stop; counts, and breaks drafters
+ * that failed. */
+bool eng_prompts_start(struct eng_drafting *g);
+void eng_prompts_run(struct eng_drafting *g, const struct eng_beside_tools *tools);
+void eng_prompts_end(struct eng_drafting *g);
+void eng_prompts_learn(struct eng_drafting *g, uint64_t pass_ns);
+
 /* ---- overlap.c: drafting during passes --------------------------------------------------------------------------- */
 
-/* Unless --dsi is off: starts the thread for the first drafter that can draft during passes. Error: --verify is not
+/* Unless --dsi is off: prepares the first drafter that can draft during passes. Error: --verify is not
  * coupled; with --dsi 1 no drafter can, or --draft model: has a tree. With --dsi auto and no such drafter: a
  * warning only. */
 int eng_overlap_open(struct eng_drafting *g);
@@ -231,8 +274,9 @@ static inline void eng_chain_add(struct eng_chain *c, int32_t token, float odds)
 /* Copies the chains to the trees of the due sequences, at most n_node[i] nodes; while the pass runs, each chain grows
  * to `depth` tokens more than the tree has nodes. */
 void eng_overlap_lay(struct eng_drafting *g, int depth);
-void eng_overlap_start(struct eng_drafting *g);
-void eng_overlap_wait(struct eng_drafting *g);
+bool eng_overlap_start(struct eng_drafting *g); /* whether there is a chain to extend beside the pass */
+void eng_overlap_run(struct eng_drafting *g, const struct eng_beside_tools *tools);
+void eng_overlap_end(struct eng_drafting *g, uint64_t waited_ns);
 void eng_overlap_commit(struct eng_seq *s, int n_new); /* n_new tokens were added: shortens or clears the chain */
 void eng_overlap_drop(struct eng_drafting *g, struct eng_seq *s); /* clears the chain */
 

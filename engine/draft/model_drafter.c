@@ -31,7 +31,6 @@ struct draft_model {
     struct eng_drafter base;
     struct moe_file *file;
     struct moe_model *model;
-    struct moe_context *context;
     struct eng_trees *trees;     /* NULL: drafts are chains */
     struct moe_row *row;         /* [MAX_PREFILL_ROWS + n_parallel] */
     bool beside;                 /* a pass of the target runs meanwhile */
@@ -88,7 +87,7 @@ static struct moe_context_options context_options(const struct draft_model *d, i
 static void close_model(struct eng_drafter *base)
 {
     struct draft_model *d = (struct draft_model *)base;
-    moe_context_close(d->context);
+    moe_context_close(d->base.context);
     moe_model_close(d->model);
     moe_file_close(d->file);
     eng_trees_close(d->trees);
@@ -123,7 +122,7 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
                         "--draft model: takes a model with attention in every layer",
                         w->file);
     if (!error && w->tree != ENG_TREE_CHAIN)
-        error = eng_trees_open(&d->trees, &d->base, d->model, w->tree, false);
+        error = eng_trees_open(&d->trees, &d->base, d->model, w->tree);
     if (!error && moe_model_shape(d->model)->n_ctx_train < g->host.n_ctx)
         kn_say(KN_LOG_WARN, "%s was trained on %d tokens: its drafts beyond them will be poor", w->file,
                moe_model_shape(d->model)->n_ctx_train);
@@ -150,7 +149,7 @@ static int load(struct eng_drafter *base)
 {
     struct draft_model *d = (struct draft_model *)base;
     struct moe_context_options co = context_options(d, base->drafting->host.split->n_kv_slot);
-    return eng_drafter_load_network(base, d->model, &co, &d->context);
+    return eng_drafter_load_network(base, d->model, &co, &d->base.context);
 }
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
@@ -242,7 +241,7 @@ static int draft_token(struct draft_model *d, int n_item)
             lay_rows(d, &d->item[i], n_item - 1 - i, &n_row, &n_want);
     if (n_row == 0)
         return 0;
-    int error = moe_forward(d->context, &(struct moe_batch){ d->row, n_row }, &d->result);
+    int error = moe_forward(d->base.context, &(struct moe_batch){ d->row, n_row }, &d->result);
     if (error || (error = moe_rows_status(&d->result, 0, n_row)))
         return error;
     kn_parallel_for(d->base.team, n_want, choose_item, d);
@@ -259,14 +258,14 @@ static int draft_trees(struct draft_model *d, struct eng_seq **s, const int *n_n
     eng_trees_begin(d->trees);
     for (int i = 0; i < n; i++)
         eng_trees_add(d->trees, s[i], n_node[i], depth);
-    return eng_trees_grow(d->trees, d->context);
+    return eng_trees_grow(d->trees, d->base.context);
 }
 
 static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     struct draft_model *d = (struct draft_model *)base;
     int n_item = 0, going = 1;
-    moe_context_set_team(d->context, base->team);
+    moe_context_set_team(base->context, base->team);
     if (d->trees)
         return draft_trees(d, s, n_node, n, depth);
     for (int i = 0; i < n; i++)
@@ -297,7 +296,7 @@ static int draft_beside(struct eng_drafter *base, struct eng_seq **s, const int 
         };
     }
     d->beside = true;
-    moe_context_set_team(d->context, base->team);
+    moe_context_set_team(base->context, base->team);
     for (*n_pass = 0; n_item && going > 0 && !(*n_pass && atomic_load(stop)); *n_pass += going > 0)
         going = draft_token(d, n_item);
     d->beside = false;

@@ -2,39 +2,26 @@
  * pass as the one target.
  *
  * A session's chain holds the tokens drafted behind its sequence. A step verifies the chain, and meanwhile another
- * thread extends it. If the verified tokens agree with the chain, the rest of it is the next draft. If not, the chain
- * is cleared, and the next pass runs at once without a draft. So a step takes the longer of the two times, not their
- * sum; a wrong draft token costs the draft of the next pass.
+ * thread (beside.c) extends it. If the verified tokens agree with the chain, the rest of it is the next draft. If not,
+ * the chain is cleared, and the next pass runs at once without a draft. So a step takes the longer of the two times,
+ * not their sum; a wrong draft token costs the draft of the next pass.
  *
- * The two threads share no data while both run: between start and wait the drafter owns the chains and the tokens
- * behind n_token, and the pass reads rows that were laid out before. The drafter's threads have lower priority, so
- * they use the time that the pass leaves: waits for the disk, and idle cores. */
+ * The two threads share no data while both run: between start and end the drafter owns the chains and the tokens behind
+ * n_token, and the pass reads rows that were laid out before. */
 #include "engine/draft/internal.h"
 #include "speculative/dsi.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #define MIN_OVERLAP_TOKENS 2 /* the pass itself gives one token; with one more there is a draft */
 
-enum state { IDLE, DRAFTING, END };
-
 struct eng_overlap {
     struct eng_drafting *drafting;
     struct eng_drafter *drafter;
-    struct kn_team *team;          /* opened by the thread: its workers inherit its low priority */
-    struct spec_sampler **sampler; /* [threads] */
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    enum state state; /* guarded by the lock, as open and error; the thread owns the rest while DRAFTING, except stop */
-    bool open;        /* the thread has tried to open the team; error: the result, then that of the last draft */
-    int error;
     struct eng_seq **session; /* [n] of n_parallel: sequences with chains to extend */
     int *n_more, n;           /* [n] tokens to add to each */
-    atomic_bool stop;         /* the pass is done */
     struct eng_overlapped last;
+    int error;                /* of the last draft */
     double pass_ns, draft_ns; /* time of a pass of the target, and of the drafter; recent mean, 0: unknown */
 };
 
@@ -44,48 +31,6 @@ const struct eng_drafter *eng_overlap_drafter(const struct eng_drafting *g)
 }
 const struct eng_overlapped *eng_overlap_last(const struct eng_drafting *g) { return &g->overlap->last; }
 
-/* ---- the thread ---------------------------------------------------------------------------------------- */
-
-/* The caller does not hold the lock. */
-static int draft(struct eng_overlap *a)
-{
-    struct eng_drafter *d = a->drafter;
-    uint64_t start = kn_now_ns();
-    d->team = a->team;
-    d->sampler = a->sampler;
-    d->n_text = 0;
-    int error = d->kind->overlap(d, a->session, a->n_more, a->n, &a->stop, &a->last.n_pass);
-    d->team = a->drafting->host.team;
-    d->sampler = a->drafting->host.sampler;
-    a->last.took_ns = kn_now_ns() - start;
-    return error;
-}
-
-static void *thread_main(void *arg)
-{
-    struct eng_overlap *a = arg;
-    kn_thread_give_way();
-    int error = kn_team_open(&a->team, kn_ceil_div(kn_team_size(a->drafting->host.team), 2));
-    pthread_mutex_lock(&a->lock);
-    a->error = error;
-    a->open = true;
-    pthread_cond_broadcast(&a->wake);
-    while (a->state != END) {
-        if (a->state == IDLE) {
-            pthread_cond_wait(&a->wake, &a->lock);
-            continue;
-        }
-        pthread_mutex_unlock(&a->lock);
-        error = draft(a);
-        pthread_mutex_lock(&a->lock);
-        a->error = error;
-        a->state = IDLE;
-        pthread_cond_broadcast(&a->wake);
-    }
-    pthread_mutex_unlock(&a->lock);
-    return NULL;
-}
-
 /* ---- open, close --------------------------------------------------------------------------------------- */
 
 static struct eng_drafter *find_drafter(const struct eng_drafting *g)
@@ -94,31 +39,6 @@ static struct eng_drafter *find_drafter(const struct eng_drafting *g)
         if (g->drafter[i]->kind->overlap)
             return g->drafter[i];
     return NULL;
-}
-
-static int open_samplers(struct eng_overlap *a)
-{
-    int n = kn_team_size(a->drafting->host.team), error = 0;
-    a->sampler = kn_calloc((size_t)n, sizeof *a->sampler);
-    if (!a->sampler)
-        return kn_fail(KN_ENOMEM, "no memory for --dsi");
-    for (int i = 0; i < n && !error; i++)
-        error = spec_sampler_open(&a->sampler[i], eng_vocab_size(a->drafting->host.vocab));
-    return error;
-}
-
-static int start_thread(struct eng_overlap *a)
-{
-    if (pthread_create(&a->thread, NULL, thread_main, a))
-        return kn_fail(KN_ENOMEM, "cannot start the thread of --dsi");
-    a->started = true;
-    pthread_mutex_lock(&a->lock);
-    while (!a->open)
-        pthread_cond_wait(&a->wake, &a->lock);
-    int error = a->error;
-    a->error = 0;
-    pthread_mutex_unlock(&a->lock);
-    return error;
 }
 
 /* No drafter can draft during passes: --dsi 1 fails, auto warns. */
@@ -175,14 +95,11 @@ int eng_overlap_open(struct eng_drafting *g)
         return kn_fail(KN_ENOMEM, "no memory for --dsi");
     a->drafting = g;
     a->drafter = d;
-    pthread_mutex_init(&a->lock, NULL);
-    pthread_cond_init(&a->wake, NULL);
     a->session = kn_calloc(n, sizeof(struct eng_seq *));
     a->n_more = kn_calloc(n, sizeof *a->n_more);
     if (!a->session || !a->n_more)
         return kn_fail(KN_ENOMEM, "no memory for --dsi with %zu sessions", n);
-    int error = open_samplers(a);
-    return error ? error : start_thread(a);
+    return 0;
 }
 
 void eng_overlap_close(struct eng_drafting *g)
@@ -190,21 +107,8 @@ void eng_overlap_close(struct eng_drafting *g)
     struct eng_overlap *a = g->overlap;
     if (!a)
         return;
-    if (a->started) {
-        pthread_mutex_lock(&a->lock);
-        a->state = END;
-        pthread_cond_broadcast(&a->wake);
-        pthread_mutex_unlock(&a->lock);
-        pthread_join(a->thread, NULL);
-    }
     for (int i = 0; g->seat && i < g->host.n_parallel; i++)
         g->seat[i].chain.n = 0;
-    for (int i = 0; a->sampler && i < kn_team_size(g->host.team); i++)
-        spec_sampler_close(a->sampler[i]);
-    kn_team_close(a->team);
-    pthread_mutex_destroy(&a->lock);
-    pthread_cond_destroy(&a->wake);
-    kn_free(a->sampler);
     kn_free(a->session);
     kn_free(a->n_more);
     kn_free(a);
@@ -237,46 +141,50 @@ static int n_more_tokens(struct eng_drafting *g, struct eng_seq *s)
     return kn_max(n, 0);
 }
 
-void eng_overlap_start(struct eng_drafting *g)
+bool eng_overlap_start(struct eng_drafting *g)
 {
     struct eng_overlap *a = g->overlap;
     int n_more = 0;
     if (!g->overlap_depth)
-        return;
+        return false;
     a->n = 0;
     a->last = (struct eng_overlapped){ 0 };
     for (int i = 0; i < g->n_due; i++) {
         a->session[a->n] = g->due[i];
         n_more += a->n_more[a->n++] = n_more_tokens(g, g->due[i]);
     }
-    atomic_store(&a->stop, false);
     if (n_more == 0 || a->drafter->broken)
-        return;
-    pthread_mutex_lock(&a->lock);
-    a->state = DRAFTING;
-    pthread_cond_broadcast(&a->wake);
-    pthread_mutex_unlock(&a->lock);
+        a->n = 0;
+    return a->n > 0;
 }
 
-/* Waits until the drafter has finished its current pass. */
-void eng_overlap_wait(struct eng_drafting *g)
+void eng_overlap_run(struct eng_drafting *g, const struct eng_beside_tools *tools)
+{
+    struct eng_overlap *a = g->overlap;
+    uint64_t start = kn_now_ns();
+    if (!g->overlap_depth || !a->n)
+        return;
+    struct eng_drafter *d = a->drafter;
+    d->team = tools->team;
+    d->sampler = tools->sampler;
+    d->n_text = 0;
+    a->error = d->kind->overlap(d, a->session, a->n_more, a->n, tools->stop, &a->last.n_pass);
+    d->team = a->drafting->host.team;
+    d->sampler = a->drafting->host.sampler;
+    a->last.took_ns = kn_now_ns() - start;
+}
+
+void eng_overlap_end(struct eng_drafting *g, uint64_t waited_ns)
 {
     struct eng_overlap *a = g->overlap;
     if (!g->overlap_depth)
         return;
-    uint64_t start = kn_now_ns();
-    atomic_store(&a->stop, true);
-    pthread_mutex_lock(&a->lock);
-    while (a->state == DRAFTING)
-        pthread_cond_wait(&a->wake, &a->lock);
-    int error = a->error;
-    a->error = 0;
-    pthread_mutex_unlock(&a->lock);
-    a->last.waited_ns = kn_now_ns() - start;
+    a->last.waited_ns = waited_ns;
     g->times.overlap_ns += a->last.took_ns;
-    g->times.overlap_wait_ns += a->last.waited_ns;
-    if (error)
-        eng_draft_break(a->drafter, error);
+    g->times.overlap_wait_ns += waited_ns;
+    if (a->error)
+        eng_draft_break(a->drafter, a->error);
+    a->error = 0;
 }
 
 /* Removes the committed tokens from the chain, or clears it at the first wrong token. Tokens that agree, and the rest

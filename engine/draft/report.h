@@ -12,9 +12,12 @@ struct eng_drafts {
     bool any, overlap; /* the engine has drafters; one can draft during a pass, and --dsi is not off */
     uint64_t n_draft;  /* drafts verified, each of one session in one pass */
     uint64_t n_accepted[ENG_DRAFT_NODES]; /* [depth - 1] drafts accepted at least to this depth */
-    enum spec_why last_why;               /* the controller's last decision */
-    uint64_t n_decision[SPEC_WHY_COUNT];  /* passes with tokens due, by the reason for drafting or not */
-    int n_choice;                         /* plans that the controller chooses among; 0: the options decide */
+    /* Tokens of prompts that drafters with a network read before a draft, and beside passes of the model; those that are
+     * read with the first row of a draft are not counted. */
+    uint64_t n_text_before, n_text_beside;
+    enum spec_why last_why;              /* the controller's last decision */
+    uint64_t n_decision[SPEC_WHY_COUNT]; /* passes with tokens due, by the reason for drafting or not */
+    int n_choice;                        /* plans that the controller chooses among; 0: the options decide */
     struct eng_draft_choice {
         const char *name; /* a drafter's kind; "all": all drafters; "ahead": during passes; outlives the engine */
         int nth;          /* earlier choices with the same name */

@@ -54,7 +54,7 @@ int eng_draft_lay_text(struct eng_drafter *d, struct eng_seq *s, int at, int n_t
                                                     .n_base = s->path.n_slot - back,
                                                     .feature_slot = back ? s->path.slot[at - back] : 0 };
     }
-    eng_draft_mark_computed(d, s, from, kn_min(at, s->path.n_kept));
+    eng_draft_mark_computed(d, s, from, kn_min(at, s->n_token));
     d->n_text += kn_max(0, kn_min(at, s->n_token) - from); /* tokens behind n_token are the drafter's own */
     return at;
 }

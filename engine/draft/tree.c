@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define MAX_PREFILL_ROWS 256 /* prefill rows in a pass */
-#define MAX_LOGIT_ROWS   64  /* rows with logits in a pass, or one for each session if that is more */
+#define MIN_LOGIT_ROWS   64  /* rows with logits that a pass can have at least; more if a pass verifies more */
 #define TREE_DEPTH       8
 #define MAX_SUCCESSORS   10                                  /* successors considered of a row, and rows of a level */
 #define N_SCRATCH        (MAX_SUCCESSORS * (TREE_DEPTH - 1)) /* slots of a session's candidates; a chain needs fewer */
@@ -79,9 +79,8 @@ struct eng_trees {
     struct eng_drafter *drafter;
     const struct moe_model *model;
     enum eng_tree tree;
-    int position_offset; /* 1 for a head: its row lies 1 position before its token */
-    int n_want;          /* rows with logits in a pass, at most */
-    int n_expected;      /* tokens in the prefetch list before this draft */
+    int n_want;     /* rows with logits in a pass, at most */
+    int n_expected; /* tokens in the prefetch list before this draft */
     int n_item;
     struct moe_row *row;     /* [MAX_PREFILL_ROWS + n_want] */
     struct item *item;       /* [n_item] of n_parallel */
@@ -96,8 +95,7 @@ static bool is_chain(const struct item *it) { return it->shape == &shapes[ENG_TR
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree,
-                   bool is_head)
+int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree)
 {
     struct eng_trees *t = kn_calloc(1, sizeof *t);
     int n_parallel = d->drafting->host.n_parallel;
@@ -106,8 +104,10 @@ int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct m
     t->drafter = d;
     t->model = m;
     t->tree = tree;
-    t->position_offset = is_head;
-    t->n_want = tree == ENG_TREE_CHAIN ? n_parallel : kn_max(MAX_LOGIT_ROWS, n_parallel);
+    t->n_want = n_parallel;
+    if (tree != ENG_TREE_CHAIN)
+        t->n_want = kn_max(kn_max(n_parallel, MIN_LOGIT_ROWS),
+                           kn_min(d->drafting->host.n_draft_row, n_parallel * MAX_SUCCESSORS));
     size_t n = (size_t)t->n_want;
     t->row = kn_calloc(MAX_PREFILL_ROWS + n, sizeof *t->row);
     t->item = kn_calloc((size_t)n_parallel, sizeof *t->item);
@@ -165,7 +165,8 @@ static void want_logits(struct eng_trees *t, struct item *it, int guess, int *n_
 static void lay_text(struct eng_trees *t, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     struct eng_seq *s = it->s;
-    int room = MAX_PREFILL_ROWS + t->drafter->drafting->host.n_parallel - n_behind - *n_row, back = t->position_offset;
+    int room = MAX_PREFILL_ROWS + t->drafter->drafting->host.n_parallel - n_behind - *n_row,
+        back = t->drafter->position_offset;
     int at = kn_min(eng_draft_first_uncomputed(t->drafter, s, s->n_token), s->n_token - 1);
     at = eng_draft_lay_text(t->drafter, s, at, s->n_token, back, room, t->row, n_row);
     *eng_draft_computed(t->drafter, s) = at;
@@ -181,7 +182,7 @@ static void lay_guess(struct eng_trees *t, struct item *it, int guess, int *n_ro
     struct eng_seq *s = it->s;
     struct guess *g = &it->guess[guess];
     const struct guess *parent = g->parent == SPEC_ROOT ? NULL : &it->guess[g->parent];
-    int own = it->n_scratch++, back = t->position_offset, before = parent ? parent->want : it->root_want;
+    int own = it->n_scratch++, back = t->drafter->position_offset, before = parent ? parent->want : it->root_want;
     int32_t *tail = it->tail[own];
     if (parent)
         memcpy(tail, it->tail[parent->scratch], (size_t)(g->depth - 1) * sizeof *tail);

@@ -3,7 +3,7 @@
  * A connection goes through states:
  *
  *     HEAD    the bytes of a request's head are collected and checked (http_parse.h)
- *     BODY    the body is collected; then on_request gets the exchange
+ *     BODY    the body is collected; then on_request gets the exchange.  While memory is short, it waits (below)
  *     ANSWER  the caller has the exchange until it answers; more bytes wait in the input buffer
  *     CLOSE   the connection's last answer is being sent
  *     LINGER  this side is closed, and input is discarded until the client closes: a socket closed with unread
@@ -11,6 +11,13 @@
  *
  * From ANSWER a connection returns to HEAD, where the next request waits until the answer's last byte is sent.  So a
  * client that reads nothing has one unsent answer.
+ *
+ * A large body takes memory as its bytes arrive.  When the bodies have taken their part of max_received, a connection whose
+ * body must grow waits: its bytes stay in the socket, so that the client waits, too.  One waiting connection at a time, the
+ * favoured one, may take the rest of max_received, which is enough for any body, so that bodies get whole one after the
+ * other, whatever the others hold.  A whole body that has_room does not let pass waits in the same way.  Waiting ends with
+ * the time limit of the request.  Whoever waits for memory is not held up by a client that stopped sending a large body:
+ * the largest of those is refused.
  *
  * Bytes go to the socket at once, with one system call (send_pieces); those that it does not take wait in the output
  * buffer for the event loop.  A connection is cut by shutting down its socket: the event loop then reports its end, and
@@ -44,6 +51,9 @@
 #define BACKLOG     1024
 #define MAX_AHEAD   65536 /* bytes that are read before they are needed, such as those of the next request */
 #define FIRST_ROOM  1024  /* first size of the buffers for a head and a body */
+#define FREE_ROOM   65536 /* bytes of a body that need not wait for memory */
+#define SHARED      2     /* 1 / SHARED of max_received is for all bodies; the rest for the favoured and small ones */
+#define STALLED     10    /* ticks without a byte: a client that stopped sending */
 
 enum state { HEAD, BODY, ANSWER, CLOSE, LINGER };
 
@@ -58,6 +68,8 @@ struct eng_exchange { /* a connection */
     bool ended;    /* the client has closed its side */
     bool last;     /* the connection ends with this answer */
     bool due;      /* in the list eng_http.due */
+    bool waits;    /* for memory */
+    bool paused;   /* nothing is read from the socket */
     struct eng_exchange *next_due;
     char peer[INET6_ADDRSTRLEN];
     void *user;
@@ -70,6 +82,7 @@ struct eng_exchange { /* a connection */
     size_t n_held;                         /* bytes of memory for requests, counted in eng_http.n_held */
     struct eng_bytes set;                  /* the answer's headers so far */
     uint64_t first_ns;                     /* time of the incoming request's first byte; 0: none yet */
+    uint64_t turn, got_ns;                 /* of the incoming request: its number, the time of its last byte */
     uint64_t idle_ns, moved_ns, closed_ns; /* idle since; last time that output was sent, or begun; LINGER since */
 };
 
@@ -81,6 +94,9 @@ struct eng_http {
     struct eng_exchange *first, *due; /* due: connections that go on in the event loop (on_resume) */
     int n_connection, port;
     bool loopback;
+    struct eng_exchange *favoured; /* see above; NULL: none */
+    int n_waiting;                 /* connections that wait for memory */
+    uint64_t n_turn;
     size_t n_held, n_unsent; /* sums over all connections */
     uint64_t n_cut;
     uint64_t now_ns, ticked_ns; /* clock for timeouts (see LATE); real time of the last tick */
@@ -89,6 +105,8 @@ struct eng_http {
 static struct evbuffer *input(const struct eng_exchange *x) { return bufferevent_get_input(x->bev); }
 static struct evbuffer *output(const struct eng_exchange *x) { return bufferevent_get_output(x->bev); }
 static size_t unsent(const struct eng_exchange *x) { return evbuffer_get_length(output(x)); }
+
+static int tick_ms(const struct eng_http *h) { return h->opt.tick_ms ? h->opt.tick_ms : TICK_MS; }
 
 /* ---- ending connections ---------------------------------------------------------------------- */
 
@@ -109,6 +127,26 @@ static void listen_or_not(struct eng_http *h)
         evconnlistener_disable(h->listener);
 }
 
+static void set_waits(struct eng_exchange *x, bool waits)
+{
+    x->http->n_waiting += waits - x->waits;
+    x->waits = waits;
+}
+
+/* The request's memory will be freed, or is the caller's: another connection may be favoured. */
+static void leave_body(struct eng_exchange *x)
+{
+    set_waits(x, false);
+    if (x->http->favoured == x)
+        x->http->favoured = NULL;
+}
+
+void eng_http_retry(struct eng_http *h)
+{
+    if (h && h->n_waiting && h->resume)
+        event_active(h->resume, EV_TIMEOUT, 1);
+}
+
 /* Shuts down the socket and drops all bytes; the event loop then reports the end of the connection. */
 static void shut_down(struct eng_exchange *x)
 {
@@ -116,6 +154,7 @@ static void shut_down(struct eng_exchange *x)
     if (x->cut)
         return;
     x->cut = true;
+    leave_body(x);
     shutdown(x->fd, SHUT_RDWR);
     evbuffer_unfreeze(out, 1);
     evbuffer_drain(out, evbuffer_get_length(out));
@@ -167,6 +206,7 @@ static void drop(struct eng_exchange *x)
     h->n_unsent -= unsent(x);
     h->n_connection--;
     evbuffer_remove_cb(output(x), on_output, x);
+    leave_body(x);
     free_request(x);
     if (x->due)
         forget_due(x);
@@ -174,6 +214,7 @@ static void drop(struct eng_exchange *x)
         x->next->self = x->self;
     bufferevent_free(x->bev);
     kn_free(x);
+    eng_http_retry(h);
     if (h->listener)
         listen_or_not(h);
 }
@@ -232,15 +273,31 @@ static void send_text(struct eng_exchange *x, const char *text)
     send_pieces(x, &v, 1);
 }
 
+/* The answer that needs no memory.  The connection must be cut then. */
+static void send_no_memory(int fd)
+{
+    static const char text[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\n"
+                               "Connection: close\r\n\r\n";
+    (void)!send(fd, text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 /* ---- requests -------------------------------------------------------------------------------- */
+
+/* The room that a buffer of n bytes in room grows to for n_more bytes; most: its largest size, without the NUL. */
+static size_t room_for(size_t room, size_t n, size_t n_more, size_t most)
+{
+    size_t needed = n + n_more + 1, wanted = needed > 2 * room ? needed : 2 * room;
+    if (needed <= room)
+        return room;
+    wanted = wanted > FIRST_ROOM ? wanted : FIRST_ROOM;
+    return wanted < most + 1 ? wanted : most + 1;
+}
 
 /* Appends bytes to *p, [*n], which grows to at most `most` bytes and a NUL. */
 static bool append(char **p, size_t *n, size_t *room, const char *bytes, size_t n_bytes, size_t most)
 {
-    if (*n + n_bytes + 1 > *room) {
-        size_t wanted = *n + n_bytes + 1 > 2 * *room ? *n + n_bytes + 1 : 2 * *room;
-        wanted = wanted > FIRST_ROOM ? wanted : FIRST_ROOM;
-        wanted = wanted < most + 1 ? wanted : most + 1;
+    size_t wanted = room_for(*room, *n, n_bytes, most);
+    if (wanted > *room) {
         char *grown = kn_realloc(*p, *room, wanted);
         if (!grown)
             return false;
@@ -257,6 +314,7 @@ static bool append(char **p, size_t *n, size_t *room, const char *bytes, size_t 
 static void refuse(struct eng_exchange *x, enum eng_http_fault fault)
 {
     struct eng_http *h = x->http;
+    leave_body(x);
     x->state = ANSWER;
     x->last = true;
     x->user = NULL;
@@ -267,25 +325,53 @@ static void refuse(struct eng_exchange *x, enum eng_http_fault fault)
         eng_http_answer_fault(x, fault);
 }
 
-/* Counts the memory of requests of this connection.  Above the limit of all, the largest request that is being received
- * is refused; its further bytes are dropped. */
+static size_t held(const struct eng_exchange *x) { return x->room_head + x->room_body + evbuffer_get_length(input(x)); }
+
+/* Refuses the largest request that is being received; its further bytes are dropped.  stalled: of the clients that
+ * stopped sending a large body, and do not wait for memory.  False: there is none. */
+static bool refuse_largest(struct eng_http *h, bool stalled)
+{
+    struct eng_exchange *most = NULL;
+    for (struct eng_exchange *x = h->first; x; x = x->next) {
+        if (x->cut || (x->state != HEAD && x->state != BODY) || unsent(x) > 0)
+            continue;
+        if (stalled && (x->waits || x->room_body <= FREE_ROOM ||
+                        h->now_ns - x->got_ns <= STALLED * (uint64_t)tick_ms(h) * 1000000u))
+            continue;
+        if (!most || x->n_held > most->n_held)
+            most = x;
+    }
+    if (!most)
+        return false;
+    h->n_cut++;
+    refuse(most, ENG_HTTP_MEMORY);
+    return true;
+}
+
+/* Counts the memory of requests of this connection.  Bodies wait for memory; heads, small bodies and bytes ahead do not, so
+ * that the sum can exceed the limit of all: the largest request is refused then. */
 static void count_held(struct eng_exchange *x)
 {
     struct eng_http *h = x->http;
-    size_t n = x->room_head + x->room_body + evbuffer_get_length(input(x));
+    size_t n = held(x);
+    if (n < x->n_held)
+        eng_http_retry(h);
     h->n_held = h->n_held - x->n_held + n;
     x->n_held = n;
-    if (h->n_held <= h->opt.max_received)
-        return;
-    struct eng_exchange *most = NULL;
-    for (struct eng_exchange *y = h->first; y; y = y->next)
-        if (!y->cut && (y->state == HEAD || y->state == BODY) && unsent(y) == 0 && (!most || y->n_held > most->n_held))
-            most = y;
-    h->n_cut += most != NULL;
-    if (most)
-        refuse(most, ENG_HTTP_MEMORY);
-    else
+    if (h->n_held > h->opt.max_received && !refuse_largest(h, false))
         cut(x);
+}
+
+/* Whether the body may take n_more bytes of memory now.  The first that may not becomes the favoured one. */
+static bool may_take(struct eng_exchange *x, size_t n_more)
+{
+    struct eng_http *h = x->http;
+    size_t all = h->opt.max_received, wanted = h->n_held - x->n_held + held(x) + n_more;
+    if (wanted <= all / SHARED)
+        return true;
+    if (!h->favoured)
+        h->favoured = x;
+    return h->favoured == x && wanted <= all;
 }
 
 /* The head is whole. */
@@ -332,6 +418,11 @@ static size_t take_body(struct eng_exchange *x, const char *p, size_t n, enum en
     while (taken < n && !*fault && !body_is_whole(x)) {
         const char *data = p + taken;
         size_t n_data = n - taken < most - x->n_body ? n - taken : most - x->n_body;
+        size_t room = room_for(x->room_body, x->n_body, n_data, most);
+        if (room > x->room_body && room > FREE_ROOM && !may_take(x, room - x->room_body)) {
+            set_waits(x, true);
+            break;
+        }
         if (x->request->chunked)
             taken += eng_http_chunks_take(&x->chunks, p + taken, n - taken, o->max_body, o->max_header, &data, &n_data,
                                           fault);
@@ -343,6 +434,21 @@ static size_t take_body(struct eng_exchange *x, const char *p, size_t n, enum en
     return taken;
 }
 
+/* Hands over the request, which is whole.  False: it waits until there is room for it. */
+static bool hand_over(struct eng_exchange *x)
+{
+    struct eng_http *h = x->http;
+    set_waits(x, h->opt.has_room && !h->opt.has_room(h->opt.arg, x->n_body));
+    if (x->waits)
+        return false;
+    leave_body(x);
+    x->state = ANSWER;
+    x->user = NULL;
+    x->first_ns = 0;
+    h->opt.on_request(h->opt.arg, x);
+    return true;
+}
+
 /* Takes some bytes of input, and hands over the request that they complete.  False: nothing can be done now. */
 static bool step(struct eng_exchange *x)
 {
@@ -352,23 +458,39 @@ static bool step(struct eng_exchange *x)
         evbuffer_drain(input(x), evbuffer_get_length(input(x)));
         return false;
     }
-    if (x->state == ANSWER || unsent(x) > 0 || evbuffer_get_length(input(x)) == 0 ||
-        evbuffer_peek(input(x), 1, NULL, &v, 1) < 1)
+    set_waits(x, false);
+    if (x->state == ANSWER || unsent(x) > 0)
         return false;
-    if (!x->first_ns)
+    if (x->state == BODY && body_is_whole(x))
+        return hand_over(x);
+    if (evbuffer_get_length(input(x)) == 0 || evbuffer_peek(input(x), 1, NULL, &v, 1) < 1)
+        return false;
+    if (!x->first_ns) {
         x->first_ns = x->http->now_ns;
+        x->turn = ++x->http->n_turn;
+    }
     size_t n = x->state == HEAD ? take_head(x, v.iov_base, v.iov_len, &fault)
                                 : take_body(x, v.iov_base, v.iov_len, &fault);
     evbuffer_drain(input(x), n);
-    if (fault) {
+    if (n > 0)
+        x->got_ns = x->http->now_ns;
+    if (fault)
         refuse(x, fault);
-    } else if (x->state == BODY && body_is_whole(x)) {
-        x->state = ANSWER;
-        x->user = NULL;
-        x->first_ns = 0;
-        x->http->opt.on_request(x->http->opt.arg, x);
-    }
-    return true;
+    else if (x->state == BODY && body_is_whole(x))
+        return hand_over(x);
+    return !x->waits;
+}
+
+/* Stops reading from the socket while the request waits, or while enough bytes are ahead.  (libevent's watermark for this
+ * ends the program if it gets no memory.) */
+static void pause_or_read(struct eng_exchange *x)
+{
+    bool pauses = x->waits || evbuffer_get_length(input(x)) >= MAX_AHEAD;
+    if (pauses == x->paused)
+        return;
+    if (pauses ? bufferevent_disable(x->bev, EV_READ) : bufferevent_enable(x->bev, EV_READ))
+        cut(x);
+    x->paused = pauses;
 }
 
 /* Does all that the connection's bytes allow; x may be freed. */
@@ -378,6 +500,7 @@ static void go_on(struct eng_exchange *x)
     while (step(x))
         ;
     x->stepping = false;
+    pause_or_read(x);
     count_held(x);
     if (x->cut || (unsent(x) > 0 && x->state != ANSWER))
         return;
@@ -398,6 +521,20 @@ static void on_bytes(struct bufferevent *bev, void *arg)
     go_on(arg);
 }
 
+/* Goes on with the connections that wait for memory, the oldest request first, until one must wait longer. */
+static void go_on_waiting(struct eng_http *h)
+{
+    for (struct eng_exchange *oldest = NULL; h->n_waiting > 0; oldest = NULL) {
+        for (struct eng_exchange *x = h->first; x; x = x->next)
+            if (x->waits && (x == h->favoured || !oldest || (oldest != h->favoured && x->turn < oldest->turn)))
+                oldest = x;
+        int n = h->n_waiting;
+        go_on(oldest);
+        if (h->n_waiting >= n)
+            return;
+    }
+}
+
 static void on_resume(evutil_socket_t fd, short what, void *arg)
 {
     struct eng_http *h = arg;
@@ -406,6 +543,7 @@ static void on_resume(evutil_socket_t fd, short what, void *arg)
         forget_due(x);
         go_on(x);
     }
+    go_on_waiting(h);
 }
 
 /* The end of the connection, or of the client's side.  While a request is being answered, a client that closes its side
@@ -415,6 +553,8 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
     struct eng_exchange *x = arg;
     (void)bev;
     if (!(what & BEV_EVENT_EOF) || x->cut || x->state == ANSWER) {
+        if (!x->cut && x->state <= BODY && unsent(x) == 0) /* libevent had no memory for the bytes that came */
+            send_no_memory(x->fd);
         drop(x);
         return;
     }
@@ -431,6 +571,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
                                 : NULL;
     (void)n;
     if (!bev || !evbuffer_add_cb(bufferevent_get_output(bev), on_output, x)) {
+        send_no_memory(fd);
         if (bev)
             bufferevent_free(bev);
         else
@@ -454,8 +595,8 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         strcpy(x->peer, "?");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a token must not wait for the next */
     bufferevent_setcb(bev, on_bytes, on_bytes, on_event, x);
-    bufferevent_setwatermark(bev, EV_READ, 0, MAX_AHEAD);
-    bufferevent_enable(bev, EV_READ | EV_WRITE);
+    if (bufferevent_enable(bev, EV_READ | EV_WRITE))
+        cut(x);
     listen_or_not(h);
 }
 
@@ -465,8 +606,6 @@ static void on_accept_error(struct evconnlistener *listener, void *arg)
     (void)arg;
     evconnlistener_disable(listener);
 }
-
-static int tick_ms(const struct eng_http *h) { return h->opt.tick_ms ? h->opt.tick_ms : TICK_MS; }
 
 /* Applies the time limits; x may be freed. */
 static void check_times(struct eng_exchange *x)
@@ -480,7 +619,7 @@ static void check_times(struct eng_exchange *x)
             cut(x);
     } else if (x->first_ns && now - x->first_ns > patience) {
         h->n_cut++;
-        refuse(x, ENG_HTTP_SLOW);
+        refuse(x, x->waits ? ENG_HTTP_MEMORY : ENG_HTTP_SLOW);
     } else if (x->state == HEAD && !x->first_ns && now - x->idle_ns > (uint64_t)h->opt.idle_ms * 1000000u) {
         cut(x);
     }
@@ -497,6 +636,9 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         next = x->next;
         check_times(x);
     }
+    if (h->n_waiting && h->n_held > h->opt.max_received / SHARED)
+        (void)refuse_largest(h, true);
+    eng_http_retry(h);
     listen_or_not(h);
 }
 
@@ -519,10 +661,11 @@ const char *eng_http_header(const struct eng_exchange *x, const char *name)
     return NULL;
 }
 
-char *eng_http_body(struct eng_exchange *x, size_t *n)
+char *eng_http_body(struct eng_exchange *x, size_t *n, size_t *room)
 {
     char *body = x->body;
     *n = x->n_body;
+    *room = x->room_body;
     x->body = NULL;
     x->n_body = x->room_body = 0;
     if (!x->stepping)
@@ -615,10 +758,13 @@ static struct eng_bytes open_head(struct eng_exchange *x, int status, const char
 static void send_head(struct eng_exchange *x, struct eng_bytes *head, const char *body, size_t n)
 {
     struct iovec v[2] = { piece(head->data, head->n), piece(body, n) };
-    if (head->failed)
+    if (head->failed) {
+        if (!x->cut && unsent(x) == 0)
+            send_no_memory(x->fd);
         cut(x);
-    else
+    } else {
         send_pieces(x, v, n ? 2 : 1);
+    }
     eng_bytes_free(head);
 }
 
@@ -795,6 +941,7 @@ void eng_http_close(struct eng_http *h)
         event_free(h->tick);
     if (h->resume)
         event_free(h->resume);
+    h->resume = NULL;
     while (h->first)
         drop(h->first);
     eng_host_names_close(h->names);

@@ -9,9 +9,10 @@
  *     which the exchange must not be used;
  *   - a request that breaks a rule or a limit of size, or names a foreign host, goes to on_fault, which must answer it
  *     at once; the connection is closed then;
- *   - limits on the bytes of all requests being received (the largest is refused), on connections (more wait in the
- *     kernel), on the unsent bytes of a stream (cut) and of all connections (cut, beginning with the client that has
- *     taken no byte for the longest time);
+ *   - a limit on the bytes of all requests being received: clients with large bodies wait, in order of arrival; heads
+ *     and small bodies do not, so the largest request is refused where they are too many;
+ *   - limits on connections (more wait in the kernel), on the unsent bytes of a stream (cut) and of all connections
+ *     (cut, beginning with the client that has taken no byte for the longest time);
  *   - timeouts: a whole request must arrive within patience_ms of its first byte, else it is a fault; while an answer
  *     has unsent bytes, the client must take some within patience_ms; a connection may be idle for idle_ms; else the
  *     connection is cut.
@@ -31,12 +32,15 @@ struct eng_http_options {
     const char *allowed_host;    /* as in eng_host_names_open */
     int port;                    /* 0: any */
     size_t max_header, max_body; /* bytes of one request */
-    size_t max_received;         /* bytes of all requests being received */
+    size_t max_received;         /* bytes of all requests being received: at least 4 of the largest size */
     size_t max_unsent;           /* bytes of one stream that the client has not taken yet */
     size_t max_unsent_all;       /* bytes of all answers that the clients have not taken yet */
     int max_connection;
     int patience_ms, idle_ms;
     int tick_ms; /* interval of the timeout checks; 0: 100 ms */
+    /* Whether a request with a body of n bytes may be handed over now; else it waits for eng_http_retry, or a tick.
+     * NULL: always. */
+    bool (*has_room)(void *arg, size_t n);
     void (*on_request)(void *arg, struct eng_exchange *x);
     void (*on_fault)(void *arg, struct eng_exchange *x, enum eng_http_fault fault); /* NULL: eng_http_answer_fault */
     void (*on_gone)(void *arg, struct eng_exchange *x);
@@ -45,6 +49,7 @@ struct eng_http_options {
 
 int eng_http_open(struct eng_http **out, struct event_base *base, const struct eng_http_options *opt);
 void eng_http_close(struct eng_http *h); /* calls on_gone for exchanges in progress */
+void eng_http_retry(struct eng_http *h); /* memory was freed; NULL is allowed */
 int eng_http_port(const struct eng_http *h);
 bool eng_http_is_loopback(const struct eng_http *h); /* only this machine can reach it */
 int eng_http_connections(const struct eng_http *h);
@@ -59,8 +64,8 @@ const char *eng_http_path(const struct eng_exchange *x);                     /* 
 const char *eng_http_host(const struct eng_exchange *x);                     /* as sent, with a port; "": none */
 const char *eng_http_header(const struct eng_exchange *x, const char *name); /* the first of this name, or NULL */
 const char *eng_http_peer(const struct eng_exchange *x);
-/* The body with a NUL appended; the caller frees it with kn_free.  NULL: no memory. */
-char *eng_http_body(struct eng_exchange *x, size_t *n);
+/* The body with a NUL appended, in an allocation of *room bytes; the caller frees it with kn_free.  NULL: no memory. */
+char *eng_http_body(struct eng_exchange *x, size_t *n, size_t *room);
 
 void eng_http_set_user(struct eng_exchange *x, void *user);
 void *eng_http_user(const struct eng_exchange *x);

@@ -102,6 +102,7 @@ struct srv_route {
 
 /* The callbacks on_request and on_gone of eng_http; arg is the eng_server. */
 void srv_request(void *arg, struct eng_exchange *x);
+bool srv_has_room(void *arg, size_t n_body); /* the callback has_room */
 void srv_gone(void *arg, struct eng_exchange *x);
 
 /* ---- answer.c -------------------------------------------------------------------------------- */
@@ -140,7 +141,7 @@ struct srv_call {
     bool reading;     /* lent to a reader thread, which then owns the fields from body to refused */
     atomic_bool gone; /* set by the serving thread: the client disconnected, so nothing need be read */
     char *body;
-    size_t n_body;
+    size_t n_body, room_body;
     int64_t created_s;
     uint64_t seed;
     struct eng_api_request *ask;

@@ -269,6 +269,15 @@ static void write_their_drafts(struct page *p, const struct eng_thread_report *v
                          (unsigned long long)d->n_accepted[i]);
 }
 
+/* Tokens that drafters with a network read: beside passes, and before drafts. */
+static void write_prompts_read(struct page *p, const struct eng_drafts *d)
+{
+    static const char name[] = "spillway_draft_prompt_tokens_total";
+    head(p, name, "counter", "tokens of prompts that draft models and heads read, beside passes or before drafts");
+    eng_bytes_format(p->out, "%s{%s,when=\"beside\"} %llu\n%s{%s,when=\"before\"} %llu\n", name, p->label,
+                     (unsigned long long)d->n_text_beside, name, p->label, (unsigned long long)d->n_text_before);
+}
+
 static void write_drafts(struct page *p, const struct eng_thread_report *v)
 {
     const struct eng_drafts *d = &v->drafts;
@@ -283,6 +292,7 @@ static void write_drafts(struct page *p, const struct eng_thread_report *v)
         one(p, "spillway_draft_beside_wait_seconds_total", "counter", "time that passes waited for overlapped drafting",
             (double)e->overlap_wait_ns * 1e-9);
     }
+    write_prompts_read(p, d);
     write_decisions(p, d);
     if (!d->n_choice)
         return;

@@ -22,6 +22,7 @@ static void free_call(struct srv_call *c)
     eng_bytes_free(&c->text);
     kn_free(c->choice);
     kn_free(c->body);
+    eng_http_retry(c->server->http);
     kn_free(c);
 }
 
@@ -46,13 +47,13 @@ static void read_ask(struct srv_call *c)
         eng_reply_nothing(&c->text, c->ask);
 }
 
-/* Refuses a call for which the memory for requests was too small: with 413 if the call alone takes more than all of it
- * (the buffer of a chunked body may have twice the body's bytes), else with 503.  bytes: taken by the parsing, with the
+/* Refuses a call for which the memory for requests was too small: with 413 if the call alone takes more than all of it,
+ * else with 503.  bytes: taken by the parsing, with the
  * allocation that was refused. */
 static void refuse_memory(struct srv_call *c, size_t bytes)
 {
     const size_t all = c->server->request_bytes;
-    if (bytes + 2 * c->n_body > all - all / SRV_KEPT_BY_LONG)
+    if (bytes + c->room_body > all - all / SRV_KEPT_BY_LONG)
         eng_refuse(&c->why, 413, NULL, "",
                    "reading this request takes more than the %zu MiB of memory for requests: shorten it, or raise "
                    "--max-body, with which this memory grows",
@@ -82,23 +83,12 @@ static void read_call(struct eng_task *task)
         kn_heap_trim();
 }
 
-/* The body, taken from the connection; NULL: a long one would leave too little of the memory for requests while it
- * waits. */
-static char *take_body(struct eng_server *s, struct eng_exchange *x, size_t *n)
-{
-    char *body = eng_http_body(x, n);
-    if (!body || *n <= ENG_TASK_SHORT || kn_heap_room() >= s->request_bytes / SRV_KEPT_BY_WAITING)
-        return body;
-    kn_free(body);
-    return NULL;
-}
-
 void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route,
                    const struct srv_names *names, uint64_t key)
 {
     struct eng_refusal why;
     struct srv_call *c = kn_calloc(1, sizeof *c);
-    if (!c || !(c->body = take_body(s, x, &c->n_body))) {
+    if (!c || !(c->body = eng_http_body(x, &c->n_body, &c->room_body))) {
         kn_free(c);
         eng_refuse(&why, 503, NULL, "", "no memory for this request now: other requests have it");
         srv_log_refusal(names->name, x, &why);
@@ -304,6 +294,7 @@ static void take_read(struct srv_call *c)
     c->reading = false;
     kn_free(c->body);
     c->body = NULL;
+    eng_http_retry(c->server->http);
     if (!c->x) {
         free_if_over(c);
         return;
@@ -380,8 +371,9 @@ static void take_event(const struct eng_job_event *t)
         kn_heap_guard(&guard);
         int more = eng_reply_feed(c->reply, e);
         kn_heap_guard(NULL);
-        if (more < 0) {
+        if (more < 0 || guard.denied_bytes) { /* text that was parsed with too little memory may be wrong */
             struct eng_refusal why;
+            more = more ? more : -1;
             eng_refuse(&why, 503, NULL, "", "not enough memory to continue this answer");
             eng_reply_fail(c->reply, &why);
         }

@@ -228,6 +228,15 @@ static int check_call(struct eng_server *s, const struct srv_route *r, struct en
     return 0;
 }
 
+/* A long body waits while it would leave too little of the memory for requests to the one that is read.  This memory comes
+ * back as long requests are read and as clients take their answers. */
+bool srv_has_room(void *arg, size_t n_body)
+{
+    const struct eng_server *s = arg;
+    return n_body <= ENG_TASK_SHORT || s->state != SRV_SERVING ||
+           kn_heap_room() >= s->request_bytes / SRV_KEPT_BY_WAITING;
+}
+
 /* Answers a CORS preflight request. */
 static void answer_preflight(struct eng_server *s, struct eng_exchange *x)
 {

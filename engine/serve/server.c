@@ -265,6 +265,7 @@ static int open_http(struct eng_server *s)
                                                           .max_connection = n,
                                                           .patience_ms = s->opt.patience_ms,
                                                           .idle_ms = s->opt.idle_ms,
+                                                          .has_room = srv_has_room,
                                                           .on_request = srv_request,
                                                           .on_gone = srv_gone,
                                                           .on_fault = srv_fault,
@@ -381,6 +382,7 @@ void eng_serve_close(struct eng_server *s)
     if (!s)
         return;
     eng_http_close(s->http);
+    s->http = NULL;
     eng_reader_pool_close(s->pool);
     eng_thread_close(s->thread);
     eng_progress_close(s->bar);

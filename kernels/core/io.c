@@ -135,6 +135,7 @@ static uint64_t system_now_ns(void)
 
 const struct kn_io kn_io_system = {
     .alloc = malloc,
+    .realloc = realloc,
     .free = free,
     .map = system_map,
     .unmap = system_unmap,

@@ -19,6 +19,7 @@ void kn_alloc_forbid(bool forbid) { forbidden = forbid; }
 static atomic_llong heap_used;                    /* bytes of all counted allocations */
 static atomic_llong heap_most = INT64_MAX;        /* limit of heap_used for guarded allocations */
 static _Thread_local struct kn_heap_guard *guard; /* NULL: the thread's allocations are not limited */
+static _Thread_local size_t n_failed;             /* allocations of this thread that returned NULL */
 
 void kn_heap_limit(size_t room)
 {
@@ -38,6 +39,16 @@ void kn_heap_guard(struct kn_heap_guard *g) { guard = g; }
 
 void kn_heap_trim(void) { malloc_trim(0); }
 
+size_t kn_alloc_failures(void) { return n_failed; }
+
+static void note_failure(size_t bytes)
+{
+    struct kn_heap_guard *g = guard;
+    n_failed++;
+    if (g && !g->denied_bytes)
+        g->denied_bytes = (g->held_bytes > 0 ? (size_t)g->held_bytes : 0) + bytes;
+}
+
 /* True if the thread's guard refuses an allocation. */
 static bool is_denied(size_t bytes)
 {
@@ -45,13 +56,14 @@ static bool is_denied(size_t bytes)
     size_t left;
     if (!g)
         return false;
-    if (g->stop && atomic_load_explicit(g->stop, memory_order_relaxed))
+    if (g->stop && atomic_load_explicit(g->stop, memory_order_relaxed)) {
+        n_failed++;
         return true;
+    }
     left = kn_heap_room();
     if (left >= g->keep && left - g->keep >= bytes)
         return false;
-    if (!g->denied_bytes)
-        g->denied_bytes = (g->held_bytes > 0 ? (size_t)g->held_bytes : 0) + bytes;
+    note_failure(bytes);
     return true;
 }
 
@@ -64,7 +76,18 @@ static void *count(void *p, long long sign)
     return p;
 }
 
-void *kn_heap_alloc(size_t bytes) { return is_denied(bytes) ? NULL : count(malloc(bytes), 1); }
+/* Allocates and counts; NULL: the guard refuses, or the system does. */
+static void *take(size_t bytes)
+{
+    void *p;
+    if (is_denied(bytes))
+        return NULL;
+    if (!(p = kn_io()->alloc(bytes)) && bytes)
+        note_failure(bytes);
+    return count(p, 1);
+}
+
+void *kn_heap_alloc(size_t bytes) { return take(bytes); }
 
 void *kn_heap_realloc(void *p, size_t bytes)
 {
@@ -72,19 +95,20 @@ void *kn_heap_realloc(void *p, size_t bytes)
     if (is_denied(bytes))
         return NULL;
     (void)count(p, -1);
-    grown = realloc(p, bytes);
+    if (!(grown = kn_io()->realloc(p, bytes)) && bytes)
+        note_failure(bytes);
     (void)count(grown || !bytes ? grown : p, 1);
     return grown;
 }
 
-void kn_heap_free(void *p) { free(count(p, -1)); }
+void kn_heap_free(void *p) { kn_io()->free(count(p, -1)); }
 
 /* ---- small allocations --------------------------------------------------------------------------------------- */
 
 void *kn_alloc(size_t bytes)
 {
     kn_assert(!forbidden);
-    return is_denied(bytes) ? NULL : count(kn_io()->alloc(bytes ? bytes : 1), 1);
+    return take(bytes ? bytes : 1);
 }
 
 void *kn_calloc(size_t n, size_t bytes)

@@ -16,7 +16,7 @@
  *            together, and their trees finished together (sum_quads), giving registers of 16 (8) scores
  *   weights  a register is 16 (8) positions of the chunk; the chunk's 64 are the 64 accumulators of the sum
  *   values   a register is 16 (8) outputs of a head; positions ascend, each weight e is broadcast */
-#include "kernels/cpu/simd_math.h"
+#include "kernels/cpu/simd_int8.h"
 #include "kernels/internal.h"
 
 #include <math.h>
@@ -25,6 +25,21 @@
 #define GROUP 16            /* heads computed together */
 #define NP    KN_QUADS      /* dot products computed together */
 #define PART  (KN_ACCS / 4) /* passes over the vectors of NP dot products: 4 accumulator registers per pass */
+
+#define MOST_BLOCKS (KN_MAX_D_HEAD / KN_KV_BLOCK)
+
+/* Codes of int8 keys and values (kernels.h, simd_int8.h). Beyond a vector's end codes are 0. */
+struct codes {
+    _Alignas(64) int8_t q[GROUP][KN_MAX_D_HEAD];
+    float q_scale[GROUP][MOST_BLOCKS];
+    int32_t q_sum[GROUP][MOST_BLOCKS];                   /* of a block's codes */
+    _Alignas(64) int8_t key[KN_MAX_D_HEAD / 4][TILE][4]; /* of a tile */
+    float key_scale[MOST_BLOCKS][TILE];
+    _Alignas(64) int8_t value[KN_CHUNK / 4][KN_KV_BLOCK * 4]; /* of one block of the chunk's values */
+    _Alignas(64) float value_scale[KN_CHUNK];                 /* 0 for positions not attended to */
+    int8_t weight[GROUP][KN_CHUNK];
+    float weight_scale[GROUP];
+};
 
 struct heads {
     float most[GROUP], sum[GROUP];
@@ -47,6 +62,7 @@ struct work {
     _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];  /* [n_q][d_pad] */
     float *total, *joined;                        /* [n_q][v_pad] outputs of this span so far, of the spans */
     _Alignas(64) float room[2][GROUP * KN_MAX_D_HEAD];
+    struct codes codes;
 };
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -67,10 +83,9 @@ KN_INLINE size_t key_at(const struct work *w, int32_t slot) { return (size_t)slo
 
 KN_INLINE size_t value_at(const struct work *w, int32_t slot) { return (size_t)slot * (size_t)w->a->v_step; }
 
-/* Prefetches n values from index `at`. Callers put a few calls between arithmetic, because many at once would stall. */
-KN_INLINE void ask(const void *rows, size_t at, int n, enum kn_kv kv)
+/* Prefetches n values of `value` bytes from index `at`. Callers put a few calls between arithmetic, because many at once would stall. */
+KN_INLINE void ask(const void *rows, size_t at, int n, int value)
 {
-    int value = kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
     const char *p = (const char *)rows + at * (size_t)value;
     for (int i = 0; i < n * value; i += 64)
         _mm_prefetch(p + i, _MM_HINT_T0);
@@ -142,10 +157,11 @@ KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
 {
     vf scale = vf_set1(w->a->scale);
     bool own_values = w->a->v != w->a->k;
+    int value = (int)kn_kv_value_bytes(w->a->kv);
     for (int h = 0; h < w->n_q; h++) {
         const float *q = w->q + h * d_pad;
         for (int p = tile + 4 * h; own_values && p < KN_CHUNK; p += 4 * w->n_q)
-            ask(w->a->v, value_at(w, w->slot[p]), w->a->d_value, w->a->kv);
+            ask(w->a->v, value_at(w, w->slot[p]), w->a->d_value, value);
         for (int p = 0; p < TILE; p += KN_LANES) {
             vf quad[4];
             for (int k = 0; k < 4; k++)
@@ -228,6 +244,7 @@ static void merge_heads(struct work *w, struct heads *to, const struct heads *ne
 KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_head, int n_reg, int n_last)
 {
     const float *e = w->e[h0]; /* [n_head][KN_CHUNK] */
+    const int value = (int)kn_kv_value_bytes(kv);
     vf acc[MOST_HEADS][MOST_REGS], v[MOST_REGS];
     for (int h = 0; h < n_head; h++)
         for (int j = 0; j < n_reg; j++)
@@ -237,9 +254,9 @@ KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_he
         size_t at = value_at(w, w->slot[p]) + (size_t)d;
         if (h0 == 0) {
             size_t next = key_at(w, w->next[p]);
-            ask(w->a->k, next + (size_t)d, n_reg * KN_LANES, kv);
+            ask(w->a->k, next + (size_t)d, n_reg * KN_LANES, value);
             if (d == 0)
-                ask(w->a->k, next + (size_t)w->a->d_value, w->a->d_key - w->a->d_value, kv);
+                ask(w->a->k, next + (size_t)w->a->d_value, w->a->d_key - w->a->d_value, value);
         }
         for (int j = 0; j < n_reg; j++) {
             int n = j + 1 < n_reg ? KN_LANES : n_last;
@@ -288,13 +305,190 @@ KN_INLINE void add_all_values(struct work *w, enum kn_kv kv)
         add_heads(w, h, kv, 1, 4);
 }
 
+/* ---- int8 ----------------------------------------------------------------------------------- */
+
+static void code_query(struct work *w, int h, const float *q)
+{
+    struct codes *c = &w->codes;
+    for (int b = 0; b < kn_kv_blocks(w->a->d_key); b++) {
+        int8_t *code = c->q[h] + b * KN_KV_BLOCK;
+        int sum = 0;
+        c->q_scale[h][b] = code_some(q + b * KN_KV_BLOCK, w->a->d_key - b * KN_KV_BLOCK, code);
+        for (int i = 0; i < KN_KV_BLOCK; i++)
+            sum += code[i];
+        c->q_sum[h][b] = sum;
+    }
+}
+
+KN_INLINE __m128i load_16_codes(const int8_t *p, int n)
+{
+    int8_t some[16] = { 0 };
+    if (n >= 16)
+        return _mm_loadu_si128((const __m128i *)p);
+    memcpy(some, p, (size_t)n);
+    return _mm_loadu_si128((const __m128i *)some);
+}
+
+/* Stages the tile's keys; those of positions not attended to are the keys of slot 0. */
+static void stage_coded_keys(struct work *w, int tile)
+{
+    struct codes *c = &w->codes;
+    const struct kn_attend *a = w->a;
+    int n_block = kn_kv_blocks(a->d_key), stride = kn_kv_blocks(a->k_step);
+    for (int g = 0; g < TILE; g += KN_LANES) {
+        const int32_t *slot = w->slot + tile * TILE + g;
+        for (int l = 0; l < KN_LANES; l++)
+            for (int b = 0; b < n_block; b++)
+                c->key_scale[b][g + l] = a->k_scale[(size_t)slot[l] * (size_t)stride + (size_t)b];
+        for (int d = 0; d < a->d_key; d += 16) {
+            __m128i row[KN_LANES];
+            vi four[4];
+            for (int l = 0; l < KN_LANES; l++)
+                row[l] = load_16_codes((const int8_t *)a->k + key_at(w, slot[l]) + d, a->d_key - d);
+            transpose_keys(row, four);
+            for (int i = 0; i < 4; i++)
+                vi_store(c->key[d / 4 + i][g], signed_codes(four[i]));
+        }
+    }
+}
+
+/* Scores of KN_LANES positions of a tile, from position g on, for n heads from h0 on. */
+KN_INLINE void score_codes(struct work *w, int tile, int g, int h0, int n)
+{
+    const struct codes *c = &w->codes;
+    int d_key = w->a->d_key;
+    vf x[4];
+    for (int h = 0; h < n; h++)
+        x[h] = vf_zero();
+    for (int b = 0; b < kn_kv_blocks(d_key); b++) {
+        int n_quad = kn_min(KN_KV_BLOCK, d_key - b * KN_KV_BLOCK + 3) / 4;
+        vi acc[4];
+        for (int h = 0; h < n; h++)
+            acc[h] = signed_start(vi_set1(c->q_sum[h0 + h][b] & 0xFFFF));
+        for (int i = b * 16; i < b * 16 + n_quad; i++) {
+            vi key = vi_load(c->key[i][g]);
+            for (int h = 0; h < n; h++)
+                acc[h] = signed_dot(acc[h], key, vi_spread(c->q[h0 + h] + 4 * i));
+        }
+        vf scale = vf_load(c->key_scale[b] + g);
+        for (int h = 0; h < n; h++)
+            x[h] = vf_fma(vf_from_int(acc[h]), vf_mul(vf_set1(c->q_scale[h0 + h][b]), scale), x[h]);
+    }
+    for (int h = 0; h < n; h++)
+        vf_store(&w->e[h0 + h][tile * TILE + g], vf_mul(vf_set1(w->a->scale), x[h]));
+}
+
+/* As score_rows(): also prefetches values. */
+static void score_coded_tile(struct work *w, int tile)
+{
+    const struct kn_attend *a = w->a;
+    int stride = kn_kv_blocks(a->v_step);
+    for (int p = tile; a->v != a->k && p < KN_CHUNK; p += 4) {
+        ask(a->v, value_at(w, w->slot[p]), a->d_value, 1);
+        _mm_prefetch((const char *)(a->v_scale + (size_t)w->slot[p] * (size_t)stride), _MM_HINT_T0);
+    }
+    for (int g = 0; g < TILE; g += KN_LANES) {
+        int h = 0;
+        for (; h + 4 <= w->n_q; h += 4)
+            score_codes(w, tile, g, h, 4);
+        for (; h < w->n_q; h++)
+            score_codes(w, tile, g, h, 1);
+    }
+}
+
+/* Stages the block of values from d on, and prefetches the same block of the next chunk's keys. */
+static void stage_coded_values(struct work *w, int d)
+{
+    struct codes *c = &w->codes;
+    const struct kn_attend *a = w->a;
+    size_t v_stride = (size_t)kn_kv_blocks(a->v_step), k_stride = (size_t)kn_kv_blocks(a->k_step);
+    for (int p = 0; p < KN_CHUNK; p++)
+        c->value_scale[p] = p < w->lo || p >= w->hi
+                                ? 0.0f
+                                : a->v_scale[(size_t)w->slot[p] * v_stride + (size_t)(d / KN_KV_BLOCK)];
+    for (int j = w->lo / 4; 4 * j < w->hi; j++) {
+        for (int at = 0; at < KN_KV_BLOCK; at += KN_REG_BYTES) {
+            vi v[4], mixed[4];
+            for (int i = 0; i < 4; i++)
+                v[i] = vi_load_bytes((const int8_t *)a->v + value_at(w, w->slot[4 * j + i]) + d + at,
+                                     a->d_value - d - at);
+            mix_values(v, mixed);
+            for (int r = 0; r < 4; r++)
+                vi_store(c->value[j] + 4 * at + r * KN_REG_BYTES, mixed[r]);
+        }
+        for (int i = 4 * j; i < 4 * j + 4; i++) {
+            size_t next = key_at(w, w->next[i]);
+            ask(a->k, next + (size_t)d, KN_KV_BLOCK, 1);
+            if (d)
+                continue;
+            ask(a->k, next + (size_t)a->d_value, a->d_key - a->d_value, 1);
+            _mm_prefetch((const char *)(a->k_scale + (size_t)w->next[i] * k_stride), _MM_HINT_T0);
+        }
+    }
+}
+
+/* Merges the chunk's sums for n heads from h0 on and the staged block of values from d on. */
+KN_INLINE void add_codes(struct work *w, int h0, int d, int n)
+{
+    const struct codes *c = &w->codes;
+    for (int at = 0; at < KN_KV_BLOCK; at += KN_REG_BYTES) {
+        vi acc[4][4];
+        for (int h = 0; h < n; h++)
+            for (int r = 0; r < 4; r++)
+                acc[h][r] = vi_zero();
+        for (int j = w->lo / 4; 4 * j < w->hi; j++)
+            for (int r = 0; r < 4; r++) {
+                vi value = vi_load(c->value[j] + 4 * at + r * KN_REG_BYTES);
+                for (int h = 0; h < n; h++)
+                    acc[h][r] = vi_dot_weights(acc[h][r], vi_spread(c->weight[h0 + h] + 4 * j), value);
+            }
+        for (int h = 0; h < n; h++) {
+            vf keep = vf_set1(w->keep[h0 + h]), take = vf_set1(w->take[h0 + h]),
+               scale = vf_set1(c->weight_scale[h0 + h]);
+            in_order(acc[h]);
+            for (int r = 0; r < 4; r++) {
+                float *total = w->total + (h0 + h) * w->v_pad + d + at + r * KN_LANES;
+                vf o = vf_mul(vf_from_int(acc[h][r]), scale);
+                if (!w->first)
+                    o = vf_fma(o, take, vf_mul(vf_load(total), keep));
+                vf_store(total, o);
+            }
+        }
+    }
+}
+
+#if KN_LANES == 16
+#define MANY_CODED 4 /* times 4 registers: half of all registers */
+#else
+#define MANY_CODED 2
+#endif
+
+static void add_coded_values(struct work *w)
+{
+    struct codes *c = &w->codes;
+    for (int d = 0; d < w->a->d_value; d += KN_KV_BLOCK) {
+        stage_coded_values(w, d);
+        for (int h = 0; h < w->n_q; h++) {
+            vf t[KN_ACCS];
+            for (int j = 0; j < KN_ACCS; j++)
+                t[j] = vf_mul(vf_load(w->e[h] + j * KN_LANES), vf_load(c->value_scale + j * KN_LANES));
+            c->weight_scale[h] = code_64(t, c->weight[h]);
+        }
+        int h = 0;
+        for (; h + MANY_CODED <= w->n_q; h += MANY_CODED)
+            add_codes(w, h, d, MANY_CODED);
+        for (; h < w->n_q; h++)
+            add_codes(w, h, d, 1);
+    }
+}
+
 /* ---- chunks --------------------------------------------------------------------------------- */
 
 /* Attends to positions lo..hi-1, all of one chunk; first: the span's first. */
 static void attend_chunk(struct work *w, int lo, int hi, bool first)
 {
     int base = lo / KN_CHUNK * KN_CHUNK;
-    bool f16 = w->a->kv == KN_KV_F16;
+    enum kn_kv kv = w->a->kv;
     w->lo = lo - base;
     w->hi = hi - base;
     w->first = first;
@@ -305,7 +499,12 @@ static void attend_chunk(struct work *w, int lo, int hi, bool first)
     find_slots(w->a, base + KN_CHUNK, w->next);
     for (int p = w->lo / TILE * TILE; p < w->hi; p += TILE) {
         int from = kn_max(p, w->lo), to = kn_min(p + TILE, w->hi);
-        if (f16)
+        if (kv == KN_KV_INT8) {
+            stage_coded_keys(w, p / TILE);
+            score_coded_tile(w, p / TILE);
+            continue;
+        }
+        if (kv == KN_KV_F16)
             stage_keys(w, from, to, KN_KV_F16);
         else
             stage_keys(w, from, to, KN_KV_F32);
@@ -313,7 +512,9 @@ static void attend_chunk(struct work *w, int lo, int hi, bool first)
     }
     weigh(w);
     merge_heads(w, &w->so_far, &w->chunk, w->first);
-    if (f16)
+    if (kv == KN_KV_INT8)
+        add_coded_values(w);
+    else if (kv == KN_KV_F16)
         add_all_values(w, KN_KV_F16);
     else
         add_all_values(w, KN_KV_F32);
@@ -387,13 +588,17 @@ static void open_work(struct work *w, const struct kn_attend *a)
     memset(w->keep, 0, sizeof w->keep);
 }
 
-/* Copies the queries of the heads from h on, padded. */
+/* Copies the queries of the heads from h on, padded, or codes them. */
 static void load_queries(struct work *w, int h)
 {
     const struct kn_attend *a = w->a;
     const float *q = a->q + h * a->d_key;
     for (int i = 0; i < w->n_q; i++) {
         float *to = w->q + i * w->d_pad;
+        if (a->kv == KN_KV_INT8) {
+            code_query(w, i, q + i * a->d_key);
+            continue;
+        }
         memcpy(to, q + i * a->d_key, (size_t)a->d_key * sizeof *q);
         for (int d = a->d_key; d < w->d_pad; d++)
             to[d] = -0.0f;

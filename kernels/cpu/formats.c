@@ -105,19 +105,11 @@ size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in)
 
 size_t kn_act_bytes(enum kn_act a, int n_in)
 {
-    size_t n = (size_t)n_in;
-
     kn_assert(n_in >= 0);
-    switch (a) {
-    case KN_ACT_F32:
-        return n * sizeof(float);
-    case KN_ACT_Q32:
-        kn_assert(n % 32 == 0);
-        return n / 32 * sizeof(struct kn_x32);
-    default:
-        kn_assert(a == KN_ACT_Q256 && n % 256 == 0);
-        return n / 256 * sizeof(struct kn_x256);
-    }
+    if (a == KN_ACT_F32)
+        return (size_t)n_in * sizeof(float);
+    kn_assert(n_in % (a == KN_ACT_Q32 ? 32 : 256) == 0);
+    return ((size_t)n_in + KN_GROUP - 1) / KN_GROUP * sizeof(struct kn_codes);
 }
 
 /* ---- half precision -------------------------------------------------------------------------- */

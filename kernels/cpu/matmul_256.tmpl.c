@@ -6,7 +6,7 @@
  * instructions, lines are decoded once and shared by all tiles.  All else differs only in the constants of FORMAT.
  *
  * Folding: the products of a few lines (a run) with activations are summed as unsigned codes, and this sum times
- * the scale is added to isum.  The sums of each 16 activation codes (struct kn_x256) then correct the result: times
+ * the scale is added to isum.  The sums of each 16 activation codes (struct kn_codes) then correct the result: times
  * the minimums they give msum; or, if weight codes are stored with an offset, times offset and scale they are
  * subtracted from isum. */
 #include "kernels/cpu/simd_matmul.h"
@@ -281,11 +281,13 @@ KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int ru
         isum[r] = dot_fold(isum[r], dot[r], scale, largest);
 }
 
-/* Computes msum of rows from..to - 1, and adds the block's products, from isum and msum, to t->acc. */
+/* Computes msum of rows from..to - 1, and adds the block's products, from isum and msum, to t->acc.  A block is a whole
+ * group.  The group's sum begins with a product, not with an fmaf from +0: the two differ only in the sign of a zero,
+ * which is lost in t->acc, as a sum that starts at +0 is never -0. */
 KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, int to, vi *isum)
 {
     const struct codes *c = t->w;
-    const struct kn_x256 *x[WIDE_TILE];
+    const struct kn_codes *x[WIDE_TILE];
     vi msum[WIDE_TILE];
 
     UNROLL
@@ -303,14 +305,13 @@ KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, i
     }
     UNROLL
     for (int r = from; r < to; r++) {
-        float *at = t->acc[r] + part * KN_LANES;
-        vf dx = vf_set1(x[r]->d), acc = vf_load(at);
+        vf dx = vf_set1(x[r]->d[0]), group;
         vi sum = mins > 0 ? vi_sub(isum[r], vi_shl(msum[r], mins)) : isum[r];
 
-        acc = vf_fma(vf_mul(c->d[part], dx), vf_from_int(sum), acc);
+        group = vf_mul(vf_mul(c->d[part], dx), vf_from_int(sum));
         if (mins == MINS)
-            acc = vf_fnma(vf_mul(c->dmin[part], dx), vf_from_int(msum[r]), acc);
-        vf_store(at, acc);
+            group = vf_fnma(vf_mul(c->dmin[part], dx), vf_from_int(msum[r]), group);
+        add_to(t->acc[r] + part * KN_LANES, group);
     }
 }
 
@@ -328,7 +329,7 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
 
         UNROLL
         for (int r = 0; r < n; r++) {
-            x[r] = ((const struct kn_x256 *)(const void *)(t->x[r] + t->at))->q;
+            x[r] = ((const struct kn_codes *)(const void *)(t->x[r] + t->at))->q;
             isum[r] = vi_zero();
         }
         ROLLED for (int half = 0; half < 2; half++)
@@ -412,7 +413,7 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
 
         UNROLL
         for (int r = 0; r < n; r++) {
-            x[r] = ((const struct kn_x256 *)(const void *)(t->x[r] + t->at))->q;
+            x[r] = ((const struct kn_codes *)(const void *)(t->x[r] + t->at))->q;
             isum[r] = vi_zero();
         }
         if (is_held(run, lines))
@@ -488,7 +489,7 @@ void KN_FN(kn_job_256)(const struct job *j)
         k->scales(c.block, &c);
         if (many)
             k->decode(&c);
-        t.at = (size_t)b * sizeof(struct kn_x256);
+        t.at = (size_t)b * sizeof(struct kn_codes);
         if (whole)
             whole(&t);
         else

@@ -6,13 +6,17 @@
  * block's codes (HELD), each tile decodes them; else they are decoded once for all tiles.  Q8_0 needs no decoding.
  *
  * A block's codes stay in registers while a tile goes through its rows.  Instructions for a block and row: 8
- * products, and 4 or 5 more for start and scale, two per cycle. */
+ * products, and 4 or 5 more for start and scale, two per cycle.  Eight blocks are a group: its sum starts at +0, and is
+ * added to the row's. */
 #include "kernels/cpu/simd_matmul.h"
 
-#define STEP 16             /* blocks per round of all tiles: 8.5 KiB of Q8_0 */
-#define NEAR 1024           /* prefetch distance in bytes, to the L1 cache */
-#define FAR  16384          /* and to the outer caches */
-#define HELD (HOLD(8) == 8) /* registers can hold a block's codes */
+#include <stddef.h>
+
+#define PER_GROUP (KN_GROUP / 32)
+#define STEP      (2 * PER_GROUP) /* blocks per round of all tiles: 8.5 KiB of Q8_0 */
+#define NEAR      1024            /* prefetch distance in bytes, to the L1 cache */
+#define FAR       16384           /* and to the outer caches */
+#define HELD      (HOLD(8) == 8)  /* registers can hold a block's codes */
 
 /* line_fn: register `part` of line i, 0..7, of a block: codes of k = 4 * i .. 4 * i + 3, as signed_dot() needs them.
  * factor_fn: register `part` of the factors, or of the minimums, of the block's 16 rows. */
@@ -123,39 +127,41 @@ KN_INLINE vf least_plain(const void *block, int part)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* The sum of all codes of an activation block. */
-KN_INLINE vf sum_of(const struct kn_x32 *x)
-{
-    return vf_from_int(vi_dot_i16(vi_zero(), vi_set1(0x00010001), vi_spread(x->sum)));
-}
+/* In a record, a block's scale is this many bytes behind its two sums. */
+#define TO_SCALE (offsetof(struct kn_codes, d) - offsetof(struct kn_codes, sum))
 
-/* Adds register `part` of block w to acc of rows from..to - 1; its codes are in q, or with q NULL `line` gives them. */
-KN_INLINE void block_rows(const struct kn_x32 *const *x, int from, int to, const void *w, int part, const vi *q,
-                          line_fn *line, factor_fn *factor, factor_fn *least, vf *acc)
+/* Adds register `part` of block w to acc of rows from..to - 1.  A row's codes are at x[r] + codes, their sums at
+ * x[r] + sums.  The block's codes are in q, or with q NULL `line` gives them. */
+KN_INLINE void block_rows(const uint8_t *const *x, size_t codes, size_t sums, int from, int to, const void *w, int part,
+                          const vi *q, line_fn *line, factor_fn *factor, factor_fn *least, vf *acc)
 {
     vf d = factor(w, part);
     vi dot[WIDE_TILE];
 
     UNROLL
     for (int r = from; r < to; r++)
-        dot[r] = signed_start(vi_spread(x[r]->sum));
+        dot[r] = signed_start(vi_spread(x[r] + sums));
     UNROLL
     for (int i = 0; i < 8; i++) {
-        vi codes = q ? q[i] : line(w, i, part);
+        vi four = q ? q[i] : line(w, i, part);
 
         UNROLL
         for (int r = from; r < to; r++)
-            dot[r] = signed_dot(dot[r], codes, vi_spread(x[r]->q + 4 * i));
+            dot[r] = signed_dot(dot[r], four, vi_spread(x[r] + codes + 4 * i));
     }
     UNROLL
     for (int r = from; r < to; r++)
-        acc[r] = vf_fma(vf_mul(d, vf_set1(x[r]->d)), vf_from_int(dot[r]), acc[r]);
+        acc[r] = vf_fma(vf_mul(d, vf_spread(x[r] + sums + TO_SCALE)), vf_from_int(dot[r]), acc[r]);
     if (least) {
         vf m = least(w, part);
+        const vi one = vi_set1(0x00010001);
 
         UNROLL
-        for (int r = from; r < to; r++)
-            acc[r] = vf_fma(vf_mul(m, vf_set1(x[r]->d)), sum_of(x[r]), acc[r]);
+        for (int r = from; r < to; r++) {
+            vi sum = vi_dot_i16(vi_zero(), one, vi_spread(x[r] + sums)); /* of the 32 codes */
+
+            acc[r] = vf_fma(vf_mul(m, vf_spread(x[r] + sums + TO_SCALE)), vf_from_int(sum), acc[r]);
+        }
     }
 }
 
@@ -163,7 +169,7 @@ KN_INLINE void block_rows(const struct kn_x32 *const *x, int from, int to, const
  * would occupy every slot for outstanding loads, and products that load much themselves would wait for a slot. */
 KN_INLINE void ask_for(const uint8_t *w, int bytes, int i, int of)
 {
-    const int n_line = bytes / 64 + 1;
+    const int n_line = kn_ceil_div(bytes, 64);
 
     UNROLL
     for (int line = i * n_line / of; line < (i + 1) * n_line / of; line++) {
@@ -172,80 +178,106 @@ KN_INLINE void ask_for(const uint8_t *w, int bytes, int i, int of)
     }
 }
 
-/* The only tile of a job, up to TILE rows: sums stay in registers for all blocks. */
+/* The only tile of a job, up to TILE rows: the sums of a group stay in registers. */
 KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor, factor_fn *least)
 {
-    const uint8_t *w = t->w;
-    vf acc[KN_PARTS][TILE];
-    const struct kn_x32 *x[TILE];
+    const uint8_t *w = t->w, *const end = w + (size_t)t->n_step * (size_t)bytes;
+    float(*const sum)[ACC] = t->acc;
+    const uint8_t *x[TILE];
 
     UNROLL
-    for (int r = 0; r < n; r++) {
-        x[r] = (const void *)(t->x[r] + t->at);
+    for (int r = 0; r < n; r++)
+        x[r] = t->x[r] + t->at;
+    do {
+        const uint8_t *const group_end = end - w < PER_GROUP * bytes ? end : w + PER_GROUP * bytes;
+        vf acc[KN_PARTS][TILE];
+        size_t codes = 0, sums = offsetof(struct kn_codes, sum);
+
         UNROLL
-        for (int part = 0; part < KN_PARTS; part++)
-            acc[part][r] = vf_load(t->acc[r] + part * KN_LANES);
-    }
-    ROLLED for (int b = 0; b < t->n_step; b++, w += bytes)
-    {
-        ask_for(w, bytes, 0, 1);
+        for (int i = 0; i < KN_PARTS * n; i++)
+            acc[i % KN_PARTS][i / KN_PARTS] = vf_zero();
+        do {
+            ask_for(w, bytes, 0, 1);
+            UNROLL
+            for (int part = 0; part < KN_PARTS; part++)
+                block_rows(x, codes, sums, 0, n, w, part, NULL, line, factor, least, acc[part]);
+            codes += 32;
+            sums += 2 * sizeof(int16_t);
+            w += bytes;
+        } while (w < group_end);
+        forget_loads();
         UNROLL
-        for (int part = 0; part < KN_PARTS; part++)
-            block_rows(x, 0, n, w, part, NULL, line, factor, least, acc[part]);
-        UNROLL
-        for (int r = 0; r < n; r++)
-            x[r]++;
-    }
-    UNROLL
-    for (int r = 0; r < n; r++) {
-        UNROLL
-        for (int part = 0; part < KN_PARTS; part++)
-            vf_store(t->acc[r] + part * KN_LANES, acc[part][r]);
-    }
+        for (int r = 0; r < n; r++) {
+            x[r] += sizeof(struct kn_codes);
+            UNROLL
+            for (int part = 0; part < KN_PARTS; part++)
+                add_to(sum[r] + part * KN_LANES, acc[part][r]);
+        }
+    } while (w < end);
 }
 
-/* One of several tiles.  A block's codes stay in registers, if HELD, while the rows' sums are loaded, increased and
- * stored, for abreast(n) rows at a time. */
-KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor, factor_fn *least,
-                            bool ask)
+/* Adds a block to the sums of a group of one of several tiles; codes and sums as in block_rows().  The block's codes
+ * stay in registers, if HELD, while the rows' sums are loaded, increased and stored, for abreast(n) rows at a time. */
+KN_INLINE void block_32_wide(const struct tile *t, int n, size_t codes, size_t sums, const uint8_t *w, int bytes,
+                             line_fn *line, factor_fn *factor, factor_fn *least, bool ask)
 {
-    const uint8_t *w = t->w;
+    float(*const group)[ACC] = t->acc + GROUP;
     const int side = abreast(n);
 
-    ROLLED for (int b = 0; b < t->n_step; b++, w += bytes)
-    {
-        size_t at = t->at + (size_t)b * sizeof(struct kn_x32);
+    UNROLL
+    for (int part = 0; part < KN_PARTS; part++) {
+        vi q[8];
 
-        UNROLL
-        for (int part = 0; part < KN_PARTS; part++) {
-            vi q[8];
-
-            if (HELD) {
-                UNROLL
-                for (int i = 0; i < 8; i++)
-                    q[i] = line(w, i, part);
-            }
+        if (HELD) {
             UNROLL
-            for (int from = 0; from < n; from += side) {
-                const int to = kn_min(from + side, n);
-                const struct kn_x32 *x[WIDE_TILE];
-                vf acc[WIDE_TILE];
+            for (int i = 0; i < 8; i++)
+                q[i] = line(w, i, part);
+        }
+        UNROLL
+        for (int from = 0; from < n; from += side) {
+            const int to = kn_min(from + side, n);
+            vf acc[WIDE_TILE];
 
-                UNROLL
-                for (int r = from; r < to; r++) {
-                    x[r] = (const void *)(t->x[r] + at);
-                    acc[r] = vf_load(t->acc[r] + part * KN_LANES);
-                }
-                block_rows(x, from, to, w, part, HELD ? q : NULL, line, factor, least, acc);
-                UNROLL
-                for (int r = from; r < to; r++) {
-                    vf_store(t->acc[r] + part * KN_LANES, acc[r]);
-                    if (ask && t->i == 0)
-                        ask_for(w, bytes, part * n + r, KN_PARTS * n);
-                }
+            UNROLL
+            for (int r = from; r < to; r++)
+                acc[r] = vf_load(group[r] + part * KN_LANES);
+            block_rows(t->x, codes, sums, from, to, w, part, HELD ? q : NULL, line, factor, least, acc);
+            UNROLL
+            for (int r = from; r < to; r++) {
+                vf_store(group[r] + part * KN_LANES, acc[r]);
+                if (ask && t->i == 0)
+                    ask_for(w, bytes, part * n + r, KN_PARTS * n);
             }
         }
     }
+}
+
+/* One of several tiles: groups one after the other.  The sum of row r's group is in t->acc[GROUP + r]. */
+KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor, factor_fn *least,
+                            bool ask)
+{
+    const uint8_t *w = t->w, *const end = w + (size_t)t->n_step * (size_t)bytes;
+    float(*const sum)[ACC] = t->acc, (*const group)[ACC] = sum + GROUP;
+    size_t at = t->at;
+
+    do {
+        const uint8_t *const group_end = end - w < PER_GROUP * bytes ? end : w + PER_GROUP * bytes;
+        size_t codes = at, sums = at + offsetof(struct kn_codes, sum);
+
+        UNROLL
+        for (int i = 0; i < KN_PARTS * n; i++)
+            vf_store(group[i / KN_PARTS] + i % KN_PARTS * KN_LANES, vf_zero());
+        do {
+            block_32_wide(t, n, codes, sums, w, bytes, line, factor, least, ask);
+            codes += 32;
+            sums += 2 * sizeof(int16_t);
+            w += bytes;
+        } while (w < group_end);
+        UNROLL
+        for (int i = 0; i < KN_PARTS * n; i++)
+            add_to(sum[i / KN_PARTS] + i % KN_PARTS * KN_LANES, vf_load(group[i / KN_PARTS] + i % KN_PARTS * KN_LANES));
+        at += sizeof(struct kn_codes);
+    } while (w < end);
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
@@ -327,7 +359,7 @@ static void many_rows(const struct job *j, const struct kind *k, size_t bytes, f
     for (int b = 0; b < j->n_block; b += STEP) {
         const uint8_t *w = j->w + (size_t)b * bytes;
 
-        t.at = (size_t)b * sizeof(struct kn_x32);
+        t.at = (size_t)(b / PER_GROUP) * sizeof(struct kn_codes);
         t.n_step = kn_min(STEP, j->n_block - b);
         t.w = k->decode ? (const void *)plain : w;
         for (int i = 0; k->decode && i < t.n_step; i++)
@@ -339,7 +371,7 @@ static void many_rows(const struct job *j, const struct kind *k, size_t bytes, f
 void KN_FN(kn_job_32)(const struct job *j)
 {
     const struct kind *k = &kinds[j->format];
-    float acc[GROUP][ACC] __attribute__((aligned(64)));
+    float acc[2 * GROUP][ACC] __attribute__((aligned(64)));
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
     if (j->n <= TILE)

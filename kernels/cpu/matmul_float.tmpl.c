@@ -1,19 +1,87 @@
-/* kernels/cpu/matmul_float.tmpl.c - products of float weights: k ascending, one fma each.
+/* kernels/cpu/matmul_float.tmpl.c - products of float weights: k ascending, one fma each, in groups of 256.
  *
- * F32 is used in place.  F16 and BF16 are widened to float once for all rows of the job, 64 or 128 k at a time,
- * into a few KiB that stay in the L1 cache; FP8 is widened in the same way, a block (128 k) at a time. */
+ * F32 is used in place, and so are F16 and BF16 for the rows of one tile.  For more rows these two are widened to float
+ * once for all rows of the job, 128 k at a time, into a few KiB that stay in the L1 cache; FP8 is always widened, a
+ * block (128 k) at a time.  Row r has its sum in acc[r]; a group of which only a part is computed has its in
+ * acc[GROUP + r]. */
 #include "kernels/cpu/simd_matmul.h"
 
 #define PAIR  FLOAT_PANELS
-#define CHUNK 128 /* most k widened at a time: 16 KiB */
+#define CHUNK 128 /* k widened at a time: 16 KiB */
 #define WIDE  (KN_PANEL * sizeof(float))
 #define HALF  (KN_PANEL * sizeof(uint16_t))
-#define AHEAD 4096 /* prefetch distance in F32, in bytes */
+#define AHEAD 4096 /* prefetch distance of weights in place, in bytes */
 
 /* Panel p of a job's PAIR panels.  If the job has only one, it is used twice; the second sums are not stored. */
 KN_INLINE const uint8_t *panel_of_pair(const struct job *j, int p)
 {
     return j->w + (size_t)kn_min(p, j->n_panel - 1) * j->panel_bytes;
+}
+
+typedef vf load_fn(const void *w);
+
+KN_INLINE vf load_f32(const void *w) { return vf_load(w); }
+KN_INLINE vf load_f16(const void *w) { return vf_load_f16(w); }
+KN_INLINE vf load_bf16(const void *w) { return vf_load_bf16(w); }
+
+KN_INLINE void add_k(const uint8_t *const w[PAIR], int size, load_fn *load, const float *const *x, int k, int n,
+                     vf (*acc)[TILE])
+{
+    vf v[2];
+
+    UNROLL
+    for (int i = 0; i < 2; i++)
+        v[i] = load(w[i / KN_PARTS] + (k * KN_PANEL + i % KN_PARTS * KN_LANES) * size);
+    UNROLL
+    for (int r = 0; r < n; r++) {
+        vf a = vf_set1(x[r][k]);
+
+        UNROLL
+        for (int i = 0; i < 2; i++)
+            acc[i][r] = vf_fma(v[i], a, acc[i][r]);
+    }
+}
+
+/* Adds all groups of weights of `size` bytes in the panels. */
+KN_INLINE void rows_in_place(const struct tile *t, int n, int size, load_fn *load)
+{
+    const uint8_t *w[PAIR];
+    const float *x[TILE];
+
+    UNROLL
+    for (int p = 0; p < PAIR; p++)
+        w[p] = panel_of_pair(t->job, p);
+    UNROLL
+    for (int r = 0; r < n; r++)
+        x[r] = (const void *)t->x[r];
+    for (int left = t->n_step; left > 0; left -= KN_GROUP) {
+        vf acc[2][TILE];
+        const int n_k = kn_min(left, KN_GROUP);
+        int k = 0;
+
+        UNROLL
+        for (int i = 0; i < 2 * n; i++)
+            acc[i % 2][i / 2] = vf_zero();
+        for (; k + 2 <= n_k; k += 2) {
+            UNROLL
+            for (int i = 0; i < PAIR * size / 2; i++) /* the lines that two k fill */
+                prefetch(w[i % PAIR] + k * KN_PANEL * size + i / PAIR * 64 + AHEAD);
+            add_k(w, size, load, x, k, n, acc);
+            add_k(w, size, load, x, k + 1, n, acc);
+        }
+        if (k < n_k)
+            add_k(w, size, load, x, k, n, acc);
+        UNROLL
+        for (int p = 0; p < PAIR; p++)
+            w[p] += KN_GROUP * KN_PANEL * size;
+        UNROLL
+        for (int r = 0; r < n; r++) {
+            x[r] += KN_GROUP;
+            UNROLL
+            for (int i = 0; i < 2; i++)
+                add_to(t->acc[r] + i * KN_LANES, acc[i][r]);
+        }
+    }
 }
 
 /* Weights widened to float, and the panels that they come from. */
@@ -22,99 +90,91 @@ struct wide {
     const uint8_t *from[PAIR];
 };
 
-/* F32 is used in place, the other formats from a struct wide.  Eight activation rows leave few registers for
- * addresses: so the prefetched address is at a fixed distance (F32), or a single pointer, with which each
- * tile prefetches its share of the next chunk. */
-KN_INLINE void rows_floats(const struct tile *t, int n, bool f32)
+/* Adds a part of a group, t->n_step widened k.  Eight activation rows leave few registers for addresses: so the
+ * prefetched address is a single pointer, with which each tile prefetches its share of the next chunk. */
+KN_INLINE void rows_wide(const struct tile *t, int n)
 {
     const struct wide *wide = t->w;
-    const struct job *j = t->job;
-    const uint8_t *w[PAIR];
     const int n_k = t->n_step;
+    const int k0 = (int)(t->at / sizeof(float));
+    const bool begins = k0 % KN_GROUP == 0, ends = !begins || k0 + n_k == t->job->n_in;
     const size_t share = HALF * (size_t)n_k / (size_t)t->of, stride = PAIR * HALF / (size_t)t->of;
+    const uint8_t *w[PAIR];
     const float *x[TILE];
     vf acc[2][TILE];
 
     UNROLL
     for (int p = 0; p < PAIR; p++)
-        w[p] = f32 ? panel_of_pair(j, p) : wide->w[p];
+        w[p] = wide->w[p];
     UNROLL
     for (int r = 0; r < n; r++) {
         x[r] = (const void *)(t->x[r] + t->at);
         UNROLL
         for (int i = 0; i < 2; i++)
-            acc[i][r] = vf_load(t->acc[r] + i * KN_LANES);
+            acc[i][r] = begins ? vf_zero() : vf_load(t->acc[GROUP + r] + i * KN_LANES);
     }
     for (int p = 0; p < PAIR; p++) {
-        const uint8_t *ahead = f32 ? w[p] : wide->from[p] + CHUNK * HALF + (size_t)t->i * share;
+        const uint8_t *ahead = wide->from[p] + CHUNK * HALF + (size_t)t->i * share;
+        const int end = (p + 1) * n_k / PAIR;
+        int k = p * n_k / PAIR;
 
-        for (int k = p * n_k / PAIR; k < (p + 1) * n_k / PAIR; k++, ahead += stride) {
-            vf v[2];
-
-            UNROLL
-            for (int i = 0; i < 2; i++)
-                v[i] = vf_load((const float *)(const void *)(w[i / KN_PARTS] + (size_t)k * WIDE) +
-                               i % KN_PARTS * KN_LANES);
-            if (f32) {
-                UNROLL
-                for (int i = 0; i < PAIR; i++)
-                    prefetch(w[i] + (size_t)k * WIDE + AHEAD);
-            } else {
-                prefetch(ahead);
-            }
-            UNROLL
-            for (int r = 0; r < n; r++) {
-                vf a = vf_set1(x[r][k]);
-
-                UNROLL
-                for (int i = 0; i < 2; i++)
-                    acc[i][r] = vf_fma(v[i], a, acc[i][r]);
-            }
+        for (; k + 2 <= end; k += 2, ahead += 2 * stride) {
+            prefetch(ahead);
+            add_k(w, sizeof(float), load_f32, x, k, n, acc);
+            add_k(w, sizeof(float), load_f32, x, k + 1, n, acc);
         }
+        if (k < end)
+            add_k(w, sizeof(float), load_f32, x, k, n, acc);
     }
     UNROLL
     for (int r = 0; r < n; r++) {
         UNROLL
-        for (int i = 0; i < 2; i++)
-            vf_store(t->acc[r] + i * KN_LANES, acc[i][r]);
+        for (int i = 0; i < 2; i++) {
+            if (ends)
+                add_to(t->acc[r] + i * KN_LANES, acc[i][r]);
+            else
+                vf_store(t->acc[GROUP + r] + i * KN_LANES, acc[i][r]);
+        }
     }
 }
 
-KN_INLINE void rows_f32(const struct tile *t, int n) { rows_floats(t, n, true); }
-KN_INLINE void rows_halves(const struct tile *t, int n) { rows_floats(t, n, false); }
+KN_INLINE void rows_f32(const struct tile *t, int n) { rows_in_place(t, n, sizeof(float), load_f32); }
+KN_INLINE void rows_f16(const struct tile *t, int n) { rows_in_place(t, n, sizeof(uint16_t), load_f16); }
+KN_INLINE void rows_bf16(const struct tile *t, int n) { rows_in_place(t, n, sizeof(uint16_t), load_bf16); }
 
 TILES(rows_f32)
-TILES(rows_halves)
+TILES(rows_f16)
+TILES(rows_bf16)
+TILES(rows_wide)
 
-static void run_f32(const struct job *j)
+static void run_in_place(const struct job *j, tile_fn *const *tiles)
 {
     float acc[GROUP][ACC] __attribute__((aligned(64)));
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
-    each_tile(&(struct tile){ .job = j, .n_step = j->n_block }, acc, rows_f32_tiles, TILE);
+    each_tile(&(struct tile){ .job = j, .n_step = j->n_in }, acc, tiles, TILE);
     store_sums(j, acc);
 }
 
-KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
+KN_INLINE void run_halves(const struct job *j, load_fn *load)
 {
-    float acc[GROUP][ACC] __attribute__((aligned(64)));
+    float acc[2 * GROUP][ACC] __attribute__((aligned(64)));
     struct wide wide __attribute__((aligned(64)));
     struct tile t = { .job = j, .w = &wide };
-    const int step = j->n > TILE ? CHUNK : CHUNK / 2;
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
-    for (int k0 = 0; k0 < j->n_block; k0 += step) {
+    for (int k0 = 0; k0 < j->n_in; k0 += CHUNK) {
         t.at = (size_t)k0 * sizeof(float);
-        t.n_step = kn_min(step, j->n_block - k0);
+        t.n_step = kn_min(CHUNK, j->n_in - k0);
         for (int p = 0; p < PAIR; p++) {
             const uint16_t *from = (const void *)(panel_of_pair(j, p) + (size_t)k0 * HALF);
             float *to = (void *)wide.w[p];
 
             for (int i = 0; i < t.n_step * KN_PANEL; i += KN_LANES)
-                vf_store(to + i, widen(from + i));
+                vf_store(to + i, load(from + i));
             wide.from[p] = (const void *)from;
         }
-        each_tile(&t, acc, rows_halves_tiles, TILE);
+        each_tile(&t, acc, rows_wide_tiles, TILE);
     }
     store_sums(j, acc);
 }
@@ -123,12 +183,12 @@ KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
  * about twice: four and two blocks before its use. */
 static void run_fp8(const struct job *j)
 {
-    float acc[GROUP][ACC] __attribute__((aligned(64)));
+    float acc[2 * GROUP][ACC] __attribute__((aligned(64)));
     struct wide wide __attribute__((aligned(64)));
     struct tile t = { .job = j, .w = &wide, .n_step = CHUNK };
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
-    for (int b = 0; b < j->n_block; b++) {
+    for (int b = 0; b < j->n_in / CHUNK; b++) {
         t.at = (size_t)b * CHUNK * sizeof(float);
         for (int p = 0; p < PAIR; p++) {
             const struct kn_fp8_x16 *from = (const struct kn_fp8_x16 *)(const void *)panel_of_pair(j, p) + b;
@@ -142,19 +202,25 @@ static void run_fp8(const struct job *j)
             }
             wide.from[p] = (const void *)from;
         }
-        each_tile(&t, acc, rows_halves_tiles, TILE);
+        each_tile(&t, acc, rows_wide_tiles, TILE);
     }
     store_sums(j, acc);
 }
 
 void KN_FN(kn_job_floats)(const struct job *j)
 {
+    const bool few = j->n <= TILE;
+
     if (j->format == KN_F32)
-        run_f32(j);
-    else if (j->format == KN_F16)
-        run_halves(j, vf_load_f16);
+        run_in_place(j, rows_f32_tiles);
     else if (j->format == KN_FP8)
         run_fp8(j);
+    else if (j->format == KN_F16 && few)
+        run_in_place(j, rows_f16_tiles);
+    else if (j->format == KN_F16)
+        run_halves(j, load_f16);
+    else if (few)
+        run_in_place(j, rows_bf16_tiles);
     else
-        run_halves(j, vf_load_bf16);
+        run_halves(j, load_bf16);
 }

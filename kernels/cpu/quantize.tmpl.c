@@ -54,23 +54,32 @@ KN_INLINE float quantize_block(const float *x, int n, int8_t *q, int16_t *sum)
     return largest / 127.0f;
 }
 
+/* One record: the codes of n values, n at most 256; zeros follow. */
+static void quantize_32(const float *x, int n, struct kn_codes *c)
+{
+    if (n < KN_GROUP)
+        memset(c, 0, sizeof *c);
+    for (int k = 0; k < n; k += 32)
+        c->d[k / 32] = quantize_block(x + k, 32, c->q + k, c->sum + k / 16);
+}
+
+static void quantize_256(const float *x, struct kn_codes *c)
+{
+    float d = quantize_block(x, 256, c->q, c->sum);
+
+    for (int i = 0; i < KN_GROUP / 32; i++)
+        c->d[i] = d;
+}
+
 void KN_FN(kn_quantize)(enum kn_act a, const float *x, int n, void *out)
 {
-    struct kn_x32 *x32 = out;
-    struct kn_x256 *x256 = out;
+    struct kn_codes *c = out;
 
-    switch (a) {
-    case KN_ACT_F32:
+    kn_assert(n % (a == KN_ACT_Q256 ? 256 : a == KN_ACT_Q32 ? 32 : 1) == 0);
+    if (a == KN_ACT_F32)
         memcpy(out, x, (size_t)n * sizeof *x);
-        break;
-    case KN_ACT_Q32:
-        kn_assert(n % 32 == 0);
-        for (int i = 0; i < n; i += 32, x32++)
-            x32->d = quantize_block(x + i, 32, x32->q, x32->sum);
-        break;
-    default:
-        kn_assert(a == KN_ACT_Q256 && n % 256 == 0);
-        for (int i = 0; i < n; i += 256, x256++)
-            x256->d = quantize_block(x + i, 256, x256->q, x256->sum);
-    }
+    for (; a == KN_ACT_Q32 && n > 0; n -= KN_GROUP, x += KN_GROUP, c++)
+        quantize_32(x, kn_min(n, KN_GROUP), c);
+    for (; a == KN_ACT_Q256 && n > 0; n -= KN_GROUP, x += KN_GROUP, c++)
+        quantize_256(x, c);
 }

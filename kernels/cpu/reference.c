@@ -119,15 +119,46 @@ void kn_rope_scalar(float *x, int n_head, int d_head, int n_rot, const float (*t
 
 /* ---- keys, values, attention ---------------------------------------------------------------- */
 
-void kn_kv_store_scalar(enum kn_kv kv, const float *x, int n, void *out)
+/* Codes n <= 64 floats; returns their scale. */
+static float code_block(const float *x, int n, int8_t *q)
 {
-    if (kv == KN_KV_F32) {
-        memcpy(out, x, (size_t)n * sizeof *x);
-        return;
+    const float to_integer = 0x1.8p23f; /* adding it leaves no bits below 1: rounds to nearest even */
+    float largest = 0;
+    bool finite = true;
+    for (int i = 0; i < n; i++) {
+        finite = finite && isfinite(x[i]);
+        largest = larger(fabsf(x[i]), largest);
     }
+    memset(q, 0, (size_t)n);
+    if (!finite || largest < 0x1p-100f)
+        return finite ? 0 : NAN;
+    for (int i = 0; i < n; i++) {
+        float code = (x[i] * (127.0f / largest) + to_integer) - to_integer;
+        q[i] = (int8_t)(code > 127 ? 127 : code < -127 ? -127 : code);
+    }
+    return largest / 127.0f;
+}
+
+static void code_vector(const float *x, int n, int8_t *q, float *scale)
+{
+    for (int at = 0; at < n; at += KN_KV_BLOCK)
+        scale[at / KN_KV_BLOCK] = code_block(x + at, kn_min(KN_KV_BLOCK, n - at), q + at);
+}
+
+void kn_kv_store_scalar(enum kn_kv kv, const float *x, int n, void *out, float *scale)
+{
     uint16_t *half = out;
-    for (int i = 0; i < n; i++)
-        half[i] = kn_f32_to_f16(x[i]);
+    switch (kv) {
+    case KN_KV_F32:
+        memcpy(out, x, (size_t)n * sizeof *x);
+        break;
+    case KN_KV_INT8:
+        code_vector(x, n, out, scale);
+        break;
+    default:
+        for (int i = 0; i < n; i++)
+            half[i] = kn_f32_to_f16(x[i]);
+    }
 }
 
 /* Converts n values from index `at` on to floats. */
@@ -143,30 +174,94 @@ static size_t slot_of(const struct kn_attend *a, int p)
     return (size_t)(p < a->n_base ? a->base[p] : a->tail[p - a->n_base]);
 }
 
+/* A query, and its codes if keys and values are int8. */
+struct query {
+    const float *x;
+    int8_t code[KN_MAX_D_HEAD];
+    float scale[KN_MAX_D_HEAD / KN_KV_BLOCK];
+};
+
+static void load_query(const struct kn_attend *a, int head, struct query *q)
+{
+    q->x = a->q + head * a->d_key;
+    if (a->kv == KN_KV_INT8)
+        code_vector(q->x, a->d_key, q->code, q->scale);
+}
+
+/* Dot product of the query with the key of position p. */
+static float score_of(const struct kn_attend *a, const struct query *q, int p)
+{
+    float row[KN_MAX_D_HEAD], x = 0;
+    size_t slot = slot_of(a, p), at = slot * (size_t)a->k_step;
+    if (a->kv != KN_KV_INT8) {
+        load_row(a->kv, a->k, at, a->d_key, row);
+        return dot(q->x, row, a->d_key);
+    }
+    const int8_t *code = (const int8_t *)a->k + at;
+    const float *scale = a->k_scale + slot * (size_t)kn_kv_blocks(a->k_step);
+    for (int b = 0; b < kn_kv_blocks(a->d_key); b++) {
+        int sum = 0;
+        for (int i = KN_KV_BLOCK * b; i < kn_min(a->d_key, KN_KV_BLOCK * (b + 1)); i++)
+            sum += q->code[i] * code[i];
+        x = fmaf((float)sum, q->scale[b] * scale[b], x);
+    }
+    return x;
+}
+
 /* One head's attention over positions of one chunk, or of several after merge(): the largest score; sum of the weights
  * exp(score - most); sum of weight * value.  kernels.h has the order. */
 struct part {
     float most, sum, o[KN_MAX_D_HEAD];
 };
 
-static void attend_chunk(const struct kn_attend *a, const float *q, int lo, int hi, struct part *c)
+static void add_values(const struct kn_attend *a, int lo, int hi, const float weight[KN_CHUNK], float *o)
 {
-    float score[KN_CHUNK], weight[KN_CHUNK] = { 0 }, row[KN_MAX_D_HEAD];
+    float row[KN_MAX_D_HEAD];
+    memset(o, 0, (size_t)a->d_value * sizeof *o);
+    for (int p = lo; p < hi; p++) {
+        load_row(a->kv, a->v, slot_of(a, p) * (size_t)a->v_step, a->d_value, row);
+        for (int i = 0; i < a->d_value; i++)
+            o[i] = fmaf(weight[p % KN_CHUNK], row[i], o[i]);
+    }
+}
+
+/* Values from d on, of one block. */
+static void add_coded_values(const struct kn_attend *a, int lo, int hi, const float weight[KN_CHUNK], int d, float *o)
+{
+    float t[KN_CHUNK] = { 0 };
+    int8_t code[KN_CHUNK];
+    for (int p = lo; p < hi; p++) {
+        size_t at = slot_of(a, p) * (size_t)kn_kv_blocks(a->v_step) + (size_t)(d / KN_KV_BLOCK);
+        t[p % KN_CHUNK] = weight[p % KN_CHUNK] * a->v_scale[at];
+    }
+    float scale = code_block(t, KN_CHUNK, code);
+    for (int i = d; i < kn_min(a->d_value, d + KN_KV_BLOCK); i++) {
+        int sum = 0;
+        for (int p = lo; p < hi; p++)
+            sum += code[p % KN_CHUNK] * ((const int8_t *)a->v)[slot_of(a, p) * (size_t)a->v_step + (size_t)i];
+        o[i] = (float)sum * scale;
+    }
+}
+
+static void attend_chunk(const struct kn_attend *a, const struct query *q, int lo, int hi, struct part *c)
+{
+    float score[KN_CHUNK], weight[KN_CHUNK] = { 0 };
 
     c->most = -HUGE_VALF;
     for (int p = lo; p < hi; p++) {
-        load_row(a->kv, a->k, slot_of(a, p) * (size_t)a->k_step, a->d_key, row);
-        score[p % KN_CHUNK] = a->scale * dot(q, row, a->d_key);
+        score[p % KN_CHUNK] = a->scale * score_of(a, q, p);
         c->most = larger(score[p % KN_CHUNK], c->most);
     }
-    memset(c->o, 0, sizeof c->o);
-    for (int p = lo; p < hi; p++) {
-        float e = weight[p % KN_CHUNK] = kn_expf(score[p % KN_CHUNK] - c->most);
-        load_row(a->kv, a->v, slot_of(a, p) * (size_t)a->v_step, a->d_value, row);
-        for (int i = 0; i < a->d_value; i++)
-            c->o[i] = fmaf(e, row[i], c->o[i]);
-    }
-    c->sum = tree_sum(weight);
+    for (int p = lo; p < hi; p++)
+        weight[p % KN_CHUNK] = kn_expf(score[p % KN_CHUNK] - c->most);
+    float acc[KN_CHUNK];
+    memcpy(acc, weight, sizeof acc);
+    c->sum = tree_sum(acc);
+    if (a->kv != KN_KV_INT8)
+        add_values(a, lo, hi, weight, c->o);
+    else
+        for (int d = 0; d < a->d_value; d += KN_KV_BLOCK)
+            add_coded_values(a, lo, hi, weight, d, c->o);
 }
 
 /* Merges c into total; both become relative to the larger maximum. */
@@ -194,9 +289,11 @@ static void add_sink(struct part *total, float sink, int d_value)
 static void attend_span(const struct kn_attend *a, int head, int lo, int last, struct part *total)
 {
     struct part c;
+    struct query q;
+    load_query(a, head, &q);
     for (int from = lo; from <= last;) {
         int hi = kn_min(last, from / KN_CHUNK * KN_CHUNK + KN_CHUNK - 1) + 1;
-        attend_chunk(a, a->q + head * a->d_key, from, hi, from == lo ? total : &c);
+        attend_chunk(a, &q, from, hi, from == lo ? total : &c);
         if (from != lo)
             merge(total, &c, a->d_value);
         from = hi;

@@ -1,12 +1,7 @@
 /* kernels/cpu/reference_matmul.c - the specification of quantize, repack and matmul, in plain C.
  *
- * Every other implementation gives the same bits.  It must keep these rules:
- *   - a float format goes through k in ascending order, acc = fmaf(w, x, acc);
- *   - a quantised format computes, per block, integer sums that include the integer scales, and
- *     adds the blocks in ascending order by fmaf; the product d * dx is rounded to float
- *     once, before the fmaf;
- *   - accumulators start at +0.
- * Other implementations may change the order of integer operations, because no sum below exceeds 32 bits.
+ * Every other implementation gives the same bits: it keeps the order of float operations that kernels.h states under
+ * "products".  It may change the order of integer operations, because no sum below exceeds 32 bits.
  *
  * Input: activation rows and panels (formats.h).  Output: y rows, activations, panels. */
 #include "kernels/internal.h"
@@ -32,15 +27,13 @@ static uint32_t largest_bits(const float *x, int n)
     return largest;
 }
 
-/* Quantises one block: codes, and the sum of each 16; returns the scale. */
+/* Quantises one block: codes, and the sum of each 16, which are all 0 before; returns the scale. */
 static float quantize_block(const float *x, int n, int8_t *q, int16_t *sum)
 {
     const float to_integer = 0x1.8p23f; /* adding it leaves no bits below 1: rounds to nearest even */
     uint32_t bits = largest_bits(x, n);
     float largest, inverse;
 
-    memset(q, 0, (size_t)n);
-    memset(sum, 0, (size_t)n / 16 * sizeof *sum);
     if (bits >= 0x7F800000)
         return kn_f16_to_f32(0x7E00); /* the NaN 0x7FC00000 */
     memcpy(&largest, &bits, sizeof largest);
@@ -60,22 +53,20 @@ static float quantize_block(const float *x, int n, int8_t *q, int16_t *sum)
 
 void kn_quantize_scalar(enum kn_act a, const float *x, int n, void *out)
 {
-    struct kn_x32 *x32 = out;
-    struct kn_x256 *x256 = out;
+    const int step = a == KN_ACT_Q256 ? 256 : 32;
 
-    switch (a) {
-    case KN_ACT_F32:
+    if (a == KN_ACT_F32) {
         memcpy(out, x, (size_t)n * sizeof *x);
-        break;
-    case KN_ACT_Q32:
-        kn_assert(n % 32 == 0);
-        for (int i = 0; i < n; i += 32, x32++)
-            x32->d = quantize_block(x + i, 32, x32->q, x32->sum);
-        break;
-    default:
-        kn_assert(a == KN_ACT_Q256 && n % 256 == 0);
-        for (int i = 0; i < n; i += 256, x256++)
-            x256->d = quantize_block(x + i, 256, x256->q, x256->sum);
+        return;
+    }
+    kn_assert(n % step == 0);
+    memset(out, 0, kn_act_bytes(a, n));
+    for (int k = 0; k < n; k += step) {
+        struct kn_codes *c = (struct kn_codes *)out + k / KN_GROUP;
+        float d = quantize_block(x + k, step, c->q + k % KN_GROUP, c->sum + k % KN_GROUP / 16);
+
+        for (int i = 0; i < step; i += 32)
+            c->d[(k + i) % KN_GROUP / 32] = d;
     }
 }
 
@@ -111,39 +102,45 @@ void kn_repack_scalar(enum kn_format f, const void *rows, int n_out, int n_in, v
 
 /* ---- products -------------------------------------------------------------------------------- */
 
+/* The activations of one block: codes with their sums and scale, or floats. */
+struct input {
+    const int8_t *q;
+    const int16_t *sum;
+    float d;
+    const float *x;
+};
+
 /* One block of one row: returns acc plus the block's product. */
-typedef float block_fn(const void *w, int lane, const void *x, float acc);
+typedef float block_fn(const void *w, int lane, const struct input *a, float acc);
 
-static float block_f32(const void *w, int lane, const void *x, float acc)
+static float block_f32(const void *w, int lane, const struct input *a, float acc)
 {
-    return fmaf(((const float *)w)[lane], *(const float *)x, acc);
+    return fmaf(((const float *)w)[lane], *a->x, acc);
 }
 
-static float block_f16(const void *w, int lane, const void *x, float acc)
+static float block_f16(const void *w, int lane, const struct input *a, float acc)
 {
-    return fmaf(kn_f16_to_f32(((const uint16_t *)w)[lane]), *(const float *)x, acc);
+    return fmaf(kn_f16_to_f32(((const uint16_t *)w)[lane]), *a->x, acc);
 }
 
-static float block_bf16(const void *w, int lane, const void *x, float acc)
+static float block_bf16(const void *w, int lane, const struct input *a, float acc)
 {
-    return fmaf(kn_bf16_to_f32(((const uint16_t *)w)[lane]), *(const float *)x, acc);
+    return fmaf(kn_bf16_to_f32(((const uint16_t *)w)[lane]), *a->x, acc);
 }
 
-static float block_fp8(const void *w, int lane, const void *x, float acc)
+static float block_fp8(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_fp8_x16 *b = w;
-    const float *a = x;
     float d = 256.0f * b->d[lane];
 
     for (int k = 0; k < 128; k++)
-        acc = fmaf(d * kn_e4m3_part(b->q[k][lane]), a[k], acc);
+        acc = fmaf(d * kn_e4m3_part(b->q[k][lane]), a->x[k], acc);
     return acc;
 }
 
-static float block_q8_0(const void *w, int lane, const void *x, float acc)
+static float block_q8_0(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_q8_0_x16 *b = w;
-    const struct kn_x32 *a = x;
     int32_t isum = 0;
 
     for (int k = 0; k < 32; k++)
@@ -160,16 +157,15 @@ static int nibble_of(const uint8_t q[4][16][4], int lane, int k)
 static int fifth_of(const uint8_t qh[16][4], int lane, int k) { return (qh[lane][k / 8] >> k % 8 & 1) << 4; }
 
 /* acc + d * dx * isum; then, with a minimum, + m * dx * the sum of the activation's codes. */
-static float add_32(uint16_t d, const uint16_t *m, const struct kn_x32 *a, int32_t isum, float acc)
+static float add_32(uint16_t d, const uint16_t *m, const struct input *a, int32_t isum, float acc)
 {
     acc = fmaf(kn_f16_to_f32(d) * a->d, (float)isum, acc);
     return m ? fmaf(kn_f16_to_f32(*m) * a->d, (float)(a->sum[0] + a->sum[1]), acc) : acc;
 }
 
-static float block_q4_0(const void *w, int lane, const void *x, float acc)
+static float block_q4_0(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_q4_0_x16 *b = w;
-    const struct kn_x32 *a = x;
     int32_t isum = 0;
 
     for (int k = 0; k < 32; k++)
@@ -177,10 +173,9 @@ static float block_q4_0(const void *w, int lane, const void *x, float acc)
     return add_32(b->d[lane], NULL, a, isum, acc);
 }
 
-static float block_int4(const void *w, int lane, const void *x, float acc)
+static float block_int4(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_q4_0_x16 *b = w;
-    const struct kn_x32 *a = x;
     int32_t isum = 0;
 
     for (int k = 0; k < 32; k++)
@@ -188,11 +183,10 @@ static float block_int4(const void *w, int lane, const void *x, float acc)
     return fmaf(kn_bf16_to_f32(b->d[lane]) * a->d, (float)isum, acc);
 }
 
-static float block_iq4_nl(const void *w, int lane, const void *x, float acc)
+static float block_iq4_nl(const void *w, int lane, const struct input *a, float acc)
 {
     static const int8_t value[16] = { KN_IQ4 };
     const struct kn_q4_0_x16 *b = w;
-    const struct kn_x32 *a = x;
     int32_t isum = 0;
 
     for (int k = 0; k < 32; k++)
@@ -200,10 +194,9 @@ static float block_iq4_nl(const void *w, int lane, const void *x, float acc)
     return add_32(b->d[lane], NULL, a, isum, acc);
 }
 
-static float block_q4_1(const void *w, int lane, const void *x, float acc)
+static float block_q4_1(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_q4_1_x16 *b = w;
-    const struct kn_x32 *a = x;
     int32_t isum = 0;
 
     for (int k = 0; k < 32; k++)
@@ -211,10 +204,9 @@ static float block_q4_1(const void *w, int lane, const void *x, float acc)
     return add_32(b->d[lane], &b->m[lane], a, isum, acc);
 }
 
-static float block_q5_0(const void *w, int lane, const void *x, float acc)
+static float block_q5_0(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_q5_0_x16 *b = w;
-    const struct kn_x32 *a = x;
     int32_t isum = 0;
 
     for (int k = 0; k < 32; k++)
@@ -222,10 +214,9 @@ static float block_q5_0(const void *w, int lane, const void *x, float acc)
     return add_32(b->d[lane], NULL, a, isum, acc);
 }
 
-static float block_q5_1(const void *w, int lane, const void *x, float acc)
+static float block_q5_1(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_q5_1_x16 *b = w;
-    const struct kn_x32 *a = x;
     int32_t isum = 0;
 
     for (int k = 0; k < 32; k++)
@@ -241,10 +232,9 @@ static float add_256(uint16_t d, const uint16_t *dmin, float dx, int32_t isum, i
 }
 
 /* isum: at most 8 * 63 * 32 * 15 * 127 = 2^24.9;  msum: at most 8 * 63 * 32 * 127 */
-static float block_q4_k(const void *w, int lane, const void *x, float acc)
+static float block_q4_k(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_q4_k_x16 *b = w;
-    const struct kn_x256 *a = x;
     uint8_t scale[8], min[8];
     int32_t isum = 0, msum = 0;
 
@@ -259,10 +249,9 @@ static float block_q4_k(const void *w, int lane, const void *x, float acc)
 }
 
 /* isum: at most 2^26 */
-static float block_q5_k(const void *w, int lane, const void *x, float acc)
+static float block_q5_k(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_q5_k_x16 *b = w;
-    const struct kn_x256 *a = x;
     uint8_t scale[8], min[8];
     int32_t isum = 0, msum = 0;
 
@@ -278,10 +267,9 @@ static float block_q5_k(const void *w, int lane, const void *x, float acc)
 }
 
 /* isum: at most 16 * 128 * 16 * 32 * 127 = 2^27 */
-static float block_q6_k(const void *w, int lane, const void *x, float acc)
+static float block_q6_k(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_q6_k_x16 *b = w;
-    const struct kn_x256 *a = x;
     int32_t isum = 0;
 
     for (int k = 0; k < 256; k++) {
@@ -295,10 +283,9 @@ static float block_q6_k(const void *w, int lane, const void *x, float acc)
     return add_256(b->d[lane], NULL, a->d, isum, 0, acc);
 }
 
-static float block_q2_k(const void *w, int lane, const void *x, float acc)
+static float block_q2_k(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_q2_k_x16 *b = w;
-    const struct kn_x256 *a = x;
     int32_t isum = 0, msum = 0;
 
     for (int k = 0; k < 256; k++) {
@@ -310,10 +297,9 @@ static float block_q2_k(const void *w, int lane, const void *x, float acc)
     return add_256(b->d[lane], &b->dmin[lane], a->d, isum, msum, acc);
 }
 
-static float block_q3_k(const void *w, int lane, const void *x, float acc)
+static float block_q3_k(const void *w, int lane, const struct input *a, float acc)
 {
     const struct kn_q3_k_x16 *b = w;
-    const struct kn_x256 *a = x;
     int32_t isum = 0;
 
     for (int k = 0; k < 256; k++) {
@@ -326,11 +312,10 @@ static float block_q3_k(const void *w, int lane, const void *x, float acc)
 }
 
 /* isum: at most 8 * 32 * 32 * 127 * 127 = 2^27 */
-static float block_iq4_xs(const void *w, int lane, const void *x, float acc)
+static float block_iq4_xs(const void *w, int lane, const struct input *a, float acc)
 {
     static const int8_t value[16] = { KN_IQ4 };
     const struct kn_iq4_xs_x16 *b = w;
-    const struct kn_x256 *a = x;
     int32_t isum = 0;
 
     for (int k = 0; k < 256; k++) {
@@ -342,11 +327,10 @@ static float block_iq4_xs(const void *w, int lane, const void *x, float acc)
 }
 
 /* isum: at most 32 * 12 * 127 */
-static float block_mxfp4(const void *w, int lane, const void *x, float acc)
+static float block_mxfp4(const void *w, int lane, const struct input *a, float acc)
 {
     static const int8_t value[16] = { KN_E2M1_TWICE };
     const struct kn_mxfp4_x16 *b = w;
-    const struct kn_x32 *a = x;
     int32_t isum = 0;
 
     for (int k = 0; k < 32; k++)
@@ -354,7 +338,19 @@ static float block_mxfp4(const void *w, int lane, const void *x, float acc)
     return fmaf(kn_mxfp4_step(b->e[lane]) * a->d, (float)isum, acc);
 }
 
-void kn_matmul_scalar(const struct kn_matmul *m, int panel0, int panel1)
+/* The activations of the row x from input k on. */
+static struct input input_at(enum kn_act act, const void *x, int k)
+{
+    const struct kn_codes *c = (const struct kn_codes *)x + k / KN_GROUP;
+    const int at = k % KN_GROUP;
+
+    if (act == KN_ACT_F32)
+        return (struct input){ .x = (const float *)x + k };
+    return (struct input){ c->q + at, c->sum + at / 16, c->d[at / 32], NULL };
+}
+
+/* The product of one row of weights, `lane` of the panel w, with one row of activations. */
+static float product(const struct kn_mat *m, const uint8_t *w, int lane, const void *x)
 {
     static block_fn *const blocks[KN_FORMAT_COUNT] = {
         [KN_F32] = block_f32,   [KN_F16] = block_f16,   [KN_BF16] = block_bf16,     [KN_Q8_0] = block_q8_0,
@@ -363,24 +359,36 @@ void kn_matmul_scalar(const struct kn_matmul *m, int panel0, int panel1)
         [KN_Q2_K] = block_q2_k, [KN_Q3_K] = block_q3_k, [KN_IQ4_NL] = block_iq4_nl, [KN_IQ4_XS] = block_iq4_xs,
         [KN_FP8] = block_fp8,   [KN_INT4] = block_int4,
     };
-    const struct kn_format_info *info = kn_format_info(m->w.format);
-    block_fn *block = blocks[m->w.format];
+    const struct kn_format_info *info = kn_format_info(m->format);
+    float sum = 0;
+
+    for (int group = 0; group < m->n_in; group += KN_GROUP) {
+        float acc = 0;
+
+        for (int k = group; k < kn_min(group + KN_GROUP, m->n_in); k += info->block_values) {
+            const struct input a = input_at(info->act, x, k);
+
+            acc = blocks[m->format](w, lane, &a, acc);
+            w += KN_PANEL * info->block_bytes;
+        }
+        sum += acc;
+    }
+    return sum;
+}
+
+void kn_matmul_scalar(const struct kn_matmul *m, int panel0, int panel1)
+{
     size_t panel_bytes = KN_PANEL * kn_row_bytes(m->w.format, m->w.n_in);
-    size_t w_bytes = KN_PANEL * (size_t)info->block_bytes;
-    size_t x_bytes = kn_act_bytes(info->act, info->block_values);
-    int n_block = m->w.n_in / info->block_values;
 
     kn_assert(panel_bytes > 0 && panel0 >= 0 && panel1 <= kn_ceil_div(m->w.n_out, KN_PANEL));
+    kn_assert(kn_format_info(m->w.format)->act == KN_ACT_F32 || ((uintptr_t)m->x | m->x_stride) % 16 == 0);
     for (int r = KN_PANEL * panel0; r < kn_min(KN_PANEL * panel1, m->w.n_out); r++) {
         const uint8_t *w = (const uint8_t *)m->w.data + (size_t)(r / KN_PANEL) * panel_bytes;
 
         for (int i = 0; i < m->n_row; i++) {
             const uint8_t *x = (const uint8_t *)m->x + (size_t)(m->x_row ? m->x_row[i] : i) * m->x_stride;
-            float acc = 0.0f;
 
-            for (int b = 0; b < n_block; b++)
-                acc = block(w + (size_t)b * w_bytes, r % KN_PANEL, x + (size_t)b * x_bytes, acc);
-            m->y[(size_t)(m->y_row ? m->y_row[i] : i) * m->y_stride + (size_t)r] = acc;
+            m->y[(size_t)(m->y_row ? m->y_row[i] : i) * m->y_stride + (size_t)r] = product(&m->w, w, r % KN_PANEL, x);
         }
     }
 }

@@ -339,4 +339,12 @@ KN_INLINE vi vi_spread(const void *p)
     return vi_set1(x);
 }
 
+KN_INLINE vf vf_spread(const void *p)
+{
+    float x;
+
+    memcpy(&x, p, sizeof x);
+    return vf_set1(x);
+}
+
 #endif

@@ -53,7 +53,7 @@ struct job {
     const uint8_t *x[GROUP];
     float *y[GROUP];
     size_t panel_bytes;
-    int n, n_block, n_panel;
+    int n, n_in, n_block, n_panel;
     int n_lane; /* rows of weights: 16 per panel, fewer in a matrix's last panel */
 };
 
@@ -125,6 +125,9 @@ static inline void each_tile(struct tile *t, float (*acc)[ACC], tile_fn *const *
         tiles[t->n](t);
     }
 }
+
+/* Adds to a sum in memory, after a group. */
+KN_INLINE void add_to(float *sum, vf group) { vf_store(sum, vf_add(vf_load(sum), group)); }
 
 static inline void store_sums(const struct job *j, float (*acc)[ACC])
 {

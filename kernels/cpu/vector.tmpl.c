@@ -3,7 +3,7 @@
  * Equal to cpu/reference.c bit for bit. Each function makes a few passes over rows that are in the L1
  * or L2 cache. To be as fast as loads and stores, the 64 accumulators of a sum are kept in registers,
  * and no operation waits for another lane. */
-#include "kernels/cpu/simd_math.h"
+#include "kernels/cpu/simd_int8.h"
 #include "kernels/internal.h"
 
 #include <math.h>
@@ -213,13 +213,18 @@ void KN_FN(kn_rope)(float *x, int n_head, int d_head, int n_rot, const float (*t
 
 /* ---- keys and values ------------------------------------------------------------------------ */
 
-void KN_FN(kn_kv_store)(enum kn_kv kv, const float *x, int n, void *out)
+static void store_int8(const float *x, int n, int8_t *out, float *scale)
 {
-    if (kv == KN_KV_F32) {
-        memcpy(out, x, (size_t)n * sizeof *x);
-        return;
+    for (; n > 0; n -= KN_KV_BLOCK, x += KN_KV_BLOCK, out += KN_KV_BLOCK) {
+        int8_t code[KN_KV_BLOCK];
+        *scale++ = code_some(x, n, code);
+        memcpy(out, code, (size_t)kn_min(n, KN_KV_BLOCK));
     }
-    uint16_t *half = out, last[KN_LANES];
+}
+
+static void store_f16(const float *x, int n, uint16_t *half)
+{
+    uint16_t last[KN_LANES];
     int i = 0;
     for (; i + KN_LANES <= n; i += KN_LANES)
         vf_store_f16(half + i, vf_load(x + i));
@@ -227,4 +232,14 @@ void KN_FN(kn_kv_store)(enum kn_kv kv, const float *x, int n, void *out)
         vf_store_f16(last, vf_load_n(x + i, n - i));
         memcpy(half + i, last, (size_t)(n - i) * sizeof *half);
     }
+}
+
+void KN_FN(kn_kv_store)(enum kn_kv kv, const float *x, int n, void *out, float *scale)
+{
+    if (kv == KN_KV_F32)
+        memcpy(out, x, (size_t)n * sizeof *x);
+    else if (kv == KN_KV_INT8)
+        store_int8(x, n, out, scale);
+    else
+        store_f16(x, n, out);
 }

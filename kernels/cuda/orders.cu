@@ -45,23 +45,26 @@ __device__ static uint32_t q4_k_codes(const struct kn_q4_k_x16 *b, int l, int su
     return (sub % 2 ? both >> 4 : both) & 0x0f0f0f0f;
 }
 
-__device__ static uint32_t x_codes(const struct kn_x256 *x, int sub, int i)
+__device__ static uint32_t x_codes(const struct kn_codes *x, int sub, int i)
 {
     uint32_t four;
     memcpy(&four, &x->q[32 * sub + 4 * i], sizeof four);
     return four;
 }
 
-__device__ static float add_block(const struct kn_q4_k_x16 *b, int l, const struct kn_x256 *x,
-                                  int isum, int msum, float acc)
+/* sum plus a block, which is a group (kernels.h, "products"). */
+__device__ static float add_block(const struct kn_q4_k_x16 *b, int l, const struct kn_codes *x,
+                                  int isum, int msum, float sum)
 {
-    acc = __fmaf_rn(__fmul_rn(half_at(&b->d[l]), x->d), __int2float_rn(isum), acc);
-    return __fmaf_rn(-__fmul_rn(half_at(&b->dmin[l]), x->d), __int2float_rn(msum), acc);
+    float dx = x->d[0];
+    float acc = __fmaf_rn(__fmul_rn(half_at(&b->d[l]), dx), __int2float_rn(isum), 0.0f);
+    acc = __fmaf_rn(-__fmul_rn(half_at(&b->dmin[l]), dx), __int2float_rn(msum), acc);
+    return __fadd_rn(sum, acc);
 }
 
 struct q4_k {
     const struct kn_q4_k_x16 *w;                /* [panels][n_block] */
-    const struct kn_x256 *x;                    /* [n_row][n_block] */
+    const struct kn_codes *x;                   /* [n_row][n_block] */
     float *y;                                   /* [n_row][n_out] */
     int n_out, n_block, n_row;
 };
@@ -71,7 +74,7 @@ __global__ static void q4_k_dp4a(struct q4_k m)
 {
     int l = threadIdx.x, r = blockIdx.x * KN_PANEL + l;
     const struct kn_q4_k_x16 *w = m.w + (size_t)blockIdx.x * m.n_block;
-    const struct kn_x256 *x = m.x + (size_t)blockIdx.y * m.n_block;
+    const struct kn_codes *x = m.x + (size_t)blockIdx.y * m.n_block;
     float acc = 0;
 
     for (int b = 0; b < m.n_block; b++) {
@@ -122,7 +125,7 @@ __global__ static void q4_k_mma(struct q4_k m)
             for (int i = 0; i < 4; i++) {
                 int scale, min, col = blockIdx.y * 8 + 2 * quad + i % 2;
                 if (col >= m.n_row) continue;
-                const struct kn_x256 *x = m.x + (size_t)col * m.n_block + b;
+                const struct kn_codes *x = m.x + (size_t)col * m.n_block + b;
                 q4_k_scale(w + b, row + i / 2 * 8, sub, &scale, &min);
                 isum[i] += scale * dot[i];
                 msum[i] += min * (x->sum[2 * sub] + x->sum[2 * sub + 1]);
@@ -321,7 +324,7 @@ int kn_orders_matmul(enum kn_orders_dot how, const struct kn_matmul *m)
     kn_assert(m->x_stride == d.n_block * sizeof *d.x);
     size_t w_bytes = (size_t)panels * d.n_block * sizeof *d.w;
     d.w = (const struct kn_q4_k_x16 *)copy_in(&c, m->w.data, w_bytes);
-    d.x = (const struct kn_x256 *)copy_in(&c, m->x, (size_t)m->n_row * m->x_stride);
+    d.x = (const struct kn_codes *)copy_in(&c, m->x, (size_t)m->n_row * m->x_stride);
     d.y = (float *)copy_in(&c, NULL, y_bytes);
     if (c.error == 0 && how == KN_ORDERS_DP4A) q4_k_dp4a<<<dim3(panels, d.n_row), KN_PANEL>>>(d);
     if (c.error == 0 && how == KN_ORDERS_MMA) q4_k_mma<<<dim3(panels, groups), WARP>>>(d);
@@ -341,6 +344,7 @@ int kn_orders_rms_norm(const float *x, const float *w, float eps, int n, float *
 
 int kn_orders_attend(const struct kn_attend *a, int n_slot)
 {
+    kn_assert(a->kv != KN_KV_INT8);
     struct copies c = {};
     struct kn_attend d = *a;
     size_t q_bytes = (size_t)a->n_q * a->d_key * sizeof(float);

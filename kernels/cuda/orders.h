@@ -18,8 +18,8 @@ int kn_orders_matmul(enum kn_orders_dot how, const struct kn_matmul *m);
 
 int kn_orders_rms_norm(const float *x, const float *w, float eps, int n, float *y);
 
-/* k and v hold n_slot slots.  a->base must have n_base entries, a->tail last + 1 - n_base (none if that is negative).
- * a->sink is ignored. */
+/* k and v hold n_slot slots in F16 or F32.  a->base must have n_base entries, a->tail last + 1 - n_base (none if that is
+ * negative). */
 int kn_orders_attend(const struct kn_attend *a, int n_slot);
 
 #endif

@@ -46,6 +46,9 @@ void moe_fallbacks_log(const struct moe_fallbacks *all);
 /* general.file_type: the number by which published files name the format of most of their weights. */
 uint32_t moe_file_type(enum kn_format f);
 
+/* The properties that the program lacks to run a known family, by its name in GGUF files or in config.json; or NULL. */
+const char *moe_family_lacks(struct moe_string name);
+
 #define MOE_QUANTIZATION_VERSION 2 /* general.quantization_version: the layout of quantised blocks */
 
 #endif

@@ -6,6 +6,7 @@
  * keys are ignored, as in a GGUF file. */
 #include "moe/files/hf_folder.h"
 
+#include <math.h>
 #include <string.h>
 
 static const struct moe_hf_family families[] = {
@@ -25,9 +26,24 @@ static const struct moe_hf_family families[] = {
     { "deepseek_v2", "deepseek2", .experts = true, .latent = true },
     { "deepseek_v3", "deepseek2", .experts = true, .latent = true, .sigmoid = true },
     { "kimi_k2", "deepseek2", .experts = true, .latent = true, .sigmoid = true },
-    { "qwen3_next", "qwen3next", .experts = true, .post_norm = true, .delta = true },
-    { "qwen3_5_moe_text", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .tiled = true },
-    { "qwen3_5_moe", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .tiled = true, .nested = true },
+    { "gemma3_text", "gemma3", .post_norm = true, .norms_less_1 = true, .geglu = true, .windows = WINDOW_PERIOD,
+      .window_period = 6, .window_rope = true },
+    { "ernie4_5_moe", "ernie4_5-moe", .experts = true, .aside = "model.mtp_" },
+    { "hunyuan_v1_moe", "hunyuan-moe", .experts = true, .expert_is_ffn = true, .shared_is_ffn = true },
+    { "hy_v3", "hy_v3", .experts = true, .sigmoid = true },
+    { "dots1", "dots1", .experts = true, .sigmoid = true, .windows = WINDOW_FROM },
+    { "granitemoe", "granitemoe", .turned = true, .experts = true, .expert_is_ffn = true },
+    { "granitemoeshared", "granitemoe", .turned = true, .experts = true, .expert_is_ffn = true },
+    { "exaone_moe", "exaone-moe", .experts = true, .sigmoid = true, .windows = WINDOW_PERIOD, .window_period = 4,
+      .mtp_apart = true },
+    { "solar_open", "glm4moe", .experts = true, .post_norm = true, .sigmoid = true },
+    { "smollm3", "smollm3", .turned = true },
+    { "qwen3_next", "qwen3next", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
+      .norms_less_1 = true, .mtp_apart = true },
+    { "qwen3_5_moe_text", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
+      .norms_less_1 = true, .mtp_apart = true, .tiled = true },
+    { "qwen3_5_moe", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
+      .norms_less_1 = true, .mtp_apart = true, .tiled = true, .nested = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
 
@@ -142,7 +158,10 @@ static const struct {
     { "moe_intermediate_size", "expert_feed_forward_length" },
     { "shared_expert_intermediate_size", "expert_shared_feed_forward_length" },
     { "n_shared_experts", "expert_shared_count" },
-    { "first_k_dense_replace", "leading_dense_block_count" },
+    { "moe_k", "expert_used_count" },
+    { "moe_num_shared_experts", "expert_shared_count" },
+    { "num_shared_experts", "expert_shared_count" },
+    { "shared_intermediate_size", "expert_shared_feed_forward_length" },
 };
 
 static const struct {
@@ -151,6 +170,11 @@ static const struct {
     { "rms_norm_eps", "attention.layer_norm_rms_epsilon" },
     { "clip_qkv", "attention.clamp_kqv" },
     { "routed_scaling_factor", "expert_weights_scale" },
+    { "router_scaling_factor", "expert_weights_scale" },
+    { "attention_multiplier", "attention.scale" },
+    { "embedding_multiplier", "embedding_scale" },
+    { "residual_multiplier", "residual_scale" },
+    { "logits_scaling", "logit_scale" },
 };
 #define LEN(a) (sizeof(a) / sizeof *(a))
 
@@ -169,10 +193,10 @@ static void read_tables(struct moe_folder *d)
             put_f32(d, floats[i].to, y);
 }
 
-/* The number of experts has three names.  Each class knows two of them. */
+/* The number of experts has several names.  Each class knows two of them at most. */
 static int64_t count_experts(struct moe_folder *d)
 {
-    static const char *const count[] = { "num_experts", "num_local_experts", "n_routed_experts" };
+    static const char *const count[] = { "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts" };
     int64_t n = 0;
     for (size_t i = 0; i < LEN(count); i++)
         if (get_int(d, d->config, count[i], 1 << 16, &n))
@@ -206,6 +230,8 @@ static void check_experts(struct moe_folder *d)
 {
     int64_t step = 1;
     const char *scoring = get_string(d, d->config, "scoring_func");
+    if (scoring && d->family->sigmoid && !strcmp(scoring, "noaux_tc")) /* dots1's word for sigmoid with a bias */
+        scoring = "sigmoid";
     if (scoring && strcmp(scoring, d->family->sigmoid ? "sigmoid" : "softmax"))
         unsupported(d, "scoring_func", "is not the function of this family");
     get_int(d, d->fields, "decoder_sparse_step", INT32_MAX, &step);
@@ -217,6 +243,64 @@ static void check_experts(struct moe_folder *d)
     get_int(d, d->config, "moe_layer_freq", INT32_MAX, &step);
     if (step != 1)
         unsupported(d, "moe_layer_freq", "is not 1");
+}
+
+/* Converts the number of dense layers before those with experts: first_k_dense_replace, moe_layer_start_index of
+ * ernie4_5_moe, or the list mlp_layer_types.  Dense layers behind are refused. */
+static void read_dense_layers(struct moe_folder *d)
+{
+    const json_t *types = get(d->fields, "mlp_layer_types"), *end = get(d->fields, "moe_layer_end_index");
+    int64_t step = 1, n_lead = 0;
+    bool said = get_int(d, d->fields, "first_k_dense_replace", INT32_MAX, &n_lead) ||
+                get_int(d, d->fields, "moe_layer_start_index", INT32_MAX, &n_lead);
+    get_int(d, d->fields, "moe_layer_interval", INT32_MAX, &step);
+    if (step != 1)
+        unsupported(d, "moe_layer_interval", "is not 1");
+    if (end && json_integer_value(end) != -1 && json_integer_value(end) < d->n_layer - 1)
+        unsupported(d, "moe_layer_end_index", "is not the last layer");
+    if (!said && json_object_get(d->fields, "mlp_layer_types"))
+        n_lead = said = 1; /* hy_v3 */
+    if (types && json_array_size(types) != (size_t)d->n_layer)
+        wrong(d, "mlp_layer_types", "does not have a type for each layer");
+    if (types)
+        n_lead = 0;
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        bool dense = type && !strcmp(type, "dense");
+        if (!dense && (!type || strcmp(type, "sparse")))
+            unsupported(d, "mlp_layer_types", "has a type that is neither dense nor sparse");
+        if (dense && n_lead < (int64_t)i)
+            unsupported(d, "mlp_layer_types", "has dense layers behind one with experts");
+        n_lead += dense;
+    }
+    if (said || types)
+        put_u32(d, "leading_dense_block_count", n_lead);
+}
+
+/* hunyuan_v1_moe: the number of experts of a row, given once or for each layer; and moe_intermediate_size, which
+ * transformers does not read: it must be the width that transformers takes. */
+static void read_each_layer(struct moe_folder *d)
+{
+    static const struct {
+        const char *from, *to;
+    } lists[] = { { "moe_topk", "expert_used_count" }, { "moe_intermediate_size", NULL } };
+    int64_t d_ff = 0;
+    if (!json_object_get(d->fields, "moe_topk"))
+        return;
+    get_int(d, d->fields, "intermediate_size", INT32_MAX, &d_ff);
+    for (size_t k = 0; k < LEN(lists); k++) {
+        const json_t *v = get(lists[k].to ? d->fields : d->config, lists[k].from);
+        json_int_t first = json_integer_value(json_is_array(v) ? json_array_get(v, 0) : v);
+        for (size_t i = 1; i < json_array_size(v); i++)
+            if (json_integer_value(json_array_get(v, i)) != first)
+                unsupported(d, lists[k].from, "differs from layer to layer");
+        if (first < 0 || first > INT32_MAX || (v && !first))
+            wrong(d, lists[k].from, "is no whole number, or out of range");
+        if (lists[k].to)
+            put_u32(d, lists[k].to, first);
+        else if (v && first != d_ff)
+            unsupported(d, lists[k].from, "is not intermediate_size");
+    }
 }
 
 static void read_experts(struct moe_folder *d)
@@ -231,22 +315,30 @@ static void read_experts(struct moe_folder *d)
     put_u32(d, "expert_count", d->n_expert);
     if (d->family->expert_is_ffn && get_int(d, c, "intermediate_size", INT32_MAX, &n))
         put_u32(d, "expert_feed_forward_length", n);
+    if (d->family->shared_is_ffn && n)
+        put_u32(d, "expert_shared_feed_forward_length", n);
     if (json_object_get(c, "norm_topk_prob")) /* null counts as false */
         moe_put_bool(d, full(d, "expert_weights_norm", key), get_bool(d, c, "norm_topk_prob", false));
     else if (d->family->latent) /* deepseek_v2 never normalises */
         moe_put_bool(d, full(d, "expert_weights_norm", key), false);
+    else if (d->family->sigmoid)
+        moe_put_bool(d, full(d, "expert_weights_norm", key), true);
     if (d->family->sigmoid || d->family->latent)
         put_u32(d, "expert_gating_func", d->family->sigmoid ? MOE_GATING_SIGMOID : MOE_GATING_SOFTMAX);
     if (get_number(d, c, "routed_scaling_factor", &scale) && scale == 0) /* in GGUF, 0 is no factor */
         unsupported(d, "routed_scaling_factor", "is 0");
+    if (!get_bool(d, d->config, "route_norm", true))
+        unsupported(d, "route_norm", "is false");
     read_groups(d);
+    read_dense_layers(d);
+    read_each_layer(d);
     check_experts(d);
 }
 
 /* ---- context and heads -------------------------------------------------------------------------- */
 
 /* True if this layer has a sliding window, as the family's class derives it from the configuration. */
-static bool has_window(struct moe_folder *d, int layer, int64_t first)
+static bool has_window(struct moe_folder *d, int layer, int64_t first, int64_t period)
 {
     const json_t *types = get(d->fields, "layer_types");
     const char *type = json_string_value(json_array_get(types, (size_t)layer));
@@ -259,6 +351,8 @@ static bool has_window(struct moe_folder *d, int layer, int64_t first)
         return layer % 2 == 0 && layer < first;
     case WINDOW_EVEN:
         return layer % 2 == 0;
+    case WINDOW_PERIOD:
+        return !period || (layer + 1) % period;
     default:
         return true;
     }
@@ -281,7 +375,7 @@ static void check_layer_types(struct moe_folder *d, const json_t *types, bool ha
 /* Converts the sliding window, and the list of layers that have it unless these are the family's usual ones. */
 static void read_window(struct moe_folder *d)
 {
-    int64_t window = 0, first = INT32_MAX;
+    int64_t window = 0, first = INT32_MAX, period = 0;
     enum moe_hf_windows kind = d->family->windows;
     int32_t *on = NULL;
     int n = 0, n_usual = 0;
@@ -292,6 +386,8 @@ static void read_window(struct moe_folder *d)
                get_bool(d, d->fields, "use_sliding_window", !json_object_get(d->fields, "use_sliding_window"));
     check_layer_types(d, get(d->fields, "layer_types"), has);
     get_int(d, d->fields, "max_window_layers", INT32_MAX, &first);
+    if (!get(d->fields, "layer_types"))
+        get_int(d, d->fields, "sliding_window_pattern", INT32_MAX, &period);
     if (d->err || !has || !d->n_layer)
         return;
     if (window == 0) {
@@ -303,11 +399,12 @@ static void read_window(struct moe_folder *d)
         return;
     }
     for (int i = 0; i < d->n_layer; i++) {
-        on[i] = has_window(d, i, first);
+        on[i] = has_window(d, i, first, period);
         n += on[i];
-        n_usual += on[i] == (kind != WINDOW_EVEN || i % 2 == 0);
+        n_usual += on[i] ==
+                   (kind == WINDOW_EVEN ? i % 2 == 0 : kind != WINDOW_PERIOD || (i + 1) % d->family->window_period);
     }
-    bool tell = n || kind == WINDOW_EVEN; /* gpt-oss files always have the key */
+    bool tell = n || kind == WINDOW_EVEN || kind == WINDOW_PERIOD; /* files of these families always have the key */
     if (tell)
         put_u32(d, "attention.sliding_window", window);
     if (tell && n_usual < d->n_layer)
@@ -370,6 +467,23 @@ static void read_heads(struct moe_folder *d, const json_t *rope)
     put_u32(d, "attention.key_length", d_head);
     put_u32(d, "attention.value_length", d_head);
     put_u32(d, "rope.dimension_count", d->n_rot);
+}
+
+/* smollm3: every fourth layer has no rotation; files have no key for that. */
+static void check_rotated(struct moe_folder *d)
+{
+    const json_t *flags = get(d->fields, "no_rope_layers"); /* 0: the layer has no rotation */
+    int64_t interval = 4;
+    if (!json_object_get(d->fields, "no_rope_layer_interval"))
+        return;
+    get_int(d, d->fields, "no_rope_layer_interval", INT32_MAX, &interval);
+    if (!flags && interval != 4)
+        unsupported(d, "no_rope_layer_interval", "is not 4");
+    for (size_t i = 0; flags && i < (size_t)d->n_layer; i++)
+        if ((json_integer_value(json_array_get(flags, i)) != 0) != (i % 4 != 3))
+            unsupported(d, "no_rope_layers", "are not each fourth");
+    if (get_bool(d, d->fields, "use_sliding_window", false) && get(d->fields, "sliding_window"))
+        unsupported(d, "use_sliding_window", "is true");
 }
 
 /* Attention biases and Q and K norms that the configuration switches off. */
@@ -470,25 +584,49 @@ static const json_t *find_rope(struct moe_folder *d)
     json_t *value;
     if ((old && !json_is_object(old)) || (rope && !json_is_object(rope)))
         wrong(d, old ? "rope_scaling" : "rope_parameters", "is no object");
+    if (d->family->window_rope && json_is_object(get(rope, "full_attention")))
+        return get(rope, "full_attention");
     json_object_foreach((json_t *)rope, key, value) if (json_is_object(value))
         unsupported(d, "rope_parameters", "has settings for each type of layer");
     return rope;
 }
 
+/* The RoPE base of layers with a window: in rope_parameters by type of layer, or in older files rope_local_base_freq.  A
+ * scaling there is refused. */
+static void read_window_rope(struct moe_folder *d)
+{
+    const json_t *rope = get(get(d->fields, "rope_parameters"), "sliding_attention");
+    double base = 0;
+    if (!d->family->window_rope || d->err)
+        return;
+    const char *type = get_string(d, rope, "rope_type");
+    if (type && strcmp(type, "default"))
+        unsupported(d, "rope_type", "of sliding_attention is not default");
+    if (!get_number(d, rope, "rope_theta", &base))
+        get_number(d, d->fields, "rope_local_base_freq", &base);
+    put_f32(d, "rope.freq_base_swa", base);
+}
+
 static void read_rope(struct moe_folder *d)
 {
     const json_t *rope = find_rope(d);
-    double base = 0, factor = 1, all;
+    double base = 0, factor = 1, alpha = 0, all;
     if (d->family->latent)
         read_latent(d);
     else
         read_heads(d, rope);
     if (!get_number(d, rope, "rope_theta", &base))
         get_number(d, d->fields, "rope_theta", &base);
-    put_f32(d, "rope.freq_base", base);
     const char *type = get_string(d, rope, "rope_type");
     if (!type)
         type = get_string(d, rope, "type");
+    bool stretched = type && !strcmp(type, "dynamic") && get_number(d, rope, "alpha", &alpha) && alpha > 0;
+    if (stretched && d->d_head > 2 && !strcmp(d->family->arch, "hunyuan-moe")) {
+        base *= kn_pow(alpha, (double)d->d_head / (d->d_head - 2));
+        type = "default";
+    }
+    put_f32(d, "rope.freq_base", base);
+    read_window_rope(d);
     if (!type || !strcmp(type, "default") || d->err)
         return;
     if (!get_number(d, rope, "factor", &factor) || !(factor >= 1 && base > 1)) {
@@ -582,12 +720,26 @@ static void read_delta(struct moe_folder *d)
 
 /* ---- family and unsupported settings ------------------------------------------------------------ */
 
-static void check_activation(struct moe_folder *d)
+static void read_activation(struct moe_folder *d)
 {
-    const char *act = get_string(d, d->fields, "hidden_act");
+    static const char *const limits[] = { "attn_logit_softcapping", "final_logit_softcapping" };
+    const char *key = d->family->geglu ? "hidden_activation" : "hidden_act", *act = get_string(d, d->fields, key);
     double x;
-    if (act && strcmp(act, "silu") && strcmp(act, "swish"))
-        unsupported(d, "hidden_act", "is not silu");
+    if (d->family->geglu && act && strcmp(act, "gelu_pytorch_tanh"))
+        unsupported(d, key, "is not gelu_pytorch_tanh");
+    if (!d->family->geglu && act && strcmp(act, "silu") && strcmp(act, "swish"))
+        unsupported(d, key, "is not silu");
+    for (size_t i = 0; i < LEN(limits); i++)
+        if (get_number(d, d->fields, limits[i], &x))
+            unsupported(d, limits[i], "is set");
+    if (get_bool(d, d->fields, "use_bidirectional_attention", false))
+        unsupported(d, "use_bidirectional_attention", "is true");
+    if (get_number(d, d->fields, "query_pre_attn_scalar", &x)) {
+        if (!(x > 0))
+            wrong(d, "query_pre_attn_scalar", "is not above 0");
+        else
+            put_f32(d, "attention.scale", 1.0f / sqrtf((float)x));
+    }
     if (get_number(d, d->fields, "swiglu_limit", &x) && x != 7)
         unsupported(d, "swiglu_limit", "is not 7");
     if (get_number(d, d->fields, "swiglu_alpha", &x) && x != 1.702)
@@ -629,7 +781,12 @@ static int find_family(struct moe_folder *d)
     }
     if (d->family || d->err)
         return d->err ? d->err : unnest(d);
-    moe_string_show((struct moe_string){ type ? type : "", type ? strlen(type) : 0 }, shown, sizeof shown);
+    struct moe_string name = { type ? type : "", type ? strlen(type) : 0 };
+    const char *lacks = moe_family_lacks(name);
+    moe_string_show(name, shown, sizeof shown);
+    if (lacks)
+        return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported: the program lacks %s",
+                                d->f->name, config_json, shown, lacks);
     return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported; supported are: %s",
                             d->f->name, config_json, shown, known);
 }
@@ -663,7 +820,8 @@ int moe_hf_config(struct moe_folder *d)
     read_switches(d);
     read_context(d);
     read_rope(d);
+    check_rotated(d);
     read_delta(d);
-    check_activation(d);
+    read_activation(d);
     return d->err;
 }

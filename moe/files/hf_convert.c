@@ -217,6 +217,20 @@ static int add_halves(struct moe_hf_mapper *m, const char *name, bool second)
     return add(m, &t, name);
 }
 
+static int add_half_rows(struct moe_hf_mapper *m, const char *name, bool second)
+{
+    struct moe_tensor t = m->whole;
+    int err = refuse_scales(m);
+    if (err)
+        return err;
+    if (t.n_dim != 2 || t.dim[1] % 2)
+        return refuse(m, KN_ECORRUPT, "is no gate and up matrix of one size");
+    t.dim[1] /= 2;
+    t.bytes /= 2;
+    t.offset += second ? t.bytes : 0;
+    return add(m, &t, name);
+}
+
 static int add_every_other(struct moe_hf_mapper *m, const char *name, bool odd)
 {
     struct moe_tensor t = m->whole;
@@ -352,6 +366,10 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
         return add_halves(m, name, false);
     case UPS:
         return add_halves(m, name, true);
+    case FIRST_HALF:
+        return add_half_rows(m, name, false);
+    case SECOND_HALF:
+        return add_half_rows(m, name, true);
     case EVEN:
         return add_every_other(m, name, false);
     case ODD:
@@ -378,11 +396,11 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
     }
 }
 
-/* Families with delta nets store norm weights minus 1.  So 1 is added, except to the norm inside a delta net. */
+/* Some families store norm weights minus 1.  So 1 is added, except to the norm inside a delta net. */
 int moe_hf_take_as(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert)
 {
     struct moe_string s = { name, strlen(name) };
-    if (m->d->family->delta && moe_string_ends(s, "norm.weight") && !moe_string_ends(s, ".ssm_norm.weight")) {
+    if (m->d->family->norms_less_1 && moe_string_ends(s, "norm.weight") && !moe_string_ends(s, ".ssm_norm.weight")) {
         int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales);
         return err ? err : add_read(m, name, one_more);
     }

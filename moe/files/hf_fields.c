@@ -25,6 +25,11 @@
     EVERY BASE "hidden_size=4096 intermediate_size=14336 num_hidden_layers=32 num_attention_heads=32 "                 \
                "num_key_value_heads=8 head_dim=null max_position_embeddings=131072 rms_norm_eps=1e-6 "                 \
                "tie_word_embeddings=false sliding_window=4096 layer_types=null "
+#define GRANITE                                                                                                        \
+    EVERY BASE "hidden_size=4096 intermediate_size=11008 num_hidden_layers=32 num_attention_heads=32 "                 \
+               "num_key_value_heads=null head_dim=null max_position_embeddings=2048 rms_norm_eps=1e-6 "                \
+               "tie_word_embeddings=false attention_bias=false embedding_multiplier=1.0 logits_scaling=1.0 "           \
+               "residual_multiplier=1.0 attention_multiplier=1.0 num_local_experts=8 num_experts_per_tok=2 "
 #define DEEPSEEK3                                                                                                      \
     EVERY BASE "hidden_size=7168 intermediate_size=18432 moe_intermediate_size=2048 num_hidden_layers=61 "             \
                "num_attention_heads=128 num_key_value_heads=128 n_shared_experts=1 n_routed_experts=256 "              \
@@ -93,6 +98,53 @@ static const struct {
                  "attention_bias=false " },
     { "deepseek_v3", DEEPSEEK3 },
     { "kimi_k2", DEEPSEEK3 }, /* its published configuration class is that of deepseek_v3 */
+    { "gemma3_text",
+      "rope_parameters=null rope_scaling=null original_max_position_embeddings=null rope_theta=1000000.0 "
+      "rope_local_base_freq=10000.0 hidden_activation=\"gelu_pytorch_tanh\" hidden_size=2304 intermediate_size=9216 "
+      "num_hidden_layers=26 num_attention_heads=8 num_key_value_heads=4 head_dim=256 max_position_embeddings=131072 "
+      "rms_norm_eps=1e-6 tie_word_embeddings=true attention_bias=false query_pre_attn_scalar=256 sliding_window=4096 "
+      "layer_types=null sliding_window_pattern=6 final_logit_softcapping=null attn_logit_softcapping=null "
+      "use_bidirectional_attention=false " },
+    { "ernie4_5_moe",
+      EVERY "rope_theta=500000.0 hidden_size=2560 intermediate_size=12288 num_hidden_layers=28 num_attention_heads=20 "
+            "num_key_value_heads=4 head_dim=null max_position_embeddings=131072 rms_norm_eps=1e-5 "
+            "tie_word_embeddings=true moe_intermediate_size=1536 moe_k=6 moe_num_experts=64 moe_num_shared_experts=2 "
+            "moe_layer_start_index=1 moe_layer_end_index=-1 moe_layer_interval=1 " },
+    { "hunyuan_v1_moe",
+      EVERY BASE "hidden_size=4096 intermediate_size=11008 num_hidden_layers=32 num_attention_heads=32 "
+                 "num_key_value_heads=null head_dim=null max_position_embeddings=2048 rms_norm_eps=1e-5 "
+                 "tie_word_embeddings=false attention_bias=false num_experts=1 moe_topk=1 " },
+    { "hy_v3", EVERY "rope_theta=11158840.0 hidden_size=4096 intermediate_size=13312 num_hidden_layers=80 "
+                     "num_attention_heads=64 num_key_value_heads=8 head_dim=128 max_position_embeddings=131072 "
+                     "rms_norm_eps=1e-5 tie_word_embeddings=false attention_bias=false num_experts=192 "
+                     "num_experts_per_tok=8 num_shared_experts=1 moe_intermediate_size=1536 "
+                     "router_scaling_factor=2.826 mlp_layer_types=null " },
+    { "dots1", EVERY BASE "hidden_size=4608 intermediate_size=10944 moe_intermediate_size=1408 num_hidden_layers=62 "
+                          "num_attention_heads=32 num_key_value_heads=32 head_dim=null max_position_embeddings=2048 "
+                          "rms_norm_eps=1e-6 tie_word_embeddings=false attention_bias=false n_shared_experts=null "
+                          "n_routed_experts=null n_group=1 topk_group=1 num_experts_per_tok=null "
+                          "first_k_dense_replace=0 norm_topk_prob=false routed_scaling_factor=1.0 sliding_window=4096 "
+                          "max_window_layers=62 layer_types=null " },
+    { "granitemoe", GRANITE },
+    { "granitemoeshared", GRANITE "shared_intermediate_size=0 " },
+    { "exaone_moe",
+      EVERY BASE "hidden_size=4096 intermediate_size=16384 num_hidden_layers=32 num_attention_heads=32 "
+                 "num_key_value_heads=32 head_dim=null max_position_embeddings=2048 rms_norm_eps=1e-5 "
+                 "tie_word_embeddings=false sliding_window=4096 sliding_window_pattern=4 layer_types=null "
+                 "mlp_layer_types=null first_k_dense_replace=1 moe_intermediate_size=1024 num_experts=64 "
+                 "num_experts_per_tok=8 num_shared_experts=1 norm_topk_prob=true routed_scaling_factor=2.5 n_group=1 "
+                 "topk_group=1 " },
+    { "solar_open",
+      EVERY "rope_theta=1000000.0 hidden_size=4096 num_hidden_layers=48 num_attention_heads=64 num_key_value_heads=8 "
+            "head_dim=128 max_position_embeddings=131072 rms_norm_eps=1e-5 tie_word_embeddings=false "
+            "attention_bias=false partial_rotary_factor=null moe_intermediate_size=1280 num_experts_per_tok=8 "
+            "n_shared_experts=1 n_routed_experts=128 routed_scaling_factor=1.0 n_group=1 topk_group=1 "
+            "norm_topk_prob=true " },
+    { "smollm3",
+      EVERY "rope_theta=2000000.0 hidden_size=2048 intermediate_size=11008 num_hidden_layers=36 num_attention_heads=16 "
+            "num_key_value_heads=4 head_dim=null max_position_embeddings=32768 rms_norm_eps=1e-6 "
+            "tie_word_embeddings=true attention_bias=false use_sliding_window=false sliding_window=null "
+            "no_rope_layers=null no_rope_layer_interval=4 layer_types=null " },
     { "qwen3_next", EVERY BASE DELTA SPARSE "intermediate_size=5632 num_hidden_layers=48 tie_word_embeddings=false "
                                             "num_experts_per_tok=10 num_experts=512 norm_topk_prob=true " },
     { "qwen3_5_moe_text", EVERY BASE DELTA "num_hidden_layers=40 tie_word_embeddings=false num_experts_per_tok=8 "

@@ -55,23 +55,31 @@ struct moe_folder {
 };
 
 /* Layers that have the sliding window: none; all; the layers from max_window_layers on; those with an even number, of all
- * or of the first max_window_layers.  A list in layer_types comes first, if the family knows that field. */
-enum moe_hf_windows { WINDOW_NONE, WINDOW_ALL, WINDOW_FROM, WINDOW_EVEN, WINDOW_EVEN_BEFORE };
+ * or of the first max_window_layers; all but each sliding_window_pattern-th.  A list in layer_types comes first, if the
+ * family knows that field. */
+enum moe_hf_windows { WINDOW_NONE, WINDOW_ALL, WINDOW_FROM, WINDOW_EVEN, WINDOW_EVEN_BEFORE, WINDOW_PERIOD };
 
 /* Conversion rules of one model_type. */
 struct moe_hf_family {
     const char *model_type, *arch;
     bool experts;
     bool turned;        /* Q and K rows of a head are stored in halves; GGUF has pairs */
-    bool post_norm;     /* the norm before the FFN is post_attention_norm in GGUF */
+    bool post_norm;     /* post_attention_layernorm is post_attention_norm in GGUF, not ffn_norm */
     bool expert_is_ffn; /* the width of an expert is intermediate_size */
+    bool shared_is_ffn; /* the width of the shared expert is intermediate_size */
     bool sigmoid;       /* router probabilities by sigmoid, else by softmax */
     bool transposed;    /* unquantised experts are stored input-major: refused */
     bool latent;        /* multi-head latent attention (MLA) */
-    bool delta;         /* has delta nets; norm weights, except the delta nets' own, are stored minus 1 */
+    bool delta;         /* has delta nets */
+    bool norms_less_1;  /* norm weights, except those inside delta nets, are stored minus 1 */
     bool tiled;         /* with delta nets: GGUF has value heads in another order than the folder */
     enum moe_hf_windows windows;
-    bool nested; /* vision model: the language model is in text_config */
+    int window_period; /* WINDOW_PERIOD: GGUF's period without a list */
+    bool nested;       /* vision model: the language model is in text_config */
+    const char *aside; /* tensors with names that begin so are not used: of a vision part, of unsupported MTP layers */
+    bool geglu;        /* the activation is GELU approximated with tanh, not SiLU */
+    bool window_rope;  /* layers with a window have their own RoPE settings */
+    bool mtp_apart;    /* MTP layers are stored under "mtp." */
 };
 
 /* hf_folder.c.  Returns code, with the message "path: error: field: reason". */

@@ -29,6 +29,8 @@ static const struct {
     { "self_attn.o_proj.bias", "attn_output.bias", AS_IT_IS },
     { "self_attn.q_norm.weight", "attn_q_norm.weight", AS_IT_IS },
     { "self_attn.k_norm.weight", "attn_k_norm.weight", AS_IT_IS },
+    { "self_attn.query_layernorm.weight", "attn_q_norm.weight", AS_IT_IS },
+    { "self_attn.key_layernorm.weight", "attn_k_norm.weight", AS_IT_IS },
     { "self_attn.sinks", "attn_sinks.weight", AS_IT_IS },
     { "self_attn.rotary_emb.inv_freq", NULL, NOTHING },
     { "self_attn.q_a_proj.weight", "attn_q_a.weight", AS_IT_IS },
@@ -49,6 +51,8 @@ static const struct {
     { "linear_attn.norm.weight", "ssm_norm.weight", AS_IT_IS },
     { "linear_attn.out_proj.weight", "ssm_out.weight", VALUE_COLUMNS },
     { "post_attention_layernorm.weight", "ffn_norm.weight", AS_IT_IS },
+    { "pre_feedforward_layernorm.weight", "ffn_norm.weight", AS_IT_IS },
+    { "post_feedforward_layernorm.weight", "post_ffw_norm.weight", AS_IT_IS },
     { "mlp.gate_proj.weight", "ffn_gate.weight", AS_IT_IS },
     { "mlp.up_proj.weight", "ffn_up.weight", AS_IT_IS },
     { "mlp.down_proj.weight", "ffn_down.weight", AS_IT_IS },
@@ -56,7 +60,12 @@ static const struct {
     { "mlp.router.weight", "ffn_gate_inp.weight", AS_IT_IS },
     { "mlp.router.bias", "ffn_gate_inp.bias", AS_IT_IS },
     { "block_sparse_moe.gate.weight", "ffn_gate_inp.weight", AS_IT_IS },
+    { "mlp.gate.wg.weight", "ffn_gate_inp.weight", AS_IT_IS },
+    { "mlp.router.gate.weight", "ffn_gate_inp.weight", AS_IT_IS },
+    { "block_sparse_moe.router.layer.weight", "ffn_gate_inp.weight", AS_IT_IS },
     { "mlp.gate.e_score_correction_bias", "exp_probs_b.bias", AS_IT_IS },
+    { "mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias", AS_IT_IS },
+    { "mlp.expert_bias", "exp_probs_b.bias", AS_IT_IS },
     { "mlp.e_score_correction_bias", "exp_probs_b.bias", AS_IT_IS },
     { "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", AS_IT_IS },
     { "mlp.experts.#.gate_proj.weight", "ffn_gate_exps.weight", ONE_EXPERT },
@@ -68,6 +77,9 @@ static const struct {
     { "mlp.experts.gate_up_proj", "ffn_gate_exps.weight", GATES },
     { "mlp.experts.gate_up_proj", "ffn_up_exps.weight", UPS },
     { "mlp.experts.down_proj", "ffn_down_exps.weight", STACK },
+    { "block_sparse_moe.input_linear.weight", "ffn_gate_exps.weight", GATES },
+    { "block_sparse_moe.input_linear.weight", "ffn_up_exps.weight", UPS },
+    { "block_sparse_moe.output_linear.weight", "ffn_down_exps.weight", STACK },
     { "mlp.experts.gate_up_proj_blocks", "ffn_gate_exps.weight", EVEN_BLOCKS },
     { "mlp.experts.gate_up_proj_blocks", "ffn_up_exps.weight", ODD_BLOCKS },
     { "mlp.experts.down_proj_blocks", "ffn_down_exps.weight", BLOCKS },
@@ -83,6 +95,13 @@ static const struct {
     { "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight", AS_IT_IS },
     { "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight", AS_IT_IS },
     { "mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight", AS_IT_IS },
+    { "mlp.shared_mlp.gate_proj.weight", "ffn_gate_shexp.weight", AS_IT_IS },
+    { "mlp.shared_mlp.up_proj.weight", "ffn_up_shexp.weight", AS_IT_IS },
+    { "mlp.shared_mlp.down_proj.weight", "ffn_down_shexp.weight", AS_IT_IS },
+    { "shared_mlp.input_linear.weight", "ffn_gate_shexp.weight", FIRST_HALF },
+    { "shared_mlp.input_linear.weight", "ffn_up_shexp.weight", SECOND_HALF },
+    { "shared_mlp.output_linear.weight", "ffn_down_shexp.weight", AS_IT_IS },
+    { "final_layernorm.weight", "nextn.shared_head_norm.weight", AS_IT_IS },
     { "eh_proj.weight", "nextn.eh_proj.weight", AS_IT_IS },
     { "enorm.weight", "nextn.enorm.weight", AS_IT_IS },
     { "hnorm.weight", "nextn.hnorm.weight", AS_IT_IS },
@@ -196,7 +215,7 @@ static int map_layer(struct moe_hf_mapper *m, const struct name *n)
             continue;
         known = true;
         const char *to = parts[i].to;
-        if (to && m->d->family->post_norm && !strcmp(to, "ffn_norm.weight"))
+        if (m->d->family->post_norm && !strcmp(parts[i].from, "post_attention_layernorm.weight"))
             to = "post_attention_norm.weight";
         snprintf(name, sizeof name, "blk.%d.%s", n->layer, to ? to : "");
         bool other_way = m->d->family->transposed && (parts[i].take == GATES || parts[i].take == STACK);
@@ -322,11 +341,11 @@ static int map(struct moe_hf_mapper *m)
         return 0;
     if (moe_string_is(s, "lm_head.weight"))
         return map_head(m);
-    if (m->d->family->delta && begins(s, "model.visual.")) {
+    if (m->d->family->aside && begins(s, m->d->family->aside)) {
         m->n_aside++;
         return 0;
     }
-    bool is_apart = m->d->family->delta && begins(s, apart);
+    bool is_apart = m->d->family->mtp_apart && begins(s, apart);
     const char *root = is_apart ? apart : root_of(m->d);
     if (!begins(s, root))
         return map_unknown(m, "", 0);
@@ -345,7 +364,7 @@ static int map(struct moe_hf_mapper *m)
 static int say_layers(struct moe_hf_mapper *m)
 {
     struct moe_folder *d = m->d;
-    int n_ahead = d->family->delta ? m->n_ahead : d->n_ahead;
+    int n_ahead = d->family->mtp_apart ? m->n_ahead : d->n_ahead;
     char key[128];
     snprintf(key, sizeof key, "%s.block_count", d->family->arch);
     moe_put_u32(d, key, (uint32_t)(d->n_layer + n_ahead));
@@ -368,7 +387,7 @@ int moe_hf_tensors(struct moe_folder *d)
     if (!err)
         err = moe_hf_check_stacks(&m);
     if (!err && m.n_aside)
-        kn_say(KN_LOG_INFO, "%s: %d tensors of its vision part are not used", d->f->name, m.n_aside);
+        kn_say(KN_LOG_INFO, "%s: %d tensors under %s are not used", d->f->name, m.n_aside, d->family->aside);
     if (!err && !d->tied && !moe_find_tensor(d->f, "output.weight"))
         err = kn_fail(KN_ECORRUPT, "%s: %s: tensor lm_head.weight is missing", d->f->name, kn_error_text(KN_ECORRUPT));
     kn_free(m.n_left);

@@ -15,6 +15,8 @@ enum moe_hf_take {
     STACK,         /* a whole stack of experts */
     GATES,         /* of a stack of gate and up matrices: the first half of every expert's rows */
     UPS,           /* the second half of these rows */
+    FIRST_HALF,    /* of a gate and an up matrix one below the other: the gate's rows */
+    SECOND_HALF,   /* the up matrix's rows */
     EVEN,          /* of biases that alternate between gate and up: the even values */
     ODD,           /* the odd values */
     BLOCKS,        /* MXFP4 with scales in another tensor: all rows */
@@ -36,7 +38,7 @@ struct moe_hf_mapper {
     struct moe_tensor whole;    /* t as a GGUF tensor, codes and scales together */
     struct off_scales scales;   /* scales of t stored apart; bytes 0: none */
     size_t n_slab, *n_left;     /* expert positions allocated; [room] experts that tensor i of the file still lacks */
-    int n_aside;                /* number of skipped tensors of the vision part */
+    int n_aside;                /* number of skipped tensors under the family's `aside` */
     int n_ahead;                /* number of MTP layers stored under "mtp." */
     size_t room;                /* upper limit of the number of tensors */
 };

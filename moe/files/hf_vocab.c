@@ -307,14 +307,25 @@ static int put_scores(struct loader *l)
 
 /* ---- normalizers -------------------------------------------------------------------------------- */
 
-/* SentencePiece: a space becomes U+2581, and one is put before every piece of text. */
+/* SentencePiece: a space becomes U+2581. */
+static bool is_replace(const json_t *n)
+{
+    return has_type(n, "Replace") && is(json_object_get(json_object_get(n, "pattern"), "String"), " ") &&
+           is(json_object_get(n, "content"), "\xe2\x96\x81");
+}
+
+/* The same, and one is put before every piece of text. */
 static bool is_prepend_replace(const json_t *n)
 {
-    const json_t *list = json_object_get(n, "normalizers"), *a = json_array_get(list, 0), *b = json_array_get(list, 1);
+    const json_t *list = json_object_get(n, "normalizers"), *a = json_array_get(list, 0);
     return has_type(n, "Sequence") && json_array_size(list) == 2 && has_type(a, "Prepend") &&
-           is(json_object_get(a, "prepend"), "\xe2\x96\x81") && has_type(b, "Replace") &&
-           is(json_object_get(json_object_get(b, "pattern"), "String"), " ") &&
-           is(json_object_get(b, "content"), "\xe2\x96\x81");
+           is(json_object_get(a, "prepend"), "\xe2\x96\x81") && is_replace(json_array_get(list, 1));
+}
+
+/* A split at spaces, of which the normalizer leaves none. */
+static bool is_split_at_spaces(const json_t *pre)
+{
+    return has_type(pre, "Split") && is(json_object_get(json_object_get(pre, "pattern"), "String"), " ");
 }
 
 static bool is_nothing(const json_t *n)
@@ -328,12 +339,13 @@ static int read_pieces(struct loader *l)
     const json_t *pre = json_object_get(l->tokenizer, "pre_tokenizer");
     if (!json_is_true(json_object_get(l->model, "byte_fallback")))
         return corrupt(l, "its model does not set byte_fallback");
-    if (!is_prepend_replace(normalizer))
+    bool prepends = is_prepend_replace(normalizer);
+    if (!prepends && !is_replace(normalizer))
         return unknown(l, "normalizer", normalizer);
-    if (pre && !json_is_null(pre))
+    if (pre && !json_is_null(pre) && !is_split_at_spaces(pre))
         return unknown(l, "pre_tokenizer", pre);
     moe_put_string(l->d, KEY "model", "llama", 5);
-    moe_put_bool(l->d, KEY "add_space_prefix", true);
+    moe_put_bool(l->d, KEY "add_space_prefix", prepends);
     size_t n_merge;
     int err = check_order(l, json_object_get(l->model, "merges"), &n_merge);
     if (!err)

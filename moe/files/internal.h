@@ -6,6 +6,7 @@
  *     gguf.c            reads the header of one GGUF file into the tables
  *     header_tables.c   the tables: metadata by key, tensors by name, and the memory of their strings
  *     tensor_types.c    names and sizes of tensor types
+ *     lacking.c         known families that are not supported
  *     strings.c         strings compared, and made fit for messages
  *     hf_folder.c, safetensors.c, hf_*.c    read a folder into the same tables (hf_folder.h)
  *

@@ -46,6 +46,7 @@ enum need {
     ALWAYS,
     FFN_NORM,
     POST_NORM,
+    OUT_NORMS,
     ATTENDS,
     HIGH_Q,
     LOW_Q,
@@ -117,6 +118,8 @@ static const struct part parts[] = {
     { "ssm_out.weight", DELTA, MATRIX, D_MODEL, D_STATE, FIELD(o) },
     { "post_attention_norm.weight", POST_NORM, VECTOR, D_ONE, D_MODEL, FIELD(ffn_norm) },
     { "ffn_norm.weight", FFN_NORM, VECTOR, D_ONE, D_MODEL, FIELD(ffn_norm) },
+    { "post_attention_norm.weight", OUT_NORMS, VECTOR, D_ONE, D_MODEL, FIELD(attn_out_norm) },
+    { "post_ffw_norm.weight", OUT_NORMS, VECTOR, D_ONE, D_MODEL, FIELD(ffn_out_norm) },
     { "ffn_gate.weight", DENSE, MATRIX, D_FF, D_MODEL, FIELD(gate) },
     { "ffn_up.weight", DENSE, MATRIX, D_FF, D_MODEL, FIELD(up) },
     { "ffn_down.weight", DENSE, MATRIX, D_MODEL, D_FF, FIELD(down) },
@@ -248,6 +251,8 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
         return !d->post_norm;
     case POST_NORM:
         return d->post_norm;
+    case OUT_NORMS:
+        return d->out_norms;
     case DENSE:
         return dense;
     case ROUTER_BIAS:

@@ -15,6 +15,17 @@ struct family {
     enum { DENSE_ONLY, MAY_HAVE_EXPERTS, MUST_HAVE_EXPERTS } experts;
     enum moe_head head; /* kind of EAGLE draft head, if it is one */
     bool qkv_bias;
+    bool out_norms, late_qk_norm;
+    enum {
+        ALL_ROTATED,
+        EACH_FOURTH_PLAIN,
+        WINDOWS_ROTATED
+    } rotated;       /* layers with a rotation: all; all but each fourth;
+                                                                        * those with a window */
+    bool scales;     /* has factors of embeddings, residual additions, and logits */
+    bool embed_sqrt; /* embeddings are multiplied by the square root of d_model */
+    enum moe_activation activation;
+    float window_rope_base; /* over 0: default of the key rope.freq_base_swa, which the family has */
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
     bool by_tensors; /* QKV biases and QK norms are optional: used if in the file */
     enum moe_qk_norm qk_norm;
@@ -26,9 +37,12 @@ struct family {
     bool out_gate;
     int delta_period; /* over 0: has delta nets; default of the key full_attention_interval */
     bool delta_tiled;
-    bool latent;    /* MLA; gating is given by the file */
-    bool norm_topk; /* default of the key expert_weights_norm */
-    bool as_dense;  /* experts are feed_forward_length wide by default */
+    bool latent;          /* MLA; gating is given by the file */
+    bool norm_topk;       /* default of the key expert_weights_norm */
+    bool as_dense;        /* experts are feed_forward_length wide by default */
+    bool shared_width;    /* the shared expert's width has a key; without it, it is expert_shared_count experts wide */
+    bool lead_by_tensors; /* without the key leading_dense_block_count, layers without a router are dense */
+    bool select_by_tensors; /* the selection bias is optional: used if in the file */
 };
 
 static const struct family families[] = {
@@ -105,6 +119,64 @@ static const struct family families[] = {
       .shared = MOE_SHARED_PLAIN },
     { .arch = "eagle", .qk_norm = MOE_QK_NORM_HEAD, .head = MOE_HEAD_EAGLE },
     { .arch = "eagle3", .rope = KN_ROPE_PAIRS, .head = MOE_HEAD_EAGLE3 },
+    { .arch = "gemma3",
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .out_norms = true,
+      .embed_sqrt = true,
+      .activation = MOE_GEGLU,
+      .windows = MUST_HAVE_WINDOW,
+      .window_period = 6,
+      .window_rope_base = 10000 },
+    { .arch = "ernie4_5-moe",
+      .rope = KN_ROPE_PAIRS,
+      .experts = MUST_HAVE_EXPERTS,
+      .select_by_tensors = true,
+      .norm_topk = true,
+      .shared = MOE_SHARED_PLAIN },
+    { .arch = "hunyuan-moe",
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .late_qk_norm = true,
+      .experts = MUST_HAVE_EXPERTS,
+      .norm_topk = true,
+      .shared = MOE_SHARED_PLAIN,
+      .shared_width = true },
+    { .arch = "hy_v3",
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_SIGMOID,
+      .select_bias = true,
+      .norm_topk = true,
+      .shared = MOE_SHARED_PLAIN,
+      .shared_width = true,
+      .lead_by_tensors = true },
+    { .arch = "dots1",
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .windows = MAY_HAVE_WINDOW,
+      .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_SIGMOID,
+      .select_bias = true,
+      .norm_topk = true,
+      .shared = MOE_SHARED_PLAIN },
+    { .arch = "granitemoe",
+      .rope = KN_ROPE_PAIRS,
+      .scales = true,
+      .experts = MUST_HAVE_EXPERTS,
+      .norm_topk = true,
+      .as_dense = true,
+      .shared = MOE_SHARED_PLAIN,
+      .shared_width = true },
+    { .arch = "exaone-moe",
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .windows = MUST_HAVE_WINDOW,
+      .window_period = 4,
+      .rotated = WINDOWS_ROTATED,
+      .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_SIGMOID,
+      .select_bias = true,
+      .norm_topk = true,
+      .shared = MOE_SHARED_PLAIN,
+      .shared_width = true },
+    { .arch = "smollm3", .rope = KN_ROPE_PAIRS, .rotated = EACH_FOURTH_PLAIN },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
@@ -245,6 +317,44 @@ static int read_latent(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
+/* Refuses a number, given by the key, that would change the mathematics in a way that no supported family has. */
+static int refuse_if_set(const struct keys *k, const char *name)
+{
+    float x;
+    int error = get_float(k, name, -1e9, 1e9, 0, &x);
+    if (error || x == 0)
+        return error;
+    return kn_fail(KN_EUNSUPPORTED, "%s: %s.%s is %g: logits that are limited by tanh are not supported",
+                   moe_file_path(k->f), k->arch, name, x);
+}
+
+/* Published gemma3 files have no key for the scale of scores.  It is 1 / sqrt(d_head), except in the model of 27B, which
+ * is the one with 62 layers: there it is 1 / sqrt(d_model / n_head). */
+static float usual_attend_scale(const struct moe_desc *d)
+{
+    bool by_model = !strcmp(d->arch, "gemma3") && d->n_layer == 62;
+    return 1.0f / sqrtf((float)(by_model ? d->d_model / d->n_head : d->d_head));
+}
+
+/* Reads the factors of scores, embeddings, residual additions and logits. */
+static int read_scales(struct moe_desc *d, const struct keys *k, const struct family *family)
+{
+    int error;
+    if ((error = get_float(k, "attention.scale", 1e-6, 1e6, usual_attend_scale(d), &d->attend_scale)) ||
+        (error = refuse_if_set(k, "attn_logit_softcapping")) || (error = refuse_if_set(k, "final_logit_softcapping")))
+        return error;
+    if (family->embed_sqrt)
+        d->embed_scale = sqrtf((float)d->d_model);
+    if (!family->scales)
+        return 0;
+    if ((error = get_float(k, "embedding_scale", 1e-6, 1e6, 1, &d->embed_scale)) ||
+        (error = get_float(k, "residual_scale", 1e-6, 1e6, 1, &d->residual_scale)) ||
+        (error = get_float(k, "logit_scale", 1e-6, 1e6, 1, &d->logit_scale)))
+        return error;
+    d->logit_scale = 1 / d->logit_scale; /* files have the divisor */
+    return 0;
+}
+
 static int read_sizes(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
     int error = 0;
@@ -262,26 +372,26 @@ static int read_sizes(struct moe_desc *d, const struct keys *k, const struct fam
         return error;
     if (d->n_rot % 2)
         return kn_fail(KN_ECORRUPT, "%s: %s.rope.dimension_count is odd", moe_file_path(k->f), k->arch);
-    d->attend_scale = 1.0f / sqrtf((float)d->d_head);
-    return 0;
+    return read_scales(d, k, family);
 }
 
-/* Width of the shared expert: PLAIN: expert_shared_count experts; GATED: its own key, or the width of dense layers. */
+/* Width of the shared expert: PLAIN: its own key if the family has that, or expert_shared_count experts; GATED: its own key, or the width of dense layers. */
 static int read_shared(struct moe_desc *d, const struct keys *k, const struct family *family, int d_ff)
 {
-    int fallback = family->shared == MOE_SHARED_PLAIN ? -1 : 0;
-    int count, error = get_int(k, "expert_shared_count", 0, INT32_MAX, fallback, &count);
-    if (error)
+    int fallback = family->shared == MOE_SHARED_PLAIN && !family->shared_width ? -1 : 0;
+    int count, width = 0, error = get_int(k, "expert_shared_count", 0, INT32_MAX, fallback, &count);
+    if (error ||
+        (family->shared_width && (error = get_int(k, "expert_shared_feed_forward_length", 0, 1 << 24, 0, &width))))
         return error;
     if (count && family->shared == MOE_SHARED_NONE)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_shared_count %d; %s has no shared experts", moe_file_path(k->f),
                        k->arch, count, k->arch);
     if (d->shared == MOE_SHARED_PLAIN && count && d->d_expert > (1 << 24) / count)
         return kn_fail(KN_ECORRUPT, "%s: %s.expert_shared_count is out of range", moe_file_path(k->f), k->arch);
-    if (d->shared == MOE_SHARED_PLAIN && !count)
+    if (d->shared == MOE_SHARED_PLAIN && !count && !width)
         d->shared = MOE_SHARED_NONE;
     if (d->shared == MOE_SHARED_PLAIN)
-        d->d_shared = count * d->d_expert;
+        d->d_shared = width ? width : count * d->d_expert;
     if (d->shared == MOE_SHARED_GATED)
         return get_int(k, "expert_shared_feed_forward_length", 1, 1 << 24, d_ff ? d_ff : -1, &d->d_shared);
     return 0;
@@ -318,10 +428,11 @@ static int read_gating(struct moe_desc *d, const struct keys *k, const struct fa
     int gating, error = get_int(k, "expert_gating_func", 0, INT32_MAX, 0, &gating);
     if (error)
         return error;
-    if (family->latent) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", d->n_lead);
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", d->n_lead);
+    if (family->latent || family->select_by_tensors)
         d->select_bias = moe_file_find_tensor(k->f, name) != NULL;
+    if (family->latent) {
         d->gating = d->select_bias ? MOE_GATING_SIGMOID : MOE_GATING_SOFTMAX;
         if (gating == MOE_GATING_SIGMOID || gating == MOE_GATING_SOFTMAX)
             d->gating = (enum moe_gating)gating;
@@ -330,6 +441,30 @@ static int read_gating(struct moe_desc *d, const struct keys *k, const struct fa
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; only %d is supported for %s",
                        moe_file_path(k->f), k->arch, gating, (int)d->gating, k->arch);
     return 0;
+}
+
+/* The number of layers before the first layer with a router. */
+static int count_lead(const struct moe_desc *d, const struct keys *k)
+{
+    char name[64];
+    for (int i = 0; i < d->n_layer; i++) {
+        snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", i);
+        if (moe_file_find_tensor(k->f, name))
+            return i;
+    }
+    return d->n_layer;
+}
+
+/* Refuses files with dense layers between those with experts. */
+static int check_interleaved(const struct keys *k)
+{
+    int step, error = get_int(k, "interleave_moe_layer_step", 0, INT32_MAX, 1, &step);
+    if (error || step <= 1)
+        return error;
+    return kn_fail(KN_EUNSUPPORTED,
+                   "%s: %s.interleave_moe_layer_step is %d: dense layers between layers with experts are "
+                   "not supported",
+                   moe_file_path(k->f), k->arch, step);
 }
 
 static int read_experts(struct moe_desc *d, const struct keys *k, const struct family *family)
@@ -342,7 +477,9 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     if (d->n_expert > 0 && family->experts == DENSE_ONLY)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_count: %s has no experts", moe_file_path(k->f), k->arch,
                        k->arch);
-    if (d->n_expert && (error = get_int(k, "leading_dense_block_count", 0, 4096, 0, &d->n_lead)))
+    if (d->n_expert && ((error = get_int(k, "leading_dense_block_count", 0, 4096,
+                                         family->lead_by_tensors ? count_lead(d, k) : 0, &d->n_lead)) ||
+                        (error = check_interleaved(k))))
         return error;
     if (d->n_lead >= d->n_layer) /* all layers are dense: the numbers of its experts have no use */
         d->n_expert = d->n_lead = 0;
@@ -434,7 +571,18 @@ static int read_window(struct moe_desc *d, const struct keys *k, const struct fa
     for (int i = 0; i < d->n_layer; i++)
         if (list ? moe_value_int(v, (size_t)i) != 0 : !period || i % period != period - 1)
             d->window_layers[i / 64] |= UINT64_C(1) << i % 64;
+    if (family->window_rope_base > 0)
+        return get_float(k, "rope.freq_base_swa", 1e-3, 1e12, family->window_rope_base, &d->window_rope_base);
     return 0;
+}
+
+/* Sets the layers without a rotation. */
+static void set_unrotated(struct moe_desc *d, const struct family *family)
+{
+    for (int i = 0; i < d->n_layer; i++)
+        if ((family->rotated == EACH_FOURTH_PLAIN && i % 4 == 3) ||
+            (family->rotated == WINDOWS_ROTATED && !moe_has_window(d, i)))
+            d->unrotated_layers[i / 64] |= UINT64_C(1) << i % 64;
 }
 
 /* Reads the period of full-attention layers; if the file also has a list with a flag for each layer, it must match. */
@@ -531,6 +679,12 @@ static const struct family *find_family(const struct moe_file *f, struct moe_str
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].arch);
     }
     moe_string_show(arch, shown, sizeof shown);
+    const char *lacks = moe_family_lacks(arch);
+    if (lacks) {
+        kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported: the program lacks %s", moe_file_path(f),
+                shown, lacks);
+        return NULL;
+    }
     kn_fail(KN_EUNSUPPORTED,
             "%s: architecture \"%s\" is not supported; supported are: %s (mistral and mixtral "
             "files say llama)",
@@ -556,6 +710,12 @@ static void take_family(struct moe_desc *d, const struct family *family)
         .out_gate = family->out_gate,
         .delta_period = family->delta_period,
         .delta_tiled = family->delta_tiled,
+        .out_norms = family->out_norms,
+        .late_qk_norm = family->late_qk_norm,
+        .activation = family->activation,
+        .embed_scale = 1,
+        .residual_scale = 1,
+        .logit_scale = 1,
         .swiglu_alpha = family->swiglu_alpha,
         .swiglu_limit = family->swiglu_limit,
         .norm_topk = family->norm_topk,
@@ -583,6 +743,8 @@ void moe_desc_ahead(struct moe_desc *d, const struct moe_desc *target)
     d->block0 = target->n_layer;
     d->n_layer = 1;
     d->n_ahead = d->n_lead = d->window = d->delta_period = 0;
+    d->window_rope_base = 0;
+    memset(d->unrotated_layers, 0, sizeof d->unrotated_layers);
     if (d->n_expert)
         d->d_ff = 0;
 }
@@ -609,6 +771,7 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
         (error = read_window(d, &k, family)) || (error = read_delta(d, &k)) || (error = read_head(d, &k)) ||
         (error = check_vocab(d, f)))
         return error;
+    set_unrotated(d, family);
     return 0;
 }
 
@@ -648,6 +811,8 @@ int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq)
         if (high - low < 0.001)
             high = low + 0.001;
     }
+    for (int i = 0; d->window_rope_base > 0 && i < d->n_rot / 2; i++)
+        freq[d->n_rot / 2 + i] = 1.0f / (float)kn_pow(d->window_rope_base, 2.0 * i / d->n_rot);
     for (int i = 0; i < d->n_rot / 2; i++) {
         double f = 1.0 / (float)kn_pow(d->rope_base, 2.0 * i / d->n_rot);
         if (d->scaling == MOE_SCALING_LINEAR)

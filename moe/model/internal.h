@@ -25,8 +25,8 @@ struct moe_dense {
 void moe_desc_ahead(struct moe_desc *d, const struct moe_desc *target);
 
 /* families.c: freq[i] is the angle by which pair i of a head's rotated values turns per position, divided by extra[i]
- * unless extra is NULL. */
-int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [n_rot / 2] */);
+ * unless extra is NULL.  Behind it are the angles of layers with a window, if these have their own. */
+int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [moe_n_rotation(d), n_rot / 2] */);
 
 /* bind.c: finds the tensors of m->desc in m->file and fills m->layer, dense and expert.  No weight is read. */
 int moe_bind(struct moe_model *m);

@@ -49,7 +49,7 @@ int moe_place_dense(struct moe_model *m, struct kn_arena *a, struct off_load *lo
             p->halves->v_b.data = p->v = take_panels(a, &p->halves->v_b);
         }
     }
-    m->rope_freq = kn_arena_take(a, (size_t)m->desc.n_rot / 2, sizeof(float));
+    m->rope_freq = kn_arena_take(a, (size_t)(moe_n_rotation(&m->desc) * m->desc.n_rot / 2), sizeof(float));
     m->guess_token = kn_arena_take(a, m->guess ? (size_t)m->desc.n_guess : 0, sizeof(int32_t));
     return n;
 }

@@ -27,6 +27,9 @@
 enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };
 enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL }; /* of each head; of all heads as one */
 
+/* The activation of feed-forward networks, f(gate) * up.  GELU: by its approximation with tanh. */
+enum moe_activation { MOE_SWIGLU, MOE_GEGLU };
+
 /* The shared expert of a layer.  GATED: its output is multiplied by a number for each row: the sigmoid of the product
  * of the row with moe_layer.shared_gate. */
 enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_PLAIN, MOE_SHARED_GATED };
@@ -56,6 +59,8 @@ struct moe_desc {
     float eps, latent_eps; /* of norms; of the norms of latents */
     enum kn_rope rope;
     float rope_base;
+    float window_rope_base; /* base in layers with a window, without scaling; 0: the same rotation in all layers */
+    uint64_t unrotated_layers[MOE_MAX_LAYER / 64]; /* bit as in window_layers: layer i has no rotation */
     enum moe_scaling scaling;
     float scaling_factor, scaling_attn; /* scaling_attn multiplies cos and sin */
     int scaling_ctx;                    /* yarn: the context of the first training */
@@ -69,13 +74,17 @@ struct moe_desc {
     int window; /* positions that a row sees in layers with a window, the own included; 0: no layer has one */
     uint64_t window_layers[MOE_MAX_LAYER / 64]; /* bit i % 64 of word i / 64: layer i has the window */
     bool post_norm;                             /* the FFN's norm has the name post_attention_norm */
+    bool out_norms; /* the outputs of attention and FFN are normalised before they are added to the residual stream */
     enum moe_qk_norm qk_norm;
-    bool out_gate;    /* the q matrix also computes a gate for the output of each query head */
-    int delta_period; /* n > 0: all layers but each n-th are delta nets (delta_net.c) */
+    bool late_qk_norm; /* Q and K are normalised after the rotation */
+    bool out_gate;     /* the q matrix also computes a gate for the output of each query head */
+    int delta_period;  /* n > 0: all layers but each n-th are delta nets (delta_net.c) */
     int n_key_head, n_value_head, d_state_key, d_state_value, n_tap; /* of delta nets; a state is [key][value] */
     bool delta_tiled;           /* value head i has key head i % n_key_head, not i / (n_value_head / n_key_head) */
     bool delta_mixed, delta_ba; /* one matrix in the file, by key head, for q, k, v and gate; for beta and alpha */
     float clamp_qkv;            /* Q, K and V are clamped to +-clamp_qkv; 0: no clamp */
+    float embed_scale, residual_scale, logit_scale; /* factors of embeddings, outputs of attention and FFN, logits */
+    enum moe_activation activation;
     enum moe_gating gating;
     bool router_bias, expert_bias;
     bool select_bias;                 /* a bias for the choice of experts, not for their weights */
@@ -108,6 +117,15 @@ static inline bool moe_has_window(const struct moe_desc *d, int layer)
 {
     return d->window && d->window_layers[layer / 64] >> layer % 64 & 1;
 }
+
+/* True if queries and keys of this layer are rotated. */
+static inline bool moe_is_rotated(const struct moe_desc *d, int layer)
+{
+    return !(d->unrotated_layers[layer / 64] >> layer % 64 & 1);
+}
+
+/* Number of different rotations of a position: one, or two if layers with a window have their own. */
+static inline int moe_n_rotation(const struct moe_desc *d) { return d->window_rope_base > 0 ? 2 : 1; }
 
 /* Number of delta nets among layers 0 .. layer - 1. */
 static inline int moe_n_delta_before(const struct moe_desc *d, int layer)
@@ -149,6 +167,7 @@ static inline size_t moe_state_bytes(const struct moe_desc *d)
 
 struct moe_layer {
     float *attn_norm, *ffn_norm;              /* [d_model] */
+    float *attn_out_norm, *ffn_out_norm;      /* [d_model] norms of outputs, or NULL */
     float *q_norm, *k_norm;                   /* [d_head], or [heads * d_head] for all heads as one vector, or NULL */
     float *q_a_norm, *kv_a_norm;              /* [d_query_latent], [d_latent] */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* or NULL */
@@ -190,8 +209,8 @@ struct moe_model {
     bool tied;
     bool ahead;                               /* the store has the experts of the MTP layer, too */
     float *feature_norm, *embed_norm;         /* [d_model] norms of the inputs of fc or attention; or NULL */
-    float *out_norm, *rope_extra, *rope_freq; /* [d_model]; rope_extra, rope_freq: [n_rot / 2] divisors of the
-                                               * frequencies, or NULL; angle of each pair per position */
+    float *out_norm, *rope_extra, *rope_freq; /* [d_model]; rope_extra: [n_rot / 2] divisors of the frequencies, or
+                                               * NULL; rope_freq: [rotations, n_rot / 2] angle of each pair per position */
     bool gate_up_interleaved;                 /* an expert's gates and ups alternate as rows of one matrix */
     size_t scratch_bytes;                     /* scratch of one thread to interleave an expert */
     struct moe_dense *dense;                  /* [n_dense] tensors to load; NULL after the load */

@@ -1,9 +1,10 @@
 /* A context: all memory that one thread needs to run a model, sized and allocated at open.
  *
  * The KV cache is stored by head, [layer][K, V][KV head][slot][..], so attention of one head reads one contiguous
- * array.  With MLA there are keys only, [layer][slot][d_key].  Behind the KV cache are the features by slot, if the
- * context stores any, then the recurrent states.  A second arena holds the buffers that a pass writes.  lay_out()
- * assigns their addresses; the same code over an arena without memory computes its size. */
+ * array; in int8 the scales of all slots follow the codes of all slots.  With MLA there are keys only,
+ * [layer][slot][d_key].  Behind the KV cache are the features by slot, if the context stores any, then the recurrent
+ * states.  A second arena holds the buffers that a pass writes.  lay_out() assigns their addresses; the same code over an
+ * arena without memory computes its size. */
 #include "moe/pass/pass.h"
 
 #include <string.h>
@@ -13,7 +14,7 @@
  * experts of its other layers rows of 2816 values in blocks of 256. */
 static size_t code_stride(enum kn_act kind, int n_in)
 {
-    return kn_align_up(kn_act_bytes(kind, (int)kn_align_up((size_t)n_in, kind == KN_ACT_Q256 ? 256 : 32)), 64);
+    return kn_act_bytes(kind, (int)kn_align_up((size_t)n_in, KN_GROUP));
 }
 
 static void take_acts(struct kn_arena *a, struct kn_acts *out, unsigned kinds, int n_row, int n_in)
@@ -52,6 +53,12 @@ static struct kinds kinds_of(const struct moe_model *m)
         k.wide |= kn_act_bit(&l->down);
     }
     return k;
+}
+
+static void lay_out_rows(struct moe_rows *out, struct kn_arena *a, size_t n)
+{
+    out->row = kn_arena_take(a, n, sizeof *out->row);
+    out->status = kn_arena_take(a, n, sizeof *out->status);
 }
 
 static void lay_out_choices(struct moe_choices *out, struct kn_arena *a, size_t n_row, const struct moe_desc *d)
@@ -160,13 +167,13 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     c->q_gate = kn_arena_take(a, d->out_gate ? n_row * (size_t)(2 * d->n_head * d->d_head) : 0, sizeof(float));
     if (moe_is_latent(d))
         lay_out_latent(c, a, &kinds);
-    c->rope_cos_sin = kn_arena_take(a, n_row * (size_t)d->n_rot / 2, sizeof *c->rope_cos_sin);
+    c->rotation = kn_arena_take(a, n_row * (size_t)(moe_n_rotation(d) * d->n_rot / 2), sizeof *c->rotation);
     c->gate = kn_arena_take(a, 2 * kn_align_up(n_act, 16), sizeof(float));
     c->up = c->gate ? c->gate + kn_align_up(n_act, 16) : NULL;
     c->y = kn_arena_take(a, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));
-    c->row = kn_arena_take(a, n_row, sizeof *c->row);
     c->dense = kn_arena_take(a, (size_t)d->n_layer, sizeof *c->dense);
-    c->status = kn_arena_take(a, n_row, sizeof(int));
+    lay_out_rows(&c->all, a, n_row);
+    lay_out_rows(&c->want, a, n_want);
     c->want_row = kn_arena_take(a, n_want, sizeof(int32_t));
     c->logits = kn_arena_take(a, n_want * (size_t)d->n_vocab, sizeof(float));
     if (d->delta_period)
@@ -184,20 +191,30 @@ static int n_attend(const struct moe_model *m) { return m->desc.n_layer - moe_n_
 size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv)
 {
     const struct moe_desc *d = &m->desc;
-    int kept = d->d_key + (moe_is_latent(d) ? 0 : d->d_kept);
-    return (size_t)n_attend(m) * (size_t)d->n_kv * (size_t)kept * kn_kv_value_bytes(kv);
+    size_t kept = kn_kv_bytes(kv, d->d_key) + (moe_is_latent(d) ? 0 : kn_kv_bytes(kv, d->d_kept));
+    return (size_t)n_attend(m) * (size_t)d->n_kv * kept;
 }
 
 size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv, const struct moe_features *f)
 {
-    return (size_t)(f->last + f->n_inner) * (size_t)m->desc.d_model * kn_kv_value_bytes(kv);
+    return (size_t)(f->last + f->n_inner) * (size_t)m->desc.d_model * kn_kv_value_bytes(moe_feature_format(kv));
 }
 
-/* Bytes of the array of one KV head in one layer, with d values in every slot.  Rounded up so that the next array
- * starts at a cache line. */
-static size_t array_bytes(const struct moe_context_options *opt, int d)
+/* Bytes of the array of one KV head in one layer, with d values in every slot, without its scales.  Rounded up so that
+ * the next array starts at a cache line. */
+static size_t number_bytes(const struct moe_context_options *opt, int d)
 {
     return kn_align_up((size_t)opt->n_slot * (size_t)d * kn_kv_value_bytes(opt->kv), 64);
+}
+
+static size_t scale_bytes(enum kn_kv kv, int d) /* of one slot */
+{
+    return kn_kv_bytes(kv, d) - (size_t)d * kn_kv_value_bytes(kv);
+}
+
+static size_t array_bytes(const struct moe_context_options *opt, int d)
+{
+    return number_bytes(opt, d) + kn_align_up((size_t)opt->n_slot * scale_bytes(opt->kv, d), 64);
 }
 
 static size_t value_bytes(const struct moe_model *m, const struct moe_context_options *opt)
@@ -211,32 +228,44 @@ static size_t all_heads_bytes(const struct moe_model *m, const struct moe_contex
     return n * (array_bytes(opt, m->desc.d_key) + value_bytes(m, opt));
 }
 
+/* The scales behind an array of one KV head, with d values in every slot. */
+static float *scales_of(const struct moe_context *c, uint8_t *array, int d)
+{
+    return c->opt.kv == KN_KV_INT8 ? (float *)(void *)(array + number_bytes(&c->opt, d)) : NULL;
+}
+
 struct kn_cache moe_cache(const struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
     size_t n_kv = (size_t)d->n_kv, nth = (size_t)c->model->layer[layer].nth;
     uint8_t *keys = (uint8_t *)c->kv.base + nth * n_kv * (c->key_bytes + c->value_bytes);
+    uint8_t *values = c->value_bytes ? keys + n_kv * c->key_bytes : keys;
+    int d_value = c->value_bytes ? d->d_kept : d->d_key;
     return (struct kn_cache){ .kv = c->opt.kv,
                               .k = keys,
-                              .v = c->value_bytes ? keys + n_kv * c->key_bytes : keys,
+                              .v = values,
+                              .k_scale = scales_of(c, keys, d->d_key),
+                              .v_scale = scales_of(c, values, d_value),
                               .k_head = c->key_bytes,
                               .v_head = c->value_bytes,
                               .k_step = d->d_key,
-                              .v_step = c->value_bytes ? d->d_kept : d->d_key,
+                              .v_step = d_value,
                               .n_slot = c->opt.n_slot };
 }
 
 struct kn_features moe_last_feature(const struct moe_context *c)
 {
     kn_assert(c->opt.features.last);
-    return (struct kn_features){ c->opt.kv, c->feature, c->feature_bytes, c->model->desc.d_model, c->opt.n_slot };
+    return (struct kn_features){ moe_feature_format(c->opt.kv), c->feature, c->feature_bytes, c->model->desc.d_model,
+                                 c->opt.n_slot };
 }
 
 struct kn_features moe_inner_features(const struct moe_context *c)
 {
     const struct moe_features *f = &c->opt.features;
-    size_t last = f->last ? (size_t)c->model->desc.d_model * kn_kv_value_bytes(c->opt.kv) : 0;
-    return (struct kn_features){ c->opt.kv, c->feature + last, c->feature_bytes, f->n_inner * c->model->desc.d_model,
+    enum kn_kv kv = moe_feature_format(c->opt.kv);
+    size_t last = f->last ? (size_t)c->model->desc.d_model * kn_kv_value_bytes(kv) : 0;
+    return (struct kn_features){ kv, c->feature + last, c->feature_bytes, f->n_inner * c->model->desc.d_model,
                                  c->opt.n_slot };
 }
 
@@ -316,29 +345,45 @@ void moe_context_set_team(struct moe_context *c, struct kn_team *team)
     kn_host_queue_set_team(c->queue, team);
 }
 
+struct slot_copy {
+    int32_t from, to;
+    int n;
+};
+
 /* Copies slots of n arrays, each `next` bytes after the one before. */
-static void copy_slots(struct moe_context *c, uint8_t *array, size_t slot_bytes, size_t next, int n, int32_t from,
-                       int32_t to, int n_slot)
+static void copy_slots(struct moe_context *c, const struct slot_copy *s, void *array, size_t slot_bytes, size_t next,
+                       int n)
 {
-    kn_enqueue(c->queue, COPY, copy, .to = array + (size_t)to * slot_bytes, .from = array + (size_t)from * slot_bytes,
-               .bytes = (size_t)n_slot * slot_bytes, .stride = next, .n = n);
+    uint8_t *at = array;
+    kn_enqueue(c->queue, COPY, copy, .to = at + (size_t)s->to * slot_bytes, .from = at + (size_t)s->from * slot_bytes,
+               .bytes = (size_t)s->n * slot_bytes, .stride = next, .n = n);
+}
+
+/* Copies slots of the keys of all KV heads in one layer, or of the values. */
+static void copy_heads(struct moe_context *c, const struct slot_copy *s, uint8_t *number, float *scale, int d,
+                       size_t next)
+{
+    int n_kv = c->model->desc.n_kv;
+    copy_slots(c, s, number, (size_t)d * kn_kv_value_bytes(c->opt.kv), next, n_kv);
+    if (scale)
+        copy_slots(c, s, scale, scale_bytes(c->opt.kv, d), next, n_kv);
 }
 
 void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n)
 {
     const struct moe_desc *d = &c->model->desc;
-    size_t value = kn_kv_value_bytes(c->opt.kv);
+    struct slot_copy s = { from, to, n };
     kn_assert(n >= 0 && from >= 0 && to >= 0 && from + n <= c->opt.n_slot && to + n <= c->opt.n_slot);
     for (int layer = 0; layer < d->n_layer; layer++) {
         struct kn_cache kv = moe_cache(c, layer);
         if (moe_is_delta(d, layer))
             continue;
-        copy_slots(c, kv.k, (size_t)kv.k_step * value, kv.k_head, d->n_kv, from, to, n);
+        copy_heads(c, &s, kv.k, kv.k_scale, kv.k_step, kv.k_head);
         if (kv.v != kv.k)
-            copy_slots(c, kv.v, (size_t)kv.v_step * value, kv.v_head, d->n_kv, from, to, n);
+            copy_heads(c, &s, kv.v, kv.v_scale, kv.v_step, kv.v_head);
     }
     if (c->feature)
-        copy_slots(c, c->feature, c->feature_bytes, 0, 1, from, to, n);
+        copy_slots(c, &s, c->feature, c->feature_bytes, 0, 1);
     kn_queue_wait(c->queue);
 }
 

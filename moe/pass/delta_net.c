@@ -49,7 +49,7 @@ void moe_delta_steps(struct moe_context *c, int layer)
     const struct moe_layer *l = &c->model->layer[layer];
     struct moe_states *s = &c->states;
     struct kn_net net = moe_net(&c->model->desc);
-    struct kn_flows flows = { s->step, s->flow, s->n_step, s->n_flow, c->status, c->n_row };
+    struct kn_flows flows = { s->step, s->flow, s->n_step, s->n_flow, c->now.status, c->n_row };
     const float *kept = moe_states_kept(s, l->nth);
     uint8_t *state = s->base + (size_t)l->nth * s->layer_bytes;
     kn_enqueue(c->queue, CONV, conv, .net = net, .flows = flows, .in = s->in, .kept = kept, .n_kept = s->n_kept,
@@ -64,7 +64,7 @@ void moe_delta(struct moe_context *c, int layer)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     struct moe_states *s = &c->states;
-    moe_add_norm(c, NULL, NULL, l->attn_norm, moe_delta_acts(l));
+    moe_add_norm(c, NULL, l->attn_norm, moe_delta_acts(l));
     project(c, l);
     moe_delta_steps(c, layer);
     if (s->n_draft) /* the pending rows in s->kept have been computed: their memory is free */

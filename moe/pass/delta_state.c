@@ -205,7 +205,7 @@ void moe_states_end(struct moe_context *c)
     for (int i = 0; i < s->n_flow; i++)
         s->n_pending[s->flow[i].state] = 0;
     for (int i = 0; i < c->n_row; i++)
-        if (c->status[i] && !c->batch->row[i].draft)
+        if (c->now.status[i] && !c->batch->row[i].draft)
             s->n_tok[c->batch->row[i].state] = -1;
     for (int i = 0; i < c->n_row; i++) {
         const struct moe_row *r = &c->batch->row[i];

@@ -1,6 +1,6 @@
 /* Draft heads: the features that a target's pass stores for them, the inputs of their rows, and their logits.
  *
- * Every row of a target stores its features at its KV slot, in the KV format.  A row of an EAGLE or MTP head starts
+ * Every row of a target stores its features at its KV slot, in moe_feature_format().  A row of an EAGLE or MTP head starts
  * from one matrix product of a feature and the token's embedding.  A row of an EAGLE-3 head starts from a matrix
  * product of three features, and its attention reads the token's embedding beside it.  Later rows of a draft start, in
  * place of the target's feature, from the head's own hidden state in the row before them: after the final norm, for
@@ -75,7 +75,7 @@ void moe_head_begin(struct moe_context *c)
 void moe_head_end(struct moe_context *c)
 {
     const struct moe_desc *d = &c->model->desc;
-    kn_enqueue(c->queue, SPREAD, spread, .x = c->x, .row = c->want_row, .n = c->n_want, .n_from = c->n_row,
+    kn_enqueue(c->queue, SPREAD, spread, .x = c->x, .row = moe_last_rows(c), .n = c->n_want, .n_from = c->n_row,
                .d_model = d->d_model, .out = c->thought, .token = c->model->guess ? c->model->guess_token : NULL,
                .guessed = c->guessed, .logits = c->logits, .n_guess = d->n_guess, .n_vocab = d->n_vocab);
 }

@@ -19,8 +19,9 @@ static void run_dense(struct moe_context *c, int layer, int d_act, float *y)
     struct kn_group *group = &c->dense[layer];
     *group = (struct kn_group){ l->gate, l->up, l->down, -1, 0, 0, c->n_row };
     kn_enqueue(c->queue, GATE_UP, gate_up, .group = group, .n_group = 1, .n_row = c->n_row, .n_pair = c->n_row,
-               .d_in = d->d_model, .d_act = d_act, .x = c->norm, .gate = c->gate, .up = c->up, .alpha = d->swiglu_alpha,
-               .limit = d->swiglu_limit, .act = c->wide, .kinds = kn_act_bit(&l->down));
+               .d_in = d->d_model, .d_act = d_act, .x = c->norm, .gate = c->gate, .up = c->up,
+               .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
+               .act = c->wide, .kinds = kn_act_bit(&l->down));
     kn_enqueue(c->queue, DOWN, down, .group = group, .n_group = 1, .n_pair = c->n_row, .d_act = d_act,
                .d_out = d->d_model, .act = c->wide, .y = y);
 }
@@ -28,9 +29,10 @@ static void run_dense(struct moe_context *c, int layer, int d_act, float *y)
 void moe_dense_ffn(struct moe_context *c, int layer)
 {
     const struct moe_layer *l = &c->model->layer[layer];
-    moe_add_norm(c, c->y, l->o_bias, l->ffn_norm, kn_act_bit(&l->gate) | kn_act_bit(&l->up));
+    moe_add_norm(c, &(struct moe_output){ c->y, l->o_bias, l->attn_out_norm }, l->ffn_norm,
+                 kn_act_bit(&l->gate) | kn_act_bit(&l->up));
     run_dense(c, layer, c->model->desc.d_ff, c->y);
-    moe_add_norm(c, c->y, NULL, NULL, 0);
+    moe_add_norm(c, &(struct moe_output){ c->y, NULL, l->ffn_out_norm }, NULL, 0);
 }
 
 /* ---- experts ----------------------------------------------------------------------------------------------- */
@@ -40,7 +42,7 @@ static void fail_rows(struct moe_context *c, int e, int status)
 {
     kn_queue_wait(c->queue); /* operations read the statuses */
     for (int i = c->plan.first[e]; i < c->plan.first[e + 1]; i++)
-        c->status[c->plan.row[i]] = status;
+        c->now.status[c->plan.row[i]] = status;
 }
 
 /* Appends the first n experts of c->arrived to the n_done in c->group; the rows of experts that could not be read fail.
@@ -74,7 +76,8 @@ static void run_groups(struct moe_context *c, const struct moe_layer *l, const s
     kn_enqueue(c->queue, GATE_UP, gate_up, .group = group, .n_group = n, .n_row = c->n_row, .n_pair = n_pair,
                .d_in = d->d_model, .d_act = d->d_expert, .interleaved = c->model->gate_up_interleaved,
                .row = c->plan.row, .pair = c->plan.pair, .x = c->norm, .gate = c->gate, .up = c->up,
-               .gate_bias = l->gate_bias, .up_bias = l->up_bias, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
+               .gate_bias = l->gate_bias, .up_bias = l->up_bias, 
+               .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
                .act = c->act, .kinds = l->down_acts);
     kn_enqueue(c->queue, DOWN, down, .group = group, .n_group = n, .n_pair = n_pair, .d_act = d->d_expert,
                .d_out = d->d_model, .pair = c->plan.pair, .act = c->act, .y = c->y);
@@ -86,7 +89,8 @@ void moe_experts(struct moe_context *c, int layer)
     const struct moe_layer *l = &c->model->layer[layer];
     struct off_ticket ticket;
     unsigned shared = kn_act_bit(&l->gate) | kn_act_bit(&l->up) | kn_act_bit(&l->shared_gate);
-    moe_add_norm(c, c->y, l->o_bias, l->ffn_norm, kn_act_bit(&l->router) | l->expert_acts | shared);
+    moe_add_norm(c, &(struct moe_output){ c->y, l->o_bias, l->attn_out_norm }, l->ffn_norm,
+                 kn_act_bit(&l->router) | l->expert_acts | shared);
     moe_route(c, layer);
     moe_plan_rows(c, layer);
     kn_queue_wait(c->queue);
@@ -106,5 +110,6 @@ void moe_experts(struct moe_context *c, int layer)
     kn_enqueue(c->queue, COMBINE, combine, .rows = moe_rows(c), .n_used = d->n_used, .d_model = d->d_model,
                .id = c->route.id, .weight = c->route.weight, .y = c->y, .down_bias = l->down_bias,
                .n_expert = d->n_expert, .shared = d->d_shared ? c->shared : NULL,
-               .shared_gate = l->shared_gate.n_out ? c->shared_weight : NULL, .scratch = c->norm, .x = c->x);
+               .shared_gate = l->shared_gate.n_out ? c->shared_weight : NULL, .sum_norm = l->ffn_out_norm, .eps = d->eps,
+               .sum_scale = d->residual_scale, .scratch = c->norm, .x = c->x);
 }

@@ -1,16 +1,24 @@
 /* The forward pass: embedding, layers, final norm, logits of the rows that want them.
  *
  * It calls the other files of this folder in order.  It checks the batch, so they need not.  A pass allocates no
- * memory: an allocation during it traps. */
+ * memory: an allocation during it traps.
+ *
+ * Of a row without logits, nothing is needed from the last layer but its key and value.  So that layer's attention and
+ * feed-forward half are computed for the rows with logits alone, unless the features of all rows are kept: of a
+ * prompt, one row. */
 #include "moe/pass/pass.h"
 
 static void embed(struct moe_context *c)
 {
     const struct moe_model *m = c->model;
     const struct moe_desc *d = &m->desc;
-    kn_enqueue(c->queue, EMBED, embed, .rows = moe_rows(c), .w = d->head ? (struct kn_mat){ .n_out = 0 } : m->embed,
-               .x = c->x, .freq = m->rope_freq, .rotation = c->rope_cos_sin, .n_pair = d->n_rot / 2,
-               .scale = d->scaling_attn);
+    int n_pair = d->n_rot / 2;
+    struct kn_mat none = { .n_out = 0 };
+    kn_enqueue(c->queue, EMBED, embed, .rows = moe_rows(c), .w = d->head ? none : m->embed, .w_scale = d->embed_scale,
+               .x = c->x, .freq = m->rope_freq, .rotation = c->rotation, .n_pair = n_pair, .scale = d->scaling_attn);
+    if (moe_n_rotation(d) > 1) /* the rotation of layers with a window has no scaling */
+        kn_enqueue(c->queue, EMBED, embed, .rows = moe_rows(c), .w = none, .freq = m->rope_freq + n_pair,
+                   .rotation = c->rotation + (size_t)c->opt.max_row * (size_t)n_pair, .n_pair = n_pair, .scale = 1);
     if (d->head)
         moe_head_begin(c);
 }
@@ -28,6 +36,7 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
     kn_assert(b->n_row > 0 && b->n_row <= c->opt.max_row);
     c->batch = b;
     c->n_row = b->n_row;
+    c->now = c->all;
     c->n_want = 0;
     c->distinct = 0;
     for (int i = 0; i < b->n_row; i++) {
@@ -36,20 +45,65 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
         kn_assert(r->position >= 0 && r->position < c->opt.max_pos && r->n_base >= 0);
         int32_t slot = own_slot(r);
         kn_assert(slot >= 0 && slot < c->opt.n_slot);
-        c->row[i] = (struct kn_row){ .token = r->token,
-                                     .position = r->position,
-                                     .slot = slot,
-                                     .n_base = r->n_base,
-                                     .base = r->base,
-                                     .tail = r->tail,
-                                     .feature = r->feature,
-                                     .feature_slot = r->feature_slot };
-        c->status[i] = 0;
+        c->all.row[i] = (struct kn_row){ .token = r->token,
+                                         .position = r->position,
+                                         .slot = slot,
+                                         .n_base = r->n_base,
+                                         .base = r->base,
+                                         .tail = r->tail,
+                                         .feature = r->feature,
+                                         .feature_slot = r->feature_slot };
+        c->all.status[i] = 0;
         if (r->want_logits) {
             kn_assert(c->n_want < c->opt.max_want);
             c->want_row[c->n_want++] = i;
         }
     }
+}
+
+/* ---- rows without logits in the last layer ----------------------------------------------------------------- */
+
+/* Whether the last layer of this pass is computed for all rows: their features are kept, or their experts counted. */
+static bool needs_all_rows(const struct moe_context *c)
+{
+    return c->opt.features.last || c->guess.sight || c->recall.learns;
+}
+
+bool moe_drops_rows(const struct moe_context *c, int layer)
+{
+    const struct moe_desc *d = &c->model->desc;
+    return layer == d->n_layer - 1 && c->n_want < c->n_row && !moe_is_delta(d, layer) && !needs_all_rows(c);
+}
+
+void moe_drop_rows(struct moe_context *c, int layer)
+{
+    const struct moe_desc *d = &c->model->desc;
+    int n_q = d->n_head * d->d_head;
+    if (!moe_drops_rows(c, layer))
+        return;
+    struct kn_op_pack p = { .row = c->want_row, .n = c->n_want, .n_from = c->n_row };
+    p.array[p.n_array++] = (struct kn_pack){ c->x, d->d_model };
+    p.array[p.n_array++] = (struct kn_pack){ c->q, n_q };
+    if (c->q_gate)
+        p.array[p.n_array++] = (struct kn_pack){ c->q_gate, 2 * n_q };
+    if (moe_is_latent(d)) /* other queries are rotated already */
+        p.array[p.n_array++] = (struct kn_pack){ (float *)moe_rotation(c, layer), d->n_rot };
+    kn_queue_add(c->queue, &(struct kn_op){ .kind = KN_OP_PACK, .pack = p });
+    for (int i = 0; i < c->n_want; i++) {
+        c->want.row[i] = c->all.row[c->want_row[i]];
+        c->want.status[i] = c->all.status[c->want_row[i]];
+    }
+    c->now = c->want;
+    c->n_row = c->n_want;
+}
+
+/* After the pass: the rows are all those of the batch again. */
+static void restore_rows(struct moe_context *c)
+{
+    for (int i = 0; c->now.row == c->want.row && i < c->n_want; i++)
+        c->all.status[c->want_row[i]] = c->want.status[i];
+    c->now = c->all;
+    c->n_row = c->batch->n_row;
 }
 
 static void finish(struct moe_context *c)
@@ -58,12 +112,18 @@ static void finish(struct moe_context *c)
     if (c->opt.features.last)
         moe_keep_last(c);
     kn_enqueue(c->queue, ADD_NORM_CODE, add_norm_code, .x = c->x, .weight = m->out_norm, .eps = m->desc.eps,
-               .row = c->want_row, .n = c->n_want, .n_from = c->n_row, .d = m->desc.d_model, .out = c->norm,
+               .row = moe_last_rows(c), .n = c->n_want, .n_from = c->n_row, .d = m->desc.d_model, .out = c->norm,
                .kinds = kn_act_bit(&m->head));
     moe_multiply(c, &c->norm, &m->head, m->guess ? c->guessed : c->logits, c->n_want);
+    if (m->desc.logit_scale != 1)
+        kn_enqueue(c->queue, SCALE, scale, .x = c->logits, .by = m->desc.logit_scale, .n = c->n_want,
+                   .d = m->desc.n_vocab);
     if (m->desc.head == MOE_HEAD_EAGLE3)
         moe_head_end(c);
     kn_queue_wait(c->queue);
+    restore_rows(c);
+    if (m->desc.delta_period)
+        moe_states_end(c);
 }
 
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
@@ -83,17 +143,17 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
             moe_latent_attention(c, layer);
         else
             moe_attention(c, layer);
-        if (c->model->layer[layer].router.n_out)
+        if (!c->n_row)
+            moe_prefetch_release(c, layer);
+        else if (c->model->layer[layer].router.n_out)
             moe_experts(c, layer);
         else
             moe_dense_ffn(c, layer);
     }
-    if (d->delta_period)
-        moe_states_end(c);
     finish(c);
     kn_alloc_forbid(false);
     *out = (struct moe_result){ .logits = c->logits,
-                                .status = c->status,
+                                .status = c->all.status,
                                 .n_want = c->n_want,
                                 .feature = c->thought ? c->thought : c->norm.x,
                                 .feature_stride = c->thought ? (size_t)d->d_model : c->norm.stride,

@@ -44,10 +44,10 @@ static void attend_rows(struct moe_context *c, int layer, int first, int n)
     const struct moe_layer *l = &c->model->layer[layer];
     struct moe_latent *m = &c->latent;
     size_t at = (size_t)first, n_head = (size_t)d->n_head, d_key = (size_t)d->d_key;
-    struct kn_rows rows = { c->row + first, c->status + first, n };
+    struct kn_rows rows = { c->now.row + first, c->now.status + first, n };
     kn_enqueue(c->queue, LATENT_PLACE, latent_place, .rows = rows, .n_head = d->n_head, .d_plain = d->d_head - d->n_rot,
                .n_rot = d->n_rot, .d_latent = d->d_latent, .q = c->q + at * n_head * (size_t)d->d_head,
-               .absorbed = m->absorbed, .rotation = c->rope_cos_sin + at * (size_t)(d->n_rot / 2), .rope = d->rope,
+               .absorbed = m->absorbed, .rotation = moe_rotation(c, layer) + at * (size_t)(d->n_rot / 2), .rope = d->rope,
                .plain = m->query, .kinds = kn_act_bit(&l->k_b));
     multiply_heads(c, &m->query, &l->k_b, m->absorbed, d_key, n_head * d_key, n);
     kn_enqueue(c->queue, ATTEND, attend, .rows = rows, .n_head = d->n_head, .n_kv = 1, .d_key = d->d_key,
@@ -63,7 +63,7 @@ void moe_latent_attention(struct moe_context *c, int layer)
     bool low = d->d_query_latent > 0;
     const struct kn_mat *first = low ? &l->q_a : &l->q;
     struct kn_op_products p = { .n = 0 };
-    moe_add_norm(c, NULL, NULL, l->attn_norm, kn_act_bit(first) | kn_act_bit(&l->kv_a));
+    moe_add_norm(c, NULL, l->attn_norm, kn_act_bit(first) | kn_act_bit(&l->kv_a));
     moe_product_add(&p, &c->norm, first, low ? c->latent.low.x : c->q, c->n_row);
     moe_product_add(&p, &c->norm, &l->kv_a, c->k, c->n_row);
     if (low)
@@ -71,10 +71,13 @@ void moe_latent_attention(struct moe_context *c, int layer)
     moe_products(c, &p);
     kn_enqueue(c->queue, LATENT_KEEP, latent_keep, .rows = moe_rows(c), .d_latent = d->d_latent, .n_rot = d->n_rot,
                .d_low = d->d_query_latent, .k = c->k, .k_norm = l->kv_a_norm, .low_norm = l->q_a_norm,
-               .eps = d->latent_eps, .low = c->latent.low, .low_kinds = kn_act_bit(&l->q), .rotation = c->rope_cos_sin,
-               .rope = d->rope, .cache = moe_cache(c, layer));
+               .eps = d->latent_eps, .low = c->latent.low, .low_kinds = kn_act_bit(&l->q),
+               .rotation = moe_rotation(c, layer), .rope = d->rope, .cache = moe_cache(c, layer));
     if (low)
         moe_multiply(c, &c->latent.low, &l->q, c->q, c->n_row);
+    moe_drop_rows(c, layer);
+    if (!c->n_row)
+        return;
     for (int row = 0; row < c->n_row; row += c->latent.max_row)
         attend_rows(c, layer, row, kn_min(c->latent.max_row, c->n_row - row));
     kn_enqueue(c->queue, CODE, code, .acts = c->att, .kinds = kn_act_bit(&l->o), .n = c->n_row,

@@ -11,7 +11,9 @@
  *       delta_net.c        moe_delta(), over the states of delta_state.c
  *       experts.c          moe_experts(): moe_route(), moe_plan_rows() (router.c), moe_prefetch_layer(), the experts
  *                          as they arrive; or moe_dense_ffn()
- *     forward.c            moe_states_end(), last norm, logits, moe_keep_last(), moe_head_end()
+ *     forward.c            moe_keep_last(), last norm, logits, moe_head_end(), moe_states_end()
+ *
+ * The first half of the last layer calls moe_drop_rows().
  *
  * Prefetch: prefetch.c requests the experts that prefetch_router.c predicts for the next layer.  prefetch_token.c
  * learns from each layer's routing, and predicts the experts of the next pass by its tokens.
@@ -107,6 +109,21 @@ struct moe_states {
     float *unit_q, *unit_k;
 };
 
+/* ---- rows ------------------------------------------------------------------------------------------------- */
+
+/* Rows as operations see them. */
+struct moe_rows {
+    struct kn_row *row;
+    int *status;
+};
+
+/* The output of half a layer, on its way to the residual stream: y + bias, then normalised by `norm`; either is NULL if
+ * the layer has none. */
+struct moe_output {
+    float *y; /* [n_row, d_model] */
+    const float *bias, *norm;
+};
+
 /* ---- the context ----------------------------------------------------------------------------------------- */
 
 /* Memory of latent attention.  A batch is processed max_row rows at a time; only `low` has all rows of the batch. */
@@ -130,9 +147,10 @@ struct moe_context {
     struct moe_states states;
 
     const struct moe_batch *batch; /* of the last pass, the caller's */
-    int n_row, n_want;
-    struct kn_row *row;       /* [max_row] the batch's rows as operations see them */
-    int *status;              /* [max_row] */
+    int n_row, n_want;        /* rows of `now`; rows with want_logits */
+    struct moe_rows all;      /* [max_row] the rows of the batch */
+    struct moe_rows want;     /* [max_want] those with want_logits, once the last layer has dropped the others */
+    struct moe_rows now;      /* all or want: the rows that are computed */
     struct kn_acts join;      /* of a head: [max_row, 2 d_model] feature and embedding */
     struct kn_acts inner;     /* of EAGLE-3: [max_row, n_inner * d_model] */
     float *thought, *guessed; /* of EAGLE-3: [max_want, d_model] hidden states before the final norm; [max_want,
@@ -144,7 +162,7 @@ struct moe_context {
     float *q_gate;            /* [max_row, n_head, 2, d_head] a head's query, then its output gate; or NULL */
     struct kn_acts att;       /* [max_row, a row of the widest output] of attention or of a delta net */
     struct moe_latent latent;
-    float (*rope_cos_sin)[2];      /* [max_row, n_rot / 2] cos and sin of each pair's angle */
+    float (*rotation)[2];          /* [rotations, max_row, n_rot / 2] cos and sin of each pair's angle */
     float *gate, *up;              /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared]; up lies
                                       * behind gate; gate_up_interleaved: for experts both are one array from gate on */
     struct kn_acts act, wide;      /* activations: of experts; of a dense layer or the shared expert */
@@ -166,12 +184,36 @@ struct moe_context {
     double distinct;   /* distinct experts of the pass, summed over layers */
 };
 
-/* ---- context.c: slots -------------------------------------------------------------------------------------- */
+/* ---- forward.c: rows -------------------------------------------------------------------------------------- */
 
 static inline struct kn_rows moe_rows(const struct moe_context *c)
 {
-    return (struct kn_rows){ c->row, c->status, c->n_row };
+    return (struct kn_rows){ c->now.row, c->now.status, c->n_row };
 }
+
+bool moe_drops_rows(const struct moe_context *c, int layer); /* rows without logits end with their key and value */
+/* Called when keys, values and queries of all rows are done: if the layer drops rows, the rows with logits become rows
+ * 0 .. n_want - 1, and c->n_row, which may be 0, counts only them. */
+void moe_drop_rows(struct moe_context *c, int layer);
+
+/* Which rows of c->x have logits: NULL: all, because the others were dropped. */
+static inline const int32_t *moe_last_rows(const struct moe_context *c)
+{
+    return c->now.row == c->all.row ? c->want_row : NULL;
+}
+
+/* The rotations of a layer's rows: [max_row, n_rot / 2] cos and sin. */
+static inline float (*moe_rotation(const struct moe_context *c, int layer))[2]
+{
+    const struct moe_desc *d = &c->model->desc;
+    bool own = moe_n_rotation(d) > 1 && moe_has_window(d, layer);
+    return c->rotation + (own ? (size_t)c->opt.max_row * (size_t)(d->n_rot / 2) : 0);
+}
+
+/* ---- context.c: slots -------------------------------------------------------------------------------------- */
+
+/* Features by slot are in the KV format; beside an int8 cache in F16. */
+static inline enum kn_kv moe_feature_format(enum kn_kv kv) { return kv == KN_KV_INT8 ? KN_KV_F16 : kv; }
 
 struct kn_cache moe_cache(const struct moe_context *c, int layer);  /* the layer's keys and values */
 struct kn_features moe_last_feature(const struct moe_context *c);   /* after the last norm */
@@ -179,10 +221,9 @@ struct kn_features moe_inner_features(const struct moe_context *c); /* the resid
 
 /* ---- rows.c: operations that several parts of a pass add ------------------------------------------------------ */
 
-/* Adds y and bias (NULL or [d_model]) to the residual stream; y NULL: nothing.  Then c->norm becomes the stream, normalised
- * by weight, with codes of these kinds. */
-void moe_add_norm(struct moe_context *c, float *y /* [n_row, d_model] */, const float *bias, const float *weight,
-                  unsigned kinds);
+/* Adds an output to the residual stream; y NULL: nothing.  Then c->norm becomes the stream, normalised by weight, with codes
+ * of these kinds; weight NULL: it does not. */
+void moe_add_norm(struct moe_context *c, const struct moe_output *y, const float *weight, unsigned kinds);
 void moe_multiply(struct moe_context *c, const struct kn_acts *in, const struct kn_mat *w, float *y, int n_row);
 void moe_products(struct moe_context *c, const struct kn_op_products *p);
 
@@ -205,7 +246,7 @@ static inline unsigned moe_delta_acts(const struct moe_layer *l)
 
 /* ---- the first half of a layer: attention.c, latent_attention.c, delta_net.c --------------------------------- */
 
-/* Each leaves its output in c->y, with the layer's o_bias still to be added; the second half adds it. */
+/* Each leaves its output in c->y, which the second half adds with the layer's o_bias and attn_out_norm. */
 void moe_attention(struct moe_context *c, int layer);
 void moe_latent_attention(struct moe_context *c, int layer);
 int moe_latent_rows(const struct moe_desc *d, int max_row); /* c->latent.max_row of a context with max_row rows */
@@ -241,6 +282,7 @@ void moe_plan_rows(struct moe_context *c, int layer);
 
 void moe_prefetch_begin(struct moe_context *c);            /* at the start of a pass */
 void moe_prefetch_layer(struct moe_context *c, int layer); /* when the layer's own experts have been requested */
+void moe_prefetch_release(struct moe_context *c, int layer); /* releases a layer's prefetched experts */
 
 /* Capacity of struct moe_guess in rows.  A batch of 8 * n_expert / n_used rows leaves one expert of a layer in about
  * 3,000 unused, if rows choose at random.  So from this number of rows on all experts count as predicted. */

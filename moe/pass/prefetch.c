@@ -54,7 +54,7 @@ void moe_context_watch(struct moe_context *c, struct moe_sight *sight) { c->gues
 
 /* ---- the pass -------------------------------------------------------------------------------------------- */
 
-static void release_layer(struct moe_context *c, int layer)
+void moe_prefetch_release(struct moe_context *c, int layer)
 {
     moe_recall_end(c, layer);
     if (c->guess.ticket.n)
@@ -65,8 +65,8 @@ static void request_next(struct moe_context *c, int next)
 {
     const struct moe_model *m = c->model;
     struct moe_guess *g = &c->guess;
-    if (next == m->desc.n_layer || off_store_is_whole(m->store))
-        return;
+    if (next == m->desc.n_layer || off_store_is_whole(m->store) || moe_drops_rows(c, next))
+        return; /* the next layer drops rows: a prediction for all rows would name experts that no row needs */
     int n = moe_guess_experts(c, next);
     moe_recall_end(c, next); /* the router predicts better than the tokens, and its reads have a higher urgency */
     off_fetch(m->store, g->expert, g->mark, n, OFF_SOON, &g->ticket);
@@ -76,7 +76,7 @@ void moe_prefetch_begin(struct moe_context *c) { moe_recall_begin(c); }
 
 void moe_prefetch_layer(struct moe_context *c, int layer)
 {
-    release_layer(c, layer);
+    moe_prefetch_release(c, layer);
     count_accuracy(c, layer);
     moe_recall_learn(c, layer);
     request_next(c, layer + 1);

@@ -142,6 +142,12 @@ static void add_latent_attention(struct plan *p, int layer)
     add_mat(p, IN("attn_output"), KN_Q8_0, s->n_head * s->d_value, s->d_model, 0, RESIDUAL);
 }
 
+/* Deviation of the values that each half of a layer gives, before the model's own factor or norm of them. */
+static float residual_gain(const struct plan *p)
+{
+    return RESIDUAL / (p->shape->residual_scale > 0 ? p->shape->residual_scale : 1);
+}
+
 static void add_attention(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -153,7 +159,7 @@ static void add_attention(struct plan *p, int layer)
     add_mat(p, IN("attn_k"), KN_Q8_0, s->d_model, n_kv, 0, sharpen);
     add_mat(p, IN("attn_v"), KN_Q8_0, s->d_model, n_kv, 0, 1);
     add_mat(p, IN("attn_output"), KN_Q8_0, n_q, s->d_model, 0,
-            p->family.out_gate ? RESIDUAL / sqrtf(GATE_SQUARE) : RESIDUAL);
+            p->family.out_gate ? RESIDUAL / sqrtf(GATE_SQUARE) : residual_gain(p));
     if (s->qkv_bias) {
         add_bias(p, IN("attn_q"), n_q, 0);
         add_bias(p, IN("attn_k"), n_kv, 0);
@@ -177,14 +183,14 @@ static void add_beside_experts(struct plan *p, int layer, float down)
     char n[48];
     if (p->family.router_bias)
         add_bias(p, IN("ffn_gate_inp"), s->n_expert, 0);
-    if (p->family.select_bias || s->sigmoid)
+    if (p->family.select_bias || s->sigmoid || s->select_bias)
         add_bias(p, IN("exp_probs_b"), s->n_expert, 0);
     if (p->family.expert_bias) {
         add_bias(p, IN("ffn_gate_exps"), s->d_expert, s->n_expert);
         add_bias(p, IN("ffn_up_exps"), s->d_expert, s->n_expert);
         add_bias(p, IN("ffn_down_exps"), s->d_model, s->n_expert);
     }
-    if (p->family.shared) {
+    if (p->family.shared && s->d_shared) {
         add_mat(p, IN("ffn_gate_shexp"), f, s->d_model, s->d_shared, 0, 1);
         add_mat(p, IN("ffn_up_shexp"), f, s->d_model, s->d_shared, 0, 1);
         add_mat(p, IN("ffn_down_shexp"), f, s->d_shared, s->d_model, 0, down);
@@ -203,9 +209,13 @@ static void add_ffn(struct plan *p, int layer)
     int n_expert = moe ? s->n_expert : 0;
     int d_ff = moe ? s->d_expert : s->d_ff;
     float share = moe ? 1.5f / (float)p->n_used : 1;
-    float down = RESIDUAL / sqrtf(SILU_SQUARE * (share < 1 ? share : 1));
+    float down = residual_gain(p) / sqrtf(SILU_SQUARE * (share < 1 ? share : 1));
     char n[48];
     add_norm(p, IN(p->family.post_norm ? "post_attention_norm" : "ffn_norm"), s->d_model, 1);
+    if (p->family.out_norms) {
+        add_norm(p, IN("post_attention_norm"), s->d_model, RESIDUAL);
+        add_norm(p, IN("post_ffw_norm"), s->d_model, RESIDUAL);
+    }
     if (moe)
         add_mat(p, IN("ffn_gate_inp"), KN_F32, s->d_model, n_expert, 0, ROUTER);
     add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, n_expert, 1);
@@ -245,11 +255,12 @@ static int make_plan(struct plan *p)
     p->recipe = kn_calloc((size_t)p->room, sizeof *p->recipe);
     if (!p->recipe)
         return kn_fail(KN_ENOMEM, "synth: no memory for %d layers", p->n_layer);
-    add_mat(p, "token_embd", KN_Q8_0, s->d_model, p->n_vocab, 0, sqrtf((float)s->d_model));
+    float scale = s->embed_scale > 0 ? s->embed_scale : p->family.embed_scale;
+    add_mat(p, "token_embd", KN_Q8_0, s->d_model, p->n_vocab, 0, sqrtf((float)s->d_model) / scale);
     for (int i = 0; i < p->n_layer; i++)
         add_layer(p, i);
     add_norm(p, "output_norm", s->d_model, 1);
-    add_mat(p, "output", KN_Q8_0, s->d_model, p->n_vocab, 0, LOGIT);
+    add_mat(p, "output", KN_Q8_0, s->d_model, p->n_vocab, 0, LOGIT * (s->logit_divisor > 0 ? s->logit_divisor : 1));
     for (int i = p->n_layer; i < p->n_layer + p->n_ahead; i++) { /* last: other tensors do not change */
         add_layer(p, i);
         add_ahead(p, i);
@@ -329,6 +340,16 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
     say_u32(w, arch, "vocab_size", p->n_vocab);
     if (s->window)
         say_u32(w, arch, "attention.sliding_window", s->window);
+    if (s->linear_factor > 0) {
+        say_string(w, arch, "rope.scaling.type", "linear");
+        say_f32(w, arch, "rope.scaling.factor", s->linear_factor);
+    }
+    if (s->embed_scale > 0) {
+        say_f32(w, arch, "attention.scale", s->attend_scale);
+        say_f32(w, arch, "embedding_scale", s->embed_scale);
+        say_f32(w, arch, "residual_scale", s->residual_scale);
+        say_f32(w, arch, "logit_scale", s->logit_divisor);
+    }
     if (s->yarn_factor) {
         say_string(w, arch, "rope.scaling.type", "yarn");
         say_f32(w, arch, "rope.scaling.factor", (float)s->yarn_factor);
@@ -344,6 +365,8 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
             say_u32(w, arch, "expert_shared_feed_forward_length", s->d_shared);
         if (p->family.shared == MOE_SHARED_PLAIN)
             say_u32(w, arch, "expert_shared_count", s->d_shared / s->d_expert);
+        if (p->family.shared == MOE_SHARED_PLAIN && s->d_shared % s->d_expert)
+            say_u32(w, arch, "expert_shared_feed_forward_length", s->d_shared);
         if (p->n_lead)
             say_u32(w, arch, "leading_dense_block_count", p->n_lead);
         if (p->family.gating != MOE_GATING_SOFTMAX || s->sigmoid)

@@ -32,6 +32,9 @@ struct moe_synth_shape {
     float yarn_log;                        /* rope.scaling.yarn_log_multiplier of latent attention; 0: none */
     int n_group, n_group_used;             /* 0: no groups */
     bool sigmoid;                          /* sigmoid gating with a selection bias; a row's weights sum to 1 */
+    bool select_bias;                      /* a selection bias, where the family's models may lack it */
+    float linear_factor;                   /* of linear RoPE scaling; 0: none */
+    float embed_scale, residual_scale, logit_divisor, attend_scale; /* keys of granitemoe; 0: none */
 };
 const struct moe_synth_shape *moe_synth_shape_find(const char *name); /* synth_shapes.c; or NULL */
 

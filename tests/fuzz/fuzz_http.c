@@ -40,13 +40,13 @@ static void answer(struct eng_exchange *x)
 
 static void on_request(void *arg, struct eng_exchange *x)
 {
-    size_t n;
+    size_t n, room;
     (void)arg;
     if (!eng_http_method(x)[0] || eng_http_path(x)[0] == 0 || !eng_http_peer(x)[0])
         abort();
     (void)eng_http_header(x, "Authorization");
-    char *body = eng_http_body(x, &n);
-    if (!body || body[n] != 0 || n > 4096)
+    char *body = eng_http_body(x, &n, &room);
+    if (!body || body[n] != 0 || n > 4096 || n > room)
         abort();
     kn_free(body);
     if (mode & LATER)

@@ -18,16 +18,20 @@ struct kind {
     const char *name, *arch;
     enum kn_format format;
     int d_model, d_ff, n_expert;
-    bool bias, norm, yarn;
+    bool bias, norm, yarn, out_norms, select_bias;
 };
 
 static const struct kind kinds[] = {
-    { "qwen3moe", "qwen3moe", KN_Q8_0, 32, 32, 3, false, true, false },
-    { "mixtral", "llama", KN_F16, 32, 16, 2, false, false, false },
-    { "llama", "llama", KN_F32, 16, 16, 0, false, false, true },
-    { "qwen2", "qwen2", KN_BF16, 32, 16, 0, true, false, true },
-    { "qwen3-q4_k", "qwen3", KN_Q4_K, 256, 16, 0, false, true, false },
-    { "qwen3-q6_k", "qwen3", KN_Q6_K, 256, 16, 0, false, true, false },
+    { "qwen3moe", "qwen3moe", KN_Q8_0, 32, 32, 3, false, true, false, false, false },
+    { "mixtral", "llama", KN_F16, 32, 16, 2, false, false, false, false, false },
+    { "llama", "llama", KN_F32, 16, 16, 0, false, false, true, false, false },
+    { "qwen2", "qwen2", KN_BF16, 32, 16, 0, true, false, true, false, false },
+    { "qwen3-q4_k", "qwen3", KN_Q4_K, 256, 16, 0, false, true, false, false, false },
+    { "qwen3-q6_k", "qwen3", KN_Q6_K, 256, 16, 0, false, true, false, false, false },
+    { "gemma3", "gemma3", KN_BF16, 32, 16, 0, false, true, false, true, false },
+    { "dots1", "dots1", KN_F16, 32, 16, 2, false, true, false, false, true },
+    { "granitemoe", "granitemoe", KN_F16, 32, 16, 2, false, false, false, false, false },
+    { "smollm3", "smollm3", KN_F32, 16, 16, 0, false, false, false, false, false },
 };
 
 struct model {
@@ -71,8 +75,14 @@ static void tensors(struct model *m)
         tensor(m, "blk.0.attn_k.bias", KN_F32, 8, 0, 0);
         tensor(m, "blk.0.attn_v.bias", KN_F32, 8, 0, 0);
     }
+    if (k->out_norms) {
+        tensor(m, "blk.0.post_attention_norm.weight", KN_F32, k->d_model, 0, 0);
+        tensor(m, "blk.0.post_ffw_norm.weight", KN_F32, k->d_model, 0, 0);
+    }
     if (k->n_expert)
         tensor(m, "blk.0.ffn_gate_inp.weight", KN_F32, k->d_model, k->n_expert, 0);
+    if (k->select_bias)
+        tensor(m, "blk.0.exp_probs_b.bias", KN_F32, k->n_expert, 0, 0);
     static const char *const ffn[2][3] = {
         { "blk.0.ffn_gate.weight", "blk.0.ffn_up.weight", "blk.0.ffn_down.weight" },
         { "blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight", "blk.0.ffn_down_exps.weight" },
@@ -109,6 +119,19 @@ static void metadata(struct model *m)
         number(m, "expert_count", (uint32_t)k->n_expert);
         number(m, "expert_used_count", 2);
         number(m, "expert_feed_forward_length", (uint32_t)k->d_ff);
+    }
+    if (k->out_norms)
+        number(m, "attention.sliding_window", 8);
+    if (k->select_bias) {
+        number(m, "expert_shared_count", 0);
+        number(m, "interleave_moe_layer_step", 1);
+    }
+    if (!strcmp(k->arch, "granitemoe")) {
+        static const char *const scales[] = { "attention.scale", "embedding_scale", "residual_scale", "logit_scale" };
+        for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+            snprintf(full, sizeof full, "%s.%s", k->arch, scales[i]);
+            moe_writer_value(m->w, full, MOE_F32, &factor);
+        }
     }
     if (k->yarn) {
         snprintf(full, sizeof full, "%s.rope.scaling.type", k->arch);
@@ -191,6 +214,12 @@ static const char bytes_tokenizer[] =
     "\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}]},\"model\":"
     "{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"t\":1,\"h\":2,\"e\":3,\"th\":4,\"the\":5},"
     "\"merges\":[\"t h\",[\"th\",\"e\"]]}}";
+static const char marks_tokenizer[] =
+    "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true}],\"normalizer\":{\"type\":\"Replace\","
+    "\"pattern\":{\"String\":\" \"},\"content\":\"\xe2\x96\x81\"},\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":"
+    "{\"String\":\" \"},\"behavior\":\"MergedWithPrevious\",\"invert\":false},"
+    "\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":\"<unk>\","
+    "\"vocab\":{\"<unk>\":0,\"<0x61>\":1,\"\xe2\x96\x81\":2,\"t\":3,\"h\":4,\"th\":5},\"merges\":[[\"t\",\"h\"]]}}";
 static const char pieces_tokenizer[] =
     "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true}],\"normalizer\":{\"type\":\"Sequence\","
     "\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":"
@@ -248,6 +277,23 @@ static const struct shape stack_shapes[] = {
     { "model.layers.0.mlp.gate.weight", 2, { 2, 16 }, NULL },
     { "model.layers.0.mlp.experts.gate_up_proj", 3, { 2, 16, 16 }, NULL },
     { "model.layers.0.mlp.experts.down_proj", 3, { 2, 16, 8 }, NULL },
+};
+
+static const struct shape gemma_shapes[] = {
+    { "model.layers.0.mlp.gate_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.up_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.down_proj.weight", 2, { 16, 8 }, NULL },
+    { "model.layers.0.pre_feedforward_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.post_feedforward_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.self_attn.q_norm.weight", 1, { 8 }, NULL },
+    { "model.layers.0.self_attn.k_norm.weight", 1, { 8 }, NULL },
+};
+static const struct shape granite_shapes[] = {
+    { "model.layers.0.block_sparse_moe.router.layer.weight", 2, { 2, 16 }, NULL },
+    { "model.layers.0.block_sparse_moe.input_linear.weight", 3, { 2, 16, 16 }, NULL },
+    { "model.layers.0.block_sparse_moe.output_linear.weight", 3, { 2, 16, 8 }, NULL },
+    { "model.layers.0.shared_mlp.input_linear.weight", 2, { 24, 16 }, NULL },
+    { "model.layers.0.shared_mlp.output_linear.weight", 2, { 16, 12 }, NULL },
 };
 
 /* Heads of 16 values, 2 experts of 32, d_model 32; 4-bit blocks with separate scales. */
@@ -319,6 +365,18 @@ static const struct {
       "\"intermediate_size\":8,",
       bytes_tokenizer,
       { ALL(sixteen_shapes), ALL(dense_shapes) } },
+    { "gemma",
+      "{\"model_type\":\"gemma3_text\"," SIXTEEN "\"head_dim\":8,\"sliding_window\":8,\"query_pre_attn_scalar\":8,"
+      "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1e6},"
+      "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4}},\"intermediate_size\":8,",
+      marks_tokenizer,
+      { ALL(sixteen_shapes), ALL(gemma_shapes) } },
+    { "granite",
+      "{\"model_type\":\"granitemoeshared\"," SIXTEEN "\"num_local_experts\":2,\"num_experts_per_tok\":1,"
+      "\"embedding_multiplier\":12,\"logits_scaling\":6.0,\"residual_multiplier\":0.22,"
+      "\"attention_multiplier\":0.5,\"shared_intermediate_size\":12,\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(sixteen_shapes), ALL(granite_shapes) } },
     { "experts",
       "{\"model_type\":\"mixtral\"," SIXTEEN "\"rope_theta\":1e6,\"num_local_experts\":2,"
       "\"num_experts_per_tok\":1,\"sliding_window\":32,\"intermediate_size\":8,",

@@ -134,7 +134,8 @@ static inline struct kn_rows rows_of_batch(void)
 
 static inline struct kn_cache cache(int n_kv, int d_key, int d_value, bool latent)
 {
-    size_t key = (size_t)(N_SLOT * d_key + 32), value = (size_t)(N_SLOT * d_value + 32);
+    int bk = kn_kv_blocks(d_key), bv = kn_kv_blocks(d_value); /* scales follow, for int8 */
+    size_t key = (size_t)(N_SLOT * (d_key + bk) + 32), value = (size_t)(N_SLOT * (d_value + bv) + 32);
     struct kn_cache c = { .kv = KN_KV_F32,
                           .k_head = key * sizeof(float),
                           .k_step = d_key,
@@ -143,6 +144,17 @@ static inline struct kn_cache cache(int n_kv, int d_key, int d_value, bool laten
                           .n_slot = N_SLOT };
     c.k = (uint8_t *)floats(n_kv * (int)key);
     c.v = latent ? c.k : (uint8_t *)floats(n_kv * (int)value);
+    return c;
+}
+
+/* The cache in another number type, from the same memory: int8 has scales behind the floats' place. */
+static inline struct kn_cache in_format(struct kn_cache c, enum kn_kv kv)
+{
+    c.kv = kv;
+    if (kv != KN_KV_INT8)
+        return c;
+    c.k_scale = (float *)c.k + N_SLOT * c.k_step;
+    c.v_scale = (float *)c.v + N_SLOT * c.v_step;
     return c;
 }
 

@@ -24,6 +24,7 @@ static uint64_t seed;
 static float q[N_OUT], out_room[N_OUT + 2 * GUARD], want_room[N_OUT + 2 * GUARD];
 static float k32[N_VALUE], v32[N_VALUE]; /* [position][d_key], [position][d_value] */
 static uint8_t k_store[N_VALUE * sizeof(float)], v_store[N_VALUE * sizeof(float)];
+static float k_scale[N_VALUE / 4], v_scale[N_VALUE / 4]; /* of int8 */
 static int32_t slots[N_POS_LONG];
 static float sinks[KN_MAX_Q];
 
@@ -79,12 +80,14 @@ static void make(const struct shape *s, uint64_t from)
 static struct kn_attend lay_out(const struct shape *s, bool scattered, float *out)
 {
     const int n_pos = s->last < N_POS ? N_POS : N_POS_LONG;
-    size_t value = s->kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
+    size_t value = kn_kv_value_bytes(s->kv);
     int most = n_pos == N_POS ? KN_MAX_D_HEAD : D_LONG;
     int gap = scattered && s->d_key <= most - 8 && s->d_value <= most - 8 ? 8 : 0;
     int k_step = s->d_key + gap, v_step = s->within ? k_step : s->d_value + gap / 2;
     memset(k_store, 0xff, sizeof k_store);
     memset(v_store, 0xff, sizeof v_store);
+    memset(k_scale, 0xff, sizeof k_scale);
+    memset(v_scale, 0xff, sizeof v_scale);
     for (int i = 0; i < n_pos; i++)
         slots[i] = i;
     for (int i = n_pos - 1; scattered && i > 0; i--) {
@@ -100,8 +103,11 @@ static struct kn_attend lay_out(const struct shape *s, bool scattered, float *ou
             continue;
         size_t k_at = (size_t)slots[p] * (size_t)k_step * value;
         size_t v_at = (size_t)slots[p] * (size_t)v_step * value;
-        kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, k32 + p * s->d_key, s->d_key, k_store + k_at);
-        kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, v32 + p * s->d_value, s->d_value, v_store + v_at);
+        kn_ops(KN_ISA_SCALAR)
+            ->kv_store(s->kv, k32 + p * s->d_key, s->d_key, k_store + k_at, k_scale + slots[p] * kn_kv_blocks(k_step));
+        kn_ops(KN_ISA_SCALAR)
+            ->kv_store(s->kv, v32 + p * s->d_value, s->d_value, v_store + v_at,
+                       v_scale + slots[p] * kn_kv_blocks(v_step));
     }
     return (struct kn_attend){
         .q = q,
@@ -110,6 +116,8 @@ static struct kn_attend lay_out(const struct shape *s, bool scattered, float *ou
         .v = s->within ? k_store : v_store,
         .k_step = k_step,
         .v_step = v_step,
+        .k_scale = k_scale,
+        .v_scale = s->within ? k_scale : v_scale,
         .base = slots,
         .tail = slots + s->n_base,
         .n_base = s->n_base,
@@ -169,7 +177,7 @@ static void each_instruction_set_gives_the_same_bits(void **state)
                     .first = ranges[r][0],
                     .last = ranges[r][1],
                     .n_base = (n * 37) % (ranges[r][1] + 2),
-                    .kv = n % 3 == 0 ? KN_KV_F32 : KN_KV_F16,
+                    .kv = (enum kn_kv)(n % KN_KV_COUNT),
                     .fill = (enum fill)fill,
                     .sink = n % 4 < 2,
                 };
@@ -225,7 +233,7 @@ static void values_have_a_length_of_their_own(void **state)
                            .first = i % 5,
                            .last = 20 + 57 * (i % 3),
                            .n_base = 7 * (i % 11),
-                           .kv = i % 3 ? KN_KV_F16 : KN_KV_F32,
+                           .kv = (enum kn_kv)(i % KN_KV_COUNT),
                            .fill = (enum fill)(i % N_FILL),
                            .sink = i % 2 };
         make(&s, (uint64_t)i);
@@ -411,6 +419,39 @@ static void the_specification_is_the_formula(void **state)
     check_formula(true, false, 900, 3500);
 }
 
+/* Int8 is close to the formula on the numbers before they were coded, also where blocks and positions have very
+ * different scales. */
+static void int8_is_close_to_the_formula(void **state)
+{
+    (void)state;
+    enum { D = 72, LAST = 1500 };
+    struct shape s = { .n_q = 2, .d_key = D, .d_value = D, .first = 40, .last = LAST, .kv = KN_KV_INT8 };
+    make(&s, 6);
+    for (int i = 0; i < s.n_q * D; i++)
+        q[i] *= i % D < 64 ? 4 : 0.01f;
+    for (int i = 0; i < (LAST + 1) * D; i++) {
+        k32[i] *= i % D < 64 ? 1 : 50;
+        v32[i] *= (i % D < 64 ? 1 : 1000) * (i / D % 2 ? 1 : 0.01f);
+    }
+    run(KN_ISA_SCALAR, &s, true, out_room);
+    for (int h = 0; h < s.n_q; h++) {
+        double o[D] = { 0 }, sum = 0;
+        for (int p = s.first; p <= LAST; p++) {
+            double dot = 0;
+            for (int d = 0; d < D; d++)
+                dot += (double)q[h * D + d] * (double)k32[p * D + d];
+            double e = exp(dot / sqrt(D));
+            sum += e;
+            for (int d = 0; d < D; d++)
+                o[d] += e * (double)v32[p * D + d];
+        }
+        for (int d = 0; d < D; d++) {
+            double got = (double)out_room[GUARD + h * D + d];
+            assert_true(fabs(got - o[d] / sum) < (d < 64 ? 0.004 : 4));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -423,6 +464,7 @@ int main(void)
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(only_seen_positions_count),
         cmocka_unit_test(the_specification_is_the_formula),
+        cmocka_unit_test(int8_is_close_to_the_formula),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

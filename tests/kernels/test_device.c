@@ -59,7 +59,7 @@ static void products_by_dp4a_and_by_tensor_cores(void **state)
     enum { N_OUT = 41, N_IN = 1024, N_ROW = 19, PANELS = 3, BLOCKS = N_IN / 256 };
     static struct kn_q4_k rows[N_OUT * BLOCKS];
     static _Alignas(64) uint8_t panels[PANELS * BLOCKS * sizeof(struct kn_q4_k_x16)];
-    static struct kn_x256 codes[N_ROW * BLOCKS];
+    static struct kn_codes codes[N_ROW * BLOCKS];
     static float x[N_IN], want[N_ROW * N_OUT], got[N_ROW * N_OUT];
     const struct kn_ops *spec = kn_ops(KN_ISA_SCALAR);
     seed = 1;
@@ -150,7 +150,7 @@ static void attention(void **state)
         for (int s = 0; s < 2 * N_SLOT; s++) {
             for (int i = 0; i < d_head; i++)
                 row[i] = uniform();
-            spec->kv_store(a.kv, row, d_head, (s % 2 ? v : k) + s / 2 * width);
+            spec->kv_store(a.kv, row, d_head, (s % 2 ? v : k) + s / 2 * width, NULL);
         }
         spec->attend(&a);
         a.out = got;

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "kernels/kernels.h"
+#include "tests/kernels/draw.h"
 
 #define GUARD     256
 #define MOST_ROWS 64
@@ -21,11 +21,10 @@
 #define FEW_ROWS false
 #endif
 
-static uint64_t seed;
-
-static uint64_t draw(void) { return kn_mix(seed += KN_GOLDEN); }
-static int below(int n) { return (int)(draw() >> 33) % n; }
-static float uniform(void) { return (float)(int32_t)(draw() >> 32) * 0x1p-31f; }
+static const char *const fill_names[N_FILL] = { "plain", "largest codes", "denormal", "huge", "zero" };
+static const char *const input_names[N_INPUTS] = {
+    "usual", "outliers", "saturated", "denormals", "giants", "not finite"
+};
 
 /* ---- guarded memory -------------------------------------------------------------------------- */
 
@@ -54,119 +53,6 @@ static void assert_same_floats(const float *got, const float *want, size_t n, co
     for (size_t i = 0; i < n; i++)
         if (memcmp(got + i, want + i, sizeof *got) != 0 && !(isnan(got[i]) && isnan(want[i])))
             fail_msg("%s: element %zu is %a, not %a", what, i, got[i], want[i]);
-}
-
-/* ---- weights and activations ---------------------------------------------------------------- */
-
-enum fill { PLAIN, LARGEST, TINY, HUGE_SCALE, ZERO, N_FILL };
-static const char *const fill_names[] = { "plain", "largest codes", "denormal", "huge", "zero" };
-
-static uint16_t draw_half(enum fill fill)
-{
-    uint16_t sign = (uint16_t)(below(2) << 15);
-
-    switch (fill) {
-    case TINY:
-        return (uint16_t)(sign | below(0x400));
-    case HUGE_SCALE:
-        return (uint16_t)(sign | (0x7BFF - below(16)));
-    case ZERO:
-        return sign;
-    default:
-        return (uint16_t)(sign | (0x1800 + below(0x800)));
-    }
-}
-
-/* A byte of codes or scales: `edge` where the fill tests extremes, otherwise random. */
-static uint8_t draw_byte(enum fill fill, uint8_t edge)
-{
-    return (uint8_t)(fill == LARGEST || (fill == HUGE_SCALE && below(2)) ? edge : below(256));
-}
-
-/* Offsets of a block's half-precision numbers; its other bytes are codes and scales. */
-static const struct {
-    int n, at[2];
-} halves_of[KN_FORMAT_COUNT] = {
-    [KN_Q8_0] = { 1, { 0 } },      [KN_Q4_0] = { 1, { 0 } },    [KN_Q4_1] = { 2, { 0, 2 } },
-    [KN_Q5_0] = { 1, { 0 } },      [KN_Q5_1] = { 2, { 0, 2 } }, [KN_IQ4_NL] = { 1, { 0 } },
-    [KN_Q4_K] = { 2, { 0, 2 } },   [KN_Q5_K] = { 2, { 0, 2 } }, [KN_Q6_K] = { 1, { 208 } },
-    [KN_Q2_K] = { 2, { 80, 82 } }, [KN_Q3_K] = { 1, { 108 } },  [KN_IQ4_XS] = { 1, { 0 } },
-};
-
-/* The extreme byte: the codes of Q8_0 and the scales of Q6_K are signed. */
-static uint8_t edge_of(enum kn_format f, int i)
-{
-    if (f == KN_Q8_0 || (f == KN_Q6_K && i >= 192))
-        return below(2) ? 0x80 : 0x7F;
-    if (f == KN_MXFP4)
-        return below(2) ? 0x77 : 0xFF;
-    return below(2) ? 0xFF : 0;
-}
-
-static void fill_block(enum kn_format f, enum fill fill, uint8_t *p)
-{
-    uint8_t edge = edge_of(f, 0);
-    uint16_t half = draw_half(fill);
-    float x = kn_f16_to_f32(half);
-
-    switch (f) {
-    case KN_F32:
-    case KN_BF16:
-        x = fill == TINY ? uniform() * 0x1p-127f : fill == HUGE_SCALE ? uniform() * 0x1p127f : x;
-        half = kn_f32_to_bf16(x);
-        memcpy(p, f == KN_F32 ? (void *)&x : &half, f == KN_F32 ? sizeof x : sizeof half);
-        return;
-    case KN_F16:
-        memcpy(p, &half, sizeof half);
-        return;
-    default:
-        for (int i = 0; i < kn_format_info(f)->block_bytes; i++)
-            p[i] = draw_byte(fill, f == KN_MXFP4 || f == KN_Q6_K ? edge_of(f, i) : edge);
-    }
-    for (int i = 0; i < halves_of[f].n; i++) {
-        half = draw_half(fill);
-        memcpy(p + halves_of[f].at[i], &half, sizeof half);
-    }
-    if (f == KN_Q4_K || f == KN_Q5_K)
-        for (int i = 4; i < 16; i++)
-            p[i] = draw_byte(fill, 0xFF);
-    if (f == KN_INT4) {
-        half = kn_f32_to_bf16(fill == TINY ? uniform() * 0x1p-127f : fill == HUGE_SCALE ? uniform() * 0x1p127f : x);
-        memcpy(p, &half, sizeof half);
-    }
-    if (f == KN_FP8) {
-        x = fill == TINY ? uniform() * 0x1p-120f : fill == HUGE_SCALE ? uniform() * 0x1p118f : x;
-        memcpy(p, &x, sizeof x);
-        for (int i = 4; i < 132 && fill != HUGE_SCALE; i++) /* one NaN makes the whole sum NaN */
-            p[i] = (uint8_t)((p[i] & 0x7F) == 0x7F ? p[i] - 1 : p[i]);
-    }
-    if (f == KN_MXFP4)
-        p[0] = (uint8_t)(fill == TINY || fill == ZERO ? below(3)
-                         : fill == HUGE_SCALE         ? 255 - below(16)
-                                                      : 110 + below(20));
-}
-
-enum inputs { USUAL, OUTLIERS, SATURATED, DENORMALS, GIANTS, STRANGE, N_INPUTS };
-static const char *const input_names[] = { "usual", "outliers", "saturated", "denormals", "giants", "not finite" };
-
-static float draw_input(enum inputs kind, int i, int sign)
-{
-    static const float strange[] = { NAN, INFINITY, -INFINITY, -0.0f, 0x1p-101f, 3e38f, 1e-45f };
-
-    switch (kind) {
-    case OUTLIERS:
-        return i % 37 == 5 ? 100 * uniform() : uniform();
-    case SATURATED:
-        return (float)sign * 3.0f;
-    case DENORMALS:
-        return uniform() * (i / 256 % 2 ? 0x1p-100f : 0x1p-127f);
-    case GIANTS:
-        return uniform() * 0x1p127f;
-    case STRANGE:
-        return i % 300 == 7 ? strange[below(7)] : uniform();
-    default:
-        return uniform();
-    }
 }
 
 /* ---- one product, specified and fast --------------------------------------------------------- */
@@ -207,7 +93,7 @@ static void problem_open(struct problem *p, enum kn_format f, int n_out, int n_i
         fill_block(f, fill, p->file + at);
     p->panels = guarded(p->panel_bytes);
     kn_ops(KN_ISA_SCALAR)->repack(f, p->file, n_out, n_in, p->panels, 0, kn_ceil_div(n_out, 16));
-    p->act_stride = kn_act_bytes(info->act, n_in) + 4;
+    p->act_stride = kn_align_up(kn_act_bytes(info->act, n_in), 16) + 16;
     p->x = (float *)(void *)guarded((size_t)n_x * (size_t)n_in * sizeof *p->x);
     p->act = guarded((size_t)n_x * p->act_stride);
     fill_inputs(p, inputs);
@@ -292,7 +178,8 @@ static void rows_1_to_64(void **state)
 static void shapes(void **state)
 {
     static const int outs[] = { 1, 7, 15, 16, 17, 31, 33, 63, 100 };
-    static const int ins[] = { 1, 2, 3, 8, 31, 32, 33, 40, 72, 96, 256, 288, 512, 768, 1280 };
+    static const int ins[] = { 1,   2,   3,   8,   31,  32,  33,  40,  72,  96,  128, 255,  256,
+                               257, 288, 384, 385, 511, 512, 513, 544, 640, 768, 992, 1280, 1312 };
     static const int rows[] = { 1, 2, 3, 5, 9, 13, 66, 130 };
 
     (void)state;
@@ -425,7 +312,7 @@ static void repack(void **state)
 
 static void quantize(void **state)
 {
-    static const int sizes[] = { 1, 31, 32, 64, 96, 256, 512, 1023, 2048 };
+    static const int sizes[] = { 1, 31, 32, 64, 96, 224, 256, 288, 512, 544, 1023, 2048 };
     enum { N_SIZE = sizeof sizes / sizeof *sizes };
 
     (void)state;
@@ -562,19 +449,13 @@ static double value_at(enum kn_format f, const uint8_t *row, int k)
 static double input_at(const struct problem *p, int row, int k)
 {
     const uint8_t *act = p->act + (size_t)row * p->act_stride;
-    const struct kn_x32 *x32 = (const void *)act;
-    const struct kn_x256 *x256 = (const void *)act;
+    const struct kn_codes *c = (const struct kn_codes *)(const void *)act + k / 256;
     float x;
 
-    switch (kn_format_info(p->format)->act) {
-    case KN_ACT_Q32:
-        return (double)x32[k / 32].d * x32[k / 32].q[k % 32];
-    case KN_ACT_Q256:
-        return (double)x256[k / 256].d * x256[k / 256].q[k % 256];
-    default:
-        memcpy(&x, act + 4 * k, 4);
-        return x;
-    }
+    if (kn_format_info(p->format)->act != KN_ACT_F32)
+        return (double)c->d[k % 256 / 32] * c->q[k % 256];
+    memcpy(&x, act + 4 * k, 4);
+    return x;
 }
 
 static void against_double(void **state)
@@ -635,17 +516,17 @@ static void row_values(void **state)
 static void codes_are_nearest(void **state)
 {
     float x[2048];
-    struct kn_x256 a[8];
+    struct kn_codes a[8];
 
     (void)state;
     for (int i = 0; i < 2048; i++)
         x[i] = draw_input(OUTLIERS, i, 1) * (i < 1024 ? 1.0f : 1e-20f);
     kn_ops(KN_ISA_SCALAR)->quantize(KN_ACT_Q256, x, 2048, a);
     for (int i = 0; i < 2048; i++) {
-        const struct kn_x256 *b = a + i / 256;
+        const struct kn_codes *b = a + i / 256;
         int sum = 0;
 
-        assert_true(fabs(x[i] - (double)b->d * b->q[i % 256]) <= 0.50001 * (double)b->d);
+        assert_true(fabs(x[i] - (double)b->d[i % 256 / 32] * b->q[i % 256]) <= 0.50001 * (double)b->d[0]);
         for (int k = 0; k < 16; k++)
             sum += b->q[i % 256 / 16 * 16 + k];
         assert_int_equal(b->sum[i % 256 / 16], sum);
@@ -656,9 +537,9 @@ static void codes_are_nearest(void **state)
     x[512] = NAN;
     x[768] = -INFINITY;
     kn_ops(KN_ISA_SCALAR)->quantize(KN_ACT_Q256, x, 1024, a);
-    assert_true(a[0].d == 0 && a[0].q[3] == 0);
-    assert_true(a[1].d > 0 && a[1].q[0] == 127);
-    assert_true(isnan(a[2].d) && a[2].q[0] == 0 && isnan(a[3].d) && a[3].q[0] == 0);
+    assert_true(a[0].d[0] == 0 && a[0].q[3] == 0);
+    assert_true(a[1].d[0] > 0 && a[1].q[0] == 127);
+    assert_true(isnan(a[2].d[0]) && a[2].q[0] == 0 && isnan(a[3].d[0]) && a[3].q[0] == 0);
 }
 
 /* A product with FP8 weights equals the product with the decoded weights as F32; and every FP8 code is decoded. */
@@ -812,7 +693,11 @@ static void format_table(void **state)
     assert_int_equal(kn_row_bytes(KN_Q8_0, 0), 0);
     assert_int_equal(kn_mat_bytes(KN_Q6_K, 17, 256), 32 * 210);
     assert_int_equal(kn_mat_bytes(KN_F32, 0, 256), 0);
-    assert_int_equal(kn_act_bytes(KN_ACT_Q256, 512), 2 * sizeof(struct kn_x256));
+    assert_int_equal(kn_act_bytes(KN_ACT_Q256, 512), 2 * sizeof(struct kn_codes));
+    assert_int_equal(kn_act_bytes(KN_ACT_Q32, 512), 2 * sizeof(struct kn_codes));
+    assert_int_equal(kn_act_bytes(KN_ACT_Q32, 544), 3 * sizeof(struct kn_codes));
+    assert_int_equal(kn_act_bytes(KN_ACT_Q32, 0), 0);
+    assert_int_equal(kn_act_bytes(KN_ACT_F32, 33), 33 * sizeof(float));
 }
 
 int main(void)

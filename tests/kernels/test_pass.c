@@ -15,6 +15,8 @@ PLAIN(embed)
     for (int i = 0; i < o->rows.n; i++) {
         if (o->w.n_out)
             kn_mat_row(&o->w, o->rows.row[i].token, o->x + i * o->w.n_in);
+        for (int k = 0; o->w.n_out && k < o->w.n_in; k++)
+            o->x[i * o->w.n_in + k] *= o->w_scale;
         for (int k = 0; k < o->n_pair; k++) {
             double s, c;
             kn_sincos((float)o->rows.row[i].position * o->freq[k], &s, &c);
@@ -29,7 +31,7 @@ static void case_embed(void)
     for (int with = 0; with < 2; with++) {
         used = 0;
         CASE(EMBED, embed, rows_of_batch(), with ? matrix(KN_Q8_0, 19, D) : (struct kn_mat){ .n_out = 0 },
-             floats(N_ROW * D), floats(7), rotations(7), 7, 1.25f);
+             1.75f, floats(N_ROW * D), floats(7), rotations(7), 7, 1.25f);
     }
 }
 
@@ -37,10 +39,12 @@ PLAIN(add_norm_code)
 {
     for (int i = 0; i < o->n; i++) {
         float *x = o->x + (o->row ? o->row[i] : i) * o->d;
-        for (int k = 0; o->y && k < o->d; k++)
-            x[k] += o->bias ? o->y[i * o->d + k] + o->bias[k] : o->y[i * o->d + k];
         for (int k = 0; o->y && o->bias && k < o->d; k++)
             o->y[i * o->d + k] += o->bias[k];
+        if (o->y && o->y_norm)
+            scalar->rms_norm(o->y + i * o->d, o->y_norm, o->eps, o->d, o->y + i * o->d);
+        for (int k = 0; o->y && k < o->d; k++)
+            x[k] = fmaf(o->y_scale, o->y[i * o->d + k], x[k]);
         if (!o->weight)
             continue;
         scalar->rms_norm(x, o->weight, o->eps, o->d, o->out.x + (size_t)i * o->out.stride);
@@ -50,11 +54,11 @@ PLAIN(add_norm_code)
 
 static void case_add_norm_code(void)
 {
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 16; i++) {
         used = 0;
         bool adds = i & 1, bias = i & 2, norm = i & 4;
         CASE(ADD_NORM_CODE, add_norm_code, floats(N_ROW * D), adds ? floats(N_ROW * D) : NULL, bias ? floats(D) : NULL,
-             norm ? floats(D) : NULL, 1e-5f, adds ? NULL : LIST(4, 0, 2), adds ? N_ROW : 3, N_ROW, D,
+             i & 8 ? floats(D) : NULL, i & 8 ? 0.3f : 1, norm ? floats(D) : NULL, 1e-5f, adds ? NULL : LIST(4, 0, 2), adds ? N_ROW : 3, N_ROW, D,
              acts(N_ROW, D, 16, Q32), Q32);
     }
 }
@@ -81,7 +85,7 @@ PLAIN(keep_features)
             for (int k = 0; k < o->features.n; k++)
                 to[k] = fminf(fmaxf(to[k], -65504), 65504);
         scalar->kv_store(o->features.kv, to, o->features.n,
-                         o->features.base + (size_t)o->rows.row[i].slot * o->features.slot_bytes);
+                         o->features.base + (size_t)o->rows.row[i].slot * o->features.slot_bytes, NULL);
     }
 }
 
@@ -124,6 +128,42 @@ static void case_products(void)
     CASE(PRODUCTS, products, { first, second, third, none }, 4);
 }
 
+PLAIN(scale)
+{
+    for (int i = 0; i < o->n * o->d; i++)
+        o->x[i] *= o->by;
+}
+
+static void case_scale(void) { CASE(SCALE, scale, floats(N_ROW * D), 0.7f, N_ROW, D); }
+
+PLAIN(pack)
+{
+    for (int k = 0; k < o->n_array; k++)
+        for (int i = 0; i < o->n * o->array[k].d; i++) {
+            int d = o->array[k].d;
+            o->array[k].x[i] = o->array[k].x[o->row[i / d] * d + i % d];
+        }
+}
+
+static void case_pack(void)
+{
+    for (int big = 0; big < 2; big++) { /* by one thread, by the team */
+        int d = big ? 30000 : D;
+        used = 0;
+        CASE(PACK, pack, LIST(0, 2, 4), 3, N_ROW, { { floats(N_ROW * d), d }, { floats(N_ROW * 7), 7 } }, 2);
+    }
+}
+
+/* x to the slot of a head's keys or values. */
+static void plain_put(const struct kn_cache *c, bool key, int head, int slot, const float *x, int n)
+{
+    int step = key ? c->k_step : c->v_step, one = c->kv == KN_KV_F32 ? 4 : c->kv == KN_KV_F16 ? 2 : 1;
+    size_t next = (size_t)head * (key ? c->k_head : c->v_head);
+    uint8_t *scale = (uint8_t *)(key ? c->k_scale : c->v_scale);
+    scalar->kv_store(c->kv, x, n, (key ? c->k : c->v) + next + slot * step * one,
+                     scale ? (float *)(scale + next) + slot * ((step + 63) / 64) : NULL);
+}
+
 PLAIN(finish_qkv)
 {
     int n_q = o->n_head * o->d_head, n_k = o->n_kv * o->d_head, n_v = o->n_kv * o->d_value;
@@ -139,38 +179,38 @@ PLAIN(finish_qkv)
             for (int k = 0; bias[t] && k < n[t]; k++)
                 all[t][k] += bias[t][k];
             int one = o->norm_all ? n[t] : o->d_head;
-            for (int k = 0; norm[t] && k < n[t]; k += one)
+            for (int k = 0; norm[t] && !o->late_norm && k < n[t]; k += one)
                 scalar->rms_norm(all[t] + k, norm[t], o->eps, one, all[t] + k);
             for (int k = 0; o->clamp > 0 && k < n[t]; k++)
                 all[t][k] = fminf(fmaxf(all[t][k], -o->clamp), o->clamp);
-            if (t < 2)
+            if (t < 2 && o->rotation)
                 scalar->rope(all[t], n[t] / o->d_head, o->d_head, o->n_rot, o->rotation + i * (o->n_rot / 2), o->rope);
+            for (int k = 0; norm[t] && o->late_norm && k < n[t]; k += one)
+                scalar->rms_norm(all[t] + k, norm[t], o->eps, one, all[t] + k);
         }
         for (int h = 0; h < o->n_kv; h++) {
-            size_t slot = (size_t)o->rows.row[i].slot, one = o->cache.kv == KN_KV_F16 ? 2 : 4;
-            scalar->kv_store(o->cache.kv, all[1] + h * o->d_head, o->d_head,
-                             o->cache.k + (size_t)h * o->cache.k_head + slot * (size_t)o->d_head * one);
-            scalar->kv_store(o->cache.kv, all[2] + h * o->d_value, o->d_value,
-                             o->cache.v + (size_t)h * o->cache.v_head + slot * (size_t)o->d_value * one);
+            plain_put(&o->cache, true, h, o->rows.row[i].slot, all[1] + h * o->d_head, o->d_head);
+            plain_put(&o->cache, false, h, o->rows.row[i].slot, all[2] + h * o->d_value, o->d_value);
         }
     }
 }
 
 static void case_finish_qkv(void)
 {
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 24; i++) {
         int n_head = 4, n_kv = 2, d = 24, dv = i % 2 ? 20 : 24;
         used = 0;
         bool all = i % 4 == 1;
-        struct kn_cache kv = cache(n_kv, d, dv, false);
-        kv.kv = i & 4 ? KN_KV_F16 : KN_KV_F32;
+        struct kn_cache kv = in_format(cache(n_kv, d, dv, false), (enum kn_kv)(i / 4 % KN_KV_COUNT));
         CASE(FINISH_QKV, finish_qkv, rows_of_batch(), n_head, n_kv, d, dv, 10, floats(N_ROW * n_head * d),
              floats(N_ROW * n_kv * d), floats(N_ROW * n_kv * dv), i & 2 ? floats(N_ROW * 2 * n_head * d) : NULL,
              i & 1 ? floats(n_head * d) : NULL, i & 1 ? floats(n_kv * d) : NULL, i & 1 ? floats(n_kv * dv) : NULL,
-             i % 3 ? floats(all ? n_head * d : d) : NULL, i % 3 ? floats(all ? n_kv * d : d) : NULL, all, 1e-6f,
-             i & 8 ? 0.5f : 0, (const float(*)[2])rotations(5), i & 1 ? KN_ROPE_PAIRS : KN_ROPE_HALVES, kv);
+             i % 3 ? floats(all ? n_head * d : d) : NULL, i % 3 ? floats(all ? n_kv * d : d) : NULL, all, i & 16,
+             1e-6f, i & 8 ? 0.5f : 0, i % 5 ? (const float(*)[2])rotations(5) : NULL, i & 1 ? KN_ROPE_PAIRS : KN_ROPE_HALVES, kv);
     }
 }
+
+static const float *head_scale(const float *scale, size_t bytes) { return scale ? scale + bytes / 4 : NULL; }
 
 PLAIN(attend)
 {
@@ -186,6 +226,8 @@ PLAIN(attend)
                                                 .v = o->cache.v + head * o->cache.v_head,
                                                 .k_step = o->cache.k_step,
                                                 .v_step = o->cache.v_step,
+                                                .k_scale = head_scale(o->cache.k_scale, head * o->cache.k_head),
+                                                .v_scale = head_scale(o->cache.v_scale, head * o->cache.v_head),
                                                 .base = r->base,
                                                 .tail = r->tail,
                                                 .n_base = r->n_base,
@@ -251,7 +293,7 @@ PLAIN(latent_keep)
             continue;
         scalar->rms_norm(k, o->k_norm, o->eps, o->d_latent, k);
         scalar->rope(k + o->d_latent, 1, o->n_rot, o->n_rot, o->rotation + i * (o->n_rot / 2), o->rope);
-        scalar->kv_store(o->cache.kv, k, d, o->cache.k + (size_t)(o->rows.row[i].slot * d) * sizeof(float));
+        plain_put(&o->cache, true, 0, o->rows.row[i].slot, k, d);
         if (!o->d_low)
             continue;
         scalar->rms_norm(low, o->low_norm, o->eps, o->d_low, low);
@@ -261,11 +303,12 @@ PLAIN(latent_keep)
 
 static void case_latent_keep(void)
 {
-    for (int low = 0; low < 2; low++) {
+    for (int i = 0; i < 2 * KN_KV_COUNT; i++) {
+        int low = i % 2;
         used = 0;
         CASE(LATENT_KEEP, latent_keep, rows_of_batch(), 32, 8, low ? 64 : 0, floats(N_ROW * 40), floats(32),
              low ? floats(64) : NULL, 1e-6f, acts(N_ROW, 64, 16, Q32), Q32, (const float(*)[2])rotations(4),
-             KN_ROPE_PAIRS, cache(1, 40, 32, true));
+             KN_ROPE_PAIRS, in_format(cache(1, 40, 32, true), (enum kn_kv)(i / 2)));
     }
 }
 
@@ -368,7 +411,7 @@ static void case_pair(void)
 PLAIN(spread)
 {
     for (int i = 0; i < o->n; i++) {
-        memcpy(o->out + i * o->d_model, o->x + o->row[i] * o->d_model, (size_t)o->d_model * sizeof(float));
+        memcpy(o->out + i * o->d_model, o->x + (o->row ? o->row[i] : i) * o->d_model, (size_t)o->d_model * sizeof(float));
         for (int t = 0; o->token && t < o->n_vocab; t++)
             o->logits[i * o->n_vocab + t] = -INFINITY;
         for (int k = 0; o->token && k < o->n_guess; k++)
@@ -380,7 +423,7 @@ static void case_spread(void)
 {
     for (int i = 0; i < 2; i++) {
         used = 0;
-        CASE(SPREAD, spread, floats(N_ROW * D), LIST(4, 0, 2), 3, N_ROW, D, floats(3 * D), i ? LIST(5, 2, 11) : NULL,
+        CASE(SPREAD, spread, floats(N_ROW * D), i ? LIST(4, 0, 2) : NULL, 3, N_ROW, D, floats(3 * D), i ? LIST(5, 2, 11) : NULL,
              floats(9), floats(3 * 13), 3, 13);
     }
 }
@@ -417,7 +460,7 @@ static void case_copy(void)
 #define OPS(X)                                                                                                         \
     X(EMBED, embed)                                                                                                    \
     X(ADD_NORM_CODE, add_norm_code)                                                                                    \
-    X(CODE, code) X(KEEP_FEATURES, keep_features) X(PRODUCTS, products) X(FINISH_QKV, finish_qkv) X(ATTEND, attend)    \
+    X(CODE, code) X(KEEP_FEATURES, keep_features) X(PRODUCTS, products) X(SCALE, scale) X(PACK, pack) X(FINISH_QKV, finish_qkv) X(ATTEND, attend)    \
         X(LATENT_KEEP, latent_keep) X(LATENT_PLACE, latent_place) X(JOIN, join) X(FUSE, fuse) X(PAIR, pair)            \
             X(SPREAD, spread) X(COPY, copy)
 OPS(CASE_TEST)

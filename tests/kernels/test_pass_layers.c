@@ -225,7 +225,7 @@ static void case_keep_draft(void)
 
 /* ---- experts ------------------------------------------------------------------------------------------------------------ */
 
-/* The n largest of x in descending order, the lowest index first on a tie. */
+/* The first n of x in the order of choices (kernels.h). */
 static void plain_best(const float *x, int n_x, int n, int32_t *best)
 {
     for (int i = 0; i < n; i++) {
@@ -234,7 +234,7 @@ static void plain_best(const float *x, int n_x, int n, int32_t *best)
             bool taken = false;
             for (int k = 0; k < i; k++)
                 taken |= best[k] == e;
-            if (!taken && (at < 0 || x[e] > x[at]))
+            if (!taken && (at < 0 || kn_rank_key(x[e], e) > kn_rank_key(x[at], at)))
                 at = e;
         }
         best[i] = at;
@@ -387,9 +387,14 @@ PLAIN(gate_up)
                 up[v] += o->up_bias ? o->up_bias[g->bias * d + v] : 0;
             }
             float *x = o->act.x + (size_t)to * o->act.stride;
-            if (o->limit > 0)
+            for (int v = 0; o->activation == KN_GEGLU && v < d; v++) {
+                float z = gate[v], by = 1.5957691216057308f * (z + 0.044715f * (z * z * z));
+                scalar->gate(&z, &by, 1);
+                x[v] = z * up[v];
+            }
+            if (o->activation == KN_SWIGLU && o->limit > 0)
                 scalar->swiglu_clamped(gate, up, o->alpha, o->limit, d, x);
-            else
+            else if (o->activation == KN_SWIGLU)
                 scalar->swiglu(gate, up, d, x);
             code_row(&o->act, o->kinds, d, to);
         }
@@ -406,14 +411,14 @@ static void case_gate_up(void)
         struct kn_group *g = groups(d, i & 1, &n);
         CASE(GATE_UP, gate_up, g, n, N_ROW, N_ROW * N_USED, D, d, i & 1, list_rows(), list_pairs(),
              acts(N_ROW, D, 16, Q32), floats(N_ROW * N_USED * 2 * d), floats(N_ROW * N_USED * d),
-             i & 2 ? floats(N_EXP * d) : NULL, i & 2 ? floats(N_EXP * d) : NULL, 1.7f, i & 4 ? 0.6f : 0,
+             i & 2 ? floats(N_EXP * d) : NULL, i & 2 ? floats(N_EXP * d) : NULL, i > 5 ? KN_GEGLU : KN_SWIGLU, 1.7f, i & 4 ? 0.6f : 0,
              acts(N_ROW * N_USED, d, 16, Q32), Q32);
     }
     used = 0; /* one dense FFN of all rows */
     struct kn_group *g = take(sizeof *g);
     *g = (struct kn_group){ matrix(KN_Q8_0, 32, D), matrix(KN_Q8_0, 32, D), matrix(KN_Q8_0, D, 32), -1, 0, 0, N_ROW };
     CASE(GATE_UP, gate_up, g, 1, N_ROW, N_ROW, D, 32, false, NULL, NULL, acts(N_ROW, D, 16, Q32), floats(N_ROW * 32),
-         floats(N_ROW * 32), NULL, NULL, 0, 0, acts(N_ROW, 32, 16, Q32), Q32);
+         floats(N_ROW * 32), NULL, NULL, KN_SWIGLU, 0, 0, acts(N_ROW, 32, 16, Q32), Q32);
 }
 
 PLAIN(down)
@@ -440,7 +445,8 @@ static void case_down(void)
 
 PLAIN(combine)
 {
-    for (int i = 0; i < o->rows.n; i++)
+    for (int i = 0; i < o->rows.n; i++) {
+        float all[D];
         for (int v = 0; !o->rows.status[i] && v < o->d_model; v++) {
             float sum = 0;
             for (int k = i * o->n_used; k < (i + 1) * o->n_used; k++) {
@@ -450,8 +456,13 @@ PLAIN(combine)
             if (o->shared)
                 sum = fmaf(o->shared_gate ? 1 / (1 + kn_expf(-o->shared_gate[i])) : 1, o->shared[i * o->d_model + v],
                            sum);
-            o->x[i * o->d_model + v] += sum;
+            all[v] = sum;
         }
+        if (o->sum_norm && !o->rows.status[i])
+            scalar->rms_norm(all, o->sum_norm, o->eps, o->d_model, all);
+        for (int v = 0; !o->rows.status[i] && v < o->d_model; v++)
+            o->x[i * o->d_model + v] = fmaf(o->sum_scale, all[v], o->x[i * o->d_model + v]);
+    }
 }
 
 static void case_combine(void)
@@ -460,7 +471,7 @@ static void case_combine(void)
         used = 0;
         CASE(COMBINE, combine, rows_of_batch(), N_USED, D, choices(), floats(N_ROW * N_USED),
              floats(N_ROW * N_USED * D), i & 1 ? floats(N_EXP * D) : NULL, N_EXP, i > 1 ? floats(N_ROW * D) : NULL,
-             i > 3 ? floats(N_ROW) : NULL, acts(N_ROW, D, 16, 0), floats(N_ROW * D));
+             i > 3 ? floats(N_ROW) : NULL, i % 3 ? floats(D) : NULL, 1e-6f, i % 3 ? 0.4f : 1, acts(N_ROW, D, 16, 0), floats(N_ROW * D));
     }
 }
 

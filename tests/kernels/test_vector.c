@@ -155,7 +155,7 @@ static void run_add_scaled(const struct kn_ops *ops, const struct row *a, const 
 static void run_store_f32(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
 {
     (void)b;
-    ops->kv_store(KN_KV_F32, a->x, n, out->x);
+    ops->kv_store(KN_KV_F32, a->x, n, out->x, NULL);
 }
 
 /* Values outside the range of a half become infinite or 0. NaNs are only required to stay NaN, and a comparison as
@@ -166,7 +166,32 @@ static void run_store_f16(const struct kn_ops *ops, const struct row *a, const s
     (void)b;
     for (int i = 0; i < n; i++)
         numbers[i] = isnan(a->x[i]) ? 0 : a->x[i];
-    ops->kv_store(KN_KV_F16, numbers, n, out->x);
+    ops->kv_store(KN_KV_F16, numbers, n, out->x, NULL);
+}
+
+static void store_int8(const struct kn_ops *ops, const struct row *a, int n, struct row *out, bool scales)
+{
+    int8_t code[N_MOST + 2];
+    float scale[N_MOST / KN_KV_BLOCK + 3];
+    memset(code, 0x5a, sizeof code);
+    memset(scale, 0x5a, sizeof scale);
+    ops->kv_store(KN_KV_INT8, a->x, n, code + 1, scale + 1);
+    assert_true(code[0] == 0x5a && code[n + 1] == 0x5a);
+    assert_memory_equal(&scale[0], &scale[kn_kv_blocks(n) + 1], sizeof scale[0]); /* both untouched */
+    for (int i = 0; i < n; i++)
+        out->x[i] = scales ? scale[1 + i / KN_KV_BLOCK] : (float)code[1 + i];
+}
+
+static void run_int8_codes(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
+{
+    (void)b;
+    store_int8(ops, a, n, out, false);
+}
+
+static void run_int8_scales(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
+{
+    (void)b;
+    store_int8(ops, a, n, out, true);
 }
 
 static void each_instruction_set_gives_the_same_bits(void **state)
@@ -183,6 +208,8 @@ static void each_instruction_set_gives_the_same_bits(void **state)
     check_all(run_add_scaled, "add_scaled");
     check_all(run_store_f32, "kv_store f32");
     check_all(run_store_f16, "kv_store f16");
+    check_all(run_int8_codes, "kv_store int8, codes");
+    check_all(run_int8_scales, "kv_store int8, scales");
 }
 
 /* exp on a coarse grid over all floats' bits: swiglu with up = 1 exposes every result. */
@@ -229,7 +256,7 @@ static void halves_round_to_nearest_even(void **state)
             seed = 7;
             for (int i = 0; i < sizes[s]; i++)
                 x[i] = i < N_SPECIAL ? special[i] : uniform() * ldexpf(1, i % 48 - 30);
-            ops->kv_store(KN_KV_F16, x, sizes[s], half + 1);
+            ops->kv_store(KN_KV_F16, x, sizes[s], half + 1, NULL);
             assert_true(half[0] == 0x5a5a && half[sizes[s] + 1] == 0x5a5a);
             for (int i = 0; i < sizes[s]; i++) {
                 uint16_t want = i < N_SPECIAL ? bits[i] : kn_f32_to_f16(x[i]);

@@ -293,22 +293,23 @@ static inline void hf_put_mixed(const struct hf_folder *h, struct hf_files *f, c
     free(all);
 }
 
-/* Puts gate (x) and up of each expert in one tensor. */
+/* Puts gate (x) and up of each expert, or of the one shared expert, in one tensor. */
 static inline void hf_put_fused(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t,
                                 const float *x, uint64_t n, bool bf16)
 {
     char name[64];
     int layer = 0;
     sscanf(t->gguf, "blk.%d.", &layer);
-    snprintf(name, sizeof name, "blk.%d.ffn_up_exps.weight", layer);
+    snprintf(name, sizeof name, "blk.%d.ffn_up_%s", layer, strstr(t->gguf, "ffn_gate_") + sizeof "ffn_gate_" - 1);
     const struct golden_tensor *g = hf_find(h, t->gguf);
-    uint64_t one = g->dim[0] * g->dim[1], dim[3] = { g->dim[0], 2 * g->dim[1], g->dim[2] };
+    uint64_t n_expert = g->n_dim > 2 ? g->dim[2] : 1;
+    uint64_t one = g->dim[0] * g->dim[1], dim[3] = { g->dim[0], 2 * g->dim[1], n_expert };
     float *up = hf_values(h, hf_find(h, name), bf16, &n), *both = malloc(2 * n * sizeof *both);
-    for (uint64_t e = 0; e < g->dim[2]; e++) {
+    for (uint64_t e = 0; e < n_expert; e++) {
         memcpy(both + 2 * e * one, x + e * one, one * sizeof *x);
         memcpy(both + (2 * e + 1) * one, up + e * one, one * sizeof *x);
     }
-    hf_put(f, t->name, both, dim, 3, bf16);
+    hf_put(f, t->name, both, dim, g->n_dim, bf16);
     free(up);
     free(both);
 }
@@ -318,7 +319,7 @@ static inline void hf_put_tensor(const struct hf_folder *h, struct hf_files *f, 
     const struct golden_tensor *g = hf_find(h, t->gguf);
     uint64_t n, one = g->dim[0] * (g->n_dim > 1 ? g->dim[1] : 1);
     float *x = hf_kept(h, g, bf16, &n);
-    if (!strcmp(t->how, "fused")) {
+    if (!strcmp(t->how, "fused") || !strcmp(t->how, "below")) {
         hf_put_fused(h, f, t, x, n, bf16);
         free(x);
         return;

@@ -637,10 +637,14 @@ static void whatever_fails_it_goes_on(void **state)
         enum fault_way way;
         int error;
     } ways[] = {
-        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM },   { FAULT_OPEN, FAULT_ERROR, EMFILE },
-        { FAULT_READ, FAULT_ERROR, EIO },     { FAULT_READ, FAULT_LASTS, EIO },     { FAULT_READ, FAULT_EMPTY, 0 },
-        { FAULT_READ, FAULT_SHORT, 0 },       { FAULT_WRITE, FAULT_ERROR, ENOSPC }, { FAULT_WRITE, FAULT_LASTS, EIO },
-        { FAULT_SYNC, FAULT_ERROR, EIO },     { FAULT_RENAME, FAULT_ERROR, EIO },
+        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM },
+        { FAULT_OPEN, FAULT_ERROR, EMFILE },  { FAULT_READ, FAULT_ERROR, EIO },
+        { FAULT_READ, FAULT_LASTS, EIO },     { FAULT_READ, FAULT_EMPTY, 0 },
+        { FAULT_READ, FAULT_SHORT, 0 },       { FAULT_WRITE, FAULT_ERROR, ENOSPC },
+        { FAULT_WRITE, FAULT_LASTS, EIO },    { FAULT_SYNC, FAULT_ERROR, EIO },
+        { FAULT_RENAME, FAULT_ERROR, EIO },   { FAULT_SIZE, FAULT_ERROR, EIO },
+        { FAULT_STAT, FAULT_ERROR, EIO },     { FAULT_RESIZE, FAULT_ERROR, ENOSPC },
+        { FAULT_FORGET, FAULT_ERROR, EIO },
     };
     struct model *m = open_packed(2, 3, 20);
     size_t n, group = off_slot_bytes(&m->expert[0]);
@@ -669,7 +673,11 @@ static void whatever_fails_it_goes_on(void **state)
         }
         if (ways[i].kind == FAULT_WRITE || ways[i].kind == FAULT_SYNC)
             assert_true(n_failed > m->n_expert && most >= m->n_expert - 1);
-        assert_true(n_failed > 0 || ways[i].kind == FAULT_READ || ways[i].kind == FAULT_OPEN);
+        static const bool may_do_without[FAULT_KINDS] = {
+            [FAULT_OPEN] = true, [FAULT_READ] = true,   [FAULT_SIZE] = true,
+            [FAULT_STAT] = true, [FAULT_FORGET] = true, [FAULT_RESIZE] = true,
+        };
+        assert_true(n_failed > 0 || may_do_without[ways[i].kind]);
     }
     free(file);
     close_packed(m);

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -34,7 +35,8 @@
 static struct {
     pid_t pid;
     int port;
-} server;
+    const char *host_mem;
+} server = { .host_mem = "256M" };
 
 static _Noreturn inline void give_up(const char *what, const char *detail)
 {
@@ -111,7 +113,7 @@ static inline struct answer read_answer(int fd)
             give_up("an answer", "no memory for it");
         n = receive_bytes(fd, a.text + a.n_text, 4096);
         if (n < 0 && errno == EAGAIN)
-            give_up("an answer", "none for two minutes");
+            give_up("an answer", "none for ten minutes");
     }
     a.text[a.n_text] = 0;
     if (sscanf(a.text, "HTTP/1.%*d %d", &a.status) != 1)
@@ -165,8 +167,9 @@ static inline void server_start(const char *program, const char *model)
     signal(SIGPIPE, SIG_IGN);
     server.pid = fork();
     if (server.pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* a soak that is ended early leaves no server */
         execl(program, program, "serve", "-m", model, "--port", port, "--parallel", "8", "--queue", "256", "--host-mem",
-              "256M", "--max-connections", "4096", "--quiet", (char *)NULL);
+              server.host_mem, "--max-connections", "4096", "--quiet", (char *)NULL);
         perror(program);
         _exit(2);
     }

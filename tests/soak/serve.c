@@ -1,7 +1,11 @@
 /* tests/soak/serve: a public server's load and abuse, repeated many times.
  *
- *     serve [--quick] [--seconds N] PROGRAM MODEL [cancelled] [survivors] [malformed] [crowd]
- * [mixed]
+ *     serve [--quick] [--seconds N] [--clients N] [--host-mem SIZE] [--log FILE] PROGRAM MODEL
+ *           [cancelled] [survivors] [malformed] [crowd] [mixed]
+ *
+ * --seconds, --clients and --log are those of the mixed load; --log appends a line every minute:
+ *     t SECONDS REQUESTS TEXTS LEFT NONSENSE BUSY FAILURES ANON_KIB FILES THREADS
+ * with sums since the load began, so that a run that was cut off counts for as long as it ran (tests/soak/hours.sh).
  *
  * Each part prints its counts of tries and failures, and times, which do not affect the
  * result. The exit status is 1 when an answer was lost, differed from the answer alone, or was
@@ -13,6 +17,8 @@ enum { GOLDEN = 16, BATCH = 8 };
 
 static bool quick;
 static double mixed_seconds = 600;
+static int n_worker = 12; /* clients of the mixed load */
+static const char *log_file;
 static atomic_long n_failed;
 
 static void failed(const char *what, const char *detail)
@@ -346,7 +352,7 @@ static void crowd(void)
 
 /* ---- mixed load for a long time --------------------------------------------------------------- */
 
-enum { WORKERS = 12, SAMPLES = 4096 };
+enum { MAX_WORKERS = 64, SAMPLES = 4096, LOG_MS = 60000 };
 
 static atomic_bool mixes;
 static atomic_long n_mixed, n_mixed_left, n_mixed_bad, n_mixed_text, n_mixed_busy;
@@ -432,36 +438,59 @@ static double slope(const struct held *h, const double *x, int n)
     return below > 0 ? (m * sxy - sx * sy) / below * 1000 : 0;
 }
 
+/* Appends the sums so far to the log, on the disk before it returns. */
+static void log_mixed(double begin_ms, const struct held *h)
+{
+    FILE *f = log_file ? fopen(log_file, "a") : NULL;
+    if (!f) {
+        if (log_file)
+            give_up(log_file, strerror(errno));
+        return;
+    }
+    fprintf(f, "t %.0f %ld %ld %ld %ld %ld %ld %ld %ld %ld\n", (now_ms() - begin_ms) * 1e-3, atomic_load(&n_mixed),
+            atomic_load(&n_mixed_text), atomic_load(&n_mixed_left), atomic_load(&n_mixed_bad),
+            atomic_load(&n_mixed_busy), atomic_load(&n_failed), h->anon_KiB, h->n_fd, h->n_thread);
+    if (fflush(f) || fsync(fileno(f)))
+        give_up(log_file, strerror(errno));
+    fclose(f);
+}
+
 static void mixed(void)
 {
     static struct held h[SAMPLES];
     static double x[SAMPLES];
     double seconds = quick ? 8 : mixed_seconds;
     useconds_t step = (useconds_t)(seconds * 1e6 / (quick ? 32 : 600));
-    pthread_t thread[WORKERS];
+    pthread_t thread[MAX_WORKERS];
     char body[512];
     int n = 0;
     for (int i = 0; i < GOLDEN; i++)
         mixed_golden[i] = text_of(CHAT, chat(body, 8 + 4 * i, i, false));
     atomic_store(&mixes, true);
-    for (uintptr_t i = 0; i < WORKERS; i++)
+    for (uintptr_t i = 0; i < (uintptr_t)n_worker; i++)
         if (pthread_create(&thread[i], NULL, mix, (void *)i))
             give_up("thread", "none");
-    for (double end = now_ms() + seconds * 1e3; now_ms() < end && n < SAMPLES; n++) {
+    double begin = now_ms(), end = begin + seconds * 1e3, logged = begin;
+    for (; now_ms() < end && n < SAMPLES; n++) {
         usleep(step);
         h[n] = server_held();
         x[n] = (double)atomic_load(&n_mixed);
+        if (now_ms() - logged >= LOG_MS) {
+            log_mixed(begin, &h[n]);
+            logged = now_ms();
+        }
     }
     atomic_store(&mixes, false);
-    for (int i = 0; i < WORKERS; i++)
+    for (int i = 0; i < n_worker; i++)
         pthread_join(thread[i], NULL);
     for (int i = 0; i < GOLDEN; i++)
         free(mixed_golden[i]);
     struct held after = server_held();
+    log_mixed(begin, &after);
     printf("mixed: %.0f s, %ld requests by %d clients: %ld texts compared with those alone, %ld "
            "left, %ld of "
            "nonsense, %ld told to come again\n",
-           seconds, atomic_load(&n_mixed), WORKERS, atomic_load(&n_mixed_text), atomic_load(&n_mixed_left),
+           seconds, atomic_load(&n_mixed), n_worker, atomic_load(&n_mixed_text), atomic_load(&n_mixed_left),
            atomic_load(&n_mixed_bad), atomic_load(&n_mixed_busy));
     printf("mixed: RssAnon+VmSwap %ld KiB after a tenth, %ld at half, %ld at the end: %+.1f KiB "
            "per 1,000 "
@@ -489,12 +518,20 @@ int main(int argc, char **argv)
             quick = true;
         else if (!strcmp(argv[at], "--seconds") && at + 1 < argc)
             mixed_seconds = atof(argv[++at]);
+        else if (!strcmp(argv[at], "--clients") && at + 1 < argc)
+            n_worker = atoi(argv[++at]);
+        else if (!strcmp(argv[at], "--host-mem") && at + 1 < argc)
+            server.host_mem = argv[++at];
+        else if (!strcmp(argv[at], "--log") && at + 1 < argc)
+            log_file = argv[++at];
         else
             at = argc;
     }
-    if (argc - at < 2) {
-        fprintf(stderr, "usage: serve [--quick] [--seconds N] PROGRAM MODEL [cancelled] [survivors] "
-                        "[malformed] [crowd] [mixed]\n");
+    if (argc - at < 2 || n_worker < 1 || n_worker > MAX_WORKERS) {
+        fprintf(stderr,
+                "usage: serve [--quick] [--seconds N] [--clients 1..%d] [--host-mem SIZE] [--log FILE] PROGRAM "
+                "MODEL [cancelled] [survivors] [malformed] [crowd] [mixed]\n",
+                MAX_WORKERS);
         return 2;
     }
     server_start(argv[at], argv[at + 1]);

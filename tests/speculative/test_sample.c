@@ -577,24 +577,46 @@ static void ranks_by_definition(void **state)
     kn_log_set(NULL, KN_LOG_INFO);
 }
 
+/* The order of choices: NaN is never sampled, -0 equals +0, the lowest id wins; also where a penalty made the -0. */
+static void zeros_tie_and_nan_is_last(void **state)
+{
+    (void)state;
+    const float logits[] = { NAN, -1, -0.0f, 0, -0.0f, NAN }, tiny[] = { -1, -1e-45f, 0, -1 };
+    const int32_t history[] = { 1 }, order[] = { 2, 3, 4, 1 };
+    struct spec_sampler *s = open_sampler(6), *four = open_sampler(4);
+    struct spec_sampled c;
+    struct spec_top top[6];
+    struct spec_params p;
+    spec_params_default(&p);
+    for (int i = 0; i < 2; i++) {
+        p.temperature = (float)i;
+        p.top_k = i;
+        for (int64_t position = 0; position < 20; position++)
+            assert_int_equal(sample(s, &p, logits, position), 2);
+        p.repetition = 0.01f; /* -1e-45 * 0.01 rounds to -0 */
+        assert_int_equal(spec_sample(four, &p, tiny, history, 1, 0, &c), 0);
+        assert_int_equal(c.token, 1);
+        p.repetition = 1;
+    }
+    p.temperature = 0;
+    assert_int_equal(spec_rank(s, &p, logits, NULL, 0, 0, 6, top), 4); /* the NaNs are not ranked */
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(top[i].token, order[i]);
+    spec_sampler_close(s);
+    spec_sampler_close(four);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_definition),
-        cmocka_unit_test(equals_definition_large),
-        cmocka_unit_test(choice_follows_softmax),
-        cmocka_unit_test(noise_is_independent),
-        cmocka_unit_test(coupling_accepts),
-        cmocka_unit_test(noise_golden),
-        cmocka_unit_test(penalties_by_hand),
-        cmocka_unit_test(cuts_by_hand),
-        cmocka_unit_test(logprob_is_of_the_plain_softmax),
-        cmocka_unit_test(likeliest_by_a_plain_sort),
-        cmocka_unit_test(ranks_by_definition),
-        cmocka_unit_test(target_by_definition),
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(chance_is_of_law_and_noise),
-        cmocka_unit_test(mask_leaves_only_its_tokens),
+        cmocka_unit_test(equals_definition),          cmocka_unit_test(equals_definition_large),
+        cmocka_unit_test(choice_follows_softmax),     cmocka_unit_test(noise_is_independent),
+        cmocka_unit_test(coupling_accepts),           cmocka_unit_test(noise_golden),
+        cmocka_unit_test(penalties_by_hand),          cmocka_unit_test(cuts_by_hand),
+        cmocka_unit_test(zeros_tie_and_nan_is_last),  cmocka_unit_test(logprob_is_of_the_plain_softmax),
+        cmocka_unit_test(likeliest_by_a_plain_sort),  cmocka_unit_test(ranks_by_definition),
+        cmocka_unit_test(target_by_definition),       cmocka_unit_test(refuses),
+        cmocka_unit_test(chance_is_of_law_and_noise), cmocka_unit_test(mask_leaves_only_its_tokens),
         cmocka_unit_test(survives_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,12 @@
 
 /* ---- queries, keys and values -------------------------------------------------------------------------------- */
 
+void kn_cache_put(const struct kn_ops *ops, enum kn_kv kv, struct kn_cache_head h, int32_t slot, const float *x, int n)
+{
+    ops->kv_store(kv, x, n, h.number + (size_t)slot * (size_t)h.step * kn_kv_value_bytes(kv),
+                  h.scale ? h.scale + slot * kn_kv_blocks(h.step) : NULL);
+}
+
 struct finish_job {
     const struct kn_ops *ops;
     const struct kn_op_finish_qkv *o;
@@ -24,6 +30,24 @@ static void norm_heads(const struct finish_job *j, float *x, int n_head, const f
     int n = o->norm_all ? n_head * o->d_head : o->d_head;
     for (int at = 0; at < n_head * o->d_head; at += n)
         j->ops->rms_norm(x + at, w, o->eps, n, x + at);
+}
+
+static void norm_qk(const struct finish_job *j, float *q, float *k)
+{
+    if (!j->o->q_norm)
+        return;
+    norm_heads(j, q, j->o->n_head, j->o->q_norm);
+    norm_heads(j, k, j->o->n_kv, j->o->k_norm);
+}
+
+static void rotate_qk(const struct finish_job *j, int row, float *q, float *k)
+{
+    const struct kn_op_finish_qkv *o = j->o;
+    if (!o->rotation)
+        return;
+    const float(*rotation)[2] = o->rotation + (size_t)row * (size_t)(o->n_rot / 2);
+    j->ops->rope(q, o->n_head, o->d_head, o->n_rot, rotation, o->rope);
+    j->ops->rope(k, o->n_kv, o->d_head, o->n_rot, rotation, o->rope);
 }
 
 static void clamp(float *x, int n, float most)
@@ -52,7 +76,6 @@ static void finish_row(void *arg, int row, int thread)
     int n_q = o->n_head * o->d_head, n_k = o->n_kv * o->d_head, n_v = o->n_kv * o->d_value;
     float *q = o->q + (size_t)row * (size_t)n_q, *k = o->k + (size_t)row * (size_t)n_k;
     float *v = o->v + (size_t)row * (size_t)n_v;
-    const float(*rotation)[2] = o->rotation + (size_t)row * (size_t)(o->n_rot / 2);
     if (o->q_gate)
         take_queries(o, row, q);
     if (o->q_bias) {
@@ -60,21 +83,20 @@ static void finish_row(void *arg, int row, int thread)
         ops->add(k, o->k_bias, n_k);
         ops->add(v, o->v_bias, n_v);
     }
-    if (o->q_norm) {
-        norm_heads(j, q, o->n_head, o->q_norm);
-        norm_heads(j, k, o->n_kv, o->k_norm);
-    }
+    if (!o->late_norm)
+        norm_qk(j, q, k);
     if (o->clamp > 0) {
         clamp(q, n_q, o->clamp);
         clamp(k, n_k, o->clamp);
         clamp(v, n_v, o->clamp);
     }
-    ops->rope(q, o->n_head, o->d_head, o->n_rot, rotation, o->rope);
-    ops->rope(k, o->n_kv, o->d_head, o->n_rot, rotation, o->rope);
+    rotate_qk(j, row, q, k);
+    if (o->late_norm)
+        norm_qk(j, q, k);
     int32_t slot = o->rows.row[row].slot;
     for (int h = 0; h < o->n_kv; h++) {
-        ops->kv_store(o->cache.kv, k + h * o->d_head, o->d_head, kn_cache_key(&o->cache, h, slot));
-        ops->kv_store(o->cache.kv, v + h * o->d_value, o->d_value, kn_cache_value(&o->cache, h, slot));
+        kn_cache_put(ops, o->cache.kv, kn_cache_keys(&o->cache, h), slot, k + h * o->d_head, o->d_head);
+        kn_cache_put(ops, o->cache.kv, kn_cache_values(&o->cache, h), slot, v + h * o->d_value, o->d_value);
     }
 }
 
@@ -124,14 +146,17 @@ static bool describe_item(const void *arg, int item, struct kn_attend *out)
     const struct kn_row *r = &o->rows.row[p.row];
     if (o->rows.status[p.row])
         return false;
+    struct kn_cache_head keys = kn_cache_keys(&o->cache, p.kv_head), values = kn_cache_values(&o->cache, p.kv_head);
     kn_assert(!o->by_head || p.n_q == 1 || o->out.stride == (size_t)o->d_value);
     *out = (struct kn_attend){
         .q = query_of(o, &p, o->q, o->d_key),
         .out = p.out,
-        .k = kn_cache_key(&o->cache, p.kv_head, 0),
-        .v = kn_cache_value(&o->cache, p.kv_head, 0),
-        .k_step = o->cache.k_step,
-        .v_step = o->cache.v_step,
+        .k = keys.number,
+        .v = values.number,
+        .k_step = keys.step,
+        .v_step = values.step,
+        .k_scale = keys.scale,
+        .v_scale = values.scale,
         .base = r->base,
         .tail = r->tail,
         .n_base = r->n_base,
@@ -204,7 +229,7 @@ static void latent_keep_row(void *arg, int row, int thread)
         return;
     j->ops->rms_norm(k, o->k_norm, o->eps, o->d_latent, k);
     j->ops->rope(k + o->d_latent, 1, o->n_rot, o->n_rot, o->rotation + (size_t)row * (size_t)(o->n_rot / 2), o->rope);
-    j->ops->kv_store(o->cache.kv, k, d_key, kn_cache_key(&o->cache, 0, o->rows.row[row].slot));
+    kn_cache_put(j->ops, o->cache.kv, kn_cache_keys(&o->cache, 0), o->rows.row[row].slot, k, d_key);
     if (o->d_low) {
         float *low = o->low.x + (size_t)row * o->low.stride;
         j->ops->rms_norm(low, o->low_norm, o->eps, o->d_low, low);

@@ -101,7 +101,8 @@ static void spread_row(void *arg, int i, int thread)
     (void)thread;
     const struct kn_op_spread *o = arg;
     size_t d_model = (size_t)o->d_model;
-    memcpy(o->out + (size_t)i * d_model, o->x + (size_t)o->row[i] * d_model, d_model * sizeof *o->x);
+    size_t row = (size_t)(o->row ? o->row[i] : i);
+    memcpy(o->out + (size_t)i * d_model, o->x + row * d_model, d_model * sizeof *o->x);
     if (!o->token)
         return;
     float *logits = o->logits + (size_t)i * (size_t)o->n_vocab;

@@ -15,6 +15,17 @@ struct gate_up_job {
     const struct kn_op_gate_up *o;
 };
 
+/* x = gelu(gate) * up (pass.h); gate is overwritten. */
+static void geglu(const struct kn_ops *ops, float *gate, const float *up, int n, float *x)
+{
+    const float twice = 1.5957691216057308f, cube = 0.044715f;
+    for (int i = 0; i < n; i++)
+        x[i] = twice * (gate[i] + cube * (gate[i] * gate[i] * gate[i]));
+    ops->gate(gate, x, n);
+    for (int i = 0; i < n; i++)
+        x[i] = gate[i] * up[i];
+}
+
 /* Activation of values first .. first + n - 1 of one row, after an expert's biases, if it has any, are added. */
 static void activate_part(const struct gate_up_job *j, const struct kn_group *g, int row, int first, int n, float *gate,
                           float *up)
@@ -27,7 +38,9 @@ static void activate_part(const struct gate_up_job *j, const struct kn_group *g,
         ops->add(gate, o->gate_bias + own, n);
         ops->add(up, o->up_bias + own, n);
     }
-    if (o->limit > 0)
+    if (o->activation == KN_GEGLU)
+        geglu(ops, gate, up, n, x);
+    else if (o->limit > 0)
         ops->swiglu_clamped(gate, up, o->alpha, o->limit, n, x);
     else
         ops->swiglu(gate, up, n, x);
@@ -148,7 +161,9 @@ static void combine_row(void *arg, int row, int thread)
         float by = o->shared_gate ? kn_sigmoid(o->shared_gate[row]) : 1.0f;
         j->ops->add_scaled(sum, by, o->shared + (size_t)row * n, o->d_model);
     }
-    j->ops->add(o->x + (size_t)row * n, sum, o->d_model);
+    if (o->sum_norm)
+        j->ops->rms_norm(sum, o->sum_norm, o->eps, o->d_model, sum);
+    j->ops->add_scaled(o->x + (size_t)row * n, o->sum_scale, sum, o->d_model);
 }
 
 void kn_host_combine(struct kn_host_queue *q, const struct kn_op_combine *o)

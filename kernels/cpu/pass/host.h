@@ -75,14 +75,26 @@ void kn_host_spans_lay_out(struct kn_spans *s, struct kn_arena *a, const struct 
 /* rows.c: codes of one row, in the calling thread. */
 void kn_host_code_row(const struct kn_ops *ops, const struct kn_acts *a, unsigned kinds, int n_in, int row);
 
-/* The address of slot `slot` in the array of KV head `head` of one layer. */
-static inline uint8_t *kn_cache_key(const struct kn_cache *c, int head, int32_t slot)
+/* The keys or the values of one KV head in one layer, from slot 0 on. */
+struct kn_cache_head {
+    uint8_t *number;
+    float *scale; /* of int8; else NULL */
+    int step;     /* values from a slot to the next */
+};
+
+static inline struct kn_cache_head kn_cache_keys(const struct kn_cache *c, int head)
 {
-    return c->k + (size_t)head * c->k_head + (size_t)slot * (size_t)c->k_step * kn_kv_value_bytes(c->kv);
+    size_t at = (size_t)head * c->k_head;
+    return (struct kn_cache_head){ c->k + at, c->k_scale ? c->k_scale + at / sizeof(float) : NULL, c->k_step };
 }
-static inline uint8_t *kn_cache_value(const struct kn_cache *c, int head, int32_t slot)
+
+static inline struct kn_cache_head kn_cache_values(const struct kn_cache *c, int head)
 {
-    return c->v + (size_t)head * c->v_head + (size_t)slot * (size_t)c->v_step * kn_kv_value_bytes(c->kv);
+    size_t at = (size_t)head * c->v_head;
+    return (struct kn_cache_head){ c->v + at, c->v_scale ? c->v_scale + at / sizeof(float) : NULL, c->v_step };
 }
+
+/* attention.c: x[n] to the head's vector of this slot. */
+void kn_cache_put(const struct kn_ops *ops, enum kn_kv kv, struct kn_cache_head h, int32_t slot, const float *x, int n);
 
 #endif

@@ -8,21 +8,24 @@
 
 /* ---- route ------------------------------------------------------------------------------------------------- */
 
-/* Sets id to the indices of the n_used largest values of p, the largest first.  Sorts by insertion, since n_used is
- * small compared with n_expert. */
+/* Sets id to the indices of the n_used largest values of p, in the order of choices (kernels.h).  Sorts by insertion,
+ * since n_used is small compared with n_expert. */
 static void choose(const float *p, int n_expert, int n_used, int32_t *id)
 {
+    uint32_t least = 0; /* the rank of the last one, once there are n_used */
     int n = 0;
     for (int e = 0; e < n_expert; e++) {
+        uint32_t rank = kn_rank(p[e]);
         int at = n;
-        while (at > 0 && !(p[id[at - 1]] >= p[e]))
-            at--;
-        if (at == n_used)
+        if (n == n_used && rank <= least)
             continue;
+        while (at > 0 && kn_rank(p[id[at - 1]]) < rank)
+            at--;
         n = kn_min(n + 1, n_used);
         for (int i = n - 1; i > at; i--)
             id[i] = id[i - 1];
         id[at] = e;
+        least = kn_rank(p[id[n - 1]]);
     }
 }
 

@@ -19,8 +19,11 @@ static void embed_row(void *arg, int row, int thread)
     (void)thread;
     const struct kn_op_embed *o = arg;
     const struct kn_row *r = &o->rows.row[row];
+    float *x = o->x + (size_t)row * (size_t)o->w.n_in;
     if (o->w.n_out)
-        kn_mat_row(&o->w, r->token, o->x + (size_t)row * (size_t)o->w.n_in);
+        kn_mat_row(&o->w, r->token, x);
+    for (int i = 0; o->w.n_out && o->w_scale != 1 && i < o->w.n_in; i++)
+        x[i] *= o->w_scale;
     float(*rotation)[2] = o->rotation + (size_t)row * (size_t)o->n_pair;
     for (int i = 0; i < o->n_pair; i++) {
         double s, co;
@@ -51,7 +54,9 @@ static void add_norm_code_item(void *arg, int item, int thread)
         float *y = o->y + (size_t)item * d;
         if (o->bias)
             j->ops->add(y, o->bias, o->d);
-        j->ops->add(x, y, o->d);
+        if (o->y_norm)
+            j->ops->rms_norm(y, o->y_norm, o->eps, o->d, y);
+        j->ops->add_scaled(x, o->y_scale, y, o->d);
     }
     if (!o->weight)
         return;
@@ -102,12 +107,49 @@ static void keep_features_row(void *arg, int row, int thread)
         j->ops->rms_norm(x, o->weight, o->eps, f->n, out);
     for (int i = 0; !o->weight && i < f->n; i++)
         out[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
-    j->ops->kv_store(f->kv, out, f->n, f->base + (size_t)o->rows.row[row].slot * f->slot_bytes);
+    j->ops->kv_store(f->kv, out, f->n, f->base + (size_t)o->rows.row[row].slot * f->slot_bytes, NULL);
 }
 
 void kn_host_keep_features(struct kn_host_queue *q, const struct kn_op_keep_features *o)
 {
     kn_parallel_for(q->team, o->rows.n, keep_features_row, &(struct keep_job){ q->ops, o });
+}
+
+static void scale_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct kn_op_scale *o = arg;
+    float *x = o->x + (size_t)row * (size_t)o->d;
+    for (int i = 0; i < o->d; i++)
+        x[i] *= o->by;
+}
+
+void kn_host_scale(struct kn_host_queue *q, const struct kn_op_scale *o)
+{
+    kn_parallel_for(q->team, o->n, scale_row, (void *)o);
+}
+
+static void pack_array(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct kn_op_pack *o = arg;
+    const struct kn_pack *a = &o->array[item];
+    size_t d = (size_t)a->d;
+    for (int i = 0; i < o->n; i++) /* rows ascend: none is overwritten before it has moved */
+        memmove(a->x + (size_t)i * d, a->x + (size_t)o->row[i] * d, d * sizeof *a->x);
+}
+
+void kn_host_pack(struct kn_host_queue *q, const struct kn_op_pack *o)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < o->n_array; i++)
+        bytes += (size_t)o->n * (size_t)o->array[i].d * sizeof(float);
+    if (bytes >= COPY_ALONE) {
+        kn_parallel_for(q->team, o->n_array, pack_array, (void *)o);
+        return;
+    }
+    for (int i = 0; i < o->n_array; i++)
+        pack_array((void *)o, i, 0);
 }
 
 static void copy_item(void *arg, int item, int thread)

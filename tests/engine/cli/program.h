@@ -30,6 +30,7 @@
 static char program[4096], place[] = "/tmp/spillway-commands-XXXXXX";
 static char printed[1 << 20], said[1 << 16]; /* output of the last run, terminated */
 static size_t n_printed, n_said;
+static const char *hub_endpoint; /* the hub that the program may send requests to; NULL: none */
 
 /* ---- the folder ------------------------------------------------------------------------------------ */
 
@@ -118,7 +119,17 @@ static inline _Noreturn void become(const char *words)
     for (char **v = environ; *v; v++) /* remove SPILLWAY_* of the user */
         if (!strncmp(*v, "SPILLWAY_", 9))
             (*v)[0] = '_';
-    setenv("XDG_STATE_HOME", place, 1); /* not the user's history */
+    setenv("XDG_STATE_HOME", place, 1); /* not the user's history, nor models */
+    setenv("HOME", place, 1);
+    setenv("HF_HOME", in_place("hf"), 1);
+    setenv("HF_ENDPOINT", hub_endpoint ? hub_endpoint : "http://127.0.0.1:1", 1);
+    setenv("HF_HUB_OFFLINE", hub_endpoint ? "0" : "1", 1);
+    static const char *const unset[] = { "HF_HUB_CACHE",  "HUGGINGFACE_HUB_CACHE",
+                                         "HF_TOKEN",      "HUGGING_FACE_HUB_TOKEN",
+                                         "HF_TOKEN_PATH", "TRANSFORMERS_OFFLINE",
+                                         "OLLAMA_MODELS", "http_proxy" };
+    for (size_t i = 0; i < sizeof unset / sizeof *unset; i++)
+        unsetenv(unset[i]);
     unsetenv("NO_COLOR");
     alarm(HANG_S);
     execv(program, argv);

@@ -346,7 +346,7 @@ static void mistakes_are_told(void **state)
           "auto, or use --dsi 1" },
         { ENG_bench, "-m m --dsi some", "auto, or a whole number from 0 to 64" },
         { ENG_run, "-m m --json",
-          "--json is not a flag of run, but of eval, inspect, quantize, pack, batch, "
+          "--json is not a flag of run, but of list, eval, inspect, quantize, pack, batch, "
           "bench, fit, plan, doctor" },
         { ENG_run, "-m m --parallel 2", "--parallel is not a flag of run, but of serve, batch, plan" },
         { ENG_plan, "", "plan needs MODEL" },
@@ -546,6 +546,73 @@ static void file_mistakes(void **state)
     assert_true(parse(ENG_run, "-m m") < 0);
 }
 
+static void hub_is(const char *cache, const char *token_file)
+{
+    accepts(ENG_list, "");
+    if (!config.hub.cache || strcmp(config.hub.cache, cache) != 0)
+        fail_msg("the cache is %s, not %s", config.hub.cache ? config.hub.cache : "none", cache);
+    assert_string_equal(config.hub.token_file, token_file);
+}
+
+/* The variables of the hub's own client, the strongest last; "~" is the home. */
+static void places_of_models(void **state)
+{
+    static const char *const variables[] = {
+        "HF_HOME",        "HF_HUB_CACHE",           "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME",
+        "HF_TOKEN",       "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH",         "HF_ENDPOINT",
+        "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",   "OLLAMA_MODELS"
+    };
+    char home[512] = "";
+    (void)state;
+    if (getenv("HOME"))
+        snprintf(home, sizeof home, "%s", getenv("HOME"));
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        unsetenv(variables[i]);
+    setenv("HOME", "/h", 1);
+    hub_is("/h/.cache/huggingface/hub", "/h/.cache/huggingface/token");
+    assert_string_equal(config.hub.endpoint, "https://huggingface.co");
+    assert_string_equal(config.hub.ollama[0], "/h/.ollama/models");
+    assert_string_equal(config.hub.lm_studio[0], "/h/.lmstudio/models");
+    assert_null(config.hub.token);
+    assert_false(config.hub.offline);
+    setenv("XDG_CACHE_HOME", "/x", 1);
+    hub_is("/x/huggingface/hub", "/x/huggingface/token");
+    setenv("HF_HOME", "~/hf", 1);
+    hub_is("/h/hf/hub", "/h/hf/token");
+    setenv("HUGGINGFACE_HUB_CACHE", "/old", 1);
+    hub_is("/old", "/h/hf/token");
+    setenv("HF_HUB_CACHE", "~", 1);
+    setenv("HF_TOKEN_PATH", "/t", 1);
+    hub_is("/h", "/t");
+    setenv("HF_TOKEN", "secret", 1);
+    setenv("HF_ENDPOINT", "http://mirror", 1);
+    setenv("OLLAMA_MODELS", "/o", 1);
+    setenv("HF_HUB_OFFLINE", "True", 1);
+    accepts(ENG_pull, "o/n");
+    assert_string_equal(config.name, "o/n");
+    assert_string_equal(config.hub.token, "secret");
+    assert_string_equal(config.hub.endpoint, "http://mirror");
+    assert_string_equal(config.hub.ollama[0], "/o");
+    assert_null(config.hub.ollama[1]);
+    assert_true(config.hub.offline);
+    setenv("HF_HUB_OFFLINE", "0", 1);
+    accepts(ENG_run, "o/n");
+    assert_false(config.hub.offline);
+    accepts(ENG_run, "o/n --offline");
+    assert_true(config.hub.offline);
+    unsetenv("HF_HUB_CACHE");
+    unsetenv("HUGGINGFACE_HUB_CACHE");
+    unsetenv("HF_HOME");
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv("HOME");
+    accepts(ENG_list, "");
+    assert_null(config.hub.cache);
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        unsetenv(variables[i]);
+    if (home[0])
+        setenv("HOME", home, 1);
+}
+
 /* Every command accepts the sample config file. */
 static void sample_file(void **state)
 {
@@ -555,6 +622,9 @@ static void sample_file(void **state)
         accepts((enum eng_command_id)c, c == ENG_synth      ? "--shape x -o y"
                                         : c == ENG_quantize ? "-m m -o y"
                                         : c == ENG_simulate ? "dsi"
+                                        : c == ENG_pull     ? "o/n"
+                                        : c == ENG_list     ? ""
+                                        : c == ENG_rm       ? "o/n"
                                         : c == ENG_batch    ? "-m m in -o out"
                                                             : "-m m");
 }
@@ -573,6 +643,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(environment, set_up, tear_down),
         cmocka_unit_test_setup_teardown(file, set_up, tear_down),
         cmocka_unit_test_setup_teardown(file_mistakes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(places_of_models, set_up, tear_down),
         cmocka_unit_test_setup_teardown(sample_file, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

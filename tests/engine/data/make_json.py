@@ -5,7 +5,7 @@
 
 hf-bytes.json is a byte-level BPE with NFC, whole words and tokens of both kinds added; hf-pieces.json is
 spm-bytes.gguf as the transformers package converts such vocabularies: its pieces, and every pair of pieces
-that makes a third, best first.  NAME.ids has the ids of texts.bin and of the texts below.  hf-pre.json has the
+that makes a third, best first; hf-gemma.ids is of the same with the normalizer and pre_tokenizer of Gemma 3.  NAME.ids has the ids of texts.bin and of the texts below.  hf-pre.json has the
 pre_tokenizer of published tokenizer.json files by its name in GGUF files; MiniMax-M2's is gpt-4o with the matches kept
 and the gaps between them removed, which are none."""
 import json, os, sys
@@ -54,6 +54,10 @@ def pieces_kind():
     hf.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     hf.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<unk>", "<s>", "</s>")])
     put("hf-pieces", hf)
+    # as Gemma's: no space before a text; after the normalizer the pre_tokenizer finds no space to split at
+    hf.normalizer = normalizers.Replace(" ", "\u2581")
+    hf.pre_tokenizer = compare.pre.Split(" ", "merged_with_previous")
+    texts.put_ids("hf-gemma", (hf.encode(t, add_special_tokens=False).ids for t in [*texts.read(), *MORE]))
 
 
 def pre_tokenizers():

@@ -10,14 +10,17 @@
 #define BIG           ((size_t)1 << 20) /* bytes of the answer to /big */
 #define MOST_ALL      (4 * BIG)
 #define MOST_RECEIVED (1 << 20)
+#define WIDE_BODY     ((size_t)1 << 20)
+#define WIDE_RECEIVED (4 * (WIDE_BODY + RULES_MAX_HEADER))
 
-static struct eng_http *http, *hasty; /* hasty: with a short limit of time */
+/* wide: with large bodies; hasty: the same with a short limit of time */
+static struct eng_http *http, *wide, *hasty;
 static struct event_base *base;
-static struct served served, quick; /* the clients' side of http and hasty */
-static atomic_bool stop;
+static struct served served, broad, quick; /* the clients' side of http, wide and hasty */
+static atomic_bool stop, is_full;
 static atomic_int n_big, n_gone, n_held, n_second;
 static atomic_size_t most_unsent, now_unsent;
-static atomic_uint_fast64_t n_cut;
+static atomic_uint_fast64_t n_cut, n_cut_wide;
 static char *big;
 
 static void look(void)
@@ -27,13 +30,14 @@ static void look(void)
         atomic_store(&most_unsent, n);
     atomic_store(&now_unsent, n);
     atomic_store(&n_cut, eng_http_n_cut(http));
+    atomic_store(&n_cut_wide, eng_http_n_cut(wide));
 }
 
-/* Answers with the request's body.  /big has a large answer, /stream a stream of two such, and /hold none. */
+/* Answers with the request's body.  /same answers a body that is big with "the same".  /big has a large answer, /stream a stream of two such, and /hold none. */
 static void on_request(void *arg, struct eng_exchange *x)
 {
     const char *path = eng_http_path(x);
-    size_t n;
+    size_t n, room;
     (void)arg;
     if (!strcmp(path, "/hold")) {
         atomic_fetch_add(&n_held, 1);
@@ -48,11 +52,18 @@ static void on_request(void *arg, struct eng_exchange *x)
         eng_http_chunk(x, big, BIG / 2);
         eng_http_end(x, big, BIG / 2);
     } else {
-        char *body = eng_http_body(x, &n);
-        eng_http_answer(x, 200, "text/plain", body, n);
+        char *body = eng_http_body(x, &n, &room);
+        bool same = !strcmp(path, "/same") && n == WIDE_BODY && !memcmp(body, big, n) && room == n + 1;
+        eng_http_answer(x, 200, "text/plain", same ? "the same" : body, same ? 8 : n);
         kn_free(body);
     }
     look();
+}
+
+static bool has_room(void *arg, size_t n)
+{
+    (void)arg;
+    return n < WIDE_BODY / 2 || !atomic_load(&is_full);
 }
 
 static void on_gone(void *arg, struct eng_exchange *x)
@@ -104,9 +115,15 @@ static int setup(void **state)
                                   .on_gone = on_gone };
     if (eng_http_open(&http, base, &o))
         return -1;
+    o.max_body = WIDE_BODY;
+    o.max_received = WIDE_RECEIVED;
+    o.has_room = has_room;
+    if (eng_http_open(&wide, base, &o))
+        return -1;
     o.patience_ms = 300;
     if (eng_http_open(&hasty, base, &o))
         return -1;
+    broad.port = eng_http_port(wide);
     quick.port = eng_http_port(hasty);
     served.port = eng_http_port(http);
     return pthread_create(&served.thread, NULL, run, NULL);
@@ -118,6 +135,7 @@ static int teardown(void **state)
     atomic_store(&stop, true);
     pthread_join(served.thread, NULL);
     eng_http_close(http);
+    eng_http_close(wide);
     eng_http_close(hasty);
     event_free(timer);
     event_base_free(base);
@@ -293,6 +311,116 @@ static void test_too_much_received(void **state)
     assert_true(n_refused > 0 && n_refused < N / 2);
 }
 
+/* ---- bodies that wait for memory -------------------------------------------------------------- */
+
+static void begin_body(int fd)
+{
+    char head[200];
+    snprintf(head, sizeof head, "POST /same HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", WIDE_BODY);
+    send_text(fd, head);
+}
+
+static void check_same(int fd)
+{
+    struct answer a = read_answer(fd);
+    if (a.status != 200)
+        fail_msg("%d %s", a.status, a.body);
+    assert_string_equal(a.body, "the same");
+    answer_free(&a);
+}
+
+enum { SENDERS = 12 }; /* of three times the bytes that may be received at once */
+static pthread_barrier_t together;
+
+static void *send_wide(void *arg)
+{
+    int fd = *(int *)arg;
+    size_t n = WIDE_BODY / 16;
+    begin_body(fd);
+    send_bytes(fd, big, n);
+    pthread_barrier_wait(&together);
+    send_bytes(fd, big + n, WIDE_BODY - n);
+    return NULL;
+}
+
+/* Clients that together send more than may be received wait for each other, and none is refused. */
+static void test_bodies_take_turns(void **state)
+{
+    pthread_t thread[SENDERS];
+    int fd[SENDERS];
+    (void)state;
+    pthread_barrier_init(&together, NULL, SENDERS);
+    for (int i = 0; i < SENDERS; i++) {
+        fd[i] = connect_to(&broad);
+        assert_int_equal(pthread_create(&thread[i], NULL, send_wide, &fd[i]), 0);
+    }
+    for (int i = 0; i < SENDERS; i++)
+        check_same(fd[i]);
+    for (int i = 0; i < SENDERS; i++) {
+        pthread_join(thread[i], NULL);
+        close(fd[i]);
+    }
+    pthread_barrier_destroy(&together);
+}
+
+/* Clients that stop sending when they have all the memory: one is refused as soon as another needs it, and one that leaves
+ * makes room, too. */
+static void test_stalled_bodies(void **state)
+{
+    enum { N = 4 };
+    int fd[N], n_refused = 0;
+    uint64_t cut = atomic_load(&n_cut_wide);
+    char c;
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < N; i++) {
+            fd[i] = connect_to(&broad);
+            begin_body(fd[i]);
+            send_bytes(fd[i], big, WIDE_BODY - 1);
+        }
+        if (round)
+            for (int i = 0; i < N; i++)
+                close(fd[i]);
+        int other = connect_to(&broad);
+        pthread_barrier_init(&together, NULL, 1);
+        send_wide(&other);
+        check_same(other);
+        close(other);
+        while (!round && atomic_load(&n_cut_wide) == cut) /* the other may have been before the last of them */
+            usleep(1000);
+        for (int i = 0; i < N && !round; i++) {
+            n_refused += recv(fd[i], &c, 1, MSG_DONTWAIT) == 1;
+            close(fd[i]);
+        }
+        pthread_barrier_destroy(&together);
+    }
+    if (n_refused < 1 || n_refused >= N)
+        fail_msg("%d of %d were refused", n_refused, N);
+}
+
+/* A whole body waits until there is room for it, beside requests that need none, and is refused after the limit of time.
+ * A client may leave while it waits. */
+static void test_whole_body_waits(void **state)
+{
+    int fd[3];
+    (void)state;
+    atomic_store(&is_full, true);
+    pthread_barrier_init(&together, NULL, 1);
+    for (int i = 0; i < 3; i++) {
+        fd[i] = connect_to(i == 2 ? &quick : &broad);
+        send_wide(&fd[i]);
+    }
+    struct answer a = read_answer(fd[2]);
+    assert_int_equal(a.status, 503);
+    answer_free(&a);
+    close(fd[0]);
+    assert_int_equal(ask_status(&broad, "POST", "/", "", "short"), 200);
+    atomic_store(&is_full, false);
+    check_same(fd[1]);
+    close(fd[1]), close(fd[2]);
+    pthread_barrier_destroy(&together);
+}
+
 /* on_gone for a client that leaves while its request is being answered, also with bytes of a next request. */
 static void test_gone(void **state)
 {
@@ -378,6 +506,9 @@ int main(void)
         cmocka_unit_test(test_slow),
         cmocka_unit_test(test_refused_while_sending),
         cmocka_unit_test(test_too_much_received),
+        cmocka_unit_test(test_bodies_take_turns),
+        cmocka_unit_test(test_stalled_bodies),
+        cmocka_unit_test(test_whole_body_waits),
         cmocka_unit_test(test_gone),
         cmocka_unit_test(test_answers_wait),
         cmocka_unit_test(test_unsent),

@@ -212,10 +212,14 @@ static void nothing_is_told_of_nobody(void **state)
     struct eng_thread_report v = some_view();
     v.drafts.n_choice = 0;
     v.drafts.overlap = true;
+    v.drafts.n_text_beside = 21;
+    v.drafts.n_text_before = 22;
     char *text = written("m", &v);
     struct expo *x = expo_well(text);
     assert_true(said_of(x, "spillway_draft_decisions_total", OF_ALL ",reason=\"fixed\"") == 10 + SPEC_WHY_FIXED);
     assert_true(said_of(x, "spillway_draft_beside_seconds_total", OF_ALL) == 0);
+    assert_true(said_of(x, "spillway_draft_prompt_tokens_total", OF_ALL ",when=\"beside\"") == 21);
+    assert_true(said_of(x, "spillway_draft_prompt_tokens_total", OF_ALL ",when=\"before\"") == 22);
     assert_null(strstr(text, "drafter="));
     assert_null(strstr(text, "reason=\"gains\""));
     free(x);

@@ -49,6 +49,8 @@ static void styles_by_template(void **state)
         { LLAMA_3_LIST, "pythonic", false, true },
         { LLAMA_4_LIST, "pythonic", false, true },
         { "google-gemma-2-2b-it", "none", false, false },
+        { "google-gemma-3-270m-it", "none", false, false },
+        { "ibm-granite-granite-3.1-1b-a400m-instruct", "none", false, false },
         { "microsoft-Phi-3.5-mini-instruct", "none", false, false },
         { "meetkai-functionary-medium-v3.1", "none", false, false },
     };

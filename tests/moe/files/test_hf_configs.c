@@ -183,6 +183,17 @@ static void a_refusal_is_one_line(void **state)
           "for each type of layer" },
         { "glm4_off", "partial_rotary_factor", "0.01", KN_ECORRUPT, "no part of a head is rotated" },
         { "window_qwen2_moe", "mlp_only_layers", "[1]", KN_EUNSUPPORTED, "'mlp_only_layers'" },
+        { "gemma3_old", "model_type", "\"gemma3\"", KN_EUNSUPPORTED, "lacks a vision part" },
+        { "gemma3_old", "model_type", "\"llama4_text\"", KN_EUNSUPPORTED, "lacks attention in chunks" },
+        { "gemma3_old", "model_type", "\"gemma2\"", KN_EUNSUPPORTED, "model_type \"gemma2\" is not supported" },
+        { "gemma3_old", "final_logit_softcapping", "30.0", KN_EUNSUPPORTED, "'final_logit_softcapping' is set" },
+        { "gemma3_old", "hidden_activation", "\"gelu\"", KN_EUNSUPPORTED, "'hidden_activation'" },
+        { "gemma3_old", "use_bidirectional_attention", "true", KN_EUNSUPPORTED, "'use_bidirectional_attention'" },
+        { "gemma3_old", "query_pre_attn_scalar", "0", KN_ECORRUPT, "'query_pre_attn_scalar'" },
+        { "gemma3_old", "rope_parameters", "{\"sliding_attention\":{\"rope_type\":\"linear\"}}", KN_EUNSUPPORTED,
+          "'rope_type' of sliding_attention" },
+        { "ernie_defaults", "moe_layer_interval", "2", KN_EUNSUPPORTED, "'moe_layer_interval' is not 1" },
+        { "ernie_defaults", "moe_layer_end_index", "0", KN_EUNSUPPORTED, "'moe_layer_end_index'" },
     };
     for (int i = 0; i < LEN(kind); i++) {
         struct golden g;
@@ -249,7 +260,7 @@ int main(void)
         "scaling_beside",   "other_fields",       "window_mistral",     "window_by_types",  "window_mixtral",
         "window_qwen2",     "window_qwen3",       "window_qwen2_moe",   "window_qwen3_moe", "tied_other",
         "tied_only",        "deepseek2_greedy",   "deepseek3_defaults", "deepseek3_dense",  "glm4_off",
-        "minimax_defaults", "qwen3next_defaults", "qwen35_defaults",
+        "minimax_defaults", "qwen3next_defaults", "qwen35_defaults",    "gemma3_old",       "ernie_defaults",
     };
     struct CMUnitTest tests[2 * LEN(name) + 3];
     for (int i = 0; i < LEN(name); i++) {

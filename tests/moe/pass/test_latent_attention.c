@@ -230,10 +230,12 @@ static void close_all(struct opened *o)
     *o = (struct opened){ 0 };
 }
 
+static enum kn_kv kv = KN_KV_F16; /* of contexts */
+
 static int open_all(struct opened *o, const char *name)
 {
     struct moe_context_options co = {
-        .max_row = N_TOK, .max_want = 1, .n_slot = 2 * N_TOK, .max_pos = N_TOK, .kv = KN_KV_F16, .team = team
+        .max_row = N_TOK, .max_want = 1, .n_slot = 2 * N_TOK, .max_pos = N_TOK, .kv = kv, .team = team
     };
     int error;
     *o = (struct opened){ 0 };
@@ -487,8 +489,9 @@ static void copied_slots_are_as_good(void **state)
     struct opened o;
     int32_t slot[N_TOK];
     float want[N_VOCAB], got[N_VOCAB];
-    for (int which = 0; which < 2; which++) {
-        assert_int_equal(open_all(&o, source_path[which]), 0);
+    for (int which = 0; which < 2 * KN_KV_COUNT; which++) {
+        kv = (enum kn_kv)(which / 2);
+        assert_int_equal(open_all(&o, source_path[which % 2]), 0);
         for (int i = 0; i < N_TOK; i++)
             slot[i] = i;
         run(&o, slot, 0, N_TOK - 1, got);
@@ -501,6 +504,7 @@ static void copied_slots_are_as_good(void **state)
         assert_memory_equal(got, want, sizeof got);
         close_all(&o);
     }
+    kv = KN_KV_F16;
 }
 
 /* A latent slot holds one vector; heads with keys and values of their own would need eighteen. */
@@ -511,6 +515,7 @@ static void a_slot_keeps_latents_alone(void **state)
     assert_int_equal(moe_model_open(&m, latent, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1 }), 0);
     assert_int_equal(moe_kv_slot_bytes(m, KN_KV_F16), 2 * (32 + 8) * 2);
     assert_int_equal(moe_kv_slot_bytes(m, KN_KV_F32), 2 * (32 + 8) * 4);
+    assert_int_equal(moe_kv_slot_bytes(m, KN_KV_INT8), 2 * (32 + 8 + 4)); /* one scale */
     assert_true(moe_model_shape(m)->position_macs == 2 * 18 * (40 + 32));
     assert_int_equal(moe_model_shape(m)->n_moe_layer, 1);
     moe_model_close(m);

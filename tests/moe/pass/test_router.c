@@ -35,7 +35,7 @@ static void lay_out(struct rig *r, struct kn_arena *a, int n_expert, int n_used)
     size_t n = (size_t)n_expert, n_pair = (MAX_ROW + 1) * (size_t)n_used;
     void *panels = kn_arena_take(a, 1, kn_mat_bytes(KN_F32, n_expert, n_expert));
     r->layer[1].router = (struct kn_mat){ KN_F32, n_expert, n_expert, panels };
-    c->status = kn_arena_take(a, MAX_ROW, sizeof(int));
+    c->now.status = kn_arena_take(a, MAX_ROW, sizeof(int));
     c->norm.stride = kn_align_up(n, 16);
     c->norm.x = kn_arena_take(a, MAX_ROW * c->norm.stride, sizeof(float));
     c->norm.code[KN_ACT_F32] = c->norm.x;
@@ -188,6 +188,26 @@ static void chosen_logits_alone_make_the_weights(void **state)
     close_rig(r);
 }
 
+/* The order of choices (kernels.h): NaN after all numbers, -0 as +0, then the lowest id. */
+static void nan_is_chosen_last_and_zeros_tie(void **state)
+{
+    (void)state;
+    static const float logit[9] = { NAN, -0.0f, 0, -1, NAN, 0.5f, -HUGE_VALF, -0.0f, -NAN };
+    static const int32_t order[9] = { 5, 1, 2, 7, 3, 6, 0, 4, 8 };
+    for (int n_used = 1; n_used <= 9; n_used++) {
+        struct rig *r = open_rig(9, n_used, false, 1);
+        float rank[9], weight[9], p[9];
+        int32_t id[9];
+        r->model.desc.gating = MOE_GATING_CHOSEN;
+        memcpy(p, logit, sizeof p);
+        r->c.n_row = 1;
+        moe_choose(&r->c, 1, &(struct moe_choices){ p, rank, id, weight });
+        kn_queue_wait(r->c.queue);
+        assert_memory_equal(id, order, (size_t)n_used * sizeof *id);
+        close_rig(r);
+    }
+}
+
 #define N_GROUP 4
 #define GROUP   5 /* experts of a group */
 
@@ -308,7 +328,7 @@ static void check_plan(const struct rig *r)
     int n_used = r->model.desc.n_used, n_pair = 0;
     bool seen[MAX_ROW * MAX_EXPERT] = { false };
     for (int row = 0; row < c->n_row; row++)
-        n_pair += c->status[row] ? 0 : n_used;
+        n_pair += c->now.status[row] ? 0 : n_used;
     assert_int_equal(p->first[0], 0);
     assert_int_equal(p->first[p->n_expert], n_pair);
     for (int e = 0; e < p->n_expert; e++) {
@@ -320,7 +340,7 @@ static void check_plan(const struct rig *r)
             assert_true(i == p->first[e] || row > p->row[i - 1]);
             assert_in_range(pair, row * n_used, row * n_used + n_used - 1);
             assert_int_equal(c->route.id[pair] + EXPERT0, p->expert[e]);
-            assert_int_equal(c->status[row], 0);
+            assert_int_equal(c->now.status[row], 0);
             assert_false(seen[pair]);
             seen[pair] = true;
         }
@@ -338,12 +358,12 @@ static void every_choice_is_planned_once(void **state)
             r->c.n_row = 1 + random_below(MAX_ROW);
             for (int row = 0; row < r->c.n_row; row++) {
                 int dead = round % 4; /* none, few, most, all */
-                r->c.status[row] = dead == 3 || random_below(4) < dead ? KN_EIO : 0;
+                r->c.now.status[row] = dead == 3 || random_below(4) < dead ? KN_EIO : 0;
                 for (int e = 0; e < shapes[i][0]; e++)
                     logits_of(r, row)[e] = (float)random_below(1000) / 100;
             }
             if (round % 4 == 0)
-                memset(r->c.status, 0, sizeof(int) * MAX_ROW);
+                memset(r->c.now.status, 0, sizeof(int) * MAX_ROW);
             route(&r->c);
             plan(&r->c);
             check_plan(r);
@@ -357,6 +377,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_are_chosen_and_the_lowest_id_on_a_tie),
         cmocka_unit_test(chosen_logits_alone_make_the_weights),
+        cmocka_unit_test(nan_is_chosen_last_and_zeros_tie),
         cmocka_unit_test(the_best_groups_are_chosen_from),
         cmocka_unit_test(nothing_a_router_says_does_harm),
         cmocka_unit_test(every_choice_is_planned_once),

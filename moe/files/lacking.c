@@ -1,0 +1,34 @@
+/* Families that the program knows by name but cannot run, and the properties that it lacks for them.  So the refusal of
+ * such a model tells more than a list of the supported families. */
+#include "moe/files/files.h"
+
+static const struct {
+    const char *arch, *model_type; /* general.architecture of GGUF files; model_type of config.json; or NULL */
+    const char *lacks;
+} families[] = {
+    { NULL, "gemma3", "a vision part; folders of gemma3_text, and GGUF files of the text part, are supported" },
+    { "gemma3n", "gemma3n", "embeddings for each layer and several residual streams" },
+    { "gemma4", "gemma4", "heads of another width in some layers, and a dense FFN beside the experts" },
+    { NULL, "gemma4_text", "heads of another width in some layers, and a dense FFN beside the experts" },
+    { "bailingmoe", "bailing_moe", "numbers to compare with: transformers has no such class" },
+    { "bailingmoe2", "bailing_moe_v2", "numbers to compare with: transformers has no such class" },
+    { "bailingmoe3", "bailing_hybrid", "linear attention with a fixed decay" },
+    { "llama4", "llama4", "attention in chunks, queries scaled by their position, and experts with a scaled input" },
+    { NULL, "llama4_text", "attention in chunks, queries scaled by their position, and experts with a scaled input" },
+    { "phi3", "phi3", "matrices of Q, K and V, and of gate and up, in one, and the longrope scaling" },
+    { "phimoe", "phimoe", "norms that subtract the mean, and a router that masks far logits" },
+    { "mimo2", "mimo_v2_flash", "another number of KV heads in layers with a window" },
+    { "mistral3", "mistral3", "queries scaled by their position" },
+    { NULL, "ministral3", "queries scaled by their position" },
+    { "mistral4", "mistral4", "queries scaled by their position" },
+    { "step35", "step3p7", "another number of heads in layers with a window, and a limit of the activation by layer" },
+};
+
+const char *moe_family_lacks(struct moe_string name)
+{
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if ((families[i].arch && moe_string_is(name, families[i].arch)) ||
+            (families[i].model_type && moe_string_is(name, families[i].model_type)))
+            return families[i].lacks;
+    return NULL;
+}
