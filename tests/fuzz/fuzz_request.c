@@ -80,6 +80,9 @@ static void open_desk(void)
 
 static void check_ask(const struct eng_api_request *ask)
 {
+    bool may_be_empty = ask->form == ENG_API_OLLAMA_CHAT || ask->form == ENG_API_OLLAMA_GENERATE;
+    if (may_be_empty && !ask->n_prompt)
+        return;
     check(ask->n_prompt >= 1 && eng_api_request_choices(ask) >= 1);
     check(eng_api_request_choices(ask) <= ENG_API_MAX_CHOICES);
     check(ask->n_predict == -1 || ask->n_predict >= 1);
@@ -97,21 +100,24 @@ static void check_ask(const struct eng_api_request *ask)
 static void check_json(const char *text, size_t n)
 {
     json_t *v = json_loadb(text, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL);
-    check(json_is_object(v));
+    check(json_is_object(v) || json_is_array(v)); /* a list: llama-server's answers to several prompts */
     json_decref(v);
 }
 
 /* Checks every event of a stream, or the body. */
 static void check_bytes(const struct eng_reply *r, const char *p, size_t n)
 {
-    if (strcmp(eng_reply_type(r), "text/event-stream") != 0) {
+    const bool lines = !strcmp(eng_reply_type(r), "application/x-ndjson");
+    if (!lines && strcmp(eng_reply_type(r), "text/event-stream") != 0) {
         check_json(p, n);
         return;
     }
     for (const char *end; n; n -= (size_t)(end - p), p = end) {
         end = memchr(p, '\n', n);
         check(end != NULL);
-        if (n > 6 && !memcmp(p, "data: {", 7))
+        if (lines)
+            check_json(p, (size_t)(end - p));
+        else if (n > 6 && !memcmp(p, "data: {", 7))
             check_json(p + 6, (size_t)(end - p) - 6);
         end++;
     }
@@ -125,6 +131,13 @@ static void check_reply(const struct eng_api_request *ask, const uint8_t *data, 
     size_t n_out;
     for (int i = 0; i < ENG_TOP; i++)
         top[i] = (struct spec_top){ (i * 7 + (int)n) % N_VOCAB, (float)-i };
+    if (!eng_api_request_choices(ask)) {
+        struct eng_bytes out = { 0 };
+        eng_reply_nothing(&out, ask);
+        check_json(out.data, out.n);
+        eng_bytes_free(&out);
+        return;
+    }
     check(!eng_reply_open(&r, ask, &setup));
     for (int i = 0; i < eng_api_request_choices(ask); i++) {
         size_t most = MOST_TOKENS / (size_t)eng_api_request_choices(ask), k = 0;
@@ -157,10 +170,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         open_desk();
     if (!n)
         return 0;
-    if (eng_api_request_parse(&ask, data[0] & 3, (const char *)data + 1, n - 1, &setup, &arrival, &why)) {
+    const enum eng_api api = (enum eng_api)((data[0] & 7) % (ENG_API_OLLAMA_GENERATE + 1));
+    if (eng_api_request_parse(&ask, api, (const char *)data + 1, n - 1, &setup, &arrival, &why)) {
         struct eng_bytes out = { 0 };
         check(why.status >= 400 && why.message[0] && !strchr(why.message, '\n') && !ask);
-        eng_refusal_write(&out, &why, data[0] & 3);
+        eng_refusal_write(&out, &why, api);
         check_json(out.data, out.n);
         eng_bytes_free(&out);
         return 0;
