@@ -17,6 +17,7 @@ for fuzzer in "$folder"/fuzz_*; do
     "schema -runs=20000") few=-runs=2000 ;;
     "request -runs=20000") few=-runs=5000 ;;
     "http -runs=20000") few=-runs=3000 ;;
+    "model -runs=20000") few=-runs=8000 ;;
     esac
     if "$fuzzer" -seed=1 -max_len=65536 -rss_limit_mb=2048 -timeout=20 -artifact_prefix="$folder/$name-" \
         "$@" $few "$grown" $(ls -d "$folder/seed/$name" "tests/fuzz/corpus/$name" $also 2>/dev/null) \
