@@ -96,7 +96,6 @@ struct eng_dialect {
 extern const struct eng_dialect eng_dialect_completions, eng_dialect_chat, eng_dialect_responses, eng_dialect_messages,
     eng_dialect_llama, eng_dialect_ollama;
 
-void eng_ollama_nothing(struct eng_bytes *out, const struct eng_api_request *ask); /* as eng_reply_nothing() */
 
 /* ---- shared by the dialects ------------------------------------------------------------------ */
 

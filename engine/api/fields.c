@@ -75,7 +75,7 @@ void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enu
         eng_bytes_text(out, "}}");
         return;
     }
-    if (api == ENG_API_OLLAMA_CHAT || api == ENG_API_OLLAMA_GENERATE) {
+    if (eng_api_is_ollama(api)) {
         eng_bytes_text(out, "{\"error\":");
         eng_bytes_quote(out, why->message, strlen(why->message));
         eng_bytes_text(out, "}");

@@ -513,8 +513,6 @@ const char *eng_reply_finish(const struct eng_reply *r, int choice)
     return names[r->choice[choice].end];
 }
 
-void eng_reply_nothing(struct eng_bytes *out, const struct eng_api_request *ask) { eng_ollama_nothing(out, ask); }
-
 void eng_reply_count(struct eng_bytes *out, const struct eng_api_request *ask)
 {
     eng_bytes_format(out, "{%s\"input_tokens\":%zu}",

@@ -80,12 +80,10 @@ static void check_use(struct eng_parse *p)
         eng_field_refuse(&p->body, "best_of", "is not supported: all 'n' answers are returned");
 }
 
-static bool is_ollama(enum eng_api form) { return form == ENG_API_OLLAMA_CHAT || form == ENG_API_OLLAMA_GENERATE; }
-
 static void read_model(struct eng_parse *p)
 {
     const char *model = json_string_value(eng_field_string(&p->body, "model"));
-    const char *known = eng_api_model_find(p->setup, model, is_ollama(p->ask->form));
+    const char *known = eng_api_model_find(p->setup, model, eng_api_is_ollama(p->ask->form));
     p->ask->model = known ? known : p->setup->n_model ? p->setup->model[0] : "model";
     if (model && !known && !p->setup->any_model)
         eng_refuse(p->why, 404, "model_not_found", "model",
@@ -308,7 +306,7 @@ static void check_context(struct eng_parse *p)
 static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
 {
     p->stop = arrival->stop;
-    bool is_empty = is_ollama(p->ask->form) && !eng_ollama_rewrite(p);
+    bool is_empty = eng_api_is_ollama(p->ask->form) && !eng_ollama_rewrite(p);
     p->needs_whole = arrival->count || eng_field(&p->body, "truncate_prompt_tokens");
     read_model(p);
     if (is_empty)

@@ -51,6 +51,11 @@ enum {
     ENG_ID_BYTES = 64
 };
 
+static inline bool eng_api_is_ollama(enum eng_api form)
+{
+    return form == ENG_API_OLLAMA_CHAT || form == ENG_API_OLLAMA_GENERATE;
+}
+
 /* Why a request is refused, as reported to the client. */
 struct eng_refusal {
     int status;       /* HTTP status; 0: not refused */

@@ -49,12 +49,14 @@ static int prompt_tokens(const struct eng_reply *r, const struct eng_choice *c)
     return (int)r->ask->prompt[c->index / r->ask->n_each].n;
 }
 
-/* Writes text[n], tokens [first, last) of the choice, and the members of every object: the caller closes it. */
+/* Writes content, a JSON string or empty, tokens [first, last) of the choice, and the members of every object: the caller
+ * closes it. */
 static void write_text(struct eng_reply *r, const struct eng_choice *c, const struct eng_bytes *content, int first,
                        int last)
 {
     struct eng_bytes *out = &r->out;
     eng_bytes_format(out, "{\"index\":%d,\"content\":", c->index);
+    eng_bytes_text(out, content->n ? "" : "\"\"");
     eng_bytes_add(out, content->data, content->n);
     out->failed |= content->failed;
     if (r->ask->logprobs && last > first) {
@@ -110,9 +112,9 @@ static void llama_part_more(struct eng_reply *r, struct eng_choice *c, const str
 
 static void llama_choice_end(struct eng_reply *r, struct eng_choice *c)
 {
-    const struct eng_bytes none = { .data = (char[]){ "\"\"" }, .n = 2 };
+    const struct eng_bytes nothing = { 0 };
     eng_bytes_text(&r->out, "data: ");
-    write_text(r, c, &none, 0, 0);
+    write_text(r, c, &nothing, 0, 0);
     write_end(r, c);
     eng_bytes_text(&r->out, "\n\n");
 }

@@ -6,44 +6,40 @@
 #include "engine/api/dialect.h"
 
 #include <string.h>
-#include <time.h>
 
 static bool is_chat(const struct eng_api_request *ask) { return ask->form == ENG_API_OLLAMA_CHAT; }
 
 /* Writes the members at the beginning of each object; the caller adds the next, after a comma. */
 static void write_head(struct eng_bytes *out, const struct eng_api_request *ask)
 {
-    char date[32] = "";
-    struct tm at;
-    time_t created = (time_t)ask->created_s;
-    if (gmtime_r(&created, &at))
-        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &at);
     eng_bytes_text(out, "{\"model\":");
     eng_bytes_quote(out, ask->model, strlen(ask->model));
-    eng_bytes_format(out, ",\"created_at\":\"%s\"", date);
+    eng_bytes_text(out, ",\"created_at\":");
+    eng_bytes_date(out, ask->created_s);
 }
 
-/* Writes the member with content, a JSON text, and reasoning, one too or NULL; `more` goes to a chat's message. */
+static const struct eng_bytes nothing;
+
+static void add_text(struct eng_bytes *out, const struct eng_bytes *text)
+{
+    eng_bytes_add(out, text->data, text->n);
+    out->failed |= text->failed;
+}
+
+/* Writes the member with content and reasoning, both JSON strings or empty; calls, a member or empty, go to a chat's
+ * message. */
 static void write_texts(struct eng_bytes *out, const struct eng_api_request *ask, const struct eng_bytes *content,
-                        const struct eng_bytes *thoughts, const struct eng_bytes *more)
+                        const struct eng_bytes *thoughts, const struct eng_bytes *calls)
 {
-    const char *name = is_chat(ask) ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":";
-    eng_bytes_text(out, name);
-    eng_bytes_add(out, content->data, content->n);
-    if (thoughts && thoughts->n) {
-        eng_bytes_text(out, ",\"thinking\":");
-        eng_bytes_add(out, thoughts->data, thoughts->n);
+    eng_bytes_text(out, is_chat(ask) ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":");
+    eng_bytes_text(out, content->n ? "" : "\"\"");
+    add_text(out, content);
+    eng_bytes_text(out, thoughts->n ? ",\"thinking\":" : "");
+    add_text(out, thoughts);
+    if (is_chat(ask)) {
+        add_text(out, calls);
+        eng_bytes_text(out, "}");
     }
-    if (is_chat(ask) && more)
-        eng_bytes_add(out, more->data, more->n);
-    eng_bytes_text(out, is_chat(ask) ? "}" : "");
-    out->failed |= content->failed || (thoughts && thoughts->failed) || (more && more->failed);
-}
-
-static void write_no_text(struct eng_bytes *out, const struct eng_api_request *ask)
-{
-    const struct eng_bytes none = { .data = (char[]){ "\"\"" }, .n = 2 };
-    write_texts(out, ask, &none, NULL, NULL);
 }
 
 static void write_call(struct eng_bytes *out, const struct eng_part *p)
@@ -82,13 +78,13 @@ static void ollama_part_begin(struct eng_reply *r, struct eng_choice *c, const s
 static void ollama_part_more(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p, const char *text,
                              size_t n, int first)
 {
-    struct eng_bytes *out = &r->out, said = { 0 }, none = { .data = (char[]){ "\"\"" }, .n = 2 };
+    struct eng_bytes *out = &r->out, said = { 0 };
     bool is_text = p->kind == ENG_PART_TEXT;
     if (p->kind == ENG_PART_CALL)
         return;
     eng_bytes_quote(&said, text, n);
     write_head(out, r->ask);
-    write_texts(out, r->ask, is_text ? &said : &none, is_text ? NULL : &said, NULL);
+    write_texts(out, r->ask, is_text ? &said : &nothing, is_text ? &nothing : &said, &nothing);
     if (c->n_told > first) {
         eng_bytes_text(out, ",\"logprobs\":");
         eng_write_entries(out, r, c, first, c->n_told);
@@ -99,7 +95,7 @@ static void ollama_part_more(struct eng_reply *r, struct eng_choice *c, const st
 
 static void ollama_part_end(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p)
 {
-    struct eng_bytes *out = &r->out, none = { .data = (char[]){ "\"\"" }, .n = 2 }, call = { 0 };
+    struct eng_bytes *out = &r->out, call = { 0 };
     (void)c;
     if (p->kind != ENG_PART_CALL)
         return;
@@ -107,7 +103,7 @@ static void ollama_part_end(struct eng_reply *r, struct eng_choice *c, const str
     write_call(&call, p);
     eng_bytes_text(&call, "]");
     write_head(out, r->ask);
-    write_texts(out, r->ask, &none, NULL, &call);
+    write_texts(out, r->ask, &nothing, &nothing, &call);
     eng_bytes_text(out, ",\"done\":false}\n");
     eng_bytes_free(&call);
 }
@@ -117,7 +113,7 @@ static void ollama_choice_end(struct eng_reply *r, struct eng_choice *c) { (void
 static void ollama_end(struct eng_reply *r)
 {
     write_head(&r->out, r->ask);
-    write_no_text(&r->out, r->ask);
+    write_texts(&r->out, r->ask, &nothing, &nothing, &nothing);
     write_done(r);
     eng_bytes_text(&r->out, "\n");
 }
@@ -156,12 +152,12 @@ static void ollama_body(struct eng_reply *r)
 }
 
 /* The answer to a request without a prompt, with which clients load a model or, with keep_alive 0, unload it. */
-void eng_ollama_nothing(struct eng_bytes *out, const struct eng_api_request *ask)
+void eng_reply_nothing(struct eng_bytes *out, const struct eng_api_request *ask)
 {
     const json_t *keep = json_object_get(ask->body, "keep_alive");
     bool unload = json_is_number(keep) && json_number_value(keep) == 0;
     write_head(out, ask);
-    write_no_text(out, ask);
+    write_texts(out, ask, &nothing, &nothing, &nothing);
     eng_bytes_format(out, ",\"done\":true,\"done_reason\":\"%s\"}", unload ? "unload" : "load");
 }
 

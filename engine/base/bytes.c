@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 uint64_t eng_hash(uint64_t h, const char *p, size_t n)
 {
@@ -62,6 +63,16 @@ void eng_bytes_int(struct eng_bytes *b, int64_t n)
     if (n < 0)
         *--p = '-';
     eng_bytes_add(b, p, (size_t)(digit + sizeof digit - p));
+}
+
+void eng_bytes_date(struct eng_bytes *b, int64_t at_s)
+{
+    char date[32] = "";
+    struct tm at;
+    time_t t = (time_t)at_s;
+    if (gmtime_r(&t, &at))
+        strftime(date, sizeof date, "\"%Y-%m-%dT%H:%M:%SZ\"", &at);
+    eng_bytes_text(b, date[0] ? date : "\"\"");
 }
 
 void eng_bytes_format(struct eng_bytes *b, const char *format, ...)

@@ -29,6 +29,7 @@ uint64_t eng_hash(uint64_t h, const char *p, size_t n);
 
 /* Adds p[n] as a JSON string in quotes; invalid UTF-8 becomes U+FFFD, since JSON cannot hold it. */
 void eng_bytes_quote(struct eng_bytes *b, const char *p, size_t n);
+void eng_bytes_date(struct eng_bytes *b, int64_t at_s); /* seconds since 1970, as "2026-11-25T21:15:47Z" in quotes */
 void eng_bytes_json(struct eng_bytes *b, const json_t *value); /* as compact JSON */
 
 /* Writes the character at s.data[*at] to out as it stands in a JSON string (escaped; U+FFFD if it is not UTF-8),

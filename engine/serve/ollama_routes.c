@@ -2,7 +2,6 @@
  * abilities of a model.  The server has one model, which is always loaded. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/api/fields.h"
 #include "engine/serve/internal.h"
@@ -72,16 +71,6 @@ static void write_digest(struct eng_server *s, struct eng_bytes *out)
     eng_bytes_text(out, "\"");
 }
 
-static void write_date(struct eng_bytes *out, int64_t at_s)
-{
-    char date[32] = "";
-    struct tm at;
-    time_t t = (time_t)at_s;
-    if (gmtime_r(&t, &at))
-        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &at);
-    eng_bytes_format(out, "\"%s\"", date);
-}
-
 /* Writes {"models": [..]}, an object for each name.  runs: with the members of /api/ps. */
 static void write_models(struct eng_server *s, bool runs, struct eng_bytes *out)
 {
@@ -101,7 +90,7 @@ static void write_models(struct eng_server *s, bool runs, struct eng_bytes *out)
                              s->setup.n_ctx);
         else {
             eng_bytes_text(out, ",\"modified_at\":");
-            write_date(out, s->started_s);
+            eng_bytes_date(out, s->started_s);
             eng_bytes_text(out, "}");
         }
     }
@@ -181,7 +170,7 @@ static void write_show(struct eng_server *s, struct eng_bytes *out)
     eng_bytes_format(out, ",\"capabilities\":[\"completion\"%s%s],\"modified_at\":",
                      s->setup.chat && s->setup.gr_tokens ? ",\"tools\"" : "",
                      s->setup.tool_format && s->setup.tool_format->thinks ? ",\"thinking\"" : "");
-    write_date(out, s->started_s);
+    eng_bytes_date(out, s->started_s);
     eng_bytes_text(out, "}");
 }
 

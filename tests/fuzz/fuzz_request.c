@@ -80,8 +80,7 @@ static void open_desk(void)
 
 static void check_ask(const struct eng_api_request *ask)
 {
-    bool may_be_empty = ask->form == ENG_API_OLLAMA_CHAT || ask->form == ENG_API_OLLAMA_GENERATE;
-    if (may_be_empty && !ask->n_prompt)
+    if (eng_api_is_ollama(ask->form) && !ask->n_prompt)
         return;
     check(ask->n_prompt >= 1 && eng_api_request_choices(ask) >= 1);
     check(eng_api_request_choices(ask) <= ENG_API_MAX_CHOICES);
