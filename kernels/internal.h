@@ -55,6 +55,9 @@ int kn_iq4_xs_scale(const uint8_t sl[4], uint16_t sh, int i);
 /* The 6-bit scales and minimums of a Q4_K or Q5_K block: bytes sc[0], sc[stride], ... sc[11 * stride]. */
 void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8]);
 
+/* Codes one block of n activations, keys, values or weights, by the rule in kernels.h; returns its scale. */
+float kn_code_block(const float *x, int n, int8_t *q);
+
 /* 2^(e - 128): the factor of an MXFP4 block's integers (KN_E2M1_TWICE).  e = 255, which means NaN in the
  * format, gives infinity. */
 float kn_mxfp4_step(uint8_t e);

@@ -119,30 +119,10 @@ void kn_rope_scalar(float *x, int n_head, int d_head, int n_rot, const float (*t
 
 /* ---- keys, values, attention ---------------------------------------------------------------- */
 
-/* Codes n <= 64 floats; returns their scale. */
-static float code_block(const float *x, int n, int8_t *q)
-{
-    const float to_integer = 0x1.8p23f; /* adding it leaves no bits below 1: rounds to nearest even */
-    float largest = 0;
-    bool finite = true;
-    for (int i = 0; i < n; i++) {
-        finite = finite && isfinite(x[i]);
-        largest = larger(fabsf(x[i]), largest);
-    }
-    memset(q, 0, (size_t)n);
-    if (!finite || largest < 0x1p-100f)
-        return finite ? 0 : NAN;
-    for (int i = 0; i < n; i++) {
-        float code = (x[i] * (127.0f / largest) + to_integer) - to_integer;
-        q[i] = (int8_t)(code > 127 ? 127 : code < -127 ? -127 : code);
-    }
-    return largest / 127.0f;
-}
-
 static void code_vector(const float *x, int n, int8_t *q, float *scale)
 {
     for (int at = 0; at < n; at += KN_KV_BLOCK)
-        scale[at / KN_KV_BLOCK] = code_block(x + at, kn_min(KN_KV_BLOCK, n - at), q + at);
+        scale[at / KN_KV_BLOCK] = kn_code_block(x + at, kn_min(KN_KV_BLOCK, n - at), q + at);
 }
 
 void kn_kv_store_scalar(enum kn_kv kv, const float *x, int n, void *out, float *scale)
@@ -234,7 +214,7 @@ static void add_coded_values(const struct kn_attend *a, int lo, int hi, const fl
         size_t at = slot_of(a, p) * (size_t)kn_kv_blocks(a->v_step) + (size_t)(d / KN_KV_BLOCK);
         t[p % KN_CHUNK] = weight[p % KN_CHUNK] * a->v_scale[at];
     }
-    float scale = code_block(t, KN_CHUNK, code);
+    float scale = kn_code_block(t, KN_CHUNK, code);
     for (int i = d; i < kn_min(a->d_value, d + KN_KV_BLOCK); i++) {
         int sum = 0;
         for (int p = lo; p < hi; p++)

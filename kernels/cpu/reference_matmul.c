@@ -27,13 +27,14 @@ static uint32_t largest_bits(const float *x, int n)
     return largest;
 }
 
-/* Quantises one block: codes, and the sum of each 16, which are all 0 before; returns the scale. */
-static float quantize_block(const float *x, int n, int8_t *q, int16_t *sum)
+float kn_code_block(const float *x, int n, int8_t *q)
 {
     const float to_integer = 0x1.8p23f; /* adding it leaves no bits below 1: rounds to nearest even */
     uint32_t bits = largest_bits(x, n);
     float largest, inverse;
 
+    for (int i = 0; i < n; i++)
+        q[i] = 0;
     if (bits >= 0x7F800000)
         return kn_f16_to_f32(0x7E00); /* the NaN 0x7FC00000 */
     memcpy(&largest, &bits, sizeof largest);
@@ -44,9 +45,7 @@ static float quantize_block(const float *x, int n, int8_t *q, int16_t *sum)
     for (int i = 0; i < n; i++) {
         int code = (int)(x[i] * inverse + to_integer - to_integer);
 
-        code = kn_max(-127, kn_min(127, code));
-        q[i] = (int8_t)code;
-        sum[i / 16] = (int16_t)(sum[i / 16] + code);
+        q[i] = (int8_t)kn_max(-127, kn_min(127, code));
     }
     return largest / 127.0f;
 }
@@ -63,10 +62,13 @@ void kn_quantize_scalar(enum kn_act a, const float *x, int n, void *out)
     memset(out, 0, kn_act_bytes(a, n));
     for (int k = 0; k < n; k += step) {
         struct kn_codes *c = (struct kn_codes *)out + k / KN_GROUP;
-        float d = quantize_block(x + k, step, c->q + k % KN_GROUP, c->sum + k % KN_GROUP / 16);
+        int at = k % KN_GROUP;
+        float d = kn_code_block(x + k, step, c->q + at);
 
-        for (int i = 0; i < step; i += 32)
-            c->d[(k + i) % KN_GROUP / 32] = d;
+        for (int i = at; i < at + step; i++)
+            c->sum[i / 16] = (int16_t)(c->sum[i / 16] + c->q[i]);
+        for (int i = at; i < at + step; i += 32)
+            c->d[i / 32] = d;
     }
 }
 
