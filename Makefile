@@ -113,7 +113,7 @@ SRC_engine/api           = fields messages final_message tool_choice generic_too
                            parameters model_sampling setup ollama request dialect write_completions write_chat \
                            write_responses write_messages write_llama write_ollama reply
 MAY_engine/hub           = kernels offload engine/base
-SRC_engine/hub           = name files variants cache find ollama client replies blob pull remove
+SRC_engine/hub           = name files variants cache find ollama library client replies blob pull remove
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = crc32 lines done_ids record journal run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch

@@ -6,7 +6,6 @@
  * file, the git blob id (sha1 of "blob SIZE", NUL, bytes) of a small one. */
 #include "engine/hub/internal.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
@@ -24,19 +23,15 @@ static struct {
 #define FIELD(name) __typeof__(&EVP_##name) name;
     EVP_CALLS(FIELD)
 #undef FIELD
-} evp; /* all NULL until load_library(): as with libcurl, only downloads load OpenSSL */
+} evp; /* all NULL until load_library() */
 
 static int load_library(void)
 {
-    void *library = dlopen("libcrypto.so.3", RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return kn_fail(KN_EUNSUPPORTED, "downloads need OpenSSL (%s): install the package libssl3", dlerror());
-#define LOAD(name)                                                                                                     \
-    if (!(*(void **)&evp.name = dlsym(library, "EVP_" #name)))                                                         \
-        return kn_fail(KN_EUNSUPPORTED, "downloads need a newer OpenSSL: it has no EVP_" #name);
-    EVP_CALLS(LOAD)
-#undef LOAD
-    return 0;
+    static const char *const file[] = { "libcrypto.so.3", NULL };
+#define CALL(name) { "EVP_" #name, &evp.name },
+    static const struct hub_call call[] = { EVP_CALLS(CALL) };
+#undef CALL
+    return hub_library_load("OpenSSL", "libssl3", file, call, (int)(sizeof call / sizeof *call));
 }
 
 struct download {

@@ -1,7 +1,4 @@
-/* engine/hub/client.c - requests to the hub, by libcurl.
- *
- * The library is loaded by the first request: with its own libraries it takes 6 MB and tens of milliseconds, which no
- * other command should pay.
+/* engine/hub/client.c - requests to the hub, by libcurl, which the first request loads.
  *
  * In: an address and an offset.  Out: the status, the few headers that matter, and the body, which goes to a sink as it
  * arrives.  The body of an error is kept for the message instead.
@@ -13,7 +10,6 @@
 
 #define CURL_DISABLE_TYPECHECK /* its macros take no calls through pointers */
 #include <curl/curl.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,15 +42,11 @@ static struct {
 
 static int load_library(void)
 {
-    void *library = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
-    if (!library && !(library = dlopen("libcurl-gnutls.so.4", RTLD_NOW | RTLD_LOCAL)))
-        return kn_fail(KN_EUNSUPPORTED, "downloads need libcurl (%s): install the package libcurl4", dlerror());
-#define LOAD(name)                                                                                                     \
-    if (!(*(void **)&curl.name = dlsym(library, "curl_" #name)))                                                       \
-        return kn_fail(KN_EUNSUPPORTED, "downloads need a newer libcurl: it has no curl_" #name);
-    CURL_CALLS(LOAD)
-#undef LOAD
-    return 0;
+    static const char *const file[] = { "libcurl.so.4", "libcurl-gnutls.so.4", NULL };
+#define CALL(name) { "curl_" #name, &curl.name },
+    static const struct hub_call call[] = { CURL_CALLS(CALL) };
+#undef CALL
+    return hub_library_load("libcurl", "libcurl4", file, call, (int)(sizeof call / sizeof *call));
 }
 
 struct transfer {

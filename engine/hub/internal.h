@@ -6,6 +6,7 @@
  *     cache.c      the layout of the hub's cache: folders, references, links, locks
  *     find.c       models in the hub's cache and LM Studio's folders; the list of all stores
  *     ollama.c     models that Ollama keeps
+ *     library.c    libraries that are loaded by the first download
  *     client.c     requests to the hub: tokens, redirects, tries
  *     replies.c    JSON replies to lists of files
  *     blob.c       one file: download, continue, verify
@@ -106,6 +107,18 @@ int hub_find_in(struct eng_hub_model *out, enum eng_hub_store store, const char 
                 const char *which);
 int hub_ollama_find(struct eng_hub_model *out, const char *store, const char *text);
 int hub_ollama_list(struct hub_found *f, const char *store);
+
+/* ---- library.c ----------------------------------------------------------------------------------- */
+
+/* Libraries that only downloads need are not linked: with what they need themselves, they take some MB and tens of
+ * milliseconds, which no other command should pay. */
+struct hub_call {
+    const char *name;
+    void *at; /* the pointer to this function */
+};
+/* Loads the first of the libraries `file` (terminated by NULL) that is installed, and sets the n pointers of call. */
+int hub_library_load(const char *what, const char *package, const char *const *file, const struct hub_call *call,
+                     int n);
 
 /* ---- client.c ------------------------------------------------------------------------------------ */
 
