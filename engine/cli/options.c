@@ -32,13 +32,14 @@
 #define RM        (1u << ENG_rm)
 #define LOAD      (RUN | SERVE | BATCH | EVAL | BENCH | FIT) /* commands that load a model */
 #define MODEL     (LOAD | PLAN)                              /* commands that split memory for a model */
-#define DRAFT     (RUN | SERVE | BATCH | BENCH | PLAN)       /* commands with drafters */
+#define READ      (MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | PACK | DOCTOR) /* commands that take a model */
+#define DRAFT     (RUN | SERVE | BATCH | BENCH | PLAN)                             /* commands with drafters */
 #define AT(f)     offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
 
 /* clang-format off */
 static const struct eng_option options[] = {
-    { "model", "-m -hf --hf-repo", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | PACK | DOCTOR, ENG_TEXT, AT(model), 0, 0,
+    { "model", "-m -hf --hf-repo", READ, ENG_TEXT, AT(model), 0, 0,
       "MODEL", "GGUF file (if split, the first), folder of .safetensors, or name as in pull" },
     { "name", "", PULL, ENG_TEXT, AT(name), 0, 0,
       "NAME", "ORG/NAME, ORG/NAME:QUANT (such as Q4_K_M) or ORG/NAME@REVISION; --name is optional" },
@@ -46,7 +47,7 @@ static const struct eng_option options[] = {
       "NAME", "name as in pull; without :QUANT all of the revision; --name is optional" },
     { "yes", "-y", RM, ENG_FLAG, AT(yes), 0, 0,
       NULL, "remove without asking" },
-    { "offline", "", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | PACK | DOCTOR, ENG_FLAG, AT(hub.offline), 0, 0,
+    { "offline", "", READ, ENG_FLAG, AT(hub.offline), 0, 0,
       NULL, "send no request: use only models on this machine" },
     { "prompt", "-p", RUN, ENG_TEXT, AT(prompt), 0, 0,
       "TEXT", "answer this prompt and exit; -p is optional" },

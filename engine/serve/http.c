@@ -16,8 +16,8 @@
  * body must grow waits: its bytes stay in the socket, so that the client waits, too.  One waiting connection at a time, the
  * favoured one, may take the rest of max_received, which is enough for any body, so that bodies get whole one after the
  * other, whatever the others hold.  A whole body that has_room does not let pass waits in the same way.  Waiting ends with
- * the time limit of the request.  Whoever waits for memory is not held up by a client that stopped sending a large body:
- * the largest of those is refused.
+ * the time limit of the request.  While a connection waits for memory, clients that stopped sending a large body must not
+ * hold it: the largest such body is refused.
  *
  * Bytes go to the socket at once, with one system call (send_pieces); those that it does not take wait in the output
  * buffer for the event loop.  A connection is cut by shutting down its socket: the event loop then reports its end, and

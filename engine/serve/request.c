@@ -48,8 +48,7 @@ static void read_ask(struct srv_call *c)
 }
 
 /* Refuses a call for which the memory for requests was too small: with 413 if the call alone takes more than all of it,
- * else with 503.  bytes: taken by the parsing, with the
- * allocation that was refused. */
+ * else with 503.  bytes: taken by the parsing, with the allocation that was refused. */
 static void refuse_memory(struct srv_call *c, size_t bytes)
 {
     const size_t all = c->server->request_bytes;

@@ -83,7 +83,8 @@ KN_INLINE size_t key_at(const struct work *w, int32_t slot) { return (size_t)slo
 
 KN_INLINE size_t value_at(const struct work *w, int32_t slot) { return (size_t)slot * (size_t)w->a->v_step; }
 
-/* Prefetches n values of `value` bytes from index `at`. Callers put a few calls between arithmetic, because many at once would stall. */
+/* Prefetches n values of `value` bytes from index `at`. Callers put a few calls between arithmetic, because many at once
+ * would stall. */
 KN_INLINE void ask(const void *rows, size_t at, int n, int value)
 {
     const char *p = (const char *)rows + at * (size_t)value;
@@ -237,10 +238,10 @@ static void merge_heads(struct work *w, struct heads *to, const struct heads *ne
 #define MOST_HEADS 8
 #define MOST_REGS  4
 
-/* Merges the chunk's sums of weight * value into w->total, the span's: for heads h0 .. h0 + n_head - 1, n_reg registers of outputs
- * from d on, the last register with n_last values. kv and the counts are compile-time constants, so that the sums of
- * the whole chunk stay in registers. The call for the first heads also prefetches the same part of the next chunk's
- * keys. */
+/* Merges the chunk's sums of weight * value into w->total, the span's: for heads h0 .. h0 + n_head - 1, n_reg registers
+ * of outputs from d on, the last register with n_last values. kv and the counts are compile-time constants, so that the
+ * sums of the whole chunk stay in registers. The call for the first heads also prefetches the same part of the next
+ * chunk's keys. */
 KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_head, int n_reg, int n_last)
 {
     const float *e = w->e[h0]; /* [n_head][KN_CHUNK] */

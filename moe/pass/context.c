@@ -1,9 +1,10 @@
 /* A context: all memory that one thread needs to run a model, sized and allocated at open.
  *
  * The KV cache is stored by head, [layer][K, V][KV head][slot][..], so attention of one head reads one contiguous
- * array; in int8 the scales of all slots follow the codes of all slots.  With MLA there are keys only, [layer][slot][d_key].  Behind the KV cache are the features by slot, if the
- * context stores any, then the recurrent states.  A second arena holds the buffers that a pass writes.  lay_out()
- * assigns their addresses; the same code over an arena without memory computes its size. */
+ * array; in int8 the scales of all slots follow the codes of all slots.  With MLA there are keys only,
+ * [layer][slot][d_key].  Behind the KV cache are the features by slot, if the context stores any, then the recurrent
+ * states.  A second arena holds the buffers that a pass writes.  lay_out() assigns their addresses; the same code over an
+ * arena without memory computes its size. */
 #include "moe/pass/pass.h"
 
 #include <string.h>
