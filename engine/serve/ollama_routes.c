@@ -6,7 +6,7 @@
 #include "engine/api/fields.h"
 #include "engine/serve/internal.h"
 
-/* The version of Ollama whose API these routes speak: editors refuse a server with an older one. */
+/* These routes speak the API of this version of Ollama; editors refuse a server with a lower version. */
 #define OLLAMA_VERSION "0.13.0"
 
 /* ---- the model ------------------------------------------------------------------------------- */
