@@ -110,7 +110,7 @@ int hub_ollama_list(struct hub_found *f, const char *store);
 
 /* ---- library.c ----------------------------------------------------------------------------------- */
 
-/* Libraries that only downloads need are not linked: with what they need themselves, they take some MB and tens of
+/* Libraries that only downloads need are not linked: with the libraries below them, they take some MB and tens of
  * milliseconds, which no other command should pay. */
 struct hub_call {
     const char *name;
