@@ -1,13 +1,10 @@
 #!/bin/sh
-# Runs every fuzzer in a folder: run.sh FOLDER FLAGS...  (-runs=20000, or -max_total_time=600 to search).
-# Inputs are the generated seeds and the earlier findings in tests/fuzz/corpus/NAME; a new finding is written to
+# Runs every fuzzer in a folder, one per CPU at a time: run.sh FOLDER FLAGS...  (-runs=20000, or -max_total_time=600 to
+# search).  Inputs are the generated seeds and the earlier findings in tests/fuzz/corpus/NAME; a new finding is written to
 # FOLDER: move it to the corpus once it is fixed.
-folder=$1; shift
-"$folder/seeds" "$folder/seed" || exit 1
-for fuzzer in "$folder"/fuzz_*; do
-    [ -x "$fuzzer" ] && [ ! -d "$fuzzer" ] || continue
-    case $fuzzer in *.o | *.d | *.log) continue ;; esac
-    name=${fuzzer##*/fuzz_}
+if [ "$1" = --one ]; then
+    fuzzer=$2; shift 2
+    folder=${fuzzer%/*} name=${fuzzer##*/fuzz_}
     grown=$folder/grown/$name
     mkdir -p "$grown"
     also=
@@ -24,9 +21,14 @@ for fuzzer in "$folder"/fuzz_*; do
         >"$fuzzer.log" 2>&1; then
         echo "passed: fuzz_$name ($(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$fuzzer.log") runs)"
     else
-        tail -n 40 "$fuzzer.log"
-        echo "failed: fuzz_$name"
-        failed=1
+        printf '%s\n%s\n' "$(tail -n 40 "$fuzzer.log")" "failed: fuzz_$name"
+        exit 1
     fi
-done
-[ -z "$failed" ]
+    exit 0
+fi
+folder=$1; shift
+"$folder/seeds" "$folder/seed" || exit 1
+for fuzzer in "$folder"/fuzz_*; do
+    case $fuzzer in *.o | *.d | *.log) continue ;; esac
+    [ ! -x "$fuzzer" ] || [ -d "$fuzzer" ] || echo "$fuzzer"
+done | xargs -P "$(nproc)" -I FUZZER "$0" --one FUZZER "$@"
