@@ -55,11 +55,12 @@ ISAS       = avx2 avx512
 ISA_avx2   = -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 
-SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/math cpu/formats \
+SRC_kernels     = pass_fields core/base core/io core/memory core/machine core/threads cpu/math cpu/formats \
                   cpu/decode cpu/reference_matmul cpu/reference cpu/encode cpu/encode_32 cpu/encode.tmpl \
                   cpu/encode_32.tmpl cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul_256.tmpl \
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
-                  cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
+                  cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
+                  cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue
 CU_kernels      = cuda/device cuda/orders
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
 SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
@@ -80,7 +81,7 @@ SRC_moe/model  = families bind load latent_weights model
 MAY_moe/write = kernels moe/files moe/model
 SRC_moe/write  = writer quantize synth_shapes synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model
-SRC_moe/pass   = context delta_state forward draft_head rows attend attention latent_attention delta_net router prefetch_router \
+SRC_moe/pass   = context delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
                  prefetch_token prefetch experts
 
 ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar engine/kv engine/plan engine/draft \

@@ -17,6 +17,8 @@ grep -nE '\b(exit|_exit|abort) *\(' -r engine --include='*.c' | grep -v '^engine
     complain "only main.c exits"
 grep -nE '\bgetenv *\(' -r $all --include='*.c' --include='*.cu' | grep -v '^engine/cli/config\.c:' &&
     complain "only engine/cli/config.c reads the environment"
+grep -nE 'kn_parallel_|ops->[a-z_]+\(|kn_ops\(|kn_(expf|exp|log|sincos)\(' -r moe/pass &&
+    complain "moe/pass computes: it may only add operations (kernels/pass.h) to its queue"
 for h in $(find $all -name '*.h'); do
     case $h in kernels/cpu/simd*.h|kernels/cuda/*) continue;; esac
     echo "#include \"$h\"" | ${CC:-cc} -std=c11 -D_GNU_SOURCE -I. -fsyntax-only -x c - || complain "$h does not compile alone"

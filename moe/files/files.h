@@ -11,10 +11,15 @@
 #ifndef MOE_FILES_FILES_H
 #define MOE_FILES_FILES_H
 
+#include "kernels/pass.h"
 #include "moe/moe.h"
 
 /* <arch>.expert_gating_func, numbered as in files.  CHOSEN: softmax over the logits of the chosen experts alone. */
-enum moe_gating { MOE_GATING_SOFTMAX = 1, MOE_GATING_SIGMOID, MOE_GATING_CHOSEN };
+enum moe_gating {
+    MOE_GATING_SOFTMAX = KN_GATING_SOFTMAX,
+    MOE_GATING_SIGMOID = KN_GATING_SIGMOID,
+    MOE_GATING_CHOSEN = KN_GATING_CHOSEN
+};
 
 /* Byte-level BPE writes each byte as one character: a printable byte as itself, the others as the characters from
  * U+0100 on, in order.  Writes that character as UTF-8 with a NUL into letter and returns its code point. */

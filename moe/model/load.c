@@ -138,7 +138,7 @@ int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const s
     return error;
 }
 
-/* Binds the panels of every matrix to NUMA nodes as moe_products() assigns them to the nodes' threads. */
+/* Binds the panels of every matrix to NUMA nodes as kernels/cpu/pass/products.c assigns them to the nodes' threads. */
 static void spread_matrices(const struct off_load *load, int n, const struct kn_team *team)
 {
     for (int i = 0; i < n; i++) {

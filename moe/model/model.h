@@ -20,8 +20,8 @@
 
 /* ---- the description ---------------------------------------------------------------------------------- */
 
-#define MOE_MAX_GROUP 64 /* expert groups */
-#define MOE_MAX_TAP   8  /* taps of a delta net's convolution */
+#define MOE_MAX_GROUP KN_MAX_GROUP
+#define MOE_MAX_TAP   KN_MAX_TAP
 #define MOE_MAX_LAYER 4096
 
 enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };

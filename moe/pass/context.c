@@ -17,7 +17,7 @@ static size_t code_stride(enum kn_act kind, int n_in)
     return kn_act_bytes(kind, (int)kn_align_up((size_t)n_in, KN_GROUP));
 }
 
-static void take_acts(struct kn_arena *a, struct moe_acts *out, unsigned kinds, int n_row, int n_in)
+static void take_acts(struct kn_arena *a, struct kn_acts *out, unsigned kinds, int n_row, int n_in)
 {
     out->stride = kn_align_up((size_t)n_in, 16);
     out->x = kn_arena_take(a, (size_t)n_row * out->stride, sizeof(float));
@@ -38,21 +38,36 @@ struct kinds {
  * the router alone (guess.norm); latent.low, latent.query and latent.mixed. */
 static struct kinds kinds_of(const struct moe_model *m)
 {
-    struct kinds k = { .norm = moe_act_bit(&m->head) };
+    struct kinds k = { .norm = kn_act_bit(&m->head) };
     for (int i = 0; i < m->desc.n_layer; i++) {
         const struct moe_layer *l = &m->layer[i];
-        k.norm |= moe_act_bit(&l->k) | moe_act_bit(&l->v) | moe_act_bit(&l->q_a) | moe_act_bit(&l->kv_a) |
-                  moe_act_bit(&l->gate) | moe_act_bit(&l->up) | moe_act_bit(&l->shared_gate) | moe_act_bit(&l->router) |
+        k.norm |= kn_act_bit(&l->k) | kn_act_bit(&l->v) | kn_act_bit(&l->q_a) | kn_act_bit(&l->kv_a) |
+                  kn_act_bit(&l->gate) | kn_act_bit(&l->up) | kn_act_bit(&l->shared_gate) | kn_act_bit(&l->router) |
                   moe_delta_acts(l) | l->expert_acts;
-        *(l->q_a.n_out ? &k.low : &k.norm) |= moe_act_bit(&l->q);
-        k.query |= moe_act_bit(&l->k_b);
-        k.mixed |= moe_act_bit(&l->v_b);
-        k.att |= moe_act_bit(&l->o);
-        k.router |= moe_act_bit(&l->router);
+        *(l->q_a.n_out ? &k.low : &k.norm) |= kn_act_bit(&l->q);
+        k.query |= kn_act_bit(&l->k_b);
+        k.mixed |= kn_act_bit(&l->v_b);
+        k.att |= kn_act_bit(&l->o);
+        k.router |= kn_act_bit(&l->router);
         k.act |= l->down_acts;
-        k.wide |= moe_act_bit(&l->down);
+        k.wide |= kn_act_bit(&l->down);
     }
     return k;
+}
+
+static void lay_out_rows(struct moe_rows *out, struct kn_arena *a, size_t n)
+{
+    out->row = kn_arena_take(a, n, sizeof *out->row);
+    out->status = kn_arena_take(a, n, sizeof *out->status);
+}
+
+static void lay_out_choices(struct moe_choices *out, struct kn_arena *a, size_t n_row, const struct moe_desc *d)
+{
+    size_t n_expert = (size_t)d->n_expert, n_used = (size_t)d->n_used;
+    out->logit = kn_arena_take(a, n_row * n_expert, sizeof(float));
+    out->rank = kn_arena_take(a, n_row * n_expert, sizeof(float));
+    out->id = kn_arena_take(a, n_row * n_used, sizeof(int32_t));
+    out->weight = kn_arena_take(a, n_row * n_used, sizeof(float));
 }
 
 static void lay_out_guess(struct moe_context *c, struct kn_arena *a, unsigned kinds)
@@ -64,10 +79,8 @@ static void lay_out_guess(struct moe_context *c, struct kn_arena *a, unsigned ki
     g->mark = kn_arena_take(a, (size_t)d->n_expert, sizeof(uint8_t));
     g->sum = kn_arena_take(a, (size_t)d->n_expert, sizeof(float));
     g->seen = kn_arena_take(a, (MOE_FAR + 1) * MOE_SIGHTS * (size_t)d->n_expert, sizeof(bool));
-    g->logit = kn_arena_take(a, (size_t)n_row * (size_t)d->n_expert, sizeof(float));
-    g->rank = kn_arena_take(a, (size_t)n_row * (size_t)d->n_expert, sizeof(float));
-    g->id = kn_arena_take(a, (size_t)n_row * (size_t)d->n_used, sizeof(int32_t));
-    g->weight = kn_arena_take(a, (size_t)n_row * (size_t)d->n_used, sizeof(float));
+    g->n_listed = kn_arena_take(a, 1, sizeof *g->n_listed);
+    lay_out_choices(&g->choices, a, (size_t)n_row, d);
     take_acts(a, &g->norm, kinds, n_row, d->d_model);
 }
 
@@ -95,10 +108,7 @@ static void lay_out_plan(struct moe_context *c, struct kn_arena *a, size_t n_row
 {
     const struct moe_desc *d = &c->model->desc;
     size_t n_expert = (size_t)d->n_expert, n_pair = n_row * (size_t)d->n_used;
-    c->route_logit = kn_arena_take(a, n_row * n_expert, sizeof(float));
-    c->route_rank = kn_arena_take(a, n_row * n_expert, sizeof(float));
-    c->route_id = kn_arena_take(a, n_pair, sizeof(int32_t));
-    c->route_weight = kn_arena_take(a, n_pair, sizeof(float));
+    lay_out_choices(&c->route, a, n_row, d);
     c->shared_weight = kn_arena_take(a, d->d_shared ? n_row : 0, sizeof(float));
     c->shared = kn_arena_take(a, d->d_shared ? n_row * (size_t)d->d_model : 0, sizeof(float));
     c->plan.expert = kn_arena_take(a, n_expert, sizeof(int32_t));
@@ -110,6 +120,7 @@ static void lay_out_plan(struct moe_context *c, struct kn_arena *a, size_t n_row
     c->arrived = kn_arena_take(a, n_expert, sizeof(int32_t));
     c->arrived_status = kn_arena_take(a, n_expert, sizeof(int));
     c->view = kn_arena_take(a, n_expert, sizeof *c->view);
+    c->group = kn_arena_take(a, n_expert, sizeof *c->group);
     c->hands = (struct off_hands){ .ops = c->model->ops,
                                    .team = c->opt.team,
                                    .scratch_bytes = kn_align_up(c->model->scratch_bytes, 64) };
@@ -134,16 +145,15 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     const struct moe_desc *d = &c->model->desc;
     struct kinds kinds = kinds_of(c->model);
     size_t n_row = (size_t)c->opt.max_row, n_want = (size_t)c->opt.max_want;
-    size_t n_job = 2 * (size_t)d->n_expert + 4;
     int n_pair = c->opt.max_row * d->n_used, d_wide = kn_max(d->d_ff, d->d_shared);
     size_t n_pair_act = (size_t)n_pair * (size_t)d->d_expert, n_wide_act = n_row * (size_t)d_wide;
     size_t n_act = n_pair_act > n_wide_act ? n_pair_act : n_wide_act;
     c->x = kn_arena_take(a, n_row * (size_t)d->d_model, sizeof(float));
     if (d->head)
-        take_acts(a, &c->join, d->head == MOE_HEAD_EAGLE3 ? kinds.norm : moe_act_bit(&c->model->fc), c->opt.max_row,
+        take_acts(a, &c->join, d->head == MOE_HEAD_EAGLE3 ? kinds.norm : kn_act_bit(&c->model->fc), c->opt.max_row,
                   2 * d->d_model);
     if (d->head == MOE_HEAD_EAGLE3) {
-        take_acts(a, &c->inner, moe_act_bit(&c->model->fc), c->opt.max_row, d->reads.n_inner * d->d_model);
+        take_acts(a, &c->inner, kn_act_bit(&c->model->fc), c->opt.max_row, d->reads.n_inner * d->d_model);
         c->thought = kn_arena_take(a, n_want * (size_t)d->d_model, sizeof(float));
         c->guessed = kn_arena_take(a, c->model->guess ? n_want * (size_t)d->n_guess : 0, sizeof(float));
     }
@@ -157,18 +167,15 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     c->q_gate = kn_arena_take(a, d->out_gate ? n_row * (size_t)(2 * d->n_head * d->d_head) : 0, sizeof(float));
     if (moe_is_latent(d))
         lay_out_latent(c, a, &kinds);
-    moe_spans_lay_out(c, a);
-    c->rope_cos_sin = kn_arena_take(a, n_row * (size_t)(moe_n_rotation(d) * d->n_rot / 2), sizeof *c->rope_cos_sin);
+    c->rotation = kn_arena_take(a, n_row * (size_t)(moe_n_rotation(d) * d->n_rot / 2), sizeof *c->rotation);
     c->gate = kn_arena_take(a, 2 * kn_align_up(n_act, 16), sizeof(float));
     c->up = c->gate ? c->gate + kn_align_up(n_act, 16) : NULL;
     c->y = kn_arena_take(a, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));
-    c->status = kn_arena_take(a, n_row, sizeof(int));
+    c->dense = kn_arena_take(a, (size_t)d->n_layer, sizeof *c->dense);
+    lay_out_rows(&c->all, a, n_row);
+    lay_out_rows(&c->want, a, n_want);
     c->want_row = kn_arena_take(a, n_want, sizeof(int32_t));
-    c->want = kn_arena_take(a, n_want, sizeof *c->want);
-    c->want_status = kn_arena_take(a, n_want, sizeof(int));
     c->logits = kn_arena_take(a, n_want * (size_t)d->n_vocab, sizeof(float));
-    c->product = kn_arena_take(a, n_job, sizeof *c->product);
-    c->piece = kn_arena_take(a, moe_piece_room(c->opt.team, n_job), sizeof *c->piece);
     if (d->delta_period)
         moe_states_lay_out(c, a);
     if (d->n_expert) {
@@ -221,36 +228,45 @@ static size_t all_heads_bytes(const struct moe_model *m, const struct moe_contex
     return n * (array_bytes(opt, m->desc.d_key) + value_bytes(m, opt));
 }
 
-static struct moe_kv_array array_at(const struct moe_context *c, uint8_t *at, int d)
+/* The scales behind an array of one KV head, with d values in every slot. */
+static float *scales_of(const struct moe_context *c, uint8_t *array, int d)
 {
-    bool scaled = c->opt.kv == KN_KV_INT8;
-    return (struct moe_kv_array){ at, scaled ? (float *)(void *)(at + number_bytes(&c->opt, d)) : NULL, d };
+    return c->opt.kv == KN_KV_INT8 ? (float *)(void *)(array + number_bytes(&c->opt, d)) : NULL;
 }
 
-static uint8_t *layer_at(const struct moe_context *c, int layer)
-{
-    size_t n_kv = (size_t)c->model->desc.n_kv, nth = (size_t)c->model->layer[layer].nth;
-    return (uint8_t *)c->kv.base + nth * n_kv * (c->key_bytes + c->value_bytes);
-}
-
-struct moe_kv_array moe_kv_keys(const struct moe_context *c, int layer, int head)
-{
-    return array_at(c, layer_at(c, layer) + (size_t)head * c->key_bytes, c->model->desc.d_key);
-}
-
-struct moe_kv_array moe_kv_values(const struct moe_context *c, int layer, int head)
+struct kn_cache moe_cache(const struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
-    if (!c->value_bytes)
-        return moe_kv_keys(c, layer, head);
-    return array_at(c, layer_at(c, layer) + (size_t)d->n_kv * c->key_bytes + (size_t)head * c->value_bytes, d->d_kept);
+    size_t n_kv = (size_t)d->n_kv, nth = (size_t)c->model->layer[layer].nth;
+    uint8_t *keys = (uint8_t *)c->kv.base + nth * n_kv * (c->key_bytes + c->value_bytes);
+    uint8_t *values = c->value_bytes ? keys + n_kv * c->key_bytes : keys;
+    int d_value = c->value_bytes ? d->d_kept : d->d_key;
+    return (struct kn_cache){ .kv = c->opt.kv,
+                              .k = keys,
+                              .v = values,
+                              .k_scale = scales_of(c, keys, d->d_key),
+                              .v_scale = scales_of(c, values, d_value),
+                              .k_head = c->key_bytes,
+                              .v_head = c->value_bytes,
+                              .k_step = d->d_key,
+                              .v_step = d_value,
+                              .n_slot = c->opt.n_slot };
 }
 
-void moe_kv_put(const struct moe_context *c, struct moe_kv_array a, int32_t slot, const float *x)
+struct kn_features moe_last_feature(const struct moe_context *c)
 {
-    size_t at = (size_t)slot;
-    c->model->ops->kv_store(c->opt.kv, x, a.d, a.value + at * (size_t)a.d * kn_kv_value_bytes(c->opt.kv),
-                            a.scale ? a.scale + at * (size_t)kn_kv_blocks(a.d) : NULL);
+    kn_assert(c->opt.features.last);
+    return (struct kn_features){ moe_feature_format(c->opt.kv), c->feature, c->feature_bytes, c->model->desc.d_model,
+                                 c->opt.n_slot };
+}
+
+struct kn_features moe_inner_features(const struct moe_context *c)
+{
+    const struct moe_features *f = &c->opt.features;
+    enum kn_kv kv = moe_feature_format(c->opt.kv);
+    size_t last = f->last ? (size_t)c->model->desc.d_model * kn_kv_value_bytes(kv) : 0;
+    return (struct kn_features){ kv, c->feature + last, c->feature_bytes, f->n_inner * c->model->desc.d_model,
+                                 c->opt.n_slot };
 }
 
 static size_t kv_bytes(const struct moe_model *m, const struct moe_context_options *opt)
@@ -267,9 +283,27 @@ static size_t step_bytes(const struct moe_model *m, const struct moe_context_opt
     return count.used;
 }
 
+/* The largest operation has the gates and ups of all experts of a layer. */
+static struct kn_queue_options queue_options(const struct moe_model *m, const struct moe_context_options *opt)
+{
+    const struct moe_desc *d = &m->desc;
+    return (struct kn_queue_options){
+        .device = kn_host_device(m->ops->isa),
+        .team = opt->team,
+        .max_row = opt->max_row,
+        .max_pos = opt->max_pos,
+        .n_head = d->n_head,
+        .n_kv = d->n_kv,
+        .d_value = d->d_kept,
+        .max_product = kn_max(KN_PRODUCTS, 2 * d->n_expert),
+        .max_state_floats = d->delta_period ? kn_delta_floats(d->d_state_key, d->d_state_value) : 0,
+    };
+}
+
 size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt)
 {
-    return step_bytes(m, opt) + kv_bytes(m, opt) + moe_states_bytes(m, opt);
+    struct kn_queue_options queue = queue_options(m, opt);
+    return step_bytes(m, opt) + kv_bytes(m, opt) + moe_states_bytes(m, opt) + kn_queue_bytes(&queue);
 }
 
 int moe_context_open(struct moe_context **out, const struct moe_model *m, const struct moe_context_options *opt)
@@ -279,12 +313,13 @@ int moe_context_open(struct moe_context **out, const struct moe_model *m, const 
     struct moe_context *c = kn_calloc(1, sizeof *c);
     if (!c)
         return kn_fail(KN_ENOMEM, "no memory for a context");
-    *c = (struct moe_context){ .model = m,
-                               .opt = *opt,
-                               .team = opt->team,
-                               .key_bytes = array_bytes(opt, m->desc.d_key),
-                               .value_bytes = value_bytes(m, opt) };
-    int error = kn_arena_open(&c->arena, step_bytes(m, opt), -1);
+    *c = (struct moe_context){
+        .model = m, .opt = *opt, .key_bytes = array_bytes(opt, m->desc.d_key), .value_bytes = value_bytes(m, opt)
+    };
+    struct kn_queue_options queue = queue_options(m, opt);
+    int error = kn_queue_open(&c->queue, &queue);
+    if (!error)
+        error = kn_arena_open(&c->arena, step_bytes(m, opt), -1);
     if (!error)
         error = kn_arena_open(&c->kv, kv_bytes(m, opt) + moe_states_bytes(m, opt), -1);
     if (error) {
@@ -306,34 +341,50 @@ int moe_context_open(struct moe_context **out, const struct moe_model *m, const 
 void moe_context_set_team(struct moe_context *c, struct kn_team *team)
 {
     kn_assert(kn_team_size(team) <= kn_team_size(c->opt.team) && kn_team_nodes(team) <= kn_team_nodes(c->opt.team));
-    c->team = c->hands.team = team;
+    c->hands.team = team;
+    kn_host_queue_set_team(c->queue, team);
 }
 
-static void copy_slots(void *array, size_t slot_bytes, int32_t from, int32_t to, int n)
+struct slot_copy {
+    int32_t from, to;
+    int n;
+};
+
+/* Copies slots of n arrays, each `next` bytes after the one before. */
+static void copy_slots(struct moe_context *c, const struct slot_copy *s, void *array, size_t slot_bytes, size_t next,
+                       int n)
 {
     uint8_t *at = array;
-    memmove(at + (size_t)to * slot_bytes, at + (size_t)from * slot_bytes, (size_t)n * slot_bytes);
+    kn_enqueue(c->queue, COPY, copy, .to = at + (size_t)s->to * slot_bytes, .from = at + (size_t)s->from * slot_bytes,
+               .bytes = (size_t)s->n * slot_bytes, .stride = next, .n = n);
 }
 
-static void copy_array(enum kn_kv kv, struct moe_kv_array a, int32_t from, int32_t to, int n)
+/* Copies slots of the keys of all KV heads in one layer, or of the values. */
+static void copy_heads(struct moe_context *c, const struct slot_copy *s, uint8_t *number, float *scale, int d,
+                       size_t next)
 {
-    copy_slots(a.value, (size_t)a.d * kn_kv_value_bytes(kv), from, to, n);
-    if (a.scale)
-        copy_slots(a.scale, scale_bytes(kv, a.d), from, to, n);
+    int n_kv = c->model->desc.n_kv;
+    copy_slots(c, s, number, (size_t)d * kn_kv_value_bytes(c->opt.kv), next, n_kv);
+    if (scale)
+        copy_slots(c, s, scale, scale_bytes(c->opt.kv, d), next, n_kv);
 }
 
 void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n)
 {
     const struct moe_desc *d = &c->model->desc;
+    struct slot_copy s = { from, to, n };
     kn_assert(n >= 0 && from >= 0 && to >= 0 && from + n <= c->opt.n_slot && to + n <= c->opt.n_slot);
-    for (int layer = 0; layer < d->n_layer; layer++)
-        for (int h = 0; h < d->n_kv && !moe_is_delta(d, layer); h++) {
-            copy_array(c->opt.kv, moe_kv_keys(c, layer, h), from, to, n);
-            if (c->value_bytes)
-                copy_array(c->opt.kv, moe_kv_values(c, layer, h), from, to, n);
-        }
+    for (int layer = 0; layer < d->n_layer; layer++) {
+        struct kn_cache kv = moe_cache(c, layer);
+        if (moe_is_delta(d, layer))
+            continue;
+        copy_heads(c, &s, kv.k, kv.k_scale, kv.k_step, kv.k_head);
+        if (kv.v != kv.k)
+            copy_heads(c, &s, kv.v, kv.v_scale, kv.v_step, kv.v_head);
+    }
     if (c->feature)
-        copy_slots(c->feature, c->feature_bytes, from, to, n);
+        copy_slots(c, &s, c->feature, c->feature_bytes, 0, 1);
+    kn_queue_wait(c->queue);
 }
 
 void moe_context_close(struct moe_context *c)
@@ -342,6 +393,7 @@ void moe_context_close(struct moe_context *c)
         return;
     if (c->recall.ticket)
         moe_context_expect(c, NULL, 0);
+    kn_queue_close(c->queue);
     if (c->kv.base)
         kn_arena_close(&c->kv);
     if (c->arena.base)

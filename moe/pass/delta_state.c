@@ -65,44 +65,27 @@ void moe_states_lay_out(struct moe_context *c, struct kn_arena *a)
     s->mixed = kn_arena_take(a, d->delta_mixed ? n_row * ((size_t)moe_d_mix(d) + value) : 0, sizeof(float));
     s->unit_q = kn_arena_take(a, (size_t)d->d_state_key, sizeof(float));
     s->unit_k = kn_arena_take(a, (size_t)d->d_state_key, sizeof(float));
-    s->work = kn_arena_take(a, (size_t)kn_team_size(c->opt.team) * kn_delta_floats(d->d_state_key, d->d_state_value),
-                            sizeof(float));
 }
 
 /* ---- the steps of a pass ------------------------------------------------------------------------------- */
 
 /* Returns the flow of a state; a new flow begins with the state's pending rows. */
-static struct moe_flow *flow_of(struct moe_states *s, int state)
+static struct kn_flow *flow_of(struct moe_states *s, int state)
 {
     if (s->flow_of[state] < 0) {
         s->flow_of[state] = s->n_flow;
-        s->flow[s->n_flow++] = (struct moe_flow){ .state = state, .n_text = s->n_pending[state] };
+        s->flow[s->n_flow++] = (struct kn_flow){ .state = state, .n_text = s->n_pending[state] };
     }
     return &s->flow[s->flow_of[state]];
-}
-
-struct copy_job {
-    struct moe_states *s;
-    int from, to;
-};
-
-static void copy_layer(void *arg, int nth, int thread)
-{
-    (void)thread;
-    const struct copy_job *j = arg;
-    float *to = moe_state_layer(j->s, j->to, nth);
-    if (j->from < 0)
-        memset(to, 0, j->s->layer_bytes);
-    else
-        memcpy(to, moe_state_layer(j->s, j->from, nth), j->s->layer_bytes);
 }
 
 /* Makes state `to` a copy of state `from`, or empty if from is -1.  Pending rows of the old state `to` are dropped. */
 static void set_state(struct moe_context *c, int from, int to)
 {
     struct moe_states *s = &c->states;
-    struct copy_job job = { s, from, to };
-    kn_parallel_for(c->team, moe_n_delta(&c->model->desc), copy_layer, &job);
+    kn_enqueue(c->queue, COPY, copy, .to = s->base + (size_t)to * s->bytes,
+               .from = from < 0 ? NULL : s->base + (size_t)from * s->bytes, .bytes = s->layer_bytes,
+               .stride = s->layer_bytes, .n = moe_n_delta(&c->model->desc));
     s->n_tok[to] = from < 0 ? 0 : s->n_tok[from];
     s->n_pending[to] = 0;
 }
@@ -115,7 +98,7 @@ static void count_rows(struct moe_context *c)
         kn_assert(r->state >= 0 && r->state < s->n);
         if (r->position == 0 && !r->draft)
             set_state(c, -1, r->state);
-        struct moe_flow *f = flow_of(s, r->state);
+        struct kn_flow *f = flow_of(s, r->state);
         *(r->draft ? &f->n_draft : &f->n_text) += 1;
     }
     int n = 0;
@@ -126,11 +109,11 @@ static void count_rows(struct moe_context *c)
     s->n_step = n;
 }
 
-static void add_pending(struct moe_states *s, struct moe_flow *f)
+static void add_pending(struct moe_states *s, struct kn_flow *f)
 {
     const int32_t *pending = s->pending + (size_t)f->state * (size_t)s->n_kept;
     for (int i = 0; i < s->n_pending[f->state]; i++)
-        s->step[f->first + i] = (struct moe_step){ .row = -1, .kept = pending[i], .before = i ? f->first + i - 1 : -1 };
+        s->step[f->first + i] = (struct kn_step){ .row = -1, .kept = pending[i], .before = i ? f->first + i - 1 : -1 };
     f->n_text = s->n_pending[f->state]; /* add_row() counts the batch's rows again */
     f->n_draft = 0;
 }
@@ -141,7 +124,7 @@ static void add_row(struct moe_context *c, int row)
 {
     struct moe_states *s = &c->states;
     const struct moe_row *r = &c->batch->row[row];
-    struct moe_flow *f = &s->flow[s->flow_of[r->state]];
+    struct kn_flow *f = &s->flow[s->flow_of[r->state]];
     int at = f->first + f->n_text + f->n_draft, before = at > f->first ? at - 1 : -1;
     s->kept_of[row] = -1;
     if (r->draft) {
@@ -161,7 +144,7 @@ static void add_row(struct moe_context *c, int row)
         f->n_text++;
     }
     s->step_of[row] = at;
-    s->step[at] = (struct moe_step){ .row = row, .before = before };
+    s->step[at] = (struct kn_step){ .row = row, .before = before, .copy_to = r->copy_to };
 }
 
 static void forget_flows(struct moe_states *s)
@@ -178,12 +161,13 @@ static void take_in(struct moe_context *c, int state)
     if (!s->n_pending[state])
         return;
     forget_flows(s);
-    struct moe_flow *f = flow_of(s, state);
+    struct kn_flow *f = flow_of(s, state);
     s->n_step = f->n_text;
     add_pending(s, f);
     for (int i = 0; i < c->model->desc.n_layer; i++)
         if (moe_is_delta(&c->model->desc, i))
             moe_delta_steps(c, i);
+    kn_queue_wait(c->queue); /* before the lists change */
     s->n_pending[state] = 0;
 }
 
@@ -221,7 +205,7 @@ void moe_states_end(struct moe_context *c)
     for (int i = 0; i < s->n_flow; i++)
         s->n_pending[s->flow[i].state] = 0;
     for (int i = 0; i < c->n_row; i++)
-        if (c->status[i] && !c->batch->row[i].draft)
+        if (c->now.status[i] && !c->batch->row[i].draft)
             s->n_tok[c->batch->row[i].state] = -1;
     for (int i = 0; i < c->n_row; i++) {
         const struct moe_row *r = &c->batch->row[i];
@@ -252,6 +236,7 @@ void moe_context_copy_state(struct moe_context *c, int from, int to)
     kn_assert(from >= 0 && from < s->n && to >= 0 && to < s->n && from != to);
     take_in(c, from);
     set_state(c, from, to);
+    kn_queue_wait(c->queue);
 }
 
 int moe_context_state(const struct moe_context *c, int state)

@@ -8,60 +8,52 @@
  * prompt, one row. */
 #include "moe/pass/pass.h"
 
-#include <string.h>
-
-static void scale(float *x, float by, int n)
-{
-    for (int i = 0; by != 1 && i < n; i++)
-        x[i] *= by;
-}
-
-static void embed_row(void *arg, int row, int thread)
-{
-    (void)thread;
-    struct moe_context *c = arg;
-    const struct moe_desc *d = &c->model->desc;
-    const struct moe_row *r = &c->batch->row[row];
-    float *x = c->x + (size_t)row * (size_t)d->d_model;
-    int n_pair = d->n_rot / 2, n = moe_n_rotation(d) * n_pair;
-    if (!d->head) {
-        kn_mat_row(&c->model->embed, r->token, x);
-        scale(x, d->embed_scale, d->d_model);
-    }
-    for (int i = 0; i < n; i++) {
-        double s, co;
-        float *rope_cos_sin = c->rope_cos_sin[(size_t)row * (size_t)n + (size_t)i];
-        float scaling = i < n_pair ? d->scaling_attn : 1; /* the rotation of layers with a window has no scaling */
-        kn_sincos((float)r->position * c->model->rope_freq[i], &s, &co); /* the angle is a float32 */
-        rope_cos_sin[0] = (float)co * scaling;
-        rope_cos_sin[1] = (float)s * scaling;
-    }
-}
-
 static void embed(struct moe_context *c)
 {
-    kn_parallel_for(c->team, c->n_row, embed_row, c);
-    if (c->model->desc.head)
+    const struct moe_model *m = c->model;
+    const struct moe_desc *d = &m->desc;
+    int n_pair = d->n_rot / 2;
+    struct kn_mat none = { .n_out = 0 };
+    kn_enqueue(c->queue, EMBED, embed, .rows = moe_rows(c), .w = d->head ? none : m->embed, .w_scale = d->embed_scale,
+               .x = c->x, .freq = m->rope_freq, .rotation = c->rotation, .n_pair = n_pair, .scale = d->scaling_attn);
+    if (moe_n_rotation(d) > 1) /* the rotation of layers with a window has no scaling */
+        kn_enqueue(c->queue, EMBED, embed, .rows = moe_rows(c), .w = none, .freq = m->rope_freq + n_pair,
+                   .rotation = c->rotation + (size_t)c->opt.max_row * (size_t)n_pair, .n_pair = n_pair, .scale = 1);
+    if (d->head)
         moe_head_begin(c);
 }
 
-/* Checks the batch and lists the rows that want logits.  Batches come from the engine only, so checks
- * are assertions. */
+static int32_t own_slot(const struct moe_row *r)
+{
+    return r->position < r->n_base ? r->base[r->position] : r->tail[r->position - r->n_base];
+}
+
+/* Checks the batch, describes its rows for the operations, and lists the rows that want logits.  Batches come from the
+ * engine only, so checks are assertions. */
 static void begin(struct moe_context *c, const struct moe_batch *b)
 {
     const struct moe_desc *d = &c->model->desc;
     kn_assert(b->n_row > 0 && b->n_row <= c->opt.max_row);
     c->batch = b;
     c->n_row = b->n_row;
+    c->now = c->all;
     c->n_want = 0;
     c->distinct = 0;
     for (int i = 0; i < b->n_row; i++) {
         const struct moe_row *r = &b->row[i];
         kn_assert(r->token >= 0 && r->token < d->n_vocab);
         kn_assert(r->position >= 0 && r->position < c->opt.max_pos && r->n_base >= 0);
-        int32_t slot = moe_own_slot(r);
+        int32_t slot = own_slot(r);
         kn_assert(slot >= 0 && slot < c->opt.n_slot);
-        c->status[i] = 0;
+        c->all.row[i] = (struct kn_row){ .token = r->token,
+                                         .position = r->position,
+                                         .slot = slot,
+                                         .n_base = r->n_base,
+                                         .base = r->base,
+                                         .tail = r->tail,
+                                         .feature = r->feature,
+                                         .feature_slot = r->feature_slot };
+        c->all.status[i] = 0;
         if (r->want_logits) {
             kn_assert(c->n_want < c->opt.max_want);
             c->want_row[c->n_want++] = i;
@@ -77,13 +69,6 @@ static bool needs_all_rows(const struct moe_context *c)
     return c->opt.features.last || c->guess.sight || c->recall.learns;
 }
 
-/* Moves row `from` of an array of n values a row to row `to`. */
-static void move_row(float *x, size_t n, int from, int to)
-{
-    if (x)
-        memmove(x + (size_t)to * n, x + (size_t)from * n, n * sizeof *x);
-}
-
 bool moe_drops_rows(const struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
@@ -93,47 +78,32 @@ bool moe_drops_rows(const struct moe_context *c, int layer)
 void moe_drop_rows(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
-    size_t n_q = (size_t)(d->n_head * d->d_head);
+    int n_q = d->n_head * d->d_head;
     if (!moe_drops_rows(c, layer))
         return;
+    struct kn_op_pack p = { .row = c->want_row, .n = c->n_want, .n_from = c->n_row };
+    p.array[p.n_array++] = (struct kn_pack){ c->x, d->d_model };
+    p.array[p.n_array++] = (struct kn_pack){ c->q, n_q };
+    if (c->q_gate)
+        p.array[p.n_array++] = (struct kn_pack){ c->q_gate, 2 * n_q };
+    if (moe_is_latent(d)) /* other queries are rotated already */
+        p.array[p.n_array++] = (struct kn_pack){ (float *)moe_rotation(c, layer), d->n_rot };
+    kn_queue_add(c->queue, &(struct kn_op){ .kind = KN_OP_PACK, .pack = p });
     for (int i = 0; i < c->n_want; i++) {
-        int from = c->want_row[i]; /* ascending: no row is overwritten before it has moved */
-        move_row(c->x, (size_t)d->d_model, from, i);
-        move_row(c->q, n_q, from, i);
-        move_row(c->q_gate, 2 * n_q, from, i);
-        move_row((float *)c->rope_cos_sin, (size_t)(moe_n_rotation(d) * d->n_rot), from, i);
-        c->want_status[i] = c->status[from];
-        c->want[i] = c->batch->row[from];
+        c->want.row[i] = c->all.row[c->want_row[i]];
+        c->want.status[i] = c->all.status[c->want_row[i]];
     }
-    c->want_batch = (struct moe_batch){ c->want, c->n_want };
-    c->all = (struct moe_all_rows){ c->batch, c->status };
-    c->batch = &c->want_batch;
-    c->status = c->want_status;
+    c->now = c->want;
     c->n_row = c->n_want;
 }
 
-/* After the last layer: the batch and its statuses are those of all rows again.  c->x has the rows with logits: row i,
- * or if no row was dropped, row want_row[i]. */
+/* After the pass: the rows are all those of the batch again. */
 static void restore_rows(struct moe_context *c)
 {
-    if (!c->all.batch)
-        return;
-    for (int i = 0; i < c->n_want; i++) {
-        c->all.status[c->want_row[i]] = c->status[i];
-        c->want_row[i] = i;
-    }
-    c->batch = c->all.batch;
-    c->status = c->all.status;
+    for (int i = 0; c->now.row == c->want.row && i < c->n_want; i++)
+        c->all.status[c->want_row[i]] = c->want.status[i];
+    c->now = c->all;
     c->n_row = c->batch->n_row;
-    c->all.batch = NULL;
-}
-
-static void scale_row(void *arg, int row, int thread)
-{
-    (void)thread;
-    struct moe_context *c = arg;
-    const struct moe_desc *d = &c->model->desc;
-    scale(c->logits + (size_t)row * (size_t)d->n_vocab, d->logit_scale, d->n_vocab);
 }
 
 static void finish(struct moe_context *c)
@@ -141,13 +111,19 @@ static void finish(struct moe_context *c)
     const struct moe_model *m = c->model;
     if (c->opt.features.last)
         moe_keep_last(c);
-    moe_rows_norm(c, m->out_norm, moe_act_bit(&m->head), c->want_row, c->n_want);
-    c->product[0] = moe_product(&c->norm, &m->head, m->guess ? c->guessed : c->logits, c->n_want);
-    moe_products(c, 1);
+    kn_enqueue(c->queue, ADD_NORM_CODE, add_norm_code, .x = c->x, .weight = m->out_norm, .eps = m->desc.eps,
+               .row = moe_last_rows(c), .n = c->n_want, .n_from = c->n_row, .d = m->desc.d_model, .out = c->norm,
+               .kinds = kn_act_bit(&m->head));
+    moe_multiply(c, &c->norm, &m->head, m->guess ? c->guessed : c->logits, c->n_want);
     if (m->desc.logit_scale != 1)
-        kn_parallel_for(c->team, c->n_want, scale_row, c);
+        kn_enqueue(c->queue, SCALE, scale, .x = c->logits, .by = m->desc.logit_scale, .n = c->n_want,
+                   .d = m->desc.n_vocab);
     if (m->desc.head == MOE_HEAD_EAGLE3)
         moe_head_end(c);
+    kn_queue_wait(c->queue);
+    restore_rows(c);
+    if (m->desc.delta_period)
+        moe_states_end(c);
 }
 
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
@@ -174,13 +150,10 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
         else
             moe_dense_ffn(c, layer);
     }
-    restore_rows(c);
-    if (d->delta_period)
-        moe_states_end(c);
     finish(c);
     kn_alloc_forbid(false);
     *out = (struct moe_result){ .logits = c->logits,
-                                .status = c->status,
+                                .status = c->all.status,
                                 .n_want = c->n_want,
                                 .feature = c->thought ? c->thought : c->norm.x,
                                 .feature_stride = c->thought ? (size_t)d->d_model : c->norm.stride,

@@ -31,7 +31,7 @@ static void see_far(struct moe_context *c, int layer, int far)
 static void count_accuracy(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
-    const struct moe_plan *p = &c->plan;
+    const struct kn_plan *p = &c->plan;
     if (!c->guess.sight)
         return;
     moe_token_history_mark(c, layer, seen_of(c, layer, MOE_SIGHT_TOKEN));

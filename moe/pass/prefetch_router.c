@@ -8,74 +8,23 @@
  * Cost: a norm and a product with n_expert * d_model weights: at batch 1 some 1 MB of the 20 MB that a layer reads. */
 #include "moe/pass/pass.h"
 
-#include <string.h>
-
-struct guess_job {
-    struct moe_context *c;
-    const struct moe_layer *next;
-};
-
-static void norm_item(void *arg, int row, int thread)
-{
-    (void)thread;
-    const struct guess_job *j = arg;
-    struct moe_context *c = j->c;
-    const struct moe_desc *d = &c->model->desc;
-    struct moe_acts *a = &c->guess.norm;
-    c->model->ops->rms_norm(c->x + (size_t)row * (size_t)d->d_model, j->next->ffn_norm, d->eps, d->d_model,
-                            a->x + (size_t)row * a->stride);
-    moe_code_row(c, a, moe_act_bit(&j->next->router), d->d_model, row);
-}
-
-static void choose_item(void *arg, int row, int thread)
-{
-    (void)thread;
-    const struct guess_job *j = arg;
-    struct moe_context *c = j->c;
-    const struct moe_desc *d = &c->model->desc;
-    struct moe_guess *g = &c->guess;
-    size_t at = (size_t)row * (size_t)d->n_expert, used = (size_t)row * (size_t)d->n_used;
-    moe_route_row(c, j->next, (struct moe_routing){ g->logit + at, g->rank + at, g->id + used, g->weight + used });
-}
-
-/* Writes the experts that any row chose to g->expert, by the sum of their weights over all rows, the largest first.
- * Returns their number. */
-static int rank(struct moe_context *c, int expert0)
-{
-    const struct moe_desc *d = &c->model->desc;
-    struct moe_guess *g = &c->guess;
-    int n = 0;
-    memset(g->sum, 0, (size_t)d->n_expert * sizeof *g->sum);
-    for (int row = 0; row < c->n_row; row++)
-        for (int i = 0; !c->status[row] && i < d->n_used; i++) {
-            int at = row * d->n_used + i;
-            g->sum[g->id[at]] += g->weight[at];
-        }
-    for (int e = 0; e < d->n_expert; e++) {
-        if (!(g->sum[e] > 0))
-            continue;
-        int at = n++;
-        for (; at > 0 && g->sum[g->expert[at - 1] - expert0] < g->sum[e]; at--)
-            g->expert[at] = g->expert[at - 1];
-        g->expert[at] = expert0 + e;
-    }
-    return n;
-}
-
 int moe_guess_experts(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *next = &c->model->layer[layer];
     struct moe_guess *g = &c->guess;
-    struct guess_job job = { c, next };
     if (c->n_row >= moe_guess_rows(d, INT32_MAX)) {
         for (int e = 0; e < d->n_expert; e++)
             g->expert[e] = next->expert0 + e;
         return d->n_expert;
     }
-    kn_parallel_for(c->team, c->n_row, norm_item, &job);
-    c->product[0] = moe_product(&g->norm, &next->router, g->logit, c->n_row);
-    moe_products(c, 1);
-    kn_parallel_for(c->team, c->n_row, choose_item, &job);
-    return rank(c, next->expert0);
+    kn_enqueue(c->queue, ADD_NORM_CODE, add_norm_code, .x = c->x, .weight = next->ffn_norm, .eps = d->eps,
+               .n = c->n_row, .n_from = c->n_row, .d = d->d_model, .out = g->norm, .kinds = kn_act_bit(&next->router));
+    moe_multiply(c, &g->norm, &next->router, g->choices.logit, c->n_row);
+    moe_choose(c, layer, &g->choices);
+    kn_enqueue(c->queue, GUESS, guess, .rows = moe_rows(c), .n_expert = d->n_expert, .n_used = d->n_used,
+               .expert0 = next->expert0, .id = g->choices.id, .weight = g->choices.weight, .sum = g->sum,
+               .expert = g->expert, .n_listed = g->n_listed);
+    kn_queue_wait(c->queue);
+    return *g->n_listed;
 }

@@ -111,8 +111,8 @@ void moe_recall_learn(struct moe_context *c, int layer)
     learn_absent(c, layer);
     for (int row = 0; row < c->n_row; row++) {
         uint16_t *id = ids_of(c, entry_of(r, c->batch->row[row].token), layer);
-        const int32_t *now = c->route_id + (size_t)row * (size_t)n_used;
-        if (c->status[row]) { /* removed: a failed row's entry would have some layers of an earlier token */
+        const int32_t *now = c->route.id + (size_t)row * (size_t)n_used;
+        if (c->now.status[row]) { /* removed: a failed row's entry would have some layers of an earlier token */
             disown(r, c->batch->row[row].token);
             continue;
         }

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
+#include "kernels/cpu/pass/host.h"
 #include "moe/pass/pass.h"
 #include "tests/faults.h"
 #include "tests/moe/change.h"
@@ -664,7 +665,7 @@ static bool dies(bool allocates)
         struct kn_ops ops = *o.model->ops;
         plain_softmax = ops.softmax;
         ops.softmax = allocates ? greedy_softmax : plain_softmax;
-        o.model->ops = &ops;
+        ((struct kn_host_queue *)o.context->queue)->ops = &ops;
         int32_t slot = 0;
         struct moe_row row = { .token = 1, .position = 0, .want_logits = true, .base = &slot, .n_base = 1 };
         struct moe_result result;
@@ -769,7 +770,7 @@ static void run_layer(struct moe_context *c, int status, float *x /* [3][d_model
     for (size_t i = 0; i < n; i++)
         c->x[i] = (float)(kn_mix(i) % 1000) / 500 - 1;
     memset(c->kv.base, 0, c->kv.bytes);
-    c->status[1] = status;
+    c->now.status[1] = status;
     moe_attention(c, 0);
     moe_experts(c, 0);
     memcpy(x, c->x, n * sizeof *x);

@@ -35,22 +35,20 @@ static void lay_out(struct rig *r, struct kn_arena *a, int n_expert, int n_used)
     size_t n = (size_t)n_expert, n_pair = (MAX_ROW + 1) * (size_t)n_used;
     void *panels = kn_arena_take(a, 1, kn_mat_bytes(KN_F32, n_expert, n_expert));
     r->layer[1].router = (struct kn_mat){ KN_F32, n_expert, n_expert, panels };
-    c->status = kn_arena_take(a, MAX_ROW, sizeof(int));
+    c->now.status = kn_arena_take(a, MAX_ROW, sizeof(int));
     c->norm.stride = kn_align_up(n, 16);
     c->norm.x = kn_arena_take(a, MAX_ROW * c->norm.stride, sizeof(float));
     c->norm.code[KN_ACT_F32] = c->norm.x;
     c->norm.code_stride[KN_ACT_F32] = c->norm.stride * sizeof(float);
-    c->route_logit = kn_arena_take(a, MAX_ROW * n, sizeof(float));
-    c->route_rank = kn_arena_take(a, MAX_ROW * n, sizeof(float));
-    c->route_id = kn_arena_take(a, n_pair, sizeof(int32_t));
-    c->route_weight = kn_arena_take(a, n_pair, sizeof(float));
+    c->route.logit = kn_arena_take(a, MAX_ROW * n, sizeof(float));
+    c->route.rank = kn_arena_take(a, MAX_ROW * n, sizeof(float));
+    c->route.id = kn_arena_take(a, n_pair, sizeof(int32_t));
+    c->route.weight = kn_arena_take(a, n_pair, sizeof(float));
     c->plan.expert = kn_arena_take(a, n, sizeof(int32_t));
     c->plan.first = kn_arena_take(a, n + 1, sizeof(int32_t));
     c->plan.row = kn_arena_take(a, n_pair, sizeof(int32_t));
     c->plan.pair = kn_arena_take(a, n_pair, sizeof(int32_t));
     c->plan.fill = kn_arena_take(a, n, sizeof(int32_t));
-    c->product = kn_arena_take(a, 4, sizeof *c->product);
-    c->piece = kn_arena_take(a, moe_piece_room(c->team, 4), sizeof *c->piece);
 }
 
 static struct rig *open_rig(int n_expert, int n_used, bool norm_topk, float scale)
@@ -71,7 +69,9 @@ static struct rig *open_rig(int n_expert, int n_used, bool norm_topk, float scal
                   .n_group = 1 },
     };
     r->layer[1].expert0 = EXPERT0;
-    r->c = (struct moe_context){ .model = &r->model, .team = r->team };
+    r->c = (struct moe_context){ .model = &r->model };
+    struct kn_queue_options queue = { .device = kn_host_device(KN_ISA_COUNT - 1), .team = r->team, .max_product = 4 };
+    assert_int_equal(kn_queue_open(&r->c.queue, &queue), 0);
     lay_out(r, &count, n_expert, n_used);
     assert_int_equal(kn_arena_open(&r->arena, count.used, -1), 0);
     lay_out(r, &r->arena, n_expert, n_used);
@@ -86,9 +86,22 @@ static struct rig *open_rig(int n_expert, int n_used, bool norm_topk, float scal
 
 static void close_rig(struct rig *r)
 {
+    kn_queue_close(r->c.queue);
     kn_arena_close(&r->arena);
     kn_team_close(r->team);
     free(r);
+}
+
+static void route(struct moe_context *c)
+{
+    moe_route(c, 1);
+    kn_queue_wait(c->queue);
+}
+
+static void plan(struct moe_context *c)
+{
+    moe_plan_rows(c, 1);
+    kn_queue_wait(c->queue);
 }
 
 static float *logits_of(struct rig *r, int row) { return r->c.norm.x + (size_t)row * r->c.norm.stride; }
@@ -99,8 +112,8 @@ static float *logits_of(struct rig *r, int row) { return r->c.norm.x + (size_t)r
 static void check_choices(const struct rig *r, int row, const float *logit)
 {
     int n_expert = r->model.desc.n_expert, n_used = r->model.desc.n_used;
-    const int32_t *id = r->c.route_id + row * n_used;
-    const float *weight = r->c.route_weight + row * n_used;
+    const int32_t *id = r->c.route.id + row * n_used;
+    const float *weight = r->c.route.weight + row * n_used;
     float p[MAX_EXPERT], sum = 0;
     bool taken[MAX_EXPERT] = { false };
     memcpy(p, logit, (size_t)n_expert * sizeof *p);
@@ -133,9 +146,9 @@ static void the_largest_are_chosen_and_the_lowest_id_on_a_tie(void **state)
             for (int row = 0; row < r->c.n_row; row++)
                 for (int e = 0; e < shapes[i][0]; e++)
                     logits_of(r, row)[e] = round == 0 ? 0.5f : (float)random_below(1 + round) * 0.25f - 1;
-            int32_t *beyond = r->c.route_id + r->c.n_row * shapes[i][1];
+            int32_t *beyond = r->c.route.id + r->c.n_row * shapes[i][1];
             *beyond = -7;
-            moe_route(&r->c, 1);
+            route(&r->c);
             for (int row = 0; row < r->c.n_row; row++)
                 check_choices(r, row, logits_of(r, row));
             assert_int_equal(*beyond, -7);
@@ -155,14 +168,14 @@ static void chosen_logits_alone_make_the_weights(void **state)
     r->layer[1].router_bias = bias;
     for (int round = 0; round < 200; round++) {
         float x[9];
-        int32_t *id = r->c.route_id;
+        int32_t *id = r->c.route.id;
         r->c.n_row = 1;
         for (int e = 0; e < 9; e++) {
             logits_of(r, 0)[e] = (float)random_below(7) - 3;
             bias[e] = (float)random_below(7) * 0.5f;
             x[e] = logits_of(r, 0)[e] + bias[e];
         }
-        moe_route(&r->c, 1);
+        route(&r->c);
         for (int i = 0; i < 3; i++) {
             for (int e = 0; e < 9; e++) /* exactly the experts before it precede it */
                 assert_int_equal(x[e] > x[id[i]] || (x[e] == x[id[i]] && e < id[i]),
@@ -170,7 +183,7 @@ static void chosen_logits_alone_make_the_weights(void **state)
             want[i] = x[id[i]];
         }
         kn_ops(KN_ISA_SCALAR)->softmax(want, 3);
-        assert_memory_equal(r->c.route_weight, want, sizeof want);
+        assert_memory_equal(r->c.route.weight, want, sizeof want);
     }
     close_rig(r);
 }
@@ -187,7 +200,9 @@ static void nan_is_chosen_last_and_zeros_tie(void **state)
         int32_t id[9];
         r->model.desc.gating = MOE_GATING_CHOSEN;
         memcpy(p, logit, sizeof p);
-        moe_route_row(&r->c, &r->layer[1], (struct moe_routing){ p, rank, id, weight });
+        r->c.n_row = 1;
+        moe_choose(&r->c, 1, &(struct moe_choices){ p, rank, id, weight });
+        kn_queue_wait(r->c.queue);
         assert_memory_equal(id, order, (size_t)n_used * sizeof *id);
         close_rig(r);
     }
@@ -226,12 +241,12 @@ static void check_groups(const struct rig *r, const float *logit, const float *b
             if (before < 2 && !taken[e] && (best < 0 || rank[e] > rank[best]))
                 best = e;
         }
-        assert_int_equal(r->c.route_id[i], best);
+        assert_int_equal(r->c.route.id[i], best);
         taken[best] = true;
         sum += p[best];
     }
     for (int i = 0; i < 3; i++)
-        assert_true(r->c.route_weight[i] == p[r->c.route_id[i]] / sum * 2.5f);
+        assert_true(r->c.route.weight[i] == p[r->c.route.id[i]] / sum * 2.5f);
 }
 
 static void check_best_groups(enum moe_gating gating, int group_best)
@@ -250,7 +265,7 @@ static void check_best_groups(enum moe_gating gating, int group_best)
             logits_of(r, 0)[e] = (float)random_below(2 + round / 8) * 0.25f - 1;
             bias[e] = (float)random_below(1 + round % 3) * 0.25f;
         }
-        moe_route(&r->c, 1);
+        route(&r->c);
         check_groups(r, logits_of(r, 0), bias);
     }
     close_rig(r);
@@ -278,17 +293,17 @@ static void check_harmless(enum moe_gating gating, int n_group)
         for (int row = 0; row < MAX_ROW; row++)
             for (int e = 0; e < 12; e++)
                 logits_of(r, row)[e] = odd[row == 0 ? 0 : random_below(8)];
-        moe_route(&r->c, 1);
+        route(&r->c);
         for (int row = 0; row < MAX_ROW; row++) {
             unsigned seen = 0;
             for (int i = 0; i < 4; i++) {
-                int32_t id = r->c.route_id[row * 4 + i];
+                int32_t id = r->c.route.id[row * 4 + i];
                 assert_in_range(id, 0, 11);
                 assert_false(seen >> id & 1);
                 seen |= 1u << id;
             }
         }
-        moe_plan_rows(&r->c, 1);
+        plan(&r->c);
         assert_int_equal(r->c.plan.first[r->c.plan.n_expert], MAX_ROW * 4);
     }
     close_rig(r);
@@ -309,11 +324,11 @@ static void nothing_a_router_says_does_harm(void **state)
 static void check_plan(const struct rig *r)
 {
     const struct moe_context *c = &r->c;
-    const struct moe_plan *p = &c->plan;
+    const struct kn_plan *p = &c->plan;
     int n_used = r->model.desc.n_used, n_pair = 0;
     bool seen[MAX_ROW * MAX_EXPERT] = { false };
     for (int row = 0; row < c->n_row; row++)
-        n_pair += c->status[row] ? 0 : n_used;
+        n_pair += c->now.status[row] ? 0 : n_used;
     assert_int_equal(p->first[0], 0);
     assert_int_equal(p->first[p->n_expert], n_pair);
     for (int e = 0; e < p->n_expert; e++) {
@@ -324,8 +339,8 @@ static void check_plan(const struct rig *r)
             int row = p->row[i], pair = p->pair[i];
             assert_true(i == p->first[e] || row > p->row[i - 1]);
             assert_in_range(pair, row * n_used, row * n_used + n_used - 1);
-            assert_int_equal(c->route_id[pair] + EXPERT0, p->expert[e]);
-            assert_int_equal(c->status[row], 0);
+            assert_int_equal(c->route.id[pair] + EXPERT0, p->expert[e]);
+            assert_int_equal(c->now.status[row], 0);
             assert_false(seen[pair]);
             seen[pair] = true;
         }
@@ -343,14 +358,14 @@ static void every_choice_is_planned_once(void **state)
             r->c.n_row = 1 + random_below(MAX_ROW);
             for (int row = 0; row < r->c.n_row; row++) {
                 int dead = round % 4; /* none, few, most, all */
-                r->c.status[row] = dead == 3 || random_below(4) < dead ? KN_EIO : 0;
+                r->c.now.status[row] = dead == 3 || random_below(4) < dead ? KN_EIO : 0;
                 for (int e = 0; e < shapes[i][0]; e++)
                     logits_of(r, row)[e] = (float)random_below(1000) / 100;
             }
             if (round % 4 == 0)
-                memset(r->c.status, 0, sizeof(int) * MAX_ROW);
-            moe_route(&r->c, 1);
-            moe_plan_rows(&r->c, 1);
+                memset(r->c.now.status, 0, sizeof(int) * MAX_ROW);
+            route(&r->c);
+            plan(&r->c);
             check_plan(r);
         }
         close_rig(r);

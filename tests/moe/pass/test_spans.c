@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "kernels/cpu/pass/host.h"
 #include "moe/pass/pass.h"
 #include "tests/moe/load.h"
 
@@ -54,11 +55,11 @@ static void open_past(struct long_past *l, const char *shape, enum kn_isa isa, e
     real = l->model->ops;
     counted = *real;
     counted.attend_span = count_span;
-    l->model->ops = &counted;
     struct moe_context_options o = {
         .max_row = 512, .max_want = N_ROW, .n_slot = N_SLOT, .max_pos = N_POS, .kv = kv, .team = l->team[N_TEAM - 1]
     };
     assert_int_equal(moe_context_open(&l->c, l->model, &o), 0);
+    ((struct kn_host_queue *)l->c->queue)->ops = &counted;
     l->n_vocab = moe_model_shape(l->model)->n_vocab;
     for (int i = 0; i < N_POS; i++)
         l->token[i] = below(l->n_vocab);

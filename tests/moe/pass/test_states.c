@@ -151,9 +151,9 @@ static void a_failure_is_the_texts_own(void **state)
     struct moe_context *c = context;
     c->batch = &(struct moe_batch){ row, 6 };
     c->n_row = 6;
-    memset(c->status, 0, 6 * sizeof *c->status);
+    memset(c->now.status, 0, 6 * sizeof *c->now.status);
     moe_states_begin(c);
-    c->status[1] = KN_EIO;
+    c->now.status[1] = KN_EIO;
     moe_states_end(c);
     assert_int_equal(moe_context_state(c, 0), -1);
     assert_int_equal(moe_context_state(c, 2), -1);

@@ -5,23 +5,22 @@
  * the thread that writes an item's last part joins them.  A part is 2 + d_value floats for each head; the span's keys
  * and values are 1,024 (d_key + d_value) numbers for all heads of the item, so parts are below 2 % of the bytes read.
  * The bits are the same both ways (kernels.h). */
-#include "moe/pass/pass.h"
+#include "kernels/cpu/pass/host.h"
 
 #define ITEMS_ENOUGH 4                  /* for each thread: the threads then end at nearly the same time */
 #define MOST_BYTES   ((size_t)64 << 20) /* of all parts; a pass that would need more has rows as items */
 
 static int span_of(int position) { return position / KN_SPAN; }
 
-void moe_spans_lay_out(struct moe_context *c, struct kn_arena *a)
+void kn_host_spans_lay_out(struct kn_spans *s, struct kn_arena *a, const struct kn_queue_options *opt)
 {
-    const struct moe_desc *d = &c->model->desc;
-    struct moe_spans *s = &c->spans;
-    int n_thread = kn_team_size(c->opt.team), n_span = kn_ceil_div(c->opt.max_pos, KN_SPAN);
-    if (n_thread == 1 || n_span == 1)
+    int n_thread = kn_team_size(opt->team), n_span = kn_ceil_div(opt->max_pos, KN_SPAN);
+    *s = (struct kn_spans){ .n_item = 0 };
+    if (n_thread == 1 || n_span <= 1)
         return;
     s->n_item = ITEMS_ENOUGH * n_thread - 1;
-    int n_row = kn_min(c->opt.max_row, kn_ceil_div(s->n_item, d->n_kv));
-    size_t n = (size_t)n_row * (size_t)n_span * kn_part_floats(d->n_head, d->d_kept);
+    int n_row = kn_min(opt->max_row, kn_ceil_div(s->n_item, opt->n_kv));
+    size_t n = (size_t)n_row * (size_t)n_span * kn_part_floats(opt->n_head, opt->d_value);
     s->n_float = n < MOST_BYTES / sizeof(float) ? n : MOST_BYTES / sizeof(float);
     s->part = kn_arena_take(a, s->n_float, sizeof *s->part);
     s->item = kn_arena_take(a, (size_t)s->n_item, sizeof *s->item);
@@ -29,25 +28,30 @@ void moe_spans_lay_out(struct moe_context *c, struct kn_arena *a)
 
 /* ---- rows as items ------------------------------------------------------------------------------------------ */
 
+struct items_job {
+    struct kn_host_queue *q;
+    const struct kn_attend_items *m;
+};
+
 static void attend_item(void *arg, int item, int thread)
 {
     (void)thread;
-    const struct moe_attend *m = arg;
+    const struct items_job *j = arg;
     struct kn_attend a;
-    if (!m->describe(m->arg, item, &a))
+    if (!j->m->describe(j->m->arg, item, &a))
         return;
-    m->c->model->ops->attend(&a);
-    m->finish(m->arg, item);
+    j->q->ops->attend(&a);
+    j->m->finish(j->m->arg, item);
 }
 
 /* ---- spans as items ----------------------------------------------------------------------------------------- */
 
-/* Lists the spans of all items in c->spans.item; returns their number, or 0 if rows are the better items. */
-static int list_spans(const struct moe_attend *m)
+/* Lists the spans of all items in q->spans.item; returns their number, or 0 if rows are the better items. */
+static int list_spans(struct kn_host_queue *q, const struct kn_attend_items *m)
 {
-    struct moe_spans *s = &m->c->spans;
+    struct kn_spans *s = &q->spans;
     size_t floats = 0;
-    int n = 0, most = 0, n_thread = kn_team_size(m->c->team);
+    int n = 0, most = 0, n_thread = kn_team_size(q->team);
     if (n_thread == 1 || m->n_item > s->n_item || m->n_item >= ITEMS_ENOUGH * n_thread)
         return 0;
     for (int i = 0; i < m->n_item; i++) {
@@ -66,9 +70,10 @@ static int list_spans(const struct moe_attend *m)
 static void attend_span(void *arg, int unit, int thread)
 {
     (void)thread;
-    const struct moe_attend *m = arg;
-    struct moe_spans *s = &m->c->spans;
-    const struct kn_ops *ops = m->c->model->ops;
+    const struct items_job *j = arg;
+    const struct kn_attend_items *m = j->m;
+    struct kn_spans *s = &j->q->spans;
+    const struct kn_ops *ops = j->q->ops;
     struct kn_attend row, a;
     int item = 0;
     while (item + 1 < m->n_item && s->item[item + 1].first <= unit)
@@ -87,11 +92,12 @@ static void attend_span(void *arg, int unit, int thread)
     m->finish(m->arg, item);
 }
 
-void moe_attend(const struct moe_attend *m)
+void kn_host_attend_items(struct kn_host_queue *q, const struct kn_attend_items *m)
 {
-    int n_span = list_spans(m);
+    struct items_job job = { q, m };
+    int n_span = list_spans(q, m);
     if (n_span)
-        kn_parallel_for(m->c->team, n_span, attend_span, (void *)m);
+        kn_parallel_for(q->team, n_span, attend_span, &job);
     else
-        kn_parallel_for(m->c->team, m->n_item, attend_item, (void *)m);
+        kn_parallel_for(q->team, m->n_item, attend_item, &job);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "moe/pass/pass.h"
+#include "kernels/cpu/pass/host.h"
 #include "tests/nodes.h"
 
 #define MAX_PRODUCT 40
@@ -58,8 +58,10 @@ static void noted_matmul(const struct kn_matmul *m, int panel0, int panel1)
 
 struct rig {
     struct kn_ops ops;
-    struct moe_model model;
-    struct moe_context c;
+    struct kn_host_device device;
+    struct kn_team *team;
+    struct kn_queue *queue;
+    struct kn_host_queue *host; /* the same */
 };
 
 static struct rig *open_rig(int n_thread)
@@ -67,22 +69,21 @@ static struct rig *open_rig(int n_thread)
     struct rig *r = calloc(1, sizeof *r);
     atomic_int begun = 0;
     r->ops.matmul = noted_matmul;
-    r->model.ops = &r->ops;
-    r->c.model = &r->model;
-    assert_int_equal(kn_team_open(&r->c.team, n_thread), 0);
-    r->c.product = calloc(MAX_PRODUCT, sizeof *r->c.product);
-    r->c.piece = malloc(moe_piece_room(r->c.team, MAX_PRODUCT) * sizeof *r->c.piece);
+    r->device = (struct kn_host_device){ { &kn_host_backend }, KN_ISA_SCALAR, &r->ops };
+    assert_int_equal(kn_team_open(&r->team, n_thread), 0);
+    struct kn_queue_options opt = { .device = &r->device.base, .team = r->team, .max_product = MAX_PRODUCT };
+    assert_int_equal(kn_queue_open(&r->queue, &opt), 0);
+    r->host = (struct kn_host_queue *)r->queue;
     memset(&seen, 0, sizeof seen);
     seen.n_wait = n_thread;
-    kn_parallel_for(r->c.team, n_thread, say_who, &begun);
+    kn_parallel_for(r->team, n_thread, say_who, &begun);
     return r;
 }
 
 static void close_rig(struct rig *r)
 {
-    kn_team_close(r->c.team);
-    free(r->c.product);
-    free(r->c.piece);
+    kn_queue_close(r->queue);
+    kn_team_close(r->team);
     free(r);
 }
 
@@ -90,7 +91,7 @@ static float in[64], out[4096];
 
 static void add(struct rig *r, int i, int n_panel, int n_row, int node)
 {
-    r->c.product[i] = (struct moe_product){
+    r->host->product[i] = (struct kn_product){
         .mul = { .w = { KN_F32, n_panel * KN_PANEL - 3, N_IN, names + i }, .x = in, .y = out, .n_row = n_row },
         .node = node,
         .n_stack = 1
@@ -98,7 +99,7 @@ static void add(struct rig *r, int i, int n_panel, int n_row, int node)
 }
 
 /* Divides the panels among n_stack matrices, with gaps between their inputs and between their outputs. */
-static void make_stack(struct moe_product *p, int n_stack)
+static void make_stack(struct kn_product *p, int n_stack)
 {
     int n_panel = kn_ceil_div(p->mul.w.n_out, KN_PANEL);
     if (n_panel <= 0 || n_panel % n_stack)
@@ -109,7 +110,7 @@ static void make_stack(struct moe_product *p, int n_stack)
     p->y_part = (size_t)(n_panel / n_stack * KN_PANEL + 5);
 }
 
-static void check_places(const struct moe_product *p, int product)
+static void check_places(const struct kn_product *p, int product)
 {
     int n_panel = kn_ceil_div(p->mul.w.n_out, KN_PANEL), n_own = n_panel / p->n_stack;
     for (int i = 0; i < n_panel && p->mul.n_row > 0; i++) {
@@ -125,7 +126,7 @@ static void run(struct rig *r, int n, int n_wait)
     seen.n_wait = n_wait;
     memset(seen.done, 0, sizeof seen.done);
     memset(seen.first, 0, sizeof seen.first);
-    moe_products(&r->c, n);
+    kn_host_run_products(r->host, n);
 }
 
 static void every_panel_once(void **state)
@@ -143,15 +144,16 @@ static void every_panel_once(void **state)
                     spread += node < 0;
                     add(r, i, 1 + (int)(x >> 16 & 255) % 20, (int)(x >> 24 & 255) % 6,
                         spread > 4 && node < 0 ? 0 : node);
-                    make_stack(&r->c.product[i], 1 + (int)(x >> 32 & 3));
+                    make_stack(&r->host->product[i], 1 + (int)(x >> 32 & 3));
                 }
                 run(r, n, 0);
                 for (int i = 0; i < n; i++)
-                    check_places(&r->c.product[i], i);
+                    check_places(&r->host->product[i], i);
                 for (int i = 0; i < n; i++)
                     for (int p = 0; p < 64; p++)
-                        assert_int_equal(seen.done[i][p], r->c.product[i].mul.n_row > 0 &&
-                                                              p < kn_ceil_div(r->c.product[i].mul.w.n_out, KN_PANEL));
+                        assert_int_equal(seen.done[i][p],
+                                         r->host->product[i].mul.n_row > 0 &&
+                                             p < kn_ceil_div(r->host->product[i].mul.w.n_out, KN_PANEL));
             }
             close_rig(r);
         }
@@ -164,21 +166,21 @@ static void panels_go_to_threads_near_them(void **state)
     (void)state;
     nodes_set(2);
     struct rig *r = open_rig(4);
-    if (kn_team_nodes(r->c.team) == 2) {
+    if (kn_team_nodes(r->team) == 2) {
         for (int i = 0; i < 4; i++) /* in the order of a layer's experts */
             add(r, i, 1, 1, i % 2);
         run(r, 4, 4);
         for (int i = 0; i < 4; i++)
-            assert_int_equal(kn_team_node(r->c.team, seen.by[i][0]), i % 2);
+            assert_int_equal(kn_team_node(r->team, seen.by[i][0]), i % 2);
         add(r, 0, 2, 1, -1); /* two matrices, each split over both nodes */
         add(r, 1, 2, 1, -1);
         run(r, 2, 4);
         for (int i = 0; i < 4; i++)
-            assert_int_equal(kn_team_node(r->c.team, seen.by[i / 2][i % 2]), i % 2);
+            assert_int_equal(kn_team_node(r->team, seen.by[i / 2][i % 2]), i % 2);
     }
     close_rig(r);
     r = open_rig(2);
-    if (kn_team_nodes(r->c.team) == 2) { /* unequal work: each node begins with its own */
+    if (kn_team_nodes(r->team) == 2) { /* unequal work: each node begins with its own */
         add(r, 0, 3, 1, 1);
         add(r, 1, 1, 1, 0);
         run(r, 2, 2);

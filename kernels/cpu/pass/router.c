@@ -1,0 +1,156 @@
+/* Chooses the experts of each row (route), groups the rows by expert (plan), ranks predicted experts (guess).
+ *
+ * Plan and guess are serial on the host: a counting sort of some hundred pairs, and an insertion sort. */
+#include "kernels/cpu/pass/host.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- route ------------------------------------------------------------------------------------------------- */
+
+/* Sets id to the indices of the n_used largest values of p, in the order of choices (kernels.h).  Sorts by insertion,
+ * since n_used is small compared with n_expert. */
+static void choose(const float *p, int n_expert, int n_used, int32_t *id)
+{
+    uint32_t least = 0; /* the rank of the last one, once there are n_used */
+    int n = 0;
+    for (int e = 0; e < n_expert; e++) {
+        uint32_t rank = kn_rank(p[e]);
+        int at = n;
+        if (n == n_used && rank <= least)
+            continue;
+        while (at > 0 && kn_rank(p[id[at - 1]]) < rank)
+            at--;
+        n = kn_min(n + 1, n_used);
+        for (int i = n - 1; i > at; i--)
+            id[i] = id[i - 1];
+        id[at] = e;
+        least = kn_rank(p[id[n - 1]]);
+    }
+}
+
+/* Expert groups, all of one size: a group's score is its largest rank, or the sum of its two largest.  Ranks outside
+ * the n_group_used groups with the best scores become -infinity. */
+static void limit_groups(const struct kn_op_route *o, float *rank)
+{
+    float score[KN_MAX_GROUP];
+    int32_t best[KN_MAX_GROUP];
+    bool keep[KN_MAX_GROUP] = { false };
+    int n = o->n_expert / o->n_group;
+    for (int g = 0; g < o->n_group; g++) {
+        int32_t two[2];
+        choose(rank + g * n, n, o->group_best, two);
+        score[g] = rank[g * n + two[0]];
+        if (o->group_best > 1)
+            score[g] += rank[g * n + two[1]];
+    }
+    choose(score, o->n_group, o->n_group_used, best);
+    for (int i = 0; i < o->n_group_used; i++)
+        keep[best[i]] = true;
+    for (int e = 0; e < o->n_expert; e++)
+        rank[e] = keep[e / n] ? rank[e] : -HUGE_VALF;
+}
+
+/* The values by which experts are chosen: the scores p, or in rank a copy with the selection bias and the limit to
+ * groups. */
+static const float *rank_of(const struct kn_ops *ops, const struct kn_op_route *o, const float *p, float *rank)
+{
+    if (!o->select_bias && o->n_group <= 1)
+        return p;
+    memcpy(rank, p, (size_t)o->n_expert * sizeof *rank);
+    if (o->select_bias)
+        ops->add(rank, o->select_bias, o->n_expert);
+    if (o->n_group > 1)
+        limit_groups(o, rank);
+    return rank;
+}
+
+struct route_job {
+    const struct kn_ops *ops;
+    const struct kn_op_route *o;
+};
+
+static void route_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct kn_op_route *o = ((const struct route_job *)arg)->o;
+    const struct kn_ops *ops = ((const struct route_job *)arg)->ops;
+    size_t at = (size_t)row * (size_t)o->n_expert, used = (size_t)row * (size_t)o->n_used;
+    float *p = o->logit + at, *weight = o->weight + used, sum = 0;
+    int32_t *id = o->id + used;
+    if (o->bias)
+        ops->add(p, o->bias, o->n_expert);
+    if (o->gating == KN_GATING_SOFTMAX)
+        ops->softmax(p, o->n_expert);
+    for (int e = 0; o->gating == KN_GATING_SIGMOID && e < o->n_expert; e++)
+        p[e] = kn_sigmoid(p[e]);
+    choose(rank_of(ops, o, p, o->rank + at), o->n_expert, o->n_used, id);
+    for (int i = 0; i < o->n_used; i++)
+        weight[i] = p[id[i]];
+    if (o->gating == KN_GATING_CHOSEN)
+        ops->softmax(weight, o->n_used);
+    for (int i = 0; i < o->n_used; i++)
+        sum += weight[i];
+    for (int i = 0; i < o->n_used; i++) {
+        weight[i] = o->norm_topk ? weight[i] / (sum + 1e-20f) : weight[i]; /* all may be 0 */
+        weight[i] *= o->scale;
+    }
+}
+
+void kn_host_route(struct kn_host_queue *q, const struct kn_op_route *o)
+{
+    kn_parallel_for(q->team, o->n, route_row, &(struct route_job){ q->ops, o });
+}
+
+/* ---- plan and guess ---------------------------------------------------------------------------------------- */
+
+void kn_host_plan(struct kn_host_queue *q, const struct kn_op_plan *o)
+{
+    (void)q;
+    struct kn_plan *p = o->plan;
+    int32_t *fill = p->fill; /* number of rows of each expert, then the index of its next row in p->row */
+    for (int e = 0; e < o->n_expert; e++)
+        fill[e] = 0;
+    for (int row = 0; row < o->rows.n; row++)
+        for (int i = 0; !o->rows.status[row] && i < o->n_used; i++)
+            fill[o->id[row * o->n_used + i]]++;
+    int n = 0, n_pair = 0;
+    for (int e = 0; e < o->n_expert; e++) {
+        int count = fill[e];
+        fill[e] = n_pair;
+        if (!count)
+            continue;
+        p->expert[n] = o->expert0 + e;
+        p->first[n++] = n_pair;
+        n_pair += count;
+    }
+    p->first[n] = n_pair;
+    p->n_expert = n;
+    for (int row = 0; row < o->rows.n; row++)
+        for (int i = 0; !o->rows.status[row] && i < o->n_used; i++) {
+            int pair = row * o->n_used + i, at = fill[o->id[pair]]++;
+            p->row[at] = row;
+            p->pair[at] = pair;
+        }
+}
+
+void kn_host_guess(struct kn_host_queue *q, const struct kn_op_guess *o)
+{
+    (void)q;
+    int n = 0;
+    memset(o->sum, 0, (size_t)o->n_expert * sizeof *o->sum);
+    for (int row = 0; row < o->rows.n; row++)
+        for (int i = 0; !o->rows.status[row] && i < o->n_used; i++) {
+            int at = row * o->n_used + i;
+            o->sum[o->id[at]] += o->weight[at];
+        }
+    for (int e = 0; e < o->n_expert; e++) {
+        if (!(o->sum[e] > 0))
+            continue;
+        int at = n++;
+        for (; at > 0 && o->sum[o->expert[at - 1] - o->expert0] < o->sum[e]; at--)
+            o->expert[at] = o->expert[at - 1];
+        o->expert[at] = o->expert0 + e;
+    }
+    *o->n_listed = n;
+}
