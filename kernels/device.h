@@ -34,6 +34,7 @@ struct kn_backend {
     size_t (*queue_bytes)(const struct kn_queue_options *opt);
     int (*queue_open)(struct kn_queue **out, const struct kn_queue_options *opt);
     void (*queue_close)(struct kn_queue *q);
+    void (*queue_set_team)(struct kn_queue *q, struct kn_team *team);
     void (*queue_add)(struct kn_queue *q, const struct kn_op *op);
     void (*queue_wait)(struct kn_queue *q);
 };
@@ -48,9 +49,6 @@ struct kn_queue {
 
 /* The host with instruction set `most`, or the best one that the processor has below it. */
 const struct kn_device *kn_host_device(enum kn_isa most);
-
-/* The host's queue runs the next operations with this team: not larger, on not more nodes, than that of the options. */
-void kn_host_queue_set_team(struct kn_queue *q, struct kn_team *team);
 
 static inline size_t kn_queue_bytes(const struct kn_queue_options *opt)
 {
@@ -68,6 +66,9 @@ static inline void kn_queue_close(struct kn_queue *q)
         q->backend->queue_close(q);
 }
 
+/* The next operations run with this team: not larger, on not more nodes, than that of the options.  Not while operations
+ * wait. */
+static inline void kn_queue_set_team(struct kn_queue *q, struct kn_team *team) { q->backend->queue_set_team(q, team); }
 static inline void kn_queue_add(struct kn_queue *q, const struct kn_op *op) { q->backend->queue_add(q, op); }
 static inline void kn_queue_wait(struct kn_queue *q) { q->backend->queue_wait(q); }
 

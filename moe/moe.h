@@ -291,6 +291,7 @@ struct moe_context_options {
     int n_recall;                     /* entries of the token-to-experts table; 0: no table */
     const struct moe_context *target; /* of a head: the target's context, opened with the features it reads */
     struct kn_team *team;             /* not owned; one context at a time uses it */
+    const struct kn_device *device;   /* runs the passes (kernels/device.h); NULL: the host */
 };
 
 /* The features that a draft head reads: its target's context must be opened with them. */

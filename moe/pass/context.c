@@ -288,7 +288,7 @@ static struct kn_queue_options queue_options(const struct moe_model *m, const st
 {
     const struct moe_desc *d = &m->desc;
     return (struct kn_queue_options){
-        .device = kn_host_device(m->ops->isa),
+        .device = opt->device ? opt->device : kn_host_device(m->ops->isa),
         .team = opt->team,
         .max_row = opt->max_row,
         .max_pos = opt->max_pos,
@@ -342,7 +342,7 @@ void moe_context_set_team(struct moe_context *c, struct kn_team *team)
 {
     kn_assert(kn_team_size(team) <= kn_team_size(c->opt.team) && kn_team_nodes(team) <= kn_team_nodes(c->opt.team));
     c->hands.team = team;
-    kn_host_queue_set_team(c->queue, team);
+    kn_queue_set_team(c->queue, team);
 }
 
 struct slot_copy {

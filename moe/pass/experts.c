@@ -103,8 +103,8 @@ void moe_experts(struct moe_context *c, int layer)
         int n_new = list_arrived(c, l, n, n_done);
         run_groups(c, l, c->group + n_done, n_new);
         n_done += n_new;
+        kn_queue_wait(c->queue); /* off_wait() and off_release() may evict experts that were handed out before */
     }
-    kn_queue_wait(c->queue); /* before experts may be evicted */
     off_release(c->model->store, &ticket);
     kn_enqueue(c->queue, COMBINE, combine, .rows = moe_rows(c), .n_used = d->n_used, .d_model = d->d_model,
                .id = c->route.id, .weight = c->route.weight, .y = c->y, .down_bias = l->down_bias,

@@ -3,6 +3,7 @@
 #ifndef TESTS_MOE_PAIR_H
 #define TESTS_MOE_PAIR_H
 
+#include "tests/emulated/late.h"
 #include "tests/moe/golden.h"
 
 #define TOLERANCE 1e-4 /* of the largest logit, as in test_forward.c */
@@ -11,8 +12,9 @@
 #define CHUNK     64
 #define N_SLOT    (MOST + DEPTH) /* drafts have slots of their own, after the sequence's */
 
-/* A model, its head, and the contexts that run both. */
+/* A model, its head, and the contexts that run both, on a device that runs operations late. */
 struct pair {
+    struct late_device late;
     struct golden g;
     struct moe_file *file;
     struct moe_model *model, *head;
@@ -30,7 +32,9 @@ static inline void pair_open(struct pair *p, struct kn_team *team)
                                       .max_pos = N_SLOT,
                                       .kv = KN_KV_F32,
                                       .features = moe_model_reads(p->head),
-                                      .team = team };
+                                      .team = team,
+                                      .device = &p->late.base };
+    p->late = late_device(kn_isa_best(), 1);
     assert_int_equal(moe_context_open(&p->context, p->model, &co), 0);
     co.features = (struct moe_features){ 0 };
     co.target = p->context;
@@ -43,6 +47,8 @@ static inline void pair_close(struct pair *p)
 {
     moe_context_close(p->guesses);
     moe_context_close(p->context);
+    if (late_found())
+        fail_msg("%s", late_found());
     moe_model_close(p->head);
     moe_model_close(p->model);
     moe_file_close(p->file);

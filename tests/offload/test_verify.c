@@ -1,6 +1,7 @@
 /* Every read of an expert is verified: bytes damaged in the model's file, in the second copy, in the pack file or on the
  * way from the disk are read from another copy, or the expert fails; no expert is handed out with other bytes.
  * Checksums that were learnt of a file are kept between processes, and forgotten when the file is replaced. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ static struct model *open_tried(int n_layer, int per_layer, int d)
     snprintf(pack_path, sizeof pack_path, "%s.pack", m->path);
     snprintf(copy_path[0], sizeof copy_path[0], "%s/%s", folder, name);
     snprintf(copy_path[1], sizeof copy_path[1], "%s/%s.pack", folder, name);
-    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_true(mkdir(folder, 0700) == 0 || errno == EEXIST); /* left by a killed process of the same number */
     unlink(heat_path);
     return m;
 }

@@ -51,6 +51,11 @@ static void queue_close(struct kn_queue *queue)
     kn_arena_close(&arena);
 }
 
+static void queue_set_team(struct kn_queue *queue, struct kn_team *team)
+{
+    ((struct kn_host_queue *)queue)->team = team;
+}
+
 static void queue_add(struct kn_queue *queue, const struct kn_op *op)
 {
     struct kn_host_queue *q = (struct kn_host_queue *)queue;
@@ -74,6 +79,7 @@ const struct kn_backend kn_host_backend = {
     .queue_bytes = queue_bytes,
     .queue_open = queue_open,
     .queue_close = queue_close,
+    .queue_set_team = queue_set_team,
     .queue_add = queue_add,
     .queue_wait = queue_wait,
 };
@@ -86,9 +92,4 @@ const struct kn_device *kn_host_device(enum kn_isa most)
         [KN_ISA_AVX512] = { { &kn_host_backend }, KN_ISA_AVX512, NULL },
     };
     return &devices[kn_ops(most)->isa].base;
-}
-
-void kn_host_queue_set_team(struct kn_queue *queue, struct kn_team *team)
-{
-    ((struct kn_host_queue *)queue)->team = team;
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tests/emulated/late.h"
 #include "tests/moe/golden.h"
 #include "tests/moe/load.h"
 
@@ -81,6 +82,7 @@ static void logits_are_those_of_transformers(void **state)
     struct moe_file *file;
     struct moe_model *model = NULL;
     struct moe_context *context;
+    struct late_device late = late_device(kn_isa_best(), 1);
     assert_int_equal(golden_read(&g, name), 0);
     snprintf(path, sizeof path, "/tmp/spillway-golden-%d.gguf", getpid());
     assert_int_equal(golden_write(&g, path), 0);
@@ -99,9 +101,12 @@ static void logits_are_those_of_transformers(void **state)
     assert_true(worst < TOLERANCE);
     for (int n_chunk = 5; n_chunk <= 64; n_chunk += 59) { /* chunks with few rows of logits, and one with all */
         moe_context_close(context);
+        co.device = n_chunk == 5 ? &late.base : NULL;
         assert_int_equal(moe_context_open(&context, model, &co), 0);
         some_rows(&g, context, n_chunk, all);
     }
+    if (late_found())
+        fail_msg("%s", late_found());
     free(all);
     moe_context_close(context);
     moe_model_close(model);

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "moe/moe.h"
+#include "tests/emulated/late.h"
 #include "tests/moe/load.h"
 #include "tests/nodes.h"
 
@@ -61,6 +62,7 @@ struct run {
     const struct model *m;
     enum kn_kv kv;
     struct kn_team *team;
+    struct late_device late;
     struct moe_context *context;
     int32_t free_slot[N_SLOT];
     int n_free;
@@ -71,6 +73,7 @@ struct run {
 
 static struct run *open_run(const struct model *m, int which, int n_thread, enum kn_kv kv)
 {
+    enum kn_isa isa = which < KN_ISA_COUNT ? (enum kn_isa)which : kn_isa_best();
     struct run *r = calloc(1, sizeof *r);
     r->m = m;
     r->kv = kv;
@@ -85,6 +88,10 @@ static struct run *open_run(const struct model *m, int which, int n_thread, enum
                                      .n_draft = LENGTH,
                                      .n_recall = N_RECALL,
                                      .team = r->team };
+    if (random_below(3) == 0) {
+        r->late = late_device(isa, random_state);
+        o.device = &r->late.base;
+    }
     assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
     for (int i = 0; i < N_SLOT; i++)
         r->free_slot[i] = i;
@@ -104,6 +111,8 @@ static struct run *open_run(const struct model *m, int which, int n_thread, enum
 static void close_run(struct run *r)
 {
     moe_context_close(r->context);
+    if (late_found())
+        fail_msg("%s", late_found());
     kn_team_close(r->team);
     free(r);
 }

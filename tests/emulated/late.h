@@ -1,0 +1,256 @@
+/* tests/emulated/late.h - a device that runs operations late: on the host, in order, but only when the queue is waited
+ * for, or in part at a random moment before.  It finds callers that depend on the host's queue, which runs every
+ * operation at once:
+ *
+ *   - the memory that an operation reads must be the same when it runs as when it was added, unless an operation before
+ *     it in the queue writes there: the caller may write or free it only after a wait;
+ *   - the memory that an operation writes is filled with 0xee when it is added, where no operation in the queue touches
+ *     it: a caller that reads a result before a wait finds no result.
+ *
+ *     struct late_device d = late_device(isa, seed);     options.device = &d.base
+ *     ...                                                late_found(): the first finding, or NULL
+ *
+ * kn_op_fields() says what an operation reads and writes. */
+#ifndef TESTS_EMULATED_LATE_H
+#define TESTS_EMULATED_LATE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL /* without the library */
+#include <xxhash.h>
+
+#include "kernels/pass.h"
+
+/* ---- which operation touched memory last ---------------------------------------------------------------------- */
+
+/* Granules of 16 bytes, each with the numbers of the last operation that writes it and of the last that touches it; in
+ * pages, which a hash table finds by address. */
+#define LATE_GRANULE 16
+#define LATE_PAGE    4096
+#define LATE_TABLE   (1 << 18) /* pages */
+
+struct late_page {
+    uintptr_t number;
+    uint32_t wrote[LATE_PAGE / LATE_GRANULE], touched[LATE_PAGE / LATE_GRANULE];
+};
+
+struct late_device {
+    struct kn_device base;
+    const struct kn_device *host;
+    uint64_t random;
+};
+
+struct late_piece {
+    const char *field;
+    enum kn_access access;
+    uint8_t *at;
+    size_t bytes;
+    bool checked; /* hash: of the contents when the operation was added */
+    uint64_t hash;
+};
+
+struct late_op {
+    struct kn_op op;
+    struct late_piece *piece;
+    int n_piece, room;
+};
+
+/* Operations 1, 2, .. are numbered over the life of the queue; those from n_run + 1 on have not run. */
+struct late_queue {
+    struct kn_queue base;
+    struct kn_queue *host;
+    struct late_device *device;
+    struct late_page **table; /* [LATE_TABLE] */
+    struct late_op *waiting;  /* [n_added - n_run] */
+    int room;
+    uint32_t n_added, n_run;
+};
+
+static char late_message[200];
+
+static inline const char *late_found(void) { return *late_message ? late_message : NULL; }
+
+static void late_find(const struct kn_op *op, const char *field, const char *what)
+{
+    if (!*late_message)
+        snprintf(late_message, sizeof late_message, "%s: %s %s", kn_op_name(op->kind), field, what);
+}
+
+static struct late_page *late_page_of(struct late_queue *q, uintptr_t number)
+{
+    for (size_t i = kn_mix(number) % LATE_TABLE;; i = (i + 1) % LATE_TABLE) {
+        if (!q->table[i]) {
+            q->table[i] = calloc(1, sizeof **q->table);
+            q->table[i]->number = number;
+        }
+        if (q->table[i]->number == number)
+            return q->table[i];
+    }
+}
+
+/* Whether an operation that has not run writes, or with `any` reads, some of the piece. */
+static bool late_is_touched(struct late_queue *q, const struct late_piece *p, bool any)
+{
+    uintptr_t first = (uintptr_t)p->at / LATE_GRANULE, last = ((uintptr_t)p->at + p->bytes - 1) / LATE_GRANULE;
+    const uint32_t per_page = LATE_PAGE / LATE_GRANULE;
+    for (uintptr_t g = first; g <= last; g++) {
+        const struct late_page *page = late_page_of(q, g / per_page);
+        if ((any ? page->touched : page->wrote)[g % per_page] > q->n_run)
+            return true;
+    }
+    return false;
+}
+
+static void late_mark(struct late_queue *q, const struct late_piece *p, uint32_t number)
+{
+    uintptr_t first = (uintptr_t)p->at / LATE_GRANULE, last = ((uintptr_t)p->at + p->bytes - 1) / LATE_GRANULE;
+    const uint32_t per_page = LATE_PAGE / LATE_GRANULE;
+    for (uintptr_t g = first; g <= last; g++) {
+        struct late_page *page = late_page_of(q, g / per_page);
+        page->touched[g % per_page] = number;
+        if (p->access != KN_READS)
+            page->wrote[g % per_page] = number;
+    }
+}
+
+/* ---- the queue ------------------------------------------------------------------------------------------------ */
+
+static void late_note(void *arg, const char *field, enum kn_access access, const void *at, size_t bytes)
+{
+    struct late_op *o = arg;
+    if (o->n_piece == o->room)
+        o->piece = realloc(o->piece, sizeof *o->piece * (size_t)(o->room = 2 * o->room + 64));
+    o->piece[o->n_piece++] = (struct late_piece){ field, access, (uint8_t *)(uintptr_t)at, bytes, false, 0 };
+}
+
+static bool late_reads(const struct late_piece *p) { return p->access == KN_READS || p->access == KN_CHANGES; }
+
+/* Runs the first n operations that wait. */
+static void late_run(struct late_queue *q, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct late_op *o = &q->waiting[i];
+        for (int k = 0; k < o->n_piece; k++)
+            if (o->piece[k].checked && XXH3_64bits(o->piece[k].at, o->piece[k].bytes) != o->piece[k].hash)
+                late_find(&o->op, o->piece[k].field, "was changed after the operation was added, before it ran");
+        kn_queue_add(q->host, &o->op);
+        kn_queue_wait(q->host);
+        o->n_piece = 0;
+        q->n_run++;
+    }
+    for (uint32_t i = n; i < n + q->n_added - q->n_run; i++) { /* the rest moves up; each keeps its array of pieces */
+        struct late_op moved = q->waiting[i - n];
+        q->waiting[i - n] = q->waiting[i];
+        q->waiting[i] = moved;
+    }
+}
+
+static uint32_t late_below(struct late_queue *q, uint32_t n)
+{
+    return (uint32_t)(kn_mix(q->device->random += KN_GOLDEN) % n);
+}
+
+static void late_add(struct kn_queue *queue, const struct kn_op *op)
+{
+    struct late_queue *q = (struct late_queue *)queue;
+    int n = (int)(q->n_added - q->n_run);
+    if (n == q->room) {
+        q->waiting = realloc(q->waiting, sizeof *q->waiting * (size_t)(q->room = 2 * q->room + 16));
+        memset(q->waiting + n, 0, sizeof *q->waiting * (size_t)(q->room - n));
+    }
+    struct late_op *o = &q->waiting[n];
+    o->op = *op;
+    kn_op_fields(op, late_note, o);
+    for (int i = 0; i < o->n_piece; i++) {
+        struct late_piece *p = &o->piece[i];
+        p->checked = late_reads(p) && !late_is_touched(q, p, false);
+        if (p->checked)
+            p->hash = XXH3_64bits(p->at, p->bytes);
+    }
+    uint32_t number = ++q->n_added;
+    for (int i = 0; i < o->n_piece; i++) /* what the operation itself reads is not filled */
+        if (late_reads(&o->piece[i]))
+            late_mark(q, &o->piece[i], number);
+    for (int i = 0; i < o->n_piece; i++)
+        if (!late_reads(&o->piece[i]) && !late_is_touched(q, &o->piece[i], true))
+            memset(o->piece[i].at, 0xee, o->piece[i].bytes);
+    for (int i = 0; i < o->n_piece; i++)
+        if (!late_reads(&o->piece[i]))
+            late_mark(q, &o->piece[i], number);
+    if (late_below(q, 4) == 0)
+        late_run(q, late_below(q, (uint32_t)n + 2));
+}
+
+static void late_wait(struct kn_queue *queue)
+{
+    struct late_queue *q = (struct late_queue *)queue;
+    late_run(q, q->n_added - q->n_run);
+}
+
+static struct kn_queue_options late_host_options(const struct kn_queue_options *opt)
+{
+    struct kn_queue_options host = *opt;
+    host.device = ((const struct late_device *)opt->device)->host;
+    return host;
+}
+
+static size_t late_bytes(const struct kn_queue_options *opt)
+{
+    struct kn_queue_options host = late_host_options(opt);
+    return kn_queue_bytes(&host);
+}
+
+static int late_open(struct kn_queue **out, const struct kn_queue_options *opt)
+{
+    struct kn_queue_options options = late_host_options(opt);
+    struct kn_queue *host;
+    int error = kn_queue_open(&host, &options);
+    if (error)
+        return error;
+    struct late_queue *q = calloc(1, sizeof *q);
+    *q = (struct late_queue){ .base.backend = opt->device->backend,
+                              .host = host,
+                              .device = (struct late_device *)(uintptr_t)opt->device,
+                              .table = calloc(LATE_TABLE, sizeof *q->table) };
+    *out = &q->base;
+    return 0;
+}
+
+static void late_close(struct kn_queue *queue)
+{
+    struct late_queue *q = (struct late_queue *)queue;
+    if (q->n_added > q->n_run)
+        late_find(&q->waiting[0].op, "the operation", "had not run when its queue was closed");
+    kn_queue_close(q->host);
+    for (int i = 0; i < q->room; i++)
+        free(q->waiting[i].piece);
+    for (int i = 0; i < LATE_TABLE; i++)
+        free(q->table[i]);
+    free(q->waiting);
+    free(q->table);
+    free(q);
+}
+
+static void late_set_team(struct kn_queue *queue, struct kn_team *team)
+{
+    struct late_queue *q = (struct late_queue *)queue;
+    if (q->n_added > q->n_run)
+        late_find(&q->waiting[0].op, "the operation", "had not run when the team was changed");
+    kn_queue_set_team(q->host, team);
+}
+
+static inline struct late_device late_device(enum kn_isa isa, uint64_t seed)
+{
+    static const struct kn_backend backend = { .name = "late",
+                                               .queue_bytes = late_bytes,
+                                               .queue_open = late_open,
+                                               .queue_close = late_close,
+                                               .queue_set_team = late_set_team,
+                                               .queue_add = late_add,
+                                               .queue_wait = late_wait };
+    return (struct late_device){ .base.backend = &backend, .host = kn_host_device(isa), .random = seed };
+}
+
+#endif
