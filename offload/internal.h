@@ -306,8 +306,9 @@ struct off_heat {
     uint64_t *check;        /* [n_expert] off_check_expert of the expert in the model's own files; 0: unknown */
 };
 
-/* off_heat_read: false if there is no file, or none that is valid, which is logged.  The checksums are all 0 if the
- * file is of an older format, or if size or time of change of the contents of one of the model's files is another. */
+/* off_heat_read: false if there is no file, or if the file is not valid; the latter is logged.  The checksums are all 0
+ * if the file has an older format or another layout of experts (OFF_PACK_VERSION), or if one of the model's files has
+ * another size or modification time than the heat file says. */
 bool off_heat_read(const char *path, struct off_heat *h);
 void off_heat_write(const char *path, const struct off_heat *h);
 

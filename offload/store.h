@@ -109,7 +109,7 @@ struct off_store {
     uint64_t *check;                              /* [n_expert] checksum in the model's own files */
     uint8_t *known, *copy_of;                     /* [n_expert] enum off_known; enum off_copy: the one to read */
     bool said_damaged, said_first, said_unstable; /* pack file, first copy, reads that differ */
-    bool damaged;                                 /* an expert in the model's own files is, and this was logged */
+    bool damaged;                                 /* an expert in the model's own files is damaged; this was logged */
     struct off_watch *watch;
     uint64_t model_id;
     struct off_io *io;

@@ -153,11 +153,12 @@ struct spec_cut {
     int n_keep;
 };
 
-/* Chooses the nodes to verify, for the drafts of the last decision, with one budget of rows for all.  Nodes are taken
- * by survival, less the time that their rows and the bytes of experts not loaded for an earlier node add to the pass,
- * while the expected tokens are worth more than the added time.  Under SPEC_RATIO and SPEC_BLOCK, and with a fixed
- * gamma, all nodes within the budget are kept; a trial without overlap keeps as many as its plan.  expert_bytes: of one
- * expert, for need. */
+/* Chooses the nodes to verify, for the drafts of the last decision, with one budget of rows for all.  The net value of
+ * a node is its survival times the time of a token, less the time that its row, and the bytes of experts that no node
+ * before it has loaded, add to the pass.  Nodes are taken by net value, largest first, up to the budget; the number
+ * kept is the one with the largest sum of net values.  So a node that costs more than its value is kept if the nodes
+ * after it make up for it.  Under SPEC_RATIO and SPEC_BLOCK, and with a fixed gamma, all nodes within the budget are
+ * kept; a trial without overlap keeps as many as its plan.  expert_bytes: of one expert, for need. */
 void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, double expert_bytes);
 
 /* ---- after the step ------------------------------------------------------------------------------- */

@@ -108,7 +108,8 @@ enum spec_dsi_state spec_dsi_state(const struct spec_dsi *d);
  * ceil(target / (lookahead * draft)).  Equation 1 requires at most as many as there are targets. */
 int64_t spec_dsi_servers(int64_t target_ns, int64_t draft_ns, int lookahead);
 
-/* The smallest lookahead, up to `most`, for which Equation 1 holds: the smallest one detects a rejection earliest. */
+/* The smallest lookahead for which Equation 1 holds, or `most` if that is smaller: the smallest one detects a rejection
+ * earliest. */
 int spec_dsi_lookahead(int64_t target_ns, int64_t draft_ns, int n_target, int most);
 
 /* Measured times and the resulting lookahead; 0: not known yet. */

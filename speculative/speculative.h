@@ -123,8 +123,8 @@ void spec_params_default(struct spec_params *p);
 /* Returns 0, or KN_EINVAL with a message that names the parameter and its range. */
 int spec_params_check(const struct spec_params *p, int n_vocab);
 
-/* The step of a name as llama-server accepts it (top_k, top-k, typ_p ..), or of a letter of its short form.
- * Returns -1 if there is none. */
+/* spec_step_find: the step with this name, as llama-server accepts it (top_k, top-k, typ_p ..).
+ * spec_step_of_letter: the step with this letter of llama-server's --sampling-seq.  Both return -1 if there is none. */
 int spec_step_find(const char *name, size_t n);
 int spec_step_of_letter(char letter);
 const char *spec_step_name(enum spec_step step);

@@ -88,7 +88,9 @@ static void take_prefix(struct spec_sampler *s, const struct spec_params *p, enu
     spec_keep_prefix(s, &only);
 }
 
-/* Takes the steps of the request's order.  Returns the temperature that is left to apply. */
+/* Applies the steps of the request's order to z.  The temperature step does not scale z: the steps after it use the
+ * temperature, and it is returned for the caller to apply.  Returns 1 if the order has no such step.  At temperature 0,
+ * no step after it is applied. */
 static float take_order(struct spec_sampler *s, const struct spec_params *p, const int32_t *history, int n_history,
                         int64_t position)
 {

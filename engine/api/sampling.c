@@ -130,7 +130,8 @@ static void read_stop(struct eng_parse *p)
     eng_field_bool(&p->body, "include_stop_str_in_output", &p->ask->shows_stop);
 }
 
-/* Reads a limit of generated tokens: at least `least`, or -1, llama-server's value for no limit. */
+/* Reads a limit of generated tokens: at least `least`.  All APIs but messages also take -1, llama-server's value for no
+ * limit. */
 static bool read_limit(struct eng_parse *p, const char *name, int least, int64_t *n)
 {
     if (!eng_field_int(&p->body, name, p->ask->api == ENG_API_MESSAGES ? least : -1, INT32_MAX, n))

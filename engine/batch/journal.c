@@ -114,7 +114,8 @@ int eng_journal_forget(struct eng_journal *j, enum eng_outlet which) { return cu
 
 /* ---- reading earlier output -------------------------------------------------------------------- */
 
-/* True if the long line, of which line->text is only the beginning, has the checksum at its end or has none. */
+/* For a long line, of which line->text is only the beginning: *whole becomes true if the checksum at its end is right,
+ * or if it has no checksum. */
 static int check_long(const struct eng_outlet_file *f, const struct eng_line *line, bool *whole)
 {
     char piece[1 << 12], end[ENG_CHECK_BYTES];

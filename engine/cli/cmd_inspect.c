@@ -228,8 +228,8 @@ static void put_ahead(struct sheet *s, const struct moe_file *f)
     put_bytes(s, "ahead_bytes", bytes ? "  --draft mtp" : "  left out", bytes);
 }
 
-/* For latent attention with K and V in one matrix: prints that a quantised one will be expanded to F32, since its K
- * part is used transposed. */
+/* For latent attention with K and V in one matrix, if it is quantised: prints that its K part will be held as F32.
+ * K is used transposed, and quantised blocks cannot be transposed.  The V part keeps its format. */
 static void put_widened(struct sheet *s, const struct moe_file *f)
 {
     const struct moe_tensor *t = moe_file_find_tensor(f, "blk.0.attn_kv_b.weight");

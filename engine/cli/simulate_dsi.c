@@ -3,14 +3,19 @@
  *
  * In: latencies, acceptance rate, lookaheads, number of targets; or a preset: the settings of the paper's table or
  * grid.
- * Out: CSV for an output of --tokens: times in milliseconds, or for a preset ratios of times.
+ * Out: CSV for an output of --tokens.  Without a preset: times in milliseconds, one line for each lookahead.  With a
+ * preset: ratios of times, one line for each of its settings.
  *
  * The work is done in columns, one acceptance rate each.  A column draws its random numbers once and counts SI's passes
  * and steps at each lookahead once, since both are independent of latencies; then it computes the times for each pair
- * of latencies.  SI uses the best of all lookaheads (with --authors, of those that DSI may use).  DSI may use only
- * lookaheads that Equation 1 of the DSI paper allows.  In the grid, the offline method uses the best of them, as the
- * authors do; the event method uses the smallest, as a real system would, which cannot know the best.  In the table,
- * both methods use the best of --lookahead (1, 5 and 10), and in further columns the smallest of 1 to 40. */
+ * of latencies.
+ *
+ * Equation 1 of the DSI paper allows a lookahead if there are enough targets that no block of drafts waits for one
+ * (spec_dsi_servers).  Without a preset, each line shows SI and DSI at its own lookahead; the offline time of DSI is
+ * left out where the lookahead is not allowed.  In a preset, SI uses the best of all lookaheads (with --authors, of the
+ * allowed ones), and DSI uses an allowed one: in the grid, the offline method takes the best, as the authors do; the
+ * event method takes the smallest, as a real system would, which cannot know the best.  In the table, both methods take
+ * the best of --lookahead (1, 5 and 10), and in further columns the smallest of 1 to 40. */
 #include "engine/cli/simulate.h"
 
 #include <math.h>

@@ -74,7 +74,8 @@ static int take_strided(struct spec_paper_point *out, const struct spec_paper_po
     return n;
 }
 
-/* Picks n points evenly from experts x lengths x batches: batches in order, the others by additive recurrences. */
+/* Picks n points evenly from experts x lengths x batches.  The batch rises once from the first to the last over the n
+ * points; experts and length are the fractional parts of i times a constant, scaled to their number of values. */
 static void take_even(struct spec_paper_point *out, const struct spec_paper_point *all, int n)
 {
     bool taken[N_POINT] = { false };

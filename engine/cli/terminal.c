@@ -52,7 +52,7 @@ static atomic_bool reading;  /* inside eng_terminal_read(); set by the main thre
 static atomic_bool resized;  /* by SIGWINCH */
 static atomic_bool redraw;   /* the line must be drawn on new rows: set after a stop of the program */
 static atomic_int mode;      /* enum mode; set by the main thread */
-static struct termios usual; /* the terminal's mode at the start; valid if mode is not MODE_USUAL */
+static struct termios usual; /* the terminal's mode when MODE_USUAL was last left; valid in the other modes */
 
 enum mode { MODE_USUAL, MODE_QUIET, MODE_RAW }; /* quiet: as usual, without echo */
 

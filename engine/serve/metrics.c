@@ -184,7 +184,8 @@ static double verdict_of(const struct eng_draft_choice *c)
     return c->state == ENG_DRAFTER_UNLOADED ? -3 : -4;
 }
 
-/* Writes the metrics that have a value for each drafter that the controller chooses from. */
+/* Writes the metrics that have a value for each entry of d->choice: each drafter, also one that was unloaded or has
+ * failed; "all" for all drafters together; "ahead" for drafting during passes. */
 static void write_choices(struct page *p, const struct eng_drafts *d)
 {
     static const struct {

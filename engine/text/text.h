@@ -82,8 +82,9 @@ void eng_ids_free(struct eng_ids *ids);
  * more tokens by its length alone (eng_least_tokens) is refused before it is tokenized. */
 int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags, struct eng_ids *ids);
 
-/* The least number of tokens that a text can have: its bytes over those of the longest token.  0 if the vocabulary may
- * drop any text. */
+/* A lower bound of the number of tokens of a text: its bytes over the most bytes of text that one token can stand for,
+ * which are the longest token's bytes, times 3 for SentencePiece and 4 for NFC.  Bytes without a token are not counted.
+ * 0 if there is no such bound: the vocabulary lacks tokens for some bytes, and SentencePiece or NFC applies. */
 size_t eng_least_tokens(const struct eng_vocab *v, struct moe_string text);
 
 /* Fences are byte offsets in a text.  eng_tokenize_fenced works as eng_tokenize, but does not recognise

@@ -10,7 +10,7 @@
  *     struct late_device d = late_device(isa, seed);     options.device = &d.base
  *     ...                                                late_found(): the first finding, or NULL
  *
- * kn_op_fields() says what an operation reads and writes. */
+ * kn_op_fields() names the memory that an operation reads and writes. */
 #ifndef TESTS_EMULATED_LATE_H
 #define TESTS_EMULATED_LATE_H
 
@@ -170,7 +170,7 @@ static void late_add(struct kn_queue *queue, const struct kn_op *op)
             p->hash = XXH3_64bits(p->at, p->bytes);
     }
     uint32_t number = ++q->n_added;
-    for (int i = 0; i < o->n_piece; i++) /* what the operation itself reads is not filled */
+    for (int i = 0; i < o->n_piece; i++) /* inputs of the operation itself are not filled */
         if (late_reads(&o->piece[i]))
             late_mark(q, &o->piece[i], number);
     for (int i = 0; i < o->n_piece; i++)

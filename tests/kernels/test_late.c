@@ -1,4 +1,4 @@
-/* The late device of tests/emulated: what it must find in a caller, and what it must not. */
+/* The late device of tests/emulated finds the faults of a caller, and finds nothing in a caller without. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -116,9 +116,10 @@ bool gr_advance(const struct gr_grammar *g, struct gr_state *s, uint8_t byte);
 bool gr_can_end(const struct gr_state *s);
 bool gr_must_end(const struct gr_grammar *g, const struct gr_state *s); /* no byte can follow */
 
-/* Writes a completion of the text to out[most] and returns its length; of the completions with the least
- * nesting, a short one.  If the completion is longer than `most` bytes, out holds its first `most` bytes
- * and the result is more than `most`. */
+/* Writes a completion of the text to out[most] and returns its length, 0 if the text may end here.  It continues the
+ * configuration with the shortest way to the end, by the path that needs the fewest nested calls: the completion is
+ * short, but not always the shortest.  If it is longer than `most` bytes, out holds its first `most` bytes and the
+ * result is more than `most`. */
 size_t gr_finish(const struct gr_grammar *g, const struct gr_state *s, char *out, size_t most);
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
