@@ -105,7 +105,7 @@ SRC_engine/draft         = option arms unload text_drafter text_rows distributio
                            beside overlap prompts cost draft
 MAY_engine              = kernels offload moe speculative engine/base engine/text engine/text/grammar engine/kv \
                            engine/plan engine/draft
-HERE_engine             = report reuse prefill_share schedule step session forecast open dsi
+HERE_engine             = version report reuse prefill_share schedule step session forecast open dsi
 MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
 SRC_engine/tools         = format_of_model parser call call_json call_python value schemas grammar
 MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools
@@ -120,7 +120,7 @@ MAY_engine/serve         = kernels offload moe speculative engine engine/base en
 SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http_parse host_names http answer probes model_routes ollama_routes status \
                            page tokenize_routes request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
-SRC_engine/cli           = options option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
+SRC_engine/cli           = options foreign_flags option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
                            answer_printer conversation chat_commands run_answer run_chat model_name cmd_run cmd_serve cmd_pull cmd_list \
                            cmd_rm batch_metrics cmd_batch cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect \
                            cmd_quantize cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
@@ -161,6 +161,15 @@ $(out)/%.o: %.c | build-packages
 $(out)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(NVCC) -I. $(NVCCFLAGS) -MMD -MP -c $< -o $@
+
+# The commit, of the git tree or else of the archive (engine/commit): a change compiles one file again.
+$(out)/commit: always
+	@mkdir -p $(@D)
+	@{ [ -e .git ] && git -c safe.directory='*' describe --always --dirty --exclude='*' --abbrev=9 2>/dev/null || \
+	    sed -n 's/^\([0-9a-f]\{9\}\).*/\1/p' engine/commit; } >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(out)/engine/version.o: CPPFLAGS += $(shell sed -n 's/..*/-DENG_COMMIT="\\"&\\""/p' $(out)/commit)
+$(out)/engine/version.o: $(out)/commit
 
 # the server's page, embedded in the program
 $(out)/engine/serve/page.o: engine/serve/page.html
@@ -255,19 +264,23 @@ soak-hours: test-packages $(out)/spillway $(out)/tests/soak/serve
 build-packages test-packages fuzz-packages: %-packages:
 	@tests/packages.sh $(if $(filter test,$*),$(TEST_PACKAGES),$(if $(filter fuzz,$*),$(FUZZ_PACKAGES),$(BUILD_PACKAGES)))
 
-INSTALLED = bin/spillway share/man/man1/spillway.1 share/bash-completion/completions/spillway \
+# The program is installed without its debug symbols; gdb finds them in the folder .debug beside it.
+INSTALLED = bin/spillway bin/.debug/spillway.debug share/man/man1/spillway.1 share/bash-completion/completions/spillway \
             lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env
 to = $(DESTDIR)$(PREFIX)/$(1)
 install: $(out)/spillway
 	mkdir -p $(foreach f,$(INSTALLED),$(dir $(call to,$(f))))
-	install -m 755 $(out)/spillway $(call to,bin/spillway)
+	objcopy --only-keep-debug $(out)/spillway $(call to,bin/.debug/spillway.debug)
+	chmod 644 $(call to,bin/.debug/spillway.debug)
+	install -m 755 -s $(out)/spillway $(call to,bin/spillway)
+	cd $(call to,bin) && objcopy --add-gnu-debuglink=.debug/spillway.debug spillway
 	$(out)/spillway --man >$(call to,share/man/man1/spillway.1)
 	$(out)/spillway --completion >$(call to,share/bash-completion/completions/spillway)
 	sed 's#@PREFIX@#$(PREFIX)#' configs/spillway.service.in >$(call to,lib/systemd/system/spillway.service)
 	install -m 644 configs/spillway.ini configs/spillway.env $(call to,share/doc/spillway)
 uninstall:
 	rm -f $(foreach f,$(INSTALLED),$(call to,$(f)))
-	-rmdir $(call to,share/doc/spillway)
+	-rmdir $(call to,share/doc/spillway) $(call to,bin/.debug)
 
 clean:
 	rm -rf $(B)

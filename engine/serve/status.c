@@ -161,7 +161,7 @@ static void write_status(struct eng_server *s, struct eng_bytes *out)
     const struct eng_stats *e = &v.engine;
     eng_bytes_text(out, "{\"model\":");
     eng_bytes_quote(out, s->alias[0], strlen(s->alias[0]));
-    eng_bytes_format(out, ",\"version\":\"%s\",\"state\":\"%s\",\"ready\":%s,\"uptime_s\":%.0f", ENG_VERSION,
+    eng_bytes_format(out, ",\"version\":\"%s\",\"state\":\"%s\",\"ready\":%s,\"uptime_s\":%.0f", eng_version_text,
                      name[s->state], srv_not_ready(s) ? "false" : "true", (double)(kn_now_ns() - s->started_ns) * 1e-9);
     eng_bytes_format(out, ",\"batch\":{\"running\":%d,\"waiting\":%d,\"parallel\":%d,\"queue\":%d,\"n_ctx\":%d}",
                      v.n_job ? e->n_running : 0, v.n_job ? kn_max(0, v.n_job - e->n_running) : 0, v.n_parallel,
