@@ -13,6 +13,9 @@ MODE   ?= release
 PREFIX ?= /usr/local
 NVCC   ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
 out    := $(B)/$(MODE)
+ifeq ($(filter clean,$(MAKECMDGOALS)),)
+$(if $(shell mkdir -p $(out) 2>/dev/null && [ -w $(out) ] || echo no),$(error $(B) cannot be written: build in another folder, with make B=FOLDER))
+endif
 
 # ---- packages: tests/packages.sh installs those that a bare Debian 12 or Ubuntu 24.04 lacks --------------
 BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev \

@@ -15,7 +15,7 @@ done
 [ "$("$program" --version)" = "$("$root/usr/bin/spillway" --version)" ] || complain "the installed program differs"
 
 # the installed program has no symbols, and debuggers find them
-has() { readelf -SW "$1" | grep -q " $2 "; }
+has() { readelf -SW "$1" 2>/dev/null | grep -q " $2 "; }
 has "$root/usr/bin/spillway" '\.symtab' && complain "the installed program is not stripped"
 has "$root/usr/bin/.debug/spillway.debug" '\.debug_info' || complain "the debug symbols are missing"
 if command -v gdb >/dev/null; then
@@ -24,6 +24,10 @@ if command -v gdb >/dev/null; then
 else
     echo "install: gdb is missing: the debug symbols are not tried"
 fi
+
+# a folder that cannot be written is said in one line
+told=$(${MAKE:-make} --no-print-directory -n B=/proc/nowhere 2>&1)
+case $told in *"cannot be written: build in another folder, with make B=FOLDER"*) ;; *) complain "make says of a read-only folder: $told" ;; esac
 
 # the version names the commit: that of the git tree, and that of an archive of it
 commit=$(git -c safe.directory='*' rev-parse --short=9 HEAD 2>/dev/null)
