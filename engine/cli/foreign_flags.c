@@ -14,7 +14,7 @@ static const struct {
     unsigned commands;
     const char *flags, *advice;
 } foreign[] = {
-    /* where weights lie and what computes */
+    /* memory and processors */
     { EVERY,
       "-ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -cmoe --cpu-moe -ot --override-tensor -ts --tensor-split "
       "--cpu-offload-gb --gpu-memory-utilization --mem-fraction-static --swap-space --num-gpu -nkvo --no-kv-offload "
