@@ -91,7 +91,7 @@ ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar eng
 SRC_engine   = $(HERE_engine) $(call rooms,engine)
 
 MAY_engine/base          = kernels offload moe
-SRC_engine/base          = utf8 bytes read_file request_memory side_files progress
+SRC_engine/base          = utf8 bytes read_file request_memory side_files progress log
 MAY_engine/text/jinja    = kernels engine/base
 SRC_engine/text/jinja    = heap lexer tokens parse_expression parse scope value string case number iterate show format \
                            access string_methods filters sequence_filters tests globals evaluate macro execute template
@@ -120,8 +120,8 @@ SRC_engine/hub           = name files variants cache find ollama library client 
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = crc32 lines done_ids record journal run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch
-SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http_parse host_names http answer probes model_routes ollama_routes status \
-                           page tokenize_routes request routes server
+SRC_engine/serve         = engine_thread reader_pool api_keys accounts notify process metrics http_parse host_names http request_log \
+                           answer probes model_routes ollama_routes status page tokenize_routes request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options foreign_flags option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
                            answer_printer conversation chat_commands run_answer run_chat model_name cmd_run cmd_serve cmd_pull cmd_list \

@@ -51,7 +51,10 @@ static int run_command(enum eng_command_id id, int argc, char **argv)
     int e = eng_config_parse(&config, id, argc, argv);
     if (e != 0)
         return e < 0 ? 2 : 0;
-    kn_log_set(eng_progress_log, config.quiet ? KN_LOG_WARN : config.verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
+    kn_log_sink *const form[] = { [ENG_LOG_TEXT] = eng_log_text, [ENG_LOG_JSON] = eng_log_json };
+    kn_log_set(id == ENG_serve ? form[config.log_format] : eng_log_plain, config.quiet     ? KN_LOG_WARN
+                                                                          : config.verbose ? KN_LOG_DEBUG
+                                                                                           : KN_LOG_INFO);
     e = eng_model_resolve(&config, id);
     if (e < 0)
         return e == KN_ECANCELLED ? 1 : 2;

@@ -125,8 +125,10 @@ static const char *const io_name[] = {
     [OFF_IO_AUTO] = "auto", [OFF_IO_URING] = "uring", [OFF_IO_PREAD] = "pread", NULL
 };
 static const char *const defaults_name[] = { "model", "none", NULL };
+static const char *const log_name[] = { [ENG_LOG_TEXT] = "text", [ENG_LOG_JSON] = "json", [ENG_LOG_FORMS] = NULL };
 _Static_assert(sizeof(enum kn_isa) == sizeof(unsigned) && sizeof(enum kn_kv) == sizeof(unsigned) &&
-                   sizeof(enum spec_rule) == sizeof(unsigned) && sizeof(enum off_io_kind) == sizeof(unsigned),
+                   sizeof(enum eng_log_form) == sizeof(unsigned) && sizeof(enum spec_rule) == sizeof(unsigned) &&
+                   sizeof(enum off_io_kind) == sizeof(unsigned),
                "the index of a name in its list is the field's value");
 
 const char *const *eng_option_choices(const struct eng_option *o)
@@ -142,6 +144,8 @@ const char *const *eng_option_choices(const struct eng_option *o)
         return rule_name;
     case ENG_SAMPLING_DEFAULTS:
         return defaults_name;
+    case ENG_LOG_FORMAT:
+        return log_name;
     default:
         return NULL;
     }
@@ -243,6 +247,7 @@ static bool read_value(struct eng_config *c, const struct eng_option *o, const c
     case ENG_IO:
     case ENG_VERIFY:
     case ENG_SAMPLING_DEFAULTS:
+    case ENG_LOG_FORMAT:
         return read_choice(s, eng_option_choices(o), field);
     case ENG_STEP_NAMES:
     case ENG_STEP_LETTERS:
@@ -344,7 +349,7 @@ void eng_option_default_text(const struct eng_config *c, const struct eng_option
         snprintf(out, size, "%d", *(const int *)field);
     if (o->kind == ENG_NUMBER)
         snprintf(out, size, "%g", *(const float *)field);
-    if (o->kind == ENG_KV || o->kind == ENG_IO || o->kind == ENG_SAMPLING_DEFAULTS)
+    if (o->kind == ENG_KV || o->kind == ENG_IO || o->kind == ENG_SAMPLING_DEFAULTS || o->kind == ENG_LOG_FORMAT)
         snprintf(out, size, "%s", eng_option_choices(o)[*(const unsigned *)field]);
     if (o->kind == ENG_TEXT && *(const char *const *)field)
         snprintf(out, size, "%s", *(const char *const *)field);

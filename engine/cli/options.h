@@ -28,7 +28,8 @@ enum eng_kind {
     ENG_STEP_NAMES,
     ENG_STEP_LETTERS,
     ENG_BREAKERS,
-    ENG_SAMPLING_DEFAULTS
+    ENG_SAMPLING_DEFAULTS,
+    ENG_LOG_FORMAT
 };
 
 /* In the order of --help-all; --help has the first only. */

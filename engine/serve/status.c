@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/serve/internal.h"
+#include "engine/serve/process.h"
 
 /* ---- metrics --------------------------------------------------------------------------------- */
 
@@ -16,6 +17,8 @@ void srv_metrics(struct eng_server *s, struct eng_exchange *x)
     s->metrics.n_cut = eng_http_n_cut(s->http);
     eng_metrics_write(&s->metrics,
                       &(struct eng_gauges){ .model = s->alias[0],
+                                            .isa = kn_isa_name(kn_min(s->opt.engine.isa, kn_isa_best())),
+                                            .accounts = s->keys ? &s->accounts : NULL,
                                             .n_connection = eng_http_connections(s->http),
                                             .unsent_bytes = eng_http_unsent(s->http),
                                             .n_call = s->n_call,

@@ -34,7 +34,7 @@ static atomic_int n_logged_401;
 static void listen_to_log(enum kn_level level, const char *line)
 {
     (void)level;
-    atomic_fetch_add(&n_logged_401, strstr(line, ": 401: ") != NULL);
+    atomic_fetch_add(&n_logged_401, strstr(line, ": 401; ") != NULL);
 }
 
 static int setup(void **state)
