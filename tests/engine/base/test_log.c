@@ -15,7 +15,7 @@
 
 static char text[16384];
 
-/* Logs a message, or an event if e is given, in this form; `text` is what comes to stderr. */
+/* Logs a message, or an event if e is given, in this form; `text` gets the bytes written to stderr. */
 static void log_in(kn_log_sink *form, enum kn_level level, const struct eng_log_event *e, const char *message)
 {
     FILE *f = tmpfile();

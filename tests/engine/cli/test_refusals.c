@@ -1,4 +1,5 @@
-/* Bad input to the program as a user runs it: exit status 2, one line on standard error, no standard output, and every file unchanged.
+/* Bad input to the program as a user runs it: exit status 2, one line on standard error, no standard output, and every
+ * file unchanged.
  *
  * One thread: not under MODE=tsan. */
 #include "tests/engine/cli/program.h"
