@@ -269,7 +269,7 @@ build-packages test-packages fuzz-packages: %-packages:
 
 # The program is installed without its debug symbols; gdb finds them in the folder .debug beside it.
 INSTALLED = bin/spillway bin/.debug/spillway.debug share/man/man1/spillway.1 share/bash-completion/completions/spillway \
-            lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env
+            lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env share/doc/spillway/grafana.json share/doc/spillway/alerts.yml
 to = $(DESTDIR)$(PREFIX)/$(1)
 install: $(out)/spillway
 	mkdir -p $(foreach f,$(INSTALLED),$(dir $(call to,$(f))))
@@ -280,7 +280,7 @@ install: $(out)/spillway
 	$(out)/spillway --man >$(call to,share/man/man1/spillway.1)
 	$(out)/spillway --completion >$(call to,share/bash-completion/completions/spillway)
 	sed 's#@PREFIX@#$(PREFIX)#' configs/spillway.service.in >$(call to,lib/systemd/system/spillway.service)
-	install -m 644 configs/spillway.ini configs/spillway.env $(call to,share/doc/spillway)
+	install -m 644 configs/spillway.ini configs/spillway.env configs/grafana.json configs/alerts.yml $(call to,share/doc/spillway)
 uninstall:
 	rm -f $(foreach f,$(INSTALLED),$(call to,$(f)))
 	-rmdir $(call to,share/doc/spillway) $(call to,bin/.debug)

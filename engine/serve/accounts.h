@@ -5,7 +5,7 @@
  * before the table is closed: requests and logs may point to them.  All of it belongs to the serving thread.
  *
  * Tokens per minute are a bucket of that size, which fills evenly.  A request is accepted while the bucket is not empty,
- * and takes its tokens as they are computed, so an account may get into debt by what it has running, and then waits. */
+ * and takes its tokens as they are computed, so running answers may bring an account into debt, and then it waits. */
 #ifndef ENGINE_SERVE_ACCOUNTS_H
 #define ENGINE_SERVE_ACCOUNTS_H
 

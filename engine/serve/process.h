@@ -1,5 +1,5 @@
-/* engine/serve/process.h - what the system counts for this process, under the names that Prometheus' client libraries
- * use.  Internal to engine. */
+/* engine/serve/process.h - numbers of this process that the system keeps, under the names that Prometheus' client
+ * libraries use.  Internal to engine. */
 #ifndef ENGINE_SERVE_PROCESS_H
 #define ENGINE_SERVE_PROCESS_H
 

@@ -180,9 +180,44 @@ static void keys_are_counted(void **state)
     answer_free(&a);
 }
 
+/* /metrics has each metric that the dashboard and the alerts name.  Those of drafts are printed with --draft only. */
+static void configs_name_metrics_that_exist(void **state)
+{
+    (void)state;
+    static const char *const file[] = { "configs/grafana.json", "configs/alerts.yml" };
+    static const char *const begins[] = { "vllm:", "spillway_", "process_" };
+    struct answer a = ask(&served, "GET", "/metrics", SCRAPE, NULL);
+    for (size_t i = 0; i < 2; i++) {
+        char *text;
+        size_t n;
+        int n_named = 0;
+        assert_int_equal(eng_read_file(file[i], &text, &n), 0);
+        char *copy = strndup(text, n);
+        kn_free(text);
+        for (size_t b = 0; b < 3; b++)
+            for (const char *p = copy; (p = strstr(p, begins[b])); p++) {
+                char type[160];
+                size_t length = strspn(p, "abcdefghijklmnopqrstuvwxyz0123456789_:");
+                bool whole = p == copy || !isalnum((unsigned char)p[-1]);
+                if (!whole || length <= strlen(begins[b]) || !strncmp(p, "vllm:spec_", 10) ||
+                    !strncmp(p, "spillway_draft_", 15))
+                    continue;
+                if (!strncmp(p + length - 7, "_bucket", 7))
+                    length -= 7;
+                snprintf(type, sizeof type, "\n# TYPE %.*s ", (int)length, p);
+                if (!strstr(a.body, type))
+                    fail_msg("%s names %.*s, which /metrics has not", file[i], (int)length, p);
+                n_named++;
+            }
+        assert_true(n_named > 10);
+        free(copy);
+    }
+    answer_free(&a);
+}
+
 /* ---- the log --------------------------------------------------------------------------------------- */
 
-/* What this form of the log has of these requests; the caller frees it. */
+/* The log of these requests in this form; the caller frees it. */
 static char *log_of(kn_log_sink *form)
 {
     static const char *const body[] = {
@@ -261,6 +296,7 @@ int main(void)
         cmocka_unit_test(tokens_per_minute),
         cmocka_unit_test(a_key_for_metrics_reads_nothing_else),
         cmocka_unit_test(keys_are_counted),
+        cmocka_unit_test(configs_name_metrics_that_exist),
         cmocka_unit_test(the_log_has_numbers_and_no_text),
     };
     kn_log_set(NULL, KN_LOG_WARN);
