@@ -300,7 +300,8 @@ static void texts_that_cannot_be_read(void **state)
 {
     (void)state;
     static const struct refusal table[] = {
-        { "run -m m.gguf", "the prompt is empty" }, /* empty standard input */
+        { "run nofile.gguf", "nofile.gguf: No such file or directory; spillway list shows" }, /* before the prompt */
+        { "run -m m.gguf", "the prompt is empty" },                                           /* empty standard input */
         { "run -m m.gguf -p ''", "the prompt is empty" },
         { "run -m m.gguf -f empty", "the prompt is empty" },
         { "run -m m.gguf -f nofile", "No such file" },
