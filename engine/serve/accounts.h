@@ -4,8 +4,9 @@
  * An account is found by its label, so its counters go on when the key file is read again.  Accounts are never freed
  * before the table is closed: requests and logs may point to them.  All of it belongs to the serving thread.
  *
- * Tokens per minute are a bucket of that size, which fills evenly.  A request is accepted while the bucket is not empty,
- * and takes its tokens as they are computed, so running answers may bring an account into debt, and then it waits. */
+ * Tokens per minute are a bucket of that size, which fills evenly.  A request is accepted while the bucket is not empty; it
+ * takes the tokens of its prompt at once and those of its answer as they come, which may bring the account into debt.  An
+ * account in debt waits. */
 #ifndef ENGINE_SERVE_ACCOUNTS_H
 #define ENGINE_SERVE_ACCOUNTS_H
 
@@ -15,7 +16,7 @@ enum eng_account_limit { ENG_LIMIT_REQUESTS, ENG_LIMIT_TOKENS, ENG_LIMIT_COUNT }
 
 struct eng_account {
     struct eng_key_rules rules;
-    bool used;          /* a request has named one of its keys */
+    bool used;          /* a request has come with a key of it that is not for metrics only */
     int n_running;      /* answers that run or wait */
     double tokens_left; /* in the bucket; below 0: debt */
     uint64_t filled_ns; /* when tokens_left was computed */

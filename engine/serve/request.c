@@ -252,6 +252,19 @@ static uint64_t user(const struct srv_call *c)
     return c->server->accounts.n_label > 1 ? c->names.account->rules.label_hash | 1 : c->ask->user;
 }
 
+/* The tokens of a prompt are spent when its request is accepted, so that many requests at once cannot all begin on the
+ * last token of the minute; those of an answer are spent as they come. */
+static void charge_request(struct srv_call *c)
+{
+    struct eng_account *a = c->names.account;
+    for (int i = 0; a && i < c->n_choice; i++)
+        eng_account_spend(a, c->choice[i].job.request.n_token);
+    if (a) {
+        a->n_running += c->n_choice;
+        a->n_request++;
+    }
+}
+
 static int make_jobs(struct srv_call *c)
 {
     struct eng_job *job[ENG_API_MAX_CHOICES];
@@ -272,10 +285,7 @@ static int make_jobs(struct srv_call *c)
     if (error)
         return error;
     c->n_choice = c->n_lent = n;
-    if (c->names.account) {
-        c->names.account->n_running += n;
-        c->names.account->n_request++;
-    }
+    charge_request(c);
     c->sent_ns = kn_now_ns();
     return 0;
 }
@@ -402,24 +412,14 @@ static void measure_end(struct eng_metrics *m, const struct srv_call *c, const s
         m->prompt_tokens += (uint64_t)n_prompt;
 }
 
-/* The prompt counts once, when its first pass has begun. */
-static void charge_prompt(struct srv_call *c, const struct srv_choice *o)
-{
-    struct eng_account *a = c->names.account;
-    if (!a)
-        return;
-    a->prompt_tokens += (uint64_t)o->job.request.n_token;
-    eng_account_spend(a, o->job.request.n_token);
-}
-
 static void take_event(const struct eng_job_event *t)
 {
     const struct eng_event *e = &t->event;
     struct srv_call *c = e->owner;
     struct srv_choice *o = &c->choice[e->choice];
     struct eng_metrics *m = &c->server->metrics;
-    if (t->begun_ns && !o->begun_ns)
-        charge_prompt(c, o);
+    if (t->begun_ns && !o->begun_ns && c->names.account)
+        c->names.account->prompt_tokens += (uint64_t)o->job.request.n_token;
     bool ends = e->finish != ENG_RUNNING, cancelled = ends && e->status == KN_ECANCELLED;
     o->begun_ns = t->begun_ns ? t->begun_ns : o->begun_ns;
     o->n_cached = kn_max(o->n_cached, e->n_cached);

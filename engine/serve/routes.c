@@ -202,7 +202,7 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, const struct 
     if (found >= 0) {
         *key = eng_api_keys_id(s->keys, found);
         *account = s->accounts.account[s->accounts.of_key[found]];
-        (*account)->used = true;
+        (*account)->used |= !eng_api_keys_rules(s->keys, found)->only_metrics;
         return check_metrics_key(s, r, found, why);
     }
     s->metrics.n_unauthorized++;

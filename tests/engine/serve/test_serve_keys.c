@@ -92,11 +92,28 @@ static void requests_at_once(void **state)
     assert_int_equal(ask_status(&served, "POST", CHAT, ALICE, two), 200);
 }
 
-/* The bucket of one token is spent by the first request, and the debt takes half an hour. */
+/* The bucket of one token is spent by the prompt of the first request, before its answer begins; the debt takes minutes. */
 static void tokens_per_minute(void **state)
 {
     (void)state;
-    assert_int_equal(ask_status(&served, "POST", CHAT, BOB, chat(20, 1, false)), 200);
+    int fd[2];
+    for (int i = 0; i < 2; i++) { /* the server's places are taken, so bob's request waits */
+        fd[i] = connect_to(&served);
+        send_request(fd[i], "POST", CHAT, CAROL, chat(1900, i, true));
+    }
+    while (of_key("answers_running", "key-4") < 2)
+        usleep(1000);
+    int waiting = connect_to(&served);
+    send_request(waiting, "POST", CHAT, BOB, chat(20, 1, false));
+    while (of_key("answers_running", "bob") < 1)
+        usleep(1000);
+    is_refused(BOB, chat(20, 1, false), 429, "has used its 1 tokens per minute");
+    for (int i = 0; i < 2; i++)
+        close(fd[i]);
+    struct answer first = read_answer(waiting);
+    assert_int_equal(first.status, 200);
+    answer_free(&first);
+    close(waiting);
     struct answer a = ask(&served, "POST", CHAT, BOB, chat(20, 1, false));
     assert_int_equal(a.status, 429);
     assert_non_null(strstr(a.body, "has used its 1 tokens per minute; retry in "));
