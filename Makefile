@@ -13,6 +13,9 @@ MODE   ?= release
 PREFIX ?= /usr/local
 NVCC   ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
 out    := $(B)/$(MODE)
+ifeq ($(filter clean,$(MAKECMDGOALS)),)
+$(if $(shell mkdir -p $(out) 2>/dev/null && [ -w $(out) ] || echo no),$(error $(B) cannot be written: build in another folder, with make B=FOLDER))
+endif
 
 # ---- packages: tests/packages.sh installs those that a bare Debian 12 or Ubuntu 24.04 lacks --------------
 BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev \
@@ -89,7 +92,7 @@ ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar eng
 SRC_engine   = $(HERE_engine) $(call rooms,engine)
 
 MAY_engine/base          = kernels offload moe
-SRC_engine/base          = utf8 bytes read_file request_memory side_files progress
+SRC_engine/base          = utf8 bytes read_file request_memory side_files progress log
 MAY_engine/text/jinja    = kernels engine/base
 SRC_engine/text/jinja    = heap lexer tokens parse_expression parse scope value string case number iterate show format \
                            access string_methods filters sequence_filters tests globals evaluate macro execute template
@@ -106,7 +109,7 @@ SRC_engine/draft         = option arms unload text_drafter text_rows distributio
                            beside overlap prompts cost draft
 MAY_engine              = kernels offload moe speculative engine/base engine/text engine/text/grammar engine/kv \
                            engine/plan engine/draft
-HERE_engine             = report reuse prefill_share schedule step session forecast open dsi
+HERE_engine             = version report reuse prefill_share schedule step session forecast open dsi
 MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
 SRC_engine/tools         = format_of_model parser call call_json call_python value schemas grammar
 MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools
@@ -118,10 +121,10 @@ SRC_engine/hub           = name files variants cache find ollama library client 
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = crc32 lines done_ids record journal run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch
-SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http_parse host_names http answer probes model_routes ollama_routes status \
-                           page tokenize_routes request routes server
+SRC_engine/serve         = engine_thread reader_pool api_keys accounts notify process metrics http_parse host_names http request_log \
+                           answer probes model_routes ollama_routes status page tokenize_routes request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
-SRC_engine/cli           = options option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
+SRC_engine/cli           = options foreign_flags option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
                            answer_printer conversation chat_commands run_answer run_chat model_name cmd_run cmd_serve cmd_pull cmd_list \
                            cmd_rm batch_metrics cmd_batch cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect \
                            cmd_quantize cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
@@ -162,6 +165,15 @@ $(out)/%.o: %.c | build-packages
 $(out)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(NVCC) -I. $(NVCCFLAGS) -MMD -MP -c $< -o $@
+
+# The commit, of the git tree or else of the archive (engine/commit): a change compiles one file again.
+$(out)/commit: always
+	@mkdir -p $(@D)
+	@{ [ -e .git ] && git -c safe.directory='*' describe --always --dirty --exclude='*' --abbrev=9 2>/dev/null || \
+	    sed -n 's/^\([0-9a-f]\{9\}\).*/\1/p' engine/commit; } >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(out)/engine/version.o: CPPFLAGS += $(shell sed -n 's/..*/-DENG_COMMIT="\\"&\\""/p' $(out)/commit)
+$(out)/engine/version.o: $(out)/commit
 
 # the server's page, embedded in the program
 $(out)/engine/serve/page.o: engine/serve/page.html
@@ -256,19 +268,23 @@ soak-hours: test-packages $(out)/spillway $(out)/tests/soak/serve
 build-packages test-packages fuzz-packages: %-packages:
 	@tests/packages.sh $(if $(filter test,$*),$(TEST_PACKAGES),$(if $(filter fuzz,$*),$(FUZZ_PACKAGES),$(BUILD_PACKAGES)))
 
-INSTALLED = bin/spillway share/man/man1/spillway.1 share/bash-completion/completions/spillway \
-            lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env
+# The program is installed without its debug symbols; gdb finds them in the folder .debug beside it.
+INSTALLED = bin/spillway bin/.debug/spillway.debug share/man/man1/spillway.1 share/bash-completion/completions/spillway \
+            lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env share/doc/spillway/grafana.json share/doc/spillway/alerts.yml
 to = $(DESTDIR)$(PREFIX)/$(1)
 install: $(out)/spillway
 	mkdir -p $(foreach f,$(INSTALLED),$(dir $(call to,$(f))))
-	install -m 755 $(out)/spillway $(call to,bin/spillway)
+	objcopy --only-keep-debug $(out)/spillway $(call to,bin/.debug/spillway.debug)
+	chmod 644 $(call to,bin/.debug/spillway.debug)
+	install -m 755 -s $(out)/spillway $(call to,bin/spillway)
+	cd $(call to,bin) && objcopy --add-gnu-debuglink=.debug/spillway.debug spillway
 	$(out)/spillway --man >$(call to,share/man/man1/spillway.1)
 	$(out)/spillway --completion >$(call to,share/bash-completion/completions/spillway)
 	sed 's#@PREFIX@#$(PREFIX)#' configs/spillway.service.in >$(call to,lib/systemd/system/spillway.service)
-	install -m 644 configs/spillway.ini configs/spillway.env $(call to,share/doc/spillway)
+	install -m 644 configs/spillway.ini configs/spillway.env configs/grafana.json configs/alerts.yml $(call to,share/doc/spillway)
 uninstall:
 	rm -f $(foreach f,$(INSTALLED),$(call to,$(f)))
-	-rmdir $(call to,share/doc/spillway)
+	-rmdir $(call to,share/doc/spillway) $(call to,bin/.debug)
 
 clean:
 	rm -rf $(B)

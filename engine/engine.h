@@ -24,6 +24,10 @@
 
 #define ENG_VERSION "0.1.0-dev"
 
+/* version.c: the commit that was built, with -dirty if files were changed; "" if it is not known.  The text is the version
+ * with the commit in parentheses. */
+extern const char eng_commit[], eng_version_text[];
+
 struct eng_engine;
 struct gr_tokens; /* engine/text/grammar/grammar.h */
 struct eng_session;

@@ -8,11 +8,39 @@ trap 'rm -rf "$root"' EXIT
 put() { ${MAKE:-make} --no-print-directory -s "$1" DESTDIR="$root" PREFIX=/usr >/dev/null || complain "make $1 fails"; }
 
 put install
-for f in bin/spillway share/man/man1/spillway.1 share/bash-completion/completions/spillway \
-    lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env; do
+for f in bin/spillway bin/.debug/spillway.debug share/man/man1/spillway.1 share/bash-completion/completions/spillway \
+    lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env share/doc/spillway/grafana.json share/doc/spillway/alerts.yml; do
     [ -s "$root/usr/$f" ] || complain "$f is missing"
 done
-cmp -s "$program" "$root/usr/bin/spillway" || complain "the installed program differs"
+[ "$("$program" --version)" = "$("$root/usr/bin/spillway" --version)" ] || complain "the installed program differs"
+
+# the installed program has no symbols, and debuggers find them
+has() { readelf -SW "$1" 2>/dev/null | grep -q " $2 "; }
+has "$root/usr/bin/spillway" '\.symtab' && complain "the installed program is not stripped"
+has "$root/usr/bin/.debug/spillway.debug" '\.debug_info' || complain "the debug symbols are missing"
+if command -v gdb >/dev/null; then
+    gdb -batch -ex 'info line main' "$root/usr/bin/spillway" 2>&1 | grep -q 'engine/cli/main\.c' ||
+        complain "gdb does not find the debug symbols"
+else
+    echo "install: gdb is missing: the debug symbols are not tried"
+fi
+
+# a folder that cannot be written is said in one line
+told=$(${MAKE:-make} --no-print-directory -n B=/proc/nowhere 2>&1)
+case $told in *"cannot be written: build in another folder, with make B=FOLDER"*) ;; *) complain "make says of a read-only folder: $told" ;; esac
+
+# the version names the commit: that of the git tree, and that of an archive of it
+commit=$(git -c safe.directory='*' rev-parse --short=9 HEAD 2>/dev/null)
+if [ -n "$commit" ]; then
+    "$program" --version | grep -q "($commit\(-dirty\)\?)$" || complain "--version does not name $commit: $("$program" --version)"
+    mkdir "$root/archive"
+    git archive HEAD Makefile engine/commit .gitattributes | tar -x -C "$root/archive"
+    ${MAKE:-make} --no-print-directory -s -C "$root/archive" B=built built/release/commit
+    [ "$(cat "$root/archive/built/release/commit")" = "$commit" ] || complain "an archive does not know its commit"
+    rm -rf "$root/archive"
+else
+    echo "install: no git tree: the commit of the version is not checked"
+fi
 
 page=$root/usr/share/man/man1/spillway.1
 if command -v man >/dev/null; then

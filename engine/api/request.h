@@ -59,6 +59,7 @@ static inline bool eng_api_is_ollama(enum eng_api form)
 /* Why a request is refused, as reported to the client. */
 struct eng_refusal {
     int status;       /* HTTP status; 0: not refused */
+    int retry_s;      /* for Retry-After; 0: as the status has it */
     const char *type; /* "invalid_request_error", ... */
     const char *code; /* "context_length_exceeded", "model_not_found", ... or NULL */
     char param[64];   /* the offending member, "" if none */

@@ -1,4 +1,4 @@
-/* engine/base/base.h - small tools for the whole engine: reading whole files, the progress bar on a terminal, UTF-8,
+/* engine/base/base.h - small tools for the whole engine: reading whole files, the progress bar and the log, UTF-8,
  * and the names of the files beside a model.  A growing buffer with JSON is in bytes.h. */
 #ifndef ENGINE_BASE_BASE_H
 #define ENGINE_BASE_BASE_H
@@ -45,9 +45,20 @@ void eng_progress_close(struct eng_progress *p); /* replaces the bar by the tota
 /* Bytes in decimal units, as on the labels of disks: "1.5 GB". */
 void eng_size_text(char *out, size_t size, double bytes);
 
-/* Writes a log line to stderr, for use as the log's sink while a bar may be drawn: the line replaces the bar, which its
- * thread then draws again below. */
-void eng_progress_log(enum kn_level level, const char *line);
+/* ---- log --------------------------------------------------------------------------------------- */
+
+/* Sinks of the log (kn_log_set) that write a line to stderr, in the forms of log.c.  A bar is replaced by the line and
+ * then drawn again below. */
+void eng_log_plain(enum kn_level level, const char *line);
+void eng_log_text(enum kn_level level, const char *line);
+void eng_log_json(enum kn_level level, const char *line);
+
+/* An event with values for programs.  eng_log_json writes the name as the message, and the members; every other sink
+ * gets the text.  members: of a JSON object, without braces; at most 3 KiB. */
+struct eng_log_event {
+    const char *name, *members;
+};
+void eng_log_say(enum kn_level level, const struct eng_log_event *e, const char *text);
 
 /* ---- UTF-8 ------------------------------------------------------------------------------------- */
 

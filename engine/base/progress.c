@@ -6,6 +6,7 @@
  *
  * Without a terminal, or when quiet, no thread is started and nothing is written. */
 #include "engine/base/base.h"
+#include "engine/base/stderr_line.h"
 #include "offload/offload.h"
 
 #include <pthread.h>
@@ -190,11 +191,12 @@ void eng_progress_close(struct eng_progress *p)
     kn_free(p);
 }
 
-void eng_progress_log(enum kn_level level, const char *line)
+void eng_stderr_begin(void)
 {
-    static const char *const mark[] = { "error: ", "warning: ", "", "" };
     pthread_mutex_lock(&stderr_mutex);
-    fprintf(stderr, "%sspillway: %s%s\n", shown ? ERASE_LINE : "", mark[level], line);
+    if (shown)
+        fputs(ERASE_LINE, stderr);
     shown = false;
-    pthread_mutex_unlock(&stderr_mutex);
 }
+
+void eng_stderr_end(void) { pthread_mutex_unlock(&stderr_mutex); }

@@ -7,6 +7,7 @@
  * settled; it learns nothing from blocks of --against.  Beside each ratio is the speed-up that bytes and operations
  * would allow. */
 #include "engine/cli/bench.h"
+#include "engine/cli/text_width.h"
 #include "engine/plan/plan.h"
 
 #include <errno.h>
@@ -198,7 +199,10 @@ static void print_ideal(const struct eng_bench *b, int batch, struct eng_bench_w
     }
     if (way.gamma == ENG_GAMMA_AUTO && way.how == (c->n_dsi ? ENG_BENCH_AHEAD : ENG_BENCH_IN_TURN)) {
         eng_explain(b->engine, line, sizeof line);
-        printf(c->json ? ",\"explain\":\"%s\"" : "  %s\n", line);
+        if (c->json)
+            printf(",\"explain\":\"%s\"", line);
+        else
+            eng_print_wrapped(stdout, printf("  "), 2, line);
     }
 }
 
@@ -228,9 +232,10 @@ static void print_ratio(const struct eng_bench *b, int batch, const struct ways 
                batch, b->drafter, eng_bench_how[way->how], eng_bench_how[over->how], way->gamma, over->gamma,
                b->config->n_ahead, n, mean, half);
     else if (over->how == ENG_BENCH_NONE)
-        printf("drafts of %s %s, gamma %s, batch %d: %.3f times as fast, +- %.3f (%d pairs of blocks%s)\n", b->drafter,
-               eng_bench_how[way->how], gamma_text(way->gamma, gamma), batch, mean, half, n,
-               b->config->verify == SPEC_COUPLED ? ", same tokens" : "");
+        printf("drafts of %s %s, gamma %s, batch %d: %.3f times as fast, +- %.3f\n"
+               "  (%d pair%s of blocks%s)\n",
+               b->drafter, eng_bench_how[way->how], gamma_text(way->gamma, gamma), batch, mean, half, n,
+               n == 1 ? "" : "s", b->config->verify == SPEC_COUPLED ? ", same tokens" : "");
     else
         printf("  %s, gamma %s, over %s, gamma %s: %.3f, +- %.3f\n", eng_bench_how[way->how],
                gamma_text(way->gamma, gamma), eng_bench_how[over->how], gamma_text(over->gamma, over_gamma), mean,

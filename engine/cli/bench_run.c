@@ -109,29 +109,47 @@ static void print_json(const struct eng_bench *b, const struct eng_figure *f, do
         f->settled ? "true" : "false");
 }
 
-static void print_row(const struct eng_bench *b, const struct eng_figure *f, double bound_s, const char *bound_by)
+/* The columns that --verbose adds. */
+static void print_more_columns(const struct eng_bench *b, const struct eng_figure *f)
 {
     const struct off_stats *s = &f->store;
-    printf("%-8s %5d %10.2f %10.2f  %4.0f %%  %-10s %8.1f %9.1f", f->what, f->batch, f->tokens / f->seconds,
-           f->tokens / bound_s, 100 * bound_s / f->seconds, bound_by, f->experts, f->bytes / f->seconds / 1e9);
+    printf(" %8.1f %9.1f", f->experts, f->bytes / f->seconds / 1e9);
     if (b->streams)
-        printf(" %6.1f %% %9.2f %4.0f %% %8.1f %9.1f %8.1f %6.1f %% %6.1f %%%s",
-               100.0 * (double)s->hits / (double)(s->hits + s->misses), f->disk_Bps / 1e9,
+        printf(" %9.2f %4.0f %% %8.1f %9.1f %8.1f %6.1f %%", f->disk_Bps / 1e9,
                f->disk_Bps > 0 ? 100 * (double)s->read_bytes / f->seconds / f->disk_Bps : 0,
                (double)s->read_bytes / f->passes / 1e6, f->by_share_read / f->passes / 1e6,
                f->least_read / f->passes / 1e6,
-               s->read_bytes ? 100.0 * (double)s->wasted_bytes / (double)s->read_bytes : 0,
-               100.0 * (double)s->stall_ns / 1e9 / f->seconds, f->settled ? "" : "  (not settled)");
+               s->read_bytes ? 100.0 * (double)s->wasted_bytes / (double)s->read_bytes : 0);
+}
+
+/* Drafts and prefetches of the row above. */
+static void print_drafts(const struct eng_figure *f)
+{
+    const struct off_stats *s = &f->store;
     if (f->drafter)
-        printf("  %s %s: accepted %.0f of %.0f drafted tokens; per sequence and pass %.2f drafted, %.2f generated",
+        printf("         %s %s: accepted %.0f of %.0f drafted tokens; per sequence and pass\n"
+               "         %.2f drafted, %.2f generated\n",
                f->drafter, eng_bench_how[f->way.how], f->kept, f->drafted, f->drafted / f->passes / f->batch,
                f->tokens / f->passes / f->batch);
     if (s->early_bytes)
-        printf(", prefetched %.1f MB, used %.1f, evicted unused %.1f", (double)s->early_bytes / 1e6,
+        printf("         prefetched %.1f MB, used %.1f, evicted unused %.1f\n", (double)s->early_bytes / 1e6,
                (double)s->early_used_bytes / 1e6, (double)s->early_wasted_bytes / 1e6);
     if (s->mirror_bytes)
-        printf(", %.1f MB read from the mirror", (double)s->mirror_bytes / 1e6);
-    printf("\n");
+        printf("         %.1f MB read from the mirror\n", (double)s->mirror_bytes / 1e6);
+}
+
+static void print_row(const struct eng_bench *b, const struct eng_figure *f, double bound_s, const char *bound_by)
+{
+    const struct off_stats *s = &f->store;
+    printf("%-8s %5d %10.2f %10.2f  %4.0f %%  %-10s", f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s,
+           100 * bound_s / f->seconds, bound_by);
+    if (b->streams)
+        printf(" %6.1f %% %6.1f %%", 100.0 * (double)s->hits / (double)(s->hits + s->misses),
+               100.0 * (double)s->stall_ns / 1e9 / f->seconds);
+    if (b->config->verbose)
+        print_more_columns(b, f);
+    printf("%s\n", f->settled || !b->streams ? "" : " (not settled)");
+    print_drafts(f);
 }
 
 static void print_figure(const struct eng_bench *b, const struct eng_figure *f)

@@ -43,6 +43,8 @@ enum eng_command_id {
         ENG_COMMAND_COUNT
 };
 
+enum eng_log_form { ENG_LOG_TEXT, ENG_LOG_JSON, ENG_LOG_FORMS }; /* of serve */
+
 struct eng_config;
 typedef int eng_command(const struct eng_config *config);
 #define ENG_DECLARE(name, text) eng_command eng_cmd_##name;
@@ -72,6 +74,7 @@ struct eng_config {
     int metrics_port;                                              /* of batch; 0: no metrics */
     int port, n_queue, n_connection, patience_s, idle_s, ping_s, drain_s, stall_s;
     size_t max_body;
+    enum eng_log_form log_format;           /* of serve */
     const char *notify_socket;              /* sd_notify socket, or NULL; from the environment only */
     uint64_t watchdog_us;                   /* systemd's watchdog interval, 0: none; from the environment only */
     int n_layer, n_vocab, n_used;           /* of synth; 0: as in the shape */

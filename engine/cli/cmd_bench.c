@@ -186,11 +186,13 @@ static void print_heading(const struct eng_bench *b)
            kn_team_size(eng_team(b->engine)));
     if (b->streams)
         print_streaming(b);
-    printf("%-8s %5s %10s %10s  %6s  %-10s %8s %9s", "phase", "batch", "tokens/s", "bound", "share", "bound by",
-           "experts", "GB/s");
+    printf("%-8s %5s %10s %10s  %6s  %-10s", "phase", "batch", "tokens/s", "bound", "share", "bound by");
     if (b->streams)
-        printf(" %8s %9s %6s %8s %9s %8s %8s %8s", "hit rate", "disk GB/s", "wire", "read MB", "by share", "optimal",
-               "wasted", "stalled");
+        printf(" %8s %8s", "hit rate", "stalled");
+    if (b->config->verbose)
+        printf(" %8s %9s", "experts", "GB/s");
+    if (b->config->verbose && b->streams)
+        printf(" %9s %6s %8s %9s %8s %8s", "disk GB/s", "wire", "read MB", "by share", "optimal", "wasted");
     printf("\n");
 }
 

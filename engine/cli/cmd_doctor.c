@@ -6,6 +6,7 @@
  * model's copy in that folder, or without -m by a temporary file there. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
+#include "engine/cli/text_width.h"
 #include "engine/plan/disk_rate.h"
 #include "engine/engine.h"
 #include "engine/plan/host_rate.h"
@@ -56,9 +57,12 @@ static void say(struct report *r, struct finding f)
     static const char *const name[] = { "ok", "note", "bad" };
     r->n_bad += f.state == BAD;
     if (!r->json) {
-        printf("%-5s %-10s %s\n", name[f.state], f.what, f.text);
-        if (f.fix)
-            printf("%-16s -> %s\n", "", f.fix);
+        int at = printf("%-5s %-10s ", name[f.state], f.what);
+        eng_print_wrapped(stdout, at, at, f.text);
+        if (f.fix) {
+            at = printf("%-16s -> ", "");
+            eng_print_wrapped(stdout, at, at, f.fix);
+        }
         fflush(stdout);
         return;
     }

@@ -36,7 +36,7 @@ static void read_header(struct entry *e, const struct eng_config *c)
     }
     moe_model_close(model);
     moe_file_close(file);
-    kn_log_set(eng_progress_log, c->quiet ? KN_LOG_WARN : c->verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
+    kn_log_set(eng_log_plain, c->quiet ? KN_LOG_WARN : c->verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
 }
 
 static void put_member(const char *name, const char *text)

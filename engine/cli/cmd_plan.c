@@ -5,6 +5,7 @@
  * of the speed by disk, by memory and by arithmetic alone, and the expected speed.  The rates are measured, in about a
  * second; those of disk and memory can be given by flags, to plan for another machine. */
 #include "engine/cli/cli.h"
+#include "engine/cli/text_width.h"
 #include "engine/engine.h"
 #include "engine/plan/plan.h"
 
@@ -17,7 +18,8 @@ static const int batches[] = { 1, 4, 8, 16, 32 };
 
 static void print_part(const char *name, size_t bytes, const char *note)
 {
-    printf("  %-24s %10.1f MiB%s%s\n", name, (double)bytes / 0x1p20, note[0] ? "   " : "", note);
+    int at = printf("  %-24s %10.1f MiB%s", name, (double)bytes / 0x1p20, note[0] ? "   " : "");
+    eng_print_wrapped(stdout, at, at, note);
 }
 
 static void print_split(const struct eng_config *c, const struct eng_engine *e)
@@ -105,7 +107,7 @@ static void print_speed(const struct eng_config *c, const struct eng_engine *e, 
         printf("\n");
         if (m->disk_Bps > 0)
             printf("disk %.2f GB/s%s, ", m->disk_Bps / 1e9, c->disk_rate ? " (given)" : "");
-        printf("memory %.1f GB/s%s, %.0f G int8 multiply-adds/s; tokens/s at %d tokens of context:\n"
+        printf("memory %.1f GB/s%s, %.0f G int8 multiply-adds/s\ntokens/s at %d tokens of context:\n"
                "%5s %8s %9s %9s %9s %9s %9s  %s\n",
                m->dram_Bps / 1e9, c->dram_rate ? " (given)" : "", m->mac_ps / 1e9, ENG_PLAN_POSITION, "batch",
                "experts", "read MB", "disk", "memory", "operations", "expected", "bound by");
@@ -118,8 +120,8 @@ static void print_speed(const struct eng_config *c, const struct eng_engine *e, 
         n_beyond += batches[i] > room;
     }
     if (n_beyond && !c->json)
-        printf("*: the KV cache above has room for %d sequence%s of this length; --parallel or --kv-mem makes it "
-               "larger,\n   which leaves less for experts: plan again with it\n",
+        printf("*: the KV cache above has room for %d sequence%s of this length; --parallel or\n"
+               "   --kv-mem makes it larger, which leaves less for experts: plan again with it\n",
                room, room == 1 ? "" : "s");
 }
 

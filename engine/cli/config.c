@@ -184,7 +184,7 @@ struct given {
 struct arguments {
     struct given given[MAX_GIVEN];
     int n;
-    bool help;
+    bool help, help_all;
 };
 
 static int add_given(struct arguments *a, const struct eng_option *o, const char *value, const char *by)
@@ -244,6 +244,28 @@ static bool is_given(const struct arguments *a, const struct eng_option *o)
     return false;
 }
 
+static bool is_model_name(const char *word)
+{
+    size_t n = strlen(word);
+    return n > 5 && !strcmp(word + n - 5, ".gguf");
+}
+
+/* Refuses a word without dashes for which the command has no flag left. */
+static int refuse_word(const struct arguments *a, enum eng_command_id command, const char *word)
+{
+    const char *name = eng_command_name[command];
+    const struct eng_option *model = eng_option_find("--model", 1u << command);
+    if (is_model_name(word) && model && !is_given(a, model))
+        return kn_fail(KN_EINVAL, "%s: '%s' is not a flag; did you mean -m %s?", name, word, word);
+    for (int i = 0; i < a->n && is_model_name(word); i++)
+        if (a->given[i].option == model)
+            return kn_fail(KN_EINVAL, "%s: two models, '%s' and '%s': give one, with -m", name, a->given[i].value,
+                           word);
+    if (command == ENG_run)
+        return kn_fail(KN_EINVAL, "run: '%s' is not a flag; put a text of several words in quotes", word);
+    return kn_fail(KN_EINVAL, "%s: '%s' is one word too many; see spillway %s --help", name, word, name);
+}
+
 /* Takes a word without dashes, after all flags are read: it sets the first of its flags that is not given. */
 static int take_word(struct arguments *a, enum eng_command_id command, const char *word)
 {
@@ -252,10 +274,7 @@ static int take_word(struct arguments *a, enum eng_command_id command, const cha
         if (!is_given(a, o))
             return add_given(a, o, word, *flag);
     }
-    if (command == ENG_run)
-        return kn_fail(KN_EINVAL, "run: '%s' is not a flag; put a text of several words in quotes", word);
-    return kn_fail(KN_EINVAL, "%s: '%s' is one word too many; see spillway %s --help", eng_command_name[command], word,
-                   eng_command_name[command]);
+    return refuse_word(a, command, word);
 }
 
 static int read_arguments(struct arguments *a, enum eng_command_id command, int argc, char **argv)
@@ -265,6 +284,8 @@ static int read_arguments(struct arguments *a, enum eng_command_id command, int 
     for (int i = 0; i < argc && e == 0; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
             a->help = true;
+        else if (!strcmp(argv[i], "--help-all"))
+            a->help = a->help_all = true;
         else if (argv[i][0] == '-' && argv[i][1])
             e = take_flag(a, command, argc, argv, &i);
         else if (n_word < MAX_GIVEN)
@@ -399,7 +420,7 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
     if (e < 0)
         return e;
     if (a.help) {
-        eng_option_help(command);
+        eng_option_help(command, a.help_all);
         return 1;
     }
     const char *path = getenv(ENG_ENV_PREFIX "CONFIG");

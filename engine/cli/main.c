@@ -18,12 +18,15 @@ static const struct {
 
 static void print_usage(FILE *out)
 {
-    fprintf(out, "spillway " ENG_VERSION " - mixture-of-experts language models larger than the fast memory\n\n"
-                 "usage: spillway COMMAND [flags]\n\n");
+    fprintf(out,
+            "spillway %s - mixture-of-experts language models larger than the fast memory\n\n"
+            "usage: spillway COMMAND [flags]\n\n",
+            eng_version_text);
     for (int i = 0; i < ENG_COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].about);
-    fprintf(out, "\nspillway COMMAND --help lists its flags; --version prints the version,\n"
-                 "--man the manual page, --completion a bash completion script.\n");
+    fprintf(out, "\nspillway COMMAND --help lists its common flags, --help-all all of them;\n"
+                 "--version prints the version and commit, --man the manual page, --completion a\n"
+                 "bash completion script.\n");
 }
 
 static int refuse_command(const char *word)
@@ -32,8 +35,11 @@ static int refuse_command(const char *word)
     for (int i = 0; i < ENG_COMMAND_COUNT; i++)
         names[i] = commands[i].name;
     const char *near = eng_nearest(word, names, ENG_COMMAND_COUNT);
+    size_t n = strlen(word);
     if (near)
         kn_fail(KN_EINVAL, "'%s' is not a command; did you mean %s?", word, near);
+    else if (n > 5 && !strcmp(word + n - 5, ".gguf"))
+        kn_fail(KN_EINVAL, "'%s' is not a command; to chat with this model: spillway run %s", word, word);
     else
         kn_fail(KN_EINVAL, "'%s' is not a command; see spillway --help", word);
     return 2;
@@ -45,7 +51,10 @@ static int run_command(enum eng_command_id id, int argc, char **argv)
     int e = eng_config_parse(&config, id, argc, argv);
     if (e != 0)
         return e < 0 ? 2 : 0;
-    kn_log_set(eng_progress_log, config.quiet ? KN_LOG_WARN : config.verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
+    kn_log_sink *const form[] = { [ENG_LOG_TEXT] = eng_log_text, [ENG_LOG_JSON] = eng_log_json };
+    kn_log_set(id == ENG_serve ? form[config.log_format] : eng_log_plain, config.quiet     ? KN_LOG_WARN
+                                                                          : config.verbose ? KN_LOG_DEBUG
+                                                                                           : KN_LOG_INFO);
     e = eng_model_resolve(&config, id);
     if (e < 0)
         return e == KN_ECANCELLED ? 1 : 2;
@@ -63,12 +72,13 @@ static int dispatch(int argc, char **argv)
         argv[1] = argv[2];
         argv[2] = help;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "--help-all") || !strcmp(argv[1], "-h") ||
+        !strcmp(argv[1], "help")) {
         print_usage(stdout);
         return 0;
     }
-    if (!strcmp(argv[1], "--version")) {
-        printf("spillway " ENG_VERSION "\n");
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V") || !strcmp(argv[1], "version")) {
+        printf("spillway %s\n", eng_version_text);
         return 0;
     }
     if (!strcmp(argv[1], "--man") || !strcmp(argv[1], "--completion")) {

@@ -18,24 +18,78 @@ static const char *const about[ENG_COMMAND_COUNT] = {
 
 #define HELP_COLUMN 24 /* where the texts begin */
 
-/* Writes the names and the value of an option for --help: "-n, --n-predict, --predict N". */
-static void list_names(const struct eng_option *o, char *out, size_t size)
+static const char *const title[ENG_TOPIC_COUNT] = {
+#define TITLE(name, text) [ENG_TOPIC_##name] = text,
+    ENG_TOPICS(TITLE)
+#undef TITLE
+};
+
+/* Writes the names and the value of an option: "-n, --n-predict, --predict N"; without `all` only the first short
+ * alias and the name. */
+static void list_names(const struct eng_option *o, bool all, char *out, size_t size)
 {
     size_t n = 0;
-    for (const char *c = o->alias; *c && n + 2 < size; c++) {
-        if (*c == ' ')
-            out[n++] = ',';
-        out[n++] = *c;
+    out[0] = 0;
+    for (const char *a = o->alias; *a && n < size;) {
+        int length = (int)strcspn(a, " ");
+        if (all || (n == 0 && a[1] != '-'))
+            n += (size_t)snprintf(out + n, size - n, "%.*s, ", length, a);
+        a += length + (a[length] == ' ');
     }
-    snprintf(out + n, size - n, "%s--%s %s", n ? ", " : "", o->name, o->value ? o->value : "");
+    if (n < size)
+        snprintf(out + n, size - n, "--%s%s%s", o->name, o->value ? " " : "", o->value ? o->value : "");
 }
 
-void eng_option_help(enum eng_command_id command)
+static void print_option(const struct eng_option *o, const struct eng_config *defaults, bool all)
+{
+    char names[128], value[64], text[512];
+    eng_option_default_text(defaults, o, value, sizeof value);
+    list_names(o, all, names, sizeof names);
+    snprintf(text, sizeof text, value[0] ? "%s [%s]" : "%s", o->help, value);
+    bool own_line = printf("  %s", names) >= HELP_COLUMN;
+    printf(own_line ? "\n%*s" : "%*s", own_line ? HELP_COLUMN : HELP_COLUMN - 2 - (int)strlen(names), "");
+    eng_print_wrapped(stdout, HELP_COLUMN, HELP_COLUMN, text);
+}
+
+/* Prints the command's options of a topic below its title; returns their number. */
+static int print_topic(enum eng_command_id command, enum eng_topic topic, const struct eng_config *defaults, bool all)
+{
+    const struct eng_option *o;
+    int n = 0;
+    for (int i = 0; (o = eng_option_at(i)); i++) {
+        if (!(o->commands & 1u << command) || o->topic != topic)
+            continue;
+        if (n++ == 0 && title[topic][0])
+            printf("\n%s\n", title[topic]);
+        print_option(o, defaults, all);
+    }
+    return n;
+}
+
+/* Names the topics of a command that --help leaves out. */
+static void print_more(enum eng_command_id command)
+{
+    char topics[256] = "";
+    const struct eng_option *o;
+    int n = 0;
+    for (int topic = 1; topic < ENG_TOPIC_COUNT; topic++) {
+        int before = n;
+        for (int i = 0; (o = eng_option_at(i)); i++)
+            n += o->commands & 1u << command && (int)o->topic == topic;
+        if (n > before)
+            snprintf(topics + strlen(topics), sizeof topics - strlen(topics), "%s%c%s", topics[0] ? ", " : "",
+                     title[topic][0] | 0x20, title[topic] + 1);
+    }
+    char text[384];
+    snprintf(text, sizeof text, "spillway %s --help-all lists %d more: %s.", eng_command_name[command], n, topics);
+    printf("\n");
+    eng_print_wrapped(stdout, 0, 0, text);
+}
+
+void eng_option_help(enum eng_command_id command, bool all)
 {
     struct eng_config defaults;
-    const struct eng_option *o;
     const char *flag;
-    char names[128], value[64], text[512];
     eng_option_defaults(&defaults, command);
     int at = printf("spillway %s - ", eng_command_name[command]);
     eng_print_wrapped(stdout, at, at, about[command]);
@@ -43,19 +97,16 @@ void eng_option_help(enum eng_command_id command)
     for (int i = 0; (flag = eng_option_needed(command, i)); i++)
         printf(" %s", flag);
     printf(" [flags]\n\n");
-    for (int i = 0; (o = eng_option_at(i)); i++) {
-        if (!(o->commands & 1u << command))
-            continue;
-        eng_option_default_text(&defaults, o, value, sizeof value);
-        list_names(o, names, sizeof names);
-        snprintf(text, sizeof text, value[0] ? "%s [%s]" : "%s", o->help, value);
-        bool own_line = printf("  %s", names) >= HELP_COLUMN;
-        printf(own_line ? "\n%*s" : "%*s", own_line ? HELP_COLUMN : HELP_COLUMN - 2 - (int)strlen(names), "");
-        eng_print_wrapped(stdout, HELP_COLUMN, HELP_COLUMN, text);
+    for (int topic = 0; topic < (all ? ENG_TOPIC_COUNT : 1); topic++)
+        print_topic(command, (enum eng_topic)topic, &defaults, all);
+    if (!all) {
+        print_more(command);
+        return;
     }
     printf("\nEach flag is also an environment variable (--top-k: " ENG_ENV_PREFIX "TOP_K) and a key of\n"
            "the --config file (top-k = 40).  A flag overrides the variable, which overrides\n"
-           "the file.  SIZE: bytes; K, M and G are 1024-based.\n");
+           "the file.  SIZE: a number with K, M, G or T, which are 1024-based; 4G, 4GB and\n"
+           "4GiB are the same.\n");
 }
 
 /* ---- the man page ------------------------------------------------------------------------------ */
@@ -215,9 +266,10 @@ void eng_manual_page(void)
         put_troff(about[i]);
         putchar('\n');
     }
-    fputs(".SH OPTIONS\nBelow each option are the commands that take it.  SIZE is a number of bytes; K, M and G are\n"
-          "1024-based.\n"
-          ".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nthe flags of a command\n",
+    fputs(".SH OPTIONS\nBelow each option are the commands that take it.  SIZE is a number with K, M, G or T, which\n"
+          "are 1024-based; 4G, 4GB and 4GiB are the same.\n"
+          ".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nthe common flags of a command\n"
+          ".TP\n\\fB\\-\\-help\\-all\\fR\nall flags of a command\n",
           stdout);
     for (int i = 0; (o = eng_option_at(i)); i++) {
         fputs(".TP\n", stdout);
@@ -250,7 +302,7 @@ static void put_choices(const struct eng_option *o)
 static void put_command(enum eng_command_id command)
 {
     const struct eng_option *o;
-    printf("    %s)\n        flags='--help", eng_command_name[command]);
+    printf("    %s)\n        flags='--help --help-all", eng_command_name[command]);
     for (int i = 0; (o = eng_option_at(i)); i++)
         if (o->commands & 1u << command)
             put_flags(o);

@@ -3,6 +3,7 @@
  * A path that exists is used as it is.  Else the stores on this machine are searched, without a request.  run and serve
  * download a model that is found nowhere, as `ollama run` and `llama-server -hf` do; not under a service manager, which
  * would wait for the start, and not with --offline.  The other commands name the command that downloads it. */
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -56,7 +57,11 @@ static int find_nowhere(const char *name)
     if (is_plain_word(name) && strchr(name, ':'))
         return kn_fail(KN_ENOENT, "%s: no such file, and Ollama has no such model; spillway list shows the models here",
                        name);
-    return 0; /* a path: its open says why */
+    if (access(name, F_OK) == 0)
+        return 0;
+    if (strchr(name, ' '))
+        return kn_fail(KN_ENOENT, "'%s' is not a model: the model comes first, and then a text in quotes", name);
+    return kn_fail(KN_ENOENT, "%s: %s; spillway list shows the models on this machine", name, strerror(errno));
 }
 
 /* --draft model:ORG/NAME:QUANT; a draft model is not downloaded. */

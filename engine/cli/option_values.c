@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* ---- one value ------------------------------------------------------------------------------------- */
 
@@ -31,10 +32,14 @@ static bool read_number(const char *s, double *out)
     return end != s && !*end && *out >= -FLT_MAX && *out <= FLT_MAX;
 }
 
-/* Digits with an optional fraction and an optional K, M or G; result in bytes, rounded down. */
-static bool read_size(const char *s, size_t *out)
+/* True for the end of a size behind its letter: 4G, 4GB and 4GiB are the same. */
+static bool ends_size(const char *s) { return !s[0] || !strcasecmp(s, "B") || !strcasecmp(s, "iB"); }
+
+/* Digits with an optional fraction and an optional unit (B, K, M, G, T, the letters with B or iB behind them); result
+ * in bytes, rounded down.  least: a smaller number needs a unit. */
+static bool read_size(const char *s, double least, size_t *out)
 {
-    static const char unit[] = "KMG";
+    static const char unit[] = "KMGT";
     char digits[32];
     double x, scale = 1;
     size_t n = strspn(s, "0123456789.");
@@ -42,13 +47,13 @@ static bool read_size(const char *s, size_t *out)
         return false;
     memcpy(digits, s, n);
     digits[n] = 0;
-    if (s[n]) {
+    if (s[n] && strcasecmp(s + n, "B") != 0) {
         const char *u = strchr(unit, s[n] & ~0x20);
-        if (!u || !*u || s[n + 1])
+        if (!u || !*u || !ends_size(s + n + 1))
             return false;
         scale = (double)(1ull << (10 * (u - unit + 1)));
     }
-    if (!read_number(digits, &x) || x * scale >= 0x1p62)
+    if (!read_number(digits, &x) || x * scale >= 0x1p62 || (!s[n] && x > 0 && x < least))
         return false;
     *out = (size_t)(x * scale);
     return true;
@@ -120,8 +125,10 @@ static const char *const io_name[] = {
     [OFF_IO_AUTO] = "auto", [OFF_IO_URING] = "uring", [OFF_IO_PREAD] = "pread", NULL
 };
 static const char *const defaults_name[] = { "model", "none", NULL };
+static const char *const log_name[] = { [ENG_LOG_TEXT] = "text", [ENG_LOG_JSON] = "json", [ENG_LOG_FORMS] = NULL };
 _Static_assert(sizeof(enum kn_isa) == sizeof(unsigned) && sizeof(enum kn_kv) == sizeof(unsigned) &&
-                   sizeof(enum spec_rule) == sizeof(unsigned) && sizeof(enum off_io_kind) == sizeof(unsigned),
+                   sizeof(enum eng_log_form) == sizeof(unsigned) && sizeof(enum spec_rule) == sizeof(unsigned) &&
+                   sizeof(enum off_io_kind) == sizeof(unsigned),
                "the index of a name in its list is the field's value");
 
 const char *const *eng_option_choices(const struct eng_option *o)
@@ -137,6 +144,8 @@ const char *const *eng_option_choices(const struct eng_option *o)
         return rule_name;
     case ENG_SAMPLING_DEFAULTS:
         return defaults_name;
+    case ENG_LOG_FORMAT:
+        return log_name;
     default:
         return NULL;
     }
@@ -218,7 +227,7 @@ static bool read_value(struct eng_config *c, const struct eng_option *o, const c
     case ENG_SEED:
         return read_seed(s, c);
     case ENG_SIZE:
-        return read_size(s, field);
+        return read_size(s, o->least, field);
     case ENG_BIASES:
         return read_bias(s, c);
     case ENG_OR_AUTO:
@@ -238,6 +247,7 @@ static bool read_value(struct eng_config *c, const struct eng_option *o, const c
     case ENG_IO:
     case ENG_VERIFY:
     case ENG_SAMPLING_DEFAULTS:
+    case ENG_LOG_FORMAT:
         return read_choice(s, eng_option_choices(o), field);
     case ENG_STEP_NAMES:
     case ENG_STEP_LETTERS:
@@ -274,7 +284,7 @@ static void say_wanted(const struct eng_option *o, char *out, size_t size)
         snprintf(out, size, "a whole number below 2^64, or -1");
         break;
     case ENG_SIZE:
-        snprintf(out, size, "a size such as 512M or 24G");
+        snprintf(out, size, "a size such as 512M or 24G (a number and its unit)");
         break;
     case ENG_STOPS:
         snprintf(out, size, "up to %d texts, none empty", ENG_MAX_STOP);
@@ -339,7 +349,7 @@ void eng_option_default_text(const struct eng_config *c, const struct eng_option
         snprintf(out, size, "%d", *(const int *)field);
     if (o->kind == ENG_NUMBER)
         snprintf(out, size, "%g", *(const float *)field);
-    if (o->kind == ENG_KV || o->kind == ENG_IO || o->kind == ENG_SAMPLING_DEFAULTS)
+    if (o->kind == ENG_KV || o->kind == ENG_IO || o->kind == ENG_SAMPLING_DEFAULTS || o->kind == ENG_LOG_FORMAT)
         snprintf(out, size, "%s", eng_option_choices(o)[*(const unsigned *)field]);
     if (o->kind == ENG_TEXT && *(const char *const *)field)
         snprintf(out, size, "%s", *(const char *const *)field);

@@ -28,15 +28,36 @@ enum eng_kind {
     ENG_STEP_NAMES,
     ENG_STEP_LETTERS,
     ENG_BREAKERS,
-    ENG_SAMPLING_DEFAULTS
+    ENG_SAMPLING_DEFAULTS,
+    ENG_LOG_FORMAT
+};
+
+/* In the order of --help-all; --help has the first only. */
+#define ENG_TOPICS(X)                                                                                                  \
+    X(COMMON, "")                                                                                                      \
+    X(TEXT, "Prompts and answers")                                                                                     \
+    X(SAMPLING, "Sampling")                                                                                            \
+    X(SERVER, "Server")                                                                                                \
+    X(MEMORY, "Memory and speed")                                                                                      \
+    X(DRAFTING, "Speculative decoding")                                                                                \
+    X(MEASURE, "Measuring")                                                                                            \
+    X(SETTINGS, "Settings")
+
+enum eng_topic {
+#define ENG_ENUM(name, title) ENG_TOPIC_##name,
+    ENG_TOPICS(ENG_ENUM)
+#undef ENG_ENUM
+        ENG_TOPIC_COUNT
 };
 
 struct eng_option {
     const char *name, *alias; /* name: without dashes; alias: names with dashes, separated by spaces */
+    enum eng_topic topic;     /* its group in the help text */
     unsigned commands;        /* bit 1 << id for each command that accepts the option */
     enum eng_kind kind;
-    size_t at;                /* offset of the field in struct eng_config */
-    double least, most;       /* range of ENG_INTEGER, ENG_NUMBER, ENG_OR_AUTO */
+    size_t at; /* offset of the field in struct eng_config */
+    /* Range of ENG_INTEGER, ENG_NUMBER, ENG_OR_AUTO.  ENG_SIZE: a smaller number must have a unit; 0 always passes. */
+    double least, most;
     const char *value, *help; /* value: placeholder of the value in the help text, NULL: no value */
 };
 
@@ -47,6 +68,9 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command);
 /* The option named by `flag` (name or alias, with dashes) that one of `commands` takes, or NULL. */
 const struct eng_option *eng_option_find(const char *flag, unsigned commands);
 int eng_option_index(const struct eng_option *o); /* its place in the table */
+
+/* True if `flag`, with its dashes, is one of the space-separated names. */
+bool eng_option_has_name(const char *names, const char *flag);
 
 /* Reports a flag that the command does not take, with advice or a similar name; returns KN_EINVAL.  `by`: source of
  * the flag (command, file and line), for the message. */
@@ -59,6 +83,9 @@ int eng_option_check(const struct eng_config *c, enum eng_command_id command);
  * NULL. */
 const struct eng_option *eng_option_at(int i);
 const char *eng_option_needed(enum eng_command_id command, int nth);
+
+/* foreign_flags.c: the advice that replaces a flag of another program, as the end of a sentence; NULL: no such flag. */
+const char *eng_foreign_advice(const char *flag, enum eng_command_id command);
 
 /* ---- option_values.c ------------------------------------------------------------------------------ */
 
@@ -77,8 +104,8 @@ void eng_option_default_text(const struct eng_config *c, const struct eng_option
 
 /* ---- manual.c: the table as text on stdout ------------------------------------------------------ */
 
-void eng_option_help(enum eng_command_id command);
-void eng_manual_page(void);       /* troff: spillway(1) */
-void eng_manual_completion(void); /* bash */
+void eng_option_help(enum eng_command_id command, bool all); /* all: every flag, with all its names */
+void eng_manual_page(void);                                  /* troff: spillway(1) */
+void eng_manual_completion(void);                            /* bash */
 
 #endif

@@ -155,7 +155,7 @@ static int refuse(const struct eng_split *split, const struct eng_need *need, co
     const char *shrink = flag_to_lower(need, use, kv);
     char parts[256];
     snprintf(parts, sizeof parts,
-             "dense weights %zu MiB, experts at least %zu, keys and values %zu, "
+             "dense weights %zu MiB, experts at least %zu, KV cache %zu, "
              "buffers %zu, the program %zu",
              mib(need->dense_bytes), mib(need->expert_least), mib(kv), mib(need->step_bytes), mib(need->fixed_bytes));
     if (use->host_mem)
@@ -197,7 +197,7 @@ int eng_budget(struct eng_split *out, const struct eng_use *use)
     int error = eng_plan_split(out, &need, total);
     if (error == KN_EINVAL)
         return kn_fail(KN_ELIMIT,
-                       "one context of %d tokens takes %zu MiB of keys and values: raise --kv-mem "
+                       "one context of %d tokens takes %zu MiB of KV cache: raise --kv-mem "
                        "to %zuM, or lower --ctx-size",
                        use->context.max_pos, mib(out->kv_least), mib(out->kv_least));
     if (error)

@@ -1,4 +1,4 @@
-/* engine/serve/answer.c - answers: common headers, JSON bodies, refusals and their log lines. */
+/* engine/serve/answer.c - answers: common headers, JSON bodies, refusals. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +15,7 @@ static bool is_usable(const char *name)
 void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, struct srv_names *names)
 {
     const char *given = eng_http_header(x, "X-Request-Id");
+    names->account = NULL;
     snprintf(names->id, sizeof names->id, "%016llx",
              (unsigned long long)kn_mix(s->secret + ++s->n_request * KN_GOLDEN));
     snprintf(names->name, sizeof names->name, "%s", is_usable(given) ? given : names->id);
@@ -52,17 +53,6 @@ void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_by
     eng_bytes_free(body);
 }
 
-/* Logs the reason of a refusal with the request's name, which the client has in x-request-id. */
-void srv_log_refusal(const char *name, const struct eng_exchange *x, const struct eng_refusal *why)
-{
-    const char *path = eng_http_path(x);
-    char shown[128], said[256];
-    moe_string_show((struct moe_string){ path, strlen(path) }, shown, sizeof shown);
-    moe_string_show((struct moe_string){ why->message, strlen(why->message) }, said, sizeof said);
-    kn_say(KN_LOG_INFO, "%s %s %s from %s: %d: %s", name, eng_http_method(x), shown, eng_http_peer(x), why->status,
-           said);
-}
-
 /* The value of Retry-After when the queue is full: the expected seconds until a session is free, which is the mean
  * duration of a choice / n_parallel, from 1 to 60. */
 static int retry_after_s(const struct eng_server *s)
@@ -74,6 +64,14 @@ static int retry_after_s(const struct eng_server *s)
     return wait < 1 ? 1 : wait > 60 ? 60 : (int)wait;
 }
 
+void srv_refuse_full(struct eng_server *s, struct eng_refusal *why)
+{
+    int wait = retry_after_s(s);
+    s->metrics.n_refused++;
+    eng_refuse(why, 429, "queue_full", "", "queue full (%d waiting); retry in %d s", s->opt.n_queue, wait);
+    why->retry_s = wait;
+}
+
 /* OpenAI's client libraries retry after status 408, 409, 429 and 500 or more, unless the header x-should-retry is
  * false; Retry-After sets the delay of the retry. */
 void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api, const struct eng_refusal *why)
@@ -81,7 +79,7 @@ void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_a
     struct eng_bytes body = { 0 };
     char after[16];
     if (why->status == 429 || why->status == 503) {
-        snprintf(after, sizeof after, "%d", why->status == 429 ? retry_after_s(s) : 5);
+        snprintf(after, sizeof after, "%d", why->retry_s ? why->retry_s : 5);
         eng_http_set_header(x, "Retry-After", after);
     }
     if (why->status == 501 || s->state == SRV_FAILED)
@@ -114,6 +112,6 @@ void srv_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault)
             shown);
     else
         eng_refuse(&why, status, NULL, "", "%s", eng_http_fault_text(fault));
-    srv_log_refusal(names.name, x, &why);
+    srv_log_refusal(&names, x, &why);
     srv_answer_refusal(s, x, ENG_API_CHAT, &why);
 }

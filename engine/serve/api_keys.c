@@ -1,7 +1,10 @@
-/* engine/serve/api_keys.c - API keys from a file, compared in a time that does not depend on matching bytes. */
+/* engine/serve/api_keys.c - API keys with their rules from a file, compared in a time that does not depend on matching
+ * bytes. */
 #include "engine/serve/api_keys.h"
 #include "engine/base/base.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -12,28 +15,110 @@ struct eng_api_keys {
     char *text; /* the file's contents; each line ends with NUL */
     const char *key[MAX_KEYS];
     size_t bytes[MAX_KEYS];
-    int n;
+    struct eng_key_rules rules[MAX_KEYS];
+    int n, n_scraper;
 };
+
+static uint64_t hash(const char *s, size_t n)
+{
+    uint64_t id = n;
+    for (size_t i = 0; i < n; i++)
+        id = kn_mix(id * KN_GOLDEN + (uint8_t)s[i]);
+    return id;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static bool read_count(const char *s, int *out)
+{
+    size_t n = strlen(s);
+    if (n < 1 || n > 9 || strspn(s, "0123456789") != n)
+        return false;
+    *out = atoi(s);
+    return *out > 0;
+}
+
+/* Labels stand in logs and metrics.  Those of keys without one are reserved. */
+static bool read_label(const char *s, char *out)
+{
+    static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@";
+    size_t n = strlen(s);
+    if (n < 1 || n >= ENG_LABEL_BYTES || strspn(s, good) != n || (!strncmp(s, "key-", 4) && s[4] >= '0' && s[4] <= '9'))
+        return false;
+    memcpy(out, s, n + 1);
+    return true;
+}
+
+static int take_rule(struct eng_key_rules *r, const char *word, const char *path, int number)
+{
+    const char *value = strchr(word, '=');
+    size_t n = value ? (size_t)(value++ - word) : 0;
+    if (n == 5 && !strncmp(word, "label", n))
+        return read_label(value, r->label)
+                   ? 0
+                   : kn_fail(KN_EINVAL, "%s:%d: a label has 1 to %d letters, digits and -_.@, and is not key-NUMBER",
+                             path, number, ENG_LABEL_BYTES - 1);
+    if (n == 8 && !strncmp(word, "requests", n) && read_count(value, &r->most_requests))
+        return 0;
+    if (n == 17 && !strncmp(word, "tokens-per-minute", n) && read_count(value, &r->tokens_per_minute))
+        return 0;
+    if (!strcmp(word, "only=metrics")) {
+        r->only_metrics = true;
+        return 0;
+    }
+    return kn_fail(KN_EINVAL,
+                   "%s:%d: behind a key stand label=NAME, requests=N, tokens-per-minute=N, only=metrics, with N from 1",
+                   path, number); /* the word may be a part of the key, so it is not said */
+}
+
+/* Lines with the same label have the same limits: those of the line that has any. */
+static int join_rules(struct eng_api_keys *k, struct eng_key_rules *r, const char *path, int number)
+{
+    for (int i = 0; i < k->n; i++) {
+        struct eng_key_rules *o = &k->rules[i];
+        if (o->label_hash != r->label_hash || strcmp(o->label, r->label) != 0)
+            continue;
+        bool none = !r->most_requests && !r->tokens_per_minute, others = o->most_requests || o->tokens_per_minute;
+        if (!none && (o->most_requests != r->most_requests || o->tokens_per_minute != r->tokens_per_minute))
+            return kn_fail(KN_EINVAL, "%s:%d: label %s has %s on an earlier line: write its limits on its first line",
+                           path, number, r->label, others ? "other limits" : "no limits");
+        r->most_requests = o->most_requests;
+        r->tokens_per_minute = o->tokens_per_minute;
+        return 0;
+    }
+    return 0;
+}
 
 static int take_line(struct eng_api_keys *k, char *line, const char *path, int number)
 {
-    size_t skip = strspn(line, " \t"), n;
-    line += skip;
-    n = strlen(line);
-    while (n > 0 && strchr(" \t\r", line[n - 1]))
-        line[--n] = 0;
-    if (n == 0 || line[0] == '#')
+    static const char space[] = " \t\r";
+    char *left = line + strspn(line, space), *key = strsep(&left, space), *word;
+    size_t n = strlen(key);
+    if (n == 0 || key[0] == '#')
         return 0;
     for (size_t i = 0; i < n; i++)
-        if (line[i] <= ' ' || line[i] > '~')
+        if (key[i] <= ' ' || key[i] > '~')
             return kn_fail(KN_EINVAL, "%s:%d: a key must be printable ASCII without spaces", path, number);
     if (n > MAX_KEY || k->n == MAX_KEYS)
         return kn_fail(KN_ELIMIT, "%s:%d: a file has at most %d keys, a key at most %d characters", path, number,
                        MAX_KEYS, MAX_KEY);
-    k->key[k->n] = line;
-    k->bytes[k->n++] = n;
+    struct eng_key_rules rules = { 0 };
+    snprintf(rules.label, sizeof rules.label, "key-%d", k->n + 1);
+    int error = 0;
+    while (!error && (word = strsep(&left, space)))
+        if (word[0])
+            error = take_rule(&rules, word, path, number);
+    rules.label_hash = hash(rules.label, strlen(rules.label));
+    if (error || (error = join_rules(k, &rules, path, number)))
+        return error;
+    k->key[k->n] = key;
+    k->bytes[k->n] = n;
+    k->rules[k->n++] = rules;
+    k->n_scraper += rules.only_metrics;
     return 0;
 }
+
+/* ---- the file -------------------------------------------------------------------------------- */
 
 int eng_api_keys_open(struct eng_api_keys **out, const char *path)
 {
@@ -91,13 +176,10 @@ int eng_api_keys_find(const struct eng_api_keys *k, const char *text)
     return found;
 }
 
-uint64_t eng_api_keys_id(const struct eng_api_keys *k, int i)
-{
-    uint64_t id = k->bytes[i];
-    for (size_t j = 0; j < k->bytes[i]; j++)
-        id = kn_mix(id * KN_GOLDEN + (uint8_t)k->key[i][j]);
-    return id | 1;
-}
+uint64_t eng_api_keys_id(const struct eng_api_keys *k, int i) { return hash(k->key[i], k->bytes[i]) | 1; }
+
+const struct eng_key_rules *eng_api_keys_rules(const struct eng_api_keys *k, int i) { return &k->rules[i]; }
+bool eng_api_keys_has_scraper(const struct eng_api_keys *k) { return k && k->n_scraper > 0; }
 
 const char *eng_api_keys_given(const char *authorization, const char *x_api_key)
 {

@@ -9,6 +9,7 @@
  *     ollama_routes.c     the models and their details for clients of Ollama
  *     status.c            metrics, and the status that the page shows
  *     page.c              the page
+ *     request_log.c       log lines of requests
  *     answer.c            headers, bodies and refusals; called by the files above, calls none of them
  *
  * All data belongs to the serving thread, except some fields of a srv_call while a reader thread has it
@@ -22,6 +23,7 @@
 #include "engine/base/base.h"
 #include "engine/serve/http.h"
 #include "engine/serve/engine_thread.h"
+#include "engine/serve/accounts.h"
 #include "engine/serve/api_keys.h"
 #include "engine/serve/metrics.h"
 #include "engine/serve/reader_pool.h"
@@ -32,6 +34,7 @@
 #define SRV_ID_BYTES    24
 #define SRV_NAME_BYTES  72
 #define SRV_MAX_WATCHER 16
+#define SRV_PEER_BYTES  64
 
 /* Parts of the memory for requests (eng_server.request_bytes) that are left free, so that long requests that wait leave
  * room to the one that is read, this one to short requests, and these to answers. */
@@ -67,6 +70,7 @@ struct eng_server {
     struct eng_thread *thread;
     struct eng_reader_pool *pool;
     struct eng_api_keys *keys;
+    struct eng_accounts accounts;
     struct eng_api_setup setup;
     struct eng_api_model model; /* owns memory that setup points to */
     char *alias_text;
@@ -108,18 +112,32 @@ void srv_gone(void *arg, struct eng_exchange *x);
 /* ---- answer.c -------------------------------------------------------------------------------- */
 
 /* The names of a new request: id is the server's own; name, in the log and in the header x-request-id, is the client's
- * X-Request-Id if it sent a usable one. */
+ * X-Request-Id if it sent a usable one.  account: of its API key; NULL: none. */
 struct srv_names {
     char id[SRV_ID_BYTES], name[SRV_NAME_BYTES];
+    struct eng_account *account;
 };
 /* Sets the headers that every answer has, and names the request. */
 void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, struct srv_names *names);
 void srv_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault); /* the callback on_fault of eng_http */
 void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api, const struct eng_refusal *why);
-void srv_log_refusal(const char *name, const struct eng_exchange *x, const struct eng_refusal *why);
+/* Makes *why a 429 for a full queue, and counts it. */
+void srv_refuse_full(struct eng_server *s, struct eng_refusal *why);
 void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body); /* frees body */
 void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type, const char *body,
                       size_t n);
+
+/* ---- request_log.c --------------------------------------------------------------------------- */
+
+struct srv_answered {
+    const char *method, *path, *peer;
+    int status, n_prompt, n_cached, n_answer;
+    double waited_s, first_s, whole_s;
+};
+void srv_log_answer(const struct srv_names *names, const struct srv_answered *a);
+void srv_log_refusal(const struct srv_names *names, const struct eng_exchange *x, const struct eng_refusal *why);
+/* The same for a refusal whose message may quote the body of the request. */
+void srv_log_refused_body(const struct srv_names *names, const struct eng_exchange *x, const struct eng_refusal *why);
 
 /* ---- request.c ------------------------------------------------------------------------------- */
 
@@ -137,6 +155,7 @@ struct srv_call {
     const struct srv_route *route;
     struct srv_call *next, **self;
     struct srv_names names;
+    char peer[SRV_PEER_BYTES];
     uint64_t key;     /* eng_api_keys_id, 0: none */
     bool reading;     /* lent to a reader thread, which then owns the fields from body to refused */
     atomic_bool gone; /* set by the serving thread: the client disconnected, so nothing need be read */

@@ -1,11 +1,10 @@
 /* engine/serve/metrics.c - Prometheus text format 0.0.4: for each metric family its HELP, its TYPE, its values. */
 #include "engine/serve/metrics.h"
 #include "engine/base/base.h"
+#include "engine/serve/process.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- histograms ------------------------------------------------------------------------------ */
 
@@ -304,6 +303,77 @@ static void write_drafts(struct page *p, const struct eng_thread_report *v)
         d->loss_limit_ns * 1e-9);
 }
 
+/* ---- accounts -------------------------------------------------------------------------------- */
+
+#define MAX_ACCOUNTS 500 /* with lines of their own; the others are one, so that the answer stays small */
+
+/* Sums the accounts of the line i: account i, or from MAX_ACCOUNTS on all that are left.  False: none was used. */
+static bool sum_accounts(const struct eng_accounts *a, int i, struct eng_account *sum)
+{
+    *sum = (struct eng_account){ 0 };
+    for (int k = i; k < a->n && (k == i || i == MAX_ACCOUNTS); k++) {
+        const struct eng_account *one = a->account[k];
+        sum->used |= one->used;
+        sum->n_running += one->n_running;
+        sum->n_request += one->n_request;
+        sum->prompt_tokens += one->prompt_tokens;
+        sum->cached_tokens += one->cached_tokens;
+        sum->answer_tokens += one->answer_tokens;
+        for (int j = 0; j < ENG_LIMIT_COUNT; j++)
+            sum->n_refused[j] += one->n_refused[j];
+    }
+    snprintf(sum->rules.label, sizeof sum->rules.label, "%s",
+             i == MAX_ACCOUNTS ? "(others)" : a->account[i]->rules.label);
+    return sum->used;
+}
+
+enum account_value { OPEN, REQUESTS, REFUSED, PROMPT, CACHED, ANSWER, VALUE_COUNT };
+
+static const struct {
+    const char *name, *type, *help;
+} account_family[VALUE_COUNT] = {
+    [OPEN] = { "spillway_key_answers_running", "gauge", "answers of a key's label that run or wait" },
+    [REQUESTS] = { "spillway_key_requests_total", "counter", "requests for generation that were accepted" },
+    [REFUSED] = { "spillway_key_refused_total", "counter", "requests refused because of a limit of the label" },
+    [PROMPT] = { "spillway_key_prompt_tokens_total", "counter", "prompt tokens of answers that have started" },
+    [CACHED] = { "spillway_key_cached_tokens_total", "counter", "of these, found in the prefix cache" },
+    [ANSWER] = { "spillway_key_generation_tokens_total", "counter", "generated tokens" },
+};
+
+static void write_account(struct page *p, const struct eng_account *a, enum account_value value)
+{
+    static const char *const limit[] = { [ENG_LIMIT_REQUESTS] = "requests", [ENG_LIMIT_TOKENS] = "tokens" };
+    const double number[] = { [OPEN] = a->n_running,
+                              [REQUESTS] = (double)a->n_request,
+                              [PROMPT] = (double)a->prompt_tokens,
+                              [CACHED] = (double)a->cached_tokens,
+                              [ANSWER] = (double)a->answer_tokens };
+    const char *name = account_family[value].name;
+    for (int i = 0; i < ENG_LIMIT_COUNT && value == REFUSED; i++)
+        eng_bytes_format(p->out, "%s{%s,key=\"%s\",limit=\"%s\"} %llu\n", name, p->label, a->rules.label, limit[i],
+                         (unsigned long long)a->n_refused[i]);
+    if (value != REFUSED)
+        eng_bytes_format(p->out, "%s{%s,key=\"%s\"} %.17g\n", name, p->label, a->rules.label, number[value]);
+}
+
+static void write_accounts(struct page *p, const struct eng_accounts *a)
+{
+    struct eng_account sum;
+    for (int value = 0; a && value < VALUE_COUNT; value++) {
+        bool begun = false;
+        for (int i = 0; i < kn_min(a->n, MAX_ACCOUNTS + 1); i++) {
+            if (!sum_accounts(a, i, &sum))
+                continue;
+            if (!begun)
+                head(p, account_family[value].name, account_family[value].type, account_family[value].help);
+            begun = true;
+            write_account(p, &sum, value);
+        }
+    }
+}
+
+/* ---- the page -------------------------------------------------------------------------------- */
+
 void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now, const struct eng_thread_report *v,
                        struct eng_bytes *out)
 {
@@ -312,11 +382,18 @@ void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now
     write_theirs(&p, m, v);
     write_engine(&p, v);
     write_drafts(&p, v);
+    write_accounts(&p, now->accounts);
+    head(&p, "spillway_build_info", "gauge", "1; the labels are version, commit and instruction set");
+    eng_bytes_format(out, "spillway_build_info{%s,version=\"%s\",commit=\"%s\",isa=\"%s\"} 1\n", p.label, ENG_VERSION,
+                     eng_commit, now->isa ? now->isa : kn_isa_name(kn_isa_best()));
+    eng_process_metrics(out);
     one(&p, "spillway_ready", "gauge", "1: ready for requests", now->ready);
     one(&p, "spillway_uptime_seconds", "gauge", "time since the start", now->uptime_s);
     one(&p, "spillway_connections", "gauge", "open connections", now->n_connection);
     one(&p, "spillway_requests", "gauge", "requests being answered or waiting", now->n_call);
     one(&p, "spillway_refused_total", "counter", "requests refused because the queue was full", (double)m->n_refused);
+    one(&p, "spillway_unauthorized_total", "counter", "requests without an accepted API key",
+        (double)m->n_unauthorized);
     one(&p, "spillway_cut_total", "counter", "connections cut for being too slow", (double)m->n_cut);
     one(&p, "spillway_unsent_bytes", "gauge", "bytes of answers that clients have not taken yet",
         (double)now->unsent_bytes);
@@ -327,19 +404,4 @@ void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now
     for (int i = 1; i < 6; i++)
         eng_bytes_format(out, "spillway_http_responses_total{%s,code=\"%dxx\"} %llu\n", p.label, i,
                          (unsigned long long)m->n_answered[i]);
-}
-
-size_t eng_memory_used(void)
-{
-    unsigned long long size, resident, shared;
-    char text[256];
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = 0;
-    if (sscanf(text, "%llu %llu %llu", &size, &resident, &shared) != 3 || shared > resident)
-        return 0;
-    return (size_t)(resident - shared) * (size_t)sysconf(_SC_PAGESIZE);
 }

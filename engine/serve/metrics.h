@@ -7,6 +7,7 @@
 #define ENGINE_SERVE_METRICS_H
 
 #include "engine/base/bytes.h"
+#include "engine/serve/accounts.h"
 #include "engine/serve/engine_thread.h"
 
 /* id, metric name, help text, bounds */
@@ -40,6 +41,7 @@ struct eng_metrics {
     uint64_t ended[ENG_ENDED_COUNT]; /* answers by reason of their end */
     uint64_t n_answered[6];          /* HTTP answers by first digit of the status */
     uint64_t n_refused;              /* 429: the queue was full */
+    uint64_t n_unauthorized;         /* 401 */
     uint64_t n_cut;                  /* connections cut because they sent or read too slowly */
     uint64_t prompt_tokens, answer_tokens;
 };
@@ -47,7 +49,8 @@ struct eng_metrics {
 void eng_metrics_add(struct eng_metrics *m, enum eng_histogram h, double value);
 
 struct eng_gauges { /* current values */
-    const char *model;
+    const char *model, *isa;
+    const struct eng_accounts *accounts; /* NULL: no keys */
     int n_connection, n_call;
     size_t unsent_bytes;
     double uptime_s;
@@ -55,8 +58,5 @@ struct eng_gauges { /* current values */
 };
 void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now, const struct eng_thread_report *v,
                        struct eng_bytes *out);
-
-/* Resident bytes of the process without pages of files; 0 if the system does not report them. */
-size_t eng_memory_used(void);
 
 #endif

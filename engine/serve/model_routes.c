@@ -107,8 +107,9 @@ void srv_props(struct eng_server *s, struct eng_exchange *x)
     eng_write_settings(&out, &s->setup.sampling, s->setup.n_predict);
     eng_bytes_format(&out, "},\"total_slots\":%d,\"model_alias\":", s->opt.engine.n_parallel);
     eng_bytes_quote(&out, s->alias[0], strlen(s->alias[0]));
-    eng_bytes_text(&out, ",\"modalities\":{\"vision\":false,\"audio\":false},\"build_info\":\"spillway " ENG_VERSION
-                         "\",\"is_sleeping\":false");
+    eng_bytes_format(
+        &out, ",\"modalities\":{\"vision\":false,\"audio\":false},\"build_info\":\"spillway %s\",\"is_sleeping\":false",
+        eng_version_text);
     write_token(&out, "bos_token", v, eng_vocab_bos(v));
     write_token(&out, "eos_token", v, eng_vocab_eos(v));
     write_template(s, &out);

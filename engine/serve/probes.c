@@ -1,4 +1,5 @@
 /* engine/serve/probes.c - health, readiness and version. */
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/serve/internal.h"
@@ -53,6 +54,7 @@ void srv_ready(struct eng_server *s, struct eng_exchange *x)
 
 void srv_version(struct eng_server *s, struct eng_exchange *x)
 {
-    static const char text[] = "{\"version\":\"" ENG_VERSION "\"}";
-    srv_answer_plain(s, x, 200, "application/json", text, sizeof text - 1);
+    char text[128];
+    int n = snprintf(text, sizeof text, "{\"version\":\"%s\",\"commit\":\"%s\"}", ENG_VERSION, eng_commit);
+    srv_answer_plain(s, x, 200, "application/json", text, (size_t)n);
 }

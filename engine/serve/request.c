@@ -90,7 +90,7 @@ void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct sr
     if (!c || !(c->body = eng_http_body(x, &c->n_body, &c->room_body))) {
         kn_free(c);
         eng_refuse(&why, 503, NULL, "", "no memory for this request now: other requests have it");
-        srv_log_refusal(names->name, x, &why);
+        srv_log_refusal(names, x, &why);
         srv_answer_refusal(s, x, route->api, &why);
         return;
     }
@@ -103,6 +103,7 @@ void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct sr
     c->created_s = (int64_t)time(NULL);
     c->seed = kn_mix(s->secret + s->n_request * KN_GOLDEN) >> 32; /* 32 bits: at most ten digits to type */
     c->names = *names;
+    snprintf(c->peer, sizeof c->peer, "%s", eng_http_peer(x));
     c->self = &s->calls;
     if ((c->next = s->calls))
         c->next->self = &c->next;
@@ -136,11 +137,16 @@ static void log_call(const struct srv_call *c, int status)
         first = o->first_ns && (!first || o->first_ns < first) ? o->first_ns : first;
         begun = o->begun_ns && (!begun || o->begun_ns < begun) ? o->begun_ns : begun;
     }
-    kn_say(KN_LOG_INFO,
-           "%s %s: %d; %d prompt tokens, %d of them cached; waited %.2f s, first token after %.2f s; "
-           "%d tokens in %.2f s",
-           c->names.name, c->route->path, status, n_prompt, n_cached, seconds(c->arrived_ns, begun),
-           seconds(c->arrived_ns, first), n_answer, seconds(c->arrived_ns, kn_now_ns()));
+    srv_log_answer(&c->names, &(struct srv_answered){ .method = c->route->method,
+                                                      .path = c->route->path,
+                                                      .peer = c->peer,
+                                                      .status = status,
+                                                      .n_prompt = n_prompt,
+                                                      .n_cached = n_cached,
+                                                      .n_answer = n_answer,
+                                                      .waited_s = seconds(c->arrived_ns, begun),
+                                                      .first_s = seconds(c->arrived_ns, first),
+                                                      .whole_s = seconds(c->arrived_ns, kn_now_ns()) });
 }
 
 /* The call's exchange has ended: detaches it, logs it and cancels the jobs.  The srv_call lives until the reader thread
@@ -228,7 +234,7 @@ static void refuse(struct srv_call *c, const struct eng_refusal *why)
 {
     struct eng_exchange *x = c->x;
     c->x = NULL;
-    srv_log_refusal(c->names.name, x, why);
+    srv_log_refused_body(&c->names, x, why);
     srv_answer_refusal(c->server, x, c->route->api, why);
 }
 
@@ -239,11 +245,24 @@ static uint64_t salt(const struct eng_server *s, uint64_t key)
     return key ? kn_mix(s->secret ^ key * KN_GOLDEN) | 1 : 0;
 }
 
-/* The user id for fair scheduling.  With several API keys each key is a user; with one key or none, a user is a value
+/* The user id for fair scheduling.  With several labels of API keys each is a user; with one or none, a user is a value
  * of the request's "user" member, with which a client separates its own users. */
 static uint64_t user(const struct srv_call *c)
 {
-    return eng_api_keys_count(c->server->keys) > 1 ? c->key : c->ask->user;
+    return c->server->accounts.n_label > 1 ? c->names.account->rules.label_hash | 1 : c->ask->user;
+}
+
+/* The tokens of a prompt are spent when its request is accepted, so that many requests at once cannot all begin on the
+ * last token of the minute; those of an answer are spent as they come. */
+static void charge_request(struct srv_call *c)
+{
+    struct eng_account *a = c->names.account;
+    for (int i = 0; a && i < c->n_choice; i++)
+        eng_account_spend(a, c->choice[i].job.request.n_token);
+    if (a) {
+        a->n_running += c->n_choice;
+        a->n_request++;
+    }
 }
 
 static int make_jobs(struct srv_call *c)
@@ -266,20 +285,56 @@ static int make_jobs(struct srv_call *c)
     if (error)
         return error;
     c->n_choice = c->n_lent = n;
+    charge_request(c);
     c->sent_ns = kn_now_ns();
     return 0;
+}
+
+/* Refuses a request for more answers at once than its label may have, now (429) or ever (400). */
+static bool has_answers_left(struct srv_call *c, struct eng_refusal *why)
+{
+    struct eng_account *a = c->names.account;
+    int n = eng_api_request_choices(c->ask);
+    if (eng_account_has_room(a, n))
+        return true;
+    int most = a->rules.most_requests;
+    if (n > most)
+        eng_refuse(why, 400, NULL, "n", "this API key may have %d answers at once, and the request asks for %d", most,
+                   n);
+    else
+        eng_refuse(why, 429, "rate_limit_exceeded", "", "this API key has %d of %d answers running; retry in 1 s",
+                   a->n_running, most);
+    why->retry_s = 1;
+    a->n_refused[ENG_LIMIT_REQUESTS]++;
+    return false;
+}
+
+/* Refuses a request if its label has spent the tokens of this minute. */
+static bool has_tokens_left(struct srv_call *c, struct eng_refusal *why)
+{
+    struct eng_account *a = c->names.account;
+    int wait = eng_account_wait_s(a, kn_now_ns());
+    if (!wait)
+        return true;
+    eng_refuse(why, 429, "rate_limit_exceeded", "", "this API key has used its %d tokens per minute; retry in %d s",
+               a->rules.tokens_per_minute, wait);
+    why->retry_s = wait;
+    a->n_refused[ENG_LIMIT_TOKENS]++;
+    return false;
 }
 
 static void start(struct srv_call *c)
 {
     struct eng_refusal why;
+    if (!has_answers_left(c, &why) || !has_tokens_left(c, &why)) {
+        refuse(c, &why);
+        return;
+    }
     int error = make_jobs(c);
     if (error == 0)
         return;
     if (error == KN_ELIMIT) {
-        c->server->metrics.n_refused++;
-        eng_refuse(&why, 429, "queue_full", "", "the queue is full (%d waiting requests): try again later",
-                   c->server->opt.n_queue);
+        srv_refuse_full(c->server, &why);
     } else if (error == KN_ENODEV) {
         eng_refuse(&why, 503, NULL, "", "the model is not ready");
     } else {
@@ -330,6 +385,9 @@ static void measure_token(struct eng_metrics *m, const struct srv_call *c, struc
     }
     o->last_ns = at_ns;
     m->answer_tokens++;
+    if (c->names.account)
+        c->names.account->answer_tokens++;
+    eng_account_spend(c->names.account, 1);
 }
 
 static void measure_end(struct eng_metrics *m, const struct srv_call *c, const struct srv_choice *o, uint64_t at_ns)
@@ -360,6 +418,8 @@ static void take_event(const struct eng_job_event *t)
     struct srv_call *c = e->owner;
     struct srv_choice *o = &c->choice[e->choice];
     struct eng_metrics *m = &c->server->metrics;
+    if (t->begun_ns && !o->begun_ns && c->names.account)
+        c->names.account->prompt_tokens += (uint64_t)o->job.request.n_token;
     bool ends = e->finish != ENG_RUNNING, cancelled = ends && e->status == KN_ECANCELLED;
     o->begun_ns = t->begun_ns ? t->begun_ns : o->begun_ns;
     o->n_cached = kn_max(o->n_cached, e->n_cached);
@@ -382,6 +442,10 @@ static void take_event(const struct eng_job_event *t)
     if (ends) {
         o->lent = false;
         c->n_lent--;
+        if (c->names.account) {
+            c->names.account->n_running--;
+            c->names.account->cached_tokens += (uint64_t)o->n_cached;
+        }
         measure_end(m, c, o, t->at_ns);
     }
 }

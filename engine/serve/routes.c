@@ -172,11 +172,23 @@ static bool origin_is_ours(const struct eng_server *s, const char *origin)
     return false;
 }
 
-static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, uint64_t *key, struct eng_refusal *why)
+/* A key for metrics may read nothing else; if there is one, no other key may read them. */
+static int check_metrics_key(struct eng_server *s, const struct srv_route *r, int key, struct eng_refusal *why)
+{
+    bool metrics = r && r->now == srv_metrics, scraper = eng_api_keys_rules(s->keys, key)->only_metrics;
+    if (scraper && !metrics)
+        return eng_refuse(why, 403, NULL, "", "this API key may only read /metrics");
+    if (metrics && !scraper && eng_api_keys_has_scraper(s->keys))
+        return eng_refuse(why, 403, NULL, "", "/metrics is for API keys with only=metrics in the key file");
+    return 0;
+}
+
+static int check_who(struct eng_server *s, struct eng_exchange *x, const struct srv_route *r, uint64_t *key,
+                     struct eng_account **account, struct eng_refusal *why)
 {
     const char *given, *origin = eng_http_header(x, "Origin");
     *key = 0;
-    if (open)
+    if (r && r->open)
         return 0;
     if (!s->keys) {
         if (origin && !origin_is_ours(s, origin))
@@ -189,8 +201,11 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, ui
     int found = given ? eng_api_keys_find(s->keys, given) : -1;
     if (found >= 0) {
         *key = eng_api_keys_id(s->keys, found);
-        return 0;
+        *account = s->accounts.account[s->accounts.of_key[found]];
+        (*account)->used |= !eng_api_keys_rules(s->keys, found)->only_metrics;
+        return check_metrics_key(s, r, found, why);
     }
+    s->metrics.n_unauthorized++;
     eng_http_set_header(x, "WWW-Authenticate", "Bearer");
     return eng_refuse(why, 401, "invalid_api_key", "",
                       given ? "unknown API key" : "an API key is required: Authorization: Bearer KEY");
@@ -221,9 +236,8 @@ static int check_call(struct eng_server *s, const struct srv_route *r, struct en
     if (eng_http_unsent(s->http) > s->unsent_bytes / 2)
         return eng_refuse(why, 503, NULL, "", "too many clients do not read their answers: try again later");
     if (s->n_call >= s->n_session) {
-        s->metrics.n_refused++;
-        return eng_refuse(why, 429, "queue_full", "", "the queue is full (%d waiting requests): try again later",
-                          s->opt.n_queue);
+        srv_refuse_full(s, why);
+        return KN_ELIMIT;
     }
     return 0;
 }
@@ -263,13 +277,13 @@ void srv_request(void *arg, struct eng_exchange *x)
         answer_preflight(s, x);
         return;
     }
-    error = check_who(s, x, r && r->open, &key, &why);
+    error = check_who(s, x, r, &key, &names.account, &why);
     if (!error && !r)
         error = refuse_route(x, method, path, allowed, &why);
     if (!error && !r->now)
         error = check_call(s, r, x, &why);
     if (error) {
-        srv_log_refusal(names.name, x, &why);
+        srv_log_refusal(&names, x, &why);
         srv_answer_refusal(s, x, api, &why);
     } else if (r->now) {
         r->now(s, x);

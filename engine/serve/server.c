@@ -73,10 +73,11 @@ static void take_state(struct eng_server *s)
     }
     open_model(s);
     s->state = SRV_SERVING;
-    kn_say(KN_LOG_INFO,
-           "listening on http://%s:%d: %s, %d running and %d waiting requests, context %d, bodies of up to %zu KiB",
-           s->opt.host, eng_serve_port(s), s->alias[0], s->opt.engine.n_parallel, s->opt.n_queue, s->setup.n_ctx,
-           s->opt.max_body >> 10);
+    kn_say(
+        KN_LOG_INFO,
+        "listening on http://%s:%d (model %s, context %d, %d running and %d waiting requests, bodies of up to %zu KiB)",
+        s->opt.host, eng_serve_port(s), s->alias[0], s->setup.n_ctx, s->opt.engine.n_parallel, s->opt.n_queue,
+        s->opt.max_body >> 10);
     notify(s, "READY=1\nSTATUS=serving");
 }
 
@@ -129,6 +130,9 @@ static void take_reload(struct eng_server *s)
     if (!s->keys) {
         kn_say(KN_LOG_WARN, "no keys to reload: the server runs without --api-key-file");
     } else if (eng_api_keys_open(&now, s->opt.api_key_file)) {
+        kn_say(KN_LOG_WARN, "the API keys are unchanged");
+    } else if (eng_accounts_take(&s->accounts, now)) {
+        eng_api_keys_close(now);
         kn_say(KN_LOG_WARN, "the API keys are unchanged");
     } else {
         eng_api_keys_close(s->keys);
@@ -336,6 +340,12 @@ static void set_limits(struct eng_server *s)
     s->request_bytes = all > s->unsent_bytes ? all : s->unsent_bytes;
 }
 
+static int open_keys(struct eng_server *s)
+{
+    int error = eng_api_keys_open(&s->keys, s->opt.api_key_file);
+    return error ? error : eng_accounts_take(&s->accounts, s->keys);
+}
+
 int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
 {
     struct eng_server *s = kn_calloc(1, sizeof *s);
@@ -355,9 +365,9 @@ int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
         error = kn_fail(KN_EIO, "the system gives no random numbers");
     else if (s->wake_fd < 0 || !(s->base = new_base()))
         error = kn_fail(KN_ENOMEM, "the system cannot create an event loop for the server");
-    if (error || (opt->api_key_file && (error = eng_api_keys_open(&s->keys, opt->api_key_file))) ||
-        (error = list_names(s)) || (error = open_http(s)) || (error = add_events(s)) ||
-        (error = eng_reader_pool_open(&s->pool, N_READER, s->wake_fd)) || (error = open_hub(s))) {
+    if (error || (opt->api_key_file && (error = open_keys(s))) || (error = list_names(s)) || (error = open_http(s)) ||
+        (error = add_events(s)) || (error = eng_reader_pool_open(&s->pool, N_READER, s->wake_fd)) ||
+        (error = open_hub(s))) {
         eng_serve_close(s);
         return error;
     }
@@ -389,6 +399,7 @@ void eng_serve_close(struct eng_server *s)
     srv_calls_close(s);
     eng_api_model_close(&s->model);
     eng_api_keys_close(s->keys);
+    eng_accounts_close(&s->accounts);
     kn_free(s->spot);
     for (int i = 0; i < 5; i++) {
         struct event *e = (struct event *[]){ s->wake, s->tick, s->term, s->interrupt, s->hangup }[i];

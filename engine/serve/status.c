@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/serve/internal.h"
+#include "engine/serve/process.h"
 
 /* ---- metrics --------------------------------------------------------------------------------- */
 
@@ -16,6 +17,8 @@ void srv_metrics(struct eng_server *s, struct eng_exchange *x)
     s->metrics.n_cut = eng_http_n_cut(s->http);
     eng_metrics_write(&s->metrics,
                       &(struct eng_gauges){ .model = s->alias[0],
+                                            .isa = kn_isa_name(kn_min(s->opt.engine.isa, kn_isa_best())),
+                                            .accounts = s->keys ? &s->accounts : NULL,
                                             .n_connection = eng_http_connections(s->http),
                                             .unsent_bytes = eng_http_unsent(s->http),
                                             .n_call = s->n_call,
@@ -161,7 +164,7 @@ static void write_status(struct eng_server *s, struct eng_bytes *out)
     const struct eng_stats *e = &v.engine;
     eng_bytes_text(out, "{\"model\":");
     eng_bytes_quote(out, s->alias[0], strlen(s->alias[0]));
-    eng_bytes_format(out, ",\"version\":\"%s\",\"state\":\"%s\",\"ready\":%s,\"uptime_s\":%.0f", ENG_VERSION,
+    eng_bytes_format(out, ",\"version\":\"%s\",\"state\":\"%s\",\"ready\":%s,\"uptime_s\":%.0f", eng_version_text,
                      name[s->state], srv_not_ready(s) ? "false" : "true", (double)(kn_now_ns() - s->started_ns) * 1e-9);
     eng_bytes_format(out, ",\"batch\":{\"running\":%d,\"waiting\":%d,\"parallel\":%d,\"queue\":%d,\"n_ctx\":%d}",
                      v.n_job ? e->n_running : 0, v.n_job ? kn_max(0, v.n_job - e->n_running) : 0, v.n_parallel,

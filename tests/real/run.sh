@@ -185,6 +185,13 @@ kill $server
 wait $server
 trap - EXIT
 
+told=$(timeout 200 python3 $here/prometheus.py "$program" "$folder" 2>&1)
+case $?:$told in
+    0:*skipped*) echo "real: $told" ;;
+    0:*) ok "$told" ;;
+    *) bad "the dashboard and the alerts on Prometheus" "$told" ;;
+esac
+
 rm -f "$folder"/beside.* "$folder"/q4_k.gguf "$folder"/q8_0.gguf
 echo "real: $passed ok, $failed failed, in $(($(date +%s) - start)) s"
 [ $failed = 0 ]

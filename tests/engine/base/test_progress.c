@@ -86,7 +86,7 @@ static void load_all(int go)
     eng_progress_open(&p, "loading", false);
     add(p, 1000000000, 4000000000);
     wait_for(go);
-    eng_progress_log(KN_LOG_WARN, "in between");
+    eng_log_plain(KN_LOG_WARN, "in between");
     add(p, 3000000000, 0);
     eng_progress_close(p);
 }

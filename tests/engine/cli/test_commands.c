@@ -512,6 +512,26 @@ static void plans_are_json_by_line(void **state)
     assert_int_equal(n_decode, 5);
 }
 
+/* Tables fit in 80 columns; -v widens that of bench. */
+static void tables_are_80_wide(void **state)
+{
+    (void)state;
+    static const char *const command[] = {
+        "plan m.gguf --host-mem 64M --ctx-size 512 --disk-rate 1G --dram-rate 10G",
+        "plan m.gguf --host-mem 64M --ctx-size 512 --disk-rate 1G --dram-rate 10G --draft ngram",
+        "bench m.gguf --batch 1,2 --prompt 8 --gen 8 --rounds 1 --warmup 0 --ctx-size 64 --threads 1",
+        "bench m.gguf --batch 1 --prompt 8 --gen 8 --rounds 1 --warmup 0 --ctx-size 64 --draft ngram --gamma 2",
+        "inspect m.gguf",
+        "doctor",
+    };
+    for (size_t i = 0; i < sizeof command / sizeof *command; i++) {
+        does(command[i], NULL);
+        for (char *line = strtok(printed, "\n"); line; line = strtok(NULL, "\n"))
+            if (strlen(line) > 80)
+                fail_msg("%s: %zu columns: %s", command[i], strlen(line), line);
+    }
+}
+
 static void models_are_made_and_made_again(void **state)
 {
     (void)state;
@@ -819,6 +839,7 @@ int main(void)
         cmocka_unit_test(files_are_inspected),
         cmocka_unit_test(plans_are_json_by_line),
         cmocka_unit_test(a_budget_that_is_named_is_enough),
+        cmocka_unit_test(tables_are_80_wide),
         cmocka_unit_test(models_are_made_and_made_again),
         cmocka_unit_test(models_are_quantised),
         cmocka_unit_test(a_packed_model_says_the_same),

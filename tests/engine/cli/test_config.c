@@ -250,19 +250,30 @@ static void sizes(void **state)
         size_t bytes;
     } good[] = {
         { "0", 0 },
-        { "123", 123 },
+        { "1234567", 1234567 },
         { "4K", 4096 },
         { "4k", 4096 },
         { "3M", 3 << 20 },
         { "24G", (size_t)24 << 30 },
         { "1.5G", (size_t)3 << 29 },
         { "0.5K", 512 },
+        { "1T", (size_t)1 << 40 },
+        { "4GB", (size_t)4 << 30 },
+        { "4GiB", (size_t)4 << 30 },
+        { "4gib", (size_t)4 << 30 },
+        { "3mb", 3 << 20 },
+        { "2TiB", (size_t)2 << 40 },
+        { "512B", 512 },
     };
     static const char *const bad[] = { "",
                                        "G",
                                        "-1",
-                                       "1T",
-                                       "1GB",
+                                       "1GX",
+                                       "1Gi",
+                                       "1GBB",
+                                       "1 G",
+                                       "400",
+                                       "4194304T",
                                        "1.2.3G",
                                        "0x10",
                                        " 1",
@@ -283,6 +294,21 @@ static void sizes(void **state)
         assert_int_equal(eng_config_parse(&config, ENG_run, 4, argv), KN_EINVAL);
         assert_non_null(strstr(said, "--kv-mem takes a size such as"));
     }
+}
+
+/* More threads than CPUs are accepted, with a warning: tests of the arithmetic need them. */
+static void threads_beyond_the_cpus(void **state)
+{
+    (void)state;
+    struct kn_machine machine;
+    char words[64];
+    kn_machine_get(&machine);
+    snprintf(words, sizeof words, "-m m --threads %d", machine.n_cpu);
+    accepts(ENG_run, words);
+    assert_string_equal(said, "");
+    snprintf(words, sizeof words, "-m m --threads %d", machine.n_cpu + 1);
+    accepts(ENG_run, words);
+    assert_non_null(strstr(said, "make it much slower"));
 }
 
 /* Words without dashes: the model, and for run a prompt; a flag that is given is not set by a word. */
@@ -384,7 +410,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "m --raw --system x", "--raw uses no chat template: leave out --system" },
         { ENG_run, "m --raw --chat-template x", "--raw uses no chat template: leave out --chat-template" },
         { ENG_run, "m --special", "--special works with --raw only" },
-        { ENG_inspect, "a.gguf b.gguf", "'b.gguf' is one word too many" },
+        { ENG_inspect, "a.gguf b", "'b' is one word too many" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         refuses(bad[i].command, bad[i].words, bad[i].told);
@@ -405,6 +431,8 @@ static void nearest(void **state)
     assert_null(eng_nearest("ru", (const char *const[]){ "cut" }, 1)); /* as many mistakes as letters */
     assert_null(eng_nearest("", names, 5));
     assert_null(eng_nearest("serve", names, 5));
+    assert_null(eng_nearest("keep", (const char *const[]){ "temp" }, 1)); /* half of the letters */
+    assert_string_equal(eng_nearest("prot", (const char *const[]){ "part", "port" }, 2), "port"); /* a swap is one */
     assert_null(eng_nearest("a very long word that is like no other", names, 5));
 }
 
@@ -417,6 +445,10 @@ static void help(void **state)
     } asked[] = {
         { ENG_run, "--help", "usage: spillway run MODEL [flags]", "--gen" },
         { ENG_run, "-m m -h",
+          "  --temp X              sampling temperature; 0: always the likeliest token\n"
+          "                        [0.8]\n",
+          "--top-k" },
+        { ENG_run, "--help-all",
           "  --temperature, --temp X\n                        sampling temperature; 0: always the likeliest "
           "token\n                        [0.8]\n",
           "--batch" },
@@ -636,6 +668,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(flags_and_aliases, set_up, tear_down),
         cmocka_unit_test_setup_teardown(steps_of_sampling, set_up, tear_down),
         cmocka_unit_test_setup_teardown(sizes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(threads_beyond_the_cpus, set_up, tear_down),
         cmocka_unit_test_setup_teardown(words_without_dashes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(mistakes_are_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nearest, set_up, tear_down),

@@ -111,19 +111,34 @@ static void the_completion_has_every_flag_of_each_command(void **state)
 }
 
 static enum eng_command_id helped;
-static void print_help(void) { eng_option_help(helped); }
+static bool helped_all;
+static void print_help(void) { eng_option_help(helped, helped_all); }
 
-static void help_has_the_flags_of_its_command_only(void **state)
+/* The position of "\n<title>\n" in the text, or NULL. */
+static const char *find_title(const char *title)
+{
+    char line[64];
+    snprintf(line, sizeof line, "\n%s\n", title);
+    return strstr(text, line);
+}
+
+static void is_80_wide(void)
+{
+    for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
+        if (end - line > 80)
+            fail_msg("%.*s", (int)(end - line), line);
+}
+
+static void all_help_has_the_flags_of_its_command_only(void **state)
 {
     const struct eng_option *o;
     const char *at;
     (void)state;
+    helped_all = true;
     for (int command = 0; command < ENG_COMMAND_COUNT; command++) {
         helped = (enum eng_command_id)command;
         capture(print_help);
-        for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
-            if (end - line > 80)
-                fail_msg("%.*s", (int)(end - line), line);
+        is_80_wide();
         for (int i = 0; (o = eng_option_at(i)); i++) {
             if (o->commands & 1u << command)
                 each_flag(o, text, text + sizeof text);
@@ -133,12 +148,80 @@ static void help_has_the_flags_of_its_command_only(void **state)
     }
 }
 
+/* Each flag stands below the title of its topic, and titles without flags are left out. */
+static void all_help_is_grouped(void **state)
+{
+    static const char *const title[] = {
+#define TITLE(name, words) words,
+        ENG_TOPICS(TITLE)
+#undef TITLE
+    };
+    const struct eng_option *o;
+    (void)state;
+    helped_all = true;
+    for (int command = 0; command < ENG_COMMAND_COUNT; command++) {
+        helped = (enum eng_command_id)command;
+        capture(print_help);
+        const char *before = text;
+        for (int topic = 1; topic < ENG_TOPIC_COUNT; topic++) {
+            int n = 0;
+            for (int i = 0; (o = eng_option_at(i)); i++)
+                n += o->commands & 1u << command && (int)o->topic == topic;
+            const char *from = find_title(title[topic]), *to = from ? strstr(from + 1, "\n\n") : NULL;
+            if ((n > 0) != (from != NULL))
+                fail_msg("%s: %d flags of '%s'", eng_command_name[command], n, title[topic]);
+            if (!n)
+                continue;
+            assert_true(from > before && to);
+            before = from;
+            for (int i = 0; (o = eng_option_at(i)); i++)
+                if (o->commands & 1u << command && (int)o->topic == topic)
+                    each_flag(o, from, to);
+        }
+    }
+}
+
+/* --help has the common flags, each with one name and at most a short one, says where the others are, and fits on a
+ * screen. */
+static void help_has_the_common_flags(void **state)
+{
+    const struct eng_option *o;
+    (void)state;
+    helped_all = false;
+    for (int command = 0; command < ENG_COMMAND_COUNT; command++) {
+        int n_more = 0, n_line = 0;
+        char flag[ENG_MAX_NAME + 4], more[48];
+        helped = (enum eng_command_id)command;
+        capture(print_help);
+        is_80_wide();
+        for (const char *line = text; (line = strchr(line, '\n')); line++)
+            n_line++;
+        if (n_line > 40)
+            fail_msg("%s --help has %d lines", eng_command_name[command], n_line);
+        for (int i = 0; (o = eng_option_at(i)); i++) {
+            bool takes = o->commands & 1u << command, common = takes && o->topic == ENG_TOPIC_COMMON;
+            snprintf(flag, sizeof flag, "--%s ", o->name);
+            bool shown = strstr(text, flag) != NULL;
+            if (takes && shown != common)
+                fail_msg("%s --help: %s is%s shown", eng_command_name[command], flag, shown ? "" : " not");
+            n_more += takes && !common;
+        }
+        snprintf(more, sizeof more, "--help-all lists %d more", n_more);
+        for (char *c = text; (c = strchr(c, '\n')); c++)
+            *c = ' ';
+        if (!strstr(text, more))
+            fail_msg("%s: not '%s'", eng_command_name[command], more);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_page_has_every_command_and_flag),
         cmocka_unit_test(the_completion_has_every_flag_of_each_command),
-        cmocka_unit_test(help_has_the_flags_of_its_command_only),
+        cmocka_unit_test(all_help_has_the_flags_of_its_command_only),
+        cmocka_unit_test(all_help_is_grouped),
+        cmocka_unit_test(help_has_the_common_flags),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,7 @@ static atomic_int n_logged_401;
 static void listen_to_log(enum kn_level level, const char *line)
 {
     (void)level;
-    atomic_fetch_add(&n_logged_401, strstr(line, ": 401: ") != NULL);
+    atomic_fetch_add(&n_logged_401, strstr(line, ": 401; ") != NULL);
 }
 
 static int setup(void **state)
@@ -494,7 +494,11 @@ static void test_full(void **state)
         usleep(1000);
     struct answer a = ask(&v, "POST", CHAT, "", chat(5, 1, false));
     assert_int_equal(a.status, 429);
-    assert_non_null(strcasestr(a.head, "Retry-After: "));
+    int wait = atoi(strcasestr(a.head, "Retry-After: ") + 13);
+    char said[64];
+    snprintf(said, sizeof said, "queue full (1 waiting); retry in %d s", wait);
+    assert_true(wait >= 1 && wait <= 60);
+    assert_non_null(strstr(a.body, said));
     answer_free(&a);
     for (int i = 0; i < 2; i++)
         close(fd[i]);
