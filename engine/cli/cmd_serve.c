@@ -28,6 +28,7 @@ int eng_cmd_serve(const struct eng_config *c)
         .port = c->port,
         .api_key_file = c->api_key_file,
         .alias = c->alias,
+        .any_model = c->any_model,
         .cors = c->cors,
         .n_queue = c->n_queue,
         .max_body = c->max_body,

@@ -71,6 +71,8 @@ static const struct eng_option options[] = {
       "FILE", "file of accepted API keys, one per line" },
     { "alias", "-a --served-model-name", SERVE, ENG_TEXT, AT(alias), 0, 0,
       "NAMES", "model names in the API, comma-separated; default: file name" },
+    { "any-model", "", SERVE, ENG_FLAG, AT(any_model), 0, 0,
+      NULL, "answer requests for other model names, too, with this model" },
     { "queue", "", SERVE, ENG_INTEGER, AT(n_queue), 0, 4096,
       "N", "requests waiting beyond --parallel; more get HTTP 429" },
     { "cors", "", SERVE, ENG_TEXT, AT(cors), 0, 0,

@@ -43,6 +43,7 @@ static void open_model(struct eng_server *s)
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
     int n_expert = shape->n_expert_total + shape->n_expert_ahead;
     s->setup.model = s->alias;
+    s->setup.any_model = s->opt.any_model;
     s->setup.n_choice = s->n_session;
     s->setup.sampling = s->opt.sampling;
     s->setup.sampling_given = s->opt.sampling_given;
