@@ -115,7 +115,7 @@ SRC_engine/api           = fields messages final_message tool_choice generic_too
 MAY_engine/hub           = kernels offload engine/base
 SRC_engine/hub           = name files variants cache find ollama library client replies blob pull remove
 MAY_engine/batch         = kernels moe engine engine/base engine/api
-SRC_engine/batch         = crc32 lines done_ids record journal run
+SRC_engine/batch         = crc32 lines done_ids record journal batch run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch
 SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http_parse host_names http answer probes model_routes ollama_routes status \
                            page tokenize_routes request routes server
