@@ -117,7 +117,7 @@ SRC_engine/hub           = name files variants cache find ollama library client 
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = crc32 lines done_ids record journal batch run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch
-SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http_parse multipart host_names http answer probes model_routes ollama_routes status \
+SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http_parse multipart host_names listen http answer probes model_routes ollama_routes status \
                            page tokenize_routes request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \

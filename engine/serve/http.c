@@ -31,7 +31,6 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/listener.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
@@ -44,17 +43,15 @@
 #include "engine/base/bytes.h"
 #include "engine/serve/host_names.h"
 #include "engine/serve/http_parse.h"
+#include "engine/serve/listen.h"
 
-/* SOCKET_ROOM: bytes of the system's buffers of a connection.  They would grow to 4 MiB if the client reads nothing. */
-#define SOCKET_ROOM 131072
-#define TICK_MS     100
-#define LATE        10 /* ticks by which now_ns advances at once, at most: a stop of the process times no client out */
-#define BACKLOG     1024
-#define MAX_AHEAD   65536 /* bytes that are read before they are needed, such as those of the next request */
-#define FIRST_ROOM  1024  /* first size of the buffers for a head and a body */
-#define FREE_ROOM   65536 /* bytes of a body that need not wait for memory */
-#define SHARED      2     /* 1 / SHARED of max_received is for all bodies; the rest for the favoured and small ones */
-#define STALLED     10    /* ticks without a byte: a client that stopped sending */
+#define TICK_MS    100
+#define LATE       10 /* ticks by which now_ns advances at once, at most: a stop of the process times no client out */
+#define MAX_AHEAD  65536 /* bytes that are read before they are needed, such as those of the next request */
+#define FIRST_ROOM 1024  /* first size of the buffers for a head and a body */
+#define FREE_ROOM  65536 /* bytes of a body that need not wait for memory */
+#define SHARED     2     /* 1 / SHARED of max_received is for all bodies; the rest for the favoured and small ones */
+#define STALLED    10    /* ticks without a byte: a client that stopped sending */
 
 enum state { HEAD, BODY, STREAM, ANSWER, CLOSE, LINGER };
 
@@ -910,59 +907,6 @@ void eng_http_cut(struct eng_exchange *x) { cut(x); }
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static bool is_loopback(const struct sockaddr *a)
-{
-    if (a->sa_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
-    return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
-}
-
-static int try_listen(const struct addrinfo *a)
-{
-    int one = 1, most = SOCKET_ROOM, fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &most, sizeof most); /* connections inherit both */
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &most, sizeof most);
-    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
-/* Listens on the first address of the host that works. */
-static int open_socket(struct eng_http *h, int *out)
-{
-    char port[16];
-    struct sockaddr_storage mine;
-    socklen_t n = sizeof mine;
-    struct addrinfo *all, hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
-    snprintf(port, sizeof port, "%d", h->opt.port);
-    int error = getaddrinfo(h->opt.host, port, &hints, &all), fd = -1;
-    if (error)
-        return kn_fail(KN_EINVAL, "--host %s: %s", h->opt.host, gai_strerror(error));
-    for (struct addrinfo *a = all; a && fd < 0; a = a->ai_next)
-        fd = try_listen(a);
-    error = errno;
-    freeaddrinfo(all);
-    if (fd < 0)
-        return kn_fail(KN_EINVAL, "cannot listen on %s, port %d: %s: choose another %s", h->opt.host, h->opt.port,
-                       strerror(error),
-                       error == EADDRNOTAVAIL ? "host: an address of this machine"
-                       : error == EACCES      ? "port: 1024 or above, or run as a user that may bind it"
-                                              : "port, or stop the process that uses it");
-    if (getsockname(fd, (struct sockaddr *)&mine, &n) == 0) {
-        h->loopback = is_loopback((const struct sockaddr *)&mine);
-        h->port = ntohs(mine.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&mine)->sin6_port
-                                                   : ((struct sockaddr_in *)(void *)&mine)->sin_port);
-    }
-    *out = fd;
-    return 0;
-}
-
 static int open_events(struct eng_http *h, struct event_base *base, int fd)
 {
     int ms = tick_ms(h);
@@ -992,7 +936,7 @@ int eng_http_open(struct eng_http **out, struct event_base *base, const struct e
     h->now_ns = h->ticked_ns = kn_now_ns();
     int error = eng_host_names_open(&h->names, opt->host, opt->allowed_host);
     if (!error)
-        error = open_socket(h, &fd);
+        error = eng_listen(opt->host, opt->port, &fd, &h->port, &h->loopback);
     if (!error)
         error = open_events(h, base, fd);
     if (error) {
