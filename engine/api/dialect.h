@@ -96,7 +96,6 @@ struct eng_dialect {
 extern const struct eng_dialect eng_dialect_completions, eng_dialect_chat, eng_dialect_responses, eng_dialect_messages,
     eng_dialect_llama, eng_dialect_ollama;
 
-
 /* ---- shared by the dialects ------------------------------------------------------------------ */
 
 struct eng_usage {
