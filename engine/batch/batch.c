@@ -27,7 +27,7 @@ struct eng_batch {
     struct eng_seen seen;
     struct eng_journal journal;
     struct eng_batch_counts counts;
-    uint64_t answered_before; /* lines in the answers file at open */
+    uint64_t output_bytes; /* of both outputs, with the lines that are still in memory */
 
     const struct eng_api_setup *setup; /* NULL: not begun */
     int n_line;
@@ -103,6 +103,9 @@ static int open_input(struct eng_batch *b)
             b->longest = line.n;
     }
     eng_lines_close(&b->lines);
+    if (got == 0 && b->opt.most_lines && b->counts.total > b->opt.most_lines)
+        return kn_fail(KN_ELIMIT, "%s: a batch has at most %llu lines", b->opt.in,
+                       (unsigned long long)b->opt.most_lines);
     if (got == 0 && b->counts.total == 0)
         return kn_fail(KN_EUNSUPPORTED, "%s: the file has no lines", b->opt.in);
     return got;
@@ -134,7 +137,9 @@ static int open_journal(struct eng_batch *b)
     for (int i = 0; i < ENG_OUTLETS; i++)
         if ((error = eng_journal_read(j, (enum eng_outlet)i, &b->seen)))
             return error;
-    b->answered_before = j->file[ENG_OUTLET_ANSWERS].n_line;
+    for (int i = 0; i < ENG_OUTLETS; i++)
+        b->output_bytes += j->file[i].bytes;
+    b->counts.answered_before = j->file[ENG_OUTLET_ANSWERS].n_line;
     b->counts.failed_before = j->file[ENG_OUTLET_ERRORS].n_line;
     return eng_journal_start(j, b->opt.gather_ns ? b->opt.gather_ns : GATHER_NS);
 }
@@ -199,7 +204,7 @@ int eng_batch_settle(struct eng_batch *b)
     int status = eng_journal_close(&b->journal);
     uint64_t failed = b->journal.file[ENG_OUTLET_ERRORS].n_line - b->counts.failed_before;
     if (status) { /* lines in memory are lost: count only lines on disk */
-        b->counts.done = b->journal.file[ENG_OUTLET_ANSWERS].n_line - b->answered_before + failed;
+        b->counts.done = b->journal.file[ENG_OUTLET_ANSWERS].n_line - b->counts.answered_before + failed;
         b->counts.failed = failed;
     }
     return status;
@@ -229,6 +234,7 @@ static int write_record(struct eng_batch *b, enum eng_outlet which)
 {
     int status = eng_journal_add(&b->journal, which, &b->record);
     if (!status) {
+        b->output_bytes += b->record.n;
         b->counts.done++;
         b->counts.failed += which == ENG_OUTLET_ERRORS;
     }
@@ -427,5 +433,6 @@ int eng_batch_line_end(struct eng_batch *b, struct eng_batch_line *line)
 }
 
 void eng_batch_count_token(struct eng_batch *b) { b->counts.n_token++; }
+uint64_t eng_batch_output_bytes(const struct eng_batch *b) { return b->output_bytes; }
 int eng_batch_status(struct eng_batch *b) { return eng_journal_status(&b->journal); }
 void eng_batch_counts(const struct eng_batch *b, struct eng_batch_counts *out) { *out = b->counts; }

@@ -105,6 +105,8 @@ struct eng_fault {
 int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct eng_fault *why);
 void eng_record_close(struct eng_record *r);
 
+bool eng_record_api(const char *url, enum eng_api *out); /* false: no request of a batch has this "url" */
+
 /* A hash of a custom_id, the same in every run: for the answer's id and for the seed of a request without a seed. */
 uint64_t eng_record_hash(const char *custom_id, size_t n);
 
@@ -180,6 +182,7 @@ struct eng_batch_options {
     bool retry_failed;       /* empty the errors file and answer its lines again */
     uint64_t gather_ns;      /* 0: a second */
     size_t most_line_bytes;  /* of a line of the input; 0: ENG_LINE_MOST */
+    uint64_t most_lines;     /* of the input; 0: any number */
     const enum eng_api *api; /* the one endpoint whose requests are answered; NULL: any */
     /* Memory for requests (struct kn_heap_guard): reading a line leaves keep_heap_bytes to others.  A line that takes no
      * more than most_heap_bytes waits for memory (eng_batch_next); one that takes more is refused. */
@@ -190,7 +193,8 @@ struct eng_batch_counts {         /* lines of the input */
     uint64_t total, before, done; /* before: finished by earlier runs; done: by this run, synced to disk or not */
     /* failed: of done, those in the errors file; failed_before: lines in the errors file at open */
     uint64_t failed, failed_before;
-    uint64_t n_token; /* generated */
+    uint64_t answered_before; /* lines in the answers file at open */
+    uint64_t n_token;         /* generated */
 };
 
 struct eng_batch;
@@ -205,7 +209,7 @@ struct eng_batch_line {
 };
 
 /* Counts the lines of the input, opens and locks the outputs, and reads the names of finished lines.  KN_EUNSUPPORTED:
- * the input is no text or has no lines. */
+ * the input is no text or has no lines; KN_ELIMIT: it has too many. */
 int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o);
 /* The memory that the batch needs beside the engine's, in bytes. */
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx);
@@ -225,8 +229,9 @@ bool eng_batch_line_is_dealt(const struct eng_batch_line *line); /* all of its c
 int eng_batch_line_feed(struct eng_batch_line *line, const struct eng_event *event);
 /* Call once for each choice that has ended.  The last one writes the answer and frees the line. */
 int eng_batch_line_end(struct eng_batch *b, struct eng_batch_line *line);
-void eng_batch_count_token(struct eng_batch *b); /* for the counts: an event had a generated token */
-int eng_batch_status(struct eng_batch *b);       /* 0, or the error of the first failed write of an output */
+void eng_batch_count_token(struct eng_batch *b);            /* for the counts: an event had a generated token */
+uint64_t eng_batch_output_bytes(const struct eng_batch *b); /* of both outputs */
+int eng_batch_status(struct eng_batch *b);                  /* 0, or the error of the first failed write of an output */
 void eng_batch_counts(const struct eng_batch *b, struct eng_batch_counts *out);
 /* Call after the last line: ends the writing of the outputs.  0: all finished lines are on disk; or KN_E*, and then
  * eng_batch_counts counts only the lines that are. */
