@@ -29,6 +29,8 @@ int eng_cmd_serve(const struct eng_config *c)
         .api_key_file = c->api_key_file,
         .alias = c->alias,
         .any_model = c->any_model,
+        .files = c->files,
+        .files_most = c->files_most,
         .cors = c->cors,
         .n_queue = c->n_queue,
         .max_body = c->max_body,

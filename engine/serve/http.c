@@ -769,6 +769,7 @@ static const char *reason(int status)
         { 501, "Not Implemented" },
         { 503, "Service Unavailable" },
         { 505, "HTTP Version Not Supported" },
+        { 507, "Insufficient Storage" },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].status == status)

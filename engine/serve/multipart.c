@@ -1,7 +1,7 @@
 /* engine/serve/multipart.c - reads multipart/form-data as a sequence of states.
  *
  * A part's content ends at CR LF - - BOUNDARY.  A boundary has no CR, so bytes that begin like the delimiter and go on
- * differently are content up to the byte that differs, which may only begin the delimiter anew as its first byte. */
+ * differently are content up to the byte that differs, which may only be the first byte of the delimiter. */
 #include "engine/serve/multipart.h"
 
 #include <string.h>
@@ -197,7 +197,7 @@ static size_t take_data(struct eng_multipart *m, const char *p, size_t n, const 
     return i;
 }
 
-/* Takes a byte of what is no content and no header line. */
+/* Takes a byte outside of content and header lines. */
 static enum eng_multipart_fault take_byte(struct eng_multipart *m, char c)
 {
     switch (m->state) {

@@ -84,7 +84,7 @@ static struct eng_exchange *later; /* its body is read by the timer */
 static size_t n_read;              /* of the body that is read now */
 static bool read_right;
 
-/* Reads what has come, and answers at the end of the body: whether it is the beginning of `big`, repeated. */
+/* Reads the bytes that have come, and answers at the end of the body: whether it is the beginning of `big`, repeated. */
 static void read_body(struct eng_exchange *x)
 {
     char piece[1000], text[64];

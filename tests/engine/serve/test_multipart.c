@@ -1,4 +1,4 @@
-/* Multipart bodies: what is accepted, each rule that is broken once, and the same events however the bytes are cut.
+/* Multipart bodies: accepted ones, each rule that is broken once, and the same events however the bytes are cut.
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
