@@ -16,6 +16,7 @@
 static char folder[64], files[96], keys[96];
 static struct served v;
 static pid_t child;
+static bool one_slow_seat; /* of the next server: one seat, slow passes, a long context */
 
 static void save(const char *path, const char *text)
 {
@@ -46,6 +47,11 @@ static void start_server(uint64_t most)
         struct eng_serve_options o = serve_defaults();
         o.engine.isa = KN_ISA_COUNT - 1;
         o.engine.n_ctx = 256;
+        if (one_slow_seat) {
+            o.engine.isa = SLOW_ISA;
+            o.engine.n_ctx = 2048;
+            o.engine.n_parallel = 1;
+        }
         o.api_key_file = keys;
         o.files = files;
         o.files_most = most;
@@ -305,6 +311,34 @@ static void killed_it_goes_on(void **state)
     free(lines);
 }
 
+/* An interactive request takes the seat of a batch's answer, which goes on after it. */
+static void interactive_requests_go_first(void **state)
+{
+    (void)state;
+    char *lines = make_lines(1, 1900), path[200];
+    one_slow_seat = true;
+    start_server(1 << 20);
+    one_slow_seat = false;
+    char *input = upload(KEY_A, "batch", lines, 200), *id = create(input);
+    while (metric(&v, KEY_A, "vllm:num_requests_running{") < 1)
+        usleep(1000);
+    for (int i = 1; i <= 3; i++) {
+        json_decref(call(i % 2 ? KEY_A : KEY_B, "POST", CHAT, chat(10, i, false), 200));
+        assert_true(metric(&v, KEY_A, "vllm:num_preemptions_total{") == i);
+    }
+    json_t *o = retrieve(id);
+    assert_string_equal(text_at(o, "status"), "in_progress");
+    assert_int_equal(count_at(o, "completed"), 0);
+    json_decref(o);
+    snprintf(path, sizeof path, "/v1/batches/%s/cancel", id);
+    json_decref(call(KEY_A, "POST", path, NULL, 200));
+    json_decref(wait_status(id, "cancelled"));
+    end_server(SIGTERM);
+    free(input);
+    free(id);
+    free(lines);
+}
+
 static void cancelled_it_keeps_its_answers(void **state)
 {
     (void)state;
@@ -486,8 +520,11 @@ int main(void)
     return 0; /* killing a child that forked with threads is not for ThreadSanitizer */
 #endif
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_it_goes_on),  cmocka_unit_test(cancelled_it_keeps_its_answers),
-        cmocka_unit_test(expired_it_says_so), cmocka_unit_test(bad_requests_are_refused),
+        cmocka_unit_test(killed_it_goes_on),
+        cmocka_unit_test(cancelled_it_keeps_its_answers),
+        cmocka_unit_test(interactive_requests_go_first),
+        cmocka_unit_test(expired_it_says_so),
+        cmocka_unit_test(bad_requests_are_refused),
         cmocka_unit_test(large_files_pass),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
