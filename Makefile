@@ -88,7 +88,7 @@ SRC_moe/pass   = context delta_state forward draft_head rows attention latent_at
                  prefetch_token prefetch experts
 
 ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar engine/kv engine/plan engine/draft \
-               engine engine/tools engine/api engine/hub engine/batch engine/serve engine/cli
+               engine engine/tools engine/api engine/hub engine/batch engine/store engine/serve engine/cli
 SRC_engine   = $(HERE_engine) $(call rooms,engine)
 
 MAY_engine/base          = kernels offload moe
@@ -119,10 +119,12 @@ SRC_engine/api           = fields messages final_message tool_choice generic_too
 MAY_engine/hub           = kernels offload engine/base
 SRC_engine/hub           = name files variants cache find ollama library client replies blob pull remove
 MAY_engine/batch         = kernels moe engine engine/base engine/api
-SRC_engine/batch         = crc32 lines done_ids record journal run
-MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch
-SRC_engine/serve         = engine_thread reader_pool api_keys accounts notify process metrics http_parse host_names http request_log \
-                           answer probes model_routes ollama_routes status page tokenize_routes request routes server
+SRC_engine/batch         = crc32 lines done_ids record journal batch run
+MAY_engine/store         = kernels moe engine/base
+SRC_engine/store         = objects files batches store
+MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch engine/store
+SRC_engine/serve         = engine_thread reader_pool api_keys accounts notify process metrics http_parse multipart host_names listen http request_log \
+                           answer probes model_routes ollama_routes status page tokenize_routes request batch_jobs file_routes routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options foreign_flags option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
                            answer_printer conversation chat_commands run_answer run_chat model_name cmd_run cmd_serve cmd_pull cmd_list \

@@ -16,6 +16,8 @@
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
+#include <limits.h>
+
 #include "engine/draft/option.h"
 #include "engine/draft/report.h"
 #include "engine/text/text.h"
@@ -99,6 +101,10 @@ int eng_explain(const struct eng_engine *e, char *out, size_t bytes);
 #define ENG_REQUEST_BIAS 1024
 #define ENG_TOP          20
 
+/* The lowest priority: such a session has rows only in passes in which no session of another priority has any. It keeps
+ * its seat and its KV meanwhile, unless others need them. */
+#define ENG_PRIORITY_IDLE INT_MIN
+
 struct gr_grammar; /* engine/text/grammar/grammar.h */
 
 struct eng_request {
@@ -112,7 +118,7 @@ struct eng_request {
     int n_top;                        /* number of most likely tokens to report with each new token, at most ENG_TOP */
     bool wants_prompt_logprobs;       /* also report prompt logprobs; then no prefix is reused */
     int n_prompt_top;                 /* the same as n_top, for the prompt's tokens */
-    int priority;                     /* higher goes first, and may preempt lower */
+    int priority;                     /* higher goes first, and may preempt lower; or ENG_PRIORITY_IDLE */
     uint64_t user;                    /* rows are shared equally among users */
     uint64_t salt;                    /* KV is shared only among requests with the same salt */
     void *owner;                      /* owner, choice: the caller's; copied to each event of the request */

@@ -6,7 +6,10 @@
  * the pass may have besides (prefill_share.c) go to the other sessions in this order. When KV runs out the last session
  * in the order loses its seat (it is preempted). Its blocks stay cached until they are evicted; evicted KV is computed
  * again, to the same bits. A preempted session gets a seat again only if its whole sequence fits, or if no other
- * session is active; so two sessions cannot evict each other's blocks forever. The first session always advances. */
+ * session is active; so two sessions cannot evict each other's blocks forever. The first session always advances.
+ *
+ * Sessions of ENG_PRIORITY_IDLE have rows only while no other session is active, so they do not lengthen the passes of
+ * other sessions. */
 #include "engine/internal.h"
 
 #define HUGE_WEIGHT 1e12 /* no limit */
@@ -215,11 +218,22 @@ static int prompt_rows(struct eng_engine *e, int i, struct room *left)
     return kn_min(s->seq.n_token - s->seq.n_kv, room);
 }
 
-/* The time of all prefill that the active sessions need, up to `rows` rows, in rows at position 0. */
-static int weight_of_all(const struct eng_engine *e, int rows)
+/* The number of active sessions, from the first on, that may have rows in this pass: all, but no idle ones behind a
+ * session of another priority. */
+static int count_taking_part(const struct eng_engine *e)
+{
+    int n = e->schedule.n_active;
+    while (n > 1 && e->schedule.active[n - 1]->priority == ENG_PRIORITY_IDLE &&
+           e->schedule.active[0]->priority != ENG_PRIORITY_IDLE)
+        n--;
+    return n;
+}
+
+/* The time of all prefill that the first n_session active sessions need, up to `rows` rows, in rows at position 0. */
+static int weight_of_all(const struct eng_engine *e, int n_session, int rows)
 {
     double weight = 0;
-    for (int i = 0; i < e->schedule.n_active; i++) {
+    for (int i = 0; i < n_session; i++) {
         const struct eng_session *s = e->schedule.active[i];
         int n = is_due(s) ? 0 : kn_min(s->seq.n_token - s->seq.n_kv, rows);
         weight += n * (1 + e->assets.position_cost * (s->seq.n_kv + 0.5 * n));
@@ -233,16 +247,17 @@ void eng_schedule(struct eng_engine *e)
     int n_due = 0;
     sort_active(e);
     give_seats(e);
+    const int n_session = count_taking_part(e);
     for (int i = 0; i < e->schedule.n_active; i++) {
         e->schedule.active[i]->seq.n_row = e->schedule.active[i]->n_keep_at = 0;
-        n_due += is_due(e->schedule.active[i]);
+        n_due += i < n_session && is_due(e->schedule.active[i]);
     }
     e->schedule.n_due_planned = n_due;
     struct room left = { .rows = e->assets.opt.n_chunk - n_due, .logprob_rows = e->assets.opt.n_prompt_logprob_row };
-    int most = weight_of_all(e, left.rows),
-        paced = eng_prefill_share_rows(&e->schedule.prefill_share, n_due, e->schedule.n_active - n_due, most);
+    int most = weight_of_all(e, n_session, left.rows),
+        paced = eng_prefill_share_rows(&e->schedule.prefill_share, n_due, n_session - n_due, most);
     left.weight = paced < most ? paced : HUGE_WEIGHT;
-    for (int i = 0; i < e->schedule.n_active; i++) {
+    for (int i = 0; i < n_session && i < e->schedule.n_active; i++) { /* reserve() may preempt the last ones */
         struct eng_session *s = e->schedule.active[i];
         bool due = is_due(s);
         int n = due ? 1 : prompt_rows(e, i, &left);

@@ -1,6 +1,6 @@
 /* engine/batch/batch.h - answers a file of requests into a file of answers; resumes after a crash.  Internal to engine.
  *
- *     eng_batch_open -> eng_batch_start -> [ eng_batch_step ]* -> eng_batch_settle -> eng_batch_close
+ *     eng_batch_open -> eng_batch_run_open -> [ eng_batch_run_step ]* -> eng_batch_settle -> eng_batch_run_close, _close
  *
  * Input: JSONL, one request a line, in the format of OpenAI's batches.  Output: JSONL, one answer a line, in any order,
  * with the request's custom_id; requests that cannot be answered go to a second file with the reason.  An answer is
@@ -15,7 +15,8 @@
  *     done_ids.c  set of custom_ids that an earlier run finished or this run has read
  *     record.c    parses lines of the input; formats lines of the output and reads them back
  *     journal.c   the two output files: lock, repair, append, sync by a thread
- *     run.c       keeps sessions busy until the input ends
+ *     batch.c     a batch: lines to requests, tokens to answers, answers to lines
+ *     run.c       computes the answers: keeps the sessions of an engine busy until the input ends
  *
  * Memory does not grow with the number of lines, except the set of done_ids.c: 43 to 128 bytes for each line of the
  * input, allocated at open. */
@@ -49,6 +50,7 @@ struct eng_lines {
     int fd;
     const char *path;
     uint64_t size, at; /* bytes to read; bytes read so far */
+    size_t most;       /* bytes of a line, at most ENG_LINE_MOST; a longer one is too_long */
     uint64_t number;
     char *buffer;            /* [room] */
     size_t room, start, end; /* unread bytes: buffer[start .. end) */
@@ -102,6 +104,8 @@ struct eng_fault {
  * The caller closes r in both cases. */
 int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct eng_fault *why);
 void eng_record_close(struct eng_record *r);
+
+bool eng_record_api(const char *url, enum eng_api *out); /* false: no request of a batch has this "url" */
 
 /* A hash of a custom_id, the same in every run: for the answer's id and for the seed of a request without a seed. */
 uint64_t eng_record_hash(const char *custom_id, size_t n);
@@ -171,36 +175,79 @@ int eng_journal_status(struct eng_journal *j); /* 0, or the error of the first f
 /* Writes the pending lines and ends the thread.  0: all lines are on disk.  May be called again. */
 int eng_journal_close(struct eng_journal *j);
 
-/* ---- run.c ------------------------------------------------------------------------------------- */
+/* ---- batch.c ----------------------------------------------------------------------------------- */
 
 struct eng_batch_options {
     const char *in, *out, *errors;
-    bool retry_failed;  /* empty the errors file and answer its lines again */
-    uint64_t gather_ns; /* 0: a second */
+    bool retry_failed;       /* empty the errors file and answer its lines again */
+    uint64_t gather_ns;      /* 0: a second */
+    size_t most_line_bytes;  /* of a line of the input; 0: ENG_LINE_MOST */
+    uint64_t most_lines;     /* of the input; 0: any number */
+    const enum eng_api *api; /* the one endpoint whose requests are answered; NULL: any */
+    /* Memory for requests (struct kn_heap_guard): reading a line leaves keep_heap_bytes to others.  A line that takes no
+     * more than most_heap_bytes waits for memory (eng_batch_next); one that takes more is refused. */
+    size_t keep_heap_bytes, most_heap_bytes;
 };
 
 struct eng_batch_counts {         /* lines of the input */
     uint64_t total, before, done; /* before: finished by earlier runs; done: by this run, synced to disk or not */
     /* failed: of done, those in the errors file; failed_before: lines in the errors file at open */
     uint64_t failed, failed_before;
-    uint64_t n_token; /* generated */
+    uint64_t answered_before; /* lines in the answers file at open */
+    uint64_t n_token;         /* generated */
 };
 
 struct eng_batch;
 
-/* Counts the lines of the input, opens and locks the outputs, and reads the names of finished lines. */
+/* A request in progress.  Its events may be fed by another thread than the one that calls the functions with b. */
+struct eng_batch_line {
+    struct eng_api_request *ask; /* NULL: this struct is free */
+    struct eng_reply *reply;
+    char *custom_id;
+    size_t n_custom_id;
+    int n_dealt, n_live; /* choices that were started; of them, choices that have not ended */
+};
+
+/* Counts the lines of the input, opens and locks the outputs, and reads the names of finished lines.  KN_EUNSUPPORTED:
+ * the input is no text or has no lines; KN_ELIMIT: it has too many. */
 int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o);
 /* The memory that the batch needs beside the engine's, in bytes. */
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx);
-/* Opens n_parallel sessions in e; setup is used to parse requests and must outlive b. */
-int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *setup, int n_parallel);
-/* Gives requests to free sessions, runs one engine step and writes finished answers.  1: more to do; 0: all lines are
- * finished; or KN_E*, reported. */
-int eng_batch_step(struct eng_batch *b);
+/* Limits the memory for requests of the process to that of this batch. */
+void eng_batch_limit_memory(const struct eng_batch *b, int n_parallel, int n_ctx);
+/* n_line: most lines in progress at once.  setup is used to parse requests and must outlive b. */
+int eng_batch_begin(struct eng_batch *b, const struct eng_api_setup *setup, int n_line);
+/* Reads lines until one is a request to answer: 1, and a line whose choices the caller starts.  0: the end of the input.
+ * KN_ELIMIT: there is no memory now for the next line: call again later.  Other KN_E*, reported.  Lines that are no
+ * request, and requests that are refused, go to the errors file. */
+int eng_batch_next(struct eng_batch *b, struct eng_batch_line **out);
+void eng_batch_expire(struct eng_batch *b); /* the lines that are read from now on go to the errors file, as expired */
+/* Sets *out to the engine request of the line's next choice, as eng_api_request_of_choice does. */
+void eng_batch_line_start(struct eng_batch_line *line, struct eng_request *out);
+bool eng_batch_line_is_dealt(const struct eng_batch_line *line); /* all of its choices were started */
+/* 0; 1: the choice has ended, and its session may be stopped; or KN_ENOMEM: the answer cannot be completed. */
+int eng_batch_line_feed(struct eng_batch_line *line, const struct eng_event *event);
+/* Call once for each choice that has ended.  The last one writes the answer and frees the line. */
+int eng_batch_line_end(struct eng_batch *b, struct eng_batch_line *line);
+void eng_batch_count_token(struct eng_batch *b);            /* for the counts: an event had a generated token */
+uint64_t eng_batch_output_bytes(const struct eng_batch *b); /* of both outputs */
+int eng_batch_status(struct eng_batch *b);                  /* 0, or the error of the first failed write of an output */
 void eng_batch_counts(const struct eng_batch *b, struct eng_batch_counts *out);
-/* Call after the last step: ends the writing of the outputs.  0: all finished lines are on disk; or KN_E*, and then
+/* Call after the last line: ends the writing of the outputs.  0: all finished lines are on disk; or KN_E*, and then
  * eng_batch_counts counts only the lines that are. */
 int eng_batch_settle(struct eng_batch *b);
-void eng_batch_close(struct eng_batch *b);
+void eng_batch_close(struct eng_batch *b); /* no line may be fed any more */
+
+/* ---- run.c ------------------------------------------------------------------------------------- */
+
+struct eng_batch_run;
+
+/* Opens n_parallel sessions in e, and begins b. */
+int eng_batch_run_open(struct eng_batch_run **out, struct eng_batch *b, struct eng_engine *e,
+                       const struct eng_api_setup *setup, int n_parallel);
+/* Gives requests to free sessions, runs one engine step and writes finished answers.  1: more to do; 0: all lines are
+ * finished; or KN_E*, reported. */
+int eng_batch_run_step(struct eng_batch_run *r);
+void eng_batch_run_close(struct eng_batch_run *r);
 
 #endif

@@ -1,6 +1,6 @@
 /* engine/batch/lines.c - reads lines of a file in pieces, into a buffer that grows to the longest line.
  *
- * Of a line longer than ENG_LINE_MOST only the first PIECE bytes are returned; its other bytes are skipped. */
+ * Of a line longer than eng_lines.most only the first PIECE bytes are returned; its other bytes are skipped. */
 #include "engine/batch/batch.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 int eng_lines_open(struct eng_lines *l, int fd, const char *path, uint64_t size)
 {
-    *l = (struct eng_lines){ .fd = fd, .path = path, .size = size, .room = PIECE };
+    *l = (struct eng_lines){ .fd = fd, .path = path, .size = size, .most = ENG_LINE_MOST, .room = PIECE };
     l->buffer = kn_alloc(l->room);
     return l->buffer ? 0 : kn_fail(KN_ENOMEM, "%s: no memory to read it", path);
 }
@@ -54,7 +54,7 @@ static int next(struct eng_lines *l, struct eng_line *out)
     for (;;) {
         char *from = l->buffer + l->start, *newline = memchr(from + looked, '\n', l->end - l->start - looked);
         size_t n = newline ? (size_t)(newline - from) : l->end - l->start;
-        if (n > ENG_LINE_MOST)
+        if (n > l->most)
             out->too_long = true;
         if (newline || l->at == l->size) {
             out->torn = !newline;

@@ -32,6 +32,16 @@ static const struct {
     { "/v1/messages", ENG_API_MESSAGES },
 };
 
+bool eng_record_api(const char *url, enum eng_api *out)
+{
+    for (size_t i = 0; i < sizeof urls / sizeof *urls; i++)
+        if (!strcmp(url, urls[i].url)) {
+            *out = urls[i].api;
+            return true;
+        }
+    return false;
+}
+
 static int refuse(struct eng_fault *why, const char *code, const char *message)
 {
     why->code = code;
@@ -60,11 +70,8 @@ static int parse_request(struct eng_record *r, struct eng_fault *why)
     r->body = json_object_get(r->all, "body");
     if (!json_is_object(r->body))
         return refuse(why, "invalid_body", "\"body\" must be an object: the request");
-    for (size_t i = 0; i < sizeof urls / sizeof *urls; i++)
-        if (json_is_string(url) && !strcmp(json_string_value(url), urls[i].url)) {
-            r->api = urls[i].api;
-            return 0;
-        }
+    if (json_is_string(url) && eng_record_api(json_string_value(url), &r->api))
+        return 0;
     return refuse(why, "invalid_url",
                   "\"url\" must be /v1/chat/completions, /v1/completions, /v1/responses or /v1/messages");
 }

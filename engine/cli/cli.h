@@ -71,6 +71,9 @@ struct eng_config {
     int n_thread, n_ctx, n_chunk;
     int n_parallel; /* requests at once; 0: the number expected to be fastest */
     const char *host, *allowed_host, *api_key_file, *alias, *cors; /* of serve */
+    const char *files;                                             /* of serve; NULL: none */
+    size_t files_most;                                             /* bytes */
+    bool any_model;                                                /* of serve */
     int metrics_port;                                              /* of batch; 0: no metrics */
     int port, n_queue, n_connection, patience_s, idle_s, ping_s, drain_s, stall_s;
     size_t max_body;

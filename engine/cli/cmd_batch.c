@@ -21,6 +21,7 @@
 struct job {
     const struct eng_config *config;
     struct eng_batch *batch;
+    struct eng_batch_run *run;
     struct eng_engine *engine;
     struct eng_api_model model;
     struct eng_progress *bar;
@@ -36,6 +37,7 @@ static int open_batch(struct job *j)
     const char *name = c->errors ? c->errors : c->output;
     if (snprintf(j->errors, sizeof j->errors, "%s%s", name, c->errors ? "" : ".errors") >= (int)sizeof j->errors)
         return kn_fail(KN_ELIMIT, "%s: the name is too long", c->output);
+    eng_request_memory_limit(SIZE_MAX); /* counts JSON's failed allocations; the limit follows at the start */
     return eng_batch_open(&j->batch,
                           &(struct eng_batch_options){
                               .in = c->input, .out = c->output, .errors = j->errors, .retry_failed = c->retry_failed });
@@ -165,14 +167,14 @@ static void tell_end(struct job *j, bool stopped)
  * progress counts answers that are still in memory. */
 static int work(struct job *j, const struct eng_api_setup *setup, const atomic_bool *stop)
 {
-    int got = eng_batch_start(j->batch, j->engine, setup, j->n_parallel);
+    int got = eng_batch_run_open(&j->run, j->batch, j->engine, setup, j->n_parallel);
     if (got)
         return 2;
     if (eng_progress_open_of(&j->bar, "answering", "lines", j->config->quiet))
         return 2;
     j->start_ns = j->said_ns = kn_now_ns();
     for (got = 1; got == 1 && !atomic_load(stop);) {
-        got = eng_batch_step(j->batch);
+        got = eng_batch_run_step(j->run);
         tell_progress(j);
     }
     eng_progress_close(j->bar);
@@ -202,6 +204,7 @@ int eng_cmd_batch(const struct eng_config *config)
         !open_setup(&j, &setup))
         status = work(&j, &setup, stop);
     eng_watch_close(j.watch);
+    eng_batch_run_close(j.run);
     eng_batch_close(j.batch);
     eng_api_model_close(&j.model);
     eng_close(j.engine);

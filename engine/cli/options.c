@@ -80,6 +80,12 @@ static const struct eng_option options[] = {
       "FILE", "file of accepted API keys, one per line, with labels and limits" },
     { "alias", "-a --served-model-name", COMMON, SERVE, ENG_TEXT, AT(alias), 0, 0,
       "NAMES", "model names in the API, comma-separated; default: file name" },
+    { "any-model", "", SERVER, SERVE, ENG_FLAG, AT(any_model), 0, 0,
+      NULL, "answer requests for other model names, too, with this model" },
+    { "files", "", SERVER, SERVE, ENG_TEXT, AT(files), 0, 0,
+      "DIR", "folder for uploaded files: offers /v1/files and /v1/batches" },
+    { "files-max", "", SERVER, SERVE, ENG_SIZE, AT(files_most), 1 << 20, 0,
+      "SIZE", "limit of all uploaded files and answers of batches [10G]" },
     { "queue", "", SERVER, SERVE, ENG_INTEGER, AT(n_queue), 0, 4096,
       "N", "waiting requests, beyond those of --parallel; more get HTTP 429" },
     { "cors", "", SERVER, SERVE, ENG_TEXT, AT(cors), 0, 0,
@@ -367,6 +373,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
         c->host = "127.0.0.1";
         c->port = 8080;
         c->n_queue = 128;
+        c->files_most = (size_t)10 << 30;
         c->n_connection = 4096;
         c->patience_s = 30;
         c->idle_s = 300;

@@ -82,7 +82,7 @@ void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_a
         snprintf(after, sizeof after, "%d", why->retry_s ? why->retry_s : 5);
         eng_http_set_header(x, "Retry-After", after);
     }
-    if (why->status == 501 || s->state == SRV_FAILED)
+    if (why->status == 501 || why->status == 507 || s->state == SRV_FAILED)
         eng_http_set_header(x, "x-should-retry", "false");
     if (why->status == 413 || why->status == 431 || s->state == SRV_DRAINING)
         eng_http_set_last(x);

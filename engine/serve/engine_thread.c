@@ -66,6 +66,7 @@ static void tell(struct eng_thread *h, const struct eng_event *e, uint64_t now)
     t->event.top = t->top;
     if (e->n_top > 0)
         memcpy(t->top, e->top, (size_t)e->n_top * sizeof *e->top);
+    t->of_batch = job->of_batch;
     t->at_ns = now;
     t->begun_ns = job->begun_ns;
     if (e->finish != ENG_RUNNING)

@@ -25,6 +25,7 @@ enum eng_thread_state { ENG_THREAD_LOADING, ENG_THREAD_READY, ENG_THREAD_FAILED 
 
 struct eng_job {
     struct eng_request request; /* set by the submitter, with owner and choice */
+    bool of_batch;              /* likewise: for the taker of the events, which owners differ by it */
     uint64_t submitted_ns;
     /* engine thread only: */
     uint64_t begun_ns;
@@ -39,6 +40,7 @@ struct eng_job {
 struct eng_job_event {
     struct eng_event event;
     struct spec_top top[ENG_TOP];
+    bool of_batch;
     uint64_t at_ns, begun_ns; /* begun_ns: the job's first pass; 0: none yet */
 };
 

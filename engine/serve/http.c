@@ -4,6 +4,7 @@
  *
  *     HEAD    the bytes of a request's head are collected and checked (http_parse.h)
  *     BODY    the body is collected; then on_request gets the exchange.  While memory is short, it waits (below)
+ *     STREAM  the caller has the exchange and reads its body while it arrives, until it answers
  *     ANSWER  the caller has the exchange until it answers; more bytes wait in the input buffer
  *     CLOSE   the connection's last answer is being sent
  *     LINGER  this side is closed, and input is discarded until the client closes: a socket closed with unread
@@ -30,7 +31,6 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/listener.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
@@ -43,19 +43,17 @@
 #include "engine/base/bytes.h"
 #include "engine/serve/host_names.h"
 #include "engine/serve/http_parse.h"
+#include "engine/serve/listen.h"
 
-/* SOCKET_ROOM: bytes of the system's buffers of a connection.  They would grow to 4 MiB if the client reads nothing. */
-#define SOCKET_ROOM 131072
-#define TICK_MS     100
-#define LATE        10 /* ticks by which now_ns advances at once, at most: a stop of the process times no client out */
-#define BACKLOG     1024
-#define MAX_AHEAD   65536 /* bytes that are read before they are needed, such as those of the next request */
-#define FIRST_ROOM  1024  /* first size of the buffers for a head and a body */
-#define FREE_ROOM   65536 /* bytes of a body that need not wait for memory */
-#define SHARED      2     /* 1 / SHARED of max_received is for all bodies; the rest for the favoured and small ones */
-#define STALLED     10    /* ticks without a byte: a client that stopped sending */
+#define TICK_MS    100
+#define LATE       10 /* ticks by which now_ns advances at once, at most: a stop of the process times no client out */
+#define MAX_AHEAD  65536 /* bytes that are read before they are needed, such as those of the next request */
+#define FIRST_ROOM 1024  /* first size of the buffers for a head and a body */
+#define FREE_ROOM  65536 /* bytes of a body that need not wait for memory */
+#define SHARED     2     /* 1 / SHARED of max_received is for all bodies; the rest for the favoured and small ones */
+#define STALLED    10    /* ticks without a byte: a client that stopped sending */
 
-enum state { HEAD, BODY, ANSWER, CLOSE, LINGER };
+enum state { HEAD, BODY, STREAM, ANSWER, CLOSE, LINGER };
 
 struct eng_exchange { /* a connection */
     struct eng_http *http;
@@ -70,6 +68,8 @@ struct eng_exchange { /* a connection */
     bool due;      /* in the list eng_http.due */
     bool waits;    /* for memory */
     bool paused;   /* nothing is read from the socket */
+    bool expects;  /* STREAM: the client waits for 100 before it sends the body */
+    bool begun;    /* ANSWER: eng_http_begin was called */
     struct eng_exchange *next_due;
     char peer[INET6_ADDRSTRLEN];
     void *user;
@@ -79,6 +79,7 @@ struct eng_exchange { /* a connection */
     char *head, *body;             /* [n_head], [n_body] */
     size_t n_head, room_head;      /* room_: allocated bytes */
     size_t n_body, room_body;
+    size_t n_most;                         /* STREAM: limit of n_body, the bytes that were read; 0: not this state */
     size_t n_held;                         /* bytes of memory for requests, counted in eng_http.n_held */
     struct eng_bytes set;                  /* the answer's headers so far */
     uint64_t first_ns;                     /* time of the incoming request's first byte; 0: none yet */
@@ -182,7 +183,8 @@ static void free_request(struct eng_exchange *x)
     x->n_head = x->n_body = x->room_head = x->room_body = 0;
     x->scan = (struct eng_http_scan){ 0 };
     x->chunks = (struct eng_http_chunks){ 0 };
-    x->last = false;
+    x->n_most = 0;
+    x->last = x->expects = x->begun = false;
     x->first_ns = 0;
 }
 
@@ -200,7 +202,7 @@ static void forget_due(struct eng_exchange *x)
 static void drop(struct eng_exchange *x)
 {
     struct eng_http *h = x->http;
-    if (x->state == ANSWER)
+    if (x->state == ANSWER || x->state == STREAM)
         h->opt.on_gone(h->opt.arg, x);
     h->n_held -= x->n_held;
     h->n_unsent -= unsent(x);
@@ -381,15 +383,24 @@ static enum eng_http_fault take_request(struct eng_exchange *x, bool more)
     struct eng_http_head *r = kn_alloc(sizeof *r);
     if (!r)
         return ENG_HTTP_MEMORY;
-    enum eng_http_fault fault = eng_http_head_parse(r, x->head, x->n_head, h->opt.max_body);
+    size_t most = h->opt.streams ? ENG_HTTP_BODY_BYTES : h->opt.max_body;
+    enum eng_http_fault fault = eng_http_head_parse(r, x->head, x->n_head, most);
     if (fault) {
         kn_free(r);
         return fault;
     }
     x->request = r;
-    x->state = BODY;
+    x->n_most = h->opt.streams ? h->opt.streams(h->opt.arg, x) : 0;
+    x->state = x->n_most ? STREAM : BODY;
+    if (r->n_body > (x->n_most ? x->n_most : h->opt.max_body))
+        return ENG_HTTP_BODY_LONG;
     if (!eng_host_names_has(h->names, r->host))
         return ENG_HTTP_HOST_FOREIGN;
+    if (x->state == STREAM) {
+        x->user = NULL;
+        x->expects = r->expects_continue;
+        return ENG_HTTP_OK;
+    }
     if (r->expects_continue && !more && (r->chunked || r->n_body))
         send_text(x, "HTTP/1.1 100 Continue\r\n\r\n");
     return ENG_HTTP_OK;
@@ -463,6 +474,10 @@ static bool step(struct eng_exchange *x)
         return false;
     if (x->state == BODY && body_is_whole(x))
         return hand_over(x);
+    if (x->state == STREAM) {
+        x->http->opt.on_body(x->http->opt.arg, x);
+        return x->state != STREAM;
+    }
     if (evbuffer_get_length(input(x)) == 0 || evbuffer_peek(input(x), 1, NULL, &v, 1) < 1)
         return false;
     if (!x->first_ns) {
@@ -521,6 +536,17 @@ static void on_bytes(struct bufferevent *bev, void *arg)
     go_on(arg);
 }
 
+/* The output buffer has become empty. */
+static void on_sent(struct bufferevent *bev, void *arg)
+{
+    struct eng_exchange *x = arg;
+    (void)bev;
+    if (x->state == ANSWER && x->begun && !x->cut && x->http->opt.on_sent)
+        x->http->opt.on_sent(x->http->opt.arg, x);
+    else
+        go_on(x);
+}
+
 /* Goes on with the connections that wait for memory, the oldest request first, until one must wait longer. */
 static void go_on_waiting(struct eng_http *h)
 {
@@ -552,7 +578,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 {
     struct eng_exchange *x = arg;
     (void)bev;
-    if (!(what & BEV_EVENT_EOF) || x->cut || x->state == ANSWER) {
+    if (!(what & BEV_EVENT_EOF) || x->cut || x->state == ANSWER || x->state == STREAM) {
         if (!x->cut && x->state <= BODY && unsent(x) == 0) /* libevent had no memory for the bytes that came */
             send_no_memory(x->fd);
         drop(x);
@@ -594,7 +620,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
                    x->peer, sizeof x->peer))
         strcpy(x->peer, "?");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a token must not wait for the next */
-    bufferevent_setcb(bev, on_bytes, on_bytes, on_event, x);
+    bufferevent_setcb(bev, on_bytes, on_sent, on_event, x);
     if (bufferevent_enable(bev, EV_READ | EV_WRITE))
         cut(x);
     listen_or_not(h);
@@ -616,6 +642,9 @@ static void check_times(struct eng_exchange *x)
         drop(x);
     } else if (unsent(x) > 0) {
         if (now - x->moved_ns > patience)
+            cut(x);
+    } else if (x->state == STREAM) {
+        if (evbuffer_get_length(input(x)) == 0 && !body_is_whole(x) && now - x->got_ns > patience)
             cut(x);
     } else if (x->first_ns && now - x->first_ns > patience) {
         h->n_cut++;
@@ -646,6 +675,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 
 const char *eng_http_method(const struct eng_exchange *x) { return x->request ? x->request->method : "?"; }
 const char *eng_http_path(const struct eng_exchange *x) { return x->request ? x->request->path : "?"; }
+const char *eng_http_query(const struct eng_exchange *x) { return x->request ? x->request->query : ""; }
 const char *eng_http_host(const struct eng_exchange *x)
 {
     return x->request && x->request->host ? x->request->host : "";
@@ -673,6 +703,42 @@ char *eng_http_body(struct eng_exchange *x, size_t *n, size_t *room)
     return body ? body : kn_calloc(1, 1);
 }
 
+size_t eng_http_read(struct eng_exchange *x, char *out, size_t room, enum eng_http_fault *fault)
+{
+    const struct eng_http_head *r = x->request;
+    struct evbuffer_iovec v;
+    size_t n = 0;
+    *fault = ENG_HTTP_OK;
+    if (x->expects && evbuffer_get_length(input(x)) == 0)
+        send_text(x, "HTTP/1.1 100 Continue\r\n\r\n");
+    x->expects = false;
+    while (n < room && !*fault && !body_is_whole(x) && evbuffer_get_length(input(x)) > 0 &&
+           evbuffer_peek(input(x), 1, NULL, &v, 1) == 1) {
+        const char *data = v.iov_base;
+        size_t taken = v.iov_len < room - n ? v.iov_len : room - n, n_data = taken;
+        if (r->chunked)
+            taken = eng_http_chunks_take(&x->chunks, data, taken, x->n_most, x->http->opt.max_header, &data, &n_data,
+                                         fault);
+        else
+            taken = n_data = taken < r->n_body - x->n_body ? taken : r->n_body - x->n_body;
+        n_data = *fault ? 0 : n_data;
+        if (n_data)
+            memcpy(out + n, data, n_data);
+        n += n_data;
+        x->n_body += n_data;
+        x->got_ns = x->http->now_ns;
+        evbuffer_drain(input(x), taken);
+    }
+    x->last = x->last || *fault;
+    if (!x->stepping) {
+        pause_or_read(x);
+        count_held(x);
+    }
+    return n;
+}
+
+bool eng_http_has_ended(const struct eng_exchange *x) { return body_is_whole(x); }
+size_t eng_http_body_bytes(const struct eng_exchange *x) { return x->request->n_body; }
 void eng_http_set_user(struct eng_exchange *x, void *user) { x->user = user; }
 void *eng_http_user(const struct eng_exchange *x) { return x->user; }
 
@@ -703,6 +769,7 @@ static const char *reason(int status)
         { 501, "Not Implemented" },
         { 503, "Service Unavailable" },
         { 505, "HTTP Version Not Supported" },
+        { 507, "Insufficient Storage" },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].status == status)
@@ -740,7 +807,7 @@ static bool is_framed(const struct eng_exchange *x) { return x->request && !x->r
 static struct eng_bytes open_head(struct eng_exchange *x, int status, const char *type)
 {
     struct eng_bytes out = { 0 };
-    x->last = x->last || !x->request || !x->request->keep_alive;
+    x->last = x->last || !x->request || !x->request->keep_alive || (x->state == STREAM && !body_is_whole(x));
     eng_bytes_format(&out, "HTTP/1.1 %d %s\r\n", status, reason(status));
     add_date(&out);
     if (type)
@@ -807,6 +874,7 @@ void eng_http_answer_fault(struct eng_exchange *x, enum eng_http_fault fault)
 void eng_http_begin(struct eng_exchange *x, int status, const char *type)
 {
     x->last = x->last || !is_framed(x);
+    x->begun = true;
     struct eng_bytes head = open_head(x, status, type);
     eng_bytes_text(&head, is_framed(x) ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
     send_head(x, &head, NULL, 0);
@@ -835,60 +903,10 @@ void eng_http_end(struct eng_exchange *x, const char *bytes, size_t n)
     finish(x);
 }
 
+bool eng_http_is_sent(const struct eng_exchange *x) { return unsent(x) == 0; }
+void eng_http_cut(struct eng_exchange *x) { cut(x); }
+
 /* ---- open and close -------------------------------------------------------------------------- */
-
-static bool is_loopback(const struct sockaddr *a)
-{
-    if (a->sa_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
-    return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
-}
-
-static int try_listen(const struct addrinfo *a)
-{
-    int one = 1, most = SOCKET_ROOM, fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &most, sizeof most); /* connections inherit both */
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &most, sizeof most);
-    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
-/* Listens on the first address of the host that works. */
-static int open_socket(struct eng_http *h, int *out)
-{
-    char port[16];
-    struct sockaddr_storage mine;
-    socklen_t n = sizeof mine;
-    struct addrinfo *all, hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
-    snprintf(port, sizeof port, "%d", h->opt.port);
-    int error = getaddrinfo(h->opt.host, port, &hints, &all), fd = -1;
-    if (error)
-        return kn_fail(KN_EINVAL, "--host %s: %s", h->opt.host, gai_strerror(error));
-    for (struct addrinfo *a = all; a && fd < 0; a = a->ai_next)
-        fd = try_listen(a);
-    error = errno;
-    freeaddrinfo(all);
-    if (fd < 0)
-        return kn_fail(KN_EINVAL, "cannot listen on %s, port %d: %s: choose another %s", h->opt.host, h->opt.port,
-                       strerror(error),
-                       error == EADDRNOTAVAIL ? "host: an address of this machine"
-                       : error == EACCES      ? "port: 1024 or above, or run as a user that may bind it"
-                                              : "port, or stop the process that uses it");
-    if (getsockname(fd, (struct sockaddr *)&mine, &n) == 0) {
-        h->loopback = is_loopback((const struct sockaddr *)&mine);
-        h->port = ntohs(mine.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&mine)->sin6_port
-                                                   : ((struct sockaddr_in *)(void *)&mine)->sin_port);
-    }
-    *out = fd;
-    return 0;
-}
 
 static int open_events(struct eng_http *h, struct event_base *base, int fd)
 {
@@ -919,7 +937,7 @@ int eng_http_open(struct eng_http **out, struct event_base *base, const struct e
     h->now_ns = h->ticked_ns = kn_now_ns();
     int error = eng_host_names_open(&h->names, opt->host, opt->allowed_host);
     if (!error)
-        error = open_socket(h, &fd);
+        error = eng_listen(opt->host, opt->port, &fd, &h->port, &h->loopback);
     if (!error)
         error = open_events(h, base, fd);
     if (error) {

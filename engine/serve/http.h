@@ -1,6 +1,7 @@
 /* engine/serve/http.h - HTTP connections: requests in, answers out, without blocking.  Internal to engine.
  *
  *     eng_http_open -> event loop: on_request(x) -> answer, or begin, chunk*, end; or on_gone(x)
+ *                                  on_body(x) -> [ read ]* -> the same, for a body that is too large for memory
  *
  * HTTP/1.0 and 1.1 over libevent's bufferevents, with a strict parser (http_parse.h).  An exchange is a connection with
  * its current request.  A connection has one request at a time; its next requests wait until the answer is sent.
@@ -41,6 +42,12 @@ struct eng_http_options {
     /* Whether a request with a body of n bytes may be handed over now; else it waits for eng_http_retry, or a tick.
      * NULL: always. */
     bool (*has_room)(void *arg, size_t n);
+    /* Called when the head of a request has arrived: the most bytes of a body that the caller reads itself while it arrives
+     * (eng_http_read).  0: the body is collected.  NULL: all bodies are. */
+    size_t (*streams)(void *arg, const struct eng_exchange *x);
+    /* In place of on_request: the head of such a request has arrived; and each time that bytes of its body have. */
+    void (*on_body)(void *arg, struct eng_exchange *x);
+    void (*on_sent)(void *arg, struct eng_exchange *x); /* the client has taken all bytes of a begun answer; or NULL */
     void (*on_request)(void *arg, struct eng_exchange *x);
     void (*on_fault)(void *arg, struct eng_exchange *x, enum eng_http_fault fault); /* NULL: eng_http_answer_fault */
     void (*on_gone)(void *arg, struct eng_exchange *x);
@@ -61,11 +68,19 @@ size_t eng_http_unsent(const struct eng_http *h);  /* bytes of all answers that 
 /* In on_fault the request may be unknown: method and path are "?" then, and there are no headers. */
 const char *eng_http_method(const struct eng_exchange *x);
 const char *eng_http_path(const struct eng_exchange *x);                     /* as sent, without the query */
+const char *eng_http_query(const struct eng_exchange *x);                    /* as sent; "": none */
 const char *eng_http_host(const struct eng_exchange *x);                     /* as sent, with a port; "": none */
 const char *eng_http_header(const struct eng_exchange *x, const char *name); /* the first of this name, or NULL */
 const char *eng_http_peer(const struct eng_exchange *x);
 /* The body with a NUL appended, in an allocation of *room bytes; the caller frees it with kn_free.  NULL: no memory. */
 char *eng_http_body(struct eng_exchange *x, size_t *n, size_t *room);
+
+/* The body of a request for which `streams` was not 0.  Moves up to `room` bytes of it to out and returns their number; 0:
+ * no byte is here yet, or the body has ended.  *fault: the body is not valid; the caller must answer, and the connection
+ * is closed then.  An answer before the end of the body closes the connection, too. */
+size_t eng_http_read(struct eng_exchange *x, char *out, size_t room, enum eng_http_fault *fault);
+bool eng_http_has_ended(const struct eng_exchange *x);    /* the whole body was read */
+size_t eng_http_body_bytes(const struct eng_exchange *x); /* of the body, as announced; 0: unknown, or no body */
 
 void eng_http_set_user(struct eng_exchange *x, void *user);
 void *eng_http_user(const struct eng_exchange *x);
@@ -80,6 +95,8 @@ void eng_http_answer_fault(struct eng_exchange *x, enum eng_http_fault fault); /
 void eng_http_begin(struct eng_exchange *x, int status, const char *type);
 void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n); /* written to the socket at once */
 void eng_http_end(struct eng_exchange *x, const char *bytes, size_t n);   /* n 0: no last chunk */
+bool eng_http_is_sent(const struct eng_exchange *x);                      /* no byte waits for the client */
+void eng_http_cut(struct eng_exchange *x); /* ends the connection in the middle of an answer; on_gone follows */
 /* After eng_http_answer and after eng_http_end, x must not be used. */
 
 #endif

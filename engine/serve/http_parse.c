@@ -130,8 +130,10 @@ static enum eng_http_fault parse_path(struct eng_http_head *out, char *p, size_t
 {
     if (!is_path(p, n))
         return ENG_HTTP_TARGET;
-    p[strcspn(p, "?")] = 0;
+    size_t n_path = strcspn(p, "?");
     out->path = p;
+    out->query = n_path < n ? p + n_path + 1 : "";
+    p[n_path] = 0;
     return ENG_HTTP_OK;
 }
 
@@ -150,6 +152,7 @@ static enum eng_http_fault parse_url(struct eng_http_head *out, char *p)
     if (has_path)
         return parse_path(out, rest, strlen(rest));
     out->path = "/";
+    out->query = *rest == '?' ? rest + 1 : "";
     return ENG_HTTP_OK;
 }
 
@@ -165,6 +168,7 @@ static enum eng_http_fault parse_target(struct eng_http_head *out, char *p)
     if (strcmp(p, "*") != 0 || strcmp(out->method, "OPTIONS") != 0)
         return ENG_HTTP_TARGET;
     out->path = p;
+    out->query = "";
     return ENG_HTTP_OK;
 }
 

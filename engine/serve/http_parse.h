@@ -80,6 +80,7 @@ struct eng_http_field {
 struct eng_http_head {
     const char *method; /* one of those that eng_http_head_parse knows */
     const char *path;   /* as sent, without the query; begins with / or is * */
+    const char *query;  /* as sent, without the question mark; "": none */
     const char *host;   /* of the target if it is a URL, else of the header Host; NULL: none (HTTP/1.0) */
     struct eng_http_field field[ENG_HTTP_FIELDS];
     int n_field;

@@ -3,6 +3,8 @@
  *     server.c            opens, runs, stops; the events that wake the serving thread
  *     routes.c            the table of paths; keys, origins, limits
  *     request.c           requests for generation: parse, run, answer
+ *     file_routes.c       uploads, downloads, files and batches
+ *     batch_jobs.c        the thread that works on batches, and the events of their lines
  *     tokenize_routes.c   tokenize, detokenize, apply-template
  *     probes.c            health, readiness, version
  *     model_routes.c      the list of models; settings and tokenizer for clients of llama-server and vLLM
@@ -29,12 +31,14 @@
 #include "engine/serve/reader_pool.h"
 #include "engine/api/reply.h"
 #include "engine/serve/serve.h"
+#include "engine/store/store.h"
 
-#define SRV_MAX_ALIAS   16
-#define SRV_ID_BYTES    24
-#define SRV_NAME_BYTES  72
-#define SRV_MAX_WATCHER 16
-#define SRV_PEER_BYTES  64
+#define SRV_MAX_ALIAS    16
+#define SRV_ID_BYTES     24
+#define SRV_NAME_BYTES   72
+#define SRV_MAX_WATCHER  16
+#define SRV_PEER_BYTES   64
+#define SRV_MAX_TRANSFER 16 /* uploads and downloads at once */
 
 /* Parts of the memory for requests (eng_server.request_bytes) that are left free, so that long requests that wait leave
  * room to the one that is read, this one to short requests, and these to answers. */
@@ -44,6 +48,8 @@
 
 struct event;
 struct srv_call;
+struct srv_transfer;
+struct srv_batches;
 
 enum srv_state { SRV_LOADING, SRV_SERVING, SRV_DRAINING, SRV_ENDING, SRV_FAILED };
 
@@ -77,10 +83,17 @@ struct eng_server {
     const char *alias[SRV_MAX_ALIAS];
     struct eng_metrics metrics;
     struct srv_rates rates;
-    struct off_spot *spot; /* [n_expert] scratch of the status; NULL: not shown */
+    struct off_spot *spot;   /* [n_expert] scratch of the status; NULL: not shown */
+    struct eng_store *store; /* NULL: no --files; then so are the next two */
+    struct eng_reader_pool *file_pool;
+    struct srv_batches *batches; /* NULL: the model is not open either */
+    struct srv_transfer *transfers;
+    int n_transfer;
     struct srv_call *calls;
     int n_call, n_session;
     size_t request_bytes;        /* memory for bodies, their reading, and answers, inside --host-mem */
+    size_t batch_bytes;          /* memory for batches beside it; batches take no other */
+    size_t line_bytes;           /* a batch's line that takes more to read is refused */
     size_t unsent_bytes;         /* part of it: limit of all answers that the clients have not taken yet */
     size_t answer_bytes;         /* limit of one answer that is not a stream */
     uint64_t secret, n_request;  /* request ids and seeds derive from both, salts from secret */
@@ -93,30 +106,36 @@ struct eng_server {
 
 /* ---- routes.c -------------------------------------------------------------------------------- */
 
-struct srv_route {
-    const char *method, *path;
-    bool open; /* needs no API key, and any Origin is accepted */
-    /* now: answers at once, on the serving thread.  work: runs on a reader thread and fills c->text, or refuses.  A
-     * route with neither parses an API request, and then answers its count of prompt tokens (counts) or generates. */
-    void (*now)(struct eng_server *s, struct eng_exchange *x);
-    void (*work)(struct srv_call *c);
-    enum eng_api api;
-    bool counts;
-};
-
-/* The callbacks on_request and on_gone of eng_http; arg is the eng_server. */
-void srv_request(void *arg, struct eng_exchange *x);
-bool srv_has_room(void *arg, size_t n_body); /* the callback has_room */
-void srv_gone(void *arg, struct eng_exchange *x);
-
-/* ---- answer.c -------------------------------------------------------------------------------- */
-
 /* The names of a new request: id is the server's own; name, in the log and in the header x-request-id, is the client's
  * X-Request-Id if it sent a usable one.  account: of its API key; NULL: none. */
 struct srv_names {
     char id[SRV_ID_BYTES], name[SRV_NAME_BYTES];
     struct eng_account *account;
 };
+
+struct srv_route {
+    const char *method, *path;
+    bool open;  /* needs no API key, and any Origin is accepted */
+    bool files; /* only with --files; its work runs in the pool for files */
+    /* now: answers at once, on the serving thread.  work: runs on a reader thread and fills c->text, or refuses.  A
+     * route with neither parses an API request, and then answers its count of prompt tokens (counts) or generates. */
+    void (*now)(struct eng_server *s, struct eng_exchange *x);
+    void (*work)(struct srv_call *c);
+    /* An upload or a download. */
+    void (*transfer)(struct eng_server *s, struct eng_exchange *x, const struct srv_names *names, uint64_t key);
+    enum eng_api api;
+    bool counts;
+};
+
+/* The callbacks on_request and on_gone of eng_http; arg is the eng_server. */
+void srv_request(void *arg, struct eng_exchange *x);
+bool srv_has_room(void *arg, size_t n_body);                 /* the callback has_room */
+size_t srv_streams(void *arg, const struct eng_exchange *x); /* the callbacks streams and on_body */
+void srv_body(void *arg, struct eng_exchange *x);
+void srv_gone(void *arg, struct eng_exchange *x);
+
+/* ---- answer.c -------------------------------------------------------------------------------- */
+
 /* Sets the headers that every answer has, and names the request. */
 void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, struct srv_names *names);
 void srv_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault); /* the callback on_fault of eng_http */
@@ -135,6 +154,7 @@ struct srv_answered {
     double waited_s, first_s, whole_s;
 };
 void srv_log_answer(const struct srv_names *names, const struct srv_answered *a);
+void srv_log_done(const struct srv_names *names, const struct eng_exchange *x, const char *text); /* without tokens */
 void srv_log_refusal(const struct srv_names *names, const struct eng_exchange *x, const struct eng_refusal *why);
 /* The same for a refusal whose message may quote the body of the request. */
 void srv_log_refused_body(const struct srv_names *names, const struct eng_exchange *x, const struct eng_refusal *why);
@@ -156,9 +176,10 @@ struct srv_call {
     struct srv_call *next, **self;
     struct srv_names names;
     char peer[SRV_PEER_BYTES];
-    uint64_t key;     /* eng_api_keys_id, 0: none */
-    bool reading;     /* lent to a reader thread, which then owns the fields from body to refused */
-    atomic_bool gone; /* set by the serving thread: the client disconnected, so nothing need be read */
+    uint64_t key;       /* eng_api_keys_id, 0: none */
+    char *path, *query; /* of a route for files; else NULL */
+    bool reading;       /* lent to a reader thread, which then owns the fields from body to refused */
+    atomic_bool gone;   /* set by the serving thread: the client disconnected, so nothing need be read */
     char *body;
     size_t n_body, room_body;
     int64_t created_s;
@@ -177,12 +198,41 @@ struct srv_call {
 
 void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route,
                    const struct srv_names *names, uint64_t key);
-void srv_call_gone(struct srv_call *c);                  /* its client has disconnected */
-void srv_calls_take_read(struct eng_server *s);          /* takes the tasks that reader threads have finished */
-void srv_calls_take_told(struct eng_server *s);          /* takes the events from the engine thread */
-void srv_calls_tick(struct eng_server *s, uint64_t now); /* sends keep-alive comments */
+void srv_call_gone(struct srv_call *c);                      /* its client has disconnected */
+void srv_call_take_read(struct eng_task *task);              /* takes back a call that a thread of a pool has read */
+uint64_t srv_salt(const struct eng_server *s, uint64_t key); /* of the KV of this key's requests */
+void srv_calls_take_read(struct eng_server *s);              /* takes the tasks that reader threads have finished */
+void srv_calls_take_told(struct eng_server *s);              /* takes the events from the engine thread */
+void srv_calls_tick(struct eng_server *s, uint64_t now);     /* sends keep-alive comments */
 void srv_calls_fail(struct eng_server *s, int status, const char *message); /* fails every open request */
 void srv_calls_close(struct eng_server *s); /* after the reader and engine threads have ended */
+
+/* ---- file_routes.c --------------------------------------------------------------------------- */
+
+void srv_upload_open(struct eng_server *s, struct eng_exchange *x, const struct srv_names *names, uint64_t key);
+void srv_upload_read(struct eng_server *s, struct eng_exchange *x); /* more bytes of an open upload may have come */
+void srv_download_open(struct eng_server *s, struct eng_exchange *x, const struct srv_names *names, uint64_t key);
+void srv_transfer_sent(void *arg, struct eng_exchange *x);            /* the callback on_sent */
+bool srv_transfer_gone(struct eng_server *s, struct eng_exchange *x); /* false: x is no transfer */
+void srv_transfers_take(struct eng_server *s);  /* takes the tasks that the threads for files have finished */
+void srv_transfers_fail(struct eng_server *s);  /* fails every transfer */
+void srv_transfers_close(struct eng_server *s); /* after the pool for files */
+void srv_work_files(struct srv_call *c);
+void srv_work_file(struct srv_call *c);
+void srv_work_file_delete(struct srv_call *c);
+void srv_work_batches(struct srv_call *c);
+void srv_work_batch_create(struct srv_call *c);
+void srv_work_batch(struct srv_call *c);
+void srv_work_batch_cancel(struct srv_call *c);
+
+/* ---- batch_jobs.c ---------------------------------------------------------------------------- */
+
+int srv_batches_open(struct eng_server *s);  /* once the model is open; starts or continues unfinished batches */
+void srv_batches_wake(struct eng_server *s); /* any thread: there is a new batch, or one is to be cancelled */
+void srv_batches_take_event(struct srv_batches *b, const struct eng_job_event *event); /* of a job of a batch */
+void srv_batches_stop(struct eng_server *s);  /* no batch goes on; does not wait */
+void srv_batches_join(struct eng_server *s);  /* stops, and waits until finished answers are on disk */
+void srv_batches_close(struct eng_server *s); /* after join, and after the engine thread has ended */
 
 /* ---- tokenize_routes.c ----------------------------------------------------------------------- */
 

@@ -183,7 +183,7 @@ void srv_work_ollama_show(struct srv_call *c)
         return;
     json_t *name = eng_field_string(&f, "model");
     const char *model = json_string_value(name ? name : eng_field_string(&f, "name")); /* `name`: the older member */
-    bool known = eng_api_model_find(&s->setup, model, true) != NULL;
+    bool known = s->setup.any_model || eng_api_model_find(&s->setup, model, true) != NULL;
     if (!model && !eng_refused(&c->why))
         eng_field_refuse(&f, "model", "is missing");
     else if (!known && !eng_refused(&c->why))

@@ -21,6 +21,8 @@ static void free_call(struct srv_call *c)
     eng_api_request_close(c->ask);
     eng_bytes_free(&c->text);
     kn_free(c->choice);
+    kn_free(c->path);
+    kn_free(c->query);
     kn_free(c->body);
     eng_http_retry(c->server->http);
     kn_free(c);
@@ -82,12 +84,23 @@ static void read_call(struct eng_task *task)
         kn_heap_trim();
 }
 
+static struct eng_reader_pool *pool_of(const struct srv_call *c)
+{
+    return c->route->files ? c->server->file_pool : c->server->pool;
+}
+
 void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route,
                    const struct srv_names *names, uint64_t key)
 {
     struct eng_refusal why;
     struct srv_call *c = kn_calloc(1, sizeof *c);
-    if (!c || !(c->body = eng_http_body(x, &c->n_body, &c->room_body))) {
+    bool has_target = c && (!route->files ||
+                            ((c->path = kn_strdup(eng_http_path(x))) && (c->query = kn_strdup(eng_http_query(x)))));
+    if (!has_target || !(c->body = eng_http_body(x, &c->n_body, &c->room_body))) {
+        if (c) {
+            kn_free(c->path);
+            kn_free(c->query);
+        }
         kn_free(c);
         eng_refuse(&why, 503, NULL, "", "no memory for this request now: other requests have it");
         srv_log_refusal(names, x, &why);
@@ -111,7 +124,7 @@ void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct sr
     s->n_call++;
     eng_http_set_user(x, c);
     c->reading = true;
-    eng_reader_pool_add(s->pool, &c->task);
+    eng_reader_pool_add(pool_of(c), &c->task);
 }
 
 /* ---- answering ------------------------------------------------------------------------------- */
@@ -240,7 +253,7 @@ static void refuse(struct srv_call *c, const struct eng_refusal *why)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static uint64_t salt(const struct eng_server *s, uint64_t key)
+uint64_t srv_salt(const struct eng_server *s, uint64_t key)
 {
     return key ? kn_mix(s->secret ^ key * KN_GOLDEN) | 1 : 0;
 }
@@ -276,7 +289,7 @@ static int make_jobs(struct srv_call *c)
         eng_api_request_of_choice(c->ask, i, &j->request);
         j->request.owner = c;
         j->request.user = user(c);
-        j->request.salt = salt(c->server, c->key);
+        j->request.salt = srv_salt(c->server, c->key);
         j->request.priority = kn_min(j->request.priority, 0); /* a request may only lower its priority */
     }
     int error = eng_thread_submit(c->server->thread, job, n);
@@ -343,8 +356,9 @@ static void start(struct srv_call *c)
     refuse(c, &why);
 }
 
-static void take_read(struct srv_call *c)
+void srv_call_take_read(struct eng_task *task)
 {
+    struct srv_call *c = (struct srv_call *)task;
     c->reading = false;
     kn_free(c->body);
     c->body = NULL;
@@ -370,7 +384,7 @@ static void take_read(struct srv_call *c)
 void srv_calls_take_read(struct eng_server *s)
 {
     for (struct eng_task *t; (t = eng_reader_pool_take(s->pool));)
-        take_read((struct srv_call *)t);
+        srv_call_take_read(t);
 }
 
 /* ---- events from the engine thread ----------------------------------------------------------- */
@@ -455,6 +469,10 @@ void srv_calls_take_told(struct eng_server *s)
     const struct eng_job_event *events;
     int n = eng_thread_take_events(s->thread, &events);
     for (int i = 0; i < n; i++) {
+        if (events[i].of_batch) {
+            srv_batches_take_event(s->batches, &events[i]);
+            continue;
+        }
         take_event(&events[i]);
         ((struct srv_call *)events[i].event.owner)->touched = true;
     }
@@ -471,7 +489,7 @@ void srv_calls_take_told(struct eng_server *s)
 static void stop_reading(struct srv_call *c)
 {
     atomic_store_explicit(&c->gone, true, memory_order_relaxed);
-    if (c->reading && eng_reader_pool_remove(c->server->pool, &c->task))
+    if (c->reading && eng_reader_pool_remove(pool_of(c), &c->task))
         c->reading = false;
 }
 

@@ -59,6 +59,14 @@ void srv_log_answer(const struct srv_names *names, const struct srv_answered *a)
     end_line(&l, "answered");
 }
 
+void srv_log_done(const struct srv_names *names, const struct eng_exchange *x, const char *text)
+{
+    struct line l;
+    begin_line(&l, names, eng_http_method(x), eng_http_path(x), eng_http_peer(x), 200);
+    more(l.text, sizeof l.text, "%s", text);
+    end_line(&l, "answered");
+}
+
 /* The number of bytes of a refusal's message before it quotes the body: behind 'parameter', up to a quote or a colon. */
 static size_t without_body(const struct eng_refusal *why)
 {

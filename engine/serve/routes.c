@@ -28,6 +28,15 @@ static const struct srv_route routes[] = {
     { "GET",  "/models",                     .now = srv_models },
     { "GET",  "/v1/models",                  .now = srv_models },
     { "GET",  "/v1/models/*",                .now = srv_model },
+    { "POST", "/v1/files",                   .files = true, .transfer = srv_upload_open },
+    { "GET",  "/v1/files",                   .files = true, .work = srv_work_files },
+    { "GET",  "/v1/files/*/content",         .files = true, .transfer = srv_download_open },
+    { "GET",  "/v1/files/*",                 .files = true, .work = srv_work_file },
+    { "DELETE", "/v1/files/*",               .files = true, .work = srv_work_file_delete },
+    { "POST", "/v1/batches",                 .files = true, .work = srv_work_batch_create },
+    { "GET",  "/v1/batches",                 .files = true, .work = srv_work_batches },
+    { "POST", "/v1/batches/*/cancel",        .files = true, .work = srv_work_batch_cancel },
+    { "GET",  "/v1/batches/*",               .files = true, .work = srv_work_batch },
     { "POST", "/tokenize",                   .work = srv_work_tokenize },
     { "POST", "/detokenize",                 .work = srv_work_detokenize },
     { "POST", "/apply-template",             .work = srv_work_apply_template },
@@ -46,7 +55,8 @@ static const struct srv_route routes[] = {
 };
 /* clang-format on */
 
-#define N_ROUTE ((int)(sizeof routes / sizeof *routes))
+#define ALLOWED_BYTES 64
+#define N_ROUTE       ((int)(sizeof routes / sizeof *routes))
 
 /* Beginnings of paths that other servers of these APIs have and this one has not, with advice.  The answer
  * is 404, not 501, after which OpenAI's libraries would try again. */
@@ -67,9 +77,9 @@ static const struct {
     { "/v1/videos", "this server only generates text" },
     { "/v1/realtime", "this server only generates text: use 'stream' with /v1/chat/completions" },
     { "/v1/moderations", "no text is judged here: ask the model in /v1/chat/completions" },
-    { "/v1/files", "no files are stored here: run `spillway batch` on the file" },
-    { "/v1/batches", "run `spillway batch` on the file" },
-    { "/v1/uploads", "no files are stored here" },
+    { "/v1/files", "no files are stored here: start the server with --files DIR" },
+    { "/v1/batches", "no files are stored here: start the server with --files DIR" },
+    { "/v1/uploads", "files are not sent in parts: use POST /v1/files" },
     { "/v1/fine_tuning/", "models are not trained here" },
     { "/v1/assistants", "nothing is stored here: use /v1/responses or /v1/chat/completions" },
     { "/v1/threads", "nothing is stored here: send the whole conversation to /v1/chat/completions" },
@@ -87,25 +97,37 @@ static const struct {
 
 /* ---- routes ---------------------------------------------------------------------------------- */
 
-static bool matches(const struct srv_route *r, const char *path)
+/* A * stands for a segment that is not empty; at the end of the pattern, for one or more. */
+static bool matches(const char *pattern, const char *path)
 {
-    size_t n = strlen(r->path);
-    if (r->path[n - 1] == '*')
-        return !strncmp(path, r->path, n - 1) && path[n - 1];
-    return !strcmp(path, r->path);
+    for (; *pattern; pattern++) {
+        if (*pattern == '*') {
+            size_t n = pattern[1] ? strcspn(path, "/") : strlen(path);
+            if (n == 0)
+                return false;
+            path += n;
+        } else if (*path++ != *pattern) {
+            return false;
+        }
+    }
+    return !*path;
 }
 
-static const struct srv_route *find_route(const char *method, const char *path, const char **allowed)
+/* The route, or NULL and the methods of this path, such as "GET, POST", in allowed, [ALLOWED_BYTES]; "": no such path. */
+static const struct srv_route *find_route(const struct eng_server *s, const char *method, const char *path,
+                                          char *allowed)
 {
-    *allowed = NULL;
+    allowed[0] = 0;
     if (!strcmp(method, "HEAD"))
         method = "GET";
     for (int i = 0; i < N_ROUTE; i++) {
-        if (!matches(&routes[i], path))
+        if (!matches(routes[i].path, path) || (routes[i].files && !s->store))
             continue;
         if (!strcmp(routes[i].method, method))
             return &routes[i];
-        *allowed = routes[i].method;
+        if (!strstr(allowed, routes[i].method))
+            snprintf(allowed + strlen(allowed), ALLOWED_BYTES - strlen(allowed), "%s%s%s", allowed[0] ? ", " : "",
+                     routes[i].method, !strcmp(routes[i].method, "GET") ? ", HEAD" : "");
     }
     return NULL;
 }
@@ -134,8 +156,8 @@ static int refuse_route(struct eng_exchange *x, const char *method, const char *
 {
     char shown[128];
     moe_string_show((struct moe_string){ path, strlen(path) }, shown, sizeof shown);
-    if (allowed) {
-        eng_http_set_header(x, "Allow", !strcmp(allowed, "GET") ? "GET, HEAD" : allowed);
+    if (allowed[0]) {
+        eng_http_set_header(x, "Allow", allowed);
         return eng_refuse(why, 405, NULL, "", "%s accepts %s, not %s", shown, allowed, method);
     }
     const char *near = nearest_route(path);
@@ -255,7 +277,7 @@ bool srv_has_room(void *arg, size_t n_body)
 static void answer_preflight(struct eng_server *s, struct eng_exchange *x)
 {
     const char *asked = eng_http_header(x, "Access-Control-Request-Headers");
-    eng_http_set_header(x, "Access-Control-Allow-Methods", "GET, POST");
+    eng_http_set_header(x, "Access-Control-Allow-Methods", "GET, POST, DELETE");
     eng_http_set_header(x, "Access-Control-Allow-Headers",
                         asked && strlen(asked) < 1000 ? asked : "Authorization, Content-Type");
     eng_http_set_header(x, "Access-Control-Max-Age", "86400");
@@ -269,8 +291,9 @@ void srv_request(void *arg, struct eng_exchange *x)
     struct srv_names names;
     uint64_t key;
     int error;
-    const char *method = eng_http_method(x), *path = eng_http_path(x), *allowed;
-    const struct srv_route *r = find_route(method, path, &allowed);
+    char allowed[ALLOWED_BYTES];
+    const char *method = eng_http_method(x), *path = eng_http_path(x);
+    const struct srv_route *r = find_route(s, method, path, allowed);
     enum eng_api api = r ? r->api : dialect_of(path);
     srv_set_common_headers(s, x, &names);
     if (s->opt.cors && !strcmp(method, "OPTIONS")) {
@@ -280,20 +303,43 @@ void srv_request(void *arg, struct eng_exchange *x)
     error = check_who(s, x, r, &key, &names.account, &why);
     if (!error && !r)
         error = refuse_route(x, method, path, allowed, &why);
-    if (!error && !r->now)
+    if (!error && !r->now && !r->transfer)
         error = check_call(s, r, x, &why);
+    if (!error && r->transfer && s->state >= SRV_DRAINING)
+        error = eng_refuse(&why, 503, NULL, "", "the server is shutting down");
     if (error) {
         srv_log_refusal(&names, x, &why);
         srv_answer_refusal(s, x, api, &why);
     } else if (r->now) {
         r->now(s, x);
+    } else if (r->transfer) {
+        r->transfer(s, x, &names, key);
     } else {
         srv_call_open(s, x, r, &names, key);
     }
 }
 
+/* Uploads are read while they arrive. */
+size_t srv_streams(void *arg, const struct eng_exchange *x)
+{
+    const struct eng_server *s = arg;
+    char allowed[ALLOWED_BYTES];
+    const struct srv_route *r = find_route(s, eng_http_method(x), eng_http_path(x), allowed);
+    return r && r->transfer == srv_upload_open ? ENG_HTTP_BODY_BYTES : 0;
+}
+
+void srv_body(void *arg, struct eng_exchange *x)
+{
+    if (eng_http_user(x))
+        srv_upload_read(arg, x);
+    else
+        srv_request(arg, x);
+}
+
 void srv_gone(void *arg, struct eng_exchange *x)
 {
+    if (srv_transfer_gone(arg, x))
+        return;
     if (eng_http_user(x))
         srv_call_gone(eng_http_user(x));
     else

@@ -22,7 +22,10 @@ struct eng_serve_options {
     int port;                 /* 0: any */
     const char *api_key_file; /* NULL: no keys; then only a loopback host is allowed */
     const char *alias;        /* model names, comma separated; NULL: the name of the file */
+    bool any_model;           /* other names are answered, too, by this model */
     const char *cors;         /* origin whose pages may send requests, or *; NULL: none */
+    const char *files;        /* folder of uploaded files, for /v1/files and /v1/batches; NULL: these are not offered */
+    uint64_t files_most;      /* bytes of all files in it */
     int n_queue;              /* requests that may wait, beside the n_parallel running; each choice counts */
     size_t max_body;          /* bytes of one request's body; 0: 8 MiB, or less with a small host_mem */
     int max_connection;

@@ -29,11 +29,15 @@
 /* Memory for requests, in bodies of the largest size: those that are received; one that waits; and the memory of
  * reading one, up to 7 times its bytes if it is one text. */
 #define REQUEST_BODIES 12
-#define REQUEST_SHARE  8    /* with the default of --max-body, requests get at most this part of host_mem */
-#define LINK_BYTES     4096 /* memory of an idle connection */
-#define TICK_US        200000
-#define SPARE_FD       128         /* file descriptors that are not connections */
-#define LAST_NS        1000000000u /* for the last bytes of answers at shutdown */
+/* Memory for batches, in the same measure: a line of half a body, its JSON and its request, each of at most line_bytes;
+ * and beside it the ids of the lines, files in the index, buffers of uploads, and answers that the disk has not taken yet. */
+#define BATCH_BODIES  10
+#define BATCH_BYTES   ((size_t)16 << 20)
+#define REQUEST_SHARE 8    /* with the default of --max-body, requests get at most this part of host_mem */
+#define LINK_BYTES    4096 /* memory of an idle connection */
+#define TICK_US       200000
+#define SPARE_FD      128         /* file descriptors that are not connections */
+#define LAST_NS       1000000000u /* for the last bytes of answers at shutdown */
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
@@ -43,6 +47,7 @@ static void open_model(struct eng_server *s)
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
     int n_expert = shape->n_expert_total + shape->n_expert_ahead;
     s->setup.model = s->alias;
+    s->setup.any_model = s->opt.any_model;
     s->setup.n_choice = s->n_session;
     s->setup.sampling = s->opt.sampling;
     s->setup.sampling_given = s->opt.sampling_given;
@@ -51,7 +56,7 @@ static void open_model(struct eng_server *s)
     s->setup.n_predict = s->opt.n_predict;
     if (eng_api_model_open(&s->model, &s->setup, e, s->opt.engine.model, s->opt.template))
         kn_say(KN_LOG_WARN, "chat endpoints are disabled: only /v1/completions will answer");
-    eng_request_memory_limit(s->request_bytes + (size_t)s->opt.max_connection * LINK_BYTES);
+    eng_request_memory_limit(s->request_bytes + s->batch_bytes + (size_t)s->opt.max_connection * LINK_BYTES);
     if (n_expert && !(s->spot = kn_calloc((size_t)n_expert, sizeof *s->spot)))
         kn_say(KN_LOG_WARN, "not enough memory to show %d experts on the status page", n_expert);
 }
@@ -73,6 +78,8 @@ static void take_state(struct eng_server *s)
     }
     open_model(s);
     s->state = SRV_SERVING;
+    if (s->store && srv_batches_open(s))
+        kn_say(KN_LOG_WARN, "batches wait until the next start");
     kn_say(
         KN_LOG_INFO,
         "listening on http://%s:%d (model %s, context %d, %d running and %d waiting requests, bodies of up to %zu KiB)",
@@ -88,6 +95,7 @@ static void begin_end(struct eng_server *s, uint64_t now)
     s->state = SRV_ENDING;
     s->end_ns = now + LAST_NS;
     srv_calls_fail(s, 503, "the server is shutting down");
+    srv_transfers_fail(s);
     srv_status_end(s);
 }
 
@@ -104,13 +112,14 @@ static void take_stop(struct eng_server *s)
     }
     if (s->state == SRV_SERVING) {
         s->state = SRV_DRAINING;
+        srv_batches_stop(s);
         s->end_ns = now + (uint64_t)s->opt.drain_ms * 1000000u;
         notify(s, "STOPPING=1\nSTATUS=draining");
         if (s->n_call)
             kn_say(KN_LOG_INFO, "draining: %d open requests; shutdown in at most %d s, or at the next signal",
                    s->n_call, s->opt.drain_ms / 1000);
     }
-    if (n > 1 || s->n_call == 0 || now >= s->end_ns)
+    if (n > 1 || (s->n_call == 0 && s->n_transfer == 0) || now >= s->end_ns)
         begin_end(s, now);
 }
 
@@ -150,6 +159,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     (void)fd, (void)what;
     take_state(s);
     srv_calls_take_read(s);
+    srv_transfers_take(s);
     srv_calls_take_told(s);
     take_reload(s);
     take_stop(s);
@@ -270,6 +280,9 @@ static int open_http(struct eng_server *s)
                                                           .patience_ms = s->opt.patience_ms,
                                                           .idle_ms = s->opt.idle_ms,
                                                           .has_room = srv_has_room,
+                                                          .streams = srv_streams,
+                                                          .on_body = srv_body,
+                                                          .on_sent = srv_transfer_sent,
                                                           .on_request = srv_request,
                                                           .on_gone = srv_gone,
                                                           .on_fault = srv_fault,
@@ -318,17 +331,17 @@ static int open_hub(struct eng_server *s)
     if (error)
         return error;
     engine.progress = eng_progress_counter(s->bar);
-    engine.n_session = s->n_session;
-    engine.reserved_bytes += s->request_bytes + (size_t)s->opt.max_connection * LINK_BYTES;
+    engine.n_session = s->n_session + (s->store ? engine.n_parallel : 0);
+    engine.reserved_bytes += s->request_bytes + s->batch_bytes + (size_t)s->opt.max_connection * LINK_BYTES;
     engine.grammar_bytes = GRAMMAR_BYTES;
     engine.n_prompt_logprob_row = ENG_API_TELL_ROWS;
     return eng_thread_open(&s->thread, &engine, s->wake_fd);
 }
 
 /* The default of --max-body: MAX_BODY, or less so that a small host_mem is not taken by requests. */
-static size_t default_body(size_t host_mem)
+static size_t default_body(size_t host_mem, bool has_batches)
 {
-    size_t most = host_mem / REQUEST_SHARE / REQUEST_BODIES;
+    size_t most = host_mem / REQUEST_SHARE / (REQUEST_BODIES + (has_batches ? BATCH_BODIES : 0));
     return !host_mem || most > MAX_BODY ? MAX_BODY : most > MIN_BODY ? most : MIN_BODY;
 }
 
@@ -338,6 +351,18 @@ static void set_limits(struct eng_server *s)
     s->unsent_bytes = half < LEAST_UNSENT ? LEAST_UNSENT : half > MOST_UNSENT ? MOST_UNSENT : half;
     s->answer_bytes = s->unsent_bytes / 2;
     s->request_bytes = all > s->unsent_bytes ? all : s->unsent_bytes;
+    if (s->opt.files) {
+        s->batch_bytes = BATCH_BODIES * s->opt.max_body + BATCH_BYTES;
+        s->line_bytes = BATCH_BODIES * s->opt.max_body / 2;
+    }
+}
+
+static int open_files(struct eng_server *s)
+{
+    if (!s->opt.files)
+        return 0;
+    int error = eng_store_open(&s->store, s->opt.files, s->opt.files_most);
+    return error ? error : eng_reader_pool_open(&s->file_pool, N_READER, s->wake_fd);
 }
 
 static int open_keys(struct eng_server *s)
@@ -354,7 +379,7 @@ int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
     s->opt = *opt;
     s->n_session = opt->engine.n_parallel + opt->n_queue;
     if (!s->opt.max_body)
-        s->opt.max_body = default_body(opt->engine.host_mem);
+        s->opt.max_body = default_body(opt->engine.host_mem, opt->files != NULL);
     set_limits(s);
     s->started_ns = kn_now_ns();
     s->started_s = (int64_t)time(NULL);
@@ -365,9 +390,9 @@ int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
         error = kn_fail(KN_EIO, "the system gives no random numbers");
     else if (s->wake_fd < 0 || !(s->base = new_base()))
         error = kn_fail(KN_ENOMEM, "the system cannot create an event loop for the server");
-    if (error || (opt->api_key_file && (error = open_keys(s))) || (error = list_names(s)) || (error = open_http(s)) ||
-        (error = add_events(s)) || (error = eng_reader_pool_open(&s->pool, N_READER, s->wake_fd)) ||
-        (error = open_hub(s))) {
+    if (error || (opt->api_key_file && (error = open_keys(s))) || (error = list_names(s)) || (error = open_files(s)) ||
+        (error = open_http(s)) || (error = add_events(s)) ||
+        (error = eng_reader_pool_open(&s->pool, N_READER, s->wake_fd)) || (error = open_hub(s))) {
         eng_serve_close(s);
         return error;
     }
@@ -394,9 +419,14 @@ void eng_serve_close(struct eng_server *s)
     eng_http_close(s->http);
     s->http = NULL;
     eng_reader_pool_close(s->pool);
+    eng_reader_pool_close(s->file_pool);
+    srv_batches_join(s);
     eng_thread_close(s->thread);
     eng_progress_close(s->bar);
     srv_calls_close(s);
+    srv_transfers_close(s);
+    srv_batches_close(s);
+    eng_store_close(s->store);
     eng_api_model_close(&s->model);
     eng_api_keys_close(s->keys);
     eng_accounts_close(&s->accounts);

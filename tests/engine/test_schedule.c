@@ -64,6 +64,41 @@ static void priority_takes_a_seat_at_once(void **state)
     close_engine(e);
 }
 
+/* An idle session keeps its seat beside another, but has no rows until the other has ended; then it goes on to the
+ * answer that it gives alone. */
+static void idle_sessions_wait_for_all_others(void **state)
+{
+    (void)state;
+    int32_t alone[64];
+    for (int beside = 0; beside < 2; beside++) {
+        random_state = 12;
+        struct eng_engine *e = open_engine(2, 8, 0);
+        struct eng_session *idle = start(e, 20, 30, 1, ENG_PRIORITY_IDLE);
+        int n_token, n_before = 0, n_waited = 0;
+        for (int i = 0; i < 8 * beside; i++)
+            eng_step(e, event);
+        if (beside) {
+            n_before = idle->seq.n_token;
+            struct eng_session *other = start(e, 20, 10, 2, -1000);
+            while (eng_session_runs(other)) {
+                eng_step(e, event);
+                assert_true(!eng_session_waits(idle) && idle->seq.n_row == 0 && idle->seq.n_token == n_before);
+                n_waited++;
+            }
+            assert_true(n_before > 20 && n_waited >= 12); /* 3 chunks and 9 more tokens */
+        }
+        while (eng_session_runs(idle))
+            eng_step(e, event);
+        const int32_t *token = eng_session_tokens(idle, &n_token);
+        assert_int_equal(n_token, 50);
+        if (beside)
+            assert_memory_equal(token, alone, 50 * sizeof *token);
+        else
+            memcpy(alone, token, 50 * sizeof *token);
+        close_engine(e);
+    }
+}
+
 /* A user with one request does not wait for another user's ten. */
 static void users_share(void **state)
 {
@@ -174,13 +209,10 @@ static void prompts_do_not_keep_others_waiting(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everyone_says_what_he_says_alone),
-        cmocka_unit_test(priority_takes_a_seat_at_once),
-        cmocka_unit_test(users_share),
-        cmocka_unit_test(absence_saves_nothing_up),
-        cmocka_unit_test(what_two_need_is_computed_once),
-        cmocka_unit_test(stopping_frees_at_once),
-        cmocka_unit_test(prompts_do_not_keep_others_waiting),
+        cmocka_unit_test(everyone_says_what_he_says_alone), cmocka_unit_test(idle_sessions_wait_for_all_others),
+        cmocka_unit_test(priority_takes_a_seat_at_once),    cmocka_unit_test(users_share),
+        cmocka_unit_test(absence_saves_nothing_up),         cmocka_unit_test(what_two_need_is_computed_once),
+        cmocka_unit_test(stopping_frees_at_once),           cmocka_unit_test(prompts_do_not_keep_others_waiting),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

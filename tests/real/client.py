@@ -1,6 +1,7 @@
 """openai-python against a running server with SmolLM2-135M-Instruct.  Usage: client.py PORT (run by run.sh where the package is)"""
 import json
 import sys
+import time
 
 import openai
 
@@ -29,4 +30,44 @@ try:
     raise AssertionError("another model's name was accepted")
 except openai.NotFoundError:
     pass
-print(f"openai-python {openai.__version__}: chat, stream, completions, responses, schema, errors")
+
+# files and batches
+bodies = [{"messages": messages, "max_tokens": 12, "temperature": 1, "seed": i} for i in range(5)] + [{"messages": messages, "n": 0}]
+lines = [{"custom_id": f"r{i}", "method": "POST", "url": "/v1/chat/completions", "body": b} for i, b in enumerate(bodies)]
+source = "".join(json.dumps(line) + "\n" for line in lines).encode()
+file = client.files.create(file=("in.jsonl", source), purpose="batch")
+assert file.bytes == len(source) and file.filename == "in.jsonl" and client.files.retrieve(file.id) == file
+assert client.files.content(file.id).read() == source and file.id in [f.id for f in client.files.list()]
+
+
+def run(status, **more):
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", **more)
+    while batch.status in ("validating", "in_progress", "finalizing", "cancelling"):
+        if status == "cancelled" and batch.status != "cancelling":
+            batch = client.batches.cancel(batch.id)
+        time.sleep(0.1)
+        batch = client.batches.retrieve(batch.id)
+    assert batch.status == status, batch
+    return batch
+
+
+batch = run("completed", metadata={"job": "one"})
+assert batch.metadata == {"job": "one"} and batch.completed_at and batch.expires_at - batch.created_at == 86400, batch
+counts = batch.request_counts
+assert (counts.total, counts.completed, counts.failed) == (6, 5, 1), counts
+answers = {a["custom_id"]: a["response"] for a in map(json.loads, client.files.content(batch.output_file_id).text.splitlines())}
+assert sorted(answers) == [f"r{i}" for i in range(5)]
+for i in range(5):
+    alone = client.chat.completions.create(model=model, **bodies[i])
+    assert answers[f"r{i}"]["body"]["choices"][0]["message"]["content"] == alone.choices[0].message.content
+failed = [json.loads(a) for a in client.files.content(batch.error_file_id).text.splitlines()]
+assert [(a["custom_id"], a["response"]["status_code"]) for a in failed] == [("r5", 400)], failed
+cancelled = run("cancelled")
+assert cancelled.cancelled_at and [b.id for b in client.batches.list(limit=1)] == [cancelled.id, batch.id]
+assert client.files.delete(file.id).deleted
+try:
+    client.files.retrieve(file.id)
+    raise AssertionError("a deleted file was found")
+except openai.NotFoundError:
+    pass
+print(f"openai-python {openai.__version__}: chat, stream, completions, responses, schema, errors, files, batches")

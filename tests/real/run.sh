@@ -103,7 +103,8 @@ ask() { # PATH JSON
 question() { # TEXT MEMBERS
     jq -nc --arg q "$1" '{messages: [{role: "user", content: $q}], temperature: 0, max_tokens: 60} + '"${2:-{\}}"
 }
-serve
+rm -rf "$folder/files"
+serve --files "$folder/files"
 chat=/v1/chat/completions
 true_of "models" "$(curl -sS "http://127.0.0.1:$port/v1/models")" '.data[0].id == "smollm2"'
 true_of "chat" "$(ask $chat "$(question 'What is 2+2?')")" \
@@ -170,7 +171,7 @@ true_of "tool_choice auto: a call, or an answer without markup" "$(ask $chat "$(
     "($is_call) or (.choices[0].message.content // \"\" | contains(\"<tool_call>\") | not)"
 
 if python3 -c 'import openai' 2>/dev/null; then
-    told=$(timeout 100 python3 $here/client.py "$port" 2>&1) && ok "$told" || bad "openai-python" "$told"
+    told=$(timeout 200 python3 $here/client.py "$port" 2>&1) && ok "$told" || bad "openai-python" "$told"
 fi
 kill $server
 wait $server

@@ -134,6 +134,7 @@ static void put_requests(void)
 
 struct job {
     struct eng_batch *batch;
+    struct eng_batch_run *run;
     struct eng_engine *engine;
     struct eng_chat *chat;
     struct eng_api_setup setup;
@@ -172,24 +173,27 @@ static void close_engine(struct job *j)
 }
 
 /* Runs at most n_step steps (-1: all), then settles as a stopped program does. Returns the last result of
- * eng_batch_step, or an error of open or settle. */
+ * eng_batch_run_step, or an error of open or settle. */
 static int go(struct job *j, int n_step, bool retry_failed)
 {
     j->batch = NULL;
+    j->run = NULL;
+    eng_request_memory_limit(SIZE_MAX);
     int kept, got = eng_batch_open(
                   &j->batch,
                   &(struct eng_batch_options){
                       .in = in, .out = out, .errors = errors, .retry_failed = retry_failed, .gather_ns = 2000000 });
     if (!got)
-        got = eng_batch_start(j->batch, j->engine, &j->setup, j->engine->assets.opt.n_parallel);
+        got = eng_batch_run_open(&j->run, j->batch, j->engine, &j->setup, j->engine->assets.opt.n_parallel);
     if (!got)
         for (got = 1; got == 1 && n_step != 0; n_step--)
-            got = eng_batch_step(j->batch);
+            got = eng_batch_run_step(j->run);
     if (j->batch) {
         if ((kept = eng_batch_settle(j->batch)))
             got = kept;
         eng_batch_counts(j->batch, &j->counts);
     }
+    eng_batch_run_close(j->run);
     eng_batch_close(j->batch);
     return got;
 }

@@ -33,6 +33,9 @@ static void look(void)
     atomic_store(&n_cut_wide, eng_http_n_cut(wide));
 }
 
+static int n_sent_piece;
+static void send_piece(struct eng_exchange *x);
+
 /* Answers with the request's body.  /same answers a body that is big with "the same".  /big has a large answer, /stream a stream of two such, and /hold none. */
 static void on_request(void *arg, struct eng_exchange *x)
 {
@@ -47,6 +50,12 @@ static void on_request(void *arg, struct eng_exchange *x)
     if (!strcmp(path, "/big")) {
         atomic_fetch_add(&n_big, 1);
         eng_http_answer(x, 200, "text/plain", big, BIG);
+    } else if (!strcmp(path, "/pieces")) {
+        n_sent_piece = 0;
+        eng_http_begin(x, 200, "text/plain");
+        send_piece(x);
+    } else if (!strcmp(path, "/query")) {
+        eng_http_answer(x, 200, "text/plain", eng_http_query(x), strlen(eng_http_query(x)));
     } else if (!strcmp(path, "/stream")) {
         eng_http_begin(x, 200, "text/event-stream");
         eng_http_chunk(x, big, BIG / 2);
@@ -60,6 +69,71 @@ static void on_request(void *arg, struct eng_exchange *x)
     look();
 }
 
+/* ---- bodies that are read while they arrive, and an answer that is sent piece by piece ---------- */
+
+#define MOST_STREAM ((size_t)4 << 20)
+#define N_PIECE     40
+
+static size_t streams(void *arg, const struct eng_exchange *x)
+{
+    (void)arg;
+    return strncmp(eng_http_path(x), "/stream/", 8) ? 0 : MOST_STREAM;
+}
+
+static struct eng_exchange *later; /* its body is read by the timer */
+static size_t n_read;              /* of the body that is read now */
+static bool read_right;
+
+/* Reads the bytes that have come, and answers at the end of the body: whether it is the beginning of `big`, repeated. */
+static void read_body(struct eng_exchange *x)
+{
+    char piece[1000], text[64];
+    enum eng_http_fault fault;
+    for (size_t n; (n = eng_http_read(x, piece, sizeof piece, &fault)) > 0; n_read += n)
+        for (size_t i = 0; i < n; i++)
+            read_right = read_right && piece[i] == big[(n_read + i) % BIG];
+    if (fault) {
+        eng_http_answer_fault(x, fault);
+    } else if (eng_http_has_ended(x)) {
+        later = later == x ? NULL : later;
+        snprintf(text, sizeof text, "%zu %s of %zu", n_read, read_right ? "right" : "wrong", eng_http_body_bytes(x));
+        eng_http_answer(x, 200, "text/plain", text, strlen(text));
+    }
+}
+
+static void on_body(void *arg, struct eng_exchange *x)
+{
+    (void)arg;
+    if (!strcmp(eng_http_path(x), "/stream/refused")) {
+        eng_http_answer(x, 403, "text/plain", "no", 2);
+        return;
+    }
+    if (!eng_http_user(x)) {
+        eng_http_set_user(x, big);
+        n_read = 0;
+        read_right = true;
+    }
+    if (!strcmp(eng_http_path(x), "/stream/later"))
+        later = x;
+    else
+        read_body(x);
+}
+
+static void send_piece(struct eng_exchange *x)
+{
+    while (n_sent_piece < N_PIECE && eng_http_is_sent(x))
+        eng_http_chunk(x, big + n_sent_piece++ * 20000, 20000);
+    if (n_sent_piece == N_PIECE)
+        eng_http_end(x, NULL, 0);
+}
+
+static void on_sent(void *arg, struct eng_exchange *x)
+{
+    (void)arg;
+    if (!strcmp(eng_http_path(x), "/pieces"))
+        send_piece(x);
+}
+
 static bool has_room(void *arg, size_t n)
 {
     (void)arg;
@@ -68,7 +142,8 @@ static bool has_room(void *arg, size_t n)
 
 static void on_gone(void *arg, struct eng_exchange *x)
 {
-    (void)arg, (void)x;
+    (void)arg;
+    later = later == x ? NULL : later;
     atomic_fetch_add(&n_gone, 1);
 }
 
@@ -76,6 +151,8 @@ static void on_timer(evutil_socket_t fd, short events, void *arg)
 {
     (void)fd, (void)events, (void)arg;
     look();
+    if (later)
+        read_body(later);
     if (atomic_load(&stop))
         event_base_loopbreak(base);
 }
@@ -111,6 +188,9 @@ static int setup(void **state)
                                   .patience_ms = 60000,
                                   .idle_ms = 60000,
                                   .tick_ms = 10,
+                                  .streams = streams,
+                                  .on_body = on_body,
+                                  .on_sent = on_sent,
                                   .on_request = on_request,
                                   .on_gone = on_gone };
     if (eng_http_open(&http, base, &o))
@@ -497,6 +577,115 @@ static void test_unsent(void **state)
     assert_true(atomic_load(&most_unsent) <= MOST_ALL);
 }
 
+/* The head of a request and n bytes of its body, chunked or not; the answer is read by the caller. */
+static int send_body(const char *path, size_t n, bool chunked, const char *headers)
+{
+    char head[300];
+    int fd = connect_to(&served);
+    snprintf(head, sizeof head, "POST %s HTTP/1.1\r\nHost: a\r\n%s%s", path, headers,
+             chunked ? "Transfer-Encoding: chunked\r\n\r\n" : "");
+    send_text(fd, head);
+    if (!chunked) {
+        snprintf(head, sizeof head, "Content-Length: %zu\r\n\r\n", n);
+        send_text(fd, head);
+    }
+    for (size_t at = 0, k; at < n; at += k) {
+        k = n - at < 50000 ? n - at : 50000;
+        k = k < BIG - at % BIG ? k : BIG - at % BIG;
+        snprintf(head, sizeof head, "%zx\r\n", k);
+        if (chunked)
+            send_text(fd, head);
+        send_bytes(fd, big + at % BIG, k);
+        if (chunked)
+            send_text(fd, "\r\n");
+    }
+    if (chunked)
+        send_text(fd, "0\r\n\r\n");
+    return fd;
+}
+
+static void assert_answer(int fd, int status, const char *text)
+{
+    struct answer a = read_answer(fd);
+    if (a.status != status || !strstr(a.body, text))
+        fail_msg("%d %s, not %d %s", a.status, a.body, status, text);
+    answer_free(&a);
+}
+
+/* A body that is larger than the memory for requests is read while it arrives, at the caller's pace, and the connection
+ * takes the next request. */
+static void test_body_in_pieces(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path;
+        bool chunked;
+        size_t n;
+        const char *answer;
+    } table[] = {
+        { "/stream/now", false, 3000000, "3000000 right of 3000000" },
+        { "/stream/now", true, 3000000, "3000000 right of 0" },
+        { "/stream/later", false, 3000000, "3000000 right of 3000000" },
+        { "/stream/later", true, 1500000, "1500000 right of 0" },
+        { "/stream/now", false, 0, "0 right of 0" },
+        { "/stream/now", true, 0, "0 right of 0" },
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        int fd = send_body(table[i].path, table[i].n, table[i].chunked, "");
+        assert_answer(fd, 200, table[i].answer);
+        send_text(fd, "GET /query?a=b&c HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_answer(fd, 200, "a=b&c");
+        close(fd);
+    }
+}
+
+static void test_body_in_pieces_is_refused(void **state)
+{
+    (void)state;
+    int fd = send_body("/stream/refused", 200000, false, ""); /* the answer comes before the end of the body */
+    struct answer refused = read_answer(fd);
+    assert_true(refused.status == 403 && strcasestr(refused.head, "Connection: close"));
+    answer_free(&refused);
+    read_to_end(fd);
+    close(fd);
+    fd = connect_to(&served);
+    send_text(fd, "POST /stream/now HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nx\r\n");
+    assert_answer(fd, 400, "");
+    read_to_end(fd);
+    close(fd);
+    fd = connect_to(&served);
+    send_text(fd, "POST /stream/now HTTP/1.1\r\nHost: a\r\nContent-Length: 4194305\r\n\r\n");
+    assert_answer(fd, 413, "");
+    close(fd);
+    fd = connect_to(&served);
+    send_text(fd, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4194304\r\n\r\n");
+    assert_answer(fd, 413, "");
+    close(fd);
+    fd = connect_to(&served);
+    send_text(fd, "POST /stream/now HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+    assert_answer(fd, 100, "");
+    send_bytes(fd, big, 3);
+    assert_answer(fd, 200, "3 right of 3");
+    close(fd);
+    int n = atomic_load(&n_gone);
+    fd = connect_to(&served);
+    send_text(fd, "POST /stream/now HTTP/1.1\r\nHost: a\r\nContent-Length: 30\r\n\r\nabc");
+    close(fd);
+    while (atomic_load(&n_gone) == n)
+        usleep(1000);
+}
+
+/* An answer whose pieces are made as the client takes them. */
+static void test_answer_in_pieces(void **state)
+{
+    (void)state;
+    struct answer a = ask(&served, "GET", "/pieces", "", NULL);
+    assert_int_equal(a.status, 200);
+    assert_int_equal(a.n_body, 20000 * N_PIECE);
+    assert_memory_equal(a.body, big, a.n_body);
+    answer_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -512,6 +701,9 @@ int main(void)
         cmocka_unit_test(test_gone),
         cmocka_unit_test(test_answers_wait),
         cmocka_unit_test(test_unsent),
+        cmocka_unit_test(test_body_in_pieces),
+        cmocka_unit_test(test_body_in_pieces_is_refused),
+        cmocka_unit_test(test_answer_in_pieces),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -208,6 +208,24 @@ static void test_no_place(void **state)
     faults_listen_off();
 }
 
+/* With any_model an unknown name is answered by the model, under its own name. */
+static void test_any_model(void **state)
+{
+    (void)state;
+    struct eng_serve_options o = serve_defaults();
+    struct served v;
+    o.any_model = true;
+    serve_start(&v, &o);
+    struct answer a = ask(&v, "POST", "/v1/completions", "",
+                          "{\"model\":\"gpt-4o\",\"prompt\":\"One\",\"max_tokens\":2}");
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(a.body, "\"model\":\"demo-draft-q8_0\""));
+    answer_free(&a);
+    assert_int_equal(ask_status(&v, "POST", "/api/show", "", "{\"model\":\"other\"}"), 200);
+    assert_int_equal(ask_status(&v, "POST", "/api/show", "", "{}"), 400);
+    serve_end(&v);
+}
+
 int main(void)
 {
     struct kn_io io = kn_io_system;
@@ -217,6 +235,7 @@ int main(void)
         cmocka_unit_test(test_drain),           cmocka_unit_test(test_stop_at_once),
         cmocka_unit_test(test_manager_is_told), cmocka_unit_test(test_stop_while_loading),
         cmocka_unit_test(test_no_model),        cmocka_unit_test(test_no_place),
+        cmocka_unit_test(test_any_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
