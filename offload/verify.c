@@ -14,7 +14,8 @@
  *              is damaged, this expert is read from the second from then on
  *
  * A first read that used both copies may have learnt the mirror's damage.  Such a checksum is not kept for later
- * processes, and if later the copies differ and only the second has it, the expert fails: either may be right. */
+ * processes, and if later the copies differ and only the second has it, the expert fails: either may be right.  From then
+ * on its reads begin with the first copy, so that the second copy's bytes are not believed again. */
 #include "offload/store.h"
 
 static bool is_mirrored(const struct off_slot *slot)
@@ -70,6 +71,8 @@ static void fail(struct off_store *s, struct off_slot *slot)
                off_watch_written(s->watch, file) ? "the file was written since then" : "the disk may be failing",
                s->heat_path ? s->heat_path : "its heat file");
     s->damaged = true;
+    if (s->known[slot->expert] == OFF_KNOWN_MIXED) /* so that later reads meet the difference, too */
+        s->copy_of[slot->expert] = OFF_COPY_FIRST;
     slot->status = KN_ECORRUPT;
     slot->state = SLOT_BAD;
 }
