@@ -31,6 +31,22 @@
  *                    6-bit scales
  *   IQ4_XS           d[16], sh[16], sl[16][4], q[32][16][4]
  *                    eight sub-blocks of 32, each with q as in IQ4_NL and a 6-bit scale, stored with 32 added
+ *   IQ2_XXS          d[16], q[16][16][4]
+ *                    q[2 * s][l][v] is the index of values 32 * s + 8 * v .. + 7 in the format's grid; the 32 bits
+ *                    of q[2 * s + 1][l] have in bits 7 * v .. 7 * v + 6 their signs, and above the sub-block's scale
+ *   IQ2_XS           d[16], sc[2][16][4], q[16][16][4]
+ *                    the 16 bits of q[v / 2][l][v % 2 * 2]: index of values 8 * v .. + 7, 9 bits, and signs, 7 bits
+ *   IQ2_S            d[16], qh[2][16][4], sc[2][16][4], sign[8][16][4], q[8][16][4]
+ *                    v 0..31, s = v / 4: q[s][l][v % 4] with bits 2 * (v % 4), + 1 of qh[s / 4][l][s % 4] above is the
+ *                    index of values 8 * v .. + 7; sign[s][l][v % 4] has their signs
+ *   IQ3_XXS          d[16], q[16][16][4], s[8][16][4]
+ *                    q[v / 4][l][v % 4] is the index of values 4 * v .. + 3, s[i][l] as q[2 * i + 1][l] of IQ2_XXS
+ *   IQ3_S            d[16], qh[2][16][4], sc[16][4], sign[8][16][4], q[16][16][4]
+ *                    v 0..63: as IQ3_XXS, and bit v % 8 of byte v / 8 of qh is the index's ninth bit; sign as in IQ2_S
+ *                    In these five formats a value is a size out of the format's grid (kernels/cpu/grids.c) with a
+ *                    sign; its bit 1 means negative.  Of 7 bits of signs the eighth makes the number of negative values
+ *                    even.  The four bits of a scale s stand for 2 * s + 1: the nibbles of sc in order, each for 16
+ *                    values, in IQ3_S for 32.
  *   FP8              d[16], q[128][16]               k sits at q[k][l]: sign, 4 bits of exponent, 3 of fraction
  *   INT4             d[16], q[4][16][4]              as Q4_0, but d is a BF16
  *
@@ -70,7 +86,12 @@
     X(Q2_K, 10, 256, 84, KN_ACT_Q256)                                                                                  \
     X(Q3_K, 11, 256, 110, KN_ACT_Q256)                                                                                 \
     X(IQ4_NL, 20, 32, 18, KN_ACT_Q32)                                                                                  \
-    X(IQ4_XS, 23, 256, 136, KN_ACT_Q256)
+    X(IQ4_XS, 23, 256, 136, KN_ACT_Q256)                                                                               \
+    X(IQ2_XXS, 16, 256, 66, KN_ACT_Q256)                                                                               \
+    X(IQ2_XS, 17, 256, 74, KN_ACT_Q256)                                                                                \
+    X(IQ2_S, 22, 256, 82, KN_ACT_Q256)                                                                                 \
+    X(IQ3_XXS, 18, 256, 98, KN_ACT_Q256)                                                                               \
+    X(IQ3_S, 21, 256, 110, KN_ACT_Q256)
 
 /* Type numbers from KN_TYPE_OWN on are for formats that this project adds: no GGUF file has them. */
 #define KN_TYPE_OWN 1000
@@ -138,6 +159,26 @@ struct kn_iq4_xs {
     uint16_t d, sh;
     uint8_t sl[4], q[128];
 };
+struct kn_iq2_xxs {
+    uint16_t d;
+    uint8_t q[64];
+};
+struct kn_iq2_xs {
+    uint16_t d;
+    uint8_t q[64], sc[8];
+};
+struct kn_iq2_s {
+    uint16_t d;
+    uint8_t q[32], sign[32], qh[8], sc[8];
+};
+struct kn_iq3_xxs {
+    uint16_t d;
+    uint8_t q[64], s[32];
+};
+struct kn_iq3_s {
+    uint16_t d;
+    uint8_t q[64], qh[8], sign[32], sc[4];
+};
 struct kn_fp8 {
     float d;
     uint8_t q[128];
@@ -192,6 +233,26 @@ struct kn_iq4_xs_x16 {
     uint16_t d[16], sh[16];
     uint8_t sl[16][4], q[32][16][4];
 };
+struct kn_iq2_xxs_x16 {
+    uint16_t d[16];
+    uint8_t q[16][16][4];
+};
+struct kn_iq2_xs_x16 {
+    uint16_t d[16];
+    uint8_t sc[2][16][4], q[16][16][4];
+};
+struct kn_iq2_s_x16 {
+    uint16_t d[16];
+    uint8_t qh[2][16][4], sc[2][16][4], sign[8][16][4], q[8][16][4];
+};
+struct kn_iq3_xxs_x16 {
+    uint16_t d[16];
+    uint8_t q[16][16][4], s[8][16][4];
+};
+struct kn_iq3_s_x16 {
+    uint16_t d[16];
+    uint8_t qh[2][16][4], sc[16][4], sign[8][16][4], q[16][16][4];
+};
 struct kn_fp8_x16 {
     float d[16];
     uint8_t q[128][16];
@@ -202,6 +263,10 @@ struct kn_fp8_x16 {
 
 /* Values of the IQ4 formats' nibbles: dense near zero, where weights are. */
 #define KN_IQ4 -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
+
+/* Sizes of the values of the IQ2 formats, and half of those of IQ3_XXS.  In IQ3_S they are 1, 3, 5 .. 15. */
+#define KN_IQ2            8, 25, 43
+#define KN_IQ3_XXS_HALVES 2, 6, 10, 14, 18, 22, 26, 31
 
 /* Codes of 256 quantised activations: x[k] = d[k / 32] * q[k], q in [-127, 127]. */
 struct kn_codes {
@@ -229,6 +294,11 @@ KN_LAYOUT(q5_k, 176);
 KN_LAYOUT(q2_k, 84);
 KN_LAYOUT(q3_k, 110);
 KN_LAYOUT(iq4_xs, 136);
+KN_LAYOUT(iq2_xxs, 66);
+KN_LAYOUT(iq2_xs, 74);
+KN_LAYOUT(iq2_s, 82);
+KN_LAYOUT(iq3_xxs, 98);
+KN_LAYOUT(iq3_s, 110);
 KN_LAYOUT(fp8, 132);
 #undef KN_LAYOUT
 KN_STATIC_ASSERT(sizeof(struct kn_codes) == 320, "codes");

@@ -15,6 +15,7 @@
     void kn_quantize_##isa(enum kn_act a, const float *x, int n, void *out);                                           \
     void kn_encode_##isa(enum kn_format f, const float *x, size_t n, void *blocks);                                    \
     void kn_encode_32_##isa(enum kn_format f, const float *x, size_t n_block, void *blocks);                           \
+    void kn_encode_grid_##isa(enum kn_format f, const float *x, size_t n_block, void *blocks);                         \
     void kn_repack_##isa(enum kn_format f, const void *rows, int n_out, int n_in, void *panels, int panel0,            \
                          int panel1);                                                                                  \
     void kn_attend_##isa(const struct kn_attend *a);                                                                   \
@@ -51,6 +52,29 @@ const struct kn_field *kn_format_fields(enum kn_format f); /* in panel order */
  * 0..7. */
 int kn_q3_k_scale(const uint8_t *sc, int stride, int i);
 int kn_iq4_xs_scale(const uint8_t sl[4], uint16_t sh, int i);
+
+/* The points of the grids of the IQ2 and IQ3 formats by their indices, constant from before main() on: sizes of eight
+ * or four neighbouring values, of IQ3_XXS half of them. */
+extern uint8_t kn_grid_iq2_xxs[256][8], kn_grid_iq2_xs[512][8], kn_grid_iq2_s[1024][8];
+extern uint8_t kn_grid_iq3_xxs[256][4], kn_grid_iq3_s[512][4];
+
+/* A grid as the encoders use it; NULL of other formats. */
+struct kn_grid {
+    int n_point, n_value, base;
+    float part;               /* a value is d * part times its integer */
+    uint8_t digit[8];         /* the sizes, ascending: the digits of a point's number, to that base */
+    const uint8_t *size;      /* [n_point][n_value] */
+    const uint8_t (*half)[2]; /* [n_point] the numbers of a point's first and second half */
+};
+const struct kn_grid *kn_grid(enum kn_format f);
+
+/* The integer weights of a file block of an IQ2 or IQ3 format: sign times size times 2 * scale + 1.  A value is
+ * kn_grid_step() of the block times its integer. */
+void kn_grid_integers(enum kn_format f, const void *block, int16_t w[256]);
+float kn_grid_step(enum kn_format f, const void *block);
+
+/* The bytes of row `lane` of a panel's block, as a file block. */
+void kn_block_gather(enum kn_format f, const void *panel_block, int lane, uint8_t *out);
 
 /* The 6-bit scales and minimums of a Q4_K or Q5_K block: bytes sc[0], sc[stride], ... sc[11 * stride]. */
 void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8]);

@@ -230,6 +230,99 @@ static void decode_iq4_xs(const struct kn_iq4_xs *w, float *out)
     }
 }
 
+/* ---- grids ------------------------------------------------------------------------------------- */
+
+/* Eight neighbouring values: the sizes of each four, a bit for each sign, and four bits of scale. */
+struct eight {
+    const uint8_t *size[2];
+    int sign, scale;
+};
+
+/* Seven signs and the eighth, with which the number of negative values is even. */
+static int all_signs(uint32_t seven)
+{
+    int s = (int)(seven & 127), odd = s ^ s >> 4;
+
+    odd ^= odd >> 2;
+    return s | ((odd ^ odd >> 1) & 1) << 7;
+}
+
+static int nibble_at(const uint8_t *p, int i) { return p[i / 2] >> i % 2 * 4 & 15; }
+
+static struct eight eight_iq2_xxs(const struct kn_iq2_xxs *w, int i)
+{
+    const uint8_t *q = w->q + i / 4 * 8, *size = kn_grid_iq2_xxs[q[i % 4]];
+    uint32_t signs = bits_of(q + 4);
+
+    return (struct eight){ { size, size + 4 }, all_signs(signs >> i % 4 * 7), (int)(signs >> 28) };
+}
+
+static struct eight eight_iq2_xs(const struct kn_iq2_xs *w, int i)
+{
+    uint32_t q = w->q[2 * i] | (uint32_t)w->q[2 * i + 1] << 8;
+    const uint8_t *size = kn_grid_iq2_xs[q & 511];
+
+    return (struct eight){ { size, size + 4 }, all_signs(q >> 9), nibble_at(w->sc, i / 2) };
+}
+
+static struct eight eight_iq2_s(const struct kn_iq2_s *w, int i)
+{
+    const uint8_t *size = kn_grid_iq2_s[w->q[i] | (w->qh[i / 4] >> i % 4 * 2 & 3) << 8];
+
+    return (struct eight){ { size, size + 4 }, w->sign[i], nibble_at(w->sc, i / 2) };
+}
+
+static struct eight eight_iq3_xxs(const struct kn_iq3_xxs *w, int i)
+{
+    uint32_t signs = bits_of(w->s + i / 4 * 4);
+
+    return (struct eight){ { kn_grid_iq3_xxs[w->q[2 * i]], kn_grid_iq3_xxs[w->q[2 * i + 1]] },
+                           all_signs(signs >> i % 4 * 7),
+                           (int)(signs >> 28) };
+}
+
+static struct eight eight_iq3_s(const struct kn_iq3_s *w, int i)
+{
+    int high = w->qh[i / 4] >> i % 4 * 2;
+
+    return (struct eight){ { kn_grid_iq3_s[w->q[2 * i] | (high & 1) << 8],
+                             kn_grid_iq3_s[w->q[2 * i + 1] | (high & 2) << 7] },
+                           w->sign[i],
+                           nibble_at(w->sc, i / 4) };
+}
+
+void kn_grid_integers(enum kn_format f, const void *block, int16_t w[256])
+{
+    for (int i = 0; i < 32; i++, w += 8) {
+        struct eight e = f == KN_IQ2_XXS   ? eight_iq2_xxs(block, i)
+                         : f == KN_IQ2_XS  ? eight_iq2_xs(block, i)
+                         : f == KN_IQ2_S   ? eight_iq2_s(block, i)
+                         : f == KN_IQ3_XXS ? eight_iq3_xxs(block, i)
+                                           : eight_iq3_s(block, i);
+
+        for (int k = 0; k < 8; k++)
+            w[k] = (int16_t)((e.sign >> k & 1 ? -1 : 1) * e.size[k / 4][k % 4] * (2 * e.scale + 1));
+    }
+}
+
+float kn_grid_step(enum kn_format f, const void *block)
+{
+    uint16_t d;
+
+    memcpy(&d, block, sizeof d);
+    return kn_f16_to_f32(d) * kn_grid(f)->part;
+}
+
+static void decode_grid(enum kn_format f, const void *block, float *out)
+{
+    float step = kn_grid_step(f, block);
+    int16_t w[256];
+
+    kn_grid_integers(f, block, w);
+    for (int k = 0; k < 256; k++)
+        out[k] = step * (float)w[k];
+}
+
 float kn_e4m3_part(uint8_t q)
 {
     bool none = (q & 0x7F) == 0x7F;
@@ -372,6 +465,14 @@ static void decode(enum kn_format f, const void *blocks, int n_block, float *out
         BLOCKS(Q2_K, q2_k, 256)
         BLOCKS(Q3_K, q3_k, 256)
         BLOCKS(IQ4_XS, iq4_xs, 256)
+    case KN_IQ2_XXS:
+    case KN_IQ2_XS:
+    case KN_IQ2_S:
+    case KN_IQ3_XXS:
+    case KN_IQ3_S:
+        for (int i = 0; i < n_block; i++)
+            decode_grid(f, raw + i * info->block_bytes, out + 256 * i);
+        break;
         BLOCKS(FP8, fp8, 128)
         BLOCKS(INT4, int4, 32)
     default:
@@ -387,9 +488,10 @@ void kn_row_decode(enum kn_format f, const void *row, int n_in, float *out)
     decode(f, row, n_in / n, out);
 }
 
-/* The bytes of row `lane` of a panel's block, as a file block; fields are in kn_format_fields()' order. */
-static void gather_block(enum kn_format f, const uint8_t *p, int lane, uint8_t *out)
+void kn_block_gather(enum kn_format f, const void *panel_block, int lane, uint8_t *out)
 {
+    const uint8_t *p = panel_block;
+
     for (const struct kn_field *w = kn_format_fields(f); w->n; p += w->n * KN_PANEL * w->size, w++)
         for (int i = 0; i < w->n; i++)
             memcpy(out + w->at + i * w->size, p + (i * KN_PANEL + lane) * w->size, w->size);
@@ -404,7 +506,7 @@ void kn_mat_row(const struct kn_mat *w, int r, float *out)
 
     kn_assert(r >= 0 && r < w->n_out && panel_bytes > 0);
     for (int k = 0; k < w->n_in; k += info->block_values, p += KN_PANEL * info->block_bytes) {
-        gather_block(w->format, p, r % KN_PANEL, block);
+        kn_block_gather(w->format, p, r % KN_PANEL, block);
         decode(w->format, block, 1, out + k);
     }
 }

@@ -3,7 +3,8 @@
  *
  * Input: whole blocks of values.  Output: blocks in file layout.  A block depends on its own values
  * only.  A value too large for a block format becomes the largest that the format can hold.  This
- * file has blocks of 256 and plain floats; encode_32.tmpl.c has blocks of 32.
+ * file has blocks of 256 and plain floats; encode_32.tmpl.c has blocks of 32, encode_grid.tmpl.c the
+ * IQ2 and IQ3 formats.
  */
 #include "kernels/cpu/simd_search.h"
 
@@ -168,7 +169,9 @@ void KN_FN(kn_encode)(enum kn_format f, const float *x, size_t n, void *blocks)
         encode_iq4_xs(x, n_block, blocks);
         break;
     default:
-        kn_assert(kn_format_info(f)->block_values == 32);
-        KN_FN(kn_encode_32)(f, x, n_block, blocks);
+        if (kn_grid(f))
+            KN_FN(kn_encode_grid)(f, x, n_block, blocks);
+        else
+            KN_FN(kn_encode_32)(f, x, n_block, blocks);
     }
 }

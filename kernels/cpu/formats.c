@@ -73,6 +73,13 @@ static const struct kn_field fields[KN_FORMAT_COUNT][KN_FIELDS] = {
     [KN_Q2_K] = { FIELD(q2_k, d, 2), FIELD(q2_k, dmin, 2), FIELD(q2_k, sc, 1), FIELD(q2_k, q, 4) },
     [KN_Q3_K] = { FIELD(q3_k, d, 2), FIELD(q3_k, sc, 1), FIELD(q3_k, qh, 4), FIELD(q3_k, q, 4) },
     [KN_IQ4_XS] = { FIELD(iq4_xs, d, 2), FIELD(iq4_xs, sh, 2), FIELD(iq4_xs, sl, 4), FIELD(iq4_xs, q, 4) },
+    [KN_IQ2_XXS] = { FIELD(iq2_xxs, d, 2), FIELD(iq2_xxs, q, 4) },
+    [KN_IQ2_XS] = { FIELD(iq2_xs, d, 2), FIELD(iq2_xs, sc, 4), FIELD(iq2_xs, q, 4) },
+    [KN_IQ2_S] = { FIELD(iq2_s, d, 2), FIELD(iq2_s, qh, 4), FIELD(iq2_s, sc, 4), FIELD(iq2_s, sign, 4),
+                   FIELD(iq2_s, q, 4) },
+    [KN_IQ3_XXS] = { FIELD(iq3_xxs, d, 2), FIELD(iq3_xxs, q, 4), FIELD(iq3_xxs, s, 4) },
+    [KN_IQ3_S] = { FIELD(iq3_s, d, 2), FIELD(iq3_s, qh, 4), FIELD(iq3_s, sc, 4), FIELD(iq3_s, sign, 4),
+                   FIELD(iq3_s, q, 4) },
     [KN_FP8] = { FIELD(fp8, d, 4), FIELD(fp8, q, 1) },
     [KN_INT4] = { FIELD(q4_0, d, 2), FIELD(q4_0, q, 4) },
 };

@@ -1,43 +1,57 @@
 /* kernels/cpu/matmul_256.tmpl.c - products of weights in blocks of 256.
  *
- * A format is two functions: a scales_fn, which unpacks a block's factors into struct codes, and a line_fn,
- * which gives a line: four codes of each of the 16 rows.  A tile (simd_matmul.h) decodes lines as it uses them,
- * and holds them in registers while it goes through its activation rows.  Where this needs too many registers or
- * instructions, lines are decoded once and shared by all tiles.  All else differs only in the constants of FORMAT.
+ * A format is two functions: a scales_fn, which unpacks a block's factors into
+ * struct codes, and a line_fn, which gives a line: four codes of each of the 16
+ * rows.  A tile (simd_matmul.h) decodes lines as it uses them, and holds them
+ * in registers while it goes through its activation rows.  Where this needs too
+ * many registers or instructions, lines are decoded once and shared by all
+ * tiles.  All else differs only in the constants of FORMAT.
  *
- * Folding: the products of a few lines (a run) with activations are summed as unsigned codes, and this sum times
- * the scale is added to isum.  The sums of each 16 activation codes (struct kn_codes) then correct the result: times
- * the minimums they give msum; or, if weight codes are stored with an offset, times offset and scale they are
- * subtracted from isum. */
+ * Folding: the products of a few lines (a run) with activations are summed as
+ * unsigned codes, and this sum times the scale is added to isum.  The sums of
+ * each 16 activation codes (struct kn_codes) then correct the result: times the
+ * minimums they give msum; or, if weight codes are stored with an offset, times
+ * offset and scale they are subtracted from isum. */
 #include "kernels/cpu/simd_matmul.h"
 
-#define FAR_BLOCKS 7 /* the prefetch to the outer caches is this many blocks beyond the next block */
+#define FAR_BLOCKS                                                                                                     \
+    7 /* the prefetch to the outer caches is this many blocks beyond the next    \
+       block */
 
-/* The block of 16 rows, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i + 3. */
+/* The block of 16 rows, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i
+ * + 3. */
 struct codes {
     uint8_t q[64][64];
     vi scale[KN_PARTS][16]; /* of each sub-block, prepared by dot_scale() */
-    vi min[KN_PARTS][8];    /* two int16 per lane: the factors of the activations' sum[2 * i] and sum[2 * i + 1] */
+    vi min[KN_PARTS][8];    /* two int16 per lane: the factors of the activations'
+                             sum[2 * i] and sum[2 * i + 1] */
     vf d[KN_PARTS], dmin[KN_PARTS];
     const void *block;    /* the block, packed */
+    vi sign[KN_PARTS][8]; /* of the grid formats (simd_grids.h): signs and indices */
+    uint16_t index[32][16][2];
     const uint8_t *ahead; /* the next block, for prefetch */
 };
 
-/* Meaning of min.  MINS: dmin * min * sum is subtracted from the row's sum.  ABOVE(b): codes are stored with 2^b
- * added; min is the scale, and 2^b * min * sum is subtracted from isum. */
+/* Meaning of min.  MINS: dmin * min * sum is subtracted from the row's sum.
+ * ABOVE(b): codes are stored with 2^b added; min is the scale, and 2^b * min *
+ * sum is subtracted from isum. */
 enum mins { MINS = -1, NO_MINS = 0 };
-#define ABOVE(b) (b)
+#define ABOVE(b)    (b)
+#define SIGNED_MINS (KN_SIGNED_BIAS ? ABOVE(7) : NO_MINS)
 
-/* How a job of more than TILE rows gets its lines.  HELD: each tile decodes them, if a whole run fits the registers
- * (is_held()); SHARED, and HELD where it does not fit: they are decoded once, into struct codes. */
+/* How a job of more than TILE rows gets its lines.  HELD: each tile decodes
+ * them, if a whole run fits the registers (is_held()); SHARED, and HELD where
+ * it does not fit: they are decoded once, into struct codes. */
 enum lines { HELD, SHARED };
 
-/* Register `part` of line 32 * half + i of a block, i 0..31; i is a compile-time constant, so shifts are constant
- * too. */
-typedef vi line_fn(const void *block, int half, int i, int part);
+/* Register `part` of line 32 * half + i of a block, i 0..31; i is a
+ * compile-time constant, so shifts are constant too. */
+typedef vi line_fn(const struct codes *c, int half, int i, int part);
 typedef void scales_fn(const void *block, struct codes *c);
 
-/* ---- formats --------------------------------------------------------------------------------- */
+/* ---- formats
+ * ---------------------------------------------------------------------------------
+ */
 
 /* Packs two int16 into each lane. */
 KN_INLINE vi pair(vi even, vi odd) { return vi_or(vi_and(even, vi_set1(0xFFFF)), vi_shl(odd, 16)); }
@@ -57,7 +71,8 @@ KN_INLINE vi pairs(const void *p, int f)
     return vi_and(f ? vi_shr(q, 2 * f) : q, vi_bytes(3));
 }
 
-/* Moves bit b of each byte to bit `to`; b need not be a compile-time constant. */
+/* Moves bit b of each byte to bit `to`; b need not be a compile-time constant.
+ */
 KN_INLINE vi bit_to(const void *p, int b, int to)
 {
     return vi_and(vi_shl(vi_shr_by(vi_load(p), b), to), vi_bytes((uint8_t)(1 << to)));
@@ -90,9 +105,9 @@ KN_INLINE void scales_6_bit(const uint8_t sc[12][16], const uint16_t *d, const u
     }
 }
 
-KN_INLINE vi line_q4_k(const void *block, int half, int i, int part)
+KN_INLINE vi line_q4_k(const struct codes *c, int half, int i, int part)
 {
-    const struct kn_q4_k_x16 *w = block;
+    const struct kn_q4_k_x16 *w = c->block;
 
     return nibbles(w->q[16 * half + i / 16 * 8 + i % 8][part * KN_LANES], i / 8 % 2);
 }
@@ -104,9 +119,9 @@ static void scales_q4_k(const void *block, struct codes *c)
     scales_6_bit(w->sc, w->d, w->dmin, 15, c);
 }
 
-KN_INLINE vi line_q5_k(const void *block, int half, int i, int part)
+KN_INLINE vi line_q5_k(const struct codes *c, int half, int i, int part)
 {
-    const struct kn_q5_k_x16 *w = block;
+    const struct kn_q5_k_x16 *w = c->block;
 
     return vi_or(nibbles(w->q[16 * half + i / 16 * 8 + i % 8][part * KN_LANES], i / 8 % 2),
                  bit_to(w->qh[i % 8][part * KN_LANES], 4 * half + i / 8, 4));
@@ -128,9 +143,9 @@ KN_INLINE void set_scale(struct codes *c, int part, int i, vi even, vi odd, int 
 }
 
 /* Codes keep their offset: 0..63. */
-KN_INLINE vi line_q6_k(const void *block, int half, int i, int part)
+KN_INLINE vi line_q6_k(const struct codes *c, int half, int i, int part)
 {
-    const struct kn_q6_k_x16 *w = block;
+    const struct kn_q6_k_x16 *w = c->block;
     vi high = vi_load(w->qh[8 * half + i % 8][part * KN_LANES]);
 
     high = i < 8 ? vi_shl(high, 4) : i < 16 ? vi_shl(high, 2) : i < 24 ? high : vi_shr(high, 2);
@@ -149,9 +164,9 @@ static void scales_q6_k(const void *block, struct codes *c)
     }
 }
 
-KN_INLINE vi line_q2_k(const void *block, int half, int i, int part)
+KN_INLINE vi line_q2_k(const struct codes *c, int half, int i, int part)
 {
-    const struct kn_q2_k_x16 *w = block;
+    const struct kn_q2_k_x16 *w = c->block;
     return pairs(w->q[8 * half + i % 8][part * KN_LANES], i / 8);
 }
 
@@ -175,9 +190,9 @@ static void scales_q2_k(const void *block, struct codes *c)
 }
 
 /* Codes keep their offset: 0..7. */
-KN_INLINE vi line_q3_k(const void *block, int half, int i, int part)
+KN_INLINE vi line_q3_k(const struct codes *c, int half, int i, int part)
 {
-    const struct kn_q3_k_x16 *w = block;
+    const struct kn_q3_k_x16 *w = c->block;
     return vi_or(pairs(w->q[8 * half + i % 8][part * KN_LANES], i / 8),
                  bit_to(w->qh[i % 8][part * KN_LANES], 4 * half + i / 8, 2));
 }
@@ -203,9 +218,9 @@ static void scales_q3_k(const void *block, struct codes *c)
     }
 }
 
-KN_INLINE vi line_iq4_xs(const void *block, int half, int i, int part)
+KN_INLINE vi line_iq4_xs(const struct codes *c, int half, int i, int part)
 {
-    const struct kn_iq4_xs_x16 *w = block;
+    const struct kn_iq4_xs_x16 *w = c->block;
     const __m128i value = _mm_setr_epi8(KN_IQ4);
 
     return vi_look_up(signed_table(value), nibbles(w->q[16 * half + i / 8 * 4 + i % 4][part * KN_LANES], i / 4 % 2));
@@ -223,22 +238,29 @@ static void scales_iq4_xs(const void *block, struct codes *c) /* kn_iq4_xs_scale
                             vi_shl(vi_and(vi_shr_by(high, 2 * i), vi_set1(3)), 4));
             vi scale = vi_sub(bits, vi_set1(32));
 
-            c->scale[part][i] = dot_scale(scale, KN_SIGNED);
+            c->scale[part][i] = dot_scale(scale, KN_SIGNED(128));
             c->min[part][i] = pair(scale, scale);
         }
         c->d[part] = vf_load_f16(w->d + part * KN_LANES);
     }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+#include "kernels/cpu/simd_grids.h"
 
-/* Called once per run: prefetches the part of the next block (and of one FAR_BLOCKS further) that corresponds to this
- * run, which begins at `line` of 64. */
+/* ---- rows
+ * ------------------------------------------------------------------------------------
+ */
+
+/* Called once per run: prefetches the part of the next block (and of one
+ * FAR_BLOCKS further) that corresponds to this run, which begins at `line`
+ * of 64. */
 KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int bytes)
 {
     const int n = kn_ceil_div(bytes / 64 * run, 64 * KN_PARTS);
     const uint8_t *next = c->ahead + part * (bytes / KN_PARTS) + line / run * n * 64;
 
+    if (64 / run * n * 64 >= 2 * bytes / KN_PARTS && line / run * n * 64 >= bytes / KN_PARTS)
+        return; /* short runs: the first ones have prefetched all */
     UNROLL
     for (int i = 0; i < n; i++) {
         prefetch(next + 64 * i);
@@ -246,8 +268,14 @@ KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int b
     }
 }
 
-/* Number of lines in a run: those of one sub-block, or fewer so that the sum does not overflow. */
-KN_INLINE int run_of(int n_sub, int largest) { return kn_min(64 / n_sub, KN_RUN(largest)); }
+/* Number of lines in a run: those of one sub-block (8 or 4), or fewer so that
+ * the sum does not overflow; a power of two. */
+KN_INLINE int run_of(int n_sub, int largest)
+{
+    const int most = kn_min(64 / n_sub, KN_RUN(largest));
+
+    return most >= 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
+}
 
 KN_INLINE bool is_held(int run, enum lines lines)
 {
@@ -256,8 +284,9 @@ KN_INLINE bool is_held(int run, enum lines lines)
     return lines == HELD && most == run;
 }
 
-/* Adds to isum of rows from..to - 1 the run that begins with line 32 * half + i; x: the rows' codes, from the half on.
- * Lines are in `held`; if it is NULL, `unpack` decodes them; if this is NULL too, they are in c->q. */
+/* Adds to isum of rows from..to - 1 the run that begins with line 32 * half +
+ * i; x: the rows' codes, from the half on. Lines are in `held`; if it is NULL,
+ * `unpack` decodes them; if this is NULL too, they are in c->q. */
 KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int run, const vi *held, line_fn *unpack,
                         vi scale, int largest, const int8_t *const *x, int from, int to, vi *isum)
 {
@@ -269,7 +298,7 @@ KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int ru
     UNROLL
     for (int h = 0; h < run; h++) {
         vi q = held     ? held[h]
-               : unpack ? unpack(c->block, half, i + h, part)
+               : unpack ? unpack(c, half, i + h, part)
                         : vi_load(c->q[32 * half + i + h] + part * (int)sizeof(vi));
 
         UNROLL
@@ -281,9 +310,10 @@ KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int ru
         isum[r] = dot_fold(isum[r], dot[r], scale, largest);
 }
 
-/* Computes msum of rows from..to - 1, and adds the block's products, from isum and msum, to t->acc.  A block is a whole
- * group.  The group's sum begins with a product, not with an fmaf from +0: the two differ only in the sign of a zero,
- * which is lost in t->acc, as a sum that starts at +0 is never -0. */
+/* Computes msum of rows from..to - 1, and adds the block's products, from isum
+ * and msum, to t->acc.  A block is a whole group.  The group's sum begins with
+ * a product, not with an fmaf from +0: the two differ only in the sign of a
+ * zero, which is lost in t->acc, as a sum that starts at +0 is never -0. */
 KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, int to, vi *isum)
 {
     const struct codes *c = t->w;
@@ -315,8 +345,8 @@ KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, i
     }
 }
 
-/* Adds a block to up to TILE rows, decoding its lines on the way; all parameters but t are compile-time constants
- * where this is inlined. */
+/* Adds a block to up to TILE rows, decoding its lines on the way; all
+ * parameters but t are compile-time constants where this is inlined. */
 KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int largest, int mins, line_fn *unpack)
 {
     const struct codes *c = t->w;
@@ -350,8 +380,9 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
     }
 }
 
-/* Adds all runs of a part of a block to isum of n rows, more than TILE.  The lines of a run are decoded into registers
- * once, and used for groups of abreast(n) rows.  Advances each x[r] by the block. */
+/* Adds all runs of a part of a block to isum of n rows, more than TILE.  The
+ * lines of a run are decoded into registers once, and used for groups of
+ * abreast(n) rows.  Advances each x[r] by the block. */
 KN_INLINE void held_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line, int largest,
                          line_fn *unpack, const int8_t **x, vi *isum)
 {
@@ -370,7 +401,7 @@ KN_INLINE void held_runs(const struct tile *t, int n, int part, int bytes, int r
                 ask_for(c, line, run, part, bytes);
             UNROLL
             for (int h = 0; h < run; h++)
-                held[h] = unpack(c->block, half, i + h, part);
+                held[h] = unpack(c, half, i + h, part);
             UNROLL
             for (int from = 0; from < n; from += side)
                 run_rows(c, part, half, i, run, held, NULL, scale, largest, x, from, kn_min(from + side, n), isum);
@@ -424,22 +455,19 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
     }
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------ */
+/* ---- jobs
+ * ------------------------------------------------------------------------------------
+ */
 
-#define FORMAT(name, n_sub, largest, mins, lines)                                                                      \
+#define ROWS(name, n_sub, largest, mins)                                                                               \
     KN_INLINE void rows_##name(const struct tile *t, int n)                                                            \
     {                                                                                                                  \
         rows_256(t, n, sizeof(struct kn_##name##_x16), n_sub, largest, mins, line_##name);                             \
-    }                                                                                                                  \
-    KN_INLINE void wide_##name(const struct tile *t, int n)                                                            \
-    {                                                                                                                  \
-        rows_256_wide(t, n, sizeof(struct kn_##name##_x16), n_sub, largest, mins, line_##name, lines);                 \
-    }                                                                                                                  \
-    TILES(rows_##name)                                                                                                 \
-    WIDE_TILES(wide_##name)                                                                                            \
+    }
+#define DECODE(name, held)                                                                                             \
     static void decode_##name(struct codes *c)                                                                         \
     {                                                                                                                  \
-        if (is_held(run_of(n_sub, largest), lines))                                                                    \
+        if (held)                                                                                                      \
             return;                                                                                                    \
         ROLLED for (int half = 0; half < 2; half++)                                                                    \
         {                                                                                                              \
@@ -447,13 +475,52 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
             for (int i = 0; i < 32; i++) {                                                                             \
                 UNROLL                                                                                                 \
                 for (int part = 0; part < KN_PARTS; part++)                                                            \
-                    vi_store(c->q[32 * half + i] + part * (int)sizeof(vi), line_##name(c->block, half, i, part));      \
+                    vi_store(c->q[32 * half + i] + part * (int)sizeof(vi), line_##name(c, half, i, part));             \
             }                                                                                                          \
         }                                                                                                              \
     }
+#define WIDE(name, bytes, n_sub, largest, mins, line, lines)                                                           \
+    KN_INLINE void wide_##name(const struct tile *t, int n)                                                            \
+    {                                                                                                                  \
+        rows_256_wide(t, n, bytes, n_sub, largest, mins, line, lines);                                                 \
+    }
+#define FORMAT(name, n_sub, largest, mins, lines)                                                                      \
+    ROWS(name, n_sub, largest, mins)                                                                                   \
+    TILES(rows_##name)                                                                                                 \
+    DECODE(name, is_held(run_of(n_sub, largest), lines))                                                               \
+    WIDE(name, sizeof(struct kn_##name##_x16), n_sub, largest, mins, line_##name, lines)                               \
+    WIDE_TILES(wide_##name)
 #define KIND(name)                                                                                                     \
     {                                                                                                                  \
-        sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, wide_##name##_tiles, decode_##name         \
+        sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, TILE, wide_##name##_tiles, decode_##name   \
+    }
+
+/* Tiles of one and two rows, and of three rows and more. */
+#if KN_LANES == 16
+#define EACH_SHARED_TILE(X, of) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7) EACH_WIDE_TILE(X, of)
+#else
+#define EACH_SHARED_TILE EACH_WIDE_TILE
+#endif
+#define EACH_OF_TWO(X, of) X(of, 1) X(of, 2)
+#define PAIR_TILES(body)                                                                                               \
+    TILE_BODIES(EACH_OF_TWO, body)                                                                                     \
+    static tile_fn *const body##_tiles[3] = { EACH_OF_TWO(TILE_ENTRY, body) };
+#define SHARED_TILES(body)                                                                                             \
+    TILE_BODIES(EACH_SHARED_TILE, body)                                                                                \
+    static tile_fn *const body##_tiles[WIDE_TILE + 1] = { EACH_SHARED_TILE(TILE_ENTRY, body) };
+
+/* Looking lines up takes most of the time of the grid formats, so from three
+ * rows on lines are decoded once.  The tiles are then those of wide_grid_8 or
+ * wide_grid_16 for all of these formats, which saves most of the time to
+ * compile them; `bytes` only matters for the prefetch. */
+#define GRID(name, n_sub, largest)                                                                                     \
+    ROWS(name, n_sub, largest, SIGNED_MINS)                                                                            \
+    PAIR_TILES(rows_##name)                                                                                            \
+    DECODE(name, false)
+#define GRID_KIND(name, n_sub)                                                                                         \
+    {                                                                                                                  \
+        sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, 2, wide_grid_##n_sub##_tiles,              \
+            decode_##name                                                                                              \
     }
 
 FORMAT(q4_k, 8, 15, MINS, HELD)
@@ -461,21 +528,41 @@ FORMAT(q5_k, 8, 31, MINS, HELD)
 FORMAT(q6_k, 16, 63, ABOVE(5), SHARED)
 FORMAT(q2_k, 16, 3, MINS, HELD)
 FORMAT(q3_k, 16, 7, ABOVE(2), HELD)
-FORMAT(iq4_xs, 8, KN_SIGNED, KN_SIGNED_BIAS ? ABOVE(7) : NO_MINS, HELD)
+FORMAT(iq4_xs, 8, KN_SIGNED(128), SIGNED_MINS, HELD)
+GRID(iq2_xxs, 8, KN_SIGNED(43))
+GRID(iq2_xs, 16, KN_SIGNED(43))
+GRID(iq2_s, 16, KN_SIGNED(43))
+GRID(iq3_xxs, 8, KN_SIGNED(31))
+GRID(iq3_s, 8, KN_SIGNED(15))
+WIDE(grid_8, sizeof(struct kn_iq3_xxs_x16), 8, KN_SIGNED(43), SIGNED_MINS, NULL, SHARED)
+WIDE(grid_16, sizeof(struct kn_iq2_xs_x16), 16, KN_SIGNED(43), SIGNED_MINS, NULL, SHARED)
+SHARED_TILES(wide_grid_8)
+SHARED_TILES(wide_grid_16)
 
 void KN_FN(kn_job_256)(const struct job *j)
 {
     static const struct kind {
         size_t bytes;
         scales_fn *scales;
-        tile_fn *const *few, *const *many;
+        tile_fn *const *few;
+        int most_few;
+        tile_fn *const *many; /* of more rows than most_few */
         void (*decode)(struct codes *c);
     } kinds[KN_FORMAT_COUNT] = {
-        [KN_Q4_K] = KIND(q4_k), [KN_Q5_K] = KIND(q5_k), [KN_Q6_K] = KIND(q6_k),
-        [KN_Q2_K] = KIND(q2_k), [KN_Q3_K] = KIND(q3_k), [KN_IQ4_XS] = KIND(iq4_xs),
+        [KN_Q4_K] = KIND(q4_k),
+        [KN_Q5_K] = KIND(q5_k),
+        [KN_Q6_K] = KIND(q6_k),
+        [KN_Q2_K] = KIND(q2_k),
+        [KN_Q3_K] = KIND(q3_k),
+        [KN_IQ4_XS] = KIND(iq4_xs),
+        [KN_IQ2_XXS] = GRID_KIND(iq2_xxs, 8),
+        [KN_IQ2_XS] = GRID_KIND(iq2_xs, 16),
+        [KN_IQ2_S] = GRID_KIND(iq2_s, 16),
+        [KN_IQ3_XXS] = GRID_KIND(iq3_xxs, 8),
+        [KN_IQ3_S] = GRID_KIND(iq3_s, 8),
     };
     const struct kind *k = &kinds[j->format];
-    const bool many = j->n > TILE;
+    const bool many = j->n > k->most_few;
     float acc[GROUP_256][ACC] __attribute__((aligned(64)));
     struct codes c;
     struct tile t = { .job = j, .w = &c };

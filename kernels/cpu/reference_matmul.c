@@ -328,6 +328,31 @@ static float block_iq4_xs(const void *w, int lane, const struct input *a, float 
     return add_256(b->d[lane], NULL, a->d, isum, 0, acc);
 }
 
+/* isum: at most 256 * 31 * 43 * 127 = 2^25.4 */
+static float block_grid(enum kn_format f, const void *w, int lane, const struct input *a, float acc)
+{
+    _Alignas(4) uint8_t block[KN_BLOCK_MOST];
+    int16_t integer[256];
+    int32_t isum = 0;
+
+    kn_block_gather(f, w, lane, block);
+    kn_grid_integers(f, block, integer);
+    for (int k = 0; k < 256; k++)
+        isum += integer[k] * a->q[k];
+    return fmaf(kn_grid_step(f, block) * a->d, (float)isum, acc);
+}
+
+#define BLOCK_GRID(name, F)                                                                                            \
+    static float block_##name(const void *w, int lane, const struct input *a, float acc)                               \
+    {                                                                                                                  \
+        return block_grid(KN_##F, w, lane, a, acc);                                                                    \
+    }
+BLOCK_GRID(iq2_xxs, IQ2_XXS)
+BLOCK_GRID(iq2_xs, IQ2_XS)
+BLOCK_GRID(iq2_s, IQ2_S)
+BLOCK_GRID(iq3_xxs, IQ3_XXS)
+BLOCK_GRID(iq3_s, IQ3_S)
+
 /* isum: at most 32 * 12 * 127 */
 static float block_mxfp4(const void *w, int lane, const struct input *a, float acc)
 {
@@ -355,11 +380,14 @@ static struct input input_at(enum kn_act act, const void *x, int k)
 static float product(const struct kn_mat *m, const uint8_t *w, int lane, const void *x)
 {
     static block_fn *const blocks[KN_FORMAT_COUNT] = {
-        [KN_F32] = block_f32,   [KN_F16] = block_f16,   [KN_BF16] = block_bf16,     [KN_Q8_0] = block_q8_0,
-        [KN_Q4_K] = block_q4_k, [KN_Q6_K] = block_q6_k, [KN_MXFP4] = block_mxfp4,   [KN_Q4_0] = block_q4_0,
-        [KN_Q4_1] = block_q4_1, [KN_Q5_0] = block_q5_0, [KN_Q5_1] = block_q5_1,     [KN_Q5_K] = block_q5_k,
-        [KN_Q2_K] = block_q2_k, [KN_Q3_K] = block_q3_k, [KN_IQ4_NL] = block_iq4_nl, [KN_IQ4_XS] = block_iq4_xs,
-        [KN_FP8] = block_fp8,   [KN_INT4] = block_int4,
+        [KN_F32] = block_f32,       [KN_F16] = block_f16,         [KN_BF16] = block_bf16,
+        [KN_Q8_0] = block_q8_0,     [KN_Q4_K] = block_q4_k,       [KN_Q6_K] = block_q6_k,
+        [KN_MXFP4] = block_mxfp4,   [KN_Q4_0] = block_q4_0,       [KN_Q4_1] = block_q4_1,
+        [KN_Q5_0] = block_q5_0,     [KN_Q5_1] = block_q5_1,       [KN_Q5_K] = block_q5_k,
+        [KN_Q2_K] = block_q2_k,     [KN_Q3_K] = block_q3_k,       [KN_IQ4_NL] = block_iq4_nl,
+        [KN_IQ4_XS] = block_iq4_xs, [KN_IQ2_XXS] = block_iq2_xxs, [KN_IQ2_XS] = block_iq2_xs,
+        [KN_IQ2_S] = block_iq2_s,   [KN_IQ3_XXS] = block_iq3_xxs, [KN_IQ3_S] = block_iq3_s,
+        [KN_FP8] = block_fp8,       [KN_INT4] = block_int4,
     };
     const struct kn_format_info *info = kn_format_info(m->format);
     float sum = 0;

@@ -166,6 +166,50 @@ static void block_iq4_xs(const uint8_t *const row[KN_PANEL], uint8_t *out)
     move_codes(row, offsetof(struct kn_iq4_xs, q), 128, out);
 }
 
+/* The IQ2 and IQ3 formats: all items but d have four bytes. */
+static void block_iq2_xxs(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_iq2_xxs, d), 2, out);
+    move_codes(row, offsetof(struct kn_iq2_xxs, q), 64, out);
+}
+
+static uint8_t *move_words(const uint8_t *const row[KN_PANEL], size_t at, int n, uint8_t *out)
+{
+    for (int i = 0; i < n; i++)
+        out = move_item(row, at + 4 * (size_t)i, 4, out);
+    return out;
+}
+
+static void block_iq2_xs(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_iq2_xs, d), 2, out);
+    out = move_words(row, offsetof(struct kn_iq2_xs, sc), 2, out);
+    move_codes(row, offsetof(struct kn_iq2_xs, q), 64, out);
+}
+
+static void block_iq2_s(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_iq2_s, d), 2, out);
+    out = move_codes(row, offsetof(struct kn_iq2_s, qh), 16, out); /* and sc */
+    out = move_codes(row, offsetof(struct kn_iq2_s, sign), 32, out);
+    move_codes(row, offsetof(struct kn_iq2_s, q), 32, out);
+}
+
+static void block_iq3_xxs(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_iq3_xxs, d), 2, out);
+    move_codes(row, offsetof(struct kn_iq3_xxs, q), 64 + 32, out);
+}
+
+static void block_iq3_s(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_iq3_s, d), 2, out);
+    out = move_words(row, offsetof(struct kn_iq3_s, qh), 2, out);
+    out = move_words(row, offsetof(struct kn_iq3_s, sc), 1, out);
+    out = move_codes(row, offsetof(struct kn_iq3_s, sign), 32, out);
+    move_codes(row, offsetof(struct kn_iq3_s, q), 64, out);
+}
+
 static void block_mxfp4(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
     out = move_item(row, offsetof(struct kn_mxfp4, e), 1, out);
@@ -228,6 +272,11 @@ void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, v
         [KN_Q3_K] = { block_q3_k, sizeof(struct kn_q3_k) },
         [KN_IQ4_NL] = { block_q4_0, sizeof(struct kn_q4_0) },
         [KN_IQ4_XS] = { block_iq4_xs, sizeof(struct kn_iq4_xs) },
+        [KN_IQ2_XXS] = { block_iq2_xxs, sizeof(struct kn_iq2_xxs) },
+        [KN_IQ2_XS] = { block_iq2_xs, sizeof(struct kn_iq2_xs) },
+        [KN_IQ2_S] = { block_iq2_s, sizeof(struct kn_iq2_s) },
+        [KN_IQ3_XXS] = { block_iq3_xxs, sizeof(struct kn_iq3_xxs) },
+        [KN_IQ3_S] = { block_iq3_s, sizeof(struct kn_iq3_s) },
         [KN_FP8] = { block_fp8, sizeof(struct kn_fp8) },
         [KN_INT4] = { block_q4_0, sizeof(struct kn_q4_0) },
     };

@@ -22,8 +22,10 @@
 
 #define KN_INLINE static inline __attribute__((always_inline))
 
-#define KN_SMALL  15  /* largest code for which dot_fold() needs only one multiplication */
-#define KN_SIGNED 255 /* as `largest` in dot_codes(): codes are signed, made by signed_codes() */
+#define KN_SMALL 15 /* largest code for which dot_fold() needs only one multiplication */
+
+/* As `largest` in dot_codes(): codes are signed, made by signed_codes(), and at most `size` in magnitude. */
+#define KN_SIGNED(size) (0x100 | (size))
 
 /* Control of a byte shuffle that copies byte i of each of the four lanes of 32 bits to all bytes of the same lane. */
 KN_INLINE __m128i vi_byte_of_lanes(int i)
@@ -129,6 +131,14 @@ KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
     return _mm512_mask_add_epi8(x, set, x, _mm512_set1_epi8(amount));
 }
 
+/* Negates byte j of each lane where bit 4 * i + j of the same lane of `bits` is set. */
+KN_INLINE vi vi_negate_at_bits(vi x, vi bits, int i)
+{
+    vi byte = _mm512_shuffle_epi8(bits, _mm512_broadcast_i32x4(vi_byte_of_lanes(i / 2)));
+    __mmask64 set = _mm512_test_epi8_mask(byte, _mm512_set1_epi32(i % 2 ? (int32_t)0x80402010 : 0x08040201));
+    return _mm512_mask_sub_epi8(x, set, _mm512_setzero_si512(), x);
+}
+
 /* acc + dot product of the two int16 of each lane. */
 KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b) { return _mm512_dpwssd_epi32(acc, a, b); }
 
@@ -139,7 +149,8 @@ KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b) { return _mm512_dpwssd_epi32(acc, a,
  * codes has 24 bits: a shuffle moves its lowest 8 bits to one half of the lane and the upper 16 to the other half,
  * whose scale is 256 times as large, and the same instruction folds it; a 32-bit multiplication would be two
  * instructions and an addition. */
-#define KN_RUN(largest) (((largest) <= KN_SMALL ? INT16_MAX : (1 << 23) - 1) / (4 * 127 * (largest)))
+#define KN_MOST(largest) ((largest) < KN_SIGNED(0) ? (largest) : 255)
+#define KN_RUN(largest)  (((largest) <= KN_SMALL ? INT16_MAX : (1 << 23) - 1) / (4 * 127 * KN_MOST(largest)))
 KN_INLINE vi dot_codes(vi run, vi u, vi s, int largest)
 {
     (void)largest;
@@ -271,17 +282,25 @@ KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
     return _mm256_add_epi8(x, _mm256_and_si256(set, _mm256_set1_epi8(amount)));
 }
 
+KN_INLINE vi vi_negate_at_bits(vi x, vi bits, int i)
+{
+    vi byte = _mm256_shuffle_epi8(bits, _mm256_broadcastsi128_si256(vi_byte_of_lanes(i / 2)));
+    vi one = _mm256_set1_epi32(i % 2 ? (int32_t)0x80402010 : 0x08040201);
+    vi set = _mm256_cmpeq_epi8(_mm256_and_si256(byte, one), one);
+    return _mm256_sign_epi8(x, _mm256_or_si256(set, _mm256_set1_epi8(1)));
+}
+
 KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
 
 /* As above, but a run is added up in two int16 per lane, before dot_fold() multiplies and widens them.
  * Each call adds two products of a code (at most `largest`) and an activation s in [-127, 127], so at most
- * 2 * 127 * largest; KN_RUN calls cannot overflow.  Signed codes w: maddubs needs an unsigned factor, so it gets
- * |w| <= 128, and s gets the sign of w.  Two products are then at most 2 * 128 * 127 < 2^15, so a run is one call. */
-#define KN_RUN(largest) ((largest) == KN_SIGNED ? 1 : 32767 / (2 * 127 * (largest)))
+ * 2 * 127 * largest; KN_RUN calls cannot overflow.  Signed codes w: maddubs needs an unsigned factor, so it gets |w|,
+ * and s gets the sign of w.  With |w| <= 128, two products are at most 2 * 128 * 127 < 2^15, so a run is one call. */
+#define KN_RUN(largest) (32767 / (2 * 127 * ((largest) < KN_SIGNED(0) ? (largest) : (largest)-KN_SIGNED(0))))
 KN_INLINE vi signed_pairs(vi w, vi s) { return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(s, w)); }
 KN_INLINE vi dot_codes(vi run, vi u, vi s, int largest)
 {
-    return largest == KN_SIGNED ? signed_pairs(u, s) : _mm256_add_epi16(run, _mm256_maddubs_epi16(u, s));
+    return _mm256_add_epi16(run, largest >= KN_SIGNED(0) ? signed_pairs(u, s) : _mm256_maddubs_epi16(u, s));
 }
 KN_INLINE vi dot_scale(vi scale, int largest)
 {

@@ -14,12 +14,15 @@
  *   Q2_K   as Q4_K with sc in 8..15 and dmin = 1.5 d: 1.118 times 11.73
  *   Q3_K   d * sc * (code - 4): 2.345 times 23.95, |sc| uniform in 16..31 and its sign random
  *   IQ4_XS d * sc * one of 16 values: 67.44 times 23.95, sc as in Q3_K
+ *   IQ2, IQ3   d * (2 * s + 1) * size * sign: the root mean square of the grid's sizes times 24.43, that of 2 * s + 1
+ *          for s uniform in 8..15, times 1/8, 1/2 or 1
  *   Q4_0, Q5_0, IQ4_NL   d * (code - 8), d * (code - 16), d * value: 4.637, 9.247, 67.44; sign of d random
  *   Q4_1, Q5_1           d * code + m, m = -7.5 d and -15.5 d: 4.61, 9.23
  *   MXFP4  step * one of 16 integers, deviation 5.852; steps are powers of two, so a share of the blocks has the next
  *          larger step, chosen to give the right mean square */
 #include "moe/write/write.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #define ROOT_3 1.7320508f /* uniform in [-1, 1] has deviation 1 / ROOT_3 */
@@ -57,6 +60,11 @@ void moe_synth_fill_init(struct moe_synth_fill *f)
         [KN_Q2_K] = { 1.118f * 11.73f, 1.5f },
         [KN_Q3_K] = { 2.345f * 23.95f, 0 },
         [KN_IQ4_XS] = { 67.44f * 23.95f, 0 },
+        [KN_IQ2_XXS] = { 23.12f * 24.43f / 8, 0 },
+        [KN_IQ2_XS] = { 24.22f * 24.43f / 8, 0 },
+        [KN_IQ2_S] = { 24.43f * 24.43f / 8, 0 },
+        [KN_IQ3_XXS] = { 15.42f * 24.43f / 2, 0 },
+        [KN_IQ3_S] = { 7.594f * 24.43f, 0 },
     };
     if (f->format == KN_MXFP4) {
         init_mxfp4(f);
@@ -210,6 +218,29 @@ static void fill_iq4_xs(const struct moe_synth_fill *f, uint64_t i, struct kn_iq
     }
 }
 
+/* Every number is a valid index; the top bit of each scale is set. */
+static void fill_grid(const struct moe_synth_fill *f, uint64_t i, uint8_t *b)
+{
+    /* the bytes of scales: n of them, from byte `at` on, `step` apart; `top`: the top bits of their scales */
+    static const struct {
+        size_t at, n, step;
+        uint8_t top;
+    } scales[KN_FORMAT_COUNT] = {
+        [KN_IQ2_XXS] = { offsetof(struct kn_iq2_xxs, q) + 7, 8, 8, 0x80 },
+        [KN_IQ2_XS] = { offsetof(struct kn_iq2_xs, sc), 8, 1, 0x88 },
+        [KN_IQ2_S] = { offsetof(struct kn_iq2_s, sc), 8, 1, 0x88 },
+        [KN_IQ3_XXS] = { offsetof(struct kn_iq3_xxs, s) + 3, 8, 4, 0x80 },
+        [KN_IQ3_S] = { offsetof(struct kn_iq3_s, sc), 4, 1, 0x88 },
+    };
+    const size_t bytes = (size_t)kn_format_info(f->format)->block_bytes;
+    uint64_t at = i * 15, head = word(f, at);
+    uint16_t d = f->d[head & 15];
+    fill_codes(f, at + 1, b, bytes);
+    memcpy(b, &d, sizeof d);
+    for (size_t k = 0; k < scales[f->format].n; k++)
+        b[scales[f->format].at + k * scales[f->format].step] |= scales[f->format].top;
+}
+
 static void fill_block(const struct moe_synth_fill *f, uint64_t i, void *b)
 {
     switch (f->format) {
@@ -236,6 +267,13 @@ static void fill_block(const struct moe_synth_fill *f, uint64_t i, void *b)
         break;
     case KN_MXFP4:
         fill_mxfp4(f, i, b);
+        break;
+    case KN_IQ2_XXS:
+    case KN_IQ2_XS:
+    case KN_IQ2_S:
+    case KN_IQ3_XXS:
+    case KN_IQ3_S:
+        fill_grid(f, i, b);
         break;
     default:
         fill_nibbles(f, i, b);

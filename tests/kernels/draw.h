@@ -46,6 +46,8 @@ static const struct {
     [KN_Q5_0] = { 1, { 0 } },      [KN_Q5_1] = { 2, { 0, 2 } }, [KN_IQ4_NL] = { 1, { 0 } },
     [KN_Q4_K] = { 2, { 0, 2 } },   [KN_Q5_K] = { 2, { 0, 2 } }, [KN_Q6_K] = { 1, { 208 } },
     [KN_Q2_K] = { 2, { 80, 82 } }, [KN_Q3_K] = { 1, { 108 } },  [KN_IQ4_XS] = { 1, { 0 } },
+    [KN_IQ2_XXS] = { 1, { 0 } },   [KN_IQ2_XS] = { 1, { 0 } },  [KN_IQ2_S] = { 1, { 0 } },
+    [KN_IQ3_XXS] = { 1, { 0 } },   [KN_IQ3_S] = { 1, { 0 } },
 };
 
 /* The extreme byte: the codes of Q8_0 and the scales of Q6_K are signed. */

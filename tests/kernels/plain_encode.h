@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "kernels/internal.h"
 
 static inline int plain_nearest(float x, int least, int most)
 {
@@ -192,6 +192,91 @@ static inline void plain_iq4_xs(const float *x, struct kn_iq4_xs *b)
         b->q[i / 32 * 16 + i % 16] |= (uint8_t)(k.q[i] << i / 16 % 2 * 4);
 }
 
+/* ---- grids ------------------------------------------------------------------------------------- */
+
+/* The point nearest to n sizes, by index. */
+static inline int plain_point(const struct kn_grid *g, const float *x, float step)
+{
+    int best = 0;
+    float least = INFINITY;
+    for (int p = 0; p < g->n_point; p++) {
+        float error = 0;
+        for (int i = 0; i < g->n_value; i++) {
+            float e = x[i] - step * (float)g->size[p * g->n_value + i];
+            error += e * e;
+        }
+        if (error < least) {
+            least = error;
+            best = p;
+        }
+    }
+    return best;
+}
+
+static inline void plain_put_point(enum kn_format f, uint8_t *p, int i, int point)
+{
+    if (f == KN_IQ2_XXS)
+        plain_put(p + 2, 64 * (i / 4) + 8 * (i % 4), 8, point);
+    else if (f == KN_IQ2_XS)
+        plain_put(p + 2, 16 * i, 9, point);
+    else
+        plain_put(p + 2, 8 * i, 8, point);
+    if (f == KN_IQ2_S)
+        plain_put(p + 66, 2 * i, 2, point >> 8);
+    if (f == KN_IQ3_S)
+        plain_put(p + 66, i, 1, point >> 8);
+}
+
+static inline void plain_put_signs(enum kn_format f, uint8_t *p, int v, int signs)
+{
+    if (f == KN_IQ2_S || f == KN_IQ3_S)
+        plain_put(p + (f == KN_IQ2_S ? 34 : 74), 8 * v, 8, signs);
+    else if (f == KN_IQ2_XS)
+        plain_put(p + 2, 16 * v + 9, 7, signs);
+    else if (f == KN_IQ2_XXS)
+        plain_put(p + 2, 64 * (v / 4) + 32 + 7 * (v % 4), 7, signs);
+    else
+        plain_put(p + 66, 32 * (v / 4) + 7 * (v % 4), 7, signs);
+}
+
+static inline void plain_put_scale(enum kn_format f, uint8_t *p, int s, int scale)
+{
+    if (f == KN_IQ2_XXS)
+        plain_put(p + 2, 64 * s + 60, 4, scale);
+    else if (f == KN_IQ3_XXS)
+        plain_put(p + 66, 32 * s + 28, 4, scale);
+    else
+        plain_put(p + (f == KN_IQ2_XS ? 66 : f == KN_IQ2_S ? 74 : 106), 4 * s, 4, scale);
+}
+
+/* A group's largest value has the largest size; the eighth sign is right or, where it is not stored, wrong. */
+static inline void plain_grid(enum kn_format f, const float *x, uint8_t *p)
+{
+    const struct kn_grid *g = kn_grid(f);
+    const int n = f == KN_IQ2_XS || f == KN_IQ2_S ? 16 : 32;
+    const bool seven = f != KN_IQ2_S && f != KN_IQ3_S;
+    float part = g->part, size[256], top = plain_largest(x, 256);
+    float d = plain_rounded(top / (float)g->digit[g->base - 1] / 31 / part);
+    plain_half(p, d);
+    for (int v = 0; v < 32; v++) {
+        int signs = 0;
+        for (int i = 0; i < 8; i++) {
+            size[8 * v + i] = fabsf(x[8 * v + i]);
+            signs |= (x[8 * v + i] < 0) << i;
+        }
+        if (seven && __builtin_parity((unsigned)signs))
+            size[8 * v + 7] = -size[8 * v + 7];
+        plain_put_signs(f, p, v, signs & (seven ? 127 : 255));
+    }
+    for (int s = 0; s < 256 / n; s++) {
+        float step = plain_largest(x + n * s, n) / (float)g->digit[g->base - 1] / part;
+        int scale = plain_nearest((step * plain_inverse(d) - 1) / 2, 0, 15);
+        plain_put_scale(f, p, s, scale);
+        for (int i = n * s; i < n * s + n; i += g->n_value)
+            plain_put_point(f, p, i / g->n_value, plain_point(g, size + i, d * part * (float)(2 * scale + 1)));
+    }
+}
+
 /* ---- blocks of 32 ------------------------------------------------------------------------------ */
 
 /* Puts the low 4 bits of a code after a head of `head` bytes, and its fifth bit (if any) inside the head. */
@@ -283,6 +368,13 @@ static inline void plain_encode(enum kn_format f, const float *x, void *block)
     case KN_Q4_1:
     case KN_Q5_1:
         plain_step_and_low(f, x, block);
+        break;
+    case KN_IQ2_XXS:
+    case KN_IQ2_XS:
+    case KN_IQ2_S:
+    case KN_IQ3_XXS:
+    case KN_IQ3_S:
+        plain_grid(f, x, block);
         break;
     default:
         kn_assert(f == KN_Q4_0 || f == KN_Q5_0 || f == KN_IQ4_NL);

@@ -38,10 +38,11 @@ enum kind {
     N_KIND
 };
 
-enum { N_BLOCK_FORMAT = 13 };
-static const enum kn_format block_formats[N_BLOCK_FORMAT] = { KN_Q8_0, KN_Q4_K,   KN_Q6_K,  KN_MXFP4, KN_Q4_0,
-                                                              KN_Q4_1, KN_Q5_0,   KN_Q5_1,  KN_Q5_K,  KN_Q2_K,
-                                                              KN_Q3_K, KN_IQ4_NL, KN_IQ4_XS };
+enum { N_BLOCK_FORMAT = 18 };
+static const enum kn_format block_formats[N_BLOCK_FORMAT] = { KN_Q8_0,  KN_Q4_K,    KN_Q6_K,   KN_MXFP4,   KN_Q4_0,
+                                                              KN_Q4_1,  KN_Q5_0,    KN_Q5_1,   KN_Q5_K,    KN_Q2_K,
+                                                              KN_Q3_K,  KN_IQ4_NL,  KN_IQ4_XS, KN_IQ2_XXS, KN_IQ2_XS,
+                                                              KN_IQ2_S, KN_IQ3_XXS, KN_IQ3_S };
 
 static float uniform(uint64_t i) { return (float)(int32_t)(kn_mix(i) >> 32) * 0x1p-31f; }
 
@@ -170,9 +171,23 @@ static void a_block_depends_on_its_own_values(void **state)
 static double luck(enum kn_format f, const float *x, size_t n)
 {
     static const double largest[KN_FORMAT_COUNT] = {
-        [KN_Q8_0] = 127,      [KN_Q4_0] = 8,      [KN_Q4_1] = 15,      [KN_Q5_0] = 16,
-        [KN_Q5_1] = 31,       [KN_IQ4_NL] = 127,  [KN_Q4_K] = 63 * 15, [KN_Q5_K] = 63 * 31,
-        [KN_Q6_K] = 127 * 32, [KN_Q2_K] = 15 * 3, [KN_Q3_K] = 31 * 4,  [KN_IQ4_XS] = 31 * 127,
+        [KN_Q8_0] = 127,
+        [KN_Q4_0] = 8,
+        [KN_Q4_1] = 15,
+        [KN_Q5_0] = 16,
+        [KN_Q5_1] = 31,
+        [KN_IQ4_NL] = 127,
+        [KN_Q4_K] = 63 * 15,
+        [KN_Q5_K] = 63 * 31,
+        [KN_Q6_K] = 127 * 32,
+        [KN_Q2_K] = 15 * 3,
+        [KN_Q3_K] = 31 * 4,
+        [KN_IQ4_XS] = 31 * 127,
+        [KN_IQ2_XXS] = 31 * 43 / 8.0,
+        [KN_IQ2_XS] = 31 * 43 / 8.0,
+        [KN_IQ2_S] = 31 * 43 / 8.0,
+        [KN_IQ3_XXS] = 31 * 31 / 2.0,
+        [KN_IQ3_S] = 31 * 15,
     };
     float most = 0;
     for (size_t i = 0; i < n; i++)
@@ -181,10 +196,14 @@ static double luck(enum kn_format f, const float *x, size_t n)
 }
 
 /* Tolerance per block, as a factor. The search sums in float and rounds scales to halves afterwards, hence 1 + 1e-5;
- * two or three bits with scales of 15 or 31 steps cannot compensate for a scale that one outlier determines. */
+ * two or three bits with scales of 15 or 31 steps cannot compensate for a scale that one outlier determines. A grid has
+ * several points for nearly equal values, with steps of different ratios, and groups that choose different ones settle
+ * for a d that fits neither. */
 static double slack(enum kn_format f, enum kind kind)
 {
     bool outliers = kind == OUTLIER || kind == SPARSE;
+    if (kn_grid(f) && kind == FAR_OFF)
+        return 1.2;
     return f == KN_Q2_K && outliers ? 1.6 : f == KN_Q3_K && outliers ? 1.1 : f <= KN_MXFP4 ? 1 + 1e-5 : 1.05;
 }
 
@@ -220,8 +239,9 @@ static void the_search_is_never_worse_than_the_plain_rule(void **state)
 static void errors_are_those_of_the_search(void **state)
 {
     (void)state;
-    static const double most[N_BLOCK_FORMAT] = { 0.00505, 0.0703, 0.01665, 0.1124, 0.0800, 0.0694, 0.0397,
-                                                 0.0332,  0.0340, 0.2620,  0.1440, 0.0731, 0.0735 };
+    static const double most[N_BLOCK_FORMAT] = { 0.00505, 0.0703, 0.01665, 0.1124, 0.0800, 0.0694,
+                                                 0.0397,  0.0332, 0.0340,  0.2620, 0.1440, 0.0731,
+                                                 0.0735,  0.3313, 0.2880,  0.2397, 0.1780, 0.1292 };
     static float x[1 << 16];
     static uint16_t blocks[1 << 16];
     double square = 0;
@@ -275,7 +295,8 @@ static void simple_blocks_come_back(void **state)
 }
 
 /* Values beyond a format's range become its largest value with their sign. Formats with minimums have less than a
- * step of range below 0 here: in these only the values above 0 do. */
+ * step of range below 0 here: in these only the values above 0 do. Grids lack points with several large sizes, and some
+ * signs are wrong: in these values only stay finite. */
 static void huge_values_saturate(void **state)
 {
     (void)state;
@@ -289,12 +310,13 @@ static void huge_values_saturate(void **state)
     fill(x, N, HUGE_ONES, 6);
     for (int k = 0; k < N_BLOCK_FORMAT; k++) {
         enum kn_format f = block_formats[k];
-        bool minimums = !(most[f] > 0);
+        bool minimums = !(most[f] > 0), grid = kn_grid(f);
         best()->encode(f, x, N, room.blocks);
         kn_row_decode(f, room.blocks, N, y);
         for (int i = 0; i < N; i++)
-            if (minimums ? !isfinite(y[i]) || (x[i] > 0 && y[i] < 7e5f)
-                         : !(fabs((double)y[i]) >= most[f]) || x[i] * y[i] < 0)
+            if (grid       ? !isfinite(y[i])
+                : minimums ? !isfinite(y[i]) || (x[i] > 0 && y[i] < 7e5f)
+                           : !(fabs((double)y[i]) >= most[f]) || x[i] * y[i] < 0)
                 fail_msg("%s: %.9g became %.9g", kn_format_info(f)->name, (double)x[i], (double)y[i]);
     }
 }

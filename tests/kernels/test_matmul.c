@@ -11,6 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "kernels/internal.h"
 #include "tests/kernels/draw.h"
 
 #define GUARD     256
@@ -381,6 +382,48 @@ static double value_in_32(enum kn_format f, const uint8_t *p, int k)
     return half_at(p) * (f == KN_IQ4_NL ? iq4[q] : q - (fifth ? 16 : 8));
 }
 
+/* IQ2 and IQ3: the sizes of a point, as grids.c has it, and all else from the format's definition. */
+static double value_of_grid(enum kn_format f, const uint8_t *p, int i)
+{
+    const int v = i / 8, w = i / 4, j = i / 32, s = i / 16;
+    int index, scale, signs = -1, sign;
+
+    switch (f) {
+    case KN_IQ2_XXS:
+        index = bits_at(p + 2, 64 * j + 8 * (v % 4), 8);
+        signs = bits_at(p + 2, 64 * j + 32 + 7 * (v % 4), 7);
+        scale = bits_at(p + 2, 64 * j + 60, 4);
+        break;
+    case KN_IQ2_XS:
+        index = bits_at(p + 2, 16 * v, 9);
+        signs = bits_at(p + 2, 16 * v + 9, 7);
+        scale = bits_at(p + 66, 4 * s, 4);
+        break;
+    case KN_IQ2_S:
+        index = bits_at(p + 2, 8 * v, 8) + 256 * bits_at(p + 66, 2 * v, 2);
+        scale = bits_at(p + 74, 4 * s, 4);
+        break;
+    case KN_IQ3_XXS:
+        index = bits_at(p + 2, 8 * w, 8);
+        signs = bits_at(p + 66, 32 * j + 7 * (v % 4), 7);
+        scale = bits_at(p + 66, 32 * j + 28, 4);
+        break;
+    default:
+        index = bits_at(p + 2, 8 * w, 8) + 256 * bits_at(p + 66, w, 1);
+        scale = bits_at(p + 106, 4 * j, 4);
+    }
+    if (signs < 0)
+        sign = bits_at(p + (f == KN_IQ2_S ? 34 : 74), i, 1);
+    else
+        sign = i % 8 < 7 ? signs >> i % 8 & 1 : __builtin_parity((unsigned)signs);
+    const int size = f == KN_IQ2_XXS   ? kn_grid_iq2_xxs[index][i % 8]
+                     : f == KN_IQ2_XS  ? kn_grid_iq2_xs[index][i % 8]
+                     : f == KN_IQ2_S   ? kn_grid_iq2_s[index][i % 8]
+                     : f == KN_IQ3_XXS ? 2 * kn_grid_iq3_xxs[index][i % 4]
+                                       : kn_grid_iq3_s[index][i % 4];
+    return half_at(p) * (2 * scale + 1) * (sign ? -size : size) / (f == KN_IQ3_S ? 1 : f == KN_IQ3_XXS ? 4 : 8);
+}
+
 /* Blocks of 256: value i of the block at p is value i % 32 of the sub-block j of 32. */
 static double value_in_256(enum kn_format f, const uint8_t *p, int i)
 {
@@ -406,6 +449,12 @@ static double value_in_256(enum kn_format f, const uint8_t *p, int i)
     case KN_IQ4_XS:
         scale = bits_at(p + 4, 4 * j, 4) + 16 * bits_at(p + 2, 2 * j, 2);
         return half_at(p) * (scale - 32) * iq4[bits_at(p + 8, (16 * j + l % 16) * 8 + l / 16 * 4, 4)];
+    case KN_IQ2_XXS:
+    case KN_IQ2_XS:
+    case KN_IQ2_S:
+    case KN_IQ3_XXS:
+    case KN_IQ3_S:
+        return value_of_grid(f, p, i);
     default:
         q = bits_at(p, (i / 128 * 64 + i % 64) * 8 + i % 128 / 64 * 4, 4);
         q += bits_at(p + 128, (i / 128 * 32 + l) * 8 + i % 128 / 32 * 2, 2) * 16;

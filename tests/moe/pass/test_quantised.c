@@ -68,8 +68,8 @@ static void blocks_decode_as_elsewhere(void **state)
         for (int i = 0; i < info->block_values; i++) {
             word = strtok(NULL, " \n");
             assert_non_null(word);
-            double want = strtod(word, NULL); /* the last rounding may differ */
-            if (!(fabs((double)got[i] - want) <= 0x1p-22 * fabs(want)))
+            double want = strtod(word, NULL); /* the last rounding may differ, but for the grids' */
+            if (!(fabs((double)got[i] - want) <= (format >= KN_IQ2_XXS ? 0 : 0x1p-22) * fabs(want)))
                 fail_msg("%s: value %d of a block is %a, want %a", name, i, (double)got[i], want);
         }
         seen[format]++;
@@ -79,12 +79,45 @@ static void blocks_decode_as_elsewhere(void **state)
         assert_int_equal(seen[i], 4);
 }
 
+/* Every point of every grid. */
+static void grids_are_those_of_elsewhere(void **state)
+{
+    (void)state;
+    static char line[1 << 14];
+    int n_grid = 0;
+    FILE *f = fopen("tests/fixtures/quantised/grids.txt", "r");
+    assert_non_null(f);
+    for (; fgets(line, sizeof line, f); n_grid++) {
+        char *name = strtok(line, " "), *hex = strtok(NULL, " "), *want = strtok(NULL, " \n");
+        enum kn_format format;
+        uint64_t hash = UINT64_C(0xCBF29CE484222325);
+        assert_int_equal(kn_format_find(name, &format), 0);
+        size_t n = (size_t)kn_format_info(format)->block_bytes, n_block = strlen(hex) / 2 / n;
+        assert_int_equal(strlen(hex), 2 * n * n_block);
+        for (size_t b = 0; b < n_block; b++) {
+            uint8_t raw[128], bytes[256 * sizeof(float)];
+            float x[256];
+            for (size_t i = 0; i < n; i++)
+                raw[i] = hex_byte(hex + 2 * (b * n + i));
+            kn_row_decode(format, raw, 256, x);
+            memcpy(bytes, x, sizeof bytes);
+            for (size_t i = 0; i < sizeof bytes; i++)
+                hash = (hash ^ bytes[i]) * UINT64_C(0x100000001B3);
+        }
+        if (hash != strtoull(want, NULL, 16))
+            fail_msg("%s: the values' hash is %016llx, not %s", name, (unsigned long long)hash, want);
+    }
+    fclose(f);
+    assert_int_equal(n_grid, 5);
+}
+
 /* ---- models ------------------------------------------------------------------------------------ */
 
 struct kind {
     const char *name;
-    enum kn_format ffn, dense;
-}; /* dense: attention, embedding, head */
+    enum kn_format ffn, dense; /* dense: attention, embedding, head */
+    enum kn_format up, down;   /* of FFNs and experts; F32: as ffn */
+};
 
 /* Rows that are not whole blocks use the fallback format of published files. */
 static enum kn_format fit(enum kn_format f, int n_in)
@@ -102,7 +135,11 @@ static enum kn_format target(const struct kind *k, const struct plain_tensor *t)
 {
     if (t->n_out == 1 || strstr(t->name, "ffn_gate_inp"))
         return t->format;
-    return fit(strstr(t->name, ".ffn_") ? k->ffn : k->dense, t->n_in);
+    enum kn_format f = !strstr(t->name, ".ffn_")  ? k->dense
+                       : strstr(t->name, "_up")   ? k->up
+                       : strstr(t->name, "_down") ? k->down
+                                                  : k->ffn;
+    return fit(f ? f : k->ffn, t->n_in);
 }
 
 /* Gives each 16 values a size and a mean of their own, so that sub-blocks have different scales; the magnitude
@@ -325,20 +362,25 @@ static void logits_are_those_of_the_weights(void **state)
 int main(void)
 {
     static struct kind kind[] = {
-        { "F16", KN_F16, KN_F16 },
-        { "BF16", KN_BF16, KN_BF16 },
-        { "Q8_0", KN_Q8_0, KN_Q8_0 },
-        { "Q4_K", KN_Q4_K, KN_Q4_K },
-        { "Q6_K", KN_Q6_K, KN_Q6_K },
-        { "Q4_K with Q8_0", KN_Q4_K, KN_Q8_0 },
-        { "Q5_K", KN_Q5_K, KN_Q5_K },
-        { "IQ4_XS", KN_IQ4_XS, KN_IQ4_XS },
-        { "Q3_K with Q4_1", KN_Q3_K, KN_Q4_1 },
-        { "Q2_K with Q4_0", KN_Q2_K, KN_Q4_0 },
+        { "F16", .ffn = KN_F16, .dense = KN_F16 },
+        { "BF16", .ffn = KN_BF16, .dense = KN_BF16 },
+        { "Q8_0", .ffn = KN_Q8_0, .dense = KN_Q8_0 },
+        { "Q4_K", .ffn = KN_Q4_K, .dense = KN_Q4_K },
+        { "Q6_K", .ffn = KN_Q6_K, .dense = KN_Q6_K },
+        { "Q4_K with Q8_0", .ffn = KN_Q4_K, .dense = KN_Q8_0 },
+        { "Q5_K", .ffn = KN_Q5_K, .dense = KN_Q5_K },
+        { "IQ4_XS", .ffn = KN_IQ4_XS, .dense = KN_IQ4_XS },
+        { "Q3_K with Q4_1", .ffn = KN_Q3_K, .dense = KN_Q4_1 },
+        { "Q2_K with Q4_0", .ffn = KN_Q2_K, .dense = KN_Q4_0 },
+        { "IQ2_XXS with IQ3_XXS", .ffn = KN_IQ2_XXS, .dense = KN_IQ3_XXS },
+        { "IQ2_XS with IQ3_S", .ffn = KN_IQ2_XS, .dense = KN_IQ3_S },
+        { "gate IQ2_S, up IQ3_S, down IQ4_NL", .ffn = KN_IQ2_S, .dense = KN_Q6_K, .up = KN_IQ3_S, .down = KN_IQ4_NL },
+        { "gate IQ3_XXS, up Q4_K, down IQ2_S", .ffn = KN_IQ3_XXS, .dense = KN_IQ2_S, .up = KN_Q4_K, .down = KN_IQ2_S },
     };
     enum { N_KIND = sizeof kind / sizeof *kind };
-    struct CMUnitTest tests[1 + N_KIND] = { cmocka_unit_test(blocks_decode_as_elsewhere) };
+    struct CMUnitTest tests[2 + N_KIND] = { cmocka_unit_test(blocks_decode_as_elsewhere),
+                                            cmocka_unit_test(grids_are_those_of_elsewhere) };
     for (int i = 0; i < N_KIND; i++)
-        tests[1 + i] = (struct CMUnitTest){ kind[i].name, logits_are_those_of_the_weights, NULL, NULL, &kind[i] };
+        tests[2 + i] = (struct CMUnitTest){ kind[i].name, logits_are_those_of_the_weights, NULL, NULL, &kind[i] };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

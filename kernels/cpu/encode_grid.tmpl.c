@@ -1,0 +1,453 @@
+/* kernels/cpu/encode_grid.tmpl.c - float32 values to blocks of the IQ2 and IQ3 formats, for encode.tmpl.c.
+ *
+ * A group is the values that share a scale; sixteen groups are searched together, and a lane is one group.
+ *
+ *     value = sign * step * size              step = d * (2 * s + 1), s 0..15; the sizes of eight or four neighbouring
+ *                                             values are a point of the format's grid
+ *
+ * Signs come first: those of the values; where a format stores seven of eight, the number of negative values must be
+ * even, and otherwise the smallest value gets the wrong sign.  Along its sign a value is then at least 0, but for that
+ * one.  For a given step the best point is the nearest one, which pick() finds by trying all: the error of a point is
+ * the sum of the errors of its halves, and there are few halves.  For given points the best step is a linear
+ * least-squares problem.  So the search is that of simd_search.h: fit() finds each group's step alone, unit() the
+ * block's d, choose() the scales near the fit with the least error; then d is solved for again with all points fixed,
+ * and a block keeps the better of both results.
+ *
+ * Every value's error has the same weight. */
+#ifdef KN_ONE_LANE
+#include "kernels/cpu/one_lane.h"
+#else
+#include "kernels/cpu/simd.h"
+#endif
+#include "kernels/internal.h"
+
+#define GROUPS    16
+#define MOST_HALF 81
+#define LARGEST   0x1p28f /* as in simd_search.h */
+#define HALF_MOST 65504.0f
+#define N_RANGE   8 /* of the largest value, tried in fit(): FIRST + i * BY of the largest size */
+#define FIRST     0.84f
+#define BY        0.045f
+#define N_UNIT    32 /* d tried in unit() */
+
+/* A result for each group: its scale, its points and their sums. */
+struct found {
+    int s[GROUPS];
+    uint16_t point[8][GROUPS];
+    float xq[GROUPS], qq[GROUPS], error[GROUPS]; /* sums of value * size, size * size, squared errors */
+};
+
+struct search {
+    _Alignas(64) float x[32][GROUPS]; /* value i of each group along its sign */
+    const struct kn_grid *grid;
+    int n; /* values of a group */
+    uint8_t sign[4][GROUPS];
+    float step[GROUPS], weight[GROUPS], d[2];
+    struct found f;
+};
+
+/* The d that a block can store: a half times grid->part. */
+static float stored(const struct search *p, float d)
+{
+    float x = d / p->grid->part;
+
+    return kn_f16_to_f32(kn_f32_to_f16(x < HALF_MOST ? x : HALF_MOST)) * p->grid->part;
+}
+
+/* ---- the nearest point ----------------------------------------------------------------------- */
+
+#define PARTS (GROUPS / KN_LANES) /* registers with a number for each group */
+
+/* The scores of all halves of points, for values x and the inverse steps.  The score of a value x with the size g is
+ * x * inverse * g - g * g / 2, the largest where g is nearest. */
+KN_INLINE void score_halves(const struct kn_grid *grid, const float (*x)[GROUPS], const float *inverse,
+                            vf (*score)[PARTS])
+{
+    int n = 1;
+
+    for (int part = 0; part < PARTS; part++)
+        score[0][part] = vf_zero();
+    for (int i = 0; i < grid->n_value / 2; i++, n *= grid->base) {
+        for (int digit = grid->base - 1; digit >= 0; digit--) {
+            const vf size = vf_set1(grid->digit[digit]), square = vf_mul(size, vf_mul(size, vf_set1(0.5f)));
+
+            for (int part = 0; part < PARTS; part++) {
+                vf y = vf_mul(vf_load(x[i] + part * KN_LANES), vf_load(inverse + part * KN_LANES));
+                vf term = vf_sub(vf_mul(y, size), square);
+
+                for (int c = 0; c < n; c++)
+                    score[digit * n + c][part] = vf_add(score[c][part], term);
+            }
+        }
+    }
+}
+
+/* The indices of the points nearest to the groups' values.  Points with the same second half follow one another: the
+ * best first half of them is found, then compared with the best point so far. */
+KN_INLINE void nearest_points(const struct kn_grid *grid, const float (*x)[GROUPS], const float *inverse, float *index)
+{
+    const vf one = vf_set1(1), worst = vf_set1(-3e38f);
+    vf first[MOST_HALF][PARTS], second[MOST_HALF][PARTS], best[PARTS], best_at[PARTS], at = vf_zero();
+
+    score_halves(grid, x, inverse, first);
+    score_halves(grid, x + grid->n_value / 2, inverse, second);
+    for (int part = 0; part < PARTS; part++) {
+        best[part] = worst;
+        best_at[part] = vf_zero();
+    }
+    for (int p = 0; p < grid->n_point;) {
+        const int last = grid->half[p][1];
+        vf top[PARTS], top_at[PARTS];
+
+        for (int part = 0; part < PARTS; part++) {
+            top[part] = worst;
+            top_at[part] = at;
+        }
+        for (; p < grid->n_point && grid->half[p][1] == last; p++) {
+            for (int part = 0; part < PARTS; part++) {
+                vf score = first[grid->half[p][0]][part];
+
+                top_at[part] = vf_select(vf_less(top[part], score), at, top_at[part]);
+                top[part] = vf_max(score, top[part]);
+            }
+            at = vf_add(at, one);
+        }
+        for (int part = 0; part < PARTS; part++) {
+            vf score = vf_add(top[part], second[last][part]);
+
+            best_at[part] = vf_select(vf_less(best[part], score), top_at[part], best_at[part]);
+            best[part] = vf_max(score, best[part]);
+        }
+    }
+    for (int part = 0; part < PARTS; part++)
+        vf_store(index + part * KN_LANES, best_at[part]);
+}
+
+/* Sets the points nearest for each group's inverse step, and their sums. */
+static __attribute__((noinline)) void pick(const struct search *p, const float *inverse, struct found *f)
+{
+    const struct kn_grid *grid = p->grid;
+    float index[GROUPS];
+
+    memset(f->xq, 0, sizeof f->xq);
+    memset(f->qq, 0, sizeof f->qq);
+    for (int v = 0; v < p->n / grid->n_value; v++) {
+        const float(*x)[GROUPS] = p->x + v * grid->n_value;
+
+        nearest_points(grid, x, inverse, index);
+        for (int g = 0; g < GROUPS; g++) {
+            const int point = (int)index[g];
+            const uint8_t *size = grid->size + point * grid->n_value;
+            float xq = 0;
+            int qq = 0;
+
+            f->point[v][g] = (uint16_t)point;
+            for (int i = 0; i < grid->n_value; i++) {
+                xq += x[i][g] * (float)size[i];
+                qq += size[i] * size[i];
+            }
+            f->xq[g] += xq;
+            f->qq[g] += (float)qq;
+        }
+    }
+}
+
+static void measure(const struct search *p, const float *step, struct found *f)
+{
+    const struct kn_grid *grid = p->grid;
+
+    for (int g = 0; g < GROUPS; g++) {
+        float sum = 0;
+
+        for (int v = 0; v < p->n / grid->n_value; v++) {
+            const uint8_t *size = grid->size + f->point[v][g] * grid->n_value;
+            const float(*x)[GROUPS] = p->x + v * grid->n_value;
+
+            for (int i = 0; i < grid->n_value; i++) {
+                float e = x[i][g] - step[g] * (float)size[i];
+                sum += e * e;
+            }
+        }
+        f->error[g] = sum;
+    }
+}
+
+/* ---- the search ------------------------------------------------------------------------------ */
+
+static void keep_fit(struct search *p, const struct found *f, float explained[GROUPS])
+{
+    for (int g = 0; g < GROUPS; g++) {
+        float e = f->xq[g] > 0 ? f->xq[g] * (f->xq[g] / f->qq[g]) : 0;
+
+        if (e > explained[g]) {
+            explained[g] = e;
+            p->step[g] = f->xq[g] / f->qq[g];
+            p->weight[g] = f->qq[g];
+        }
+    }
+}
+
+/* Each group's step: tries several for the largest value, one with which it has the smallest size, and the best again
+ * with its own points. */
+static void fit(struct search *p)
+{
+    const float smallest = p->grid->digit[0], largest = p->grid->digit[p->grid->base - 1];
+    float top[GROUPS] = { 0 }, explained[GROUPS] = { 0 }, inverse[GROUPS];
+    struct found f;
+
+    for (int g = 0; g < GROUPS; g++) {
+        p->step[g] = p->weight[g] = 0;
+        for (int i = 0; i < p->n; i++)
+            top[g] = p->x[i][g] > top[g] ? p->x[i][g] : top[g];
+    }
+    for (int c = -1; c < N_RANGE; c++) {
+        float range = c < 0 ? smallest : largest * (FIRST + (float)c * BY);
+
+        for (int g = 0; g < GROUPS; g++)
+            inverse[g] = top[g] > 0 ? range / top[g] : 0;
+        pick(p, inverse, &f);
+        keep_fit(p, &f, explained);
+    }
+    for (int g = 0; g < GROUPS; g++)
+        inverse[g] = p->step[g] > 0 ? 1 / p->step[g] : 0;
+    pick(p, inverse, &f);
+    keep_fit(p, &f, explained);
+}
+
+/* The scale whose 2 * s + 1 is nearest to x. */
+static int scale_for(float x)
+{
+    float s = (x - 1) / 2;
+
+    return s > 15 ? 15 : s > 0 ? (int)(s + 0.5f) : 0;
+}
+
+/* The d with which the steps of n groups from g on are best stored as odd multiples. */
+static float unit(const struct search *p, int g, int n)
+{
+    float top = 0, best = 0, least = 3e38f;
+
+    for (int i = g; i < g + n; i++)
+        top = p->step[i] > top ? p->step[i] : top;
+    for (int c = 0; c < N_UNIT; c++) {
+        float d = stored(p, top / (32.0f - (float)c * 0.375f)), loss = 0;
+
+        for (int i = g; i < g + n && d > 0; i++) {
+            float e = p->step[i] - d * (float)(2 * scale_for(p->step[i] / d) + 1);
+            loss += p->weight[i] * e * e;
+        }
+        if (d > 0 && loss < least) {
+            least = loss;
+            best = d;
+        }
+    }
+    return best;
+}
+
+/* The scales within one of the fit's, with the nearest points, that have the least error. */
+static void choose(const struct search *p, struct found *best)
+{
+    float step[GROUPS], inverse[GROUPS];
+    struct found f;
+
+    for (int g = 0; g < GROUPS; g++)
+        best->error[g] = 3e38f;
+    for (int near = -1; near <= 1; near++) {
+        for (int g = 0; g < GROUPS; g++) {
+            float d = p->d[g * p->n / 256];
+
+            f.s[g] = d > 0 ? kn_max(0, kn_min(15, scale_for(p->step[g] / d) + near)) : 0;
+            step[g] = d * (float)(2 * f.s[g] + 1);
+            inverse[g] = step[g] > 0 ? 1 / step[g] : 0;
+        }
+        pick(p, inverse, &f);
+        measure(p, step, &f);
+        for (int g = 0; g < GROUPS; g++) {
+            if (!(f.error[g] < best->error[g]))
+                continue;
+            best->s[g] = f.s[g];
+            best->xq[g] = f.xq[g];
+            best->qq[g] = f.qq[g];
+            best->error[g] = f.error[g];
+            for (int v = 0; v < 8; v++)
+                best->point[v][g] = f.point[v][g];
+        }
+    }
+}
+
+static float block_error(const struct found *f, int g, int n)
+{
+    float sum = 0;
+
+    for (int i = g; i < g + n; i++)
+        sum += f->error[i];
+    return sum;
+}
+
+static void search(struct search *p)
+{
+    const int n = 256 / p->n; /* groups of a block */
+    float d[2];
+    struct found again;
+
+    memset(&again, 0, sizeof again);
+    memset(&p->f, 0, sizeof p->f);
+    fit(p);
+    for (int b = 0; b < GROUPS / n; b++)
+        d[b] = p->d[b] = unit(p, b * n, n);
+    choose(p, &p->f);
+    for (int b = 0; b < GROUPS / n; b++) {
+        float xq = 0, qq = 0;
+
+        for (int g = b * n; g < b * n + n; g++) {
+            float scale = (float)(2 * p->f.s[g] + 1);
+            xq += scale * p->f.xq[g];
+            qq += scale * scale * p->f.qq[g];
+        }
+        p->d[b] = stored(p, xq > 0 ? xq / qq : 0);
+    }
+    choose(p, &again);
+    for (int b = 0; b < GROUPS / n; b++) {
+        if (!(block_error(&again, b * n, n) < block_error(&p->f, b * n, n))) {
+            p->d[b] = d[b];
+            continue;
+        }
+        for (int g = b * n; g < b * n + n; g++) {
+            p->f.s[g] = again.s[g];
+            for (int v = 0; v < 8; v++)
+                p->f.point[v][g] = again.point[v][g];
+        }
+    }
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* Loads the groups; values that do not exist are 0.  seven: the number of negative values of eight must be even. */
+static void load(struct search *p, const float *x, size_t n_value, bool seven)
+{
+    for (int g = 0; g < GROUPS; g++) {
+        for (int v = 0; v < p->n / 8; v++) {
+            int signs = 0, least = 0;
+
+            for (int i = 0; i < 8; i++) {
+                size_t at = (size_t)(g * p->n + v * 8 + i);
+                float value = at < n_value ? x[at] : 0, size = value < 0 ? -value : value;
+
+                p->x[8 * v + i][g] = size < LARGEST ? size : LARGEST;
+                signs |= (value < 0) << i;
+                least = p->x[8 * v + i][g] < p->x[8 * v + least][g] ? i : least;
+            }
+            if (seven && __builtin_parity((unsigned)signs)) {
+                signs ^= 1 << least;
+                p->x[8 * v + least][g] = -p->x[8 * v + least][g];
+            }
+            p->sign[v][g] = (uint8_t)signs;
+        }
+    }
+}
+
+static void put_word(uint8_t p[4], uint32_t x)
+{
+    for (int i = 0; i < 4; i++)
+        p[i] = (uint8_t)(x >> 8 * i);
+}
+
+/* Seven signs of each of four eights, and the scale. */
+static uint32_t signs_and_scale(const struct search *p, int g)
+{
+    uint32_t x = (uint32_t)p->f.s[g] << 28;
+
+    for (int v = 0; v < 4; v++)
+        x |= (uint32_t)(p->sign[v][g] & 127) << 7 * v;
+    return x;
+}
+
+static void pack_iq2_xxs(const struct search *p, int g, struct kn_iq2_xxs *b)
+{
+    for (int s = 0; s < 8; s++) {
+        for (int v = 0; v < 4; v++)
+            b->q[8 * s + v] = (uint8_t)p->f.point[v][g + s];
+        put_word(b->q + 8 * s + 4, signs_and_scale(p, g + s));
+    }
+}
+
+static void pack_iq2_xs(const struct search *p, int g, struct kn_iq2_xs *b)
+{
+    for (int i = 0; i < 32; i++) {
+        int at = g + i / 2, pair = p->f.point[i % 2][at] | (p->sign[i % 2][at] & 127) << 9;
+
+        b->q[2 * i] = (uint8_t)pair;
+        b->q[2 * i + 1] = (uint8_t)(pair >> 8);
+        b->sc[i / 4] |= (uint8_t)(i % 2 ? p->f.s[at] << i / 2 % 2 * 4 : 0);
+    }
+}
+
+static void pack_iq2_s(const struct search *p, int g, struct kn_iq2_s *b)
+{
+    for (int i = 0; i < 32; i++) {
+        int at = g + i / 2, point = p->f.point[i % 2][at];
+
+        b->q[i] = (uint8_t)point;
+        b->qh[i / 4] |= (uint8_t)(point >> 8 << i % 4 * 2);
+        b->sign[i] = p->sign[i % 2][at];
+        b->sc[i / 4] |= (uint8_t)(i % 2 ? p->f.s[at] << i / 2 % 2 * 4 : 0);
+    }
+}
+
+static void pack_iq3_xxs(const struct search *p, int g, struct kn_iq3_xxs *b)
+{
+    for (int s = 0; s < 8; s++) {
+        for (int v = 0; v < 8; v++)
+            b->q[8 * s + v] = (uint8_t)p->f.point[v][g + s];
+        put_word(b->s + 4 * s, signs_and_scale(p, g + s));
+    }
+}
+
+static void pack_iq3_s(const struct search *p, int g, struct kn_iq3_s *b)
+{
+    for (int s = 0; s < 8; s++) {
+        for (int v = 0; v < 8; v++) {
+            int point = p->f.point[v][g + s];
+
+            b->q[8 * s + v] = (uint8_t)point;
+            b->qh[s] |= (uint8_t)(point >> 8 << v);
+        }
+        for (int v = 0; v < 4; v++)
+            b->sign[4 * s + v] = p->sign[v][g + s];
+        b->sc[s / 2] |= (uint8_t)(p->f.s[g + s] << s % 2 * 4);
+    }
+}
+
+static void pack(enum kn_format f, const struct search *p, int b, void *block)
+{
+    uint16_t d = kn_f32_to_f16(p->d[b] / p->grid->part);
+
+    memset(block, 0, (size_t)kn_format_info(f)->block_bytes);
+    memcpy(block, &d, sizeof d);
+    if (f == KN_IQ2_XXS)
+        pack_iq2_xxs(p, 8 * b, block);
+    else if (f == KN_IQ2_XS)
+        pack_iq2_xs(p, 0, block);
+    else if (f == KN_IQ2_S)
+        pack_iq2_s(p, 0, block);
+    else if (f == KN_IQ3_XXS)
+        pack_iq3_xxs(p, 8 * b, block);
+    else
+        pack_iq3_s(p, 8 * b, block);
+}
+
+void KN_FN(kn_encode_grid)(enum kn_format f, const float *x, size_t n_block, void *blocks)
+{
+    const size_t bytes = (size_t)kn_format_info(f)->block_bytes;
+    struct search p = { .grid = kn_grid(f), .n = f == KN_IQ2_XS || f == KN_IQ2_S ? 16 : 32 };
+    size_t most = p.n == 16 ? 1 : 2;
+
+    for (size_t i = 0; i < n_block; i += most) {
+        size_t n = n_block - i < most ? n_block - i : most;
+
+        load(&p, x + 256 * i, 256 * n, f != KN_IQ2_S && f != KN_IQ3_S);
+        search(&p);
+        for (size_t b = 0; b < n; b++)
+            pack(f, &p, (int)b, (uint8_t *)blocks + (i + b) * bytes);
+    }
+}
