@@ -218,8 +218,8 @@ static void tell(struct srv_batches *b, struct eng_store_batch *now)
     eng_store_batch_tell(b->server->store, now);
 }
 
-/* Works until the batch must be closed; late: its expiry no longer matters.  0: all lines are finished; KN_ECANCELLED: it is cancelled, or has expired, or the
- * server ends; other KN_E*: it cannot go on now. */
+/* Works until the batch must be closed; late: its expiry no longer matters.  0: all lines are finished; KN_ECANCELLED: it
+ * is cancelled, or has expired, or the server ends; other KN_E*: it cannot go on now. */
 static int work_on(struct srv_batches *b, struct eng_store_batch *now, bool late)
 {
     struct eng_store_batch stored;
@@ -232,6 +232,7 @@ static int work_on(struct srv_batches *b, struct eng_store_batch *now, bool late
             (error = eng_batch_status(b->batch)))
             return error;
         tell(b, now);
+        eng_store_remove_expired(b->server->store, (int64_t)time(NULL));
         if (b->at_end && !b->dealing) {
             for (int i = n_busy = 0; i < b->n_choice; i++)
                 n_busy += state_of(b, &b->choice[i]) != FREE;

@@ -59,7 +59,7 @@ static int create(struct eng_store *s, struct eng_store_batch *b)
     const struct eng_store_file *input = store_file(s, b->input);
     if (!input || input->key != b->key || input->is_output)
         return KN_ENOENT;
-    if (s->n_batch == ENG_STORE_FILES && !forget_oldest(s))
+    if (s->n_batch == ENG_STORE_BATCHES && !forget_oldest(s))
         return KN_ELIMIT;
     struct eng_store_batch *kept = kn_calloc(1, sizeof *kept);
     char *metadata = b->metadata ? kn_strdup(b->metadata) : NULL;

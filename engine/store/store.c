@@ -97,7 +97,7 @@ static int load_record(struct eng_store *s, const char *name)
     } else if (!error) {
         struct eng_store_batch *b = kn_calloc(1, sizeof *b);
         is_whole = b && store_read_batch(text, n, id, b);
-        if (is_whole && s->n_batch < ENG_STORE_FILES) {
+        if (is_whole && s->n_batch < ENG_STORE_BATCHES) {
             s->batch[s->n_batch++] = b;
         } else {
             kn_free(b ? b->metadata : NULL);
@@ -212,7 +212,7 @@ int eng_store_open(struct eng_store **out, const char *folder, uint64_t most_byt
     s->most_bytes = most_bytes;
     pthread_mutex_init(&s->lock, NULL);
     s->file = kn_calloc(ENG_STORE_FILES, sizeof *s->file);
-    s->batch = kn_calloc(ENG_STORE_FILES, sizeof *s->batch);
+    s->batch = kn_calloc(ENG_STORE_BATCHES, sizeof *s->batch);
     int error = 0;
     if (!s->file || !s->batch)
         error = kn_fail(KN_ENOMEM, "no memory for the files of %s", folder);

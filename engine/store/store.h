@@ -20,11 +20,11 @@
 
 #include "engine/base/bytes.h"
 
-#define ENG_STORE_ID_BYTES       40   /* of an id, with a NUL */
-#define ENG_STORE_FILE_NAME      256  /* bytes of a client's name of a file, with a NUL */
-#define ENG_STORE_FILES          8192 /* most files; as many batches, of which the oldest ended ones are forgotten */
-#define ENG_STORE_METADATA_BYTES 12288
-#define ENG_STORE_ENDPOINT       32
+#define ENG_STORE_ID_BYTES  40   /* of an id, with a NUL */
+#define ENG_STORE_FILE_NAME 256  /* bytes of a client's name of a file, with a NUL */
+#define ENG_STORE_FILES     8192 /* most files */
+#define ENG_STORE_BATCHES   1024 /* most batches: for a new one the oldest that has ended is forgotten */
+#define ENG_STORE_ENDPOINT  32
 
 struct eng_store;
 

@@ -339,6 +339,32 @@ static void batches_are_cancelled(void **state)
     eng_store_close(s);
 }
 
+/* The oldest batch that has ended makes room for a new one. */
+static void batches_have_a_limit(void **state)
+{
+    (void)state;
+    static char id[ENG_STORE_BATCHES][ENG_STORE_ID_BYTES];
+    char input[ENG_STORE_ID_BYTES], batch[ENG_STORE_ID_BYTES];
+    struct eng_store *s = open_store();
+    struct eng_store_batch b, got;
+    assert_int_equal(upload(s, 1, "in", 10, input), 0);
+    while (eng_store_batch_next(s, "", &got)) /* none of the tests before is left unfinished */
+        fail();
+    for (int i = 0; i < ENG_STORE_BATCHES; i++)
+        strcpy(id[i], create(s, input).id);
+    b = (struct eng_store_batch){ .key = 1, .endpoint = "/v1/completions", .window = "24h" };
+    strcpy(b.input, input);
+    assert_int_equal(eng_store_batch_create(s, &b, 1, 1), KN_ELIMIT);
+    assert_int_equal(eng_store_batch_end(s, id[5], ENG_BATCH_FAILED, 1), 0);
+    assert_int_equal(eng_store_batch_create(s, &b, 1, 1), 0);
+    assert_false(eng_store_batch_get(s, id[5], &got));
+    assert_true(eng_store_batch_get(s, id[4], &got) && !is_there(id[5], ".json") && is_there(b.id, ".json"));
+    while (eng_store_batch_next(s, "", &got))
+        assert_int_equal(eng_store_batch_end(s, got.id, ENG_BATCH_FAILED, 1), 0);
+    assert_int_equal(eng_store_file_delete(s, 1, input, batch), 0);
+    eng_store_close(s);
+}
+
 /* Each call of the system fails once: then the upload and the batch are whole, or not there, also after a new start. */
 static void any_call_may_fail(void **state)
 {
@@ -408,6 +434,7 @@ int main(void)
         cmocka_unit_test(unreadable_records_stay),
         cmocka_unit_test(batches_go_through_their_states),
         cmocka_unit_test(batches_are_cancelled),
+        cmocka_unit_test(batches_have_a_limit),
         cmocka_unit_test(any_call_may_fail),
         cmocka_unit_test(a_folder_that_cannot_be_used),
     };
