@@ -6,7 +6,6 @@
  * are left.  Only the journal's thread uses the clock, so no answer depends on the time. */
 #include "engine/batch/batch.h"
 #include "engine/api/reply.h"
-#include "engine/base/base.h"
 
 #include <errno.h>
 #include <string.h>
@@ -149,7 +148,6 @@ int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
     if (!b)
         return kn_fail(KN_ENOMEM, "no memory for a batch");
     b->opt = *o;
-    eng_request_memory_limit(SIZE_MAX); /* counts JSON's failed allocations; the limit follows at the start */
     b->in = b->journal.file[0].fd = b->journal.file[1].fd = -1;
     int error = open_input(b);
     if (error || (error = open_journal(b)) || (error = eng_lines_open(&b->lines, b->in, b->opt.in, b->in_bytes))) {
@@ -192,7 +190,7 @@ int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_
         if (error)
             return error;
     }
-    eng_request_memory_limit(LINE_LEAST + request_bytes(b, n_parallel, eng_n_ctx(e)));
+    kn_heap_limit(LINE_LEAST + request_bytes(b, n_parallel, eng_n_ctx(e)));
     return 0;
 }
 
