@@ -47,7 +47,7 @@ USES_offload     = kernels
 USES_moe         = offload kernels
 USES_speculative = kernels
 USES_engine      = speculative moe offload kernels
-LIBS_kernels     = -lnuma -lpthread -lm
+LIBS_kernels     = -ljansson -lnuma -lpthread -lm
 LIBS_offload     = -luring -lxxhash
 LIBS_moe         = -ljansson
 LIBS_speculative = -lcminpack
@@ -58,7 +58,7 @@ ISAS       = avx2 avx512
 ISA_avx2   = -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 
-SRC_kernels     = pass_fields core/base core/io core/memory core/machine core/threads cpu/math cpu/formats \
+SRC_kernels     = pass_fields core/base core/io core/memory core/machine core/threads core/json cpu/math cpu/formats \
                   cpu/grids cpu/decode cpu/reference_matmul cpu/reference cpu/encode cpu/encode_32 cpu/encode_grid cpu/encode.tmpl \
                   cpu/encode_32.tmpl cpu/encode_grid.tmpl cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul_256.tmpl \
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
@@ -92,7 +92,7 @@ ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar eng
 SRC_engine   = $(HERE_engine) $(call rooms,engine)
 
 MAY_engine/base          = kernels offload moe
-SRC_engine/base          = utf8 bytes read_file request_memory side_files progress log
+SRC_engine/base          = utf8 bytes read_file side_files progress log
 MAY_engine/text/jinja    = kernels engine/base
 SRC_engine/text/jinja    = heap lexer tokens parse_expression parse scope value string case number iterate show format \
                            access string_methods filters sequence_filters tests globals evaluate macro execute template

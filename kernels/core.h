@@ -137,7 +137,7 @@ void kn_alloc_forbid(bool forbid); /* for the calling thread */
 size_t kn_alloc_failures(void);    /* allocations of the calling thread so far that returned NULL */
 size_t kn_alloc_bytes(void);       /* bytes that malloc has taken from the system */
 
-/* The limit for memory of requests.  kn_alloc() and kn_heap_alloc() count the bytes in use.  While a thread has a guard,
+/* The limit for memory of requests.  kn_alloc(), kn_heap_alloc() and JSON (kernels/json.h) count the bytes in use.  While a thread has a guard,
  * its allocations return NULL if they would leave less than keep bytes of the room that kn_heap_limit() has set, or once
  * *stop is true.  Other allocations count, and are never refused. */
 #ifndef __cplusplus /* nvcc has no C atomics */

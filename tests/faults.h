@@ -62,6 +62,7 @@ static struct {
     atomic_int error;
     atomic_long calls[FAULT_KINDS];
     atomic_long n_alloc, n_map, n_open, n_direct; /* outstanding; n_direct: successful direct reads */
+    long n_own;                                   /* allocations of the test, which may stay (faults_own) */
     atomic_bool struck;                           /* the fault has happened */
     atomic_bool is_direct[FAULTS_FD];
     bool in_pieces;
@@ -282,7 +283,13 @@ static inline void faults_again(enum fault_kind kind, long at, enum fault_way wa
     faults_now(kind, at, way, error);
 }
 
-static inline bool faults_clean(void) { return faults.n_alloc == 0 && faults.n_map == 0 && faults.n_open == 0; }
+/* The test itself owns all allocations so far. */
+static inline void faults_own(void) { faults.n_own = faults.n_alloc; }
+
+static inline bool faults_clean(void)
+{
+    return faults.n_alloc == faults.n_own && faults.n_map == 0 && faults.n_open == 0;
+}
 
 /* Only collects the log: for use while threads run, when system calls must not be replaced. */
 static inline void faults_listen(void)

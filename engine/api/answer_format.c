@@ -4,7 +4,7 @@
  * With tool_choice auto the model decides between text and a call, and the grammar constrains only the
  * call.  If a tool's schema is not supported and no tool is strict, the answer is not constrained.  If
  * a call is required, or a form is requested, an unsupported schema is refused. */
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/api/messages.h"
 
 #include <stdio.h>
@@ -40,8 +40,8 @@ static void read_schema(struct wish *w, const struct eng_fields *f, const char *
     note_member(w, f, name);
     if (json_is_string(schema) &&
         eng_api_request_depth(json_string_value(schema), json_string_length(schema)) <= ENG_API_MAX_DEPTH)
-        schema = w->made = eng_json_load(json_string_value(schema), json_string_length(schema),
-                                         JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+        schema = w->made = kn_json_load(json_string_value(schema), json_string_length(schema),
+                                        JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
     if (!json_is_object(schema) && !json_is_boolean(schema))
         eng_field_refuse(f, name, "must be a JSON schema, an object");
     w->schema = schema;

@@ -1,6 +1,6 @@
 /* engine/api/dialect.c - functions that the writers of several dialects share: usage, texts, numbers, logprobs. */
 #include "engine/api/dialect.h"
-#include "engine/base/json.h"
+#include "kernels/json.h"
 
 #include <string.h>
 
@@ -39,7 +39,7 @@ bool eng_has_part(const struct eng_choice *c, enum eng_part_kind kind)
 void eng_write_arguments(struct eng_bytes *out, const struct eng_part *p)
 {
     json_t *given = eng_api_request_depth(p->text.data, p->text.n) <= ENG_API_MAX_DEPTH
-                        ? eng_json_load(p->text.n ? p->text.data : "", p->text.n, JSON_ALLOW_NUL, NULL)
+                        ? kn_json_load(p->text.n ? p->text.data : "", p->text.n, JSON_ALLOW_NUL, NULL)
                         : NULL;
     if (json_is_object(given))
         eng_bytes_add(out, p->text.data, p->text.n);

@@ -1,5 +1,5 @@
 /* engine/api/messages.c - converts the conversations of three dialects to the messages of a chat template. */
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/api/messages.h"
 
 #include <string.h>
@@ -98,7 +98,7 @@ static json_t *arguments(const struct talk *t, json_t *given)
         const char *text = json_string_value(given);
         size_t n = json_string_length(given);
         if (eng_api_request_depth(text, n) <= ENG_API_MAX_DEPTH)
-            object = eng_json_load(text, n, JSON_ALLOW_NUL, NULL);
+            object = kn_json_load(text, n, JSON_ALLOW_NUL, NULL);
         if (!json_is_object(object)) {
             json_decref(object);
             object = NULL;

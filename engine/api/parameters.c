@@ -3,7 +3,7 @@
  * The names are those of openai-python 3.57.0 (chat.completions, completions, responses), anthropic-sdk-python 2.13.0
  * (messages), vLLM's protocol at commit d5dba2d7b0ab and its older guided_* names, and llama-server's README at commit
  * 00dc8057ab28.  tests/engine/api/data has the lists; a name of a list that is missing here fails a test. */
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/api/parameters.h"
 
 #include <limits.h>
@@ -178,7 +178,7 @@ static bool asks_nothing(const struct eng_parameter *e, json_t *value)
                 (json_is_object(value) && !json_object_size(value));
     if (same || !e->neutral)
         return same;
-    neutral = eng_json_load(e->neutral, strlen(e->neutral), 0, NULL);
+    neutral = kn_json_load(e->neutral, strlen(e->neutral), 0, NULL);
     json_array_foreach(neutral, i, item) same = same || is_same(item, value);
     json_decref(neutral);
     return same;

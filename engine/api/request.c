@@ -4,7 +4,7 @@
  * tool_choice.c the tools, and answer_format.c makes the grammar. */
 #include "engine/api/ollama.h"
 #include "engine/api/parameters.h"
-#include "engine/base/json.h"
+#include "kernels/json.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -45,7 +45,7 @@ static json_t *load(const char *body, size_t n, struct eng_refusal *why)
         refuse_depth(why);
         return NULL;
     }
-    json_t *root = eng_json_load(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    json_t *root = kn_json_load(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     if (!root && json_error_code(&e) == json_error_out_of_memory)
         eng_refuse(why, 500, NULL, NULL, "no memory for the request");
     else if (!root)

@@ -26,11 +26,6 @@ int eng_pack_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 /* The heat file (the experts' use counts) of a model: m.gguf has m.gguf.heat. False: the name would be too long. */
 bool eng_heat_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 
-/* ---- memory of requests ------------------------------------------------------------------------- */
-
-/* Limits the memory that guarded code (struct kn_heap_guard) may take beyond the bytes in use now; JSON counts, too. */
-void eng_request_memory_limit(size_t room);
-
 /* ---- progress ---------------------------------------------------------------------------------- */
 
 /* A progress bar on stderr, drawn by its own thread; nothing is drawn if stderr is no terminal or `quiet` is set. It

@@ -179,7 +179,7 @@ size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
 
 void eng_batch_limit_memory(const struct eng_batch *b, int n_parallel, int n_ctx)
 {
-    eng_request_memory_limit(LINE_LEAST + request_bytes(b, n_parallel, n_ctx));
+    kn_heap_limit(LINE_LEAST + request_bytes(b, n_parallel, n_ctx));
 }
 
 int eng_batch_begin(struct eng_batch *b, const struct eng_api_setup *setup, int n_line)

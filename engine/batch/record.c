@@ -14,7 +14,7 @@
  *
  * A line that is not a request is identified by its line number: it may have no custom_id, or another
  * line's. */
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/batch/batch.h"
 
 #include <stdlib.h>
@@ -82,7 +82,7 @@ int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct e
     *r = (struct eng_record){ 0 };
     if (line->too_long)
         return refuse(why, "line_too_long", "the line is longer than 16 MiB");
-    r->all = eng_json_load(line->text, line->n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    r->all = kn_json_load(line->text, line->n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!r->all) {
         why->code = "invalid_json_line";
         snprintf(why->message, sizeof why->message, "the line is not JSON: %.160s, at byte %d", error.text,
@@ -259,7 +259,7 @@ size_t eng_record_read(const struct eng_line *line, char *name)
     }
     if (*p != '"' || !skip(&rest, end, ",\"response\":{\"status_code\":"))
         return 0;
-    json_t *id = eng_json_load(p, (size_t)(after - p), JSON_DECODE_ANY, NULL);
+    json_t *id = kn_json_load(p, (size_t)(after - p), JSON_DECODE_ANY, NULL);
     size_t n = json_string_length(id);
     if (n > ENG_CUSTOM_ID_MOST)
         n = 0;

@@ -37,7 +37,6 @@ static int open_batch(struct job *j)
     const char *name = c->errors ? c->errors : c->output;
     if (snprintf(j->errors, sizeof j->errors, "%s%s", name, c->errors ? "" : ".errors") >= (int)sizeof j->errors)
         return kn_fail(KN_ELIMIT, "%s: the name is too long", c->output);
-    eng_request_memory_limit(SIZE_MAX); /* counts JSON's failed allocations; the limit follows at the start */
     return eng_batch_open(&j->batch,
                           &(struct eng_batch_options){
                               .in = c->input, .out = c->output, .errors = j->errors, .retry_failed = c->retry_failed });

@@ -269,7 +269,7 @@ static int eval_text(struct eval *ev)
     struct tally t = { 0 };
     int n_ctx = 0;
     struct kn_heap_guard guard = { 0 };
-    eng_request_memory_limit(text_room(ev->config->host_mem));
+    kn_heap_limit(text_room(ev->config->host_mem));
     kn_heap_guard(&guard);
     int error = tokens_of_text(ev, &ids);
     kn_heap_guard(NULL);

@@ -2,7 +2,7 @@
  *
  * The chat template is the model's or a file, or a file with the texts of the model's tokens (bos_token); every member
  * of the JSON object is a variable of the template. */
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/base/base.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"
@@ -27,7 +27,7 @@ static int read_request(json_t **out)
     char *text;
     size_t n;
     int error = eng_read_all(STDIN_FILENO, "stdin", &text, &n);
-    if (!error && !(*out = eng_json_load(text, n, JSON_ALLOW_NUL, &e)))
+    if (!error && !(*out = kn_json_load(text, n, JSON_ALLOW_NUL, &e)))
         error = kn_fail(KN_EINVAL, "stdin:%d:%d: %s", e.line, e.column, e.text);
     else if (!error && !json_is_object(*out))
         error = kn_fail(KN_EINVAL, "stdin: not a JSON object such as {\"messages\": [...]}");

@@ -103,7 +103,7 @@ static int open_run(struct eng_run *r)
     if (error)
         return error;
     if (c->host_mem && r->n_input)
-        eng_request_memory_limit(PROMPT_LEAST + prompt_bytes(c, r->n_input));
+        kn_heap_limit(PROMPT_LEAST + prompt_bytes(c, r->n_input));
     size_t twice = 2 * (size_t)eng_n_ctx(r->engine); /* a prompt that is a little too long gets its exact length */
     r->ids.most = twice > MOST_COUNTED ? twice : MOST_COUNTED;
     /* In r->config, where /set changes them. */

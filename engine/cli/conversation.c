@@ -1,7 +1,7 @@
 /* engine/cli/conversation.c - the messages of spillway run: system message, saved files, the prompt of the template.
  *
  * A saved file is {"messages": [...]}, as in the body of a chat request and in the input of spillway render. */
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/base/base.h"
 #include "engine/cli/run.h"
 
@@ -152,7 +152,7 @@ static bool is_message(const json_t *m) { return role_of(m) && json_is_string(js
 static json_t *read_messages(const char *text, size_t n, char *why, size_t n_why)
 {
     json_error_t e;
-    json_t *all = eng_json_load(text, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
+    json_t *all = kn_json_load(text, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
     json_t *messages = json_object_get(all, "messages"), *m;
     size_t i;
     snprintf(why, n_why, all ? "has no member messages" : "line %d: %s", e.line, e.text);
@@ -217,7 +217,7 @@ int eng_conversation_save(const struct eng_conversation *c, const char *path)
                 : may_write(path)
                     ? write_whole(path, text)
                     : kn_fail(KN_EINVAL, "%s: exists and is no saved conversation: choose another name", path);
-    free(text); /* of jansson: malloc */
+    kn_heap_free(text);
     json_decref(all);
     return error;
 }

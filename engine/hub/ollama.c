@@ -3,7 +3,7 @@
  * A manifest, manifests/HOST/ORG/NAME/TAG, is JSON with layers; the layer with the type of a model names the file
  * blobs/sha256-HASH, which is a GGUF file.  Names without a host are registry.ollama.ai's, without an organisation
  * "library"; names of the hub are under hf.co. */
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/hub/internal.h"
 
 #include <stdio.h>
@@ -45,7 +45,7 @@ static bool read_manifest(struct eng_hub_model *out, const char *store, const ch
     int64_t size = fd < 0 ? -1 : kn_io()->size(fd);
     bool found = false;
     if (size > 0 && size <= MOST_MANIFEST && eng_read_all(fd, path, &text, &n) == 0) {
-        json_t *manifest = eng_json_load(text, n, 0, NULL);
+        json_t *manifest = kn_json_load(text, n, 0, NULL);
         *out = (struct eng_hub_model){ .store = ENG_HUB_OLLAMA };
         found = manifest && take_layers(out, store, manifest);
         json_decref(manifest);

@@ -1,7 +1,7 @@
 /* engine/hub/replies.c - the hub's JSON replies, as a commit and a list of files.
  *
  * A server may send anything: names that could leave the cache, ids that are none, and negative sizes are refused. */
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/hub/internal.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 static json_t *load(const char *repo, const char *text, size_t n)
 {
     json_error_t error;
-    json_t *v = eng_json_load(text, n, JSON_REJECT_DUPLICATES, &error);
+    json_t *v = kn_json_load(text, n, JSON_REJECT_DUPLICATES, &error);
     if (!v)
         kn_fail(KN_ECORRUPT, "%s: the server's reply is no JSON (line %d: %s)", repo, error.line, error.text);
     return v;

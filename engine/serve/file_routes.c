@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "engine/api/fields.h"
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/batch/batch.h"
 #include "engine/serve/internal.h"
 #include "engine/serve/multipart.h"

@@ -56,7 +56,7 @@ static void open_model(struct eng_server *s)
     s->setup.n_predict = s->opt.n_predict;
     if (eng_api_model_open(&s->model, &s->setup, e, s->opt.engine.model, s->opt.template))
         kn_say(KN_LOG_WARN, "chat endpoints are disabled: only /v1/completions will answer");
-    eng_request_memory_limit(s->request_bytes + s->batch_bytes + (size_t)s->opt.max_connection * LINK_BYTES);
+    kn_heap_limit(s->request_bytes + s->batch_bytes + (size_t)s->opt.max_connection * LINK_BYTES);
     if (n_expert && !(s->spot = kn_calloc((size_t)n_expert, sizeof *s->spot)))
         kn_say(KN_LOG_WARN, "not enough memory to show %d experts on the status page", n_expert);
 }

@@ -4,7 +4,7 @@
  * and of llama-server.  /detokenize answers with the text under both names. */
 #include <string.h>
 
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/api/fields.h"
 #include "engine/serve/internal.h"
 
@@ -16,7 +16,7 @@ json_t *srv_body_object(struct srv_call *c)
     json_t *root = NULL;
     if (eng_api_request_depth(c->body, c->n_body) > ENG_API_MAX_DEPTH)
         eng_refuse(&c->why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels", ENG_API_MAX_DEPTH);
-    else if (!(root = eng_json_load(c->body, c->n_body, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e)))
+    else if (!(root = kn_json_load(c->body, c->n_body, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e)))
         eng_refuse(&c->why, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s", e.line, e.column, e.text);
     else if (!json_is_object(root))
         eng_refuse(&c->why, 400, NULL, NULL, "the body must be an object, {...}");

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/store/internal.h"
 
 static const char *const states[] = {
@@ -122,7 +122,7 @@ static bool read_id(const json_t *o, const char *name, const char *prefix, char 
 bool store_read_file(const char *text, size_t n, const char *id, struct eng_store_file *out)
 {
     char purpose[32];
-    json_t *o = eng_json_load(text, n, JSON_REJECT_DUPLICATES, NULL);
+    json_t *o = kn_json_load(text, n, JSON_REJECT_DUPLICATES, NULL);
     *out = (struct eng_store_file){ 0 };
     bool is = read_id(o, "id", STORE_FILE, out->id) && !strcmp(out->id, id) && read_number(o, "bytes", &out->bytes) &&
               read_time(o, "created_at", &out->created_s) && read_time(o, "expires_at", &out->expires_s) &&
@@ -163,7 +163,7 @@ static bool read_metadata(const json_t *o, char **out)
 
 bool store_read_batch(const char *text, size_t n, const char *id, struct eng_store_batch *out)
 {
-    json_t *o = eng_json_load(text, n, JSON_REJECT_DUPLICATES, NULL);
+    json_t *o = kn_json_load(text, n, JSON_REJECT_DUPLICATES, NULL);
     const json_t *counts = json_object_get(o, "request_counts");
     const json_t *fault = json_array_get(json_object_get(json_object_get(o, "errors"), "data"), 0);
     *out = (struct eng_store_batch){ 0 };

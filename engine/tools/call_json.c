@@ -3,7 +3,7 @@
  * In: the object's bytes.  Out: the call's events.  If the name comes after the arguments, the
  * arguments are stored until then.  An object that is not a call is given up (call.c) and becomes
  * content. */
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/tools/internal.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ static bool open_member(struct eng_answer_parser *s, uint8_t c)
 /* Decodes the JSON string in s->name in place; false: not the valid name of a call. */
 static bool decode_name(struct eng_answer_parser *s)
 {
-    json_t *v = eng_json_load(s->name.p, s->name.n, JSON_DECODE_ANY, NULL);
+    json_t *v = kn_json_load(s->name.p, s->name.n, JSON_DECODE_ANY, NULL);
     size_t n = json_string_length(v);
     bool good = n && n <= ENG_ANSWER_NAME_BYTES;
     if (s->format->syntax == ENG_SYNTAX_LLAMA) /* without a marker, only names of tools are calls */

@@ -158,7 +158,7 @@ static int set_field(struct moe_folder *d, const char *name, const char *text, s
 {
     const json_t *said = json_object_get(d->config, name);
     bool omitted = !said || (json_is_null(said) && !strcmp(name, "rope_parameters"));
-    json_t *value = !omitted ? json_incref((json_t *)said) : json_loadb(text, n, JSON_DECODE_ANY, NULL);
+    json_t *value = !omitted ? json_incref((json_t *)said) : kn_json_load(text, n, JSON_DECODE_ANY, NULL);
     if (!value || json_object_set_new(d->fields, name, value))
         return kn_fail(KN_ENOMEM, "%s: no memory for its configuration", d->f->name);
     return 0;

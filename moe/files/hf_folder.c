@@ -112,10 +112,12 @@ int moe_folder_json(const struct moe_folder *d, const char *name, size_t most, j
         return err;
     }
     shorten_numbers(text, n);
-    *out = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    *out = kn_json_load(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     kn_free(text);
     if (json_is_object(*out))
         return 0;
+    if (!*out && kn_json_lacks_memory(&e))
+        return kn_fail(KN_ENOMEM, "%s: no memory to read it", path);
     char shown[200];
     moe_string_show((struct moe_string){ e.text, strlen(e.text) }, shown, sizeof shown);
     if (*out)

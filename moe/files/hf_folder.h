@@ -17,9 +17,9 @@
 #ifndef MOE_FILES_HF_FOLDER_H
 #define MOE_FILES_HF_FOLDER_H
 
-#include <jansson.h>
 #include <string.h>
 
+#include "kernels/json.h"
 #include "moe/files/internal.h"
 
 /* A tensor as stored in a .safetensors file, outermost dimension first. */

@@ -172,7 +172,7 @@ const char *moe_hf_pre(const json_t *pre, const char *path)
     char *whole = json_dumps(pre, JSON_COMPACT | JSON_ENCODE_ANY), shown[SHOWN] = "";
     if (whole)
         moe_string_show((struct moe_string){ whole, strlen(whole) }, shown, sizeof shown);
-    free(whole);
+    kn_heap_free(whole);
     kn_fail(KN_EUNSUPPORTED, "%s: this pre_tokenizer is not supported: %s", path, shown);
     return NULL;
 }

@@ -144,8 +144,12 @@ static json_t *added_tokens(const struct reader *r, const json_t *config)
         snprintf(name, sizeof name, "<|reserved_token_%zu|>", id);
         const json_t *t = json_object_get(said, number);
         const char *content = json_string_value(json_object_get(t, "content"));
-        json_array_append_new(out, json_pack("{s:I,s:s,s:b}", "id", (json_int_t)id, "content", content ? content : name,
-                                             "special", !json_is_false(json_object_get(t, "special"))));
+        json_t *token = json_pack("{s:I,s:s,s:b}", "id", (json_int_t)id, "content", content ? content : name, "special",
+                                  !json_is_false(json_object_get(t, "special")));
+        if (json_array_append_new(out, token)) { /* of a token that is NULL, too */
+            json_decref(out);
+            return NULL;
+        }
     }
     return out;
 }

@@ -47,7 +47,7 @@ static int unknown(const struct loader *l, const char *what, const json_t *seen)
     char *whole = json_dumps(seen, JSON_COMPACT | JSON_ENCODE_ANY), shown[300] = "";
     if (whole)
         moe_string_show((struct moe_string){ whole, strlen(whole) }, shown, sizeof shown);
-    free(whole);
+    kn_heap_free(whole);
     return kn_fail(KN_EUNSUPPORTED, "%s: this %s is not supported: %s", l->path, what, shown);
 }
 

@@ -148,10 +148,12 @@ static int check_overlap(const struct header *h, size_t first)
 static int read_tensors(const struct header *h, const char *text, size_t n)
 {
     json_error_t e;
-    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e), *entry;
+    json_t *root = kn_json_load(text, n, JSON_REJECT_DUPLICATES, &e), *entry;
     size_t first = h->d->n_stored;
     const char *name;
     int err = 0;
+    if (!root && kn_json_lacks_memory(&e))
+        return kn_fail(KN_ENOMEM, "%s: no memory to read its header", h->path);
     if (!json_is_object(root)) {
         char shown[SHOWN];
         moe_string_show((struct moe_string){ e.text, strlen(e.text) }, shown, sizeof shown);

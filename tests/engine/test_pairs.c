@@ -343,6 +343,8 @@ static int tell_row(void **state)
 
 #ifdef __SANITIZE_THREAD__
 #define SHARE_OF_ROWS(n) ((n) / 30 + 1) /* a row takes a minute here */
+#elif defined __SANITIZE_ADDRESS__
+#define SHARE_OF_ROWS(n) ((n) / 10 + 1)
 #else
 #define SHARE_OF_ROWS SHARE
 #endif

@@ -368,7 +368,7 @@ static inline void hf_write_weights(const struct hf_folder *h, const char *folde
     char *text = json_dumps(index, 0);
     if (n_file > 1)
         hf_save(folder, "model.safetensors.index.json", text, strlen(text));
-    free(text);
+    kn_heap_free(text);
     json_decref(index);
     json_decref(f.map);
 }
@@ -428,7 +428,7 @@ static inline void hf_folder_write(const struct hf_folder *h, const char *folder
     json_t *tokenizer = hf_tokenizer(h);
     char *text = json_dumps(tokenizer, 0);
     hf_save(folder, "tokenizer.json", text, strlen(text));
-    free(text);
+    kn_heap_free(text);
     json_decref(tokenizer);
 }
 

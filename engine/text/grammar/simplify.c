@@ -4,7 +4,7 @@
  * In: any schema.  Out: schemas with plain keywords only: $ref, allOf, anyOf and oneOf are expanded, formats
  * become patterns, and types become bits.  A schema with an unsupported keyword that would change the accepted
  * values is refused, with the keyword's name in the message. */
-#include "engine/base/json.h"
+#include "kernels/json.h"
 #include "engine/text/grammar/schema.h"
 
 #include <stdlib.h>
@@ -185,7 +185,7 @@ static bool check_refused(struct gr_simplifier *r, const json_t *schema)
         const json_t *value = json_object_get(schema, refused[i].name);
         if (!value)
             continue;
-        json_t *idle = refused[i].idle ? eng_json_load(refused[i].idle, strlen(refused[i].idle), JSON_DECODE_ANY, NULL)
+        json_t *idle = refused[i].idle ? kn_json_load(refused[i].idle, strlen(refused[i].idle), JSON_DECODE_ANY, NULL)
                                        : NULL;
         bool same = idle && (json_equal(idle, value) || (json_is_object(idle) && json_is_true(value)));
         json_decref(idle);

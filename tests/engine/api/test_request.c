@@ -3,7 +3,6 @@
  * parameters.
  *
  * One thread: not under MODE=tsan. */
-#include "engine/base/base.h"
 #include "tests/engine/api/setup.h"
 #include "tests/faults.h"
 
@@ -435,13 +434,13 @@ static void any_limit_of_memory_refuses_or_reads(void **state)
     (void)state;
     for (int i = 0; i < LEN(requests); i++) {
         int error = -1, n_refused = 0;
-        eng_request_memory_limit(0);
+        kn_heap_limit(0);
         const size_t step = 400;
         for (size_t room = 0; error && room < (size_t)64 << 20; room += room < 40000 ? step : room / 4) {
             struct kn_heap_guard guard = { 0 };
             struct eng_api_request *ask = NULL;
             struct eng_refusal why;
-            eng_request_memory_limit(room);
+            kn_heap_limit(room);
             kn_heap_guard(&guard);
             error = eng_api_request_parse(&ask, requests[i].api, requests[i].body, strlen(requests[i].body),
                                           &fake.setup, &fake_arrival, &why);
@@ -456,7 +455,7 @@ static void any_limit_of_memory_refuses_or_reads(void **state)
         assert_int_equal(error, 0);
         assert_true(n_refused > 5);
     }
-    eng_request_memory_limit(SIZE_MAX);
+    kn_heap_limit(SIZE_MAX);
 }
 
 /* ---- the request to the engine --------------------------------------------------------------- */

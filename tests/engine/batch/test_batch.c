@@ -178,7 +178,6 @@ static int go(struct job *j, int n_step, bool retry_failed)
 {
     j->batch = NULL;
     j->run = NULL;
-    eng_request_memory_limit(SIZE_MAX);
     int kept, got = eng_batch_open(
                   &j->batch,
                   &(struct eng_batch_options){

@@ -46,7 +46,7 @@ static void save_json(const char *name, const json_t *root)
 {
     char *text = json_dumps(root, 0);
     save_text(name, text);
-    free(text);
+    kn_heap_free(text);
 }
 
 static json_t *original(const char *name)
@@ -184,6 +184,7 @@ static void pre_tokenizers_have_their_names(void **state)
         json_object_set_new(step, "invert", json_true());
         save_json("tokenizer.json", root);
         faults_reset();
+        faults_own();
         assert_int_equal(moe_file_open(&f, folder), KN_EUNSUPPORTED);
         assert_non_null(strstr(faults.line, "pre_tokenizer is not supported"));
     }
@@ -346,6 +347,7 @@ static void what_is_not_known_is_refused(void **state)
         save_json("tokenizer.json", root);
         json_decref(root);
         faults_reset();
+        faults_own();
         int got = open_vocab(&v, &f);
         eng_vocab_close(v);
         moe_file_close(f);
@@ -359,6 +361,7 @@ static void what_is_not_known_is_refused(void **state)
     assert_int_equal(moe_file_open(&f, folder), KN_ECORRUPT);
     save_text("tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:");
     faults_reset();
+    faults_own();
     assert_int_equal(moe_file_open(&f, folder), KN_EUNSUPPORTED);
     assert_non_null(strstr(faults.line, "tokenizer.json: not supported: this is git-lfs's note"));
     faults_off();
@@ -471,6 +474,7 @@ static void a_rank_file_that_is_wrong_is_refused(void **state)
         only_tiktoken(text, n);
         save_text("tokenizer_config.json", kind[i].config ? kind[i].config : "{" KIMI_CLASS "}");
         faults_reset();
+        faults_own();
         int got = open_vocab(&v, &f);
         eng_vocab_close(v);
         moe_file_close(f);

@@ -42,7 +42,7 @@ static void save_config(json_t *config)
 {
     char *text = json_dumps(config, 0);
     hf_save(model, "config.json", text, strlen(text));
-    free(text);
+    kn_heap_free(text);
 }
 
 static const struct golden_tensor *tensor_of(const struct golden *g, const char *name)
