@@ -342,7 +342,7 @@ static int tell_row(void **state)
 /* ---- all of it -------------------------------------------------------------------------------------------- */
 
 #ifdef __SANITIZE_THREAD__
-#define SHARE_OF_ROWS(n) ((n) / 30 + 1) /* a row takes a minute here */
+#define SHARE_OF_ROWS(n) ((n) / 45 + 1) /* a row takes a minute here */
 #elif defined __SANITIZE_ADDRESS__
 #define SHARE_OF_ROWS(n) ((n) / 10 + 1)
 #else

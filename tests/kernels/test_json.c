@@ -1,5 +1,7 @@
 /* JSON: kn_json_load() returns the value and the error of json_loadb().  Whichever allocation fails, it fails for memory, and
- * jansson neither writes beyond its memory nor ends the program. */
+ * jansson neither writes beyond its memory nor ends the program.
+ *
+ * One thread: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

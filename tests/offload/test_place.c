@@ -1,7 +1,9 @@
 /* In-place repacking: a matrix repacked where it was read, by one thread or by a team, equals the repacked rows
  * elsewhere, for every format, shape and offset; nothing outside its place is written.
  *
- * Bytes are random: no test interprets them as numbers. */
+ * Bytes are random: no test interprets them as numbers.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /* Drafters: matches against a plain search of all sequences; the tree built from them; which sessions' tokens are read;
- * and that estimates follow the outcomes. */
+ * and that estimates follow the outcomes.
+ *
+ * One thread: not under MODE=tsan. */
 #include "tests/speculative/model.h"
 
 #include "speculative/internal.h"

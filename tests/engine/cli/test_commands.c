@@ -1,5 +1,7 @@
 /* The commands as users run them, on tiny models: output, written files, Ctrl-C, a reader that closes the pipe, and a
- * chat on a terminal. Refused arguments are in test_refusals.c. */
+ * chat on a terminal. Refused arguments are in test_refusals.c.
+ *
+ * Threads are tested where they work: not under MODE=tsan. */
 #include <jansson.h>
 #include <poll.h>
 

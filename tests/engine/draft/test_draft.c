@@ -1,7 +1,9 @@
 /* Drafting (engine/draft). For each drafter and draft length every session gives the same answer as without drafts, to
  * the bit of its logprobs: in any batch, with too little KV, with grammars, penalties and stop tokens. Correct drafts
  * are accepted and save passes. Also: learned documents, automatic draft lengths, drafters unloaded for their
- * memory. */
+ * memory.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* EAGLE heads. A head drafts the reference's tokens and probabilities; its draft depends on the tokens of the sequence
  * alone, in any batch, for all chunk sizes and instruction sets, and with KV computed by another session. The tree has
- * the most probable nodes. Answers stay the same. A head that does not fit the model is refused. */
+ * the most probable nodes. Answers stay the same. A head that does not fit the model is refused.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,8 @@
 /* MTP layers of four model families. They draft the reference's tokens; a draft depends on the tokens of the sequence
  * alone; answers stay the same with drafts that are nearly always right or always wrong; MTP experts share the expert
- * store and leave it on unload; a file without an MTP layer is refused. */
+ * store and leave it on unload; a file without an MTP layer is refused.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <unistd.h>

@@ -1,6 +1,8 @@
 /* Draft trees of a draft model. A node attends to the sequence and its own ancestors alone, to the bit; a draft depends
  * on the tokens of the sequence alone, in any batch, for all chunk sizes and instruction sets; the tree has the most
- * probable nodes, up to its limit, and contains the greedy chain. Answers stay the same. Its memory is in the plan. */
+ * probable nodes, up to its limit, and contains the greedy chain. Answers stay the same. Its memory is in the plan.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,4 +1,6 @@
-/* Names, choice of a quantisation, and models in the three stores: found, listed, removed. */
+/* Names, choice of a quantisation, and models in the three stores: found, listed, removed.
+ *
+ * One thread: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,8 @@
 /* Folders with packed weights and separate scale tensors: MXFP4 as gpt-oss is published, FP8 with a scale for each
  * block, INT4 in groups, GPTQ. Read in place they give the bits of the GGUF file of the same weights, with every
- * instruction set, with few expert slots, and from a pack file; the output of quantize does too. */
+ * instruction set, with few expert slots, and from a pack file; the output of quantize does too.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

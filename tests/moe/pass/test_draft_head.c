@@ -1,6 +1,8 @@
 /* MTP layers against independent code: their logits, for one token and several tokens in advance, from a
  * transformers model of the same family (tests/fixtures/make_ahead.py); the same bytes for every location of their
- * experts; they are loaded only on request; and a missing part of a file is reported. */
+ * experts; they are loaded only on request; and a missing part of a file is reported.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <unistd.h>

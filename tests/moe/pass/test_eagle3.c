@@ -1,6 +1,8 @@
 /* EAGLE-3 heads against independent code: their logits, for one token and several tokens in advance, from transformers'
  * modules assembled as published (tests/fixtures/make_eagle3.py), in chunks and row by row, with features in both
- * precisions; and faults of a file are reported. */
+ * precisions; and faults of a file are reported.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <unistd.h>

@@ -1,5 +1,7 @@
 /* Recurrent states: they advance, are copied, hold pending rows and fail as moe.h documents: a sequence's
- * logits equal those of decoding it token by token, and a failure affects its own sequence only. */
+ * logits equal those of decoding it token by token, and a failure affects its own sequence only.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
