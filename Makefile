@@ -1,7 +1,7 @@
 # One Makefile for the whole tree, in the order of the build: packages, settings, the folder graph, sources in
 # the order data flows through them, objects, archives, program, tests, checks.
 #
-#   make            build/release/spillway            make test       every test, about 5 minutes on 2 cores
+#   make            build/release/spillway            make test       every test, about 10 minutes on 2 cores
 #   make demo       the demo, on one screen           make check      folder graph, mathematics, headers
 #   make evals      the measuring programs            make soak       the long tests, run by hand
 #   make guard      this tree's speed beside that of a BASE commit
