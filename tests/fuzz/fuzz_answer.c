@@ -104,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     const char *sign = signs[data[0] / 4 % (sizeof signs / sizeof *signs)];
     eng_tool_format_find(&format, sign, strlen(sign), NULL);
     json_t *tools = data[0] & 1 ? json_loads(tools_text, 0, NULL) : NULL;
-    struct eng_answer_options o = { &format, tools, data[0] & 2 };
+    struct eng_answer_options o = { .format = &format, .tools = tools, .thinks = data[0] & 2 };
     read_in(&o, (const char *)data + 1, n - 1, n, &whole);
     read_in(&o, (const char *)data + 1, n - 1, 1, &bytes);
     if (whole.all.n != bytes.all.n || (whole.all.n && memcmp(whole.all.p, bytes.all.p, whole.all.n)))

@@ -1,6 +1,8 @@
 /* Attention over several spans of 1,024 positions: rows whose spans are shared out to the threads give the same bits as
  * rows computed by one thread, one at a time: alone, in batches, as branches of a tree, with windows, sinks and latents,
- * with prefixes computed in chunks of any size, for every team size and instruction set. */
+ * with prefixes computed in chunks of any size, for every team size and instruction set.
+ *
+ * Its threads share spans as in test_pass.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
