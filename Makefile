@@ -198,11 +198,12 @@ $(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,engine) -o $@
 
 # ---- tests: tests/<folder>/test_x.c links <folder> and what it may use, nothing above --------------------
-# A test that says "not under MODE=tsan" in its source has one thread, or threads that other tests have, too: it would take
-# ten times as long.
+# A test that says "not under MODE=tsan" in its source has one thread, or threads that other tests have, too; "not under
+# MODE=asan": other tests run its code there.  They would take ten, and three, times as long.
 test_sources = $(wildcard tests/*/test_*.c tests/*/*/test_*.c)
-not_here     = $(if $(filter tsan,$(MODE)),$(shell grep -l 'not under MODE=tsan' $(test_sources)))
-TESTS       := $(patsubst %.c,$(out)/%,$(filter-out $(not_here),$(test_sources)))
+not_here     = $(if $(filter tsan asan,$(MODE)),$(shell grep -l 'not under MODE=$(MODE)' $(test_sources)))
+first        = tests/moe/pass/test_same_bytes.c tests/engine/test_pairs.c tests/engine/test_session.c  # they take longest
+TESTS       := $(patsubst %.c,$(out)/%,$(filter-out $(not_here),$(first) $(filter-out $(first),$(test_sources))))
 define test_rule
 $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))
 	$(CC) $(CFLAGS) $(LINKFLAGS) $$^ $(call libs,$(1)) -lcmocka -Wl,--as-needed -lcrypto -o $$@

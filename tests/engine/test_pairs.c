@@ -344,7 +344,7 @@ static int tell_row(void **state)
 #ifdef __SANITIZE_THREAD__
 #define SHARE_OF_ROWS(n) ((n) / 45 + 1) /* a row takes a minute here */
 #elif defined __SANITIZE_ADDRESS__
-#define SHARE_OF_ROWS(n) ((n) / 10 + 1)
+#define SHARE_OF_ROWS(n) ((n) / 20 + 1)
 #else
 #define SHARE_OF_ROWS SHARE
 #endif

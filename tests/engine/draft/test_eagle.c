@@ -2,7 +2,8 @@
  * alone, in any batch, for all chunk sizes and instruction sets, and with KV computed by another session. The tree has
  * the most probable nodes. Answers stay the same. A head that does not fit the model is refused.
  *
- * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan.  test_pairs.c and test_draft.c run its code:
+ * not under MODE=asan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

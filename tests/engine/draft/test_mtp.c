@@ -2,7 +2,8 @@
  * alone; answers stay the same with drafts that are nearly always right or always wrong; MTP experts share the expert
  * store and leave it on unload; a file without an MTP layer is refused.
  *
- * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan.  test_pairs.c and test_draft.c run its code:
+ * not under MODE=asan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <unistd.h>

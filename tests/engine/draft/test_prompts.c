@@ -17,7 +17,7 @@
 #define N_GEN   32
 #define GAMMA   4
 #define LONGEST 512
-#ifdef __SANITIZE_THREAD__ /* tests run thirty times slower here */
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__ /* slow */
 #define LONG 128
 #else
 #define LONG LONGEST

@@ -2,7 +2,8 @@
  * on the tokens of the sequence alone, in any batch, for all chunk sizes and instruction sets; the tree has the most
  * probable nodes, up to its limit, and contains the greedy chain. Answers stay the same. Its memory is in the plan.
  *
- * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan.  test_pairs.c and test_draft.c run its code:
+ * not under MODE=asan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
