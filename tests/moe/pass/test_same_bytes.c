@@ -23,17 +23,19 @@
 
 #ifdef __SANITIZE_THREAD__
 #define SPECIFIED kn_isa_best()
-#define WAY_STEP  3 /* slow, and all ways use the same threads */
-#define LATE_RUNS 0 /* of 3 runs, those on the device that runs operations late */
 #else
 #define SPECIFIED KN_ISA_SCALAR
-#define WAY_STEP  1
-#define LATE_RUNS 1
 #endif
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-#define LENGTH 24     /* tokens: enough to expose a race */
-#elif !defined LENGTH /* make soak: longer than the largest chunk */
-#define LENGTH 80     /* longer than one chunk of attention */
+#define LENGTH    24 /* tokens: enough to expose a race */
+#define WAY_STEP  3  /* all ways use the same memory and threads */
+#define LATE_RUNS 0  /* of 3 runs, those on the device that runs operations late */
+#else
+#ifndef LENGTH    /* make soak: longer than the largest chunk */
+#define LENGTH 80 /* longer than one chunk of attention */
+#endif
+#define WAY_STEP  1
+#define LATE_RUNS 1
 #endif
 #define N_COMPANY 31
 #define MAX_ROW   (512 + 9 * N_COMPANY)
