@@ -39,8 +39,8 @@ last_ten() { tail -n 10; }
 last_sixty() { tail -n 60; }
 
 same_bytes() {
-    build B=build/long EXTRA=-DLENGTH=600 build/long/release/tests/moe/test_same_bytes &&
-        build/long/release/tests/moe/test_same_bytes
+    build B=build/long EXTRA=-DLENGTH=600 build/long/release/tests/moe/pass/test_same_bytes &&
+        build/long/release/tests/moe/pass/test_same_bytes
 }
 nodes() {
     "$out/spillway" synth --shape tiny -o build/tiny.gguf --quiet && tests/numa.sh "$out/spillway" build/tiny.gguf ||
