@@ -2,7 +2,7 @@
  * rows computed by one thread, one at a time: alone, in batches, as branches of a tree, with windows, sinks and latents,
  * with prefixes computed in chunks of any size, for every team size and instruction set.
  *
- * Its threads share spans as in test_pass.c: not under MODE=tsan. */
+ * test_pass.c shares spans out to threads, too: not under MODE=tsan, not under MODE=asan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
