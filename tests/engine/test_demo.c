@@ -1,7 +1,9 @@
 /* The demo model. Its files have the recorded SHA-256 sums, and its answer to one prompt equals the recorded text byte
  * for byte: with all experts in memory or a few, alone or in a batch, on every instruction set.
  *
- * The answer was recorded once; one changed bit in any operation soon changes a sampled token. */
+ * The answer was recorded once; one changed bit in any operation soon changes a sampled token.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,7 +1,9 @@
 /* The scheduler (engine/schedule.c): more sessions than seats, more tokens than KV, several users and priorities. Each
  * session waits, is preempted, shares KV or finds a cached prefix, and gives the same answer as alone. Then single
  * rules: priority, fairness between users, work shared by equal prompts, seats freed by a stop, decoding beside a long
- * prefill. */
+ * prefill.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -3,7 +3,9 @@
  * refused requests, preemption, memory budgets and failing calls at open.
  *
  * The model is tiny and random, at temperature 1 with a seed each, so that one wrong bit in a logit soon changes a
- * sampled token. Logprobs are compared by memcmp too. */
+ * sampled token. Logprobs are compared by memcmp too.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

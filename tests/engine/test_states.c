@@ -1,5 +1,7 @@
 /* A model with recurrent layers: besides KV, a sequence has a state. With drafts, preemption, sharing and cache hits
- * each session gives the same answer as alone. A cached prefix is found only up to a position with a kept state. */
+ * each session gives the same answer as alone. A cached prefix is found only up to a position with a kept state.
+ *
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -3,7 +3,9 @@
  * behind.
  *
  * Bytes are random: repacking moves them and does not interpret them. The reference is the specification's
- * repack on one thread; loading uses the best instruction set and a team. */
+ * repack on one thread; loading uses the best instruction set and a team.
+ *
+ * Its threads are those of test_store.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

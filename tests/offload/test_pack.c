@@ -1,6 +1,8 @@
 /* Pack files: they hold every expert in the layout of a slot; the bytes do not depend on the writer or on
  * interruptions; a store gives the same experts with a pack file as without, however it is damaged; and
- * a pack file of another model or an incomplete one is refused with the reason. */
+ * a pack file of another model or an incomplete one is refused with the reason.
+ *
+ * Its threads are those of test_store.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <signal.h>

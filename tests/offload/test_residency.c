@@ -1,5 +1,7 @@
 /* The expert cache keeps its experts when passes use more experts than there are slots: reads of a pass stay near
- * the experts that have no slot. */
+ * the experts that have no slot.
+ *
+ * Its threads are those of test_store.c: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* Every read of an expert is verified: bytes damaged in the model's file, in the second copy, in the pack file or on the
  * way from the disk are read from another copy, or the expert fails; no expert is handed out with other bytes.
- * Checksums that were learnt of a file are kept between processes, and forgotten when the file is replaced. */
+ * Checksums that were learnt of a file are kept between processes, and forgotten when the file is replaced.
+ *
+ * Its threads are those of test_store.c: not under MODE=tsan. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

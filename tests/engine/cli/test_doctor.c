@@ -1,4 +1,6 @@
-/* The disk rate (engine/plan/disk_rate.c) with simulated files and clock, and the format of doctor's report. */
+/* The disk rate (engine/plan/disk_rate.c) with simulated files and clock, and the format of doctor's report.
+ *
+ * Threads are tested where they work: not under MODE=tsan. */
 #include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"
 

@@ -4,7 +4,9 @@
  * Properties are removed in two ways: a key of the file is left out, if the description changes by that; and a field
  * of the description, which the family's row in families.c may have set, gets the value that it has in other families.
  *
- * One thread: not under MODE=tsan. */
+ * One thread: not under MODE=tsan.
+ *
+ * test_forward.c runs its code: not under MODE=asan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,8 @@
  * transformers model of the same family (tests/fixtures/make_ahead.py); the same bytes for every location of their
  * experts; they are loaded only on request; and a missing part of a file is reported.
  *
- * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan.  test_eagle3.c and test_forward.c run
+ * nearly all of its code: not under MODE=asan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <unistd.h>

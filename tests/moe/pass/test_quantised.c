@@ -19,7 +19,9 @@
  *
  * A close choice between experts may differ, so one row in four may be worse.
  *
- * One thread: not under MODE=tsan. */
+ * One thread: not under MODE=tsan.
+ *
+ * test_matmul.c, test_encode.c and test_quantize.c run its code: not under MODE=asan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <unistd.h>
@@ -372,10 +374,8 @@ int main(void)
         { "IQ4_XS", .ffn = KN_IQ4_XS, .dense = KN_IQ4_XS },
         { "Q3_K with Q4_1", .ffn = KN_Q3_K, .dense = KN_Q4_1 },
         { "Q2_K with Q4_0", .ffn = KN_Q2_K, .dense = KN_Q4_0 },
-#ifndef __SANITIZE_ADDRESS__ /* their encoder is slow; the kinds below use its code */
         { "IQ2_XXS with IQ3_XXS", .ffn = KN_IQ2_XXS, .dense = KN_IQ3_XXS },
         { "IQ2_XS with IQ3_S", .ffn = KN_IQ2_XS, .dense = KN_IQ3_S },
-#endif
         { "gate IQ2_S, up IQ3_S, down IQ4_NL", .ffn = KN_IQ2_S, .dense = KN_Q6_K, .up = KN_IQ3_S, .down = KN_IQ4_NL },
         { "gate IQ3_XXS, up Q4_K, down IQ2_S", .ffn = KN_IQ3_XXS, .dense = KN_IQ2_S, .up = KN_Q4_K, .down = KN_IQ2_S },
     };
