@@ -1,25 +1,19 @@
 /* kernels/cpu/matmul_256.tmpl.c - products of weights in blocks of 256.
  *
- * A format is two functions: a scales_fn, which unpacks a block's factors into
- * struct codes, and a line_fn, which gives a line: four codes of each of the 16
- * rows.  A tile (simd_matmul.h) decodes lines as it uses them, and holds them
- * in registers while it goes through its activation rows.  Where this needs too
- * many registers or instructions, lines are decoded once and shared by all
- * tiles.  All else differs only in the constants of FORMAT.
+ * A format is two functions: a scales_fn, which unpacks a block's factors into struct codes, and a line_fn, which gives
+ * a line: four codes of each of the 16 rows.  A tile (simd_matmul.h) decodes lines as it uses them, and holds them in
+ * registers while it goes through its activation rows.  Where this needs too many registers or instructions, lines are
+ * decoded once and shared by all tiles.  All else differs only in the constants of FORMAT.
  *
- * Folding: the products of a few lines (a run) with activations are summed as
- * unsigned codes, and this sum times the scale is added to isum.  The sums of
- * each 16 activation codes (struct kn_codes) then correct the result: times the
- * minimums they give msum; or, if weight codes are stored with an offset, times
- * offset and scale they are subtracted from isum. */
+ * Folding: the products of a few lines (a run) with activations are summed as unsigned codes, and this sum times the
+ * scale is added to isum.  The sums of each 16 activation codes (struct kn_codes) then correct the result: times the
+ * minimums they give msum; or, if weight codes are stored with an offset, times offset and scale they are subtracted
+ * from isum. */
 #include "kernels/cpu/simd_matmul.h"
 
-#define FAR_BLOCKS                                                                                                     \
-    7 /* the prefetch to the outer caches is this many blocks beyond the next    \
-       block */
+#define FAR_BLOCKS 7 /* the prefetch to the outer caches is this many blocks beyond the next block */
 
-/* The block of 16 rows, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i
- * + 3. */
+/* The block of 16 rows, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i + 3. */
 struct codes {
     uint8_t q[64][64];
     vi scale[KN_PARTS][16]; /* of each sub-block, prepared by dot_scale() */
@@ -32,26 +26,22 @@ struct codes {
     const uint8_t *ahead; /* the next block, for prefetch */
 };
 
-/* Meaning of min.  MINS: dmin * min * sum is subtracted from the row's sum.
- * ABOVE(b): codes are stored with 2^b added; min is the scale, and 2^b * min *
- * sum is subtracted from isum. */
+/* Meaning of min.  MINS: dmin * min * sum is subtracted from the row's sum. ABOVE(b): codes are stored with 2^b added;
+ * min is the scale, and 2^b * min * sum is subtracted from isum. */
 enum mins { MINS = -1, NO_MINS = 0 };
 #define ABOVE(b)    (b)
 #define SIGNED_MINS (KN_SIGNED_BIAS ? ABOVE(7) : NO_MINS)
 
-/* How a job of more than TILE rows gets its lines.  HELD: each tile decodes
- * them, if a whole run fits the registers (is_held()); SHARED, and HELD where
- * it does not fit: they are decoded once, into struct codes. */
+/* How a job of more than TILE rows gets its lines.  HELD: each tile decodes them, if a whole run fits the registers
+ * (is_held()); SHARED, and HELD where it does not fit: they are decoded once, into struct codes. */
 enum lines { HELD, SHARED };
 
-/* Register `part` of line 32 * half + i of a block, i 0..31; i is a
- * compile-time constant, so shifts are constant too. */
+/* Register `part` of line 32 * half + i of a block, i 0..31; i is a compile-time constant, so shifts are constant
+ * too. */
 typedef vi line_fn(const struct codes *c, int half, int i, int part);
 typedef void scales_fn(const void *block, struct codes *c);
 
-/* ---- formats
- * ---------------------------------------------------------------------------------
- */
+/* ---- formats --------------------------------------------------------------------------------- */
 
 /* Packs two int16 into each lane. */
 KN_INLINE vi pair(vi even, vi odd) { return vi_or(vi_and(even, vi_set1(0xFFFF)), vi_shl(odd, 16)); }
@@ -71,8 +61,7 @@ KN_INLINE vi pairs(const void *p, int f)
     return vi_and(f ? vi_shr(q, 2 * f) : q, vi_bytes(3));
 }
 
-/* Moves bit b of each byte to bit `to`; b need not be a compile-time constant.
- */
+/* Moves bit b of each byte to bit `to`; b need not be a compile-time constant. */
 KN_INLINE vi bit_to(const void *p, int b, int to)
 {
     return vi_and(vi_shl(vi_shr_by(vi_load(p), b), to), vi_bytes((uint8_t)(1 << to)));
@@ -247,13 +236,10 @@ static void scales_iq4_xs(const void *block, struct codes *c) /* kn_iq4_xs_scale
 
 #include "kernels/cpu/simd_grids.h"
 
-/* ---- rows
- * ------------------------------------------------------------------------------------
- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Called once per run: prefetches the part of the next block (and of one
- * FAR_BLOCKS further) that corresponds to this run, which begins at `line`
- * of 64. */
+/* Called once per run: prefetches the part of the next block (and of one FAR_BLOCKS further) that corresponds to this
+ * run, which begins at `line` of 64. */
 KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int bytes)
 {
     const int n = kn_ceil_div(bytes / 64 * run, 64 * KN_PARTS);
@@ -268,8 +254,8 @@ KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int b
     }
 }
 
-/* Number of lines in a run: those of one sub-block (8 or 4), or fewer so that
- * the sum does not overflow; a power of two. */
+/* Number of lines in a run: those of one sub-block (8 or 4), or fewer so that the sum does not overflow; a power of
+ * two. */
 KN_INLINE int run_of(int n_sub, int largest)
 {
     const int most = kn_min(64 / n_sub, KN_RUN(largest));
@@ -284,9 +270,8 @@ KN_INLINE bool is_held(int run, enum lines lines)
     return lines == HELD && most == run;
 }
 
-/* Adds to isum of rows from..to - 1 the run that begins with line 32 * half +
- * i; x: the rows' codes, from the half on. Lines are in `held`; if it is NULL,
- * `unpack` decodes them; if this is NULL too, they are in c->q. */
+/* Adds to isum of rows from..to - 1 the run that begins with line 32 * half + i; x: the rows' codes, from the half on.
+ * Lines are in `held`; if it is NULL, `unpack` decodes them; if this is NULL too, they are in c->q. */
 KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int run, const vi *held, line_fn *unpack,
                         vi scale, int largest, const int8_t *const *x, int from, int to, vi *isum)
 {
@@ -310,10 +295,9 @@ KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int ru
         isum[r] = dot_fold(isum[r], dot[r], scale, largest);
 }
 
-/* Computes msum of rows from..to - 1, and adds the block's products, from isum
- * and msum, to t->acc.  A block is a whole group.  The group's sum begins with
- * a product, not with an fmaf from +0: the two differ only in the sign of a
- * zero, which is lost in t->acc, as a sum that starts at +0 is never -0. */
+/* Computes msum of rows from..to - 1, and adds the block's products, from isum and msum, to t->acc.  A block is a whole
+ * group.  The group's sum begins with a product, not with an fmaf from +0: the two differ only in the sign of a zero,
+ * which is lost in t->acc, as a sum that starts at +0 is never -0. */
 KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, int to, vi *isum)
 {
     const struct codes *c = t->w;
@@ -345,8 +329,8 @@ KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, i
     }
 }
 
-/* Adds a block to up to TILE rows, decoding its lines on the way; all
- * parameters but t are compile-time constants where this is inlined. */
+/* Adds a block to up to TILE rows, decoding its lines on the way; all parameters but t are compile-time constants where
+ * this is inlined. */
 KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int largest, int mins, line_fn *unpack)
 {
     const struct codes *c = t->w;
@@ -380,9 +364,8 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
     }
 }
 
-/* Adds all runs of a part of a block to isum of n rows, more than TILE.  The
- * lines of a run are decoded into registers once, and used for groups of
- * abreast(n) rows.  Advances each x[r] by the block. */
+/* Adds all runs of a part of a block to isum of n rows, more than TILE.  The lines of a run are decoded into registers
+ * once, and used for groups of abreast(n) rows.  Advances each x[r] by the block. */
 KN_INLINE void held_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line, int largest,
                          line_fn *unpack, const int8_t **x, vi *isum)
 {
@@ -455,9 +438,7 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
     }
 }
 
-/* ---- jobs
- * ------------------------------------------------------------------------------------
- */
+/* ---- jobs ------------------------------------------------------------------------------------ */
 
 #define ROWS(name, n_sub, largest, mins)                                                                               \
     KN_INLINE void rows_##name(const struct tile *t, int n)                                                            \
@@ -509,10 +490,9 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
     TILE_BODIES(EACH_SHARED_TILE, body)                                                                                \
     static tile_fn *const body##_tiles[WIDE_TILE + 1] = { EACH_SHARED_TILE(TILE_ENTRY, body) };
 
-/* Looking lines up takes most of the time of the grid formats, so from three
- * rows on lines are decoded once.  The tiles are then those of wide_grid_8 or
- * wide_grid_16 for all of these formats, which saves most of the time to
- * compile them; `bytes` only matters for the prefetch. */
+/* Looking lines up takes most of the time of the grid formats, so from three rows on lines are decoded once.  The tiles
+ * are then those of wide_grid_8 or wide_grid_16 for all of these formats, which saves most of the time to compile them;
+ * `bytes` only matters for the prefetch. */
 #define GRID(name, n_sub, largest)                                                                                     \
     ROWS(name, n_sub, largest, SIGNED_MINS)                                                                            \
     PAIR_TILES(rows_##name)                                                                                            \
