@@ -17,10 +17,11 @@ void moe_choose(struct moe_context *c, int layer, const struct moe_choices *r)
 void moe_route(struct moe_context *c, int layer)
 {
     const struct moe_layer *l = &c->model->layer[layer];
-    struct kn_op_products p = { .product[0] = kn_product(&c->norm, &l->router, c->route.logit, c->n_row), .n = 1 };
+    struct kn_op_products p = { .n = 0 };
+    moe_product_add(&p, &c->norm, &l->router, c->route.logit, c->n_row);
     if (l->shared_gate.n_out)
-        p.product[p.n++] = kn_product(&c->norm, &l->shared_gate, c->shared_weight, c->n_row);
-    kn_queue_add(c->queue, &(struct kn_op){ .kind = KN_OP_PRODUCTS, .products = p });
+        moe_product_add(&p, &c->norm, &l->shared_gate, c->shared_weight, c->n_row);
+    moe_products(c, &p);
     moe_choose(c, layer, &c->route);
 }
 

@@ -213,16 +213,11 @@ void kn_host_attend(struct kn_host_queue *q, const struct kn_op_attend *o)
 
 /* ---- latent attention ------------------------------------------------------------------------------------------- */
 
-struct latent_keep_job {
-    const struct kn_ops *ops;
-    const struct kn_op_latent_keep *o;
-};
-
 static void latent_keep_row(void *arg, int row, int thread)
 {
     (void)thread;
-    const struct latent_keep_job *j = arg;
-    const struct kn_op_latent_keep *o = j->o;
+    const struct kn_host_job *j = arg;
+    const struct kn_op_latent_keep *o = j->op;
     int d_key = o->d_latent + o->n_rot;
     float *k = o->k + (size_t)row * (size_t)d_key;
     if (o->rows.status[row])
@@ -239,19 +234,14 @@ static void latent_keep_row(void *arg, int row, int thread)
 
 void kn_host_latent_keep(struct kn_host_queue *q, const struct kn_op_latent_keep *o)
 {
-    kn_parallel_for(q->team, o->rows.n, latent_keep_row, &(struct latent_keep_job){ q->ops, o });
+    kn_host_for(q, o->rows.n, latent_keep_row, o);
 }
-
-struct latent_place_job {
-    const struct kn_ops *ops;
-    const struct kn_op_latent_place *o;
-};
 
 static void latent_place_item(void *arg, int item, int thread)
 {
     (void)thread;
-    const struct latent_place_job *j = arg;
-    const struct kn_op_latent_place *o = j->o;
+    const struct kn_host_job *j = arg;
+    const struct kn_op_latent_place *o = j->op;
     int row = item / o->n_head;
     if (o->rows.status[row])
         return;
@@ -265,5 +255,5 @@ static void latent_place_item(void *arg, int item, int thread)
 
 void kn_host_latent_place(struct kn_host_queue *q, const struct kn_op_latent_place *o)
 {
-    kn_parallel_for(q->team, o->rows.n * o->n_head, latent_place_item, &(struct latent_place_job){ q->ops, o });
+    kn_host_for(q, o->rows.n * o->n_head, latent_place_item, o);
 }

@@ -11,16 +11,11 @@ static void read_feature(const struct kn_features *f, int32_t slot, float *out)
     kn_row_decode(f->kv == KN_KV_F16 ? KN_F16 : KN_F32, f->base + (size_t)slot * f->slot_bytes, f->n, out);
 }
 
-struct join_job {
-    const struct kn_ops *ops;
-    const struct kn_op_join *o;
-};
-
 static void join_row(void *arg, int row, int thread)
 {
     (void)thread;
-    const struct join_job *j = arg;
-    const struct kn_op_join *o = j->o;
+    const struct kn_host_job *j = arg;
+    const struct kn_op_join *o = j->op;
     const struct kn_row *r = &o->rows.row[row];
     int d_model = o->embed.n_in;
     float *join = o->out.x + (size_t)row * o->out.stride;
@@ -37,21 +32,13 @@ static void join_row(void *arg, int row, int thread)
     kn_host_code_row(j->ops, &o->out, o->kinds, 2 * d_model, row);
 }
 
-void kn_host_join(struct kn_host_queue *q, const struct kn_op_join *o)
-{
-    kn_parallel_for(q->team, o->rows.n, join_row, &(struct join_job){ q->ops, o });
-}
-
-struct fuse_job {
-    const struct kn_ops *ops;
-    const struct kn_op_fuse *o;
-};
+void kn_host_join(struct kn_host_queue *q, const struct kn_op_join *o) { kn_host_for(q, o->rows.n, join_row, o); }
 
 static void fuse_row(void *arg, int row, int thread)
 {
     (void)thread;
-    const struct fuse_job *j = arg;
-    const struct kn_op_fuse *o = j->o;
+    const struct kn_host_job *j = arg;
+    const struct kn_op_fuse *o = j->op;
     const struct kn_row *r = &o->rows.row[row];
     float *out = o->out.x + (size_t)row * o->out.stride;
     if (r->feature)
@@ -61,21 +48,13 @@ static void fuse_row(void *arg, int row, int thread)
     kn_host_code_row(j->ops, &o->out, o->kinds, o->features.n, row);
 }
 
-void kn_host_fuse(struct kn_host_queue *q, const struct kn_op_fuse *o)
-{
-    kn_parallel_for(q->team, o->rows.n, fuse_row, &(struct fuse_job){ q->ops, o });
-}
-
-struct pair_job {
-    const struct kn_ops *ops;
-    const struct kn_op_pair *o;
-};
+void kn_host_fuse(struct kn_host_queue *q, const struct kn_op_fuse *o) { kn_host_for(q, o->rows.n, fuse_row, o); }
 
 static void pair_row(void *arg, int row, int thread)
 {
     (void)thread;
-    const struct pair_job *j = arg;
-    const struct kn_op_pair *o = j->o;
+    const struct kn_host_job *j = arg;
+    const struct kn_op_pair *o = j->op;
     const struct kn_row *r = &o->rows.row[row];
     int d_model = o->embed.n_in;
     float *x = o->x + (size_t)row * (size_t)d_model, *token = o->out.x + (size_t)row * o->out.stride;
@@ -91,10 +70,7 @@ static void pair_row(void *arg, int row, int thread)
     kn_host_code_row(j->ops, &o->out, o->kinds, 2 * d_model, row);
 }
 
-void kn_host_pair(struct kn_host_queue *q, const struct kn_op_pair *o)
-{
-    kn_parallel_for(q->team, o->rows.n, pair_row, &(struct pair_job){ q->ops, o });
-}
+void kn_host_pair(struct kn_host_queue *q, const struct kn_op_pair *o) { kn_host_for(q, o->rows.n, pair_row, o); }
 
 static void spread_row(void *arg, int i, int thread)
 {

@@ -136,16 +136,11 @@ void kn_host_down(struct kn_host_queue *q, const struct kn_op_down *o)
 
 /* ---- the sum ----------------------------------------------------------------------------------------------- */
 
-struct combine_job {
-    const struct kn_ops *ops;
-    const struct kn_op_combine *o;
-};
-
 static void combine_row(void *arg, int row, int thread)
 {
     (void)thread;
-    const struct combine_job *j = arg;
-    const struct kn_op_combine *o = j->o;
+    const struct kn_host_job *j = arg;
+    const struct kn_op_combine *o = j->op;
     size_t n = (size_t)o->d_model;
     if (o->rows.status[row])
         return;
@@ -168,5 +163,5 @@ static void combine_row(void *arg, int row, int thread)
 
 void kn_host_combine(struct kn_host_queue *q, const struct kn_op_combine *o)
 {
-    kn_parallel_for(q->team, o->rows.n, combine_row, &(struct combine_job){ q->ops, o });
+    kn_host_for(q, o->rows.n, combine_row, o);
 }

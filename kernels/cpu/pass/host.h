@@ -60,6 +60,19 @@ struct kn_host_device {
 };
 extern const struct kn_backend kn_host_backend;
 
+/* Argument of the items of an operation that needs only its own struct. */
+struct kn_host_job {
+    const struct kn_ops *ops;
+    const void *op;
+};
+
+/* One parallel region: item(&job, i, thread) for i = 0 .. n - 1. */
+static inline void kn_host_for(struct kn_host_queue *q, int n, void (*item)(void *job, int i, int thread),
+                               const void *op)
+{
+    kn_parallel_for(q->team, n, item, &(struct kn_host_job){ q->ops, op });
+}
+
 #define KN_HOST(KIND, name) void kn_host_##name(struct kn_host_queue *q, const struct kn_op_##name *o);
 KN_OPS(KN_HOST)
 #undef KN_HOST

@@ -65,16 +65,11 @@ static const float *rank_of(const struct kn_ops *ops, const struct kn_op_route *
     return rank;
 }
 
-struct route_job {
-    const struct kn_ops *ops;
-    const struct kn_op_route *o;
-};
-
 static void route_row(void *arg, int row, int thread)
 {
     (void)thread;
-    const struct kn_op_route *o = ((const struct route_job *)arg)->o;
-    const struct kn_ops *ops = ((const struct route_job *)arg)->ops;
+    const struct kn_op_route *o = ((const struct kn_host_job *)arg)->op;
+    const struct kn_ops *ops = ((const struct kn_host_job *)arg)->ops;
     size_t at = (size_t)row * (size_t)o->n_expert, used = (size_t)row * (size_t)o->n_used;
     float *p = o->logit + at, *weight = o->weight + used, sum = 0;
     int32_t *id = o->id + used;
@@ -97,10 +92,7 @@ static void route_row(void *arg, int row, int thread)
     }
 }
 
-void kn_host_route(struct kn_host_queue *q, const struct kn_op_route *o)
-{
-    kn_parallel_for(q->team, o->n, route_row, &(struct route_job){ q->ops, o });
-}
+void kn_host_route(struct kn_host_queue *q, const struct kn_op_route *o) { kn_host_for(q, o->n, route_row, o); }
 
 /* ---- plan and guess ---------------------------------------------------------------------------------------- */
 

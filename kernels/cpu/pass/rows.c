@@ -38,16 +38,11 @@ void kn_host_embed(struct kn_host_queue *q, const struct kn_op_embed *o)
     kn_parallel_for(q->team, o->rows.n, embed_row, (void *)o);
 }
 
-struct norm_job {
-    const struct kn_ops *ops;
-    const struct kn_op_add_norm_code *o;
-};
-
 static void add_norm_code_item(void *arg, int item, int thread)
 {
     (void)thread;
-    const struct norm_job *j = arg;
-    const struct kn_op_add_norm_code *o = j->o;
+    const struct kn_host_job *j = arg;
+    const struct kn_op_add_norm_code *o = j->op;
     size_t d = (size_t)o->d;
     float *x = o->x + (size_t)(o->row ? o->row[item] : item) * d;
     if (o->y) {
@@ -67,37 +62,28 @@ static void add_norm_code_item(void *arg, int item, int thread)
 void kn_host_add_norm_code(struct kn_host_queue *q, const struct kn_op_add_norm_code *o)
 {
     kn_assert(!o->y || !o->row);
-    kn_parallel_for(q->team, o->n, add_norm_code_item, &(struct norm_job){ q->ops, o });
+    kn_host_for(q, o->n, add_norm_code_item, o);
 }
-
-struct code_job {
-    const struct kn_ops *ops;
-    const struct kn_op_code *o;
-};
 
 static void code_item(void *arg, int item, int thread)
 {
     (void)thread;
-    const struct code_job *j = arg;
-    kn_host_code_row(j->ops, &j->o->acts, j->o->kinds, j->o->n_in, item);
+    const struct kn_host_job *j = arg;
+    const struct kn_op_code *o = j->op;
+    kn_host_code_row(j->ops, &o->acts, o->kinds, o->n_in, item);
 }
 
 void kn_host_code(struct kn_host_queue *q, const struct kn_op_code *o)
 {
     if (o->kinds & ~(1u << KN_ACT_F32))
-        kn_parallel_for(q->team, o->n, code_item, &(struct code_job){ q->ops, o });
+        kn_host_for(q, o->n, code_item, o);
 }
-
-struct keep_job {
-    const struct kn_ops *ops;
-    const struct kn_op_keep_features *o;
-};
 
 static void keep_features_row(void *arg, int row, int thread)
 {
     (void)thread;
-    const struct keep_job *j = arg;
-    const struct kn_op_keep_features *o = j->o;
+    const struct kn_host_job *j = arg;
+    const struct kn_op_keep_features *o = j->op;
     const struct kn_features *f = &o->features;
     const float *x = o->x + (size_t)row * (size_t)f->n;
     float *out = o->scratch.x + (size_t)row * o->scratch.stride, most = f->kv == KN_KV_F16 ? 65504.0f : INFINITY;
@@ -112,7 +98,7 @@ static void keep_features_row(void *arg, int row, int thread)
 
 void kn_host_keep_features(struct kn_host_queue *q, const struct kn_op_keep_features *o)
 {
-    kn_parallel_for(q->team, o->rows.n, keep_features_row, &(struct keep_job){ q->ops, o });
+    kn_host_for(q, o->rows.n, keep_features_row, o);
 }
 
 static void scale_row(void *arg, int row, int thread)
