@@ -198,21 +198,26 @@ KN_INLINE vi line_iq2_s(const struct codes *c, int half, int i, int part)
     return with_signs(line_of_8(kn_grid_iq2_s, index, true, i % 2), vi_load(w->sign[sub][part * KN_LANES]), i);
 }
 
+/* Indices 4 * i .. 4 * i + 3 of each lane: low bytes from q, and above them `bits` bits each from h. */
+KN_INLINE void store_indices(struct codes *c, int part, int i, vi q, vi h, int bits)
+{
+    const int top = (1 << bits) - 1;
+    const vi bytes = vi_set1(0x00FF00FF), low = vi_set1(top << 8), high = vi_set1(top << 24);
+    vi even = vi_or(vi_and(vi_shl(h, 8), low), vi_and(vi_shl(h, 24 - 2 * bits), high));
+    vi odd = vi_or(vi_and(vi_shl(h, 8 - bits), low), vi_and(vi_shl(h, 24 - 3 * bits), high));
+
+    vi_store(c->index[2 * i][part * KN_LANES], vi_or(even, vi_and(q, bytes)));
+    vi_store(c->index[2 * i + 1][part * KN_LANES], vi_or(odd, vi_and(vi_shr(q, 8), bytes)));
+}
+
 static void scales_iq2_s(const void *block, struct codes *c)
 {
     const struct kn_iq2_s_x16 *w = block;
-    const vi bytes = vi_set1(0x00FF00FF), low = vi_set1(0x0300), high = vi_set1(0x03000000);
 
     for (int part = 0; part < KN_PARTS; part++) {
-        for (int i = 0; i < 8; i++) {
-            vi q = vi_load(w->q[i][part * KN_LANES]);
-            vi h = vi_shr_by(vi_load(w->qh[i / 4][part * KN_LANES]), i % 4 * 8);
-            vi even = vi_or(vi_and(vi_shl(h, 8), low), vi_and(vi_shl(h, 20), high));
-            vi odd = vi_or(vi_and(vi_shl(h, 6), low), vi_and(vi_shl(h, 18), high));
-
-            vi_store(c->index[2 * i][part * KN_LANES], vi_or(even, vi_and(q, bytes)));
-            vi_store(c->index[2 * i + 1][part * KN_LANES], vi_or(odd, vi_and(vi_shr(q, 8), bytes)));
-        }
+        for (int i = 0; i < 8; i++)
+            store_indices(c, part, i, vi_load(w->q[i][part * KN_LANES]),
+                          vi_shr_by(vi_load(w->qh[i / 4][part * KN_LANES]), i % 4 * 8), 2);
         scales_16(c, part, w->sc);
         c->d[part] = eighth_of(w->d + part * KN_LANES);
     }
@@ -254,20 +259,13 @@ KN_INLINE vi line_iq3_s(const struct codes *c, int half, int i, int part)
 static void scales_iq3_s(const void *block, struct codes *c)
 {
     const struct kn_iq3_s_x16 *w = block;
-    const vi bytes = vi_set1(0x00FF00FF), low = vi_set1(0x0100), high = vi_set1(0x01000000);
 
     for (int part = 0; part < KN_PARTS; part++) {
         vi sc = vi_load(w->sc[part * KN_LANES]);
 
-        for (int i = 0; i < 16; i++) {
-            vi q = vi_load(w->q[i][part * KN_LANES]);
-            vi h = vi_shr_by(vi_load(w->qh[i / 8][part * KN_LANES]), i % 8 * 4);
-            vi even = vi_or(vi_and(vi_shl(h, 8), low), vi_and(vi_shl(h, 22), high));
-            vi odd = vi_or(vi_and(vi_shl(h, 7), low), vi_and(vi_shl(h, 21), high));
-
-            vi_store(c->index[2 * i][part * KN_LANES], vi_or(even, vi_and(q, bytes)));
-            vi_store(c->index[2 * i + 1][part * KN_LANES], vi_or(odd, vi_and(vi_shr(q, 8), bytes)));
-        }
+        for (int i = 0; i < 16; i++)
+            store_indices(c, part, i, vi_load(w->q[i][part * KN_LANES]),
+                          vi_shr_by(vi_load(w->qh[i / 8][part * KN_LANES]), i % 8 * 4), 1);
         for (int i = 0; i < 8; i++)
             scale_32(c, part, i, vi_and(vi_shr_by(sc, 4 * i), vi_set1(15)));
         c->d[part] = vf_load_f16(w->d + part * KN_LANES);
