@@ -124,6 +124,16 @@ void eng_bytes_json(struct eng_bytes *b, const json_t *value)
         b->failed = true;
 }
 
+char *eng_json_text(const json_t *value)
+{
+    struct eng_bytes text = { 0 };
+    eng_bytes_json(&text, value);
+    eng_bytes_add(&text, "", 1);
+    char *copy = text.failed ? NULL : kn_strdup(text.data);
+    eng_bytes_free(&text);
+    return copy;
+}
+
 size_t eng_json_piece(struct moe_string s, size_t *at, char *out)
 {
     int bad = 1;

@@ -31,6 +31,7 @@ uint64_t eng_hash(uint64_t h, const char *p, size_t n);
 void eng_bytes_quote(struct eng_bytes *b, const char *p, size_t n);
 void eng_bytes_date(struct eng_bytes *b, int64_t at_s); /* seconds since 1970, as "2026-11-25T21:15:47Z" in quotes */
 void eng_bytes_json(struct eng_bytes *b, const json_t *value); /* as compact JSON */
+char *eng_json_text(const json_t *value);                      /* the same, for kn_free(); NULL without memory */
 
 /* Writes the character at s.data[*at] to out as it stands in a JSON string (escaped; U+FFFD if it is not UTF-8),
  * advances *at behind it, and returns the number of bytes written. */

@@ -18,7 +18,7 @@ static const char *const level_name[] = {
     [KN_LOG_ERROR] = "error", [KN_LOG_WARN] = "warning", [KN_LOG_INFO] = "info", [KN_LOG_DEBUG] = "debug"
 };
 
-/* The event whose message the sink gets: set around a kn_say() by the same thread. */
+/* The event of the message that the sink gets: set around a kn_say() by the same thread. */
 static _Thread_local const struct eng_log_event *event;
 
 static void write_time(char *out, size_t size)

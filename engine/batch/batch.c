@@ -285,7 +285,7 @@ static struct eng_batch_line *find_free_line(struct eng_batch *b)
     return NULL;
 }
 
-/* Refuses with the message, if the line alone takes more memory than it may; else the line is parsed again later. */
+/* Whether a line that was denied memory can have it later; if not, it is refused. */
 static bool may_get_memory(const struct eng_batch *b, const struct kn_heap_guard *guard)
 {
     return guard->denied_bytes <= b->opt.most_heap_bytes;

@@ -183,7 +183,7 @@ struct eng_batch_options {
     uint64_t gather_ns;      /* 0: a second */
     size_t most_line_bytes;  /* of a line of the input; 0: ENG_LINE_MOST */
     uint64_t most_lines;     /* of the input; 0: any number */
-    const enum eng_api *api; /* the one endpoint whose requests are answered; NULL: any */
+    const enum eng_api *api; /* only requests for this endpoint are answered; NULL: for any */
     /* Memory for requests (struct kn_heap_guard): reading a line leaves keep_heap_bytes to others.  A line that takes no
      * more than most_heap_bytes waits for memory (eng_batch_next); one that takes more is refused. */
     size_t keep_heap_bytes, most_heap_bytes;
@@ -217,7 +217,7 @@ size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx);
 void eng_batch_limit_memory(const struct eng_batch *b, int n_parallel, int n_ctx);
 /* n_line: most lines in progress at once.  setup is used to parse requests and must outlive b. */
 int eng_batch_begin(struct eng_batch *b, const struct eng_api_setup *setup, int n_line);
-/* Reads lines until one is a request to answer: 1, and a line whose choices the caller starts.  0: the end of the input.
+/* Reads lines until one is a request to answer: 1, and a line; the caller starts its choices.  0: the end of the input.
  * KN_ELIMIT: there is no memory now for the next line: call again later.  Other KN_E*, reported.  Lines that are no
  * request, and requests that are refused, go to the errors file. */
 int eng_batch_next(struct eng_batch *b, struct eng_batch_line **out);

@@ -14,8 +14,8 @@
  *
  * A line that is not a request is identified by its line number: it may have no custom_id, or another
  * line's. */
-#include "kernels/json.h"
 #include "engine/batch/batch.h"
+#include "kernels/json.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -113,6 +113,17 @@ static void set_state(struct srv_batches *b, struct choice *c, enum choice_state
     pthread_mutex_unlock(&b->lock);
 }
 
+/* Whether no place has a choice. */
+static bool is_idle(struct srv_batches *b)
+{
+    bool idle = true;
+    pthread_mutex_lock(&b->lock);
+    for (int i = 0; i < b->n_choice; i++)
+        idle = idle && b->choice[i].state == FREE;
+    pthread_mutex_unlock(&b->lock);
+    return idle;
+}
+
 /* Takes back all jobs: cancels them, and waits until they have ended, except at the end of the server, when the serving
  * thread takes no more events. */
 static void take_back(struct srv_batches *b)
@@ -182,17 +193,15 @@ static int start_choices(struct srv_batches *b, uint64_t key)
     return 0;
 }
 
-/* Writes the answers that are complete.  Sets *n_busy to the number of choices that are not. */
-static int end_choices(struct srv_batches *b, int *n_busy)
+/* Writes the answers that are complete. */
+static int end_choices(struct srv_batches *b)
 {
-    *n_busy = 0;
     for (int i = 0; i < b->n_choice; i++) {
         struct choice *c = &b->choice[i];
         pthread_mutex_lock(&b->lock);
         enum choice_state state = c->state;
         c->state = state == OVER ? FREE : state;
         pthread_mutex_unlock(&b->lock);
-        *n_busy += state == WAITING || state == LENT;
         int error = state == LOST ? KN_ENOMEM : state == OVER ? eng_batch_line_end(b->batch, c->line) : 0;
         if (error)
             return error;
@@ -223,22 +232,17 @@ static void tell(struct srv_batches *b, struct eng_store_batch *now)
 static int work_on(struct srv_batches *b, struct eng_store_batch *now, bool late)
 {
     struct eng_store_batch stored;
-    int n_busy, error;
+    int error;
     for (;;) {
         if (is_closing(b) || !eng_store_batch_get(b->server->store, now->id, &stored) ||
             stored.state == ENG_BATCH_CANCELLING || (!late && time(NULL) >= now->expires_s))
             return KN_ECANCELLED;
-        if ((error = end_choices(b, &n_busy)) || (error = start_choices(b, now->key)) ||
-            (error = eng_batch_status(b->batch)))
+        if ((error = end_choices(b)) || (error = start_choices(b, now->key)) || (error = eng_batch_status(b->batch)))
             return error;
         tell(b, now);
         eng_store_remove_expired(b->server->store, (int64_t)time(NULL));
-        if (b->at_end && !b->dealing) {
-            for (int i = n_busy = 0; i < b->n_choice; i++)
-                n_busy += state_of(b, &b->choice[i]) != FREE;
-            if (!n_busy)
-                return 0;
-        }
+        if (b->at_end && !b->dealing && is_idle(b))
+            return 0;
         wait(b, WAIT_S);
     }
 }
@@ -270,15 +274,17 @@ static int open_batch(struct srv_batches *b, const struct eng_store_batch *now)
 /* The input cannot be read as a batch: it has failed. */
 static int fail_batch(struct srv_batches *b, struct eng_store_batch *now, int error)
 {
-    snprintf(now->fault_code, sizeof now->fault_code, "%s",
-             error == KN_ENOENT   ? "input_file_missing"
-             : error == KN_ELIMIT ? "too_many_lines"
-                                  : "invalid_input_file");
-    snprintf(now->fault, sizeof now->fault, "%s",
-             error == KN_ENOENT ? "the input file is no longer there"
-             : error == KN_ELIMIT
-                 ? "a batch has at most 50000 lines: send them as several"
-                 : "the input file has no lines, or is not plain UTF-8 text with a JSON object in each line");
+    const char *code = error == KN_ENOENT   ? "input_file_missing"
+                       : error == KN_ELIMIT ? "too_many_lines"
+                                            : "invalid_input_file";
+    snprintf(now->fault_code, sizeof now->fault_code, "%s", code);
+    if (error == KN_ELIMIT)
+        snprintf(now->fault, sizeof now->fault, "a batch has at most %d lines: send them as several", MOST_LINES);
+    else
+        snprintf(now->fault, sizeof now->fault, "%s",
+                 error == KN_ENOENT
+                     ? "the input file is no longer there"
+                     : "the input file has no lines, or is not plain UTF-8 text with a JSON object in each line");
     eng_store_batch_tell(b->server->store, now);
     return eng_store_batch_end(b->server->store, now->id, ENG_BATCH_FAILED, (int64_t)time(NULL));
 }

@@ -8,10 +8,10 @@
 #include <time.h>
 
 #include "engine/api/fields.h"
-#include "kernels/json.h"
 #include "engine/batch/batch.h"
 #include "engine/serve/internal.h"
 #include "engine/serve/multipart.h"
+#include "kernels/json.h"
 
 #define BUFFER_BYTES   131072
 #define FIELD_BYTES    64
@@ -39,7 +39,7 @@ struct srv_transfer {
     char *buffer; /* [n] of BUFFER_BYTES */
     size_t n;
     struct eng_refusal why;
-    bool refused, over; /* over: the whole file was moved */
+    bool over; /* the whole file was moved */
     /* an upload */
     bool ended; /* the buffer has the body's last bytes */
     struct eng_multipart *form;
@@ -54,6 +54,14 @@ struct srv_transfer {
     int fd;
     uint64_t at, n_file;
 };
+
+/* The id in a path, between `before` and `behind`; cut if it is too long to be one. */
+static const char *id_of(const char *path, const char *before, const char *behind, char *id)
+{
+    int n = (int)(strlen(path) - strlen(before) - strlen(behind));
+    snprintf(id, ENG_STORE_ID_BYTES, "%.*s", kn_min(n, ENG_STORE_ID_BYTES - 1), path + strlen(before));
+    return id;
+}
 
 /* ---- refusals ---------------------------------------------------------------------------------- */
 
@@ -76,8 +84,6 @@ static int refuse_store(struct eng_refusal *why, int error)
 
 /* ---- an upload: on a thread of the pool -------------------------------------------------------- */
 
-static void refuse(struct srv_transfer *t) { t->refused = true; }
-
 static void begin_part(struct srv_transfer *t)
 {
     t->field = FIELD_NONE;
@@ -87,7 +93,6 @@ static void begin_part(struct srv_transfer *t)
             t->field = (enum field)i;
     if (t->in_file && (t->has_file || !t->form->is_file)) {
         eng_refuse(&t->why, 400, NULL, "file", "the form needs one part 'file', with a file name");
-        refuse(t);
     } else if (t->in_file) {
         t->has_file = true;
         memcpy(t->upload.record.name, t->form->file_name, sizeof t->upload.record.name);
@@ -98,16 +103,13 @@ static void take_content(struct srv_transfer *t, const char *data, size_t n)
 {
     if (t->in_file) {
         int error = eng_store_upload_write(&t->upload, data, n);
-        if (error) {
+        if (error)
             refuse_store(&t->why, error);
-            refuse(t);
-        }
     } else if (t->field) {
         char *value = t->value[t->field];
         size_t had = strlen(value);
         if (had + n >= FIELD_BYTES || memchr(data, 0, n)) {
             eng_refuse(&t->why, 400, NULL, field_name[t->field], "its value is too long");
-            refuse(t);
         } else {
             memcpy(value + had, data, n);
             value[had + n] = 0;
@@ -117,7 +119,7 @@ static void take_content(struct srv_transfer *t, const char *data, size_t n)
 
 static void take_form(struct srv_transfer *t)
 {
-    for (size_t i = 0; i < t->n && !t->refused;) {
+    for (size_t i = 0; i < t->n && !eng_refused(&t->why);) {
         enum eng_multipart_event event;
         enum eng_multipart_fault fault;
         const char *data;
@@ -125,7 +127,6 @@ static void take_form(struct srv_transfer *t)
         i += eng_multipart_take(t->form, t->buffer + i, t->n - i, &event, &data, &n, &fault);
         if (fault) {
             eng_refuse(&t->why, 400, NULL, "", "%s", eng_multipart_fault_text(fault));
-            refuse(t);
         } else if (event == ENG_MULTIPART_PART) {
             begin_part(t);
         } else if (event == ENG_MULTIPART_DATA) {
@@ -150,46 +151,42 @@ static int read_expiry(struct srv_transfer *t, int64_t *seconds)
     return 0;
 }
 
-static int end_upload(struct srv_transfer *t)
+static void end_upload(struct srv_transfer *t)
 {
     struct eng_store_file *f = &t->upload.record;
     int64_t seconds;
     if (!t->form_ended)
-        return eng_refuse(&t->why, 400, NULL, "", "the multipart body ends before its last boundary");
-    if (!t->has_file)
-        return eng_refuse(&t->why, 400, NULL, "file", "the form has no part 'file'");
-    if (strcmp(t->value[FIELD_PURPOSE], "batch") != 0)
-        return eng_refuse(&t->why, 400, NULL, "purpose", "it must be batch: files are only used by /v1/batches");
-    if (read_expiry(t, &seconds))
-        return KN_EINVAL;
+        eng_refuse(&t->why, 400, NULL, "", "the multipart body ends before its last boundary");
+    else if (!t->has_file)
+        eng_refuse(&t->why, 400, NULL, "file", "the form has no part 'file'");
+    else if (strcmp(t->value[FIELD_PURPOSE], "batch") != 0)
+        eng_refuse(&t->why, 400, NULL, "purpose", "it must be batch: files are only used by /v1/batches");
+    if (eng_refused(&t->why) || read_expiry(t, &seconds))
+        return;
     f->key = t->key;
     f->expires_s = seconds ? f->created_s + seconds : 0;
     if (!f->name[0])
         strcpy(f->name, "upload.jsonl");
     struct eng_store_file kept = *f;
     int error = eng_store_upload_commit(&t->upload);
-    if (error)
-        return refuse_store(&t->why, error);
+    if (error) {
+        refuse_store(&t->why, error);
+        return;
+    }
     eng_store_file_write(&t->text, &kept);
     t->over = true;
-    return 0;
 }
 
 static void work_upload(struct eng_task *task)
 {
     struct srv_transfer *t = (struct srv_transfer *)task;
-    int error = 0;
-    if (!t->upload.store) {
-        error = eng_store_upload_open(&t->upload, t->server->store);
-        if (error)
-            refuse_store(&t->why, error);
-    }
-    if (!error)
-        take_form(t);
+    int error = t->upload.store ? 0 : eng_store_upload_open(&t->upload, t->server->store);
+    if (error)
+        refuse_store(&t->why, error);
+    take_form(t);
     t->n = 0;
-    if (!error && !t->refused && t->ended)
-        error = end_upload(t);
-    t->refused = t->refused || error;
+    if (t->ended && !eng_refused(&t->why))
+        end_upload(t);
 }
 
 /* ---- a download: on a thread of the pool ------------------------------------------------------- */
@@ -209,13 +206,12 @@ static void work_download(struct eng_task *task)
     uint64_t left = t->n_file - t->at;
     t->n = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES;
     eng_store_path(t->server->store, t->id, path);
-    if (!error && (error = kn_file_read(t->fd, path, t->buffer, t->n, t->at)))
-        eng_refuse(&t->why, 500, NULL, "", "the server cannot read the file: its log has the reason");
+    if (!error)
+        error = kn_file_read(t->fd, path, t->buffer, t->n, t->at);
     if (error && !eng_refused(&t->why))
         eng_refuse(&t->why, 500, NULL, "", "the server cannot read the file: its log has the reason");
     t->at += t->n;
     t->over = t->at == t->n_file;
-    t->refused = error != 0;
 }
 
 /* ---- transfers: on the serving thread ---------------------------------------------------------- */
@@ -242,12 +238,12 @@ static void lend(struct srv_transfer *t, void (*work)(struct eng_task *))
     eng_reader_pool_add(t->server->file_pool, &t->task);
 }
 
-static void answer_refusal(struct srv_transfer *t)
+static void answer_refusal(struct srv_transfer *t, const struct eng_refusal *why)
 {
     struct eng_exchange *x = t->x;
     t->x = NULL;
-    srv_log_refusal(&t->names, x, &t->why);
-    srv_answer_refusal(t->server, x, ENG_API_CHAT, &t->why);
+    srv_log_refusal(&t->names, x, why);
+    srv_answer_refusal(t->server, x, ENG_API_CHAT, why);
 }
 
 /* NULL: refused. */
@@ -300,7 +296,7 @@ void srv_upload_open(struct eng_server *s, struct eng_exchange *x, const struct 
     enum eng_multipart_fault fault = eng_multipart_open(t->form, eng_http_header(x, "Content-Type"));
     if (fault) {
         eng_refuse(&t->why, 400, NULL, "", "%s", eng_multipart_fault_text(fault));
-        answer_refusal(t);
+        answer_refusal(t, &t->why);
         free_transfer(t);
     } else {
         srv_upload_read(s, x);
@@ -316,7 +312,7 @@ void srv_upload_read(struct eng_server *s, struct eng_exchange *x)
     t->n = eng_http_read(x, t->buffer, BUFFER_BYTES, &fault);
     if (fault) {
         eng_refuse(&t->why, eng_http_fault_status(fault), NULL, "", "%s", eng_http_fault_text(fault));
-        answer_refusal(t);
+        answer_refusal(t, &t->why);
         free_transfer(t);
         return;
     }
@@ -327,14 +323,11 @@ void srv_upload_read(struct eng_server *s, struct eng_exchange *x)
 
 void srv_download_open(struct eng_server *s, struct eng_exchange *x, const struct srv_names *names, uint64_t key)
 {
-    static const char before[] = "/v1/files/", behind[] = "/content";
-    const char *path = eng_http_path(x);
-    size_t n = strlen(path) - (sizeof before - 1) - (sizeof behind - 1);
     struct srv_transfer *t = open_transfer(s, x, names, key);
     if (!t)
         return;
     t->is_download = true;
-    snprintf(t->id, sizeof t->id, "%.*s", (int)(n < sizeof t->id ? n : sizeof t->id - 1), path + sizeof before - 1);
+    (void)id_of(eng_http_path(x), "/v1/files/", "/content", t->id);
     lend(t, work_download);
 }
 
@@ -372,10 +365,11 @@ static void take_back(struct srv_transfer *t)
     t->working = false;
     if (!x) {
         free_transfer(t);
-    } else if (t->refused && t->begun) { /* status 200 was sent: the client must see that the file is not whole */
+    } else if (eng_refused(&t->why) &&
+               t->begun) { /* status 200 was sent: the client must see that the file is not whole */
         eng_http_cut(x);
-    } else if (t->refused) {
-        answer_refusal(t);
+    } else if (eng_refused(&t->why)) {
+        answer_refusal(t, &t->why);
         free_transfer(t);
     } else if (t->is_download) {
         send_piece(t);
@@ -420,8 +414,9 @@ void srv_transfers_fail(struct eng_server *s)
             eng_http_cut(t->x);
             continue;
         }
-        eng_refuse(&t->why, 503, NULL, "", "the server is shutting down");
-        answer_refusal(t);
+        struct eng_refusal why = { 0 }; /* t->why may be the pool's now */
+        eng_refuse(&why, 503, NULL, "", "the server is shutting down");
+        answer_refusal(t, &why);
         if (!t->working)
             free_transfer(t);
     }
@@ -434,14 +429,6 @@ void srv_transfers_close(struct eng_server *s)
 }
 
 /* ---- short calls: on a thread of the pool ------------------------------------------------------ */
-
-/* The id in the call's path, between `before` and `behind`; cut if it is too long to be one. */
-static const char *id_of(const struct srv_call *c, const char *before, const char *behind, char *id)
-{
-    int n = (int)(strlen(c->path) - strlen(before) - strlen(behind));
-    snprintf(id, ENG_STORE_ID_BYTES, "%.*s", kn_min(n, ENG_STORE_ID_BYTES - 1), c->path + strlen(before));
-    return id;
-}
 
 /* The value of a member of the query, [room]; false: it is absent, or too long. */
 static bool read_query(const char *query, const char *name, char *out, size_t room)
@@ -500,7 +487,7 @@ void srv_work_file(struct srv_call *c)
     char id[ENG_STORE_ID_BYTES];
     struct eng_store_file f;
     int error = 0;
-    if (eng_store_file_get(c->server->store, c->key, id_of(c, "/v1/files/", "", id), &f))
+    if (eng_store_file_get(c->server->store, c->key, id_of(c->path, "/v1/files/", "", id), &f))
         error = refuse_missing(&c->why, "file", id);
     else
         eng_store_file_write(&c->text, &f);
@@ -510,7 +497,7 @@ void srv_work_file(struct srv_call *c)
 void srv_work_file_delete(struct srv_call *c)
 {
     char id[ENG_STORE_ID_BYTES], batch[ENG_STORE_ID_BYTES];
-    int error = eng_store_file_delete(c->server->store, c->key, id_of(c, "/v1/files/", "", id), batch);
+    int error = eng_store_file_delete(c->server->store, c->key, id_of(c->path, "/v1/files/", "", id), batch);
     if (error == KN_EINVAL)
         error = eng_refuse(&c->why, 400, NULL, "id", "%s reads the file: cancel it first, or wait for its end", batch);
     else if (error)
@@ -540,11 +527,7 @@ static int read_metadata(struct eng_fields *f, char **out)
     if (!good)
         return eng_refuse(f->why, 400, NULL, "metadata",
                           "it must be an object of up to 16 strings of 512 bytes, with names of 64");
-    struct eng_bytes text = { 0 };
-    eng_bytes_json(&text, object);
-    eng_bytes_add(&text, "", 1);
-    *out = text.failed ? NULL : kn_strdup(text.data);
-    eng_bytes_free(&text);
+    *out = eng_json_text(object);
     return *out ? 0 : refuse_store(f->why, KN_ENOMEM);
 }
 
@@ -609,14 +592,14 @@ void srv_work_batches(struct srv_call *c)
 void srv_work_batch(struct srv_call *c)
 {
     char id[ENG_STORE_ID_BYTES];
-    int error = eng_store_batch_write(c->server->store, c->key, id_of(c, "/v1/batches/", "", id), &c->text);
+    int error = eng_store_batch_write(c->server->store, c->key, id_of(c->path, "/v1/batches/", "", id), &c->text);
     end_call(c, error ? refuse_missing(&c->why, "batch", id) : 0);
 }
 
 void srv_work_batch_cancel(struct srv_call *c)
 {
     char id[ENG_STORE_ID_BYTES];
-    int error = eng_store_batch_cancel(c->server->store, c->key, id_of(c, "/v1/batches/", "/cancel", id),
+    int error = eng_store_batch_cancel(c->server->store, c->key, id_of(c->path, "/v1/batches/", "/cancel", id),
                                        (int64_t)time(NULL), &c->text);
     if (error == KN_ENOENT)
         error = refuse_missing(&c->why, "batch", id);

@@ -156,7 +156,7 @@ struct srv_answered {
 void srv_log_answer(const struct srv_names *names, const struct srv_answered *a);
 void srv_log_done(const struct srv_names *names, const struct eng_exchange *x, const char *text); /* without tokens */
 void srv_log_refusal(const struct srv_names *names, const struct eng_exchange *x, const struct eng_refusal *why);
-/* The same for a refusal whose message may quote the body of the request. */
+/* The same; the message of the refusal may quote the body of the request. */
 void srv_log_refused_body(const struct srv_names *names, const struct eng_exchange *x, const struct eng_refusal *why);
 
 /* ---- request.c ------------------------------------------------------------------------------- */

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/json.h"
 #include "engine/store/internal.h"
+#include "kernels/json.h"
 
 static const char *const states[] = {
 #define ENG_TEXT(name, text) text,
@@ -152,12 +152,7 @@ static bool read_metadata(const json_t *o, char **out)
     *out = NULL;
     if (!json_is_object(v))
         return json_is_null(v);
-    struct eng_bytes text = { 0 };
-    eng_bytes_json(&text, v);
-    eng_bytes_add(&text, "", 1);
-    if (!text.failed)
-        *out = kn_strdup(text.data);
-    eng_bytes_free(&text);
+    *out = eng_json_text(v);
     return *out != NULL;
 }
 

@@ -79,6 +79,11 @@ int store_find(void *const *object, int n, const char *id)
     return -1 - from;
 }
 
+static int refuse_folder(const char *path)
+{
+    return kn_fail(KN_EIO, "%s: %s: --files needs a folder that can be read and written", path, strerror(errno));
+}
+
 /* ---- scan -------------------------------------------------------------------------------------- */
 
 /* Loads the record in the folder's file of this name, if it is one. */
@@ -125,8 +130,7 @@ static int scan(struct eng_store *s, bool removes)
     DIR *dir = opendir(s->folder);
     int error = 0;
     if (!dir)
-        return kn_fail(KN_EIO, "%s: %s: --files needs a folder that can be read and written", s->folder,
-                       strerror(errno));
+        return refuse_folder(s->folder);
     for (struct dirent *e; !error && (e = readdir(dir));) {
         const char *name = e->d_name, *dot = strchr(name, '.');
         size_t n_id = dot ? (size_t)(dot - name) : strlen(name);
@@ -153,7 +157,7 @@ static int scan(struct eng_store *s, bool removes)
 
 static int by_id(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* Takes files whose bytes are missing out of the index, and sums up the others. */
+/* Removes a file from the index if its bytes are missing, and sums up the others. */
 static void check_sizes(struct eng_store *s)
 {
     int n = 0;
@@ -190,12 +194,11 @@ static int lock_folder(struct eng_store *s)
 {
     char path[ENG_PATH_BYTES];
     if (mkdir(s->folder, 0700) < 0 && errno != EEXIST)
-        return kn_fail(KN_EIO, "%s: %s: --files needs a folder that can be read and written", s->folder,
-                       strerror(errno));
+        return refuse_folder(s->folder);
     snprintf(path, sizeof path, "%s/lock", s->folder);
     int fd = kn_io()->open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
-        return kn_fail(KN_EIO, "%s: %s: --files needs a folder that can be read and written", path, strerror(errno));
+        return refuse_folder(path);
     s->lock_fd = fd;
     if (flock(fd, LOCK_EX | LOCK_NB) < 0)
         return kn_fail(KN_EINVAL, "%s: another server uses this folder: give each server its own with --files",

@@ -32,7 +32,7 @@ int eng_store_open(struct eng_store **out, const char *folder, uint64_t most_byt
 void eng_store_close(struct eng_store *s);
 bool eng_store_has_room(struct eng_store *s); /* used bytes are below the limit */
 uint64_t eng_store_used_bytes(struct eng_store *s);
-/* Removes the files whose expires_s has passed, except those that a batch still needs. */
+/* Removes files after their expires_s, except those that a batch still needs. */
 void eng_store_remove_expired(struct eng_store *s, int64_t now_s);
 
 /* A page of a list: at most `limit` objects after the object with the id `after` (""; NULL: from the first), the newest
@@ -120,7 +120,7 @@ int eng_store_batches_write(struct eng_store *s, uint64_t key, const struct eng_
 
 /* For the thread that works on batches.  Copies have no metadata. */
 
-/* The oldest batch that has not ended and whose id is greater than `after` ("": any).  False: none. */
+/* The oldest batch that has not ended, among those with an id greater than `after` ("": all).  False: none. */
 bool eng_store_batch_next(struct eng_store *s, const char *after, struct eng_store_batch *out);
 bool eng_store_batch_get(struct eng_store *s, const char *id, struct eng_store_batch *out);
 /* Enters a state and writes the record.  KN_ECANCELLED: the batch is being cancelled, and only CANCELLED may follow. */
