@@ -17,13 +17,13 @@
 struct codes {
     uint8_t q[64][64];
     vi scale[KN_PARTS][16]; /* of each sub-block, prepared by dot_scale() */
-    vi min[KN_PARTS][8];    /* two int16 per lane: the factors of the activations'
-                             sum[2 * i] and sum[2 * i + 1] */
+    vi min[KN_PARTS][8];    /* two int16 per lane: the factors of the activations' sum[2 * i] and sum[2 * i + 1] */
     vf d[KN_PARTS], dmin[KN_PARTS];
     const void *block;    /* the block, packed */
-    vi sign[KN_PARTS][8]; /* of the grid formats (simd_grids.h): signs and indices */
-    uint16_t index[32][16][2];
     const uint8_t *ahead; /* the next block, for prefetch */
+    /* of the grid formats (simd_grids.h): signs and indices */
+    vi sign[KN_PARTS][8];
+    uint16_t index[32][16][2];
 };
 
 /* Meaning of min.  MINS: dmin * min * sum is subtracted from the row's sum. ABOVE(b): codes are stored with 2^b added;
