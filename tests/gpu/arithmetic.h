@@ -1,7 +1,7 @@
 /* tests/gpu/arithmetic.h - instructions of PTX, each beside the same computation in C.
  *
  * X(text, D, A, expression): text is the instruction with %0 the result of type D and %1, %2, %3 the operands a, b, c
- * of type A.  arithmetic.cu makes a kernel of each list, test_arithmetic.c compares its results with the expressions. */
+ * of type A.  arithmetic.cu makes a kernel of each list, test_arithmetic.c compares the results. */
 #ifndef TESTS_GPU_ARITHMETIC_H
 #define TESTS_GPU_ARITHMETIC_H
 
