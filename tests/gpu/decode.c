@@ -179,8 +179,6 @@ static void decode_mov(struct ptx_parser *p, struct ptx_opcode *c, struct ptx_op
     int op = find_row(c->text);
     if (op < 0)
         ptx_unknown(p, c);
-    if (n == 2 && o[1].kind == OPERAND_NAME && o[1].name && o[1].name->kind == NAME_PARAM)
-        ptx_error(p, "the address of a parameter is not known");
     decode_row(p, op, o, n, g);
 }
 

@@ -76,6 +76,8 @@ static struct address take_address(struct ptx_parser *p, const struct ptx_operan
         struct ptx_operand reg = *o;
         reg.kind = OPERAND_REG;
         a.reg = ptx_operand_reg(p, &reg, true);
+        if (space == PTX_PARAM && !p->f->is_kernel)
+            a.space = PTX_LOCAL; /* where a function's parameters are */
     } else
         ptx_error(p, "'%.100s' is not known", o->word);
     return a;

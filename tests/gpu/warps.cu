@@ -202,7 +202,10 @@ extern "C" __global__ void products(const signed char *a, const unsigned char *b
                  : "r"(f[0]), "r"(f[1]), "r"(g[0]));
     for (int k = 0; k < 4; k++)
         d[128 + (row + k / 2 * 8) * 8 + column + k % 2] = r[k];
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(f[0]), "=r"(f[1]) : "r"(at) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(f[0]), "=r"(f[1])
+                 : "r"(at)
+                 : "memory");
     d[256 + l] = (int)f[0];
     d[288 + l] = (int)f[1];
 }
