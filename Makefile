@@ -228,6 +228,18 @@ $(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,kernels) -lcmocka -o $@
 $(patsubst %,$(out)/tests/engine/cli/test_%,commands memory models refusals): | $(out)/spillway     # which they start
 
+# the PTX interpreter, a libcuda.so.1 for tests (docs/gpu-tests.md); its kernels' PTX by nvcc, if there is one
+GPU        = memory parse operands decode decode_memory arith convert access collect run driver streams
+GPU_KERNEL = $(if $(NVCC),$(patsubst %.cu,$(out)/%.ptx,$(wildcard tests/gpu/*.cu)))
+$(GPU:%=$(out)/tests/gpu/%.o): CFLAGS += -O3 -g1 -fPIC -fvisibility=hidden -fno-trapping-math -Wno-missing-prototypes $(ISA_avx2)
+$(out)/tests/gpu/libcuda.so.1: $(GPU:%=$(out)/tests/gpu/%.o)
+	$(CC) $(CFLAGS) -shared $^ -ldl -lm -lpthread -o $@
+$(out)/tests/gpu/%.ptx: tests/gpu/%.cu
+	@mkdir -p $(@D)
+	$(NVCC) -I. -O2 -std=c++17 -fmad=false -arch=compute_90 -MD -MP -ptx $< -o $@
+$(out)/tests/gpu/test_%: $(out)/tests/gpu/test_%.o | $(out)/tests/gpu/libcuda.so.1 $(GPU_KERNEL)
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ -lcmocka -ldl -lm -o $@
+
 test: test-packages
 	@$(MAKE) --no-print-directory -j$$(nproc) tests
 	@TEST_LIMIT=$(or $(TEST_LIMIT),$(if $(filter release,$(MODE)),600,3600)) tests/run.sh $(TESTS)
