@@ -5,10 +5,10 @@
 #include "kernels/internal.h"
 #include "tests/cuda/on_cuda.h"
 
-#define MEMORY ((size_t)16 << 20)
-
-static uint8_t *memory;
-static size_t used;
+/* Each array of a case is an allocation of its own, so that the interpreter finds an access beyond its end. */
+#define ARRAYS 16
+static void *array[ARRAYS];
+static int n_array;
 static uint64_t random_state;
 static const struct kn_ops *scalar;
 
@@ -18,10 +18,15 @@ static float random_float(void) { return (float)(int64_t)(random_bits() >> 40) /
 
 static void *take(size_t bytes)
 {
-    void *p = memory + used;
-    used += kn_align_up(bytes, 64) + 64;
-    assert_true(used <= MEMORY);
-    return p;
+    assert_true(n_array < ARRAYS);
+    assert_int_equal(kn_cuda_driver(NULL)->pinned_alloc(&array[n_array], bytes, KN_CUDA_MAPPED), 0);
+    return array[n_array++];
+}
+
+static void free_arrays(void)
+{
+    while (n_array)
+        kn_cuda_driver(NULL)->pinned_free(array[--n_array]);
 }
 
 /* ---- weights -------------------------------------------------------------------------------------------------- */
@@ -97,7 +102,6 @@ static void compare(enum kn_format f, int n_out, int n_in, int n_row, bool lists
     enum kn_act act = kn_format_info(f)->act;
     size_t x_bytes = kn_align_up(kn_act_bytes(act, n_in), 16) + 16, y_stride = (size_t)n_out + 3;
     const int n_from = 19, n_to = 23; /* rows of the arrays, of which lists choose some */
-    used = 0;
     struct kn_matmul m = { .w = matrix(f, n_out, n_in), .x_stride = x_bytes, .y_stride = y_stride, .n_row = n_row };
     uint8_t *x = take((size_t)n_from * x_bytes);
     float *values = malloc((size_t)n_in * sizeof *values), *plain = malloc((size_t)n_to * y_stride * sizeof *plain);
@@ -122,6 +126,7 @@ static void compare(enum kn_format f, int n_out, int n_in, int n_row, bool lists
                  lists ? ", by lists," : "");
     free(values);
     free(plain);
+    free_arrays();
 }
 
 static void products_equal_the_hosts(void **state)
@@ -162,7 +167,6 @@ static void embeddings_equal_the_hosts(void **state)
         float plain[N_IN];
         if (!kn_cuda_has_format((enum kn_format)f))
             continue;
-        used = 0;
         random_state = 100 + (uint64_t)f;
         struct kn_op_embed o = { .w = matrix((enum kn_format)f, N_VOCAB, N_IN), .w_scale = 1.75f };
         struct kn_row *row = take(N * sizeof *row);
@@ -181,6 +185,7 @@ static void embeddings_equal_the_hosts(void **state)
             if (memcmp(plain, o.x + i * N_IN, sizeof plain))
                 fail_msg("%s: row %d differs", kn_format_info((enum kn_format)f)->name, row[i].token);
         }
+        free_arrays();
     }
 }
 
@@ -213,13 +218,14 @@ static int open_all(void **state)
 {
     (void)state;
     scalar = kn_ops(KN_ISA_SCALAR);
-    return !(memory = memory_open(MEMORY));
+    cuda_open();
+    return 0;
 }
 
 static int close_all(void **state)
 {
     (void)state;
-    memory_close(memory);
+    kn_cuda_close(cuda);
     return 0;
 }
 
