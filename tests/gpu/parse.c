@@ -250,21 +250,20 @@ struct declaration {
 static struct declaration take_declaration(struct ptx_parser *p)
 {
     struct declaration d = { .align = 1 };
-    for (;;) {
-        if (ptx_take(p, ".align"))
-            d.align = (uint32_t)take_number(p);
-        else if (ptx_take(p, ".ptr") || ptx_take(p, ".global") || ptx_take(p, ".const") || ptx_take(p, ".shared"))
-            continue;
-        else if (p->word[0] == '.') {
+    bool is_pointer = false; /* the words behind .ptr describe the memory that it points to */
+    while (p->word[0] == '.') {
+        if (ptx_take(p, ".align")) {
+            uint32_t align = (uint32_t)take_number(p);
+            d.align = is_pointer ? d.align : align;
+        } else if (ptx_take(p, ".ptr"))
+            is_pointer = true;
+        else if (!ptx_take(p, ".global") && !ptx_take(p, ".const") && !ptx_take(p, ".shared")) {
             d.element_bytes = type_bytes(p, p->word);
             ptx_next(p);
-            if (p->word[0] == '.' && strcmp(p->word, ".ptr"))
-                continue;
-            if (p->word[0] != '.')
-                break;
-        } else
-            ptx_error(p, "a type is expected before '%.100s'", p->word);
+        }
     }
+    if (!d.element_bytes)
+        ptx_error(p, "a type is expected before '%.100s'", p->word);
     if (d.align < d.element_bytes)
         d.align = d.element_bytes;
     strcpy(d.name, p->word);
