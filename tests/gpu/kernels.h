@@ -42,7 +42,7 @@
 #define X(name, parameters) static int(*name) parameters;
 GPU_FUNCTIONS(X)
 #undef X
-static const char *(*spillway_gpu_error)(void);
+static const char *(*spillway_gpu_last_error)(void);
 static unsigned long long (*spillway_gpu_thread_instructions)(void);
 
 /* The folder of this program holds libcuda.so.1 and the PTX that nvcc has made. */
@@ -74,8 +74,8 @@ static inline bool gpu_open(const char *program)
     memcpy(&name, &f, sizeof f);
     GPU_FUNCTIONS(X)
 #undef X
-    f = dlsym(library, "spillway_gpu_error");
-    memcpy(&spillway_gpu_error, &f, sizeof f);
+    f = dlsym(library, "spillway_gpu_last_error");
+    memcpy(&spillway_gpu_last_error, &f, sizeof f);
     f = dlsym(library, "spillway_gpu_thread_instructions");
     memcpy(&spillway_gpu_thread_instructions, &f, sizeof f);
     if (cuInit(0) == 801)

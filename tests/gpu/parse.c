@@ -16,7 +16,7 @@ void ptx_error(struct ptx_parser *p, const char *format, ...)
     va_start(list, format);
     vsnprintf(what, sizeof what, format, list);
     va_end(list);
-    snprintf(p->error, p->error_room, "PTX, line %u: %s", p->line, what);
+    snprintf(p->error, p->error_room, "PTX, line %u: %s", p->statement_line ? p->statement_line : p->line, what);
     longjmp(p->failed, 1);
 }
 
@@ -474,6 +474,7 @@ static void take_directive(struct ptx_parser *p)
 
 static void take_statement(struct ptx_parser *p)
 {
+    p->statement_line = p->line;
     if (ptx_is(p, "{")) {
         take_block(p);
         return;
@@ -516,6 +517,7 @@ static void take_statement(struct ptx_parser *p)
 /* A kernel needs registers and memory of its own and of the functions that it may call. */
 static void finish_function(struct ptx_parser *p, struct ptx_function *f)
 {
+    p->statement_line = 0;
     ptx_emit(p, f->is_kernel ? OP_exit : OP_ret)->src[0] = f->return_reg;
     if (p->n_fixup)
         ptx_error(p, "label '%.100s' is not there", p->fixup[0].name);

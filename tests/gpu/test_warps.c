@@ -26,7 +26,7 @@ static void run(void *module, const char *kernel, unsigned blocks, unsigned thre
     void *f;
     assert_int_equal(cuModuleGetFunction(&f, module, kernel), 0);
     if (cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, shared, NULL, parameters, NULL) || cuCtxSynchronize())
-        fail_msg("%s", spillway_gpu_error());
+        fail_msg("%s", spillway_gpu_last_error());
 }
 
 static void *get(uint64_t at, void *to, size_t bytes)
