@@ -35,6 +35,20 @@
     X(cuModuleGetGlobal_v2, (uint64_t *, size_t *, void *, const char *))                                              \
     X(cuLaunchKernel,                                                                                                  \
       (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))        \
+    X(cuLaunchHostFunc, (void *, void (*)(void *), void *))                                                            \
+    X(cuStreamCreate, (void **, unsigned))                                                                             \
+    X(cuStreamDestroy_v2, (void *))                                                                                    \
+    X(cuStreamSynchronize, (void *))                                                                                   \
+    X(cuStreamQuery, (void *))                                                                                         \
+    X(cuStreamWaitEvent, (void *, void *, unsigned))                                                                   \
+    X(cuStreamWriteValue64_v2, (void *, uint64_t, uint64_t, unsigned))                                                 \
+    X(cuStreamWaitValue64_v2, (void *, uint64_t, uint64_t, unsigned))                                                  \
+    X(cuEventCreate, (void **, unsigned))                                                                              \
+    X(cuEventRecord, (void *, void *))                                                                                 \
+    X(cuEventQuery, (void *))                                                                                          \
+    X(cuEventSynchronize, (void *))                                                                                    \
+    X(cuEventDestroy_v2, (void *))                                                                                     \
+    X(spillway_gpu_idle, (unsigned))                                                                                   \
     X(spillway_gpu_fail_call, (const char *, unsigned, int))                                                           \
     X(spillway_gpu_forget_error, (void))                                                                               \
     X(spillway_gpu_seed, (unsigned long long))

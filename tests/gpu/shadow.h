@@ -1,4 +1,4 @@
-/* tests/gpu/shadow.h - who accessed memory last: finds accesses that nothing orders.
+/* tests/gpu/shadow.h - the last accesses of memory: finds accesses that nothing orders.
  *
  * Beside every 4 bytes of device memory there is the last writer and the last reader: the operation (a launch, copy or
  * fill of a stream) and the block of the launch.  Two accesses of which one writes must be ordered: operations by their

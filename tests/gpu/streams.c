@@ -2,7 +2,7 @@
  *
  * A work may run when it is the first of its stream and waits for nothing: an event, a value in memory, works of the
  * default stream.  Of the streams whose first work may run, the seed chooses one, so that two works which no event orders
- * run in either order.  The device is late: it starts when the host waits for something, or after a while (IDLE_NS)
+ * run in either order.  The device is late: it starts when the host waits for something, or after a while (1 ms)
  * without new work, for hosts that look at memory which the device writes.
  *
  * A clock of each stream holds, for all streams, the operations that came before: it is handed on by events, by values
@@ -16,8 +16,6 @@
 #include <time.h>
 
 #include "tests/gpu/driver.h"
-
-#define IDLE_NS 1000000 /* 1 ms */
 
 struct gpu_event {
     uint64_t recorded, done; /* numbers of its recordings */
@@ -46,6 +44,7 @@ static struct gpu_clock host_clock;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t has_work, has_run;
 static bool is_started, looks_for_races = true;
+static unsigned idle_ms = 1; /* without new work, until the device starts by itself */
 static int n_waiting;
 static uint64_t n_order, n_submitted, n_done, choice_seed;
 static struct timespec last_submit;
@@ -89,6 +88,16 @@ GPU_API void spillway_gpu_races(int on)
 {
     pthread_mutex_lock(&lock);
     looks_for_races = on;
+    pthread_mutex_unlock(&lock);
+}
+
+/* For tests: how long the device waits for the host to wait, when there is no new work. */
+GPU_API void spillway_gpu_idle(unsigned ms)
+{
+    pthread_mutex_lock(&lock);
+    idle_ms = ms;
+    if (is_started)
+        pthread_cond_signal(&has_work);
     pthread_mutex_unlock(&lock);
 }
 
@@ -311,7 +320,8 @@ static bool is_idle_long(struct timespec *until)
 {
     struct timespec now;
     *until = last_submit;
-    until->tv_nsec += IDLE_NS;
+    until->tv_sec += idle_ms / 1000;
+    until->tv_nsec += idle_ms % 1000 * 1000000;
     if (until->tv_nsec >= 1000000000) {
         until->tv_nsec -= 1000000000;
         until->tv_sec++;
