@@ -69,7 +69,7 @@ SRC_kernels     = pass_fields core/base core/io core/memory core/machine core/th
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
                   cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue \
                   cuda/driver cuda/device cuda/queue cuda/images
-CU_kernels      = rows products groups attention experts
+CU_kernels      = rows products groups attention experts delta_net
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
 SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
 
@@ -224,7 +224,7 @@ $(foreach f,$(FOLDERS),$(eval $(call test_rule,$(f))))
 # Tests of CUDA run on a device, or on the interpreter of PTX that tests/gpu builds.
 interpreter = $(out)/tests/gpu/libcuda.so.1
 $(out)/tests/cuda/%.o: CPPFLAGS += -DCUDA_INTERPRETER='"$(interpreter)"'
-$(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels)
+$(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels) | $(if $(NVCC),$(interpreter))
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,kernels) -lcmocka -o $@
 $(patsubst %,$(out)/tests/engine/cli/test_%,commands memory models refusals): | $(out)/spillway     # which they start
 
