@@ -289,7 +289,8 @@ static void busy(void *module)
     run(module, "busy", BLOCKS, THREADS, 0, (void *[]){ &d_x, &d_y, &n });
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     double s = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
-    printf("%.1f M thread instructions, %.0f M in a second of processor time\n", (double)(spillway_gpu_thread_instructions() - before) / 1e6,
+    printf("%.1f M thread instructions, %.0f M in a second of processor time\n",
+           (double)(spillway_gpu_thread_instructions() - before) / 1e6,
            (double)(spillway_gpu_thread_instructions() - before) / 1e6 / s);
     assert_memory_equal(get(d_y, got, sizeof got), want, sizeof want);
     cuMemFree_v2(d_x);
