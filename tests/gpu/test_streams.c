@@ -142,10 +142,10 @@ static void the_default_stream_waits_for_blocking_ones(void **state)
         for (unsigned flags = 0; flags < 2; flags++) {
             spillway_gpu_seed(seed);
             void *s = new_stream(flags);
-            uint64_t a = gpu_put(in, sizeof in);
-            add(s, a, a, 3);
-            add(NULL, a, a, 4);
-            add(s, a, a, 5);
+            uint64_t a = gpu_put(in, sizeof in), b = gpu_put(in, sizeof in), c = gpu_put(in, sizeof in);
+            add(s, b, a, 3);
+            add(NULL, c, b, 4);
+            add(s, a, c, 5);
             int error = end(s, NULL);
             assert_int_equal(error, flags == NON_BLOCKING ? 719 : 0);
             if (!error) {
@@ -153,6 +153,8 @@ static void the_default_stream_waits_for_blocking_ones(void **state)
                 assert_int_equal(out[N - 1], 12);
             }
             cuMemFree_v2(a);
+            cuMemFree_v2(b);
+            cuMemFree_v2(c);
         }
 }
 
