@@ -3,7 +3,8 @@
  *
  * Environment: SPILLWAY_GPU_MEMORY (MiB, 1024), SPILLWAY_GPU_ARCH (compute capability times 10, 90), SPILLWAY_GPU_SEED
  * (0: everything in its order), SPILLWAY_GPU_FAIL (FUNCTION:N[:CODE], the N-th call of a function, or of any with *,
- * fails), SPILLWAY_GPU_RACES (0: races are not looked for).  An error of a kernel is written on stderr and kept for spillway_gpu_last_error(). */
+ * fails), SPILLWAY_GPU_RACES (0: races are not looked for).  An error of a kernel is written on stderr and kept for
+ * spillway_gpu_last_error(). */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

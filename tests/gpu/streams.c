@@ -1,9 +1,9 @@
 /* Streams and events.  The work of each stream is a queue; one thread, the device, runs the works one at a time.
  *
  * A work may run when it is the first of its stream and waits for nothing: an event, a value in memory, works of the
- * default stream.  Of the streams whose first work may run, the seed chooses one, so that two works which no event orders
- * run in either order.  The device is late: it starts when the host waits for something, or after a while (1 ms)
- * without new work, for hosts that look at memory which the device writes.
+ * default stream.  Of the streams whose first work may run, the seed chooses one: two works that no event orders run in
+ * either order.  The device is late: it starts when the host waits for something, or after a while (1 ms) without new
+ * work, for hosts that look at memory which the device writes.
  *
  * A clock of each stream holds, for all streams, the operations that came before: it is handed on by events, by values
  * that a stream writes and another waits for, and by the host when it has waited.  The shadow of memory (shadow.h) asks
@@ -206,7 +206,7 @@ static bool value_is_there(const struct gpu_work *w)
     }
 }
 
-/* May the first work of this stream run?  The default stream and those that are not non-blocking wait for each other. */
+/* May the first work of this stream run?  The default stream and blocking streams wait for each other. */
 static bool may_run(const struct gpu_stream *s)
 {
     const struct queued *q = s->first;
