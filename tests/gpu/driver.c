@@ -119,6 +119,10 @@ static const struct {
     { 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure" },
     { 800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted" },
     { 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
+    { 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing" },
+    { 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture" },
+    { 904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work" },
+    { 905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream" },
 };
 
 GPU_API int cuGetErrorName(int code, const char **name)

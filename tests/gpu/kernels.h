@@ -44,6 +44,12 @@
     X(cuStreamWaitEvent, (void *, void *, unsigned))                                                                   \
     X(cuStreamWriteValue64_v2, (void *, uint64_t, uint64_t, unsigned))                                                 \
     X(cuStreamWaitValue64_v2, (void *, uint64_t, uint64_t, unsigned))                                                  \
+    X(cuStreamBeginCapture_v2, (void *, unsigned))                                                                     \
+    X(cuStreamEndCapture, (void *, void **))                                                                           \
+    X(cuGraphInstantiateWithFlags, (void **, void *, unsigned long long))                                              \
+    X(cuGraphLaunch, (void *, void *))                                                                                 \
+    X(cuGraphDestroy, (void *))                                                                                        \
+    X(cuGraphExecDestroy, (void *))                                                                                    \
     X(cuEventCreate, (void **, unsigned))                                                                              \
     X(cuEventRecord, (void *, void *))                                                                                 \
     X(cuEventQuery, (void *))                                                                                          \
