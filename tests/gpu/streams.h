@@ -43,7 +43,7 @@ void gpu_close_stream(struct gpu_stream *s);
 void gpu_release_event(struct gpu_event *e);
 int gpu_enqueue(struct gpu_stream *s, const struct gpu_work *w);
 
-/* graphs.c: what a stream that is being captured gets. */
+/* graphs.c: works, records and waits of a stream that is being captured. */
 int gpu_capture_work(struct gpu_stream *s, const struct gpu_work *w);
 int gpu_capture_record(struct gpu_stream *s, struct gpu_event *e);
 int gpu_capture_wait(struct gpu_stream *s, struct gpu_event *e);
