@@ -90,8 +90,8 @@ static bool is_defined(const struct places *p, int l, uint32_t offset, uint32_t 
                                      : true;
 }
 
-/* Are the bytes of all lanes, from the lowest address to the highest, in memory of one kind that they may use?  Then one
- * check is enough for all lanes. */
+/* Are the bytes of all lanes, from the lowest address to the highest, in memory of one kind that they may use?  Then
+ * one check is enough for all lanes. */
 static bool locate_near(const struct ptx_run *r, const struct ptx_insn *i, uint32_t mask, uint32_t size,
                         const uint64_t *base, struct places *p)
 {

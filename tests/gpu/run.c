@@ -1,7 +1,8 @@
 /* Runs a launch: block after block, in each block warp after warp until it waits or ends.
  *
  * A warp is a set of groups of lanes.  A group runs until it reaches the instruction of another group, passes it,
- * diverges, waits or ends; then the group with the lowest instruction is next.  Groups at the same one are joined. */
+ * diverges, waits or ends; then the group with the lowest instruction is next, or any if the launch has a seed.  Groups
+ * at the same instruction are joined. */
 #include <immintrin.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -108,8 +109,9 @@ static void add_group(struct ptx_warp *w, uint32_t pc, uint32_t mask)
 
 static void remove_group(struct ptx_warp *w, int g) { w->group[g] = w->group[--w->n_group]; }
 
-/* Joins groups at one instruction, and finds the group that runs next: -1 if all wait. */
-static int next_group(struct ptx_warp *w, uint32_t *limit)
+/* Joins groups at one instruction, and finds the group that runs next, until limit: that at the lowest instruction, or
+ * now and then, if the launch has a seed, another.  -1 if all wait. */
+static int next_group(struct ptx_run *r, struct ptx_warp *w, uint32_t *limit)
 {
     for (int a = 0; a < w->n_group; a++)
         for (int b = w->n_group - 1; b > a; b--)
@@ -120,8 +122,10 @@ static int next_group(struct ptx_warp *w, uint32_t *limit)
                 remove_group(w, b);
             }
     int best = -1;
+    bool any = r->launch->seed && w->n_group > 1 && ptx_random(&r->random) % 4 == 0;
     for (int g = 0; g < w->n_group; g++)
-        if (w->group[g].waits == RUNS && (best < 0 || w->group[g].pc < w->group[best].pc))
+        if (w->group[g].waits == RUNS &&
+            (best < 0 || (any ? ptx_random(&r->random) & 1 : w->group[g].pc < w->group[best].pc)))
             best = g;
     *limit = UINT32_MAX;
     for (int g = 0; g < w->n_group && best >= 0; g++)
@@ -412,7 +416,7 @@ static bool run_group(struct ptx_run *r, struct ptx_warp *w, int g, uint32_t lim
 static bool run_warp(struct ptx_run *r, struct ptx_warp *w, bool *progress)
 {
     uint32_t limit;
-    for (int g; (g = next_group(w, &limit)) >= 0;) {
+    for (int g; (g = next_group(r, w, &limit)) >= 0;) {
         *progress = true;
         if (!run_group(r, w, g, limit))
             return false;
@@ -487,7 +491,7 @@ static bool same_place(struct ptx_run *r, const struct ptx_warp *w, uint32_t num
     for (int g = 0; g < w->n_group; g++) {
         if (w->group[g].waits != WAITS_BARRIER || w->group[g].barrier != number)
             continue;
-        if (pc != UINT32_MAX && r->m->code[w->group[g].pc].imm) {
+        if (pc != UINT32_MAX && pc != w->group[g].pc && r->m->code[pc].imm) {
             ptx_fail(r, w, __builtin_ctz(w->group[g].mask), r->m->code + w->group[g].pc, LAUNCH_FAILED,
                      "lanes of one warp wait at different barriers");
             return false;

@@ -255,7 +255,8 @@ static void products(void *module)
         }
     for (int l = 0; l < 32; l++)
         for (int j = 0; j < 2; j++) /* the matrices of lanes 0 to 7 and 8 to 15, transposed */
-            want[256 + 32 * j + l] = halves[8 * j + l % 4 * 2][l / 4] | halves[8 * j + l % 4 * 2 + 1][l / 4] << 16;
+            want[256 + 32 * j + l] = (int)(halves[8 * j + l % 4 * 2][l / 4] | (u32)halves[8 * j + l % 4 * 2 + 1][l / 4]
+                                                                                  << 16);
     uint64_t d_a = gpu_put(a, sizeof a), d_b = gpu_put(b, sizeof b), d_c = gpu_put(c, sizeof c);
     uint64_t d_d = gpu_put(NULL, sizeof got);
     run(module, "products", 1, 32, 0, (void *[]){ &d_a, &d_b, &d_c, &d_d });
