@@ -54,9 +54,11 @@ static int find_kernel(struct kn_cuda_device *d, struct CUfunc_st **out, const c
 {
     char name[64];
     snprintf(name, sizeof name, "kn_run_%s%s", first, second);
-    for (int i = 0; i < KN_CUDA_IMAGES; i++)
-        if (d->driver->module_function(out, d->module[i], name) == 0)
-            return 0;
+    for (int i = 0; i < KN_CUDA_IMAGES; i++) {
+        unsigned failed = d->driver->module_function(out, d->module[i], name);
+        if (failed != KN_CUDA_NOT_FOUND)
+            return kn_cuda_failed(failed, "finding a kernel");
+    }
     return kn_fail(KN_EIO, "CUDA: the program has no kernel %s", name);
 }
 
