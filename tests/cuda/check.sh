@@ -3,7 +3,8 @@
 #   - The PTX has no approximate or flushing float operation, and each addition, subtraction, multiplication, fused
 #     operation, division and root of floats says .rn: so ptxas may not contract or reorder it.
 #   - The driver's functions have the parameters of NVIDIA's cuda.h, where that is installed.
-#   - Registers, shared memory and spills of each kernel are those of tests/cuda/resources.txt; spills are 0.
+#   - Registers, shared memory and spills of each kernel are those of tests/cuda/resources.txt, with the nvcc that wrote
+#     it; spills are 0.
 # Usage: check.sh [--write] FOLDER TOOLKIT SM...    FOLDER has NAME.ptx and NAME.SM.log, TOOLKIT has include/cuda.h; --write
 # makes the table new
 cd "$(dirname "$0")/../.." || exit 1
@@ -32,9 +33,14 @@ for sm in "$@"; do
     done
 done | sort -k1,1n -k2,2 >"$folder/resources.now"
 awk '$5 > 0 { print "  " $2 " for sm_" $1 " spills " $5 " bytes" }' "$folder/resources.now" | grep . && complain "registers are spilled"
+nvcc=$(sed -n 's/^.*release [0-9.]*, V\([0-9.]*\).*/\1/p' "$folder/rows.ptx")
+kept=$(sed -n 's/^# nvcc //p' tests/cuda/resources.txt)
 if [ "$write" ]; then
     { echo "# GPU, kernel, registers, bytes of shared memory, bytes of spills (tests/cuda/check.sh --write)"
+      echo "# nvcc $nvcc"
       cat "$folder/resources.now"; } >tests/cuda/resources.txt
+elif [ "$nvcc" != "$kept" ]; then
+    echo "check of CUDA: registers were not compared: the table is of nvcc $kept, and this one is $nvcc"
 else
     for sm in "$@"; do
         grep "^$sm " tests/cuda/resources.txt >"$folder/resources.kept"

@@ -1,5 +1,5 @@
-/* Compares kernels/cuda/driver.h with NVIDIA's cuda.h where that is installed: tests/cuda/check.sh compiles this file, and
- * nothing runs it. */
+/* Compares kernels/cuda/driver.h with NVIDIA's cuda.h where that is installed: tests/cuda/check.sh compiles this file,
+ * and nothing runs it. */
 #include <cuda.h>
 
 #include "kernels/cuda/driver.h"

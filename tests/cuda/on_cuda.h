@@ -1,14 +1,17 @@
 /* tests/cuda/on_cuda.h - the cases of tests/kernels/pass_case.h on a CUDA device: included before a file of cases.
  *
  * The device is a real one, or that of the interpreter of PTX (tests/gpu) where the machine has none (CUDA_INTERPRETER,
- * its path, comes from the Makefile); without both the cases are skipped.  A case's memory is pinned host memory, which has one address for host and device. */
+ * its path, comes from the Makefile); without both the cases are skipped. */
 #ifndef TESTS_CUDA_ON_CUDA_H
 #define TESTS_CUDA_ON_CUDA_H
 
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -33,6 +36,19 @@ static inline bool cuda_open(void)
     return cuda;
 }
 
+/* Is the device that of the interpreter?  Then it is told to run nothing before it is waited for. */
+static inline bool is_interpreted(void)
+{
+    void *library = dlopen(CUDA_INTERPRETER, RTLD_NOW | RTLD_NOLOAD), *f = NULL;
+    void (*idle)(unsigned ms) = NULL;
+    if (library)
+        f = dlsym(library, "spillway_gpu_idle");
+    memcpy(&idle, &f, sizeof f);
+    if (idle)
+        idle(1u << 30);
+    return idle;
+}
+
 static inline struct kn_queue *cuda_queue(int max_pos, int n_head, int d_value)
 {
     struct kn_queue *queue;
@@ -47,10 +63,18 @@ static inline struct kn_queue *cuda_queue(int max_pos, int n_head, int d_value)
     return queue;
 }
 
+/* Memory of cases: registered host memory, which has one address for host and device. */
+static uint8_t *cuda_memory;
+static size_t cuda_memory_bytes;
+
+/* Runs op.  While it is added the host cannot read the memory of cases: it needs only the operation's struct. */
 static inline void cuda_run(const struct kn_op *op)
 {
     struct kn_queue *queue = cuda_queue(4096, 40, 40);
+    bool hide = cuda_memory && is_interpreted();
+    assert_int_equal(hide ? mprotect(cuda_memory, cuda_memory_bytes, PROT_NONE) : 0, 0);
     kn_queue_add(queue, op);
+    assert_int_equal(hide ? mprotect(cuda_memory, cuda_memory_bytes, PROT_READ | PROT_WRITE) : 0, 0);
     kn_queue_wait(queue);
     assert_int_equal(kn_cuda_queue_error(queue), 0);
     kn_queue_close(queue);
@@ -71,19 +95,21 @@ static inline bool pass_has(enum kn_op_kind kind) { return cuda && kind < KN_OP_
 
 static inline uint8_t *memory_open(size_t bytes)
 {
-    void *p = NULL;
+    uint8_t *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    cuda_memory_bytes = bytes;
     if (!cuda_open())
-        return calloc(1, bytes);
-    return kn_cuda_driver(NULL)->pinned_alloc(&p, bytes, KN_CUDA_MAPPED) ? NULL : p;
+        return p;
+    cuda_memory = p;
+    return kn_cuda_driver(NULL)->host_register(p, bytes, KN_CUDA_MAPPED) ? NULL : p;
 }
 
 static inline void memory_close(uint8_t *p)
 {
-    if (!cuda) {
-        free(p);
-        return;
-    }
-    kn_cuda_driver(NULL)->pinned_free(p);
+    if (cuda)
+        kn_cuda_driver(NULL)->host_unregister(p);
+    munmap(p, cuda_memory_bytes);
     kn_cuda_close(cuda);
     cuda = NULL;
 }

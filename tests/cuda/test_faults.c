@@ -1,5 +1,6 @@
 /* Each function of the driver fails once while a device and a queue are opened, an operation is run and waited for: an
- * error is returned or kept by the queue, or the result is right; nothing crashes or hangs.  Needs the interpreter of PTX. */
+ * error is returned or kept by the queue, or the result is right; nothing crashes or hangs.  Needs the interpreter of
+ * PTX.  This is not under MODE=tsan: one thread. */
 #include <dlfcn.h>
 
 #include "tests/cuda/on_cuda.h"

@@ -1,4 +1,5 @@
-/* Operations on rows, of attention and of draft heads, and copies: the cases of the host on a CUDA device. */
+/* Operations on rows, of attention and of draft heads, and copies: the cases of the host on a CUDA device.  This is
+ * not under MODE=tsan: one thread. */
 #include "tests/cuda/on_cuda.h"
 
 #include "tests/kernels/test_pass.c"

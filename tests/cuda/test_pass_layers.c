@@ -1,4 +1,5 @@
-/* Operations of experts: the cases of the host on a CUDA device. */
+/* Operations of experts: the cases of the host on a CUDA device.  This is
+ * not under MODE=tsan: one thread. */
 #include "tests/cuda/on_cuda.h"
 
 #include "tests/kernels/test_pass_layers.c"

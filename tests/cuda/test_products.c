@@ -1,5 +1,6 @@
 /* Products and embeddings on a CUDA device in every format, by memcmp with the host's scalar functions: weights of
- * random bits, short last groups, 1 to 17 rows with and without lists, and matrices whose last panel is padded. */
+ * random bits, short last groups, 1 to 17 rows with and without lists, and matrices whose last panel is padded.  This
+ * is not under MODE=tsan: one thread. */
 #include <math.h>
 
 #include "kernels/internal.h"

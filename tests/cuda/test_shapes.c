@@ -1,5 +1,6 @@
 /* Operations in the shapes of real models, on a CUDA device and on the host: rows that are longer than a tile of shared
- * memory, more experts than a block has threads, heads of up to 576 values, positions at the ends of chunks and spans. */
+ * memory, more experts than a block has threads, heads of up to 576 values, positions at the ends of chunks and spans.
+ * This is not under MODE=tsan: one thread, and not under MODE=asan: the others run the kernels there. */
 #include <math.h>
 
 #include "tests/cuda/on_cuda.h"
@@ -57,7 +58,7 @@ static struct kn_rows rows_at(int n, const int *position)
     return (struct kn_rows){ row, status, n };
 }
 
-/* ---- attention ---------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 /* A cache with finite numbers in every slot. */
 static struct kn_cache filled(enum kn_kv kv, int n_kv, int d_key, int d_value, bool latent)
@@ -121,7 +122,7 @@ static void heads_of_128_are_finished(void **state)
     }
 }
 
-/* ---- rows --------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static void long_rows_are_normalised(void **state)
 {
@@ -153,7 +154,7 @@ static void rare_values_are_coded_alike(void **state)
     SAME(CODE, code, a, Q32 | Q256, 6, 512);
 }
 
-/* ---- experts ------------------------------------------------------------------------------------------------------ */
+/* ---- experts ----------------------------------------------------------------------------------------------------- */
 
 #define EXPERTS 300
 #define CHOSEN  9
@@ -203,7 +204,7 @@ static void many_pairs_are_planned_and_ranked(void **state)
     SAME(GUESS, guess, rows, EXPERTS, CHOSEN, 1000, id, weight, floats(EXPERTS), take(4 * EXPERTS), take(4));
 }
 
-/* ---- all ---------------------------------------------------------------------------------------------------------- */
+/* ---- all --------------------------------------------------------------------------------------------------------- */
 
 int main(void)
 {
