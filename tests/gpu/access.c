@@ -235,22 +235,31 @@ static float float_of(uint64_t bits)
     return f;
 }
 
+static uint16_t add_halves(uint16_t a, uint16_t b, enum ptx_type_kind kind)
+{
+    float sum = kind == KIND_FLOAT ? ptx_half_to_float(a) + ptx_half_to_float(b)
+                                   : float_of((uint32_t)a << 16) + float_of((uint32_t)b << 16);
+    return ptx_to_half(sum, kind, ROUND_nearest);
+}
+
 static uint64_t add_floats(uint64_t a, uint64_t b, const struct ptx_insn *i)
 {
+    enum ptx_type_kind kind = (enum ptx_type_kind)i->kind;
+    uint64_t bits = 0;
     if (i->bytes == 8) {
         double x, y;
         memcpy(&x, &a, 8);
         memcpy(&y, &b, 8);
         x += y;
-        memcpy(&a, &x, 8);
-        return x != x ? 0x7fffffffffffffffull : a;
+        memcpy(&bits, &x, 8);
+        return x != x ? 0x7fffffffffffffffull : bits;
     }
-    float sum = i->bytes == 4           ? float_of(a) + float_of(b)
-                : i->kind == KIND_FLOAT ? ptx_half_to_float((uint16_t)a) + ptx_half_to_float((uint16_t)b)
-                                        : float_of(a << 16) + float_of(b << 16);
+    if (i->addend)
+        return add_halves((uint16_t)a, (uint16_t)b, kind) |
+               (uint32_t)add_halves((uint16_t)(a >> 16), (uint16_t)(b >> 16), kind) << 16;
     if (i->bytes == 2)
-        return ptx_to_half(sum, (enum ptx_type_kind)i->kind, ROUND_nearest);
-    uint32_t bits;
+        return add_halves((uint16_t)a, (uint16_t)b, kind);
+    float sum = float_of(a) + float_of(b);
     memcpy(&bits, &sum, 4);
     return sum != sum ? 0x7fffffff : bits;
 }
