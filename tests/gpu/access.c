@@ -362,6 +362,19 @@ static bool same_place(const struct places *p, int l)
     return p->space[l] == PTX_GLOBAL && p->space[l - 1] == PTX_GLOBAL && p->address[l] == p->address[l - 1];
 }
 
+/* Whole words of shared memory without a sign of a race; false: touch_lane() must look. */
+static inline bool touch_words(struct ptx_run *r, const struct ptx_warp *w, uint32_t at, uint32_t size, int l,
+                               enum gpu_use use)
+{
+    uint32_t thread = w->number * PTX_LANES + (uint32_t)l;
+    if (size % 4)
+        return false;
+    for (uint32_t k = 0; k < size; k += 4)
+        if (!gpu_touch_shared_fast(r->shared_word + (at + k) / 4, use, thread, w->epoch, w->knows))
+            return false;
+    return true;
+}
+
 /* Records the accesses of the lanes. False: one of them is a race. */
 static bool touch(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask, uint32_t size,
                   const struct places *p)
@@ -381,6 +394,8 @@ static bool touch(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *
     bool global = false;
     for (int l = 0; l < PTX_LANES; l++) {
         if (!(mask >> l & 1) || (l && use == GPU_READ && mask >> (l - 1) & 1 && same_place(p, l)))
+            continue;
+        if (p->space[l] == PTX_SHARED && touch_words(r, w, (uint32_t)p->address[l], size, l, use))
             continue;
         if (!touch_lane(r, w, i, l, size, use, p))
             return false;
