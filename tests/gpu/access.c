@@ -235,22 +235,31 @@ static float float_of(uint64_t bits)
     return f;
 }
 
+static uint16_t add_halves(uint16_t a, uint16_t b, enum ptx_type_kind kind)
+{
+    float sum = kind == KIND_FLOAT ? ptx_half_to_float(a) + ptx_half_to_float(b)
+                                   : float_of((uint32_t)a << 16) + float_of((uint32_t)b << 16);
+    return ptx_to_half(sum, kind, ROUND_nearest);
+}
+
 static uint64_t add_floats(uint64_t a, uint64_t b, const struct ptx_insn *i)
 {
+    enum ptx_type_kind kind = (enum ptx_type_kind)i->kind;
+    uint64_t bits = 0;
     if (i->bytes == 8) {
         double x, y;
         memcpy(&x, &a, 8);
         memcpy(&y, &b, 8);
         x += y;
-        memcpy(&a, &x, 8);
-        return x != x ? 0x7fffffffffffffffull : a;
+        memcpy(&bits, &x, 8);
+        return x != x ? 0x7fffffffffffffffull : bits;
     }
-    float sum = i->bytes == 4           ? float_of(a) + float_of(b)
-                : i->kind == KIND_FLOAT ? ptx_half_to_float((uint16_t)a) + ptx_half_to_float((uint16_t)b)
-                                        : float_of(a << 16) + float_of(b << 16);
+    if (i->addend)
+        return add_halves((uint16_t)a, (uint16_t)b, kind) |
+               (uint32_t)add_halves((uint16_t)(a >> 16), (uint16_t)(b >> 16), kind) << 16;
     if (i->bytes == 2)
-        return ptx_to_half(sum, (enum ptx_type_kind)i->kind, ROUND_nearest);
-    uint32_t bits;
+        return add_halves((uint16_t)a, (uint16_t)b, kind);
+    float sum = float_of(a) + float_of(b);
     memcpy(&bits, &sum, 4);
     return sum != sum ? 0x7fffffff : bits;
 }
@@ -353,6 +362,19 @@ static bool same_place(const struct places *p, int l)
     return p->space[l] == PTX_GLOBAL && p->space[l - 1] == PTX_GLOBAL && p->address[l] == p->address[l - 1];
 }
 
+/* Whole words of shared memory without a sign of a race; false: touch_lane() must look. */
+static inline bool touch_words(struct ptx_run *r, const struct ptx_warp *w, uint32_t at, uint32_t size, int l,
+                               enum gpu_use use)
+{
+    uint32_t thread = w->number * PTX_LANES + (uint32_t)l;
+    if (size % 4)
+        return false;
+    for (uint32_t k = 0; k < size; k += 4)
+        if (!gpu_touch_shared_fast(r->shared_word + (at + k) / 4, use, thread, w->epoch, w->knows))
+            return false;
+    return true;
+}
+
 /* Records the accesses of the lanes. False: one of them is a race. */
 static bool touch(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask, uint32_t size,
                   const struct places *p)
@@ -372,6 +394,8 @@ static bool touch(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *
     bool global = false;
     for (int l = 0; l < PTX_LANES; l++) {
         if (!(mask >> l & 1) || (l && use == GPU_READ && mask >> (l - 1) & 1 && same_place(p, l)))
+            continue;
+        if (p->space[l] == PTX_SHARED && touch_words(r, w, (uint32_t)p->address[l], size, l, use))
             continue;
         if (!touch_lane(r, w, i, l, size, use, p))
             return false;

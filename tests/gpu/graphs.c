@@ -1,8 +1,8 @@
 /* Graphs: works that streams captured, and that a launch submits again.
  *
- * A capture has a branch for each of its streams.  A launch puts the works of the first branch in its own stream, and
- * those of the others in streams that belong to the graph, with events where the capture had them.  So parallel branches
- * run in random orders, and a missing dependency is found, as without a graph. */
+ * A capture has a branch for each of its streams.  A launch puts the works of the first branch in its own stream and
+ * those of the others in streams that belong to the graph, with events where the capture had them.  So parallel
+ * branches run in random orders, and a missing dependency is found, as without a graph. */
 #include <stdlib.h>
 #include <string.h>
 

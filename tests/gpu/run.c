@@ -248,13 +248,19 @@ static enum outcome together(struct ptx_run *r, struct ptx_warp *w, int g, const
     return GOES_ON;
 }
 
+/* Barriers with a number of threads count whole warps, also those with fewer threads. */
+static uint32_t threads_of(const struct ptx_warp *w, uint32_t mask)
+{
+    return mask == w->live ? PTX_LANES : (uint32_t)__builtin_popcount(mask);
+}
+
 static void raise(uint32_t *to, uint32_t least) { *to = *to < least ? least : *to; }
 
 static enum outcome barrier(struct ptx_run *r, struct ptx_warp *w, int g, const struct ptx_insn *i, uint32_t mask)
 {
     uint32_t first = (uint32_t)__builtin_ctz(mask);
-    if (mask & ~(w->defined[i->src[0]] & w->defined[i->src[1]])) {
-        ptx_fail(r, w, (int)first, i, LAUNCH_FAILED, "the number of a barrier is an undefined value");
+    if (mask & ~(w->defined[i->src[0]] & w->defined[i->src[1]] & w->defined[i->src[2]])) {
+        ptx_fail(r, w, (int)first, i, LAUNCH_FAILED, "an operand of a barrier is an undefined value");
         return FAILED;
     }
     uint32_t number = ptx_reg(w, i->src[0])[first], threads = ptx_reg(w, i->src[1])[first];
@@ -269,8 +275,13 @@ static enum outcome barrier(struct ptx_run *r, struct ptx_warp *w, int g, const 
     }
     w->group[g].barrier = (uint8_t)number;
     w->group[g].expected = threads;
-    if (i->sub) {
-        r->arrived[number] += threads ? PTX_LANES : 0;
+    if (i->sub >= BARRIER_popc) {
+        uint32_t yes = mask & mask_of(ptx_reg(w, i->src[2]));
+        r->true_at[number] += (uint32_t)__builtin_popcount(yes);
+        r->false_at[number] += (uint32_t)__builtin_popcount(mask & ~yes);
+    }
+    if (i->sub == BARRIER_arrive) {
+        r->arrived[number] += threads_of(w, mask);
         for (uint32_t k = 0; k < r->n_warp; k++)
             raise(r->arrived_knows + number * r->n_warp + k, k == w->number ? w->epoch : w->knows[k]);
         w->knows[w->number] = w->epoch++;
@@ -456,6 +467,8 @@ static void start_block(struct ptx_run *r)
     const struct ptx_launch *l = r->launch;
     const struct ptx_function *f = l->f;
     memset(r->arrived, 0, sizeof r->arrived);
+    memset(r->true_at, 0, sizeof r->true_at);
+    memset(r->false_at, 0, sizeof r->false_at);
     memset(r->arrived_knows, 0, 16 * r->n_warp * sizeof *r->arrived_knows);
     r->actor.block = r->cta_number;
     r->actor.fenced = false;
@@ -506,6 +519,18 @@ static bool waits_at(const struct ptx_warp *w, int g, uint32_t number)
     return w->group[g].waits == WAITS_BARRIER && w->group[g].barrier == number;
 }
 
+/* The result of a barrier that reduces predicates. */
+static void set_reduced(struct ptx_run *r, struct ptx_warp *w, const struct ptx_group *g, uint32_t number)
+{
+    const struct ptx_insn *i = r->m->code + g->pc;
+    uint32_t v = i->sub == BARRIER_popc ? r->true_at[number]
+                 : i->sub == BARRIER_or ? (r->true_at[number] ? PTX_ALL : 0)
+                                        : (r->false_at[number] ? 0 : PTX_ALL);
+    for (int l = 0; l < PTX_LANES && i->sub >= BARRIER_popc; l++)
+        if (g->mask >> l & 1)
+            ptx_set(w, i->dst, l, false, v, true);
+}
+
 /* The warps that wait go on; the accesses of each come before those of all. */
 static bool open_barrier(struct ptx_run *r, uint32_t number)
 {
@@ -525,6 +550,7 @@ static bool open_barrier(struct ptx_run *r, uint32_t number)
         bool here = false;
         for (int g = 0; g < w->n_group; g++)
             if (waits_at(w, g, number)) {
+                set_reduced(r, w, w->group + g, number);
                 w->group[g].waits = RUNS;
                 w->group[g].pc++;
                 here = true;
@@ -546,19 +572,25 @@ static bool open_barriers(struct ptx_run *r, bool *progress)
     for (uint32_t number = 0; number < 16; number++) {
         uint32_t here = r->arrived[number], expected = 0;
         bool waits = false;
-        for (uint32_t k = 0; k < r->n_warp; k++)
-            for (int g = 0; g < r->warp[k].n_group; g++)
-                if (r->warp[k].group[g].waits == WAITS_BARRIER && r->warp[k].group[g].barrier == number) {
-                    uint32_t e = r->warp[k].group[g].expected;
-                    here += e ? PTX_LANES : (uint32_t)__builtin_popcount(r->warp[k].group[g].mask);
-                    expected = e ? e : live;
-                    waits = true;
+        for (uint32_t k = 0; k < r->n_warp; k++) {
+            const struct ptx_warp *w = r->warp + k;
+            uint32_t mask = 0, threads = 0;
+            for (int g = 0; g < w->n_group; g++)
+                if (waits_at(w, g, number)) {
+                    mask |= w->group[g].mask;
+                    threads = w->group[g].expected;
                 }
+            if (!mask)
+                continue;
+            here += threads ? threads_of(w, mask) : (uint32_t)__builtin_popcount(mask);
+            expected = threads ? threads : live;
+            waits = true;
+        }
         if (!waits || here < expected)
             continue;
         if (!open_barrier(r, number))
             return false;
-        r->arrived[number] = 0;
+        r->arrived[number] = r->true_at[number] = r->false_at[number] = 0;
         *progress = true;
     }
     return true;

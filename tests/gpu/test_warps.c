@@ -155,7 +155,7 @@ static void want_lanes(const u32 *v, u32 t, u32 *to)
         to[13] = t & 1 ? odd : 0;
     }
     to[14] = (u32)(v[t < 31 ? t + 1 : t] * 0x100000001ull >> 20);
-    to[15] = ((1u << t) - 1) ^ t;
+    to[15] = ((1u << t) - 1) ^ t ^ (u32)(t + 3 < 32) << 31;
 }
 
 static void lanes(void *module)
@@ -208,6 +208,39 @@ static void atomics(void *module)
     assert_true(*(float *)get(d_f, &got_f, 4) == f);
     assert_int_equal(cuMemcpyDtoH_v2(&counter, at, 4), 0);
     assert_int_equal(counter, counter_before + N);
+    cuMemFree_v2(d_in);
+}
+
+static void votes(void *module)
+{
+    enum { THREADS = 80 };
+    u32 in[THREADS], out[THREADS], count = 0, zero[3] = { 0 };
+    uint16_t sums[4], others[2];
+    for (int i = 0; i < THREADS; i++) {
+        in[i] = next() % 2 ? 100 : 101;
+        if (i == 70 || i == 5)
+            in[i] = next() % 2 ? 78 - (i == 70) : 3;
+        count += in[i] & 1;
+    }
+    uint64_t d_in = gpu_put(in, sizeof in), d_out = gpu_put(NULL, sizeof out), d_sums = gpu_put(zero, 8);
+    uint64_t d_others = gpu_put(zero, 4);
+    run(module, "votes", 1, THREADS, 0, (void *[]){ &d_in, &d_out, &d_sums, &d_others });
+    get(d_out, out, sizeof out);
+    get(d_sums, sums, sizeof sums);
+    get(d_others, others, sizeof others);
+    bool any = false, all = true;
+    for (int i = 0; i < THREADS; i++) {
+        any |= in[i] == 77;
+        all &= in[i] != 78;
+    }
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(out[i], count | (u32)any << 16 | (u32)all << 17);
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(sums[2 * k], 0x5100);     /* 40 */
+        assert_int_equal(sums[2 * k + 1], 0xd500); /* -80 */
+    }
+    assert_int_equal(others[0], 0x42a0); /* 80 */
+    assert_int_equal(others[1], 0x4320); /* 160 */
     cuMemFree_v2(d_in);
 }
 
@@ -324,6 +357,7 @@ TEST(choices)
 TEST(memories)
 TEST(lanes)
 TEST(atomics)
+TEST(votes)
 TEST(async_copies)
 TEST(products)
 TEST(busy)
@@ -332,9 +366,10 @@ int main(int argc, char **argv)
 {
     (void)argc;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_branches),     cmocka_unit_test(test_calls),    cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_memories),     cmocka_unit_test(test_lanes),    cmocka_unit_test(test_atomics),
-        cmocka_unit_test(test_async_copies), cmocka_unit_test(test_products), cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_branches), cmocka_unit_test(test_calls),        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_memories), cmocka_unit_test(test_lanes),        cmocka_unit_test(test_atomics),
+        cmocka_unit_test(test_votes),    cmocka_unit_test(test_async_copies), cmocka_unit_test(test_products),
+        cmocka_unit_test(test_busy),
     };
     program = argv[0];
     if (!gpu_open(program)) {

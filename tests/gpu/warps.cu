@@ -1,4 +1,6 @@
 /* Kernels whose lanes branch, call, exchange values, use every kind of memory; test_warps.c has the same in C. */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <stdint.h>
 
 typedef uint32_t u32;
@@ -124,7 +126,11 @@ extern "C" __global__ void lanes(const u32 *in, u32 *out)
     to[14] = __shfl_down_sync(~0u, (unsigned long long)v * 0x100000001ull, 1) >> 20;
     u32 mask;
     asm("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
-    to[15] = mask ^ (t % 32);
+    u32 inside; /* does the shuffle read a lane? */
+    asm volatile("{.reg .pred p; shfl.sync.down.b32 %0|p, %1, 3, 31, -1; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(inside)
+                 : "r"(v));
+    to[15] = mask ^ (t % 32) ^ inside << 31;
 }
 
 extern "C" __global__ void atomics(u32 *sums, const u32 *in, int *low, unsigned long long *big, float *f)
@@ -151,6 +157,17 @@ extern "C" __global__ void atomics(u32 *sums, const u32 *in, int *low, unsigned 
     if (!threadIdx.x)
         atomicAdd(sums + 12, local);
     atomicAdd(threadIdx.x % 2 ? pointer : &counter, 1);
+}
+
+/* Halves in pairs, and barriers that count. */
+extern "C" __global__ void votes(const u32 *in, u32 *out, __half2 *sums, __nv_bfloat162 *others)
+{
+    int t = threadIdx.x;
+    out[t] = __syncthreads_count(in[t] & 1);
+    out[t] |= __syncthreads_or(in[t] == 77) ? 1 << 16 : 0;
+    out[t] |= __syncthreads_and(in[t] != 78) ? 1 << 17 : 0;
+    atomicAdd(sums + t % 2, __halves2half2(__ushort_as_half(0x3c00), __ushort_as_half(0xc000)));
+    atomicAdd(others, __halves2bfloat162(__ushort_as_bfloat16(0x3f80), __ushort_as_bfloat16(0x4000)));
 }
 
 extern "C" __global__ void async(const uint4 *in, uint4 *out, int n)
