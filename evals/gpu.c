@@ -154,6 +154,8 @@ int main(int argc, char **argv)
     const int n_pos = bytes >= (size_t)256 << 20 ? 32768 : 2048;
     if (kn_cuda_open(&device, number) || kn_device_get(number, &info))
         return 2;
+    if (kn_cuda_self_test(device))
+        return 1;
     driver = kn_cuda_driver(NULL);
     struct kn_queue_options opt = {
         .device = device, .max_row = 1, .max_pos = n_pos, .n_head = 32, .n_kv = 4, .d_value = 128

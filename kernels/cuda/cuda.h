@@ -3,6 +3,7 @@
  *     kn_cuda_open()      a device by its number, with the kernels that nvcc made when the program was built
  *     kn_cuda_has_format()     the weight formats that it can compute with; it has all operations
  *     kn_cuda_admit()     before the first queue: once for each format of a model's matrices
+ *     kn_cuda_self_test() on the first start with a GPU
  *     kn_queue_open() ..  as with every device
  *
  * A queue is a stream of the driver: kn_queue_add() launches an operation's kernels and returns.  The host reads
@@ -22,6 +23,11 @@ bool kn_cuda_has_format(enum kn_format f);
 
 /* 0, or KN_EUNSUPPORTED with a message that names the format. */
 int kn_cuda_admit(struct kn_device *d, enum kn_format f);
+
+/* Compares the device with the host's scalar functions, bit for bit, on small operations: rows, router, attention in
+ * each KV format, products in each format.  0, KN_ENOMEM, or KN_EIO with a message that names the first that differs.
+ * */
+int kn_cuda_self_test(struct kn_device *d);
 
 /* The first error of a queue's launches and waits, which was logged; results after it are undefined.  0: none. */
 int kn_cuda_queue_error(const struct kn_queue *q);

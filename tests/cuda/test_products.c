@@ -190,6 +190,14 @@ static void embeddings_equal_the_hosts(void **state)
     }
 }
 
+static void the_device_passes_its_self_test(void **state)
+{
+    (void)state;
+    if (!cuda)
+        skip();
+    assert_int_equal(kn_cuda_self_test(cuda), 0);
+}
+
 static int open_all(void **state)
 {
     (void)state;
@@ -208,6 +216,7 @@ static int close_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(products_equal_the_hosts),
-                                        cmocka_unit_test(embeddings_equal_the_hosts) };
+                                        cmocka_unit_test(embeddings_equal_the_hosts),
+                                        cmocka_unit_test(the_device_passes_its_self_test) };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
