@@ -142,16 +142,40 @@ static struct grid panel_grid(int n_out, int n_in, int y, int z)
     return (struct grid){ kn_ceil_div(kn_ceil_div(n_out, KN_PANEL), kn_cuda_panels(n_in)), y, z };
 }
 
+/* Moves the products from `at` on that suit the first of them to one launch's list: those of its format, and like it of
+ * one row of activations or of several. */
+static struct kn_op_products take_alike(const struct kn_op_products *o, int at, bool taken[KN_PRODUCTS])
+{
+    struct kn_op_products alike = { .n = 0 };
+    const struct kn_matmul *first = &o->product[at].mul;
+    for (int i = at; i < o->n; i++) {
+        const struct kn_matmul *m = &o->product[i].mul;
+        if (taken[i] || m->w.format != first->w.format || (m->n_row > 1) != (first->n_row > 1))
+            continue;
+        taken[i] = true;
+        if (m->n_row > 0)
+            alike.product[alike.n++] = o->product[i];
+    }
+    return alike;
+}
+
 static void add_products(queue *q, const struct kn_op_products *o)
 {
-    for (int i = 0; i < o->n; i++) {
-        struct kn_product p = o->product[i];
-        const struct kn_matmul *m = &p.mul;
-        int several = m->n_row > 1;
-        kn_assert(kn_cuda_has_format(m->w.format));
-        LAUNCH(q, q->device->product[m->w.format][several],
-               panel_grid(m->w.n_out, m->w.n_in, kn_ceil_div(m->n_row, several ? KN_CUDA_ROWS : 1), 1),
-               KN_CUDA_SLOTS * 4, &p);
+    bool taken[KN_PRODUCTS] = { false };
+    for (int at = 0; at < o->n; at++) {
+        if (taken[at])
+            continue;
+        struct kn_op_products alike = take_alike(o, at, taken);
+        const struct kn_matmul *first = &o->product[at].mul;
+        int several = first->n_row > 1;
+        struct grid g = { 0, 0, alike.n };
+        kn_assert(kn_cuda_has_format(first->w.format));
+        for (int i = 0; i < alike.n; i++) {
+            const struct kn_matmul *m = &alike.product[i].mul;
+            g.x = kn_max(g.x, panel_grid(m->w.n_out, m->w.n_in, 1, 1).x);
+            g.y = kn_max(g.y, kn_ceil_div(m->n_row, several ? KN_CUDA_ROWS : 1));
+        }
+        LAUNCH(q, q->device->product[first->w.format][several], g, KN_CUDA_SLOTS * 4, &alike);
     }
 }
 
