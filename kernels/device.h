@@ -1,8 +1,12 @@
-/* kernels/device.h - where a forward pass runs: devices, and queues of operations.
+/* kernels/device.h - where a forward pass runs: devices, their memory, and queues of operations.
  *
- * A device runs the operations of pass.h.  Today there is one kind, the host: kn_host_device().  A further backend is a
- * table struct kn_backend with its own struct behind struct kn_queue; its callers do not change.
+ * A device runs the operations of pass.h, on memory that it can read.  Today there is one kind, the host:
+ * kn_host_device().  A further backend is a table struct kn_backend with its own structs behind struct kn_device and
+ * struct kn_queue; its callers do not change.
  *
+ *     kn_memory_open()     memory for operations, and if asked for the host's image of it.  On the host both are the same
+ *                          bytes.  A device with memory of its own has two copies: the operation TRANSFER copies pieces
+ *                          between them, and the host touches nothing but the image
  *     kn_queue_open()      once for each context: memory and workers of one sequence of operations
  *     kn_queue_add()       adds one operation.  The struct is copied; the memory that it names must stay until the
  *                          queue has run the operation.  Operations run in the order in which they were added
@@ -20,6 +24,18 @@ struct kn_op; /* pass.h */
 struct kn_device;
 struct kn_queue;
 
+struct kn_memory {
+    const struct kn_device *device;
+    uint8_t *base;  /* address in operations; all bytes are 0 at first */
+    uint8_t *image; /* where the host reads and writes: base on the host; NULL: the memory has no image */
+    size_t bytes;
+};
+
+/* Memory that something needs, of the host and of a device with memory of its own. */
+struct kn_bytes {
+    size_t host, device;
+};
+
 struct kn_queue_options {
     const struct kn_device *device;
     struct kn_team *team;      /* of the host's queue: the threads that run its operations */
@@ -31,7 +47,11 @@ struct kn_queue_options {
 
 struct kn_backend {
     const char *name;
-    size_t (*queue_bytes)(const struct kn_queue_options *opt);
+    bool own_memory; /* the host cannot read the device's memory, nor the device the host's */
+    int (*memory_open)(struct kn_memory *m, bool image);
+    void (*memory_close)(struct kn_memory *m);
+    int (*memory_write)(struct kn_memory *m, size_t at, const void *from, size_t bytes);
+    struct kn_bytes (*queue_bytes)(const struct kn_queue_options *opt);
     int (*queue_open)(struct kn_queue **out, const struct kn_queue_options *opt);
     void (*queue_close)(struct kn_queue *q);
     void (*queue_set_team)(struct kn_queue *q, struct kn_team *team);
@@ -50,7 +70,29 @@ struct kn_queue {
 /* The host with instruction set `most`, or the best one that the processor has below it. */
 const struct kn_device *kn_host_device(enum kn_isa most);
 
-static inline size_t kn_queue_bytes(const struct kn_queue_options *opt)
+/* Returns 0, or a code that has been reported: the device lacks memory. */
+static inline int kn_memory_open(struct kn_memory *m, const struct kn_device *d, size_t bytes, bool image)
+{
+    *m = (struct kn_memory){ .device = d, .bytes = bytes };
+    return d->backend->memory_open(m, image);
+}
+
+/* Frees the memory; no operation that names it may wait.  Memory that was never opened is fine. */
+static inline void kn_memory_close(struct kn_memory *m)
+{
+    if (m->base)
+        m->device->backend->memory_close(m);
+    *m = (struct kn_memory){ .base = NULL };
+}
+
+/* Writes bytes at `at`, from any memory of the host, and returns when they are there. */
+static inline int kn_memory_write(struct kn_memory *m, size_t at, const void *from, size_t bytes)
+{
+    kn_assert(at <= m->bytes && bytes <= m->bytes - at);
+    return m->device->backend->memory_write(m, at, from, bytes);
+}
+
+static inline struct kn_bytes kn_queue_bytes(const struct kn_queue_options *opt)
 {
     return opt->device->backend->queue_bytes(opt);
 }

@@ -94,7 +94,7 @@ static struct eng_extra need(const struct eng_drafter *base)
     struct moe_features reads = moe_model_reads(d->model);
     size_t kept = moe_feature_bytes(base->drafting->host.model, one.kv, &reads);
     return (struct eng_extra){ .weights = moe_model_shape(d->model)->dense_bytes,
-                               .step = moe_context_bytes(d->model, &one),
+                               .step = moe_context_bytes(d->model, &one).host,
                                .slot = moe_kv_slot_bytes(d->model, one.kv) + kept,
                                .kept = kept,
                                .n_moe_layer = moe_model_shape(d->model)->n_moe_layer };

@@ -141,7 +141,7 @@ static struct eng_extra need(const struct eng_drafter *base)
     const struct moe_shape *shape = moe_model_shape(d->model);
     struct moe_context_options one = context_options(d, 1);
     return (struct eng_extra){ .weights = shape->dense_bytes + shape->expert_bytes,
-                               .step = moe_context_bytes(d->model, &one),
+                               .step = moe_context_bytes(d->model, &one).host,
                                .slot = moe_kv_slot_bytes(d->model, one.kv) };
 }
 

@@ -124,7 +124,7 @@ static void ask(struct eng_need *need, const struct eng_use *use)
                        (size_t)n_expert * BYTES_PER_EXPERT + kn_alloc_bytes() +
                        (size_t)moe_file_header_bytes(use->file),
         .dense_bytes = s->dense_bytes + use->drafters.weights,
-        .step_bytes = moe_context_bytes(use->model, &one) + use->drafters.step,
+        .step_bytes = moe_context_bytes(use->model, &one).host + use->drafters.step,
         .kv_slot_bytes = slot,
         .state_bytes = one.n_state ? s->state_bytes : 0,
         .n_ctx = one.max_pos + use->n_ahead,

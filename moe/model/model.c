@@ -82,9 +82,8 @@ static void describe(struct moe_model *m)
         .state_bytes = moe_state_bytes(d),
     };
     memcpy(m->shape.arch, d->arch, sizeof m->shape.arch);
-    struct kn_arena count = { 0 };
-    moe_place_dense(m, &count, NULL);
-    m->shape.dense_bytes = count.used;
+    moe_place_dense(m, NULL);
+    m->shape.dense_bytes = m->matrices.used + m->vectors.used;
     for (int i = 0; i < m->n_dense; i++)
         add_dense(m, &m->dense[i]);
     bool own_head = false;
@@ -154,7 +153,13 @@ int moe_model_open(struct moe_model **out, const struct moe_file *f, const struc
     struct moe_model *m = kn_calloc(1, sizeof *m);
     if (!m)
         return kn_fail(KN_ENOMEM, "no memory to open a model");
-    *m = (struct moe_model){ .file = f, .target = opt->target, .ops = kn_ops(opt->isa), .ahead = opt->ahead };
+    *m = (struct moe_model){
+        .file = f, .target = opt->target, .ops = kn_ops(opt->isa), .device = opt->device, .ahead = opt->ahead
+    };
+    if (m->target)
+        m->device = m->target->device;
+    else if (!m->device)
+        m->device = kn_host_device(m->ops->isa);
     int error = moe_desc_read(&m->desc, f);
     if (error || (error = check_target(m)) || (m->ahead && (error = check_ahead(m))) || (error = bind(m)))
         moe_model_close(m);
@@ -171,7 +176,7 @@ int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target)
     kn_assert(target->ahead);
     if (!m)
         return kn_fail(KN_ENOMEM, "no memory to open an MTP layer");
-    *m = (struct moe_model){ .file = target->file, .target = target, .ops = target->ops };
+    *m = (struct moe_model){ .file = target->file, .target = target, .ops = target->ops, .device = target->device };
     moe_desc_ahead(&m->desc, &target->desc);
     int error = bind(m);
     if (error)
@@ -202,10 +207,10 @@ static int open_store(struct moe_model *m, const struct moe_load_options *opt)
 
 int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
 {
-    kn_assert(!m->arena.base);
+    kn_assert(!m->vectors.base);
     int error = opt->mirror ? off_mirror_open(&m->mirror, opt->mirror, moe_file_files(m->file), opt->pack_path) : 0;
     if (error || (error = moe_load_dense(m, opt)) || (error = moe_latent_load(m, opt)) ||
-        (error = moe_convert_vectors(m)))
+        (error = moe_convert_vectors(m)) || (error = moe_move_dense(m)))
         return error;
     if (m->expert && !m->target && (error = open_store(m, opt)))
         return error;
@@ -247,7 +252,9 @@ void moe_model_close(struct moe_model *m)
     else if (m->store) /* a draft head: no other model uses its experts in the target's store */
         off_store_forget(m->store, m->layer[0].expert0, m->desc.n_expert);
     off_mirror_close(m->mirror);
-    kn_arena_close(&m->arena);
+    kn_memory_close(&m->weights);
+    kn_arena_close(&m->matrices);
+    kn_arena_close(&m->vectors);
     kn_free(m->expert);
     kn_free(m->dense);
     kn_free(m->layer);

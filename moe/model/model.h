@@ -9,7 +9,7 @@
  * families:
  *
  *     struct moe_desc    numbers and properties of the model, without addresses
- *     struct moe_layer   the matrices and vectors of one layer; they lie in the model's arena
+ *     struct moe_layer   the matrices and vectors of one layer; they lie in the memory of the model's device
  *     struct moe_model   both, with embedding, output matrix and the store; owns all but the file and the target
  *
  * A matrix that a layer lacks has n_out 0, a vector that it lacks is NULL. */
@@ -199,6 +199,7 @@ struct moe_model {
     struct moe_desc desc;
     struct moe_shape shape;
     const struct kn_ops *ops;
+    const struct kn_device *device; /* has the dense weights and runs the passes */
     const struct moe_file *file;
     struct moe_layer *layer;        /* [n_layer] */
     const struct moe_model *target; /* of a head; else NULL */
@@ -215,10 +216,11 @@ struct moe_model {
     size_t scratch_bytes;                     /* scratch of one thread to interleave an expert */
     struct moe_dense *dense;                  /* [n_dense] tensors to load; NULL after the load */
     int n_dense;
-    struct off_expert *expert; /* [n_expert_total + n_expert_ahead] their positions; NULL after the load */
-    struct kn_arena arena;     /* dense weights and vectors; empty until the load */
-    struct off_store *store;   /* NULL without experts; of a head the target's, not owned */
-    struct off_mirror *mirror; /* or NULL */
+    struct off_expert *expert;         /* [n_expert_total + n_expert_ahead] their positions; NULL after the load */
+    struct kn_arena matrices, vectors; /* dense weights; empty until the load */
+    struct kn_memory weights;          /* of a device with memory of its own: both */
+    struct off_store *store;           /* NULL without experts; of a head the target's, not owned */
+    struct off_mirror *mirror;         /* or NULL */
 };
 
 #endif

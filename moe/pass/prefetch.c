@@ -42,9 +42,9 @@ static void count_accuracy(struct moe_context *c, int layer)
             continue; /* no layer with experts lies how + 1 layers earlier: nothing was predicted */
         for (int e = 0; e < d->n_expert; e++)
             s->guessed += seen[e];
-        for (int i = 0; i < p->n_expert; i++)
+        for (int i = 0; i < *p->n_expert; i++)
             s->right += seen[p->expert[i] - c->model->layer[layer].expert0];
-        s->used += (uint64_t)p->n_expert;
+        s->used += (uint64_t)*p->n_expert;
     }
     for (int far = 1; far <= MOE_FAR && layer + far < d->n_layer; far++)
         see_far(c, layer, far);
