@@ -39,8 +39,10 @@ fuzz_FLAGS    = -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitiz
 LINKFLAGS     = $($(MODE)_LINK)
 # The undefined-behaviour sanitizer doubles the time to compile: not in tests, and in SIMD bodies for one instruction set.
 $(B)/asan/tests/%.o $(B)/asan/kernels/%.avx512.o: asan_FLAGS += -fno-sanitize=undefined
-NVCCFLAGS     = -O2 -Xcompiler -fPIE,-fcf-protection -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true \
-                -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+# GPU: compute capabilities for which the program has machine code; the driver compiles for others from PTX.
+GPU          ?= $(if $(CI),80,$(GPU_ALL))
+GPU_ALL       = 80 86 89 90 120
+NVCCFLAGS     = -I. -O3 -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -arch=compute_80
 
 # ---- the folder graph: each folder may use only the folders on its line ---------------------------------
 FOLDERS          = engine speculative moe offload kernels
@@ -49,7 +51,7 @@ USES_offload     = kernels
 USES_moe         = offload kernels
 USES_speculative = kernels
 USES_engine      = speculative moe offload kernels
-LIBS_kernels     = -ljansson -lnuma -lpthread -lm
+LIBS_kernels     = -ljansson -lnuma -lpthread -ldl -lm
 LIBS_offload     = -luring -lxxhash
 LIBS_moe         = -ljansson
 LIBS_speculative = -lcminpack
@@ -65,8 +67,9 @@ SRC_kernels     = pass_fields core/base core/io core/memory core/machine core/th
                   cpu/encode_32.tmpl cpu/encode_grid.tmpl cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul_256.tmpl \
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
-                  cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue
-CU_kernels      = cuda/device cuda/orders
+                  cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue \
+                  cuda/driver cuda/device cuda/queue cuda/images
+CU_kernels      = rows products groups attention experts
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
 SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
 
@@ -141,13 +144,6 @@ libs    = $(foreach f,$(1) $(USES_$(1)),$(LIBS_$(f)))
 plain   = $(patsubst %,$(out)/$(1)/%.o,$(filter-out %.tmpl,$(SRC_$(1))))
 perisa  = $(foreach i,$(ISAS),$(patsubst %.tmpl,$(out)/$(1)/%.$(i).o,$(filter %.tmpl,$(SRC_$(1)))))
 
-ifneq ($(NVCC),)
-OBJ_cuda      = $(CU_kernels:%=$(out)/kernels/%.cu.o)
-LIBS_kernels += $(if $(CU_kernels),-L$(dir $(NVCC))../lib64 -lcudart_static -lstdc++ -ldl -lrt)
-else
-OBJ_cuda      = $(if $(CU_kernels),$(out)/kernels/cuda/absent.o)
-endif
-
 all: $(out)/spillway
 	@echo "built $(out)/spillway$(if $(NVCC), with CUDA ($(NVCC)), without CUDA: no nvcc found)"
 
@@ -166,9 +162,25 @@ $(out)/%.o: %.c | build-packages
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
-$(out)/%.cu.o: %.cu
+# Each file of CUDA kernels is compiled to PTX once, ptxas makes machine code of it for each GPU, and an image of all of
+# these is embedded in the programs of all modes.
+cuda   := $(B)/cuda
+fatbin := $(cuda)/sm$(subst $(subst ,, ),,$(GPU:%=-%))
+images  = $(if $(NVCC),$(CU_kernels:%=$(fatbin)/%.fatbin))
+tool    = $(dir $(realpath $(NVCC)))$(1)
+$(cuda)/%.ptx: kernels/cuda/%.cu
 	@mkdir -p $(@D)
-	$(NVCC) -I. $(NVCCFLAGS) -MMD -MP -c $< -o $@
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MT $@ -MF $(@:.ptx=.d) -ptx $< -o $@
+define cubin_rule
+$(cuda)/%.$(1).cubin: $(cuda)/%.ptx
+	$$(call tool,ptxas) -v -arch=sm_$(1) $$< -o $$@ >$$(@:.cubin=.log) 2>&1 || { cat $$(@:.cubin=.log); exit 1; }
+endef
+$(foreach g,$(GPU_ALL),$(eval $(call cubin_rule,$(g))))
+$(fatbin)/%.fatbin: $(cuda)/%.ptx $(foreach g,$(GPU),$(cuda)/%.$(g).cubin)
+	@mkdir -p $(@D)
+	$(call tool,fatbinary) --create=$@ -64 $(foreach g,$(GPU),--image3=kind=elf,sm=$(g),file=$(cuda)/$*.$(g).cubin) --image3=kind=ptx,sm=80,file=$<
+$(out)/kernels/cuda/images.o: CPPFLAGS += $(if $(NVCC),-DKN_CUDA_FOLDER='"$(fatbin)"')
+$(out)/kernels/cuda/images.o: $(images) $(out)/nvcc
 
 # The commit, of the git tree or else of the archive (engine/commit): a change compiles one file again.
 $(out)/commit: always
@@ -182,13 +194,13 @@ $(out)/engine/version.o: $(out)/commit
 # the server's page, embedded in the program
 $(out)/engine/serve/page.o: engine/serve/page.html
 
-# the path of nvcc, or none: a change rebuilds the archive
+# the path of nvcc, or none, and the GPUs
 $(out)/nvcc: always
 	@mkdir -p $(@D)
-	@echo '$(NVCC)' | cmp -s - $@ || echo '$(NVCC)' >$@
+	@echo '$(NVCC) $(GPU)' | cmp -s - $@ || echo '$(NVCC) $(GPU)' >$@
 
 define folder_rule
-$(call archive,$(1)): $(call plain,$(1)) $(call perisa,$(1)) $(if $(filter kernels,$(1)),$(OBJ_cuda) $(out)/nvcc) Makefile
+$(call archive,$(1)): $(call plain,$(1)) $(call perisa,$(1)) Makefile
 	@rm -f $$@
 	ar rcs $$@ $$(filter %.o,$$^)
 endef
@@ -209,7 +221,24 @@ $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))
 	$(CC) $(CFLAGS) $(LINKFLAGS) $$^ $(call libs,$(1)) -lcmocka -Wl,--as-needed -lcrypto -o $$@
 endef
 $(foreach f,$(FOLDERS),$(eval $(call test_rule,$(f))))
+# Tests of CUDA run on a device, or on the interpreter of PTX that tests/gpu builds.
+interpreter = $(out)/tests/gpu/libcuda.so.1
+$(out)/tests/cuda/%.o: CPPFLAGS += -DCUDA_INTERPRETER='"$(interpreter)"'
+$(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels)
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,kernels) -lcmocka -o $@
 $(patsubst %,$(out)/tests/engine/cli/test_%,commands memory models refusals): | $(out)/spillway     # which they start
+
+# the PTX interpreter, a libcuda.so.1 for tests (docs/gpu-tests.md); its kernels' PTX by nvcc, if there is one
+GPU        = memory parse operands decode decode_memory arith convert access collect run driver streams
+GPU_KERNEL = $(if $(NVCC),$(patsubst %.cu,$(out)/%.ptx,$(wildcard tests/gpu/*.cu)))
+$(GPU:%=$(out)/tests/gpu/%.o): CFLAGS += -O3 -g1 -fPIC -fvisibility=hidden -fno-trapping-math -Wno-missing-prototypes $(ISA_avx2)
+$(out)/tests/gpu/libcuda.so.1: $(GPU:%=$(out)/tests/gpu/%.o)
+	$(CC) $(CFLAGS) -shared $^ -ldl -lm -lpthread -o $@
+$(out)/tests/gpu/%.ptx: tests/gpu/%.cu
+	@mkdir -p $(@D)
+	$(NVCC) -I. -O2 -std=c++17 -fmad=false -arch=compute_90 -MD -MP -ptx $< -o $@
+$(out)/tests/gpu/test_%: $(out)/tests/gpu/test_%.o | $(out)/tests/gpu/libcuda.so.1 $(GPU_KERNEL)
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ -lcmocka -ldl -lm -o $@
 
 test: test-packages
 	@$(MAKE) --no-print-directory -j$$(nproc) tests
@@ -221,8 +250,16 @@ check: $(foreach f,$(FOLDERS),$(call archive,$(f))) $(out)/spillway
 	    $(foreach r,$(ROOMS_moe) $(ROOMS_engine),"$(r):$(MAY_$(r))")
 	@tests/words.sh
 	@tests/check.sh "$(out)" $(FOLDERS)
+	@$(if $(NVCC),tests/cuda/check.sh $(cuda) $(firstword $(GPU)))
 	@tests/install.sh $(out)/spillway
 	@$(if $(filter release,$(MODE)),tests/hardened.sh $(out)/spillway $(foreach f,$(FOLDERS),$(call archive,$(f))))
+
+# the kernels for all GPUs, by hand; the table is compared with the nvcc that wrote it
+all_cubins = $(foreach f,$(CU_kernels),$(foreach g,$(GPU_ALL),$(cuda)/$(f).$(g).cubin))
+check-gpu: $(all_cubins)
+	@tests/cuda/check.sh $(cuda) $(GPU_ALL)
+cuda-resources: $(all_cubins)
+	@tests/cuda/check.sh --write $(cuda) $(GPU_ALL)
 
 # ---- evals: programs that measure; they print CSV --------------------------------------------------------
 EVALS = $(patsubst %.c,$(out)/%,$(wildcard evals/*.c evals/*/*.c))
@@ -305,6 +342,6 @@ clean:
 	rm -rf $(B)
 
 always: ;
-.PHONY: always all tests test check evals guard fuzz fuzzers replay replays demo real soak soak-hours install uninstall clean build-packages test-packages fuzz-packages
+.PHONY: always all tests test check check-gpu cuda-resources evals guard fuzz fuzzers replay replays demo real soak soak-hours install uninstall clean build-packages test-packages fuzz-packages
 .SECONDARY:
--include $(shell find $(out) -name '*.d' 2>/dev/null)
+-include $(shell find $(out) $(cuda) -name '*.d' 2>/dev/null)

@@ -1,0 +1,263 @@
+/* Router and experts: route, plan, guess; the activation between an FFN's products (groups.cu), and the sum over a
+ * row's experts (kernels/cpu/pass/router.c, experts.c). */
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/launch.h"
+
+#define THREADS KN_CUDA_ROW_THREADS
+#define N_WARP  (THREADS / KN_WARP)
+
+/* ---- route -------------------------------------------------------------------------------------------------- */
+
+/* The largest key below `below` of the values x[n], for all threads; 0: there is none. */
+KN_DEVICE uint64_t block_next_key(const float *x, int n, uint64_t below)
+{
+    __shared__ uint64_t best[N_WARP], total;
+    uint64_t key = 0;
+    for (int e = (int)threadIdx.x; e < n; e += THREADS) {
+        uint64_t k = rank_key(x[e], e);
+        if (k < below && k > key)
+            key = k;
+    }
+    for (int half = 16; half > 0; half /= 2)
+        key = max(key, __shfl_xor_sync(KN_ALL, key, half));
+    if (lane_of() == 0)
+        best[warp_of()] = key;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int i = 1; i < N_WARP; i++)
+            key = max(key, best[i]);
+        total = key;
+    }
+    __syncthreads();
+    return total;
+}
+
+KN_DEVICE int32_t rank_id(uint64_t key) { return (int32_t) ~(uint32_t)key; }
+
+/* Writes to id the indices of the n_used largest of x[n], in the order of choices (kernels.h). */
+KN_DEVICE void block_choose(const float *x, int n, int n_used, int32_t *id)
+{
+    uint64_t key = UINT64_MAX;
+    for (int i = 0; i < n_used; i++) {
+        key = block_next_key(x, n, key);
+        if (threadIdx.x == 0)
+            id[i] = rank_id(key);
+    }
+    __syncthreads();
+}
+
+/* Ranks outside the n_group_used groups with the best scores become -infinity. */
+KN_DEVICE void block_limit_groups(const struct kn_op_route &o, float *rank)
+{
+    __shared__ float score[KN_MAX_GROUP];
+    __shared__ int32_t best[KN_MAX_GROUP];
+    __shared__ bool keep[KN_MAX_GROUP];
+    int n = o.n_expert / o.n_group, t = (int)threadIdx.x;
+    for (int g = t; g < o.n_group; g += THREADS) {
+        uint64_t first = 0, second = 0;
+        for (int e = 0; e < n; e++) {
+            uint64_t key = rank_key(rank[g * n + e], e);
+            second = key > first ? first : max(second, key);
+            first = max(first, key);
+        }
+        score[g] = rank[g * n + rank_id(first)];
+        if (o.group_best > 1)
+            score[g] += rank[g * n + rank_id(second)];
+        keep[g] = false;
+    }
+    __syncthreads();
+    block_choose(score, o.n_group, o.n_group_used, best);
+    for (int i = t; i < o.n_group_used; i += THREADS)
+        keep[best[i]] = true;
+    __syncthreads();
+    for (int e = t; e < o.n_expert; e += THREADS)
+        rank[e] = keep[e / n] ? rank[e] : -INFINITY;
+    __syncthreads();
+}
+
+KN_KERNEL(route, THREADS, 2)(const __grid_constant__ struct kn_op_route o)
+{
+    size_t row = blockIdx.x, at = row * (size_t)o.n_expert, used = row * (size_t)o.n_used;
+    float *p = o.logit + at, *weight = o.weight + used, *rank = p;
+    int32_t *id = o.id + used;
+    int t = (int)threadIdx.x;
+    for (int e = t; o.bias && e < o.n_expert; e += THREADS)
+        p[e] = p[e] + o.bias[e];
+    __syncthreads();
+    if (o.gating == KN_GATING_SOFTMAX && t < KN_WARP)
+        warp_softmax(p, o.n_expert);
+    for (int e = t; o.gating == KN_GATING_SIGMOID && e < o.n_expert; e += THREADS)
+        p[e] = sigmoid(p[e]);
+    __syncthreads();
+    if (o.select_bias || o.n_group > 1) {
+        rank = o.rank + at;
+        for (int e = t; e < o.n_expert; e += THREADS)
+            rank[e] = o.select_bias ? p[e] + o.select_bias[e] : p[e];
+        __syncthreads();
+        if (o.n_group > 1)
+            block_limit_groups(o, rank);
+    }
+    block_choose(rank, o.n_expert, o.n_used, id);
+    if (t >= KN_WARP)
+        return;
+    for (int i = t; i < o.n_used; i += KN_WARP)
+        weight[i] = p[id[i]];
+    __syncwarp();
+    if (o.gating == KN_GATING_CHOSEN)
+        warp_softmax(weight, o.n_used);
+    float sum = 0;
+    for (int i = 0; i < o.n_used; i++)
+        sum += weight[i];
+    __syncwarp();
+    for (int i = t; i < o.n_used; i += KN_WARP)
+        weight[i] = (o.norm_topk ? weight[i] / (sum + 1e-20f) : weight[i]) * o.scale; /* all may be 0 */
+}
+
+/* ---- plan and guess ----------------------------------------------------------------------------------------- */
+
+/* The sum of x over the threads before this one; *all: over all of them. */
+KN_DEVICE int block_sum_before(int x, int *all)
+{
+    __shared__ int of_warp[N_WARP];
+    int sum = x, before = 0;
+    for (int step = 1; step < KN_WARP; step *= 2) {
+        int below = __shfl_up_sync(KN_ALL, sum, step);
+        if (lane_of() >= step)
+            sum += below;
+    }
+    if (lane_of() == KN_WARP - 1)
+        of_warp[warp_of()] = sum;
+    __syncthreads();
+    *all = 0;
+    for (int i = 0; i < N_WARP; i++) {
+        before += i < warp_of() ? of_warp[i] : 0;
+        *all += of_warp[i];
+    }
+    __syncthreads();
+    return before + sum - x;
+}
+
+/* One block.  A thread takes an expert: it counts the expert's pairs, and then lists them, in the order of the rows. */
+KN_KERNEL(plan, THREADS, 2)(const __grid_constant__ struct kn_op_plan o)
+{
+    struct kn_plan *p = o.plan;
+    int32_t *expert = p->expert, *first = p->first, *row = p->row, *pair = p->pair;
+    int n_pair = 0, n = 0, pairs = o.rows.n * o.n_used;
+    for (int e0 = 0; e0 < o.n_expert; e0 += THREADS) {
+        int e = e0 + (int)threadIdx.x, count = 0, all_pairs, all_experts;
+        for (int i = 0; e < o.n_expert && i < pairs; i++)
+            count += o.id[i] == e && !o.rows.status[i / o.n_used];
+        int at = n_pair + block_sum_before(count, &all_pairs);
+        int number = n + block_sum_before(count > 0, &all_experts);
+        if (count) {
+            expert[number] = o.expert0 + e;
+            first[number] = at;
+            for (int i = 0; i < pairs; i++)
+                if (o.id[i] == e && !o.rows.status[i / o.n_used]) {
+                    row[at] = i / o.n_used;
+                    pair[at++] = i;
+                }
+        }
+        n_pair += all_pairs;
+        n += all_experts;
+    }
+    if (threadIdx.x == 0) {
+        first[n] = n_pair;
+        p->n_expert = n;
+    }
+}
+
+/* One block.  An expert's place in the list is the number of experts that come before it. */
+KN_KERNEL(guess, THREADS, 2)(const __grid_constant__ struct kn_op_guess o)
+{
+    int pairs = o.rows.n * o.n_used, n = 0;
+    for (int e = (int)threadIdx.x; e < o.n_expert; e += THREADS) {
+        float sum = 0;
+        for (int i = 0; i < pairs; i++)
+            if (o.id[i] == e && !o.rows.status[i / o.n_used])
+                sum += o.weight[i];
+        o.sum[e] = sum;
+    }
+    __syncthreads();
+    for (int e0 = 0; e0 < o.n_expert; e0 += THREADS) {
+        int e = e0 + (int)threadIdx.x, place = 0, all;
+        bool listed = e < o.n_expert && o.sum[e] > 0;
+        for (int i = 0; listed && i < o.n_expert; i++)
+            place += o.sum[i] > o.sum[e] || (o.sum[i] == o.sum[e] && i < e);
+        if (listed)
+            o.expert[place] = o.expert0 + e;
+        block_sum_before(listed, &all);
+        n += all;
+    }
+    if (threadIdx.x == 0)
+        *o.n_listed = n;
+}
+
+/* ---- activation --------------------------------------------------------------------------------------------- */
+
+KN_DEVICE float activated(const struct kn_op_gate_up &o, float gate, float up)
+{
+    if (o.activation == KN_GEGLU) {
+        const float twice = 1.5957691216057308f, cube = 0.044715f;
+        return gated(gate, twice * (gate + cube * (gate * gate * gate))) * up;
+    }
+    if (o.limit > 0) {
+        float g = o.limit < gate ? o.limit : gate, u = o.limit < up ? o.limit : up;
+        u = -o.limit > u ? -o.limit : u;
+        return gated(g, o.alpha * g) * (u + 1.0f);
+    }
+    return gated(gate, gate) * up;
+}
+
+/* Grid: parts of a group, groups. */
+KN_KERNEL(activate, THREADS, 2)(const __grid_constant__ struct kn_op_gate_up o)
+{
+    const struct kn_group *g = &o.group[blockIdx.y];
+    size_t d = (size_t)o.d_act, own = (size_t)g->bias * d;
+    int n = g->n;
+    for (int i = (int)blockIdx.x; i < n; i += (int)gridDim.x) {
+        int part = g->first + i;
+        size_t row = (size_t)(o.pair ? o.pair[part] : part);
+        float *x = o.act.x + row * o.act.stride;
+        for (size_t k = threadIdx.x; k < d; k += THREADS) {
+            float gate = o.interleaved ? o.gate[2 * (row * d + k)] : o.gate[row * d + k];
+            float up = o.interleaved ? o.gate[2 * (row * d + k) + 1] : o.up[row * d + k];
+            if (o.gate_bias) {
+                gate = gate + o.gate_bias[own + k];
+                up = up + o.up_bias[own + k];
+            }
+            x[k] = activated(o, gate, up);
+        }
+        __syncthreads();
+        block_code_row(o.act, o.kinds, o.d_act, row);
+    }
+}
+
+/* ---- the sum ------------------------------------------------------------------------------------------------ */
+
+KN_KERNEL(combine, THREADS, 2)(const __grid_constant__ struct kn_op_combine o)
+{
+    size_t row = blockIdx.x, n = (size_t)o.d_model;
+    if (o.rows.status[row])
+        return;
+    float *sums = o.scratch.x + row * o.scratch.stride;
+    float by = o.shared_gate ? sigmoid(o.shared_gate[row]) : 1.0f;
+    for (size_t k = threadIdx.x; k < n; k += THREADS) {
+        float sum = 0;
+        for (int i = 0; i < o.n_used; i++) {
+            size_t pair = row * (size_t)o.n_used + (size_t)i;
+            float *y = &o.y[pair * n + k];
+            if (o.down_bias)
+                *y = *y + o.down_bias[(size_t)o.id[pair] * n + k];
+            sum = fmaf(o.weight[pair], *y, sum);
+        }
+        if (o.shared)
+            sum = fmaf(by, o.shared[row * n + k], sum);
+        sums[k] = sum;
+    }
+    __syncthreads();
+    if (o.sum_norm)
+        block_rms_norm(sums, o.sum_norm, o.eps, o.d_model, sums);
+    for (size_t k = threadIdx.x; k < n; k += THREADS)
+        o.x[row * n + k] = fmaf(o.sum_scale, sums[k], o.x[row * n + k]);
+}

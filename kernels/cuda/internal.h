@@ -1,0 +1,60 @@
+/* kernels/cuda/internal.h - a CUDA device and its queues. */
+#ifndef KERNELS_CUDA_INTERNAL_H
+#define KERNELS_CUDA_INTERNAL_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/driver.h"
+#include "kernels/cuda/launch.h"
+
+/* Files of kernels.  Each was compiled to one image: code for several GPUs and PTX for later ones. */
+#define KN_CUDA_FILES(X) X(rows) X(products) X(groups) X(attention) X(experts)
+
+enum {
+#define KN_COUNT(name) KN_CUDA_IMAGE_##name,
+    KN_CUDA_FILES(KN_COUNT)
+#undef KN_COUNT
+        KN_CUDA_IMAGES
+};
+
+extern const char *const kn_cuda_images[KN_CUDA_IMAGES]; /* NULL: built without nvcc */
+
+/* Kernels that are not one for each format: kn_run_NAME in the files. */
+#define KN_CUDA_KERNELS(X)                                                                                             \
+    X(embed)                                                                                                           \
+    X(add_norm_code) X(code) X(keep_features) X(scale) X(pack) X(join) X(fuse) X(pair) X(spread) X(copy_16) X(copy_1)  \
+        X(copy_overlapping) X(finish_qkv) X(latent_keep) X(latent_place) X(attend_F16) X(attend_F16_wide)              \
+            X(attend_F32) X(attend_F32_wide) X(attend_INT8) X(attend_INT8_wide) X(attend_join) X(attend_join_wide)     \
+                X(route) X(plan) X(guess) X(activate) X(combine)
+
+enum kn_cuda_kernel {
+#define KN_ENUM(name) KN_CUDA_##name,
+    KN_CUDA_KERNELS(KN_ENUM)
+#undef KN_ENUM
+        KN_CUDA_KERNEL_COUNT
+};
+
+struct kn_cuda_device {
+    struct kn_device base;
+    const struct kn_cuda_driver *driver;
+    int device, n_processor;
+    struct CUctx_st *context;
+    struct CUmod_st *module[KN_CUDA_IMAGES];
+    unsigned formats; /* bits of the formats that groups may have */
+    struct CUfunc_st *kernel[KN_CUDA_KERNEL_COUNT];
+    struct CUfunc_st *product[KN_FORMAT_COUNT][2]; /* for one row of activations, for KN_CUDA_ROWS */
+    struct CUfunc_st *group[KN_FORMAT_COUNT];
+};
+
+struct kn_cuda_queue {
+    struct kn_queue base;
+    const struct kn_cuda_device *device;
+    struct CUstream_st *stream;
+    kn_cuda_address part; /* of attention: parts of spans */
+    size_t n_part_float;
+    int max_span; /* most spans of a row */
+    int error;    /* the first */
+};
+
+extern const struct kn_backend kn_cuda_backend;
+
+#endif

@@ -1,0 +1,64 @@
+/* kernels/cuda/launch.h - numbers that the kernels and their launches must agree on.  Valid in C and in CUDA C. */
+#ifndef KERNELS_CUDA_LAUNCH_H
+#define KERNELS_CUDA_LAUNCH_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "kernels/pass.h"
+#ifdef __cplusplus
+}
+#endif
+#include "kernels/cpu/expf.h"
+
+#define KN_CUDA_ROW_THREADS 256 /* of kernels with one block for each row */
+
+/* Products (products.cuh): a block has 4 threads for each slot, and a slot computes one group at a time. */
+#define KN_CUDA_SLOTS 32
+#define KN_CUDA_ROWS  4 /* rows of activations for which a block reads its weights once; also 1 */
+
+/* Slots of one panel: the number of groups in a row of n_in, rounded up to a power of two, or all slots. */
+KN_SHARED int kn_cuda_groups(int n_in)
+{
+    int n = 1;
+    while (n < KN_CUDA_SLOTS && n * KN_GROUP < n_in)
+        n *= 2;
+    return n;
+}
+
+/* Panels that a block computes side by side. */
+KN_SHARED int kn_cuda_panels(int n_in) { return KN_CUDA_SLOTS / kn_cuda_groups(n_in); }
+
+/* Formats whose products the kernels compute. */
+#define KN_CUDA_FORMATS(X)                                                                                             \
+    X(F32)                                                                                                             \
+    X(F16) X(BF16) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(Q2_K) X(Q3_K) X(IQ4_XS) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(IQ4_NL) \
+        X(MXFP4) X(INT4) X(FP8)
+
+/* A product of each group's matrices with its rows: gate to y and up to `up`, or down to y. */
+struct kn_cuda_group_product {
+    const struct kn_group *group;
+    struct kn_acts x;
+    const int32_t *x_row, *y_row; /* the operation's lists, or NULL */
+    float *y, *up;
+    bool down;
+    unsigned admitted; /* bits of the formats that have a launch */
+};
+
+#define KN_CUDA_ATTEND_THREADS 128
+
+/* The kind of activations that a format reads, as in kn_format_info(). */
+KN_SHARED int kn_cuda_act(int format)
+{
+    switch (format) {
+#define KN_CASE(name, type, values, bytes, act)                                                                        \
+    case KN_##name:                                                                                                    \
+        return act;
+        KN_FORMATS(KN_CASE)
+#undef KN_CASE
+    default:
+        return KN_ACT_F32;
+    }
+}
+
+#endif

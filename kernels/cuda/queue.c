@@ -1,0 +1,373 @@
+/* Runs operations on a CUDA device: each is one or a few launches on the queue's stream.
+ *
+ * A launch passes the operation's struct as the kernel's parameter.  The host needs only the sizes in the struct: rows,
+ * heads, matrices' shapes, formats of products.  Grids cover the most that these allow, and blocks without work end at
+ * once. */
+#include "kernels/cuda/internal.h"
+
+#define SPANS_BELOW                                                                                                    \
+    2 /* heads of rows for each processor, below which the spans of attention are computed side by side */
+#define COPY_BLOCKS     64
+#define ACTIVATE_BLOCKS 4096
+
+typedef struct kn_cuda_queue queue;
+
+struct grid {
+    int x, y, z;
+};
+
+static void failed(queue *q, unsigned error, const char *doing)
+{
+    int code = kn_cuda_failed(error, doing);
+    q->error = q->error ? q->error : code;
+}
+
+/* After an error nothing more is launched: the device would fail again. */
+static void launch(queue *q, struct CUfunc_st *kernel, struct grid g, int threads, void **parameters)
+{
+    if (g.x < 1 || g.y < 1 || g.z < 1 || q->error)
+        return;
+    failed(q,
+           q->device->driver->launch(kernel, (unsigned)g.x, (unsigned)g.y, (unsigned)g.z, (unsigned)threads, 1, 1, 0,
+                                     q->stream, parameters, NULL),
+           "launching a kernel");
+}
+
+/* LAUNCH(q, kernel, grid, threads, parameter ..): the parameters are variables of the types that the kernel has. */
+#define LAUNCH(q, kernel, grid, threads, ...) launch(q, kernel, grid, threads, (void *[]){ __VA_ARGS__ })
+
+static struct CUfunc_st *kernel_of(const queue *q, enum kn_cuda_kernel k) { return q->device->kernel[k]; }
+
+/* A kernel with one block for each of n rows. */
+static void launch_rows(queue *q, enum kn_cuda_kernel k, int n, const void *op)
+{
+    LAUNCH(q, kernel_of(q, k), ((struct grid){ n, 1, 1 }), KN_CUDA_ROW_THREADS, (void *)(uintptr_t)op);
+}
+
+/* ---- operations on rows ------------------------------------------------------------------------------------- */
+
+/* Codes of n rows; with status, of those whose row of the batch, row / n_head, is alive. */
+static void launch_code(queue *q, struct kn_acts a, unsigned kinds, int n, int n_in, const int *status, int n_head)
+{
+    const int per_block = KN_CUDA_ROW_THREADS / 32;
+    long records = (long)n * kn_ceil_div(n_in, KN_GROUP);
+    struct grid g = { (int)((records + per_block - 1) / per_block), 1, 1 };
+    if (kinds & ~(1u << KN_ACT_F32))
+        LAUNCH(q, kernel_of(q, KN_CUDA_code), g, KN_CUDA_ROW_THREADS, &a, &kinds, &n, &n_in, &status, &n_head);
+}
+
+static void add_code(queue *q, const struct kn_op_code *o)
+{
+    launch_code(q, o->acts, o->kinds, o->n, o->n_in, NULL, 1);
+}
+
+static void add_embed(queue *q, const struct kn_op_embed *o)
+{
+    kn_assert(!o->w.n_out || kn_cuda_has_format(o->w.format));
+    launch_rows(q, KN_CUDA_embed, o->rows.n, o);
+}
+
+static void add_add_norm_code(queue *q, const struct kn_op_add_norm_code *o)
+{
+    kn_assert(!o->y || !o->row);
+    launch_rows(q, KN_CUDA_add_norm_code, o->n, o);
+}
+
+static void add_keep_features(queue *q, const struct kn_op_keep_features *o)
+{
+    launch_rows(q, KN_CUDA_keep_features, o->rows.n, o);
+}
+
+static void add_scale(queue *q, const struct kn_op_scale *o)
+{
+    size_t n = (size_t)o->n * (size_t)o->d;
+    float *x = o->x, by = o->by;
+    struct grid g = { (int)((n + KN_CUDA_ROW_THREADS - 1) / KN_CUDA_ROW_THREADS), 1, 1 };
+    LAUNCH(q, kernel_of(q, KN_CUDA_scale), g, KN_CUDA_ROW_THREADS, &x, &by, &n);
+}
+
+static void add_pack(queue *q, const struct kn_op_pack *o)
+{
+    for (int i = 0; i < o->n_array; i++) {
+        struct kn_pack a = o->array[i];
+        const int32_t *row = o->row;
+        int n = o->n;
+        struct grid g = { kn_ceil_div(a.d, KN_CUDA_ROW_THREADS), 1, 1 };
+        LAUNCH(q, kernel_of(q, KN_CUDA_pack), g, KN_CUDA_ROW_THREADS, &row, &n, &a.x, &a.d);
+    }
+}
+
+static void add_join(queue *q, const struct kn_op_join *o)
+{
+    kn_assert(kn_cuda_has_format(o->embed.format));
+    launch_rows(q, KN_CUDA_join, o->rows.n, o);
+}
+
+static void add_fuse(queue *q, const struct kn_op_fuse *o) { launch_rows(q, KN_CUDA_fuse, o->rows.n, o); }
+
+static void add_pair(queue *q, const struct kn_op_pair *o)
+{
+    kn_assert(kn_cuda_has_format(o->embed.format));
+    launch_rows(q, KN_CUDA_pair, o->rows.n, o);
+}
+
+static void add_spread(queue *q, const struct kn_op_spread *o) { launch_rows(q, KN_CUDA_spread, o->n, o); }
+
+static void add_copy(queue *q, const struct kn_op_copy *o)
+{
+    const int most = 65535; /* of a grid's y */
+    uintptr_t to = (uintptr_t)o->to, from = (uintptr_t)o->from;
+    size_t unit = (to | from | o->bytes | (o->n > 1 ? o->stride : 0)) % 16 ? 1 : 16;
+    size_t blocks = (o->bytes / unit + KN_CUDA_ROW_THREADS - 1) / KN_CUDA_ROW_THREADS;
+    if (!o->bytes)
+        return;
+    if (from && to < from + o->bytes && from < to + o->bytes) {
+        LAUNCH(q, kernel_of(q, KN_CUDA_copy_overlapping), ((struct grid){ o->n, 1, 1 }), KN_CUDA_ROW_THREADS,
+               (void *)(uintptr_t)o);
+        return;
+    }
+    for (int i = 0; i < o->n; i += most) {
+        struct kn_op_copy part = *o;
+        part.to += (size_t)i * o->stride;
+        part.from = part.from ? part.from + (size_t)i * o->stride : NULL;
+        struct grid g = { blocks < COPY_BLOCKS ? (int)blocks : COPY_BLOCKS, kn_min(most, o->n - i), 1 };
+        LAUNCH(q, kernel_of(q, unit == 16 ? KN_CUDA_copy_16 : KN_CUDA_copy_1), g, KN_CUDA_ROW_THREADS, &part);
+    }
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------ */
+
+static struct grid panel_grid(int n_out, int n_in, int y, int z)
+{
+    return (struct grid){ kn_ceil_div(kn_ceil_div(n_out, KN_PANEL), kn_cuda_panels(n_in)), y, z };
+}
+
+static void add_products(queue *q, const struct kn_op_products *o)
+{
+    for (int i = 0; i < o->n; i++) {
+        struct kn_product p = o->product[i];
+        const struct kn_matmul *m = &p.mul;
+        int several = m->n_row > 1;
+        kn_assert(kn_cuda_has_format(m->w.format));
+        LAUNCH(q, q->device->product[m->w.format][several],
+               panel_grid(m->w.n_out, m->w.n_in, kn_ceil_div(m->n_row, several ? KN_CUDA_ROWS : 1), 1),
+               KN_CUDA_SLOTS * 4, &p);
+    }
+}
+
+/* A launch for each format that groups may have (groups.cu). */
+static void launch_groups(queue *q, struct grid g, struct kn_cuda_group_product p)
+{
+    p.admitted = q->device->formats;
+    for (int f = 0; f < KN_FORMAT_COUNT; f++)
+        if (p.admitted >> f & 1)
+            LAUNCH(q, q->device->group[f], g, KN_CUDA_SLOTS * 4, &p);
+}
+
+static void add_gate_up(queue *q, const struct kn_op_gate_up *o)
+{
+    int n_out = o->interleaved ? 2 * o->d_act : o->d_act;
+    if (o->n_group < 1)
+        return;
+    launch_groups(q, panel_grid(n_out, o->d_in, o->interleaved ? 1 : 2, o->n_group),
+                  (struct kn_cuda_group_product){
+                      .group = o->group, .x = o->x, .x_row = o->row, .y_row = o->pair, .y = o->gate, .up = o->up });
+    LAUNCH(q, kernel_of(q, KN_CUDA_activate),
+           ((struct grid){ kn_min(o->n_pair, kn_max(1, ACTIVATE_BLOCKS / o->n_group)), o->n_group, 1 }),
+           KN_CUDA_ROW_THREADS, (void *)(uintptr_t)o);
+}
+
+static void add_down(queue *q, const struct kn_op_down *o)
+{
+    if (o->n_group < 1)
+        return;
+    launch_groups(q, panel_grid(o->d_out, o->d_act, 1, o->n_group),
+                  (struct kn_cuda_group_product){
+                      .group = o->group, .x = o->act, .x_row = o->pair, .y_row = o->pair, .y = o->y, .down = true });
+}
+
+/* ---- attention ----------------------------------------------------------------------------------------------- */
+
+static void add_finish_qkv(queue *q, const struct kn_op_finish_qkv *o)
+{
+    launch_rows(q, KN_CUDA_finish_qkv, o->rows.n, o);
+}
+
+static void add_latent_keep(queue *q, const struct kn_op_latent_keep *o)
+{
+    launch_rows(q, KN_CUDA_latent_keep, o->rows.n, o);
+}
+
+static void add_latent_place(queue *q, const struct kn_op_latent_place *o)
+{
+    launch_rows(q, KN_CUDA_latent_place, o->rows.n * o->n_head, o);
+}
+
+/* Most spans that a row attends to. */
+static int spans_of(const queue *q, const struct kn_op_attend *o)
+{
+    return o->window ? kn_min(q->max_span, (o->window - 1) / KN_SPAN + 2) : q->max_span;
+}
+
+/* Few heads and rows do not occupy the device: then each span is a block of its own.  The bits are the same. */
+static void add_attend(queue *q, const struct kn_op_attend *o)
+{
+    static const enum kn_cuda_kernel attend[KN_KV_COUNT][2] = {
+        [KN_KV_F16] = { KN_CUDA_attend_F16, KN_CUDA_attend_F16_wide },
+        [KN_KV_F32] = { KN_CUDA_attend_F32, KN_CUDA_attend_F32_wide },
+        [KN_KV_INT8] = { KN_CUDA_attend_INT8, KN_CUDA_attend_INT8_wide },
+    };
+    int wide = o->d_value > KN_CUDA_ATTEND_THREADS, n_span = spans_of(q, o);
+    long heads = (long)o->rows.n * o->n_head;
+    bool split = n_span > 1 && heads < SPANS_BELOW * (long)q->device->n_processor &&
+                 (size_t)heads * (size_t)n_span * (size_t)(o->d_value + 2) <= q->n_part_float;
+    kn_cuda_address part = split ? q->part : 0;
+    LAUNCH(q, kernel_of(q, attend[o->cache.kv][wide]), ((struct grid){ o->n_head, o->rows.n, split ? n_span : 1 }),
+           KN_CUDA_ATTEND_THREADS, (void *)(uintptr_t)o, &part);
+    if (split)
+        LAUNCH(q, kernel_of(q, wide ? KN_CUDA_attend_join_wide : KN_CUDA_attend_join),
+               ((struct grid){ o->n_head, o->rows.n, 1 }), KN_CUDA_ATTEND_THREADS, (void *)(uintptr_t)o, &part,
+               &n_span);
+    if (o->by_head)
+        launch_code(q, o->out, o->kinds, o->rows.n * o->n_head, o->d_value, o->rows.status, o->n_head);
+    else
+        launch_code(q, o->out, o->kinds, o->rows.n, o->n_head * o->d_value, NULL, 1);
+}
+
+/* ---- experts ------------------------------------------------------------------------------------------------- */
+
+static void add_route(queue *q, const struct kn_op_route *o) { launch_rows(q, KN_CUDA_route, o->n, o); }
+static void add_plan(queue *q, const struct kn_op_plan *o) { launch_rows(q, KN_CUDA_plan, 1, o); }
+static void add_guess(queue *q, const struct kn_op_guess *o) { launch_rows(q, KN_CUDA_guess, 1, o); }
+static void add_combine(queue *q, const struct kn_op_combine *o) { launch_rows(q, KN_CUDA_combine, o->rows.n, o); }
+
+/* ---- the backend --------------------------------------------------------------------------------------------- */
+
+#define HAVE(X)                                                                                                        \
+    X(EMBED, embed)                                                                                                    \
+    X(ADD_NORM_CODE, add_norm_code)                                                                                    \
+    X(CODE, code)                                                                                                      \
+    X(KEEP_FEATURES, keep_features)                                                                                    \
+    X(PRODUCTS, products)                                                                                              \
+    X(SCALE, scale)                                                                                                    \
+    X(PACK, pack)                                                                                                      \
+    X(FINISH_QKV, finish_qkv)                                                                                          \
+    X(ATTEND, attend)                                                                                                  \
+    X(LATENT_KEEP, latent_keep)                                                                                        \
+    X(LATENT_PLACE, latent_place)                                                                                      \
+    X(JOIN, join)                                                                                                      \
+    X(FUSE, fuse)                                                                                                      \
+    X(PAIR, pair)                                                                                                      \
+    X(SPREAD, spread)                                                                                                  \
+    X(ROUTE, route)                                                                                                    \
+    X(PLAN, plan)                                                                                                      \
+    X(GUESS, guess)                                                                                                    \
+    X(GATE_UP, gate_up)                                                                                                \
+    X(DOWN, down)                                                                                                      \
+    X(COMBINE, combine)                                                                                                \
+    X(COPY, copy)
+
+bool kn_cuda_has_op(enum kn_op_kind kind)
+{
+    switch (kind) {
+#define KN_HAS(KIND, name) case KN_OP_##KIND:
+        HAVE(KN_HAS)
+#undef KN_HAS
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void queue_add(struct kn_queue *base, const struct kn_op *op)
+{
+    queue *q = (queue *)base;
+    kn_assert(kn_cuda_has_op(op->kind));
+    q->device->driver->context_use(q->device->context);
+    switch (op->kind) {
+#define KN_ADD(KIND, name)                                                                                             \
+    case KN_OP_##KIND:                                                                                                 \
+        add_##name(q, &op->name);                                                                                      \
+        return;
+        HAVE(KN_ADD)
+#undef KN_ADD
+    default:
+        return;
+    }
+}
+
+static void queue_wait(struct kn_queue *base)
+{
+    queue *q = (queue *)base;
+    q->device->driver->context_use(q->device->context);
+    unsigned error = q->device->driver->stream_wait(q->stream);
+    if (error && !q->error)
+        failed(q, error, "waiting for the device");
+}
+
+static size_t queue_bytes(const struct kn_queue_options *opt)
+{
+    (void)opt;
+    return sizeof(queue);
+}
+
+static void queue_close(struct kn_queue *base)
+{
+    queue *q = (queue *)base;
+    const struct kn_cuda_driver *d = q->device->driver;
+    d->context_use(q->device->context);
+    if (q->stream) {
+        d->stream_wait(q->stream);
+        d->stream_destroy(q->stream);
+    }
+    if (q->part)
+        d->memory_free(q->part);
+    kn_free(q);
+}
+
+/* Parts of attention: for the rows and heads that add_attend() may split. */
+static size_t part_floats(const struct kn_cuda_device *d, const struct kn_queue_options *opt)
+{
+    size_t n_span = (size_t)kn_ceil_div(opt->max_pos, KN_SPAN);
+    return n_span > 1 ? (size_t)(SPANS_BELOW * d->n_processor) * n_span * (size_t)(opt->d_value + 2) : 0;
+}
+
+static int queue_open(struct kn_queue **out, const struct kn_queue_options *opt)
+{
+    const struct kn_cuda_device *d = (const struct kn_cuda_device *)opt->device;
+    queue *q = kn_calloc(1, sizeof *q);
+    if (!q)
+        return KN_ENOMEM;
+    q->base.backend = &kn_cuda_backend;
+    q->device = d;
+    q->max_span = kn_ceil_div(opt->max_pos, KN_SPAN);
+    q->n_part_float = part_floats(d, opt);
+    d->driver->context_use(d->context);
+    unsigned error = d->driver->stream_create(&q->stream, KN_CUDA_NON_BLOCKING);
+    if (!error && q->n_part_float)
+        error = d->driver->memory_alloc(&q->part, q->n_part_float * sizeof(float));
+    if (error) {
+        queue_close(&q->base);
+        return kn_cuda_failed(error, "opening a queue");
+    }
+    *out = &q->base;
+    return 0;
+}
+
+static void queue_set_team(struct kn_queue *q, struct kn_team *team)
+{
+    (void)q; /* no threads of the host take part */
+    (void)team;
+}
+
+int kn_cuda_queue_error(const struct kn_queue *q) { return ((const queue *)q)->error; }
+
+const struct kn_backend kn_cuda_backend = {
+    .name = "cuda",
+    .queue_bytes = queue_bytes,
+    .queue_open = queue_open,
+    .queue_close = queue_close,
+    .queue_set_team = queue_set_team,
+    .queue_add = queue_add,
+    .queue_wait = queue_wait,
+};

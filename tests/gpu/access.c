@@ -1,0 +1,403 @@
+/* Loads, stores and atomics of a warp.  Every lane's address is checked: the space, the bounds, the alignment; whether
+ * the bytes hold a value follows them into the registers. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/memory.h"
+#include "tests/gpu/ptx.h"
+
+#define ILLEGAL_ADDRESS 700
+#define MISALIGNED      716
+
+struct places {
+    uint8_t *at[PTX_LANES];
+    uint8_t *defined[PTX_LANES]; /* bytes, one for each of shared and local memory; NULL: device memory or always */
+    uint64_t address[PTX_LANES]; /* of device memory and of shared memory */
+    uint8_t space[PTX_LANES];
+    bool all_device, all_shared, all_defined;
+};
+enum { SPACE_HOST = 100 };
+
+static const char *const access_names[] = { [OP_ld] = "load", [OP_st] = "store", [OP_atom] = "atomic" };
+
+static bool locate_lane(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, int l, uint64_t address,
+                        uint32_t size, struct places *p)
+{
+    uint32_t space = i->space;
+    const char *reason = NULL;
+    if (space == PTX_GENERIC) {
+        uint64_t window = address & PTX_WINDOW_MASK;
+        space = window == PTX_WINDOW_SHARED  ? PTX_SHARED
+                : window == PTX_WINDOW_LOCAL ? PTX_LOCAL
+                : window == PTX_WINDOW_PARAM ? PTX_PARAM
+                                             : PTX_GLOBAL;
+        if (space != PTX_GLOBAL)
+            address &= ~PTX_WINDOW_MASK;
+    }
+    uint64_t room = space == PTX_SHARED  ? r->launch->shared_bytes
+                    : space == PTX_LOCAL ? r->launch->f->local_bytes
+                                         : r->launch->f->param_bytes;
+    if (space == PTX_SHARED)
+        address &= 0xffffffff;
+    if (address % size) {
+        ptx_fail(r, w, l, i, MISALIGNED, "misaligned %s of %u bytes at %#llx", access_names[i->op], size,
+                 (unsigned long long)address);
+        return false;
+    }
+    p->defined[l] = NULL;
+    p->address[l] = address;
+    p->space[l] = (uint8_t)space;
+    if (space == PTX_GLOBAL) {
+        if (!gpu_is_device(address)) {
+            p->space[l] = SPACE_HOST;
+            if (!gpu_host_has(address, size))
+                reason = gpu_check(address, size);
+        } else if (!gpu_state_all(address, size, 0))
+            reason = gpu_check(address, size);
+        if (reason) {
+            ptx_fail(r, w, l, i, ILLEGAL_ADDRESS, "%s of %u bytes at %#llx: %s", access_names[i->op], size,
+                     (unsigned long long)address, reason);
+            return false;
+        }
+        p->at[l] = (uint8_t *)(uintptr_t)address;
+        return true;
+    }
+    if (address + size > room || address + size < address) {
+        static const char *const names[] = {
+            [PTX_SHARED] = "shared", [PTX_LOCAL] = "local", [PTX_PARAM] = "parameter"
+        };
+        ptx_fail(r, w, l, i, ILLEGAL_ADDRESS, "%s of %u bytes at byte %lld of %llu bytes of %s memory: out of bounds",
+                 access_names[i->op], size, (long long)address, (unsigned long long)room, names[space]);
+        return false;
+    }
+    if (space == PTX_SHARED) {
+        p->at[l] = r->shared + address;
+        p->defined[l] = r->shared_defined + address;
+    } else if (space == PTX_LOCAL) {
+        p->at[l] = w->local + (size_t)l * room + address;
+        p->defined[l] = w->local_defined + (size_t)l * room + address;
+    } else
+        p->at[l] = (uint8_t *)(uintptr_t)(r->launch->param + address);
+    return true;
+}
+
+/* Device addresses that lie side by side in the order of the lanes are checked at once. */
+static bool locate(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask, uint32_t size,
+                   struct places *p)
+{
+    const uint64_t *base = (const uint64_t *)(const void *)ptx_reg(w, i->src[0]);
+    uint32_t undefined = mask & ~w->defined[i->src[0]];
+    if (undefined) {
+        ptx_fail(r, w, __builtin_ctz(undefined), i, ILLEGAL_ADDRESS, "the address of this %s is an undefined value",
+                 access_names[i->op]);
+        return false;
+    }
+    p->all_device = p->all_shared = false;
+    if (i->space <= PTX_GLOBAL && mask == PTX_ALL) {
+        uint64_t first = base[0] + (uint64_t)i->imm, differs = 0;
+        for (uint64_t l = 0; l < PTX_LANES; l++)
+            differs |= base[l] - base[0] - l * size;
+        if (!differs && first % size == 0 && gpu_is_device(first) && gpu_state_all(first, PTX_LANES * size, 0)) {
+            for (uint64_t l = 0; l < PTX_LANES; l++) {
+                p->address[l] = first + l * size;
+                p->at[l] = (uint8_t *)(uintptr_t)p->address[l];
+                p->defined[l] = NULL;
+                p->space[l] = PTX_GLOBAL;
+            }
+            p->all_device = true;
+            p->all_defined = gpu_state_all(first, PTX_LANES * size, 4);
+            return true;
+        }
+    }
+    for (int l = 0; l < PTX_LANES; l++)
+        if (mask >> l & 1 && !locate_lane(r, w, i, l, base[l] + (uint64_t)i->imm, size, p))
+            return false;
+    p->all_defined = true;
+    for (int l = 0; l < PTX_LANES && p->all_defined; l++)
+        if (mask >> l & 1)
+            p->all_defined = p->space[l] == PTX_GLOBAL ? gpu_state_all(p->address[l], size, 4)
+                             : p->defined[l]           ? !memchr(p->defined[l], 0, size)
+                                                       : true;
+    return true;
+}
+
+static bool is_defined(const struct places *p, int l, uint32_t offset, uint32_t bytes)
+{
+    return p->space[l] == PTX_GLOBAL ? gpu_state_all(p->address[l] + offset, bytes, 4)
+           : p->defined[l]           ? !memchr(p->defined[l] + offset, 0, bytes)
+                                     : true;
+}
+
+static void define(const struct places *p, int l, uint32_t offset, uint32_t bytes, bool on)
+{
+    if (p->defined[l])
+        memset(p->defined[l] + offset, on, bytes);
+    else if (p->space[l] == PTX_GLOBAL)
+        gpu_define(p->address[l] + offset, bytes, on);
+}
+
+static inline uint64_t load_value(const uint8_t *at, uint32_t bytes, bool is_signed)
+{
+    uint64_t v = 0;
+    switch (bytes) {
+    case 1:
+        return is_signed ? (uint64_t)(int64_t)(int8_t)*at : *at;
+    case 2:
+        memcpy(&v, at, 2);
+        return is_signed ? (uint64_t)(int64_t)(int16_t)v : v;
+    case 4:
+        memcpy(&v, at, 4);
+        return is_signed ? (uint64_t)(int64_t)(int32_t)v : v;
+    default:
+        memcpy(&v, at, 8);
+        return v;
+    }
+}
+
+static void load(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask, const struct places *p)
+{
+    for (uint32_t k = 0; k < i->n_list; k++) {
+        uint32_t reg = r->m->list[i->list + k], offset = k * i->bytes, bad = 0;
+        uint32_t *to = ptx_reg(w, reg);
+        uint64_t *to64 = (uint64_t *)(void *)to;
+        if (p->all_device && i->n_list == 1 && i->bytes == 4 && !i->wide)
+            memcpy(to, p->at[0], 4 * PTX_LANES);
+        else if (mask == PTX_ALL && !i->wide && i->bytes == 4)
+            for (int l = 0; l < PTX_LANES; l++)
+                memcpy(to + l, p->at[l] + offset, 4);
+        else
+            for (int l = 0; l < PTX_LANES; l++) {
+                if (!(mask >> l & 1))
+                    continue;
+                uint64_t v = load_value(p->at[l] + offset, i->bytes, i->is_signed);
+                if (i->wide)
+                    to64[l] = v;
+                else
+                    to[l] = (uint32_t)v;
+            }
+        for (int l = 0; l < PTX_LANES && !p->all_defined; l++)
+            if (mask >> l & 1 && !is_defined(p, l, offset, i->bytes))
+                bad |= 1u << l;
+        w->defined[reg] = (w->defined[reg] | mask) & ~bad;
+    }
+}
+
+static bool store(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask,
+                  const struct places *p)
+{
+    for (uint32_t k = 0; k < i->n_list; k++) {
+        uint32_t reg = r->m->list[i->list + k], offset = k * i->bytes;
+        uint32_t undefined = mask & ~w->defined[reg];
+        for (int l = 0; l < PTX_LANES; l++) {
+            if (!(mask >> l & 1))
+                continue;
+            uint64_t v = ptx_value(w, reg, l, i->wide);
+            bool bad = undefined >> l & 1;
+            if (bad && (p->space[l] == PTX_GLOBAL || p->space[l] == SPACE_HOST)) {
+                ptx_fail(r, w, l, i, ILLEGAL_ADDRESS, "an undefined value is stored in global memory");
+                return false;
+            }
+            memcpy(p->at[l] + offset, &v, i->bytes);
+            if (p->defined[l])
+                memset(p->defined[l] + offset, !bad, i->bytes);
+            else if (p->space[l] == PTX_GLOBAL && !p->all_defined)
+                gpu_define(p->address[l] + offset, i->bytes, true);
+        }
+    }
+    return true;
+}
+
+/* ---- atomics ------------------------------------------------------------------------------------------ */
+
+static float float_of(uint64_t bits)
+{
+    uint32_t b = (uint32_t)bits;
+    float f;
+    memcpy(&f, &b, 4);
+    return f;
+}
+
+static uint64_t add_floats(uint64_t a, uint64_t b, const struct ptx_insn *i)
+{
+    if (i->bytes == 8) {
+        double x, y;
+        memcpy(&x, &a, 8);
+        memcpy(&y, &b, 8);
+        x += y;
+        memcpy(&a, &x, 8);
+        return x != x ? 0x7fffffffffffffffull : a;
+    }
+    float sum = i->bytes == 4           ? float_of(a) + float_of(b)
+                : i->kind == KIND_FLOAT ? ptx_half_to_float((uint16_t)a) + ptx_half_to_float((uint16_t)b)
+                                        : float_of(a << 16) + float_of(b << 16);
+    if (i->bytes == 2)
+        return ptx_to_half(sum, (enum ptx_type_kind)i->kind, ROUND_nearest);
+    uint32_t bits;
+    memcpy(&bits, &sum, 4);
+    return sum != sum ? 0x7fffffff : bits;
+}
+
+/* The new value of the memory. */
+static uint64_t combine(const struct ptx_insn *i, uint64_t old, uint64_t b, uint64_t c)
+{
+    int unused = 64 - 8 * i->bytes;
+    bool is_signed = i->kind == KIND_SIGNED;
+    int64_t so = (int64_t)(old << unused) >> unused, sb = (int64_t)(b << unused) >> unused;
+    bool less = is_signed ? so < sb : old < b;
+    switch (i->sub) {
+    case ATOM_add:
+        return i->kind == KIND_FLOAT || i->kind == KIND_BFLOAT ? add_floats(old, b, i) : old + b;
+    case ATOM_and:
+        return old & b;
+    case ATOM_or:
+        return old | b;
+    case ATOM_xor:
+        return old ^ b;
+    case ATOM_exch:
+        return b;
+    case ATOM_cas:
+        return old == b ? c : old;
+    case ATOM_min:
+        return less ? old : b;
+    case ATOM_max:
+        return less ? b : old;
+    case ATOM_inc:
+        return old >= b ? 0 : old + 1;
+    default:
+        return old == 0 || old > b ? b : old - 1;
+    }
+}
+
+/* The lanes come one after another, from a random one on if the launch has a seed. */
+static bool atomic(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask,
+                   const struct places *p)
+{
+    uint64_t keep = i->bytes == 8 ? ~0ull : (1ull << 8 * i->bytes) - 1;
+    uint32_t undefined = mask & ~(w->defined[i->src[1]] & w->defined[i->src[2]]);
+    int first = r->launch->seed ? (int)(ptx_random(&r->random) % PTX_LANES) : 0;
+    for (int k = 0; k < PTX_LANES; k++) {
+        int l = (first + k) % PTX_LANES;
+        if (!(mask >> l & 1))
+            continue;
+        bool known = is_defined(p, l, 0, i->bytes);
+        if (undefined >> l & 1 || (!known && i->sub != ATOM_exch)) {
+            ptx_fail(r, w, l, i, ILLEGAL_ADDRESS, "an atomic uses an undefined value");
+            return false;
+        }
+        uint64_t old = load_value(p->at[l], i->bytes, false);
+        uint64_t b = ptx_value(w, i->src[1], l, i->wide) & keep, c = ptx_value(w, i->src[2], l, i->wide) & keep;
+        uint64_t v = combine(i, old, b, c) & keep;
+        memcpy(p->at[l], &v, i->bytes);
+        define(p, l, 0, i->bytes, true);
+        if (i->dst)
+            ptx_set(w, i->dst, l, i->wide, old, known);
+    }
+    return true;
+}
+
+bool ptx_access(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask)
+{
+    struct places p;
+    if (!locate(r, w, i, mask, i->op == OP_atom ? i->bytes : (uint32_t)i->bytes * i->n_list, &p))
+        return false;
+    if (i->op == OP_ld) {
+        load(r, w, i, mask, &p);
+        return true;
+    }
+    return i->op == OP_st ? store(r, w, i, mask, &p) : atomic(r, w, i, mask, &p);
+}
+
+/* ---- cp.async ------------------------------------------------------------------------------------------ */
+
+/* Remembers a copy.  Until it is waited for, its bytes of shared memory are undefined. */
+bool ptx_cp_async(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask)
+{
+    struct ptx_insn to = *i, from = *i;
+    struct places p;
+    to.op = OP_st;
+    to.space = PTX_SHARED;
+    from.op = OP_ld;
+    from.space = PTX_GLOBAL;
+    from.src[0] = i->src[1];
+    from.imm = i->addend;
+    if (w->n_copy == w->copy_room) {
+        w->copy_room = w->copy_room ? w->copy_room * 2 : 16;
+        w->copy = realloc(w->copy, w->copy_room * sizeof *w->copy);
+        if (!w->copy)
+            abort();
+    }
+    struct ptx_copy *c = w->copy + w->n_copy;
+    c->mask = mask;
+    c->group = w->copy_group;
+    c->bytes = i->bytes;
+    if (!locate(r, w, &to, mask, i->bytes, &p))
+        return false;
+    for (int l = 0; l < PTX_LANES; l++)
+        if (mask >> l & 1) {
+            c->to[l] = (uint32_t)p.address[l];
+            memset(p.defined[l], 0, i->bytes);
+            uint32_t n = ptx_reg(w, i->src[2])[l];
+            c->n[l] = n < i->bytes ? n : i->bytes;
+        }
+    uint32_t reads = 0;
+    for (int l = 0; l < PTX_LANES; l++)
+        reads |= (mask >> l & 1 && c->n[l] ? 1u : 0u) << l;
+    if (reads && !locate(r, w, &from, reads, i->bytes, &p))
+        return false;
+    for (int l = 0; l < PTX_LANES; l++)
+        if (reads >> l & 1)
+            c->from[l] = p.address[l];
+    w->n_copy++;
+    return true;
+}
+
+/* Ends the copies of all groups but the newest. */
+bool ptx_cp_wait(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask)
+{
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < w->n_copy; k++) {
+        struct ptx_copy *c = w->copy + k;
+        bool stays = i->imm >= 0 && c->group + (uint32_t)i->imm >= w->copy_group;
+        for (int l = 0; l < PTX_LANES && !stays; l++)
+            if (c->mask & mask & 1u << l) {
+                uint8_t *to = r->shared + c->to[l], *defined = r->shared_defined + c->to[l];
+                memset(to, 0, c->bytes);
+                memset(defined, 1, c->bytes);
+                memcpy(to, (const void *)(uintptr_t)c->from[l], c->n[l]);
+                for (uint32_t b = 0; b < c->n[l] && gpu_is_device(c->from[l]); b++)
+                    defined[b] = gpu_state_all(c->from[l] + b, 1, 4);
+                c->mask &= ~(1u << l);
+            }
+        if (c->mask)
+            w->copy[kept++] = *c;
+    }
+    w->n_copy = kept;
+    return true;
+}
+
+/* ---- ldmatrix ------------------------------------------------------------------------------------------ */
+
+/* Lane 8m + k has the address of row k of matrix m; lane l gets columns 2 (l % 4) and the next of row l / 4. */
+bool ptx_ldmatrix(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i)
+{
+    struct ptx_insn row = *i;
+    struct places p;
+    row.op = OP_ld;
+    row.space = PTX_SHARED;
+    uint32_t used = i->n_list == 4 ? PTX_ALL : (1u << 8 * i->n_list) - 1;
+    if (!locate(r, w, &row, used, 16, &p))
+        return false;
+    for (int m = 0; m < i->n_list; m++)
+        for (int l = 0; l < PTX_LANES; l++) {
+            uint16_t half[2];
+            bool known = true;
+            for (int k = 0; k < 2; k++) {
+                int line = i->sub ? l % 4 * 2 + k : l / 4, column = i->sub ? l / 4 : l % 4 * 2 + k;
+                int lane = 8 * m + line;
+                memcpy(half + k, p.at[lane] + 2 * column, 2);
+                known &= !memchr(p.defined[lane] + 2 * column, 0, 2);
+            }
+            ptx_set(w, r->m->list[i->list + (uint32_t)m], l, false, half[0] | (uint32_t)half[1] << 16, known);
+        }
+    return true;
+}
