@@ -39,9 +39,9 @@ fuzz_FLAGS    = -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitiz
 LINKFLAGS     = $($(MODE)_LINK)
 # The undefined-behaviour sanitizer doubles the time to compile: not in tests, and in SIMD bodies for one instruction set.
 $(B)/asan/tests/%.o $(B)/asan/kernels/%.avx512.o: asan_FLAGS += -fno-sanitize=undefined
-# GPU: compute capabilities for which the program has machine code; the driver compiles for others from PTX.
-GPU          ?= $(if $(CI),80,$(GPU_ALL))
-GPU_ALL       = 80 86 89 90 120
+# SM: compute capabilities for which the program has machine code; the driver compiles for others from PTX.
+SM           ?= $(if $(CI),80,$(SM_ALL))
+SM_ALL        = 80 86 89 90 120
 NVCCFLAGS     = -I. -O3 -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -arch=compute_80
 
 # ---- the folder graph: each folder may use only the folders on its line ---------------------------------
@@ -62,13 +62,13 @@ ISAS       = avx2 avx512
 ISA_avx2   = -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 
-SRC_kernels     = pass_fields core/base core/io core/memory core/machine core/threads core/json cpu/math cpu/formats \
+SRC_kernels     = pass_fields device core/base core/io core/memory core/machine core/threads core/json cpu/math cpu/formats \
                   cpu/grids cpu/decode cpu/reference_matmul cpu/reference cpu/encode cpu/encode_32 cpu/encode_grid cpu/encode.tmpl \
                   cpu/encode_32.tmpl cpu/encode_grid.tmpl cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul_256.tmpl \
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
                   cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue \
-                  cuda/driver cuda/device cuda/queue cuda/images
+                  cuda/driver cuda/device cuda/memory cuda/queue cuda/images
 CU_kernels      = rows products groups attention experts
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
 SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
@@ -165,7 +165,7 @@ $(out)/%.o: %.c | build-packages
 # Each file of CUDA kernels is compiled to PTX once, ptxas makes machine code of it for each GPU, and an image of all of
 # these is embedded in the programs of all modes.
 cuda   := $(B)/cuda
-fatbin := $(cuda)/sm$(subst $(subst ,, ),,$(GPU:%=-%))
+fatbin := $(cuda)/sm$(subst $(subst ,, ),,$(SM:%=-%))
 images  = $(if $(NVCC),$(CU_kernels:%=$(fatbin)/%.fatbin))
 tool    = $(dir $(realpath $(NVCC)))$(1)
 $(cuda)/%.ptx: kernels/cuda/%.cu
@@ -175,10 +175,10 @@ define cubin_rule
 $(cuda)/%.$(1).cubin: $(cuda)/%.ptx
 	$$(call tool,ptxas) -v -arch=sm_$(1) $$< -o $$@ >$$(@:.cubin=.log) 2>&1 || { cat $$(@:.cubin=.log); exit 1; }
 endef
-$(foreach g,$(GPU_ALL),$(eval $(call cubin_rule,$(g))))
-$(fatbin)/%.fatbin: $(cuda)/%.ptx $(foreach g,$(GPU),$(cuda)/%.$(g).cubin)
+$(foreach g,$(SM_ALL),$(eval $(call cubin_rule,$(g))))
+$(fatbin)/%.fatbin: $(cuda)/%.ptx $(foreach g,$(SM),$(cuda)/%.$(g).cubin)
 	@mkdir -p $(@D)
-	$(call tool,fatbinary) --create=$@ -64 $(foreach g,$(GPU),--image3=kind=elf,sm=$(g),file=$(cuda)/$*.$(g).cubin) --image3=kind=ptx,sm=80,file=$<
+	$(call tool,fatbinary) --create=$@ -64 $(foreach g,$(SM),--image3=kind=elf,sm=$(g),file=$(cuda)/$*.$(g).cubin) --image3=kind=ptx,sm=80,file=$<
 $(out)/kernels/cuda/images.o: CPPFLAGS += $(if $(NVCC),-DKN_CUDA_FOLDER='"$(fatbin)"')
 $(out)/kernels/cuda/images.o: $(images) $(out)/nvcc
 
@@ -197,7 +197,7 @@ $(out)/engine/serve/page.o: engine/serve/page.html
 # the path of nvcc, or none, and the GPUs
 $(out)/nvcc: always
 	@mkdir -p $(@D)
-	@echo '$(NVCC) $(GPU)' | cmp -s - $@ || echo '$(NVCC) $(GPU)' >$@
+	@echo '$(NVCC) $(SM)' | cmp -s - $@ || echo '$(NVCC) $(SM)' >$@
 
 define folder_rule
 $(call archive,$(1)): $(call plain,$(1)) $(call perisa,$(1)) Makefile
@@ -226,6 +226,8 @@ interpreter = $(out)/tests/gpu/libcuda.so.1
 $(out)/tests/cuda/%.o: CPPFLAGS += -DCUDA_INTERPRETER='"$(interpreter)"'
 $(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,kernels) -lcmocka -o $@
+$(out)/tests/cuda/test_forward: $(out)/tests/cuda/test_forward.o $(call closure,moe)
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,moe) -lcmocka -o $@
 $(patsubst %,$(out)/tests/engine/cli/test_%,commands memory models refusals): | $(out)/spillway     # which they start
 
 # the PTX interpreter, a libcuda.so.1 for tests (docs/gpu-tests.md); its kernels' PTX by nvcc, if there is one
@@ -250,16 +252,16 @@ check: $(foreach f,$(FOLDERS),$(call archive,$(f))) $(out)/spillway
 	    $(foreach r,$(ROOMS_moe) $(ROOMS_engine),"$(r):$(MAY_$(r))")
 	@tests/words.sh
 	@tests/check.sh "$(out)" $(FOLDERS)
-	@$(if $(NVCC),tests/cuda/check.sh $(cuda) $(firstword $(GPU)))
+	@$(if $(NVCC),tests/cuda/check.sh $(cuda) $(firstword $(SM)))
 	@tests/install.sh $(out)/spillway
 	@$(if $(filter release,$(MODE)),tests/hardened.sh $(out)/spillway $(foreach f,$(FOLDERS),$(call archive,$(f))))
 
 # the kernels for all GPUs, by hand; the table is compared with the nvcc that wrote it
-all_cubins = $(foreach f,$(CU_kernels),$(foreach g,$(GPU_ALL),$(cuda)/$(f).$(g).cubin))
+all_cubins = $(foreach f,$(CU_kernels),$(foreach g,$(SM_ALL),$(cuda)/$(f).$(g).cubin))
 check-gpu: $(all_cubins)
-	@tests/cuda/check.sh $(cuda) $(GPU_ALL)
+	@tests/cuda/check.sh $(cuda) $(SM_ALL)
 cuda-resources: $(all_cubins)
-	@tests/cuda/check.sh --write $(cuda) $(GPU_ALL)
+	@tests/cuda/check.sh --write $(cuda) $(SM_ALL)
 
 # ---- evals: programs that measure; they print CSV --------------------------------------------------------
 EVALS = $(patsubst %.c,$(out)/%,$(wildcard evals/*.c evals/*/*.c))

@@ -11,7 +11,8 @@
  *     kn_queue_add()       adds one operation.  The struct is copied; the memory that it names must stay until the
  *                          queue has run the operation.  Operations run in the order in which they were added
  *     kn_queue_wait()      returns when all added operations have run: before the host reads their results, or writes
- *                          or frees memory that they name
+ *                          or frees memory that they name.  An error of the device is returned by each later wait, too:
+ *                          no result of the queue is valid any more
  *
  * The host's queue runs an operation over its team within kn_queue_add(); its wait returns at once.  Callers may not
  * depend on this.  One thread at a time uses a queue. */
@@ -20,7 +21,7 @@
 
 #include "kernels/kernels.h"
 
-struct kn_op; /* pass.h */
+struct kn_op; /* pass.h, as is enum kn_op_kind */
 struct kn_device;
 struct kn_queue;
 
@@ -47,7 +48,10 @@ struct kn_queue_options {
 
 struct kn_backend {
     const char *name;
-    bool own_memory; /* the host cannot read the device's memory, nor the device the host's */
+    void (*close)(struct kn_device *d); /* NULL: the device is static */
+    bool own_memory;                    /* the host cannot read the device's memory, nor the device the host's */
+    bool (*has_op)(int kind);           /* of enum kn_op_kind; NULL: it has all operations */
+    int (*admit)(const struct kn_device *d, enum kn_format f); /* NULL: it has all formats */
     int (*memory_open)(struct kn_memory *m, bool image);
     void (*memory_close)(struct kn_memory *m);
     int (*memory_write)(struct kn_memory *m, size_t at, const void *from, size_t bytes);
@@ -56,7 +60,7 @@ struct kn_backend {
     void (*queue_close)(struct kn_queue *q);
     void (*queue_set_team)(struct kn_queue *q, struct kn_team *team);
     void (*queue_add)(struct kn_queue *q, const struct kn_op *op);
-    void (*queue_wait)(struct kn_queue *q);
+    int (*queue_wait)(struct kn_queue *q);
 };
 
 /* The members that every backend has; a backend's own struct begins with this one. */
@@ -69,6 +73,30 @@ struct kn_queue {
 
 /* The host with instruction set `most`, or the best one that the processor has below it. */
 const struct kn_device *kn_host_device(enum kn_isa most);
+
+/* Opens a device by its name: "host", "cuda" (the first GPU) or "cuda:1".  Close accepts NULL; models and contexts on the
+ * device are closed first. */
+int kn_device_open(const struct kn_device **out, const char *name, enum kn_isa isa);
+void kn_device_close(const struct kn_device *d);
+const char *kn_device_name(int i); /* of the kind i; NULL after the last */
+
+/* For tests: adds a kind of device. */
+struct kn_device_kind {
+    const char *name;
+    int (*open)(struct kn_device **out, int number);
+};
+void kn_device_offer(const char *name, int (*open)(struct kn_device **out, int number));
+
+static inline bool kn_device_has_op(const struct kn_device *d, int kind)
+{
+    return !d->backend->has_op || d->backend->has_op(kind);
+}
+
+/* Matrices of format f will be named in operations.  KN_EUNSUPPORTED, reported: the device has no such format. */
+static inline int kn_device_admit(const struct kn_device *d, enum kn_format f)
+{
+    return d->backend->admit ? d->backend->admit(d, f) : 0;
+}
 
 /* Returns 0, or a code that has been reported: the device lacks memory. */
 static inline int kn_memory_open(struct kn_memory *m, const struct kn_device *d, size_t bytes, bool image)
@@ -112,6 +140,6 @@ static inline void kn_queue_close(struct kn_queue *q)
  * wait. */
 static inline void kn_queue_set_team(struct kn_queue *q, struct kn_team *team) { q->backend->queue_set_team(q, team); }
 static inline void kn_queue_add(struct kn_queue *q, const struct kn_op *op) { q->backend->queue_add(q, op); }
-static inline void kn_queue_wait(struct kn_queue *q) { q->backend->queue_wait(q); }
+static inline int kn_queue_wait(struct kn_queue *q) { return q->backend->queue_wait(q); }
 
 #endif

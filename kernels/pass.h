@@ -460,7 +460,7 @@ enum kn_activation { KN_SWIGLU, KN_GEGLU };
 /* act row pair[i] = activation(gate W x, up W x) of x row row[i], with codes, for each part i of each group.  Lists that
  * are NULL mean i.  interleaved: gate holds both matrices, their rows alternate, and up is absent. */
 struct kn_op_gate_up {
-    const struct kn_group *group; /* [n_group] in memory of the host, with the matrices' addresses on the device */
+    const struct kn_group *group; /* [n_group] */
     int n_group, n_row, n_pair;   /* n_row, n_pair: rows of x; of gate, up and act */
     int d_in, d_act;
     bool interleaved;

@@ -17,13 +17,10 @@
 int kn_cuda_open(struct kn_device **out, int number);
 void kn_cuda_close(struct kn_device *d); /* after its queues; accepts NULL */
 
-bool kn_cuda_has_op(enum kn_op_kind kind);
+bool kn_cuda_has_op(int kind); /* of enum kn_op_kind */
 bool kn_cuda_has_format(enum kn_format f);
 
 /* 0, or KN_EUNSUPPORTED with a message that names the format. */
-int kn_cuda_admit(struct kn_device *d, enum kn_format f);
-
-/* The first error of a queue's launches and waits, which was logged; results after it are undefined.  0: none. */
-int kn_cuda_queue_error(const struct kn_queue *q);
+int kn_cuda_admit(const struct kn_device *d, enum kn_format f);
 
 #endif

@@ -135,6 +135,15 @@ static void add_copy(queue *q, const struct kn_op_copy *o)
     }
 }
 
+static void add_transfer(queue *q, const struct kn_op_transfer *o)
+{
+    if (o->bytes && !q->error)
+        failed(q,
+               q->device->driver->copy((kn_cuda_address)(uintptr_t)o->to, (kn_cuda_address)(uintptr_t)o->from, o->bytes,
+                                       q->stream),
+               "copying between the host and the device");
+}
+
 /* ---- products ------------------------------------------------------------------------------------------------ */
 
 static struct grid panel_grid(int n_out, int n_in, int y, int z)
@@ -265,9 +274,10 @@ static void add_combine(queue *q, const struct kn_op_combine *o) { launch_rows(q
     X(GATE_UP, gate_up)                                                                                                \
     X(DOWN, down)                                                                                                      \
     X(COMBINE, combine)                                                                                                \
-    X(COPY, copy)
+    X(COPY, copy)                                                                                                      \
+    X(TRANSFER, transfer)
 
-bool kn_cuda_has_op(enum kn_op_kind kind)
+bool kn_cuda_has_op(int kind)
 {
     switch (kind) {
 #define KN_HAS(KIND, name) case KN_OP_##KIND:
@@ -296,19 +306,22 @@ static void queue_add(struct kn_queue *base, const struct kn_op *op)
     }
 }
 
-static void queue_wait(struct kn_queue *base)
+static int queue_wait(struct kn_queue *base)
 {
     queue *q = (queue *)base;
     q->device->driver->context_use(q->device->context);
     unsigned error = q->device->driver->stream_wait(q->stream);
     if (error && !q->error)
         failed(q, error, "waiting for the device");
+    return q->error;
 }
 
-static size_t queue_bytes(const struct kn_queue_options *opt)
+static size_t part_floats(const struct kn_cuda_device *d, const struct kn_queue_options *opt);
+
+static struct kn_bytes queue_bytes(const struct kn_queue_options *opt)
 {
-    (void)opt;
-    return sizeof(queue);
+    size_t n = part_floats((const struct kn_cuda_device *)opt->device, opt);
+    return (struct kn_bytes){ .host = sizeof(queue), .device = n * sizeof(float) };
 }
 
 static void queue_close(struct kn_queue *base)
@@ -360,10 +373,15 @@ static void queue_set_team(struct kn_queue *q, struct kn_team *team)
     (void)team;
 }
 
-int kn_cuda_queue_error(const struct kn_queue *q) { return ((const queue *)q)->error; }
-
 const struct kn_backend kn_cuda_backend = {
     .name = "cuda",
+    .close = kn_cuda_close,
+    .own_memory = true,
+    .has_op = kn_cuda_has_op,
+    .admit = kn_cuda_admit,
+    .memory_open = kn_cuda_memory_open,
+    .memory_close = kn_cuda_memory_close,
+    .memory_write = kn_cuda_memory_write,
     .queue_bytes = queue_bytes,
     .queue_open = queue_open,
     .queue_close = queue_close,

@@ -148,6 +148,25 @@ static int check_ahead(const struct moe_model *m)
                    moe_file_find_tensor(m->file, name) ? "present" : "missing");
 }
 
+/* Fails if the device cannot compute the model. */
+static int check_device(const struct moe_model *m)
+{
+    const struct kn_device *d = m->device;
+    int error = 0;
+    if (m->desc.delta_period && !kn_device_has_op(d, KN_OP_DELTA))
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s: device '%s' cannot compute delta nets (recurrent layers): use --device host",
+                       moe_file_path(m->file), d->backend->name);
+    for (int i = 0; !error && i < m->n_dense; i++) {
+        const struct moe_dense *p = &m->dense[i];
+        if (p->matrix)
+            error = kn_device_admit(d, p->matrix->format);
+        if (p->halves && !error && !(error = kn_device_admit(d, p->halves->k_b.format)))
+            error = kn_device_admit(d, p->halves->v_b.format);
+    }
+    return error;
+}
+
 int moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt)
 {
     struct moe_model *m = kn_calloc(1, sizeof *m);
@@ -161,7 +180,8 @@ int moe_model_open(struct moe_model **out, const struct moe_file *f, const struc
     else if (!m->device)
         m->device = kn_host_device(m->ops->isa);
     int error = moe_desc_read(&m->desc, f);
-    if (error || (error = check_target(m)) || (m->ahead && (error = check_ahead(m))) || (error = bind(m)))
+    if (error || (error = check_target(m)) || (m->ahead && (error = check_ahead(m))) || (error = bind(m)) ||
+        (error = check_device(m)))
         moe_model_close(m);
     else
         *out = m;
@@ -179,7 +199,7 @@ int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target)
     *m = (struct moe_model){ .file = target->file, .target = target, .ops = target->ops, .device = target->device };
     moe_desc_ahead(&m->desc, &target->desc);
     int error = bind(m);
-    if (error)
+    if (error || (error = check_device(m)))
         moe_model_close(m);
     else
         *out = m;

@@ -210,7 +210,7 @@ static void lay_out(struct moe_context *c, struct moe_arenas *a)
     c->gate = take_vectors(c, a, experts, 2 * kn_align_up(n_act, 16), sizeof(float));
     c->up = c->gate ? c->gate + kn_align_up(n_act, 16) : NULL;
     c->y = take_vectors(c, a, experts, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));
-    c->dense = kn_arena_take(&a->host, (size_t)d->n_layer, sizeof *c->dense);
+    c->dense = kn_arena_take(&a->shared, (size_t)d->n_layer, sizeof *c->dense);
     lay_out_rows(&c->all, &a->shared, n_row);
     lay_out_rows(&c->want, &a->shared, n_want);
     c->want_row = kn_arena_take(&a->shared, n_want, sizeof(int32_t));
@@ -475,7 +475,7 @@ void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int
     }
     if (c->feature)
         copy_slots(c, &s, c->feature, c->feature_bytes, 0, 1);
-    kn_queue_wait(c->queue);
+    moe_wait(c);
 }
 
 void moe_context_close(struct moe_context *c)

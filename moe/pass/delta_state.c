@@ -185,7 +185,7 @@ static void take_in(struct moe_context *c, int state)
     for (int i = 0; i < c->model->desc.n_layer; i++)
         if (moe_is_delta(&c->model->desc, i))
             moe_delta_steps(c, i);
-    kn_queue_wait(c->queue); /* before the lists change */
+    moe_wait(c); /* before the lists change */
     s->n_pending[state] = 0;
 }
 
@@ -256,7 +256,7 @@ void moe_context_copy_state(struct moe_context *c, int from, int to)
     kn_assert(from >= 0 && from < s->n && to >= 0 && to < s->n && from != to);
     take_in(c, from);
     set_state(c, from, to);
-    kn_queue_wait(c->queue);
+    moe_wait(c);
 }
 
 int moe_context_state(const struct moe_context *c, int state)

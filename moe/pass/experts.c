@@ -18,8 +18,7 @@ static void run_dense(struct moe_context *c, int layer, int d_act, float *y)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     const struct moe_desc *d = &c->model->desc;
-    struct kn_group *group = &c->dense[layer];
-    *group = (struct kn_group){ l->gate, l->up, l->down, -1, 0, 0, c->n_row };
+    const struct kn_group *group = moe_at(c, &c->dense[layer]);
     kn_enqueue(c->queue, GATE_UP, gate_up, .group = group, .n_group = 1, .n_row = c->n_row, .n_pair = c->n_row,
                .d_in = d->d_model, .d_act = d_act, .x = c->norm, .gate = c->gate, .up = c->up,
                .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
@@ -42,7 +41,7 @@ void moe_dense_ffn(struct moe_context *c, int layer)
 /* The e-th expert of the plan could not be read: the rows that need it fail with this status, the other rows do not. */
 static void fail_rows(struct moe_context *c, int e, int status)
 {
-    kn_queue_wait(c->queue); /* operations read the statuses */
+    moe_wait(c); /* operations read the statuses */
     for (int i = c->plan.first[e]; i < c->plan.first[e + 1]; i++)
         c->now.status[c->plan.row[i]] = status;
     moe_upload(c, c->now.status, (size_t)c->n_row * sizeof *c->now.status);
@@ -117,7 +116,8 @@ void moe_experts(struct moe_context *c, int layer)
     moe_route(c, layer);
     moe_plan_rows(c, layer);
     download_rows(c, l);
-    kn_queue_wait(c->queue);
+    if (moe_wait(c))
+        return;
     c->distinct += *c->plan.n_expert;
     off_fetch(c->model->store, c->plan.expert, c->mark, *c->plan.n_expert, OFF_NOW, &ticket);
     moe_prefetch_layer(c, layer);

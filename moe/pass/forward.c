@@ -49,7 +49,7 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
     c->n_want = 0;
     c->distinct = 0;
     c->tables.n_used = 0;
-    c->tables.from = NULL;
+    c->tables.base = NULL;
     for (int i = 0; i < b->n_row; i++) {
         const struct moe_row *r = &b->row[i];
         kn_assert(r->token >= 0 && r->token < d->n_vocab);
@@ -60,8 +60,8 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
                                          .position = r->position,
                                          .slot = slot,
                                          .n_base = r->n_base,
-                                         .base = moe_slot_table(c, r->base, kn_min(r->position + 1, r->n_base)),
-                                         .tail = moe_slot_table(c, r->tail, r->position + 1 - r->n_base),
+                                         .base = moe_base_table(c, r->base, kn_min(r->n_base, c->opt.max_pos)),
+                                         .tail = moe_tail_table(c, r->tail, r->position + 1 - r->n_base),
                                          .feature = own_feature(c, r),
                                          .feature_slot = r->feature_at };
         c->all.status[i] = 0;
@@ -139,10 +139,24 @@ static void finish(struct moe_context *c)
         moe_head_end(c);
     float *logits = moe_image(c, c->logits);
     moe_download(c, logits, (size_t)c->n_want * (size_t)m->desc.n_vocab * sizeof *logits);
-    kn_queue_wait(c->queue);
+    int error = moe_wait(c);
     restore_rows(c);
+    for (int i = 0; error && i < c->n_row; i++)
+        c->all.status[i] = error;
     if (m->desc.delta_period)
         moe_states_end(c);
+}
+
+/* Lists the dense FFN of each layer, or its shared expert, for the layer's rows. */
+static void list_dense(struct moe_context *c)
+{
+    for (int i = 0; i < c->model->desc.n_layer; i++) {
+        const struct moe_layer *l = &c->model->layer[i];
+        c->dense[i] = (struct kn_group){
+            l->gate, l->up, l->down, -1, 0, 0, moe_drops_rows(c, i) ? c->n_want : c->n_row
+        };
+    }
+    moe_upload(c, c->dense, (size_t)c->model->desc.n_layer * sizeof *c->dense);
 }
 
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
@@ -150,6 +164,7 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     const struct moe_desc *d = &c->model->desc;
     begin(c, batch);
     moe_prefetch_begin(c);
+    list_dense(c);
     kn_alloc_forbid(true);
     if (d->delta_period)
         moe_states_begin(c);

@@ -3,6 +3,8 @@
  * On the host there is one memory, and these functions copy nothing. */
 #include "moe/pass/pass.h"
 
+#include <string.h>
+
 static bool is_apart(const struct moe_context *c) { return c->shared.base != c->shared.image; }
 
 struct kn_acts moe_acts_image(const struct moe_context *c, const struct kn_acts *a)
@@ -33,27 +35,48 @@ void moe_download(struct moe_context *c, const void *host, size_t bytes)
         copy(c, (void *)(uintptr_t)host, moe_at(c, host), bytes);
 }
 
+int moe_wait(struct moe_context *c)
+{
+    int error = kn_queue_wait(c->queue);
+    c->error = c->error ? c->error : error;
+    return c->error;
+}
+
 const void *moe_read(struct moe_context *c, const void *at, size_t bytes)
 {
     kn_assert(bytes <= (size_t)c->model->desc.d_model * sizeof(float));
     if (!is_apart(c))
         return at;
     copy(c, c->landing, at, bytes);
-    kn_queue_wait(c->queue);
+    moe_wait(c);
     return c->landing;
 }
 
-const int32_t *moe_slot_table(struct moe_context *c, const int32_t *slot, int n)
+/* Copies n slots to the batch's tables; returns their address on the device. */
+static const int32_t *append(struct moe_context *c, const int32_t *slot, int n)
 {
     struct moe_tables *t = &c->tables;
-    if (!is_apart(c) || !n)
-        return slot;
-    int n_same = slot == t->from ? t->n_from : 0;
-    size_t first = t->n_used - (size_t)n_same;
-    kn_assert(t->n_used + (size_t)kn_max(0, n - n_same) <= t->n);
-    for (int i = n_same; i < n; i++)
-        t->slot[t->n_used++] = slot[i];
-    t->from = slot;
-    t->n_from = kn_max(n, n_same);
-    return (const int32_t *)moe_at(c, t->slot) + first;
+    size_t first = t->n_used;
+    kn_assert(first + (size_t)n <= t->n);
+    memcpy(t->slot + first, slot, (size_t)n * sizeof *slot);
+    t->n_used += (size_t)n;
+    return moe_at(c, t->slot + first);
+}
+
+const int32_t *moe_base_table(struct moe_context *c, const int32_t *base, int n)
+{
+    struct moe_tables *t = &c->tables;
+    if (!is_apart(c) || n <= 0)
+        return base;
+    if (base != t->base || n > t->n_base) {
+        t->base = base;
+        t->n_base = n;
+        t->base_at = append(c, base, n);
+    }
+    return t->base_at;
+}
+
+const int32_t *moe_tail_table(struct moe_context *c, const int32_t *tail, int n)
+{
+    return is_apart(c) && n > 0 ? append(c, tail, n) : tail;
 }

@@ -127,8 +127,8 @@ struct moe_rows {
 struct moe_tables {
     int32_t *slot; /* host: [n] */
     size_t n, n_used;
-    const int32_t *from; /* the caller's table that the last n_from slots were copied from */
-    int n_from;
+    const int32_t *base, *base_at; /* the last table of n_base slots that was copied: the caller's, and where it is */
+    int n_base;
 };
 
 /* The output of half a layer, on its way to the residual stream: y + bias, then normalised by `norm`; either is NULL if
@@ -153,6 +153,7 @@ struct moe_context {
     const struct moe_model *model;
     struct moe_context_options opt;
     struct kn_queue *queue;
+    int error;                   /* of the device: no pass succeeds any more; or 0 */
     struct kn_queue *host_queue; /* runs the experts, which lie in memory of the host; on the host it is `queue` */
     struct kn_memory kv, device, shared;
     struct kn_arena host;
@@ -191,7 +192,7 @@ struct moe_context {
     struct off_view *view;             /* [n_expert] their addresses */
     int *arrived_status;               /* [n_expert] 0, or the error of its read */
     struct kn_group *group;            /* [n_expert] the layer's experts, in the order in which they were computed */
-    struct kn_group *dense;            /* [n_layer] the dense FFN of a layer, or its shared expert */
+    struct kn_group *dense;            /* host: [n_layer] the dense FFN of a layer, or its shared expert */
     struct off_hands hands; /* team and scratch with which off_wait() interleaves experts that have been read */
     struct moe_guess guess;
     struct moe_recall recall;
@@ -220,12 +221,16 @@ struct kn_acts moe_acts_image(const struct moe_context *c, const struct kn_acts 
 void moe_upload(struct moe_context *c, const void *host, size_t bytes);   /* before an operation reads it */
 void moe_download(struct moe_context *c, const void *host, size_t bytes); /* the host may read it after a wait */
 
+/* Waits for the queue.  Returns 0, or c->error: then no result may be read. */
+int moe_wait(struct moe_context *c);
+
 /* Returns bytes of the device's memory as the host can read them until the next call; at most d_model floats.  Waits. */
 const void *moe_read(struct moe_context *c, const void *at, size_t bytes);
 
-/* The device's address of a list of n slots of the caller's.  On a device with memory of its own it is copied there, unless
- * the last list began at the same address and was not shorter. */
-const int32_t *moe_slot_table(struct moe_context *c, const int32_t *slot, int n);
+/* The device's addresses of a row's slots, struct moe_row's base and tail.  On a device with memory of its own the slots are
+ * copied there, a base that several rows have in a sequence once. */
+const int32_t *moe_base_table(struct moe_context *c, const int32_t *base, int n);
+const int32_t *moe_tail_table(struct moe_context *c, const int32_t *tail, int n);
 
 /* ---- forward.c: rows -------------------------------------------------------------------------------------- */
 

@@ -27,6 +27,5 @@ int moe_guess_experts(struct moe_context *c, int layer)
                .expert = moe_at(c, g->expert), .n_listed = moe_at(c, g->n_listed));
     moe_download(c, g->n_listed, sizeof *g->n_listed);
     moe_download(c, g->expert, (size_t)d->n_expert * sizeof *g->expert);
-    kn_queue_wait(c->queue);
-    return *g->n_listed;
+    return moe_wait(c) ? 0 : *g->n_listed;
 }

@@ -51,8 +51,7 @@ static inline void cuda_run(const struct kn_op *op)
 {
     struct kn_queue *queue = cuda_queue(4096, 40, 40);
     kn_queue_add(queue, op);
-    kn_queue_wait(queue);
-    assert_int_equal(kn_cuda_queue_error(queue), 0);
+    assert_int_equal(kn_queue_wait(queue), 0);
     kn_queue_close(queue);
 }
 

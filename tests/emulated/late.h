@@ -11,8 +11,7 @@
  *     ...                                                late_found(): the first finding, or NULL
  *
  * late_device_apart() makes a device that also has memory of its own, as a GPU has.  The caller cannot read or write it
- * (the process faults), and all that operations name must lie in it but for the host's end of a TRANSFER and for lists
- * that pass.h gives to the host.  New memory of the device is 0, and so is the host's image: a piece that was not copied is
+ * (the process faults), and all that operations name must lie in it but for the host's end of a TRANSFER.  New memory of the device is 0, and so is the host's image: a piece that was not copied is
  * missed.  The device must stay where it is while it has memory.
  *
  * kn_op_fields() names the memory that an operation reads and writes. */
@@ -202,7 +201,7 @@ static void late_note(void *arg, const char *field, enum kn_access access, const
     o->piece[o->n_piece++] = (struct late_piece){ field, access, (uint8_t *)(uintptr_t)at, bytes, false, 0 };
 }
 
-/* The pieces in memory of the host of an operation on a device with memory of its own. */
+/* The pieces of an operation that the host may touch too early, on a device with memory of its own. */
 static void late_note_host(struct late_op *o)
 {
     const struct kn_op *op = &o->op;
@@ -210,10 +209,6 @@ static void late_note_host(struct late_op *o)
         late_note(o, "from", KN_READS, op->transfer.from, op->transfer.bytes);
         late_note(o, "to", KN_WRITES, op->transfer.to, op->transfer.bytes);
     }
-    if (op->kind == KN_OP_GATE_UP)
-        late_note(o, "group", KN_READS, op->gate_up.group, (size_t)op->gate_up.n_group * sizeof *op->gate_up.group);
-    if (op->kind == KN_OP_DOWN)
-        late_note(o, "group", KN_READS, op->down.group, (size_t)op->down.n_group * sizeof *op->down.group);
 }
 
 struct late_check {
@@ -221,15 +216,12 @@ struct late_check {
     const struct kn_op *op;
 };
 
-/* Checks that a piece lies in the device's memory, or in the host's if pass.h says so. */
+/* Checks that a piece lies in the device's memory; of a transfer, one of its two ends. */
 static void late_check_place(void *arg, const char *field, enum kn_access access, const void *at, size_t bytes)
 {
     const struct late_check *c = arg;
     (void)access;
-    if (strcmp(field, "group") == 0) {
-        if (late_is_ours(c->device, at, bytes))
-            late_find(c->op, field, "is not in memory of the host");
-    } else if (c->op->kind == KN_OP_TRANSFER) {
+    if (c->op->kind == KN_OP_TRANSFER) {
         if (!late_is_ours(c->device, c->op->transfer.from, bytes) ==
             !late_is_ours(c->device, c->op->transfer.to, bytes))
             late_find(c->op, field, "is not one end in the device's memory");
@@ -304,10 +296,11 @@ static void late_add(struct kn_queue *queue, const struct kn_op *op)
         late_run(q, late_below(q, (uint32_t)n + 2));
 }
 
-static void late_wait(struct kn_queue *queue)
+static int late_wait(struct kn_queue *queue)
 {
     struct late_queue *q = (struct late_queue *)queue;
     late_run(q, q->n_added - q->n_run);
+    return 0;
 }
 
 static struct kn_queue_options late_host_options(const struct kn_queue_options *opt)

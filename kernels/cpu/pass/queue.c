@@ -97,7 +97,11 @@ static void queue_add(struct kn_queue *queue, const struct kn_op *op)
     kn_assert(!"an operation of pass.h");
 }
 
-static void queue_wait(struct kn_queue *q) { (void)q; }
+static int queue_wait(struct kn_queue *q)
+{
+    (void)q;
+    return 0;
+}
 
 const struct kn_backend kn_host_backend = {
     .name = "host",
