@@ -231,7 +231,7 @@ $(out)/tests/cuda/test_forward: $(out)/tests/cuda/test_forward.o $(call closure,
 $(patsubst %,$(out)/tests/engine/cli/test_%,commands memory models refusals): | $(out)/spillway     # which they start
 
 # the PTX interpreter, a libcuda.so.1 for tests (docs/gpu-tests.md); its kernels' PTX by nvcc, if there is one
-GPU        = memory parse operands decode decode_memory arith convert access collect run driver streams
+GPU        = memory parse operands decode decode_memory arith convert access collect run shadow driver streams
 GPU_KERNEL = $(if $(NVCC),$(patsubst %.cu,$(out)/%.ptx,$(wildcard tests/gpu/*.cu)))
 $(GPU:%=$(out)/tests/gpu/%.o): CFLAGS += -O3 -g1 -fPIC -fvisibility=hidden -fno-trapping-math -Wno-missing-prototypes $(ISA_avx2)
 $(out)/tests/gpu/libcuda.so.1: $(GPU:%=$(out)/tests/gpu/%.o)

@@ -8,6 +8,7 @@
 
 #define ILLEGAL_ADDRESS 700
 #define MISALIGNED      716
+#define LAUNCH_FAILED   719
 
 struct places {
     uint8_t *at[PTX_LANES];
@@ -295,10 +296,77 @@ static bool atomic(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn 
     return true;
 }
 
+/* ---- races --------------------------------------------------------------------------------------------- */
+
+/* Does the store of a lane change a byte? */
+static bool changes(const struct ptx_run *r, const struct ptx_warp *w, const struct ptx_insn *i, int l,
+                    const uint8_t *at)
+{
+    for (uint32_t k = 0; i->op == OP_st && k < i->n_list; k++) {
+        uint64_t v = ptx_value(w, r->m->list[i->list + k], l, i->wide);
+        if (memcmp(at + k * i->bytes, &v, i->bytes))
+            return true;
+    }
+    return i->op != OP_st || !i->n_list;
+}
+
+static bool touch_lane(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, int l, uint32_t size,
+                       enum gpu_use use, const struct places *p)
+{
+    const char *with;
+    uint32_t thread = w->number * PTX_LANES + (uint32_t)l;
+    for (int change = 1; change >= 0; change--) {
+        bool race = p->space[l] == PTX_GLOBAL
+                        ? gpu_touch(&r->actor, p->address[l], size, use, change, &with)
+                        : p->space[l] == PTX_SHARED && gpu_touch_shared(r->shared_word, (uint32_t)p->address[l], size,
+                                                                        use, change, thread, w->epoch, w->knows, &with);
+        if (!race)
+            return true;
+        if (changes(r, w, i, l, p->at[l]))
+            break;
+    }
+    ptx_fail(r, w, l, i, LAUNCH_FAILED, "race: %s of %s memory at %#llx, unordered with %s", access_names[i->op],
+             p->space[l] == PTX_GLOBAL ? "device" : "shared", (unsigned long long)p->address[l], with);
+    return false;
+}
+
+/* Records the accesses of the lanes. False: one of them is a race. */
+static bool touch(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask, uint32_t size,
+                  const struct places *p)
+{
+    const char *with;
+    enum gpu_use use = i->op == OP_ld ? GPU_READ : i->op == OP_st ? GPU_WRITE : GPU_ATOMIC;
+    if (!r->shared_word)
+        return true;
+    if (i->is_sync && use != GPU_ATOMIC) {
+        if (i->is_sync & ORDER_release)
+            gpu_touch_fence(&r->actor);
+        gpu_touch_atomic(&r->actor);
+        return true;
+    }
+    if (p->all_device && !gpu_touch(&r->actor, p->address[0], (uint64_t)size * PTX_LANES, use, true, &with))
+        return true;
+    bool global = false;
+    for (int l = 0; l < PTX_LANES; l++) {
+        if (!(mask >> l & 1))
+            continue;
+        if (!touch_lane(r, w, i, l, size, use, p))
+            return false;
+        global |= p->space[l] == PTX_GLOBAL;
+    }
+    if (use == GPU_ATOMIC && global) {
+        if (i->is_sync & ORDER_release)
+            gpu_touch_fence(&r->actor);
+        gpu_touch_atomic(&r->actor);
+    }
+    return true;
+}
+
 bool ptx_access(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask)
 {
     struct places p;
-    if (!locate(r, w, i, mask, i->op == OP_atom ? i->bytes : (uint32_t)i->bytes * i->n_list, &p))
+    uint32_t size = i->op == OP_atom ? i->bytes : (uint32_t)i->bytes * i->n_list;
+    if (!locate(r, w, i, mask, size, &p) || !touch(r, w, i, mask, size, &p))
         return false;
     if (i->op == OP_ld) {
         load(r, w, i, mask, &p);
@@ -314,7 +382,8 @@ bool ptx_cp_async(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *
 {
     struct ptx_insn to = *i, from = *i;
     struct places p;
-    to.op = OP_st;
+    to.op = OP_st; /* of no registers: its bytes come later */
+    to.n_list = 0;
     to.space = PTX_SHARED;
     from.op = OP_ld;
     from.space = PTX_GLOBAL;
@@ -330,7 +399,7 @@ bool ptx_cp_async(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *
     c->mask = mask;
     c->group = w->copy_group;
     c->bytes = i->bytes;
-    if (!locate(r, w, &to, mask, i->bytes, &p))
+    if (!locate(r, w, &to, mask, i->bytes, &p) || !touch(r, w, &to, mask, i->bytes, &p))
         return false;
     for (int l = 0; l < PTX_LANES; l++)
         if (mask >> l & 1) {
@@ -342,7 +411,7 @@ bool ptx_cp_async(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *
     uint32_t reads = 0;
     for (int l = 0; l < PTX_LANES; l++)
         reads |= (mask >> l & 1 && c->n[l] ? 1u : 0u) << l;
-    if (reads && !locate(r, w, &from, reads, i->bytes, &p))
+    if (reads && (!locate(r, w, &from, reads, i->bytes, &p) || !touch(r, w, &from, reads, i->bytes, &p)))
         return false;
     for (int l = 0; l < PTX_LANES; l++)
         if (reads >> l & 1)
@@ -355,15 +424,23 @@ bool ptx_cp_async(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *
 bool ptx_cp_wait(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask)
 {
     uint32_t kept = 0;
+    struct ptx_insn to = *i;
+    to.op = OP_st;
+    to.n_list = 0;
     for (uint32_t k = 0; k < w->n_copy; k++) {
         struct ptx_copy *c = w->copy + k;
+        struct places p;
         bool stays = i->imm >= 0 && c->group + (uint32_t)i->imm >= w->copy_group;
         for (int l = 0; l < PTX_LANES && !stays; l++)
             if (c->mask & mask & 1u << l) {
-                uint8_t *to = r->shared + c->to[l], *defined = r->shared_defined + c->to[l];
-                memset(to, 0, c->bytes);
+                uint8_t *at = r->shared + c->to[l], *defined = r->shared_defined + c->to[l];
+                p.space[l] = PTX_SHARED;
+                p.address[l] = c->to[l];
+                if (r->shared_word && !touch_lane(r, w, &to, l, c->bytes, GPU_WRITE, &p))
+                    return false;
+                memset(at, 0, c->bytes);
                 memset(defined, 1, c->bytes);
-                memcpy(to, (const void *)(uintptr_t)c->from[l], c->n[l]);
+                memcpy(at, (const void *)(uintptr_t)c->from[l], c->n[l]);
                 for (uint32_t b = 0; b < c->n[l] && gpu_is_device(c->from[l]); b++)
                     defined[b] = gpu_state_all(c->from[l] + b, 1, 4);
                 c->mask &= ~(1u << l);
@@ -385,7 +462,7 @@ bool ptx_ldmatrix(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *
     row.op = OP_ld;
     row.space = PTX_SHARED;
     uint32_t used = i->n_list == 4 ? PTX_ALL : (1u << 8 * i->n_list) - 1;
-    if (!locate(r, w, &row, used, 16, &p))
+    if (!locate(r, w, &row, used, 16, &p) || !touch(r, w, &row, used, 16, &p))
         return false;
     for (int m = 0; m < i->n_list; m++)
         for (int l = 0; l < PTX_LANES; l++) {

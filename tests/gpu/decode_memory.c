@@ -17,7 +17,7 @@ static enum ptx_space take_space(struct ptx_opcode *c)
 }
 
 /* Hints of caches, which change no value, and orders among threads. */
-static bool take_order(struct ptx_opcode *c)
+static uint8_t take_order(struct ptx_opcode *c)
 {
     static const char *const hints[] = { "ca",
                                          "cg",
@@ -44,9 +44,11 @@ static bool take_order(struct ptx_opcode *c)
     int which;
     while (ptx_modifier_of(c, hints, sizeof hints / sizeof *hints, &which))
         ;
-    bool sync = ptx_modifier_of(c, orders, 5, &which);
+    uint8_t order = 0;
+    if (ptx_modifier_of(c, orders, 5, &which))
+        order = which >= 3 ? ORDER_relaxed | ORDER_release : ORDER_relaxed;
     ptx_modifier_of(c, scopes, 4, &which);
-    return sync;
+    return order;
 }
 
 /* Sets space, src[0] and imm of i; the registers it needs are made before. */
@@ -86,10 +88,10 @@ static struct address take_address(struct ptx_parser *p, const struct ptx_operan
 static void decode_access(struct ptx_parser *p, struct ptx_opcode *c, const struct ptx_operand *o, int n,
                           struct ptx_guard g)
 {
-    bool is_load = c->part[0][0] == 'l', sync = false;
+    bool is_load = c->part[0][0] == 'l';
     int vector = ptx_modifier(c, "v2") ? 2 : ptx_modifier(c, "v4") ? 4 : ptx_modifier(c, "v8") ? 8 : 1;
     enum ptx_space space = take_space(c);
-    sync = take_order(c);
+    uint8_t order = take_order(c);
     struct ptx_type t;
     if (ptx_modifier(c, "mmio") || !ptx_take_type(c, &t) || t.kind == KIND_PRED || t.bytes > 8)
         ptx_unknown(p, c);
@@ -116,7 +118,7 @@ static void decode_access(struct ptx_parser *p, struct ptx_opcode *c, const stru
     i->imm = a.offset;
     i->bytes = (uint8_t)t.bytes;
     i->is_signed = t.kind == KIND_SIGNED;
-    i->is_sync = sync;
+    i->is_sync = order;
     i->wide = wide;
     i->n_list = (uint8_t)vector;
     for (int k = 0; k < vector; k++) {
@@ -134,7 +136,7 @@ static void decode_atom(struct ptx_parser *p, struct ptx_opcode *c, const struct
     bool is_atom = c->part[0][0] == 'a';
     int which;
     enum ptx_space space = take_space(c);
-    take_order(c);
+    uint8_t order = take_order(c);
     struct ptx_type t;
     ptx_modifier(c, "noftz");
     if (!ptx_modifier_of(c, names, ATOM_COUNT, &which) || !ptx_take_type(c, &t) || t.bytes > 8 || t.kind == KIND_PRED)
@@ -157,6 +159,7 @@ static void decode_atom(struct ptx_parser *p, struct ptx_opcode *c, const struct
     i->sub = (uint8_t)which;
     i->bytes = (uint8_t)t.bytes;
     i->kind = (uint8_t)t.kind;
+    i->is_sync = order;
     i->wide = wide;
 }
 

@@ -3,7 +3,7 @@
  *
  * Environment: SPILLWAY_GPU_MEMORY (MiB, 4096), SPILLWAY_GPU_ARCH (compute capability times 10, 90), SPILLWAY_GPU_SEED
  * (0: everything in its order), SPILLWAY_GPU_FAIL (FUNCTION:N[:CODE], the N-th call of a function, or of any with *,
- * fails).  An error of a kernel is written on stderr and kept for spillway_gpu_error(). */
+ * fails), SPILLWAY_GPU_RACES (0: races are not looked for).  An error of a kernel is written on stderr and kept for spillway_gpu_last_error(). */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #define MAX_SHARED_OPT_IN (99u << 10) /* the least of sm_80 to sm_120 */
 
 static bool initialized;
-static int lost_code;
+static _Atomic int lost_code;
 static char lost_text[1000];
 static uint64_t seed_now;
 static int retained;
@@ -36,23 +36,32 @@ GPU_API void spillway_gpu_fail_call(const char *function, unsigned n, int code)
     fault_seen = 0;
 }
 
-GPU_API const char *spillway_gpu_error(void) { return lost_text; }
+/* The text of the last error of the device, also after it was forgotten. */
+GPU_API const char *spillway_gpu_last_error(void) { return lost_text; }
 GPU_API unsigned long long spillway_gpu_thread_instructions(void) { return ptx_thread_instructions(); }
 
 /* For tests: the device works again, as in a new process. */
 GPU_API void spillway_gpu_forget_error(void)
 {
+    gpu_wait_all();
     lost_code = 0;
-    lost_text[0] = 0;
 }
 
 /* For tests: order of blocks, warps and streams from now on. 0: as they come. */
-GPU_API void spillway_gpu_seed(unsigned long long seed) { seed_now = seed; }
+GPU_API void spillway_gpu_seed(unsigned long long seed)
+{
+    seed_now = seed;
+    gpu_streams_seed(seed);
+}
 
 int gpu_enter(const char *function)
 {
     if (fault_at && (!strcmp(fault_name, "*") || !strcmp(fault_name, function)) && ++fault_seen == fault_at)
         return fault_code;
+    if (gpu_in_host_function()) {
+        gpu_lost(GPU_NOT_PERMITTED, "a host function of a stream calls the driver");
+        return GPU_NOT_PERMITTED;
+    }
     return initialized ? lost_code : GPU_NOT_INITIALIZED;
 }
 
@@ -60,8 +69,8 @@ void gpu_lost(int code, const char *text)
 {
     if (lost_code)
         return;
-    lost_code = code;
     snprintf(lost_text, sizeof lost_text, "%s", text);
+    lost_code = code;
     fprintf(stderr, "GPU (interpreted): %s\n", text);
 }
 
@@ -69,9 +78,12 @@ int gpu_lost_code(void) { return lost_code; }
 
 static void read_environment(void)
 {
-    const char *seed = getenv("SPILLWAY_GPU_SEED"), *fail = getenv("SPILLWAY_GPU_FAIL");
+    const char *seed = getenv("SPILLWAY_GPU_SEED"), *races = getenv("SPILLWAY_GPU_RACES"),
+               *fail = getenv("SPILLWAY_GPU_FAIL");
     if (seed)
-        seed_now = strtoull(seed, NULL, 0);
+        spillway_gpu_seed(strtoull(seed, NULL, 0));
+    if (races)
+        spillway_gpu_races(atoi(races));
     if (fail && strchr(fail, ':')) {
         char name[64];
         snprintf(name, sizeof name, "%.*s", (int)strcspn(fail, ":"), fail);
@@ -104,6 +116,7 @@ static const struct {
     { 713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region" },
     { 716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address" },
     { 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure" },
+    { 800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted" },
     { 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
 };
 

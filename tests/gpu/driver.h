@@ -26,6 +26,7 @@ enum {
     GPU_ALREADY_REGISTERED = 712,
     GPU_NOT_REGISTERED = 713,
     GPU_LAUNCH_FAILED = 719,
+    GPU_NOT_PERMITTED = 800,
     GPU_NOT_SUPPORTED = 801,
 };
 
@@ -62,7 +63,6 @@ struct gpu_work {
     uint64_t event_number; /* the recording that is waited for */
     struct ptx_launch launch;
     uint8_t *owned; /* parameters of a launch, or the source of a copy from pageable memory */
-    struct gpu_work *next;
 };
 
 int gpu_enter(const char *function);
@@ -73,7 +73,8 @@ int gpu_lost_code(void);
 int gpu_submit(struct gpu_stream *s, const struct gpu_work *w);
 int gpu_wait_stream(struct gpu_stream *s);
 int gpu_wait_all(void);
-/* The bytes of a copy or fill: checked when it runs. */
-int gpu_run_copy(const struct gpu_work *w, char *error, size_t room);
+void spillway_gpu_races(int on);
+void gpu_streams_seed(uint64_t seed);
+bool gpu_in_host_function(void);
 
 #endif

@@ -35,6 +35,20 @@
     X(cuModuleGetGlobal_v2, (uint64_t *, size_t *, void *, const char *))                                              \
     X(cuLaunchKernel,                                                                                                  \
       (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))        \
+    X(cuLaunchHostFunc, (void *, void (*)(void *), void *))                                                            \
+    X(cuStreamCreate, (void **, unsigned))                                                                             \
+    X(cuStreamDestroy_v2, (void *))                                                                                    \
+    X(cuStreamSynchronize, (void *))                                                                                   \
+    X(cuStreamQuery, (void *))                                                                                         \
+    X(cuStreamWaitEvent, (void *, void *, unsigned))                                                                   \
+    X(cuStreamWriteValue64_v2, (void *, uint64_t, uint64_t, unsigned))                                                 \
+    X(cuStreamWaitValue64_v2, (void *, uint64_t, uint64_t, unsigned))                                                  \
+    X(cuEventCreate, (void **, unsigned))                                                                              \
+    X(cuEventRecord, (void *, void *))                                                                                 \
+    X(cuEventQuery, (void *))                                                                                          \
+    X(cuEventSynchronize, (void *))                                                                                    \
+    X(cuEventDestroy_v2, (void *))                                                                                     \
+    X(spillway_gpu_idle, (unsigned))                                                                                   \
     X(spillway_gpu_fail_call, (const char *, unsigned, int))                                                           \
     X(spillway_gpu_forget_error, (void))                                                                               \
     X(spillway_gpu_seed, (unsigned long long))
@@ -42,7 +56,7 @@
 #define X(name, parameters) static int(*name) parameters;
 GPU_FUNCTIONS(X)
 #undef X
-static const char *(*spillway_gpu_error)(void);
+static const char *(*spillway_gpu_last_error)(void);
 static unsigned long long (*spillway_gpu_thread_instructions)(void);
 
 /* The folder of this program holds libcuda.so.1 and the PTX that nvcc has made. */
@@ -74,8 +88,8 @@ static inline bool gpu_open(const char *program)
     memcpy(&name, &f, sizeof f);
     GPU_FUNCTIONS(X)
 #undef X
-    f = dlsym(library, "spillway_gpu_error");
-    memcpy(&spillway_gpu_error, &f, sizeof f);
+    f = dlsym(library, "spillway_gpu_last_error");
+    memcpy(&spillway_gpu_last_error, &f, sizeof f);
     f = dlsym(library, "spillway_gpu_thread_instructions");
     memcpy(&spillway_gpu_thread_instructions, &f, sizeof f);
     if (cuInit(0) == 801)

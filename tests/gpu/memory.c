@@ -1,16 +1,19 @@
 /* The arena of device memory, its allocations and their state, and the host memory that kernels may use. */
 #include "tests/gpu/memory.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define GRANULE      256u
+#define NEAR         64u /* bytes before an allocation, in messages */
 #define POISON       0xee
 #define POISON_BYTES (64u << 20) /* larger allocations are not filled: their pages would be taken */
 
 struct gpu_arena gpu_arena;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the blocks and ranges */
 
 struct block {
     uint64_t at, bytes, room; /* room: with the gap behind */
@@ -111,7 +114,7 @@ static struct block *reuse(uint64_t room)
     return NULL;
 }
 
-uint64_t gpu_alloc(uint64_t bytes)
+static uint64_t alloc_block(uint64_t bytes)
 {
     if (!gpu_memory_open() || !bytes || bytes > total_bytes - used_bytes)
         return 0;
@@ -133,6 +136,14 @@ uint64_t gpu_alloc(uint64_t bytes)
     return b->at;
 }
 
+uint64_t gpu_alloc(uint64_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t at = alloc_block(bytes);
+    pthread_mutex_unlock(&lock);
+    return at;
+}
+
 static struct block *find_block(uint64_t address)
 {
     for (size_t i = 0; i < n_block; i++)
@@ -141,7 +152,7 @@ static struct block *find_block(uint64_t address)
     return NULL;
 }
 
-bool gpu_free(uint64_t address)
+static bool free_block(uint64_t address)
 {
     struct block *b = find_block(address);
     if (!b || b->at != address || !b->is_used)
@@ -156,7 +167,15 @@ bool gpu_free(uint64_t address)
     return true;
 }
 
-bool gpu_host_add(const void *at, uint64_t bytes, bool is_ours)
+bool gpu_free(uint64_t address)
+{
+    pthread_mutex_lock(&lock);
+    bool found = free_block(address);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static bool add_range(const void *at, uint64_t bytes, bool is_ours)
 {
     uint64_t address = (uint64_t)(uintptr_t)at;
     for (size_t i = 0; i < n_range; i++)
@@ -169,7 +188,15 @@ bool gpu_host_add(const void *at, uint64_t bytes, bool is_ours)
     return true;
 }
 
-bool gpu_host_remove(const void *at, bool is_ours)
+bool gpu_host_add(const void *at, uint64_t bytes, bool is_ours)
+{
+    pthread_mutex_lock(&lock);
+    bool added = add_range(at, bytes, is_ours);
+    pthread_mutex_unlock(&lock);
+    return added;
+}
+
+static bool remove_range(const void *at, bool is_ours)
 {
     for (size_t i = 0; i < n_range; i++)
         if (ranges[i].at == (uint64_t)(uintptr_t)at && ranges[i].is_ours == is_ours) {
@@ -179,12 +206,22 @@ bool gpu_host_remove(const void *at, bool is_ours)
     return false;
 }
 
+bool gpu_host_remove(const void *at, bool is_ours)
+{
+    pthread_mutex_lock(&lock);
+    bool removed = remove_range(at, is_ours);
+    pthread_mutex_unlock(&lock);
+    return removed;
+}
+
 bool gpu_host_has(uint64_t address, uint64_t bytes)
 {
-    for (size_t i = 0; i < n_range; i++)
-        if (address - ranges[i].at < ranges[i].bytes && bytes <= ranges[i].bytes - (address - ranges[i].at))
-            return true;
-    return false;
+    bool has = false;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < n_range && !has; i++)
+        has = address - ranges[i].at < ranges[i].bytes && bytes <= ranges[i].bytes - (address - ranges[i].at);
+    pthread_mutex_unlock(&lock);
+    return has;
 }
 
 const char *gpu_check(uint64_t address, uint64_t bytes)
@@ -196,10 +233,18 @@ const char *gpu_check(uint64_t address, uint64_t bytes)
         return "out of bounds: the address is no device memory";
     if (gpu_state_all(address, bytes, 0))
         return NULL;
-    const struct block *b = find_block(address);
-    if (b && !b->is_used && b->bytes)
+    pthread_mutex_lock(&lock);
+    const struct block *found = find_block(address);
+    const bool has_next = found && found + 1 < blocks + n_block && found[1].is_used;
+    const struct block copy = found ? *found : (struct block){ 0 }, next = has_next ? found[1] : copy;
+    const struct block *b = found ? &copy : NULL;
+    pthread_mutex_unlock(&lock);
+    if (b && !b->is_used && address - b->at < b->bytes)
         return "use of freed memory";
-    if (b && b->bytes)
+    if (has_next && next.at - address <= NEAR && address - b->at >= b->bytes)
+        snprintf(reason, sizeof reason, "out of bounds: %llu bytes before an allocation of %llu bytes",
+                 (unsigned long long)(next.at - address), (unsigned long long)next.bytes);
+    else if (b && b->is_used)
         snprintf(reason, sizeof reason, "out of bounds: byte %lld of an allocation of %llu bytes",
                  (long long)(address - b->at), (unsigned long long)b->bytes);
     else

@@ -16,7 +16,7 @@ void ptx_error(struct ptx_parser *p, const char *format, ...)
     va_start(list, format);
     vsnprintf(what, sizeof what, format, list);
     va_end(list);
-    snprintf(p->error, p->error_room, "PTX, line %u: %s", p->line, what);
+    snprintf(p->error, p->error_room, "PTX, line %u: %s", p->statement_line ? p->statement_line : p->line, what);
     longjmp(p->failed, 1);
 }
 
@@ -250,21 +250,20 @@ struct declaration {
 static struct declaration take_declaration(struct ptx_parser *p)
 {
     struct declaration d = { .align = 1 };
-    for (;;) {
-        if (ptx_take(p, ".align"))
-            d.align = (uint32_t)take_number(p);
-        else if (ptx_take(p, ".ptr") || ptx_take(p, ".global") || ptx_take(p, ".const") || ptx_take(p, ".shared"))
-            continue;
-        else if (p->word[0] == '.') {
+    bool is_pointer = false; /* the words behind .ptr describe the memory that it points to */
+    while (p->word[0] == '.') {
+        if (ptx_take(p, ".align")) {
+            uint32_t align = (uint32_t)take_number(p);
+            d.align = is_pointer ? d.align : align;
+        } else if (ptx_take(p, ".ptr"))
+            is_pointer = true;
+        else if (!ptx_take(p, ".global") && !ptx_take(p, ".const") && !ptx_take(p, ".shared")) {
             d.element_bytes = type_bytes(p, p->word);
             ptx_next(p);
-            if (p->word[0] == '.' && strcmp(p->word, ".ptr"))
-                continue;
-            if (p->word[0] != '.')
-                break;
-        } else
-            ptx_error(p, "a type is expected before '%.100s'", p->word);
+        }
     }
+    if (!d.element_bytes)
+        ptx_error(p, "a type is expected before '%.100s'", p->word);
     if (d.align < d.element_bytes)
         d.align = d.element_bytes;
     strcpy(d.name, p->word);
@@ -475,6 +474,7 @@ static void take_directive(struct ptx_parser *p)
 
 static void take_statement(struct ptx_parser *p)
 {
+    p->statement_line = p->line;
     if (ptx_is(p, "{")) {
         take_block(p);
         return;
@@ -517,6 +517,7 @@ static void take_statement(struct ptx_parser *p)
 /* A kernel needs registers and memory of its own and of the functions that it may call. */
 static void finish_function(struct ptx_parser *p, struct ptx_function *f)
 {
+    p->statement_line = 0;
     ptx_emit(p, f->is_kernel ? OP_exit : OP_ret)->src[0] = f->return_reg;
     if (p->n_fixup)
         ptx_error(p, "label '%.100s' is not there", p->fixup[0].name);

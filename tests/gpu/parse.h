@@ -43,8 +43,8 @@ struct ptx_operand {
 
 struct ptx_parser {
     const char *text, *at;
-    uint32_t line;
-    char word[PTX_MAX_WORD]; /* the token in hand: a word, or one character */
+    uint32_t line, statement_line; /* of the token in hand, of the statement in a function (0: none) */
+    char word[PTX_MAX_WORD];       /* the token in hand: a word, or one character */
     bool at_word, at_end;
     struct ptx_module *m;
     struct ptx_function *f; /* in which the text is */

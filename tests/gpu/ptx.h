@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "tests/gpu/operations.h"
+#include "tests/gpu/shadow.h"
 
 #define PTX_LANES 32
 #define PTX_ALL   0xffffffffu
@@ -84,6 +85,7 @@ enum ptx_atom {
 enum ptx_type_kind { KIND_BITS, KIND_UNSIGNED, KIND_SIGNED, KIND_FLOAT, KIND_BFLOAT, KIND_PRED };
 enum { SHFL_up, SHFL_down, SHFL_bfly, SHFL_idx };
 enum { VOTE_all, VOTE_any, VOTE_uni, VOTE_ballot };
+enum { ORDER_relaxed = 1, ORDER_release = 2 }; /* volatile and acquire are relaxed here */
 enum ptx_rounding { ROUND_nearest, ROUND_zero, ROUND_down, ROUND_up };
 enum { DIRECTED_add, DIRECTED_sub, DIRECTED_mul, DIRECTED_fma, DIRECTED_div, DIRECTED_rcp, DIRECTED_sqrt };
 
@@ -102,7 +104,7 @@ struct ptx_insn {
     int64_t imm, addend;
     uint8_t n_list, space, bytes, sub; /* bytes: of one element in memory */
     bool is_signed, wide;              /* wide: the registers of the list have 64 bits */
-    bool is_sync;                      /* a memory access that other threads may wait for: volatile, acquire, release */
+    uint8_t is_sync;                   /* ORDER_*: other threads may wait for this access */
     uint8_t kind;                      /* enum ptx_type_kind of an atomic */
     uint32_t line;
 };
@@ -227,7 +229,8 @@ struct ptx_launch {
     uint32_t dynamic_shared;
     uint32_t shared_bytes; /* of the kernel and dynamic */
     uint64_t seed;         /* 0: blocks and warps in their order */
-    uint32_t operation;    /* number for the shadow of global memory */
+    uint32_t operation;    /* for the shadow of device memory; 0: races are not looked for */
+    const struct gpu_clock *before;
 };
 
 struct ptx_run {
@@ -237,9 +240,11 @@ struct ptx_run {
     uint32_t n_warp, n_thread;
     uint32_t cta[3], cta_number;
     uint8_t *shared, *shared_defined;
-    uint32_t *first_defined; /* [n_reg] when a warp starts */
-    uint32_t arrived[16];    /* threads that bar.arrive has counted */
-    struct ptx_shared_shadow *shared_shadow;
+    uint32_t *first_defined;             /* [n_reg] when a warp starts */
+    uint32_t arrived[16];                /* threads that bar.arrive has counted */
+    struct gpu_shared_word *shared_word; /* [shared_bytes / 4] NULL: races are not looked for */
+    uint32_t *arrived_knows;             /* [16, n_warp] epochs of warps that have arrived at a barrier */
+    struct gpu_actor actor;
     uint64_t steps, thread_steps, random;
     bool failed;
     char *error; /* [error_room] */

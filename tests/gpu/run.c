@@ -238,10 +238,13 @@ static enum outcome together(struct ptx_run *r, struct ptx_warp *w, int g, const
         add_group(w, pc + 1, past);
         return STOPS;
     }
-    w->epoch++;
+    if (i->op == OP_warp_sync)
+        w->knows[w->number] = w->epoch++;
     w->group[g].pc++;
     return GOES_ON;
 }
+
+static void raise(uint32_t *to, uint32_t least) { *to = *to < least ? least : *to; }
 
 static enum outcome barrier(struct ptx_run *r, struct ptx_warp *w, int g, const struct ptx_insn *i, uint32_t mask)
 {
@@ -264,6 +267,9 @@ static enum outcome barrier(struct ptx_run *r, struct ptx_warp *w, int g, const 
     w->group[g].expected = threads;
     if (i->sub) {
         r->arrived[number] += threads ? PTX_LANES : 0;
+        for (uint32_t k = 0; k < r->n_warp; k++)
+            raise(r->arrived_knows + number * r->n_warp + k, k == w->number ? w->epoch : w->knows[k]);
+        w->knows[w->number] = w->epoch++;
         w->group[g].pc++;
         return STOPS;
     }
@@ -319,7 +325,7 @@ static enum outcome control(struct ptx_run *r, struct ptx_warp *w, int g, const 
         w->copy_group++;
         break;
     case OP_cp_wait:
-        ptx_cp_wait(r, w, i, mask);
+        out = ptx_cp_wait(r, w, i, mask) ? GOES_ON : FAILED;
         break;
     case OP_brx:
         return branch_indexed(r, w, g, i, mask);
@@ -346,7 +352,9 @@ static enum outcome control(struct ptx_run *r, struct ptx_warp *w, int g, const 
     case OP_bar:
         return barrier(r, w, g, i, mask);
     case OP_nop:
+        break;
     case OP_fence:
+        gpu_touch_fence(&r->actor);
         break;
     case OP_sleep:
         nanosleep(&(struct timespec){ .tv_nsec = 1000 }, NULL);
@@ -412,6 +420,31 @@ static bool run_warp(struct ptx_run *r, struct ptx_warp *w, bool *progress)
     return true;
 }
 
+/* ---- shared memory: last accesses, kept from block to block and launch to launch ----------------------- */
+
+static struct gpu_shared_word *shared_words;
+static uint32_t shared_room, last_epoch; /* epochs grow, so that accesses of earlier blocks are older than all */
+
+static struct gpu_shared_word *take_shared_words(uint32_t bytes)
+{
+    if (bytes / 4 + 4 > shared_room || last_epoch > UINT32_MAX / 2) {
+        shared_room = bytes / 4 + 4;
+        free(shared_words);
+        shared_words = calloc(shared_room, sizeof *shared_words);
+        last_epoch = 0;
+        if (!shared_words)
+            abort();
+    }
+    return shared_words;
+}
+
+static void end_block(const struct ptx_run *r)
+{
+    for (uint32_t k = 0; k < r->n_warp; k++)
+        if (r->warp[k].epoch > last_epoch)
+            last_epoch = r->warp[k].epoch;
+}
+
 /* ---- one block ---------------------------------------------------------------------------------------- */
 
 static void start_block(struct ptx_run *r)
@@ -419,6 +452,10 @@ static void start_block(struct ptx_run *r)
     const struct ptx_launch *l = r->launch;
     const struct ptx_function *f = l->f;
     memset(r->arrived, 0, sizeof r->arrived);
+    memset(r->arrived_knows, 0, 16 * r->n_warp * sizeof *r->arrived_knows);
+    r->actor.block = r->cta_number;
+    r->actor.fenced = false;
+    r->actor.sees = 0;
     if (l->shared_bytes) {
         memset(r->shared, 0xab, l->shared_bytes);
         memset(r->shared_defined, 0, l->shared_bytes);
@@ -429,6 +466,9 @@ static void start_block(struct ptx_run *r)
         w->live = left >= PTX_LANES ? PTX_ALL : (1u << left) - 1;
         w->n_group = 0;
         w->n_copy = w->copy_group = 0;
+        w->epoch = last_epoch + 1; /* all accesses of earlier blocks came before */
+        for (uint32_t j = 0; j < r->n_warp; j++)
+            w->knows[j] = last_epoch;
         add_group(w, f->entry, w->live);
         memcpy(w->defined, r->first_defined, f->n_reg * sizeof *w->defined);
         if (f->local_bytes)
@@ -457,6 +497,42 @@ static bool same_place(struct ptx_run *r, const struct ptx_warp *w, uint32_t num
     return true;
 }
 
+static bool waits_at(const struct ptx_warp *w, int g, uint32_t number)
+{
+    return w->group[g].waits == WAITS_BARRIER && w->group[g].barrier == number;
+}
+
+/* The warps that wait go on; the accesses of each come before those of all. */
+static bool open_barrier(struct ptx_run *r, uint32_t number)
+{
+    uint32_t *all = r->arrived_knows + number * r->n_warp;
+    for (uint32_t k = 0; k < r->n_warp; k++) {
+        struct ptx_warp *w = r->warp + k;
+        bool here = false;
+        if (!same_place(r, w, number))
+            return false;
+        for (int g = 0; g < w->n_group; g++)
+            here |= waits_at(w, g, number);
+        for (uint32_t j = 0; j < r->n_warp && here; j++)
+            raise(all + j, j == k ? w->epoch : w->knows[j]);
+    }
+    for (uint32_t k = 0; k < r->n_warp; k++) {
+        struct ptx_warp *w = r->warp + k;
+        bool here = false;
+        for (int g = 0; g < w->n_group; g++)
+            if (waits_at(w, g, number)) {
+                w->group[g].waits = RUNS;
+                w->group[g].pc++;
+                here = true;
+            }
+        if (here) {
+            memcpy(w->knows, all, r->n_warp * sizeof *all);
+            w->epoch++;
+        }
+    }
+    return true;
+}
+
 /* Opens the barriers at which all expected threads have arrived. */
 static bool open_barriers(struct ptx_run *r, bool *progress)
 {
@@ -476,15 +552,8 @@ static bool open_barriers(struct ptx_run *r, bool *progress)
                 }
         if (!waits || here < expected)
             continue;
-        for (uint32_t k = 0; k < r->n_warp; k++) {
-            if (!same_place(r, r->warp + k, number))
-                return false;
-            for (int g = 0; g < r->warp[k].n_group; g++)
-                if (r->warp[k].group[g].waits == WAITS_BARRIER && r->warp[k].group[g].barrier == number) {
-                    r->warp[k].group[g].waits = RUNS;
-                    r->warp[k].group[g].pc++;
-                }
-        }
+        if (!open_barrier(r, number))
+            return false;
         r->arrived[number] = 0;
         *progress = true;
     }
@@ -603,7 +672,8 @@ static void prepare(struct ptx_run *r)
     size_t n = r->n_warp, registers = (size_t)f->n_reg * PTX_LANES * sizeof(uint32_t);
     size_t defined = ((size_t)f->n_reg * sizeof(uint32_t) + 63) / 64 * 64, local = (size_t)f->local_bytes * PTX_LANES;
     size_t shared = ((size_t)l->shared_bytes + 63) / 64 * 64;
-    uint8_t *at = take_memory(n * (registers + defined + 2 * local) + defined + 2 * shared + 64);
+    size_t knows = (n * sizeof(uint32_t) + 63) / 64 * 64;
+    uint8_t *at = take_memory(n * (registers + defined + knows + 2 * local) + defined + 2 * shared + 16 * knows);
     r->warp = calloc(n, sizeof *r->warp);
     if (!r->warp)
         abort();
@@ -615,6 +685,8 @@ static void prepare(struct ptx_run *r)
         at += registers;
         w->defined = (uint32_t *)(void *)at;
         at += defined;
+        w->knows = (uint32_t *)(void *)at;
+        at += knows;
         w->local = at;
         w->local_defined = at + local;
         at += 2 * local;
@@ -628,6 +700,8 @@ static void prepare(struct ptx_run *r)
     memcpy(r->first_defined, r->warp[0].defined, defined);
     r->shared = at + defined;
     r->shared_defined = r->shared + shared;
+    r->arrived_knows = (uint32_t *)(void *)(r->shared_defined + shared);
+    r->shared_word = l->operation ? take_shared_words(l->shared_bytes) : NULL;
 }
 
 int ptx_launch_run(const struct ptx_launch *l, char *error, size_t error_room)
@@ -638,6 +712,10 @@ int ptx_launch_run(const struct ptx_launch *l, char *error, size_t error_room)
     uint64_t blocks = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
     uint64_t first = l->seed ? ptx_random(&r.random) % blocks : 0;
     bool back = l->seed && ptx_random(&r.random) & 1;
+    r.actor = (struct gpu_actor){ .operation = l->operation, .before = l->before, .n_block = (uint32_t)blocks };
+    r.actor.published = calloc(l->operation ? blocks : 1, sizeof *r.actor.published);
+    if (!r.actor.published)
+        abort();
     prepare(&r);
     for (uint64_t k = 0; k < blocks && !r.failed; k++) {
         uint64_t n = (first + (back ? blocks - k : k)) % blocks;
@@ -646,7 +724,9 @@ int ptx_launch_run(const struct ptx_launch *l, char *error, size_t error_room)
         r.cta[2] = (uint32_t)(n / l->grid[0] / l->grid[1]);
         r.cta_number = (uint32_t)n;
         run_block(&r);
+        end_block(&r);
     }
+    free(r.actor.published);
     for (uint32_t k = 0; k < r.n_warp; k++)
         free(r.warp[k].copy);
     free(r.warp);

@@ -1,5 +1,6 @@
 /* Each arithmetic instruction of arithmetic.h, interpreted, gives the bits of the same computation in C: for random
- * operands and for those at the edges of the types. */
+ * operands and for those at the edges of the types. *
+ * The device is one thread, which test_streams.c has, too: not under MODE=tsan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -280,7 +281,7 @@ static void compare(void *module, const char *kernel, const char *const *text, i
     assert_true(n_row <= 128);
     error = gpu_run(module, kernel, (N + 127) / 128, 128, (void *[]){ &in, &out, &n });
     if (error)
-        fail_msg("%s", spillway_gpu_error());
+        fail_msg("%s", spillway_gpu_last_error());
     assert_int_equal(cuMemcpyDtoH_v2(got, out, sizeof(u64) * (size_t)n * (size_t)n_row), 0);
     for (int i = 0; i < n; i++) {
         plain(operand[i], want);

@@ -1,5 +1,6 @@
 /* Kernels with branches, calls, exchanges between lanes, atomics and every kind of memory give the bytes of the same
- * computation in C, with blocks, warps and atomics in several orders. */
+ * computation in C, with blocks, warps and atomics in several orders. *
+ * The device is one thread, which test_streams.c has, too: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +27,7 @@ static void run(void *module, const char *kernel, unsigned blocks, unsigned thre
     void *f;
     assert_int_equal(cuModuleGetFunction(&f, module, kernel), 0);
     if (cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, shared, NULL, parameters, NULL) || cuCtxSynchronize())
-        fail_msg("%s", spillway_gpu_error());
+        fail_msg("%s", spillway_gpu_last_error());
 }
 
 static void *get(uint64_t at, void *to, size_t bytes)

@@ -142,7 +142,7 @@ extern "C" __global__ void atomics(u32 *sums, const u32 *in, int *low, unsigned 
     atomicXor(sums + 9, in[i]);
     atomicAdd(f, 0.5f);
     atomicInc(sums + 10, 100);
-    u32 seen = sums[11], old;
+    u32 seen = *(volatile u32 *)(sums + 11), old;
     do {
         old = seen;
         seen = atomicCAS(sums + 11, old, old * 3 + 1);
