@@ -52,6 +52,7 @@ struct kn_backend {
     bool own_memory;                    /* the host cannot read the device's memory, nor the device the host's */
     bool (*has_op)(int kind);           /* of enum kn_op_kind; NULL: it has all operations */
     int (*admit)(const struct kn_device *d, enum kn_format f); /* NULL: it has all formats */
+    size_t (*memory_free)(const struct kn_device *d);          /* of a device with memory of its own: free bytes */
     int (*memory_open)(struct kn_memory *m, bool image);
     void (*memory_close)(struct kn_memory *m);
     int (*memory_write)(struct kn_memory *m, size_t at, const void *from, size_t bytes);
@@ -91,6 +92,9 @@ static inline bool kn_device_has_op(const struct kn_device *d, int kind)
 {
     return !d->backend->has_op || d->backend->has_op(kind);
 }
+
+/* Free bytes of a device with memory of its own. */
+static inline size_t kn_device_free_bytes(const struct kn_device *d) { return d->backend->memory_free(d); }
 
 /* Matrices of format f will be named in operations.  KN_EUNSUPPORTED, reported: the device has no such format. */
 static inline int kn_device_admit(const struct kn_device *d, enum kn_format f)

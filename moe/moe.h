@@ -266,7 +266,8 @@ int moe_model_pack(const struct moe_model *m, const char *path, const struct moe
                    struct off_packed *out);
 const struct moe_shape *moe_model_shape(const struct moe_model *m);
 const struct kn_ops *moe_model_ops(const struct moe_model *m);
-struct off_store *moe_model_store(const struct moe_model *m); /* NULL without experts */
+struct off_store *moe_model_store(const struct moe_model *m);        /* NULL without experts */
+const struct kn_device *moe_model_device(const struct moe_model *m); /* runs its passes */
 
 /* ---- contexts ---------------------------------------------------------------------------------- */
 

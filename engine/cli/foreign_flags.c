@@ -22,8 +22,7 @@ static const struct {
       "is not needed: --host-mem decides how many experts stay in memory" },
     { EVERY,
       "-tp --tp --tp-size --tensor-parallel-size -pp --pp-size --pipeline-parallel-size -dp --dp-size "
-      "--data-parallel-size -ep --ep-size --enable-expert-parallel -sm --split-mode -mg --main-gpu -dev --device "
-      "--rpc",
+      "--data-parallel-size -ep --ep-size --enable-expert-parallel -sm --split-mode -mg --main-gpu --rpc",
       "is not offered: one process computes the whole model on one machine's processors" },
     { EVERY,
       "--mlock --mmap --no-mmap -fa --flash-attn --jinja -cb --cont-batching --no-warmup --metrics --numa "

@@ -10,6 +10,14 @@ static const struct kn_cuda_device *use(const struct kn_memory *m)
     return d;
 }
 
+size_t kn_cuda_memory_free(const struct kn_device *device)
+{
+    const struct kn_cuda_device *d = use(&(struct kn_memory){ .device = device });
+    size_t room = 0, total;
+    unsigned error = d->driver->memory_info(&room, &total);
+    return kn_cuda_failed(error, "asking for free memory") ? 0 : room;
+}
+
 int kn_cuda_memory_open(struct kn_memory *m, bool image)
 {
     const struct kn_cuda_driver *driver = use(m)->driver;

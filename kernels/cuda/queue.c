@@ -379,6 +379,7 @@ const struct kn_backend kn_cuda_backend = {
     .own_memory = true,
     .has_op = kn_cuda_has_op,
     .admit = kn_cuda_admit,
+    .memory_free = kn_cuda_memory_free,
     .memory_open = kn_cuda_memory_open,
     .memory_close = kn_cuda_memory_close,
     .memory_write = kn_cuda_memory_write,

@@ -284,3 +284,4 @@ void moe_model_close(struct moe_model *m)
 const struct moe_shape *moe_model_shape(const struct moe_model *m) { return &m->shape; }
 const struct kn_ops *moe_model_ops(const struct moe_model *m) { return m->ops; }
 struct off_store *moe_model_store(const struct moe_model *m) { return m->store; }
+const struct kn_device *moe_model_device(const struct moe_model *m) { return m->device; }

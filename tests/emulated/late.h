@@ -158,6 +158,12 @@ static bool late_is_ours(const struct late_device *d, const void *at, size_t byt
     return false;
 }
 
+static size_t late_apart_free(const struct kn_device *d)
+{
+    (void)d;
+    return (size_t)1 << 40;
+}
+
 static int late_apart_open(struct kn_memory *m, bool image)
 {
     struct late_device *d = (struct late_device *)(uintptr_t)m->device;
@@ -390,6 +396,7 @@ static inline struct late_device late_device_apart(enum kn_isa isa, uint64_t see
 {
     static const struct kn_backend backend = { .name = "late",
                                                .own_memory = true,
+                                               .memory_free = late_apart_free,
                                                .memory_open = late_apart_open,
                                                .memory_close = late_apart_close,
                                                .memory_write = late_apart_write,
