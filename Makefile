@@ -68,8 +68,13 @@ SRC_kernels     = pass_fields device core/base core/io core/memory core/machine 
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
                   cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue \
+<<<<<<< HEAD
                   cuda/driver cuda/device cuda/memory cuda/queue cuda/images
 CU_kernels      = rows products groups attention experts
+=======
+                  cuda/driver cuda/device cuda/queue cuda/images
+CU_kernels      = rows products groups attention experts delta_net
+>>>>>>> cuda
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
 SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
 
@@ -224,7 +229,7 @@ $(foreach f,$(FOLDERS),$(eval $(call test_rule,$(f))))
 # Tests of CUDA run on a device, or on the interpreter of PTX that tests/gpu builds.
 interpreter = $(out)/tests/gpu/libcuda.so.1
 $(out)/tests/cuda/%.o: CPPFLAGS += -DCUDA_INTERPRETER='"$(interpreter)"'
-$(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels)
+$(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels) | $(if $(NVCC),$(interpreter))
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,kernels) -lcmocka -o $@
 $(out)/tests/cuda/test_forward: $(out)/tests/cuda/test_forward.o $(call closure,moe)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,moe) -lcmocka -o $@

@@ -262,13 +262,17 @@ KN_DEVICE void block_chunk(const struct head &h, struct chunk_memory &m, int lo,
 /* Merges c into total, or with `first` copies it. */
 template <int OWN> KN_DEVICE void merge(struct part<OWN> &total, const struct part<OWN> &c, bool first)
 {
+    if (first) {
+        total = c;
+        return;
+    }
     float most = larger(c.most, total.most);
     float keep = kn_expf_inline(total.most - most), take = kn_expf_inline(c.most - most);
-    total.sum = first ? c.sum : fmaf(c.sum, take, total.sum * keep);
+    total.most = most;
+    total.sum = fmaf(c.sum, take, total.sum * keep);
 #pragma unroll
     for (int k = 0; k < OWN; k++)
-        total.o[k] = first ? c.o[k] : fmaf(c.o[k], take, total.o[k] * keep);
-    total.most = first ? c.most : most;
+        total.o[k] = fmaf(c.o[k], take, total.o[k] * keep);
 }
 
 /* The part of positions lo .. last, of one span. */
@@ -376,7 +380,7 @@ template <int OWN> KN_DEVICE void attend_join(const struct kn_op_attend &o, cons
     if (o.rows.status[row])
         return;
     int n_span = r->position / KN_SPAN - first_position(o, r) / KN_SPAN + 1;
-    struct part<OWN> total = { -INFINITY }, span;
+    struct part<OWN> total, span;
     for (int s = 0; s < n_span; s++) {
         const float *from = parts +
                             ((row * gridDim.x + blockIdx.x) * (size_t)n_part + (size_t)s) * (size_t)(o.d_value + 2);

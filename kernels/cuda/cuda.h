@@ -1,13 +1,14 @@
 /* kernels/cuda/cuda.h - NVIDIA GPUs as devices of device.h.
  *
- *     kn_cuda_open()      a device by its number, with the kernels that suit it, made by nvcc when the program was built
- *     kn_cuda_has_op(), kn_cuda_has_format()     the operations and weight formats that it can run
+ *     kn_cuda_open()      a device by its number, with the kernels that nvcc made when the program was built
+ *     kn_cuda_has_format()     the weight formats that it can compute with; it has all operations
  *     kn_cuda_admit()     before the first queue: once for each format of a model's matrices
  *     kn_queue_open() ..  as with every device
  *
- * A queue is a stream of the driver: kn_queue_add() launches an operation's kernels and returns.  The host reads nothing
- * but the operation's struct.  The memory that the struct names, and that is named there in turn (rows and their slots,
- * groups and their matrices, the plan), must be readable by the device: its own memory, or pinned host memory. */
+ * A queue is a stream of the driver: kn_queue_add() launches an operation's kernels and returns.  The host reads
+ * nothing but the operation's struct.  The memory that the struct names, and that is named there in turn (rows and
+ * their slots, groups and their matrices, the plan), must be readable by the device: its own memory, or pinned host
+ * memory. */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
 
@@ -17,7 +18,10 @@
 int kn_cuda_open(struct kn_device **out, int number);
 void kn_cuda_close(struct kn_device *d); /* after its queues; accepts NULL */
 
+<<<<<<< HEAD
 bool kn_cuda_has_op(int kind); /* of enum kn_op_kind */
+=======
+>>>>>>> cuda
 bool kn_cuda_has_format(enum kn_format f);
 
 /* 0, or KN_EUNSUPPORTED with a message that names the format. */

@@ -3,7 +3,8 @@
  * The driver is the library libcuda.so.1.  It is opened when the first function here is called, so one program runs on
  * machines with and without a GPU, and is built without NVIDIA's headers: the types and constants below are those of
  * cuda.h (tests/cuda/driver_types.c compares them where that header is installed).  Addresses of device memory are
- * plain pointers: with unified addressing, which all 64-bit systems have, an address names one place on host or device. */
+ * plain pointers: with unified addressing, which all 64-bit systems have, an address names one place on host or
+ * device. */
 #ifndef KERNELS_CUDA_DRIVER_H
 #define KERNELS_CUDA_DRIVER_H
 

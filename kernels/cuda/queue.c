@@ -23,18 +23,18 @@ static void failed(queue *q, unsigned error, const char *doing)
 }
 
 /* After an error nothing more is launched: the device would fail again. */
-static void launch(queue *q, struct CUfunc_st *kernel, struct grid g, int threads, void **parameters)
+static void launch(queue *q, struct CUfunc_st *kernel, struct grid g, int threads, size_t shared, void **parameters)
 {
     if (g.x < 1 || g.y < 1 || g.z < 1 || q->error)
         return;
     failed(q,
-           q->device->driver->launch(kernel, (unsigned)g.x, (unsigned)g.y, (unsigned)g.z, (unsigned)threads, 1, 1, 0,
-                                     q->stream, parameters, NULL),
+           q->device->driver->launch(kernel, (unsigned)g.x, (unsigned)g.y, (unsigned)g.z, (unsigned)threads, 1, 1,
+                                     (unsigned)shared, q->stream, parameters, NULL),
            "launching a kernel");
 }
 
 /* LAUNCH(q, kernel, grid, threads, parameter ..): the parameters are variables of the types that the kernel has. */
-#define LAUNCH(q, kernel, grid, threads, ...) launch(q, kernel, grid, threads, (void *[]){ __VA_ARGS__ })
+#define LAUNCH(q, kernel, grid, threads, ...) launch(q, kernel, grid, threads, 0, (void *[]){ __VA_ARGS__ })
 
 static struct CUfunc_st *kernel_of(const queue *q, enum kn_cuda_kernel k) { return q->device->kernel[k]; }
 
@@ -243,6 +243,25 @@ static void add_attend(queue *q, const struct kn_op_attend *o)
         launch_code(q, o->out, o->kinds, o->rows.n, o->n_head * o->d_value, NULL, 1);
 }
 
+/* ---- delta nets ---------------------------------------------------------------------------------------------- */
+
+static void add_part(queue *q, const struct kn_op_part *o) { launch_rows(q, KN_CUDA_part, o->n, o); }
+static void add_conv(queue *q, const struct kn_op_conv *o) { launch_rows(q, KN_CUDA_conv, o->flows.n_step, o); }
+static void add_keep_draft(queue *q, const struct kn_op_keep_draft *o) { launch_rows(q, KN_CUDA_keep_draft, o->n, o); }
+
+static void add_delta(queue *q, const struct kn_op_delta *o)
+{
+    const struct kn_net *n = &o->net;
+    size_t tile_bytes = (size_t)n->d_key * KN_DELTA_TILE * sizeof(float);
+    struct grid tiles = { kn_ceil_div(n->d_value, KN_DELTA_TILE), n->n_value_head, o->flows.n_flow };
+    kn_assert(tile_bytes <= 48 << 10); /* shared memory that every kernel may have */
+    launch(q, kernel_of(q, KN_CUDA_delta), tiles, 32, tile_bytes, (void *[]){ (void *)(uintptr_t)o });
+    launch_rows(q, KN_CUDA_delta_outputs, o->flows.n_step, o);
+    LAUNCH(q, kernel_of(q, KN_CUDA_delta_past),
+           ((struct grid){ kn_ceil_div(kn_net_mix(n), KN_CUDA_ROW_THREADS), o->flows.n_flow, 1 }), KN_CUDA_ROW_THREADS,
+           (void *)(uintptr_t)o);
+}
+
 /* ---- experts ------------------------------------------------------------------------------------------------- */
 
 static void add_route(queue *q, const struct kn_op_route *o) { launch_rows(q, KN_CUDA_route, o->n, o); }
@@ -252,6 +271,7 @@ static void add_combine(queue *q, const struct kn_op_combine *o) { launch_rows(q
 
 /* ---- the backend --------------------------------------------------------------------------------------------- */
 
+<<<<<<< HEAD
 #define HAVE(X)                                                                                                        \
     X(EMBED, embed)                                                                                                    \
     X(ADD_NORM_CODE, add_norm_code)                                                                                    \
@@ -289,21 +309,23 @@ bool kn_cuda_has_op(int kind)
     }
 }
 
+=======
+>>>>>>> cuda
 static void queue_add(struct kn_queue *base, const struct kn_op *op)
 {
     queue *q = (queue *)base;
-    kn_assert(kn_cuda_has_op(op->kind));
     q->device->driver->context_use(q->device->context);
     switch (op->kind) {
 #define KN_ADD(KIND, name)                                                                                             \
     case KN_OP_##KIND:                                                                                                 \
         add_##name(q, &op->name);                                                                                      \
         return;
-        HAVE(KN_ADD)
+        KN_OPS(KN_ADD)
 #undef KN_ADD
-    default:
-        return;
+    case KN_OP_COUNT:
+        break;
     }
+    kn_assert(!"an operation of pass.h");
 }
 
 static int queue_wait(struct kn_queue *base)

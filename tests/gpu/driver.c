@@ -1,7 +1,7 @@
 /* libcuda.so.1 for tests: the functions of NVIDIA's driver API about devices, memory, modules and launches, over the
  * interpreter.  streams.c has those about streams and events.
  *
- * Environment: SPILLWAY_GPU_MEMORY (MiB, 4096), SPILLWAY_GPU_ARCH (compute capability times 10, 90), SPILLWAY_GPU_SEED
+ * Environment: SPILLWAY_GPU_MEMORY (MiB, 1024), SPILLWAY_GPU_ARCH (compute capability times 10, 90), SPILLWAY_GPU_SEED
  * (0: everything in its order), SPILLWAY_GPU_FAIL (FUNCTION:N[:CODE], the N-th call of a function, or of any with *,
  * fails), SPILLWAY_GPU_RACES (0: races are not looked for).  An error of a kernel is written on stderr and kept for spillway_gpu_last_error(). */
 #include <dlfcn.h>

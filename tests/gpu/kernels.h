@@ -79,6 +79,7 @@ static inline bool gpu_open(const char *program)
 {
     char path[1024];
     void *context, *f;
+    setenv("SPILLWAY_GPU_MEMORY", "64", 0);
     gpu_path(path, sizeof path, program, "libcuda.so.1");
     void *library = dlopen(path, RTLD_NOW);
     gpu_must(library, path);

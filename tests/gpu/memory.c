@@ -42,7 +42,7 @@ bool gpu_memory_open(void)
     if (gpu_arena.base)
         return true;
     const char *mib = getenv("SPILLWAY_GPU_MEMORY");
-    total_bytes = (mib && atoll(mib) > 0 ? (uint64_t)atoll(mib) : 4096) << 20;
+    total_bytes = (mib && atoll(mib) > 0 ? (uint64_t)atoll(mib) : 1024) << 20;
     gpu_arena.bytes = total_bytes * 2;
     uint8_t *base = reserve(gpu_arena.bytes), *state = reserve(gpu_arena.bytes / 4);
     if (!base || !state)

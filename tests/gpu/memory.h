@@ -41,7 +41,7 @@ static inline bool gpu_state_all(uint64_t address, uint64_t bytes, int half)
     return true;
 }
 
-bool gpu_memory_open(void); /* SPILLWAY_GPU_MEMORY: MiB, 4096 if unset */
+bool gpu_memory_open(void); /* SPILLWAY_GPU_MEMORY: MiB, 1024 if unset */
 uint64_t gpu_memory_total(void);
 uint64_t gpu_memory_used(void);
 

@@ -1,6 +1,7 @@
 /* Each arithmetic instruction of arithmetic.h, interpreted, gives the bits of the same computation in C: for random
- * operands and for those at the edges of the types. *
- * The device is one thread, which test_streams.c has, too: not under MODE=tsan. */
+ * operands and for those at the edges of the types.
+ *
+ * The device is a thread of its own; the interpreter has no other: not under MODE=tsan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
-/* Each kind of fault is found in a kernel that has it, and nothing is found in the kernel without. *
- * The device is one thread, which test_streams.c has, too: not under MODE=tsan. */
+/* Each kind of fault is found in a kernel that has it, and nothing is found in the kernel without.
+ *
+ * The device is a thread of its own; the interpreter has no other: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

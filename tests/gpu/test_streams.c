@@ -81,7 +81,7 @@ static void one_stream_keeps_its_order(void **state)
 
 enum way { NOTHING, EVENT, EVENT_TOO_EARLY, HOST_WAITS, WAY_COUNT };
 
-/* Stream s writes what t then reads, or t reads what s then writes. */
+/* Stream s writes memory that t then reads, or reads memory that t then writes. */
 static int two_streams(enum way way, bool read_first, u32 *out)
 {
     static u32 in[N];
@@ -183,7 +183,7 @@ static void pinned_memory_is_read_late(void **state)
     cuMemFreeHost(pinned);
 }
 
-/* The host computes between two values: it waits for what the stream writes, the stream for what it writes. */
+/* The host computes between two values: it waits for that of the stream, and the stream for that of the host. */
 struct meeting {
     volatile uint64_t ready, done;
     u32 number[N];
@@ -273,8 +273,8 @@ static void host_functions_run_in_order(void **state)
     assert_int_equal(cuLaunchHostFunc(s, call_driver, &error), 0);
     assert_int_equal(cuStreamSynchronize(s), 800); /* a driver would hang, or say so */
     assert_int_equal(error, 800);
-    cuEventDestroy_v2(e);
     spillway_gpu_forget_error();
+    cuEventDestroy_v2(e);
     assert_int_equal(end(s, t), 0);
     assert_int_equal(cuStreamSynchronize(s), 400);
 }

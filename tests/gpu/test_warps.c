@@ -1,6 +1,7 @@
 /* Kernels with branches, calls, exchanges between lanes, atomics and every kind of memory give the bytes of the same
- * computation in C, with blocks, warps and atomics in several orders. *
- * The device is one thread, which test_streams.c has, too: not under MODE=tsan. */
+ * computation in C, with blocks, warps and atomics in several orders.
+ *
+ * The device is a thread of its own; the interpreter has no other: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
