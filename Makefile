@@ -68,13 +68,8 @@ SRC_kernels     = pass_fields device core/base core/io core/memory core/machine 
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
                   cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue \
-<<<<<<< HEAD
                   cuda/driver cuda/device cuda/memory cuda/queue cuda/images
-CU_kernels      = rows products groups attention experts
-=======
-                  cuda/driver cuda/device cuda/queue cuda/images
 CU_kernels      = rows products groups attention experts delta_net
->>>>>>> cuda
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
 SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
 

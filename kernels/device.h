@@ -50,7 +50,6 @@ struct kn_backend {
     const char *name;
     void (*close)(struct kn_device *d); /* NULL: the device is static */
     bool own_memory;                    /* the host cannot read the device's memory, nor the device the host's */
-    bool (*has_op)(int kind);           /* of enum kn_op_kind; NULL: it has all operations */
     int (*admit)(const struct kn_device *d, enum kn_format f); /* NULL: it has all formats */
     size_t (*memory_free)(const struct kn_device *d);          /* of a device with memory of its own: free bytes */
     int (*memory_open)(struct kn_memory *m, bool image);
@@ -87,11 +86,6 @@ struct kn_device_kind {
     int (*open)(struct kn_device **out, int number);
 };
 void kn_device_offer(const char *name, int (*open)(struct kn_device **out, int number));
-
-static inline bool kn_device_has_op(const struct kn_device *d, int kind)
-{
-    return !d->backend->has_op || d->backend->has_op(kind);
-}
 
 /* Free bytes of a device with memory of its own. */
 static inline size_t kn_device_free_bytes(const struct kn_device *d) { return d->backend->memory_free(d); }

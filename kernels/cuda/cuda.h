@@ -18,10 +18,6 @@
 int kn_cuda_open(struct kn_device **out, int number);
 void kn_cuda_close(struct kn_device *d); /* after its queues; accepts NULL */
 
-<<<<<<< HEAD
-bool kn_cuda_has_op(int kind); /* of enum kn_op_kind */
-=======
->>>>>>> cuda
 bool kn_cuda_has_format(enum kn_format f);
 
 /* 0, or KN_EUNSUPPORTED with a message that names the format. */

@@ -271,46 +271,6 @@ static void add_combine(queue *q, const struct kn_op_combine *o) { launch_rows(q
 
 /* ---- the backend --------------------------------------------------------------------------------------------- */
 
-<<<<<<< HEAD
-#define HAVE(X)                                                                                                        \
-    X(EMBED, embed)                                                                                                    \
-    X(ADD_NORM_CODE, add_norm_code)                                                                                    \
-    X(CODE, code)                                                                                                      \
-    X(KEEP_FEATURES, keep_features)                                                                                    \
-    X(PRODUCTS, products)                                                                                              \
-    X(SCALE, scale)                                                                                                    \
-    X(PACK, pack)                                                                                                      \
-    X(FINISH_QKV, finish_qkv)                                                                                          \
-    X(ATTEND, attend)                                                                                                  \
-    X(LATENT_KEEP, latent_keep)                                                                                        \
-    X(LATENT_PLACE, latent_place)                                                                                      \
-    X(JOIN, join)                                                                                                      \
-    X(FUSE, fuse)                                                                                                      \
-    X(PAIR, pair)                                                                                                      \
-    X(SPREAD, spread)                                                                                                  \
-    X(ROUTE, route)                                                                                                    \
-    X(PLAN, plan)                                                                                                      \
-    X(GUESS, guess)                                                                                                    \
-    X(GATE_UP, gate_up)                                                                                                \
-    X(DOWN, down)                                                                                                      \
-    X(COMBINE, combine)                                                                                                \
-    X(COPY, copy)                                                                                                      \
-    X(TRANSFER, transfer)
-
-bool kn_cuda_has_op(int kind)
-{
-    switch (kind) {
-#define KN_HAS(KIND, name) case KN_OP_##KIND:
-        HAVE(KN_HAS)
-#undef KN_HAS
-        return true;
-    default:
-        return false;
-    }
-}
-
-=======
->>>>>>> cuda
 static void queue_add(struct kn_queue *base, const struct kn_op *op)
 {
     queue *q = (queue *)base;
@@ -338,7 +298,12 @@ static int queue_wait(struct kn_queue *base)
     return q->error;
 }
 
-static size_t part_floats(const struct kn_cuda_device *d, const struct kn_queue_options *opt);
+/* Parts of attention: for the rows and heads that add_attend() may split. */
+static size_t part_floats(const struct kn_cuda_device *d, const struct kn_queue_options *opt)
+{
+    size_t n_span = (size_t)kn_ceil_div(opt->max_pos, KN_SPAN);
+    return n_span > 1 ? (size_t)(SPANS_BELOW * d->n_processor) * n_span * (size_t)(opt->d_value + 2) : 0;
+}
 
 static struct kn_bytes queue_bytes(const struct kn_queue_options *opt)
 {
@@ -358,13 +323,6 @@ static void queue_close(struct kn_queue *base)
     if (q->part)
         d->memory_free(q->part);
     kn_free(q);
-}
-
-/* Parts of attention: for the rows and heads that add_attend() may split. */
-static size_t part_floats(const struct kn_cuda_device *d, const struct kn_queue_options *opt)
-{
-    size_t n_span = (size_t)kn_ceil_div(opt->max_pos, KN_SPAN);
-    return n_span > 1 ? (size_t)(SPANS_BELOW * d->n_processor) * n_span * (size_t)(opt->d_value + 2) : 0;
 }
 
 static int queue_open(struct kn_queue **out, const struct kn_queue_options *opt)
@@ -399,7 +357,6 @@ const struct kn_backend kn_cuda_backend = {
     .name = "cuda",
     .close = kn_cuda_close,
     .own_memory = true,
-    .has_op = kn_cuda_has_op,
     .admit = kn_cuda_admit,
     .memory_free = kn_cuda_memory_free,
     .memory_open = kn_cuda_memory_open,

@@ -153,10 +153,6 @@ static int check_device(const struct moe_model *m)
 {
     const struct kn_device *d = m->device;
     int error = 0;
-    if (m->desc.delta_period && !kn_device_has_op(d, KN_OP_DELTA))
-        return kn_fail(KN_EUNSUPPORTED,
-                       "%s: device '%s' cannot compute delta nets (recurrent layers): use --device host",
-                       moe_file_path(m->file), d->backend->name);
     for (int i = 0; !error && i < m->n_dense; i++) {
         const struct moe_dense *p = &m->dense[i];
         if (p->matrix)
