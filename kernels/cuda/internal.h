@@ -23,8 +23,9 @@ extern const char *const kn_cuda_images[KN_CUDA_IMAGES]; /* NULL: built without 
     X(embed)                                                                                                           \
     X(add_norm_code)                                                                                                   \
     X(code)                                                                                                            \
-    X(keep_features) X(scale) X(pack) X(join) X(fuse) X(pair) X(spread) X(copy_16) X(copy_1) X(copy_overlapping)       \
-        X(finish_qkv) X(latent_keep) X(latent_place) X(attend_F16) X(attend_F16_wide) X(attend_F32) X(attend_F32_wide) \
+    X(keep_features)                                                                                                   \
+    X(scale) X(pack) X(join) X(fuse) X(pair) X(spread) X(copy_16) X(copy_1) X(copy_overlapping) X(finish_qkv)          \
+        X(latent_keep) X(latent_place) X(attend_F16) X(attend_F16_wide) X(attend_F32) X(attend_F32_wide)               \
             X(attend_INT8) X(attend_INT8_wide) X(attend_join) X(attend_join_wide) X(route) X(plan) X(guess)            \
                 X(activate) X(combine) X(part) X(conv) X(delta) X(delta_outputs) X(delta_past) X(keep_draft)
 
@@ -64,6 +65,5 @@ size_t kn_cuda_memory_free(const struct kn_device *d);
 int kn_cuda_memory_open(struct kn_memory *m, bool image);
 void kn_cuda_memory_close(struct kn_memory *m);
 int kn_cuda_memory_write(struct kn_memory *m, size_t at, const void *from, size_t bytes);
-
 
 #endif
