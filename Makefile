@@ -228,7 +228,8 @@ $(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels) | $(if $(NVCC
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,kernels) -lcmocka -o $@
 $(out)/tests/cuda/test_forward: $(out)/tests/cuda/test_forward.o $(call closure,moe)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,moe) -lcmocka -o $@
-$(patsubst %,$(out)/tests/engine/cli/test_%,commands memory models refusals): | $(out)/spillway     # which they start
+$(patsubst %,$(out)/tests/engine/cli/test_%,commands device memory models refusals): | $(out)/spillway     # which they start
+$(out)/tests/engine/cli/test_device: | $(interpreter)
 
 # the PTX interpreter, a libcuda.so.1 for tests (docs/gpu-tests.md); its kernels' PTX by nvcc, if there is one
 GPU        = memory parse operands decode decode_memory arith convert access collect run shadow driver streams

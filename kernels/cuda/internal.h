@@ -24,10 +24,37 @@ extern const char *const kn_cuda_images[KN_CUDA_IMAGES]; /* NULL: built without 
     X(add_norm_code)                                                                                                   \
     X(code)                                                                                                            \
     X(keep_features)                                                                                                   \
-    X(scale) X(pack) X(join) X(fuse) X(pair) X(spread) X(copy_16) X(copy_1) X(copy_overlapping) X(finish_qkv)          \
-        X(latent_keep) X(latent_place) X(attend_F16) X(attend_F16_wide) X(attend_F32) X(attend_F32_wide)               \
-            X(attend_INT8) X(attend_INT8_wide) X(attend_join) X(attend_join_wide) X(route) X(plan) X(guess)            \
-                X(activate) X(combine) X(part) X(conv) X(delta) X(delta_outputs) X(delta_past) X(keep_draft)
+    X(scale)                                                                                                           \
+    X(pack)                                                                                                            \
+    X(join)                                                                                                            \
+    X(fuse)                                                                                                            \
+    X(pair)                                                                                                            \
+    X(spread)                                                                                                          \
+    X(copy_16)                                                                                                         \
+    X(copy_1)                                                                                                          \
+    X(copy_overlapping)                                                                                                \
+    X(finish_qkv)                                                                                                      \
+    X(latent_keep)                                                                                                     \
+    X(latent_place)                                                                                                    \
+    X(attend_F16)                                                                                                      \
+    X(attend_F16_wide)                                                                                                 \
+    X(attend_F32)                                                                                                      \
+    X(attend_F32_wide)                                                                                                 \
+    X(attend_INT8)                                                                                                     \
+    X(attend_INT8_wide)                                                                                                \
+    X(attend_join)                                                                                                     \
+    X(attend_join_wide)                                                                                                \
+    X(route)                                                                                                           \
+    X(plan)                                                                                                            \
+    X(guess)                                                                                                           \
+    X(activate)                                                                                                        \
+    X(combine)                                                                                                         \
+    X(part)                                                                                                            \
+    X(conv)                                                                                                            \
+    X(delta)                                                                                                           \
+    X(delta_outputs)                                                                                                   \
+    X(delta_past)                                                                                                      \
+    X(keep_draft)
 
 enum kn_cuda_kernel {
 #define KN_ENUM(name) KN_CUDA_##name,

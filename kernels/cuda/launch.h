@@ -35,8 +35,7 @@ KN_SHARED int kn_cuda_panels(int n_in) { return KN_CUDA_SLOTS / kn_cuda_groups(n
     X(F16)                                                                                                             \
     X(BF16)                                                                                                            \
     X(Q8_0)                                                                                                            \
-    X(Q4_K) X(Q5_K) X(Q6_K) X(Q2_K) X(Q3_K) X(IQ4_XS) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(IQ4_NL) X(MXFP4) X(INT4)       \
-        X(FP8)
+    X(Q4_K) X(Q5_K) X(Q6_K) X(Q2_K) X(Q3_K) X(IQ4_XS) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(IQ4_NL) X(MXFP4) X(INT4) X(FP8)
 
 /* A product of each group's matrices with its rows: gate to y and up to `up`, or down to y. */
 struct kn_cuda_group_product {
