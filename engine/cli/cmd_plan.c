@@ -156,7 +156,10 @@ int eng_cmd_plan(const struct eng_config *c)
             print_split_json(e);
         else
             print_split(c, e);
-        print_speed(c, e, &machine);
+        if (!eng_memory(e)->device.total)
+            print_speed(c, e, &machine);
+        else if (!c->json)
+            printf("\nno forecast of speed with --device: measure with bench\n");
     }
     eng_close(e);
     return error ? 2 : 0;

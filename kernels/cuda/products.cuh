@@ -41,7 +41,7 @@ KN_DEVICE void block_product_rows(const struct panels &m, int panel0, const stru
 {
     const int n_group = (m.n_in + KN_GROUP - 1) / KN_GROUP, per_panel = kn_cuda_groups(m.n_in);
     const int n_at_once = KN_CUDA_SLOTS / per_panel, n_own = (m.n_out + KN_PANEL - 1) / KN_PANEL;
-    const int n_panel = n_own * m.n_stack, n_stored = min(n_at_once, n_panel - panel0);
+    const int n_panel = n_own * m.n_stack;
     const size_t block_bytes = (size_t)KN_PANEL * W::bytes, row_blocks = (size_t)(m.n_in / W::values);
     const int slot = (int)threadIdx.x / 4, quad = (int)threadIdx.x % 4;
     const int panel = panel0 + slot / per_panel;
@@ -64,9 +64,11 @@ KN_DEVICE void block_product_rows(const struct panels &m, int panel0, const stru
                 *(float4 *)&stage.sum[slot][j][4 * quad] = make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]);
         }
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < n_stored * N * KN_PANEL; i += KN_CUDA_SLOTS * 4) {
+        for (int i = (int)threadIdx.x; i < n_at_once * N * KN_PANEL; i += KN_CUDA_SLOTS * 4) {
             int l = i % KN_PANEL, j = i / KN_PANEL % N, p = i / KN_PANEL / N;
             int n = min(per_panel, n_group - first), at = panel0 + p, r = at % n_own * KN_PANEL + l;
+            if (at >= n_panel)
+                break; /* so are all that follow */
             float sum = first ? carry : 0; /* more than one turn: there is one panel, and one element for a thread */
             for (int g = 0; g < n; g++)
                 sum += stage.sum[p * per_panel + g][j][l];
