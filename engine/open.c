@@ -25,6 +25,7 @@ static struct moe_context_options context_options(const struct eng_engine *e)
                                          .kv = e->assets.opt.kv,
                                          .features = needs.features,
                                          .n_recall = needs.n_recall,
+                                         .resident_bytes = e->memory.split.device.expert,
                                          .team = e->assets.team };
 }
 

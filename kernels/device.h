@@ -50,6 +50,7 @@ struct kn_backend {
     const char *name;
     void (*close)(struct kn_device *d); /* NULL: the device is static */
     bool own_memory;                    /* the host cannot read the device's memory, nor the device the host's */
+    bool (*has_format)(enum kn_format f); /* NULL: it has all formats */
     int (*admit)(const struct kn_device *d, enum kn_format f); /* NULL: it has all formats */
     size_t (*memory_free)(const struct kn_device *d);          /* of a device with memory of its own: free bytes */
     int (*memory_open)(struct kn_memory *m, bool image);
@@ -86,6 +87,11 @@ struct kn_device_kind {
     int (*open)(struct kn_device **out, int number);
 };
 void kn_device_offer(const char *name, int (*open)(struct kn_device **out, int number));
+
+static inline bool kn_device_has_format(const struct kn_device *d, enum kn_format f)
+{
+    return !d->backend->has_format || d->backend->has_format(f);
+}
 
 /* Free bytes of a device with memory of its own. */
 static inline size_t kn_device_free_bytes(const struct kn_device *d) { return d->backend->memory_free(d); }

@@ -236,6 +236,7 @@ struct moe_shape { /* sizes and costs of a model */
     size_t ahead_bytes;                /* file bytes of MTP layers; 0: the file has none */
     size_t dense_bytes;                /* memory of all weights but experts */
     size_t expert_bytes, expert_least; /* memory for all experts; smallest cache that works */
+    size_t device_expert_bytes;        /* memory of a device for all experts; 0: it cannot compute them */
     size_t expert_file_bytes;          /* file bytes of all experts, without MTP layers */
     size_t pass_bytes;                 /* dense weights read by every pass */
     size_t widened_bytes;              /* part of dense_bytes: weights held as F32 although quantised in the file */
@@ -295,6 +296,7 @@ struct moe_context_options {
     const struct moe_context *target; /* of a head: the target's context, opened with the features it reads */
     struct kn_team *team;             /* not owned; one context at a time uses it */
     const struct kn_device *device;   /* runs the passes; NULL: the model's; another must read the model's memory */
+    size_t resident_bytes; /* memory of a device of its own for experts that it keeps (residents.c); 0: none */
     int max_path; /* sequences of a batch, at most: each has one table `base`; 0: max_row.  For devices with memory of
                    * their own */
 };

@@ -97,6 +97,7 @@ static int open_eval(struct eval *ev, int n_ctx)
         (error = load_weights(ev, &split)))
         return error;
     co.n_slot = split.n_kv_slot;
+    co.resident_bytes = split.device.expert;
     return moe_context_open(&ev->context, ev->model, &co);
 }
 

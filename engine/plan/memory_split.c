@@ -96,8 +96,7 @@ int eng_plan_device(struct eng_split *out, const struct eng_need *need, size_t t
 {
     struct eng_need all = *need;
     struct eng_split s;
-    all.fixed_bytes = all.expert_bytes = all.expert_least = 0;
-    all.n_expert = 0;
+    all.fixed_bytes = all.expert_least = 0;
     int error = eng_plan_split(&s, &all, total);
     out->device = (struct eng_device_split){ .total = total, .least = s.least };
     out->kv_least = s.kv_least;
@@ -109,7 +108,9 @@ int eng_plan_device(struct eng_split *out, const struct eng_need *need, size_t t
     out->device.step = s.step;
     out->device.kv = s.kv;
     out->device.state = s.state;
-    out->device.spare = total - s.dense - s.step - s.kv - s.state;
+    out->device.expert = s.expert;
+    out->device.n_resident = s.n_resident;
+    out->device.spare = total - s.dense - s.step - s.kv - s.state - s.expert;
     return 0;
 }
 
@@ -152,6 +153,8 @@ static void ask_device(struct eng_need *need, const struct eng_use *use)
         .n_ctx = one.max_pos + use->n_ahead,
         .n_parallel = use->n_parallel,
         .kv_mem = use->kv_mem,
+        .expert_bytes = s->device_expert_bytes,
+        .n_expert = s->device_expert_bytes ? s->n_expert_total : 0,
     };
 }
 

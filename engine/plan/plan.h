@@ -27,11 +27,12 @@ struct eng_need {         /* the memory that a model needs under given options *
     int n_expert;
 };
 
-/* The split of the memory of a device that has its own (kernels/device.h), in bytes: dense, step, kv, state and spare add up
- * to total.  total 0: the model runs on the host. */
+/* The split of the memory of a device that has its own (kernels/device.h), in bytes: dense, step, kv, state, expert and spare
+ * add up to total.  total 0: the model runs on the host. */
 struct eng_device_split {
-    size_t total, dense, step, kv, state, spare;
-    size_t least; /* the smallest total that works */
+    size_t total, dense, step, kv, state, expert, spare;
+    size_t least;   /* the smallest total that works */
+    int n_resident; /* experts that the device can keep */
 };
 
 /* The split of a budget, in bytes: fixed, dense, step, kv, state, expert and spare add up to total. */
@@ -49,8 +50,7 @@ struct eng_split {
  * given, and only total, least and kv_least are valid. */
 int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t total);
 
-/* Splits the memory of a device, whose needs are given as if it were the host, without experts: sets out->device, n_kv_slot
- * and n_state.  KN_ELIMIT without a message: total is below out->device.least. */
+/* Splits the memory of a device, whose needs are given as if it were the host: sets out->device, n_kv_slot and n_state.  KN_ELIMIT without a message: total is below out->device.least. */
 int eng_plan_device(struct eng_split *out, const struct eng_need *need, size_t total);
 
 /* The default context of a model with a context of n_own tokens, if n_fit fit: n_own, or the largest doubling of 8192

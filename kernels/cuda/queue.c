@@ -357,6 +357,7 @@ const struct kn_backend kn_cuda_backend = {
     .name = "cuda",
     .close = kn_cuda_close,
     .own_memory = true,
+    .has_format = kn_cuda_has_format,
     .admit = kn_cuda_admit,
     .memory_free = kn_cuda_memory_free,
     .memory_open = kn_cuda_memory_open,

@@ -274,6 +274,11 @@ int moe_move_dense(struct moe_model *m)
         if (p->vector && !is_of_host(m, p->vector))
             *p->vector = moved(m, &m->vectors, at, *p->vector);
     }
+    for (int i = 0; i < m->desc.n_layer; i++) {
+        struct moe_layer *l = &m->layer[i];
+        l->gate_bias_at = moved(m, &m->vectors, at, l->gate_bias);
+        l->up_bias_at = moved(m, &m->vectors, at, l->up_bias);
+    }
     m->rope_freq = moved(m, &m->vectors, at, m->rope_freq);
     m->guess_token = moved(m, &m->vectors, at, m->guess_token);
     if (m->tied)

@@ -12,6 +12,38 @@
 
 /* Collects the kinds of activation codes that each layer's experts read, so that rows are quantised once for all of
  * them; the file bytes of all experts; and the scratch bytes a thread needs to interleave one expert. */
+/* Bytes of an expert's matrices on a device with memory of its own; 0: it lacks a format. */
+static size_t resident_bytes(const struct moe_model *m, const struct off_expert *x)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < OFF_MATRICES; i++) {
+        const struct off_source *s = &x->matrix[i];
+        if (s->n_out && !kn_device_has_format(m->device, s->format))
+            return 0;
+        bytes += s->n_out ? kn_align_up(kn_mat_bytes(s->format, s->n_out, s->n_in), 256) : 0;
+    }
+    return bytes;
+}
+
+/* Sets resident_bytes, and tells the device the formats of the experts, if it can compute all of them. */
+static void sum_up_residents(struct moe_model *m)
+{
+    int n = m->device->backend->own_memory && !m->target ? m->shape.n_expert_total : 0;
+    for (int e = 0; e < n; e++) {
+        size_t bytes = resident_bytes(m, &m->expert[e]);
+        m->resident_bytes = bytes > m->resident_bytes ? bytes : m->resident_bytes;
+        if (!bytes) {
+            m->resident_bytes = 0;
+            return;
+        }
+    }
+    for (int e = 0; e < n; e++)
+        for (int i = 0; i < OFF_MATRICES; i++)
+            if (m->expert[e].matrix[i].n_out)
+                kn_device_admit(m->device, m->expert[e].matrix[i].format);
+    m->shape.device_expert_bytes = (size_t)n * m->resident_bytes;
+}
+
 static void sum_up_experts(struct moe_model *m)
 {
     int n_all = m->shape.n_expert_total + m->shape.n_expert_ahead;
@@ -32,6 +64,7 @@ static void sum_up_experts(struct moe_model *m)
     }
     m->shape.expert_bytes = off_store_bytes(m->expert, n_all);
     m->shape.expert_least = off_store_least(m->expert, n_all);
+    sum_up_residents(m);
     if (m->target) /* a thread that waits for the shared store may interleave any expert of the target, too */
         m->scratch_bytes = m->target->scratch_bytes;
 }

@@ -191,6 +191,7 @@ struct moe_layer {
     struct kn_mat router;                     /* [n_expert, d_model]; n_out 0 in a dense layer */
     float *router_bias, *select_bias;         /* [n_expert] or NULL */
     float *gate_bias, *up_bias, *down_bias;   /* [n_expert, d_expert], down [n_expert, d_model]; or NULL */
+    float *gate_bias_at, *up_bias_at;         /* on the device; gate_bias and up_bias are the host's */
     int expert0;                              /* the store's number of the layer's expert 0 */
     unsigned expert_acts, down_acts;          /* bits 1 << kn_act that the experts' gates and ups read; the downs */
 };
@@ -213,6 +214,7 @@ struct moe_model {
     float *out_norm, *rope_extra, *rope_freq; /* [d_model]; rope_extra: [n_rot / 2] divisors of the frequencies, or
                                                * NULL; rope_freq: [rotations, n_rot / 2] angle of each pair per position */
     bool gate_up_interleaved;                 /* an expert's gates and ups alternate as rows of one matrix */
+    size_t resident_bytes;                    /* of the largest expert on a device; 0: it cannot compute them */
     size_t scratch_bytes;                     /* scratch of one thread to interleave an expert */
     struct moe_dense *dense;                  /* [n_dense] tensors to load; NULL after the load */
     int n_dense;

@@ -223,6 +223,7 @@ static void lay_out(struct moe_context *c, struct moe_arenas *a)
         moe_states_lay_out(c, a);
     if (d->n_expert) {
         lay_out_plan(c, a, n_row);
+        moe_residents_lay_out(c, a);
         lay_out_guess(c, a, kinds.router);
         if (c->opt.n_recall)
             lay_out_recall(c, &a->host);
@@ -358,7 +359,8 @@ struct kn_bytes moe_context_bytes(const struct moe_model *m, const struct moe_co
     struct kn_queue_options host = queue_options(m, opt, kn_host_device(m->ops->isa));
     struct moe_arenas a = count_arenas(m, opt);
     struct kn_bytes n = kn_queue_bytes(&queue);
-    size_t bytes = a.device.used + kv_bytes(m, opt) + moe_states_bytes(m, opt);
+    size_t bytes = a.device.used + kv_bytes(m, opt) + moe_states_bytes(m, opt) +
+                   (size_t)moe_n_resident(m, opt) * m->resident_bytes;
     n.host += a.host.used + a.shared.used;
     if (has_host_queue(m, device))
         n.host += kn_queue_bytes(&host).host;
@@ -401,7 +403,8 @@ static int open_memory(struct moe_context *c)
     a.shared = (struct kn_arena){ .base = c->shared.image, .bytes = c->shared.bytes };
     a.host = c->host;
     lay_out(c, &a);
-    return m->desc.delta_period ? moe_states_place(c, c->kv.base + kv) : 0;
+    error = moe_residents_open(c);
+    return !error && m->desc.delta_period ? moe_states_place(c, c->kv.base + kv) : error;
 }
 
 int moe_context_open(struct moe_context **out, const struct moe_model *m, const struct moe_context_options *opt)
@@ -487,6 +490,7 @@ void moe_context_close(struct moe_context *c)
     if (c->host_queue != c->queue)
         kn_queue_close(c->host_queue);
     kn_queue_close(c->queue);
+    kn_memory_close(&c->residents.memory);
     kn_memory_close(&c->kv);
     kn_memory_close(&c->shared);
     kn_memory_close(&c->device);

@@ -54,7 +54,7 @@ static int list_arrived(struct moe_context *c, const struct moe_layer *l, int n,
     const struct kn_plan *p = &c->plan;
     struct kn_group *group = c->group + n_done;
     for (int i = 0; i < n; i++) {
-        int e = c->arrived[i];
+        int e = c->residents.rest_of[c->arrived[i]];
         const struct off_view *v = &c->view[i];
         if (c->arrived_status[i] < 0)
             fail_rows(c, e, c->arrived_status[i]);
@@ -84,6 +84,49 @@ static void run_groups(struct moe_context *c, const struct moe_layer *l, const s
                .limit = d->swiglu_limit, .act = act, .kinds = l->down_acts);
     kn_enqueue(c->host_queue, DOWN, down, .group = group, .n_group = n, .n_pair = n_pair, .d_act = d->d_expert,
                .d_out = d->d_model, .pair = c->plan.pair, .act = act, .y = moe_image(c, c->y));
+}
+
+/* The experts that the device keeps: their first half; then, when the host's outputs are there, their second half, which
+ * writes outputs between those. */
+static void run_residents_gate_up(struct moe_context *c, const struct moe_layer *l, int n)
+{
+    const struct moe_desc *d = &c->model->desc;
+    kn_enqueue(c->queue, GATE_UP, gate_up, .group = moe_at(c, c->residents.group), .n_group = n, .n_row = c->n_row,
+               .n_pair = c->n_row * d->n_used, .d_in = d->d_model, .d_act = d->d_expert,
+               .interleaved = c->model->gate_up_interleaved, .row = moe_at(c, c->plan.row),
+               .pair = moe_at(c, c->plan.pair), .x = c->norm, .gate = c->gate, .up = c->up,
+               .gate_bias = l->gate_bias_at, .up_bias = l->up_bias_at,
+               .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
+               .act = c->act, .kinds = l->down_acts);
+}
+
+static void run_residents_down(struct moe_context *c, int n)
+{
+    const struct moe_desc *d = &c->model->desc;
+    kn_enqueue(c->queue, DOWN, down, .group = moe_at(c, c->residents.group), .n_group = n,
+               .n_pair = c->n_row * d->n_used, .d_act = d->d_expert, .d_out = d->d_model,
+               .pair = moe_at(c, c->plan.pair), .act = c->act, .y = c->y);
+}
+
+/* Computes the layer's experts that lie in memory of the host, as they arrive. */
+static void run_on_host(struct moe_context *c, const struct moe_layer *l, struct off_ticket *ticket)
+{
+    int n, n_done = 0;
+    while ((n = off_wait(c->model->store, ticket, &c->hands, c->arrived, c->view, c->arrived_status)) > 0) {
+        int n_new = list_arrived(c, l, n, n_done);
+        bool copies = false;
+        run_groups(c, l, c->group + n_done, n_new);
+        n_done += n_new;
+        for (int i = 0; i < n; i++)
+            if (c->arrived_status[i] >= 0)
+                copies |= moe_residents_copy(c, c->residents.rest[c->arrived[i]], c->view[i].matrix);
+        kn_queue_wait(c->host_queue); /* off_wait() and off_release() may evict experts that were handed out before */
+        if (copies)
+            moe_wait(c);
+    }
+    off_release(c->model->store, ticket);
+    moe_upload(c, moe_image(c, c->y),
+               (size_t)(c->n_row * c->model->desc.n_used) * (size_t)c->model->desc.d_model * sizeof *c->y);
 }
 
 /* Copies a layer's rows to the host: the plan of their experts, and the codes that the experts read. */
@@ -119,19 +162,18 @@ void moe_experts(struct moe_context *c, int layer)
     if (moe_wait(c))
         return;
     c->distinct += *c->plan.n_expert;
-    off_fetch(c->model->store, c->plan.expert, c->mark, *c->plan.n_expert, OFF_NOW, &ticket);
+    int n_there = moe_residents_list(c, l), n_rest = c->residents.n_rest;
+    if (n_rest)
+        off_fetch(c->model->store, c->residents.rest, c->mark, n_rest, OFF_NOW, &ticket);
     moe_prefetch_layer(c, layer);
     if (d->d_shared)
         run_dense(c, layer, d->d_shared, c->shared_out);
-    int n, n_done = 0;
-    while ((n = off_wait(c->model->store, &ticket, &c->hands, c->arrived, c->view, c->arrived_status)) > 0) {
-        int n_new = list_arrived(c, l, n, n_done);
-        run_groups(c, l, c->group + n_done, n_new);
-        n_done += n_new;
-        kn_queue_wait(c->host_queue); /* off_wait() and off_release() may evict experts that were handed out before */
-    }
-    off_release(c->model->store, &ticket);
-    moe_upload(c, moe_image(c, c->y), (size_t)(c->n_row * d->n_used) * (size_t)d->d_model * sizeof *c->y);
+    if (n_there)
+        run_residents_gate_up(c, l, n_there);
+    if (n_rest)
+        run_on_host(c, l, &ticket);
+    if (n_there)
+        run_residents_down(c, n_there);
     kn_enqueue(c->queue, COMBINE, combine, .rows = moe_rows(c), .n_used = d->n_used, .d_model = d->d_model,
                .id = c->route.id, .weight = c->route.weight, .y = c->y, .down_bias = l->down_bias,
                .n_expert = d->n_expert, .shared = d->d_shared ? c->shared_out : NULL,

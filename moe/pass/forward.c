@@ -164,6 +164,7 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     const struct moe_desc *d = &c->model->desc;
     begin(c, batch);
     moe_prefetch_begin(c);
+    moe_residents_begin(c);
     list_dense(c);
     kn_alloc_forbid(true);
     if (d->delta_period)

@@ -138,6 +138,29 @@ struct moe_output {
     const float *bias, *norm;
 };
 
+/* ---- experts on the device ------------------------------------------------------------------------------ */
+
+struct moe_resident {
+    int32_t expert;
+    uint32_t turn;           /* the last turn that used it */
+    struct kn_mat matrix[3]; /* with addresses of the device */
+};
+
+/* All arrays are the host's.  A turn is one layer of a pass. */
+struct moe_residents {
+    int n, n_filled; /* slots; 0: the device keeps no experts */
+    struct kn_memory memory;
+    struct moe_resident *slot; /* [n] */
+    int32_t *slot_of;          /* [the store's experts] or -1 */
+    float *heat, use;          /* [the store's experts] uses; use: the weight of one in this pass */
+    uint32_t turn;
+    int n_copied;           /* experts that got a slot in this turn */
+    struct kn_group *group; /* [n_expert] the turn's experts on the device, in shared memory */
+    int32_t *rest;          /* [n_expert] the turn's other experts, and their indices in the plan */
+    int32_t *rest_of;
+    int n_rest;
+};
+
 /* ---- the context ----------------------------------------------------------------------------------------- */
 
 /* Memory of latent attention.  A batch is processed max_row rows at a time; only `low` has all rows of the batch. */
@@ -194,6 +217,7 @@ struct moe_context {
     struct kn_group *group;            /* [n_expert] the layer's experts, in the order in which they were computed */
     struct kn_group *dense;            /* host: [n_layer] the dense FFN of a layer, or its shared expert */
     struct off_hands hands; /* team and scratch with which off_wait() interleaves experts that have been read */
+    struct moe_residents residents;
     struct moe_guess guess;
     struct moe_recall recall;
     int32_t *want_row; /* host: [max_want] the rows with want_logits */
@@ -332,6 +356,22 @@ void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
 void moe_choose(struct moe_context *c, int layer, const struct moe_choices *to); /* from the logits of n_row rows */
 void moe_plan_rows(struct moe_context *c, int layer);
+
+/* ---- residents.c: experts that the device keeps --------------------------------------------------------------- */
+
+int moe_n_resident(const struct moe_model *m, const struct moe_context_options *opt);
+void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a);
+int moe_residents_open(struct moe_context *c);
+void moe_residents_begin(struct moe_context *c); /* at the start of a pass */
+bool moe_is_resident(const struct moe_context *c, int32_t expert);
+
+/* Sorts the plan's experts: those on the device become residents.group, uploaded; the others residents.rest.  Returns the
+ * number of the first. */
+int moe_residents_list(struct moe_context *c, const struct moe_layer *l);
+
+/* After the host has computed an expert: copies it to the device if it is used often enough.  Its matrices must stay
+ * until a wait.  Returns whether it is copied. */
+bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_mat *matrix /* [3] */);
 
 /* ---- prefetch.c, prefetch_router.c, prefetch_token.c --------------------------------------------------------- */
 

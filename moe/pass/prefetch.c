@@ -68,6 +68,11 @@ static void request_next(struct moe_context *c, int next)
     if (next == m->desc.n_layer || off_store_is_whole(m->store) || moe_drops_rows(c, next))
         return; /* the next layer drops rows: a prediction for all rows would name experts that no row needs */
     int n = moe_guess_experts(c, next);
+    int n_rest = 0;
+    for (int i = 0; i < n; i++) /* the device has the others */
+        if (!moe_is_resident(c, g->expert[i]))
+            g->expert[n_rest++] = g->expert[i];
+    n = n_rest;
     moe_recall_end(c, next); /* the router predicts better than the tokens, and its reads have a higher urgency */
     off_fetch(m->store, g->expert, g->mark, n, OFF_SOON, &g->ticket);
 }

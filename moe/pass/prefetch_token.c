@@ -161,7 +161,7 @@ static int list_likely(struct moe_context *c, int layer, const int32_t *token, i
             r->unused[ids_of(c, entry, layer)[k]] *= 1 - hit_rate[k].used / hit_rate[k].predicted;
     }
     for (int e = 0; e < d->n_expert; e++)
-        if (r->unused[e] <= 1 - EVEN)
+        if (r->unused[e] <= 1 - EVEN && !moe_is_resident(c, c->model->layer[layer].expert0 + e))
             expert[n++] = c->model->layer[layer].expert0 + e;
     return n;
 }
