@@ -232,7 +232,7 @@ $(patsubst %,$(out)/tests/engine/cli/test_%,commands device memory models refusa
 $(out)/tests/engine/cli/test_device: | $(interpreter)
 
 # the PTX interpreter, a libcuda.so.1 for tests (docs/gpu-tests.md); its kernels' PTX by nvcc, if there is one
-GPU        = memory parse operands decode decode_memory arith convert access collect run shadow driver streams
+GPU        = memory parse operands decode decode_memory arith convert access collect run shadow driver streams graphs
 GPU_KERNEL = $(if $(NVCC),$(patsubst %.cu,$(out)/%.ptx,$(wildcard tests/gpu/*.cu)))
 $(GPU:%=$(out)/tests/gpu/%.o): CFLAGS += -O3 -g1 -fPIC -fvisibility=hidden -fno-trapping-math -Wno-missing-prototypes $(ISA_avx2)
 $(out)/tests/gpu/libcuda.so.1: $(GPU:%=$(out)/tests/gpu/%.o)

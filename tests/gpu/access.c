@@ -15,9 +15,10 @@ struct places {
     uint8_t *defined[PTX_LANES]; /* bytes, one for each of shared and local memory; NULL: device memory or always */
     uint64_t address[PTX_LANES]; /* of device memory and of shared memory */
     uint8_t space[PTX_LANES];
-    bool all_device, all_shared, all_defined;
+    bool all_device; /* the lanes' bytes lie side by side in device memory */
+    bool all_defined;
 };
-enum { SPACE_HOST = 100 };
+enum { SPACE_HOST = 100, MOST_NEAR = 2048 /* bytes that one check may cover */ };
 
 static const char *const access_names[] = { [OP_ld] = "load", [OP_st] = "store", [OP_atom] = "atomic" };
 
@@ -82,7 +83,45 @@ static bool locate_lane(struct ptx_run *r, struct ptx_warp *w, const struct ptx_
     return true;
 }
 
-/* Device addresses that lie side by side in the order of the lanes are checked at once. */
+static bool is_defined(const struct places *p, int l, uint32_t offset, uint32_t bytes)
+{
+    return p->space[l] == PTX_GLOBAL ? gpu_state_all(p->address[l] + offset, bytes, 4)
+           : p->defined[l]           ? !memchr(p->defined[l] + offset, 0, bytes)
+                                     : true;
+}
+
+/* Are the bytes of all lanes, from the lowest address to the highest, in memory of one kind that they may use?  Then
+ * one check is enough for all lanes. */
+static bool locate_near(const struct ptx_run *r, const struct ptx_insn *i, uint32_t mask, uint32_t size,
+                        const uint64_t *base, struct places *p)
+{
+    uint64_t first = base[__builtin_ctz(mask)] + (uint64_t)i->imm, low = first, high = first, bits = 0, differs = 0;
+    uint64_t narrow = i->space == PTX_SHARED ? 0xffffffff : ~0ull;
+    for (uint64_t l = 0; l < PTX_LANES; l++) {
+        uint64_t at = mask >> l & 1 ? (base[l] + (uint64_t)i->imm) & narrow : first & narrow;
+        p->address[l] = at;
+        low = at < low ? at : low;
+        high = at > high ? at : high;
+        bits |= at;
+        differs |= at - first - l * size;
+    }
+    uint64_t range = high - low + size;
+    bool shared = i->space == PTX_SHARED, device = !shared && gpu_is_device(low);
+    if (bits % size || range > MOST_NEAR || i->space == PTX_LOCAL || i->space == PTX_PARAM)
+        return false;
+    if (shared ? high + size > r->launch->shared_bytes
+               : !(device ? gpu_state_all(low, range, 0) : gpu_host_has(low, range)))
+        return false;
+    for (int l = 0; l < PTX_LANES; l++) {
+        p->at[l] = shared ? r->shared + p->address[l] : (uint8_t *)(uintptr_t)p->address[l];
+        p->defined[l] = shared ? r->shared_defined + p->address[l] : NULL;
+        p->space[l] = shared ? PTX_SHARED : device ? PTX_GLOBAL : SPACE_HOST;
+    }
+    p->all_device = device && mask == PTX_ALL && !differs;
+    p->all_defined = shared ? !memchr(r->shared_defined + low, 0, range) : device ? gpu_state_all(low, range, 4) : true;
+    return true;
+}
+
 static bool locate(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask, uint32_t size,
                    struct places *p)
 {
@@ -93,40 +132,18 @@ static bool locate(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn 
                  access_names[i->op]);
         return false;
     }
-    p->all_device = p->all_shared = false;
-    if (i->space <= PTX_GLOBAL && mask == PTX_ALL) {
-        uint64_t first = base[0] + (uint64_t)i->imm, differs = 0;
-        for (uint64_t l = 0; l < PTX_LANES; l++)
-            differs |= base[l] - base[0] - l * size;
-        if (!differs && first % size == 0 && gpu_is_device(first) && gpu_state_all(first, PTX_LANES * size, 0)) {
-            for (uint64_t l = 0; l < PTX_LANES; l++) {
-                p->address[l] = first + l * size;
-                p->at[l] = (uint8_t *)(uintptr_t)p->address[l];
-                p->defined[l] = NULL;
-                p->space[l] = PTX_GLOBAL;
-            }
-            p->all_device = true;
-            p->all_defined = gpu_state_all(first, PTX_LANES * size, 4);
-            return true;
-        }
-    }
-    for (int l = 0; l < PTX_LANES; l++)
-        if (mask >> l & 1 && !locate_lane(r, w, i, l, base[l] + (uint64_t)i->imm, size, p))
-            return false;
+    if (locate_near(r, i, mask, size, base, p))
+        return true;
+    p->all_device = false;
     p->all_defined = true;
-    for (int l = 0; l < PTX_LANES && p->all_defined; l++)
-        if (mask >> l & 1)
-            p->all_defined = p->space[l] == PTX_GLOBAL ? gpu_state_all(p->address[l], size, 4)
-                             : p->defined[l]           ? !memchr(p->defined[l], 0, size)
-                                                       : true;
+    for (int l = 0; l < PTX_LANES; l++) {
+        if (!(mask >> l & 1))
+            continue;
+        if (!locate_lane(r, w, i, l, base[l] + (uint64_t)i->imm, size, p))
+            return false;
+        p->all_defined = p->all_defined && is_defined(p, l, 0, size);
+    }
     return true;
-}
-
-static bool is_defined(const struct places *p, int l, uint32_t offset, uint32_t bytes)
-{
-    return p->space[l] == PTX_GLOBAL ? gpu_state_all(p->address[l] + offset, bytes, 4)
-           : p->defined[l]           ? !memchr(p->defined[l] + offset, 0, bytes)
-                                     : true;
 }
 
 static void define(const struct places *p, int l, uint32_t offset, uint32_t bytes, bool on)
@@ -218,22 +235,31 @@ static float float_of(uint64_t bits)
     return f;
 }
 
+static uint16_t add_halves(uint16_t a, uint16_t b, enum ptx_type_kind kind)
+{
+    float sum = kind == KIND_FLOAT ? ptx_half_to_float(a) + ptx_half_to_float(b)
+                                   : float_of((uint32_t)a << 16) + float_of((uint32_t)b << 16);
+    return ptx_to_half(sum, kind, ROUND_nearest);
+}
+
 static uint64_t add_floats(uint64_t a, uint64_t b, const struct ptx_insn *i)
 {
+    enum ptx_type_kind kind = (enum ptx_type_kind)i->kind;
+    uint64_t bits = 0;
     if (i->bytes == 8) {
         double x, y;
         memcpy(&x, &a, 8);
         memcpy(&y, &b, 8);
         x += y;
-        memcpy(&a, &x, 8);
-        return x != x ? 0x7fffffffffffffffull : a;
+        memcpy(&bits, &x, 8);
+        return x != x ? 0x7fffffffffffffffull : bits;
     }
-    float sum = i->bytes == 4           ? float_of(a) + float_of(b)
-                : i->kind == KIND_FLOAT ? ptx_half_to_float((uint16_t)a) + ptx_half_to_float((uint16_t)b)
-                                        : float_of(a << 16) + float_of(b << 16);
+    if (i->addend)
+        return add_halves((uint16_t)a, (uint16_t)b, kind) |
+               (uint32_t)add_halves((uint16_t)(a >> 16), (uint16_t)(b >> 16), kind) << 16;
     if (i->bytes == 2)
-        return ptx_to_half(sum, (enum ptx_type_kind)i->kind, ROUND_nearest);
-    uint32_t bits;
+        return add_halves((uint16_t)a, (uint16_t)b, kind);
+    float sum = float_of(a) + float_of(b);
     memcpy(&bits, &sum, 4);
     return sum != sum ? 0x7fffffff : bits;
 }
@@ -330,6 +356,12 @@ static bool touch_lane(struct ptx_run *r, struct ptx_warp *w, const struct ptx_i
     return false;
 }
 
+/* Device memory has no shadow for single threads, so equal addresses are one read. */
+static bool same_place(const struct places *p, int l)
+{
+    return p->space[l] == PTX_GLOBAL && p->space[l - 1] == PTX_GLOBAL && p->address[l] == p->address[l - 1];
+}
+
 /* Records the accesses of the lanes. False: one of them is a race. */
 static bool touch(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask, uint32_t size,
                   const struct places *p)
@@ -348,7 +380,7 @@ static bool touch(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *
         return true;
     bool global = false;
     for (int l = 0; l < PTX_LANES; l++) {
-        if (!(mask >> l & 1))
+        if (!(mask >> l & 1) || (l && use == GPU_READ && mask >> (l - 1) & 1 && same_place(p, l)))
             continue;
         if (!touch_lane(r, w, i, l, size, use, p))
             return false;

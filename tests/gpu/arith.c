@@ -85,6 +85,25 @@ static inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
 #define DP2A(S, T, at)                                                                                                 \
     (c + (uint32_t)(S)a * (uint32_t)(T)(b >> at) + (uint32_t)(S)(a >> 16) * (uint32_t)(T)(b >> (at + 8)))
 
+static inline uint32_t byte_differences(uint32_t a, uint32_t b)
+{
+    uint32_t r = 0;
+    for (int k = 0; k < 32; k += 8) {
+        int d = (int)(a >> k & 255) - (int)(b >> k & 255);
+        r |= (uint32_t)(d < 0 ? -d : d) << k;
+    }
+    return r;
+}
+
+/* The expression of x and y, the low halves, then the high ones. */
+#define PAIR(T, expression)                                                                                            \
+    ({                                                                                                                 \
+        T x = (T)a, y = (T)b;                                                                                          \
+        uint32_t low_ = (uint16_t)(expression);                                                                        \
+        x = (T)(a >> 16), y = (T)(b >> 16);                                                                            \
+        low_ | (uint32_t)(uint16_t)(expression) << 16;                                                                 \
+    })
+
 static inline float clamp_01(float v) { return v > 0 ? (v < 1 ? v : 1) : 0; }
 static inline int32_t f32_to_s32(float v)
 {

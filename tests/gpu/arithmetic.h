@@ -26,6 +26,10 @@
     X("min.s32 %0, %1, %2;", u32, u32, (int32_t)a < (int32_t)b ? a : b)                                                \
     X("max.u32 %0, %1, %2;", u32, u32, a < b ? b : a)                                                                  \
     X("add.sat.s32 %0, %1, %2;", u32, u32, plain_sat((int64_t)(int32_t)a + (int32_t)b))                                \
+    X("max.s16x2 %0, %1, %2;", u32, u32, plain_pair(a, b, 1, 1))                                                       \
+    X("min.u16x2 %0, %1, %2;", u32, u32, plain_pair(a, b, 0, 0))                                                       \
+    X("vabsdiff4.u32.u32.u32 %0, %1, %2, %3;", u32, u32, plain_differences(a, b))                                      \
+    X("set.lt.s32.s32 %0, %1, %2;", u32, u32, (int32_t)a < (int32_t)b ? UINT32_MAX : 0)                                \
     X("sad.u32 %0, %1, %2, %3;", u32, u32, (a < b ? b - a : a - b) + c)                                                \
     X("and.b32 %0, %1, %2;", u32, u32, a &b)                                                                           \
     X("or.b32 %0, %1, %2;", u32, u32, a | b)                                                                           \
@@ -165,6 +169,8 @@
           (uint32_t)plain_bits(                                                                                        \
               (_Float16)((__float128)plain_half(a >> 16) * plain_half(a >> 16) + plain_half(b >> 16)))                 \
               << 16)                                                                                                   \
+    X("set.nan.f16.f16 %0, %1, %2;", u16, u16,                                                                         \
+      plain_half(a) == plain_half(a) && plain_half(b) == plain_half(b) ? 0 : 0x3c00)                                   \
     X("{.reg .pred p; setp.gt.f16 p, %1, %2; selp.b32 %0, 1, 0, p;}", u32, u16, plain_half(a) > plain_half(b))
 
 enum {

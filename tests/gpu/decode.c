@@ -120,6 +120,29 @@ static void decode_setp(struct ptx_parser *p, struct ptx_opcode *c, const struct
     }
 }
 
+/* set.CMP.D.TYPE: 1 or all bits where setp gives true, 0 elsewhere. */
+static void decode_set(struct ptx_parser *p, struct ptx_opcode *c, const struct ptx_operand *o, int n,
+                       struct ptx_guard g)
+{
+    static const char *const types[] = { "f32", "f16", "bf16", "u32", "s32", "b32" };
+    static const uint32_t values[] = { 0x3f800000, 0x3c00, 0x3f80, PTX_ALL, PTX_ALL, PTX_ALL };
+    char text[96] = "setp";
+    int which;
+    if (n != 3 || c->n != 4)
+        ptx_unknown(p, c);
+    snprintf(text, sizeof text, "setp.%.20s.%.20s", c->part[1], c->part[3]);
+    int op = find_row(text);
+    for (which = 0; which < 6 && strcmp(c->part[2], types[which]);)
+        which++;
+    if (op < 0 || which == 6)
+        ptx_unknown(p, c);
+    uint32_t a = ptx_operand_reg(p, o + 1, rows[op].source[0] == 8);
+    uint32_t b = ptx_operand_reg(p, o + 2, rows[op].source[1] == 8), pred = ptx_new_reg(p, false);
+    uint32_t yes = ptx_constant_reg(p, values[which], false), no = ptx_constant_reg(p, 0, false);
+    ptx_guarded(emit_row(p, op, pred, a, b, 0), g);
+    ptx_guarded(emit_row(p, OP_selp32, o->reg, yes, no, pred), g);
+}
+
 /* mov between a register and its parts. */
 static bool decode_parts(struct ptx_parser *p, const struct ptx_operand *o, int n, struct ptx_guard g)
 {
@@ -428,6 +451,8 @@ void ptx_decode(struct ptx_parser *p, uint32_t guard_reg, bool negated)
             decode_mov(p, &c, o, n, g);
         else if (!strcmp(name, "setp"))
             decode_setp(p, &c, o, n, g);
+        else if (!strcmp(name, "set"))
+            decode_set(p, &c, o, n, g);
         else if (!strcmp(name, "cvt"))
             decode_cvt(p, &c, o, n, g);
         else if ((op = find_row(c.text)) >= 0)

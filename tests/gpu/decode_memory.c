@@ -138,8 +138,17 @@ static void decode_atom(struct ptx_parser *p, struct ptx_opcode *c, const struct
     enum ptx_space space = take_space(c);
     uint8_t order = take_order(c);
     struct ptx_type t;
+    bool pair = false;
     ptx_modifier(c, "noftz");
-    if (!ptx_modifier_of(c, names, ATOM_COUNT, &which) || !ptx_take_type(c, &t) || t.bytes > 8 || t.kind == KIND_PRED)
+    if (!ptx_modifier_of(c, names, ATOM_COUNT, &which))
+        ptx_unknown(p, c);
+    if ((pair = ptx_modifier(c, "f16x2")))
+        t = (struct ptx_type){ KIND_FLOAT, 4 };
+    else if ((pair = ptx_modifier(c, "bf16x2")))
+        t = (struct ptx_type){ KIND_BFLOAT, 4 };
+    else if (!ptx_take_type(c, &t) || t.bytes > 8 || t.kind == KIND_PRED)
+        ptx_unknown(p, c);
+    if (pair && which != ATOM_add)
         ptx_unknown(p, c);
     ptx_all_used(p, c);
     if (n != (is_atom ? 1 : 0) + 2 + (which == ATOM_cas))
@@ -159,6 +168,7 @@ static void decode_atom(struct ptx_parser *p, struct ptx_opcode *c, const struct
     i->sub = (uint8_t)which;
     i->bytes = (uint8_t)t.bytes;
     i->kind = (uint8_t)t.kind;
+    i->addend = pair;
     i->is_sync = order;
     i->wide = wide;
 }
@@ -198,17 +208,29 @@ static void decode_cp_async(struct ptx_parser *p, struct ptx_opcode *c, const st
 static void decode_barrier(struct ptx_parser *p, struct ptx_opcode *c, const struct ptx_operand *o, int n,
                            struct ptx_guard g)
 {
+    static const char *const reductions[] = { "popc", "or", "and" };
     bool aligned = c->part[0][3] == 0 || ptx_modifier(c, "aligned"), warp = ptx_modifier(c, "warp");
+    int kind = BARRIER_sync, which;
     ptx_modifier(c, "cta");
-    bool arrive = ptx_modifier(c, "arrive");
-    if (!arrive && !ptx_modifier(c, "sync"))
+    if (ptx_modifier(c, "arrive"))
+        kind = BARRIER_arrive;
+    else if (ptx_modifier(c, "red") && ptx_modifier_of(c, reductions, 3, &which) && n >= 3 &&
+             (ptx_modifier(c, "u32") || ptx_modifier(c, "pred")))
+        kind = BARRIER_popc + which;
+    else if (!ptx_modifier(c, "sync"))
         ptx_unknown(p, c);
     ptx_all_used(p, c);
-    uint32_t a = n > 0 ? ptx_operand_reg(p, o, false) : 0, b = n > 1 ? ptx_operand_reg(p, o + 1, false) : 0;
+    bool reduces = kind >= BARRIER_popc;
+    const struct ptx_operand *in = o + reduces;
+    int n_in = n - 2 * reduces;
+    uint32_t a = n_in > 0 ? ptx_operand_reg(p, in, false) : 0, b = n_in > 1 ? ptx_operand_reg(p, in + 1, false) : 0;
+    uint32_t pred = reduces ? ptx_pred_reg(p, o + n - 1) : 0;
     struct ptx_insn *i = ptx_guarded(ptx_emit(p, warp ? OP_warp_sync : OP_bar), g);
     i->src[0] = a;
     i->src[1] = b;
-    i->sub = arrive;
+    i->src[2] = pred;
+    i->dst = reduces ? o->reg : 0;
+    i->sub = (uint8_t)kind;
     i->imm = aligned;
 }
 

@@ -3,7 +3,8 @@
  *
  * Environment: SPILLWAY_GPU_MEMORY (MiB, 1024), SPILLWAY_GPU_ARCH (compute capability times 10, 90), SPILLWAY_GPU_SEED
  * (0: everything in its order), SPILLWAY_GPU_FAIL (FUNCTION:N[:CODE], the N-th call of a function, or of any with *,
- * fails), SPILLWAY_GPU_RACES (0: races are not looked for).  An error of a kernel is written on stderr and kept for spillway_gpu_last_error(). */
+ * fails), SPILLWAY_GPU_RACES (0: races are not looked for).  An error of a kernel is written on stderr and kept for
+ * spillway_gpu_last_error(). */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,6 +119,10 @@ static const struct {
     { 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure" },
     { 800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted" },
     { 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
+    { 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing" },
+    { 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture" },
+    { 904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work" },
+    { 905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream" },
 };
 
 GPU_API int cuGetErrorName(int code, const char **name)

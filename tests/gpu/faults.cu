@@ -183,6 +183,8 @@ KERNEL early_copy(const u32 *in, u32 *out, int n, int wrong)
 {
     __shared__ __align__(16) u32 s[64 * 4];
     u32 to = (u32)__cvta_generic_to_shared(s + 4 * T);
+    s[4 * T] = 0;
+    __syncthreads();
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(to), "l"(in + I % n));
     asm volatile("cp.async.commit_group;");
     if (!wrong)

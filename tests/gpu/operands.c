@@ -138,27 +138,25 @@ static void take_list(struct ptx_parser *p, struct ptx_operand *o)
 
 static void take_word(struct ptx_parser *p, struct ptx_operand *o)
 {
-    for (size_t i = 0; i < sizeof specials / sizeof *specials; i++)
+    struct ptx_name *n = ptx_lookup(p, p->word);
+    if (n && n->kind == NAME_REG) {
+        o->kind = OPERAND_REG;
+        o->reg = (uint32_t)n->offset;
+        o->wide = n->wide;
+        ptx_next(p);
+        return;
+    }
+    for (size_t i = 0; i < sizeof specials / sizeof *specials && p->word[0] == '%'; i++)
         if (ptx_is(p, specials[i].name)) {
             o->kind = OPERAND_REG;
             o->reg = ptx_special_reg(p, specials[i].special, 0, false);
             ptx_next(p);
             return;
         }
-    if (ptx_is(p, "WARP_SZ")) {
-        *o = (struct ptx_operand){ .kind = OPERAND_IMMEDIATE, .value = PTX_LANES };
-        ptx_next(p);
-        return;
-    }
-    struct ptx_name *n = ptx_lookup(p, p->word);
-    snprintf(o->word, sizeof o->word, "%.127s", p->word);
-    o->kind = OPERAND_NAME;
+    o->kind = ptx_is(p, "WARP_SZ") ? OPERAND_IMMEDIATE : OPERAND_NAME;
+    o->value = ptx_is(p, "WARP_SZ") ? PTX_LANES : 0;
     o->name = n;
-    if (n && n->kind == NAME_REG) {
-        o->kind = OPERAND_REG;
-        o->reg = (uint32_t)n->offset;
-        o->wide = n->wide;
-    }
+    snprintf(o->word, sizeof o->word, "%.127s", p->word);
     ptx_next(p);
 }
 

@@ -76,6 +76,11 @@
     X(max_relu, "max.relu.s32", s32, s32, s32, none, (a > b ? a : b) > 0 ? (a > b ? a : b) : 0)                        \
     X(min_relu, "min.relu.s32", s32, s32, s32, none, (a < b ? a : b) > 0 ? (a < b ? a : b) : 0)                        \
     X(add_16x2, "add.s16x2 add.u16x2", u32, u32, u32, none, ((a + b) & 0xffff) | ((a & ~0xffffu) + (b & ~0xffffu)))    \
+    X(max_s16x2, "max.s16x2", u32, u32, u32, none, PAIR(int16_t, x > y ? x : y))                                       \
+    X(min_s16x2, "min.s16x2", u32, u32, u32, none, PAIR(int16_t, x < y ? x : y))                                       \
+    X(max_u16x2, "max.u16x2", u32, u32, u32, none, PAIR(uint16_t, x > y ? x : y))                                      \
+    X(min_u16x2, "min.u16x2", u32, u32, u32, none, PAIR(uint16_t, x < y ? x : y))                                      \
+    X(vabsdiff4, "vabsdiff4.u32.u32.u32", u32, u32, u32, u32, byte_differences(a, b))                                  \
     X(sad_s32, "sad.s32", u32, s32, s32, u32, c + (uint32_t)(a > b ? (int64_t)a - b : (int64_t)b - a))                 \
     X(sad_u32, "sad.u32", u32, u32, u32, u32, c + (a > b ? a - b : b - a))                                             \
     X(and16, "and.b16", u16, u16, u16, none, a &b)                                                                     \

@@ -75,7 +75,7 @@ void ptx_next(struct ptx_parser *p)
     p->at += n;
 }
 
-bool ptx_is(const struct ptx_parser *p, const char *word) { return !strcmp(p->word, word); }
+bool ptx_is(const struct ptx_parser *p, const char *word) { return p->word[0] == word[0] && !strcmp(p->word, word); }
 
 bool ptx_take(struct ptx_parser *p, const char *word)
 {

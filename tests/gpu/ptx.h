@@ -48,14 +48,14 @@ enum ptx_op {
     OP_ret,                     /* src[0]: register of the return address, or 0 in a kernel */
     OP_exit,
     OP_trap,
-    OP_bar,       /* src[0]: barrier, src[1]: threads or 0; sub: 0 sync, 1 arrive; imm: all at one instruction */
+    OP_bar,       /* src: barrier, threads or 0, predicate; sub: enum below; imm: all at one instruction */
     OP_warp_sync, /* src[0]: mask */
     OP_nop,
     OP_fence,
     OP_sleep,
     OP_ld,       /* src[0]: address, imm: offset, list: destinations */
     OP_st,       /* src[0]: address, imm: offset, list: sources */
-    OP_atom,     /* src[0]: address, src[1], src[2]: operands; sub: enum ptx_atom; dst may be 0 */
+    OP_atom,     /* src[0]: address, src[1], src[2]: operands; sub: enum ptx_atom; dst may be 0; addend: two halves */
     OP_cp_async, /* src[0]: shared, src[1]: global, src[2]: bytes to read; bytes; imm, addend: offsets */
     OP_cp_commit,
     OP_cp_wait,  /* imm: groups that may remain, or -1: all, those not committed included */
@@ -83,6 +83,7 @@ enum ptx_atom {
     ATOM_COUNT
 };
 enum ptx_type_kind { KIND_BITS, KIND_UNSIGNED, KIND_SIGNED, KIND_FLOAT, KIND_BFLOAT, KIND_PRED };
+enum { BARRIER_sync, BARRIER_arrive, BARRIER_popc, BARRIER_or, BARRIER_and };
 enum { SHFL_up, SHFL_down, SHFL_bfly, SHFL_idx };
 enum { VOTE_all, VOTE_any, VOTE_uni, VOTE_ballot };
 enum { ORDER_relaxed = 1, ORDER_release = 2 }; /* volatile and acquire are relaxed here */
@@ -242,6 +243,7 @@ struct ptx_run {
     uint8_t *shared, *shared_defined;
     uint32_t *first_defined;             /* [n_reg] when a warp starts */
     uint32_t arrived[16];                /* threads that bar.arrive has counted */
+    uint32_t true_at[16], false_at[16];  /* threads at a barrier that reduces predicates */
     struct gpu_shared_word *shared_word; /* [shared_bytes / 4] NULL: races are not looked for */
     uint32_t *arrived_knows;             /* [16, n_warp] epochs of warps that have arrived at a barrier */
     struct gpu_actor actor;

@@ -1,7 +1,8 @@
 /* Runs a launch: block after block, in each block warp after warp until it waits or ends.
  *
  * A warp is a set of groups of lanes.  A group runs until it reaches the instruction of another group, passes it,
- * diverges, waits or ends; then the group with the lowest instruction is next.  Groups at the same one are joined. */
+ * diverges, waits or ends; then the group with the lowest instruction is next, or any if the launch has a seed.  Groups
+ * at the same instruction are joined. */
 #include <immintrin.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -108,8 +109,9 @@ static void add_group(struct ptx_warp *w, uint32_t pc, uint32_t mask)
 
 static void remove_group(struct ptx_warp *w, int g) { w->group[g] = w->group[--w->n_group]; }
 
-/* Joins groups at one instruction, and finds the group that runs next: -1 if all wait. */
-static int next_group(struct ptx_warp *w, uint32_t *limit)
+/* Joins groups at one instruction, and finds the group that runs next, until limit: that at the lowest instruction, or
+ * now and then, if the launch has a seed, another.  -1 if all wait. */
+static int next_group(struct ptx_run *r, struct ptx_warp *w, uint32_t *limit)
 {
     for (int a = 0; a < w->n_group; a++)
         for (int b = w->n_group - 1; b > a; b--)
@@ -120,8 +122,10 @@ static int next_group(struct ptx_warp *w, uint32_t *limit)
                 remove_group(w, b);
             }
     int best = -1;
+    bool any = r->launch->seed && w->n_group > 1 && ptx_random(&r->random) % 4 == 0;
     for (int g = 0; g < w->n_group; g++)
-        if (w->group[g].waits == RUNS && (best < 0 || w->group[g].pc < w->group[best].pc))
+        if (w->group[g].waits == RUNS &&
+            (best < 0 || (any ? ptx_random(&r->random) & 1 : w->group[g].pc < w->group[best].pc)))
             best = g;
     *limit = UINT32_MAX;
     for (int g = 0; g < w->n_group && best >= 0; g++)
@@ -244,13 +248,19 @@ static enum outcome together(struct ptx_run *r, struct ptx_warp *w, int g, const
     return GOES_ON;
 }
 
+/* Barriers with a number of threads count whole warps, also those with fewer threads. */
+static uint32_t threads_of(const struct ptx_warp *w, uint32_t mask)
+{
+    return mask == w->live ? PTX_LANES : (uint32_t)__builtin_popcount(mask);
+}
+
 static void raise(uint32_t *to, uint32_t least) { *to = *to < least ? least : *to; }
 
 static enum outcome barrier(struct ptx_run *r, struct ptx_warp *w, int g, const struct ptx_insn *i, uint32_t mask)
 {
     uint32_t first = (uint32_t)__builtin_ctz(mask);
-    if (mask & ~(w->defined[i->src[0]] & w->defined[i->src[1]])) {
-        ptx_fail(r, w, (int)first, i, LAUNCH_FAILED, "the number of a barrier is an undefined value");
+    if (mask & ~(w->defined[i->src[0]] & w->defined[i->src[1]] & w->defined[i->src[2]])) {
+        ptx_fail(r, w, (int)first, i, LAUNCH_FAILED, "an operand of a barrier is an undefined value");
         return FAILED;
     }
     uint32_t number = ptx_reg(w, i->src[0])[first], threads = ptx_reg(w, i->src[1])[first];
@@ -265,8 +275,13 @@ static enum outcome barrier(struct ptx_run *r, struct ptx_warp *w, int g, const 
     }
     w->group[g].barrier = (uint8_t)number;
     w->group[g].expected = threads;
-    if (i->sub) {
-        r->arrived[number] += threads ? PTX_LANES : 0;
+    if (i->sub >= BARRIER_popc) {
+        uint32_t yes = mask & mask_of(ptx_reg(w, i->src[2]));
+        r->true_at[number] += (uint32_t)__builtin_popcount(yes);
+        r->false_at[number] += (uint32_t)__builtin_popcount(mask & ~yes);
+    }
+    if (i->sub == BARRIER_arrive) {
+        r->arrived[number] += threads_of(w, mask);
         for (uint32_t k = 0; k < r->n_warp; k++)
             raise(r->arrived_knows + number * r->n_warp + k, k == w->number ? w->epoch : w->knows[k]);
         w->knows[w->number] = w->epoch++;
@@ -412,7 +427,7 @@ static bool run_group(struct ptx_run *r, struct ptx_warp *w, int g, uint32_t lim
 static bool run_warp(struct ptx_run *r, struct ptx_warp *w, bool *progress)
 {
     uint32_t limit;
-    for (int g; (g = next_group(w, &limit)) >= 0;) {
+    for (int g; (g = next_group(r, w, &limit)) >= 0;) {
         *progress = true;
         if (!run_group(r, w, g, limit))
             return false;
@@ -452,6 +467,8 @@ static void start_block(struct ptx_run *r)
     const struct ptx_launch *l = r->launch;
     const struct ptx_function *f = l->f;
     memset(r->arrived, 0, sizeof r->arrived);
+    memset(r->true_at, 0, sizeof r->true_at);
+    memset(r->false_at, 0, sizeof r->false_at);
     memset(r->arrived_knows, 0, 16 * r->n_warp * sizeof *r->arrived_knows);
     r->actor.block = r->cta_number;
     r->actor.fenced = false;
@@ -487,7 +504,7 @@ static bool same_place(struct ptx_run *r, const struct ptx_warp *w, uint32_t num
     for (int g = 0; g < w->n_group; g++) {
         if (w->group[g].waits != WAITS_BARRIER || w->group[g].barrier != number)
             continue;
-        if (pc != UINT32_MAX && r->m->code[w->group[g].pc].imm) {
+        if (pc != UINT32_MAX && pc != w->group[g].pc && r->m->code[pc].imm) {
             ptx_fail(r, w, __builtin_ctz(w->group[g].mask), r->m->code + w->group[g].pc, LAUNCH_FAILED,
                      "lanes of one warp wait at different barriers");
             return false;
@@ -500,6 +517,18 @@ static bool same_place(struct ptx_run *r, const struct ptx_warp *w, uint32_t num
 static bool waits_at(const struct ptx_warp *w, int g, uint32_t number)
 {
     return w->group[g].waits == WAITS_BARRIER && w->group[g].barrier == number;
+}
+
+/* The result of a barrier that reduces predicates. */
+static void set_reduced(struct ptx_run *r, struct ptx_warp *w, const struct ptx_group *g, uint32_t number)
+{
+    const struct ptx_insn *i = r->m->code + g->pc;
+    uint32_t v = i->sub == BARRIER_popc ? r->true_at[number]
+                 : i->sub == BARRIER_or ? (r->true_at[number] ? PTX_ALL : 0)
+                                        : (r->false_at[number] ? 0 : PTX_ALL);
+    for (int l = 0; l < PTX_LANES && i->sub >= BARRIER_popc; l++)
+        if (g->mask >> l & 1)
+            ptx_set(w, i->dst, l, false, v, true);
 }
 
 /* The warps that wait go on; the accesses of each come before those of all. */
@@ -521,6 +550,7 @@ static bool open_barrier(struct ptx_run *r, uint32_t number)
         bool here = false;
         for (int g = 0; g < w->n_group; g++)
             if (waits_at(w, g, number)) {
+                set_reduced(r, w, w->group + g, number);
                 w->group[g].waits = RUNS;
                 w->group[g].pc++;
                 here = true;
@@ -542,19 +572,25 @@ static bool open_barriers(struct ptx_run *r, bool *progress)
     for (uint32_t number = 0; number < 16; number++) {
         uint32_t here = r->arrived[number], expected = 0;
         bool waits = false;
-        for (uint32_t k = 0; k < r->n_warp; k++)
-            for (int g = 0; g < r->warp[k].n_group; g++)
-                if (r->warp[k].group[g].waits == WAITS_BARRIER && r->warp[k].group[g].barrier == number) {
-                    uint32_t e = r->warp[k].group[g].expected;
-                    here += e ? PTX_LANES : (uint32_t)__builtin_popcount(r->warp[k].group[g].mask);
-                    expected = e ? e : live;
-                    waits = true;
+        for (uint32_t k = 0; k < r->n_warp; k++) {
+            const struct ptx_warp *w = r->warp + k;
+            uint32_t mask = 0, threads = 0;
+            for (int g = 0; g < w->n_group; g++)
+                if (waits_at(w, g, number)) {
+                    mask |= w->group[g].mask;
+                    threads = w->group[g].expected;
                 }
+            if (!mask)
+                continue;
+            here += threads ? threads_of(w, mask) : (uint32_t)__builtin_popcount(mask);
+            expected = threads ? threads : live;
+            waits = true;
+        }
         if (!waits || here < expected)
             continue;
         if (!open_barrier(r, number))
             return false;
-        r->arrived[number] = 0;
+        r->arrived[number] = r->true_at[number] = r->false_at[number] = 0;
         *progress = true;
     }
     return true;

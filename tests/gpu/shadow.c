@@ -92,11 +92,11 @@ bool gpu_touch(struct gpu_actor *a, uint64_t address, uint64_t bytes, enum gpu_u
         words = p;
     }
     uint64_t at = address - gpu_arena.base, end = at + bytes;
-    uint32_t mine = ACCESS(a->block, false, 15u);
+    const uint32_t mine = ACCESS(a->block, false, 15u), many = ACCESS(MANY, false, 15u);
     for (uint64_t first = at / 4 * 4; first < end; first += 4) {
         struct word *w = words + first / 4;
-        if (use == GPU_READ && w->read_operation == a->operation && w->reader == mine)
-            continue;
+        if (use == GPU_READ && w->read_operation == a->operation && (w->reader == mine || w->reader == many))
+            continue; /* a write since then would have been found */
         uint32_t part = bytes_in(first, at, end);
         if (changes && conflicts(a, w->write_operation, w->writer, part, use == GPU_ATOMIC)) {
             *with = texts[w->write_operation == a->operation ? WRITE_OF_BLOCK : WRITE_OF_STREAM];

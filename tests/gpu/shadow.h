@@ -1,10 +1,10 @@
 /* tests/gpu/shadow.h - the last accesses of memory: finds accesses that nothing orders.
  *
  * Beside every 4 bytes of device memory there is the last writer and the last reader: the operation (a launch, copy or
- * fill of a stream) and the block of the launch.  Two accesses of which one writes must be ordered: operations by their
- * stream, by events or by the host's waiting; blocks of one launch not at all, unless both are atomics, or one block did
- * an atomic after a fence and the other one later (a counter of finished blocks).  Shared memory has the same for the
- * threads of a block, ordered by barriers.  A write that changes no byte is no race. */
+ * fill of a stream) and the block of the launch.  Two accesses of which one writes must be ordered.  Operations are
+ * ordered by their stream, by events or by the host's waiting.  Blocks of one launch are not, unless both accesses are
+ * atomics, or one block did an atomic after a fence and the other one later (a counter of finished blocks).  Shared
+ * memory has the same for the threads of a block, ordered by barriers.  A write that changes no byte is no race. */
 #ifndef TESTS_GPU_SHADOW_H
 #define TESTS_GPU_SHADOW_H
 

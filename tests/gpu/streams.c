@@ -1,47 +1,23 @@
 /* Streams and events.  The work of each stream is a queue; one thread, the device, runs the works one at a time.
  *
  * A work may run when it is the first of its stream and waits for nothing: an event, a value in memory, works of the
- * default stream.  Of the streams whose first work may run, the seed chooses one, so that two works which no event orders
- * run in either order.  The device is late: it starts when the host waits for something, or after a while (1 ms)
- * without new work, for hosts that look at memory which the device writes.
+ * default stream.  Of the streams whose first work may run, the seed chooses one: two works that no event orders run in
+ * either order.  The device is late: it starts when the host waits for something, or after a while (1 ms) without new
+ * work, for hosts that look at memory which the device writes.
  *
  * A clock of each stream holds, for all streams, the operations that came before: it is handed on by events, by values
  * that a stream writes and another waits for, and by the host when it has waited.  The shadow of memory (shadow.h) asks
  * it whether two accesses are ordered. */
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "tests/gpu/driver.h"
-
-struct gpu_event {
-    uint64_t recorded, done; /* numbers of its recordings */
-    struct gpu_clock clock;
-    struct timespec time;
-    int users; /* works that wait for it or record it */
-    bool is_destroyed;
-};
-
-struct queued {
-    struct gpu_work work;
-    uint64_t order; /* of all works of the device */
-    struct gpu_clock host;
-    struct queued *next;
-};
-
-struct gpu_stream {
-    bool is_open, is_destroyed, non_blocking;
-    uint64_t submitted, done;
-    struct queued *first, *last;
-    struct gpu_clock clock; /* of the works that have run */
-};
+#include "tests/gpu/streams.h"
 
 static struct gpu_stream streams[GPU_STREAMS]; /* the first is the default stream */
 static struct gpu_clock host_clock;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t gpu_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t has_work, has_run;
 static bool is_started, looks_for_races = true;
 static unsigned idle_ms = 1; /* without new work, until the device starts by itself */
@@ -65,7 +41,7 @@ static void join(struct gpu_clock *to, const struct gpu_clock *from)
 
 static int number_of(const struct gpu_stream *s) { return (int)(s - streams); }
 
-static struct gpu_stream *find_stream(struct gpu_stream *s)
+struct gpu_stream *gpu_find_stream(struct gpu_stream *s)
 {
     if (!s || s == (void *)1 || s == (void *)2) /* the default stream's other names */
         return streams;
@@ -78,27 +54,27 @@ bool gpu_in_host_function(void) { return in_host_function; }
 
 void gpu_streams_seed(uint64_t seed)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gpu_lock);
     choice_seed = seed;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gpu_lock);
 }
 
 /* For tests and programs that share memory with the device in ways that the clocks do not see. */
 GPU_API void spillway_gpu_races(int on)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gpu_lock);
     looks_for_races = on;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gpu_lock);
 }
 
 /* For tests: how long the device waits for the host to wait, when there is no new work. */
 GPU_API void spillway_gpu_idle(unsigned ms)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gpu_lock);
     idle_ms = ms;
     if (is_started)
         pthread_cond_signal(&has_work);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gpu_lock);
 }
 
 /* ---- running one work, without the lock ------------------------------------------------------------------ */
@@ -206,10 +182,10 @@ static bool value_is_there(const struct gpu_work *w)
     }
 }
 
-/* May the first work of this stream run?  The default stream and those that are not non-blocking wait for each other. */
+/* May the first work of this stream run?  The default stream and blocking streams wait for each other. */
 static bool may_run(const struct gpu_stream *s)
 {
-    const struct queued *q = s->first;
+    const struct gpu_queued *q = s->first;
     if (!q)
         return false;
     for (int k = 0; k < GPU_STREAMS; k++) {
@@ -243,14 +219,14 @@ static struct gpu_stream *choose(struct gpu_stream *before)
     return ready[(r >> 1) % n];
 }
 
-static void release_event(struct gpu_event *e)
+void gpu_release_event(struct gpu_event *e)
 {
     if (e && !--e->users && e->is_destroyed)
         free(e);
 }
 
 /* The clock of the work, before it runs. */
-static void advance(struct gpu_stream *s, const struct queued *q)
+static void advance(struct gpu_stream *s, const struct gpu_queued *q)
 {
     join(&s->clock, &q->host);
     for (int k = 0; k < GPU_STREAMS; k++)
@@ -265,7 +241,7 @@ static void advance(struct gpu_stream *s, const struct queued *q)
         join(&s->clock, &host_clock); /* the host may have written it */
 }
 
-static void publish(struct gpu_stream *s, const struct queued *q)
+static void publish(struct gpu_stream *s, const struct gpu_queued *q)
 {
     struct gpu_event *e = q->work.event;
     if (q->work.kind == WORK_RECORD) {
@@ -285,7 +261,7 @@ static void publish(struct gpu_stream *s, const struct queued *q)
 
 static void run_first(struct gpu_stream *s)
 {
-    struct queued *q = s->first;
+    struct gpu_queued *q = s->first;
     char error[1000] = "";
     advance(s, q);
     struct gpu_clock before = s->clock;
@@ -297,14 +273,14 @@ static void run_first(struct gpu_stream *s)
                            .published = &published };
     int code = 0;
     if (!gpu_lost_code()) { /* a lost device only counts its work as done */
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(&gpu_lock);
         code = run_work(&q->work, &a, error, sizeof error);
-        pthread_mutex_lock(&lock);
+        pthread_mutex_lock(&gpu_lock);
     }
     if (code)
         gpu_lost(code, error);
     publish(s, q);
-    release_event(q->work.event);
+    gpu_release_event(q->work.event);
     s->first = q->next;
     s->last = s->first ? s->last : NULL;
     s->done++;
@@ -335,18 +311,18 @@ static void *device(void *unused)
     struct gpu_stream *s = NULL;
     struct timespec until;
     (void)unused;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gpu_lock);
     for (;;) {
         if (n_done == n_submitted)
-            pthread_cond_wait(&has_work, &lock);
+            pthread_cond_wait(&has_work, &gpu_lock);
         else if (!n_waiting && !is_idle_long(&until))
-            pthread_cond_timedwait(&has_work, &lock, &until);
+            pthread_cond_timedwait(&has_work, &gpu_lock, &until);
         else if ((s = choose(s)))
             run_first(s);
         else { /* all wait for values that the host will write */
-            pthread_mutex_unlock(&lock);
+            pthread_mutex_unlock(&gpu_lock);
             nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
-            pthread_mutex_lock(&lock);
+            pthread_mutex_lock(&gpu_lock);
         }
     }
     return NULL;
@@ -386,9 +362,11 @@ static int stage(struct gpu_work *w)
 }
 
 /* With the lock. */
-static int submit(struct gpu_stream *s, const struct gpu_work *w)
+int gpu_enqueue(struct gpu_stream *s, const struct gpu_work *w)
 {
-    struct queued *q = calloc(1, sizeof *q);
+    if (s->capture)
+        return gpu_capture_work(s, w);
+    struct gpu_queued *q = calloc(1, sizeof *q);
     if (!q)
         return GPU_OUT_OF_MEMORY;
     q->work = *w;
@@ -417,10 +395,10 @@ static int submit(struct gpu_stream *s, const struct gpu_work *w)
 
 int gpu_submit(struct gpu_stream *handle, const struct gpu_work *w)
 {
-    pthread_mutex_lock(&lock);
-    struct gpu_stream *s = find_stream(handle);
-    int error = s ? submit(s, w) : GPU_INVALID_HANDLE;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&gpu_lock);
+    struct gpu_stream *s = gpu_find_stream(handle);
+    int error = s ? gpu_enqueue(s, w) : GPU_INVALID_HANDLE;
+    pthread_mutex_unlock(&gpu_lock);
     return error;
 }
 
@@ -431,52 +409,68 @@ static void wait_for(struct gpu_stream *s)
     n_waiting++;
     pthread_cond_signal(&has_work);
     while (is_started && s->done < target)
-        pthread_cond_wait(&has_run, &lock);
+        pthread_cond_wait(&has_run, &gpu_lock);
     n_waiting--;
     join(&host_clock, &s->clock);
 }
 
 int gpu_wait_stream(struct gpu_stream *handle)
 {
-    pthread_mutex_lock(&lock);
-    struct gpu_stream *s = find_stream(handle);
-    if (s)
+    pthread_mutex_lock(&gpu_lock);
+    struct gpu_stream *s = gpu_find_stream(handle);
+    bool captured = s && s->capture;
+    if (captured)
+        gpu_capture_break(s);
+    else if (s)
         wait_for(s);
-    pthread_mutex_unlock(&lock);
-    return s ? gpu_lost_code() : GPU_INVALID_HANDLE;
+    pthread_mutex_unlock(&gpu_lock);
+    return captured ? GPU_CAPTURE_UNSUPPORTED : s ? gpu_lost_code() : GPU_INVALID_HANDLE;
 }
 
 int gpu_wait_all(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gpu_lock);
     for (int k = 0; k < GPU_STREAMS; k++)
         if (streams[k].is_open)
             wait_for(streams + k);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gpu_lock);
     return gpu_lost_code();
 }
 
 /* ---- the functions of streams ---------------------------------------------------------------------------------- */
+
+/* The clock of a stream's place goes on: numbers of operations are not used twice. */
+struct gpu_stream *gpu_open_stream(bool non_blocking)
+{
+    int k = 1;
+    while (k < GPU_STREAMS && streams[k].is_open)
+        k++;
+    if (start_device() || k == GPU_STREAMS)
+        return NULL;
+    streams[k].is_open = true;
+    streams[k].is_destroyed = false;
+    streams[k].non_blocking = non_blocking;
+    streams[k].capture = NULL;
+    return streams + k;
+}
+
+void gpu_close_stream(struct gpu_stream *s)
+{
+    s->is_destroyed = true;
+    s->is_open = s->first != NULL;
+}
 
 GPU_API int cuStreamCreate(struct gpu_stream **stream, unsigned flags)
 {
     GPU_ENTER;
     if (!stream || flags > 1)
         return GPU_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    int error = start_device(), k = 1;
-    while (k < GPU_STREAMS && streams[k].is_open)
-        k++;
-    if (!error && k == GPU_STREAMS)
-        error = GPU_OUT_OF_MEMORY;
-    if (!error) { /* the clock goes on: numbers of operations are not used twice */
-        streams[k].is_open = true;
-        streams[k].is_destroyed = false;
-        streams[k].non_blocking = flags & 1;
-        *stream = streams + k;
-    }
-    pthread_mutex_unlock(&lock);
-    return error;
+    pthread_mutex_lock(&gpu_lock);
+    struct gpu_stream *s = gpu_open_stream(flags & 1);
+    if (s)
+        *stream = s;
+    pthread_mutex_unlock(&gpu_lock);
+    return s ? GPU_OK : GPU_OUT_OF_MEMORY;
 }
 GPU_API int cuStreamCreateWithPriority(struct gpu_stream **stream, unsigned flags, int priority)
 {
@@ -487,14 +481,12 @@ GPU_API int cuStreamCreateWithPriority(struct gpu_stream **stream, unsigned flag
 GPU_API int cuStreamDestroy_v2(struct gpu_stream *handle)
 {
     GPU_ENTER;
-    pthread_mutex_lock(&lock);
-    struct gpu_stream *s = find_stream(handle);
+    pthread_mutex_lock(&gpu_lock);
+    struct gpu_stream *s = gpu_find_stream(handle);
     bool ok = s && s != streams;
-    if (ok) {
-        s->is_destroyed = true;
-        s->is_open = s->first != NULL;
-    }
-    pthread_mutex_unlock(&lock);
+    if (ok)
+        gpu_close_stream(s);
+    pthread_mutex_unlock(&gpu_lock);
     return ok ? GPU_OK : GPU_INVALID_HANDLE;
 }
 
@@ -507,12 +499,12 @@ GPU_API int cuStreamSynchronize(struct gpu_stream *s)
 GPU_API int cuStreamQuery(struct gpu_stream *handle)
 {
     GPU_ENTER;
-    pthread_mutex_lock(&lock);
-    struct gpu_stream *s = find_stream(handle);
+    pthread_mutex_lock(&gpu_lock);
+    struct gpu_stream *s = gpu_find_stream(handle);
     int code = !s ? GPU_INVALID_HANDLE : s->done < s->submitted ? GPU_NOT_READY : GPU_OK;
     if (!code)
         join(&host_clock, &s->clock);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gpu_lock);
     return code ? code : gpu_lost_code();
 }
 
@@ -565,25 +557,30 @@ GPU_API int cuEventDestroy_v2(struct gpu_event *e)
     GPU_ENTER;
     if (!e)
         return GPU_INVALID_HANDLE;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gpu_lock);
     e->is_destroyed = true;
     e->users++;
-    release_event(e);
-    pthread_mutex_unlock(&lock);
+    gpu_release_event(e);
+    pthread_mutex_unlock(&gpu_lock);
     return GPU_OK;
 }
 
 GPU_API int cuEventRecord(struct gpu_event *e, struct gpu_stream *handle)
 {
     GPU_ENTER;
-    pthread_mutex_lock(&lock);
-    struct gpu_stream *s = find_stream(handle);
+    pthread_mutex_lock(&gpu_lock);
+    struct gpu_stream *s = gpu_find_stream(handle);
     int error = e && s ? GPU_OK : GPU_INVALID_HANDLE;
-    if (!error)
-        error = submit(s, &(struct gpu_work){ .kind = WORK_RECORD, .event = e, .event_number = e->recorded + 1 });
-    if (!error)
+    bool captured = !error && s->capture;
+    if (captured)
+        error = gpu_capture_record(s, e);
+    else if (!error)
+        error = gpu_enqueue(s, &(struct gpu_work){ .kind = WORK_RECORD, .event = e, .event_number = e->recorded + 1 });
+    if (!error && !captured) {
         e->recorded++;
-    pthread_mutex_unlock(&lock);
+        e->capture = NULL;
+    }
+    pthread_mutex_unlock(&gpu_lock);
     return error;
 }
 
@@ -592,38 +589,40 @@ GPU_API int cuStreamWaitEvent(struct gpu_stream *handle, struct gpu_event *e, un
 {
     GPU_ENTER;
     (void)flags;
-    pthread_mutex_lock(&lock);
-    struct gpu_stream *s = find_stream(handle);
+    pthread_mutex_lock(&gpu_lock);
+    struct gpu_stream *s = gpu_find_stream(handle);
     int error = e && s ? GPU_OK : GPU_INVALID_HANDLE;
-    if (!error && e->recorded)
-        error = submit(s, &(struct gpu_work){ .kind = WORK_WAIT_EVENT, .event = e, .event_number = e->recorded });
-    pthread_mutex_unlock(&lock);
+    if (!error && (s->capture || e->capture))
+        error = gpu_capture_wait(s, e);
+    else if (!error && e->recorded)
+        error = gpu_enqueue(s, &(struct gpu_work){ .kind = WORK_WAIT_EVENT, .event = e, .event_number = e->recorded });
+    pthread_mutex_unlock(&gpu_lock);
     return error;
 }
 
 GPU_API int cuEventQuery(struct gpu_event *e)
 {
     GPU_ENTER;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gpu_lock);
     bool done = e->done == e->recorded;
     if (done)
         join(&host_clock, &e->clock);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gpu_lock);
     return done ? gpu_lost_code() : GPU_NOT_READY;
 }
 
 GPU_API int cuEventSynchronize(struct gpu_event *e)
 {
     GPU_ENTER;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gpu_lock);
     uint64_t target = e->recorded;
     n_waiting++;
     pthread_cond_signal(&has_work);
     while (is_started && e->done < target)
-        pthread_cond_wait(&has_run, &lock);
+        pthread_cond_wait(&has_run, &gpu_lock);
     n_waiting--;
     join(&host_clock, &e->clock);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gpu_lock);
     return gpu_lost_code();
 }
 
@@ -631,12 +630,12 @@ GPU_API int cuEventSynchronize(struct gpu_event *e)
 GPU_API int cuEventElapsedTime(float *ms, struct gpu_event *from, struct gpu_event *to)
 {
     GPU_ENTER;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gpu_lock);
     bool done = from->recorded && to->recorded && from->done == from->recorded && to->done == to->recorded;
     if (done)
         *ms = (float)(to->time.tv_sec - from->time.tv_sec) * 1e3f +
               (float)(to->time.tv_nsec - from->time.tv_nsec) * 1e-6f;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gpu_lock);
     return done ? GPU_OK : GPU_NOT_READY;
 }
 GPU_API int cuEventElapsedTime_v2(float *ms, struct gpu_event *from, struct gpu_event *to)

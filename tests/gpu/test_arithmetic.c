@@ -65,6 +65,22 @@ static u32 plain_prmt(u32 a, u32 b, u32 selector)
     memcpy(&v, r, 4);
     return v;
 }
+static u32 plain_pair(u32 a, u32 b, bool is_signed, bool larger)
+{
+    u32 r = 0;
+    for (int k = 0; k < 32; k += 16) {
+        int x = is_signed ? (int16_t)(a >> k) : (u16)(a >> k), y = is_signed ? (int16_t)(b >> k) : (u16)(b >> k);
+        r |= (u32)(u16)((x > y) == larger ? x : y) << k;
+    }
+    return r;
+}
+static u32 plain_differences(u32 a, u32 b)
+{
+    u32 r = 0;
+    for (int k = 0; k < 32; k += 8)
+        r |= (u32)abs((int)(a >> k & 255) - (int)(b >> k & 255)) << k;
+    return r;
+}
 static u32 plain_dot(u32 a, u32 b, u32 c, bool a_signed, bool b_signed)
 {
     for (int k = 0; k < 32; k += 8) {

@@ -142,10 +142,10 @@ static void the_default_stream_waits_for_blocking_ones(void **state)
         for (unsigned flags = 0; flags < 2; flags++) {
             spillway_gpu_seed(seed);
             void *s = new_stream(flags);
-            uint64_t a = gpu_put(in, sizeof in);
-            add(s, a, a, 3);
-            add(NULL, a, a, 4);
-            add(s, a, a, 5);
+            uint64_t a = gpu_put(in, sizeof in), b = gpu_put(in, sizeof in), c = gpu_put(in, sizeof in);
+            add(s, b, a, 3);
+            add(NULL, c, b, 4);
+            add(s, a, c, 5);
             int error = end(s, NULL);
             assert_int_equal(error, flags == NON_BLOCKING ? 719 : 0);
             if (!error) {
@@ -153,6 +153,8 @@ static void the_default_stream_waits_for_blocking_ones(void **state)
                 assert_int_equal(out[N - 1], 12);
             }
             cuMemFree_v2(a);
+            cuMemFree_v2(b);
+            cuMemFree_v2(c);
         }
 }
 
@@ -279,6 +281,75 @@ static void host_functions_run_in_order(void **state)
     assert_int_equal(cuStreamSynchronize(s), 400);
 }
 
+/* b = a + 1 and c = a + 2 in two branches, then d = b + 3 and a = c: joined before, after, or not at all. */
+static int capture(void *s, void *t, uint64_t at[4], bool joined, bool waits, void **graph)
+{
+    void *fork = new_event(), *join = new_event();
+    assert_int_equal(cuStreamBeginCapture_v2(s, 0), 0);
+    assert_int_equal(cuEventRecord(fork, s), 0);
+    assert_int_equal(cuStreamWaitEvent(t, fork, 0), 0);
+    add(s, at[1], at[0], 1);
+    add(t, at[2], at[0], 2);
+    if (joined)
+        assert_int_equal(cuEventRecord(join, t), 0);
+    if (joined && waits)
+        assert_int_equal(cuStreamWaitEvent(s, join, 0), 0);
+    add(s, at[3], at[1], 3);
+    assert_int_equal(cuMemcpyAsync(at[0], at[2], N * sizeof(u32), s), 0);
+    if (joined && !waits) /* too late */
+        assert_int_equal(cuStreamWaitEvent(s, join, 0), 0);
+    int error = cuStreamEndCapture(s, graph);
+    assert_int_equal(cuEventDestroy_v2(fork), 0);
+    assert_int_equal(cuEventDestroy_v2(join), 0);
+    return error;
+}
+
+static void graphs_run_again_what_was_captured(void **state)
+{
+    (void)state;
+    static u32 in[N], out[N];
+    for (unsigned seed = 0; seed < SEEDS; seed++)
+        for (int waits = 0; waits < 2; waits++) {
+            void *s = new_stream(NON_BLOCKING), *t = new_stream(NON_BLOCKING), *graph, *exec;
+            uint64_t at[4];
+            spillway_gpu_seed(seed);
+            for (int k = 0; k < 4; k++)
+                at[k] = gpu_put(in, sizeof in);
+            assert_int_equal(capture(s, t, at, false, false, &graph), 904);
+            assert_int_equal(capture(s, t, at, true, waits, &graph), 0);
+            assert_int_equal(cuMemcpyDtoH_v2(out, at[0], sizeof out), 0);
+            assert_int_equal(out[0], 0); /* nothing has run */
+            assert_int_equal(cuGraphInstantiateWithFlags(&exec, graph, 0), 0);
+            assert_int_equal(cuGraphDestroy(graph), 0);
+            for (int k = 0; k < 3; k++)
+                assert_int_equal(cuGraphLaunch(exec, s), 0);
+            int error = cuStreamSynchronize(s);
+            assert_int_equal(error, waits ? 0 : 719);
+            if (waits) {
+                assert_int_equal(cuMemcpyDtoH_v2(out, at[0], sizeof out), 0);
+                assert_int_equal(out[N - 1], 6);
+                assert_int_equal(cuMemcpyDtoH_v2(out, at[3], sizeof out), 0);
+                assert_int_equal(out[N - 1], 8);
+            }
+            spillway_gpu_forget_error();
+            assert_int_equal(cuGraphExecDestroy(exec), 0);
+            assert_int_equal(end(s, t), 0);
+            for (int k = 0; k < 4; k++)
+                cuMemFree_v2(at[k]);
+        }
+}
+
+static void a_captured_stream_is_not_waited_for(void **state)
+{
+    (void)state;
+    void *s = new_stream(NON_BLOCKING), *graph;
+    assert_int_equal(cuStreamBeginCapture_v2(s, 0), 0);
+    assert_int_equal(cuStreamSynchronize(s), 900);
+    assert_int_equal(cuStreamEndCapture(s, &graph), 901);
+    assert_int_equal(cuStreamEndCapture(s, &graph), 401);
+    assert_int_equal(end(s, NULL), 0);
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -290,10 +361,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(streams_and_a_thread_wait_for_values),
         cmocka_unit_test(the_host_may_look_at_memory),
         cmocka_unit_test(host_functions_run_in_order),
+        cmocka_unit_test(graphs_run_again_what_was_captured),
+        cmocka_unit_test(a_captured_stream_is_not_waited_for),
     };
     program = argv[0];
-    if (!gpu_open(program)) {
-        printf("skipped: the PTX interpreter needs AVX2 and FMA\n");
+    if (!gpu_open(program) || gpu_is_real) {
+        printf("skipped: %s\n", gpu_is_real ? "a GPU does not find faults" : "the PTX interpreter needs AVX2 and FMA");
         return 0;
     }
     module = gpu_module(program, "streams", true);

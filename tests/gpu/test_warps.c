@@ -211,6 +211,39 @@ static void atomics(void *module)
     cuMemFree_v2(d_in);
 }
 
+static void votes(void *module)
+{
+    enum { THREADS = 80 };
+    u32 in[THREADS], out[THREADS], count = 0, zero[3] = { 0 };
+    uint16_t sums[4], others[2];
+    for (int i = 0; i < THREADS; i++) {
+        in[i] = next() % 2 ? 100 : 101;
+        if (i == 70 || i == 5)
+            in[i] = next() % 2 ? 78 - (i == 70) : 3;
+        count += in[i] & 1;
+    }
+    uint64_t d_in = gpu_put(in, sizeof in), d_out = gpu_put(NULL, sizeof out), d_sums = gpu_put(zero, 8);
+    uint64_t d_others = gpu_put(zero, 4);
+    run(module, "votes", 1, THREADS, 0, (void *[]){ &d_in, &d_out, &d_sums, &d_others });
+    get(d_out, out, sizeof out);
+    get(d_sums, sums, sizeof sums);
+    get(d_others, others, sizeof others);
+    bool any = false, all = true;
+    for (int i = 0; i < THREADS; i++) {
+        any |= in[i] == 77;
+        all &= in[i] != 78;
+    }
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(out[i], count | (u32)any << 16 | (u32)all << 17);
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(sums[2 * k], 0x5100);     /* 40 */
+        assert_int_equal(sums[2 * k + 1], 0xd500); /* -80 */
+    }
+    assert_int_equal(others[0], 0x42a0); /* 80 */
+    assert_int_equal(others[1], 0x4320); /* 160 */
+    cuMemFree_v2(d_in);
+}
+
 static void async_copies(void *module)
 {
     enum { TILES = 5, N = TILES * 64 };
@@ -255,7 +288,8 @@ static void products(void *module)
         }
     for (int l = 0; l < 32; l++)
         for (int j = 0; j < 2; j++) /* the matrices of lanes 0 to 7 and 8 to 15, transposed */
-            want[256 + 32 * j + l] = halves[8 * j + l % 4 * 2][l / 4] | halves[8 * j + l % 4 * 2 + 1][l / 4] << 16;
+            want[256 + 32 * j + l] = (int)(halves[8 * j + l % 4 * 2][l / 4] | (u32)halves[8 * j + l % 4 * 2 + 1][l / 4]
+                                                                                  << 16);
     uint64_t d_a = gpu_put(a, sizeof a), d_b = gpu_put(b, sizeof b), d_c = gpu_put(c, sizeof c);
     uint64_t d_d = gpu_put(NULL, sizeof got);
     run(module, "products", 1, 32, 0, (void *[]){ &d_a, &d_b, &d_c, &d_d });
@@ -265,7 +299,7 @@ static void products(void *module)
     cuMemFree_v2(d_c);
 }
 
-/* Says how many instructions of threads are run in a second. */
+/* Says how many instructions of threads are run in a second of processor time. */
 static void busy(void *module)
 {
     enum { THREADS = 256, BLOCKS = 16 };
@@ -285,11 +319,12 @@ static void busy(void *module)
     uint64_t d_x = gpu_put(x, sizeof x), d_y = gpu_put(NULL, sizeof got);
     unsigned long long before = spillway_gpu_thread_instructions();
     struct timespec a, b;
-    clock_gettime(CLOCK_MONOTONIC, &a);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
     run(module, "busy", BLOCKS, THREADS, 0, (void *[]){ &d_x, &d_y, &n });
-    clock_gettime(CLOCK_MONOTONIC, &b);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     double s = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
-    printf("%.1f M thread instructions, %.0f M/s\n", (double)(spillway_gpu_thread_instructions() - before) / 1e6,
+    printf("%.1f M thread instructions, %.0f M in a second of processor time\n",
+           (double)(spillway_gpu_thread_instructions() - before) / 1e6,
            (double)(spillway_gpu_thread_instructions() - before) / 1e6 / s);
     assert_memory_equal(get(d_y, got, sizeof got), want, sizeof want);
     cuMemFree_v2(d_x);
@@ -322,6 +357,7 @@ TEST(choices)
 TEST(memories)
 TEST(lanes)
 TEST(atomics)
+TEST(votes)
 TEST(async_copies)
 TEST(products)
 TEST(busy)
@@ -330,9 +366,10 @@ int main(int argc, char **argv)
 {
     (void)argc;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_branches),     cmocka_unit_test(test_calls),    cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_memories),     cmocka_unit_test(test_lanes),    cmocka_unit_test(test_atomics),
-        cmocka_unit_test(test_async_copies), cmocka_unit_test(test_products), cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_branches), cmocka_unit_test(test_calls),        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_memories), cmocka_unit_test(test_lanes),        cmocka_unit_test(test_atomics),
+        cmocka_unit_test(test_votes),    cmocka_unit_test(test_async_copies), cmocka_unit_test(test_products),
+        cmocka_unit_test(test_busy),
     };
     program = argv[0];
     if (!gpu_open(program)) {

@@ -1,4 +1,6 @@
 /* Kernels whose lanes branch, call, exchange values, use every kind of memory; test_warps.c has the same in C. */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <stdint.h>
 
 typedef uint32_t u32;
@@ -151,6 +153,17 @@ extern "C" __global__ void atomics(u32 *sums, const u32 *in, int *low, unsigned 
     if (!threadIdx.x)
         atomicAdd(sums + 12, local);
     atomicAdd(threadIdx.x % 2 ? pointer : &counter, 1);
+}
+
+/* Halves in pairs, and barriers that count. */
+extern "C" __global__ void votes(const u32 *in, u32 *out, __half2 *sums, __nv_bfloat162 *others)
+{
+    int t = threadIdx.x;
+    out[t] = __syncthreads_count(in[t] & 1);
+    out[t] |= __syncthreads_or(in[t] == 77) ? 1 << 16 : 0;
+    out[t] |= __syncthreads_and(in[t] != 78) ? 1 << 17 : 0;
+    atomicAdd(sums + t % 2, __halves2half2(__ushort_as_half(0x3c00), __ushort_as_half(0xc000)));
+    atomicAdd(others, __halves2bfloat162(__ushort_as_bfloat16(0x3f80), __ushort_as_bfloat16(0x4000)));
 }
 
 extern "C" __global__ void async(const uint4 *in, uint4 *out, int n)
