@@ -253,16 +253,16 @@ check: $(foreach f,$(FOLDERS),$(call archive,$(f))) $(out)/spillway
 	    $(foreach r,$(ROOMS_moe) $(ROOMS_engine),"$(r):$(MAY_$(r))")
 	@tests/words.sh
 	@tests/check.sh "$(out)" $(FOLDERS)
-	@$(if $(NVCC),tests/cuda/check.sh $(cuda) $(firstword $(SM)))
+	@$(if $(NVCC),tests/cuda/check.sh $(cuda) $(call tool,..) $(firstword $(SM)))
 	@tests/install.sh $(out)/spillway
 	@$(if $(filter release,$(MODE)),tests/hardened.sh $(out)/spillway $(foreach f,$(FOLDERS),$(call archive,$(f))))
 
 # the kernels for all GPUs, by hand; the table is compared with the nvcc that wrote it
 all_cubins = $(foreach f,$(CU_kernels),$(foreach g,$(SM_ALL),$(cuda)/$(f).$(g).cubin))
 check-gpu: $(all_cubins)
-	@tests/cuda/check.sh $(cuda) $(SM_ALL)
+	@tests/cuda/check.sh $(cuda) $(call tool,..) $(SM_ALL)
 cuda-resources: $(all_cubins)
-	@tests/cuda/check.sh --write $(cuda) $(SM_ALL)
+	@tests/cuda/check.sh --write $(cuda) $(call tool,..) $(SM_ALL)
 
 # ---- evals: programs that measure; they print CSV --------------------------------------------------------
 EVALS = $(patsubst %.c,$(out)/%,$(wildcard evals/*.c evals/*/*.c))

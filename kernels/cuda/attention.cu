@@ -397,7 +397,7 @@ template <int OWN> KN_DEVICE void attend_join(const struct kn_op_attend &o, cons
 /* For d_value up to THREADS, and for all others. */
 #define MANY ((KN_MAX_D_HEAD + THREADS - 1) / THREADS)
 #define ATTEND(KV, name, OWN)                                                                                          \
-    KN_KERNEL(attend_##KV##name, THREADS, 4)(const __grid_constant__ struct kn_op_attend o, float *parts)              \
+    KN_KERNEL(attend_##KV##name, THREADS, 3)(const __grid_constant__ struct kn_op_attend o, float *parts)              \
     {                                                                                                                  \
         attend<KN_KV_##KV, OWN>(o, parts);                                                                             \
     }
@@ -408,12 +408,12 @@ ATTEND(F32, _wide, MANY)
 ATTEND(INT8, , 1)
 ATTEND(INT8, _wide, MANY)
 
-KN_KERNEL(attend_join, THREADS, 4)(const __grid_constant__ struct kn_op_attend o, const float *parts, int n_part)
+KN_KERNEL(attend_join, THREADS, 3)(const __grid_constant__ struct kn_op_attend o, const float *parts, int n_part)
 {
     attend_join<1>(o, parts, n_part);
 }
 
-KN_KERNEL(attend_join_wide, THREADS, 4)(const __grid_constant__ struct kn_op_attend o, const float *parts, int n_part)
+KN_KERNEL(attend_join_wide, THREADS, 3)(const __grid_constant__ struct kn_op_attend o, const float *parts, int n_part)
 {
     attend_join<MANY>(o, parts, n_part);
 }

@@ -21,8 +21,8 @@ extern "C" {
 #define KN_WARP   32
 #define KN_ALL    0xffffffffu
 
-/* A kernel that is launched with blocks of `threads`, at least `blocks` of which fit a processor: this bounds the registers
- * of a thread.  Without it ptxas may spill some for an occupancy that it prefers. */
+/* A kernel that is launched with blocks of `threads`, at least `blocks` of which fit a processor: this bounds the
+ * registers of a thread.  Without it ptxas may spill some for an occupancy that it prefers. */
 #define KN_KERNEL(name, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) kn_run_##name
 
 KN_DEVICE int lane_of() { return (int)threadIdx.x % KN_WARP; }

@@ -1,5 +1,6 @@
 /* Opens CUDA devices, loads the kernels, and lists the devices of this machine. */
 #include "kernels/cuda/internal.h"
+#include "kernels/internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -53,9 +54,11 @@ static int find_kernel(struct kn_cuda_device *d, struct CUfunc_st **out, const c
 {
     char name[64];
     snprintf(name, sizeof name, "kn_run_%s%s", first, second);
-    for (int i = 0; i < KN_CUDA_IMAGES; i++)
-        if (d->driver->module_function(out, d->module[i], name) == 0)
-            return 0;
+    for (int i = 0; i < KN_CUDA_IMAGES; i++) {
+        unsigned failed = d->driver->module_function(out, d->module[i], name);
+        if (failed != KN_CUDA_NOT_FOUND)
+            return kn_cuda_failed(failed, "finding a kernel");
+    }
     return kn_fail(KN_EIO, "CUDA: the program has no kernel %s", name);
 }
 
@@ -89,6 +92,26 @@ static int find_kernels(struct kn_cuda_device *d)
     return error;
 }
 
+/* Copies the points of the grids to a module that has products or embeddings. */
+static int put_grids(const struct kn_cuda_driver *d, struct CUmod_st *module)
+{
+    struct kn_cuda_grids grids;
+    kn_cuda_address at;
+    size_t bytes;
+    memcpy(grids.iq2_xxs, kn_grid_iq2_xxs, sizeof grids.iq2_xxs);
+    memcpy(grids.iq2_xs, kn_grid_iq2_xs, sizeof grids.iq2_xs);
+    memcpy(grids.iq2_s, kn_grid_iq2_s, sizeof grids.iq2_s);
+    memcpy(grids.iq3_xxs, kn_grid_iq3_xxs, sizeof grids.iq3_xxs);
+    memcpy(grids.iq3_s, kn_grid_iq3_s, sizeof grids.iq3_s);
+    unsigned failed = d->module_global(&at, &bytes, module, "kn_cuda_grids");
+    if (failed == KN_CUDA_NOT_FOUND)
+        return 0;
+    kn_assert(failed || bytes == sizeof grids);
+    failed = failed ? failed : d->copy(at, (kn_cuda_address)(uintptr_t)&grids, sizeof grids, NULL);
+    failed = failed ? failed : d->context_wait();
+    return kn_cuda_failed(failed, "copying the grids of formats");
+}
+
 /* The driver takes the code for this GPU from an image, or compiles its PTX. */
 static int load_modules(struct kn_cuda_device *d)
 {
@@ -98,6 +121,9 @@ static int load_modules(struct kn_cuda_device *d)
             return kn_fail(KN_ENODEV, "CUDA: the program has no code for this GPU: compute capability 8.0 is needed");
         if (failed)
             return kn_cuda_failed(failed, "loading the kernels");
+        int error = put_grids(d->driver, d->module[i]);
+        if (error)
+            return error;
     }
     return find_kernels(d);
 }
@@ -157,6 +183,7 @@ int kn_cuda_admit(const struct kn_device *device, enum kn_format f)
 {
     if (!kn_cuda_has_format(f))
         return kn_fail(KN_EUNSUPPORTED, "CUDA devices cannot compute with weights in %s", kn_format_info(f)->name);
+    _Static_assert(KN_FORMAT_COUNT <= 32, "formats are bits of a word");
     ((struct kn_cuda_device *)(uintptr_t)device)->formats |= 1u << f;
     return 0;
 }

@@ -7,7 +7,13 @@
 #include "kernels/cuda/launch.h"
 
 /* Files of kernels.  Each was compiled to one image: code for several GPUs and PTX for later ones. */
-#define KN_CUDA_FILES(X) X(rows) X(products) X(groups) X(attention) X(experts) X(delta_net)
+#define KN_CUDA_FILES(X)                                                                                               \
+    X(rows)                                                                                                            \
+    X(products)                                                                                                        \
+    X(groups)                                                                                                          \
+    X(attention)                                                                                                       \
+    X(experts)                                                                                                         \
+    X(delta_net)
 
 enum {
 #define KN_COUNT(name) KN_CUDA_IMAGE_##name,

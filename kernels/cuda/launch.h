@@ -29,13 +29,37 @@ KN_SHARED int kn_cuda_groups(int n_in)
 /* Panels that a block computes side by side. */
 KN_SHARED int kn_cuda_panels(int n_in) { return KN_CUDA_SLOTS / kn_cuda_groups(n_in); }
 
+/* The points of the grids of the IQ2 and IQ3 formats, as in kernels/internal.h. */
+struct kn_cuda_grids {
+    uint8_t iq2_xxs[256][8], iq2_xs[512][8], iq2_s[1024][8];
+    uint8_t iq3_xxs[256][4], iq3_s[512][4];
+};
+
 /* Formats whose products the kernels compute. */
 #define KN_CUDA_FORMATS(X)                                                                                             \
     X(F32)                                                                                                             \
     X(F16)                                                                                                             \
     X(BF16)                                                                                                            \
     X(Q8_0)                                                                                                            \
-    X(Q4_K) X(Q5_K) X(Q6_K) X(Q2_K) X(Q3_K) X(IQ4_XS) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(IQ4_NL) X(MXFP4) X(INT4) X(FP8)
+    X(Q4_K)                                                                                                            \
+    X(Q5_K)                                                                                                            \
+    X(Q6_K)                                                                                                            \
+    X(Q2_K)                                                                                                            \
+    X(Q3_K)                                                                                                            \
+    X(IQ4_XS)                                                                                                          \
+    X(Q4_0)                                                                                                            \
+    X(Q4_1)                                                                                                            \
+    X(Q5_0)                                                                                                            \
+    X(Q5_1)                                                                                                            \
+    X(IQ4_NL)                                                                                                          \
+    X(MXFP4)                                                                                                           \
+    X(INT4)                                                                                                            \
+    X(FP8)                                                                                                             \
+    X(IQ2_XXS)                                                                                                         \
+    X(IQ2_XS)                                                                                                          \
+    X(IQ2_S)                                                                                                           \
+    X(IQ3_XXS)                                                                                                         \
+    X(IQ3_S)
 
 /* A product of each group's matrices with its rows: gate to y and up to `up`, or down to y. */
 struct kn_cuda_group_product {

@@ -23,6 +23,17 @@ KN_DEVICE float value_q4_k(const uint8_t sc[12][16], float d, float dmin, int l,
     return d * (float)byte_of(scale, l % 4) * (float)q - dmin * (float)byte_of(min, l % 4);
 }
 
+/* As decode_grid(). */
+template <class T> KN_DEVICE float grid_value(const struct kn_mat &w, int r, int k)
+{
+    const typename T::block *b = block_at<typename T::block>(w, r, k, 256);
+    int l = r % KN_PANEL, i = k % 256 / 8;
+    uint32_t word[2];
+    T::point(b, l, i, word);
+    int integer = signed_byte_of(k % 8 < 4 ? word[0] : word[1], k % 4) * (2 * T::scale(b, l, i) + 1);
+    return (from_half(b->d[l]) * T::step) * (float)integer;
+}
+
 /* The value of input k of row r. */
 KN_DEVICE float value_of(const struct kn_mat &w, int r, int k)
 {
@@ -100,6 +111,16 @@ KN_DEVICE float value_of(const struct kn_mat &w, int r, int k)
         uint32_t q = (uint32_t)nibble_value(b->q + 4 * sub, l, k32);
         return from_half(b->d[l]) * (float)scale * (float)signed_byte_of(look_up<iq4_table>(q), 0);
     }
+    case KN_IQ2_XXS:
+        return grid_value<iq2_xxs>(w, r, k);
+    case KN_IQ2_XS:
+        return grid_value<iq2_xs>(w, r, k);
+    case KN_IQ2_S:
+        return grid_value<iq2_s>(w, r, k);
+    case KN_IQ3_XXS:
+        return grid_value<iq3_xxs>(w, r, k);
+    case KN_IQ3_S:
+        return grid_value<iq3_s>(w, r, k);
     case KN_FP8: {
         const struct kn_fp8_x16 *b = block_at<struct kn_fp8_x16>(w, r, k, 128);
         return (256.0f * b->d[l]) * e4m3_part(b->q[k % 128][l]);

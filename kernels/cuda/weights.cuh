@@ -309,7 +309,8 @@ typedef weights_32<q4_bf16> weights_INT4;
 
 /* ---- blocks of 256 ----------------------------------------------------------------------------------------- */
 
-/* T: sum<N>() adds the block's integer sums to isum, and those of its minimums to msum. */
+/* T: sum<N>() adds the block's integer sums to isum, and those of its minimums to msum; step: a factor of all scales.
+ * */
 template <class T> struct weights_256 {
     static constexpr int values = 256, bytes = (int)sizeof(typename T::block) / KN_PANEL;
     typedef struct kn_codes X;
@@ -322,6 +323,8 @@ template <class T> struct weights_256 {
         T::template sum<N>(b, quad, x, isum, msum);
         half_scales(b->d, quad, d);
         T::minimums(b, quad, dmin);
+        for (int r = 0; r < 4; r++)
+            d[r] = d[r] * T::step; /* a power of two */
         for (int j = 0; j < N; j++) {
             float dx = x[j]->d[0];
             for (int r = 0; r < 4; r++) {
@@ -351,6 +354,7 @@ KN_DEVICE void q4_k_scales(const uint8_t sc[12][16], int quad, int sub, uint32_t
 template <class B> struct k_with_min {
     typedef B block;
     static constexpr bool has_min = true;
+    static constexpr float step = 1;
     KN_DEVICE void minimums(const B *b, int quad, float m[4]) { half_scales(b->dmin, quad, m); }
     template <int N>
     KN_DEVICE void sum(const B *b, int quad, const struct kn_codes *const (&x)[N], int (&isum)[N][4], int (&msum)[N][4])
@@ -399,6 +403,7 @@ template <class B> struct k_with_min {
 template <class T> struct k_by_16 {
     typedef typename T::block block;
     static constexpr bool has_min = T::has_min;
+    static constexpr float step = 1;
     KN_DEVICE void minimums(const block *b, int quad, float m[4]) { T::minimums(b, quad, m); }
     template <int N>
     KN_DEVICE void sum(const block *b, int quad, const struct kn_codes *const (&x)[N], int (&isum)[N][4],
@@ -497,6 +502,7 @@ struct q3_k : no_minimums {
 
 struct iq4_xs : no_minimums {
     typedef struct kn_iq4_xs_x16 block;
+    static constexpr float step = 1;
     template <int N>
     KN_DEVICE void sum(const block *b, int quad, const struct kn_codes *const (&x)[N], int (&isum)[N][4], int (&)[N][4])
     {
@@ -526,6 +532,143 @@ struct iq4_xs : no_minimums {
     }
 };
 
+/* ---- grids --------------------------------------------------------------------------------------------------- */
+
+/* The points of the grids (kernels/internal.h), which the host copies to each module that has this variable. */
+extern "C" {
+__device__ struct kn_cuda_grids kn_cuda_grids;
+}
+
+/* Signs of eight values, of which seven bits are stored: the number of negative values is even. */
+KN_DEVICE uint32_t all_signs(uint32_t bits)
+{
+    uint32_t seven = bits & 127;
+    return seven | (uint32_t)(__popc(seven) & 1) << 7;
+}
+
+/* Four sizes, of which those with a bit in the low bits of sign become negative; no size is 0. */
+KN_DEVICE uint32_t with_signs(uint32_t sizes, uint32_t sign)
+{
+    uint32_t one = ((sign & 15) * 0x00204081) & 0x01010101;
+    return (sizes ^ one * 255) + one;
+}
+
+/* T: point() makes eight integer weights of values 8 * i .. + 7 of row r of four, as two words, without the scale;
+ * scale() is s of the factor 2 * s + 1 that they have. */
+template <class T> struct k_grid {
+    typedef typename T::block block;
+    static constexpr bool has_min = false;
+    static constexpr float step = T::step;
+    KN_DEVICE void minimums(const block *, int, float *) {}
+    template <int N>
+    KN_DEVICE void sum(const block *b, int quad, const struct kn_codes *const (&x)[N], int (&isum)[N][4], int (&)[N][4])
+    {
+#pragma unroll 1
+        for (int s = 0; s < 8; s++)
+#pragma unroll
+            for (int v = 0; v < 4; v++) {
+                int i = 4 * s + v;
+                for (int r = 0; r < 4; r++) {
+                    uint32_t word[2];
+                    int l = 4 * quad + r, factor = 2 * T::scale(b, l, i) + 1;
+                    T::point(b, l, i, word);
+                    for (int j = 0; j < N; j++) {
+                        int dot = __dp4a((int)word[0], codes_at(x[j], 8 * i), 0);
+                        isum[j][r] += factor * __dp4a((int)word[1], codes_at(x[j], 8 * i + 4), dot);
+                    }
+                }
+            }
+    }
+};
+
+/* Byte i, or nibble i, of row l in a field of four bytes a row. */
+KN_DEVICE int grid_byte(const uint8_t (*field)[16][4], int l, int i) { return field[i / 4][l][i % 4]; }
+KN_DEVICE int grid_nibble(const uint8_t (*field)[16][4], int l, int i)
+{
+    return grid_byte(field, l, i / 2) >> i % 2 * 4 & 15;
+}
+KN_DEVICE uint32_t grid_word(const uint8_t (*field)[16][4], int l, int i)
+{
+    return __ldg((const uint32_t *)field[i][l]);
+}
+
+KN_DEVICE void eight_of(const uint8_t *point, uint32_t sign, uint32_t word[2])
+{
+    uint2 sizes = __ldg((const uint2 *)point);
+    word[0] = with_signs(sizes.x, sign);
+    word[1] = with_signs(sizes.y, sign >> 4);
+}
+
+KN_DEVICE void four_and_four(const uint8_t *first, const uint8_t *second, uint32_t sign, uint32_t word[2])
+{
+    word[0] = with_signs(__ldg((const uint32_t *)first), sign);
+    word[1] = with_signs(__ldg((const uint32_t *)second), sign >> 4);
+}
+
+struct iq2_xxs {
+    typedef struct kn_iq2_xxs_x16 block;
+    static constexpr float step = 0.125f;
+    KN_DEVICE int scale(const block *b, int l, int i) { return (int)(grid_word(b->q, l, i / 4 * 2 + 1) >> 28); }
+    KN_DEVICE void point(const block *b, int l, int i, uint32_t word[2])
+    {
+        int index = b->q[i / 4 * 2][l][i % 4];
+        eight_of(kn_cuda_grids.iq2_xxs[index], all_signs(grid_word(b->q, l, i / 4 * 2 + 1) >> i % 4 * 7), word);
+    }
+};
+
+struct iq2_xs {
+    typedef struct kn_iq2_xs_x16 block;
+    static constexpr float step = 0.125f;
+    KN_DEVICE int scale(const block *b, int l, int i) { return grid_nibble(b->sc, l, i / 2); }
+    KN_DEVICE void point(const block *b, int l, int i, uint32_t word[2])
+    {
+        uint32_t q = grid_word(b->q, l, i / 2) >> i % 2 * 16 & 0xffff;
+        eight_of(kn_cuda_grids.iq2_xs[q & 511], all_signs(q >> 9), word);
+    }
+};
+
+struct iq2_s {
+    typedef struct kn_iq2_s_x16 block;
+    static constexpr float step = 0.125f;
+    KN_DEVICE int scale(const block *b, int l, int i) { return grid_nibble(b->sc, l, i / 2); }
+    KN_DEVICE void point(const block *b, int l, int i, uint32_t word[2])
+    {
+        int index = grid_byte(b->q, l, i) | (grid_byte(b->qh, l, i / 4) >> i % 4 * 2 & 3) << 8;
+        eight_of(kn_cuda_grids.iq2_s[index], (uint32_t)grid_byte(b->sign, l, i), word);
+    }
+};
+
+struct iq3_xxs {
+    typedef struct kn_iq3_xxs_x16 block;
+    static constexpr float step = 0.5f;
+    KN_DEVICE int scale(const block *b, int l, int i) { return (int)(grid_word(b->s, l, i / 4) >> 28); }
+    KN_DEVICE void point(const block *b, int l, int i, uint32_t word[2])
+    {
+        int first = grid_byte(b->q, l, 2 * i), second = grid_byte(b->q, l, 2 * i + 1);
+        four_and_four(kn_cuda_grids.iq3_xxs[first], kn_cuda_grids.iq3_xxs[second],
+                      all_signs(grid_word(b->s, l, i / 4) >> i % 4 * 7), word);
+    }
+};
+
+struct iq3_s {
+    typedef struct kn_iq3_s_x16 block;
+    static constexpr float step = 1;
+    KN_DEVICE int scale(const block *b, int l, int i) { return b->sc[l][i / 8] >> i / 4 % 2 * 4 & 15; }
+    KN_DEVICE void point(const block *b, int l, int i, uint32_t word[2])
+    {
+        int high = grid_byte(b->qh, l, i / 4) >> i % 4 * 2;
+        int first = grid_byte(b->q, l, 2 * i) | (high & 1) << 8;
+        int second = grid_byte(b->q, l, 2 * i + 1) | (high & 2) << 7;
+        four_and_four(kn_cuda_grids.iq3_s[first], kn_cuda_grids.iq3_s[second], (uint32_t)grid_byte(b->sign, l, i),
+                      word);
+    }
+};
+
+typedef weights_256<k_grid<iq2_xxs>> weights_IQ2_XXS;
+typedef weights_256<k_grid<iq2_xs>> weights_IQ2_XS;
+typedef weights_256<k_grid<iq2_s>> weights_IQ2_S;
+typedef weights_256<k_grid<iq3_xxs>> weights_IQ3_XXS;
+typedef weights_256<k_grid<iq3_s>> weights_IQ3_S;
 typedef weights_256<k_with_min<struct kn_q4_k_x16>> weights_Q4_K;
 typedef weights_256<k_with_min<struct kn_q5_k_x16>> weights_Q5_K;
 typedef weights_256<k_by_16<q6_k>> weights_Q6_K;

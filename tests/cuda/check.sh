@@ -2,11 +2,13 @@
 # Checks the PTX of the CUDA kernels, and what ptxas makes of it.
 #   - The PTX has no approximate or flushing float operation, and each addition, subtraction, multiplication, fused
 #     operation, division and root of floats says .rn: so ptxas may not contract or reorder it.
+#   - The driver's functions have the parameters of NVIDIA's cuda.h, where that is installed.
 #   - Registers, shared memory and spills of each kernel are those of tests/cuda/resources.txt; spills are 0.
-# Usage: check.sh [--write] FOLDER SM...    FOLDER has NAME.ptx and NAME.SM.log; --write makes the table anew
+# Usage: check.sh [--write] FOLDER TOOLKIT SM...    FOLDER has NAME.ptx and NAME.SM.log, TOOLKIT has include/cuda.h; --write
+# makes the table new
 cd "$(dirname "$0")/../.." || exit 1
 write=; [ "$1" = --write ] && { write=1; shift; }
-folder=$1; shift; bad=0
+folder=$1 toolkit=$2; shift 2; bad=0
 complain() { echo "check of CUDA: $1"; bad=1; }
 
 for ptx in "$folder"/*.ptx; do
@@ -15,6 +17,10 @@ for ptx in "$folder"/*.ptx; do
     grep -nE '[[:space:]](add|sub|mul|mad|fma|div|sqrt|rcp)\.(sat\.)?f(32|64)' "$ptx" | head -3 | grep . &&
         complain "$ptx has a float operation without .rn"
 done
+
+if [ -e "$toolkit/include/cuda.h" ]; then
+    ${CC:-cc} -std=gnu11 -I. -I"$toolkit/include" -fsyntax-only tests/cuda/driver_types.c || complain "kernels/cuda/driver.h differs from cuda.h"
+fi
 
 for sm in "$@"; do
     for log in "$folder"/*."$sm".log; do

@@ -22,7 +22,9 @@
 #include "kernels/cpu/pass/host.h"
 #include "tests/nodes.h"
 
-#define MEMORY  ((size_t)4 << 20)
+#ifndef MEMORY
+#define MEMORY ((size_t)4 << 20)
+#endif
 #define N_ROW   5
 #define DEAD    3 /* the row that has failed */
 #define N_SLOT  24
