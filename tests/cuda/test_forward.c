@@ -1,5 +1,5 @@
 /* Whole passes on a CUDA device have the bytes of the host: tiny models of the families that the device can compute,
- * a prompt and some tokens after it.  The experts are computed on the host. */
+ * a prompt and some tokens after it.  The device keeps half of the experts, which it chooses meanwhile. */
 #include "tests/cuda/on_cuda.h"
 
 #include <string.h>
@@ -18,6 +18,7 @@ static void run(const struct golden *g, struct moe_model *m, struct kn_team *tea
         .max_row = PROMPT, .max_want = PROMPT, .n_slot = 32, .max_pos = 32, .team = team, .kv = kv
     };
     int32_t slot[LENGTH];
+    co.resident_bytes = moe_model_shape(m)->device_expert_bytes / 2;
     assert_int_equal(moe_context_open(&c, m, &co), 0);
     for (int i = 0; i < LENGTH; i++)
         slot[i] = (i * 7 + 3) % 32;

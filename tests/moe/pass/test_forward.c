@@ -103,10 +103,12 @@ static void logits_are_those_of_transformers(void **state)
     struct moe_model_options mo = { .isa = KN_ISA_COUNT - 1, .device = &own.base };
     assert_int_equal(moe_model_open(&apart, file, &mo), 0);
     assert_int_equal(moe_model_load(apart, &(struct moe_load_options){ .team = team }), 0);
+    co.resident_bytes = moe_model_shape(apart)->device_expert_bytes / 2;
     assert_int_equal(moe_context_open(&context, apart, &co), 0);
     some_rows(&g, context, 5, all);
     moe_context_close(context);
     moe_model_close(apart);
+    co.resident_bytes = 0;
     co.device = &late.base; /* one chunk with all */
     assert_int_equal(moe_context_open(&context, model, &co), 0);
     some_rows(&g, context, 64, all);
