@@ -352,13 +352,16 @@ static int open_room(struct model *m, int room, struct kn_team *team)
                                                                                  (size_t)room / (N_ROOM - 1) * 3 / 4 });
 }
 
-/* The model on a device with memory of its own. */
+/* The model on a device with memory of its own; the host has little for experts. */
 static int open_apart(struct model *m, struct kn_team *team)
 {
     m->apart = late_device_apart(kn_isa_best(), 3);
     int error = moe_model_open(&m->model[APART], m->file,
                                &(struct moe_model_options){ .isa = kn_isa_best(), .device = &m->apart.base });
-    return error ? error : moe_model_load(m->model[APART], &(struct moe_load_options){ .team = team });
+    if (error)
+        return error;
+    const struct moe_shape *s = moe_model_shape(m->model[APART]);
+    return moe_model_load(m->model[APART], &(struct moe_load_options){ .team = team, .expert_bytes = s->expert_least });
 }
 
 static int open_model(void **state, const char *shape, enum kn_format format)
