@@ -106,16 +106,18 @@ static bool locate_near(const struct ptx_run *r, const struct ptx_insn *i, uint3
         differs |= at - first - l * size;
     }
     uint64_t range = high - low + size;
-    bool shared = i->space == PTX_SHARED, device = !shared && gpu_is_device(low);
-    if (bits % size || range > MOST_NEAR || i->space == PTX_LOCAL || i->space == PTX_PARAM)
+    bool shared = i->space == PTX_SHARED, param = i->space == PTX_PARAM;
+    bool device = !shared && !param && gpu_is_device(low);
+    if (bits % size || range > MOST_NEAR || i->space == PTX_LOCAL)
         return false;
-    if (shared ? high + size > r->launch->shared_bytes
-               : !(device ? gpu_state_all(low, range, 0) : gpu_host_has(low, range)))
+    if (shared || param ? high + size > (shared ? r->launch->shared_bytes : r->launch->f->param_bytes)
+                        : !(device ? gpu_state_all(low, range, 0) : gpu_host_has(low, range)))
         return false;
+    const uint8_t *start = shared ? r->shared : param ? r->launch->param : NULL;
     for (int l = 0; l < PTX_LANES; l++) {
-        p->at[l] = shared ? r->shared + p->address[l] : (uint8_t *)(uintptr_t)p->address[l];
+        p->at[l] = start ? (uint8_t *)(uintptr_t)start + p->address[l] : (uint8_t *)(uintptr_t)p->address[l];
         p->defined[l] = shared ? r->shared_defined + p->address[l] : NULL;
-        p->space[l] = shared ? PTX_SHARED : device ? PTX_GLOBAL : SPACE_HOST;
+        p->space[l] = shared ? PTX_SHARED : param ? PTX_PARAM : device ? PTX_GLOBAL : SPACE_HOST;
     }
     p->all_device = device && mask == PTX_ALL && !differs;
     p->all_defined = shared ? !memchr(r->shared_defined + low, 0, range) : device ? gpu_state_all(low, range, 4) : true;
@@ -362,13 +364,26 @@ static bool same_place(const struct places *p, int l)
     return p->space[l] == PTX_GLOBAL && p->space[l - 1] == PTX_GLOBAL && p->address[l] == p->address[l - 1];
 }
 
+/* Whole words of shared memory without a sign of a race; false: touch_lane() must look. */
+static inline bool touch_words(struct ptx_run *r, const struct ptx_warp *w, uint32_t at, uint32_t size, int l,
+                               enum gpu_use use)
+{
+    uint32_t thread = w->number * PTX_LANES + (uint32_t)l;
+    if (size % 4)
+        return false;
+    for (uint32_t k = 0; k < size; k += 4)
+        if (!gpu_touch_shared_fast(r->shared_word + (at + k) / 4, use, thread, w->epoch, w->knows))
+            return false;
+    return true;
+}
+
 /* Records the accesses of the lanes. False: one of them is a race. */
 static bool touch(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask, uint32_t size,
                   const struct places *p)
 {
     const char *with;
     enum gpu_use use = i->op == OP_ld ? GPU_READ : i->op == OP_st ? GPU_WRITE : GPU_ATOMIC;
-    if (!r->shared_word)
+    if (!r->shared_word || i->space == PTX_PARAM || i->space == PTX_LOCAL)
         return true;
     if (i->is_sync && use != GPU_ATOMIC) {
         if (i->is_sync & ORDER_release)
@@ -381,6 +396,8 @@ static bool touch(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *
     bool global = false;
     for (int l = 0; l < PTX_LANES; l++) {
         if (!(mask >> l & 1) || (l && use == GPU_READ && mask >> (l - 1) & 1 && same_place(p, l)))
+            continue;
+        if (p->space[l] == PTX_SHARED && touch_words(r, w, (uint32_t)p->address[l], size, l, use))
             continue;
         if (!touch_lane(r, w, i, l, size, use, p))
             return false;

@@ -13,6 +13,15 @@ static void set_second(struct ptx_run *r, struct ptx_warp *w, const struct ptx_i
         ptx_set(w, r->m->list[i->list], lane, false, value ? PTX_ALL : 0, true);
 }
 
+/* One value for all lanes of mask. */
+static void set_all(struct ptx_warp *w, uint32_t reg, uint32_t mask, uint32_t value)
+{
+    uint32_t *to = ptx_reg(w, reg);
+    for (uint32_t l = 0; l < PTX_LANES; l++)
+        to[l] = mask & 1u << l ? value : to[l];
+    w->defined[reg] |= mask;
+}
+
 static bool shuffle(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask)
 {
     const uint32_t *value = ptx_reg(w, i->src[0]), *operand = ptx_reg(w, i->src[1]), *clamp = ptx_reg(w, i->src[2]);
@@ -48,13 +57,14 @@ static bool shuffle(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn
     }
     uint32_t *to = ptx_reg(w, i->dst);
     for (int l = 0; l < PTX_LANES; l++)
-        if (mask >> l & 1) {
-            if (i->dst)
-                to[l] = result[l];
-            set_second(r, w, i, l, inside >> l & 1);
-        }
+        if (mask >> l & 1 && i->dst)
+            to[l] = result[l];
     if (i->dst)
         w->defined[i->dst] = (w->defined[i->dst] & ~mask) | (known & mask);
+    if (i->n_list) {
+        set_all(w, r->m->list[i->list], mask & inside, PTX_ALL);
+        set_all(w, r->m->list[i->list], mask & ~inside, 0);
+    }
     return true;
 }
 
@@ -68,9 +78,7 @@ static void vote(struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask)
                   : i->sub == VOTE_any ? any
                                        : all || !any;
     uint32_t v = i->sub == VOTE_ballot ? ballot : answer ? PTX_ALL : 0;
-    for (int l = 0; l < PTX_LANES; l++)
-        if (mask >> l & 1)
-            ptx_set(w, i->dst, l, false, v, true);
+    set_all(w, i->dst, mask, v);
 }
 
 static void match(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask)
@@ -119,9 +127,7 @@ static void reduce(struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask)
             sum = less ? sum : v[l];
         }
     }
-    for (int l = 0; l < PTX_LANES; l++)
-        if (mask >> l & 1)
-            ptx_set(w, i->dst, l, false, sum, true);
+    set_all(w, i->dst, mask, sum);
 }
 
 /* The fragments of m16n8k16 and m16n8k32 for bytes: lane l has, in register v of a, row l / 4 + 8 (v % 2) and columns

@@ -502,9 +502,10 @@ static bool unpack(char *to, size_t bytes, const void *from, size_t packed)
 static char *find_ptx(const void *image)
 {
     struct fatbin_header h;
-    memcpy(&h, image, sizeof h);
+    memcpy(&h.magic, image, sizeof h.magic);
     if (h.magic != FATBIN_MAGIC)
         return !memcmp(image, "\177ELF", 4) ? NULL : strdup(image);
+    memcpy(&h, image, sizeof h);
     const char *at = (const char *)image + h.header_bytes, *end = at + h.bytes, *best = NULL;
     struct fatbin_entry e = { 0 }, best_entry = { 0 };
     for (; at + sizeof e <= end; at += e.header_bytes + e.bytes) {

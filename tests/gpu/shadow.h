@@ -46,4 +46,23 @@ struct gpu_shared_word {
 bool gpu_touch_shared(struct gpu_shared_word *word, uint32_t offset, uint32_t bytes, enum gpu_use use, bool changes,
                       uint32_t thread, uint32_t epoch, const uint32_t *knows, const char **with);
 
+/* The same for a load or store of a whole word; false: gpu_touch_shared() must look. */
+static inline bool gpu_touch_shared_fast(struct gpu_shared_word *w, enum gpu_use use, uint32_t thread, uint32_t epoch,
+                                         const uint32_t *knows)
+{
+    uint32_t access = thread << 5 | 15u;
+    bool written = w->write_epoch > knows[w->writer >> 10] && w->writer >> 5 != thread;
+    bool read = w->read_epoch > knows[w->reader >> 10] && w->reader >> 5 != thread;
+    if (written || use == GPU_ATOMIC || (read && use == GPU_WRITE))
+        return false;
+    if (use == GPU_WRITE) {
+        w->writer = access;
+        w->write_epoch = epoch;
+    } else if (!read || w->reader >> 10 == thread >> 5) { /* an unordered read of another warp is kept */
+        w->reader = access;
+        w->read_epoch = epoch;
+    }
+    return true;
+}
+
 #endif

@@ -186,6 +186,52 @@ static void unknown_instructions_are_errors(void **state)
     assert_int_equal(cuModuleLoadData(&m, ".version 8.0\n.target sm_121\n.address_size 64\n"), 209);
 }
 
+/* A fat binary: a header, then entries of PTX (1) or machine code (2) for architectures. */
+static size_t add_entry(uint8_t *to, uint16_t kind, uint32_t arch, const char *text)
+{
+    uint32_t header = 64;
+    uint64_t bytes = (strlen(text) + 8) / 8 * 8;
+    memset(to, 0, header + bytes);
+    memcpy(to, &kind, 2);
+    memcpy(to + 4, &header, 4);
+    memcpy(to + 8, &bytes, 8);
+    memcpy(to + 28, &arch, 4);
+    memcpy(to + header, text, strlen(text));
+    return header + bytes;
+}
+
+static int load_fat(uint16_t kind, uint32_t arch, void **f)
+{
+    static uint64_t image[1000];
+    uint8_t *at = (uint8_t *)image;
+    char text[400];
+    void *m = NULL;
+    memcpy(at, (uint8_t[]){ 0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0 }, 8);
+    uint64_t bytes = add_entry(at + 16, 2, 90, "\177ELF");
+    snprintf(text, sizeof text, "%sret;\n}\n", HEAD);
+    bytes += add_entry(at + 16 + bytes, kind, arch, text);
+    bytes += add_entry(at + 16 + bytes, 1, 120, "this is for a newer device");
+    memcpy(at + 8, &bytes, 8);
+    int error = cuModuleLoadData(&m, image);
+    *f = NULL;
+    if (!error) {
+        assert_int_equal(cuModuleGetFunction(f, m, "k"), 0);
+        assert_int_equal(cuModuleUnload(m), 0);
+    }
+    return error;
+}
+
+static void the_ptx_of_a_fat_binary_is_found(void **state)
+{
+    (void)state;
+    void *f;
+    assert_int_equal(load_fat(1, 80, &f), 0);
+    assert_non_null(f);
+    assert_int_equal(load_fat(1, 100, &f), 209);
+    assert_int_equal(load_fat(2, 80, &f), 209);
+    assert_int_equal(cuModuleLoadData(&f, "\177ELF and more"), 209);
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -196,6 +242,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(calls_fail_as_told),
         cmocka_unit_test(memory_is_counted),
         cmocka_unit_test(unknown_instructions_are_errors),
+        cmocka_unit_test(the_ptx_of_a_fat_binary_is_found),
     };
     program = argv[0];
     if (!gpu_open(program) || gpu_is_real) {

@@ -155,7 +155,7 @@ static void want_lanes(const u32 *v, u32 t, u32 *to)
         to[13] = t & 1 ? odd : 0;
     }
     to[14] = (u32)(v[t < 31 ? t + 1 : t] * 0x100000001ull >> 20);
-    to[15] = ((1u << t) - 1) ^ t;
+    to[15] = ((1u << t) - 1) ^ t ^ (u32)(t + 3 < 32) << 31;
 }
 
 static void lanes(void *module)

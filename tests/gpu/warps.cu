@@ -126,7 +126,11 @@ extern "C" __global__ void lanes(const u32 *in, u32 *out)
     to[14] = __shfl_down_sync(~0u, (unsigned long long)v * 0x100000001ull, 1) >> 20;
     u32 mask;
     asm("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
-    to[15] = mask ^ (t % 32);
+    u32 inside; /* does the shuffle read a lane? */
+    asm volatile("{.reg .pred p; shfl.sync.down.b32 %0|p, %1, 3, 31, -1; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(inside)
+                 : "r"(v));
+    to[15] = mask ^ (t % 32) ^ inside << 31;
 }
 
 extern "C" __global__ void atomics(u32 *sums, const u32 *in, int *low, unsigned long long *big, float *f)
