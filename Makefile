@@ -62,13 +62,13 @@ ISAS       = avx2 avx512
 ISA_avx2   = -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 
-SRC_kernels     = pass_fields core/base core/io core/memory core/machine core/threads core/json cpu/math cpu/formats \
+SRC_kernels     = pass_fields device core/base core/io core/memory core/machine core/threads core/json cpu/math cpu/formats \
                   cpu/grids cpu/decode cpu/reference_matmul cpu/reference cpu/encode cpu/encode_32 cpu/encode_grid cpu/encode.tmpl \
                   cpu/encode_32.tmpl cpu/encode_grid.tmpl cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul_256.tmpl \
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
                   cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue \
-                  cuda/driver cuda/device cuda/queue cuda/self_test cuda/images
+                  cuda/driver cuda/device cuda/memory cuda/queue cuda/self_test cuda/images
 CU_kernels      = rows products groups attention experts delta_net
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
 SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
@@ -89,7 +89,7 @@ SRC_moe/model  = families bind load latent_weights model
 MAY_moe/write = kernels moe/files moe/model
 SRC_moe/write  = writer quantize synth_shapes synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model
-SRC_moe/pass   = context delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
+SRC_moe/pass   = context memory residents delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
                  prefetch_token prefetch experts
 
 ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar engine/kv engine/plan engine/draft \
@@ -226,7 +226,10 @@ interpreter = $(out)/tests/gpu/libcuda.so.1
 $(out)/tests/cuda/%.o: CPPFLAGS += -DCUDA_INTERPRETER='"$(interpreter)"'
 $(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels) | $(if $(NVCC),$(interpreter))
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,kernels) -lcmocka -o $@
-$(patsubst %,$(out)/tests/engine/cli/test_%,commands memory models refusals): | $(out)/spillway     # which they start
+$(out)/tests/cuda/test_forward: $(out)/tests/cuda/test_forward.o $(call closure,moe)
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,moe) -lcmocka -o $@
+$(patsubst %,$(out)/tests/engine/cli/test_%,commands device memory models refusals): | $(out)/spillway     # which they start
+$(out)/tests/engine/cli/test_device: | $(interpreter)
 
 # the PTX interpreter, a libcuda.so.1 for tests (docs/gpu-tests.md); its kernels' PTX by nvcc, if there is one
 GPU        = memory parse operands decode decode_memory arith convert access collect run shadow driver streams graphs

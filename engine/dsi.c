@@ -165,8 +165,8 @@ size_t eng_dsi_bytes(const struct eng_engine *e, const struct eng_dsi_options *o
     struct moe_context_options co = context_options(e, e->assets.team);
     const struct moe_model *drafter = eng_draft_chain_model(e->drafting);
     size_t lists = (size_t)e->assets.opt.n_ctx * 4 * sizeof(int32_t);
-    return (size_t)o->n_target * (moe_context_bytes(e->assets.model, &co) + lists) +
-           (drafter ? moe_context_bytes(drafter, &co) + lists : 0);
+    return (size_t)o->n_target * (moe_context_bytes(e->assets.model, &co).host + lists) +
+           (drafter ? moe_context_bytes(drafter, &co).host + lists : 0);
 }
 
 static int open_worker(struct eng_dsi *d, struct worker *w)

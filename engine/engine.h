@@ -36,7 +36,8 @@ struct eng_session;
 
 struct eng_options {
     const char *model;
-    enum kn_isa isa; /* the highest instruction set to use */
+    enum kn_isa isa;    /* the highest instruction set to use */
+    const char *device; /* runs the passes: a name of kn_device_open(); NULL: the host */
     enum kn_kv kv;
     int n_thread;          /* 0: one per usable CPU */
     int n_parallel;        /* seats: most sessions with rows in one pass */
@@ -44,6 +45,7 @@ struct eng_options {
     int n_ctx;             /* most tokens of a session; 0: eng_default_ctx() of engine/plan/plan.h */
     int n_ctx_most;        /* most tokens of that default; 0: no limit */
     int n_chunk;           /* most rows of a pass without its draft rows; 0: 512; below n_parallel: n_parallel */
+    size_t device_mem;     /* budget of a device with memory of its own; 0: its free memory, less a margin */
     size_t host_mem;       /* budget for all memory of the process; 0: the free memory, less a margin */
     size_t reserved_bytes; /* part of host_mem that the caller will allocate */
     size_t disk_room;      /* the part of reserved_bytes that is eng_disk_room(host_mem): it grows with the budget */

@@ -123,6 +123,7 @@ struct eng_chooser {
 
 struct eng_assets { /* open.c; constant once open */
     struct eng_options opt;
+    const struct kn_device *device;
     struct moe_file *file;
     struct moe_model *model;
     struct moe_context *context;

@@ -25,6 +25,7 @@ static struct moe_context_options context_options(const struct eng_engine *e)
                                          .kv = e->assets.opt.kv,
                                          .features = needs.features,
                                          .n_recall = needs.n_recall,
+                                         .resident_bytes = e->memory.split.device.expert,
                                          .team = e->assets.team };
 }
 
@@ -140,11 +141,13 @@ static int draft_rows(const struct eng_engine *e, int n_vocab)
 
 static int open_model(struct eng_engine *e)
 {
+    const char *device = e->assets.opt.device;
     struct moe_model_options mo = { .isa = e->assets.opt.isa };
-    int error;
+    int error = kn_device_open(&e->assets.device, device ? device : "host", e->assets.opt.isa);
+    mo.device = e->assets.device;
     for (int i = 0; i < e->assets.opt.n_draft; i++)
         mo.ahead |= eng_draft_properties(e->assets.opt.draft[i].kind)->needs_mtp_layer;
-    if ((error = moe_file_open(&e->assets.file, e->assets.opt.model)) ||
+    if (error || (error = moe_file_open(&e->assets.file, e->assets.opt.model)) ||
         (error = eng_vocab_open(&e->assets.vocab, e->assets.file)) ||
         (error = moe_model_open(&e->assets.model, e->assets.file, &mo)))
         return error;
@@ -154,7 +157,7 @@ static int open_model(struct eng_engine *e)
                        eng_vocab_size(e->assets.vocab), shape->n_vocab);
     if (!e->assets.opt.n_ctx) {
         int n = eng_default_ctx(e->assets.model, e->assets.opt.kv, e->assets.opt.n_parallel, e->assets.opt.host_mem,
-                                e->assets.opt.kv_mem, e->assets.opt.reserved_bytes);
+                                e->assets.opt.device_mem, e->assets.opt.kv_mem, e->assets.opt.reserved_bytes);
         e->assets.opt.n_ctx = e->assets.opt.n_ctx_most ? kn_min(n, e->assets.opt.n_ctx_most) : n;
     } else if (e->assets.opt.n_ctx > shape->n_ctx_train)
         kn_say(KN_LOG_WARN, "--ctx-size %d: %s was trained on %d tokens, its output beyond them is poor",
@@ -213,6 +216,7 @@ static int split_memory(struct eng_engine *e)
                                          .context = context_options(e),
                                          .n_parallel = e->assets.opt.n_parallel,
                                          .host_mem = e->assets.opt.host_mem,
+                                         .device_mem = e->assets.opt.device_mem,
                                          .kv_mem = e->assets.opt.kv_mem,
                                          .reserved_bytes = e->assets.opt.reserved_bytes,
                                          .disk_room = e->assets.opt.disk_room,
@@ -321,6 +325,7 @@ void eng_close(struct eng_engine *e)
     gr_tokens_close(e->assets.tokens);
     moe_context_close(e->assets.context);
     moe_model_close(e->assets.model);
+    kn_device_close(e->assets.device);
     eng_vocab_close(e->assets.vocab);
     moe_file_close(e->assets.file);
     eng_kv_close(&e->kv);

@@ -36,12 +36,11 @@ static double best_seconds(void (*add)(const void *arg), const void *arg)
     for (int i = 0; i < TURNS; i++) {
         uint64_t begin = kn_now_ns();
         add(arg);
-        kn_queue_wait(queue);
+        if (kn_queue_wait(queue))
+            exit(1);
         double s = (double)(kn_now_ns() - begin) * 1e-9;
         best = s < best ? s : best;
     }
-    if (kn_cuda_queue_error(queue))
-        exit(1);
     return best;
 }
 

@@ -1,13 +1,18 @@
-/* kernels/device.h - where a forward pass runs: devices, and queues of operations.
+/* kernels/device.h - where a forward pass runs: devices, their memory, and queues of operations.
  *
- * A device runs the operations of pass.h.  Today there is one kind, the host: kn_host_device().  A further backend is a
- * table struct kn_backend with its own struct behind struct kn_queue; its callers do not change.
+ * A device runs the operations of pass.h, on memory that it can read.  Today there is one kind, the host:
+ * kn_host_device().  A further backend is a table struct kn_backend with its own structs behind struct kn_device and
+ * struct kn_queue; its callers do not change.
  *
+ *     kn_memory_open()     memory for operations, and if asked for the host's image of it.  On the host both are the same
+ *                          bytes.  A device with memory of its own has two copies: the operation TRANSFER copies pieces
+ *                          between them, and the host touches nothing but the image
  *     kn_queue_open()      once for each context: memory and workers of one sequence of operations
  *     kn_queue_add()       adds one operation.  The struct is copied; the memory that it names must stay until the
  *                          queue has run the operation.  Operations run in the order in which they were added
  *     kn_queue_wait()      returns when all added operations have run: before the host reads their results, or writes
- *                          or frees memory that they name
+ *                          or frees memory that they name.  An error of the device is returned by each later wait, too:
+ *                          no result of the queue is valid any more
  *
  * The host's queue runs an operation over its team within kn_queue_add(); its wait returns at once.  Callers may not
  * depend on this.  One thread at a time uses a queue. */
@@ -16,9 +21,21 @@
 
 #include "kernels/kernels.h"
 
-struct kn_op; /* pass.h */
+struct kn_op; /* pass.h, as is enum kn_op_kind */
 struct kn_device;
 struct kn_queue;
+
+struct kn_memory {
+    const struct kn_device *device;
+    uint8_t *base;  /* address in operations; all bytes are 0 at first */
+    uint8_t *image; /* where the host reads and writes: base on the host; NULL: the memory has no image */
+    size_t bytes;
+};
+
+/* Memory that something needs, of the host and of a device with memory of its own. */
+struct kn_bytes {
+    size_t host, device;
+};
 
 struct kn_queue_options {
     const struct kn_device *device;
@@ -31,12 +48,20 @@ struct kn_queue_options {
 
 struct kn_backend {
     const char *name;
-    size_t (*queue_bytes)(const struct kn_queue_options *opt);
+    void (*close)(struct kn_device *d); /* NULL: the device is static */
+    bool own_memory;                    /* the host cannot read the device's memory, nor the device the host's */
+    bool (*has_format)(enum kn_format f); /* NULL: it has all formats */
+    int (*admit)(const struct kn_device *d, enum kn_format f); /* NULL: it has all formats */
+    size_t (*memory_free)(const struct kn_device *d);          /* of a device with memory of its own: free bytes */
+    int (*memory_open)(struct kn_memory *m, bool image);
+    void (*memory_close)(struct kn_memory *m);
+    int (*memory_write)(struct kn_memory *m, size_t at, const void *from, size_t bytes);
+    struct kn_bytes (*queue_bytes)(const struct kn_queue_options *opt);
     int (*queue_open)(struct kn_queue **out, const struct kn_queue_options *opt);
     void (*queue_close)(struct kn_queue *q);
     void (*queue_set_team)(struct kn_queue *q, struct kn_team *team);
     void (*queue_add)(struct kn_queue *q, const struct kn_op *op);
-    void (*queue_wait)(struct kn_queue *q);
+    int (*queue_wait)(struct kn_queue *q);
 };
 
 /* The members that every backend has; a backend's own struct begins with this one. */
@@ -50,7 +75,56 @@ struct kn_queue {
 /* The host with instruction set `most`, or the best one that the processor has below it. */
 const struct kn_device *kn_host_device(enum kn_isa most);
 
-static inline size_t kn_queue_bytes(const struct kn_queue_options *opt)
+/* Opens a device by its name: "host", "cuda" (the first GPU) or "cuda:1".  Close accepts NULL; models and contexts on the
+ * device are closed first. */
+int kn_device_open(const struct kn_device **out, const char *name, enum kn_isa isa);
+void kn_device_close(const struct kn_device *d);
+const char *kn_device_name(int i); /* of the kind i; NULL after the last */
+
+/* For tests: adds a kind of device. */
+struct kn_device_kind {
+    const char *name;
+    int (*open)(struct kn_device **out, int number);
+};
+void kn_device_offer(const char *name, int (*open)(struct kn_device **out, int number));
+
+static inline bool kn_device_has_format(const struct kn_device *d, enum kn_format f)
+{
+    return !d->backend->has_format || d->backend->has_format(f);
+}
+
+/* Free bytes of a device with memory of its own. */
+static inline size_t kn_device_free_bytes(const struct kn_device *d) { return d->backend->memory_free(d); }
+
+/* Matrices of format f will be named in operations.  KN_EUNSUPPORTED, reported: the device has no such format. */
+static inline int kn_device_admit(const struct kn_device *d, enum kn_format f)
+{
+    return d->backend->admit ? d->backend->admit(d, f) : 0;
+}
+
+/* Returns 0, or a code that has been reported: the device lacks memory. */
+static inline int kn_memory_open(struct kn_memory *m, const struct kn_device *d, size_t bytes, bool image)
+{
+    *m = (struct kn_memory){ .device = d, .bytes = bytes };
+    return d->backend->memory_open(m, image);
+}
+
+/* Frees the memory; no operation that names it may wait.  Memory that was never opened is fine. */
+static inline void kn_memory_close(struct kn_memory *m)
+{
+    if (m->base)
+        m->device->backend->memory_close(m);
+    *m = (struct kn_memory){ .base = NULL };
+}
+
+/* Writes bytes at `at`, from any memory of the host, and returns when they are there. */
+static inline int kn_memory_write(struct kn_memory *m, size_t at, const void *from, size_t bytes)
+{
+    kn_assert(at <= m->bytes && bytes <= m->bytes - at);
+    return m->device->backend->memory_write(m, at, from, bytes);
+}
+
+static inline struct kn_bytes kn_queue_bytes(const struct kn_queue_options *opt)
 {
     return opt->device->backend->queue_bytes(opt);
 }
@@ -70,6 +144,6 @@ static inline void kn_queue_close(struct kn_queue *q)
  * wait. */
 static inline void kn_queue_set_team(struct kn_queue *q, struct kn_team *team) { q->backend->queue_set_team(q, team); }
 static inline void kn_queue_add(struct kn_queue *q, const struct kn_op *op) { q->backend->queue_add(q, op); }
-static inline void kn_queue_wait(struct kn_queue *q) { q->backend->queue_wait(q); }
+static inline int kn_queue_wait(struct kn_queue *q) { return q->backend->queue_wait(q); }
 
 #endif

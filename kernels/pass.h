@@ -416,9 +416,9 @@ struct kn_op_route {
 
 /* Rows grouped by expert, of one layer. */
 struct kn_plan {
-    int n_expert;        /* distinct experts */
-    int32_t *expert;     /* [n_expert] the store's numbers, ascending */
-    int32_t *first;      /* [n_expert + 1] expert[e] has row[first[e] .. first[e + 1] - 1], and the same part of pair */
+    int32_t *n_expert; /* distinct experts */
+    int32_t *expert;   /* [*n_expert] the store's numbers, ascending */
+    int32_t *first;    /* [*n_expert + 1] expert[e] has row[first[e] .. first[e + 1] - 1], and the same part of pair */
     int32_t *row, *pair; /* [rows * n_used] batch row, and row * n_used + choice */
     int32_t *fill;       /* [the layer's experts] scratch of the sort */
 };
@@ -429,7 +429,7 @@ struct kn_op_plan {
     struct kn_rows rows;
     int n_expert, n_used, expert0;
     const int32_t *id; /* [n, n_used] */
-    struct kn_plan *plan;
+    struct kn_plan plan;
 };
 
 /* Lists the experts that any live row chose, by the sum of their weights over the rows, the largest first. */
@@ -513,6 +513,13 @@ struct kn_op_copy {
     int n;
 };
 
+/* Copies bytes from the host's image of memory to the device's, or back (struct kn_memory). */
+struct kn_op_transfer {
+    uint8_t *to;
+    const uint8_t *from;
+    size_t bytes;
+};
+
 /* ---- all ------------------------------------------------------------------------------------------------------------ */
 
 #define KN_OPS(X)                                                                                                      \
@@ -541,7 +548,8 @@ struct kn_op_copy {
     X(GATE_UP, gate_up)                                                                                                \
     X(DOWN, down)                                                                                                      \
     X(COMBINE, combine)                                                                                                \
-    X(COPY, copy)
+    X(COPY, copy)                                                                                                      \
+    X(TRANSFER, transfer)
 
 enum kn_op_kind {
 #define KN_ENUM(KIND, name) KN_OP_##KIND,

@@ -417,12 +417,12 @@ static void plan(const struct fields *f, const struct kn_op_plan *o)
 {
     field(f, "rows.status", KN_READS, o->rows.status, (size_t)o->rows.n * sizeof *o->rows.status);
     FIELD(KN_READS, id, o->rows.n * o->n_used);
-    FIELD(KN_CHANGES, plan, 1);
-    FIELD(KN_CHANGES, plan->expert, o->n_expert);
-    FIELD(KN_CHANGES, plan->first, o->n_expert + 1);
-    FIELD(KN_CHANGES, plan->row, o->rows.n * o->n_used);
-    FIELD(KN_CHANGES, plan->pair, o->rows.n * o->n_used);
-    FIELD(KN_SCRATCH, plan->fill, o->n_expert);
+    FIELD(KN_WRITES, plan.n_expert, 1);
+    FIELD(KN_CHANGES, plan.expert, o->n_expert);
+    FIELD(KN_CHANGES, plan.first, o->n_expert + 1);
+    FIELD(KN_CHANGES, plan.row, o->rows.n * o->n_used);
+    FIELD(KN_CHANGES, plan.pair, o->rows.n * o->n_used);
+    FIELD(KN_SCRATCH, plan.fill, o->n_expert);
 }
 
 static void guess(const struct fields *f, const struct kn_op_guess *o)
@@ -493,6 +493,12 @@ static void copy(const struct fields *f, const struct kn_op_copy *o)
 {
     rows(f, "from", KN_READS, o->from, o->stride, o->n, o->bytes);
     rows(f, "to", KN_WRITES, o->to, o->stride, o->n, o->bytes);
+}
+
+static void transfer(const struct fields *f, const struct kn_op_transfer *o)
+{
+    FIELD(KN_READS, from, o->bytes);
+    FIELD(KN_WRITES, to, o->bytes);
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------- */

@@ -27,7 +27,7 @@
 #ifndef MOE_MOE_H
 #define MOE_MOE_H
 
-#include "kernels/kernels.h"
+#include "kernels/device.h"
 #include "offload/offload.h"
 
 /* ---- model files ------------------------------------------------------------------------------- */
@@ -211,6 +211,8 @@ struct moe_model_options {
     enum kn_isa isa;                /* upper limit; KN_ISA_COUNT - 1: the best of this CPU */
     const struct moe_model *target; /* of an EAGLE head, loaded before the head and closed after it; else NULL */
     bool ahead;                     /* the expert store includes the MTP layer's experts */
+    const struct kn_device
+        *device; /* has the dense weights and runs the passes; NULL: the host; of a head the target's */
 };
 
 struct moe_load_options {
@@ -234,6 +236,7 @@ struct moe_shape { /* sizes and costs of a model */
     size_t ahead_bytes;                /* file bytes of MTP layers; 0: the file has none */
     size_t dense_bytes;                /* memory of all weights but experts */
     size_t expert_bytes, expert_least; /* memory for all experts; smallest cache that works */
+    size_t device_expert_bytes;        /* memory of a device for all experts; 0: it cannot compute them */
     size_t expert_file_bytes;          /* file bytes of all experts, without MTP layers */
     size_t pass_bytes;                 /* dense weights read by every pass */
     size_t widened_bytes;              /* part of dense_bytes: weights held as F32 although quantised in the file */
@@ -264,7 +267,8 @@ int moe_model_pack(const struct moe_model *m, const char *path, const struct moe
                    struct off_packed *out);
 const struct moe_shape *moe_model_shape(const struct moe_model *m);
 const struct kn_ops *moe_model_ops(const struct moe_model *m);
-struct off_store *moe_model_store(const struct moe_model *m); /* NULL without experts */
+struct off_store *moe_model_store(const struct moe_model *m);        /* NULL without experts */
+const struct kn_device *moe_model_device(const struct moe_model *m); /* runs its passes */
 
 /* ---- contexts ---------------------------------------------------------------------------------- */
 
@@ -291,13 +295,16 @@ struct moe_context_options {
     int n_recall;                     /* entries of the token-to-experts table; 0: no table */
     const struct moe_context *target; /* of a head: the target's context, opened with the features it reads */
     struct kn_team *team;             /* not owned; one context at a time uses it */
-    const struct kn_device *device;   /* runs the passes (kernels/device.h); NULL: the host */
+    const struct kn_device *device;   /* runs the passes; NULL: the model's; another must read the model's memory */
+    size_t resident_bytes; /* memory of a device of its own for experts that it keeps (residents.c); 0: none */
+    int max_path; /* sequences of a batch, at most: each has one table `base`; 0: max_row.  For devices with memory of
+                   * their own */
 };
 
 /* The features that a draft head reads: its target's context must be opened with them. */
 struct moe_features moe_model_reads(const struct moe_model *head);
 
-size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt);
+struct kn_bytes moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt);
 size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv);
 size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv, const struct moe_features *f); /* per KV slot */
 int moe_context_open(struct moe_context **out, const struct moe_model *m, const struct moe_context_options *opt);
@@ -311,7 +318,10 @@ void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int
 
 /* Converts the `last` feature stored at this slot to float32.  A feature is valid as long as the slot's key
  * and value. */
-void moe_context_feature(const struct moe_context *c, int32_t slot, float *out /* [d_model] */);
+void moe_context_feature(struct moe_context *c, int32_t slot, float *out /* [d_model] */);
+
+/* The feature of wanted row i of the last result: its hidden state after the final norm; of an EAGLE-3 head before it. */
+void moe_context_last_feature(struct moe_context *c, int i, float *out /* [d_model] */);
 
 /* States.  A context of a model with recurrent layers (moe_shape.state_bytes over 0) has one state for each sequence:
  * the result of all the sequence's tokens up to one position.  Rows of a batch that are no drafts extend the state, in
@@ -361,9 +371,10 @@ struct moe_row {
     bool draft;
     int32_t after;   /* of a draft: number in the batch of its parent, the sequence's last row or an earlier draft */
     int32_t copy_to; /* state that becomes a copy of this state after this row; 0: none; 0 for drafts */
-    /* Of a draft head: the feature that the row starts from; NULL: the target's feature at feature_slot. */
-    const float *feature; /* [d_model] may point into the previous result */
-    int32_t feature_slot;
+    /* Of a draft head: the feature that the row starts from: the target's of slot feature_at, or if from_result that of
+     * the head's last result, of wanted row feature_at. */
+    bool from_result;
+    int32_t feature_at;
 };
 
 struct moe_batch {
@@ -371,12 +382,9 @@ struct moe_batch {
     int n_row;
 };
 
-struct moe_result {        /* arrays are valid until the next call */
-    const float *logits;   /* [n_want][n_vocab], of rows with want_logits, in row order */
-    const float *feature;  /* [n_want][feature_stride] hidden states of these rows after the final norm;
-                            * of an EAGLE-3 head before the final norm */
-    size_t feature_stride; /* floats */
-    const int *status;     /* [n_row] 0, or the row's error: its results are invalid */
+struct moe_result {      /* arrays are valid until the next call */
+    const float *logits; /* [n_want][n_vocab], of rows with want_logits, in row order */
+    const int *status;   /* [n_row] 0, or the row's error: its results are invalid */
     int n_want;
     double experts_per_layer; /* distinct experts used, mean over the layers with experts */
 };

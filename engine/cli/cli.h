@@ -84,7 +84,7 @@ struct eng_config {
     int n_prompt, n_gen, n_warmup, n_round; /* of bench; n_warmup -1: until the hit rate has settled */
     /* Bytes.  host_mem 0: the free memory less a margin.  kv_mem 0: n_parallel contexts, or fewer in favour of experts
      * (engine/plan/memory_split.c). */
-    size_t host_mem, kv_mem;
+    size_t host_mem, device_mem, kv_mem;
     size_t disk_rate, dram_rate;                    /* bytes per second; 0: measured */
     const char *what, *preset, *method, *lookahead; /* of simulate; lookahead as "1,5,10" or "1-200" */
     float target_ms, draft_ms, acceptance, contention, noise;
@@ -92,6 +92,7 @@ struct eng_config {
     enum off_io_kind io;
     const char *mirror; /* folder with a copy of the model; NULL: none */
     enum kn_isa isa;
+    const char *device;
     enum kn_kv kv;
     struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma; /* gamma: draft length, or ENG_GAMMA_AUTO */

@@ -366,8 +366,8 @@ static void check_devices(struct report *r)
         struct kn_device_info d;
         if (kn_device_get(i, &d) < 0)
             continue;
-        snprintf(text, sizeof text, "%d: %s, %.1f GiB, compute %d.%d", i, d.name, (double)d.memory_bytes / 0x1p30,
-                 d.compute_major, d.compute_minor);
+        snprintf(text, sizeof text, "%d: %s, %.1f GiB, compute %d.%d; used with --device cuda:%d", i, d.name,
+                 (double)d.memory_bytes / 0x1p30, d.compute_major, d.compute_minor, i);
         say(r, (struct finding){ "gpu", GOOD, text, .unit = "bytes", .number = (double)d.memory_bytes });
     }
 }

@@ -22,6 +22,7 @@
 struct eval {
     const struct eng_config *config;
     struct kn_team *team;
+    const struct kn_device *device;
     struct moe_file *file;
     struct moe_model *model;
     struct moe_context *context;
@@ -69,7 +70,9 @@ static int open_eval(struct eval *ev, int n_ctx)
     int error = moe_file_open(&ev->file, c->model);
     if (error || (c->logits && (error = moe_file_refuse_target(ev->file, c->logits))) ||
         (error = kn_team_open(&ev->team, c->n_thread)) ||
-        (error = moe_model_open(&ev->model, ev->file, &(struct moe_model_options){ .isa = c->isa })))
+        (error = kn_device_open(&ev->device, c->device ? c->device : "host", c->isa)) ||
+        (error = moe_model_open(&ev->model, ev->file,
+                                &(struct moe_model_options){ .isa = c->isa, .device = ev->device })))
         return error;
     set_window(ev, n_ctx);
     n_ctx = ev->n_ctx;
@@ -89,10 +92,12 @@ static int open_eval(struct eval *ev, int n_ctx)
                                                        .context = co,
                                                        .n_parallel = 1,
                                                        .host_mem = c->host_mem,
+                                                       .device_mem = c->device_mem,
                                                        .kv_mem = c->kv_mem })) ||
         (error = load_weights(ev, &split)))
         return error;
     co.n_slot = split.n_kv_slot;
+    co.resident_bytes = split.device.expert;
     return moe_context_open(&ev->context, ev->model, &co);
 }
 
@@ -100,6 +105,7 @@ static void close_eval(struct eval *ev)
 {
     moe_context_close(ev->context);
     moe_model_close(ev->model);
+    kn_device_close(ev->device);
     moe_file_close(ev->file);
     kn_team_close(ev->team);
     kn_free(ev->row);

@@ -22,6 +22,23 @@ static void print_part(const char *name, size_t bytes, const char *note)
     eng_print_wrapped(stdout, at, at, note);
 }
 
+static void print_device(const struct eng_config *c, const struct eng_device_split *d, const char *kv, int n_expert)
+{
+    printf("on device %s:\n", c->device);
+    print_part(c->device_mem ? "--device-mem" : "free memory less margin", d->total, "");
+    print_part("dense weights", d->dense, "");
+    print_part("buffers of a pass", d->step, "");
+    print_part("KV cache", d->kv, kv);
+    if (d->state)
+        print_part("cached states", d->state, "");
+    char experts[96] = "";
+    if (n_expert)
+        snprintf(experts, sizeof experts, "%d of %d", d->n_resident, n_expert);
+    print_part("expert cache", d->expert, experts);
+    print_part("unused", d->spare, "");
+    print_part("smallest --device-mem", d->least, "");
+}
+
 static void print_split(const struct eng_config *c, const struct eng_engine *e)
 {
     const struct eng_split *s = eng_memory(e);
@@ -52,6 +69,8 @@ static void print_split(const struct eng_config *c, const struct eng_engine *e)
         print_part("MTP layers", shape->ahead_bytes, ahead);
     print_part("unused", s->spare, "");
     print_part("smallest --host-mem", s->least, "");
+    if (s->device.total)
+        print_device(c, &s->device, kv, s->n_expert);
 }
 
 static void print_split_json(const struct eng_engine *e)
@@ -62,10 +81,13 @@ static void print_split_json(const struct eng_engine *e)
            "\"step_bytes\":%zu,\"kv_bytes\":%zu,\"state_bytes\":%zu,\"expert_bytes\":%zu,\"spare_bytes\":%zu,"
            "\"least_bytes\":%zu,"
            "\"n_ctx\":%d,\"n_kv\":%d,\"n_expert\":%d,\"n_resident\":%d,\"n_layer\":%d,\"n_moe_layer\":%d,"
-           "\"widened_bytes\":%zu,\"n_ahead\":%d,\"ahead_bytes\":%zu,\"n_expert_ahead\":%d}\n",
+           "\"widened_bytes\":%zu,\"n_ahead\":%d,\"ahead_bytes\":%zu,\"n_expert_ahead\":%d,\"device_mem_bytes\":%zu,"
+           "\"device_dense_bytes\":%zu,\"device_step_bytes\":%zu,\"device_kv_bytes\":%zu,"
+           "\"device_state_bytes\":%zu,\"device_expert_bytes\":%zu,\"n_device_resident\":%d,\"device_least_bytes\":%zu}\n",
            s->total, s->fixed, s->dense, s->step, s->kv, s->state, s->expert, s->spare, s->least, eng_n_ctx(e),
            s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer, shape->widened_bytes,
-           shape->n_ahead, shape->ahead_bytes, shape->n_expert_ahead);
+           shape->n_ahead, shape->ahead_bytes, shape->n_expert_ahead, s->device.total, s->device.dense, s->device.step,
+           s->device.kv, s->device.state, s->device.expert, s->device.n_resident, s->device.least);
 }
 
 /* ---- the speed --------------------------------------------------------------------------------- */
@@ -138,7 +160,10 @@ int eng_cmd_plan(const struct eng_config *c)
             print_split_json(e);
         else
             print_split(c, e);
-        print_speed(c, e, &machine);
+        if (!eng_memory(e)->device.total)
+            print_speed(c, e, &machine);
+        else if (!c->json)
+            printf("\nno forecast of speed with --device: measure with bench\n");
     }
     eng_close(e);
     return error ? 2 : 0;

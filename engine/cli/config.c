@@ -449,6 +449,8 @@ struct eng_options eng_config_options(const struct eng_config *c)
 {
     struct eng_options o = { .model = c->model,
                              .isa = c->isa,
+                             .device = c->device,
+                             .device_mem = c->device_mem,
                              .kv = c->kv,
                              .n_thread = c->n_thread,
                              .n_parallel = c->n_parallel,

@@ -19,11 +19,10 @@ static const struct {
       "-ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -cmoe --cpu-moe -ot --override-tensor -ts --tensor-split "
       "--cpu-offload-gb --gpu-memory-utilization --mem-fraction-static --swap-space --num-gpu -nkvo --no-kv-offload "
       "--ncmoe --ngl -nopo --no-op-offload",
-      "is not needed: --host-mem decides how many experts stay in memory" },
+      "is not needed: --host-mem decides how many experts stay in memory, --device cuda puts the rest on a GPU" },
     { EVERY,
       "-tp --tp --tp-size --tensor-parallel-size -pp --pp-size --pipeline-parallel-size -dp --dp-size "
-      "--data-parallel-size -ep --ep-size --enable-expert-parallel -sm --split-mode -mg --main-gpu -dev --device "
-      "--rpc",
+      "--data-parallel-size -ep --ep-size --enable-expert-parallel -sm --split-mode -mg --main-gpu --rpc",
       "is not offered: one process computes the whole model on one machine's processors" },
     { EVERY,
       "--mlock --mmap --no-mmap -fa --flash-attn --jinja -cb --cont-batching --no-warmup --metrics --numa "

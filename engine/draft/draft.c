@@ -115,6 +115,18 @@ int eng_drafter_load_network(const struct eng_drafter *d, struct moe_model *mode
     return error ? error : moe_context_open(context, model, co);
 }
 
+struct eng_extra eng_network_extra(const struct moe_model *m, const struct moe_context_options *one)
+{
+    struct kn_bytes step = moe_context_bytes(m, one);
+    size_t dense = moe_model_shape(m)->dense_bytes;
+    bool apart = moe_model_device(m)->backend->own_memory;
+    return (struct eng_extra){ .weights = apart ? 0 : dense,
+                               .step = step.host,
+                               .device_weights = apart ? dense : 0,
+                               .device_step = step.device,
+                               .slot = moe_kv_slot_bytes(m, one->kv) };
+}
+
 struct eng_extra eng_drafter_need(const struct eng_drafter *d)
 {
     return d->kind->need ? d->kind->need(d) : (struct eng_extra){ 0 };
@@ -127,6 +139,8 @@ void eng_draft_needs(const struct eng_drafting *g, struct eng_draft_needs *out)
         struct eng_extra one = eng_drafter_need(g->drafter[i]);
         all.weights += one.weights;
         all.step += one.step;
+        all.device_weights += one.device_weights;
+        all.device_step += one.device_step;
         all.slot += one.slot;
         all.kept += one.kept;
     }

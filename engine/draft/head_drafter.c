@@ -93,11 +93,11 @@ static struct eng_extra need(const struct eng_drafter *base)
     struct moe_context_options one = context_options(d, 1);
     struct moe_features reads = moe_model_reads(d->model);
     size_t kept = moe_feature_bytes(base->drafting->host.model, one.kv, &reads);
-    return (struct eng_extra){ .weights = moe_model_shape(d->model)->dense_bytes,
-                               .step = moe_context_bytes(d->model, &one),
-                               .slot = moe_kv_slot_bytes(d->model, one.kv) + kept,
-                               .kept = kept,
-                               .n_moe_layer = moe_model_shape(d->model)->n_moe_layer };
+    struct eng_extra all = eng_network_extra(d->model, &one);
+    all.slot += kept;
+    all.kept = kept;
+    all.n_moe_layer = moe_model_shape(d->model)->n_moe_layer;
+    return all;
 }
 
 static int load(struct eng_drafter *base)

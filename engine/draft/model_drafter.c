@@ -115,7 +115,9 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
     if (!d->row || !d->item || !d->choice || !d->chooses)
         error = kn_fail(KN_ENOMEM, "no memory for a drafter");
     if (!error && !(error = moe_file_open(&d->file, w->file)) && !(error = check_vocab(g, d, w->file)))
-        error = moe_model_open(&d->model, d->file, &(struct moe_model_options){ .isa = g->host.isa });
+        error = moe_model_open(
+            &d->model, d->file,
+            &(struct moe_model_options){ .isa = g->host.isa, .device = moe_model_device(g->host.model) });
     if (!error && moe_model_shape(d->model)->state_bytes)
         error = kn_fail(KN_EUNSUPPORTED,
                         "%s cannot draft: the state of its recurrent layers cannot be rolled back; "
@@ -138,11 +140,10 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
 static struct eng_extra need(const struct eng_drafter *base)
 {
     const struct draft_model *d = (const struct draft_model *)base;
-    const struct moe_shape *shape = moe_model_shape(d->model);
     struct moe_context_options one = context_options(d, 1);
-    return (struct eng_extra){ .weights = shape->dense_bytes + shape->expert_bytes,
-                               .step = moe_context_bytes(d->model, &one),
-                               .slot = moe_kv_slot_bytes(d->model, one.kv) };
+    struct eng_extra all = eng_network_extra(d->model, &one);
+    all.weights += moe_model_shape(d->model)->expert_bytes;
+    return all;
 }
 
 static int load(struct eng_drafter *base)

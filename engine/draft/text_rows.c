@@ -52,7 +52,7 @@ int eng_draft_lay_text(struct eng_drafter *d, struct eng_seq *s, int at, int n_t
                                                     .want_logits = at == n_text - 1,
                                                     .base = s->path.slot + back,
                                                     .n_base = s->path.n_slot - back,
-                                                    .feature_slot = back ? s->path.slot[at - back] : 0 };
+                                                    .feature_at = back ? s->path.slot[at - back] : 0 };
     }
     eng_draft_mark_computed(d, s, from, kn_min(at, s->n_token));
     d->n_text += kn_max(0, kn_min(at, s->n_token) - from); /* tokens behind n_token are the drafter's own */

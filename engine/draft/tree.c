@@ -188,15 +188,14 @@ static void lay_guess(struct eng_trees *t, struct item *it, int guess, int *n_ro
         memcpy(tail, it->tail[parent->scratch], (size_t)(g->depth - 1) * sizeof *tail);
     tail[g->depth - 1] = t->drafter->drafting->host.split->n_kv_slot + s->number * N_SCRATCH + own;
     g->scratch = own;
-    t->row[(*n_row)++] = (struct moe_row){
-        .token = g->token,
-        .position = s->n_token - 1 + g->depth - back,
-        .want_logits = true,
-        .base = s->path.slot + back,
-        .n_base = s->n_token - back,
-        .tail = tail,
-        .feature = back ? t->result.feature + (size_t)before * t->result.feature_stride : NULL
-    };
+    t->row[(*n_row)++] = (struct moe_row){ .token = g->token,
+                                           .position = s->n_token - 1 + g->depth - back,
+                                           .want_logits = true,
+                                           .base = s->path.slot + back,
+                                           .n_base = s->n_token - back,
+                                           .tail = tail,
+                                           .from_result = back > 0,
+                                           .feature_at = before };
     want_logits(t, it, guess, n_want);
 }
 

@@ -12,7 +12,10 @@
  * above the sizes that were measured: FIXED_BYTES covers the touched pages of code and libraries, the kernel's memory
  * for the process and the reading threads; BYTES_PER_THREAD the stack of a worker thread; BYTES_PER_EXPERT an expert's
  * entries in the store's lists. The file header counts too: it was read through the page cache, which a cgroup counts
- * as used. */
+ * as used.
+ *
+ * On a device with memory of its own the dense weights, the KV cache, states and most buffers lie there. Its memory is
+ * split first (eng_plan_device); the host then needs a few bytes for each KV slot, and has the experts. */
 #include "engine/plan/plan.h"
 #include "engine/kv/kv.h"
 #include "engine/plan/disk_rate.h"
@@ -89,6 +92,28 @@ int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t to
     return 0;
 }
 
+int eng_plan_device(struct eng_split *out, const struct eng_need *need, size_t total)
+{
+    struct eng_need all = *need;
+    struct eng_split s;
+    all.fixed_bytes = all.expert_least = 0;
+    int error = eng_plan_split(&s, &all, total);
+    out->device = (struct eng_device_split){ .total = total, .least = s.least };
+    out->kv_least = s.kv_least;
+    if (error)
+        return error;
+    out->n_kv_slot = s.n_kv_slot;
+    out->n_state = s.n_state;
+    out->device.dense = s.dense;
+    out->device.step = s.step;
+    out->device.kv = s.kv;
+    out->device.state = s.state;
+    out->device.expert = s.expert;
+    out->device.n_resident = s.n_resident;
+    out->device.spare = total - s.dense - s.step - s.kv - s.state - s.expert;
+    return 0;
+}
+
 int eng_plan_ctx(int n_own, size_t n_fit)
 {
     size_t n = USUAL_CTX;
@@ -99,7 +124,7 @@ int eng_plan_ctx(int n_own, size_t n_fit)
 
 void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes)
 {
-    size_t kv = drafter->slot * (size_t)split->n_kv_slot;
+    size_t kv = split->device.total ? 0 : drafter->slot * (size_t)split->n_kv_slot;
     split->dense -= drafter->weights;
     split->step -= drafter->step;
     split->kv -= kv;
@@ -111,6 +136,27 @@ void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, 
 
 /* Rounded up, so that a budget of this size is enough. */
 static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; }
+
+static bool is_apart(const struct moe_model *m) { return moe_model_device(m)->backend->own_memory; }
+
+/* The needs of the device's memory, as if it were the host. */
+static void ask_device(struct eng_need *need, const struct eng_use *use)
+{
+    const struct moe_shape *s = moe_model_shape(use->model);
+    struct moe_context_options one = use->context;
+    one.n_slot = 1;
+    *need = (struct eng_need){
+        .dense_bytes = s->dense_bytes + use->drafters.device_weights,
+        .step_bytes = moe_context_bytes(use->model, &one).device + use->drafters.device_step,
+        .kv_slot_bytes = moe_kv_slot_bytes(use->model, one.kv) + use->drafters.slot,
+        .state_bytes = one.n_state ? s->state_bytes : 0,
+        .n_ctx = one.max_pos + use->n_ahead,
+        .n_parallel = use->n_parallel,
+        .kv_mem = use->kv_mem,
+        .expert_bytes = s->device_expert_bytes,
+        .n_expert = s->device_expert_bytes ? s->n_expert_total : 0,
+    };
+}
 
 static void ask(struct eng_need *need, const struct eng_use *use)
 {
@@ -124,7 +170,7 @@ static void ask(struct eng_need *need, const struct eng_use *use)
                        (size_t)n_expert * BYTES_PER_EXPERT + kn_alloc_bytes() +
                        (size_t)moe_file_header_bytes(use->file),
         .dense_bytes = s->dense_bytes + use->drafters.weights,
-        .step_bytes = moe_context_bytes(use->model, &one) + use->drafters.step,
+        .step_bytes = moe_context_bytes(use->model, &one).host + use->drafters.step,
         .kv_slot_bytes = slot,
         .state_bytes = one.n_state ? s->state_bytes : 0,
         .n_ctx = one.max_pos + use->n_ahead,
@@ -144,6 +190,17 @@ static const char *flag_to_lower(const struct eng_need *need, const struct eng_u
     if (use->kv_mem)
         return "--kv-mem";
     return need->state_bytes && use->n_parallel > 1 ? "--parallel" : "--ctx-size";
+}
+
+static int refuse_device(const struct eng_split *split, const struct eng_need *need, const struct eng_use *use)
+{
+    size_t kv = use->kv_mem ? use->kv_mem : split->kv_least;
+    return kn_fail(
+        KN_ELIMIT,
+        "%s does not fit in %zu MiB of device memory (dense weights %zu MiB, KV cache %zu, buffers %zu): set "
+        "--device-mem to %zuM if the device has them, lower %s, or leave --device out",
+        moe_file_path(use->file), split->device.total / MIB, mib(need->dense_bytes), mib(kv), mib(need->step_bytes),
+        mib(split->device.least), flag_to_lower(need, use, kv));
 }
 
 static int refuse(const struct eng_split *split, const struct eng_need *need, const struct eng_use *use)
@@ -174,14 +231,40 @@ static size_t free_budget(size_t left)
     return left > margin ? left - margin : 0;
 }
 
-int eng_default_ctx(const struct moe_model *model, enum kn_kv kv, int n_parallel, size_t host_mem, size_t kv_mem,
-                    size_t reserved_bytes)
+/* A twentieth of a device's free memory is left: the driver takes some for each process, and a desktop. */
+static size_t device_budget(const struct moe_model *m, size_t device_mem)
+{
+    size_t left = kn_device_free_bytes(moe_model_device(m));
+    return device_mem ? device_mem : left - left / 20;
+}
+
+/* Splits the device's memory, and changes the host's needs: of the KV cache it has the slots' entries only. */
+static int split_device(struct eng_split *split, struct eng_need *host, const struct eng_use *use)
+{
+    struct eng_need need;
+    ask_device(&need, use);
+    int error = eng_plan_device(split, &need, device_budget(use->model, use->device_mem));
+    if (error)
+        return error == KN_EINVAL ? error : refuse_device(split, &need, use);
+    host->dense_bytes = use->drafters.weights;
+    host->state_bytes = 0;
+    host->kv_slot_bytes = ENG_KV_SLOT_BYTES;
+    host->kv_mem = (size_t)split->n_kv_slot * ENG_KV_SLOT_BYTES;
+    return 0;
+}
+
+int eng_default_ctx(const struct moe_model *model, enum kn_kv kv, int n_parallel, size_t host_mem, size_t device_mem,
+                    size_t kv_mem, size_t reserved_bytes)
 {
     const struct moe_shape *s = moe_model_shape(model);
     struct kn_machine machine;
     kn_machine_get(&machine);
     size_t total = host_mem ? host_mem : free_budget(machine.available_bytes);
     size_t taken = FIXED_BYTES + reserved_bytes + s->dense_bytes + s->expert_bytes;
+    if (is_apart(model)) {
+        total = device_budget(model, device_mem);
+        taken = s->dense_bytes;
+    }
     size_t share = kv_mem ? kv_mem : total > taken ? (total - taken) / 2 : 0;
     size_t slot = moe_kv_slot_bytes(model, kv) + ENG_KV_SLOT_BYTES;
     return eng_plan_ctx(s->n_ctx_train, share / slot / (size_t)kn_max(1, n_parallel));
@@ -193,8 +276,19 @@ int eng_budget(struct eng_split *out, const struct eng_use *use)
     struct eng_need need;
     kn_machine_get(&machine);
     size_t left = machine.available_bytes, total = use->host_mem ? use->host_mem : free_budget(left);
+    struct eng_split on_device = { .device.total = 0 };
     ask(&need, use);
-    int error = eng_plan_split(out, &need, total);
+    int error = is_apart(use->model) ? split_device(&on_device, &need, use) : 0;
+    if (error == KN_ELIMIT)
+        return error;
+    if (error)
+        *out = on_device;
+    else
+        error = eng_plan_split(out, &need, total);
+    if (!error && is_apart(use->model)) {
+        out->device = on_device.device;
+        out->n_state = on_device.n_state;
+    }
     if (error == KN_EINVAL)
         return kn_fail(KN_ELIMIT,
                        "one context of %d tokens takes %zu MiB of KV cache: raise --kv-mem "

@@ -27,19 +27,31 @@ struct eng_need {         /* the memory that a model needs under given options *
     int n_expert;
 };
 
+/* The split of the memory of a device that has its own (kernels/device.h), in bytes: dense, step, kv, state, expert and spare
+ * add up to total.  total 0: the model runs on the host. */
+struct eng_device_split {
+    size_t total, dense, step, kv, state, expert, spare;
+    size_t least;   /* the smallest total that works */
+    int n_resident; /* experts that the device can keep */
+};
+
 /* The split of a budget, in bytes: fixed, dense, step, kv, state, expert and spare add up to total. */
 struct eng_split {
     size_t total, fixed, dense, step, kv, state, expert, spare;
-    size_t least;             /* the smallest total that works */
-    size_t kv_least;          /* KV of one context */
-    int n_kv_slot;            /* positions that the KV cache holds, in whole blocks */
-    int n_state;              /* kept states, without the seats' states */
-    int n_expert, n_resident; /* all experts; of them, those that fit in `expert` bytes */
+    size_t least;                   /* the smallest total that works */
+    size_t kv_least;                /* KV of one context */
+    int n_kv_slot;                  /* positions that the KV cache holds, in whole blocks */
+    int n_state;                    /* kept states, without the seats' states */
+    int n_expert, n_resident;       /* all experts; of them, those that fit in `expert` bytes */
+    struct eng_device_split device; /* then dense, kv and state above are 0, and step is the host's part */
 };
 
 /* KN_ELIMIT: total is below `least`. KN_EINVAL: kv_mem is below the KV of one context. In both cases no message is
  * given, and only total, least and kv_least are valid. */
 int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t total);
+
+/* Splits the memory of a device, whose needs are given as if it were the host: sets out->device, n_kv_slot and n_state.  KN_ELIMIT without a message: total is below out->device.least. */
+int eng_plan_device(struct eng_split *out, const struct eng_need *need, size_t total);
 
 /* The default context of a model with a context of n_own tokens, if n_fit fit: n_own, or the largest doubling of 8192
  * that fits, and at least 8192 or n_own. Doublings, so that a little more free memory gives the same context. */
@@ -83,8 +95,9 @@ double eng_plan_gain(const struct eng_setting *s, int n_seq, const double *survi
 
 /* ---- the split for a model on this machine ------------------------------------------------------ */
 
-struct eng_extra { /* bytes that a drafter adds */
+struct eng_extra { /* bytes that a drafter adds: to the host's memory, or to that of the target's device */
     size_t weights, step;
+    size_t device_weights, device_step;
     size_t slot, kept; /* for each KV position; of these, `kept` bytes stay allocated after it is unloaded */
     int n_moe_layer;   /* layers of the drafter with experts in the target's store */
 };
@@ -98,6 +111,7 @@ struct eng_use { /* the input of eng_budget() */
     const struct moe_model *model;      /* opened; its weights need not be loaded */
     struct moe_context_options context; /* as it will be opened; n_slot is ignored; n_state 0: no states are kept */
     int n_parallel;
+    size_t device_mem;         /* of a device with memory of its own; 0: its free memory, less a margin */
     size_t host_mem, kv_mem;   /* host_mem 0: the free memory, less a margin; kv_mem 0: as eng_need.kv_mem */
     size_t reserved_bytes;     /* part of host_mem that other code will allocate */
     size_t disk_room;          /* the part of reserved_bytes that is eng_disk_room(host_mem) */
@@ -108,8 +122,8 @@ struct eng_use { /* the input of eng_budget() */
 /* The context of a model where the user chose none: eng_plan_ctx() with the contexts that fit for each of n_parallel
  * sequences in half of the memory that is left beside the weights with all experts, or in kv_mem if it is set. So a
  * longer context takes no memory from experts. */
-int eng_default_ctx(const struct moe_model *model, enum kn_kv kv, int n_parallel, size_t host_mem, size_t kv_mem,
-                    size_t reserved_bytes);
+int eng_default_ctx(const struct moe_model *model, enum kn_kv kv, int n_parallel, size_t host_mem, size_t device_mem,
+                    size_t kv_mem, size_t reserved_bytes);
 
 /* Splits the budget. Call it when the small parts (vocabulary, sessions, samplers) are allocated, since it measures
  * them, and before the large parts are. KN_ELIMIT if the budget is too small; a message says which option to change. */

@@ -22,14 +22,10 @@ void kn_cuda_close(struct kn_device *d); /* after its queues; accepts NULL */
 bool kn_cuda_has_format(enum kn_format f);
 
 /* 0, or KN_EUNSUPPORTED with a message that names the format. */
-int kn_cuda_admit(struct kn_device *d, enum kn_format f);
+int kn_cuda_admit(const struct kn_device *d, enum kn_format f);
 
 /* Compares the device with the host's scalar functions, bit for bit, on small operations: rows, router, attention in
- * each KV format, products in each format.  0, KN_ENOMEM, or KN_EIO with a message that names the first that differs.
- * */
+ * each KV format, products in each format.  0, KN_ENOMEM, or KN_EIO with a message that names the first that differs. */
 int kn_cuda_self_test(struct kn_device *d);
-
-/* The first error of a queue's launches and waits, which was logged; results after it are undefined.  0: none. */
-int kn_cuda_queue_error(const struct kn_queue *q);
 
 #endif

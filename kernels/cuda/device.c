@@ -179,11 +179,11 @@ bool kn_cuda_has_format(enum kn_format f)
     return f < KN_FORMAT_COUNT && has[f];
 }
 
-int kn_cuda_admit(struct kn_device *device, enum kn_format f)
+int kn_cuda_admit(const struct kn_device *device, enum kn_format f)
 {
     if (!kn_cuda_has_format(f))
         return kn_fail(KN_EUNSUPPORTED, "CUDA devices cannot compute with weights in %s", kn_format_info(f)->name);
     _Static_assert(KN_FORMAT_COUNT <= 32, "formats are bits of a word");
-    ((struct kn_cuda_device *)device)->formats |= 1u << f;
+    ((struct kn_cuda_device *)(uintptr_t)device)->formats |= 1u << f;
     return 0;
 }

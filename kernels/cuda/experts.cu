@@ -140,7 +140,7 @@ KN_DEVICE int block_sum_before(int x, int *all)
 /* One block.  A thread takes an expert: it counts the expert's pairs, and then lists them, in the order of the rows. */
 KN_KERNEL(plan, THREADS, 2)(const __grid_constant__ struct kn_op_plan o)
 {
-    struct kn_plan *p = o.plan;
+    const struct kn_plan *p = &o.plan;
     int32_t *expert = p->expert, *first = p->first, *row = p->row, *pair = p->pair;
     int n_pair = 0, n = 0, pairs = o.rows.n * o.n_used;
     for (int e0 = 0; e0 < o.n_expert; e0 += THREADS) {
@@ -163,7 +163,7 @@ KN_KERNEL(plan, THREADS, 2)(const __grid_constant__ struct kn_op_plan o)
     }
     if (threadIdx.x == 0) {
         first[n] = n_pair;
-        p->n_expert = n;
+        *p->n_expert = n;
     }
 }
 

@@ -93,4 +93,10 @@ struct kn_cuda_queue {
 
 extern const struct kn_backend kn_cuda_backend;
 
+/* memory.c: memory of the device; images are pinned memory of the host */
+size_t kn_cuda_memory_free(const struct kn_device *d);
+int kn_cuda_memory_open(struct kn_memory *m, bool image);
+void kn_cuda_memory_close(struct kn_memory *m);
+int kn_cuda_memory_write(struct kn_memory *m, size_t at, const void *from, size_t bytes);
+
 #endif

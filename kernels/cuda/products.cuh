@@ -67,11 +67,13 @@ KN_DEVICE void block_product_rows(const struct panels &m, int panel0, const stru
         for (int i = (int)threadIdx.x; i < n_at_once * N * KN_PANEL; i += KN_CUDA_SLOTS * 4) {
             int l = i % KN_PANEL, j = i / KN_PANEL % N, p = i / KN_PANEL / N;
             int n = min(per_panel, n_group - first), at = panel0 + p, r = at % n_own * KN_PANEL + l;
+            if (at >= n_panel)
+                break; /* so are all that follow */
             float sum = first ? carry : 0; /* more than one turn: there is one panel, and one element for a thread */
             for (int g = 0; g < n; g++)
                 sum += stage.sum[p * per_panel + g][j][l];
             carry = sum;
-            if (first + per_panel < n_group || at >= n_panel || r >= m.n_out || row0 + j >= v.n)
+            if (first + per_panel < n_group || r >= m.n_out || row0 + j >= v.n)
                 continue;
             size_t y = (size_t)(v.y_row ? v.y_row[row0 + j] : row0 + j) * v.y_stride + (size_t)(at / n_own) * m.y_part;
             v.y[y + (size_t)r] = sum;

@@ -135,6 +135,15 @@ static void add_copy(queue *q, const struct kn_op_copy *o)
     }
 }
 
+static void add_transfer(queue *q, const struct kn_op_transfer *o)
+{
+    if (o->bytes && !q->error)
+        failed(q,
+               q->device->driver->copy((kn_cuda_address)(uintptr_t)o->to, (kn_cuda_address)(uintptr_t)o->from, o->bytes,
+                                       q->stream),
+               "copying between the host and the device");
+}
+
 /* ---- products ------------------------------------------------------------------------------------------------ */
 
 static struct grid panel_grid(int n_out, int n_in, int y, int z)
@@ -303,19 +312,27 @@ static void queue_add(struct kn_queue *base, const struct kn_op *op)
     kn_assert(!"an operation of pass.h");
 }
 
-static void queue_wait(struct kn_queue *base)
+static int queue_wait(struct kn_queue *base)
 {
     queue *q = (queue *)base;
     q->device->driver->context_use(q->device->context);
     unsigned error = q->device->driver->stream_wait(q->stream);
     if (error && !q->error)
         failed(q, error, "waiting for the device");
+    return q->error;
 }
 
-static size_t queue_bytes(const struct kn_queue_options *opt)
+/* Parts of attention: for the rows and heads that add_attend() may split. */
+static size_t part_floats(const struct kn_cuda_device *d, const struct kn_queue_options *opt)
 {
-    (void)opt;
-    return sizeof(queue);
+    size_t n_span = (size_t)kn_ceil_div(opt->max_pos, KN_SPAN);
+    return n_span > 1 ? (size_t)(SPANS_BELOW * d->n_processor) * n_span * (size_t)(opt->d_value + 2) : 0;
+}
+
+static struct kn_bytes queue_bytes(const struct kn_queue_options *opt)
+{
+    size_t n = part_floats((const struct kn_cuda_device *)opt->device, opt);
+    return (struct kn_bytes){ .host = sizeof(queue), .device = n * sizeof(float) };
 }
 
 static void queue_close(struct kn_queue *base)
@@ -330,13 +347,6 @@ static void queue_close(struct kn_queue *base)
     if (q->part)
         d->memory_free(q->part);
     kn_free(q);
-}
-
-/* Parts of attention: for the rows and heads that add_attend() may split. */
-static size_t part_floats(const struct kn_cuda_device *d, const struct kn_queue_options *opt)
-{
-    size_t n_span = (size_t)kn_ceil_div(opt->max_pos, KN_SPAN);
-    return n_span > 1 ? (size_t)(SPANS_BELOW * d->n_processor) * n_span * (size_t)(opt->d_value + 2) : 0;
 }
 
 static int queue_open(struct kn_queue **out, const struct kn_queue_options *opt)
@@ -367,10 +377,16 @@ static void queue_set_team(struct kn_queue *q, struct kn_team *team)
     (void)team;
 }
 
-int kn_cuda_queue_error(const struct kn_queue *q) { return ((const queue *)q)->error; }
-
 const struct kn_backend kn_cuda_backend = {
     .name = "cuda",
+    .close = kn_cuda_close,
+    .own_memory = true,
+    .has_format = kn_cuda_has_format,
+    .admit = kn_cuda_admit,
+    .memory_free = kn_cuda_memory_free,
+    .memory_open = kn_cuda_memory_open,
+    .memory_close = kn_cuda_memory_close,
+    .memory_write = kn_cuda_memory_write,
     .queue_bytes = queue_bytes,
     .queue_open = queue_open,
     .queue_close = queue_close,

@@ -105,12 +105,11 @@ static int compare(struct bench *b, const struct kn_op *op, const char *name)
 {
     memcpy(b->first, b->memory, b->used);
     kn_queue_add(b->host, op);
-    kn_queue_wait(b->host);
+    int error = kn_queue_wait(b->host);
     memcpy(b->expected, b->memory, b->used);
     memcpy(b->memory, b->first, b->used);
     kn_queue_add(b->device, op);
-    kn_queue_wait(b->device);
-    int error = kn_cuda_queue_error(b->device);
+    error = error ? error : kn_queue_wait(b->device);
     if (!error && memcmp(b->memory, b->expected, b->used))
         error = kn_fail(KN_EIO, "CUDA: this device computes %s%s%s differently from the host", kn_op_name(op->kind),
                         *name ? " of " : "", name);

@@ -34,12 +34,13 @@ enum kn_format moe_format_of(const struct moe_tensor *t);
 struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in); /* position of matrix e of t */
 bool moe_is_of_blocks(struct moe_string name, int first, int n_block); /* starts with "blk.<first .. + n_block - 1>." */
 
-/* load.c, in the order of calls.  moe_place_dense() takes memory for all dense weights from a and sets their addresses;
- * over an arena without memory it only counts bytes.  load: [n_dense], filled with the matrices to read; or NULL.
- * Returns the number of matrices. */
-int moe_place_dense(struct moe_model *m, struct kn_arena *a, struct off_load *load);
+/* load.c, in the order of calls.  moe_place_dense() takes memory for all dense weights from the model's arenas and sets
+ * their addresses; over arenas without memory it only counts bytes.  load: [n_dense], filled with the matrices to read; or
+ * NULL.  Returns the number of matrices. */
+int moe_place_dense(struct moe_model *m, struct off_load *load);
 int moe_load_dense(struct moe_model *m, const struct moe_load_options *opt);
 int moe_convert_vectors(struct moe_model *m); /* taps and angles; called once all vectors are read */
+int moe_move_dense(struct moe_model *m);      /* to the device, if it has memory of its own */
 
 /* load.c: reads n matrices to their places, in file order: sorts load by file and offset. */
 int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const struct moe_load_options *opt);

@@ -1,9 +1,10 @@
-/* moe/model/load.c - dense weights: their addresses in the model's arena, and reading them.
+/* moe/model/load.c - dense weights: their addresses in the model's arenas, and reading them.
  *
- * moe_place_dense() assigns the addresses; over an arena without memory it only counts bytes, so that the size is known
- * at open.  moe_load_dense() allocates the arena, spreads the panels of each matrix over the nodes of the team, decodes
+ * moe_place_dense() assigns the addresses; over arenas without memory it only counts bytes, so that the size is known
+ * at open.  moe_load_dense() allocates the arenas, spreads the panels of each matrix over the nodes of the team, decodes
  * vectors to float32 and reads matrices in file order straight to their addresses.  moe_convert_vectors() then brings
- * the taps into the order of the convolution and computes the angles of the rotation. */
+ * the taps into the order of the convolution and computes the angles of the rotation.  For a device with memory of its
+ * own moe_move_dense() copies all of this there. */
 #include "moe/model/internal.h"
 
 #include <stdlib.h>
@@ -24,9 +25,11 @@ static void *take_panels(struct kn_arena *a, const struct kn_mat *w)
     return kn_arena_take(a, 1, kn_mat_bytes(w->format, w->n_out, w->n_in));
 }
 
-/* Matrices come first in the arena, because a read needs memory that begins at a page; each takes whole pages. */
-int moe_place_dense(struct moe_model *m, struct kn_arena *a, struct off_load *load)
+/* Matrices that are read come first in their arena, because a read needs memory that begins at a page; each takes whole
+ * pages. */
+int moe_place_dense(struct moe_model *m, struct off_load *load)
 {
+    struct kn_arena *a = &m->matrices, *vectors = &m->vectors;
     int n = 0;
     for (int i = 0; i < m->n_dense; i++) {
         const struct moe_dense *p = &m->dense[i];
@@ -43,14 +46,14 @@ int moe_place_dense(struct moe_model *m, struct kn_arena *a, struct off_load *lo
     for (int i = 0; i < m->n_dense; i++) {
         struct moe_dense *p = &m->dense[i];
         if (p->vector)
-            *p->vector = kn_arena_take(a, n_value(p->tensor), sizeof(float));
+            *p->vector = kn_arena_take(vectors, n_value(p->tensor), sizeof(float));
         if (p->halves) {
             p->halves->k_b.data = p->k = take_panels(a, &p->halves->k_b);
             p->halves->v_b.data = p->v = take_panels(a, &p->halves->v_b);
         }
     }
-    m->rope_freq = kn_arena_take(a, (size_t)(moe_n_rotation(&m->desc) * m->desc.n_rot / 2), sizeof(float));
-    m->guess_token = kn_arena_take(a, m->guess ? (size_t)m->desc.n_guess : 0, sizeof(int32_t));
+    m->rope_freq = kn_arena_take(vectors, (size_t)(moe_n_rotation(&m->desc) * m->desc.n_rot / 2), sizeof(float));
+    m->guess_token = kn_arena_take(vectors, m->guess ? (size_t)m->desc.n_guess : 0, sizeof(int32_t));
     return n;
 }
 
@@ -152,7 +155,7 @@ static void spread_matrices(const struct off_load *load, int n, const struct kn_
  * lacks, and the target's store. */
 static void borrow(struct moe_model *m)
 {
-    kn_assert(m->target->arena.base);
+    kn_assert(m->target->vectors.base);
     if (!m->embed.data)
         m->embed = m->target->embed;
     if (!m->head.data)
@@ -163,14 +166,20 @@ static void borrow(struct moe_model *m)
         m->store = m->target->store;
 }
 
+static int open_arenas(struct moe_model *m)
+{
+    size_t matrices = m->matrices.used, vectors = m->vectors.used; /* counted at open */
+    int error = kn_arena_open(&m->matrices, matrices, -1);
+    return error ? error : kn_arena_open(&m->vectors, vectors, -1);
+}
+
 int moe_load_dense(struct moe_model *m, const struct moe_load_options *opt)
 {
     struct off_load *load = kn_calloc((size_t)m->n_dense, sizeof *load);
-    int error = load ? kn_arena_open(&m->arena, m->shape.dense_bytes, -1)
-                     : kn_fail(KN_ENOMEM, "no memory to list the tensors");
-    if (error)
+    int error = load ? 0 : kn_fail(KN_ENOMEM, "no memory to list the tensors");
+    if (error || (error = open_arenas(m)))
         goto done;
-    int n = moe_place_dense(m, &m->arena, load);
+    int n = moe_place_dense(m, load);
     spread_matrices(load, n, opt->team);
     if (m->tied)
         m->head = m->embed;
@@ -225,4 +234,55 @@ int moe_convert_vectors(struct moe_model *m)
 {
     int error = turn_taps(m);
     return error ? error : set_rotation(m);
+}
+
+/* ---- a device with memory of its own ----------------------------------------------------------- */
+
+/* Whether the host reads this vector in a pass: biases of the experts, which it computes. */
+static bool is_of_host(const struct moe_model *m, float *const *vector)
+{
+    for (int i = 0; i < m->desc.n_layer; i++)
+        if (vector == &m->layer[i].gate_bias || vector == &m->layer[i].up_bias)
+            return true;
+    return false;
+}
+
+/* The device's address of something in an arena that was copied to byte `at` of m->weights. */
+static void *moved(const struct moe_model *m, const struct kn_arena *a, size_t at, const void *host)
+{
+    return host ? m->weights.base + at + ((const uint8_t *)host - a->base) : NULL;
+}
+
+/* Copies all dense weights to the device and gives the model their addresses there.  The host keeps the vectors only. */
+int moe_move_dense(struct moe_model *m)
+{
+    size_t at = m->matrices.bytes; /* of the vectors */
+    if (!m->device->backend->own_memory)
+        return 0;
+    int error = kn_memory_open(&m->weights, m->device, at + m->vectors.bytes, false);
+    if (error || (error = kn_memory_write(&m->weights, 0, m->matrices.base, at)) ||
+        (error = kn_memory_write(&m->weights, at, m->vectors.base, m->vectors.bytes)))
+        return error;
+    for (int i = 0; i < m->n_dense; i++) {
+        const struct moe_dense *p = &m->dense[i];
+        if (p->matrix)
+            p->matrix->data = moved(m, &m->matrices, 0, p->matrix->data);
+        if (p->halves) {
+            p->halves->k_b.data = moved(m, &m->matrices, 0, p->halves->k_b.data);
+            p->halves->v_b.data = moved(m, &m->matrices, 0, p->halves->v_b.data);
+        }
+        if (p->vector && !is_of_host(m, p->vector))
+            *p->vector = moved(m, &m->vectors, at, *p->vector);
+    }
+    for (int i = 0; i < m->desc.n_layer; i++) {
+        struct moe_layer *l = &m->layer[i];
+        l->gate_bias_at = moved(m, &m->vectors, at, l->gate_bias);
+        l->up_bias_at = moved(m, &m->vectors, at, l->up_bias);
+    }
+    m->rope_freq = moved(m, &m->vectors, at, m->rope_freq);
+    m->guess_token = moved(m, &m->vectors, at, m->guess_token);
+    if (m->tied)
+        m->head = m->embed;
+    kn_arena_close(&m->matrices);
+    return 0;
 }

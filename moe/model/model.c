@@ -12,6 +12,38 @@
 
 /* Collects the kinds of activation codes that each layer's experts read, so that rows are quantised once for all of
  * them; the file bytes of all experts; and the scratch bytes a thread needs to interleave one expert. */
+/* Bytes of an expert's matrices on a device with memory of its own; 0: it lacks a format. */
+static size_t resident_bytes(const struct moe_model *m, const struct off_expert *x)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < OFF_MATRICES; i++) {
+        const struct off_source *s = &x->matrix[i];
+        if (s->n_out && !kn_device_has_format(m->device, s->format))
+            return 0;
+        bytes += s->n_out ? kn_align_up(kn_mat_bytes(s->format, s->n_out, s->n_in), 256) : 0;
+    }
+    return bytes;
+}
+
+/* Sets resident_bytes, and tells the device the formats of the experts, if it can compute all of them. */
+static void sum_up_residents(struct moe_model *m)
+{
+    int n = m->device->backend->own_memory && !m->target ? m->shape.n_expert_total : 0;
+    for (int e = 0; e < n; e++) {
+        size_t bytes = resident_bytes(m, &m->expert[e]);
+        m->resident_bytes = bytes > m->resident_bytes ? bytes : m->resident_bytes;
+        if (!bytes) {
+            m->resident_bytes = 0;
+            return;
+        }
+    }
+    for (int e = 0; e < n; e++)
+        for (int i = 0; i < OFF_MATRICES; i++)
+            if (m->expert[e].matrix[i].n_out)
+                kn_device_admit(m->device, m->expert[e].matrix[i].format);
+    m->shape.device_expert_bytes = (size_t)n * m->resident_bytes;
+}
+
 static void sum_up_experts(struct moe_model *m)
 {
     int n_all = m->shape.n_expert_total + m->shape.n_expert_ahead;
@@ -32,6 +64,7 @@ static void sum_up_experts(struct moe_model *m)
     }
     m->shape.expert_bytes = off_store_bytes(m->expert, n_all);
     m->shape.expert_least = off_store_least(m->expert, n_all);
+    sum_up_residents(m);
     if (m->target) /* a thread that waits for the shared store may interleave any expert of the target, too */
         m->scratch_bytes = m->target->scratch_bytes;
 }
@@ -82,9 +115,8 @@ static void describe(struct moe_model *m)
         .state_bytes = moe_state_bytes(d),
     };
     memcpy(m->shape.arch, d->arch, sizeof m->shape.arch);
-    struct kn_arena count = { 0 };
-    moe_place_dense(m, &count, NULL);
-    m->shape.dense_bytes = count.used;
+    moe_place_dense(m, NULL);
+    m->shape.dense_bytes = m->matrices.used + m->vectors.used;
     for (int i = 0; i < m->n_dense; i++)
         add_dense(m, &m->dense[i]);
     bool own_head = false;
@@ -149,14 +181,36 @@ static int check_ahead(const struct moe_model *m)
                    moe_file_find_tensor(m->file, name) ? "present" : "missing");
 }
 
+/* Fails if the device cannot compute the model. */
+static int check_device(const struct moe_model *m)
+{
+    const struct kn_device *d = m->device;
+    int error = 0;
+    for (int i = 0; !error && i < m->n_dense; i++) {
+        const struct moe_dense *p = &m->dense[i];
+        if (p->matrix)
+            error = kn_device_admit(d, p->matrix->format);
+        if (p->halves && !error && !(error = kn_device_admit(d, p->halves->k_b.format)))
+            error = kn_device_admit(d, p->halves->v_b.format);
+    }
+    return error;
+}
+
 int moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt)
 {
     struct moe_model *m = kn_calloc(1, sizeof *m);
     if (!m)
         return kn_fail(KN_ENOMEM, "no memory to open a model");
-    *m = (struct moe_model){ .file = f, .target = opt->target, .ops = kn_ops(opt->isa), .ahead = opt->ahead };
+    *m = (struct moe_model){
+        .file = f, .target = opt->target, .ops = kn_ops(opt->isa), .device = opt->device, .ahead = opt->ahead
+    };
+    if (m->target)
+        m->device = m->target->device;
+    else if (!m->device)
+        m->device = kn_host_device(m->ops->isa);
     int error = moe_desc_read(&m->desc, f);
-    if (error || (error = check_target(m)) || (m->ahead && (error = check_ahead(m))) || (error = bind(m)))
+    if (error || (error = check_target(m)) || (m->ahead && (error = check_ahead(m))) || (error = bind(m)) ||
+        (error = check_device(m)))
         moe_model_close(m);
     else
         *out = m;
@@ -171,10 +225,10 @@ int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target)
     kn_assert(target->ahead);
     if (!m)
         return kn_fail(KN_ENOMEM, "no memory to open an MTP layer");
-    *m = (struct moe_model){ .file = target->file, .target = target, .ops = target->ops };
+    *m = (struct moe_model){ .file = target->file, .target = target, .ops = target->ops, .device = target->device };
     moe_desc_ahead(&m->desc, &target->desc);
     int error = bind(m);
-    if (error)
+    if (error || (error = check_device(m)))
         moe_model_close(m);
     else
         *out = m;
@@ -202,10 +256,10 @@ static int open_store(struct moe_model *m, const struct moe_load_options *opt)
 
 int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
 {
-    kn_assert(!m->arena.base);
+    kn_assert(!m->vectors.base);
     int error = opt->mirror ? off_mirror_open(&m->mirror, opt->mirror, moe_file_files(m->file), opt->pack_path) : 0;
     if (error || (error = moe_load_dense(m, opt)) || (error = moe_latent_load(m, opt)) ||
-        (error = moe_convert_vectors(m)))
+        (error = moe_convert_vectors(m)) || (error = moe_move_dense(m)))
         return error;
     if (m->expert && !m->target && (error = open_store(m, opt)))
         return error;
@@ -247,7 +301,9 @@ void moe_model_close(struct moe_model *m)
     else if (m->store) /* a draft head: no other model uses its experts in the target's store */
         off_store_forget(m->store, m->layer[0].expert0, m->desc.n_expert);
     off_mirror_close(m->mirror);
-    kn_arena_close(&m->arena);
+    kn_memory_close(&m->weights);
+    kn_arena_close(&m->matrices);
+    kn_arena_close(&m->vectors);
     kn_free(m->expert);
     kn_free(m->dense);
     kn_free(m->layer);
@@ -257,3 +313,4 @@ void moe_model_close(struct moe_model *m)
 const struct moe_shape *moe_model_shape(const struct moe_model *m) { return &m->shape; }
 const struct kn_ops *moe_model_ops(const struct moe_model *m) { return m->ops; }
 struct off_store *moe_model_store(const struct moe_model *m) { return m->store; }
+const struct kn_device *moe_model_device(const struct moe_model *m) { return m->device; }

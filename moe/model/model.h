@@ -9,7 +9,7 @@
  * families:
  *
  *     struct moe_desc    numbers and properties of the model, without addresses
- *     struct moe_layer   the matrices and vectors of one layer; they lie in the model's arena
+ *     struct moe_layer   the matrices and vectors of one layer; they lie in the memory of the model's device
  *     struct moe_model   both, with embedding, output matrix and the store; owns all but the file and the target
  *
  * A matrix that a layer lacks has n_out 0, a vector that it lacks is NULL. */
@@ -191,6 +191,7 @@ struct moe_layer {
     struct kn_mat router;                     /* [n_expert, d_model]; n_out 0 in a dense layer */
     float *router_bias, *select_bias;         /* [n_expert] or NULL */
     float *gate_bias, *up_bias, *down_bias;   /* [n_expert, d_expert], down [n_expert, d_model]; or NULL */
+    float *gate_bias_at, *up_bias_at;         /* on the device; gate_bias and up_bias are the host's */
     int expert0;                              /* the store's number of the layer's expert 0 */
     unsigned expert_acts, down_acts;          /* bits 1 << kn_act that the experts' gates and ups read; the downs */
 };
@@ -199,6 +200,7 @@ struct moe_model {
     struct moe_desc desc;
     struct moe_shape shape;
     const struct kn_ops *ops;
+    const struct kn_device *device; /* has the dense weights and runs the passes */
     const struct moe_file *file;
     struct moe_layer *layer;        /* [n_layer] */
     const struct moe_model *target; /* of a head; else NULL */
@@ -212,13 +214,15 @@ struct moe_model {
     float *out_norm, *rope_extra, *rope_freq; /* [d_model]; rope_extra: [n_rot / 2] divisors of the frequencies, or
                                                * NULL; rope_freq: [rotations, n_rot / 2] angle of each pair per position */
     bool gate_up_interleaved;                 /* an expert's gates and ups alternate as rows of one matrix */
+    size_t resident_bytes;                    /* of the largest expert on a device; 0: it cannot compute them */
     size_t scratch_bytes;                     /* scratch of one thread to interleave an expert */
     struct moe_dense *dense;                  /* [n_dense] tensors to load; NULL after the load */
     int n_dense;
-    struct off_expert *expert; /* [n_expert_total + n_expert_ahead] their positions; NULL after the load */
-    struct kn_arena arena;     /* dense weights and vectors; empty until the load */
-    struct off_store *store;   /* NULL without experts; of a head the target's, not owned */
-    struct off_mirror *mirror; /* or NULL */
+    struct off_expert *expert;         /* [n_expert_total + n_expert_ahead] their positions; NULL after the load */
+    struct kn_arena matrices, vectors; /* dense weights; empty until the load */
+    struct kn_memory weights;          /* of a device with memory of its own: both */
+    struct off_store *store;           /* NULL without experts; of a head the target's, not owned */
+    struct off_mirror *mirror;         /* or NULL */
 };
 
 #endif

@@ -3,8 +3,8 @@
  * The KV cache is stored by head, [layer][K, V][KV head][slot][..], so attention of one head reads one contiguous
  * array; in int8 the scales of all slots follow the codes of all slots.  With MLA there are keys only,
  * [layer][slot][d_key].  Behind the KV cache are the features by slot, if the context stores any, then the recurrent
- * states.  A second arena holds the buffers that a pass writes.  lay_out() assigns their addresses; the same code over an
- * arena without memory computes its size. */
+ * states.  Three arenas hold the buffers that a pass writes.  lay_out() assigns their addresses; the same code over arenas
+ * without memory computes their sizes. */
 #include "moe/pass/pass.h"
 
 #include <string.h>
@@ -17,14 +17,33 @@ static size_t code_stride(enum kn_act kind, int n_in)
     return kn_act_bytes(kind, (int)kn_align_up((size_t)n_in, KN_GROUP));
 }
 
-static void take_acts(struct kn_arena *a, struct kn_acts *out, unsigned kinds, int n_row, int n_in)
+static const struct kn_device *device_of(const struct moe_model *m, const struct moe_context_options *opt)
+{
+    return opt->device ? opt->device : m->device;
+}
+
+/* Takes vectors that have an image; returns the device's address. */
+static void *take_shared(const struct moe_context *c, struct moe_arenas *a, size_t n, size_t size)
+{
+    void *image = kn_arena_take(&a->shared, n, size);
+    return image ? moe_at(c, image) : NULL;
+}
+
+/* Takes vectors of which the host may read and write an image (shared), or of the device alone. */
+static void *take_vectors(const struct moe_context *c, struct moe_arenas *a, bool shared, size_t n, size_t size)
+{
+    return shared ? take_shared(c, a, n, size) : kn_arena_take(&a->device, n, size);
+}
+
+static void take_acts(const struct moe_context *c, struct moe_arenas *a, bool shared, struct kn_acts *out,
+                      unsigned kinds, int n_row, int n_in)
 {
     out->stride = kn_align_up((size_t)n_in, 16);
-    out->x = kn_arena_take(a, (size_t)n_row * out->stride, sizeof(float));
+    out->x = take_vectors(c, a, shared, (size_t)n_row * out->stride, sizeof(float));
     for (int kind = KN_ACT_F32 + 1; kind < KN_ACT_COUNT; kind++)
         if (kinds & 1u << kind) {
             out->code_stride[kind] = code_stride(kind, n_in);
-            out->code[kind] = kn_arena_take(a, (size_t)n_row, out->code_stride[kind]);
+            out->code[kind] = take_vectors(c, a, shared, (size_t)n_row, out->code_stride[kind]);
         }
     out->code[KN_ACT_F32] = out->x;
     out->code_stride[KN_ACT_F32] = out->stride * sizeof(float);
@@ -61,27 +80,27 @@ static void lay_out_rows(struct moe_rows *out, struct kn_arena *a, size_t n)
     out->status = kn_arena_take(a, n, sizeof *out->status);
 }
 
-static void lay_out_choices(struct moe_choices *out, struct kn_arena *a, size_t n_row, const struct moe_desc *d)
+static void lay_out_choices(struct moe_context *c, struct moe_choices *out, struct moe_arenas *a, size_t n_row)
 {
-    size_t n_expert = (size_t)d->n_expert, n_used = (size_t)d->n_used;
-    out->logit = kn_arena_take(a, n_row * n_expert, sizeof(float));
-    out->rank = kn_arena_take(a, n_row * n_expert, sizeof(float));
-    out->id = kn_arena_take(a, n_row * n_used, sizeof(int32_t));
-    out->weight = kn_arena_take(a, n_row * n_used, sizeof(float));
+    size_t n_expert = (size_t)c->model->desc.n_expert, n_used = (size_t)c->model->desc.n_used;
+    out->logit = kn_arena_take(&a->device, n_row * n_expert, sizeof(float));
+    out->rank = kn_arena_take(&a->device, n_row * n_expert, sizeof(float));
+    out->id = take_shared(c, a, n_row * n_used, sizeof(int32_t));
+    out->weight = kn_arena_take(&a->device, n_row * n_used, sizeof(float));
 }
 
-static void lay_out_guess(struct moe_context *c, struct kn_arena *a, unsigned kinds)
+static void lay_out_guess(struct moe_context *c, struct moe_arenas *a, unsigned kinds)
 {
     const struct moe_desc *d = &c->model->desc;
     struct moe_guess *g = &c->guess;
     int n_row = moe_guess_rows(d, c->opt.max_row);
-    g->expert = kn_arena_take(a, (size_t)d->n_expert, sizeof(int32_t));
-    g->mark = kn_arena_take(a, (size_t)d->n_expert, sizeof(uint8_t));
-    g->sum = kn_arena_take(a, (size_t)d->n_expert, sizeof(float));
-    g->seen = kn_arena_take(a, (MOE_FAR + 1) * MOE_SIGHTS * (size_t)d->n_expert, sizeof(bool));
-    g->n_listed = kn_arena_take(a, 1, sizeof *g->n_listed);
-    lay_out_choices(&g->choices, a, (size_t)n_row, d);
-    take_acts(a, &g->norm, kinds, n_row, d->d_model);
+    g->expert = kn_arena_take(&a->shared, (size_t)d->n_expert, sizeof(int32_t));
+    g->mark = kn_arena_take(&a->host, (size_t)d->n_expert, sizeof(uint8_t));
+    g->sum = kn_arena_take(&a->device, (size_t)d->n_expert, sizeof(float));
+    g->seen = kn_arena_take(&a->host, (MOE_FAR + 1) * MOE_SIGHTS * (size_t)d->n_expert, sizeof(bool));
+    g->n_listed = kn_arena_take(&a->shared, 1, sizeof *g->n_listed);
+    lay_out_choices(c, &g->choices, a, (size_t)n_row);
+    take_acts(c, a, false, &g->norm, kinds, n_row, d->d_model);
 }
 
 static void lay_out_recall(struct moe_context *c, struct kn_arena *a)
@@ -104,43 +123,67 @@ static void lay_out_recall(struct moe_context *c, struct kn_arena *a)
     r->unused = kn_arena_take(a, n_expert, sizeof(float));
 }
 
-static void lay_out_plan(struct moe_context *c, struct kn_arena *a, size_t n_row)
+static void lay_out_plan(struct moe_context *c, struct moe_arenas *a, size_t n_row)
 {
     const struct moe_desc *d = &c->model->desc;
     size_t n_expert = (size_t)d->n_expert, n_pair = n_row * (size_t)d->n_used;
-    lay_out_choices(&c->route, a, n_row, d);
-    c->shared_weight = kn_arena_take(a, d->d_shared ? n_row : 0, sizeof(float));
-    c->shared = kn_arena_take(a, d->d_shared ? n_row * (size_t)d->d_model : 0, sizeof(float));
-    c->plan.expert = kn_arena_take(a, n_expert, sizeof(int32_t));
-    c->plan.first = kn_arena_take(a, n_expert + 1, sizeof(int32_t));
-    c->plan.row = kn_arena_take(a, n_pair, sizeof(int32_t));
-    c->plan.pair = kn_arena_take(a, n_pair, sizeof(int32_t));
-    c->plan.fill = kn_arena_take(a, n_expert, sizeof(int32_t));
-    c->mark = kn_arena_take(a, n_expert, sizeof(uint8_t));
-    c->arrived = kn_arena_take(a, n_expert, sizeof(int32_t));
-    c->arrived_status = kn_arena_take(a, n_expert, sizeof(int));
-    c->view = kn_arena_take(a, n_expert, sizeof *c->view);
-    c->group = kn_arena_take(a, n_expert, sizeof *c->group);
+    lay_out_choices(c, &c->route, a, n_row);
+    c->shared_weight = kn_arena_take(&a->device, d->d_shared ? n_row : 0, sizeof(float));
+    c->shared_out = kn_arena_take(&a->device, d->d_shared ? n_row * (size_t)d->d_model : 0, sizeof(float));
+    c->plan.n_expert = kn_arena_take(&a->shared, 1, sizeof(int32_t));
+    c->plan.expert = kn_arena_take(&a->shared, n_expert, sizeof(int32_t));
+    c->plan.first = kn_arena_take(&a->shared, n_expert + 1, sizeof(int32_t));
+    c->plan.row = kn_arena_take(&a->shared, n_pair, sizeof(int32_t));
+    c->plan.pair = kn_arena_take(&a->shared, n_pair, sizeof(int32_t));
+    c->plan.fill = kn_arena_take(&a->shared, n_expert, sizeof(int32_t));
+    c->mark = kn_arena_take(&a->host, n_expert, sizeof(uint8_t));
+    c->arrived = kn_arena_take(&a->host, n_expert, sizeof(int32_t));
+    c->arrived_status = kn_arena_take(&a->host, n_expert, sizeof(int));
+    c->view = kn_arena_take(&a->host, n_expert, sizeof *c->view);
+    c->group = kn_arena_take(&a->host, n_expert, sizeof *c->group);
     c->hands = (struct off_hands){ .ops = c->model->ops,
                                    .team = c->opt.team,
                                    .scratch_bytes = kn_align_up(c->model->scratch_bytes, 64) };
-    c->hands.scratch = kn_arena_take(a, (size_t)kn_team_size(c->opt.team), c->hands.scratch_bytes);
+    c->hands.scratch = kn_arena_take(&a->host, (size_t)kn_team_size(c->opt.team), c->hands.scratch_bytes);
 }
 
-static void lay_out_latent(struct moe_context *c, struct kn_arena *a, const struct kinds *kinds)
+static void lay_out_latent(struct moe_context *c, struct moe_arenas *a, const struct kinds *kinds)
 {
     const struct moe_desc *d = &c->model->desc;
     struct moe_latent *l = &c->latent;
     l->max_row = moe_latent_rows(d, c->opt.max_row);
     int n = l->max_row * d->n_head;
     if (d->d_query_latent)
-        take_acts(a, &l->low, kinds->low, c->opt.max_row, d->d_query_latent);
-    take_acts(a, &l->query, kinds->query, n, d->d_head - d->n_rot);
-    take_acts(a, &l->mixed, kinds->mixed, n, d->d_latent);
-    l->absorbed = kn_arena_take(a, (size_t)n * (size_t)d->d_key, sizeof(float));
+        take_acts(c, a, false, &l->low, kinds->low, c->opt.max_row, d->d_query_latent);
+    take_acts(c, a, false, &l->query, kinds->query, n, d->d_head - d->n_rot);
+    take_acts(c, a, false, &l->mixed, kinds->mixed, n, d->d_latent);
+    l->absorbed = kn_arena_take(&a->device, (size_t)n * (size_t)d->d_key, sizeof(float));
 }
 
-static void lay_out(struct moe_context *c, struct kn_arena *a)
+/* Memory of a head's first rows, and of EAGLE-3's results. */
+static void lay_out_head(struct moe_context *c, struct moe_arenas *a, const struct kinds *kinds)
+{
+    const struct moe_desc *d = &c->model->desc;
+    size_t n_want = (size_t)c->opt.max_want;
+    take_acts(c, a, false, &c->join, d->head == MOE_HEAD_EAGLE3 ? kinds->norm : kn_act_bit(&c->model->fc),
+              c->opt.max_row, 2 * d->d_model);
+    if (d->head != MOE_HEAD_EAGLE3)
+        return;
+    take_acts(c, a, false, &c->inner, kn_act_bit(&c->model->fc), c->opt.max_row, d->reads.n_inner * d->d_model);
+    c->thought = kn_arena_take(&a->device, n_want * (size_t)d->d_model, sizeof(float));
+    c->guessed = kn_arena_take(&a->device, c->model->guess ? n_want * (size_t)d->n_guess : 0, sizeof(float));
+}
+
+/* Tables of max_path sequences, and room for tails of DRAFT_ROOM slots for each row. */
+#define DRAFT_ROOM 128
+static void lay_out_tables(struct moe_context *c, struct moe_arenas *a)
+{
+    size_t n_path = (size_t)(c->opt.max_path ? c->opt.max_path : c->opt.max_row);
+    c->tables.n = n_path * (size_t)c->opt.max_pos + (size_t)c->opt.max_row * DRAFT_ROOM;
+    c->tables.slot = kn_arena_take(&a->shared, c->tables.n, sizeof *c->tables.slot);
+}
+
+static void lay_out(struct moe_context *c, struct moe_arenas *a)
 {
     const struct moe_desc *d = &c->model->desc;
     struct kinds kinds = kinds_of(c->model);
@@ -148,41 +191,42 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     int n_pair = c->opt.max_row * d->n_used, d_wide = kn_max(d->d_ff, d->d_shared);
     size_t n_pair_act = (size_t)n_pair * (size_t)d->d_expert, n_wide_act = n_row * (size_t)d_wide;
     size_t n_act = n_pair_act > n_wide_act ? n_pair_act : n_wide_act;
-    c->x = kn_arena_take(a, n_row * (size_t)d->d_model, sizeof(float));
+    bool experts = d->n_expert > 0; /* the host computes them: their inputs and outputs have an image */
+    c->x = kn_arena_take(&a->device, n_row * (size_t)d->d_model, sizeof(float));
     if (d->head)
-        take_acts(a, &c->join, d->head == MOE_HEAD_EAGLE3 ? kinds.norm : kn_act_bit(&c->model->fc), c->opt.max_row,
-                  2 * d->d_model);
-    if (d->head == MOE_HEAD_EAGLE3) {
-        take_acts(a, &c->inner, kn_act_bit(&c->model->fc), c->opt.max_row, d->reads.n_inner * d->d_model);
-        c->thought = kn_arena_take(a, n_want * (size_t)d->d_model, sizeof(float));
-        c->guessed = kn_arena_take(a, c->model->guess ? n_want * (size_t)d->n_guess : 0, sizeof(float));
-    }
-    take_acts(a, &c->norm, kinds.norm, c->opt.max_row, d->d_model);
-    take_acts(a, &c->att, kinds.att, c->opt.max_row, kn_max(d->n_head * d->d_value, moe_d_state_value(d)));
-    take_acts(a, &c->act, kinds.act, n_pair, d->d_expert);
-    take_acts(a, &c->wide, kinds.wide, d_wide ? c->opt.max_row : 0, d_wide);
-    c->q = kn_arena_take(a, n_row * (size_t)(d->n_head * d->d_head), sizeof(float));
-    c->k = kn_arena_take(a, n_row * (size_t)(d->n_kv * d->d_key), sizeof(float));
-    c->v = kn_arena_take(a, moe_is_latent(d) ? 0 : n_row * (size_t)(d->n_kv * d->d_kept), sizeof(float));
-    c->q_gate = kn_arena_take(a, d->out_gate ? n_row * (size_t)(2 * d->n_head * d->d_head) : 0, sizeof(float));
+        lay_out_head(c, a, &kinds);
+    take_acts(c, a, experts, &c->norm, kinds.norm, c->opt.max_row, d->d_model);
+    take_acts(c, a, false, &c->att, kinds.att, c->opt.max_row, kn_max(d->n_head * d->d_value, moe_d_state_value(d)));
+    take_acts(c, a, experts, &c->act, kinds.act, n_pair, d->d_expert);
+    take_acts(c, a, false, &c->wide, kinds.wide, d_wide ? c->opt.max_row : 0, d_wide);
+    c->q = kn_arena_take(&a->device, n_row * (size_t)(d->n_head * d->d_head), sizeof(float));
+    c->k = kn_arena_take(&a->device, n_row * (size_t)(d->n_kv * d->d_key), sizeof(float));
+    c->v = kn_arena_take(&a->device, moe_is_latent(d) ? 0 : n_row * (size_t)(d->n_kv * d->d_kept), sizeof(float));
+    if (d->out_gate)
+        c->q_gate = kn_arena_take(&a->device, n_row * (size_t)(2 * d->n_head * d->d_head), sizeof(float));
     if (moe_is_latent(d))
         lay_out_latent(c, a, &kinds);
-    c->rotation = kn_arena_take(a, n_row * (size_t)(moe_n_rotation(d) * d->n_rot / 2), sizeof *c->rotation);
-    c->gate = kn_arena_take(a, 2 * kn_align_up(n_act, 16), sizeof(float));
+    c->rotation = kn_arena_take(&a->device, n_row * (size_t)(moe_n_rotation(d) * d->n_rot / 2), sizeof *c->rotation);
+    c->gate = take_vectors(c, a, experts, 2 * kn_align_up(n_act, 16), sizeof(float));
     c->up = c->gate ? c->gate + kn_align_up(n_act, 16) : NULL;
-    c->y = kn_arena_take(a, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));
-    c->dense = kn_arena_take(a, (size_t)d->n_layer, sizeof *c->dense);
-    lay_out_rows(&c->all, a, n_row);
-    lay_out_rows(&c->want, a, n_want);
-    c->want_row = kn_arena_take(a, n_want, sizeof(int32_t));
-    c->logits = kn_arena_take(a, n_want * (size_t)d->n_vocab, sizeof(float));
+    c->y = take_vectors(c, a, experts, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));
+    c->dense = kn_arena_take(&a->shared, (size_t)d->n_layer, sizeof *c->dense);
+    lay_out_rows(&c->all, &a->shared, n_row);
+    lay_out_rows(&c->want, &a->shared, n_want);
+    c->want_row = kn_arena_take(&a->shared, n_want, sizeof(int32_t));
+    c->logits = take_shared(c, a, n_want * (size_t)d->n_vocab, sizeof(float));
+    if (device_of(c->model, &c->opt)->backend->own_memory) {
+        c->landing = kn_arena_take(&a->shared, (size_t)d->d_model, sizeof(float));
+        lay_out_tables(c, a);
+    }
     if (d->delta_period)
         moe_states_lay_out(c, a);
     if (d->n_expert) {
         lay_out_plan(c, a, n_row);
+        moe_residents_lay_out(c, a);
         lay_out_guess(c, a, kinds.router);
         if (c->opt.n_recall)
-            lay_out_recall(c, a);
+            lay_out_recall(c, &a->host);
     }
 }
 
@@ -238,7 +282,7 @@ struct kn_cache moe_cache(const struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
     size_t n_kv = (size_t)d->n_kv, nth = (size_t)c->model->layer[layer].nth;
-    uint8_t *keys = (uint8_t *)c->kv.base + nth * n_kv * (c->key_bytes + c->value_bytes);
+    uint8_t *keys = c->kv.base + nth * n_kv * (c->key_bytes + c->value_bytes);
     uint8_t *values = c->value_bytes ? keys + n_kv * c->key_bytes : keys;
     int d_value = c->value_bytes ? d->d_kept : d->d_key;
     return (struct kn_cache){ .kv = c->opt.kv,
@@ -275,20 +319,22 @@ static size_t kv_bytes(const struct moe_model *m, const struct moe_context_optio
     return kn_align_up(all_heads_bytes(m, opt) + (size_t)opt->n_slot * features, 64);
 }
 
-static size_t step_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+/* The memory of a pass: the bytes of each arena. */
+static struct moe_arenas count_arenas(const struct moe_model *m, const struct moe_context_options *opt)
 {
     struct moe_context c = { .model = m, .opt = *opt };
-    struct kn_arena count = { 0 };
+    struct moe_arenas count = { .device = { .base = NULL } };
     lay_out(&c, &count);
-    return count.used;
+    return count;
 }
 
 /* The largest operation has the gates and ups of all experts of a layer. */
-static struct kn_queue_options queue_options(const struct moe_model *m, const struct moe_context_options *opt)
+static struct kn_queue_options queue_options(const struct moe_model *m, const struct moe_context_options *opt,
+                                             const struct kn_device *device)
 {
     const struct moe_desc *d = &m->desc;
     return (struct kn_queue_options){
-        .device = opt->device ? opt->device : kn_host_device(m->ops->isa),
+        .device = device,
         .team = opt->team,
         .max_row = opt->max_row,
         .max_pos = opt->max_pos,
@@ -300,40 +346,86 @@ static struct kn_queue_options queue_options(const struct moe_model *m, const st
     };
 }
 
-size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+/* True if the experts run in a queue of their own: they lie in the host's memory, and the device cannot read it. */
+static bool has_host_queue(const struct moe_model *m, const struct kn_device *device)
 {
-    struct kn_queue_options queue = queue_options(m, opt);
-    return step_bytes(m, opt) + kv_bytes(m, opt) + moe_states_bytes(m, opt) + kn_queue_bytes(&queue);
+    return m->desc.n_expert && device->backend->own_memory;
+}
+
+struct kn_bytes moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+{
+    const struct kn_device *device = device_of(m, opt);
+    struct kn_queue_options queue = queue_options(m, opt, device);
+    struct kn_queue_options host = queue_options(m, opt, kn_host_device(m->ops->isa));
+    struct moe_arenas a = count_arenas(m, opt);
+    struct kn_bytes n = kn_queue_bytes(&queue);
+    size_t bytes = a.device.used + kv_bytes(m, opt) + moe_states_bytes(m, opt) +
+                   (size_t)moe_n_resident(m, opt) * m->resident_bytes;
+    n.host += a.host.used + a.shared.used;
+    if (has_host_queue(m, device))
+        n.host += kn_queue_bytes(&host).host;
+    if (device->backend->own_memory)
+        n.device += bytes + a.shared.used;
+    else
+        n.host += bytes;
+    return n;
+}
+
+static int open_queues(struct moe_context *c)
+{
+    const struct moe_model *m = c->model;
+    const struct kn_device *device = device_of(m, &c->opt);
+    struct kn_queue_options queue = queue_options(m, &c->opt, device);
+    struct kn_queue_options host = queue_options(m, &c->opt, kn_host_device(m->ops->isa));
+    int error = kn_queue_open(&c->queue, &queue);
+    if (error || !has_host_queue(m, device)) {
+        c->host_queue = c->queue;
+        return error;
+    }
+    return kn_queue_open(&c->host_queue, &host);
+}
+
+static int open_memory(struct moe_context *c)
+{
+    const struct moe_model *m = c->model;
+    const struct kn_device *device = device_of(m, &c->opt);
+    struct moe_arenas a = count_arenas(m, &c->opt);
+    size_t kv = kv_bytes(m, &c->opt);
+    int error = kn_memory_open(&c->device, device, a.device.used, false);
+    if (error || (error = kn_memory_open(&c->shared, device, a.shared.used, true)) ||
+        (error = kn_memory_open(&c->kv, device, kv + moe_states_bytes(m, &c->opt), false)) ||
+        (error = kn_arena_open(&c->host, a.host.used, -1)))
+        return error;
+    /* The slots of a short sequence are spread over all arrays, a few pages in each: only used pages take memory. */
+    if (!device->backend->own_memory)
+        kn_map_sparse(c->kv.base, kv);
+    a.device = (struct kn_arena){ .base = c->device.base, .bytes = c->device.bytes };
+    a.shared = (struct kn_arena){ .base = c->shared.image, .bytes = c->shared.bytes };
+    a.host = c->host;
+    lay_out(c, &a);
+    error = moe_residents_open(c);
+    return !error && m->desc.delta_period ? moe_states_place(c, c->kv.base + kv) : error;
 }
 
 int moe_context_open(struct moe_context **out, const struct moe_model *m, const struct moe_context_options *opt)
 {
     kn_assert(opt->max_row > 0 && opt->max_want > 0 && opt->n_slot > 0 && opt->team);
     kn_assert(!m->target == !opt->target && (!opt->target || opt->target->feature));
+    kn_assert(!opt->device || opt->device == m->device || !opt->device->backend->own_memory);
     struct moe_context *c = kn_calloc(1, sizeof *c);
     if (!c)
         return kn_fail(KN_ENOMEM, "no memory for a context");
     *c = (struct moe_context){
         .model = m, .opt = *opt, .key_bytes = array_bytes(opt, m->desc.d_key), .value_bytes = value_bytes(m, opt)
     };
-    struct kn_queue_options queue = queue_options(m, opt);
-    int error = kn_queue_open(&c->queue, &queue);
-    if (!error)
-        error = kn_arena_open(&c->arena, step_bytes(m, opt), -1);
-    if (!error)
-        error = kn_arena_open(&c->kv, kv_bytes(m, opt) + moe_states_bytes(m, opt), -1);
-    if (error) {
+    int error = open_queues(c);
+    if (error || (error = open_memory(c))) {
         moe_context_close(c);
         return error;
     }
-    /* The slots of a short sequence are spread over all arrays, a few pages in each: only used pages take memory. */
-    kn_map_sparse(c->kv.base, kv_bytes(m, opt));
-    lay_out(c, &c->arena);
-    if (m->desc.delta_period)
-        moe_states_place(c, (uint8_t *)c->kv.base + kv_bytes(m, opt));
     moe_recall_init(c);
     c->feature_bytes = moe_feature_bytes(m, opt->kv, &opt->features);
-    c->feature = c->feature_bytes ? (uint8_t *)c->kv.base + all_heads_bytes(m, opt) : NULL;
+    c->feature = c->feature_bytes ? c->kv.base + all_heads_bytes(m, opt) : NULL;
     *out = c;
     return 0;
 }
@@ -343,6 +435,8 @@ void moe_context_set_team(struct moe_context *c, struct kn_team *team)
     kn_assert(kn_team_size(team) <= kn_team_size(c->opt.team) && kn_team_nodes(team) <= kn_team_nodes(c->opt.team));
     c->hands.team = team;
     kn_queue_set_team(c->queue, team);
+    if (c->host_queue != c->queue)
+        kn_queue_set_team(c->host_queue, team);
 }
 
 struct slot_copy {
@@ -384,7 +478,7 @@ void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int
     }
     if (c->feature)
         copy_slots(c, &s, c->feature, c->feature_bytes, 0, 1);
-    kn_queue_wait(c->queue);
+    moe_wait(c);
 }
 
 void moe_context_close(struct moe_context *c)
@@ -393,10 +487,14 @@ void moe_context_close(struct moe_context *c)
         return;
     if (c->recall.ticket)
         moe_context_expect(c, NULL, 0);
+    if (c->host_queue != c->queue)
+        kn_queue_close(c->host_queue);
     kn_queue_close(c->queue);
-    if (c->kv.base)
-        kn_arena_close(&c->kv);
-    if (c->arena.base)
-        kn_arena_close(&c->arena);
+    kn_memory_close(&c->residents.memory);
+    kn_memory_close(&c->kv);
+    kn_memory_close(&c->shared);
+    kn_memory_close(&c->device);
+    if (c->host.base)
+        kn_arena_close(&c->host);
     kn_free(c);
 }

@@ -49,7 +49,8 @@ void moe_delta_steps(struct moe_context *c, int layer)
     const struct moe_layer *l = &c->model->layer[layer];
     struct moe_states *s = &c->states;
     struct kn_net net = moe_net(&c->model->desc);
-    struct kn_flows flows = { s->step, s->flow, s->n_step, s->n_flow, c->now.status, c->n_row };
+    struct kn_flows flows = { moe_at(c, s->step), moe_at(c, s->flow),       s->n_step,
+                              s->n_flow,          moe_at(c, c->now.status), c->n_row };
     const float *kept = moe_states_kept(s, l->nth);
     uint8_t *state = s->base + (size_t)l->nth * s->layer_bytes;
     kn_enqueue(c->queue, CONV, conv, .net = net, .flows = flows, .in = s->in, .kept = kept, .n_kept = s->n_kept,
@@ -68,8 +69,8 @@ void moe_delta(struct moe_context *c, int layer)
     project(c, l);
     moe_delta_steps(c, layer);
     if (s->n_draft) /* the pending rows in s->kept have been computed: their memory is free */
-        kn_enqueue(c->queue, KEEP_DRAFT, keep_draft, .in = s->in, .kept = moe_states_kept(s, l->nth), .to = s->kept_of,
-                   .n = c->n_row, .n_kept = s->n_kept, .d = s->d_in);
+        kn_enqueue(c->queue, KEEP_DRAFT, keep_draft, .in = s->in, .kept = moe_states_kept(s, l->nth),
+                   .to = moe_at(c, s->kept_of), .n = c->n_row, .n_kept = s->n_kept, .d = s->d_in);
     kn_enqueue(c->queue, CODE, code, .acts = c->att, .kinds = kn_act_bit(&l->o), .n = c->n_row,
                .n_in = moe_d_state_value(&c->model->desc));
     moe_multiply(c, &c->att, &l->o, c->y, c->n_row);

@@ -25,24 +25,34 @@ size_t moe_states_bytes(const struct moe_model *m, const struct moe_context_opti
     return d->delta_period ? (size_t)n_state(opt) * moe_state_bytes(d) + kept : 0;
 }
 
-void moe_states_place(struct moe_context *c, void *base)
+int moe_states_place(struct moe_context *c, void *base)
 {
     struct moe_states *s = &c->states;
     const struct moe_desc *d = &c->model->desc;
-    float unit = 1.0f / sqrtf((float)d->d_state_key);
+    size_t n = (size_t)d->d_state_key;
+    float unit = 1.0f / sqrtf((float)d->d_state_key), *weight = kn_alloc(2 * n * sizeof *weight);
+    if (!weight)
+        return kn_fail(KN_ENOMEM, "no memory for a context");
     s->n = n_state(&c->opt);
     s->base = base;
     s->bytes = moe_state_bytes(d);
     s->layer_bytes = moe_state_layer_bytes(d);
     s->kept = (float *)(s->base + (size_t)s->n * s->bytes);
-    for (int i = 0; i < d->d_state_key; i++) {
-        s->unit_k[i] = unit;
-        s->unit_q[i] = unit * unit; /* queries are also divided by the square root of d_state_key */
+    for (size_t i = 0; i < n; i++) {
+        weight[i] = unit;
+        weight[n + i] = unit * unit; /* queries are also divided by the square root of d_state_key */
     }
+    int error = kn_memory_write(&c->device, (size_t)((uint8_t *)s->unit_k - c->device.base), weight,
+                                n * sizeof *weight);
+    if (!error)
+        error = kn_memory_write(&c->device, (size_t)((uint8_t *)s->unit_q - c->device.base), weight + n,
+                                n * sizeof *weight);
+    kn_free(weight);
+    return error;
 }
 
 /* Takes the buffers and lists of a pass from the arena. */
-void moe_states_lay_out(struct moe_context *c, struct kn_arena *a)
+void moe_states_lay_out(struct moe_context *c, struct moe_arenas *a)
 {
     struct moe_states *s = &c->states;
     const struct moe_desc *d = &c->model->desc;
@@ -50,21 +60,21 @@ void moe_states_lay_out(struct moe_context *c, struct kn_arena *a)
     size_t value = (size_t)(d->n_value_head * d->d_state_value);
     s->n_kept = c->opt.n_draft;
     s->d_in = moe_d_state_in(d);
-    s->n_tok = kn_arena_take(a, n, sizeof *s->n_tok);
-    s->n_pending = kn_arena_take(a, n, sizeof *s->n_pending);
-    s->pending = kn_arena_take(a, n * n_kept, sizeof *s->pending);
-    s->flow_of = kn_arena_take(a, n, sizeof *s->flow_of);
-    s->used = kn_arena_take(a, n, sizeof *s->used);
-    s->step = kn_arena_take(a, n_row + n_kept, sizeof *s->step);
-    s->flow = kn_arena_take(a, n_row, sizeof *s->flow);
-    s->step_of = kn_arena_take(a, n_row, sizeof *s->step_of);
-    s->kept_of = kn_arena_take(a, n_row, sizeof *s->kept_of);
-    s->in = kn_arena_take(a, n_row * (size_t)s->d_in, sizeof(float));
-    s->out = kn_arena_take(a, (n_row + n_kept) * (size_t)s->d_in, sizeof(float));
-    s->z = kn_arena_take(a, n_row * value, sizeof(float));
-    s->mixed = kn_arena_take(a, d->delta_mixed ? n_row * ((size_t)moe_d_mix(d) + value) : 0, sizeof(float));
-    s->unit_q = kn_arena_take(a, (size_t)d->d_state_key, sizeof(float));
-    s->unit_k = kn_arena_take(a, (size_t)d->d_state_key, sizeof(float));
+    s->n_tok = kn_arena_take(&a->host, n, sizeof *s->n_tok);
+    s->n_pending = kn_arena_take(&a->host, n, sizeof *s->n_pending);
+    s->pending = kn_arena_take(&a->host, n * n_kept, sizeof *s->pending);
+    s->flow_of = kn_arena_take(&a->host, n, sizeof *s->flow_of);
+    s->used = kn_arena_take(&a->host, n, sizeof *s->used);
+    s->step = kn_arena_take(&a->shared, n_row + n_kept, sizeof *s->step);
+    s->flow = kn_arena_take(&a->shared, n_row, sizeof *s->flow);
+    s->step_of = kn_arena_take(&a->host, n_row, sizeof *s->step_of);
+    s->kept_of = kn_arena_take(&a->shared, n_row, sizeof *s->kept_of);
+    s->in = kn_arena_take(&a->device, n_row * (size_t)s->d_in, sizeof(float));
+    s->out = kn_arena_take(&a->device, (n_row + n_kept) * (size_t)s->d_in, sizeof(float));
+    s->z = kn_arena_take(&a->device, n_row * value, sizeof(float));
+    s->mixed = kn_arena_take(&a->device, d->delta_mixed ? n_row * ((size_t)moe_d_mix(d) + value) : 0, sizeof(float));
+    s->unit_q = kn_arena_take(&a->device, (size_t)d->d_state_key, sizeof(float));
+    s->unit_k = kn_arena_take(&a->device, (size_t)d->d_state_key, sizeof(float));
 }
 
 /* ---- the steps of a pass ------------------------------------------------------------------------------- */
@@ -154,6 +164,13 @@ static void forget_flows(struct moe_states *s)
         s->flow_of[i] = -1;
 }
 
+static void upload_lists(struct moe_context *c)
+{
+    const struct moe_states *s = &c->states;
+    moe_upload(c, s->step, (size_t)s->n_step * sizeof *s->step);
+    moe_upload(c, s->flow, (size_t)s->n_flow * sizeof *s->flow);
+}
+
 /* Computes the pending rows of one state in all layers.  Overwrites the lists of flows and steps. */
 static void take_in(struct moe_context *c, int state)
 {
@@ -164,10 +181,11 @@ static void take_in(struct moe_context *c, int state)
     struct kn_flow *f = flow_of(s, state);
     s->n_step = f->n_text;
     add_pending(s, f);
+    upload_lists(c);
     for (int i = 0; i < c->model->desc.n_layer; i++)
         if (moe_is_delta(&c->model->desc, i))
             moe_delta_steps(c, i);
-    kn_queue_wait(c->queue); /* before the lists change */
+    moe_wait(c); /* before the lists change */
     s->n_pending[state] = 0;
 }
 
@@ -197,6 +215,8 @@ void moe_states_begin(struct moe_context *c)
         add_pending(s, &s->flow[i]);
     for (int i = 0; i < c->n_row; i++)
         add_row(c, i);
+    upload_lists(c);
+    moe_upload(c, s->kept_of, (size_t)c->n_row * sizeof *s->kept_of);
 }
 
 void moe_states_end(struct moe_context *c)
@@ -236,7 +256,7 @@ void moe_context_copy_state(struct moe_context *c, int from, int to)
     kn_assert(from >= 0 && from < s->n && to >= 0 && to < s->n && from != to);
     take_in(c, from);
     set_state(c, from, to);
-    kn_queue_wait(c->queue);
+    moe_wait(c);
 }
 
 int moe_context_state(const struct moe_context *c, int state)

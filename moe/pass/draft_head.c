@@ -8,6 +8,8 @@
  * logit -infinity. */
 #include "moe/pass/pass.h"
 
+#include <string.h>
+
 /* ---- features of the target ------------------------------------------------------------------------------- */
 
 /* Stores a vector of each row: with weight NULL the residual stream as it is. */
@@ -31,11 +33,25 @@ void moe_keep_inner(struct moe_context *c, int layer)
         }
 }
 
-void moe_context_feature(const struct moe_context *c, int32_t slot, float *out)
+void moe_context_feature(struct moe_context *c, int32_t slot, float *out)
 {
     struct kn_features f = moe_last_feature(c);
     kn_assert(slot >= 0 && slot < f.n_slot);
-    kn_row_decode(f.kv == KN_KV_F16 ? KN_F16 : KN_F32, f.base + (size_t)slot * f.slot_bytes, f.n, out);
+    const void *x = moe_read(c, f.base + (size_t)slot * f.slot_bytes, (size_t)f.n * kn_kv_value_bytes(f.kv));
+    kn_row_decode(f.kv == KN_KV_F16 ? KN_F16 : KN_F32, x, f.n, out);
+}
+
+const float *moe_last_feature_at(const struct moe_context *c, int i)
+{
+    return c->thought ? c->thought + (size_t)i * (size_t)c->model->desc.d_model
+                      : c->norm.x + (size_t)i * c->norm.stride;
+}
+
+void moe_context_last_feature(struct moe_context *c, int i, float *out)
+{
+    size_t bytes = (size_t)c->model->desc.d_model * sizeof *out;
+    kn_assert(i >= 0 && i < c->n_want);
+    memcpy(out, moe_read(c, moe_last_feature_at(c, i), bytes), bytes);
 }
 
 /* ---- how a head's rows begin --------------------------------------------------------------------------------- */
@@ -45,7 +61,7 @@ static void begin_eagle3(struct moe_context *c)
     const struct moe_model *m = c->model;
     bool fuses = false;
     for (int i = 0; i < c->n_row; i++)
-        fuses |= !c->batch->row[i].feature;
+        fuses |= !c->batch->row[i].from_result;
     if (fuses) {
         kn_enqueue(c->queue, FUSE, fuse, .rows = moe_rows(c), .features = moe_inner_features(c->opt.target),
                    .out = c->inner, .kinds = kn_act_bit(&m->fc));

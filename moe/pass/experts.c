@@ -2,7 +2,9 @@
  *
  * Experts: route, plan, request all distinct experts from the store, prefetch experts for the next layer, compute the
  * shared expert, then compute the experts that have arrived while others are still read: gate and up of all of them in
- * one parallel region, then their activation, then down in another region.
+ * one parallel region, then their activation, then down in another region.  The experts lie in memory of the host and are
+ * computed there: a device with memory of its own hands over the plan and the codes of the rows, gets the outputs, and
+ * computes the shared expert meanwhile.
  * Outputs are stored per (row, choice) and added in the order of choices, never in the order of arrival.
  *
  * Cost of one pass at batch 1: n_used * 3 * d_model * d_expert weights at 4.5 bits, read once.  A parallel region costs
@@ -16,8 +18,7 @@ static void run_dense(struct moe_context *c, int layer, int d_act, float *y)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     const struct moe_desc *d = &c->model->desc;
-    struct kn_group *group = &c->dense[layer];
-    *group = (struct kn_group){ l->gate, l->up, l->down, -1, 0, 0, c->n_row };
+    const struct kn_group *group = moe_at(c, &c->dense[layer]);
     kn_enqueue(c->queue, GATE_UP, gate_up, .group = group, .n_group = 1, .n_row = c->n_row, .n_pair = c->n_row,
                .d_in = d->d_model, .d_act = d_act, .x = c->norm, .gate = c->gate, .up = c->up,
                .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
@@ -40,9 +41,10 @@ void moe_dense_ffn(struct moe_context *c, int layer)
 /* The e-th expert of the plan could not be read: the rows that need it fail with this status, the other rows do not. */
 static void fail_rows(struct moe_context *c, int e, int status)
 {
-    kn_queue_wait(c->queue); /* operations read the statuses */
+    moe_wait(c); /* operations read the statuses */
     for (int i = c->plan.first[e]; i < c->plan.first[e + 1]; i++)
         c->now.status[c->plan.row[i]] = status;
+    moe_upload(c, c->now.status, (size_t)c->n_row * sizeof *c->now.status);
 }
 
 /* Appends the first n experts of c->arrived to the n_done in c->group; the rows of experts that could not be read fail.
@@ -52,7 +54,7 @@ static int list_arrived(struct moe_context *c, const struct moe_layer *l, int n,
     const struct kn_plan *p = &c->plan;
     struct kn_group *group = c->group + n_done;
     for (int i = 0; i < n; i++) {
-        int e = c->arrived[i];
+        int e = c->residents.rest_of[c->arrived[i]];
         const struct off_view *v = &c->view[i];
         if (c->arrived_status[i] < 0)
             fail_rows(c, e, c->arrived_status[i]);
@@ -73,13 +75,77 @@ static void run_groups(struct moe_context *c, const struct moe_layer *l, const s
 {
     const struct moe_desc *d = &c->model->desc;
     int n_pair = c->n_row * d->n_used;
-    kn_enqueue(c->queue, GATE_UP, gate_up, .group = group, .n_group = n, .n_row = c->n_row, .n_pair = n_pair,
+    struct kn_acts act = moe_acts_image(c, &c->act);
+    kn_enqueue(c->host_queue, GATE_UP, gate_up, .group = group, .n_group = n, .n_row = c->n_row, .n_pair = n_pair,
                .d_in = d->d_model, .d_act = d->d_expert, .interleaved = c->model->gate_up_interleaved,
-               .row = c->plan.row, .pair = c->plan.pair, .x = c->norm, .gate = c->gate, .up = c->up,
-               .gate_bias = l->gate_bias, .up_bias = l->up_bias, .activation = (enum kn_activation)d->activation,
-               .alpha = d->swiglu_alpha, .limit = d->swiglu_limit, .act = c->act, .kinds = l->down_acts);
-    kn_enqueue(c->queue, DOWN, down, .group = group, .n_group = n, .n_pair = n_pair, .d_act = d->d_expert,
-               .d_out = d->d_model, .pair = c->plan.pair, .act = c->act, .y = c->y);
+               .row = c->plan.row, .pair = c->plan.pair, .x = moe_acts_image(c, &c->norm),
+               .gate = moe_image(c, c->gate), .up = moe_image(c, c->up), .gate_bias = l->gate_bias,
+               .up_bias = l->up_bias, .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha,
+               .limit = d->swiglu_limit, .act = act, .kinds = l->down_acts);
+    kn_enqueue(c->host_queue, DOWN, down, .group = group, .n_group = n, .n_pair = n_pair, .d_act = d->d_expert,
+               .d_out = d->d_model, .pair = c->plan.pair, .act = act, .y = moe_image(c, c->y));
+}
+
+/* The experts that the device keeps: their first half; then, when the host's outputs are there, their second half, which
+ * writes outputs between those. */
+static void run_residents_gate_up(struct moe_context *c, const struct moe_layer *l, int n)
+{
+    const struct moe_desc *d = &c->model->desc;
+    kn_enqueue(c->queue, GATE_UP, gate_up, .group = moe_at(c, c->residents.group), .n_group = n, .n_row = c->n_row,
+               .n_pair = c->n_row * d->n_used, .d_in = d->d_model, .d_act = d->d_expert,
+               .interleaved = c->model->gate_up_interleaved, .row = moe_at(c, c->plan.row),
+               .pair = moe_at(c, c->plan.pair), .x = c->norm, .gate = c->gate, .up = c->up,
+               .gate_bias = l->gate_bias_at, .up_bias = l->up_bias_at,
+               .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
+               .act = c->act, .kinds = l->down_acts);
+}
+
+static void run_residents_down(struct moe_context *c, int n)
+{
+    const struct moe_desc *d = &c->model->desc;
+    kn_enqueue(c->queue, DOWN, down, .group = moe_at(c, c->residents.group), .n_group = n,
+               .n_pair = c->n_row * d->n_used, .d_act = d->d_expert, .d_out = d->d_model,
+               .pair = moe_at(c, c->plan.pair), .act = c->act, .y = c->y);
+}
+
+/* Computes the layer's experts that lie in memory of the host, as they arrive. */
+static void run_on_host(struct moe_context *c, const struct moe_layer *l, struct off_ticket *ticket)
+{
+    int n, n_done = 0;
+    while ((n = off_wait(c->model->store, ticket, &c->hands, c->arrived, c->view, c->arrived_status)) > 0) {
+        int n_new = list_arrived(c, l, n, n_done);
+        bool copies = false;
+        run_groups(c, l, c->group + n_done, n_new);
+        n_done += n_new;
+        for (int i = 0; i < n; i++)
+            if (c->arrived_status[i] >= 0)
+                copies |= moe_residents_copy(c, c->residents.rest[c->arrived[i]], c->view[i].matrix);
+        kn_queue_wait(c->host_queue); /* off_wait() and off_release() may evict experts that were handed out before */
+        if (copies)
+            moe_wait(c);
+    }
+    off_release(c->model->store, ticket);
+    moe_upload(c, moe_image(c, c->y),
+               (size_t)(c->n_row * c->model->desc.n_used) * (size_t)c->model->desc.d_model * sizeof *c->y);
+}
+
+/* Copies a layer's rows to the host: the plan of their experts, and the codes that the experts read. */
+static void download_rows(struct moe_context *c, const struct moe_layer *l)
+{
+    const struct kn_plan *p = &c->plan;
+    const struct kn_acts norm = moe_acts_image(c, &c->norm);
+    size_t n_expert = (size_t)c->model->desc.n_expert, n_row = (size_t)c->n_row;
+    size_t n_pair = n_row * (size_t)c->model->desc.n_used;
+    moe_download(c, p->n_expert, sizeof *p->n_expert);
+    moe_download(c, p->expert, n_expert * sizeof *p->expert);
+    moe_download(c, p->first, (n_expert + 1) * sizeof *p->first);
+    moe_download(c, p->row, n_pair * sizeof *p->row);
+    moe_download(c, p->pair, n_pair * sizeof *p->pair);
+    if (c->recall.learns)
+        moe_download(c, moe_image(c, c->route.id), n_pair * sizeof *c->route.id);
+    for (int kind = 0; kind < KN_ACT_COUNT; kind++)
+        if (l->expert_acts & 1u << kind)
+            moe_download(c, norm.code[kind], n_row * norm.code_stride[kind]);
 }
 
 void moe_experts(struct moe_context *c, int layer)
@@ -92,23 +158,25 @@ void moe_experts(struct moe_context *c, int layer)
                  kn_act_bit(&l->router) | l->expert_acts | shared);
     moe_route(c, layer);
     moe_plan_rows(c, layer);
-    kn_queue_wait(c->queue);
-    c->distinct += c->plan.n_expert;
-    off_fetch(c->model->store, c->plan.expert, c->mark, c->plan.n_expert, OFF_NOW, &ticket);
+    download_rows(c, l);
+    if (moe_wait(c))
+        return;
+    c->distinct += *c->plan.n_expert;
+    int n_there = moe_residents_list(c, l), n_rest = c->residents.n_rest;
+    if (n_rest)
+        off_fetch(c->model->store, c->residents.rest, c->mark, n_rest, OFF_NOW, &ticket);
     moe_prefetch_layer(c, layer);
     if (d->d_shared)
-        run_dense(c, layer, d->d_shared, c->shared);
-    int n, n_done = 0;
-    while ((n = off_wait(c->model->store, &ticket, &c->hands, c->arrived, c->view, c->arrived_status)) > 0) {
-        int n_new = list_arrived(c, l, n, n_done);
-        run_groups(c, l, c->group + n_done, n_new);
-        n_done += n_new;
-        kn_queue_wait(c->queue); /* off_wait() and off_release() may evict experts that were handed out before */
-    }
-    off_release(c->model->store, &ticket);
+        run_dense(c, layer, d->d_shared, c->shared_out);
+    if (n_there)
+        run_residents_gate_up(c, l, n_there);
+    if (n_rest)
+        run_on_host(c, l, &ticket);
+    if (n_there)
+        run_residents_down(c, n_there);
     kn_enqueue(c->queue, COMBINE, combine, .rows = moe_rows(c), .n_used = d->n_used, .d_model = d->d_model,
                .id = c->route.id, .weight = c->route.weight, .y = c->y, .down_bias = l->down_bias,
-               .n_expert = d->n_expert, .shared = d->d_shared ? c->shared : NULL,
+               .n_expert = d->n_expert, .shared = d->d_shared ? c->shared_out : NULL,
                .shared_gate = l->shared_gate.n_out ? c->shared_weight : NULL, .sum_norm = l->ffn_out_norm,
                .eps = d->eps, .sum_scale = d->residual_scale, .scratch = c->norm, .x = c->x);
 }

@@ -28,6 +28,15 @@ static int32_t own_slot(const struct moe_row *r)
     return r->position < r->n_base ? r->base[r->position] : r->tail[r->position - r->n_base];
 }
 
+/* Where a draft head's row begins: the address of a feature of the last result; NULL: the target's feature. */
+static const float *own_feature(const struct moe_context *c, const struct moe_row *r)
+{
+    if (!c->model->desc.head || !r->from_result)
+        return NULL;
+    kn_assert(r->feature_at >= 0 && r->feature_at < c->opt.max_want);
+    return moe_last_feature_at(c, r->feature_at);
+}
+
 /* Checks the batch, describes its rows for the operations, and lists the rows that want logits.  Batches come from the
  * engine only, so checks are assertions. */
 static void begin(struct moe_context *c, const struct moe_batch *b)
@@ -39,6 +48,8 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
     c->now = c->all;
     c->n_want = 0;
     c->distinct = 0;
+    c->tables.n_used = 0;
+    c->tables.base = NULL;
     for (int i = 0; i < b->n_row; i++) {
         const struct moe_row *r = &b->row[i];
         kn_assert(r->token >= 0 && r->token < d->n_vocab);
@@ -49,16 +60,20 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
                                          .position = r->position,
                                          .slot = slot,
                                          .n_base = r->n_base,
-                                         .base = r->base,
-                                         .tail = r->tail,
-                                         .feature = r->feature,
-                                         .feature_slot = r->feature_slot };
+                                         .base = moe_base_table(c, r->base, kn_min(r->n_base, c->opt.max_pos)),
+                                         .tail = moe_tail_table(c, r->tail, r->position + 1 - r->n_base),
+                                         .feature = own_feature(c, r),
+                                         .feature_slot = r->feature_at };
         c->all.status[i] = 0;
         if (r->want_logits) {
             kn_assert(c->n_want < c->opt.max_want);
             c->want_row[c->n_want++] = i;
         }
     }
+    moe_upload(c, c->all.row, (size_t)c->n_row * sizeof *c->all.row);
+    moe_upload(c, c->all.status, (size_t)c->n_row * sizeof *c->all.status);
+    moe_upload(c, c->want_row, (size_t)c->n_want * sizeof *c->want_row);
+    moe_upload(c, c->tables.slot, c->tables.n_used * sizeof *c->tables.slot);
 }
 
 /* ---- rows without logits in the last layer ----------------------------------------------------------------- */
@@ -81,7 +96,7 @@ void moe_drop_rows(struct moe_context *c, int layer)
     int n_q = d->n_head * d->d_head;
     if (!moe_drops_rows(c, layer))
         return;
-    struct kn_op_pack p = { .row = c->want_row, .n = c->n_want, .n_from = c->n_row };
+    struct kn_op_pack p = { .row = moe_at(c, c->want_row), .n = c->n_want, .n_from = c->n_row };
     p.array[p.n_array++] = (struct kn_pack){ c->x, d->d_model };
     p.array[p.n_array++] = (struct kn_pack){ c->q, n_q };
     if (c->q_gate)
@@ -93,6 +108,8 @@ void moe_drop_rows(struct moe_context *c, int layer)
         c->want.row[i] = c->all.row[c->want_row[i]];
         c->want.status[i] = c->all.status[c->want_row[i]];
     }
+    moe_upload(c, c->want.row, (size_t)c->n_want * sizeof *c->want.row);
+    moe_upload(c, c->want.status, (size_t)c->n_want * sizeof *c->want.status);
     c->now = c->want;
     c->n_row = c->n_want;
 }
@@ -120,10 +137,26 @@ static void finish(struct moe_context *c)
                    .d = m->desc.n_vocab);
     if (m->desc.head == MOE_HEAD_EAGLE3)
         moe_head_end(c);
-    kn_queue_wait(c->queue);
+    float *logits = moe_image(c, c->logits);
+    moe_download(c, logits, (size_t)c->n_want * (size_t)m->desc.n_vocab * sizeof *logits);
+    int error = moe_wait(c);
     restore_rows(c);
+    for (int i = 0; error && i < c->n_row; i++)
+        c->all.status[i] = error;
     if (m->desc.delta_period)
         moe_states_end(c);
+}
+
+/* Lists the dense FFN of each layer, or its shared expert, for the layer's rows. */
+static void list_dense(struct moe_context *c)
+{
+    for (int i = 0; i < c->model->desc.n_layer; i++) {
+        const struct moe_layer *l = &c->model->layer[i];
+        c->dense[i] = (struct kn_group){
+            l->gate, l->up, l->down, -1, 0, 0, moe_drops_rows(c, i) ? c->n_want : c->n_row
+        };
+    }
+    moe_upload(c, c->dense, (size_t)c->model->desc.n_layer * sizeof *c->dense);
 }
 
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
@@ -131,6 +164,8 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     const struct moe_desc *d = &c->model->desc;
     begin(c, batch);
     moe_prefetch_begin(c);
+    moe_residents_begin(c);
+    list_dense(c);
     kn_alloc_forbid(true);
     if (d->delta_period)
         moe_states_begin(c);
@@ -152,11 +187,9 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     }
     finish(c);
     kn_alloc_forbid(false);
-    *out = (struct moe_result){ .logits = c->logits,
+    *out = (struct moe_result){ .logits = moe_image(c, c->logits),
                                 .status = c->all.status,
                                 .n_want = c->n_want,
-                                .feature = c->thought ? c->thought : c->norm.x,
-                                .feature_stride = c->thought ? (size_t)d->d_model : c->norm.stride,
                                 .experts_per_layer = c->distinct / (d->n_layer - d->n_lead) };
     return 0;
 }

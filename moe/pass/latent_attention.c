@@ -44,7 +44,7 @@ static void attend_rows(struct moe_context *c, int layer, int first, int n)
     const struct moe_layer *l = &c->model->layer[layer];
     struct moe_latent *m = &c->latent;
     size_t at = (size_t)first, n_head = (size_t)d->n_head, d_key = (size_t)d->d_key;
-    struct kn_rows rows = { c->now.row + first, c->now.status + first, n };
+    struct kn_rows rows = moe_rows_from(c, first, n);
     kn_enqueue(c->queue, LATENT_PLACE, latent_place, .rows = rows, .n_head = d->n_head, .d_plain = d->d_head - d->n_rot,
                .n_rot = d->n_rot, .d_latent = d->d_latent, .q = c->q + at * n_head * (size_t)d->d_head,
                .absorbed = m->absorbed, .rotation = moe_rotation(c, layer) + at * (size_t)(d->n_rot / 2),

@@ -22,8 +22,14 @@
  * device of the queue computes.  No file of this folder computes on the values of rows.  Before the host reads the result
  * of an operation (a plan, predictions, logits), it waits for the queue.
  *
- * One thread at a time uses a context.  The model is shared and const.  The arrays of struct moe_context lie in its two
- * arenas; the batch is the caller's, valid during a pass. */
+ * Memory.  A device may have memory of its own (kernels/device.h).  A context has its vectors in `device`, which only
+ * operations touch, or in `shared`, of which the host has an image; `host` is the host's alone.  The members of struct
+ * moe_context and its parts are addresses of the device, except those marked "host": lists that the host writes
+ * or reads.  moe_at() gives the device's address of such a list, moe_image() the host's of a vector in shared memory.
+ * moe_upload() and moe_download() copy pieces of shared memory; on the host, where both are the same, they do nothing.
+ *
+ * One thread at a time uses a context.  The model is shared and const.  The batch is the caller's, valid during a
+ * pass. */
 #ifndef MOE_PASS_PASS_H
 #define MOE_PASS_PASS_H
 
@@ -46,10 +52,10 @@ struct moe_guess {
     struct off_ticket ticket; /* n 0: none is open */
     struct moe_sight *sight;  /* [n_layer][MOE_SIGHTS] of the caller; NULL: accuracy is not counted */
     bool *seen;               /* [layer % (MOE_FAR + 1)][MOE_SIGHTS][n_expert] the predictor names the expert */
-    int32_t *expert;          /* [n_expert] the store's numbers, by falling weight */
+    int32_t *expert;          /* host: [n_expert] the store's numbers, by falling weight */
     uint8_t *mark;            /* [n_expert] the ticket's mark array */
     float *sum;               /* [n_expert] weight of each expert, summed over rows */
-    int32_t *n_listed;        /* experts in `expert` */
+    int32_t *n_listed;        /* host: experts in `expert` */
     struct kn_acts norm;      /* [moe_guess_rows, d_model] */
     struct moe_choices choices;
 };
@@ -92,14 +98,14 @@ struct moe_states {
     float *kept;               /* [delta net, n_kept, d_in] inputs of the last draft rows */
     int d_in;                  /* moe_d_state_in() */
 
-    struct kn_step *step; /* [max_row + n_kept] of the pass under way, flow by flow */
+    struct kn_step *step; /* host: [max_row + n_kept] of the pass under way, flow by flow */
     int n_step;
-    struct kn_flow *flow; /* [max_row] of the pass under way */
+    struct kn_flow *flow; /* host: [max_row] of the pass under way */
     int n_flow;
     int32_t *flow_of; /* [n] the state's flow; -1: none in this pass */
     uint8_t *used;    /* [n] the batch has a row of this state */
     int32_t *step_of; /* [max_row] the row's step */
-    int32_t *kept_of; /* [max_row] where in `kept` a draft row's inputs are stored; -1: not a draft row */
+    int32_t *kept_of; /* host: [max_row] where in `kept` a draft row's inputs are stored; -1: not a draft row */
     int n_draft;      /* draft rows of the batch */
     float *in;        /* [max_row, d_in] inputs of the convolution, beta, alpha */
     float *z;         /* [max_row, n_value_head * d_state_value] gate of the output */
@@ -111,10 +117,18 @@ struct moe_states {
 
 /* ---- rows ------------------------------------------------------------------------------------------------- */
 
-/* Rows as operations see them. */
+/* Rows as operations see them; both arrays are the host's. */
 struct moe_rows {
     struct kn_row *row;
     int *status;
+};
+
+/* Slot tables of a batch's rows, on a device with memory of its own: copies of the caller's, one behind the other. */
+struct moe_tables {
+    int32_t *slot; /* host: [n] */
+    size_t n, n_used;
+    const int32_t *base, *base_at; /* the last table of n_base slots that was copied: the caller's, and where it is */
+    int n_base;
 };
 
 /* The output of half a layer, on its way to the residual stream: y + bias, then normalised by `norm`; either is NULL if
@@ -122,6 +136,29 @@ struct moe_rows {
 struct moe_output {
     float *y; /* [n_row, d_model] */
     const float *bias, *norm;
+};
+
+/* ---- experts on the device ------------------------------------------------------------------------------ */
+
+struct moe_resident {
+    int32_t expert;
+    uint32_t turn;           /* the last turn that used it */
+    struct kn_mat matrix[3]; /* with addresses of the device */
+};
+
+/* All arrays are the host's.  A turn is one layer of a pass. */
+struct moe_residents {
+    int n, n_filled; /* slots; 0: the device keeps no experts */
+    struct kn_memory memory;
+    struct moe_resident *slot; /* [n] */
+    int32_t *slot_of;          /* [the store's experts] or -1 */
+    float *heat, use;          /* [the store's experts] uses; use: the weight of one in this pass */
+    uint32_t turn;
+    int n_copied;           /* experts that got a slot in this turn */
+    struct kn_group *group; /* [n_expert] the turn's experts on the device, in shared memory */
+    int32_t *rest;          /* [n_expert] the turn's other experts, and their indices in the plan */
+    int32_t *rest_of;
+    int n_rest;
 };
 
 /* ---- the context ----------------------------------------------------------------------------------------- */
@@ -139,7 +176,10 @@ struct moe_context {
     const struct moe_model *model;
     struct moe_context_options opt;
     struct kn_queue *queue;
-    struct kn_arena kv, arena;
+    int error;                   /* of the device: no pass succeeds any more; or 0 */
+    struct kn_queue *host_queue; /* runs the experts, which lie in memory of the host; on the host it is `queue` */
+    struct kn_memory kv, device, shared;
+    struct kn_arena host;
     size_t key_bytes, value_bytes; /* of one KV head's array in one layer; value_bytes 0: values lie in the keys */
     uint8_t *feature;              /* [n_slot][features, d_model] behind keys and values; or NULL */
     size_t feature_bytes;          /* of one slot */
@@ -162,34 +202,68 @@ struct moe_context {
     float *q_gate;                 /* [max_row, n_head, 2, d_head] a head's query, then its output gate; or NULL */
     struct kn_acts att;            /* [max_row, a row of the widest output] of attention or of a delta net */
     struct moe_latent latent;
-    float (*rotation)[2];          /* [rotations, max_row, n_rot / 2] cos and sin of each pair's angle */
-    float *gate, *up;              /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared]; up lies
+    float (*rotation)[2];              /* [rotations, max_row, n_rot / 2] cos and sin of each pair's angle */
+    float *gate, *up;                  /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared]; up lies
                                       * behind gate; gate_up_interleaved: for experts both are one array from gate on */
-    struct kn_acts act, wide;      /* activations: of experts; of a dense layer or the shared expert */
-    float *y;                      /* [max_row * max(n_used, 1), d_model] outputs of experts, or of half a layer */
-    struct moe_choices route;      /* of max_row rows */
-    float *shared_weight, *shared; /* of the shared expert: [max_row] logits of its gate, [max_row, d_model] outputs */
-    struct kn_plan plan;
-    uint8_t *mark;          /* [n_expert] mark array of the ticket for the layer's own experts */
-    int32_t *arrived;       /* [n_expert] experts that off_wait() handed out, as indices into plan.expert */
-    struct off_view *view;  /* [n_expert] their addresses */
-    int *arrived_status;    /* [n_expert] 0, or the error of its read */
-    struct kn_group *group; /* [n_expert] the layer's experts, in the order in which they were computed */
-    struct kn_group *dense; /* [n_layer] the dense FFN of a layer, or its shared expert */
+    struct kn_acts act, wide;          /* activations: of experts; of a dense layer or the shared expert */
+    float *y;                          /* [max_row * max(n_used, 1), d_model] outputs of experts, or of half a layer */
+    struct moe_choices route;          /* of max_row rows */
+    float *shared_weight, *shared_out; /* of the shared expert: [max_row] logits of its gate, [max_row, d_model] */
+    struct kn_plan plan;               /* host */
+    uint8_t *mark;                     /* [n_expert] mark array of the ticket for the layer's own experts */
+    int32_t *arrived;                  /* [n_expert] experts that off_wait() handed out, as indices into plan.expert */
+    struct off_view *view;             /* [n_expert] their addresses */
+    int *arrived_status;               /* [n_expert] 0, or the error of its read */
+    struct kn_group *group;            /* [n_expert] the layer's experts, in the order in which they were computed */
+    struct kn_group *dense;            /* host: [n_layer] the dense FFN of a layer, or its shared expert */
     struct off_hands hands; /* team and scratch with which off_wait() interleaves experts that have been read */
+    struct moe_residents residents;
     struct moe_guess guess;
     struct moe_recall recall;
-    int32_t *want_row; /* [max_want] the rows with want_logits */
+    int32_t *want_row; /* host: [max_want] the rows with want_logits */
     float *logits;     /* [max_want, n_vocab] */
-    double distinct;   /* distinct experts of the pass, summed over layers */
+    uint8_t *landing;  /* [d_model] floats or less: a feature on its way to the host */
+    struct moe_tables tables;
+    double distinct; /* distinct experts of the pass, summed over layers */
 };
+
+/* ---- memory.c: the device's memory and the host's ----------------------------------------------------------- */
+
+/* The device's address of something in shared memory. */
+static inline void *moe_at(const struct moe_context *c, const void *host)
+{
+    return c->shared.base + ((const uint8_t *)host - c->shared.image);
+}
+
+/* The host's image of something in shared memory. */
+static inline void *moe_image(const struct moe_context *c, const void *at)
+{
+    return c->shared.image + ((const uint8_t *)at - c->shared.base);
+}
+struct kn_acts moe_acts_image(const struct moe_context *c, const struct kn_acts *a);
+
+void moe_upload(struct moe_context *c, const void *host, size_t bytes);   /* before an operation reads it */
+void moe_download(struct moe_context *c, const void *host, size_t bytes); /* the host may read it after a wait */
+
+/* Waits for the queue.  Returns 0, or c->error: then no result may be read. */
+int moe_wait(struct moe_context *c);
+
+/* Returns bytes of the device's memory as the host can read them until the next call; at most d_model floats.  Waits. */
+const void *moe_read(struct moe_context *c, const void *at, size_t bytes);
+
+/* The device's addresses of a row's slots, struct moe_row's base and tail.  On a device with memory of its own the slots are
+ * copied there, a base that several rows have in a sequence once. */
+const int32_t *moe_base_table(struct moe_context *c, const int32_t *base, int n);
+const int32_t *moe_tail_table(struct moe_context *c, const int32_t *tail, int n);
 
 /* ---- forward.c: rows -------------------------------------------------------------------------------------- */
 
-static inline struct kn_rows moe_rows(const struct moe_context *c)
+static inline struct kn_rows moe_rows_from(const struct moe_context *c, int first, int n)
 {
-    return (struct kn_rows){ c->now.row, c->now.status, c->n_row };
+    return (struct kn_rows){ moe_at(c, c->now.row + first), moe_at(c, c->now.status + first), n };
 }
+
+static inline struct kn_rows moe_rows(const struct moe_context *c) { return moe_rows_from(c, 0, c->n_row); }
 
 bool moe_drops_rows(const struct moe_context *c, int layer); /* rows without logits end with their key and value */
 /* Called when keys, values and queries of all rows are done: if the layer drops rows, the rows with logits become rows
@@ -199,7 +273,7 @@ void moe_drop_rows(struct moe_context *c, int layer);
 /* Which rows of c->x have logits: NULL: all, because the others were dropped. */
 static inline const int32_t *moe_last_rows(const struct moe_context *c)
 {
-    return c->now.row == c->all.row ? c->want_row : NULL;
+    return c->now.row == c->all.row ? moe_at(c, c->want_row) : NULL;
 }
 
 /* The rotations of a layer's rows: [max_row, n_rot / 2] cos and sin. */
@@ -210,7 +284,12 @@ static inline float (*moe_rotation(const struct moe_context *c, int layer))[2]
     return c->rotation + (own ? (size_t)c->opt.max_row * (size_t)(d->n_rot / 2) : 0);
 }
 
-/* ---- context.c: slots -------------------------------------------------------------------------------------- */
+/* ---- context.c: memory and slots -------------------------------------------------------------------------------------- */
+
+/* The arenas of a context's memory while it is laid out: addresses of the device, of the host's image, and of the host. */
+struct moe_arenas {
+    struct kn_arena device, shared, host;
+};
 
 /* Features by slot are in the KV format; beside an int8 cache in F16. */
 static inline enum kn_kv moe_feature_format(enum kn_kv kv) { return kv == KN_KV_INT8 ? KN_KV_F16 : kv; }
@@ -264,9 +343,9 @@ static inline float *moe_states_kept(const struct moe_states *s, int nth)
 }
 
 /* delta_state.c: the memory of states, and the order in which rows of a batch go through them. */
-void moe_states_lay_out(struct moe_context *c, struct kn_arena *a);                        /* memory of a pass */
+void moe_states_lay_out(struct moe_context *c, struct moe_arenas *a);                      /* memory of a pass */
 size_t moe_states_bytes(const struct moe_model *m, const struct moe_context_options *opt); /* states and kept rows */
-void moe_states_place(struct moe_context *c, void *base);                                  /* base: their memory */
+int moe_states_place(struct moe_context *c, void *base);                                   /* base: their memory */
 void moe_states_begin(struct moe_context *c); /* lists the batch's flows and steps; may compute pending rows */
 void moe_states_end(struct moe_context *c);   /* sets n_tok of copies; a state with a failed row, no draft, gets -1 */
 
@@ -277,6 +356,22 @@ void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
 void moe_choose(struct moe_context *c, int layer, const struct moe_choices *to); /* from the logits of n_row rows */
 void moe_plan_rows(struct moe_context *c, int layer);
+
+/* ---- residents.c: experts that the device keeps --------------------------------------------------------------- */
+
+int moe_n_resident(const struct moe_model *m, const struct moe_context_options *opt);
+void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a);
+int moe_residents_open(struct moe_context *c);
+void moe_residents_begin(struct moe_context *c); /* at the start of a pass */
+bool moe_is_resident(const struct moe_context *c, int32_t expert);
+
+/* Sorts the plan's experts: those on the device become residents.group, uploaded; the others residents.rest.  Returns the
+ * number of the first. */
+int moe_residents_list(struct moe_context *c, const struct moe_layer *l);
+
+/* After the host has computed an expert: copies it to the device if it is used often enough.  Its matrices must stay
+ * until a wait.  Returns whether it is copied. */
+bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_mat *matrix /* [3] */);
 
 /* ---- prefetch.c, prefetch_router.c, prefetch_token.c --------------------------------------------------------- */
 
@@ -301,8 +396,9 @@ void moe_recall_end(struct moe_context *c, int layer); /* releases the layer's t
 
 /* ---- draft_head.c: the first residual stream of a draft head's rows, and features that a target keeps for it -- */
 
-void moe_head_begin(struct moe_context *c);            /* computes c->x of all rows */
-void moe_head_end(struct moe_context *c);              /* EAGLE-3: c->logits over all tokens, and c->thought */
+void moe_head_begin(struct moe_context *c); /* computes c->x of all rows */
+void moe_head_end(struct moe_context *c);   /* EAGLE-3: c->logits over all tokens, and c->thought */
+const float *moe_last_feature_at(const struct moe_context *c, int i); /* of wanted row i of the last result */
 void moe_keep_last(struct moe_context *c);             /* the feature after the last norm, to each row's slot */
 void moe_keep_inner(struct moe_context *c, int layer); /* the residual stream, if features.inner has this layer */
 

@@ -42,9 +42,9 @@ static void count_accuracy(struct moe_context *c, int layer)
             continue; /* no layer with experts lies how + 1 layers earlier: nothing was predicted */
         for (int e = 0; e < d->n_expert; e++)
             s->guessed += seen[e];
-        for (int i = 0; i < p->n_expert; i++)
+        for (int i = 0; i < *p->n_expert; i++)
             s->right += seen[p->expert[i] - c->model->layer[layer].expert0];
-        s->used += (uint64_t)p->n_expert;
+        s->used += (uint64_t)*p->n_expert;
     }
     for (int far = 1; far <= MOE_FAR && layer + far < d->n_layer; far++)
         see_far(c, layer, far);
@@ -68,6 +68,11 @@ static void request_next(struct moe_context *c, int next)
     if (next == m->desc.n_layer || off_store_is_whole(m->store) || moe_drops_rows(c, next))
         return; /* the next layer drops rows: a prediction for all rows would name experts that no row needs */
     int n = moe_guess_experts(c, next);
+    int n_rest = 0;
+    for (int i = 0; i < n; i++) /* the device has the others */
+        if (!moe_is_resident(c, g->expert[i]))
+            g->expert[n_rest++] = g->expert[i];
+    n = n_rest;
     moe_recall_end(c, next); /* the router predicts better than the tokens, and its reads have a higher urgency */
     off_fetch(m->store, g->expert, g->mark, n, OFF_SOON, &g->ticket);
 }

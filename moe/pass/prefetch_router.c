@@ -24,7 +24,8 @@ int moe_guess_experts(struct moe_context *c, int layer)
     moe_choose(c, layer, &g->choices);
     kn_enqueue(c->queue, GUESS, guess, .rows = moe_rows(c), .n_expert = d->n_expert, .n_used = d->n_used,
                .expert0 = next->expert0, .id = g->choices.id, .weight = g->choices.weight, .sum = g->sum,
-               .expert = g->expert, .n_listed = g->n_listed);
-    kn_queue_wait(c->queue);
-    return *g->n_listed;
+               .expert = moe_at(c, g->expert), .n_listed = moe_at(c, g->n_listed));
+    moe_download(c, g->n_listed, sizeof *g->n_listed);
+    moe_download(c, g->expert, (size_t)d->n_expert * sizeof *g->expert);
+    return moe_wait(c) ? 0 : *g->n_listed;
 }

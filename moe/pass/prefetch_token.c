@@ -92,7 +92,7 @@ static void learn_absent(struct moe_context *c, int layer)
     for (int e = 0; e < n; e++)
         if (asked[e])
             proved[asked[e] - 1].predicted++;
-    for (int i = 0; i < c->plan.n_expert; i++) {
+    for (int i = 0; i < *c->plan.n_expert; i++) {
         int e = c->plan.expert[i] - c->model->layer[layer].expert0;
         if (asked[e])
             proved[asked[e] - 1].used++;
@@ -107,11 +107,12 @@ void moe_recall_learn(struct moe_context *c, int layer)
     if (!r->learns)
         return;
     struct moe_hit_rate *hit_rate = hit_rate_of(c, layer);
+    const int32_t *id_of_row = moe_image(c, c->route.id);
     int n_used = c->model->desc.n_used;
     learn_absent(c, layer);
     for (int row = 0; row < c->n_row; row++) {
         uint16_t *id = ids_of(c, entry_of(r, c->batch->row[row].token), layer);
-        const int32_t *now = c->route.id + (size_t)row * (size_t)n_used;
+        const int32_t *now = id_of_row + (size_t)row * (size_t)n_used;
         if (c->now.status[row]) { /* removed: a failed row's entry would have some layers of an earlier token */
             disown(r, c->batch->row[row].token);
             continue;
@@ -160,7 +161,7 @@ static int list_likely(struct moe_context *c, int layer, const int32_t *token, i
             r->unused[ids_of(c, entry, layer)[k]] *= 1 - hit_rate[k].used / hit_rate[k].predicted;
     }
     for (int e = 0; e < d->n_expert; e++)
-        if (r->unused[e] <= 1 - EVEN)
+        if (r->unused[e] <= 1 - EVEN && !moe_is_resident(c, c->model->layer[layer].expert0 + e))
             expert[n++] = c->model->layer[layer].expert0 + e;
     return n;
 }

@@ -75,8 +75,7 @@ static inline void cuda_run(const struct kn_op *op)
     assert_int_equal(hide ? mprotect(cuda_memory, cuda_memory_bytes, PROT_NONE) : 0, 0);
     kn_queue_add(queue, op);
     assert_int_equal(hide ? mprotect(cuda_memory, cuda_memory_bytes, PROT_READ | PROT_WRITE) : 0, 0);
-    kn_queue_wait(queue);
-    assert_int_equal(kn_cuda_queue_error(queue), 0);
+    assert_int_equal(kn_queue_wait(queue), 0);
     kn_queue_close(queue);
 }
 

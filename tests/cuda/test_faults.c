@@ -39,8 +39,7 @@ static int scale_once(float *x, int n)
     error = kn_queue_open(&queue, &opt);
     if (!error) {
         kn_enqueue(queue, SCALE, scale, .x = x, .by = 2, .n = 1, .d = n);
-        kn_queue_wait(queue);
-        error = kn_cuda_queue_error(queue);
+        error = kn_queue_wait(queue);
     }
     kn_queue_close(queue);
     kn_cuda_close(device);

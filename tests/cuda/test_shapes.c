@@ -26,7 +26,7 @@ static void on_host(const struct kn_op *op)
                                     .max_state_floats = 128 * 128 };
     assert_int_equal(kn_queue_open(&queue, &opt), 0);
     kn_queue_add(queue, op);
-    kn_queue_wait(queue);
+    assert_int_equal(kn_queue_wait(queue), 0);
     kn_queue_close(queue);
     kn_team_close(team);
 }
@@ -194,12 +194,12 @@ static void many_pairs_are_planned_and_ranked(void **state)
         id[i] = (i % CHOSEN * 33 + random_below(33)) % EXPERTS;
         weight[i] = (float)random_below(4); /* ties, and zeros, which are not listed */
     }
-    struct kn_plan *p = take(sizeof *p);
-    *p = (struct kn_plan){ .expert = take(4 * EXPERTS),
-                           .first = take(4 * (EXPERTS + 1)),
-                           .row = take(4 * ROWS * CHOSEN),
-                           .pair = take(4 * ROWS * CHOSEN),
-                           .fill = take(4 * EXPERTS) };
+    struct kn_plan p = { .n_expert = take(4),
+                         .expert = take(4 * EXPERTS),
+                         .first = take(4 * (EXPERTS + 1)),
+                         .row = take(4 * ROWS * CHOSEN),
+                         .pair = take(4 * ROWS * CHOSEN),
+                         .fill = take(4 * EXPERTS) };
     SAME(PLAN, plan, rows, EXPERTS, CHOSEN, 1000, id, p);
     SAME(GUESS, guess, rows, EXPERTS, CHOSEN, 1000, id, weight, floats(EXPERTS), take(4 * EXPERTS), take(4));
 }

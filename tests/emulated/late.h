@@ -10,13 +10,19 @@
  *     struct late_device d = late_device(isa, seed);     options.device = &d.base
  *     ...                                                late_found(): the first finding, or NULL
  *
+ * late_device_apart() makes a device that also has memory of its own, as a GPU has.  The caller cannot read or write it
+ * (the process faults), and all that operations name must lie in it but for the host's end of a TRANSFER.  New memory of the device is 0, and so is the host's image: a piece that was not copied is
+ * missed.  The device must stay where it is while it has memory.
+ *
  * kn_op_fields() names the memory that an operation reads and writes. */
 #ifndef TESTS_EMULATED_LATE_H
 #define TESTS_EMULATED_LATE_H
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define XXH_INLINE_ALL /* without the library */
 #include <xxhash.h>
@@ -36,10 +42,20 @@ struct late_page {
     uint32_t wrote[LATE_PAGE / LATE_GRANULE], touched[LATE_PAGE / LATE_GRANULE];
 };
 
+struct late_memory {
+    uint8_t *base;
+    size_t bytes;
+};
+
+/* memory: all that is open, if the device has its own; it is accessible while n_open is over 0. */
+#define LATE_MEMORIES 64
 struct late_device {
     struct kn_device base;
     const struct kn_device *host;
     uint64_t random;
+    struct late_memory memory[LATE_MEMORIES];
+    int n_memory, n_open;
+    pthread_mutex_t mutex;
 };
 
 struct late_piece {
@@ -115,6 +131,72 @@ static void late_mark(struct late_queue *q, const struct late_piece *p, uint32_t
     }
 }
 
+/* ---- memory of its own ---------------------------------------------------------------------------------------- */
+
+static inline bool late_is_apart(const struct late_device *d) { return d->base.backend->own_memory; }
+
+/* The device begins, or with `on` false ends, to use its memory. */
+static void late_access(struct late_device *d, bool on)
+{
+    if (!late_is_apart(d))
+        return;
+    pthread_mutex_lock(&d->mutex);
+    d->n_open += on ? 1 : -1;
+    for (int i = 0; i < d->n_memory && d->n_open == on; i++)
+        if (mprotect(d->memory[i].base, d->memory[i].bytes, on ? PROT_READ | PROT_WRITE : PROT_NONE))
+            abort();
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static bool late_is_ours(const struct late_device *d, const void *at, size_t bytes)
+{
+    for (int i = 0; i < d->n_memory; i++) {
+        uintptr_t from = (uintptr_t)at - (uintptr_t)d->memory[i].base;
+        if (from < d->memory[i].bytes && bytes <= d->memory[i].bytes - from)
+            return true;
+    }
+    return false;
+}
+
+static size_t late_apart_free(const struct kn_device *d)
+{
+    (void)d;
+    return (size_t)1 << 40;
+}
+
+static int late_apart_open(struct kn_memory *m, bool image)
+{
+    struct late_device *d = (struct late_device *)(uintptr_t)m->device;
+    size_t bytes = kn_align_up(m->bytes + 1, LATE_PAGE);
+    m->base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m->image = image ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : NULL;
+    if (m->base == MAP_FAILED || m->image == MAP_FAILED || d->n_memory == LATE_MEMORIES)
+        abort();
+    d->memory[d->n_memory++] = (struct late_memory){ m->base, bytes };
+    return 0;
+}
+
+static void late_apart_close(struct kn_memory *m)
+{
+    struct late_device *d = (struct late_device *)(uintptr_t)m->device;
+    size_t bytes = kn_align_up(m->bytes + 1, LATE_PAGE);
+    for (int i = 0; i < d->n_memory; i++)
+        if (d->memory[i].base == m->base)
+            d->memory[i] = d->memory[--d->n_memory];
+    munmap(m->base, bytes);
+    if (m->image)
+        munmap(m->image, bytes);
+}
+
+static int late_apart_write(struct kn_memory *m, size_t at, const void *from, size_t bytes)
+{
+    struct late_device *d = (struct late_device *)(uintptr_t)m->device;
+    late_access(d, true);
+    memcpy(m->base + at, from, bytes);
+    late_access(d, false);
+    return 0;
+}
+
 /* ---- the queue ------------------------------------------------------------------------------------------------ */
 
 static void late_note(void *arg, const char *field, enum kn_access access, const void *at, size_t bytes)
@@ -125,21 +207,54 @@ static void late_note(void *arg, const char *field, enum kn_access access, const
     o->piece[o->n_piece++] = (struct late_piece){ field, access, (uint8_t *)(uintptr_t)at, bytes, false, 0 };
 }
 
+/* The pieces of an operation that the host may touch too early, on a device with memory of its own. */
+static void late_note_host(struct late_op *o)
+{
+    const struct kn_op *op = &o->op;
+    if (op->kind == KN_OP_TRANSFER) {
+        late_note(o, "from", KN_READS, op->transfer.from, op->transfer.bytes);
+        late_note(o, "to", KN_WRITES, op->transfer.to, op->transfer.bytes);
+    }
+}
+
+struct late_check {
+    const struct late_device *device;
+    const struct kn_op *op;
+};
+
+/* Checks that a piece lies in the device's memory; of a transfer, one of its two ends. */
+static void late_check_place(void *arg, const char *field, enum kn_access access, const void *at, size_t bytes)
+{
+    const struct late_check *c = arg;
+    (void)access;
+    if (c->op->kind == KN_OP_TRANSFER) {
+        if (!late_is_ours(c->device, c->op->transfer.from, bytes) ==
+            !late_is_ours(c->device, c->op->transfer.to, bytes))
+            late_find(c->op, field, "is not one end in the device's memory");
+    } else if (!late_is_ours(c->device, at, bytes)) {
+        late_find(c->op, field, "is not in the device's memory");
+    }
+}
+
 static bool late_reads(const struct late_piece *p) { return p->access == KN_READS || p->access == KN_CHANGES; }
 
 /* Runs the first n operations that wait. */
 static void late_run(struct late_queue *q, uint32_t n)
 {
+    late_access(q->device, true);
     for (uint32_t i = 0; i < n; i++) {
         struct late_op *o = &q->waiting[i];
         for (int k = 0; k < o->n_piece; k++)
             if (o->piece[k].checked && XXH3_64bits(o->piece[k].at, o->piece[k].bytes) != o->piece[k].hash)
                 late_find(&o->op, o->piece[k].field, "was changed after the operation was added, before it ran");
+        if (late_is_apart(q->device))
+            kn_op_fields(&o->op, late_check_place, &(struct late_check){ q->device, &o->op });
         kn_queue_add(q->host, &o->op);
         kn_queue_wait(q->host);
         o->n_piece = 0;
         q->n_run++;
     }
+    late_access(q->device, false);
     for (uint32_t i = n; i < n + q->n_added - q->n_run; i++) { /* the rest moves up; each keeps its array of pieces */
         struct late_op moved = q->waiting[i - n];
         q->waiting[i - n] = q->waiting[i];
@@ -162,10 +277,13 @@ static void late_add(struct kn_queue *queue, const struct kn_op *op)
     }
     struct late_op *o = &q->waiting[n];
     o->op = *op;
-    kn_op_fields(op, late_note, o);
+    if (late_is_apart(q->device))
+        late_note_host(o);
+    else
+        kn_op_fields(op, late_note, o);
     for (int i = 0; i < o->n_piece; i++) {
         struct late_piece *p = &o->piece[i];
-        p->checked = late_reads(p) && !late_is_touched(q, p, false);
+        p->checked = late_reads(p) && !late_is_ours(q->device, p->at, p->bytes) && !late_is_touched(q, p, false);
         if (p->checked)
             p->hash = XXH3_64bits(p->at, p->bytes);
     }
@@ -174,7 +292,8 @@ static void late_add(struct kn_queue *queue, const struct kn_op *op)
         if (late_reads(&o->piece[i]))
             late_mark(q, &o->piece[i], number);
     for (int i = 0; i < o->n_piece; i++)
-        if (!late_reads(&o->piece[i]) && !late_is_touched(q, &o->piece[i], true))
+        if (!late_reads(&o->piece[i]) && !late_is_ours(q->device, o->piece[i].at, o->piece[i].bytes) &&
+            !late_is_touched(q, &o->piece[i], true))
             memset(o->piece[i].at, 0xee, o->piece[i].bytes);
     for (int i = 0; i < o->n_piece; i++)
         if (!late_reads(&o->piece[i]))
@@ -183,10 +302,11 @@ static void late_add(struct kn_queue *queue, const struct kn_op *op)
         late_run(q, late_below(q, (uint32_t)n + 2));
 }
 
-static void late_wait(struct kn_queue *queue)
+static int late_wait(struct kn_queue *queue)
 {
     struct late_queue *q = (struct late_queue *)queue;
     late_run(q, q->n_added - q->n_run);
+    return 0;
 }
 
 static struct kn_queue_options late_host_options(const struct kn_queue_options *opt)
@@ -196,7 +316,7 @@ static struct kn_queue_options late_host_options(const struct kn_queue_options *
     return host;
 }
 
-static size_t late_bytes(const struct kn_queue_options *opt)
+static struct kn_bytes late_bytes(const struct kn_queue_options *opt)
 {
     struct kn_queue_options host = late_host_options(opt);
     return kn_queue_bytes(&host);
@@ -241,16 +361,49 @@ static void late_set_team(struct kn_queue *queue, struct kn_team *team)
     kn_queue_set_team(q->host, team);
 }
 
+static int late_memory_open(struct kn_memory *m, bool image)
+{
+    return ((const struct late_device *)m->device)->host->backend->memory_open(m, image);
+}
+
+static void late_memory_close(struct kn_memory *m)
+{
+    ((const struct late_device *)m->device)->host->backend->memory_close(m);
+}
+
+static int late_memory_write(struct kn_memory *m, size_t at, const void *from, size_t bytes)
+{
+    return ((const struct late_device *)m->device)->host->backend->memory_write(m, at, from, bytes);
+}
+
+#define LATE_QUEUE                                                                                                     \
+    .queue_bytes = late_bytes, .queue_open = late_open, .queue_close = late_close, .queue_set_team = late_set_team,    \
+    .queue_add = late_add, .queue_wait = late_wait
+
 static inline struct late_device late_device(enum kn_isa isa, uint64_t seed)
 {
     static const struct kn_backend backend = { .name = "late",
-                                               .queue_bytes = late_bytes,
-                                               .queue_open = late_open,
-                                               .queue_close = late_close,
-                                               .queue_set_team = late_set_team,
-                                               .queue_add = late_add,
-                                               .queue_wait = late_wait };
-    return (struct late_device){ .base.backend = &backend, .host = kn_host_device(isa), .random = seed };
+                                               .memory_open = late_memory_open,
+                                               .memory_close = late_memory_close,
+                                               .memory_write = late_memory_write,
+                                               LATE_QUEUE };
+    return (struct late_device){
+        .base.backend = &backend, .host = kn_host_device(isa), .random = seed, .mutex = PTHREAD_MUTEX_INITIALIZER
+    };
+}
+
+static inline struct late_device late_device_apart(enum kn_isa isa, uint64_t seed)
+{
+    static const struct kn_backend backend = { .name = "late",
+                                               .own_memory = true,
+                                               .memory_free = late_apart_free,
+                                               .memory_open = late_apart_open,
+                                               .memory_close = late_apart_close,
+                                               .memory_write = late_apart_write,
+                                               LATE_QUEUE };
+    struct late_device d = late_device(isa, seed);
+    d.base.backend = &backend;
+    return d;
 }
 
 #endif

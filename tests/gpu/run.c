@@ -435,6 +435,8 @@ static bool run_warp(struct ptx_run *r, struct ptx_warp *w, bool *progress)
     return true;
 }
 
+#define MOST_WARPS 32 /* of a block */
+
 /* ---- shared memory: last accesses, kept from block to block and launch to launch ----------------------- */
 
 static struct gpu_shared_word *shared_words;
@@ -484,7 +486,7 @@ static void start_block(struct ptx_run *r)
         w->n_group = 0;
         w->n_copy = w->copy_group = 0;
         w->epoch = last_epoch + 1; /* all accesses of earlier blocks came before */
-        for (uint32_t j = 0; j < r->n_warp; j++)
+        for (uint32_t j = 0; j < MOST_WARPS; j++) /* an earlier block may have had more warps */
             w->knows[j] = last_epoch;
         add_group(w, f->entry, w->live);
         memcpy(w->defined, r->first_defined, f->n_reg * sizeof *w->defined);
@@ -708,7 +710,7 @@ static void prepare(struct ptx_run *r)
     size_t n = r->n_warp, registers = (size_t)f->n_reg * PTX_LANES * sizeof(uint32_t);
     size_t defined = ((size_t)f->n_reg * sizeof(uint32_t) + 63) / 64 * 64, local = (size_t)f->local_bytes * PTX_LANES;
     size_t shared = ((size_t)l->shared_bytes + 63) / 64 * 64;
-    size_t knows = (n * sizeof(uint32_t) + 63) / 64 * 64;
+    size_t knows = MOST_WARPS * sizeof(uint32_t);
     uint8_t *at = take_memory(n * (registers + defined + knows + 2 * local) + defined + 2 * shared + 16 * knows);
     r->warp = calloc(n, sizeof *r->warp);
     if (!r->warp)

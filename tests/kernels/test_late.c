@@ -1,5 +1,6 @@
 /* The late device of tests/emulated finds the faults of a caller, and finds nothing in a caller without. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +15,9 @@ static struct kn_team *team;
 static struct kn_queue *queue;
 static float from[N], to[N], x[N];
 
-static int open_queue(void **state)
+static int open_on_device(void)
 {
-    (void)state;
     *late_message = 0;
-    device = late_device(kn_isa_best(), 1);
     for (int i = 0; i < N; i++)
         from[i] = (float)i;
     memset(to, 0, sizeof to);
@@ -33,6 +32,20 @@ static int open_queue(void **state)
     int error = kn_team_open(&team, 1);
     opt.team = team;
     return error ? error : kn_queue_open(&queue, &opt);
+}
+
+static int open_queue(void **state)
+{
+    (void)state;
+    device = late_device(kn_isa_best(), 1);
+    return open_on_device();
+}
+
+static int open_queue_apart(void **state)
+{
+    (void)state;
+    device = late_device_apart(kn_isa_best(), 1);
+    return open_on_device();
 }
 
 static int close_queue(void **state)
@@ -120,6 +133,82 @@ static void an_operation_that_never_runs_is_found(void **state)
     assert_int_equal(open_queue(state), 0);
 }
 
+/* ---- a device with memory of its own ---------------------------------------------------------------------------- */
+
+static void transfer(void *target, const void *source)
+{
+    struct late_queue *q = (struct late_queue *)queue;
+    do {
+        kn_queue_wait(queue);
+        kn_enqueue(queue, TRANSFER, transfer, .to = target, .from = source, .bytes = sizeof to);
+    } while (q->n_added == q->n_run);
+}
+
+static void pieces_go_there_and_back(void **state)
+{
+    struct kn_memory m;
+    (void)state;
+    assert_int_equal(kn_memory_open(&m, &device.base, 2 * sizeof to, true), 0);
+    float *image = (float *)m.image, *theirs = (float *)m.base;
+    assert_true(m.image != m.base);
+    memcpy(image, from, sizeof from);
+    transfer(theirs, image);
+    kn_enqueue(queue, SCALE, scale, .x = theirs, .by = 2, .n = 1, .d = N);
+    transfer(image + N, theirs);
+    kn_queue_wait(queue);
+    for (int k = 0; k < N; k++)
+        assert_true(image[k] == (float)k && image[N + k] == 2 * (float)k);
+    assert_int_equal(kn_memory_write(&m, 0, from + 1, sizeof *from), 0);
+    transfer(image, theirs);
+    kn_queue_wait(queue);
+    assert_true(image[0] == 1 && image[1] == 2);
+    assert_null(late_found());
+    kn_memory_close(&m);
+}
+
+static void memory_of_the_host_is_found(void **state)
+{
+    struct kn_memory m;
+    (void)state;
+    assert_int_equal(kn_memory_open(&m, &device.base, sizeof to, true), 0);
+    kn_enqueue(queue, SCALE, scale, .x = (float *)m.image, .by = 2, .n = 1, .d = N);
+    kn_queue_wait(queue);
+    assert_string_equal(late_found(), "scale: x is not in the device's memory");
+    *late_message = 0;
+    transfer(m.image, from);
+    kn_queue_wait(queue);
+    assert_string_equal(late_found(), "transfer: from is not one end in the device's memory");
+    *late_message = 0;
+    transfer(m.base, m.image);
+    m.image[3]++;
+    kn_queue_wait(queue);
+    assert_string_equal(late_found(), "transfer: from was changed after the operation was added, before it ran");
+    kn_memory_close(&m);
+}
+
+static sigjmp_buf after_fault;
+static void on_fault(int signal)
+{
+    (void)signal;
+    siglongjmp(after_fault, 1);
+}
+
+static void the_caller_cannot_touch_it(void **state)
+{
+    struct kn_memory m;
+    struct sigaction was, now = { .sa_handler = on_fault };
+    (void)state;
+    assert_int_equal(kn_memory_open(&m, &device.base, sizeof to, false), 0);
+    assert_null(m.image);
+    sigaction(SIGSEGV, &now, &was);
+    bool faulted = sigsetjmp(after_fault, 1);
+    if (!faulted)
+        *(volatile uint8_t *)m.base = 1;
+    sigaction(SIGSEGV, &was, NULL);
+    assert_true(faulted);
+    kn_memory_close(&m);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -128,6 +217,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_result_is_not_there_before_a_wait, open_queue, close_queue),
         cmocka_unit_test_setup_teardown(a_result_that_is_waited_for_stays, open_queue, close_queue),
         cmocka_unit_test_setup_teardown(an_operation_that_never_runs_is_found, open_queue, close_queue),
+        cmocka_unit_test_setup_teardown(pieces_go_there_and_back, open_queue_apart, close_queue),
+        cmocka_unit_test_setup_teardown(memory_of_the_host_is_found, open_queue_apart, close_queue),
+        cmocka_unit_test_setup_teardown(the_caller_cannot_touch_it, open_queue_apart, close_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -477,6 +477,18 @@ static void case_copy(void)
     }
 }
 
+PLAIN(transfer)
+{
+    for (size_t i = 0; i < o->bytes; i++)
+        o->to[i] = o->from[i];
+}
+
+static void case_transfer(void)
+{
+    uint8_t *a = (uint8_t *)floats(500), *b = (uint8_t *)floats(500);
+    CASE(TRANSFER, transfer, b + 4, a, 777);
+}
+
 /* ---- all -------------------------------------------------------------------------------------------------------- */
 
 #define OPS(X)                                                                                                         \
@@ -495,7 +507,8 @@ static void case_copy(void)
     X(FUSE, fuse)                                                                                                      \
     X(PAIR, pair)                                                                                                      \
     X(SPREAD, spread)                                                                                                  \
-    X(COPY, copy)
+    X(COPY, copy)                                                                                                      \
+    X(TRANSFER, transfer)
 OPS(CASE_TEST)
 
 int main(void)

@@ -294,9 +294,8 @@ static void case_route(void)
 
 PLAIN(plan)
 {
-    struct kn_plan *p = o->plan;
-    int n_pair = 0;
-    p->n_expert = 0;
+    const struct kn_plan *p = &o->plan;
+    int n_pair = 0, n = 0;
     for (int e = 0; e < o->n_expert; e++) {
         int first = n_pair;
         for (int i = 0; i < o->rows.n * o->n_used; i++)
@@ -306,22 +305,23 @@ PLAIN(plan)
             }
         if (n_pair == first)
             continue;
-        p->expert[p->n_expert] = o->expert0 + e;
-        p->first[p->n_expert++] = first;
+        p->expert[n] = o->expert0 + e;
+        p->first[n++] = first;
     }
-    p->first[p->n_expert] = n_pair;
+    p->first[n] = n_pair;
+    *p->n_expert = n;
 }
 
 static int32_t *choices(void) { return LIST(4, 1, 1, 0, 5, 4, 2, 0, 1, 5); } /* expert 2: of the failed row alone */
 
 static void case_plan(void)
 {
-    struct kn_plan *p = take(sizeof *p);
-    *p = (struct kn_plan){ .expert = take(4 * N_EXP),
-                           .first = take(4 * (N_EXP + 1)),
-                           .row = take(4 * N_ROW * N_USED),
-                           .pair = take(4 * N_ROW * N_USED),
-                           .fill = take(4 * N_EXP) };
+    struct kn_plan p = { .n_expert = take(4),
+                         .expert = take(4 * N_EXP),
+                         .first = take(4 * (N_EXP + 1)),
+                         .row = take(4 * N_ROW * N_USED),
+                         .pair = take(4 * N_ROW * N_USED),
+                         .fill = take(4 * N_EXP) };
     CASE(PLAN, plan, rows_of_batch(), N_EXP, N_USED, 100, choices(), p);
 }
 

@@ -12,7 +12,7 @@
 #define CHUNK     64
 #define N_SLOT    (MOST + DEPTH) /* drafts have slots of their own, after the sequence's */
 
-/* A model, its head, and the contexts that run both, on a device that runs operations late. */
+/* A model, its head, and the contexts that run both, on a device that runs operations late and has its own memory. */
 struct pair {
     struct late_device late;
     struct golden g;
@@ -23,7 +23,15 @@ struct pair {
     struct moe_row row[CHUNK];
 };
 
-/* Opens both and loads their weights. */
+/* Opens the model of p->file on the device. */
+static inline void pair_model(struct pair *p, enum kn_isa isa, bool ahead)
+{
+    p->late = late_device_apart(kn_ops(isa)->isa, 1);
+    struct moe_model_options o = { .isa = isa, .ahead = ahead, .device = &p->late.base };
+    assert_int_equal(moe_model_open(&p->model, p->file, &o), 0);
+}
+
+/* Opens the contexts of both. */
 static inline void pair_open(struct pair *p, struct kn_team *team)
 {
     struct moe_context_options co = { .max_row = CHUNK,
@@ -32,9 +40,7 @@ static inline void pair_open(struct pair *p, struct kn_team *team)
                                       .max_pos = N_SLOT,
                                       .kv = KN_KV_F32,
                                       .features = moe_model_reads(p->head),
-                                      .team = team,
-                                      .device = &p->late.base };
-    p->late = late_device(kn_isa_best(), 1);
+                                      .team = team };
     assert_int_equal(moe_context_open(&p->context, p->model, &co), 0);
     co.features = (struct moe_features){ 0 };
     co.target = p->context;
@@ -83,7 +89,7 @@ static inline float *pair_read(struct pair *p)
                                           .want_logits = true,
                                           .base = p->slot + 1,
                                           .n_base = n - 1,
-                                          .feature_slot = p->slot[done + i] };
+                                          .feature_at = p->slot[done + i] };
         pair_forward(p->guesses, p->row, n_row, &result);
         memcpy(out + (size_t)done * (size_t)p->g.n_vocab, result.logits,
                (size_t)n_row * (size_t)p->g.n_vocab * sizeof *out);
@@ -101,12 +107,13 @@ static inline const float *pair_guess(struct pair *p, int depth, int pos)
                            .base = p->slot + 1,
                            .n_base = pos + 1,
                            .tail = p->slot + p->g.n_tok,
-                           .feature_slot = p->slot[pos] };
+                           .feature_at = p->slot[pos] };
     pair_forward(p->guesses, &row, 1, &result);
     for (int i = 2; i <= depth; i++) {
         row.token = p->g.token[pos + i];
         row.position++;
-        row.feature = result.feature;
+        row.from_result = true;
+        row.feature_at = 0;
         pair_forward(p->guesses, &row, 1, &result);
     }
     return result.logits;

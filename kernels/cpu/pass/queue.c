@@ -1,5 +1,30 @@
-/* The host as a device: opens queues, and calls the function of each operation that is added. */
+/* The host as a device: its memory, its queues, and the function of each operation that is added. */
 #include "kernels/cpu/pass/host.h"
+
+#include <string.h>
+
+/* ---- memory -------------------------------------------------------------------------------------------------- */
+
+static int memory_open(struct kn_memory *m, bool image)
+{
+    struct kn_arena a;
+    int error = kn_arena_open(&a, m->bytes, -1);
+    if (!error)
+        m->base = a.base;
+    if (image)
+        m->image = m->base;
+    return error;
+}
+
+static void memory_close(struct kn_memory *m) { kn_unmap(m->base, m->bytes); }
+
+static int memory_write(struct kn_memory *m, size_t at, const void *from, size_t bytes)
+{
+    memcpy(m->base + at, from, bytes);
+    return 0;
+}
+
+/* ---- queues -------------------------------------------------------------------------------------------------- */
 
 static const struct kn_ops *ops_of(const struct kn_queue_options *opt)
 {
@@ -20,18 +45,18 @@ static struct kn_host_queue *lay_out(struct kn_arena *a, const struct kn_queue_o
     return q;
 }
 
-static size_t queue_bytes(const struct kn_queue_options *opt)
+static struct kn_bytes queue_bytes(const struct kn_queue_options *opt)
 {
     struct kn_arena count = { 0 };
     lay_out(&count, opt);
-    return count.used;
+    return (struct kn_bytes){ .host = count.used };
 }
 
 static int queue_open(struct kn_queue **out, const struct kn_queue_options *opt)
 {
     struct kn_arena arena;
     kn_assert(opt->team && opt->max_product >= KN_PRODUCTS);
-    int error = kn_arena_open(&arena, queue_bytes(opt), -1);
+    int error = kn_arena_open(&arena, queue_bytes(opt).host, -1);
     if (error)
         return error;
     struct kn_host_queue *q = lay_out(&arena, opt);
@@ -72,10 +97,17 @@ static void queue_add(struct kn_queue *queue, const struct kn_op *op)
     kn_assert(!"an operation of pass.h");
 }
 
-static void queue_wait(struct kn_queue *q) { (void)q; }
+static int queue_wait(struct kn_queue *q)
+{
+    (void)q;
+    return 0;
+}
 
 const struct kn_backend kn_host_backend = {
     .name = "host",
+    .memory_open = memory_open,
+    .memory_close = memory_close,
+    .memory_write = memory_write,
     .queue_bytes = queue_bytes,
     .queue_open = queue_open,
     .queue_close = queue_close,

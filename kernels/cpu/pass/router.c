@@ -99,7 +99,7 @@ void kn_host_route(struct kn_host_queue *q, const struct kn_op_route *o) { kn_ho
 void kn_host_plan(struct kn_host_queue *q, const struct kn_op_plan *o)
 {
     (void)q;
-    struct kn_plan *p = o->plan;
+    const struct kn_plan *p = &o->plan;
     int32_t *fill = p->fill; /* number of rows of each expert, then the index of its next row in p->row */
     for (int e = 0; e < o->n_expert; e++)
         fill[e] = 0;
@@ -117,7 +117,7 @@ void kn_host_plan(struct kn_host_queue *q, const struct kn_op_plan *o)
         n_pair += count;
     }
     p->first[n] = n_pair;
-    p->n_expert = n;
+    *p->n_expert = n;
     for (int row = 0; row < o->rows.n; row++)
         for (int i = 0; !o->rows.status[row] && i < o->n_used; i++) {
             int pair = row * o->n_used + i, at = fill[o->id[pair]]++;

@@ -116,8 +116,8 @@ static inline _Noreturn void become(const char *words)
     if (geteuid() == 0)
         (void)prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (char **v = environ; *v; v++) /* remove SPILLWAY_* of the user */
-        if (!strncmp(*v, "SPILLWAY_", 9))
+    for (char **v = environ; *v; v++) /* remove SPILLWAY_* of the user; not those of the interpreter of PTX */
+        if (!strncmp(*v, "SPILLWAY_", 9) && strncmp(*v, "SPILLWAY_GPU_", 13) != 0)
             (*v)[0] = '_';
     setenv("XDG_STATE_HOME", place, 1); /* not the user's history, nor models */
     setenv("HOME", place, 1);

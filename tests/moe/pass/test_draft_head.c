@@ -23,7 +23,7 @@ static const char *pack_path, *heat_path; /* options of the models opened next; 
 static void open_written(struct pair *p, const char *where, enum kn_isa isa, bool little)
 {
     assert_int_equal(moe_file_open(&p->file, where), 0);
-    assert_int_equal(moe_model_open(&p->model, p->file, &(struct moe_model_options){ .isa = isa, .ahead = true }), 0);
+    pair_model(p, isa, true);
     assert_int_equal(moe_model_open_ahead(&p->head, p->model), 0);
     size_t least = moe_model_shape(p->model)->expert_least;
     struct moe_load_options lo = { .team = team,
@@ -267,7 +267,7 @@ static void a_failed_read_is_told(void **state)
                            .want_logits = true,
                            .base = p.slot + 1,
                            .n_base = p.g.n_tok - 1,
-                           .feature_slot = p.slot[8] };
+                           .feature_at = p.slot[8] };
     int n_failed = 0;
     faults_listen();
     faults_at(FAULT_READ, 1, FAULT_LASTS, EIO);

@@ -103,7 +103,8 @@ static void open_target(struct pair *p, const char *target, enum kn_isa isa)
     assert_int_equal(golden_read(&p->g, target), 0);
     assert_int_equal(golden_write(&p->g, path), 0);
     assert_int_equal(moe_file_open(&p->file, path), 0);
-    assert_int_equal(load_model(&p->model, p->file, isa, team, OFF_IO_PREAD), 0);
+    pair_model(p, isa, false);
+    assert_int_equal(moe_model_load(p->model, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD }), 0);
 }
 
 static void open_both(struct pair *p, struct head *h, const char *target, enum kn_isa isa)
@@ -173,7 +174,7 @@ static void rows_of_both_kinds_share_a_pass(void **state)
     struct moe_result result;
     open_both(&p, &h, *state, KN_ISA_COUNT - 1);
     size_t n = (size_t)p.g.n_vocab, d = (size_t)moe_model_shape(p.model)->d_model;
-    float *text = pair_read(&p), *want = calloc(n, sizeof *want), *thought = calloc(d, sizeof *thought);
+    float *text = pair_read(&p), *want = calloc(n, sizeof *want), *thought = calloc(2 * d, sizeof *thought);
     memcpy(want, pair_guess(&p, 2, 100), n * sizeof *want);
     struct moe_row row[2] = { { .token = p.g.token[101],
                                 .position = 100,
@@ -181,25 +182,26 @@ static void rows_of_both_kinds_share_a_pass(void **state)
                                 .base = p.slot + 1,
                                 .n_base = 101,
                                 .tail = p.slot + p.g.n_tok,
-                                .feature_slot = p.slot[100] } };
+                                .feature_at = p.slot[100] } };
     pair_forward(p.guesses, row, 1, &result);
-    memcpy(thought, result.feature, d * sizeof *thought);
     row[0].token = p.g.token[102];
     row[0].position = 101;
-    row[0].feature = thought;
+    row[0].from_result = true;
+    row[0].feature_at = 0;
     row[1] = (struct moe_row){ .token = p.g.token[41],
                                .position = 40,
                                .want_logits = true,
                                .base = p.slot + 1,
                                .n_base = 41,
                                .tail = p.slot + p.g.n_tok + 2,
-                               .feature_slot = p.slot[40] };
+                               .feature_at = p.slot[40] };
     pair_forward(p.guesses, row, 2, &result);
     assert_memory_equal(result.logits, want, n * sizeof *want);
     assert_memory_equal(result.logits + n, text + 40 * n, n * sizeof *want);
-    memcpy(thought, result.feature + result.feature_stride, d * sizeof *thought);
+    moe_context_last_feature(p.guesses, 1, thought);
     pair_forward(p.guesses, row + 1, 1, &result);
-    assert_memory_equal(result.feature, thought, d * sizeof *thought);
+    moe_context_last_feature(p.guesses, 0, thought + d);
+    assert_memory_equal(thought + d, thought, d * sizeof *thought);
     free(text);
     free(want);
     free(thought);

@@ -267,7 +267,7 @@ static void logits_of(const char *name, float *logits)
     for (int i = 0; i < N_TOK; i++)
         slot[i] = (i * 7 + 3) % N_TOK;
     assert_int_equal(open_all(&o, name), 0);
-    assert_int_equal(o.model->arena.used, o.model->shape.dense_bytes);
+    assert_int_equal(o.model->matrices.used + o.model->vectors.used, o.model->shape.dense_bytes);
     run(&o, slot, 0, N_TOK, logits);
     close_all(&o);
 }

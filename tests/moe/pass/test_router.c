@@ -44,6 +44,7 @@ static void lay_out(struct rig *r, struct kn_arena *a, int n_expert, int n_used)
     c->route.rank = kn_arena_take(a, MAX_ROW * n, sizeof(float));
     c->route.id = kn_arena_take(a, n_pair, sizeof(int32_t));
     c->route.weight = kn_arena_take(a, n_pair, sizeof(float));
+    c->plan.n_expert = kn_arena_take(a, 1, sizeof(int32_t));
     c->plan.expert = kn_arena_take(a, n, sizeof(int32_t));
     c->plan.first = kn_arena_take(a, n + 1, sizeof(int32_t));
     c->plan.row = kn_arena_take(a, n_pair, sizeof(int32_t));
@@ -75,6 +76,7 @@ static struct rig *open_rig(int n_expert, int n_used, bool norm_topk, float scal
     lay_out(r, &count, n_expert, n_used);
     assert_int_equal(kn_arena_open(&r->arena, count.used, -1), 0);
     lay_out(r, &r->arena, n_expert, n_used);
+    r->c.shared = (struct kn_memory){ .base = r->arena.base, .image = r->arena.base };
     float *one = calloc((size_t)(n_expert * n_expert), sizeof *one);
     for (int i = 0; i < n_expert; i++)
         one[i * n_expert + i] = 1;
@@ -304,7 +306,7 @@ static void check_harmless(enum moe_gating gating, int n_group)
             }
         }
         plan(&r->c);
-        assert_int_equal(r->c.plan.first[r->c.plan.n_expert], MAX_ROW * 4);
+        assert_int_equal(r->c.plan.first[*r->c.plan.n_expert], MAX_ROW * 4);
     }
     close_rig(r);
 }
@@ -330,8 +332,8 @@ static void check_plan(const struct rig *r)
     for (int row = 0; row < c->n_row; row++)
         n_pair += c->now.status[row] ? 0 : n_used;
     assert_int_equal(p->first[0], 0);
-    assert_int_equal(p->first[p->n_expert], n_pair);
-    for (int e = 0; e < p->n_expert; e++) {
+    assert_int_equal(p->first[*p->n_expert], n_pair);
+    for (int e = 0; e < *p->n_expert; e++) {
         assert_in_range(p->expert[e], EXPERT0, EXPERT0 + r->model.desc.n_expert - 1);
         assert_true(e == 0 || p->expert[e] > p->expert[e - 1]);
         assert_true(p->first[e + 1] > p->first[e]); /* no expert without rows */

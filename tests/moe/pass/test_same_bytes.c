@@ -41,12 +41,14 @@
 #define MAX_ROW   (512 + 9 * N_COMPANY)
 #define N_ROOM    3 /* memory sizes: from the smallest that works to three quarters */
 #define N_SLOT    (32 * 640)
-#define N_RECALL  200 /* token prefetch entries: half the vocabulary */
-#define N_MODEL   11  /* models sharing the combinations; coprime to their number */
+#define N_RECALL  200                     /* token prefetch entries: half the vocabulary */
+#define APART     (KN_ISA_COUNT + N_ROOM) /* the model on a device with memory of its own */
+#define N_MODEL   11                      /* models sharing the combinations; coprime to their number */
 
 struct model {
     struct moe_file *file;
-    struct moe_model *model[KN_ISA_COUNT + N_ROOM]; /* by instruction set; then the best, with less memory */
+    struct late_device apart;
+    struct moe_model *model[APART + 1]; /* by instruction set; then the best, with less memory */
     int n_vocab;
     float *baseline[KN_KV_COUNT]; /* [LENGTH][n_vocab] */
     int d_model;
@@ -94,10 +96,12 @@ static struct run *open_run(const struct model *m, int which, int n_thread, enum
                                      .n_draft = LENGTH,
                                      .n_recall = N_RECALL,
                                      .team = r->team };
-    if (random_below(3) < LATE_RUNS) {
+    if (which != APART && random_below(3) < LATE_RUNS) {
         r->late = late_device(isa, random_state);
         o.device = &r->late.base;
     }
+    if (which == APART) /* the device keeps no experts, some, which change, or nearly all */
+        o.resident_bytes = moe_model_shape(m->model[which])->device_expert_bytes / 7 * (size_t)(3 * random_below(3));
     assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
     for (int i = 0; i < N_SLOT; i++)
         r->free_slot[i] = i;
@@ -145,7 +149,7 @@ static int add_rows(struct run *r, struct sequence *s, int n, int n_row, bool is
 }
 
 /* Compares the feature stored in the slot, and the one returned for a row that wants logits, up to its KV rounding. */
-static void check_feature(struct run *r, int row, const float *handed)
+static void check_feature(struct run *r, int row, int n_want)
 {
     size_t n = (size_t)r->m->d_model;
     const struct moe_row *p = &r->row[row];
@@ -154,8 +158,9 @@ static void check_feature(struct run *r, int row, const float *handed)
     moe_context_feature(r->context, p->position < p->n_base ? p->base[p->position] : p->tail[p->position - p->n_base],
                         got);
     assert_memory_equal(got, want, n * sizeof *got);
-    for (size_t i = 0; i < n; i++)
-        got[i] = r->kv != KN_KV_F32 ? kn_f16_to_f32(kn_f32_to_f16(handed[i])) : handed[i];
+    moe_context_last_feature(r->context, n_want, got);
+    for (size_t i = 0; i < n && r->kv != KN_KV_F32; i++)
+        got[i] = kn_f16_to_f32(kn_f32_to_f16(got[i]));
     assert_memory_equal(got, want, n * sizeof *got);
     free(got);
 }
@@ -185,7 +190,7 @@ static void check_pass(struct run *r, int n_row)
         const float *got = result.logits + (size_t)want * n;
         if (r->owner[i] >= 0) {
             assert_memory_equal(got, r->m->baseline[r->kv] + (size_t)r->owner[i] * n, n * sizeof *got);
-            check_feature(r, i, result.feature + (size_t)want * result.feature_stride);
+            check_feature(r, i, want);
         }
         want++;
     }
@@ -347,6 +352,18 @@ static int open_room(struct model *m, int room, struct kn_team *team)
                                                                                  (size_t)room / (N_ROOM - 1) * 3 / 4 });
 }
 
+/* The model on a device with memory of its own; the host has little for experts. */
+static int open_apart(struct model *m, struct kn_team *team)
+{
+    m->apart = late_device_apart(kn_isa_best(), 3);
+    int error = moe_model_open(&m->model[APART], m->file,
+                               &(struct moe_model_options){ .isa = kn_isa_best(), .device = &m->apart.base });
+    if (error)
+        return error;
+    const struct moe_shape *s = moe_model_shape(m->model[APART]);
+    return moe_model_load(m->model[APART], &(struct moe_load_options){ .team = team, .expert_bytes = s->expert_least });
+}
+
 static int open_model(void **state, const char *shape, enum kn_format format)
 {
     struct model *m = calloc(1, sizeof *m);
@@ -363,6 +380,8 @@ static int open_model(void **state, const char *shape, enum kn_format format)
         error = load_model(&m->model[isa], m->file, (enum kn_isa)isa, team, OFF_IO_AUTO);
     for (int room = 0; room < N_ROOM && !error && moe_model_shape(m->model[0])->n_expert; room++)
         error = open_room(m, room, team);
+    if (!error)
+        error = open_apart(m, team);
     unlink(path);
     kn_team_close(team);
     if (error)
@@ -397,7 +416,7 @@ static int open_dense(void **state) { return open_model(state, "tiny-dense", KN_
 static int close_model(void **state)
 {
     struct model *m = *state;
-    for (int i = 0; i < KN_ISA_COUNT + N_ROOM; i++)
+    for (int i = 0; i <= APART; i++)
         moe_model_close(m->model[i]);
     moe_file_close(m->file);
     nodes_set(1);
@@ -460,6 +479,11 @@ static void bytes_are_the_same(void **state)
     struct model *m = *state;
     for (enum kn_kv kv = 0; kv < KN_KV_COUNT; kv++)
         make_baseline(m, kv);
+    for (int i = 0; i < 3; i++) {
+        struct way w = with_less_room[i];
+        w.isa = kn_isa_best();
+        run_way(m, APART, &w);
+    }
     for (int i = 0; i < N_PAIRWISE; i += WAY_STEP) {
         struct way w = way_of(pairwise[i]);
         run_way(m, w.isa, &w);
