@@ -48,8 +48,8 @@ struct kn_queue_options {
 
 struct kn_backend {
     const char *name;
-    void (*close)(struct kn_device *d); /* NULL: the device is static */
-    bool own_memory;                    /* the host cannot read the device's memory, nor the device the host's */
+    void (*close)(struct kn_device *d);   /* NULL: the device is static */
+    bool own_memory;                      /* the host cannot read the device's memory, nor the device the host's */
     bool (*has_format)(enum kn_format f); /* NULL: it has all formats */
     int (*admit)(const struct kn_device *d, enum kn_format f); /* NULL: it has all formats */
     size_t (*memory_free)(const struct kn_device *d);          /* of a device with memory of its own: free bytes */

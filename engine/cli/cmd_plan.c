@@ -77,17 +77,18 @@ static void print_split_json(const struct eng_engine *e)
 {
     const struct eng_split *s = eng_memory(e);
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
-    printf("{\"what\":\"split\",\"host_mem_bytes\":%zu,\"fixed_bytes\":%zu,\"dense_bytes\":%zu,"
-           "\"step_bytes\":%zu,\"kv_bytes\":%zu,\"state_bytes\":%zu,\"expert_bytes\":%zu,\"spare_bytes\":%zu,"
-           "\"least_bytes\":%zu,"
-           "\"n_ctx\":%d,\"n_kv\":%d,\"n_expert\":%d,\"n_resident\":%d,\"n_layer\":%d,\"n_moe_layer\":%d,"
-           "\"widened_bytes\":%zu,\"n_ahead\":%d,\"ahead_bytes\":%zu,\"n_expert_ahead\":%d,\"device_mem_bytes\":%zu,"
-           "\"device_dense_bytes\":%zu,\"device_step_bytes\":%zu,\"device_kv_bytes\":%zu,"
-           "\"device_state_bytes\":%zu,\"device_expert_bytes\":%zu,\"n_device_resident\":%d,\"device_least_bytes\":%zu}\n",
-           s->total, s->fixed, s->dense, s->step, s->kv, s->state, s->expert, s->spare, s->least, eng_n_ctx(e),
-           s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer, shape->widened_bytes,
-           shape->n_ahead, shape->ahead_bytes, shape->n_expert_ahead, s->device.total, s->device.dense, s->device.step,
-           s->device.kv, s->device.state, s->device.expert, s->device.n_resident, s->device.least);
+    printf(
+        "{\"what\":\"split\",\"host_mem_bytes\":%zu,\"fixed_bytes\":%zu,\"dense_bytes\":%zu,"
+        "\"step_bytes\":%zu,\"kv_bytes\":%zu,\"state_bytes\":%zu,\"expert_bytes\":%zu,\"spare_bytes\":%zu,"
+        "\"least_bytes\":%zu,"
+        "\"n_ctx\":%d,\"n_kv\":%d,\"n_expert\":%d,\"n_resident\":%d,\"n_layer\":%d,\"n_moe_layer\":%d,"
+        "\"widened_bytes\":%zu,\"n_ahead\":%d,\"ahead_bytes\":%zu,\"n_expert_ahead\":%d,\"device_mem_bytes\":%zu,"
+        "\"device_dense_bytes\":%zu,\"device_step_bytes\":%zu,\"device_kv_bytes\":%zu,"
+        "\"device_state_bytes\":%zu,\"device_expert_bytes\":%zu,\"n_device_resident\":%d,\"device_least_bytes\":%zu}\n",
+        s->total, s->fixed, s->dense, s->step, s->kv, s->state, s->expert, s->spare, s->least, eng_n_ctx(e),
+        s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer, shape->widened_bytes,
+        shape->n_ahead, shape->ahead_bytes, shape->n_expert_ahead, s->device.total, s->device.dense, s->device.step,
+        s->device.kv, s->device.state, s->device.expert, s->device.n_resident, s->device.least);
 }
 
 /* ---- the speed --------------------------------------------------------------------------------- */

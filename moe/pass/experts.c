@@ -95,9 +95,8 @@ static void run_residents_gate_up(struct moe_context *c, const struct moe_layer 
                .n_pair = c->n_row * d->n_used, .d_in = d->d_model, .d_act = d->d_expert,
                .interleaved = c->model->gate_up_interleaved, .row = moe_at(c, c->plan.row),
                .pair = moe_at(c, c->plan.pair), .x = c->norm, .gate = c->gate, .up = c->up,
-               .gate_bias = l->gate_bias_at, .up_bias = l->up_bias_at,
-               .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
-               .act = c->act, .kinds = l->down_acts);
+               .gate_bias = l->gate_bias_at, .up_bias = l->up_bias_at, .activation = (enum kn_activation)d->activation,
+               .alpha = d->swiglu_alpha, .limit = d->swiglu_limit, .act = c->act, .kinds = l->down_acts);
 }
 
 static void run_residents_down(struct moe_context *c, int n)

@@ -485,7 +485,7 @@ static void start_block(struct ptx_run *r)
         w->live = left >= PTX_LANES ? PTX_ALL : (1u << left) - 1;
         w->n_group = 0;
         w->n_copy = w->copy_group = 0;
-        w->epoch = last_epoch + 1; /* all accesses of earlier blocks came before */
+        w->epoch = last_epoch + 1;                /* all accesses of earlier blocks came before */
         for (uint32_t j = 0; j < MOST_WARPS; j++) /* an earlier block may have had more warps */
             w->knows[j] = last_epoch;
         add_group(w, f->entry, w->live);
