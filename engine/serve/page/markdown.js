@@ -4,6 +4,7 @@
 /* markdown-it makes tokens; this page makes the nodes of them, from a fixed set of elements with text nodes in them: no
    string ever becomes markup.  Parts that would take long to parse are shown as they are. */
 const LONGEST_INLINE = 20000, LONGEST_CODE = 20000, LONGEST_MATH = 4000, DEEPEST = 24, MOST_MATH_LINES = 200;
+const DEEPEST_MATH = 120, MOST_MATH_NODES = 5000;
 const MOST_TOKENS = 20000, MOST_BLOCKS = 5000, MOST_REFERENCES = 50, MOST_MS = 300;
 const MATH_MARKS = [["\\(", "\\)", false], ["\\[", "\\]", true], ["$$", "$$", true], ["$", "$", false]];
 /* Definitions let a short formula grow without end; the other commands are not for text of a model. */
@@ -104,6 +105,20 @@ function timed(f) {
   }
 }
 
+/* Whether a formula's nodes are few and not nested too deep for the browser's layout, whose time grows with both. */
+function is_light(node) {
+  const walk = document.createTreeWalker(node);
+  for (let depth = 0, n = 0; depth < DEEPEST_MATH && n < MOST_MATH_NODES; n++) {
+    if (walk.firstChild()) {
+      depth++;
+      continue;
+    }
+    for (; !walk.nextSibling(); depth--)
+      if (!walk.parentNode()) return true;
+  }
+  return false;
+}
+
 const formulas = new Map();  // nodes of formulas by their text: an answer that grows is shown many times
 
 function math_node(token) {
@@ -114,10 +129,11 @@ function math_node(token) {
   const options =
     {displayMode: display, throwOnError: true, trust: false, strict: "ignore", maxSize: 20, maxExpand: 200};
   const is_short = globalThis.katex && source.length <= LONGEST_MATH && !REFUSED.test(source);
-  if (!is_short || !timed(() => {
-        katex.render(source, node, options);
-        return true;
-      })) {
+  const render = () => {
+    katex.render(source, node, options);
+    return is_light(node);
+  };
+  if (!is_short || !timed(render)) {
     node.replaceChildren(el("code", {}, token.info));
     return node;
   }
