@@ -20,6 +20,6 @@ if [ -n "$known" ]; then
     for p in $missing; do
         apt-cache show "$p" >/dev/null 2>&1 || missing=" $(echo "$missing " | sed "s/ $p / /")"
     done
-    [ -z "${missing# }" ] && exit 1
+    [ -n "$(echo $missing)" ] || exit 1
 fi
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >&2
