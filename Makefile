@@ -23,6 +23,8 @@ BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev
                  libcurl4-openssl-dev libssl-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
+PAGE_PACKAGES  = libjs-markdown-it node-highlight.js libjs-katex fonts-katex  # the page is built without those that are missing
+PAGE_SHARE    ?= /usr/share
 
 # ---- settings ------------------------------------------------------------------------------------------
 CPPFLAGS = -I. -D_GNU_SOURCE -MMD -MP $(EXTRA)
@@ -129,7 +131,7 @@ MAY_engine/store         = kernels moe engine/base
 SRC_engine/store         = objects files batches store
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch engine/store
 SRC_engine/serve         = engine_thread reader_pool api_keys accounts notify process metrics http_parse multipart host_names listen http request_log \
-                           answer probes model_routes ollama_routes status page tokenize_routes request batch_jobs file_routes routes server
+                           answer probes model_routes ollama_routes status page_files page tokenize_routes request batch_jobs file_routes routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options foreign_flags option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
                            answer_printer conversation chat_commands run_answer run_chat model_name cmd_run cmd_serve cmd_pull cmd_list \
@@ -191,8 +193,14 @@ $(out)/commit: always
 $(out)/engine/version.o: CPPFLAGS += $(shell sed -n 's/..*/-DENG_COMMIT="\\"&\\""/p' $(out)/commit)
 $(out)/engine/version.o: $(out)/commit
 
-# the server's page, embedded in the program
-$(out)/engine/serve/page.o: engine/serve/page.html
+# The server's page, embedded in the program with the libraries of PAGE_PACKAGES that are installed (PAGE_SHARE=: none).
+# Its files are collected each time; files.c changes only with one of them.
+$(out)/page/files.c: always | page-packages
+	@mkdir -p $(@D)
+	@engine/serve/page/embed.sh $(@D) "$(PAGE_SHARE)"
+$(out)/engine/serve/page_files.o: $(out)/page/files.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 # the path of nvcc, or none, and the GPUs
 $(out)/nvcc: always
@@ -323,9 +331,14 @@ soak-hours: test-packages $(out)/spillway $(out)/tests/soak/serve
 build-packages test-packages fuzz-packages: %-packages:
 	@tests/packages.sh $(if $(filter test,$*),$(TEST_PACKAGES),$(if $(filter fuzz,$*),$(FUZZ_PACKAGES),$(BUILD_PACKAGES)))
 
+page-packages: build-packages
+	@$(if $(PAGE_SHARE),[ -e $(B)/page-packages ] || tests/packages.sh --known $(PAGE_PACKAGES) || \
+	    echo "the page is built with those of its libraries that are installed"; touch $(B)/page-packages)
+
 # The program is installed without its debug symbols; gdb finds them in the folder .debug beside it.
 INSTALLED = bin/spillway bin/.debug/spillway.debug share/man/man1/spillway.1 share/bash-completion/completions/spillway \
-            lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env share/doc/spillway/grafana.json share/doc/spillway/alerts.yml
+            lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env share/doc/spillway/grafana.json share/doc/spillway/alerts.yml \
+            share/doc/spillway/notices.txt
 to = $(DESTDIR)$(PREFIX)/$(1)
 install: $(out)/spillway
 	mkdir -p $(foreach f,$(INSTALLED),$(dir $(call to,$(f))))
@@ -336,7 +349,7 @@ install: $(out)/spillway
 	$(out)/spillway --man >$(call to,share/man/man1/spillway.1)
 	$(out)/spillway --completion >$(call to,share/bash-completion/completions/spillway)
 	sed 's#@PREFIX@#$(PREFIX)#' configs/spillway.service.in >$(call to,lib/systemd/system/spillway.service)
-	install -m 644 configs/spillway.ini configs/spillway.env configs/grafana.json configs/alerts.yml $(call to,share/doc/spillway)
+	install -m 644 configs/spillway.ini configs/spillway.env configs/grafana.json configs/alerts.yml $(out)/page/notices.txt $(call to,share/doc/spillway)
 uninstall:
 	rm -f $(foreach f,$(INSTALLED),$(call to,$(f)))
 	-rmdir $(call to,share/doc/spillway) $(call to,bin/.debug)
@@ -345,6 +358,6 @@ clean:
 	rm -rf $(B)
 
 always: ;
-.PHONY: always all tests test check check-gpu cuda-resources evals guard fuzz fuzzers replay replays demo real soak soak-hours install uninstall clean build-packages test-packages fuzz-packages
+.PHONY: always all tests test check check-gpu cuda-resources evals guard fuzz fuzzers replay replays demo real soak soak-hours install uninstall clean build-packages test-packages fuzz-packages page-packages
 .SECONDARY:
 -include $(shell find $(out) $(cuda) -name '*.d' 2>/dev/null)

@@ -9,7 +9,8 @@ put() { ${MAKE:-make} --no-print-directory -s "$1" DESTDIR="$root" PREFIX=/usr >
 
 put install
 for f in bin/spillway bin/.debug/spillway.debug share/man/man1/spillway.1 share/bash-completion/completions/spillway \
-    lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env share/doc/spillway/grafana.json share/doc/spillway/alerts.yml; do
+    lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env share/doc/spillway/grafana.json share/doc/spillway/alerts.yml \
+    share/doc/spillway/notices.txt; do
     [ -s "$root/usr/$f" ] || complain "$f is missing"
 done
 [ "$("$program" --version)" = "$("$root/usr/bin/spillway" --version)" ] || complain "the installed program differs"

@@ -1,6 +1,8 @@
 #!/bin/sh
 # Installs the Debian packages named as arguments that are missing, and prints their names first. Without dpkg it
-# does nothing: the compiler reports missing libraries.
+# does nothing: the compiler reports missing libraries. --known: leaves out those that the system's lists do not have.
+known=
+[ "${1-}" = --known ] && known=yes && shift
 command -v dpkg-query >/dev/null 2>&1 || exit 0
 missing=
 for p in "$@"; do
@@ -13,5 +15,11 @@ if [ "$(id -u)" != 0 ]; then
     as_root=sudo
 fi
 echo "installing$missing (apt-get${as_root:+, with sudo})" >&2
-$as_root apt-get update -qq >&2 &&
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >&2
+$as_root apt-get update -qq >&2 || exit 1
+if [ -n "$known" ]; then
+    for p in $missing; do
+        apt-cache show "$p" >/dev/null 2>&1 || missing=" $(echo "$missing " | sed "s/ $p / /")"
+    done
+    [ -n "$(echo $missing)" ] || exit 1
+fi
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >&2

@@ -276,6 +276,16 @@ void srv_status_end(struct eng_server *s);                          /* ends all 
 
 /* ---- page.c ---------------------------------------------------------------------------------- */
 
-void srv_page(struct eng_server *s, struct eng_exchange *x);
+struct srv_page_file {
+    const char *path, *type, *tag; /* tag: changes with the content */
+    const char *data;              /* [n] */
+    size_t n;
+    const char *zipped; /* [n_zipped] the same, as gzip compresses it; NULL: compressed already */
+    size_t n_zipped;
+};
+extern const struct srv_page_file srv_page_files[]; /* [srv_n_page_file] of the build: engine/serve/page/embed.sh */
+extern const int srv_n_page_file;
+
+void srv_page(struct eng_server *s, struct eng_exchange *x); /* the file of its path */
 
 #endif

@@ -1,59 +1,63 @@
-/* engine/serve/page.c - the status and chat page: one file embedded in the program, sent with a strict
- * Content-Security-Policy.
+/* engine/serve/page.c - the page: a chat and the status, as files that are embedded in the program.
  *
- * A script or style of the page runs only if it has the nonce that the answer's header names.  A random nonce is drawn
- * for each answer and replaces MARK in the page.  The page may load from this server only, no other page may frame it,
- * and the browser refuses to turn text into markup (trusted types). */
+ * engine/serve/page/embed.sh collects the files at build time.  They are sent with a strict Content-Security-Policy: the
+ * page may load scripts, styles and fonts from this server only and send requests to this server only; a script or a
+ * style within the document does not run; no other page may frame it; the browser refuses to turn text into markup
+ * (trusted types).  Browsers keep the files, and ask with the entity tag whether they have changed. */
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
+#include <strings.h>
 
 #include "engine/serve/internal.h"
 
-#define MARK "@NONCE@"
+static const char policy[] = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; "
+                             "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+                             "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-extern const char eng_page[], eng_page_end[];
-__asm__(".section .rodata\n"
-        ".global eng_page\n.global eng_page_end\n"
-        "eng_page: .incbin \"engine/serve/page.html\"\n"
-        "eng_page_end: .byte 0\n"
-        ".previous\n");
-
-static void set_headers(struct eng_exchange *x, const char *nonce)
+/* Whether the list of an Accept-Encoding header has gzip, with a weight that is not 0. */
+static bool accepts_gzip(const char *list)
 {
-    char policy[512];
-    snprintf(policy, sizeof policy,
-             "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; connect-src 'self'; "
-             "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-             "require-trusted-types-for 'script'; trusted-types 'none'",
-             nonce, nonce);
-    eng_http_set_header(x, "Content-Security-Policy", policy);
-    eng_http_set_header(x, "X-Content-Type-Options", "nosniff");
-    eng_http_set_header(x, "Referrer-Policy", "no-referrer");
-    eng_http_set_header(x, "Cache-Control", "no-store");
+    for (; list && *list; list += strcspn(list, ","), list += *list == ',') {
+        list += strspn(list, " \t");
+        if (strncasecmp(list, "gzip", 4) != 0 || !strchr(" \t;,", list[4]))
+            continue;
+        const char *weight = list + 4 + strspn(list + 4, " \t;");
+        if (strncasecmp(weight, "q=0", 3) != 0)
+            return true;
+        weight += 3 + strspn(weight + 3, ".0");
+        return *weight >= '1' && *weight <= '9';
+    }
+    return false;
 }
 
 void srv_page(struct eng_server *s, struct eng_exchange *x)
 {
-    struct eng_bytes out = { 0 };
+    const char *path = eng_http_path(x), *known = eng_http_header(x, "If-None-Match");
+    const struct srv_page_file *f = NULL;
     struct eng_refusal why;
-    uint64_t random[2] = { 0 };
-    char nonce[33];
-    const char *at = eng_page, *mark;
-    bool drawn = getrandom(random, sizeof random, 0) == sizeof random;
-    snprintf(nonce, sizeof nonce, "%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
-    while ((mark = memmem(at, (size_t)(eng_page_end - at), MARK, sizeof MARK - 1))) {
-        eng_bytes_add(&out, at, (size_t)(mark - at));
-        eng_bytes_text(&out, nonce);
-        at = mark + sizeof MARK - 1;
-    }
-    eng_bytes_add(&out, at, (size_t)(eng_page_end - at));
-    if (out.failed || !drawn) {
-        eng_refuse(&why, 503, NULL, "", "not enough memory or random numbers for the page now: try again");
+    char tag[48];
+    for (int i = 0; i < srv_n_page_file && !f; i++)
+        if (!strcmp(path, srv_page_files[i].path))
+            f = &srv_page_files[i];
+    if (!f) {
+        eng_refuse(&why, 404, NULL, "", "the page has no file of this name");
         srv_answer_refusal(s, x, ENG_API_CHAT, &why);
-    } else {
-        set_headers(x, nonce);
-        srv_answer_plain(s, x, 200, "text/html; charset=utf-8", out.data, out.n);
+        return;
     }
-    eng_bytes_free(&out);
+    bool zipped = f->zipped && accepts_gzip(eng_http_header(x, "Accept-Encoding"));
+    snprintf(tag, sizeof tag, "\"%s%s\"", f->tag, zipped ? "-gzip" : "");
+    eng_http_set_header(x, "ETag", tag);
+    eng_http_set_header(x, "Cache-Control", "no-cache"); /* a copy may be used once the server has confirmed its tag */
+    eng_http_set_header(x, "Content-Security-Policy", policy);
+    eng_http_set_header(x, "X-Content-Type-Options", "nosniff");
+    eng_http_set_header(x, "Referrer-Policy", "no-referrer");
+    if (f->zipped)
+        eng_http_set_header(x, "Vary", "Accept-Encoding");
+    if (known && (strstr(known, tag) || !strcmp(known, "*"))) {
+        srv_answer_plain(s, x, 304, NULL, "", 0);
+        return;
+    }
+    if (zipped)
+        eng_http_set_header(x, "Content-Encoding", "gzip");
+    srv_answer_plain(s, x, 200, f->type, zipped ? f->zipped : f->data, zipped ? f->n_zipped : f->n);
 }

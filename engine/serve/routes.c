@@ -52,6 +52,7 @@ static const struct srv_route routes[] = {
     { "GET",  "/status",                     .now = srv_status },
     { "GET",  "/status/stream",              .now = srv_status_stream },
     { "GET",  "/",                           .open = true, .now = srv_page },
+    { "GET",  "/page/*",                     .open = true, .now = srv_page },
 };
 /* clang-format on */
 

@@ -121,8 +121,8 @@ static void write_memory(struct eng_server *s, const struct eng_thread_report *v
 {
     eng_bytes_format(out,
                      ",\"memory\":{\"budget_bytes\":%zu,\"used_bytes\":%zu,\"kv_blocks\":%d,"
-                     "\"kv_blocks_used\":%d",
-                     v->budget_bytes, eng_memory_used(), v->engine.n_kv_block, v->engine.n_kv_used);
+                     "\"kv_blocks_used\":%d,\"kv_block_tokens\":%d",
+                     v->budget_bytes, eng_memory_used(), v->engine.n_kv_block, v->engine.n_kv_used, KN_KV_BLOCK);
     if (eng_thread_state(s->thread) == ENG_THREAD_READY) {
         const struct eng_split *m = &v->split;
         eng_bytes_format(out,
