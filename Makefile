@@ -39,6 +39,9 @@ fuzz_FLAGS    = -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitiz
 LINKFLAGS     = $($(MODE)_LINK)
 # The undefined-behaviour sanitizer doubles the time to compile: not in tests, and in SIMD bodies for one instruction set.
 $(B)/asan/tests/%.o $(B)/asan/kernels/%.avx512.o: asan_FLAGS += -fno-sanitize=undefined
+# Tests run once for each time they are compiled, and most spend their time in the code that they test.
+$(out)/tests/%.o: CFLAGS += -O1
+$(B)/asan/tests/engine/%.o $(B)/asan/tests/moe/%.o $(B)/tsan/tests/engine/%.o $(B)/tsan/tests/moe/%.o: CFLAGS += -O0
 NVCCFLAGS     = -O2 -Xcompiler -fPIE,-fcf-protection -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true \
                 -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 
@@ -157,7 +160,7 @@ $(out)/kernels/cpu/matmul_32.%.o: CHAINS = -fno-tree-reassoc
 define isa_rule
 $(out)/%.$(1).o: %.tmpl.c | build-packages
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -g1 $(if $(filter release,$(MODE)),-O3,-O2) -fno-stack-protector -fno-stack-clash-protection \
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -g1 $(if $(filter release,$(MODE)),-O3) -fno-stack-protector -fno-stack-clash-protection \
 	    $(ISA_$(1)) $$(CHAINS) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
