@@ -39,6 +39,9 @@ fuzz_FLAGS    = -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitiz
 LINKFLAGS     = $($(MODE)_LINK)
 # The undefined-behaviour sanitizer doubles the time to compile: not in tests, and in SIMD bodies for one instruction set.
 $(B)/asan/tests/%.o $(B)/asan/kernels/%.avx512.o: asan_FLAGS += -fno-sanitize=undefined
+# The SIMD bodies of different instruction sets share their callers, which divide the work among threads, so the thread
+# sanitizer looks at those of one: test_pass, test_products, test_pass_layers and test_same_bytes run every instruction set.
+$(B)/tsan/kernels/%.avx512.o: tsan_FLAGS += -fno-sanitize=thread -D__SANITIZE_THREAD__  # few tiles, as in the other bodies
 # Tests run once for each time they are compiled, and most spend their time in the code that they test.
 $(out)/tests/%.o: CFLAGS += -O1
 $(B)/asan/tests/engine/%.o $(B)/asan/tests/moe/%.o $(B)/tsan/tests/engine/%.o $(B)/tsan/tests/moe/%.o: CFLAGS += -O0
