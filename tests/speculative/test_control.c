@@ -12,6 +12,11 @@
 #include <cmocka.h>
 
 #define STEPS 1500
+#ifdef __SANITIZE_ADDRESS__ /* slow, and about memory alone */
+#define THIN(all, few) (few)
+#else
+#define THIN(all, few) (all)
+#endif
 
 static struct spec_control *open_for(const struct machine_drafter *d, int n, enum spec_rule rule)
 {
@@ -72,7 +77,7 @@ static void never_slower_and_near_the_best(void **state)
     int n = 0;
     for (int i = 0; i < N_MACHINES; i++)
         for (size_t a = 0; a < sizeof accept / sizeof *accept; a++)
-            for (size_t b = 0; b < sizeof batch / sizeof *batch; b++) {
+            for (size_t b = 0; b < sizeof batch / sizeof *batch; b += THIN(1, 3)) {
                 const struct machine *m = &machines[i];
                 struct machine_drafter d = model(m, 0.04, accept[a]);
                 int depth;
@@ -247,7 +252,7 @@ static void streamed_experts_are_not_lost_by(void **state)
     for (int i = 0; i < 2; i++)
         for (int a = 0; a < 4; a++)
             for (int n = 1; n <= 4; n *= 2)
-                for (uint64_t seed = 1; seed < 4; seed++) {
+                for (uint64_t seed = 1; seed < THIN(4, 2); seed++) {
                     struct machine_drafter d = { "oracle", SPEC_DEPTHS, 1, 1, accept[a], 0, 0 };
                     struct machine_run r = run_tier(i, &d, n, 256, seed, &tier_foreseen);
                     expect_never_slower(&tier[i], &r, accept[a], n);
@@ -299,7 +304,7 @@ static void expect_restless(double accept, int n, double text_ns)
 static void restless_passes_are_learnt_longer(void **state)
 {
     (void)state;
-    for (double accept = 0; accept < 0.9; accept += 0.2)
+    for (double accept = 0; accept < 0.9; accept += THIN(0.2, 0.8))
         expect_restless(accept, 8, 0);
 }
 
@@ -308,14 +313,9 @@ static void restless_passes_are_learnt_longer(void **state)
 static void texts_are_taken_in_where_that_pays(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_ADDRESS__ /* slow, and about memory alone */
-    for (double accept = 0; accept < 0.9; accept += 0.8)
-        expect_restless(accept, 8, 20e3);
-#else
-    for (double accept = 0; accept < 0.9; accept += 0.2)
-        for (int n = 8; n <= 32; n *= 4)
+    for (double accept = 0; accept < 0.9; accept += THIN(0.2, 0.8))
+        for (int n = 8; n <= THIN(32, 8); n *= 4)
             expect_restless(accept, n, 20e3);
-#endif
 }
 
 /* 1 to 32 sequences and back, each for a while. */

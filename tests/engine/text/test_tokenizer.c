@@ -403,6 +403,11 @@ static const char *const runs[] = {
     "\xE0\xA5\xA6",
 };
 /* clang-format on */
+#ifdef __SANITIZE_ADDRESS__ /* slow; longer than any buffer, too */
+#define LONG_BYTES ((size_t)1 << 18)
+#else
+#define LONG_BYTES ((size_t)1 << 20)
+#endif
 enum { N_RUN = sizeof runs / sizeof *runs, N_WHOLE_RUN = 16, BLANK = 2 };
 
 /* Run i uses pre-tokenizer i % 4, and SentencePiece. Quadratic time would take hours or reach the limits. */
@@ -410,7 +415,7 @@ static void a_mebibyte_of_anything_is_tokenized(void **state)
 {
     (void)state;
     static const char *const some[] = { "gpt-2", "llama-bpe", "deepseek-llm", "falcon" };
-    const size_t n = 1 << 20;
+    const size_t n = LONG_BYTES;
     char *text = malloc(n);
     struct eng_ids ids = { 0 };
     struct eng_vocab *v[2];
@@ -551,7 +556,7 @@ static void windows_give_the_ids_of_the_whole_piece(void **state)
 static void long_pieces_take_little_memory(void **state)
 {
     static const char *const files[] = { DATA "gpt-2.gguf", DATA "spm-bytes.gguf" };
-    const size_t n = 1 << 20;
+    const size_t n = LONG_BYTES;
     char *text = malloc(n);
     struct eng_ids whole = { 0 }, ids = { 0 };
 
@@ -581,7 +586,7 @@ static void long_pieces_take_little_memory(void **state)
 /* ids->most: a text that is too long by its bytes is refused before it is tokenized, another one at the limit. */
 static void tokenizing_stops_at_the_limit(void **state)
 {
-    const size_t n = 1 << 20;
+    const size_t n = LONG_BYTES;
     char *text = malloc(n);
     struct eng_vocab *v;
     struct eng_ids ids = { 0 };
@@ -678,7 +683,7 @@ static void cut_long_runs(const char *pre_name, size_t first, size_t last, char 
 static void long_runs_are_cut_by_any_pattern(void **state)
 {
     (void)state;
-    const size_t n = 1 << 20, fewer = 1 << 16;
+    const size_t n = LONG_BYTES, fewer = 1 << 16;
     char *text = malloc(n);
 
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
