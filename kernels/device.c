@@ -5,7 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct kn_device_kind kinds[3] = { { "cuda", kn_cuda_open } };
+/* A GPU is compared with the host before it computes anything. */
+static int open_cuda(struct kn_device **out, int number)
+{
+    struct kn_device *d;
+    int error = kn_cuda_open(&d, number);
+    if (!error && (error = kn_cuda_self_test(d)) != 0)
+        kn_cuda_close(d);
+    if (!error)
+        *out = d;
+    return error;
+}
+
+static struct kn_device_kind kinds[3] = { { "cuda", open_cuda } };
 static int n_kind = 1;
 
 void kn_device_offer(const char *name, int (*open)(struct kn_device **out, int number))

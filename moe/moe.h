@@ -398,6 +398,9 @@ static inline int moe_rows_status(const struct moe_result *r, int first, int n)
     return 0;
 }
 
+/* The error of the device that runs the passes, or 0: with one, all rows of this pass and of later ones fail. */
+int moe_context_error(const struct moe_context *c);
+
 /* Computes a batch and returns 0.  Failed reads are reported per row in out->status; an invalid batch fails an
  * assertion.  Allocates no memory. */
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out);

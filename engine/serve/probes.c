@@ -21,6 +21,8 @@ const char *srv_not_ready(struct eng_server *s)
     eng_thread_report(s->thread, &v);
     if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
         return "stalled: there is work, but no pass has completed";
+    if (v.engine.device_error)
+        return "the device has failed: start the server again, or without --device";
     if (v.store.changed)
         return "the model's files have changed since they were opened, or are damaged";
     return NULL;

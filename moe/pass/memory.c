@@ -42,6 +42,8 @@ int moe_wait(struct moe_context *c)
     return c->error;
 }
 
+int moe_context_error(const struct moe_context *c) { return c->error; }
+
 const void *moe_read(struct moe_context *c, const void *at, size_t bytes)
 {
     kn_assert(bytes <= (size_t)c->model->desc.d_model * sizeof(float));

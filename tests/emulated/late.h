@@ -302,11 +302,13 @@ static void late_add(struct kn_queue *queue, const struct kn_op *op)
         late_run(q, late_below(q, (uint32_t)n + 2));
 }
 
+static int late_error; /* set by a test: the device has failed */
+
 static int late_wait(struct kn_queue *queue)
 {
     struct late_queue *q = (struct late_queue *)queue;
     late_run(q, q->n_added - q->n_run);
-    return 0;
+    return late_error;
 }
 
 static struct kn_queue_options late_host_options(const struct kn_queue_options *opt)

@@ -1,0 +1,81 @@
+/* A server whose model runs on a device with memory of its own: the answers are those of the host.  When the device
+ * fails, requests get 500 and a reason, /ready says so, and the server lives. */
+#include "tests/emulated/late.h"
+#include "tests/engine/serve/serve_client.h"
+
+static struct late_device device;
+
+static int open_emulated(struct kn_device **out, int number)
+{
+    (void)number;
+    device = late_device_apart(kn_isa_best(), 5);
+    *out = &device.base;
+    return 0;
+}
+
+static struct eng_serve_options options(const char *name)
+{
+    struct eng_serve_options o = serve_defaults();
+    o.engine.isa = KN_ISA_COUNT - 1;
+    o.engine.device = name;
+    return o;
+}
+
+static void answers_are_those_of_the_host(void **state)
+{
+    struct served v;
+    char *text[2][3];
+    (void)state;
+    for (int where = 0; where < 2; where++) {
+        struct eng_serve_options o = options(where ? "emulated" : NULL);
+        serve_start(&v, &o);
+        for (int i = 0; i < 3; i++)
+            text[where][i] = text_of(&v, 9, i);
+        serve_end(&v);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(text[1][i], text[0][i]);
+        free(text[0][i]);
+        free(text[1][i]);
+    }
+    assert_null(late_found());
+}
+
+static void a_device_that_fails_is_said(void **state)
+{
+    struct served v;
+    struct eng_serve_options o = options("emulated");
+    (void)state;
+    serve_start(&v, &o);
+    free(text_of(&v, 4, 1));
+    assert_int_equal(ask_status(&v, "GET", "/ready", "", NULL), 200);
+    late_error = KN_EIO;
+    for (int i = 0; i < 2; i++) {
+        struct answer a = ask(&v, "POST", CHAT, "", chat(4, 1, false));
+        assert_int_equal(a.status, 500);
+        answer_free(&a);
+    }
+    struct answer a = ask(&v, "GET", "/ready", "", NULL);
+    assert_int_equal(a.status, 503);
+    assert_non_null(strstr(a.body, "the device has failed"));
+    answer_free(&a);
+    assert_int_equal(ask_status(&v, "GET", "/health", "", NULL), 200);
+    serve_end(&v);
+    late_error = 0;
+}
+
+static int offer(void **state)
+{
+    (void)state;
+    kn_device_offer("emulated", open_emulated);
+    return 0;
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_are_those_of_the_host),
+        cmocka_unit_test(a_device_that_fails_is_said),
+    };
+    return cmocka_run_group_tests(tests, offer, NULL);
+}
