@@ -47,7 +47,7 @@ SM           ?= $(if $(CI),80,$(SM_ALL))
 SM_ALL        = 80 86 89 90 120
 NVCCFLAGS     = -I. -O3 -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -arch=compute_80
 # The SIMD bodies of different instruction sets share their callers, which divide the work among threads, so the thread
-# sanitizer looks at those of one: test_pass, test_products, test_pass_layers and test_same_bytes run every instruction set.
+# sanitizer does not look at AVX-512's: test_pass and test_pass_layers run every instruction set, test_same_bytes AVX2, too.
 $(B)/tsan/kernels/%.avx512.o: tsan_FLAGS += -fno-sanitize=thread -D__SANITIZE_THREAD__  # few tiles, as in the other bodies
 # Tests run once for each time they are compiled, and most spend their time in the code that they test.
 $(out)/tests/%.o: CFLAGS += -O1
