@@ -174,6 +174,7 @@ struct eng_stats {
     uint64_t draft_ns;
     uint64_t overlap_ns, overlap_wait_ns; /* time of drafting during passes; time that passes waited for it */
     int n_running, n_waiting;             /* running sessions, now: with a seat; waiting for one */
+    struct moe_device_stats device;       /* experts that a device with memory of its own keeps */
     int device_error;                     /* of the device that runs the passes: no request succeeds any more; or 0 */
     int n_kv_block, n_kv_used;            /* blocks; of them, used by sessions with a seat: cached ones count as free */
 };

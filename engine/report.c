@@ -12,7 +12,10 @@ void eng_stats_get(const struct eng_engine *e, struct eng_stats *out)
     out->n_kv_block = e->kv.n_block;
     out->n_kv_used = e->kv.n_block - e->kv.n_free;
     out->n_running = e->schedule.n_active;
-    out->device_error = e->assets.context ? moe_context_error(e->assets.context) : 0;
+    if (e->assets.context) {
+        out->device = moe_context_device_stats(e->assets.context);
+        out->device_error = moe_context_error(e->assets.context);
+    }
     out->n_waiting = 0;
     for (int i = 0; i < e->assets.opt.n_session; i++)
         out->n_waiting += eng_session_is_waiting(&e->schedule.session[i]);

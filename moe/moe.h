@@ -398,6 +398,14 @@ static inline int moe_rows_status(const struct moe_result *r, int first, int n)
     return 0;
 }
 
+/* Experts that a device with memory of its own keeps: places for them, those filled; uses of experts that it computed, and
+ * experts that were copied to it, over all passes. */
+struct moe_device_stats {
+    int n_slot, n_kept;
+    uint64_t n_used, n_copied;
+};
+struct moe_device_stats moe_context_device_stats(const struct moe_context *c);
+
 /* The error of the device that runs the passes, or 0: with one, all rows of this pass and of later ones fail. */
 int moe_context_error(const struct moe_context *c);
 

@@ -125,6 +125,20 @@ static void write_theirs(struct page *p, const struct eng_metrics *m, const stru
         histogram(p, m, h);
 }
 
+/* Of a device with memory of its own. */
+static void write_device(struct page *p, const struct eng_thread_report *v)
+{
+    const struct moe_device_stats *d = &v->engine.device;
+    one(p, "spillway_device_memory_bytes", "gauge", "limit of memory on the device", (double)v->split.device.total);
+    one(p, "spillway_device_expert_slots", "gauge", "experts that fit in memory of the device", (double)d->n_slot);
+    one(p, "spillway_device_experts", "gauge", "experts that the device keeps now", (double)d->n_kept);
+    one(p, "spillway_device_expert_uses_total", "counter", "experts that the device had when a pass needed them",
+        (double)d->n_used);
+    one(p, "spillway_device_expert_copies_total", "counter", "experts copied to the device", (double)d->n_copied);
+    one(p, "spillway_device_failed", "gauge", "1: the device has failed, and all requests fail",
+        v->engine.device_error != 0);
+}
+
 static void write_engine(struct page *p, const struct eng_thread_report *v)
 {
     const struct eng_stats *e = &v->engine;
@@ -160,6 +174,8 @@ static void write_engine(struct page *p, const struct eng_thread_report *v)
         (double)s->damaged_reads);
     one(p, "spillway_expert_slots", "gauge", "experts that fit in memory", (double)s->n_slot);
     one(p, "spillway_experts", "gauge", "experts of the model", (double)s->n_expert);
+    if (v->split.device.total)
+        write_device(p, v);
 }
 
 /* ---- drafts ---------------------------------------------------------------------------------- */

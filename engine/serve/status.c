@@ -129,6 +129,12 @@ static void write_memory(struct eng_server *s, const struct eng_thread_report *v
                          ",\"split\":{\"fixed\":%zu,\"dense\":%zu,\"step\":%zu,\"kv\":%zu,"
                          "\"states\":%zu,\"experts\":%zu,\"spare\":%zu}",
                          m->fixed, m->dense, m->step, m->kv, m->state, m->expert, m->spare);
+        if (m->device.total)
+            eng_bytes_format(out,
+                             ",\"device\":{\"total\":%zu,\"dense\":%zu,\"step\":%zu,\"kv\":%zu,\"states\":%zu,"
+                             "\"experts\":%zu,\"spare\":%zu,\"n_expert_slots\":%d,\"n_experts\":%d}",
+                             m->device.total, m->device.dense, m->device.step, m->device.kv, m->device.state,
+                             m->device.expert, m->device.spare, v->engine.device.n_slot, v->engine.device.n_kept);
     }
     eng_bytes_text(out, "}");
 }

@@ -154,7 +154,8 @@ struct moe_residents {
     int32_t *slot_of;          /* [the store's experts] or -1 */
     float *heat, use;          /* [the store's experts] uses; use: the weight of one in this pass */
     uint32_t turn;
-    int n_copied;           /* experts that got a slot in this turn */
+    int n_copied; /* experts that got a slot in this turn */
+    uint64_t n_used_all, n_copied_all;
     struct kn_group *group; /* [n_expert] the turn's experts on the device, in shared memory */
     int32_t *rest;          /* [n_expert] the turn's other experts, and their indices in the plan */
     int32_t *rest_of;

@@ -91,6 +91,7 @@ int moe_residents_list(struct moe_context *c, const struct moe_layer *l)
                                                  .first = p->first[e],
                                                  .n = p->first[e + 1] - p->first[e] };
     }
+    r->n_used_all += (uint64_t)n_there;
     moe_upload(c, r->group, (size_t)n_there * sizeof *r->group);
     return n_there;
 }
@@ -132,6 +133,7 @@ bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_m
     r->slot[i].expert = expert;
     r->slot[i].turn = r->turn;
     r->n_copied++;
+    r->n_copied_all++;
     for (int k = 0; k < MATRICES; k++) {
         size_t bytes = matrix[k].n_out ? kn_mat_bytes(matrix[k].format, matrix[k].n_out, matrix[k].n_in) : 0;
         r->slot[i].matrix[k] = matrix[k];
@@ -141,4 +143,12 @@ bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_m
         at += kn_align_up(bytes, ALIGN);
     }
     return true;
+}
+
+struct moe_device_stats moe_context_device_stats(const struct moe_context *c)
+{
+    const struct moe_residents *r = &c->residents;
+    return (struct moe_device_stats){
+        .n_slot = r->n, .n_kept = r->n_filled, .n_used = r->n_used_all, .n_copied = r->n_copied_all
+    };
 }

@@ -3,6 +3,8 @@
 #include "tests/emulated/late.h"
 #include "tests/engine/serve/serve_client.h"
 
+#define EXPERTS "evals/train/models/demo-target-q8_0.gguf"
+
 static struct late_device device;
 
 static int open_emulated(struct kn_device **out, int number)
@@ -19,6 +21,15 @@ static struct eng_serve_options options(const char *name)
     o.engine.isa = KN_ISA_COUNT - 1;
     o.engine.device = name;
     return o;
+}
+
+/* The value of a metric with labels; -1: it is not there. */
+static double value_of(const char *page, const char *name)
+{
+    char start[128];
+    snprintf(start, sizeof start, "\n%s{", name);
+    const char *at = strstr(page, start), *value = at ? strstr(at, "} ") : NULL;
+    return value ? strtod(value + 2, NULL) : -1;
 }
 
 static void answers_are_those_of_the_host(void **state)
@@ -38,6 +49,32 @@ static void answers_are_those_of_the_host(void **state)
         free(text[0][i]);
         free(text[1][i]);
     }
+    assert_null(late_found());
+}
+
+/* A model with experts: the device keeps those for which it has memory. */
+static void the_third_tier_is_shown(void **state)
+{
+    struct served v;
+    struct eng_serve_options o = options("emulated");
+    (void)state;
+    o.engine.model = EXPERTS;
+    o.engine.device_mem = (size_t)48 << 20;
+    serve_start(&v, &o);
+    free(text_of(&v, 9, 1));
+    struct answer a = ask(&v, "GET", "/metrics", "", NULL);
+    assert_int_equal(a.status, 200);
+    double slots = value_of(a.body, "spillway_device_expert_slots"), kept = value_of(a.body, "spillway_device_experts");
+    assert_true(slots > 0 && kept > 0 && kept <= slots);
+    assert_true(value_of(a.body, "spillway_device_expert_uses_total") > 0);
+    assert_true(value_of(a.body, "spillway_device_expert_copies_total") >= kept);
+    assert_true(value_of(a.body, "spillway_device_memory_bytes") == (double)o.engine.device_mem);
+    assert_true(value_of(a.body, "spillway_device_failed") == 0);
+    answer_free(&a);
+    a = ask(&v, "GET", "/status", "", NULL);
+    assert_non_null(strstr(a.body, "\"device\":{\"total\":50331648,"));
+    answer_free(&a);
+    serve_end(&v);
     assert_null(late_found());
 }
 
@@ -75,6 +112,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_those_of_the_host),
+        cmocka_unit_test(the_third_tier_is_shown),
         cmocka_unit_test(a_device_that_fails_is_said),
     };
     return cmocka_run_group_tests(tests, offer, NULL);
