@@ -156,6 +156,7 @@ static struct moe_context_options context_options(const struct eng_engine *e, st
                                          .max_want = MOST_ROW,
                                          .n_slot = e->assets.opt.n_ctx,
                                          .max_pos = e->assets.opt.n_ctx,
+                                         .max_path = 1,
                                          .kv = e->assets.opt.kv,
                                          .team = team };
 }
@@ -219,6 +220,9 @@ int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_ds
                        "--dsi: %s has recurrent layers, and their state cannot be rolled back as a "
                        "worker needs: leave --dsi out",
                        e->assets.opt.model);
+    if (moe_model_device(e->assets.model)->backend->own_memory)
+        return kn_fail(KN_EUNSUPPORTED,
+                       "--dsi with several workers runs on the host only: leave --dsi or --device out");
     struct eng_dsi *d = kn_calloc(1, sizeof *d);
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for workers");

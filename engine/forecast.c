@@ -8,7 +8,10 @@
 #include "engine/internal.h"
 #include "engine/plan/host_rate.h"
 
-#define ENOUGH 0.97 /* share of the best speed: the smallest number that reaches it is chosen, to save memory */
+#include <string.h>
+
+#define ENOUGH    0.97 /* share of the best speed: the smallest number that reaches it is chosen, to save memory */
+#define ON_DEVICE 8    /* sequences at once on a device, whose speed is not forecast */
 
 int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate)
 {
@@ -51,6 +54,10 @@ int eng_forecast_parallel(int *out, const struct eng_options *opt)
     enum { N = sizeof count / sizeof *count };
     double speed[N], best = 0;
     struct eng_machine machine = { 0 };
+    if (opt->device && strcmp(opt->device, "host") != 0) { /* no speed is known */
+        *out = ON_DEVICE;
+        return 0;
+    }
     for (int i = 0; i < N; i++) {
         struct eng_engine *e;
         struct eng_options o = *opt;

@@ -22,6 +22,7 @@ static struct moe_context_options context_options(const struct eng_engine *e)
                                          .n_state = e->assets.opt.n_parallel + e->memory.split.n_state,
                                          .n_draft = e->assets.n_draft_row,
                                          .max_pos = e->assets.opt.n_ctx,
+                                         .max_path = 2 * e->assets.opt.n_parallel + 2,
                                          .kv = e->assets.opt.kv,
                                          .features = needs.features,
                                          .n_recall = needs.n_recall,

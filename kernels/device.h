@@ -32,7 +32,7 @@ struct kn_memory {
     size_t bytes;
 };
 
-/* Memory that something needs, of the host and of a device with memory of its own. */
+/* A need of memory: of the host, and of a device with memory of its own. */
 struct kn_bytes {
     size_t host, device;
 };
@@ -109,7 +109,7 @@ static inline int kn_memory_open(struct kn_memory *m, const struct kn_device *d,
     return d->backend->memory_open(m, image);
 }
 
-/* Frees the memory; no operation that names it may wait.  Memory that was never opened is fine. */
+/* Frees the memory; no queued operation may name it.  Memory that was never opened is fine. */
 static inline void kn_memory_close(struct kn_memory *m)
 {
     if (m->base)

@@ -325,6 +325,7 @@ struct kn_device_info {
 };
 bool kn_device_built(void);
 int kn_device_count(void);
+const char *kn_device_why(void); /* why the count is 0 */
 int kn_device_get(int device, struct kn_device_info *out);
 
 #endif

@@ -66,6 +66,9 @@ struct kn_features {
 
 static inline float kn_sigmoid(float x) { return 1.0f / (1.0f + kn_expf(-x)); }
 
+/* The format of a matrix, as a bit; no bit for a matrix that is absent. */
+static inline unsigned kn_format_bit(const struct kn_mat *w) { return w->n_out ? 1u << w->format : 0; }
+
 /* The kind of activations that a matrix reads, as a bit; no bit for a matrix that is absent. */
 static inline unsigned kn_act_bit(const struct kn_mat *w)
 {
@@ -472,6 +475,7 @@ struct kn_op_gate_up {
     float alpha, limit;
     struct kn_acts act;
     unsigned kinds;
+    unsigned formats; /* bits 1 << format of gates and ups; 0: not known */
 };
 
 /* y row pair[i] = down W act row pair[i], for each part i of each group. */
@@ -480,7 +484,8 @@ struct kn_op_down {
     int n_group, n_pair, d_act, d_out;
     const int32_t *pair;
     struct kn_acts act;
-    float *y; /* [n_pair, d_out] */
+    float *y;         /* [n_pair, d_out] */
+    unsigned formats; /* bits 1 << format of the downs; 0: not known */
 };
 
 /* For live rows: sum is, from +0, weight * (output + its bias) of the row's choices in order, then the shared expert's

@@ -239,6 +239,7 @@ struct moe_shape { /* sizes and costs of a model */
     size_t device_expert_bytes;        /* memory of a device for all experts; 0: it cannot compute them */
     size_t expert_file_bytes;          /* file bytes of all experts, without MTP layers */
     size_t pass_bytes;                 /* dense weights read by every pass */
+    size_t vector_bytes;               /* part of dense_bytes that the host keeps if a device has the weights */
     size_t widened_bytes;              /* part of dense_bytes: weights held as F32 although quantised in the file */
     double row_macs;                   /* multiply-adds of one row with logits, without attention */
     double position_macs;              /* multiply-adds of a row's attention for each position that it attends to */
@@ -316,7 +317,7 @@ void moe_context_set_team(struct moe_context *c, struct kn_team *team);
 /* Copies keys, values and features of slots from .. from + n - 1 to slots to .. to + n - 1; the ranges may overlap. */
 void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n);
 
-/* Converts the `last` feature stored at this slot to float32.  A feature is valid as long as the slot's key
+/* Converts the `last` feature stored at this slot to float32, and may use the context's queue.  A feature is valid as long as the slot's key
  * and value. */
 void moe_context_feature(struct moe_context *c, int32_t slot, float *out /* [d_model] */);
 
@@ -342,7 +343,8 @@ int moe_context_state(const struct moe_context *c, int state);
  * list needs them too.  Without a table it does nothing. */
 void moe_context_expect(struct moe_context *c, const int32_t *token, int n);
 
-/* Lists the experts, by store number, that the token last used and that are neither in memory nor being read; a queued
+/* Lists the experts, by store number, that the token last used and that are neither in memory, of the host or the
+ * device, nor being read; a queued
  * read does not count.  Returns their number; -1: the token is not in the table. */
 int moe_context_missing(struct moe_context *c, int32_t token, int32_t *expert /* [n_layer * n_used] */);
 
@@ -398,7 +400,7 @@ static inline int moe_rows_status(const struct moe_result *r, int first, int n)
     return 0;
 }
 
-/* Experts that a device with memory of its own keeps: places for them, those filled; uses of experts that it computed, and
+/* Experts that a device with memory of its own keeps: slots, and slots in use; uses of experts that it computed, and
  * experts that were copied to it, over all passes. */
 struct moe_device_stats {
     int n_slot, n_kept;

@@ -360,15 +360,18 @@ static void check_devices(struct report *r)
                                  .fix = "if this machine has an NVIDIA GPU, build the program with nvcc installed" });
     else if (n < 1)
         say(r, (struct finding){
-                   "gpu", NOTE, "no CUDA device found",
-                   .fix = "nvidia-smi should list one: load the driver, or pass the device to the container" });
+                   "gpu", NOTE, kn_device_why(),
+                   .fix = "nvidia-smi should list a GPU: load or renew the driver, or pass the device to the "
+                          "container" });
     for (int i = 0; i < n; i++) {
         struct kn_device_info d;
         if (kn_device_get(i, &d) < 0)
             continue;
-        snprintf(text, sizeof text, "%d: %s, %.1f GiB, compute %d.%d; used with --device cuda:%d", i, d.name,
-                 (double)d.memory_bytes / 0x1p30, d.compute_major, d.compute_minor, i);
-        say(r, (struct finding){ "gpu", GOOD, text, .unit = "bytes", .number = (double)d.memory_bytes });
+        bool fits = d.compute_major >= 8;
+        int at = snprintf(text, sizeof text, "%d: %s, %.1f GiB, compute %d.%d; ", i, d.name,
+                          (double)d.memory_bytes / 0x1p30, d.compute_major, d.compute_minor);
+        snprintf(text + at, sizeof text - (size_t)at, fits ? "used with --device cuda:%d" : "8.0 is needed", i);
+        say(r, (struct finding){ "gpu", fits ? GOOD : NOTE, text, .unit = "bytes", .number = (double)d.memory_bytes });
     }
 }
 

@@ -85,7 +85,7 @@ static int open_eval(struct eval *ev, int n_ctx)
     for (int i = 0; i < n_ctx; i++)
         ev->slot[i] = i;
     struct moe_context_options co = {
-        .max_row = ev->n_chunk, .max_want = ev->n_chunk, .max_pos = n_ctx, .kv = c->kv, .team = ev->team
+        .max_row = ev->n_chunk, .max_want = ev->n_chunk, .max_pos = n_ctx, .kv = c->kv, .team = ev->team, .max_path = 1
     };
     if ((error = eng_budget(&split, &(struct eng_use){ .file = ev->file,
                                                        .model = ev->model,

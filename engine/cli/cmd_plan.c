@@ -155,13 +155,14 @@ int eng_cmd_plan(const struct eng_config *c)
     struct eng_options o = eng_config_options(c);
     if (eng_describe(&e, &o))
         return 2;
-    int error = eng_forecast_rates(&machine, e, c->disk_rate, c->dram_rate);
+    bool on_host = !eng_memory(e)->device.total;
+    int error = on_host ? eng_forecast_rates(&machine, e, c->disk_rate, c->dram_rate) : 0;
     if (!error) {
         if (c->json)
             print_split_json(e);
         else
             print_split(c, e);
-        if (!eng_memory(e)->device.total)
+        if (on_host)
             print_speed(c, e, &machine);
         else if (!c->json)
             printf("\nno forecast of speed with --device: measure with bench\n");

@@ -6,6 +6,7 @@
 #include "engine/api/model_sampling.h"
 #include "engine/base/base.h"
 #include "engine/cli/run.h"
+#include "engine/plan/plan.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -23,8 +24,13 @@ static int prepare_dsi(const struct eng_run *r, const struct eng_dsi_options *ds
     int error = eng_describe(&e, o);
     if (error)
         return error;
+    if (eng_memory(e)->device.total)
+        error = kn_fail(KN_EUNSUPPORTED,
+                        "--dsi with several workers runs on the host only: leave --dsi or --device out");
     o->reserved_bytes = eng_dsi_bytes(e, dsi);
     eng_close(e);
+    if (error)
+        return error;
     if (!r->config->n_draft)
         kn_say(KN_LOG_WARN, "--dsi without --draft model:FILE: there is no drafter");
     return 0;

@@ -19,7 +19,8 @@ static const struct {
       "-ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -cmoe --cpu-moe -ot --override-tensor -ts --tensor-split "
       "--cpu-offload-gb --gpu-memory-utilization --mem-fraction-static --swap-space --num-gpu -nkvo --no-kv-offload "
       "--ncmoe --ngl -nopo --no-op-offload",
-      "is not needed: --host-mem decides how many experts stay in memory, --device cuda puts the rest on a GPU" },
+      "is not needed: --host-mem decides how many experts stay in memory, --device cuda puts dense weights, KV cache "
+      "and the most used experts on a GPU" },
     { EVERY,
       "-tp --tp --tp-size --tensor-parallel-size -pp --pp-size --pipeline-parallel-size -dp --dp-size "
       "--data-parallel-size -ep --ep-size --enable-expert-parallel -sm --split-mode -mg --main-gpu --rpc",

@@ -214,7 +214,7 @@ static const struct eng_option options[] = {
     { "host-mem", "", COMMON, MODEL, ENG_SIZE, AT(host_mem), 1 << 20, 0,
       "SIZE", "memory limit of the whole process; 0: the free memory" },
     { "kv-mem", "", MEMORY, MODEL, ENG_SIZE, AT(kv_mem), 1 << 20, 0,
-      "SIZE", "memory of it for the KV cache; 0: full contexts, at most 30 %" },
+      "SIZE", "memory for the KV cache; 0: full contexts, at most 30 %" },
     { "device", "-dev", MEMORY, MODEL, ENG_TEXT, AT(device), 0, 0,
       "NAME", "host, or a GPU: cuda, cuda:1; dense weights and KV cache move there" },
     { "device-mem", "", MEMORY, MODEL, ENG_SIZE, AT(device_mem), 1 << 20, 0,

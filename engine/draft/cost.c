@@ -45,7 +45,7 @@ static double by_size(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     const struct moe_shape *shape = moe_model_shape(g->host.model);
     struct eng_extra its = eng_drafter_need(d);
-    double ns = g->cost.fixed_ns * (double)its.weights / (double)shape->pass_bytes;
+    double ns = g->cost.fixed_ns * (double)(its.weights + its.device_weights) / (double)shape->pass_bytes;
     if (its.n_moe_layer)
         ns += (spec_cost_pass_ns(&g->cost, 1, 0, 0) - g->cost.fixed_ns) * its.n_moe_layer / shape->n_moe_layer;
     return ns;

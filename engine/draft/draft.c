@@ -120,7 +120,7 @@ struct eng_extra eng_network_extra(const struct moe_model *m, const struct moe_c
     struct kn_bytes step = moe_context_bytes(m, one);
     size_t dense = moe_model_shape(m)->dense_bytes;
     bool apart = moe_model_device(m)->backend->own_memory;
-    return (struct eng_extra){ .weights = apart ? 0 : dense,
+    return (struct eng_extra){ .weights = apart ? moe_model_shape(m)->vector_bytes : dense,
                                .step = step.host,
                                .device_weights = apart ? dense : 0,
                                .device_step = step.device,

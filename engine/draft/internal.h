@@ -73,9 +73,9 @@ int eng_draft_head_open(struct eng_drafter **out, struct eng_drafting *g, const 
 bool eng_draft_is_model(const struct eng_drafter *d);
 const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
 
-/* Reads a network's weights, then opens its context; for the `load` of drafters with a network. */
 /* The memory of a drafter's network without its experts; one: its context's options with one slot. */
 struct eng_extra eng_network_extra(const struct moe_model *m, const struct moe_context_options *one);
+/* Reads a network's weights, then opens its context; for the `load` of drafters with a network. */
 int eng_drafter_load_network(const struct eng_drafter *d, struct moe_model *model, const struct moe_context_options *co,
                              struct moe_context **context);
 struct eng_extra eng_drafter_need(const struct eng_drafter *d);

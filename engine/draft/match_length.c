@@ -95,6 +95,12 @@ void eng_lengths_close(struct eng_drafting *g)
 
 /* ---- a pass ------------------------------------------------------------------------------------------------- */
 
+/* Where the feature of a due sequence is, before the scratch of its prediction. */
+static float *feature_of(const struct eng_lengths *l, int i)
+{
+    return l->scratch + (size_t)i * (size_t)(l->net.n_in + 2 * l->net.n_hidden);
+}
+
 /* Predicts for one due sequence. The network predicts for 1, 2 and 4 nodes a level. With coupled verification a drafter
  * may draft several nodes a level, of which the best are verified: the prediction for 4 is taken. Under the other rules
  * the choice of nodes must not depend on the drafted tokens: the prediction for 1. */
@@ -102,13 +108,11 @@ static void guess_item(void *arg, int i, int thread)
 {
     struct eng_lengths *l = arg;
     struct eng_drafting *g = l->drafting;
-    const struct eng_seq *s = g->due[i];
-    float *feature = l->scratch + (size_t)i * (size_t)(l->net.n_in + 2 * l->net.n_hidden);
+    float *feature = feature_of(l, i);
     double length[SPEC_LENGTHS];
     (void)thread;
-    if (s->n_kv < 1)
+    if (g->due[i]->n_kv < 1)
         return;
-    moe_context_feature(g->host.context, s->path.slot[s->n_kv - 1], feature);
     spec_lengths_predict(&l->net, feature, feature + l->net.n_in, length);
     int width = g->opt.verify == SPEC_COUPLED ? SPEC_LENGTH_WIDTHS - 1 : 0;
     spec_lengths_survival(length + width * SPEC_LENGTH_DEPTHS, l->survival[i]);
@@ -120,6 +124,11 @@ void eng_lengths_predict(struct eng_drafting *g)
         struct eng_lengths *l = g->lengths[k];
         if (!l || !g->drafter[k]->kind->is_network) /* the drafter was unloaded */
             continue;
+        for (int i = 0; i < g->n_due; i++) {
+            const struct eng_seq *s = g->due[i];
+            if (s->n_kv > 0)
+                moe_context_feature(g->host.context, s->path.slot[s->n_kv - 1], feature_of(l, i));
+        }
         kn_parallel_for(g->host.team, g->n_due, guess_item, l);
         for (int i = 0; i < g->n_due; i++)
             spec_control_set_survival(g->control, k, g->due[i]->number, g->due[i]->n_kv < 1 ? NULL : l->survival[i]);

@@ -80,6 +80,7 @@ static struct moe_context_options context_options(const struct draft_model *d, i
                                          .max_want = g->host.n_parallel,
                                          .n_slot = n_slot,
                                          .max_pos = g->host.n_ctx,
+                                         .max_path = 2 * g->host.n_parallel + 2,
                                          .kv = g->host.kv_format,
                                          .team = g->host.team };
 }

@@ -143,6 +143,7 @@ struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_sl
                                          .max_want = t->n_want,
                                          .n_slot = n_slot + g->host.n_parallel * N_SCRATCH,
                                          .max_pos = g->host.n_ctx,
+                                         .max_path = 2 * g->host.n_parallel + 2, /* text and guesses of each, in turn */
                                          .kv = g->host.kv_format,
                                          .team = g->host.team };
 }

@@ -13,7 +13,8 @@
 static size_t returned_bytes(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     struct eng_extra its = eng_drafter_need(d);
-    return its.weights + its.step + (its.slot - its.kept) * (size_t)g->host.split->n_kv_slot;
+    size_t kv = g->host.split->device.total ? 0 : (its.slot - its.kept) * (size_t)g->host.split->n_kv_slot;
+    return its.weights + its.step + kv; /* of the host: a device's memory cannot hold other experts of the store */
 }
 
 /* returned_bytes, and the memory of the drafter's own experts in the store, by their share of all experts. */

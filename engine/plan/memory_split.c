@@ -27,6 +27,7 @@
 #define FIXED_BYTES           (16 * MIB)
 #define BYTES_PER_THREAD      (MIB / 4)
 #define BYTES_PER_EXPERT      1024
+#define DRIVER_BYTES          (128 * MIB) /* memory of the host that a device's driver takes: an estimate */
 #define USUAL_CTX             8192
 #define SMALL_CHUNK_ROWS      128 /* with so few rows --chunk is not suggested: a pass's buffers are small already */
 #define MIN_FREE_MARGIN_BYTES (256 * MIB) /* free memory left to other programs: this or a twentieth, the larger */
@@ -208,7 +209,7 @@ static int refuse(const struct eng_split *split, const struct eng_need *need, co
     /* the measured parts differ by a few pages between runs: 1 MiB more is always enough */
     size_t least = use->disk_room ? eng_disk_least(split->least - use->disk_room) : split->least;
     least = mib(least) + 1;
-    size_t kv = use->kv_mem ? use->kv_mem : split->kv_least;
+    size_t kv = need->kv_mem ? need->kv_mem : split->kv_least;
     const char *shrink = flag_to_lower(need, use, kv);
     char parts[256];
     snprintf(parts, sizeof parts,
@@ -242,11 +243,19 @@ static size_t device_budget(const struct moe_model *m, size_t device_mem)
 static int split_device(struct eng_split *split, struct eng_need *host, const struct eng_use *use)
 {
     struct eng_need need;
+    size_t left = kn_device_free_bytes(moe_model_device(use->model));
+    if (use->device_mem > left)
+        return kn_fail(KN_ELIMIT,
+                       "the device has %zu MiB of free memory: set --device-mem to at most that, or leave it out",
+                       left / MIB);
     ask_device(&need, use);
     int error = eng_plan_device(split, &need, device_budget(use->model, use->device_mem));
     if (error)
         return error == KN_EINVAL ? error : refuse_device(split, &need, use);
+    const struct moe_shape *s = moe_model_shape(use->model);
+    host->fixed_bytes += DRIVER_BYTES + s->vector_bytes + use->drafters.device_weights; /* loaded beside experts */
     host->dense_bytes = use->drafters.weights;
+    host->expert_least = most_of(host->expert_least, s->dense_bytes); /* which pass through before experts come */
     host->state_bytes = 0;
     host->kv_slot_bytes = ENG_KV_SLOT_BYTES;
     host->kv_mem = (size_t)split->n_kv_slot * ENG_KV_SLOT_BYTES;

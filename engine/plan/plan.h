@@ -27,8 +27,8 @@ struct eng_need {         /* the memory that a model needs under given options *
     int n_expert;
 };
 
-/* The split of the memory of a device that has its own (kernels/device.h), in bytes: dense, step, kv, state, expert and spare
- * add up to total.  total 0: the model runs on the host. */
+/* The split of the memory of a device that has its own (kernels/device.h), in bytes: dense, step, kv, state, expert and
+ * spare add up to total.  total 0: the model runs on the host. */
 struct eng_device_split {
     size_t total, dense, step, kv, state, expert, spare;
     size_t least;   /* the smallest total that works */
@@ -43,14 +43,15 @@ struct eng_split {
     int n_kv_slot;                  /* positions that the KV cache holds, in whole blocks */
     int n_state;                    /* kept states, without the seats' states */
     int n_expert, n_resident;       /* all experts; of them, those that fit in `expert` bytes */
-    struct eng_device_split device; /* then dense, kv and state above are 0, and step is the host's part */
+    struct eng_device_split device; /* total over 0: the parts above are those of the host alone */
 };
 
 /* KN_ELIMIT: total is below `least`. KN_EINVAL: kv_mem is below the KV of one context. In both cases no message is
  * given, and only total, least and kv_least are valid. */
 int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t total);
 
-/* Splits the memory of a device, whose needs are given as if it were the host: sets out->device, n_kv_slot and n_state.  KN_ELIMIT without a message: total is below out->device.least. */
+/* Splits the memory of a device, whose needs are given as if it were the host: sets out->device, n_kv_slot and n_state.
+ * KN_ELIMIT without a message: total is below out->device.least. */
 int eng_plan_device(struct eng_split *out, const struct eng_need *need, size_t total);
 
 /* The default context of a model with a context of n_own tokens, if n_fit fit: n_own, or the largest doubling of 8192
@@ -120,8 +121,8 @@ struct eng_use { /* the input of eng_budget() */
 };
 
 /* The context of a model where the user chose none: eng_plan_ctx() with the contexts that fit for each of n_parallel
- * sequences in half of the memory that is left beside the weights with all experts, or in kv_mem if it is set. So a
- * longer context takes no memory from experts. */
+ * sequences in half of the memory that is left beside the weights with all experts (on a device: beside the dense
+ * weights), or in kv_mem if it is set. So a longer context takes no memory from experts of the host. */
 int eng_default_ctx(const struct moe_model *model, enum kn_kv kv, int n_parallel, size_t host_mem, size_t device_mem,
                     size_t kv_mem, size_t reserved_bytes);
 

@@ -17,6 +17,12 @@ int kn_device_count(void)
     return kn_device_built() && d && d->device_count(&n) == 0 ? n : 0;
 }
 
+const char *kn_device_why(void)
+{
+    const char *why = "";
+    return kn_cuda_driver(&why) ? "no CUDA device found" : why;
+}
+
 static int find_device(const struct kn_cuda_driver **driver, int number, int *device)
 {
     const char *why;

@@ -188,10 +188,10 @@ static void add_products(queue *q, const struct kn_op_products *o)
     }
 }
 
-/* A launch for each format that groups may have (groups.cu). */
-static void launch_groups(queue *q, struct grid g, struct kn_cuda_group_product p)
+/* A launch for each format that groups have, or may have (groups.cu). */
+static void launch_groups(queue *q, struct grid g, unsigned formats, struct kn_cuda_group_product p)
 {
-    p.admitted = q->device->formats;
+    p.admitted = formats ? formats & q->device->formats : q->device->formats;
     for (int f = 0; f < KN_FORMAT_COUNT; f++)
         if (p.admitted >> f & 1)
             LAUNCH(q, q->device->group[f], g, KN_CUDA_SLOTS * 4, &p);
@@ -202,7 +202,7 @@ static void add_gate_up(queue *q, const struct kn_op_gate_up *o)
     int n_out = o->interleaved ? 2 * o->d_act : o->d_act;
     if (o->n_group < 1)
         return;
-    launch_groups(q, panel_grid(n_out, o->d_in, o->interleaved ? 1 : 2, o->n_group),
+    launch_groups(q, panel_grid(n_out, o->d_in, o->interleaved ? 1 : 2, o->n_group), o->formats,
                   (struct kn_cuda_group_product){
                       .group = o->group, .x = o->x, .x_row = o->row, .y_row = o->pair, .y = o->gate, .up = o->up });
     LAUNCH(q, kernel_of(q, KN_CUDA_activate),
@@ -214,7 +214,7 @@ static void add_down(queue *q, const struct kn_op_down *o)
 {
     if (o->n_group < 1)
         return;
-    launch_groups(q, panel_grid(o->d_out, o->d_act, 1, o->n_group),
+    launch_groups(q, panel_grid(o->d_out, o->d_act, 1, o->n_group), o->formats,
                   (struct kn_cuda_group_product){
                       .group = o->group, .x = o->act, .x_row = o->pair, .y_row = o->pair, .y = o->y, .down = true });
 }

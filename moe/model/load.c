@@ -238,7 +238,7 @@ int moe_convert_vectors(struct moe_model *m)
 
 /* ---- a device with memory of its own ----------------------------------------------------------- */
 
-/* Whether the host reads this vector in a pass: biases of the experts, which it computes. */
+/* True for vectors that the host reads in a pass: the biases of experts. */
 static bool is_of_host(const struct moe_model *m, float *const *vector)
 {
     for (int i = 0; i < m->desc.n_layer; i++)

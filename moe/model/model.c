@@ -10,8 +10,6 @@
 
 /* ---- open, load and close ------------------------------------------------------------------------------ */
 
-/* Collects the kinds of activation codes that each layer's experts read, so that rows are quantised once for all of
- * them; the file bytes of all experts; and the scratch bytes a thread needs to interleave one expert. */
 /* Bytes of an expert's matrices on a device with memory of its own; 0: it lacks a format. */
 static size_t resident_bytes(const struct moe_model *m, const struct off_expert *x)
 {
@@ -44,6 +42,8 @@ static void sum_up_residents(struct moe_model *m)
     m->shape.device_expert_bytes = (size_t)n * m->resident_bytes;
 }
 
+/* Collects the kinds of activation codes that each layer's experts read, so that rows are quantised once for all of
+ * them; the file bytes of all experts; and the scratch bytes a thread needs to interleave one expert. */
 static void sum_up_experts(struct moe_model *m)
 {
     int n_all = m->shape.n_expert_total + m->shape.n_expert_ahead;
@@ -117,6 +117,7 @@ static void describe(struct moe_model *m)
     memcpy(m->shape.arch, d->arch, sizeof m->shape.arch);
     moe_place_dense(m, NULL);
     m->shape.dense_bytes = m->matrices.used + m->vectors.used;
+    m->shape.vector_bytes = m->vectors.used;
     for (int i = 0; i < m->n_dense; i++)
         add_dense(m, &m->dense[i]);
     bool own_head = false;

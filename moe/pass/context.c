@@ -411,7 +411,8 @@ int moe_context_open(struct moe_context **out, const struct moe_model *m, const 
 {
     kn_assert(opt->max_row > 0 && opt->max_want > 0 && opt->n_slot > 0 && opt->team);
     kn_assert(!m->target == !opt->target && (!opt->target || opt->target->feature));
-    kn_assert(!opt->device || opt->device == m->device || !opt->device->backend->own_memory);
+    kn_assert(!opt->device || opt->device == m->device ||
+              (!opt->device->backend->own_memory && !m->device->backend->own_memory));
     struct moe_context *c = kn_calloc(1, sizeof *c);
     if (!c)
         return kn_fail(KN_ENOMEM, "no memory for a context");

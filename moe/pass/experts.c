@@ -22,9 +22,10 @@ static void run_dense(struct moe_context *c, int layer, int d_act, float *y)
     kn_enqueue(c->queue, GATE_UP, gate_up, .group = group, .n_group = 1, .n_row = c->n_row, .n_pair = c->n_row,
                .d_in = d->d_model, .d_act = d_act, .x = c->norm, .gate = c->gate, .up = c->up,
                .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
-               .act = c->wide, .kinds = kn_act_bit(&l->down));
+               .act = c->wide, .kinds = kn_act_bit(&l->down),
+               .formats = kn_format_bit(&l->gate) | kn_format_bit(&l->up));
     kn_enqueue(c->queue, DOWN, down, .group = group, .n_group = 1, .n_pair = c->n_row, .d_act = d_act,
-               .d_out = d->d_model, .act = c->wide, .y = y);
+               .d_out = d->d_model, .act = c->wide, .y = y, .formats = kn_format_bit(&l->down));
 }
 
 void moe_dense_ffn(struct moe_context *c, int layer)
@@ -96,7 +97,8 @@ static void run_residents_gate_up(struct moe_context *c, const struct moe_layer 
                .interleaved = c->model->gate_up_interleaved, .row = moe_at(c, c->plan.row),
                .pair = moe_at(c, c->plan.pair), .x = c->norm, .gate = c->gate, .up = c->up,
                .gate_bias = l->gate_bias_at, .up_bias = l->up_bias_at, .activation = (enum kn_activation)d->activation,
-               .alpha = d->swiglu_alpha, .limit = d->swiglu_limit, .act = c->act, .kinds = l->down_acts);
+               .alpha = d->swiglu_alpha, .limit = d->swiglu_limit, .act = c->act, .kinds = l->down_acts,
+               .formats = c->residents.formats[0]);
 }
 
 static void run_residents_down(struct moe_context *c, int n)
@@ -104,7 +106,7 @@ static void run_residents_down(struct moe_context *c, int n)
     const struct moe_desc *d = &c->model->desc;
     kn_enqueue(c->queue, DOWN, down, .group = moe_at(c, c->residents.group), .n_group = n,
                .n_pair = c->n_row * d->n_used, .d_act = d->d_expert, .d_out = d->d_model,
-               .pair = moe_at(c, c->plan.pair), .act = c->act, .y = c->y);
+               .pair = moe_at(c, c->plan.pair), .act = c->act, .y = c->y, .formats = c->residents.formats[1]);
 }
 
 /* Computes the layer's experts that lie in memory of the host, as they arrive. */
@@ -158,8 +160,10 @@ void moe_experts(struct moe_context *c, int layer)
     moe_route(c, layer);
     moe_plan_rows(c, layer);
     download_rows(c, l);
-    if (moe_wait(c))
+    if (moe_wait(c)) {
+        moe_prefetch_release(c, layer);
         return;
+    }
     c->distinct += *c->plan.n_expert;
     int n_there = moe_residents_list(c, l), n_rest = c->residents.n_rest;
     if (n_rest)

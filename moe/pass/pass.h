@@ -154,7 +154,10 @@ struct moe_residents {
     int32_t *slot_of;          /* [the store's experts] or -1 */
     float *heat, use;          /* [the store's experts] uses; use: the weight of one in this pass */
     uint32_t turn;
-    int n_copied; /* experts that got a slot in this turn */
+    uint32_t cold_turn;  /* the turn in which `cold` was found */
+    int cold;            /* the slot of the coldest expert; -1: none */
+    unsigned formats[2]; /* bits of the formats of `group`: of gates and ups; of downs */
+    int n_copied;        /* experts that got a slot in this turn */
     uint64_t n_used_all, n_copied_all;
     struct kn_group *group; /* [n_expert] the turn's experts on the device, in shared memory */
     int32_t *rest;          /* [n_expert] the turn's other experts, and their indices in the plan */
@@ -253,7 +256,7 @@ int moe_wait(struct moe_context *c);
 const void *moe_read(struct moe_context *c, const void *at, size_t bytes);
 
 /* The device's addresses of a row's slots, struct moe_row's base and tail.  On a device with memory of its own the slots are
- * copied there, a base that several rows have in a sequence once. */
+ * copied there; consecutive rows with the same base share one copy. */
 const int32_t *moe_base_table(struct moe_context *c, const int32_t *base, int n);
 const int32_t *moe_tail_table(struct moe_context *c, const int32_t *tail, int n);
 

@@ -214,6 +214,7 @@ int moe_context_missing(struct moe_context *c, int32_t token, int32_t *expert)
         return -1;
     for (int layer = d->n_lead; layer < d->n_layer; layer++)
         for (int k = 0; k < d->n_used; k++)
-            expert[n++] = c->model->layer[layer].expert0 + ids_of(c, entry, layer)[k];
+            if (!moe_is_resident(c, c->model->layer[layer].expert0 + ids_of(c, entry, layer)[k]))
+                expert[n++] = c->model->layer[layer].expert0 + ids_of(c, entry, layer)[k];
     return off_store_absent(c->model->store, expert, n, expert);
 }

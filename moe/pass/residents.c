@@ -1,8 +1,8 @@
 /* moe/pass/residents.c - experts that a device with memory of its own keeps there.
  *
  * The memory is divided into slots of one size.  An expert gets a slot after the host has computed it: a free slot, or
- * that of the expert with the least heat if its own heat is clearly more.  Heat counts the layers in which an expert was
- * used, of late ones more.  At most COPIES experts move in a layer, so that a change of subject costs little.
+ * that of the expert with the least heat if its own heat is clearly more.  Heat counts the passes in which an expert was
+ * used; later ones weigh more.  At most COPIES experts move in a layer: copies stop the host's computation.
  *
  * In a layer, experts with a slot are computed by the device, the others by the host, at the same time.  The result does
  * not depend on where: outputs are stored per (row, choice). */
@@ -71,6 +71,7 @@ int moe_residents_list(struct moe_context *c, const struct moe_layer *l)
     const struct kn_plan *p = &c->plan;
     int n_there = 0;
     r->n_rest = r->n_copied = 0;
+    r->formats[0] = r->formats[1] = 0;
     r->turn++;
     for (int e = 0; e < *p->n_expert; e++) {
         int32_t expert = p->expert[e];
@@ -83,6 +84,8 @@ int moe_residents_list(struct moe_context *c, const struct moe_layer *l)
         }
         struct moe_resident *s = &r->slot[r->slot_of[expert]];
         s->turn = r->turn;
+        r->formats[0] |= kn_format_bit(&s->matrix[0]) | kn_format_bit(&s->matrix[1]);
+        r->formats[1] |= kn_format_bit(&s->matrix[2]);
         r->group[n_there++] = (struct kn_group){ .gate = s->matrix[0],
                                                  .up = s->matrix[1],
                                                  .down = s->matrix[2],
@@ -98,13 +101,18 @@ int moe_residents_list(struct moe_context *c, const struct moe_layer *l)
 
 /* ---- which experts get a slot ------------------------------------------------------------------------------------ */
 
-/* The slot of the expert with the least heat among those that this layer does not use; -1: there is none. */
-static int coldest(const struct moe_residents *r)
+/* The slot of the expert with the least heat among those that this layer does not use; -1: there is none.  It is looked
+ * for once in a turn, and again when it has been taken. */
+static int coldest(struct moe_residents *r)
 {
     int best = -1;
+    if (r->cold_turn == r->turn)
+        return r->cold;
     for (int i = 0; i < r->n_filled; i++)
         if (r->slot[i].turn != r->turn && (best < 0 || r->heat[r->slot[i].expert] < r->heat[r->slot[best].expert]))
             best = i;
+    r->cold_turn = r->turn;
+    r->cold = best;
     return best;
 }
 
@@ -117,6 +125,7 @@ static int slot_for(struct moe_residents *r, int32_t expert)
     if (i < 0 || r->heat[expert] < CLEARLY * r->heat[r->slot[i].expert])
         return -1;
     r->slot_of[r->slot[i].expert] = -1;
+    r->cold_turn = r->turn - 1;
     return i;
 }
 

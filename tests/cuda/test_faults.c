@@ -1,6 +1,8 @@
 /* Each function of the driver fails once while a device and a queue are opened, an operation is run and waited for: an
  * error is returned or kept by the queue, or the result is right; nothing crashes or hangs.  Needs the interpreter of
- * PTX.  This is not under MODE=tsan: one thread. */
+ * PTX.
+ *
+ * One thread: not under MODE=tsan.  A module that cannot be unloaded stays in memory: not under MODE=asan. */
 #include <dlfcn.h>
 
 #include "tests/cuda/on_cuda.h"

@@ -11,8 +11,9 @@
  *     ...                                                late_found(): the first finding, or NULL
  *
  * late_device_apart() makes a device that also has memory of its own, as a GPU has.  The caller cannot read or write it
- * (the process faults), and all that operations name must lie in it but for the host's end of a TRANSFER.  New memory of the device is 0, and so is the host's image: a piece that was not copied is
- * missed.  The device must stay where it is while it has memory.
+ * (the process faults), and all that operations name must lie in it but for the host's end of a TRANSFER.  New memory of
+ * the device is 0, and so is the host's image: a piece that was not copied is missed.  The device must stay where it is
+ * while it has memory.
  *
  * kn_op_fields() names the memory that an operation reads and writes. */
 #ifndef TESTS_EMULATED_LATE_H

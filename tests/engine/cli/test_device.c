@@ -113,6 +113,14 @@ static void the_budget_is_kept(void **state)
     snprintf(words, sizeof words, RUN "-m m.gguf --device cuda --device-mem %.*s", (int)strcspn(least + 16, " "),
              least + 16);
     does(words, NULL);
+    assert_int_equal(given(RUN "-m m.gguf --device cuda --device-mem 64G", NULL), 2);
+    assert_non_null(strstr(said, "MiB of free memory: set --device-mem to at most that"));
+    assert_int_equal(given(RUN "-m m.gguf --device cuda --host-mem 20M", NULL), 2);
+    least = strstr(said, "--host-mem to ");
+    assert_non_null(least);
+    snprintf(words, sizeof words, RUN "-m m.gguf --device cuda --host-mem %.*s", (int)strcspn(least + 14, ",: "),
+             least + 14);
+    does(words, NULL);
     does("plan -m m.gguf --device cuda --device-mem 64M --json", NULL);
     assert_non_null(strstr(printed, "\"device_mem_bytes\":67108864"));
 }
@@ -141,6 +149,14 @@ static void a_device_that_fails_is_said(void **state)
     fails("cuModuleLoadData:2:209", RUN "-m m.gguf --device cuda", "no code for this GPU");
 }
 
+static void several_workers_are_the_hosts(void **state)
+{
+    (void)state;
+    needs_device();
+    assert_int_equal(given(RUN "-m m.gguf --draft model:dense.gguf --gamma 2 --dsi 2 --device cuda", NULL), 2);
+    assert_non_null(strstr(said, "--dsi with several workers runs on the host only"));
+}
+
 static void a_device_that_is_not_there_is_said(void **state)
 {
     (void)state;
@@ -159,6 +175,7 @@ int main(void)
         cmocka_unit_test(a_batch_is_that_of_the_host),
         cmocka_unit_test(the_budget_is_kept),
         cmocka_unit_test(a_device_that_fails_is_said),
+        cmocka_unit_test(several_workers_are_the_hosts),
     };
     return cmocka_run_group_tests(tests, make_models, remove_place);
 }

@@ -142,6 +142,33 @@ static void states_are_kept_with_a_tenth(void **state)
 
 static bool near(double a, double b) { return a > b * 0.999999 - 1e-9 && a < b * 1.000001 + 1e-9; }
 
+/* A device's memory: no program, page tables as little as on the host, and experts may have none of it. */
+static void the_memory_of_a_device_is_split_first(void **state)
+{
+    (void)state;
+    struct eng_split s = { .total = 7 };
+    struct eng_need n = need;
+    assert_int_equal(eng_plan_device(&s, &n, 60000), 0);
+    const struct eng_device_split *d = &s.device;
+    assert_int_equal(s.total, 7); /* the host's parts are left alone */
+    assert_int_equal(d->dense, 5000);
+    assert_int_equal(d->step, 2000);
+    assert_int_equal(d->kv, s.n_kv_slot * 10);
+    assert_int_equal(d->n_resident, (int)(d->expert * 50 / 100000));
+    assert_true(d->expert > 40000 && d->kv == 10240);
+    assert_int_equal(d->dense + d->step + d->kv + d->state + d->expert + d->spare, 60000);
+    size_t least = d->least;
+    assert_int_equal(eng_plan_device(&s, &n, least), 0);
+    assert_true(d->expert < 100 && d->kv == 1280); /* one context */
+    assert_int_equal(eng_plan_device(&s, &n, least - 1), KN_ELIMIT);
+    assert_int_equal(d->least, least);
+    n.expert_bytes = 0; /* the device cannot compute them */
+    n.n_expert = 0;
+    assert_int_equal(eng_plan_device(&s, &n, 60000), 0);
+    assert_int_equal(d->expert, 0);
+    assert_int_equal(d->n_resident, 0);
+}
+
 static void distinct_experts_are_counted(void **state)
 {
     (void)state;
@@ -417,6 +444,7 @@ int main(void)
         cmocka_unit_test(from_the_least_on_everything_works),
         cmocka_unit_test(a_dense_model_has_no_experts),
         cmocka_unit_test(states_are_kept_with_a_tenth),
+        cmocka_unit_test(the_memory_of_a_device_is_split_first),
         cmocka_unit_test(distinct_experts_are_counted),
         cmocka_unit_test(the_slowest_tier_sets_the_pace),
         cmocka_unit_test(a_forecast_is_a_cost_model_too),

@@ -141,6 +141,21 @@ static void an_expert_in_use_keeps_its_slot(void **state)
     check_there(7);
 }
 
+static void two_experts_take_two_slots(void **state)
+{
+    (void)state;
+    use("01");
+    copy(0);
+    copy(1);
+    for (int i = 0; i < 20; i++)
+        use("67");
+    use("67");
+    assert_true(copy(6));
+    assert_true(copy(7));
+    check_there(6);
+    check_there(7);
+}
+
 static void heat_stays_finite(void **state)
 {
     (void)state;
@@ -162,6 +177,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(free_slots_come_first, open_context, close_context),
         cmocka_unit_test_setup_teardown(the_hotter_expert_takes_the_slot_of_the_coldest, open_context, close_context),
         cmocka_unit_test_setup_teardown(an_expert_in_use_keeps_its_slot, open_context, close_context),
+        cmocka_unit_test_setup_teardown(two_experts_take_two_slots, open_context, close_context),
         cmocka_unit_test_setup_teardown(heat_stays_finite, open_context, close_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
