@@ -50,6 +50,18 @@ perplexity() { timeout 60 "$program" eval -m "$1" --text $here/texts/prose.txt -
 near() { awk -v a="$2" -v b="$3" -v r="$4" 'BEGIN { exit !(a > 0 && b > 0 && a / b < r && b / a < r) }' &&
     ok "$1: perplexity $2, of the original $3" || bad "$1: perplexity $2 is not within $4 of $3"; }
 
+# ---- a GPU, or the interpreter of GPU code that the tests have built --------------------------------------
+few() { LD_LIBRARY_PATH=$gpu timeout 120 "$program" eval -m "$model" -q --ids 1,504,1567,282,4649 --logits "$@"; }
+gpu=$(dirname "$program")/tests/gpu
+[ -e /dev/nvidiactl ] && gpu=
+if said=$(few "$folder/device" --device cuda 2>&1); then
+    few "$folder/host" && cmp "$folder/device" "$folder/host" && ok "logits of a GPU are those of the host" ||
+        bad "logits of a GPU are those of the host" ""
+else
+    case $said in *"built without CUDA"* | *"no NVIDIA driver"*) ;; *) bad "eval --device cuda" "$said" ;; esac
+fi
+rm -f "$folder/device" "$folder/host"
+
 # ---- quantize, pack ---------------------------------------------------------------------------------------
 original=$(perplexity "$model")
 for format in q8_0 q4_k; do
