@@ -220,9 +220,7 @@ int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_ds
                        "--dsi: %s has recurrent layers, and their state cannot be rolled back as a "
                        "worker needs: leave --dsi out",
                        e->assets.opt.model);
-    if (moe_model_device(e->assets.model)->backend->own_memory)
-        return kn_fail(KN_EUNSUPPORTED,
-                       "--dsi with several workers runs on the host only: leave --dsi or --device out");
+    kn_assert(!e->memory.split.device.total); /* its memory has no room for the workers' contexts */
     struct eng_dsi *d = kn_calloc(1, sizeof *d);
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for workers");

@@ -142,9 +142,8 @@ static int draft_rows(const struct eng_engine *e, int n_vocab)
 
 static int open_model(struct eng_engine *e)
 {
-    const char *device = e->assets.opt.device;
     struct moe_model_options mo = { .isa = e->assets.opt.isa };
-    int error = kn_device_open(&e->assets.device, device ? device : "host", e->assets.opt.isa);
+    int error = kn_device_open(&e->assets.device, e->assets.opt.device, e->assets.opt.isa);
     mo.device = e->assets.device;
     for (int i = 0; i < e->assets.opt.n_draft; i++)
         mo.ahead |= eng_draft_properties(e->assets.opt.draft[i].kind)->needs_mtp_layer;

@@ -26,8 +26,6 @@ void kn_device_offer(const char *name, int (*open)(struct kn_device **out, int n
     kinds[n_kind++] = (struct kn_device_kind){ name, open };
 }
 
-const char *kn_device_name(int i) { return i == 0 ? "host" : i <= n_kind ? kinds[i - 1].name : NULL; }
-
 /* "name" or "name:number": whether text names this kind, and its number, by default 0. */
 static bool names(const char *text, const char *name, int *number)
 {
@@ -49,7 +47,7 @@ int kn_device_open(const struct kn_device **out, const char *name, enum kn_isa i
 {
     struct kn_device *d;
     int number, error;
-    if (strcmp(name, "host") == 0) {
+    if (!name || strcmp(name, "host") == 0) {
         *out = kn_host_device(isa);
         return 0;
     }

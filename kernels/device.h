@@ -75,11 +75,10 @@ struct kn_queue {
 /* The host with instruction set `most`, or the best one that the processor has below it. */
 const struct kn_device *kn_host_device(enum kn_isa most);
 
-/* Opens a device by its name: "host", "cuda" (the first GPU) or "cuda:1".  Close accepts NULL; models and contexts on the
+/* Opens a device by its name: "host" or NULL, "cuda" (the first GPU) or "cuda:1".  Close accepts NULL; models and contexts on the
  * device are closed first. */
 int kn_device_open(const struct kn_device **out, const char *name, enum kn_isa isa);
 void kn_device_close(const struct kn_device *d);
-const char *kn_device_name(int i); /* of the kind i; NULL after the last */
 
 /* For tests: adds a kind of device. */
 struct kn_device_kind {

@@ -211,8 +211,7 @@ struct moe_model_options {
     enum kn_isa isa;                /* upper limit; KN_ISA_COUNT - 1: the best of this CPU */
     const struct moe_model *target; /* of an EAGLE head, loaded before the head and closed after it; else NULL */
     bool ahead;                     /* the expert store includes the MTP layer's experts */
-    const struct kn_device
-        *device; /* has the dense weights and runs the passes; NULL: the host; of a head the target's */
+    const struct kn_device *device; /* has the dense weights, runs the passes; NULL: the host; heads: the target's */
 };
 
 struct moe_load_options {
@@ -317,8 +316,8 @@ void moe_context_set_team(struct moe_context *c, struct kn_team *team);
 /* Copies keys, values and features of slots from .. from + n - 1 to slots to .. to + n - 1; the ranges may overlap. */
 void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n);
 
-/* Converts the `last` feature stored at this slot to float32, and may use the context's queue.  A feature is valid as long as the slot's key
- * and value. */
+/* Converts the `last` feature stored at this slot to float32, and may use the context's queue.  A feature is valid as
+ * long as the slot's key and value. */
 void moe_context_feature(struct moe_context *c, int32_t slot, float *out /* [d_model] */);
 
 /* The feature of wanted row i of the last result: its hidden state after the final norm; of an EAGLE-3 head before it. */
@@ -343,9 +342,8 @@ int moe_context_state(const struct moe_context *c, int state);
  * list needs them too.  Without a table it does nothing. */
 void moe_context_expect(struct moe_context *c, const int32_t *token, int n);
 
-/* Lists the experts, by store number, that the token last used and that are neither in memory, of the host or the
- * device, nor being read; a queued
- * read does not count.  Returns their number; -1: the token is not in the table. */
+/* Lists the experts, by store number, that the token last used and that are neither in memory of the host or the device
+ * nor being read; a queued read does not count.  Returns their number; -1: the token is not in the table. */
 int moe_context_missing(struct moe_context *c, int32_t token, int32_t *expert /* [n_layer * n_used] */);
 
 /* Accuracy of expert prediction, for one layer and one predictor, summed over passes: experts predicted, experts used,

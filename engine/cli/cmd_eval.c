@@ -69,8 +69,7 @@ static int open_eval(struct eval *ev, int n_ctx)
     struct eng_split split;
     int error = moe_file_open(&ev->file, c->model);
     if (error || (c->logits && (error = moe_file_refuse_target(ev->file, c->logits))) ||
-        (error = kn_team_open(&ev->team, c->n_thread)) ||
-        (error = kn_device_open(&ev->device, c->device ? c->device : "host", c->isa)) ||
+        (error = kn_team_open(&ev->team, c->n_thread)) || (error = kn_device_open(&ev->device, c->device, c->isa)) ||
         (error = moe_model_open(&ev->model, ev->file,
                                 &(struct moe_model_options){ .isa = c->isa, .device = ev->device })))
         return error;

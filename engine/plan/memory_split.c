@@ -232,11 +232,15 @@ static size_t free_budget(size_t left)
     return left > margin ? left - margin : 0;
 }
 
-/* A twentieth of a device's free memory is left: the driver takes some for each process, and a desktop. */
-static size_t device_budget(const struct moe_model *m, size_t device_mem)
+/* The budget of a device with `left` free bytes if the user gave none: a twentieth is left, since the driver takes some for
+ * each process, and a desktop. */
+static size_t free_device_budget(size_t left) { return left - left / 20; }
+
+static int refuse_kv(size_t kv_least, const struct eng_use *use)
 {
-    size_t left = kn_device_free_bytes(moe_model_device(m));
-    return device_mem ? device_mem : left - left / 20;
+    return kn_fail(KN_ELIMIT,
+                   "one context of %d tokens takes %zu MiB of KV cache: raise --kv-mem to %zuM, or lower --ctx-size",
+                   use->context.max_pos, mib(kv_least), mib(kv_least));
 }
 
 /* Splits the device's memory, and changes the host's needs: of the KV cache it has the slots' entries only. */
@@ -249,9 +253,9 @@ static int split_device(struct eng_split *split, struct eng_need *host, const st
                        "the device has %zu MiB of free memory: set --device-mem to at most that, or leave it out",
                        left / MIB);
     ask_device(&need, use);
-    int error = eng_plan_device(split, &need, device_budget(use->model, use->device_mem));
+    int error = eng_plan_device(split, &need, use->device_mem ? use->device_mem : free_device_budget(left));
     if (error)
-        return error == KN_EINVAL ? error : refuse_device(split, &need, use);
+        return error == KN_EINVAL ? refuse_kv(split->kv_least, use) : refuse_device(split, &need, use);
     const struct moe_shape *s = moe_model_shape(use->model);
     host->fixed_bytes += DRIVER_BYTES + s->vector_bytes + use->drafters.device_weights; /* loaded beside experts */
     host->dense_bytes = use->drafters.weights;
@@ -271,7 +275,7 @@ int eng_default_ctx(const struct moe_model *model, enum kn_kv kv, int n_parallel
     size_t total = host_mem ? host_mem : free_budget(machine.available_bytes);
     size_t taken = FIXED_BYTES + reserved_bytes + s->dense_bytes + s->expert_bytes;
     if (is_apart(model)) {
-        total = device_budget(model, device_mem);
+        total = device_mem ? device_mem : free_device_budget(kn_device_free_bytes(moe_model_device(model)));
         taken = s->dense_bytes;
     }
     size_t share = kv_mem ? kv_mem : total > taken ? (total - taken) / 2 : 0;
@@ -285,26 +289,19 @@ int eng_budget(struct eng_split *out, const struct eng_use *use)
     struct eng_need need;
     kn_machine_get(&machine);
     size_t left = machine.available_bytes, total = use->host_mem ? use->host_mem : free_budget(left);
-    struct eng_split on_device = { .device.total = 0 };
+    struct eng_split on_device = { .n_state = 0 };
+    bool apart = is_apart(use->model);
     ask(&need, use);
-    int error = is_apart(use->model) ? split_device(&on_device, &need, use) : 0;
-    if (error == KN_ELIMIT)
-        return error;
+    int error = apart ? split_device(&on_device, &need, use) : 0;
     if (error)
-        *out = on_device;
-    else
-        error = eng_plan_split(out, &need, total);
-    if (!error && is_apart(use->model)) {
+        return error;
+    error = eng_plan_split(out, &need, total);
+    if (error)
+        return error == KN_EINVAL ? refuse_kv(out->kv_least, use) : refuse(out, &need, use);
+    if (apart) {
         out->device = on_device.device;
         out->n_state = on_device.n_state;
     }
-    if (error == KN_EINVAL)
-        return kn_fail(KN_ELIMIT,
-                       "one context of %d tokens takes %zu MiB of KV cache: raise --kv-mem "
-                       "to %zuM, or lower --ctx-size",
-                       use->context.max_pos, mib(out->kv_least), mib(out->kv_least));
-    if (error)
-        return refuse(out, &need, use);
     if (out->total - out->spare > left)
         kn_say(KN_LOG_WARN, "%zu MiB are needed and %zu MiB are free: the machine may swap, or kill this process",
                mib(out->total - out->spare), left / MIB);

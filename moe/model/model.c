@@ -18,7 +18,7 @@ static size_t resident_bytes(const struct moe_model *m, const struct off_expert 
         const struct off_source *s = &x->matrix[i];
         if (s->n_out && !kn_device_has_format(m->device, s->format))
             return 0;
-        bytes += s->n_out ? kn_align_up(kn_mat_bytes(s->format, s->n_out, s->n_in), 256) : 0;
+        bytes += moe_resident_bytes(s->format, s->n_out, s->n_in);
     }
     return bytes;
 }

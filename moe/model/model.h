@@ -163,6 +163,12 @@ static inline size_t moe_state_bytes(const struct moe_desc *d)
     return d->delta_period ? (size_t)moe_n_delta(d) * moe_state_layer_bytes(d) : 0;
 }
 
+/* Bytes of a matrix of an expert that a device keeps (pass/residents.c); 0: the matrix is absent. */
+static inline size_t moe_resident_bytes(enum kn_format f, int n_out, int n_in)
+{
+    return n_out ? kn_align_up(kn_mat_bytes(f, n_out, n_in), 256) : 0;
+}
+
 /* ---- weights ------------------------------------------------------------------------------------------- */
 
 struct moe_layer {

@@ -14,7 +14,6 @@
 #define GROWTH   1.02f /* weight of a use in a pass, over that in the pass before */
 #define CLEARLY  1.25f /* times the heat of the expert that loses its slot */
 #define RESCALE  1e20f
-#define ALIGN    256 /* of a matrix in a slot */
 #define MATRICES 3
 
 int moe_n_resident(const struct moe_model *m, const struct moe_context_options *opt)
@@ -144,12 +143,13 @@ bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_m
     r->n_copied++;
     r->n_copied_all++;
     for (int k = 0; k < MATRICES; k++) {
-        size_t bytes = matrix[k].n_out ? kn_mat_bytes(matrix[k].format, matrix[k].n_out, matrix[k].n_in) : 0;
-        r->slot[i].matrix[k] = matrix[k];
+        const struct kn_mat *w = &matrix[k];
+        r->slot[i].matrix[k] = *w;
         r->slot[i].matrix[k].data = at;
-        if (bytes)
-            kn_enqueue(c->queue, TRANSFER, transfer, .to = at, .from = matrix[k].data, .bytes = bytes);
-        at += kn_align_up(bytes, ALIGN);
+        if (w->n_out)
+            kn_enqueue(c->queue, TRANSFER, transfer, .to = at, .from = w->data,
+                       .bytes = kn_mat_bytes(w->format, w->n_out, w->n_in));
+        at += moe_resident_bytes(w->format, w->n_out, w->n_in);
     }
     return true;
 }
