@@ -64,13 +64,20 @@ int kn_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3))
 #define kn_assert(cond) ((cond) ? (void)0 : kn_assert_failed(__FILE__, __LINE__, #cond))
 __attribute__((noreturn)) void kn_assert_failed(const char *file, int line, const char *cond);
 
+/* An inline function that CUDA kernels call, too. */
+#ifdef __CUDACC__
+#define KN_SHARED static __host__ __device__ __forceinline__
+#else
+#define KN_SHARED static inline
+#endif
+
 /* ---- sizes ------------------------------------------------------------------------------------- */
 
 /* Checked arithmetic for every size that comes from a file or a request: false on overflow. */
 static inline bool kn_add(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
 static inline bool kn_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
 
-static inline size_t kn_align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+KN_SHARED size_t kn_align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 static inline int kn_ceil_div(int a, int b) { return (a + b - 1) / b; }
 static inline int kn_min(int a, int b) { return a < b ? a : b; }
 static inline int kn_max(int a, int b) { return a > b ? a : b; }

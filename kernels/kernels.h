@@ -93,7 +93,7 @@ void kn_sincos(double x, double *s, double *c); /* |x| < 2^30 */
 /* The one order of choices (experts of a router, tokens of a sampler): by value, the largest first, NaN after all
  * numbers and -0 as +0; then the lowest id.  kn_rank() orders values; a key orders pairs, and is never equal to
  * another's: the largest is chosen. */
-static inline uint32_t kn_rank(float value)
+KN_SHARED uint32_t kn_rank(float value)
 {
     uint32_t bits;
 
@@ -104,7 +104,7 @@ static inline uint32_t kn_rank(float value)
     return bits ^ (bits >> 31 ? UINT32_MAX : UINT32_C(1) << 31);
 }
 
-static inline uint64_t kn_rank_key(float value, int32_t id) { return (uint64_t)kn_rank(value) << 32 | (uint32_t)~id; }
+KN_SHARED uint64_t kn_rank_key(float value, int32_t id) { return (uint64_t)kn_rank(value) << 32 | (uint32_t)~id; }
 
 static inline int32_t kn_rank_id(uint64_t key) { return (int32_t) ~(uint32_t)key; }
 
@@ -195,7 +195,7 @@ enum kn_kv { KN_KV_F16, KN_KV_F32, KN_KV_INT8, KN_KV_COUNT };
  *
  * Codes of slot s of an array of vectors of d values begin at value s * step, its scales at s * kn_kv_blocks(step). */
 #define KN_KV_BLOCK 64
-static inline int kn_kv_blocks(int n) { return (n + KN_KV_BLOCK - 1) / KN_KV_BLOCK; }
+KN_SHARED int kn_kv_blocks(int n) { return (n + KN_KV_BLOCK - 1) / KN_KV_BLOCK; }
 
 static inline size_t kn_kv_value_bytes(enum kn_kv kv) /* of one number, without scales */
 {

@@ -250,19 +250,16 @@ struct kn_net {
 };
 
 /* Channels of the convolution: queries and keys of all key heads, values of all value heads. */
-static inline int kn_net_mix(const struct kn_net *n)
-{
-    return 2 * n->n_key_head * n->d_key + n->n_value_head * n->d_value;
-}
+KN_SHARED int kn_net_mix(const struct kn_net *n) { return 2 * n->n_key_head * n->d_key + n->n_value_head * n->d_value; }
 
 /* Floats of a row's input: inputs of the convolution, beta and alpha of each value head; padded. */
-static inline int kn_net_in(const struct kn_net *n)
+KN_SHARED int kn_net_in(const struct kn_net *n)
 {
     return (int)kn_align_up((size_t)(kn_net_mix(n) + 2 * n->n_value_head), 16);
 }
 
 /* Floats of one layer in a state: n_tap - 1 inputs of the convolution, then a matrix for each value head. */
-static inline size_t kn_net_past_floats(const struct kn_net *n)
+KN_SHARED size_t kn_net_past_floats(const struct kn_net *n)
 {
     return kn_align_up((size_t)(n->n_tap - 1) * (size_t)kn_net_mix(n), 16);
 }

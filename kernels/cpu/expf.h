@@ -14,6 +14,8 @@
 #ifndef KERNELS_CPU_EXPF_H
 #define KERNELS_CPU_EXPF_H
 
+#include "kernels/core.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -29,12 +31,6 @@
 #define KN_EXPF_Q2      0x1.55551ap-5f
 #define KN_EXPF_Q3      0x1.120b6ep-7f
 #define KN_EXPF_Q4      0x1.6d110ap-10f
-
-#ifdef __CUDACC__
-#define KN_SHARED static __host__ __device__ __forceinline__
-#else
-#define KN_SHARED static inline
-#endif
 
 /* 2^k for -126 <= k <= 127. */
 KN_SHARED float kn_pow2f(int32_t k)

@@ -161,10 +161,10 @@ template <int KV> KN_DEVICE float warp_score(const struct head &h, const struct 
     size_t at = (size_t)slot * (size_t)h.keys.step;
     int t = lane_of();
     if (KV == KN_KV_INT8) {
-        const float *scale = h.keys.scale + (size_t)slot * (size_t)blocks_of(h.keys.step);
+        const float *scale = h.keys.scale + (size_t)slot * (size_t)kn_kv_blocks(h.keys.step);
         const int8_t *key = (const int8_t *)h.keys.number + at;
         float x = 0;
-        for (int b = 0; b < blocks_of(h.d_key); b++) {
+        for (int b = 0; b < kn_kv_blocks(h.d_key); b++) {
             int sum = 0;
             for (int i = KN_KV_BLOCK * b + t; i < min(h.d_key, KN_KV_BLOCK * (b + 1)); i += KN_WARP)
                 sum += (int)m.q[i] * (int)key[i];
@@ -187,13 +187,13 @@ template <int KV> KN_DEVICE float warp_score(const struct head &h, const struct 
 template <int OWN>
 KN_DEVICE void block_coded_values(const struct head &h, struct chunk_memory &m, int n, struct part<OWN> &c)
 {
-    int t = lane_of(), warp = warp_of(), n_block = blocks_of(h.d_value);
+    int t = lane_of(), warp = warp_of(), n_block = kn_kv_blocks(h.d_value);
     for (int b = warp; b < n_block; b += THREADS / KN_WARP) {
         for (int p = t; p < KN_CHUNK; p += KN_WARP)
             m.scaled[warp][p] =
                 m.slot[p] < 0
                     ? 0
-                    : m.weight[p] * h.values.scale[(size_t)m.slot[p] * (size_t)blocks_of(h.values.step) + (size_t)b];
+                    : m.weight[p] * h.values.scale[(size_t)m.slot[p] * (size_t)kn_kv_blocks(h.values.step) + (size_t)b];
         __syncwarp();
         float scale = warp_code_block(m.scaled[warp], KN_CHUNK, m.code[b]);
         if (t == 0)
@@ -290,7 +290,7 @@ KN_DEVICE void block_span(const struct head &h, struct chunk_memory &m, int lo, 
 
 KN_DEVICE void block_query_codes(const struct head &h, struct chunk_memory &m)
 {
-    for (int b = warp_of(); b < blocks_of(h.d_key); b += THREADS / KN_WARP) {
+    for (int b = warp_of(); b < kn_kv_blocks(h.d_key); b += THREADS / KN_WARP) {
         int at = b * KN_KV_BLOCK;
         float scale = warp_code_block(h.q + at, min(KN_KV_BLOCK, h.d_key - at), m.q + at);
         if (lane_of() == 0)

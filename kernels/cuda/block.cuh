@@ -6,7 +6,7 @@
  *   - a sum with 64 accumulators gives accumulator i to lane i % 32, or to thread i of a block; then the halving tree;
  *   - integer sums and largest values are exact in any order;
  *   - + - * / and sqrtf round as IEEE 754 says and nothing is contracted, by the flags of nvcc (Makefile): the PTX has
- *     .rn on each of them, which tests/cuda/lint.sh checks.  A fused operation is an explicit fmaf.
+ *     .rn on each of them, which tests/cuda/check.sh checks.  A fused operation is an explicit fmaf.
  *
  * All threads of a warp, or of a block, call a function whose name begins with warp_, or block_. */
 #ifndef KERNELS_CUDA_BLOCK_CUH
@@ -51,16 +51,6 @@ KN_DEVICE float larger(float x, float most) { return x > most ? x : most; }
 KN_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + kn_expf_inline(-x)); }
 KN_DEVICE float gated(float x, float by) { return x / (1.0f + kn_expf_inline(-by)); }
 KN_DEVICE float clamped(float x, float most) { return x > most ? most : x < -most ? -most : x; }
-
-/* kn_rank_key() of kernels.h. */
-KN_DEVICE uint64_t rank_key(float value, int32_t id)
-{
-    uint32_t bits = __float_as_uint(value + 0.0f);
-    uint32_t rank = value != value ? 0 : bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
-    return (uint64_t)rank << 32 | (uint32_t)~id;
-}
-
-KN_DEVICE int blocks_of(int n) { return (n + KN_KV_BLOCK - 1) / KN_KV_BLOCK; }
 
 /* ---- sums -------------------------------------------------------------------------------------------------- */
 
@@ -276,7 +266,7 @@ KN_DEVICE void warp_put(const struct cache_head &h, int slot, const float *x, in
 {
     size_t at = (size_t)slot * (size_t)h.step;
     if (h.kv == KN_KV_INT8) {
-        float *scale = h.scale + (size_t)slot * (size_t)blocks_of(h.step);
+        float *scale = h.scale + (size_t)slot * (size_t)kn_kv_blocks(h.step);
         for (int i = 0; i < n; i += KN_KV_BLOCK) {
             float d = warp_code_block(x + i, min(KN_KV_BLOCK, n - i), (int8_t *)h.number + at + i);
             if (lane_of() == 0)

@@ -10,9 +10,6 @@
 #define THREADS KN_CUDA_ROW_THREADS
 #define L2_EPS  1e-6f /* added to the squared length of queries and keys, as in training */
 
-KN_DEVICE int mix_of(const struct kn_net &n) { return 2 * n.n_key_head * n.d_key + n.n_value_head * n.d_value; }
-KN_DEVICE int in_of(const struct kn_net &n) { return (mix_of(n) + 2 * n.n_value_head + 15) / 16 * 16; }
-
 KN_KERNEL(part, THREADS, 2)(const __grid_constant__ struct kn_op_part o)
 {
     const struct kn_net &n = o.net;
@@ -20,7 +17,7 @@ KN_KERNEL(part, THREADS, 2)(const __grid_constant__ struct kn_op_part o)
     int one = 2 * n.d_key + 2 * d_group, d_keys = n.n_key_head * n.d_key;
     size_t row = blockIdx.x;
     const float *from = o.from + row * (size_t)(one * n.n_key_head);
-    float *in = o.in + row * (size_t)in_of(n), *z = o.z + row * (size_t)d_value;
+    float *in = o.in + row * (size_t)kn_net_in(&n), *z = o.z + row * (size_t)d_value;
     for (int i = (int)threadIdx.x; i < one * n.n_key_head; i += THREADS) {
         int h = i / one, k = i % one;
         if (k < n.d_key)
@@ -49,7 +46,7 @@ KN_DEVICE bool is_dead(const struct kn_flows &f, const struct kn_step &t) { retu
 
 KN_DEVICE const float *step_in(const struct inputs &i, const struct kn_step &t)
 {
-    size_t d_in = (size_t)in_of(i.net);
+    size_t d_in = (size_t)kn_net_in(&i.net);
     return t.row >= 0 ? i.in + (size_t)t.row * d_in : i.kept + (size_t)t.kept * d_in;
 }
 
@@ -63,7 +60,7 @@ KN_DEVICE const float *tap_of(const struct inputs &in, int state, int step, int 
     if (at >= 0)
         return step_in(in, in.flows.step[at]);
     return (const float *)(in.state + (size_t)state * in.state_bytes) +
-           (size_t)(in.net.n_tap - 2 - back) * (size_t)mix_of(in.net);
+           (size_t)(in.net.n_tap - 2 - back) * (size_t)kn_net_mix(&in.net);
 }
 
 /* ---- convolution --------------------------------------------------------------------------------------------- */
@@ -77,8 +74,8 @@ KN_KERNEL(conv, THREADS, 2)(const __grid_constant__ struct kn_op_conv o)
         *x[KN_WARP]; /* by tap; all lanes of a warp store one, as a branch among lanes would cost more */
     const struct kn_net &n = o.net;
     const struct inputs in = { o.net, o.flows, o.in, o.kept, o.state, o.state_bytes };
-    int step = (int)blockIdx.x, d_mix = mix_of(n), n_v = n.n_value_head, ratio = n_v / n.n_key_head;
-    float *out = o.out + (size_t)step * (size_t)in_of(n);
+    int step = (int)blockIdx.x, d_mix = kn_net_mix(&n), n_v = n.n_value_head, ratio = n_v / n.n_key_head;
+    float *out = o.out + (size_t)step * (size_t)kn_net_in(&n);
     if (is_dead(o.flows, o.flows.step[step]))
         return;
     if (warp_of() == 0) {
@@ -148,9 +145,9 @@ KN_DEVICE void run_step(const struct kn_op_delta &o, const struct tile &t, int s
     if (is_dead(o.flows, s))
         return;
     int key = n.tiled ? t.head % n.n_key_head : t.head / (n.n_value_head / n.n_key_head), d = n.d_key;
-    const float *mixed = o.mixed + (size_t)step * (size_t)in_of(n), *q = mixed + key * d;
+    const float *mixed = o.mixed + (size_t)step * (size_t)kn_net_in(&n), *q = mixed + key * d;
     const float *k = q + n.n_key_head * d, *v = mixed + 2 * n.n_key_head * d + t.head * n.d_value;
-    const float *rate = mixed + mix_of(n);
+    const float *rate = mixed + kn_net_mix(&n);
     float beta = rate[t.head], decay = rate[n.n_value_head + t.head], *column = t.shared + lane_of();
     float value = t.at < n.d_value ? v[t.at] : 0;
     float e = beta * fmaf(-decay, column_dot(k, column, d), value);
@@ -181,7 +178,7 @@ KN_KERNEL(delta, KN_WARP, 1)(const __grid_constant__ struct kn_op_delta o)
     const struct kn_net &n = o.net;
     const struct kn_flow f = o.flows.flow[blockIdx.z];
     struct tile t = { shared, 0, (int)blockIdx.y, (int)blockIdx.x * KN_DELTA_TILE + lane_of() };
-    size_t past = ((size_t)(n.n_tap - 1) * (size_t)mix_of(n) + 15) / 16 * 16;
+    size_t past = kn_net_past_floats(&n);
     size_t tile_floats = (size_t)n.d_key * KN_DELTA_TILE;
     t.offset = past + ((size_t)t.head * gridDim.x + blockIdx.x) * tile_floats;
     float *state = tile_of(o, t, f.state);
@@ -227,7 +224,7 @@ KN_KERNEL(delta_outputs, THREADS, 2)(const __grid_constant__ struct kn_op_delta 
 KN_DEVICE void put_past(const struct inputs &in, int from, int step, float *past, int channel)
 {
     for (int i = 0; i < in.net.n_tap - 1; i++)
-        past[(size_t)i * (size_t)mix_of(in.net) + (size_t)channel] = tap_of(in, from, step,
+        past[(size_t)i * (size_t)kn_net_mix(&in.net) + (size_t)channel] = tap_of(in, from, step,
                                                                             in.net.n_tap - 2 - i)[channel];
 }
 
@@ -238,7 +235,7 @@ KN_KERNEL(delta_past, THREADS, 2)(const __grid_constant__ struct kn_op_delta o)
     const struct inputs in = { o.net, o.flows, o.in, o.kept, o.state, o.state_bytes };
     const struct kn_flow f = o.flows.flow[blockIdx.y];
     int channel = (int)(blockIdx.x * THREADS + threadIdx.x);
-    if (channel >= mix_of(o.net))
+    if (channel >= kn_net_mix(&o.net))
         return;
     for (int i = f.first; i < f.first + f.n_text; i++) {
         int copy = o.flows.step[i].copy_to;

@@ -14,26 +14,20 @@ struct CUctx_st;
 struct CUmod_st;
 struct CUfunc_st;
 struct CUstream_st;
-struct CUevent_st;
 
 #define KN_CUDA_OUT_OF_MEMORY 2u
 #define KN_CUDA_NO_DEVICE     100u
 #define KN_CUDA_NO_BINARY     209u /* the image holds no code for this GPU */
 #define KN_CUDA_NOT_FOUND     500u
-#define KN_CUDA_NOT_READY     600u
 
-#define KN_CUDA_PROCESSORS  16u /* attributes of a device */
-#define KN_CUDA_MAJOR       75u
-#define KN_CUDA_MINOR       76u
-#define KN_CUDA_WAIT_VALUES 122u /* streams can wait for 64-bit values in memory */
+#define KN_CUDA_PROCESSORS 16u /* attributes of a device */
+#define KN_CUDA_MAJOR      75u
+#define KN_CUDA_MINOR      76u
 
 #define KN_CUDA_MAPPED       3u /* cuMemHostAlloc, cuMemHostRegister: portable, and visible to the device */
 #define KN_CUDA_NON_BLOCKING 1u /* cuStreamCreate */
-#define KN_CUDA_NO_TIMING    2u /* cuEventCreate */
-#define KN_CUDA_WAIT_GEQ     0u /* cuStreamWaitValue64: until value >= the given one */
 
 typedef unsigned long long kn_cuda_address;
-typedef void kn_cuda_host_function(void *arg);
 
 /* name, symbol, parameters; all return a CUresult, 0 for success. */
 #define KN_CUDA_DRIVER(X)                                                                                              \
@@ -58,7 +52,6 @@ typedef void kn_cuda_host_function(void *arg);
     X(launch, cuLaunchKernel,                                                                                          \
       (struct CUfunc_st * f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,    \
        unsigned block_z, unsigned shared_bytes, struct CUstream_st *stream, void **parameters, void **extra))          \
-    X(launch_host, cuLaunchHostFunc, (struct CUstream_st * stream, kn_cuda_host_function * f, void *arg))              \
     X(memory_info, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                                       \
     X(memory_alloc, cuMemAlloc_v2, (kn_cuda_address * at, size_t bytes))                                               \
     X(memory_free, cuMemFree_v2, (kn_cuda_address at))                                                                 \
@@ -70,16 +63,7 @@ typedef void kn_cuda_host_function(void *arg);
     X(fill, cuMemsetD8Async, (kn_cuda_address at, unsigned char value, size_t n, struct CUstream_st *stream))          \
     X(stream_create, cuStreamCreate, (struct CUstream_st * *stream, unsigned flags))                                   \
     X(stream_destroy, cuStreamDestroy_v2, (struct CUstream_st * stream))                                               \
-    X(stream_wait, cuStreamSynchronize, (struct CUstream_st * stream))                                                 \
-    X(stream_wait_event, cuStreamWaitEvent, (struct CUstream_st * stream, struct CUevent_st * event, unsigned flags))  \
-    X(stream_write_value, cuStreamWriteValue64_v2,                                                                     \
-      (struct CUstream_st * stream, kn_cuda_address at, uint64_t value, unsigned flags))                               \
-    X(stream_wait_value, cuStreamWaitValue64_v2,                                                                       \
-      (struct CUstream_st * stream, kn_cuda_address at, uint64_t value, unsigned flags))                               \
-    X(event_create, cuEventCreate, (struct CUevent_st * *event, unsigned flags))                                       \
-    X(event_record, cuEventRecord, (struct CUevent_st * event, struct CUstream_st * stream))                           \
-    X(event_query, cuEventQuery, (struct CUevent_st * event))                                                          \
-    X(event_destroy, cuEventDestroy_v2, (struct CUevent_st * event))
+    X(stream_wait, cuStreamSynchronize, (struct CUstream_st * stream))
 
 struct kn_cuda_driver {
 #define KN_MEMBER(name, symbol, parameters) unsigned(*name) parameters;

@@ -14,7 +14,7 @@ KN_DEVICE uint64_t block_next_key(const float *x, int n, uint64_t below)
     __shared__ uint64_t best[N_WARP], total;
     uint64_t key = 0;
     for (int e = (int)threadIdx.x; e < n; e += THREADS) {
-        uint64_t k = rank_key(x[e], e);
+        uint64_t k = kn_rank_key(x[e], e);
         if (k < below && k > key)
             key = k;
     }
@@ -56,7 +56,7 @@ KN_DEVICE void block_limit_groups(const struct kn_op_route &o, float *rank)
     for (int g = t; g < o.n_group; g += THREADS) {
         uint64_t first = 0, second = 0;
         for (int e = 0; e < n; e++) {
-            uint64_t key = rank_key(rank[g * n + e], e);
+            uint64_t key = kn_rank_key(rank[g * n + e], e);
             second = key > first ? first : max(second, key);
             first = max(first, key);
         }

@@ -194,10 +194,7 @@ template <class T> struct weights_32 {
 
 KN_DEVICE void half_scales(const void *field, int quad, float d[4])
 {
-    uint16_t h[4];
-    load_halves(field, quad, h);
-    for (int r = 0; r < 4; r++)
-        d[r] = from_half(h[r]);
+    load_f16().load((const uint8_t *)field, quad, d);
 }
 
 /* Nibbles of inputs 4 * i .. + 3, as in Q4_0. */

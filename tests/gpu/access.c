@@ -229,14 +229,6 @@ static bool store(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *
 
 /* ---- atomics ------------------------------------------------------------------------------------------ */
 
-static float float_of(uint64_t bits)
-{
-    uint32_t b = (uint32_t)bits;
-    float f;
-    memcpy(&f, &b, 4);
-    return f;
-}
-
 static uint16_t add_halves(uint16_t a, uint16_t b, enum ptx_type_kind kind)
 {
     float sum = kind == KIND_FLOAT ? ptx_half_to_float(a) + ptx_half_to_float(b)
@@ -247,23 +239,17 @@ static uint16_t add_halves(uint16_t a, uint16_t b, enum ptx_type_kind kind)
 static uint64_t add_floats(uint64_t a, uint64_t b, const struct ptx_insn *i)
 {
     enum ptx_type_kind kind = (enum ptx_type_kind)i->kind;
-    uint64_t bits = 0;
     if (i->bytes == 8) {
-        double x, y;
-        memcpy(&x, &a, 8);
-        memcpy(&y, &b, 8);
-        x += y;
-        memcpy(&bits, &x, 8);
-        return x != x ? 0x7fffffffffffffffull : bits;
+        double x = double_of(a) + double_of(b);
+        return x != x ? 0x7fffffffffffffffull : bits_of_double(x);
     }
     if (i->addend)
         return add_halves((uint16_t)a, (uint16_t)b, kind) |
                (uint32_t)add_halves((uint16_t)(a >> 16), (uint16_t)(b >> 16), kind) << 16;
     if (i->bytes == 2)
         return add_halves((uint16_t)a, (uint16_t)b, kind);
-    float sum = float_of(a) + float_of(b);
-    memcpy(&bits, &sum, 4);
-    return sum != sum ? 0x7fffffff : bits;
+    float sum = float_of((uint32_t)a) + float_of((uint32_t)b);
+    return sum != sum ? 0x7fffffff : bits_of(sum);
 }
 
 /* The new value of the memory. */

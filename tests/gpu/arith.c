@@ -14,31 +14,6 @@ typedef double row_f64 __attribute__((may_alias));
 #define NAN_F32 0x7fffffffu
 #define NAN_F64 0x7fffffffffffffffull
 
-static inline float float_of(uint32_t bits)
-{
-    float f;
-    memcpy(&f, &bits, 4);
-    return f;
-}
-static inline uint32_t bits_of(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    return bits;
-}
-static inline double double_of(uint64_t bits)
-{
-    double f;
-    memcpy(&f, &bits, 8);
-    return f;
-}
-static inline uint64_t bits_of_double(double f)
-{
-    uint64_t bits;
-    memcpy(&bits, &f, 8);
-    return bits;
-}
-
 /* ---- functions that the expressions use --------------------------------------------------------------- */
 
 static inline int32_t saturate_s32(int64_t v)

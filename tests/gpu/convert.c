@@ -8,24 +8,6 @@
 
 #include "tests/gpu/ptx.h"
 
-static double double_of(uint64_t bits)
-{
-    double v;
-    memcpy(&v, &bits, 8);
-    return v;
-}
-static uint64_t bits_of(double v)
-{
-    uint64_t bits;
-    memcpy(&bits, &v, 8);
-    return bits;
-}
-static float float_of(uint32_t bits)
-{
-    float v;
-    memcpy(&v, &bits, 4);
-    return v;
-}
 static uint32_t float_bits(float v)
 {
     uint32_t bits;
@@ -71,8 +53,8 @@ static double fma_to_odd(double a, double b, double c)
     if (!isfinite(s))
         return s;
     double back = s - p, lost = (p - (s - back)) + (c - back);
-    if (lost != 0 && !(bits_of(s) & 1))
-        s = double_of(bits_of(s) + ((lost > 0) == (s > 0) ? 1 : -1ull));
+    if (lost != 0 && !(bits_of_double(s) & 1))
+        s = double_of(bits_of_double(s) + ((lost > 0) == (s > 0) ? 1 : -1ull));
     return s;
 }
 
@@ -127,7 +109,7 @@ uint64_t ptx_directed(int kind, int rounding, int bytes, uint64_t ba, uint64_t b
     set_rounding(ROUND_nearest);
     if (bytes == 4)
         return float_bits(rf);
-    return r != r ? 0x7fffffffffffffffull : bits_of(r);
+    return r != r ? 0x7fffffffffffffffull : bits_of_double(r);
 }
 
 /* An integer of n bytes, with its sign. */
@@ -206,5 +188,5 @@ uint64_t ptx_convert(struct ptx_conversion c, uint64_t bits)
     narrow = (float)source;
     wide = from_float ? source : (double)(int64_t)(n >> 32) * 0x1p32 + (double)(uint32_t)n; /* rounds once */
     set_rounding(ROUND_nearest);
-    return c.to_bytes == 4 ? float_bits(narrow) : wide != wide ? 0x7fffffffffffffffull : bits_of(wide);
+    return c.to_bytes == 4 ? float_bits(narrow) : wide != wide ? 0x7fffffffffffffffull : bits_of_double(wide);
 }

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <stdio.h>
 
 #include "tests/gpu/operations.h"
@@ -285,5 +286,32 @@ uint16_t ptx_to_half(double x, enum ptx_type_kind kind, enum ptx_rounding roundi
 uint16_t fma_f16_bits(uint16_t a, uint16_t b, uint16_t c);
 uint16_t fma_bf16_bits(uint16_t a, uint16_t b, uint16_t c);
 float ptx_half_to_float(uint16_t bits);
+
+/* ---- floats and their bits ----------------------------------------------------------------------------- */
+
+static inline float float_of(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+static inline uint32_t bits_of(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    return bits;
+}
+static inline double double_of(uint64_t bits)
+{
+    double f;
+    memcpy(&f, &bits, 8);
+    return f;
+}
+static inline uint64_t bits_of_double(double f)
+{
+    uint64_t bits;
+    memcpy(&bits, &f, 8);
+    return bits;
+}
 
 #endif
