@@ -17,9 +17,10 @@ fi
 echo "installing$missing (apt-get${as_root:+, with sudo})" >&2
 $as_root apt-get update -qq >&2 || exit 1
 if [ -n "$known" ]; then
-    for p in $missing; do
-        apt-cache show "$p" >/dev/null 2>&1 || missing=" $(echo "$missing " | sed "s/ $p / /")"
+    wanted=$missing missing=
+    for p in $wanted; do
+        if apt-cache show "$p" >/dev/null 2>&1; then missing="$missing $p"; fi
     done
-    [ -n "$(echo $missing)" ] || exit 1
+    [ -n "$missing" ] || exit 1
 fi
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >&2

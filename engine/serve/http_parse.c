@@ -248,8 +248,7 @@ static enum eng_http_fault check_host(struct eng_http_head *out)
     return ENG_HTTP_OK;
 }
 
-/* Takes the next element of a comma separated list, without the spaces around it; false at the end of the list. */
-static bool next_element(const char **list, const char **p, size_t *n)
+bool eng_http_next_element(const char **list, const char **p, size_t *n)
 {
     if (!*list)
         return false;
@@ -273,7 +272,7 @@ static enum eng_http_fault check_coding(struct eng_http_head *out, const char *l
     bool last = false;
     if (out->old)
         return ENG_HTTP_CODING_OLD;
-    while (next_element(&list, &p, &n)) {
+    while (eng_http_next_element(&list, &p, &n)) {
         if (n == 0)
             return ENG_HTTP_CODING;
         last = is_word(p, n, "chunked");
@@ -321,7 +320,7 @@ static enum eng_http_fault check_connection(struct eng_http_head *out)
     for (int i = 0; i < out->n_field; i++) {
         const struct eng_http_field *f = &out->field[i];
         const char *list = strcasecmp(f->name, "Connection") ? NULL : f->value, *p;
-        for (size_t n; next_element(&list, &p, &n);) {
+        for (size_t n; eng_http_next_element(&list, &p, &n);) {
             close = close || is_word(p, n, "close");
             out->keep_alive = out->keep_alive || is_word(p, n, "keep-alive");
         }

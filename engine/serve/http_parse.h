@@ -94,6 +94,10 @@ struct eng_http_head {
  * more than max_body bytes is a fault. */
 enum eng_http_fault eng_http_head_parse(struct eng_http_head *out, char *head, size_t n, size_t max_body);
 
+/* Takes the next element of a comma separated list, without the spaces around it; false at the end of the list, or if it is
+ * NULL. */
+bool eng_http_next_element(const char **list, const char **p, size_t *n);
+
 /* ---- a chunked body -------------------------------------------------------------------------- */
 
 struct eng_http_chunks { /* all zero: no byte yet */

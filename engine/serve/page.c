@@ -17,11 +17,11 @@ static const char policy[] = "default-src 'none'; script-src 'self'; style-src '
 /* Whether the list of an Accept-Encoding header has gzip, with a weight that is not 0. */
 static bool accepts_gzip(const char *list)
 {
-    for (; list && *list; list += strcspn(list, ","), list += *list == ',') {
-        list += strspn(list, " \t");
-        if (strncasecmp(list, "gzip", 4) != 0 || !strchr(" \t;,", list[4]))
+    const char *p;
+    for (size_t n; eng_http_next_element(&list, &p, &n);) {
+        if (strncasecmp(p, "gzip", 4) != 0 || !strchr(" \t;,", p[4]))
             continue;
-        const char *weight = list + 4 + strspn(list + 4, " \t;");
+        const char *weight = p + 4 + strspn(p + 4, " \t;");
         if (strncasecmp(weight, "q=0", 3) != 0)
             return true;
         weight += 3 + strspn(weight + 3, ".0");

@@ -234,9 +234,8 @@ async function answer(chat, before, message) {
   const abort = new AbortController();
   run = {chat, message, abort};
   chat.at = Date.now();
-  if (shown === chat) show_chat(chat);
+  show_chat(chat);
   save_chat(chat);
-  list_chats();
   show_run();
   tell("Answering");
   let due, note, next = 0;  // the time of the next drawing: at most a quarter of the time is spent on drawing

@@ -121,6 +121,7 @@ function show_settings() {
 
 function open_settings() {
   show_settings();
+  $("settings").returnValue = "";
   $("settings").showModal();
 }
 

@@ -75,7 +75,10 @@ $("import-file").onchange = async e => {
   e.target.value = "";
 };
 $("open-settings").onclick = open_settings;
-$("settings").querySelector("form").onsubmit = $("settings").onclose = take_settings;
+$("settings").querySelector("form").onsubmit = take_settings;
+$("settings").onclose = () => {
+  if ($("settings").returnValue !== "done") take_settings();  // closed by Escape
+};
 $("reset").onclick = () => {
   const key = $("key").value;
   settings = {system: $("system").value};

@@ -23,15 +23,6 @@ static struct eng_serve_options options(const char *name)
     return o;
 }
 
-/* The value of a metric with labels; -1: it is not there. */
-static double value_of(const char *page, const char *name)
-{
-    char start[128];
-    snprintf(start, sizeof start, "\n%s{", name);
-    const char *at = strstr(page, start), *value = at ? strstr(at, "} ") : NULL;
-    return value ? strtod(value + 2, NULL) : -1;
-}
-
 static void answers_are_those_of_the_host(void **state)
 {
     struct served v;
@@ -62,16 +53,13 @@ static void the_third_tier_is_shown(void **state)
     o.engine.device_mem = (size_t)48 << 20;
     serve_start(&v, &o);
     free(text_of(&v, 9, 1));
-    struct answer a = ask(&v, "GET", "/metrics", "", NULL);
-    assert_int_equal(a.status, 200);
-    double slots = value_of(a.body, "spillway_device_expert_slots"), kept = value_of(a.body, "spillway_device_experts");
+    double slots = metric(&v, "", "spillway_device_expert_slots{"), kept = metric(&v, "", "spillway_device_experts{");
     assert_true(slots > 0 && kept > 0 && kept <= slots);
-    assert_true(value_of(a.body, "spillway_device_expert_uses_total") > 0);
-    assert_true(value_of(a.body, "spillway_device_expert_copies_total") >= kept);
-    assert_true(value_of(a.body, "spillway_device_memory_bytes") == (double)o.engine.device_mem);
-    assert_true(value_of(a.body, "spillway_device_failed") == 0);
-    answer_free(&a);
-    a = ask(&v, "GET", "/status", "", NULL);
+    assert_true(metric(&v, "", "spillway_device_expert_uses_total{") > 0);
+    assert_true(metric(&v, "", "spillway_device_expert_copies_total{") >= kept);
+    assert_true(metric(&v, "", "spillway_device_memory_bytes{") == (double)o.engine.device_mem);
+    assert_true(metric(&v, "", "spillway_device_failed{") == 0);
+    struct answer a = ask(&v, "GET", "/status", "", NULL);
     assert_non_null(strstr(a.body, "\"device\":{\"total\":50331648,"));
     answer_free(&a);
     serve_end(&v);
