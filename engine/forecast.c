@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define ENOUGH    0.97 /* share of the best speed: the smallest number that reaches it is chosen, to save memory */
-#define ON_DEVICE 8    /* sequences at once on a device, whose speed is not forecast */
+#define ON_DEVICE 8    /* sequences at once on a device: its speed is not forecast */
 
 int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate)
 {

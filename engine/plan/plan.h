@@ -50,8 +50,8 @@ struct eng_split {
  * given, and only total, least and kv_least are valid. */
 int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t total);
 
-/* Splits the memory of a device, whose needs are given as if it were the host: sets out->device, n_kv_slot and n_state.
- * KN_ELIMIT without a message: total is below out->device.least. */
+/* Splits the memory of a device; need: the needs of the device, its fixed_bytes and expert_least unused.  Sets out->device,
+ * n_kv_slot and n_state.  Fails as eng_plan_split() does; the least is then out->device.least. */
 int eng_plan_device(struct eng_split *out, const struct eng_need *need, size_t total);
 
 /* The default context of a model with a context of n_own tokens, if n_fit fit: n_own, or the largest doubling of 8192

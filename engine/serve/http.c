@@ -857,7 +857,7 @@ static void finish(struct eng_exchange *x)
 void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body, size_t n)
 {
     struct eng_bytes head = open_head(x, status, type);
-    if (status != 204 && status != 304) /* no body, whose length would be that of another answer */
+    if (status != 204 && status != 304) /* no body: its length would be that of another answer */
         eng_bytes_format(&head, "Content-Length: %zu\r\n", n);
     eng_bytes_text(&head, "\r\n");
     send_head(x, &head, body, is_head(x) ? 0 : n);

@@ -8,7 +8,7 @@
  *   - + - * / and sqrtf round as IEEE 754 says and nothing is contracted, by the flags of nvcc (Makefile): the PTX has
  *     .rn on each of them, which tests/cuda/check.sh checks.  A fused operation is an explicit fmaf.
  *
- * All threads of a warp, or of a block, call a function whose name begins with warp_, or block_. */
+ * Functions named warp_ are called by all threads of a warp, those named block_ by all threads of a block. */
 #ifndef KERNELS_CUDA_BLOCK_CUH
 #define KERNELS_CUDA_BLOCK_CUH
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CUDA_LEAST   13000 /* the driver's number for CUDA 13.0, whose tools have made the kernels' image */
+#define CUDA_LEAST   13000 /* the driver's number for CUDA 13.0: nvcc of this version has made the images */
 #define DRIVER_LEAST "580" /* the first driver with CUDA 13.0 */
 
 static const char *library = "libcuda.so.1";

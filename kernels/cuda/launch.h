@@ -35,7 +35,7 @@ struct kn_cuda_grids {
     uint8_t iq3_xxs[256][4], iq3_s[512][4];
 };
 
-/* Formats whose products the kernels compute. */
+/* Formats of weights in products. */
 #define KN_CUDA_FORMATS(X)                                                                                             \
     X(F32)                                                                                                             \
     X(F16)                                                                                                             \

@@ -46,7 +46,7 @@ static void launch_rows(queue *q, enum kn_cuda_kernel k, int n, const void *op)
 
 /* ---- operations on rows ------------------------------------------------------------------------------------- */
 
-/* Codes of n rows; with status, of those whose row of the batch, row / n_head, is alive. */
+/* Codes of n rows; with status, of live rows only: row i belongs to row i / n_head of the batch. */
 static void launch_code(queue *q, struct kn_acts a, unsigned kinds, int n, int n_in, const int *status, int n_head)
 {
     const int per_block = KN_CUDA_ROW_THREADS / 32;
