@@ -633,6 +633,15 @@ static void on_accept_error(struct evconnlistener *listener, void *arg)
     evconnlistener_disable(listener);
 }
 
+/* Whether a body waits for memory; one that is whole waits for has_room. */
+static bool a_body_must_grow(const struct eng_http *h)
+{
+    for (const struct eng_exchange *x = h->n_waiting ? h->first : NULL; x; x = x->next)
+        if (x->waits && !body_is_whole(x))
+            return true;
+    return false;
+}
+
 /* Applies the time limits; x may be freed. */
 static void check_times(struct eng_exchange *x)
 {
@@ -665,7 +674,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         next = x->next;
         check_times(x);
     }
-    if (h->n_waiting && h->n_held > h->opt.max_received / SHARED)
+    if (a_body_must_grow(h))
         (void)refuse_largest(h, true);
     eng_http_retry(h);
     listen_or_not(h);

@@ -197,6 +197,7 @@ static int setup(void **state)
         return -1;
     o.max_body = WIDE_BODY;
     o.max_received = WIDE_RECEIVED;
+    o.tick_ms = 50; /* a client counts as stalled after 10 ticks: not one that only waits for a core */
     o.has_room = has_room;
     if (eng_http_open(&wide, base, &o))
         return -1;
@@ -478,6 +479,32 @@ static void test_stalled_bodies(void **state)
         fail_msg("%d of %d were refused", n_refused, N);
 }
 
+/* The favoured one stops sending when the others that had the rest have left.  Then less than half of the memory is taken, but
+ * a body that would need more than half must not wait until the favoured one is timed out. */
+static void test_favoured_stalls(void **state)
+{
+    enum { A, B, FAVOURED, SMALL, N };
+    int fd[N], other;
+    char head[200];
+    (void)state;
+    pthread_barrier_init(&together, NULL, 1);
+    for (int i = 0; i < N; i++) {
+        fd[i] = connect_to(&broad);
+        size_t n = i == SMALL ? WIDE_BODY / 4 : WIDE_BODY;
+        snprintf(head, sizeof head, "POST / HTTP/1.1\r\n" H "Content-Length: %zu\r\n\r\n", n);
+        send_text(fd[i], head);
+        send_bytes(fd[i], big, n - 1);
+        usleep(50000); /* so that the server has most likely read it before the next */
+    }
+    close(fd[A]), close(fd[B]);
+    other = connect_to(&broad);
+    send_wide(&other);
+    check_same(other);
+    close(other);
+    close(fd[FAVOURED]), close(fd[SMALL]);
+    pthread_barrier_destroy(&together);
+}
+
 /* A whole body waits until there is room for it, beside requests that need none, and is refused after the limit of time.
  * A client may leave while it waits. */
 static void test_whole_body_waits(void **state)
@@ -697,6 +724,7 @@ int main(void)
         cmocka_unit_test(test_too_much_received),
         cmocka_unit_test(test_bodies_take_turns),
         cmocka_unit_test(test_stalled_bodies),
+        cmocka_unit_test(test_favoured_stalls),
         cmocka_unit_test(test_whole_body_waits),
         cmocka_unit_test(test_gone),
         cmocka_unit_test(test_answers_wait),
