@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs on a machine with an NVIDIA GPU, with programs built before: make tests evals SM=90 (the GPU's compute capability).
-# First the tests of the kernels and of whole passes, on the device instead of the interpreter; then the demo model, whose
-# logits must be the host's; then figures: the kernels beside the rate of copies (evals/gpu.c), and tokens per second with and
+# First the tests of the kernels and of whole passes, on the device instead of the interpreter; then the demo model: each
+# operation of its passes, recorded on the host (evals/trace.c), and its logits must be the host's; then figures: the kernels beside the rate of copies (evals/gpu.c), and tokens per second with and
 # without the device, in turns. In the order of their worth: a run that is cut off still says something. Nine minutes at most.
 # Usage: evals/gpu.sh [BUILD_DIR] [OUT_DIR]
 cd "$(dirname "$0")/.." || exit 1
@@ -17,6 +17,12 @@ for t in test_products test_pass test_pass_layers test_shapes test_forward; do
     else
         echo "FAIL $t"; grep -E 'ERROR|error|FAILED|skipped' "$to/$t.log" | head -20; bad=1
     fi
+done
+
+for kv in f16 int8; do
+    timeout 60 "$out/evals/trace" record "$demo" "$to/demo.trace" 16 $kv &&
+        timeout 60 "$out/evals/trace" replay "$to/demo.trace" cuda || { echo "FAIL trace, $kv"; bad=1; }
+    rm -f "$to/demo.trace"
 done
 
 # same NAME FLAGS..: the logits of 64 tokens on the device are those of the host
