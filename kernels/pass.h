@@ -452,6 +452,17 @@ struct kn_group {
     int first, n;
 };
 
+/* group[i] = the FFN expert[e] with its rows, e being the number in the layer of the plan's i-th expert; groups behind the
+ * plan's experts have no rows and the matrices of expert[0].  *n_sum += *plan.n_expert. */
+struct kn_op_group {
+    struct kn_plan plan;
+    int expert0, n_expert;         /* the store's number of the layer's expert 0; the layer's experts */
+    const struct kn_group *expert; /* [n_expert] matrices and node; the rest is not read */
+    struct kn_group *group;        /* [n_group] n_group: not below *plan.n_expert */
+    int n_group;
+    int32_t *n_sum;
+};
+
 /* SWIGLU: kn_ops.swiglu, or with a limit over 0 kn_ops.swiglu_clamped.  GEGLU: gelu(g) * u, by GELU's approximation with
  * tanh, written with the sigmoid: t = c * (g + 0.044715 * (g * g * g)), c = 2 sqrt(2 / pi); gelu(g) is g gated by t
  * (kn_ops.gate). */
@@ -547,6 +558,7 @@ struct kn_op_transfer {
     X(ROUTE, route)                                                                                                    \
     X(PLAN, plan)                                                                                                      \
     X(GUESS, guess)                                                                                                    \
+    X(GROUP, group)                                                                                                    \
     X(GATE_UP, gate_up)                                                                                                \
     X(DOWN, down)                                                                                                      \
     X(COMBINE, combine)                                                                                                \

@@ -435,6 +435,16 @@ static void guess(const struct fields *f, const struct kn_op_guess *o)
     FIELD(KN_WRITES, n_listed, 1);
 }
 
+static void group(const struct fields *f, const struct kn_op_group *o)
+{
+    FIELD(KN_READS, plan.n_expert, 1);
+    FIELD(KN_READS, plan.expert, o->n_group);
+    FIELD(KN_READS, plan.first, o->n_group + 1);
+    FIELD(KN_READS, expert, o->n_expert);
+    FIELD(KN_WRITES, group, o->n_group);
+    FIELD(KN_CHANGES, n_sum, 1);
+}
+
 static void gate_up(const struct fields *f, const struct kn_op_gate_up *o)
 {
     size_t d = (size_t)o->d_act, d_gate = o->interleaved ? 2 * d : d;

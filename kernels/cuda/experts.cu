@@ -1,4 +1,4 @@
-/* Router and experts: route, plan, guess; the activation between an FFN's products (groups.cu), and the sum over a
+/* Router and experts: route, plan, guess, group; the activation between an FFN's products (groups.cu), and the sum over a
  * row's experts (kernels/cpu/pass/router.c, experts.c). */
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/launch.h"
@@ -191,6 +191,27 @@ KN_KERNEL(guess, THREADS, 2)(const __grid_constant__ struct kn_op_guess o)
     }
     if (threadIdx.x == 0)
         *o.n_listed = n;
+}
+
+/* A thread makes a group.  Groups are copied by words, padding included. */
+KN_KERNEL(group, THREADS, 2)(const __grid_constant__ struct kn_op_group o)
+{
+    enum { WORDS = sizeof(struct kn_group) / sizeof(uint64_t) };
+    static_assert(sizeof(struct kn_group) % sizeof(uint64_t) == 0, "a group is whole words");
+    const struct kn_plan *p = &o.plan;
+    int n = *p->n_expert;
+    for (int i = (int)threadIdx.x; i < o.n_group; i += THREADS) {
+        int e = i < n ? p->expert[i] - o.expert0 : 0;
+        struct kn_group *g = &o.group[i];
+        const uint64_t *from = (const uint64_t *)&o.expert[e];
+        for (int k = 0; k < WORDS; k++)
+            ((uint64_t *)g)[k] = from[k];
+        g->bias = e;
+        g->first = i < n ? p->first[i] : 0;
+        g->n = i < n ? p->first[i + 1] - p->first[i] : 0;
+    }
+    if (threadIdx.x == 0)
+        *o.n_sum += n;
 }
 
 /* ---- activation --------------------------------------------------------------------------------------------- */

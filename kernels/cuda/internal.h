@@ -53,6 +53,7 @@ extern const char *const kn_cuda_images[KN_CUDA_IMAGES]; /* NULL: built without 
     X(route)                                                                                                           \
     X(plan)                                                                                                            \
     X(guess)                                                                                                           \
+    X(group)                                                                                                           \
     X(activate)                                                                                                        \
     X(combine)                                                                                                         \
     X(part)                                                                                                            \

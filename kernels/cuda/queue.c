@@ -291,6 +291,7 @@ static void add_delta(queue *q, const struct kn_op_delta *o)
 static void add_route(queue *q, const struct kn_op_route *o) { launch_rows(q, KN_CUDA_route, o->n, o); }
 static void add_plan(queue *q, const struct kn_op_plan *o) { launch_rows(q, KN_CUDA_plan, 1, o); }
 static void add_guess(queue *q, const struct kn_op_guess *o) { launch_rows(q, KN_CUDA_guess, 1, o); }
+static void add_group(queue *q, const struct kn_op_group *o) { launch_rows(q, KN_CUDA_group, 1, o); }
 static void add_combine(queue *q, const struct kn_op_combine *o) { launch_rows(q, KN_CUDA_combine, o->rows.n, o); }
 
 /* ---- the backend --------------------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
  * shared expert, then compute the experts that have arrived while others are still read: gate and up of all of them in
  * one parallel region, then their activation, then down in another region.  The experts lie in memory of the host and are
  * computed there: a device with memory of its own hands over the plan and the codes of the rows, gets the outputs, and
- * computes the shared expert meanwhile.
+ * computes the shared expert and the experts that it keeps (residents.c) meanwhile.
  * Outputs are stored per (row, choice) and added in the order of choices, never in the order of arrival.
  *
  * Cost of one pass at batch 1: n_used * 3 * d_model * d_expert weights at 4.5 bits, read once.  A parallel region costs
@@ -149,16 +149,12 @@ static void download_rows(struct moe_context *c, const struct moe_layer *l)
             moe_download(c, norm.code[kind], n_row * norm.code_stride[kind]);
 }
 
-void moe_experts(struct moe_context *c, int layer)
+/* Computes the experts of a layer as soon as the host knows which they are: those that the device keeps, and the others. */
+static void run_listed(struct moe_context *c, int layer)
 {
-    const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *l = &c->model->layer[layer];
+    const struct moe_desc *d = &c->model->desc;
     struct off_ticket ticket;
-    unsigned shared = kn_act_bit(&l->gate) | kn_act_bit(&l->up) | kn_act_bit(&l->shared_gate);
-    moe_add_norm(c, &(struct moe_output){ c->y, l->o_bias, l->attn_out_norm }, l->ffn_norm,
-                 kn_act_bit(&l->router) | l->expert_acts | shared);
-    moe_route(c, layer);
-    moe_plan_rows(c, layer);
     download_rows(c, l);
     if (moe_wait(c)) {
         moe_prefetch_release(c, layer);
@@ -177,6 +173,36 @@ void moe_experts(struct moe_context *c, int layer)
         run_on_host(c, l, &ticket);
     if (n_there)
         run_residents_down(c, n_there);
+}
+
+/* The device has all experts: it lists and computes them without the host. */
+static void run_on_device(struct moe_context *c, int layer)
+{
+    const struct moe_layer *l = &c->model->layer[layer];
+    const struct moe_desc *d = &c->model->desc;
+    int n = moe_residents_list_all(c, l);
+    moe_prefetch_release(c, layer);
+    if (d->d_shared)
+        run_dense(c, layer, d->d_shared, c->shared_out);
+    run_residents_gate_up(c, l, n);
+    run_residents_down(c, n);
+}
+
+void moe_experts(struct moe_context *c, int layer)
+{
+    const struct moe_desc *d = &c->model->desc;
+    const struct moe_layer *l = &c->model->layer[layer];
+    unsigned shared = kn_act_bit(&l->gate) | kn_act_bit(&l->up) | kn_act_bit(&l->shared_gate);
+    moe_add_norm(c, &(struct moe_output){ c->y, l->o_bias, l->attn_out_norm }, l->ffn_norm,
+                 kn_act_bit(&l->router) | l->expert_acts | shared);
+    moe_route(c, layer);
+    moe_plan_rows(c, layer);
+    if (moe_device_lists(c))
+        run_on_device(c, layer);
+    else
+        run_listed(c, layer);
+    if (c->error)
+        return;
     kn_enqueue(c->queue, COMBINE, combine, .rows = moe_rows(c), .n_used = d->n_used, .d_model = d->d_model,
                .id = c->route.id, .weight = c->route.weight, .y = c->y, .down_bias = l->down_bias,
                .n_expert = d->n_expert, .shared = d->d_shared ? c->shared_out : NULL,

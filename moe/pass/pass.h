@@ -163,6 +163,10 @@ struct moe_residents {
     int32_t *rest;          /* [n_expert] the turn's other experts, and their indices in the plan */
     int32_t *rest_of;
     int n_rest;
+    /* If there is room for all experts: */
+    bool is_whole;        /* all of them are there */
+    struct kn_group *all; /* [n] by the store's number, in shared memory */
+    int32_t *n_distinct;  /* in shared memory: distinct experts of the pass, summed over layers */
 };
 
 /* ---- the context ----------------------------------------------------------------------------------------- */
@@ -360,6 +364,7 @@ void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
 void moe_choose(struct moe_context *c, int layer, const struct moe_choices *to); /* from the logits of n_row rows */
 void moe_plan_rows(struct moe_context *c, int layer);
+struct kn_plan moe_plan_at(const struct moe_context *c); /* c->plan by addresses of the device */
 
 /* ---- residents.c: experts that the device keeps --------------------------------------------------------------- */
 
@@ -368,6 +373,14 @@ void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a);
 int moe_residents_open(struct moe_context *c);
 void moe_residents_begin(struct moe_context *c); /* at the start of a pass */
 bool moe_is_resident(const struct moe_context *c, int32_t expert);
+
+/* Whether the device has all experts and lists those of a layer itself: the host need not know them. */
+bool moe_device_lists(const struct moe_context *c);
+
+/* Adds the operation that makes residents.group from the layer's plan, and returns its number of groups. */
+int moe_residents_list_all(struct moe_context *c, const struct moe_layer *l);
+void moe_residents_download(struct moe_context *c); /* at the end of a pass, before the last wait, */
+void moe_residents_end(struct moe_context *c);      /* and after it */
 
 /* Sorts the plan's experts: those on the device become residents.group, uploaded; the others residents.rest.  Returns the
  * number of the first. */

@@ -51,7 +51,7 @@ void moe_recall_init(struct moe_context *c)
 void moe_recall_begin(struct moe_context *c)
 {
     struct moe_recall *r = &c->recall;
-    r->learns = r->n_entry && (c->guess.sight || !off_store_is_whole(c->model->store));
+    r->learns = r->n_entry && !moe_device_lists(c) && (c->guess.sight || !off_store_is_whole(c->model->store));
     for (int row = 0; r->learns && row < c->n_row; row++) {
         int32_t token = c->batch->row[row].token, *whose = &r->token[entry_of(r, token)];
         r->known[row] = *whose == token;

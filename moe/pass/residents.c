@@ -5,7 +5,10 @@
  * used; later ones weigh more.  At most COPIES experts move in a layer: copies stop the host's computation.
  *
  * In a layer, experts with a slot are computed by the device, the others by the host, at the same time.  The result does
- * not depend on where: outputs are stored per (row, choice). */
+ * not depend on where: outputs are stored per (row, choice).
+ *
+ * If all experts have room they are copied when the context is opened.  Then the device lists the experts of each layer by
+ * itself, and a pass needs the host only for its rows and its logits. */
 #include "moe/pass/pass.h"
 
 #include <string.h>
@@ -35,6 +38,71 @@ void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a)
     r->heat = kn_arena_take(&a->host, n_all, sizeof *r->heat);
     r->slot = kn_arena_take(&a->host, (size_t)r->n, sizeof *r->slot);
     r->group = kn_arena_take(&a->shared, n_expert, sizeof *r->group);
+    if (r->n < (int)n_all)
+        return;
+    r->all = kn_arena_take(&a->shared, n_all, sizeof *r->all);
+    r->n_distinct = kn_arena_take(&a->shared, 1, sizeof *r->n_distinct);
+}
+
+/* Copies an expert to a slot, which it keeps.  Its matrices must stay until a wait. */
+static void copy_to(struct moe_context *c, int slot, int32_t expert, const struct kn_mat *matrix)
+{
+    struct moe_residents *r = &c->residents;
+    uint8_t *at = r->memory.base + (size_t)slot * c->model->resident_bytes;
+    r->slot_of[expert] = slot;
+    r->slot[slot].expert = expert;
+    r->slot[slot].turn = r->turn;
+    r->n_copied_all++;
+    for (int k = 0; k < MATRICES; k++) {
+        const struct kn_mat *w = &matrix[k];
+        r->slot[slot].matrix[k] = *w;
+        r->slot[slot].matrix[k].data = at;
+        if (w->n_out)
+            kn_enqueue(c->queue, TRANSFER, transfer, .to = at, .from = w->data,
+                       .bytes = kn_mat_bytes(w->format, w->n_out, w->n_in));
+        at += moe_resident_bytes(w->format, w->n_out, w->n_in);
+    }
+}
+
+/* Copies the n experts of a layer from number `first` on.  Returns false if one of them could not be read, or copied. */
+static bool fill_layer(struct moe_context *c, int32_t first, int n)
+{
+    struct moe_residents *r = &c->residents;
+    struct off_ticket ticket;
+    bool all_there = true;
+    int n_arrived;
+    for (int i = 0; i < n; i++)
+        r->rest[i] = first + i;
+    off_fetch(c->model->store, r->rest, c->mark, n, OFF_NOW, &ticket);
+    while ((n_arrived = off_wait(c->model->store, &ticket, &c->hands, c->arrived, c->view, c->arrived_status)) > 0) {
+        for (int i = 0; i < n_arrived; i++)
+            if (c->arrived_status[i] >= 0)
+                copy_to(c, r->n_filled++, first + c->arrived[i], c->view[i].matrix);
+            else
+                all_there = false;
+        all_there &= moe_wait(c) == 0; /* off_wait() and off_release() may evict experts that were handed out before */
+    }
+    off_release(c->model->store, &ticket);
+    return all_there;
+}
+
+/* Copies all experts.  If one cannot be read, the others are used as if there were less room. */
+static int fill(struct moe_context *c)
+{
+    struct moe_residents *r = &c->residents;
+    const struct moe_model *m = c->model;
+    bool all_there = true;
+    for (int l = 0; l < m->desc.n_layer && !c->error; l++)
+        if (m->layer[l].router.n_out)
+            all_there &= fill_layer(c, m->layer[l].expert0, m->desc.n_expert);
+    for (int e = 0; all_there && e < r->n; e++) {
+        const struct kn_mat *w = r->slot[r->slot_of[e]].matrix;
+        r->all[e] = (struct kn_group){ .gate = w[0], .up = w[1], .down = w[2], .node = -1 };
+    }
+    if (all_there)
+        moe_upload(c, r->all, (size_t)r->n * sizeof *r->all);
+    r->is_whole = all_there && moe_wait(c) == 0;
+    return c->error;
 }
 
 int moe_residents_open(struct moe_context *c)
@@ -45,7 +113,8 @@ int moe_residents_open(struct moe_context *c)
     for (int e = 0; e < c->model->shape.n_expert_total; e++)
         r->slot_of[e] = -1;
     r->use = 1;
-    return kn_memory_open(&r->memory, c->device.device, (size_t)r->n * c->model->resident_bytes, false);
+    int error = kn_memory_open(&r->memory, c->device.device, (size_t)r->n * c->model->resident_bytes, false);
+    return error || !r->all ? error : fill(c);
 }
 
 bool moe_is_resident(const struct moe_context *c, int32_t expert)
@@ -62,7 +131,48 @@ void moe_residents_begin(struct moe_context *c)
         r->heat[e] /= RESCALE;
     if (r->use > RESCALE)
         r->use = 1;
+    if (r->is_whole) {
+        *r->n_distinct = 0;
+        moe_upload(c, r->n_distinct, sizeof *r->n_distinct);
+    }
 }
+
+/* ---- all experts on the device ---------------------------------------------------------------------------------- */
+
+bool moe_device_lists(const struct moe_context *c) { return c->residents.is_whole && !c->guess.sight; }
+
+int moe_residents_list_all(struct moe_context *c, const struct moe_layer *l)
+{
+    const struct moe_desc *d = &c->model->desc;
+    struct moe_residents *r = &c->residents;
+    const struct kn_group *all = r->all + l->expert0;
+    int n = kn_min(d->n_expert, c->n_row * d->n_used);
+    r->formats[0] = r->formats[1] = 0;
+    for (int e = 0; e < d->n_expert; e++) {
+        r->formats[0] |= kn_format_bit(&all[e].gate) | kn_format_bit(&all[e].up);
+        r->formats[1] |= kn_format_bit(&all[e].down);
+    }
+    kn_enqueue(c->queue, GROUP, group, .plan = moe_plan_at(c), .expert0 = l->expert0, .n_expert = d->n_expert,
+               .expert = moe_at(c, all), .group = moe_at(c, r->group), .n_group = n, .n_sum = moe_at(c, r->n_distinct));
+    return n;
+}
+
+void moe_residents_download(struct moe_context *c)
+{
+    if (moe_device_lists(c))
+        moe_download(c, c->residents.n_distinct, sizeof *c->residents.n_distinct);
+}
+
+void moe_residents_end(struct moe_context *c)
+{
+    struct moe_residents *r = &c->residents;
+    if (!moe_device_lists(c))
+        return;
+    c->distinct = *r->n_distinct;
+    r->n_used_all += (uint64_t)*r->n_distinct;
+}
+
+/* ---- some experts on the device --------------------------------------------------------------------------------- */
 
 int moe_residents_list(struct moe_context *c, const struct moe_layer *l)
 {
@@ -136,21 +246,8 @@ bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_m
     int i = slot_for(r, expert);
     if (i < 0)
         return false;
-    uint8_t *at = r->memory.base + (size_t)i * c->model->resident_bytes;
-    r->slot_of[expert] = i;
-    r->slot[i].expert = expert;
-    r->slot[i].turn = r->turn;
+    copy_to(c, i, expert, matrix);
     r->n_copied++;
-    r->n_copied_all++;
-    for (int k = 0; k < MATRICES; k++) {
-        const struct kn_mat *w = &matrix[k];
-        r->slot[i].matrix[k] = *w;
-        r->slot[i].matrix[k].data = at;
-        if (w->n_out)
-            kn_enqueue(c->queue, TRANSFER, transfer, .to = at, .from = w->data,
-                       .bytes = kn_mat_bytes(w->format, w->n_out, w->n_in));
-        at += moe_resident_bytes(w->format, w->n_out, w->n_in);
-    }
     return true;
 }
 

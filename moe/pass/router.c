@@ -25,15 +25,19 @@ void moe_route(struct moe_context *c, int layer)
     moe_choose(c, layer, &c->route);
 }
 
+struct kn_plan moe_plan_at(const struct moe_context *c)
+{
+    return (struct kn_plan){ .n_expert = moe_at(c, c->plan.n_expert),
+                             .expert = moe_at(c, c->plan.expert),
+                             .first = moe_at(c, c->plan.first),
+                             .row = moe_at(c, c->plan.row),
+                             .pair = moe_at(c, c->plan.pair),
+                             .fill = moe_at(c, c->plan.fill) };
+}
+
 void moe_plan_rows(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
     kn_enqueue(c->queue, PLAN, plan, .rows = moe_rows(c), .n_expert = d->n_expert, .n_used = d->n_used,
-               .expert0 = c->model->layer[layer].expert0, .id = c->route.id,
-               .plan = { .n_expert = moe_at(c, c->plan.n_expert),
-                         .expert = moe_at(c, c->plan.expert),
-                         .first = moe_at(c, c->plan.first),
-                         .row = moe_at(c, c->plan.row),
-                         .pair = moe_at(c, c->plan.pair),
-                         .fill = moe_at(c, c->plan.fill) });
+               .expert0 = c->model->layer[layer].expert0, .id = c->route.id, .plan = moe_plan_at(c));
 }

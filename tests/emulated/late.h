@@ -303,12 +303,14 @@ static void late_add(struct kn_queue *queue, const struct kn_op *op)
         late_run(q, late_below(q, (uint32_t)n + 2));
 }
 
-static int late_error; /* set by a test: the device has failed */
+static int late_error;  /* set by a test: the device has failed */
+static int late_n_wait; /* waits, of all queues */
 
 static int late_wait(struct kn_queue *queue)
 {
     struct late_queue *q = (struct late_queue *)queue;
     late_run(q, q->n_added - q->n_run);
+    late_n_wait++;
     return late_error;
 }
 

@@ -345,6 +345,39 @@ static void case_guess(void)
     CASE(GUESS, guess, rows_of_batch(), N_EXP, N_USED, 100, choices(), weight, floats(N_EXP), take(4 * N_EXP), take(4));
 }
 
+PLAIN(group)
+{
+    for (int i = 0; i < o->n_group; i++) {
+        bool there = i < *o->plan.n_expert;
+        int e = there ? o->plan.expert[i] - o->expert0 : 0;
+        o->group[i] = o->expert[e];
+        o->group[i].bias = e;
+        o->group[i].first = there ? o->plan.first[i] : 0;
+        o->group[i].n = there ? o->plan.first[i + 1] - o->plan.first[i] : 0;
+    }
+    *o->n_sum += *o->plan.n_expert;
+}
+
+/* Three experts of a plan for five groups, and for three. */
+static void case_group(void)
+{
+    static const int32_t expert[] = { 101, 104, 105, -1, -1 }, first[] = { 0, 2, 3, 7, -1, -1 };
+    struct kn_group *all = take(N_EXP * sizeof *all);
+    for (int e = 0; e < N_EXP; e++)
+        all[e] = (struct kn_group){
+            matrix(KN_Q8_0, 32, D), matrix(KN_F32, 32, D), matrix(KN_Q8_0, D, 32), -1, 7, 8, 9
+        };
+    for (int n_group = 5; n_group >= 3; n_group -= 2) {
+        struct kn_plan p = { .n_expert = take(4), .expert = take(sizeof expert), .first = take(sizeof first) };
+        int32_t *n_sum = take(4);
+        *p.n_expert = 3;
+        memcpy(p.expert, expert, sizeof expert);
+        memcpy(p.first, first, sizeof first);
+        *n_sum = 40;
+        CASE(GROUP, group, p, 100, N_EXP, all, take((size_t)n_group * sizeof *all), n_group, n_sum);
+    }
+}
+
 /* Experts 4, 0 and 5, as they may arrive: parts 0 .. 2, 5 .. 6 and 3 .. 4 of the lists. */
 static struct kn_group *groups(int d_act, bool interleaved, int *n)
 {
@@ -486,6 +519,7 @@ static void case_combine(void)
     X(ROUTE, route)                                                                                                    \
     X(PLAN, plan)                                                                                                      \
     X(GUESS, guess)                                                                                                    \
+    X(GROUP, group)                                                                                                    \
     X(GATE_UP, gate_up)                                                                                                \
     X(DOWN, down)                                                                                                      \
     X(COMBINE, combine)

@@ -1,4 +1,4 @@
-/* Chooses the experts of each row (route), groups the rows by expert (plan), ranks predicted experts (guess).
+/* Chooses the experts of each row (route), groups the rows by expert (plan, group), ranks predicted experts (guess).
  *
  * Plan and guess are serial on the host: a counting sort of some hundred pairs, and an insertion sort. */
 #include "kernels/cpu/pass/host.h"
@@ -145,4 +145,20 @@ void kn_host_guess(struct kn_host_queue *q, const struct kn_op_guess *o)
         o->expert[at] = o->expert0 + e;
     }
     *o->n_listed = n;
+}
+
+void kn_host_group(struct kn_host_queue *q, const struct kn_op_group *o)
+{
+    (void)q;
+    const struct kn_plan *p = &o->plan;
+    int n = *p->n_expert;
+    for (int i = 0; i < o->n_group; i++) {
+        int e = i < n ? p->expert[i] - o->expert0 : 0;
+        struct kn_group *g = &o->group[i];
+        memcpy(g, &o->expert[e], sizeof *g); /* padding, too: backends are compared by bytes */
+        g->bias = e;
+        g->first = i < n ? p->first[i] : 0;
+        g->n = i < n ? p->first[i + 1] - p->first[i] : 0;
+    }
+    *o->n_sum += n;
 }

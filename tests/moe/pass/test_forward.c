@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -103,10 +104,15 @@ static void logits_are_those_of_transformers(void **state)
     struct moe_model_options mo = { .isa = KN_ISA_COUNT - 1, .device = &own.base };
     assert_int_equal(moe_model_open(&apart, file, &mo), 0);
     assert_int_equal(moe_model_load(apart, &(struct moe_load_options){ .team = team }), 0);
-    co.resident_bytes = moe_model_shape(apart)->device_expert_bytes / 2;
-    assert_int_equal(moe_context_open(&context, apart, &co), 0);
-    some_rows(&g, context, 5, all);
-    moe_context_close(context);
+    for (size_t part = 2; part > 0; part--) { /* it keeps half of the experts, then all */
+        co.resident_bytes = moe_model_shape(apart)->device_expert_bytes / part;
+        assert_int_equal(moe_context_open(&context, apart, &co), 0);
+        late_n_wait = 0;
+        some_rows(&g, context, 5, all);
+        if (part == 1 || !moe_model_shape(apart)->n_expert) /* the host waits for nothing but the logits */
+            assert_int_equal(late_n_wait, (g.n_tok + 4) / 5);
+        moe_context_close(context);
+    }
     moe_model_close(apart);
     co.resident_bytes = 0;
     co.device = &late.base; /* one chunk with all */
@@ -120,6 +126,63 @@ static void logits_are_those_of_transformers(void **state)
     moe_file_close(file);
     kn_team_close(team);
     golden_free(&g);
+}
+
+/* A device with room for all experts, of which some cannot be read: it keeps the others, and rows that need the lost ones
+ * fail. */
+static void lost_experts_are_not_kept(void **state)
+{
+    enum { N = 8 };
+    char path[128];
+    struct golden g;
+    struct kn_team *team;
+    struct moe_file *file;
+    struct moe_model *model;
+    struct moe_context *context;
+    struct late_device own = late_device_apart(kn_isa_best(), 3);
+    struct moe_row row[N];
+    struct moe_result result;
+    struct stat st;
+    int32_t slot[N];
+    int n_failed = 0;
+    (void)state;
+    assert_int_equal(golden_read(&g, "qwen3moe_norm"), 0);
+    snprintf(path, sizeof path, "/tmp/spillway-golden-%d.gguf", getpid());
+    assert_int_equal(golden_write(&g, path), 0);
+    assert_int_equal(kn_team_open(&team, 2), 0);
+    assert_int_equal(moe_file_open(&file, path), 0);
+    struct moe_model_options mo = { .isa = KN_ISA_COUNT - 1, .device = &own.base };
+    assert_int_equal(moe_model_open(&model, file, &mo), 0);
+    struct moe_load_options lo = { .team = team, .expert_bytes = moe_model_shape(model)->expert_least };
+    assert_int_equal(moe_model_load(model, &lo), 0);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(truncate(path, st.st_size / 2), 0);
+    struct moe_context_options co = { .max_row = N,
+                                      .max_want = N,
+                                      .n_slot = N,
+                                      .max_pos = N,
+                                      .team = team,
+                                      .resident_bytes = moe_model_shape(model)->device_expert_bytes };
+    assert_int_equal(moe_context_open(&context, model, &co), 0);
+    struct moe_device_stats kept = moe_context_device_stats(context);
+    assert_int_equal(kept.n_slot, moe_model_shape(model)->n_expert_total);
+    assert_true(kept.n_kept < kept.n_slot);
+    for (int i = 0; i < N; i++) {
+        slot[i] = i;
+        row[i] = (struct moe_row){ .token = g.token[i], .position = i, .want_logits = true, .base = slot, .n_base = N };
+    }
+    assert_int_equal(moe_forward(context, &(struct moe_batch){ row, N }, &result), 0);
+    for (int i = 0; i < N; i++)
+        n_failed += result.status[i] != 0;
+    assert_true(n_failed > 0);
+    if (late_found())
+        fail_msg("%s", late_found());
+    moe_context_close(context);
+    moe_model_close(model);
+    moe_file_close(file);
+    kn_team_close(team);
+    golden_free(&g);
+    unlink(path);
 }
 
 int main(void)
@@ -161,8 +224,9 @@ int main(void)
         "solar_open",
         "smollm3",
     };
-    struct CMUnitTest tests[sizeof name / sizeof *name];
-    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+    enum { N = sizeof name / sizeof *name };
+    struct CMUnitTest tests[N + 1] = { [N] = cmocka_unit_test(lost_experts_are_not_kept) };
+    for (int i = 0; i < N; i++)
         tests[i] = (struct CMUnitTest){ name[i], logits_are_those_of_transformers, NULL, NULL, name[i] };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,8 +100,8 @@ static struct run *open_run(const struct model *m, int which, int n_thread, enum
         r->late = late_device(isa, random_state);
         o.device = &r->late.base;
     }
-    if (which == APART) /* the device keeps no experts, some, which change, or nearly all */
-        o.resident_bytes = moe_model_shape(m->model[which])->device_expert_bytes / 7 * (size_t)(3 * random_below(3));
+    if (which == APART) /* the device keeps no experts, some, which change, or all */
+        o.resident_bytes = moe_model_shape(m->model[which])->device_expert_bytes / 2 * (size_t)random_below(3);
     assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
     for (int i = 0; i < N_SLOT; i++)
         r->free_slot[i] = i;
