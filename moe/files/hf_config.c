@@ -38,6 +38,7 @@ static const struct moe_hf_family families[] = {
       .mtp_apart = true },
     { "solar_open", "glm4moe", .experts = true, .post_norm = true, .sigmoid = true },
     { "smollm3", "smollm3", .turned = true },
+    { "ministral3", "mistral3", .turned = true, .windows = WINDOW_ALL, .query_scale = true },
     { "qwen3_next", "qwen3next", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
       .norms_less_1 = true, .mtp_apart = true },
     { "qwen3_5_moe_text", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
@@ -534,8 +535,14 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
         put_f32(d, "rope.scaling.yarn_log_multiplier", 0.1 * all);
         usual = 1;
     }
+    if (d->family->query_scale && all > 0) {
+        put_f32(d, "rope.scaling.yarn_log_multiplier", all);
+        usual /= mscale_of(factor, all);
+    }
     if (attention != usual)
         put_f32(d, "rope.scaling.attn_factor", attention / usual);
+    if (d->family->query_scale && get_number(d, rope, "llama_4_scaling_beta", &x))
+        put_f32(d, "attention.temperature_scale", x);
     if (get_bool(d, rope, "truncate", true) == exact)
         unsupported(d, "truncate", exact ? "is true" : "is false");
 }
@@ -627,6 +634,8 @@ static void read_rope(struct moe_folder *d)
     }
     put_f32(d, "rope.freq_base", base);
     read_window_rope(d);
+    if (d->family->query_scale && (!type || strcmp(type, "yarn")))
+        unsupported(d, "rope_type", "is not yarn");
     if (!type || !strcmp(type, "default") || d->err)
         return;
     if (!get_number(d, rope, "factor", &factor) || !(factor >= 1 && base > 1)) {
@@ -752,9 +761,7 @@ static void read_activation(struct moe_folder *d)
  * outer config also says whether the output matrix is the embedding. */
 static int unnest(struct moe_folder *d)
 {
-    json_t *text = d->family->nested ? json_object_get(d->config, "text_config") : NULL;
-    if (!d->family->nested)
-        return 0;
+    json_t *text = json_object_get(d->config, "text_config");
     if (!json_is_object(text)) {
         wrong(d, "text_config", "is no object");
         return d->err;
@@ -769,10 +776,30 @@ static int unnest(struct moe_folder *d)
     return d->err;
 }
 
+/* The language model of mistral3, which has a vision part, is a mistral or a ministral3.  Returns its model_type. */
+static const char *unwrap(struct moe_folder *d)
+{
+    const char *type;
+    bool says_tied = get(d->config, "tie_word_embeddings") != NULL;
+    d->wrapped = true;
+    if (unnest(d))
+        return NULL;
+    if (!says_tied && json_object_set_new(d->config, "tie_word_embeddings", json_true()))
+        d->err = kn_fail(KN_ENOMEM, "%s: no memory for its configuration", d->f->name);
+    type = get_string(d, d->config, "model_type");
+    if (!type || !strcmp(type, "mistral3")) /* that of the outer configuration */
+        return "mistral";
+    if (strcmp(type, "mistral") && strcmp(type, "ministral3"))
+        unsupported(d, "text_config", "of mistral3 is neither a mistral nor a ministral3");
+    return type;
+}
+
 static int find_family(struct moe_folder *d)
 {
     const char *type = get_string(d, d->config, "model_type");
     char shown[64], known[512] = "";
+    if (type && !strcmp(type, "mistral3"))
+        type = unwrap(d);
     for (int i = 0; i < N_FAMILY && !d->err; i++) {
         if (type && !strcmp(type, families[i].model_type))
             d->family = &families[i];
@@ -780,7 +807,7 @@ static int find_family(struct moe_folder *d)
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].model_type);
     }
     if (d->family || d->err)
-        return d->err ? d->err : unnest(d);
+        return d->err || !d->family->nested ? d->err : unnest(d);
     struct moe_string name = { type ? type : "", type ? strlen(type) : 0 };
     const char *lacks = moe_family_lacks(name);
     moe_string_show(name, shown, sizeof shown);

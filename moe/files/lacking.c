@@ -18,8 +18,6 @@ static const struct {
     { "phi3", "phi3", "matrices of Q, K and V, and of gate and up, in one, and the longrope scaling" },
     { "phimoe", "phimoe", "norms that subtract the mean, and a router that masks far logits" },
     { "mimo2", "mimo_v2_flash", "another number of KV heads in layers with a window" },
-    { "mistral3", "mistral3", "queries scaled by their position" },
-    { NULL, "ministral3", "queries scaled by their position" },
     { "mistral4", "mistral4", "queries scaled by their position" },
     { "step35", "step3p7", "another number of heads in layers with a window, and a limit of the activation by layer" },
 };

@@ -20,10 +20,11 @@ struct family {
         ALL_ROTATED,
         EACH_FOURTH_PLAIN,
         WINDOWS_ROTATED
-    } rotated;       /* layers with a rotation: all; all but each fourth;
+    } rotated;        /* layers with a rotation: all; all but each fourth;
                                                                         * those with a window */
-    bool scales;     /* has factors of embeddings, residual additions, and logits */
-    bool embed_sqrt; /* embeddings are multiplied by the square root of d_model */
+    bool query_scale; /* queries may grow with their position */
+    bool scales;      /* has factors of embeddings, residual additions, and logits */
+    bool embed_sqrt;  /* embeddings are multiplied by the square root of d_model */
     enum moe_activation activation;
     float window_rope_base; /* over 0: default of the key rope.freq_base_swa, which the family has */
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
@@ -177,6 +178,7 @@ static const struct family families[] = {
       .shared = MOE_SHARED_PLAIN,
       .shared_width = true },
     { .arch = "smollm3", .rope = KN_ROPE_PAIRS, .rotated = EACH_FOURTH_PLAIN },
+    { .arch = "mistral3", .rope = KN_ROPE_PAIRS, .query_scale = true, .windows = MAY_HAVE_WINDOW },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
@@ -510,7 +512,7 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
 
 /* Reads RoPE's base and scaling.  YaRN multiplies cos and sin by a factor.  In MLA models with yarn_log_multiplier it
  * scales the attention scores instead, those of the part of the key without rotation too: files give one number for
- * mscale and mscale_all_dim, which are equal. */
+ * mscale and mscale_all_dim, which are equal.  In other models it is mscale_all_dim, and divides the factor. */
 static int read_rope(struct moe_desc *d, const struct keys *k)
 {
     char buf[128];
@@ -541,14 +543,29 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
     if (d->scaling != MOE_SCALING_YARN || !(d->scaling_factor > 1))
         return 0;
     double more = kn_log(d->scaling_factor);
-    if (moe_is_latent(d) && (error = get_float(k, "rope.scaling.yarn_log_multiplier", 0, 1e3, 0, &log_multiplier)))
+    if ((error = get_float(k, "rope.scaling.yarn_log_multiplier", 0, 1e3, 0, &log_multiplier)))
         return error;
+    if (!moe_is_latent(d)) {
+        d->scaling_attn *= (float)(whole > 0 ? (double)whole : (1 + 0.1 * more) / (1 + 0.1 * log_multiplier * more));
+        return 0;
+    }
     if (whole > 0)
         d->scaling_attn *= whole;
     else if (!(log_multiplier > 0))
         d->scaling_attn *= (float)(1 + 0.1 * more);
     d->attend_scale *= (float)((1 + log_multiplier * more) * (1 + log_multiplier * more));
     return 0;
+}
+
+/* Reads the growth of queries with their position, and the number of positions of one step. */
+static int read_query_scale(struct moe_desc *d, const struct keys *k, const struct family *family)
+{
+    int error;
+    if (!family->query_scale)
+        return 0;
+    if ((error = get_float(k, "attention.temperature_scale", 0, 1e3, 0, &d->query_growth)))
+        return error;
+    return get_int(k, "attention.temperature_length", 1, INT32_MAX, d->scaling_ctx, &d->query_period);
 }
 
 /* Reads the sliding window and the layers that have it: a list with a flag for each layer, or the period of layers
@@ -768,11 +785,16 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     }
     struct keys k = { f, family->arch };
     if ((error = read_sizes(d, &k, family)) || (error = read_experts(d, &k, family)) || (error = read_rope(d, &k)) ||
-        (error = read_window(d, &k, family)) || (error = read_delta(d, &k)) || (error = read_head(d, &k)) ||
-        (error = check_vocab(d, f)))
+        (error = read_query_scale(d, &k, family)) || (error = read_window(d, &k, family)) ||
+        (error = read_delta(d, &k)) || (error = read_head(d, &k)) || (error = check_vocab(d, f)))
         return error;
     set_unrotated(d, family);
     return 0;
+}
+
+float moe_query_scale(const struct moe_desc *d, int position)
+{
+    return (float)(1 + (double)d->query_growth * kn_log(1.0 + position / d->query_period));
 }
 
 /* ---- rotation ---------------------------------------------------------------------------------------- */

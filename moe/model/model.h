@@ -44,11 +44,13 @@ enum moe_head { MOE_HEAD_NONE, MOE_HEAD_EAGLE, MOE_HEAD_EAGLE3, MOE_HEAD_AHEAD }
 struct moe_desc {
     char arch[32];
     int n_layer, d_model, n_head, n_kv, n_rot, n_vocab, n_ctx_train;
-    int d_head, d_value;            /* of one head: query and key; value */
-    int d_latent, d_query_latent;   /* latent of keys and values; of queries; or 0 */
-    bool kv_whole;                  /* the file has k_b, transposed, and v_b in one matrix */
-    int d_key, d_kept;              /* values of a slot's key and value, per KV head; MLA: latent_attention.c */
-    float attend_scale;             /* scale of scores */
+    int d_head, d_value;          /* of one head: query and key; value */
+    int d_latent, d_query_latent; /* latent of keys and values; of queries; or 0 */
+    bool kv_whole;                /* the file has k_b, transposed, and v_b in one matrix */
+    int d_key, d_kept;            /* values of a slot's key and value, per KV head; MLA: latent_attention.c */
+    float attend_scale;           /* scale of scores */
+    float query_growth;           /* over 0: queries are multiplied by moe_query_scale() of their position */
+    int query_period;
     int n_lead;                     /* dense layers before the first layer with experts */
     int block0;                     /* number in the file of the model's first layer: over 0 for an MTP head */
     int n_ahead;                    /* MTP layers in the file, after the last layer */
@@ -100,6 +102,9 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f);
 
 /* Sets the properties that all models of the family arch share and zeroes the numbers of one model.  arch is known. */
 void moe_desc_family(struct moe_desc *d, const char *arch);
+
+/* 1 + query_growth * log(1 + floor(position / query_period)). */
+float moe_query_scale(const struct moe_desc *d, int position);
 
 /* ---- sizes that follow from the description ------------------------------------------------------------- */
 

@@ -63,7 +63,8 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
                                          .base = moe_base_table(c, r->base, kn_min(r->n_base, c->opt.max_pos)),
                                          .tail = moe_tail_table(c, r->tail, r->position + 1 - r->n_base),
                                          .feature = own_feature(c, r),
-                                         .feature_slot = r->feature_at };
+                                         .feature_slot = r->feature_at,
+                                         .q_scale = d->query_growth > 0 ? moe_query_scale(d, r->position) : 1 };
         c->all.status[i] = 0;
         if (r->want_logits) {
             kn_assert(c->n_want < c->opt.max_want);

@@ -357,6 +357,8 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
         if (s->yarn_log > 0)
             say_f32(w, arch, "rope.scaling.yarn_log_multiplier", s->yarn_log);
     }
+    if (s->query_growth > 0)
+        say_f32(w, arch, "attention.temperature_scale", s->query_growth);
     if (s->n_expert) {
         say_u32(w, arch, "expert_count", s->n_expert);
         say_u32(w, arch, "expert_used_count", p->n_used);

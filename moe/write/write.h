@@ -29,7 +29,8 @@ struct moe_synth_shape {
     int n_key_head, n_value_head, d_state; /* of delta nets; 0: none */
     float expert_scale;                    /* 0: 1 */
     int d_latent, d_query_latent, d_value; /* of latent attention; all 0: none, values are d_head wide */
-    float yarn_log;                        /* rope.scaling.yarn_log_multiplier of latent attention; 0: none */
+    float yarn_log;                        /* rope.scaling.yarn_log_multiplier; 0: none */
+    float query_growth;                    /* attention.temperature_scale; 0: none */
     int n_group, n_group_used;             /* 0: no groups */
     bool sigmoid;                          /* sigmoid gating with a selection bias; a row's weights sum to 1 */
     bool select_bias;                      /* a selection bias, where the family's models may lack it */

@@ -90,6 +90,7 @@ SET(swiglu, activation, MOE_SWIGLU)
 SET(no_limit, swiglu_limit, 0)
 SET(early_qk_norm, late_qk_norm, false)
 SET(no_clamp, clamp_qkv, 0)
+SET(no_query_growth, query_growth, 0)
 SET(no_expert_scale, expert_scale, 1)
 SET(no_shared, d_shared, 0)
 CLEAR(no_qkv_bias, q_bias)
@@ -216,7 +217,7 @@ static const struct {
     CHANGE(no_shared_gate),    CHANGE(no_qkv_bias),       CHANGE(no_o_bias),       CHANGE(no_sinks),
     CHANGE(no_attn_out_norm),  CHANGE(no_ffn_out_norm),   CHANGE(no_router_bias),  CHANGE(no_select_bias),
     CHANGE(no_gate_bias),      CHANGE(no_down_bias),      CHANGE(other_gating),    CHANGE(no_window),
-    CHANGE(window_everywhere), CHANGE(all_rotated),       CHANGE(no_wide_eps),
+    CHANGE(window_everywhere), CHANGE(all_rotated),       CHANGE(no_wide_eps),     CHANGE(no_query_growth),
 };
 #define N_CHANGE (sizeof changes / sizeof *changes)
 
@@ -338,7 +339,7 @@ int main(void)
         "olmoe_clamp",      "gpt_oss",          "glm4moe",       "glm4moe_groups",  "minimax_m2", "deepseek2_lite",
         "deepseek2_groups", "deepseek3",        "qwen3next",     "qwen3next_odd",   "qwen35moe",  "gemma3",
         "ernie4_5_moe",     "hunyuan_moe",      "hy_v3",         "dots1",           "granitemoe", "exaone_moe",
-        "solar_open",       "smollm3",
+        "solar_open",       "smollm3",          "mistral3",
     };
     struct CMUnitTest tests[sizeof name / sizeof *name];
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)

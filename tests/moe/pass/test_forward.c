@@ -160,6 +160,7 @@ int main(void)
         "exaone_moe",
         "solar_open",
         "smollm3",
+        "mistral3",
     };
     struct CMUnitTest tests[sizeof name / sizeof *name];
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)
