@@ -38,6 +38,7 @@ static const struct moe_hf_family families[] = {
       .mtp_apart = true },
     { "solar_open", "glm4moe", .experts = true, .post_norm = true, .sigmoid = true },
     { "smollm3", "smollm3", .turned = true },
+    { "phi3", "phi3", .windows = WINDOW_ALL },
     { "ministral3", "mistral3", .turned = true, .windows = WINDOW_ALL, .query_scale = true },
     { "qwen3_next", "qwen3next", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
       .norms_less_1 = true, .mtp_apart = true },
@@ -547,6 +548,26 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
         unsupported(d, "truncate", exact ? "is true" : "is false");
 }
 
+/* Adds a vector of n_rot / 2 divisors of the frequencies; the caller fills it.  NULL: d->err is set. */
+static float *add_divisors(struct moe_folder *d, const char *name)
+{
+    size_t n = (size_t)d->n_rot / 2;
+    float *divisor = moe_keep(d->f, n * sizeof *divisor);
+    struct moe_layout *layout = divisor ? moe_keep(d->f, sizeof *layout) : NULL;
+    if (!layout) {
+        d->err = KN_ENOMEM;
+        return NULL;
+    }
+    *layout = (struct moe_layout){ .data = divisor };
+    struct moe_tensor t = { .name = { name, strlen(name) },
+                            .n_dim = 1,
+                            .dim = { n, 1, 1, 1 },
+                            .bytes = n * sizeof *divisor,
+                            .layout = layout };
+    d->err = moe_add_tensor(d->f, &t);
+    return d->err ? NULL : divisor;
+}
+
 /* Llama 3 scaling: short wavelengths are unchanged, long wavelengths are multiplied by factor, for wavelengths between
  * the divisor of the frequency is interpolated.  As in GGUF, the divisors become the F32 vector rope_freqs.weight. */
 static void read_llama3(struct moe_folder *d, const json_t *rope, double base, double factor)
@@ -559,27 +580,43 @@ static void read_llama3(struct moe_folder *d, const json_t *rope, double base, d
         wrong(d, "rope_type", "is llama3, but its factors are missing or out of range");
     if (n < 1)
         wrong(d, "rope_type", "is llama3, but no part of a head is rotated");
-    float *divisor = d->err ? NULL : moe_keep(d->f, (size_t)n * sizeof *divisor);
-    struct moe_layout *layout = divisor ? moe_keep(d->f, sizeof *layout) : NULL;
-    if (!layout) {
-        d->err = d->err ? d->err : KN_ENOMEM;
-        return;
-    }
-    for (int i = 0; i < n; i++) {
+    float *divisor = d->err ? NULL : add_divisors(d, "rope_freqs.weight");
+    for (int i = 0; divisor && i < n; i++) {
         double wave = two_pi / (double)(1.0f / (float)kn_pow(base, (double)((float)(2 * i) / (float)d->n_rot)));
         double smooth = (n_ctx / wave - low) / (high - low);
         divisor[i] = wave < n_ctx / high  ? 1
                      : wave > n_ctx / low ? (float)factor
                                           : (float)(1 / ((1 - smooth) / factor + smooth));
     }
-    *layout = (struct moe_layout){ .data = divisor };
-    struct moe_tensor t = { .name = { "rope_freqs.weight", 17 },
-                            .n_dim = 1,
-                            .dim = { (uint64_t)n, 1, 1, 1 },
-                            .bytes = (uint64_t)n * sizeof *divisor,
-                            .layout = layout };
-    int err = moe_add_tensor(d->f, &t);
-    d->err = d->err ? d->err : err;
+}
+
+/* LongRoPE: a divisor of each frequency for contexts of the first training, and one for longer contexts. */
+static void read_longrope(struct moe_folder *d, const json_t *rope)
+{
+    static const struct {
+        const char *from, *to;
+    } lists[] = { { "long_factor", "rope_factors_long.weight" }, { "short_factor", "rope_factors_short.weight" } };
+    int64_t n_ctx = 0, n_first = original_context(d, rope);
+    double factor, attention;
+    get_int(d, d->fields, "max_position_embeddings", INT32_MAX, &n_ctx);
+    if (!d->err && n_first < 2)
+        wrong(d, "original_max_position_embeddings", "is below 2");
+    for (size_t k = 0; k < LEN(lists); k++) {
+        const json_t *list = get(rope, lists[k].from);
+        if (!d->err && (d->n_rot < 2 || json_array_size(list) != (size_t)d->n_rot / 2))
+            wrong(d, lists[k].from, "does not have a number for each rotated pair");
+        float *divisor = d->err ? NULL : add_divisors(d, lists[k].to);
+        for (size_t i = 0; divisor && i < (size_t)d->n_rot / 2; i++)
+            divisor[i] = (float)json_number_value(json_array_get(list, i));
+    }
+    if (d->err)
+        return;
+    if (!get_number(d, rope, "factor", &factor))
+        factor = (double)n_ctx / (double)n_first;
+    if (!get_number(d, rope, "attention_factor", &attention))
+        attention = factor > 1 ? sqrt(1 + kn_log(factor) / kn_log((double)n_first)) : 1;
+    put_u32(d, "rope.scaling.original_context_length", n_first);
+    put_f32(d, "rope.scaling.attn_factor", attention);
 }
 
 /* The RoPE settings: rope_scaling if it has any, else rope_parameters; or NULL. */
@@ -638,6 +675,12 @@ static void read_rope(struct moe_folder *d)
         unsupported(d, "rope_type", "is not yarn");
     if (!type || !strcmp(type, "default") || d->err)
         return;
+    if (!strcmp(d->family->arch, "phi3")) { /* whatever its type is called: longrope, su, yarn */
+        if (strcmp(type, "longrope") && strcmp(type, "su") && strcmp(type, "yarn"))
+            unsupported(d, "rope_type", "is neither default nor longrope");
+        read_longrope(d, rope);
+        return;
+    }
     if (!get_number(d, rope, "factor", &factor) || !(factor >= 1 && base > 1)) {
         wrong(d, "factor", "of the RoPE scaling is missing or out of range");
         return;

@@ -145,6 +145,11 @@ static const struct {
             "num_key_value_heads=4 head_dim=null max_position_embeddings=32768 rms_norm_eps=1e-6 "
             "tie_word_embeddings=true attention_bias=false use_sliding_window=false sliding_window=null "
             "no_rope_layers=null no_rope_layer_interval=4 layer_types=null " },
+    { "phi3",
+      "hidden_act=\"silu\" rope_parameters=null rope_scaling=null original_max_position_embeddings=4096 "
+      "rope_theta=10000.0 partial_rotary_factor=1.0 hidden_size=3072 intermediate_size=8192 num_hidden_layers=32 "
+      "num_attention_heads=32 num_key_value_heads=null head_dim=null max_position_embeddings=4096 rms_norm_eps=1e-5 "
+      "tie_word_embeddings=false sliding_window=null " },
     { "ministral3",
       "hidden_act=\"silu\" rope_scaling=null original_max_position_embeddings=null rope_theta=1000000.0 "
       "rope_parameters={\"type\":\"yarn\",\"rope_theta\":1000000.0,\"factor\":16.0,"

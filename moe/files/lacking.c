@@ -15,7 +15,6 @@ static const struct {
     { "bailingmoe3", "bailing_hybrid", "linear attention with a fixed decay" },
     { "llama4", "llama4", "attention in chunks, queries scaled by their position, and experts with a scaled input" },
     { NULL, "llama4_text", "attention in chunks, queries scaled by their position, and experts with a scaled input" },
-    { "phi3", "phi3", "matrices of Q, K and V, and of gate and up, in one, and the longrope scaling" },
     { "phimoe", "phimoe", "norms that subtract the mean, and a router that masks far logits" },
     { "mimo2", "mimo_v2_flash", "another number of KV heads in layers with a window" },
     { "mistral4", "mistral4", "queries scaled by their position" },

@@ -22,6 +22,8 @@ struct family {
         WINDOWS_ROTATED
     } rotated;        /* layers with a rotation: all; all but each fourth;
                                                                         * those with a window */
+    bool fused;       /* Q, K and V may be one matrix, and gate and up */
+    bool long_rope;   /* may have divisors of the frequencies for long contexts */
     bool query_scale; /* queries may grow with their position */
     bool scales;      /* has factors of embeddings, residual additions, and logits */
     bool embed_sqrt;  /* embeddings are multiplied by the square root of d_model */
@@ -179,6 +181,7 @@ static const struct family families[] = {
       .shared_width = true },
     { .arch = "smollm3", .rope = KN_ROPE_PAIRS, .rotated = EACH_FOURTH_PLAIN },
     { .arch = "mistral3", .rope = KN_ROPE_PAIRS, .query_scale = true, .windows = MAY_HAVE_WINDOW },
+    { .arch = "phi3", .fused = true, .long_rope = true, .windows = MAY_HAVE_WINDOW },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
@@ -524,7 +527,7 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
         d->scaling = MOE_SCALING_LINEAR;
     else if (moe_string_is(type, "yarn"))
         d->scaling = MOE_SCALING_YARN;
-    else if (!moe_string_is(type, "none")) {
+    else if (!moe_string_is(type, "none") && !moe_string_is(type, "longrope")) { /* of long_rope */
         char shown[64];
         moe_string_show(type, shown, sizeof shown);
         return kn_fail(KN_EUNSUPPORTED, "%s: %s is \"%s\"; none, linear and yarn are supported", moe_file_path(k->f),
@@ -713,6 +716,7 @@ static void take_family(struct moe_desc *d, const struct family *family)
 {
     *d = (struct moe_desc){
         .rope = family->rope,
+        .fused = family->fused,
         .qkv_bias = family->qkv_bias,
         .o_bias = family->o_bias,
         .sinks = family->sinks,
@@ -778,6 +782,8 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     if (!family)
         return KN_EUNSUPPORTED;
     take_family(d, family);
+    d->long_rope = family->long_rope && moe_file_find_tensor(f, "rope_factors_long.weight");
+    d->fused = family->fused && moe_file_find_tensor(f, "blk.0.attn_qkv.weight");
     if (family->by_tensors) {
         d->qkv_bias = moe_file_find_tensor(f, "blk.0.attn_q.bias") || moe_file_find_tensor(f, "blk.0.attn_k.bias") ||
                       moe_file_find_tensor(f, "blk.0.attn_v.bias");

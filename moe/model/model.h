@@ -65,13 +65,15 @@ struct moe_desc {
     uint64_t unrotated_layers[MOE_MAX_LAYER / 64]; /* bit as in window_layers: layer i has no rotation */
     enum moe_scaling scaling;
     float scaling_factor, scaling_attn; /* scaling_attn multiplies cos and sin */
-    int scaling_ctx;                    /* yarn: the context of the first training */
+    int scaling_ctx;                    /* yarn, long_rope: the context of the first training */
+    bool long_rope;                     /* contexts longer than scaling_ctx have other divisors of the frequencies */
     bool yarn_exact;                    /* the ends of yarn's ramp are not rounded to whole pairs */
     float beta_fast, beta_slow;
     enum moe_head head;
     struct moe_features reads; /* of a head: the target's features that it reads */
     bool norm_first;           /* of EAGLE-3: the residual stream begins with the normalised feature */
     int n_guess;               /* of a head: number of tokens that it can predict */
+    bool fused;                /* the file has Q, K and V in one matrix, and gate and up of dense layers */
     bool qkv_bias, o_bias, sinks;
     int window; /* positions that a row sees in layers with a window, the own included; 0: no layer has one */
     uint64_t window_layers[MOE_MAX_LAYER / 64]; /* bit i % 64 of word i / 64: layer i has the window */
@@ -131,6 +133,13 @@ static inline bool moe_is_rotated(const struct moe_desc *d, int layer)
 
 /* Number of different rotations of a position: one, or two if layers with a window have their own. */
 static inline int moe_n_rotation(const struct moe_desc *d) { return d->window_rope_base > 0 ? 2 : 1; }
+
+/* True if a context of max_pos positions has the rotation of long contexts.  It is the context's size that decides, not
+ * the length of a text: keys are rotated when they are stored. */
+static inline bool moe_rotates_long(const struct moe_desc *d, int max_pos)
+{
+    return d->long_rope && max_pos > d->scaling_ctx;
+}
 
 /* Number of delta nets among layers 0 .. layer - 1. */
 static inline int moe_n_delta_before(const struct moe_desc *d, int layer)
@@ -224,6 +233,7 @@ struct moe_model {
     float *feature_norm, *embed_norm;         /* [d_model] norms of the inputs of fc or attention; or NULL */
     float *out_norm, *rope_extra, *rope_freq; /* [d_model]; rope_extra: [n_rot / 2] divisors of the frequencies, or
                                                * NULL; rope_freq: [rotations, n_rot / 2] angle of each pair per position */
+    float *long_extra, *long_freq;            /* the same of long contexts, [n_rot / 2]; or NULL */
     bool gate_up_interleaved;                 /* an expert's gates and ups alternate as rows of one matrix */
     size_t resident_bytes;                    /* of the largest expert on a device; 0: it cannot compute them */
     size_t scratch_bytes;                     /* scratch of one thread to interleave an expert */

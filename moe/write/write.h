@@ -22,6 +22,7 @@ struct moe_synth_shape {
     int n_expert, n_used, d_expert; /* n_expert 0: dense layers of d_ff */
     int d_shared;
     int window, yarn_factor, yarn_ctx; /* 0: none */
+    int long_ctx;                      /* longer contexts have other divisors of RoPE's frequencies; 0: no divisors */
     float rope_base, eps;
     bool qkv_bias;
     enum moe_qk_norm qk_norm;

@@ -161,6 +161,8 @@ int main(void)
         "solar_open",
         "smollm3",
         "mistral3",
+        "phi3",
+        "phi3_short",
     };
     struct CMUnitTest tests[sizeof name / sizeof *name];
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)
