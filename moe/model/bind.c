@@ -219,11 +219,11 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
         return false;
     switch (need) {
     case HIGH_Q:
-        return !d->d_query_latent && !d->fused;
+        return !d->d_query_latent && !d->fused_qkv;
     case LOW_Q:
         return d->d_query_latent > 0;
     case OWN_KV:
-        return !moe_is_latent(d) && !d->fused;
+        return !moe_is_latent(d) && !d->fused_qkv;
     case LATENT:
         return moe_is_latent(d);
     case KV_SPLIT:
@@ -257,7 +257,7 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
     case DENSE:
         return dense;
     case DENSE_APART:
-        return dense && !d->fused;
+        return dense && !d->fused_ffn;
     case ROUTER_BIAS:
         return d->router_bias;
     case SELECT_BIAS:
@@ -418,12 +418,15 @@ static int bind_rows(struct binder *b, int layer, const char *part, int n_in, in
 static int bind_fused(struct binder *b, int layer, struct moe_layer *l)
 {
     const struct moe_desc *d = &b->m->desc;
-    int error = bind_rows(b, layer, "attn_qkv.weight", d->d_model, 3,
+    int error = 0;
+    if (d->fused_qkv)
+        error = bind_rows(b, layer, "attn_qkv.weight", d->d_model, 3,
                           (const int[]){ dim_of(d, D_Q), dim_of(d, D_K), dim_of(d, D_V) },
                           (struct kn_mat *const[]){ &l->q, &l->k, &l->v });
-    return error ? error
-                 : bind_rows(b, layer, "ffn_up.weight", d->d_model, 2, (const int[]){ d->d_ff, d->d_ff },
-                             (struct kn_mat *const[]){ &l->gate, &l->up });
+    if (d->fused_ffn && !error && is_needed(d, layer, DENSE))
+        error = bind_rows(b, layer, "ffn_up.weight", d->d_model, 2, (const int[]){ d->d_ff, d->d_ff },
+                          (struct kn_mat *const[]){ &l->gate, &l->up });
+    return error;
 }
 
 /* The format of K_h, which is a part of attn_kv_b transposed: one that holds each value exactly.  Blocks run along
@@ -481,7 +484,7 @@ static int bind_layer(struct binder *b, int layer)
         if (error)
             return error;
     }
-    int error = d->fused ? bind_fused(b, layer, l) : 0;
+    int error = bind_fused(b, layer, l);
     if (error)
         return error;
     int n_before = moe_n_delta_before(d, layer);

@@ -20,13 +20,13 @@ struct family {
         ALL_ROTATED,
         EACH_FOURTH_PLAIN,
         WINDOWS_ROTATED
-    } rotated;        /* layers with a rotation: all; all but each fourth;
+    } rotated;                 /* layers with a rotation: all; all but each fourth;
                                                                         * those with a window */
-    bool fused;       /* Q, K and V may be one matrix, and gate and up */
-    bool long_rope;   /* may have divisors of the frequencies for long contexts */
-    bool query_scale; /* queries may grow with their position */
-    bool scales;      /* has factors of embeddings, residual additions, and logits */
-    bool embed_sqrt;  /* embeddings are multiplied by the square root of d_model */
+    bool fused_qkv, fused_ffn; /* Q, K and V may be one matrix; gate and up */
+    bool long_rope;            /* may have divisors of the frequencies for long contexts */
+    bool query_scale;          /* queries may grow with their position */
+    bool scales;               /* has factors of embeddings, residual additions, and logits */
+    bool embed_sqrt;           /* embeddings are multiplied by the square root of d_model */
     enum moe_activation activation;
     float window_rope_base; /* over 0: default of the key rope.freq_base_swa, which the family has */
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
@@ -181,7 +181,21 @@ static const struct family families[] = {
       .shared_width = true },
     { .arch = "smollm3", .rope = KN_ROPE_PAIRS, .rotated = EACH_FOURTH_PLAIN },
     { .arch = "mistral3", .rope = KN_ROPE_PAIRS, .query_scale = true, .windows = MAY_HAVE_WINDOW },
-    { .arch = "phi3", .fused = true, .long_rope = true, .windows = MAY_HAVE_WINDOW },
+    { .arch = "bailingmoe",
+      .rope = KN_ROPE_PAIRS,
+      .experts = MUST_HAVE_EXPERTS,
+      .norm_topk = true,
+      .shared = MOE_SHARED_PLAIN },
+    { .arch = "bailingmoe2",
+      .fused_qkv = true,
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_SIGMOID,
+      .select_by_tensors = true,
+      .norm_topk = true,
+      .shared = MOE_SHARED_PLAIN,
+      .shared_width = true },
+    { .arch = "phi3", .fused_qkv = true, .fused_ffn = true, .long_rope = true, .windows = MAY_HAVE_WINDOW },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
@@ -716,7 +730,8 @@ static void take_family(struct moe_desc *d, const struct family *family)
 {
     *d = (struct moe_desc){
         .rope = family->rope,
-        .fused = family->fused,
+        .fused_qkv = family->fused_qkv,
+        .fused_ffn = family->fused_ffn,
         .qkv_bias = family->qkv_bias,
         .o_bias = family->o_bias,
         .sinks = family->sinks,
@@ -783,7 +798,8 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
         return KN_EUNSUPPORTED;
     take_family(d, family);
     d->long_rope = family->long_rope && moe_file_find_tensor(f, "rope_factors_long.weight");
-    d->fused = family->fused && moe_file_find_tensor(f, "blk.0.attn_qkv.weight");
+    d->fused_qkv = family->fused_qkv && moe_file_find_tensor(f, "blk.0.attn_qkv.weight");
+    d->fused_ffn = family->fused_ffn && !moe_file_find_tensor(f, "blk.0.ffn_gate.weight");
     if (family->by_tensors) {
         d->qkv_bias = moe_file_find_tensor(f, "blk.0.attn_q.bias") || moe_file_find_tensor(f, "blk.0.attn_k.bias") ||
                       moe_file_find_tensor(f, "blk.0.attn_v.bias");

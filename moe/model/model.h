@@ -73,7 +73,7 @@ struct moe_desc {
     struct moe_features reads; /* of a head: the target's features that it reads */
     bool norm_first;           /* of EAGLE-3: the residual stream begins with the normalised feature */
     int n_guess;               /* of a head: number of tokens that it can predict */
-    bool fused;                /* the file has Q, K and V in one matrix, and gate and up of dense layers */
+    bool fused_qkv, fused_ffn; /* the file has Q, K and V in one matrix; gate and up of dense layers */
     bool qkv_bias, o_bias, sinks;
     int window; /* positions that a row sees in layers with a window, the own included; 0: no layer has one */
     uint64_t window_layers[MOE_MAX_LAYER / 64]; /* bit i % 64 of word i / 64: layer i has the window */

@@ -155,7 +155,7 @@ static void add_attention(struct plan *p, int layer)
     float sharpen = s->qk_norm ? 1 : SHARPEN; /* with QK norms the norms sharpen */
     char n[48];
     add_norm(p, IN("attn_norm"), s->d_model, 1);
-    if (p->family.fused) {
+    if (p->family.fused_qkv) {
         add_mat(p, IN("attn_qkv"), KN_Q8_0, s->d_model, n_q + 2 * n_kv, 0, sharpen);
     } else {
         add_mat(p, IN("attn_q"), KN_Q8_0, s->d_model, p->family.out_gate ? 2 * n_q : n_q, 0, sharpen);
@@ -222,9 +222,9 @@ static void add_ffn(struct plan *p, int layer)
     }
     if (moe)
         add_mat(p, IN("ffn_gate_inp"), KN_F32, s->d_model, n_expert, 0, ROUTER);
-    if (!p->family.fused)
+    if (!p->family.fused_ffn)
         add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, n_expert, 1);
-    add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, p->family.fused ? 2 * d_ff : d_ff, n_expert, 1);
+    add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, p->family.fused_ffn ? 2 * d_ff : d_ff, n_expert, 1);
     add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, n_expert, down);
     if (moe)
         add_beside_experts(p, layer, down);

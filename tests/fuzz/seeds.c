@@ -34,6 +34,8 @@ static const struct kind kinds[] = {
     { "dots1", "dots1", KN_F16, 32, 16, 2, false, true, false, false, true },
     { "granitemoe", "granitemoe", KN_F16, 32, 16, 2, false, false, false, false, false },
     { "smollm3", "smollm3", KN_F32, 16, 16, 0, false, false, false, false, false },
+    { "bailingmoe2", "bailingmoe2", KN_F16, 32, 16, 2, false, true, false, false, true },
+    { "phi3", "phi3", KN_F32, 16, 16, 0, false, false, false, false, false },
     { "mistral3", "mistral3", KN_F32, 16, 16, 0, false, false, true, false, false },
 };
 

@@ -163,6 +163,8 @@ int main(void)
         "mistral3",
         "phi3",
         "phi3_short",
+        "bailing",
+        "bailing2",
     };
     struct CMUnitTest tests[sizeof name / sizeof *name];
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)
