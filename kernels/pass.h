@@ -28,6 +28,7 @@ struct kn_row {
     /* Of a draft head: the feature that the row starts from; NULL: the target's feature at feature_slot. */
     const float *feature;
     int32_t feature_slot;
+    float q_scale; /* of models that multiply a row's queries by a number of its position */
 };
 
 struct kn_rows {
@@ -176,8 +177,8 @@ struct kn_op_pack {
 
 /* ---- operations of attention ------------------------------------------------------------------------------- */
 
-/* For live rows: bias, QK norm, clamp and rotation of Q, K and V, in this order, or with late_norm the QK norm last; then
- * key and value to the row's slot.  With q_gate the queries come from there: each head's gate follows its query. */
+/* For live rows: bias, QK norm, clamp and rotation of Q, K and V, in this order, or with late_norm the QK norm last; then,
+ * with scale_q, the queries times the row's q_scale; then key and value to the row's slot.  With q_gate the queries come from there: each head's gate follows its query. */
 struct kn_op_finish_qkv {
     struct kn_rows rows;
     int n_head, n_kv, d_head, d_value, n_rot;
@@ -191,6 +192,7 @@ struct kn_op_finish_qkv {
     const float (*rotation)[2]; /* [n, n_rot / 2]; NULL: queries and keys are not rotated */
     enum kn_rope rope;
     struct kn_cache cache;
+    bool scale_q;
 };
 
 /* Attention of live rows over positions first to their own, first: the last `window` positions, or 0.  Query head h uses

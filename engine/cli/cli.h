@@ -25,7 +25,7 @@
     X(eval, "compute logits of given tokens, or the perplexity of a text")                                             \
     X(tokenize, "convert text on stdin to token ids, or ids to text")                                                  \
     X(render, "convert a JSON conversation on stdin to the prompt text")                                               \
-    X(inspect, "print a summary of a model file without loading it")                                                   \
+    X(inspect, "print whether a model runs here, how fast, and a summary of its file")                                 \
     X(quantize, "convert a model's weights to other formats")                                                          \
     X(pack, "write a model's experts to a file that is faster to read")                                                \
     X(synth, "write a model with the shape of a real one and random weights")                                          \

@@ -1,113 +1,24 @@
 /* engine/cli/cmd_inspect.c - `spillway inspect MODEL`: prints a summary of a model file without loading it.
  *
  * In: the header of a GGUF file of any architecture, or a folder of a supported family, shown as the GGUF file
- * it would be converted to.  Out: a summary as lines, or with --json as one object with the same content; with
+ * it would be converted to.  Out: a summary as lines, or with --json as one object with the same content, which also says
+ * whether the model runs here (inspect_use.c); with
  * --verbose also every metadata value (of arrays the first few items) and every tensor (with --json also its file,
  * offset and bytes).  Values that the file does not have are left out.
  *
- * The same functions print both forms: struct sheet says which, and each put_ function prints a line or a JSON
+ * The same functions print both forms: struct eng_sheet says which, and each put_ function prints a line or a JSON
  * member. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cli/cli.h"
+#include "engine/cli/inspect_use.h"
 
 #define SHOWN_ITEMS 8  /* items printed of an array */
 #define COLUMN      15 /* column where values begin; WIDE_COLUMN in the lists of --verbose */
 #define WIDE_COLUMN 50
 #define N_TYPE      512 /* tensor types below this number are counted apart, all others together */
-
-struct sheet {
-    FILE *out;
-    bool json, comma; /* comma: the next JSON member needs one before it */
-    int indent, column;
-};
-
-/* ---- the two forms --------------------------------------------------------------------------- */
-
-static struct moe_string view(const char *text) { return (struct moe_string){ text, strlen(text) }; }
-
-/* Begins a value: prints its name in JSON, its label in lines. */
-static void begin(struct sheet *s, const char *name, const char *label)
-{
-    if (s->json) {
-        fputs(s->comma ? "," : "", s->out);
-        if (name) {
-            eng_json_string(s->out, view(name));
-            fputc(':', s->out);
-        }
-    } else
-        fprintf(s->out, "%*s%-*s ", s->indent, "", s->column - 1 - s->indent, label);
-    s->comma = true;
-}
-
-static void end(struct sheet *s)
-{
-    if (!s->json)
-        fputc('\n', s->out);
-}
-
-static void open_nest(struct sheet *s, const char *name, char bracket, const char *title)
-{
-    if (s->json) {
-        begin(s, name, "");
-        fputc(bracket, s->out);
-    } else
-        fprintf(s->out, "%*s%s\n", s->indent, "", title);
-    s->comma = false;
-    s->indent += 2;
-}
-
-static void close_nest(struct sheet *s, char bracket)
-{
-    if (s->json)
-        fputc(bracket, s->out);
-    s->comma = true;
-    s->indent -= 2;
-}
-
-static void put_string(struct sheet *s, const char *name, const char *label, struct moe_string text)
-{
-    char shown[256];
-    begin(s, name, label);
-    if (s->json)
-        eng_json_string(s->out, text);
-    else {
-        moe_string_show(text, shown, sizeof shown);
-        fputs(shown, s->out);
-    }
-    end(s);
-}
-
-static void put_count(struct sheet *s, const char *name, const char *label, uint64_t n)
-{
-    begin(s, name, label);
-    fprintf(s->out, "%" PRIu64, n);
-    end(s);
-}
-
-static void print_bytes(FILE *out, uint64_t n)
-{
-    static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB" };
-    double x = (double)n;
-    int u = 0;
-    for (; x >= 1024 && u < 4; u++)
-        x /= 1024;
-    fprintf(out, u ? "%.2f %s" : "%.0f %s", x, unit[u]);
-}
-
-static void put_bytes(struct sheet *s, const char *name, const char *label, uint64_t n)
-{
-    if (s->json) {
-        put_count(s, name, label, n);
-        return;
-    }
-    begin(s, name, label);
-    print_bytes(s->out, n);
-    end(s);
-}
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
@@ -126,19 +37,20 @@ static bool arch_int(const struct moe_file *f, struct moe_string arch, const cha
     return true;
 }
 
-static void put_arch_int(struct sheet *s, const struct moe_file *f, struct moe_string arch, const char *key,
+static void put_arch_int(struct eng_sheet *s, const struct moe_file *f, struct moe_string arch, const char *key,
                          const char *name, const char *label)
 {
     uint64_t x;
     if (arch_int(f, arch, key, &x))
-        put_count(s, name, label, x);
+        eng_sheet_count(s, name, label, x);
 }
 
-static void put_text(struct sheet *s, const struct moe_file *f, const char *key, const char *name, const char *label)
+static void put_text(struct eng_sheet *s, const struct moe_file *f, const char *key, const char *name,
+                     const char *label)
 {
     const struct moe_value *v = moe_file_find(f, key);
     if (v && v->type == MOE_STRING)
-        put_string(s, name, label, *(const struct moe_string *)v->data);
+        eng_sheet_string(s, name, label, *(const struct moe_string *)v->data);
 }
 
 static const char *type_name(uint32_t gguf_type, char *room, size_t bytes)
@@ -154,7 +66,7 @@ static uint64_t n_weight(const struct moe_tensor *t) { return t->dim[0] * t->dim
 
 /* ---- the sheet ------------------------------------------------------------------------------- */
 
-static void put_sizes(struct sheet *s, const struct moe_file *f)
+static void put_sizes(struct eng_sheet *s, const struct moe_file *f)
 {
     uint64_t expert_bytes = 0, dense_bytes = 0, weights = 0;
     for (size_t i = 0; i < moe_file_tensor_count(f); i++) {
@@ -162,16 +74,16 @@ static void put_sizes(struct sheet *s, const struct moe_file *f)
         *(moe_tensor_is_expert(t) ? &expert_bytes : &dense_bytes) += t->bytes;
         weights += n_weight(t);
     }
-    put_count(s, "n_split", "splits", (uint64_t)moe_file_files(f)->n_file);
-    put_count(s, "n_tensor", "tensors", moe_file_tensor_count(f));
-    put_count(s, "n_weight", "weights", weights);
-    put_bytes(s, "bytes", "size", expert_bytes + dense_bytes);
+    eng_sheet_count(s, "n_split", "splits", (uint64_t)moe_file_files(f)->n_file);
+    eng_sheet_count(s, "n_tensor", "tensors", moe_file_tensor_count(f));
+    eng_sheet_count(s, "n_weight", "weights", weights);
+    eng_sheet_bytes(s, "bytes", "size", expert_bytes + dense_bytes);
     if (expert_bytes)
-        put_bytes(s, "expert_bytes", "  experts", expert_bytes);
-    put_bytes(s, "dense_bytes", "  dense", dense_bytes);
+        eng_sheet_bytes(s, "expert_bytes", "  experts", expert_bytes);
+    eng_sheet_bytes(s, "dense_bytes", "  dense", dense_bytes);
 }
 
-static void put_shape(struct sheet *s, const struct moe_file *f)
+static void put_shape(struct eng_sheet *s, const struct moe_file *f)
 {
     static const struct {
         const char *key, *name, *label;
@@ -203,14 +115,14 @@ static void put_shape(struct sheet *s, const struct moe_file *f)
 
     const struct moe_value *tokens = moe_file_find(f, "tokenizer.ggml.tokens");
     if (tokens && tokens->type == MOE_ARRAY)
-        put_count(s, "n_vocab", "vocabulary", tokens->n);
+        eng_sheet_count(s, "n_vocab", "vocabulary", tokens->n);
     else
         put_arch_int(s, f, arch, "vocab_size", "n_vocab", "vocabulary");
 }
 
 /* Prints the number of multi-token prediction (MTP) layers, and the bytes of their tensors: converters often keep the
  * number but not the tensors. */
-static void put_ahead(struct sheet *s, const struct moe_file *f)
+static void put_ahead(struct eng_sheet *s, const struct moe_file *f)
 {
     const struct moe_value *v = moe_file_find(f, "general.architecture");
     uint64_t n_layer, n_ahead, bytes = 0;
@@ -224,22 +136,23 @@ static void put_ahead(struct sheet *s, const struct moe_file *f)
         snprintf(name, sizeof name, "%.*s", (int)(t->name.n < 32 ? t->name.n : 32), t->name.data);
         bytes += !strncmp(name, "blk.", 4) && strtoull(name + 4, NULL, 10) >= n_layer - n_ahead ? t->bytes : 0;
     }
-    put_count(s, "n_ahead", "MTP layers", n_ahead);
-    put_bytes(s, "ahead_bytes", bytes ? "  --draft mtp" : "  left out", bytes);
+    eng_sheet_count(s, "n_ahead", "MTP layers", n_ahead);
+    eng_sheet_bytes(s, "ahead_bytes", bytes ? "  --draft mtp" : "  left out", bytes);
 }
 
 /* For latent attention with K and V in one matrix, if it is quantised: prints that its K part will be held as F32.
  * K is used transposed, and quantised blocks cannot be transposed.  The V part keeps its format. */
-static void put_widened(struct sheet *s, const struct moe_file *f)
+static void put_widened(struct eng_sheet *s, const struct moe_file *f)
 {
     const struct moe_tensor *t = moe_file_find_tensor(f, "blk.0.attn_kv_b.weight");
     const struct moe_tensor_type *type = t ? moe_tensor_type(t->gguf_type) : NULL;
     if (type && type->block_values > 1 && !moe_file_find_tensor(f, "blk.0.attn_k_b.weight"))
-        put_string(s, "attn_kv_b", "attn_kv_b", view("quantised along rows: the key part is held as F32"));
+        eng_sheet_string(s, "attn_kv_b", "attn_kv_b",
+                         eng_sheet_text("quantised along rows: the key part is held as F32"));
 }
 
 /* Prints the number of tensors and bytes of each tensor type, by type number. */
-static void put_formats(struct sheet *s, const struct moe_file *f)
+static void put_formats(struct eng_sheet *s, const struct moe_file *f)
 {
     struct {
         uint64_t count, bytes;
@@ -250,28 +163,28 @@ static void put_formats(struct sheet *s, const struct moe_file *f)
         tally[type].count++;
         tally[type].bytes += t->bytes;
     }
-    open_nest(s, "formats", '[', "formats");
+    eng_sheet_open(s, "formats", '[', "formats");
     for (uint32_t type = 0; type <= N_TYPE; type++) {
         char room[24];
         const char *name = type < N_TYPE ? type_name(type, room, sizeof room) : "other";
         if (!tally[type].count)
             continue;
-        begin(s, NULL, name);
+        eng_sheet_begin(s, NULL, name);
         if (s->json)
             fprintf(s->out, "{\"type\":\"%s\",\"n_tensor\":%" PRIu64 ",\"bytes\":%" PRIu64 "}", name, tally[type].count,
                     tally[type].bytes);
         else {
             fprintf(s->out, "%6" PRIu64 " tensors  ", tally[type].count);
-            print_bytes(s->out, tally[type].bytes);
+            eng_print_bytes(s->out, tally[type].bytes);
         }
-        end(s);
+        eng_sheet_end(s);
     }
-    close_nest(s, ']');
+    eng_sheet_close(s, ']');
 }
 
 /* ---- all values and tensors ------------------------------------------------------------------ */
 
-static void put_item(struct sheet *s, const struct moe_value *v, size_t i)
+static void put_item(struct eng_sheet *s, const struct moe_value *v, size_t i)
 {
     char shown[1024];
     size_t room = v->type == MOE_ARRAY ? 80 : sizeof shown;
@@ -304,14 +217,14 @@ static void put_item(struct sheet *s, const struct moe_value *v, size_t i)
     }
 }
 
-static void put_values(struct sheet *s, const struct moe_file *f)
+static void put_values(struct eng_sheet *s, const struct moe_file *f)
 {
-    open_nest(s, "metadata", s->json ? '{' : '[', "metadata");
+    eng_sheet_open(s, "metadata", s->json ? '{' : '[', "metadata");
     for (size_t i = 0; i < moe_file_value_count(f); i++) {
         const struct moe_value *v = moe_file_value(f, i);
         char key[256];
         moe_string_show(v->key, key, sizeof key);
-        begin(s, key, key);
+        eng_sheet_begin(s, key, key);
         if (v->type == MOE_ARRAY) {
             fprintf(s->out, s->json ? "{\"n\":%zu,\"first\":[" : "%zu: ", v->n);
             for (size_t k = 0; k < v->n && k < SHOWN_ITEMS; k++) {
@@ -321,20 +234,20 @@ static void put_values(struct sheet *s, const struct moe_file *f)
             fputs(s->json ? "]}" : v->n > SHOWN_ITEMS ? ", ..." : "", s->out);
         } else
             put_item(s, v, 0);
-        end(s);
+        eng_sheet_end(s);
     }
-    close_nest(s, s->json ? '}' : ']');
+    eng_sheet_close(s, s->json ? '}' : ']');
 }
 
-static void put_tensors(struct sheet *s, const struct moe_file *f)
+static void put_tensors(struct eng_sheet *s, const struct moe_file *f)
 {
-    open_nest(s, "tensors", '[', "tensors");
+    eng_sheet_open(s, "tensors", '[', "tensors");
     for (size_t i = 0; i < moe_file_tensor_count(f); i++) {
         const struct moe_tensor *t = moe_file_tensor(f, i);
         char name[256], room[24];
         const char *type = type_name(t->gguf_type, room, sizeof room);
         moe_string_show(t->name, name, sizeof name);
-        begin(s, NULL, name);
+        eng_sheet_begin(s, NULL, name);
         if (s->json) {
             fputs("{\"name\":", s->out);
             eng_json_string(s->out, t->name);
@@ -345,34 +258,45 @@ static void put_tensors(struct sheet *s, const struct moe_file *f)
         for (int k = 0; k < t->n_dim; k++)
             fprintf(s->out, "%s%" PRIu64, !k ? "" : s->json ? "," : " x ", t->dim[k]);
         fputs(s->json ? "]}" : "", s->out);
-        end(s);
+        eng_sheet_end(s);
     }
-    close_nest(s, ']');
+    eng_sheet_close(s, ']');
+}
+
+static void put_file(struct eng_sheet *s, const struct eng_config *config, const struct moe_file *f)
+{
+    put_text(s, f, "general.architecture", "arch", "architecture");
+    put_text(s, f, "general.name", "name", "name");
+    put_sizes(s, f);
+    put_shape(s, f);
+    put_text(s, f, "tokenizer.ggml.model", "tokenizer", "tokenizer");
+    put_text(s, f, "tokenizer.ggml.pre", "pre_tokenizer", "  pre type");
+    put_ahead(s, f);
+    put_widened(s, f);
+    put_formats(s, f);
+    eng_inspect_use(s, config, f);
+    if (config->verbose) {
+        s->column = WIDE_COLUMN;
+        put_values(s, f);
+        put_tensors(s, f);
+    }
 }
 
 int eng_cmd_inspect(const struct eng_config *config)
 {
     struct moe_file *f = NULL;
-    if (moe_file_open(&f, config->model))
+    char why[1024];
+    int error = eng_inspect_open(&f, config, why, sizeof why);
+    if (error && error != KN_EUNSUPPORTED)
         return 2;
-    struct sheet s = { .out = stdout, .json = config->json, .column = COLUMN };
+    struct eng_sheet s = { .out = stdout, .json = config->json, .column = COLUMN };
     if (s.json)
         fputc('{', s.out);
-    put_string(&s, "file", "file", view(moe_file_path(f)));
-    put_text(&s, f, "general.architecture", "arch", "architecture");
-    put_text(&s, f, "general.name", "name", "name");
-    put_sizes(&s, f);
-    put_shape(&s, f);
-    put_text(&s, f, "tokenizer.ggml.model", "tokenizer", "tokenizer");
-    put_text(&s, f, "tokenizer.ggml.pre", "pre_tokenizer", "  pre type");
-    put_ahead(&s, f);
-    put_widened(&s, f);
-    put_formats(&s, f);
-    if (config->verbose) {
-        s.column = WIDE_COLUMN;
-        put_values(&s, f);
-        put_tensors(&s, f);
-    }
+    eng_sheet_string(&s, "file", "file", eng_sheet_text(config->model));
+    if (f)
+        put_file(&s, config, f);
+    else
+        eng_inspect_refused(&s, why);
     fputs(s.json ? "}\n" : "", s.out);
     moe_file_close(f);
     return fflush(stdout) || ferror(stdout) ? 1 : 0;

@@ -181,6 +181,11 @@ const char *eng_tool_format_name(const struct eng_tool_format *s)
     return names[s->syntax];
 }
 
+const char *eng_tool_format_thought(const struct eng_tool_format *s, bool close)
+{
+    return s->mark[close ? MARK_THINK_END : MARK_THINK].text;
+}
+
 uint8_t eng_tool_format_first_byte(const struct eng_tool_format *s)
 {
     return s->syntax == ENG_SYNTAX_LLAMA ? '{' : s->syntax == ENG_SYNTAX_PYTHONIC && s->variant ? '[' : 0;

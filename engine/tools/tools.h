@@ -80,6 +80,8 @@ void eng_tool_format_find(struct eng_tool_format *out, const char *template_text
 void eng_tool_format_generic(struct eng_tool_format *s);
 #define ENG_GENERIC_CALL     "<tool_call>"
 #define ENG_GENERIC_CALL_END "</tool_call>"
+/* The marker that opens or, with `close`, closes reasoning; NULL: the format has none. */
+const char *eng_tool_format_thought(const struct eng_tool_format *s, bool close);
 const char *eng_tool_format_name(const struct eng_tool_format *s); /* the second name in ENG_TOOL_SYNTAXES */
 
 /* True if the prompt, without white space at its end, ends with the marker that opens reasoning (some

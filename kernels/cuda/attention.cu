@@ -79,6 +79,8 @@ KN_KERNEL(finish_qkv, ROW_THREADS, 2)(const __grid_constant__ struct kn_op_finis
         block_norm_heads(o, q, o.n_head, o.q_norm);
         block_norm_heads(o, k, o.n_kv, o.k_norm);
     }
+    for (int i = t; o.scale_q && i < n_q; i += ROW_THREADS)
+        q[i] = q[i] * o.rows.row[row].q_scale;
     int slot = o.rows.row[row].slot;
     for (int i = warp_of(); i < 2 * o.n_kv; i += n_warp_of()) {
         int h = i / 2;

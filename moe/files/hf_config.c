@@ -38,6 +38,8 @@ static const struct moe_hf_family families[] = {
       .mtp_apart = true },
     { "solar_open", "glm4moe", .experts = true, .post_norm = true, .sigmoid = true },
     { "smollm3", "smollm3", .turned = true },
+    { "phi3", "phi3", .windows = WINDOW_ALL },
+    { "ministral3", "mistral3", .turned = true, .windows = WINDOW_ALL, .query_scale = true },
     { "qwen3_next", "qwen3next", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
       .norms_less_1 = true, .mtp_apart = true },
     { "qwen3_5_moe_text", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
@@ -534,10 +536,36 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
         put_f32(d, "rope.scaling.yarn_log_multiplier", 0.1 * all);
         usual = 1;
     }
+    if (d->family->query_scale && all > 0) {
+        put_f32(d, "rope.scaling.yarn_log_multiplier", all);
+        usual /= mscale_of(factor, all);
+    }
     if (attention != usual)
         put_f32(d, "rope.scaling.attn_factor", attention / usual);
+    if (d->family->query_scale && get_number(d, rope, "llama_4_scaling_beta", &x))
+        put_f32(d, "attention.temperature_scale", x);
     if (get_bool(d, rope, "truncate", true) == exact)
         unsupported(d, "truncate", exact ? "is true" : "is false");
+}
+
+/* Adds a vector of n_rot / 2 divisors of the frequencies; the caller fills it.  NULL: d->err is set. */
+static float *add_divisors(struct moe_folder *d, const char *name)
+{
+    size_t n = (size_t)d->n_rot / 2;
+    float *divisor = moe_keep(d->f, n * sizeof *divisor);
+    struct moe_layout *layout = divisor ? moe_keep(d->f, sizeof *layout) : NULL;
+    if (!layout) {
+        d->err = KN_ENOMEM;
+        return NULL;
+    }
+    *layout = (struct moe_layout){ .data = divisor };
+    struct moe_tensor t = { .name = { name, strlen(name) },
+                            .n_dim = 1,
+                            .dim = { n, 1, 1, 1 },
+                            .bytes = n * sizeof *divisor,
+                            .layout = layout };
+    d->err = moe_add_tensor(d->f, &t);
+    return d->err ? NULL : divisor;
 }
 
 /* Llama 3 scaling: short wavelengths are unchanged, long wavelengths are multiplied by factor, for wavelengths between
@@ -552,27 +580,43 @@ static void read_llama3(struct moe_folder *d, const json_t *rope, double base, d
         wrong(d, "rope_type", "is llama3, but its factors are missing or out of range");
     if (n < 1)
         wrong(d, "rope_type", "is llama3, but no part of a head is rotated");
-    float *divisor = d->err ? NULL : moe_keep(d->f, (size_t)n * sizeof *divisor);
-    struct moe_layout *layout = divisor ? moe_keep(d->f, sizeof *layout) : NULL;
-    if (!layout) {
-        d->err = d->err ? d->err : KN_ENOMEM;
-        return;
-    }
-    for (int i = 0; i < n; i++) {
+    float *divisor = d->err ? NULL : add_divisors(d, "rope_freqs.weight");
+    for (int i = 0; divisor && i < n; i++) {
         double wave = two_pi / (double)(1.0f / (float)kn_pow(base, (double)((float)(2 * i) / (float)d->n_rot)));
         double smooth = (n_ctx / wave - low) / (high - low);
         divisor[i] = wave < n_ctx / high  ? 1
                      : wave > n_ctx / low ? (float)factor
                                           : (float)(1 / ((1 - smooth) / factor + smooth));
     }
-    *layout = (struct moe_layout){ .data = divisor };
-    struct moe_tensor t = { .name = { "rope_freqs.weight", 17 },
-                            .n_dim = 1,
-                            .dim = { (uint64_t)n, 1, 1, 1 },
-                            .bytes = (uint64_t)n * sizeof *divisor,
-                            .layout = layout };
-    int err = moe_add_tensor(d->f, &t);
-    d->err = d->err ? d->err : err;
+}
+
+/* LongRoPE: a divisor of each frequency for contexts of the first training, and one for longer contexts. */
+static void read_longrope(struct moe_folder *d, const json_t *rope)
+{
+    static const struct {
+        const char *from, *to;
+    } lists[] = { { "long_factor", "rope_factors_long.weight" }, { "short_factor", "rope_factors_short.weight" } };
+    int64_t n_ctx = 0, n_first = original_context(d, rope);
+    double factor, attention;
+    get_int(d, d->fields, "max_position_embeddings", INT32_MAX, &n_ctx);
+    if (!d->err && n_first < 2)
+        wrong(d, "original_max_position_embeddings", "is below 2");
+    for (size_t k = 0; k < LEN(lists); k++) {
+        const json_t *list = get(rope, lists[k].from);
+        if (!d->err && (d->n_rot < 2 || json_array_size(list) != (size_t)d->n_rot / 2))
+            wrong(d, lists[k].from, "does not have a number for each rotated pair");
+        float *divisor = d->err ? NULL : add_divisors(d, lists[k].to);
+        for (size_t i = 0; divisor && i < (size_t)d->n_rot / 2; i++)
+            divisor[i] = (float)json_number_value(json_array_get(list, i));
+    }
+    if (d->err)
+        return;
+    if (!get_number(d, rope, "factor", &factor))
+        factor = (double)n_ctx / (double)n_first;
+    if (!get_number(d, rope, "attention_factor", &attention))
+        attention = factor > 1 ? sqrt(1 + kn_log(factor) / kn_log((double)n_first)) : 1;
+    put_u32(d, "rope.scaling.original_context_length", n_first);
+    put_f32(d, "rope.scaling.attn_factor", attention);
 }
 
 /* The RoPE settings: rope_scaling if it has any, else rope_parameters; or NULL. */
@@ -627,8 +671,16 @@ static void read_rope(struct moe_folder *d)
     }
     put_f32(d, "rope.freq_base", base);
     read_window_rope(d);
+    if (d->family->query_scale && (!type || strcmp(type, "yarn")))
+        unsupported(d, "rope_type", "is not yarn");
     if (!type || !strcmp(type, "default") || d->err)
         return;
+    if (!strcmp(d->family->arch, "phi3")) { /* whatever its type is called: longrope, su, yarn */
+        if (strcmp(type, "longrope") && strcmp(type, "su") && strcmp(type, "yarn"))
+            unsupported(d, "rope_type", "is neither default nor longrope");
+        read_longrope(d, rope);
+        return;
+    }
     if (!get_number(d, rope, "factor", &factor) || !(factor >= 1 && base > 1)) {
         wrong(d, "factor", "of the RoPE scaling is missing or out of range");
         return;
@@ -752,9 +804,7 @@ static void read_activation(struct moe_folder *d)
  * outer config also says whether the output matrix is the embedding. */
 static int unnest(struct moe_folder *d)
 {
-    json_t *text = d->family->nested ? json_object_get(d->config, "text_config") : NULL;
-    if (!d->family->nested)
-        return 0;
+    json_t *text = json_object_get(d->config, "text_config");
     if (!json_is_object(text)) {
         wrong(d, "text_config", "is no object");
         return d->err;
@@ -769,10 +819,30 @@ static int unnest(struct moe_folder *d)
     return d->err;
 }
 
+/* The language model of mistral3, which has a vision part, is a mistral or a ministral3.  Returns its model_type. */
+static const char *unwrap(struct moe_folder *d)
+{
+    const char *type;
+    bool says_tied = get(d->config, "tie_word_embeddings") != NULL;
+    d->wrapped = true;
+    if (unnest(d))
+        return NULL;
+    if (!says_tied && json_object_set_new(d->config, "tie_word_embeddings", json_true()))
+        d->err = kn_fail(KN_ENOMEM, "%s: no memory for its configuration", d->f->name);
+    type = get_string(d, d->config, "model_type");
+    if (!type || !strcmp(type, "mistral3")) /* that of the outer configuration */
+        return "mistral";
+    if (strcmp(type, "mistral") && strcmp(type, "ministral3"))
+        unsupported(d, "text_config", "of mistral3 is neither a mistral nor a ministral3");
+    return type;
+}
+
 static int find_family(struct moe_folder *d)
 {
     const char *type = get_string(d, d->config, "model_type");
     char shown[64], known[512] = "";
+    if (type && !strcmp(type, "mistral3"))
+        type = unwrap(d);
     for (int i = 0; i < N_FAMILY && !d->err; i++) {
         if (type && !strcmp(type, families[i].model_type))
             d->family = &families[i];
@@ -780,7 +850,7 @@ static int find_family(struct moe_folder *d)
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].model_type);
     }
     if (d->family || d->err)
-        return d->err ? d->err : unnest(d);
+        return d->err || !d->family->nested ? d->err : unnest(d);
     struct moe_string name = { type ? type : "", type ? strlen(type) : 0 };
     const char *lacks = moe_family_lacks(name);
     moe_string_show(name, shown, sizeof shown);

@@ -145,6 +145,18 @@ static const struct {
             "num_key_value_heads=4 head_dim=null max_position_embeddings=32768 rms_norm_eps=1e-6 "
             "tie_word_embeddings=true attention_bias=false use_sliding_window=false sliding_window=null "
             "no_rope_layers=null no_rope_layer_interval=4 layer_types=null " },
+    { "phi3",
+      "hidden_act=\"silu\" rope_parameters=null rope_scaling=null original_max_position_embeddings=4096 "
+      "rope_theta=10000.0 partial_rotary_factor=1.0 hidden_size=3072 intermediate_size=8192 num_hidden_layers=32 "
+      "num_attention_heads=32 num_key_value_heads=null head_dim=null max_position_embeddings=4096 rms_norm_eps=1e-5 "
+      "tie_word_embeddings=false sliding_window=null " },
+    { "ministral3",
+      "hidden_act=\"silu\" rope_scaling=null original_max_position_embeddings=null rope_theta=1000000.0 "
+      "rope_parameters={\"type\":\"yarn\",\"rope_theta\":1000000.0,\"factor\":16.0,"
+      "\"original_max_position_embeddings\":16384,\"beta_fast\":32.0,\"beta_slow\":1.0,\"mscale_all_dim\":1.0,"
+      "\"mscale\":1.0,\"llama_4_scaling_beta\":0.1} "
+      "hidden_size=4096 intermediate_size=14336 num_hidden_layers=34 num_attention_heads=32 num_key_value_heads=8 "
+      "head_dim=128 max_position_embeddings=262144 rms_norm_eps=1e-5 tie_word_embeddings=false sliding_window=null " },
     { "qwen3_next", EVERY BASE DELTA SPARSE "intermediate_size=5632 num_hidden_layers=48 tie_word_embeddings=false "
                                             "num_experts_per_tok=10 num_experts=512 norm_topk_prob=true " },
     { "qwen3_5_moe_text", EVERY BASE DELTA "num_hidden_layers=40 tie_word_embeddings=false num_experts_per_tok=8 "

@@ -50,6 +50,7 @@ struct moe_folder {
     int scale_rows, scale_values; /* packed weights: rows by values per scale; values 0: none */
     uint32_t gptq_zeros;          /* GPTQ: the one supported word of qzeros, eight zero points of 4 bits; 0: no GPTQ */
     bool gptq_plain;              /* config.json states that zero points are symmetric and inputs in order */
+    bool wrapped;                 /* a mistral3: the language model is under "language_model." */
     bool tied;                    /* the output matrix is the embedding */
     int err;                      /* first failure while config.json is read and metadata added */
 };
@@ -78,6 +79,7 @@ struct moe_hf_family {
     bool nested;       /* vision model: the language model is in text_config */
     const char *aside; /* tensors with names that begin so are not used: of a vision part, of unsupported MTP layers */
     bool geglu;        /* the activation is GELU approximated with tanh, not SiLU */
+    bool query_scale;  /* queries grow with their position: llama_4_scaling_beta, and yarn */
     bool window_rope;  /* layers with a window have their own RoPE settings */
     bool mtp_apart;    /* MTP layers are stored under "mtp." */
 };

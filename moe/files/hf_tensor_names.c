@@ -23,6 +23,7 @@ static const struct {
     { "self_attn.k_proj.weight", "attn_k.weight", ROTATED },
     { "self_attn.v_proj.weight", "attn_v.weight", AS_IT_IS },
     { "self_attn.o_proj.weight", "attn_output.weight", AS_IT_IS },
+    { "self_attn.qkv_proj.weight", "attn_qkv.weight", AS_IT_IS },
     { "self_attn.q_proj.bias", "attn_q.bias", AS_IT_IS },
     { "self_attn.k_proj.bias", "attn_k.bias", AS_IT_IS },
     { "self_attn.v_proj.bias", "attn_v.bias", AS_IT_IS },
@@ -56,6 +57,7 @@ static const struct {
     { "mlp.gate_proj.weight", "ffn_gate.weight", AS_IT_IS },
     { "mlp.up_proj.weight", "ffn_up.weight", AS_IT_IS },
     { "mlp.down_proj.weight", "ffn_down.weight", AS_IT_IS },
+    { "mlp.gate_up_proj.weight", "ffn_up.weight", AS_IT_IS },
     { "mlp.gate.weight", "ffn_gate_inp.weight", AS_IT_IS },
     { "mlp.router.weight", "ffn_gate_inp.weight", AS_IT_IS },
     { "mlp.router.bias", "ffn_gate_inp.bias", AS_IT_IS },
@@ -151,10 +153,23 @@ struct name {
     char rest[MOE_HF_SHOWN];
 };
 
+static bool begins(struct moe_string s, const char *with)
+{
+    return s.n >= strlen(with) && !memcmp(s.data, with, strlen(with));
+}
+
 /* Prefix of all names in parts[] and ends[]. */
 static const char *root_of(const struct moe_folder *d)
 {
-    return d->family->nested ? "model.language_model." : "model.";
+    return d->family->nested ? "model.language_model." : d->wrapped ? "language_model.model." : "model.";
+}
+
+/* True for a tensor of a part of the model that is not used: vision, unsupported MTP layers. */
+static bool is_aside(const struct moe_folder *d, struct moe_string name)
+{
+    if (d->wrapped)
+        return begins(name, "vision_tower.") || begins(name, "multi_modal_projector.");
+    return d->family->aside && begins(name, d->family->aside);
 }
 
 static const struct moe_stored *find_beside(const struct moe_hf_mapper *m, size_t less, const char *more)
@@ -172,11 +187,6 @@ static size_t take_number(const char *s, size_t n, int *out)
         x = 10 * x + (s[i] - '0');
     *out = x;
     return i < n && s[i] == '.' ? i : 0;
-}
-
-static bool begins(struct moe_string s, const char *with)
-{
-    return s.n >= strlen(with) && !memcmp(s.data, with, strlen(with));
 }
 
 /* Parses s, a name without root_of(); false: not the name of a layer's tensor. */
@@ -339,9 +349,9 @@ static int map(struct moe_hf_mapper *m)
     struct moe_string s = m->t->name;
     if (!m->t->bytes) /* a matrix without rows or columns, of a part that the model lacks */
         return 0;
-    if (moe_string_is(s, "lm_head.weight"))
+    if (moe_string_is(s, m->d->wrapped ? "language_model.lm_head.weight" : "lm_head.weight"))
         return map_head(m);
-    if (m->d->family->aside && begins(s, m->d->family->aside)) {
+    if (is_aside(m->d, s)) {
         m->n_aside++;
         return 0;
     }
@@ -387,7 +397,8 @@ int moe_hf_tensors(struct moe_folder *d)
     if (!err)
         err = moe_hf_check_stacks(&m);
     if (!err && m.n_aside)
-        kn_say(KN_LOG_INFO, "%s: %d tensors under %s are not used", d->f->name, m.n_aside, d->family->aside);
+        kn_say(KN_LOG_INFO, "%s: %d tensors under %s are not used", d->f->name, m.n_aside,
+               d->wrapped ? "vision_tower and multi_modal_projector" : d->family->aside);
     if (!err && !d->tied && !moe_find_tensor(d->f, "output.weight"))
         err = kn_fail(KN_ECORRUPT, "%s: %s: tensor lm_head.weight is missing", d->f->name, kn_error_text(KN_ECORRUPT));
     kn_free(m.n_left);

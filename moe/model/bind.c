@@ -65,6 +65,7 @@ enum need {
     DELTA_RATES,
     DELTA_BA,
     DENSE,
+    DENSE_APART,
     EXPERTS,
     ROUTER_BIAS,
     SELECT_BIAS,
@@ -120,8 +121,8 @@ static const struct part parts[] = {
     { "ffn_norm.weight", FFN_NORM, VECTOR, D_ONE, D_MODEL, FIELD(ffn_norm) },
     { "post_attention_norm.weight", OUT_NORMS, VECTOR, D_ONE, D_MODEL, FIELD(attn_out_norm) },
     { "post_ffw_norm.weight", OUT_NORMS, VECTOR, D_ONE, D_MODEL, FIELD(ffn_out_norm) },
-    { "ffn_gate.weight", DENSE, MATRIX, D_FF, D_MODEL, FIELD(gate) },
-    { "ffn_up.weight", DENSE, MATRIX, D_FF, D_MODEL, FIELD(up) },
+    { "ffn_gate.weight", DENSE_APART, MATRIX, D_FF, D_MODEL, FIELD(gate) },
+    { "ffn_up.weight", DENSE_APART, MATRIX, D_FF, D_MODEL, FIELD(up) },
     { "ffn_down.weight", DENSE, MATRIX, D_MODEL, D_FF, FIELD(down) },
     { "ffn_gate_inp.weight", EXPERTS, MATRIX, D_EXPERTS, D_MODEL, FIELD(router) },
     { "ffn_gate_inp.bias", ROUTER_BIAS, VECTOR, D_ONE, D_EXPERTS, FIELD(router_bias) },
@@ -218,11 +219,11 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
         return false;
     switch (need) {
     case HIGH_Q:
-        return !d->d_query_latent;
+        return !d->d_query_latent && !d->fused_qkv;
     case LOW_Q:
         return d->d_query_latent > 0;
     case OWN_KV:
-        return !moe_is_latent(d);
+        return !moe_is_latent(d) && !d->fused_qkv;
     case LATENT:
         return moe_is_latent(d);
     case KV_SPLIT:
@@ -255,6 +256,8 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
         return d->out_norms;
     case DENSE:
         return dense;
+    case DENSE_APART:
+        return dense && !d->fused_ffn;
     case ROUTER_BIAS:
         return d->router_bias;
     case SELECT_BIAS:
@@ -271,6 +274,8 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
 }
 
 /* ---- binding ----------------------------------------------------------------------------------------- */
+
+#define MOST_PARTS 3 /* matrices of the model in one tensor: Q, K and V */
 
 struct binder {
     struct moe_model *m;
@@ -352,8 +357,15 @@ struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, in
     return s;
 }
 
-/* Binds a vector.  No bind_ function checks the space in m->dense: it has an entry for each tensor of the file, and
- * every tensor is bound once. */
+struct off_source moe_source_rows(const struct moe_tensor *t, int row0, int n_out, int n_in)
+{
+    struct off_source s = moe_source_of(t, 0, n_out, n_in);
+    s.offset += (uint64_t)row0 * kn_row_bytes(s.format, n_in);
+    return s;
+}
+
+/* Binds a vector.  No bind_ function checks the space in m->dense: it has MOST_PARTS entries for each tensor of the file,
+ * and every tensor is bound once. */
 static int bind_vector(struct binder *b, const char *name, int n_out, int n, bool optional, float **out)
 {
     int error = 0;
@@ -378,6 +390,43 @@ static int bind_stack(struct binder *b, const char *name, int n_out, int n_in, i
 static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, bool optional, struct kn_mat *out)
 {
     return bind_stack(b, name, n_out, n_in, 1, optional, out);
+}
+
+/* Binds a tensor that holds n matrices, one below the other.  The tensor of a folder may not have scales apart. */
+static int bind_rows(struct binder *b, int layer, const char *part, int n_in, int n, const int *n_out,
+                     struct kn_mat *const *out)
+{
+    char name[64];
+    int error = 0, n_all = 0, row0 = 0;
+    snprintf(name, sizeof name, "blk.%d.%s", b->m->desc.block0 + layer, part);
+    for (int i = 0; i < n; i++)
+        n_all += n_out[i];
+    const struct moe_tensor *t = find(b, name, n_all, n_in, 0, false, &error);
+    if (!t)
+        return error;
+    if (t->layout)
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s is packed, and holds several matrices", moe_file_path(b->f),
+                       name);
+    for (int i = 0; i < n; i++) {
+        *out[i] = (struct kn_mat){ moe_format_of(t), n_out[i], n_in, NULL };
+        b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .matrix = out[i], .row0 = row0 };
+        row0 += n_out[i];
+    }
+    return 0;
+}
+
+static int bind_fused(struct binder *b, int layer, struct moe_layer *l)
+{
+    const struct moe_desc *d = &b->m->desc;
+    int error = 0;
+    if (d->fused_qkv)
+        error = bind_rows(b, layer, "attn_qkv.weight", d->d_model, 3,
+                          (const int[]){ dim_of(d, D_Q), dim_of(d, D_K), dim_of(d, D_V) },
+                          (struct kn_mat *const[]){ &l->q, &l->k, &l->v });
+    if (d->fused_ffn && !error && is_needed(d, layer, DENSE))
+        error = bind_rows(b, layer, "ffn_up.weight", d->d_model, 2, (const int[]){ d->d_ff, d->d_ff },
+                          (struct kn_mat *const[]){ &l->gate, &l->up });
+    return error;
 }
 
 /* The format of K_h, which is a part of attn_kv_b transposed: one that holds each value exactly.  Blocks run along
@@ -435,6 +484,9 @@ static int bind_layer(struct binder *b, int layer)
         if (error)
             return error;
     }
+    int error = bind_fused(b, layer, l);
+    if (error)
+        return error;
     int n_before = moe_n_delta_before(d, layer);
     l->nth = moe_is_delta(d, layer) ? n_before : layer - n_before;
     l->expert0 = (layer - d->n_lead) * d->n_expert + (target ? target->shape.n_expert_total : 0);
@@ -545,7 +597,9 @@ static int bind_all(struct binder *b)
     const struct moe_desc *d = &m->desc;
     int error;
     if ((error = ends[d->head](b)) ||
-        (error = bind_vector(b, "rope_freqs.weight", 1, d->n_rot / 2, true, &m->rope_extra)))
+        (error = bind_vector(b, d->long_rope ? "rope_factors_short.weight" : "rope_freqs.weight", 1, d->n_rot / 2,
+                             !d->long_rope, &m->rope_extra)) ||
+        (d->long_rope && (error = bind_vector(b, "rope_factors_long.weight", 1, d->n_rot / 2, false, &m->long_extra))))
         return error;
     for (int i = 0; i < d->n_layer; i++)
         if ((error = bind_layer(b, i)))
@@ -657,7 +711,7 @@ int moe_bind(struct moe_model *m)
     size_t n = moe_file_tensor_count(m->file) + 1;
     struct binder b = { .m = m, .f = m->file, .used = kn_calloc(n, 1) };
     m->layer = kn_calloc((size_t)d->n_layer, sizeof *m->layer);
-    m->dense = kn_calloc(n, sizeof *m->dense);
+    m->dense = kn_calloc(MOST_PARTS * n, sizeof *m->dense);
     int error = b.used && m->layer && m->dense ? 0 : kn_fail(KN_ENOMEM, "no memory to list the tensors");
     if (!error && (error = bind_all(&b)) == 0 && d->n_expert)
         error = list_experts(&b, d->n_layer - d->n_lead + m->ahead);

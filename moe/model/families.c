@@ -20,10 +20,13 @@ struct family {
         ALL_ROTATED,
         EACH_FOURTH_PLAIN,
         WINDOWS_ROTATED
-    } rotated;       /* layers with a rotation: all; all but each fourth;
+    } rotated;                 /* layers with a rotation: all; all but each fourth;
                                                                         * those with a window */
-    bool scales;     /* has factors of embeddings, residual additions, and logits */
-    bool embed_sqrt; /* embeddings are multiplied by the square root of d_model */
+    bool fused_qkv, fused_ffn; /* Q, K and V may be one matrix; gate and up */
+    bool long_rope;            /* may have divisors of the frequencies for long contexts */
+    bool query_scale;          /* queries may grow with their position */
+    bool scales;               /* has factors of embeddings, residual additions, and logits */
+    bool embed_sqrt;           /* embeddings are multiplied by the square root of d_model */
     enum moe_activation activation;
     float window_rope_base; /* over 0: default of the key rope.freq_base_swa, which the family has */
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
@@ -177,6 +180,22 @@ static const struct family families[] = {
       .shared = MOE_SHARED_PLAIN,
       .shared_width = true },
     { .arch = "smollm3", .rope = KN_ROPE_PAIRS, .rotated = EACH_FOURTH_PLAIN },
+    { .arch = "mistral3", .rope = KN_ROPE_PAIRS, .query_scale = true, .windows = MAY_HAVE_WINDOW },
+    { .arch = "bailingmoe",
+      .rope = KN_ROPE_PAIRS,
+      .experts = MUST_HAVE_EXPERTS,
+      .norm_topk = true,
+      .shared = MOE_SHARED_PLAIN },
+    { .arch = "bailingmoe2",
+      .fused_qkv = true,
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_SIGMOID,
+      .select_by_tensors = true,
+      .norm_topk = true,
+      .shared = MOE_SHARED_PLAIN,
+      .shared_width = true },
+    { .arch = "phi3", .fused_qkv = true, .fused_ffn = true, .long_rope = true, .windows = MAY_HAVE_WINDOW },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
@@ -510,7 +529,7 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
 
 /* Reads RoPE's base and scaling.  YaRN multiplies cos and sin by a factor.  In MLA models with yarn_log_multiplier it
  * scales the attention scores instead, those of the part of the key without rotation too: files give one number for
- * mscale and mscale_all_dim, which are equal. */
+ * mscale and mscale_all_dim, which are equal.  In other models it is mscale_all_dim, and divides the factor. */
 static int read_rope(struct moe_desc *d, const struct keys *k)
 {
     char buf[128];
@@ -522,7 +541,7 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
         d->scaling = MOE_SCALING_LINEAR;
     else if (moe_string_is(type, "yarn"))
         d->scaling = MOE_SCALING_YARN;
-    else if (!moe_string_is(type, "none")) {
+    else if (!moe_string_is(type, "none") && !moe_string_is(type, "longrope")) { /* of long_rope */
         char shown[64];
         moe_string_show(type, shown, sizeof shown);
         return kn_fail(KN_EUNSUPPORTED, "%s: %s is \"%s\"; none, linear and yarn are supported", moe_file_path(k->f),
@@ -541,14 +560,29 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
     if (d->scaling != MOE_SCALING_YARN || !(d->scaling_factor > 1))
         return 0;
     double more = kn_log(d->scaling_factor);
-    if (moe_is_latent(d) && (error = get_float(k, "rope.scaling.yarn_log_multiplier", 0, 1e3, 0, &log_multiplier)))
+    if ((error = get_float(k, "rope.scaling.yarn_log_multiplier", 0, 1e3, 0, &log_multiplier)))
         return error;
+    if (!moe_is_latent(d)) {
+        d->scaling_attn *= (float)(whole > 0 ? (double)whole : (1 + 0.1 * more) / (1 + 0.1 * log_multiplier * more));
+        return 0;
+    }
     if (whole > 0)
         d->scaling_attn *= whole;
     else if (!(log_multiplier > 0))
         d->scaling_attn *= (float)(1 + 0.1 * more);
     d->attend_scale *= (float)((1 + log_multiplier * more) * (1 + log_multiplier * more));
     return 0;
+}
+
+/* Reads the growth of queries with their position, and the number of positions of one step. */
+static int read_query_scale(struct moe_desc *d, const struct keys *k, const struct family *family)
+{
+    int error;
+    if (!family->query_scale)
+        return 0;
+    if ((error = get_float(k, "attention.temperature_scale", 0, 1e3, 0, &d->query_growth)))
+        return error;
+    return get_int(k, "attention.temperature_length", 1, INT32_MAX, d->scaling_ctx, &d->query_period);
 }
 
 /* Reads the sliding window and the layers that have it: a list with a flag for each layer, or the period of layers
@@ -696,6 +730,8 @@ static void take_family(struct moe_desc *d, const struct family *family)
 {
     *d = (struct moe_desc){
         .rope = family->rope,
+        .fused_qkv = family->fused_qkv,
+        .fused_ffn = family->fused_ffn,
         .qkv_bias = family->qkv_bias,
         .o_bias = family->o_bias,
         .sinks = family->sinks,
@@ -761,6 +797,9 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     if (!family)
         return KN_EUNSUPPORTED;
     take_family(d, family);
+    d->long_rope = family->long_rope && moe_file_find_tensor(f, "rope_factors_long.weight");
+    d->fused_qkv = family->fused_qkv && moe_file_find_tensor(f, "blk.0.attn_qkv.weight");
+    d->fused_ffn = family->fused_ffn && !moe_file_find_tensor(f, "blk.0.ffn_gate.weight");
     if (family->by_tensors) {
         d->qkv_bias = moe_file_find_tensor(f, "blk.0.attn_q.bias") || moe_file_find_tensor(f, "blk.0.attn_k.bias") ||
                       moe_file_find_tensor(f, "blk.0.attn_v.bias");
@@ -768,11 +807,16 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     }
     struct keys k = { f, family->arch };
     if ((error = read_sizes(d, &k, family)) || (error = read_experts(d, &k, family)) || (error = read_rope(d, &k)) ||
-        (error = read_window(d, &k, family)) || (error = read_delta(d, &k)) || (error = read_head(d, &k)) ||
-        (error = check_vocab(d, f)))
+        (error = read_query_scale(d, &k, family)) || (error = read_window(d, &k, family)) ||
+        (error = read_delta(d, &k)) || (error = read_head(d, &k)) || (error = check_vocab(d, f)))
         return error;
     set_unrotated(d, family);
     return 0;
+}
+
+float moe_query_scale(const struct moe_desc *d, int position)
+{
+    return (float)(1 + (double)d->query_growth * kn_log(1.0 + position / d->query_period));
 }
 
 /* ---- rotation ---------------------------------------------------------------------------------------- */

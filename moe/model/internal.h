@@ -16,6 +16,7 @@
 struct moe_dense {
     const struct moe_tensor *tensor;
     struct kn_mat *matrix;
+    int row0; /* first row of the matrix in the tensor, which may have more rows */
     float **vector;
     struct moe_layer *halves;
     uint8_t *k, *v;
@@ -32,6 +33,7 @@ int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [
 int moe_bind(struct moe_model *m);
 enum kn_format moe_format_of(const struct moe_tensor *t);
 struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in); /* position of matrix e of t */
+struct off_source moe_source_rows(const struct moe_tensor *t, int row0, int n_out, int n_in); /* of n_out rows of t */
 bool moe_is_of_blocks(struct moe_string name, int first, int n_block); /* starts with "blk.<first .. + n_block - 1>." */
 
 /* load.c, in the order of calls.  moe_place_dense() takes memory for all dense weights from the model's arenas and sets

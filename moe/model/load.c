@@ -14,7 +14,7 @@
 
 static struct off_source source_of_dense(const struct moe_dense *p)
 {
-    return moe_source_of(p->tensor, 0, p->matrix->n_out, p->matrix->n_in);
+    return moe_source_rows(p->tensor, p->row0, p->matrix->n_out, p->matrix->n_in);
 }
 
 /* Number of values of a vector tensor, which has two dimensions if it holds one vector for each expert. */
@@ -53,6 +53,7 @@ int moe_place_dense(struct moe_model *m, struct off_load *load)
         }
     }
     m->rope_freq = kn_arena_take(vectors, (size_t)(moe_n_rotation(&m->desc) * m->desc.n_rot / 2), sizeof(float));
+    m->long_freq = kn_arena_take(vectors, m->desc.long_rope ? (size_t)m->desc.n_rot / 2 : 0, sizeof(float));
     m->guess_token = kn_arena_take(vectors, m->guess ? (size_t)m->desc.n_guess : 0, sizeof(int32_t));
     return n;
 }
@@ -173,6 +174,14 @@ static int open_arenas(struct moe_model *m)
     return error ? error : kn_arena_open(&m->vectors, vectors, -1);
 }
 
+/* Bytes of a tensor, or of the rows of a matrix in it. */
+static uint64_t bytes_to_read(const struct moe_dense *p)
+{
+    const struct moe_tensor *t = p->tensor;
+    uint64_t n_row = t->dim[1] * t->dim[2];
+    return p->matrix ? t->bytes / n_row * (uint64_t)p->matrix->n_out : t->bytes;
+}
+
 int moe_load_dense(struct moe_model *m, const struct moe_load_options *opt)
 {
     struct off_load *load = kn_calloc((size_t)m->n_dense, sizeof *load);
@@ -186,7 +195,7 @@ int moe_load_dense(struct moe_model *m, const struct moe_load_options *opt)
     if (m->target)
         borrow(m);
     for (int i = 0; opt->progress && i < m->n_dense; i++)
-        atomic_fetch_add(&opt->progress->total_bytes, m->dense[i].tensor->bytes);
+        atomic_fetch_add(&opt->progress->total_bytes, bytes_to_read(&m->dense[i]));
     if ((error = read_vectors(m, opt->progress)) == 0 && (error = read_guess(m)) == 0)
         error = moe_read_matrices(m, load, n, opt);
 done:
@@ -217,17 +226,24 @@ static int turn_taps(struct moe_model *m)
     return 0;
 }
 
-/* Computes rope_freq; rope_freqs.weight, optional divisors of the frequencies, is used only here. */
-static int set_rotation(struct moe_model *m)
+static int check_divisors(const struct moe_model *m, const char *name, const float *extra)
 {
-    const float *extra = m->rope_extra;
     for (int i = 0; extra && i < m->desc.n_rot / 2; i++)
         if (!(extra[i] >= 1e-6f && extra[i] <= 1e6f))
-            return kn_fail(KN_ECORRUPT,
-                           "%s: tensor rope_freqs.weight: value %d is no valid frequency divisor: "
-                           "%g",
-                           moe_file_path(m->file), i, (double)extra[i]);
-    return moe_rope_freq(&m->desc, extra, m->rope_freq);
+            return kn_fail(KN_ECORRUPT, "%s: tensor %s: value %d is no valid frequency divisor: %g",
+                           moe_file_path(m->file), name, i, (double)extra[i]);
+    return 0;
+}
+
+/* Computes rope_freq and long_freq; the divisors of the frequencies are used only here. */
+static int set_rotation(struct moe_model *m)
+{
+    bool both = m->desc.long_rope;
+    int error = check_divisors(m, both ? "rope_factors_short.weight" : "rope_freqs.weight", m->rope_extra);
+    if (error || (error = check_divisors(m, "rope_factors_long.weight", m->long_extra)) ||
+        (error = moe_rope_freq(&m->desc, m->rope_extra, m->rope_freq)))
+        return error;
+    return both ? moe_rope_freq(&m->desc, m->long_extra, m->long_freq) : 0;
 }
 
 int moe_convert_vectors(struct moe_model *m)
@@ -280,6 +296,7 @@ int moe_move_dense(struct moe_model *m)
         l->up_bias_at = moved(m, &m->vectors, at, l->up_bias);
     }
     m->rope_freq = moved(m, &m->vectors, at, m->rope_freq);
+    m->long_freq = moved(m, &m->vectors, at, m->long_freq);
     m->guess_token = moved(m, &m->vectors, at, m->guess_token);
     if (m->tied)
         m->head = m->embed;

@@ -44,11 +44,13 @@ enum moe_head { MOE_HEAD_NONE, MOE_HEAD_EAGLE, MOE_HEAD_EAGLE3, MOE_HEAD_AHEAD }
 struct moe_desc {
     char arch[32];
     int n_layer, d_model, n_head, n_kv, n_rot, n_vocab, n_ctx_train;
-    int d_head, d_value;            /* of one head: query and key; value */
-    int d_latent, d_query_latent;   /* latent of keys and values; of queries; or 0 */
-    bool kv_whole;                  /* the file has k_b, transposed, and v_b in one matrix */
-    int d_key, d_kept;              /* values of a slot's key and value, per KV head; MLA: latent_attention.c */
-    float attend_scale;             /* scale of scores */
+    int d_head, d_value;          /* of one head: query and key; value */
+    int d_latent, d_query_latent; /* latent of keys and values; of queries; or 0 */
+    bool kv_whole;                /* the file has k_b, transposed, and v_b in one matrix */
+    int d_key, d_kept;            /* values of a slot's key and value, per KV head; MLA: latent_attention.c */
+    float attend_scale;           /* scale of scores */
+    float query_growth;           /* over 0: queries are multiplied by moe_query_scale() of their position */
+    int query_period;
     int n_lead;                     /* dense layers before the first layer with experts */
     int block0;                     /* number in the file of the model's first layer: over 0 for an MTP head */
     int n_ahead;                    /* MTP layers in the file, after the last layer */
@@ -63,13 +65,15 @@ struct moe_desc {
     uint64_t unrotated_layers[MOE_MAX_LAYER / 64]; /* bit as in window_layers: layer i has no rotation */
     enum moe_scaling scaling;
     float scaling_factor, scaling_attn; /* scaling_attn multiplies cos and sin */
-    int scaling_ctx;                    /* yarn: the context of the first training */
+    int scaling_ctx;                    /* yarn, long_rope: the context of the first training */
+    bool long_rope;                     /* contexts longer than scaling_ctx have other divisors of the frequencies */
     bool yarn_exact;                    /* the ends of yarn's ramp are not rounded to whole pairs */
     float beta_fast, beta_slow;
     enum moe_head head;
     struct moe_features reads; /* of a head: the target's features that it reads */
     bool norm_first;           /* of EAGLE-3: the residual stream begins with the normalised feature */
     int n_guess;               /* of a head: number of tokens that it can predict */
+    bool fused_qkv, fused_ffn; /* the file has Q, K and V in one matrix; gate and up of dense layers */
     bool qkv_bias, o_bias, sinks;
     int window; /* positions that a row sees in layers with a window, the own included; 0: no layer has one */
     uint64_t window_layers[MOE_MAX_LAYER / 64]; /* bit i % 64 of word i / 64: layer i has the window */
@@ -101,6 +105,9 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f);
 /* Sets the properties that all models of the family arch share and zeroes the numbers of one model.  arch is known. */
 void moe_desc_family(struct moe_desc *d, const char *arch);
 
+/* 1 + query_growth * log(1 + floor(position / query_period)). */
+float moe_query_scale(const struct moe_desc *d, int position);
+
 /* ---- sizes that follow from the description ------------------------------------------------------------- */
 
 /* True with MLA: a KV slot holds one latent, from which all heads derive their keys and values. */
@@ -126,6 +133,13 @@ static inline bool moe_is_rotated(const struct moe_desc *d, int layer)
 
 /* Number of different rotations of a position: one, or two if layers with a window have their own. */
 static inline int moe_n_rotation(const struct moe_desc *d) { return d->window_rope_base > 0 ? 2 : 1; }
+
+/* True if a context of max_pos positions has the rotation of long contexts.  It is the context's size that decides, not
+ * the length of a text: keys are rotated when they are stored. */
+static inline bool moe_rotates_long(const struct moe_desc *d, int max_pos)
+{
+    return d->long_rope && max_pos > d->scaling_ctx;
+}
 
 /* Number of delta nets among layers 0 .. layer - 1. */
 static inline int moe_n_delta_before(const struct moe_desc *d, int layer)
@@ -219,6 +233,7 @@ struct moe_model {
     float *feature_norm, *embed_norm;         /* [d_model] norms of the inputs of fc or attention; or NULL */
     float *out_norm, *rope_extra, *rope_freq; /* [d_model]; rope_extra: [n_rot / 2] divisors of the frequencies, or
                                                * NULL; rope_freq: [rotations, n_rot / 2] angle of each pair per position */
+    float *long_extra, *long_freq;            /* the same of long contexts, [n_rot / 2]; or NULL */
     bool gate_up_interleaved;                 /* an expert's gates and ups alternate as rows of one matrix */
     size_t resident_bytes;                    /* of the largest expert on a device; 0: it cannot compute them */
     size_t scratch_bytes;                     /* scratch of one thread to interleave an expert */

@@ -23,7 +23,7 @@ void moe_attention(struct moe_context *c, int layer)
                .k_norm = l->k_norm, .norm_all = d->qk_norm == MOE_QK_NORM_ALL, .late_norm = d->late_qk_norm,
                .eps = d->eps, .clamp = d->clamp_qkv,
                .rotation = moe_is_rotated(d, layer) ? moe_rotation(c, layer) : NULL, .rope = d->rope,
-               .cache = moe_cache(c, layer));
+               .cache = moe_cache(c, layer), .scale_q = d->query_growth > 0);
     moe_drop_rows(c, layer);
     if (!c->n_row)
         return;

@@ -15,7 +15,8 @@ static void embed(struct moe_context *c)
     int n_pair = d->n_rot / 2;
     struct kn_mat none = { .n_out = 0 };
     kn_enqueue(c->queue, EMBED, embed, .rows = moe_rows(c), .w = d->head ? none : m->embed, .w_scale = d->embed_scale,
-               .x = c->x, .freq = m->rope_freq, .rotation = c->rotation, .n_pair = n_pair, .scale = d->scaling_attn);
+               .x = c->x, .freq = moe_rotates_long(d, c->opt.max_pos) ? m->long_freq : m->rope_freq,
+               .rotation = c->rotation, .n_pair = n_pair, .scale = d->scaling_attn);
     if (moe_n_rotation(d) > 1) /* the rotation of layers with a window has no scaling */
         kn_enqueue(c->queue, EMBED, embed, .rows = moe_rows(c), .w = none, .freq = m->rope_freq + n_pair,
                    .rotation = c->rotation + (size_t)c->opt.max_row * (size_t)n_pair, .n_pair = n_pair, .scale = 1);
@@ -63,7 +64,8 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
                                          .base = moe_base_table(c, r->base, kn_min(r->n_base, c->opt.max_pos)),
                                          .tail = moe_tail_table(c, r->tail, r->position + 1 - r->n_base),
                                          .feature = own_feature(c, r),
-                                         .feature_slot = r->feature_at };
+                                         .feature_slot = r->feature_at,
+                                         .q_scale = d->query_growth > 0 ? moe_query_scale(d, r->position) : 1 };
         c->all.status[i] = 0;
         if (r->want_logits) {
             kn_assert(c->n_want < c->opt.max_want);

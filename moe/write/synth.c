@@ -155,9 +155,13 @@ static void add_attention(struct plan *p, int layer)
     float sharpen = s->qk_norm ? 1 : SHARPEN; /* with QK norms the norms sharpen */
     char n[48];
     add_norm(p, IN("attn_norm"), s->d_model, 1);
-    add_mat(p, IN("attn_q"), KN_Q8_0, s->d_model, p->family.out_gate ? 2 * n_q : n_q, 0, sharpen);
-    add_mat(p, IN("attn_k"), KN_Q8_0, s->d_model, n_kv, 0, sharpen);
-    add_mat(p, IN("attn_v"), KN_Q8_0, s->d_model, n_kv, 0, 1);
+    if (p->family.fused_qkv) {
+        add_mat(p, IN("attn_qkv"), KN_Q8_0, s->d_model, n_q + 2 * n_kv, 0, sharpen);
+    } else {
+        add_mat(p, IN("attn_q"), KN_Q8_0, s->d_model, p->family.out_gate ? 2 * n_q : n_q, 0, sharpen);
+        add_mat(p, IN("attn_k"), KN_Q8_0, s->d_model, n_kv, 0, sharpen);
+        add_mat(p, IN("attn_v"), KN_Q8_0, s->d_model, n_kv, 0, 1);
+    }
     add_mat(p, IN("attn_output"), KN_Q8_0, n_q, s->d_model, 0,
             p->family.out_gate ? RESIDUAL / sqrtf(GATE_SQUARE) : residual_gain(p));
     if (s->qkv_bias) {
@@ -218,8 +222,9 @@ static void add_ffn(struct plan *p, int layer)
     }
     if (moe)
         add_mat(p, IN("ffn_gate_inp"), KN_F32, s->d_model, n_expert, 0, ROUTER);
-    add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, n_expert, 1);
-    add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, d_ff, n_expert, 1);
+    if (!p->family.fused_ffn)
+        add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, n_expert, 1);
+    add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, p->family.fused_ffn ? 2 * d_ff : d_ff, n_expert, 1);
     add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, n_expert, down);
     if (moe)
         add_beside_experts(p, layer, down);
@@ -251,12 +256,17 @@ static void add_ahead(struct plan *p, int layer)
 static int make_plan(struct plan *p)
 {
     const struct moe_synth_shape *s = p->shape;
-    p->room = 3 + PER_LAYER * (p->n_layer + p->n_ahead) + 4 * p->n_ahead;
+    p->room = 5 + PER_LAYER * (p->n_layer + p->n_ahead) + 4 * p->n_ahead;
     p->recipe = kn_calloc((size_t)p->room, sizeof *p->recipe);
     if (!p->recipe)
         return kn_fail(KN_ENOMEM, "synth: no memory for %d layers", p->n_layer);
     float scale = s->embed_scale > 0 ? s->embed_scale : p->family.embed_scale;
     add_mat(p, "token_embd", KN_Q8_0, s->d_model, p->n_vocab, 0, sqrtf((float)s->d_model) / scale);
+    if (s->long_ctx) {
+        int n_pair = (s->n_rot ? s->n_rot : s->d_head) / 2;
+        add_vector(p, "rope_factors_long", "weight", n_pair, 0.5f)->mean = 8;
+        add_vector(p, "rope_factors_short", "weight", n_pair, 0.01f)->mean = 1;
+    }
     for (int i = 0; i < p->n_layer; i++)
         add_layer(p, i);
     add_norm(p, "output_norm", s->d_model, 1);
@@ -350,6 +360,11 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
         say_f32(w, arch, "residual_scale", s->residual_scale);
         say_f32(w, arch, "logit_scale", s->logit_divisor);
     }
+    if (s->long_ctx) {
+        say_u32(w, arch, "rope.scaling.original_context_length", s->long_ctx);
+        say_f32(w, arch, "rope.scaling.attn_factor",
+                (float)sqrt(1 + kn_log((double)s->n_ctx / s->long_ctx) / kn_log(s->long_ctx)));
+    }
     if (s->yarn_factor) {
         say_string(w, arch, "rope.scaling.type", "yarn");
         say_f32(w, arch, "rope.scaling.factor", (float)s->yarn_factor);
@@ -357,6 +372,8 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
         if (s->yarn_log > 0)
             say_f32(w, arch, "rope.scaling.yarn_log_multiplier", s->yarn_log);
     }
+    if (s->query_growth > 0)
+        say_f32(w, arch, "attention.temperature_scale", s->query_growth);
     if (s->n_expert) {
         say_u32(w, arch, "expert_count", s->n_expert);
         say_u32(w, arch, "expert_used_count", p->n_used);

@@ -22,6 +22,7 @@ struct moe_synth_shape {
     int n_expert, n_used, d_expert; /* n_expert 0: dense layers of d_ff */
     int d_shared;
     int window, yarn_factor, yarn_ctx; /* 0: none */
+    int long_ctx;                      /* longer contexts have other divisors of RoPE's frequencies; 0: no divisors */
     float rope_base, eps;
     bool qkv_bias;
     enum moe_qk_norm qk_norm;
@@ -29,7 +30,8 @@ struct moe_synth_shape {
     int n_key_head, n_value_head, d_state; /* of delta nets; 0: none */
     float expert_scale;                    /* 0: 1 */
     int d_latent, d_query_latent, d_value; /* of latent attention; all 0: none, values are d_head wide */
-    float yarn_log;                        /* rope.scaling.yarn_log_multiplier of latent attention; 0: none */
+    float yarn_log;                        /* rope.scaling.yarn_log_multiplier; 0: none */
+    float query_growth;                    /* attention.temperature_scale; 0: none */
     int n_group, n_group_used;             /* 0: no groups */
     bool sigmoid;                          /* sigmoid gating with a selection bias; a row's weights sum to 1 */
     bool select_bias;                      /* a selection bias, where the family's models may lack it */

@@ -34,6 +34,9 @@ static const struct kind kinds[] = {
     { "dots1", "dots1", KN_F16, 32, 16, 2, false, true, false, false, true },
     { "granitemoe", "granitemoe", KN_F16, 32, 16, 2, false, false, false, false, false },
     { "smollm3", "smollm3", KN_F32, 16, 16, 0, false, false, false, false, false },
+    { "bailingmoe2", "bailingmoe2", KN_F16, 32, 16, 2, false, true, false, false, true },
+    { "phi3", "phi3", KN_F32, 16, 16, 0, false, false, false, false, false },
+    { "mistral3", "mistral3", KN_F32, 16, 16, 0, false, false, true, false, false },
 };
 
 struct model {
@@ -141,6 +144,8 @@ static void metadata(struct model *m)
         snprintf(full, sizeof full, "%s.rope.scaling.factor", k->arch);
         moe_writer_value(m->w, full, MOE_F32, &factor);
     }
+    if (!strcmp(k->arch, "mistral3"))
+        moe_writer_value(m->w, "mistral3.attention.temperature_scale", MOE_F32, &(float){ 0.1f });
 }
 
 static int write_model(const char *folder, const struct kind *k)

@@ -127,7 +127,8 @@ static inline struct kn_rows rows_of_batch(void)
                                   .tail = second   ? own
                                           : i == 4 ? tail
                                                    : own + 1,
-                                  .feature_slot = random_below(N_SLOT) };
+                                  .feature_slot = random_below(N_SLOT),
+                                  .q_scale = 1 + 0.1f * (float)position[i] };
         int p = row[i].position;
         row[i].slot = p < row[i].n_base ? row[i].base[p] : row[i].tail[p - row[i].n_base];
         status[i] = i == DEAD ? KN_EIO : 0;

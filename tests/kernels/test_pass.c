@@ -188,6 +188,8 @@ PLAIN(finish_qkv)
             for (int k = 0; norm[t] && o->late_norm && k < n[t]; k += one)
                 scalar->rms_norm(all[t] + k, norm[t], o->eps, one, all[t] + k);
         }
+        for (int k = 0; o->scale_q && k < n_q; k++)
+            all[0][k] *= o->rows.row[i].q_scale;
         for (int h = 0; h < o->n_kv; h++) {
             plain_put(&o->cache, true, h, o->rows.row[i].slot, all[1] + h * o->d_head, o->d_head);
             plain_put(&o->cache, false, h, o->rows.row[i].slot, all[2] + h * o->d_value, o->d_value);
@@ -207,7 +209,7 @@ static void case_finish_qkv(void)
              i & 1 ? floats(n_head * d) : NULL, i & 1 ? floats(n_kv * d) : NULL, i & 1 ? floats(n_kv * dv) : NULL,
              i % 3 ? floats(all ? n_head * d : d) : NULL, i % 3 ? floats(all ? n_kv * d : d) : NULL, all, i & 16, 1e-6f,
              i & 8 ? 0.5f : 0, i % 5 ? (const float(*)[2])rotations(5) : NULL, i & 1 ? KN_ROPE_PAIRS : KN_ROPE_HALVES,
-             kv);
+             kv, i % 7 > 3);
     }
 }
 

@@ -93,6 +93,8 @@ static void finish_row(void *arg, int row, int thread)
     rotate_qk(j, row, q, k);
     if (o->late_norm)
         norm_qk(j, q, k);
+    for (int i = 0; o->scale_q && i < n_q; i++)
+        q[i] = q[i] * o->rows.row[row].q_scale;
     int32_t slot = o->rows.row[row].slot;
     for (int h = 0; h < o->n_kv; h++) {
         kn_cache_put(ops, o->cache.kv, kn_cache_keys(&o->cache, h), slot, k + h * o->d_head, o->d_head);

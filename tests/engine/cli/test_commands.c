@@ -490,6 +490,97 @@ static void files_are_inspected(void **state)
     json_decref(v);
 }
 
+static void refuses(const char *words, const char *because)
+{
+    assert_int_equal(given(words, NULL), 2);
+    if (!strstr(said, because))
+        fail_msg("spillway %s: says %s and not %s", words, said, because);
+}
+
+/* inspect says the smallest budget: with it the model runs, with less it does not, and the refusal names the same. */
+static void the_smallest_budget_is_said(void **state)
+{
+    (void)state;
+    char words[160];
+    does("inspect m.gguf", NULL);
+    assert_non_null(strstr(printed, "runs here      yes\n"));
+    assert_non_null(strstr(printed, "for one request at 512 tokens, bound by"));
+    const char *at = strstr(printed, "  smallest     --host-mem ");
+    assert_non_null(at);
+    int least = atoi(at + strlen("  smallest     --host-mem "));
+    snprintf(words, sizeof words, "run m.gguf --raw hello -n 2 --seed 1 --quiet --host-mem %dM", least);
+    does(words, NULL);
+    snprintf(words, sizeof words, "run m.gguf --raw hello -n 2 --seed 1 --quiet --host-mem %dM", least - 8);
+    refuses(words, "raise --host-mem to ");
+    assert_in_range(atoi(strstr(said, "raise --host-mem to ") + strlen("raise --host-mem to ")), least - 1, least + 1);
+    does("inspect m.gguf --json", NULL);
+    json_t *v = json_loads(printed, 0, NULL);
+    assert_non_null(v);
+    assert_true(json_is_true(json_object_get(v, "runs")));
+    assert_int_equal(number_at(json_object_get(v, "memory"), "least_host_mem_bytes"), (long)least << 20);
+    assert_true(number_at(json_object_get(v, "memory"), "kv_bytes") > 0);
+    assert_true(json_real_value(json_object_get(json_object_get(v, "forecast"), "tokens_per_s")) > 0);
+    json_decref(v);
+}
+
+/* Writes a copy of m.gguf with another chat template, and inspects it. */
+static json_t *inspect_template(const char *template)
+{
+    struct moe_file *f;
+    assert_int_equal(moe_file_open(&f, in_place("m.gguf")), 0);
+    change_write(f, &(struct change){ .key = "tokenizer.chat_template", .type = MOE_STRING, .text = template },
+                 in_place("t.gguf"));
+    moe_file_close(f);
+    does("inspect t.gguf --json", NULL);
+    json_t *v = json_loads(printed, 0, NULL);
+    assert_non_null(v);
+    assert_string_equal(json_string_value(json_object_get(v, "chat_template")), "in the file");
+    return v;
+}
+
+static void forms_of_chats_are_said(void **state)
+{
+    (void)state;
+    json_t *v = inspect_template(
+        "{{ messages[0].content }}<tool_call>{\"name\": 1, \"arguments\": 2}</tool_call>[THINK]");
+    assert_string_equal(json_string_value(json_object_get(v, "tool_calls")), "hermes");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(v, "reasoning"), "open")), "[THINK]");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(v, "reasoning"), "close")), "[/THINK]");
+    json_decref(v);
+    does("inspect t.gguf", NULL);
+    assert_non_null(strstr(printed, "reasoning      between [THINK] and [/THINK]\n"));
+    v = inspect_template("{{ messages[0].content }}<|channel|><|message|>");
+    assert_string_equal(json_string_value(json_object_get(v, "tool_calls")), "gpt-oss");
+    assert_string_equal(json_string_value(json_object_get(v, "reasoning")), "channel");
+    json_decref(v);
+    v = inspect_template("{{ messages[0].content }}");
+    assert_string_equal(json_string_value(json_object_get(v, "tool_calls")), "generic");
+    assert_true(json_is_null(json_object_get(v, "reasoning")));
+    json_decref(v);
+    v = inspect_template("{% if %}");
+    assert_non_null(strstr(json_string_value(json_object_get(v, "chat_refusal")), "line 1"));
+    assert_true(json_is_true(json_object_get(v, "runs")));
+    json_decref(v);
+}
+
+/* A model that the program does not support is inspected all the same, and inspect gives the reason in the refusal's words. */
+static void reasons_are_those_of_run(void **state)
+{
+    (void)state;
+    static const char *const why = "model_type \"gemma4\" is not supported: the program lacks ";
+    assert_int_equal(mkdir(in_place("near"), 0777), 0);
+    write_text("near/config.json", "{\"model_type\": \"gemma4\"}");
+    refuses("run near hello", why);
+    does("inspect near --json", NULL);
+    json_t *v = json_loads(printed, 0, NULL);
+    assert_non_null(v);
+    assert_true(json_is_false(json_object_get(v, "runs")));
+    assert_non_null(strstr(json_string_value(json_object_get(v, "why")), why));
+    json_decref(v);
+    does("inspect near", NULL);
+    assert_non_null(strstr(printed, "runs here      no\n  why          near: config.json: model_type \"gemma4\""));
+}
+
 static void plans_are_json_by_line(void **state)
 {
     (void)state;
@@ -839,6 +930,9 @@ int main(void)
         cmocka_unit_test(tokens_and_back),
         cmocka_unit_test(conversations_are_rendered),
         cmocka_unit_test(files_are_inspected),
+        cmocka_unit_test(the_smallest_budget_is_said),
+        cmocka_unit_test(forms_of_chats_are_said),
+        cmocka_unit_test(reasons_are_those_of_run),
         cmocka_unit_test(plans_are_json_by_line),
         cmocka_unit_test(a_budget_that_is_named_is_enough),
         cmocka_unit_test(tables_are_80_wide),

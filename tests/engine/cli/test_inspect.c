@@ -98,6 +98,9 @@ static void lines_say_what_the_file_holds(void **state)
         "  dense        136 B\n",
         "  Q8_0              3 tensors  476 B\n",
         "  other             1 tensors  0 B\n",
+        "runs here      no\n",
+        "architecture \"strange\"",
+        "chat template  none: --chat-template takes one\n",
     };
     save_model();
     assert_int_equal(inspect(false, false), 0);
@@ -118,10 +121,15 @@ static void json_is_json_and_says_the_same(void **state)
 {
     (void)state;
     static const char *const members[] = {
-        "\"arch\":\"strange\"", "\"name\":\"a \\\"name\\\"\\u000a\\u001b[31m\\\\ \xc3\xa9 \\ufffd\"",
-        "\"n_layer\":7",        "\"n_head\":6",
-        "\"n_vocab\":10",       "\"expert_bytes\":340",
-        "\"dense_bytes\":136",  "{\"type\":\"Q8_0\",\"n_tensor\":3,\"bytes\":476}",
+        "\"arch\":\"strange\"",
+        "\"name\":\"a \\\"name\\\"\\u000a\\u001b[31m\\\\ \xc3\xa9 \\ufffd\"",
+        "\"n_layer\":7",
+        "\"n_head\":6",
+        "\"n_vocab\":10",
+        "\"expert_bytes\":340",
+        "\"dense_bytes\":136",
+        "architecture \\\"strange\\\" is not supported",
+        "{\"type\":\"Q8_0\",\"n_tensor\":3,\"bytes\":476}",
     };
     save_model();
     for (int verbose = 0; verbose < 2; verbose++) {

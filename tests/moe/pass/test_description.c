@@ -17,8 +17,9 @@
 #include "tests/moe/golden.h"
 #include "tests/moe/load.h"
 
-#define TOLERANCE 1e-4
-#define CHUNK     60
+#define TOLERANCE  1e-4
+#define CHUNK      60
+#define N_POSITION 300 /* of a golden model's context */
 
 static struct kn_team *team;
 static char path[64];
@@ -90,6 +91,7 @@ SET(swiglu, activation, MOE_SWIGLU)
 SET(no_limit, swiglu_limit, 0)
 SET(early_qk_norm, late_qk_norm, false)
 SET(no_clamp, clamp_qkv, 0)
+SET(no_query_growth, query_growth, 0)
 SET(no_expert_scale, expert_scale, 1)
 SET(no_shared, d_shared, 0)
 CLEAR(no_qkv_bias, q_bias)
@@ -127,9 +129,17 @@ static bool no_groups(struct moe_model *m)
 
 static bool no_extra(struct moe_model *m)
 {
-    bool had = m->rope_extra != NULL;
-    m->rope_extra = NULL;
+    float **extra = moe_rotates_long(&m->desc, N_POSITION) ? &m->long_extra : &m->rope_extra;
+    bool had = *extra != NULL;
+    *extra = NULL;
     return had;
+}
+
+/* Short contexts have the divisors of long ones, and long contexts those of short ones. */
+static bool other_contexts(struct moe_model *m)
+{
+    m->desc.scaling_ctx = moe_rotates_long(&m->desc, N_POSITION) ? N_POSITION : 1;
+    return m->desc.long_rope;
 }
 
 static bool wide_scaling_ctx(struct moe_model *m)
@@ -216,7 +226,8 @@ static const struct {
     CHANGE(no_shared_gate),    CHANGE(no_qkv_bias),       CHANGE(no_o_bias),       CHANGE(no_sinks),
     CHANGE(no_attn_out_norm),  CHANGE(no_ffn_out_norm),   CHANGE(no_router_bias),  CHANGE(no_select_bias),
     CHANGE(no_gate_bias),      CHANGE(no_down_bias),      CHANGE(other_gating),    CHANGE(no_window),
-    CHANGE(window_everywhere), CHANGE(all_rotated),       CHANGE(no_wide_eps),
+    CHANGE(window_everywhere), CHANGE(all_rotated),       CHANGE(no_wide_eps),     CHANGE(no_query_growth),
+    CHANGE(other_contexts),
 };
 #define N_CHANGE (sizeof changes / sizeof *changes)
 
@@ -224,26 +235,34 @@ static const struct {
 struct kept {
     struct moe_desc desc;
     struct moe_layer *layer;
-    float *rope_extra;
+    float *rope_extra, *long_extra;
 };
+
+static void set_rotation(struct moe_model *m)
+{
+    assert_int_equal(moe_rope_freq(&m->desc, m->rope_extra, m->rope_freq), 0);
+    if (m->desc.long_rope)
+        assert_int_equal(moe_rope_freq(&m->desc, m->long_extra, m->long_freq), 0);
+}
 
 static void removed_fields_change_the_logits(struct golden *g, struct moe_model *m)
 {
     size_t bytes = (size_t)m->desc.n_layer * sizeof *m->layer;
-    struct kept kept = { m->desc, malloc(bytes), m->rope_extra };
+    struct kept kept = { m->desc, malloc(bytes), m->rope_extra, m->long_extra };
     int n = 0;
     memcpy(kept.layer, m->layer, bytes);
     for (size_t i = 0; i < N_CHANGE; i++) {
         bool had = changes[i].remove(m);
-        assert_int_equal(moe_rope_freq(&m->desc, m->rope_extra, m->rope_freq), 0);
+        set_rotation(m);
         if (had && !(run(g, m) > TOLERANCE))
             fail_msg("the golden logits do not depend on the property that %s removes", changes[i].name);
         n += had;
         m->desc = kept.desc;
         memcpy(m->layer, kept.layer, bytes);
         m->rope_extra = kept.rope_extra;
+        m->long_extra = kept.long_extra;
     }
-    assert_int_equal(moe_rope_freq(&m->desc, m->rope_extra, m->rope_freq), 0);
+    set_rotation(m);
     free(kept.layer);
     assert_true(run(g, m) <= TOLERANCE);
     print_message("%d fields, ", n);
@@ -276,7 +295,7 @@ static int open_without(struct golden *g, const char *name, int without, struct 
 static void blank_unread(struct moe_desc *d)
 {
     d->n_ctx_train = 0;
-    if (d->scaling != MOE_SCALING_YARN)
+    if (d->scaling != MOE_SCALING_YARN && !moe_rotates_long(d, N_POSITION))
         d->scaling_ctx = 0;
     if (d->n_group <= 1)
         d->n_group = d->n_group_used = 0;
@@ -322,6 +341,7 @@ static void each_property_shows(void **state)
     struct moe_file *f;
     struct moe_model *m = NULL;
     assert_int_equal(open_without(&g, *state, -1, &f), 1);
+    assert_int_equal(g.n_tok, N_POSITION);
     assert_int_equal(load_model(&m, f, KN_ISA_COUNT - 1, team, OFF_IO_AUTO), 0);
     removed_fields_change_the_logits(&g, m);
     removed_keys_change_the_logits(*state, &m->desc);
@@ -333,12 +353,43 @@ static void each_property_shows(void **state)
 int main(void)
 {
     static char *const name[] = {
-        "llama_gqa",        "llama_rope3_tied", "llama_linear",  "mistral",         "qwen2",      "qwen3_tied",
-        "qwen3_yarn",       "mixtral",          "qwen3moe_norm", "qwen3moe_nonorm", "qwen2moe",   "olmoe",
-        "olmoe_clamp",      "gpt_oss",          "glm4moe",       "glm4moe_groups",  "minimax_m2", "deepseek2_lite",
-        "deepseek2_groups", "deepseek3",        "qwen3next",     "qwen3next_odd",   "qwen35moe",  "gemma3",
-        "ernie4_5_moe",     "hunyuan_moe",      "hy_v3",         "dots1",           "granitemoe", "exaone_moe",
-        "solar_open",       "smollm3",
+        "llama_gqa",
+        "llama_rope3_tied",
+        "llama_linear",
+        "mistral",
+        "qwen2",
+        "qwen3_tied",
+        "qwen3_yarn",
+        "mixtral",
+        "qwen3moe_norm",
+        "qwen3moe_nonorm",
+        "qwen2moe",
+        "olmoe",
+        "olmoe_clamp",
+        "gpt_oss",
+        "glm4moe",
+        "glm4moe_groups",
+        "minimax_m2",
+        "deepseek2_lite",
+        "deepseek2_groups",
+        "deepseek3",
+        "qwen3next",
+        "qwen3next_odd",
+        "qwen35moe",
+        "gemma3",
+        "ernie4_5_moe",
+        "hunyuan_moe",
+        "hy_v3",
+        "dots1",
+        "granitemoe",
+        "exaone_moe",
+        "solar_open",
+        "smollm3",
+        "mistral3",
+        "phi3",
+        "phi3_short",
+        "bailing",
+        "bailing2",
     };
     struct CMUnitTest tests[sizeof name / sizeof *name];
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)

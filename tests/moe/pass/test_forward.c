@@ -223,6 +223,11 @@ int main(void)
         "exaone_moe",
         "solar_open",
         "smollm3",
+        "mistral3",
+        "phi3",
+        "phi3_short",
+        "bailing",
+        "bailing2",
     };
     enum { N = sizeof name / sizeof *name };
     struct CMUnitTest tests[N + 1] = { [N] = cmocka_unit_test(lost_experts_are_not_kept) };
