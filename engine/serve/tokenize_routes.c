@@ -76,7 +76,9 @@ static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct w
 
 static void tokenize_messages(struct srv_call *c)
 {
-    struct eng_arrival arrival = { .id = c->names.id, .created_s = c->created_s, .count = true };
+    struct eng_arrival arrival = {
+        .id = c->names.id, .created_s = c->created_s, .count = true, .checkpoint = &c->checkpoint
+    };
     if (eng_api_request_parse(&c->ask, ENG_API_CHAT, c->body, c->n_body, &c->server->setup, &arrival, &c->why))
         c->refused = true;
     else
@@ -85,7 +87,7 @@ static void tokenize_messages(struct srv_call *c)
 
 static void tokenize_text(struct srv_call *c, const json_t *text, unsigned flags, struct wanted want)
 {
-    struct eng_ids ids = { 0 };
+    struct eng_ids ids = { .checkpoint = &c->checkpoint };
     int error = eng_tokenize(c->server->setup.vocab, json_string_value(text), json_string_length(text), flags, &ids);
     if (error == KN_ENOMEM) {
         no_memory(c);
