@@ -10,13 +10,22 @@
 
 #define MAX_TOKENS 10000000
 
+static void no_memory(struct srv_call *c)
+{
+    eng_refuse(&c->why, 503, NULL, NULL, "no memory for this request now");
+    c->refused = true;
+}
+
 json_t *srv_body_object(struct srv_call *c)
 {
     json_error_t e;
     json_t *root = NULL;
     if (eng_api_request_depth(c->body, c->n_body) > ENG_API_MAX_DEPTH)
         eng_refuse(&c->why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels", ENG_API_MAX_DEPTH);
-    else if (!(root = kn_json_load(c->body, c->n_body, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e)))
+    else if (!(root = kn_json_load(c->body, c->n_body, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e)) &&
+             kn_json_lacks_memory(&e))
+        no_memory(c);
+    else if (!root)
         eng_refuse(&c->why, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s", e.line, e.column, e.text);
     else if (!json_is_object(root))
         eng_refuse(&c->why, 400, NULL, NULL, "the body must be an object, {...}");
@@ -26,12 +35,6 @@ json_t *srv_body_object(struct srv_call *c)
         root = NULL;
     }
     return root;
-}
-
-static void no_memory(struct srv_call *c)
-{
-    eng_refuse(&c->why, 503, NULL, NULL, "no memory for this request now");
-    c->refused = true;
 }
 
 static void write_piece(struct eng_bytes *out, const struct eng_vocab *v, int32_t id)
