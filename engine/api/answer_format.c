@@ -35,14 +35,17 @@ static void note_member(struct wish *w, const struct eng_fields *f, const char *
 static void read_schema(struct wish *w, const struct eng_fields *f, const char *name)
 {
     json_t *schema = eng_field(f, name);
+    json_error_t e = { 0 };
     if (!schema)
         return;
     note_member(w, f, name);
     if (json_is_string(schema) &&
         eng_api_request_depth(json_string_value(schema), json_string_length(schema)) <= ENG_API_MAX_DEPTH)
         schema = w->made = kn_json_load(json_string_value(schema), json_string_length(schema),
-                                        JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
-    if (!json_is_object(schema) && !json_is_boolean(schema))
+                                        JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
+    if (!schema && kn_json_lacks_memory(&e))
+        eng_refuse(f->why, 500, NULL, NULL, "no memory for the response format");
+    else if (!json_is_object(schema) && !json_is_boolean(schema))
         eng_field_refuse(f, name, "must be a JSON schema, an object");
     w->schema = schema;
 }

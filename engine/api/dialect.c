@@ -38,9 +38,11 @@ bool eng_has_part(const struct eng_choice *c, enum eng_part_kind kind)
 
 void eng_write_arguments(struct eng_bytes *out, const struct eng_part *p)
 {
+    json_error_t e = { 0 };
     json_t *given = eng_api_request_depth(p->text.data, p->text.n) <= ENG_API_MAX_DEPTH
-                        ? kn_json_load(p->text.n ? p->text.data : "", p->text.n, JSON_ALLOW_NUL, NULL)
+                        ? kn_json_load(p->text.n ? p->text.data : "", p->text.n, JSON_ALLOW_NUL, &e)
                         : NULL;
+    out->failed |= !given && kn_json_lacks_memory(&e);
     if (json_is_object(given))
         eng_bytes_add(out, p->text.data, p->text.n);
     else

@@ -19,6 +19,7 @@ struct eng_part {
     char id[ENG_CALL_ID];  /* CALL: nine letters and digits, a form that every template accepts */
     struct eng_bytes name; /* CALL: of the tool */
     struct eng_bytes text; /* of this part so far (CALL: its arguments); empty unless eng_reply.keeps */
+    uint64_t hash;         /* CALL: of its name and its arguments so far */
     int first_entry;       /* TEXT: index of its first token in eng_choice.entry; it ends where the next part begins */
 };
 
@@ -48,6 +49,7 @@ struct eng_choice {
     struct eng_part *part; /* [n_part] */
     int n_part, part_cap, n_call;
     bool is_open;                     /* the last part may still grow */
+    bool repeats;                     /* the same call again and again: the answer ends */
     enum eng_end end;                 /* NONE while the choice is running */
     int n_token, n_thought, n_cached; /* generated; of these reasoning; cached prompt tokens */
 

@@ -11,9 +11,9 @@ struct eng_parse {
     struct eng_fields body;
     struct eng_refusal *why;
     struct eng_talk_tools tools;
-    struct eng_talk_end end; /* of a conversation's prompt */
-    bool needs_whole;        /* all tokens of the prompt, also of one that is longer than the context */
-    const atomic_bool *stop; /* as in struct eng_arrival */
+    struct eng_talk_end end;           /* of a conversation's prompt */
+    bool needs_whole;                  /* all tokens of the prompt, also of one that is longer than the context */
+    struct eng_checkpoint *checkpoint; /* as in struct eng_arrival */
 };
 
 void eng_parse_no_memory(struct eng_parse *p);

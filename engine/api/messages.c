@@ -82,9 +82,10 @@ static void join_texts(struct talk *t, json_t *m, const char *name)
 /* The arguments of a call in the form that the template needs, a new reference.  given: JSON text, an object, or
  * NULL.  The result is an object, because it gives the better prompt; but text if the template needs it
  * (setup->text_arguments), or if the text is not a JSON object. */
-static json_t *arguments(const struct talk *t, json_t *given)
+static json_t *arguments(struct talk *t, json_t *given)
 {
     json_t *object = NULL;
+    json_error_t e = { 0 };
     if (!given || (json_is_string(given) && !json_string_length(given)))
         return t->setup->text_arguments ? json_string("{}") : json_object();
     if (json_is_object(given) && t->setup->text_arguments) {
@@ -98,7 +99,9 @@ static json_t *arguments(const struct talk *t, json_t *given)
         const char *text = json_string_value(given);
         size_t n = json_string_length(given);
         if (eng_api_request_depth(text, n) <= ENG_API_MAX_DEPTH)
-            object = kn_json_load(text, n, JSON_ALLOW_NUL, NULL);
+            object = kn_json_load(text, n, JSON_ALLOW_NUL, &e);
+        if (!object && kn_json_lacks_memory(&e))
+            no_memory(t);
         if (!json_is_object(object)) {
             json_decref(object);
             object = NULL;

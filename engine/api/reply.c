@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#define MOST_EQUAL_CALLS 3 /* with the same name and the same arguments in an answer: it ends with the last of them */
+
 /* ---- logprobs -------------------------------------------------------------------------------- */
 
 static void add_entry(struct eng_reply *r, struct eng_choice *c, const struct eng_event *t)
@@ -141,6 +143,7 @@ static struct eng_part *begin_part(struct eng_reply *r, struct eng_choice *c, en
     struct eng_part *p = &c->part[c->n_part++];
     *p = (struct eng_part){ .kind = kind, .call = c->n_call, .first_entry = c->n_told };
     eng_bytes_add(&p->name, name, n);
+    p->hash = eng_hash(n, name, n);
     r->out.failed |= p->name.failed;
     if (kind == ENG_PART_CALL) {
         name_call(p->id, r, c);
@@ -163,6 +166,8 @@ static void add_to_part(struct eng_reply *r, struct eng_choice *c, enum eng_part
     if (kind == ENG_PART_TEXT)
         while (c->n_told < c->n_sure && c->entry[c->n_told].at < c->n_shown)
             c->n_told++;
+    if (kind == ENG_PART_CALL)
+        p->hash = eng_hash(p->hash, text, n);
     if (r->keeps)
         eng_bytes_add(&p->text, text, n);
     r->out.failed |= p->text.failed;
@@ -222,9 +227,19 @@ static void flush_content(struct eng_reply *r, struct eng_choice *c)
         r->out.failed = true;
 }
 
+/* Ends the call.  A small model that must call a tool may write the same call for ever. */
+static void end_call(struct eng_reply *r, struct eng_choice *c, bool is_whole)
+{
+    int n = 0;
+    for (int i = 0; is_whole && i < c->n_part; i++)
+        n += c->part[i].kind == ENG_PART_CALL && c->part[i].hash == c->part[c->n_part - 1].hash;
+    c->repeats = n >= MOST_EQUAL_CALLS;
+    close_part(r, c);
+}
+
 static void take_event(struct eng_reply *r, struct eng_choice *c, const struct eng_answer_event *e)
 {
-    if (c->stop.hit)
+    if (c->stop.hit || c->repeats)
         return;
     if (e->kind == ENG_ANSWER_CONTENT) {
         take_content(r, c, e->text, e->n);
@@ -239,7 +254,7 @@ static void take_event(struct eng_reply *r, struct eng_choice *c, const struct e
     else if (e->kind == ENG_ANSWER_ARGUMENTS)
         add_to_part(r, c, ENG_PART_CALL, e->text, e->n);
     else
-        close_part(r, c);
+        end_call(r, c, e->whole);
 }
 
 static void take_events(struct eng_reply *r, struct eng_choice *c, int error)
@@ -348,7 +363,7 @@ int eng_reply_feed(struct eng_reply *r, const struct eng_event *t)
     bool ends = ends_answer(r, t); /* the token that ends an answer is not part of it */
     if (t->token != ENG_NO_TOKEN && !ends)
         take_token(r, c, t);
-    if (ends || c->stop.hit)
+    if (ends || c->stop.hit || c->repeats)
         end_choice(r, c, ENG_END_STOP);
     else if (t->finish == ENG_LENGTH)
         end_choice(r, c, ENG_END_LENGTH);

@@ -100,7 +100,7 @@ static void read_model(struct eng_parse *p)
  * memory. */
 static void limit_prompt(const struct eng_parse *p, struct eng_ids *ids)
 {
-    ids->stop = p->stop;
+    ids->checkpoint = p->checkpoint;
     ids->most = p->needs_whole ? 0 : (size_t)p->setup->n_ctx * COUNTED_CONTEXTS;
 }
 
@@ -305,7 +305,7 @@ static void check_context(struct eng_parse *p)
 
 static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
 {
-    p->stop = arrival->stop;
+    p->checkpoint = arrival->checkpoint;
     bool is_empty = eng_api_is_ollama(p->ask->form) && !eng_ollama_rewrite(p);
     p->needs_whole = arrival->count || eng_field(&p->body, "truncate_prompt_tokens");
     read_model(p);

@@ -129,11 +129,12 @@ void eng_api_model_close(struct eng_api_model *m);
 
 /* Values that belong to one request and do not come from its body. */
 struct eng_arrival {
-    const char *id;          /* fewer than 48 letters and digits: follows the prefix in the answer's id */
-    int64_t created_s;       /* seconds since 1970 */
-    uint64_t seed;           /* random seed if the body has none, below 2^53; reported in the answer */
-    bool count;              /* only count the prompt's tokens, generate nothing */
-    const atomic_bool *stop; /* set by another thread to end the parsing, with any refusal; NULL: it is not ended */
+    const char *id;    /* fewer than 48 letters and digits: follows the prefix in the answer's id */
+    int64_t created_s; /* seconds since 1970 */
+    uint64_t seed;     /* random seed if the body has none, below 2^53; reported in the answer */
+    bool count;        /* only count the prompt's tokens, generate nothing */
+    /* While prompts are tokenized; its error ends the parsing, with any refusal.  NULL: none. */
+    struct eng_checkpoint *checkpoint;
 };
 
 /* Lists of tokens that ask->sampling points to; its other pointers are NULL. */

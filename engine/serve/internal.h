@@ -176,10 +176,12 @@ struct srv_call {
     struct srv_call *next, **self;
     struct srv_names names;
     char peer[SRV_PEER_BYTES];
-    uint64_t key;       /* eng_api_keys_id, 0: none */
-    char *path, *query; /* of a route for files; else NULL */
-    bool reading;       /* lent to a reader thread, which then owns the fields from body to refused */
-    atomic_bool gone;   /* set by the serving thread: the client disconnected, so nothing need be read */
+    uint64_t key;                     /* eng_api_keys_id, 0: none */
+    char *path, *query;               /* of a route for files; else NULL */
+    bool reading;                     /* lent to a reader thread, which then owns the fields from body to refused */
+    atomic_bool gone;                 /* set by the serving thread: the client disconnected, so nothing need be read */
+    struct kn_heap_guard guard;       /* while it is read */
+    struct eng_checkpoint checkpoint; /* while it is tokenized */
     char *body;
     size_t n_body, room_body;
     int64_t created_s;

@@ -30,6 +30,7 @@ struct eng_reader_pool {
     pthread_mutex_t lock; /* protects the members below */
     pthread_cond_t more;
     struct list short_tasks, long_tasks, done;
+    uint64_t long_bytes; /* of all long tasks that were begun */
     struct account account[N_ACCOUNT];
     bool closing;
     struct reader reader[]; /* [n_thread] */
@@ -56,38 +57,53 @@ static struct eng_task *take_at(struct list *l, struct eng_task **at)
     return t;
 }
 
-/* Removes the task that is next; NULL: the list is empty. */
-static struct eng_task *take_next(struct eng_reader_pool *p, struct list *l)
+/* Removes the task that is next, of those with at most this many bytes; NULL: there is none. */
+static struct eng_task *take_next(struct eng_reader_pool *p, struct list *l, size_t most_bytes)
 {
-    struct eng_task **best = &l->first;
+    struct eng_task **best = NULL;
     for (struct eng_task **at = &l->first; *at; at = &(*at)->next)
-        if (account_of(p, *at)->bytes < account_of(p, *best)->bytes)
+        if ((*at)->bytes <= most_bytes && (!best || account_of(p, *at)->bytes < account_of(p, *best)->bytes))
             best = at;
-    if (!*best)
+    if (!best)
         return NULL;
     account_of(p, *best)->bytes += (*best)->bytes + TASK_BYTES;
     account_of(p, *best)->n_waiting--;
     return take_at(l, best);
 }
 
+static struct eng_task *take_long(struct eng_reader_pool *p, size_t most_bytes)
+{
+    struct eng_task *t = take_next(p, &p->long_tasks, most_bytes);
+    if (t) {
+        p->long_bytes += t->bytes;
+        t->most_long_bytes = p->long_bytes + t->bytes;
+    }
+    return t;
+}
+
+/* Called with the lock, which is released while the task runs. */
+static void run(struct eng_reader_pool *p, struct eng_task *t)
+{
+    const uint64_t one = 1;
+    pthread_mutex_unlock(&p->lock);
+    t->run(t);
+    pthread_mutex_lock(&p->lock);
+    put(&p->done, t);
+    ssize_t n = write(p->wake_fd, &one, sizeof one);
+    (void)n; /* EAGAIN: the counter is full, and the serving thread wakes anyway */
+}
+
 static void *work(void *arg)
 {
     struct reader *r = arg;
     struct eng_reader_pool *p = r->pool;
-    const uint64_t one = 1;
     pthread_mutex_lock(&p->lock);
     while (!p->closing) {
-        struct eng_task *t = r->takes_long ? take_next(p, &p->long_tasks) : NULL;
-        if (!t && !(t = take_next(p, &p->short_tasks))) {
+        struct eng_task *t = r->takes_long ? take_long(p, SIZE_MAX) : NULL;
+        if (t || (t = take_next(p, &p->short_tasks, SIZE_MAX)))
+            run(p, t);
+        else
             pthread_cond_wait(&p->more, &p->lock);
-            continue;
-        }
-        pthread_mutex_unlock(&p->lock);
-        t->run(t);
-        pthread_mutex_lock(&p->lock);
-        put(&p->done, t);
-        ssize_t n = write(p->wake_fd, &one, sizeof one);
-        (void)n; /* EAGAIN: the counter is full, and the serving thread wakes anyway */
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;
@@ -172,6 +188,15 @@ bool eng_reader_pool_remove(struct eng_reader_pool *p, struct eng_task *t)
     }
     pthread_mutex_unlock(&p->lock);
     return waits;
+}
+
+void eng_reader_pool_give_way(struct eng_reader_pool *p, const struct eng_task *t)
+{
+    struct eng_task *shorter;
+    pthread_mutex_lock(&p->lock);
+    while (!p->closing && p->long_bytes < t->most_long_bytes && (shorter = take_long(p, t->bytes / ENG_TASK_SHORTER)))
+        run(p, shorter);
+    pthread_mutex_unlock(&p->lock);
 }
 
 struct eng_task *eng_reader_pool_take(struct eng_reader_pool *p)

@@ -39,7 +39,11 @@ static void free_if_over(struct srv_call *c)
 static void read_ask(struct srv_call *c)
 {
     struct eng_arrival arrival = {
-        .id = c->names.id, .created_s = c->created_s, .seed = c->seed, .count = c->route->counts, .stop = &c->gone
+        .id = c->names.id,
+        .created_s = c->created_s,
+        .seed = c->seed,
+        .count = c->route->counts,
+        .checkpoint = &c->checkpoint,
     };
     c->refused = eng_api_request_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->setup, &arrival,
                                        &c->why) != 0;
@@ -64,29 +68,45 @@ static void refuse_memory(struct srv_call *c, size_t bytes)
     c->refused = true;
 }
 
+static struct eng_reader_pool *pool_of(const struct srv_call *c)
+{
+    return c->route->files ? c->server->file_pool : c->server->pool;
+}
+
+static bool is_long(const struct srv_call *c) { return c->task.bytes > ENG_TASK_SHORT; }
+
+/* Between pieces of a long text: ends the reading if the client has left, and gives way to shorter texts while there is
+ * memory for a second one. */
+static int reach_checkpoint(void *arg)
+{
+    struct srv_call *c = arg;
+    if (is_long(c) && kn_heap_room() >= c->server->request_bytes / SRV_KEPT_BY_WAITING) {
+        kn_heap_guard(NULL);
+        eng_reader_pool_give_way(pool_of(c), &c->task);
+        kn_heap_guard(&c->guard);
+    }
+    return atomic_load_explicit(&c->gone, memory_order_relaxed) ? KN_ECANCELLED : 0;
+}
+
 static void read_call(struct eng_task *task)
 {
     struct srv_call *c = (struct srv_call *)task;
-    const bool is_long = c->task.bytes > ENG_TASK_SHORT;
-    struct kn_heap_guard guard = { .keep = c->server->request_bytes / (is_long ? SRV_KEPT_BY_LONG : SRV_KEPT_BY_SHORT),
-                                   .stop = &c->gone };
     if (atomic_load_explicit(&c->gone, memory_order_relaxed))
         return;
-    kn_heap_guard(&guard);
+    c->checkpoint = (struct eng_checkpoint){ .reach = reach_checkpoint, .arg = c };
+    c->guard = (struct kn_heap_guard){
+        .keep = c->server->request_bytes / (is_long(c) ? SRV_KEPT_BY_LONG : SRV_KEPT_BY_SHORT), .stop = &c->gone
+    };
+    kn_heap_guard(&c->guard);
     if (c->route->work)
         c->route->work(c);
     else
         read_ask(c);
     kn_heap_guard(NULL);
-    if (guard.denied_bytes)
-        refuse_memory(c, guard.denied_bytes);
-    if (is_long)
+    if (c->guard.denied_bytes)
+        refuse_memory(c, c->guard.denied_bytes);
+    if (is_long(c))
         kn_heap_trim();
-}
-
-static struct eng_reader_pool *pool_of(const struct srv_call *c)
-{
-    return c->route->files ? c->server->file_pool : c->server->pool;
 }
 
 void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route,

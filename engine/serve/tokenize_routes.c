@@ -10,13 +10,22 @@
 
 #define MAX_TOKENS 10000000
 
+static void no_memory(struct srv_call *c)
+{
+    eng_refuse(&c->why, 503, NULL, NULL, "no memory for this request now");
+    c->refused = true;
+}
+
 json_t *srv_body_object(struct srv_call *c)
 {
     json_error_t e;
     json_t *root = NULL;
     if (eng_api_request_depth(c->body, c->n_body) > ENG_API_MAX_DEPTH)
         eng_refuse(&c->why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels", ENG_API_MAX_DEPTH);
-    else if (!(root = kn_json_load(c->body, c->n_body, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e)))
+    else if (!(root = kn_json_load(c->body, c->n_body, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e)) &&
+             kn_json_lacks_memory(&e))
+        no_memory(c);
+    else if (!root)
         eng_refuse(&c->why, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s", e.line, e.column, e.text);
     else if (!json_is_object(root))
         eng_refuse(&c->why, 400, NULL, NULL, "the body must be an object, {...}");
@@ -26,12 +35,6 @@ json_t *srv_body_object(struct srv_call *c)
         root = NULL;
     }
     return root;
-}
-
-static void no_memory(struct srv_call *c)
-{
-    eng_refuse(&c->why, 503, NULL, NULL, "no memory for this request now");
-    c->refused = true;
 }
 
 static void write_piece(struct eng_bytes *out, const struct eng_vocab *v, int32_t id)
@@ -76,7 +79,9 @@ static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct w
 
 static void tokenize_messages(struct srv_call *c)
 {
-    struct eng_arrival arrival = { .id = c->names.id, .created_s = c->created_s, .count = true };
+    struct eng_arrival arrival = {
+        .id = c->names.id, .created_s = c->created_s, .count = true, .checkpoint = &c->checkpoint
+    };
     if (eng_api_request_parse(&c->ask, ENG_API_CHAT, c->body, c->n_body, &c->server->setup, &arrival, &c->why))
         c->refused = true;
     else
@@ -85,7 +90,7 @@ static void tokenize_messages(struct srv_call *c)
 
 static void tokenize_text(struct srv_call *c, const json_t *text, unsigned flags, struct wanted want)
 {
-    struct eng_ids ids = { 0 };
+    struct eng_ids ids = { .checkpoint = &c->checkpoint };
     int error = eng_tokenize(c->server->setup.vocab, json_string_value(text), json_string_length(text), flags, &ids);
     if (error == KN_ENOMEM) {
         no_memory(c);

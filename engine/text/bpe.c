@@ -40,8 +40,6 @@ int eng_ids_push(struct eng_ids *ids, int32_t id)
         ids->full = true;
         return KN_ELIMIT;
     }
-    if (ids->stop && atomic_load_explicit(ids->stop, memory_order_relaxed))
-        return KN_ECANCELLED;
     if (ids->n == ids->cap) {
         if (!kn_add(ids->cap, ids->cap / 2 + 64, &cap) || !kn_mul(cap, sizeof *grown, &bytes))
             return kn_fail(KN_ELIMIT, "the text has too many tokens");
@@ -59,6 +57,17 @@ void eng_ids_free(struct eng_ids *ids)
 {
     kn_free(ids->id);
     *ids = (struct eng_ids){ 0 };
+}
+
+/* To be called with each n bytes of text that were read. */
+static int count_read(const struct eng_ids *ids, size_t n)
+{
+    struct eng_checkpoint *c = ids->checkpoint;
+
+    if (!c || (c->n_bytes += n) < ENG_CHECKPOINT_BYTES)
+        return 0;
+    c->n_bytes = 0;
+    return c->reach(c->arg);
 }
 
 void eng_merge_free(struct eng_merge *m)
@@ -314,6 +323,8 @@ static int merge_windows(struct eng_merge *m, const struct eng_vocab *v, struct 
             to--;
         if (!err)
             err = push_symbols(v, text.data, m->symbol + from, to - from, &unknown, ids);
+        if (!err)
+            err = count_read(ids, end - at);
         if (err || end == text.n)
             return err;
         if (to == m->n_symbol || to == 0) /* a token as long as the tail, or as the window */
@@ -346,8 +357,11 @@ int eng_merge_bytes(struct eng_merge *m, const struct eng_vocab *v, const char *
     if (v->whole_words) {
         const int32_t id = eng_words_find(&v->words, p, n);
 
-        if (id != ENG_NO_TOKEN)
-            return eng_ids_push(ids, id);
+        if (id != ENG_NO_TOKEN) {
+            const int err = eng_ids_push(ids, id);
+
+            return err ? err : count_read(ids, n);
+        }
     }
     return merge_text(m, v, (struct moe_string){ .data = p, .n = n }, ids);
 }

@@ -65,12 +65,21 @@ enum {
     ENG_TEXT_PARSE_SPECIAL = 2, /* the text of a control token, or of an unknown token, becomes that token */
 };
 
+/* A point that tokenizing reaches each time that it has read ENG_CHECKPOINT_BYTES more of text, some 10 ms of work: the
+ * caller may run something more urgent there, or end the work.  Several texts may share one checkpoint. */
+#define ENG_CHECKPOINT_BYTES 32768
+struct eng_checkpoint {
+    int (*reach)(void *arg); /* 0: go on; else the error that tokenizing ends with */
+    void *arg;
+    size_t n_bytes; /* read since it was last reached */
+};
+
 struct eng_ids { /* all zero: empty */
     int32_t *id; /* [n] */
     size_t n, cap;
     size_t most; /* a push beyond this many fails with KN_ELIMIT, logs nothing and sets `full`; 0: no limit */
     bool full;
-    const atomic_bool *stop; /* once true, a push fails with KN_ECANCELLED and logs nothing; or NULL */
+    struct eng_checkpoint *checkpoint; /* or NULL */
 };
 
 int eng_ids_push(struct eng_ids *ids, int32_t id);

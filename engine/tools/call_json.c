@@ -46,13 +46,14 @@ static bool open_member(struct eng_answer_parser *s, uint8_t c)
 /* Decodes the JSON string in s->name in place; false: not the valid name of a call. */
 static bool decode_name(struct eng_answer_parser *s)
 {
-    json_t *v = kn_json_load(s->name.p, s->name.n, JSON_DECODE_ANY, NULL);
+    json_error_t e;
+    json_t *v = kn_json_load(s->name.p, s->name.n, JSON_DECODE_ANY, &e);
     size_t n = json_string_length(v);
     bool good = n && n <= ENG_ANSWER_NAME_BYTES;
     if (s->format->syntax == ENG_SYNTAX_LLAMA) /* without a marker, only names of tools are calls */
         good = good && eng_tool_find(s->tools, json_string_value(v), n);
     s->name.n = 0;
-    if (good && !eng_text_add(&s->name, json_string_value(v), n))
+    if (v ? good && !eng_text_add(&s->name, json_string_value(v), n) : kn_json_lacks_memory(&e))
         s->error = KN_ENOMEM;
     json_decref(v);
     return good;

@@ -483,6 +483,7 @@ int eng_answer_grammar(struct gr_grammar **out, const struct eng_tool_format *s,
     const bool must = t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED;
     const bool in_final = s->syntax == ENG_SYNTAX_HARMONY && t->continues && !t->thinks;
     const bool calls = can && t->choice != ENG_TOOL_NONE && json_array_size(t->tools);
+    const size_t failures = kn_alloc_failures();
     *out = NULL;
     *why = 0;
     if (must && !calls) {
@@ -507,6 +508,12 @@ int eng_answer_grammar(struct gr_grammar **out, const struct eng_tool_format *s,
     }
     if (!error && (error = gr_compile(out, w->b, answer(w, t), t->tokens)))
         snprintf(why, n_why, "%s", gr_builder_why(w->b));
+    if (kn_alloc_failures() != failures) { /* a schema that lacks a part for memory would allow another answer */
+        gr_close(*out);
+        *out = NULL;
+        error = KN_ENOMEM;
+        *why = 0;
+    }
     if (error && !*why)
         snprintf(why, n_why, "no memory for the grammar");
     if (w) {

@@ -18,7 +18,7 @@ static struct eng_http *http, *wide, *hasty;
 static struct event_base *base;
 static struct served served, broad, quick; /* the clients' side of http, wide and hasty */
 static atomic_bool stop, is_full;
-static atomic_int n_big, n_gone, n_held, n_second;
+static atomic_int n_big, n_gone, n_held, n_second, n_wide;
 static atomic_size_t most_unsent, now_unsent;
 static atomic_uint_fast64_t n_cut, n_cut_wide;
 static char *big;
@@ -31,6 +31,7 @@ static void look(void)
     atomic_store(&now_unsent, n);
     atomic_store(&n_cut, eng_http_n_cut(http));
     atomic_store(&n_cut_wide, eng_http_n_cut(wide));
+    atomic_store(&n_wide, eng_http_connections(wide));
 }
 
 static int n_sent_piece;
@@ -506,9 +507,10 @@ static void test_favoured_stalls(void **state)
 }
 
 /* A whole body waits until there is room for it, beside requests that need none, and is refused after the limit of time.
- * A client may leave while it waits. */
+ * A client may leave while it waits: its connection ends then. */
 static void test_whole_body_waits(void **state)
 {
+    uint64_t cut = atomic_load(&n_cut_wide);
     int fd[3];
     (void)state;
     atomic_store(&is_full, true);
@@ -522,21 +524,27 @@ static void test_whole_body_waits(void **state)
     answer_free(&a);
     close(fd[0]);
     assert_int_equal(ask_status(&broad, "POST", "/", "", "short"), 200);
+    while (atomic_load(&n_wide) > 1)
+        usleep(1000);
+    assert_true(atomic_load(&n_cut_wide) == cut); /* not by the limit of time */
     atomic_store(&is_full, false);
     check_same(fd[1]);
     close(fd[1]), close(fd[2]);
     pthread_barrier_destroy(&together);
 }
 
-/* on_gone for a client that leaves while its request is being answered, also with bytes of a next request. */
+/* on_gone for a client that leaves while its request is being answered, also with bytes of a next request, and with so many
+ * that the server reads no more. */
 static void test_gone(void **state)
 {
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         int fd = connect_to(&served), held = atomic_load(&n_held), gone = atomic_load(&n_gone);
         send_text(fd, "GET /hold HTTP/1.1\r\n" H "\r\n");
         if (i == 1)
             send_text(fd, GET "\r\n");
+        if (i == 3)
+            send_bytes(fd, big, 100000);
         while (atomic_load(&n_held) == held)
             usleep(1000);
         if (i == 2)

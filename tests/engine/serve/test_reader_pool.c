@@ -1,5 +1,5 @@
-/* The reader threads' order of tasks: a short task passes long ones, one long task runs at a time, keys take turns, and a
- * waiting task can be removed.
+/* The reader threads' order of tasks: a short task passes long ones, one long task runs at a time and gives way to much
+ * shorter ones, keys take turns, and a waiting task can be removed.
  *
  * The first task holds its thread until it is released, so that the order of the others does not depend on time. */
 #include <semaphore.h>
@@ -17,7 +17,8 @@
 struct task {
     struct eng_task task;
     int name;
-    sem_t *wait; /* NULL: ends at once */
+    sem_t *wait;    /* NULL: ends at once */
+    bool gives_way; /* before it ends */
 };
 
 static struct {
@@ -35,6 +36,8 @@ static void run(struct eng_task *task)
         sem_post(&t.begun);
         sem_wait(own->wait);
     }
+    if (own->gives_way)
+        eng_reader_pool_give_way(t.pool, task);
 }
 
 static void add(struct task *task, int name, size_t bytes, uint64_t key)
@@ -55,17 +58,29 @@ static void expect_done(int name)
         assert_int_equal(((struct task *)done)->name, name);
 }
 
-/* Opens the pool and gives its first thread a long task of key 99 that runs until go_on is posted. */
-static void open_with(struct task *first)
+/* Gives the first thread a long task of key 99, name 1, that runs until go_on is posted. */
+static void hold(struct task *first, size_t bytes, bool gives_way)
+{
+    *first = (struct task){
+        .task = { .run = run, .bytes = bytes, .key = 99 }, .name = 1, .wait = &t.go_on, .gives_way = gives_way
+    };
+    eng_reader_pool_add(t.pool, &first->task);
+    sem_wait(&t.begun);
+}
+
+static void open_pool(void)
 {
     t.wake_fd = eventfd(0, 0);
     t.n_run = 0;
     sem_init(&t.begun, 0, 0);
     sem_init(&t.go_on, 0, 0);
     assert_int_equal(eng_reader_pool_open(&t.pool, 2, t.wake_fd), 0);
-    *first = (struct task){ .task = { .run = run, .bytes = LONG, .key = 99 }, .name = 1, .wait = &t.go_on };
-    eng_reader_pool_add(t.pool, &first->task);
-    sem_wait(&t.begun);
+}
+
+static void open_with(struct task *first)
+{
+    open_pool();
+    hold(first, LONG, false);
 }
 
 static void close_pool(void)
@@ -122,9 +137,7 @@ static void idle_time_earns_no_credit(void **state)
         add(&task[i], 2, LONG, 1);
         expect_done(2);
     }
-    first = (struct task){ .task = { .run = run, .bytes = LONG, .key = 99 }, .name = 1, .wait = &t.go_on };
-    eng_reader_pool_add(t.pool, &first.task);
-    sem_wait(&t.begun);
+    hold(&first, LONG, false);
     add(&task[0], 10, LONG, 1);
     add(&task[1], 11, LONG, 1);
     add(&task[2], 20, LONG, 2);
@@ -156,6 +169,52 @@ static void a_waiting_task_can_be_removed(void **state)
     close_pool();
 }
 
+/* While a long task runs, shorter tasks of other keys and of its own end before it, in turns; one that is more than a quarter
+ * as long does not. */
+static void a_long_task_gives_way_to_shorter_ones(void **state)
+{
+    static const int order[] = { 4, 3, 5, 1, 2 };
+    struct task first, task[4];
+    (void)state;
+    open_pool();
+    hold(&first, 16 * LONG, true);
+    add(&task[0], 2, 4 * LONG + 1, 1);
+    add(&task[1], 3, LONG, 99);
+    add(&task[2], 4, LONG, 2);
+    task[3] = (struct task){ .task = { .run = run, .bytes = 4 * LONG, .key = 2 }, .name = 5, .gives_way = true };
+    assert_true(eng_reader_pool_remove(t.pool, &task[2].task));
+    eng_reader_pool_add(t.pool, &task[3].task); /* gives way, too */
+    add(&task[2], 4, LONG, 2);
+    sem_post(&t.go_on);
+    for (int i = 0; i < 5; i++)
+        expect_done(order[i]);
+    close_pool();
+}
+
+/* A flood of shorter tasks holds a long one up for as many bytes as it has itself, not for ever. */
+static void giving_way_has_an_end(void **state)
+{
+    struct task first, task[12];
+    int n_before = 0;
+    (void)state;
+    open_pool();
+    hold(&first, 8 * LONG, true);
+    for (int i = 0; i < 12; i++)
+        add(&task[i], 2, LONG, 1);
+    sem_post(&t.go_on);
+    for (int i = 0; i < 13; i++) {
+        struct eng_task *done;
+        while (!(done = eng_reader_pool_take(t.pool))) {
+            uint64_t n;
+            assert_int_equal(read(t.wake_fd, &n, sizeof n), sizeof n);
+        }
+        if (done == &first.task)
+            n_before = i;
+    }
+    assert_int_equal(n_before, 8);
+    close_pool();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +222,8 @@ int main(void)
         cmocka_unit_test(keys_take_turns),
         cmocka_unit_test(idle_time_earns_no_credit),
         cmocka_unit_test(a_waiting_task_can_be_removed),
+        cmocka_unit_test(a_long_task_gives_way_to_shorter_ones),
+        cmocka_unit_test(giving_way_has_an_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

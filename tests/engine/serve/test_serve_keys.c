@@ -1,4 +1,4 @@
-/* A server for a team: limits of a label, the key for metrics, the counters of each key, and the log, in which no key, no
+/* A server for a team: turns of keys at reading, limits of a label, the key for metrics, the counters of each key, and the log, in which no key, no
  * prompt and no answer stands.
  *
  * One thread: not under MODE=tsan. */
@@ -6,13 +6,16 @@
 #include "tests/engine/serve/serve_client.h"
 
 #include "engine/base/base.h"
+#include "engine/serve/internal.h"
 
 #include <fcntl.h>
+#include <poll.h>
 
-#define ALICE  "Authorization: Bearer sk-alice-secret\r\n"
-#define BOB    "x-api-key: sk-bob-secret\r\n"
-#define CAROL  "x-api-key: sk-carol-secret\r\n"
-#define SCRAPE "Authorization: Bearer sk-scrape-secret\r\n"
+#define ALICE     "Authorization: Bearer sk-alice-secret\r\n"
+#define BOB       "x-api-key: sk-bob-secret\r\n"
+#define CAROL     "x-api-key: sk-carol-secret\r\n"
+#define LONG_TEXT ((size_t)3 << 20)
+#define SCRAPE    "Authorization: Bearer sk-scrape-secret\r\n"
 
 static const char with_scraper[] = "sk-alice-secret label=alice requests=2\n"
                                    "sk-alice-secret-2 label=alice\n"
@@ -38,6 +41,7 @@ static int set_up(void **state)
     write_keys(with_scraper);
     struct eng_serve_options o = serve_defaults();
     o.api_key_file = key_file;
+    o.max_body = LONG_TEXT + 1000;
     serve_start(&served, &o);
     return 0;
 }
@@ -57,6 +61,46 @@ static double of_key(const char *name, const char *label)
     snprintf(line, sizeof line, "\nspillway_key_%s{model_name=\"demo-draft-q8_0\",engine=\"0\",key=\"%s\"", name,
              label);
     return metric(&served, SCRAPE, line);
+}
+
+/* ---- turns at reading ------------------------------------------------------------------------------ */
+
+/* Sends a request to count the tokens of n blanks, without its last byte. */
+static int send_blanks(const char *key, size_t n)
+{
+    static const char begin[] = "{\"prompt\": \"", end[] = "\"";
+    char head[300], *blanks = malloc(n);
+    int fd = connect_to(&served);
+    assert_non_null(blanks);
+    memset(blanks, ' ', n);
+    snprintf(head, sizeof head, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n", key,
+             strlen(begin) + n + strlen(end) + 1);
+    send_text(fd, head);
+    send_text(fd, begin);
+    send_bytes(fd, blanks, n);
+    send_text(fd, end);
+    free(blanks);
+    return fd;
+}
+
+/* A text of one key is tokenized before a longer one of another that came before it. */
+static void a_shorter_text_passes_a_long_one(void **state)
+{
+    int first = send_blanks(ALICE, LONG_TEXT), second = send_blanks(CAROL, 300000);
+    (void)state;
+    send_text(first, "}");
+    while (__atomic_load_n(&served.server->n_call, __ATOMIC_RELAXED) == 0)
+        usleep(1000);
+    send_text(second, "}");
+    struct pollfd p[] = { { .fd = first, .events = POLLIN }, { .fd = second, .events = POLLIN } };
+    assert_int_equal(poll(p, 2, LOST_S * 1000), 1);
+    assert_true(p[1].revents);
+    for (int i = 0; i < 2; i++) {
+        struct answer a = read_answer(i ? first : second);
+        assert_int_equal(a.status, 200);
+        answer_free(&a);
+        close(i ? first : second);
+    }
 }
 
 /* ---- limits ---------------------------------------------------------------------------------------- */
@@ -309,6 +353,7 @@ static void the_log_has_numbers_and_no_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_shorter_text_passes_a_long_one),
         cmocka_unit_test(requests_at_once),
         cmocka_unit_test(tokens_per_minute),
         cmocka_unit_test(a_key_for_metrics_reads_nothing_else),

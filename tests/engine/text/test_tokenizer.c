@@ -609,10 +609,40 @@ static void tokenizing_stops_at_the_limit(void **state)
         assert_int_equal(ids.full, most[i] < exact);
         assert_int_equal(ids.n, most[i] < exact ? 0 : exact);
     }
-    const atomic_bool stop = true;
-    ids = (struct eng_ids){ .id = ids.id, .cap = ids.cap, .stop = &stop };
-    assert_int_equal(eng_tokenize(v, text, n, 0, &ids), KN_ECANCELLED);
     eng_ids_free(&ids);
+    eng_vocab_close(v);
+    free(text);
+}
+
+static int count_down(void *arg) { return --*(int *)arg ? 0 : KN_ECANCELLED; }
+
+/* ids->checkpoint is reached while a text of one piece is merged, and while one of many is; its error ends the work. */
+static void tokenizing_reaches_the_checkpoint(void **state)
+{
+    const size_t n = LONG_BYTES;
+    char *text = malloc(n);
+    struct eng_vocab *v;
+
+    (void)state;
+    assert_int_equal(vocab_from(&v, DATA "gpt-2.gguf"), 0);
+    for (int words = 0; words < 2; words++) {
+        int left = INT_MAX;
+        struct eng_checkpoint checkpoint = { .reach = count_down, .arg = &left };
+        struct eng_ids ids = { .checkpoint = &checkpoint };
+
+        memset(text, ' ', n);
+        for (size_t i = 0; words && i < n; i += 3)
+            text[i] = 'a';
+        assert_int_equal(eng_tokenize(v, text, n, 0, &ids), 0);
+        const int n_reached = INT_MAX - left;
+        assert_in_range(n_reached, n / ENG_CHECKPOINT_BYTES / 2, 2 * n / ENG_CHECKPOINT_BYTES);
+        left = n_reached;
+        ids.n = 0;
+        assert_int_equal(eng_tokenize(v, text, n, 0, &ids), KN_ECANCELLED);
+        assert_int_equal(left, 0);
+        assert_int_equal(ids.n, 0);
+        eng_ids_free(&ids);
+    }
     eng_vocab_close(v);
     free(text);
 }
@@ -760,6 +790,7 @@ int main(void)
         cmocka_unit_test(windows_give_the_ids_of_the_whole_piece),
         cmocka_unit_test(long_pieces_take_little_memory),
         cmocka_unit_test(tokenizing_stops_at_the_limit),
+        cmocka_unit_test(tokenizing_reaches_the_checkpoint),
         cmocka_unit_test(long_runs_are_cut_by_any_pattern),
         cmocka_unit_test(threads_share_a_vocabulary),
     };

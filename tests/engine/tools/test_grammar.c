@@ -4,6 +4,7 @@
  * One thread: not under MODE=tsan. */
 #include "speculative/speculative.h"
 #include "tests/engine/tools/answers.h"
+#include "tests/faults.h"
 #include "tests/engine/text/accepts.h"
 
 enum { MOST_WALK = 200 };
@@ -397,6 +398,32 @@ static void names_have_one_limit(void **state)
     }
 }
 
+/* A grammar that lacks memory is refused, and is no wider one: each allocation fails once. */
+static void memory_may_end_anywhere(void **state)
+{
+    static const char *const own[] = { "Qwen-Qwen3-0.6B", "Qwen3-Coder" };
+    char why[200];
+    (void)state;
+    json_t *tools = load(tools_text);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        struct eng_tool_format format = style_of(own[i], NULL);
+        struct eng_answer_rules t = { .tools = tools, .choice = ENG_TOOL_REQUIRED };
+        for (long nth = 1; nth == 1 || faults.struck; nth += 1 + nth / 16) {
+            struct gr_grammar *g = NULL;
+            faults_reset();
+            faults_at(FAULT_ALLOC, nth, FAULT_ERROR, ENOMEM);
+            int error = eng_answer_grammar(&g, &format, &t, why, sizeof why);
+            assert_int_equal(error, faults.struck ? KN_ENOMEM : 0);
+            assert_int_equal(g == NULL, faults.struck);
+            assert_string_equal(why, faults.struck ? "no memory for the grammar" : "");
+            gr_close(g);
+            assert_true(faults_clean());
+        }
+    }
+    faults_off();
+    json_decref(tools);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -404,6 +431,7 @@ int main(void)
         cmocka_unit_test(grammars_leave_room),
         cmocka_unit_test(requests_are_refused_in_one_line),
         cmocka_unit_test(names_have_one_limit),
+        cmocka_unit_test(memory_may_end_anywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
