@@ -171,6 +171,27 @@ static void contexts_are_read_once(void **state)
     spec_passes_close(&p);
 }
 
+/* Shallow drafts that take clearly longer than a flat forecast correct the forecast of deep ones, up to a straight line;
+ * drafts that take as long as forecast do not. */
+static void slow_shallow_drafts_correct_deep_ones(void **state)
+{
+    (void)state;
+    static const struct spec_cost_model flat = { .fixed_ns = 100, .dense_ns = 1, .ridge = 1e-9, .growth = M_E };
+    for (int k = 0; k < 2; k++) {
+        struct spec_passes p = { 0 };
+        assert_int_equal(spec_passes_open(&p, 0), 0);
+        spec_passes_set_forecast(&p, &flat);
+        for (int i = 0; i < 12; i++)
+            spec_passes_learn(&p, 4, 0, 0, 100);
+        for (int i = 0; i < 4; i++)
+            spec_passes_learn(&p, 4, 0, 8, k ? 200 : 107.7);
+        near_to(spec_passes_ns(&p, 4, 0, 8, false), k ? 200 : 107.7, 0.01);
+        near_to(spec_passes_ns(&p, 4, 0, 32, false), k ? 500 : 130.8, 0.03);
+        assert_true(spec_passes_ns(&p, 4, 0, 32, true) < (k ? 260 : 130)); /* a trial stays hopeful */
+        spec_passes_close(&p);
+    }
+}
+
 /* ---- the controller with a kept fit ------------------------------------------------------------------------------- */
 
 static struct machine_run run(const struct machine *machine, const struct machine_drafter *drafter, int n_due,
@@ -271,7 +292,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(means_are_collected),          cmocka_unit_test(terms_are_found),
         cmocka_unit_test(one_size_scales_the_expected), cmocka_unit_test(terms_of_moesd),
-        cmocka_unit_test(contexts_are_read_once),       cmocka_unit_test(wrong_fits_cost_nothing),
+        cmocka_unit_test(contexts_are_read_once),       cmocka_unit_test(slow_shallow_drafts_correct_deep_ones),
+        cmocka_unit_test(wrong_fits_cost_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
