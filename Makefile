@@ -80,7 +80,7 @@ SRC_kernels     = pass_fields device core/base core/io core/memory core/machine 
                   cuda/driver cuda/device cuda/memory cuda/queue cuda/self_test cuda/images
 CU_kernels      = rows products groups attention experts delta_net
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
-SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit passes overlap lengths plans control cut learn explain
+SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit observe passes overlap lengths plans control cut learn explain
 
 # ---- rooms: the subfolders of moe and engine, each with the rooms and folders that it may use -------------
 # A room may include its own headers and those of the rooms on its MAY line, but no other internal.h (tests/edges.sh).
@@ -120,7 +120,7 @@ MAY_engine/plan          = kernels offload moe speculative engine/base engine/kv
 SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate fit_file
 MAY_engine/draft         = kernels offload moe speculative engine/base engine/text engine/kv engine/plan
 SRC_engine/draft         = option arms unload text_drafter text_rows distributions match_length tree model_drafter head_drafter prefetch \
-                           beside overlap prompts cost draft
+                           beside overlap prompts fit cost draft
 MAY_engine              = kernels offload moe speculative engine/base engine/text engine/text/grammar engine/kv \
                            engine/plan engine/draft
 HERE_engine             = version report reuse prefill_share schedule step session forecast open dsi

@@ -59,11 +59,11 @@ struct eng_options {
     enum eng_dsi_mode dsi; /* whether to draft during the pass that verifies the last draft: draft/overlap.c */
     int lookahead;         /* for dsi: tokens drafted during a pass; 0: as many as its duration allows */
     enum spec_rule verify;
-    const char *fit; /* file with the cost model that `fit` measured; or NULL */
+    const char *fit; /* file with the cost model that `fit` measured; "none"; NULL, "auto": kept, as keep_heat says */
     bool features;   /* keep the last layer's hidden state of each token, even if no drafter reads it */
     bool explain;    /* log each change of the controller's decision */
     enum off_io_kind io;
-    bool keep_heat;                /* keep the experts' use counts in a file beside the model */
+    bool keep_heat;                /* keep the experts' use counts, and the fitted time of passes, beside the model */
     bool no_pack;                  /* do not use a pack file beside the model */
     const char *mirror;            /* folder on another drive with a copy of the model's files; or NULL */
     bool measures_disk;            /* measure the disk rate at open, before weights are read */
@@ -190,6 +190,9 @@ bool eng_drafts_survival(const struct eng_engine *e, double *share /* [SPEC_DEPT
 int eng_event_room(const struct eng_engine *e);
 int eng_step(struct eng_engine *e, struct eng_event *event);
 
+/* For times without sessions to run: updates the fit of the time of passes, now and then, in some milliseconds. */
+void eng_rest(struct eng_engine *e);
+
 /* ---- the speed to expect: forecast.c ------------------------------------------------------------ */
 
 struct eng_machine; /* this and eng_setting: engine/plan/plan.h */
@@ -198,6 +201,11 @@ struct eng_machine; /* this and eng_setting: engine/plan/plan.h */
 
 /* The input of eng_plan_forecast() for this engine on the given machine; position: tokens of each sequence. */
 struct eng_setting eng_forecast_setting(const struct eng_engine *e, const struct eng_machine *machine, int position);
+
+/* The cost model of the controller's first estimate: by the machine's rates; or the fit of measured passes, if there is one,
+ * with its mean error in *fit_error. */
+int eng_forecast_cost(struct spec_cost_model *out, double *fit_error, const struct eng_engine *e,
+                      const struct eng_setting *s);
 
 /* Sets *out to the given rates in bytes/s, and measures those that are 0 (and always the multiply-adds), in about a
  * second. The disk is measured only if experts will be read from it; else its rate stays as given. */

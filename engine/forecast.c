@@ -38,6 +38,13 @@ struct eng_setting eng_forecast_setting(const struct eng_engine *e, const struct
                                  moe_kv_slot_bytes(eng_model(e), e->assets.opt.kv), position };
 }
 
+int eng_forecast_cost(struct spec_cost_model *out, double *fit_error, const struct eng_engine *e,
+                      const struct eng_setting *s)
+{
+    eng_plan_cost(out, s);
+    return eng_draft_apply_fit(e->drafting, out, fit_error);
+}
+
 /* The expected tokens/s of n sequences; only as many count as fit in KV memory. */
 static double speed_of(const struct eng_engine *e, const struct eng_machine *m, int n)
 {

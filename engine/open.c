@@ -183,6 +183,7 @@ static int open_drafting(struct eng_engine *e)
                                                        .lookahead = o->lookahead,
                                                        .verify = o->verify,
                                                        .fit = o->fit,
+                                                       .keeps_fit = o->keep_heat,
                                                        .features = o->features,
                                                        .explain = o->explain },
                           &(struct eng_draft_host){ .file = e->assets.file,

@@ -30,6 +30,8 @@ int eng_explain(const struct eng_engine *e, char *out, size_t bytes)
     return eng_draft_explain(e->drafting, out, bytes);
 }
 
+void eng_rest(struct eng_engine *e) { eng_draft_rest(e->drafting); }
+
 void eng_set_gamma(struct eng_engine *e, int gamma) { eng_draft_set_gamma(e->drafting, gamma); }
 
 void eng_set_dsi(struct eng_engine *e, enum eng_dsi_mode dsi, int lookahead)

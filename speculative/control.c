@@ -28,6 +28,7 @@
 #define MAX_LOSS_PLAIN_STEPS        4     /* account: plain steps, */
 #define MAX_LOSS_TIME_SHARE         0.008 /* and this share of the time so far, */
 #define MAX_ACCOUNT_PLAIN_STEPS     4000  /* which counts up to the time of so many plain steps */
+#define PRIOR_SURVIVAL              0.6   /* survival per depth before any measurement */
 #define RESERVED_PLAIN_STEPS        2     /* plain steps in the account that trials of losing plans must leave */
 
 /* ---- open ----------------------------------------------------------------------------------------------- */
@@ -58,6 +59,7 @@ int spec_control_open(struct spec_control **out, const struct spec_control_optio
         kn_assert(a->of < opt->n_drafter && (!a->overlap || !opt->drafter[a->of].overlap));
         a->max_depth = kn_min(opt->drafter[i].max_depth, SPEC_DEPTHS);
         a->forecast.draft_ns = -1;
+        a->first_survival = PRIOR_SURVIVAL;
         for (int depth = 0; depth < SPEC_DEPTHS; depth++)
             a->correction[depth] = 1;
         for (int size = 0; size < SPEC_SIZES; size++)
@@ -99,11 +101,17 @@ void spec_control_set_forecast(struct spec_control *c, const struct spec_cost_mo
     c->n_uniform = pass->n_expert > 0 ? c->passes.n_prior : 0;
     for (int t = 0; t < c->n_uniform; t++)
         c->uniform_experts[t] = spec_cost_distinct(pass->n_expert, pass->n_used, kn_max(t, 1));
-    for (int i = 0; i < c->opt.n_drafter && draft; i++)
+    c->full_rows = pass->n_expert > 0 ? spec_cost_full_rows(pass->n_expert, pass->n_used) : 0;
+    for (int i = 0; i < c->opt.n_drafter && draft; i++) {
+        if (draft[i].accept > 0)
+            c->arm[i].first_survival = fmin(draft[i].accept, 1);
         c->arm[i].forecast = (struct spec_cost_model){
             .draft_ns = draft[i].ns, .draft_row_ns = draft[i].row_ns, .ridge = pass->ridge, .growth = pass->growth
         };
+    }
 }
+
+void spec_control_set_context(struct spec_control *c, double context) { spec_passes_set_context(&c->passes, context); }
 
 void spec_control_begin(struct spec_control *c, int session)
 {
@@ -470,6 +478,21 @@ static double expect_overlap(const struct spec_control *c, const struct spec_pla
     return accepted;
 }
 
+/* Fills in the decision's target terms: of the best plan, or of one drafted row for each sequence. */
+static void set_target(const struct spec_control *c, struct spec_decision *d)
+{
+    bool drafts = d->best_drafter != SPEC_OFF && d->rows > d->n_due;
+    int n_drafted = drafts ? kn_max(1, (int)(d->rows + 0.5) - d->n_due) : d->n_due;
+    d->target = (struct spec_target){ .rows = d->n_due + n_drafted, .full_rows = c->full_rows };
+    if (d->off_ns <= 0)
+        return;
+    d->target.efficiency = spec_passes_measured_efficiency(&c->passes, d->n_due, n_drafted);
+    d->target.predicted = spec_passes_forecast_efficiency(&c->passes, d->n_due, n_drafted);
+    d->target.experts = spec_knots_at(&c->experts, c->uniform_experts, c->n_uniform, d->target.rows);
+    if (c->n_uniform)
+        d->target.even = c->uniform_experts[kn_min((int)d->target.rows, c->n_uniform - 1)];
+}
+
 void spec_control_decide(struct spec_control *c, const int *session, int n_due, int n_beside, struct spec_decision *out,
                          int *nodes)
 {
@@ -503,6 +526,7 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
         d.plain_experts = spec_knots_at(&c->experts, c->uniform_experts, c->n_uniform, n_beside + n_due);
         d.experts = spec_knots_at(&c->experts, c->uniform_experts, c->n_uniform, n_beside + d.rows);
     }
+    set_target(c, &d);
     if (p.drafter != SPEC_OFF && divide_nodes(c, &q, &p, &d, nodes) > 0) {
         d.drafter = p.drafter;
         d.depth = p.depth;

@@ -72,9 +72,13 @@ void spec_control_close(struct spec_control *c);
  * found by trials. */
 struct spec_draft_forecast {
     double ns, row_ns;
+    double accept; /* acceptance rate of one drafted token in earlier runs; 0: not known */
 };
 void spec_control_set_forecast(struct spec_control *c, const struct spec_cost_model *pass,
                                const struct spec_draft_forecast *draft /* [n_drafter] */);
+
+/* Before the next decision: the positions of context of a due sequence, on average. */
+void spec_control_set_context(struct spec_control *c, double context);
 
 /* A new sequence starts in the session; the estimates of the old one are dropped. */
 void spec_control_begin(struct spec_control *c, int session);
@@ -116,7 +120,13 @@ struct spec_decision {
     double plain_experts, experts; /* distinct experts per layer, off and on; 0: not known */
     double gain, need;             /* tokens per second over a plain step's; least gain required */
     int best_drafter, best_depth;  /* the plan that rows to need describe; SPEC_OFF: none */
-    struct spec_overlap_plan {     /* the best overlapped plan; depth 0: none */
+    struct spec_target {           /* MoESD's terms for the pass of this plan; without a plan, with a row more each */
+        double rows;
+        double efficiency, predicted; /* target efficiency: measured (0: not yet), and as forecast (0: no forecast) */
+        double experts, even;         /* distinct experts per layer: measured (0: not yet), and N(rows) */
+        double full_rows;             /* T_thres; 0: not known */
+    } target;
+    struct spec_overlap_plan { /* the best overlapped plan; depth 0: none */
         int depth;
         double draft_ns, pass_ns, contention, gain; /* draft_ns, pass_ns: without the overlap */
     } overlap;
@@ -181,6 +191,12 @@ struct spec_outcome_of_pass {      /* the measurements of one step */
     int n_due, n_beside;
 };
 void spec_control_learn(struct spec_control *c, const struct spec_outcome_of_pass *step);
+
+/* The measured times of the drafter's draft passes, as points of a fit.  Returns their number. */
+struct spec_fit_point;
+int spec_control_draft_points(const struct spec_control *c, int drafter, struct spec_fit_point *out, int most);
+/* The acceptance rate of the first tokens of the drafter's drafts; 0: too few drafts. */
+double spec_control_accept(const struct spec_control *c, int drafter);
 
 /* ---- accounts ------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
 /* speculative/explain.c - prints the controller's decisions, and its account of each drafter. */
+#include "speculative/fit.h"
 #include "speculative/internal.h"
 
 #include <stdio.h>
@@ -48,10 +49,41 @@ int spec_decision_text(const struct spec_control *c, const struct spec_decision 
                       "; during the pass, depth %d: draft %.2f ms, pass %.2f ms, contention %.2f, gain %.2f",
                       d->overlap.depth, d->overlap.draft_ns * 1e-6, d->overlap.pass_ns * 1e-6, d->overlap.contention,
                       d->overlap.gain);
+    const struct spec_target *t = &d->target;
+    if (t->predicted > 0) {
+        n += snprintf(at(out, size, n), left(size, n), "; target efficiency %.2f predicted at %.0f rows", t->predicted,
+                      t->rows);
+        if (t->efficiency > 0)
+            n += snprintf(at(out, size, n), left(size, n), ", %.2f measured", t->efficiency);
+        if (t->full_rows > 0)
+            n += snprintf(at(out, size, n), left(size, n), ", N(t) %.1f experts, all from %.0f rows", t->even,
+                          t->full_rows);
+    }
     if (d->experts > 0)
         n += snprintf(at(out, size, n), left(size, n), "; experts per layer %.1f, without drafts %.1f", d->experts,
                       d->plain_experts);
     return n;
+}
+
+/* ---- points of a fit ------------------------------------------------------------------------------------------- */
+
+#define MIN_FIT_STEPS  3 /* steps in the mean of a draft pass's time that make it a point */
+#define MIN_FIT_DRAFTS 32
+
+int spec_control_draft_points(const struct spec_control *c, int drafter, struct spec_fit_point *out, int most)
+{
+    const struct spec_arm *a = &c->arm[drafter];
+    int n = 0;
+    for (int size = 0; size < SPEC_SIZES && n < most; size++)
+        if (a->draft_weight[size] >= MIN_FIT_STEPS && a->draft_ns[size] > 0)
+            out[n++] = (struct spec_fit_point){ .rows = spec_size_middle(size), .ns = a->draft_ns[size] };
+    return n;
+}
+
+double spec_control_accept(const struct spec_control *c, int drafter)
+{
+    const struct spec_tally *first = &c->arm[drafter].tally[0];
+    return first->n_verified >= MIN_FIT_DRAFTS ? first->accepted / first->n_verified : 0;
 }
 
 /* ---- drafters ------------------------------------------------------------------------------------------------ */

@@ -26,6 +26,10 @@
 #define MIN_GROWTH         1e-5 /* least value of growth - 1 */
 #define MIN_WAIT           0.1
 #define MAX_WAIT           2.0 /* a disk may give half of its measured rate */
+#define EXPECTED_STARTS    3   /* an earlier opinion leaves no distant minimum */
+#define N_ANCHOR           8   /* points of an earlier opinion: 1, 2, 4 .. 128 rows */
+#define ANCHOR_CONTEXT     1024
+#define ANCHOR_WEIGHT      0.02 /* sixteen of them weigh a third of one well measured point */
 
 /* ---- bounded least squares ---------------------------------------------------------------------------------- */
 
@@ -133,7 +137,7 @@ int spec_fit_solve(struct spec_fit_solution *out, const struct spec_fit_param *p
 
 /* ---- the cost model: passes ----------------------------------------------------------------------------------- */
 
-enum { FIXED, DENSE, LOAD, EXPERT, RIDGE, GROWTH, WAIT, PASS_PARAMS };
+enum { FIXED, DENSE, LOAD, EXPERT, RIDGE, GROWTH, WAIT, KV, COPY, PASS_PARAMS };
 
 static void cost_of(struct spec_cost_model *c, const double *x)
 {
@@ -144,11 +148,14 @@ static void cost_of(struct spec_cost_model *c, const double *x)
     c->ridge = kn_exp(x[RIDGE]);
     c->growth = 1 + kn_exp(x[GROWTH]);
     c->wait = x[WAIT];
+    c->kv_ns = x[KV];
+    c->copy_ns = x[COPY];
 }
 
 static double point_error(const struct spec_cost_model *c, const struct spec_fit_point *p)
 {
-    return spec_cost_pass_ns(c, p->rows, p->distinct, p->miss_ns) / p->ns - 1;
+    double linear = c->kv_ns * p->kv + c->copy_ns * p->copied;
+    return (spec_cost_pass_ns(c, p->rows, p->distinct, p->miss_ns) + linear) / p->ns - 1;
 }
 
 static void pass_residual(const void *arg, const double *x, double *out)
@@ -158,7 +165,7 @@ static void pass_residual(const void *arg, const double *x, double *out)
     cost_of(&c, x);
     for (int i = 0; i < m->n_pass; i++)
         if (!m->pass[i].hold)
-            *out++ = point_error(&c, &m->pass[i]);
+            *out++ = point_error(&c, &m->pass[i]) * (m->pass[i].weight > 0 ? sqrt(m->pass[i].weight) : 1);
 }
 
 static int n_fitted(const struct spec_fit_point *p, int n)
@@ -169,27 +176,71 @@ static int n_fitted(const struct spec_fit_point *p, int n)
     return fitted;
 }
 
-static bool has_misses(const struct spec_fit_input *m)
+/* The terms that occur in at least one point; the constants of the others are not fitted. */
+struct terms {
+    bool misses, kv, copies;
+};
+
+static struct terms terms_of(const struct spec_fit_input *m)
 {
-    bool has = false;
-    for (int i = 0; i < m->n_pass; i++)
-        has |= m->pass[i].miss_ns > 0;
-    return has;
+    struct terms t = { false, false, false };
+    for (int i = 0; i < m->n_pass; i++) {
+        t.misses |= m->pass[i].miss_ns > 0;
+        t.kv |= m->pass[i].kv > 0;
+        t.copies |= m->pass[i].copied > 0;
+    }
+    return t;
 }
 
-/* Number of free constants of a pass: two fewer without experts, one fewer without misses. */
+/* Number of free constants of a pass: two fewer without experts, one fewer for each term that does not occur. */
 static int n_constant(const struct spec_fit_input *m)
 {
-    return PASS_PARAMS - (m->n_expert > 0 ? 0 : 2) - !has_misses(m);
+    struct terms t = terms_of(m);
+    return PASS_PARAMS - (m->n_expert > 0 ? 0 : 2) - !t.misses - !t.kv - !t.copies;
 }
+
+/* ---- an earlier opinion ----------------------------------------------------------------------------------------- */
+
+/* The time that an earlier opinion expects for a point: without its guess of misses, as the point has measured ones. */
+static double expected_ns(const struct spec_cost_model *expected, const struct spec_fit_point *p)
+{
+    struct spec_cost_model c = *expected;
+    c.disk_ns = 0;
+    return spec_cost_pass_ns(&c, p->rows, p->distinct, p->miss_ns) + spec_cost_choose_ns(&c, p->rows) +
+           c.kv_ns * p->kv + c.copy_ns * p->copied;
+}
+
+/* Writes points of the earlier opinion, behind the measured ones: rows from 1 to 128, each without context and with
+ * ANCHOR_CONTEXT positions a row.  Returns their number. */
+static int add_anchors(struct spec_fit_point *out, const struct spec_fit_input *m)
+{
+    double log = 0, weight = 0;
+    int n = 0;
+    for (int i = 0; i < m->n_pass; i++) {
+        double w = m->pass[i].weight > 0 ? m->pass[i].weight : 1;
+        log += w * kn_log(m->pass[i].ns / expected_ns(m->expected, &m->pass[i]));
+        weight += w;
+    }
+    double scale = kn_exp(log / weight);
+    for (int k = 0; k < N_ANCHOR; k++)
+        for (int c = 0; c < 2; c++) {
+            struct spec_fit_point p = { .rows = 1 << k, .kv = c * ANCHOR_CONTEXT * (1 << k), .weight = ANCHOR_WEIGHT };
+            p.ns = scale * expected_ns(m->expected, &p);
+            out[n++] = p;
+        }
+    return n;
+}
+
+/* ---- the cost model: the fit of passes --------------------------------------------------------------------------- */
 
 static int fit_passes(struct spec_cost_model *c, const struct spec_fit_input *m)
 {
-    double least = INFINITY, most = 0;
-    bool waits = has_misses(m);
+    double least = INFINITY, most = 0, longest = 0;
+    struct terms has = terms_of(m);
     for (int i = 0; i < m->n_pass; i++) {
         least = fmin(least, m->pass[i].ns - m->pass[i].miss_ns);
         most = fmax(most, m->pass[i].ns);
+        longest = fmax(longest, m->pass[i].kv);
     }
     double none = m->n_expert > 0 ? INFINITY : 0, used = fmax(m->n_used, 1);
     least = fmax(least, most * 0.01);
@@ -200,10 +251,13 @@ static int fit_passes(struct spec_cost_model *c, const struct spec_fit_input *m)
         [EXPERT] = { 0, none, most / 4 / used },
         [RIDGE] = { kn_log(m->ridge_least), kn_log(m->ridge_most), kn_log(sqrt(m->ridge_least * m->ridge_most)) },
         [GROWTH] = { kn_log(MIN_GROWTH), 0, kn_log(0.02) }, /* growth 1 to 2, as in the paper */
-        [WAIT] = { waits ? MIN_WAIT : 1, waits ? MAX_WAIT : 1, 1 },
+        [WAIT] = { has.misses ? MIN_WAIT : 1, has.misses ? MAX_WAIT : 1, 1 },
+        [KV] = { 0, has.kv ? INFINITY : 0, least / 10 / fmax(longest, 1) },
+        [COPY] = { 0, has.copies ? INFINITY : 0, least / 10 / used },
     };
     struct spec_fit_solution s;
-    int e = spec_fit_solve(&s, param, PASS_PARAMS, n_fitted(m->pass, m->n_pass), pass_residual, m, STARTS);
+    int e = spec_fit_solve(&s, param, PASS_PARAMS, n_fitted(m->pass, m->n_pass), pass_residual, m,
+                           m->expected ? EXPECTED_STARTS : STARTS);
     if (!e)
         cost_of(c, s.x);
     return e;
@@ -285,7 +339,9 @@ static void measure_errors(struct spec_fit *f, const struct spec_fit_input *m)
 int spec_fit(struct spec_fit *out, const struct spec_fit_input *m)
 {
     struct spec_fit f = { .cost = { .n_expert = m->n_expert, .n_used = m->n_used } };
-    int e = check_points("passes", m->pass, m->n_pass, n_constant(m));
+    struct spec_fit_point all[SPEC_OBSERVED_POINTS + 2 * N_ANCHOR];
+    struct spec_fit_input with = *m;
+    int e = check_points("passes", m->pass, m->n_pass, m->expected ? 1 : n_constant(m));
     if (!e)
         e = check_points("draft passes", m->draft, m->n_draft, m->n_draft ? 2 : 0);
     if (!e)
@@ -293,8 +349,16 @@ int spec_fit(struct spec_fit *out, const struct spec_fit_input *m)
     if (!e && !(m->ridge_least > 0 && m->ridge_most >= m->ridge_least))
         e = kn_fail(KN_EINVAL, "the ridge range is %g to %g rows: its start must be positive, and not above its end",
                     m->ridge_least, m->ridge_most);
+    if (!e && m->expected && m->n_pass > SPEC_OBSERVED_POINTS)
+        e = kn_fail(KN_ELIMIT, "%d passes, at most %d can be fitted near an earlier opinion", m->n_pass,
+                    SPEC_OBSERVED_POINTS);
+    if (!e && m->expected) {
+        memcpy(all, m->pass, (size_t)m->n_pass * sizeof *all);
+        with.pass = all;
+        with.n_pass += add_anchors(all + m->n_pass, m);
+    }
     if (!e)
-        e = fit_passes(&f.cost, m);
+        e = fit_passes(&f.cost, &with);
     if (!e)
         e = fit_line(&f.cost.draft_ns, &f.cost.draft_row_ns, m->draft, m->n_draft, &f.cost);
     if (!e)
@@ -304,6 +368,17 @@ int spec_fit(struct spec_fit *out, const struct spec_fit_input *m)
     measure_errors(&f, m);
     *out = f;
     return 0;
+}
+
+int spec_fit_draft(struct spec_cost_model *cost, const struct spec_fit_point *draft, int n)
+{
+    if (n == 1) {
+        cost->draft_ns = draft->ns;
+        cost->draft_row_ns = 0;
+        return 0;
+    }
+    int e = check_points("draft passes", draft, n, 2);
+    return e ? e : fit_line(&cost->draft_ns, &cost->draft_row_ns, draft, n, cost);
 }
 
 /* ---- the paper's own fit ----------------------------------------------------------------------------------- */

@@ -9,6 +9,8 @@
 
 #include "speculative/cost.h"
 
+#include <stdint.h>
+
 /* ---- bounded least squares ---------------------------------------------------------------------- */
 
 #define SPEC_FIT_PARAMS 12
@@ -37,6 +39,9 @@ int spec_fit_solve(struct spec_fit_solution *out, const struct spec_fit_param *p
 struct spec_fit_point {
     double rows, distinct, miss_ns, ns;
     bool hold;
+    double kv;     /* positions of context, summed over the sequences */
+    double copied; /* experts copied to a device, per layer */
+    double weight; /* of the squared error in the fit; 0: 1 */
 };
 
 struct spec_fit_input {
@@ -47,6 +52,9 @@ struct spec_fit_input {
     /* pass needs as many points without hold as constants to fit; draft and choose each have no point, or at least 2
      * without hold. */
     int n_pass, n_draft, n_choose;
+    /* An earlier opinion, or NULL: the constants that the points leave open stay near it.  Its times are first scaled to
+     * the measured ones, so that only its shape counts.  With it one pass is enough. */
+    const struct spec_cost_model *expected;
 };
 
 #define SPEC_FIT_POINTS 512 /* most points of a kind */
@@ -59,8 +67,30 @@ struct spec_fit {
 };
 int spec_fit(struct spec_fit *out, const struct spec_fit_input *measured);
 
+/* Fits draft_ns and draft_row_ns of *cost, with its ridge and growth, to n > 0 draft passes; row_ns is 0 if n is 1. */
+int spec_fit_draft(struct spec_cost_model *cost, const struct spec_fit_point *draft, int n);
+
 /* model / measured - 1 of one point of pass[]. */
 double spec_fit_residual(const struct spec_fit *fit, const struct spec_fit_point *point);
+
+/* ---- passes of real requests (observe.c) --------------------------------------------------------- */
+
+/* Means of passes, by rows and by the length of contexts; each mean follows the last passes.  Zeros: no pass yet. */
+#define SPEC_OBSERVED_ROWS     20
+#define SPEC_OBSERVED_CONTEXTS 5
+struct spec_observed {
+    struct spec_observed_mean {
+        struct spec_fit_point point;
+        double n; /* passes in the mean */
+    } mean[SPEC_OBSERVED_ROWS][SPEC_OBSERVED_CONTEXTS];
+    uint64_t n_pass;
+};
+
+/* Adds a pass of n_seq sequences.  Allocates nothing. */
+void spec_observe(struct spec_observed *o, const struct spec_fit_point *pass, int n_seq);
+/* Writes the means as points, each with the weight of its passes.  Returns their number. */
+int spec_observed_points(const struct spec_observed *o, struct spec_fit_point *out /* [SPEC_OBSERVED_POINTS] */);
+#define SPEC_OBSERVED_POINTS (SPEC_OBSERVED_ROWS * SPEC_OBSERVED_CONTEXTS)
 
 /* ---- the paper's own fit ------------------------------------------------------------------------- */
 

@@ -14,6 +14,7 @@
  *       learn.c, explain.c    learns from a step; prints decisions and accounts
  *     lengths.c               predicts accepted lengths by a network
  *     cost.c, fit.c           the cost model, and its fit to measurements
+ *       observe.c             passes of real requests, as points of the fit
  *
  *     dsi.c, simulate.c       distributed speculation as a state machine; simulated times */
 #ifndef SPECULATIVE_INTERNAL_H
@@ -195,6 +196,7 @@ struct spec_passes { /* pass times as learnt: passes.c */
     double *prior;
     int n_prior;                    /* [n_prior] time of a pass with i rows, in any unit */
     bool forecast;                  /* the prior is a forecast by a cost model, not the default */
+    double kv_ns, context;          /* time of a position in the prior; positions of a sequence, which it includes */
     struct spec_knots plain, mixed; /* ns by rows: without drafts; with prompt rows */
     double noise, n_noise;          /* mean |log(pass / expected)|, over n_noise passes */
     struct {
@@ -204,11 +206,18 @@ struct spec_passes { /* pass times as learnt: passes.c */
 };
 
 int spec_size_of(int n_due);
+double spec_size_middle(int size); /* the mean batch size of a class */
 void spec_knots_learn(struct spec_knots *k, double rows, double value, double memory);
 double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows); /* 0: no knots */
 
 int spec_passes_open(struct spec_passes *p, int max_rows);
 void spec_passes_set_forecast(struct spec_passes *p, const struct spec_cost_model *prior);
+/* The sequences due have `context` positions each, on average: the prior gets the time to read them. */
+void spec_passes_set_context(struct spec_passes *p, double context);
+/* The time of a plain pass over that of a pass with drafts: as forecast, and as measured with about n_drafted drafted
+ * rows; 0: not forecast, or not measured. */
+double spec_passes_forecast_efficiency(const struct spec_passes *p, int n_due, int n_drafted);
+double spec_passes_measured_efficiency(const struct spec_passes *p, int n_due, int n_drafted);
 void spec_passes_close(struct spec_passes *p);
 bool spec_passes_has_size(const struct spec_passes *p, int n_due); /* enough plain passes of this size */
 double spec_passes_plain_ns(const struct spec_passes *p, int n_due);
@@ -246,6 +255,7 @@ struct spec_arm { /* an entry of spec_control_options.drafter: a drafter, or the
         reported[SPEC_DEPTHS];     /* and survival by the drafter's estimate, corrected */
     double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES]; /* one draft pass, measured */
     struct spec_cost_model forecast;                       /* a forecast of draft_ns; < 0: not known */
+    double first_survival;                                 /* survival per depth before any draft was seen */
     int n_prefill;                                         /* tokens that it must prefill before its next draft */
     double text_ns, text_weight;                           /* mean time to prefill a token, and prefills in this mean */
     struct {
@@ -277,6 +287,7 @@ struct spec_control {
     struct spec_knots experts;        /* distinct experts per layer, by rows */
     double *uniform_experts;          /* [n_uniform] the same by rows, under uniform routing */
     int n_uniform;                    /* 0: not known */
+    double full_rows;                 /* of spec_cost_full_rows; 0: not known */
     bool *loaded;                     /* [n_expert] during a cut: loaded by nodes taken so far */
     struct spec_cut_node *taken;      /* [n_session * SPEC_NODES] during a cut: nodes in the order of taking */
     float *value;                     /* [n_session][SPEC_NODES] during a cut: corrected survival */

@@ -18,7 +18,6 @@
 #define PRIOR_SESSION_DRAFTS    4.0  /* prior, in drafts: a session's survival equals the drafter's mean */
 #define PRIOR_PREDICTED_DRAFTS  8.0  /* prior, in drafts: a predicted survival is right */
 #define CHANGE_SIGMAS           3.5  /* deviation of the short tally that replaces the long one */
-#define PRIOR_SURVIVAL          0.6  /* survival per depth before any measurement */
 #define ACCOUNT_DECAY           (1 - 1 / 2048.0) /* decay of the accounts' times, per step */
 #define MAX_CHARGE_RATIO        2              /* most charged of a step, over its expected time: more is an outlier */
 #define STALL_DECAY             (1 - 1 / 64.0) /* decay of the times waiting for experts, per pass */
@@ -49,7 +48,7 @@ void spec_control_survival(const struct spec_control *c, int drafter, int sessio
 {
     const struct spec_arm *a = &c->arm[drafter];
     const struct spec_session_stats *h = &c->habit[drafter * c->opt.n_session + session];
-    double before = 1, arm_before = 1, ratio = PRIOR_SURVIVAL, most = 1, correction[SPEC_DEPTHS];
+    double before = 1, arm_before = 1, ratio = a->first_survival, most = 1, correction[SPEC_DEPTHS];
     for (int d = 0; h->has_prediction && d < depth; d++)
         what[d] = most = fmin(most, h->predicted[d] * (a->reported[d] + PRIOR_PREDICTED_DRAFTS) /
                                         (a->predicted[d] + PRIOR_PREDICTED_DRAFTS));

@@ -27,8 +27,11 @@
 #define MIN_KNOWN_PASSES     3                /* passes that make a size known */
 #define NEAR_ROWS_RATIO      1.35             /* a size is known from passes within this factor of it */
 #define PRIOR_ROWS           4096
-#define HOPEFUL_GROWTH_SHARE 0.5 /* hopeful: share of the forecast growth */
-#define HOPEFUL_NOISE_FACTOR 2   /* hopeful: a mean is lowered by so many times the noise beyond QUIET_NOISE */
+#define HOPEFUL_GROWTH_SHARE 0.5  /* hopeful: share of the forecast growth */
+#define MIN_CONTEXT_CHANGE   0.1  /* the prior follows the length of contexts in steps of this share */
+#define EXCESS_SIGMAS        2    /* standard errors by which a level must be above the forecast to correct it */
+#define MIN_FORESEEN_EXCESS  0.01 /* forecast growth below it counts as this */
+#define HOPEFUL_NOISE_FACTOR 2    /* hopeful: a mean is lowered by so many times the noise beyond QUIET_NOISE */
 
 /* ---- knots ---------------------------------------------------------------------------------------------- */
 
@@ -110,6 +113,14 @@ int spec_size_of(int n)
     return kn_min(SPEC_SIZES - 1, 2 * octave + upper);
 }
 
+double spec_size_middle(int size)
+{
+    if (size < 4)
+        return size + 1;
+    int octave = size / 2, half = 1 << octave >> 1; /* 2^octave + 1 .. 1.5 * 2^octave, then .. 2^(octave + 1) */
+    return (size % 2 ? 3 * half : 2 * half) + (half + 1) / 2.0;
+}
+
 static int level_of(double each)
 {
     static const double most[SPEC_LEVELS - 1] = {
@@ -136,7 +147,19 @@ void spec_passes_set_forecast(struct spec_passes *p, const struct spec_cost_mode
 {
     for (int t = 0; t < p->n_prior; t++)
         p->prior[t] = spec_cost_pass_ns(prior, kn_max(t, 1), 0, 0) + spec_cost_choose_ns(prior, kn_max(t, 1));
+    p->kv_ns = prior->kv_ns;
+    p->context = 0;
     p->forecast = true;
+}
+
+void spec_passes_set_context(struct spec_passes *p, double context)
+{
+    double more = p->kv_ns * (context - p->context);
+    if (fabs(context - p->context) < MIN_CONTEXT_CHANGE * fmax(p->context, 1))
+        return;
+    for (int t = 0; t < p->n_prior; t++)
+        p->prior[t] += more * kn_max(t, 1);
+    p->context = context;
 }
 
 void spec_passes_close(struct spec_passes *p)
@@ -181,20 +204,29 @@ static double mixed_ns(const struct spec_passes *p, int n_row)
     return ns > 0 ? ns : at(p, &p->plain, n_row);
 }
 
+/* The prior of a pass with `each` drafted rows per sequence.  The prior of as many plain rows includes a context for each
+ * row, but drafted rows read that of their sequence, which the pass reads anyway. */
+static double drafted_prior(const struct spec_passes *p, int n_due, double each)
+{
+    return prior_at(p->prior, p->n_prior, n_due * (1 + each)) - p->kv_ns * p->context * n_due * each;
+}
+
 /* Position of `each` between two measured numbers of drafted rows, 0 .. 1: along the prior if it rises. */
 static double position_between(const struct spec_passes *p, int n_due, double each, double from, double to)
 {
-    double low = prior_at(p->prior, p->n_prior, n_due * (1 + from));
-    double high = prior_at(p->prior, p->n_prior, n_due * (1 + to));
+    double low = drafted_prior(p, n_due, from), high = drafted_prior(p, n_due, to);
     if (high <= low * 1.001)
         return (each - from) / (to - from);
-    return (prior_at(p->prior, p->n_prior, n_due * (1 + each)) - low) / (high - low);
+    return (drafted_prior(p, n_due, each) - low) / (high - low);
 }
 
 /* Forecast ratio of pass times between two numbers of drafted rows per sequence. */
 static double foreseen_growth(const struct spec_passes *p, int n_due, double from, double to)
 {
-    return at(p, &p->plain, n_due * (1 + to)) / at(p, &p->plain, n_due * (1 + from));
+    double scale = at(p, &p->plain, n_due) / prior_at(p->prior, p->n_prior, n_due);
+    double context = scale * p->kv_ns * p->context * n_due; /* see drafted_prior() */
+    return (at(p, &p->plain, n_due * (1 + to)) - to * context) /
+           (at(p, &p->plain, n_due * (1 + from)) - from * context);
 }
 
 /* The ratio that a hopeful plan assumes: a share of the forecast growth, or no growth without a forecast. */
@@ -216,6 +248,20 @@ static double growth_of(const struct spec_passes *p, int n_due, int level, bool 
     return growth <= hoped ? growth : hoped + (growth - hoped) * fmin(1, weight);
 }
 
+/* The ratio of pass times between level `low`, the highest one measured, with `growth`, and `each` drafted rows per
+ * sequence beyond it: as forecast.  Where the level itself took clearly longer than forecast, the forecast is wrong about
+ * rows, so its further time is scaled by that excess; but it adds no more than in proportion to rows. */
+static double growth_beyond(const struct spec_passes *p, int n_due, int low, double growth, double each)
+{
+    double from = p->drafted[spec_size_of(n_due)][low].each, weight = p->drafted[spec_size_of(n_due)][low].weight;
+    double foreseen = foreseen_growth(p, n_due, from, each), until = foreseen_growth(p, n_due, 0, from);
+    double least = growth * kn_exp(-EXCESS_SIGMAS * fmax(p->noise, QUIET_NOISE) / sqrt(fmax(weight, 1)));
+    if (!p->forecast || least <= until)
+        return foreseen;
+    double further = until * (foreseen - 1) * (growth - 1) / fmax(until - 1, MIN_FORESEEN_EXCESS);
+    return fmax(foreseen, 1 + fmin(further, (growth - 1) * (each - from) / from) / growth);
+}
+
 double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int n_drafted, bool hopeful)
 {
     if (n_beside > 0)
@@ -231,6 +277,8 @@ double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int 
         double far = position_between(p, n_due, each, from, p->drafted[size][high].each);
         return plain * (growth + (growth_of(p, n_due, high, hopeful) - growth) * far);
     }
+    if (low >= 0 && !hopeful && each > from)
+        return plain * growth * growth_beyond(p, n_due, low, growth, each);
     return plain * growth * (hopeful ? hoped_growth : foreseen_growth)(p, n_due, from, each);
 }
 
@@ -286,6 +334,17 @@ void spec_pass_noise_add(struct spec_passes *p, double log)
 {
     p->n_noise = fmin(p->n_noise + 1, NOISE_MEAN_PASSES);
     p->noise += (fmin(fabs(log), 1) - p->noise) / p->n_noise;
+}
+
+double spec_passes_forecast_efficiency(const struct spec_passes *p, int n_due, int n_drafted)
+{
+    return p->forecast ? drafted_prior(p, n_due, 0) / drafted_prior(p, n_due, (double)n_drafted / n_due) : 0;
+}
+
+double spec_passes_measured_efficiency(const struct spec_passes *p, int n_due, int n_drafted)
+{
+    bool measured = spec_passes_n_measured(p, n_due, n_drafted) >= MIN_KNOWN_PASSES;
+    return measured ? spec_passes_plain_ns(p, n_due) / spec_passes_ns(p, n_due, 0, n_drafted, false) : 0;
 }
 
 double spec_passes_n_measured(const struct spec_passes *p, int n_due, int n_drafted)

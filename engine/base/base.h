@@ -25,6 +25,8 @@ void eng_stdio_keep(void);
 int eng_pack_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 /* The heat file (the experts' use counts) of a model: m.gguf has m.gguf.heat. False: the name would be too long. */
 bool eng_heat_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
+/* The fit file (the fitted time of passes) of a model: m.gguf has m.gguf.fit. False: the name would be too long. */
+bool eng_fit_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 
 /* ---- progress ---------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* engine/base/side_files.c - the names of the files that stand beside a model: its pack file and its heat file. */
+/* engine/base/side_files.c - the names of the files that stand beside a model: its pack file, heat file and fit file. */
 #include "engine/base/base.h"
 
 #include <stdio.h>
@@ -7,6 +7,7 @@
 #define MODEL_SUFFIX ".gguf"
 #define PACK_SUFFIX  ".experts"
 #define HEAT_SUFFIX  ".heat"
+#define FIT_SUFFIX   ".fit"
 
 int eng_pack_path(char *out, const char *model)
 {
@@ -23,4 +24,9 @@ int eng_pack_path(char *out, const char *model)
 bool eng_heat_path(char *out, const char *model)
 {
     return snprintf(out, ENG_PATH_BYTES, "%s" HEAT_SUFFIX, model) < ENG_PATH_BYTES;
+}
+
+bool eng_fit_path(char *out, const char *model)
+{
+    return snprintf(out, ENG_PATH_BYTES, "%s" FIT_SUFFIX, model) < ENG_PATH_BYTES;
 }

@@ -164,8 +164,8 @@ static void settle_point(struct fit *f, int i, bool hold)
         mean.missed += t->missed / n;
     }
     double miss = f->disk_Bps > 0 ? 1e9 * mean.missed / f->disk_Bps : 0;
-    f->pass[i] = (struct spec_fit_point){ mean.rows, mean.distinct, miss, mean.pass, hold };
-    f->choose[i] = (struct spec_fit_point){ mean.rows, 0, 0, mean.choose, hold };
+    f->pass[i] = (struct spec_fit_point){ mean.rows, mean.distinct, miss, mean.pass, hold, 0, 0, 0 };
+    f->choose[i] = (struct spec_fit_point){ .rows = mean.rows, .ns = mean.choose, .hold = hold };
 }
 
 /* Adds to *ns the mean draft time of point i's quicker half.  Fails if a pass had no drafts: its time would be 0. */
@@ -441,6 +441,17 @@ static int fit_points(struct fit *f)
                                               .n_draft = f->n_draft });
 }
 
+static int write_fit(const struct fit *f, uint64_t model_id)
+{
+    struct eng_fitted out = { .cost = f->fit.cost, .miss_ratio = 1, .error = f->fit.error, .n_pass = f->n_pass };
+    if (*f->drafter) {
+        out.drafter[0] = (struct eng_fitted_drafter){ .ns = f->fit.cost.draft_ns, .row_ns = f->fit.cost.draft_row_ns };
+        memcpy(out.drafter[0].name, f->drafter, sizeof f->drafter);
+        out.n_drafter = 1;
+    }
+    return eng_fit_write(f->config->output, f->config->model, model_id, &out);
+}
+
 int eng_cmd_fit(const struct eng_config *config)
 {
     struct fit *f = kn_calloc(1, sizeof *f);
@@ -459,7 +470,7 @@ int eng_cmd_fit(const struct eng_config *config)
             print_gains(f);
         }
         if (config->output && !(error = moe_file_id(eng_file(f->engine), &id)))
-            error = eng_fit_write(config->output, config->model, id, &f->fit, f->drafter);
+            error = write_fit(f, id);
     }
     eng_close(f->engine);
     kn_free(f->event);

@@ -148,6 +148,47 @@ static void print_speed(const struct eng_config *c, const struct eng_engine *e, 
                room, room == 1 ? "" : "s");
 }
 
+/* ---- the cost of drafts ------------------------------------------------------------------------- */
+
+/* Prints MoESD's target efficiency of passes with drafted rows, by the fit beside the model if there is one. */
+static int print_drafts(const struct eng_config *c, const struct eng_engine *e, const struct eng_machine *m)
+{
+    static const int depths[] = { 1, 2, 4, 8 };
+    struct spec_cost_model cost;
+    struct eng_setting s = eng_forecast_setting(e, m, ENG_PLAN_POSITION);
+    double fit_error = -1;
+    int error = eng_forecast_cost(&cost, &fit_error, e, &s);
+    if (error)
+        return error;
+    double full = spec_cost_full_rows(cost.n_expert, cost.n_used);
+    if (!c->json) {
+        char source[96] = "from the rates above";
+        if (fit_error >= 0)
+            snprintf(source, sizeof source, "fitted to passes of requests, mean error %.1f %%", 100 * fit_error);
+        printf("\ntarget efficiency (time of a pass without drafts / with N drafted tokens for each sequence), %s:\n"
+               "%5s %8s %9d %9d %9d %9d\n",
+               source, "batch", "N(t)", depths[0], depths[1], depths[2], depths[3]);
+    }
+    for (int i = 0; i < N_BATCH; i++) {
+        double n = batches[i], efficiency[4];
+        for (int k = 0; k < 4; k++)
+            efficiency[k] = spec_cost_efficiency(&cost, n, depths[k], ENG_PLAN_POSITION);
+        printf(c->json ? "{\"what\":\"efficiency\",\"batch\":%.0f,\"experts\":%.2f,\"depth_1\":%.4f,\"depth_2\":%.4f,"
+                         "\"depth_4\":%.4f,\"depth_8\":%.4f}\n"
+                       : "%5.0f %8.1f %9.2f %9.2f %9.2f %9.2f\n",
+               n, spec_cost_distinct(cost.n_expert, cost.n_used, n), efficiency[0], efficiency[1], efficiency[2],
+               efficiency[3]);
+    }
+    if (c->json)
+        printf("{\"what\":\"threshold\",\"full_rows\":%.0f,\"fitted\":%s,\"fit_error\":%.4f}\n", full,
+               fit_error >= 0 ? "true" : "false", fit_error >= 0 ? fit_error : 0);
+    else
+        printf(
+            "a pass uses nearly all experts from %.0f rows on: below, drafted rows load experts; above, almost none\n",
+            full);
+    return 0;
+}
+
 int eng_cmd_plan(const struct eng_config *c)
 {
     struct eng_engine *e;
@@ -164,7 +205,9 @@ int eng_cmd_plan(const struct eng_config *c)
             print_split(c, e);
         if (on_host)
             print_speed(c, e, &machine);
-        else if (!c->json)
+        if (on_host && moe_model_shape(eng_model(e))->n_expert)
+            error = print_drafts(c, e, &machine);
+        if (!on_host && !c->json)
             printf("\nno forecast of speed with --device: measure with bench\n");
     }
     eng_close(e);

@@ -244,7 +244,7 @@ static const struct eng_option options[] = {
     { "dsi-lookahead", "", DRAFTING, DRAFT & ~PLAN, ENG_INTEGER, AT(n_ahead), 0, 63,
       "N", "tokens drafted during one verification; 0: as time allows" },
     { "fit", "", DRAFTING, DRAFT, ENG_TEXT, AT(fit), 0, 0,
-      "FILE", "costs from fit -o: the first estimate of when drafts pay" },
+      "FILE", "costs from fit -o; auto: kept beside the model; none: estimated" },
     { "explain", "", DRAFTING, DRAFT, ENG_FLAG, AT(explain), 0, 0,
       NULL, "print drafter, draft length and reason when they change" },
     { "kv", "", MEMORY, MODEL, ENG_KV, AT(kv), 0, 0,

@@ -114,6 +114,10 @@ void eng_draft_report(const struct eng_drafting *g, struct eng_drafts *out)
         describe(g, i, &out->choice[i]);
     out->lost_ns = g->decision.lost_ns;
     out->loss_limit_ns = g->decision.loss_limit_ns;
+    out->target = g->decision.target;
+    out->fitted = g->fit.known;
+    out->fit_error = g->fit.fitted.error;
+    out->n_fit_pass = g->fit.seen.n_pass;
 }
 
 bool eng_draft_survival(const struct eng_drafting *g, double *share)

@@ -3,11 +3,10 @@
  * Whether drafts pay at a batch size depends on how much longer a pass takes with their rows: it reads more experts, of
  * a known size, some of them from disk, at the rates of this machine. The rates are measured when an engine with
  * drafters opens, before its memory is taken and in no more memory than that. So the first trial is made where the
- * forecast is best, instead of where it costs least. The measured time of passes corrects the estimate from the first
- * pass on. */
+ * forecast is best, instead of where it costs least. With a fit of earlier passes (fit.c, --fit) only the disk is
+ * measured. The measured time of passes corrects the estimate from the first pass on. */
 #include "engine/plan/disk_rate.h"
 #include "engine/draft/internal.h"
-#include "engine/plan/fit_file.h"
 #include "engine/plan/host_rate.h"
 
 #include <string.h>
@@ -32,7 +31,7 @@ static int measure(struct eng_machine *out, const struct eng_drafting *g, bool f
     return error;
 }
 
-static const struct eng_draft_option *option_of(const struct eng_drafting *g, int drafter)
+const struct eng_draft_option *eng_draft_option_of(const struct eng_drafting *g, int drafter)
 {
     const struct eng_draft_option *w = g->opt.draft;
     while (w->kind == ENG_DRAFT_NONE || drafter-- > 0)
@@ -51,50 +50,73 @@ static double by_size(const struct eng_drafting *g, const struct eng_drafter *d)
     return ns;
 }
 
-/* Forecasts the draft time of every plan: measured if the fit file has measured this drafter, else by its size. */
-static void price(const struct eng_drafting *g, const struct eng_fitted *f, struct spec_draft_forecast *out)
+/* Forecasts the draft time of every plan: measured if the fit knows this drafter, else by its size. */
+static void price(const struct eng_drafting *g, struct spec_draft_forecast *out)
 {
     struct spec_draft_forecast all = { 0 };
-    bool met = !*f->drafter, networks = false;
+    bool met = !g->fit.fitted.n_drafter, networks = false;
     for (int i = 0; i < g->n_drafter; i++) {
         char name[ENG_FIT_NAME];
-        eng_draft_name(name, option_of(g, i));
-        bool its = *name && !strcmp(name, f->drafter);
-        out[i] = its ? (struct spec_draft_forecast){ f->cost.draft_ns, f->cost.draft_row_ns }
+        eng_draft_name(name, eng_draft_option_of(g, i));
+        const struct eng_fitted_drafter *its = eng_fit_drafter(g, name);
+        out[i] = its ? (struct spec_draft_forecast){ its->ns, its->row_ns, its->accept }
                      : (struct spec_draft_forecast){ .ns = by_size(g, g->drafter[i]) };
         all.ns += out[i].ns;
         all.row_ns += out[i].row_ns;
-        met |= its;
+        met |= its != NULL;
         networks |= *name;
     }
-    if (!met && networks)
+    if (!met && networks && !g->fit.collects)
         kn_say(KN_LOG_INFO, "%s has measured drafts of %s: the time of other drafters is estimated by their size",
-               g->opt.fit, f->drafter);
+               g->opt.fit, g->fit.fitted.drafter[0].name);
     out[g->n_drafter] = all; /* the plan that asks all of several drafters */
     if (g->overlap_arm < SPEC_DRAFTERS)
         out[g->overlap_arm] = out[eng_overlap_drafter(g)->number];
 }
 
+/* Adds to the fit the shares of experts on disk, under this budget, and of copies to a device. */
+static struct spec_cost_model complete(const struct eng_fitted *f, double even_disk_ns)
+{
+    struct spec_cost_model c = f->cost;
+    c.disk_ns = even_disk_ns * f->miss_ratio;
+    c.load_ns += c.copy_ns * f->copy_share;
+    return c;
+}
+
+void eng_draft_set_forecast(struct eng_drafting *g)
+{
+    struct spec_draft_forecast draft[SPEC_DRAFTERS];
+    if (g->fit.known)
+        g->cost = complete(&g->fit.fitted, g->even_disk_ns);
+    price(g, draft);
+    spec_control_set_forecast(g->control, &g->cost, draft);
+}
+
+int eng_draft_apply_fit(struct eng_drafting *g, struct spec_cost_model *cost, double *fit_error)
+{
+    int error = eng_fit_open(g);
+    if (error || !g->fit.known)
+        return error;
+    *cost = complete(&g->fit.fitted, cost->disk_ns);
+    *fit_error = g->fit.fitted.error;
+    return 0;
+}
+
 int eng_draft_foresee(struct eng_drafting *g, double *disk_Bps)
 {
-    const struct moe_shape *shape = moe_model_shape(g->host.model);
-    struct eng_fitted fitted = { 0 };
     struct eng_machine machine;
-    struct spec_draft_forecast draft[SPEC_DRAFTERS];
-    uint64_t id;
-    int error = 0;
     if (!g->n_drafter || g->opt.gamma != ENG_GAMMA_AUTO)
         return 0;
-    if ((g->opt.fit &&
-         ((error = moe_file_id(g->host.file, &id)) || (error = eng_fit_read(g->opt.fit, shape, id, &fitted)))) ||
-        (error = measure(&machine, g, g->opt.fit != NULL, disk_Bps)))
+    int error = eng_fit_open(g);
+    if (error || (error = measure(&machine, g, g->fit.known, disk_Bps)))
         return error;
-    eng_plan_cost(&g->cost, &(struct eng_setting){ .shape = shape, .split = g->host.split, .machine = machine });
-    if (g->opt.fit) { /* it lacks only the share of experts on disk under this budget */
-        fitted.cost.disk_ns = g->cost.disk_ns * fitted.cost.wait;
-        g->cost = fitted.cost;
-    }
-    price(g, &fitted, draft);
-    spec_control_set_forecast(g->control, &g->cost, draft);
+    eng_plan_cost(&g->cost,
+                  &(struct eng_setting){ .shape = moe_model_shape(g->host.model),
+                                         .split = g->host.split,
+                                         .machine = machine,
+                                         .kv_slot_bytes = moe_kv_slot_bytes(g->host.model, g->host.kv_format) });
+    g->even_disk_ns = g->cost.disk_ns;
+    g->fit.disk_Bps = machine.disk_Bps;
+    eng_draft_set_forecast(g);
     return 0;
 }

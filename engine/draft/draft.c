@@ -83,10 +83,13 @@ int eng_draft_load(struct eng_drafting *g, struct moe_context *context)
     return error;
 }
 
+void eng_draft_rest(struct eng_drafting *g) { eng_fit_settle(g, false); }
+
 void eng_draft_close(struct eng_drafting *g)
 {
     if (!g)
         return;
+    eng_fit_settle(g, true);
     eng_beside_close(g);
     eng_overlap_close(g);
     eng_prompts_close(g);
@@ -306,7 +309,7 @@ static void cut(struct eng_drafting *g)
 
 static void explain(const struct eng_drafting *g)
 {
-    char line[512];
+    char line[768];
     eng_draft_explain(g, line, sizeof line);
     kn_say(KN_LOG_INFO, "%s", line);
 }
@@ -339,6 +342,7 @@ static void draft_as_decided(struct eng_drafting *g, int n_beside)
         g->due_number[i] = g->due[i]->number;
     eng_lengths_predict(g);
     report_uncomputed(g);
+    spec_control_set_context(g->control, g->n_position / g->n_due);
     struct spec_decision before = g->decision;
     spec_control_decide(g->control, g->due_number, g->n_due, n_beside, &g->decision, g->n_node);
     if (g->opt.explain &&
@@ -372,6 +376,7 @@ static void draft_always_beside(struct eng_drafting *g)
 void eng_draft_begin(struct eng_drafting *g)
 {
     g->n_due = g->n_row = 0;
+    g->n_position = 0;
     g->no_draft_ready = false;
     g->draft_ns = 0;
     g->n_draft_text = 0;
@@ -390,6 +395,7 @@ void eng_draft_add(struct eng_drafting *g, struct eng_seq *s)
         return;
     spec_tree_clear(&s->draft->tree);
     s->draft->drafter_prefilling = false;
+    g->n_position += s->n_token;
     g->due[g->n_due++] = s;
 }
 
@@ -421,7 +427,9 @@ void eng_draft_pass_starts(struct eng_drafting *g)
 {
     get_store_counters(g, &g->store_before);
     bool extends = eng_overlap_start(g), reads = eng_prompts_start(g);
-    if (extends || reads)
+    g->works_beside = extends || reads;
+    eng_fit_pass_starts(g);
+    if (g->works_beside)
         eng_beside_start(g);
 }
 
@@ -461,13 +469,15 @@ void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)
     if (!eng_draft_controller_is_on(g) || !g->n_due || g->no_draft_ready)
         return;
     get_store_counters(g, &now);
+    double missed = (double)(now.read_bytes - g->store_before.read_bytes -
+                             (now.early_bytes - g->store_before.early_bytes));
+    eng_fit_learn(g, r, missed);
     spec_control_learn(g->control, &(struct spec_outcome_of_pass){
                                        .n_row = r->n_row,
                                        .draft_ns = (double)g->draft_ns,
                                        .pass_ns = (double)r->pass_ns,
                                        .stall_ns = (double)(now.stall_ns - g->store_before.stall_ns),
-                                       .missed_bytes = (double)(now.read_bytes - g->store_before.read_bytes -
-                                                                (now.early_bytes - g->store_before.early_bytes)),
+                                       .missed_bytes = missed,
                                        .experts = r->experts_per_layer,
                                        .outcome = g->outcome,
                                        .n_due = g->n_due,

@@ -24,6 +24,7 @@
  *     overlap.c        a drafter drafts while the target's pass runs (--dsi)
  *     prefetch.c       experts of the rows to come are requested before the pass
  *     cost.c           the expected cost of drafts, the controller's first estimate
+ *     fit.c            fits the cost model to passes of requests, and keeps it beside the model
  *     unload.c         a drafter that gains less than its memory would gain as expert cache is unloaded
  *
  * One thread calls this: the engine's. Memory is taken at open and load; nothing is allocated in a step. */
@@ -65,7 +66,8 @@ struct eng_draft_options {
     enum eng_dsi_mode dsi;
     int lookahead; /* --dsi 1: tokens drafted during a pass; 0: as many as the pass leaves time for */
     enum spec_rule verify;
-    const char *fit; /* a fit file, or NULL */
+    const char *fit; /* a fit file; "none"; "auto" or NULL: the one beside the model, if keeps_fit */
+    bool keeps_fit;  /* the fit of this run's passes is kept beside the model */
     bool features;   /* the target's context keeps the last feature of each token, even if no drafter reads it */
     bool explain;    /* log each change of the controller's decision */
 };
@@ -107,6 +109,9 @@ void eng_draft_needs(const struct eng_drafting *g, struct eng_draft_needs *out);
  * and drafts. If some experts stay on disk, the estimate uses *disk_Bps; 0: measures the disk and sets *disk_Bps. Does
  * nothing unless gamma is ENG_GAMMA_AUTO. */
 int eng_draft_foresee(struct eng_drafting *g, double *disk_Bps);
+
+/* For a forecast without passes: replaces a cost model by rates by the fit, if there is one, and sets *fit_error. */
+int eng_draft_apply_fit(struct eng_drafting *g, struct spec_cost_model *cost, double *fit_error);
 
 /* Bytes that the expert cache may get while the engine runs, when drafters are unloaded; 0 unless gamma is auto. */
 size_t eng_draft_returnable_bytes(const struct eng_drafting *g);
@@ -151,6 +156,9 @@ struct eng_pass_result {
 };
 /* The pass is over: the controller learns from it, and a drafter that was not worth its memory for long is unloaded. */
 void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r);
+
+/* No pass is due: fits the cost model to the passes so far, if there are enough new ones. Takes some milliseconds. */
+void eng_draft_rest(struct eng_drafting *g);
 
 /* ---- options and reports --------------------------------------------------------------------------- */
 

@@ -4,7 +4,9 @@
 
 #include <stdatomic.h>
 
+#include "engine/base/base.h"
 #include "engine/draft/draft.h"
+#include "engine/plan/fit_file.h"
 #include "speculative/control.h"
 #include "speculative/lengths.h"
 
@@ -110,6 +112,20 @@ struct eng_distributions {
     int n, n_max, n_vocab;  /* n_max 0: no drafter samples */
 };
 
+/* fit.c: the fit that is kept beside the model. */
+struct eng_kept_fit {
+    bool collects; /* passes are collected, and the fit is kept in `path` */
+    bool known;    /* `fitted` was read, or fitted to this run's passes */
+    char path[ENG_PATH_BYTES];
+    uint64_t model_id, setup;
+    struct eng_fitted fitted;
+    struct spec_observed seen;
+    uint64_t n_fitted;               /* passes collected at the last fit */
+    uint64_t n_copied;               /* experts copied to the device before the pass under way */
+    double disk_Bps;                 /* 0: not measured */
+    double missed, distinct, copied; /* decayed sums over passes: experts per layer read, used, copied to a device */
+};
+
 struct eng_drafting {
     struct eng_draft_host host;
     struct eng_draft_options opt; /* its draft is the array below; gamma, dsi, lookahead may change */
@@ -124,13 +140,17 @@ struct eng_drafting {
 
     struct spec_control *control; /* NULL: no --draft was given */
     struct spec_cost_model cost;  /* as first estimated; all 0: it was not */
-    double due_mean;              /* sequences due, averaged over the last passes */
-    struct eng_beside *beside;    /* NULL: no drafter works during passes */
-    struct eng_overlap *overlap;  /* NULL: no drafter drafts during passes */
+    double even_disk_ns;          /* its disk_ns if all experts are used equally often */
+    struct eng_kept_fit fit;
+    double due_mean;             /* sequences due, averaged over the last passes */
+    struct eng_beside *beside;   /* NULL: no drafter works during passes */
+    struct eng_overlap *overlap; /* NULL: no drafter drafts during passes */
     int overlap_arm; /* drafting during passes, as a drafter number of the controller; SPEC_DRAFTERS: none */
 
     struct eng_seq **due; /* [n_due] of n_parallel: sequences due in the pass under way */
     int n_due, n_row;     /* n_row: rows of the pass without drafts */
+    double n_position;    /* positions of context of the due sequences */
+    bool works_beside;    /* a drafter works during the pass under way */
     int *due_number;      /* [n_parallel] their seats' numbers */
     int *n_node, *n_part; /* [n_parallel] by due sequence: most nodes of its tree; most that the next drafter adds */
     struct spec_decision decision;
@@ -155,6 +175,21 @@ struct eng_drafting {
 int eng_arms_open(struct eng_drafting *g); /* opens the controller and allocates the lists passed to it */
 bool eng_draft_controller_is_on(const struct eng_drafting *g);
 bool eng_draft_always_overlaps(const struct eng_drafting *g); /* --dsi 1, while its drafter is loaded */
+
+/* ---- cost.c ------------------------------------------------------------------------------------------- */
+
+const struct eng_draft_option *eng_draft_option_of(const struct eng_drafting *g, int drafter);
+void eng_draft_set_forecast(struct eng_drafting *g); /* gives the fit, if known, or else g->cost to the controller */
+
+/* ---- fit.c -------------------------------------------------------------------------------------------- */
+
+int eng_fit_open(struct eng_drafting *g); /* reads the kept or the given fit; error: the given one cannot be used */
+void eng_fit_pass_starts(struct eng_drafting *g);
+void eng_fit_learn(struct eng_drafting *g, const struct eng_pass_result *r, double missed_bytes);
+/* Fits the collected passes and saves the fit, if there are enough new passes; last: no pass follows. */
+void eng_fit_settle(struct eng_drafting *g, bool last);
+const struct eng_fitted_drafter *eng_fit_drafter(const struct eng_drafting *g,
+                                                 const char *name); /* NULL: not measured */
 
 /* ---- unload.c ---------------------------------------------------------------------------------------- */
 

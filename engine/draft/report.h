@@ -26,6 +26,10 @@ struct eng_drafts {
         struct spec_account account;
     } choice[SPEC_DRAFTERS];
     double lost_ns, loss_limit_ns; /* the controller's account; loss_limit_ns 0: not known yet */
+    struct spec_target target;     /* of the last decision */
+    bool fitted;                   /* the controller's first estimate is a fit, of earlier passes or of --fit FILE */
+    double fit_error;              /* its mean error at the passes that it was fitted to */
+    uint64_t n_fit_pass;           /* passes of this run that are collected for the next fit */
 };
 
 #endif

@@ -82,11 +82,11 @@ static int keep_of_other(void *user, const char *commit)
 
 /* ---- the files to remove --------------------------------------------------------------------------------------- */
 
-/* True for a file that this program writes beside the model file: MODEL.gguf.heat, MODEL.experts. */
+/* True for a file that this program writes beside the model file: MODEL.gguf.heat, MODEL.gguf.fit, MODEL.experts. */
 static bool is_side_file(const char *path, const char *model)
 {
     char side[ENG_PATH_BYTES];
-    return (eng_heat_path(side, model) && !strcmp(side, path)) ||
+    return (eng_heat_path(side, model) && !strcmp(side, path)) || (eng_fit_path(side, model) && !strcmp(side, path)) ||
            (eng_pack_path(side, model) == 0 && !strcmp(side, path));
 }
 

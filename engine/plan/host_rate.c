@@ -7,6 +7,8 @@
 #include "engine/plan/host_rate.h"
 
 #include <pthread.h>
+#include <stdio.h>
+#include <string.h>
 
 #define AREA_BYTES ((size_t)512 << 20) /* largest area */
 #define AREA_LEAST ((size_t)4 << 20)   /* smallest area: one pass takes a tenth of a millisecond */
@@ -94,4 +96,19 @@ int eng_host_rate_measure_node(struct eng_rates *out, const struct kn_ops *ops, 
         return kn_fail(KN_ENOMEM, "cannot start a thread to measure with");
     pthread_join(thread, NULL);
     return e.error;
+}
+
+void eng_processor_name(char *out, size_t size)
+{
+    static const char key[] = "model name";
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    out[0] = 0;
+    while (f && !out[0] && fgets(line, sizeof line, f)) {
+        const char *value = strncmp(line, key, sizeof key - 1) ? NULL : strchr(line, ':');
+        if (value)
+            snprintf(out, size, "%.*s", (int)strcspn(value + 1, "\n"), value + 1);
+    }
+    if (f)
+        fclose(f);
 }

@@ -15,6 +15,9 @@ struct eng_rates {
  * budget is a suitable size. */
 int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team, size_t bytes);
 
+/* The processor's name as the kernel gives it; empty if it gives none. */
+void eng_processor_name(char *out, size_t size);
+
 /* Measures one NUMA node, by its CPUs on its memory, with 512 MiB. */
 int eng_host_rate_measure_node(struct eng_rates *out, const struct kn_ops *ops, int node);
 

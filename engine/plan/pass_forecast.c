@@ -72,6 +72,7 @@ void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s)
     *out = (struct spec_cost_model){
         .fixed_ns = (double)shape->pass_bytes * byte_ns,
         .load_ns = bytes * byte_ns,
+        .kv_ns = (double)s->kv_slot_bytes * byte_ns,
         .dense_ns = (shape->row_macs - shape->n_used * macs) * mac_ns,
         .expert_ns = macs * mac_ns,
         .ridge = 1e-9,

@@ -84,8 +84,7 @@ struct eng_setting { /* a model, its memory split and the machine's rates */
 
 void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row);
 
-/* Makes a cost model from the rates: the controller's first estimate of the time of passes. It has no term for reading
- * KV, so it fits sequences with KV that is small beside the weights. */
+/* Makes a cost model from the rates: the controller's first estimate of the time of passes. */
 void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s);
 
 /* Returns the largest speedup that drafts could give n_seq sequences, and its draft length as *depth (1 to most), if a

@@ -135,6 +135,11 @@ static void start_sessions(struct eng_thread *h)
 static bool take_orders(struct eng_thread *h)
 {
     pthread_mutex_lock(&h->lock);
+    bool rests = !h->first && !h->n_running && !h->closing;
+    pthread_mutex_unlock(&h->lock);
+    if (rests)
+        eng_rest(h->engine);
+    pthread_mutex_lock(&h->lock);
     while (!h->first && !h->n_running && !h->closing)
         pthread_cond_wait(&h->orders, &h->lock);
     for (; h->first; h->first = h->first->next) {

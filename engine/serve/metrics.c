@@ -294,6 +294,33 @@ static void write_prompts_read(struct page *p, const struct eng_drafts *d)
                      (unsigned long long)d->n_text_beside, name, p->label, (unsigned long long)d->n_text_before);
 }
 
+/* A gauge with two lines, as measured and as the cost model predicts. */
+static void write_pair(struct page *p, const char *name, const char *help, double measured, double predicted)
+{
+    head(p, name, "gauge", help);
+    eng_bytes_format(p->out, "%s{%s,source=\"measured\"} %.17g\n%s{%s,source=\"predicted\"} %.17g\n", name, p->label,
+                     measured, name, p->label, predicted);
+}
+
+/* MoESD's terms for the controller's last decision. */
+static void write_target(struct page *p, const struct eng_drafts *d)
+{
+    const struct spec_target *t = &d->target;
+    one(p, "spillway_target_rows", "gauge", "rows of the pass that the target metrics describe", t->rows);
+    write_pair(p, "spillway_target_efficiency",
+               "time of a pass without drafts over that of a pass with spillway_target_rows; 0: not known",
+               t->efficiency, t->predicted);
+    write_pair(p, "spillway_target_experts",
+               "distinct experts per layer of such a pass; predicted: under uniform routing", t->experts, t->even);
+    one(p, "spillway_target_full_rows", "gauge", "rows from which a pass uses nearly all experts; 0: not known",
+        t->full_rows);
+    one(p, "spillway_fit_known", "gauge", "1: the controller began with, or has, a fit of measured passes",
+        d->fitted ? 1 : 0);
+    one(p, "spillway_fit_error", "gauge", "mean error of this fit at the passes that it was fitted to", d->fit_error);
+    one(p, "spillway_fit_passes_total", "counter", "passes of this run collected for the next fit",
+        (double)d->n_fit_pass);
+}
+
 static void write_drafts(struct page *p, const struct eng_thread_report *v)
 {
     const struct eng_drafts *d = &v->drafts;
@@ -317,6 +344,7 @@ static void write_drafts(struct page *p, const struct eng_thread_report *v)
     one(p, "spillway_draft_lost_seconds", "gauge", "time lost to drafts and not regained", d->lost_ns * 1e-9);
     one(p, "spillway_draft_may_lose_seconds", "gauge", "limit of spillway_draft_lost_seconds; 0: not known yet",
         d->loss_limit_ns * 1e-9);
+    write_target(p, d);
 }
 
 /* ---- accounts -------------------------------------------------------------------------------- */

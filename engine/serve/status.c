@@ -74,11 +74,17 @@ static void write_rates(const struct srv_rates *r, const struct eng_thread_repor
     eng_bytes_quote(out, v->explain, strlen(v->explain));
     eng_bytes_format(out,
                      ",\"drafted_per_s\":%.3f,\"kept_per_s\":%.3f,\"early_Bps\":%.0f,"
-                     "\"hidden_Bps\":%.0f,\"wasted_Bps\":%.0f}",
+                     "\"hidden_Bps\":%.0f,\"wasted_Bps\":%.0f",
                      per_s(was->n_draft, e->n_draft, sec), per_s(was->n_draft_kept, e->n_draft_kept, sec),
                      per_s(before->early_bytes, o->early_bytes, sec),
                      per_s(before->early_used_bytes, o->early_used_bytes, sec),
                      per_s(before->early_wasted_bytes, o->early_wasted_bytes, sec));
+    const struct spec_target *t = &v->drafts.target;
+    eng_bytes_format(out,
+                     ",\"target\":{\"rows\":%.0f,\"efficiency\":%.4f,\"efficiency_predicted\":%.4f,\"experts\":%.3f,"
+                     "\"experts_predicted\":%.3f,\"full_rows\":%.0f,\"fitted\":%s,\"fit_error\":%.4f}}",
+                     t->rows, t->efficiency, t->predicted, t->experts, t->even, t->full_rows,
+                     v->drafts.fitted ? "true" : "false", v->drafts.fit_error);
     eng_bytes_format(out,
                      ",\"experts\":{\"total\":%llu,\"slots\":%llu,\"empty\":%llu,\"hit_rate\":%.4f,"
                      "\"distinct_per_layer\":%.3f,\"damaged_reads\":%llu",

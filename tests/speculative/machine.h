@@ -5,6 +5,7 @@
 #define TESTS_SPECULATIVE_MACHINE_H
 
 #include "speculative/control.h"
+#include "speculative/fit.h"
 
 #include <assert.h>
 #include <math.h>
@@ -45,6 +46,8 @@ struct machine_run {
 static double machine_text_ns;
 #define MACHINE_PROMPT 48
 #define MACHINE_TEXT   256
+
+static struct spec_observed *machine_observed; /* the passes are collected here; NULL: nowhere */
 
 static uint64_t machine_seed;
 static double machine_random(void)
@@ -184,6 +187,13 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
                                           .missed_bytes = machine_missed(m, n_due, n_drafted),
                                           .outcome = outcome,
                                           .n_text = n_text };
+        if (machine_observed)
+            spec_observe(machine_observed,
+                         &(struct spec_fit_point){ .rows = s.n_row,
+                                                   .distinct = machine_distinct(m, n_due, n_drafted),
+                                                   .miss_ns = m->Bps > 0 ? s.missed_bytes / m->Bps * 1e9 : 0,
+                                                   .ns = s.pass_ns },
+                         n_due);
         s.stall_ns = fmax(0, s.pass_ns - machine_compute_ns(m, n_due, n_drafted));
         spec_control_learn(c, &s);
         double took = draft_ns + pass_ns, off = plain_ns * (n_due + n_accepted) / n_due; /* without noise */
@@ -221,6 +231,42 @@ static inline double machine_best(const struct machine *m, const struct machine_
         }
     }
     return best;
+}
+
+/* The cost model of an engine that knows only the machine's rates: distinct experts for every row, arithmetic in proportion to rows,
+ * and the disk's time hidden or not. */
+static inline struct spec_cost_model machine_by_rates(const struct machine *m)
+{
+    struct spec_cost_model c = m->cost;
+    c.dense_ns *= spec_cost_phi(64, c.ridge, c.growth) / 64;
+    c.expert_ns *= spec_cost_phi(64, c.ridge, c.growth) / 64;
+    c.ridge = 1e-9;
+    c.growth = M_E;
+    c.choose_ns = c.choose_row_ns = 0;
+    if (m->Bps > 0)
+        c.disk_ns = m->missing * m->expert_bytes / m->Bps * 1e9;
+    return c;
+}
+
+/* The fit of the collected passes that an engine keeps, as engine/draft/fit.c makes it.  False: there is none. */
+static inline bool machine_keep(struct spec_cost_model *out, const struct spec_observed *seen, const struct machine *m,
+                                const struct spec_cost_model *expected)
+{
+    struct spec_fit_point point[SPEC_OBSERVED_POINTS];
+    struct spec_fit fit;
+    struct spec_fit_input in = { .n_expert = m->cost.n_expert,
+                                 .n_used = m->cost.n_used,
+                                 .ridge_least = 1,
+                                 .ridge_most = 128,
+                                 .pass = point,
+                                 .n_pass = spec_observed_points(seen, point),
+                                 .expected = expected };
+    if (!in.n_pass || spec_fit(&fit, &in))
+        return false;
+    *out = fit.cost;
+    if (m->Bps > 0)
+        out->disk_ns = m->missing * m->expert_bytes / m->Bps * 1e9;
+    return true;
 }
 
 /* Typical machines: pass times in ms. */

@@ -213,7 +213,7 @@ static void a_draft_pass_is_foreseen(void **state)
     struct spec_control *c = open_for(d, 2, SPEC_COUPLED);
     spec_control_set_forecast(c, &pass, NULL);
     assert_true(spec_control_draft_ns(c, 0, 1) < 0);
-    spec_control_set_forecast(c, &pass, (struct spec_draft_forecast[]){ { 100, 4 }, { 7, 0 } });
+    spec_control_set_forecast(c, &pass, (struct spec_draft_forecast[]){ { 100, 4, 0 }, { 7, 0, 0 } });
     for (int n = 1; n <= MACHINE_SESSIONS; n++) {
         double ns = spec_control_draft_ns(c, 0, n), expected = 100 + 4 * spec_cost_phi(n, 6, 1.5);
         if (fabs(ns / expected - 1) > 1e-12 || spec_control_draft_ns(c, 1, n) != 7)

@@ -71,7 +71,13 @@ static struct eng_engine *open_priced(const char *measured, const char *first, c
                              .fit = path,
                              .n_draft = 3 };
     struct eng_engine *e;
-    assert_int_equal(eng_fit_write(path, MODEL, id_of_model(), &(struct spec_fit){ .cost = fitted }, measured), 0);
+    struct eng_fitted file = { .cost = fitted, .miss_ratio = 1 };
+    if (*measured) {
+        file.n_drafter = 1;
+        file.drafter[0] = (struct eng_fitted_drafter){ .ns = fitted.draft_ns, .row_ns = fitted.draft_row_ns };
+        snprintf(file.drafter[0].name, sizeof file.drafter[0].name, "%s", measured);
+    }
+    assert_int_equal(eng_fit_write(path, MODEL, id_of_model(), &file), 0);
     assert_int_equal(eng_draft_parse(&o.draft[0], "none"), 0);
     assert_int_equal(eng_draft_parse(&o.draft[1], first), 0);
     assert_int_equal(eng_draft_parse(&o.draft[2], second), 0);
@@ -235,11 +241,14 @@ static void a_draft_model_is_measured(void **state)
     assert_int_equal(faults.n_line, 0);
     faults_listen_off();
     assert_int_equal(eng_fit_read(path, &shape, id_of_model(), &f), 0);
-    assert_string_equal(f.drafter, "model:demo-draft-q8_0.gguf");
+    assert_int_equal(f.n_drafter, 1);
+    assert_string_equal(f.drafter[0].name, "model:demo-draft-q8_0.gguf");
     json_t *j = line("draft_fit", 0);
-    assert_string_equal(json_string_value(json_object_get(j, "drafter")), f.drafter);
+    assert_string_equal(json_string_value(json_object_get(j, "drafter")), f.drafter[0].name);
     json_decref(j);
     points_hold_together(true);
+    f.cost.draft_ns = f.drafter[0].ns;
+    f.cost.draft_row_ns = f.drafter[0].row_ns;
     drafts_hold_together(&f.cost);
 }
 
@@ -257,8 +266,7 @@ static void nobody_is_measured(void **state)
     faults_listen_off();
     points_hold_together(false);
     assert_int_equal(eng_fit_read(path, &shape, id_of_model(), &f), 0);
-    assert_string_equal(f.drafter, "");
-    assert_true(f.cost.draft_ns == 0 && f.cost.draft_row_ns == 0);
+    assert_int_equal(f.n_drafter, 0);
 }
 
 static void what_cannot_be_measured_is_told(void **state)

@@ -21,19 +21,23 @@
 
 static char path[64];
 static const struct moe_shape shape = { .n_expert = 16, .n_used = 2 };
-static const struct spec_fit found = { .cost = { .fixed_ns = 1.5e6,
-                                                 .dense_ns = 2.25e5,
-                                                 .load_ns = 1234.5,
-                                                 .expert_ns = 77,
-                                                 .ridge = 31.5,
-                                                 .growth = 1.0625,
-                                                 .wait = 0.75,
-                                                 .choose_ns = 1e4,
-                                                 .choose_row_ns = 33,
-                                                 .n_expert = 16,
-                                                 .n_used = 2 },
-                                       .error = 0.02,
-                                       .rows_most = 288 };
+static const struct eng_fitted found = { .cost = { .fixed_ns = 1.5e6,
+                                                   .dense_ns = 2.25e5,
+                                                   .load_ns = 1234.5,
+                                                   .expert_ns = 77,
+                                                   .ridge = 31.5,
+                                                   .growth = 1.0625,
+                                                   .wait = 0.75,
+                                                   .choose_ns = 1e4,
+                                                   .choose_row_ns = 33,
+                                                   .n_expert = 16,
+                                                   .n_used = 2,
+                                                   .kv_ns = 12.5,
+                                                   .copy_ns = 3e4 },
+                                         .miss_ratio = 0.625,
+                                         .copy_share = 0.125,
+                                         .error = 0.02,
+                                         .n_pass = 288 };
 
 static void write_text(const char *text)
 {
@@ -47,19 +51,20 @@ static void it_comes_back(void **state)
 {
     (void)state;
     struct eng_fitted got;
-    struct spec_fit drafts = found;
+    struct eng_fitted drafts = found;
     char longest[600];
     memset(longest, 'm', sizeof longest - 1);
     longest[100] = '\n';
     longest[sizeof longest - 1] = 0;
-    drafts.cost.draft_ns = 4567.25;
-    drafts.cost.draft_row_ns = 89.5;
+    drafts.setup = 0x1234567890abcdef;
+    drafts.drafter[0] = (struct eng_fitted_drafter){ "model:d.gguf", 4567.25, 89.5, 0.75 };
+    drafts.drafter[1] = (struct eng_fitted_drafter){ "eagle:h", 1, 0, 0 };
+    drafts.n_drafter = 2;
     for (int i = 0; i < 2; i++) {
-        const struct spec_fit *f = i ? &drafts : &found;
-        assert_int_equal(eng_fit_write(path, i ? longest : "m.gguf", ID, f, i ? "model:d.gguf" : ""), 0);
+        const struct eng_fitted *f = i ? &drafts : &found;
+        assert_int_equal(eng_fit_write(path, i ? longest : "m.gguf", ID, f), 0);
         assert_int_equal(eng_fit_read(path, &shape, ID, &got), 0);
-        assert_memory_equal(&got.cost, &f->cost, sizeof got.cost);
-        assert_string_equal(got.drafter, i ? "model:d.gguf" : "");
+        assert_memory_equal(&got, f, sizeof got);
     }
     unlink(path);
 }
@@ -87,20 +92,23 @@ static void drafters_have_names(void **state)
         { "none", "" },
         { "oracle:0.5", "" },
     };
-    struct spec_fit f = found;
+    struct eng_fitted f = found;
     struct eng_fitted got;
     struct eng_draft_option w;
     char name[ENG_FIT_NAME], longest[256] = "eagle:";
-    f.cost.draft_ns = 1;
     for (size_t i = 0; i <= sizeof tries / sizeof *tries; i++) {
         bool last = i == sizeof tries / sizeof *tries;
         memset(longest + 6, 'n', sizeof longest - 7);
         assert_int_equal(eng_draft_parse(&w, last ? longest : tries[i].wish), 0);
         eng_draft_name(name, &w);
         assert_true(last ? strlen(name) == 6 + 120 + 13 : strcmp(name, tries[i].name) == 0);
-        assert_int_equal(eng_fit_write(path, "m.gguf", ID, &f, name), 0);
+        f.n_drafter = *name != 0;
+        f.drafter[0] = (struct eng_fitted_drafter){ .ns = 123456.789, .row_ns = 987654.321, .accept = 0.98765 };
+        memcpy(f.drafter[0].name, name, sizeof name);
+        assert_int_equal(eng_fit_write(path, "m.gguf", ID, &f), 0);
         assert_int_equal(eng_fit_read(path, &shape, ID, &got), 0);
-        assert_string_equal(got.drafter, name);
+        assert_int_equal(got.n_drafter, f.n_drafter);
+        assert_string_equal(got.drafter[0].name, name);
     }
     unlink(path);
 }
@@ -147,7 +155,7 @@ static void anything_else_is_refused(void **state)
         static const char *const head[] = { "format=2\nmodel=12ab34cd56ef7890\n",
                                             "format=2\nmodel=12ab34cd56ef7891\n",
                                             "format=2\n",
-                                            "format=3\nmodel=?\nnew\n",
+                                            "format=4\nmodel=?\nnew\n",
                                             "model=12ab34cd56ef7890\n",
                                             "format=2\nmodel=12ab34cd56ef789\n" };
         static const char *const says[] = { NULL,     "another model", "another model", "another version",
@@ -161,12 +169,52 @@ static void anything_else_is_refused(void **state)
         if (!says[way] ? error || faults.n_line : !error || faults.n_line != 1 || !strstr(faults.line, says[way]))
             fail_msg("way %d: %d, '%s'", way, error, faults.line);
     }
+    write_text("format=3\nmodel=12ab34cd56ef7890\ndrafter=5 3 1.5 model:a\n");
+    faults_listen();
+    assert_true(eng_fit_read(path, &shape, ID, &got) < 0 && strstr(faults.line, "line 3"));
     write_text("fixed_ns=1\n");
     faults_listen();
     assert_true(eng_fit_read(path, &shape, ID, &got) < 0 && strstr(faults.line, "dense_ns is missing"));
     unlink(path);
     assert_int_equal(eng_fit_read(path, &shape, ID, &got), KN_EIO);
-    assert_int_equal(eng_fit_write("/nowhere/at/all", "m", ID, &found, ""), KN_ENOENT);
+    assert_int_equal(eng_fit_write("/nowhere/at/all", "m", ID, &found), KN_ENOENT);
+    faults_listen_off();
+}
+
+/* The file beside a model is used for its model, machine and options alone; any other is ignored with one line, which says
+ * why, and none without a line. */
+static void kept_files_are_of_one_setup(void **state)
+{
+    (void)state;
+    struct eng_fitted kept = found, got;
+    kept.setup = 77;
+    static const struct {
+        uint64_t id, setup;
+        const char *says;
+    } tries[] = { { ID, 77, NULL }, { ID, 78, "another machine" }, { ID + 1, 77, "another model" } };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        eng_fit_keep(path, "m.gguf", ID, &kept);
+        faults_listen();
+        faults.most = KN_LOG_INFO;
+        bool used = eng_fit_read_kept(path, &shape, tries[i].id, tries[i].setup, &got);
+        assert_int_equal(used, tries[i].says == NULL);
+        assert_int_equal(faults.n_line, !used);
+        assert_true(used || (strstr(faults.line, tries[i].says) && strstr(faults.line, "measured again")));
+    }
+    static const char *const texts[] = { "", "hello\n", "format=9\n", "format=2\nmodel=12ab34cd56ef7890\n" };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        write_text(texts[i]);
+        faults_listen();
+        faults.most = KN_LOG_INFO;
+        assert_false(eng_fit_read_kept(path, &shape, ID, 77, &got));
+        assert_int_equal(faults.n_line, 1);
+    }
+    unlink(path);
+    faults_listen();
+    faults.most = KN_LOG_INFO;
+    assert_false(eng_fit_read_kept(path, &shape, ID, 77, &got));
+    assert_int_equal(faults.n_line, 0);
+    faults.most = KN_LOG_WARN;
     faults_listen_off();
 }
 
@@ -188,8 +236,7 @@ static int n_in_folder(const char *folder)
 static void what_fails_leaves_the_old_file(void **state)
 {
     char folder[] = "/tmp/spillway-fit-XXXXXX", file[64], link[64];
-    struct spec_fit old = found;
-    struct eng_fitted is;
+    struct eng_fitted old = found, is;
     struct stat st;
     (void)state;
     assert_non_null(mkdtemp(folder));
@@ -201,13 +248,13 @@ static void what_fails_leaves_the_old_file(void **state)
         const char *name = way == 2 ? link : file;
         for (bool struck = true; struck; n_call++) {
             unlink(file);
-            assert_true(!way || eng_fit_write(file, "m.gguf", ID, &old, "") == 0);
+            assert_true(!way || eng_fit_write(file, "m.gguf", ID, &old) == 0);
             if (way == 2 && n_call == 0)
                 assert_int_equal(symlink(file, link), 0);
             n_file = n_in_folder(folder);
             faults.in_pieces = true;
             faults_at(FAULT_ANY, n_call + 1, FAULT_ERROR, n_call % 2 ? ENOSPC : EIO);
-            int error = eng_fit_write(name, "m.gguf", ID, &found, "");
+            int error = eng_fit_write(name, "m.gguf", ID, &found);
             struck = faults.struck;
             assert_true(faults_clean());
             bool renamed = faults.calls[FAULT_RENAME] > 0 && (!struck || error == 0);  /* then the folder is synced */
@@ -250,9 +297,9 @@ static void what_cannot_be_written_is_told_first(void **state)
     faults_listen();
     assert_int_equal(eng_fit_check(other), KN_EINVAL);
     assert_non_null(strstr(faults.line, "a broken link"));
-    assert_int_equal(eng_fit_write(other, "m.gguf", ID, &found, ""), KN_EINVAL);
+    assert_int_equal(eng_fit_write(other, "m.gguf", ID, &found), KN_EINVAL);
     assert_int_equal(access(path, F_OK), -1);
-    assert_int_equal(eng_fit_write(path, "m.gguf", ID, &found, ""), 0);
+    assert_int_equal(eng_fit_write(path, "m.gguf", ID, &found), 0);
     assert_int_equal(eng_fit_check(other), 0);
     faults_listen();
     for (int i = 0; i < 2; i++) {
@@ -274,7 +321,7 @@ static void what_cannot_be_written_is_told_first(void **state)
     assert_int_equal(eng_fit_check(path), 0);
     int reader = open(path, O_RDONLY | O_NONBLOCK);
     assert_true(reader >= 0);
-    assert_int_equal(eng_fit_write(path, "m.gguf", ID, &found, ""), 0);
+    assert_int_equal(eng_fit_write(path, "m.gguf", ID, &found), 0);
     assert_int_equal(read(reader, got, 2), 2);
     assert_memory_equal(got, "# ", 2);
     close(reader);
@@ -295,6 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_comes_back),
         cmocka_unit_test(drafters_have_names),
+        cmocka_unit_test(kept_files_are_of_one_setup),
         cmocka_unit_test(anything_else_is_refused),
         cmocka_unit_test(what_fails_leaves_the_old_file),
         cmocka_unit_test(what_cannot_be_written_is_told_first),

@@ -132,7 +132,11 @@ static struct eng_thread_report some_view(void)
                                                .n_accepted = { 18, 9, 4 },
                                                .n_choice = 5,
                                                .lost_ns = 1e6,
-                                               .loss_limit_ns = 4e6 } };
+                                               .loss_limit_ns = 4e6,
+                                               .target = { 12, 0.5, 0.625, 9.5, 12.75, 23 },
+                                               .fitted = true,
+                                               .fit_error = 0.03125,
+                                               .n_fit_pass = 77 } };
     for (int i = SPEC_WHY_FIXED; i < SPEC_WHY_COUNT; i++)
         v.drafts.n_decision[i] = 10 + (uint64_t)i;
     v.drafts.choice[0] = (struct eng_draft_choice){
@@ -199,6 +203,15 @@ static void each_drafter_is_told_of(void **state)
     assert_true(said_of(x, "spillway_draft_seconds_total", OF_ALL) == 2.5);
     assert_true(said_of(x, "spillway_draft_lost_seconds", OF_ALL) == 0.001);
     assert_true(said_of(x, "spillway_draft_may_lose_seconds", OF_ALL) == 0.004);
+    assert_true(said_of(x, "spillway_target_rows", OF_ALL) == 12);
+    assert_true(said_of(x, "spillway_target_efficiency", OF_ALL ",source=\"measured\"") == 0.5);
+    assert_true(said_of(x, "spillway_target_efficiency", OF_ALL ",source=\"predicted\"") == 0.625);
+    assert_true(said_of(x, "spillway_target_experts", OF_ALL ",source=\"measured\"") == 9.5);
+    assert_true(said_of(x, "spillway_target_experts", OF_ALL ",source=\"predicted\"") == 12.75);
+    assert_true(said_of(x, "spillway_target_full_rows", OF_ALL) == 23);
+    assert_true(said_of(x, "spillway_fit_known", OF_ALL) == 1);
+    assert_true(said_of(x, "spillway_fit_error", OF_ALL) == 0.03125);
+    assert_true(said_of(x, "spillway_fit_passes_total", OF_ALL) == 77);
     assert_null(strstr(text, "reason=\"fixed\""));
     assert_null(strstr(text, "_beside_"));
     free(x);
