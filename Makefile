@@ -96,7 +96,7 @@ SRC_moe/files  = tensor_types strings lacking header_tables file_bytes file_valu
 MAY_moe/model = kernels offload moe/files
 SRC_moe/model  = families bind load latent_weights model
 MAY_moe/write = kernels moe/files moe/model
-SRC_moe/write  = writer quantize synth_shapes synth_vocab synth_fill synth
+SRC_moe/write  = writer importance collect quantize synth_shapes synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model
 SRC_moe/pass   = context memory residents delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
                  prefetch_token prefetch experts
@@ -142,7 +142,8 @@ SRC_engine/serve         = engine_thread reader_pool api_keys accounts notify pr
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options foreign_flags option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
                            answer_printer conversation chat_commands run_answer run_chat model_name cmd_run cmd_serve cmd_pull cmd_list \
-                           cmd_rm batch_metrics cmd_batch cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render sheet inspect_use cmd_inspect \
+                            cmd_rm batch_metrics cmd_batch windows cmd_eval cmd_imatrix bench_run bench_drafts cmd_bench cmd_tokenize cmd_render sheet \
+                            inspect_use cmd_inspect \
                            cmd_quantize cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN                     = engine/cli/main
 

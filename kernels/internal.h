@@ -13,9 +13,9 @@
 #define KN_OPS_OF(isa)                                                                                                 \
     void kn_matmul_##isa(const struct kn_matmul *m, int panel0, int panel1);                                           \
     void kn_quantize_##isa(enum kn_act a, const float *x, int n, void *out);                                           \
-    void kn_encode_##isa(enum kn_format f, const float *x, size_t n, void *blocks);                                    \
-    void kn_encode_32_##isa(enum kn_format f, const float *x, size_t n_block, void *blocks);                           \
-    void kn_encode_grid_##isa(enum kn_format f, const float *x, size_t n_block, void *blocks);                         \
+    void kn_encode_##isa(enum kn_format f, const float *x, const float *weight, size_t n, void *blocks);               \
+    void kn_encode_32_##isa(enum kn_format f, const float *x, const float *weight, size_t n_block, void *blocks);      \
+    void kn_encode_grid_##isa(enum kn_format f, const float *x, const float *weight, size_t n_block, void *blocks);    \
     void kn_repack_##isa(enum kn_format f, const void *rows, int n_out, int n_in, void *panels, int panel0,            \
                          int panel1);                                                                                  \
     void kn_attend_##isa(const struct kn_attend *a);                                                                   \

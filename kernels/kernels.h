@@ -270,8 +270,9 @@ struct kn_ops {
     void (*quantize)(enum kn_act a, const float *x, int n, void *out);
 
     /* x[n] to whole blocks of a GGUF format as in a file, by a search for the least squared error (encode.tmpl.c).
-     * A block depends on its own values only, so x may be several rows.  x must be finite. */
-    void (*encode)(enum kn_format f, const float *x, size_t n, void *blocks);
+     * weight[n]: factors of the squared errors of the values, each within 2^-20 .. 2^20; NULL: all count the same.  A block
+     * depends on its own values and weights only, so x may be several rows.  x must be finite. */
+    void (*encode)(enum kn_format f, const float *x, const float *weight, size_t n, void *blocks);
 
     /* File rows to panels panel0..panel1-1.  rows and panels point to the whole matrix, not to panel0. */
     void (*repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels, int panel0, int panel1);

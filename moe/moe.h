@@ -175,6 +175,41 @@ struct moe_synth_options {
 int moe_synth(const char *path, const struct moe_synth_options *opt);
 const char *moe_synth_shape(int i); /* name of shape i; NULL after the last */
 
+/* ---- importance matrices ----------------------------------------------------------------------- */
+
+/* An importance matrix as a file, in either form that llama.cpp writes.  check() returns 1: it has an entry for this
+ * tensor; 0: it has none; or a code that has been reported: the entry has another shape.  read() sets the weight of each
+ * column for kn_ops.encode(). */
+struct moe_importance;
+int moe_importance_open(struct moe_importance **out, const char *path);
+void moe_importance_close(struct moe_importance *m); /* NULL is fine */
+int moe_importance_check(const struct moe_importance *m, const struct moe_tensor *t);
+int moe_importance_read(const struct moe_importance *m, const struct moe_tensor *t,
+                        float *weight /* [dim[3], dim[2], dim[0]] */);
+
+/* Making one: the inputs of all matrices of a model are summed up while its contexts run on the collector's device.  The
+ * order of calls: moe_model_open() with the host as its device, moe_collector_open(), moe_model_load(),
+ * moe_context_open() with moe_collector_device(), passes in which all rows want logits, moe_collector_write(); then the
+ * closes in reverse order.  One context at a time. */
+struct moe_model;
+struct moe_collector;
+int moe_collector_open(struct moe_collector **out, const struct moe_model *m);
+void moe_collector_close(struct moe_collector *c); /* NULL is fine */
+const struct kn_device *moe_collector_device(struct moe_collector *c);
+
+/* The text of a collector: its name, and its number of windows. */
+struct moe_calibration {
+    const char *text;
+    int n_chunk, chunk_tokens;
+};
+
+struct moe_collected {
+    size_t n_matrix;            /* entries written */
+    size_t n_expert, n_reached; /* experts, over all layers; those that a row reached */
+};
+int moe_collector_write(struct moe_collector *c, const char *path, const struct moe_calibration *text,
+                        struct moe_collected *out);
+
 /* ---- quantising -------------------------------------------------------------------------------- */
 
 /* Parts of a model that can be given different formats.  A tied embedding, which is also the output matrix, gets the
@@ -183,6 +218,7 @@ enum moe_part { MOE_EXPERTS, MOE_FFN, MOE_ATTENTION, MOE_EMBEDDING, MOE_HEAD, MO
 
 struct moe_quantize_options {
     enum kn_format format[MOE_PART_COUNT];
+    const struct moe_importance *importance; /* NULL: all columns count the same */
     bool requantize; /* true: quantised weights are decoded and quantised again; false: they are an error */
     const struct kn_ops *ops;
     struct kn_team *team;
@@ -199,7 +235,9 @@ struct moe_quantized { /* result for one tensor */
 /* Writes f's model to path: all metadata, the matrices of each part in opt->format, vectors, biases and routers in F32,
  * and matrices of no known part in their own format (F32 if GGUF lacks it).  A matrix with rows that are no whole
  * number of blocks gets a fallback format, with a warning.  Lists of token ids are copied.  Fills
- * done[moe_file_tensor_count(f)], in the file's order.  The bytes do not depend on the number of threads. */
+ * done[moe_file_tensor_count(f)], in the file's order.  The bytes do not depend on the number of threads.
+ * An importance matrix with an entry of another shape, or with no entry for any matrix, is refused; matrices without an
+ * entry are named in a warning. */
 int moe_quantize(const char *path, const struct moe_file *f, const struct moe_quantize_options *opt,
                  struct moe_quantized *done);
 

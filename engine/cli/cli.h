@@ -27,6 +27,7 @@
     X(render, "convert a JSON conversation on stdin to the prompt text")                                               \
     X(inspect, "print whether a model runs here, how fast, and a summary of its file")                                 \
     X(quantize, "convert a model's weights to other formats")                                                          \
+    X(imatrix, "measure which columns of a model's matrices matter, for quantize")                                     \
     X(pack, "write a model's experts to a file that is faster to read")                                                \
     X(synth, "write a model with the shape of a real one and random weights")                                          \
     X(batch, "answer a file of requests; run again, it resumes")                                                       \
@@ -60,7 +61,7 @@ ENG_COMMANDS(ENG_DECLARE)
  * default.  Strings are not owned: see eng_config_parse(). */
 struct eng_config {
     const char *model, *template, *system, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config,
-        *fit;
+        *fit, *imatrix;
     const char *name;                        /* of pull and rm */
     const char *part_format[MOE_PART_COUNT]; /* of quantize, by enum moe_part; NULL: `format` */
     const char *errors;                      /* of batch; NULL: output + ".errors" */

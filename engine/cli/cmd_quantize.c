@@ -1,7 +1,8 @@
 /* engine/cli/cmd_quantize.c - `spillway quantize IN.gguf -o OUT.gguf --format q4_k`: converts a model's
  * weights to other formats.
  *
- * In: a model file, the first of its splits or a folder, and optionally a format for each part of the model.
+ * In: a model file, the first of its splits or a folder, and optionally a format for each part of the model and an
+ * importance matrix.
  * Out: one file, and on stdout a line for each tensor: both formats, bits per weight and relative error (root
  * mean square of the differences over that of the values), then a total; with -q the total only.  With --json the same
  * as one object.
@@ -107,7 +108,11 @@ static int quantize(const struct eng_config *config, const struct moe_file *f, s
                     struct moe_quantized *done)
 {
     struct eng_progress *bar = NULL;
+    struct moe_importance *importance = NULL;
     int err = kn_team_open(&opt->team, config->n_thread);
+    if (!err && config->imatrix)
+        err = moe_importance_open(&importance, config->imatrix);
+    opt->importance = importance;
     if (!err)
         err = eng_progress_open(&bar, config->output, config->quiet);
     if (!err) {
@@ -116,6 +121,7 @@ static int quantize(const struct eng_config *config, const struct moe_file *f, s
         err = moe_quantize(config->output, f, opt, done);
     }
     eng_progress_close(bar);
+    moe_importance_close(importance);
     kn_team_close(opt->team);
     return err;
 }

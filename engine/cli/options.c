@@ -20,6 +20,7 @@
 #define RENDER    (1u << ENG_render)
 #define INSPECT   (1u << ENG_inspect)
 #define QUANTIZE  (1u << ENG_quantize)
+#define IMATRIX   (1u << ENG_imatrix)
 #define PACK      (1u << ENG_pack)
 #define SYNTH     (1u << ENG_synth)
 #define BATCH     (1u << ENG_batch)
@@ -31,8 +32,8 @@
 #define PULL      (1u << ENG_pull)
 #define LIST      (1u << ENG_list)
 #define RM        (1u << ENG_rm)
-#define LOAD      (RUN | SERVE | BATCH | EVAL | BENCH | FIT) /* commands that load a model */
-#define MODEL     (LOAD | PLAN)                              /* commands that split memory for a model */
+#define LOAD      (RUN | SERVE | BATCH | EVAL | IMATRIX | BENCH | FIT) /* commands that load a model */
+#define MODEL     (LOAD | PLAN)                                        /* commands that split memory for a model */
 #define READ      (MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | PACK | DOCTOR) /* commands that take a model */
 #define DRAFT     (RUN | SERVE | BATCH | BENCH | PLAN)                             /* commands with drafters */
 #define COMMON    ENG_TOPIC_COMMON
@@ -112,12 +113,16 @@ static const struct eng_option options[] = {
       "FILE", "write the logits of --ids: float32 [n_ids][n_vocab]" },
     { "text", "", COMMON, EVAL, ENG_TEXT, AT(text), 0, 0,
       "FILE", "measure the perplexity of this text" },
+    { "text", "", COMMON, IMATRIX, ENG_TEXT, AT(text), 0, 0,
+      "FILE", "text for the model to read: like that of its use, 100,000 tokens or more" },
+    { "imatrix", "", COMMON, QUANTIZE, ENG_TEXT, AT(imatrix), 0, 0,
+      "FILE", "importance matrix, of imatrix or of llama.cpp, to weight errors by" },
     { "chat-template", "--template --chat-template-file", TEXT, RUN | SERVE | BATCH | RENDER, ENG_TEXT, AT(template), 0,
       0,
       "FILE", "chat template to use instead of the model's" },
     { "decode", "", COMMON, TOKENIZE, ENG_FLAG, AT(decode), 0, 0,
       NULL, "convert token ids to text" },
-    { "special", "", TEXT, RUN | EVAL | TOKENIZE, ENG_FLAG, AT(special), 0, 0,
+    { "special", "", TEXT, RUN | EVAL | IMATRIX | TOKENIZE, ENG_FLAG, AT(special), 0, 0,
       NULL, "parse special tokens; run: with --raw; tokenize adds BOS, too" },
     { "shape", "", COMMON, SYNTH, ENG_TEXT, AT(shape), 0, 0,
       "NAME", "model shape: qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b ..." },
@@ -145,7 +150,7 @@ static const struct eng_option options[] = {
       "NAME", "format of the output matrix" },
     { "requantize", "", COMMON, QUANTIZE, ENG_FLAG, AT(requantize), 0, 0,
       NULL, "also convert weights that are already quantised" },
-    { "output", "-o", COMMON, SYNTH | QUANTIZE | FIT, ENG_TEXT, AT(output), 0, 0,
+    { "output", "-o", COMMON, SYNTH | QUANTIZE | IMATRIX | FIT, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write" },
     { "output", "-o", COMMON, PACK, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write; default: MODEL with .experts instead of .gguf" },
@@ -303,7 +308,7 @@ static const struct eng_option options[] = {
     { "ignore-eos", "", TEXT, RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "ignore the model's end tokens and keep generating" },
 
-    { "json", "", COMMON, EVAL | BATCH | LIST | INSPECT | QUANTIZE | PACK | BENCH | FIT | PLAN | DOCTOR, ENG_FLAG, AT(json), 0,
+    { "json", "", COMMON, EVAL | IMATRIX | BATCH | LIST | INSPECT | QUANTIZE | PACK | BENCH | FIT | PLAN | DOCTOR, ENG_FLAG, AT(json), 0,
       0,
       NULL, "print results as JSON" },
     { "quiet", "-q", COMMON, ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
@@ -333,7 +338,8 @@ static const struct {
     { ENG_pack, AT(model), "MODEL" },          { ENG_simulate, AT(what), "dsi or moesd" },
     { ENG_batch, AT(model), "-m MODEL" },      { ENG_batch, AT(input), "IN.jsonl" },
     { ENG_batch, AT(output), "-o OUT.jsonl" }, { ENG_pull, AT(name), "ORG/NAME" },
-    { ENG_rm, AT(name), "ORG/NAME" },
+    { ENG_rm, AT(name), "ORG/NAME" },          { ENG_imatrix, AT(model), "MODEL" },
+    { ENG_imatrix, AT(text), "--text FILE" },  { ENG_imatrix, AT(output), "-o FILE" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {

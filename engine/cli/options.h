@@ -5,7 +5,7 @@
 #include "engine/cli/cli.h"
 
 #define ENG_MAX_NAME     32 /* longest option name */
-#define ENG_MAX_OPTION   128
+#define ENG_MAX_OPTION   160
 #define ENG_ENV_PREFIX   "SPILLWAY_"
 #define ENG_ALL_COMMANDS ((1u << ENG_COMMAND_COUNT) - 1)
 

@@ -101,23 +101,23 @@ static void pack_iq4_xs(const struct groups *p, int g, struct kn_iq4_xs *b)
 
 /* The encoder of n_block blocks of a format.  One search has 16 groups: one block of 16 groups, or two blocks of 8. */
 #define BLOCKS_OF_16(name)                                                                                             \
-    static void encode_##name(const float *x, size_t n_block, struct kn_##name *b)                                     \
+    static void encode_##name(const float *x, const float *weight, size_t n_block, struct kn_##name *b)                \
     {                                                                                                                  \
         struct groups p;                                                                                               \
         for (size_t i = 0; i < n_block; i++) {                                                                         \
-            load_groups(&p, x + 256 * i, 16, 256);                                                                     \
+            load_groups(&p, x + 256 * i, weight ? weight + 256 * i : NULL, 16, 256);                                   \
             search(&name, &p);                                                                                         \
             to_codes(&name, &p);                                                                                       \
             pack_##name(&p, b + i);                                                                                    \
         }                                                                                                              \
     }
 #define BLOCKS_OF_8(name)                                                                                              \
-    static void encode_##name(const float *x, size_t n_block, struct kn_##name *b)                                     \
+    static void encode_##name(const float *x, const float *weight, size_t n_block, struct kn_##name *b)                \
     {                                                                                                                  \
         struct groups p;                                                                                               \
         for (size_t i = 0; i < n_block; i += 2) {                                                                      \
             size_t n = n_block - i < 2 ? 1 : 2;                                                                        \
-            load_groups(&p, x + 256 * i, 32, 256 * n);                                                                 \
+            load_groups(&p, x + 256 * i, weight ? weight + 256 * i : NULL, 32, 256 * n);                               \
             search(&name, &p);                                                                                         \
             to_codes(&name, &p);                                                                                       \
             for (size_t k = 0; k < n; k++)                                                                             \
@@ -133,7 +133,7 @@ BLOCKS_OF_16(q3_k)
 
 /* ---- all formats ----------------------------------------------------------------------------- */
 
-void KN_FN(kn_encode)(enum kn_format f, const float *x, size_t n, void *blocks)
+void KN_FN(kn_encode)(enum kn_format f, const float *x, const float *weight, size_t n, void *blocks)
 {
     uint16_t *half_out = blocks;
     size_t n_block = n / (size_t)kn_format_info(f)->block_values;
@@ -151,27 +151,27 @@ void KN_FN(kn_encode)(enum kn_format f, const float *x, size_t n, void *blocks)
             half_out[i] = kn_f32_to_bf16(x[i]);
         break;
     case KN_Q4_K:
-        encode_q4_k(x, n_block, blocks);
+        encode_q4_k(x, weight, n_block, blocks);
         break;
     case KN_Q5_K:
-        encode_q5_k(x, n_block, blocks);
+        encode_q5_k(x, weight, n_block, blocks);
         break;
     case KN_Q6_K:
-        encode_q6_k(x, n_block, blocks);
+        encode_q6_k(x, weight, n_block, blocks);
         break;
     case KN_Q2_K:
-        encode_q2_k(x, n_block, blocks);
+        encode_q2_k(x, weight, n_block, blocks);
         break;
     case KN_Q3_K:
-        encode_q3_k(x, n_block, blocks);
+        encode_q3_k(x, weight, n_block, blocks);
         break;
     case KN_IQ4_XS:
-        encode_iq4_xs(x, n_block, blocks);
+        encode_iq4_xs(x, weight, n_block, blocks);
         break;
     default:
         if (kn_grid(f))
-            KN_FN(kn_encode_grid)(f, x, n_block, blocks);
+            KN_FN(kn_encode_grid)(f, x, weight, n_block, blocks);
         else
-            KN_FN(kn_encode_32)(f, x, n_block, blocks);
+            KN_FN(kn_encode_32)(f, x, weight, n_block, blocks);
     }
 }

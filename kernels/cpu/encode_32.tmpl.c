@@ -57,12 +57,12 @@ static void pack_q5_1(const struct groups *p, int g, struct kn_q5_1 *b)
 }
 
 #define BLOCKS(grid, name)                                                                                             \
-    static void encode_##grid(const float *x, size_t n_block, struct kn_##name *b)                                     \
+    static void encode_##grid(const float *x, const float *weight, size_t n_block, struct kn_##name *b)                \
     {                                                                                                                  \
         struct groups p;                                                                                               \
         for (size_t i = 0; i < n_block; i += GROUPS) {                                                                 \
             size_t n = n_block - i < GROUPS ? n_block - i : GROUPS;                                                    \
-            load_groups(&p, x + 32 * i, 32, 32 * n);                                                                   \
+            load_groups(&p, x + 32 * i, weight ? weight + 32 * i : NULL, 32, 32 * n);                                  \
             once(&grid, &p);                                                                                           \
             to_codes(&grid, &p);                                                                                       \
             for (size_t g = 0; g < n; g++)                                                                             \
@@ -98,7 +98,7 @@ KN_INLINE void best_steps(struct groups *p, uint16_t step[GROUPS])
     }
     for (int c = 0; c < TRIED; c++) {
         for (int g = 0; g < GROUPS; g += KN_LANES)
-            vf_store(error + g, error_of(&q8_0, &p->x[0][g], vf_load_f16(bits + g), vf_zero()));
+            vf_store(error + g, error_of(&q8_0, p, g, vf_load_f16(bits + g), vf_zero()));
         for (int g = 0; g < GROUPS; g++) {
             if (error[g] < least[g]) {
                 least[g] = error[g];
@@ -109,13 +109,13 @@ KN_INLINE void best_steps(struct groups *p, uint16_t step[GROUPS])
     }
 }
 
-static void encode_q8_0(const float *x, size_t n_block, struct kn_q8_0 *b)
+static void encode_q8_0(const float *x, const float *weight, size_t n_block, struct kn_q8_0 *b)
 {
     struct groups p;
     uint16_t step[GROUPS];
     for (size_t i = 0; i < n_block; i += GROUPS) {
         size_t n = n_block - i < GROUPS ? n_block - i : GROUPS;
-        load_groups(&p, x + 32 * i, 32, 32 * n);
+        load_groups(&p, x + 32 * i, weight ? weight + 32 * i : NULL, 32, 32 * n);
         best_steps(&p, step);
         for (int g = 0; g < GROUPS; g++) {
             p.w.d[g] = kn_f16_to_f32(step[g]);
@@ -145,13 +145,13 @@ KN_INLINE vf nearest_e2m1(vf x)
     return vf_select(vf_less(size, four), near, vf_select(vf_less(size, vf_set1(8)), middle, far));
 }
 
-KN_INLINE vf error_e2m1(const float *x, vf inverse, vf step)
+KN_INLINE vf error_e2m1(const struct groups *p, int g, vf inverse, vf step)
 {
     vf error = vf_zero();
     for (int i = 0; i < 32; i++) {
-        vf v = vf_load(x + i * GROUPS);
+        vf v = vf_load(&p->x[i][g]);
         vf e = vf_fnma(step, nearest_e2m1(vf_mul(v, inverse)), v);
-        error = vf_fma(e, e, error);
+        error = vf_fma(vf_mul(vf_load(&p->weight[i][g]), e), e, error);
     }
     return error;
 }
@@ -179,7 +179,7 @@ KN_INLINE void best_exponents(struct groups *p, uint8_t exponent[GROUPS])
             inverse[g] = 1 / step[g];
         }
         for (int g = 0; g < GROUPS; g += KN_LANES)
-            vf_store(error + g, error_e2m1(&p->x[0][g], vf_load(inverse + g), vf_load(step + g)));
+            vf_store(error + g, error_e2m1(p, g, vf_load(inverse + g), vf_load(step + g)));
         for (int g = 0; g < GROUPS; g++)
             if (error[g] < least[g]) {
                 least[g] = error[g];
@@ -197,13 +197,13 @@ static uint8_t nibble_of(float code)
     return code < 0 ? (uint8_t)(nibble[(int)-code] | 8) : nibble[(int)code];
 }
 
-static void encode_mxfp4(const float *x, size_t n_block, struct kn_mxfp4 *b)
+static void encode_mxfp4(const float *x, const float *weight, size_t n_block, struct kn_mxfp4 *b)
 {
     struct groups p;
     uint8_t exponent[GROUPS];
     for (size_t i = 0; i < n_block; i += GROUPS) {
         size_t n = n_block - i < GROUPS ? n_block - i : GROUPS;
-        load_groups(&p, x + 32 * i, 32, 32 * n);
+        load_groups(&p, x + 32 * i, weight ? weight + 32 * i : NULL, 32, 32 * n);
         best_exponents(&p, exponent);
         for (int k = 0; k < 32; k++)
             for (int g = 0; g < GROUPS; g += KN_LANES)
@@ -218,29 +218,29 @@ static void encode_mxfp4(const float *x, size_t n_block, struct kn_mxfp4 *b)
 
 /* ---- all formats ----------------------------------------------------------------------------- */
 
-void KN_FN(kn_encode_32)(enum kn_format f, const float *x, size_t n_block, void *blocks)
+void KN_FN(kn_encode_32)(enum kn_format f, const float *x, const float *weight, size_t n_block, void *blocks)
 {
     switch (f) {
     case KN_Q8_0:
-        encode_q8_0(x, n_block, blocks);
+        encode_q8_0(x, weight, n_block, blocks);
         break;
     case KN_Q4_0:
-        encode_q4_0(x, n_block, blocks);
+        encode_q4_0(x, weight, n_block, blocks);
         break;
     case KN_Q4_1:
-        encode_q4_1(x, n_block, blocks);
+        encode_q4_1(x, weight, n_block, blocks);
         break;
     case KN_Q5_0:
-        encode_q5_0(x, n_block, blocks);
+        encode_q5_0(x, weight, n_block, blocks);
         break;
     case KN_Q5_1:
-        encode_q5_1(x, n_block, blocks);
+        encode_q5_1(x, weight, n_block, blocks);
         break;
     case KN_IQ4_NL:
-        encode_iq4_nl(x, n_block, blocks);
+        encode_iq4_nl(x, weight, n_block, blocks);
         break;
     case KN_MXFP4:
-        encode_mxfp4(x, n_block, blocks);
+        encode_mxfp4(x, weight, n_block, blocks);
         break;
     default:
         kn_assert(!"a format without an encoder");

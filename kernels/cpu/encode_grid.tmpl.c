@@ -6,14 +6,14 @@
  *                                             values are a point of the format's grid
  *
  * Signs come first: those of the values; where a format stores seven of eight, the number of negative values must be
- * even, and otherwise the smallest value gets the wrong sign.  Along its sign a value is then at least 0, but for that
+ * even, and otherwise the value with the least product of weight and size gets the wrong sign.  Along its sign a value is then at least 0, but for that
  * one.  For a given step the best point is the nearest one, which pick() finds by trying all: the error of a point is
  * the sum of the errors of its halves, and there are few halves.  For given points the best step is a linear
  * least-squares problem.  So the search is that of simd_search.h: fit() finds each group's step alone, unit() the
  * block's d, choose() the scales near the fit with the least error; then d is solved for again with all points fixed,
  * and a block keeps the better of both results.
  *
- * Every value's error has the same weight. */
+ * The squared error of a value counts by its weight, as in simd_search.h. */
 #ifdef KN_ONE_LANE
 #include "kernels/cpu/one_lane.h"
 #else
@@ -34,15 +34,16 @@
 struct found {
     int s[GROUPS];
     uint16_t point[8][GROUPS];
-    float xq[GROUPS], qq[GROUPS], error[GROUPS]; /* sums of value * size, size * size, squared errors */
+    float xq[GROUPS], qq[GROUPS], error[GROUPS]; /* weighted sums of value * size, size * size, squared errors */
 };
 
 struct search {
-    _Alignas(64) float x[32][GROUPS]; /* value i of each group along its sign */
+    _Alignas(64) float x[32][GROUPS];      /* value i of each group along its sign */
+    _Alignas(64) float weight[32][GROUPS]; /* its weight, above 0 */
     const struct kn_grid *grid;
     int n; /* values of a group */
     uint8_t sign[4][GROUPS];
-    float step[GROUPS], weight[GROUPS], d[2];
+    float step[GROUPS], step_weight[GROUPS], d[2];
     struct found f;
 };
 
@@ -58,10 +59,10 @@ static float stored(const struct search *p, float d)
 
 #define PARTS (GROUPS / KN_LANES) /* registers with a number for each group */
 
-/* The scores of all halves of points, for values x and the inverse steps.  The score of a value x with the size g is
- * x * inverse * g - g * g / 2, the largest where g is nearest. */
-KN_INLINE void score_halves(const struct kn_grid *grid, const float (*x)[GROUPS], const float *inverse,
-                            vf (*score)[PARTS])
+/* The scores of all halves of points, for values x with weights w and the inverse steps.  The score of a value x with the
+ * size g is w * (x * inverse * g - g * g / 2), the largest where g is nearest. */
+KN_INLINE void score_halves(const struct kn_grid *grid, const float (*x)[GROUPS], const float (*w)[GROUPS],
+                            const float *inverse, vf (*score)[PARTS])
 {
     int n = 1;
 
@@ -73,7 +74,7 @@ KN_INLINE void score_halves(const struct kn_grid *grid, const float (*x)[GROUPS]
 
             for (int part = 0; part < PARTS; part++) {
                 vf y = vf_mul(vf_load(x[i] + part * KN_LANES), vf_load(inverse + part * KN_LANES));
-                vf term = vf_sub(vf_mul(y, size), square);
+                vf term = vf_mul(vf_load(w[i] + part * KN_LANES), vf_sub(vf_mul(y, size), square));
 
                 for (int c = 0; c < n; c++)
                     score[digit * n + c][part] = vf_add(score[c][part], term);
@@ -84,13 +85,14 @@ KN_INLINE void score_halves(const struct kn_grid *grid, const float (*x)[GROUPS]
 
 /* The indices of the points nearest to the groups' values.  Points with the same second half follow one another: the
  * best first half of them is found, then compared with the best point so far. */
-KN_INLINE void nearest_points(const struct kn_grid *grid, const float (*x)[GROUPS], const float *inverse, float *index)
+KN_INLINE void nearest_points(const struct kn_grid *grid, const float (*x)[GROUPS], const float (*w)[GROUPS],
+                              const float *inverse, float *index)
 {
     const vf one = vf_set1(1), worst = vf_set1(-3e38f);
     vf first[MOST_HALF][PARTS], second[MOST_HALF][PARTS], best[PARTS], best_at[PARTS], at = vf_zero();
 
-    score_halves(grid, x, inverse, first);
-    score_halves(grid, x + grid->n_value / 2, inverse, second);
+    score_halves(grid, x, w, inverse, first);
+    score_halves(grid, x + grid->n_value / 2, w + grid->n_value / 2, inverse, second);
     for (int part = 0; part < PARTS; part++) {
         best[part] = worst;
         best_at[part] = vf_zero();
@@ -132,22 +134,22 @@ static __attribute__((noinline)) void pick(const struct search *p, const float *
     memset(f->xq, 0, sizeof f->xq);
     memset(f->qq, 0, sizeof f->qq);
     for (int v = 0; v < p->n / grid->n_value; v++) {
-        const float(*x)[GROUPS] = p->x + v * grid->n_value;
+        const float(*x)[GROUPS] = p->x + v * grid->n_value, (*w)[GROUPS] = p->weight + v * grid->n_value;
 
-        nearest_points(grid, x, inverse, index);
+        nearest_points(grid, x, w, inverse, index);
         for (int g = 0; g < GROUPS; g++) {
             const int point = (int)index[g];
             const uint8_t *size = grid->size + point * grid->n_value;
-            float xq = 0;
-            int qq = 0;
+            float xq = 0, qq = 0;
 
             f->point[v][g] = (uint16_t)point;
             for (int i = 0; i < grid->n_value; i++) {
-                xq += x[i][g] * (float)size[i];
-                qq += size[i] * size[i];
+                float part = w[i][g] * (float)size[i];
+                xq += x[i][g] * part;
+                qq += (float)size[i] * part;
             }
             f->xq[g] += xq;
-            f->qq[g] += (float)qq;
+            f->qq[g] += qq;
         }
     }
 }
@@ -161,11 +163,11 @@ static void measure(const struct search *p, const float *step, struct found *f)
 
         for (int v = 0; v < p->n / grid->n_value; v++) {
             const uint8_t *size = grid->size + f->point[v][g] * grid->n_value;
-            const float(*x)[GROUPS] = p->x + v * grid->n_value;
+            const float(*x)[GROUPS] = p->x + v * grid->n_value, (*w)[GROUPS] = p->weight + v * grid->n_value;
 
             for (int i = 0; i < grid->n_value; i++) {
                 float e = x[i][g] - step[g] * (float)size[i];
-                sum += e * e;
+                sum += w[i][g] * e * e;
             }
         }
         f->error[g] = sum;
@@ -182,7 +184,7 @@ static void keep_fit(struct search *p, const struct found *f, float explained[GR
         if (e > explained[g]) {
             explained[g] = e;
             p->step[g] = f->xq[g] / f->qq[g];
-            p->weight[g] = f->qq[g];
+            p->step_weight[g] = f->qq[g];
         }
     }
 }
@@ -196,7 +198,7 @@ static void fit(struct search *p)
     struct found f;
 
     for (int g = 0; g < GROUPS; g++) {
-        p->step[g] = p->weight[g] = 0;
+        p->step[g] = p->step_weight[g] = 0;
         for (int i = 0; i < p->n; i++)
             top[g] = p->x[i][g] > top[g] ? p->x[i][g] : top[g];
     }
@@ -234,7 +236,7 @@ static float unit(const struct search *p, int g, int n)
 
         for (int i = g; i < g + n && d > 0; i++) {
             float e = p->step[i] - d * (float)(2 * scale_for(p->step[i] / d) + 1);
-            loss += p->weight[i] * e * e;
+            loss += p->step_weight[i] * e * e;
         }
         if (d > 0 && loss < least) {
             least = loss;
@@ -322,8 +324,11 @@ static void search(struct search *p)
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* Loads the groups; values that do not exist are 0.  seven: the number of negative values of eight must be even. */
-static void load(struct search *p, const float *x, size_t n_value, bool seven)
+static float cost(const struct search *p, int i, int g) { return p->weight[i][g] * p->x[i][g]; }
+
+/* Loads the groups; values that do not exist are 0.  seven: the number of negative values of eight must be even: the
+ * value whose wrong sign costs least gets it. */
+static void load(struct search *p, const float *x, const float *weight, size_t n_value, bool seven)
 {
     for (int g = 0; g < GROUPS; g++) {
         for (int v = 0; v < p->n / 8; v++) {
@@ -334,8 +339,9 @@ static void load(struct search *p, const float *x, size_t n_value, bool seven)
                 float value = at < n_value ? x[at] : 0, size = value < 0 ? -value : value;
 
                 p->x[8 * v + i][g] = size < LARGEST ? size : LARGEST;
+                p->weight[8 * v + i][g] = weight && at < n_value ? weight[at] : 1;
                 signs |= (value < 0) << i;
-                least = p->x[8 * v + i][g] < p->x[8 * v + least][g] ? i : least;
+                least = cost(p, 8 * v + i, g) < cost(p, 8 * v + least, g) ? i : least;
             }
             if (seven && __builtin_parity((unsigned)signs)) {
                 signs ^= 1 << least;
@@ -436,7 +442,7 @@ static void pack(enum kn_format f, const struct search *p, int b, void *block)
         pack_iq3_s(p, 8 * b, block);
 }
 
-void KN_FN(kn_encode_grid)(enum kn_format f, const float *x, size_t n_block, void *blocks)
+void KN_FN(kn_encode_grid)(enum kn_format f, const float *x, const float *weight, size_t n_block, void *blocks)
 {
     const size_t bytes = (size_t)kn_format_info(f)->block_bytes;
     struct search p = { .grid = kn_grid(f), .n = f == KN_IQ2_XS || f == KN_IQ2_S ? 16 : 32 };
@@ -445,7 +451,7 @@ void KN_FN(kn_encode_grid)(enum kn_format f, const float *x, size_t n_block, voi
     for (size_t i = 0; i < n_block; i += most) {
         size_t n = n_block - i < most ? n_block - i : most;
 
-        load(&p, x + 256 * i, 256 * n, f != KN_IQ2_S && f != KN_IQ3_S);
+        load(&p, x + 256 * i, weight ? weight + 256 * i : NULL, 256 * n, f != KN_IQ2_S && f != KN_IQ3_S);
         search(&p);
         for (size_t b = 0; b < n; b++)
             pack(f, &p, (int)b, (uint8_t *)blocks + (i + b) * bytes);

@@ -24,7 +24,8 @@
  *
  * A block of 32 is one group with step and low in half precision: 1, then a simpler form of 4 (once()).
  *
- * Every value's error has the same weight, because the activations are not known here. */
+ * The squared error of a value counts by the value's weight.  All sums over values are weighted; without weights, each
+ * is 1, and every operation gives the bits that it would give without the factor. */
 #ifndef KERNELS_CPU_SIMD_SEARCH_H
 #define KERNELS_CPU_SIMD_SEARCH_H
 
@@ -61,9 +62,10 @@ struct written {
 };
 
 struct groups {
-    _Alignas(64) float x[32][GROUPS]; /* value i of each group */
-    float sum_x[GROUPS];
-    float q[GROUPS], qq[GROUPS], xq[GROUPS]; /* sums over the codes: of q, q * q, x * q */
+    _Alignas(64) float x[32][GROUPS];        /* value i of each group */
+    _Alignas(64) float weight[32][GROUPS];   /* its weight, above 0 */
+    float sum_x[GROUPS], sum_weight[GROUPS]; /* weighted: of the values; of 1 */
+    float q[GROUPS], qq[GROUPS], xq[GROUPS]; /* weighted sums over the codes: of q, q * q, x * q */
     float step[GROUPS], low[GROUPS];         /* the best for these codes */
     struct written w;
 };
@@ -102,49 +104,49 @@ struct sums {
     vf q, qq, xq;
 };
 
-/* Sums over the codes nearest to (x + low) * inverse. */
-KN_INLINE struct sums sums_of(const struct grid *f, const float *x, vf inverse, vf low)
+/* Sums over the codes nearest to (x + low) * inverse, of the groups from g on. */
+KN_INLINE struct sums sums_of(const struct grid *f, const struct groups *p, int g, vf inverse, vf low)
 {
     struct sums s = { vf_zero(), vf_zero(), vf_zero() };
     for (int i = 0; i < f->n; i++) {
-        vf v = vf_load(x + i * GROUPS);
-        vf code = code_for(f, vf_mul(vf_add(v, low), inverse));
-        s.q = vf_add(s.q, code);
-        s.qq = vf_fma(code, code, s.qq);
-        s.xq = vf_fma(v, code, s.xq);
+        vf v = vf_load(&p->x[i][g]);
+        vf code = code_for(f, vf_mul(vf_add(v, low), inverse)), part = vf_mul(vf_load(&p->weight[i][g]), code);
+        s.q = vf_add(s.q, part);
+        s.qq = vf_fma(part, code, s.qq);
+        s.xq = vf_fma(v, part, s.xq);
     }
     return s;
 }
 
-/* Squared error of the group if every value has its nearest code. */
-KN_INLINE vf error_of(const struct grid *f, const float *x, vf step, vf low)
+/* Squared error of each group from g on if every value has its nearest code. */
+KN_INLINE vf error_of(const struct grid *f, const struct groups *p, int g, vf step, vf low)
 {
     vf inverse = ratio(vf_set1(1), step), error = vf_zero();
     for (int i = 0; i < f->n; i++) {
-        vf y = vf_add(vf_load(x + i * GROUPS), low);
+        vf y = vf_add(vf_load(&p->x[i][g]), low);
         vf code = code_for(f, vf_mul(y, inverse));
         vf e = vf_fnma(step, code, y);
-        error = vf_fma(e, e, error);
+        error = vf_fma(vf_mul(vf_load(&p->weight[i][g]), e), e, error);
     }
     return error;
 }
 
 /* The best low for a given step and codes with sum q. */
-KN_INLINE vf low_for(const struct grid *f, vf step, vf q, vf sum_x)
+KN_INLINE vf low_for(const struct grid *f, const struct groups *p, int g, vf step, vf q)
 {
-    vf low = vf_div(vf_sub(vf_mul(step, q), sum_x), vf_set1((float)f->n));
+    vf low = vf_div(vf_sub(vf_mul(step, q), vf_load(p->sum_x + g)), vf_load(p->sum_weight + g));
     return f->low == ANY_LOW ? low : f->low == LOW ? vf_max(low, vf_zero()) : vf_zero();
 }
 
 /* The best step and low for codes with these sums. */
-KN_INLINE void solve(const struct grid *f, struct sums s, vf sum_x, vf *step, vf *low)
+KN_INLINE void solve(const struct grid *f, const struct groups *p, int g, struct sums s, vf *step, vf *low)
 {
-    vf n = vf_set1((float)f->n);
+    vf n = vf_load(p->sum_weight + g), sum_x = vf_load(p->sum_x + g);
     *step = ratio(s.xq, s.qq);
     *low = vf_zero();
     if (f->low) {
         vf both = ratio(vf_fnma(sum_x, s.q, vf_mul(n, s.xq)), vf_fnma(s.q, s.q, vf_mul(n, s.qq)));
-        *low = low_for(f, both, s.q, sum_x);
+        *low = low_for(f, p, g, both, s.q);
         *step = f->low == ANY_LOW ? both : vf_select(vf_less(vf_zero(), *low), both, *step);
     }
 }
@@ -166,14 +168,16 @@ KN_INLINE void keep_sums(struct groups *p, int g, struct sums s, vf step, vf low
 KN_INLINE vf range_of(const struct grid *f, struct groups *p, int g, vf *low)
 {
     const float *x = &p->x[0][g];
-    vf most = vf_load(x), least = f->low == ANY_LOW ? most : vf_zero(), sum = vf_zero();
+    vf most = vf_load(x), least = f->low == ANY_LOW ? most : vf_zero(), sum = vf_zero(), all = vf_zero();
     for (int i = 0; i < f->n; i++) {
-        vf v = vf_load(x + i * GROUPS);
+        vf v = vf_load(x + i * GROUPS), weight = vf_load(&p->weight[i][g]);
         least = vf_min(least, v);
         most = vf_max(most, v);
-        sum = vf_add(sum, v);
+        sum = vf_fma(weight, v, sum);
+        all = vf_add(all, weight);
     }
     vf_store(p->sum_x + g, sum);
+    vf_store(p->sum_weight + g, all);
     vf negated = vf_sub(vf_zero(), least);
     *low = f->low ? negated : vf_zero();
     if (f->low)
@@ -181,18 +185,18 @@ KN_INLINE vf range_of(const struct grid *f, struct groups *p, int g, vf *low)
     return vf_select(vf_less(negated, most), vf_sub(vf_zero(), most), negated);
 }
 
-/* A fit of step and low to given codes.  Its squared error is sum(x^2) - explained, so the largest explained is
+/* A fit of step and low to given codes.  Its squared error is sum(weight * x^2) - explained, so the largest explained is
  * best. */
 struct fitted {
     struct sums s;
     vf step, low, explained;
 };
 
-KN_INLINE struct fitted fit_codes(const struct grid *f, const float *x, vf sum_x, vf inverse, vf low)
+KN_INLINE struct fitted fit_codes(const struct grid *f, const struct groups *p, int g, vf inverse, vf low)
 {
-    struct fitted r = { .s = sums_of(f, x, inverse, low) };
-    solve(f, r.s, sum_x, &r.step, &r.low);
-    r.explained = vf_fnma(r.low, sum_x, vf_mul(r.step, r.s.xq));
+    struct fitted r = { .s = sums_of(f, p, g, inverse, low) };
+    solve(f, p, g, r.s, &r.step, &r.low);
+    r.explained = vf_fnma(r.low, vf_load(p->sum_x + g), vf_mul(r.step, r.s.xq));
     return r;
 }
 
@@ -208,17 +212,17 @@ KN_INLINE struct fitted better_fit(struct fitted a, struct fitted b)
 
 KN_INLINE void fit(const struct grid *f, struct groups *p, int g)
 {
-    vf low0, unit = ratio(vf_set1(1), range_of(f, p, g, &low0)), sum_x = vf_load(p->sum_x + g);
+    vf low0, unit = ratio(vf_set1(1), range_of(f, p, g, &low0));
     struct fitted best = { { vf_zero(), vf_zero(), vf_zero() }, vf_zero(), vf_zero(), vf_set1(-1) };
     for (int c = 0; c < f->n_range; c++) {
         vf inverse = vf_mul(unit, vf_set1(f->first + (float)c * f->by));
-        best = better_fit(best, fit_codes(f, &p->x[0][g], sum_x, inverse, low0));
+        best = better_fit(best, fit_codes(f, p, g, inverse, low0));
         if (f->iq4) /* IQ4 codes are denser below 0 than above: tries both signs */
-            best = better_fit(best, fit_codes(f, &p->x[0][g], sum_x, vf_sub(vf_zero(), inverse), low0));
+            best = better_fit(best, fit_codes(f, p, g, vf_sub(vf_zero(), inverse), low0));
     }
     for (int i = 0; i < f->n_again; i++) {
         vf inverse = ratio(vf_set1(1), best.step);
-        best = better_fit(best, fit_codes(f, &p->x[0][g], sum_x, inverse, best.low));
+        best = better_fit(best, fit_codes(f, p, g, inverse, best.low));
     }
     keep_sums(p, g, best.s, best.step, best.low);
 }
@@ -258,20 +262,20 @@ static float best_unit(const float *value, const float *weight, int n, float mos
 }
 
 /* The units of the block with groups g .. g + per_block - 1.  Weights: an error of a step counts by the spread of its
- * codes, since the low compensates their mean; an error of a low counts the same for every value. */
+ * codes, since the low compensates their mean; an error of a low counts by the weights of the values. */
 KN_INLINE void units(const struct grid *f, struct groups *p, int g)
 {
-    float weight[GROUPS] = { 0 }, low[GROUPS] = { 0 }, n = (float)f->n;
+    float weight[GROUPS] = { 0 }, low[GROUPS] = { 0 };
     for (int i = 0; i < f->per_block; i++)
-        weight[i] = f->low ? p->qq[g + i] - p->q[g + i] * p->q[g + i] / n : p->qq[g + i];
+        weight[i] = f->low ? p->qq[g + i] - p->q[g + i] * p->q[g + i] / p->sum_weight[g + i] : p->qq[g + i];
     float d = best_unit(p->step + g, weight, f->per_block, f->sc_most), dmin = 0;
     if (f->low) {
         for (int i = 0; i < f->per_block; i++) {
             float sc = d > 0 ? (float)(int)(p->step[g + i] / d + 0.5f) : 0;
             sc = sc < f->sc_most ? sc : f->sc_most;
-            low[i] = (d * sc * p->q[g + i] - p->sum_x[g + i]) / n;
+            low[i] = (d * sc * p->q[g + i] - p->sum_x[g + i]) / p->sum_weight[g + i];
             low[i] = low[i] > 0 ? low[i] : 0;
-            weight[i] = n;
+            weight[i] = p->sum_weight[g + i];
         }
         dmin = best_unit(low, weight, f->per_block, f->m_most);
     }
@@ -296,19 +300,18 @@ KN_INLINE struct choice better_of(struct choice a, struct choice b)
 
 KN_INLINE void choose(const struct grid *f, struct groups *p, int g)
 {
-    const float *x = &p->x[0][g];
     vf d = vf_load(p->w.d + g), dmin = vf_load(p->w.dmin + g), q = vf_load(p->q + g);
-    vf sum_x = vf_load(p->sum_x + g), inverse = ratio(vf_set1(1), dmin);
+    vf inverse = ratio(vf_set1(1), dmin);
     vf sc0 = nearest(vf_mul(vf_load(p->step + g), ratio(vf_set1(1), d)));
     struct choice best = { vf_zero(), vf_zero(), vf_set1(WORST) };
     for (int i = -f->near; i <= f->near; i++) {
         struct choice c;
         c.sc = clamp(vf_add(sc0, vf_set1((float)i)), f->low ? 0 : -f->sc_most, f->sc_most);
-        vf step = vf_mul(d, c.sc), m0 = vf_mul(low_for(f, step, q, sum_x), inverse);
+        vf step = vf_mul(d, c.sc), m0 = vf_mul(low_for(f, p, g, step, q), inverse);
         m0 = nearest(clamp(m0, 0, f->m_most));
         for (int k = f->low ? -1 : 0; k <= (f->low ? 1 : 0); k++) {
             c.m = clamp(vf_add(m0, vf_set1((float)k)), 0, f->m_most);
-            c.error = error_of(f, x, step, vf_mul(dmin, c.m));
+            c.error = error_of(f, p, g, step, vf_mul(dmin, c.m));
             best = better_of(best, c);
         }
     }
@@ -324,8 +327,8 @@ KN_INLINE void sum_up(const struct grid *f, struct groups *p, int g)
 {
     vf step = vf_mul(vf_load(p->w.d + g), vf_load(p->w.sc + g)), low;
     vf chosen = vf_mul(vf_load(p->w.dmin + g), vf_load(p->w.m + g));
-    struct sums s = sums_of(f, &p->x[0][g], ratio(vf_set1(1), step), chosen);
-    solve(f, s, vf_load(p->sum_x + g), &step, &low);
+    struct sums s = sums_of(f, p, g, ratio(vf_set1(1), step), chosen);
+    solve(f, p, g, s, &step, &low);
     keep_sums(p, g, s, step, low);
 }
 
@@ -337,7 +340,7 @@ KN_INLINE void solve_units(const struct grid *f, struct groups *p, int g)
         float sc = p->w.sc[i], m = p->w.m[i];
         aa += sc * sc * p->qq[i];
         ab -= sc * m * p->q[i];
-        bb += m * m * (float)f->n;
+        bb += m * m * p->sum_weight[i];
         ax += sc * p->xq[i];
         bx -= m * p->sum_x[i];
     }
@@ -428,12 +431,12 @@ KN_INLINE vf to_half(vf x)
 
 /* The best of `best` and three candidates.  Their steps are `step` and step * (1 +- 2^-11), about one unit in the last
  * place, all rounded to half precision; each has the best low, in half precision, for codes with sum q. */
-KN_INLINE struct pair better_half(const struct grid *f, const float *x, struct pair best, vf step, vf q, vf sum_x)
+KN_INLINE struct pair better_half(const struct grid *f, const struct groups *p, int g, struct pair best, vf step, vf q)
 {
     for (int i = -1; i <= 1; i++) {
         struct pair c = { .step = to_half(vf_fma(step, vf_set1((float)i * 0x1p-11f), step)) };
-        c.low = to_half(low_for(f, c.step, q, sum_x));
-        c.error = error_of(f, x, c.step, c.low);
+        c.low = to_half(low_for(f, p, g, c.step, q));
+        c.error = error_of(f, p, g, c.step, c.low);
         vm other = vf_less(c.error, best.error);
         best.step = vf_select(other, c.step, best.step);
         best.low = vf_select(other, c.low, best.low);
@@ -447,14 +450,13 @@ KN_INLINE struct pair better_half(const struct grid *f, const float *x, struct p
 KN_INLINE void once_of(const struct grid *f, struct groups *p)
 {
     for (int g = 0; g < GROUPS; g += KN_LANES) {
-        const float *x = &p->x[0][g];
         fit(f, p, g);
-        vf step = vf_load(p->step + g), q = vf_load(p->q + g), sum_x = vf_load(p->sum_x + g), low;
+        vf step = vf_load(p->step + g), q = vf_load(p->q + g), low;
         struct pair best = { vf_zero(), vf_zero(), vf_set1(WORST) };
-        best = better_half(f, x, best, step, q, sum_x);
-        struct sums s = sums_of(f, x, ratio(vf_set1(1), best.step), best.low);
-        solve(f, s, sum_x, &step, &low);
-        best = better_half(f, x, best, step, s.q, sum_x);
+        best = better_half(f, p, g, best, step, q);
+        struct sums s = sums_of(f, p, g, ratio(vf_set1(1), best.step), best.low);
+        solve(f, p, g, s, &step, &low);
+        best = better_half(f, p, g, best, step, s.q);
         vf_store(p->w.d + g, best.step);
         vf_store(p->w.dmin + g, best.low);
         vf_store(p->w.sc + g, vf_set1(1));
@@ -479,14 +481,15 @@ static __attribute__((noinline, unused)) void once(const struct grid *f, struct 
 
 /* ---- groups in and out ----------------------------------------------------------------------- */
 
-/* Loads sixteen groups of n values; missing values are 0. */
-static void load_groups(struct groups *p, const float *x, int n, size_t n_value)
+/* Loads sixteen groups of n values with their weights; missing values are 0. */
+static void load_groups(struct groups *p, const float *x, const float *weight, int n, size_t n_value)
 {
     for (int g = 0; g < GROUPS; g++)
         for (int i = 0; i < n; i++) {
             size_t at = (size_t)(g * n + i);
             float v = at < n_value ? x[at] : 0;
             p->x[i][g] = v > LARGEST ? LARGEST : v < -LARGEST ? -LARGEST : v;
+            p->weight[i][g] = weight && at < n_value ? weight[at] : 1;
         }
 }
 

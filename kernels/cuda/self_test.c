@@ -70,7 +70,7 @@ static struct kn_mat matrix(struct bench *b, enum kn_format f)
     uint8_t *rows = take(b, N_OUT * row), *panels = take(b, kn_mat_bytes(f, N_OUT, N_IN));
     float *x = floats(b, N_OUT * N_IN), scale = 0.0625f;
     if (f < KN_GGUF_FORMAT_COUNT)
-        b->scalar->encode(f, x, N_OUT * N_IN, rows);
+        b->scalar->encode(f, x, NULL, N_OUT * N_IN, rows);
     for (size_t at = 0; f >= KN_GGUF_FORMAT_COUNT && at < N_OUT * row; at += block) {
         for (size_t i = 0; i < block; i++)
             rows[at + i] = (uint8_t)kn_mix(b->random += KN_GOLDEN) & 0xF7; /* no NaN of FP8 */

@@ -216,6 +216,17 @@ struct moe_layer {
     unsigned expert_acts, down_acts;          /* bits 1 << kn_act that the experts' gates and ups read; the downs */
 };
 
+/* A tensor that the load reads, and its destination.  One of matrix, vector and halves is not NULL: matrix->data is
+ * set, or *vector, or k_b.data and v_b.data of the layer `halves`, if the tensor has both (k, v: memory of
+ * these two). */
+struct moe_dense {
+    const struct moe_tensor *tensor;
+    struct kn_mat *matrix;
+    float **vector;
+    struct moe_layer *halves;
+    uint8_t *k, *v;
+};
+
 struct moe_model {
     struct moe_desc desc;
     struct moe_shape shape;

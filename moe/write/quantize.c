@@ -8,7 +8,9 @@
  *
  * A tensor is cut into grains of whole blocks.  One thread reads, decodes, encodes and measures a grain.  A few grains
  * per thread are processed at once and then written in order.  So memory is a few MiB per thread for any model size,
- * and neither the bytes nor the order of any sum depends on the number of threads. */
+ * and neither the bytes nor the order of any sum depends on the number of threads.
+ *
+ * With an importance matrix (importance.c) the encoders minimise the squared error weighted by column. */
 #include "moe/files/files.h"
 
 #include <math.h>
@@ -26,6 +28,8 @@ struct job {
     struct moe_quantized *done; /* [n_tensor] */
     size_t n_tensor;
     struct moe_fallbacks fallbacks;
+    size_t n_weighted, n_unweighted; /* quantised matrices with an importance, and without */
+    size_t first_unweighted;
 };
 
 struct grain {
@@ -37,11 +41,13 @@ struct piece { /* the grains processed at once, all of one tensor */
     const struct job *job;
     const struct moe_tensor *t;
     const struct moe_quantized *q;
+    float *importance;   /* [dim[3], dim[2], dim[0]] of the tensor; NULL: all values count the same */
     uint64_t first;      /* number in the tensor of the first grain's first value */
     struct grain *grain; /* [n_room] */
     uint8_t *out;        /* encoded grains, one directly behind the other; memory for n_room of GRAIN * 4 bytes */
     uint8_t *raw;        /* [n_thread][GRAIN * 4] a grain as read */
     float *x;            /* [n_thread][GRAIN] a grain's values */
+    float *weight;       /* [n_thread][GRAIN] the weights of their errors */
     int n_thread, n_room;
     atomic_bool failed; /* a grain failed: threads skip the remaining ones */
 };
@@ -102,6 +108,41 @@ static enum kn_format wanted(struct job *j, const struct moe_tensor *t, enum kn_
     return moe_format_fit(&j->fallbacks, shown, f, t->dim[0]);
 }
 
+/* True if an importance matrix changes the tensor that is written. */
+static bool is_weighted(const struct moe_quantized *q) { return q->n_value && is_quantised(q->to) && q->from != q->to; }
+
+static int plan_importance(struct job *j, size_t i)
+{
+    if (!j->opt->importance || !is_weighted(&j->done[i]))
+        return 0;
+    int found = moe_importance_check(j->opt->importance, moe_file_tensor(j->file, i));
+    if (!found && !j->n_unweighted++)
+        j->first_unweighted = i;
+    j->n_weighted += found > 0;
+    return found < 0 ? found : 0;
+}
+
+/* An importance matrix that names no matrix of the model is a mistake; llama.cpp's have no entry for the embedding and
+ * the output matrix. */
+static int check_importance(const struct job *j)
+{
+    char shown[NAME_MOST];
+    if (!j->n_unweighted)
+        return 0;
+    moe_string_show(moe_file_tensor(j->file, j->first_unweighted)->name, shown, sizeof shown);
+    if (!j->n_weighted)
+        return kn_fail(
+            KN_EINVAL,
+            "%s: the importance matrix has no entry for '%s' or any other matrix to be quantised: it was made "
+            "from another model",
+            moe_file_path(j->file), shown);
+    kn_say(KN_LOG_WARN,
+           "%s: the importance matrix lacks %zu of %zu matrices, '%s' %s: in these all columns count the same",
+           moe_file_path(j->file), j->n_unweighted, j->n_unweighted + j->n_weighted, shown,
+           j->n_unweighted > 1 ? "the first" : "alone");
+    return 0;
+}
+
 static int plan_tensor(struct job *j, size_t i)
 {
     const struct moe_tensor *t = moe_file_tensor(j->file, i);
@@ -125,7 +166,7 @@ static int plan_tensor(struct job *j, size_t i)
                        "%s: tensor '%s' is already quantised (%s), and doing it again adds "
                        "error: use the F16, BF16 or F32 file, or pass --requantize",
                        moe_file_path(j->file), shown, kn_format_info(q->from)->name);
-    return 0;
+    return plan_importance(j, i);
 }
 
 /* ---- the header ------------------------------------------------------------------------------ */
@@ -203,6 +244,17 @@ static double distance(enum kn_format f, const float *x, size_t n, const uint8_t
     return sum;
 }
 
+/* Weights of n values of the tensor from value `at` on: those of their columns. */
+static void lay_weights(const struct piece *p, uint64_t at, size_t n, float *out)
+{
+    uint64_t n_in = p->t->dim[0], per_matrix = n_in * p->t->dim[1];
+    for (size_t done = 0, part; done < n; done += part) {
+        uint64_t value = at + done, column = value % n_in;
+        part = n - done < n_in - column ? n - done : (size_t)(n_in - column);
+        memcpy(out + done, p->importance + value / per_matrix * n_in + column, part * sizeof *out);
+    }
+}
+
 static void convert_grain(void *arg, int item, int thread)
 {
     struct piece *p = arg;
@@ -225,7 +277,10 @@ static void convert_grain(void *arg, int item, int thread)
     kn_row_decode(q->from, raw, (int)n, x);
     p->grain[item].square = square_of(x, n);
     if (q->from != q->to) {
-        p->job->opt->ops->encode(q->to, x, n, out);
+        float *weight = p->importance ? p->weight + (size_t)thread * GRAIN : NULL;
+        if (weight)
+            lay_weights(p, at, n, weight);
+        p->job->opt->ops->encode(q->to, x, weight, n, out);
         p->grain[item].error = distance(q->to, x, n, out);
     }
     if (p->job->opt->progress)
@@ -269,6 +324,17 @@ static int copy_list(const struct piece *p, const struct moe_tensor *t)
     return err;
 }
 
+static int read_importance(struct piece *p)
+{
+    const struct moe_importance *m = p->job->opt->importance;
+    if (!m || !is_weighted(p->q) || moe_importance_check(m, p->t) <= 0)
+        return 0;
+    size_t n = (size_t)(p->t->dim[0] * p->t->dim[2] * p->t->dim[3]);
+    p->importance = kn_alloc(n * sizeof *p->importance);
+    return p->importance ? moe_importance_read(m, p->t, p->importance)
+                         : kn_fail(KN_ENOMEM, "quantize: no memory for %zu columns' importance", n);
+}
+
 static int write_tensor(struct piece *p, size_t i)
 {
     const struct job *j = p->job;
@@ -277,24 +343,25 @@ static int write_tensor(struct piece *p, size_t i)
     struct moe_quantized *q = &j->done[i];
     p->t = moe_file_tensor(j->file, i);
     p->q = q;
-    for (p->first = 0; p->first < q->n_value; p->first += (uint64_t)p->n_room * GRAIN) {
+    int err = read_importance(p);
+    for (p->first = 0; !err && p->first < q->n_value; p->first += (uint64_t)p->n_room * GRAIN) {
         uint64_t n = (q->n_value - p->first + GRAIN - 1) / GRAIN;
         int n_grain = n < (uint64_t)p->n_room ? (int)n : p->n_room;
         kn_parallel_for(j->opt->team, n_grain, convert_grain, p);
-        int err = write_piece(p, q, n_grain);
+        err = write_piece(p, q, n_grain);
         if (!err && j->opt->stop && atomic_load(j->opt->stop))
             err = kn_fail(KN_ECANCELLED, "quantize: stopped; nothing was written");
-        if (err)
-            return err;
     }
-    return check_sums(p);
+    kn_free(p->importance);
+    p->importance = NULL;
+    return err ? err : check_sums(p);
 }
 
 static int write_tensors(struct job *j)
 {
     int n_thread = kn_team_size(j->opt->team), n_room = n_thread * PER_THREAD, err = 0;
     size_t grain = (size_t)GRAIN * sizeof(float);
-    size_t bytes = (size_t)(2 * n_thread + n_room) * grain;
+    size_t bytes = (size_t)(3 * n_thread + n_room) * grain;
     struct piece p = { .job = j, .n_thread = n_thread, .n_room = n_room };
     uint8_t *memory = kn_map(bytes, -1);
     p.grain = kn_calloc((size_t)n_room, sizeof *p.grain);
@@ -302,7 +369,8 @@ static int write_tensors(struct job *j)
         err = kn_fail(KN_ENOMEM, "quantize: no memory for %zu MiB of buffers", bytes >> 20);
     if (!err) {
         p.x = (float *)memory;
-        p.raw = memory + (size_t)n_thread * grain;
+        p.weight = p.x + (size_t)n_thread * GRAIN;
+        p.raw = memory + (size_t)(2 * n_thread) * grain;
         p.out = p.raw + (size_t)n_thread * grain;
     }
     for (size_t i = 0; !err && i < j->n_tensor; i++)
@@ -340,6 +408,8 @@ int moe_quantize(const char *path, const struct moe_file *f, const struct moe_qu
     for (size_t i = 0; !err && i < j.n_tensor; i++)
         err = plan_tensor(&j, i);
     moe_fallbacks_log(&j.fallbacks);
+    if (!err)
+        err = check_importance(&j);
     if (!err)
         err = moe_writer_open(&j.writer, path);
     if (!err)

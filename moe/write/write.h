@@ -7,6 +7,7 @@
  * the caller's team.
  *
  *     writer.c         struct moe_writer           quantize.c       moe_quantize()
+ *     importance.c     struct moe_importance       collect.c        struct moe_collector
  *     synth.c          moe_synth(): the tensors and metadata of a shape, in order
  *     synth_shapes.c   the shapes                  synth_fill.c     random values of a tensor
  *     synth_vocab.c    a vocabulary */

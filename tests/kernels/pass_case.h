@@ -104,7 +104,7 @@ static inline struct kn_mat matrix(enum kn_format f, int n_out, int n_in)
     if (f == KN_F32)
         memcpy(rows, x, (size_t)n_out * row);
     else
-        scalar->encode(f, x, (size_t)(n_out * n_in), rows);
+        scalar->encode(f, x, NULL, (size_t)(n_out * n_in), rows);
     scalar->repack(f, rows, n_out, n_in, panels, 0, kn_ceil_div(n_out, KN_PANEL));
     free(x);
     free(rows);

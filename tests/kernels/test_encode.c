@@ -121,10 +121,10 @@ static void expect_the_same(enum kn_format f, enum kind kind, const float *x, in
 {
     static struct room want, got;
     memset(&want, 0x5a, sizeof want);
-    kn_ops(KN_ISA_SCALAR)->encode(f, x, (size_t)n, want.blocks);
+    kn_ops(KN_ISA_SCALAR)->encode(f, x, NULL, (size_t)n, want.blocks);
     for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++) {
         memset(&got, 0x5a, sizeof got);
-        kn_ops((enum kn_isa)isa)->encode(f, x, (size_t)n, got.blocks);
+        kn_ops((enum kn_isa)isa)->encode(f, x, NULL, (size_t)n, got.blocks);
         if (memcmp(&want, &got, sizeof want))
             fail_msg("%s, kind %d, %d values: %s differs", kn_format_info(f)->name, kind, n,
                      kn_isa_name((enum kn_isa)isa));
@@ -158,10 +158,50 @@ static void a_block_depends_on_its_own_values(void **state)
             const struct kn_format_info *info = kn_format_info(block_formats[k]);
             size_t n = (size_t)info->block_values, bytes = (size_t)info->block_bytes;
             fill(x, N, (enum kind)kind, 2);
-            best()->encode(block_formats[k], x, N, all.blocks);
+            best()->encode(block_formats[k], x, NULL, N, all.blocks);
             for (size_t i = 0; i < N / n; i++) {
-                best()->encode(block_formats[k], x + i * n, n, one.blocks);
+                best()->encode(block_formats[k], x + i * n, NULL, n, one.blocks);
                 assert_memory_equal(one.blocks, (uint8_t *)all.blocks + i * bytes, bytes);
+            }
+        }
+}
+
+static double weighted_error(enum kn_format f, const float *x, const float *weight, size_t n, const void *blocks)
+{
+    static float y[1 << 16];
+    double sum = 0;
+    kn_row_decode(f, blocks, (int)n, y);
+    for (size_t i = 0; i < n; i++)
+        sum += (double)weight[i] * ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+    return sum;
+}
+
+/* Equal weights that are powers of two change no bit; unequal ones lower the weighted error, and all instruction sets
+ * write the same. */
+static void weights_count(void **state)
+{
+    (void)state;
+    static float x[N], weight[N], same[N];
+    static struct room plain, weighted, other;
+    for (int i = 0; i < N; i++) {
+        weight[i] = i % 7 == 0 ? 100 : i % 3 == 0 ? 0x1p-10f : 1;
+        same[i] = 0x1p-5f;
+    }
+    for (int k = 0; k < N_BLOCK_FORMAT; k++)
+        for (int kind = SMOOTH; kind <= NEGATIVE; kind++) {
+            enum kn_format f = block_formats[k];
+            fill(x, N, (enum kind)kind, 7);
+            best()->encode(f, x, NULL, N, plain.blocks);
+            best()->encode(f, x, same, N, other.blocks);
+            assert_memory_equal(plain.blocks, other.blocks, kn_row_bytes(f, N));
+            best()->encode(f, x, weight, N, weighted.blocks);
+            double was = weighted_error(f, x, weight, N, plain.blocks),
+                   is = weighted_error(f, x, weight, N, weighted.blocks);
+            if (!(is <= (f == KN_Q8_0 || f == KN_MXFP4 ? 1 : 0.99) * was))
+                fail_msg("%s, kind %d: weighted error %g, without weights %g", kn_format_info(f)->name, kind, is, was);
+            for (int isa = KN_ISA_SCALAR; isa < KN_ISA_COUNT; isa++) {
+                kn_ops((enum kn_isa)isa)->encode(f, x, weight, N, other.blocks);
+                assert_memory_equal(weighted.blocks, other.blocks, kn_row_bytes(f, N));
             }
         }
 }
@@ -222,7 +262,7 @@ static void the_search_is_never_worse_than_the_plain_rule(void **state)
                 fill(x, N, (enum kind)kind, seed);
                 for (size_t at = 0; at < N; at += n) {
                     plain_encode(f, x + at, plain.blocks);
-                    best()->encode(f, x + at, n, found.blocks);
+                    best()->encode(f, x + at, NULL, n, found.blocks);
                     double is = squared_error(f, x + at, n, found.blocks);
                     double was = squared_error(f, x + at, n, plain.blocks);
                     if (!(is <= was * slack(f, (enum kind)kind)) && !(sqrt(is) <= 2 * luck(f, x + at, n)) &&
@@ -249,7 +289,7 @@ static void errors_are_those_of_the_search(void **state)
     for (int i = 0; i < 1 << 16; i++)
         square += (double)x[i] * (double)x[i];
     for (int k = 0; k < N_BLOCK_FORMAT; k++) {
-        best()->encode(block_formats[k], x, 1 << 16, blocks);
+        best()->encode(block_formats[k], x, NULL, 1 << 16, blocks);
         double error = sqrt(squared_error(block_formats[k], x, 1 << 16, blocks) / square);
         if (!(error < most[k]))
             fail_msg("%s: error %.6f, expected %.6f", kn_format_info(block_formats[k])->name, error, most[k]);
@@ -262,10 +302,10 @@ static void plain_formats_round_to_nearest(void **state)
     static float x[N], y[N];
     static struct room room;
     fill(x, N, OUTLIER, 4);
-    best()->encode(KN_F32, x, N, room.blocks);
+    best()->encode(KN_F32, x, NULL, N, room.blocks);
     assert_memory_equal(room.blocks, x, sizeof x);
     for (int f = KN_F16; f <= KN_BF16; f++) {
-        best()->encode((enum kn_format)f, x, N, room.blocks);
+        best()->encode((enum kn_format)f, x, NULL, N, room.blocks);
         kn_row_decode((enum kn_format)f, room.blocks, N, y);
         for (int i = 0; i < N; i++)
             if (!(fabsf(x[i] - y[i]) <= fabsf(x[i]) * (f == KN_F16 ? 0x1p-11f : 0x1p-8f) + 0x1p-25f))
@@ -284,7 +324,7 @@ static void simple_blocks_come_back(void **state)
     for (int k = 0; k < N_BLOCK_FORMAT; k++)
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
             fill(x, N, kinds[i], 5);
-            best()->encode(block_formats[k], x, N, room.blocks);
+            best()->encode(block_formats[k], x, NULL, N, room.blocks);
             kn_row_decode(block_formats[k], room.blocks, N, y);
             for (int v = 0; v < N; v++)
                 if (!(fabsf(x[v] - y[v]) <=
@@ -311,7 +351,7 @@ static void huge_values_saturate(void **state)
     for (int k = 0; k < N_BLOCK_FORMAT; k++) {
         enum kn_format f = block_formats[k];
         bool minimums = !(most[f] > 0), grid = kn_grid(f);
-        best()->encode(f, x, N, room.blocks);
+        best()->encode(f, x, NULL, N, room.blocks);
         kn_row_decode(f, room.blocks, N, y);
         for (int i = 0; i < N; i++)
             if (grid       ? !isfinite(y[i])
@@ -326,6 +366,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_instruction_sets_write_the_same),
         cmocka_unit_test(a_block_depends_on_its_own_values),
+        cmocka_unit_test(weights_count),
         cmocka_unit_test(the_search_is_never_worse_than_the_plain_rule),
         cmocka_unit_test(errors_are_those_of_the_search),
         cmocka_unit_test(plain_formats_round_to_nearest),

@@ -81,7 +81,7 @@ static void put(struct tensor *t, size_t first, const float *x, size_t n)
 {
     const struct kn_format_info *info = kn_format_info(t->format);
     size_t values = (size_t)info->block_values;
-    ops->encode(t->format, x, n, (uint8_t *)t->data + first / values * (size_t)info->block_bytes);
+    ops->encode(t->format, x, NULL, n, (uint8_t *)t->data + first / values * (size_t)info->block_bytes);
 }
 
 /* K and V of one layer: the joined matrix, and its two parts with the same values. */

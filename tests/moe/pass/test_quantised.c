@@ -169,7 +169,7 @@ static int write_tensor(struct moe_writer *w, const struct kind *k, const struct
         float *x = t->x + r * (size_t)t->n_in;
         if (t->n_out > 1)
             vary(x, t->n_in, r);
-        kn_ops(KN_ISA_COUNT - 1)->encode(f, x, (size_t)t->n_in, row);
+        kn_ops(KN_ISA_COUNT - 1)->encode(f, x, NULL, (size_t)t->n_in, row);
         error = moe_writer_data(w, row, bytes);
     }
     free(row);
