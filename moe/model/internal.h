@@ -10,21 +10,6 @@
 
 #include "moe/model/model.h"
 
-<<<<<<< HEAD
-/* A tensor that the load reads, and its destination.  One of matrix, vector and halves is not NULL: matrix->data is
- * set, or *vector, or k_b.data and v_b.data of the layer `halves`, if the tensor has both (k, v: memory of
- * these two). */
-struct moe_dense {
-    const struct moe_tensor *tensor;
-    struct kn_mat *matrix;
-    int row0; /* first row of the matrix in the tensor, which may have more rows */
-    float **vector;
-    struct moe_layer *halves;
-    uint8_t *k, *v;
-};
-
-=======
->>>>>>> formats
 /* families.c: describes the first MTP layer of the target as a draft head: one layer like the target's last layer. */
 void moe_desc_ahead(struct moe_desc *d, const struct moe_desc *target);
 

@@ -222,6 +222,7 @@ struct moe_layer {
 struct moe_dense {
     const struct moe_tensor *tensor;
     struct kn_mat *matrix;
+    int row0; /* first row of the matrix in the tensor, which may have more rows */
     float **vector;
     struct moe_layer *halves;
     uint8_t *k, *v;
