@@ -117,7 +117,7 @@ SRC_engine/text/grammar  = builder json_text regex pattern number simplify apart
 MAY_engine/kv            = kernels
 SRC_engine/kv            = blocks prefix_tree kept_states
 MAY_engine/plan          = kernels offload moe speculative engine/base engine/kv
-SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate fit_file
+SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate product_rate fit_file
 MAY_engine/draft         = kernels offload moe speculative engine/base engine/text engine/kv engine/plan
 SRC_engine/draft         = option arms unload text_drafter text_rows distributions match_length tree model_drafter head_drafter prefetch \
                            beside overlap prompts fit cost draft

@@ -7,11 +7,24 @@
 #include "engine/plan/disk_rate.h"
 #include "engine/internal.h"
 #include "engine/plan/host_rate.h"
+#include "engine/plan/product_rate.h"
 
 #include <string.h>
 
 #define ENOUGH    0.97 /* share of the best speed: the smallest number that reaches it is chosen, to save memory */
 #define ON_DEVICE 8    /* sequences at once on a device: its speed is not forecast */
+
+/* The machine with another rate of memory: a product takes the time of reading its weights, and the rest of its time as
+ * measured. */
+static void replace_memory(struct eng_machine *m, double dram_Bps)
+{
+    for (int f = 0; f < KN_FORMAT_COUNT; f++)
+        for (int i = 0; i < ENG_PRODUCT_ROWS; i++) {
+            double *Bps = &m->products.Bps[f][i], rest_s = 1 / *Bps - 1 / m->dram_Bps;
+            *Bps = 1 / (1 / dram_Bps + (rest_s > 0 ? rest_s : 0));
+        }
+    m->dram_Bps = dram_Bps;
+}
 
 int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate)
 {
@@ -20,7 +33,13 @@ int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size
     int error = eng_host_rate_measure(&rates, moe_model_ops(eng_model(e)), eng_team(e), e->assets.opt.host_mem / 2);
     if (error)
         return error;
-    *out = (struct eng_machine){ (double)disk_rate, dram_rate ? (double)dram_rate : rates.dram_Bps, rates.mac_ps };
+    *out = (struct eng_machine){ .disk_Bps = (double)disk_rate, .dram_Bps = rates.dram_Bps, .mac_ps = rates.mac_ps };
+    error = eng_product_rate_measure(&out->products, moe_model_shape(eng_model(e)), moe_model_device(eng_model(e)),
+                                     eng_team(e), e->assets.opt.host_mem / 2, rates.dram_Bps);
+    if (error)
+        return error;
+    if (dram_rate)
+        replace_memory(out, (double)dram_rate);
     if (split->n_resident < split->n_expert && !disk_rate)
         error = eng_disk_measure_model(moe_file_files(e->assets.file), e->assets.opt.mirror, ENG_DISK_BYTES,
                                        &out->disk_Bps);

@@ -186,7 +186,9 @@ static bool survival_of(const struct eng_bench *b, double *out /* [DEPTH] */)
 static void print_ideal(const struct eng_bench *b, int batch, struct eng_bench_way way, double ratio, double disk_Bps)
 {
     const struct eng_config *c = b->config;
-    struct eng_machine machine = { disk_Bps > 0 ? disk_Bps : HUGE_VAL, b->rates.dram_Bps, b->rates.mac_ps };
+    struct eng_machine machine = { .disk_Bps = disk_Bps > 0 ? disk_Bps : HUGE_VAL,
+                                   .dram_Bps = b->rates.dram_Bps,
+                                   .mac_ps = b->rates.mac_ps };
     double survival[DEPTH];
     char line[512];
     int depth;

@@ -23,7 +23,7 @@ static int measure(struct eng_machine *out, const struct eng_drafting *g, bool f
     int error = 0;
     if (!fitted)
         error = eng_host_rate_measure(&rates, moe_model_ops(g->host.model), g->host.team, bytes);
-    *out = (struct eng_machine){ 0, rates.dram_Bps, rates.mac_ps };
+    *out = (struct eng_machine){ .dram_Bps = rates.dram_Bps, .mac_ps = rates.mac_ps };
     if (error || split->n_resident == split->n_expert)
         return error;
     error = eng_disk_measure_once(moe_file_files(g->host.file), g->host.mirror, split->total - split->fixed, disk_Bps);

@@ -1,11 +1,11 @@
 /* engine/plan/pass_forecast.c - how long a pass takes, from a model's shape, the memory split and the machine's rates.
  *
- * The time of the disk is the bytes of missing experts over the disk rate. The time of the cores is the bytes that they
- * touch over the memory rate, plus the multiply-adds over their rate: a sum, since a core that waits for bytes does not
- * multiply. While an expert is read, the cores compute others; but the experts of a layer are known only when its
- * attention and router are computed. So a pass takes the longer of two times: that of the cores; or that of the disk and
- * of the dense weights. An expert is resident with the probability (experts that fit) / (experts): if all experts are
- * used equally often, no cache does better.
+ * The time of the disk is the bytes of missing experts over the disk rate. The time of the cores is that of the products,
+ * at rates measured for each format and number of rows, of attention, and of the start of each layer. While an expert is
+ * read, the cores compute others; but the experts of a layer are known only when its attention and router are computed. So
+ * a pass takes the longer of two times: that of the cores; or that of the disk and of the dense weights. An expert is
+ * resident with the probability (experts that fit) / (experts): if all experts are used equally often, no cache does
+ * better.
  *
  * The shares of the measured rates that passes reach, and forecasts beside measurements:
  * evals/results/speed/plan-2026-11-24.md. */
@@ -13,9 +13,10 @@
 
 #include <math.h>
 
-#define DECODE_RATE_RATIO  0.88  /* memory, and multiply-adds with few rows per weight */
+#define DECODE_RATE_RATIO  0.88  /* memory, with few rows per weight */
 #define DISK_RATE_RATIO    0.92  /* disk, in passes that wait for it */
 #define PREFILL_RATE_RATIO 0.45  /* multiply-adds with many rows per weight: dense weights, prompts */
+#define FLOAT_RATE_RATIO   0.15  /* multiply-adds of attention, over those of int8 */
 #define LAYER_S            10e-6 /* starting the parallel regions of a layer */
 
 /* Multiply-adds of one expert in every layer. */
@@ -24,30 +25,56 @@ static double expert_macs(const struct moe_shape *shape)
     return shape->n_moe_layer * 3.0 * shape->d_model * shape->d_expert;
 }
 
+/* Seconds for a byte of weights in this format with so many rows; between the measured numbers of rows the time grows
+ * linearly, and beyond them with the rows. */
+static double byte_s(const struct eng_products *p, int format, double rows)
+{
+    const double *Bps = p->Bps[format];
+    int i = 0, most = 1 << (ENG_PRODUCT_ROWS - 1);
+    if (rows >= most)
+        return rows / most / Bps[ENG_PRODUCT_ROWS - 1];
+    while (rows >= 2 << i)
+        i++;
+    double share = rows / (1 << i) - 1;
+    return (1 - share) / Bps[i] + share / Bps[i + 1];
+}
+
+/* Seconds of the products of matrices with so many bytes in each format. */
+static double products_s(const struct eng_products *p, const size_t *bytes, double rows)
+{
+    double s = 0;
+    for (int f = 0; f < KN_FORMAT_COUNT; f++)
+        if (bytes[f])
+            s += (double)bytes[f] * byte_s(p, f, rows);
+    return s;
+}
+
 void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row)
 {
     const struct moe_shape *shape = s->shape;
+    const struct eng_machine *m = &s->machine;
     struct eng_forecast f = { .n_row = n_row };
-    double expert = 0, positions = (double)n_row * s->position, used = 0;
+    double expert = 0, expert_s = 0, positions = (double)n_row * s->position, used = 0;
     if (shape->n_expert) {
         expert = (double)shape->expert_file_bytes / shape->n_expert_total;
         f.experts = spec_cost_distinct(shape->n_expert, shape->n_used, n_row);
         used = f.experts * shape->n_moe_layer;
         f.misses = used * (1 - (double)s->split->n_resident / s->split->n_expert);
+        expert_s = used / shape->n_expert_total *
+                   products_s(&m->products, shape->expert_format_bytes, n_row * shape->n_used / f.experts);
     }
     f.disk_bytes = f.misses * expert;
-    double dense_bytes = (double)shape->pass_bytes + positions * (double)s->kv_slot_bytes +
-                         2.0 * n_row * (double)shape->state_bytes;
-    f.dram_bytes = dense_bytes + used * expert;
+    double kept_bytes = positions * (double)s->kv_slot_bytes + 2.0 * n_row * (double)shape->state_bytes;
+    f.dram_bytes = (double)shape->pass_bytes + kept_bytes + used * expert;
     f.macs = n_row * shape->row_macs + positions * shape->position_macs;
 
-    f.disk_s = f.disk_bytes > 0 ? f.disk_bytes / s->machine.disk_Bps : 0;
-    f.dram_s = f.dram_bytes / s->machine.dram_Bps;
-    f.mac_s = f.macs / s->machine.mac_ps;
-    double expert_mac_s = n_row * shape->n_used * expert_macs(shape) / s->machine.mac_ps;
-    double other_s = (f.mac_s - expert_mac_s) / PREFILL_RATE_RATIO + shape->n_layer * LAYER_S;
-    double disk_s = (f.disk_s + dense_bytes / s->machine.dram_Bps) / DISK_RATE_RATIO + other_s;
-    f.pass_s = (f.dram_s + expert_mac_s) / DECODE_RATE_RATIO + other_s;
+    f.disk_s = f.disk_bytes > 0 ? f.disk_bytes / m->disk_Bps : 0;
+    f.dram_s = f.dram_bytes / m->dram_Bps;
+    f.mac_s = f.macs / m->mac_ps;
+    double other_s = products_s(&m->products, shape->pass_format_bytes, n_row) + kept_bytes / m->dram_Bps +
+                     positions * shape->position_macs / m->mac_ps / FLOAT_RATE_RATIO + shape->n_layer * LAYER_S;
+    double disk_s = f.disk_s / DISK_RATE_RATIO + other_s;
+    f.pass_s = expert_s + other_s;
     f.bound_by = f.dram_s > f.mac_s ? "dram" : "operations";
     if (f.disk_s > 0 && disk_s > f.pass_s) {
         f.pass_s = disk_s;

@@ -4,6 +4,7 @@
  *     pass_forecast.c   how long a pass takes
  *     disk_rate.c       read rate of a disk, measured outside the engine's own reads
  *     host_rate.c       rates of memory reads and multiply-adds
+ *     product_rate.c    rates of matrix products in the model's formats
  *     fit_file.c        the cost model that `fit` measured, in a file
  *
  * The functions eng_plan_* take numbers and return numbers: they use no model, no machine and no clock. */
@@ -60,8 +61,16 @@ int eng_plan_ctx(int n_own, size_t n_fit);
 
 /* ---- the speed --------------------------------------------------------------------------------- */
 
+/* Bytes of weights per second that products of 1, 2, 4, .. 32 rows read, by format: less than memory gives where decoding
+ * or multiply-adds take longer, more if caches hold the weights. */
+#define ENG_PRODUCT_ROWS 6
+struct eng_products {
+    double Bps[KN_FORMAT_COUNT][ENG_PRODUCT_ROWS];
+};
+
 struct eng_machine { /* bytes read per second from disk and from memory; int8 multiply-adds per second */
     double disk_Bps, dram_Bps, mac_ps;
+    struct eng_products products;
 };
 
 struct eng_forecast { /* one decode pass: a row of each of n_row sequences */

@@ -59,7 +59,10 @@ static void sum_up_experts(struct moe_model *m)
             if (own)
                 *(i < OFF_MATRICES - 1 ? &l->expert_acts : &l->down_acts) |= bit;
             m->scratch_bytes = scratch > m->scratch_bytes ? scratch : m->scratch_bytes;
-            m->shape.expert_file_bytes += own ? off_file_bytes(&x->matrix[i]) : 0;
+            if (own) {
+                m->shape.expert_file_bytes += off_file_bytes(&x->matrix[i]);
+                m->shape.expert_format_bytes[x->matrix[i].format] += off_file_bytes(&x->matrix[i]);
+            }
         }
     }
     m->shape.expert_bytes = off_store_bytes(m->expert, n_all);
@@ -67,6 +70,12 @@ static void sum_up_experts(struct moe_model *m)
     sum_up_residents(m);
     if (m->target) /* a thread that waits for the shared store may interleave any expert of the target, too */
         m->scratch_bytes = m->target->scratch_bytes;
+}
+
+static void add_matrix(struct moe_model *m, const struct kn_mat *w, size_t bytes)
+{
+    m->shape.pass_format_bytes[w->format] += bytes;
+    m->shape.row_macs += (double)w->n_out * w->n_in;
 }
 
 /* Adds this tensor to pass_bytes and row_macs of the shape.  An embedding that is not the output matrix too is not
@@ -78,13 +87,15 @@ static void add_dense(struct moe_model *m, const struct moe_dense *p)
         return;
     if (!l) {
         m->shape.pass_bytes += p->tensor->bytes;
-        m->shape.row_macs += p->matrix ? (double)p->matrix->n_out * p->matrix->n_in : 0;
+        if (p->matrix)
+            add_matrix(m, p->matrix, p->tensor->bytes);
         return;
     }
     for (int i = 0; i < 2; i++) {
         const struct kn_mat *w = i ? &l->v_b : &l->k_b;
-        m->shape.pass_bytes += kn_mat_bytes(w->format, w->n_out, w->n_in);
-        m->shape.row_macs += (double)w->n_out * w->n_in;
+        size_t bytes = kn_mat_bytes(w->format, w->n_out, w->n_in);
+        m->shape.pass_bytes += bytes;
+        add_matrix(m, w, bytes);
     }
 }
 

@@ -198,23 +198,30 @@ static void the_slowest_tier_sets_the_pace(void **state)
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
     struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
     struct eng_forecast f;
+    shape.pass_format_bytes[KN_Q8_0] = 300;
+    shape.expert_format_bytes[KN_Q4_K] = 800;
+    for (int i = 0; i < ENG_PRODUCT_ROWS; i++) { /* the more rows, the slower */
+        machine.products.Bps[KN_Q8_0][i] = 800.0 / (i + 1);
+        machine.products.Bps[KN_Q4_K][i] = 500.0 / (i + 1);
+    }
     eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
     assert_true(near(f.experts, 1.75) && near(f.misses, 0.875) && near(f.disk_bytes, 87.5));
     assert_true(near(f.dram_bytes, 300 + 350 + 100)); /* dense, 3.5 experts, 10 positions */
     assert_true(near(f.macs, 2000 + 240));            /* 10 positions of 2 x 12 */
     assert_true(near(f.disk_s, 1.75) && near(f.dram_s, 0.75) && near(f.mac_s, 0.224));
-    double other = 0.176 / 0.45 + 30e-6, disk = (1.75 + 0.4) / 0.92 + other;
+    double other = 300 / 400. + 0.1 + 0.024 / 0.15 + 30e-6, disk = 1.75 / 0.92 + other;
     assert_true(near(f.pass_s, disk) && near(f.tokens_per_s, 2 / disk));
     assert_string_equal(f.bound_by, "disk");
 
-    machine.disk_Bps = 1000;
+    machine.disk_Bps = 1000; /* an expert has 2 / 1.75 rows */
     eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
-    assert_true(near(f.pass_s, (0.75 + 0.048) / 0.88 + other));
+    double share = 2 / 1.75 - 1;
+    assert_true(near(f.pass_s, 350 * ((1 - share) / 500 + share / 250) + other));
     assert_string_equal(f.bound_by, "dram");
 
     machine.mac_ps = 1000;
     eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
-    assert_true(near(f.pass_s, (0.75 + 0.48) / 0.88 + 1.76 / 0.45 + 30e-6));
+    assert_true(near(f.pass_s, 350 * ((1 - share) / 500 + share / 250) + other + 0.216 / 0.15));
     assert_string_equal(f.bound_by, "operations");
 
     split.n_resident = 8; /* no reads: the disk rate may be unknown */
@@ -223,9 +230,13 @@ static void the_slowest_tier_sets_the_pace(void **state)
     assert_true(f.disk_s == 0 && f.misses == 0);
 
     shape = (struct moe_shape){ .n_layer = 2, .pass_bytes = 300, .row_macs = 1000, .position_macs = 24 };
+    shape.pass_format_bytes[KN_Q8_0] = 300;
     split = (struct eng_split){ 0 };
-    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 0 }, 4);
-    assert_true(near(f.dram_bytes, 300) && near(f.macs, 4000) && near(f.pass_s, 0.3 / 0.88 + 4 / 0.45 + 20e-6));
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 0 }, 3);
+    assert_true(near(f.dram_bytes, 300) && near(f.macs, 3000) && near(f.pass_s, 300 * 2.5 / 800 + 20e-6));
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 0 },
+                      64); /* beyond 32 rows: in proportion */
+    assert_true(near(f.pass_s, 2 * 300 * 6 / 800. + 20e-6));
 }
 
 /* The same model: 2 layers of 4 experts, 1 used. An expert in both layers takes 200 bytes and 2 x 3 x 4 x 5
@@ -273,7 +284,9 @@ static void drafts_gain_what_bytes_and_sums_allow(void **state)
                                .pass_bytes = 300,
                                .row_macs = 10 };
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
-    struct eng_setting s = { &shape, &split, { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 }, 0, 0 };
+    struct eng_setting s = { .shape = &shape,
+                             .split = &split,
+                             .machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 } };
     int depth;
     assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 2 / 1.75));
     assert_int_equal(depth, 1);

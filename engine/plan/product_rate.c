@@ -1,0 +1,103 @@
+/* engine/plan/product_rate.c - the speed of matrix products in a model's formats, by the number of rows.
+ *
+ * Each figure is taken from the operation that passes use, KN_PRODUCTS matrices at a time, on weights that other figures have
+ * driven out of the caches or not, as passes would.  The best of a few windows counts, as in host_rate.c. */
+#include "engine/plan/product_rate.h"
+
+#include "kernels/pass.h"
+
+#define AREA_BYTES ((size_t)128 << 20)
+#define N_WINDOW   3
+#define WINDOW_NS  4000000
+#define SMALL      0.02 /* share of the model's bytes: formats with less are not measured */
+
+static const int rows_of[ENG_PRODUCT_ROWS] = { 1, 2, 4, 8, 16, 32 };
+#define MOST_ROW 32
+
+struct bench {
+    struct kn_queue *queue;
+    uint8_t *area, *x; /* weights, codes of rows: their values do not matter */
+    float *y;
+    size_t bytes;
+    int n_in, n_out;
+};
+
+static double total(const size_t *bytes)
+{
+    double all = 0;
+    for (int f = 0; f < KN_FORMAT_COUNT; f++)
+        all += (double)bytes[f];
+    return all;
+}
+
+static double bytes_per_second(const struct bench *b, enum kn_format format, int n_row)
+{
+    enum kn_act act = kn_format_info(format)->act;
+    size_t mat_bytes = kn_align_up(kn_mat_bytes(format, b->n_out, b->n_in), 64), at = 0;
+    double best = 0;
+    for (int window = 0; window < N_WINDOW; window++) {
+        uint64_t begin = kn_now_ns(), now = begin;
+        double done = 0;
+        for (; now - begin < WINDOW_NS; now = kn_now_ns()) {
+            struct kn_op op = { .kind = KN_OP_PRODUCTS, .products.n = KN_PRODUCTS };
+            for (int i = 0; i < KN_PRODUCTS; i++) {
+                struct kn_acts x = { .x = NULL };
+                struct kn_mat w = { format, b->n_out, b->n_in, b->area + at };
+                x.code[act] = b->x;
+                x.code_stride[act] = kn_act_bytes(act, b->n_in);
+                op.products.product[i] = kn_product(&x, &w, b->y + (size_t)i * MOST_ROW * (size_t)b->n_out, n_row);
+                at = at + 2 * mat_bytes <= b->bytes ? at + mat_bytes : 0;
+            }
+            kn_queue_add(b->queue, &op);
+            kn_queue_wait(b->queue);
+            done += KN_PRODUCTS * (double)mat_bytes;
+        }
+        double rate = done / ((double)(now - begin) / 1e9);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+int eng_product_rate_measure(struct eng_products *out, const struct moe_shape *shape, const struct kn_device *host,
+                             struct kn_team *team, size_t most, double dram_Bps)
+{
+    struct kn_queue_options opt = { .device = host,
+                                    .team = team,
+                                    .max_row = 1,
+                                    .max_pos = 1,
+                                    .n_head = 1,
+                                    .n_kv = 1,
+                                    .d_value = 1,
+                                    .max_product = KN_PRODUCTS };
+    struct bench b = { .n_in = (int)kn_align_up((size_t)shape->d_model, KN_GROUP),
+                       .n_out = shape->n_expert ? shape->d_expert : shape->d_ff };
+    double model = total(shape->pass_format_bytes) + total(shape->expert_format_bytes);
+    most = !most || most > AREA_BYTES ? AREA_BYTES : most;
+    b.bytes = model < (double)most ? (size_t)model : most;
+    size_t matrix = kn_align_up(kn_mat_bytes(KN_F32, b.n_out, b.n_in), 64); /* the largest */
+    b.bytes = kn_align_up(b.bytes > matrix ? b.bytes : matrix, 4096);
+    size_t x_bytes = (size_t)MOST_ROW * (size_t)b.n_in * sizeof(float);
+    size_t y_bytes = (size_t)KN_PRODUCTS * MOST_ROW * (size_t)b.n_out * sizeof(float),
+           all = b.bytes + x_bytes + y_bytes;
+    int error = kn_queue_open(&b.queue, &opt);
+    if (error)
+        return error;
+    b.area = kn_map(all, -1);
+    if (!b.area) {
+        kn_queue_close(b.queue);
+        return kn_fail(KN_ENOMEM, "no memory to measure with");
+    }
+    b.x = b.area + b.bytes;
+    b.y = (float *)(void *)(b.x + x_bytes);
+    kn_team_bind(team, b.area, b.bytes / 4096, 4096);
+    for (size_t i = 0; i < b.bytes; i += 4096)
+        b.area[i] = 1; /* else all pages would be the same zero page */
+    for (int f = 0; f < KN_FORMAT_COUNT; f++)
+        for (int i = 0; i < ENG_PRODUCT_ROWS; i++) {
+            double bytes = (double)shape->pass_format_bytes[f] + (double)shape->expert_format_bytes[f];
+            out->Bps[f][i] = bytes < SMALL * model ? dram_Bps : bytes_per_second(&b, (enum kn_format)f, rows_of[i]);
+        }
+    kn_queue_close(b.queue);
+    kn_unmap(b.area, all);
+    return 0;
+}
