@@ -33,6 +33,7 @@
 #include <event2/listener.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
@@ -642,12 +643,20 @@ static bool a_body_must_grow(const struct eng_http *h)
     return false;
 }
 
+/* Whether the client of a connection from which nothing is read has left.  The event loop does not report it, since its end
+ * stands behind the unread bytes; poll() does, unless the client's system still waits for room to send bytes before it. */
+static bool has_left(const struct eng_exchange *x)
+{
+    struct pollfd p = { .fd = x->fd, .events = POLLRDHUP };
+    return x->paused && poll(&p, 1, 0) > 0;
+}
+
 /* Applies the time limits; x may be freed. */
 static void check_times(struct eng_exchange *x)
 {
     struct eng_http *h = x->http;
     uint64_t now = h->now_ns, patience = (uint64_t)h->opt.patience_ms * 1000000u;
-    if (x->cut || (x->state == LINGER && now - x->closed_ns > patience)) {
+    if (x->cut || (x->state == LINGER && now - x->closed_ns > patience) || has_left(x)) {
         drop(x);
     } else if (unsent(x) > 0) {
         if (now - x->moved_ns > patience)
