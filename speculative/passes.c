@@ -220,13 +220,17 @@ static double position_between(const struct spec_passes *p, int n_due, double ea
     return (drafted_prior(p, n_due, each) - low) / (high - low);
 }
 
+/* The time of as many plain rows, less the share of it that the prior gives to the contexts of drafted rows. */
+static double drafted_ns(const struct spec_passes *p, int n_due, double each)
+{
+    double rows = n_due * (1 + each);
+    return at(p, &p->plain, rows) * drafted_prior(p, n_due, each) / prior_at(p->prior, p->n_prior, rows);
+}
+
 /* Forecast ratio of pass times between two numbers of drafted rows per sequence. */
 static double foreseen_growth(const struct spec_passes *p, int n_due, double from, double to)
 {
-    double scale = at(p, &p->plain, n_due) / prior_at(p->prior, p->n_prior, n_due);
-    double context = scale * p->kv_ns * p->context * n_due; /* see drafted_prior() */
-    return (at(p, &p->plain, n_due * (1 + to)) - to * context) /
-           (at(p, &p->plain, n_due * (1 + from)) - from * context);
+    return drafted_ns(p, n_due, to) / drafted_ns(p, n_due, from);
 }
 
 /* The ratio that a hopeful plan assumes: a share of the forecast growth, or no growth without a forecast. */

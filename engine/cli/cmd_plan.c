@@ -165,7 +165,8 @@ static int print_drafts(const struct eng_config *c, const struct eng_engine *e, 
         char source[96] = "from the rates above";
         if (fit_error >= 0)
             snprintf(source, sizeof source, "fitted to passes of requests, mean error %.1f %%", 100 * fit_error);
-        printf("\ntarget efficiency (time of a pass without drafts / with N drafted tokens for each sequence), %s:\n"
+        printf("\ntarget efficiency, the time of a pass without drafts over that with N drafted\n"
+               "tokens for each sequence; %s:\n"
                "%5s %8s %9d %9d %9d %9d\n",
                source, "batch", "N(t)", depths[0], depths[1], depths[2], depths[3]);
     }
@@ -183,9 +184,9 @@ static int print_drafts(const struct eng_config *c, const struct eng_engine *e, 
         printf("{\"what\":\"threshold\",\"full_rows\":%.0f,\"fitted\":%s,\"fit_error\":%.4f}\n", full,
                fit_error >= 0 ? "true" : "false", fit_error >= 0 ? fit_error : 0);
     else
-        printf(
-            "a pass uses nearly all experts from %.0f rows on: below, drafted rows load experts; above, almost none\n",
-            full);
+        printf("a pass uses nearly all experts from %.0f rows on: below, drafted rows load\n"
+               "experts; above, almost none\n",
+               full);
     return 0;
 }
 

@@ -171,6 +171,26 @@ static void contexts_are_read_once(void **state)
     spec_passes_close(&p);
 }
 
+/* Plain passes measured at other times may contradict each other: the expected time of drafts stays positive, and near the
+ * measured ones. */
+static void contradictions_stay_positive(void **state)
+{
+    (void)state;
+    struct spec_cost_model contexts = truth;
+    struct spec_passes p = { 0 };
+    contexts.kv_ns = 1e5;
+    assert_int_equal(spec_passes_open(&p, 0), 0);
+    spec_passes_set_forecast(&p, &contexts);
+    spec_passes_set_context(&p, 1000);
+    for (int i = 0; i < 12; i++) {
+        spec_passes_learn(&p, 4, 0, 0, 4e8); /* while another process had the cores */
+        spec_passes_learn(&p, 12, 0, 0, 1e8);
+    }
+    double ns = spec_passes_ns(&p, 4, 0, 8, false);
+    assert_true(ns > 0.2e8 && ns < 4e8);
+    spec_passes_close(&p);
+}
+
 /* Shallow drafts that take clearly longer than a flat forecast correct the forecast of deep ones, up to a straight line;
  * drafts that take as long as forecast do not. */
 static void slow_shallow_drafts_correct_deep_ones(void **state)
@@ -293,7 +313,7 @@ int main(void)
         cmocka_unit_test(means_are_collected),          cmocka_unit_test(terms_are_found),
         cmocka_unit_test(one_size_scales_the_expected), cmocka_unit_test(terms_of_moesd),
         cmocka_unit_test(contexts_are_read_once),       cmocka_unit_test(slow_shallow_drafts_correct_deep_ones),
-        cmocka_unit_test(wrong_fits_cost_nothing),
+        cmocka_unit_test(contradictions_stay_positive), cmocka_unit_test(wrong_fits_cost_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -623,6 +623,12 @@ static void tables_are_80_wide(void **state)
             if (strlen(line) > 80)
                 fail_msg("%s: %zu columns: %s", command[i], strlen(line), line);
     }
+    does("plan m.gguf --host-mem 64M --ctx-size 512 --disk-rate 1G --dram-rate 10G", NULL);
+    assert_non_null(strstr(printed, "target efficiency"));
+    assert_non_null(strstr(printed, "nearly all experts from"));
+    does("plan m.gguf --host-mem 64M --ctx-size 512 --disk-rate 1G --dram-rate 10G --json", NULL);
+    assert_non_null(strstr(printed, "\"full_rows\":"));
+    assert_non_null(strstr(printed, "\"depth_8\":"));
 }
 
 static void models_are_made_and_made_again(void **state)
