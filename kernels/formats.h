@@ -47,6 +47,16 @@
  *                    sign; its bit 1 means negative.  Of 7 bits of signs the eighth makes the number of negative values
  *                    even.  The four bits of a scale s stand for 2 * s + 1: the nibbles of sc in order, each for 16
  *                    values, in IQ3_S for 32.
+ *   IQ1_S            d[16], q[8][16][4], qh[4][16][4]
+ *                    v 0..31, s = v / 4: q[s][l][v % 4] is the low byte of the index of values 8 * v .. + 7.  The 16 bits of
+ *                    qh[s / 2][l][s % 2 * 2] have three more bits of each of four indices, three bits of scale, and the
+ *                    twelfth bit of all four
+ *   IQ1_M            q[8][16][4], qh[4][16][4], sc[2][16][4]
+ *                    q as in IQ1_S; nibble v % 8 of qh[v / 8][l] has four more bits of an index.  Of the four numbers of 16
+ *                    bits of sc, each has in its low bits the scales of four times 16 values, three bits each, and in its
+ *                    high four bits a part of d, the lowest part first
+ *                    In these two formats an index of eleven bits selects eight of -8, 0 and 8; a twelfth bit means that 1
+ *                    is subtracted from each, else 1 is added.  A scale stands for 2 * s + 1.
  *   FP8              d[16], q[128][16]               k sits at q[k][l]: sign, 4 bits of exponent, 3 of fraction
  *   INT4             d[16], q[4][16][4]              as Q4_0, but d is a BF16
  *
@@ -91,7 +101,9 @@
     X(IQ2_XS, 17, 256, 74, KN_ACT_Q256)                                                                                \
     X(IQ2_S, 22, 256, 82, KN_ACT_Q256)                                                                                 \
     X(IQ3_XXS, 18, 256, 98, KN_ACT_Q256)                                                                               \
-    X(IQ3_S, 21, 256, 110, KN_ACT_Q256)
+    X(IQ3_S, 21, 256, 110, KN_ACT_Q256)                                                                                \
+    X(IQ1_S, 19, 256, 50, KN_ACT_Q256)                                                                                 \
+    X(IQ1_M, 29, 256, 56, KN_ACT_Q256)
 
 /* Type numbers from KN_TYPE_OWN on are for formats that this project adds: no GGUF file has them. */
 #define KN_TYPE_OWN 1000
@@ -179,6 +191,13 @@ struct kn_iq3_s {
     uint16_t d;
     uint8_t q[64], qh[8], sign[32], sc[4];
 };
+struct kn_iq1_s {
+    uint16_t d;
+    uint8_t q[32], qh[16];
+};
+struct kn_iq1_m {
+    uint8_t q[32], qh[16], sc[8];
+};
 struct kn_fp8 {
     float d;
     uint8_t q[128];
@@ -253,6 +272,13 @@ struct kn_iq3_s_x16 {
     uint16_t d[16];
     uint8_t qh[2][16][4], sc[16][4], sign[8][16][4], q[16][16][4];
 };
+struct kn_iq1_s_x16 {
+    uint16_t d[16];
+    uint8_t q[8][16][4], qh[4][16][4];
+};
+struct kn_iq1_m_x16 {
+    uint8_t q[8][16][4], qh[4][16][4], sc[2][16][4];
+};
 struct kn_fp8_x16 {
     float d[16];
     uint8_t q[128][16];
@@ -264,8 +290,10 @@ struct kn_fp8_x16 {
 /* Values of the IQ4 formats' nibbles: dense near zero, where weights are. */
 #define KN_IQ4 -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 
-/* Sizes of the values of the IQ2 formats, and half of those of IQ3_XXS.  In IQ3_S they are 1, 3, 5 .. 15. */
+/* Sizes of the values of the IQ2 formats, and half of those of IQ3_XXS.  In IQ3_S they are 1, 3, 5 .. 15.  The values of
+ * the IQ1 formats before 1 is added or subtracted. */
 #define KN_IQ2            8, 25, 43
+#define KN_IQ1            -8, 0, 8
 #define KN_IQ3_XXS_HALVES 2, 6, 10, 14, 18, 22, 26, 31
 
 /* Codes of 256 quantised activations: x[k] = d[k / 32] * q[k], q in [-127, 127]. */
@@ -299,6 +327,8 @@ KN_LAYOUT(iq2_xs, 74);
 KN_LAYOUT(iq2_s, 82);
 KN_LAYOUT(iq3_xxs, 98);
 KN_LAYOUT(iq3_s, 110);
+KN_LAYOUT(iq1_s, 50);
+KN_LAYOUT(iq1_m, 56);
 KN_LAYOUT(fp8, 132);
 #undef KN_LAYOUT
 KN_STATIC_ASSERT(sizeof(struct kn_codes) == 320, "codes");

@@ -58,17 +58,22 @@ int kn_iq4_xs_scale(const uint8_t sl[4], uint16_t sh, int i);
 extern uint8_t kn_grid_iq2_xxs[256][8], kn_grid_iq2_xs[512][8], kn_grid_iq2_s[1024][8];
 extern uint8_t kn_grid_iq3_xxs[256][4], kn_grid_iq3_s[512][4];
 
+/* The values of the IQ1 formats' points by indices of twelve bits. */
+extern int8_t kn_grid_iq1[4096][8];
+
 /* A grid as the encoders use it; NULL of other formats. */
 struct kn_grid {
     int n_point, n_value, base;
     float part;               /* a value is d * part times its integer */
-    uint8_t digit[8];         /* the sizes, ascending: the digits of a point's number, to that base */
-    const uint8_t *size;      /* [n_point][n_value] */
+    int8_t digit[8];          /* the sizes, ascending: the digits of a point's number, to that base; of IQ1: values */
+    const int8_t *size;       /* [n_point][n_value] */
     const uint8_t (*half)[2]; /* [n_point] the numbers of a point's first and second half */
+    bool shifted;             /* IQ1: points n_point .. 2 * n_point - 1 are the same, less 1; the others are plus 1 */
+    int scale_most;           /* scales are 0 .. scale_most, and stand for 2 * s + 1 */
 };
 const struct kn_grid *kn_grid(enum kn_format f);
 
-/* The integer weights of a file block of an IQ2 or IQ3 format: sign times size times 2 * scale + 1.  A value is
+/* The integer weights of a file block of an IQ1, IQ2 or IQ3 format: sign times size times 2 * scale + 1.  A value is
  * kn_grid_step() of the block times its integer. */
 void kn_grid_integers(enum kn_format f, const void *block, int16_t w[256]);
 float kn_grid_step(enum kn_format f, const void *block);

@@ -120,12 +120,12 @@ static inline int32_t kn_rank_id(uint64_t key) { return (int32_t) ~(uint32_t)key
  *   FP8             fmaf(w, x, acc) for the 128 inputs, ascending; w = (256 * d) * (code / 256), the first product and
  *                   w each rounded
  *   all others      fmaf(round(d * dx), float(isum), acc), where d is the block's scale as float32 (of MXFP4
- *                   2^(e - 128), of the IQ2 formats times 2^-3, of IQ3_XXS times 2^-1), dx that of the activations
+ *                   2^(e - 128), of the IQ1 and IQ2 formats times 2^-3, of IQ3_XXS times 2^-1), dx that of the activations
  *                   (struct kn_codes), and isum the exact integer sum over the inputs of integer weight times
  *                   activation code.  float() rounds.  The integer weight of input k is its code, as formats.h says: of
  *                   Q4_0, INT4, Q5_0, Q6_K and Q3_K with the offset subtracted, of IQ4 and MXFP4 the table's value, of
  *                   IQ2 and IQ3 its size (of IQ3_XXS half of it) with its sign; in the formats with scales of sub-blocks
- *                   (Q4_K, Q5_K, Q2_K: scale; Q6_K, Q3_K, IQ4_XS: signed scale; IQ2 and IQ3: 2 * scale + 1) times the
+ *                   (Q4_K, Q5_K, Q2_K: scale; Q6_K, Q3_K, IQ4_XS: signed scale; IQ1, IQ2 and IQ3: 2 * scale + 1) times the
  *                   integer scale of the sub-block of k
  *     then  Q4_1, Q5_1         fmaf(round(m * dx), float(sum of the block's 32 activation codes), acc)
  *           Q4_K, Q5_K, Q2_K   fmaf(-round(dmin * dx), float(msum), acc), msum: the exact sum over the inputs of the

@@ -48,7 +48,9 @@ static int write_imatrix(struct eng_windows *w)
     const struct eng_config *c = w->config;
     struct eng_ids ids = { 0 };
     struct moe_collected result;
-    int error = eng_windows_tokens(w, &ids);
+    int error = kn_file_refuse_other(c->output, "GGUF", "model"); /* before the work */
+    if (!error)
+        error = eng_windows_tokens(w, &ids);
     if (!error && !(error = eng_windows_open(w, c->n_ctx, c->output, true)) && !(error = collect(w, &ids))) {
         struct moe_calibration text = { c->text, (int)((ids.n + (size_t)w->n_ctx - 1) / (size_t)w->n_ctx), w->n_ctx };
         error = moe_collector_write(w->collector, c->output, &text, &result);

@@ -234,7 +234,7 @@ static void decode_iq4_xs(const struct kn_iq4_xs *w, float *out)
 
 /* Eight neighbouring values: the sizes of each four, a bit for each sign, and four bits of scale. */
 struct eight {
-    const uint8_t *size[2];
+    const void *size[2];
     int sign, scale;
 };
 
@@ -291,6 +291,28 @@ static struct eight eight_iq3_s(const struct kn_iq3_s *w, int i)
                            nibble_at(w->sc, i / 4) };
 }
 
+/* Point i of an IQ1 block: its index has twelve bits. */
+static struct eight eight_iq1(const uint8_t *q, int i, int high, int scale)
+{
+    const int8_t *value = kn_grid_iq1[q[i] | high << 8];
+
+    return (struct eight){ { value, value + 4 }, 0, scale };
+}
+
+static struct eight eight_iq1_s(const struct kn_iq1_s *w, int i)
+{
+    int bits = w->qh[i / 4 * 2] | w->qh[i / 4 * 2 + 1] << 8;
+
+    return eight_iq1(w->q, i, (bits >> i % 4 * 3 & 7) | (bits >> 15) << 3, bits >> 12 & 7);
+}
+
+static struct eight eight_iq1_m(const struct kn_iq1_m *w, int i)
+{
+    int bits = w->sc[i / 8 * 2] | w->sc[i / 8 * 2 + 1] << 8;
+
+    return eight_iq1(w->q, i, nibble_at(w->qh, i), bits >> i / 2 % 4 * 3 & 7);
+}
+
 void kn_grid_integers(enum kn_format f, const void *block, int16_t w[256])
 {
     for (int i = 0; i < 32; i++, w += 8) {
@@ -298,18 +320,24 @@ void kn_grid_integers(enum kn_format f, const void *block, int16_t w[256])
                          : f == KN_IQ2_XS  ? eight_iq2_xs(block, i)
                          : f == KN_IQ2_S   ? eight_iq2_s(block, i)
                          : f == KN_IQ3_XXS ? eight_iq3_xxs(block, i)
-                                           : eight_iq3_s(block, i);
+                         : f == KN_IQ3_S   ? eight_iq3_s(block, i)
+                         : f == KN_IQ1_S   ? eight_iq1_s(block, i)
+                                           : eight_iq1_m(block, i);
 
         for (int k = 0; k < 8; k++)
-            w[k] = (int16_t)((e.sign >> k & 1 ? -1 : 1) * e.size[k / 4][k % 4] * (2 * e.scale + 1));
+            w[k] = (int16_t)((e.sign >> k & 1 ? -1 : 1) * ((const int8_t *)e.size[k / 4])[k % 4] * (2 * e.scale + 1));
     }
 }
 
 float kn_grid_step(enum kn_format f, const void *block)
 {
+    const uint8_t *sc = ((const struct kn_iq1_m *)block)->sc;
     uint16_t d;
 
-    memcpy(&d, block, sizeof d);
+    if (f == KN_IQ1_M)
+        d = (uint16_t)(sc[1] >> 4 | sc[3] >> 4 << 4 | sc[5] >> 4 << 8 | sc[7] >> 4 << 12);
+    else
+        memcpy(&d, block, sizeof d);
     return kn_f16_to_f32(d) * kn_grid(f)->part;
 }
 
@@ -470,6 +498,8 @@ static void decode(enum kn_format f, const void *blocks, int n_block, float *out
     case KN_IQ2_S:
     case KN_IQ3_XXS:
     case KN_IQ3_S:
+    case KN_IQ1_S:
+    case KN_IQ1_M:
         for (int i = 0; i < n_block; i++)
             decode_grid(f, raw + i * info->block_bytes, out + 256 * i);
         break;

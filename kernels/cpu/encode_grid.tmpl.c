@@ -1,11 +1,12 @@
-/* kernels/cpu/encode_grid.tmpl.c - float32 values to blocks of the IQ2 and IQ3 formats, for encode.tmpl.c.
+/* kernels/cpu/encode_grid.tmpl.c - float32 values to blocks of the IQ1, IQ2 and IQ3 formats, for encode.tmpl.c.
  *
  * A group is the values that share a scale; sixteen groups are searched together, and a lane is one group.
  *
- *     value = sign * step * size              step = d * (2 * s + 1), s 0..15; the sizes of eight or four neighbouring
+ *     value = sign * step * size              step = d * (2 * s + 1), s 0..15 (IQ1: 0..7); the sizes of eight or four neighbouring
  *                                             values are a point of the format's grid
  *
- * Signs come first: those of the values; where a format stores seven of eight, the number of negative values must be
+ * In the IQ1 formats a size has a sign, and is a multiple of 8 plus or minus 1, the shift, of all points of a group (IQ1_S)
+ * or of each (IQ1_M).  Each shift is tried.  In the others signs come first: those of the values; where a format stores seven of eight, the number of negative values must be
  * even, and otherwise the value with the least product of weight and size gets the wrong sign.  Along its sign a value is then at least 0, but for that
  * one.  For a given step the best point is the nearest one, which pick() finds by trying all: the error of a point is
  * the sum of the errors of its halves, and there are few halves.  For given points the best step is a linear
@@ -41,7 +42,8 @@ struct search {
     _Alignas(64) float x[32][GROUPS];      /* value i of each group along its sign */
     _Alignas(64) float weight[32][GROUPS]; /* its weight, above 0 */
     const struct kn_grid *grid;
-    int n; /* values of a group */
+    int n;           /* values of a group */
+    bool shift_each; /* each point has a shift of its own */
     uint8_t sign[4][GROUPS];
     float step[GROUPS], step_weight[GROUPS], d[2];
     struct found f;
@@ -61,7 +63,7 @@ static float stored(const struct search *p, float d)
 
 /* The scores of all halves of points, for values x with weights w and the inverse steps.  The score of a value x with the
  * size g is w * (x * inverse * g - g * g / 2), the largest where g is nearest. */
-KN_INLINE void score_halves(const struct kn_grid *grid, const float (*x)[GROUPS], const float (*w)[GROUPS],
+KN_INLINE void score_halves(const struct kn_grid *grid, const float (*x)[GROUPS], const float (*w)[GROUPS], int shift,
                             const float *inverse, vf (*score)[PARTS])
 {
     int n = 1;
@@ -70,7 +72,8 @@ KN_INLINE void score_halves(const struct kn_grid *grid, const float (*x)[GROUPS]
         score[0][part] = vf_zero();
     for (int i = 0; i < grid->n_value / 2; i++, n *= grid->base) {
         for (int digit = grid->base - 1; digit >= 0; digit--) {
-            const vf size = vf_set1(grid->digit[digit]), square = vf_mul(size, vf_mul(size, vf_set1(0.5f)));
+            const vf size = vf_set1((float)(grid->digit[digit] + shift)),
+                     square = vf_mul(size, vf_mul(size, vf_set1(0.5f)));
 
             for (int part = 0; part < PARTS; part++) {
                 vf y = vf_mul(vf_load(x[i] + part * KN_LANES), vf_load(inverse + part * KN_LANES));
@@ -83,16 +86,16 @@ KN_INLINE void score_halves(const struct kn_grid *grid, const float (*x)[GROUPS]
     }
 }
 
-/* The indices of the points nearest to the groups' values.  Points with the same second half follow one another: the
+/* The indices of the points nearest to the groups' values, among those with this shift, and their scores.  Points with the same second half follow one another: the
  * best first half of them is found, then compared with the best point so far. */
-KN_INLINE void nearest_points(const struct kn_grid *grid, const float (*x)[GROUPS], const float (*w)[GROUPS],
-                              const float *inverse, float *index)
+KN_INLINE void nearest_points(const struct kn_grid *grid, const float (*x)[GROUPS], const float (*w)[GROUPS], int shift,
+                              const float *inverse, float *index, float *best_score)
 {
     const vf one = vf_set1(1), worst = vf_set1(-3e38f);
     vf first[MOST_HALF][PARTS], second[MOST_HALF][PARTS], best[PARTS], best_at[PARTS], at = vf_zero();
 
-    score_halves(grid, x, w, inverse, first);
-    score_halves(grid, x + grid->n_value / 2, w + grid->n_value / 2, inverse, second);
+    score_halves(grid, x, w, shift, inverse, first);
+    score_halves(grid, x + grid->n_value / 2, w + grid->n_value / 2, shift, inverse, second);
     for (int part = 0; part < PARTS; part++) {
         best[part] = worst;
         best_at[part] = vf_zero();
@@ -121,28 +124,54 @@ KN_INLINE void nearest_points(const struct kn_grid *grid, const float (*x)[GROUP
             best[part] = vf_max(score, best[part]);
         }
     }
-    for (int part = 0; part < PARTS; part++)
+    for (int part = 0; part < PARTS; part++) {
         vf_store(index + part * KN_LANES, best_at[part]);
+        vf_store(best_score + part * KN_LANES, best[part]);
+    }
+}
+
+/* The points of the groups with the shift that is best for all points of a group, or with shift_each for each point. */
+KN_INLINE void pick_points(const struct search *p, const float *inverse, struct found *f)
+{
+    const struct kn_grid *grid = p->grid;
+    const int n_point = p->n / grid->n_value;
+    float index[8][GROUPS], score[8][GROUPS], best[8][GROUPS];
+
+    for (int shift = grid->shifted ? 1 : 0; shift >= (grid->shifted ? -1 : 0); shift -= 2) {
+        for (int v = 0; v < n_point; v++)
+            nearest_points(grid, p->x + v * grid->n_value, p->weight + v * grid->n_value, shift, inverse, index[v],
+                           score[v]);
+        for (int g = 0; g < GROUPS && !p->shift_each; g++) {
+            for (int v = 1; v < n_point; v++)
+                score[0][g] += score[v][g];
+            for (int v = 1; v < n_point; v++)
+                score[v][g] = score[0][g];
+        }
+        for (int v = 0; v < n_point; v++)
+            for (int g = 0; g < GROUPS; g++) {
+                if (shift < 0 && !(score[v][g] > best[v][g]))
+                    continue;
+                best[v][g] = score[v][g];
+                f->point[v][g] = (uint16_t)((int)index[v][g] + (shift < 0 ? grid->n_point : 0));
+            }
+    }
 }
 
 /* Sets the points nearest for each group's inverse step, and their sums. */
 static __attribute__((noinline)) void pick(const struct search *p, const float *inverse, struct found *f)
 {
     const struct kn_grid *grid = p->grid;
-    float index[GROUPS];
 
     memset(f->xq, 0, sizeof f->xq);
     memset(f->qq, 0, sizeof f->qq);
+    pick_points(p, inverse, f);
     for (int v = 0; v < p->n / grid->n_value; v++) {
         const float(*x)[GROUPS] = p->x + v * grid->n_value, (*w)[GROUPS] = p->weight + v * grid->n_value;
 
-        nearest_points(grid, x, w, inverse, index);
         for (int g = 0; g < GROUPS; g++) {
-            const int point = (int)index[g];
-            const uint8_t *size = grid->size + point * grid->n_value;
+            const int8_t *size = grid->size + f->point[v][g] * grid->n_value;
             float xq = 0, qq = 0;
 
-            f->point[v][g] = (uint16_t)point;
             for (int i = 0; i < grid->n_value; i++) {
                 float part = w[i][g] * (float)size[i];
                 xq += x[i][g] * part;
@@ -162,7 +191,7 @@ static void measure(const struct search *p, const float *step, struct found *f)
         float sum = 0;
 
         for (int v = 0; v < p->n / grid->n_value; v++) {
-            const uint8_t *size = grid->size + f->point[v][g] * grid->n_value;
+            const int8_t *size = grid->size + f->point[v][g] * grid->n_value;
             const float(*x)[GROUPS] = p->x + v * grid->n_value, (*w)[GROUPS] = p->weight + v * grid->n_value;
 
             for (int i = 0; i < grid->n_value; i++) {
@@ -189,18 +218,20 @@ static void keep_fit(struct search *p, const struct found *f, float explained[GR
     }
 }
 
+static float size_of(float x) { return x < 0 ? -x : x; }
+
 /* Each group's step: tries several for the largest value, one with which it has the smallest size, and the best again
  * with its own points. */
 static void fit(struct search *p)
 {
-    const float smallest = p->grid->digit[0], largest = p->grid->digit[p->grid->base - 1];
+    const float smallest = p->grid->shifted ? 1 : p->grid->digit[0], largest = p->grid->digit[p->grid->base - 1];
     float top[GROUPS] = { 0 }, explained[GROUPS] = { 0 }, inverse[GROUPS];
     struct found f;
 
     for (int g = 0; g < GROUPS; g++) {
         p->step[g] = p->step_weight[g] = 0;
         for (int i = 0; i < p->n; i++)
-            top[g] = p->x[i][g] > top[g] ? p->x[i][g] : top[g];
+            top[g] = size_of(p->x[i][g]) > top[g] ? size_of(p->x[i][g]) : top[g];
     }
     for (int c = -1; c < N_RANGE; c++) {
         float range = c < 0 ? smallest : largest * (FIRST + (float)c * BY);
@@ -217,25 +248,26 @@ static void fit(struct search *p)
 }
 
 /* The scale whose 2 * s + 1 is nearest to x. */
-static int scale_for(float x)
+static int scale_for(const struct search *p, float x)
 {
     float s = (x - 1) / 2;
 
-    return s > 15 ? 15 : s > 0 ? (int)(s + 0.5f) : 0;
+    return s > (float)p->grid->scale_most ? p->grid->scale_most : s > 0 ? (int)(s + 0.5f) : 0;
 }
 
 /* The d with which the steps of n groups from g on are best stored as odd multiples. */
 static float unit(const struct search *p, int g, int n)
 {
+    const float most = (float)(2 * p->grid->scale_most + 2);
     float top = 0, best = 0, least = 3e38f;
 
     for (int i = g; i < g + n; i++)
         top = p->step[i] > top ? p->step[i] : top;
     for (int c = 0; c < N_UNIT; c++) {
-        float d = stored(p, top / (32.0f - (float)c * 0.375f)), loss = 0;
+        float d = stored(p, top / (most - (float)c * (most * 0.375f / 32))), loss = 0;
 
         for (int i = g; i < g + n && d > 0; i++) {
-            float e = p->step[i] - d * (float)(2 * scale_for(p->step[i] / d) + 1);
+            float e = p->step[i] - d * (float)(2 * scale_for(p, p->step[i] / d) + 1);
             loss += p->step_weight[i] * e * e;
         }
         if (d > 0 && loss < least) {
@@ -258,7 +290,7 @@ static void choose(const struct search *p, struct found *best)
         for (int g = 0; g < GROUPS; g++) {
             float d = p->d[g * p->n / 256];
 
-            f.s[g] = d > 0 ? kn_max(0, kn_min(15, scale_for(p->step[g] / d) + near)) : 0;
+            f.s[g] = d > 0 ? kn_max(0, kn_min(p->grid->scale_most, scale_for(p, p->step[g] / d) + near)) : 0;
             step[g] = d * (float)(2 * f.s[g] + 1);
             inverse[g] = step[g] > 0 ? 1 / step[g] : 0;
         }
@@ -352,6 +384,19 @@ static void load(struct search *p, const float *x, const float *weight, size_t n
     }
 }
 
+/* Loads the groups for sizes with signs. */
+static void load_signed(struct search *p, const float *x, const float *weight, size_t n_value)
+{
+    for (int g = 0; g < GROUPS; g++)
+        for (int i = 0; i < p->n; i++) {
+            size_t at = (size_t)(g * p->n + i);
+            float value = at < n_value ? x[at] : 0;
+
+            p->x[i][g] = value > LARGEST ? LARGEST : value < -LARGEST ? -LARGEST : value;
+            p->weight[i][g] = weight && at < n_value ? weight[at] : 1;
+        }
+}
+
 static void put_word(uint8_t p[4], uint32_t x)
 {
     for (int i = 0; i < 4; i++)
@@ -424,13 +469,52 @@ static void pack_iq3_s(const struct search *p, int g, struct kn_iq3_s *b)
     }
 }
 
+/* The twelfth bits of a group's four indices are equal. */
+static void pack_iq1_s(const struct search *p, int g, struct kn_iq1_s *b)
+{
+    for (int s = 0; s < 8; s++) {
+        int bits = p->f.s[g + s] << 12 | p->f.point[0][g + s] >> 11 << 15;
+
+        for (int v = 0; v < 4; v++) {
+            b->q[4 * s + v] = (uint8_t)p->f.point[v][g + s];
+            bits |= (p->f.point[v][g + s] >> 8 & 7) << 3 * v;
+        }
+        b->qh[2 * s] = (uint8_t)bits;
+        b->qh[2 * s + 1] = (uint8_t)(bits >> 8);
+    }
+}
+
+static void pack_iq1_m(const struct search *p, uint16_t d, struct kn_iq1_m *b)
+{
+    for (int i = 0; i < 32; i++) {
+        int point = p->f.point[i % 2][i / 2];
+
+        b->q[i] = (uint8_t)point;
+        b->qh[i / 2] |= (uint8_t)(point >> 8 << i % 2 * 4);
+    }
+    for (int i = 0; i < 4; i++) {
+        int bits = (d >> 4 * i & 15) << 12;
+
+        for (int k = 0; k < 4; k++)
+            bits |= p->f.s[4 * i + k] << 3 * k;
+        b->sc[2 * i] = (uint8_t)bits;
+        b->sc[2 * i + 1] = (uint8_t)(bits >> 8);
+    }
+}
+
 static void pack(enum kn_format f, const struct search *p, int b, void *block)
 {
     uint16_t d = kn_f32_to_f16(p->d[b] / p->grid->part);
 
     memset(block, 0, (size_t)kn_format_info(f)->block_bytes);
+    if (f == KN_IQ1_M) {
+        pack_iq1_m(p, d, block);
+        return;
+    }
     memcpy(block, &d, sizeof d);
-    if (f == KN_IQ2_XXS)
+    if (f == KN_IQ1_S)
+        pack_iq1_s(p, 8 * b, block);
+    else if (f == KN_IQ2_XXS)
         pack_iq2_xxs(p, 8 * b, block);
     else if (f == KN_IQ2_XS)
         pack_iq2_xs(p, 0, block);
@@ -445,13 +529,17 @@ static void pack(enum kn_format f, const struct search *p, int b, void *block)
 void KN_FN(kn_encode_grid)(enum kn_format f, const float *x, const float *weight, size_t n_block, void *blocks)
 {
     const size_t bytes = (size_t)kn_format_info(f)->block_bytes;
-    struct search p = { .grid = kn_grid(f), .n = f == KN_IQ2_XS || f == KN_IQ2_S ? 16 : 32 };
+    const bool by_16 = f == KN_IQ2_XS || f == KN_IQ2_S || f == KN_IQ1_M;
+    struct search p = { .grid = kn_grid(f), .n = by_16 ? 16 : 32, .shift_each = f == KN_IQ1_M };
     size_t most = p.n == 16 ? 1 : 2;
 
     for (size_t i = 0; i < n_block; i += most) {
         size_t n = n_block - i < most ? n_block - i : most;
 
-        load(&p, x + 256 * i, weight ? weight + 256 * i : NULL, 256 * n, f != KN_IQ2_S && f != KN_IQ3_S);
+        if (p.grid->shifted)
+            load_signed(&p, x + 256 * i, weight ? weight + 256 * i : NULL, 256 * n);
+        else
+            load(&p, x + 256 * i, weight ? weight + 256 * i : NULL, 256 * n, f != KN_IQ2_S && f != KN_IQ3_S);
         search(&p);
         for (size_t b = 0; b < n; b++)
             pack(f, &p, (int)b, (uint8_t *)blocks + (i + b) * bytes);

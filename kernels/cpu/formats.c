@@ -80,6 +80,8 @@ static const struct kn_field fields[KN_FORMAT_COUNT][KN_FIELDS] = {
     [KN_IQ3_XXS] = { FIELD(iq3_xxs, d, 2), FIELD(iq3_xxs, q, 4), FIELD(iq3_xxs, s, 4) },
     [KN_IQ3_S] = { FIELD(iq3_s, d, 2), FIELD(iq3_s, qh, 4), FIELD(iq3_s, sc, 4), FIELD(iq3_s, sign, 4),
                    FIELD(iq3_s, q, 4) },
+    [KN_IQ1_S] = { FIELD(iq1_s, d, 2), FIELD(iq1_s, q, 4), FIELD(iq1_s, qh, 4) },
+    [KN_IQ1_M] = { FIELD(iq1_m, q, 4), FIELD(iq1_m, qh, 4), FIELD(iq1_m, sc, 4) },
     [KN_FP8] = { FIELD(fp8, d, 4), FIELD(fp8, q, 1) },
     [KN_INT4] = { FIELD(q4_0, d, 2), FIELD(q4_0, q, 4) },
 };

@@ -1,8 +1,8 @@
-/* kernels/cpu/grids.c - the grids of the IQ2 and IQ3 formats.
+/* kernels/cpu/grids.c - the grids of the IQ1, IQ2 and IQ3 formats.
  *
  * In these formats an index stands for the sizes (values without sign) of eight or four neighbouring values, a point.
  * A grid is the set of its points; in ascending order, point number i has index i.  Here it is a set of bits: the
- * sizes' numbers are the digits of a number with base 3 (IQ2) or 8 (IQ3), the first value's digit the lowest, and its
+ * sizes' numbers are the digits of a number with base 3 (IQ1, IQ2) or 8 (IQ3), the first value's digit the lowest, and its
  * bit is set if the grid has the point.  The tables of points are made of it before main() begins. */
 #include "kernels/internal.h"
 
@@ -10,6 +10,8 @@ _Alignas(64) uint8_t kn_grid_iq2_xxs[256][8], kn_grid_iq2_xs[512][8], kn_grid_iq
 _Alignas(64) uint8_t kn_grid_iq3_xxs[256][4], kn_grid_iq3_s[512][4];
 static uint8_t halves_iq2_xxs[256][2], halves_iq2_xs[512][2], halves_iq2_s[1024][2];
 static uint8_t halves_iq3_xxs[256][2], halves_iq3_s[512][2];
+_Alignas(64) int8_t kn_grid_iq1[4096][8];
+static uint8_t halves_iq1[2048][2];
 
 enum { IQ2_POINTS = 6561, IQ3_POINTS = 4096 }; /* 3^8, 8^4 */
 
@@ -117,9 +119,34 @@ static const uint64_t iq3_s[] = {
     0x0000010000010822, 0x0000000400040000, 0x0000000002000004, 0x0000000000000001,
 };
 
+static const uint64_t iq1[] = {
+    0x514202A085142555, 0xA28A2086A8314508, 0x14508514202A081A, 0xA005152545442082, 0x8208001888208202,
+    0x0AAABB88A02A03A0, 0xAA0A0022000BAA90, 0x4508514008A0828C, 0x0851421450808821, 0x2A8008A09808308A,
+    0x4248208514214508, 0x20A0C22C01450855, 0xA2AAA8242A00268A, 0x0028280808AFE208, 0xA82028AA284202A0,
+    0xA8BAB9089B0A2080, 0x3AAAAEA289AECA20, 0xB80E82BBBAEAEB7C, 0x2202920ED3CABA22, 0x820ABA8AA8202200,
+    0x3BA2E04A2A000802, 0x81408100A22B2022, 0x8514012208288AAA, 0x5421450920821550, 0x203AA8230208A085,
+    0xA208514254208284, 0x082A021450950820, 0x200248A08082A8B8, 0xAB2802A268A28208, 0x083082082085082A,
+    0xA085142145004045, 0x8229014500514200, 0x1430A1082A828A00, 0x2145082882145005, 0x2AAA200202208514,
+    0xA828AE8AB1122000, 0x0A820070A8AAA1BA, 0x8200840222280208, 0xAA2AB0EAA0804800, 0xA7DAEA22BA8B20C2,
+    0xAA2AB092A86E8B8B, 0x48202A0C448A8B72, 0x20AA082A8A284084, 0xA09AAFA222A2CCC8, 0xA82A00020002A8E8,
+    0xA2A28BA080200088, 0xBA0A328280A0BA28, 0x2BA0A2EBFEBAB8BE, 0x00A2EA280A8A08A2, 0xDEEAA4FA0C0232A1,
+    0xEB7EBE8D2EA82BEF, 0xDEBA7DE6BF7FF7FA, 0x12FA26BFFF27FB69, 0x0EBEAA10228AE1E9, 0xAE820BA8B208AA84,
+    0x62048083E924BAFF, 0x002BA40AA8F2682C, 0x0012AAE208082A02, 0x82C920A60A2A8202, 0x8C00A20028829089,
+    0x6C00080882001380, 0x8ABEA602BBAAAA8A, 0xD02E976B8002CAA0, 0xDEAA2E108210E9B2, 0x820A0004A5D11528,
+    0x20A1010820828A00, 0xA0843222BA39AA82, 0x0262A28A00188009, 0xAC21450051441481, 0x20AA085142145082,
+    0x45082A120A87AA28, 0x08514208A0051421, 0x22A240A002200145, 0x8A6A08A208008800, 0x0A200080AAAAB86E,
+    0x5044082122C8E282, 0x8515208A09514214, 0x2A2AAA080A861450, 0x21450851420A0080, 0xE2085142145000A8,
+    0x082A82180A828820, 0x0A028BB08AAAA2AA, 0x0AAA80822820AA2A, 0x220288A900280828, 0xBA8A08B8280BBEA0,
+    0xAEF8A4BAFFAEB24B, 0x30A0B668285220AA, 0x6A220828020A80E6, 0x2BAAAA020A208062, 0x0808A2A0A9A2EAAA,
+    0x0E8200228AA02010, 0x400AA08514214500, 0x4A0006A921450851, 0x440D1000A50802AA, 0x0514214508288214,
+    0x0020F2AC82820800, 0x20BA0A280AAA0000, 0x280948820002A2EA, 0x0051454B110014E9, 0x5142145002A80145,
+    0x400A288808248808, 0x02A0051401450008, 0x0000000145085140,
+};
+
 #define GRID(name, base, n_value, part, ...)                                                                           \
     {                                                                                                                  \
-        sizeof halves_##name / 2, n_value, base, part, { __VA_ARGS__ }, kn_grid_##name[0], halves_##name               \
+        sizeof halves_##name / 2, n_value, base, part, { __VA_ARGS__ }, (const int8_t *)kn_grid_##name[0],             \
+            halves_##name, false, 15                                                                                   \
     }
 static const struct kn_grid grids[KN_FORMAT_COUNT] = {
     [KN_IQ2_XXS] = GRID(iq2_xxs, 3, 8, 0.125f, KN_IQ2),
@@ -127,14 +154,17 @@ static const struct kn_grid grids[KN_FORMAT_COUNT] = {
     [KN_IQ2_S] = GRID(iq2_s, 3, 8, 0.125f, KN_IQ2),
     [KN_IQ3_XXS] = GRID(iq3_xxs, 8, 4, 0.5f, KN_IQ3_XXS_HALVES),
     [KN_IQ3_S] = GRID(iq3_s, 8, 4, 1.0f, 1, 3, 5, 7, 9, 11, 13, 15),
+    [KN_IQ1_S] = { 2048, 8, 3, 0.125f, { KN_IQ1 }, kn_grid_iq1[0], halves_iq1, true, 7 },
+    [KN_IQ1_M] = { 2048, 8, 3, 0.125f, { KN_IQ1 }, kn_grid_iq1[0], halves_iq1, true, 7 },
 };
 
 const struct kn_grid *kn_grid(enum kn_format f) { return grids[f].n_point ? &grids[f] : NULL; }
 
-static void expand(enum kn_format f, const uint64_t *set, int most, uint8_t *size, uint8_t (*half)[2])
+static void expand(enum kn_format f, const uint64_t *set, int most, void *out, uint8_t (*half)[2])
 {
     const struct kn_grid *g = &grids[f];
     const int n_half = g->base == 3 ? 81 : 64; /* points of half the values */
+    int8_t *size = out;
 
     for (int p = 0; p < most; p++) {
         if (!(set[p / 64] >> p % 64 & 1))
@@ -153,4 +183,10 @@ static __attribute__((constructor)) void expand_all(void)
     expand(KN_IQ2_S, iq2_s, IQ2_POINTS, kn_grid_iq2_s[0], halves_iq2_s);
     expand(KN_IQ3_XXS, iq3_xxs, IQ3_POINTS, kn_grid_iq3_xxs[0], halves_iq3_xxs);
     expand(KN_IQ3_S, iq3_s, IQ3_POINTS, kn_grid_iq3_s[0], halves_iq3_s);
+    expand(KN_IQ1_S, iq1, IQ2_POINTS, kn_grid_iq1[0], halves_iq1);
+    for (int p = 0; p < 2048; p++)
+        for (int i = 0; i < 8; i++) {
+            kn_grid_iq1[p + 2048][i] = (int8_t)(kn_grid_iq1[p][i] - 1);
+            kn_grid_iq1[p][i]++;
+        }
 }

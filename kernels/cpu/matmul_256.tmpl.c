@@ -514,6 +514,8 @@ GRID(iq2_xs, 16, KN_SIGNED(43))
 GRID(iq2_s, 16, KN_SIGNED(43))
 GRID(iq3_xxs, 8, KN_SIGNED(31))
 GRID(iq3_s, 8, KN_SIGNED(15))
+GRID(iq1_s, 8, KN_SIGNED(9))
+GRID(iq1_m, 16, KN_SIGNED(9))
 WIDE(grid_8, sizeof(struct kn_iq3_xxs_x16), 8, KN_SIGNED(43), SIGNED_MINS, NULL, SHARED)
 WIDE(grid_16, sizeof(struct kn_iq2_xs_x16), 16, KN_SIGNED(43), SIGNED_MINS, NULL, SHARED)
 SHARED_TILES(wide_grid_8)
@@ -540,6 +542,8 @@ void KN_FN(kn_job_256)(const struct job *j)
         [KN_IQ2_S] = GRID_KIND(iq2_s, 16),
         [KN_IQ3_XXS] = GRID_KIND(iq3_xxs, 8),
         [KN_IQ3_S] = GRID_KIND(iq3_s, 8),
+        [KN_IQ1_S] = GRID_KIND(iq1_s, 8),
+        [KN_IQ1_M] = GRID_KIND(iq1_m, 16),
     };
     const struct kind *k = &kinds[j->format];
     const bool many = j->n > k->most_few;

@@ -352,6 +352,8 @@ BLOCK_GRID(iq2_xs, IQ2_XS)
 BLOCK_GRID(iq2_s, IQ2_S)
 BLOCK_GRID(iq3_xxs, IQ3_XXS)
 BLOCK_GRID(iq3_s, IQ3_S)
+BLOCK_GRID(iq1_s, IQ1_S)
+BLOCK_GRID(iq1_m, IQ1_M)
 
 /* isum: at most 32 * 12 * 127 */
 static float block_mxfp4(const void *w, int lane, const struct input *a, float acc)
@@ -387,7 +389,8 @@ static float product(const struct kn_mat *m, const uint8_t *w, int lane, const v
         [KN_Q2_K] = block_q2_k,     [KN_Q3_K] = block_q3_k,       [KN_IQ4_NL] = block_iq4_nl,
         [KN_IQ4_XS] = block_iq4_xs, [KN_IQ2_XXS] = block_iq2_xxs, [KN_IQ2_XS] = block_iq2_xs,
         [KN_IQ2_S] = block_iq2_s,   [KN_IQ3_XXS] = block_iq3_xxs, [KN_IQ3_S] = block_iq3_s,
-        [KN_FP8] = block_fp8,       [KN_INT4] = block_int4,
+        [KN_IQ1_S] = block_iq1_s,   [KN_IQ1_M] = block_iq1_m,     [KN_FP8] = block_fp8,
+        [KN_INT4] = block_int4,
     };
     const struct kn_format_info *info = kn_format_info(m->format);
     float sum = 0;

@@ -210,6 +210,18 @@ static void block_iq3_s(const uint8_t *const row[KN_PANEL], uint8_t *out)
     move_codes(row, offsetof(struct kn_iq3_s, q), 64, out);
 }
 
+static void block_iq1_s(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_iq1_s, d), 2, out);
+    move_codes(row, offsetof(struct kn_iq1_s, q), 32 + 16, out);
+}
+
+static void block_iq1_m(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_codes(row, offsetof(struct kn_iq1_m, q), 32 + 16, out);
+    move_words(row, offsetof(struct kn_iq1_m, sc), 2, out);
+}
+
 static void block_mxfp4(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
     out = move_item(row, offsetof(struct kn_mxfp4, e), 1, out);
@@ -277,6 +289,8 @@ void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, v
         [KN_IQ2_S] = { block_iq2_s, sizeof(struct kn_iq2_s) },
         [KN_IQ3_XXS] = { block_iq3_xxs, sizeof(struct kn_iq3_xxs) },
         [KN_IQ3_S] = { block_iq3_s, sizeof(struct kn_iq3_s) },
+        [KN_IQ1_S] = { block_iq1_s, sizeof(struct kn_iq1_s) },
+        [KN_IQ1_M] = { block_iq1_m, sizeof(struct kn_iq1_m) },
         [KN_FP8] = { block_fp8, sizeof(struct kn_fp8) },
         [KN_INT4] = { block_q4_0, sizeof(struct kn_q4_0) },
     };

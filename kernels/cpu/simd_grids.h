@@ -1,4 +1,4 @@
-/* kernels/cpu/simd_grids.h - a part of matmul_256.tmpl.c: lines and scales of the IQ2 and IQ3 formats.
+/* kernels/cpu/simd_grids.h - a part of matmul_256.tmpl.c: lines and scales of the IQ1, IQ2 and IQ3 formats.
  *
  * A line is looked up: each row's index selects a point of the format's grid (grids.c), 8 bytes with the sizes of two
  * lines or 4 bytes with those of one; then the signs negate bytes.  Points are loaded one by one: an instruction for
@@ -269,6 +269,65 @@ static void scales_iq3_s(const void *block, struct codes *c)
         for (int i = 0; i < 8; i++)
             scale_32(c, part, i, vi_and(vi_shr_by(sc, 4 * i), vi_set1(15)));
         c->d[part] = vf_load_f16(w->d + part * KN_LANES);
+    }
+}
+
+/* Points with their signs; indices as in IQ2_S. */
+KN_INLINE vi line_iq1(const struct codes *c, int half, int i, int part)
+{
+    const int sub = 4 * half + i / 8, point = i % 8 / 2;
+    const void *index = &c->index[2 * sub + point % 2][part * KN_LANES][point / 2];
+
+    return signed_codes(line_of_8((uint8_t(*)[8])kn_grid_iq1, index, true, i % 2));
+}
+
+KN_INLINE vi line_iq1_s(const struct codes *c, int half, int i, int part) { return line_iq1(c, half, i, part); }
+KN_INLINE vi line_iq1_m(const struct codes *c, int half, int i, int part) { return line_iq1(c, half, i, part); }
+
+/* Three bits of each of four indices, at bits 0, 3, 6 and 9, and bit 15 for all, to four nibbles. */
+KN_INLINE vi four_nibbles(vi x)
+{
+    vi a = vi_and(x, vi_set1(7)), b = vi_and(vi_shl(x, 1), vi_set1(0x70));
+    vi c = vi_and(vi_shl(x, 2), vi_set1(0x700)), d = vi_and(vi_shl(x, 3), vi_set1(0x7000));
+    vi top = vi_and(vi_shr(x, 15), vi_set1(1)), tops = vi_or(vi_shl(top, 3), vi_shl(top, 7));
+
+    return vi_or(vi_or(vi_or(a, b), vi_or(c, d)), vi_or(tops, vi_shl(tops, 8)));
+}
+
+static void scales_iq1_s(const void *block, struct codes *c)
+{
+    const struct kn_iq1_s_x16 *w = block;
+
+    for (int part = 0; part < KN_PARTS; part++) {
+        for (int i = 0; i < 8; i++) {
+            vi bits = vi_shr_by(vi_load(w->qh[i / 2][part * KN_LANES]), i % 2 * 16);
+
+            store_indices(c, part, i, vi_load(w->q[i][part * KN_LANES]), four_nibbles(bits), 4);
+            scale_32(c, part, i, vi_and(vi_shr(bits, 12), vi_set1(7)));
+        }
+        c->d[part] = eighth_of(w->d + part * KN_LANES);
+    }
+}
+
+static void scales_iq1_m(const void *block, struct codes *c)
+{
+    const struct kn_iq1_m_x16 *w = block;
+    uint16_t d[KN_PANEL];
+
+    for (int l = 0; l < KN_PANEL; l++)
+        d[l] = (uint16_t)(w->sc[0][l][1] >> 4 | w->sc[0][l][3] >> 4 << 4 | w->sc[1][l][1] >> 4 << 8 |
+                          w->sc[1][l][3] >> 4 << 12);
+    for (int part = 0; part < KN_PARTS; part++) {
+        for (int i = 0; i < 8; i++)
+            store_indices(c, part, i, vi_load(w->q[i][part * KN_LANES]),
+                          vi_shr_by(vi_load(w->qh[i / 2][part * KN_LANES]), i % 2 * 16), 4);
+        for (int i = 0; i < 16; i += 2) {
+            vi bits = vi_shr_by(vi_load(w->sc[i / 8][part * KN_LANES]), i / 4 % 2 * 16 + i % 4 * 3);
+
+            set_scale(c, part, i, odd_scale(vi_and(bits, vi_set1(7))), odd_scale(vi_and(vi_shr(bits, 3), vi_set1(7))),
+                      KN_SIGNED(0));
+        }
+        c->d[part] = eighth_of(d + part * KN_LANES);
     }
 }
 

@@ -109,6 +109,7 @@ static int put_grids(const struct kn_cuda_driver *d, struct CUmod_st *module)
     memcpy(grids.iq2_s, kn_grid_iq2_s, sizeof grids.iq2_s);
     memcpy(grids.iq3_xxs, kn_grid_iq3_xxs, sizeof grids.iq3_xxs);
     memcpy(grids.iq3_s, kn_grid_iq3_s, sizeof grids.iq3_s);
+    memcpy(grids.iq1, kn_grid_iq1, sizeof grids.iq1);
     unsigned failed = d->module_global(&at, &bytes, module, "kn_cuda_grids");
     if (failed == KN_CUDA_NOT_FOUND)
         return 0;

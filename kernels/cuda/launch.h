@@ -29,10 +29,11 @@ KN_SHARED int kn_cuda_groups(int n_in)
 /* Panels that a block computes side by side. */
 KN_SHARED int kn_cuda_panels(int n_in) { return KN_CUDA_SLOTS / kn_cuda_groups(n_in); }
 
-/* The points of the grids of the IQ2 and IQ3 formats, as in kernels/internal.h. */
+/* The points of the grids of the IQ1, IQ2 and IQ3 formats, as in kernels/internal.h. */
 struct kn_cuda_grids {
     uint8_t iq2_xxs[256][8], iq2_xs[512][8], iq2_s[1024][8];
     uint8_t iq3_xxs[256][4], iq3_s[512][4];
+    int8_t iq1[4096][8];
 };
 
 /* Formats of weights in products. */
@@ -59,7 +60,9 @@ struct kn_cuda_grids {
     X(IQ2_XS)                                                                                                          \
     X(IQ2_S)                                                                                                           \
     X(IQ3_XXS)                                                                                                         \
-    X(IQ3_S)
+    X(IQ3_S)                                                                                                           \
+    X(IQ1_S)                                                                                                           \
+    X(IQ1_M)
 
 /* A product of each group's matrices with its rows: gate to y and up to `up`, or down to y. */
 struct kn_cuda_group_product {

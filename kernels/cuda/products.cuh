@@ -68,7 +68,7 @@ KN_DEVICE void block_product_rows(const struct panels &m, int panel0, const stru
             int l = i % KN_PANEL, j = i / KN_PANEL % N, p = i / KN_PANEL / N;
             int n = min(per_panel, n_group - first), at = panel0 + p, r = at % n_own * KN_PANEL + l;
             if (at >= n_panel)
-                break; /* so are all that follow */
+                break;                     /* so are all that follow */
             float sum = first ? carry : 0; /* more than one turn: there is one panel, and one element for a thread */
             for (int g = 0; g < n; g++)
                 sum += stage.sum[p * per_panel + g][j][l];

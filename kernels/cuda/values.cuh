@@ -31,7 +31,7 @@ template <class T> KN_DEVICE float grid_value(const struct kn_mat &w, int r, int
     uint32_t word[2];
     T::point(b, l, i, word);
     int integer = signed_byte_of(k % 8 < 4 ? word[0] : word[1], k % 4) * (2 * T::scale(b, l, i) + 1);
-    return (from_half(b->d[l]) * T::step) * (float)integer;
+    return (from_half(block_half(b, l)) * T::step) * (float)integer;
 }
 
 /* The value of input k of row r. */
@@ -121,6 +121,10 @@ KN_DEVICE float value_of(const struct kn_mat &w, int r, int k)
         return grid_value<iq3_xxs>(w, r, k);
     case KN_IQ3_S:
         return grid_value<iq3_s>(w, r, k);
+    case KN_IQ1_S:
+        return grid_value<iq1_s>(w, r, k);
+    case KN_IQ1_M:
+        return grid_value<iq1_m>(w, r, k);
     case KN_FP8: {
         const struct kn_fp8_x16 *b = block_at<struct kn_fp8_x16>(w, r, k, 128);
         return (256.0f * b->d[l]) * e4m3_part(b->q[k % 128][l]);

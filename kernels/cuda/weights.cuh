@@ -306,6 +306,21 @@ typedef weights_32<q4_bf16> weights_INT4;
 
 /* ---- blocks of 256 ----------------------------------------------------------------------------------------- */
 
+/* The scale of row l of a block; IQ1_M has it in parts of four bits. */
+template <class B> KN_DEVICE uint16_t block_half(const B *b, int l) { return b->d[l]; }
+KN_DEVICE uint16_t block_half(const struct kn_iq1_m_x16 *b, int l)
+{
+    uint32_t low = __ldg((const uint32_t *)b->sc[0][l]), high = __ldg((const uint32_t *)b->sc[1][l]);
+    return (uint16_t)((low >> 12 & 15) | (low >> 28) << 4 | (high >> 12 & 15) << 8 | (high >> 28) << 12);
+}
+
+template <class B> KN_DEVICE void block_scales(const B *b, int quad, float d[4]) { half_scales(b->d, quad, d); }
+KN_DEVICE void block_scales(const struct kn_iq1_m_x16 *b, int quad, float d[4])
+{
+    for (int r = 0; r < 4; r++)
+        d[r] = from_half(block_half(b, 4 * quad + r));
+}
+
 /* T: sum<N>() adds the block's integer sums to isum, and those of its minimums to msum; step: a factor of all scales.
  * */
 template <class T> struct weights_256 {
@@ -318,7 +333,7 @@ template <class T> struct weights_256 {
         int isum[N][4] = {}, msum[N][4] = {};
         float d[4], dmin[4];
         T::template sum<N>(b, quad, x, isum, msum);
-        half_scales(b->d, quad, d);
+        block_scales(b, quad, d);
         T::minimums(b, quad, dmin);
         for (int r = 0; r < 4; r++)
             d[r] = d[r] * T::step; /* a power of two */
@@ -661,6 +676,40 @@ struct iq3_s {
     }
 };
 
+KN_DEVICE void eight_of_iq1(int index, uint32_t word[2])
+{
+    uint2 values = __ldg((const uint2 *)kn_cuda_grids.iq1[index]);
+    word[0] = values.x;
+    word[1] = values.y;
+}
+
+struct iq1_s {
+    typedef struct kn_iq1_s_x16 block;
+    static constexpr float step = 0.125f;
+    KN_DEVICE uint32_t bits(const block *b, int l, int i) { return grid_word(b->qh, l, i / 8) >> i / 4 % 2 * 16; }
+    KN_DEVICE int scale(const block *b, int l, int i) { return (int)(bits(b, l, i) >> 12 & 7); }
+    KN_DEVICE void point(const block *b, int l, int i, uint32_t word[2])
+    {
+        int high = (int)((bits(b, l, i) >> i % 4 * 3 & 7) | (bits(b, l, i) >> 15 & 1) << 3);
+        eight_of_iq1(grid_byte(b->q, l, i) | high << 8, word);
+    }
+};
+
+struct iq1_m {
+    typedef struct kn_iq1_m_x16 block;
+    static constexpr float step = 0.125f;
+    KN_DEVICE int scale(const block *b, int l, int i)
+    {
+        return (int)(grid_word(b->sc, l, i / 16) >> (i / 8 % 2 * 16 + i / 2 % 4 * 3) & 7);
+    }
+    KN_DEVICE void point(const block *b, int l, int i, uint32_t word[2])
+    {
+        eight_of_iq1(grid_byte(b->q, l, i) | grid_nibble(b->qh, l, i) << 8, word);
+    }
+};
+
+typedef weights_256<k_grid<iq1_s>> weights_IQ1_S;
+typedef weights_256<k_grid<iq1_m>> weights_IQ1_M;
 typedef weights_256<k_grid<iq2_xxs>> weights_IQ2_XXS;
 typedef weights_256<k_grid<iq2_xs>> weights_IQ2_XS;
 typedef weights_256<k_grid<iq2_s>> weights_IQ2_S;

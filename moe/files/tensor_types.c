@@ -37,10 +37,10 @@ const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type)
 uint32_t moe_file_type(enum kn_format f)
 {
     static const uint8_t type[KN_GGUF_FORMAT_COUNT] = {
-        [KN_F16] = 1,      [KN_Q4_0] = 2,    [KN_Q4_1] = 3,     [KN_Q8_0] = 7,   [KN_Q5_0] = 8,
-        [KN_Q5_1] = 9,     [KN_Q2_K] = 10,   [KN_Q3_K] = 12,    [KN_Q4_K] = 15,  [KN_Q5_K] = 17,
-        [KN_Q6_K] = 18,    [KN_IQ4_NL] = 25, [KN_IQ4_XS] = 30,  [KN_BF16] = 32,  [KN_MXFP4] = 38,
-        [KN_IQ2_XXS] = 19, [KN_IQ2_XS] = 20, [KN_IQ3_XXS] = 23, [KN_IQ3_S] = 26, [KN_IQ2_S] = 28,
+        [KN_F16] = 1,     [KN_Q4_0] = 2,   [KN_Q4_1] = 3,   [KN_Q8_0] = 7,     [KN_Q5_0] = 8,    [KN_Q5_1] = 9,
+        [KN_Q2_K] = 10,   [KN_Q3_K] = 12,  [KN_Q4_K] = 15,  [KN_Q5_K] = 17,    [KN_Q6_K] = 18,   [KN_IQ4_NL] = 25,
+        [KN_IQ4_XS] = 30, [KN_BF16] = 32,  [KN_MXFP4] = 38, [KN_IQ2_XXS] = 19, [KN_IQ2_XS] = 20, [KN_IQ3_XXS] = 23,
+        [KN_IQ3_S] = 26,  [KN_IQ2_S] = 28, [KN_IQ1_S] = 24, [KN_IQ1_M] = 31,
     };
     return type[f];
 }
@@ -65,7 +65,8 @@ enum kn_format moe_format_fit(struct moe_fallbacks *all, const char *name, enum 
     static const enum kn_format smaller[KN_FORMAT_COUNT] = {
         [KN_Q2_K] = KN_IQ4_NL,  [KN_Q3_K] = KN_IQ4_NL,    [KN_IQ4_XS] = KN_IQ4_NL,  [KN_Q4_K] = KN_Q5_0,
         [KN_Q5_K] = KN_Q5_1,    [KN_Q6_K] = KN_Q8_0,      [KN_IQ2_XXS] = KN_IQ4_NL, [KN_IQ2_XS] = KN_IQ4_NL,
-        [KN_IQ2_S] = KN_IQ4_NL, [KN_IQ3_XXS] = KN_IQ4_NL, [KN_IQ3_S] = KN_IQ4_NL,
+        [KN_IQ2_S] = KN_IQ4_NL, [KN_IQ3_XXS] = KN_IQ4_NL, [KN_IQ3_S] = KN_IQ4_NL,   [KN_IQ1_S] = KN_IQ4_NL,
+        [KN_IQ1_M] = KN_IQ4_NL,
     };
     enum kn_format f = want;
     while (n_in % (uint64_t)kn_format_info(f)->block_values)

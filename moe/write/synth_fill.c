@@ -16,6 +16,7 @@
  *   IQ4_XS d * sc * one of 16 values: 67.44 times 23.95, sc as in Q3_K
  *   IQ2, IQ3   d * (2 * s + 1) * size * sign: the root mean square of the grid's sizes times 24.43, that of 2 * s + 1
  *          for s uniform in 8..15, times 1/8, 1/2 or 1
+ *   IQ1        as IQ2, the values of the grid by 12.21: s in 4..7
  *   Q4_0, Q5_0, IQ4_NL   d * (code - 8), d * (code - 16), d * value: 4.637, 9.247, 67.44; sign of d random
  *   Q4_1, Q5_1           d * code + m, m = -7.5 d and -15.5 d: 4.61, 9.23
  *   MXFP4  step * one of 16 integers, deviation 5.852; steps are powers of two, so a share of the blocks has the next
@@ -65,6 +66,8 @@ void moe_synth_fill_init(struct moe_synth_fill *f)
         [KN_IQ2_S] = { 24.43f * 24.43f / 8, 0 },
         [KN_IQ3_XXS] = { 15.42f * 24.43f / 2, 0 },
         [KN_IQ3_S] = { 7.594f * 24.43f, 0 },
+        [KN_IQ1_S] = { 6.247f * 12.21f / 8, 0 },
+        [KN_IQ1_M] = { 6.247f * 12.21f / 8, 0 },
     };
     if (f->format == KN_MXFP4) {
         init_mxfp4(f);
@@ -231,6 +234,7 @@ static void fill_grid(const struct moe_synth_fill *f, uint64_t i, uint8_t *b)
         [KN_IQ2_S] = { offsetof(struct kn_iq2_s, sc), 8, 1, 0x88 },
         [KN_IQ3_XXS] = { offsetof(struct kn_iq3_xxs, s) + 3, 8, 4, 0x80 },
         [KN_IQ3_S] = { offsetof(struct kn_iq3_s, sc), 4, 1, 0x88 },
+        [KN_IQ1_S] = { offsetof(struct kn_iq1_s, qh) + 1, 8, 2, 0x40 },
     };
     const size_t bytes = (size_t)kn_format_info(f->format)->block_bytes;
     uint64_t at = i * 15, head = word(f, at);
@@ -239,6 +243,19 @@ static void fill_grid(const struct moe_synth_fill *f, uint64_t i, uint8_t *b)
     memcpy(b, &d, sizeof d);
     for (size_t k = 0; k < scales[f->format].n; k++)
         b[scales[f->format].at + k * scales[f->format].step] |= scales[f->format].top;
+}
+
+/* As fill_grid(); the scales are three bits each, with d above. */
+static void fill_iq1_m(const struct moe_synth_fill *f, uint64_t i, struct kn_iq1_m *b)
+{
+    uint64_t at = i * 15, head = word(f, at);
+    uint16_t d = f->d[head & 15];
+    fill_codes(f, at + 1, b, sizeof *b);
+    for (int k = 0; k < 4; k++) {
+        int bits = b->sc[2 * k] | (b->sc[2 * k + 1] & 15) << 8 | 0x924 | (d >> 4 * k & 15) << 12;
+        b->sc[2 * k] = (uint8_t)bits;
+        b->sc[2 * k + 1] = (uint8_t)(bits >> 8);
+    }
 }
 
 static void fill_block(const struct moe_synth_fill *f, uint64_t i, void *b)
@@ -273,7 +290,11 @@ static void fill_block(const struct moe_synth_fill *f, uint64_t i, void *b)
     case KN_IQ2_S:
     case KN_IQ3_XXS:
     case KN_IQ3_S:
+    case KN_IQ1_S:
         fill_grid(f, i, b);
+        break;
+    case KN_IQ1_M:
+        fill_iq1_m(f, i, b);
         break;
     default:
         fill_nibbles(f, i, b);

@@ -37,7 +37,7 @@ static void put_half(uint8_t *at) { memcpy(at, &(uint16_t){ kn_f32_to_f16(random
 /* Where a block's halves are: its scale, its minimum; -1: none. */
 static void place_of_halves(enum kn_format f, int at[2])
 {
-    at[0] = f == KN_Q6_K ? 208 : f == KN_Q2_K ? 80 : f == KN_Q3_K ? 108 : 0;
+    at[0] = f == KN_IQ1_M ? -1 : f == KN_Q6_K ? 208 : f == KN_Q2_K ? 80 : f == KN_Q3_K ? 108 : 0;
     at[1] = f == KN_Q4_K || f == KN_Q5_K || f == KN_Q4_1 || f == KN_Q5_1 ? 2 : f == KN_Q2_K ? 82 : -1;
 }
 
@@ -73,6 +73,8 @@ static void fill_block(enum kn_format f, uint8_t *block)
         for (int i = 0; i < 2; i++)
             if (at[i] >= 0)
                 put_half(block + at[i]);
+        for (int i = 0; f == KN_IQ1_M && i < 4; i++) /* 0x2xxx: four bits in each of four numbers */
+            block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (i < 3 ? random_bits() << 4 : 0x20));
     }
 }
 

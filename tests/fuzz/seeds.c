@@ -29,6 +29,7 @@ static const struct kind kinds[] = {
     { "qwen3-q4_k", "qwen3", KN_Q4_K, 256, 16, 0, false, true, false, false, false },
     { "qwen3-q6_k", "qwen3", KN_Q6_K, 256, 16, 0, false, true, false, false, false },
     { "qwen3-iq2_s", "qwen3", KN_IQ2_S, 256, 16, 0, false, true, false, false, false },
+    { "qwen3-iq1_m", "qwen3", KN_IQ1_M, 256, 16, 0, false, true, false, false, false },
     { "qwen3-iq3_xxs", "qwen3", KN_IQ3_XXS, 256, 16, 0, false, true, false, false, false },
     { "gemma3", "gemma3", KN_BF16, 32, 16, 0, false, true, false, true, false },
     { "dots1", "dots1", KN_F16, 32, 16, 2, false, true, false, false, true },

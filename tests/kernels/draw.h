@@ -47,7 +47,7 @@ static const struct {
     [KN_Q4_K] = { 2, { 0, 2 } },   [KN_Q5_K] = { 2, { 0, 2 } }, [KN_Q6_K] = { 1, { 208 } },
     [KN_Q2_K] = { 2, { 80, 82 } }, [KN_Q3_K] = { 1, { 108 } },  [KN_IQ4_XS] = { 1, { 0 } },
     [KN_IQ2_XXS] = { 1, { 0 } },   [KN_IQ2_XS] = { 1, { 0 } },  [KN_IQ2_S] = { 1, { 0 } },
-    [KN_IQ3_XXS] = { 1, { 0 } },   [KN_IQ3_S] = { 1, { 0 } },
+    [KN_IQ3_XXS] = { 1, { 0 } },   [KN_IQ3_S] = { 1, { 0 } },   [KN_IQ1_S] = { 1, { 0 } },
 };
 
 /* The extreme byte: the codes of Q8_0 and the scales of Q6_K are signed. */
@@ -83,6 +83,11 @@ static inline void fill_block(enum kn_format f, enum fill fill, uint8_t *p)
     for (int i = 0; i < halves_of[f].n; i++) {
         half = draw_half(fill);
         memcpy(p + halves_of[f].at[i], &half, sizeof half);
+    }
+    if (f == KN_IQ1_M) {
+        half = draw_half(fill);
+        for (int i = 0; i < 4; i++)
+            p[49 + 2 * i] = (uint8_t)((p[49 + 2 * i] & 15) | (half >> 4 * i & 15) << 4);
     }
     if (f == KN_Q4_K || f == KN_Q5_K)
         for (int i = 4; i < 16; i++)

@@ -277,6 +277,30 @@ static inline void plain_grid(enum kn_format f, const float *x, uint8_t *p)
     }
 }
 
+/* IQ1: all values plus 1; a group's largest value becomes 9. */
+static inline void plain_iq1(enum kn_format f, const float *x, uint8_t *p)
+{
+    const struct kn_grid *g = kn_grid(f);
+    const bool m = f == KN_IQ1_M;
+    const int n = m ? 16 : 32;
+    float d = plain_rounded(plain_largest(x, 256) / 9 / 15 / g->part);
+    uint16_t half = kn_f32_to_f16(d);
+    for (int i = 0; m && i < 4; i++)
+        plain_put(p + 48, 16 * i + 12, 4, half >> 4 * i & 15);
+    if (!m)
+        plain_half(p, d);
+    for (int s = 0; s < 256 / n; s++) {
+        float step = plain_largest(x + n * s, n) / 9 / g->part;
+        int scale = plain_nearest((step * plain_inverse(d) - 1) / 2, 0, 7);
+        plain_put(p + (m ? 48 : 34), m ? 16 * (s / 4) + 3 * (s % 4) : 16 * s + 12, 3, scale);
+        for (int v = n / 8 * s; v < n / 8 * (s + 1); v++) {
+            int point = plain_point(g, x + 8 * v, d * g->part * (float)(2 * scale + 1));
+            plain_put(p + (m ? 0 : 2), 8 * v, 8, point);
+            plain_put(p + (m ? 32 : 34), m ? 4 * v : 16 * (v / 4) + 3 * (v % 4), 3, point >> 8);
+        }
+    }
+}
+
 /* ---- blocks of 32 ------------------------------------------------------------------------------ */
 
 /* Puts the low 4 bits of a code after a head of `head` bytes, and its fifth bit (if any) inside the head. */
@@ -375,6 +399,10 @@ static inline void plain_encode(enum kn_format f, const float *x, void *block)
     case KN_IQ3_XXS:
     case KN_IQ3_S:
         plain_grid(f, x, block);
+        break;
+    case KN_IQ1_S:
+    case KN_IQ1_M:
+        plain_iq1(f, x, block);
         break;
     default:
         kn_assert(f == KN_Q4_0 || f == KN_Q5_0 || f == KN_IQ4_NL);

@@ -424,6 +424,22 @@ static double value_of_grid(enum kn_format f, const uint8_t *p, int i)
     return half_at(p) * (2 * scale + 1) * (sign ? -size : size) / (f == KN_IQ3_S ? 1 : f == KN_IQ3_XXS ? 4 : 8);
 }
 
+/* IQ1: 8 times a digit of the point, plus or minus 1. */
+static double value_of_iq1(enum kn_format f, const uint8_t *p, int i)
+{
+    const bool m = f == KN_IQ1_M;
+    const int v = i / 8, j = i / 32, index = bits_at(p + (m ? 0 : 2), 8 * v, 8);
+    const int high = m ? bits_at(p + 32, 4 * v, 3) : bits_at(p + 34, 16 * j + 3 * (v % 4), 3);
+    const int minus = m ? bits_at(p + 32, 4 * v + 3, 1) : bits_at(p + 34, 16 * j + 15, 1);
+    const int scale = m ? bits_at(p + 48, 16 * (i / 64) + 3 * (i / 16 % 4), 3) : bits_at(p + 34, 16 * j + 12, 3);
+    const int digit = (kn_grid_iq1[index | high << 8][i % 8] - 1) / 8;
+    uint16_t half = 0;
+
+    for (int k = 0; m && k < 4; k++)
+        half |= (uint16_t)(bits_at(p + 48, 16 * k + 12, 4) << 4 * k);
+    return (m ? (double)kn_f16_to_f32(half) : half_at(p)) * (2 * scale + 1) * (digit + (minus ? -0.125 : 0.125));
+}
+
 /* Blocks of 256: value i of the block at p is value i % 32 of the sub-block j of 32. */
 static double value_in_256(enum kn_format f, const uint8_t *p, int i)
 {
@@ -455,6 +471,9 @@ static double value_in_256(enum kn_format f, const uint8_t *p, int i)
     case KN_IQ3_XXS:
     case KN_IQ3_S:
         return value_of_grid(f, p, i);
+    case KN_IQ1_S:
+    case KN_IQ1_M:
+        return value_of_iq1(f, p, i);
     default:
         q = bits_at(p, (i / 128 * 64 + i % 64) * 8 + i % 128 / 64 * 4, 4);
         q += bits_at(p + 128, (i / 128 * 32 + l) * 8 + i % 128 / 32 * 2, 2) * 16;

@@ -88,8 +88,8 @@ static void small_matrices_at_every_offset(void **state)
 static void large_matrices_by_a_team(void **state)
 {
     (void)state;
-    static const int n_in[KN_FORMAT_COUNT] = { 3,   5,    96, 160, 768, 512, 160, 96,  160, 32,  224, 768,
-                                               512, 1024, 96, 768, 256, 512, 768, 256, 512, 256, 96 };
+    static const int n_in[KN_FORMAT_COUNT] = { 3,    5,  96,  160, 768, 512, 160, 96,  160, 32,  224, 768, 512,
+                                               1024, 96, 768, 256, 512, 768, 256, 512, 768, 256, 256, 96 };
     for (int n_thread = FIRST_TEAM; n_thread <= 3; n_thread++) {
         struct kn_team *team;
         assert_int_equal(kn_team_open(&team, n_thread), 0);

@@ -372,7 +372,7 @@ static void mistakes_are_told(void **state)
           "auto, or use --dsi 1" },
         { ENG_bench, "-m m --dsi some", "auto, or a whole number from 0 to 64" },
         { ENG_run, "-m m --json",
-          "--json is not a flag of run, but of list, eval, inspect, quantize, pack, batch, "
+          "--json is not a flag of run, but of list, eval, inspect, quantize, imatrix, pack, batch, "
           "bench, fit, plan, doctor" },
         { ENG_run, "-m m --parallel 2", "--parallel is not a flag of run, but of serve, batch, plan" },
         { ENG_plan, "", "plan needs MODEL" },
@@ -653,6 +653,7 @@ static void sample_file(void **state)
     for (int c = 0; c < ENG_COMMAND_COUNT; c++)
         accepts((enum eng_command_id)c, c == ENG_synth      ? "--shape x -o y"
                                         : c == ENG_quantize ? "-m m -o y"
+                                        : c == ENG_imatrix  ? "-m m --text x -o y"
                                         : c == ENG_simulate ? "dsi"
                                         : c == ENG_pull     ? "o/n"
                                         : c == ENG_list     ? ""

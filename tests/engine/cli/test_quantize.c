@@ -130,11 +130,12 @@ static void mistakes_are_refused(void **state)
     configure("q9");
     assert_int_equal(quantize(), 2);
     assert_string_equal(said, "--format q9 is unknown; the formats are F32 F16 BF16 Q8_0 Q4_K Q6_K MXFP4 Q4_0 Q4_1 "
-                              "Q5_0 Q5_1 Q5_K Q2_K Q3_K IQ4_NL IQ4_XS IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S");
+                              "Q5_0 Q5_1 Q5_K Q2_K Q3_K IQ4_NL IQ4_XS IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S "
+                              "IQ1_S IQ1_M");
     configure("q4_k");
-    config.part_format[MOE_HEAD] = "iq1_s";
+    config.part_format[MOE_HEAD] = "tq1_0";
     assert_int_equal(quantize(), 2);
-    assert_non_null(strstr(said, "--head iq1_s is unknown; the formats are"));
+    assert_non_null(strstr(said, "--head tq1_0 is unknown; the formats are"));
     configure("q4_k");
     config.requantize = false;
     assert_int_equal(quantize(), 2);

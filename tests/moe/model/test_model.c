@@ -416,9 +416,9 @@ static void check_tensor(int which, const struct moe_tensor *t)
           name);
     check(which, name, &(struct change){ .add = other }, KN_EUNSUPPORTED, other);
     char says[160];
-    snprintf(says, sizeof says, "tensor %s has weight format IQ1_S (19), which is not supported", name);
+    snprintf(says, sizeof says, "tensor %s has weight format TQ1_0 (34), which is not supported", name);
     if (t->dim[0] % 256 == 0)
-        check(which, name, &(struct change){ .tensor = name, .gguf_type = 19 }, KN_EUNSUPPORTED, says);
+        check(which, name, &(struct change){ .tensor = name, .gguf_type = 34 }, KN_EUNSUPPORTED, says);
     struct change more = { .tensor = name, .dim = { t->dim[0], t->dim[1] + 1, t->dim[2], 0 } };
     check(which, name, &more, KN_ECORRUPT, name);
     struct change half = { .tensor = name, .dim = { t->dim[0] / 2, t->dim[1], t->dim[2], 0 }, .gguf_type = 1 };

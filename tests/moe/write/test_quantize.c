@@ -177,10 +177,11 @@ static void every_format_is_written(void **state)
         [KN_F32] = 0,    [KN_F16] = 1,      [KN_BF16] = 32,   [KN_Q8_0] = 7,    [KN_Q4_K] = 15,    [KN_Q6_K] = 18,
         [KN_MXFP4] = 38, [KN_Q4_0] = 2,     [KN_Q4_1] = 3,    [KN_Q5_0] = 8,    [KN_Q5_1] = 9,     [KN_Q5_K] = 17,
         [KN_Q2_K] = 10,  [KN_Q3_K] = 12,    [KN_IQ4_NL] = 25, [KN_IQ4_XS] = 30, [KN_IQ2_XXS] = 19, [KN_IQ2_XS] = 20,
-        [KN_IQ2_S] = 28, [KN_IQ3_XXS] = 23, [KN_IQ3_S] = 26,
+        [KN_IQ2_S] = 28, [KN_IQ3_XXS] = 23, [KN_IQ3_S] = 26,  [KN_IQ1_S] = 24,  [KN_IQ1_M] = 31,
     };
-    static const double most[KN_FORMAT_COUNT] = { 0,     4e-4, 3e-3, 8e-3, 0.09, 0.022, 0.12, 0.1,  0.09, 0.05, 0.045,
-                                                  0.045, 0.3,  0.18, 0.09, 0.09, 0.35,  0.31, 0.26, 0.2,  0.15 };
+    static const double most[KN_FORMAT_COUNT] = { 0,    4e-4, 3e-3,  8e-3,  0.09, 0.022, 0.12, 0.1,
+                                                  0.09, 0.05, 0.045, 0.045, 0.3,  0.18,  0.09, 0.09,
+                                                  0.35, 0.31, 0.26,  0.2,   0.15, 0.7,   0.7 };
     make_source("tiny");
     for (int i = 0; i < KN_GGUF_FORMAT_COUNT; i++) {
         struct moe_file *a, *b;
@@ -465,10 +466,10 @@ static void what_cannot_be_written_is_refused(void **state)
         assert_int_equal(count_in_folder(), 1);
     }
     make_source("tiny");
-    change_source(&(struct change){ .tensor = "blk.0.attn_q.weight", .gguf_type = 19 });
+    change_source(&(struct change){ .tensor = "blk.0.attn_q.weight", .gguf_type = 34 });
     faults_reset();
     assert_int_equal(quantize_file(path, all_in(KN_Q8_0), 2), KN_EUNSUPPORTED);
-    assert_non_null(strstr(faults.line, "'blk.0.attn_q.weight' has type IQ1_S (19)"));
+    assert_non_null(strstr(faults.line, "'blk.0.attn_q.weight' has type TQ1_0 (34)"));
     faults_off();
     remove(path);
 }
