@@ -315,6 +315,20 @@ static void collect(int n_row, struct moe_collected *out)
     kn_team_close(team);
 }
 
+/* The bytes of the importance matrix; the caller frees them. */
+static char *read_matrix(size_t *n)
+{
+    FILE *f = fopen(matrix_path, "rb");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    *n = (size_t)ftell(f);
+    rewind(f);
+    char *bytes = malloc(*n);
+    assert_int_equal(fread(bytes, 1, *n, f), *n);
+    fclose(f);
+    return bytes;
+}
+
 static float *read_floats(const struct moe_file *f, const char *name, size_t n)
 {
     const struct moe_tensor *t = moe_file_find_tensor(f, name);
@@ -374,12 +388,23 @@ static void sums_are_those_of_the_rows(void **state)
         { "tiny-qwen3next", { { "blk.0.attn_qkv.weight", "blk.0.attn_norm.weight", 1, N_TOK } } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int q8 = 0; q8 < 2; q8++)
+        for (int q8 = 0; q8 < 2; q8++) {
+            char *first = NULL; /* the matrix of other batches: the same bytes */
+            size_t n_first = 0;
             for (int n_row = ROWS; n_row <= N_TOK; n_row += N_TOK - ROWS) {
                 struct moe_file *model, *f;
                 struct moe_collected result;
                 make_model(cases[i].shape, q8 ? KN_Q8_0 : KN_BF16);
                 collect(n_row, &result);
+                size_t n;
+                char *bytes = read_matrix(&n);
+                if (first) {
+                    assert_int_equal(n, n_first);
+                    assert_memory_equal(bytes, first, n);
+                }
+                free(first);
+                first = bytes;
+                n_first = n;
                 assert_int_equal(moe_file_open(&model, from), 0);
                 assert_int_equal(moe_file_open(&f, matrix_path), 0);
                 for (int k = 0; k < 6 && cases[i].check[k].name; k++)
@@ -394,6 +419,8 @@ static void sums_are_those_of_the_rows(void **state)
                 moe_file_close(model);
                 assert_int_equal(quantize_model(KN_Q4_K, matrix_path), 0);
             }
+            free(first);
+        }
 }
 
 int main(void)
