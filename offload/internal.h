@@ -183,7 +183,9 @@ const char *off_reader_name(const struct off_reader *r);
 struct off_policy;
 int off_policy_open(struct off_policy **out, const struct off_expert *expert, int n_expert); /* sorted by group */
 void off_policy_close(struct off_policy *p);
-void off_policy_use(struct off_policy *p, const int32_t *expert, int n); /* records one turn of their group */
+/* Records one turn of a group, which uses n_used experts.  All but the first n are elsewhere: until a turn in which they are
+ * among the first n, they are evicted before all others. */
+void off_policy_use(struct off_policy *p, const int32_t *expert, int n, int n_used);
 
 /* Turns (of any group) until the next turn of the expert's group, divided by the probability that the expert is used in
  * it: the slot time that each saved read costs.  The expert with the largest value is evicted first. */

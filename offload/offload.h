@@ -196,6 +196,12 @@ const char *off_store_io(const struct off_store *s); /* "io_uring", "pread" */
 void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
                struct off_ticket *out);
 
+/* The same with urgency NOW, for the first n of n_used experts.  The caller has the others elsewhere, on a device: they count
+ * as used in this turn, so the heat file rates them as hot, and need no slot: a slot that still has one of them is the first
+ * to be evicted. */
+void off_fetch_now(struct off_store *s, const int32_t *expert /* [n_used] */, uint8_t *mark, int n, int n_used,
+                   struct off_ticket *out);
+
 /* Waits until at least one more expert of the ticket is usable, and hands out usable ones: view[i] has the addresses of
  * expert t->expert[index[i]].  A cached expert is usable at once.  Addresses from the previous call become invalid.
  * While some of the ticket's experts have no slot yet, at most half a window of experts (store.h) is handed out at a

@@ -19,6 +19,9 @@
  * long run predict the next turn, and pure noise gets no weight: with one sequence the last tokens predict
  * best; with independent choices no window predicts anything, and p is the mean.
  *
+ * Experts that a device keeps count as used like the others, so that p is right when the device no longer keeps them, but
+ * are not read: until then their slots are evicted first.
+ *
  * A turn costs some 20 operations for each expert of the group.  Not thread-safe. */
 #include "offload/internal.h"
 
@@ -29,6 +32,7 @@
 #define LEAST_CHANCE 0.05f /* lowest p, as a share of the group's mean */
 #define FADE         0.995 /* factor per turn on the sums that the weights are computed from */
 #define MANY_TURNS   10000 /* cap of n_turn; larger values make no difference */
+#define ELSEWHERE    1e-4f /* p of a read of an expert that the caller has elsewhere */
 #define KNOWN_TURNS  16    /* n_turn of a group is at least this once off_policy_set_share was called for it */
 
 static const float memory[N_MEMORY] = { 2, 16, 256 }; /* time windows, in turns */
@@ -44,6 +48,7 @@ struct off_policy {
     float *used[N_MEMORY];       /* [n_expert] share of turns, fading, per window */
     float *chance;               /* [n_expert] p of the group's next turn */
     float *now;                  /* [n_expert] 1 if used in the current turn, else 0 */
+    bool *elsewhere;             /* [n_expert] the caller had the expert elsewhere when it was used last */
     /* Fading sums over the experts of each turn, x[k] = used[k] - its mean: square[k][r] of x[k] * x[r], product[k] of
      * x[k] * (now - its mean). */
     double square[N_MEMORY][N_MEMORY], product[N_MEMORY];
@@ -61,7 +66,8 @@ int off_policy_open(struct off_policy **out, const struct off_expert *expert, in
     p->group_of = kn_calloc(n, sizeof *p->group_of);
     p->chance = kn_calloc(n, sizeof *p->chance);
     p->now = kn_calloc(n, sizeof *p->now);
-    bool room = p->group && p->group_of && p->chance && p->now;
+    p->elsewhere = kn_calloc(n, sizeof *p->elsewhere);
+    bool room = p->group && p->group_of && p->chance && p->now && p->elsewhere;
     for (int k = 0; k < N_MEMORY; k++)
         room &= (p->used[k] = kn_calloc(n, sizeof *p->used[k])) != NULL;
     if (!room)
@@ -91,6 +97,7 @@ void off_policy_close(struct off_policy *p)
     kn_free(p->group_of);
     kn_free(p->chance);
     kn_free(p->now);
+    kn_free(p->elsewhere);
     for (int k = 0; k < N_MEMORY; k++)
         kn_free(p->used[k]);
     kn_free(p);
@@ -175,12 +182,14 @@ static void predict(struct off_policy *p, int first, int n)
 }
 
 /* A turn that used all experts of the group (a long prompt) does not distinguish them: only p->turn is set. */
-void off_policy_use(struct off_policy *p, const int32_t *expert, int n_used)
+void off_policy_use(struct off_policy *p, const int32_t *expert, int n_here, int n_used)
 {
     if (!n_used)
         return;
     struct group *g = &p->group[p->turn = p->group_of[expert[0]]];
     int first = g->first, n = g[1].first - first;
+    for (int i = 0; i < n_used; i++)
+        p->elsewhere[expert[i]] = i >= n_here;
     if (n_used == n)
         return;
     for (int i = 0; i < n_used; i++)
@@ -202,7 +211,7 @@ int off_policy_ahead(const struct off_policy *p, int32_t expert)
 
 float off_policy_wait(const struct off_policy *p, int32_t expert)
 {
-    return (float)off_policy_ahead(p, expert) / p->chance[expert];
+    return (float)off_policy_ahead(p, expert) / (p->elsewhere[expert] ? ELSEWHERE : p->chance[expert]);
 }
 
 float off_policy_heat(const struct off_policy *p, int32_t expert) { return p->used[1][expert]; }

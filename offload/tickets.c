@@ -89,14 +89,14 @@ static void forget_soon(struct off_store *s, const struct off_ticket *t)
 
 /* ---- fetch, wait, release --------------------------------------------------------------------------- */
 
-void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
-               struct off_ticket *out)
+static void fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, int n_used,
+                  enum off_urgency urgency, struct off_ticket *out)
 {
     *out = (struct off_ticket){ .expert = expert, .mark = mark, .n = n, .urgency = urgency };
     pthread_mutex_lock(&s->lock);
     if (urgency == OFF_NOW)
-        off_policy_use(s->policy, expert, n);
-    if (urgency == OFF_NOW && s->trace)
+        off_policy_use(s->policy, expert, n, n_used);
+    if (urgency == OFF_NOW && s->trace && n)
         off_trace_add(s->trace, expert, n);
     for (int i = 0; i < n; i++) {
         kn_assert(expert[i] >= 0 && expert[i] < s->n_expert);
@@ -124,6 +124,17 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
         s->soon = out;
     }
     pthread_mutex_unlock(&s->lock);
+}
+
+void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
+               struct off_ticket *out)
+{
+    fetch(s, expert, mark, n, n, urgency, out);
+}
+
+void off_fetch_now(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, int n_used, struct off_ticket *out)
+{
+    fetch(s, expert, mark, n, n_used, OFF_NOW, out);
 }
 
 static void take_back(struct off_store *s, struct off_ticket *t)

@@ -24,18 +24,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "evals/offload/trace_file.h"
 #include "offload/internal.h"
 
 #define N_PASS 240
 
 /* ---- traces --------------------------------------------------------------------------------------- */
-
-struct trace {
-    int n_stream, n_pass, n_group, n_expert; /* n_expert: of all groups */
-    int *first;                              /* [n_group + 1] number of a group's first expert */
-    size_t *at, pass_bytes;                  /* at: [n_group] offset of a group's bitmap in the bytes of a pass */
-    uint8_t *bits;                           /* [n_stream][n_pass][pass_bytes] */
-};
 
 /* The experts that a batch uses, turn by turn. */
 struct turns {
@@ -45,51 +39,6 @@ struct turns {
     double *share;                          /* [n_expert] long-run share of its group's turns */
     struct off_expert *expert;              /* [n_expert] for policy.c: only the groups are set */
 };
-
-static bool read_trace(struct trace *t, FILE *f)
-{
-    if (fscanf(f, "spillway-trace 1 streams %d passes %d groups %d experts", &t->n_stream, &t->n_pass, &t->n_group) !=
-            3 ||
-        t->n_stream < 1 || t->n_pass < 1 || t->n_group < 1)
-        return false;
-    t->first = calloc((size_t)t->n_group + 1, sizeof *t->first);
-    t->at = calloc((size_t)t->n_group, sizeof *t->at);
-    for (int g = 0, n; g < t->n_group; g++) {
-        if (fscanf(f, "%d", &n) != 1 || n < 1 || n > 65536)
-            return false;
-        t->at[g] = t->pass_bytes;
-        t->pass_bytes += (size_t)(n + 7) / 8;
-        t->first[g + 1] = t->n_expert += n;
-    }
-    size_t n_row = (size_t)t->n_stream * (size_t)t->n_pass;
-    t->bits = malloc(n_row * t->pass_bytes);
-    return t->bits && fgetc(f) == '\n' && fread(t->bits, t->pass_bytes, n_row, f) == n_row;
-}
-
-static bool open_trace(struct trace *t, const char *path)
-{
-    char command[512] = "";
-    size_t n = strlen(path);
-    bool zipped = n > 3 && !strcmp(path + n - 3, ".gz");
-    snprintf(command, sizeof command, "gzip -dc '%s'", path);
-    FILE *f = zipped ? popen(command, "r") : fopen(path, "rb");
-    bool good = f && read_trace(t, f);
-    if (f)
-        zipped ? pclose(f) : fclose(f);
-    return good;
-}
-
-/* The bits of row `row` in pass `pass`.  Each group of `batch` streams is replayed to its end, one group after the
- * other; then all again, with each stream started at another pass, so that few streams make many different passes. */
-static const uint8_t *row_bits(const struct trace *t, int batch, int pass, int row)
-{
-    int groups = t->n_stream / batch, round = pass / t->n_pass;
-    int stream = round % groups * batch + row;
-    int at = (pass + round / groups * (row * 7 + 1)) % t->n_pass;
-    return t->bits + ((size_t)stream * (size_t)t->n_pass + (size_t)at) * t->pass_bytes;
-}
-
-static bool is_used(const uint8_t *bits, int i) { return bits[i / 8] >> i % 8 & 1; }
 
 static int uses_in_stream(const struct trace *t, int stream, int group, int i)
 {
@@ -321,7 +270,7 @@ static void run_turn(struct cache *c, rule *goes)
     const struct turns *u = c->u;
     int begin = u->first[c->turn], end = u->first[c->turn + 1], n_other = 0, n_ranked = -1;
     if (c->policy)
-        off_policy_use(c->policy, u->used + begin, end - begin);
+        off_policy_use(c->policy, u->used + begin, end - begin, end - begin);
     for (int i = begin; i < end; i++) {
         int32_t e = u->used[i];
         c->used[e] = c->turn;

@@ -28,7 +28,7 @@ static struct off_policy *open_groups(int n_group, int n, int step)
     return p;
 }
 
-static void use_one(struct off_policy *p, int32_t expert) { off_policy_use(p, &expert, 1); }
+static void use_one(struct off_policy *p, int32_t expert) { off_policy_use(p, &expert, 1, 1); }
 
 /* ---- order ---------------------------------------------------------------------------------------- */
 
@@ -40,7 +40,7 @@ static void test_further_away_goes_first(void **state)
         off_policy_set_share(p, e, 0.5f);
     for (int turn = 0; turn < 4; turn++) {
         int32_t all[] = { 3 * turn, 3 * turn + 1, 3 * turn + 2 };
-        off_policy_use(p, all, 3); /* a turn that uses all experts carries no information */
+        off_policy_use(p, all, 3, 3); /* a turn that uses all experts carries no information */
         for (int32_t e = 0; e < 12; e++) {
             int ahead = (e / 3 - turn + 3) % 4 + 1;
             assert_true(off_policy_wait(p, e) == (float)ahead / 0.5f);
@@ -61,7 +61,7 @@ static void test_less_likely_goes_first(void **state)
             used[n++] = 1;
         if (!random_below(8))
             used[n++] = 2;
-        off_policy_use(p, used, n);
+        off_policy_use(p, used, n, n);
     }
     for (int32_t e = 0; e < 3; e++)
         assert_true(off_policy_wait(p, e) < 0.7f * off_policy_wait(p, e + 1));
@@ -103,7 +103,7 @@ static void test_what_was_learnt_can_be_kept(void **state)
     struct off_policy *p = open_groups(2, 32, 1), *q;
     for (int turn = 0; turn < 400; turn++) {
         int32_t first = turn % 2 * 32, a = first + random_below(8), b = first + 8 + random_below(24);
-        off_policy_use(p, (int32_t[]){ a, b }, 2);
+        off_policy_use(p, (int32_t[]){ a, b }, 2, 2);
     }
     q = open_groups(2, 32, 1);
     for (int32_t e = 0; e < 64; e++)
@@ -129,7 +129,7 @@ static void test_waits_are_numbers(void **state)
         for (int i = 0; i < 16; i++)
             if (turn % 500 < 200 ? i < most : random_below(16) < most)
                 used[n++] = group * 16 + i;
-        off_policy_use(p, used, n);
+        off_policy_use(p, used, n, n);
         for (int32_t e = 0; e < 48; e++)
             assert_true(off_policy_wait(p, e) >= 1 && off_policy_wait(p, e) < 1e7f);
     }
@@ -165,7 +165,7 @@ static void use(struct cache *c, const int32_t *expert, int n)
 {
     c->turn++;
     if (c->policy)
-        off_policy_use(c->policy, expert, n);
+        off_policy_use(c->policy, expert, n, n);
     off_trace_add(&c->trace, expert, n);
     for (int i = 0; i < n; i++)
         c->last[expert[i]] = c->turn;
@@ -252,10 +252,27 @@ static void test_no_memory(void **state)
     off_policy_close(NULL);
 }
 
+/* An expert that the caller has elsewhere is evicted first, however hot, until it is fetched again. */
+static void test_elsewhere_goes_first(void **state)
+{
+    (void)state;
+    struct off_policy *p = open_groups(2, 4, 1);
+    for (int turn = 0; turn < 40; turn++) {
+        off_policy_use(p, (int32_t[]){ 1, 2, 0 }, 2, 3); /* 0 is elsewhere */
+        use_one(p, 4 + turn % 4);
+    }
+    assert_true(off_policy_heat(p, 0) == off_policy_heat(p, 1) && off_policy_share(p, 0) == off_policy_share(p, 1));
+    assert_true(off_policy_wait(p, 0) > 100 * off_policy_wait(p, 3)); /* 3 was never used */
+    off_policy_use(p, (int32_t[]){ 0, 1 }, 2, 2);
+    assert_true(off_policy_wait(p, 0) < off_policy_wait(p, 3));
+    off_policy_close(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_further_away_goes_first),
+        cmocka_unit_test(test_elsewhere_goes_first),
         cmocka_unit_test(test_less_likely_goes_first),
         cmocka_unit_test(test_recency_counts_for_what_it_tells),
         cmocka_unit_test(test_what_was_learnt_can_be_kept),
