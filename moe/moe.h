@@ -278,10 +278,10 @@ struct moe_shape { /* sizes and costs of a model */
     size_t pass_bytes;                 /* dense weights read by every pass */
     size_t pass_format_bytes[KN_FORMAT_COUNT]; /* their matrices, and those of expert_file_bytes, by format */
     size_t expert_format_bytes[KN_FORMAT_COUNT];
-    size_t vector_bytes;               /* part of dense_bytes that the host keeps if a device has the weights */
-    size_t widened_bytes;              /* part of dense_bytes: weights held as F32 although quantised in the file */
-    double row_macs;                   /* multiply-adds of one row with logits, without attention */
-    double position_macs;              /* multiply-adds of a row's attention for each position that it attends to */
+    size_t vector_bytes;  /* part of dense_bytes that the host keeps if a device has the weights */
+    size_t widened_bytes; /* part of dense_bytes: weights held as F32 although quantised in the file */
+    double row_macs;      /* multiply-adds of one row with logits, without attention */
+    double position_macs; /* multiply-adds of a row's attention for each position that it attends to */
 };
 
 /* moe_model_open() binds a file to its description.  The file must outlive the model.  The open reads no weights and

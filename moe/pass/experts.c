@@ -162,8 +162,7 @@ static void run_listed(struct moe_context *c, int layer)
     }
     c->distinct += *c->plan.n_expert;
     int n_there = moe_residents_list(c, l), n_rest = c->residents.n_rest;
-    if (n_rest)
-        off_fetch(c->model->store, c->residents.rest, c->mark, n_rest, OFF_NOW, &ticket);
+    off_fetch_now(c->model->store, c->residents.rest, c->mark, n_rest, n_rest + n_there, &ticket);
     moe_prefetch_layer(c, layer);
     if (d->d_shared)
         run_dense(c, layer, d->d_shared, c->shared_out);
@@ -171,6 +170,8 @@ static void run_listed(struct moe_context *c, int layer)
         run_residents_gate_up(c, l, n_there);
     if (n_rest)
         run_on_host(c, l, &ticket);
+    else
+        off_release(c->model->store, &ticket);
     if (n_there)
         run_residents_down(c, n_there);
 }

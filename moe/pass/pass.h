@@ -160,8 +160,8 @@ struct moe_residents {
     int n_copied;        /* experts that got a slot in this turn */
     uint64_t n_used_all, n_copied_all;
     struct kn_group *group; /* [n_expert] the turn's experts on the device, in shared memory */
-    int32_t *rest;          /* [n_expert] the turn's other experts, and their indices in the plan */
-    int32_t *rest_of;
+    int32_t *rest;          /* [n_expert] the turn's experts: n_rest others, then those on the device */
+    int32_t *rest_of;       /* [n_expert] indices of the others in the plan */
     int n_rest;
     /* If there is room for all experts: */
     bool is_whole;        /* all of them are there */

@@ -97,7 +97,7 @@ static int fill(struct moe_context *c)
             all_there &= fill_layer(c, m->layer[l].expert0, m->desc.n_expert);
     for (int e = 0; all_there && e < r->n; e++) {
         const struct kn_mat *w = r->slot[r->slot_of[e]].matrix;
-        r->all[e] = (struct kn_group){ .gate = w[0], .up = w[1], .down = w[2], .node = -1 };
+        r->all[e] = (struct kn_group){ .gate = w[0], .up = w[1], .down = w[2] };
     }
     if (all_there)
         moe_upload(c, r->all, (size_t)r->n * sizeof *r->all);
@@ -198,10 +198,10 @@ int moe_residents_list(struct moe_context *c, const struct moe_layer *l)
         r->group[n_there++] = (struct kn_group){ .gate = s->matrix[0],
                                                  .up = s->matrix[1],
                                                  .down = s->matrix[2],
-                                                 .node = -1,
                                                  .bias = expert - l->expert0,
                                                  .first = p->first[e],
                                                  .n = p->first[e + 1] - p->first[e] };
+        r->rest[*p->n_expert - n_there] = expert;
     }
     r->n_used_all += (uint64_t)n_there;
     moe_upload(c, r->group, (size_t)n_there * sizeof *r->group);

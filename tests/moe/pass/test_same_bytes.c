@@ -79,6 +79,8 @@ struct run {
     int owner[MAX_ROW]; /* position in the target, or -1 */
 };
 
+static int n_apart; /* runs so far on a device with memory of its own */
+
 static struct run *open_run(const struct model *m, int which, int n_thread, enum kn_kv kv)
 {
     enum kn_isa isa = which < KN_ISA_COUNT ? (enum kn_isa)which : kn_isa_best();
@@ -100,8 +102,9 @@ static struct run *open_run(const struct model *m, int which, int n_thread, enum
         r->late = late_device(isa, random_state);
         o.device = &r->late.base;
     }
-    if (which == APART) /* the device keeps no experts, some, which change, or all */
-        o.resident_bytes = moe_model_shape(m->model[which])->device_expert_bytes / 2 * (size_t)random_below(3);
+    if (which == APART) /* the device keeps one tenth of the experts, half, all, or none */
+        o.resident_bytes = moe_model_shape(m->model[which])->device_expert_bytes / 10 *
+                           (size_t)(int[]){ 1, 5, 10, 0 }[n_apart++ % 4];
     assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
     for (int i = 0; i < N_SLOT; i++)
         r->free_slot[i] = i;
