@@ -162,6 +162,9 @@ static int open_model(struct eng_engine *e)
     } else if (e->assets.opt.n_ctx > shape->n_ctx_train)
         kn_say(KN_LOG_WARN, "--ctx-size %d: %s was trained on %d tokens, its output beyond them is poor",
                e->assets.opt.n_ctx, e->assets.opt.model, shape->n_ctx_train);
+    if (shape->n_ctx_short && e->assets.opt.n_ctx > shape->n_ctx_short)
+        kn_say(KN_LOG_INFO, "LongRoPE's long form, for a context of %d tokens; --ctx-size %d takes the short one",
+               e->assets.opt.n_ctx, shape->n_ctx_short);
     /* time of attention to one position (float multiply-adds) over that of all else of a row (int8 ones) */
     e->assets.position_cost = FLOAT_COST * shape->position_macs / shape->row_macs;
     if (e->assets.opt.n_draft && e->assets.opt.gamma)

@@ -266,6 +266,7 @@ struct moe_load_options {
 struct moe_shape { /* sizes and costs of a model */
     char arch[32];
     int n_layer, d_model, n_head, n_kv, d_head, n_vocab, n_ctx_train;
+    int n_ctx_short;    /* LongRoPE: larger contexts rotate by other angles; 0: all rotate alike */
     size_t state_bytes; /* recurrent state of one sequence; 0: no recurrent layers */
     int n_expert, n_used, d_ff, d_expert;
     int n_moe_layer, n_expert_total;   /* layers with experts; experts of all of them together */

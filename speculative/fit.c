@@ -206,6 +206,7 @@ static double expected_ns(const struct spec_cost_model *expected, const struct s
 {
     struct spec_cost_model c = *expected;
     c.disk_ns = 0;
+    c.wait = c.wait > 0 ? c.wait : 1; /* an estimate that no passes made */
     return spec_cost_pass_ns(&c, p->rows, p->distinct, p->miss_ns) + spec_cost_choose_ns(&c, p->rows) +
            c.kv_ns * p->kv + c.copy_ns * p->copied;
 }

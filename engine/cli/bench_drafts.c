@@ -190,7 +190,7 @@ static void print_ideal(const struct eng_bench *b, int batch, struct eng_bench_w
                                    .dram_Bps = b->rates.dram_Bps,
                                    .mac_ps = b->rates.mac_ps };
     double survival[DEPTH];
-    char line[512];
+    char line[ENG_EXPLAIN_BYTES];
     int depth;
     if (way.how == ENG_BENCH_IN_TURN && survival_of(b, survival)) {
         struct eng_setting s = eng_forecast_setting(b->engine, &machine, c->n_prompt + c->n_gen / 2);

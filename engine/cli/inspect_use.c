@@ -12,6 +12,7 @@
 #include "engine/tools/tools.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #define ANY_MEMORY ((size_t)1 << 50) /* more than any machine has */
 #define SMALL_CTX  8192              /* the default context is never smaller, unless the model's own is */
@@ -37,11 +38,19 @@ static void end_reasons(const struct eng_config *c)
     kn_log_set(eng_log_plain, c->quiet ? KN_LOG_WARN : c->verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
 }
 
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 int eng_inspect_open(struct moe_file **out, const struct eng_config *c, char *why, size_t bytes)
 {
     begin_reasons();
     int error = moe_file_open(out, c->model);
     end_reasons(c);
+    if (error == KN_EUNSUPPORTED && !is_folder(c->model)) /* no GGUF file that can be read */
+        error = KN_ECORRUPT;
     if (error && error != KN_EUNSUPPORTED)
         kn_fail(error, "%s", reason);
     snprintf(why, bytes, "%s", reason);

@@ -5,7 +5,7 @@
 #include "engine/cli/cli.h"
 #include "engine/cli/sheet.h"
 
-/* Opens the model.  KN_EUNSUPPORTED: `why` has the reason, and nothing is logged. */
+/* Opens the model.  KN_EUNSUPPORTED: it is a folder that is not supported, `why` has the reason, and nothing is logged. */
 int eng_inspect_open(struct moe_file **out, const struct eng_config *c, char *why, size_t bytes);
 
 /* Prints that a model does not run, and the reason. */

@@ -69,8 +69,8 @@ static void price(const struct eng_drafting *g, struct spec_draft_forecast *out)
     if (!met && networks && !g->fit.collects)
         kn_say(KN_LOG_INFO, "%s has measured drafts of %s: the time of other drafters is estimated by their size",
                g->opt.fit, g->fit.fitted.drafter[0].name);
-    out[g->n_drafter] = all; /* the plan that asks all of several drafters */
-    if (g->overlap_arm < SPEC_DRAFTERS)
+    out[g->n_drafter] = all;                                      /* the plan that asks all of several drafters */
+    if (g->overlap_arm < SPEC_DRAFTERS && eng_overlap_drafter(g)) /* it may have been unloaded */
         out[g->overlap_arm] = out[eng_overlap_drafter(g)->number];
 }
 
@@ -85,7 +85,7 @@ static struct spec_cost_model complete(const struct eng_fitted *f, double even_d
 
 void eng_draft_set_forecast(struct eng_drafting *g)
 {
-    struct spec_draft_forecast draft[SPEC_DRAFTERS];
+    struct spec_draft_forecast draft[SPEC_DRAFTERS] = { 0 };
     if (g->fit.known)
         g->cost = complete(&g->fit.fitted, g->even_disk_ns);
     price(g, draft);

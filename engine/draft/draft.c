@@ -309,7 +309,7 @@ static void cut(struct eng_drafting *g)
 
 static void explain(const struct eng_drafting *g)
 {
-    char line[768];
+    char line[ENG_EXPLAIN_BYTES];
     eng_draft_explain(g, line, sizeof line);
     kn_say(KN_LOG_INFO, "%s", line);
 }

@@ -24,15 +24,16 @@
 
 /* ---- the identity of a fit ---------------------------------------------------------------------------------------- */
 
-/* A hash of the machine and of the options that change the time of a pass. The memory budget is not among them: the
- * share of experts on disk enters as a term. */
+/* A hash of the machine and of the options that change the time of a pass, the experts that a device keeps among them. The
+ * host's memory budget is not: the share of experts on disk enters as a term. */
 static uint64_t setup_of(const struct eng_drafting *g)
 {
     const struct kn_backend *device = moe_model_device(g->host.model)->backend;
     char processor[128], text[256];
     eng_processor_name(processor, sizeof processor);
-    snprintf(text, sizeof text, "%s|%d|%s|%s|%d", processor, kn_team_size(g->host.team),
-             kn_isa_name(moe_model_ops(g->host.model)->isa), device->name, (int)g->host.kv_format);
+    snprintf(text, sizeof text, "%s|%d|%s|%s|%d|%d", processor, kn_team_size(g->host.team),
+             kn_isa_name(moe_model_ops(g->host.model)->isa), device->name, g->host.split->device.n_resident,
+             (int)g->host.kv_format);
     uint64_t id = 0;
     for (const char *c = text; *c; c++)
         id = kn_mix(id + KN_GOLDEN + (uint8_t)*c);
@@ -59,6 +60,7 @@ int eng_fit_open(struct eng_drafting *g)
     f->collects = g->opt.keeps_fit && eng_fit_path(f->path, g->host.model_path);
     f->setup = setup_of(g);
     f->known = f->collects && eng_fit_read_kept(f->path, shape, f->model_id, f->setup, &f->fitted);
+    f->collects &= !f->known || f->fitted.setup; /* a file that `fit -o` wrote stays */
     return 0;
 }
 
@@ -169,7 +171,7 @@ static bool fit_passes(struct eng_drafting *g)
     f->fitted.n_pass = (double)f->seen.n_pass;
     f->fitted.setup = f->setup;
     double even = f->distinct * missing_share(g);
-    f->fitted.miss_ratio = even > 0 ? f->missed / even : f->known ? f->fitted.miss_ratio : 1;
+    f->fitted.miss_ratio = even > 0 ? fmin(f->missed / even, ENG_FIT_MISSES) : f->known ? f->fitted.miss_ratio : 1;
     f->fitted.copy_share = f->distinct > 0 ? fmin(f->copied / f->distinct, 1) : 0;
     f->known = true;
     return true;

@@ -5,6 +5,8 @@
 #include "engine/draft/option.h"
 #include "speculative/control.h"
 
+#define ENG_EXPLAIN_BYTES 768 /* room for the line of eng_explain() */
+
 enum eng_drafter_state { ENG_DRAFTER_ASKED, ENG_DRAFTER_UNLOADED, ENG_DRAFTER_BROKEN };
 
 /* Counts never fall, not even when a drafter is unloaded. */

@@ -283,7 +283,9 @@ static bool read_file(struct reading *r, const char *path, const struct moe_shap
     f->cost.draft_ns = f->cost.draft_row_ns = 0;
     if (r->format < 3)
         f->miss_ratio = 1;
-    if (c->growth < 1 || c->ridge <= 0 || f->miss_ratio > 100 || f->copy_share > 1)
+    if (c->fixed_ns + c->dense_ns <= 0)
+        return reject(r, "passes take no time");
+    if (c->growth < 1 || c->ridge <= 0 || f->miss_ratio > ENG_FIT_MISSES || f->copy_share > 1)
         return reject(r, "ridge, growth or a share is out of range");
     for (int i = 0; i < f->n_drafter; i++)
         if (f->drafter[i].ns <= 0 && f->drafter[i].row_ns <= 0)
@@ -316,7 +318,7 @@ bool eng_fit_read_kept(const char *path, const struct moe_shape *shape, uint64_t
     if (access(path, F_OK))
         return false;
     bool good = read_file(&r, path, shape, model_id);
-    if (good && r.found.setup != setup) {
+    if (good && r.found.setup && r.found.setup != setup) { /* 0: from `fit -o` */
         snprintf(r.why, sizeof r.why, "it was measured on another machine or with other options");
         good = false;
     }

@@ -8,6 +8,7 @@
 
 #define ENG_FIT_NAME     160 /* bytes of a drafter's name: eng_draft_name() */
 #define ENG_FIT_DRAFTERS 8
+#define ENG_FIT_MISSES   100 /* largest miss_ratio */
 
 struct eng_fitted {
     struct spec_cost_model cost; /* its disk_ns, draft_ns and draft_row_ns are not used */
@@ -36,7 +37,7 @@ void eng_fit_keep(const char *path, const char *model, uint64_t model_id, const 
  * another model. Files of formats 1 and 2 have no times of contexts and copies: 0. A file of format 1 has no model: it is
  * read, which is logged, and its model is known by the number of experts only. */
 int eng_fit_read(const char *path, const struct moe_shape *shape, uint64_t model_id, struct eng_fitted *out);
-/* The same for the file beside a model, which must be of this setup. False: there is none, or it is not used, and a line
+/* The same for the file beside a model, which must be of this setup, or of none (from `fit -o`). False: there is none, or it is not used, and a line
  * of the log says why. */
 bool eng_fit_read_kept(const char *path, const struct moe_shape *shape, uint64_t model_id, uint64_t setup,
                        struct eng_fitted *out);

@@ -33,7 +33,9 @@ static double total(const size_t *bytes)
 static double bytes_per_second(const struct bench *b, enum kn_format format, int n_row)
 {
     enum kn_act act = kn_format_info(format)->act;
-    size_t mat_bytes = kn_align_up(kn_mat_bytes(format, b->n_out, b->n_in), 64), at = 0;
+    size_t panel_bytes = kn_mat_bytes(format, KN_PANEL, b->n_in), at = 0;
+    int n_out = kn_max(KN_PANEL, kn_min(b->n_out, (int)(b->bytes / panel_bytes) * KN_PANEL)); /* as many as the area holds */
+    size_t mat_bytes = kn_align_up(kn_mat_bytes(format, n_out, b->n_in), 64);
     double best = 0;
     for (int window = 0; window < N_WINDOW; window++) {
         uint64_t begin = kn_now_ns(), now = begin;
@@ -42,10 +44,10 @@ static double bytes_per_second(const struct bench *b, enum kn_format format, int
             struct kn_op op = { .kind = KN_OP_PRODUCTS, .products.n = KN_PRODUCTS };
             for (int i = 0; i < KN_PRODUCTS; i++) {
                 struct kn_acts x = { .x = NULL };
-                struct kn_mat w = { format, b->n_out, b->n_in, b->area + at };
+                struct kn_mat w = { format, n_out, b->n_in, b->area + at };
                 x.code[act] = b->x;
                 x.code_stride[act] = kn_act_bytes(act, b->n_in);
-                op.products.product[i] = kn_product(&x, &w, b->y + (size_t)i * MOST_ROW * (size_t)b->n_out, n_row);
+                op.products.product[i] = kn_product(&x, &w, b->y + (size_t)i * MOST_ROW * (size_t)n_out, n_row);
                 at = at + 2 * mat_bytes <= b->bytes ? at + mat_bytes : 0;
             }
             kn_queue_add(b->queue, &op);
@@ -73,9 +75,9 @@ int eng_product_rate_measure(struct eng_products *out, const struct moe_shape *s
                        .n_out = shape->n_expert ? shape->d_expert : shape->d_ff };
     double model = total(shape->pass_format_bytes) + total(shape->expert_format_bytes);
     most = !most || most > AREA_BYTES ? AREA_BYTES : most;
+    size_t least = kn_mat_bytes(KN_F32, KN_PANEL, b.n_in); /* a panel in any format */
     b.bytes = model < (double)most ? (size_t)model : most;
-    size_t matrix = kn_align_up(kn_mat_bytes(KN_F32, b.n_out, b.n_in), 64); /* the largest */
-    b.bytes = kn_align_up(b.bytes > matrix ? b.bytes : matrix, 4096);
+    b.bytes = kn_align_up(b.bytes > least ? b.bytes : least, 4096);
     size_t x_bytes = (size_t)MOST_ROW * (size_t)b.n_in * sizeof(float);
     size_t y_bytes = (size_t)KN_PRODUCTS * MOST_ROW * (size_t)b.n_out * sizeof(float),
            all = b.bytes + x_bytes + y_bytes;

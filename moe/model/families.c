@@ -541,7 +541,7 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
         d->scaling = MOE_SCALING_LINEAR;
     else if (moe_string_is(type, "yarn"))
         d->scaling = MOE_SCALING_YARN;
-    else if (!moe_string_is(type, "none") && !moe_string_is(type, "longrope")) { /* of long_rope */
+    else if (!moe_string_is(type, "none") && !(d->long_rope && moe_string_is(type, "longrope"))) {
         char shown[64];
         moe_string_show(type, shown, sizeof shown);
         return kn_fail(KN_EUNSUPPORTED, "%s: %s is \"%s\"; none, linear and yarn are supported", moe_file_path(k->f),

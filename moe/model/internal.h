@@ -24,6 +24,9 @@ struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, in
 struct off_source moe_source_rows(const struct moe_tensor *t, int row0, int n_out, int n_in); /* of n_out rows of t */
 bool moe_is_of_blocks(struct moe_string name, int first, int n_block); /* starts with "blk.<first .. + n_block - 1>." */
 
+/* load.c: bytes of a tensor in the file, or of the rows of a matrix in it. */
+uint64_t moe_dense_bytes(const struct moe_dense *p);
+
 /* load.c, in the order of calls.  moe_place_dense() takes memory for all dense weights from the model's arenas and sets
  * their addresses; over arenas without memory it only counts bytes.  load: [n_dense], filled with the matrices to read; or
  * NULL.  Returns the number of matrices. */

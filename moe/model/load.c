@@ -174,8 +174,7 @@ static int open_arenas(struct moe_model *m)
     return error ? error : kn_arena_open(&m->vectors, vectors, -1);
 }
 
-/* Bytes of a tensor, or of the rows of a matrix in it. */
-static uint64_t bytes_to_read(const struct moe_dense *p)
+uint64_t moe_dense_bytes(const struct moe_dense *p)
 {
     const struct moe_tensor *t = p->tensor;
     uint64_t n_row = t->dim[1] * t->dim[2];
@@ -195,7 +194,7 @@ int moe_load_dense(struct moe_model *m, const struct moe_load_options *opt)
     if (m->target)
         borrow(m);
     for (int i = 0; opt->progress && i < m->n_dense; i++)
-        atomic_fetch_add(&opt->progress->total_bytes, bytes_to_read(&m->dense[i]));
+        atomic_fetch_add(&opt->progress->total_bytes, moe_dense_bytes(&m->dense[i]));
     if ((error = read_vectors(m, opt->progress)) == 0 && (error = read_guess(m)) == 0)
         error = moe_read_matrices(m, load, n, opt);
 done:

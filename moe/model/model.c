@@ -86,9 +86,9 @@ static void add_dense(struct moe_model *m, const struct moe_dense *p)
     if (p->matrix == &m->embed && !m->tied)
         return;
     if (!l) {
-        m->shape.pass_bytes += p->tensor->bytes;
+        m->shape.pass_bytes += moe_dense_bytes(p);
         if (p->matrix)
-            add_matrix(m, p->matrix, p->tensor->bytes);
+            add_matrix(m, p->matrix, moe_dense_bytes(p));
         return;
     }
     for (int i = 0; i < 2; i++) {
@@ -111,6 +111,7 @@ static void describe(struct moe_model *m)
         .d_head = d->d_head,
         .n_vocab = d->n_vocab,
         .n_ctx_train = d->n_ctx_train,
+        .n_ctx_short = d->long_rope ? d->scaling_ctx : 0,
         .n_expert = d->n_expert,
         .n_used = d->n_used,
         .d_ff = d->d_ff,

@@ -181,7 +181,7 @@ static void run_on_device(struct moe_context *c, int layer)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     const struct moe_desc *d = &c->model->desc;
-    int n = moe_residents_list_all(c, l);
+    int n = moe_residents_list_all(c, layer);
     moe_prefetch_release(c, layer);
     if (d->d_shared)
         run_dense(c, layer, d->d_shared, c->shared_out);

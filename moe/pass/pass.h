@@ -164,9 +164,10 @@ struct moe_residents {
     int32_t *rest_of;       /* [n_expert] indices of the others in the plan */
     int n_rest;
     /* If there is room for all experts: */
-    bool is_whole;        /* all of them are there */
-    struct kn_group *all; /* [n] by the store's number, in shared memory */
-    int32_t *n_distinct;  /* in shared memory: distinct experts of the pass, summed over layers */
+    bool is_whole;                /* all of them are there */
+    struct kn_group *all;         /* [n] by the store's number, in shared memory */
+    int32_t *n_distinct;          /* in shared memory: distinct experts of the pass, summed over layers */
+    unsigned (*layer_formats)[2]; /* [n_layer] as `formats`, of all experts of a layer */
 };
 
 /* ---- the context ----------------------------------------------------------------------------------------- */
@@ -378,7 +379,7 @@ bool moe_is_resident(const struct moe_context *c, int32_t expert);
 bool moe_device_lists(const struct moe_context *c);
 
 /* Adds the operation that makes residents.group from the layer's plan, and returns its number of groups. */
-int moe_residents_list_all(struct moe_context *c, const struct moe_layer *l);
+int moe_residents_list_all(struct moe_context *c, int layer);
 void moe_residents_download(struct moe_context *c); /* at the end of a pass, before the last wait, */
 void moe_residents_end(struct moe_context *c);      /* and after it */
 

@@ -41,6 +41,7 @@ void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a)
     if (r->n < (int)n_all)
         return;
     r->all = kn_arena_take(&a->shared, n_all, sizeof *r->all);
+    r->layer_formats = kn_arena_take(&a->host, (size_t)c->model->desc.n_layer, sizeof *r->layer_formats);
     r->n_distinct = kn_arena_take(&a->shared, 1, sizeof *r->n_distinct);
 }
 
@@ -86,6 +87,15 @@ static bool fill_layer(struct moe_context *c, int32_t first, int n)
     return all_there;
 }
 
+static void describe(struct moe_context *c, int layer, int32_t expert)
+{
+    struct moe_residents *r = &c->residents;
+    const struct kn_mat *w = r->slot[r->slot_of[expert]].matrix;
+    r->all[expert] = (struct kn_group){ .gate = w[0], .up = w[1], .down = w[2] };
+    r->layer_formats[layer][0] |= kn_format_bit(&w[0]) | kn_format_bit(&w[1]);
+    r->layer_formats[layer][1] |= kn_format_bit(&w[2]);
+}
+
 /* Copies all experts.  If one cannot be read, the others are used as if there were less room. */
 static int fill(struct moe_context *c)
 {
@@ -95,10 +105,9 @@ static int fill(struct moe_context *c)
     for (int l = 0; l < m->desc.n_layer && !c->error; l++)
         if (m->layer[l].router.n_out)
             all_there &= fill_layer(c, m->layer[l].expert0, m->desc.n_expert);
-    for (int e = 0; all_there && e < r->n; e++) {
-        const struct kn_mat *w = r->slot[r->slot_of[e]].matrix;
-        r->all[e] = (struct kn_group){ .gate = w[0], .up = w[1], .down = w[2] };
-    }
+    for (int l = 0; all_there && l < m->desc.n_layer; l++)
+        for (int e = 0; m->layer[l].router.n_out && e < m->desc.n_expert; e++)
+            describe(c, l, m->layer[l].expert0 + e);
     if (all_there)
         moe_upload(c, r->all, (size_t)r->n * sizeof *r->all);
     r->is_whole = all_there && moe_wait(c) == 0;
@@ -141,17 +150,14 @@ void moe_residents_begin(struct moe_context *c)
 
 bool moe_device_lists(const struct moe_context *c) { return c->residents.is_whole && !c->guess.sight; }
 
-int moe_residents_list_all(struct moe_context *c, const struct moe_layer *l)
+int moe_residents_list_all(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
+    const struct moe_layer *l = &c->model->layer[layer];
     struct moe_residents *r = &c->residents;
     const struct kn_group *all = r->all + l->expert0;
     int n = kn_min(d->n_expert, c->n_row * d->n_used);
-    r->formats[0] = r->formats[1] = 0;
-    for (int e = 0; e < d->n_expert; e++) {
-        r->formats[0] |= kn_format_bit(&all[e].gate) | kn_format_bit(&all[e].up);
-        r->formats[1] |= kn_format_bit(&all[e].down);
-    }
+    memcpy(r->formats, r->layer_formats[layer], sizeof r->formats);
     kn_enqueue(c->queue, GROUP, group, .plan = moe_plan_at(c), .expert0 = l->expert0, .n_expert = d->n_expert,
                .expert = moe_at(c, all), .group = moe_at(c, r->group), .n_group = n, .n_sum = moe_at(c, r->n_distinct));
     return n;

@@ -275,7 +275,7 @@ static int list_dense(struct moe_collector *c)
     c->dense = kn_calloc((size_t)m->n_dense + 1, sizeof *c->dense);
     for (int i = 0; c->dense && i < m->n_dense; i++) {
         const struct moe_dense *p = &m->dense[i];
-        if (!p->matrix || is_router(p->tensor))
+        if (!p->matrix || p->row0 || is_router(p->tensor)) /* the matrices of one tensor have the same inputs */
             continue;
         struct dense_sums *s = &c->dense[c->n_dense++];
         s->tensor = p->tensor;

@@ -275,6 +275,18 @@ static void who_goes_is_not_waited_for(void **state)
     close_engine(e);
 }
 
+/* The forecast is made again, as it is at rest when passes were fitted, after the drafter was unloaded. */
+static void who_goes_is_not_forecast(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_ahead(itself(), (struct eng_options){ .n_parallel = 4, .dsi = ENG_DSI_AUTO }, 12);
+    run_crowd(e, SHARE(4));
+    eng_draft_unload(e->drafting, 0);
+    eng_draft_set_forecast(e->drafting);
+    run_crowd(e, SHARE(4));
+    close_engine(e);
+}
+
 /* ---- refusals ------------------------------------------------------------------------------------------- */
 
 static void who_cannot_is_told(void **state)
@@ -317,6 +329,7 @@ int main(void)
         cmocka_unit_test(it_may_change_at_any_step),
         cmocka_unit_test(trees_take_turns_with_chains),
         cmocka_unit_test(who_goes_is_not_waited_for),
+        cmocka_unit_test(who_goes_is_not_forecast),
         cmocka_unit_test(who_cannot_is_told),
     };
     return cmocka_run_group_tests(tests, setup_all, teardown_asked);

@@ -386,6 +386,9 @@ static void sums_are_those_of_the_rows(void **state)
             { "blk.1.ffn_up.weight", "blk.1.ffn_norm.weight", 1, N_TOK } } },
         { "tiny-deepseek2", { { "blk.2.attn_kv_a_mqa.weight", "blk.2.attn_norm.weight", 1, N_TOK } } },
         { "tiny-qwen3next", { { "blk.0.attn_qkv.weight", "blk.0.attn_norm.weight", 1, N_TOK } } },
+        { "tiny-phi3",
+          { { "blk.1.attn_qkv.weight", "blk.1.attn_norm.weight", 1, N_TOK },
+            { "blk.1.ffn_up.weight", "blk.1.ffn_norm.weight", 1, N_TOK } } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int q8 = 0; q8 < 2; q8++) {
