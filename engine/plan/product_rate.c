@@ -34,7 +34,8 @@ static double bytes_per_second(const struct bench *b, enum kn_format format, int
 {
     enum kn_act act = kn_format_info(format)->act;
     size_t panel_bytes = kn_mat_bytes(format, KN_PANEL, b->n_in), at = 0;
-    int n_out = kn_max(KN_PANEL, kn_min(b->n_out, (int)(b->bytes / panel_bytes) * KN_PANEL)); /* as many as the area holds */
+    int n_out = kn_max(KN_PANEL,
+                       kn_min(b->n_out, (int)(b->bytes / panel_bytes) * KN_PANEL)); /* as many as the area holds */
     size_t mat_bytes = kn_align_up(kn_mat_bytes(format, n_out, b->n_in), 64);
     double best = 0;
     for (int window = 0; window < N_WINDOW; window++) {

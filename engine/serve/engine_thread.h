@@ -65,7 +65,6 @@ void eng_thread_cancel(struct eng_thread *h, struct eng_job *job); /* only befor
  * Only one thread may call this. */
 int eng_thread_take_events(struct eng_thread *h, const struct eng_job_event **events);
 
-
 struct eng_thread_report { /* engine, drafts, explain, split: as of the last pass; store, n_job, quiet_ns: current */
     struct eng_stats engine;
     struct eng_drafts drafts;
