@@ -4,7 +4,8 @@
  * The program runs on a GPU if there is one, else on the interpreter of PTX (tests/gpu), which it finds as the driver's
  * library.  A build without nvcc refuses the device, and the interpreter needs AVX2; else the other tests are skipped.
  *
- * The interpreter is slow under the thread sanitizer, and test_serve_device has a device's threads: not under MODE=tsan. */
+ * The interpreter is slow under sanitizers: not under MODE=tsan, not under MODE=asan.  test_serve_device has a device's
+ * threads, tests/cuda the rest of its code. */
 #include "tests/engine/cli/program.h"
 
 #include "kernels/kernels.h"

@@ -74,6 +74,46 @@ static void some_rows(const struct golden *g, struct moe_context *c, int n_chunk
     free(slot);
 }
 
+/* The same bytes on devices that run operations late: one with memory of its own, in chunks with few rows of logits, which
+ * keeps half of the experts, then all; and one that shares the host's, in one chunk. */
+static void compare_devices(const struct golden *g, struct moe_file *file, const struct moe_model *model,
+                            struct moe_context_options co, const float *all)
+{
+    struct late_device late = late_device(kn_isa_best(), 1), own = late_device_apart(kn_isa_best(), 2);
+    struct moe_model_options mo = { .isa = KN_ISA_COUNT - 1, .device = &own.base };
+    struct moe_model *apart;
+    struct moe_context *context;
+    assert_int_equal(moe_model_open(&apart, file, &mo), 0);
+    assert_int_equal(moe_model_load(apart, &(struct moe_load_options){ .team = co.team }), 0);
+    for (size_t part = 2; part > 0; part--) {
+        co.resident_bytes = moe_model_shape(apart)->device_expert_bytes / part;
+        assert_int_equal(moe_context_open(&context, apart, &co), 0);
+        late_n_wait = 0;
+        some_rows(g, context, 5, all);
+        if (part == 1 || !moe_model_shape(apart)->n_expert) /* the host waits for nothing but the logits */
+            assert_int_equal(late_n_wait, (g->n_tok + 4) / 5);
+        moe_context_close(context);
+    }
+    moe_model_close(apart);
+    co.resident_bytes = 0;
+    co.device = &late.base;
+    assert_int_equal(moe_context_open(&context, model, &co), 0);
+    some_rows(g, context, 64, all);
+    moe_context_close(context);
+    if (late_found())
+        fail_msg("%s", late_found());
+}
+
+/* With AddressSanitizer a third of the families: the same code lays out the memory of all. */
+static bool goes_to_devices(const char *name)
+{
+#ifdef __SANITIZE_ADDRESS__
+    return strlen(name) % 3 == 0;
+#else
+    return name;
+#endif
+}
+
 static void logits_are_those_of_transformers(void **state)
 {
     const char *name = *state;
@@ -81,9 +121,8 @@ static void logits_are_those_of_transformers(void **state)
     struct golden g;
     struct kn_team *team;
     struct moe_file *file;
-    struct moe_model *model = NULL, *apart;
+    struct moe_model *model = NULL;
     struct moe_context *context;
-    struct late_device late = late_device(kn_isa_best(), 1), own = late_device_apart(kn_isa_best(), 2);
     assert_int_equal(golden_read(&g, name), 0);
     snprintf(path, sizeof path, "/tmp/spillway-golden-%d.gguf", getpid());
     assert_int_equal(golden_write(&g, path), 0);
@@ -100,28 +139,10 @@ static void logits_are_those_of_transformers(void **state)
     double worst = run(&g, context, 64, all);
     print_message("%s: largest difference / largest logit %.1e\n", name, worst);
     assert_true(worst < TOLERANCE);
-    moe_context_close(context); /* chunks with few rows of logits, on a device with memory of its own */
-    struct moe_model_options mo = { .isa = KN_ISA_COUNT - 1, .device = &own.base };
-    assert_int_equal(moe_model_open(&apart, file, &mo), 0);
-    assert_int_equal(moe_model_load(apart, &(struct moe_load_options){ .team = team }), 0);
-    for (size_t part = 2; part > 0; part--) { /* it keeps half of the experts, then all */
-        co.resident_bytes = moe_model_shape(apart)->device_expert_bytes / part;
-        assert_int_equal(moe_context_open(&context, apart, &co), 0);
-        late_n_wait = 0;
-        some_rows(&g, context, 5, all);
-        if (part == 1 || !moe_model_shape(apart)->n_expert) /* the host waits for nothing but the logits */
-            assert_int_equal(late_n_wait, (g.n_tok + 4) / 5);
-        moe_context_close(context);
-    }
-    moe_model_close(apart);
-    co.resident_bytes = 0;
-    co.device = &late.base; /* one chunk with all */
-    assert_int_equal(moe_context_open(&context, model, &co), 0);
-    some_rows(&g, context, 64, all);
-    if (late_found())
-        fail_msg("%s", late_found());
-    free(all);
     moe_context_close(context);
+    if (goes_to_devices(name))
+        compare_devices(&g, file, model, co, all);
+    free(all);
     moe_model_close(model);
     moe_file_close(file);
     kn_team_close(team);
