@@ -1,14 +1,14 @@
 /* engine/plan/pass_forecast.c - how long a pass takes, from a model's shape, the memory split and the machine's rates.
  *
  * The time of the disk is the bytes of missing experts over the disk rate. The time of the cores is that of the products,
- * at rates measured for each format and number of rows, of attention, of the start of each layer, and of a row's other work. While an expert is
- * read, the cores compute others; but the experts of a layer are known only when its attention and router are computed. So
- * a pass takes the longer of two times: that of the cores; or that of the disk and of the dense weights. An expert is
- * resident with the probability (experts that fit) / (experts): if all experts are used equally often, no cache does
- * better.
+ * at rates measured for each format and number of rows, of attention, of the start of each layer, and of a row's other
+ * work. While an expert is read, the cores compute others; but the experts of a layer are known only when its attention
+ * and router are computed. So a pass takes the longer of two times: that of the cores; or that of the disk and of the
+ * dense weights. An expert is resident with the probability (experts that fit) / (experts): if all experts are used
+ * equally often, no cache does better.
  *
  * The shares of the measured rates that passes reach, and forecasts beside measurements:
- * evals/results/speed/plan-2026-11-24.md. */
+ * evals/results/speed/plan-2026-11-24.md for models that wait for the disk, plan-2026-11-26.md for others. */
 #include "engine/plan/plan.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@
 #define FLOAT_RATE_RATIO   0.15  /* multiply-adds of attention, over those of int8 */
 #define LAYER_S            10e-6 /* starting the parallel regions of a layer */
 #define PRODUCT_RATIO      1.06  /* time of a pass's products, over that of the same products in a row */
-#define VALUE_S            15e-9 /* of a layer with experts: other work of a row, for each value of its residual stream */
+#define VALUE_S            15e-9 /* other work of a row in a layer, for each value of its residual stream */
 
 /* Multiply-adds of one expert in every layer. */
 static double expert_macs(const struct moe_shape *shape)
@@ -75,7 +75,7 @@ void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, in
     f.mac_s = f.macs / m->mac_ps;
     double other_s = products_s(&m->products, shape->pass_format_bytes, n_row) + kept_bytes / m->dram_Bps +
                      positions * shape->position_macs / m->mac_ps / FLOAT_RATE_RATIO + shape->n_layer * LAYER_S +
-                     (double)n_row * shape->n_moe_layer * shape->d_model * VALUE_S;
+                     (double)n_row * shape->n_layer * shape->d_model * VALUE_S;
     double disk_s = f.disk_s / DISK_RATE_RATIO + other_s;
     f.pass_s = expert_s + other_s;
     f.bound_by = f.dram_s > f.mac_s ? "dram" : "operations";

@@ -209,7 +209,7 @@ static void the_slowest_tier_sets_the_pace(void **state)
     assert_true(near(f.dram_bytes, 300 + 350 + 100)); /* dense, 3.5 experts, 10 positions */
     assert_true(near(f.macs, 2000 + 240));            /* 10 positions of 2 x 12 */
     assert_true(near(f.disk_s, 1.75) && near(f.dram_s, 0.75) && near(f.mac_s, 0.224));
-    double other = 1.06 * 300 / 400 + 0.1 + 0.024 / 0.15 + 30e-6 + 2 * 2 * 5e6 * 15e-9, disk = 1.75 / 0.92 + other;
+    double other = 1.06 * 300 / 400 + 0.1 + 0.024 / 0.15 + 30e-6 + 2 * 3 * 5e6 * 15e-9, disk = 1.75 / 0.92 + other;
     assert_true(near(f.pass_s, disk) && near(f.tokens_per_s, 2 / disk));
     assert_string_equal(f.bound_by, "disk");
 
