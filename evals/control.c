@@ -21,13 +21,8 @@ static void foresee(struct spec_control *c, const struct machine *m, const struc
 
 static struct machine_run run(struct machine m, struct machine_drafter d, int n_due, bool foreseen)
 {
-    struct spec_control_options o = { .n_session = MACHINE_SESSIONS,
-                                      .n_drafter = 1,
-                                      .drafter = { { .name = d.name, .max_depth = d.max_depth } },
-                                      .rule = SPEC_COUPLED,
-                                      .gamma = SPEC_AUTO };
-    struct spec_control *c;
-    if (spec_control_open(&c, &o))
+    struct spec_control *c = machine_control(&d);
+    if (!c)
         exit(1);
     if (foreseen)
         foresee(c, &m, &d);

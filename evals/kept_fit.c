@@ -18,13 +18,8 @@ static double run(const struct machine *machine, const struct machine_drafter *d
 {
     struct machine m = *machine;
     struct machine_drafter d = *drafter;
-    struct spec_control_options o = { .n_session = MACHINE_SESSIONS,
-                                      .n_drafter = 1,
-                                      .drafter = { { .name = d.name, .max_depth = d.max_depth } },
-                                      .rule = SPEC_COUPLED,
-                                      .gamma = SPEC_AUTO };
-    struct spec_control *c;
-    if (spec_control_open(&c, &o))
+    struct spec_control *c = machine_control(&d);
+    if (!c)
         exit(1);
     if (pass)
         spec_control_set_forecast(c, pass, draft);

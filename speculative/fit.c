@@ -26,8 +26,8 @@
 #define MIN_GROWTH         1e-5 /* least value of growth - 1 */
 #define MIN_WAIT           0.1
 #define MAX_WAIT           2.0 /* a disk may give half of its measured rate */
-#define EXPECTED_STARTS    3   /* an earlier opinion leaves no distant minimum */
-#define N_ANCHOR           8   /* points of an earlier opinion: 1, 2, 4 .. 128 rows */
+#define EXPECTED_STARTS    3   /* a prior leaves no distant minimum */
+#define N_ANCHOR           8   /* points of the prior: 1, 2, 4 .. 128 rows */
 #define ANCHOR_CONTEXT     1024
 #define ANCHOR_WEIGHT      0.02 /* sixteen of them weigh a third of one well measured point */
 
@@ -199,9 +199,9 @@ static int n_constant(const struct spec_fit_input *m)
     return PASS_PARAMS - (m->n_expert > 0 ? 0 : 2) - !t.misses - !t.kv - !t.copies;
 }
 
-/* ---- an earlier opinion ----------------------------------------------------------------------------------------- */
+/* ---- the prior -------------------------------------------------------------------------------------------------- */
 
-/* The time that an earlier opinion expects for a point: without its guess of misses, as the point has measured ones. */
+/* The time of a point by the prior: without its estimate of misses, as the point has measured ones. */
 static double expected_ns(const struct spec_cost_model *expected, const struct spec_fit_point *p)
 {
     struct spec_cost_model c = *expected;
@@ -211,7 +211,7 @@ static double expected_ns(const struct spec_cost_model *expected, const struct s
            c.kv_ns * p->kv + c.copy_ns * p->copied;
 }
 
-/* Writes points of the earlier opinion, behind the measured ones: rows from 1 to 128, each without context and with
+/* Writes points of the prior, behind the measured ones: rows from 1 to 128, each without context and with
  * ANCHOR_CONTEXT positions a row.  Returns their number. */
 static int add_anchors(struct spec_fit_point *out, const struct spec_fit_input *m)
 {
@@ -351,8 +351,7 @@ int spec_fit(struct spec_fit *out, const struct spec_fit_input *m)
         e = kn_fail(KN_EINVAL, "the ridge range is %g to %g rows: its start must be positive, and not above its end",
                     m->ridge_least, m->ridge_most);
     if (!e && m->expected && m->n_pass > SPEC_OBSERVED_POINTS)
-        e = kn_fail(KN_ELIMIT, "%d passes, at most %d can be fitted near an earlier opinion", m->n_pass,
-                    SPEC_OBSERVED_POINTS);
+        e = kn_fail(KN_ELIMIT, "%d passes, at most %d can be fitted near a prior", m->n_pass, SPEC_OBSERVED_POINTS);
     if (!e && m->expected) {
         memcpy(all, m->pass, (size_t)m->n_pass * sizeof *all);
         with.pass = all;

@@ -52,7 +52,7 @@ struct spec_fit_input {
     /* pass needs as many points without hold as constants to fit; draft and choose each have no point, or at least 2
      * without hold. */
     int n_pass, n_draft, n_choose;
-    /* An earlier opinion, or NULL: the constants that the points leave open stay near it.  Its times are first scaled to
+    /* The prior, or NULL: the constants that the points leave open stay near it.  Its times are first scaled to
      * the measured ones, so that only its shape counts.  With it one pass is enough. */
     const struct spec_cost_model *expected;
 };

@@ -1,10 +1,10 @@
 /* engine/cli/cmd_inspect.c - `spillway inspect MODEL`: prints a summary of a model file without loading it.
  *
  * In: the header of a GGUF file of any architecture, or a folder of a supported family, shown as the GGUF file
- * it would be converted to.  Out: a summary as lines, or with --json as one object with the same content, which also says
- * whether the model runs here (inspect_use.c); with
- * --verbose also every metadata value (of arrays the first few items) and every tensor (with --json also its file,
- * offset and bytes).  Values that the file does not have are left out.
+ * it would be converted to.  Out: a summary as lines, or with --json as one object with the same content, which also
+ * says whether the model runs here (inspect_use.c); with --verbose also every metadata value (of arrays the first few
+ * items) and every tensor (with --json also its file, offset and bytes).  Values that the file does not have are left
+ * out.
  *
  * The same functions print both forms: struct eng_sheet says which, and each put_ function prints a line or a JSON
  * member. */

@@ -57,22 +57,20 @@ int eng_inspect_open(struct moe_file **out, const struct eng_config *c, char *wh
     return error;
 }
 
-void eng_inspect_refused(struct eng_sheet *s, const char *why)
+static void put_runs(struct eng_sheet *s, bool runs)
 {
     eng_sheet_begin(s, "runs", "runs here");
-    fputs(s->json ? "false" : "no", s->out);
+    fputs(s->json ? (runs ? "true" : "false") : runs ? "yes" : "no", s->out);
     eng_sheet_end(s);
+}
+
+void eng_inspect_refused(struct eng_sheet *s, const char *why)
+{
+    put_runs(s, false);
     eng_sheet_sentence(s, "why", "  why", why);
 }
 
 /* ---- memory and speed --------------------------------------------------------------------------------- */
-
-static void put_runs(struct eng_sheet *s)
-{
-    eng_sheet_begin(s, "runs", "runs here");
-    fputs(s->json ? "true" : "yes", s->out);
-    eng_sheet_end(s);
-}
 
 /* The needs of a model, as described under one budget. */
 struct needs {
@@ -185,7 +183,7 @@ static void put_run(struct eng_sheet *s, const struct eng_config *c, const struc
     end_reasons(c);
     if (fits) {
         here = needs_of(e);
-        put_runs(s);
+        put_runs(s, true);
     } else
         eng_inspect_refused(s, reason);
     if (known)

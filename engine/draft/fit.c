@@ -9,6 +9,7 @@
  * measured passes as it does any estimate, so a wrong file costs no more than any wrong estimate.
  *
  * --fit FILE is read instead, and then nothing is kept; --fit none uses the machine's rates. */
+#include "engine/base/bytes.h"
 #include "engine/draft/internal.h"
 #include "engine/plan/host_rate.h"
 
@@ -34,9 +35,7 @@ static uint64_t setup_of(const struct eng_drafting *g)
     snprintf(text, sizeof text, "%s|%d|%s|%s|%d|%d", processor, kn_team_size(g->host.team),
              kn_isa_name(moe_model_ops(g->host.model)->isa), device->name, g->host.split->device.n_resident,
              (int)g->host.kv_format);
-    uint64_t id = 0;
-    for (const char *c = text; *c; c++)
-        id = kn_mix(id + KN_GOLDEN + (uint8_t)*c);
+    uint64_t id = eng_hash(0, text, strlen(text));
     return id ? id : 1;
 }
 

@@ -37,8 +37,8 @@ void eng_fit_keep(const char *path, const char *model, uint64_t model_id, const 
  * another model. Files of formats 1 and 2 have no times of contexts and copies: 0. A file of format 1 has no model: it is
  * read, which is logged, and its model is known by the number of experts only. */
 int eng_fit_read(const char *path, const struct moe_shape *shape, uint64_t model_id, struct eng_fitted *out);
-/* The same for the file beside a model, which must be of this setup, or of none (from `fit -o`). False: there is none, or it is not used, and a line
- * of the log says why. */
+/* The same for the file beside a model, which must be of this setup, or of none (from `fit -o`). False: there is none, or
+ * it is not used, and a line of the log says why. */
 bool eng_fit_read_kept(const char *path, const struct moe_shape *shape, uint64_t model_id, uint64_t setup,
                        struct eng_fitted *out);
 

@@ -52,15 +52,25 @@ static double best_s(struct kn_team *team, int n, kn_task *fn, void *arg)
     return best;
 }
 
-int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team, size_t bytes)
+uint8_t *eng_rate_area(struct kn_team *team, size_t bytes)
 {
-    bytes = !bytes || bytes > AREA_BYTES ? AREA_BYTES : bytes < AREA_LEAST ? AREA_LEAST : kn_align_up(bytes, PIECE);
     uint8_t *area = kn_map(bytes, -1);
-    if (!area)
-        return kn_fail(KN_ENOMEM, "no memory to measure with");
+    if (!area) {
+        kn_fail(KN_ENOMEM, "no memory to measure with");
+        return NULL;
+    }
     kn_team_bind(team, area, bytes / PIECE, PIECE);
     for (size_t i = 0; i < bytes; i += 4096)
         area[i] = 1; /* else all pages would be the same zero page */
+    return area;
+}
+
+int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team, size_t bytes)
+{
+    bytes = !bytes || bytes > AREA_BYTES ? AREA_BYTES : bytes < AREA_LEAST ? AREA_LEAST : kn_align_up(bytes, PIECE);
+    uint8_t *area = eng_rate_area(team, bytes);
+    if (!area)
+        return KN_ENOMEM;
     struct probe p = { ops, area, (long)((double)MACS * (double)bytes / (double)AREA_BYTES) };
     out->dram_Bps = (double)bytes / best_s(team, (int)(bytes / PIECE), read_piece, &p);
     out->mac_ps = (double)p.macs * kn_team_size(team) / best_s(team, kn_team_size(team), run_macs, &p);

@@ -15,6 +15,9 @@ struct eng_rates {
  * budget is a suitable size. */
 int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team, size_t bytes);
 
+/* Memory to measure with, in pages of its own on the team's nodes; freed by kn_unmap().  NULL: there is none, reported. */
+uint8_t *eng_rate_area(struct kn_team *team, size_t bytes);
+
 /* The processor's name as the kernel gives it; empty if it gives none. */
 void eng_processor_name(char *out, size_t size);
 

@@ -51,30 +51,46 @@ static double products_s(const struct eng_products *p, const size_t *bytes, doub
     return s * PRODUCT_RATIO;
 }
 
+/* Bytes of keys and values that a pass reads, and of recurrent states that it reads and writes. */
+static double kept_bytes(const struct eng_setting *s, int n_row)
+{
+    return (double)n_row * s->position * (double)s->kv_slot_bytes + 2.0 * n_row * (double)s->shape->state_bytes;
+}
+
+/* Bytes and multiply-adds of a pass, and how long each takes alone: all but pass_s, tokens_per_s and bound_by. */
+static struct eng_forecast bounds(const struct eng_setting *s, int n_row)
+{
+    const struct moe_shape *shape = s->shape;
+    struct eng_forecast f = { .n_row = n_row };
+    double positions = (double)n_row * s->position, expert_bytes = 0;
+    if (shape->n_expert) {
+        double expert = (double)shape->expert_file_bytes / shape->n_expert_total;
+        f.experts = spec_cost_distinct(shape->n_expert, shape->n_used, n_row);
+        double used = f.experts * shape->n_moe_layer;
+        f.misses = used * (1 - (double)s->split->n_resident / s->split->n_expert);
+        f.disk_bytes = f.misses * expert;
+        expert_bytes = used * expert;
+    }
+    f.dram_bytes = (double)shape->pass_bytes + kept_bytes(s, n_row) + expert_bytes;
+    f.macs = n_row * shape->row_macs + positions * shape->position_macs;
+    f.disk_s = f.disk_bytes > 0 ? f.disk_bytes / s->machine.disk_Bps : 0;
+    f.dram_s = f.dram_bytes / s->machine.dram_Bps;
+    f.mac_s = f.macs / s->machine.mac_ps;
+    return f;
+}
+
 void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row)
 {
     const struct moe_shape *shape = s->shape;
     const struct eng_machine *m = &s->machine;
-    struct eng_forecast f = { .n_row = n_row };
-    double expert = 0, expert_s = 0, positions = (double)n_row * s->position, used = 0;
-    if (shape->n_expert) {
-        expert = (double)shape->expert_file_bytes / shape->n_expert_total;
-        f.experts = spec_cost_distinct(shape->n_expert, shape->n_used, n_row);
-        used = f.experts * shape->n_moe_layer;
-        f.misses = used * (1 - (double)s->split->n_resident / s->split->n_expert);
-        expert_s = used / shape->n_expert_total *
+    struct eng_forecast f = bounds(s, n_row);
+    double expert_s = 0;
+    if (shape->n_expert)
+        expert_s = f.experts * shape->n_moe_layer / shape->n_expert_total *
                    products_s(&m->products, shape->expert_format_bytes, n_row * shape->n_used / f.experts);
-    }
-    f.disk_bytes = f.misses * expert;
-    double kept_bytes = positions * (double)s->kv_slot_bytes + 2.0 * n_row * (double)shape->state_bytes;
-    f.dram_bytes = (double)shape->pass_bytes + kept_bytes + used * expert;
-    f.macs = n_row * shape->row_macs + positions * shape->position_macs;
-
-    f.disk_s = f.disk_bytes > 0 ? f.disk_bytes / m->disk_Bps : 0;
-    f.dram_s = f.dram_bytes / m->dram_Bps;
-    f.mac_s = f.macs / m->mac_ps;
-    double other_s = products_s(&m->products, shape->pass_format_bytes, n_row) + kept_bytes / m->dram_Bps +
-                     positions * shape->position_macs / m->mac_ps / FLOAT_RATE_RATIO + shape->n_layer * LAYER_S +
+    double attention_macs = (double)n_row * s->position * shape->position_macs;
+    double other_s = products_s(&m->products, shape->pass_format_bytes, n_row) + kept_bytes(s, n_row) / m->dram_Bps +
+                     attention_macs / m->mac_ps / FLOAT_RATE_RATIO + shape->n_layer * LAYER_S +
                      (double)n_row * shape->n_layer * shape->d_model * VALUE_S;
     double disk_s = f.disk_s / DISK_RATE_RATIO + other_s;
     f.pass_s = expert_s + other_s;
@@ -123,12 +139,11 @@ static double least_s(const struct eng_forecast *f)
 
 double eng_plan_gain(const struct eng_setting *s, int n_seq, const double *survival, int most, int *depth)
 {
-    struct eng_forecast off, on;
+    struct eng_forecast off = bounds(s, n_seq);
     double best = 1, tokens = 1;
     *depth = 0;
-    eng_plan_forecast(&off, s, n_seq);
     for (int i = 0; i < most; i++) {
-        eng_plan_forecast(&on, s, n_seq * (i + 2));
+        struct eng_forecast on = bounds(s, n_seq * (i + 2));
         tokens += survival[i];
         double gain = tokens * least_s(&off) / least_s(&on);
         if (gain > best) {

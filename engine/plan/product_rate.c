@@ -4,6 +4,7 @@
  * driven out of the caches or not, as passes would.  The best of a few windows counts, as in host_rate.c. */
 #include "engine/plan/product_rate.h"
 
+#include "engine/plan/host_rate.h"
 #include "kernels/pass.h"
 
 #define AREA_BYTES ((size_t)128 << 20)
@@ -85,16 +86,13 @@ int eng_product_rate_measure(struct eng_products *out, const struct moe_shape *s
     int error = kn_queue_open(&b.queue, &opt);
     if (error)
         return error;
-    b.area = kn_map(all, -1);
+    b.area = eng_rate_area(team, all);
     if (!b.area) {
         kn_queue_close(b.queue);
-        return kn_fail(KN_ENOMEM, "no memory to measure with");
+        return KN_ENOMEM;
     }
     b.x = b.area + b.bytes;
     b.y = (float *)(void *)(b.x + x_bytes);
-    kn_team_bind(team, b.area, b.bytes / 4096, 4096);
-    for (size_t i = 0; i < b.bytes; i += 4096)
-        b.area[i] = 1; /* else all pages would be the same zero page */
     for (int f = 0; f < KN_FORMAT_COUNT; f++)
         for (int i = 0; i < ENG_PRODUCT_ROWS; i++) {
             double bytes = (double)shape->pass_format_bytes[f] + (double)shape->expert_format_bytes[f];

@@ -2,7 +2,7 @@
  *
  * A collector is a device: the host, with a queue that looks at each operation before the host's queue runs it.  So a
  * context needs no part for it.  Operations name matrices by their address; for dense weights the collector knows these
- * from the model, and an operation's experts are those of the layer whose rows were planned last.  Rows are named by the
+ * from the model, and an operation's experts are those of the layer that PLAN named last.  Rows are named by the
  * address of their codes; their floats are in the kn_acts that an earlier operation has filled.
  *
  * Experts have a sum for each expert, gates and ups share one.  Routers have none: they are not quantised, and prefetching
@@ -41,7 +41,7 @@ struct moe_collector {
     int n_dense;
     bool sorted;
     struct layer_sums *layer;       /* [n_layer] */
-    int planned;                    /* the layer whose rows were planned last; -1: none */
+    int planned;                    /* the layer that PLAN named last; -1: none */
     struct kn_acts acts[ACTS_MOST]; /* all that operations have filled */
     int n_acts;
 };

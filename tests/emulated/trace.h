@@ -8,7 +8,7 @@
  *
  * Each operation gets its recorded inputs, so that one wrong operation makes no other wrong.  The memory of the recorded
  * process is mapped at the same addresses, because operations, rows and lists of experts hold addresses: a replay is a
- * process of its own, and one whose own memory lies there by chance says so and can be run again.  A device with memory
+ * process of its own; if its own memory lies there by chance, it says so and can be run again.  A device with memory
  * of its own must be able to read that of the host at its addresses, as CUDA devices do with registered memory.
  *
  * The file: struct trace_head, then records, each a struct trace_record with its bytes after it.  A piece of memory is

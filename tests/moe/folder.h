@@ -21,6 +21,20 @@ static inline int folder_make(void **state)
     return 0;
 }
 
+/* All bytes of a file; the caller frees them. */
+static inline uint8_t *folder_read(const char *name, size_t *bytes)
+{
+    FILE *f = fopen(name, "rb");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    *bytes = (size_t)ftell(f);
+    rewind(f);
+    uint8_t *data = malloc(*bytes);
+    assert_int_equal(fread(data, 1, *bytes, f), *bytes);
+    fclose(f);
+    return data;
+}
+
 static inline int folder_remove(void **state)
 {
     (void)state;

@@ -252,4 +252,13 @@ static inline int golden_write(struct golden *g, const char *path)
     return error;
 }
 
+/* Goldens of all families in which each property shows, and further ones: odd sizes, and groups of which there is one. */
+#define GOLDEN_NAMES                                                                                                   \
+    "llama_gqa", "llama_rope3_tied", "llama_linear", "mistral", "qwen2", "qwen3_tied", "qwen3_yarn", "mixtral",        \
+        "qwen3moe_norm", "qwen3moe_nonorm", "qwen2moe", "olmoe", "olmoe_clamp", "gpt_oss", "glm4moe",                  \
+        "glm4moe_groups", "minimax_m2", "deepseek2_lite", "deepseek2_groups", "deepseek3", "qwen3next",                \
+        "qwen3next_odd", "qwen35moe", "gemma3", "ernie4_5_moe", "hunyuan_moe", "hy_v3", "dots1", "granitemoe",         \
+        "exaone_moe", "solar_open", "smollm3", "mistral3", "phi3", "phi3_short", "bailing", "bailing2"
+#define GOLDEN_FURTHER "llama_odd", "qwen3moe_odd", "deepseek3_one_group"
+
 #endif

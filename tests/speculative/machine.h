@@ -233,6 +233,18 @@ static inline double machine_best(const struct machine *m, const struct machine_
     return best;
 }
 
+/* A controller with one drafter and automatic draft lengths; NULL: no memory. */
+static inline struct spec_control *machine_control(const struct machine_drafter *d)
+{
+    struct spec_control_options o = { .n_session = MACHINE_SESSIONS,
+                                      .n_drafter = 1,
+                                      .drafter = { { .name = d->name, .max_depth = d->max_depth } },
+                                      .rule = SPEC_COUPLED,
+                                      .gamma = SPEC_AUTO };
+    struct spec_control *c;
+    return spec_control_open(&c, &o) ? NULL : c;
+}
+
 /* The cost model of an engine that knows only the machine's rates: distinct experts for every row, arithmetic in proportion to rows,
  * and the disk's time hidden or not. */
 static inline struct spec_cost_model machine_by_rates(const struct machine *m)

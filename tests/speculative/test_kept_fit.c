@@ -219,13 +219,8 @@ static struct machine_run run(const struct machine *machine, const struct machin
 {
     struct machine m = *machine;
     struct machine_drafter d = *drafter;
-    struct spec_control_options o = { .n_session = MACHINE_SESSIONS,
-                                      .n_drafter = 1,
-                                      .drafter = { { .name = d.name, .max_depth = d.max_depth } },
-                                      .rule = SPEC_COUPLED,
-                                      .gamma = SPEC_AUTO };
-    struct spec_control *c = NULL;
-    assert_int_equal(spec_control_open(&c, &o), 0);
+    struct spec_control *c = machine_control(&d);
+    assert_non_null(c);
     spec_control_set_forecast(c, first, &(struct spec_draft_forecast){ d.fixed_ns, d.seq_ns, accept });
     machine_seed = seed;
     struct machine_run r = machine_go(c, &m, &d, n_due, n_step, NULL, NULL);

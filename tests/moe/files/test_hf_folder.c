@@ -89,6 +89,15 @@ static bool is_in_panels(const struct moe_file *f)
     return (key - n_rot) % KN_PANEL == 0;
 }
 
+/* The GGUF file and the folder compute the same bytes. */
+static void same_logits(const struct golden *g)
+{
+    float *x = logits_of(g, path), *y = logits_of(g, model);
+    assert_memory_equal(x, y, 4 * (size_t)g->n_vocab * sizeof *x);
+    free(x);
+    free(y);
+}
+
 static void a_folder_is_as_its_gguf(void **state)
 {
     const char *name = *state;
@@ -111,10 +120,7 @@ static void a_folder_is_as_its_gguf(void **state)
             hf_folder_free(&h);
             continue;
         }
-        float *x = logits_of(&h.g, path), *y = logits_of(&h.g, model);
-        assert_memory_equal(x, y, 4 * (size_t)h.g.n_vocab * sizeof *x);
-        free(x);
-        free(y);
+        same_logits(&h.g);
         hf_folder_free(&h);
     }
 }
@@ -148,10 +154,7 @@ static void stacks_of_experts_are_taken_apart(void **state)
     same_tensors(a, b);
     moe_file_close(a);
     moe_file_close(b);
-    float *x = logits_of(&h.g, path), *y = logits_of(&h.g, model);
-    assert_memory_equal(x, y, 4 * (size_t)h.g.n_vocab * sizeof *x);
-    free(x);
-    free(y);
+    same_logits(&h.g);
     hf_folder_free(&h);
 }
 
@@ -189,10 +192,7 @@ static void a_language_model_within_another(void **state)
     assert_non_null(moe_file_find_tensor(b, "blk.4.nextn.eh_proj.weight")); /* not a level deeper */
     moe_file_close(a);
     moe_file_close(b);
-    float *x = logits_of(&h.g, path), *y = logits_of(&h.g, model);
-    assert_memory_equal(x, y, 4 * (size_t)h.g.n_vocab * sizeof *x);
-    free(x);
-    free(y);
+    same_logits(&h.g);
     hf_folder_free(&h);
 }
 
@@ -232,10 +232,7 @@ static void the_language_model_of_mistral3(void **state)
         same_tensors(a, b);
         moe_file_close(a);
         moe_file_close(b);
-        float *x = logits_of(&h.g, path), *y = logits_of(&h.g, model);
-        assert_memory_equal(x, y, 4 * (size_t)h.g.n_vocab * sizeof *x);
-        free(x);
-        free(y);
+        same_logits(&h.g);
         hf_folder_free(&h);
     }
 }

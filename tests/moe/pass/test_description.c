@@ -352,45 +352,7 @@ static void each_property_shows(void **state)
 
 int main(void)
 {
-    static char *const name[] = {
-        "llama_gqa",
-        "llama_rope3_tied",
-        "llama_linear",
-        "mistral",
-        "qwen2",
-        "qwen3_tied",
-        "qwen3_yarn",
-        "mixtral",
-        "qwen3moe_norm",
-        "qwen3moe_nonorm",
-        "qwen2moe",
-        "olmoe",
-        "olmoe_clamp",
-        "gpt_oss",
-        "glm4moe",
-        "glm4moe_groups",
-        "minimax_m2",
-        "deepseek2_lite",
-        "deepseek2_groups",
-        "deepseek3",
-        "qwen3next",
-        "qwen3next_odd",
-        "qwen35moe",
-        "gemma3",
-        "ernie4_5_moe",
-        "hunyuan_moe",
-        "hy_v3",
-        "dots1",
-        "granitemoe",
-        "exaone_moe",
-        "solar_open",
-        "smollm3",
-        "mistral3",
-        "phi3",
-        "phi3_short",
-        "bailing",
-        "bailing2",
-    };
+    static char *const name[] = { GOLDEN_NAMES };
     struct CMUnitTest tests[sizeof name / sizeof *name];
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)
         tests[i] = (struct CMUnitTest){ name[i], each_property_shows, NULL, NULL, name[i] };

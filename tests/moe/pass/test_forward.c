@@ -208,48 +208,7 @@ static void lost_experts_are_not_kept(void **state)
 
 int main(void)
 {
-    static char *const name[] = {
-        "llama_gqa",
-        "llama_rope3_tied",
-        "llama_linear",
-        "llama_odd",
-        "mistral",
-        "qwen2",
-        "qwen3_tied",
-        "qwen3_yarn",
-        "mixtral",
-        "qwen3moe_norm",
-        "qwen3moe_nonorm",
-        "qwen3moe_odd",
-        "qwen2moe",
-        "olmoe",
-        "olmoe_clamp",
-        "gpt_oss",
-        "glm4moe",
-        "glm4moe_groups",
-        "minimax_m2",
-        "deepseek2_lite",
-        "deepseek2_groups",
-        "deepseek3",
-        "deepseek3_one_group",
-        "qwen3next",
-        "qwen3next_odd",
-        "qwen35moe",
-        "gemma3",
-        "ernie4_5_moe",
-        "hunyuan_moe",
-        "hy_v3",
-        "dots1",
-        "granitemoe",
-        "exaone_moe",
-        "solar_open",
-        "smollm3",
-        "mistral3",
-        "phi3",
-        "phi3_short",
-        "bailing",
-        "bailing2",
-    };
+    static char *const name[] = { GOLDEN_NAMES, GOLDEN_FURTHER };
     enum { N = sizeof name / sizeof *name };
     struct CMUnitTest tests[N + 1] = { [N] = cmocka_unit_test(lost_experts_are_not_kept) };
     for (int i = 0; i < N; i++)

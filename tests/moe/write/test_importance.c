@@ -315,20 +315,6 @@ static void collect(int n_row, struct moe_collected *out)
     kn_team_close(team);
 }
 
-/* The bytes of the importance matrix; the caller frees them. */
-static char *read_matrix(size_t *n)
-{
-    FILE *f = fopen(matrix_path, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    char *bytes = malloc(*n);
-    assert_int_equal(fread(bytes, 1, *n, f), *n);
-    fclose(f);
-    return bytes;
-}
-
 static float *read_floats(const struct moe_file *f, const char *name, size_t n)
 {
     const struct moe_tensor *t = moe_file_find_tensor(f, name);
@@ -406,7 +392,7 @@ static void sums_are_those_of_the_rows(void **state)
                 make_model(cases[i].shape, q8 ? KN_Q8_0 : KN_BF16);
                 collect(n_row, &result);
                 size_t n;
-                char *bytes = read_matrix(&n);
+                char *bytes = (char *)folder_read(matrix_path, &n);
                 if (first) {
                     assert_int_equal(n, n_first);
                     assert_memory_equal(bytes, first, n);

@@ -321,23 +321,10 @@ static void write_split(const struct moe_file *f, int no)
     moe_writer_close(w);
 }
 
-static uint8_t *read_all(const char *name, size_t *bytes)
-{
-    FILE *f = fopen(name, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    *bytes = (size_t)ftell(f);
-    rewind(f);
-    uint8_t *data = malloc(*bytes);
-    assert_int_equal(fread(data, 1, *bytes, f), *bytes);
-    fclose(f);
-    return data;
-}
-
 static void assert_same_file(const char *name, const uint8_t *want, size_t want_bytes)
 {
     size_t bytes;
-    uint8_t *got = read_all(name, &bytes);
+    uint8_t *got = folder_read(name, &bytes);
     assert_int_equal(bytes, want_bytes);
     assert_memory_equal(got, want, bytes);
     free(got);
@@ -351,7 +338,7 @@ static void splits_give_the_file_that_the_whole_gives(void **state)
     size_t bytes;
     make_source("tiny");
     assert_int_equal(quantize_file(from, all_in(KN_Q4_K), 2), 0);
-    uint8_t *want = read_all(to, &bytes);
+    uint8_t *want = folder_read(to, &bytes);
     assert_int_equal(moe_file_open(&f, from), 0);
     write_split(f, 0);
     write_split(f, 1);
@@ -377,7 +364,7 @@ static void threads_and_instruction_sets_write_the_same(void **state)
     opt.format[MOE_ATTENTION] = KN_Q8_0;
     opt.format[MOE_HEAD] = KN_Q6_K;
     assert_int_equal(quantize_file(from, opt, 1), 0);
-    uint8_t *want = read_all(to, &bytes);
+    uint8_t *want = folder_read(to, &bytes);
     memcpy(want_done, done, sizeof done);
     for (int isa = 0; isa < KN_ISA_COUNT; isa++)
         for (int n = 1; n <= 3; n++) {
@@ -399,7 +386,7 @@ static void quantised_weights_are_refused_unless_asked_for(void **state)
     make_source("tiny");
     assert_int_equal(quantize_file(from, opt, 2), 0);
     assert_int_equal(rename(to, path), 0);
-    uint8_t *want = read_all(path, &bytes);
+    uint8_t *want = folder_read(path, &bytes);
 
     faults_reset();
     assert_int_equal(quantize_file(path, opt, 2), KN_EINVAL);
