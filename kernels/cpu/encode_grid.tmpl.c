@@ -358,8 +358,8 @@ static void search(struct search *p)
 
 static float cost(const struct search *p, int i, int g) { return p->weight[i][g] * p->x[i][g]; }
 
-/* Loads the groups; values that do not exist are 0.  seven: the number of negative values of eight must be even: the
- * of an odd number the sign that costs least is wrong. */
+/* Loads the groups; values that do not exist are 0.  seven: the number of negative values of eight must be even; where it
+ * is odd, the value that loses least gets the wrong sign. */
 static void load(struct search *p, const float *x, const float *weight, size_t n_value, bool seven)
 {
     for (int g = 0; g < GROUPS; g++) {
