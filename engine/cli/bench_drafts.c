@@ -3,7 +3,7 @@
  * A round has several timed blocks of passes: one without drafts, one with drafts of --gamma tokens, with --dsi one
  * that drafts during verification, and one for each draft length of --against.  All blocks run the same sequences from
  * the same prompts.  With --verify coupled they must generate the same tokens, which is checked.  A ratio compares the
- * speed of two blocks of one round.  If the controller chooses the draft length, untimed passes run first until it has
+ * speed of two blocks of one round; without --rounds there are as many as the ratio's interval needs.  If the controller chooses the draft length, untimed passes run first until it has
  * settled; it learns nothing from blocks of --against.  Beside each ratio is the speed-up that bytes and operations
  * would allow. */
 #include "engine/cli/bench.h"
@@ -19,13 +19,17 @@
 #define STEADY_PASSES 8 /* passes in a row without a change until the controller counts as settled */
 #define DEPTH         8 /* longest draft considered for the ideal speed-up */
 #define MAX_ROUNDS    64
+#define FEW_ROUNDS    3     /* without --rounds: at least, */
+#define MANY_ROUNDS   32    /* at most, */
+#define INTERVAL      0.05  /* until the first ratio's interval is +- this, */
+#define ROUNDS_NS     300e9 /* or this much time has passed */
 #define MAX_WAYS      16
 
 static const struct eng_bench_way none = { ENG_BENCH_NONE, 0 };
 
 struct ways {
     struct eng_bench_way way[MAX_WAYS]; /* [n]; way[0]: without drafts, way[1]: drafts of --gamma */
-    int n;
+    int n, n_round;
     double speed[MAX_ROUNDS][MAX_WAYS], disk_Bps; /* speed: tokens/s of each block */
 };
 
@@ -214,20 +218,27 @@ static const char *gamma_text(int gamma, char out[16])
     return out;
 }
 
-/* Prints the ratio of the speeds of ways `on` and `off`: the mean over the rounds, and the half width of its 95 %
- * confidence interval (Student's t). */
-static void print_ratio(const struct eng_bench *b, int batch, const struct ways *w, int on, int off)
+/* The ratio of the speeds of ways `on` and `off`: the mean over the rounds; *half is set to the half width of its 95 %
+ * confidence interval (Student's t), 0 with one round. */
+static double ratio_of(const struct ways *w, int on, int off, double *half)
 {
     static const double t[] = { 0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23 };
-    const struct eng_bench_way *way = &w->way[on], *over = &w->way[off];
     double mean = 0, square = 0;
-    int n = b->config->n_round;
-    char gamma[16], over_gamma[16];
+    int n = w->n_round;
     for (int i = 0; i < n; i++)
         mean += w->speed[i][on] / w->speed[i][off] / n;
     for (int i = 0; i < n; i++)
         square += (w->speed[i][on] / w->speed[i][off] - mean) * (w->speed[i][on] / w->speed[i][off] - mean);
-    double half = n > 1 ? t[kn_min(n - 1, 10)] * __builtin_sqrt(square / (n - 1) / n) : 0;
+    *half = n > 1 ? t[kn_min(n - 1, 10)] * sqrt(square / (n - 1) / n) : 0;
+    return mean;
+}
+
+static void print_ratio(const struct eng_bench *b, int batch, const struct ways *w, int on, int off)
+{
+    const struct eng_bench_way *way = &w->way[on], *over = &w->way[off];
+    double half, mean = ratio_of(w, on, off, &half);
+    int n = w->n_round;
+    char gamma[16], over_gamma[16];
     if (b->config->json)
         printf("{\"what\":\"speedup\",\"batch\":%d,\"drafter\":\"%s\",\"how\":\"%s\",\"over\":\"%s\",\"gamma\":%d,"
                "\"over_gamma\":%d,\"lookahead\":%d,\"pairs\":%d,\"ratio\":%.4f,\"ratio_interval\":%.4f",
@@ -290,13 +301,23 @@ static int run_round(struct eng_bench *b, int batch, struct ways *w, int round, 
     return error;
 }
 
+static bool has_enough_rounds(const struct eng_bench *b, const struct ways *w, uint64_t began)
+{
+    double half;
+    if (b->config->n_round)
+        return w->n_round == b->config->n_round;
+    ratio_of(w, 1, 0, &half);
+    return w->n_round >= FEW_ROUNDS &&
+           (half < INTERVAL || w->n_round == MANY_ROUNDS || kn_now_ns() - began > ROUNDS_NS);
+}
+
 int eng_bench_drafts(struct eng_bench *b, int batch)
 {
     struct ways w = { .n = 0 };
     bool settled[MAX_WAYS];
     int error = list_ways(&w, b->config);
-    for (int i = 0; i < b->config->n_round && !error; i++)
-        error = run_round(b, batch, &w, i, settled);
+    for (uint64_t began = kn_now_ns(); !error && !has_enough_rounds(b, &w, began); w.n_round += !error)
+        error = run_round(b, batch, &w, w.n_round, settled);
     for (int i = 1; i < w.n && !error; i++) {
         eng_bench_draft(b, w.way[i]); /* eng_explain() describes the current way */
         print_ratio(b, batch, &w, i, 0);

@@ -172,8 +172,8 @@ static const struct eng_option options[] = {
       "FILE", "text to cut prompts from; default: random tokens, undraftable" },
     { "gen", "", COMMON, BENCH, ENG_INTEGER, AT(n_gen), 0, 1 << 20,
       "N", "tokens to generate and time per sequence" },
-    { "rounds", "", MEASURE, BENCH, ENG_INTEGER, AT(n_round), 1, 64,
-      "N", "rounds; each has timed blocks without and with drafts" },
+    { "rounds", "", MEASURE, BENCH, ENG_INTEGER, AT(n_round), 0, 64,
+      "N", "rounds of blocks without and with drafts; 0: until the ratio is known to 5 %" },
     { "against", "", MEASURE, BENCH, ENG_TEXT, AT(against), 0, 0,
       "LIST", "draft lengths to compare with --gamma's, such as 1,2,4" },
     { "warmup", "", MEASURE, BENCH, ENG_INTEGER, AT(n_warmup), -1, 1 << 20,
@@ -366,7 +366,6 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->n_prompt = 512;
     c->n_gen = 128;
     c->n_warmup = -1;
-    c->n_round = 3;
     c->batches = "1,4,8,16";
     c->format = "q4_k";
     c->gamma = ENG_GAMMA_AUTO;

@@ -631,6 +631,16 @@ static void tables_are_80_wide(void **state)
     assert_non_null(strstr(printed, "\"depth_8\":"));
 }
 
+/* Without --rounds bench goes on until it knows the ratio, with three pairs at least. */
+static void bench_chooses_its_rounds(void **state)
+{
+    (void)state;
+    does("bench m.gguf --batch 1 --prompt 4 --gen 4 --warmup 0 --ctx-size 64 --draft ngram --gamma 1 --json", NULL);
+    const char *at = strstr(printed, "\"pairs\":");
+    assert_non_null(at);
+    assert_in_range(atoi(at + 8), 3, 32);
+}
+
 static void models_are_made_and_made_again(void **state)
 {
     (void)state;
@@ -942,6 +952,7 @@ int main(void)
         cmocka_unit_test(plans_are_json_by_line),
         cmocka_unit_test(a_budget_that_is_named_is_enough),
         cmocka_unit_test(tables_are_80_wide),
+        cmocka_unit_test(bench_chooses_its_rounds),
         cmocka_unit_test(models_are_made_and_made_again),
         cmocka_unit_test(models_are_quantised),
         cmocka_unit_test(a_packed_model_says_the_same),
