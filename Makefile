@@ -72,9 +72,9 @@ ISA_avx2   = -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 
 SRC_kernels     = pass_fields device core/base core/io core/memory core/machine core/threads core/json cpu/math cpu/formats \
-                  cpu/grids cpu/decode cpu/reference_matmul cpu/reference cpu/encode cpu/encode_32 cpu/encode_grid cpu/encode.tmpl \
+                  cpu/grids cpu/decode cpu/reference_matmul cpu/reference cpu/logits cpu/encode cpu/encode_32 cpu/encode_grid cpu/encode.tmpl \
                   cpu/encode_32.tmpl cpu/encode_grid.tmpl cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul_256.tmpl \
-                  cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
+                  cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl cpu/logits.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
                   cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue \
                   cuda/driver cuda/device cuda/memory cuda/queue cuda/self_test cuda/images

@@ -32,6 +32,13 @@
     void kn_add_##isa(float *x, const float *y, int n);                                                                \
     void kn_add_scaled_##isa(float *x, float a, const float *y, int n);                                                \
     void kn_kv_store_##isa(enum kn_kv kv, const float *x, int n, void *out, float *scale);                             \
+    float kn_largest_##isa(const float *z, int n);                                                                     \
+    float kn_clean_logits_##isa(const float *x, int n, float *z);                                                      \
+    int kn_find_first_##isa(const float *z, float value, int n);                                                       \
+    float kn_exp_sum_##isa(const float *z, float most, int n);                                                         \
+    void kn_temper_##isa(const float *z, float most, double temperature, int n, float *x);                             \
+    int kn_list_above_##isa(const float *z, float least, int n, int32_t *id);                                          \
+    int kn_list_noisy_##isa(const float *z, int from, int to, const struct kn_noise *noise, int32_t *id);              \
     void kn_probe_read_##isa(const void *p, size_t bytes);                                                             \
     void kn_probe_mac_##isa(long n);
 

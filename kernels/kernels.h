@@ -259,6 +259,15 @@ static inline size_t kn_delta_floats(int d_key, int d_value)
  * files of llama. */
 enum kn_rope { KN_ROPE_HALVES, KN_ROPE_PAIRS };
 
+/* Number i of a stream is kn_mix(stream + KN_GOLDEN * (i + 1)).  Its Gumbel noise is -log(-log(u)), where u is an odd multiple
+ * of 2^-53 made of its upper 52 bits.  With n leading ones of these bits the noise is below (n + 1) * KN_NOISE_BIT: ln 2 and one part
+ * in 10^9, far more than the error of kn_log. */
+#define KN_NOISE_BIT 0.69314718125
+struct kn_noise {
+    uint64_t stream;
+    double inverse, least;
+};
+
 struct kn_ops {
     enum kn_isa isa;
 
@@ -305,6 +314,23 @@ struct kn_ops {
 
     /* x[n] to the KV cache's number type; scale: [kn_kv_blocks(n)] of int8, NULL otherwise. */
     void (*kv_store)(enum kn_kv kv, const float *x, int n, void *out, float *scale);
+
+    /* Rows of logits (cpu/logits.c).  A z has neither NaN nor INFINITY.
+     *   largest       the largest z; -INFINITY if n is 0
+     *   clean_logits  z = x, with NaN as -INFINITY and INFINITY as FLT_MAX; returns the largest z
+     *   find_first    the lowest i with z[i] == value; n: none
+     *   exp_sum       the sum of exp(z[i] - most), added as in softmax
+     *   temper        x = (z - most) / temperature
+     *   list_above    the i with z[i] >= least, ascending; returns their number
+     *   list_noisy    the i of from .. to-1, ascending, with z[i] * inverse + bound > least, where the bound is that of the
+     *                 noise of number i; returns their number */
+    float (*largest)(const float *z, int n);
+    float (*clean_logits)(const float *x, int n, float *z);
+    int (*find_first)(const float *z, float value, int n);
+    float (*exp_sum)(const float *z, float most, int n);
+    void (*temper)(const float *z, float most, double temperature, int n, float *x);
+    int (*list_above)(const float *z, float least, int n, int32_t *id);
+    int (*list_noisy)(const float *z, int from, int to, const struct kn_noise *noise, int32_t *id);
 
     /* For measuring a machine's limits: probe_read reads memory (bytes: a multiple of 16 KiB), probe_mac does n
      * multiply-adds of int8 codes. */

@@ -69,7 +69,8 @@ struct spec_sampler {
     int32_t *support; /* [n_vocab] */
     uint64_t *heap;   /* [n_vocab] keys; between calls, spec_sampler_scratch */
     uint32_t *count;  /* [n_vocab] zero between calls */
-    uint16_t *bucket; /* [n_vocab] */
+    uint16_t *bucket; /* [n_vocab] of the listed tokens */
+    int32_t *listed;  /* [n_vocab] tokens that an operation has listed, ascending */
     uint64_t weight_in[SPEC_BUCKETS];
     int count_in[SPEC_BUCKETS];
     double most, log_first;  /* of the row after step 0: largest logit, its log probability */

@@ -4,13 +4,15 @@
  * the distribution that it would be sampled from.
  *
  * The definition sorts the vocabulary and computes two logarithms per token.  The code avoids both:
- *   - tokens are put into buckets by logit.  Counts and weights of whole buckets show the bucket in which the support
- *     ends; all tokens of the buckets above are in it, in any order, and only that bucket is sorted, by a heap.
- *     Weights are integers, so their sums do not depend on the order either;
+ *   - the support is looked for among the tokens with the largest logits first, and among all only if it does not end there.
+ *     They are put into buckets by logit.  Counts and weights of whole buckets show the bucket in which the support ends; all
+ *     tokens of the buckets above are in it, in any order, and only that bucket is sorted, by a heap.  Weights are integers,
+ *     so their sums do not depend on the order either;
  *   - the Gumbel noise of a token is computed only if its hash could win: g = -log(-log u) is less than
- *     -log(1 - u), which is bounded by the number of leading ones of u's bits.  Of 150,000 tokens about a dozen
- *     need the logarithms (2 multiplications each for the rest: about 1 ns).
- * Both give the definition's result by construction; tests compare them with a plain sort. */
+ *     -log(1 - u), which is bounded by the number of leading ones of u's bits.  Of 150,000 tokens some dozens
+ *     need the logarithms.
+ * Both give the definition's result by construction; tests compare them with a plain sort.  Loops over all tokens of
+ * the vocabulary are operations of kn_ops (cpu/logits.c). */
 #include "speculative/internal.h"
 
 #include <float.h>
@@ -21,6 +23,8 @@
 #define MAX_RANGE  64.0               /* nats that the buckets span at most: e^-64 is negligible */
 #define NO_BUCKET  UINT16_MAX         /* cut by min-p or at -INFINITY */
 #define IN_SUPPORT (SPEC_BUCKETS + 1) /* a token of the last bucket in the support */
+#define N_FIRST    64                 /* tokens whose noise is computed first, for a bound of the others' */
+#define N_NEXT     4096               /* tokens listed by one bound */
 
 /* ---- noise ------------------------------------------------------------------------------------- */
 
@@ -40,13 +44,8 @@ static double noise_gumbel(uint64_t bits)
     return -kn_log(-kn_log(u));
 }
 
-/* An upper bound of noise_gumbel(bits): with n leading ones 1 - u > 2^-(n + 1), and -log(u) > 1 - u.  The
- * factor is ln 2 plus one part in 10^9, far more than the error of kn_log. */
-static inline double noise_most(uint64_t bits)
-{
-    int n = __builtin_clzll(~bits | 1);
-    return (n + 1) * 0.69314718125;
-}
+/* An upper bound of noise_gumbel(bits): with n leading ones 1 - u > 2^-(n + 1), and -log(u) > 1 - u. */
+static double noise_most(uint64_t bits) { return (__builtin_clzll(~bits | 1) + 1) * KN_NOISE_BIT; }
 
 double spec_noise(uint64_t seed, uint32_t choice, int64_t position, int32_t token)
 {
@@ -71,7 +70,8 @@ int spec_sampler_open(struct spec_sampler **out, int n_vocab)
     s->heap = kn_calloc((size_t)n_vocab, sizeof *s->heap);
     s->count = kn_calloc((size_t)n_vocab, sizeof *s->count);
     s->bucket = kn_calloc((size_t)n_vocab, sizeof *s->bucket);
-    if (!s->z || !s->prob || !s->support || !s->heap || !s->count || !s->bucket)
+    s->listed = kn_calloc((size_t)n_vocab, sizeof *s->listed);
+    if (!s->z || !s->prob || !s->support || !s->heap || !s->count || !s->bucket || !s->listed)
         goto fail;
     *out = s;
     return 0;
@@ -91,43 +91,28 @@ void spec_sampler_close(struct spec_sampler *s)
     kn_free(s->heap);
     kn_free(s->count);
     kn_free(s->bucket);
+    kn_free(s->listed);
     kn_free(s);
 }
 
 /* ---- the row ------------------------------------------------------------------------------ */
 
-/* The largest value; -INFINITY if n is 0.  16 independent chains, because each comparison waits for the one before. */
-static float most_of(const float *z /* [n] */, int n)
-{
-    float most[16];
-    int i = 0;
-    for (int k = 0; k < 16; k++)
-        most[k] = -INFINITY;
-    for (; i + 16 <= n; i += 16)
-        for (int k = 0; k < 16; k++)
-            most[k] = z[i + k] > most[k] ? z[i + k] : most[k];
-    for (; i < n; i++)
-        most[0] = z[i] > most[0] ? z[i] : most[0];
-    for (int k = 1; k < 16; k++)
-        most[0] = most[k] > most[0] ? most[k] : most[0];
-    return most[0];
-}
-
 int32_t spec_largest(const struct spec_sampler *s)
 {
-    float most = most_of(s->z, s->n_vocab);
-    for (int32_t i = 0; i < s->n_vocab; i++)
-        if (s->z[i] == most)
-            return i;
-    return 0;
+    int i = s->ops->find_first(s->z, s->ops->largest(s->z, s->n_vocab), s->n_vocab);
+    return i < s->n_vocab ? i : 0;
 }
 
 void spec_probabilities(struct spec_sampler *s, int32_t first, double temperature)
 {
-    double most = s->z[first];
-    for (int i = 0; i < s->n_vocab; i++)
-        s->prob[i] = (float)((s->z[i] - most) / temperature);
+    s->ops->temper(s->z, s->z[first], temperature, s->n_vocab, s->prob);
     s->ops->softmax(s->prob, s->n_vocab);
+}
+
+/* The log probability of the largest logit, z[first], at temperature 1, rounded as in spec_probabilities(). */
+static double log_of_first(const struct spec_sampler *s, int32_t first)
+{
+    return kn_log((double)(1.0f / s->ops->exp_sum(s->z, s->z[first], s->n_vocab)));
 }
 
 /* Steps 0 and 1, and the steps that remove tokens by setting z to -INFINITY.  *params becomes the parameters that are
@@ -136,12 +121,10 @@ static int process(struct spec_sampler *s, const struct spec_params **params, co
                    const int32_t *history, int n_history, int64_t position, int32_t *first)
 {
     const struct spec_params *p = *params;
-    for (int i = 0; i < s->n_vocab; i++)
-        s->z[i] = spec_clean_logit(logits[i]);
-    int32_t plain = spec_largest(s);
-    s->most = s->z[plain];
-    spec_probabilities(s, plain, 1);
-    s->log_first = kn_log(s->prob[plain]);
+    float most = s->ops->clean_logits(logits, s->n_vocab, s->z);
+    int plain = s->ops->find_first(s->z, most, s->n_vocab);
+    s->most = most;
+    s->log_first = log_of_first(s, plain < s->n_vocab ? plain : 0);
 
     if (!p->has_order) {
         spec_penalise_repeats(s, p, history, n_history);
@@ -177,13 +160,12 @@ struct winner {
     int32_t token;
 };
 
-static inline void consider(struct winner *w, float z, int32_t token)
+static void consider(struct winner *w, float z, int32_t token)
 {
     double scaled = z / w->temperature;
     uint64_t bits = noise_bits(w->stream, token);
-    if (scaled + noise_most(bits) <= w->second || token == w->token)
+    if (token == w->token || scaled + noise_most(bits) <= w->second)
         return;
-
     double score = scaled + noise_gumbel(bits);
     if (score > w->score || (score == w->score && token < w->token)) {
         w->second = w->score;
@@ -191,6 +173,29 @@ static inline void consider(struct winner *w, float z, int32_t token)
         w->token = token;
     } else if (score > w->second) {
         w->second = score;
+    }
+}
+
+/* Lists the tokens of the next part of the vocabulary, from *from on, whose z / T + g may be larger than `least`: all of the first
+ * part.  The bound is lower than `least` by far more than quotients and products are rounded by. */
+static int list_part(struct spec_sampler *s, uint64_t stream, double temperature, double least, int32_t *from)
+{
+    struct kn_noise noise = { stream, 1 / temperature, least - 1e-9 * (1 + fabs(least)) };
+    int begin = *from, n = 0;
+    *from = kn_min(begin + (begin ? N_NEXT : N_FIRST), s->n_vocab);
+    if (begin && noise.inverse < HUGE_VAL && least > -HUGE_VAL)
+        return s->ops->list_noisy(s->z, begin, *from, &noise, s->listed);
+    for (int32_t i = begin; i < *from; i++)
+        s->listed[n++] = i;
+    return n;
+}
+
+static void consider_all(struct spec_sampler *s, struct winner *w)
+{
+    for (int32_t from = 0; from < s->n_vocab;) {
+        int n = list_part(s, w->stream, w->temperature, w->second, &from);
+        for (int k = 0; k < n; k++)
+            consider(w, s->z[s->listed[k]], s->listed[k]);
     }
 }
 
@@ -204,37 +209,39 @@ static float chance_of(const struct winner *w, float logprob)
     return (float)((kn_exp((double)logprob) + 1 / (1 + kn_exp(-ahead))) / 2);
 }
 
-/* Buckets per unit of (z - most) / T, so that the candidates spread over all buckets. */
-static double bucket_scale(const struct spec_sampler *s, double most, double temperature)
+static bool has_cuts(const struct spec_params *p) { return p->top_k > 0 || p->top_p < 1 || p->min_p > 0; }
+
+/* Buckets per unit of (z - most) / T, so that the n listed tokens spread over all buckets. */
+static double bucket_scale(const struct spec_sampler *s, int n, double most, double temperature)
 {
     double least = most;
-    for (int i = 0; i < s->n_vocab; i++)
-        if (s->z[i] < least && s->z[i] > -INFINITY)
-            least = s->z[i];
+    for (int k = 0; k < n; k++)
+        if (s->z[s->listed[k]] < least)
+            least = s->z[s->listed[k]];
     double range = (most - least) / temperature;
     if (!(range > 0))
         return 0;
     return SPEC_BUCKETS / (range < MAX_RANGE ? range : MAX_RANGE);
 }
 
-/* Fills the buckets with the tokens that pass min-p.  Equal logits share a bucket; a larger one is never in a later. */
-static void fill_buckets(struct spec_sampler *s, const struct spec_params *p, double most)
+/* Fills the buckets with the listed tokens that pass min-p.  Equal logits share a bucket; a larger one is never in a later. */
+static void fill_buckets(struct spec_sampler *s, const struct spec_params *p, int n, double most, double lowest)
 {
-    double lowest = p->min_p > 0 ? kn_log(p->min_p) : -DBL_MAX, temperature = p->temperature;
-    double scale = bucket_scale(s, most, temperature);
+    double temperature = p->temperature, scale = bucket_scale(s, n, most, temperature);
     bool weighs = p->top_p < 1;
     memset(s->weight_in, 0, sizeof s->weight_in);
     memset(s->count_in, 0, sizeof s->count_in);
-    for (int i = 0; i < s->n_vocab; i++) {
-        double scaled = (s->z[i] - most) / temperature, at = -scaled * scale;
-        s->bucket[i] = NO_BUCKET;
-        if (scaled < lowest) /* also -INFINITY, without min-p */
+    for (int k = 0; k < n; k++) {
+        int32_t token = s->listed[k];
+        double scaled = (s->z[token] - most) / temperature, at = -scaled * scale;
+        s->bucket[k] = NO_BUCKET;
+        if (scaled < lowest)
             continue;
         int b = at < SPEC_BUCKETS - 1 ? (int)at : SPEC_BUCKETS - 1;
-        s->bucket[i] = (uint16_t)b;
+        s->bucket[k] = (uint16_t)b;
         s->count_in[b]++;
         if (weighs)
-            s->weight_in[b] += spec_weight_of(s->prob[i]);
+            s->weight_in[b] += spec_weight_of(s->prob[token]);
     }
 }
 
@@ -247,46 +254,61 @@ static int last_bucket(const struct spec_sampler *s, struct spec_budget *left)
     return b;
 }
 
-static bool has_cuts(const struct spec_params *p) { return p->top_k > 0 || p->top_p < 1 || p->min_p > 0; }
-
-/* Finds the support, and passes its tokens to consider(w) if w is not NULL.  A token is in the support if its bucket is
- * less than the returned one, or IN_SUPPORT. */
-static int find_support(struct spec_sampler *s, const struct spec_params *p, int32_t first, struct winner *w)
+/* Lists the tokens with the largest logits, all with a logit above the least of them, so many that the support ends among them,
+ * and fills the buckets.  Returns their number; sets *last to the bucket in which the support ends, and *left to the rest for it. */
+static int list_candidates(struct spec_sampler *s, const struct spec_params *p, int32_t first, int *last,
+                           struct spec_budget *left)
 {
-    struct spec_budget left = { p->top_k > 0 ? p->top_k : INT64_MAX,
-                                p->top_p < 1 ? spec_weight_of(p->top_p) : UINT64_MAX };
-    int n = 0;
+    static const double ranges[] = { 8, 32, HUGE_VAL }; /* in units of T below the largest */
+    double most = s->z[first], lowest = p->min_p > 0 ? kn_log(p->min_p) : -DBL_MAX;
+    for (int i = 0;; i++) {
+        bool whole = -lowest < ranges[i];
+        double least = most - (whole ? 1.001 * -lowest + 0.001 : ranges[i]) * p->temperature;
+        int n = s->ops->list_above(s->z, least > -FLT_MAX ? (float)least : -FLT_MAX, s->n_vocab, s->listed);
+        *left = (struct spec_budget){ p->top_k > 0 ? p->top_k : INT64_MAX,
+                                      p->top_p < 1 ? spec_weight_of(p->top_p) : UINT64_MAX };
+        fill_buckets(s, p, n, most, lowest);
+        *last = last_bucket(s, left);
+        if (*last < SPEC_BUCKETS || whole)
+            return n;
+    }
+}
+
+/* Writes the support's ids, ascending; returns their number. */
+static int list_support(struct spec_sampler *s, const struct spec_params *p, int32_t first)
+{
+    struct spec_budget left;
+    int last, n = 0, n_support = 0;
     if (p->top_p < 1)
         spec_probabilities(s, first, p->temperature);
-    fill_buckets(s, p, s->z[first]);
-    int last = last_bucket(s, &left);
-
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        if (s->bucket[i] == last)
-            s->heap[n++] = kn_rank_key(s->z[i], i);
-        else if (w && s->bucket[i] < last)
-            consider(w, s->z[i], i);
-    }
+    int n_listed = list_candidates(s, p, first, &last, &left);
+    for (int k = 0; k < n_listed; k++)
+        if (s->bucket[k] == last)
+            s->heap[n++] = kn_rank_key(s->z[s->listed[k]], k);
     for (int i = n / 2; i-- > 0;)
         spec_heap_sink(s->heap, n, i);
     for (bool more = true; more && n > 0; n--) {
-        int32_t token = kn_rank_id(spec_heap_pop(s->heap, n));
-        if (w)
-            consider(w, s->z[token], token);
-        s->bucket[token] = IN_SUPPORT;
-        more = spec_budget_take(&left, 1, p->top_p < 1 ? spec_weight_of(s->prob[token]) : 0);
+        int32_t k = kn_rank_id(spec_heap_pop(s->heap, n));
+        s->bucket[k] = IN_SUPPORT;
+        more = spec_budget_take(&left, 1, p->top_p < 1 ? spec_weight_of(s->prob[s->listed[k]]) : 0);
     }
-    return last;
+    for (int k = 0; k < n_listed; k++)
+        if (s->bucket[k] < last || s->bucket[k] == IN_SUPPORT)
+            s->support[n_support++] = s->listed[k];
+    return n_support;
 }
 
 void spec_keep_prefix(struct spec_sampler *s, const struct spec_params *p)
 {
     if (!has_cuts(p))
         return;
-    int last = find_support(s, p, spec_largest(s), NULL);
+    int n = list_support(s, p, spec_largest(s));
+    for (int k = 0; k < n; k++)
+        s->prob[k] = s->z[s->support[k]];
     for (int32_t i = 0; i < s->n_vocab; i++)
-        if (s->bucket[i] >= last && s->bucket[i] != IN_SUPPORT)
-            s->z[i] = -INFINITY;
+        s->z[i] = -INFINITY;
+    for (int k = 0; k < n; k++)
+        s->z[s->support[k]] = s->prob[k];
 }
 
 int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float *logits, const int32_t *history,
@@ -301,13 +323,15 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
         w.stream = noise_stream(p->seed, p->choice, position);
         w.temperature = p->temperature;
         w.score = s->z[first] / w.temperature + noise_gumbel(noise_bits(w.stream, first));
-        if (has_cuts(p))
-            find_support(s, p, first, &w);
-        else
-            for (int32_t i = 0; i < s->n_vocab; i++)
-                consider(&w, s->z[i], i);
+        if (has_cuts(p)) {
+            int n = list_support(s, p, first);
+            for (int k = 0; k < n; k++)
+                consider(&w, s->z[s->support[k]], s->support[k]);
+        } else {
+            consider_all(s, &w);
+        }
     } else {
-        w.second = fmax(most_of(s->z, first), most_of(s->z + first + 1, s->n_vocab - first - 1));
+        w.second = fmax(s->ops->largest(s->z, first), s->ops->largest(s->z + first + 1, s->n_vocab - first - 1));
     }
     out->token = w.token;
     out->logprob = spec_logprob(s, logits, w.token);
@@ -320,14 +344,12 @@ struct spec_given_token spec_given_token(struct spec_sampler *s, const float *lo
 {
     struct spec_given_token known = { .rank = 1 };
     double own = spec_clean_logit(logits[token]);
-    for (int i = 0; i < s->n_vocab; i++) {
-        s->z[i] = spec_clean_logit(logits[i]);
+    s->ops->clean_logits(logits, s->n_vocab, s->z);
+    for (int i = 0; i < s->n_vocab; i++)
         known.rank += s->z[i] > own || (i < token && s->z[i] >= own);
-    }
     int32_t first = spec_largest(s);
     double most = s->z[first];
-    spec_probabilities(s, first, 1);
-    double log_first = kn_log(s->prob[first]);
+    double log_first = log_of_first(s, first);
     known.logprob = (float)(own - most + log_first);
     for (int k = 0; k < n; k++) {
         int32_t next = spec_largest(s);
@@ -342,31 +364,13 @@ void spec_top(struct spec_sampler *s, const float *logits, int n, struct spec_to
     (void)spec_given_token(s, logits, 0, n, out);
 }
 
-/* ---- the support --------------------------------------------------------------------------------- */
-
-/* Writes the support's ids, ascending; returns their number. */
-static int list_support(struct spec_sampler *s, const struct spec_params *p, int32_t first)
-{
-    int last, n = 0;
-    if (p->temperature == 0) {
-        s->support[0] = first;
-        return 1;
-    }
-    last = find_support(s, p, first, NULL);
-    for (int32_t i = 0; i < s->n_vocab; i++)
-        if (s->bucket[i] < last || s->bucket[i] == IN_SUPPORT)
-            s->support[n++] = i;
-    return n;
-}
-
 /* ---- several tokens ------------------------------------------------------------------------------ */
 
 /* The n largest z. */
 static int rank_plain(struct spec_sampler *s, int32_t first, int n, struct spec_top *out)
 {
     int k = 0;
-    spec_probabilities(s, first, 1);
-    double most = s->z[first], log_first = kn_log(s->prob[first]);
+    double most = s->z[first], log_first = log_of_first(s, first);
     for (int32_t next = first; k < n && s->z[next] > -INFINITY; next = spec_largest(s)) {
         out[k++] = (struct spec_top){ next, (float)(s->z[next] - most + log_first) };
         s->z[next] = -INFINITY;
@@ -374,35 +378,35 @@ static int rank_plain(struct spec_sampler *s, int32_t first, int n, struct spec_
     return k;
 }
 
-/* The n largest z / T + g, and their scores. */
-static int rank_noisy(const struct spec_sampler *s, const struct spec_params *p, int64_t position,
-                      const int32_t *support /* [n_support]; NULL: all */, int n_support, int n, struct spec_top *out,
-                      double *score /* [n] */)
+/* The n largest z / T + g among some tokens: k so far, and their scores. */
+struct ranking {
+    struct spec_top *out;
+    double *score;
+    int n, k;
+};
+
+static void rank_token(struct ranking *r, double score, int32_t token)
 {
-    uint64_t stream = noise_stream(p->seed, p->choice, position);
-    double temperature = p->temperature;
-    int k = 0;
-    for (int i = 0; i < n_support; i++) {
-        int32_t token = support ? support[i] : i;
-        double scaled = s->z[token] / temperature;
-        uint64_t bits = noise_bits(stream, token);
-        if (s->z[token] == -INFINITY || (k == n && scaled + noise_most(bits) < score[n - 1]))
-            continue;
-        double its = scaled + noise_gumbel(bits);
-        int at = k;
-        while (at > 0 && score[at - 1] < its)
-            at--;
-        if (at == n)
-            continue;
-        k = kn_min(k + 1, n);
-        for (int to = k - 1; to > at; to--) {
-            score[to] = score[to - 1];
-            out[to] = out[to - 1];
-        }
-        score[at] = its;
-        out[at].token = token;
+    int at = r->k;
+    while (at > 0 && r->score[at - 1] < score)
+        at--;
+    if (at == r->n)
+        return;
+    r->k = kn_min(r->k + 1, r->n);
+    for (int to = r->k - 1; to > at; to--) {
+        r->score[to] = r->score[to - 1];
+        r->out[to] = r->out[to - 1];
     }
-    return k;
+    r->score[at] = score;
+    r->out[at].token = token;
+}
+
+static void rank_noisy(const struct spec_sampler *s, uint64_t stream, double temperature,
+                       const int32_t *token /* [n_token] */, int n_token, struct ranking *r)
+{
+    for (int i = 0; i < n_token; i++)
+        if (s->z[token[i]] > -INFINITY)
+            rank_token(r, s->z[token[i]] / temperature + noise_gumbel(noise_bits(stream, token[i])), token[i]);
 }
 
 int spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *logits, const int32_t *history,
@@ -416,13 +420,19 @@ int spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *
         return e;
     if (p->temperature == 0)
         return rank_plain(s, first, n, out);
-    int n_support = has_cuts(p) ? list_support(s, p, first) : s->n_vocab;
-    n = rank_noisy(s, p, position, has_cuts(p) ? s->support : NULL, n_support, n, out, score);
-    for (int i = n; i-- > 0;)
+    struct ranking r = { out, score, n, 0 };
+    uint64_t stream = noise_stream(p->seed, p->choice, position);
+    if (has_cuts(p))
+        rank_noisy(s, stream, p->temperature, s->support, list_support(s, p, first), &r);
+    for (int32_t from = has_cuts(p) ? s->n_vocab : 0; from < s->n_vocab;) {
+        int n_listed = list_part(s, stream, p->temperature, r.k < n ? -HUGE_VAL : score[n - 1], &from);
+        rank_noisy(s, stream, p->temperature, s->listed, n_listed, &r);
+    }
+    for (int i = r.k; i-- > 0;)
         sum += kn_exp(score[i] - score[0]);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < r.k; i++)
         out[i].logprob = (float)kn_log(fmax(kn_exp(score[i] - score[0]) / sum, 1e-30));
-    return n;
+    return r.k;
 }
 
 /* ---- the distribution ---------------------------------------------------------------------------- */
@@ -438,7 +448,8 @@ int spec_target(struct spec_sampler *s, const struct spec_params *p, const float
     int n = s->n_vocab;
     if (p->temperature == 0 || has_cuts(p)) {
         double temperature = p->temperature > 0 ? p->temperature : 1;
-        n = list_support(s, p, first);
+        s->support[0] = first;
+        n = p->temperature > 0 ? list_support(s, p, first) : 1;
         for (int i = 0; i < n; i++)
             s->prob[i] = (float)((s->z[s->support[i]] - most) / temperature);
         s->ops->softmax(s->prob, n);

@@ -26,6 +26,13 @@
         .add = kn_add_##name,                                                                                          \
         .add_scaled = kn_add_scaled_##name,                                                                            \
         .kv_store = kn_kv_store_##name,                                                                                \
+        .largest = kn_largest_##name,                                                                                  \
+        .clean_logits = kn_clean_logits_##name,                                                                        \
+        .find_first = kn_find_first_##name,                                                                            \
+        .exp_sum = kn_exp_sum_##name,                                                                                  \
+        .temper = kn_temper_##name,                                                                                    \
+        .list_above = kn_list_above_##name,                                                                            \
+        .list_noisy = kn_list_noisy_##name,                                                                            \
         .probe_read = kn_probe_read_##name,                                                                            \
         .probe_mac = kn_probe_mac_##name,                                                                              \
     }

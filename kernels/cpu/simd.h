@@ -59,6 +59,8 @@ KN_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); } /* 
 KN_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 KN_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 KN_INLINE vm vf_less(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+KN_INLINE unsigned vf_equal_bits(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); } /* bit i: lane i */
+KN_INLINE unsigned vf_not_less_bits(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 KN_INLINE vf vf_select(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
 KN_INLINE vf vf_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
 KN_INLINE vi vf_to_int(vf a) { return _mm512_cvtps_epi32(a); } /* nearest even */
@@ -212,6 +214,11 @@ KN_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); } /* 
 KN_INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 KN_INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 KN_INLINE vm vf_less(vf a, vf b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+KN_INLINE unsigned vf_equal_bits(vf a, vf b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
+KN_INLINE unsigned vf_not_less_bits(vf a, vf b)
+{
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ));
+}
 KN_INLINE vf vf_select(vm m, vf a, vf b) /* m ? a : b */ { return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(m)); }
 KN_INLINE vf vf_from_int(vi a) { return _mm256_cvtepi32_ps(a); }
 KN_INLINE vi vf_to_int(vf a) { return _mm256_cvtps_epi32(a); } /* nearest even */
