@@ -24,6 +24,7 @@
     void kn_delta_##isa(const struct kn_delta *d);                                                                     \
     void kn_conv_##isa(const float *const *x, const float *w, int n_tap, int n, float *y);                             \
     void kn_rms_norm_##isa(const float *x, const float *w, float eps, int n, float *y);                                \
+    void kn_center_##isa(const float *x, int n, float *y);                                                             \
     void kn_rope_##isa(float *x, int n_head, int d_head, int n_rot, const float(*turn)[2], enum kn_rope kind);         \
     void kn_swiglu_##isa(const float *gate, const float *up, int n, float *y);                                         \
     void kn_swiglu_clamped_##isa(const float *gate, const float *up, float alpha, float limit, int n, float *y);       \

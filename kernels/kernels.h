@@ -299,6 +299,8 @@ struct kn_ops {
     /* y = x / sqrt(mean(x^2) + eps) * w;  y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int n, float *y);
 
+    void (*center)(const float *x, int n, float *y); /* y = x - sum(x) / n;  y may be x */
+
     /* Rotates the first n_rot values of each of n_head heads; turn[i]: {cos, sin} of the angle of pair i. */
     void (*rope)(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2], enum kn_rope kind);
 

@@ -92,7 +92,7 @@ struct kn_op_embed {
 
 /* y += bias, y = norm(y) * y_norm, each unless it is NULL, then x = fmaf(y_scale, y, x); then out row i =
  * norm(x[row[i]]) * weight and its codes.  y NULL: adds nothing.  weight NULL: only adds.  row NULL: row i.  With y, row
- * is NULL: every row is added. */
+ * is NULL: every row is added.  With norm_bias, out is a layer norm: norm(center(x[row[i]])) * weight + norm_bias. */
 struct kn_op_add_norm_code {
     float *x;                   /* [.., d] */
     float *y;                   /* [n, d]; undefined afterwards */
@@ -103,7 +103,8 @@ struct kn_op_add_norm_code {
     const int32_t *row; /* [n], each below n_from */
     int n, n_from, d;
     struct kn_acts out;
-    unsigned kinds; /* bits 1 << kind of the codes to compute */
+    unsigned kinds;         /* bits 1 << kind of the codes to compute */
+    const float *norm_bias; /* [d] or NULL */
 };
 
 /* The codes of rows 0 .. n - 1 of acts, n_in values each. */
@@ -113,8 +114,9 @@ struct kn_op_code {
     int n, n_in;
 };
 
-/* Stores a vector of each live row in its slot: the norm of x by weight, or with weight NULL x itself, clamped to the
- * range of F16 if the cache is F16.  The stored values, as floats, are left in scratch. */
+/* Stores a vector of each live row in its slot: the norm of x by weight (with norm_bias the layer norm, as in
+ * kn_op_add_norm_code), or with weight NULL x itself, clamped to the range of F16 if the cache is F16.  The stored values,
+ * as floats, are left in scratch. */
 struct kn_op_keep_features {
     struct kn_rows rows;
     const float *x; /* [n, features.n] */
@@ -122,6 +124,7 @@ struct kn_op_keep_features {
     float eps;
     struct kn_acts scratch;
     struct kn_features features;
+    const float *norm_bias;
 };
 
 /* One matrix times rows.  node: the NUMA node that holds the matrix; -1: the panels are spread over all nodes.  n_stack:
@@ -155,11 +158,12 @@ static inline struct kn_product kn_product(const struct kn_acts *in, const struc
                                 .n_stack = 1 };
 }
 
-/* x *= by: products of the last matrix become logits. */
+/* x = x * by, then x += bias unless it is NULL: products of the last matrix become logits. */
 struct kn_op_scale {
     float *x; /* [n, d] */
     float by;
     int n, d;
+    const float *bias; /* [d] or NULL */
 };
 
 /* Arrays lose rows: row i becomes the old row row[i] of each array, for i = 0 .. n - 1.  Later rows keep their contents. */
@@ -195,7 +199,8 @@ struct kn_op_finish_qkv {
     bool scale_q;
 };
 
-/* Attention of live rows over positions first to their own, first: the last `window` positions, or 0.  Query head h uses
+/* Attention of live rows over positions first to their own: with a window its last positions, or with `chunked` those
+ * since the last multiple of `window`; else all from 0 on (kn_first_position()).  Query head h uses
  * KV head h / (n_head / n_kv).  With q_gate each head's output is gated (kn_ops.gate).  The outputs of a row are row `row`
  * of out, [n_head * d_value], with codes of all rows; or with by_head head h has a row of its own, row * n_head + h, with
  * codes of live rows. */
@@ -210,7 +215,18 @@ struct kn_op_attend {
     bool by_head;
     struct kn_acts out;
     unsigned kinds;
+    bool chunked;
 };
+
+/* The first position that a row of attend reads. */
+KN_SHARED int kn_first_position(int position, int window, bool chunked)
+{
+    if (!window)
+        return 0;
+    if (chunked)
+        return position - position % window;
+    return position < window ? 0 : position - window + 1;
+}
 
 /* Latent attention: for live rows the first d_latent values of k are normalised, the last n_rot rotated, and all stored
  * in the row's slot.  With d_low the row's query latent is normalised, and coded as input of the query's matrix. */
@@ -228,7 +244,8 @@ struct kn_op_latent_keep {
 };
 
 /* Latent attention: splits the query of each live row and head.  The last n_rot values are rotated and become the end of
- * the absorbed query; the others become row `row * n_head + head` of plain, with codes. */
+ * the absorbed query; the others become row `row * n_head + head` of plain, with codes.  With scale_q, both are first
+ * multiplied by the row's q_scale, the rotated values after the rotation. */
 struct kn_op_latent_place {
     struct kn_rows rows;
     int n_head, d_plain, n_rot, d_latent;
@@ -238,6 +255,7 @@ struct kn_op_latent_place {
     enum kn_rope rope;
     struct kn_acts plain;
     unsigned kinds;
+    bool scale_q;
 };
 
 /* ---- operations of delta nets -------------------------------------------------------------------------------- */
@@ -395,13 +413,22 @@ struct kn_op_spread {
 
 /* ---- operations of experts --------------------------------------------------------------------------------------- */
 
-enum kn_gating { KN_GATING_SOFTMAX = 1, KN_GATING_SIGMOID, KN_GATING_CHOSEN };
+enum kn_gating {
+    KN_GATING_SOFTMAX = 1,
+    KN_GATING_SIGMOID,
+    KN_GATING_CHOSEN,
+    KN_GATING_CHOSEN_SIGMOID,
+    KN_GATING_MIXER
+};
 #define KN_MAX_GROUP 64 /* expert groups */
 
 /* Chooses the n_used experts of each row, and their weights.  Scores are the softmax over the logits, or the sigmoid of
  * each.  The first in the order of choices (kernels.h) are chosen; a selection bias and groups may change the choice but
  * not the weights.  Weights are the scores, scaled to sum to 1 with norm_topk; times scale.  CHOSEN: the
- * largest logits are chosen, the weights are the softmax over these. */
+ * largest logits are chosen, the weights are the softmax over these.  CHOSEN_SIGMOID: the same with the sigmoid of each.
+ * MIXER: the two largest logits are chosen.  The first one's weight is its part of the softmax over all logits near it, the
+ * second one's its part of that over all logits near the second one but the first one.  A logit x is near m unless
+ * (m - x) / max(|x|, m) > mixer_gap. */
 struct kn_op_route {
     int n, n_expert, n_used;
     float *logit;                    /* [n, n_expert] afterwards the scores */
@@ -414,6 +441,7 @@ struct kn_op_route {
     float scale;
     int32_t *id;   /* [n, n_used] */
     float *weight; /* [n, n_used] */
+    float mixer_gap;
 };
 
 /* Rows grouped by expert, of one layer. */
@@ -471,7 +499,8 @@ struct kn_op_group {
 enum kn_activation { KN_SWIGLU, KN_GEGLU };
 
 /* act row pair[i] = activation(gate W x, up W x) of x row row[i], with codes, for each part i of each group.  Lists that
- * are NULL mean i.  interleaved: gate holds both matrices, their rows alternate, and up is absent. */
+ * are NULL mean i.  interleaved: gate holds both matrices, their rows alternate, and up is absent.  With in_scale both
+ * products are multiplied by in_scale[pair[i]], as if the row had been. */
 struct kn_op_gate_up {
     const struct kn_group *group; /* [n_group] */
     int n_group, n_row, n_pair;   /* n_row, n_pair: rows of x; of gate, up and act */
@@ -485,7 +514,8 @@ struct kn_op_gate_up {
     float alpha, limit;
     struct kn_acts act;
     unsigned kinds;
-    unsigned formats; /* bits 1 << format of gates and ups; 0: not known */
+    unsigned formats;      /* bits 1 << format of gates and ups; 0: not known */
+    const float *in_scale; /* [n_pair] or NULL */
 };
 
 /* y row pair[i] = down W act row pair[i], for each part i of each group. */
@@ -498,14 +528,14 @@ struct kn_op_down {
     unsigned formats; /* bits 1 << format of the downs; 0: not known */
 };
 
-/* For live rows: sum is, from +0, weight * (output + its bias) of the row's choices in order, then the shared expert's
+/* For live rows: sum is, from +0, weight * (output + its bias) of the row's choices in order (weight NULL: 1), then the shared expert's
  * output times the sigmoid of its gate's logit, or times 1.  sum = norm(sum) * sum_norm unless this is NULL; then
  * x = fmaf(sum_scale, sum, x). */
 struct kn_op_combine {
     struct kn_rows rows;
     int n_used, d_model;
     const int32_t *id;      /* [n, n_used] */
-    const float *weight;    /* [n, n_used] */
+    const float *weight;    /* [n, n_used] or NULL */
     float *y;               /* [n, n_used, d_model]; undefined afterwards */
     const float *down_bias; /* [experts, d_model] or NULL */
     int n_expert;

@@ -94,6 +94,7 @@ static void add_norm_code(const struct fields *f, const struct kn_op_add_norm_co
     FIELD(KN_READS, bias, o->y ? o->d : 0);
     FIELD(KN_READS, y_norm, o->y ? o->d : 0);
     FIELD(KN_READS, weight, o->d);
+    FIELD(KN_READS, norm_bias, o->weight ? o->d : 0);
     FIELD(KN_READS, row, o->n);
     if (o->weight)
         acts(f, "out", KN_WRITES, KN_WRITES, &o->out, o->kinds, 0, o->n, o->d);
@@ -109,6 +110,7 @@ static void keep_features(const struct fields *f, const struct kn_op_keep_featur
     descriptor(f, &o->rows);
     FIELD(KN_READS, x, o->rows.n * o->features.n);
     FIELD(KN_READS, weight, o->features.n);
+    FIELD(KN_READS, norm_bias, o->weight ? o->features.n : 0);
     row_floats(f, "scratch", KN_CHANGES, o->scratch.x, o->scratch.stride, o->rows.n, o->features.n);
     for (int i = 0; i < o->rows.n; i++)
         if (!o->rows.status[i])
@@ -142,7 +144,11 @@ static void products(const struct fields *f, const struct kn_op_products *o)
         product(f, &o->product[i]);
 }
 
-static void scale(const struct fields *f, const struct kn_op_scale *o) { FIELD(KN_CHANGES, x, o->n * o->d); }
+static void scale(const struct fields *f, const struct kn_op_scale *o)
+{
+    FIELD(KN_CHANGES, x, o->n * o->d);
+    FIELD(KN_READS, bias, o->n > 0 ? o->d : 0);
+}
 
 static void pack(const struct fields *f, const struct kn_op_pack *o)
 {
@@ -406,7 +412,8 @@ static void spread(const struct fields *f, const struct kn_op_spread *o)
 static void route(const struct fields *f, const struct kn_op_route *o)
 {
     FIELD(KN_CHANGES, logit, o->n * o->n_expert);
-    FIELD(KN_SCRATCH, rank, o->select_bias || o->n_group > 1 ? o->n * o->n_expert : 0);
+    bool ranks = o->select_bias || o->n_group > 1 || o->gating == KN_GATING_MIXER;
+    FIELD(KN_SCRATCH, rank, ranks ? o->n * o->n_expert : 0);
     FIELD(KN_READS, bias, o->n_expert);
     FIELD(KN_READS, select_bias, o->n_expert);
     FIELD(KN_WRITES, id, o->n * o->n_used);
@@ -461,6 +468,7 @@ static void gate_up(const struct fields *f, const struct kn_op_gate_up *o)
         for (int k = g->first; k < g->first + g->n; k++) {
             size_t pair_row = listed(o->pair, k);
             acts(f, "x", KN_READS, KN_READS, &o->x, kinds, (int)listed(o->row, k), 1, o->d_in);
+            field(f, "in_scale", KN_READS, o->in_scale ? o->in_scale + pair_row : NULL, sizeof *o->in_scale);
             field(f, "gate", KN_SCRATCH, o->gate + pair_row * d_gate, d_gate * sizeof *o->gate);
             field(f, "up", KN_SCRATCH, o->interleaved ? NULL : o->up + pair_row * d, d * sizeof *o->up);
             acts(f, "act", KN_WRITES, KN_WRITES, &o->act, o->kinds, (int)pair_row, 1, o->d_act);

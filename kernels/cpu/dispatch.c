@@ -18,6 +18,7 @@
         .delta = kn_delta_##name,                                                                                      \
         .conv = kn_conv_##name,                                                                                        \
         .rms_norm = kn_rms_norm_##name,                                                                                \
+        .center = kn_center_##name,                                                                                    \
         .rope = kn_rope_##name,                                                                                        \
         .swiglu = kn_swiglu_##name,                                                                                    \
         .swiglu_clamped = kn_swiglu_clamped_##name,                                                                    \

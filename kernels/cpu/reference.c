@@ -44,6 +44,16 @@ void kn_rms_norm_scalar(const float *x, const float *w, float eps, int n, float 
         y[i] = (x[i] * inv) * w[i];
 }
 
+void kn_center_scalar(const float *x, int n, float *y)
+{
+    float acc[N_ACC] = { 0 };
+    for (int i = 0; i < n; i++)
+        acc[i % N_ACC] += x[i];
+    float mean = tree_sum(acc) / (float)n;
+    for (int i = 0; i < n; i++)
+        y[i] = x[i] - mean;
+}
+
 void kn_softmax_scalar(float *x, int n)
 {
     float most = -HUGE_VALF, acc[N_ACC] = { 0 };

@@ -38,6 +38,29 @@ void KN_FN(kn_rms_norm)(const float *x, const float *w, float eps, int n, float 
     }
 }
 
+static float sum_of(const float *x, int n)
+{
+    vf acc[KN_ACCS];
+    for (int j = 0; j < KN_ACCS; j++)
+        acc[j] = vf_zero();
+    for (int i = 0; i < n; i += 64) {
+        for (int j = 0; j < KN_ACCS; j++) {
+            int at = i + j * KN_LANES;
+            if (at >= n)
+                break;
+            acc[j] = vf_add(acc[j], load_some(x + at, n - at));
+        }
+    }
+    return sum_accumulators(acc);
+}
+
+void KN_FN(kn_center)(const float *x, int n, float *y)
+{
+    vf mean = vf_set1(sum_of(x, n) / (float)n);
+    for (int i = 0; i < n; i += KN_LANES)
+        store_some(y + i, vf_sub(load_some(x + i, n - i), mean), n - i);
+}
+
 static float largest(const float *x, int n)
 {
     vf lowest = vf_set1(-HUGE_VALF), most = lowest;

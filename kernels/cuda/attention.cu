@@ -123,6 +123,15 @@ KN_KERNEL(latent_place, ROW_THREADS, 2)(const __grid_constant__ struct kn_op_lat
         *(i < o.d_plain ? &plain[i] : &rotated[i - o.d_plain]) = q[i];
     __syncthreads();
     block_rotate(rotated, 1, o.n_rot, o.n_rot, o.rotation + row * (size_t)(o.n_rot / 2), o.rope);
+    if (o.scale_q) {
+        float by = o.rows.row[row].q_scale;
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < o.d_plain + o.n_rot; i += ROW_THREADS) {
+            float *x = i < o.d_plain ? &plain[i] : &rotated[i - o.d_plain];
+            *x = *x * by;
+        }
+        __syncthreads();
+    }
     block_code_row(o.plain, o.kinds, o.d_plain, item);
 }
 
@@ -325,7 +334,7 @@ KN_DEVICE void finish_head(const struct kn_op_attend &o, size_t row, int head, s
 
 KN_DEVICE int first_position(const struct kn_op_attend &o, const struct kn_row *r)
 {
-    return o.window ? max(0, r->position - o.window + 1) : 0;
+    return kn_first_position(r->position, o.window, o.chunked);
 }
 
 /* Grid: heads, rows, spans.  With parts NULL a block goes through all spans of its row; else it computes span

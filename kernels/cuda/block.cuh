@@ -126,6 +126,51 @@ KN_DEVICE void block_rms_norm(const float *x, const float *w, float eps, int n, 
     __syncthreads();
 }
 
+/* The sum of x for all threads, in the order of block_square_sum(). */
+KN_DEVICE float block_sum(const float *x, int n)
+{
+    const int n_tile = 2048;
+    __shared__ float tile[n_tile], total;
+    float acc = 0;
+    int t = (int)threadIdx.x;
+    for (int at = 0; at < n; at += n_tile) {
+        int m = min(n_tile, n - at);
+        for (int i = t; i < m; i += (int)blockDim.x)
+            tile[i] = x[at + i];
+        __syncthreads();
+        for (int i = t; t < 64 && i < m; i += 64)
+            acc = acc + tile[i];
+        __syncthreads();
+    }
+    if (t < 64)
+        tile[t] = acc;
+    __syncthreads();
+    if (t < KN_WARP) {
+        float sum = warp_tree(tile[t], tile[t + KN_WARP]);
+        if (t == 0)
+            total = sum;
+    }
+    __syncthreads();
+    return total;
+}
+
+/* y = the norm of x by w; with a bias the layer norm.  y is not x. */
+KN_DEVICE void block_norm(const float *x, const float *w, const float *bias, float eps, int n, float *y)
+{
+    if (bias) {
+        float mean = block_sum(x, n) / (float)n;
+        for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+            y[i] = x[i] - mean;
+        __syncthreads();
+    }
+    block_rms_norm(bias ? y : x, w, eps, n, y);
+    if (bias) {
+        for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+            y[i] = y[i] + bias[i];
+        __syncthreads();
+    }
+}
+
 /* x becomes its softmax. */
 KN_DEVICE void warp_softmax(float *x, int n)
 {

@@ -75,6 +75,22 @@ KN_DEVICE void block_limit_groups(const struct kn_op_route &o, float *rank)
     __syncthreads();
 }
 
+/* The weight of chosen expert id[k] among those near it (pass.h), for all threads of a warp; rank: scratch. */
+KN_DEVICE float warp_mix(const struct kn_op_route &o, const float *p, const int32_t *id, float *rank, int k)
+{
+    float m = p[id[k]];
+    for (int e = lane_of(); e < o.n_expert; e += KN_WARP) {
+        float size = p[e] < 0 ? -p[e] : p[e], largest = size > m ? size : m;
+        bool far = (m - p[e]) / largest > o.mixer_gap || (k > 0 && e == id[0]);
+        rank[e] = far ? -INFINITY : p[e];
+    }
+    __syncwarp();
+    warp_softmax(rank, o.n_expert);
+    float weight = rank[id[k]];
+    __syncwarp();
+    return weight;
+}
+
 KN_KERNEL(route, THREADS, 2)(const __grid_constant__ struct kn_op_route o)
 {
     size_t row = blockIdx.x, at = row * (size_t)o.n_expert, used = row * (size_t)o.n_used;
@@ -105,6 +121,14 @@ KN_KERNEL(route, THREADS, 2)(const __grid_constant__ struct kn_op_route o)
     __syncwarp();
     if (o.gating == KN_GATING_CHOSEN)
         warp_softmax(weight, o.n_used);
+    for (int i = t; o.gating == KN_GATING_CHOSEN_SIGMOID && i < o.n_used; i += KN_WARP)
+        weight[i] = sigmoid(weight[i]);
+    for (int i = 0; o.gating == KN_GATING_MIXER && i < o.n_used; i++) {
+        float mixed = warp_mix(o, p, id, o.rank + at, i);
+        if (t == 0)
+            weight[i] = mixed;
+    }
+    __syncwarp();
     float sum = 0;
     for (int i = 0; i < o.n_used; i++)
         sum += weight[i];
@@ -243,6 +267,10 @@ KN_KERNEL(activate, THREADS, 2)(const __grid_constant__ struct kn_op_gate_up o)
         for (size_t k = threadIdx.x; k < d; k += THREADS) {
             float gate = o.interleaved ? o.gate[2 * (row * d + k)] : o.gate[row * d + k];
             float up = o.interleaved ? o.gate[2 * (row * d + k) + 1] : o.up[row * d + k];
+            if (o.in_scale) {
+                gate = gate * o.in_scale[row];
+                up = up * o.in_scale[row];
+            }
             if (o.gate_bias) {
                 gate = gate + o.gate_bias[own + k];
                 up = up + o.up_bias[own + k];
@@ -270,7 +298,7 @@ KN_KERNEL(combine, THREADS, 2)(const __grid_constant__ struct kn_op_combine o)
             float *y = &o.y[pair * n + k];
             if (o.down_bias)
                 *y = *y + o.down_bias[(size_t)o.id[pair] * n + k];
-            sum = fmaf(o.weight[pair], *y, sum);
+            sum = fmaf(o.weight ? o.weight[pair] : 1.0f, *y, sum);
         }
         if (o.shared)
             sum = fmaf(by, o.shared[row * n + k], sum);

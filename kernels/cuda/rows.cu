@@ -40,7 +40,7 @@ KN_KERNEL(add_norm_code, THREADS, 2)(const __grid_constant__ struct kn_op_add_no
     }
     if (!o.weight)
         return;
-    block_rms_norm(x, o.weight, o.eps, o.d, o.out.x + item * o.out.stride);
+    block_norm(x, o.weight, o.norm_bias, o.eps, o.d, o.out.x + item * o.out.stride);
     block_code_row(o.out, o.kinds, o.d, item);
 }
 
@@ -67,7 +67,7 @@ KN_KERNEL(keep_features, THREADS, 2)(const __grid_constant__ struct kn_op_keep_f
         return;
     uint8_t *slot = f.base + (size_t)o.rows.row[row].slot * f.slot_bytes;
     if (o.weight)
-        block_rms_norm(x, o.weight, o.eps, f.n, out);
+        block_norm(x, o.weight, o.norm_bias, o.eps, f.n, out);
     for (int i = (int)threadIdx.x; i < f.n; i += THREADS) {
         if (!o.weight)
             out[i] = clamped(x[i], most);
@@ -78,11 +78,11 @@ KN_KERNEL(keep_features, THREADS, 2)(const __grid_constant__ struct kn_op_keep_f
     }
 }
 
-KN_KERNEL(scale, THREADS, 2)(float *x, float by, size_t n)
+KN_KERNEL(scale, THREADS, 2)(float *x, float by, size_t n, const float *bias, int d)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n)
-        x[i] = x[i] * by;
+        x[i] = bias ? x[i] * by + bias[i % (size_t)d] : x[i] * by;
 }
 
 /* A thread moves one column, row by row: rows ascend, so that no value is overwritten before it has moved. */

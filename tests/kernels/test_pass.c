@@ -35,6 +35,16 @@ static void case_embed(void)
     }
 }
 
+/* y: the norm of x[n], with a bias the layer norm. */
+static void plain_norm(const float *x, const float *w, const float *bias, float eps, int n, float *y)
+{
+    if (bias)
+        scalar->center(x, n, y);
+    scalar->rms_norm(bias ? y : x, w, eps, n, y);
+    for (int k = 0; bias && k < n; k++)
+        y[k] += bias[k];
+}
+
 PLAIN(add_norm_code)
 {
     for (int i = 0; i < o->n; i++) {
@@ -47,19 +57,19 @@ PLAIN(add_norm_code)
             x[k] = fmaf(o->y_scale, o->y[i * o->d + k], x[k]);
         if (!o->weight)
             continue;
-        scalar->rms_norm(x, o->weight, o->eps, o->d, o->out.x + (size_t)i * o->out.stride);
+        plain_norm(x, o->weight, o->norm_bias, o->eps, o->d, o->out.x + (size_t)i * o->out.stride);
         code_row(&o->out, o->kinds, o->d, i);
     }
 }
 
 static void case_add_norm_code(void)
 {
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 24; i++) {
         used = 0;
         bool adds = i & 1, bias = i & 2, norm = i & 4;
         CASE(ADD_NORM_CODE, add_norm_code, floats(N_ROW * D), adds ? floats(N_ROW * D) : NULL, bias ? floats(D) : NULL,
              i & 8 ? floats(D) : NULL, i & 8 ? 0.3f : 1, norm ? floats(D) : NULL, 1e-5f, adds ? NULL : LIST(4, 0, 2),
-             adds ? N_ROW : 3, N_ROW, D, acts(N_ROW, D, 16, Q32), Q32);
+             adds ? N_ROW : 3, N_ROW, D, acts(N_ROW, D, 16, Q32), Q32, i & 16 ? floats(D) : NULL);
     }
 }
 
@@ -80,7 +90,7 @@ PLAIN(keep_features)
         const float *x = o->x + i * o->features.n;
         memcpy(to, x, (size_t)o->features.n * sizeof *to);
         if (o->weight)
-            scalar->rms_norm(x, o->weight, o->eps, o->features.n, to);
+            plain_norm(x, o->weight, o->norm_bias, o->eps, o->features.n, to);
         else if (o->features.kv == KN_KV_F16)
             for (int k = 0; k < o->features.n; k++)
                 to[k] = fminf(fmaxf(to[k], -65504), 65504);
@@ -91,7 +101,7 @@ PLAIN(keep_features)
 
 static void case_keep_features(void)
 {
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         used = 0;
         struct kn_features f = features(40);
         f.kv = i & 1 ? KN_KV_F16 : KN_KV_F32;
@@ -99,7 +109,7 @@ static void case_keep_features(void)
         x[5] = 1e6f;
         x[6] = -1e6f;
         CASE(KEEP_FEATURES, keep_features, rows_of_batch(), x, i & 2 ? floats(40) : NULL, 1e-6f, acts(N_ROW, 40, 8, 0),
-             f);
+             f, i & 4 ? floats(40) : NULL);
     }
 }
 
@@ -131,10 +141,16 @@ static void case_products(void)
 PLAIN(scale)
 {
     for (int i = 0; i < o->n * o->d; i++)
-        o->x[i] *= o->by;
+        o->x[i] = o->x[i] * o->by + (o->bias ? o->bias[i % o->d] : 0);
 }
 
-static void case_scale(void) { CASE(SCALE, scale, floats(N_ROW * D), 0.7f, N_ROW, D); }
+static void case_scale(void)
+{
+    for (int bias = 0; bias < 2; bias++) {
+        used = 0;
+        CASE(SCALE, scale, floats(N_ROW * D), 0.7f, N_ROW, D, bias ? floats(D) : NULL);
+    }
+}
 
 PLAIN(pack)
 {
@@ -215,6 +231,14 @@ static void case_finish_qkv(void)
 
 static const float *head_scale(const float *scale, size_t bytes) { return scale ? scale + bytes / 4 : NULL; }
 
+static int plain_first(const struct kn_op_attend *o, int position)
+{
+    int first = o->window && !o->chunked ? kn_max(0, position + 1 - o->window) : 0;
+    while (o->chunked && first + o->window <= position)
+        first += o->window;
+    return first;
+}
+
 PLAIN(attend)
 {
     for (int i = 0; i < o->rows.n; i++) {
@@ -234,7 +258,7 @@ PLAIN(attend)
                                                 .base = r->base,
                                                 .tail = r->tail,
                                                 .n_base = r->n_base,
-                                                .first = o->window ? kn_max(0, r->position + 1 - o->window) : 0,
+                                                .first = plain_first(o, r->position),
                                                 .last = r->position,
                                                 .n_q = 1,
                                                 .d_key = o->d_key,
@@ -282,19 +306,22 @@ static struct kn_cache full_cache(enum kn_kv kv, int n_kv, int d_key, int d_valu
 
 static void cases_of_attend(enum kn_kv kv)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         used = 0;
         CASE(ATTEND, attend, long_row(), 4, 2, 16, 16, i ? KN_SPAN + 100 : 0, floats(4 * 16), floats(4 * 32), floats(4),
-             0.3f, full_cache(kv, 2, 16, 16, false), false, acts(1, 64, 32, Q32), Q32);
+             0.3f, full_cache(kv, 2, 16, 16, false), false, acts(1, 64, 32, Q32), Q32, i > 1);
         used = 0;
         CASE(ATTEND, attend, long_row(), 20, 1, 40, 32, 0, floats(20 * 40), NULL, NULL, 0.2f,
              full_cache(kv, 1, 40, 32, true), true, acts(20, 32, 0, Q32), Q32);
     }
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
         used = 0;
-        CASE(ATTEND, attend, rows_of_batch(), 4, 2, 16, 16, i & 1 ? 3 : 0, floats(N_ROW * 4 * 16),
-             i & 2 ? floats(N_ROW * 4 * 32) : NULL, i & 4 ? floats(4) : NULL, 0.3f, full_cache(kv, 2, 16, 16, false),
-             false, acts(N_ROW, 64, 32, Q32), Q32);
+        CASE(ATTEND, attend, rows_of_batch(), 4, 2, 16, 16,
+             i > 7   ? 2 + 3 * (i & 1)
+             : i & 1 ? 3
+                     : 0,
+             floats(N_ROW * 4 * 16), i & 2 ? floats(N_ROW * 4 * 32) : NULL, i & 4 ? floats(4) : NULL, 0.3f,
+             full_cache(kv, 2, 16, 16, false), false, acts(N_ROW, 64, 32, Q32), Q32, i > 7);
     }
     used = 0; /* latent: 37 heads share one key, whose first part is the value */
     CASE(ATTEND, attend, rows_of_batch(), 37, 1, 40, 32, 0, floats(N_ROW * 37 * 40), NULL, NULL, 0.2f,
@@ -346,14 +373,20 @@ PLAIN(latent_place)
             *(k < o->d_plain ? &o->plain.x[(size_t)i * o->plain.stride + (size_t)k]
                              : &to[k - o->d_plain]) = o->q[i * d_q + k];
         scalar->rope(to, 1, o->n_rot, o->n_rot, o->rotation + i / o->n_head * (o->n_rot / 2), o->rope);
+        for (int k = 0; o->scale_q && k < d_q; k++)
+            *(k < o->d_plain ? &o->plain.x[(size_t)i * o->plain.stride + (size_t)k]
+                             : &to[k - o->d_plain]) *= o->rows.row[i / o->n_head].q_scale;
         code_row(&o->plain, o->kinds, o->d_plain, i);
     }
 }
 
 static void case_latent_place(void)
 {
-    CASE(LATENT_PLACE, latent_place, rows_of_batch(), 3, 32, 8, 48, floats(N_ROW * 3 * 40), floats(N_ROW * 3 * 56),
-         (const float(*)[2])rotations(4), KN_ROPE_HALVES, acts(N_ROW * 3, 32, 16, Q32), Q32);
+    for (int scale_q = 0; scale_q < 2; scale_q++) {
+        used = 0;
+        CASE(LATENT_PLACE, latent_place, rows_of_batch(), 3, 32, 8, 48, floats(N_ROW * 3 * 40), floats(N_ROW * 3 * 56),
+             (const float(*)[2])rotations(4), KN_ROPE_HALVES, acts(N_ROW * 3, 32, 16, Q32), Q32, scale_q);
+    }
 }
 
 /* ---- draft heads ----------------------------------------------------------------------------------------------------- */

@@ -271,6 +271,15 @@ PLAIN(route)
             weight[k] = p[id[k]];
         if (o->gating == KN_GATING_CHOSEN)
             scalar->softmax(weight, o->n_used);
+        for (int k = 0; o->gating == KN_GATING_CHOSEN_SIGMOID && k < o->n_used; k++)
+            weight[k] = 1 / (1 + kn_expf(-weight[k]));
+        for (int k = 0; o->gating == KN_GATING_MIXER && k < 2; k++) {
+            float m = p[id[k]];
+            for (int e = 0; e < n; e++)
+                rank[e] = (m - p[e]) / fmaxf(fabsf(p[e]), m) > o->mixer_gap || (k && e == id[0]) ? -INFINITY : p[e];
+            scalar->softmax(rank, n);
+            weight[k] = rank[id[k]];
+        }
         for (int k = 0; k < o->n_used; k++)
             sum += weight[k];
         for (int k = 0; k < o->n_used; k++)
@@ -289,6 +298,16 @@ static void case_route(void)
         CASE(ROUTE, route, N_ROW, 12, 3, logit, floats(N_ROW * 12), i & 1 ? floats(12) : NULL,
              i & 2 ? floats(12) : NULL, (enum kn_gating)(1 + i % 3), n_group, n_group == 1 ? 1 : 2, 1 + (i & 1), i & 8,
              1.5f, take(N_ROW * 3 * 4), floats(N_ROW * 3));
+    }
+    for (int i = 0; i < 8; i++) { /* gatings that choose by logits */
+        used = 0;
+        bool mixer = i & 1;
+        float *logit = floats(N_ROW * 12);
+        for (int k = 0; k < 12; k++)
+            logit[k] = i & 2 ? 0 : -logit[k] * logit[k]; /* equal; below 0 */
+        CASE(ROUTE, route, N_ROW, 12, mixer ? 2 : 3, logit, floats(N_ROW * 12), NULL, NULL,
+             mixer ? KN_GATING_MIXER : KN_GATING_CHOSEN_SIGMOID, 1, 1, 1, i & 4, 1.5f, take(N_ROW * 3 * 4),
+             floats(N_ROW * 3), i & 4 ? 0.6f : 0.02f);
     }
 }
 
@@ -416,6 +435,8 @@ PLAIN(gate_up)
             for (int v = 0; v < d; v++) {
                 gate[v] = o->interleaved ? both[2 * v] : both[v];
                 up[v] = o->interleaved ? both[2 * v + 1] : both[d + v];
+                gate[v] *= o->in_scale ? o->in_scale[to] : 1;
+                up[v] *= o->in_scale ? o->in_scale[to] : 1;
                 gate[v] += o->gate_bias ? o->gate_bias[g->bias * d + v] : 0;
                 up[v] += o->up_bias ? o->up_bias[g->bias * d + v] : 0;
             }
@@ -438,14 +459,15 @@ static int32_t *list_pairs(void) { return LIST(1, 5, 9, 2, 8, 0, 3); }
 
 static void case_gate_up(void)
 {
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
         used = 0;
         int n, d = 64;
         struct kn_group *g = groups(d, i & 1, &n);
         CASE(GATE_UP, gate_up, g, n, N_ROW, N_ROW * N_USED, D, d, i & 1, list_rows(), list_pairs(),
              acts(N_ROW, D, 16, Q32), floats(N_ROW * N_USED * 2 * d), floats(N_ROW * N_USED * d),
-             i & 2 ? floats(N_EXP * d) : NULL, i & 2 ? floats(N_EXP * d) : NULL, i > 5 ? KN_GEGLU : KN_SWIGLU, 1.7f,
-             i & 4 ? 0.6f : 0, acts(N_ROW * N_USED, d, 16, Q32), Q32);
+             i & 2 ? floats(N_EXP * d) : NULL, i & 2 ? floats(N_EXP * d) : NULL,
+             i == 6 || i == 7 ? KN_GEGLU : KN_SWIGLU, 1.7f, i & 4 ? 0.6f : 0, acts(N_ROW * N_USED, d, 16, Q32), Q32, 0,
+             i > 7 ? floats(N_ROW * N_USED) : NULL);
     }
     used = 0; /* one dense FFN of all rows */
     struct kn_group *g = take(sizeof *g);
@@ -484,7 +506,7 @@ PLAIN(combine)
             float sum = 0;
             for (int k = i * o->n_used; k < (i + 1) * o->n_used; k++) {
                 o->y[k * o->d_model + v] += o->down_bias ? o->down_bias[o->id[k] * o->d_model + v] : 0;
-                sum = fmaf(o->weight[k], o->y[k * o->d_model + v], sum);
+                sum = fmaf(o->weight ? o->weight[k] : 1, o->y[k * o->d_model + v], sum);
             }
             if (o->shared)
                 sum = fmaf(o->shared_gate ? 1 / (1 + kn_expf(-o->shared_gate[i])) : 1, o->shared[i * o->d_model + v],
@@ -502,7 +524,7 @@ static void case_combine(void)
 {
     for (int i = 0; i < 6; i++) {
         used = 0;
-        CASE(COMBINE, combine, rows_of_batch(), N_USED, D, choices(), floats(N_ROW * N_USED),
+        CASE(COMBINE, combine, rows_of_batch(), N_USED, D, choices(), i == 2 ? NULL : floats(N_ROW * N_USED),
              floats(N_ROW * N_USED * D), i & 1 ? floats(N_EXP * D) : NULL, N_EXP, i > 1 ? floats(N_ROW * D) : NULL,
              i > 3 ? floats(N_ROW) : NULL, i % 3 ? floats(D) : NULL, 1e-6f, i % 3 ? 0.4f : 1, acts(N_ROW, D, 16, 0),
              floats(N_ROW * D));

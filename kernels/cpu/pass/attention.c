@@ -162,7 +162,7 @@ static bool describe_item(const void *arg, int item, struct kn_attend *out)
         .base = r->base,
         .tail = r->tail,
         .n_base = r->n_base,
-        .first = o->window ? kn_max(0, r->position - o->window + 1) : 0,
+        .first = kn_first_position(r->position, o->window, o->chunked),
         .last = r->position,
         .n_q = p.n_q,
         .d_key = o->d_key,
@@ -249,9 +249,14 @@ static void latent_place_item(void *arg, int item, int thread)
         return;
     const float *q = o->q + (size_t)item * (size_t)(o->d_plain + o->n_rot);
     float *rotated = o->absorbed + (size_t)item * (size_t)(o->d_latent + o->n_rot) + o->d_latent;
-    memcpy(o->plain.x + (size_t)item * o->plain.stride, q, (size_t)o->d_plain * sizeof *q);
+    float *plain = o->plain.x + (size_t)item * o->plain.stride, by = o->rows.row[row].q_scale;
+    memcpy(plain, q, (size_t)o->d_plain * sizeof *q);
     memcpy(rotated, q + o->d_plain, (size_t)o->n_rot * sizeof *q);
     j->ops->rope(rotated, 1, o->n_rot, o->n_rot, o->rotation + (size_t)row * (size_t)(o->n_rot / 2), o->rope);
+    for (int i = 0; o->scale_q && i < o->d_plain; i++)
+        plain[i] = plain[i] * by;
+    for (int i = 0; o->scale_q && i < o->n_rot; i++)
+        rotated[i] = rotated[i] * by;
     kn_host_code_row(j->ops, &o->plain, o->kinds, o->d_plain, item);
 }
 

@@ -33,6 +33,10 @@ static void activate_part(const struct gate_up_job *j, const struct kn_group *g,
     const struct kn_op_gate_up *o = j->o;
     const struct kn_ops *ops = j->q->ops;
     float *x = o->act.x + (size_t)row * o->act.stride + first;
+    for (int i = 0; o->in_scale && i < n; i++) {
+        gate[i] = gate[i] * o->in_scale[row];
+        up[i] = up[i] * o->in_scale[row];
+    }
     if (o->gate_bias) {
         size_t own = (size_t)g->bias * (size_t)o->d_act + (size_t)first;
         ops->add(gate, o->gate_bias + own, n);
@@ -150,7 +154,7 @@ static void combine_row(void *arg, int row, int thread)
         size_t pair = (size_t)row * (size_t)o->n_used + (size_t)i;
         if (o->down_bias)
             j->ops->add(o->y + pair * n, o->down_bias + (size_t)o->id[pair] * n, o->d_model);
-        j->ops->add_scaled(sum, o->weight[pair], o->y + pair * n, o->d_model);
+        j->ops->add_scaled(sum, o->weight ? o->weight[pair] : 1.0f, o->y + pair * n, o->d_model);
     }
     if (o->shared) {
         float by = o->shared_gate ? kn_sigmoid(o->shared_gate[row]) : 1.0f;

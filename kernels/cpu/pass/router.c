@@ -65,6 +65,32 @@ static const float *rank_of(const struct kn_ops *ops, const struct kn_op_route *
     return rank;
 }
 
+/* The weight of chosen expert id[k] among those near it (pass.h); rank: scratch. */
+static float mix(const struct kn_ops *ops, const struct kn_op_route *o, const float *p, const int32_t *id, int k,
+                 float *rank)
+{
+    float m = p[id[k]];
+    for (int e = 0; e < o->n_expert; e++) {
+        float size = p[e] < 0 ? -p[e] : p[e], largest = size > m ? size : m;
+        bool far = (m - p[e]) / largest > o->mixer_gap || (k > 0 && e == id[0]);
+        rank[e] = far ? -HUGE_VALF : p[e];
+    }
+    ops->softmax(rank, o->n_expert);
+    return rank[id[k]];
+}
+
+/* Gatings that choose by logits: weight has the logits of the chosen experts id, and gets their weights. */
+static void weigh_chosen(const struct kn_ops *ops, const struct kn_op_route *o, const float *p, const int32_t *id,
+                         float *weight, float *rank)
+{
+    if (o->gating == KN_GATING_CHOSEN)
+        ops->softmax(weight, o->n_used);
+    for (int i = 0; o->gating == KN_GATING_CHOSEN_SIGMOID && i < o->n_used; i++)
+        weight[i] = kn_sigmoid(weight[i]);
+    for (int i = 0; o->gating == KN_GATING_MIXER && i < o->n_used; i++)
+        weight[i] = mix(ops, o, p, id, i, rank);
+}
+
 static void route_row(void *arg, int row, int thread)
 {
     (void)thread;
@@ -82,8 +108,7 @@ static void route_row(void *arg, int row, int thread)
     choose(rank_of(ops, o, p, o->rank + at), o->n_expert, o->n_used, id);
     for (int i = 0; i < o->n_used; i++)
         weight[i] = p[id[i]];
-    if (o->gating == KN_GATING_CHOSEN)
-        ops->softmax(weight, o->n_used);
+    weigh_chosen(ops, o, p, id, weight, o->rank + at);
     for (int i = 0; i < o->n_used; i++)
         sum += weight[i];
     for (int i = 0; i < o->n_used; i++) {

@@ -14,6 +14,17 @@ void kn_host_code_row(const struct kn_ops *ops, const struct kn_acts *a, unsigne
                           (uint8_t *)a->code[kind] + (size_t)row * a->code_stride[kind]);
 }
 
+/* y = the norm of x by weight; with a bias the layer norm.  y is not x. */
+static void norm_row(const struct kn_ops *ops, const float *x, const float *weight, const float *bias, float eps, int n,
+                     float *y)
+{
+    if (bias)
+        ops->center(x, n, y);
+    ops->rms_norm(bias ? y : x, weight, eps, n, y);
+    if (bias)
+        ops->add(y, bias, n);
+}
+
 static void embed_row(void *arg, int row, int thread)
 {
     (void)thread;
@@ -55,7 +66,7 @@ static void add_norm_code_item(void *arg, int item, int thread)
     }
     if (!o->weight)
         return;
-    j->ops->rms_norm(x, o->weight, o->eps, o->d, o->out.x + (size_t)item * o->out.stride);
+    norm_row(j->ops, x, o->weight, o->norm_bias, o->eps, o->d, o->out.x + (size_t)item * o->out.stride);
     kn_host_code_row(j->ops, &o->out, o->kinds, o->d, item);
 }
 
@@ -90,7 +101,7 @@ static void keep_features_row(void *arg, int row, int thread)
     if (o->rows.status[row])
         return;
     if (o->weight)
-        j->ops->rms_norm(x, o->weight, o->eps, f->n, out);
+        norm_row(j->ops, x, o->weight, o->norm_bias, o->eps, f->n, out);
     for (int i = 0; !o->weight && i < f->n; i++)
         out[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
     j->ops->kv_store(f->kv, out, f->n, f->base + (size_t)o->rows.row[row].slot * f->slot_bytes, NULL);
@@ -107,7 +118,7 @@ static void scale_row(void *arg, int row, int thread)
     const struct kn_op_scale *o = arg;
     float *x = o->x + (size_t)row * (size_t)o->d;
     for (int i = 0; i < o->d; i++)
-        x[i] *= o->by;
+        x[i] = o->bias ? x[i] * o->by + o->bias[i] : x[i] * o->by;
 }
 
 void kn_host_scale(struct kn_host_queue *q, const struct kn_op_scale *o)
