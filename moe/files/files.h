@@ -18,7 +18,9 @@
 enum moe_gating {
     MOE_GATING_SOFTMAX = KN_GATING_SOFTMAX,
     MOE_GATING_SIGMOID = KN_GATING_SIGMOID,
-    MOE_GATING_CHOSEN = KN_GATING_CHOSEN
+    MOE_GATING_CHOSEN = KN_GATING_CHOSEN, /* up to here the value of the key expert_gating_func */
+    MOE_GATING_CHOSEN_SIGMOID = KN_GATING_CHOSEN_SIGMOID,
+    MOE_GATING_MIXER = KN_GATING_MIXER
 };
 
 /* Byte-level BPE writes each byte as one character: a printable byte as itself, the others as the characters from

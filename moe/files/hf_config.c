@@ -40,6 +40,9 @@ static const struct moe_hf_family families[] = {
     { "smollm3", "smollm3", .turned = true },
     { "phi3", "phi3", .windows = WINDOW_ALL },
     { "ministral3", "mistral3", .turned = true, .windows = WINDOW_ALL, .query_scale = true },
+    { "mistral4", "mistral4", .experts = true, .latent = true, .query_scale = true },
+    { "phimoe", "phimoe", .experts = true, .expert_is_ffn = true, .windows = WINDOW_ALL },
+    { "llama4_text", "llama4", .experts = true, .expert_is_ffn = true, .chunks = true, .transposed = true },
     { "qwen3_next", "qwen3next", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
       .norms_less_1 = true, .mtp_apart = true },
     { "qwen3_5_moe_text", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
@@ -48,6 +51,8 @@ static const struct moe_hf_family families[] = {
       .norms_less_1 = true, .mtp_apart = true, .tiled = true, .nested = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
+
+#define MOE_MAX_STEP 4096 /* of interleave_moe_layer_step */
 
 static const char config_json[] = "config.json";
 
@@ -185,7 +190,8 @@ static void read_tables(struct moe_folder *d)
     int64_t x;
     double y;
     for (size_t i = 0; i < LEN(ints); i++)
-        if (get_int(d, d->fields, ints[i].from, INT32_MAX, &x))
+        if (get_int(d, d->fields, ints[i].from, INT32_MAX, &x) &&
+            !(d->family->chunks && !strcmp(ints[i].from, "intermediate_size"))) /* llama4's word for that of experts */
             put_u32(d, ints[i].to, x);
     for (size_t i = 0; d->family->experts && i < LEN(expert_ints); i++)
         if (get_int(d, d->fields, expert_ints[i].from, INT32_MAX, &x))
@@ -471,7 +477,45 @@ static void read_heads(struct moe_folder *d, const json_t *rope)
     put_u32(d, "rope.dimension_count", d->n_rot);
 }
 
-/* smollm3: every fourth layer has no rotation; files have no key for that. */
+/* llama4: attention in chunks and the growth of queries.  The layers with a rotation, those with chunks and those with
+ * experts must be the ones that GGUF files have, since these have no lists of them; and so must the norms of Q and K. */
+static void read_chunks(struct moe_folder *d)
+{
+    const json_t *types = get(d->fields, "layer_types"), *layers = get(d->fields, "moe_layers");
+    int64_t chunk = 0, period = 0, step = 1, d_ff = 0;
+    double growth = 0;
+    if (!d->family->chunks)
+        return;
+    if (!get_int(d, d->fields, "attention_chunk_size", INT32_MAX, &chunk) || !chunk)
+        unsupported(d, "attention_chunk_size", "is not set");
+    put_u32(d, "attention.sliding_window", chunk);
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (!type || strcmp(type, i % 4 == 3 ? "full_attention" : "chunked_attention"))
+            unsupported(d, "layer_types",
+                        "is not full_attention in each fourth layer and chunked_attention in the others");
+    }
+    get_number(d, d->fields, "attn_scale", &growth);
+    get_int(d, d->fields, "floor_scale", INT32_MAX, &period);
+    if (json_is_boolean(get(d->fields, "attn_temperature_tuning")) &&
+        !get_bool(d, d->fields, "attn_temperature_tuning", true))
+        growth = 0;
+    put_f32(d, "attention.temperature_scale", growth);
+    put_u32(d, "attention.temperature_length", period);
+    if (get_bool(d, d->fields, "use_qk_norm", true) != (d->n_expert != 128))
+        unsupported(d, "use_qk_norm", d->n_expert == 128 ? "is true with 128 experts" : "is false without 128 experts");
+    if (get_int(d, d->fields, "intermediate_size_mlp", INT32_MAX, &d_ff))
+        put_u32(d, "feed_forward_length", d_ff);
+    get_int(d, d->fields, "interleave_moe_layer_step", MOE_MAX_STEP, &step);
+    put_u32(d, "interleave_moe_layer_step", step);
+    if (layers && (!step || json_array_size(layers) != (size_t)(d->n_layer / step)))
+        unsupported(d, "moe_layers", "is not each interleave_moe_layer_step-th layer");
+    for (size_t i = 0; i < json_array_size(layers); i++)
+        if (json_integer_value(json_array_get(layers, i)) != (json_int_t)(i + 1) * step - 1)
+            unsupported(d, "moe_layers", "is not each interleave_moe_layer_step-th layer");
+}
+
+/* smollm3 and llama4: every fourth layer has no rotation; files have no key for that. */
 static void check_rotated(struct moe_folder *d)
 {
     const json_t *flags = get(d->fields, "no_rope_layers"); /* 0: the layer has no rotation */
@@ -481,7 +525,7 @@ static void check_rotated(struct moe_folder *d)
     get_int(d, d->fields, "no_rope_layer_interval", INT32_MAX, &interval);
     if (!flags && interval != 4)
         unsupported(d, "no_rope_layer_interval", "is not 4");
-    for (size_t i = 0; flags && i < (size_t)d->n_layer; i++)
+    for (size_t i = 0; json_array_size(flags) && i < (size_t)d->n_layer; i++)
         if ((json_integer_value(json_array_get(flags, i)) != 0) != (i % 4 != 3))
             unsupported(d, "no_rope_layers", "are not each fourth");
     if (get_bool(d, d->fields, "use_sliding_window", false) && get(d->fields, "sliding_window"))
@@ -536,7 +580,7 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
         put_f32(d, "rope.scaling.yarn_log_multiplier", 0.1 * all);
         usual = 1;
     }
-    if (d->family->query_scale && all > 0) {
+    if (d->family->query_scale && !d->family->latent && all > 0) {
         put_f32(d, "rope.scaling.yarn_log_multiplier", all);
         usual /= mscale_of(factor, all);
     }
@@ -576,7 +620,7 @@ static void read_llama3(struct moe_folder *d, const json_t *rope, double base, d
     const double two_pi = 6.283185307179586;
     int n = d->n_rot / 2;
     if (!get_number(d, rope, "low_freq_factor", &low) || !get_number(d, rope, "high_freq_factor", &high) ||
-        !(low > 0 && high > low && n_ctx > 0))
+        !(low > 0 && high >= low && n_ctx > 0)) /* equal in llama4: no wavelength lies between */
         wrong(d, "rope_type", "is llama3, but its factors are missing or out of range");
     if (n < 1)
         wrong(d, "rope_type", "is llama3, but no part of a head is rotated");
@@ -588,6 +632,19 @@ static void read_llama3(struct moe_folder *d, const json_t *rope, double base, d
                      : wave > n_ctx / low ? (float)factor
                                           : (float)(1 / ((1 - smooth) / factor + smooth));
     }
+}
+
+/* phimoe multiplies cos and sin by two numbers of its own, for short and for long contexts.  All published models have the
+ * same one; GGUF files have no key for it. */
+static bool has_own_mscale(struct moe_folder *d, const json_t *rope)
+{
+    static const char *const names[] = { "short_mscale", "long_mscale" };
+    for (size_t i = 0; i < LEN(names); i++) {
+        double x = 0;
+        if (!get_number(d, rope, names[i], &x) || (float)x != 1.243163121016122f)
+            unsupported(d, names[i], "is not 1.243163121016122");
+    }
+    return !d->err;
 }
 
 /* LongRoPE: a divisor of each frequency for contexts of the first training, and one for longer contexts. */
@@ -613,6 +670,8 @@ static void read_longrope(struct moe_folder *d, const json_t *rope)
         return;
     if (!get_number(d, rope, "factor", &factor))
         factor = (double)n_ctx / (double)n_first;
+    if (!strcmp(d->family->arch, "phimoe") && !has_own_mscale(d, rope))
+        return;
     if (!get_number(d, rope, "attention_factor", &attention))
         attention = factor > 1 ? sqrt(1 + kn_log(factor) / kn_log((double)n_first)) : 1;
     put_u32(d, "rope.scaling.original_context_length", n_first);
@@ -675,7 +734,10 @@ static void read_rope(struct moe_folder *d)
         unsupported(d, "rope_type", "is not yarn");
     if (!type || !strcmp(type, "default") || d->err)
         return;
-    if (!strcmp(d->family->arch, "phi3")) { /* whatever its type is called: longrope, su, yarn */
+    bool phimoe = !strcmp(d->family->arch, "phimoe");
+    if (phimoe || !strcmp(d->family->arch, "phi3")) { /* in phi3, whatever its type is called: longrope, su, yarn */
+        if (phimoe && strcmp(type, "longrope"))
+            unsupported(d, "rope_type", "is neither default nor longrope");
         if (strcmp(type, "longrope") && strcmp(type, "su") && strcmp(type, "yarn"))
             unsupported(d, "rope_type", "is neither default nor longrope");
         read_longrope(d, rope);
@@ -792,6 +854,8 @@ static void read_activation(struct moe_folder *d)
         else
             put_f32(d, "attention.scale", 1.0f / sqrtf((float)x));
     }
+    if (get_number(d, d->fields, "router_jitter_noise", &x) && x != 0.01 && !strcmp(d->family->arch, "phimoe"))
+        unsupported(d, "router_jitter_noise", "is not 0.01");
     if (get_number(d, d->fields, "swiglu_limit", &x) && x != 7)
         unsupported(d, "swiglu_limit", "is not 7");
     if (get_number(d, d->fields, "swiglu_alpha", &x) && x != 1.702)
@@ -819,7 +883,8 @@ static int unnest(struct moe_folder *d)
     return d->err;
 }
 
-/* The language model of mistral3, which has a vision part, is a mistral or a ministral3.  Returns its model_type. */
+/* The language model of mistral3, which has a vision part, is a mistral, a ministral3 or a mistral4.  Returns its
+ * model_type. */
 static const char *unwrap(struct moe_folder *d)
 {
     const char *type;
@@ -832,8 +897,8 @@ static const char *unwrap(struct moe_folder *d)
     type = get_string(d, d->config, "model_type");
     if (!type || !strcmp(type, "mistral3")) /* that of the outer configuration */
         return "mistral";
-    if (strcmp(type, "mistral") && strcmp(type, "ministral3"))
-        unsupported(d, "text_config", "of mistral3 is neither a mistral nor a ministral3");
+    if (strcmp(type, "mistral") && strcmp(type, "ministral3") && strcmp(type, "mistral4"))
+        unsupported(d, "text_config", "of mistral3 is neither a mistral, a ministral3 nor a mistral4");
     return type;
 }
 
@@ -843,6 +908,9 @@ static int find_family(struct moe_folder *d)
     char shown[64], known[512] = "";
     if (type && !strcmp(type, "mistral3"))
         type = unwrap(d);
+    d->wrapped |= type && !strcmp(type, "llama4");
+    if (type && !strcmp(type, "llama4") && !unnest(d))
+        type = "llama4_text";
     for (int i = 0; i < N_FAMILY && !d->err; i++) {
         if (type && !strcmp(type, families[i].model_type))
             d->family = &families[i];
@@ -891,6 +959,7 @@ int moe_hf_config(struct moe_folder *d)
     read_context(d);
     read_rope(d);
     check_rotated(d);
+    read_chunks(d);
     read_delta(d);
     read_activation(d);
     return d->err;

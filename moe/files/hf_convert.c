@@ -381,7 +381,9 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
     case ODD_BLOCKS:
         return add_blocks(m, name, 2, 1);
     case TRANSPOSED:
-        return refuse(m, KN_EUNSUPPORTED, "is stored input-major; use the weights published as MXFP4");
+        return refuse(
+            m, KN_EUNSUPPORTED,
+            "is stored input-major; use a GGUF file of the model, or weights published by expert or as MXFP4");
     case MIX_ROWS:
     case VALUE_ROWS:
     case HEAD_ROWS:

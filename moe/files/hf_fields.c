@@ -38,6 +38,14 @@
                "norm_topk_prob=true max_position_embeddings=4096 rms_norm_eps=1e-6 tie_word_embeddings=false "         \
                "rope_interleave=true attention_bias=false "
 
+#define LLAMA4                                                                                                         \
+    EVERY "rope_theta=500000.0 hidden_size=5120 intermediate_size=8192 intermediate_size_mlp=16384 "                   \
+          "num_hidden_layers=48 num_attention_heads=40 num_key_value_heads=8 head_dim=128 "                            \
+          "max_position_embeddings=131072 rms_norm_eps=1e-5 tie_word_embeddings=false num_experts_per_tok=1 "          \
+          "num_local_experts=16 moe_layers=null interleave_moe_layer_step=1 use_qk_norm=true no_rope_layers=null "     \
+          "no_rope_layer_interval=4 attention_chunk_size=8192 layer_types=null attn_temperature_tuning=true "          \
+          "floor_scale=8192 attn_scale=0.1 attention_bias=false "
+
 static const struct {
     const char *model_type, *fields;
 } classes[] = {
@@ -157,6 +165,23 @@ static const struct {
       "\"mscale\":1.0,\"llama_4_scaling_beta\":0.1} "
       "hidden_size=4096 intermediate_size=14336 num_hidden_layers=34 num_attention_heads=32 num_key_value_heads=8 "
       "head_dim=128 max_position_embeddings=262144 rms_norm_eps=1e-5 tie_word_embeddings=false sliding_window=null " },
+    { "mistral4",
+      "hidden_act=\"silu\" rope_scaling=null original_max_position_embeddings=null rope_theta=10000.0 "
+      "rope_parameters={\"type\":\"yarn\",\"rope_theta\":10000.0,\"factor\":128.0,"
+      "\"original_max_position_embeddings\":8192,\"beta_fast\":32.0,\"beta_slow\":1.0,\"mscale_all_dim\":1.0,"
+      "\"mscale\":1.0,\"llama_4_scaling_beta\":0.1} "
+      "hidden_size=4096 intermediate_size=12288 moe_intermediate_size=2048 num_hidden_layers=36 "
+      "num_attention_heads=32 num_key_value_heads=32 n_shared_experts=1 n_routed_experts=128 "
+      "routed_scaling_factor=1.0 kv_lora_rank=256 q_lora_rank=1024 qk_rope_head_dim=64 v_head_dim=128 "
+      "qk_nope_head_dim=64 n_group=1 topk_group=1 num_experts_per_tok=4 first_k_dense_replace=0 norm_topk_prob=true "
+      "max_position_embeddings=1048576 rms_norm_eps=1e-6 tie_word_embeddings=false rope_interleave=true "
+      "attention_bias=false " },
+    { "phimoe",
+      EVERY "rope_theta=1000000.0 hidden_size=4096 intermediate_size=6400 num_hidden_layers=32 num_attention_heads=32 "
+            "num_key_value_heads=8 head_dim=null max_position_embeddings=131072 rms_norm_eps=1e-5 "
+            "tie_word_embeddings=false sliding_window=null num_experts_per_tok=2 num_local_experts=16 "
+            "router_jitter_noise=0.01 attention_bias=false lm_head_bias=false " },
+    { "llama4_text", LLAMA4 },
     { "qwen3_next", EVERY BASE DELTA SPARSE "intermediate_size=5632 num_hidden_layers=48 tie_word_embeddings=false "
                                             "num_experts_per_tok=10 num_experts=512 norm_topk_prob=true " },
     { "qwen3_5_moe_text", EVERY BASE DELTA "num_hidden_layers=40 tie_word_embeddings=false num_experts_per_tok=8 "

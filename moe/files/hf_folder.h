@@ -50,7 +50,7 @@ struct moe_folder {
     int scale_rows, scale_values; /* packed weights: rows by values per scale; values 0: none */
     uint32_t gptq_zeros;          /* GPTQ: the one supported word of qzeros, eight zero points of 4 bits; 0: no GPTQ */
     bool gptq_plain;              /* config.json states that zero points are symmetric and inputs in order */
-    bool wrapped;                 /* a mistral3: the language model is under "language_model." */
+    bool wrapped;                 /* a mistral3 or llama4: the language model is under "language_model." */
     bool tied;                    /* the output matrix is the embedding */
     int err;                      /* first failure while config.json is read and metadata added */
 };
@@ -82,6 +82,7 @@ struct moe_hf_family {
     bool query_scale;  /* queries grow with their position: llama_4_scaling_beta, and yarn */
     bool window_rope;  /* layers with a window have their own RoPE settings */
     bool mtp_apart;    /* MTP layers are stored under "mtp." */
+    bool chunks;       /* llama4: attention in chunks, in all layers with a rotation */
 };
 
 /* hf_folder.c.  Returns code, with the message "path: error: field: reason". */

@@ -19,6 +19,8 @@ static const struct {
     enum moe_hf_take take;
 } parts[] = {
     { "input_layernorm.weight", "attn_norm.weight", AS_IT_IS },
+    { "input_layernorm.bias", "attn_norm.bias", AS_IT_IS },
+    { "post_attention_layernorm.bias", "ffn_norm.bias", AS_IT_IS },
     { "self_attn.q_proj.weight", "attn_q.weight", ROTATED },
     { "self_attn.k_proj.weight", "attn_k.weight", ROTATED },
     { "self_attn.v_proj.weight", "attn_v.weight", AS_IT_IS },
@@ -103,6 +105,18 @@ static const struct {
     { "shared_mlp.input_linear.weight", "ffn_gate_shexp.weight", FIRST_HALF },
     { "shared_mlp.input_linear.weight", "ffn_up_shexp.weight", SECOND_HALF },
     { "shared_mlp.output_linear.weight", "ffn_down_shexp.weight", AS_IT_IS },
+    { "feed_forward.gate_proj.weight", "ffn_gate.weight", AS_IT_IS },
+    { "feed_forward.up_proj.weight", "ffn_up.weight", AS_IT_IS },
+    { "feed_forward.down_proj.weight", "ffn_down.weight", AS_IT_IS },
+    { "feed_forward.router.weight", "ffn_gate_inp.weight", AS_IT_IS },
+    { "feed_forward.experts.#.gate_proj.weight", "ffn_gate_exps.weight", ONE_EXPERT },
+    { "feed_forward.experts.#.up_proj.weight", "ffn_up_exps.weight", ONE_EXPERT },
+    { "feed_forward.experts.#.down_proj.weight", "ffn_down_exps.weight", ONE_EXPERT },
+    { "feed_forward.experts.gate_up_proj", "ffn_gate_exps.weight", TRANSPOSED },
+    { "feed_forward.experts.down_proj", "ffn_down_exps.weight", TRANSPOSED },
+    { "feed_forward.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", AS_IT_IS },
+    { "feed_forward.shared_expert.up_proj.weight", "ffn_up_shexp.weight", AS_IT_IS },
+    { "feed_forward.shared_expert.down_proj.weight", "ffn_down_shexp.weight", AS_IT_IS },
     { "final_layernorm.weight", "nextn.shared_head_norm.weight", AS_IT_IS },
     { "eh_proj.weight", "nextn.eh_proj.weight", AS_IT_IS },
     { "enorm.weight", "nextn.enorm.weight", AS_IT_IS },
@@ -118,6 +132,7 @@ static const struct {
 } ends[] = {
     { "embed_tokens.weight", "token_embd.weight" },
     { "norm.weight", "output_norm.weight" },
+    { "norm.bias", "output_norm.bias" },
 };
 
 /* Tensors outside a layer of MTP layers stored under "mtp."; GGUF has them in the first MTP layer. */
@@ -168,7 +183,7 @@ static const char *root_of(const struct moe_folder *d)
 static bool is_aside(const struct moe_folder *d, struct moe_string name)
 {
     if (d->wrapped)
-        return begins(name, "vision_tower.") || begins(name, "multi_modal_projector.");
+        return begins(name, "vision_tower.") || begins(name, "vision_model.") || begins(name, "multi_modal_projector.");
     return d->family->aside && begins(name, d->family->aside);
 }
 
@@ -351,6 +366,8 @@ static int map(struct moe_hf_mapper *m)
         return 0;
     if (moe_string_is(s, m->d->wrapped ? "language_model.lm_head.weight" : "lm_head.weight"))
         return map_head(m);
+    if (moe_string_is(s, "lm_head.bias") && !strcmp(m->d->family->arch, "phimoe"))
+        return moe_hf_take_as(m, AS_IT_IS, "output.bias", -1);
     if (is_aside(m->d, s)) {
         m->n_aside++;
         return 0;
@@ -398,7 +415,7 @@ int moe_hf_tensors(struct moe_folder *d)
         err = moe_hf_check_stacks(&m);
     if (!err && m.n_aside)
         kn_say(KN_LOG_INFO, "%s: %d tensors under %s are not used", d->f->name, m.n_aside,
-               d->wrapped ? "vision_tower and multi_modal_projector" : d->family->aside);
+               d->wrapped ? "the vision part and multi_modal_projector" : d->family->aside);
     if (!err && !d->tied && !moe_find_tensor(d->f, "output.weight"))
         err = kn_fail(KN_ECORRUPT, "%s: %s: tensor lm_head.weight is missing", d->f->name, kn_error_text(KN_ECORRUPT));
     kn_free(m.n_left);

@@ -22,7 +22,7 @@ enum moe_hf_take {
     BLOCKS,        /* MXFP4 with scales in another tensor: all rows */
     EVEN_BLOCKS,   /* MXFP4: even rows */
     ODD_BLOCKS,    /* MXFP4: odd rows */
-    TRANSPOSED,    /* a stack stored input-major: unquantised gpt-oss; refused */
+    TRANSPOSED,    /* a stack stored input-major: unquantised gpt-oss and llama4; refused */
     MIX_ROWS,      /* value heads reordered: the rows of values, which follow those of queries and keys */
     VALUE_ROWS,    /* value heads reordered: all rows are of values */
     HEAD_ROWS,     /* value heads reordered: one row or value for each head */

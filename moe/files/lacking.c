@@ -14,12 +14,13 @@ static const struct {
       "a configuration class to compare with; GGUF files of bailingmoe and bailingmoe2 are supported" },
     { NULL, "bailing_moe_v2", "a configuration class to compare with; GGUF files of bailingmoe2 are supported" },
     { "bailingmoe3", "bailing_hybrid", "linear attention with a fixed decay" },
-    { "llama4", "llama4", "attention in chunks, queries scaled by their position, and experts with a scaled input" },
-    { NULL, "llama4_text", "attention in chunks, queries scaled by their position, and experts with a scaled input" },
-    { "phimoe", "phimoe", "norms that subtract the mean, and a router that masks far logits" },
     { "mimo2", "mimo_v2_flash", "another number of KV heads in layers with a window" },
-    { "mistral4", "mistral4", "queries scaled by their position" },
-    { "step35", "step3p7", "another number of heads in layers with a window, and a limit of the activation by layer" },
+    { "step35", "step3p7",
+      "another number of heads and of rotated values in layers with a window, a gate for each head, and a limit of the "
+      "activation by layer" },
+    { NULL, "step3p5",
+      "another number of heads and of rotated values in layers with a window, a gate for each head, and a limit of the "
+      "activation by layer" },
 };
 
 const char *moe_family_lacks(struct moe_string name)

@@ -44,6 +44,7 @@ enum dim {
 };
 enum need {
     ALWAYS,
+    NORM_BIAS,
     FFN_NORM,
     POST_NORM,
     OUT_NORMS,
@@ -85,6 +86,8 @@ struct part {
 
 static const struct part parts[] = {
     { "attn_norm.weight", ALWAYS, VECTOR, D_ONE, D_MODEL, FIELD(attn_norm) },
+    { "attn_norm.bias", NORM_BIAS, VECTOR, D_ONE, D_MODEL, FIELD(attn_norm_bias) },
+    { "ffn_norm.bias", NORM_BIAS, VECTOR, D_ONE, D_MODEL, FIELD(ffn_norm_bias) },
     { "attn_q.weight", HIGH_Q, MATRIX, D_Q_OUT, D_ATTEND, FIELD(q) },
     { "attn_q_a.weight", LOW_Q, MATRIX, D_LOW, D_MODEL, FIELD(q_a) },
     { "attn_q_a_norm.weight", LOW_Q, VECTOR, D_ONE, D_LOW, FIELD(q_a_norm) },
@@ -213,7 +216,7 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
  * experts. */
 static bool is_needed(const struct moe_desc *d, int layer, enum need need)
 {
-    bool dense = !d->n_expert || layer < d->n_lead, delta = moe_is_delta(d, layer);
+    bool dense = !moe_has_experts(d, layer), delta = moe_is_delta(d, layer);
     if ((need >= EXPERTS && dense) || (need >= ATTENDS && need < DELTA && delta) ||
         (need >= DELTA && need < DENSE && !delta))
         return false;
@@ -248,6 +251,8 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
         return !d->delta_ba;
     case DELTA_BA:
         return d->delta_ba;
+    case NORM_BIAS:
+        return d->layer_norm;
     case FFN_NORM:
         return !d->post_norm;
     case POST_NORM:
@@ -489,7 +494,7 @@ static int bind_layer(struct binder *b, int layer)
         return error;
     int n_before = moe_n_delta_before(d, layer);
     l->nth = moe_is_delta(d, layer) ? n_before : layer - n_before;
-    l->expert0 = (layer - d->n_lead) * d->n_expert + (target ? target->shape.n_expert_total : 0);
+    l->expert0 = moe_n_sparse_before(d, layer) * d->n_expert + (target ? target->shape.n_expert_total : 0);
     if (moe_has_window(d, layer))
         l->window = d->window;
     return 0;
@@ -514,6 +519,9 @@ static int bind_ends(struct binder *b)
     m->tied = !m->head.n_out;
     if (m->tied)
         m->head = m->embed;
+    if ((d->layer_norm && (error = bind_vector(b, "output_norm.bias", 1, d->d_model, false, &m->out_norm_bias))) ||
+        (d->out_bias && (error = bind_vector(b, "output.bias", 1, d->n_vocab, false, &m->out_bias))))
+        return error;
     return bind_vector(b, "output_norm.weight", 1, d->d_model, false, &m->out_norm);
 }
 
@@ -609,6 +617,23 @@ static int bind_all(struct binder *b)
 
 /* ---- experts ----------------------------------------------------------------------------------------- */
 
+/* Lists the gates and ups of a layer's experts, in a stacked tensor that has each expert's ups below its gates.  Returns
+ * 1, or 0 if there is no such tensor. */
+static int bind_gate_up(struct binder *b, int layer, struct off_expert *expert)
+{
+    const struct moe_desc *d = &b->m->desc;
+    char name[64];
+    int error = 0;
+    snprintf(name, sizeof name, "blk.%d.ffn_gate_up_exps.weight", layer);
+    const struct moe_tensor *t = find(b, name, 2 * d->d_expert, d->d_model, d->n_expert, true, &error);
+    if (!t)
+        return error;
+    for (int e = 0; e < d->n_expert; e++)
+        for (int i = 0; i < 2; i++)
+            expert[e].matrix[i] = moe_source_of(t, 2 * e + i, d->d_expert, d->d_model);
+    return 1;
+}
+
 /* Lists the position of matrix i of every expert of a layer (numbered as in the file), in one stacked tensor or in one
  * tensor per expert. */
 static int bind_experts(struct binder *b, int layer, int i, struct off_expert *expert)
@@ -647,12 +672,17 @@ static int list_experts(struct binder *b, int n_layer)
     b->m->expert = kn_calloc((size_t)n_layer * (size_t)d->n_expert, sizeof *b->m->expert);
     if (!b->m->expert)
         return kn_fail(KN_ENOMEM, "no memory to list %d experts", n_layer * d->n_expert);
-    for (int n = 0; n < n_layer; n++)
-        for (int i = 0; i < OFF_MATRICES; i++) {
-            int error = bind_experts(b, d->block0 + d->n_lead + n, i, b->m->expert + (size_t)n * (size_t)d->n_expert);
-            if (error)
-                return error;
-        }
+    for (int n = 0, i = d->n_lead; n < n_layer; n++, i++) {
+        while (i < d->n_layer && !moe_has_experts(d, i)) /* behind the last layer: an MTP layer */
+            i++;
+        int layer = d->block0 + i;
+        struct off_expert *expert = b->m->expert + (size_t)n * (size_t)d->n_expert;
+        int fused = bind_gate_up(b, layer, expert), error = fused < 0 ? fused : 0;
+        for (int k = fused > 0 ? 2 : 0; !error && k < OFF_MATRICES; k++)
+            error = bind_experts(b, layer, k, expert);
+        if (error)
+            return error;
+    }
     return 0;
 }
 
@@ -714,7 +744,7 @@ int moe_bind(struct moe_model *m)
     m->dense = kn_calloc(MOST_PARTS * n, sizeof *m->dense);
     int error = b.used && m->layer && m->dense ? 0 : kn_fail(KN_ENOMEM, "no memory to list the tensors");
     if (!error && (error = bind_all(&b)) == 0 && d->n_expert)
-        error = list_experts(&b, d->n_layer - d->n_lead + m->ahead);
+        error = list_experts(&b, moe_n_sparse_before(d, d->n_layer) + m->ahead);
     if (!error)
         error = refuse_unknown(&b);
     kn_free(b.used);

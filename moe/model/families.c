@@ -20,13 +20,20 @@ struct family {
         ALL_ROTATED,
         EACH_FOURTH_PLAIN,
         WINDOWS_ROTATED
-    } rotated;                 /* layers with a rotation: all; all but each fourth;
-                                                                        * those with a window */
+    } rotated;                 /* layers with a rotation: all; all but each fourth; those with a window */
     bool fused_qkv, fused_ffn; /* Q, K and V may be one matrix; gate and up */
     bool long_rope;            /* may have divisors of the frequencies for long contexts */
     bool query_scale;          /* queries may grow with their position */
-    bool scales;               /* has factors of embeddings, residual additions, and logits */
-    bool embed_sqrt;           /* embeddings are multiplied by the square root of d_model */
+    float query_growth;        /* default of the key attention.temperature_scale */
+    int query_period;          /* over 0: default of the key attention.temperature_length */
+    int query_offset;
+    bool query_unrotated;
+    bool layer_norm, out_bias, unit_qk_norm, scaled_input;
+    int chunk;            /* over 0: windows are chunks; default of the key attention.sliding_window */
+    float long_rope_attn; /* over 0: the factor of cos and sin of models with LongRoPE, whatever the file says */
+    float mixer_gap;
+    bool scales;     /* has factors of embeddings, residual additions, and logits */
+    bool embed_sqrt; /* embeddings are multiplied by the square root of d_model */
     enum moe_activation activation;
     float window_rope_base; /* over 0: default of the key rope.freq_base_swa, which the family has */
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
@@ -46,6 +53,8 @@ struct family {
     bool shared_width;    /* the shared expert's width has a key; without it, it is expert_shared_count experts wide */
     bool lead_by_tensors; /* without the key leading_dense_block_count, layers without a router are dense */
     bool select_by_tensors; /* the selection bias is optional: used if in the file */
+    bool one_shared;        /* one shared expert, which no key counts, in place of expert_shared_count */
+    bool group_pairs;       /* a group of experts counts by its two largest scores whatever the gating is */
 };
 
 static const struct family families[] = {
@@ -117,7 +126,8 @@ static const struct family families[] = {
       .delta_tiled = true },
     { .arch = "deepseek2",
       .rope = KN_ROPE_PAIRS,
-      .latent = true, /* and R1, Kimi-K2, GLM-4.7-Flash */
+      .latent = true, /* and R1, Kimi-K2, GLM-4.7-Flash, Mistral Large 3 */
+      .query_scale = true,
       .experts = MAY_HAVE_EXPERTS,
       .shared = MOE_SHARED_PLAIN },
     { .arch = "eagle", .qk_norm = MOE_QK_NORM_HEAD, .head = MOE_HEAD_EAGLE },
@@ -181,6 +191,14 @@ static const struct family families[] = {
       .shared_width = true },
     { .arch = "smollm3", .rope = KN_ROPE_PAIRS, .rotated = EACH_FOURTH_PLAIN },
     { .arch = "mistral3", .rope = KN_ROPE_PAIRS, .query_scale = true, .windows = MAY_HAVE_WINDOW },
+    { .arch = "mistral4",
+      .rope = KN_ROPE_PAIRS,
+      .latent = true,
+      .query_scale = true,
+      .query_growth = 0.1f, /* files lack the key, and the published models have this number */
+      .experts = MUST_HAVE_EXPERTS,
+      .group_pairs = true,
+      .shared = MOE_SHARED_PLAIN },
     { .arch = "bailingmoe",
       .rope = KN_ROPE_PAIRS,
       .experts = MUST_HAVE_EXPERTS,
@@ -196,6 +214,37 @@ static const struct family families[] = {
       .shared = MOE_SHARED_PLAIN,
       .shared_width = true },
     { .arch = "phi3", .fused_qkv = true, .fused_ffn = true, .long_rope = true, .windows = MAY_HAVE_WINDOW },
+    /* rope.scaling.attn_factor of published files comes from their converter.  The models have another number. */
+    { .arch = "phimoe",
+      .qkv_bias = true,
+      .o_bias = true,
+      .by_tensors = true,
+      .layer_norm = true,
+      .out_bias = true,
+      .long_rope = true,
+      .long_rope_attn = 1.243163121016122f,
+      .windows = MAY_HAVE_WINDOW,
+      .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_MIXER,
+      .mixer_gap = 0.02f, /* twice router_jitter_noise, which no key has */
+      .as_dense = true },
+    { .arch = "llama4",
+      .rope = KN_ROPE_PAIRS,
+      .unit_qk_norm = true, /* transformers has them behind the rotation: without weights it is the same */
+      .windows = MUST_HAVE_WINDOW,
+      .window_period = 4,
+      .chunk = 8192,
+      .rotated = WINDOWS_ROTATED,
+      .query_scale = true,
+      .query_growth = 0.1f,
+      .query_period = 8192,
+      .query_offset = 1,
+      .query_unrotated = true,
+      .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_CHOSEN_SIGMOID,
+      .scaled_input = true,
+      .shared = MOE_SHARED_PLAIN,
+      .one_shared = true },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
@@ -397,7 +446,7 @@ static int read_sizes(struct moe_desc *d, const struct keys *k, const struct fam
 /* Width of the shared expert: PLAIN: its own key if the family has that, or expert_shared_count experts; GATED: its own key, or the width of dense layers. */
 static int read_shared(struct moe_desc *d, const struct keys *k, const struct family *family, int d_ff)
 {
-    int fallback = family->shared == MOE_SHARED_PLAIN && !family->shared_width ? -1 : 0;
+    int fallback = family->one_shared ? 1 : family->shared == MOE_SHARED_PLAIN && !family->shared_width ? -1 : 0;
     int count, width = 0, error = get_int(k, "expert_shared_count", 0, INT32_MAX, fallback, &count);
     if (error ||
         (family->shared_width && (error = get_int(k, "expert_shared_feed_forward_length", 0, 1 << 24, 0, &width))))
@@ -430,7 +479,7 @@ static int read_groups(struct moe_desc *d, const struct keys *k, const struct fa
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_group_count %d: %s has no groups of experts",
                        moe_file_path(k->f), k->arch, d->n_group, k->arch);
     int n = d->n_expert / d->n_group;
-    d->group_best = d->gating == MOE_GATING_SIGMOID ? 2 : 1;
+    d->group_best = d->gating == MOE_GATING_SIGMOID || family->group_pairs ? 2 : 1;
     if (d->n_expert % d->n_group || n < d->group_best || !d->n_group_used || d->n_group_used > d->n_group ||
         d->n_used > n * d->n_group_used)
         return kn_fail(KN_ECORRUPT,
@@ -456,9 +505,15 @@ static int read_gating(struct moe_desc *d, const struct keys *k, const struct fa
         if (gating == MOE_GATING_SIGMOID || gating == MOE_GATING_SOFTMAX)
             d->gating = (enum moe_gating)gating;
     }
-    if (gating && gating != (int)d->gating) /* 0: not given */
+    int usual = d->gating == MOE_GATING_MIXER            ? MOE_GATING_SOFTMAX
+                : d->gating == MOE_GATING_CHOSEN_SIGMOID ? MOE_GATING_SIGMOID
+                                                         : (int)d->gating;
+    if (gating && gating != usual) /* 0: not given */
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; only %d is supported for %s",
-                       moe_file_path(k->f), k->arch, gating, (int)d->gating, k->arch);
+                       moe_file_path(k->f), k->arch, gating, usual, k->arch);
+    if (d->gating == MOE_GATING_MIXER && d->n_used != 2)
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_used_count is %d: %s always uses 2", moe_file_path(k->f),
+                       k->arch, d->n_used, k->arch);
     return 0;
 }
 
@@ -474,12 +529,16 @@ static int count_lead(const struct moe_desc *d, const struct keys *k)
     return d->n_layer;
 }
 
-/* Refuses files with dense layers between those with experts. */
-static int check_interleaved(const struct keys *k)
+/* Reads which layers have experts.  Families other than llama4 may have no dense layers between them. */
+static int read_interleaved(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
-    int step, error = get_int(k, "interleave_moe_layer_step", 0, INT32_MAX, 1, &step);
+    int step, error = get_int(k, "interleave_moe_layer_step", 0, MOE_MAX_LAYER, 1, &step);
     if (error || step <= 1)
         return error;
+    if (family->scaled_input) {
+        d->moe_step = step;
+        return 0;
+    }
     return kn_fail(KN_EUNSUPPORTED,
                    "%s: %s.interleave_moe_layer_step is %d: dense layers between layers with experts are "
                    "not supported",
@@ -498,11 +557,12 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
                        k->arch);
     if (d->n_expert && ((error = get_int(k, "leading_dense_block_count", 0, 4096,
                                          family->lead_by_tensors ? count_lead(d, k) : 0, &d->n_lead)) ||
-                        (error = check_interleaved(k))))
+                        (error = read_interleaved(d, k, family))))
         return error;
-    if (d->n_lead >= d->n_layer) /* all layers are dense: the numbers of its experts have no use */
+    if (!moe_n_sparse_before(d, d->n_layer)) /* all layers are dense: the numbers of its experts have no use */
         d->n_expert = d->n_lead = 0;
-    int least = d->n_expert ? 0 : 1; /* 0: not given */
+    bool dense = d->n_lead || d->moe_step > 1; /* some layers are */
+    int least = d->n_expert ? 0 : 1;           /* 0: not given */
     if ((error = get_int_uniform(k, "feed_forward_length", d->n_layer, least, 1 << 24, least ? -1 : 0, &d_ff)))
         return error;
     if (d->n_expert == 0) {
@@ -511,9 +571,10 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     }
     char buf[128];
     int fallback = family->as_dense && d_ff ? d_ff : -1;
-    if (d->n_lead && !d_ff)
+    if (dense && !d_ff)
         return kn_fail(KN_ECORRUPT, "%s: %s.feed_forward_length is missing", moe_file_path(k->f), k->arch);
-    d->d_ff = d->n_lead ? d_ff : 0;
+    d->d_ff = dense ? d_ff : 0;
+    d->unit_qk_norm &= d->n_expert != 128; /* Maverick has no such norms, and files do not tell */
     if ((error = get_int(k, "expert_used_count", 1, d->n_expert, -1, &d->n_used)) ||
         (error = get_int(k, "expert_feed_forward_length", 1, 1 << 24, fallback, &d->d_expert)) ||
         (error = read_gating(d, k, family)) || (error = read_shared(d, k, family, d_ff)) ||
@@ -580,9 +641,11 @@ static int read_query_scale(struct moe_desc *d, const struct keys *k, const stru
     int error;
     if (!family->query_scale)
         return 0;
-    if ((error = get_float(k, "attention.temperature_scale", 0, 1e3, 0, &d->query_growth)))
+    if ((error = get_float(k, "attention.temperature_scale", 0, 1e3, family->query_growth, &d->query_growth)) ||
+        d->query_growth == 0)
         return error;
-    return get_int(k, "attention.temperature_length", 1, INT32_MAX, d->scaling_ctx, &d->query_period);
+    return get_int(k, "attention.temperature_length", 1, INT32_MAX,
+                   family->query_period ? family->query_period : d->scaling_ctx, &d->query_period);
 }
 
 /* Reads the sliding window and the layers that have it: a list with a flag for each layer, or the period of layers
@@ -594,8 +657,10 @@ static int read_window(struct moe_desc *d, const struct keys *k, const struct fa
     bool must = family->windows == MUST_HAVE_WINDOW;
     if (family->windows == NO_WINDOW)
         return 0;
-    if ((error = get_int(k, "attention.sliding_window", must, INT32_MAX, must ? -1 : 0, &d->window)) || !d->window)
+    int usual = family->chunk ? family->chunk : must ? -1 : 0;
+    if ((error = get_int(k, "attention.sliding_window", must, INT32_MAX, usual, &d->window)) || !d->window)
         return error;
+    d->chunked = family->chunk > 0;
     const struct moe_value *v = moe_file_find(k->f, key(k, "attention.sliding_window_pattern", buf));
     bool list = v && v->type == MOE_ARRAY;
     if (list && (v->item == MOE_STRING || v->item == MOE_F32 || v->item == MOE_F64 || v->n < (size_t)d->n_layer))
@@ -749,6 +814,12 @@ static void take_family(struct moe_desc *d, const struct family *family)
         .out_norms = family->out_norms,
         .late_qk_norm = family->late_qk_norm,
         .activation = family->activation,
+        .layer_norm = family->layer_norm,
+        .unit_qk_norm = family->unit_qk_norm,
+        .scaled_input = family->scaled_input,
+        .mixer_gap = family->mixer_gap,
+        .query_offset = family->query_offset,
+        .query_unrotated = family->query_unrotated,
         .embed_scale = 1,
         .residual_scale = 1,
         .logit_scale = 1,
@@ -778,7 +849,7 @@ void moe_desc_ahead(struct moe_desc *d, const struct moe_desc *target)
     d->n_guess = d->n_vocab;
     d->block0 = target->n_layer;
     d->n_layer = 1;
-    d->n_ahead = d->n_lead = d->window = d->delta_period = 0;
+    d->n_ahead = d->n_lead = d->moe_step = d->window = d->delta_period = 0;
     d->window_rope_base = 0;
     memset(d->unrotated_layers, 0, sizeof d->unrotated_layers);
     if (d->n_expert)
@@ -803,20 +874,24 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     if (family->by_tensors) {
         d->qkv_bias = moe_file_find_tensor(f, "blk.0.attn_q.bias") || moe_file_find_tensor(f, "blk.0.attn_k.bias") ||
                       moe_file_find_tensor(f, "blk.0.attn_v.bias");
+        d->o_bias = family->o_bias && moe_file_find_tensor(f, "blk.0.attn_output.bias");
         d->qk_norm = moe_file_find_tensor(f, "blk.0.attn_q_norm.weight") ? family->qk_norm : MOE_QK_NORM_NONE;
     }
+    d->out_bias = family->out_bias && moe_file_find_tensor(f, "output.bias");
     struct keys k = { f, family->arch };
     if ((error = read_sizes(d, &k, family)) || (error = read_experts(d, &k, family)) || (error = read_rope(d, &k)) ||
         (error = read_query_scale(d, &k, family)) || (error = read_window(d, &k, family)) ||
         (error = read_delta(d, &k)) || (error = read_head(d, &k)) || (error = check_vocab(d, f)))
         return error;
+    if (d->long_rope && family->long_rope_attn > 0)
+        d->scaling_attn = family->long_rope_attn;
     set_unrotated(d, family);
     return 0;
 }
 
 float moe_query_scale(const struct moe_desc *d, int position)
 {
-    return (float)(1 + (double)d->query_growth * kn_log(1.0 + position / d->query_period));
+    return (float)(1 + (double)d->query_growth * kn_log(1.0 + (position + d->query_offset) / d->query_period));
 }
 
 /* ---- rotation ---------------------------------------------------------------------------------------- */

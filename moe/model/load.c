@@ -54,6 +54,7 @@ int moe_place_dense(struct moe_model *m, struct off_load *load)
     }
     m->rope_freq = kn_arena_take(vectors, (size_t)(moe_n_rotation(&m->desc) * m->desc.n_rot / 2), sizeof(float));
     m->long_freq = kn_arena_take(vectors, m->desc.long_rope ? (size_t)m->desc.n_rot / 2 : 0, sizeof(float));
+    m->unit_norm = kn_arena_take(vectors, m->desc.unit_qk_norm ? (size_t)m->desc.d_head : 0, sizeof(float));
     m->guess_token = kn_arena_take(vectors, m->guess ? (size_t)m->desc.n_guess : 0, sizeof(int32_t));
     return n;
 }
@@ -159,10 +160,14 @@ static void borrow(struct moe_model *m)
     kn_assert(m->target->vectors.base);
     if (!m->embed.data)
         m->embed = m->target->embed;
-    if (!m->head.data)
+    if (!m->head.data) {
         m->head = m->target->head;
-    if (!m->out_norm)
+        m->out_bias = m->target->out_bias;
+    }
+    if (!m->out_norm) {
         m->out_norm = m->target->out_norm;
+        m->out_norm_bias = m->target->out_norm_bias;
+    }
     if (m->desc.n_expert)
         m->store = m->target->store;
 }
@@ -248,6 +253,8 @@ static int set_rotation(struct moe_model *m)
 int moe_convert_vectors(struct moe_model *m)
 {
     int error = turn_taps(m);
+    for (int i = 0; m->desc.unit_qk_norm && i < m->desc.d_head; i++)
+        m->unit_norm[i] = 1;
     return error ? error : set_rotation(m);
 }
 
@@ -296,6 +303,7 @@ int moe_move_dense(struct moe_model *m)
     }
     m->rope_freq = moved(m, &m->vectors, at, m->rope_freq);
     m->long_freq = moved(m, &m->vectors, at, m->long_freq);
+    m->unit_norm = moved(m, &m->vectors, at, m->unit_norm);
     m->guess_token = moved(m, &m->vectors, at, m->guess_token);
     if (m->tied)
         m->head = m->embed;

@@ -102,7 +102,7 @@ static void add_dense(struct moe_model *m, const struct moe_dense *p)
 static void describe(struct moe_model *m)
 {
     const struct moe_desc *d = &m->desc;
-    int n_moe = d->n_expert ? d->n_layer - d->n_lead : 0;
+    int n_moe = moe_n_sparse_before(d, d->n_layer);
     m->shape = (struct moe_shape){
         .n_layer = d->n_layer,
         .d_model = d->d_model,

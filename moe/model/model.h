@@ -50,8 +50,10 @@ struct moe_desc {
     int d_key, d_kept;            /* values of a slot's key and value, per KV head; MLA: latent_attention.c */
     float attend_scale;           /* scale of scores */
     float query_growth;           /* over 0: queries are multiplied by moe_query_scale() of their position */
-    int query_period;
+    int query_period, query_offset;
+    bool query_unrotated;           /* only those of layers without a rotation */
     int n_lead;                     /* dense layers before the first layer with experts */
+    int moe_step;                   /* of the layers from n_lead on, each moe_step-th has experts; 0 or 1: all */
     int block0;                     /* number in the file of the model's first layer: over 0 for an MTP head */
     int n_ahead;                    /* MTP layers in the file, after the last layer */
     int d_ff;                       /* of dense layers */
@@ -75,12 +77,16 @@ struct moe_desc {
     int n_guess;               /* of a head: number of tokens that it can predict */
     bool fused_qkv, fused_ffn; /* the file has Q, K and V in one matrix; gate and up of dense layers */
     bool qkv_bias, o_bias, sinks;
-    int window; /* positions that a row sees in layers with a window, the own included; 0: no layer has one */
+    bool layer_norm; /* norms, except those of Q and K, are layer norms with a bias */
+    bool out_bias;   /* the output matrix has a bias */
+    int window;      /* positions that a row sees in layers with a window, the own included; 0: no layer has one */
+    bool chunked;    /* a row sees the positions since the last multiple of the window */
     uint64_t window_layers[MOE_MAX_LAYER / 64]; /* bit i % 64 of word i / 64: layer i has the window */
     bool post_norm;                             /* the FFN's norm has the name post_attention_norm */
     bool out_norms; /* the outputs of attention and FFN are normalised before they are added to the residual stream */
     enum moe_qk_norm qk_norm;
     bool late_qk_norm; /* Q and K are normalised after the rotation */
+    bool unit_qk_norm; /* in layers with a rotation, and without weights */
     bool out_gate;     /* the q matrix also computes a gate for the output of each query head */
     int delta_period;  /* n > 0: all layers but each n-th are delta nets (delta_net.c) */
     int n_key_head, n_value_head, d_state_key, d_state_value, n_tap; /* of delta nets; a state is [key][value] */
@@ -97,6 +103,8 @@ struct moe_desc {
     float swiglu_alpha, swiglu_limit; /* of the clamped activation; 0: plain SwiGLU */
     bool norm_topk;                   /* the weights of a row's experts are scaled to sum to 1 */
     float expert_scale;               /* factor of the weights of a row's experts */
+    bool scaled_input;                /* the weights of a row's experts multiply their inputs, not their outputs */
+    float mixer_gap;                  /* of MOE_GATING_MIXER */
 };
 
 /* Reads d from the file's metadata.  An unknown architecture or value is refused by name. */
@@ -105,7 +113,7 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f);
 /* Sets the properties that all models of the family arch share and zeroes the numbers of one model.  arch is known. */
 void moe_desc_family(struct moe_desc *d, const char *arch);
 
-/* 1 + query_growth * log(1 + floor(position / query_period)). */
+/* 1 + query_growth * log(1 + floor((position + query_offset) / query_period)). */
 float moe_query_scale(const struct moe_desc *d, int position);
 
 /* ---- sizes that follow from the description ------------------------------------------------------------- */
@@ -119,7 +127,31 @@ static inline bool moe_is_delta(const struct moe_desc *d, int layer)
     return d->delta_period && layer % d->delta_period != d->delta_period - 1;
 }
 
-/* True if rows of this layer see only the last d->window positions. */
+/* True if this layer has experts. */
+static inline bool moe_has_experts(const struct moe_desc *d, int layer)
+{
+    return d->n_expert && layer >= d->n_lead && (d->moe_step < 2 || (layer + 1) % d->moe_step == 0);
+}
+
+/* Number of layers with experts among layers 0 .. layer - 1. */
+static inline int moe_n_sparse_before(const struct moe_desc *d, int layer)
+{
+    int n = 0;
+    for (int i = d->n_lead; i < layer; i++)
+        n += moe_has_experts(d, i);
+    return n;
+}
+
+/* The first layer with experts behind this one; n_layer: there is none. */
+static inline int moe_next_sparse(const struct moe_desc *d, int layer)
+{
+    do
+        layer++;
+    while (layer < d->n_layer && !moe_has_experts(d, layer));
+    return layer;
+}
+
+/* True if rows of this layer do not see all earlier positions, but as window and chunked say. */
 static inline bool moe_has_window(const struct moe_desc *d, int layer)
 {
     return d->window && d->window_layers[layer / 64] >> layer % 64 & 1;
@@ -187,6 +219,7 @@ static inline size_t moe_resident_bytes(enum kn_format f, int n_out, int n_in)
 
 struct moe_layer {
     float *attn_norm, *ffn_norm;              /* [d_model] */
+    float *attn_norm_bias, *ffn_norm_bias;    /* [d_model] or NULL */
     float *attn_out_norm, *ffn_out_norm;      /* [d_model] norms of outputs, or NULL */
     float *q_norm, *k_norm;                   /* [d_head], or [heads * d_head] for all heads as one vector, or NULL */
     float *q_a_norm, *kv_a_norm;              /* [d_query_latent], [d_latent] */
@@ -243,6 +276,8 @@ struct moe_model {
     bool tied;
     bool ahead;                               /* the store has the experts of the MTP layer, too */
     float *feature_norm, *embed_norm;         /* [d_model] norms of the inputs of fc or attention; or NULL */
+    float *out_norm_bias, *out_bias;          /* [d_model], [n_vocab], or NULL */
+    float *unit_norm;                         /* [d_head] ones: weights of norms that have none; or NULL */
     float *out_norm, *rope_extra, *rope_freq; /* [d_model]; rope_extra: [n_rot / 2] divisors of the frequencies, or
                                                * NULL; rope_freq: [rotations, n_rot / 2] angle of each pair per position */
     float *long_extra, *long_freq;            /* the same of long contexts, [n_rot / 2]; or NULL */

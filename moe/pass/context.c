@@ -86,7 +86,9 @@ static void lay_out_choices(struct moe_context *c, struct moe_choices *out, stru
     out->logit = kn_arena_take(&a->device, n_row * n_expert, sizeof(float));
     out->rank = kn_arena_take(&a->device, n_row * n_expert, sizeof(float));
     out->id = take_shared(c, a, n_row * n_used, sizeof(int32_t));
-    out->weight = kn_arena_take(&a->device, n_row * n_used, sizeof(float));
+    /* the host's experts read it, too, if it multiplies their inputs */
+    out->weight = c->model->desc.scaled_input ? take_shared(c, a, n_row * n_used, sizeof(float))
+                                              : kn_arena_take(&a->device, n_row * n_used, sizeof(float));
 }
 
 static void lay_out_guess(struct moe_context *c, struct moe_arenas *a, unsigned kinds)

@@ -65,7 +65,7 @@ void moe_delta(struct moe_context *c, int layer)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     struct moe_states *s = &c->states;
-    moe_add_norm(c, NULL, l->attn_norm, moe_delta_acts(l));
+    moe_add_norm(c, NULL, l->attn_norm, NULL, moe_delta_acts(l));
     project(c, l);
     moe_delta_steps(c, layer);
     if (s->n_draft) /* the pending rows in s->kept have been computed: their memory is free */

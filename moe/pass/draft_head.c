@@ -13,13 +13,16 @@
 /* ---- features of the target ------------------------------------------------------------------------------- */
 
 /* Stores a vector of each row: with weight NULL the residual stream as it is. */
-static void keep_features(struct moe_context *c, struct kn_features to, const float *weight)
+static void keep_features(struct moe_context *c, struct kn_features to, const float *weight, const float *bias)
 {
     kn_enqueue(c->queue, KEEP_FEATURES, keep_features, .rows = moe_rows(c), .x = c->x, .weight = weight,
-               .eps = c->model->desc.eps, .scratch = c->norm, .features = to);
+               .eps = c->model->desc.eps, .scratch = c->norm, .features = to, .norm_bias = bias);
 }
 
-void moe_keep_last(struct moe_context *c) { keep_features(c, moe_last_feature(c), c->model->out_norm); }
+void moe_keep_last(struct moe_context *c)
+{
+    keep_features(c, moe_last_feature(c), c->model->out_norm, c->model->out_norm_bias);
+}
 
 void moe_keep_inner(struct moe_context *c, int layer)
 {
@@ -29,7 +32,7 @@ void moe_keep_inner(struct moe_context *c, int layer)
             struct kn_features to = moe_inner_features(c);
             to.base += (size_t)(i * d_model) * kn_kv_value_bytes(to.kv);
             to.n = d_model;
-            keep_features(c, to, NULL);
+            keep_features(c, to, NULL, NULL);
         }
 }
 

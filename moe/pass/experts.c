@@ -31,10 +31,10 @@ static void run_dense(struct moe_context *c, int layer, int d_act, float *y)
 void moe_dense_ffn(struct moe_context *c, int layer)
 {
     const struct moe_layer *l = &c->model->layer[layer];
-    moe_add_norm(c, &(struct moe_output){ c->y, l->o_bias, l->attn_out_norm }, l->ffn_norm,
+    moe_add_norm(c, &(struct moe_output){ c->y, l->o_bias, l->attn_out_norm }, l->ffn_norm, l->ffn_norm_bias,
                  kn_act_bit(&l->gate) | kn_act_bit(&l->up));
     run_dense(c, layer, c->model->desc.d_ff, c->y);
-    moe_add_norm(c, &(struct moe_output){ c->y, NULL, l->ffn_out_norm }, NULL, 0);
+    moe_add_norm(c, &(struct moe_output){ c->y, NULL, l->ffn_out_norm }, NULL, NULL, 0);
 }
 
 /* ---- experts ----------------------------------------------------------------------------------------------- */
@@ -82,7 +82,8 @@ static void run_groups(struct moe_context *c, const struct moe_layer *l, const s
                .row = c->plan.row, .pair = c->plan.pair, .x = moe_acts_image(c, &c->norm),
                .gate = moe_image(c, c->gate), .up = moe_image(c, c->up), .gate_bias = l->gate_bias,
                .up_bias = l->up_bias, .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha,
-               .limit = d->swiglu_limit, .act = act, .kinds = l->down_acts);
+               .limit = d->swiglu_limit, .act = act, .kinds = l->down_acts,
+               .in_scale = d->scaled_input ? moe_image(c, c->route.weight) : NULL);
     kn_enqueue(c->host_queue, DOWN, down, .group = group, .n_group = n, .n_pair = n_pair, .d_act = d->d_expert,
                .d_out = d->d_model, .pair = c->plan.pair, .act = act, .y = moe_image(c, c->y));
 }
@@ -98,7 +99,7 @@ static void run_residents_gate_up(struct moe_context *c, const struct moe_layer 
                .pair = moe_at(c, c->plan.pair), .x = c->norm, .gate = c->gate, .up = c->up,
                .gate_bias = l->gate_bias_at, .up_bias = l->up_bias_at, .activation = (enum kn_activation)d->activation,
                .alpha = d->swiglu_alpha, .limit = d->swiglu_limit, .act = c->act, .kinds = l->down_acts,
-               .formats = c->residents.formats[0]);
+               .formats = c->residents.formats[0], .in_scale = d->scaled_input ? c->route.weight : NULL);
 }
 
 static void run_residents_down(struct moe_context *c, int n)
@@ -144,6 +145,8 @@ static void download_rows(struct moe_context *c, const struct moe_layer *l)
     moe_download(c, p->pair, n_pair * sizeof *p->pair);
     if (c->recall.learns)
         moe_download(c, moe_image(c, c->route.id), n_pair * sizeof *c->route.id);
+    if (c->model->desc.scaled_input)
+        moe_download(c, moe_image(c, c->route.weight), n_pair * sizeof *c->route.weight);
     for (int kind = 0; kind < KN_ACT_COUNT; kind++)
         if (l->expert_acts & 1u << kind)
             moe_download(c, norm.code[kind], n_row * norm.code_stride[kind]);
@@ -194,7 +197,7 @@ void moe_experts(struct moe_context *c, int layer)
     const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *l = &c->model->layer[layer];
     unsigned shared = kn_act_bit(&l->gate) | kn_act_bit(&l->up) | kn_act_bit(&l->shared_gate);
-    moe_add_norm(c, &(struct moe_output){ c->y, l->o_bias, l->attn_out_norm }, l->ffn_norm,
+    moe_add_norm(c, &(struct moe_output){ c->y, l->o_bias, l->attn_out_norm }, l->ffn_norm, l->ffn_norm_bias,
                  kn_act_bit(&l->router) | l->expert_acts | shared);
     moe_route(c, layer);
     moe_plan_rows(c, layer);
@@ -205,8 +208,8 @@ void moe_experts(struct moe_context *c, int layer)
     if (c->error)
         return;
     kn_enqueue(c->queue, COMBINE, combine, .rows = moe_rows(c), .n_used = d->n_used, .d_model = d->d_model,
-               .id = c->route.id, .weight = c->route.weight, .y = c->y, .down_bias = l->down_bias,
-               .n_expert = d->n_expert, .shared = d->d_shared ? c->shared_out : NULL,
+               .id = c->route.id, .weight = d->scaled_input ? NULL : c->route.weight, .y = c->y,
+               .down_bias = l->down_bias, .n_expert = d->n_expert, .shared = d->d_shared ? c->shared_out : NULL,
                .shared_gate = l->shared_gate.n_out ? c->shared_weight : NULL, .sum_norm = l->ffn_out_norm,
                .eps = d->eps, .sum_scale = d->residual_scale, .scratch = c->norm, .x = c->x);
 }

@@ -132,11 +132,11 @@ static void finish(struct moe_context *c)
         moe_keep_last(c);
     kn_enqueue(c->queue, ADD_NORM_CODE, add_norm_code, .x = c->x, .weight = m->out_norm, .eps = m->desc.eps,
                .row = moe_last_rows(c), .n = c->n_want, .n_from = c->n_row, .d = m->desc.d_model, .out = c->norm,
-               .kinds = kn_act_bit(&m->head));
+               .kinds = kn_act_bit(&m->head), .norm_bias = m->out_norm_bias);
     moe_multiply(c, &c->norm, &m->head, m->guess ? c->guessed : c->logits, c->n_want);
-    if (m->desc.logit_scale != 1)
+    if (m->desc.logit_scale != 1 || m->out_bias)
         kn_enqueue(c->queue, SCALE, scale, .x = c->logits, .by = m->desc.logit_scale, .n = c->n_want,
-                   .d = m->desc.n_vocab);
+                   .d = m->desc.n_vocab, .bias = m->out_bias);
     if (m->desc.head == MOE_HEAD_EAGLE3)
         moe_head_end(c);
     float *logits = moe_image(c, c->logits);
@@ -194,6 +194,6 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     *out = (struct moe_result){ .logits = moe_image(c, c->logits),
                                 .status = c->all.status,
                                 .n_want = c->n_want,
-                                .experts_per_layer = c->distinct / (d->n_layer - d->n_lead) };
+                                .experts_per_layer = c->distinct / kn_max(1, moe_n_sparse_before(d, d->n_layer)) };
     return 0;
 }

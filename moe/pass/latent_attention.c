@@ -48,7 +48,7 @@ static void attend_rows(struct moe_context *c, int layer, int first, int n)
     kn_enqueue(c->queue, LATENT_PLACE, latent_place, .rows = rows, .n_head = d->n_head, .d_plain = d->d_head - d->n_rot,
                .n_rot = d->n_rot, .d_latent = d->d_latent, .q = c->q + at * n_head * (size_t)d->d_head,
                .absorbed = m->absorbed, .rotation = moe_rotation(c, layer) + at * (size_t)(d->n_rot / 2),
-               .rope = d->rope, .plain = m->query, .kinds = kn_act_bit(&l->k_b));
+               .rope = d->rope, .plain = m->query, .kinds = kn_act_bit(&l->k_b), .scale_q = d->query_growth > 0);
     multiply_heads(c, &m->query, &l->k_b, m->absorbed, d_key, n_head * d_key, n);
     kn_enqueue(c->queue, ATTEND, attend, .rows = rows, .n_head = d->n_head, .n_kv = 1, .d_key = d->d_key,
                .d_value = d->d_kept, .q = m->absorbed, .scale = d->attend_scale, .cache = moe_cache(c, layer),
@@ -63,7 +63,7 @@ void moe_latent_attention(struct moe_context *c, int layer)
     bool low = d->d_query_latent > 0;
     const struct kn_mat *first = low ? &l->q_a : &l->q;
     struct kn_op_products p = { .n = 0 };
-    moe_add_norm(c, NULL, l->attn_norm, kn_act_bit(first) | kn_act_bit(&l->kv_a));
+    moe_add_norm(c, NULL, l->attn_norm, NULL, kn_act_bit(first) | kn_act_bit(&l->kv_a));
     moe_product_add(&p, &c->norm, first, low ? c->latent.low.x : c->q, c->n_row);
     moe_product_add(&p, &c->norm, &l->kv_a, c->k, c->n_row);
     if (low)

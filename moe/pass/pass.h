@@ -309,9 +309,10 @@ struct kn_features moe_inner_features(const struct moe_context *c); /* the resid
 
 /* ---- rows.c: operations that several parts of a pass add ------------------------------------------------------ */
 
-/* Adds an output to the residual stream; y NULL: nothing.  Then c->norm becomes the stream, normalised by weight, with codes
- * of these kinds; weight NULL: it does not. */
-void moe_add_norm(struct moe_context *c, const struct moe_output *y, const float *weight, unsigned kinds);
+/* Adds an output to the residual stream; y NULL: nothing.  Then c->norm becomes the stream, normalised by weight (by weight
+ * and bias, if it is a layer norm), with codes of these kinds; weight NULL: it does not. */
+void moe_add_norm(struct moe_context *c, const struct moe_output *y, const float *weight, const float *bias,
+                  unsigned kinds);
 void moe_multiply(struct moe_context *c, const struct kn_acts *in, const struct kn_mat *w, float *y, int n_row);
 void moe_products(struct moe_context *c, const struct kn_op_products *p);
 

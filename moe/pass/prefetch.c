@@ -38,7 +38,7 @@ static void count_accuracy(struct moe_context *c, int layer)
     for (int how = 0; how < MOE_SIGHTS; how++) {
         struct moe_sight *s = &c->guess.sight[(size_t)layer * MOE_SIGHTS + (size_t)how];
         bool *seen = seen_of(c, layer, (enum moe_sight_of)how);
-        if (how < MOE_FAR && layer - d->n_lead <= how)
+        if (how < MOE_FAR && (layer <= how || !moe_has_experts(d, layer - how - 1)))
             continue; /* no layer with experts lies how + 1 layers earlier: nothing was predicted */
         for (int e = 0; e < d->n_expert; e++)
             s->guessed += seen[e];
@@ -47,7 +47,8 @@ static void count_accuracy(struct moe_context *c, int layer)
         s->used += (uint64_t)*p->n_expert;
     }
     for (int far = 1; far <= MOE_FAR && layer + far < d->n_layer; far++)
-        see_far(c, layer, far);
+        if (moe_has_experts(d, layer + far))
+            see_far(c, layer, far);
 }
 
 void moe_context_watch(struct moe_context *c, struct moe_sight *sight) { c->guess.sight = sight; }
@@ -84,5 +85,5 @@ void moe_prefetch_layer(struct moe_context *c, int layer)
     moe_prefetch_release(c, layer);
     count_accuracy(c, layer);
     moe_recall_learn(c, layer);
-    request_next(c, layer + 1);
+    request_next(c, moe_next_sparse(&c->model->desc, layer));
 }

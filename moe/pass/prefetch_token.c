@@ -197,7 +197,7 @@ void moe_context_expect(struct moe_context *c, const int32_t *token, int n)
         moe_recall_end(c, layer);
     if (off_store_is_whole(c->model->store) || n >= moe_guess_rows(d, INT32_MAX))
         return; /* all experts are in memory, or nearly all will be used */
-    for (int layer = d->n_lead; layer < d->n_layer; layer++) {
+    for (int layer = moe_next_sparse(d, -1); layer < d->n_layer; layer = moe_next_sparse(d, layer)) {
         size_t at = (size_t)layer * (size_t)d->n_expert;
         int n_worth = list_worth(c, layer, r->expert + at, list_likely(c, layer, token, n, r->expert + at));
         if (n_worth)
@@ -212,7 +212,7 @@ int moe_context_missing(struct moe_context *c, int32_t token, int32_t *expert)
     int n = 0, entry = r->n_entry ? entry_of(r, token) : 0;
     if (!r->n_entry || r->token[entry] != token)
         return -1;
-    for (int layer = d->n_lead; layer < d->n_layer; layer++)
+    for (int layer = moe_next_sparse(d, -1); layer < d->n_layer; layer = moe_next_sparse(d, layer))
         for (int k = 0; k < d->n_used; k++)
             if (!moe_is_resident(c, c->model->layer[layer].expert0 + ids_of(c, entry, layer)[k]))
                 expert[n++] = c->model->layer[layer].expert0 + ids_of(c, entry, layer)[k];

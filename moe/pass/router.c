@@ -11,7 +11,7 @@ void moe_choose(struct moe_context *c, int layer, const struct moe_choices *r)
                .rank = r->rank, .bias = l->router_bias, .select_bias = l->select_bias,
                .gating = (enum kn_gating)d->gating, .n_group = d->n_group, .n_group_used = d->n_group_used,
                .group_best = d->group_best, .norm_topk = d->norm_topk, .scale = d->expert_scale, .id = r->id,
-               .weight = r->weight);
+               .weight = r->weight, .mixer_gap = d->mixer_gap);
 }
 
 void moe_route(struct moe_context *c, int layer)

@@ -197,7 +197,9 @@ static void look_at(struct moe_collector *c, const struct kn_op *op)
             add_product(c, &op->products.product[i]);
         break;
     case KN_OP_PLAN:
-        c->planned = d->n_lead + op->plan.expert0 / d->n_expert;
+        c->planned = moe_next_sparse(d, -1);
+        for (int n = op->plan.expert0 / d->n_expert; n > 0; n--)
+            c->planned = moe_next_sparse(d, c->planned);
         break;
     case KN_OP_GATE_UP:
         add_gate_up(c, &op->gate_up);
@@ -291,7 +293,7 @@ static int list_layers(struct moe_collector *c)
     const struct moe_desc *d = &c->model->desc;
     size_t n = (size_t)d->n_expert;
     c->layer = kn_calloc((size_t)d->n_layer, sizeof *c->layer);
-    for (int i = d->n_lead; c->layer && n && i < d->n_layer; i++) {
+    for (int i = moe_next_sparse(d, -1); c->layer && i < d->n_layer; i = moe_next_sparse(d, i)) {
         struct layer_sums *l = &c->layer[i];
         l->in = kn_calloc(n * (size_t)d->d_model, sizeof *l->in);
         l->act = kn_calloc(n * (size_t)d->d_expert, sizeof *l->act);
@@ -377,17 +379,22 @@ static size_t list_entries(const struct moe_collector *c, struct entry *out)
         snprintf(e->name, sizeof e->name, "%.*s", (int)s->tensor->name.n, s->tensor->name.data);
         n += has_rows(e);
     }
-    for (int i = d->n_lead; d->n_expert && i < d->n_layer; i++) {
+    for (int i = moe_next_sparse(d, -1); i < d->n_layer; i = moe_next_sparse(d, i)) {
         const struct layer_sums *l = &c->layer[i];
         uint64_t n_expert = (uint64_t)d->n_expert;
+        char fused[64];
+        snprintf(fused, sizeof fused, "blk.%d.ffn_gate_up_exps.weight", i);
+        bool is_fused = moe_file_find_tensor(c->model->file, fused) != NULL;
         for (int k = 0; k < 3; k++) {
+            if (is_fused && k == 1)
+                continue; /* in the entry of the gates */
             struct entry *e = &out[n];
             *e = (struct entry){ .sum = k < 2 ? l->in : l->act,
                                  .n_in = (uint64_t)(k < 2 ? d->d_model : d->d_expert),
                                  .n_matrix = n_expert,
                                  .n_count = n_expert,
                                  .n_row = l->n_row };
-            snprintf(e->name, sizeof e->name, "blk.%d.ffn_%s_exps.weight", i, part[k]);
+            snprintf(e->name, sizeof e->name, "blk.%d.ffn_%s_exps.weight", i, is_fused && !k ? "gate_up" : part[k]);
             n += has_rows(e);
         }
     }

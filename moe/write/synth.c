@@ -209,13 +209,18 @@ static void add_ffn(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
     enum kn_format f = p->opt->format;
-    bool moe = s->n_expert > 0 && layer >= p->n_lead;
+    int step = kn_max(s->moe_step, 1);
+    bool moe = s->n_expert > 0 && layer >= p->n_lead && (layer >= p->n_layer || (layer + 1) % step == 0);
     int n_expert = moe ? s->n_expert : 0;
     int d_ff = moe ? s->d_expert : s->d_ff;
     float share = moe ? 1.5f / (float)p->n_used : 1;
     float down = residual_gain(p) / sqrtf(SILU_SQUARE * (share < 1 ? share : 1));
     char n[48];
     add_norm(p, IN(p->family.post_norm ? "post_attention_norm" : "ffn_norm"), s->d_model, 1);
+    if (p->family.layer_norm) {
+        add_bias(p, IN("attn_norm"), s->d_model, 0);
+        add_bias(p, IN("ffn_norm"), s->d_model, 0);
+    }
     if (p->family.out_norms) {
         add_norm(p, IN("post_attention_norm"), s->d_model, RESIDUAL);
         add_norm(p, IN("post_ffw_norm"), s->d_model, RESIDUAL);
@@ -256,7 +261,7 @@ static void add_ahead(struct plan *p, int layer)
 static int make_plan(struct plan *p)
 {
     const struct moe_synth_shape *s = p->shape;
-    p->room = 5 + PER_LAYER * (p->n_layer + p->n_ahead) + 4 * p->n_ahead;
+    p->room = 7 + PER_LAYER * (p->n_layer + p->n_ahead) + 4 * p->n_ahead;
     p->recipe = kn_calloc((size_t)p->room, sizeof *p->recipe);
     if (!p->recipe)
         return kn_fail(KN_ENOMEM, "synth: no memory for %d layers", p->n_layer);
@@ -271,6 +276,10 @@ static int make_plan(struct plan *p)
         add_layer(p, i);
     add_norm(p, "output_norm", s->d_model, 1);
     add_mat(p, "output", KN_Q8_0, s->d_model, p->n_vocab, 0, LOGIT * (s->logit_divisor > 0 ? s->logit_divisor : 1));
+    if (p->family.layer_norm) {
+        add_bias(p, "output_norm", s->d_model, 0);
+        add_bias(p, "output", p->n_vocab, 0);
+    }
     for (int i = p->n_layer; i < p->n_layer + p->n_ahead; i++) { /* last: other tensors do not change */
         add_layer(p, i);
         add_ahead(p, i);
@@ -372,6 +381,8 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
         if (s->yarn_log > 0)
             say_f32(w, arch, "rope.scaling.yarn_log_multiplier", s->yarn_log);
     }
+    if (s->moe_step)
+        say_u32(w, arch, "interleave_moe_layer_step", s->moe_step);
     if (s->query_growth > 0)
         say_f32(w, arch, "attention.temperature_scale", s->query_growth);
     if (s->n_expert) {
@@ -380,13 +391,13 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
         say_u32(w, arch, "expert_feed_forward_length", s->d_expert);
         if (p->family.shared == MOE_SHARED_GATED)
             say_u32(w, arch, "expert_shared_feed_forward_length", s->d_shared);
-        if (p->family.shared == MOE_SHARED_PLAIN)
+        if (p->family.shared == MOE_SHARED_PLAIN && !p->family.scaled_input)
             say_u32(w, arch, "expert_shared_count", s->d_shared / s->d_expert);
         if (p->family.shared == MOE_SHARED_PLAIN && s->d_shared % s->d_expert)
             say_u32(w, arch, "expert_shared_feed_forward_length", s->d_shared);
         if (p->n_lead)
             say_u32(w, arch, "leading_dense_block_count", p->n_lead);
-        if (p->family.gating != MOE_GATING_SOFTMAX || s->sigmoid)
+        if ((p->family.gating != MOE_GATING_SOFTMAX && p->family.gating <= MOE_GATING_CHOSEN) || s->sigmoid)
             say_u32(w, arch, "expert_gating_func", (int)(s->sigmoid ? MOE_GATING_SIGMOID : p->family.gating));
         if (s->sigmoid)
             say_bool(w, arch, "expert_weights_norm", true);

@@ -33,6 +33,7 @@ struct moe_synth_shape {
     int d_latent, d_query_latent, d_value; /* of latent attention; all 0: none, values are d_head wide */
     float yarn_log;                        /* rope.scaling.yarn_log_multiplier; 0: none */
     float query_growth;                    /* attention.temperature_scale; 0: none */
+    int moe_step;                          /* interleave_moe_layer_step; 0: none */
     int n_group, n_group_used;             /* 0: no groups */
     bool sigmoid;                          /* sigmoid gating with a selection bias; a row's weights sum to 1 */
     bool select_bias;                      /* a selection bias, where the family's models may lack it */

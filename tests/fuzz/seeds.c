@@ -38,6 +38,9 @@ static const struct kind kinds[] = {
     { "bailingmoe2", "bailingmoe2", KN_F16, 32, 16, 2, false, true, false, false, true },
     { "phi3", "phi3", KN_F32, 16, 16, 0, false, false, false, false, false },
     { "mistral3", "mistral3", KN_F32, 16, 16, 0, false, false, true, false, false },
+    { "mistral4", "mistral4", KN_F32, 16, 16, 2, false, false, true, false, false },
+    { "phimoe", "phimoe", KN_F16, 32, 16, 2, true, false, false, false, false },
+    { "llama4", "llama4", KN_F16, 32, 16, 2, false, false, false, false, false },
 };
 
 struct model {
@@ -60,6 +63,46 @@ static void tensor(struct model *m, const char *name, enum kn_format f, int n_in
     m->t[m->n_tensor++].n = dim[0] * (n_out ? dim[1] : 1) * (n_mat ? dim[2] : 1);
 }
 
+/* Latent attention: 16 values of a head without rotation and 8 with one. */
+static void latent_attention(struct model *m)
+{
+    const struct kind *k = m->k;
+    tensor(m, "blk.0.attn_q.weight", k->format, k->d_model, 48, 0);
+    tensor(m, "blk.0.attn_kv_a_mqa.weight", k->format, k->d_model, 24, 0);
+    tensor(m, "blk.0.attn_kv_a_norm.weight", KN_F32, 16, 0, 0);
+    tensor(m, "blk.0.attn_k_b.weight", k->format, 16, 16, 2);
+    tensor(m, "blk.0.attn_v_b.weight", k->format, 16, 16, 2);
+    tensor(m, "blk.0.attn_output.weight", k->format, 32, k->d_model, 0);
+}
+
+static void attention(struct model *m)
+{
+    const struct kind *k = m->k;
+    enum kn_format f = k->format;
+    tensor(m, "blk.0.attn_q.weight", f, k->d_model, 16, 0);
+    tensor(m, "blk.0.attn_k.weight", f, k->d_model, 8, 0);
+    tensor(m, "blk.0.attn_v.weight", f, k->d_model, 8, 0);
+    tensor(m, "blk.0.attn_output.weight", f, 16, k->d_model, 0);
+}
+
+/* Biases of phimoe's norms and matrices; the shared expert of llama4. */
+static void further(struct model *m)
+{
+    const struct kind *k = m->k;
+    if (!strcmp(k->arch, "phimoe")) {
+        tensor(m, "blk.0.attn_norm.bias", KN_F32, k->d_model, 0, 0);
+        tensor(m, "blk.0.ffn_norm.bias", KN_F32, k->d_model, 0, 0);
+        tensor(m, "blk.0.attn_output.bias", KN_F32, k->d_model, 0, 0);
+        tensor(m, "output_norm.bias", KN_F32, k->d_model, 0, 0);
+        tensor(m, "output.bias", KN_F32, N_VOCAB, 0, 0);
+    }
+    if (!strcmp(k->arch, "llama4")) {
+        tensor(m, "blk.0.ffn_gate_shexp.weight", k->format, k->d_model, k->d_ff, 0);
+        tensor(m, "blk.0.ffn_up_shexp.weight", k->format, k->d_model, k->d_ff, 0);
+        tensor(m, "blk.0.ffn_down_shexp.weight", k->format, k->d_ff, k->d_model, 0);
+    }
+}
+
 static void tensors(struct model *m)
 {
     const struct kind *k = m->k;
@@ -68,10 +111,8 @@ static void tensors(struct model *m)
     tensor(m, "output_norm.weight", KN_F32, k->d_model, 0, 0);
     tensor(m, "blk.0.attn_norm.weight", KN_F32, k->d_model, 0, 0);
     tensor(m, "blk.0.ffn_norm.weight", KN_F32, k->d_model, 0, 0);
-    tensor(m, "blk.0.attn_q.weight", f, k->d_model, 16, 0);
-    tensor(m, "blk.0.attn_k.weight", f, k->d_model, 8, 0);
-    tensor(m, "blk.0.attn_v.weight", f, k->d_model, 8, 0);
-    tensor(m, "blk.0.attn_output.weight", f, 16, k->d_model, 0);
+    (strcmp(k->arch, "mistral4") ? attention : latent_attention)(m);
+    further(m);
     if (k->norm) {
         tensor(m, "blk.0.attn_q_norm.weight", KN_F32, 8, 0, 0);
         tensor(m, "blk.0.attn_k_norm.weight", KN_F32, 8, 0, 0);
@@ -144,6 +185,17 @@ static void metadata(struct model *m)
         moe_writer_string(m->w, full, "yarn", 4);
         snprintf(full, sizeof full, "%s.rope.scaling.factor", k->arch);
         moe_writer_value(m->w, full, MOE_F32, &factor);
+    }
+    if (!strcmp(k->arch, "mistral4")) {
+        number(m, "attention.kv_lora_rank", 16);
+        number(m, "attention.key_length_mla", 24);
+        number(m, "attention.value_length_mla", 16);
+        number(m, "rope.dimension_count", 8);
+        number(m, "expert_shared_count", 0);
+    }
+    if (!strcmp(k->arch, "llama4")) {
+        number(m, "interleave_moe_layer_step", 1);
+        number(m, "attention.sliding_window", 8);
     }
     if (!strcmp(k->arch, "mistral3"))
         moe_writer_value(m->w, "mistral3.attention.temperature_scale", MOE_F32, &(float){ 0.1f });

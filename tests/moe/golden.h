@@ -37,6 +37,7 @@ struct golden {
     char *text; /* the file's text; meta lines are parsed when written */
     char *meta[128];
     int n_meta;
+    bool fuse_gate_up; /* golden_write() puts each expert's ups below its gates, in one tensor */
 };
 
 static inline char *golden_word(char **s)
@@ -233,6 +234,40 @@ static inline int golden_write_tensor(struct moe_writer *w, uint64_t seed, const
     return error;
 }
 
+/* The tensor is one of gates, or of ups, that golden_write() fuses. */
+static inline bool golden_is_half(const struct golden *g, const struct golden_tensor *t, const char *half)
+{
+    return g->fuse_gate_up && strstr(t->name, half);
+}
+
+static inline int golden_name_tensor(struct moe_writer *w, const struct golden *g, const struct golden_tensor *t)
+{
+    char name[64];
+    uint64_t dim[4] = { t->dim[0], 2 * t->dim[1], t->dim[2], t->dim[3] };
+    if (golden_is_half(g, t, ".ffn_up_exps."))
+        return 0;
+    if (!golden_is_half(g, t, ".ffn_gate_exps."))
+        return moe_writer_tensor(w, t->name, KN_F32, t->n_dim, t->dim);
+    snprintf(name, sizeof name, "%.*s.ffn_gate_up_exps.weight", (int)(strstr(t->name, ".ffn") - t->name), t->name);
+    return moe_writer_tensor(w, name, KN_F32, t->n_dim, dim);
+}
+
+/* t has the gates, up the ups, which are the next tensor. */
+static inline int golden_write_fused(struct moe_writer *w, uint64_t seed, const struct golden_tensor *t,
+                                     const struct golden_tensor *up)
+{
+    uint64_t n, n_expert = t->dim[2];
+    float *x = golden_values(seed, t, &n), *y = golden_values(seed, up, &n);
+    size_t one = n / n_expert;
+    int error = 0;
+    for (uint64_t e = 0; e < n_expert && !error; e++)
+        if ((error = moe_writer_data(w, x + e * one, one * sizeof *x)) == 0)
+            error = moe_writer_data(w, y + e * one, one * sizeof *y);
+    free(x);
+    free(y);
+    return error;
+}
+
 /* Consumes the meta lines: once per golden_read(). */
 static inline int golden_write(struct golden *g, const char *path)
 {
@@ -241,11 +276,14 @@ static inline int golden_write(struct golden *g, const char *path)
     for (int i = 0; i < g->n_meta && !error; i++)
         error = golden_write_meta(w, g->meta[i]);
     for (int i = 0; i < g->n_tensor && !error; i++)
-        error = moe_writer_tensor(w, g->tensor[i].name, KN_F32, g->tensor[i].n_dim, g->tensor[i].dim);
+        error = golden_name_tensor(w, g, &g->tensor[i]);
     if (!error)
         error = moe_writer_header(w);
     for (int i = 0; i < g->n_tensor && !error; i++)
-        error = golden_write_tensor(w, g->seed, &g->tensor[i]);
+        if (golden_is_half(g, &g->tensor[i], ".ffn_gate_exps."))
+            error = golden_write_fused(w, g->seed, &g->tensor[i], &g->tensor[i + 1]);
+        else if (!golden_is_half(g, &g->tensor[i], ".ffn_up_exps."))
+            error = golden_write_tensor(w, g->seed, &g->tensor[i]);
     if (!error)
         error = moe_writer_finish(w);
     moe_writer_close(w);
@@ -258,7 +296,8 @@ static inline int golden_write(struct golden *g, const char *path)
         "qwen3moe_norm", "qwen3moe_nonorm", "qwen2moe", "olmoe", "olmoe_clamp", "gpt_oss", "glm4moe",                  \
         "glm4moe_groups", "minimax_m2", "deepseek2_lite", "deepseek2_groups", "deepseek3", "qwen3next",                \
         "qwen3next_odd", "qwen35moe", "gemma3", "ernie4_5_moe", "hunyuan_moe", "hy_v3", "dots1", "granitemoe",         \
-        "exaone_moe", "solar_open", "smollm3", "mistral3", "phi3", "phi3_short", "bailing", "bailing2"
+        "exaone_moe", "solar_open", "smollm3", "mistral3", "phi3", "phi3_short", "bailing", "bailing2", "mistral4",    \
+        "mistral_large3", "phimoe", "llama4", "llama4_128"
 #define GOLDEN_FURTHER "llama_odd", "qwen3moe_odd", "deepseek3_one_group"
 
 #endif

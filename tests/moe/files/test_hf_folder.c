@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "tests/faults.h"
 #include "tests/moe/hf_folder.h"
 #include "tests/moe/folders.h"
 #include "tests/moe/folder.h"
@@ -237,6 +238,43 @@ static void the_language_model_of_mistral3(void **state)
     }
 }
 
+/* Settings that GGUF files have no key for, near those of a family. */
+static void settings_without_a_key_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *from, *to, *says;
+    } kind[] = {
+        { "phimoe", "\"router_jitter_noise\": 0.01", "\"router_jitter_noise\": 0.02",
+          "'router_jitter_noise' is not 0.01" },
+        { "phimoe", "\"long_mscale\": 1.2", "\"long_mscale\": 1.3", "'long_mscale' is not 1.243163121016122" },
+        { "llama4", "\"use_qk_norm\": true", "\"use_qk_norm\":false", "'use_qk_norm' is false without 128 experts" },
+        { "llama4_128", "\"use_qk_norm\": false", "\"use_qk_norm\": true ", "'use_qk_norm' is true with 128 experts" },
+        { "llama4", "\"attention_chunk_size\": 64", "\"attention_chunk_size\":  0",
+          "'attention_chunk_size' is not set" },
+        { "llama4", "\"chunked_attention\"", "\"full_attention\"   ", "'layer_types' is not full_attention in each" },
+        { "llama4_128", "\"moe_layers\": [1", "\"moe_layers\": [0", "'moe_layers' is not each" },
+        { "llama4", "\"no_rope_layers\": [1", "\"no_rope_layers\": [0", "'no_rope_layers' are not each fourth" },
+        { "mistral4", "\"rope_type\": \"yarn\"", "\"rope_type\": \"none\"", "'rope_type' is not yarn" },
+    };
+    for (int i = 0; i < LEN(kind); i++) {
+        struct hf_folder h;
+        struct moe_file *f;
+        assert_int_equal(hf_folder_read(&h, kind[i].name), 0);
+        char *at = strstr(h.config, kind[i].from);
+        if (!at)
+            fail_msg("%s: no %s", kind[i].name, kind[i].from);
+        assert_int_equal(strlen(kind[i].from), strlen(kind[i].to));
+        memcpy(at, kind[i].to, strlen(kind[i].to));
+        hf_folder_write(&h, model, false, 1);
+        faults_reset();
+        int got = moe_file_open(&f, model);
+        if (got != KN_EUNSUPPORTED || !strstr(faults.line, kind[i].says))
+            fail_msg("%d: %s: got %d: %s", i, kind[i].name, got, faults.line);
+        hf_folder_free(&h);
+    }
+}
+
 int main(void)
 {
     static char *const name[] = {
@@ -257,9 +295,12 @@ int main(void)
         "granitemoe",     "exaone_moe",
         "solar_open",     "smollm3",
         "mistral3",       "phi3",
-        "phi3_short",
+        "phi3_short",     "mistral4",
+        "phimoe",         "llama4",
+        "llama4_128",
     };
-    struct CMUnitTest tests[LEN(name) + 3];
+    struct CMUnitTest tests[LEN(name) + 4];
+    tests[LEN(name) + 3] = (struct CMUnitTest)cmocka_unit_test(settings_without_a_key_are_refused);
     tests[LEN(name) + 2] = (struct CMUnitTest)cmocka_unit_test(the_language_model_of_mistral3);
     tests[LEN(name) + 1] = (struct CMUnitTest)cmocka_unit_test(a_language_model_within_another);
     tests[LEN(name)] = (struct CMUnitTest)cmocka_unit_test(stacks_of_experts_are_taken_apart);

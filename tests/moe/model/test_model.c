@@ -25,7 +25,7 @@
 #define LEN(a)  ((int)(sizeof(a) / sizeof *(a)))
 
 static enum off_io_kind io; /* faults in reads need OFF_IO_PREAD */
-enum { TINY, DENSE, ODD, SHARED, ALL_NORM, WINDOW, LEAD, LATENT, DELTA, N_SOURCE };
+enum { TINY, DENSE, ODD, SHARED, ALL_NORM, WINDOW, LEAD, LATENT, DELTA, MIXER, CHUNKS, N_SOURCE };
 static char folder[64], source_path[N_SOURCE][96], path[96];
 static struct moe_file *source[N_SOURCE];
 
@@ -79,11 +79,11 @@ static int open_and_run(struct opened *o, const char *name, float *logits /* [N_
 static int setup(void **state)
 {
     (void)state;
-    static const char *const shape[] = { "tiny",          "tiny-dense",     "tiny-odd",
-                                         "tiny-qwen2moe", "tiny-olmoe",     "tiny-gpt-oss",
-                                         "tiny-glm4moe",  "tiny-deepseek2", "tiny-qwen3next" };
-    static const enum kn_format format[] = { KN_Q4_K,  KN_Q4_K, KN_F16,  KN_Q8_0, KN_F16,
-                                             KN_MXFP4, KN_Q8_0, KN_Q8_0, KN_F16 };
+    static const char *const shape[] = { "tiny",           "tiny-dense",   "tiny-odd",     "tiny-qwen2moe",
+                                         "tiny-olmoe",     "tiny-gpt-oss", "tiny-glm4moe", "tiny-deepseek2",
+                                         "tiny-qwen3next", "tiny-phimoe",  "tiny-llama4" };
+    static const enum kn_format format[] = { KN_Q4_K, KN_Q4_K, KN_F16, KN_Q8_0, KN_F16, KN_MXFP4,
+                                             KN_Q8_0, KN_Q8_0, KN_F16, KN_Q8_0, KN_Q8_0 };
     struct kn_team *team;
     strcpy(folder, "/tmp/spillway-model-XXXXXX");
     if (!mkdtemp(folder) || kn_team_open(&team, 2) != 0)
@@ -380,6 +380,31 @@ static const struct variant of_delta[] = {
 };
 #undef N
 
+static const struct variant of_mixer[] = {
+    UNSUPPORTED("phimoe.expert_used_count", U(3)),
+    FINE("phimoe.expert_gating_func", U(1)),
+    UNSUPPORTED("phimoe.expert_gating_func", U(2)),
+    FINE("phimoe.attention.sliding_window", U(0)),
+    { { .drop = "blk.0.attn_norm.bias" }, KN_ECORRUPT, "blk.0.attn_norm.bias" },
+    { { .drop = "output_norm.bias" }, KN_ECORRUPT, "output_norm.bias" },
+    { { .drop = "output.bias" }, 0, "" },
+    { { .drop = "rope_factors_short.weight" }, KN_ECORRUPT, "rope_factors_short.weight" },
+};
+
+static const struct variant of_chunks[] = {
+    { { .drop = "llama4.attention.sliding_window" }, 0, "" },
+    BAD("llama4.attention.sliding_window", U(0)),
+    BAD("llama4.attention.temperature_length", U(0)),
+    BAD("llama4.attention.temperature_scale", F(-1)),
+    SAYS(KN_ECORRUPT, "blk.0.ffn_gate_inp.weight", "llama4.interleave_moe_layer_step", U(1)),
+    SAYS(KN_ECORRUPT, "blk.1.ffn_gate.weight", "llama4.interleave_moe_layer_step", U(3)),
+    BAD("llama4.interleave_moe_layer_step", U(1 << 20)),
+    MISSING("llama4.feed_forward_length"),
+    UNSUPPORTED("llama4.expert_gating_func", U(1)),
+    FINE("llama4.expert_gating_func", U(2)),
+    SAYS(KN_ECORRUPT, "blk.1.ffn_gate_shexp.weight", "llama4.expert_shared_count", U(2)),
+};
+
 static void check_variants(int which, const struct variant *v, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -401,6 +426,8 @@ static void metadata_that_is_wrong_is_refused(void **state)
     check_variants(WINDOW, of_window, LEN(of_window));
     check_variants(LEAD, of_lead, LEN(of_lead));
     check_variants(DELTA, of_delta, LEN(of_delta));
+    check_variants(MIXER, of_mixer, LEN(of_mixer));
+    check_variants(CHUNKS, of_chunks, LEN(of_chunks));
 }
 
 /* ---- invalid tensors ------------------------------------------------------------------------- */
@@ -410,7 +437,7 @@ static void check_tensor(int which, const struct moe_tensor *t)
     char name[96], other[100];
     snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.data);
     snprintf(other, sizeof other, "x%s", name);
-    bool optional = !strcmp(name, "output.weight");
+    bool optional = !strcmp(name, "output.weight") || !strcmp(name, "output.bias");
     check(which, name, &(struct change){ .drop = name }, optional ? 0 : KN_ECORRUPT, name);
     check(which, name, &(struct change){ .tensor = name, .rename = other }, optional ? KN_EUNSUPPORTED : KN_ECORRUPT,
           name);
@@ -438,6 +465,9 @@ static void tensors_that_are_wrong_are_refused(void **state)
             if (which == DELTA &&
                 (contains(t->name, "blk.1.") || contains(t->name, "blk.2.") || contains(t->name, "_ba.")))
                 continue; /* as in blk.0; and _ba. selects the expected set */
+            if (which == MIXER &&
+                (contains(t->name, "rope_factors_long") || contains(t->name, "blk.0.attn_output.bias")))
+                continue;                                               /* they select the expected set */
             bool tells = moe_string_is(t->name, "blk.0.attn_q.bias") || /* it selects the expected set */
                          moe_string_is(t->name, "blk.0.attn_q_norm.weight") ||
                          moe_string_is(t->name, "blk.1.exp_probs_b.bias");

@@ -94,6 +94,14 @@ SET(no_clamp, clamp_qkv, 0)
 SET(no_query_growth, query_growth, 0)
 SET(no_expert_scale, expert_scale, 1)
 SET(no_shared, d_shared, 0)
+SET(no_query_offset, query_offset, 0)
+SET(queries_grow_everywhere, query_unrotated, false)
+SET(windows_slide, chunked, false)
+SET(no_unit_qk_norm, unit_qk_norm, false)
+SET(scaled_output, scaled_input, false)
+SET(no_mixer_gap, mixer_gap, 0)
+CLEAR(no_attn_norm_bias, attn_norm_bias)
+CLEAR(no_ffn_norm_bias, ffn_norm_bias)
 CLEAR(no_qkv_bias, q_bias)
 CLEAR(no_o_bias, o_bias)
 CLEAR(no_sinks, sinks)
@@ -117,7 +125,25 @@ static bool no_qk_norm(struct moe_model *m)
 static bool other_norm_topk(struct moe_model *m)
 {
     m->desc.norm_topk = !m->desc.norm_topk;
-    return m->desc.n_expert > 0 && m->desc.gating != MOE_GATING_CHOSEN;
+    return m->desc.n_expert > 0 && m->desc.gating != MOE_GATING_CHOSEN && m->desc.gating != MOE_GATING_MIXER;
+}
+
+#define CLEAR_MODEL(name, vector)                                                                                      \
+    static bool name(struct moe_model *m)                                                                              \
+    {                                                                                                                  \
+        bool had = m->vector != NULL;                                                                                  \
+        m->vector = NULL;                                                                                              \
+        return had;                                                                                                    \
+    }
+CLEAR_MODEL(no_out_norm_bias, out_norm_bias)
+CLEAR_MODEL(no_out_bias, out_bias)
+
+/* Groups of experts by their largest score, or by the sum of their two largest. */
+static bool other_group_best(struct moe_model *m)
+{
+    bool had = m->desc.n_group > 1;
+    m->desc.group_best = 3 - m->desc.group_best;
+    return had;
 }
 
 static bool no_groups(struct moe_model *m)
@@ -152,7 +178,8 @@ static bool wide_scaling_ctx(struct moe_model *m)
 static bool other_gating(struct moe_model *m)
 {
     enum moe_gating *g = &m->desc.gating;
-    *g = *g == MOE_GATING_SIGMOID ? MOE_GATING_SOFTMAX : MOE_GATING_SIGMOID;
+    bool sigmoid = *g == MOE_GATING_SIGMOID || *g == MOE_GATING_CHOSEN_SIGMOID;
+    *g = sigmoid ? MOE_GATING_SOFTMAX : MOE_GATING_SIGMOID;
     return m->desc.n_expert > 0;
 }
 
@@ -227,7 +254,9 @@ static const struct {
     CHANGE(no_attn_out_norm),  CHANGE(no_ffn_out_norm),   CHANGE(no_router_bias),  CHANGE(no_select_bias),
     CHANGE(no_gate_bias),      CHANGE(no_down_bias),      CHANGE(other_gating),    CHANGE(no_window),
     CHANGE(window_everywhere), CHANGE(all_rotated),       CHANGE(no_wide_eps),     CHANGE(no_query_growth),
-    CHANGE(other_contexts),
+    CHANGE(other_contexts),    CHANGE(no_query_offset),   CHANGE(windows_slide),   CHANGE(queries_grow_everywhere),
+    CHANGE(no_unit_qk_norm),   CHANGE(scaled_output),     CHANGE(no_mixer_gap),    CHANGE(no_attn_norm_bias),
+    CHANGE(no_ffn_norm_bias),  CHANGE(no_out_norm_bias),  CHANGE(no_out_bias),     CHANGE(other_group_best),
 };
 #define N_CHANGE (sizeof changes / sizeof *changes)
 
@@ -235,7 +264,7 @@ static const struct {
 struct kept {
     struct moe_desc desc;
     struct moe_layer *layer;
-    float *rope_extra, *long_extra;
+    float *rope_extra, *long_extra, *out_norm_bias, *out_bias;
 };
 
 static void set_rotation(struct moe_model *m)
@@ -248,7 +277,7 @@ static void set_rotation(struct moe_model *m)
 static void removed_fields_change_the_logits(struct golden *g, struct moe_model *m)
 {
     size_t bytes = (size_t)m->desc.n_layer * sizeof *m->layer;
-    struct kept kept = { m->desc, malloc(bytes), m->rope_extra, m->long_extra };
+    struct kept kept = { m->desc, malloc(bytes), m->rope_extra, m->long_extra, m->out_norm_bias, m->out_bias };
     int n = 0;
     memcpy(kept.layer, m->layer, bytes);
     for (size_t i = 0; i < N_CHANGE; i++) {
@@ -261,6 +290,8 @@ static void removed_fields_change_the_logits(struct golden *g, struct moe_model 
         memcpy(m->layer, kept.layer, bytes);
         m->rope_extra = kept.rope_extra;
         m->long_extra = kept.long_extra;
+        m->out_norm_bias = kept.out_norm_bias;
+        m->out_bias = kept.out_bias;
     }
     set_rotation(m);
     free(kept.layer);
