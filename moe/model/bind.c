@@ -628,6 +628,9 @@ static int bind_gate_up(struct binder *b, int layer, struct off_expert *expert)
     const struct moe_tensor *t = find(b, name, 2 * d->d_expert, d->d_model, d->n_expert, true, &error);
     if (!t)
         return error;
+    if (t->layout)
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s is packed, and holds several matrices", moe_file_path(b->f),
+                       name);
     for (int e = 0; e < d->n_expert; e++)
         for (int i = 0; i < 2; i++)
             expert[e].matrix[i] = moe_source_of(t, 2 * e + i, d->d_expert, d->d_model);
