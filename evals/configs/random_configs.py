@@ -42,9 +42,11 @@ from safetensors.torch import load_file, save_file
 N_TOK = 96
 TOLERANCE = 1e-4
 FAMILIES = ["llama", "mistral", "ministral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss",
-            "glm4_moe", "minimax_m2", "deepseek_v2", "deepseek_v3", "kimi_k2", "qwen3_next", "qwen3_5_moe_text"]
+            "glm4_moe", "minimax_m2", "deepseek_v2", "deepseek_v3", "kimi_k2", "qwen3_next", "qwen3_5_moe_text",
+            "mistral4", "phimoe", "llama4_text"]
 DEEPSEEK = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 DELTA = ("qwen3_next", "qwen3_5_moe_text")
+NEWER = ("mistral4", "phimoe", "llama4_text")       # draw_newer sets what is theirs
 PARTIAL = ("glm4_moe", "minimax_m2", "qwen3_next", "qwen3_5_moe_text")
 
 
@@ -138,6 +140,59 @@ def draw_experts(r, family, c):
         c["norm_topk_prob"] = maybe(r, 0.5)
 
 
+def draw_newer(r, family, c):
+    if family == "llama4_text":
+        c["num_hidden_layers"] = r.choice([1, 3, 4, 5, 8])
+    n, heads = c["num_hidden_layers"], c["num_attention_heads"]
+    if family == "mistral4":
+        c.update(kv_lora_rank=r.choice([16, 32]), qk_rope_head_dim=r.choice([8, 16]), v_head_dim=r.choice([16, 32]),
+                 qk_nope_head_dim=r.choice([16, 32]), num_key_value_heads=heads, q_lora_rank=r.choice([None, 24, 40]),
+                 n_routed_experts=8, num_experts_per_tok=r.choice([1, 2, 3]), moe_intermediate_size=r.choice([16, 40]),
+                 n_shared_experts=r.choice([1, 1, 2]), first_k_dense_replace=r.choice([0, 0, 1, n]),
+                 norm_topk_prob=maybe(r, 0.7), routed_scaling_factor=r.choice([1.0, 1.0, 2.5]))
+        c["qk_head_dim"] = c["head_dim"] = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+        c["n_group"] = r.choice([1, 1, 2])
+        c["topk_group"] = r.choice([1, c["n_group"]])
+        c["rope_parameters"] = {"rope_type": r.choice(["yarn", "yarn", "default"]), "rope_theta": r.choice([100.0, 10000.0]),
+                                "factor": r.choice([2.0, 16.0]), "beta_fast": 32.0, "beta_slow": 1.0,
+                                "original_max_position_embeddings": r.choice([7, 16, 32, 64]), "mscale": 1.0,
+                                "mscale_all_dim": r.choice([1.0, 0.7]), "llama_4_scaling_beta": r.choice([0.1, 0.3, 0])}
+        c["max_position_embeddings"] = 1024
+        if maybe(r, 0.2):
+            c["rope_interleave"] = maybe(r, 0.8)
+    elif family == "phimoe":
+        c.update(num_local_experts=r.choice([2, 4, 8]), num_experts_per_tok=2,
+                 router_jitter_noise=0.1 if maybe(r, 0.05) else 0.01,
+                 input_jitter_noise=r.choice([0.0, 0.01]), attention_bias=maybe(r, 0.7), lm_head_bias=maybe(r, 0.7),
+                 sliding_window=r.choice([None, 5, 16, 50, 200]), rope_theta=r.choice([100.0, 10000.0]))
+        if maybe(r, 0.3):
+            half = c["hidden_size"] // heads // 2
+            c["max_position_embeddings"] = 512
+            c["rope_scaling"] = {"type": "longrope", "short_mscale": 1.243163121016122, "long_mscale": 1.243163121016122,
+                                 "original_max_position_embeddings": 128, "short_factor": [1 + i / half for i in range(half)],
+                                 "long_factor": [2 + i / half for i in range(half)]}
+    else:
+        c.update(head_dim=r.choice([8, 16, 32]), num_local_experts=r.choice([2, 4, 8]), num_experts_per_tok=r.choice([1, 1, 2]),
+                 intermediate_size_mlp=r.choice([32, 56]), interleave_moe_layer_step=r.choice([1, 2, 3]),
+                 use_qk_norm=maybe(r, 0.9), attention_chunk_size=r.choice([5, 16, 50, 200]), attention_bias=maybe(r, 0.1),
+                 attn_temperature_tuning=maybe(r, 0.6), floor_scale=r.choice([3, 16, 50]),
+                 attn_scale=r.choice([0.1, 0.4]))
+        if maybe(r, 0.4):
+            each_fourth = [int((i + 1) % 4 != 0) for i in range(n)]
+            c["no_rope_layers"] = r.choice([each_fourth, each_fourth, each_fourth, [], [r.choice([0, 1]) for _ in range(n)]])
+        elif maybe(r, 0.1):
+            c["no_rope_layer_interval"] = r.choice([2, 3])
+        if maybe(r, 0.3):
+            c["moe_layers"] = [i for i in range(n) if maybe(r, 0.6)]
+        if maybe(r, 0.3):
+            c["layer_types"] = ["chunked_attention" if (i + 1) % 4 else "full_attention" for i in range(n)]
+        if maybe(r, 0.4):
+            c["rope_parameters"] = {"rope_type": "llama3", "factor": r.choice([8.0, 16.0]), "low_freq_factor": 1.0,
+                                    "high_freq_factor": r.choice([1.5, 4.0]), "original_max_position_embeddings": r.choice([16, 64])}
+            if maybe(r, 0.7):
+                c["rope_parameters"]["rope_theta"] = r.choice([100.0, 500000.0])
+
+
 def draw(r, family):
     heads = r.choice([2, 4] if family == "gpt_oss" else [2, 4, 6])
     d_head = r.choice([8, 16, 24, 32])
@@ -176,10 +231,13 @@ def draw(r, family):
         c["head_dim"] = d_head
     if family not in ("mistral", "ministral", "mixtral") and maybe(r, 0.15):
         del c["num_key_value_heads"]
-    draw_rope(r, family, c)
+    if family in NEWER:
+        draw_newer(r, family, c)
+    else:
+        draw_rope(r, family, c)
     if family in ("mistral", "ministral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gpt_oss"):
         draw_windows(r, family, c)
-    if family not in ("llama", "mistral", "ministral", "qwen2", "qwen3"):
+    if family not in ("llama", "mistral", "ministral", "qwen2", "qwen3") + NEWER:
         draw_experts(r, family, c)
     if family == "olmoe" and maybe(r, 0.4):
         c["clip_qkv"] = 1.5
@@ -216,7 +274,7 @@ def fill(model, g, family):
     """Random weights with lively scores, routers and logits."""
     for name, t in model.state_dict().items():
         u = torch.rand(t.shape, generator=g) * 2 - 1
-        if "norm" in name.rsplit(".", 2)[-2]:
+        if "norm" in name.rsplit(".", 2)[-2] and name.endswith("weight"):
             t.copy_(0.3 * u if family in DELTA and not name.endswith("linear_attn.norm.weight") else 1 + 0.3 * u)
         elif name.endswith("A_log"):
             t.copy_(2 * u)
@@ -225,8 +283,9 @@ def fill(model, g, family):
         elif t.dim() == 1:
             t.copy_(0.3 * u)
         elif t.numel():
-            n_in = t.shape[1] if family == "gpt_oss" and "experts" in name and t.dim() == 3 else t.shape[-1]
-            wide = 3.0 if "embed_tokens" in name or "lm_head" in name else 2.5 if "gate.weight" in name else 1.5
+            n_in = t.shape[1] if family in ("gpt_oss", "llama4_text") and "experts" in name and t.dim() == 3 else t.shape[-1]
+            router = name.endswith(("gate.weight", "router.weight"))
+            wide = 3.0 if "embed_tokens" in name or "lm_head" in name else 2.5 if router else 1.5
             t.copy_(u * (3.0 / n_in) ** 0.5 * wide)
 
 
@@ -248,6 +307,22 @@ def to_mxfp4(state, g):
         values = FP4[codes.long()] * torch.exp2(scales.float() - 127)[..., None]
         loaded[name] = values.reshape(n_expert, n_out, n_in).transpose(1, 2).contiguous()
     return saved, loaded
+
+
+def by_expert(state):
+    """Llama 4's expert matrices, which transformers stacks with inputs first, as published quantised folders have them."""
+    out = {}
+    for name, t in state.items():
+        at = name.find("experts.gate_up_proj"), name.find("experts.down_proj")
+        if max(at) < 0:
+            out[name] = t
+            continue
+        base = name[:max(at)] + "experts."
+        for e in range(t.shape[0]):
+            parts = zip(("gate_proj", "up_proj"), t[e].T.chunk(2)) if at[0] >= 0 else [("down_proj", t[e].T)]
+            for part, w in parts:
+                out[f"{base}{e}.{part}.weight"] = w.contiguous()
+    return out
 
 
 def more_tensors(r, g, c, family, state):
@@ -298,19 +373,23 @@ def build(r, g, c, family, folder):
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump(theirs, f)
     config = transformers.AutoConfig.from_pretrained(folder)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    kind = transformers.Mistral4ForCausalLM if family == "mistral4" else transformers.AutoModelForCausalLM
+    new = kind._from_config if family == "mistral4" else kind.from_config      # no Auto class knows mistral4
+    model = new(config, dtype=torch.float32, attn_implementation="eager")
     with torch.no_grad():
         fill(model, g, family)
     model.save_pretrained(folder)
     path = os.path.join(folder, "model.safetensors")
     state = more_tensors(r, g, c, family, load_file(path))
     saved, loaded = to_mxfp4(state, g) if family == "gpt_oss" else (state, state)
+    if family == "llama4_text":
+        saved = by_expert(state)
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump(theirs, f)
     with open(os.path.join(folder, "tokenizer.json"), "w") as f:
         json.dump(tokenizer(), f)
     save_file({k: v.contiguous() for k, v in loaded.items()}, path, {"format": "pt"})
-    model = transformers.AutoModelForCausalLM.from_pretrained(
+    model = kind.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").eval()
     if saved is not loaded:
         save_file(saved, path, {"format": "pt"})
