@@ -80,7 +80,7 @@ SRC_kernels     = pass_fields device core/base core/io core/memory core/machine 
                   cuda/driver cuda/device cuda/memory cuda/queue cuda/self_test cuda/images
 CU_kernels      = rows products groups attention experts delta_net
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
-SRC_speculative = params penalties steps sample tree verify recall drafter dsi simulate cost fit observe passes overlap lengths plans control cut learn explain
+SRC_speculative = params penalties steps sample tree verify recall copy drafter dsi simulate cost fit observe passes overlap lengths plans control cut learn explain
 
 # ---- rooms: the subfolders of moe and engine, each with the rooms and folders that it may use -------------
 # A room may include its own headers and those of the rooms on its MAY line, but no other internal.h (tests/edges.sh).
@@ -127,7 +127,7 @@ HERE_engine             = version report reuse prefill_share schedule step sessi
 MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
 SRC_engine/tools         = format_of_model parser call call_json call_python value schemas grammar
 MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools
-SRC_engine/api           = fields messages final_message tool_choice generic_tools answer_format sampling breakers token_lists \
+SRC_engine/api           = fields messages final_message tool_choice generic_tools answer_format sampling drafts breakers token_lists \
                            parameters model_sampling setup ollama request dialect write_completions write_chat \
                            write_responses write_messages write_llama write_ollama reply
 MAY_engine/hub           = kernels offload engine/base

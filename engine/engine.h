@@ -55,7 +55,8 @@ struct eng_options {
     int n_prompt_logprob_row;    /* most rows of a pass that report logprobs of prompt tokens; 0: none */
     struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft;
-    int gamma;             /* tokens drafted for each session; ENG_GAMMA_AUTO: the controller decides */
+    bool predictions; /* requests may have a reference text: adds a drafter that copies from it, if --draft has none */
+    int gamma;        /* tokens drafted for each session; ENG_GAMMA_AUTO: the controller decides */
     enum eng_dsi_mode dsi; /* whether to draft during the pass that verifies the last draft: draft/overlap.c */
     int lookahead;         /* for dsi: tokens drafted during a pass; 0: as many as its duration allows */
     enum spec_rule verify;
@@ -117,13 +118,16 @@ struct eng_request {
     struct spec_params sampling; /* its bias array, at most ENG_REQUEST_BIAS entries, is copied; mask is unused; its
                                          other lists must stay valid until the finish */
     const struct gr_grammar *grammar; /* of the tokens to generate; NULL: none; must stay valid until the finish */
-    int n_top;                        /* number of most likely tokens to report with each new token, at most ENG_TOP */
-    bool wants_prompt_logprobs;       /* also report prompt logprobs; then no prefix is reused */
-    int n_prompt_top;                 /* the same as n_top, for the prompt's tokens */
-    int priority;                     /* higher goes first, and may preempt lower; or ENG_PRIORITY_IDLE */
-    uint64_t user;                    /* rows are shared equally among users */
-    uint64_t salt;                    /* KV is shared only among requests with the same salt */
-    void *owner;                      /* owner, choice: the caller's; copied to each event of the request */
+    const int32_t *reference; /* [n_reference] a text that the answer may repeat, for drafts; NULL: none; must stay
+                                 valid until the finish */
+    int n_reference;
+    int n_top;                  /* number of most likely tokens to report with each new token, at most ENG_TOP */
+    bool wants_prompt_logprobs; /* also report prompt logprobs; then no prefix is reused */
+    int n_prompt_top;           /* the same as n_top, for the prompt's tokens */
+    int priority;               /* higher goes first, and may preempt lower; or ENG_PRIORITY_IDLE */
+    uint64_t user;              /* rows are shared equally among users */
+    uint64_t salt;              /* KV is shared only among requests with the same salt */
+    void *owner;                /* owner, choice: the caller's; copied to each event of the request */
     int choice;
 };
 

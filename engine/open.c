@@ -31,6 +31,8 @@ static struct moe_context_options context_options(const struct eng_engine *e)
 }
 
 #define MAX_DRAFT_ROWS       512
+#define PREDICTION_ROWS      16
+#define PREDICTION_BYTES     ((size_t)10 << 20)
 #define DRAFT_LOGITS_BYTES   ((size_t)96 << 20)
 #define FLOAT_COST           2   /* time of a float multiply-add over that of an int8 one */
 #define MAX_PREFILL_SLOWDOWN 1.5 /* default of eng_options.max_prefill_slowdown */
@@ -129,15 +131,31 @@ static int list_stop_tokens(struct eng_engine *e)
 
 /* The most draft rows of a pass, up to MAX_DRAFT_ROWS. For each sequence: gamma, or with --dsi 1 the lookahead if that
  * is larger. If neither is given: 8 for each sequence; fewer, but at least one, if the logits of the rows would take
- * more than DRAFT_LOGITS_BYTES. */
+ * more than DRAFT_LOGITS_BYTES. Few for predictions alone, since every server has their memory, and few requests one. */
 static int draft_rows(const struct eng_engine *e, int n_vocab)
 {
+    const struct eng_options *o = &e->assets.opt;
+    if (o->gamma == ENG_GAMMA_AUTO && o->n_draft == 1 && eng_draft_properties(o->draft[0].kind)->only_copies)
+        return kn_min(PREDICTION_ROWS, kn_max(1, (int)(PREDICTION_BYTES / ((size_t)n_vocab * sizeof(float)))));
     int n_seq = e->assets.opt.n_parallel,
         each = kn_max(e->assets.opt.gamma, e->assets.opt.dsi == ENG_DSI_ON ? e->assets.opt.lookahead : 0);
     if (each > 0)
         return kn_min(n_seq * each, MAX_DRAFT_ROWS);
     int rows = (int)(DRAFT_LOGITS_BYTES / ((size_t)n_vocab * sizeof(float)));
     return kn_min(kn_min(8 * n_seq, MAX_DRAFT_ROWS), kn_max(n_seq, rows));
+}
+
+/* If requests may have reference texts and no drafter reads them, adds the one that does nothing else. Not to a model
+ * with recurrent layers, where each draft row takes a state: it needs --draft for that. */
+static void add_prediction(struct eng_engine *e)
+{
+    struct eng_options *o = &e->assets.opt;
+    bool wanted = o->predictions && o->gamma && o->n_draft < ENG_DRAFTERS_MOST &&
+                  (o->n_draft || !moe_model_shape(e->assets.model)->state_bytes);
+    for (int i = 0; i < o->n_draft; i++)
+        wanted &= !eng_draft_properties(o->draft[i].kind)->copies;
+    if (wanted)
+        o->draft[o->n_draft++] = (struct eng_draft_option){ .kind = ENG_DRAFT_PREDICTION };
 }
 
 static int open_model(struct eng_engine *e)
@@ -167,6 +185,7 @@ static int open_model(struct eng_engine *e)
                e->assets.opt.n_ctx, shape->n_ctx_short);
     /* time of attention to one position (float multiply-adds) over that of all else of a row (int8 ones) */
     e->assets.position_cost = FLOAT_COST * shape->position_macs / shape->row_macs;
+    add_prediction(e);
     if (e->assets.opt.n_draft && e->assets.opt.gamma)
         e->assets.n_draft_row = draft_rows(e, shape->n_vocab);
     return 0;

@@ -41,6 +41,10 @@ int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
     for (int i = 0; i < r->n_token; i++)
         if (r->token[i] < 0 || r->token[i] >= n_vocab)
             return kn_fail(KN_EINVAL, "token id %d; the vocabulary has 0 to %d", r->token[i], n_vocab - 1);
+    for (int i = 0; i < r->n_reference; i++)
+        if (r->reference[i] < 0 || r->reference[i] >= n_vocab)
+            return kn_fail(KN_EINVAL, "token id %d in the prediction; the vocabulary has 0 to %d", r->reference[i],
+                           n_vocab - 1);
     if (r->sampling.n_bias > ENG_REQUEST_BIAS)
         return kn_fail(KN_ELIMIT, "%d biased tokens; at most %d are possible", r->sampling.n_bias, ENG_REQUEST_BIAS);
     if (r->n_top < 0 || r->n_top > ENG_TOP)
@@ -91,6 +95,8 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     s->n_prompt_logprob = 1;
     s->seq.oracle = NULL;
     s->seq.n_oracle = 0;
+    s->seq.reference = r->reference;
+    s->seq.n_reference = r->n_reference;
     s->grammar = r->grammar;
     if (s->grammar)
         gr_start(s->grammar, s->grammar_state);

@@ -535,3 +535,11 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
     c->last = d;
     *out = d;
 }
+
+void spec_control_decide_plain(struct spec_control *c, int n_due, int n_beside)
+{
+    c->step++;
+    c->last = (struct spec_decision){
+        .drafter = SPEC_OFF, .best_drafter = SPEC_OFF, .n_due = n_due, .n_beside = n_beside, .why = SPEC_WHY_NONE_DUE
+    };
+}

@@ -138,6 +138,9 @@ struct spec_decision {
 void spec_control_decide(struct spec_control *c, const int *session /* [n_due] */, int n_due, int n_beside,
                          struct spec_decision *out, int *nodes /* [n_due] */);
 
+/* In place of spec_control_decide, for a step in which no drafter can draft for any of the sequences due: a plain one. */
+void spec_control_decide_plain(struct spec_control *c, int n_due, int n_beside);
+
 /* Writes one line, truncated to size; returns its full length.  "draft: model, depth 3 (highest expected gain);
  * 16.0 rows for 9.71 tokens, draft 1.20 + pass 44.10 ms; without drafts 4 rows in 31.00 ms; gain 1.66 (needs 1.03);
  * lost 0.0 of at most 310.0 ms"; if a drafter can overlap also "; during the pass, depth 3: draft 36.00 ms, pass

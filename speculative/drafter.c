@@ -4,6 +4,8 @@
  * committed; out goes a tree.  Each of the longest matches (recall.c) stands for a continuation; matches that agree
  * share a node, and the tree grows at the node with the highest survival.
  *
+ * A session may also have a reference text (copy.c), of which the next tokens are a chain.
+ *
  * Survival is learnt: for each class of match length and share of agreeing matches (weighted by length squared, since
  * long matches are better evidence), the rate at which the likeliest token was right.  Each commit compares the token
  * that would have been drafted with the committed one, so rates are known before any draft is verified. */
@@ -15,6 +17,7 @@
 #define N_LENGTH      6
 #define N_SHARE       3
 #define N_EDGE        64             /* candidates below the tree's nodes, not in the tree yet */
+#define N_RUN         7              /* classes of the run of a reference text */
 #define MIN_SURVIVAL  0.02           /* nodes with less survival are not drafted */
 #define RATE_DECAY    (1 - 1.0 / 64) /* decay per observation */
 
@@ -32,6 +35,8 @@ struct session {
     int64_t n_token;       /* committed */
     const int32_t *oracle; /* [n_oracle] oracle: future tokens */
     int n_oracle;
+    struct spec_copy copy; /* copy.n 0: no reference text */
+    struct rate copy_rate[N_RUN];
 };
 
 struct spec_drafter {
@@ -110,9 +115,14 @@ static const double prior_rate[N_LENGTH][N_SHARE] = {
     { .20, .35, .45 }, { .25, .45, .60 }, { .30, .55, .75 }, { .35, .65, .85 }, { .40, .70, .92 }, { .40, .75, .96 },
 };
 
+/* Prior rates of the token that a reference text names next, by the length of its run. */
+static const double prior_copy_rate[N_RUN] = { .30, .45, .60, .80, .92, .96, .98 };
+
 static void forget_rates(struct session *s)
 {
     const double weight = 4; /* observations that the prior counts as */
+    for (int i = 0; i < N_RUN; i++)
+        s->copy_rate[i] = (struct rate){ prior_copy_rate[i] * weight, weight };
     for (int i = 0; i < N_LENGTH; i++)
         for (int k = 0; k < N_SHARE; k++)
             s->rate[i][k] = (struct rate){ prior_rate[i][k] * weight, weight };
@@ -129,6 +139,15 @@ static int length_class(int length)
     static const int from[N_LENGTH] = { 0, 3, 5, 8, 16, 32 };
     int i = N_LENGTH - 1;
     while (length < from[i])
+        i--;
+    return i;
+}
+
+static int run_class(int run)
+{
+    static const int from[N_RUN] = { 0, 1, 2, 3, 5, 9, 17 };
+    int i = N_RUN - 1;
+    while (run < from[i])
         i--;
     return i;
 }
@@ -288,6 +307,39 @@ static void draft_tree(const struct spec_drafter *d, const struct session *s, in
     }
 }
 
+/* ---- a reference text -------------------------------------------------------------------------- */
+
+static bool copies(const struct session *s) { return s->copy.n > 0 && s->copy.at >= 0 && s->copy.at < s->copy.n; }
+
+static double copy_survival(const struct session *s, int depth)
+{
+    const struct rate *r = &s->copy_rate[run_class(s->copy.run + depth)];
+    return r->right / r->asked;
+}
+
+static void draft_copy(const struct session *s, int n_node, int n_depth, uint8_t source, struct spec_tree *t)
+{
+    double survival = 1;
+    int n = copies(s) ? kn_min(kn_min(n_node, n_depth), s->copy.n - s->copy.at) : 0;
+    for (int i = 0, node = SPEC_ROOT; i < n; i++) {
+        survival *= copy_survival(s, i);
+        if (survival < MIN_SURVIVAL)
+            return;
+        node = spec_tree_add(t, node, s->copy.token[s->copy.at + i], (float)survival, source);
+        if (node < 0)
+            return;
+    }
+}
+
+static void learn_copy(struct session *s, int32_t token)
+{
+    if (!s->copy.n)
+        return;
+    if (copies(s))
+        learn_rate(&s->copy_rate[run_class(s->copy.run)], s->copy.token[s->copy.at] == token);
+    spec_copy_add(&s->copy, token);
+}
+
 /* ---- the oracle -------------------------------------------------------------------------------- */
 
 static void draft_oracle(const struct spec_drafter *d, const struct session *s, int n_node, int n_depth, uint8_t source,
@@ -334,6 +386,7 @@ void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt)
     s->guessed_rate = NULL;
     s->n_token = 0;
     s->n_oracle = 0;
+    s->copy.n = 0;
 }
 
 /* Stores the likeliest next token, to compare it with the next committed one. */
@@ -359,6 +412,8 @@ void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *tok
         if (n - i <= N_LEARN_TOKEN)
             guess_next(d, s);
     }
+    for (int i = 0; i < n; i++)
+        learn_copy(s, token[i]);
     s->n_token += n;
     s->oracle += kn_min(n, s->n_oracle);
     s->n_oracle -= kn_min(n, s->n_oracle);
@@ -384,13 +439,26 @@ void spec_drafter_set_oracle(struct spec_drafter *d, int session, const int32_t 
     s->n_oracle = n;
 }
 
+void spec_drafter_set_reference(struct spec_drafter *d, int session, const int32_t *token, int n)
+{
+    kn_assert(remembers(&d->opt) || d->opt.kind == SPEC_DRAFT_COPY);
+    spec_copy_start(&session_of(d, session)->copy, token, n);
+}
+
+/* A reference text whose next token is likely goes before the session's own tokens; another one after them. */
 void spec_draft(const struct spec_drafter *d, int session, int n_node, int n_depth, uint8_t source, struct spec_tree *t)
 {
     const struct session *s = session_of(d, session);
+    int before = t->n;
     if (!s->open || n_depth < 1)
         return;
+    bool first = copies(s) && copy_survival(s, 0) >= 0.5;
+    if (first)
+        draft_copy(s, n_node, n_depth, source, t);
     if (remembers(&d->opt))
-        draft_tree(d, s, n_node, n_depth, source, t);
+        draft_tree(d, s, n_node - (t->n - before), n_depth, source, t);
+    if (!first)
+        draft_copy(s, n_node - (t->n - before), n_depth, source, t);
     if (d->opt.kind == SPEC_DRAFT_ORACLE)
         draft_oracle(d, s, n_node, n_depth, source, t);
 }

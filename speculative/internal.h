@@ -6,6 +6,7 @@
  *       steps.c               removes tokens: top-n-sigma, typical-p, XTC, and a request's own order of steps
  *     tree.c, verify.c        drafts, and their accepted tokens
  *     drafter.c, recall.c     drafts from earlier tokens, without a model
+ *       copy.c                  the place in a reference text that an answer has reached
  *
  *     control.c               the controller: which drafter, how deep (control.h)
  *       passes.c, overlap.c     pass times, alone and overlapped with drafting

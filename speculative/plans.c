@@ -41,6 +41,9 @@ void spec_plan_survival(const struct spec_control *c, int drafter, int session, 
 {
     int of = c->arm[drafter].of;
     spec_control_survival(c, of, session, depth, what);
+    const struct spec_session_stats *h = &c->habit[of * c->opt.n_session + session];
+    if (h->has_prediction && h->predicted[0] <= 0) /* it has no draft for this session */
+        return;
     double hope = 1, most = 1;
     for (int d = 0; hopeful && d < depth; d++) {
         hope *= spec_control_has_seen_drafts(c, drafter) ? MIN_HOPEFUL_SURVIVAL_SEEN : MIN_HOPEFUL_SURVIVAL_UNSEEN;

@@ -316,6 +316,27 @@ int spec_verify_row(struct spec_verify *v, struct spec_sampler *s, const float *
                     const uint32_t *mask /* [spec_mask_words] or NULL */);
 void spec_verify_stop(struct spec_verify *v); /* there is no row for v->node: it ends the sequence, or failed */
 
+/* ---- copying from a reference text ----------------------------------------------------------------- */
+
+/* Follows an answer through a text that it repeats with changes: copy.c.  Only the answer's tokens decide the place, so
+ * n_copied is the same with every drafter and without any. */
+#define SPEC_COPY_RECENT 32
+
+struct spec_copy {
+    const int32_t *token; /* [n] the text; the caller's */
+    int n;
+    int at;       /* the next token to copy; n: the text is at its end; -1: the place is lost */
+    int run;      /* tokens before `at` that equal the answer's last tokens, SPEC_COPY_RECENT or more; 0: a guess */
+    int left;     /* the end of the last long run: a search prefers places close behind it */
+    int n_lost;   /* tokens of the answer since that run */
+    int n_copied; /* tokens of the answer that were the one at `at` */
+    uint32_t n_recent;
+    int32_t recent[SPEC_COPY_RECENT]; /* the last tokens of the answer; a ring */
+};
+
+void spec_copy_start(struct spec_copy *c, const int32_t *token, int n); /* the answer is empty */
+void spec_copy_add(struct spec_copy *c, int32_t token);                 /* the answer's next token */
+
 /* ---- drafters that need no model -------------------------------------------------------------------- */
 
 /* Drafts the tokens that followed earlier places with the same last tokens.
@@ -326,8 +347,11 @@ void spec_verify_stop(struct spec_verify *v); /* there is no row for v->node: it
  *   ngram    a chain: the continuation of the longest earlier match in the session's own tokens;
  *   suffix   a tree: the continuations of the longest matches in the session's own tokens, in learnt documents, and,
  *            if sharing is on, in ended sessions of the same salt; weighted by match length and frequency;
+ *   copy     a chain: the tokens of the session's reference text;
  *   oracle   the tokens passed to spec_drafter_set_oracle, each with the given probability, else a wrong token: for
  *            measurements.
+ *
+ * ngram and suffix also draft from the reference text of a session, if it has one.
  *
  * Survival is estimated from the length of the match and the share of matches that agree: it is the rate at which such
  * drafts would have been right in this session, updated at every commit, with or without a draft.  A session reads no
@@ -337,7 +361,7 @@ void spec_verify_stop(struct spec_verify *v); /* there is no row for v->node: it
  * Sessions are numbered 0 .. n_session - 1.  spec_draft may run for different sessions on different threads at the
  * same time; all other calls belong to one thread.  Memory is allocated at open: 28 bytes per remembered token, the
  * number rounded up to a power of two; the newest tokens replace the oldest. */
-enum spec_drafter_kind { SPEC_DRAFT_NONE, SPEC_DRAFT_NGRAM, SPEC_DRAFT_SUFFIX, SPEC_DRAFT_ORACLE };
+enum spec_drafter_kind { SPEC_DRAFT_NONE, SPEC_DRAFT_NGRAM, SPEC_DRAFT_SUFFIX, SPEC_DRAFT_ORACLE, SPEC_DRAFT_COPY };
 
 struct spec_drafter_options {
     enum spec_drafter_kind kind;
@@ -363,6 +387,10 @@ void spec_drafter_end_unshared(struct spec_drafter *d, int session); /* ends it 
 /* Oracle: the tokens that will follow the committed ones.  The caller owns the array and keeps it valid until the next
  * call of this function or spec_drafter_begin for the session. */
 void spec_drafter_set_oracle(struct spec_drafter *d, int session, const int32_t *token, int n);
+
+/* Ngram, suffix, copy: a text that the tokens committed from now on are expected to repeat, at least in part.  The
+ * caller owns the array and keeps it valid until the session's end or its next spec_drafter_begin. */
+void spec_drafter_set_reference(struct spec_drafter *d, int session, const int32_t *token, int n);
 
 /* Adds to t at most n_node nodes, at most n_depth deep, that follow the committed tokens.  source: as in spec_tree. */
 void spec_draft(const struct spec_drafter *d, int session, int n_node, int n_depth, uint8_t source,

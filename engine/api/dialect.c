@@ -14,6 +14,9 @@ struct eng_usage eng_usage_of(const struct eng_reply *r)
     for (int i = 0; i < r->n_choice; i++) {
         u.answer += r->choice[i].n_token;
         u.thoughts += r->choice[i].n_thought;
+        int copied = kn_min(r->choice[i].copy.n_copied, r->choice[i].copy.n);
+        u.copied += copied;
+        u.not_copied += r->choice[i].copy.n - copied;
     }
     return u;
 }
@@ -24,8 +27,12 @@ void eng_write_usage(struct eng_bytes *out, const struct eng_reply *r)
     eng_bytes_format(out,
                      "\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,"
                      "\"prompt_tokens_details\":{\"cached_tokens\":%d},"
-                     "\"completion_tokens_details\":{\"reasoning_tokens\":%d}}",
+                     "\"completion_tokens_details\":{\"reasoning_tokens\":%d",
                      u.prompt, u.answer, u.prompt + u.answer, u.cached, u.thoughts);
+    if (r->ask->prediction.n)
+        eng_bytes_format(out, ",\"accepted_prediction_tokens\":%d,\"rejected_prediction_tokens\":%d", u.copied,
+                         u.not_copied);
+    eng_bytes_text(out, "}}");
 }
 
 bool eng_has_part(const struct eng_choice *c, enum eng_part_kind kind)

@@ -52,6 +52,7 @@ struct eng_choice {
     bool repeats;                     /* the same call again and again: the answer ends */
     enum eng_end end;                 /* NONE while the choice is running */
     int n_token, n_thought, n_cached; /* generated; of these reasoning; cached prompt tokens */
+    struct spec_copy copy;            /* the answer's place in the request's prediction */
 
     struct eng_entry *entry; /* [n_entry] */
     struct spec_top *top;    /* [n_entry][n_top] */
@@ -102,6 +103,7 @@ extern const struct eng_dialect eng_dialect_completions, eng_dialect_chat, eng_d
 
 struct eng_usage {
     int prompt, cached, answer, thoughts; /* tokens, over all choices; cached is part of prompt */
+    int copied, not_copied; /* tokens of the prediction, over all choices: those that the answer repeats, and others */
 };
 struct eng_usage eng_usage_of(const struct eng_reply *r);
 

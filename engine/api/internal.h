@@ -24,4 +24,7 @@ void eng_parse_params(struct eng_parse *p, const struct eng_arrival *arrival);
 /* token_lists.c: reads the members that become lists of tokens; called by eng_parse_params. */
 void eng_parse_token_lists(struct eng_parse *p);
 
+/* drafts.c: reads the members about drafts, which change the time of an answer only. */
+void eng_parse_drafts(struct eng_parse *p);
+
 #endif

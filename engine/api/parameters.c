@@ -138,12 +138,12 @@ static const struct eng_parameter table[] = {
     NO_EFFECT(ALL, "return_progress"), NO_EFFECT(ALL, "sse_ping_interval"), NO_EFFECT(R, "background_options"),
 
     /* the request's way through the server */
-    HONOURED(C | H | R, "user"), HONOURED(C | H | R, "safety_identifier"), HONOURED(M, "metadata"), HONOURED(ALL, "priority"),
+    HONOURED(ALL, "prediction"), HONOURED(C | H | R, "user"), HONOURED(C | H | R, "safety_identifier"), HONOURED(M, "metadata"), HONOURED(ALL, "priority"),
     REFUSED(ALL, "cache_salt", NULL, "is not supported: an API key of its own separates a user's cached prompts"),
     REFUSED(ALL, "kv_transfer_params", NULL, "is not supported"),
     NO_EFFECT(M, "user"), NO_EFFECT(H | R, "metadata"), NO_EFFECT(H | R, "store"), NO_EFFECT(TALK, "service_tier"),
     NO_EFFECT(H | R, "prompt_cache_key"), NO_EFFECT(H | R, "prompt_cache_options"),
-    NO_EFFECT(H | R, "prompt_cache_retention"), NO_EFFECT(H, "prediction"), NO_EFFECT(M, "cache_control"),
+    NO_EFFECT(H | R, "prompt_cache_retention"), NO_EFFECT(M, "cache_control"),
     NO_EFFECT(M, "diagnostics"), NO_EFFECT(M, "inference_geo"), NO_EFFECT(M, "speed"),
     NO_EFFECT(M, "user_profile_id"), NO_EFFECT(M, "workspace_id"), NO_EFFECT(ALL, "request_id"),
     NO_EFFECT(ALL, "cache_prompt"), NO_EFFECT(ALL, "id_slot"), NO_EFFECT(ALL, "n_keep"),

@@ -360,6 +360,8 @@ int eng_reply_feed(struct eng_reply *r, const struct eng_event *t)
     if (!r->first_ns)
         r->first_ns = kn_now_ns();
     c->n_token += t->token != ENG_NO_TOKEN;
+    if (t->token != ENG_NO_TOKEN && c->copy.n)
+        spec_copy_add(&c->copy, t->token);
     bool ends = ends_answer(r, t); /* the token that ends an answer is not part of it */
     if (t->token != ENG_NO_TOKEN && !ends)
         take_token(r, c, t);
@@ -402,6 +404,7 @@ static int open_choice(struct eng_reply *r, int i)
 {
     struct eng_choice *c = &r->choice[i];
     c->index = i;
+    spec_copy_start(&c->copy, r->ask->prediction.id, (int)r->ask->prediction.n);
     eng_decoder_init(&c->decoder, r->setup->vocab,
                      ENG_DECODE_CONTINUE | (r->ask->shows_special ? 0 : ENG_DECODE_SKIP_SPECIAL));
     int error = eng_stop_init(&c->stop, r->ask->stop, r->ask->n_stop);

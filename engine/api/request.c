@@ -1,7 +1,7 @@
 /* engine/api/request.c - parses a body into an eng_api_request (the JSON, then the prompts or the conversation), and
  * makes the engine request of each choice from it.  ollama.c rewrites bodies of Ollama's API first; sampling.c and
- * token_lists.c read the parameters, parameters.c refuses those that cannot be honoured, messages.c reads the messages,
- * tool_choice.c the tools, and answer_format.c makes the grammar. */
+ * token_lists.c read the parameters, drafts.c the members about drafts, parameters.c refuses those that cannot be
+ * honoured, messages.c reads the messages, tool_choice.c the tools, and answer_format.c makes the grammar. */
 #include "engine/api/ollama.h"
 #include "engine/api/parameters.h"
 #include "kernels/json.h"
@@ -327,6 +327,7 @@ static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
     if (arrival->count)
         return;
     check_context(p);
+    eng_parse_drafts(p);
     eng_talk_constrain(p->ask, &p->body, p->setup, &p->tools);
     if (p->ask->grammar && p->ask->min_tokens > 0) /* at its end, a grammar allows only the tokens that end an answer */
         eng_field_refuse(&p->body, "min_tokens", "is not supported with a schema or tools that constrain the answer");
@@ -401,6 +402,7 @@ void eng_api_request_close(struct eng_api_request *ask)
     for (int i = 0; i < ask->n_prompt; i++)
         eng_ids_free(&ask->prompt[i]);
     kn_free(ask->prompt);
+    eng_ids_free(&ask->prediction);
     eng_token_lists_free(&ask->lists);
     kn_free(ask->stop);
     gr_close(ask->grammar);
@@ -418,6 +420,8 @@ void eng_api_request_of_choice(const struct eng_api_request *ask, int choice, st
                                  .ignore_eos = ask->ignore_eos,
                                  .sampling = ask->sampling,
                                  .grammar = ask->grammar,
+                                 .reference = ask->prediction.id,
+                                 .n_reference = (int)ask->prediction.n,
                                  .n_top = ask->n_top,
                                  .wants_prompt_logprobs = ask->wants_prompt_logprobs,
                                  .n_prompt_top = kn_max(ask->prompt_logprobs, ask->echo ? ask->n_top : 0),

@@ -181,6 +181,8 @@ struct eng_api_request {
     bool continues;             /* the answer continues the conversation's last message */
     bool in_text;               /* in its text, of which there is some, not in its reasoning */
 
+    struct eng_ids prediction; /* the text that answers may repeat, for drafts; n 0: none */
+
     int priority;  /* a higher one goes first (in the body a lower one, as in vLLM) */
     uint64_t user; /* hash of the body's user id; 0: none */
     json_t *body;  /* the parsed body; owns the strings above */

@@ -125,7 +125,7 @@ struct eng_config {
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv);
 
 /* Engine options from the flags; the command sets the rest (parallel sequences, progress, reserved memory). */
-struct eng_options eng_config_options(const struct eng_config *config);
+struct eng_options eng_config_options(const struct eng_config *config, bool answers_requests);
 
 /* The name closest to a mistyped word, or NULL when none is close. */
 const char *eng_nearest(const char *word, const char *const *names, int n);

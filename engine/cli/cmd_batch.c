@@ -59,7 +59,7 @@ static int open_watch(struct job *j)
 static int open_engine(struct job *j)
 {
     const struct eng_config *c = j->config;
-    struct eng_options o = eng_config_options(c);
+    struct eng_options o = eng_config_options(c, true);
     o.max_prefill_slowdown = 1e9;
     o.n_ctx_most = UNTOLD_CTX; /* memory is reserved for requests of this length */
     o.grammar_bytes = GRAMMAR_BYTES;

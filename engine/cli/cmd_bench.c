@@ -133,7 +133,7 @@ static int open_bench(struct eng_bench *b)
     if (error || (error = eng_progress_open(&bar, "loading", c->quiet)))
         return error;
     int need = c->n_prompt + c->n_gen + (c->n_warmup < 0 ? ENG_BENCH_WARM : c->n_warmup) + 2;
-    struct eng_options o = eng_config_options(c);
+    struct eng_options o = eng_config_options(c, false);
     o.n_parallel = b->most;
     o.n_ctx = c->n_ctx ? c->n_ctx : need;
     o.max_prefill_slowdown = HUGE_STRETCH;

@@ -399,7 +399,7 @@ static int open_fit(struct fit *f)
     kn_team_close(team);
     if (error || (error = eng_progress_open(&bar, "loading", f->config->quiet)))
         return error;
-    struct eng_options o = eng_config_options(f->config);
+    struct eng_options o = eng_config_options(f->config, false);
     o.n_parallel = MOST_SEQ;
     o.disk_room = o.reserved_bytes = eng_disk_room(o.host_mem);
     o.n_ctx = 2 * ENG_KV_BLOCK;

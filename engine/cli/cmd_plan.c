@@ -194,7 +194,7 @@ int eng_cmd_plan(const struct eng_config *c)
 {
     struct eng_engine *e;
     struct eng_machine machine;
-    struct eng_options o = eng_config_options(c);
+    struct eng_options o = eng_config_options(c, false);
     if (eng_describe(&e, &o))
         return 2;
     bool on_host = !eng_memory(e)->device.total;

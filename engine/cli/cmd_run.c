@@ -55,7 +55,7 @@ static int open_engine(struct eng_run *r)
     const struct eng_config *c = r->config;
     struct eng_dsi_options dsi = { .n_target = c->n_dsi, .lookahead = c->n_ahead, .n_thread = c->n_thread };
     struct eng_progress *bar;
-    struct eng_options o = eng_config_options(c);
+    struct eng_options o = eng_config_options(c, false);
     int error = c->n_dsi > 1 ? prepare_dsi(r, &dsi, &o) : 0;
     if (error || (error = eng_progress_open(&bar, "loading", c->quiet)))
         return error;

@@ -22,7 +22,7 @@ int eng_cmd_serve(const struct eng_config *c)
     hold_signals(true);
     struct eng_server *s;
     struct eng_serve_options o = {
-        .engine = eng_config_options(c),
+        .engine = eng_config_options(c, true),
         .host = c->host,
         .allowed_host = c->allowed_host,
         .port = c->port,

@@ -445,7 +445,7 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
     return 0;
 }
 
-struct eng_options eng_config_options(const struct eng_config *c)
+struct eng_options eng_config_options(const struct eng_config *c, bool answers_requests)
 {
     struct eng_options o = { .model = c->model,
                              .isa = c->isa,
@@ -470,7 +470,10 @@ struct eng_options eng_config_options(const struct eng_config *c)
                              .dsi = c->n_dsi == 1                ? ENG_DSI_ON
                                     : c->n_dsi == ENG_GAMMA_AUTO ? ENG_DSI_AUTO
                                                                  : ENG_DSI_OFF };
+    o.predictions = answers_requests;
     for (int i = 0; i < c->n_draft; i++) /* --draft none adds no drafter */
+        o.predictions &= c->draft[i].kind != ENG_DRAFT_NONE;
+    for (int i = 0; i < c->n_draft; i++)
         if (c->draft[i].kind != ENG_DRAFT_NONE)
             o.draft[o.n_draft++] = c->draft[i];
     return o;

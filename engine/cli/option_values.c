@@ -315,8 +315,9 @@ int eng_option_set(struct eng_config *c, const struct eng_option *o, const char 
 {
     char wanted[192];
     if (o->kind == ENG_DRAFTS)
-        return c->n_draft == ENG_DRAFTERS_MOST ? kn_fail(KN_ELIMIT, "%s: at most %d drafters", by, ENG_DRAFTERS_MOST)
-                                               : eng_draft_parse(&c->draft[c->n_draft++], s);
+        return c->n_draft == ENG_DRAFTERS_MOST - 1
+                   ? kn_fail(KN_ELIMIT, "%s: at most %d drafters", by, ENG_DRAFTERS_MOST - 1)
+                   : eng_draft_parse(&c->draft[c->n_draft++], s);
     if (read_value(c, o, s)) {
         size_t sampling = offsetof(struct eng_config, sampling);
         if (o->at >= sampling && o->at < sampling + sizeof c->sampling)

@@ -49,14 +49,45 @@ int eng_arms_open(struct eng_drafting *g)
     return spec_control_open(&g->control, &o);
 }
 
+uint8_t eng_arm_drafters(const struct eng_drafting *g, int arm)
+{
+    if (arm == g->overlap_arm)
+        return eng_overlap_drafter(g) ? (uint8_t)(1 << eng_overlap_drafter(g)->number) : 0;
+    return (uint8_t)(arm < g->n_drafter ? 1 << arm : (1 << g->n_drafter) - 1);
+}
+
+static int n_arm(const struct eng_drafting *g)
+{
+    return g->n_drafter + (g->n_drafter > 1) + (g->overlap_arm < SPEC_DRAFTERS);
+}
+
+/* A plan that has no drafter for the sequence has no draft to be expected of it. */
+void eng_arms_begin(struct eng_drafting *g, struct eng_seq *s)
+{
+    static const double none[SPEC_DEPTHS];
+    spec_control_begin(g->control, s->number);
+    for (int i = 0; i < n_arm(g); i++)
+        if (!(eng_arm_drafters(g, i) & s->draft->usable))
+            spec_control_set_survival(g->control, i, s->number, none);
+}
+
+/* The plan of all drafters is one of several drafters. */
+void eng_arms_disable(struct eng_drafting *g)
+{
+    for (int i = 0; i < n_arm(g); i++) {
+        uint8_t its = eng_arm_drafters(g, i) & g->usable;
+        bool all = i == g->n_drafter && i != g->overlap_arm;
+        bool off = i == g->overlap_arm && g->opt.dsi != ENG_DSI_AUTO;
+        spec_control_disable(g->control, i, off || (all ? !(its & (its - 1)) : !its));
+    }
+}
+
 void eng_draft_set_gamma(struct eng_drafting *g, int gamma) { g->opt.gamma = gamma; }
 
 void eng_draft_set_dsi(struct eng_drafting *g, enum eng_dsi_mode dsi, int lookahead)
 {
     g->opt.dsi = g->overlap ? dsi : ENG_DSI_OFF;
     g->opt.lookahead = lookahead;
-    if (g->control && g->overlap_arm < SPEC_DRAFTERS)
-        spec_control_disable(g->control, g->overlap_arm, dsi != ENG_DSI_AUTO);
 }
 
 /* ---- reports ------------------------------------------------------------------------------------------------- */
@@ -70,7 +101,7 @@ struct eng_draft_times eng_draft_times(const struct eng_drafting *g) { return g-
 
 int eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes)
 {
-    if (!g->control)
+    if (!g->control || !g->counts.any)
         return snprintf(out, bytes, "draft: off (no drafter)");
     if (eng_draft_always_overlaps(g))
         return snprintf(out, bytes, "draft: %s during passes (set by --dsi); %d tokens in each",
@@ -107,9 +138,9 @@ void eng_draft_report(const struct eng_drafting *g, struct eng_drafts *out)
 {
     *out = g->counts;
     out->last_why = g->decision.why;
-    if (!eng_draft_controller_is_on(g))
+    if (!eng_draft_controller_is_on(g) || !g->counts.any)
         return;
-    out->n_choice = g->n_drafter + (g->n_drafter > 1) + (g->overlap_arm < SPEC_DRAFTERS);
+    out->n_choice = n_arm(g);
     for (int i = 0; i < out->n_choice; i++)
         describe(g, i, &out->choice[i]);
     out->lost_ns = g->decision.lost_ns;

@@ -105,7 +105,7 @@ int eng_draft_apply_fit(struct eng_drafting *g, struct spec_cost_model *cost, do
 int eng_draft_foresee(struct eng_drafting *g, double *disk_Bps)
 {
     struct eng_machine machine;
-    if (!g->n_drafter || g->opt.gamma != ENG_GAMMA_AUTO)
+    if (!g->counts.any || g->opt.gamma != ENG_GAMMA_AUTO) /* for predictions alone no start takes longer */
         return 0;
     int error = eng_fit_open(g);
     if (error || (error = measure(&machine, g, g->fit.known, disk_Bps)))

@@ -23,6 +23,8 @@ static int open_drafter(struct eng_drafting *g, const struct eng_draft_option *o
         return error;
     (*d)->number = g->n_drafter++;
     (*d)->name = p->name;
+    (*d)->copies = p->copies;
+    (*d)->only_copies = p->only_copies;
     return *o->lengths ? eng_lengths_open(g, (*d)->number, o->lengths) : 0;
 }
 
@@ -35,7 +37,8 @@ static int open_drafters(struct eng_drafting *g)
     if (error || (error = eng_overlap_open(g)) || (error = eng_prompts_open(g)) ||
         (g->prompts.row && (error = eng_beside_open(g))))
         return error;
-    g->counts.any = g->n_drafter > 0;
+    for (int i = 0; i < g->n_drafter; i++)
+        g->counts.any |= !g->drafter[i]->only_copies;
     g->counts.overlap = g->overlap != NULL;
     return g->opt.n_draft ? eng_arms_open(g) : 0;
 }
@@ -165,6 +168,15 @@ const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g)
 
 /* ---- sequences ------------------------------------------------------------------------------------------- */
 
+/* The drafters that may draft for s, as bits. */
+static uint8_t usable_for(const struct eng_drafting *g, const struct eng_seq *s)
+{
+    int bits = 0;
+    for (int i = 0; i < g->n_drafter; i++)
+        bits |= (!g->drafter[i]->only_copies || s->n_reference) << i;
+    return (uint8_t)bits;
+}
+
 void eng_draft_enter(struct eng_drafting *g, struct eng_seq *s)
 {
     struct eng_draft_seat *seat = &g->seat[s->number];
@@ -172,8 +184,10 @@ void eng_draft_enter(struct eng_drafting *g, struct eng_seq *s)
     s->tree = &seat->tree;
     spec_tree_clear(&seat->tree);
     seat->chain.n = 0;
+    seat->usable = usable_for(g, s);
+    g->counts.any |= seat->usable != 0;
     if (g->control)
-        spec_control_begin(g->control, s->number);
+        eng_arms_begin(g, s);
     for (int i = 0; i < g->n_drafter; i++) {
         seat->n_computed[i] = 0;
         if (g->drafter[i]->kind->enter)
@@ -202,13 +216,14 @@ static int max_nodes(const struct eng_seq *s)
 }
 
 /* Limits n_node to the rows of the pass, shared equally, and to the KV that is free. A draft never takes KV from a
- * session. */
-static void reserve_nodes(struct eng_drafting *g)
+ * session. drafters: those that will be asked, as bits; sequences that none of them may draft for get no nodes. */
+static void reserve_nodes(struct eng_drafting *g, uint8_t drafters)
 {
     int left = g->host.n_draft_row;
     for (int i = 0; i < g->n_due; i++) {
         struct eng_seq *s = g->due[i];
-        int n = kn_min(kn_min(g->n_node[i], max_nodes(s)), left / (g->n_due - i));
+        int n = s->draft->usable & drafters ? kn_min(g->n_node[i], max_nodes(s)) : 0;
+        n = kn_min(n, left / (g->n_due - i));
         if (eng_kv_reserve(g->host.kv, &s->path, s->n_kv + s->n_row + n))
             n = kn_min(n, s->path.n_slot - s->n_kv - s->n_row);
         g->n_node[i] = n;
@@ -234,7 +249,9 @@ static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int pa
     if (d->broken)
         return;
     for (int k = 0; k < g->n_due; k++)
-        g->n_part[k] = g->n_node[k] * (part + 1) / n_part - g->due[k]->draft->tree.n;
+        g->n_part[k] = g->due[k]->draft->usable >> d->number & 1
+                           ? g->n_node[k] * (part + 1) / n_part - g->due[k]->draft->tree.n
+                           : 0;
     d->n_text = 0;
     int error = eng_prompts_catch_up(d, g->due, g->n_part, g->n_due);
     if (!error)
@@ -251,7 +268,7 @@ static void draft(struct eng_drafting *g, int drafter, int depth)
     for (int i = 0; i < g->n_due; i++) /* chains from earlier passes are replaced by this draft */
         if (g->due[i]->draft->chain.n)
             eng_overlap_drop(g, g->due[i]);
-    reserve_nodes(g);
+    reserve_nodes(g, all ? UINT8_MAX : (uint8_t)(1 << drafter));
     for (int i = all ? 0 : drafter; i < (all ? g->n_drafter : drafter + 1); i++)
         ask(g, g->drafter[i], depth, all ? i : 0, all ? g->n_drafter : 1);
 }
@@ -264,7 +281,9 @@ static void draft_free(struct eng_drafting *g)
         if (!d->kind->free || d->broken)
             continue;
         for (int k = 0; k < g->n_due; k++)
-            g->n_part[k] = g->due[k]->draft->chain.n ? 0 : g->n_node[k] - g->due[k]->draft->tree.n;
+            g->n_part[k] = g->due[k]->draft->chain.n || !(g->due[k]->draft->usable >> i & 1)
+                               ? 0
+                               : g->n_node[k] - g->due[k]->draft->tree.n;
         int error = d->kind->draft(d, g->due, g->n_part, g->n_due, FREE_DRAFT_TOKENS);
         if (error)
             eng_draft_break(d, error);
@@ -277,7 +296,7 @@ static void draft_beside(struct eng_drafting *g, int depth, bool filled)
 {
     for (int i = 0; i < g->n_due; i++)
         g->n_node[i] = g->due[i]->draft->chain.n ? g->due[i]->draft->chain.n : filled ? FREE_DRAFT_TOKENS : 0;
-    reserve_nodes(g);
+    reserve_nodes(g, UINT8_MAX);
     eng_overlap_lay(g, depth);
     if (filled)
         draft_free(g);
@@ -320,7 +339,8 @@ static int n_uncomputed(const struct eng_drafter *d, struct eng_seq **due, int n
 {
     int n = 0;
     for (int i = 0; i < n_due && d->kind->is_network; i++)
-        n += kn_max(0, due[i]->n_token - 1 - eng_draft_first_uncomputed(d, due[i], due[i]->n_token));
+        if (due[i]->draft->usable >> d->number & 1)
+            n += kn_max(0, due[i]->n_token - 1 - eng_draft_first_uncomputed(d, due[i], due[i]->n_token));
     return n;
 }
 
@@ -340,6 +360,7 @@ static void draft_as_decided(struct eng_drafting *g, int n_beside)
 {
     for (int i = 0; i < g->n_due; i++)
         g->due_number[i] = g->due[i]->number;
+    eng_arms_disable(g);
     eng_lengths_predict(g);
     report_uncomputed(g);
     spec_control_set_context(g->control, g->n_position / g->n_due);
@@ -376,6 +397,7 @@ static void draft_always_beside(struct eng_drafting *g)
 void eng_draft_begin(struct eng_drafting *g)
 {
     g->n_due = g->n_row = 0;
+    g->usable = 0;
     g->n_position = 0;
     g->no_draft_ready = false;
     g->draft_ns = 0;
@@ -396,13 +418,16 @@ void eng_draft_add(struct eng_drafting *g, struct eng_seq *s)
     spec_tree_clear(&s->draft->tree);
     s->draft->drafter_prefilling = false;
     g->n_position += s->n_token;
+    g->usable |= s->draft->usable;
     g->due[g->n_due++] = s;
 }
 
 void eng_draft_make(struct eng_drafting *g)
 {
     eng_prefetch_request(g);
-    if (!g->n_drafter || !g->n_due || g->opt.gamma == 0)
+    if (!g->usable && g->n_due && eng_draft_controller_is_on(g)) /* it learns the time of plain steps */
+        spec_control_decide_plain(g->control, g->n_due, g->n_row - g->n_due);
+    if (!g->usable || g->opt.gamma == 0)
         return;
     uint64_t start = kn_now_ns();
     if (eng_draft_always_overlaps(g))

@@ -50,8 +50,10 @@ struct eng_seq {
     int n_kv, n_row;              /* tokens with computed KV; its rows, without drafts, in the pass under way */
     struct eng_path path;         /* its KV slots, while it has a seat */
     const struct spec_params *sampling;
-    const int32_t *oracle;        /* [n_oracle] the tokens after the prompt, for the oracle drafter; the caller's */
-    int n_oracle;                 /* 0: none */
+    const int32_t *oracle;    /* [n_oracle] the tokens after the prompt, for the oracle drafter; the caller's */
+    int n_oracle;             /* 0: none */
+    const int32_t *reference; /* [n_reference] a text that the answer may repeat; the caller's; NULL: none */
+    int n_reference;
     const struct spec_tree *tree; /* its draft for the pass under way; NULL without a seat */
     struct eng_draft_seat *draft; /* private to draft/; NULL without a seat */
 };

@@ -25,6 +25,7 @@ struct eng_draft_seat {
     int n_chain_accepted;              /* chain tokens not refuted by the last commit, committed ones included */
     int n_computed[ENG_DRAFTERS_MOST]; /* tokens that each drafter has computed */
     bool drafter_prefilling;           /* a drafter has not yet computed the whole sequence, and made no draft */
+    uint8_t usable;                    /* bit i: drafter i may draft for the sequence */
 };
 
 /* ---- a drafter ------------------------------------------------------------------------------------- */
@@ -65,6 +66,7 @@ struct eng_drafter {
     struct kn_team *team;          /* computes and samples: the engine's, or beside.c's; set for draft models only */
     struct spec_sampler **sampler; /* [threads of team] */
     bool can_draw;                 /* it can sample from a distribution of its own */
+    bool copies, only_copies;      /* as in struct eng_draft_properties */
     bool broken;                   /* it failed once, and is not asked again */
     int n_text;                    /* tokens of sequences that it prefilled for its last draft */
 };
@@ -149,6 +151,7 @@ struct eng_drafting {
 
     struct eng_seq **due; /* [n_due] of n_parallel: sequences due in the pass under way */
     int n_due, n_row;     /* n_row: rows of the pass without drafts */
+    uint8_t usable;       /* bit i: drafter i may draft for one of them; 0: a plain step, and no decision */
     double n_position;    /* positions of context of the due sequences */
     bool works_beside;    /* a drafter works during the pass under way */
     int *due_number;      /* [n_parallel] their seats' numbers */
@@ -174,7 +177,11 @@ struct eng_drafting {
 
 int eng_arms_open(struct eng_drafting *g); /* opens the controller and allocates the lists passed to it */
 bool eng_draft_controller_is_on(const struct eng_drafting *g);
-bool eng_draft_always_overlaps(const struct eng_drafting *g); /* --dsi 1, while its drafter is loaded */
+/* The drafters of plan `arm` of the controller, as bits. */
+uint8_t eng_arm_drafters(const struct eng_drafting *g, int arm);
+void eng_arms_begin(struct eng_drafting *g, struct eng_seq *s); /* a sequence enters, with its `usable` set */
+void eng_arms_disable(struct eng_drafting *g);                  /* plans without a drafter in g->usable */
+bool eng_draft_always_overlaps(const struct eng_drafting *g);   /* --dsi 1, while its drafter is loaded */
 
 /* ---- cost.c ------------------------------------------------------------------------------------------- */
 

@@ -131,6 +131,8 @@ void eng_lengths_predict(struct eng_drafting *g)
         }
         kn_parallel_for(g->host.team, g->n_due, guess_item, l);
         for (int i = 0; i < g->n_due; i++)
-            spec_control_set_survival(g->control, k, g->due[i]->number, g->due[i]->n_kv < 1 ? NULL : l->survival[i]);
+            if (g->due[i]->draft->usable >> k & 1)
+                spec_control_set_survival(g->control, k, g->due[i]->number,
+                                          g->due[i]->n_kv < 1 ? NULL : l->survival[i]);
     }
 }

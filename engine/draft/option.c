@@ -9,8 +9,8 @@
 /* An EAGLE head drafts a dynamic tree by default: its rows are cheap. A row of a model or an MTP layer costs more. */
 static const struct eng_draft_properties kinds[] = {
     [ENG_DRAFT_NONE] = { .name = "none" },
-    [ENG_DRAFT_NGRAM] = { .name = "ngram" },
-    [ENG_DRAFT_SUFFIX] = { .name = "suffix", .may_take_file = true },
+    [ENG_DRAFT_NGRAM] = { .name = "ngram", .copies = true },
+    [ENG_DRAFT_SUFFIX] = { .name = "suffix", .may_take_file = true, .copies = true },
     [ENG_DRAFT_MODEL] = { .name = "model", .takes_file = true, .is_network = true },
     [ENG_DRAFT_EAGLE] = { .name = "eagle",
                           .takes_file = true,
@@ -19,6 +19,7 @@ static const struct eng_draft_properties kinds[] = {
                           .default_tree = ENG_TREE_DYNAMIC },
     [ENG_DRAFT_MTP] = { .name = "mtp", .is_network = true, .is_head = true, .needs_mtp_layer = true },
     [ENG_DRAFT_ORACLE] = { .name = "oracle", .is_oracle = true },
+    [ENG_DRAFT_PREDICTION] = { .name = "prediction", .copies = true, .only_copies = true },
 };
 static const char *const tree_name[] = { "chain", "static", "dynamic" };
 #define N_KIND    ((int)(sizeof kinds / sizeof *kinds))
@@ -88,7 +89,7 @@ int eng_draft_parse(struct eng_draft_option *out, const char *text)
     if (kind == N_KIND)
         return kn_fail(KN_EINVAL,
                        "--draft: '%.*s' is not a kind of drafter; these are: none, ngram, suffix, "
-                       "model:FILE, eagle:FILE, mtp, oracle:P",
+                       "model:FILE, eagle:FILE, mtp, prediction, oracle:P",
                        (int)n, text);
     w.kind = (enum eng_draft_kind)kind;
     w.tree = kinds[kind].default_tree;

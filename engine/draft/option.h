@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#define ENG_DRAFTERS_MOST 4    /* drafters of one engine */
+#define ENG_DRAFTERS_MOST 5    /* drafters of one engine: those of --draft, and prediction */
 #define ENG_DRAFT_NODES   64   /* nodes of one session's draft tree */
 #define ENG_GAMMA_AUTO    (-1) /* the controller chooses the number of drafted tokens */
 
@@ -15,7 +15,8 @@ enum eng_draft_kind { /* in the order of the table in option.c */
                       ENG_DRAFT_MODEL,
                       ENG_DRAFT_EAGLE,
                       ENG_DRAFT_MTP,
-                      ENG_DRAFT_ORACLE
+                      ENG_DRAFT_ORACLE,
+                      ENG_DRAFT_PREDICTION
 };
 enum eng_tree { ENG_TREE_CHAIN, ENG_TREE_STATIC, ENG_TREE_DYNAMIC }; /* the shape of a network's draft */
 
@@ -42,6 +43,8 @@ struct eng_draft_properties {
     bool is_head;         /* it continues from the target's features */
     bool needs_mtp_layer; /* its layer is in the target's file */
     bool is_oracle;       /* bench only: it is given the tokens to come */
+    bool copies;          /* it drafts from the reference text of a request, if there is one */
+    bool only_copies;     /* and from nothing else */
     enum eng_tree default_tree;
 };
 const struct eng_draft_properties *eng_draft_properties(enum eng_draft_kind kind);

@@ -123,6 +123,8 @@ static int n_readable(const struct eng_drafter *d, const struct eng_seq *s)
 /* Whether s has enough unread tokens: a span, or the rest of a chunk of its prompt. */
 static bool is_behind(struct eng_drafter *d, struct eng_seq *s)
 {
+    if (!(s->draft->usable >> d->number & 1))
+        return false;
     int n = n_readable(d, s) - eng_draft_first_uncomputed(d, s, s->n_token);
     return n >= (eng_seq_is_due(s) ? SPAN : 1);
 }

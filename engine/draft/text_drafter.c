@@ -1,4 +1,4 @@
-/* engine/draft/text_drafter.c - drafters without a network: n-grams, suffixes and the oracle. spec_drafter does the
+/* engine/draft/text_drafter.c - drafters without a network: n-grams, suffixes, reference texts and the oracle. spec_drafter does the
  * work; this file gives it sessions, by the number of their seat, and documents. */
 #include "engine/base/base.h"
 #include "engine/draft/internal.h"
@@ -16,18 +16,24 @@ struct draft_text {
     struct spec_drafter_options opt;
 };
 
-/* Adds the session's new tokens to the drafter. */
-static void add_new_tokens(struct draft_text *d, struct eng_seq *s)
+/* Adds the session's new tokens, of its first n, to the drafter. */
+static void add_tokens(struct draft_text *d, struct eng_seq *s, int n)
 {
     int *known = eng_draft_computed(&d->base, s);
-    spec_drafter_commit(d->drafter, s->number, s->token + *known, s->n_token - *known);
-    *known = s->n_token;
+    spec_drafter_commit(d->drafter, s->number, s->token + *known, n - *known);
+    *known = n;
 }
+
+static void add_new_tokens(struct draft_text *d, struct eng_seq *s) { add_tokens(d, s, s->n_token); }
 
 static void enter(struct eng_drafter *base, struct eng_seq *s)
 {
     struct draft_text *d = (struct draft_text *)base;
     spec_drafter_begin(d->drafter, s->number, s->path.salt);
+    if (base->copies && s->n_reference) { /* the answer repeats it, not the prompt */
+        add_tokens(d, s, s->n_prompt);
+        spec_drafter_set_reference(d->drafter, s->number, s->reference, s->n_reference);
+    }
     add_new_tokens(d, s);
 }
 
@@ -120,7 +126,8 @@ int eng_draft_text_open(struct eng_drafter **out, struct eng_drafting *g, const 
 {
     static const enum spec_drafter_kind kinds[] = { [ENG_DRAFT_NGRAM] = SPEC_DRAFT_NGRAM,
                                                     [ENG_DRAFT_SUFFIX] = SPEC_DRAFT_SUFFIX,
-                                                    [ENG_DRAFT_ORACLE] = SPEC_DRAFT_ORACLE };
+                                                    [ENG_DRAFT_ORACLE] = SPEC_DRAFT_ORACLE,
+                                                    [ENG_DRAFT_PREDICTION] = SPEC_DRAFT_COPY };
     struct eng_ids ids = { 0 };
     struct draft_text *d = kn_calloc(1, sizeof *d);
     int error = d ? 0 : kn_fail(KN_ENOMEM, "no memory for a drafter");

@@ -91,6 +91,8 @@ static const char *wish_of(const struct eng_api_request *ask)
         at += (size_t)snprintf(text + at, sizeof text - at, " '%s'", ask->stop[i]);
     for (int i = 0; i < ask->n_stop_token; i++)
         at += (size_t)snprintf(text + at, sizeof text - at, " %d", ask->stop_token[i]);
+    for (size_t k = 0; k < ask->prediction.n; k++)
+        at += (size_t)snprintf(text + at, sizeof text - at, " expects %d", ask->prediction.id[k]);
     for (int i = 0; i < ask->n_prompt; i++)
         for (size_t k = 0; k < ask->prompt[i].n; k++)
             at += (size_t)snprintf(text + at, sizeof text - at, "%c%d", k ? ',' : ';', ask->prompt[i].id[k]);
@@ -192,6 +194,7 @@ static const struct honoured {
     { C | H | R, "safety_identifier", "", "\"safety_identifier\": \"u\"", false },
     { M, "metadata", "", "\"metadata\": {\"user_id\": \"u\"}", false },
     { ALL, "priority", "", "\"priority\": 3", false },
+    { ALL, "prediction", "", "\"prediction\": {\"type\": \"content\", \"content\": \"hello\"}", false },
 };
 
 /* Honoured names that are tested elsewhere. */
