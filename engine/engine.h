@@ -121,6 +121,7 @@ struct eng_request {
     const int32_t *reference; /* [n_reference] a text that the answer may repeat, for drafts; NULL: none; must stay
                                  valid until the finish */
     int n_reference;
+    struct eng_draft_limits drafts;
     int n_top;                  /* number of most likely tokens to report with each new token, at most ENG_TOP */
     bool wants_prompt_logprobs; /* also report prompt logprobs; then no prefix is reused */
     int n_prompt_top;           /* the same as n_top, for the prompt's tokens */
@@ -183,6 +184,9 @@ struct eng_stats {
     int n_kv_block, n_kv_used;            /* blocks; of them, used by sessions with a seat: cached ones count as free */
 };
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
+
+/* The kinds of the engine's drafters; drafter i is bit i of eng_draft_limits.unused. Returns their number. */
+int eng_drafter_names(const struct eng_engine *e, const char **name /* [ENG_DRAFTERS_MOST] */);
 
 /* Counters of drafts, and the controller's accounts: engine/draft/report.h. */
 void eng_drafts_get(const struct eng_engine *e, struct eng_drafts *out);

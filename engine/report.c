@@ -21,6 +21,14 @@ void eng_stats_get(const struct eng_engine *e, struct eng_stats *out)
         out->n_waiting += eng_session_is_waiting(&e->schedule.session[i]);
 }
 
+int eng_drafter_names(const struct eng_engine *e, const char **name)
+{
+    int n = eng_draft_count(e->drafting);
+    for (int i = 0; i < n; i++)
+        name[i] = eng_draft_kind_name(e->drafting, i);
+    return n;
+}
+
 void eng_drafts_get(const struct eng_engine *e, struct eng_drafts *out) { eng_draft_report(e->drafting, out); }
 
 bool eng_drafts_survival(const struct eng_engine *e, double *share) { return eng_draft_survival(e->drafting, share); }

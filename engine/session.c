@@ -97,6 +97,7 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     s->seq.n_oracle = 0;
     s->seq.reference = r->reference;
     s->seq.n_reference = r->n_reference;
+    s->seq.limits = r->drafts;
     s->grammar = r->grammar;
     if (s->grammar)
         gr_start(s->grammar, s->grammar_state);

@@ -138,7 +138,10 @@ static const struct eng_parameter table[] = {
     NO_EFFECT(ALL, "return_progress"), NO_EFFECT(ALL, "sse_ping_interval"), NO_EFFECT(R, "background_options"),
 
     /* the request's way through the server */
-    HONOURED(ALL, "prediction"), HONOURED(C | H | R, "user"), HONOURED(C | H | R, "safety_identifier"), HONOURED(M, "metadata"), HONOURED(ALL, "priority"),
+    HONOURED(ALL, "prediction"), HONOURED(ALL, "draft"), HONOURED(ALL, "speculative.n_max"),
+    HONOURED(ALL, "speculative.n_min"), HONOURED(ALL, "speculative.p_min"),
+    REFUSED(ALL, "speculative.types", "[\"none\"]", "is not supported: name drafters of the server in 'draft'"),
+    HONOURED(C | H | R, "user"), HONOURED(C | H | R, "safety_identifier"), HONOURED(M, "metadata"), HONOURED(ALL, "priority"),
     REFUSED(ALL, "cache_salt", NULL, "is not supported: an API key of its own separates a user's cached prompts"),
     REFUSED(ALL, "kv_transfer_params", NULL, "is not supported"),
     NO_EFFECT(M, "user"), NO_EFFECT(H | R, "metadata"), NO_EFFECT(H | R, "store"), NO_EFFECT(TALK, "service_tier"),

@@ -422,6 +422,7 @@ void eng_api_request_of_choice(const struct eng_api_request *ask, int choice, st
                                  .grammar = ask->grammar,
                                  .reference = ask->prediction.id,
                                  .n_reference = (int)ask->prediction.n,
+                                 .drafts = ask->drafts,
                                  .n_top = ask->n_top,
                                  .wants_prompt_logprobs = ask->wants_prompt_logprobs,
                                  .n_prompt_top = kn_max(ask->prompt_logprobs, ask->echo ? ask->n_top : 0),

@@ -83,9 +83,11 @@ struct eng_api_setup {
     const struct gr_tokens *gr_tokens;         /* NULL: answers cannot be constrained by a grammar */
     const char *const *model;                  /* [n_model] accepted names; [0] is the name reported */
     int n_model;
-    bool any_model;                   /* accept any model name; the answer reports model[0] */
-    const char *fingerprint;          /* system_fingerprint, of model and program; NULL: none */
-    int n_ctx;                        /* tokens of a prompt and its answer, at most */
+    bool any_model;                         /* accept any model name; the answer reports model[0] */
+    const char *fingerprint;                /* system_fingerprint, of model and program; NULL: none */
+    int n_ctx;                              /* tokens of a prompt and its answer, at most */
+    const char *drafter[ENG_DRAFTERS_MOST]; /* [n_drafter] the kinds of the engine's drafters, in its order */
+    int n_drafter;
     int n_choice;                     /* choices of one request, at most; 0: ENG_API_MAX_CHOICES */
     struct spec_params sampling;      /* defaults */
     unsigned sampling_given;          /* bits of model_sampling.h: not taken from the model */
@@ -181,7 +183,8 @@ struct eng_api_request {
     bool continues;             /* the answer continues the conversation's last message */
     bool in_text;               /* in its text, of which there is some, not in its reasoning */
 
-    struct eng_ids prediction; /* the text that answers may repeat, for drafts; n 0: none */
+    struct eng_ids prediction;      /* the text that answers may repeat, for drafts; n 0: none */
+    struct eng_draft_limits drafts; /* which drafters draft for it, and how much */
 
     int priority;  /* a higher one goes first (in the body a lower one, as in vLLM) */
     uint64_t user; /* hash of the body's user id; 0: none */

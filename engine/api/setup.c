@@ -47,6 +47,7 @@ int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, con
     setup->gr_tokens = eng_grammar_tokens(e);
     setup->fingerprint = eng_fingerprint(e, template_id(m->chat, template), m->fingerprint) ? NULL : m->fingerprint;
     setup->n_ctx = eng_n_ctx(e);
+    setup->n_drafter = eng_drafter_names(e, setup->drafter);
     eng_model_sampling(&setup->sampling, setup->sampling_given, eng_file(e));
     eng_api_setup_from_template(setup, &m->format);
     return error;

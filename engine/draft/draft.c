@@ -156,6 +156,7 @@ void eng_draft_needs(const struct eng_drafting *g, struct eng_draft_needs *out)
     *out = (struct eng_draft_needs){ .memory = all, .features = g->features, .n_recall = g->n_recall };
 }
 
+const char *eng_draft_kind_name(const struct eng_drafting *g, int drafter) { return g->drafter[drafter]->name; }
 int eng_draft_count(const struct eng_drafting *g) { return g->n_drafter; }
 
 const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g)
@@ -174,7 +175,7 @@ static uint8_t usable_for(const struct eng_drafting *g, const struct eng_seq *s)
     int bits = 0;
     for (int i = 0; i < g->n_drafter; i++)
         bits |= (!g->drafter[i]->only_copies || s->n_reference) << i;
-    return (uint8_t)bits;
+    return (uint8_t)(bits & ~s->limits.unused);
 }
 
 void eng_draft_enter(struct eng_drafting *g, struct eng_seq *s)
@@ -208,11 +209,33 @@ int eng_draft_n_pending(const struct eng_seq *s) { return s->draft->chain.n; }
 
 /* ---- a pass -------------------------------------------------------------------------------------------- */
 
-/* The nodes that a draft of s may have: no more than the tokens that s may still get, less one, since the last token
- * needs no row. None in a pass with prefill rows of s. */
+/* The nodes that a draft of s may have: no more than its request allows, and than the tokens that s may still get, less
+ * one, since the last token needs no row. None in a pass with prefill rows of s. */
 static int max_nodes(const struct eng_seq *s)
 {
-    return s->n_row > 1 ? 0 : kn_max(0, kn_min(ENG_DRAFT_NODES, s->n_max - s->n_token - 1));
+    int most = s->limits.n_max ? kn_min(s->limits.n_max, ENG_DRAFT_NODES) : ENG_DRAFT_NODES;
+    return s->n_row > 1 ? 0 : kn_max(0, kn_min(most, s->n_max - s->n_token - 1));
+}
+
+/* Drops the nodes that the requests' n_min and p_min exclude. */
+static void apply_limits(struct eng_drafting *g)
+{
+    for (int i = 0; i < g->n_due; i++) {
+        const struct eng_draft_limits *l = &g->due[i]->limits;
+        struct spec_tree *t = &g->due[i]->draft->tree;
+        bool keep[SPEC_NODES];
+        int n = 0;
+        if (!t->n || (l->n_min <= 1 && l->p_min <= 0))
+            continue;
+        for (int k = 0; k < t->n; n += keep[k++]) {
+            int parent = t->parent[k];
+            float before = parent == SPEC_ROOT ? 1 : t->survival[parent];
+            keep[k] = (parent == SPEC_ROOT || keep[parent]) && t->survival[k] >= l->p_min * before;
+        }
+        for (int k = 0; k < t->n && n < l->n_min; k++)
+            keep[k] = false;
+        spec_tree_prune(t, keep, false);
+    }
 }
 
 /* Limits n_node to the rows of the pass, shared equally, and to the KV that is free. A draft never takes KV from a
@@ -376,6 +399,7 @@ static void draft_as_decided(struct eng_drafting *g, int n_beside)
         draft_beside(g, g->decision.depth, false);
     else
         draft(g, g->decision.drafter, g->decision.depth);
+    apply_limits(g);
     cut(g);
     eng_prefetch_settle(g);
 }
@@ -385,12 +409,14 @@ static void draft_fixed(struct eng_drafting *g)
     for (int i = 0; i < g->n_due; i++)
         g->n_node[i] = g->opt.gamma;
     draft(g, g->n_drafter, g->opt.gamma);
+    apply_limits(g);
     eng_prefetch_settle(g);
 }
 
 static void draft_always_beside(struct eng_drafting *g)
 {
     draft_beside(g, g->opt.lookahead ? g->opt.lookahead : eng_overlap_depth(g), true);
+    apply_limits(g);
     eng_prefetch_settle(g);
 }
 

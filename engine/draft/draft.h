@@ -54,6 +54,7 @@ struct eng_seq {
     int n_oracle;             /* 0: none */
     const int32_t *reference; /* [n_reference] a text that the answer may repeat; the caller's; NULL: none */
     int n_reference;
+    struct eng_draft_limits limits;
     const struct spec_tree *tree; /* its draft for the pass under way; NULL without a seat */
     struct eng_draft_seat *draft; /* private to draft/; NULL without a seat */
 };
@@ -121,6 +122,7 @@ size_t eng_draft_returnable_bytes(const struct eng_drafting *g);
 /* Takes the drafters' memory and reads their weights; the target's context is open now. */
 int eng_draft_load(struct eng_drafting *g, struct moe_context *context);
 
+const char *eng_draft_kind_name(const struct eng_drafting *g, int drafter);
 int eng_draft_count(const struct eng_drafting *g);                           /* drafters, unloaded ones too */
 const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g); /* of the first --draft model; or NULL */
 

@@ -3,6 +3,7 @@
 #define ENGINE_DRAFT_OPTION_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define ENG_DRAFTERS_MOST 5    /* drafters of one engine: those of --draft, and prediction */
 #define ENG_DRAFT_NODES   64   /* nodes of one session's draft tree */
@@ -29,6 +30,15 @@ struct eng_draft_option {
     double right;      /* oracle: the probability of the right token */
     enum eng_tree tree;
     bool shared; /* suffix: drafts may use the tokens of ended sessions with the same salt */
+};
+
+/* Limits of the drafts of one request; all zero: no limits. */
+struct eng_draft_limits {
+    uint8_t unused; /* bit i: drafter i of the engine does not draft for it */
+    int n_max;      /* most tokens drafted in a step; 0: no limit */
+    int n_min;      /* a draft of fewer tokens is dropped */
+    float
+        p_min; /* a token is dropped, and all after it, if its drafter gives it a lower probability, given those before it */
 };
 
 /* Parses the text of one --draft; on error a message says why. */

@@ -135,7 +135,7 @@ void eng_overlap_lay(struct eng_drafting *g, int depth)
 static int n_more_tokens(struct eng_drafting *g, struct eng_seq *s)
 {
     int has = s->draft->chain.n, most = kn_min(ENG_DRAFT_NODES, s->n_max - s->n_token - 1);
-    int n = kn_min(most, s->draft->tree.n + g->overlap_depth) - has;
+    int n = kn_min(s->limits.n_max ? kn_min(most, s->limits.n_max) : most, s->draft->tree.n + g->overlap_depth) - has;
     if (!(s->draft->usable >> g->overlap->drafter->number & 1))
         return 0;
     if (n > 0 && eng_kv_reserve(g->host.kv, &s->path, s->n_token + has + n))

@@ -1,4 +1,5 @@
-/* Members about drafts (engine/api/drafts.c): a prediction in all its forms, and its tokens in the usage.
+/* Members about drafts (engine/api/drafts.c): a prediction in all its forms, and its tokens in the usage; which drafters
+ * draft, and limits of drafts.
  *
  * One thread: not under MODE=tsan. */
 #include "tests/engine/api/replies.h"
@@ -110,12 +111,59 @@ static void repeated_tokens_are_counted(void **state)
     }
 }
 
+/* ---- drafters and limits ------------------------------------------------------------------------- */
+
+static void check_limits(const char *members, unsigned used, int n_max, int n_min, double p_min)
+{
+    for (int api = ENG_API_COMPLETIONS; api <= ENG_API_MESSAGES; api++) {
+        struct eng_api_request *ask = ask_of((enum eng_api)api, with((enum eng_api)api, members));
+        struct eng_request r;
+        eng_api_request_of_choice(ask, 0, &r);
+        assert_int_equal((uint8_t)~r.drafts.unused & 15, used);
+        assert_true(r.drafts.n_max == n_max && r.drafts.n_min == n_min && r.drafts.p_min == (float)p_min);
+        eng_api_request_close(ask);
+    }
+}
+
+static void drafters_are_chosen_by_name(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "model", "ngram", "model", "prediction" };
+    for (int i = 0; i < 4; i++)
+        fake.setup.drafter[i] = names[i];
+    fake.setup.n_drafter = 4;
+    check_limits("", 15, 0, 0, 0);
+    check_limits("\"draft\": \"auto\"", 15, 0, 0, 0);
+    check_limits("\"draft\": null", 15, 0, 0, 0);
+    check_limits("\"draft\": \"none\"", 0, 0, 0, 0);
+    check_limits("\"draft\": []", 0, 0, 0, 0);
+    check_limits("\"draft\": \"ngram\"", 2, 0, 0, 0);
+    check_limits("\"draft\": \"model\"", 5, 0, 0, 0);
+    check_limits("\"draft\": [\"prediction\", \"ngram\"]", 10, 0, 0, 0);
+    check_limits("\"speculative.n_max\": 7, \"speculative.n_min\": 2, \"speculative.p_min\": 0.75", 15, 7, 2, 0.75);
+    check_limits("\"speculative.n_max\": 0", 0, 0, 0, 0);
+    check_limits("\"speculative.types\": \"none\"", 0, 0, 0, 0);
+    check_limits("\"draft\": \"ngram\", \"speculative.n_max\": 1", 2, 1, 0, 0);
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"draft\": \"suffix\""), "400 draft");
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"draft\": [\"ngram\", \"suffix\"]"), "400 draft");
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"draft\": 5"), "400 draft");
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"draft\": [5]"), "400 draft");
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"speculative.n_max\": -1"), "400 speculative.n_max");
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"speculative.n_min\": 0.5"), "400 speculative.n_min");
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"speculative.p_min\": 1.5"), "400 speculative.p_min");
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"speculative.types\": \"draft-mtp\""), "400 speculative.types");
+    fake.setup.n_drafter = 0;
+    check_limits("\"draft\": \"none\"", 0, 0, 0, 0);
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"draft\": \"ngram\""), "400 draft");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(predictions_have_several_forms),
         cmocka_unit_test(odd_predictions_are_refused),
         cmocka_unit_test(repeated_tokens_are_counted),
+        cmocka_unit_test(drafters_are_chosen_by_name),
     };
     return cmocka_run_group_tests(tests, fake_open, fake_close);
 }

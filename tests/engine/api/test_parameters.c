@@ -82,11 +82,12 @@ static const char *wish_of(const struct eng_api_request *ask)
     size_t at = (size_t)snprintf(
         text, sizeof text,
         "model %s each %d predict %d stream %d%d echo %d special %d stop %d logprobs %d %d %d %d "
-        "grammar %d tools %d thinks %d priority %d user %llx seed %d %llx ignore %d min %d;",
+        "grammar %d tools %d thinks %d priority %d user %llx seed %d %llx ignore %d min %d drafts %x %d %d %g;",
         ask->model, ask->n_each, ask->n_predict, ask->stream, ask->include_usage, ask->echo, ask->shows_special,
         ask->shows_stop, ask->logprobs, ask->n_top, ask->prompt_logprobs, ask->wants_prompt_logprobs,
         ask->grammar != NULL, ask->tools != NULL, ask->thinks, ask->priority, (unsigned long long)ask->user,
-        ask->seed_given, (unsigned long long)ask->sampling.seed, ask->ignore_eos, ask->min_tokens);
+        ask->seed_given, (unsigned long long)ask->sampling.seed, ask->ignore_eos, ask->min_tokens,
+        (unsigned)ask->drafts.unused, ask->drafts.n_max, ask->drafts.n_min, (double)ask->drafts.p_min);
     for (int i = 0; i < ask->n_stop; i++)
         at += (size_t)snprintf(text + at, sizeof text - at, " '%s'", ask->stop[i]);
     for (int i = 0; i < ask->n_stop_token; i++)
@@ -194,6 +195,10 @@ static const struct honoured {
     { C | H | R, "safety_identifier", "", "\"safety_identifier\": \"u\"", false },
     { M, "metadata", "", "\"metadata\": {\"user_id\": \"u\"}", false },
     { ALL, "priority", "", "\"priority\": 3", false },
+    { ALL, "draft", "", "\"draft\": \"none\"", false },
+    { ALL, "speculative.n_max", "", "\"speculative.n_max\": 3", false },
+    { ALL, "speculative.n_min", "", "\"speculative.n_min\": 3", false },
+    { ALL, "speculative.p_min", "", "\"speculative.p_min\": 0.5", false },
     { ALL, "prediction", "", "\"prediction\": {\"type\": \"content\", \"content\": \"hello\"}", false },
 };
 

@@ -1,5 +1,6 @@
 /* Reference texts of requests (the `prediction` of the API): answers are the same with any text, any drafter and any
  * batch; a text that the answer repeats saves passes; without one nothing is drafted, and the controller is not asked.
+ * Limits of a request (eng_draft_limits) are kept, and change no answer either.
  *
  * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
@@ -126,6 +127,79 @@ static void without_one_nothing_changes(void **state)
     close_engine(e);
 }
 
+/* ---- limits of a request ------------------------------------------------------------------------------ */
+
+/* Random limits: answers are the same, with several drafters, during passes too. */
+static void limits_change_nothing(void **state)
+{
+    (void)state;
+    char model[96];
+    snprintf(model, sizeof model, "model:%s", path);
+    static const int gammas[] = { 8, ENG_GAMMA_AUTO, 4 };
+    give_references(true);
+    for (int i = 0; i < N_REQUEST; i++)
+        asked[i].request.drafts = (struct eng_draft_limits){ .unused = (uint8_t)(i % 3 ? below(4) : 0),
+                                                             .n_max = below(6),
+                                                             .n_min = below(3),
+                                                             .p_min = (float)below(3) / 4 };
+    for (int i = 0; i < 3; i++) {
+        struct eng_engine *e = open_predicting(model, gammas[i], i == 2 ? ENG_DSI_ON : ENG_DSI_OFF, i ? 0 : 9);
+        run_crowd(e, SHARE(24));
+        close_engine(e);
+    }
+    for (int i = 0; i < N_REQUEST; i++)
+        asked[i].request.drafts = (struct eng_draft_limits){ 0 };
+}
+
+/* A step's draft for one request with these limits, by a model that drafts for itself and by its reference text. */
+static struct spec_tree tree_with(struct eng_draft_limits limits)
+{
+    char model[96];
+    struct spec_tree tree = { 0 };
+    struct eng_session *s;
+    struct asked *a = &asked[0];
+    struct eng_request r = a->request;
+    snprintf(model, sizeof model, "model:%s", path);
+    struct eng_engine *e = open_predicting(model, 8, ENG_DSI_OFF, 0);
+    r.drafts = limits;
+    r.reference = a->said + a->n_told;
+    r.n_reference = a->n_said - a->n_told;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    assert_int_equal(eng_session_start(s, &r), 0);
+    for (int step = 0; step < 4 && eng_session_runs(s); step++) {
+        eng_step(e, event);
+        if (s->seq.tree && s->seq.tree->n)
+            tree = *s->seq.tree;
+    }
+    close_engine(e);
+    return tree;
+}
+
+static void limits_are_kept(void **state)
+{
+    (void)state;
+    int from[2] = { 0 };
+    struct spec_tree t = tree_with((struct eng_draft_limits){ 0 });
+    for (int i = 0; i < t.n; i++) {
+        from[0] += t.source[i] & 1;
+        from[1] += t.source[i] >> 1 & 1;
+    }
+    assert_true(t.n > 3 && from[0] && from[1]);
+    for (uint8_t unused = 1; unused <= 3; unused++) {
+        t = tree_with((struct eng_draft_limits){ .unused = unused });
+        assert_true((t.n == 0) == (unused == 3));
+        for (int i = 0; i < t.n; i++)
+            assert_int_equal(t.source[i] & unused, 0);
+    }
+    t = tree_with((struct eng_draft_limits){ .n_max = 2 });
+    assert_in_range(t.n, 1, 2);
+    t = tree_with((struct eng_draft_limits){ .n_min = 60 });
+    assert_int_equal(t.n, 0);
+    t = tree_with((struct eng_draft_limits){ .p_min = 0.7f });
+    for (int i = 0; i < t.n; i++)
+        assert_true(t.survival[i] >= 0.7f * (t.parent[i] < 0 ? 1 : t.survival[t.parent[i]]));
+}
+
 /* Tokens outside the vocabulary are refused, and an engine without drafters takes the text and drafts nothing. */
 static void odd_references(void **state)
 {
@@ -158,6 +232,8 @@ int main(void)
         cmocka_unit_test(answers_are_the_same),
         cmocka_unit_test(without_one_nothing_changes),
         cmocka_unit_test(odd_references),
+        cmocka_unit_test(limits_are_kept),
+        cmocka_unit_test(limits_change_nothing),
     };
     return cmocka_run_group_tests(tests, start, teardown_asked);
 }
