@@ -363,7 +363,9 @@ static int n_uncomputed(const struct eng_drafter *d, struct eng_seq **due, int n
     int n = 0;
     for (int i = 0; i < n_due && d->kind->is_network; i++)
         if (due[i]->draft->usable >> d->number & 1)
-            n += kn_max(0, due[i]->n_token - 1 - eng_draft_first_uncomputed(d, due[i], due[i]->n_token));
+            n += d->kind->n_uncomputed
+                     ? d->kind->n_uncomputed(d, due[i])
+                     : kn_max(0, due[i]->n_token - 1 - eng_draft_first_uncomputed(d, due[i], due[i]->n_token));
     return n;
 }
 

@@ -14,6 +14,7 @@
  *     arms.c           the plans that the controller chooses among, and reports about them
  *     text_drafter     n-grams, suffixes, the oracle of bench
  *     model_drafter    a smaller model
+ *     other_vocabulary a smaller model with another vocabulary
  *     head_drafter     an EAGLE head, or the target's own MTP layer
  *     tree.c           chains and trees of a network, one level per pass, all sequences together
  *     prompts.c        networks read prompts, beside passes and before drafts

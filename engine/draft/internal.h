@@ -51,6 +51,8 @@ struct eng_drafter_kind {
      * kind cannot. */
     int (*overlap)(struct eng_drafter *d, struct eng_seq **s, const int *n_more, int n, const atomic_bool *stop,
                    int *n_pass);
+    /* About how many tokens of s it has to compute before it can draft, without the last. NULL: as text_rows.c says. */
+    int (*n_uncomputed)(const struct eng_drafter *d, const struct eng_seq *s);
     void (*close)(struct eng_drafter *d);
     int (*load)(struct eng_drafter *d);                    /* NULL: no weights to read */
     struct eng_extra (*need)(const struct eng_drafter *d); /* memory beyond open's allocations; NULL: none */
@@ -73,6 +75,8 @@ struct eng_drafter {
 
 int eng_draft_text_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
 int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
+int eng_draft_other_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
+const int32_t *eng_draft_other_text(const struct eng_drafter *d, int seat, int *n); /* the tokens that it has read */
 int eng_draft_head_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
 bool eng_draft_is_model(const struct eng_drafter *d);
 const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
@@ -293,6 +297,8 @@ void eng_prompts_add(struct eng_drafting *g, struct eng_seq *s); /* each sequenc
 /* Before d drafts for the sequences with n_node[i] > 0: computes most of the tokens that it has not, as far as the step
  * has time for it. The first pass of the draft computes READ_ROWS more. Returns 0 or an error. */
 int eng_prompts_catch_up(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n);
+/* Before a draft, n_row rows of sequences' tokens were computed in this time. */
+void eng_prompts_count(struct eng_drafting *g, int n_row, uint64_t ns);
 /* Around a pass: whether there is something to read beside it; reads until *tools->stop; counts, and breaks drafters
  * that failed. */
 bool eng_prompts_start(struct eng_drafting *g);

@@ -1,5 +1,6 @@
 /* engine/draft/model_drafter.c - a small model with the same vocabulary drafts for the target: for all sessions
- * together, one pass for each token of a chain or each level of a tree.
+ * together, one pass for each token of a chain or each level of a tree. A model with another vocabulary:
+ * other_vocabulary.c.
  *
  * It samples with the session's parameters and the target's noise, so where both models have the same distribution
  * they choose the same token. Under --verify ratio or block it samples from its own distribution instead
@@ -51,11 +52,11 @@ const struct moe_model *eng_draft_model_of(const struct eng_drafter *d)
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-/* Both vocabularies must be equal; either model may have padding rows beyond. */
-static int check_vocab(const struct eng_drafting *g, const struct draft_model *d, const char *path)
+/* Sets *same: both vocabularies are equal; either model may have padding rows beyond. */
+static int compare_vocab(const struct eng_drafting *g, const struct moe_file *file, const char *path, bool *same)
 {
     struct eng_vocab *v;
-    int error = eng_vocab_open(&v, d->file);
+    int error = eng_vocab_open(&v, file);
     if (error)
         return error;
     int n = eng_vocab_size(g->host.vocab), n_here = eng_vocab_size(v), id = 0;
@@ -63,11 +64,12 @@ static int check_vocab(const struct eng_drafting *g, const struct draft_model *d
            !memcmp(eng_vocab_text(v, id).data, eng_vocab_text(g->host.vocab, id).data, eng_vocab_text(v, id).n))
         id++;
     eng_vocab_close(v);
+    *same = n == n_here && id == n;
     if (n != n_here)
-        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path, g->host.model_path,
-                       n_here, n);
-    if (id < n)
-        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: token %d differs", path, g->host.model_path, id);
+        kn_say(KN_LOG_INFO, "%s has another vocabulary, of %d tokens, not %d: its drafts are passed on as text", path,
+               n_here, n);
+    else if (!*same)
+        kn_say(KN_LOG_INFO, "%s has another vocabulary, token %d differs: its drafts are passed on as text", path, id);
     return 0;
 }
 
@@ -99,7 +101,7 @@ static void close_model(struct eng_drafter *base)
     kn_free(d);
 }
 
-int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w)
+static int open_same(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w)
 {
     struct draft_model *d = kn_calloc(1, sizeof *d);
     size_t n = (size_t)g->host.n_parallel;
@@ -115,7 +117,7 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
     d->chooses = kn_calloc(n, sizeof(struct item *));
     if (!d->row || !d->item || !d->choice || !d->chooses)
         error = kn_fail(KN_ENOMEM, "no memory for a drafter");
-    if (!error && !(error = moe_file_open(&d->file, w->file)) && !(error = check_vocab(g, d, w->file)))
+    if (!error && !(error = moe_file_open(&d->file, w->file)))
         error = moe_model_open(
             &d->model, d->file,
             &(struct moe_model_options){ .isa = g->host.isa, .device = moe_model_device(g->host.model) });
@@ -135,6 +137,18 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
     }
     *out = &d->base;
     return 0;
+}
+
+int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w)
+{
+    struct moe_file *file;
+    bool same = false;
+    int error = moe_file_open(&file, w->file);
+    if (error)
+        return error;
+    error = compare_vocab(g, file, w->file, &same);
+    moe_file_close(file);
+    return error ? error : same ? open_same(out, g, w) : eng_draft_other_open(out, g, w);
 }
 
 /* All weights stay in memory, experts too. */

@@ -82,6 +82,13 @@ static int n_behind(struct eng_drafter *d, struct eng_seq **s, const int *n_node
     return behind;
 }
 
+void eng_prompts_count(struct eng_drafting *g, int n_row, uint64_t ns)
+{
+    smooth(&g->prompts.row_ns, (double)ns / n_row);
+    g->prompts.room -= n_row;
+    g->counts.n_text_before += (uint64_t)n_row;
+}
+
 int eng_prompts_catch_up(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n)
 {
     struct eng_prompts *p = &d->drafting->prompts;
@@ -97,9 +104,7 @@ int eng_prompts_catch_up(struct eng_drafter *d, struct eng_seq **s, const int *n
                 left -= lay(d, s[i], s[i]->n_token - 1, left, p->row, &n_row);
         kn_assert(left < READ_ROWS);
         error = compute(d, n_row);
-        smooth(&p->row_ns, (double)(kn_now_ns() - start) / (READ_ROWS - left));
-        p->room -= READ_ROWS - left;
-        d->drafting->counts.n_text_before += (uint64_t)(READ_ROWS - left);
+        eng_prompts_count(d->drafting, READ_ROWS - left, kn_now_ns() - start);
     }
     return error;
 }

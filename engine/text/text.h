@@ -105,6 +105,14 @@ struct eng_fences {
 int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsigned flags,
                         const struct eng_fences *fences, struct eng_ids *ids);
 
+/* Cuts short texts again and again, without allocating: parts of a longer text, which may begin and end anywhere.  No
+ * space is added at their start, and they are not composed to NFC. */
+struct eng_recutter;
+int eng_recutter_open(struct eng_recutter **out, const struct eng_vocab *v, size_t most_bytes);
+void eng_recutter_close(struct eng_recutter *r);
+/* Sets *ids to the text's tokens; they are valid until the next call.  Returns their number, or an error. */
+int eng_recut(struct eng_recutter *r, struct moe_string text, unsigned flags, const int32_t **ids);
+
 /* ---- ids to text ----------------------------------------------------------------------------- */
 
 enum {

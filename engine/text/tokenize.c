@@ -18,6 +18,7 @@ struct work {
     struct eng_merge merge;
     char *spaced; /* [spaced_bytes] scratch: text with the added space, for SentencePiece */
     size_t spaced_bytes;
+    bool part; /* of a longer text: no space is added, and nothing composed */
 };
 
 /* The longest special token at p[n], or ENG_NO_TOKEN.  Narrows the range of candidates in the
@@ -108,7 +109,7 @@ static int plain_utf8(struct work *w, const char *p, size_t n)
 
     for (size_t i = 0; i < n && ascii; i++)
         ascii = (uint8_t)p[i] < 0x80;
-    if (!ascii && w->v->compose)
+    if (!ascii && w->v->compose && !w->part)
         err = compose(p, n, &composed, &len);
     if (!err)
         err = eng_split_run(w->split, composed ? composed : p, composed ? len : n, piece_of_bytes, w);
@@ -156,7 +157,7 @@ static int plain_pieces(struct work *w, const char *p, size_t n)
             return kn_fail(KN_ENOMEM, "no memory for %zu bytes of text", room);
         w->spaced_bytes = room;
     }
-    if (w->v->add_space)
+    if (w->v->add_space && !w->part)
         w->spaced[used++] = ' ';
     used += eng_spaces_from_marks((struct moe_string){ .data = p, .n = n }, w->spaced + used);
     return eng_merge_pieces(&w->merge, w->v, w->spaced, used, w->ids);
@@ -262,4 +263,77 @@ int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, un
     static const struct eng_fences none;
 
     return eng_tokenize_fenced(v, (struct moe_string){ .data = text, .n = n_bytes }, flags, &none, ids);
+}
+
+/* ---- parts of a text, without allocating ----------------------------------------------------------- */
+
+struct eng_recutter {
+    struct work w;
+    struct eng_ids ids;
+    size_t most;
+};
+
+/* Cuts the longest text once, as one piece: this takes all scratch memory. */
+static int take_memory(struct eng_recutter *r)
+{
+    size_t bytes;
+    const int32_t *ids;
+    char *text;
+
+    if (!kn_add(r->most, 2, &r->ids.cap) || !kn_mul(r->ids.cap, sizeof *r->ids.id, &bytes))
+        return kn_fail(KN_ELIMIT, "a text of %zu bytes is too long to tokenize", r->most);
+    r->ids.id = kn_alloc(bytes);
+    text = kn_alloc(r->most);
+    if (!r->ids.id || !text) {
+        kn_free(text);
+        return kn_fail(KN_ENOMEM, "no memory to tokenize %zu bytes", r->most);
+    }
+    memset(text, 'a', r->most);
+    bytes = r->most;
+    const int n = eng_recut(r, (struct moe_string){ .data = text, .n = bytes }, 0, &ids);
+    kn_free(text);
+    return n < 0 ? n : 0;
+}
+
+int eng_recutter_open(struct eng_recutter **out, const struct eng_vocab *v, size_t most_bytes)
+{
+    struct eng_recutter *r = kn_calloc(1, sizeof *r);
+    int err = r ? 0 : kn_fail(KN_ENOMEM, "no memory to tokenize");
+
+    if (!err) {
+        r->w = (struct work){ .v = v, .ids = &r->ids, .part = true };
+        r->most = most_bytes;
+        if (v->kind == ENG_VOCAB_BYTES)
+            err = eng_split_open(&r->w.split, v->pre);
+    }
+    if (!err)
+        err = take_memory(r);
+    if (err) {
+        eng_recutter_close(r);
+        return err;
+    }
+    *out = r;
+    return 0;
+}
+
+void eng_recutter_close(struct eng_recutter *r)
+{
+    if (!r)
+        return;
+    eng_ids_free(&r->ids);
+    eng_split_close(r->w.split);
+    eng_merge_free(&r->w.merge);
+    kn_free(r->w.spaced);
+    kn_free(r);
+}
+
+int eng_recut(struct eng_recutter *r, struct moe_string text, unsigned flags, const int32_t **ids)
+{
+    static const struct eng_fences none;
+
+    kn_assert(text.n <= r->most);
+    r->ids.n = 0;
+    const int err = tokenize(&r->w, text.data, text.n, flags, &none);
+    *ids = r->ids.id;
+    return err ? err : (int)r->ids.n;
 }

@@ -441,43 +441,6 @@ static void wishes_are_read_or_refused(void **state)
     assert_wishes_refused(bad, sizeof bad / sizeof *bad);
 }
 
-static void another_vocabulary_is_refused(void **state)
-{
-    (void)state;
-    char other[96];
-    struct kn_team *team;
-    struct eng_engine *e;
-    snprintf(other, sizeof other, "%s.other", path);
-    assert_int_equal(kn_team_open(&team, 1), 0);
-    static const struct {
-        int n;
-        uint64_t seed;
-        const char *says;
-    } tries[] = { { 301, 3, "tokens, not" }, { 300, 4, "differs" } };
-    for (int i = 0; i < 2; i++) {
-        struct moe_synth_options so = {
-            .shape = "tiny", .n_layer = 1, .n_vocab = tries[i].n, .format = KN_Q4_K, .seed = tries[i].seed, .team = team
-        };
-        assert_int_equal(moe_synth(other, &so), 0);
-        struct eng_options o = { .model = path,
-                                 .isa = KN_ISA_COUNT - 1,
-                                 .n_ctx = N_CTX,
-                                 .n_parallel = 1,
-                                 .n_thread = 1,
-                                 .gamma = 4,
-                                 .n_draft = 1,
-                                 .draft = { { .kind = ENG_DRAFT_MODEL } } };
-        snprintf(o.draft[0].file, sizeof o.draft[0].file, "%s", other);
-        faults_listen();
-        int got = eng_open(&e, &o);
-        if (got != KN_EUNSUPPORTED || !strstr(faults.line, tries[i].says))
-            fail_msg("%d, '%s'", got, faults.line);
-        faults_listen_off();
-        unlink(other);
-    }
-    kn_team_close(team);
-}
-
 static int setup_all(void **state)
 {
     int error = setup_asked(state, 21);
@@ -513,7 +476,6 @@ int main(void)
         cmocka_unit_test(a_drafter_gives_its_memory_back),
         cmocka_unit_test(who_is_not_worth_his_memory_goes),
         cmocka_unit_test(wishes_are_read_or_refused),
-        cmocka_unit_test(another_vocabulary_is_refused),
     };
     return cmocka_run_group_tests(tests, setup_all, teardown_all);
 }
