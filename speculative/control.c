@@ -13,6 +13,7 @@
 #define MIN_GAIN_TO_STAY            1.005 /* to continue them, */
 #define MIN_GAIN_RATIO_TO_SWITCH    1.03  /* and to switch, over the active plan's gain */
 #define MIN_STEPS_OF_PLAN           8     /* steps before a switch */
+#define SPENT_STEPS_PER_PLAN        16    /* while the account is used up, plans are made in one of so many steps */
 #define MAX_STEPS_WITHOUT_PLAIN     96    /* most steps between two plain ones; fewer with noisy pass times, but */
 #define MIN_STEPS_WITHOUT_PLAIN     8     /* at least so many steps, */
 #define MAX_PLAIN_TIME_SHARE        0.005 /* and plain steps may cost at most this share of the time */
@@ -391,6 +392,27 @@ static bool continue_trial(struct spec_control *c, const struct spec_plan_input 
     return false;
 }
 
+/* While the account is used up nothing is drafted, and plans are only reported: of most steps, the last step's. */
+static bool report_last_plan(const struct spec_control *c, const struct spec_plan_input *q, struct spec_decision *d)
+{
+    const struct spec_decision *last = &c->last;
+    if (c->lost_ns < d->loss_limit_ns || last->why != SPEC_WHY_LOSS_LIMIT || last->n_due != q->n_due ||
+        c->step % SPENT_STEPS_PER_PLAN == 0)
+        return false;
+    d->why = SPEC_WHY_LOSS_LIMIT;
+    d->overlap = last->overlap;
+    set_plan(d,
+             &(struct spec_plan){ .drafter = last->best_drafter,
+                                  .depth = last->best_depth,
+                                  .rows = last->rows,
+                                  .tokens = last->tokens,
+                                  .draft_ns = last->draft_ns,
+                                  .pass_ns = last->pass_ns,
+                                  .gain = last->gain },
+             last->need);
+    return true;
+}
+
 /* Returns the plan to follow; drafter SPEC_OFF: none. */
 static struct spec_plan choose(struct spec_control *c, struct spec_plan_input *q, struct spec_decision *d)
 {
@@ -400,6 +422,8 @@ static struct spec_plan choose(struct spec_control *c, struct spec_plan_input *q
         return none;
     }
     d->loss_limit_ns = loss_limit(c, spec_passes_plain_ns(&c->passes, q->n_due));
+    if (report_last_plan(c, q, d))
+        return none;
     struct spec_plan best = find_best(c, q), trial = none;
     set_plan(d, &best, MIN_GAIN_TO_START);
     set_overlap_plan(c, q, d);

@@ -260,21 +260,27 @@ void eng_draft_break(struct eng_drafter *d, int error)
     kn_say(KN_LOG_WARN, "a drafter failed (%s): it is not used again", kn_error_text(error));
 }
 
-/* Asks drafter number `part` of n_part. It may add nodes until the tree has the share (part + 1) / n_part of n_node:
- * its own share, and the nodes that earlier drafters left unused or had in common. Under SPEC_BLOCK this number may
+/* The nodes that a tree of s may have when drafter d has drafted; `drafters` are asked, in order, and share n_node equally
+ * among those that may draft for s. 0: d may not. */
+static int n_node_until(const struct eng_seq *s, const struct eng_drafter *d, int n_node, uint8_t drafters)
+{
+    unsigned its = s->draft->usable & drafters, upto = its & ((2u << d->number) - 1);
+    return its >> d->number & 1 ? n_node * __builtin_popcount(upto) / __builtin_popcount(its) : 0;
+}
+
+/* Asks one of `drafters`. It may add nodes until the tree has the share of n_node up to its own (n_node_until): its
+ * own share, and the nodes that earlier drafters left unused or had in common. Under SPEC_BLOCK this number may
  * depend on tokens sampled before, since tokens sampled later are tried later; but whether another drafter gets any
  * nodes must not depend on a sampled token, or the result is biased. It does not: if one drafter samples, with up to
  * five drafters, every other drafter with a draft either always gets nodes or never does. All combinations of up to
  * five were enumerated. */
 _Static_assert(ENG_DRAFTERS_MOST <= 5, "of six drafters, one that stops early can leave a node to one that had none");
-static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int part, int n_part)
+static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, uint8_t drafters)
 {
     if (d->broken)
         return;
     for (int k = 0; k < g->n_due; k++)
-        g->n_part[k] = g->due[k]->draft->usable >> d->number & 1
-                           ? g->n_node[k] * (part + 1) / n_part - g->due[k]->draft->tree.n
-                           : 0;
+        g->n_part[k] = kn_max(0, n_node_until(g->due[k], d, g->n_node[k], drafters) - g->due[k]->draft->tree.n);
     d->n_text = 0;
     int error = eng_prompts_catch_up(d, g->due, g->n_part, g->n_due);
     if (!error)
@@ -284,16 +290,16 @@ static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int pa
         eng_draft_break(d, error);
 }
 
-/* drafter n_drafter: all drafters, into one tree. */
-static void draft(struct eng_drafting *g, int drafter, int depth)
+/* Asks the given drafters, as bits, which draft into one tree. */
+static void draft(struct eng_drafting *g, uint8_t drafters, int depth)
 {
-    bool all = drafter == g->n_drafter;
     for (int i = 0; i < g->n_due; i++) /* chains from earlier passes are replaced by this draft */
         if (g->due[i]->draft->chain.n)
             eng_overlap_drop(g, g->due[i]);
-    reserve_nodes(g, all ? UINT8_MAX : (uint8_t)(1 << drafter));
-    for (int i = all ? 0 : drafter; i < (all ? g->n_drafter : drafter + 1); i++)
-        ask(g, g->drafter[i], depth, all ? i : 0, all ? g->n_drafter : 1);
+    reserve_nodes(g, drafters);
+    for (int i = 0; i < g->n_drafter; i++)
+        if (drafters >> i & 1)
+            ask(g, g->drafter[i], depth, drafters);
 }
 
 /* Sequences without a chain get drafts from the drafters without cost. */
@@ -400,7 +406,7 @@ static void draft_as_decided(struct eng_drafting *g, int n_beside)
     if (g->decision.drafter == g->overlap_arm)
         draft_beside(g, g->decision.depth, false);
     else
-        draft(g, g->decision.drafter, g->decision.depth);
+        draft(g, eng_arm_drafters(g, g->decision.drafter), g->decision.depth);
     apply_limits(g);
     cut(g);
     eng_prefetch_settle(g);
@@ -410,7 +416,7 @@ static void draft_fixed(struct eng_drafting *g)
 {
     for (int i = 0; i < g->n_due; i++)
         g->n_node[i] = g->opt.gamma;
-    draft(g, g->n_drafter, g->opt.gamma);
+    draft(g, UINT8_MAX, g->opt.gamma);
     apply_limits(g);
     eng_prefetch_settle(g);
 }
