@@ -230,11 +230,16 @@ static void flags_and_aliases(void **state)
     accepts(ENG_bench, "-m m --io=uring");
     assert_int_equal(config.io, OFF_IO_URING);
     accepts(ENG_bench, "-m m --draft model:d --dsi auto --temp 0.5 --file text");
-    assert_true(config.n_dsi == ENG_GAMMA_AUTO && eng_config_options(&config).dsi == ENG_DSI_AUTO);
+    assert_true(config.n_dsi == ENG_GAMMA_AUTO && eng_config_options(&config, false).dsi == ENG_DSI_AUTO);
     accepts(ENG_serve, "-m m --draft model:d --dsi 1 --dsi-lookahead 4 --gamma 3");
-    assert_true(eng_config_options(&config).dsi == ENG_DSI_ON && eng_config_options(&config).lookahead == 4);
+    struct eng_options o = eng_config_options(&config, true);
+    assert_true(o.dsi == ENG_DSI_ON && o.lookahead == 4 && o.predictions && o.n_draft == 1);
+    accepts(ENG_serve, "-m m --draft none");
+    o = eng_config_options(&config, true);
+    assert_true(!o.predictions && o.n_draft == 0);
     accepts(ENG_run, "-m m --draft model:d --dsi 3");
-    assert_true(config.n_dsi == 3 && eng_config_options(&config).dsi == ENG_DSI_OFF);
+    assert_true(config.n_dsi == 3 && eng_config_options(&config, false).dsi == ENG_DSI_OFF &&
+                !eng_config_options(&config, false).predictions);
     accepts(ENG_plan, "-m m");
     assert_true(config.n_parallel == 1 && config.disk_rate == 0 && config.dram_rate == 0);
     accepts(ENG_plan, "-m m -np 16 --host-mem 24G --disk-rate 3G --dram-rate 200G --json");
