@@ -98,7 +98,7 @@ SRC_moe/model  = families bind load latent_weights model
 MAY_moe/write = kernels moe/files moe/model
 SRC_moe/write  = writer importance collect quantize synth_shapes synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model
-SRC_moe/pass   = context memory residents delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
+SRC_moe/pass   = context memory where residents delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
                  prefetch_token prefetch experts
 
 ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar engine/kv engine/plan engine/draft \

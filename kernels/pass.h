@@ -536,7 +536,8 @@ struct kn_op_combine {
     int n_used, d_model;
     const int32_t *id;      /* [n, n_used] */
     const float *weight;    /* [n, n_used] or NULL */
-    float *y;               /* [n, n_used, d_model]; undefined afterwards */
+    float *y;               /* [n * n_used, d_model]; undefined afterwards */
+    const int32_t *place;   /* [n, n_used] the row of y that has the choice's output, each another; NULL: in order */
     const float *down_bias; /* [experts, d_model] or NULL */
     int n_expert;
     const float *shared;      /* [n, d_model] or NULL */

@@ -497,6 +497,7 @@ static void combine(const struct fields *f, const struct kn_op_combine *o)
     FIELD(KN_READS, id, o->rows.n * o->n_used);
     FIELD(KN_READS, weight, o->rows.n * o->n_used);
     FIELD(KN_CHANGES, y, o->rows.n * o->n_used * o->d_model);
+    FIELD(KN_READS, place, o->rows.n * o->n_used);
     FIELD(KN_READS, down_bias, o->n_expert * o->d_model);
     FIELD(KN_READS, shared, o->rows.n * o->d_model);
     FIELD(KN_READS, shared_gate, o->rows.n);

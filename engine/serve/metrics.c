@@ -134,6 +134,10 @@ static void write_device(struct page *p, const struct eng_thread_report *v)
     one(p, "spillway_device_experts", "gauge", "experts that the device keeps now", (double)d->n_kept);
     one(p, "spillway_device_expert_uses_total", "counter", "experts that the device had when a pass needed them",
         (double)d->n_used);
+    one(p, "spillway_device_expert_passed_total", "counter",
+        "experts that the device computed after a copy for one layer", (double)d->n_passed);
+    one(p, "spillway_host_expert_uses_total", "counter", "experts that the host computed for a device",
+        (double)d->n_host);
     one(p, "spillway_device_expert_copies_total", "counter", "experts copied to the device", (double)d->n_copied);
     one(p, "spillway_device_failed", "gauge", "1: the device has failed, and all requests fail",
         v->engine.device_error != 0);

@@ -138,9 +138,12 @@ static void write_memory(struct eng_server *s, const struct eng_thread_report *v
         if (m->device.total)
             eng_bytes_format(out,
                              ",\"device\":{\"total\":%zu,\"dense\":%zu,\"step\":%zu,\"kv\":%zu,\"states\":%zu,"
-                             "\"experts\":%zu,\"spare\":%zu,\"n_expert_slots\":%d,\"n_experts\":%d}",
+                             "\"experts\":%zu,\"spare\":%zu,\"n_expert_slots\":%d,\"n_experts\":%d,"
+                             "\"n_used\":%llu,\"n_passed\":%llu,\"n_host\":%llu}",
                              m->device.total, m->device.dense, m->device.step, m->device.kv, m->device.state,
-                             m->device.expert, m->device.spare, v->engine.device.n_slot, v->engine.device.n_kept);
+                             m->device.expert, m->device.spare, v->engine.device.n_slot, v->engine.device.n_kept,
+                             (unsigned long long)v->engine.device.n_used, (unsigned long long)v->engine.device.n_passed,
+                             (unsigned long long)v->engine.device.n_host);
     }
     eng_bytes_text(out, "}");
 }

@@ -295,7 +295,7 @@ KN_KERNEL(combine, THREADS, 2)(const __grid_constant__ struct kn_op_combine o)
         float sum = 0;
         for (int i = 0; i < o.n_used; i++) {
             size_t pair = row * (size_t)o.n_used + (size_t)i;
-            float *y = &o.y[pair * n + k];
+            float *y = &o.y[(o.place ? (size_t)o.place[pair] : pair) * n + k];
             if (o.down_bias)
                 *y = *y + o.down_bias[(size_t)o.id[pair] * n + k];
             sum = fmaf(o.weight ? o.weight[pair] : 1.0f, *y, sum);

@@ -2,9 +2,9 @@
  *
  * Experts: route, plan, request all distinct experts from the store, prefetch experts for the next layer, compute the
  * shared expert, then compute the experts that have arrived while others are still read: gate and up of all of them in
- * one parallel region, then their activation, then down in another region.  The experts lie in memory of the host and are
- * computed there: a device with memory of its own hands over the plan and the codes of the rows, gets the outputs, and
- * computes the shared expert and the experts that it keeps (residents.c) meanwhile.
+ * one parallel region, then their activation, then down in another region.  A device with memory of its own hands over
+ * the plan and the codes of the rows, and computes the shared expert, the experts that it keeps and those that are copied to
+ * it (residents.c) while the host computes the others, whose outputs go up.
  * Outputs are stored per (row, choice) and added in the order of choices, never in the order of arrival.
  *
  * Cost of one pass at batch 1: n_used * 3 * d_model * d_expert weights at 4.5 bits, read once.  A parallel region costs
@@ -48,18 +48,69 @@ static void fail_rows(struct moe_context *c, int e, int status)
     moe_upload(c, c->now.status, (size_t)c->n_row * sizeof *c->now.status);
 }
 
-/* Appends the first n experts of c->arrived to the n_done in c->group; the rows of experts that could not be read fail.
- * Returns the number of experts appended. */
+/* Computes n experts of a list for their rows, on the host. */
+static void run_groups(struct moe_context *c, const struct moe_layer *l, const struct kn_group *group, int n)
+{
+    const struct moe_desc *d = &c->model->desc;
+    int n_pair = c->n_row * d->n_used;
+    struct kn_acts act = moe_acts_image(c, &c->act);
+    bool twice = moe_computes_twice(c);
+    const int32_t *out = twice ? c->residents.out : c->plan.pair;
+    const float *weight = twice ? c->residents.weight : moe_image(c, c->route.weight);
+    kn_enqueue(c->host_queue, GATE_UP, gate_up, .group = group, .n_group = n, .n_row = c->n_row, .n_pair = n_pair,
+               .d_in = d->d_model, .d_act = d->d_expert, .interleaved = c->model->gate_up_interleaved,
+               .row = c->plan.row, .pair = out, .x = moe_acts_image(c, &c->norm), .gate = moe_image(c, c->gate),
+               .up = moe_image(c, c->up), .gate_bias = l->gate_bias, .up_bias = l->up_bias,
+               .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
+               .act = act, .kinds = l->down_acts, .in_scale = d->scaled_input ? weight : NULL);
+    kn_enqueue(c->host_queue, DOWN, down, .group = group, .n_group = n, .n_pair = n_pair, .d_act = d->d_expert,
+               .d_out = d->d_model, .pair = out, .act = act, .y = moe_image(c, c->y));
+}
+
+/* Computes n experts that lie on the device. */
+static void run_groups_there(struct moe_context *c, const struct moe_layer *l, const struct kn_group *group, int n)
+{
+    const struct moe_desc *d = &c->model->desc;
+    const struct moe_residents *r = &c->residents;
+    const int32_t *out = moe_at(c, moe_device_lists(c) ? c->plan.pair : r->out);
+    const float *weight = moe_device_lists(c) || !r->weight ? c->route.weight : moe_at(c, r->weight);
+    int n_pair = c->n_row * d->n_used;
+    const struct kn_group *at = moe_at(c, group);
+    kn_enqueue(c->queue, GATE_UP, gate_up, .group = at, .n_group = n, .n_row = c->n_row, .n_pair = n_pair,
+               .d_in = d->d_model, .d_act = d->d_expert, .interleaved = c->model->gate_up_interleaved,
+               .row = moe_at(c, c->plan.row), .pair = out, .x = c->norm, .gate = c->gate, .up = c->up,
+               .gate_bias = l->gate_bias_at, .up_bias = l->up_bias_at, .activation = (enum kn_activation)d->activation,
+               .alpha = d->swiglu_alpha, .limit = d->swiglu_limit, .act = c->act, .kinds = l->down_acts,
+               .formats = r->formats[0], .in_scale = d->scaled_input ? weight : NULL);
+    kn_enqueue(c->queue, DOWN, down, .group = at, .n_group = n, .n_pair = n_pair, .d_act = d->d_expert,
+               .d_out = d->d_model, .pair = out, .act = c->act, .y = c->y, .formats = r->formats[1]);
+}
+
+static void run_round(struct moe_context *c, const struct moe_layer *l)
+{
+    int n;
+    const struct kn_group *group = moe_residents_round(c, &n);
+    if (n)
+        run_groups_there(c, l, group, n);
+}
+
+/* Of n experts that have arrived, those that are copied to the device are computed there; the others are appended to the n_done
+ * in c->group; the rows of experts that could not be read fail.  Returns the number appended. */
 static int list_arrived(struct moe_context *c, const struct moe_layer *l, int n, int n_done)
 {
+    struct moe_residents *r = &c->residents;
     const struct kn_plan *p = &c->plan;
     struct kn_group *group = c->group + n_done;
     for (int i = 0; i < n; i++) {
-        int e = c->residents.rest_of[c->arrived[i]];
+        int e = r->rest_of[c->arrived[i]];
         const struct off_view *v = &c->view[i];
-        if (c->arrived_status[i] < 0)
+        if (c->arrived_status[i] < 0) {
             fail_rows(c, e, c->arrived_status[i]);
-        else
+        } else if (r->passes[c->arrived[i]]) {
+            if (r->n_round == r->n_window)
+                run_round(c, l);
+            moe_residents_pass(c, l, e, v->matrix);
+        } else {
             *group++ = (struct kn_group){ .gate = v->matrix[0],
                                           .up = v->matrix[1],
                                           .down = v->matrix[2],
@@ -67,68 +118,62 @@ static int list_arrived(struct moe_context *c, const struct moe_layer *l, int n,
                                           .bias = p->expert[e] - l->expert0,
                                           .first = p->first[e],
                                           .n = p->first[e + 1] - p->first[e] };
+        }
     }
+    run_round(c, l);
     return (int)(group - c->group) - n_done;
 }
 
-/* Computes n experts of a list for their rows. */
-static void run_groups(struct moe_context *c, const struct moe_layer *l, const struct kn_group *group, int n)
+/* Waits for experts; the time is not the layer's own. */
+static int wait_for_experts(struct moe_context *c)
 {
-    const struct moe_desc *d = &c->model->desc;
-    int n_pair = c->n_row * d->n_used;
-    struct kn_acts act = moe_acts_image(c, &c->act);
-    kn_enqueue(c->host_queue, GATE_UP, gate_up, .group = group, .n_group = n, .n_row = c->n_row, .n_pair = n_pair,
-               .d_in = d->d_model, .d_act = d->d_expert, .interleaved = c->model->gate_up_interleaved,
-               .row = c->plan.row, .pair = c->plan.pair, .x = moe_acts_image(c, &c->norm),
-               .gate = moe_image(c, c->gate), .up = moe_image(c, c->up), .gate_bias = l->gate_bias,
-               .up_bias = l->up_bias, .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha,
-               .limit = d->swiglu_limit, .act = act, .kinds = l->down_acts,
-               .in_scale = d->scaled_input ? moe_image(c, c->route.weight) : NULL);
-    kn_enqueue(c->host_queue, DOWN, down, .group = group, .n_group = n, .n_pair = n_pair, .d_act = d->d_expert,
-               .d_out = d->d_model, .pair = c->plan.pair, .act = act, .y = moe_image(c, c->y));
+    struct off_ticket *ticket = &c->residents.ticket;
+    if (ticket->n_given == ticket->n) /* off_wait() would end the use of the last ones */
+        return 0;
+    uint64_t since = kn_now_ns();
+    int n = off_wait(c->model->store, ticket, &c->hands, c->arrived, c->view, c->arrived_status);
+    c->residents.stalled_ns += kn_now_ns() - since;
+    return n;
 }
 
-/* The experts that the device keeps: their first half; then, when the host's outputs are there, their second half, which
- * writes outputs between those. */
-static void run_residents_gate_up(struct moe_context *c, const struct moe_layer *l, int n)
+static void release(struct moe_context *c)
 {
-    const struct moe_desc *d = &c->model->desc;
-    kn_enqueue(c->queue, GATE_UP, gate_up, .group = moe_at(c, c->residents.group), .n_group = n, .n_row = c->n_row,
-               .n_pair = c->n_row * d->n_used, .d_in = d->d_model, .d_act = d->d_expert,
-               .interleaved = c->model->gate_up_interleaved, .row = moe_at(c, c->plan.row),
-               .pair = moe_at(c, c->plan.pair), .x = c->norm, .gate = c->gate, .up = c->up,
-               .gate_bias = l->gate_bias_at, .up_bias = l->up_bias_at, .activation = (enum kn_activation)d->activation,
-               .alpha = d->swiglu_alpha, .limit = d->swiglu_limit, .act = c->act, .kinds = l->down_acts,
-               .formats = c->residents.formats[0], .in_scale = d->scaled_input ? c->route.weight : NULL);
+    if (c->residents.ticket.n)
+        off_release(c->model->store, &c->residents.ticket);
+    c->residents.ticket.n = 0;
 }
 
-static void run_residents_down(struct moe_context *c, int n)
+/* Computes the layer's experts that lie in memory of the host as they arrive: here, or on the device after a copy. */
+static void run_rest(struct moe_context *c, const struct moe_layer *l)
 {
-    const struct moe_desc *d = &c->model->desc;
-    kn_enqueue(c->queue, DOWN, down, .group = moe_at(c, c->residents.group), .n_group = n,
-               .n_pair = c->n_row * d->n_used, .d_act = d->d_expert, .d_out = d->d_model,
-               .pair = moe_at(c, c->plan.pair), .act = c->act, .y = c->y, .formats = c->residents.formats[1]);
-}
-
-/* Computes the layer's experts that lie in memory of the host, as they arrive. */
-static void run_on_host(struct moe_context *c, const struct moe_layer *l, struct off_ticket *ticket)
-{
+    struct moe_residents *r = &c->residents;
     int n, n_done = 0;
-    while ((n = off_wait(c->model->store, ticket, &c->hands, c->arrived, c->view, c->arrived_status)) > 0) {
+    bool copies = false;
+    while ((n = wait_for_experts(c)) > 0) {
+        uint64_t n_copied = r->total.n_copied;
         int n_new = list_arrived(c, l, n, n_done);
-        bool copies = false;
         run_groups(c, l, c->group + n_done, n_new);
         n_done += n_new;
         for (int i = 0; i < n; i++)
-            if (c->arrived_status[i] >= 0)
-                copies |= moe_residents_copy(c, c->residents.rest[c->arrived[i]], c->view[i].matrix);
+            if (c->arrived_status[i] >= 0 && !r->passes[c->arrived[i]])
+                moe_residents_copy(c, r->rest[c->arrived[i]], c->view[i].matrix);
         kn_queue_wait(c->host_queue); /* off_wait() and off_release() may evict experts that were handed out before */
-        if (copies)
+        copies = r->total.n_copied > n_copied;
+        if (copies && r->ticket.n_given < r->ticket.n)
             moe_wait(c);
     }
-    off_release(c->model->store, ticket);
-    moe_upload(c, moe_image(c, c->y),
-               (size_t)(c->n_row * c->model->desc.n_used) * (size_t)c->model->desc.d_model * sizeof *c->y);
+    if (!copies) /* else when the copies are done */
+        release(c);
+    moe_upload(c, moe_image(c, c->y), (size_t)r->n_host * (size_t)c->model->desc.d_model * sizeof *c->y);
+}
+
+void moe_experts_end(struct moe_context *c)
+{
+    struct moe_residents *r = &c->residents;
+    release(c);
+    if (r->since_ns && !c->error)
+        moe_where_learn(&r->where, (double)(kn_now_ns() - r->since_ns - r->stalled_ns));
+    r->since_ns = 0;
 }
 
 /* Copies a layer's rows to the host: the plan of their experts, and the codes that the experts read. */
@@ -157,26 +202,31 @@ static void run_listed(struct moe_context *c, int layer)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     const struct moe_desc *d = &c->model->desc;
-    struct off_ticket ticket;
+    struct moe_residents *r = &c->residents;
     download_rows(c, l);
-    if (moe_wait(c)) {
+    moe_wait(c);
+    moe_experts_end(c);
+    if (c->error) {
         moe_prefetch_release(c, layer);
         return;
     }
     c->distinct += *c->plan.n_expert;
-    int n_there = moe_residents_list(c, l), n_rest = c->residents.n_rest;
-    off_fetch_now(c->model->store, c->residents.rest, c->mark, n_rest, n_rest + n_there, &ticket);
+    int n_there = moe_residents_list(c, l), n_rest = r->n_rest;
+    off_fetch_now(c->model->store, r->rest, c->mark, n_rest, n_rest + n_there, &r->ticket);
+    if (moe_computes_twice(c)) {
+        moe_residents_choose(c, layer);
+        r->since_ns = r->n_window ? kn_now_ns() : 0;
+        r->stalled_ns = 0;
+    }
     moe_prefetch_layer(c, layer);
     if (d->d_shared)
         run_dense(c, layer, d->d_shared, c->shared_out);
     if (n_there)
-        run_residents_gate_up(c, l, n_there);
+        run_groups_there(c, l, r->group, n_there);
     if (n_rest)
-        run_on_host(c, l, &ticket);
+        run_rest(c, l);
     else
-        off_release(c->model->store, &ticket);
-    if (n_there)
-        run_residents_down(c, n_there);
+        off_release(c->model->store, &r->ticket);
 }
 
 /* The device has all experts: it lists and computes them without the host. */
@@ -188,8 +238,13 @@ static void run_on_device(struct moe_context *c, int layer)
     moe_prefetch_release(c, layer);
     if (d->d_shared)
         run_dense(c, layer, d->d_shared, c->shared_out);
-    run_residents_gate_up(c, l, n);
-    run_residents_down(c, n);
+    run_groups_there(c, l, c->residents.group, n);
+}
+
+/* Where combine finds the outputs: NULL: by (row, choice). */
+static const int32_t *outputs_at(const struct moe_context *c)
+{
+    return moe_computes_twice(c) && !moe_device_lists(c) ? moe_at(c, c->residents.place) : NULL;
 }
 
 void moe_experts(struct moe_context *c, int layer)
@@ -208,7 +263,7 @@ void moe_experts(struct moe_context *c, int layer)
     if (c->error)
         return;
     kn_enqueue(c->queue, COMBINE, combine, .rows = moe_rows(c), .n_used = d->n_used, .d_model = d->d_model,
-               .id = c->route.id, .weight = d->scaled_input ? NULL : c->route.weight, .y = c->y,
+               .id = c->route.id, .weight = d->scaled_input ? NULL : c->route.weight, .y = c->y, .place = outputs_at(c),
                .down_bias = l->down_bias, .n_expert = d->n_expert, .shared = d->d_shared ? c->shared_out : NULL,
                .shared_gate = l->shared_gate.n_out ? c->shared_weight : NULL, .sum_norm = l->ffn_out_norm,
                .eps = d->eps, .sum_scale = d->residual_scale, .scratch = c->norm, .x = c->x);

@@ -143,6 +143,7 @@ static void finish(struct moe_context *c)
     moe_download(c, logits, (size_t)c->n_want * (size_t)m->desc.n_vocab * sizeof *logits);
     moe_residents_download(c);
     int error = moe_wait(c);
+    moe_experts_end(c);
     moe_residents_end(c);
     restore_rows(c);
     for (int i = 0; error && i < c->n_row; i++)

@@ -35,6 +35,7 @@
 
 #include "kernels/pass.h"
 #include "moe/model/model.h"
+#include "moe/pass/where.h"
 
 /* ---- routing ------------------------------------------------------------------------------------------- */
 
@@ -143,26 +144,41 @@ struct moe_output {
 struct moe_resident {
     int32_t expert;
     uint32_t turn;           /* the last turn that used it */
+    uint8_t *at;             /* the slot's memory */
     struct kn_mat matrix[3]; /* with addresses of the device */
 };
 
 /* All arrays are the host's.  A turn is one layer of a pass. */
 struct moe_residents {
-    int n, n_filled; /* slots; 0: the device keeps no experts */
+    int n, n_filled; /* slots of experts that stay; 0: the device keeps no experts */
+    int n_window;    /* slots behind those, of experts that are copied for one layer */
     struct kn_memory memory;
-    struct moe_resident *slot; /* [n] */
+    struct moe_resident *slot; /* [n + n_window] */
     int32_t *slot_of;          /* [the store's experts] or -1 */
     float *heat, use;          /* [the store's experts] uses; use: the weight of one in this pass */
+    float least_heat;          /* no expert that stays has less */
     uint32_t turn;
-    uint32_t cold_turn;  /* the turn in which `cold` was found */
-    int cold;            /* the slot of the coldest expert; -1: none */
-    unsigned formats[2]; /* bits of the formats of `group`: of gates and ups; of downs */
-    int n_copied;        /* experts that got a slot in this turn */
-    uint64_t n_used_all, n_copied_all;
-    struct kn_group *group; /* [n_expert] the turn's experts on the device, in shared memory */
-    int32_t *rest;          /* [n_expert] the turn's experts: n_rest others, then those on the device */
+    uint32_t cold_turn;     /* the turn in which `cold` was found */
+    int cold;               /* the slot of the coldest expert; -1: none */
+    unsigned formats[2];    /* bits of the formats of `group`: of gates and ups; of downs */
+    struct kn_group *group; /* [n_expert] the turn's experts on the device, in shared memory: n_there that stay, then */
+    int n_there, n_group;   /* others in the order of their copies */
+    int n_round;            /* the last of these, copied to the window and not yet computed */
+    int32_t *rest;          /* [n_expert] the turn's experts: n_rest others, then those that stay */
     int32_t *rest_of;       /* [n_expert] indices of the others in the plan */
     int n_rest;
+    bool *passes; /* [n_expert] the i-th other is copied */
+    int n_kept;   /* experts that got a slot to stay in this turn, by a copy of their own */
+    /* Where outputs go.  c->y has the host's first, which are uploaded, then the device's: */
+    int32_t *out;   /* [pairs of a pass] of the pairs in the plan's order, in shared memory; */
+    int32_t *place; /* [pairs] behind it: of the choices of each row */
+    float *weight;  /* [pairs] by place, in shared memory: of models that scale an expert's input; else NULL */
+    int n_host;     /* rows of the host's */
+    struct off_ticket ticket; /* of the layer before, whose experts may still be copied; n 0: none */
+    struct moe_where where;
+    uint64_t since_ns;   /* the time when the experts of the last layer were known; 0: none */
+    uint64_t stalled_ns; /* of it: waiting for reads */
+    struct moe_device_stats total;
     /* If there is room for all experts: */
     bool is_whole;                /* all of them are there */
     struct kn_group *all;         /* [n] by the store's number, in shared memory */
@@ -362,6 +378,7 @@ void moe_states_end(struct moe_context *c);   /* sets n_tok of copies; a state w
 /* ---- the second half: experts.c, router.c -------------------------------------------------------------------- */
 
 void moe_experts(struct moe_context *c, int layer);
+void moe_experts_end(struct moe_context *c); /* after a wait: the layer's experts on the device are computed */
 void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
 void moe_choose(struct moe_context *c, int layer, const struct moe_choices *to); /* from the logits of n_row rows */
@@ -376,6 +393,9 @@ int moe_residents_open(struct moe_context *c);
 void moe_residents_begin(struct moe_context *c); /* at the start of a pass */
 bool moe_is_resident(const struct moe_context *c, int32_t expert);
 
+/* Whether the experts of a layer are computed in two places: by the host, and by a device with memory of its own. */
+static inline bool moe_computes_twice(const struct moe_context *c) { return c->host_queue != c->queue; }
+
 /* Whether the device has all experts and lists those of a layer itself: the host need not know them. */
 bool moe_device_lists(const struct moe_context *c);
 
@@ -387,6 +407,16 @@ void moe_residents_end(struct moe_context *c);      /* and after it */
 /* Sorts the plan's experts: those on the device become residents.group, uploaded; the others residents.rest.  Returns the
  * number of the first. */
 int moe_residents_list(struct moe_context *c, const struct moe_layer *l);
+
+/* Chooses which of the others are copied to the device, and where the outputs of all go. */
+void moe_residents_choose(struct moe_context *c, int layer);
+
+/* Copies the e-th expert of the plan to the window.  Its matrices must stay until a wait. */
+void moe_residents_pass(struct moe_context *c, const struct moe_layer *l, int e, const struct kn_mat *matrix /* [3] */);
+
+/* Returns residents.group's first expert that was copied and not yet computed, and sets *n to their number: the caller
+ * computes them. */
+const struct kn_group *moe_residents_round(struct moe_context *c, int *n);
 
 /* After the host has computed an expert: copies it to the device if it is used often enough.  Its matrices must stay
  * until a wait.  Returns whether it is copied. */

@@ -1,23 +1,31 @@
-/* moe/pass/residents.c - experts that a device with memory of its own keeps there.
+/* moe/pass/residents.c - experts that a device with memory of its own keeps there, or computes after a copy.
  *
- * The memory is divided into slots of one size.  An expert gets a slot after the host has computed it: a free slot, or
- * that of the expert with the least heat if its own heat is clearly more.  Heat counts the passes in which an expert was
- * used; later ones weigh more.  At most COPIES experts move in a layer: copies stop the host's computation.
+ * The memory is divided into slots of one size.  In a layer the device computes the experts that have a slot and some of the
+ * others, which are copied to a window of slots for this layer alone (where.c says how many); the host computes the rest, at
+ * the same time.  Of the others those with most rows are copied.  The result does not depend on where: outputs are stored per
+ * (row, choice).
  *
- * In a layer, experts with a slot are computed by the device, the others by the host, at the same time.  The result does
- * not depend on where: outputs are stored per (row, choice).
+ * An expert gets a slot to stay if one is free, or if it is clearly hotter than the coldest expert that has one: an expert in
+ * the window changes places with that one, which costs nothing; an expert that the host has computed is copied.  Such a copy has
+ * to gain by more than chance, and where.c limits the time that such copies take.  Heat counts the passes in which an expert was
+ * used; later ones weigh more.
  *
  * If all experts have room they are copied when the context is opened.  Then the device lists the experts of each layer by
  * itself, and a pass needs the host only for its rows and its logits. */
 #include "moe/pass/pass.h"
 
+#include <math.h>
 #include <string.h>
 
-#define COPIES   2     /* experts that are copied in one layer, at most */
-#define GROWTH   1.02f /* weight of a use in a pass, over that in the pass before */
-#define CLEARLY  1.25f /* times the heat of the expert that loses its slot */
-#define RESCALE  1e20f
-#define MATRICES 3
+#define COPIES      2     /* experts that are copied in one layer to stay, at most */
+#define GROWTH      1.02f /* weight of a use in a pass, over that in the pass before */
+#define CLEARLY     1.25f /* times the heat of the expert that loses its slot, */
+#define DEVIATIONS  3     /* and for a copy the heat of chance added: so many standard deviations of the difference */
+#define RESCALE     1e20f
+#define MATRICES    3
+#define WINDOW      32 /* slots of the window: so many, or */
+#define WINDOW_PART 8  /* a part of all; of few slots up to half, */
+#define WINDOW_MIN  4  /* so many */
 
 int moe_n_resident(const struct moe_model *m, const struct moe_context_options *opt)
 {
@@ -25,19 +33,32 @@ int moe_n_resident(const struct moe_model *m, const struct moe_context_options *
     return (int)(n < (size_t)m->shape.n_expert_total ? n : (size_t)m->shape.n_expert_total);
 }
 
+static int window_of(int n_slot, int n_expert, int n_all)
+{
+    int n = kn_max(n_slot / WINDOW_PART, kn_min(WINDOW_MIN, n_slot / 2));
+    return n_slot < n_all ? kn_min(kn_min(n, WINDOW), n_expert) : 0;
+}
+
 void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a)
 {
     struct moe_residents *r = &c->residents;
     size_t n_expert = (size_t)c->model->desc.n_expert, n_all = (size_t)c->model->shape.n_expert_total;
+    size_t n_pair = (size_t)c->opt.max_row * (size_t)c->model->desc.n_used;
     r->n = moe_n_resident(c->model, &c->opt);
+    r->n_window = window_of(r->n, (int)n_expert, (int)n_all);
     r->rest = kn_arena_take(&a->host, n_expert, sizeof *r->rest);
     r->rest_of = kn_arena_take(&a->host, n_expert, sizeof *r->rest_of);
+    r->passes = kn_arena_take(&a->host, n_expert, sizeof *r->passes);
+    r->out = kn_arena_take(&a->shared, 2 * n_pair, sizeof *r->out);
+    r->weight = c->model->desc.scaled_input ? kn_arena_take(&a->shared, n_pair, sizeof *r->weight) : NULL;
     if (!r->n)
         return;
+    moe_where_lay_out(&r->where, c->model->desc.n_layer, &a->host);
     r->slot_of = kn_arena_take(&a->host, n_all, sizeof *r->slot_of);
     r->heat = kn_arena_take(&a->host, n_all, sizeof *r->heat);
     r->slot = kn_arena_take(&a->host, (size_t)r->n, sizeof *r->slot);
     r->group = kn_arena_take(&a->shared, n_expert, sizeof *r->group);
+    r->n -= r->n_window;
     if (r->n < (int)n_all)
         return;
     r->all = kn_arena_take(&a->shared, n_all, sizeof *r->all);
@@ -45,24 +66,30 @@ void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a)
     r->n_distinct = kn_arena_take(&a->shared, 1, sizeof *r->n_distinct);
 }
 
-/* Copies an expert to a slot, which it keeps.  Its matrices must stay until a wait. */
+/* Copies an expert to a slot.  Its matrices must stay until a wait. */
 static void copy_to(struct moe_context *c, int slot, int32_t expert, const struct kn_mat *matrix)
 {
-    struct moe_residents *r = &c->residents;
-    uint8_t *at = r->memory.base + (size_t)slot * c->model->resident_bytes;
-    r->slot_of[expert] = slot;
-    r->slot[slot].expert = expert;
-    r->slot[slot].turn = r->turn;
-    r->n_copied_all++;
+    struct moe_resident *s = &c->residents.slot[slot];
+    uint8_t *at = s->at;
+    s->expert = expert;
+    s->turn = c->residents.turn;
     for (int k = 0; k < MATRICES; k++) {
         const struct kn_mat *w = &matrix[k];
-        r->slot[slot].matrix[k] = *w;
-        r->slot[slot].matrix[k].data = at;
+        s->matrix[k] = *w;
+        s->matrix[k].data = at;
         if (w->n_out)
             kn_enqueue(c->queue, TRANSFER, transfer, .to = at, .from = w->data,
                        .bytes = kn_mat_bytes(w->format, w->n_out, w->n_in));
         at += moe_resident_bytes(w->format, w->n_out, w->n_in);
     }
+    c->residents.total.n_copied++;
+}
+
+/* Copies an expert to a slot, which it keeps. */
+static void copy_to_stay(struct moe_context *c, int slot, int32_t expert, const struct kn_mat *matrix)
+{
+    copy_to(c, slot, expert, matrix);
+    c->residents.slot_of[expert] = slot;
 }
 
 /* Copies the n experts of a layer from number `first` on.  Returns false if one of them could not be read, or copied. */
@@ -78,7 +105,7 @@ static bool fill_layer(struct moe_context *c, int32_t first, int n)
     while ((n_arrived = off_wait(c->model->store, &ticket, &c->hands, c->arrived, c->view, c->arrived_status)) > 0) {
         for (int i = 0; i < n_arrived; i++)
             if (c->arrived_status[i] >= 0)
-                copy_to(c, r->n_filled++, first + c->arrived[i], c->view[i].matrix);
+                copy_to_stay(c, r->n_filled++, first + c->arrived[i], c->view[i].matrix);
             else
                 all_there = false;
         all_there &= moe_wait(c) == 0; /* off_wait() and off_release() may evict experts that were handed out before */
@@ -122,7 +149,11 @@ int moe_residents_open(struct moe_context *c)
     for (int e = 0; e < c->model->shape.n_expert_total; e++)
         r->slot_of[e] = -1;
     r->use = 1;
-    int error = kn_memory_open(&r->memory, c->device.device, (size_t)r->n * c->model->resident_bytes, false);
+    moe_where_init(&r->where);
+    int n_slot = r->n + r->n_window;
+    int error = kn_memory_open(&r->memory, c->device.device, (size_t)n_slot * c->model->resident_bytes, false);
+    for (int i = 0; i < n_slot; i++)
+        r->slot[i].at = r->memory.base + (size_t)i * c->model->resident_bytes;
     return error || !r->all ? error : fill(c);
 }
 
@@ -138,8 +169,10 @@ void moe_residents_begin(struct moe_context *c)
     r->use *= GROWTH;
     for (int e = 0; r->use > RESCALE && e < c->model->shape.n_expert_total; e++)
         r->heat[e] /= RESCALE;
-    if (r->use > RESCALE)
+    if (r->use > RESCALE) {
+        r->least_heat /= RESCALE;
         r->use = 1;
+    }
     if (r->is_whole) {
         *r->n_distinct = 0;
         moe_upload(c, r->n_distinct, sizeof *r->n_distinct);
@@ -175,17 +208,34 @@ void moe_residents_end(struct moe_context *c)
     if (!moe_device_lists(c))
         return;
     c->distinct = *r->n_distinct;
-    r->n_used_all += (uint64_t)*r->n_distinct;
+    r->total.n_used += (uint64_t)*r->n_distinct;
 }
 
 /* ---- some experts on the device --------------------------------------------------------------------------------- */
+
+static struct kn_group group_of(const struct kn_plan *p, int e, const struct kn_mat *matrix, int32_t expert0)
+{
+    return (struct kn_group){ .gate = matrix[0],
+                              .up = matrix[1],
+                              .down = matrix[2],
+                              .bias = p->expert[e] - expert0,
+                              .first = p->first[e],
+                              .n = p->first[e + 1] - p->first[e] };
+}
+
+static void add_group(struct moe_context *c, const struct moe_layer *l, int e, const struct kn_mat *matrix)
+{
+    struct moe_residents *r = &c->residents;
+    r->formats[0] |= kn_format_bit(&matrix[0]) | kn_format_bit(&matrix[1]);
+    r->formats[1] |= kn_format_bit(&matrix[2]);
+    r->group[r->n_group++] = group_of(&c->plan, e, matrix, l->expert0);
+}
 
 int moe_residents_list(struct moe_context *c, const struct moe_layer *l)
 {
     struct moe_residents *r = &c->residents;
     const struct kn_plan *p = &c->plan;
-    int n_there = 0;
-    r->n_rest = r->n_copied = 0;
+    r->n_rest = r->n_kept = r->n_group = r->n_round = 0;
     r->formats[0] = r->formats[1] = 0;
     r->turn++;
     for (int e = 0; e < *p->n_expert; e++) {
@@ -199,19 +249,79 @@ int moe_residents_list(struct moe_context *c, const struct moe_layer *l)
         }
         struct moe_resident *s = &r->slot[r->slot_of[expert]];
         s->turn = r->turn;
-        r->formats[0] |= kn_format_bit(&s->matrix[0]) | kn_format_bit(&s->matrix[1]);
-        r->formats[1] |= kn_format_bit(&s->matrix[2]);
-        r->group[n_there++] = (struct kn_group){ .gate = s->matrix[0],
-                                                 .up = s->matrix[1],
-                                                 .down = s->matrix[2],
-                                                 .bias = expert - l->expert0,
-                                                 .first = p->first[e],
-                                                 .n = p->first[e + 1] - p->first[e] };
-        r->rest[*p->n_expert - n_there] = expert;
+        add_group(c, l, e, s->matrix);
+        r->rest[*p->n_expert - r->n_group] = expert;
     }
-    r->n_used_all += (uint64_t)n_there;
-    moe_upload(c, r->group, (size_t)n_there * sizeof *r->group);
-    return n_there;
+    r->n_there = r->n_group;
+    r->total.n_used += (uint64_t)r->n_there;
+    moe_upload(c, r->group, (size_t)r->n_there * sizeof *r->group);
+    return r->n_there;
+}
+
+/* ---- which experts are copied for this layer ------------------------------------------------------------------------ */
+
+static int rows_of(const struct moe_context *c, int i)
+{
+    int e = c->residents.rest_of[i];
+    return c->plan.first[e + 1] - c->plan.first[e];
+}
+
+/* Whether the i-th of the rest is copied before the k-th: it has more rows, or as many and more heat. */
+static bool is_before(const struct moe_context *c, int i, int k)
+{
+    const struct moe_residents *r = &c->residents;
+    int more = rows_of(c, i) - rows_of(c, k);
+    return more > 0 || (more == 0 && r->heat[r->rest[i]] > r->heat[r->rest[k]]);
+}
+
+static void mark_passing(struct moe_context *c, int n)
+{
+    struct moe_residents *r = &c->residents;
+    memset(r->passes, n == r->n_rest, (size_t)r->n_rest * sizeof *r->passes);
+    for (int k = 0; n < r->n_rest && k < n; k++) {
+        int best = -1;
+        for (int i = 0; i < r->n_rest; i++)
+            if (!r->passes[i] && (best < 0 || is_before(c, i, best)))
+                best = i;
+        r->passes[best] = true;
+    }
+}
+
+/* Gives each pair of the e-th expert its place among the outputs, from n on; returns the next. */
+static int place_outputs(struct moe_context *c, int e, int n)
+{
+    struct moe_residents *r = &c->residents;
+    for (int i = c->plan.first[e]; i < c->plan.first[e + 1]; i++, n++) {
+        r->out[i] = n;
+        r->place[c->plan.pair[i]] = n;
+        if (r->weight)
+            r->weight[n] = ((const float *)moe_image(c, c->route.weight))[c->plan.pair[i]];
+    }
+    return n;
+}
+
+void moe_residents_choose(struct moe_context *c, int layer)
+{
+    struct moe_residents *r = &c->residents;
+    int n_pair = c->n_row * c->model->desc.n_used, n = 0, rest = 0;
+    int n_copy = r->n_window ? moe_where_copies(&r->where, layer, c->n_row, r->n_rest) : 0;
+    mark_passing(c, n_copy);
+    r->total.n_passed += (uint64_t)n_copy;
+    r->total.n_host += (uint64_t)(r->n_rest - n_copy);
+    r->place = r->out + n_pair;
+    for (int i = 0; i < r->n_rest; i++)
+        if (!r->passes[i])
+            n = place_outputs(c, r->rest_of[i], n);
+    r->n_host = n;
+    for (int e = 0; e < *c->plan.n_expert; e++) {
+        bool is_rest = rest < r->n_rest && r->rest_of[rest] == e;
+        if (!is_rest || r->passes[rest])
+            n = place_outputs(c, e, n);
+        rest += is_rest;
+    }
+    moe_upload(c, r->out, 2 * (size_t)n_pair * sizeof *r->out);
+    if (r->weight)
+        moe_upload(c, r->weight, (size_t)n_pair * sizeof *r->weight);
 }
 
 /* ---- which experts get a slot ------------------------------------------------------------------------------------ */
@@ -221,46 +331,99 @@ int moe_residents_list(struct moe_context *c, const struct moe_layer *l)
 static int coldest(struct moe_residents *r)
 {
     int best = -1;
+    float least = HUGE_VALF;
     if (r->cold_turn == r->turn)
         return r->cold;
-    for (int i = 0; i < r->n_filled; i++)
-        if (r->slot[i].turn != r->turn && (best < 0 || r->heat[r->slot[i].expert] < r->heat[r->slot[best].expert]))
+    for (int i = 0; i < r->n_filled; i++) {
+        float heat = r->heat[r->slot[i].expert];
+        least = heat < least ? heat : least;
+        if (r->slot[i].turn != r->turn && (best < 0 || heat < r->heat[r->slot[best].expert]))
             best = i;
+    }
+    r->least_heat = least;
     r->cold_turn = r->turn;
     r->cold = best;
     return best;
 }
 
-/* The slot that the expert may take; -1: none. */
-static int slot_for(struct moe_residents *r, int32_t expert)
+/* The slot that the expert may take; -1: none.  deviations: those of chance that the difference of heat must exceed.  Heat
+ * over `use` is a sum of uses with falling weights; its variance is about half of it. */
+static int slot_for(struct moe_residents *r, int32_t expert, float deviations)
 {
     if (r->n_filled < r->n)
         return r->n_filled++;
+    float heat = r->heat[expert];
+    if (heat < CLEARLY * r->least_heat)
+        return -1;
     int i = coldest(r);
-    if (i < 0 || r->heat[expert] < CLEARLY * r->heat[r->slot[i].expert])
+    if (i < 0)
+        return -1;
+    float least = r->heat[r->slot[i].expert], more = heat - least;
+    if (heat < CLEARLY * least || more * more < deviations * deviations * r->use * (heat + least) / 2)
         return -1;
     r->slot_of[r->slot[i].expert] = -1;
     r->cold_turn = r->turn - 1;
     return i;
 }
 
+/* An expert in the window may stay: its slot changes places with the one that it takes. */
+static void keep(struct moe_context *c, struct moe_resident *s)
+{
+    struct moe_residents *r = &c->residents;
+    int i = s->expert < c->model->shape.n_expert_total ? slot_for(r, s->expert, 0) : -1;
+    if (i < 0)
+        return;
+    struct moe_resident other = r->slot[i];
+    r->slot[i] = *s;
+    *s = other;
+    r->slot_of[r->slot[i].expert] = i;
+}
+
+void moe_residents_pass(struct moe_context *c, const struct moe_layer *l, int e, const struct kn_mat *matrix)
+{
+    struct moe_residents *r = &c->residents;
+    kn_assert(r->n_round < r->n_window);
+    int slot = r->n + r->n_round++;
+    if (r->n_round == 1)
+        r->formats[0] = r->formats[1] = 0;
+    copy_to(c, slot, c->plan.expert[e], matrix);
+    add_group(c, l, e, r->slot[slot].matrix);
+    keep(c, &r->slot[slot]);
+}
+
+const struct kn_group *moe_residents_round(struct moe_context *c, int *n)
+{
+    struct moe_residents *r = &c->residents;
+    const struct kn_group *group = r->group + r->n_group - r->n_round;
+    *n = r->n_round;
+    moe_upload(c, group, (size_t)r->n_round * sizeof *group);
+    r->n_round = 0;
+    return group;
+}
+
 bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_mat *matrix)
 {
     struct moe_residents *r = &c->residents;
-    if (!r->n || r->n_copied == COPIES || expert >= c->model->shape.n_expert_total)
+    if (!r->n || r->n_kept == COPIES || expert >= c->model->shape.n_expert_total)
         return false;
-    int i = slot_for(r, expert);
+    bool exchange = r->n_filled == r->n;
+    if (exchange && !moe_where_may_exchange(&r->where))
+        return false;
+    int i = slot_for(r, expert, DEVIATIONS);
     if (i < 0)
         return false;
-    copy_to(c, i, expert, matrix);
-    r->n_copied++;
+    if (exchange)
+        moe_where_exchanged(&r->where);
+    copy_to_stay(c, i, expert, matrix);
+    r->n_kept++;
     return true;
 }
 
 struct moe_device_stats moe_context_device_stats(const struct moe_context *c)
 {
     const struct moe_residents *r = &c->residents;
-    return (struct moe_device_stats){
-        .n_slot = r->n, .n_kept = r->n_filled, .n_used = r->n_used_all, .n_copied = r->n_copied_all
-    };
+    struct moe_device_stats s = r->total;
+    s.n_slot = r->n;
+    s.n_kept = r->n_filled;
+    return s;
 }

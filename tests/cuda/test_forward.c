@@ -1,5 +1,7 @@
 /* Whole passes on a CUDA device have the bytes of the host: tiny models of the families that the device can compute,
- * a prompt and some tokens after it.  The device keeps half of the experts, which it chooses meanwhile, or all. */
+ * a prompt and some tokens after it.  The device keeps half of the experts, which it chooses meanwhile, and computes
+ * some of the others after a copy; or it keeps all. */
+#include "moe/pass/pass.h"
 #include "tests/cuda/on_cuda.h"
 
 #include <string.h>
@@ -21,6 +23,7 @@ static void run(const struct golden *g, struct moe_model *m, struct kn_team *tea
     int32_t slot[LENGTH];
     co.resident_bytes = moe_model_shape(m)->device_expert_bytes / (keeps_all ? 1 : 2);
     assert_int_equal(moe_context_open(&c, m, &co), 0);
+    c->residents.where.plans = MOE_PLANS_RANDOM;
     for (int i = 0; i < LENGTH; i++)
         slot[i] = (i * 7 + 3) % 32;
     for (int done = 0; done < LENGTH;) {

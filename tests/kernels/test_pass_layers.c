@@ -505,8 +505,9 @@ PLAIN(combine)
         for (int v = 0; !o->rows.status[i] && v < o->d_model; v++) {
             float sum = 0;
             for (int k = i * o->n_used; k < (i + 1) * o->n_used; k++) {
-                o->y[k * o->d_model + v] += o->down_bias ? o->down_bias[o->id[k] * o->d_model + v] : 0;
-                sum = fmaf(o->weight ? o->weight[k] : 1, o->y[k * o->d_model + v], sum);
+                float *y = &o->y[(o->place ? o->place[k] : k) * o->d_model + v];
+                *y += o->down_bias ? o->down_bias[o->id[k] * o->d_model + v] : 0;
+                sum = fmaf(o->weight ? o->weight[k] : 1, *y, sum);
             }
             if (o->shared)
                 sum = fmaf(o->shared_gate ? 1 / (1 + kn_expf(-o->shared_gate[i])) : 1, o->shared[i * o->d_model + v],
@@ -525,9 +526,9 @@ static void case_combine(void)
     for (int i = 0; i < 6; i++) {
         used = 0;
         CASE(COMBINE, combine, rows_of_batch(), N_USED, D, choices(), i == 2 ? NULL : floats(N_ROW * N_USED),
-             floats(N_ROW * N_USED * D), i & 1 ? floats(N_EXP * D) : NULL, N_EXP, i > 1 ? floats(N_ROW * D) : NULL,
-             i > 3 ? floats(N_ROW) : NULL, i % 3 ? floats(D) : NULL, 1e-6f, i % 3 ? 0.4f : 1, acts(N_ROW, D, 16, 0),
-             floats(N_ROW * D));
+             floats(N_ROW * N_USED * D), i == 2 || i == 5 ? LIST(3, 0, 7, 4, 1, 8, 5, 2, 9, 6) : NULL,
+             i & 1 ? floats(N_EXP * D) : NULL, N_EXP, i > 1 ? floats(N_ROW * D) : NULL, i > 3 ? floats(N_ROW) : NULL,
+             i % 3 ? floats(D) : NULL, 1e-6f, i % 3 ? 0.4f : 1, acts(N_ROW, D, 16, 0), floats(N_ROW * D));
     }
 }
 

@@ -152,9 +152,10 @@ static void combine_row(void *arg, int row, int thread)
     memset(sum, 0, n * sizeof *sum);
     for (int i = 0; i < o->n_used; i++) {
         size_t pair = (size_t)row * (size_t)o->n_used + (size_t)i;
+        float *y = o->y + (o->place ? (size_t)o->place[pair] : pair) * n;
         if (o->down_bias)
-            j->ops->add(o->y + pair * n, o->down_bias + (size_t)o->id[pair] * n, o->d_model);
-        j->ops->add_scaled(sum, o->weight ? o->weight[pair] : 1.0f, o->y + pair * n, o->d_model);
+            j->ops->add(y, o->down_bias + (size_t)o->id[pair] * n, o->d_model);
+        j->ops->add_scaled(sum, o->weight ? o->weight[pair] : 1.0f, y, o->d_model);
     }
     if (o->shared) {
         float by = o->shared_gate ? kn_sigmoid(o->shared_gate[row]) : 1.0f;

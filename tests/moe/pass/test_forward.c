@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "moe/pass/pass.h"
 #include "tests/emulated/late.h"
 #include "tests/moe/golden.h"
 #include "tests/moe/load.h"
@@ -88,6 +89,7 @@ static void compare_devices(const struct golden *g, struct moe_file *file, const
     for (size_t part = 2; part > 0; part--) {
         co.resident_bytes = moe_model_shape(apart)->device_expert_bytes / part;
         assert_int_equal(moe_context_open(&context, apart, &co), 0);
+        context->residents.where.plans = MOE_PLANS_RANDOM;
         late_n_wait = 0;
         some_rows(g, context, 5, all);
         if (part == 1 || !moe_model_shape(apart)->n_expert) /* the host waits for nothing but the logits */

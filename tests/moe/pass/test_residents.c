@@ -1,5 +1,5 @@
 /* Which experts a device keeps: free slots first, then those of colder experts, never of one that the layer uses; two
- * copies in a layer at most. */
+ * copies in a layer at most.  Which experts pass through its window, in which order, and where all outputs go. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,8 @@
 #include "moe/pass/pass.h"
 
 #define N_EXPERT 8
-#define N_SLOT   3
+#define N_SLOT   5 /* the last two are the window's */
+#define N_KEPT   3
 
 static struct moe_model model;
 static struct moe_layer layer;
@@ -18,6 +19,7 @@ static struct moe_context c;
 static struct kn_team *team;
 static int32_t n_planned, planned[N_EXPERT], first[N_EXPERT + 1];
 static float weights[N_EXPERT][3][KN_PANEL];
+static int32_t pair[2 * N_EXPERT], out[4 * N_EXPERT];
 static struct kn_group group[N_EXPERT];
 
 static int open_context(void **state)
@@ -26,14 +28,18 @@ static int open_context(void **state)
     static struct moe_resident slot[N_SLOT];
     static int32_t slot_of[N_EXPERT], rest[N_EXPERT], rest_of[N_EXPERT];
     static float heat[N_EXPERT];
+    static bool passes[N_EXPERT];
     (void)state;
     if (kn_team_open(&team, 1))
         return -1;
     queue.team = team;
-    model = (struct moe_model){ .resident_bytes = 3 * 256, .shape.n_expert_total = N_EXPERT, .layer = &layer };
+    model = (struct moe_model){
+        .resident_bytes = 3 * 256, .shape.n_expert_total = N_EXPERT, .layer = &layer, .desc.n_used = 2
+    };
     c = (struct moe_context){ .model = &model };
     c.shared = (struct kn_memory){ .base = (uint8_t *)group, .image = (uint8_t *)group };
-    c.plan = (struct kn_plan){ .n_expert = &n_planned, .expert = planned, .first = first };
+    c.plan = (struct kn_plan){ .n_expert = &n_planned, .expert = planned, .first = first, .pair = pair };
+    c.n_row = N_EXPERT;
     c.residents = (struct moe_residents){ .n = 2,
                                           .slot = slot,
                                           .slot_of = slot_of,
@@ -41,7 +47,10 @@ static int open_context(void **state)
                                           .use = 1,
                                           .group = group,
                                           .rest = rest,
-                                          .rest_of = rest_of };
+                                          .rest_of = rest_of,
+                                          .passes = passes,
+                                          .out = out,
+                                          .where.plans = MOE_PLANS_RANDOM };
     memset(heat, 0, sizeof heat);
     for (int e = 0; e < N_EXPERT; e++) {
         slot_of[e] = -1;
@@ -49,8 +58,12 @@ static int open_context(void **state)
             for (int k = 0; k < KN_PANEL; k++)
                 weights[e][i][k] = (float)(100 * e + KN_PANEL * i + k);
     }
-    return kn_memory_open(&c.residents.memory, queue.device, N_SLOT * model.resident_bytes, false) ||
-           kn_queue_open(&c.queue, &queue);
+    if (kn_memory_open(&c.residents.memory, queue.device, N_SLOT * model.resident_bytes, false) ||
+        kn_queue_open(&c.queue, &queue))
+        return -1;
+    for (int i = 0; i < N_SLOT; i++)
+        slot[i] = (struct moe_resident){ .at = c.residents.memory.base + (size_t)i * model.resident_bytes };
+    return 0;
 }
 
 static int close_context(void **state)
@@ -74,13 +87,15 @@ static int use(const char *digits)
     return moe_residents_list(&c, &layer);
 }
 
-static bool copy(int e)
+static struct kn_mat *matrices(int e)
 {
-    struct kn_mat m[3];
+    static struct kn_mat m[3];
     for (int i = 0; i < 3; i++)
         m[i] = (struct kn_mat){ KN_F32, KN_PANEL, 1, weights[e][i] };
-    return moe_residents_copy(&c, e, m);
+    return m;
 }
+
+static bool copy(int e) { return moe_residents_copy(&c, e, matrices(e)); }
 
 static void check_there(int e)
 {
@@ -94,7 +109,7 @@ static void check_there(int e)
 static void free_slots_come_first(void **state)
 {
     (void)state;
-    c.residents.n = 3;
+    c.residents.n = N_KEPT;
     assert_int_equal(use("024"), 0);
     assert_int_equal(c.residents.n_rest, 3);
     assert_true(copy(0));
@@ -118,7 +133,11 @@ static void the_hotter_expert_takes_the_slot_of_the_coldest(void **state)
     copy(1);
     use("12");
     assert_false(copy(2)); /* as hot as expert 0, not clearly hotter */
-    use("12");
+    for (int i = 0; i < 5; i++)
+        use("12");
+    assert_false(copy(2)); /* 6 uses and 1: by chance */
+    for (int i = 0; i < 5; i++)
+        use("12");
     assert_true(copy(2));
     check_there(2);
     check_there(1);
@@ -171,6 +190,79 @@ static void heat_stays_finite(void **state)
     check_there(1);
 }
 
+/* A layer in which the experts of the text have so many rows, 0 to 9; their pairs are numbered from the last. */
+static int use_rows(const char *digits, const char *rows)
+{
+    int n = 0;
+    n_planned = (int32_t)strlen(digits);
+    for (int i = 0; i < n_planned; i++) {
+        planned[i] = digits[i] - '0';
+        first[i] = n;
+        n += rows[i] - '0';
+    }
+    first[n_planned] = n;
+    for (int i = 0; i < n; i++)
+        pair[i] = 2 * N_EXPERT - 1 - i;
+    return moe_residents_list(&c, &layer);
+}
+
+static void copied_experts_have_most_rows(void **state)
+{
+    (void)state;
+    use("3");
+    copy(3);
+    for (int round = 0; round < 50; round++) {
+        assert_int_equal(use_rows("03567", "12314"), 1);
+        c.residents.n_window = 2;
+        moe_residents_choose(&c, 0);
+        int n = 0, n_host = 0;
+        static const int by_rows[] = { 3, 1, 0, 2 }; /* of the others 0, 5, 6, 7: with 1, 3, 1 and 4 rows */
+        for (int i = 0; i < 4; i++)
+            n += c.residents.passes[i];
+        for (int i = 0; i < n && n < 4; i++) /* 0 and 6 have as many rows and as much heat */
+            assert_true(c.residents.passes[by_rows[i]]);
+        for (int i = 0; i < 4; i++)
+            n_host += c.residents.passes[i] ? 0 : first[c.residents.rest_of[i] + 1] - first[c.residents.rest_of[i]];
+        assert_int_equal(c.residents.n_host, n_host);
+        bool taken[2 * N_EXPERT] = { false };
+        for (int e = 0; e < n_planned; e++)
+            for (int i = first[e]; i < first[e + 1]; i++) {
+                assert_false(taken[out[i]]); /* each output has a place of its own, */
+                taken[out[i]] = true;
+                assert_int_equal(c.residents.place[pair[i]], out[i]); /* which combine finds; */
+                bool host = e != 1 && !c.residents.passes[e - (e > 1)];
+                assert_int_equal(out[i] < n_host, host); /* the host's come first */
+            }
+    }
+}
+
+static void a_copied_expert_changes_places(void **state)
+{
+    int n;
+    (void)state;
+    use("01");
+    copy(0);
+    copy(1);
+    c.residents.n_window = 2;
+    for (int i = 0; i < 2; i++)
+        use("24");
+    moe_residents_pass(&c, &layer, 0, matrices(2));
+    moe_residents_pass(&c, &layer, 1, matrices(4));
+    const struct kn_group *g = moe_residents_round(&c, &n);
+    assert_int_equal(n, 2);
+    assert_int_equal(g[0].bias, 2);
+    assert_memory_equal(g[1].down.data, weights[4][2], sizeof weights[4][2]);
+    check_there(2); /* hotter than 0 and 1 */
+    check_there(4);
+    assert_int_equal(use("0124"), 2);
+    moe_residents_pass(&c, &layer, 0,
+                       matrices(0)); /* the memory of the experts that lost their slots is the window's */
+    moe_residents_pass(&c, &layer, 1, matrices(1));
+    check_there(2);
+    check_there(4);
+    assert_int_equal(c.residents.total.n_copied, 6);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -179,6 +271,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_expert_in_use_keeps_its_slot, open_context, close_context),
         cmocka_unit_test_setup_teardown(two_experts_take_two_slots, open_context, close_context),
         cmocka_unit_test_setup_teardown(heat_stays_finite, open_context, close_context),
+        cmocka_unit_test_setup_teardown(copied_experts_have_most_rows, open_context, close_context),
+        cmocka_unit_test_setup_teardown(a_copied_expert_changes_places, open_context, close_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

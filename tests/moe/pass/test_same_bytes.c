@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "moe/moe.h"
+#include "moe/pass/pass.h"
 #include "tests/emulated/late.h"
 #include "tests/moe/load.h"
 #include "tests/nodes.h"
@@ -106,6 +106,7 @@ static struct run *open_run(const struct model *m, int which, int n_thread, enum
         o.resident_bytes = moe_model_shape(m->model[which])->device_expert_bytes / 10 *
                            (size_t)(int[]){ 1, 5, 10, 0 }[n_apart++ % 4];
     assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
+    r->context->residents.where.plans = MOE_PLANS_RANDOM;
     for (int i = 0; i < N_SLOT; i++)
         r->free_slot[i] = i;
     for (r->n_free = N_SLOT; r->n_free > 1; r->n_free--) { /* slot numbers in random order */
