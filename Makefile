@@ -41,14 +41,14 @@ tsan_FLAGS    = -O1 -g1 -fsanitize=thread -fno-omit-frame-pointer
 fuzz_FLAGS    = -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 LINKFLAGS     = $($(MODE)_LINK)
 # The undefined-behaviour sanitizer doubles the time to compile: not in tests, and in SIMD bodies for one instruction set.
-$(B)/asan/tests/%.o $(B)/asan/kernels/%.avx512.o: asan_FLAGS += -fno-sanitize=undefined
+$(B)/asan/tests/%.o $(B)/asan/kernels/%.avx512.o $(B)/asan/kernels/%.vbmi.o: asan_FLAGS += -fno-sanitize=undefined
 # SM: compute capabilities for which the program has machine code; the driver compiles for others from PTX.
 SM           ?= $(if $(CI),80,$(SM_ALL))
 SM_ALL        = 80 86 89 90 120
 NVCCFLAGS     = -I. -O3 -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -arch=compute_80
 # The SIMD bodies of different instruction sets share their callers, which divide the work among threads, so the thread
 # sanitizer does not look at AVX-512's: test_pass and test_pass_layers run every instruction set, test_same_bytes AVX2, too.
-$(B)/tsan/kernels/%.avx512.o: tsan_FLAGS += -fno-sanitize=thread -D__SANITIZE_THREAD__  # few tiles, as in the other bodies
+$(B)/tsan/kernels/%.avx512.o $(B)/tsan/kernels/%.vbmi.o: tsan_FLAGS += -fno-sanitize=thread -D__SANITIZE_THREAD__  # few tiles, as in the other bodies
 # Tests run once for each time they are compiled, and most spend their time in the code that they test.
 $(out)/tests/%.o: CFLAGS += -O1
 $(B)/asan/tests/engine/%.o $(B)/asan/tests/moe/%.o $(B)/tsan/tests/engine/%.o $(B)/tsan/tests/moe/%.o: CFLAGS += -O0
@@ -70,6 +70,8 @@ LIBS_engine      = -lpcre2-8 -linih -ljansson -lutf8proc -levent_core
 ISAS       = avx2 avx512
 ISA_avx2   = -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+ISA_vbmi   = $(ISA_avx512) -mavx512vbmi -mgfni
+VBMI       = cpu/matmul_256.tmpl cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl # only these are compiled for it
 
 SRC_kernels     = pass_fields device core/base core/io core/memory core/machine core/threads core/json cpu/math cpu/formats \
                   cpu/grids cpu/decode cpu/reference_matmul cpu/reference cpu/logits cpu/encode cpu/encode_32 cpu/encode_grid cpu/encode.tmpl \
@@ -152,7 +154,8 @@ archive = $(out)/lib$(1).a
 closure = $(foreach f,$(1) $(USES_$(1)),$(call archive,$(f)))
 libs    = $(foreach f,$(1) $(USES_$(1)),$(LIBS_$(f)))
 plain   = $(patsubst %,$(out)/$(1)/%.o,$(filter-out %.tmpl,$(SRC_$(1))))
-perisa  = $(foreach i,$(ISAS),$(patsubst %.tmpl,$(out)/$(1)/%.$(i).o,$(filter %.tmpl,$(SRC_$(1)))))
+perisa  = $(foreach i,$(ISAS),$(patsubst %.tmpl,$(out)/$(1)/%.$(i).o,$(filter %.tmpl,$(SRC_$(1))))) \
+          $(patsubst %.tmpl,$(out)/$(1)/%.vbmi.o,$(filter $(VBMI),$(SRC_$(1))))
 
 all: $(out)/spillway
 	@echo "built $(out)/spillway$(if $(NVCC), with CUDA ($(NVCC)), without CUDA: no nvcc found)"
@@ -166,7 +169,7 @@ $(out)/%.$(1).o: %.tmpl.c | build-packages
 	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -g1 $(if $(filter release,$(MODE)),-O3) -fno-stack-protector -fno-stack-clash-protection \
 	    $(ISA_$(1)) $$(CHAINS) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
 endef
-$(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
+$(foreach i,$(ISAS) vbmi,$(eval $(call isa_rule,$(i))))
 
 $(out)/%.o: %.c | build-packages
 	@mkdir -p $(@D)
@@ -299,7 +302,7 @@ $(out)/tests/fuzz/seeds: $(out)/tests/fuzz/seeds.o $(call closure,moe)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,moe) -o $@
 fuzzers: $(FUZZERS) $(out)/tests/fuzz/seeds
 # clang 14 takes many minutes to instrument the SIMD bodies
-GCC_HERE = $(B)/fuzz/kernels/%.avx2.o $(B)/fuzz/kernels/%.avx512.o
+GCC_HERE = $(B)/fuzz/kernels/%.avx2.o $(B)/fuzz/kernels/%.avx512.o $(B)/fuzz/kernels/%.vbmi.o
 $(GCC_HERE): override CC = gcc
 $(GCC_HERE): fuzz_FLAGS = -O1
 fuzz: fuzz-packages

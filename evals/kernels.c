@@ -7,8 +7,12 @@
  * is an item's work over the median of the items' processor time, times the threads: the rate of the
  * cores, independent of other processes on the machine.
  *
- * kernels [FORMATS] [ISA] [ROWS]    a selection instead of all, as in: kernels q4_k,f16 avx512 1,4,16
- *                                   ISA "best": the fastest of this machine; with ROWS, repacking is left out */
+ * kernels [FORMATS] [ISA] [ROWS]    a selection instead of all ("all"), as in: kernels q4_k,f16 avx512 1,4,16
+ *                                   ISA "best": the fastest of this machine; with ROWS, repacking is left out
+ * kernels share [FORMATS] [ISA] [ROWS]
+ *                                   the share of the read rate of memory that products reach with all threads: each round
+ *                                   reads before and after; geometric mean and 95 % interval of the rounds' ratios */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,18 +69,23 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Items a second of the team at the median item's time. */
-static double items_per_s(struct kn_team *team, int n, kn_task *fn, void *arg)
+/* Items a second of the team at the median item's time; the items are done `repeat` times. */
+static double items_per_s_of(struct kn_team *team, int n, kn_task *fn, void *arg, int repeat)
 {
     static double seconds[REPEAT * MOST_ITEMS];
 
-    kn_assert(n <= MOST_ITEMS);
-    for (int i = 0; i < REPEAT; i++) {
+    kn_assert(n <= MOST_ITEMS && repeat <= REPEAT);
+    for (int i = 0; i < repeat; i++) {
         struct timed t = { fn, arg, seconds + (size_t)i * (size_t)n };
         kn_parallel_for(team, n, timed_item, &t);
     }
-    qsort(seconds, (size_t)(REPEAT * n), sizeof *seconds, by_size);
-    return kn_team_size(team) / seconds[REPEAT * n / 2];
+    qsort(seconds, (size_t)(repeat * n), sizeof *seconds, by_size);
+    return kn_team_size(team) / seconds[repeat * n / 2];
+}
+
+static double items_per_s(struct kn_team *team, int n, kn_task *fn, void *arg)
+{
+    return items_per_s_of(team, n, fn, arg, REPEAT);
 }
 
 /* ---- bounds of the machine ------------------------------------------------------------------- */
@@ -226,6 +235,48 @@ static void products(struct kn_team *const team[2], struct bench *b, const char 
     }
 }
 
+#define SHARE_BYTES  ((size_t)256 << 20)
+#define SHARE_ROUNDS 7
+
+static double read_rate(struct kn_team *team, uint8_t *weights)
+{
+    return READ_ITEM * items_per_s_of(team, (int)(SHARE_BYTES / READ_ITEM), read_item, weights, 1);
+}
+
+static void share(struct kn_team *team, const struct bench *b, enum kn_isa isa)
+{
+    const double student = 2.447; /* 97.5 % of SHARE_ROUNDS - 1 degrees of freedom */
+    double sum = 0, squares = 0, rates = 0, before = read_rate(team, b->weights);
+
+    for (int i = 0; i < SHARE_ROUNDS; i++) {
+        double rate = (double)b->mat_bytes *
+                      items_per_s_of(team, (int)(SHARE_BYTES / b->mat_bytes), product_item, (void *)b, 1);
+        double after = read_rate(team, b->weights), ratio = log(2 * rate / (before + after));
+
+        sum += ratio;
+        squares += ratio * ratio;
+        rates += rate;
+        before = after;
+    }
+    double mean = sum / SHARE_ROUNDS, variance = (squares - sum * mean) / (SHARE_ROUNDS - 1);
+    double half = student * sqrt(fmax(variance, 0) / SHARE_ROUNDS);
+    printf("%s,%s,%d,%d,%.2f,%.3f,%.3f,%.3f\n", kn_format_info(b->m.w.format)->name, kn_isa_name(isa), b->m.n_row,
+           kn_team_size(team), rates / SHARE_ROUNDS * 1e-9, exp(mean), exp(mean - half), exp(mean + half));
+    fflush(stdout);
+}
+
+static void shares(struct kn_team *team, struct bench *b, const char *isa_only, const struct row_counts *rows)
+{
+    fill_weights(b->m.w.format, b->weights, SHARE_BYTES);
+    for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
+        b->ops = kn_ops(isa);
+        for (int i = 0; i < rows->n && !skipped(isa_only, isa); i++) {
+            b->m.n_row = rows->row[i];
+            share(team, b, isa);
+        }
+    }
+}
+
 static void repacks(struct kn_team *const team[2], struct bench *b, const char *isa_only)
 {
     int n_mat = (int)(WEIGHT_BYTES / 2 / b->mat_bytes);
@@ -241,8 +292,10 @@ static void repacks(struct kn_team *const team[2], struct bench *b, const char *
     }
 }
 
+enum figures { PRODUCTS, PRODUCTS_AND_REPACKS, SHARES };
+
 static void format_figures(struct kn_team *const team[2], enum kn_format f, struct bench *b, const float *x,
-                           uint8_t *act, const char *isa_only, const struct row_counts *rows, bool with_repack)
+                           uint8_t *act, const char *isa_only, const struct row_counts *rows, enum figures figures)
 {
     enum kn_act kind = kn_format_info(f)->act;
     size_t stride = kn_act_bytes(kind, N_IN);
@@ -253,8 +306,11 @@ static void format_figures(struct kn_team *const team[2], enum kn_format f, stru
     b->m.w = (struct kn_mat){ f, N_OUT, N_IN, NULL };
     b->m.x = act;
     b->m.x_stride = stride;
-    products(team, b, isa_only, rows);
-    if (with_repack)
+    if (figures == SHARES)
+        shares(team[1], b, isa_only, rows);
+    else
+        products(team, b, isa_only, rows);
+    if (figures == PRODUCTS_AND_REPACKS)
         repacks(team, b, isa_only);
 }
 
@@ -299,6 +355,11 @@ static bool parse_row_counts(const char *list, struct row_counts *rows)
 int main(int argc, char **argv)
 {
     const size_t n_x = (size_t)MOST_ROWS * N_IN;
+    const bool only_shares = argc > 1 && strcmp(argv[1], "share") == 0;
+    const enum figures figures = only_shares ? SHARES : argc > 3 ? PRODUCTS : PRODUCTS_AND_REPACKS;
+
+    argc -= only_shares;
+    argv += only_shares;
     const char *formats = argc > 1 ? argv[1] : NULL, *isa = argc > 2 ? argv[2] : NULL;
     struct row_counts rows = { 14, { 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 31, 32, 96 } };
     struct kn_team *team[2];
@@ -306,6 +367,10 @@ int main(int argc, char **argv)
     uint8_t *act = kn_map(n_x * sizeof *x, -1);
     struct bench b = { .weights = kn_map(WEIGHT_BYTES, -1), .m.y_stride = N_OUT };
 
+    if (only_shares)
+        rows = (struct row_counts){ 3, { 1, 2, 4 } };
+    if (formats && strcmp(formats, "all") == 0)
+        formats = NULL;
     if (formats && !formats_exist(formats)) {
         fprintf(stderr, "kernels: %s: an unknown or repeated format\n", formats);
         return 2;
@@ -323,12 +388,16 @@ int main(int argc, char **argv)
     memset(b.weights, 1, WEIGHT_BYTES);
     for (size_t i = 0; i < n_x; i++)
         x[i] = (float)(int32_t)(kn_mix(i * KN_GOLDEN) >> 32) * 0x1p-31f;
-    printf("what,format,isa,rows,threads,GB_per_s,GMAC_per_s\n");
-    machine(team[0], b.weights);
-    machine(team[1], b.weights);
+    if (only_shares) {
+        printf("format,isa,rows,threads,GB_per_s,of_read,of_read_low,of_read_high\n");
+    } else {
+        printf("what,format,isa,rows,threads,GB_per_s,GMAC_per_s\n");
+        machine(team[0], b.weights);
+        machine(team[1], b.weights);
+    }
     for (int f = 0; f < KN_FORMAT_COUNT; f++)
         if (is_listed(formats, kn_format_info((enum kn_format)f)->name))
-            format_figures(team, (enum kn_format)f, &b, x, act, isa, &rows, argc <= 3);
+            format_figures(team, (enum kn_format)f, &b, x, act, isa, &rows, figures);
     kn_team_close(team[0]);
     kn_team_close(team[1]);
     return 0;

@@ -56,8 +56,8 @@ static inline double fma_pass(void *arg)
     const enum kn_isa *isa = arg;
     const long n = 10000;
 
-    (*isa == KN_ISA_AVX512 ? fma_avx512 : fma_avx2)(n);
-    return (double)n * CHAINS * (*isa == KN_ISA_AVX512 ? 16 : 8);
+    (*isa >= KN_ISA_AVX512 ? fma_avx512 : fma_avx2)(n);
+    return (double)n * CHAINS * (*isa >= KN_ISA_AVX512 ? 16 : 8);
 }
 
 #endif

@@ -46,6 +46,7 @@
 KN_OPS_OF(scalar)
 KN_OPS_OF(avx2)
 KN_OPS_OF(avx512)
+void kn_matmul_vbmi(const struct kn_matmul *m, int panel0, int panel1); /* all else is as AVX-512 */
 
 /* A field of a format's block: n items of `size` bytes, from byte `at` of the block in the file.  In a panel,
  * item i of row 0, of row 1 .. of row 15 follow one another, then item i + 1. */
@@ -68,6 +69,14 @@ extern uint8_t kn_grid_iq3_xxs[256][4], kn_grid_iq3_s[512][4];
 
 /* The values of the IQ1 formats' points by indices of twelve bits. */
 extern int8_t kn_grid_iq1[4096][8];
+
+/* The points of a grid by planes, for look-ups of bytes: plane h has for each index the numbers of the first (h 0) or last
+ * (h 1) half of the point's values, as in kn_grid.digit; of IQ1 and IQ2 four of two bits, of IQ3 two of three bits. */
+extern uint8_t kn_plane_iq2_xxs[2][256], kn_plane_iq2_xs[2][512], kn_plane_iq2_s[2][1024], kn_plane_iq1[2][2048];
+extern uint8_t kn_plane_iq3_xxs[2][256], kn_plane_iq3_s[2][512];
+
+/* Signed values plus 128 by a number and a sign within an index of six bits (simd_grids_vbmi.h has their places). */
+extern uint8_t kn_values_iq1[2][64], kn_values_iq2[2][64], kn_values_iq3_xxs[4][64], kn_values_iq3_s[4][64];
 
 /* A grid as the encoders use it; NULL of other formats. */
 struct kn_grid {
@@ -101,6 +110,8 @@ float kn_mxfp4_step(uint8_t e);
 
 /* An FP8 code's value / 256, which half precision can hold exactly; codes 0x7F and 0xFF are NaN. */
 float kn_e4m3_part(uint8_t q);
+extern uint8_t kn_e4m3_bytes[2]
+                            [128]; /* the upper two bytes of the part of each code without sign; the lower two are 0 */
 
 /* The CPUs that this process may use, ordered by node. */
 struct kn_cpus {

@@ -110,8 +110,8 @@ static void check_isa(struct report *r)
         const char *name;
         bool there;
     } feature[] = {
-        FEATURE(avx2),     FEATURE(fma),      FEATURE(bmi2),     FEATURE(avx512f),
-        FEATURE(avx512bw), FEATURE(avx512vl), FEATURE(avx512dq), FEATURE(avx512vnni),
+        FEATURE(avx2),     FEATURE(fma),      FEATURE(bmi2),       FEATURE(avx512f),    FEATURE(avx512bw),
+        FEATURE(avx512vl), FEATURE(avx512dq), FEATURE(avx512vnni), FEATURE(avx512vbmi), FEATURE(gfni),
     };
 #undef FEATURE
     for (size_t i = 0; i < sizeof feature / sizeof *feature; i++)
@@ -121,7 +121,7 @@ static void check_isa(struct report *r)
     snprintf(text, sizeof text, "%s is used%s%s", kn_isa_name(best), missing[0] ? "; missing:" : "", missing);
     say(r, (struct finding){ "isa",
                              best == KN_ISA_SCALAR   ? BAD
-                             : best == KN_ISA_AVX512 ? GOOD
+                             : best >= KN_ISA_AVX512 ? GOOD
                                                      : NOTE,
                              text,
                              .fix = best == KN_ISA_SCALAR

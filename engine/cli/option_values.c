@@ -112,9 +112,11 @@ static bool read_bias(const char *s, struct eng_config *c)
 
 /* ---- options with a fixed list of values ----------------------------------------------------------- */
 
-static const char *const isa_name[] = {
-    [KN_ISA_SCALAR] = "scalar", [KN_ISA_AVX2] = "avx2", [KN_ISA_AVX512] = "avx512", [KN_ISA_COUNT] = NULL
-};
+static const char *const isa_name[] = { [KN_ISA_SCALAR] = "scalar",
+                                        [KN_ISA_AVX2] = "avx2",
+                                        [KN_ISA_AVX512] = "avx512",
+                                        [KN_ISA_VBMI] = "avx512vbmi",
+                                        [KN_ISA_COUNT] = NULL };
 static const char *const kv_name[] = {
     [KN_KV_F16] = "f16", [KN_KV_F32] = "f32", [KN_KV_INT8] = "int8", [KN_KV_COUNT] = NULL
 };

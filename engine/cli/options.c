@@ -256,7 +256,7 @@ static const struct eng_option options[] = {
     { "kv", "", MEMORY, MODEL, ENG_KV, AT(kv), 0, 0,
       "f16|f32|int8", "number format of the KV cache" },
     { "isa", "", MEMORY, MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
-      "NAME", "highest instruction set: scalar, avx2, avx512; same output" },
+      "NAME", "highest instruction set: scalar, avx2, avx512, avx512vbmi; same output" },
 
     { "seed", "-s", COMMON, RUN | SYNTH | BENCH | SIMULATE, ENG_SEED, SAMPLE(seed), 0, 0,
       "N", "random seed; the same seed gives the same answer (-1: pick one and print it)" },

@@ -16,7 +16,7 @@ enum kn_isa kn_isa_best(void)
         return KN_ISA_SCALAR;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni"))
-        return KN_ISA_AVX512;
+        return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni") ? KN_ISA_VBMI : KN_ISA_AVX512;
     return KN_ISA_AVX2;
 #else
     return KN_ISA_SCALAR;
@@ -25,7 +25,7 @@ enum kn_isa kn_isa_best(void)
 
 const char *kn_isa_name(enum kn_isa isa)
 {
-    static const char *const name[KN_ISA_COUNT] = { "scalar", "avx2", "avx512" };
+    static const char *const name[KN_ISA_COUNT] = { "scalar", "avx2", "avx512", "avx512vbmi" };
     return name[isa];
 }
 

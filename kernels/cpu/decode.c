@@ -358,6 +358,20 @@ float kn_e4m3_part(uint8_t q)
     return kn_f16_to_f32((uint16_t)((q & 0x80) << 8 | (none ? 0x7E00 : (q & 0x7F) << 7)));
 }
 
+_Alignas(64) uint8_t kn_e4m3_bytes[2][128];
+
+static __attribute__((constructor)) void make_e4m3_bytes(void)
+{
+    for (int q = 0; q < 128; q++) {
+        float part = kn_e4m3_part((uint8_t)q);
+        uint32_t bits;
+
+        memcpy(&bits, &part, sizeof bits);
+        kn_e4m3_bytes[0][q] = (uint8_t)(bits >> 16);
+        kn_e4m3_bytes[1][q] = (uint8_t)(bits >> 24);
+    }
+}
+
 static void decode_fp8(const struct kn_fp8 *w, float *out)
 {
     float d = 256.0f * w->d;

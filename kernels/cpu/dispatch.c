@@ -5,10 +5,10 @@
  * each instruction set in turn. */
 #include "kernels/internal.h"
 
-#define KN_TABLE(level, name)                                                                                          \
+#define KN_TABLE(level, name, products)                                                                                \
     [level] = {                                                                                                        \
         .isa = level,                                                                                                  \
-        .matmul = kn_matmul_##name,                                                                                    \
+        .matmul = kn_matmul_##products,                                                                                \
         .quantize = kn_quantize_##name,                                                                                \
         .encode = kn_encode_##name,                                                                                    \
         .repack = kn_repack_##name,                                                                                    \
@@ -39,9 +39,10 @@
     }
 
 static const struct kn_ops tables[KN_ISA_COUNT] = {
-    KN_TABLE(KN_ISA_SCALAR, scalar),
-    KN_TABLE(KN_ISA_AVX2, avx2),
-    KN_TABLE(KN_ISA_AVX512, avx512),
+    KN_TABLE(KN_ISA_SCALAR, scalar, scalar),
+    KN_TABLE(KN_ISA_AVX2, avx2, avx2),
+    KN_TABLE(KN_ISA_AVX512, avx512, avx512),
+    KN_TABLE(KN_ISA_VBMI, avx512, vbmi),
 };
 
 const struct kn_ops *kn_ops(enum kn_isa most)

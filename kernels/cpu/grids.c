@@ -143,6 +143,10 @@ static const uint64_t iq1[] = {
     0x400A288808248808, 0x02A0051401450008, 0x0000000145085140,
 };
 
+_Alignas(64) uint8_t kn_plane_iq2_xxs[2][256], kn_plane_iq2_xs[2][512], kn_plane_iq2_s[2][1024], kn_plane_iq1[2][2048];
+_Alignas(64) uint8_t kn_plane_iq3_xxs[2][256], kn_plane_iq3_s[2][512];
+_Alignas(64) uint8_t kn_values_iq1[2][64], kn_values_iq2[2][64], kn_values_iq3_xxs[4][64], kn_values_iq3_s[4][64];
+
 #define GRID(name, base, n_value, part, ...)                                                                           \
     {                                                                                                                  \
         sizeof halves_##name / 2, n_value, base, part, { __VA_ARGS__ }, (const int8_t *)kn_grid_##name[0],             \
@@ -176,6 +180,45 @@ static void expand(enum kn_format f, const uint64_t *set, int most, void *out, u
     }
 }
 
+static void make_planes(enum kn_format f, uint8_t *plane)
+{
+    const struct kn_grid *g = &grids[f];
+
+    for (int p = 0; p < 2 * g->n_point; p++) {
+        const int half = g->half[p % g->n_point][p / g->n_point];
+
+        plane[p] = (uint8_t)(g->base == 8 ? half : half % 3 | half / 3 % 3 << 2 | half / 9 % 3 << 4 | half / 27 << 6);
+    }
+}
+
+/* Entry i of a table: the value of the number of `bits` bits that begins at bit `at` of i, with the sign that is bit
+ * `sign`, plus 128. */
+static void make_values(enum kn_format f, int at, int bits, int sign, uint8_t table[64])
+{
+    const struct kn_grid *g = &grids[f];
+
+    for (int i = 0; i < 64; i++) {
+        const int number = i >> at & ((1 << bits) - 1), digit = number < g->base ? g->digit[number] : 0;
+        const bool negative = i >> sign & 1;
+
+        table[i] = (uint8_t)(128 + (g->shifted ? digit + (negative ? -1 : 1) : negative ? -digit : digit));
+    }
+}
+
+static void make_all_values(void)
+{
+    static const uint8_t place[4][2] = { { 0, 3 }, { 3, 0 }, { 0, 5 }, { 3, 2 } }; /* of number and sign, IQ3 */
+
+    for (int i = 0; i < 2; i++) {
+        make_values(KN_IQ1_S, 2 * i, 2, 4 + i, kn_values_iq1[i]);
+        make_values(KN_IQ2_S, 2 * i, 2, 4 + i, kn_values_iq2[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        make_values(KN_IQ3_XXS, place[i][0], 3, place[i][1], kn_values_iq3_xxs[i]);
+        make_values(KN_IQ3_S, place[i][0], 3, place[i][1], kn_values_iq3_s[i]);
+    }
+}
+
 static __attribute__((constructor)) void expand_all(void)
 {
     expand(KN_IQ2_XXS, iq2_xxs, IQ2_POINTS, kn_grid_iq2_xxs[0], halves_iq2_xxs);
@@ -189,4 +232,11 @@ static __attribute__((constructor)) void expand_all(void)
             kn_grid_iq1[p + 2048][i] = (int8_t)(kn_grid_iq1[p][i] - 1);
             kn_grid_iq1[p][i]++;
         }
+    make_planes(KN_IQ2_XXS, kn_plane_iq2_xxs[0]);
+    make_planes(KN_IQ2_XS, kn_plane_iq2_xs[0]);
+    make_planes(KN_IQ2_S, kn_plane_iq2_s[0]);
+    make_planes(KN_IQ3_XXS, kn_plane_iq3_xxs[0]);
+    make_planes(KN_IQ3_S, kn_plane_iq3_s[0]);
+    make_planes(KN_IQ1_S, kn_plane_iq1[0]);
+    make_all_values();
 }

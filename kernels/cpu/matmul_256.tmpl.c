@@ -11,6 +11,7 @@
  * from isum. */
 #include "kernels/cpu/simd_matmul.h"
 
+#define FEW_ROWS   2 /* up to so many rows a run has two sums, as the latency of one would be the bound */
 #define FAR_BLOCKS 7 /* the prefetch to the outer caches is this many blocks beyond the next block */
 
 /* The block of 16 rows, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i + 3. */
@@ -40,6 +41,7 @@ enum lines { HELD, SHARED };
  * too. */
 typedef vi line_fn(const struct codes *c, int half, int i, int part);
 typedef void scales_fn(const void *block, struct codes *c);
+typedef void turn_fn(const struct kn_codes *x, struct kn_codes *out);
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
@@ -234,7 +236,13 @@ static void scales_iq4_xs(const void *block, struct codes *c) /* kn_iq4_xs_scale
     }
 }
 
+#if defined(__AVX512VBMI__)
+#include "kernels/cpu/simd_grids_vbmi.h"
+#define TURN_GRID turn_codes
+#else
 #include "kernels/cpu/simd_grids.h"
+#define TURN_GRID NULL
+#endif
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
@@ -275,11 +283,12 @@ KN_INLINE bool is_held(int run, enum lines lines)
 KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int run, const vi *held, line_fn *unpack,
                         vi scale, int largest, const int8_t *const *x, int from, int to, vi *isum)
 {
-    vi dot[WIDE_TILE];
+    const int n_sum = to - from <= FEW_ROWS && run > 4 ? 2 : 1;
+    vi dot[2][WIDE_TILE];
 
     UNROLL
     for (int r = from; r < to; r++)
-        dot[r] = vi_zero();
+        dot[0][r] = dot[1][r] = vi_zero();
     UNROLL
     for (int h = 0; h < run; h++) {
         vi q = held     ? held[h]
@@ -288,11 +297,11 @@ KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int ru
 
         UNROLL
         for (int r = from; r < to; r++)
-            dot[r] = dot_codes(dot[r], q, vi_spread(x[r] + 4 * (i + h)), largest);
+            dot[h % n_sum][r] = dot_spread(dot[h % n_sum][r], q, x[r] + 4 * (i + h), largest);
     }
     UNROLL
     for (int r = from; r < to; r++)
-        isum[r] = dot_fold(isum[r], dot[r], scale, largest);
+        isum[r] = dot_fold(isum[r], n_sum == 2 ? dot_add(dot[0][r], dot[1][r]) : dot[0][r], scale, largest);
 }
 
 /* Computes msum of rows from..to - 1, and adds the block's products, from isum and msum, to t->acc.  A block is a whole
@@ -352,7 +361,10 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
             for (int i = 0; i < 32; i += run) {
                 vi scale = c->scale[part][half * (32 / n_line) + i / n_line];
 
-                forget_loads();
+                if (n > FEW_ROWS)
+                    forget_loads();
+                else
+                    keep_order();
                 ask_for(c, 32 * half + i, run, part, bytes);
                 run_rows(c, part, half, i, run, NULL, unpack, scale, largest, x, 0, n, isum);
             }
@@ -473,7 +485,8 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
     WIDE_TILES(wide_##name)
 #define KIND(name)                                                                                                     \
     {                                                                                                                  \
-        sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, TILE, wide_##name##_tiles, decode_##name   \
+        sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, TILE, wide_##name##_tiles, decode_##name,  \
+            NULL                                                                                                       \
     }
 
 /* Tiles of one and two rows, and of three rows and more. */
@@ -500,7 +513,7 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
 #define GRID_KIND(name, n_sub)                                                                                         \
     {                                                                                                                  \
         sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, 2, wide_grid_##n_sub##_tiles,              \
-            decode_##name                                                                                              \
+            decode_##name, TURN_GRID                                                                                   \
     }
 
 FORMAT(q4_k, 8, 15, MINS, HELD)
@@ -521,6 +534,20 @@ WIDE(grid_16, sizeof(struct kn_iq2_xs_x16), 16, KN_SIGNED(43), SIGNED_MINS, NULL
 SHARED_TILES(wide_grid_8)
 SHARED_TILES(wide_grid_16)
 
+/* A block's activations in the order of a format's lines, and a job with these. */
+struct turned {
+    struct kn_codes x[GROUP_256] __attribute__((aligned(64)));
+    struct job job;
+};
+
+static const struct job *turned_job(struct turned *t, const struct job *j)
+{
+    t->job = *j;
+    for (int r = 0; r < j->n; r++)
+        t->job.x[r] = (const void *)&t->x[r];
+    return &t->job;
+}
+
 void KN_FN(kn_job_256)(const struct job *j)
 {
     static const struct kind {
@@ -530,6 +557,7 @@ void KN_FN(kn_job_256)(const struct job *j)
         int most_few;
         tile_fn *const *many; /* of more rows than most_few */
         void (*decode)(struct codes *c);
+        turn_fn *turn; /* if not NULL, orders codes as lines have them */
     } kinds[KN_FORMAT_COUNT] = {
         [KN_Q4_K] = KIND(q4_k),
         [KN_Q5_K] = KIND(q5_k),
@@ -549,18 +577,23 @@ void KN_FN(kn_job_256)(const struct job *j)
     const bool many = j->n > k->most_few;
     float acc[GROUP_256][ACC] __attribute__((aligned(64)));
     struct codes c;
+    struct turned turned;
     struct tile t = { .job = j, .w = &c };
     tile_fn *whole = j->n > WIDE_TILE ? NULL : many ? k->many[j->n] : k->few[j->n];
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
+    if (k->turn)
+        t.job = turned_job(&turned, j);
     set_tile(&t, acc, 0, 1);
     for (int b = 0; b < j->n_block; b++) {
         c.block = j->w + (size_t)b * k->bytes;
         c.ahead = (const uint8_t *)c.block + k->bytes;
+        for (int r = 0; k->turn && r < j->n; r++) /* long before its loads, which are smaller than its stores */
+            k->turn((const struct kn_codes *)(const void *)j->x[r] + b, &turned.x[r]);
         k->scales(c.block, &c);
         if (many)
             k->decode(&c);
-        t.at = (size_t)b * sizeof(struct kn_codes);
+        t.at = k->turn ? 0 : (size_t)b * sizeof(struct kn_codes);
         if (whole)
             whole(&t);
         else

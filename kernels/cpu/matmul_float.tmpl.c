@@ -1,9 +1,8 @@
 /* kernels/cpu/matmul_float.tmpl.c - products of float weights: k ascending, one fma each, in groups of 256.
  *
- * F32 is used in place, and so are F16 and BF16 for the rows of one tile.  For more rows these two are widened to float
- * once for all rows of the job, 128 k at a time, into a few KiB that stay in the L1 cache; FP8 is always widened, a
- * block (128 k) at a time.  Row r has its sum in acc[r]; a group of which only a part is computed has its in
- * acc[GROUP + r]. */
+ * F32 is used in place, and so are F16, BF16 and FP8 for the rows of one tile.  For more rows these three are widened to
+ * float once for all rows of the job, 128 k at a time, into a few KiB that stay in the L1 cache.  Row r has its sum in
+ * acc[r]; a group of which only a part is computed has its in acc[GROUP + r]. */
 #include "kernels/cpu/simd_matmul.h"
 
 #define PAIR  FLOAT_PANELS
@@ -138,6 +137,110 @@ KN_INLINE void rows_wide(const struct tile *t, int n)
     }
 }
 
+#define STEP_K (4 / KN_PARTS) /* k of a panel that fill four registers */
+
+/* kn_e4m3_part() of STEP_K * KN_PANEL codes; a register has KN_LANES in turn. */
+KN_INLINE void load_parts(const uint8_t *q, vf v[4])
+{
+#if defined(__AVX512VBMI__)
+    /* The upper two bytes of 64 floats are looked up; then 16 lanes at a time get both. */
+    const vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const vi both = vi_or(vi_shl(lane, 16), vi_shl(lane, 24));
+    const uint8_t *t = kn_e4m3_bytes[0];
+    vi code = vi_load(q), low = _mm512_permutex2var_epi8(vi_load(t), code, vi_load(t + 64));
+    vi high = _mm512_permutex2var_epi8(vi_load(t + 128), code, vi_load(t + 192));
+
+    high = _mm512_ternarylogic_epi32(high, code, vi_bytes(0x80), 0xF8); /* high | (code & 0x80) */
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        vi from = vi_add(both, vi_set1((0x40 + 16 * i) << 24 | (16 * i) << 16));
+
+        v[i] = vf_bits(_mm512_maskz_permutex2var_epi8(UINT64_C(0xCCCCCCCCCCCCCCCC), low, from, high));
+    }
+#else
+    UNROLL
+    for (int i = 0; i < 4; i += 2)
+        vf_load_e4m3_parts(q + i * KN_LANES, v + i);
+#endif
+}
+
+#define FP8_SIDE(n) ((n) <= 2 ? 2 : 1) /* groups at once: the sums of one group of so few rows wait for each other */
+
+/* Adds `side` groups of n_block blocks each; w: the panels' blocks, x: the rows' activations. */
+KN_INLINE void groups_fp8(const struct tile *t, const struct kn_fp8_x16 *const w[PAIR], const float *const *x, int side,
+                          int n_block, int n)
+{
+    vf acc[2][2][TILE];
+
+    UNROLL
+    for (int i = 0; i < 4 * n; i++)
+        acc[i % 2][i / 2 % 2][i / 4] = vf_zero();
+    for (int b = 0; b < n_block; b++) {
+        vf d[2][2];
+
+        UNROLL
+        for (int i = 0; i < 2 * side; i++)
+            d[i / 2][i % 2] = vf_mul(vf_set1(256.0f),
+                                     vf_load(w[i % 2 / KN_PARTS][i / 2 * 2 + b].d + i % 2 % KN_PARTS * KN_LANES));
+        for (int k = 0; k < 128; k += STEP_K) {
+            UNROLL
+            for (int i = 0; i < PAIR * side; i++) {
+                const int g = i / PAIR;
+                const uint8_t *q = w[i % PAIR][2 * g + b].q[k];
+                vf v[4];
+
+                prefetch(q + 2 * side * sizeof *w[0]);
+                load_parts(q, v);
+                UNROLL
+                for (int j = 0; j < 4; j++) {
+                    const int half = i % PAIR + j % KN_PARTS;
+
+                    v[j] = vf_mul(d[g][half], v[j]);
+                    UNROLL
+                    for (int r = 0; r < n; r++)
+                        acc[g][half][r] = vf_fma(v[j], vf_set1(x[r][g * KN_GROUP + 128 * b + k + j / KN_PARTS]),
+                                                 acc[g][half][r]);
+                }
+            }
+        }
+    }
+    UNROLL
+    for (int i = 0; i < 2 * side; i++) {
+        UNROLL
+        for (int r = 0; r < n; r++)
+            add_to(t->acc[r] + i % 2 * KN_LANES, acc[i / 2][i % 2][r]);
+    }
+}
+
+/* Adds all groups of FP8 blocks in the panels; the last may be one block. */
+KN_INLINE void rows_fp8(const struct tile *t, int n)
+{
+    const struct kn_fp8_x16 *w[PAIR];
+    const float *x[TILE];
+
+    UNROLL
+    for (int p = 0; p < PAIR; p++)
+        w[p] = (const void *)panel_of_pair(t->job, p);
+    UNROLL
+    for (int r = 0; r < n; r++)
+        x[r] = (const void *)t->x[r];
+    for (int left = t->n_step; left > 0;) {
+        const int side = left >= FP8_SIDE(n) * KN_GROUP ? FP8_SIDE(n) : 1;
+
+        if (FP8_SIDE(n) == 2 && side == 2)
+            groups_fp8(t, w, x, 2, 2, n);
+        else
+            groups_fp8(t, w, x, 1, kn_min(left, KN_GROUP) / 128, n);
+        left -= side * KN_GROUP;
+        UNROLL
+        for (int p = 0; p < PAIR; p++)
+            w[p] += 2 * side;
+        UNROLL
+        for (int r = 0; r < n; r++)
+            x[r] += side * KN_GROUP;
+    }
+}
+
 KN_INLINE void rows_f32(const struct tile *t, int n) { rows_in_place(t, n, sizeof(float), load_f32); }
 KN_INLINE void rows_f16(const struct tile *t, int n) { rows_in_place(t, n, sizeof(uint16_t), load_f16); }
 KN_INLINE void rows_bf16(const struct tile *t, int n) { rows_in_place(t, n, sizeof(uint16_t), load_bf16); }
@@ -145,6 +248,7 @@ KN_INLINE void rows_bf16(const struct tile *t, int n) { rows_in_place(t, n, size
 TILES(rows_f32)
 TILES(rows_f16)
 TILES(rows_bf16)
+TILES(rows_fp8)
 TILES(rows_wide)
 
 static void run_in_place(const struct job *j, tile_fn *const *tiles)
@@ -193,12 +297,17 @@ static void run_fp8(const struct job *j)
         for (int p = 0; p < PAIR; p++) {
             const struct kn_fp8_x16 *from = (const struct kn_fp8_x16 *)(const void *)panel_of_pair(j, p) + b;
 
-            for (int part = 0; part < KN_PARTS; part++) {
-                const vf d = vf_mul(vf_set1(256.0f), vf_load(from->d + part * KN_LANES));
-                float *to = (float *)(void *)wide.w[p] + part * KN_LANES;
+            float *to = (float *)(void *)wide.w[p];
+            vf d[KN_PARTS], v[4];
 
-                for (int k = 0; k < CHUNK; k++)
-                    vf_store(to + k * KN_PANEL, vf_mul(d, vf_load_e4m3_part(from->q[k] + part * KN_LANES)));
+            UNROLL
+            for (int part = 0; part < KN_PARTS; part++)
+                d[part] = vf_mul(vf_set1(256.0f), vf_load(from->d + part * KN_LANES));
+            for (int k = 0; k < CHUNK; k += STEP_K, to += 4 * KN_LANES) {
+                load_parts(from->q[k], v);
+                UNROLL
+                for (int i = 0; i < 4; i++)
+                    vf_store(to + i * KN_LANES, vf_mul(d[i % KN_PARTS], v[i]));
             }
             wide.from[p] = (const void *)from;
         }
@@ -213,6 +322,8 @@ void KN_FN(kn_job_floats)(const struct job *j)
 
     if (j->format == KN_F32)
         run_in_place(j, rows_f32_tiles);
+    else if (j->format == KN_FP8 && few)
+        run_in_place(j, rows_fp8_tiles);
     else if (j->format == KN_FP8)
         run_fp8(j);
     else if (j->format == KN_F16 && few)

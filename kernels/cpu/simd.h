@@ -75,15 +75,17 @@ KN_INLINE vf vf_load_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-/* kn_e4m3_part() of KN_LANES codes: shifted by 7 bits, sign and fraction are in their places in a half. */
-KN_INLINE vf vf_load_e4m3_part(const uint8_t *p)
+/* kn_e4m3_part() of 2 * KN_LANES codes: shifted by 7 bits, sign and fraction are in their places in a half. */
+KN_INLINE void vf_load_e4m3_parts(const uint8_t *p, vf out[2])
 {
-    __m128i code = _mm_loadu_si128((const __m128i *)p), ones = _mm_set1_epi8(0x7F);
-    __m256i half = _mm256_slli_epi16(_mm256_cvtepi8_epi16(code), 7);
-    __m256i none = _mm256_cvtepi8_epi16(_mm_cmpeq_epi8(_mm_and_si128(code, ones), ones));
+    const __m512i ones = _mm512_set1_epi16(0x3F80);
+    __m512i half = _mm512_slli_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p)), 7);
+    __mmask32 none = _mm512_cmpeq_epi16_mask(_mm512_and_si512(half, ones), ones);
 
-    half = _mm256_and_si256(half, _mm256_set1_epi16((short)0xBF80));
-    return _mm512_cvtph_ps(_mm256_or_si256(half, _mm256_and_si256(none, _mm256_set1_epi16(0x7E00))));
+    half = _mm512_and_si512(half, _mm512_set1_epi16((short)0xBF80));
+    half = _mm512_or_si512(half, _mm512_maskz_mov_epi16(none, _mm512_set1_epi16(0x7E00)));
+    out[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(half));
+    out[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1));
 }
 
 KN_INLINE void vf_store_f16(uint16_t *p, vf x)
@@ -158,6 +160,13 @@ KN_INLINE vi dot_codes(vi run, vi u, vi s, int largest)
     (void)largest;
     return _mm512_dpbusd_epi32(run, u, s);
 }
+KN_INLINE vi dot_spread(vi run, vi u, const int8_t s[4], int largest) /* with the same four s in each lane */
+{
+    (void)largest;
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(run) : "v"(u), "m"(*(const int8_t(*)[4])s));
+    return run;
+}
+KN_INLINE vi dot_add(vi a, vi b) { return _mm512_add_epi32(a, b); } /* of two parts of a run */
 KN_INLINE vi dot_scale(vi scale, int largest)
 {
     vi low = vi_and(scale, vi_set1(0xFFFF));
@@ -233,14 +242,16 @@ KN_INLINE vf vf_load_bf16(const uint16_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
-KN_INLINE vf vf_load_e4m3_part(const uint8_t *p)
+KN_INLINE void vf_load_e4m3_parts(const uint8_t *p, vf out[2])
 {
-    __m128i code = _mm_loadl_epi64((const __m128i *)p), ones = _mm_set1_epi8(0x7F);
-    __m128i half = _mm_slli_epi16(_mm_cvtepi8_epi16(code), 7);
-    __m128i none = _mm_cvtepi8_epi16(_mm_cmpeq_epi8(_mm_and_si128(code, ones), ones));
+    const __m256i ones = _mm256_set1_epi16(0x3F80);
+    __m256i half = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)), 7);
+    __m256i none = _mm256_cmpeq_epi16(_mm256_and_si256(half, ones), ones);
 
-    half = _mm_and_si128(half, _mm_set1_epi16((short)0xBF80));
-    return _mm256_cvtph_ps(_mm_or_si128(half, _mm_and_si128(none, _mm_set1_epi16(0x7E00))));
+    half = _mm256_and_si256(half, _mm256_set1_epi16((short)0xBF80));
+    half = _mm256_or_si256(half, _mm256_and_si256(none, _mm256_set1_epi16(0x7E00)));
+    out[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(half));
+    out[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1));
 }
 
 KN_INLINE void vf_store_f16(uint16_t *p, vf x)
@@ -309,6 +320,14 @@ KN_INLINE vi dot_codes(vi run, vi u, vi s, int largest)
 {
     return _mm256_add_epi16(run, largest >= KN_SIGNED(0) ? signed_pairs(u, s) : _mm256_maddubs_epi16(u, s));
 }
+KN_INLINE vi dot_spread(vi run, vi u, const int8_t s[4], int largest)
+{
+    int32_t four;
+
+    memcpy(&four, s, sizeof four);
+    return dot_codes(run, u, vi_set1(four), largest);
+}
+KN_INLINE vi dot_add(vi a, vi b) { return _mm256_add_epi16(a, b); }
 KN_INLINE vi dot_scale(vi scale, int largest)
 {
     (void)largest;

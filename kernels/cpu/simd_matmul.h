@@ -46,6 +46,10 @@
  * sums out of registers. */
 KN_INLINE void forget_loads(void) { __asm__ volatile("" : : : "memory"); }
 
+/* Makes the compiler keep instructions before this point before it: it would move all prefetches of a block to one
+ * place. */
+KN_INLINE void keep_order(void) { __asm__ volatile(""); }
+
 /* One panel, or two, and up to GROUP activation rows. */
 struct job {
     enum kn_format format;

@@ -122,7 +122,7 @@ static void expect_the_same(enum kn_format f, enum kind kind, const float *x, in
     static struct room want, got;
     memset(&want, 0x5a, sizeof want);
     kn_ops(KN_ISA_SCALAR)->encode(f, x, NULL, (size_t)n, want.blocks);
-    for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++) {
+    for (int isa = KN_ISA_AVX2; isa <= KN_ISA_AVX512; isa++) {
         memset(&got, 0x5a, sizeof got);
         kn_ops((enum kn_isa)isa)->encode(f, x, NULL, (size_t)n, got.blocks);
         if (memcmp(&want, &got, sizeof want))
@@ -199,7 +199,7 @@ static void weights_count(void **state)
                    is = weighted_error(f, x, weight, N, weighted.blocks);
             if (!(is <= (f == KN_Q8_0 || f == KN_MXFP4 ? 1 : 0.99) * was))
                 fail_msg("%s, kind %d: weighted error %g, without weights %g", kn_format_info(f)->name, kind, is, was);
-            for (int isa = KN_ISA_SCALAR; isa < KN_ISA_COUNT; isa++) {
+            for (int isa = KN_ISA_SCALAR; isa <= KN_ISA_AVX512; isa++) {
                 kn_ops((enum kn_isa)isa)->encode(f, x, weight, N, other.blocks);
                 assert_memory_equal(weighted.blocks, other.blocks, kn_row_bytes(f, N));
             }

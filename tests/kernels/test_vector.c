@@ -73,7 +73,7 @@ typedef void case_fn(const struct kn_ops *ops, const struct row *a, const struct
 static void check_all(case_fn *run, const char *what)
 {
     static struct row a, b, want, got;
-    for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++) {
+    for (int isa = KN_ISA_AVX2; isa <= KN_ISA_AVX512; isa++) {
         const struct kn_ops *ops = kn_ops((enum kn_isa)isa), *spec = kn_ops(KN_ISA_SCALAR);
         if ((int)ops->isa != isa)
             continue;
@@ -217,7 +217,7 @@ static void exp_is_the_same_on_every_lane(void **state)
 {
     (void)state;
     static struct row x, one, want, got;
-    for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++) {
+    for (int isa = KN_ISA_AVX2; isa <= KN_ISA_AVX512; isa++) {
         const struct kn_ops *ops = kn_ops((enum kn_isa)isa);
         uint32_t step = 6151;
         for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += (uint64_t)step * N_MOST) {
@@ -247,7 +247,7 @@ static void halves_round_to_nearest_even(void **state)
         1, 0,      1,      2,      0x0400, 0x0400, 0x3c00, 0x3c02, 0,      0,
     };
     enum { N_SPECIAL = sizeof special / sizeof special[0] };
-    for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
+    for (int isa = 0; isa <= KN_ISA_AVX512; isa++) {
         const struct kn_ops *ops = kn_ops((enum kn_isa)isa);
         for (int s = 0; s < N_SIZE; s++) {
             float x[N_MOST];
@@ -276,7 +276,7 @@ static void rotation_is_the_same_and_stays_in_its_part(void **state)
                                      { 5, 96, 48 }, { 3, 128, 128 }, { 2, 128, 34 }, { 1, 256, 256 }, { 2, 10, 6 } };
     static struct row x, want, got;
     float turn[128][2];
-    for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++)
+    for (int isa = KN_ISA_AVX2; isa <= KN_ISA_AVX512; isa++)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
             for (int fill = 0; fill < N_FILL; fill++)
                 for (int kind = KN_ROPE_HALVES; kind <= KN_ROPE_PAIRS; kind++) {
@@ -366,7 +366,7 @@ static void rotation_turns_the_right_way(void **state)
     float turn[2][2] = { { 0, 1 }, { 1, 0 } };
     float halves[5] = { 1, 3, 2, 4, 9 }, pairs[5] = { 1, 2, 3, 4, 9 };
     static const float want_halves[5] = { -2, 3, 1, 4, 9 }, want_pairs[5] = { -2, 1, 3, 4, 9 };
-    for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
+    for (int isa = 0; isa <= KN_ISA_AVX512; isa++) {
         float h[5], p[5];
         memcpy(h, halves, sizeof h);
         memcpy(p, pairs, sizeof p);

@@ -122,6 +122,7 @@ const struct kn_device *kn_host_device(enum kn_isa most)
         [KN_ISA_SCALAR] = { { &kn_host_backend }, KN_ISA_SCALAR, NULL },
         [KN_ISA_AVX2] = { { &kn_host_backend }, KN_ISA_AVX2, NULL },
         [KN_ISA_AVX512] = { { &kn_host_backend }, KN_ISA_AVX512, NULL },
+        [KN_ISA_VBMI] = { { &kn_host_backend }, KN_ISA_VBMI, NULL },
     };
     return &devices[kn_ops(most)->isa].base;
 }

@@ -400,7 +400,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m -t -1", "-t takes a whole number from 0 to 1024" },
         { ENG_run, "-m m -s 18446744073709551616", "-s takes" },
         { ENG_run, "-m m -s -2", "-s takes" },
-        { ENG_run, "-m m --isa sse", "scalar, avx2 or avx512" },
+        { ENG_run, "-m m --isa sse", "scalar, avx2, avx512 or avx512vbmi" },
         { ENG_run, "-m m --kv int4", "f16, f32 or int8" },
         { ENG_run, "-m m --io mmap", "auto, uring or pread" },
         { ENG_run, "-m m --ignore-eos=maybe", "true or false" },

@@ -200,7 +200,7 @@ static void numbers_that_are_none_or_too_large(void **state)
         { "run -m m.gguf -p a --host-mem 1M", "raise --host-mem to" },
         { "run -m m.gguf -p a --kv-mem 1K", "MiB of KV cache: raise --kv-mem to" },
         { "run -m m.gguf -p a --kv f8", "f16, f32 or int8" },
-        { "run -m m.gguf -p a --isa sse", "scalar, avx2 or avx512" },
+        { "run -m m.gguf -p a --isa sse", "scalar, avx2, avx512 or avx512vbmi" },
         { "run -m m.gguf -p a --io magic", "auto, uring or pread" },
         { "run -m m.gguf -p a --gamma 65", "from 0 to 64" },
         { "run -m m.gguf -p a --logit-bias 1", "ID=NUMBER" },
