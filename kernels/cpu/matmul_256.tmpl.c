@@ -283,7 +283,8 @@ KN_INLINE bool is_held(int run, enum lines lines)
 KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int run, const vi *held, line_fn *unpack,
                         vi scale, int largest, const int8_t *const *x, int from, int to, vi *isum)
 {
-    const int n_sum = to - from <= FEW_ROWS && run > 4 ? 2 : 1;
+    const bool few = to - from <= FEW_ROWS;
+    const int n_sum = few && run > 4 ? 2 : 1;
     vi dot[2][WIDE_TILE];
 
     UNROLL
@@ -297,7 +298,9 @@ KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int ru
 
         UNROLL
         for (int r = from; r < to; r++)
-            dot[h % n_sum][r] = dot_spread(dot[h % n_sum][r], q, x[r] + 4 * (i + h), largest);
+            dot[h % n_sum][r] = few || !unpack
+                                    ? dot_spread(dot[h % n_sum][r], q, x[r] + 4 * (i + h), largest)
+                                    : dot_codes(dot[h % n_sum][r], q, vi_spread(x[r] + 4 * (i + h)), largest);
     }
     UNROLL
     for (int r = from; r < to; r++)
@@ -489,11 +492,22 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
             NULL                                                                                                       \
     }
 
-/* Tiles of one and two rows, and of three rows and more. */
-#if KN_LANES == 16
-#define EACH_SHARED_TILE(X, of) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7) EACH_WIDE_TILE(X, of)
+/* Most rows for which lines of IQ2 (IQ3) are decoded in place, and the sizes of tiles that share decoded lines. */
+#if defined(__AVX512VBMI__)
+#define FEW_OF_IQ2 2
+#define FEW_OF_IQ3 2
+#elif KN_LANES == 16
+#define FEW_OF_IQ2 2
+#define FEW_OF_IQ3 1
 #else
-#define EACH_SHARED_TILE EACH_WIDE_TILE
+#define FEW_OF_IQ2 1
+#define FEW_OF_IQ3 0
+#endif
+#define EACH_SHARED_TILE(X, of) X(of, 1) X(of, 2) EACH_SMALL_TILE(X, of) EACH_WIDE_TILE(X, of)
+#if KN_LANES == 16
+#define EACH_SMALL_TILE(X, of) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7)
+#else
+#define EACH_SMALL_TILE(X, of)
 #endif
 #define EACH_OF_TWO(X, of) X(of, 1) X(of, 2)
 #define PAIR_TILES(body)                                                                                               \
@@ -503,16 +517,41 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
     TILE_BODIES(EACH_SHARED_TILE, body)                                                                                \
     static tile_fn *const body##_tiles[WIDE_TILE + 1] = { EACH_SHARED_TILE(TILE_ENTRY, body) };
 
-/* Looking lines up takes most of the time of the grid formats, so from three rows on lines are decoded once.  The tiles
+/* Lines of a pair are stored together: the compiler takes a store for a change of the tables.  Lines whose points are
+ * loaded one by one take many instructions: a function for a part of half a block keeps them few. */
+#if defined(__AVX512VBMI__)
+#define HALF_FN KN_INLINE
+#else
+#define HALF_FN static __attribute__((noinline, noclone))
+#endif
+#define DECODE_GRID(name)                                                                                              \
+    HALF_FN void decode_half_##name(struct codes *c, int half, int part)                                               \
+    {                                                                                                                  \
+        UNROLL                                                                                                         \
+        for (int i = 0; i < 32; i += 2) {                                                                              \
+            vi even = line_##name(c, half, i, part), odd = line_##name(c, half, i + 1, part);                          \
+                                                                                                                       \
+            vi_store(c->q[32 * half + i] + part * (int)sizeof(vi), even);                                              \
+            vi_store(c->q[32 * half + i + 1] + part * (int)sizeof(vi), odd);                                           \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void decode_##name(struct codes *c)                                                                         \
+    {                                                                                                                  \
+        UNROLL                                                                                                         \
+        for (int i = 0; i < 2 * KN_PARTS; i++)                                                                         \
+            decode_half_##name(c, i % 2, i / 2);                                                                       \
+    }
+
+/* Looking lines up takes most of the time of the grid formats, so of more rows lines are decoded once.  The tiles
  * are then those of wide_grid_8 or wide_grid_16 for all of these formats, which saves most of the time to compile them;
  * `bytes` only matters for the prefetch. */
 #define GRID(name, n_sub, largest)                                                                                     \
     ROWS(name, n_sub, largest, SIGNED_MINS)                                                                            \
     PAIR_TILES(rows_##name)                                                                                            \
-    DECODE(name, false)
-#define GRID_KIND(name, n_sub)                                                                                         \
+    DECODE_GRID(name)
+#define GRID_KIND(name, n_sub, few)                                                                                    \
     {                                                                                                                  \
-        sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, 2, wide_grid_##n_sub##_tiles,              \
+        sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, few, wide_grid_##n_sub##_tiles,            \
             decode_##name, TURN_GRID                                                                                   \
     }
 
@@ -565,13 +604,13 @@ void KN_FN(kn_job_256)(const struct job *j)
         [KN_Q2_K] = KIND(q2_k),
         [KN_Q3_K] = KIND(q3_k),
         [KN_IQ4_XS] = KIND(iq4_xs),
-        [KN_IQ2_XXS] = GRID_KIND(iq2_xxs, 8),
-        [KN_IQ2_XS] = GRID_KIND(iq2_xs, 16),
-        [KN_IQ2_S] = GRID_KIND(iq2_s, 16),
-        [KN_IQ3_XXS] = GRID_KIND(iq3_xxs, 8),
-        [KN_IQ3_S] = GRID_KIND(iq3_s, 8),
-        [KN_IQ1_S] = GRID_KIND(iq1_s, 8),
-        [KN_IQ1_M] = GRID_KIND(iq1_m, 16),
+        [KN_IQ2_XXS] = GRID_KIND(iq2_xxs, 8, FEW_OF_IQ2),
+        [KN_IQ2_XS] = GRID_KIND(iq2_xs, 16, FEW_OF_IQ2),
+        [KN_IQ2_S] = GRID_KIND(iq2_s, 16, FEW_OF_IQ2),
+        [KN_IQ3_XXS] = GRID_KIND(iq3_xxs, 8, FEW_OF_IQ3),
+        [KN_IQ3_S] = GRID_KIND(iq3_s, 8, FEW_OF_IQ3),
+        [KN_IQ1_S] = GRID_KIND(iq1_s, 8, 2),
+        [KN_IQ1_M] = GRID_KIND(iq1_m, 16, 2),
     };
     const struct kind *k = &kinds[j->format];
     const bool many = j->n > k->most_few;
