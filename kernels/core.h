@@ -228,7 +228,7 @@ uint64_t kn_now_ns(void);
 
 /* ---- machine ----------------------------------------------------------------------------------- */
 
-enum kn_isa { KN_ISA_SCALAR, KN_ISA_AVX2, KN_ISA_AVX512, KN_ISA_VBMI, KN_ISA_COUNT };
+enum kn_isa { KN_ISA_SCALAR, KN_ISA_AVX2, KN_ISA_AVX512, KN_ISA_VBMI, KN_ISA_COUNT }; /* VBMI: with GFNI, products */
 
 enum kn_isa kn_isa_best(void); /* the best set that this processor can run */
 const char *kn_isa_name(enum kn_isa isa);

@@ -11,8 +11,11 @@
  * from isum. */
 #include "kernels/cpu/simd_matmul.h"
 
-#define FEW_ROWS   2 /* up to so many rows a run has two sums, as the latency of one would be the bound */
 #define FAR_BLOCKS 7 /* the prefetch to the outer caches is this many blocks beyond the next block */
+
+/* Up to so many rows have two sums in a run, as the latency of one would be the bound, and keep loaded codes in
+ * registers. */
+#define FEW_ROWS (KN_LANES / 8)
 
 /* The block of 16 rows, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i + 3. */
 struct codes {
@@ -298,9 +301,8 @@ KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int ru
 
         UNROLL
         for (int r = from; r < to; r++)
-            dot[h % n_sum][r] = few || !unpack
-                                    ? dot_spread(dot[h % n_sum][r], q, x[r] + 4 * (i + h), largest)
-                                    : dot_codes(dot[h % n_sum][r], q, vi_spread(x[r] + 4 * (i + h)), largest);
+            dot[h % n_sum][r] = few || held ? dot_spread(dot[h % n_sum][r], q, x[r] + 4 * (i + h), largest)
+                                            : dot_codes(dot[h % n_sum][r], q, vi_spread(x[r] + 4 * (i + h)), largest);
     }
     UNROLL
     for (int r = from; r < to; r++)

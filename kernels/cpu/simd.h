@@ -1,6 +1,6 @@
 /* kernels/cpu/simd.h - the few vector operations that the kernels use, per instruction set.
  *
- * A *.tmpl.c file is compiled once per instruction set, with -DKN_ISA=avx2 or avx512 and the compiler
+ * A *.tmpl.c file is compiled once per instruction set, with -DKN_ISA=avx2, avx512 or vbmi and the compiler
  * flags for it.  It names an exported function KN_FN(kn_matmul), for example, which becomes kn_matmul_avx2.  Its
  * functions use vf and vi: one register of KN_LANES floats or int32s.  One value for each of a panel's 16 rows
  * takes KN_PARTS registers; the 64 accumulators of a sum are 64 / KN_LANES registers.
