@@ -41,7 +41,7 @@ struct kn_queue_options {
     const struct kn_device *device;
     struct kn_team *team;      /* of the host's queue: the threads that run its operations */
     int max_row, max_pos;      /* most rows of an attention, most positions */
-    int n_head, n_kv, d_value; /* the shape of all attentions */
+    int n_head, n_kv, d_value; /* of all attentions: query heads, the fewest KV heads, the widest value */
     int max_product;           /* most matrices of one operation */
     size_t max_state_floats;   /* floats of the largest state matrix of a delta net; 0: no delta nets */
 };

@@ -29,6 +29,7 @@
     void kn_swiglu_##isa(const float *gate, const float *up, int n, float *y);                                         \
     void kn_swiglu_clamped_##isa(const float *gate, const float *up, float alpha, float limit, int n, float *y);       \
     void kn_gate_##isa(float *x, const float *by, int n);                                                              \
+    void kn_cap_##isa(float *x, float cap, int n);                                                                     \
     void kn_softmax_##isa(float *x, int n);                                                                            \
     void kn_add_##isa(float *x, const float *y, int n);                                                                \
     void kn_add_scaled_##isa(float *x, float a, const float *y, int n);                                                \

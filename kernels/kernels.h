@@ -310,6 +310,7 @@ struct kn_ops {
     void (*swiglu_clamped)(const float *gate, const float *up, float alpha, float limit, int n, float *y);
 
     void (*gate)(float *x, const float *by, int n); /* x = x / (1 + exp(-by)) */
+    void (*cap)(float *x, float cap, int n);        /* x = cap * tanh(x / cap) */
     void (*softmax)(float *x, int n);
     void (*add)(float *x, const float *y, int n);                 /* x += y */
     void (*add_scaled)(float *x, float a, const float *y, int n); /* x = fmaf(a, y, x) */

@@ -158,12 +158,14 @@ static inline struct kn_product kn_product(const struct kn_acts *in, const struc
                                 .n_stack = 1 };
 }
 
-/* x = x * by, then x += bias unless it is NULL: products of the last matrix become logits. */
+/* x = x * by, then x += bias unless it is NULL, then with a cap over 0 x = cap * tanh(x / cap) (kn_ops.cap): products of the
+ * last matrix become logits, or a layer scales the residual stream. */
 struct kn_op_scale {
     float *x; /* [n, d] */
     float by;
     int n, d;
     const float *bias; /* [d] or NULL */
+    float cap;
 };
 
 /* Arrays lose rows: row i becomes the old row row[i] of each array, for i = 0 .. n - 1.  Later rows keep their contents. */
@@ -181,8 +183,10 @@ struct kn_op_pack {
 
 /* ---- operations of attention ------------------------------------------------------------------------------- */
 
-/* For live rows: bias, QK norm, clamp and rotation of Q, K and V, in this order, or with late_norm the QK norm last; then,
- * with scale_q, the queries times the row's q_scale; then key and value to the row's slot.  With q_gate the queries come from there: each head's gate follows its query. */
+/* For live rows: bias, norms, clamp and rotation of Q, K and V, in this order, or with late_norm the QK norm last; then,
+ * with scale_q, the queries times the row's q_scale, and with v_scale the values times that; then key and value to the
+ * row's slot.  With q_gate the queries come from there: each head's gate follows its query.  With v_is_k the values are
+ * the keys as they were before their norm, and v is only written. */
 struct kn_op_finish_qkv {
     struct kn_rows rows;
     int n_head, n_kv, d_head, d_value, n_rot;
@@ -197,6 +201,9 @@ struct kn_op_finish_qkv {
     enum kn_rope rope;
     struct kn_cache cache;
     bool scale_q;
+    bool v_is_k;         /* d_value is d_head */
+    const float *v_norm; /* [d_value] of each head; or NULL */
+    float v_scale;       /* 0: none */
 };
 
 /* Attention of live rows over positions first to their own: with a window its last positions, or with `chunked` those
@@ -424,11 +431,11 @@ enum kn_gating {
 
 /* Chooses the n_used experts of each row, and their weights.  Scores are the softmax over the logits, or the sigmoid of
  * each.  The first in the order of choices (kernels.h) are chosen; a selection bias and groups may change the choice but
- * not the weights.  Weights are the scores, scaled to sum to 1 with norm_topk; times scale.  CHOSEN: the
- * largest logits are chosen, the weights are the softmax over these.  CHOSEN_SIGMOID: the same with the sigmoid of each.
- * MIXER: the two largest logits are chosen.  The first one's weight is its part of the softmax over all logits near it, the
- * second one's its part of that over all logits near the second one but the first one.  A logit x is near m unless
- * (m - x) / max(|x|, m) > mixer_gap. */
+ * not the weights.  Weights are the scores, scaled to sum to 1 with norm_topk; times scale, times the expert's
+ * expert_scale.  CHOSEN: the largest logits are chosen, the weights are the softmax over these.  CHOSEN_SIGMOID: the same
+ * with the sigmoid of each.  MIXER: the two largest logits are chosen.  The first one's weight is its part of the softmax
+ * over all logits near it, the second one's its part of that over all logits near the second one but the first one.  A
+ * logit x is near m unless (m - x) / max(|x|, m) > mixer_gap. */
 struct kn_op_route {
     int n, n_expert, n_used;
     float *logit;                    /* [n, n_expert] afterwards the scores */
@@ -442,6 +449,7 @@ struct kn_op_route {
     int32_t *id;   /* [n, n_used] */
     float *weight; /* [n, n_used] */
     float mixer_gap;
+    const float *expert_scale; /* [n_expert] or NULL */
 };
 
 /* Rows grouped by expert, of one layer. */
@@ -528,9 +536,9 @@ struct kn_op_down {
     unsigned formats; /* bits 1 << format of the downs; 0: not known */
 };
 
-/* For live rows: sum is, from +0, weight * (output + its bias) of the row's choices in order (weight NULL: 1), then the shared expert's
- * output times the sigmoid of its gate's logit, or times 1.  sum = norm(sum) * sum_norm unless this is NULL; then
- * x = fmaf(sum_scale, sum, x). */
+/* For live rows: sum is, from +0, weight * (output + its bias) of the row's choices in order (weight NULL: 1), then
+ * norm(sum) * expert_norm; then the shared expert's output, as norm(output) * shared_norm, times the sigmoid of its gate's
+ * logit, or times 1.  sum = norm(sum) * sum_norm; then x = fmaf(sum_scale, sum, x).  A norm that is NULL is left out. */
 struct kn_op_combine {
     struct kn_rows rows;
     int n_used, d_model;
@@ -540,12 +548,13 @@ struct kn_op_combine {
     const int32_t *place;   /* [n, n_used] the row of y that has the choice's output, each another; NULL: in order */
     const float *down_bias; /* [experts, d_model] or NULL */
     int n_expert;
-    const float *shared;      /* [n, d_model] or NULL */
+    float *shared;            /* [n, d_model] or NULL; undefined afterwards with shared_norm */
     const float *shared_gate; /* [n] logits; or NULL */
     const float *sum_norm;    /* [d_model] */
     float eps, sum_scale;
     struct kn_acts scratch;
-    float *x; /* [n, d_model] */
+    float *x;                               /* [n, d_model] */
+    const float *expert_norm, *shared_norm; /* [d_model] */
 };
 
 /* ---- copies -------------------------------------------------------------------------------------------------------- */

@@ -195,6 +195,7 @@ static void finish_qkv(const struct fields *f, const struct kn_op_finish_qkv *o)
     FIELD(KN_READS, q_norm, o->norm_all ? n_q : o->d_head);
     FIELD(KN_READS, k_norm, o->norm_all ? n_k : o->d_head);
     FIELD(KN_READS, rotation, o->rows.n * (o->n_rot / 2));
+    FIELD(KN_READS, v_norm, o->d_value);
     for (int i = 0; i < o->rows.n; i++)
         if (!o->rows.status[i]) {
             cached(f, KN_WRITES, &o->cache, true, o->rows.row[i].slot, o->n_kv, o->d_head);
@@ -418,6 +419,7 @@ static void route(const struct fields *f, const struct kn_op_route *o)
     FIELD(KN_READS, select_bias, o->n_expert);
     FIELD(KN_WRITES, id, o->n * o->n_used);
     FIELD(KN_WRITES, weight, o->n * o->n_used);
+    FIELD(KN_READS, expert_scale, o->n_expert);
 }
 
 static void plan(const struct fields *f, const struct kn_op_plan *o)
@@ -499,11 +501,13 @@ static void combine(const struct fields *f, const struct kn_op_combine *o)
     FIELD(KN_CHANGES, y, o->rows.n * o->n_used * o->d_model);
     FIELD(KN_READS, place, o->rows.n * o->n_used);
     FIELD(KN_READS, down_bias, o->n_expert * o->d_model);
-    FIELD(KN_READS, shared, o->rows.n * o->d_model);
+    FIELD(o->shared_norm ? KN_CHANGES : KN_READS, shared, o->rows.n * o->d_model);
     FIELD(KN_READS, shared_gate, o->rows.n);
     FIELD(KN_READS, sum_norm, o->d_model);
     row_floats(f, "scratch", KN_SCRATCH, o->scratch.x, o->scratch.stride, o->rows.n, o->d_model);
     FIELD(KN_CHANGES, x, o->rows.n * o->d_model);
+    FIELD(KN_READS, expert_norm, o->d_model);
+    FIELD(KN_READS, shared_norm, o->shared ? o->d_model : 0);
 }
 
 /* ---- copies ------------------------------------------------------------------------------------------------ */

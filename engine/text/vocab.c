@@ -29,6 +29,7 @@ struct loader {
     const struct moe_string *token; /* [n_vocab] as the file spells them */
     struct eng_words names;         /* hash table over token[] */
     struct eng_letters letters;
+    bool has_merges; /* of a vocabulary of pieces: merges in place of scores */
 };
 
 static int no_memory(const struct loader *l) { return kn_fail(KN_ENOMEM, "%s: no memory for the vocabulary", l->path); }
@@ -63,10 +64,13 @@ static int load_kind(struct loader *l)
         l->v->kind = ENG_VOCAB_BYTES;
     } else if (moe_string_is(s, "llama")) {
         l->v->kind = ENG_VOCAB_PIECES;
+    } else if (moe_string_is(s, "gemma4")) {
+        l->v->kind = ENG_VOCAB_PIECES;
+        l->has_merges = true;
     } else {
         return kn_fail(KN_EUNSUPPORTED,
                        "%s: " KEY "model: tokenizer '%.*s' is not supported; gpt2 (byte-level BPE) and "
-                       "llama (SentencePiece's BPE) are",
+                       "llama and gemma4 (SentencePiece's BPE) are",
                        l->path, (int)(s.n < 64 ? s.n : 64), s.data);
     }
     return 0;
@@ -158,6 +162,7 @@ static const struct {
     { "<|call|>", true },
     { "<|EOT|>", true },
     { "<end_of_turn>", true },
+    { "<turn|>", true },
     { "<end_of_utterance>", true },
     { "<\xEF\xBD\x9C"
       "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
@@ -260,7 +265,7 @@ static int load_texts(struct loader *l)
 }
 
 /* A merge is "left right": left, right and their concatenation must be tokens. */
-static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
+static int find_merge(const struct loader *l, uint32_t rank, struct moe_string s, struct eng_pair *out)
 {
     char joint[MAX_TOKEN_BYTES];
     const char *space = s.n > 2 ? memchr(s.data + 1, ' ', s.n - 2) : NULL;
@@ -280,8 +285,17 @@ static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
                        "%s: " KEY "merges: merge %u, '%.*s', does not join two tokens "
                        "into a third",
                        l->path, rank, (int)(s.n < 64 ? s.n : 64), s.data);
-    eng_pairs_add(&l->v->pairs, pair);
+    *out = pair;
     return 0;
+}
+
+static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
+{
+    struct eng_pair pair;
+    int err = find_merge(l, rank, s, &pair);
+    if (!err)
+        eng_pairs_add(&l->v->pairs, pair);
+    return err;
 }
 
 /* Loads whole_words from the key ignore_merges (if absent, the pre-tokeniser's value) and compose from the
@@ -327,12 +341,82 @@ static int load_merges(struct loader *l)
     return err;
 }
 
+static bool is_normal(const struct loader *l, int32_t id)
+{
+    return id != ENG_NO_TOKEN && l->v->type[id] == ENG_TOKEN_NORMAL;
+}
+
+static size_t char_bytes(struct moe_string s)
+{
+    bool cut;
+    int code;
+    return (size_t)eng_utf8_next(s.data, s.n, &code, &cut);
+}
+
+/* The number of ways to split a token in two symbols that can be merged: normal tokens, or characters without one. */
+static size_t count_splits(const struct loader *l, struct moe_string s)
+{
+    size_t n = 0;
+    for (size_t at = char_bytes(s); at < s.n; at += char_bytes((struct moe_string){ s.data + at, s.n - at })) {
+        const struct moe_string part[2] = { { s.data, at }, { s.data + at, s.n - at } };
+        int n_symbol = 0;
+        for (int i = 0; i < 2; i++) {
+            const int32_t id = eng_words_find(&l->names, part[i].data, part[i].n);
+            n_symbol += is_normal(l, id) || (id == ENG_NO_TOKEN && char_bytes(part[i]) == part[i].n);
+        }
+        n += n_symbol == 2;
+    }
+    return n;
+}
+
+/* gemma4: merges in place of scores.  The best merge is the first one listed; if merges are in the order of the tokens
+ * that they make, it is the one with the lowest id, so the score is -id.  With scores any two neighbours that join to a
+ * token are merged; so every way to split a normal token must be a merge. */
+static int load_scores_of_merges(struct loader *l)
+{
+    struct eng_vocab *v = l->v;
+    const struct moe_value *merges;
+    size_t n_merge = 0, n_split = 0;
+    int32_t last = -1;
+    int err = find_array(l, KEY "merges", 0, &merges);
+    if (err)
+        return err;
+    if (merges->item != MOE_STRING || merges->n > 4 * (size_t)MAX_VOCAB)
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "merges: not an array of strings, or too long", l->path);
+    if (!(v->score = kn_calloc((size_t)v->n_vocab, sizeof *v->score)))
+        return no_memory(l);
+    for (size_t i = 0; i < merges->n; i++) {
+        struct eng_pair pair;
+        if ((err = find_merge(l, (uint32_t)i, ((const struct moe_string *)merges->data)[i], &pair)))
+            return err;
+        if (pair.id < last)
+            return kn_fail(KN_EUNSUPPORTED,
+                           "%s: " KEY "merges: merge %zu is not in the order of the tokens that merges make, which "
+                           "is not supported for SentencePiece",
+                           l->path, i);
+        last = pair.id;
+        n_merge += is_normal(l, pair.id) && is_normal(l, pair.left) && is_normal(l, pair.right);
+    }
+    for (int32_t id = 0; id < v->n_vocab; id++) {
+        v->score[id] = v->type[id] == ENG_TOKEN_NORMAL ? -(float)id : 0;
+        n_split += v->type[id] == ENG_TOKEN_NORMAL ? count_splits(l, l->token[id]) : 0;
+    }
+    if (n_split == n_merge)
+        return 0;
+    return kn_fail(KN_EUNSUPPORTED,
+                   "%s: " KEY "merges: %zu merges, but %zu pairs of tokens join to a token: text would be tokenised "
+                   "differently",
+                   l->path, n_merge, n_split);
+}
+
 static int load_scores(struct loader *l)
 {
     const size_t n = (size_t)l->v->n_vocab;
     const struct moe_value *scores;
     int err;
 
+    if (l->has_merges)
+        return load_scores_of_merges(l);
     err = find_array(l, KEY "scores", n, &scores);
     if (err)
         return err;

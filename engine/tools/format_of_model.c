@@ -114,6 +114,7 @@ static const struct known known[] = {
 
 static const char *const thoughts[][2] = { { "[THINK]", "[/THINK]" },
                                            { "<seed:think>", "</seed:think>" },
+                                           { "<|channel>thought\n", "<channel|>" }, /* gemma4 */
                                            { "<think>", "</think>" } };
 
 static bool has(const char *text, size_t n, const char *part) { return !part || memmem(text, n, part, strlen(part)); }

@@ -23,6 +23,7 @@
         .swiglu = kn_swiglu_##name,                                                                                    \
         .swiglu_clamped = kn_swiglu_clamped_##name,                                                                    \
         .gate = kn_gate_##name,                                                                                        \
+        .cap = kn_cap_##name,                                                                                          \
         .softmax = kn_softmax_##name,                                                                                  \
         .add = kn_add_##name,                                                                                          \
         .add_scaled = kn_add_scaled_##name,                                                                            \

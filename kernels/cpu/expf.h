@@ -63,4 +63,26 @@ KN_SHARED float kn_expf_inline(float x)
     return e * kn_pow2f(half) * kn_pow2f(k - half);
 }
 
+/* tanh of a float, by the same rules; SIMD bodies repeat it (vf_tanh).  From KN_TANHF_NEAR on it is (1 - e) / (1 + e)
+ * with e = exp(-2 |x|); below, where 1 - e would lose bits, x + x^3 T(x^2), the Taylor series, whose next term is
+ * 1e-8 x. */
+#define KN_TANHF_NEAR 0.25f
+#define KN_TANHF_T0   -0x1.555556p-2f
+#define KN_TANHF_T1   0x1.111112p-3f
+#define KN_TANHF_T2   -0x1.ba1ba2p-5f
+#define KN_TANHF_T3   0x1.664f48p-6f
+
+KN_SHARED float kn_tanhf_inline(float x)
+{
+    float size = fabsf(x), s = x * x;
+    if (size < KN_TANHF_NEAR) {
+        float t = fmaf(KN_TANHF_T3, s, KN_TANHF_T2);
+        t = fmaf(t, s, KN_TANHF_T1);
+        t = fmaf(t, s, KN_TANHF_T0);
+        return fmaf(t * s, x, x);
+    }
+    float e = kn_expf_inline(-2.0f * size);
+    return copysignf((1.0f - e) / (1.0f + e), x);
+}
+
 #endif

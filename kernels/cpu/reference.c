@@ -10,6 +10,7 @@
  *   - a maximum starts at minus infinity and becomes x where x > max; so a NaN never becomes the
  *     maximum, and the order does not matter;
  *   - exp is kn_expf (cpu/expf.h); sqrtf and / are IEEE's. */
+#include "kernels/cpu/expf.h"
 #include "kernels/internal.h"
 
 #include <math.h>
@@ -88,6 +89,12 @@ void kn_gate_scalar(float *x, const float *by, int n)
 {
     for (int i = 0; i < n; i++)
         x[i] = x[i] / (1.0f + kn_expf(-by[i]));
+}
+
+void kn_cap_scalar(float *x, float cap, int n)
+{
+    for (int i = 0; i < n; i++)
+        x[i] = cap * kn_tanhf_inline(x[i] / cap);
 }
 
 void kn_conv_scalar(const float *const *x, const float *w, int n_tap, int n, float *y)

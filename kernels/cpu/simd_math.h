@@ -157,4 +157,16 @@ KN_INLINE vf vf_exp(vf x)
     return vf_times_pow2(e, n);
 }
 
+KN_INLINE vf vf_tanh(vf x) /* kn_tanhf_inline, lane by lane */
+{
+    vi sign = vi_and(vi_bits(x), vi_bits(vf_set1(-0.0f)));
+    vf size = vf_bits(vi_xor(vi_bits(x), sign)), s = vf_mul(x, x), one = vf_set1(1.0f);
+    vf t = vf_fma(vf_set1(KN_TANHF_T3), s, vf_set1(KN_TANHF_T2));
+    t = vf_fma(t, s, vf_set1(KN_TANHF_T1));
+    t = vf_fma(t, s, vf_set1(KN_TANHF_T0));
+    vf near = vf_fma(vf_mul(t, s), x, x), e = vf_exp(vf_mul(vf_set1(-2.0f), size));
+    vf far = vf_bits(vi_or(vi_bits(vf_div(vf_sub(one, e), vf_add(one, e))), sign));
+    return vf_select(vf_less(size, vf_set1(KN_TANHF_NEAR)), near, far);
+}
+
 #endif

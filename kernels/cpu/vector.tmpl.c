@@ -128,6 +128,13 @@ void KN_FN(kn_gate)(float *x, const float *by, int n)
     }
 }
 
+void KN_FN(kn_cap)(float *x, float cap, int n)
+{
+    vf most = vf_set1(cap);
+    for (int i = 0; i < n; i += KN_LANES)
+        store_some(x + i, vf_mul(most, vf_tanh(vf_div(load_some(x + i, n - i), most))), n - i);
+}
+
 void KN_FN(kn_conv)(const float *const *x, const float *w, int n_tap, int n, float *y)
 {
     vf one = vf_set1(1.0f), minus_zero = vf_set1(-0.0f);

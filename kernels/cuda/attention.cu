@@ -59,6 +59,16 @@ KN_KERNEL(finish_qkv, ROW_THREADS, 2)(const __grid_constant__ struct kn_op_finis
         block_add(v, o.v_bias, n_v);
     }
     __syncthreads();
+    if (o.v_is_k) {
+        for (int i = t; i < n_v; i += ROW_THREADS)
+            v[i] = k[i];
+        __syncthreads();
+    }
+    if (o.v_norm) {
+        for (int h = warp_of(); h < o.n_kv; h += n_warp_of())
+            warp_rms_norm(v + h * o.d_value, o.v_norm, o.eps, o.d_value);
+        __syncthreads();
+    }
     if (o.q_norm && !o.late_norm) {
         block_norm_heads(o, q, o.n_head, o.q_norm);
         block_norm_heads(o, k, o.n_kv, o.k_norm);
@@ -81,6 +91,11 @@ KN_KERNEL(finish_qkv, ROW_THREADS, 2)(const __grid_constant__ struct kn_op_finis
     }
     for (int i = t; o.scale_q && i < n_q; i += ROW_THREADS)
         q[i] = q[i] * o.rows.row[row].q_scale;
+    if (o.v_scale > 0) {
+        for (int i = t; i < n_v; i += ROW_THREADS)
+            v[i] = v[i] * o.v_scale;
+        __syncthreads();
+    }
     int slot = o.rows.row[row].slot;
     for (int i = warp_of(); i < 2 * o.n_kv; i += n_warp_of()) {
         int h = i / 2;

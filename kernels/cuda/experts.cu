@@ -133,8 +133,10 @@ KN_KERNEL(route, THREADS, 2)(const __grid_constant__ struct kn_op_route o)
     for (int i = 0; i < o.n_used; i++)
         sum += weight[i];
     __syncwarp();
-    for (int i = t; i < o.n_used; i += KN_WARP)
-        weight[i] = (o.norm_topk ? weight[i] / (sum + 1e-20f) : weight[i]) * o.scale; /* all may be 0 */
+    for (int i = t; i < o.n_used; i += KN_WARP) {
+        float w = (o.norm_topk ? weight[i] / (sum + 1e-20f) : weight[i]) * o.scale; /* all may be 0 */
+        weight[i] = o.expert_scale ? w * o.expert_scale[id[i]] : w;
+    }
 }
 
 /* ---- plan and guess ----------------------------------------------------------------------------------------- */
@@ -289,8 +291,11 @@ KN_KERNEL(combine, THREADS, 2)(const __grid_constant__ struct kn_op_combine o)
     size_t row = blockIdx.x, n = (size_t)o.d_model;
     if (o.rows.status[row])
         return;
-    float *sums = o.scratch.x + row * o.scratch.stride;
+    float *sums = o.scratch.x + row * o.scratch.stride, *shared = o.shared ? o.shared + row * n : NULL;
     float by = o.shared_gate ? sigmoid(o.shared_gate[row]) : 1.0f;
+    bool apart = o.expert_norm; /* the shared expert is added after a norm */
+    if (o.shared && o.shared_norm)
+        block_rms_norm(shared, o.shared_norm, o.eps, o.d_model, shared);
     for (size_t k = threadIdx.x; k < n; k += THREADS) {
         float sum = 0;
         for (int i = 0; i < o.n_used; i++) {
@@ -300,11 +305,17 @@ KN_KERNEL(combine, THREADS, 2)(const __grid_constant__ struct kn_op_combine o)
                 *y = *y + o.down_bias[(size_t)o.id[pair] * n + k];
             sum = fmaf(o.weight ? o.weight[pair] : 1.0f, *y, sum);
         }
-        if (o.shared)
-            sum = fmaf(by, o.shared[row * n + k], sum);
+        if (o.shared && !apart)
+            sum = fmaf(by, shared[k], sum);
         sums[k] = sum;
     }
     __syncthreads();
+    if (apart) {
+        block_rms_norm(sums, o.expert_norm, o.eps, o.d_model, sums);
+        for (size_t k = threadIdx.x; o.shared && k < n; k += THREADS)
+            sums[k] = fmaf(by, shared[k], sums[k]);
+        __syncthreads();
+    }
     if (o.sum_norm)
         block_rms_norm(sums, o.sum_norm, o.eps, o.d_model, sums);
     for (size_t k = threadIdx.x; k < n; k += THREADS)

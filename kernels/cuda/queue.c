@@ -81,11 +81,11 @@ static void add_keep_features(queue *q, const struct kn_op_keep_features *o)
 static void add_scale(queue *q, const struct kn_op_scale *o)
 {
     size_t n = (size_t)o->n * (size_t)o->d;
-    float *x = o->x, by = o->by;
+    float *x = o->x, by = o->by, cap = o->cap;
     const float *bias = o->bias;
     int d = o->d;
     struct grid g = { (int)((n + KN_CUDA_ROW_THREADS - 1) / KN_CUDA_ROW_THREADS), 1, 1 };
-    LAUNCH(q, kernel_of(q, KN_CUDA_scale), g, KN_CUDA_ROW_THREADS, &x, &by, &n, &bias, &d);
+    LAUNCH(q, kernel_of(q, KN_CUDA_scale), g, KN_CUDA_ROW_THREADS, &x, &by, &cap, &n, &bias, &d);
 }
 
 static void add_pack(queue *q, const struct kn_op_pack *o)

@@ -78,11 +78,13 @@ KN_KERNEL(keep_features, THREADS, 2)(const __grid_constant__ struct kn_op_keep_f
     }
 }
 
-KN_KERNEL(scale, THREADS, 2)(float *x, float by, size_t n, const float *bias, int d)
+KN_KERNEL(scale, THREADS, 2)(float *x, float by, float cap, size_t n, const float *bias, int d)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < n)
-        x[i] = bias ? x[i] * by + bias[i % (size_t)d] : x[i] * by;
+    if (i >= n)
+        return;
+    float y = bias ? x[i] * by + bias[i % (size_t)d] : x[i] * by;
+    x[i] = cap > 0 ? cap * kn_tanhf_inline(y / cap) : y;
 }
 
 /* A thread moves one column, row by row: rows ascend, so that no value is overwritten before it has moved. */

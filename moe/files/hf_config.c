@@ -28,7 +28,14 @@ static const struct moe_hf_family families[] = {
     { "kimi_k2", "deepseek2", .experts = true, .latent = true, .sigmoid = true },
     { "gemma3_text", "gemma3", .post_norm = true, .norms_less_1 = true, .geglu = true, .windows = WINDOW_PERIOD,
       .window_period = 6, .window_rope = true },
-    { "ernie4_5_moe", "ernie4_5-moe", .experts = true, .aside = "model.mtp_" },
+    { "gemma4_text", "gemma4", .experts = true, .post_norm = true, .geglu = true, .windows = WINDOW_PERIOD,
+      .window_period = 6, .window_rope = true, .window_heads = true },
+    { "gemma4", "gemma4", .experts = true, .post_norm = true, .geglu = true, .windows = WINDOW_PERIOD,
+      .window_period = 6, .window_rope = true, .window_heads = true, .nested = true,
+      .aside = { "model.vision_tower.", "model.audio_tower.", "model.embed_" } },
+    { "mimo_v2_flash", "mimo2", .experts = true, .sigmoid = true, .windows = WINDOW_NOT_FIRST, .window_rope = true,
+      .window_heads = true, .aside = { "model.mtp." } },
+    { "ernie4_5_moe", "ernie4_5-moe", .experts = true, .aside = { "model.mtp_" } },
     { "hunyuan_v1_moe", "hunyuan-moe", .experts = true, .expert_is_ffn = true, .shared_is_ffn = true },
     { "hy_v3", "hy_v3", .experts = true, .sigmoid = true },
     { "dots1", "dots1", .experts = true, .sigmoid = true, .windows = WINDOW_FROM },
@@ -43,11 +50,11 @@ static const struct moe_hf_family families[] = {
     { "mistral4", "mistral4", .experts = true, .latent = true, .query_scale = true },
     { "phimoe", "phimoe", .experts = true, .expert_is_ffn = true, .windows = WINDOW_ALL },
     { "llama4_text", "llama4", .experts = true, .expert_is_ffn = true, .chunks = true, .transposed = true },
-    { "qwen3_next", "qwen3next", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
+    { "qwen3_next", "qwen3next", .experts = true, .post_norm = true, .delta = true, .aside = { "model.visual." },
       .norms_less_1 = true, .mtp_apart = true },
-    { "qwen3_5_moe_text", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
+    { "qwen3_5_moe_text", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .aside = { "model.visual." },
       .norms_less_1 = true, .mtp_apart = true, .tiled = true },
-    { "qwen3_5_moe", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .aside = "model.visual.",
+    { "qwen3_5_moe", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .aside = { "model.visual." },
       .norms_less_1 = true, .mtp_apart = true, .tiled = true, .nested = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
@@ -169,6 +176,7 @@ static const struct {
     { "moe_num_shared_experts", "expert_shared_count" },
     { "num_shared_experts", "expert_shared_count" },
     { "shared_intermediate_size", "expert_shared_feed_forward_length" },
+    { "top_k_experts", "expert_used_count" },
 };
 
 static const struct {
@@ -182,6 +190,7 @@ static const struct {
     { "embedding_multiplier", "embedding_scale" },
     { "residual_multiplier", "residual_scale" },
     { "logits_scaling", "logit_scale" },
+    { "attention_value_scale", "attention.value_scale" },
 };
 #define LEN(a) (sizeof(a) / sizeof *(a))
 
@@ -191,6 +200,7 @@ static void read_tables(struct moe_folder *d)
     double y;
     for (size_t i = 0; i < LEN(ints); i++)
         if (get_int(d, d->fields, ints[i].from, INT32_MAX, &x) &&
+            !(d->family->window_heads && !strcmp(ints[i].to, "attention.head_count_kv")) &&
             !(d->family->chunks && !strcmp(ints[i].from, "intermediate_size"))) /* llama4's word for that of experts */
             put_u32(d, ints[i].to, x);
     for (size_t i = 0; d->family->experts && i < LEN(expert_ints); i++)
@@ -248,9 +258,13 @@ static void check_experts(struct moe_folder *d)
     if (json_array_size(get(d->fields, "mlp_only_layers")))
         unsupported(d, "mlp_only_layers", "lists layers");
     step = 1;
-    get_int(d, d->config, "moe_layer_freq", INT32_MAX, &step);
+    if (!json_object_get(d->fields, "mlp_layer_types")) /* of mimo_v2_flash a list, which transformers does not read */
+        get_int(d, d->config, "moe_layer_freq", INT32_MAX, &step);
     if (step != 1)
         unsupported(d, "moe_layer_freq", "is not 1");
+    if (json_object_get(d->fields, "enable_moe_block") &&
+        !get_bool(d, d->fields, "enable_moe_block", false) != !d->n_expert)
+        unsupported(d, "enable_moe_block", "contradicts num_experts");
 }
 
 /* Converts the number of dense layers before those with experts: first_k_dense_replace, moe_layer_start_index of
@@ -346,7 +360,7 @@ static void read_experts(struct moe_folder *d)
 /* ---- context and heads -------------------------------------------------------------------------- */
 
 /* True if this layer has a sliding window, as the family's class derives it from the configuration. */
-static bool has_window(struct moe_folder *d, int layer, int64_t first, int64_t period)
+bool moe_hf_has_window(struct moe_folder *d, int layer, int64_t first, int64_t period)
 {
     const json_t *types = get(d->fields, "layer_types");
     const char *type = json_string_value(json_array_get(types, (size_t)layer));
@@ -361,6 +375,8 @@ static bool has_window(struct moe_folder *d, int layer, int64_t first, int64_t p
         return layer % 2 == 0;
     case WINDOW_PERIOD:
         return !period || (layer + 1) % period;
+    case WINDOW_NOT_FIRST:
+        return layer && (layer + 1) % 6;
     default:
         return true;
     }
@@ -392,6 +408,8 @@ static void read_window(struct moe_folder *d)
         return;
     bool has = get_int(d, d->fields, "sliding_window", INT32_MAX, &window) &&
                get_bool(d, d->fields, "use_sliding_window", !json_object_get(d->fields, "use_sliding_window"));
+    if (get_int(d, d->fields, "sliding_window_size", INT32_MAX - 1, &window)) /* the row's own position comes on top */
+        window++;
     check_layer_types(d, get(d->fields, "layer_types"), has);
     get_int(d, d->fields, "max_window_layers", INT32_MAX, &first);
     if (!get(d->fields, "layer_types"))
@@ -407,7 +425,7 @@ static void read_window(struct moe_folder *d)
         return;
     }
     for (int i = 0; i < d->n_layer; i++) {
-        on[i] = has_window(d, i, first, period);
+        on[i] = moe_hf_has_window(d, i, first, period);
         n += on[i];
         n_usual += on[i] ==
                    (kind == WINDOW_EVEN ? i % 2 == 0 : kind != WINDOW_PERIOD || (i + 1) % d->family->window_period);
@@ -448,7 +466,7 @@ static void read_latent(struct moe_folder *d)
 }
 
 /* The part of each head that is rotated.  Only families with the field partial_rotary_factor rotate less than all. */
-static int64_t count_rotated(struct moe_folder *d, const json_t *rope, int64_t d_head)
+int64_t moe_hf_count_rotated(struct moe_folder *d, const json_t *rope, int64_t d_head)
 {
     double part = 1;
     int64_t n_rot;
@@ -471,10 +489,29 @@ static void read_heads(struct moe_folder *d, const json_t *rope)
     if (d_head > KN_MAX_D_HEAD)
         wrong(d, "hidden_size", "gives heads that are too large");
     d->d_head = (int)d_head;
-    d->n_rot = (int)count_rotated(d, rope, d_head);
+    d->n_rot = (int)moe_hf_count_rotated(d, rope, d_head);
     put_u32(d, "attention.key_length", d_head);
     put_u32(d, "attention.value_length", d_head);
     put_u32(d, "rope.dimension_count", d->n_rot);
+}
+
+float *moe_hf_add_divisors(struct moe_folder *d, const char *name)
+{
+    size_t n = (size_t)d->n_rot / 2;
+    float *divisor = moe_keep(d->f, n * sizeof *divisor);
+    struct moe_layout *layout = divisor ? moe_keep(d->f, sizeof *layout) : NULL;
+    if (!layout) {
+        d->err = KN_ENOMEM;
+        return NULL;
+    }
+    *layout = (struct moe_layout){ .data = divisor };
+    struct moe_tensor t = { .name = { name, strlen(name) },
+                            .n_dim = 1,
+                            .dim = { n, 1, 1, 1 },
+                            .bytes = n * sizeof *divisor,
+                            .layout = layout };
+    d->err = moe_add_tensor(d->f, &t);
+    return d->err ? NULL : divisor;
 }
 
 /* llama4: attention in chunks and the growth of queries.  The layers with a rotation, those with chunks and those with
@@ -592,26 +629,6 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
         unsupported(d, "truncate", exact ? "is true" : "is false");
 }
 
-/* Adds a vector of n_rot / 2 divisors of the frequencies; the caller fills it.  NULL: d->err is set. */
-static float *add_divisors(struct moe_folder *d, const char *name)
-{
-    size_t n = (size_t)d->n_rot / 2;
-    float *divisor = moe_keep(d->f, n * sizeof *divisor);
-    struct moe_layout *layout = divisor ? moe_keep(d->f, sizeof *layout) : NULL;
-    if (!layout) {
-        d->err = KN_ENOMEM;
-        return NULL;
-    }
-    *layout = (struct moe_layout){ .data = divisor };
-    struct moe_tensor t = { .name = { name, strlen(name) },
-                            .n_dim = 1,
-                            .dim = { n, 1, 1, 1 },
-                            .bytes = n * sizeof *divisor,
-                            .layout = layout };
-    d->err = moe_add_tensor(d->f, &t);
-    return d->err ? NULL : divisor;
-}
-
 /* Llama 3 scaling: short wavelengths are unchanged, long wavelengths are multiplied by factor, for wavelengths between
  * the divisor of the frequency is interpolated.  As in GGUF, the divisors become the F32 vector rope_freqs.weight. */
 static void read_llama3(struct moe_folder *d, const json_t *rope, double base, double factor)
@@ -624,7 +641,7 @@ static void read_llama3(struct moe_folder *d, const json_t *rope, double base, d
         wrong(d, "rope_type", "is llama3, but its factors are missing or out of range");
     if (n < 1)
         wrong(d, "rope_type", "is llama3, but no part of a head is rotated");
-    float *divisor = d->err ? NULL : add_divisors(d, "rope_freqs.weight");
+    float *divisor = d->err ? NULL : moe_hf_add_divisors(d, "rope_freqs.weight");
     for (int i = 0; divisor && i < n; i++) {
         double wave = two_pi / (double)(1.0f / (float)kn_pow(base, (double)((float)(2 * i) / (float)d->n_rot)));
         double smooth = (n_ctx / wave - low) / (high - low);
@@ -662,7 +679,7 @@ static void read_longrope(struct moe_folder *d, const json_t *rope)
         const json_t *list = get(rope, lists[k].from);
         if (!d->err && (d->n_rot < 2 || json_array_size(list) != (size_t)d->n_rot / 2))
             wrong(d, lists[k].from, "does not have a number for each rotated pair");
-        float *divisor = d->err ? NULL : add_divisors(d, lists[k].to);
+        float *divisor = d->err ? NULL : moe_hf_add_divisors(d, lists[k].to);
         for (size_t i = 0; divisor && i < (size_t)d->n_rot / 2; i++)
             divisor[i] = (float)json_number_value(json_array_get(list, i));
     }
@@ -716,6 +733,8 @@ static void read_rope(struct moe_folder *d)
     double base = 0, factor = 1, alpha = 0, all;
     if (d->family->latent)
         read_latent(d);
+    else if (d->family->window_heads)
+        moe_hf_window_heads(d, rope);
     else
         read_heads(d, rope);
     if (!get_number(d, rope, "rope_theta", &base))
@@ -734,6 +753,10 @@ static void read_rope(struct moe_folder *d)
         unsupported(d, "rope_type", "is not yarn");
     if (!type || !strcmp(type, "default") || d->err)
         return;
+    if (!strcmp(type, "proportional") && !strcmp(d->family->arch, "gemma4")) {
+        moe_hf_proportional(d, rope);
+        return;
+    }
     bool phimoe = !strcmp(d->family->arch, "phimoe");
     if (phimoe || !strcmp(d->family->arch, "phi3")) { /* in phi3, whatever its type is called: longrope, su, yarn */
         if (phimoe && strcmp(type, "longrope"))
@@ -844,10 +867,18 @@ static void read_activation(struct moe_folder *d)
     if (!d->family->geglu && act && strcmp(act, "silu") && strcmp(act, "swish"))
         unsupported(d, key, "is not silu");
     for (size_t i = 0; i < LEN(limits); i++)
-        if (get_number(d, d->fields, limits[i], &x))
-            unsupported(d, limits[i], "is set");
-    if (get_bool(d, d->fields, "use_bidirectional_attention", false))
-        unsupported(d, "use_bidirectional_attention", "is true");
+        if (get_number(d, d->fields, limits[i], &x)) {
+            if (i == 1 && !strcmp(d->family->arch, "gemma4"))
+                put_f32(d, "final_logit_softcapping", x);
+            else
+                unsupported(d, limits[i], "is set");
+        }
+    const json_t *both = get(d->fields, "use_bidirectional_attention"); /* "vision": not of text */
+    if (!(json_is_string(both) && !strcmp(json_string_value(both), "vision")) &&
+        (json_is_string(both) || get_bool(d, d->fields, "use_bidirectional_attention", false)))
+        unsupported(d, "use_bidirectional_attention", "is set");
+    if (!d->err)
+        d->err = moe_hf_refuse_near(d);
     if (get_number(d, d->fields, "query_pre_attn_scalar", &x)) {
         if (!(x > 0))
             wrong(d, "query_pre_attn_scalar", "is not above 0");

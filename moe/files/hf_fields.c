@@ -38,6 +38,17 @@
                "norm_topk_prob=true max_position_embeddings=4096 rms_norm_eps=1e-6 tie_word_embeddings=false "         \
                "rope_interleave=true attention_bias=false "
 
+#define GEMMA4                                                                                                         \
+    "rope_scaling=null original_max_position_embeddings=null hidden_activation=\"gelu_pytorch_tanh\" "                 \
+    "rope_parameters={\"full_attention\":{\"rope_type\":\"proportional\",\"partial_rotary_factor\":0.25,"              \
+    "\"rope_theta\":1000000.0},\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0}} "             \
+    "hidden_size=2304 intermediate_size=9216 num_hidden_layers=30 num_attention_heads=8 num_key_value_heads=4 "        \
+    "head_dim=256 global_head_dim=512 num_global_key_value_heads=null max_position_embeddings=131072 "                 \
+    "rms_norm_eps=1e-6 tie_word_embeddings=true attention_bias=false sliding_window=512 layer_types=null "             \
+    "sliding_window_pattern=6 final_logit_softcapping=null use_bidirectional_attention=null "                          \
+    "hidden_size_per_layer_input=256 attention_k_eq_v=false num_kv_shared_layers=0 enable_moe_block=false "            \
+    "num_experts=null top_k_experts=null moe_intermediate_size=null per_layer_config=null "
+
 #define LLAMA4                                                                                                         \
     EVERY "rope_theta=500000.0 hidden_size=5120 intermediate_size=8192 intermediate_size_mlp=16384 "                   \
           "num_hidden_layers=48 num_attention_heads=40 num_key_value_heads=8 head_dim=128 "                            \
@@ -113,6 +124,18 @@ static const struct {
       "rms_norm_eps=1e-6 tie_word_embeddings=true attention_bias=false query_pre_attn_scalar=256 sliding_window=4096 "
       "layer_types=null sliding_window_pattern=6 final_logit_softcapping=null attn_logit_softcapping=null "
       "use_bidirectional_attention=false " },
+    { "gemma4_text", GEMMA4 },
+    { "gemma4", GEMMA4 },
+    { "mimo_v2_flash",
+      EVERY "hidden_size=4096 intermediate_size=16384 num_hidden_layers=48 num_attention_heads=64 "
+            "num_key_value_heads=4 head_dim=192 v_head_dim=128 max_position_embeddings=131072 rms_norm_eps=1e-5 "
+            "tie_word_embeddings=false attention_bias=false moe_intermediate_size=2048 num_experts_per_tok=8 "
+            "n_routed_experts=256 routed_scaling_factor=1.0 n_group=1 topk_group=1 norm_topk_prob=true "
+            "sliding_window=129 sliding_window_size=null layer_types=null mlp_layer_types=null "
+            "attention_value_scale=0.707 partial_rotary_factor=0.334 "
+            "rope_parameters={\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":5000000.0,"
+            "\"partial_rotary_factor\":0.334},\"sliding_attention\":{\"rope_type\":\"default\","
+            "\"rope_theta\":10000.0,\"partial_rotary_factor\":0.334}} " },
     { "ernie4_5_moe",
       EVERY "rope_theta=500000.0 hidden_size=2560 intermediate_size=12288 num_hidden_layers=28 num_attention_heads=20 "
             "num_key_value_heads=4 head_dim=null max_position_embeddings=131072 rms_norm_eps=1e-5 "

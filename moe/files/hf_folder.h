@@ -5,6 +5,7 @@
  *     safetensors.c      header of one .safetensors file: stored tensors under their own names
  *     hf_fields.c        config.json with the defaults of the family's configuration class
  *     hf_config.c        config.json to the metadata of a GGUF file
+ *     hf_window_heads.c  the same of heads, where layers with a window have others
  *     hf_tensor_names.c  stored tensor names to GGUF names
  *     hf_convert.c       a stored tensor, or a part of it, to a GGUF tensor
  *     hf_packed.c        quantised tensors with codes and scales in separate tensors
@@ -56,9 +57,17 @@ struct moe_folder {
 };
 
 /* Layers that have the sliding window: none; all; the layers from max_window_layers on; those with an even number, of all
- * or of the first max_window_layers; all but each sliding_window_pattern-th.  A list in layer_types comes first, if the
+ * or of the first max_window_layers; all but each sliding_window_pattern-th; all but the first and each sixth.  A list in layer_types comes first, if the
  * family knows that field. */
-enum moe_hf_windows { WINDOW_NONE, WINDOW_ALL, WINDOW_FROM, WINDOW_EVEN, WINDOW_EVEN_BEFORE, WINDOW_PERIOD };
+enum moe_hf_windows {
+    WINDOW_NONE,
+    WINDOW_ALL,
+    WINDOW_FROM,
+    WINDOW_EVEN,
+    WINDOW_EVEN_BEFORE,
+    WINDOW_PERIOD,
+    WINDOW_NOT_FIRST
+};
 
 /* Conversion rules of one model_type. */
 struct moe_hf_family {
@@ -77,11 +86,13 @@ struct moe_hf_family {
     enum moe_hf_windows windows;
     int window_period; /* WINDOW_PERIOD: GGUF's period without a list */
     bool nested;       /* vision model: the language model is in text_config */
-    const char *aside; /* tensors with names that begin so are not used: of a vision part, of unsupported MTP layers */
+    const char
+        *aside[3];     /* tensors with names that begin so are not used: of a vision part, of unsupported MTP layers */
     bool geglu;        /* the activation is GELU approximated with tanh, not SiLU */
     bool query_scale;  /* queries grow with their position: llama_4_scaling_beta, and yarn */
     bool window_rope;  /* layers with a window have their own RoPE settings */
     bool mtp_apart;    /* MTP layers are stored under "mtp." */
+    bool window_heads; /* layers with a window may have other heads than the others */
     bool chunks;       /* llama4: attention in chunks, in all layers with a rotation */
 };
 
@@ -130,6 +141,19 @@ int moe_hf_check_zeros(const struct moe_folder *d, const struct moe_stored *t, c
 
 /* hf_packed.c.  Reads two tensors until they differ: *same is set to whether type, shape and all bytes are equal. */
 int moe_hf_compare(const struct moe_folder *d, const struct moe_stored *a, const struct moe_stored *b, bool *same);
+
+/* hf_config.c.  moe_hf_has_window(): the layer has a sliding window, as the family's class derives it; first, period: of
+ * WINDOW_FROM and WINDOW_EVEN_BEFORE, of WINDOW_PERIOD.  moe_hf_count_rotated(): values of a head that are rotated.
+ * moe_hf_add_divisors() adds a vector of n_rot / 2 divisors of the frequencies, which the caller fills; NULL: d->err. */
+bool moe_hf_has_window(struct moe_folder *d, int layer, int64_t first, int64_t period);
+int64_t moe_hf_count_rotated(struct moe_folder *d, const json_t *rope, int64_t d_head);
+float *moe_hf_add_divisors(struct moe_folder *d, const char *name);
+
+/* hf_window_heads.c.  They add metadata; failures are in d->err.  moe_hf_refuse_near(): models with the family's name but
+ * parts of their own. */
+void moe_hf_window_heads(struct moe_folder *d, const json_t *rope);
+void moe_hf_proportional(struct moe_folder *d, const json_t *rope);
+int moe_hf_refuse_near(struct moe_folder *d);
 
 int moe_hf_fields(struct moe_folder *d); /* sets d->fields; d->family is known */
 int moe_hf_config(struct moe_folder *d);

@@ -35,6 +35,7 @@ static const struct {
     { "self_attn.query_layernorm.weight", "attn_q_norm.weight", AS_IT_IS },
     { "self_attn.key_layernorm.weight", "attn_k_norm.weight", AS_IT_IS },
     { "self_attn.sinks", "attn_sinks.weight", AS_IT_IS },
+    { "self_attn.attention_sink_bias", "attn_sinks.weight", AS_IT_IS },
     { "self_attn.rotary_emb.inv_freq", NULL, NOTHING },
     { "self_attn.q_a_proj.weight", "attn_q_a.weight", AS_IT_IS },
     { "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight", AS_IT_IS },
@@ -56,6 +57,16 @@ static const struct {
     { "post_attention_layernorm.weight", "ffn_norm.weight", AS_IT_IS },
     { "pre_feedforward_layernorm.weight", "ffn_norm.weight", AS_IT_IS },
     { "post_feedforward_layernorm.weight", "post_ffw_norm.weight", AS_IT_IS },
+    { "pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight", AS_IT_IS },
+    { "post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight", AS_IT_IS },
+    { "post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight", AS_IT_IS },
+    { "layer_scalar", "layer_output_scale.weight", AS_IT_IS },
+    { "router.proj.weight", "ffn_gate_inp.weight", AS_IT_IS },
+    { "router.scale", "ffn_gate_inp.scale", AS_IT_IS },
+    { "router.per_expert_scale", "ffn_down_exps.scale", AS_IT_IS },
+    { "experts.gate_up_proj", "ffn_gate_exps.weight", GATES },
+    { "experts.gate_up_proj", "ffn_up_exps.weight", UPS },
+    { "experts.down_proj", "ffn_down_exps.weight", STACK },
     { "mlp.gate_proj.weight", "ffn_gate.weight", AS_IT_IS },
     { "mlp.up_proj.weight", "ffn_up.weight", AS_IT_IS },
     { "mlp.down_proj.weight", "ffn_down.weight", AS_IT_IS },
@@ -184,7 +195,10 @@ static bool is_aside(const struct moe_folder *d, struct moe_string name)
 {
     if (d->wrapped)
         return begins(name, "vision_tower.") || begins(name, "vision_model.") || begins(name, "multi_modal_projector.");
-    return d->family->aside && begins(name, d->family->aside);
+    for (size_t i = 0; i < sizeof d->family->aside / sizeof *d->family->aside; i++)
+        if (d->family->aside[i] && begins(name, d->family->aside[i]))
+            return true;
+    return false;
 }
 
 static const struct moe_stored *find_beside(const struct moe_hf_mapper *m, size_t less, const char *more)
@@ -415,7 +429,7 @@ int moe_hf_tensors(struct moe_folder *d)
         err = moe_hf_check_stacks(&m);
     if (!err && m.n_aside)
         kn_say(KN_LOG_INFO, "%s: %d tensors under %s are not used", d->f->name, m.n_aside,
-               d->wrapped ? "the vision part and multi_modal_projector" : d->family->aside);
+               d->wrapped ? "the vision part and multi_modal_projector" : d->family->aside[0]);
     if (!err && !d->tied && !moe_find_tensor(d->f, "output.weight"))
         err = kn_fail(KN_ECORRUPT, "%s: %s: tensor lm_head.weight is missing", d->f->name, kn_error_text(KN_ECORRUPT));
     kn_free(m.n_left);

@@ -115,6 +115,18 @@ static int read_vocab(struct loader *l)
     return 0;
 }
 
+/* Special tokens of gemma4 that are text of an answer, around its thoughts and calls; GGUF files have them as
+ * user-defined tokens, too. */
+static bool is_visible(const struct loader *l, const char *text)
+{
+    static const char *const visible[] = { "<|channel>",       "<channel|>",       "<|tool_call>", "<tool_call|>",
+                                           "<|tool_response>", "<tool_response|>", "<|\"|>" };
+    for (size_t i = 0; !strcmp(l->d->family->arch, "gemma4") && i < sizeof visible / sizeof *visible; i++)
+        if (!strcmp(text, visible[i]))
+            return true;
+    return false;
+}
+
 /* Added tokens: matched verbatim in the text, before the pre-tokeniser. */
 static int read_added(struct loader *l)
 {
@@ -122,11 +134,12 @@ static int read_added(struct loader *l)
     const json_t *unk = json_object_get(l->model, "unk_token");
     for (size_t i = 0; i < json_array_size(l->added); i++) {
         const json_t *t = json_array_get(l->added, i), *text = json_object_get(t, "content");
-        bool special = json_is_true(json_object_get(t, "special"));
+        bool special = json_is_true(json_object_get(t, "special")) &&
+                       !(json_is_string(text) && is_visible(l, json_string_value(text)));
         for (size_t k = 0; k < 3; k++)
             if (json_is_true(json_object_get(t, refused[k])))
                 return unknown(l, "added token", t);
-        if (l->pieces && !special && json_is_true(json_object_get(t, "normalized")))
+        if (l->pieces && !json_is_true(json_object_get(t, "special")) && json_is_true(json_object_get(t, "normalized")))
             return unknown(l, "added token", t);
         if (!json_string_length(text))
             return corrupt(l, "an added token has no content");

@@ -8,13 +8,13 @@ static const struct {
 } families[] = {
     { NULL, "gemma3", "a vision part; folders of gemma3_text, and GGUF files of the text part, are supported" },
     { "gemma3n", "gemma3n", "embeddings for each layer and several residual streams" },
-    { "gemma4", "gemma4", "heads of another width in some layers, and a dense FFN beside the experts" },
-    { NULL, "gemma4_text", "heads of another width in some layers, and a dense FFN beside the experts" },
+    { "gemma4-assistant", "gemma4_assistant", "draft models that read the keys and values of their target" },
+    { NULL, "gemma4_unified", "a comparison of its folders; GGUF files of gemma4 are supported" },
+    { NULL, "mimo_v2", "a configuration class to compare with; GGUF files of mimo2 are supported" },
     { NULL, "bailing_moe",
       "a configuration class to compare with; GGUF files of bailingmoe and bailingmoe2 are supported" },
     { NULL, "bailing_moe_v2", "a configuration class to compare with; GGUF files of bailingmoe2 are supported" },
     { "bailingmoe3", "bailing_hybrid", "linear attention with a fixed decay" },
-    { "mimo2", "mimo_v2_flash", "another number of KV heads in layers with a window" },
     { "step35", "step3p7",
       "another number of heads and of rotated values in layers with a window, a gate for each head, and a limit of the "
       "activation by layer" },

@@ -48,10 +48,12 @@ enum need {
     FFN_NORM,
     POST_NORM,
     OUT_NORMS,
+    LAYER_SCALE,
     ATTENDS,
     HIGH_Q,
     LOW_Q,
     OWN_KV,
+    OWN_V,
     LATENT,
     KV_SPLIT,
     KV_WHOLE,
@@ -72,7 +74,8 @@ enum need {
     SELECT_BIAS,
     EXPERT_BIAS,
     SHARED,
-    SHARED_GATE
+    SHARED_GATE,
+    APART
 };
 
 struct part {
@@ -93,7 +96,7 @@ static const struct part parts[] = {
     { "attn_q_a_norm.weight", LOW_Q, VECTOR, D_ONE, D_LOW, FIELD(q_a_norm) },
     { "attn_q_b.weight", LOW_Q, MATRIX, D_Q, D_LOW, FIELD(q) },
     { "attn_k.weight", OWN_KV, MATRIX, D_K, D_ATTEND, FIELD(k) },
-    { "attn_v.weight", OWN_KV, MATRIX, D_V, D_ATTEND, FIELD(v) },
+    { "attn_v.weight", OWN_V, MATRIX, D_V, D_ATTEND, FIELD(v) },
     { "attn_kv_a_mqa.weight", LATENT, MATRIX, D_KEPT, D_MODEL, FIELD(kv_a) },
     { "attn_kv_a_norm.weight", LATENT, VECTOR, D_ONE, D_LATENT, FIELD(kv_a_norm) },
     { "attn_k_b.weight", KV_SPLIT, STACK, D_LATENT, D_PLAIN, FIELD(k_b) },
@@ -124,6 +127,7 @@ static const struct part parts[] = {
     { "ffn_norm.weight", FFN_NORM, VECTOR, D_ONE, D_MODEL, FIELD(ffn_norm) },
     { "post_attention_norm.weight", OUT_NORMS, VECTOR, D_ONE, D_MODEL, FIELD(attn_out_norm) },
     { "post_ffw_norm.weight", OUT_NORMS, VECTOR, D_ONE, D_MODEL, FIELD(ffn_out_norm) },
+    { "layer_output_scale.weight", LAYER_SCALE, VECTOR, D_ONE, D_ONE, FIELD(out_scale) },
     { "ffn_gate.weight", DENSE_APART, MATRIX, D_FF, D_MODEL, FIELD(gate) },
     { "ffn_up.weight", DENSE_APART, MATRIX, D_FF, D_MODEL, FIELD(up) },
     { "ffn_down.weight", DENSE, MATRIX, D_MODEL, D_FF, FIELD(down) },
@@ -137,6 +141,14 @@ static const struct part parts[] = {
     { "ffn_up_shexp.weight", SHARED, MATRIX, D_SHARED, D_MODEL, FIELD(up) },
     { "ffn_down_shexp.weight", SHARED, MATRIX, D_MODEL, D_SHARED, FIELD(down) },
     { "ffn_gate_inp_shexp.weight", SHARED_GATE, MATRIX, D_ONE, D_MODEL, FIELD(shared_gate) },
+    { "ffn_gate.weight", APART, MATRIX, D_SHARED, D_MODEL, FIELD(gate) },
+    { "ffn_up.weight", APART, MATRIX, D_SHARED, D_MODEL, FIELD(up) },
+    { "ffn_down.weight", APART, MATRIX, D_MODEL, D_SHARED, FIELD(down) },
+    { "ffn_gate_inp.scale", APART, VECTOR, D_ONE, D_MODEL, FIELD(router_norm) },
+    { "ffn_down_exps.scale", APART, VECTOR, D_ONE, D_EXPERTS, FIELD(expert_scale) },
+    { "pre_ffw_norm_2.weight", APART, VECTOR, D_ONE, D_MODEL, FIELD(expert_norm) },
+    { "post_ffw_norm_1.weight", APART, VECTOR, D_ONE, D_MODEL, FIELD(shared_out_norm) },
+    { "post_ffw_norm_2.weight", APART, VECTOR, D_ONE, D_MODEL, FIELD(expert_out_norm) },
 };
 #define N_PART ((int)(sizeof parts / sizeof *parts))
 
@@ -150,8 +162,10 @@ static const struct {
     { "ffn_down", D_MODEL, D_EXPERT },
 };
 
-static int dim_of(const struct moe_desc *d, enum dim dim)
+/* A dimension in this layer. */
+static int dim_of(const struct moe_desc *d, int layer, enum dim dim)
 {
+    struct moe_heads h = moe_heads(d, layer);
     switch (dim) {
     case D_ONE:
         return 1;
@@ -160,17 +174,17 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
     case D_ATTEND:
         return d->head == MOE_HEAD_EAGLE3 ? 2 * d->d_model : d->d_model;
     case D_Q:
-        return d->n_head * d->d_head;
+        return d->n_head * h.d_head;
     case D_Q_OUT:
-        return d->n_head * d->d_head * (d->out_gate ? 2 : 1);
+        return d->n_head * h.d_head * (d->out_gate ? 2 : 1);
     case D_K:
-        return d->n_kv * d->d_head;
+        return h.n_kv * h.d_head;
     case D_V:
-        return d->n_kv * d->d_value;
+        return h.n_kv * h.d_value;
     case D_O:
-        return d->n_head * d->d_value;
+        return d->n_head * h.d_value;
     case D_HEAD:
-        return d->d_head;
+        return h.d_head;
     case D_HEADS:
         return d->n_head;
     case D_LOW:
@@ -227,6 +241,8 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
         return d->d_query_latent > 0;
     case OWN_KV:
         return !moe_is_latent(d) && !d->fused_qkv;
+    case OWN_V:
+        return !moe_is_latent(d) && !d->fused_qkv && !(d->v_is_k && !moe_has_window(d, layer));
     case LATENT:
         return moe_is_latent(d);
     case KV_SPLIT:
@@ -242,7 +258,7 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
     case O_BIAS:
         return d->o_bias;
     case SINKS:
-        return d->sinks;
+        return d->sinks && (!d->window_sinks || moe_has_window(d, layer));
     case DELTA_MIX:
         return !d->delta_mixed;
     case DELTA_MIXED:
@@ -259,6 +275,8 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
         return d->post_norm;
     case OUT_NORMS:
         return d->out_norms;
+    case LAYER_SCALE:
+        return d->layer_scales;
     case DENSE:
         return dense;
     case DENSE_APART:
@@ -270,9 +288,11 @@ static bool is_needed(const struct moe_desc *d, int layer, enum need need)
     case EXPERT_BIAS:
         return d->expert_bias;
     case SHARED:
-        return d->shared != MOE_SHARED_NONE;
+        return d->shared == MOE_SHARED_PLAIN || d->shared == MOE_SHARED_GATED;
     case SHARED_GATE:
         return d->shared == MOE_SHARED_GATED;
+    case APART:
+        return d->shared == MOE_SHARED_APART;
     default:
         return true;
     }
@@ -426,7 +446,7 @@ static int bind_fused(struct binder *b, int layer, struct moe_layer *l)
     int error = 0;
     if (d->fused_qkv)
         error = bind_rows(b, layer, "attn_qkv.weight", d->d_model, 3,
-                          (const int[]){ dim_of(d, D_Q), dim_of(d, D_K), dim_of(d, D_V) },
+                          (const int[]){ dim_of(d, layer, D_Q), dim_of(d, layer, D_K), dim_of(d, layer, D_V) },
                           (struct kn_mat *const[]){ &l->q, &l->k, &l->v });
     if (d->fused_ffn && !error && is_needed(d, layer, DENSE))
         error = bind_rows(b, layer, "ffn_up.weight", d->d_model, 2, (const int[]){ d->d_ff, d->d_ff },
@@ -457,11 +477,12 @@ static int bind_halves(struct binder *b, const char *name, int n_out, int n_in, 
     return 0;
 }
 
-static int bind_part(struct binder *b, const char *name, const struct part *p, struct moe_layer *l)
+static int bind_part(struct binder *b, const char *name, const struct part *p, int layer)
 {
     const struct moe_desc *d = &b->m->desc;
+    struct moe_layer *l = &b->m->layer[layer];
     void *field = (char *)l + p->field;
-    int n_out = dim_of(d, p->out), n_in = dim_of(d, p->in);
+    int n_out = dim_of(d, layer, p->out), n_in = dim_of(d, layer, p->in);
     switch (p->kind) {
     case VECTOR:
         return bind_vector(b, name, n_out, n_in, false, field);
@@ -485,7 +506,7 @@ static int bind_layer(struct binder *b, int layer)
             continue;
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s", d->block0 + layer, p->name);
-        int error = bind_part(b, name, p, l);
+        int error = bind_part(b, name, p, layer);
         if (error)
             return error;
     }
@@ -642,7 +663,7 @@ static int bind_gate_up(struct binder *b, int layer, struct off_expert *expert)
 static int bind_experts(struct binder *b, int layer, int i, struct off_expert *expert)
 {
     const struct moe_desc *d = &b->m->desc;
-    int n_out = dim_of(d, expert_parts[i].out), n_in = dim_of(d, expert_parts[i].in), error = 0;
+    int n_out = dim_of(d, 0, expert_parts[i].out), n_in = dim_of(d, 0, expert_parts[i].in), error = 0;
     char name[64];
     snprintf(name, sizeof name, "blk.%d.%s_exps.weight", layer, expert_parts[i].name);
     const struct moe_tensor *stack = find(b, name, n_out, n_in, d->n_expert, true, &error), *t = stack;

@@ -20,33 +20,31 @@ struct family {
         ALL_ROTATED,
         EACH_FOURTH_PLAIN,
         WINDOWS_ROTATED
-    } rotated;                 /* layers with a rotation: all; all but each fourth; those with a window */
-    bool fused_qkv, fused_ffn; /* Q, K and V may be one matrix; gate and up */
-    bool long_rope;            /* may have divisors of the frequencies for long contexts */
-    bool query_scale;          /* queries may grow with their position */
-    float query_growth;        /* default of the key attention.temperature_scale */
-    int query_period;          /* over 0: default of the key attention.temperature_length */
-    int query_offset;
-    bool query_unrotated;
-    bool layer_norm, out_bias, unit_qk_norm, scaled_input;
+    } rotated;                      /* layers with a rotation: all; all but each fourth; those with a window */
+    bool fused_qkv, fused_ffn;      /* Q, K and V may be one matrix; gate and up */
+    bool long_rope;                 /* may have divisors of the frequencies for long contexts */
+    bool query_scale;               /* queries may grow with their position */
+    float query_growth;             /* default of the key attention.temperature_scale */
+    int query_period, query_offset; /* period over 0: default of the key attention.temperature_length */
+    bool query_unrotated, layer_norm, out_bias, unit_qk_norm, scaled_input, out_gate, delta_tiled;
     int chunk;            /* over 0: windows are chunks; default of the key attention.sliding_window */
     float long_rope_attn; /* over 0: the factor of cos and sin of models with LongRoPE, whatever the file says */
-    float mixer_gap;
-    bool scales;     /* has factors of embeddings, residual additions, and logits */
-    bool embed_sqrt; /* embeddings are multiplied by the square root of d_model */
+    bool scales;          /* has factors of embeddings, residual additions, and logits */
+    bool embed_sqrt;      /* embeddings are multiplied by the square root of d_model */
     enum moe_activation activation;
     float window_rope_base; /* over 0: default of the key rope.freq_base_swa, which the family has */
+    bool window_heads;      /* layers with a window may have other heads: keys *_swa, and a list of head_count_kv */
+    bool window_sinks, v_norm, v_is_k, v_scale, logit_cap; /* v_is_k: if layers without a window have no V */
+    float attend_scale;                                    /* over 0: default of the key attention.scale */
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
     bool by_tensors; /* QKV biases and QK norms are optional: used if in the file */
     enum moe_qk_norm qk_norm;
     enum { NO_WINDOW, MAY_HAVE_WINDOW, MUST_HAVE_WINDOW } windows;
     int window_period; /* without a list of layers with a window: every window_period-th layer has none; 0: all have one */
     enum moe_gating gating; /* 0: softmax */
-    float swiglu_alpha, swiglu_limit;
+    float swiglu_alpha, swiglu_limit, mixer_gap;
     enum moe_shared shared;
-    bool out_gate;
-    int delta_period; /* over 0: has delta nets; default of the key full_attention_interval */
-    bool delta_tiled;
+    int delta_period;     /* over 0: has delta nets; default of the key full_attention_interval */
     bool latent;          /* MLA; gating is given by the file */
     bool norm_topk;       /* default of the key expert_weights_norm */
     bool as_dense;        /* experts are feed_forward_length wide by default */
@@ -140,6 +138,35 @@ static const struct family families[] = {
       .windows = MUST_HAVE_WINDOW,
       .window_period = 6,
       .window_rope_base = 10000 },
+    { .arch = "gemma4",
+      .qk_norm = MOE_QK_NORM_HEAD,
+      .v_norm = true,
+      .v_is_k = true,
+      .attend_scale = 1,
+      .out_norms = true,
+      .embed_sqrt = true,
+      .logit_cap = true,
+      .activation = MOE_GEGLU,
+      .windows = MUST_HAVE_WINDOW,
+      .window_period = 6,
+      .window_rope_base = 10000,
+      .window_heads = true,
+      .experts = MAY_HAVE_EXPERTS,
+      .norm_topk = true,
+      .shared = MOE_SHARED_APART },
+    { .arch = "mimo2",
+      .fused_qkv = true,
+      .v_scale = true,
+      .sinks = true,
+      .window_sinks = true,
+      .windows = MUST_HAVE_WINDOW,
+      .window_rope_base = 10000,
+      .window_heads = true,
+      .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_SIGMOID,
+      .select_bias = true,
+      .lead_by_tensors = true,
+      .norm_topk = true },
     { .arch = "ernie4_5-moe",
       .rope = KN_ROPE_PAIRS,
       .experts = MUST_HAVE_EXPERTS,
@@ -328,7 +355,63 @@ static int read_n_vocab(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
-static int read_heads(struct moe_desc *d, const struct keys *k)
+/* Reads the number of KV heads.  With window_heads it may be one number in layers with a window and another one in the
+ * others. */
+static int read_n_kv(struct moe_desc *d, const struct keys *k, const struct family *family)
+{
+    char buf[128];
+    int *own = d->window ? &d->window_heads.n_kv : &d->n_kv;
+    const struct moe_value *v = moe_file_find(k->f, key(k, "attention.head_count_kv", buf));
+    if (!family->window_heads || !v || v->type != MOE_ARRAY) {
+        int error = get_int_uniform(k, "attention.head_count_kv", d->n_layer, 1, 4096, d->n_head, &d->n_kv);
+        if (family->window_heads)
+            *own = d->n_kv;
+        return error;
+    }
+    if (v->item == MOE_STRING || v->item == MOE_F32 || v->item == MOE_F64 || v->n < (size_t)d->n_layer)
+        return kn_fail(KN_ECORRUPT, "%s: %s is not %d integers", moe_file_path(k->f), buf, d->n_layer);
+    for (int i = 0; i < d->n_layer; i++) {
+        int *n = moe_has_window(d, i) ? own : &d->n_kv;
+        int64_t here = moe_value_int(v, (size_t)i);
+        if (here < 1 || here > 4096)
+            return kn_fail(KN_ECORRUPT, "%s: %s is out of range", moe_file_path(k->f), buf);
+        if (*n && *n != here)
+            return kn_fail(KN_EUNSUPPORTED, "%s: %s differs between layers that both have a window, or none",
+                           moe_file_path(k->f), buf);
+        *n = (int)here;
+    }
+    d->n_kv = d->n_kv ? d->n_kv : *own;
+    *own = *own ? *own : d->n_kv;
+    return 0;
+}
+
+/* Fails if the query heads cannot share the KV heads. */
+static int check_sharing(const struct moe_desc *d, const struct keys *k, int n_kv)
+{
+    if (d->n_head % n_kv || d->n_head / n_kv > KN_MAX_Q)
+        return kn_fail(KN_ECORRUPT, "%s: %d query heads do not share %d KV heads evenly (at most %d each)",
+                       moe_file_path(k->f), d->n_head, n_kv, KN_MAX_Q);
+    return 0;
+}
+
+/* Reads the sizes of the heads in layers with a window; without their keys they are those of the other layers. */
+static int read_window_heads(struct moe_desc *d, const struct keys *k)
+{
+    struct moe_heads *h = &d->window_heads;
+    int error;
+    if ((error = get_int(k, "attention.key_length_swa", 1, KN_MAX_D_HEAD, d->d_head, &h->d_head)) ||
+        (error = get_int(k, "attention.value_length_swa", 1, KN_MAX_D_HEAD, d->d_value, &h->d_value)) ||
+        (error = get_int(k, "rope.dimension_count_swa", 2, h->d_head, kn_min(d->n_rot, h->d_head), &h->n_rot)) ||
+        (error = check_sharing(d, k, h->n_kv)))
+        return error;
+    if (h->n_rot % 2)
+        return kn_fail(KN_ECORRUPT, "%s: %s.rope.dimension_count_swa is odd", moe_file_path(k->f), k->arch);
+    if (h->n_kv == d->n_kv && h->d_head == d->d_head && h->d_value == d->d_value && h->n_rot == d->n_rot)
+        h->n_kv = 0;
+    return 0;
+}
+
+static int read_heads(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
     int error, d_head = d->d_model % d->n_head ? -1 : d->d_model / d->n_head;
     if ((error = get_int(k, "attention.key_length", 1, KN_MAX_D_HEAD, d_head, &d->d_head)) ||
@@ -338,12 +421,11 @@ static int read_heads(struct moe_desc *d, const struct keys *k)
     if (d->d_head > KN_MAX_D_HEAD)
         return kn_fail(KN_EUNSUPPORTED, "%s: heads of %d values; at most %d are supported", moe_file_path(k->f),
                        d->d_head, KN_MAX_D_HEAD);
-    if (d->n_head % d->n_kv || d->n_head / d->n_kv > KN_MAX_Q)
-        return kn_fail(KN_ECORRUPT, "%s: %d query heads do not share %d KV heads evenly (at most %d each)",
-                       moe_file_path(k->f), d->n_head, d->n_kv, KN_MAX_Q);
+    if ((error = check_sharing(d, k, d->n_kv)))
+        return error;
     d->d_key = d->d_head;
     d->d_kept = d->d_value;
-    return 0;
+    return family->window_heads && d->window ? read_window_heads(d, k) : 0;
 }
 
 /* Reads a head size of MLA from `key` or, if the file lacks it, from or_key.  Newer files have it under *_length_mla,
@@ -408,8 +490,12 @@ static float usual_attend_scale(const struct moe_desc *d)
 static int read_scales(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
     int error;
-    if ((error = get_float(k, "attention.scale", 1e-6, 1e6, usual_attend_scale(d), &d->attend_scale)) ||
-        (error = refuse_if_set(k, "attn_logit_softcapping")) || (error = refuse_if_set(k, "final_logit_softcapping")))
+    float usual = family->attend_scale > 0 ? family->attend_scale : usual_attend_scale(d);
+    if ((error = get_float(k, "attention.scale", 1e-6, 1e6, usual, &d->attend_scale)) ||
+        (error = refuse_if_set(k, "attn_logit_softcapping")) ||
+        (error = family->logit_cap ? get_float(k, "final_logit_softcapping", 0, 1e6, 0, &d->logit_cap)
+                                   : refuse_if_set(k, "final_logit_softcapping")) ||
+        (family->v_scale && (error = get_float(k, "attention.value_scale", 1e-6, 1e6, 1, &d->v_scale))))
         return error;
     if (family->embed_sqrt)
         d->embed_scale = sqrtf((float)d->d_model);
@@ -423,6 +509,33 @@ static int read_scales(struct moe_desc *d, const struct keys *k, const struct fa
     return 0;
 }
 
+/* Reads the sliding window and the layers that have it: a list with a flag for each layer, or the period of layers
+ * without a window (0: all layers have it), or else the family's period. */
+static int read_window(struct moe_desc *d, const struct keys *k, const struct family *family)
+{
+    char buf[128];
+    int error, period = family->window_period;
+    bool must = family->windows == MUST_HAVE_WINDOW;
+    if (family->windows == NO_WINDOW)
+        return 0;
+    int usual = family->chunk ? family->chunk : must ? -1 : 0;
+    if ((error = get_int(k, "attention.sliding_window", must, INT32_MAX, usual, &d->window)) || !d->window)
+        return error;
+    d->chunked = family->chunk > 0;
+    const struct moe_value *v = moe_file_find(k->f, key(k, "attention.sliding_window_pattern", buf));
+    bool list = v && v->type == MOE_ARRAY;
+    if (list && (v->item == MOE_STRING || v->item == MOE_F32 || v->item == MOE_F64 || v->n < (size_t)d->n_layer))
+        return kn_fail(KN_ECORRUPT, "%s: %s is not %d flags", moe_file_path(k->f), buf, d->n_layer);
+    if (!list && (error = get_int(k, "attention.sliding_window_pattern", 0, 4096, period, &period)))
+        return error;
+    for (int i = 0; i < d->n_layer; i++)
+        if (list ? moe_value_int(v, (size_t)i) != 0 : !period || i % period != period - 1)
+            d->window_layers[i / 64] |= UINT64_C(1) << i % 64;
+    if (family->window_rope_base > 0)
+        return get_float(k, "rope.freq_base_swa", 1e-3, 1e12, family->window_rope_base, &d->window_rope_base);
+    return 0;
+}
+
 static int read_sizes(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
     int error = 0;
@@ -431,12 +544,12 @@ static int read_sizes(struct moe_desc *d, const struct keys *k, const struct fam
         (error = get_int(k, "embedding_length", 1, 1 << 20, -1, &d->d_model)) ||
         (error = get_int(k, "context_length", 1, INT32_MAX, 2048, &d->n_ctx_train)) ||
         (error = get_int_uniform(k, "attention.head_count", d->n_layer, 1, 4096, -1, &d->n_head)) ||
-        (error = get_int_uniform(k, "attention.head_count_kv", d->n_layer, 1, 4096, d->n_head, &d->n_kv)) ||
         (error = get_float(k, "attention.layer_norm_rms_epsilon", 0, 1, -1, &d->eps)) ||
         (error = get_float(k, "attention.clamp_kqv", 0, 1e6, 0, &d->clamp_qkv)))
         return error;
     d->n_layer -= d->n_ahead;
-    if ((error = family->latent ? read_latent(d, k) : read_heads(d, k)))
+    if ((error = read_window(d, k, family)) || (error = read_n_kv(d, k, family)) ||
+        (error = family->latent ? read_latent(d, k) : read_heads(d, k, family)))
         return error;
     if (d->n_rot % 2)
         return kn_fail(KN_ECORRUPT, "%s: %s.rope.dimension_count is odd", moe_file_path(k->f), k->arch);
@@ -446,6 +559,10 @@ static int read_sizes(struct moe_desc *d, const struct keys *k, const struct fam
 /* Width of the shared expert: PLAIN: its own key if the family has that, or expert_shared_count experts; GATED: its own key, or the width of dense layers. */
 static int read_shared(struct moe_desc *d, const struct keys *k, const struct family *family, int d_ff)
 {
+    if (family->shared == MOE_SHARED_APART) {
+        d->d_shared = d_ff;
+        return d_ff ? 0 : kn_fail(KN_ECORRUPT, "%s: %s.feed_forward_length is missing", moe_file_path(k->f), k->arch);
+    }
     int fallback = family->one_shared ? 1 : family->shared == MOE_SHARED_PLAIN && !family->shared_width ? -1 : 0;
     int count, width = 0, error = get_int(k, "expert_shared_count", 0, INT32_MAX, fallback, &count);
     if (error ||
@@ -648,33 +765,6 @@ static int read_query_scale(struct moe_desc *d, const struct keys *k, const stru
                    family->query_period ? family->query_period : d->scaling_ctx, &d->query_period);
 }
 
-/* Reads the sliding window and the layers that have it: a list with a flag for each layer, or the period of layers
- * without a window (0: all layers have it), or else the family's period. */
-static int read_window(struct moe_desc *d, const struct keys *k, const struct family *family)
-{
-    char buf[128];
-    int error, period = family->window_period;
-    bool must = family->windows == MUST_HAVE_WINDOW;
-    if (family->windows == NO_WINDOW)
-        return 0;
-    int usual = family->chunk ? family->chunk : must ? -1 : 0;
-    if ((error = get_int(k, "attention.sliding_window", must, INT32_MAX, usual, &d->window)) || !d->window)
-        return error;
-    d->chunked = family->chunk > 0;
-    const struct moe_value *v = moe_file_find(k->f, key(k, "attention.sliding_window_pattern", buf));
-    bool list = v && v->type == MOE_ARRAY;
-    if (list && (v->item == MOE_STRING || v->item == MOE_F32 || v->item == MOE_F64 || v->n < (size_t)d->n_layer))
-        return kn_fail(KN_ECORRUPT, "%s: %s is not %d flags", moe_file_path(k->f), buf, d->n_layer);
-    if (!list && (error = get_int(k, "attention.sliding_window_pattern", 0, 4096, period, &period)))
-        return error;
-    for (int i = 0; i < d->n_layer; i++)
-        if (list ? moe_value_int(v, (size_t)i) != 0 : !period || i % period != period - 1)
-            d->window_layers[i / 64] |= UINT64_C(1) << i % 64;
-    if (family->window_rope_base > 0)
-        return get_float(k, "rope.freq_base_swa", 1e-3, 1e12, family->window_rope_base, &d->window_rope_base);
-    return 0;
-}
-
 /* Sets the layers without a rotation. */
 static void set_unrotated(struct moe_desc *d, const struct family *family)
 {
@@ -813,6 +903,8 @@ static void take_family(struct moe_desc *d, const struct family *family)
         .delta_tiled = family->delta_tiled,
         .out_norms = family->out_norms,
         .late_qk_norm = family->late_qk_norm,
+        .window_sinks = family->window_sinks,
+        .v_norm = family->v_norm,
         .activation = family->activation,
         .layer_norm = family->layer_norm,
         .unit_qk_norm = family->unit_qk_norm,
@@ -841,19 +933,35 @@ void moe_desc_family(struct moe_desc *d, const char *arch)
     take_family(d, &families[i]);
 }
 
-void moe_desc_ahead(struct moe_desc *d, const struct moe_desc *target)
+/* True if the first layer without a window has no V. */
+static bool lacks_v(const struct moe_desc *d, const struct keys *k)
 {
-    *d = *target;
-    d->head = MOE_HEAD_AHEAD;
-    d->reads.last = true;
-    d->n_guess = d->n_vocab;
-    d->block0 = target->n_layer;
-    d->n_layer = 1;
-    d->n_ahead = d->n_lead = d->moe_step = d->window = d->delta_period = 0;
-    d->window_rope_base = 0;
-    memset(d->unrotated_layers, 0, sizeof d->unrotated_layers);
-    if (d->n_expert)
-        d->d_ff = 0;
+    char name[64];
+    int i = 0;
+    while (i < d->n_layer && moe_has_window(d, i))
+        i++;
+    snprintf(name, sizeof name, "blk.%d.attn_v.weight", i);
+    return i < d->n_layer && !moe_file_find_tensor(k->f, name);
+}
+
+/* Refuses models that have the family's name but parts of their own. */
+static int check_near(const struct keys *k)
+{
+    static const struct {
+        const char *arch, *key, *what;
+    } near[] = {
+        { "gemma4", "embedding_length_per_layer_input", "embeddings for each layer, as in the E2B and E4B models" },
+        { "gemma4", "attention.shared_kv_layers", "layers that use the keys and values of earlier ones" },
+    };
+    for (size_t i = 0; i < sizeof near / sizeof *near; i++) {
+        int n = 0, error = strcmp(near[i].arch, k->arch) ? 0 : get_int(k, near[i].key, 0, INT32_MAX, 0, &n);
+        if (error)
+            return error;
+        if (n)
+            return kn_fail(KN_EUNSUPPORTED, "%s: %s.%s is %d: the program lacks %s", moe_file_path(k->f), k->arch,
+                           near[i].key, n, near[i].what);
+    }
+    return 0;
 }
 
 int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
@@ -879,69 +987,14 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     }
     d->out_bias = family->out_bias && moe_file_find_tensor(f, "output.bias");
     struct keys k = { f, family->arch };
+    d->layer_scales = moe_file_find_tensor(f, "blk.0.layer_output_scale.weight") != NULL;
     if ((error = read_sizes(d, &k, family)) || (error = read_experts(d, &k, family)) || (error = read_rope(d, &k)) ||
-        (error = read_query_scale(d, &k, family)) || (error = read_window(d, &k, family)) ||
-        (error = read_delta(d, &k)) || (error = read_head(d, &k)) || (error = check_vocab(d, f)))
+        (error = read_query_scale(d, &k, family)) || (error = read_delta(d, &k)) || (error = read_head(d, &k)) ||
+        (error = check_vocab(d, f)))
         return error;
     if (d->long_rope && family->long_rope_attn > 0)
         d->scaling_attn = family->long_rope_attn;
     set_unrotated(d, family);
-    return 0;
-}
-
-float moe_query_scale(const struct moe_desc *d, int position)
-{
-    return (float)(1 + (double)d->query_growth * kn_log(1.0 + (position + d->query_offset) / d->query_period));
-}
-
-/* ---- rotation ---------------------------------------------------------------------------------------- */
-
-/* The number of the pair, as a real number, that makes `turns` full rotations over the original context (YaRN's
- * correction dimension). */
-static double yarn_pair(const struct moe_desc *d, double turns)
-{
-    const double two_pi = 6.283185307179586;
-    return d->n_rot * kn_log(d->scaling_ctx / (turns * two_pi)) / (2 * kn_log(d->rope_base));
-}
-
-static double clamp_floor(double x, double most) { return x <= 0 ? 0 : x >= most ? most : (double)(int64_t)x; }
-
-static double clamp_ceil(double x, double most)
-{
-    double down = clamp_floor(x, most);
-    return down < x && down < most ? down + 1 : down;
-}
-
-int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq)
-{
-    double low = 0, high = 0;
-    if (d->scaling == MOE_SCALING_YARN) {
-        if (!(d->beta_fast > 0 && d->beta_slow > 0 && d->rope_base > 1))
-            return kn_fail(KN_ECORRUPT, "the yarn scaling's betas or base are out of range");
-        low = yarn_pair(d, d->beta_fast);
-        high = yarn_pair(d, d->beta_slow);
-        if (d->yarn_exact) {
-            low = low < 0 ? 0 : low;
-            high = high > d->n_rot - 1 ? d->n_rot - 1 : high;
-        } else {
-            low = clamp_floor(low, d->n_rot - 1);
-            high = clamp_ceil(high, d->n_rot - 1);
-        }
-        if (high - low < 0.001)
-            high = low + 0.001;
-    }
-    for (int i = 0; d->window_rope_base > 0 && i < d->n_rot / 2; i++)
-        freq[d->n_rot / 2 + i] = 1.0f / (float)kn_pow(d->window_rope_base, 2.0 * i / d->n_rot);
-    for (int i = 0; i < d->n_rot / 2; i++) {
-        double f = 1.0 / (float)kn_pow(d->rope_base, 2.0 * i / d->n_rot);
-        if (d->scaling == MOE_SCALING_LINEAR)
-            f = (float)f / d->scaling_factor;
-        if (d->scaling == MOE_SCALING_YARN) {
-            double ramp = (i - low) / (high - low);
-            double stretched = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
-            f = f / d->scaling_factor * stretched + f * (1 - stretched);
-        }
-        freq[i] = extra ? (float)f / extra[i] : (float)f;
-    }
-    return 0;
+    d->v_is_k = family->v_is_k && lacks_v(d, &k);
+    return check_near(&k);
 }

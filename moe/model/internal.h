@@ -1,6 +1,7 @@
 /* moe/model/internal.h - the steps of opening and loading a model, for the files of moe/model only.
  *
  *     families.c         metadata to a struct moe_desc
+ *     rotation.c         the angles of a position's rotation
  *     bind.c             the tensors that a description asks for, found in the file
  *     latent_weights.c   the matrices K_h and V_h, from files that have both in one
  *     load.c             dense weights, placed and read
@@ -13,9 +14,9 @@
 /* families.c: describes the first MTP layer of the target as a draft head: one layer like the target's last layer. */
 void moe_desc_ahead(struct moe_desc *d, const struct moe_desc *target);
 
-/* families.c: freq[i] is the angle by which pair i of a head's rotated values turns per position, divided by extra[i]
+/* rotation.c: freq[i] is the angle by which pair i of a head's rotated values turns per position, divided by extra[i]
  * unless extra is NULL.  Behind it are the angles of layers with a window, if these have their own. */
-int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [moe_n_rotation(d), n_rot / 2] */);
+int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [moe_n_pair(d)] */);
 
 /* bind.c: finds the tensors of m->desc in m->file and fills m->layer, dense and expert.  No weight is read. */
 int moe_bind(struct moe_model *m);

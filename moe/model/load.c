@@ -3,10 +3,11 @@
  * moe_place_dense() assigns the addresses; over arenas without memory it only counts bytes, so that the size is known
  * at open.  moe_load_dense() allocates the arenas, spreads the panels of each matrix over the nodes of the team, decodes
  * vectors to float32 and reads matrices in file order straight to their addresses.  moe_convert_vectors() then brings
- * the taps into the order of the convolution and computes the angles of the rotation.  For a device with memory of its
+ * the taps into the order of the convolution and computes the angles of the rotation and values that files lack.  For a device with memory of its
  * own moe_move_dense() copies all of this there. */
 #include "moe/model/internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,8 +53,10 @@ int moe_place_dense(struct moe_model *m, struct off_load *load)
             p->halves->v_b.data = p->v = take_panels(a, &p->halves->v_b);
         }
     }
-    m->rope_freq = kn_arena_take(vectors, (size_t)(moe_n_rotation(&m->desc) * m->desc.n_rot / 2), sizeof(float));
+    m->rope_freq = kn_arena_take(vectors, (size_t)moe_n_pair(&m->desc), sizeof(float));
     m->long_freq = kn_arena_take(vectors, m->desc.long_rope ? (size_t)m->desc.n_rot / 2 : 0, sizeof(float));
+    for (int i = 0; m->desc.v_norm && i < m->desc.n_layer; i++)
+        m->layer[i].v_norm = kn_arena_take(vectors, (size_t)moe_heads(&m->desc, i).d_value, sizeof(float));
     m->unit_norm = kn_arena_take(vectors, m->desc.unit_qk_norm ? (size_t)m->desc.d_head : 0, sizeof(float));
     m->guess_token = kn_arena_take(vectors, m->guess ? (size_t)m->desc.n_guess : 0, sizeof(int32_t));
     return n;
@@ -233,7 +236,7 @@ static int turn_taps(struct moe_model *m)
 static int check_divisors(const struct moe_model *m, const char *name, const float *extra)
 {
     for (int i = 0; extra && i < m->desc.n_rot / 2; i++)
-        if (!(extra[i] >= 1e-6f && extra[i] <= 1e6f))
+        if (!(extra[i] >= 1e-6f && extra[i] <= 1e30f)) /* 1e30: the pair is not rotated */
             return kn_fail(KN_ECORRUPT, "%s: tensor %s: value %d is no valid frequency divisor: %g",
                            moe_file_path(m->file), name, i, (double)extra[i]);
     return 0;
@@ -250,11 +253,27 @@ static int set_rotation(struct moe_model *m)
     return both ? moe_rope_freq(&m->desc, m->long_extra, m->long_freq) : 0;
 }
 
+/* The norm of values has no weights in the file; the router's norm lacks the factor 1 / sqrt(d_model); a layer's scale is
+ * needed by the host. */
+static void set_layers(struct moe_model *m)
+{
+    const struct moe_desc *d = &m->desc;
+    for (int i = 0; i < d->n_layer; i++) {
+        struct moe_layer *l = &m->layer[i];
+        l->scale = l->out_scale ? *l->out_scale : 1;
+        for (int k = 0; l->v_norm && k < moe_heads(d, i).d_value; k++)
+            l->v_norm[k] = 1;
+        for (int k = 0; l->router_norm && k < d->d_model; k++)
+            l->router_norm[k] *= 1 / sqrtf((float)d->d_model);
+    }
+}
+
 int moe_convert_vectors(struct moe_model *m)
 {
     int error = turn_taps(m);
     for (int i = 0; m->desc.unit_qk_norm && i < m->desc.d_head; i++)
         m->unit_norm[i] = 1;
+    set_layers(m);
     return error ? error : set_rotation(m);
 }
 
@@ -300,6 +319,7 @@ int moe_move_dense(struct moe_model *m)
         struct moe_layer *l = &m->layer[i];
         l->gate_bias_at = moved(m, &m->vectors, at, l->gate_bias);
         l->up_bias_at = moved(m, &m->vectors, at, l->up_bias);
+        l->v_norm = moved(m, &m->vectors, at, l->v_norm);
     }
     m->rope_freq = moved(m, &m->vectors, at, m->rope_freq);
     m->long_freq = moved(m, &m->vectors, at, m->long_freq);

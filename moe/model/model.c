@@ -123,10 +123,13 @@ static void describe(struct moe_model *m)
         .n_expert_ahead = m->ahead ? d->n_expert : 0,
         .row_macs = 3.0 * n_moe * d->n_used * d->d_expert * d->d_model +
                     3.0 * moe_n_delta(d) * moe_d_state_value(d) * d->d_state_key,
-        .position_macs = (double)(d->n_layer - moe_n_delta(d)) * d->n_head * (d->d_key + d->d_kept),
         .state_bytes = moe_state_bytes(d),
     };
     memcpy(m->shape.arch, d->arch, sizeof m->shape.arch);
+    for (int i = 0; i < d->n_layer; i++) {
+        struct moe_heads h = moe_slot_heads(d, i);
+        m->shape.position_macs += moe_is_delta(d, i) ? 0 : (double)d->n_head * (h.d_head + h.d_value);
+    }
     moe_place_dense(m, NULL);
     m->shape.dense_bytes = m->matrices.used + m->vectors.used;
     m->shape.vector_bytes = m->vectors.used;
@@ -183,6 +186,9 @@ static int check_ahead(const struct moe_model *m)
 {
     const struct moe_desc *d = &m->desc;
     char name[64];
+    if (d->window_heads.n_kv)
+        return kn_fail(KN_EUNSUPPORTED, "%s: --draft mtp is not supported for %s: use another drafter",
+                       moe_file_path(m->file), d->arch);
     snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", d->n_layer);
     if (d->n_ahead && moe_file_find_tensor(m->file, name))
         return 0;

@@ -31,14 +31,21 @@ enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL }; /* of 
 enum moe_activation { MOE_SWIGLU, MOE_GEGLU };
 
 /* The shared expert of a layer.  GATED: its output is multiplied by a number for each row: the sigmoid of the product
- * of the row with moe_layer.shared_gate. */
-enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_PLAIN, MOE_SHARED_GATED };
+ * of the row with moe_layer.shared_gate.  APART: it is the dense FFN of the layer, beside the experts: the FFN, the experts
+ * and the router each have a norm of their own input, FFN and experts also one of their output, and an expert's weight
+ * is multiplied by a number of the expert. */
+enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_PLAIN, MOE_SHARED_GATED, MOE_SHARED_APART };
 
 /* Kinds of draft head.  They differ in the residual stream with which a row begins (draft_head.c).  EAGLE: a matrix
  * times [feature, embedding of the token].  AHEAD (an MTP layer): a matrix times [embedding, feature], each normalised
  * first.  EAGLE3: a matrix times three inner features; the attention reads [embedding, residual stream], each
  * normalised. */
 enum moe_head { MOE_HEAD_NONE, MOE_HEAD_EAGLE, MOE_HEAD_EAGLE3, MOE_HEAD_AHEAD };
+
+/* The heads of keys and values of a layer, and values of one head: its query and key; its value; those rotated. */
+struct moe_heads {
+    int n_kv, d_head, d_value, n_rot;
+};
 
 /* A model as data, without its weights: everything that the forward pass depends on. */
 struct moe_desc {
@@ -82,7 +89,14 @@ struct moe_desc {
     int window;      /* positions that a row sees in layers with a window, the own included; 0: no layer has one */
     bool chunked;    /* a row sees the positions since the last multiple of the window */
     uint64_t window_layers[MOE_MAX_LAYER / 64]; /* bit i % 64 of word i / 64: layer i has the window */
-    bool post_norm;                             /* the FFN's norm has the name post_attention_norm */
+    struct moe_heads window_heads;              /* of layers with a window; n_kv 0: as in the other layers */
+    bool window_sinks;                          /* only layers with a window have sinks */
+    bool v_is_k;       /* layers without a window have no V: their values are the keys before norm and rotation */
+    bool v_norm;       /* each head's value is normalised, without weights */
+    float v_scale;     /* factor of values; 0: none */
+    bool layer_scales; /* the residual stream is multiplied by a number of the layer at the layer's end */
+    float logit_cap;   /* over 0: logits become logit_cap * tanh(logit / logit_cap) */
+    bool post_norm;    /* the FFN's norm has the name post_attention_norm */
     bool out_norms; /* the outputs of attention and FFN are normalised before they are added to the residual stream */
     enum moe_qk_norm qk_norm;
     bool late_qk_norm; /* Q and K are normalised after the rotation */
@@ -163,8 +177,29 @@ static inline bool moe_is_rotated(const struct moe_desc *d, int layer)
     return !(d->unrotated_layers[layer / 64] >> layer % 64 & 1);
 }
 
-/* Number of different rotations of a position: one, or two if layers with a window have their own. */
-static inline int moe_n_rotation(const struct moe_desc *d) { return d->window_rope_base > 0 ? 2 : 1; }
+/* The heads of a layer with keys and values. */
+static inline struct moe_heads moe_heads(const struct moe_desc *d, int layer)
+{
+    if (d->window_heads.n_kv && moe_has_window(d, layer))
+        return d->window_heads;
+    return (struct moe_heads){ d->n_kv, d->d_head, d->d_value, d->n_rot };
+}
+
+/* The contents of a layer's KV slot: for each of n_kv heads a key of d_head values and a value of d_value; with MLA one
+ * latent, of which the value is a part. */
+static inline struct moe_heads moe_slot_heads(const struct moe_desc *d, int layer)
+{
+    return d->d_latent ? (struct moe_heads){ d->n_kv, d->d_key, d->d_kept, d->n_rot } : moe_heads(d, layer);
+}
+
+/* A head's rotated values in layers with a window that have a rotation of their own; 0: all layers have the same one. */
+static inline int moe_window_rot(const struct moe_desc *d)
+{
+    return !(d->window_rope_base > 0) ? 0 : d->window_heads.n_kv ? d->window_heads.n_rot : d->n_rot;
+}
+
+/* Pairs of all rotations of a position. */
+static inline int moe_n_pair(const struct moe_desc *d) { return (d->n_rot + moe_window_rot(d)) / 2; }
 
 /* True if a context of max_pos positions has the rotation of long contexts.  It is the context's size that decides, not
  * the length of a text: keys are rotated when they are stored. */
@@ -225,6 +260,7 @@ struct moe_layer {
     float *q_a_norm, *kv_a_norm;              /* [d_query_latent], [d_latent] */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* or NULL */
     float *sinks;                             /* [n_head] or NULL */
+    float *v_norm;                            /* [d_value] ones, or NULL */
     int window;                               /* positions seen, the own included; 0: all */
     struct kn_mat q, k, v, o;                 /* o reads n_head * d_value, or moe_d_state_value() */
     int nth;                                  /* number among the attention layers, or of a delta net among those */
@@ -243,6 +279,10 @@ struct moe_layer {
     struct kn_mat shared_gate;                /* [1, d_model] or n_out 0 */
     struct kn_mat router;                     /* [n_expert, d_model]; n_out 0 in a dense layer */
     float *router_bias, *select_bias;         /* [n_expert] or NULL */
+    float *router_norm, *expert_norm; /* [d_model] of MOE_SHARED_APART: norms of the inputs, of the FFN ffn_norm */
+    float *expert_out_norm, *shared_out_norm; /* [d_model] and norms of the outputs of experts and FFN; or NULL */
+    float *expert_scale;                      /* [n_expert] factors of the experts' weights, or NULL */
+    float *out_scale, scale;                  /* [1] of layer_scales, or NULL; its value on the host, else 1 */
     float *gate_bias, *up_bias, *down_bias;   /* [n_expert, d_expert], down [n_expert, d_model]; or NULL */
     float *gate_bias_at, *up_bias_at;         /* on the device; gate_bias and up_bias are the host's */
     int expert0;                              /* the store's number of the layer's expert 0 */
@@ -279,7 +319,7 @@ struct moe_model {
     float *out_norm_bias, *out_bias;          /* [d_model], [n_vocab], or NULL */
     float *unit_norm;                         /* [d_head] ones: weights of norms that have none; or NULL */
     float *out_norm, *rope_extra, *rope_freq; /* [d_model]; rope_extra: [n_rot / 2] divisors of the frequencies, or
-                                               * NULL; rope_freq: [rotations, n_rot / 2] angle of each pair per position */
+                                               * NULL; rope_freq: [moe_n_pair()] angle of each pair per position */
     float *long_extra, *long_freq;            /* the same of long contexts, [n_rot / 2]; or NULL */
     bool gate_up_interleaved;                 /* an expert's gates and ups alternate as rows of one matrix */
     size_t resident_bytes;                    /* of the largest expert on a device; 0: it cannot compute them */

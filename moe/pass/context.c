@@ -185,9 +185,28 @@ static void lay_out_tables(struct moe_context *c, struct moe_arenas *a)
     c->tables.slot = kn_arena_take(&a->shared, c->tables.n, sizeof *c->tables.slot);
 }
 
+/* The largest sizes of any layer: floats of a row's queries, keys, values, and output of attention. */
+struct widths {
+    int q, k, v, out;
+};
+
+static struct widths widths_of(const struct moe_desc *d)
+{
+    struct widths w = { 0 };
+    for (int i = 0; i < d->n_layer; i++) {
+        struct moe_heads h = moe_heads(d, i), slot = moe_slot_heads(d, i);
+        w.q = kn_max(w.q, d->n_head * h.d_head);
+        w.k = kn_max(w.k, slot.n_kv * slot.d_head);
+        w.v = kn_max(w.v, slot.n_kv * slot.d_value);
+        w.out = kn_max(w.out, d->n_head * h.d_value);
+    }
+    return w;
+}
+
 static void lay_out(struct moe_context *c, struct moe_arenas *a)
 {
     const struct moe_desc *d = &c->model->desc;
+    struct widths most = widths_of(d);
     struct kinds kinds = kinds_of(c->model);
     size_t n_row = (size_t)c->opt.max_row, n_want = (size_t)c->opt.max_want;
     int n_pair = c->opt.max_row * d->n_used, d_wide = kn_max(d->d_ff, d->d_shared);
@@ -198,21 +217,24 @@ static void lay_out(struct moe_context *c, struct moe_arenas *a)
     if (d->head)
         lay_out_head(c, a, &kinds);
     take_acts(c, a, experts, &c->norm, kinds.norm, c->opt.max_row, d->d_model);
-    take_acts(c, a, false, &c->att, kinds.att, c->opt.max_row, kn_max(d->n_head * d->d_value, moe_d_state_value(d)));
+    if (d->n_expert && d->shared == MOE_SHARED_APART)
+        take_acts(c, a, false, &c->apart, kinds.norm, c->opt.max_row, d->d_model);
+    take_acts(c, a, false, &c->att, kinds.att, c->opt.max_row, kn_max(most.out, moe_d_state_value(d)));
     take_acts(c, a, experts, &c->act, kinds.act, n_pair, d->d_expert);
     take_acts(c, a, false, &c->wide, kinds.wide, d_wide ? c->opt.max_row : 0, d_wide);
-    c->q = kn_arena_take(&a->device, n_row * (size_t)(d->n_head * d->d_head), sizeof(float));
-    c->k = kn_arena_take(&a->device, n_row * (size_t)(d->n_kv * d->d_key), sizeof(float));
-    c->v = kn_arena_take(&a->device, moe_is_latent(d) ? 0 : n_row * (size_t)(d->n_kv * d->d_kept), sizeof(float));
+    c->q = kn_arena_take(&a->device, n_row * (size_t)most.q, sizeof(float));
+    c->k = kn_arena_take(&a->device, n_row * (size_t)most.k, sizeof(float));
+    c->v = kn_arena_take(&a->device, moe_is_latent(d) ? 0 : n_row * (size_t)most.v, sizeof(float));
     if (d->out_gate)
         c->q_gate = kn_arena_take(&a->device, n_row * (size_t)(2 * d->n_head * d->d_head), sizeof(float));
     if (moe_is_latent(d))
         lay_out_latent(c, a, &kinds);
-    c->rotation = kn_arena_take(&a->device, n_row * (size_t)(moe_n_rotation(d) * d->n_rot / 2), sizeof *c->rotation);
+    c->rotation = kn_arena_take(&a->device, n_row * (size_t)moe_n_pair(d), sizeof *c->rotation);
     c->gate = take_vectors(c, a, experts, 2 * kn_align_up(n_act, 16), sizeof(float));
     c->up = c->gate ? c->gate + kn_align_up(n_act, 16) : NULL;
     c->y = take_vectors(c, a, experts, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));
     c->dense = kn_arena_take(&a->shared, (size_t)d->n_layer, sizeof *c->dense);
+    c->layer_at = kn_arena_take(&a->host, (size_t)d->n_layer, sizeof *c->layer_at);
     lay_out_rows(&c->all, &a->shared, n_row);
     lay_out_rows(&c->want, &a->shared, n_want);
     c->want_row = kn_arena_take(&a->shared, n_want, sizeof(int32_t));
@@ -232,13 +254,16 @@ static void lay_out(struct moe_context *c, struct moe_arenas *a)
     }
 }
 
-static int n_attend(const struct moe_model *m) { return m->desc.n_layer - moe_n_delta(&m->desc); }
-
 size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv)
 {
     const struct moe_desc *d = &m->desc;
-    size_t kept = kn_kv_bytes(kv, d->d_key) + (moe_is_latent(d) ? 0 : kn_kv_bytes(kv, d->d_kept));
-    return (size_t)n_attend(m) * (size_t)d->n_kv * kept;
+    size_t bytes = 0;
+    for (int i = 0; i < d->n_layer; i++) {
+        struct moe_heads h = moe_slot_heads(d, i);
+        size_t kept = kn_kv_bytes(kv, h.d_head) + (moe_is_latent(d) ? 0 : kn_kv_bytes(kv, h.d_value));
+        bytes += moe_is_delta(d, i) ? 0 : (size_t)h.n_kv * kept;
+    }
+    return bytes;
 }
 
 size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv, const struct moe_features *f)
@@ -263,15 +288,25 @@ static size_t array_bytes(const struct moe_context_options *opt, int d)
     return number_bytes(opt, d) + kn_align_up((size_t)opt->n_slot * scale_bytes(opt->kv, d), 64);
 }
 
-static size_t value_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+/* Of one KV head; 0: values lie in the keys. */
+static size_t value_bytes(const struct moe_model *m, const struct moe_context_options *opt, const struct moe_heads *h)
 {
-    return moe_is_latent(&m->desc) ? 0 : array_bytes(opt, m->desc.d_kept);
+    return moe_is_latent(&m->desc) ? 0 : array_bytes(opt, h->d_value);
+}
+
+/* Keys and values of a layer like this one. */
+static size_t layer_bytes(const struct moe_model *m, const struct moe_context_options *opt, int layer)
+{
+    struct moe_heads h = moe_slot_heads(&m->desc, layer);
+    return (size_t)h.n_kv * (array_bytes(opt, h.d_head) + value_bytes(m, opt, &h));
 }
 
 static size_t all_heads_bytes(const struct moe_model *m, const struct moe_context_options *opt)
 {
-    size_t n = (size_t)n_attend(m) * (size_t)m->desc.n_kv;
-    return n * (array_bytes(opt, m->desc.d_key) + value_bytes(m, opt));
+    size_t bytes = 0;
+    for (int i = 0; i < m->desc.n_layer; i++)
+        bytes += moe_is_delta(&m->desc, i) ? 0 : layer_bytes(m, opt, i);
+    return bytes;
 }
 
 /* The scales behind an array of one KV head, with d values in every slot. */
@@ -282,19 +317,19 @@ static float *scales_of(const struct moe_context *c, uint8_t *array, int d)
 
 struct kn_cache moe_cache(const struct moe_context *c, int layer)
 {
-    const struct moe_desc *d = &c->model->desc;
-    size_t n_kv = (size_t)d->n_kv, nth = (size_t)c->model->layer[layer].nth;
-    uint8_t *keys = c->kv.base + nth * n_kv * (c->key_bytes + c->value_bytes);
-    uint8_t *values = c->value_bytes ? keys + n_kv * c->key_bytes : keys;
-    int d_value = c->value_bytes ? d->d_kept : d->d_key;
+    struct moe_heads h = moe_slot_heads(&c->model->desc, layer);
+    size_t key_bytes = array_bytes(&c->opt, h.d_head), values_bytes = value_bytes(c->model, &c->opt, &h);
+    uint8_t *keys = c->kv.base + c->layer_at[layer];
+    uint8_t *values = values_bytes ? keys + (size_t)h.n_kv * key_bytes : keys;
+    int d_value = values_bytes ? h.d_value : h.d_head;
     return (struct kn_cache){ .kv = c->opt.kv,
                               .k = keys,
                               .v = values,
-                              .k_scale = scales_of(c, keys, d->d_key),
+                              .k_scale = scales_of(c, keys, h.d_head),
                               .v_scale = scales_of(c, values, d_value),
-                              .k_head = c->key_bytes,
-                              .v_head = c->value_bytes,
-                              .k_step = d->d_key,
+                              .k_head = key_bytes,
+                              .v_head = values_bytes,
+                              .k_step = h.d_head,
                               .v_step = d_value,
                               .n_slot = c->opt.n_slot };
 }
@@ -335,14 +370,20 @@ static struct kn_queue_options queue_options(const struct moe_model *m, const st
                                              const struct kn_device *device)
 {
     const struct moe_desc *d = &m->desc;
+    struct moe_heads h = moe_slot_heads(d, 0);
+    for (int i = 1; i < d->n_layer; i++) {
+        struct moe_heads other = moe_slot_heads(d, i);
+        h.n_kv = kn_min(h.n_kv, other.n_kv);
+        h.d_value = kn_max(h.d_value, other.d_value);
+    }
     return (struct kn_queue_options){
         .device = device,
         .team = opt->team,
         .max_row = opt->max_row,
         .max_pos = opt->max_pos,
         .n_head = d->n_head,
-        .n_kv = d->n_kv,
-        .d_value = d->d_kept,
+        .n_kv = h.n_kv,
+        .d_value = h.d_value,
         .max_product = kn_max(KN_PRODUCTS, 2 * d->n_expert),
         .max_state_floats = d->delta_period ? kn_delta_floats(d->d_state_key, d->d_state_value) : 0,
     };
@@ -405,6 +446,11 @@ static int open_memory(struct moe_context *c)
     a.shared = (struct kn_arena){ .base = c->shared.image, .bytes = c->shared.bytes };
     a.host = c->host;
     lay_out(c, &a);
+    size_t at = 0;
+    for (int i = 0; i < m->desc.n_layer; i++) {
+        c->layer_at[i] = at;
+        at += moe_is_delta(&m->desc, i) ? 0 : layer_bytes(m, &c->opt, i);
+    }
     error = moe_residents_open(c);
     return !error && m->desc.delta_period ? moe_states_place(c, c->kv.base + kv) : error;
 }
@@ -418,9 +464,7 @@ int moe_context_open(struct moe_context **out, const struct moe_model *m, const 
     struct moe_context *c = kn_calloc(1, sizeof *c);
     if (!c)
         return kn_fail(KN_ENOMEM, "no memory for a context");
-    *c = (struct moe_context){
-        .model = m, .opt = *opt, .key_bytes = array_bytes(opt, m->desc.d_key), .value_bytes = value_bytes(m, opt)
-    };
+    *c = (struct moe_context){ .model = m, .opt = *opt };
     int error = open_queues(c);
     if (error || (error = open_memory(c))) {
         moe_context_close(c);
@@ -457,13 +501,14 @@ static void copy_slots(struct moe_context *c, const struct slot_copy *s, void *a
 }
 
 /* Copies slots of the keys of all KV heads in one layer, or of the values. */
-static void copy_heads(struct moe_context *c, const struct slot_copy *s, uint8_t *number, float *scale, int d,
-                       size_t next)
+static void copy_heads(struct moe_context *c, const struct slot_copy *s, const struct kn_cache *kv, bool value,
+                       int n_kv)
 {
-    int n_kv = c->model->desc.n_kv;
-    copy_slots(c, s, number, (size_t)d * kn_kv_value_bytes(c->opt.kv), next, n_kv);
-    if (scale)
-        copy_slots(c, s, scale, scale_bytes(c->opt.kv, d), next, n_kv);
+    int d = value ? kv->v_step : kv->k_step;
+    size_t next = value ? kv->v_head : kv->k_head;
+    copy_slots(c, s, value ? kv->v : kv->k, (size_t)d * kn_kv_value_bytes(c->opt.kv), next, n_kv);
+    if (value ? kv->v_scale : kv->k_scale)
+        copy_slots(c, s, value ? kv->v_scale : kv->k_scale, scale_bytes(c->opt.kv, d), next, n_kv);
 }
 
 void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n)
@@ -475,9 +520,10 @@ void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int
         struct kn_cache kv = moe_cache(c, layer);
         if (moe_is_delta(d, layer))
             continue;
-        copy_heads(c, &s, kv.k, kv.k_scale, kv.k_step, kv.k_head);
+        int n_kv = moe_slot_heads(d, layer).n_kv;
+        copy_heads(c, &s, &kv, false, n_kv);
         if (kv.v != kv.k)
-            copy_heads(c, &s, kv.v, kv.v_scale, kv.v_step, kv.v_head);
+            copy_heads(c, &s, &kv, true, n_kv);
     }
     if (c->feature)
         copy_slots(c, &s, c->feature, c->feature_bytes, 0, 1);

@@ -13,14 +13,14 @@
 
 /* ---- one FFN for all rows ---------------------------------------------------------------------------------- */
 
-/* y = down(activation(gate, up)) of all normalised rows: a dense layer, or a layer's shared expert. */
-static void run_dense(struct moe_context *c, int layer, int d_act, float *y)
+/* y = down(activation(gate, up)) of all rows of x: a dense layer, or a layer's shared expert. */
+static void run_dense(struct moe_context *c, int layer, const struct kn_acts *x, int d_act, float *y)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     const struct moe_desc *d = &c->model->desc;
     const struct kn_group *group = moe_at(c, &c->dense[layer]);
     kn_enqueue(c->queue, GATE_UP, gate_up, .group = group, .n_group = 1, .n_row = c->n_row, .n_pair = c->n_row,
-               .d_in = d->d_model, .d_act = d_act, .x = c->norm, .gate = c->gate, .up = c->up,
+               .d_in = d->d_model, .d_act = d_act, .x = *x, .gate = c->gate, .up = c->up,
                .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
                .act = c->wide, .kinds = kn_act_bit(&l->down),
                .formats = kn_format_bit(&l->gate) | kn_format_bit(&l->up));
@@ -33,7 +33,7 @@ void moe_dense_ffn(struct moe_context *c, int layer)
     const struct moe_layer *l = &c->model->layer[layer];
     moe_add_norm(c, &(struct moe_output){ c->y, l->o_bias, l->attn_out_norm }, l->ffn_norm, l->ffn_norm_bias,
                  kn_act_bit(&l->gate) | kn_act_bit(&l->up));
-    run_dense(c, layer, c->model->desc.d_ff, c->y);
+    run_dense(c, layer, &c->norm, c->model->desc.d_ff, c->y);
     moe_add_norm(c, &(struct moe_output){ c->y, NULL, l->ffn_out_norm }, NULL, NULL, 0);
 }
 
@@ -220,7 +220,7 @@ static void run_listed(struct moe_context *c, int layer)
     }
     moe_prefetch_layer(c, layer);
     if (d->d_shared)
-        run_dense(c, layer, d->d_shared, c->shared_out);
+        run_dense(c, layer, c->apart.x ? &c->apart : &c->norm, d->d_shared, c->shared_out);
     if (n_there)
         run_groups_there(c, l, r->group, n_there);
     if (n_rest)
@@ -237,7 +237,7 @@ static void run_on_device(struct moe_context *c, int layer)
     int n = moe_residents_list_all(c, layer);
     moe_prefetch_release(c, layer);
     if (d->d_shared)
-        run_dense(c, layer, d->d_shared, c->shared_out);
+        run_dense(c, layer, c->apart.x ? &c->apart : &c->norm, d->d_shared, c->shared_out);
     run_groups_there(c, l, c->residents.group, n);
 }
 
@@ -247,14 +247,31 @@ static const int32_t *outputs_at(const struct moe_context *c)
     return moe_computes_twice(c) && !moe_device_lists(c) ? moe_at(c, c->residents.place) : NULL;
 }
 
+/* Adds the attention's output to the residual stream, normalises the result as input of the router, the experts and the
+ * shared expert, and chooses the experts.  With MOE_SHARED_APART these are three norms, and c->apart is the input of the
+ * router and then of the shared expert. */
+static void choose_experts(struct moe_context *c, int layer)
+{
+    const struct moe_layer *l = &c->model->layer[layer];
+    const struct moe_output y = { c->y, l->o_bias, l->attn_out_norm };
+    unsigned router = kn_act_bit(&l->router);
+    unsigned shared = kn_act_bit(&l->gate) | kn_act_bit(&l->up) | kn_act_bit(&l->shared_gate);
+    if (!c->apart.x) {
+        moe_add_norm(c, &y, l->ffn_norm, l->ffn_norm_bias, router | l->expert_acts | shared);
+        moe_route(c, layer, &c->norm);
+        return;
+    }
+    moe_add_norm_to(c, &c->apart, &y, l->router_norm, NULL, router);
+    moe_route(c, layer, &c->apart);
+    moe_add_norm_to(c, &c->apart, NULL, l->ffn_norm, NULL, shared);
+    moe_add_norm(c, NULL, l->expert_norm, NULL, l->expert_acts);
+}
+
 void moe_experts(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *l = &c->model->layer[layer];
-    unsigned shared = kn_act_bit(&l->gate) | kn_act_bit(&l->up) | kn_act_bit(&l->shared_gate);
-    moe_add_norm(c, &(struct moe_output){ c->y, l->o_bias, l->attn_out_norm }, l->ffn_norm, l->ffn_norm_bias,
-                 kn_act_bit(&l->router) | l->expert_acts | shared);
-    moe_route(c, layer);
+    choose_experts(c, layer);
     moe_plan_rows(c, layer);
     if (moe_device_lists(c))
         run_on_device(c, layer);
@@ -266,5 +283,6 @@ void moe_experts(struct moe_context *c, int layer)
                .id = c->route.id, .weight = d->scaled_input ? NULL : c->route.weight, .y = c->y, .place = outputs_at(c),
                .down_bias = l->down_bias, .n_expert = d->n_expert, .shared = d->d_shared ? c->shared_out : NULL,
                .shared_gate = l->shared_gate.n_out ? c->shared_weight : NULL, .sum_norm = l->ffn_out_norm,
-               .eps = d->eps, .sum_scale = d->residual_scale, .scratch = c->norm, .x = c->x);
+               .eps = d->eps, .sum_scale = d->residual_scale, .scratch = c->norm, .x = c->x,
+               .expert_norm = l->expert_out_norm, .shared_norm = l->shared_out_norm);
 }

@@ -17,9 +17,10 @@ static void embed(struct moe_context *c)
     kn_enqueue(c->queue, EMBED, embed, .rows = moe_rows(c), .w = d->head ? none : m->embed, .w_scale = d->embed_scale,
                .x = c->x, .freq = moe_rotates_long(d, c->opt.max_pos) ? m->long_freq : m->rope_freq,
                .rotation = c->rotation, .n_pair = n_pair, .scale = d->scaling_attn);
-    if (moe_n_rotation(d) > 1) /* the rotation of layers with a window has no scaling */
+    if (moe_window_rot(d)) /* the rotation of layers with a window has no scaling */
         kn_enqueue(c->queue, EMBED, embed, .rows = moe_rows(c), .w = none, .freq = m->rope_freq + n_pair,
-                   .rotation = c->rotation + (size_t)c->opt.max_row * (size_t)n_pair, .n_pair = n_pair, .scale = 1);
+                   .rotation = c->rotation + (size_t)c->opt.max_row * (size_t)n_pair, .n_pair = moe_window_rot(d) / 2,
+                   .scale = 1);
     if (d->head)
         moe_head_begin(c);
 }
@@ -95,7 +96,7 @@ bool moe_drops_rows(const struct moe_context *c, int layer)
 void moe_drop_rows(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
-    int n_q = d->n_head * d->d_head;
+    int n_q = d->n_head * moe_heads(d, layer).d_head;
     if (!moe_drops_rows(c, layer))
         return;
     struct kn_op_pack p = { .row = moe_at(c, c->want_row), .n = c->n_want, .n_from = c->n_row };
@@ -134,9 +135,9 @@ static void finish(struct moe_context *c)
                .row = moe_last_rows(c), .n = c->n_want, .n_from = c->n_row, .d = m->desc.d_model, .out = c->norm,
                .kinds = kn_act_bit(&m->head), .norm_bias = m->out_norm_bias);
     moe_multiply(c, &c->norm, &m->head, m->guess ? c->guessed : c->logits, c->n_want);
-    if (m->desc.logit_scale != 1 || m->out_bias)
+    if (m->desc.logit_scale != 1 || m->out_bias || m->desc.logit_cap > 0)
         kn_enqueue(c->queue, SCALE, scale, .x = c->logits, .by = m->desc.logit_scale, .n = c->n_want,
-                   .d = m->desc.n_vocab, .bias = m->out_bias);
+                   .d = m->desc.n_vocab, .bias = m->out_bias, .cap = m->desc.logit_cap);
     if (m->desc.head == MOE_HEAD_EAGLE3)
         moe_head_end(c);
     float *logits = moe_image(c, c->logits);
@@ -189,6 +190,9 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
             moe_experts(c, layer);
         else
             moe_dense_ffn(c, layer);
+        if (c->model->layer[layer].scale != 1 && c->n_row)
+            kn_enqueue(c->queue, SCALE, scale, .x = c->x, .by = c->model->layer[layer].scale, .n = c->n_row,
+                       .d = d->d_model);
     }
     finish(c);
     kn_alloc_forbid(false);

@@ -205,9 +205,9 @@ struct moe_context {
     struct kn_queue *host_queue; /* runs the experts, which lie in memory of the host; on the host it is `queue` */
     struct kn_memory kv, device, shared;
     struct kn_arena host;
-    size_t key_bytes, value_bytes; /* of one KV head's array in one layer; value_bytes 0: values lie in the keys */
-    uint8_t *feature;              /* [n_slot][features, d_model] behind keys and values; or NULL */
-    size_t feature_bytes;          /* of one slot */
+    size_t *layer_at;     /* [n_layer] where a layer's keys begin in kv */
+    uint8_t *feature;     /* [n_slot][features, d_model] behind keys and values; or NULL */
+    size_t feature_bytes; /* of one slot */
 
     struct moe_states states;
 
@@ -222,12 +222,13 @@ struct moe_context {
                                * n_guess] logits, NULL if it predicts all tokens */
     float *x;                      /* [max_row, d_model] the residual stream */
     struct kn_acts norm;           /* [max_row, d_model] normalised */
+    struct kn_acts apart;          /* of MOE_SHARED_APART: [max_row, d_model] inputs of the router, then of the FFN */
     float *q;                      /* [max_row, n_head * d_head] */
-    float *k, *v;                  /* [max_row, n_kv * d_key], [max_row, n_kv * d_kept] */
+    float *k, *v;                  /* [max_row, n_kv * d_key], [max_row, n_kv * d_kept] of the layer with most */
     float *q_gate;                 /* [max_row, n_head, 2, d_head] a head's query, then its output gate; or NULL */
     struct kn_acts att;            /* [max_row, a row of the widest output] of attention or of a delta net */
     struct moe_latent latent;
-    float (*rotation)[2];              /* [rotations, max_row, n_rot / 2] cos and sin of each pair's angle */
+    float (*rotation)[2];              /* [max_row, n_rot / 2] cos and sin of each pair's angle; then of windows' own */
     float *gate, *up;                  /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared]; up lies
                                       * behind gate; gate_up_interleaved: for experts both are one array from gate on */
     struct kn_acts act, wide;          /* activations: of experts; of a dense layer or the shared expert */
@@ -301,11 +302,11 @@ static inline const int32_t *moe_last_rows(const struct moe_context *c)
     return c->now.row == c->all.row ? moe_at(c, c->want_row) : NULL;
 }
 
-/* The rotations of a layer's rows: [max_row, n_rot / 2] cos and sin. */
+/* The rotations of a layer's rows: [max_row, n_rot of the layer / 2] cos and sin. */
 static inline float (*moe_rotation(const struct moe_context *c, int layer))[2]
 {
     const struct moe_desc *d = &c->model->desc;
-    bool own = moe_n_rotation(d) > 1 && moe_has_window(d, layer);
+    bool own = moe_window_rot(d) && moe_has_window(d, layer);
     return c->rotation + (own ? (size_t)c->opt.max_row * (size_t)(d->n_rot / 2) : 0);
 }
 
@@ -329,6 +330,8 @@ struct kn_features moe_inner_features(const struct moe_context *c); /* the resid
  * and bias, if it is a layer norm), with codes of these kinds; weight NULL: it does not. */
 void moe_add_norm(struct moe_context *c, const struct moe_output *y, const float *weight, const float *bias,
                   unsigned kinds);
+void moe_add_norm_to(struct moe_context *c, const struct kn_acts *out, const struct moe_output *y, const float *weight,
+                     const float *bias, unsigned kinds); /* out, not c->norm */
 void moe_multiply(struct moe_context *c, const struct kn_acts *in, const struct kn_mat *w, float *y, int n_row);
 void moe_products(struct moe_context *c, const struct kn_op_products *p);
 
@@ -380,7 +383,7 @@ void moe_states_end(struct moe_context *c);   /* sets n_tok of copies; a state w
 void moe_experts(struct moe_context *c, int layer);
 void moe_experts_end(struct moe_context *c); /* after a wait: the layer's experts on the device are computed */
 void moe_dense_ffn(struct moe_context *c, int layer);
-void moe_route(struct moe_context *c, int layer);
+void moe_route(struct moe_context *c, int layer, const struct kn_acts *in);
 void moe_choose(struct moe_context *c, int layer, const struct moe_choices *to); /* from the logits of n_row rows */
 void moe_plan_rows(struct moe_context *c, int layer);
 struct kn_plan moe_plan_at(const struct moe_context *c); /* c->plan by addresses of the device */

@@ -18,8 +18,9 @@ int moe_guess_experts(struct moe_context *c, int layer)
             g->expert[e] = next->expert0 + e;
         return d->n_expert;
     }
-    kn_enqueue(c->queue, ADD_NORM_CODE, add_norm_code, .x = c->x, .weight = next->ffn_norm, .eps = d->eps,
-               .n = c->n_row, .n_from = c->n_row, .d = d->d_model, .out = g->norm, .kinds = kn_act_bit(&next->router),
+    kn_enqueue(c->queue, ADD_NORM_CODE, add_norm_code, .x = c->x,
+               .weight = next->router_norm ? next->router_norm : next->ffn_norm, .eps = d->eps, .n = c->n_row,
+               .n_from = c->n_row, .d = d->d_model, .out = g->norm, .kinds = kn_act_bit(&next->router),
                .norm_bias = next->ffn_norm_bias);
     moe_multiply(c, &g->norm, &next->router, g->choices.logit, c->n_row);
     moe_choose(c, layer, &g->choices);

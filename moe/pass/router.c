@@ -11,16 +11,16 @@ void moe_choose(struct moe_context *c, int layer, const struct moe_choices *r)
                .rank = r->rank, .bias = l->router_bias, .select_bias = l->select_bias,
                .gating = (enum kn_gating)d->gating, .n_group = d->n_group, .n_group_used = d->n_group_used,
                .group_best = d->group_best, .norm_topk = d->norm_topk, .scale = d->expert_scale, .id = r->id,
-               .weight = r->weight, .mixer_gap = d->mixer_gap);
+               .weight = r->weight, .mixer_gap = d->mixer_gap, .expert_scale = l->expert_scale);
 }
 
-void moe_route(struct moe_context *c, int layer)
+void moe_route(struct moe_context *c, int layer, const struct kn_acts *in)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     struct kn_op_products p = { .n = 0 };
-    moe_product_add(&p, &c->norm, &l->router, c->route.logit, c->n_row);
+    moe_product_add(&p, in, &l->router, c->route.logit, c->n_row);
     if (l->shared_gate.n_out)
-        moe_product_add(&p, &c->norm, &l->shared_gate, c->shared_weight, c->n_row);
+        moe_product_add(&p, in, &l->shared_gate, c->shared_weight, c->n_row);
     moe_products(c, &p);
     moe_choose(c, layer, &c->route);
 }

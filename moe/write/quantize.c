@@ -68,6 +68,9 @@ static bool contains(const struct moe_tensor *t, const char *part)
 /* True for a list of token ids (EAGLE-3's d2t), which is copied. */
 static bool is_list(const struct moe_tensor *t) { return t->gguf_type == MOE_TENSOR_I64 && t->n_dim == 1; }
 
+/* True for divisors of RoPE's frequencies: no weights, and up to 1e30, beside which no error of weights would show. */
+static bool is_divisor(const struct moe_tensor *t) { return t->n_dim == 1 && contains(t, "rope_f"); }
+
 static bool is_wide(const struct moe_tensor *t)
 {
     return t->n_dim == 1 || contains(t, "_norm.") || contains(t, ".bias") || contains(t, ".ffn_gate_inp");
@@ -275,7 +278,7 @@ static void convert_grain(void *arg, int item, int thread)
         return;
     }
     kn_row_decode(q->from, raw, (int)n, x);
-    p->grain[item].square = square_of(x, n);
+    p->grain[item].square = is_divisor(p->t) ? 0 : square_of(x, n);
     if (q->from != q->to) {
         float *weight = p->importance ? p->weight + (size_t)thread * GRAIN : NULL;
         if (weight)

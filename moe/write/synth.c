@@ -38,6 +38,7 @@ struct recipe { /* one tensor to write */
     int n_dim;
     uint64_t dim[3];
     float mean, deviation;
+    int n_one; /* of an F32 vector: the first values, which are 1 */
 };
 
 struct plan {
@@ -148,35 +149,55 @@ static float residual_gain(const struct plan *p)
     return RESIDUAL / (p->shape->residual_scale > 0 ? p->shape->residual_scale : 1);
 }
 
+/* True for a layer with a window, of a shape that has window_heads. */
+static bool slides(const struct moe_synth_shape *s, int layer)
+{
+    return s->window_heads.n_kv && (layer + 1) % s->full_period && !(s->first_full && layer == 0);
+}
+
+/* Adds Q and K norms.  Where scores have no factor, smaller ones make their deviation the same. */
+static void add_qk_norms(struct plan *p, int layer, int n_q, int n_k, int d_head)
+{
+    const struct moe_synth_shape *s = p->shape;
+    bool all = s->qk_norm == MOE_QK_NORM_ALL;
+    float sharpen = strcmp(s->arch, "gemma4") ? SHARPEN : SHARPEN / sqrtf(sqrtf((float)d_head));
+    char n[48];
+    add_norm(p, IN("attn_q_norm"), all ? n_q : d_head, sharpen);
+    add_norm(p, IN("attn_k_norm"), all ? n_k : d_head, sharpen);
+}
+
 static void add_attention(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
-    int n_q = s->n_head * s->d_head, n_kv = s->n_kv * s->d_head;
+    bool window = slides(s, layer);
+    struct moe_heads h = { s->n_kv, s->d_head, s->d_value ? s->d_value : s->d_head, 0 };
+    if (window)
+        h = s->window_heads;
+    int n_q = s->n_head * h.d_head, n_k = h.n_kv * h.d_head, n_v = h.n_kv * h.d_value;
     float sharpen = s->qk_norm ? 1 : SHARPEN; /* with QK norms the norms sharpen */
     char n[48];
     add_norm(p, IN("attn_norm"), s->d_model, 1);
-    if (p->family.fused_qkv) {
-        add_mat(p, IN("attn_qkv"), KN_Q8_0, s->d_model, n_q + 2 * n_kv, 0, sharpen);
+    if (p->family.fused_qkv && !s->window_heads.n_kv) {
+        add_mat(p, IN("attn_qkv"), KN_Q8_0, s->d_model, n_q + n_k + n_v, 0, sharpen);
     } else {
         add_mat(p, IN("attn_q"), KN_Q8_0, s->d_model, p->family.out_gate ? 2 * n_q : n_q, 0, sharpen);
-        add_mat(p, IN("attn_k"), KN_Q8_0, s->d_model, n_kv, 0, sharpen);
-        add_mat(p, IN("attn_v"), KN_Q8_0, s->d_model, n_kv, 0, 1);
+        add_mat(p, IN("attn_k"), KN_Q8_0, s->d_model, n_k, 0, sharpen);
+        if (window || !s->v_is_k)
+            add_mat(p, IN("attn_v"), KN_Q8_0, s->d_model, n_v, 0, 1);
     }
-    add_mat(p, IN("attn_output"), KN_Q8_0, n_q, s->d_model, 0,
+    add_mat(p, IN("attn_output"), KN_Q8_0, s->n_head * h.d_value, s->d_model, 0,
             p->family.out_gate ? RESIDUAL / sqrtf(GATE_SQUARE) : residual_gain(p));
     if (s->qkv_bias) {
         add_bias(p, IN("attn_q"), n_q, 0);
-        add_bias(p, IN("attn_k"), n_kv, 0);
-        add_bias(p, IN("attn_v"), n_kv, 0);
+        add_bias(p, IN("attn_k"), n_k, 0);
+        add_bias(p, IN("attn_v"), n_v, 0);
     }
     if (p->family.o_bias)
         add_bias(p, IN("attn_output"), s->d_model, 0);
-    if (p->family.sinks)
+    if (p->family.sinks && (window || !p->family.window_sinks))
         add_vector(p, IN("attn_sinks"), "weight", s->n_head, 1);
-    if (s->qk_norm) {
-        add_norm(p, IN("attn_q_norm"), s->qk_norm == MOE_QK_NORM_ALL ? n_q : s->d_head, SHARPEN);
-        add_norm(p, IN("attn_k_norm"), s->qk_norm == MOE_QK_NORM_ALL ? n_kv : s->d_head, SHARPEN);
-    }
+    if (s->qk_norm)
+        add_qk_norms(p, layer, n_q, n_k, h.d_head);
 }
 
 /* Adds the biases of router and experts, the selection bias and the shared expert, as far as the family has them. */
@@ -203,6 +224,23 @@ static void add_beside_experts(struct plan *p, int layer, float down)
         add_mat(p, IN("ffn_gate_inp_shexp"), KN_F32, s->d_model, 1, 0, 1);
 }
 
+/* Adds the FFN beside the experts, with the norms and factors that the family has then. */
+static void add_apart(struct plan *p, int layer, float down)
+{
+    const struct moe_synth_shape *s = p->shape;
+    enum kn_format f = p->opt->format;
+    float root = sqrtf((float)s->d_model);
+    char n[48];
+    add_vector(p, IN("ffn_gate_inp"), "scale", s->d_model, 0.05f * root)->mean = root;
+    add_vector(p, IN("ffn_down_exps"), "scale", s->n_expert, 0.1f)->mean = 1;
+    add_norm(p, IN("pre_ffw_norm_2"), s->d_model, 1);
+    add_norm(p, IN("post_ffw_norm_1"), s->d_model, 1);
+    add_norm(p, IN("post_ffw_norm_2"), s->d_model, 1);
+    add_mat(p, IN("ffn_gate"), f, s->d_model, s->d_ff, 0, 1);
+    add_mat(p, IN("ffn_up"), f, s->d_model, s->d_ff, 0, 1);
+    add_mat(p, IN("ffn_down"), f, s->d_ff, s->d_model, 0, down);
+}
+
 /* Adds the FFN or the experts.  The weights of a row's experts are far from equal: the sum of their squares is about
  * 1.5 / n_used, by which the gain of the down matrices is corrected. */
 static void add_ffn(struct plan *p, int layer)
@@ -227,12 +265,21 @@ static void add_ffn(struct plan *p, int layer)
     }
     if (moe)
         add_mat(p, IN("ffn_gate_inp"), KN_F32, s->d_model, n_expert, 0, ROUTER);
-    if (!p->family.fused_ffn)
+    bool apart = moe && p->family.shared == MOE_SHARED_APART;
+    if (!p->family.fused_ffn && !apart)
         add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, n_expert, 1);
-    add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, p->family.fused_ffn ? 2 * d_ff : d_ff, n_expert, 1);
+    add_mat(p,
+            IN(apart ? "ffn_gate_up_exps"
+               : moe ? "ffn_up_exps"
+                     : "ffn_up"),
+            f, s->d_model, p->family.fused_ffn || apart ? 2 * d_ff : d_ff, n_expert, 1);
     add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, n_expert, down);
-    if (moe)
+    if (apart)
+        add_apart(p, layer, down);
+    else if (moe)
         add_beside_experts(p, layer, down);
+    if (p->family.v_norm) /* gemma4 */
+        add_vector(p, IN("layer_output_scale"), "weight", 1, 0.05f)->mean = 0.9f;
 }
 
 static void add_layer(struct plan *p, int layer)
@@ -271,6 +318,11 @@ static int make_plan(struct plan *p)
         int n_pair = (s->n_rot ? s->n_rot : s->d_head) / 2;
         add_vector(p, "rope_factors_long", "weight", n_pair, 0.5f)->mean = 8;
         add_vector(p, "rope_factors_short", "weight", n_pair, 0.01f)->mean = 1;
+    }
+    if (s->n_turned) {
+        struct recipe *r = add_vector(p, "rope_freqs", "weight", s->d_head / 2, 0);
+        r->mean = 1e30f;
+        r->n_one = s->n_turned;
     }
     for (int i = 0; i < p->n_layer; i++)
         add_layer(p, i);
@@ -319,6 +371,29 @@ static void say_string(struct moe_writer *w, const char *arch, const char *key, 
     moe_writer_string(w, full, s, strlen(s));
 }
 
+/* The KV heads of each layer, the layers with a window, the sizes of their heads; factors that these families have. */
+static void say_window_heads(struct moe_writer *w, const struct plan *p)
+{
+    const struct moe_synth_shape *s = p->shape;
+    int32_t n_kv[MOE_MAX_LAYER], window[MOE_MAX_LAYER];
+    char full[96];
+    for (int i = 0; i < p->n_layer; i++) {
+        window[i] = slides(s, i);
+        n_kv[i] = window[i] ? s->window_heads.n_kv : s->n_kv;
+    }
+    snprintf(full, sizeof full, "%s.attention.head_count_kv", s->arch);
+    moe_writer_array(w, full, MOE_I32, n_kv, (size_t)p->n_layer);
+    snprintf(full, sizeof full, "%s.attention.sliding_window_pattern", s->arch);
+    moe_writer_array(w, full, MOE_I32, window, (size_t)p->n_layer);
+    say_u32(w, s->arch, "attention.key_length_swa", s->window_heads.d_head);
+    say_u32(w, s->arch, "attention.value_length_swa", s->window_heads.d_value);
+    say_u32(w, s->arch, "rope.dimension_count_swa", s->window_heads.n_rot);
+    if (s->v_scale > 0)
+        say_f32(w, s->arch, "attention.value_scale", s->v_scale);
+    if (s->logit_cap > 0)
+        say_f32(w, s->arch, "final_logit_softcapping", s->logit_cap);
+}
+
 static int write_metadata(struct moe_writer *w, const struct plan *p)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -336,9 +411,12 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
     say_u32(w, arch, "embedding_length", s->d_model);
     say_u32(w, arch, "feed_forward_length", s->d_ff);
     say_u32(w, arch, "attention.head_count", s->n_head);
-    say_u32(w, arch, "attention.head_count_kv", s->n_kv);
+    if (s->window_heads.n_kv)
+        say_window_heads(w, p);
+    else
+        say_u32(w, arch, "attention.head_count_kv", s->n_kv);
     say_u32(w, arch, "attention.key_length", s->d_latent ? s->d_latent + s->n_rot : s->d_head);
-    say_u32(w, arch, "attention.value_length", s->d_latent ? s->d_latent : s->d_head);
+    say_u32(w, arch, "attention.value_length", s->d_latent ? s->d_latent : s->d_value ? s->d_value : s->d_head);
     if (s->d_latent) {
         say_u32(w, arch, "attention.key_length_mla", s->d_head);
         say_u32(w, arch, "attention.value_length_mla", s->d_value);
@@ -457,6 +535,8 @@ static int write_tensor(struct moe_writer *w, const struct plan *p, int i, uint8
             piece.n_block = (size_t)(n_block - done);
         int n_item = (int)((piece.n_block + piece.grain - 1) / piece.grain);
         kn_parallel_for(p->opt->team, n_item, make_grain, &piece);
+        for (int k = 0; done == 0 && k < r->n_one; k++)
+            ((float *)(void *)buffer)[k] = 1;
         int err = moe_writer_data(w, buffer, piece.n_block * block_bytes);
         if (err)
             return err;

@@ -39,6 +39,10 @@ struct moe_synth_shape {
     bool select_bias;                      /* a selection bias, where the family's models may lack it */
     float linear_factor;                   /* of linear RoPE scaling; 0: none */
     float embed_scale, residual_scale, logit_divisor, attend_scale; /* keys of granitemoe; 0: none */
+    struct moe_heads window_heads; /* of all layers but each full_period-th, the first with first_full; n_kv 0: none */
+    int full_period, n_turned;     /* n_turned: rotated pairs of a head in full layers; 0: all */
+    bool first_full, v_is_k;       /* v_is_k: full layers have no V */
+    float v_scale, logit_cap;      /* 0: none */
 };
 const struct moe_synth_shape *moe_synth_shape_find(const char *name); /* synth_shapes.c; or NULL */
 

@@ -84,8 +84,10 @@ static void logits_are_those_of_the_host(void **state)
 
 int main(void)
 {
-    static char *const name[] = { "llama_gqa", "qwen3moe_norm", "gpt_oss",  "glm4moe", "deepseek2_lite",
-                                  "gemma3",    "qwen3next",     "mistral4", "phimoe",  "llama4" };
+    static char *const name[] = {
+        "llama_gqa", "qwen3moe_norm", "gpt_oss",       "glm4moe",  "deepseek2_lite", "gemma3",
+        "qwen3next", "gemma4_moe",    "mimo_v2_flash", "mistral4", "phimoe",         "llama4"
+    };
     struct CMUnitTest tests[sizeof name / sizeof *name];
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)
         tests[i] = (struct CMUnitTest){ name[i], logits_are_those_of_the_host, NULL, NULL, name[i] };

@@ -38,6 +38,8 @@ static const struct kind kinds[] = {
     { "bailingmoe2", "bailingmoe2", KN_F16, 32, 16, 2, false, true, false, false, true },
     { "phi3", "phi3", KN_F32, 16, 16, 0, false, false, false, false, false },
     { "mistral3", "mistral3", KN_F32, 16, 16, 0, false, false, true, false, false },
+    { "gemma4", "gemma4", KN_F16, 32, 16, 2, false, true, false, true, false },
+    { "mimo2", "mimo2", KN_F16, 32, 16, 2, false, false, false, false, true },
     { "mistral4", "mistral4", KN_F32, 16, 16, 2, false, false, true, false, false },
     { "phimoe", "phimoe", KN_F16, 32, 16, 2, true, false, false, false, false },
     { "llama4", "llama4", KN_F16, 32, 16, 2, false, false, false, false, false },
@@ -61,6 +63,28 @@ static void tensor(struct model *m, const char *name, enum kn_format f, int n_in
     moe_writer_tensor(m->w, name, f, n_mat ? 3 : n_out ? 2 : 1, dim);
     m->t[m->n_tensor].f = f;
     m->t[m->n_tensor++].n = dim[0] * (n_out ? dim[1] : 1) * (n_mat ? dim[2] : 1);
+}
+
+/* The second half of a gemma4's layer, and its divisors of the frequencies. */
+static void gemma4_tensors(struct model *m)
+{
+    const struct kind *k = m->k;
+    static const char *const norms[] = { "pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2" };
+    tensor(m, "rope_freqs.weight", KN_F32, 4, 0, 0);
+    tensor(m, "blk.0.layer_output_scale.weight", KN_F32, 1, 0, 0);
+    tensor(m, "blk.0.ffn_gate_inp.weight", KN_F32, k->d_model, k->n_expert, 0);
+    tensor(m, "blk.0.ffn_gate_inp.scale", KN_F32, k->d_model, 0, 0);
+    tensor(m, "blk.0.ffn_down_exps.scale", KN_F32, k->n_expert, 0, 0);
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "blk.0.%s.weight", norms[i]);
+        tensor(m, name, KN_F32, k->d_model, 0, 0);
+    }
+    tensor(m, "blk.0.ffn_gate.weight", k->format, k->d_model, k->d_ff, 0);
+    tensor(m, "blk.0.ffn_up.weight", k->format, k->d_model, k->d_ff, 0);
+    tensor(m, "blk.0.ffn_down.weight", k->format, k->d_ff, k->d_model, 0);
+    tensor(m, "blk.0.ffn_gate_up_exps.weight", k->format, k->d_model, 2 * k->d_ff, k->n_expert);
+    tensor(m, "blk.0.ffn_down_exps.weight", k->format, k->d_ff, k->d_model, k->n_expert);
 }
 
 /* Latent attention: 16 values of a head without rotation and 8 with one. */
@@ -126,6 +150,12 @@ static void tensors(struct model *m)
         tensor(m, "blk.0.post_attention_norm.weight", KN_F32, k->d_model, 0, 0);
         tensor(m, "blk.0.post_ffw_norm.weight", KN_F32, k->d_model, 0, 0);
     }
+    if (!strcmp(k->arch, "mimo2"))
+        tensor(m, "blk.0.attn_sinks.weight", KN_F32, 2, 0, 0);
+    if (!strcmp(k->arch, "gemma4")) {
+        gemma4_tensors(m);
+        return;
+    }
     if (k->n_expert)
         tensor(m, "blk.0.ffn_gate_inp.weight", KN_F32, k->d_model, k->n_expert, 0);
     if (k->select_bias)
@@ -157,7 +187,17 @@ static void metadata(struct model *m)
     number(m, "embedding_length", (uint32_t)k->d_model);
     number(m, "feed_forward_length", (uint32_t)k->d_ff);
     number(m, "attention.head_count", 2);
-    number(m, "attention.head_count_kv", 1);
+    if (strcmp(k->arch, "gemma4") && strcmp(k->arch, "mimo2")) {
+        number(m, "attention.head_count_kv", 1);
+    } else {
+        snprintf(full, sizeof full, "%s.attention.head_count_kv", k->arch);
+        moe_writer_array(m->w, full, MOE_I32, &(int32_t){ 1 }, 1);
+        snprintf(full, sizeof full, "%s.attention.sliding_window_pattern", k->arch);
+        moe_writer_array(m->w, full, MOE_I32, &(int32_t){ 1 }, 1);
+        number(m, "attention.key_length_swa", 8);
+        number(m, "attention.value_length_swa", 8);
+        number(m, "rope.dimension_count_swa", 4);
+    }
     number(m, "attention.key_length", 8);
     number(m, "attention.value_length", 8);
     snprintf(full, sizeof full, "%s.attention.layer_norm_rms_epsilon", k->arch);
@@ -167,9 +207,11 @@ static void metadata(struct model *m)
         number(m, "expert_used_count", 2);
         number(m, "expert_feed_forward_length", (uint32_t)k->d_ff);
     }
-    if (k->out_norms)
+    if (k->out_norms || !strcmp(k->arch, "mimo2"))
         number(m, "attention.sliding_window", 8);
-    if (k->select_bias) {
+    if (!strcmp(k->arch, "gemma4"))
+        moe_writer_value(m->w, "gemma4.final_logit_softcapping", MOE_F32, &factor);
+    if (k->select_bias && strcmp(k->arch, "mimo2")) {
         number(m, "expert_shared_count", 0);
         number(m, "interleave_moe_layer_step", 1);
     }
@@ -348,6 +390,24 @@ static const struct shape gemma_shapes[] = {
     { "model.layers.0.self_attn.q_norm.weight", 1, { 8 }, NULL },
     { "model.layers.0.self_attn.k_norm.weight", 1, { 8 }, NULL },
 };
+static const struct shape gemma4_shapes[] = {
+    { "model.layers.0.mlp.gate_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.up_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.down_proj.weight", 2, { 16, 8 }, NULL },
+    { "model.layers.0.layer_scalar", 1, { 1 }, NULL },
+    { "model.layers.0.pre_feedforward_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.post_feedforward_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.pre_feedforward_layernorm_2.weight", 1, { 16 }, NULL },
+    { "model.layers.0.post_feedforward_layernorm_1.weight", 1, { 16 }, NULL },
+    { "model.layers.0.post_feedforward_layernorm_2.weight", 1, { 16 }, NULL },
+    { "model.layers.0.router.proj.weight", 2, { 2, 16 }, NULL },
+    { "model.layers.0.router.scale", 1, { 16 }, NULL },
+    { "model.layers.0.router.per_expert_scale", 1, { 2 }, NULL },
+    { "model.layers.0.experts.gate_up_proj", 3, { 2, 16, 16 }, NULL },
+    { "model.layers.0.experts.down_proj", 3, { 2, 16, 8 }, NULL },
+    { "model.layers.0.self_attn.q_norm.weight", 1, { 8 }, NULL },
+    { "model.layers.0.self_attn.k_norm.weight", 1, { 8 }, NULL },
+};
 static const struct shape granite_shapes[] = {
     { "model.layers.0.block_sparse_moe.router.layer.weight", 2, { 2, 16 }, NULL },
     { "model.layers.0.block_sparse_moe.input_linear.weight", 3, { 2, 16, 16 }, NULL },
@@ -431,6 +491,15 @@ static const struct {
       "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4}},\"intermediate_size\":8,",
       marks_tokenizer,
       { ALL(sixteen_shapes), ALL(gemma_shapes) } },
+    { "gemma4",
+      "{\"model_type\":\"gemma4_text\"," SIXTEEN "\"head_dim\":8,\"global_head_dim\":8,\"sliding_window\":8,"
+      "\"num_global_key_value_heads\":1,\"layer_types\":[\"full_attention\"],\"num_experts\":2,\"top_k_experts\":1,"
+      "\"enable_moe_block\":true,\"moe_intermediate_size\":8,\"hidden_size_per_layer_input\":0,"
+      "\"final_logit_softcapping\":30.0,\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"proportional\","
+      "\"partial_rotary_factor\":0.5,\"rope_theta\":1e6},"
+      "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4}},\"intermediate_size\":8,",
+      marks_tokenizer,
+      { ALL(sixteen_shapes), ALL(gemma4_shapes) } },
     { "granite",
       "{\"model_type\":\"granitemoeshared\"," SIXTEEN "\"num_local_experts\":2,\"num_experts_per_tok\":1,"
       "\"embedding_multiplier\":12,\"logits_scaling\":6.0,\"residual_multiplier\":0.22,"

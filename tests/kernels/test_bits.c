@@ -125,6 +125,15 @@ static void activations(const struct kn_ops *ops, struct hash *h)
     hash_floats(h, y, N);
 }
 
+static void caps(const struct kn_ops *ops, struct hash *h)
+{
+    float x[N];
+
+    draw_row(x, N, OUTLIERS, 3);
+    ops->cap(x, 0.5f, N);
+    hash_floats(h, x, N);
+}
+
 static void sums(const struct kn_ops *ops, struct hash *h)
 {
     float x[N], y[N];
@@ -248,6 +257,7 @@ static const struct {
     { "stored values", stored_values },
     { "mathematics", mathematics },
     { "choices", choices },
+    { "caps", caps },
 };
 #define N_RESULT (int)(sizeof results / sizeof *results)
 

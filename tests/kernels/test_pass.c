@@ -142,13 +142,16 @@ PLAIN(scale)
 {
     for (int i = 0; i < o->n * o->d; i++)
         o->x[i] = o->x[i] * o->by + (o->bias ? o->bias[i % o->d] : 0);
+    if (o->cap > 0)
+        scalar->cap(o->x, o->cap, o->n * o->d);
 }
 
 static void case_scale(void)
 {
-    for (int bias = 0; bias < 2; bias++) {
+    for (int i = 0; i < 8; i++) { /* of several pieces; of one */
+        int d = i & 1 ? D : 9000;
         used = 0;
-        CASE(SCALE, scale, floats(N_ROW * D), 0.7f, N_ROW, D, bias ? floats(D) : NULL);
+        CASE(SCALE, scale, floats(N_ROW * d), i & 1 ? 0.7f : 1, N_ROW, d, i & 4 ? floats(d) : NULL, i & 2 ? 0.3f : 0);
     }
 }
 
@@ -191,9 +194,14 @@ PLAIN(finish_qkv)
             continue;
         for (int k = 0; o->q_gate && k < n_q; k++)
             all[0][k] = o->q_gate[(i * o->n_head + k / o->d_head) * 2 * o->d_head + k % o->d_head];
-        for (int t = 0; t < 3; t++) {
+        for (int t = 0; t < 3; t++)
             for (int k = 0; bias[t] && k < n[t]; k++)
                 all[t][k] += bias[t][k];
+        for (int k = 0; o->v_is_k && k < n_v; k++)
+            all[2][k] = all[1][k];
+        for (int h = 0; o->v_norm && h < o->n_kv; h++)
+            scalar->rms_norm(all[2] + h * o->d_value, o->v_norm, o->eps, o->d_value, all[2] + h * o->d_value);
+        for (int t = 0; t < 3; t++) {
             int one = o->norm_all ? n[t] : o->d_head;
             for (int k = 0; norm[t] && !o->late_norm && k < n[t]; k += one)
                 scalar->rms_norm(all[t] + k, norm[t], o->eps, one, all[t] + k);
@@ -206,6 +214,8 @@ PLAIN(finish_qkv)
         }
         for (int k = 0; o->scale_q && k < n_q; k++)
             all[0][k] *= o->rows.row[i].q_scale;
+        for (int k = 0; o->v_scale > 0 && k < n_v; k++)
+            all[2][k] *= o->v_scale;
         for (int h = 0; h < o->n_kv; h++) {
             plain_put(&o->cache, true, h, o->rows.row[i].slot, all[1] + h * o->d_head, o->d_head);
             plain_put(&o->cache, false, h, o->rows.row[i].slot, all[2] + h * o->d_value, o->d_value);
@@ -225,7 +235,7 @@ static void case_finish_qkv(void)
              i & 1 ? floats(n_head * d) : NULL, i & 1 ? floats(n_kv * d) : NULL, i & 1 ? floats(n_kv * dv) : NULL,
              i % 3 ? floats(all ? n_head * d : d) : NULL, i % 3 ? floats(all ? n_kv * d : d) : NULL, all, i & 16, 1e-6f,
              i & 8 ? 0.5f : 0, i % 5 ? (const float(*)[2])rotations(5) : NULL, i & 1 ? KN_ROPE_PAIRS : KN_ROPE_HALVES,
-             kv, i % 7 > 3);
+             kv, i % 7 > 3, d == dv && i % 8 > 3, i % 5 > 2 ? floats(dv) : NULL, i % 6 > 3 ? 0.7f : 0);
     }
 }
 

@@ -283,7 +283,8 @@ PLAIN(route)
         for (int k = 0; k < o->n_used; k++)
             sum += weight[k];
         for (int k = 0; k < o->n_used; k++)
-            weight[k] = (o->norm_topk ? weight[k] / (sum + 1e-20f) : weight[k]) * o->scale;
+            weight[k] = (o->norm_topk ? weight[k] / (sum + 1e-20f) : weight[k]) * o->scale *
+                        (o->expert_scale ? o->expert_scale[id[k]] : 1);
     }
 }
 
@@ -297,7 +298,7 @@ static void case_route(void)
             logit[k] = (float)random_below(3); /* ties */
         CASE(ROUTE, route, N_ROW, 12, 3, logit, floats(N_ROW * 12), i & 1 ? floats(12) : NULL,
              i & 2 ? floats(12) : NULL, (enum kn_gating)(1 + i % 3), n_group, n_group == 1 ? 1 : 2, 1 + (i & 1), i & 8,
-             1.5f, take(N_ROW * 3 * 4), floats(N_ROW * 3));
+             1.5f, take(N_ROW * 3 * 4), floats(N_ROW * 3), 0, i % 5 > 2 ? floats(12) : NULL);
     }
     for (int i = 0; i < 8; i++) { /* gatings that choose by logits */
         used = 0;
@@ -509,11 +510,15 @@ PLAIN(combine)
                 *y += o->down_bias ? o->down_bias[o->id[k] * o->d_model + v] : 0;
                 sum = fmaf(o->weight ? o->weight[k] : 1, *y, sum);
             }
-            if (o->shared)
-                sum = fmaf(o->shared_gate ? 1 / (1 + kn_expf(-o->shared_gate[i])) : 1, o->shared[i * o->d_model + v],
-                           sum);
             all[v] = sum;
         }
+        if (o->expert_norm && !o->rows.status[i])
+            scalar->rms_norm(all, o->expert_norm, o->eps, o->d_model, all);
+        float *shared = o->shared + (o->shared ? i * o->d_model : 0);
+        if (o->shared && o->shared_norm && !o->rows.status[i])
+            scalar->rms_norm(shared, o->shared_norm, o->eps, o->d_model, shared);
+        for (int v = 0; o->shared && !o->rows.status[i] && v < o->d_model; v++)
+            all[v] = fmaf(o->shared_gate ? 1 / (1 + kn_expf(-o->shared_gate[i])) : 1, shared[v], all[v]);
         if (o->sum_norm && !o->rows.status[i])
             scalar->rms_norm(all, o->sum_norm, o->eps, o->d_model, all);
         for (int v = 0; !o->rows.status[i] && v < o->d_model; v++)
@@ -523,12 +528,14 @@ PLAIN(combine)
 
 static void case_combine(void)
 {
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 12; i++) {
+        bool norms = i >= 6 && i % 2;
         used = 0;
         CASE(COMBINE, combine, rows_of_batch(), N_USED, D, choices(), i == 2 ? NULL : floats(N_ROW * N_USED),
              floats(N_ROW * N_USED * D), i == 2 || i == 5 ? LIST(3, 0, 7, 4, 1, 8, 5, 2, 9, 6) : NULL,
-             i & 1 ? floats(N_EXP * D) : NULL, N_EXP, i > 1 ? floats(N_ROW * D) : NULL, i > 3 ? floats(N_ROW) : NULL,
-             i % 3 ? floats(D) : NULL, 1e-6f, i % 3 ? 0.4f : 1, acts(N_ROW, D, 16, 0), floats(N_ROW * D));
+             i & 1 ? floats(N_EXP * D) : NULL, N_EXP, i > 1 ? floats(N_ROW * D) : NULL,
+             i > 3 && i < 9 ? floats(N_ROW) : NULL, i % 3 ? floats(D) : NULL, 1e-6f, i % 3 ? 0.4f : 1,
+             acts(N_ROW, D, 16, 0), floats(N_ROW * D), norms ? floats(D) : NULL, i >= 8 ? floats(D) : NULL);
     }
 }
 

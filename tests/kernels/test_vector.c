@@ -128,6 +128,13 @@ static void run_gate(const struct kn_ops *ops, const struct row *a, const struct
     ops->gate(out->x, b->x, n);
 }
 
+static void run_cap(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
+{
+    (void)b;
+    *out = *a;
+    ops->cap(out->x, 0.7f, n);
+}
+
 /* The taps start one element apart in one row; the weights are in the other row. */
 static void run_conv(const struct kn_ops *ops, const struct row *a, const struct row *b, int n, struct row *out)
 {
@@ -203,6 +210,7 @@ static void each_instruction_set_gives_the_same_bits(void **state)
     check_all(run_swiglu, "swiglu");
     check_all(run_swiglu_clamped, "swiglu_clamped");
     check_all(run_gate, "gate");
+    check_all(run_cap, "cap");
     check_all(run_conv, "conv");
     check_all(run_add, "add");
     check_all(run_add_scaled, "add_scaled");
@@ -329,6 +337,12 @@ static void the_specification_is_the_formula(void **state)
     spec->gate(out, x, N);
     for (int i = 0; i < N; i++) {
         double want = (double)(y[i] / (1 + expl(-(long double)x[i])));
+        assert_true(fabs((double)out[i] - want) <= 4e-7 * fabs(want) + 1e-36);
+    }
+    memcpy(out, x, sizeof out);
+    spec->cap(out, 3, N);
+    for (int i = 0; i < N; i++) {
+        double want = (double)(3 * tanhl((long double)x[i] / 3));
         assert_true(fabs((double)out[i] - want) <= 4e-7 * fabs(want) + 1e-36);
     }
     const float *tap[3] = { x, y, x };

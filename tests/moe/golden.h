@@ -297,7 +297,7 @@ static inline int golden_write(struct golden *g, const char *path)
         "glm4moe_groups", "minimax_m2", "deepseek2_lite", "deepseek2_groups", "deepseek3", "qwen3next",                \
         "qwen3next_odd", "qwen35moe", "gemma3", "ernie4_5_moe", "hunyuan_moe", "hy_v3", "dots1", "granitemoe",         \
         "exaone_moe", "solar_open", "smollm3", "mistral3", "phi3", "phi3_short", "bailing", "bailing2", "mistral4",    \
-        "mistral_large3", "phimoe", "llama4", "llama4_128"
+        "mistral_large3", "phimoe", "llama4", "llama4_128", "gemma4_moe", "gemma4_dense", "mimo_v2_flash"
 #define GOLDEN_FURTHER "llama_odd", "qwen3moe_odd", "deepseek3_one_group"
 
 #endif

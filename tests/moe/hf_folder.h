@@ -449,7 +449,8 @@ static inline int hf_folder_gguf(struct hf_folder *h, const char *path, bool bf1
         const struct golden_tensor *t = &h->g.tensor[i];
         uint64_t n;
         bool narrow = bf16 && t->n_dim > 1;
-        float *x = hf_values(h, t, bf16 && (strcmp(t->kind, "data") || strstr(t->name, "ssm_a")), &n);
+        bool stored = strcmp(t->kind, "data") || *hf_how(h, t->name); /* not computed from config.json */
+        float *x = hf_values(h, t, bf16 && stored, &n);
         uint8_t *bytes = hf_bytes(x, n, narrow);
         error = moe_writer_data(w, bytes, n * (narrow ? 2 : 4));
         free(bytes);

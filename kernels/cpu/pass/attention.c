@@ -32,6 +32,13 @@ static void norm_heads(const struct finish_job *j, float *x, int n_head, const f
         j->ops->rms_norm(x + at, w, o->eps, n, x + at);
 }
 
+static void norm_values(const struct finish_job *j, float *v)
+{
+    const struct kn_op_finish_qkv *o = j->o;
+    for (int h = 0; o->v_norm && h < o->n_kv; h++)
+        j->ops->rms_norm(v + h * o->d_value, o->v_norm, o->eps, o->d_value, v + h * o->d_value);
+}
+
 static void norm_qk(const struct finish_job *j, float *q, float *k)
 {
     if (!j->o->q_norm)
@@ -83,6 +90,9 @@ static void finish_row(void *arg, int row, int thread)
         ops->add(k, o->k_bias, n_k);
         ops->add(v, o->v_bias, n_v);
     }
+    if (o->v_is_k)
+        memcpy(v, k, (size_t)n_v * sizeof *v);
+    norm_values(j, v);
     if (!o->late_norm)
         norm_qk(j, q, k);
     if (o->clamp > 0) {
@@ -95,6 +105,8 @@ static void finish_row(void *arg, int row, int thread)
         norm_qk(j, q, k);
     for (int i = 0; o->scale_q && i < n_q; i++)
         q[i] = q[i] * o->rows.row[row].q_scale;
+    for (int i = 0; o->v_scale > 0 && i < n_v; i++)
+        v[i] = v[i] * o->v_scale;
     int32_t slot = o->rows.row[row].slot;
     for (int h = 0; h < o->n_kv; h++) {
         kn_cache_put(ops, o->cache.kv, kn_cache_keys(&o->cache, h), slot, k + h * o->d_head, o->d_head);

@@ -157,9 +157,13 @@ static void combine_row(void *arg, int row, int thread)
             j->ops->add(y, o->down_bias + (size_t)o->id[pair] * n, o->d_model);
         j->ops->add_scaled(sum, o->weight ? o->weight[pair] : 1.0f, y, o->d_model);
     }
+    if (o->expert_norm)
+        j->ops->rms_norm(sum, o->expert_norm, o->eps, o->d_model, sum);
     if (o->shared) {
-        float by = o->shared_gate ? kn_sigmoid(o->shared_gate[row]) : 1.0f;
-        j->ops->add_scaled(sum, by, o->shared + (size_t)row * n, o->d_model);
+        float by = o->shared_gate ? kn_sigmoid(o->shared_gate[row]) : 1.0f, *shared = o->shared + (size_t)row * n;
+        if (o->shared_norm)
+            j->ops->rms_norm(shared, o->shared_norm, o->eps, o->d_model, shared);
+        j->ops->add_scaled(sum, by, shared, o->d_model);
     }
     if (o->sum_norm)
         j->ops->rms_norm(sum, o->sum_norm, o->eps, o->d_model, sum);

@@ -114,6 +114,8 @@ static void route_row(void *arg, int row, int thread)
     for (int i = 0; i < o->n_used; i++) {
         weight[i] = o->norm_topk ? weight[i] / (sum + 1e-20f) : weight[i]; /* all may be 0 */
         weight[i] *= o->scale;
+        if (o->expert_scale)
+            weight[i] *= o->expert_scale[id[i]];
     }
 }
 

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#define COPY_ALONE ((size_t)256 << 10) /* bytes that one thread copies about as soon as a team wakes up */
+#define SCALE_ALONE ((size_t)16 << 10)  /* values of one item of scale */
+#define COPY_ALONE  ((size_t)256 << 10) /* bytes that one thread copies about as soon as a team wakes up */
 
 void kn_host_code_row(const struct kn_ops *ops, const struct kn_acts *a, unsigned kinds, int n_in, int row)
 {
@@ -112,18 +113,27 @@ void kn_host_keep_features(struct kn_host_queue *q, const struct kn_op_keep_feat
     kn_host_for(q, o->rows.n, keep_features_row, o);
 }
 
-static void scale_row(void *arg, int row, int thread)
+/* Items are pieces of SCALE_ALONE values: the logits of one row occupy all threads. */
+static void scale_item(void *arg, int item, int thread)
 {
     (void)thread;
-    const struct kn_op_scale *o = arg;
-    float *x = o->x + (size_t)row * (size_t)o->d;
-    for (int i = 0; i < o->d; i++)
-        x[i] = o->bias ? x[i] * o->by + o->bias[i] : x[i] * o->by;
+    const struct kn_host_job *j = arg;
+    const struct kn_op_scale *o = j->op;
+    size_t first = (size_t)item * SCALE_ALONE, n_all = (size_t)o->n * (size_t)o->d;
+    int n = (int)(n_all - first < SCALE_ALONE ? n_all - first : SCALE_ALONE);
+    float *x = o->x + first;
+    for (int i = 0; !o->bias && o->by != 1 && i < n; i++)
+        x[i] *= o->by;
+    for (int i = 0; o->bias && i < n; i++)
+        x[i] = x[i] * o->by + o->bias[(first + (size_t)i) % (size_t)o->d];
+    if (o->cap > 0)
+        j->ops->cap(x, o->cap, n);
 }
 
 void kn_host_scale(struct kn_host_queue *q, const struct kn_op_scale *o)
 {
-    kn_parallel_for(q->team, o->n, scale_row, (void *)o);
+    size_t n = (size_t)o->n * (size_t)o->d;
+    kn_host_for(q, (int)((n + SCALE_ALONE - 1) / SCALE_ALONE), scale_item, o);
 }
 
 static void pack_array(void *arg, int item, int thread)

@@ -125,6 +125,19 @@ static inline void recipe_spm(struct recipe *r)
     recipe_token(r, "<u>", ENG_TOKEN_USER, 0); /* 270 */
 }
 
+/* The same pieces as files of gemma4 have them: merges in place of scores. */
+static inline void recipe_gemma4(struct recipe *r)
+{
+    static const char *const merges[] = { "h e", "l l", "he ll", "\xE2\x96\x81 h", "\xE2\x96\x81 hell", "l o" };
+
+    recipe_spm(r);
+    r->model = "gemma4";
+    for (size_t i = 0; i < r->n_score; i++)
+        r->score[i] = -1000;
+    for (size_t i = 0; i < sizeof merges / sizeof *merges; i++)
+        recipe_merge(r, merges[i]);
+}
+
 static bool is_flag(const char *key) { return strstr(key, "add_") || strstr(key, "remove_"); }
 
 static void put_array(struct moe_writer *w, const struct recipe *r, const char *key, enum moe_type item,

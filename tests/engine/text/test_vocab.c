@@ -36,6 +36,8 @@ static void merge_left(void) { recipe_merge(&r, "whol e"); }
 static void merge_right(void) { recipe_merge(&r, "w hole"); }
 static void merge_joint(void) { recipe_merge(&r, "x y"); }
 static void merge_one(void) { recipe_merge(&r, "xy"); }
+static void merge_late(void) { recipe_merge(&r, "h e"); }
+static void merge_lost(void) { r.n_merge--; }
 static void merge_empty(void) { recipe_merge(&r, ""); }
 static void merge_space(void) { recipe_merge(&r, " "); }
 static void merge_no_right(void) { recipe_merge(&r, "x "); }
@@ -111,6 +113,10 @@ static const struct {
     { recipe_spm, nan_score, KN_ECORRUPT, "scores: token 3 has no number" },
     { recipe_spm, bad_byte, KN_ECORRUPT, "tokens: byte token 4 is not <0x00> to <0xFF>" },
     { recipe_spm, squeeze, KN_EUNSUPPORTED, "remove_extra_whitespaces: true is not supported" },
+    { recipe_gemma4, no_merges, KN_ECORRUPT, "merges: missing" },
+    { recipe_gemma4, merge_left, KN_ECORRUPT, "merges: merge 6, 'whol e', does not join two tokens" },
+    { recipe_gemma4, merge_late, KN_EUNSUPPORTED, "merges: merge 6 is not in the order of the tokens" },
+    { recipe_gemma4, merge_lost, KN_EUNSUPPORTED, "merges: 5 merges, but 6 pairs of tokens join to a token" },
 };
 
 static void spoilt_files_are_refused_with_their_field(void **state)
@@ -317,6 +323,31 @@ static void llama_bpe_takes_whole_words(void **state)
     eng_vocab_close(v);
 }
 
+/* The order of merges says the same as scores. */
+static void merges_of_gemma4_are_scores(void **state)
+{
+    (void)state;
+    static const char *const texts[] = { "hello", " hello hell", "lol", "he", "ohell", "h\xC3\xA9l lo", "  h" };
+    struct eng_vocab *v[2];
+
+    recipe_spm(&r);
+    assert_int_equal(recipe_open(&r, &v[0]), 0);
+    recipe_gemma4(&r);
+    assert_int_equal(recipe_open(&r, &v[1]), 0);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct eng_ids a = { 0 }, b = { 0 };
+
+        assert_int_equal(eng_tokenize(v[0], texts[i], strlen(texts[i]), 0, &a), 0);
+        assert_int_equal(eng_tokenize(v[1], texts[i], strlen(texts[i]), 0, &b), 0);
+        assert_int_equal(a.n, b.n);
+        assert_memory_equal(a.id, b.id, a.n * sizeof *a.id);
+        eng_ids_free(&a);
+        eng_ids_free(&b);
+    }
+    eng_vocab_close(v[0]);
+    eng_vocab_close(v[1]);
+}
+
 static void of_equal_merges_the_first_counts(void **state)
 {
     (void)state;
@@ -343,6 +374,7 @@ int main(void)
         cmocka_unit_test(generation_stops_at_named_and_known_tokens),
         cmocka_unit_test(llama_bpe_takes_whole_words),
         cmocka_unit_test(of_equal_merges_the_first_counts),
+        cmocka_unit_test(merges_of_gemma4_are_scores),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,6 +50,7 @@ static void styles_by_template(void **state)
         { LLAMA_4_LIST, "pythonic", false, true },
         { "google-gemma-2-2b-it", "none", false, false },
         { "google-gemma-3-270m-it", "none", false, false },
+        { "google-gemma-4-31B-it-interleaved", "none", true, false },
         { "ibm-granite-granite-3.1-1b-a400m-instruct", "none", false, false },
         { "microsoft-Phi-3.5-mini-instruct", "none", false, false },
         { "meetkai-functionary-medium-v3.1", "none", false, false },
@@ -223,6 +224,14 @@ static const struct answer plain[] = {
     { "", "", 0 },
     { "Hello <b>, [x] <tool_call> {\"name\"", "c(Hello <b>, [x] <tool_call> {\"name\")", 0 },
     { " \n a \n", "c( \n a \n)", 0 },
+    { NULL, NULL, 0 },
+};
+
+static const struct answer gemma4[] = {
+    { "<|channel>thought\nhm<channel|>Hi", "r(hm)c(Hi)", 0 },
+    { "<|channel>thought\n<channel|>Hi", "c(Hi)", 0 },
+    { "hm<channel|>Hi", "r(hm)c(Hi)", THINKS },
+    { "Hi <|channel>", "c(Hi <|channel>)", 0 },
     { NULL, NULL, 0 },
 };
 
@@ -488,6 +497,7 @@ static const struct {
     const struct answer *answer;
 } ways[] = {
     { "google-gemma-2-2b-it", plain },
+    { "google-gemma-4-31B-it-interleaved", gemma4 },
     { "Qwen-Qwen3-0.6B", hermes },
     { "Qwen3-Coder", qwen_xml },
     { "meta-llama-Llama-3.1-8B-Instruct", llama },

@@ -39,6 +39,8 @@ static const char *const empty_keys[] = {
     "hy_v3.expert_shared_feed_forward_length",
     "exaone-moe.attention.sliding_window_pattern",
     "exaone-moe.expert_shared_feed_forward_length",
+    "gemma4.attention.shared_kv_layers",
+    "gemma4.embedding_length_per_layer_input",
 };
 
 static bool is_empty_key(const char *key, const struct moe_file *gguf)
@@ -161,40 +163,115 @@ static void stacks_of_experts_are_taken_apart(void **state)
 
 /* A model with vision contains a language model: its configuration and its tensor names are one level deeper, and
  * other tensors are ignored. */
-static void a_language_model_within_another(void **state)
+static void within_another(const char *name, const char *model_type, const char *vision)
 {
-    (void)state;
     struct hf_folder h;
     struct moe_file *a, *b;
     char config[4096];
-    assert_int_equal(hf_folder_read(&h, "qwen35moe"), 0);
+    assert_int_equal(hf_folder_read(&h, name), 0);
     for (int i = 0; i < h.n_tensor; i++) {
         struct hf_tensor *t = &h.tensor[i];
-        char name[sizeof t->name];
+        char inner[sizeof t->name];
         if (strncmp(t->name, "model.", 6))
             continue;
-        assert_true(snprintf(name, sizeof name, "model.language_model.%.70s", t->name + 6) < (int)sizeof name);
-        memcpy(t->name, name, sizeof name);
+        assert_true(snprintf(inner, sizeof inner, "model.language_model.%.70s", t->name + 6) < (int)sizeof inner);
+        memcpy(t->name, inner, sizeof inner);
     }
     assert_true(h.n_tensor < HF_MAX_TENSOR);
-    h.tensor[h.n_tensor++] = (struct hf_tensor){ "model.visual.blocks.0.norm1.weight", "output_norm.weight", "whole", 0,
-                                                 0 };
+    struct hf_tensor *aside = &h.tensor[h.n_tensor++];
+    *aside = (struct hf_tensor){ "", "output_norm.weight", "whole", 0, 0 };
+    snprintf(aside->name, sizeof aside->name, "%s", vision);
     snprintf(config, sizeof config,
-             "{\"model_type\":\"qwen3_5_moe\",\"tie_word_embeddings\":false,\"vision_config\":{},"
+             "{\"model_type\":\"%s\",\"tie_word_embeddings\":%s,\"vision_config\":{},"
              "\"eos_token_id\":7,\"text_config\":%s}",
-             h.config);
+             model_type, strstr(h.config, "\"tie_word_embeddings\": true") ? "true" : "false", h.config);
     h.config = config;
     hf_folder_write(&h, model, false, 1);
     assert_int_equal(hf_folder_gguf(&h, path, false), 0);
     assert_int_equal(moe_file_open(&a, path), 0);
     assert_int_equal(moe_file_open(&b, model), 0);
     same_tensors(a, b);
-    assert_null(moe_file_find_tensor(b, "model.visual.blocks.0.norm1.weight"));
-    assert_non_null(moe_file_find_tensor(b, "blk.4.nextn.eh_proj.weight")); /* not a level deeper */
+    assert_null(moe_file_find_tensor(b, vision));
+    if (moe_file_find_tensor(a, "blk.4.nextn.eh_proj.weight")) /* not a level deeper */
+        assert_non_null(moe_file_find_tensor(b, "blk.4.nextn.eh_proj.weight"));
     moe_file_close(a);
     moe_file_close(b);
     same_logits(&h.g);
     hf_folder_free(&h);
+}
+
+static void a_language_model_within_another(void **state)
+{
+    (void)state;
+    within_another("qwen35moe", "qwen3_5_moe", "model.visual.blocks.0.norm1.weight");
+    within_another("gemma4_moe", "gemma4", "model.vision_tower.encoder.norm.weight");
+    within_another("gemma4_dense", "gemma4", "model.embed_vision.embedding_projection.weight");
+}
+
+static char said[1024];
+static void keep_line(enum kn_level level, const char *line)
+{
+    if (level == KN_LOG_ERROR)
+        snprintf(said, sizeof said, "%s", line);
+}
+
+/* Opens the model at this path, which must be refused with a message that contains `line`. */
+static void is_refused(const char *at, const char *line)
+{
+    struct moe_file *f;
+    struct moe_model *m;
+    said[0] = 0;
+    kn_log_set(keep_line, KN_LOG_ERROR);
+    int error = moe_file_open(&f, at);
+    if (!error) {
+        error = moe_model_open(&m, f, &(struct moe_model_options){ .isa = KN_ISA_SCALAR });
+        moe_file_close(f);
+    }
+    kn_log_set(NULL, KN_LOG_INFO);
+    assert_int_equal(error, KN_EUNSUPPORTED);
+    if (!strstr(said, line))
+        fail_msg("said '%s', not '%s'", said, line);
+}
+
+/* Models that have a family's name but parts of their own: gemma4's small ones, and heads that differ further. */
+static void models_near_a_family_are_refused(void **state)
+{
+    static const struct {
+        const char *key, *value, *line;
+    } keys[] = {
+        { "embedding_length_per_layer_input", "u32 32", "the program lacks embeddings for each layer" },
+        { "attention.shared_kv_layers", "u32 2", "the program lacks layers that use the keys and values" },
+        { "attn_logit_softcapping", "f32 0x1p+1", "logits that are limited by tanh" },
+    }, fields[] = {
+        { "\"hidden_size_per_layer_input\": 0", "\"hidden_size_per_layer_input\": 9", "adds embeddings for each layer" },
+        { "\"num_kv_shared_layers\": 0", "\"num_kv_shared_layers\": 2", "lets layers use the keys and values" },
+        { "\"head_dim\": 48, ", "\"head_dim\": 44, ", "does not say the same of all layers" },
+        { "\"rope_type\": \"default\"", "\"rope_type\": \"dynamic\"", "of sliding_attention is not default" },
+    };
+    (void)state;
+    for (int i = 0; i < LEN(keys) + LEN(fields); i++) {
+        struct hf_folder h;
+        char meta[128];
+        assert_int_equal(hf_folder_read(&h, "gemma4_moe"), 0);
+        if (i < LEN(keys)) {
+            snprintf(meta, sizeof meta, "gemma4.%s ", keys[i].key);
+            int at = 0;
+            while (at < h.g.n_meta && strncmp(h.g.meta[at], meta, strlen(meta)))
+                at++;
+            snprintf(meta, sizeof meta, "gemma4.%s %s", keys[i].key, keys[i].value);
+            h.g.meta[at] = meta;
+            h.g.n_meta += at == h.g.n_meta;
+            assert_int_equal(hf_folder_gguf(&h, path, false), 0);
+            is_refused(path, keys[i].line);
+        } else {
+            char *at = strstr(h.config, fields[i - LEN(keys)].key);
+            assert_non_null(at);
+            memcpy(at, fields[i - LEN(keys)].value, strlen(fields[i - LEN(keys)].value));
+            hf_folder_write(&h, model, false, 1);
+            is_refused(model, fields[i - LEN(keys)].line);
+        }
+        hf_folder_free(&h);
+    }
 }
 
 /* The folder of a mistral3 has its language model under "language_model.", in an order of names of its own, and a vision
@@ -297,9 +374,11 @@ int main(void)
         "mistral3",       "phi3",
         "phi3_short",     "mistral4",
         "phimoe",         "llama4",
-        "llama4_128",
+        "llama4_128",     "gemma4_moe",
+        "gemma4_dense",   "mimo_v2_flash",
     };
-    struct CMUnitTest tests[LEN(name) + 4];
+    struct CMUnitTest tests[LEN(name) + 5];
+    tests[LEN(name) + 4] = (struct CMUnitTest)cmocka_unit_test(models_near_a_family_are_refused);
     tests[LEN(name) + 3] = (struct CMUnitTest)cmocka_unit_test(settings_without_a_key_are_refused);
     tests[LEN(name) + 2] = (struct CMUnitTest)cmocka_unit_test(the_language_model_of_mistral3);
     tests[LEN(name) + 1] = (struct CMUnitTest)cmocka_unit_test(a_language_model_within_another);

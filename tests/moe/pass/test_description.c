@@ -112,6 +112,12 @@ CLEAR(no_select_bias, select_bias)
 CLEAR(no_gate_bias, gate_bias)
 CLEAR(no_down_bias, down_bias)
 
+SET(no_logit_cap, logit_cap, 0)
+CLEAR(no_v_norm, v_norm)
+CLEAR(no_expert_out_norm, expert_out_norm)
+CLEAR(no_shared_out_norm, shared_out_norm)
+CLEAR(no_factors_of_experts, expert_scale)
+
 CLEAR(no_q_norm, q_norm)
 
 static bool no_qk_norm(struct moe_model *m)
@@ -120,6 +126,38 @@ static bool no_qk_norm(struct moe_model *m)
         m->layer[i].k_norm = NULL;
     return no_q_norm(m);
 }
+
+static bool no_v_scale(struct moe_model *m)
+{
+    bool had = m->desc.v_scale > 0 && m->desc.v_scale != 1;
+    m->desc.v_scale = 0;
+    return had;
+}
+
+static bool no_layer_scale(struct moe_model *m)
+{
+    bool had = false;
+    for (int i = 0; i < m->desc.n_layer; i++) {
+        had |= m->layer[i].scale != 1;
+        m->layer[i].scale = 1;
+    }
+    return had;
+}
+
+/* Router, experts and dense FFN read the same norm, of one of them. */
+static bool shared_norm(struct moe_model *m, bool of_router)
+{
+    bool had = false;
+    for (int i = 0; i < m->desc.n_layer; i++) {
+        struct moe_layer *l = &m->layer[i];
+        had |= l->router_norm != NULL;
+        if (l->router_norm)
+            *(of_router ? &l->router_norm : &l->expert_norm) = l->ffn_norm;
+    }
+    return had;
+}
+static bool no_router_norm(struct moe_model *m) { return shared_norm(m, true); }
+static bool no_expert_norm(struct moe_model *m) { return shared_norm(m, false); }
 
 /* Without effect where the weights sum to 1 by their softmax. */
 static bool other_norm_topk(struct moe_model *m)
@@ -245,18 +283,63 @@ static const struct {
     {                                                                                                                  \
 #f, f                                                                                                          \
     }
-    CHANGE(other_rope_kind),   CHANGE(usual_rope_base),   CHANGE(no_window_rope),  CHANGE(no_scaling),
-    CHANGE(no_scaling_attn),   CHANGE(wide_scaling_ctx),  CHANGE(no_extra),        CHANGE(usual_scale),
-    CHANGE(no_embed_scale),    CHANGE(no_residual_scale), CHANGE(no_logit_scale),  CHANGE(swiglu),
-    CHANGE(no_limit),          CHANGE(early_qk_norm),     CHANGE(no_qk_norm),      CHANGE(no_clamp),
-    CHANGE(no_groups),         CHANGE(other_norm_topk),   CHANGE(no_expert_scale), CHANGE(no_shared),
-    CHANGE(no_shared_gate),    CHANGE(no_qkv_bias),       CHANGE(no_o_bias),       CHANGE(no_sinks),
-    CHANGE(no_attn_out_norm),  CHANGE(no_ffn_out_norm),   CHANGE(no_router_bias),  CHANGE(no_select_bias),
-    CHANGE(no_gate_bias),      CHANGE(no_down_bias),      CHANGE(other_gating),    CHANGE(no_window),
-    CHANGE(window_everywhere), CHANGE(all_rotated),       CHANGE(no_wide_eps),     CHANGE(no_query_growth),
-    CHANGE(other_contexts),    CHANGE(no_query_offset),   CHANGE(windows_slide),   CHANGE(queries_grow_everywhere),
-    CHANGE(no_unit_qk_norm),   CHANGE(scaled_output),     CHANGE(no_mixer_gap),    CHANGE(no_attn_norm_bias),
-    CHANGE(no_ffn_norm_bias),  CHANGE(no_out_norm_bias),  CHANGE(no_out_bias),     CHANGE(other_group_best),
+    CHANGE(other_rope_kind),
+    CHANGE(usual_rope_base),
+    CHANGE(no_window_rope),
+    CHANGE(no_scaling),
+    CHANGE(no_scaling_attn),
+    CHANGE(wide_scaling_ctx),
+    CHANGE(no_extra),
+    CHANGE(usual_scale),
+    CHANGE(no_embed_scale),
+    CHANGE(no_residual_scale),
+    CHANGE(no_logit_scale),
+    CHANGE(swiglu),
+    CHANGE(no_limit),
+    CHANGE(early_qk_norm),
+    CHANGE(no_qk_norm),
+    CHANGE(no_clamp),
+    CHANGE(no_groups),
+    CHANGE(other_norm_topk),
+    CHANGE(no_expert_scale),
+    CHANGE(no_shared),
+    CHANGE(no_shared_gate),
+    CHANGE(no_qkv_bias),
+    CHANGE(no_o_bias),
+    CHANGE(no_sinks),
+    CHANGE(no_attn_out_norm),
+    CHANGE(no_ffn_out_norm),
+    CHANGE(no_router_bias),
+    CHANGE(no_select_bias),
+    CHANGE(no_gate_bias),
+    CHANGE(no_down_bias),
+    CHANGE(other_gating),
+    CHANGE(no_window),
+    CHANGE(window_everywhere),
+    CHANGE(all_rotated),
+    CHANGE(no_wide_eps),
+    CHANGE(no_query_growth),
+    CHANGE(other_contexts),
+    CHANGE(no_query_offset),
+    CHANGE(windows_slide),
+    CHANGE(queries_grow_everywhere),
+    CHANGE(no_unit_qk_norm),
+    CHANGE(scaled_output),
+    CHANGE(no_mixer_gap),
+    CHANGE(no_attn_norm_bias),
+    CHANGE(no_ffn_norm_bias),
+    CHANGE(no_out_norm_bias),
+    CHANGE(no_out_bias),
+    CHANGE(other_group_best),
+    CHANGE(no_logit_cap),
+    CHANGE(no_v_norm),
+    CHANGE(no_expert_out_norm),
+    CHANGE(no_shared_out_norm),
+    CHANGE(no_factors_of_experts),
+    CHANGE(no_v_scale),
+    CHANGE(no_layer_scale),
+    CHANGE(no_router_norm),
+    CHANGE(no_expert_norm),
 };
 #define N_CHANGE (sizeof changes / sizeof *changes)
 

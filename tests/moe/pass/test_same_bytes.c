@@ -414,6 +414,7 @@ static int open_window(void **state) { return open_model(state, "tiny-gpt-oss", 
 static int open_lead(void **state) { return open_model(state, "tiny-glm4moe", KN_Q8_0); }
 static int open_delta(void **state) { return open_model(state, "tiny-qwen3next", KN_Q8_0); }
 static int open_latent(void **state) { return open_model(state, "tiny-deepseek2", KN_Q8_0); }
+static int open_gemma4(void **state) { return open_model(state, "tiny-gemma4", KN_Q8_0); }
 static int open_input_scales(void **state) { return open_model(state, "tiny-llama4", KN_Q8_0); }
 static int open_layer_norms(void **state) { return open_model(state, "tiny-phimoe", KN_Q8_0); }
 static int open_dense(void **state) { return open_model(state, "tiny-dense", KN_Q4_K); }
@@ -529,6 +530,7 @@ int main(void)
         TEST(open_lead),
         TEST(open_latent),
         TEST(open_delta),
+        TEST(open_gemma4),
         TEST(open_input_scales),
         TEST(open_layer_norms),
 #endif
