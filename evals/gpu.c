@@ -93,7 +93,7 @@ static void measure_products(uint8_t *weights, size_t bytes, double bound)
             enum kn_format format = (enum kn_format)f;
             const struct kn_format_info *info = kn_format_info(format);
             struct product_case c = { weights, kn_mat_bytes(format, N_OUT, N_IN), 0, { .kind = KN_OP_PRODUCTS } };
-            struct kn_matmul m = { .w = { format, N_OUT, N_IN, weights },
+            struct kn_matmul m = { .w = { format, N_OUT, N_IN, 1, weights },
                                    .x = x,
                                    .x_stride = kn_act_bytes(info->act, N_IN),
                                    .y = y,

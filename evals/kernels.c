@@ -200,6 +200,8 @@ static void fill_weights(enum kn_format f, uint8_t *p, size_t bytes)
             scale[i] = (uint16_t)(0x1800 + (at + (size_t)i * 7) % 0x400);
         if (f == KN_MXFP4)
             memset(p + at, 118 + (int)(at / block % 4), KN_PANEL);
+        else if (f == KN_NVFP4)
+            memset(p + at, 48 + (int)(at / block % 4), 2 * KN_PANEL), memset(p + at + block / 2, 50, 2 * KN_PANEL);
         else
             memcpy(p + at, scale, two[f] ? 64 : 32);
     }
@@ -303,7 +305,7 @@ static void format_figures(struct kn_team *const team[2], enum kn_format f, stru
     for (int r = 0; r < MOST_ROWS; r++)
         kn_ops(KN_ISA_SCALAR)->quantize(kind, x + (size_t)r * N_IN, N_IN, act + (size_t)r * stride);
     b->mat_bytes = kn_mat_bytes(f, N_OUT, N_IN);
-    b->m.w = (struct kn_mat){ f, N_OUT, N_IN, NULL };
+    b->m.w = (struct kn_mat){ f, N_OUT, N_IN, 1, NULL };
     b->m.x = act;
     b->m.x_stride = stride;
     if (figures == SHARES)

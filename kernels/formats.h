@@ -57,11 +57,17 @@
  *                    high four bits a part of d, the lowest part first
  *                    In these two formats an index of eleven bits selects eight of -8, 0 and 8; a twelfth bit means that 1
  *                    is subtracted from each, else 1 is added.  A scale stands for 2 * s + 1.
+ *   NVFP4            twice: d[2][16], q[4][16][4]
+ *                    A block of 64 values is two of 32 in a panel.  k = 16 * s + 4 * i + j of these 32 (s 0..1, i 0..3) is
+ *                    the low nibble of q[2 * s + i][l][j] for i < 2 and the high nibble of q[2 * s + i - 2][l][j] for
+ *                    i >= 2: an index into KN_E2M1_TWICE.  d[s] is a float of 4 bits of exponent and 3 of fraction; its
+ *                    sign does not count, and 0x7F means 0.
  *   FP8              d[16], q[128][16]               k sits at q[k][l]: sign, 4 bits of exponent, 3 of fraction
  *   INT4             d[16], q[4][16][4]              as Q4_0, but d is a BF16
+ *   UINT4            d[16], z[16], q[4][16][4]       as Q4_0, but z, 0..16, is subtracted, not 8
  *
- * GGUF has no FP8 or INT4.  Models in these formats, and in MXFP4, are published with codes and scales in
- * separate tensors; the loader joins each block with its scale, so that memory holds the blocks listed above.
+ * GGUF has no FP8, INT4 or UINT4.  Models in these formats, and in MXFP4 and NVFP4, are published with codes and scales
+ * in separate tensors; the loader joins each block with its scale, so that memory holds the blocks listed above.
  * FP8 is published with one scale per 128 by 128 values; here each row has its own copy of the scale, 3 %
  * more bytes.  An FP8 weight is d times the code's value, rounded once to float32, and a product equals that
  * of an F32 matrix of these weights bit for bit.
@@ -103,14 +109,16 @@
     X(IQ3_XXS, 18, 256, 98, KN_ACT_Q256)                                                                               \
     X(IQ3_S, 21, 256, 110, KN_ACT_Q256)                                                                                \
     X(IQ1_S, 19, 256, 50, KN_ACT_Q256)                                                                                 \
-    X(IQ1_M, 29, 256, 56, KN_ACT_Q256)
+    X(IQ1_M, 29, 256, 56, KN_ACT_Q256)                                                                                 \
+    X(NVFP4, 40, 64, 36, KN_ACT_Q32)
 
 /* Type numbers from KN_TYPE_OWN on are for formats that this project adds: no GGUF file has them. */
 #define KN_TYPE_OWN 1000
 #define KN_FORMATS(X)                                                                                                  \
     KN_GGUF_FORMATS(X)                                                                                                 \
     X(FP8, 1000, 128, 132, KN_ACT_F32)                                                                                 \
-    X(INT4, 1001, 32, 18, KN_ACT_Q32)
+    X(INT4, 1001, 32, 18, KN_ACT_Q32)                                                                                  \
+    X(UINT4, 1002, 32, 19, KN_ACT_Q32)
 
 enum kn_act { KN_ACT_F32, KN_ACT_Q32, KN_ACT_Q256, KN_ACT_COUNT };
 
@@ -198,10 +206,17 @@ struct kn_iq1_s {
 struct kn_iq1_m {
     uint8_t q[32], qh[16], sc[8];
 };
+struct kn_nvfp4 {
+    uint8_t d[4], q[32];
+};
 struct kn_fp8 {
     float d;
     uint8_t q[128];
 };
+struct kn_uint4 {
+    uint16_t d;
+    uint8_t z, q[16];
+} __attribute__((packed));
 
 /* The blocks of 16 rows, as in memory. */
 struct kn_q8_0_x16 {
@@ -279,12 +294,22 @@ struct kn_iq1_s_x16 {
 struct kn_iq1_m_x16 {
     uint8_t q[8][16][4], qh[4][16][4], sc[2][16][4];
 };
+struct kn_nvfp4_half_x16 {
+    uint8_t d[2][16], q[4][16][4];
+};
+struct kn_nvfp4_x16 {
+    struct kn_nvfp4_half_x16 half[2];
+};
 struct kn_fp8_x16 {
     float d[16];
     uint8_t q[128][16];
 };
+struct kn_uint4_x16 {
+    uint16_t d[16];
+    uint8_t z[16], q[4][16][4];
+};
 
-/* Twice the values of MXFP4's nibbles (floats with 2 exponent bits and 1 fraction bit), so that all are integers. */
+/* Twice the values of MXFP4's and NVFP4's nibbles (floats with 2 exponent bits and 1 fraction bit), so that all are integers. */
 #define KN_E2M1_TWICE 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
 
 /* Values of the IQ4 formats' nibbles: dense near zero, where weights are. */
@@ -329,7 +354,9 @@ KN_LAYOUT(iq3_xxs, 98);
 KN_LAYOUT(iq3_s, 110);
 KN_LAYOUT(iq1_s, 50);
 KN_LAYOUT(iq1_m, 56);
+KN_LAYOUT(nvfp4, 36);
 KN_LAYOUT(fp8, 132);
+KN_LAYOUT(uint4, 19);
 #undef KN_LAYOUT
 KN_STATIC_ASSERT(sizeof(struct kn_codes) == 320, "codes");
 

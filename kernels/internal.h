@@ -109,6 +109,15 @@ float kn_code_block(const float *x, int n, int8_t *q);
  * format, gives infinity. */
 float kn_mxfp4_step(uint8_t e);
 
+/* Half the scale d of 16 values of an NVFP4 block: the factor of their integers (KN_E2M1_TWICE). */
+float kn_nvfp4_step(uint8_t d);
+
+/* Inputs of one block of a panel: those of a file's block, but 32 of NVFP4's 64. */
+static inline int kn_panel_values(const struct kn_format_info *f)
+{
+    return f->act == KN_ACT_Q32 ? 32 : f->block_values;
+}
+
 /* An FP8 code's value / 256, which half precision can hold exactly; codes 0x7F and 0xFF are NaN. */
 float kn_e4m3_part(uint8_t q);
 extern uint8_t kn_e4m3_bytes[2]

@@ -42,14 +42,16 @@ size_t kn_row_bytes(enum kn_format f, int n_in);
 size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in);
 size_t kn_act_bytes(enum kn_act a, int n_in);
 
-/* A weight matrix in memory, interleaved (formats.h); data is 64-byte aligned. */
+/* A weight matrix in memory, interleaved (formats.h); data is 64-byte aligned.  scale: factor of all weights; 1 unless the
+ * model states one. */
 struct kn_mat {
     enum kn_format format;
     int n_out, n_in;
+    float scale;
     const void *data;
 };
 
-/* Values of row r as float32, by the format's usual dequantisation (embedding lookup, tests). */
+/* Values of row r as float32, by the format's usual dequantisation, times the matrix's scale (embedding lookup, tests). */
 void kn_mat_row(const struct kn_mat *w, int r, float *out /* [n_in] */);
 
 /* One file row to float32; kn_ops.encode is the inverse. */
@@ -64,11 +66,32 @@ size_t kn_code_bytes(enum kn_format f);
 void kn_join(enum kn_format f, const void *codes, const void *scales, int scale_bytes, int per_scale, size_t n_block,
              void *blocks);
 
-/* Makes panel `panel` of a Q4_0 or INT4 matrix from codes stored by input: codes [n_in / 8][n_out], a word of eight
- * neighbouring inputs' codes, the first in the lowest bits; scales [n_in / 32 / per_scale][n_out].  The order is closer
- * to a panel's than to a file row's, so the result is a panel. */
-void kn_join_columns(const uint32_t *codes, const uint16_t *scales, int n_out, int n_in, int per_scale, int panel,
-                     void *out);
+/* A matrix of codes of four bits stored by input.
+ *
+ *   codes    GPTQ [n_in / 8][n_out], a word of eight neighbouring inputs' codes, the first in the lowest bits; AWQ
+ *            [n_in][n_out / 8], a word of eight neighbouring outputs' codes, which are nibbles KN_AWQ_ORDER
+ *   scales   [n_in / 32 / per_scale][n_out]
+ *   zeros    [n_in / 32 / per_scale][n_out / 8] zero points of UINT4, each less by zero_less, modulo 16; eight to a word, in
+ *            GPTQ in order, in AWQ as the codes
+ *
+ * Row r of the matrix is stored as output kn_columns_output(r): from row turn_first on, units of turn_rows rows are
+ * permuted in groups of turn_n, as in struct off_stride_permutation.  turn_n 0: no permutation. */
+struct kn_columns {
+    const uint32_t *codes, *zeros;
+    const uint16_t *scales;
+    enum kn_format format; /* Q4_0, INT4 or UINT4 */
+    bool awq;
+    int n_out, n_in, per_scale, zero_less;
+    int turn_first, turn_rows, turn_n, turn_by;
+};
+#define KN_AWQ_ORDER 0, 4, 1, 5, 2, 6, 3, 7
+
+/* Makes panel `panel`.  The order of the codes is closer to a panel's than to a file row's, so the result is a panel. */
+void kn_join_columns(const struct kn_columns *c, int panel, void *out);
+int kn_columns_output(const struct kn_columns *c, int row);
+
+/* Row `lane` of a panel, as in a file. */
+void kn_panel_row(enum kn_format f, const void *panel, int n_in, int lane, void *row);
 
 /* Stores scale i and minimum i (0..63) in the packed scales of a Q4_K or Q5_K block, or scale i (-32..31) in those of
  * a Q3_K block.  The bits of entry i must still be zero. */
@@ -113,17 +136,19 @@ static inline int32_t kn_rank_id(uint64_t key) { return (int32_t) ~(uint32_t)key
 /* The order of float operations in one element of a product, a row of n_in weights times a row of activations:
  *
  *     sum = +0;  for each group of 256 inputs, ascending, the last may be shorter:  acc = +0;  for each block of the
- *     group, ascending:  acc = block(acc);  sum = sum + acc.                         The result is sum.
+ *     group, ascending:  acc = block(acc);  sum = sum + acc.           The result is sum * scale of the matrix.
  *
  * block(acc), where every operation is in float32 and rounds to nearest, ties to even:
  *   F32, F16, BF16  fmaf(w, x, acc); a block is one input
  *   FP8             fmaf(w, x, acc) for the 128 inputs, ascending; w = (256 * d) * (code / 256), the first product and
  *                   w each rounded
+ *   NVFP4           as all others, and a block is 16 inputs; d is half the float that the byte stands for
  *   all others      fmaf(round(d * dx), float(isum), acc), where d is the block's scale as float32 (of MXFP4
  *                   2^(e - 128), of the IQ1 and IQ2 formats times 2^-3, of IQ3_XXS times 2^-1), dx that of the activations
  *                   (struct kn_codes), and isum the exact integer sum over the inputs of integer weight times
  *                   activation code.  float() rounds.  The integer weight of input k is its code, as formats.h says: of
- *                   Q4_0, INT4, Q5_0, Q6_K and Q3_K with the offset subtracted, of IQ4 and MXFP4 the table's value, of
+ *                   Q4_0, INT4, UINT4, Q5_0, Q6_K and Q3_K with the offset or zero point subtracted, of IQ4, MXFP4 and
+ *                   NVFP4 the table's value, of
  *                   IQ2 and IQ3 its size (of IQ3_XXS half of it) with its sign; in the formats with scales of sub-blocks
  *                   (Q4_K, Q5_K, Q2_K: scale; Q6_K, Q3_K, IQ4_XS: signed scale; IQ1, IQ2 and IQ3: 2 * scale + 1) times the
  *                   integer scale of the sub-block of k
@@ -132,7 +157,7 @@ static inline int32_t kn_rank_id(uint64_t key) { return (int32_t) ~(uint32_t)key
  *                              sub-block's integer minimum times activation code
  *
  * A block of 256 is a whole group.  An infinity or NaN follows from these operations; a NaN's bits are not defined.
- * The result is never -0.  So it makes no difference if acc begins with a rounded product in place of fmaf(.., +0): only
+ * The sum is never -0.  So it makes no difference if acc begins with a rounded product in place of fmaf(.., +0): only
  * the sign of a zero acc differs, and adding acc to sum, which is not -0, drops it. */
 
 /* ---- operations -------------------------------------------------------------------------------- */

@@ -77,11 +77,13 @@ struct moe_layout {
     const struct moe_place {
         int file;
         uint64_t offset;
-    } * slab;                           /* [dim[2]] position of each matrix; NULL: one after the other at offset */
+    } * slab; /* [dim[2]] position of each matrix, or [dim[0]] of each value of a vector; NULL:
+                                         * one after the other at offset */
     struct off_stride_permutation turn; /* stored order of the rows or elements of each matrix or vector */
     int step;                           /* stride, in values of a vector or rows of a matrix; 0: contiguous */
     const struct off_scales *scales;    /* scales stored apart from the codes: [dim[2]] with slab, else one; or NULL */
     const void *data;                   /* values computed at open, in no file: the tensor's bytes; or NULL */
+    bool inverse;                       /* F32 values, stored as their reciprocals */
 };
 
 struct moe_file;

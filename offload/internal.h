@@ -145,11 +145,12 @@ const char *off_io_name(struct off_io *io); /* "io_uring", or "pread", also when
 
 /* ---- an expert as jobs: place.c ----------------------------------------------------------------------- */
 
-/* Fills in the jobs that read a matrix to its place: its rows (or codes), and its separate scales, if it has them (else
- * scales->bytes is 0).  Does not post them. */
-void off_place_jobs(const struct off_source *s, void *place, struct off_job *rows, struct off_job *scales);
+/* Fills in the jobs that read a matrix to its place: its rows (or codes), its separate scales and its zero points, at
+ * job[0], job[step] and job[2 * step]; bytes is 0 where the matrix has no such part.  Does not post them. */
+#define OFF_PARTS 3
+void off_place_jobs(const struct off_source *s, void *place, struct off_job *job, int step);
 
-#define OFF_JOBS (2 * OFF_MATRICES) /* per expert: rows of each matrix, then scales of each */
+#define OFF_JOBS (OFF_PARTS * OFF_MATRICES) /* per expert: rows of each matrix, scales of each, zero points of each */
 
 /* The place of matrix i of an expert with these jobs; s is this matrix.  Its scales' job reads to the start of the
  * place; without separate scales its rows' job does. */

@@ -1,6 +1,6 @@
 /* Bulk loading: reads matrices from files to their places at the disk's rate.
  *
- * Every matrix is a job, or two with separate scales; all are posted at the start, in the order given.  The team
+ * Every matrix is a job, or up to three with separate scales; all are posted at the start, in the order given.  The team
  * interleaves each matrix in place when it has been read, while the next ones are read.  Matrices are read to
  * their final places, so no read waits for a free buffer.
  *
@@ -40,22 +40,22 @@ int off_load(const struct off_files *files, enum off_io_kind kind, const struct 
     struct off_io *io;
     if (n == 0)
         return 0;
-    struct off_job(*job)[2] = kn_calloc((size_t)n, sizeof *job); /* rows, scales */
+    struct off_job(*job)[OFF_PARTS] = kn_calloc((size_t)n, sizeof *job);
     if (!job)
         return kn_fail(KN_ENOMEM, "no memory to list %d matrices", n);
     int error = off_io_open(&io, files, &(struct off_io_options){ .kind = kind });
     if (error)
         goto done;
     for (int i = 0; i < n && !is_stopped(progress); i++) {
-        off_place_jobs(&loads[i].source, loads[i].place, &job[i][0], &job[i][1]);
+        off_place_jobs(&loads[i].source, loads[i].place, job[i], 1);
         touch_place(hands, &loads[i]);
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < OFF_PARTS; k++)
             if (job[i][k].bytes)
                 off_io_post(io, &job[i][k]);
     }
     for (int i = 0; i < n; i++) {
         error = is_stopped(progress) ? KN_ECANCELLED : 0;
-        for (int k = 0; k < 2 && !error; k++)
+        for (int k = 0; k < OFF_PARTS && !error; k++)
             if (job[i][k].bytes)
                 error = off_io_await(io, &job[i][k]);
         if (error)

@@ -40,13 +40,20 @@ static inline int off_stored_index(const struct off_stride_permutation *t,
     return meant % t->by * (t->n / t->by) + meant / t->by;
 }
 
-/* Scales in a tensor separate from the codes: one for each `rows` by `values` weights, stored row by row.  by_input:
- * one for each row and `values` inputs; both scales and codes are then stored by input (kn_join_columns). */
+/* Order of codes that are separate from their scales: row by row, or by input as in struct kn_columns. */
+enum off_order { OFF_BY_ROW, OFF_BY_INPUT, OFF_BY_INPUT_AWQ };
+
+/* Scales in a tensor separate from the codes: one for each `rows` by `values` weights, stored row by row and permuted as
+ * `turn` says.  If codes are stored by input, one for each row and `values` inputs, by input too; with zero points in a
+ * third tensor if the format has any (struct kn_columns). */
 struct off_scales {
     int file;
     uint64_t offset;
     int bytes, rows, values; /* bytes: of one scale; 0: the codes' blocks include scales */
-    bool by_input;
+    enum off_order order;
+    struct off_stride_permutation turn;
+    int zero_file, zero_less;
+    uint64_t zero_offset;
 };
 
 /* A matrix in a file: rows in file layout, at any offset. */
@@ -55,7 +62,10 @@ struct off_source {
     uint64_t offset;
     enum kn_format format;
     int n_out, n_in;
-    struct off_stride_permutation turn; /* n 0: none; only for dense matrices without separate scales */
+    float scale; /* factor of all weights; 1 unless the model states one (struct kn_mat) */
+    struct off_stride_permutation
+        turn; /* n 0: none; only of dense matrices.  With separate scales, of the codes; if these
+                                         * are stored by input, `bytes` and `first` count rows */
     struct off_scales scales;
 };
 

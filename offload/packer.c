@@ -128,7 +128,7 @@ static void start_group(struct packer *p, struct half *h, int first)
         for (int i = 0; i < OFF_MATRICES; i++) {
             const struct off_source *m = &e->matrix[i];
             struct off_job *job = &h->job[h->n * OFF_JOBS + i];
-            off_place_jobs(m, place, job, job + OFF_MATRICES);
+            off_place_jobs(m, place, job, OFF_MATRICES);
             place += off_place_bytes(m);
             for (int k = 0; k < OFF_JOBS; k += OFF_MATRICES)
                 if (job[k].bytes)

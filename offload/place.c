@@ -25,7 +25,8 @@
  * at a time as it has threads: first all threads join codes and scales, each in its scratch; then all write panels.
  *
  * With codes stored by input, every panel needs a part of each stored row.  So all codes are copied to the
- * threads' scratch, used as one buffer, before the first panel is written. */
+ * threads' scratch, used as one buffer, before the first panel is written.  Their zero points are read into the gap
+ * behind the scales. */
 #include "offload/internal.h"
 
 #include <string.h>
@@ -42,6 +43,7 @@ static size_t head_of(const struct off_source *s) { return (size_t)(s->offset % 
 /* ---- sizes with separate scales ------------------------------------------------------------------ */
 
 static bool is_apart(const struct off_source *s) { return s->scales.bytes > 0; }
+static bool is_by_input(const struct off_source *s) { return is_apart(s) && s->scales.order != OFF_BY_ROW; }
 
 /* Bytes of the codes of a row, and of a row of scales. */
 static size_t code_row(const struct off_source *s)
@@ -59,12 +61,22 @@ static size_t scale_bytes(const struct off_source *s)
     return is_apart(s) ? (size_t)kn_ceil_div(s->n_out, s->scales.rows) * scale_row(s) : 0;
 }
 
+static size_t zero_bytes(const struct off_source *s)
+{
+    bool zeros = is_by_input(s) && s->format == KN_UINT4;
+    return zeros ? (size_t)(s->n_in / s->scales.values) * (size_t)s->n_out / 2 : 0;
+}
+
+static size_t page_span(size_t bytes) { return kn_align_up(bytes + OFF_PAGE - 1, OFF_PAGE); } /* at any offset */
+
 /* Bytes of the gap: offset in the place of the first page of codes.  0 without separate scales. */
 static size_t gap_of(const struct off_source *s)
 {
     size_t more = is_apart(s) ? kn_mat_bytes(s->format, s->n_out, s->n_in) - (size_t)s->n_out * code_row(s) : 0;
+    size_t read = zero_bytes(s) ? page_span(scale_bytes(s)) + page_span(zero_bytes(s)) : 0;
     kn_assert(scale_bytes(s) <= more);
-    return more ? kn_align_up(more + OFF_PAGE - 1, OFF_PAGE) : 0;
+    more = more ? page_span(more) : 0;
+    return more > read ? more : read;
 }
 
 /* ---- sizes --------------------------------------------------------------------------------------- */
@@ -76,7 +88,7 @@ static size_t row_bytes(const struct off_source *s) /* of the rows as read */
 
 size_t off_file_bytes(const struct off_source *s)
 {
-    return s->n_out ? (size_t)s->n_out * row_bytes(s) + scale_bytes(s) : 0;
+    return s->n_out ? (size_t)s->n_out * row_bytes(s) + scale_bytes(s) + zero_bytes(s) : 0;
 }
 
 /* Without separate scales panels are at least as long as rows, and both begin within the first page. */
@@ -88,15 +100,20 @@ size_t off_place_bytes(const struct off_source *s)
     return gap_of(s) + kn_align_up(rows + OFF_PAGE - 1, OFF_PAGE);
 }
 
-void off_place_jobs(const struct off_source *s, void *place, struct off_job *rows, struct off_job *scales)
+void off_place_jobs(const struct off_source *s, void *place, struct off_job *job, int step)
 {
-    *rows = (struct off_job){ .file = s->file,
-                              .offset = s->offset,
-                              .bytes = off_file_bytes(s) - scale_bytes(s),
-                              .to = (uint8_t *)place + gap_of(s) };
-    *scales = (struct off_job){
-        .file = s->scales.file, .offset = s->scales.offset, .bytes = scale_bytes(s), .to = place
+    uint8_t *to = place;
+    job[0] = (struct off_job){ .file = s->file,
+                               .offset = s->offset,
+                               .bytes = off_file_bytes(s) - scale_bytes(s) - zero_bytes(s),
+                               .to = to + gap_of(s) };
+    job[step] = (struct off_job){
+        .file = s->scales.file, .offset = s->scales.offset, .bytes = scale_bytes(s), .to = to
     };
+    job[2 * step] = (struct off_job){ .file = s->scales.zero_file,
+                                      .offset = s->scales.zero_offset,
+                                      .bytes = zero_bytes(s),
+                                      .to = to + page_span(scale_bytes(s)) };
 }
 
 size_t off_expert_bytes(const struct off_expert *e)
@@ -115,13 +132,21 @@ size_t off_slot_bytes(const struct off_expert *e)
     return bytes;
 }
 
+/* Scratch memory of copies of the scales and zero points, each from a cache line on. */
+static size_t kept_bytes(const struct off_source *s)
+{
+    return kn_align_up(scale_bytes(s), LINE) + kn_align_up(zero_bytes(s), LINE);
+}
+
 size_t off_scratch_bytes(const struct off_source *s, int n_thread)
 {
-    size_t turned = (size_t)s->turn.n * s->turn.bytes, panel = panel_bytes(s), all = (size_t)n_thread;
-    if (s->scales.by_input)
-        panel = (kn_align_up(scale_bytes(s), LINE) + (size_t)s->n_out * code_row(s) + all - 1) / all;
+    size_t turned = is_by_input(s) ? 0 : (size_t)s->turn.n * s->turn.bytes, panel = panel_bytes(s);
+    size_t all = (size_t)n_thread, other = (size_t)s->scales.turn.n * s->scales.turn.bytes;
+    turned = turned > other ? turned : other;
+    if (is_by_input(s))
+        panel = (kept_bytes(s) + (size_t)s->n_out * code_row(s) + all - 1) / all;
     else if (is_apart(s))
-        panel = kn_align_up(scale_bytes(s), LINE) + panel;
+        panel = kept_bytes(s) + panel;
     return s->n_out ? kn_align_up(turned > panel ? turned : panel, LINE) : 0;
 }
 
@@ -132,19 +157,18 @@ void *off_place_panels(const struct off_source *s, void *place)
 
 /* ---- panels with separate scales ----------------------------------------------------------------- */
 
-/* Copies the scales to scratch, before panels overwrite them; returns scratch. */
+/* Copies the scales and zero points to scratch, before panels overwrite them; returns scratch. */
 static const uint8_t *take_scales(const struct off_source *s, const uint8_t *place, uint8_t *scratch)
 {
+    const uint8_t *zeros = place + page_span(scale_bytes(s));
     memcpy(scratch, place + s->scales.offset % OFF_PAGE, scale_bytes(s));
+    memcpy(scratch + kn_align_up(scale_bytes(s), LINE), zeros + s->scales.zero_offset % OFF_PAGE, zero_bytes(s));
     return scratch;
 }
 
 /* The scratch memory behind the scales.  It holds the rows of one panel, codes joined with their scales; or, with codes
  * stored by input, a copy of all codes. */
-static uint8_t *behind_scales(const struct off_source *s, uint8_t *scratch)
-{
-    return scratch + kn_align_up(scale_bytes(s), LINE);
-}
+static uint8_t *behind_scales(const struct off_source *s, uint8_t *scratch) { return scratch + kept_bytes(s); }
 
 static const uint8_t *codes_of(const struct off_source *s, const uint8_t *place)
 {
@@ -175,12 +199,25 @@ static void put_panel(const struct kn_ops *ops, const struct off_source *s, uint
     ops->repack(s->format, rows, rows_of_panel(s, panel), s->n_in, place + (size_t)panel * panel_bytes(s), 0, 1);
 }
 
-/* Writes a panel from codes stored by input; scratch holds the scales, then all codes. */
+/* Writes a panel from codes stored by input; scratch holds the scales, then the zero points, then all codes. */
 static void put_columns(const struct off_source *s, uint8_t *place, int panel, uint8_t *scratch)
 {
-    kn_join_columns((const uint32_t *)(const void *)behind_scales(s, scratch), (const uint16_t *)(const void *)scratch,
-                    s->n_out, s->n_in, s->scales.values / kn_format_info(s->format)->block_values, panel,
-                    place + (size_t)panel * panel_bytes(s));
+    const struct kn_columns c = {
+        .codes = (const uint32_t *)(const void *)behind_scales(s, scratch),
+        .zeros = (const uint32_t *)(const void *)(scratch + kn_align_up(scale_bytes(s), LINE)),
+        .scales = (const uint16_t *)(const void *)scratch,
+        .format = s->format,
+        .awq = s->scales.order == OFF_BY_INPUT_AWQ,
+        .n_out = s->n_out,
+        .n_in = s->n_in,
+        .per_scale = s->scales.values / kn_format_info(s->format)->block_values,
+        .zero_less = s->scales.zero_less,
+        .turn_first = (int)s->turn.first,
+        .turn_rows = (int)s->turn.bytes,
+        .turn_n = s->turn.n,
+        .turn_by = s->turn.by,
+    };
+    kn_join_columns(&c, panel, place + (size_t)panel * panel_bytes(s));
 }
 
 /* Interleaves panels panel0..panel1-1, without separate scales.  kept: a copy of the last d bytes of these panels'
@@ -209,7 +246,7 @@ void off_interleave(const struct kn_ops *ops, const struct off_source *s, void *
     }
     const uint8_t *scales = take_scales(s, place, scratch);
     uint8_t *behind = behind_scales(s, scratch);
-    bool by_input = s->scales.by_input;
+    bool by_input = is_by_input(s);
     if (by_input)
         memcpy(behind, codes_of(s, place), (size_t)s->n_out * code_row(s));
     for (int i = 0; i < n_panel(s); i++) {
@@ -291,7 +328,7 @@ static void column_item(void *arg, int item, int thread)
     put_columns(j->source, j->place, item, j->hands->scratch);
 }
 
-static void turn_team(struct shared *j)
+static void column_team(struct shared *j)
 {
     size_t all = (size_t)j->source->n_out * code_row(j->source);
     take_scales(j->source, j->place, j->hands->scratch);
@@ -305,7 +342,7 @@ void off_interleave_team(const struct off_hands *hands, const struct off_source 
     size_t d = head_of(s) % LINE, runs = off_file_bytes(s) / RUN_BYTES;
     kn_assert(hands->scratch_bytes >= off_scratch_bytes(s, kn_team_size(hands->team)));
     if (is_apart(s)) {
-        (s->scales.by_input ? turn_team : join_team)(&j);
+        (is_by_input(s) ? column_team : join_team)(&j);
         return;
     }
     if (runs < 1 || panel_bytes(s) < LINE) /* with shorter panels, d bytes could be more than one panel's rows */
@@ -318,24 +355,41 @@ void off_interleave_team(const struct off_hands *hands, const struct off_source 
 
 /* ---- strided permutation --------------------------------------------------------------------------- */
 
+struct turn_job {
+    const struct off_hands *hands;
+    const struct off_stride_permutation *turn;
+    uint8_t *units;
+};
+
 static void turn_item(void *arg, int item, int thread)
 {
-    const struct shared *j = arg;
-    const struct off_stride_permutation *t = &j->source->turn;
+    const struct turn_job *j = arg;
+    const struct off_stride_permutation *t = j->turn;
     size_t bytes = (size_t)t->n * t->bytes;
-    uint8_t *units = j->place + head_of(j->source) + t->first + (size_t)item * bytes;
+    uint8_t *units = j->units + t->first + (size_t)item * bytes;
     uint8_t *as_read = j->hands->scratch + (size_t)thread * j->hands->scratch_bytes;
     memcpy(as_read, units, bytes);
     for (int i = 0; i < t->n; i++)
         memcpy(units + (size_t)i * t->bytes, as_read + (size_t)off_stored_index(t, i) * t->bytes, t->bytes);
 }
 
+/* Brings `bytes` bytes, of which the permuted part is whole groups, into logical order. */
+static void turn_bytes(const struct off_hands *hands, const struct off_stride_permutation *t, uint8_t *units,
+                       size_t bytes)
+{
+    struct turn_job j = { hands, t, units };
+    if (!t->n)
+        return;
+    size_t group = (size_t)t->n * t->bytes;
+    kn_assert(t->n % t->by == 0 && (bytes - t->first) % group == 0 && hands->scratch_bytes >= group);
+    kn_parallel_for(hands->team, (int)((bytes - t->first) / group), turn_item, &j);
+}
+
 void off_turn_team(const struct off_hands *hands, const struct off_source *s, void *place)
 {
-    struct shared j = { .hands = hands, .source = s, .place = place };
-    const struct off_stride_permutation *t = &s->turn;
-    size_t bytes = off_file_bytes(s) - t->first, group = (size_t)t->n * t->bytes;
-    kn_assert(!is_apart(s) && t->n % t->by == 0 && bytes % group == 0 &&
-              hands->scratch_bytes >= off_scratch_bytes(s, 1));
-    kn_parallel_for(hands->team, (int)(bytes / group), turn_item, &j);
+    if (is_by_input(s)) /* put_columns() does it */
+        return;
+    uint8_t *at = place;
+    turn_bytes(hands, &s->turn, at + gap_of(s) + head_of(s), (size_t)s->n_out * row_bytes(s));
+    turn_bytes(hands, &s->scales.turn, at + s->scales.offset % OFF_PAGE, scale_bytes(s));
 }

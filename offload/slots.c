@@ -18,7 +18,7 @@ void off_slot_view(const struct off_store *s, const struct off_slot *slot, struc
         const struct off_source *m = &s->expert[slot->expert].matrix[i];
         if (!m->n_out)
             continue;
-        view->matrix[i] = (struct kn_mat){ m->format, m->n_out, m->n_in,
+        view->matrix[i] = (struct kn_mat){ m->format, m->n_out, m->n_in, m->scale,
                                            slot->packed ? place : off_place_panels(m, place) };
         place += slot->packed ? off_panel_bytes(m) : off_place_bytes(m);
     }
@@ -36,7 +36,7 @@ static void post_reads(struct off_store *s, struct off_slot *slot, enum off_urge
         slot->job[0] = (struct off_job){ .file = s->n_file, .offset = x->offset, .bytes = x->bytes, .to = place };
     for (int i = 0; i < OFF_MATRICES && !slot->packed; i++) {
         const struct off_source *m = &s->expert[slot->expert].matrix[i];
-        off_place_jobs(m, place, &slot->job[i], &slot->job[OFF_MATRICES + i]);
+        off_place_jobs(m, place, &slot->job[i], OFF_MATRICES);
         place += off_place_bytes(m);
     }
     for (int i = 0; i < OFF_JOBS; i++) {

@@ -46,7 +46,7 @@ static double bytes_per_second(const struct bench *b, enum kn_format format, int
             struct kn_op op = { .kind = KN_OP_PRODUCTS, .products.n = KN_PRODUCTS };
             for (int i = 0; i < KN_PRODUCTS; i++) {
                 struct kn_acts x = { .x = NULL };
-                struct kn_mat w = { format, n_out, b->n_in, b->area + at };
+                struct kn_mat w = { format, n_out, b->n_in, 1, b->area + at };
                 x.code[act] = b->x;
                 x.code_stride[act] = kn_act_bytes(act, b->n_in);
                 op.products.product[i] = kn_product(&x, &w, b->y + (size_t)i * MOST_ROW * (size_t)n_out, n_row);

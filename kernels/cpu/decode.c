@@ -372,6 +372,17 @@ static __attribute__((constructor)) void make_e4m3_bytes(void)
     }
 }
 
+float kn_nvfp4_step(uint8_t d) { return (d & 0x7F) == 0x7F ? 0 : 128.0f * kn_e4m3_part(d & 0x7F); }
+
+/* Nibbles k and k + 8 of each 16 values share a byte. */
+static void decode_nvfp4(const struct kn_nvfp4 *w, float *out)
+{
+    static const int8_t value[16] = { KN_E2M1_TWICE };
+
+    for (int k = 0; k < 64; k++)
+        out[k] = kn_nvfp4_step(w->d[k / 16]) * (float)value[w->q[k / 16 * 8 + k % 8] >> k % 16 / 8 * 4 & 15];
+}
+
 static void decode_fp8(const struct kn_fp8 *w, float *out)
 {
     float d = 256.0f * w->d;
@@ -388,11 +399,22 @@ static void decode_int4(const struct kn_q4_0 *w, float *out)
         out[k] = d * (float)(code_of(w->q, 0, k) - 8);
 }
 
+static void decode_uint4(const struct kn_uint4 *w, float *out)
+{
+    float d = kn_f16_to_f32(w->d);
+
+    for (int k = 0; k < 32; k++)
+        out[k] = d * (float)(code_of(w->q, 0, k) - w->z);
+}
+
 /* ---- separate codes and scales ----------------------------------------------------------------- */
 
 size_t kn_code_bytes(enum kn_format f)
 {
-    return f == KN_FP8 ? 128 : f == KN_MXFP4 || f == KN_INT4 || f == KN_Q4_0 ? 16 : 0;
+    return f == KN_FP8                                                      ? 128
+           : f == KN_NVFP4                                                  ? 32
+           : f == KN_MXFP4 || f == KN_INT4 || f == KN_UINT4 || f == KN_Q4_0 ? 16
+                                                                            : 0;
 }
 
 /* Moves bytes 0..3 of x to bytes 0, 2, 4, 6 of the result; the odd bytes are 0. */
@@ -419,6 +441,19 @@ static void unpair(const uint8_t in[16], uint8_t out[16])
     memcpy(out, y, sizeof y);
 }
 
+/* From bytes that hold values 2 i and 2 i + 1, to bytes that hold values i and i + 8: of 16 values. */
+static void unpair_8(const uint8_t in[8], uint8_t out[8])
+{
+    const uint64_t low = 0x0F0F0F0F;
+    uint64_t a, y;
+    uint32_t x[2];
+
+    memcpy(x, in, sizeof x); /* values 0..7, 8..15 */
+    a = x[0];
+    y = spread((uint32_t)((a & low) | (x[1] & low) << 4)) | spread((uint32_t)((a >> 4 & low) | (x[1] & ~low))) << 8;
+    memcpy(out, &y, sizeof y);
+}
+
 void kn_join(enum kn_format f, const void *codes, const void *scales, int scale_bytes, int per_scale, size_t n_block,
              void *blocks)
 {
@@ -432,6 +467,9 @@ void kn_join(enum kn_format f, const void *codes, const void *scales, int scale_
         memcpy(to + n - n_code - scale, d + i / (size_t)per_scale * scale, scale);
         if (f == KN_FP8)
             memcpy(to + n - n_code, from, n_code);
+        else if (f == KN_NVFP4)
+            for (size_t s = 0; s < n_code; s += 8)
+                unpair_8(from + s, to + n - n_code + s);
         else
             unpair(from, to + n - n_code);
     }
@@ -444,27 +482,92 @@ static uint32_t nibbles(uint32_t x)
     return (x | x << 4) & 0x0F0F0F0F;
 }
 
-/* The 16 rows' blocks at one position are read as 64 bytes from each of four rows of words, and written as four items
- * of 64 bytes: whole cache lines in and out, with only shifts within 32-bit lanes in between. */
-void kn_join_columns(const uint32_t *codes, const uint16_t *scales, int n_out, int n_in, int per_scale, int panel,
-                     void *out)
+int kn_columns_output(const struct kn_columns *c, int row)
 {
-    size_t row0 = (size_t)panel * KN_PANEL, stride = (size_t)n_out;
-    size_t n = (size_t)kn_min(KN_PANEL, n_out - panel * KN_PANEL), n_block = (size_t)n_in / 32;
-    struct kn_q4_0_x16 *to = out;
+    int at = row - c->turn_first;
 
-    kn_assert(n_in % 32 == 0 && panel >= 0 && panel < kn_ceil_div(n_out, KN_PANEL));
-    for (size_t b = 0; b < n_block; b++, to++) {
-        uint32_t w[4][KN_PANEL] = { 0 }, q[4][KN_PANEL];
+    if (!c->turn_n || at < 0)
+        return row;
+    int unit = at / c->turn_rows, i = unit % c->turn_n;
+    unit += i % c->turn_by * (c->turn_n / c->turn_by) + i / c->turn_by - i;
+    return c->turn_first + unit * c->turn_rows + at % c->turn_rows;
+}
 
-        memset(to->d, 0, sizeof to->d);
-        memcpy(to->d, scales + b / (size_t)per_scale * stride + row0, n * sizeof *scales);
-        for (size_t i = 0; i < 4; i++)
-            memcpy(w[i], codes + (4 * b + i) * stride + row0, n * sizeof *codes);
-        for (int i = 0; i < 4; i++)
-            for (int l = 0; l < KN_PANEL; l++)
-                q[i][l] = nibbles(w[i / 2][l] >> i % 2 * 16) | nibbles(w[2 + i / 2][l] >> i % 2 * 16) << 4;
-        memcpy(to->q, q, sizeof q);
+/* Nibble i, as AWQ counts, of eight. */
+static int awq_nibble(uint32_t word, int i)
+{
+    static const uint8_t at[8] = { KN_AWQ_ORDER };
+
+    return (int)(word >> 4 * at[i] & 15);
+}
+
+static int code_at(const struct kn_columns *c, int output, int k)
+{
+    size_t n_out = (size_t)c->n_out, o = (size_t)output;
+
+    if (c->awq)
+        return awq_nibble(c->codes[((size_t)k * n_out + o) / 8], output % 8);
+    return (int)(c->codes[(size_t)(k / 8) * n_out + o] >> k % 8 * 4 & 15);
+}
+
+static uint8_t zero_at(const struct kn_columns *c, int output, int group)
+{
+    uint32_t word = c->zeros[((size_t)group * (size_t)c->n_out + (size_t)output) / 8];
+    int stored = c->awq ? awq_nibble(word, output % 8) : (int)(word >> output % 8 * 4 & 15);
+
+    return (uint8_t)((stored + c->zero_less) & 15);
+}
+
+/* Codes of block b of the rows output[n], one by one, as in a panel. */
+static void gather_codes(const struct kn_columns *c, size_t b, const int *output, int n, uint8_t q[4][KN_PANEL][4])
+{
+    memset(q, 0, 4 * KN_PANEL * 4);
+    for (int l = 0; l < n; l++)
+        for (int k = 0; k < 32; k++)
+            q[k % 16 / 4][l][k % 4] |= (uint8_t)(code_at(c, output[l], (int)b * 32 + k) << k / 16 * 4);
+}
+
+/* The same of GPTQ codes in order: the blocks of n rows from row0 on are read as 64 bytes from each of four rows of words,
+ * and written as four items of 64 bytes: whole cache lines in and out, with only shifts within 32-bit lanes in between. */
+static void move_codes(const struct kn_columns *c, size_t b, size_t row0, size_t n, uint8_t out[4][KN_PANEL][4])
+{
+    uint32_t w[4][KN_PANEL] = { 0 }, q[4][KN_PANEL];
+
+    for (size_t i = 0; i < 4; i++)
+        memcpy(w[i], c->codes + (4 * b + i) * (size_t)c->n_out + row0, n * sizeof *c->codes);
+    for (int i = 0; i < 4; i++)
+        for (int l = 0; l < KN_PANEL; l++)
+            q[i][l] = nibbles(w[i / 2][l] >> i % 2 * 16) | nibbles(w[2 + i / 2][l] >> i % 2 * 16) << 4;
+    memcpy(out, q, sizeof q);
+}
+
+void kn_join_columns(const struct kn_columns *c, int panel, void *out)
+{
+    const int row0 = panel * KN_PANEL, n = kn_min(KN_PANEL, c->n_out - row0);
+    const bool zeros = c->format == KN_UINT4, in_order = !c->awq && !c->turn_n;
+    int output[KN_PANEL];
+    uint8_t *to = out;
+
+    kn_assert(c->n_in % 32 == 0 && panel >= 0 && n > 0 && (in_order || c->n_out % 8 == 0));
+    for (int l = 0; l < n; l++)
+        output[l] = kn_columns_output(c, row0 + l);
+    for (int b = 0; b < c->n_in / 32; b++) {
+        struct kn_q4_0_x16 *plain = (void *)to;
+        struct kn_uint4_x16 *block = (void *)to;
+        const int group = b / c->per_scale;
+        uint16_t *d = zeros ? block->d : plain->d;
+        uint8_t(*q)[KN_PANEL][4] = zeros ? block->q : plain->q;
+
+        for (int l = 0; l < KN_PANEL; l++) {
+            d[l] = l < n ? c->scales[(size_t)group * (size_t)c->n_out + (size_t)output[l]] : 0;
+            if (zeros)
+                block->z[l] = l < n ? zero_at(c, output[l], group) : 0;
+        }
+        if (in_order)
+            move_codes(c, (size_t)b, (size_t)row0, (size_t)n, q);
+        else
+            gather_codes(c, (size_t)b, output, n, q);
+        to += zeros ? sizeof *block : sizeof *plain;
     }
 }
 
@@ -517,8 +620,10 @@ static void decode(enum kn_format f, const void *blocks, int n_block, float *out
         for (int i = 0; i < n_block; i++)
             decode_grid(f, raw + i * info->block_bytes, out + 256 * i);
         break;
+        BLOCKS(NVFP4, nvfp4, 64)
         BLOCKS(FP8, fp8, 128)
         BLOCKS(INT4, int4, 32)
+        BLOCKS(UINT4, uint4, 32)
     default:
         kn_assert(!"a format without a decoder");
     }
@@ -541,6 +646,16 @@ void kn_block_gather(enum kn_format f, const void *panel_block, int lane, uint8_
             memcpy(out + w->at + i * w->size, p + (i * KN_PANEL + lane) * w->size, w->size);
 }
 
+void kn_panel_row(enum kn_format f, const void *panel, int n_in, int lane, void *row)
+{
+    const struct kn_format_info *info = kn_format_info(f);
+    const uint8_t *p = panel;
+    uint8_t *to = row;
+
+    for (int k = 0; k < n_in; k += info->block_values, p += KN_PANEL * info->block_bytes, to += info->block_bytes)
+        kn_block_gather(f, p, lane, to);
+}
+
 void kn_mat_row(const struct kn_mat *w, int r, float *out)
 {
     const struct kn_format_info *info = kn_format_info(w->format);
@@ -553,4 +668,6 @@ void kn_mat_row(const struct kn_mat *w, int r, float *out)
         kn_block_gather(w->format, p, r % KN_PANEL, block);
         decode(w->format, block, 1, out + k);
     }
+    for (int k = 0; k < w->n_in; k++)
+        out[k] *= w->scale;
 }

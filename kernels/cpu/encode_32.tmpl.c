@@ -1,6 +1,7 @@
 /* kernels/cpu/encode_32.tmpl.c - float32 values to blocks of 32, for encode.tmpl.c.
  *
- * A lane is a block.  For Q8_0 and MXFP4, only few steps (scales) fit a block's range, so all of them are tried. */
+ * A lane is a block, in NVFP4 16 values of a block of 64.  For Q8_0, MXFP4 and NVFP4, only few steps (scales) fit a
+ * block's range, so all of them are tried. */
 #include "kernels/cpu/simd_search.h"
 
 /* The columns are the fields of struct grid (simd_search.h); `of` is per_block, - is not used:
@@ -216,6 +217,86 @@ static void encode_mxfp4(const float *x, const float *weight, size_t n_block, st
     }
 }
 
+/* ---- NVFP4: tries the scales with which the largest value is 6 to 4 of them ------------------------- */
+
+/* The integer i of a scale: kn_nvfp4_step(i) grows with i up to 126. */
+static int nearest_scale(float d)
+{
+    int low = 0, high = 126;
+    while (low < high) { /* the first that is not below d */
+        int middle = (low + high) / 2;
+        if (kn_nvfp4_step((uint8_t)middle) < d)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+#define NV_TRIED 8 /* scales tried: six from the largest value / 6 on, which clip nothing much, and two below */
+
+KN_INLINE vf error_nvfp4(const struct groups *p, int g, vf inverse, vf step)
+{
+    vf error = vf_zero();
+    for (int i = 0; i < 16; i++) {
+        vf v = vf_load(&p->x[i][g]);
+        vf e = vf_fnma(step, nearest_e2m1(vf_mul(v, inverse)), v);
+        error = vf_fma(vf_mul(vf_load(&p->weight[i][g]), e), e, error);
+    }
+    return error;
+}
+
+/* Sets the scales of sixteen groups, and p->w.d to the inverse of each group's step; 0: the group is zeros. */
+KN_INLINE void best_nvfp4(struct groups *p, uint8_t scale[GROUPS])
+{
+    float least[GROUPS], error[GROUPS], step[GROUPS], inverse[GROUPS];
+    int first[GROUPS];
+    for (int g = 0; g < GROUPS; g++) {
+        float top = 0;
+        for (int i = 0; i < 16; i++) {
+            float size = p->x[i][g] < 0 ? -p->x[i][g] : p->x[i][g];
+            top = size > top ? size : top;
+        }
+        first[g] = kn_max(0, kn_min(nearest_scale(top / E2M1_MOST) - 2, 126 - NV_TRIED + 1));
+        least[g] = WORST;
+        scale[g] = 0;
+        p->w.d[g] = 0;
+    }
+    for (int c = 0; c < NV_TRIED; c++) {
+        for (int g = 0; g < GROUPS; g++) {
+            step[g] = kn_nvfp4_step((uint8_t)(first[g] + c));
+            inverse[g] = step[g] > 0 ? 1 / step[g] : 0;
+        }
+        for (int g = 0; g < GROUPS; g += KN_LANES)
+            vf_store(error + g, error_nvfp4(p, g, vf_load(inverse + g), vf_load(step + g)));
+        for (int g = 0; g < GROUPS; g++)
+            if (error[g] < least[g]) {
+                least[g] = error[g];
+                scale[g] = (uint8_t)(first[g] + c);
+                p->w.d[g] = inverse[g];
+            }
+    }
+}
+
+static void encode_nvfp4(const float *x, const float *weight, size_t n_block, struct kn_nvfp4 *b)
+{
+    struct groups p;
+    uint8_t scale[GROUPS];
+    for (size_t i = 0; i < n_block; i += GROUPS / 4) {
+        size_t n = n_block - i < GROUPS / 4 ? n_block - i : GROUPS / 4;
+        load_groups(&p, x + 64 * i, weight ? weight + 64 * i : NULL, 16, 64 * n);
+        best_nvfp4(&p, scale);
+        for (int k = 0; k < 16; k++)
+            for (int g = 0; g < GROUPS; g += KN_LANES)
+                vf_store(&p.x[k][g], nearest_e2m1(vf_mul(vf_load(&p.x[k][g]), vf_load(p.w.d + g))));
+        for (size_t g = 0; g < 4 * n; g++) {
+            b[i + g / 4].d[g % 4] = scale[g];
+            for (int k = 0; k < 8; k++)
+                b[i + g / 4].q[g % 4 * 8 + (size_t)k] = (uint8_t)(nibble_of(p.x[k][g]) | nibble_of(p.x[k + 8][g]) << 4);
+        }
+    }
+}
+
 /* ---- all formats ----------------------------------------------------------------------------- */
 
 void KN_FN(kn_encode_32)(enum kn_format f, const float *x, const float *weight, size_t n_block, void *blocks)
@@ -241,6 +322,9 @@ void KN_FN(kn_encode_32)(enum kn_format f, const float *x, const float *weight, 
         break;
     case KN_MXFP4:
         encode_mxfp4(x, weight, n_block, blocks);
+        break;
+    case KN_NVFP4:
+        encode_nvfp4(x, weight, n_block, blocks);
         break;
     default:
         kn_assert(!"a format without an encoder");

@@ -82,8 +82,10 @@ static const struct kn_field fields[KN_FORMAT_COUNT][KN_FIELDS] = {
                    FIELD(iq3_s, q, 4) },
     [KN_IQ1_S] = { FIELD(iq1_s, d, 2), FIELD(iq1_s, q, 4), FIELD(iq1_s, qh, 4) },
     [KN_IQ1_M] = { FIELD(iq1_m, q, 4), FIELD(iq1_m, qh, 4), FIELD(iq1_m, sc, 4) },
+    [KN_NVFP4] = { { 0, 2, 1 }, { 4, 4, 4 }, { 2, 2, 1 }, { 20, 4, 4 } }, /* d and q of either half */
     [KN_FP8] = { FIELD(fp8, d, 4), FIELD(fp8, q, 1) },
     [KN_INT4] = { FIELD(q4_0, d, 2), FIELD(q4_0, q, 4) },
+    [KN_UINT4] = { FIELD(uint4, d, 2), FIELD(uint4, z, 1), FIELD(uint4, q, 4) },
 };
 
 const struct kn_field *kn_format_fields(enum kn_format f) { return fields[f]; }

@@ -28,7 +28,8 @@ void KN_FN(kn_matmul)(const struct kn_matmul *m, int panel0, int panel1)
     j.format = m->w.format;
     j.panel_bytes = KN_PANEL * kn_row_bytes(m->w.format, m->w.n_in);
     j.n_in = m->w.n_in;
-    j.n_block = m->w.n_in / info->block_values;
+    j.n_block = m->w.n_in / kn_panel_values(info);
+    j.scale = m->w.scale;
     kn_assert(j.panel_bytes > 0 && panel0 >= 0 && panel1 <= kn_ceil_div(m->w.n_out, KN_PANEL));
     kn_assert(info->act == KN_ACT_F32 || ((uintptr_t)m->x | m->x_stride) % 16 == 0);
     for (int panel = panel0; panel < panel1; panel += j.n_panel) {

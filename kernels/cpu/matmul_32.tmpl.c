@@ -18,7 +18,9 @@
 #define FAR       16384           /* and to the outer caches */
 #define HELD      (HOLD(8) == 8)  /* registers can hold a block's codes */
 
-/* line_fn: register `part` of line i, 0..7, of a block: codes of k = 4 * i .. 4 * i + 3, as signed_dot() needs them.
+/* Some formats have a factor for each 16 inputs: factor_fn is that of the first 16, `second` that of the others.
+ *
+ * line_fn: register `part` of line i, 0..7, of a block: codes of k = 4 * i .. 4 * i + 3, as signed_dot() needs them.
  * factor_fn: register `part` of the factors, or of the minimums, of the block's 16 rows. */
 typedef vi line_fn(const void *block, int i, int part);
 typedef vf factor_fn(const void *block, int part);
@@ -26,7 +28,7 @@ typedef vf factor_fn(const void *block, int part);
 /* A decoded block. */
 struct plain {
     uint8_t q[8][64];
-    float d[16], m[16];
+    float d[16], m[16]; /* m: minimums or second factors */
 };
 
 /* ---- formats --------------------------------------------------------------------------------- */
@@ -87,6 +89,23 @@ KN_INLINE vi line_mxfp4(const void *block, int i, int part)
     return line_nibbles(((const struct kn_mxfp4_x16 *)block)->q, i, part, _mm_setr_epi8(KN_E2M1_TWICE));
 }
 
+/* Line i of half a block of NVFP4: the nibbles of 16 values are in two registers of codes. */
+KN_INLINE vi line_nvfp4(const void *block, int i, int part)
+{
+    vi both = vi_load(((const struct kn_nvfp4_half_x16 *)block)->q[i / 4 * 2 + i % 2][part * KN_LANES]);
+
+    return vi_look_up(signed_table(_mm_setr_epi8(KN_E2M1_TWICE)),
+                      vi_and(i % 4 < 2 ? both : vi_shr(both, 4), vi_bytes(0x0F)));
+}
+
+/* Codes are 0..15 and zero points 0..16. */
+KN_INLINE vi line_uint4(const void *block, int i, int part)
+{
+    const struct kn_uint4_x16 *w = block;
+
+    return vi_sub_bytes(line_nibbles(w->q, i, part, count_from(0)), vi_load_u8_bytes(w->z + part * KN_LANES));
+}
+
 KN_INLINE vi line_plain(const void *block, int i, int part)
 {
     return vi_load(((const struct plain *)block)->q[i] + part * (int)sizeof(vi));
@@ -115,6 +134,16 @@ KN_INLINE vf factor_mxfp4(const void *block, int part) /* kn_mxfp4_step() */
     return vf_mul(vf_set1(0.5f), vf_bits(vi_max(e, vi_set1(0x00400000))));
 }
 
+KN_INLINE vf factor_nvfp4(const void *block, int part) /* kn_nvfp4_step() */
+{
+    return vf_load_ue4m3_half(((const struct kn_nvfp4_half_x16 *)block)->d[0] + part * KN_LANES);
+}
+
+KN_INLINE vf second_nvfp4(const void *block, int part)
+{
+    return vf_load_ue4m3_half(((const struct kn_nvfp4_half_x16 *)block)->d[1] + part * KN_LANES);
+}
+
 KN_INLINE vf factor_plain(const void *block, int part)
 {
     return vf_load(((const struct plain *)block)->d + part * KN_LANES);
@@ -133,25 +162,33 @@ KN_INLINE vf least_plain(const void *block, int part)
 /* Adds register `part` of block w to acc of rows from..to - 1.  A row's codes are at x[r] + codes, their sums at
  * x[r] + sums.  The block's codes are in q, or with q NULL `line` gives them. */
 KN_INLINE void block_rows(const uint8_t *const *x, size_t codes, size_t sums, int from, int to, const void *w, int part,
-                          const vi *q, line_fn *line, factor_fn *factor, factor_fn *least, vf *acc)
+                          const vi *q, line_fn *line, factor_fn *factor, factor_fn *least, factor_fn *second, vf *acc)
 {
-    vf d = factor(w, part);
+    const int n_line = second ? 4 : 8;
     vi dot[WIDE_TILE];
 
     UNROLL
-    for (int r = from; r < to; r++)
-        dot[r] = signed_start(vi_spread(x[r] + sums));
-    UNROLL
-    for (int i = 0; i < 8; i++) {
-        vi four = q ? q[i] : line(w, i, part);
+    for (int first = 0; first < 8; first += n_line) {
+        vf d = first ? second(w, part) : factor(w, part);
 
         UNROLL
+        for (int r = from; r < to; r++) {
+            vi sum = vi_spread(x[r] + sums);
+
+            dot[r] = signed_start(second ? vi_and(sum, vi_set1(first ? (int32_t)0xFFFF0000 : 0xFFFF)) : sum);
+        }
+        UNROLL
+        for (int i = first; i < first + n_line; i++) {
+            vi four = q ? q[i] : line(w, i, part);
+
+            UNROLL
+            for (int r = from; r < to; r++)
+                dot[r] = signed_dot(dot[r], four, vi_spread(x[r] + codes + 4 * i));
+        }
+        UNROLL
         for (int r = from; r < to; r++)
-            dot[r] = signed_dot(dot[r], four, vi_spread(x[r] + codes + 4 * i));
+            acc[r] = vf_fma(vf_mul(d, vf_spread(x[r] + sums + TO_SCALE)), vf_from_int(dot[r]), acc[r]);
     }
-    UNROLL
-    for (int r = from; r < to; r++)
-        acc[r] = vf_fma(vf_mul(d, vf_spread(x[r] + sums + TO_SCALE)), vf_from_int(dot[r]), acc[r]);
     if (least) {
         vf m = least(w, part);
         const vi one = vi_set1(0x00010001);
@@ -179,7 +216,8 @@ KN_INLINE void ask_for(const uint8_t *w, int bytes, int i, int of)
 }
 
 /* The only tile of a job, up to TILE rows: the sums of a group stay in registers. */
-KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor, factor_fn *least)
+KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor, factor_fn *least,
+                       factor_fn *second)
 {
     const uint8_t *w = t->w, *const end = w + (size_t)t->n_step * (size_t)bytes;
     float(*const sum)[ACC] = t->acc;
@@ -200,7 +238,7 @@ KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, fa
             ask_for(w, bytes, 0, 1);
             UNROLL
             for (int part = 0; part < KN_PARTS; part++)
-                block_rows(x, codes, sums, 0, n, w, part, NULL, line, factor, least, acc[part]);
+                block_rows(x, codes, sums, 0, n, w, part, NULL, line, factor, least, second, acc[part]);
             codes += 32;
             sums += 2 * sizeof(int16_t);
             w += bytes;
@@ -219,7 +257,7 @@ KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, fa
 /* Adds a block to the sums of a group of one of several tiles; codes and sums as in block_rows().  The block's codes
  * stay in registers, if HELD, while the rows' sums are loaded, increased and stored, for abreast(n) rows at a time. */
 KN_INLINE void block_32_wide(const struct tile *t, int n, size_t codes, size_t sums, const uint8_t *w, int bytes,
-                             line_fn *line, factor_fn *factor, factor_fn *least, bool ask)
+                             line_fn *line, factor_fn *factor, factor_fn *least, factor_fn *second, bool ask)
 {
     float(*const group)[ACC] = t->acc + GROUP;
     const int side = abreast(n);
@@ -241,7 +279,7 @@ KN_INLINE void block_32_wide(const struct tile *t, int n, size_t codes, size_t s
             UNROLL
             for (int r = from; r < to; r++)
                 acc[r] = vf_load(group[r] + part * KN_LANES);
-            block_rows(t->x, codes, sums, from, to, w, part, HELD ? q : NULL, line, factor, least, acc);
+            block_rows(t->x, codes, sums, from, to, w, part, HELD ? q : NULL, line, factor, least, second, acc);
             UNROLL
             for (int r = from; r < to; r++) {
                 vf_store(group[r] + part * KN_LANES, acc[r]);
@@ -254,7 +292,7 @@ KN_INLINE void block_32_wide(const struct tile *t, int n, size_t codes, size_t s
 
 /* One of several tiles: groups one after the other.  The sum of row r's group is in t->acc[GROUP + r]. */
 KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor, factor_fn *least,
-                            bool ask)
+                            factor_fn *second, bool ask)
 {
     const uint8_t *w = t->w, *const end = w + (size_t)t->n_step * (size_t)bytes;
     float(*const sum)[ACC] = t->acc, (*const group)[ACC] = sum + GROUP;
@@ -268,7 +306,7 @@ KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *lin
         for (int i = 0; i < KN_PARTS * n; i++)
             vf_store(group[i / KN_PARTS] + i % KN_PARTS * KN_LANES, vf_zero());
         do {
-            block_32_wide(t, n, codes, sums, w, bytes, line, factor, least, ask);
+            block_32_wide(t, n, codes, sums, w, bytes, line, factor, least, second, ask);
             codes += 32;
             sums += 2 * sizeof(int16_t);
             w += bytes;
@@ -282,25 +320,25 @@ KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *lin
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-#define FORMAT(name, type, factor, least)                                                                              \
+#define FORMAT(name, type, factor, least, second)                                                                      \
     KN_INLINE void rows_##name(const struct tile *t, int n)                                                            \
     {                                                                                                                  \
-        rows_32(t, n, sizeof(struct kn_##type##_x16), line_##name, factor, least);                                     \
+        rows_32(t, n, sizeof(struct kn_##type##_x16), line_##name, factor, least, second);                             \
     }                                                                                                                  \
     KN_INLINE void wide_##name(const struct tile *t, int n)                                                            \
     {                                                                                                                  \
-        rows_32_wide(t, n, sizeof(struct kn_##type##_x16), line_##name, factor, least, true);                          \
+        rows_32_wide(t, n, sizeof(struct kn_##type##_x16), line_##name, factor, least, second, true);                  \
     }                                                                                                                  \
     TILES(rows_##name)                                                                                                 \
     WIDE_TILES(wide_##name)
-#define DECODED(name, type, factor, least)                                                                             \
-    FORMAT(name, type, factor, least)                                                                                  \
+#define DECODED(name, type, factor, least, second)                                                                     \
+    FORMAT(name, type, factor, least, second)                                                                          \
     static void decode_##name(const void *block, struct plain *out)                                                    \
     {                                                                                                                  \
         ask_for(block, sizeof(struct kn_##type##_x16), 0, 1);                                                          \
         UNROLL                                                                                                         \
         for (int part = 0; part < KN_PARTS; part++) {                                                                  \
-            factor_fn *m = least;                                                                                      \
+            factor_fn *two = second, *m = two ? two : least;                                                           \
             UNROLL                                                                                                     \
             for (int i = 0; i < 8; i++)                                                                                \
                 vi_store(out->q[i] + part * (int)sizeof(vi), line_##name(block, i, part));                             \
@@ -310,27 +348,35 @@ KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *lin
         }                                                                                                              \
     }
 
-FORMAT(q8_0, q8_0, factor_half, NULL)
-DECODED(q4_0, q4_0, factor_half, NULL)
-DECODED(q4_1, q4_1, factor_half, least_half)
-DECODED(q5_0, q5_0, factor_half, NULL)
-DECODED(q5_1, q5_1, factor_half, least_half)
-DECODED(iq4_nl, q4_0, factor_half, NULL)
-DECODED(mxfp4, mxfp4, factor_mxfp4, NULL)
-DECODED(int4, q4_0, factor_int4, NULL)
+FORMAT(q8_0, q8_0, factor_half, NULL, NULL)
+DECODED(q4_0, q4_0, factor_half, NULL, NULL)
+DECODED(q4_1, q4_1, factor_half, least_half, NULL)
+DECODED(q5_0, q5_0, factor_half, NULL, NULL)
+DECODED(q5_1, q5_1, factor_half, least_half, NULL)
+DECODED(iq4_nl, q4_0, factor_half, NULL, NULL)
+DECODED(mxfp4, mxfp4, factor_mxfp4, NULL, NULL)
+DECODED(nvfp4, nvfp4_half, factor_nvfp4, NULL, second_nvfp4)
+DECODED(int4, q4_0, factor_int4, NULL, NULL)
+DECODED(uint4, uint4, factor_half, NULL, NULL)
 
 KN_INLINE void wide_plain(const struct tile *t, int n)
 {
-    rows_32_wide(t, n, sizeof(struct plain), line_plain, factor_plain, NULL, false);
+    rows_32_wide(t, n, sizeof(struct plain), line_plain, factor_plain, NULL, NULL, false);
 }
 
 KN_INLINE void wide_least(const struct tile *t, int n)
 {
-    rows_32_wide(t, n, sizeof(struct plain), line_plain, factor_plain, least_plain, false);
+    rows_32_wide(t, n, sizeof(struct plain), line_plain, factor_plain, least_plain, NULL, false);
+}
+
+KN_INLINE void wide_second(const struct tile *t, int n)
+{
+    rows_32_wide(t, n, sizeof(struct plain), line_plain, factor_plain, NULL, least_plain, false);
 }
 
 WIDE_TILES(wide_plain)
 WIDE_TILES(wide_least)
+WIDE_TILES(wide_second)
 
 /* The functions of a format.  Without a decoder its blocks are used in place. */
 #define KIND(name, how)                                                                                                \
@@ -348,7 +394,9 @@ static const struct kind {
     [KN_Q5_1] = KIND(q5_1, wide_least),
     [KN_IQ4_NL] = KIND(iq4_nl, wide_plain),
     [KN_MXFP4] = KIND(mxfp4, wide_plain),
+    [KN_NVFP4] = KIND(nvfp4, wide_second),
     [KN_INT4] = KIND(int4, wide_plain),
+    [KN_UINT4] = KIND(uint4, wide_plain),
 };
 
 static void many_rows(const struct job *j, const struct kind *k, size_t bytes, float (*acc)[ACC])

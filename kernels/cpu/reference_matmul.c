@@ -367,6 +367,32 @@ static float block_mxfp4(const void *w, int lane, const struct input *a, float a
     return fmaf(kn_mxfp4_step(b->e[lane]) * a->d, (float)isum, acc);
 }
 
+/* isum: at most 16 * 12 * 127 */
+static float block_nvfp4(const void *w, int lane, const struct input *a, float acc)
+{
+    static const int8_t value[16] = { KN_E2M1_TWICE };
+    const struct kn_nvfp4_half_x16 *b = w;
+
+    for (int s = 0; s < 2; s++) {
+        int32_t isum = 0;
+
+        for (int k = 0; k < 16; k++)
+            isum += value[b->q[2 * s + k % 8 / 4][lane][k % 4] >> k / 8 * 4 & 15] * a->q[16 * s + k];
+        acc = fmaf(kn_nvfp4_step(b->d[s][lane]) * a->d, (float)isum, acc);
+    }
+    return acc;
+}
+
+static float block_uint4(const void *w, int lane, const struct input *a, float acc)
+{
+    const struct kn_uint4_x16 *b = w;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 32; k++)
+        isum += (nibble_of(b->q, lane, k) - b->z[lane]) * a->q[k];
+    return fmaf(kn_f16_to_f32(b->d[lane]) * a->d, (float)isum, acc);
+}
+
 /* The activations of the row x from input k on. */
 static struct input input_at(enum kn_act act, const void *x, int k)
 {
@@ -390,23 +416,24 @@ static float product(const struct kn_mat *m, const uint8_t *w, int lane, const v
         [KN_IQ4_XS] = block_iq4_xs, [KN_IQ2_XXS] = block_iq2_xxs, [KN_IQ2_XS] = block_iq2_xs,
         [KN_IQ2_S] = block_iq2_s,   [KN_IQ3_XXS] = block_iq3_xxs, [KN_IQ3_S] = block_iq3_s,
         [KN_IQ1_S] = block_iq1_s,   [KN_IQ1_M] = block_iq1_m,     [KN_FP8] = block_fp8,
-        [KN_INT4] = block_int4,
+        [KN_INT4] = block_int4,     [KN_NVFP4] = block_nvfp4,     [KN_UINT4] = block_uint4,
     };
     const struct kn_format_info *info = kn_format_info(m->format);
+    const int step = kn_panel_values(info), bytes = info->block_bytes * step / info->block_values;
     float sum = 0;
 
     for (int group = 0; group < m->n_in; group += KN_GROUP) {
         float acc = 0;
 
-        for (int k = group; k < kn_min(group + KN_GROUP, m->n_in); k += info->block_values) {
+        for (int k = group; k < kn_min(group + KN_GROUP, m->n_in); k += step) {
             const struct input a = input_at(info->act, x, k);
 
             acc = blocks[m->format](w, lane, &a, acc);
-            w += KN_PANEL * info->block_bytes;
+            w += KN_PANEL * bytes;
         }
         sum += acc;
     }
-    return sum;
+    return sum * m->scale;
 }
 
 void kn_matmul_scalar(const struct kn_matmul *m, int panel0, int panel1)

@@ -228,6 +228,15 @@ static void block_mxfp4(const uint8_t *const row[KN_PANEL], uint8_t *out)
     move_codes(row, offsetof(struct kn_mxfp4, q), 16, out);
 }
 
+static void block_nvfp4(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    for (size_t half = 0; half < 2; half++) {
+        out = move_item(row, offsetof(struct kn_nvfp4, d) + 2 * half, 1, out);
+        out = move_item(row, offsetof(struct kn_nvfp4, d) + 2 * half + 1, 1, out);
+        out = move_codes(row, offsetof(struct kn_nvfp4, q) + 16 * half, 16, out);
+    }
+}
+
 static void block_fp8(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
     out = move_item(row, offsetof(struct kn_fp8, d), 4, out);
@@ -238,6 +247,13 @@ static void block_q4_0(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
     out = move_item(row, offsetof(struct kn_q4_0, d), 2, out);
     move_codes(row, offsetof(struct kn_q4_0, q), 16, out);
+}
+
+static void block_uint4(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_uint4, d), 2, out);
+    out = move_item(row, offsetof(struct kn_uint4, z), 1, out);
+    move_codes(row, offsetof(struct kn_uint4, q), 16, out);
 }
 
 static void block_q4_1(const uint8_t *const row[KN_PANEL], uint8_t *out)
@@ -292,7 +308,9 @@ void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, v
         [KN_IQ1_S] = { block_iq1_s, sizeof(struct kn_iq1_s) },
         [KN_IQ1_M] = { block_iq1_m, sizeof(struct kn_iq1_m) },
         [KN_FP8] = { block_fp8, sizeof(struct kn_fp8) },
+        [KN_NVFP4] = { block_nvfp4, sizeof(struct kn_nvfp4) },
         [KN_INT4] = { block_q4_0, sizeof(struct kn_q4_0) },
+        [KN_UINT4] = { block_uint4, sizeof(struct kn_uint4) },
     };
     static const uint8_t zeros[256];
     const size_t row_bytes = kn_row_bytes(f, n_in), step = moves[f].bytes;

@@ -88,6 +88,15 @@ KN_INLINE void vf_load_e4m3_parts(const uint8_t *p, vf out[2])
     out[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1));
 }
 
+/* kn_nvfp4_step() of KN_LANES codes. */
+KN_INLINE vf vf_load_ue4m3_half(const uint8_t *p)
+{
+    __m128i ones = _mm_set1_epi8(0x7F), code = _mm_and_si128(_mm_loadu_si128((const __m128i *)p), ones);
+    __m256i half = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_andnot_si128(_mm_cmpeq_epi8(code, ones), code)), 7);
+
+    return _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(128));
+}
+
 KN_INLINE void vf_store_f16(uint16_t *p, vf x)
 {
     __m256i half = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -102,6 +111,7 @@ KN_INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 KN_INLINE void vi_store(void *p, vi x) { _mm512_storeu_si512(p, x); }
 KN_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 KN_INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+KN_INLINE vi vi_sub_bytes(vi a, vi b) { return _mm512_sub_epi8(a, b); }
 KN_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
 KN_INLINE vi vi_min(vi a, vi b) { return _mm512_min_epi32(a, b); }
 KN_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
@@ -254,6 +264,14 @@ KN_INLINE void vf_load_e4m3_parts(const uint8_t *p, vf out[2])
     out[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1));
 }
 
+KN_INLINE vf vf_load_ue4m3_half(const uint8_t *p)
+{
+    __m128i ones = _mm_set1_epi8(0x7F), code = _mm_and_si128(_mm_loadl_epi64((const __m128i *)p), ones);
+    __m128i half = _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_andnot_si128(_mm_cmpeq_epi8(code, ones), code)), 7);
+
+    return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(128));
+}
+
 KN_INLINE void vf_store_f16(uint16_t *p, vf x)
 {
     __m128i half = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -268,6 +286,7 @@ KN_INLINE vi vi_load(const void *p) { return _mm256_loadu_si256(p); }
 KN_INLINE void vi_store(void *p, vi x) { _mm256_storeu_si256(p, x); }
 KN_INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 KN_INLINE vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+KN_INLINE vi vi_sub_bytes(vi a, vi b) { return _mm256_sub_epi8(a, b); }
 KN_INLINE vi vi_max(vi a, vi b) { return _mm256_max_epi32(a, b); }
 KN_INLINE vi vi_min(vi a, vi b) { return _mm256_min_epi32(a, b); }
 KN_INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
@@ -375,6 +394,15 @@ KN_INLINE int32_t vi_sum(vi x) /* sum of all lanes */
 
 /* Broadcasts a byte, or four bytes from memory, to every lane. */
 KN_INLINE vi vi_bytes(uint8_t byte) { return vi_set1((int32_t)(byte * UINT32_C(0x01010101))); }
+
+/* Byte l of p in all four bytes of lane l. */
+KN_INLINE vi vi_load_u8_bytes(const uint8_t *p)
+{
+    vi x = vi_load_u8(p);
+
+    x = vi_or(x, vi_shl(x, 8));
+    return vi_or(x, vi_shl(x, 16));
+}
 
 KN_INLINE vi vi_spread(const void *p)
 {

@@ -59,6 +59,7 @@ struct job {
     size_t panel_bytes;
     int n, n_in, n_block, n_panel;
     int n_lane; /* rows of weights: 16 per panel, fewer in a matrix's last panel */
+    float scale;
 };
 
 void KN_FN(kn_job_256)(const struct job *j);
@@ -135,9 +136,11 @@ KN_INLINE void add_to(float *sum, vf group) { vf_store(sum, vf_add(vf_load(sum),
 
 static inline void store_sums(const struct job *j, float (*acc)[ACC])
 {
+    const vf scale = vf_set1(j->scale);
+
     for (int r = 0; r < j->n; r++) {
         for (int lane = 0; lane < j->n_lane; lane += KN_LANES)
-            vf_store_n(j->y[r] + lane, vf_load(acc[r] + lane), kn_min(j->n_lane - lane, KN_LANES));
+            vf_store_n(j->y[r] + lane, vf_mul(vf_load(acc[r] + lane), scale), kn_min(j->n_lane - lane, KN_LANES));
     }
 }
 

@@ -31,7 +31,7 @@ KN_DEVICE struct row_lists rows_of(const struct kn_group &g, const struct kn_mat
 template <class W> KN_DEVICE void block_group(const struct kn_mat &w, const struct row_lists &v)
 {
     __shared__ struct group_sums<KN_CUDA_ROWS> stage;
-    struct panels m = { (const uint8_t *)w.data, w.n_in, w.n_out, 1, 0, 0 };
+    struct panels m = { (const uint8_t *)w.data, w.n_in, w.n_out, 1, w.scale, 0, 0 };
     int panel0 = (int)blockIdx.x * kn_cuda_panels(w.n_in);
     if (panel0 * KN_PANEL >= w.n_out)
         return;

@@ -62,7 +62,9 @@ struct kn_cuda_grids {
     X(IQ3_XXS)                                                                                                         \
     X(IQ3_S)                                                                                                           \
     X(IQ1_S)                                                                                                           \
-    X(IQ1_M)
+    X(IQ1_M)                                                                                                           \
+    X(NVFP4)                                                                                                           \
+    X(UINT4)
 
 /* A product of each group's matrices with its rows: gate to y and up to `up`, or down to y. */
 struct kn_cuda_group_product {

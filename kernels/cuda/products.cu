@@ -7,7 +7,7 @@ template <class W, int N> KN_DEVICE void block_product(const struct kn_product &
     __shared__ struct group_sums<N> stage;
     const struct kn_matmul &m = p.mul;
     struct row_lists v = { (const uint8_t *)m.x, m.x_stride, m.x_row, m.y, m.y_stride, m.y_row, m.n_row };
-    struct panels w = { (const uint8_t *)m.w.data, m.w.n_in, m.w.n_out / p.n_stack, p.n_stack, 0, 0 };
+    struct panels w = { (const uint8_t *)m.w.data, m.w.n_in, m.w.n_out / p.n_stack, p.n_stack, m.w.scale, 0, 0 };
     int panel0 = (int)blockIdx.x * kn_cuda_panels(m.w.n_in), row0 = (int)blockIdx.y * N;
     if (p.n_stack > 1) {
         w.x_part = p.x_part;

@@ -25,6 +25,7 @@ struct row_lists {
 struct panels {
     const uint8_t *data;
     int n_in, n_out, n_stack;
+    float scale;
     size_t x_part, y_part;
 };
 
@@ -76,7 +77,7 @@ KN_DEVICE void block_product_rows(const struct panels &m, int panel0, const stru
             if (first + per_panel < n_group || r >= m.n_out || row0 + j >= v.n)
                 continue;
             size_t y = (size_t)(v.y_row ? v.y_row[row0 + j] : row0 + j) * v.y_stride + (size_t)(at / n_own) * m.y_part;
-            v.y[y + (size_t)r] = sum;
+            v.y[y + (size_t)r] = sum * m.scale;
         }
         __syncthreads();
     }

@@ -11,7 +11,7 @@ KN_KERNEL(embed, THREADS, 2)(const __grid_constant__ struct kn_op_embed o)
     const struct kn_row *r = &o.rows.row[row];
     int token = r->token, position = r->position;
     for (int k = (int)threadIdx.x; o.w.n_out && k < o.w.n_in; k += THREADS) {
-        float x = value_of(o.w, token, k);
+        float x = value_of(o.w, token, k) * o.w.scale;
         o.x[row * (size_t)o.w.n_in + (size_t)k] = o.w_scale != 1 ? x * o.w_scale : x;
     }
     for (int i = (int)threadIdx.x; i < o.n_pair; i += THREADS) {
@@ -109,7 +109,7 @@ KN_DEVICE void block_feature(const struct kn_row *r, const struct kn_features &f
 KN_DEVICE void block_embedding(const struct kn_mat &w, int token, float *out)
 {
     for (int k = (int)threadIdx.x; k < w.n_in; k += THREADS)
-        out[k] = value_of(w, token, k);
+        out[k] = value_of(w, token, k) * w.scale;
 }
 
 KN_KERNEL(join, THREADS, 2)(const __grid_constant__ struct kn_op_join o)

@@ -77,10 +77,12 @@ static struct kn_mat matrix(struct bench *b, enum kn_format f)
         if (f == KN_FP8)
             memcpy(rows + at, &scale, sizeof scale);
         else
-            memcpy(rows + at, &(uint16_t){ kn_f32_to_bf16(scale) }, 2);
+            memcpy(rows + at, &(uint16_t){ f == KN_INT4 ? kn_f32_to_bf16(scale) : kn_f32_to_f16(scale) }, 2);
+        if (f == KN_UINT4)
+            rows[at + 2] %= 17;
     }
     b->scalar->repack(f, rows, N_OUT, N_IN, panels, 0, N_OUT / KN_PANEL);
-    return (struct kn_mat){ f, N_OUT, N_IN, panels };
+    return (struct kn_mat){ f, N_OUT, N_IN, 0.75f, panels };
 }
 
 static struct kn_rows batch(struct bench *b)

@@ -78,6 +78,15 @@ KN_DEVICE float value_of(const struct kn_mat &w, int r, int k)
         return mxfp4_step(b->e[l]) *
                (float)signed_byte_of(look_up<e2m1_table>((uint32_t)nibble_value(b->q, l, k32)), 0);
     }
+    case KN_NVFP4: {
+        const struct kn_nvfp4_half_x16 *b = block_at<struct kn_nvfp4_half_x16>(w, r, k, 32);
+        int q = b->q[k32 / 16 * 2 + k % 8 / 4][l][j] >> k % 16 / 8 * 4 & 15;
+        return nvfp4_step(b->d[k32 / 16][l]) * (float)signed_byte_of(look_up<e2m1_table>((uint32_t)q), 0);
+    }
+    case KN_UINT4: {
+        const struct kn_uint4_x16 *b = block_at<struct kn_uint4_x16>(w, r, k, 32);
+        return from_half(b->d[l]) * (float)(nibble_value(b->q, l, k32) - b->z[l]);
+    }
     case KN_Q4_K: {
         const struct kn_q4_k_x16 *b = block_at<struct kn_q4_k_x16>(w, r, k, 256);
         int q = b->q[k256 / 64 * 8 + i][l][j] >> sub % 2 * 4 & 15;

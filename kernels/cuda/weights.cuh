@@ -295,6 +295,51 @@ struct mxfp4 : base_32 {
     }
 };
 
+struct uint4_zero : base_32 {
+    typedef struct kn_uint4_x16 block;
+    KN_DEVICE void words(const block *b, int quad, int i, uint32_t w[4])
+    {
+        uint32_t zero = load_bytes(b->z, quad);
+        load_nibbles(b->q, quad, i, w);
+        for (int r = 0; r < 4; r++) /* bytes of 128 + code - zero point need no borrow */
+            w[r] = ((w[r] | 0x80808080) - (uint32_t)byte_of(zero, r) * 0x01010101) ^ 0x80808080;
+    }
+};
+
+/* kn_nvfp4_step() */
+KN_DEVICE float nvfp4_step(int d) { return (d & 0x7F) == 0x7F ? 0 : 128.0f * e4m3_part(d & 0x7F); }
+
+/* As weights_32, with a scale for each 16 inputs. */
+struct weights_NVFP4 {
+    static constexpr int values = 32, bytes = (int)sizeof(struct kn_nvfp4_half_x16) / KN_PANEL;
+    typedef struct kn_codes X;
+    template <int N>
+    KN_DEVICE void add(const uint8_t *w, int quad, const struct kn_codes *const (&x)[N], int n, float (&acc)[N][4])
+    {
+#pragma unroll 1
+        for (int k = 0; k < n; k += 16) {
+            const struct kn_nvfp4_half_x16 *b = (const struct kn_nvfp4_half_x16 *)w + k / values;
+            int isum[N][4] = {}, s = k / 16 % 2;
+            uint32_t d = load_bytes(b->d[s], quad);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t word[4];
+                load_words(b->q[2 * s + i % 2], quad, word);
+                for (int r = 0; r < 4; r++)
+                    word[r] = look_up<e2m1_table>(word[r] >> i / 2 * 4 & 0x0f0f0f0f);
+                for (int j = 0; j < N; j++) {
+                    int q = codes_at(x[j], k + 4 * i);
+                    for (int r = 0; r < 4; r++)
+                        isum[j][r] = __dp4a((int)word[r], q, isum[j][r]);
+                }
+            }
+            for (int j = 0; j < N; j++)
+                for (int r = 0; r < 4; r++)
+                    acc[j][r] = fmaf(nvfp4_step(byte_of(d, r)) * x[j]->d[k / 32], (float)isum[j][r], acc[j][r]);
+        }
+    }
+};
+
 typedef weights_32<q8_0> weights_Q8_0;
 typedef weights_32<q4_0> weights_Q4_0;
 typedef weights_32<q4_1> weights_Q4_1;
@@ -303,6 +348,7 @@ typedef weights_32<q5_1> weights_Q5_1;
 typedef weights_32<iq4_nl> weights_IQ4_NL;
 typedef weights_32<mxfp4> weights_MXFP4;
 typedef weights_32<q4_bf16> weights_INT4;
+typedef weights_32<uint4_zero> weights_UINT4;
 
 /* ---- blocks of 256 ----------------------------------------------------------------------------------------- */
 

@@ -87,7 +87,7 @@ static int read_apart(const struct moe_file *f, const struct moe_tensor *t, uint
     return 0;
 }
 
-enum { SOME = 128, ROWS = 64 }; /* most blocks in a call of join_some(); most rows in a call of join_column() */
+enum { SOME = 128 }; /* most blocks in a call of join_some() */
 
 /* Reads codes and scales of n consecutive blocks, from block `col` of row `row` of matrix e on, and joins them to
  * blocks in out. */
@@ -107,46 +107,82 @@ static int join_some(const struct moe_file *f, const struct moe_tensor *t, uint6
         row += e * t->dim[1];
     row *= l->step ? (uint64_t)l->step : 1;
     uint64_t per_row = (t->dim[0] + (uint64_t)s->values - 1) / (uint64_t)s->values;
-    uint64_t per_scale = (uint64_t)s->values / block;
-    uint64_t first = row / (uint64_t)s->rows * per_row + col / per_scale;
+    uint64_t per_scale = (uint64_t)s->values / block, left;
+    uint64_t first = (row / (uint64_t)s->rows * per_row + col / per_scale) * (uint64_t)s->bytes;
+    uint64_t from = (row * (t->dim[0] / block) + col) * code;
     size_t n_scale = (size_t)((col + n - 1) / per_scale - col / per_scale) + 1;
-    int error = kn_file_read(f->fd[at.file], f->path[at.file], codes, n * code,
-                             at.offset + (row * (t->dim[0] / block) + col) * code);
+    if (l->turn.n)
+        from = turned_from(&l->turn, from, &left);
+    if (s->turn.n)
+        first = turned_from(&s->turn, first, &left);
+    int error = kn_file_read(f->fd[at.file], f->path[at.file], codes, n * code, at.offset + from);
     if (!error)
-        error = kn_file_read(f->fd[s->file], f->path[s->file], scale, n_scale * (size_t)s->bytes,
-                             s->offset + first * (uint64_t)s->bytes);
+        error = kn_file_read(f->fd[s->file], f->path[s->file], scale, n_scale * (size_t)s->bytes, s->offset + first);
     if (!error)
         kn_join(format, codes, scale, s->bytes, (int)per_scale, n, out);
     return error;
 }
 
-/* For matrices stored input-major (GPTQ): reads and joins block `col` of rows row .. row + n - 1 of matrix e, and
- * writes one every n_row blocks (the blocks of a row) to out.  It makes five reads for any n. */
-static int join_column(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
-                       size_t n, uint64_t n_row, uint8_t *out)
+enum { SLICE = 16 }; /* outputs that join_columns() reads at a time: those of a panel */
+
+/* The n_word words from `first` on in each of n_row rows of `stride` words, from file offset `offset` on. */
+static int read_words(const struct moe_file *f, int file, uint64_t offset, uint64_t stride, uint64_t first, int n_row,
+                      int n_word, uint32_t *to)
 {
-    uint32_t word[4][ROWS], code[4];
-    uint16_t scale[ROWS];
-    const struct off_scales *s = &t->layout->scales[t->layout->slab ? e : 0];
-    enum kn_format format = KN_F32;
-    kn_assert(kn_format_from_gguf(t->gguf_type, &format) == 0 && n <= ROWS);
-    struct moe_place at = t->layout->slab ? t->layout->slab[e] : (struct moe_place){ t->file, t->offset };
-    size_t block = (size_t)kn_format_info(format)->block_bytes;
-    uint64_t n_out = t->dim[1], group = col * (uint64_t)kn_format_info(format)->block_values / (uint64_t)s->values;
-    int error = kn_file_read(f->fd[s->file], f->path[s->file], scale, n * sizeof *scale,
-                             s->offset + (group * n_out + row) * sizeof *scale);
-    for (uint64_t i = 0; i < 4 && !error; i++)
-        error = kn_file_read(f->fd[at.file], f->path[at.file], word[i], n * sizeof *code,
-                             at.offset + ((4 * col + i) * n_out + row) * sizeof *code);
-    for (size_t r = 0; r < n && !error; r++) {
-        for (int i = 0; i < 4; i++)
-            code[i] = word[i][r];
-        kn_join(format, code, &scale[r], sizeof *scale, 1, 1, out + r * n_row * block);
-    }
+    int error = 0;
+    for (int i = 0; i < n_row && !error; i++)
+        error = kn_file_read(f->fd[file], f->path[file], to + i * n_word, (size_t)n_word * sizeof *to,
+                             offset + ((uint64_t)i * stride + first) * sizeof *to);
     return error;
 }
 
-static int read_turned(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
+/* For matrices stored by input: reads and joins block `col` of rows row .. row + n - 1 of matrix e, which are stored as
+ * neighbouring outputs within one slice, and writes one every n_row blocks (the blocks of a row) to out. */
+static int join_columns(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t output, uint64_t col,
+                        size_t n, uint64_t n_row, uint8_t *out)
+{
+    uint32_t code[32 * SLICE / 8], zero[SLICE / 8];
+    uint16_t scale[SLICE];
+    uint8_t panel[32 * KN_PANEL];
+    const struct off_scales *s = &t->layout->scales[t->layout->slab ? e : 0];
+    struct kn_columns c = { .codes = code,
+                            .zeros = zero,
+                            .scales = scale,
+                            .awq = s->order == OFF_BY_INPUT_AWQ,
+                            .n_in = 32,
+                            .per_scale = 1,
+                            .zero_less = s->zero_less };
+    kn_assert(kn_format_from_gguf(t->gguf_type, &c.format) == 0);
+    struct moe_place at = t->layout->slab ? t->layout->slab[e] : (struct moe_place){ t->file, t->offset };
+    size_t block = (size_t)kn_format_info(c.format)->block_bytes;
+    uint64_t n_out = t->dim[1], first = output / SLICE * SLICE, group = col * 32 / (uint64_t)s->values;
+    c.n_out = n_out - first < SLICE ? (int)(n_out - first) : SLICE;
+    uint64_t stride = c.awq ? n_out / 8 : n_out, word0 = (c.awq ? 32 : 4) * col * stride;
+    int error = kn_file_read(f->fd[s->file], f->path[s->file], scale, (size_t)c.n_out * sizeof *scale,
+                             s->offset + (group * n_out + first) * sizeof *scale);
+    if (!error)
+        error = c.awq ? read_words(f, at.file, at.offset, stride, word0 + first / 8, 32, c.n_out / 8, code)
+                      : read_words(f, at.file, at.offset, stride, word0 + first, 4, c.n_out, code);
+    if (!error && c.format == KN_UINT4)
+        error = read_words(f, s->zero_file, s->zero_offset, 0, (group * n_out + first) / 8, 1, c.n_out / 8, zero);
+    if (error)
+        return error;
+    kn_join_columns(&c, 0, panel);
+    for (size_t r = 0; r < n; r++)
+        kn_panel_row(c.format, panel, 32, (int)(output - first + r), out + r * n_row * block);
+    return 0;
+}
+
+/* Where row `row` of a matrix stored by input is: the reverse of nothing but its layout's permutation. */
+static uint64_t output_of(const struct moe_layout *l, uint64_t row)
+{
+    const struct kn_columns c = {
+        .turn_first = (int)l->turn.first, .turn_rows = (int)l->turn.bytes, .turn_n = l->turn.n, .turn_by = l->turn.by
+    };
+    return (uint64_t)kn_columns_output(&c, (int)row);
+}
+
+static int read_columns(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
 {
     const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
     size_t block = (size_t)type->block_bytes;
@@ -155,17 +191,26 @@ static int read_turned(const struct moe_file *f, const struct moe_tensor *t, uin
     for (; left; left -= rows * cols, at += rows * cols, out += rows * cols * block) {
         uint64_t row = at / n_row, col = at % n_row, below = t->dim[1] - row % t->dim[1];
         rows = col ? 1 : left / n_row;
+        uint64_t output = output_of(t->layout, row % t->dim[1]), most = t->layout->turn.n ? 1 : SLICE - output % SLICE;
         rows = rows < 1 ? 1 : rows < below ? rows : below;
-        rows = rows < ROWS ? rows : ROWS;
+        rows = rows < most ? rows : most;
         cols = n_row - col < left ? n_row - col : left;
         for (uint64_t c = 0; c < cols; c++) {
-            int error = join_column(f, t, row / t->dim[1], row % t->dim[1], col + c, (size_t)rows, n_row,
-                                    out + c * block);
+            int error = join_columns(f, t, row / t->dim[1], output, col + c, (size_t)rows, n_row, out + c * block);
             if (error)
                 return error;
         }
     }
     return 0;
+}
+
+/* Blocks from block `col` of a row on that are stored one after the other: units of a permutation may be parts of rows. */
+static size_t in_order(const struct moe_tensor *t, uint64_t col)
+{
+    enum kn_format format = KN_F32;
+    kn_assert(kn_format_from_gguf(t->gguf_type, &format) == 0);
+    size_t unit = t->layout->turn.bytes / kn_code_bytes(format);
+    return t->layout->turn.n ? unit - (size_t)(col % unit) : SOME;
 }
 
 static int read_joined(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
@@ -182,6 +227,7 @@ static int read_joined(const struct moe_file *f, const struct moe_tensor *t, uin
         n = n_row - col < left ? (size_t)(n_row - col) : left;
         n = n < most ? n : (size_t)most;
         n = n < SOME ? n : SOME;
+        n = n < in_order(t, col) ? n : in_order(t, col);
         int error = join_some(f, t, row / t->dim[1], row % t->dim[1], col, n, out);
         if (error)
             return error;
@@ -189,9 +235,20 @@ static int read_joined(const struct moe_file *f, const struct moe_tensor *t, uin
     return 0;
 }
 
+/* Replaces F32 values by their reciprocals. */
+static int invert(void *values, size_t bytes)
+{
+    float *x = values;
+    kn_assert(bytes % sizeof *x == 0);
+    for (size_t i = 0; i < bytes / sizeof *x; i++)
+        x[i] = 1 / x[i];
+    return 0;
+}
+
 int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, void *out, size_t bytes)
 {
     const struct moe_layout *l = t->layout;
+    const size_t whole = bytes;
     uint8_t *to = out;
     kn_assert(from <= t->bytes && bytes <= t->bytes - from);
     if (!l)
@@ -201,10 +258,10 @@ int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t
     if (l->data)
         return 0;
     if (l->scales)
-        return (l->scales->by_input ? read_turned : read_joined)(f, t, from, out, bytes);
+        return (l->scales->order != OFF_BY_ROW ? read_columns : read_joined)(f, t, from, out, bytes);
     if (l->step)
         return read_apart(f, t, from, out, bytes);
-    uint64_t slab = t->bytes / (t->dim[2] * t->dim[3]);
+    uint64_t slab = t->bytes / (l->slab && t->n_dim == 1 ? t->dim[0] : t->dim[2] * t->dim[3]);
     for (size_t part; bytes; bytes -= part, from += part, to += part) {
         struct moe_place at = { t->file, t->offset + from / slab * slab };
         uint64_t within = from % slab, left = slab - within;
@@ -217,7 +274,7 @@ int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t
         if (error)
             return error;
     }
-    return 0;
+    return l->inverse ? invert(out, whole) : 0;
 }
 
 /* ---- identity -------------------------------------------------------------------------------- */

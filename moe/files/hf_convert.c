@@ -46,37 +46,108 @@ static int add(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name)
     return moe_hf_put(m, t, name);
 }
 
-/* Adds the whole tensor, with its scales if they are stored apart. */
+/* The name of the scales of the matrices in the tensor `name`, "X.weight": "X.scale". */
+static int factor_name(const struct moe_hf_mapper *m, const char *name, char out[MOE_HF_SHOWN])
+{
+    size_t n = strlen(name), end = sizeof ".weight" - 1;
+    if (n < end || strcmp(name + n - end, ".weight"))
+        return refuse(m, KN_EUNSUPPORTED, "is packed, but is no matrix");
+    snprintf(out, MOE_HF_SHOWN, "%.*s.scale", (int)(n - end), name);
+    return 0;
+}
+
+/* The stored scale for all of the current tensor as a tensor of `n` such scales, which are all at its position. */
+static struct moe_tensor factor_tensor(struct moe_hf_mapper *m, size_t n)
+{
+    struct moe_tensor t = { .gguf_type = (uint32_t)m->factor->gguf_type,
+                            .n_dim = 1,
+                            .dim = { n, 1, 1, 1 },
+                            .file = m->factor->file,
+                            .offset = m->factor->offset,
+                            .bytes = n * sizeof(float) };
+    struct moe_layout *l = new_layout(m, &t);
+    if (l)
+        l->inverse = moe_string_ends(m->factor->name, MOE_HF_DIVISOR);
+    return t;
+}
+
+static int add_factor(struct moe_hf_mapper *m, const char *name)
+{
+    char other[MOE_HF_SHOWN];
+    if (!m->factor)
+        return 0;
+    struct moe_tensor t = factor_tensor(m, 1);
+    int err = factor_name(m, name, other);
+    return err ? err : t.layout ? moe_hf_put(m, &t, other) : KN_ENOMEM;
+}
+
+/* Adds the tensor, with its scales if they are stored apart, and with its permutation if it has one. */
+static int add_packed(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name,
+                      const struct off_stride_permutation *turn)
+{
+    if (m->scales.bytes || turn) {
+        struct moe_layout *l = new_layout(m, t);
+        struct off_scales *s = l && m->scales.bytes ? moe_keep(m->d->f, sizeof *s) : NULL;
+        if (!l || (m->scales.bytes && !s))
+            return KN_ENOMEM;
+        if (s)
+            *s = m->scales;
+        l->scales = s;
+        if (turn)
+            l->turn = *turn;
+    }
+    int err = add(m, t, name);
+    return err ? err : add_factor(m, name);
+}
+
 static int add_one(struct moe_hf_mapper *m, const char *name)
 {
     struct moe_tensor t = m->whole;
-    if (m->scales.bytes) {
-        struct moe_layout *l = new_layout(m, &t);
-        struct off_scales *s = l ? moe_keep(m->d->f, sizeof *s) : NULL;
-        if (!s)
-            return KN_ENOMEM;
-        *s = m->scales;
-        l->scales = s;
-    }
-    return add(m, &t, name);
+    return add_packed(m, &t, name, NULL);
 }
 
-/* Fails if the current tensor has its scales in another tensor.  Conversions that reorder or split a tensor call it. */
-static int refuse_scales(const struct moe_hf_mapper *m)
+static uint64_t n_scale(uint64_t n, int per) { return (n + (uint64_t)per - 1) / (uint64_t)per; }
+
+/* Bytes of the scales of n_out rows of the current tensor. */
+static uint64_t scale_bytes(const struct moe_hf_mapper *m, uint64_t n_out)
 {
-    return m->scales.bytes ? refuse(m, KN_EUNSUPPORTED, "is packed, but its rows or columns must be reordered") : 0;
+    const struct off_scales *s = &m->scales;
+    return n_scale(n_out, s->rows) * n_scale(m->whole.dim[0], s->values) * (uint64_t)s->bytes;
 }
 
 /* ---- reordered rows and elements ------------------------------------------------------------------ */
 
-static int add_turned(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name,
-                      struct off_stride_permutation turn)
+static int refuse_cut(const struct moe_hf_mapper *m)
 {
-    struct moe_layout *l = new_layout(m, t);
-    if (!l)
-        return KN_ENOMEM;
-    l->turn = turn;
-    return add(m, t, name);
+    return refuse(m, KN_EUNSUPPORTED,
+                  "is packed, and its rows must be reordered or divided within a block of one scale");
+}
+
+/* Units of rows, permuted: from row `first` on, of `rows` rows each, in groups of n. */
+struct row_turn {
+    uint64_t first, rows;
+    int n, by;
+};
+
+static int add_turned(struct moe_hf_mapper *m, const char *name, struct row_turn u)
+{
+    struct moe_tensor t = m->whole;
+    struct off_scales *s = &m->scales;
+    uint64_t n_row = t.dim[1] * t.dim[2], row = m->t->bytes / n_row, one = s->bytes ? scale_bytes(m, 1) : 0;
+    struct off_stride_permutation turn = { u.first * row, (size_t)(u.rows * row), u.n, u.by };
+    if (s->bytes && s->order != OFF_BY_ROW) {
+        turn.first = u.first;
+        turn.bytes = (size_t)u.rows;
+    } else if (s->bytes && s->rows == 1) {
+        s->turn = (struct off_stride_permutation){ u.first * one, (size_t)(u.rows * one), u.n, u.by };
+    } else if (s->bytes && (uint64_t)s->rows < n_row) {
+        uint64_t per = (uint64_t)s->rows;
+        if (u.rows % per == 0 && u.first % per == 0)
+            s->turn = (struct off_stride_permutation){ u.first / per * one, (size_t)(u.rows / per * one), u.n, u.by };
+        else if (per % (u.rows * (uint64_t)u.n) || u.first % per)
+            return refuse_cut(m);
+    }
+    return add_packed(m, &t, name, &turn);
 }
 
 /* Adds a Q or K matrix.  If a head's rows are stored in halves (family->turned), they are reordered to GGUF's pairs. */
@@ -86,20 +157,30 @@ static int add_rotated(struct moe_hf_mapper *m, const char *name)
     int turn = m->d->d_head;
     if (!m->d->family->turned || t.n_dim != 2)
         return add_one(m, name);
-    int err = refuse_scales(m);
-    if (err)
-        return err;
     if (turn < 2 || turn % 2 || t.dim[1] % (uint64_t)turn)
         return refuse(m, KN_ECORRUPT, "does not have a whole number of heads");
-    return add_turned(m, &t, name,
-                      (struct off_stride_permutation){ .bytes = (size_t)(t.bytes / t.dim[1]), .n = turn, .by = 2 });
+    return add_turned(m, name, (struct row_turn){ .rows = 1, .n = turn, .by = 2 });
 }
 
-/* The stored order of value heads: grouped by key head.  In GGUF value head i has key head i mod n_key_head.  bytes: of
- * one head's rows or columns; first: offset of the first head. */
-static struct off_stride_permutation head_turn(const struct moe_folder *d, uint64_t first, uint64_t bytes)
+/* Value heads are stored grouped by key head; in GGUF value head i has key head i mod n_key_head.  Adds a matrix whose
+ * columns are those of value heads: of a packed one, whole blocks of one scale. */
+static int add_head_columns(struct moe_hf_mapper *m, const char *name)
 {
-    return (struct off_stride_permutation){ first, (size_t)bytes, d->n_value_head, d->n_key_head };
+    struct moe_tensor t = m->whole;
+    struct off_scales *s = &m->scales;
+    uint64_t n = (uint64_t)m->d->n_value_head, each = t.dim[0] / n, row = m->t->bytes / t.dim[1];
+    struct off_stride_permutation turn = { 0, (size_t)(row / n), m->d->n_value_head, m->d->n_key_head };
+    enum kn_format f;
+    if (s->bytes && (kn_format_from_gguf(t.gguf_type, &f) || s->order != OFF_BY_ROW ||
+                     each % (uint64_t)kn_format_info(f)->block_values))
+        return refuse_cut(m);
+    if (s->bytes && (uint64_t)s->values < t.dim[0]) {
+        if (each % (uint64_t)s->values)
+            return refuse_cut(m);
+        s->turn = turn;
+        s->turn.bytes = (size_t)(each / (uint64_t)s->values) * (size_t)s->bytes;
+    }
+    return add_packed(m, &t, name, &turn);
 }
 
 static int add_heads(struct moe_hf_mapper *m, const char *name, enum moe_hf_take how)
@@ -120,11 +201,15 @@ static int add_heads(struct moe_hf_mapper *m, const char *name, enum moe_hf_take
         return refuse(m, KN_ECORRUPT, "is not of as many heads as config.json says");
     if (!n_row || !n_value || !d->n_key_head || n_value % (uint64_t)d->n_key_head)
         return refuse(m, KN_ECORRUPT, "has value heads that do not share key heads evenly");
-    uint64_t row = t.bytes / n_row;
-    int err = refuse_scales(m);
-    if (err || how == VALUE_COLUMNS)
-        return err ? err : add_turned(m, &t, name, head_turn(d, 0, row / n_value));
-    return add_turned(m, &t, name, head_turn(d, n_key * row, each * row));
+    if (how == VALUE_COLUMNS)
+        return add_head_columns(m, name);
+    m->whole = t;
+    if (t.n_dim == 1) { /* a vector: its elements are permuted */
+        struct off_stride_permutation turn = { n_key * (t.bytes / n_row), (size_t)(each * (t.bytes / n_row)),
+                                               d->n_value_head, d->n_key_head };
+        return add_packed(m, &t, name, &turn);
+    }
+    return add_turned(m, name, (struct row_turn){ n_key, each, d->n_value_head, d->n_key_head });
 }
 
 /* ---- vectors read and converted at open ------------------------------------------------------------- */
@@ -173,7 +258,7 @@ static int add_decays(struct moe_hf_mapper *m, const char *name)
     if (t->dim[0] != (uint64_t)n || !d->n_key_head || n % d->n_key_head)
         return refuse(m, KN_ECORRUPT, "is not of as many heads as config.json says");
     float *x = (float *)t->layout->data, *was = kn_alloc((size_t)n * sizeof *was);
-    struct off_stride_permutation turn = head_turn(d, 0, sizeof *x);
+    struct off_stride_permutation turn = { 0, sizeof *x, d->n_value_head, d->n_key_head };
     if (!was)
         return kn_fail(KN_ENOMEM, "%s: no memory for %d values", d->f->name, n);
     memcpy(was, x, (size_t)n * sizeof *x);
@@ -197,38 +282,66 @@ static struct moe_place *new_slabs(struct moe_hf_mapper *m, struct moe_tensor *t
     return slab;
 }
 
-static int add_halves(struct moe_hf_mapper *m, const char *name, bool second)
+/* Adds of each matrix of a stack its n_out rows from row0 on. */
+static int add_stack(struct moe_hf_mapper *m, const char *name, uint64_t row0, uint64_t n_out)
 {
     struct moe_tensor t = m->whole;
-    uint64_t n = t.dim[2];
-    int err = refuse_scales(m);
-    if (err)
-        return err;
-    if (m->t->n_dim != 3 || t.dim[1] % 2 || n != (uint64_t)m->d->n_expert)
-        return refuse(m, KN_ECORRUPT, "is no stack of gate and up matrices of all experts");
+    uint64_t n = t.dim[2], all = t.dim[1], stored = m->t->bytes / n;
+    bool shared = (uint64_t)m->scales.rows >= all; /* a scale for all rows */
+    int err = 0;
+    if (m->factor || (m->scales.bytes && !shared && n_out < all && n_out % (uint64_t)m->scales.rows))
+        return refuse_cut(m);
     struct moe_place *slab = new_slabs(m, &t, (size_t)n, &err);
-    if (!slab)
-        return err;
-    t.dim[1] /= 2;
-    t.bytes /= 2;
-    for (uint64_t e = 0; e < n; e++)
-        slab[e] = (struct moe_place){ t.file, t.offset + (2 * e + second) * (t.bytes / n) };
+    struct off_scales *scales = slab && m->scales.bytes ? moe_keep(m->d->f, n * sizeof *scales) : NULL;
+    if (err || (m->scales.bytes && !scales))
+        return err ? err : KN_ENOMEM;
+    ((struct moe_layout *)t.layout)->scales = scales;
+    for (uint64_t e = 0; e < n; e++) {
+        slab[e] = (struct moe_place){ t.file, t.offset + e * stored + stored / all * row0 };
+        if (!scales)
+            continue;
+        scales[e] = m->scales;
+        scales[e].offset += e * scale_bytes(m, all) + (shared ? 0 : scale_bytes(m, row0));
+    }
+    t.dim[1] = n_out;
+    t.bytes = t.bytes / all * n_out;
     t.offset = slab[0].offset;
     return add(m, &t, name);
 }
 
+static int add_halves(struct moe_hf_mapper *m, const char *name, bool second)
+{
+    uint64_t n_out = m->whole.dim[1] / 2;
+    if (m->t->n_dim != 3 || m->whole.dim[1] % 2 || m->whole.dim[2] != (uint64_t)m->d->n_expert)
+        return refuse(m, KN_ECORRUPT, "is no stack of gate and up matrices of all experts");
+    return add_stack(m, name, second ? n_out : 0, n_out);
+}
+
+static int add_whole_stack(struct moe_hf_mapper *m, const char *name)
+{
+    if (!m->scales.bytes)
+        return add_one(m, name);
+    if (m->t->n_dim != 3 || m->whole.dim[2] != (uint64_t)m->d->n_expert)
+        return refuse(m, KN_ECORRUPT, "is no stack of matrices of all experts");
+    return add_stack(m, name, 0, m->whole.dim[1]);
+}
+
+/* Adds n_out rows of a matrix, from row0 on. */
 static int add_half_rows(struct moe_hf_mapper *m, const char *name, bool second)
 {
     struct moe_tensor t = m->whole;
-    int err = refuse_scales(m);
-    if (err)
-        return err;
+    uint64_t n_out = t.dim[1] / 2, row0 = second ? n_out : 0;
     if (t.n_dim != 2 || t.dim[1] % 2)
         return refuse(m, KN_ECORRUPT, "is no gate and up matrix of one size");
-    t.dim[1] /= 2;
+    bool shared = (uint64_t)m->scales.rows >= t.dim[1];
+    if (m->scales.bytes && (m->scales.order != OFF_BY_ROW || (!shared && n_out % (uint64_t)m->scales.rows)))
+        return refuse_cut(m);
+    t.offset += m->t->bytes / t.dim[1] * row0;
+    if (m->scales.bytes && !shared)
+        m->scales.offset += scale_bytes(m, row0);
+    t.dim[1] = n_out;
     t.bytes /= 2;
-    t.offset += second ? t.bytes : 0;
-    return add(m, &t, name);
+    return add_packed(m, &t, name, NULL);
 }
 
 static int add_every_other(struct moe_hf_mapper *m, const char *name, bool odd)
@@ -265,7 +378,7 @@ static int add_blocks(struct moe_hf_mapper *m, const char *name, uint64_t step, 
     struct off_scales *at = l ? moe_keep(m->d->f, sizeof *at) : NULL;
     if (!at)
         return KN_ENOMEM;
-    *at = (struct off_scales){ s->file, s->offset + first * n, 1, 1, 32, false };
+    *at = (struct off_scales){ .file = s->file, .offset = s->offset + first * n, .bytes = 1, .rows = 1, .values = 32 };
     l->scales = at;
     l->step = (int)step;
     return moe_hf_put(m, &out, name);
@@ -279,56 +392,92 @@ static struct moe_tensor *find(const struct moe_hf_mapper *m, const char *name)
     return t ? &m->d->f->tensors.item[t - m->d->f->tensors.item] : NULL;
 }
 
-/* The first expert of a stack allocates the positions of all. */
-static int new_stack(struct moe_hf_mapper *m, const char *name)
+/* The first expert of a stack allocates the positions of all; t: the stack, with dimensions of one expert. */
+static int new_stack(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name, bool packed)
 {
-    struct moe_tensor t = m->whole;
     size_t n = (size_t)m->d->n_expert, at = m->d->f->tensors.n;
+    struct moe_layout *l = (struct moe_layout *)t->layout;
     int err;
     if (!kn_add(m->n_slab, n, &m->n_slab) || m->n_slab > m->d->n_stored)
         return refuse(m, KN_ECORRUPT, "is of one expert, but the files have too few tensors for all experts");
-    struct moe_place *slab = new_slabs(m, &t, n, &err);
+    bool inverse = l && l->inverse;
+    struct moe_place *slab = new_slabs(m, t, n, &err);
     if (!slab)
         return err;
     for (size_t e = 0; e < n; e++)
         slab[e].file = -1;
-    struct off_scales *scales = m->scales.bytes ? moe_keep(m->d->f, n * sizeof *scales) : NULL;
-    if (m->scales.bytes && !scales)
+    struct off_scales *scales = packed ? moe_keep(m->d->f, n * sizeof *scales) : NULL;
+    if (packed && !scales)
         return KN_ENOMEM;
-    ((struct moe_layout *)t.layout)->scales = scales;
-    t.n_dim = 3;
-    t.dim[2] = n;
-    t.bytes *= n;
+    l = (struct moe_layout *)t->layout;
+    l->scales = scales;
+    l->inverse = inverse;
     kn_assert(at < m->room);
     m->n_left[at] = n;
-    return add(m, &t, name);
+    return add(m, t, name);
+}
+
+/* Sets the position of expert e in the stack t. */
+static int set_expert(struct moe_hf_mapper *m, struct moe_tensor *t, int e, const struct moe_tensor *one)
+{
+    struct moe_place *slab = (struct moe_place *)t->layout->slab;
+    if (slab[e].file >= 0)
+        return refuse(m, KN_ECORRUPT, "is present under another name too");
+    slab[e] = (struct moe_place){ one->file, one->offset };
+    if (e == 0) {
+        t->file = one->file;
+        t->offset = one->offset;
+    }
+    m->n_left[t - m->d->f->tensors.item]--;
+    return 0;
+}
+
+/* Adds the scale for all of expert e to the stack's. */
+static int add_expert_factor(struct moe_hf_mapper *m, const char *name, int e, bool first)
+{
+    char other[MOE_HF_SHOWN];
+    int err = factor_name(m, name, other);
+    if (err)
+        return err;
+    struct moe_tensor *t = find(m, other);
+    if (!m->factor != !t && !first)
+        return refuse(m, KN_ECORRUPT, "differs in shape or type from the layer's other experts");
+    if (!m->factor)
+        return 0;
+    struct moe_tensor one = factor_tensor(m, (size_t)m->d->n_expert);
+    if (!one.layout)
+        return KN_ENOMEM;
+    if (first) {
+        if ((err = new_stack(m, &one, other, false)))
+            return err;
+        t = find(m, other);
+    }
+    return set_expert(m, t, e, &(struct moe_tensor){ .file = m->factor->file, .offset = m->factor->offset });
 }
 
 static int add_expert(struct moe_hf_mapper *m, const char *name, int e)
 {
     struct moe_tensor one = m->whole, *t = find(m, name);
+    bool first = !t;
     if (e >= m->d->n_expert || m->t->n_dim != 2)
         return refuse(m, KN_ECORRUPT, "is no matrix, or its expert's number is too large");
-    if (!t) {
-        int err = new_stack(m, name);
+    if (first) {
+        struct moe_tensor stack = one;
+        stack.n_dim = 3;
+        stack.dim[2] = (uint64_t)m->d->n_expert;
+        stack.bytes *= (uint64_t)m->d->n_expert;
+        int err = new_stack(m, &stack, name, m->scales.bytes > 0);
         if (err)
             return err;
         t = find(m, name);
     }
-    struct moe_place *slab = (struct moe_place *)(t->layout ? t->layout->slab : NULL);
-    if (!slab || t->dim[0] != one.dim[0] || t->dim[1] != one.dim[1] || t->gguf_type != one.gguf_type)
+    if (!t->layout || !t->layout->slab || t->dim[0] != one.dim[0] || t->dim[1] != one.dim[1] ||
+        t->gguf_type != one.gguf_type)
         return refuse(m, KN_ECORRUPT, "differs in shape or type from the layer's other experts");
-    if (slab[e].file >= 0)
-        return refuse(m, KN_ECORRUPT, "is present under another name too");
-    slab[e] = (struct moe_place){ one.file, one.offset };
-    if (t->layout->scales)
+    int err = set_expert(m, t, e, &one);
+    if (!err && t->layout->scales)
         ((struct off_scales *)t->layout->scales)[e] = m->scales;
-    if (e == 0) {
-        t->file = one.file;
-        t->offset = one.offset;
-    }
-    m->n_left[t - m->d->f->tensors.item]--;
-    return 0;
+    return err ? err : add_expert_factor(m, name, e, first);
 }
 
 int moe_hf_check_stacks(const struct moe_hf_mapper *m)
@@ -352,8 +501,8 @@ int moe_hf_check_stacks(const struct moe_hf_mapper *m)
  * 100,000 reads for a large model. */
 static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert)
 {
-    int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales);
-    if (!err && m->scales.by_input && (expert < 1 || !m->d->gptq_plain))
+    int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales, &m->factor);
+    if (!err && m->scales.order == OFF_BY_INPUT && (expert < 1 || !m->d->gptq_plain))
         err = moe_hf_check_gptq(m->d, m->t);
     if (err)
         return err;
@@ -366,6 +515,8 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
         return add_halves(m, name, false);
     case UPS:
         return add_halves(m, name, true);
+    case STACK:
+        return add_whole_stack(m, name);
     case FIRST_HALF:
         return add_half_rows(m, name, false);
     case SECOND_HALF:
@@ -403,7 +554,7 @@ int moe_hf_take_as(struct moe_hf_mapper *m, enum moe_hf_take how, const char *na
 {
     struct moe_string s = { name, strlen(name) };
     if (m->d->family->norms_less_1 && moe_string_ends(s, "norm.weight") && !moe_string_ends(s, ".ssm_norm.weight")) {
-        int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales);
+        int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales, &m->factor);
         return err ? err : add_read(m, name, one_more);
     }
     return take(m, how, name, expert);

@@ -8,6 +8,7 @@
  *     hf_window_heads.c  the same of heads, where layers with a window have others
  *     hf_tensor_names.c  stored tensor names to GGUF names
  *     hf_convert.c       a stored tensor, or a part of it, to a GGUF tensor
+ *     hf_quantisation.c  which kinds of quantised tensors config.json announces
  *     hf_packed.c        quantised tensors with codes and scales in separate tensors
  *     hf_vocab.c         tokenizer.json and related files to tokenizer.* metadata
  *     hf_pretokenizer.c  the pre-tokeniser of tokenizer.json to its GGUF name
@@ -48,8 +49,12 @@ struct moe_folder {
     bool no_bias;          /* attention has no biases, even if the files have such tensors */
     bool no_qk_norm;       /* likewise Q and K norms */
     int n_key_head, n_value_head, d_state_key, d_state_value; /* of delta nets */
-    int scale_rows, scale_values; /* packed weights: rows by values per scale; values 0: none */
-    uint32_t gptq_zeros;          /* GPTQ: the one supported word of qzeros, eight zero points of 4 bits; 0: no GPTQ */
+    unsigned packings;            /* bits 1 << MOE_HF_.. of the kinds of packed weights that config.json announces */
+    int scale_rows, scale_values; /* FP8 in blocks: rows by values per scale; values 0: none */
+    int group_values;             /* INT4, GPTQ, AWQ: values of a row per scale */
+    uint32_t gptq_zeros;          /* GPTQ: the word of qzeros with eight zero points of 8 */
+    int zero_less;                /* GPTQ: zero points are stored less by this */
+    bool gptq_any_zero;           /* GPTQ: zero points may be other than 8 */
     bool gptq_plain;              /* config.json states that zero points are symmetric and inputs in order */
     bool wrapped;                 /* a mistral3 or llama4: the language model is under "language_model." */
     bool tied;                    /* the output matrix is the embedding */
@@ -127,15 +132,20 @@ static inline bool moe_string_ends(struct moe_string s, const char *with)
     return s.n >= strlen(with) && !memcmp(s.data + s.n - strlen(with), with, strlen(with));
 }
 
-/* hf_packed.c.  moe_hf_packing() reads quantization_config.  moe_hf_describe() describes t as a GGUF tensor, *whole,
- * with its scales if they are in another tensor (bytes 0: no such scales).  moe_hf_check_gptq() reads the tensors
- * beside a GPTQ tensor and checks that zero points are the supported ones and inputs in order.  moe_hf_check_zeros()
- * reads t and checks that all bytes are 0; `otherwise` is the error message. */
-#define MOE_HF_PACKED "_packed" /* suffix of INT4 codes (compressed-tensors) */
-#define MOE_HF_GPTQ   "qweight" /* replaces "weight" in names of GPTQ codes */
+/* hf_quantisation.c: reads quantization_config, or hf_quant_config.json. */
+enum { MOE_HF_FP8, MOE_HF_INT4, MOE_HF_GPTQ4, MOE_HF_AWQ4, MOE_HF_NVFP4 };
 int moe_hf_packing(struct moe_folder *d);
+
+/* hf_packed.c.  moe_hf_describe() describes t as a GGUF tensor, *whole, with its scales if they are in another tensor
+ * (bytes 0: no such scales), and with the tensor of one scale for all of it (*factor, or NULL; MOE_HF_DIVISOR: the scale is
+ * its reciprocal).  moe_hf_check_gptq() reads the tensors beside a GPTQ tensor and checks that zero points are the
+ * supported ones and inputs in order.  moe_hf_check_zeros() reads t and checks that all bytes are 0; `otherwise` is the
+ * error message. */
+#define MOE_HF_PACKED  "_packed"              /* suffix of codes of four bits (compressed-tensors) */
+#define MOE_HF_GPTQ    "qweight"              /* replaces "weight" in names of GPTQ and AWQ codes */
+#define MOE_HF_DIVISOR ".weight_global_scale" /* of NVFP4 (compressed-tensors) */
 int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
-                    struct off_scales *scales);
+                    struct off_scales *scales, const struct moe_stored **factor);
 int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t);
 int moe_hf_check_zeros(const struct moe_folder *d, const struct moe_stored *t, const char *otherwise);
 

@@ -37,6 +37,11 @@ static const struct {
     { "self_attn.sinks", "attn_sinks.weight", AS_IT_IS },
     { "self_attn.attention_sink_bias", "attn_sinks.weight", AS_IT_IS },
     { "self_attn.rotary_emb.inv_freq", NULL, NOTHING },
+    { "self_attn.q_scale", NULL, NOTHING }, /* this and the next four: of a KV cache in FP8 */
+    { "self_attn.k_scale", NULL, NOTHING },
+    { "self_attn.v_scale", NULL, NOTHING },
+    { "self_attn.k_proj.k_scale", NULL, NOTHING },
+    { "self_attn.v_proj.v_scale", NULL, NOTHING },
     { "self_attn.q_a_proj.weight", "attn_q_a.weight", AS_IT_IS },
     { "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight", AS_IT_IS },
     { "self_attn.q_b_proj.weight", "attn_q_b.weight", AS_IT_IS },
@@ -161,9 +166,16 @@ static const struct {
 static const struct {
     const char *end, *of;
 } beside[] = {
-    { ".weight_scale_inv", ".weight" },
-    { ".weight_scale", ".weight" },
-    { ".weight_scale", ".weight" MOE_HF_PACKED },
+    { "_scale_inv", "" },
+    { "_scale", "" },
+    { "_scale_2", "" },
+    { "_scale", MOE_HF_PACKED },
+    { MOE_HF_DIVISOR, ".weight" MOE_HF_PACKED },
+    { ".input_scale", ".weight" }, /* this and those below: of activations in FP8 or FP4, which are not used */
+    { ".input_scale_ub", ".weight" },
+    { ".activation_scale", ".weight" },
+    { "_activation_scale", "" },
+    { ".input_global_scale", ".weight" MOE_HF_PACKED },
     { ".weight_shape", ".weight" },
     { ".weight_shape", ".weight" MOE_HF_PACKED },
     { ".scales", "." MOE_HF_GPTQ },

@@ -34,13 +34,14 @@ enum moe_hf_take {
 /* State of the conversion, which takes the stored tensors one by one. */
 struct moe_hf_mapper {
     struct moe_folder *d;
-    const struct moe_stored *t; /* the current stored tensor */
-    struct moe_tensor whole;    /* t as a GGUF tensor, codes and scales together */
-    struct off_scales scales;   /* scales of t stored apart; bytes 0: none */
-    size_t n_slab, *n_left;     /* expert positions allocated; [room] experts that tensor i of the file still lacks */
-    int n_aside;                /* number of skipped tensors under the family's `aside` */
-    int n_ahead;                /* number of MTP layers stored under "mtp." */
-    size_t room;                /* upper limit of the number of tensors */
+    const struct moe_stored *t;      /* the current stored tensor */
+    struct moe_tensor whole;         /* t as a GGUF tensor, codes and scales together */
+    struct off_scales scales;        /* scales of t stored apart; bytes 0: none */
+    const struct moe_stored *factor; /* the tensor of one scale for all of t; or NULL */
+    size_t n_slab, *n_left; /* expert positions allocated; [room] experts that tensor i of the file still lacks */
+    int n_aside;            /* number of skipped tensors under the family's `aside` */
+    int n_ahead;            /* number of MTP layers stored under "mtp." */
+    size_t room;            /* upper limit of the number of tensors */
 };
 
 /* Adds the current tensor m->t, converted by `how`, under this GGUF name.  expert: number of its expert, for

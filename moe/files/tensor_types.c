@@ -23,7 +23,7 @@ static const struct moe_tensor_type types[] = {
 };
 
 /* Spillway's own formats, absent from GGUF: numbers from KN_TYPE_OWN on. */
-static const struct moe_tensor_type own[] = { { "FP8", 128, 132 }, { "INT4", 32, 18 } };
+static const struct moe_tensor_type own[] = { { "FP8", 128, 132 }, { "INT4", 32, 18 }, { "UINT4", 32, 19 } };
 
 const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type)
 {
@@ -40,7 +40,7 @@ uint32_t moe_file_type(enum kn_format f)
         [KN_F16] = 1,     [KN_Q4_0] = 2,   [KN_Q4_1] = 3,   [KN_Q8_0] = 7,     [KN_Q5_0] = 8,    [KN_Q5_1] = 9,
         [KN_Q2_K] = 10,   [KN_Q3_K] = 12,  [KN_Q4_K] = 15,  [KN_Q5_K] = 17,    [KN_Q6_K] = 18,   [KN_IQ4_NL] = 25,
         [KN_IQ4_XS] = 30, [KN_BF16] = 32,  [KN_MXFP4] = 38, [KN_IQ2_XXS] = 19, [KN_IQ2_XS] = 20, [KN_IQ3_XXS] = 23,
-        [KN_IQ3_S] = 26,  [KN_IQ2_S] = 28, [KN_IQ1_S] = 24, [KN_IQ1_M] = 31,
+        [KN_IQ3_S] = 26,  [KN_IQ2_S] = 28, [KN_IQ1_S] = 24, [KN_IQ1_M] = 31,   [KN_NVFP4] = 39,
     };
     return type[f];
 }

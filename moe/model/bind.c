@@ -361,7 +361,7 @@ struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, in
 {
     const struct moe_layout *l = t->layout;
     struct off_source s = {
-        .file = t->file, .offset = t->offset, .format = moe_format_of(t), .n_out = n_out, .n_in = n_in
+        .file = t->file, .offset = t->offset, .format = moe_format_of(t), .n_out = n_out, .n_in = n_in, .scale = 1
     };
     size_t row = kn_row_bytes(s.format, n_in);
     if (l)
@@ -389,6 +389,28 @@ struct off_source moe_source_rows(const struct moe_tensor *t, int row0, int n_ou
     return s;
 }
 
+/* Finds the tensor with the scales of n matrices that are in the tensor `name`, "X.weight": "X.scale".  NULL: there is
+ * none, or *error is set.  "X.input_scale" is for activations in four bits, and not used. */
+static const struct moe_tensor *find_scale(struct binder *b, const char *name, int n, int *error)
+{
+    static const char end[] = ".weight";
+    char other[80];
+    int head = (int)strlen(name) - (int)(sizeof end - 1);
+    if (head < 0 || strcmp(name + head, end))
+        return NULL;
+    snprintf(other, sizeof other, "%.*s.input_scale", head, name);
+    const struct moe_tensor *t = moe_file_find_tensor(b->f, other);
+    if (t)
+        b->used[t - moe_file_tensor(b->f, 0)] = true;
+    snprintf(other, sizeof other, "%.*s.scale", head, name);
+    t = find(b, other, 1, n, 0, true, error);
+    if (t && moe_format_of(t) != KN_F32) {
+        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s must be F32", moe_file_path(b->f), other);
+        return NULL;
+    }
+    return t;
+}
+
 /* Binds a vector.  No bind_ function checks the space in m->dense: it has MOST_PARTS entries for each tensor of the file,
  * and every tensor is bound once. */
 static int bind_vector(struct binder *b, const char *name, int n_out, int n, bool optional, float **out)
@@ -405,9 +427,10 @@ static int bind_stack(struct binder *b, const char *name, int n_out, int n_in, i
 {
     int error = 0;
     const struct moe_tensor *t = find(b, name, n_out, n_in, n_stack, optional, &error);
+    const struct moe_tensor *scale = t ? find_scale(b, name, 1, &error) : NULL;
     if (t) {
-        *out = (struct kn_mat){ moe_format_of(t), n_out * n_stack, n_in, NULL };
-        b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .matrix = out };
+        *out = (struct kn_mat){ moe_format_of(t), n_out * n_stack, n_in, 1, NULL };
+        b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .scale = scale, .matrix = out };
     }
     return error;
 }
@@ -432,12 +455,15 @@ static int bind_rows(struct binder *b, int layer, const char *part, int n_in, in
     if (t->layout)
         return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s is packed, and holds several matrices", moe_file_path(b->f),
                        name);
+    const struct moe_tensor *scale = find_scale(b, name, 1, &error);
     for (int i = 0; i < n; i++) {
-        *out[i] = (struct kn_mat){ moe_format_of(t), n_out[i], n_in, NULL };
-        b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .matrix = out[i], .row0 = row0 };
+        *out[i] = (struct kn_mat){ moe_format_of(t), n_out[i], n_in, 1, NULL };
+        b->m->dense[b->m->n_dense++] = (struct moe_dense){
+            .tensor = t, .scale = scale, .matrix = out[i], .row0 = row0
+        };
         row0 += n_out[i];
     }
-    return 0;
+    return error;
 }
 
 static int bind_fused(struct binder *b, int layer, struct moe_layer *l)
@@ -469,12 +495,13 @@ static int bind_halves(struct binder *b, const char *name, int n_out, int n_in, 
     const struct moe_tensor *t = find(b, name, n_out, n_in, 0, false, &error);
     if (!t)
         return error;
-    l->k_b = (struct kn_mat){ latent_key_format(moe_format_of(t)), d->n_head * d->d_latent, d_plain, NULL };
-    l->v_b = (struct kn_mat){ moe_format_of(t), d->n_head * d->d_value, d->d_latent, NULL };
-    b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .halves = l };
+    l->k_b = (struct kn_mat){ latent_key_format(moe_format_of(t)), d->n_head * d->d_latent, d_plain, 1, NULL };
+    l->v_b = (struct kn_mat){ moe_format_of(t), d->n_head * d->d_value, d->d_latent, 1, NULL };
+    const struct moe_tensor *scale = find_scale(b, name, 1, &error);
+    b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .scale = scale, .halves = l };
     if (l->k_b.format != moe_format_of(t))
         b->m->shape.widened_bytes += kn_mat_bytes(l->k_b.format, l->k_b.n_out, l->k_b.n_in);
-    return 0;
+    return error;
 }
 
 static int bind_part(struct binder *b, const char *name, const struct part *p, int layer)
@@ -640,7 +667,7 @@ static int bind_all(struct binder *b)
 
 /* Lists the gates and ups of a layer's experts, in a stacked tensor that has each expert's ups below its gates.  Returns
  * 1, or 0 if there is no such tensor. */
-static int bind_gate_up(struct binder *b, int layer, struct off_expert *expert)
+static int bind_gate_up(struct binder *b, int layer, struct off_expert *expert, const struct moe_tensor **scale)
 {
     const struct moe_desc *d = &b->m->desc;
     char name[64];
@@ -655,18 +682,21 @@ static int bind_gate_up(struct binder *b, int layer, struct off_expert *expert)
     for (int e = 0; e < d->n_expert; e++)
         for (int i = 0; i < 2; i++)
             expert[e].matrix[i] = moe_source_of(t, 2 * e + i, d->d_expert, d->d_model);
-    return 1;
+    scale[0] = scale[1] = find_scale(b, name, d->n_expert, &error);
+    return error ? error : 1;
 }
 
 /* Lists the position of matrix i of every expert of a layer (numbered as in the file), in one stacked tensor or in one
- * tensor per expert. */
-static int bind_experts(struct binder *b, int layer, int i, struct off_expert *expert)
+ * tensor per expert.  *scale: the tensor with the scales of a stack's matrices, or NULL. */
+static int bind_experts(struct binder *b, int layer, int i, struct off_expert *expert, const struct moe_tensor **scale)
 {
     const struct moe_desc *d = &b->m->desc;
     int n_out = dim_of(d, 0, expert_parts[i].out), n_in = dim_of(d, 0, expert_parts[i].in), error = 0;
     char name[64];
     snprintf(name, sizeof name, "blk.%d.%s_exps.weight", layer, expert_parts[i].name);
     const struct moe_tensor *stack = find(b, name, n_out, n_in, d->n_expert, true, &error), *t = stack;
+    if (stack)
+        *scale = find_scale(b, name, d->n_expert, &error);
     if (error)
         return error;
     bool gate_up_interleaved = stack && stack->layout && stack->layout->scales && stack->layout->step == 2;
@@ -694,16 +724,18 @@ static int list_experts(struct binder *b, int n_layer)
 {
     const struct moe_desc *d = &b->m->desc;
     b->m->expert = kn_calloc((size_t)n_layer * (size_t)d->n_expert, sizeof *b->m->expert);
-    if (!b->m->expert)
+    b->m->expert_scale = kn_calloc((size_t)n_layer * OFF_MATRICES, sizeof *b->m->expert_scale);
+    if (!b->m->expert || !b->m->expert_scale)
         return kn_fail(KN_ENOMEM, "no memory to list %d experts", n_layer * d->n_expert);
     for (int n = 0, i = d->n_lead; n < n_layer; n++, i++) {
         while (i < d->n_layer && !moe_has_experts(d, i)) /* behind the last layer: an MTP layer */
             i++;
         int layer = d->block0 + i;
         struct off_expert *expert = b->m->expert + (size_t)n * (size_t)d->n_expert;
-        int fused = bind_gate_up(b, layer, expert), error = fused < 0 ? fused : 0;
+        const struct moe_tensor **scale = b->m->expert_scale + (size_t)n * OFF_MATRICES;
+        int fused = bind_gate_up(b, layer, expert, scale), error = fused < 0 ? fused : 0;
         for (int k = fused > 0 ? 2 : 0; !error && k < OFF_MATRICES; k++)
-            error = bind_experts(b, layer, k, expert);
+            error = bind_experts(b, layer, k, expert, &scale[k]);
         if (error)
             return error;
     }

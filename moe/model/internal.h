@@ -33,8 +33,9 @@ uint64_t moe_dense_bytes(const struct moe_dense *p);
  * NULL.  Returns the number of matrices. */
 int moe_place_dense(struct moe_model *m, struct off_load *load);
 int moe_load_dense(struct moe_model *m, const struct moe_load_options *opt);
-int moe_convert_vectors(struct moe_model *m); /* taps and angles; called once all vectors are read */
-int moe_move_dense(struct moe_model *m);      /* to the device, if it has memory of its own */
+int moe_read_expert_scales(struct moe_model *m); /* into m->expert */
+int moe_convert_vectors(struct moe_model *m);    /* taps and angles; called once all vectors are read */
+int moe_move_dense(struct moe_model *m);         /* to the device, if it has memory of its own */
 
 /* load.c: reads n matrices to their places, in file order: sorts load by file and offset. */
 int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const struct moe_load_options *opt);

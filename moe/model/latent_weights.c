@@ -68,7 +68,7 @@ static int load_halves(struct moe_model *m, const struct moe_dense *p, const str
     int error = load.place && job.scratch ? moe_read_matrices(m, &load, 1, opt)
                                           : kn_fail(KN_ENOMEM, "no memory to take keys and values apart with");
     if (!error) {
-        job.whole = (struct kn_mat){ load.source.format, n_out, d->d_latent,
+        job.whole = (struct kn_mat){ load.source.format, n_out, d->d_latent, p->halves->v_b.scale,
                                      off_place_panels(&load.source, load.place) };
         bind_panels(opt->team, p->k, &p->halves->k_b);
         bind_panels(opt->team, p->v, &p->halves->v_b);

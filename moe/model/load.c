@@ -91,6 +91,48 @@ static int read_vectors(struct moe_model *m, struct off_progress *progress)
     return 0;
 }
 
+static int read_scales_of(const struct moe_file *f, const struct moe_tensor *t, int n, float *scale)
+{
+    int error = moe_file_read(f, t, 0, scale, (size_t)n * sizeof *scale);
+    for (int i = 0; !error && i < n; i++) {
+        char name[128];
+        moe_string_show(t->name, name, sizeof name);
+        if (!isfinite(scale[i]))
+            error = kn_fail(KN_ECORRUPT, "%s: tensor %s: scale %d is not finite", moe_file_path(f), name, i);
+    }
+    return error;
+}
+
+static int read_dense_scales(struct moe_model *m)
+{
+    int error = 0;
+    for (int i = 0; i < m->n_dense && !error; i++) {
+        const struct moe_dense *p = &m->dense[i];
+        if (p->scale)
+            error = read_scales_of(m->file, p->scale, 1, p->matrix ? &p->matrix->scale : &p->halves->v_b.scale);
+    }
+    return error;
+}
+
+int moe_read_expert_scales(struct moe_model *m)
+{
+    int n = m->desc.n_expert, error = 0;
+    size_t n_all = (size_t)(m->shape.n_expert_total + m->shape.n_expert_ahead);
+    float *scale = kn_alloc((size_t)n * sizeof *scale);
+    if (!scale)
+        return kn_fail(KN_ENOMEM, "no memory for the scales of %d experts", n);
+    for (size_t first = 0, list = 0; first < n_all && !error; first += (size_t)n)
+        for (int i = 0; i < OFF_MATRICES && !error; i++, list++) {
+            if (!m->expert_scale[list])
+                continue;
+            error = read_scales_of(m->file, m->expert_scale[list], n, scale);
+            for (int e = 0; e < n && !error; e++)
+                m->expert[first + (size_t)e].matrix[i].scale = scale[e];
+        }
+    kn_free(scale);
+    return error;
+}
+
 /* Reads d2t, the list of tokens that an EAGLE-3 head can predict. */
 static int read_guess(struct moe_model *m)
 {
@@ -194,6 +236,8 @@ int moe_load_dense(struct moe_model *m, const struct moe_load_options *opt)
     struct off_load *load = kn_calloc((size_t)m->n_dense, sizeof *load);
     int error = load ? 0 : kn_fail(KN_ENOMEM, "no memory to list the tensors");
     if (error || (error = open_arenas(m)))
+        goto done;
+    if ((error = read_dense_scales(m)))
         goto done;
     int n = moe_place_dense(m, load);
     spread_matrices(load, n, opt->team);

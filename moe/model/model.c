@@ -257,7 +257,9 @@ int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target)
 static int open_store(struct moe_model *m, const struct moe_load_options *opt)
 {
     uint64_t id = 0;
-    int error = opt->heat_path || opt->pack_path ? moe_file_id(m->file, &id) : 0;
+    int error = moe_read_expert_scales(m);
+    if (!error && (opt->heat_path || opt->pack_path))
+        error = moe_file_id(m->file, &id);
     if (error)
         return error;
     return off_store_open(&m->store,
@@ -283,8 +285,10 @@ int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
     if (m->expert && !m->target && (error = open_store(m, opt)))
         return error;
     kn_free(m->expert); /* the store has a copy */
+    kn_free(m->expert_scale);
     kn_free(m->dense);
     m->expert = NULL;
+    m->expert_scale = NULL;
     m->dense = NULL;
     return 0;
 }
@@ -324,6 +328,7 @@ void moe_model_close(struct moe_model *m)
     kn_arena_close(&m->matrices);
     kn_arena_close(&m->vectors);
     kn_free(m->expert);
+    kn_free(m->expert_scale);
     kn_free(m->dense);
     kn_free(m->layer);
     kn_free(m);

@@ -294,6 +294,7 @@ struct moe_layer {
  * these two). */
 struct moe_dense {
     const struct moe_tensor *tensor;
+    const struct moe_tensor *scale; /* one number, the matrix's scale; or NULL: 1 */
     struct kn_mat *matrix;
     int row0; /* first row of the matrix in the tensor, which may have more rows */
     float **vector;
@@ -326,7 +327,10 @@ struct moe_model {
     size_t scratch_bytes;                     /* scratch of one thread to interleave an expert */
     struct moe_dense *dense;                  /* [n_dense] tensors to load; NULL after the load */
     int n_dense;
-    struct off_expert *expert;         /* [n_expert_total + n_expert_ahead] their positions; NULL after the load */
+    struct off_expert *expert; /* [n_expert_total + n_expert_ahead] their positions; NULL after the load */
+    const struct moe_tensor *
+        *expert_scale;                 /* [layers][OFF_MATRICES] tensors of one number for each of a layer's experts,
+                                             * or NULL: 1; NULL after the load */
     struct kn_arena matrices, vectors; /* dense weights; empty until the load */
     struct kn_memory weights;          /* of a device with memory of its own: both */
     struct off_store *store;           /* NULL without experts; of a head the target's, not owned */

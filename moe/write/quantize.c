@@ -10,10 +10,16 @@
  * per thread are processed at once and then written in order.  So memory is a few MiB per thread for any model size,
  * and neither the bytes nor the order of any sum depends on the number of threads.
  *
+ * The scales of NVFP4's blocks have few exponents.  So a matrix written in it is divided by a factor with which its largest
+ * value gets the largest scale, and the factors become tensors of their own at the end of the file (X.scale of X.weight):
+ * such a matrix is read twice.
+ *
  * With an importance matrix (importance.c) the encoders minimise the squared error weighted by column. */
 #include "moe/files/files.h"
 
 #include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #define GRAIN      (1 << 16) /* values: whole blocks of every format */
@@ -27,6 +33,10 @@ struct job {
     struct moe_writer *writer;
     struct moe_quantized *done; /* [n_tensor] */
     size_t n_tensor;
+    struct factors { /* of the matrices of a tensor; n 0: none */
+        size_t n;
+        float *x;
+    } * factors; /* [n_tensor] */
     struct moe_fallbacks fallbacks;
     size_t n_weighted, n_unweighted; /* quantised matrices with an importance, and without */
     size_t first_unweighted;
@@ -41,13 +51,15 @@ struct piece { /* the grains processed at once, all of one tensor */
     const struct job *job;
     const struct moe_tensor *t;
     const struct moe_quantized *q;
-    float *importance;   /* [dim[3], dim[2], dim[0]] of the tensor; NULL: all values count the same */
-    uint64_t first;      /* number in the tensor of the first grain's first value */
-    struct grain *grain; /* [n_room] */
-    uint8_t *out;        /* encoded grains, one directly behind the other; memory for n_room of GRAIN * 4 bytes */
-    uint8_t *raw;        /* [n_thread][GRAIN * 4] a grain as read */
-    float *x;            /* [n_thread][GRAIN] a grain's values */
-    float *weight;       /* [n_thread][GRAIN] the weights of their errors */
+    const struct factors *factors;
+    _Atomic uint32_t *largest; /* [factors->n] bits of the largest magnitude of each matrix */
+    float *importance;         /* [dim[3], dim[2], dim[0]] of the tensor; NULL: all values count the same */
+    uint64_t first;            /* number in the tensor of the first grain's first value */
+    struct grain *grain;       /* [n_room] */
+    uint8_t *out;              /* encoded grains, one directly behind the other; memory for n_room of GRAIN * 4 bytes */
+    uint8_t *raw;              /* [n_thread][GRAIN * 4] a grain as read */
+    float *x;                  /* [n_thread][GRAIN] a grain's values */
+    float *weight;             /* [n_thread][GRAIN] the weights of their errors */
     int n_thread, n_room;
     atomic_bool failed; /* a grain failed: threads skip the remaining ones */
 };
@@ -146,6 +158,29 @@ static int check_importance(const struct job *j)
     return 0;
 }
 
+#define FACTOR_TOP (448.0f * 6) /* the largest value of NVFP4 */
+
+/* Matrices of t that get a factor: those of a stack of experts, or one. */
+static size_t n_factor(const struct job *j, const struct moe_tensor *t, const struct moe_quantized *q)
+{
+    char name[NAME_MOST];
+    int head = (int)t->name.n - (int)strlen(".weight");
+    bool stack = contains(t, "_exps.weight");
+    if (q->to != KN_NVFP4 || q->from == KN_NVFP4 || head < 1 || t->name.n >= NAME_MOST ||
+        memcmp(t->name.data + head, ".weight", strlen(".weight")) || (moe_tensor_is_expert(t) && !stack))
+        return 0;
+    snprintf(name, sizeof name, "%.*s.scale", head, t->name.data);
+    return moe_file_find_tensor(j->file, name) ? 0 : stack ? (size_t)t->dim[2] : 1;
+}
+
+static int plan_factors(struct job *j, size_t i)
+{
+    struct factors *f = &j->factors[i];
+    f->n = n_factor(j, moe_file_tensor(j->file, i), &j->done[i]);
+    f->x = f->n ? kn_calloc(f->n, sizeof *f->x) : NULL;
+    return f->n && !f->x ? kn_fail(KN_ENOMEM, "quantize: no memory for %zu factors", f->n) : 0;
+}
+
 static int plan_tensor(struct job *j, size_t i)
 {
     const struct moe_tensor *t = moe_file_tensor(j->file, i);
@@ -169,7 +204,8 @@ static int plan_tensor(struct job *j, size_t i)
                        "%s: tensor '%s' is already quantised (%s), and doing it again adds "
                        "error: use the F16, BF16 or F32 file, or pass --requantize",
                        moe_file_path(j->file), shown, kn_format_info(q->from)->name);
-    return plan_importance(j, i);
+    int err = plan_factors(j, i);
+    return err ? err : plan_importance(j, i);
 }
 
 /* ---- the header ------------------------------------------------------------------------------ */
@@ -222,6 +258,18 @@ static int describe_tensor(const struct job *j, size_t i)
     return moe_writer_tensor(j->writer, name, j->done[i].to, t->n_dim, t->dim);
 }
 
+/* The tensor with the factors of tensor i. */
+static int describe_factors(const struct job *j, size_t i)
+{
+    const struct moe_tensor *t = moe_file_tensor(j->file, i);
+    char name[NAME_MOST];
+    uint64_t n = j->factors[i].n;
+    if (!n)
+        return 0;
+    snprintf(name, sizeof name, "%.*s.scale", (int)(t->name.n - strlen(".weight")), t->name.data);
+    return moe_writer_tensor(j->writer, name, KN_F32, 1, &n);
+}
+
 /* ---- weights --------------------------------------------------------------------------------- */
 
 static double square_of(const float *x, size_t n)
@@ -258,6 +306,62 @@ static void lay_weights(const struct piece *p, uint64_t at, size_t n, float *out
     }
 }
 
+/* Values of the tensor from value `at` on, at most n, that have one factor; *factor: its number. */
+static size_t of_one_factor(const struct piece *p, uint64_t at, size_t n, size_t *factor)
+{
+    uint64_t per = p->factors->n > 1 ? p->t->dim[0] * p->t->dim[1] : p->q->n_value, left = per - at % per;
+    *factor = (size_t)(at / per);
+    return left < n ? (size_t)left : n;
+}
+
+/* Raises *to to the bits of x, which is not negative; such floats are in the order of their bits. */
+static void raise_to(_Atomic uint32_t *to, float x)
+{
+    uint32_t bits, was = atomic_load(to);
+    memcpy(&bits, &x, sizeof bits);
+    while (bits > was && !atomic_compare_exchange_weak(to, &was, bits))
+        ;
+}
+
+/* Finds the largest magnitudes in a grain. */
+static void measure_grain(void *arg, int item, int thread)
+{
+    struct piece *p = arg;
+    uint64_t at = p->first + (uint64_t)item * GRAIN, left = p->q->n_value - at;
+    size_t n = left < GRAIN ? (size_t)left : GRAIN, number;
+    uint8_t *raw = p->raw + (size_t)thread * GRAIN * sizeof(float);
+    float *x = p->x + (size_t)thread * GRAIN;
+    p->grain[item] = (struct grain){ .err = moe_file_read(p->job->file, p->t, bytes_of(p->q->from, at), raw,
+                                                          bytes_of(p->q->from, n)) };
+    if (p->grain[item].err)
+        return;
+    kn_row_decode(p->q->from, raw, (int)n, x);
+    for (size_t i = 0, part; i < n; i += part) {
+        float most = 0;
+        part = of_one_factor(p, at + i, n - i, &number);
+        for (size_t k = i; k < i + part; k++)
+            most = fabsf(x[k]) > most ? fabsf(x[k]) : most;
+        raise_to(&p->largest[number], most);
+    }
+}
+
+/* Encodes a grain, divided by its factors; returns the squared error. */
+static double encode_scaled(const struct piece *p, uint64_t at, float *x, const float *weight, size_t n, uint8_t *out)
+{
+    double error = 0;
+    size_t number;
+    for (size_t i = 0, part; i < n; i += part) {
+        part = of_one_factor(p, at + i, n - i, &number);
+        float factor = p->factors->x[number];
+        for (size_t k = i; k < i + part; k++)
+            x[k] /= factor;
+        uint8_t *blocks = out + bytes_of(p->q->to, i);
+        p->job->opt->ops->encode(p->q->to, x + i, weight ? weight + i : NULL, part, blocks);
+        error += distance(p->q->to, x + i, part, blocks) * (double)factor * (double)factor;
+    }
+    return error;
+}
+
 static void convert_grain(void *arg, int item, int thread)
 {
     struct piece *p = arg;
@@ -283,8 +387,12 @@ static void convert_grain(void *arg, int item, int thread)
         float *weight = p->importance ? p->weight + (size_t)thread * GRAIN : NULL;
         if (weight)
             lay_weights(p, at, n, weight);
-        p->job->opt->ops->encode(q->to, x, weight, n, out);
-        p->grain[item].error = distance(q->to, x, n, out);
+        if (p->factors->n) {
+            p->grain[item].error = encode_scaled(p, at, x, weight, n, out);
+        } else {
+            p->job->opt->ops->encode(q->to, x, weight, n, out);
+            p->grain[item].error = distance(q->to, x, n, out);
+        }
     }
     if (p->job->opt->progress)
         atomic_fetch_add(&p->job->opt->progress->done_bytes, raw_bytes);
@@ -338,6 +446,36 @@ static int read_importance(struct piece *p)
                          : kn_fail(KN_ENOMEM, "quantize: no memory for %zu columns' importance", n);
 }
 
+static int grains_from(struct piece *p)
+{
+    uint64_t n = (p->q->n_value - p->first + GRAIN - 1) / GRAIN;
+    return n < (uint64_t)p->n_room ? (int)n : p->n_room;
+}
+
+/* Sets the factors of the tensor's matrices from their largest magnitudes. */
+static int find_factors(struct piece *p)
+{
+    int err = 0;
+    p->largest = kn_calloc(p->factors->n + 1, sizeof *p->largest);
+    if (!p->largest)
+        return kn_fail(KN_ENOMEM, "quantize: no memory for %zu factors", p->factors->n);
+    for (p->first = 0; !err && p->factors->n && p->first < p->q->n_value; p->first += (uint64_t)p->n_room * GRAIN) {
+        int n_grain = grains_from(p);
+        kn_parallel_for(p->job->opt->team, n_grain, measure_grain, p);
+        for (int i = 0; i < n_grain && !err; i++)
+            err = p->grain[i].err;
+    }
+    for (size_t i = 0; i < p->factors->n; i++) {
+        uint32_t bits = atomic_load(&p->largest[i]);
+        float most;
+        memcpy(&most, &bits, sizeof most);
+        float factor = most / FACTOR_TOP;
+        p->factors->x[i] = factor > 0x1p-120f && isfinite(factor) ? factor : 1;
+    }
+    kn_free(p->largest);
+    return err;
+}
+
 static int write_tensor(struct piece *p, size_t i)
 {
     const struct job *j = p->job;
@@ -346,10 +484,12 @@ static int write_tensor(struct piece *p, size_t i)
     struct moe_quantized *q = &j->done[i];
     p->t = moe_file_tensor(j->file, i);
     p->q = q;
+    p->factors = &j->factors[i];
     int err = read_importance(p);
+    if (!err)
+        err = find_factors(p);
     for (p->first = 0; !err && p->first < q->n_value; p->first += (uint64_t)p->n_room * GRAIN) {
-        uint64_t n = (q->n_value - p->first + GRAIN - 1) / GRAIN;
-        int n_grain = n < (uint64_t)p->n_room ? (int)n : p->n_room;
+        int n_grain = grains_from(p);
         kn_parallel_for(j->opt->team, n_grain, convert_grain, p);
         err = write_piece(p, q, n_grain);
         if (!err && j->opt->stop && atomic_load(j->opt->stop))
@@ -378,6 +518,9 @@ static int write_tensors(struct job *j)
     }
     for (size_t i = 0; !err && i < j->n_tensor; i++)
         err = write_tensor(&p, i);
+    for (size_t i = 0; !err && i < j->n_tensor; i++)
+        if (j->factors[i].n)
+            err = moe_writer_data(j->writer, j->factors[i].x, j->factors[i].n * sizeof(float));
     kn_free(p.grain);
     if (memory)
         kn_unmap(memory, bytes);
@@ -394,6 +537,8 @@ static int write_file(struct job *j)
         err = describe_tensor(j, i);
         total += bytes_of(j->done[i].from, j->done[i].n_value);
     }
+    for (size_t i = 0; !err && i < j->n_tensor; i++)
+        err = describe_factors(j, i);
     if (j->opt->progress)
         atomic_store(&j->opt->progress->total_bytes, total);
     if (!err)
@@ -407,7 +552,8 @@ int moe_quantize(const char *path, const struct moe_file *f, const struct moe_qu
                  struct moe_quantized *done)
 {
     struct job j = { .file = f, .opt = opt, .done = done, .n_tensor = moe_file_tensor_count(f) };
-    int err = 0;
+    j.factors = kn_calloc(j.n_tensor + 1, sizeof *j.factors);
+    int err = j.factors ? 0 : kn_fail(KN_ENOMEM, "quantize: no memory for %zu tensors", j.n_tensor);
     for (size_t i = 0; !err && i < j.n_tensor; i++)
         err = plan_tensor(&j, i);
     moe_fallbacks_log(&j.fallbacks);
@@ -418,5 +564,8 @@ int moe_quantize(const char *path, const struct moe_file *f, const struct moe_qu
     if (!err)
         err = write_file(&j);
     moe_writer_close(j.writer);
+    for (size_t i = 0; j.factors && i < j.n_tensor; i++)
+        kn_free(j.factors[i].x);
+    kn_free(j.factors);
     return err;
 }

@@ -19,8 +19,8 @@
  *   IQ1        as IQ2, the values of the grid by 12.21: s in 4..7
  *   Q4_0, Q5_0, IQ4_NL   d * (code - 8), d * (code - 16), d * value: 4.637, 9.247, 67.44; sign of d random
  *   Q4_1, Q5_1           d * code + m, m = -7.5 d and -15.5 d: 4.61, 9.23
- *   MXFP4  step * one of 16 integers, deviation 5.852; steps are powers of two, so a share of the blocks has the next
- *          larger step, chosen to give the right mean square */
+ *   MXFP4, NVFP4   step * one of 16 integers, deviation 5.852; steps are powers of two, or have four bits, so a share of the
+ *          blocks, or of 16 values each, has the next larger step, chosen to give the right mean square */
 #include "moe/write/write.h"
 
 #include <stddef.h>
@@ -41,6 +41,28 @@ static void init_mxfp4(struct moe_synth_fill *f)
     up = (int)((step / power * (step / power) - 1) * 16 / 3 + 0.5f);
     for (int i = 0; i < 16; i++)
         f->d[i] = (uint16_t)(e + (i >= 16 - up));
+}
+
+/* kn_nvfp4_step() of a scale without a sign. */
+static float nvfp4_step(int d)
+{
+    struct kn_nvfp4 b = { .d = { (uint8_t)d }, .q = { 1 } };
+    float x[64];
+    kn_row_decode(KN_NVFP4, &b, 64, x);
+    return x[0];
+}
+
+/* The same for NVFP4: scales d and d + 1. */
+static void init_nvfp4(struct moe_synth_fill *f)
+{
+    float step = f->deviation / 5.852f;
+    int d = 1;
+    while (d < 125 && nvfp4_step(d + 1) <= step)
+        d++;
+    float low = nvfp4_step(d), high = nvfp4_step(d + 1);
+    int up = kn_max(0, (int)((step * step - low * low) / (high * high - low * low) * 16 + 0.5f));
+    for (int i = 0; i < 16; i++)
+        f->d[i] = (uint16_t)(d + (i >= 16 - up));
 }
 
 void moe_synth_fill_init(struct moe_synth_fill *f)
@@ -69,8 +91,8 @@ void moe_synth_fill_init(struct moe_synth_fill *f)
         [KN_IQ1_S] = { 6.247f * 12.21f / 8, 0 },
         [KN_IQ1_M] = { 6.247f * 12.21f / 8, 0 },
     };
-    if (f->format == KN_MXFP4) {
-        init_mxfp4(f);
+    if (f->format == KN_MXFP4 || f->format == KN_NVFP4) {
+        (f->format == KN_MXFP4 ? init_mxfp4 : init_nvfp4)(f);
         return;
     }
     if (!(of[f->format].code > 0)) /* floats have no scales */
@@ -150,6 +172,14 @@ static void fill_codes(const struct moe_synth_fill *f, uint64_t at, void *out, s
         uint64_t code = word(f, at + k / sizeof at);
         memcpy((uint8_t *)out + k, &code, bytes - k < sizeof code ? bytes - k : sizeof code);
     }
+}
+
+static void fill_nvfp4(const struct moe_synth_fill *f, uint64_t i, struct kn_nvfp4 *b)
+{
+    uint64_t scale = word(f, 5 * i);
+    for (int s = 0; s < 4; s++)
+        b->d[s] = (uint8_t)f->d[scale >> 4 * s & 15];
+    fill_codes(f, 5 * i + 1, b->q, sizeof b->q);
 }
 
 static uint16_t with_sign(uint16_t half, uint64_t bit) { return (uint16_t)(half ^ (bit & 1) << 15); }
@@ -284,6 +314,9 @@ static void fill_block(const struct moe_synth_fill *f, uint64_t i, void *b)
         break;
     case KN_MXFP4:
         fill_mxfp4(f, i, b);
+        break;
+    case KN_NVFP4:
+        fill_nvfp4(f, i, b);
         break;
     case KN_IQ2_XXS:
     case KN_IQ2_XS:

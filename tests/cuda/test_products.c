@@ -63,6 +63,15 @@ static void fill_block(enum kn_format f, uint8_t *block)
     case KN_MXFP4:
         block[0] = (uint8_t)random_below(random_below(8) ? 130 : 3); /* also 2^-128, which is denormal */
         return;
+    case KN_NVFP4:
+        for (int i = 0; i < 4; i++)
+            block[i] = (uint8_t)(random_below(4) ? 40 + random_below(32)
+                                                 : (int)(random_bits() & 255)); /* also denormal, 0x7F */
+        return;
+    case KN_UINT4:
+        put_half(block);
+        block[2] = (uint8_t)random_below(17);
+        return;
     case KN_FP8:
         memcpy(block, &(float){ random_float() * 0.01f }, 4);
         for (int i = 4; i < bytes; i++)
@@ -87,7 +96,7 @@ static struct kn_mat matrix(enum kn_format f, int n_out, int n_in)
         fill_block(f, rows + at);
     scalar->repack(f, rows, n_out, n_in, panels, 0, kn_ceil_div(n_out, KN_PANEL));
     free(rows);
-    return (struct kn_mat){ f, n_out, n_in, panels };
+    return (struct kn_mat){ f, n_out, n_in, 0.75f, panels };
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------- */

@@ -29,6 +29,7 @@ static const struct kind kinds[] = {
     { "qwen3-q4_k", "qwen3", KN_Q4_K, 256, 16, 0, false, true, false, false, false },
     { "qwen3-q6_k", "qwen3", KN_Q6_K, 256, 16, 0, false, true, false, false, false },
     { "qwen3-iq2_s", "qwen3", KN_IQ2_S, 256, 16, 0, false, true, false, false, false },
+    { "qwen3-nvfp4", "qwen3", KN_NVFP4, 64, 16, 0, false, true, false, false, false },
     { "qwen3-iq1_m", "qwen3", KN_IQ1_M, 256, 16, 0, false, true, false, false, false },
     { "qwen3-iq3_xxs", "qwen3", KN_IQ3_XXS, 256, 16, 0, false, true, false, false, false },
     { "gemma3", "gemma3", KN_BF16, 32, 16, 0, false, true, false, true, false },
@@ -464,6 +465,52 @@ static const struct shape fp8_shapes[] = {
     { "model.layers.0.mlp.experts.0.down_proj.weight", 2, { 128, 8 }, "BF16" },
 };
 
+/* NVFP4 with one scale for each matrix, as modelopt and as compressed-tensors store it. */
+static const struct shape nvfp4_shapes[] = {
+    { "model.embed_tokens.weight", 2, { 8, 64 }, "BF16" },
+    { "model.norm.weight", 1, { 64 }, "BF16" },
+    { "model.layers.0.self_attn.q_proj.weight", 2, { 16, 32 }, "U8" },
+    { "model.layers.0.self_attn.q_proj.weight_scale", 2, { 16, 4 }, "F8_E4M3" },
+    { "model.layers.0.self_attn.q_proj.weight_scale_2", 1, { 1 }, NULL },
+    { "model.layers.0.self_attn.q_proj.input_scale", 1, { 1 }, NULL },
+    { "model.layers.0.self_attn.o_proj.weight_packed", 2, { 16, 32 }, "U8" },
+    { "model.layers.0.self_attn.o_proj.weight_scale", 2, { 16, 4 }, "F8_E4M3" },
+    { "model.layers.0.self_attn.o_proj.weight_global_scale", 1, { 1 }, NULL },
+    { "model.layers.0.mlp.experts.0.gate_proj.weight", 2, { 8, 32 }, "U8" },
+    { "model.layers.0.mlp.experts.0.gate_proj.weight_scale", 2, { 8, 4 }, "F8_E4M3" },
+    { "model.layers.0.mlp.experts.0.gate_proj.weight_scale_2", 1, { 1 }, NULL },
+};
+
+/* FP8: stacks of experts, a scale for a row, one for a matrix whose rows are permuted. */
+static const struct shape stack8_shapes[] = {
+    { "model.embed_tokens.weight", 2, { 8, 128 }, "BF16" },
+    { "model.norm.weight", 1, { 128 }, "BF16" },
+    { "model.layers.0.self_attn.q_proj.weight", 2, { 32, 128 }, "F8_E4M3" },
+    { "model.layers.0.self_attn.q_proj.weight_scale", 1, { 1 }, "BF16" },
+    { "model.layers.0.self_attn.k_proj.weight", 2, { 16, 128 }, "F8_E4M3" },
+    { "model.layers.0.self_attn.k_proj.weight_scale", 2, { 16, 1 }, "BF16" },
+    { "model.layers.0.mlp.experts.gate_up_proj", 3, { 2, 16, 128 }, "F8_E4M3" },
+    { "model.layers.0.mlp.experts.gate_up_proj_scale", 3, { 2, 16, 1 }, NULL },
+    { "model.layers.0.mlp.experts.down_proj", 3, { 2, 8, 128 }, "F8_E4M3" },
+    { "model.layers.0.mlp.experts.down_proj_scale", 3, { 2, 1, 1 }, NULL },
+};
+
+/* AWQ and GPTQ have the same names; a word has eight outputs or eight inputs. */
+static const struct shape awq_shapes[] = {
+    { "model.embed_tokens.weight", 2, { 8, 64 }, "BF16" },
+    { "model.norm.weight", 1, { 64 }, "BF16" },
+    { "model.layers.0.self_attn.q_proj.qweight", 2, { 64, 4 }, "I32" },
+    { "model.layers.0.self_attn.q_proj.qzeros", 2, { 2, 4 }, "I32" },
+    { "model.layers.0.self_attn.q_proj.scales", 2, { 2, 32 }, "F16" },
+};
+static const struct shape gptq_shapes[] = {
+    { "model.embed_tokens.weight", 2, { 8, 64 }, "BF16" },
+    { "model.norm.weight", 1, { 64 }, "BF16" },
+    { "model.layers.0.self_attn.q_proj.qweight", 2, { 8, 32 }, "I32" },
+    { "model.layers.0.self_attn.q_proj.qzeros", 2, { 2, 4 }, "I32" },
+    { "model.layers.0.self_attn.q_proj.scales", 2, { 2, 32 }, "F16" },
+};
+
 #define SIXTEEN "\"hidden_size\":16,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
 
 struct shapes {
@@ -535,13 +582,39 @@ static const struct {
       "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]},",
       bytes_tokenizer,
       { ALL(fp8_shapes) } },
+    { "nvfp4",
+      "{\"model_type\":\"qwen3_moe\",\"hidden_size\":64,\"num_attention_heads\":1,\"num_key_value_heads\":1,"
+      "\"head_dim\":16,\"moe_intermediate_size\":8,\"num_experts\":1,\"num_experts_per_tok\":1,\"rope_theta\":1e6,"
+      "\"tie_word_embeddings\":true,\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"},",
+      bytes_tokenizer,
+      { ALL(nvfp4_shapes) } },
+    { "fp8_stacks",
+      "{\"model_type\":\"mixtral\",\"hidden_size\":128,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+      "\"num_local_experts\":2,\"num_experts_per_tok\":1,\"intermediate_size\":8,\"head_dim\":16,"
+      "\"tie_word_embeddings\":true,\"quantization_config\":{\"quant_method\":\"compressed-tensors\","
+      "\"format\":\"float-quantized\",\"config_groups\":{\"a\":{\"weights\":{\"num_bits\":8,\"type\":\"float\","
+      "\"strategy\":\"channel\",\"symmetric\":true}}}},",
+      bytes_tokenizer,
+      { ALL(stack8_shapes) } },
+    { "awq",
+      "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":16,"
+      "\"intermediate_size\":8,\"tie_word_embeddings\":true,\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4,"
+      "\"group_size\":32,\"version\":\"gemm\",\"zero_point\":true},",
+      bytes_tokenizer,
+      { ALL(awq_shapes) } },
+    { "gptq",
+      "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":16,"
+      "\"intermediate_size\":8,\"tie_word_embeddings\":true,\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,"
+      "\"group_size\":32,\"sym\":false,\"desc_act\":false},",
+      bytes_tokenizer,
+      { ALL(gptq_shapes) } },
 };
 
 static uint64_t add_shape(struct gguf *header, const struct shape *s, uint64_t at)
 {
     char text[256], dims[64] = "";
     const char *dtype = s->dtype ? s->dtype : "F32";
-    uint64_t bytes = !strcmp(dtype, "F32") ? 4 : !strcmp(dtype, "BF16") ? 2 : 1;
+    uint64_t bytes = !strcmp(dtype, "F32") || !strcmp(dtype, "I32") ? 4 : strstr(dtype, "F16") ? 2 : 1;
     for (int i = 0; i < s->n_dim; i++) {
         snprintf(dims + strlen(dims), sizeof dims - strlen(dims), "%s%d", i ? "," : "", s->dim[i]);
         bytes *= (uint64_t)s->dim[i];

@@ -48,6 +48,7 @@ static const struct {
     [KN_Q2_K] = { 2, { 80, 82 } }, [KN_Q3_K] = { 1, { 108 } },  [KN_IQ4_XS] = { 1, { 0 } },
     [KN_IQ2_XXS] = { 1, { 0 } },   [KN_IQ2_XS] = { 1, { 0 } },  [KN_IQ2_S] = { 1, { 0 } },
     [KN_IQ3_XXS] = { 1, { 0 } },   [KN_IQ3_S] = { 1, { 0 } },   [KN_IQ1_S] = { 1, { 0 } },
+    [KN_UINT4] = { 1, { 0 } },
 };
 
 /* The extreme byte: the codes of Q8_0 and the scales of Q6_K are signed. */
@@ -55,7 +56,7 @@ static inline uint8_t edge_of(enum kn_format f, int i)
 {
     if (f == KN_Q8_0 || (f == KN_Q6_K && i >= 192))
         return below(2) ? 0x80 : 0x7F;
-    if (f == KN_MXFP4)
+    if (f == KN_MXFP4 || f == KN_NVFP4)
         return below(2) ? 0x77 : 0xFF;
     return below(2) ? 0xFF : 0;
 }
@@ -78,7 +79,7 @@ static inline void fill_block(enum kn_format f, enum fill fill, uint8_t *p)
         return;
     default:
         for (int i = 0; i < kn_format_info(f)->block_bytes; i++)
-            p[i] = draw_byte(fill, f == KN_MXFP4 || f == KN_Q6_K ? edge_of(f, i) : edge);
+            p[i] = draw_byte(fill, f == KN_MXFP4 || f == KN_NVFP4 || f == KN_Q6_K ? edge_of(f, i) : edge);
     }
     for (int i = 0; i < halves_of[f].n; i++) {
         half = draw_half(fill);
@@ -102,6 +103,10 @@ static inline void fill_block(enum kn_format f, enum fill fill, uint8_t *p)
         for (int i = 4; i < 132 && fill != HUGE_SCALE; i++) /* one NaN makes the whole sum NaN */
             p[i] = (uint8_t)((p[i] & 0x7F) == 0x7F ? p[i] - 1 : p[i]);
     }
+    for (int i = 0; f == KN_NVFP4 && i < 4 && fill != LARGEST; i++)
+        p[i] = (uint8_t)(fill == ZERO ? 0 : fill == TINY ? below(9) : fill == HUGE_SCALE ? 120 + below(8) : below(256));
+    if (f == KN_UINT4)
+        p[2] = (uint8_t)(fill == LARGEST ? 16 * below(2) : below(17));
     if (f == KN_MXFP4)
         p[0] = (uint8_t)(fill == TINY || fill == ZERO ? below(3)
                          : fill == HUGE_SCALE         ? 255 - below(16)

@@ -108,7 +108,7 @@ static inline struct kn_mat matrix(enum kn_format f, int n_out, int n_in)
     scalar->repack(f, rows, n_out, n_in, panels, 0, kn_ceil_div(n_out, KN_PANEL));
     free(x);
     free(rows);
-    return (struct kn_mat){ f, n_out, n_in, panels };
+    return (struct kn_mat){ f, n_out, n_in, 0.75f, panels };
 }
 
 /* Rows 0 .. N_ROW - 1: two sequences and a draft on the first; row DEAD has failed. */

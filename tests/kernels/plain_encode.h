@@ -360,6 +360,30 @@ static inline void plain_mxfp4(const float *x, struct kn_mxfp4 *b)
     }
 }
 
+/* A scale maps the largest of 16 values to the format's largest, and is rounded to the nearest; values take the nearest
+ * code. */
+static inline void plain_nvfp4(const float *x, struct kn_nvfp4 *b)
+{
+    static const float value[8] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
+    for (int s = 0; s < 4; s++) {
+        float most = plain_largest(x + 16 * s, 16) / 6, step = 0, next = 0x1p-9f;
+        while (b->d[s] < 126 && most > (step + next) / 2) {
+            step = next;
+            b->d[s]++;
+            next = b->d[s] < 7 ? (float)(b->d[s] + 1) * 0x1p-9f
+                               : ldexpf((float)(8 + (b->d[s] + 1) % 8), (b->d[s] + 1) / 8 - 10);
+        }
+        for (int i = 0; i < 16; i++) {
+            float v = x[16 * s + i], size = step > 0 ? (v < 0 ? -v : v) / step : 0;
+            int best = 0;
+            for (int c = 1; c < 8; c++)
+                if (2 * size > value[c] + value[c - 1])
+                    best = c;
+            b->q[8 * s + i % 8] |= (uint8_t)((best | (v < 0 ? 8 : 0)) << (i < 8 ? 0 : 4));
+        }
+    }
+}
+
 /* Encodes one block of format f. */
 static inline void plain_encode(enum kn_format f, const float *x, void *block)
 {
@@ -370,6 +394,9 @@ static inline void plain_encode(enum kn_format f, const float *x, void *block)
         break;
     case KN_MXFP4:
         plain_mxfp4(x, block);
+        break;
+    case KN_NVFP4:
+        plain_nvfp4(x, block);
         break;
     case KN_Q4_K:
         plain_q4_k(x, block);

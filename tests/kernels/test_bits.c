@@ -42,9 +42,7 @@ static void hash_products(const struct kn_ops *ops, enum kn_format f, struct has
 {
     enum { N_OUT = 41, N_ROW = 9, MOST = 768 };
     const struct kn_format_info *info = kn_format_info(f);
-    const int n_in = info->block_values == 256   ? 768
-                     : info->block_values == 128 ? 640
-                                                 : 544 + (info->act == KN_ACT_F32);
+    const int n_in = info->block_values == 256 ? 768 : info->block_values >= 64 ? 640 : 544 + (info->act == KN_ACT_F32);
     const size_t row = kn_row_bytes(f, n_in), stride = kn_align_up(kn_act_bytes(info->act, n_in), 16);
     uint8_t *file = malloc(N_OUT * row), *panels = aligned_alloc(64, kn_align_up(kn_mat_bytes(f, N_OUT, n_in), 64));
     uint8_t *act = aligned_alloc(64, kn_align_up(N_ROW * stride, 64));
@@ -59,7 +57,7 @@ static void hash_products(const struct kn_ops *ops, enum kn_format f, struct has
     }
     for (int n = 1; n <= N_ROW; n += N_ROW - 1) {
         const struct kn_matmul m = {
-            .w = { f, N_OUT, n_in, panels }, .x = act, .x_stride = stride, .y = y, .y_stride = N_OUT, .n_row = n
+            .w = { f, N_OUT, n_in, 1, panels }, .x = act, .x_stride = stride, .y = y, .y_stride = N_OUT, .n_row = n
         };
 
         ops->matmul(&m, 0, kn_ceil_div(N_OUT, KN_PANEL));

@@ -108,6 +108,8 @@ static void problem_close(struct problem *p)
     release(p->act);
 }
 
+#define SCALE 0.75f /* of the matrix */
+
 /* The product by one instruction set into fresh memory of n_y rows of `stride` floats. */
 static uint8_t *product(const struct problem *p, enum kn_isa isa, int n_row, const int32_t *x_row, const int32_t *y_row,
                         int n_y, size_t stride, int panel0, int panel1)
@@ -115,7 +117,7 @@ static uint8_t *product(const struct problem *p, enum kn_isa isa, int n_row, con
     size_t bytes = (size_t)n_y * stride * sizeof(float);
     uint8_t *y = guarded(bytes);
     struct kn_matmul m = {
-        .w = { p->format, p->n_out, p->n_in, p->panels },
+        .w = { p->format, p->n_out, p->n_in, SCALE, p->panels },
         .x = p->act,
         .x_stride = p->act_stride,
         .x_row = x_row,
@@ -509,6 +511,16 @@ static double value_at(enum kn_format f, const uint8_t *row, int k)
         q = k % 32 < 16 ? p[1 + k % 16] % 16 : p[1 + k % 16] / 16;
         x = q % 8 < 2 ? (float)(q % 8) / 2 : (1 + (float)(q % 2) / 2) * (float)(1 << (q % 8 / 2 - 1));
         return (q < 8 ? 1 : -1) * (double)x * pow(2, p[0] - 127);
+    case KN_NVFP4:
+        q = p[4 + k % 64 / 16 * 8 + k % 8] >> k % 16 / 8 * 4 & 15;
+        x = q % 8 < 2 ? (float)(q % 8) / 2 : (1 + (float)(q % 2) / 2) * (float)(1 << (q % 8 / 2 - 1));
+        half = p[k % 64 / 16] & 127;
+        return half == 127 ? 0
+                           : (q < 8 ? 1 : -1) * (double)x *
+                                 (half & 120 ? ldexp(8 + half % 8, half / 8 - 10) : ldexp(half % 8, -9));
+    case KN_UINT4:
+        q = k % 32 < 16 ? p[3 + k % 16] % 16 : p[3 + k % 16] / 16;
+        return half_at(p) * (q - p[2]);
     default:
         return info->block_values == 32 ? value_in_32(f, p, k % 32) : value_in_256(f, p, k % 256);
     }
@@ -548,6 +560,7 @@ static void against_double(void **state)
                 size += fabs(term);
             }
             memcpy(&got, y + 4 * i, sizeof got);
+            sum *= (double)SCALE;
             if (!(fabs(got - sum) <= 2e-6 * size))
                 fail_msg("%s: %g, not %g", kn_format_info(p.format)->name, (double)got, sum);
         }
@@ -568,7 +581,7 @@ static void row_values(void **state)
         problem_open(&p, (enum kn_format)f, N_OUT, N_IN, 1, PLAIN, USUAL);
         for (int r = 0; r < N_OUT; r++) {
             const uint8_t *row = p.file + (size_t)r * kn_row_bytes(p.format, N_IN);
-            struct kn_mat w = { p.format, N_OUT, N_IN, p.panels };
+            struct kn_mat w = { p.format, N_OUT, N_IN, 1, p.panels };
 
             kn_row_decode(p.format, row, N_IN, a);
             kn_mat_row(&w, r, b);
@@ -709,7 +722,13 @@ static void joined_columns(void **state)
         }
         kn_ops(KN_ISA_SCALAR)->repack(KN_Q4_0, rows, N_OUT, N_IN, want, 0, PANELS);
         for (int p = 0; p < PANELS; p++)
-            kn_join_columns(codes, scales, N_OUT, N_IN, per_scale, p, got + (size_t)p * panel);
+            kn_join_columns(&(struct kn_columns){ .codes = codes,
+                                                  .scales = scales,
+                                                  .format = KN_Q4_0,
+                                                  .n_out = N_OUT,
+                                                  .n_in = N_IN,
+                                                  .per_scale = per_scale },
+                            p, got + (size_t)p * panel);
         assert_guards(got, PANELS * panel, "columns");
         assert_memory_equal(got, want, PANELS * panel);
     }

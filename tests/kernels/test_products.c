@@ -92,7 +92,7 @@ static float in[64], out[4096];
 static void add(struct rig *r, int i, int n_panel, int n_row, int node)
 {
     r->host->product[i] = (struct kn_product){
-        .mul = { .w = { KN_F32, n_panel * KN_PANEL - 3, N_IN, names + i }, .x = in, .y = out, .n_row = n_row },
+        .mul = { .w = { KN_F32, n_panel * KN_PANEL - 3, N_IN, 1, names + i }, .x = in, .y = out, .n_row = n_row },
         .node = node,
         .n_stack = 1
     };

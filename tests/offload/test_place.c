@@ -88,8 +88,8 @@ static void small_matrices_at_every_offset(void **state)
 static void large_matrices_by_a_team(void **state)
 {
     (void)state;
-    static const int n_in[KN_FORMAT_COUNT] = { 3,    5,  96,  160, 768, 512, 160, 96,  160, 32,  224, 768, 512,
-                                               1024, 96, 768, 256, 512, 768, 256, 512, 768, 256, 256, 96 };
+    static const int n_in[KN_FORMAT_COUNT] = { 3,  5,   96,  160, 768, 512, 160, 96,  160, 32,  224, 768, 512, 1024,
+                                               96, 768, 256, 512, 768, 256, 512, 768, 256, 192, 256, 96,  96 };
     for (int n_thread = FIRST_TEAM; n_thread <= 3; n_thread++) {
         struct kn_team *team;
         assert_int_equal(kn_team_open(&team, n_thread), 0);
@@ -119,10 +119,29 @@ static uint8_t *turned(const uint8_t *from, int n_row, int n_col, size_t item)
     return to;
 }
 
-/* Codes and scales are read separately, and become the panels of the joined rows. */
+/* A file row of a UINT4 matrix stored by input, from codes, scales and zero points by the definition of struct
+ * kn_columns. */
+static void join_uint4(const struct off_source *s, uint8_t *const landed[3], int r, struct kn_uint4 *out)
+{
+    static const int order[8] = { KN_AWQ_ORDER };
+    bool awq = s->scales.order == OFF_BY_INPUT_AWQ;
+    const uint32_t *codes = (uint32_t *)(void *)landed[1], *zeros = (uint32_t *)(void *)landed[2];
+    const int at = 4 * (awq ? order[r % 8] : r % 8);
+    for (int k = 0; k < s->n_in; k++) {
+        struct kn_uint4 *b = out + k / 32;
+        int group = k / s->scales.values, word = (group * s->n_out + r) / 8;
+        int q = awq ? (int)(codes[(k * s->n_out + r) / 8] >> at & 15)
+                    : (int)(codes[k / 8 * s->n_out + r] >> k % 8 * 4 & 15);
+        b->q[k % 16] = (uint8_t)(k % 32 < 16 ? q : b->q[k % 16] | q << 4);
+        b->z = (uint8_t)(((zeros[word] >> at & 15) + (uint32_t)s->scales.zero_less) % 16);
+        memcpy(b, landed[0] + 2 * (group * s->n_out + r), 2);
+    }
+}
+
+/* Codes, scales and zero points are read separately, and become the panels of the joined rows. */
 static void check_apart(const struct off_source *s, struct kn_team *team)
 {
-    struct off_job rows, scales;
+    struct off_job job[OFF_PARTS], *const rows = &job[0], *const scales = &job[1], *const zeros = &job[2];
     size_t place = off_place_bytes(s), bytes = kn_mat_bytes(s->format, s->n_out, s->n_in);
     size_t hands = team ? (size_t)kn_team_size(team) : 1, row = kn_row_bytes(s->format, s->n_in);
     size_t scratch = off_scratch_bytes(s, (int)hands);
@@ -131,25 +150,31 @@ static void check_apart(const struct off_source *s, struct kn_team *team)
     uint8_t *want = malloc(bytes), *joined = malloc((size_t)s->n_out * row);
     memset(at, 0xa5, place + GUARD);
     memset(hand + scratch * hands, 0x5a, 8);
-    off_place_jobs(s, at, &rows, &scales);
-    assert_int_equal(rows.bytes + scales.bytes, off_file_bytes(s));
-    struct off_job *jobs[2] = { &scales, &rows };
-    uint8_t *landed[2];
-    for (int i = 0; i < 2; i++) {
+    off_place_jobs(s, at, job, 1);
+    assert_int_equal(rows->bytes + scales->bytes + zeros->bytes, off_file_bytes(s));
+    struct off_job *jobs[3] = { scales, rows, zeros };
+    uint8_t *landed[3];
+    for (int i = 0; i < 3; i++) {
         landed[i] = jobs[i]->to + jobs[i]->offset % OFF_PAGE;
         assert_int_equal((uintptr_t)jobs[i]->to % OFF_PAGE, 0);
         for (size_t k = 0; k < jobs[i]->bytes; k++)
             landed[i][k] = (uint8_t)kn_mix(k + jobs[i]->offset);
     }
-    assert_true(scales.to + kn_align_up(scales.offset % OFF_PAGE + scales.bytes, OFF_PAGE) <= rows.to);
-    assert_true(rows.to + kn_align_up(rows.offset % OFF_PAGE + rows.bytes, OFF_PAGE) <= at + place);
-    size_t code = rows.bytes / (size_t)s->n_out;
+    assert_true(scales->to + kn_align_up(scales->offset % OFF_PAGE + scales->bytes, OFF_PAGE) <= rows->to);
+    assert_true(!zeros->bytes ||
+                (scales->to + kn_align_up(scales->offset % OFF_PAGE + scales->bytes, OFF_PAGE) <= zeros->to &&
+                 zeros->to + kn_align_up(zeros->offset % OFF_PAGE + zeros->bytes, OFF_PAGE) <= rows->to));
+    assert_true(rows->to + kn_align_up(rows->offset % OFF_PAGE + rows->bytes, OFF_PAGE) <= at + place);
+    size_t code = rows->bytes / (size_t)s->n_out;
     uint8_t *by_row[2] = { 0 };
-    if (s->scales.by_input) {
+    bool any_zero = s->format == KN_UINT4;
+    for (int r = 0; r < s->n_out && any_zero; r++)
+        join_uint4(s, landed, r, (struct kn_uint4 *)(void *)(joined + (size_t)r * row));
+    if (s->scales.order != OFF_BY_ROW && !any_zero) {
         landed[0] = by_row[0] = turned(landed[0], s->n_out, n_scale, (size_t)s->scales.bytes);
         landed[1] = by_row[1] = turned(landed[1], s->n_out, s->n_in / 8, 4);
     }
-    for (int r = 0; r < s->n_out; r++)
+    for (int r = 0; r < s->n_out && !any_zero; r++)
         kn_join(s->format, landed[1] + (size_t)r * code,
                 landed[0] + (size_t)(r / s->scales.rows * n_scale * s->scales.bytes), s->scales.bytes,
                 s->scales.values / block, (size_t)(s->n_in / block), joined + (size_t)r * row);
@@ -188,9 +213,18 @@ static void scales_apart_come_to_their_codes(void **state)
         { KN_FP8, { .bytes = 4, .rows = 128, .values = 128 }, { 128, 384, 2048 } },
         { KN_FP8, { .bytes = 2, .rows = 128, .values = 128 }, { 128, 256, 1024 } },
         { KN_FP8, { .bytes = 2, .rows = 1, .values = 256 }, { 128, 384, 1024 } },
-        { KN_Q4_0, { .bytes = 2, .rows = 1, .values = 32, .by_input = true }, { 32, 224, 2048 } },
-        { KN_Q4_0, { .bytes = 2, .rows = 1, .values = 128, .by_input = true }, { 128, 384, 2048 } },
-        { KN_INT4, { .bytes = 2, .rows = 1, .values = 64, .by_input = true }, { 64, 192, 1024 } },
+        { KN_Q4_0, { .bytes = 2, .rows = 1, .values = 32, .order = OFF_BY_INPUT }, { 32, 224, 2048 } },
+        { KN_Q4_0, { .bytes = 2, .rows = 1, .values = 128, .order = OFF_BY_INPUT }, { 128, 384, 2048 } },
+        { KN_INT4, { .bytes = 2, .rows = 1, .values = 64, .order = OFF_BY_INPUT }, { 64, 192, 1024 } },
+        { KN_NVFP4, { .bytes = 4, .rows = 1, .values = 64 }, { 64, 192, 2880 } },
+        { KN_FP8, { .bytes = 4, .rows = 1, .values = 2048 }, { 128, 384, 2048 } },
+        { KN_FP8, { .bytes = 2, .rows = 576, .values = 2048 }, { 128, 384, 2048 } },
+        { KN_UINT4,
+          { .bytes = 2, .rows = 1, .values = 32, .order = OFF_BY_INPUT, .zero_less = 1, .zero_offset = 4088 },
+          { 32, 224, 2048 } },
+        { KN_UINT4,
+          { .bytes = 2, .rows = 1, .values = 128, .order = OFF_BY_INPUT_AWQ, .zero_offset = 60 },
+          { 128, 384, 2048 } },
     };
     static const int n_out[] = { 1, 2, 16, 17, 130, 576 };
     static const uint64_t at[] = { 0, 1, 8, 63, 64, 100, 4090 };
@@ -205,6 +239,8 @@ static void scales_apart_come_to_their_codes(void **state)
                                     .n_in = kind[k].n_in[i / 42],
                                     .scales = kind[k].scales };
             s.scales.offset = 3 * OFF_PAGE + at[(i + i / 7) % 7];
+            if (s.format == KN_UINT4)
+                s.n_out = (int)kn_align_up((size_t)s.n_out, 8);
             check_apart(&s, NULL);
             check_apart(&s, team[i % 3]);
         }

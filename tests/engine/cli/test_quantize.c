@@ -131,7 +131,7 @@ static void mistakes_are_refused(void **state)
     assert_int_equal(quantize(), 2);
     assert_string_equal(said, "--format q9 is unknown; the formats are F32 F16 BF16 Q8_0 Q4_K Q6_K MXFP4 Q4_0 Q4_1 "
                               "Q5_0 Q5_1 Q5_K Q2_K Q3_K IQ4_NL IQ4_XS IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S "
-                              "IQ1_S IQ1_M");
+                              "IQ1_S IQ1_M NVFP4");
     configure("q4_k");
     config.part_format[MOE_HEAD] = "tq1_0";
     assert_int_equal(quantize(), 2);

@@ -1,5 +1,5 @@
 /* Folders with packed weights and separate scale tensors: MXFP4 as gpt-oss is published, FP8 with a scale for each
- * block, INT4 in groups, GPTQ. Read in place they give the bits of the GGUF file of the same weights, with every
+ * block, INT4 in groups, GPTQ, NVFP4. Read in place they give the bits of the GGUF file of the same weights, with every
  * instruction set, with few expert slots, and from a pack file; the output of quantize does too.
  *
  * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
@@ -266,23 +266,33 @@ struct kind {
     bool fp8, narrow;
     int rows, values;
     uint32_t zeros;
-    bool half;
+    bool half, nvfp4;
 };
+
+#define NV_GROUPS                                                                                                      \
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"nvfp4-pack-quantized\",\"config_groups\":{\"group_0\":{"    \
+    "\"targets\":[\"Linear\"],\"weights\":{\"group_size\":%d,\"num_bits\":4,\"strategy\":\"tensor_group\","            \
+    "\"symmetric\":true,\"type\":\"float\"}}}}"
 
 static const struct kind kinds[] = {
     { "fp8, scales in F32", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}", true, false,
-      128, 128, 0, false },
+      128, 128, 0, false, false },
     { "fp8, scales in BF16",
       "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"activation_scheme\":\"dynamic\"}", true, true, 128,
-      128, 0, false },
+      128, 0, false, false },
     { "fp8, other blocks", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[48,256]}", true, true, 48,
-      256, 0, false },
-    { "int4 in groups of 32", GROUPS, false, true, 1, 32, 0, false },
-    { "int4 in groups of 128", GROUPS, false, true, 1, 128, 0, false },
-    { "gptq in groups of 32", GPTQ("\"desc_act\":false,"), false, true, 1, 32, 0x77777777, true },
-    { "gptq in groups of 128", GPTQ("\"checkpoint_format\":\"gptq\","), false, true, 1, 128, 0x77777777, true },
+      256, 0, false, false },
+    { "int4 in groups of 32", GROUPS, false, true, 1, 32, 0, false, false },
+    { "int4 in groups of 128", GROUPS, false, true, 1, 128, 0, false, false },
+    { "gptq in groups of 32", GPTQ("\"desc_act\":false,"), false, true, 1, 32, 0x77777777, true, false },
+    { "gptq in groups of 128", GPTQ("\"checkpoint_format\":\"gptq\","), false, true, 1, 128, 0x77777777, true, false },
     { "gptq_v2, scales in BF16", GPTQ("\"desc_act\":true,\"checkpoint_format\":\"gptq_v2\","), false, true, 1, 64,
-      0x88888888, false },
+      0x88888888, false, false },
+    { .name = "nvfp4 of modelopt",
+      .packing = "{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\",\"group_size\":%d}",
+      .values = 16,
+      .nvfp4 = true },
+    { .name = "nvfp4 of compressed-tensors", .packing = NV_GROUPS, .narrow = true, .values = 16, .nvfp4 = true },
 };
 
 /* Published codes and scales; and the expected values, or blocks of Q4_0, in `meant`. */
@@ -404,6 +414,44 @@ static void put_gptq(const struct kind *k, struct hf_file *out, const struct pac
     free(bias);
 }
 
+/* The scale of all of expert e; in compressed-tensors its reciprocal is stored. */
+static float nv_stored(const struct kind *k, int e)
+{
+    float factor = 0x1p-12f * (float)(1 + e % 3);
+    return k->narrow ? 1 / factor : factor;
+}
+
+static float nv_factor(const struct kind *k, int e) { return k->narrow ? 1 / nv_stored(k, e) : nv_stored(k, e); }
+
+/* NVFP4: encoded as in a GGUF file, and these blocks taken apart. */
+static void put_nvfp4(const struct kind *k, struct hf_file *out, const float *x, const uint64_t dim[2],
+                      const char *name, int e, struct kn_nvfp4 *meant)
+{
+    uint64_t n = dim[0] * dim[1];
+    uint8_t *codes = calloc(n / 2, 1), *scales = calloc(n / 16, 1);
+    float *less = malloc(n * sizeof *less), stored = nv_stored(k, e);
+    char full[192];
+    for (uint64_t i = 0; i < n; i++)
+        less[i] = x[i] / nv_factor(k, e);
+    kn_ops(KN_ISA_SCALAR)->encode(KN_NVFP4, less, NULL, n, meant);
+    for (uint64_t i = 0; i < n; i++) {
+        const struct kn_nvfp4 *b = meant + i / 64;
+        uint64_t sub = i % 64 / 16, v = i % 16;
+        int q = b->q[8 * sub + v % 8] >> (v < 8 ? 0 : 4) & 15;
+        codes[i / 2] |= (uint8_t)(q << i % 2 * 4);
+        scales[i / 16] = b->d[sub];
+    }
+    snprintf(full, sizeof full, "%s%s", name, k->narrow ? "_packed" : "");
+    hf_add_raw(out, full, "U8", codes, n / 2, (uint64_t[2]){ dim[0] / 2, dim[1] }, 2);
+    snprintf(full, sizeof full, "%s_scale", name);
+    hf_add_raw(out, full, "F8_E4M3", scales, n / 16, (uint64_t[2]){ dim[0] / 16, dim[1] }, 2);
+    snprintf(full, sizeof full, "%s%s", name, k->narrow ? "_global_scale" : "_scale_2");
+    hf_add_raw(out, full, "F32", &stored, sizeof stored, (uint64_t[1]){ 1 }, k->narrow);
+    free(codes);
+    free(scales);
+    free(less);
+}
+
 /* Adds a matrix to the folder, and its values to the expected ones. */
 static void put_packed(const struct kind *k, struct hf_file *out, const float *x, uint64_t n_out, uint64_t n_in,
                        const char *name, uint8_t *meant)
@@ -476,11 +524,11 @@ static uint8_t *put_tensor(const struct kind *k, struct hf_file *out, const stru
     const struct moe_tensor *t;
     float *x = (float *)(void *)bytes_of(f, name, &t);
     bool attention = strstr(name, ".attn_") && !strstr(name, "norm");
-    bool packed = strstr(name, "_exps") || ((k->fp8 || k->zeros) && attention);
+    bool packed = strstr(name, "_exps") || ((k->fp8 || k->zeros || k->nvfp4) && attention);
     uint64_t n_in = t->dim[0], n_out = t->dim[1], one = n_in * n_out;
     char full[160];
-    *to = packed && !k->fp8 ? KN_Q4_0 : KN_F32;
-    *bytes = t->bytes / 4 * (packed && !k->fp8 ? sizeof(struct kn_q4_0) : 128) / 32;
+    *to = packed && k->nvfp4 ? KN_NVFP4 : packed && !k->fp8 ? KN_Q4_0 : KN_F32;
+    *bytes = t->bytes / 4 / 64 * kn_row_bytes(*to, 64);
     uint8_t *meant = malloc(*bytes);
     if (!packed) {
         hf_name(name, 0, full);
@@ -489,6 +537,11 @@ static uint8_t *put_tensor(const struct kind *k, struct hf_file *out, const stru
     }
     for (uint64_t e = 0; packed && e < t->dim[2]; e++) {
         hf_name(name, (int)e, full);
+        if (k->nvfp4) {
+            put_nvfp4(k, out, x + e * one, t->dim, full, (int)e,
+                      (struct kn_nvfp4 *)(void *)(meant + e * (*bytes / t->dim[2])));
+            continue;
+        }
         put_packed(k, out, x + e * one, n_out, n_in, full, meant + e * (*bytes / t->dim[2]));
     }
     free(x);
@@ -503,8 +556,8 @@ static void make_packed(const struct kind *k, const struct moe_file *f, const ch
     char config[2048], packing[512];
     uint8_t *data[64];
     uint64_t bytes[64];
-    size_t n = moe_file_tensor_count(f);
-    assert_in_range(n, 1, 64);
+    size_t n = moe_file_tensor_count(f), n_all = 0;
+    assert_in_range(n, 1, 40);
     assert_int_equal(moe_writer_open(&w, gguf), 0);
     for (size_t i = 0; i < moe_file_value_count(f); i++)
         assert_int_equal(moe_writer_copy(w, moe_file_value(f, i)), 0);
@@ -513,11 +566,21 @@ static void make_packed(const struct kind *k, const struct moe_file *f, const ch
         enum kn_format to;
         char name[64];
         snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.data);
-        data[i] = put_tensor(k, &out, f, name, &to, &bytes[i]);
+        data[n_all] = put_tensor(k, &out, f, name, &to, &bytes[n_all]);
         assert_int_equal(moe_writer_tensor(w, name, to, t->n_dim, t->dim), 0);
+        n_all++;
+        if (to != KN_NVFP4)
+            continue;
+        float *factor = malloc(t->dim[2] * sizeof *factor);
+        for (uint64_t e = 0; e < t->dim[2]; e++)
+            factor[e] = nv_factor(k, (int)e);
+        strcpy(strstr(name, ".weight"), ".scale");
+        data[n_all] = (uint8_t *)factor;
+        bytes[n_all++] = t->dim[2] * sizeof *factor;
+        assert_int_equal(moe_writer_tensor(w, name, KN_F32, 1, (uint64_t[4]){ t->dim[2], 1, 1, 1 }), 0);
     }
     assert_int_equal(moe_writer_header(w), 0);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n_all; i++) {
         assert_int_equal(moe_writer_data(w, data[i], bytes[i]), 0);
         free(data[i]);
     }
@@ -536,16 +599,17 @@ static void same_blocks(const struct moe_file *gguf, const struct moe_file *hf)
         char name[64];
         snprintf(name, sizeof name, "%.*s", (int)moe_file_tensor(gguf, i)->name.n, moe_file_tensor(gguf, i)->name.data);
         uint8_t *a = bytes_of(gguf, name, &t), *b = bytes_of(hf, name, &u);
-        size_t block = sizeof(struct kn_q4_0);
+        size_t block = t->gguf_type == 40 ? sizeof(struct kn_nvfp4) : sizeof(struct kn_q4_0);
         assert_int_equal(t->gguf_type, u->gguf_type);
         assert_int_equal(t->bytes, u->bytes);
         assert_memory_equal(a, b, t->bytes);
         memset(b, 0, t->bytes);
-        for (uint64_t at = 0, n = block; t->gguf_type == 2 && at < t->bytes; at += n, n = n < 100000 ? 3 * n : block) {
+        bool in_blocks = t->gguf_type == 2 || t->gguf_type == 40;
+        for (uint64_t at = 0, n = block; in_blocks && at < t->bytes; at += n, n = n < 100000 ? 3 * n : block) {
             n = n < t->bytes - at ? n : t->bytes - at;
             assert_int_equal(moe_file_read(hf, u, at, b + at, n), 0);
         }
-        if (t->gguf_type == 2)
+        if (in_blocks)
             assert_memory_equal(a, b, t->bytes);
         free(a);
         free(b);
@@ -569,7 +633,7 @@ static void packed_weights_are_read_in_place(void **state)
     make_packed(k, f, one);
     moe_file_close(f);
     same_as(one);
-    if (k->half) {
+    if (k->half || k->nvfp4) {
         assert_int_equal(moe_file_open(&a, one), 0);
         assert_int_equal(moe_file_open(&b, model), 0);
         same_blocks(a, b);

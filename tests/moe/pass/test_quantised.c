@@ -377,6 +377,7 @@ int main(void)
         { "IQ2_XXS with IQ3_XXS", .ffn = KN_IQ2_XXS, .dense = KN_IQ3_XXS },
         { "IQ2_XS with IQ3_S", .ffn = KN_IQ2_XS, .dense = KN_IQ3_S },
         { "gate IQ2_S, up IQ3_S, down IQ4_NL", .ffn = KN_IQ2_S, .dense = KN_Q6_K, .up = KN_IQ3_S, .down = KN_IQ4_NL },
+        { "NVFP4", .ffn = KN_NVFP4, .dense = KN_NVFP4 },
         { "IQ1_S with IQ1_M", .ffn = KN_IQ1_S, .dense = KN_IQ1_M },
         { "gate IQ3_XXS, up Q4_K, down IQ2_S", .ffn = KN_IQ3_XXS, .dense = KN_IQ2_S, .up = KN_Q4_K, .down = KN_IQ2_S },
     };

@@ -91,7 +91,7 @@ static struct kn_mat *matrices(int e)
 {
     static struct kn_mat m[3];
     for (int i = 0; i < 3; i++)
-        m[i] = (struct kn_mat){ KN_F32, KN_PANEL, 1, weights[e][i] };
+        m[i] = (struct kn_mat){ KN_F32, KN_PANEL, 1, 1, weights[e][i] };
     return m;
 }
 

@@ -34,7 +34,7 @@ static void lay_out(struct rig *r, struct kn_arena *a, int n_expert, int n_used)
     struct moe_context *c = &r->c;
     size_t n = (size_t)n_expert, n_pair = (MAX_ROW + 1) * (size_t)n_used;
     void *panels = kn_arena_take(a, 1, kn_mat_bytes(KN_F32, n_expert, n_expert));
-    r->layer[1].router = (struct kn_mat){ KN_F32, n_expert, n_expert, panels };
+    r->layer[1].router = (struct kn_mat){ KN_F32, n_expert, n_expert, 1, panels };
     c->now.status = kn_arena_take(a, MAX_ROW, sizeof(int));
     c->norm.stride = kn_align_up(n, 16);
     c->norm.x = kn_arena_take(a, MAX_ROW * c->norm.stride, sizeof(float));

@@ -98,6 +98,15 @@ static float *values_of(const struct moe_file *f, const struct moe_tensor *t, si
     assert_int_equal(kn_file_read(files->fd[t->file], files->path[t->file], raw, t->bytes, t->offset), 0);
     kn_row_decode(format, raw, (int)*n, x);
     free(raw);
+    char name[80];
+    snprintf(name, sizeof name, "%.*s.scale", (int)(t->name.n - strlen(".weight")), t->name.data);
+    const struct moe_tensor *scale = moe_file_find_tensor(f, name);
+    float *factor = scale ? malloc(scale->bytes) : NULL;
+    if (scale)
+        assert_int_equal(moe_file_read(f, scale, 0, factor, scale->bytes), 0);
+    for (size_t i = 0; i < *n && scale; i++)
+        x[i] *= factor[i / (*n / scale->dim[0])];
+    free(factor);
     return x;
 }
 
@@ -138,7 +147,12 @@ static void assert_same_metadata(const struct moe_file *a, const struct moe_file
 /* Formats as requested, shapes unchanged, and the reported error is the measured one. */
 static void assert_tensors(const struct moe_file *a, const struct moe_file *b)
 {
-    assert_int_equal(moe_file_tensor_count(a), moe_file_tensor_count(b));
+    size_t n_scale = 0;
+    for (size_t i = moe_file_tensor_count(a); i < moe_file_tensor_count(b); i++, n_scale++)
+        assert_true(memmem(moe_file_tensor(b, i)->name.data, moe_file_tensor(b, i)->name.n, ".scale", 6));
+    for (size_t i = 0; i < moe_file_tensor_count(a); i++)
+        n_scale -= done[i].to == KN_NVFP4;
+    assert_int_equal(n_scale, 0);
     for (size_t i = 0; i < moe_file_tensor_count(a); i++) {
         const struct moe_tensor *s = moe_file_tensor(a, i), *t = moe_file_tensor(b, i);
         size_t n, m;
@@ -177,11 +191,11 @@ static void every_format_is_written(void **state)
         [KN_F32] = 0,    [KN_F16] = 1,      [KN_BF16] = 32,   [KN_Q8_0] = 7,    [KN_Q4_K] = 15,    [KN_Q6_K] = 18,
         [KN_MXFP4] = 38, [KN_Q4_0] = 2,     [KN_Q4_1] = 3,    [KN_Q5_0] = 8,    [KN_Q5_1] = 9,     [KN_Q5_K] = 17,
         [KN_Q2_K] = 10,  [KN_Q3_K] = 12,    [KN_IQ4_NL] = 25, [KN_IQ4_XS] = 30, [KN_IQ2_XXS] = 19, [KN_IQ2_XS] = 20,
-        [KN_IQ2_S] = 28, [KN_IQ3_XXS] = 23, [KN_IQ3_S] = 26,  [KN_IQ1_S] = 24,  [KN_IQ1_M] = 31,
+        [KN_IQ2_S] = 28, [KN_IQ3_XXS] = 23, [KN_IQ3_S] = 26,  [KN_IQ1_S] = 24,  [KN_IQ1_M] = 31,   [KN_NVFP4] = 39,
     };
     static const double most[KN_FORMAT_COUNT] = { 0,    4e-4, 3e-3,  8e-3,  0.09, 0.022, 0.12, 0.1,
                                                   0.09, 0.05, 0.045, 0.045, 0.3,  0.18,  0.09, 0.09,
-                                                  0.35, 0.31, 0.26,  0.2,   0.15, 0.7,   0.7 };
+                                                  0.35, 0.31, 0.26,  0.2,   0.15, 0.7,   0.7,  0.1 };
     make_source("tiny");
     for (int i = 0; i < KN_GGUF_FORMAT_COUNT; i++) {
         struct moe_file *a, *b;
