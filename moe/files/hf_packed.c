@@ -8,8 +8,8 @@
  *           KN_FP8
  *   NVFP4   U8 codes of two nibbles, NAME_scale with F8_E4M3 for each 16 values of a row, and one float for the matrix:
  *           NAME_scale_2, or its reciprocal in NAME_global_scale: KN_NVFP4
- *   INT4    NAME_packed with eight nibbles to an I32, NAME_scale with a BF16 for each group of a row
- *           (compressed-tensors; Kimi-K2-Thinking): KN_INT4
+ *   INT4    NAME_packed with eight nibbles to an I32, NAME_scale with a BF16 (KN_INT4) or F16 (KN_Q4_0) for each group of a
+ *           row (compressed-tensors; Kimi-K2-Thinking)
  *   GPTQ    INT4 stored by input: NAME.qweight with codes, NAME.scales, NAME.qzeros with zero points, and NAME.g_idx with the
  *           group of each input.  With zero points of 8: KN_Q4_0 (scales in F16) or KN_INT4 (BF16); else KN_UINT4 (F16)
  *   AWQ     as GPTQ, but a word of NAME.qweight has eight outputs in another order: KN_UINT4
@@ -155,10 +155,11 @@ static int describe_int4(const struct moe_folder *d, const struct moe_stored *t,
     uint64_t n_in = t->n_dim == 2 ? 8 * t->dim[1] : 0, values = (uint64_t)d->group_values;
     if (!is_announced(d, MOE_HF_INT4))
         return refuse_unannounced(d, t);
-    if (!n_in || n_in % values || !is_matrix(s, "BF16", t->dim[0], n_in / values))
+    bool narrow = is_matrix(s, "BF16", t->dim[0], n_in / values);
+    if (!n_in || n_in % values || (!narrow && !is_matrix(s, "F16", t->dim[0], n_in / values)))
         return moe_refuse_stored(d, t, KN_EUNSUPPORTED,
-                                 "is no 4-bit matrix of whole groups with BF16 scales that match");
-    *whole = packed_tensor(t, KN_INT4, n_in, t->dim[0], 1);
+                                 "is no 4-bit matrix of whole groups with F16 or BF16 scales that match");
+    *whole = packed_tensor(t, narrow ? KN_INT4 : KN_Q4_0, n_in, t->dim[0], 1);
     *scales = (struct off_scales){
         .file = s->file, .offset = s->offset, .bytes = 2, .rows = 1, .values = d->group_values
     };

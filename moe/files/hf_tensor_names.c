@@ -376,7 +376,7 @@ static int map_layer_or_unknown(struct moe_hf_mapper *m, struct name *n, size_t 
         return n->expert > 0 && m->d->gptq_plain
                    ? 0
                    : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, but its model has no such bias");
-    int err = is_beside(m) || is_switched_off(m->d, n->rest) ? 0 : map_layer(m, n);
+    int err = is_switched_off(m->d, n->rest) ? 0 : map_layer(m, n);
     if (err <= 0)
         return err;
     if (is_ahead)
@@ -388,7 +388,7 @@ static int map(struct moe_hf_mapper *m)
 {
     struct name n;
     struct moe_string s = m->t->name;
-    if (!m->t->bytes) /* a matrix without rows or columns, of a part that the model lacks */
+    if (!m->t->bytes || is_beside(m)) /* a matrix without rows or columns is of a part that the model lacks */
         return 0;
     if (moe_string_is(s, m->d->wrapped ? "language_model.lm_head.weight" : "lm_head.weight"))
         return map_head(m);

@@ -2,7 +2,7 @@
  * (tests/fixtures/quantised/packed.txt): FP8 with any scales, also in stacks of experts; NVFP4; GPTQ and AWQ with zero
  * points; all of these with the rows of heads permuted.  Similar tensors that are not supported are refused.
  *
- * One thread: not under MODE=tsan. */
+ * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -129,6 +129,11 @@ static void compare(const char *name, const char *line, bool exact)
     if (moe_file_open(&f, folder))
         fail_msg("%s: not opened", name);
     float *x = values_of(f, tensor, &n);
+    for (size_t i = 0; i < moe_file_tensor_count(f); i++) { /* all others were recognised, too */
+        struct moe_string s = moe_file_tensor(f, i)->name;
+        if (memcmp(s.data, "blk.", 4) && !moe_string_is(s, "token_embd.weight") && !moe_string_is(s, "output.weight"))
+            fail_msg("%s: %.*s is unknown", name, (int)s.n, s.data);
+    }
     uint8_t *want = exact ? NULL : unhex(line + at, &bytes);
     for (size_t i = 0; i < n && exact; i++) {
         uint8_t b[4];
@@ -190,8 +195,8 @@ static void values_are_those_of_elsewhere(void **state)
     }
     free_parts();
     json_decref(packing);
-    assert_int_equal(n_case, 19);
-    assert_int_equal(n_compared, 22);
+    assert_int_equal(n_case, 21);
+    assert_int_equal(n_compared, 24);
 }
 
 /* ---- refusals ------------------------------------------------------------------------------------ */
@@ -329,6 +334,178 @@ static void settings_in_their_own_file(void **state)
     free_parts();
 }
 
+/* ---- permuted rows are loaded as they are read --------------------------------------------------- */
+
+#define N_VOCAB 300
+#define LLAMA                                                                                                          \
+    "{\"model_type\":\"llama\",\"hidden_size\":128,\"num_hidden_layers\":2,\"num_attention_heads\":4,"                 \
+    "\"num_key_value_heads\":2,\"head_dim\":32,\"intermediate_size\":128,\"rms_norm_eps\":1e-5,"                       \
+    "\"max_position_embeddings\":512,\"rope_theta\":1e4,\"vocab_size\":300,\"quantization_config\":%s}"
+
+enum how { FP8_ROWS, FP8_BLOCKS, NVFP4, GPTQ, GPTQ_EIGHT, GPTQ_ZEROS, AWQ, N_HOW };
+static const char *const packings[N_HOW] = {
+    "{\"quant_method\":\"fbgemm_fp8\"}",
+    "{\"quant_method\":\"fp8\",\"weight_block_size\":[64,128]}",
+    "{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}",
+    "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":64,\"sym\":true,\"desc_act\":false}",
+    "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":64,\"sym\":false,\"desc_act\":false}",
+    "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":64,\"sym\":false,\"desc_act\":false}",
+    "{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":64,\"version\":\"gemm\",\"zero_point\":true}",
+};
+
+static uint64_t number; /* of the next random byte */
+static uint8_t any_byte(void) { return (uint8_t)(kn_mix(number++) >> 40); }
+static float any_float(void) { return (float)(int8_t)any_byte() / 128; }
+
+static void put_part(struct hf_file *out, const char *name, const char *end, const char *dtype, const void *data,
+                     uint64_t dim0, uint64_t dim1)
+{
+    char full[128];
+    uint64_t bytes = dim0 * dim1 * (strchr(dtype, '8') ? 1 : strstr(dtype, "16") ? 2 : 4);
+    snprintf(full, sizeof full, "%s.%s", name, end);
+    hf_add_raw(out, full, dtype, data, bytes, (uint64_t[2]){ dim0, dim1 }, 2);
+}
+
+/* Codes of four bits, stored by input: AWQ's are GPTQ's of the same numbers in another order. */
+static void put_by_input(struct hf_file *out, enum how how, const char *name, uint64_t n_out, uint64_t n_in)
+{
+    static const int awq[8] = { 0, 4, 1, 5, 2, 6, 3, 7 }; /* nibble of output i */
+    uint64_t n_group = n_in / 64;
+    uint32_t *codes = calloc(n_in * n_out / 8, 4), *zeros = calloc(n_group * n_out / 8, 4);
+    uint16_t *scales = malloc(n_group * n_out * 2);
+    for (uint64_t k = 0; k < n_in; k++)
+        for (uint64_t o = 0; o < n_out; o++) {
+            uint32_t q = any_byte() & 15;
+            if (how == AWQ)
+                codes[(k * n_out + o) / 8] |= q << 4 * awq[o % 8];
+            else
+                codes[k / 8 * n_out + o] |= q << 4 * (k % 8);
+        }
+    for (uint64_t i = 0; i < n_group * n_out; i++) {
+        uint32_t zero = how == GPTQ || how == GPTQ_EIGHT ? 8 : 4 + (uint32_t)(i * 7 / 3 % 9);
+        scales[i] = kn_f32_to_f16(0.01f + 0.01f * any_float());
+        zeros[i / 8] |= (how == AWQ ? zero : zero - 1) << 4 * (how == AWQ ? awq[i % 8] : (int)(i % 8));
+    }
+    put_part(out, name, "qweight", "I32", codes, how == AWQ ? n_out / 8 : n_out, how == AWQ ? n_in : n_in / 8);
+    put_part(out, name, "qzeros", "I32", zeros, n_out / 8, n_group);
+    put_part(out, name, "scales", "F16", scales, n_out, n_group);
+    free(codes);
+    free(zeros);
+    free(scales);
+}
+
+static void put_linear(struct hf_file *out, enum how how, const char *name, uint64_t n_out, uint64_t n_in)
+{
+    if (how >= GPTQ) {
+        put_by_input(out, how, name, n_out, n_in);
+        return;
+    }
+    uint64_t n = n_out * n_in, n_code = how == NVFP4 ? n / 2 : n, n_scale = how == NVFP4 ? n / 16 : n_out;
+    uint8_t *codes = malloc(n_code), *small = malloc(n_scale);
+    float *scales = malloc(n_scale * sizeof *scales), factor = 0x1.8p-8f;
+    for (uint64_t i = 0; i < n_code; i++) {
+        codes[i] = any_byte();
+        codes[i] = how != NVFP4 && codes[i] % 128 > 100 ? 0x31 : codes[i]; /* no large numbers */
+    }
+    for (uint64_t i = 0; i < n_scale; i++) {
+        small[i] = (uint8_t)(48 + any_byte() % 16);
+        scales[i] = 0.02f + 0.01f * any_float();
+    }
+    put_part(out, name, "weight", how == NVFP4 ? "U8" : "F8_E4M3", codes, n_code / n_out, n_out);
+    if (how == NVFP4)
+        put_part(out, name, "weight_scale", "F8_E4M3", small, n_in / 16, n_out);
+    if (how == NVFP4)
+        put_part(out, name, "weight_scale_2", "F32", &factor, 1, 1);
+    else if (how == FP8_ROWS)
+        put_part(out, name, "weight_scale", "F32", scales, 1, n_out);
+    else
+        put_part(out, name, "weight_scale_inv", "F32", scales, n_in / 128, (n_out + 63) / 64);
+    free(codes);
+    free(small);
+    free(scales);
+}
+
+static void write_llama(enum how how)
+{
+    static const struct {
+        const char *name;
+        uint64_t n_out;
+    } linear[] = { { "self_attn.q_proj", 128 }, { "self_attn.k_proj", 64 }, { "self_attn.v_proj", 64 },
+                   { "self_attn.o_proj", 128 }, { "mlp.gate_proj", 128 },   { "mlp.up_proj", 128 },
+                   { "mlp.down_proj", 128 } };
+    struct hf_file out = { 0 };
+    char config[1024], name[96];
+    float *x = malloc(N_VOCAB * 128 * sizeof *x), one[128];
+    number = 1;
+    for (int i = 0; i < N_VOCAB * 128; i++)
+        x[i] = any_float();
+    for (int i = 0; i < 128; i++)
+        one[i] = 1 + any_float() / 4;
+    hf_add(&out, "model.embed_tokens.weight", x, (uint64_t[]){ 128, N_VOCAB }, 2, false);
+    hf_add(&out, "lm_head.weight", x, (uint64_t[]){ 128, N_VOCAB }, 2, false);
+    hf_add(&out, "model.norm.weight", one, (uint64_t[]){ 128 }, 1, false);
+    for (int layer = 0; layer < 2; layer++) {
+        for (int i = 0; i < LEN(linear); i++) {
+            snprintf(name, sizeof name, "model.layers.%d.%s", layer, linear[i].name);
+            put_linear(&out, how, name, linear[i].n_out, 128);
+        }
+        for (int i = 0; i < 2; i++) {
+            snprintf(name, sizeof name, "model.layers.%d.%s_layernorm.weight", layer, i ? "input" : "post_attention");
+            hf_add(&out, name, one, (uint64_t[]){ 128 }, 1, false);
+        }
+    }
+    snprintf(config, sizeof config, LLAMA, packings[how]);
+    hf_save(folder, "config.json", config, strlen(config));
+    hf_save(folder, "tokenizer.json", TOKENIZER, strlen(TOKENIZER));
+    hf_close(&out, folder, "model.safetensors");
+    free(x);
+}
+
+static void write_gguf(enum kn_format format, struct kn_team *team)
+{
+    struct moe_quantize_options opt = { .requantize = true, .ops = kn_ops(KN_ISA_COUNT - 1), .team = team };
+    struct moe_file *f;
+    for (int i = 0; i < MOE_PART_COUNT; i++)
+        opt.format[i] = i == MOE_EMBEDDING || i == MOE_HEAD ? KN_F32 : format;
+    assert_int_equal(moe_file_open(&f, folder), 0);
+    struct moe_quantized *done = calloc(moe_file_tensor_count(f), sizeof *done);
+    assert_int_equal(moe_quantize(path, f, &opt, done), 0);
+    free(done);
+    moe_file_close(f);
+}
+
+static const struct golden tokens = { .n_vocab = N_VOCAB, .token = (int32_t[N_TOK]){ 5, 9, 33, 120 } };
+
+/* A folder of a family with permuted rows gives the bits of the GGUF file of it; zero points of 8 give the bits of none;
+ * AWQ gives those of GPTQ. */
+static void permuted_rows_are_loaded(void **state)
+{
+    (void)state;
+    static const enum kn_format format[] = { KN_F32, KN_F32, KN_NVFP4, KN_Q4_0 };
+    struct kn_team *team;
+    float *got[N_HOW] = { 0 };
+    size_t bytes = 4 * N_VOCAB * sizeof(float);
+    assert_int_equal(kn_team_open(&team, 2), 0);
+    for (int how = 0; how < N_HOW; how++) {
+        write_llama((enum how)how);
+        got[how] = logits_of(&tokens, folder);
+        for (int i = 0; i < 4 * N_VOCAB; i++)
+            assert_true(isfinite(got[how][i]));
+        if (how >= LEN(format))
+            continue;
+        write_gguf(format[how], team);
+        float *want = logits_of(&tokens, path);
+        assert_memory_equal(got[how], want, bytes);
+        free(want);
+    }
+    assert_memory_equal(got[GPTQ_EIGHT], got[GPTQ], bytes);
+    assert_memory_equal(got[AWQ], got[GPTQ_ZEROS], bytes);
+    assert_true(memcmp(got[AWQ], got[GPTQ], bytes));
+    for (int how = 0; how < N_HOW; how++)
+        free(got[how]);
+    kn_team_close(team);
+}
+
 static int setup(void **state)
 {
     text = hf_slurp("tests/fixtures/quantised/packed.txt");
@@ -347,6 +524,7 @@ int main(void)
         cmocka_unit_test(values_are_those_of_elsewhere),
         cmocka_unit_test(settings_in_their_own_file),
         cmocka_unit_test(similar_tensors_are_refused),
+        cmocka_unit_test(permuted_rows_are_loaded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
