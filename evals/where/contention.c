@@ -41,7 +41,7 @@ static void *multiply(void *arg)
     for (int i = 0; i < w->n_row; i++)
         ops->quantize(kn_format_info(KN_Q4_K)->act, values, N_IN, x + (size_t)i * code);
     while (!atomic_load(&w->stop)) {
-        struct kn_matmul m = { .w = { KN_Q4_K, N_OUT, N_IN, w->memory + at },
+        struct kn_matmul m = { .w = { KN_Q4_K, N_OUT, N_IN, 1, w->memory + at },
                                .x = x,
                                .x_stride = code,
                                .y = y,

@@ -242,7 +242,7 @@ static double run_layer(struct run *r, struct world *w, const struct layer_plan 
     struct moe_context *c = &r->c;
     struct moe_residents *s = &c->residents;
     static int32_t pair[2 * PROMPT * 64], n_planned;
-    struct kn_mat matrix[3] = { { KN_F32, KN_PANEL, 1, r->weights }, { .n_out = 0 }, { .n_out = 0 } };
+    struct kn_mat matrix[3] = { { KN_F32, KN_PANEL, 1, 1, r->weights }, { .n_out = 0 }, { .n_out = 0 } };
     double host = 0, device = DEVICE_NS, copies;
     uint64_t before = s->total.n_copied;
     n_planned = p->n;
