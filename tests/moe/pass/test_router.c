@@ -96,7 +96,7 @@ static void close_rig(struct rig *r)
 
 static void route(struct moe_context *c)
 {
-    moe_route(c, 1);
+    moe_route(c, 1, &c->norm);
     kn_queue_wait(c->queue);
 }
 
