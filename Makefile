@@ -99,7 +99,7 @@ SRC_moe/files  = tensor_types strings lacking header_tables file_bytes file_valu
 MAY_moe/model = kernels offload moe/files
 SRC_moe/model  = families rotation bind load latent_weights model
 MAY_moe/write = kernels moe/files moe/model
-SRC_moe/write  = writer importance collect quantize synth_shapes synth_vocab synth_fill synth
+SRC_moe/write  = writer importance collect quantize synth_shapes synth_tiny synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model
 SRC_moe/pass   = context memory where residents delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
                  prefetch_token prefetch experts

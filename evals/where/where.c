@@ -150,7 +150,7 @@ static void contend(const struct world *w, double *host, double *copy)
     if (w->law == SLOWER) { /* as others measured on PCIe 3 */
         *host = 0.73;
         *copy = 0.64;
-    } else if (w->law == LITTLE) { /* as two busy cores may do (contention.c) */
+    } else if (w->law == LITTLE) { /* an assumption; contention.c measures a machine's own */
         *host = 0.85;
         *copy = 0.80;
     } else if (w->law == SHARED) {

@@ -389,6 +389,19 @@ struct off_source moe_source_rows(const struct moe_tensor *t, int row0, int n_ou
     return s;
 }
 
+/* Whether the family has a tensor of its own with this name, as gemma4 has "ffn_gate_inp.scale", the weight of a norm. */
+static bool is_own_part(const struct binder *b, const char *name)
+{
+    const struct moe_desc *d = &b->m->desc;
+    int block, length = 0;
+    if (sscanf(name, "blk.%d.%n", &block, &length) != 1 || !length)
+        return false;
+    for (int i = 0; i < N_PART; i++)
+        if (!strcmp(parts[i].name, name + length) && is_needed(d, block - d->block0, parts[i].need))
+            return true;
+    return false;
+}
+
 /* Finds the tensor with the scales of n matrices that are in the tensor `name`, "X.weight": "X.scale".  NULL: there is
  * none, or *error is set.  "X.input_scale" is for activations in four bits, and not used. */
 static const struct moe_tensor *find_scale(struct binder *b, const char *name, int n, int *error)
@@ -403,7 +416,7 @@ static const struct moe_tensor *find_scale(struct binder *b, const char *name, i
     if (t)
         b->used[t - moe_file_tensor(b->f, 0)] = true;
     snprintf(other, sizeof other, "%.*s.scale", head, name);
-    t = find(b, other, 1, n, 0, true, error);
+    t = is_own_part(b, other) ? NULL : find(b, other, 1, n, 0, true, error);
     if (t && moe_format_of(t) != KN_F32) {
         *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s must be F32", moe_file_path(b->f), other);
         return NULL;

@@ -10,7 +10,7 @@
  *     importance.c     struct moe_importance       collect.c        struct moe_collector
  *     synth.c          moe_synth(): the tensors and metadata of a shape, in order
  *     synth_shapes.c   the shapes                  synth_fill.c     random values of a tensor
- *     synth_vocab.c    a vocabulary */
+ *     synth_vocab.c    a vocabulary                synth_tiny.c     the shapes of tests */
 #ifndef MOE_WRITE_WRITE_H
 #define MOE_WRITE_WRITE_H
 
@@ -45,6 +45,7 @@ struct moe_synth_shape {
     float v_scale, logit_cap;      /* 0: none */
 };
 const struct moe_synth_shape *moe_synth_shape_find(const char *name); /* synth_shapes.c; or NULL */
+const struct moe_synth_shape *moe_tiny_shape(int i);                  /* synth_tiny.c, i >= 0; or NULL */
 
 /* synth_fill.c: random values of one tensor, as stored in a file: mean + deviation * noise.  moe_synth_fill() writes
  * blocks block0 .. block0 + n_block - 1.  Block i depends on the struct and i only, so threads may fill any parts.

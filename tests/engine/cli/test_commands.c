@@ -567,9 +567,9 @@ static void forms_of_chats_are_said(void **state)
 static void reasons_are_those_of_run(void **state)
 {
     (void)state;
-    static const char *const why = "model_type \"gemma4\" is not supported: the program lacks ";
+    static const char *const why = "model_type \"gemma3n\" is not supported: the program lacks ";
     assert_int_equal(mkdir(in_place("near"), 0777), 0);
-    write_text("near/config.json", "{\"model_type\": \"gemma4\"}");
+    write_text("near/config.json", "{\"model_type\": \"gemma3n\"}");
     refuses("run near hello", why);
     does("inspect near --json", NULL);
     json_t *v = json_loads(printed, 0, NULL);
@@ -578,7 +578,7 @@ static void reasons_are_those_of_run(void **state)
     assert_non_null(strstr(json_string_value(json_object_get(v, "why")), why));
     json_decref(v);
     does("inspect near", NULL);
-    assert_non_null(strstr(printed, "runs here      no\n  why          near: config.json: model_type \"gemma4\""));
+    assert_non_null(strstr(printed, "runs here      no\n  why          near: config.json: model_type \"gemma3n\""));
 }
 
 static void plans_are_json_by_line(void **state)

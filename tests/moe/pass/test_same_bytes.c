@@ -43,7 +43,7 @@
 #define N_SLOT    (32 * 640)
 #define N_RECALL  200                     /* token prefetch entries: half the vocabulary */
 #define APART     (KN_ISA_COUNT + N_ROOM) /* the model on a device with memory of its own */
-#define N_MODEL   11                      /* models sharing the combinations; coprime to their number */
+#define N_MODEL   13                      /* models sharing the combinations; coprime to their number */
 
 struct model {
     struct moe_file *file;
@@ -227,6 +227,7 @@ static const uint8_t pairwise[][N_FACTOR] = {
     { 0, 0, 1, 1, 2, 1 }, { 1, 0, 1, 3, 0, 0 }, { 2, 1, 1, 2, 2, 0 }, { 2, 0, 2, 0, 2, 1 }, { 1, 1, 2, 1, 1, 1 },
     { 0, 2, 2, 3, 2, 0 }, { 1, 0, 2, 2, 0, 1 }, { 1, 0, 3, 0, 2, 0 }, { 2, 2, 3, 1, 0, 0 }, { 1, 1, 3, 3, 2, 1 },
     { 0, 0, 3, 2, 1, 0 }, { 1, 0, 0, 3, 0, 2 }, { 2, 1, 1, 0, 1, 2 }, { 0, 0, 2, 1, 2, 2 }, { 1, 2, 3, 2, 1, 2 },
+    { 3, 0, 0, 0, 0, 0 }, { 3, 1, 1, 1, 1, 1 }, { 3, 2, 2, 2, 2, 2 }, { 3, 0, 3, 3, 0, 0 },
 };
 #define N_PAIRWISE ((int)(sizeof pairwise / sizeof *pairwise))
 
