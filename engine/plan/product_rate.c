@@ -7,7 +7,7 @@
 #include "engine/plan/host_rate.h"
 #include "kernels/pass.h"
 
-#define AREA_BYTES ((size_t)512 << 20) /* many times the largest cache, of which a part would stay from round to round */
+#define AREA_BYTES ((size_t)512 << 20) /* many times any cache: of less, a part would stay cached */
 #define N_WINDOW   3
 #define WINDOW_NS  4000000
 #define SMALL      0.02 /* share of the model's bytes: formats with less are not measured */

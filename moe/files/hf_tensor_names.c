@@ -37,11 +37,6 @@ static const struct {
     { "self_attn.sinks", "attn_sinks.weight", AS_IT_IS },
     { "self_attn.attention_sink_bias", "attn_sinks.weight", AS_IT_IS },
     { "self_attn.rotary_emb.inv_freq", NULL, NOTHING },
-    { "self_attn.q_scale", NULL, NOTHING }, /* this and the next four: of a KV cache in FP8 */
-    { "self_attn.k_scale", NULL, NOTHING },
-    { "self_attn.v_scale", NULL, NOTHING },
-    { "self_attn.k_proj.k_scale", NULL, NOTHING },
-    { "self_attn.v_proj.v_scale", NULL, NOTHING },
     { "self_attn.q_a_proj.weight", "attn_q_a.weight", AS_IT_IS },
     { "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight", AS_IT_IS },
     { "self_attn.q_b_proj.weight", "attn_q_b.weight", AS_IT_IS },
@@ -289,12 +284,18 @@ static int map_unknown(struct moe_hf_mapper *m, const char *head, size_t skip)
     return moe_hf_put(m, &t, name);
 }
 
+static bool is_packed(const struct moe_stored *t)
+{
+    return t && (!strcmp(t->dtype, "F8_E4M3") || !strcmp(t->dtype, "U8") || !strcmp(t->dtype, "I32"));
+}
+
 /* True if m->t is a tensor of the table beside[] (scales, shape, zero points) and its quantised tensor is
  * stored too. */
 static bool is_beside(const struct moe_hf_mapper *m)
 {
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
-        if (moe_string_ends(m->t->name, beside[i].end) && find_beside(m, strlen(beside[i].end), beside[i].of))
+        if (moe_string_ends(m->t->name, beside[i].end) &&
+            is_packed(find_beside(m, strlen(beside[i].end), beside[i].of)))
             return true;
     return false;
 }
@@ -320,6 +321,15 @@ static bool is_switched_off(const struct moe_folder *d, const char *rest)
                    !strcmp(rest + n - (sizeof bias - 1), bias);
     bool is_norm = !strcmp(rest, "self_attn.q_norm.weight") || !strcmp(rest, "self_attn.k_norm.weight");
     return (d->no_bias && is_bias) || (d->no_qk_norm && is_norm);
+}
+
+/* True for a scale of keys or values for a KV cache in FP8: "k_scale", also of a projection. */
+static bool is_cache_scale(const char *rest)
+{
+    static const char attention[] = "self_attn.";
+    const char *last = strrchr(rest, '.');
+    return !strncmp(rest, attention, sizeof attention - 1) &&
+           (!strcmp(last, ".k_scale") || !strcmp(last, ".v_scale") || !strcmp(last, ".q_scale"));
 }
 
 /* Maps lm_head.weight, the output matrix.  With tie_word_embeddings the embedding is the output matrix; but another
@@ -376,7 +386,7 @@ static int map_layer_or_unknown(struct moe_hf_mapper *m, struct name *n, size_t 
         return n->expert > 0 && m->d->gptq_plain
                    ? 0
                    : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, but its model has no such bias");
-    int err = is_switched_off(m->d, n->rest) ? 0 : map_layer(m, n);
+    int err = is_switched_off(m->d, n->rest) || is_cache_scale(n->rest) ? 0 : map_layer(m, n);
     if (err <= 0)
         return err;
     if (is_ahead)

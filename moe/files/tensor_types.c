@@ -58,19 +58,19 @@ static void note(struct moe_fallbacks *all, const char *name, const struct moe_f
     all->kind[kn_min(i, most - 1)].n++;
 }
 
-/* The table smaller[] has the fallback of published files for rows that are no multiple of 256: a format with blocks of
- * 32 and at least the same precision. */
+/* The table smaller[] has the fallback of published files for rows that are no multiple of 256, of NVFP4 of 64: a format
+ * with blocks of 32 and at least the same precision. */
 enum kn_format moe_format_fit(struct moe_fallbacks *all, const char *name, enum kn_format want, uint64_t n_in)
 {
     static const enum kn_format smaller[KN_FORMAT_COUNT] = {
         [KN_Q2_K] = KN_IQ4_NL,  [KN_Q3_K] = KN_IQ4_NL,    [KN_IQ4_XS] = KN_IQ4_NL,  [KN_Q4_K] = KN_Q5_0,
         [KN_Q5_K] = KN_Q5_1,    [KN_Q6_K] = KN_Q8_0,      [KN_IQ2_XXS] = KN_IQ4_NL, [KN_IQ2_XS] = KN_IQ4_NL,
         [KN_IQ2_S] = KN_IQ4_NL, [KN_IQ3_XXS] = KN_IQ4_NL, [KN_IQ3_S] = KN_IQ4_NL,   [KN_IQ1_S] = KN_IQ4_NL,
-        [KN_IQ1_M] = KN_IQ4_NL,
+        [KN_IQ1_M] = KN_IQ4_NL, [KN_NVFP4] = KN_IQ4_NL,
     };
     enum kn_format f = want;
     while (n_in % (uint64_t)kn_format_info(f)->block_values)
-        f = kn_format_info(f)->block_values == 256 ? smaller[f] : KN_F16;
+        f = kn_format_info(f)->block_values > 32 ? smaller[f] : KN_F16;
     if (f != want)
         note(all, name, &(struct moe_fallback){ .want = want, .got = f, .n_in = n_in });
     return f;

@@ -216,15 +216,15 @@ static void scales_apart_come_to_their_codes(void **state)
         { KN_Q4_0, { .bytes = 2, .rows = 1, .values = 32, .order = OFF_BY_INPUT }, { 32, 224, 2048 } },
         { KN_Q4_0, { .bytes = 2, .rows = 1, .values = 128, .order = OFF_BY_INPUT }, { 128, 384, 2048 } },
         { KN_INT4, { .bytes = 2, .rows = 1, .values = 64, .order = OFF_BY_INPUT }, { 64, 192, 1024 } },
-        { KN_NVFP4, { .bytes = 4, .rows = 1, .values = 64 }, { 64, 192, 2880 } },
-        { KN_FP8, { .bytes = 4, .rows = 1, .values = 2048 }, { 128, 384, 2048 } },
-        { KN_FP8, { .bytes = 2, .rows = 576, .values = 2048 }, { 128, 384, 2048 } },
+        { KN_NVFP4, { .bytes = 4, .rows = 1, .values = 64 }, { 64, 192, 960 } },
+        { KN_FP8, { .bytes = 4, .rows = 1, .values = 2048 }, { 128, 384, 1024 } },
+        { KN_FP8, { .bytes = 2, .rows = 576, .values = 2048 }, { 128, 384, 1024 } },
         { KN_UINT4,
           { .bytes = 2, .rows = 1, .values = 32, .order = OFF_BY_INPUT, .zero_less = 1, .zero_offset = 4088 },
-          { 32, 224, 2048 } },
+          { 32, 224, 1024 } },
         { KN_UINT4,
           { .bytes = 2, .rows = 1, .values = 128, .order = OFF_BY_INPUT_AWQ, .zero_offset = 60 },
-          { 128, 384, 2048 } },
+          { 128, 384, 1024 } },
     };
     static const int n_out[] = { 1, 2, 16, 17, 130, 576 };
     static const uint64_t at[] = { 0, 1, 8, 63, 64, 100, 4090 };

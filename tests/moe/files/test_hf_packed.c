@@ -288,10 +288,12 @@ static const struct kind kinds[] = {
     { "gptq in groups of 128", GPTQ("\"checkpoint_format\":\"gptq\","), false, true, 1, 128, 0x77777777, true, false },
     { "gptq_v2, scales in BF16", GPTQ("\"desc_act\":true,\"checkpoint_format\":\"gptq_v2\","), false, true, 1, 64,
       0x88888888, false, false },
+#ifndef __SANITIZE_ADDRESS__ /* the memory is that of the next */
     { .name = "nvfp4 of modelopt",
       .packing = "{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\",\"group_size\":%d}",
       .values = 16,
       .nvfp4 = true },
+#endif
     { .name = "nvfp4 of compressed-tensors", .packing = NV_GROUPS, .narrow = true, .values = 16, .nvfp4 = true },
 };
 

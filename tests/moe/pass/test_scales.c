@@ -12,6 +12,11 @@
 #include "tests/moe/folder.h"
 
 #define N_VOCAB 300
+#ifdef __SANITIZE_ADDRESS__
+#define FIRST_ISA kn_isa_best() /* the memory is the same for all */
+#else
+#define FIRST_ISA KN_ISA_SCALAR
+#endif
 
 static char plain[80], scaled[80];
 static struct kn_team *team;
@@ -160,7 +165,7 @@ static void scales_are_factors_of_the_weights(void **state)
     if (joined)
         join_latent();
     make_scaled(NULL, 0);
-    for (enum kn_isa isa = KN_ISA_SCALAR; isa <= kn_isa_best(); isa++) {
+    for (enum kn_isa isa = FIRST_ISA; isa <= kn_isa_best(); isa++) {
         float *want = logits_by(&tokens, plain, (struct run){ .isa = isa });
         float *got = logits_by(&tokens, scaled, (struct run){ .isa = isa, .least = true });
         for (int i = 0; i < 4 * N_VOCAB; i++)
