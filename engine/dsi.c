@@ -215,6 +215,9 @@ int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_ds
     if (o->n_target < 1 || o->n_target >= SPEC_DSI_WORKERS || o->lookahead < 0 || o->lookahead > MOST_LOOKAHEAD)
         return kn_fail(KN_EINVAL, "%d targets, a lookahead of %d; 1 to %d and 0 to %d are possible", o->n_target,
                        o->lookahead, SPEC_DSI_WORKERS - 1, MOST_LOOKAHEAD);
+    if (!drafter && e->assets.opt.n_draft)
+        kn_say(KN_LOG_WARN,
+               "--dsi: no drafter is a model of the same vocabulary that drafts chains, so nothing is drafted");
     if (moe_model_shape(e->assets.model)->state_bytes)
         return kn_fail(KN_EUNSUPPORTED,
                        "--dsi: %s has recurrent layers, and their state cannot be rolled back as a "

@@ -43,7 +43,7 @@ CONFIGURATIONS = [  # shape, layers, format, --host-mem (0: everything in memory
     ("ling-lite", 4, "q4_k", "1200M"),
     ("ling-mini-2.0", 5, "q5_k", "1400M"),
     ("ernie-4.5-21b-a3b", 4, "q4_k", "1200M"),
-    ("dots.llm1", 3, "q4_k", "1900M"),
+    ("dots.llm1", 3, "q4_k", "2000M"),
     ("olmoe", 6, "q8_0", "1300M"),
     ("qwen3-30b-a3b", 3, "q6_k", "1300M"),
     ("solar-open-100b", 2, "q4_k", "1900M"),

@@ -64,7 +64,7 @@
  *                    sign does not count, and 0x7F means 0.
  *   FP8              d[16], q[128][16]               k sits at q[k][l]: sign, 4 bits of exponent, 3 of fraction
  *   INT4             d[16], q[4][16][4]              as Q4_0, but d is a BF16
- *   UINT4            d[16], z[16], q[4][16][4]       as Q4_0, but z, 0..16, is subtracted, not 8
+ *   UINT4            d[16], z[16], q[4][16][4]       as Q4_0, but z is subtracted, not 8; files have 0..15
  *
  * GGUF has no FP8, INT4 or UINT4.  Models in these formats, and in MXFP4 and NVFP4, are published with codes and scales
  * in separate tensors; the loader joins each block with its scale, so that memory holds the blocks listed above.

@@ -6,13 +6,14 @@
  * the place where the last long run ended.  If there is none, a token was perhaps replaced by another: the place is
  * guessed, for GUESSES tokens.
  *
- * A search compares one token with each token of the text, and reads further where they are equal: a few microseconds
- * for thousands of tokens.  It is made only after tokens that were not the one at the place. */
+ * A search compares one token with each token of the text, and reads further at the MOST_TRIED nearest places where they are
+ * equal: some microseconds for ten thousand tokens.  It is made only after tokens that were not the one at the place. */
 #include "speculative/internal.h"
 
-#define LONG_RUN 3  /* tokens of a run that moves `left` */
-#define NEAR     32 /* a single equal token counts if it lies at most so far behind `left` */
-#define GUESSES  4
+#define LONG_RUN   3  /* tokens of a run that moves `left` */
+#define NEAR       32 /* a single equal token counts if it lies at most so far behind `left` */
+#define GUESSES    4
+#define MOST_TRIED 64 /* places with the same token that a search looks at */
 
 void spec_copy_start(struct spec_copy *c, const int32_t *token, int n)
 {
@@ -31,16 +32,17 @@ static int run_before(const struct spec_copy *c, int at)
 /* How far a place lies behind `left`; places before it are further than all behind it. */
 static int distance(const struct spec_copy *c, int at) { return at >= c->left ? at - c->left : c->n + c->left - at; }
 
+/* Looks at the nearest places first, so of runs with the same length the first is the closest. */
 static void find_place(struct spec_copy *c, int32_t token)
 {
-    int best = -1, longest = 0;
-    for (int at = 1; at <= c->n; at++) {
+    int best = -1, longest = 0, left = kn_max(c->left, 1), n_tried = 0;
+    for (int i = 0; i < c->n && n_tried < MOST_TRIED; i++) {
+        int at = left + i <= c->n ? left + i : c->n - i;
         if (c->token[at - 1] != token)
             continue;
         int run = run_before(c, at);
-        if (run == 1 && distance(c, at) > NEAR)
-            continue;
-        if (run > longest || (run == longest && distance(c, at) < distance(c, best))) {
+        n_tried++;
+        if (run > longest && (run > 1 || distance(c, at) <= NEAR)) {
             longest = run;
             best = at;
         }

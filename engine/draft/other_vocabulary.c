@@ -209,7 +209,7 @@ static void enter(struct eng_drafter *base, struct eng_seq *s)
     struct other *d = (struct other *)base;
     struct text *t = &d->text[s->number];
     t->n_token = t->n_fixed = t->n_computed = t->n_tail = t->n_read = 0;
-    t->full = false;
+    t->full = d->n_slot <= SPEC_DEPTHS; /* too few slots even for a draft */
     t->is_cut = true;
     eng_decoder_init(&t->decoder, base->drafting->host.vocab, ENG_DECODE_RAW);
     if (eng_vocab_adds_bos(d->vocab))

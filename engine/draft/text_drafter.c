@@ -30,7 +30,8 @@ static void enter(struct eng_drafter *base, struct eng_seq *s)
 {
     struct draft_text *d = (struct draft_text *)base;
     spec_drafter_begin(d->drafter, s->number, s->path.salt);
-    if (base->copies && s->n_reference) { /* the answer repeats it, not the prompt */
+    if (base->copies && s->n_reference &&
+        (s->draft->usable >> base->number & 1)) { /* the answer repeats it, not the prompt */
         add_tokens(d, s, s->n_prompt);
         spec_drafter_set_reference(d->drafter, s->number, s->reference, s->n_reference);
     }

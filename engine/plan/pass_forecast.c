@@ -18,8 +18,7 @@
 #define PREFILL_RATE_RATIO 0.45  /* multiply-adds with many rows per weight: dense weights, prompts */
 #define FLOAT_RATE_RATIO   0.15  /* multiply-adds of attention, over those of int8 */
 #define LAYER_S            10e-6 /* starting the parallel regions of a layer */
-#define PRODUCT_RATIO      1.06  /* time of a pass's products, over that of the same products in a row */
-#define VALUE_S            15e-9 /* other work of a row in a layer, for each value of its residual stream */
+#define VALUE_S            4e-9  /* other work of a row in a layer, for each value of its residual stream */
 
 /* Multiply-adds of one expert in every layer. */
 static double expert_macs(const struct moe_shape *shape)
@@ -48,7 +47,7 @@ static double products_s(const struct eng_products *p, const size_t *bytes, doub
     for (int f = 0; f < KN_FORMAT_COUNT; f++)
         if (bytes[f])
             s += (double)bytes[f] * byte_s(p, f, rows);
-    return s * PRODUCT_RATIO;
+    return s;
 }
 
 /* Bytes of keys and values that a pass reads, and of recurrent states that it reads and writes. */

@@ -173,7 +173,7 @@ static int join_columns(const struct moe_file *f, const struct moe_tensor *t, ui
     return 0;
 }
 
-/* Where row `row` of a matrix stored by input is: the reverse of nothing but its layout's permutation. */
+/* The stored output of row `row` of a matrix stored by input: only the layout's permutation is applied. */
 static uint64_t output_of(const struct moe_layout *l, uint64_t row)
 {
     const struct kn_columns c = {

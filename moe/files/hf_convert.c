@@ -447,6 +447,8 @@ static int add_expert_factor(struct moe_hf_mapper *m, const char *name, int e, b
     struct moe_tensor one = factor_tensor(m, (size_t)m->d->n_expert);
     if (!one.layout)
         return KN_ENOMEM;
+    if (!first && one.layout->inverse != t->layout->inverse)
+        return refuse(m, KN_ECORRUPT, "has another kind of scale than the layer's other experts");
     if (first) {
         if ((err = new_stack(m, &one, other, false)))
             return err;

@@ -167,7 +167,7 @@ static int read_method(struct moe_folder *d, const json_t *q)
 {
     const char *method = json_string_value(get(q, "quant_method"));
     if (!method)
-        return refuse_packing(d, "");
+        return refuse_packing(d, "a method that is not stated");
     if (!strcmp(method, "mxfp4") && !strcmp(d->family->arch, "gpt-oss"))
         return d->err;
     if (!strcmp(method, "fp8"))

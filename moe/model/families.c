@@ -995,6 +995,6 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     if (d->long_rope && family->long_rope_attn > 0)
         d->scaling_attn = family->long_rope_attn;
     set_unrotated(d, family);
-    d->v_is_k = family->v_is_k && lacks_v(d, &k);
+    d->v_is_k = family->v_is_k && d->d_value == d->d_head && lacks_v(d, &k);
     return check_near(&k);
 }

@@ -109,6 +109,19 @@ static enum kn_format wider(enum kn_format a, enum kn_format b)
     return bytes_of(a, GRAIN) >= bytes_of(b, GRAIN) ? a : b;
 }
 
+/* Whether a matrix of NVFP4 can have a factor of its own: a tensor beside it.  gemma4 has one there for its own purpose, and a stack
+ * whose matrices lie in two dimensions does not show their number. */
+static bool can_have_factor(const struct job *j, const struct moe_tensor *t)
+{
+    char name[NAME_MOST];
+    int head = (int)t->name.n - (int)strlen(".weight");
+    if (head < 1 || t->name.n >= NAME_MOST || memcmp(t->name.data + head, ".weight", strlen(".weight")))
+        return false;
+    snprintf(name, sizeof name, "%.*s.scale", head, t->name.data);
+    bool stack = contains(t, "_exps.weight");
+    return !moe_file_find_tensor(j->file, name) && (stack ? t->dim[2] > 1 : !moe_tensor_is_expert(t));
+}
+
 static enum kn_format wanted(struct job *j, const struct moe_tensor *t, enum kn_format from, const char *shown)
 {
     const enum kn_format *format = j->opt->format;
@@ -120,6 +133,8 @@ static enum kn_format wanted(struct job *j, const struct moe_tensor *t, enum kn_
     enum kn_format f = format[part];
     if (part == MOE_EMBEDDING && !moe_file_find_tensor(j->file, "output.weight"))
         f = wider(f, format[MOE_HEAD]);
+    if (f == KN_NVFP4 && from != KN_NVFP4 && !can_have_factor(j, t))
+        f = KN_IQ4_NL;
     return moe_format_fit(&j->fallbacks, shown, f, t->dim[0]);
 }
 
@@ -161,22 +176,17 @@ static int check_importance(const struct job *j)
 #define FACTOR_TOP (448.0f * 6) /* the largest value of NVFP4 */
 
 /* Matrices of t that get a factor: those of a stack of experts, or one. */
-static size_t n_factor(const struct job *j, const struct moe_tensor *t, const struct moe_quantized *q)
+static size_t n_factor(const struct moe_tensor *t, const struct moe_quantized *q)
 {
-    char name[NAME_MOST];
-    int head = (int)t->name.n - (int)strlen(".weight");
-    bool stack = contains(t, "_exps.weight");
-    if (q->to != KN_NVFP4 || q->from == KN_NVFP4 || head < 1 || t->name.n >= NAME_MOST ||
-        memcmp(t->name.data + head, ".weight", strlen(".weight")) || (moe_tensor_is_expert(t) && !stack))
+    if (q->to != KN_NVFP4 || q->from == KN_NVFP4)
         return 0;
-    snprintf(name, sizeof name, "%.*s.scale", head, t->name.data);
-    return moe_file_find_tensor(j->file, name) ? 0 : stack ? (size_t)t->dim[2] : 1;
+    return contains(t, "_exps.weight") ? (size_t)t->dim[2] : 1;
 }
 
 static int plan_factors(struct job *j, size_t i)
 {
     struct factors *f = &j->factors[i];
-    f->n = n_factor(j, moe_file_tensor(j->file, i), &j->done[i]);
+    f->n = n_factor(moe_file_tensor(j->file, i), &j->done[i]);
     f->x = f->n ? kn_calloc(f->n, sizeof *f->x) : NULL;
     return f->n && !f->x ? kn_fail(KN_ENOMEM, "quantize: no memory for %zu factors", f->n) : 0;
 }
