@@ -8,7 +8,7 @@
  * equally often, no cache does better.
  *
  * The shares of the measured rates that passes reach, and forecasts beside measurements:
- * evals/results/speed/plan-2026-11-24.md for models that wait for the disk, plan-2026-11-26.md for others. */
+ * evals/results/speed/plan-2026-11-24.md for models that wait for the disk, plan-shapes-2026-11-26.md for others. */
 #include "engine/plan/plan.h"
 
 #include <math.h>
