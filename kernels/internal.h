@@ -49,6 +49,10 @@ KN_OPS_OF(avx2)
 KN_OPS_OF(avx512)
 void kn_matmul_vbmi(const struct kn_matmul *m, int panel0, int panel1); /* all else is as AVX-512 */
 
+/* The end of each sum: 64 accumulators down to one, in a halving tree (reference.c). */
+#define KN_ACCUMULATORS 64
+float kn_tree_sum(float acc[KN_ACCUMULATORS]);
+
 /* A field of a format's block: n items of `size` bytes, from byte `at` of the block in the file.  In a panel,
  * item i of row 0, of row 1 .. of row 15 follow one another, then item i + 1. */
 #define KN_FIELDS     6   /* most fields of a format, plus an end entry with n = 0 */

@@ -7,8 +7,6 @@
 
 #include "kernels/cpu/expf.h"
 
-#define N_ACC 64
-
 float kn_largest_scalar(const float *z, int n)
 {
     float most = -HUGE_VALF;
@@ -36,13 +34,10 @@ int kn_find_first_scalar(const float *z, float value, int n)
 
 float kn_exp_sum_scalar(const float *z, float most, int n)
 {
-    float acc[N_ACC] = { 0 };
+    float acc[KN_ACCUMULATORS] = { 0 };
     for (int i = 0; i < n; i++)
-        acc[i % N_ACC] += kn_expf(z[i] - most);
-    for (int half = N_ACC / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            acc[i] += acc[i + half];
-    return acc[0];
+        acc[i % KN_ACCUMULATORS] += kn_expf(z[i] - most);
+    return kn_tree_sum(acc);
 }
 
 void kn_temper_scalar(const float *z, float most, double temperature, int n, float *x)

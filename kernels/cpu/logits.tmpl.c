@@ -53,21 +53,7 @@ int KN_FN(kn_find_first)(const float *z, float value, int n)
     return i;
 }
 
-float KN_FN(kn_exp_sum)(const float *z, float most, int n)
-{
-    vf top = vf_set1(most), acc[KN_ACCS];
-    for (int j = 0; j < KN_ACCS; j++)
-        acc[j] = vf_zero();
-    for (int i = 0; i < n; i += 64)
-        for (int j = 0; j < KN_ACCS; j++) {
-            int at = i + j * KN_LANES;
-            if (at >= n)
-                break;
-            vf e = vf_exp(vf_sub(load_some(z + at, n - at), top));
-            acc[j] = vf_add(acc[j], n - at < KN_LANES ? vf_select(first_lanes(n - at), e, vf_zero()) : e);
-        }
-    return sum_accumulators(acc);
-}
+float KN_FN(kn_exp_sum)(const float *z, float most, int n) { return sum_exp(z, most, n, NULL); }
 
 /* ---- doubles: half as many lanes ---------------------------------------------------------------- */
 

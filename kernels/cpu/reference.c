@@ -16,9 +16,9 @@
 #include <math.h>
 #include <string.h>
 
-#define N_ACC 64
+#define N_ACC KN_ACCUMULATORS
 
-static float tree_sum(float acc[N_ACC])
+float kn_tree_sum(float acc[N_ACC])
 {
     for (int half = N_ACC / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
@@ -31,7 +31,7 @@ static float dot(const float *x, const float *y, int n)
     float acc[N_ACC] = { 0 };
     for (int i = 0; i < n; i++)
         acc[i % N_ACC] = fmaf(x[i], y[i], acc[i % N_ACC]);
-    return tree_sum(acc);
+    return kn_tree_sum(acc);
 }
 
 static float larger(float x, float most) { return x > most ? x : most; }
@@ -50,7 +50,7 @@ void kn_center_scalar(const float *x, int n, float *y)
     float acc[N_ACC] = { 0 };
     for (int i = 0; i < n; i++)
         acc[i % N_ACC] += x[i];
-    float mean = tree_sum(acc) / (float)n;
+    float mean = kn_tree_sum(acc) / (float)n;
     for (int i = 0; i < n; i++)
         y[i] = x[i] - mean;
 }
@@ -64,7 +64,7 @@ void kn_softmax_scalar(float *x, int n)
         x[i] = kn_expf(x[i] - most);
         acc[i % N_ACC] += x[i];
     }
-    float sum = tree_sum(acc);
+    float sum = kn_tree_sum(acc);
     for (int i = 0; i < n; i++)
         x[i] = x[i] / sum;
 }
@@ -253,7 +253,7 @@ static void attend_chunk(const struct kn_attend *a, const struct query *q, int l
         weight[p % KN_CHUNK] = kn_expf(score[p % KN_CHUNK] - c->most);
     float acc[KN_CHUNK];
     memcpy(acc, weight, sizeof acc);
-    c->sum = tree_sum(acc);
+    c->sum = kn_tree_sum(acc);
     if (a->kv != KN_KV_INT8)
         add_values(a, lo, hi, weight, c->o);
     else

@@ -169,4 +169,26 @@ KN_INLINE vf vf_tanh(vf x) /* kn_tanhf_inline, lane by lane */
     return vf_select(vf_less(size, vf_set1(KN_TANHF_NEAR)), near, far);
 }
 
+/* The sum of exp(x[i] - most); y, if it is not NULL, gets the terms and may be x. */
+KN_INLINE float sum_exp(const float *x, float most, int n, float *y)
+{
+    vf top = vf_set1(most), acc[KN_ACCS];
+    for (int j = 0; j < KN_ACCS; j++)
+        acc[j] = vf_zero();
+    for (int i = 0; i < n; i += 64) {
+        for (int j = 0; j < KN_ACCS; j++) {
+            int at = i + j * KN_LANES;
+            if (at >= n)
+                break;
+            vf e = vf_exp(vf_sub(load_some(x + at, n - at), top));
+            if (n - at < KN_LANES)
+                e = vf_select(first_lanes(n - at), e, vf_zero());
+            if (y)
+                store_some(y + at, e, n - at);
+            acc[j] = vf_add(acc[j], e);
+        }
+    }
+    return sum_accumulators(acc);
+}
+
 #endif

@@ -10,8 +10,9 @@
 
 /* ---- sums and norms ------------------------------------------------------------------------- */
 
-/* The last registers are filled up with zeros.  Adding them changes no accumulator, because none is ever -0. */
-static float sum_of_squares(const float *x, int n)
+/* The sum of x or of its squares.  The last registers are filled up with zeros.  Adding them changes no accumulator, because none
+ * is ever -0. */
+KN_INLINE float sum_of(const float *x, int n, bool squares)
 {
     vf acc[KN_ACCS];
     for (int j = 0; j < KN_ACCS; j++)
@@ -22,7 +23,7 @@ static float sum_of_squares(const float *x, int n)
             if (at >= n)
                 break;
             vf v = load_some(x + at, n - at);
-            acc[j] = vf_fma(v, v, acc[j]);
+            acc[j] = squares ? vf_fma(v, v, acc[j]) : vf_add(acc[j], v);
         }
     }
     return sum_accumulators(acc);
@@ -30,7 +31,7 @@ static float sum_of_squares(const float *x, int n)
 
 void KN_FN(kn_rms_norm)(const float *x, const float *w, float eps, int n, float *y)
 {
-    float scale = 1.0f / sqrtf(sum_of_squares(x, n) / (float)n + eps);
+    float scale = 1.0f / sqrtf(sum_of(x, n, true) / (float)n + eps);
     vf inv = vf_set1(scale);
     for (int i = 0; i < n; i += KN_LANES) {
         vf v = vf_mul(load_some(x + i, n - i), inv);
@@ -38,58 +39,16 @@ void KN_FN(kn_rms_norm)(const float *x, const float *w, float eps, int n, float 
     }
 }
 
-static float sum_of(const float *x, int n)
-{
-    vf acc[KN_ACCS];
-    for (int j = 0; j < KN_ACCS; j++)
-        acc[j] = vf_zero();
-    for (int i = 0; i < n; i += 64) {
-        for (int j = 0; j < KN_ACCS; j++) {
-            int at = i + j * KN_LANES;
-            if (at >= n)
-                break;
-            acc[j] = vf_add(acc[j], load_some(x + at, n - at));
-        }
-    }
-    return sum_accumulators(acc);
-}
-
 void KN_FN(kn_center)(const float *x, int n, float *y)
 {
-    vf mean = vf_set1(sum_of(x, n) / (float)n);
+    vf mean = vf_set1(sum_of(x, n, false) / (float)n);
     for (int i = 0; i < n; i += KN_LANES)
         store_some(y + i, vf_sub(load_some(x + i, n - i), mean), n - i);
 }
 
-static float largest(const float *x, int n)
-{
-    vf lowest = vf_set1(-HUGE_VALF), most = lowest;
-    int i = 0;
-    for (; i + KN_LANES <= n; i += KN_LANES)
-        most = vf_max(vf_load(x + i), most);
-    if (i < n)
-        most = vf_max(vf_select(first_lanes(n - i), vf_load_n(x + i, n - i), lowest), most);
-    return vf_largest(most);
-}
-
 void KN_FN(kn_softmax)(float *x, int n)
 {
-    vf most = vf_set1(largest(x, n)), acc[KN_ACCS];
-    for (int j = 0; j < KN_ACCS; j++)
-        acc[j] = vf_zero();
-    for (int i = 0; i < n; i += 64) {
-        for (int j = 0; j < KN_ACCS; j++) {
-            int at = i + j * KN_LANES;
-            if (at >= n)
-                break;
-            vf e = vf_exp(vf_sub(load_some(x + at, n - at), most));
-            if (n - at < KN_LANES)
-                e = vf_select(first_lanes(n - at), e, vf_zero());
-            store_some(x + at, e, n - at);
-            acc[j] = vf_add(acc[j], e);
-        }
-    }
-    vf sum = vf_set1(sum_accumulators(acc));
+    vf sum = vf_set1(sum_exp(x, KN_FN(kn_largest)(x, n), n, x));
     for (int i = 0; i < n; i += KN_LANES)
         store_some(x + i, vf_div(load_some(x + i, n - i), sum), n - i);
 }

@@ -88,9 +88,9 @@ KN_DEVICE void warp_rms_norm(float *x, const float *w, float eps, int n)
     __syncwarp();
 }
 
-/* The sum of the squares of x for all threads.  Values go through shared memory, so that all threads load, and the 64
+/* The sum of x, or of its squares, for all threads.  Values go through shared memory, so that all threads load, and the 64
  * that add wait once for each tile. */
-KN_DEVICE float block_square_sum(const float *x, int n)
+KN_DEVICE float block_sum_of(const float *x, int n, bool squares)
 {
     const int n_tile = 2048;
     __shared__ float tile[n_tile], total;
@@ -102,7 +102,7 @@ KN_DEVICE float block_square_sum(const float *x, int n)
             tile[i] = x[at + i];
         __syncthreads();
         for (int i = t; t < 64 && i < m; i += 64)
-            acc = fmaf(tile[i], tile[i], acc);
+            acc = squares ? fmaf(tile[i], tile[i], acc) : acc + tile[i];
         __syncthreads();
     }
     if (t < 64)
@@ -116,6 +116,9 @@ KN_DEVICE float block_square_sum(const float *x, int n)
     __syncthreads();
     return total;
 }
+
+KN_DEVICE float block_square_sum(const float *x, int n) { return block_sum_of(x, n, true); }
+KN_DEVICE float block_sum(const float *x, int n) { return block_sum_of(x, n, false); }
 
 /* y = norm(x) * w; y may be x. */
 KN_DEVICE void block_rms_norm(const float *x, const float *w, float eps, int n, float *y)
@@ -124,34 +127,6 @@ KN_DEVICE void block_rms_norm(const float *x, const float *w, float eps, int n, 
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
         y[i] = (x[i] * inv) * w[i];
     __syncthreads();
-}
-
-/* The sum of x for all threads, in the order of block_square_sum(). */
-KN_DEVICE float block_sum(const float *x, int n)
-{
-    const int n_tile = 2048;
-    __shared__ float tile[n_tile], total;
-    float acc = 0;
-    int t = (int)threadIdx.x;
-    for (int at = 0; at < n; at += n_tile) {
-        int m = min(n_tile, n - at);
-        for (int i = t; i < m; i += (int)blockDim.x)
-            tile[i] = x[at + i];
-        __syncthreads();
-        for (int i = t; t < 64 && i < m; i += 64)
-            acc = acc + tile[i];
-        __syncthreads();
-    }
-    if (t < 64)
-        tile[t] = acc;
-    __syncthreads();
-    if (t < KN_WARP) {
-        float sum = warp_tree(tile[t], tile[t + KN_WARP]);
-        if (t == 0)
-            total = sum;
-    }
-    __syncthreads();
-    return total;
 }
 
 /* y = the norm of x by w; with a bias the layer norm.  y is not x. */
