@@ -218,19 +218,25 @@ static const char *gamma_text(int gamma, char out[16])
     return out;
 }
 
-/* The ratio of the speeds of ways `on` and `off`: the mean over the rounds; *half is set to the half width of its 95 %
- * confidence interval (Student's t), 0 with one round. */
-static double ratio_of(const struct ways *w, int on, int off, double *half)
+double eng_bench_mean(const double *x, int n, double *half)
 {
     static const double t[] = { 0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23 };
     double mean = 0, square = 0;
-    int n = w->n_round;
     for (int i = 0; i < n; i++)
-        mean += w->speed[i][on] / w->speed[i][off] / n;
+        mean += x[i] / n;
     for (int i = 0; i < n; i++)
-        square += (w->speed[i][on] / w->speed[i][off] - mean) * (w->speed[i][on] / w->speed[i][off] - mean);
+        square += (x[i] - mean) * (x[i] - mean);
     *half = n > 1 ? t[kn_min(n - 1, 10)] * sqrt(square / (n - 1) / n) : 0;
     return mean;
+}
+
+/* The ratio of the speeds of ways `on` and `off` over the rounds. */
+static double ratio_of(const struct ways *w, int on, int off, double *half)
+{
+    double ratio[MAX_ROUNDS];
+    for (int i = 0; i < w->n_round; i++)
+        ratio[i] = w->speed[i][on] / w->speed[i][off];
+    return eng_bench_mean(ratio, w->n_round, half);
 }
 
 static void print_ratio(const struct eng_bench *b, int batch, const struct ways *w, int on, int off)

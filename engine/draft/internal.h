@@ -75,7 +75,15 @@ struct eng_drafter {
 
 int eng_draft_text_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
 int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
-int eng_draft_other_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
+/* For a draft model with another vocabulary; takes the file and its vocabulary over, also on failure. */
+int eng_draft_other_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o,
+                         struct moe_file *file, struct eng_vocab *vocab);
+/* For both kinds of draft models: opens the network of the file, or refuses it; warns if it was trained on shorter texts than the
+ * target has; its memory with all experts. */
+int eng_draft_open_network(struct moe_model **out, struct moe_file *file, const struct eng_drafting *g,
+                           const struct eng_draft_option *o);
+void eng_draft_check_length(const struct moe_model *m, const struct eng_drafting *g, const struct eng_draft_option *o);
+struct eng_extra eng_whole_network_extra(const struct moe_model *m, const struct moe_context_options *one);
 const int32_t *eng_draft_other_text(const struct eng_drafter *d, int seat, int *n); /* the tokens that it has read */
 int eng_draft_head_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
 bool eng_draft_is_model(const struct eng_drafter *d);

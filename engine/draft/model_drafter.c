@@ -52,25 +52,47 @@ const struct moe_model *eng_draft_model_of(const struct eng_drafter *d)
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-/* Sets *same: both vocabularies are equal; either model may have padding rows beyond. */
-static int compare_vocab(const struct eng_drafting *g, const struct moe_file *file, const char *path, bool *same)
+/* Whether the vocabulary is the target's, and says so if not; either model may have padding rows beyond. */
+static bool has_vocab_of_target(const struct eng_drafting *g, const struct eng_vocab *v, const char *path)
 {
-    struct eng_vocab *v;
-    int error = eng_vocab_open(&v, file);
-    if (error)
-        return error;
     int n = eng_vocab_size(g->host.vocab), n_here = eng_vocab_size(v), id = 0;
     while (n == n_here && id < n && eng_vocab_text(v, id).n == eng_vocab_text(g->host.vocab, id).n &&
            !memcmp(eng_vocab_text(v, id).data, eng_vocab_text(g->host.vocab, id).data, eng_vocab_text(v, id).n))
         id++;
-    eng_vocab_close(v);
-    *same = n == n_here && id == n;
     if (n != n_here)
         kn_say(KN_LOG_INFO, "%s has another vocabulary, of %d tokens, not %d: its drafts are passed on as text", path,
                n_here, n);
-    else if (!*same)
+    else if (id < n)
         kn_say(KN_LOG_INFO, "%s has another vocabulary, token %d differs: its drafts are passed on as text", path, id);
-    return 0;
+    return n == n_here && id == n;
+}
+
+int eng_draft_open_network(struct moe_model **out, struct moe_file *file, const struct eng_drafting *g,
+                           const struct eng_draft_option *w)
+{
+    struct moe_model_options opt = { .isa = g->host.isa, .device = moe_model_device(g->host.model) };
+    int error = moe_model_open(out, file, &opt);
+    if (error || !moe_model_shape(*out)->state_bytes)
+        return error;
+    return kn_fail(KN_EUNSUPPORTED,
+                   "%s cannot draft: the state of its recurrent layers cannot be rolled back; "
+                   "--draft model: takes a model with attention in every layer",
+                   w->file);
+}
+
+void eng_draft_check_length(const struct moe_model *m, const struct eng_drafting *g, const struct eng_draft_option *w)
+{
+    int n = moe_model_shape(m)->n_ctx_train;
+    if (n < g->host.n_ctx)
+        kn_say(KN_LOG_WARN, "%s was trained on %d tokens: its drafts beyond them will be poor", w->file, n);
+}
+
+/* All weights stay in memory, experts too. */
+struct eng_extra eng_whole_network_extra(const struct moe_model *m, const struct moe_context_options *one)
+{
+    struct eng_extra all = eng_network_extra(m, one);
+    all.weights += moe_model_shape(m)->expert_bytes;
+    return all;
 }
 
 static struct moe_context_options context_options(const struct draft_model *d, int n_slot)
@@ -101,13 +123,18 @@ static void close_model(struct eng_drafter *base)
     kn_free(d);
 }
 
-static int open_same(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w)
+/* Takes the file over, also on failure. */
+static int open_same(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w,
+                     struct moe_file *file)
 {
     struct draft_model *d = kn_calloc(1, sizeof *d);
     size_t n = (size_t)g->host.n_parallel;
     int error = 0;
-    if (!d)
+    if (!d) {
+        moe_file_close(file);
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
+    }
+    d->file = file;
     d->base = (struct eng_drafter){
         .kind = &model_kind, .drafting = g, .can_draw = true, .team = g->host.team, .sampler = g->host.sampler
     };
@@ -117,24 +144,15 @@ static int open_same(struct eng_drafter **out, struct eng_drafting *g, const str
     d->chooses = kn_calloc(n, sizeof(struct item *));
     if (!d->row || !d->item || !d->choice || !d->chooses)
         error = kn_fail(KN_ENOMEM, "no memory for a drafter");
-    if (!error && !(error = moe_file_open(&d->file, w->file)))
-        error = moe_model_open(
-            &d->model, d->file,
-            &(struct moe_model_options){ .isa = g->host.isa, .device = moe_model_device(g->host.model) });
-    if (!error && moe_model_shape(d->model)->state_bytes)
-        error = kn_fail(KN_EUNSUPPORTED,
-                        "%s cannot draft: the state of its recurrent layers cannot be rolled back; "
-                        "--draft model: takes a model with attention in every layer",
-                        w->file);
+    if (!error)
+        error = eng_draft_open_network(&d->model, file, g, w);
     if (!error && w->tree != ENG_TREE_CHAIN)
         error = eng_trees_open(&d->trees, &d->base, d->model, w->tree);
-    if (!error && moe_model_shape(d->model)->n_ctx_train < g->host.n_ctx)
-        kn_say(KN_LOG_WARN, "%s was trained on %d tokens: its drafts beyond them will be poor", w->file,
-               moe_model_shape(d->model)->n_ctx_train);
     if (error) {
         close_model(&d->base);
         return error;
     }
+    eng_draft_check_length(d->model, g, w);
     *out = &d->base;
     return 0;
 }
@@ -142,23 +160,25 @@ static int open_same(struct eng_drafter **out, struct eng_drafting *g, const str
 int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w)
 {
     struct moe_file *file;
-    bool same = false;
+    struct eng_vocab *vocab;
     int error = moe_file_open(&file, w->file);
     if (error)
         return error;
-    error = compare_vocab(g, file, w->file, &same);
-    moe_file_close(file);
-    return error ? error : same ? open_same(out, g, w) : eng_draft_other_open(out, g, w);
+    if ((error = eng_vocab_open(&vocab, file))) {
+        moe_file_close(file);
+        return error;
+    }
+    if (!has_vocab_of_target(g, vocab, w->file))
+        return eng_draft_other_open(out, g, w, file, vocab);
+    eng_vocab_close(vocab);
+    return open_same(out, g, w, file);
 }
 
-/* All weights stay in memory, experts too. */
 static struct eng_extra need(const struct eng_drafter *base)
 {
     const struct draft_model *d = (const struct draft_model *)base;
     struct moe_context_options one = context_options(d, 1);
-    struct eng_extra all = eng_network_extra(d->model, &one);
-    all.weights += moe_model_shape(d->model)->expert_bytes;
-    return all;
+    return eng_whole_network_extra(d->model, &one);
 }
 
 static int load(struct eng_drafter *base)

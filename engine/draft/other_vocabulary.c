@@ -147,22 +147,21 @@ static int check_option(const struct eng_draft_option *w)
                    eng_tree_name(w->tree));
 }
 
-int eng_draft_other_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w)
+int eng_draft_other_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w,
+                         struct moe_file *file, struct eng_vocab *vocab)
 {
     struct other *d = kn_calloc(1, sizeof *d);
-    int error = check_option(w);
-    if (!d)
+    if (!d) {
+        eng_vocab_close(vocab);
+        moe_file_close(file);
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
+    }
+    d->file = file;
+    d->vocab = vocab;
     d->base = (struct eng_drafter){ .kind = &other_kind, .drafting = g };
-    if (!error && !(error = moe_file_open(&d->file, w->file)) && !(error = eng_vocab_open(&d->vocab, d->file)))
-        error = moe_model_open(
-            &d->model, d->file,
-            &(struct moe_model_options){ .isa = g->host.isa, .device = moe_model_device(g->host.model) });
-    if (!error && moe_model_shape(d->model)->state_bytes)
-        error = kn_fail(KN_EUNSUPPORTED,
-                        "%s cannot draft: the state of its recurrent layers cannot be rolled back; "
-                        "--draft model: takes a model with attention in every layer",
-                        w->file);
+    int error = check_option(w);
+    if (!error)
+        error = eng_draft_open_network(&d->model, file, g, w);
     if (!error && eng_vocab_size(d->vocab) > moe_model_shape(d->model)->n_vocab)
         error = kn_fail(KN_ECORRUPT, "%s: %d tokens but only %d rows of embeddings", w->file, eng_vocab_size(d->vocab),
                         moe_model_shape(d->model)->n_vocab);
@@ -172,21 +171,16 @@ int eng_draft_other_open(struct eng_drafter **out, struct eng_drafting *g, const
         close_other(&d->base);
         return error;
     }
-    if (moe_model_shape(d->model)->n_ctx_train < g->host.n_ctx)
-        kn_say(KN_LOG_WARN, "%s was trained on %d tokens: its drafts beyond them will be poor", w->file,
-               moe_model_shape(d->model)->n_ctx_train);
+    eng_draft_check_length(d->model, g, w);
     *out = &d->base;
     return 0;
 }
 
-/* All weights stay in memory, experts too. */
 static struct eng_extra need(const struct eng_drafter *base)
 {
     const struct other *d = (const struct other *)base;
     struct moe_context_options one = context_options(d, 1);
-    struct eng_extra all = eng_network_extra(d->model, &one);
-    all.weights += moe_model_shape(d->model)->expert_bytes;
-    return all;
+    return eng_whole_network_extra(d->model, &one);
 }
 
 /* As many slots as the target's KV has, in equal shares. */

@@ -15,6 +15,7 @@
  *
  * A line is a block; the lines at the end are the ratios of speeds over "none" (mean over the rounds, half of the 95 % interval). */
 #include "engine/base/base.h"
+#include "engine/cli/bench.h"
 #include "engine/engine.h"
 #include "engine/text/chat_prompt.h"
 
@@ -280,27 +281,13 @@ static const char *way_name(int gamma, char out[16])
     return out;
 }
 
-/* The mean of the first n ratios, and half of its 95 % interval by Student's t. */
-static double mean_of(const double *ratio, int n, double *half)
-{
-    static const double t[] = { 0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23 };
-    double mean = 0, square = 0;
-    for (int i = 0; i < n; i++)
-        mean += ratio[i] / n;
-    for (int i = 0; i < n; i++)
-        square += (ratio[i] - mean) * (ratio[i] - mean);
-    *half = n > 1 ? t[kn_min(n - 1, 10)] * sqrt(square / (n - 1) / n) : INFINITY;
-    return mean;
-}
-
-static void print_block(const struct chat *c, int round, int gamma, const struct block *b)
+static void print_block(int round, int gamma, const struct block *b)
 {
     char name[16];
     printf("%d,%s,%.2f,%.0f,%.0f,%.2f,%.1f,%.0f,%.3f,%.0f,%.3f,%.3f\n", round, way_name(gamma, name), b->seconds,
            b->answers, b->tokens, b->tokens / b->seconds, b->first_ms / b->answers, b->prompt / b->answers,
            b->cached / b->prompt, b->passes, b->drafted / b->tokens, b->kept / b->tokens);
     fflush(stdout);
-    (void)c;
 }
 
 static int run_rounds(struct chat *c)
@@ -316,18 +303,18 @@ static int run_rounds(struct chat *c)
             int way = (k + round) % c->set.n_way;
             error = play(c, c->set.gammas[way], &block[way]);
             if (!error)
-                print_block(c, round, c->set.gammas[way], &block[way]);
+                print_block(round, c->set.gammas[way], &block[way]);
         }
         for (int way = 0; way < c->set.n_way && !error && round > 0; way++) {
             speed_ratio[way][n] = block[0].seconds / block[way].seconds;
             first_ratio[way][n] = block[way].first_ms / block[way].answers / (block[0].first_ms / block[0].answers);
         }
         n += round > 0 && !error;
-        mean_of(speed_ratio[1], n, &half);
+        eng_bench_mean(speed_ratio[1], n, &half);
     }
     for (int way = 1; way < c->set.n_way && !error; way++) {
-        double first_half, mean = mean_of(speed_ratio[way], n, &half),
-                           first = mean_of(first_ratio[way], n, &first_half);
+        double first_half, mean = eng_bench_mean(speed_ratio[way], n, &half),
+                           first = eng_bench_mean(first_ratio[way], n, &first_half);
         printf("# %s over none: %.3f +- %.3f in %d rounds; time to first token %.3f +- %.3f\n",
                way_name(c->set.gammas[way], name), mean, half, n, first, first_half);
     }
