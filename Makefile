@@ -140,8 +140,8 @@ SRC_engine/batch         = crc32 lines done_ids record journal batch run
 MAY_engine/store         = kernels moe engine/base
 SRC_engine/store         = objects files batches store
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch engine/store
-SRC_engine/serve         = engine_thread reader_pool api_keys accounts notify process metrics http_parse multipart host_names listen http request_log \
-                           answer probes model_routes ollama_routes status page_files page tokenize_routes request batch_jobs file_routes routes server
+SRC_engine/serve         = engine_thread reader_pool api_keys accounts notify process metrics http_parse multipart host_names listen \
+                           http http_connection http_receive http_answer request_log answer probes model_routes ollama_routes status page_files page tokenize_routes request batch_jobs file_routes routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options foreign_flags option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
                            answer_printer conversation chat_commands run_answer run_chat model_name cmd_run cmd_serve cmd_pull cmd_list \
