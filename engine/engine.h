@@ -48,7 +48,9 @@ struct eng_options {
     size_t device_mem;     /* budget of a device with memory of its own; 0: its free memory, less a margin */
     size_t host_mem;       /* budget for all memory of the process; 0: the free memory, less a margin */
     size_t reserved_bytes; /* part of host_mem that the caller will allocate */
-    size_t disk_room;      /* the part of reserved_bytes that is eng_disk_room(host_mem): it grows with the budget */
+    /* reserved_bytes for another budget, where it grows with the budget: for the smallest that works. NULL: it does not */
+    size_t (*reserve_of)(const void *arg, size_t host_mem);
+    const void *reserve_arg;
     size_t kv_mem; /* bytes of the KV cache; 0: n_parallel contexts, or fewer to fit experts (plan/memory_split.c) */
     double max_prefill_slowdown; /* how many times longer prefill may make a decode pass (prefill_share.c); 0: 1.5 */
     size_t grammar_bytes;        /* memory for grammar masks; 0: no request has a grammar */

@@ -242,7 +242,8 @@ static int split_memory(struct eng_engine *e)
                                          .device_mem = e->assets.opt.device_mem,
                                          .kv_mem = e->assets.opt.kv_mem,
                                          .reserved_bytes = e->assets.opt.reserved_bytes,
-                                         .disk_room = e->assets.opt.disk_room,
+                                         .reserve_of = e->assets.opt.reserve_of,
+                                         .reserve_arg = e->assets.opt.reserve_arg,
                                          .drafters = needs.memory,
                                          .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel) });
 }

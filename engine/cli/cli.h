@@ -12,6 +12,7 @@
 #include "engine/api/breakers.h"
 #include "engine/engine.h"
 #include "engine/hub/hub.h"
+#include "engine/serve/serve.h"
 
 /* ---- commands ---------------------------------------------------------------------------------- */
 
@@ -126,6 +127,9 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
 
 /* Engine options from the flags; the command sets the rest (parallel sequences, progress, reserved memory). */
 struct eng_options eng_config_options(const struct eng_config *config, bool answers_requests);
+
+/* Options of the server from the flags. */
+struct eng_serve_options eng_config_serve_options(const struct eng_config *config);
 
 /* The name closest to a mistyped word, or NULL when none is close. */
 const char *eng_nearest(const char *word, const char *const *names, int n);

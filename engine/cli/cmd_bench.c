@@ -125,6 +125,12 @@ static int read_text(struct eng_bench *b)
     return error;
 }
 
+static size_t reserved(const void *arg, size_t host_mem)
+{
+    (void)arg;
+    return eng_disk_room(host_mem) + TRACE_BYTES;
+}
+
 static int open_bench(struct eng_bench *b)
 {
     const struct eng_config *c = b->config;
@@ -137,8 +143,8 @@ static int open_bench(struct eng_bench *b)
     o.n_parallel = b->most;
     o.n_ctx = c->n_ctx ? c->n_ctx : need;
     o.max_prefill_slowdown = HUGE_STRETCH;
-    o.disk_room = eng_disk_room(o.host_mem);
-    o.reserved_bytes = o.disk_room + TRACE_BYTES;
+    o.reserve_of = reserved;
+    o.reserved_bytes = reserved(NULL, o.host_mem);
     o.progress = eng_progress_counter(bar);
     error = eng_open(&b->engine, &o);
     eng_progress_close(bar);

@@ -388,6 +388,12 @@ static int find_drafter(struct fit *f)
     return 0;
 }
 
+static size_t reserved(const void *arg, size_t host_mem)
+{
+    (void)arg;
+    return eng_disk_room(host_mem);
+}
+
 static int open_fit(struct fit *f)
 {
     struct kn_team *team;
@@ -401,7 +407,8 @@ static int open_fit(struct fit *f)
         return error;
     struct eng_options o = eng_config_options(f->config, false);
     o.n_parallel = MOST_SEQ;
-    o.disk_room = o.reserved_bytes = eng_disk_room(o.host_mem);
+    o.reserve_of = reserved;
+    o.reserved_bytes = reserved(NULL, o.host_mem);
     o.n_ctx = 2 * ENG_KV_BLOCK;
     o.n_draft = 1;
     o.draft[0] = f->wish;

@@ -5,11 +5,14 @@
  * of the speed by disk, by memory and by arithmetic alone, and the expected speed.  The rates are measured, in about a
  * second; those of disk and memory can be given by flags, to plan for another machine. */
 #include "engine/cli/cli.h"
+#include "engine/cli/options.h"
 #include "engine/cli/text_width.h"
 #include "engine/engine.h"
 #include "engine/plan/plan.h"
 
 #include <string.h>
+
+#define ANY_MEMORY ((size_t)1 << 50) /* more than any machine has */
 
 static const int batches[] = { 1, 4, 8, 16, 32 };
 #define N_BATCH ((int)(sizeof batches / sizeof *batches))
@@ -39,7 +42,28 @@ static void print_device(const struct eng_config *c, const struct eng_device_spl
     print_part("smallest --device-mem", d->least, "");
 }
 
-static void print_split(const struct eng_config *c, const struct eng_engine *e)
+/* The smallest budget of a server with the flags of this plan and the defaults of its own, and its requests at once, 8 unless
+ * --parallel asks for more.  0: unknown.  e has been described. */
+static size_t least_of_server(const struct eng_config *c, const struct eng_engine *e, int *n_parallel)
+{
+    static struct eng_config defaults;
+    eng_option_defaults(&defaults, ENG_serve);
+    struct eng_serve_options server = eng_config_serve_options(&defaults);
+    server.engine = eng_config_options(c, true);
+    server.engine.n_parallel = *n_parallel = kn_max(c->n_parallel, defaults.n_parallel);
+    server.engine.n_ctx = eng_n_ctx(e);
+    server.engine.host_mem = ANY_MEMORY;
+    struct eng_options o = eng_serve_engine(&server);
+    struct eng_engine *described;
+    size_t own = kn_alloc_bytes(); /* of this command: a description measures all allocations of the process */
+    if (eng_describe(&described, &o))
+        return 0;
+    size_t least = eng_memory(described)->least - own;
+    eng_close(described);
+    return least;
+}
+
+static void print_split(const struct eng_config *c, const struct eng_engine *e, size_t server_least, int n_parallel)
 {
     const struct eng_split *s = eng_memory(e);
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
@@ -69,26 +93,31 @@ static void print_split(const struct eng_config *c, const struct eng_engine *e)
         print_part("MTP layers", shape->ahead_bytes, ahead);
     print_part("unused", s->spare, "");
     print_part("smallest --host-mem", s->least, "");
+    char server[48];
+    snprintf(server, sizeof server, "with %d requests at once", n_parallel);
+    if (server_least)
+        print_part("  of serve", server_least, server);
     if (s->device.total)
         print_device(c, &s->device, kv, s->n_expert);
 }
 
-static void print_split_json(const struct eng_engine *e)
+static void print_split_json(const struct eng_engine *e, size_t server_least, int n_parallel)
 {
     const struct eng_split *s = eng_memory(e);
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
     printf(
         "{\"what\":\"split\",\"host_mem_bytes\":%zu,\"fixed_bytes\":%zu,\"dense_bytes\":%zu,"
         "\"step_bytes\":%zu,\"kv_bytes\":%zu,\"state_bytes\":%zu,\"expert_bytes\":%zu,\"spare_bytes\":%zu,"
-        "\"least_bytes\":%zu,"
+        "\"least_bytes\":%zu,\"serve_least_bytes\":%zu,\"serve_parallel\":%d,"
         "\"n_ctx\":%d,\"n_kv\":%d,\"n_expert\":%d,\"n_resident\":%d,\"n_layer\":%d,\"n_moe_layer\":%d,"
         "\"widened_bytes\":%zu,\"n_ahead\":%d,\"ahead_bytes\":%zu,\"n_expert_ahead\":%d,\"device_mem_bytes\":%zu,"
         "\"device_dense_bytes\":%zu,\"device_step_bytes\":%zu,\"device_kv_bytes\":%zu,"
         "\"device_state_bytes\":%zu,\"device_expert_bytes\":%zu,\"n_device_resident\":%d,\"device_least_bytes\":%zu}\n",
-        s->total, s->fixed, s->dense, s->step, s->kv, s->state, s->expert, s->spare, s->least, eng_n_ctx(e),
-        s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer, shape->widened_bytes,
-        shape->n_ahead, shape->ahead_bytes, shape->n_expert_ahead, s->device.total, s->device.dense, s->device.step,
-        s->device.kv, s->device.state, s->device.expert, s->device.n_resident, s->device.least);
+        s->total, s->fixed, s->dense, s->step, s->kv, s->state, s->expert, s->spare, s->least, server_least, n_parallel,
+        eng_n_ctx(e), s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer,
+        shape->widened_bytes, shape->n_ahead, shape->ahead_bytes, shape->n_expert_ahead, s->device.total,
+        s->device.dense, s->device.step, s->device.kv, s->device.state, s->device.expert, s->device.n_resident,
+        s->device.least);
 }
 
 /* ---- the speed --------------------------------------------------------------------------------- */
@@ -200,10 +229,12 @@ int eng_cmd_plan(const struct eng_config *c)
     bool on_host = !eng_memory(e)->device.total;
     int error = on_host ? eng_forecast_rates(&machine, e, c->disk_rate, c->dram_rate) : 0;
     if (!error) {
+        int n_parallel;
+        size_t least = least_of_server(c, e, &n_parallel);
         if (c->json)
-            print_split_json(e);
+            print_split_json(e, least, n_parallel);
         else
-            print_split(c, e);
+            print_split(c, e, least, n_parallel);
         if (on_host)
             print_speed(c, e, &machine);
         if (on_host && moe_model_shape(eng_model(e))->n_expert)

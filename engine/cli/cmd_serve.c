@@ -1,6 +1,5 @@
 /* engine/cli/cmd_serve.c - spillway serve: answers requests over HTTP until SIGTERM or Ctrl-C. */
 #include "engine/cli/cli.h"
-#include "engine/serve/serve.h"
 
 #include <signal.h>
 
@@ -17,11 +16,9 @@ static void hold_signals(bool hold)
     pthread_sigmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
 }
 
-int eng_cmd_serve(const struct eng_config *c)
+struct eng_serve_options eng_config_serve_options(const struct eng_config *c)
 {
-    hold_signals(true);
-    struct eng_server *s;
-    struct eng_serve_options o = {
+    return (struct eng_serve_options){
         .engine = eng_config_options(c, true),
         .host = c->host,
         .allowed_host = c->allowed_host,
@@ -51,6 +48,13 @@ int eng_cmd_serve(const struct eng_config *c)
         .quiet = c->quiet,
         .signals = true,
     };
+}
+
+int eng_cmd_serve(const struct eng_config *c)
+{
+    hold_signals(true);
+    struct eng_server *s;
+    struct eng_serve_options o = eng_config_serve_options(c);
     o.engine.measures_disk = true; /* for the status page */
     int error = eng_template_file_check(c->template);
     if (!error)

@@ -70,12 +70,6 @@ size_t eng_disk_room(size_t host_mem)
                                                                         : ENG_DISK_BYTES;
 }
 
-size_t eng_disk_least(size_t bytes)
-{
-    size_t room = bytes / (BUDGET_TO_ROOM_RATIO - 1) + 1; /* a quarter of the sum of both */
-    return bytes + (room < ENG_DISK_BYTES ? room : ENG_DISK_BYTES);
-}
-
 int eng_disk_rate(const char *path, int fd, int depth, size_t room, double *bytes_per_s)
 {
     kn_assert(depth > 0 && depth <= MAX_DEPTH);

@@ -11,8 +11,6 @@
 /* Bytes of the buffer for an engine with the budget host_mem: a quarter of it, at most ENG_DISK_BYTES. host_mem 0, no
  * budget: ENG_DISK_BYTES. */
 size_t eng_disk_room(size_t host_mem);
-/* The smallest budget that leaves `bytes` beside its buffer. */
-size_t eng_disk_least(size_t bytes);
 
 /* Measures the read rate of a file: for a third of a second `depth` threads, at most 64, read pieces of 1 MiB, in file
  * order from a random one on, round and round, into a buffer of `room` bytes in all; pieces are smaller if `room` has

@@ -18,7 +18,6 @@
  * split first (eng_plan_device); the host then needs a few bytes for each KV slot, and has the experts. */
 #include "engine/plan/plan.h"
 #include "engine/kv/kv.h"
-#include "engine/plan/disk_rate.h"
 
 #include <stdio.h>
 
@@ -207,8 +206,7 @@ static int refuse_device(const struct eng_split *split, const struct eng_need *n
 static int refuse(const struct eng_split *split, const struct eng_need *need, const struct eng_use *use)
 {
     /* the measured parts differ by a few pages between runs: 1 MiB more is always enough */
-    size_t least = use->disk_room ? eng_disk_least(split->least - use->disk_room) : split->least;
-    least = mib(least) + 1;
+    size_t least = mib(split->least) + 1;
     size_t kv = need->kv_mem ? need->kv_mem : split->kv_least;
     const char *shrink = flag_to_lower(need, use, kv);
     char parts[256];
@@ -283,6 +281,18 @@ int eng_default_ctx(const struct moe_model *model, enum kn_kv kv, int n_parallel
     return eng_plan_ctx(s->n_ctx_train, share / slot / (size_t)kn_max(1, n_parallel));
 }
 
+/* The smallest budget that works; `least` would be it if every budget reserved as much memory as this one. Each step adds the
+ * memory that the sum so far reserves, until the sum no longer grows. */
+static size_t least_budget(size_t least, const struct eng_use *use)
+{
+    if (!use->reserve_of)
+        return least;
+    size_t rest = least - use->reserved_bytes, sum = rest;
+    for (size_t next; (next = rest + use->reserve_of(use->reserve_arg, sum)) > sum;)
+        sum = next;
+    return sum;
+}
+
 int eng_budget(struct eng_split *out, const struct eng_use *use)
 {
     struct kn_machine machine;
@@ -296,6 +306,7 @@ int eng_budget(struct eng_split *out, const struct eng_use *use)
     if (error)
         return error;
     error = eng_plan_split(out, &need, total);
+    out->least = least_budget(out->least, use);
     if (error)
         return error == KN_EINVAL ? refuse_kv(out->kv_least, use) : refuse(out, &need, use);
     if (apart) {

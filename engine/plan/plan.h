@@ -120,10 +120,11 @@ struct eng_use { /* the input of eng_budget() */
     const struct moe_model *model;      /* opened; its weights need not be loaded */
     struct moe_context_options context; /* as it will be opened; n_slot is ignored; n_state 0: no states are kept */
     int n_parallel;
-    size_t device_mem;         /* of a device with memory of its own; 0: its free memory, less a margin */
-    size_t host_mem, kv_mem;   /* host_mem 0: the free memory, less a margin; kv_mem 0: as eng_need.kv_mem */
-    size_t reserved_bytes;     /* part of host_mem that other code will allocate */
-    size_t disk_room;          /* the part of reserved_bytes that is eng_disk_room(host_mem) */
+    size_t device_mem;       /* of a device with memory of its own; 0: its free memory, less a margin */
+    size_t host_mem, kv_mem; /* host_mem 0: the free memory, less a margin; kv_mem 0: as eng_need.kv_mem */
+    size_t reserved_bytes;   /* part of host_mem that other code will allocate */
+    size_t (*reserve_of)(const void *arg, size_t host_mem); /* as in struct eng_options */
+    const void *reserve_arg;
     struct eng_extra drafters; /* all together */
     int n_ahead;               /* positions that a draft needs behind a full context */
 };

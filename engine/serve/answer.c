@@ -31,9 +31,9 @@ void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, 
                       size_t n)
 {
     struct eng_refusal why;
-    if (n > s->answer_bytes) {
+    if (n > s->limits.answer) {
         eng_refuse(&why, 400, NULL, "", "this answer has %zu bytes, and the limit is %zu: ask for less in one request",
-                   n, s->answer_bytes);
+                   n, s->limits.answer);
         srv_answer_refusal(s, x, ENG_API_CHAT, &why);
         return;
     }
@@ -103,7 +103,7 @@ void srv_fault(void *arg, struct eng_exchange *x, enum eng_http_fault fault)
     moe_string_show((struct moe_string){ host, strlen(host) }, shown, sizeof shown);
     if (fault == ENG_HTTP_BODY_LONG)
         eng_refuse(&why, status, NULL, "", "the body of a request is limited to %zu bytes: see --max-body",
-                   s->opt.max_body);
+                   s->limits.body);
     else if (fault == ENG_HTTP_HOST_FOREIGN)
         eng_refuse(
             &why, status, NULL, "",

@@ -261,11 +261,11 @@ static int open_batch(struct srv_batches *b, const struct eng_store_batch *now)
     int error = eng_batch_open(&b->batch, &(struct eng_batch_options){ .in = in,
                                                                        .out = out,
                                                                        .errors = errors,
-                                                                       .most_line_bytes = s->opt.max_body / LINE_SHARE,
+                                                                       .most_line_bytes = s->limits.body / LINE_SHARE,
                                                                        .api = &api,
                                                                        .most_lines = MOST_LINES,
-                                                                       .keep_heap_bytes = s->request_bytes,
-                                                                       .most_heap_bytes = s->line_bytes });
+                                                                       .keep_heap_bytes = s->limits.requests,
+                                                                       .most_heap_bytes = s->limits.line });
     b->at_end = false;
     b->dealing = NULL;
     return error ? error : eng_batch_begin(b->batch, &s->setup, b->n_choice + 1);

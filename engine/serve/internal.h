@@ -40,7 +40,7 @@
 #define SRV_PEER_BYTES   64
 #define SRV_MAX_TRANSFER 16 /* uploads and downloads at once */
 
-/* Parts of the memory for requests (eng_server.request_bytes) that are left free, so that long requests that wait leave
+/* Parts of the memory for requests (srv_limits.requests) that are left free, so that long requests that wait leave
  * room to the one that is read, this one to short requests, and these to answers. */
 #define SRV_KEPT_BY_WAITING 2
 #define SRV_KEPT_BY_LONG    8
@@ -60,6 +60,16 @@ struct srv_rates { /* samples of the last seconds, for the status */
         struct off_stats store;
     } at[11];
     int n;
+};
+
+struct srv_limits {  /* bytes */
+    size_t body;     /* of one request */
+    size_t requests; /* bodies, their reading, and answers, inside --host-mem */
+    size_t unsent;   /* part of it: all answers that the clients have not taken yet */
+    size_t answer;   /* one answer that is not a stream */
+    size_t batches;  /* memory for batches beside it; batches take no other */
+    size_t line;     /* a batch's line that takes more to read is refused */
+    size_t all;      /* with the memory of idle connections */
 };
 
 struct eng_server {
@@ -91,11 +101,7 @@ struct eng_server {
     int n_transfer;
     struct srv_call *calls;
     int n_call, n_session;
-    size_t request_bytes;        /* memory for bodies, their reading, and answers, inside --host-mem */
-    size_t batch_bytes;          /* memory for batches beside it; batches take no other */
-    size_t line_bytes;           /* a batch's line that takes more to read is refused */
-    size_t unsent_bytes;         /* part of it: limit of all answers that the clients have not taken yet */
-    size_t answer_bytes;         /* limit of one answer that is not a stream */
+    struct srv_limits limits;
     uint64_t secret, n_request;  /* request ids and seeds derive from both, salts from secret */
     uint64_t started_ns, end_ns; /* end_ns: deadline of draining, then of sending the last bytes */
     uint64_t fed_ns, second_ns;  /* last watchdog message; last status sample */

@@ -57,7 +57,7 @@ static void read_ask(struct srv_call *c)
  * else with 503.  bytes: taken by the parsing, with the allocation that was refused. */
 static void refuse_memory(struct srv_call *c, size_t bytes)
 {
-    const size_t all = c->server->request_bytes;
+    const size_t all = c->server->limits.requests;
     if (bytes + c->room_body > all - all / SRV_KEPT_BY_LONG)
         eng_refuse(&c->why, 413, NULL, "",
                    "reading this request takes more than the %zu MiB of memory for requests: shorten it, or raise "
@@ -80,7 +80,7 @@ static bool is_long(const struct srv_call *c) { return c->task.bytes > ENG_TASK_
 static int reach_checkpoint(void *arg)
 {
     struct srv_call *c = arg;
-    if (is_long(c) && kn_heap_room() >= c->server->request_bytes / SRV_KEPT_BY_WAITING) {
+    if (is_long(c) && kn_heap_room() >= c->server->limits.requests / SRV_KEPT_BY_WAITING) {
         kn_heap_guard(NULL);
         eng_reader_pool_give_way(pool_of(c), &c->task);
         kn_heap_guard(&c->guard);
@@ -95,7 +95,7 @@ static void read_call(struct eng_task *task)
         return;
     c->checkpoint = (struct eng_checkpoint){ .reach = reach_checkpoint, .arg = c };
     c->guard = (struct kn_heap_guard){
-        .keep = c->server->request_bytes / (is_long(c) ? SRV_KEPT_BY_LONG : SRV_KEPT_BY_SHORT), .stop = &c->gone
+        .keep = c->server->limits.requests / (is_long(c) ? SRV_KEPT_BY_LONG : SRV_KEPT_BY_SHORT), .stop = &c->gone
     };
     kn_heap_guard(&c->guard);
     if (c->route->work)

@@ -256,7 +256,7 @@ static int check_call(struct eng_server *s, const struct srv_route *r, struct en
         return eng_refuse(why, 503, "loading", "", "the model is being loaded");
     if (s->state != SRV_SERVING)
         return eng_refuse(why, 503, NULL, "", "the server is shutting down");
-    if (eng_http_unsent(s->http) > s->unsent_bytes / 2)
+    if (eng_http_unsent(s->http) > s->limits.unsent / 2)
         return eng_refuse(why, 503, NULL, "", "too many clients do not read their answers: try again later");
     if (s->n_call >= s->n_session) {
         srv_refuse_full(s, why);
@@ -271,7 +271,7 @@ bool srv_has_room(void *arg, size_t n_body)
 {
     const struct eng_server *s = arg;
     return n_body <= ENG_TASK_SHORT || s->state != SRV_SERVING ||
-           kn_heap_room() >= s->request_bytes / SRV_KEPT_BY_WAITING;
+           kn_heap_room() >= s->limits.requests / SRV_KEPT_BY_WAITING;
 }
 
 /* Answers a CORS preflight request. */

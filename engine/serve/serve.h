@@ -44,6 +44,9 @@ struct eng_serve_options {
     bool signals;              /* SIGTERM and SIGINT stop the server, SIGHUP reloads the keys */
 };
 
+/* The engine's options in a server with these options, which must stay valid: with the memory that the server takes. */
+struct eng_options eng_serve_engine(const struct eng_serve_options *opt);
+
 int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt);
 int eng_serve_port(const struct eng_server *s);
 int eng_serve_run(struct eng_server *s);   /* fails if the model cannot be loaded */

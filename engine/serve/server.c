@@ -56,7 +56,7 @@ static void open_model(struct eng_server *s)
     s->setup.n_predict = s->opt.n_predict;
     if (eng_api_model_open(&s->model, &s->setup, e, s->opt.engine.model, s->opt.template))
         kn_say(KN_LOG_WARN, "chat endpoints are disabled: only /v1/completions will answer");
-    kn_heap_limit(s->request_bytes + s->batch_bytes + (size_t)s->opt.max_connection * LINK_BYTES);
+    kn_heap_limit(s->limits.all);
     if (n_expert && !(s->spot = kn_calloc((size_t)n_expert, sizeof *s->spot)))
         kn_say(KN_LOG_WARN, "not enough memory to show %d experts on the status page", n_expert);
 }
@@ -84,7 +84,7 @@ static void take_state(struct eng_server *s)
         KN_LOG_INFO,
         "listening on http://%s:%d (model %s, context %d, %d running and %d waiting requests, bodies of up to %zu KiB)",
         s->opt.host, eng_serve_port(s), s->alias[0], s->setup.n_ctx, s->opt.engine.n_parallel, s->opt.n_queue,
-        s->opt.max_body >> 10);
+        s->limits.body >> 10);
     notify(s, "READY=1\nSTATUS=serving");
 }
 
@@ -272,10 +272,10 @@ static int open_http(struct eng_server *s)
                                                           .allowed_host = s->opt.allowed_host,
                                                           .port = s->opt.port,
                                                           .max_header = HEADER_BYTES,
-                                                          .max_body = s->opt.max_body,
-                                                          .max_received = BODIES * (s->opt.max_body + HEADER_BYTES),
+                                                          .max_body = s->limits.body,
+                                                          .max_received = BODIES * (s->limits.body + HEADER_BYTES),
                                                           .max_unsent = UNSENT_BYTES,
-                                                          .max_unsent_all = s->unsent_bytes,
+                                                          .max_unsent_all = s->limits.unsent,
                                                           .max_connection = n,
                                                           .patience_ms = s->opt.patience_ms,
                                                           .idle_ms = s->opt.idle_ms,
@@ -326,15 +326,11 @@ static int add_events(struct eng_server *s)
 
 static int open_hub(struct eng_server *s)
 {
-    struct eng_options engine = s->opt.engine;
+    struct eng_options engine = eng_serve_engine(&s->opt);
     int error = eng_progress_open(&s->bar, "loading", s->opt.quiet);
     if (error)
         return error;
     engine.progress = eng_progress_counter(s->bar);
-    engine.n_session = s->n_session + (s->store ? engine.n_parallel : 0);
-    engine.reserved_bytes += s->request_bytes + s->batch_bytes + (size_t)s->opt.max_connection * LINK_BYTES;
-    engine.grammar_bytes = GRAMMAR_BYTES;
-    engine.n_prompt_logprob_row = ENG_API_TELL_ROWS;
     return eng_thread_open(&s->thread, &engine, s->wake_fd);
 }
 
@@ -345,16 +341,33 @@ static size_t default_body(size_t host_mem, bool has_batches)
     return !host_mem || most > MAX_BODY ? MAX_BODY : most > MIN_BODY ? most : MIN_BODY;
 }
 
-static void set_limits(struct eng_server *s)
+static struct srv_limits limits_of(const struct eng_serve_options *o, size_t host_mem)
 {
-    size_t all = REQUEST_BODIES * s->opt.max_body, half = all / 2;
-    s->unsent_bytes = half < LEAST_UNSENT ? LEAST_UNSENT : half > MOST_UNSENT ? MOST_UNSENT : half;
-    s->answer_bytes = s->unsent_bytes / 2;
-    s->request_bytes = all > s->unsent_bytes ? all : s->unsent_bytes;
-    if (s->opt.files) {
-        s->batch_bytes = BATCH_BODIES * s->opt.max_body + BATCH_BYTES;
-        s->line_bytes = BATCH_BODIES * s->opt.max_body / 2;
+    struct srv_limits l = { .body = o->max_body ? o->max_body : default_body(host_mem, o->files != NULL) };
+    size_t all = REQUEST_BODIES * l.body, half = all / 2;
+    l.unsent = half < LEAST_UNSENT ? LEAST_UNSENT : half > MOST_UNSENT ? MOST_UNSENT : half;
+    l.answer = l.unsent / 2;
+    l.requests = all > l.unsent ? all : l.unsent;
+    if (o->files) {
+        l.batches = BATCH_BODIES * l.body + BATCH_BYTES;
+        l.line = BATCH_BODIES * l.body / 2;
     }
+    l.all = l.requests + l.batches + (size_t)o->max_connection * LINK_BYTES;
+    return l;
+}
+
+static size_t reserved(const void *options, size_t host_mem) { return limits_of(options, host_mem).all; }
+
+struct eng_options eng_serve_engine(const struct eng_serve_options *o)
+{
+    struct eng_options engine = o->engine;
+    engine.n_session = engine.n_parallel + o->n_queue + (o->files ? engine.n_parallel : 0);
+    engine.reserved_bytes = reserved(o, engine.host_mem);
+    engine.reserve_of = reserved;
+    engine.reserve_arg = o;
+    engine.grammar_bytes = GRAMMAR_BYTES;
+    engine.n_prompt_logprob_row = ENG_API_TELL_ROWS;
+    return engine;
 }
 
 static int open_files(struct eng_server *s)
@@ -378,9 +391,7 @@ int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
         return kn_fail(KN_ENOMEM, "no memory for the server");
     s->opt = *opt;
     s->n_session = opt->engine.n_parallel + opt->n_queue;
-    if (!s->opt.max_body)
-        s->opt.max_body = default_body(opt->engine.host_mem, opt->files != NULL);
-    set_limits(s);
+    s->limits = limits_of(opt, opt->engine.host_mem);
     s->started_ns = kn_now_ns();
     s->started_s = (int64_t)time(NULL);
     s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

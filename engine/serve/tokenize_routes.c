@@ -46,10 +46,10 @@ static void write_piece(struct eng_bytes *out, const struct eng_vocab *v, int32_
 /* Whether an answer with n bytes so far is too long; refuses it then, before it takes more memory. */
 static bool is_too_long(struct srv_call *c, size_t n)
 {
-    if (n <= c->server->answer_bytes)
+    if (n <= c->server->limits.answer)
         return false;
     eng_refuse(&c->why, 400, NULL, NULL, "the answer is longer than %zu bytes: send a shorter text in one request",
-               c->server->answer_bytes);
+               c->server->limits.answer);
     c->refused = true;
     return true;
 }

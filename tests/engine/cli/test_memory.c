@@ -291,13 +291,13 @@ static int read_status(int fd)
     return status;
 }
 
-/* Starts the server and waits until it is ready. */
-static pid_t start_server(int mib, FILE *says, int *port, size_t *max_body)
+/* Starts the server with further flags and waits until it is ready. */
+static pid_t start_server(const char *flags, int mib, FILE *says, int *port, size_t *max_body)
 {
     char words[512];
     const char *at;
-    snprintf(words, sizeof words,
-             "serve -m demo.gguf --port 0 --max-connections 64 --ctx-size 512 --chunk 64 --host-mem %dM", mib);
+    snprintf(words, sizeof words, "serve -m demo.gguf --port 0 --ctx-size 512 --chunk 64 --host-mem %dM %s", mib,
+             flags);
     pid_t pid = start(words, -1, -1, fileno(says));
     for (;;) {
         n_said = (size_t)pread(fileno(says), said, sizeof said - 1, 0);
@@ -322,7 +322,7 @@ static void serve_within(int mib)
     struct rusage used;
     size_t max_body;
     int port, status;
-    pid_t pid = start_server(mib, says, &port, &max_body);
+    pid_t pid = start_server("--max-connections 64", mib, says, &port, &max_body);
     for (size_t k = 0; k < sizeof bodies / sizeof *bodies; k++) {
         int fd[2];
         for (int i = 0; i < 2; i++) {
@@ -355,6 +355,38 @@ static void the_server_answers_the_largest_bodies(void **state)
         serve_within(mib[i]);
 }
 
+/* plan says the smallest budget of a server, and the server's refusal of any smaller one names the same: the memory for
+ * requests grows with the budget. */
+static void the_smallest_budget_of_a_server_is_said(void **state)
+{
+    static const char flags[] = "demo.gguf --ctx-size 512 --chunk 64";
+    char words[256];
+    long peak, bytes = 0;
+    (void)state;
+    snprintf(words, sizeof words, "plan %s --disk-rate 1G --dram-rate 10G --json --host-mem 200M", flags);
+    does(words, NULL);
+    const char *at = strstr(printed, "\"serve_least_bytes\":");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "\"serve_least_bytes\":%ld", &bytes), 1);
+    int least = (int)((bytes + MIB - 1) / MIB), refused[] = { 1, 40, least - 4 };
+    snprintf(words, sizeof words, "serve %s --port 0", flags);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        int named = 0;
+        assert_int_equal(run_within(words, refused[i], &peak), 2);
+        at = strstr(said, "raise --host-mem to ");
+        if (!at || sscanf(at, "raise --host-mem to %dM", &named) != 1 || named < least - 1 || named > least + 2)
+            fail_msg("plan says %d MiB, serve --host-mem %dM: %s", least, refused[i], said);
+    }
+    FILE *says = tmpfile();
+    size_t max_body;
+    int port, status;
+    pid_t pid = start_server("", least + 2, says, &port, &max_body); /* a few pages differ between runs */
+    kill(pid, SIGTERM);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    fclose(says);
+}
+
 #define WITHIN(name, words)                                                                                            \
     {                                                                                                                  \
         "stays_within_its_budget " name, stays_within_its_budget, NULL, NULL, words                                    \
@@ -375,6 +407,7 @@ int main(void)
         cmocka_unit_test(commands_end_with_the_largest_text),
         cmocka_unit_test(a_batch_goes_on_behind_the_largest_line),
         cmocka_unit_test(the_server_answers_the_largest_bodies),
+        cmocka_unit_test(the_smallest_budget_of_a_server_is_said),
     };
     return cmocka_run_group_tests(tests, make_models, remove_place);
 }
