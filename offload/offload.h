@@ -212,6 +212,10 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
 void off_fetch_now(struct off_store *s, const int32_t *expert /* [n_used] */, uint8_t *mark, int n, int n_used,
                    struct off_ticket *out);
 
+/* The same for rows of a draft, which are no turn: nothing counts as used, hit or missed, so that eviction, the heat file
+ * and the hit rate are those of the passes that count. */
+void off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, struct off_ticket *out);
+
 /* Waits until at least one more expert of the ticket is usable, and hands out usable ones: view[i] has the addresses of
  * expert t->expert[index[i]].  A cached expert is usable at once.  Addresses from the previous call become invalid.
  * While some of the ticket's experts have no slot yet, at most half a window of experts (store.h) is handed out at a
@@ -226,6 +230,9 @@ void off_release(struct off_store *s, struct off_ticket *t); /* also cancels its
 /* Writes to out those of the n experts that are neither cached nor being read, and returns their number.  An expert
  * whose read is queued but has not begun is among them.  out: [n], may be `expert` itself. */
 int off_store_absent(struct off_store *s, const int32_t *expert, int n, int32_t *out);
+
+/* Sets there[i] to whether expert first + i is in memory: a fetch of it would not wait for the disk. */
+void off_store_present(struct off_store *s, int32_t first, int n, bool *there);
 
 /* off_store_record: adds every later NOW fetch to t, until called with NULL; t->full is set when t has no space left.
  * off_store_least_read: bytes that two caches with this store's slots would have read for the fetches in t: an optimal

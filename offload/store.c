@@ -264,6 +264,20 @@ int off_store_absent(struct off_store *s, const int32_t *expert, int n, int32_t 
     return n_out;
 }
 
+void off_store_present(struct off_store *s, int32_t first, int n, bool *there)
+{
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < n; i++) {
+        int32_t at = s->slot_of[first + i];
+        if (at >= 0)
+            off_slot_settle(s, &s->slot[at]); /* of a failed read it may empty the slot */
+        at = s->slot_of[first + i];
+        enum slot_state state = at < 0 ? SLOT_EMPTY : s->slot[at].state;
+        there[i] = state == SLOT_READY || state == SLOT_RAW || state == SLOT_CLAIMED;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 const char *off_store_io(const struct off_store *s) { return off_io_name(s->io); }
 
 void off_stats_get(struct off_store *s, struct off_stats *out)

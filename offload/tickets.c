@@ -89,14 +89,18 @@ static void forget_soon(struct off_store *s, const struct off_ticket *t)
 
 /* ---- fetch, wait, release --------------------------------------------------------------------------- */
 
+#define DRAFT (-1)
+
+/* n_used: as in off_fetch_now; DRAFT: it does not count. */
 static void fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, int n_used,
                   enum off_urgency urgency, struct off_ticket *out)
 {
+    bool counts = urgency == OFF_NOW && n_used != DRAFT;
     *out = (struct off_ticket){ .expert = expert, .mark = mark, .n = n, .urgency = urgency };
     pthread_mutex_lock(&s->lock);
-    if (urgency == OFF_NOW)
+    if (counts)
         off_policy_use(s->policy, expert, n, n_used);
-    if (urgency == OFF_NOW && s->trace && n)
+    if (counts && s->trace && n)
         off_trace_add(s->trace, expert, n);
     for (int i = 0; i < n; i++) {
         kn_assert(expert[i] >= 0 && expert[i] < s->n_expert);
@@ -108,10 +112,10 @@ static void fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int
         if (s->slot_of[expert[i]] < 0) { /* settle may have emptied the slot of a failed read */
             mark[i] = MARK_MISSING;
             out->n_missing++;
-            s->stats.misses += urgency == OFF_NOW;
+            s->stats.misses += counts;
         } else if (urgency == OFF_NOW) {
             off_slot_join(s, &s->slot[slot]);
-            *(s->slot[slot].state == SLOT_READING ? &s->stats.misses : &s->stats.hits) += 1;
+            *(s->slot[slot].state == SLOT_READING ? &s->stats.misses : &s->stats.hits) += counts;
             mark[i] = MARK_HELD;
         } else {
             mark[i] = MARK_BACK;
@@ -135,6 +139,11 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
 void off_fetch_now(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, int n_used, struct off_ticket *out)
 {
     fetch(s, expert, mark, n, n_used, OFF_NOW, out);
+}
+
+void off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, struct off_ticket *out)
+{
+    fetch(s, expert, mark, n, DRAFT, OFF_NOW, out);
 }
 
 static void take_back(struct off_store *s, struct off_ticket *t)

@@ -98,13 +98,13 @@ static void wait_until_filled(const struct eng_bench *b)
 /* Names all drafters for the output.  An oracle is named with its acceptance rate, as it is no real drafter. */
 static void name_drafters(struct eng_bench *b)
 {
-    static const char *const name[] = { "none", "ngram", "suffix", "model", "eagle", "mtp", "oracle" };
     size_t n = 0;
     for (int i = 0; i < b->config->n_draft && n < sizeof b->drafter; i++) {
         const struct eng_draft_option *w = &b->config->draft[i];
         if (w->kind == ENG_DRAFT_NONE)
             continue;
-        n += (size_t)snprintf(b->drafter + n, sizeof b->drafter - n, "%s%s", n ? "+" : "", name[w->kind]);
+        n += (size_t)snprintf(b->drafter + n, sizeof b->drafter - n, "%s%s", n ? "+" : "",
+                              eng_draft_properties(w->kind)->name);
         if (w->kind == ENG_DRAFT_ORACLE && n < sizeof b->drafter)
             n += (size_t)snprintf(b->drafter + n, sizeof b->drafter - n, ":%g", w->right);
     }

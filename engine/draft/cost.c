@@ -44,6 +44,10 @@ static double by_size(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     const struct moe_shape *shape = moe_model_shape(g->host.model);
     struct eng_extra its = eng_drafter_need(d);
+    struct spec_cost_model without_disk = g->cost;
+    without_disk.disk_ns = 0;
+    if (eng_draft_is_resident(d))
+        return spec_cost_pass_ns(&without_disk, 1, 0, 0);
     double ns = g->cost.fixed_ns * (double)(its.weights + its.device_weights) / (double)shape->pass_bytes;
     if (its.n_moe_layer)
         ns += (spec_cost_pass_ns(&g->cost, 1, 0, 0) - g->cost.fixed_ns) * its.n_moe_layer / shape->n_moe_layer;

@@ -2,6 +2,10 @@
  * together, one pass for each token of a chain or each level of a tree. A model with another vocabulary:
  * other_vocabulary.c.
  *
+ * Or the target itself drafts, where some of its experts are on disk: in a pass of a draft rows choose among the experts in
+ * memory (moe_forward_present). It needs no memory of its own, since its keys and values lie at slots that the target's pass
+ * writes again, the last committed token's among them, before any row reads them.
+ *
  * It samples with the session's parameters and the target's noise, so where both models have the same distribution
  * they choose the same token. Under --verify ratio or block it samples from its own distribution instead
  * (distributions.c). Its keys and values lie at the slots of the session's path, in memory of its own. Committed
@@ -30,8 +34,8 @@ struct item { /* a session in a draft */
 
 struct draft_model {
     struct eng_drafter base;
-    struct moe_file *file;
-    struct moe_model *model;
+    struct moe_file *file;       /* NULL: the target itself drafts */
+    struct moe_model *model;     /* NULL as well */
     struct eng_trees *trees;     /* NULL: drafts are chains */
     struct moe_row *row;         /* [MAX_PREFILL_ROWS + n_parallel] */
     bool beside;                 /* a pass of the target runs meanwhile */
@@ -41,8 +45,9 @@ struct draft_model {
     struct moe_result result;
 };
 
-static const struct eng_drafter_kind model_kind;
+static const struct eng_drafter_kind model_kind, resident_kind;
 
+bool eng_draft_is_resident(const struct eng_drafter *d) { return d->kind == &resident_kind; }
 bool eng_draft_is_model(const struct eng_drafter *d) { return d->kind == &model_kind; }
 
 const struct moe_model *eng_draft_model_of(const struct eng_drafter *d)
@@ -123,29 +128,37 @@ static void close_model(struct eng_drafter *base)
     kn_free(d);
 }
 
-/* Takes the file over, also on failure. */
-static int open_same(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w,
-                     struct moe_file *file)
+/* A drafter without a network yet; NULL: no memory. */
+static struct draft_model *new_drafter(struct eng_drafting *g, const struct eng_drafter_kind *kind)
 {
     struct draft_model *d = kn_calloc(1, sizeof *d);
     size_t n = (size_t)g->host.n_parallel;
-    int error = 0;
-    if (!d) {
-        moe_file_close(file);
-        return kn_fail(KN_ENOMEM, "no memory for a drafter");
-    }
-    d->file = file;
+    if (!d)
+        return NULL;
     d->base = (struct eng_drafter){
-        .kind = &model_kind, .drafting = g, .can_draw = true, .team = g->host.team, .sampler = g->host.sampler
+        .kind = kind, .drafting = g, .can_draw = true, .team = g->host.team, .sampler = g->host.sampler
     };
     d->row = kn_calloc(MAX_PREFILL_ROWS + n, sizeof *d->row);
     d->item = kn_calloc(n, sizeof *d->item);
     d->choice = kn_calloc(n, sizeof *d->choice);
     d->chooses = kn_calloc(n, sizeof(struct item *));
-    if (!d->row || !d->item || !d->choice || !d->chooses)
-        error = kn_fail(KN_ENOMEM, "no memory for a drafter");
-    if (!error)
-        error = eng_draft_open_network(&d->model, file, g, w);
+    if (d->row && d->item && d->choice && d->chooses)
+        return d;
+    close_model(&d->base);
+    return NULL;
+}
+
+/* Takes the file over, also on failure. */
+static int open_same(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w,
+                     struct moe_file *file)
+{
+    struct draft_model *d = new_drafter(g, &model_kind);
+    if (!d) {
+        moe_file_close(file);
+        return kn_fail(KN_ENOMEM, "no memory for a drafter");
+    }
+    d->file = file;
+    int error = eng_draft_open_network(&d->model, file, g, w);
     if (!error && w->tree != ENG_TREE_CHAIN)
         error = eng_trees_open(&d->trees, &d->base, d->model, w->tree);
     if (error) {
@@ -172,6 +185,21 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
         return eng_draft_other_open(out, g, w, file, vocab);
     eng_vocab_close(vocab);
     return open_same(out, g, w, file);
+}
+
+int eng_draft_resident_open(struct eng_drafter **out, struct eng_drafting *g)
+{
+    const struct moe_shape *s = moe_model_shape(g->host.model);
+    if (!s->n_expert || s->state_bytes || moe_model_device(g->host.model)->backend->own_memory)
+        return kn_fail(KN_EUNSUPPORTED, "--draft resident: %s",
+                       !s->n_expert     ? "the model has no experts"
+                       : s->state_bytes ? "the state of the model's recurrent layers cannot be rolled back"
+                                        : "not with --device yet");
+    struct draft_model *d = new_drafter(g, &resident_kind);
+    if (!d)
+        return kn_fail(KN_ENOMEM, "no memory for a drafter");
+    *out = &d->base;
+    return 0;
 }
 
 static struct eng_extra need(const struct eng_drafter *base)
@@ -205,6 +233,18 @@ static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spe
 
 /* ---- a draft --------------------------------------------------------------------------------------------- */
 
+/* The target has computed all tokens but the last. */
+static int lay_last(struct draft_model *d, const struct item *it, int *n_row)
+{
+    const struct eng_seq *s = it->s;
+    int at = s->n_token + it->n - 1;
+    kn_assert(s->n_kv == s->n_token - 1);
+    d->row[(*n_row)++] = (struct moe_row){
+        .token = s->token[at], .position = at, .want_logits = true, .base = s->path.slot, .n_base = s->path.n_slot
+    };
+    return at + 1;
+}
+
 /* Lays rows for the tokens that the drafter has not computed, as far as the pass has room; each of the n_behind
  * sequences after this one keeps room for a row. If the rows reach the last token, its logits are wanted; else the
  * sequence gets no draft. */
@@ -215,7 +255,7 @@ static void lay_rows(struct draft_model *d, struct item *it, int n_behind, int *
         at = kn_min(eng_draft_first_uncomputed(&d->base, it->s, n_text), n_text - 1);
     it->fresh = false;
     int room = MAX_PREFILL_ROWS + d->base.drafting->host.n_parallel - n_behind - *n_row;
-    at = eng_draft_lay_text(&d->base, it->s, at, n_text, 0, room, d->row, n_row);
+    at = d->model ? eng_draft_lay_text(&d->base, it->s, at, n_text, 0, room, d->row, n_row) : lay_last(d, it, n_row);
     *eng_draft_computed(&d->base, it->s) = at;
     it->goes_on = at == n_text;
     it->s->draft->drafter_prefilling |= !it->goes_on;
@@ -231,7 +271,8 @@ static void choose_item(void *arg, int i, int thread)
     struct item *it = d->chooses[i];
     struct eng_seq *s = it->s;
     int n = s->n_token + it->n;
-    const float *logits = d->result.logits + (size_t)i * (size_t)moe_model_shape(d->model)->n_vocab;
+    const struct moe_model *m = d->model ? d->model : d->base.drafting->host.model;
+    const float *logits = d->result.logits + (size_t)i * (size_t)moe_model_shape(m)->n_vocab;
     struct spec_sampler *sampler = d->base.sampler[thread];
     if (!eng_draft_samples(d->base.drafting, s)) {
         it->goes_on = !spec_sample(sampler, s->sampling, logits, s->token, n, n, &d->choice[i]);
@@ -277,7 +318,9 @@ static int draft_token(struct draft_model *d, int n_item)
             lay_rows(d, &d->item[i], n_item - 1 - i, &n_row, &n_want);
     if (n_row == 0)
         return 0;
-    int error = moe_forward(d->base.context, &(struct moe_batch){ d->row, n_row }, &d->result);
+    const struct moe_batch rows = { d->row, n_row };
+    int error = d->model ? moe_forward(d->base.context, &rows, &d->result)
+                         : moe_forward_present(d->base.drafting->host.context, &rows, &d->result);
     if (error || (error = moe_rows_status(&d->result, 0, n_row)))
         return error;
     kn_parallel_for(d->base.team, n_want, choose_item, d);
@@ -297,13 +340,9 @@ static int draft_trees(struct draft_model *d, struct eng_seq **s, const int *n_n
     return eng_trees_grow(d->trees, d->base.context);
 }
 
-static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
+static int draft_chains(struct draft_model *d, struct eng_seq **s, const int *n_node, int n, int depth)
 {
-    struct draft_model *d = (struct draft_model *)base;
     int n_item = 0, going = 1;
-    moe_context_set_team(base->context, base->team);
-    if (d->trees)
-        return draft_trees(d, s, n_node, n, depth);
     for (int i = 0; i < n; i++)
         if (n_node[i] > 0)
             d->item[n_item++] = (struct item){ .s = s[i],
@@ -315,6 +354,22 @@ static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node
     while (going > 0)
         going = draft_token(d, n_item);
     return going;
+}
+
+static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
+{
+    struct draft_model *d = (struct draft_model *)base;
+    moe_context_set_team(base->context, base->team);
+    return d->trees ? draft_trees(d, s, n_node, n, depth) : draft_chains(d, s, n_node, n, depth);
+}
+
+/* None where all experts are in memory: a draft would take as long as the pass. */
+static int draft_by_target(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
+{
+    struct draft_model *d = (struct draft_model *)base;
+    if (off_store_is_whole(moe_model_store(base->drafting->host.model)))
+        return 0;
+    return draft_chains(d, s, n_node, n, depth);
 }
 
 static int draft_beside(struct eng_drafter *base, struct eng_seq **s, const int *n_more, int n, const atomic_bool *stop,
@@ -347,3 +402,13 @@ static const struct eng_drafter_kind model_kind = { .name = "model",
                                                     .load = load,
                                                     .is_network = true,
                                                     .need = need };
+
+static void learn_nothing(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
+                          int n_accepted)
+{
+    (void)base, (void)s, (void)v, (void)n_new, (void)n_accepted;
+}
+
+static const struct eng_drafter_kind resident_kind = {
+    .name = "resident", .commit = learn_nothing, .draft = draft_by_target, .close = close_model
+};

@@ -20,6 +20,7 @@ static const struct eng_draft_properties kinds[] = {
     [ENG_DRAFT_MTP] = { .name = "mtp", .is_network = true, .is_head = true, .needs_mtp_layer = true },
     [ENG_DRAFT_ORACLE] = { .name = "oracle", .is_oracle = true },
     [ENG_DRAFT_PREDICTION] = { .name = "prediction", .copies = true, .only_copies = true },
+    [ENG_DRAFT_RESIDENT] = { .name = "resident", .is_network = true, .is_target = true },
 };
 static const char *const tree_name[] = { "chain", "static", "dynamic" };
 #define N_KIND    ((int)(sizeof kinds / sizeof *kinds))
@@ -49,7 +50,7 @@ static int parse_option(struct eng_draft_option *w, const char *text, size_t n)
         memcpy(w->lengths, text + at, n - at);
         return 0;
     }
-    bool grows = of(w)->is_network && n > tree && !memcmp(text, "tree=", tree);
+    bool grows = of(w)->is_network && !of(w)->is_target && n > tree && !memcmp(text, "tree=", tree);
     for (int i = 0; grows && i < N_TREE; i++)
         if (is_word(text + tree, n - tree, tree_name[i])) {
             w->tree = (enum eng_tree)i;
@@ -89,7 +90,7 @@ int eng_draft_parse(struct eng_draft_option *out, const char *text)
     if (kind == N_KIND)
         return kn_fail(KN_EINVAL,
                        "--draft: '%.*s' is not a kind of drafter; these are: none, ngram, suffix, "
-                       "model:FILE, eagle:FILE, mtp, prediction, oracle:P",
+                       "model:FILE, eagle:FILE, mtp, resident, prediction, oracle:P",
                        (int)n, text);
     w.kind = (enum eng_draft_kind)kind;
     w.tree = kinds[kind].default_tree;

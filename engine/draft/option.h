@@ -17,7 +17,8 @@ enum eng_draft_kind { /* in the order of the table in option.c */
                       ENG_DRAFT_EAGLE,
                       ENG_DRAFT_MTP,
                       ENG_DRAFT_ORACLE,
-                      ENG_DRAFT_PREDICTION
+                      ENG_DRAFT_PREDICTION,
+                      ENG_DRAFT_RESIDENT
 };
 enum eng_tree { ENG_TREE_CHAIN, ENG_TREE_STATIC, ENG_TREE_DYNAMIC }; /* the shape of a network's draft */
 
@@ -50,6 +51,7 @@ struct eng_draft_properties {
     bool takes_file;      /* KIND:FILE must be given */
     bool may_take_file;   /* KIND:FILE may be given */
     bool is_network;      /* it has weights and a KV cache: it takes time and memory */
+    bool is_target;       /* it is the target itself, by the experts in memory */
     bool is_head;         /* it continues from the target's features */
     bool needs_mtp_layer; /* its layer is in the target's file */
     bool is_oracle;       /* bench only: it is given the tokens to come */

@@ -139,6 +139,8 @@ static void lay_out_plan(struct moe_context *c, struct moe_arenas *a, size_t n_r
     c->plan.pair = kn_arena_take(&a->shared, n_pair, sizeof(int32_t));
     c->plan.fill = kn_arena_take(&a->shared, n_expert, sizeof(int32_t));
     c->mark = kn_arena_take(&a->host, n_expert, sizeof(uint8_t));
+    c->present.there = kn_arena_take(&a->host, n_expert, sizeof(bool));
+    c->present.rank_bias = kn_arena_take(&a->shared, n_expert, sizeof(float));
     c->arrived = kn_arena_take(&a->host, n_expert, sizeof(int32_t));
     c->arrived_status = kn_arena_take(&a->host, n_expert, sizeof(int));
     c->view = kn_arena_take(&a->host, n_expert, sizeof *c->view);

@@ -11,6 +11,8 @@
  * a few microseconds, against some 100 for reading the weights. */
 #include "moe/pass/pass.h"
 
+#include <string.h>
+
 /* ---- one FFN for all rows ---------------------------------------------------------------------------------- */
 
 /* y = down(activation(gate, up)) of all rows of x: a dense layer, or a layer's shared expert. */
@@ -197,6 +199,41 @@ static void download_rows(struct moe_context *c, const struct moe_layer *l)
             moe_download(c, norm.code[kind], n_row * norm.code_stride[kind]);
 }
 
+/* Gives the weights of a row's absent experts to those in memory. */
+static void share_weights(const bool *there, const int32_t *id, float *weight, int n)
+{
+    float all = 0, present = 0;
+    for (int i = 0; i < n; i++) {
+        all += weight[i];
+        present += there[id[i]] ? weight[i] : 0;
+    }
+    for (int i = 0; present > 0 && i < n; i++)
+        weight[i] *= there[id[i]] ? all / present : 1;
+}
+
+/* In a pass by the experts in memory: the others that were chosen, where a layer has too few, add nothing.  Removes them
+ * from the rest. */
+static void drop_absent(struct moe_context *c, const struct moe_layer *l)
+{
+    struct moe_residents *r = &c->residents;
+    size_t d_model = (size_t)c->model->desc.d_model;
+    int n = 0;
+    for (int i = 0; i < r->n_rest; i++) {
+        int e = r->rest_of[i];
+        if (c->present.there[r->rest[i] - l->expert0]) {
+            r->rest[n] = r->rest[i];
+            r->rest_of[n++] = e;
+            continue;
+        }
+        for (int k = c->plan.first[e]; k < c->plan.first[e + 1]; k++)
+            memset(c->y + (size_t)c->plan.pair[k] * d_model, 0, d_model * sizeof *c->y);
+    }
+    r->n_rest = n;
+    int n_used = c->model->desc.n_used;
+    for (int row = 0; row < c->n_row; row++)
+        share_weights(c->present.there, c->route.id + row * n_used, c->route.weight + row * n_used, n_used);
+}
+
 /* Computes the experts of a layer as soon as the host knows which they are: those that the device keeps, and the others. */
 static void run_listed(struct moe_context *c, int layer)
 {
@@ -211,8 +248,14 @@ static void run_listed(struct moe_context *c, int layer)
         return;
     }
     c->distinct += *c->plan.n_expert;
-    int n_there = moe_residents_list(c, l), n_rest = r->n_rest;
-    off_fetch_now(c->model->store, r->rest, c->mark, n_rest, n_rest + n_there, &r->ticket);
+    int n_there = moe_residents_list(c, l);
+    if (c->present.only)
+        drop_absent(c, l);
+    int n_rest = r->n_rest;
+    if (c->present.only)
+        off_fetch_draft(c->model->store, r->rest, c->mark, n_rest, &r->ticket);
+    else
+        off_fetch_now(c->model->store, r->rest, c->mark, n_rest, n_rest + n_there, &r->ticket);
     if (moe_computes_twice(c)) {
         moe_residents_choose(c, layer);
         r->since_ns = r->n_window ? kn_now_ns() : 0;

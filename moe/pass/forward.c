@@ -165,7 +165,7 @@ static void list_dense(struct moe_context *c)
     moe_upload(c, c->dense, (size_t)c->model->desc.n_layer * sizeof *c->dense);
 }
 
-int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
+static void run(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
 {
     const struct moe_desc *d = &c->model->desc;
     begin(c, batch);
@@ -200,5 +200,19 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
                                 .status = c->all.status,
                                 .n_want = c->n_want,
                                 .experts_per_layer = c->distinct / kn_max(1, moe_n_sparse_before(d, d->n_layer)) };
+}
+
+int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
+{
+    run(c, batch, out);
+    return 0;
+}
+
+int moe_forward_present(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
+{
+    kn_assert(!c->model->desc.delta_period && !c->device.device->backend->own_memory);
+    c->present.only = c->present.rank_bias != NULL;
+    run(c, batch, out);
+    c->present.only = false;
     return 0;
 }

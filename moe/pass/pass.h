@@ -48,6 +48,13 @@ struct moe_choices {
 
 /* ---- prefetch ------------------------------------------------------------------------------------------ */
 
+/* Passes in which rows choose among the experts in memory (moe_forward_present). */
+struct moe_present {
+    bool only;        /* the pass under way is one; else nothing below is used */
+    bool *there;      /* [n_expert] of the layer */
+    float *rank_bias; /* [n_expert] added to the values by which experts are chosen; NULL: no layer has experts */
+};
+
 /* Experts of a later layer as its router predicts them, and the ticket of the reads for the next layer. */
 struct moe_guess {
     struct off_ticket ticket; /* n 0: none is open */
@@ -246,6 +253,7 @@ struct moe_context {
     struct moe_residents residents;
     struct moe_guess guess;
     struct moe_recall recall;
+    struct moe_present present;
     int32_t *want_row; /* host: [max_want] the rows with want_logits */
     float *logits;     /* [max_want, n_vocab] */
     uint8_t *landing;  /* [d_model] floats or less: a feature on its way to the host */

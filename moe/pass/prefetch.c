@@ -57,6 +57,8 @@ void moe_context_watch(struct moe_context *c, struct moe_sight *sight) { c->gues
 
 void moe_prefetch_release(struct moe_context *c, int layer)
 {
+    if (c->present.only) /* requests are for the next pass by all experts */
+        return;
     moe_recall_end(c, layer);
     if (c->guess.ticket.n)
         off_release(c->model->store, &c->guess.ticket);
@@ -78,10 +80,16 @@ static void request_next(struct moe_context *c, int next)
     off_fetch(m->store, g->expert, g->mark, n, OFF_SOON, &g->ticket);
 }
 
-void moe_prefetch_begin(struct moe_context *c) { moe_recall_begin(c); }
+void moe_prefetch_begin(struct moe_context *c)
+{
+    if (!c->present.only)
+        moe_recall_begin(c);
+}
 
 void moe_prefetch_layer(struct moe_context *c, int layer)
 {
+    if (c->present.only)
+        return;
     moe_prefetch_release(c, layer);
     count_accuracy(c, layer);
     moe_recall_learn(c, layer);
