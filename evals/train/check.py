@@ -4,7 +4,9 @@
 
 It checks that a pass with a cache equals a pass without; that the unrolled passes of EAGLE training equal
 drafting token by token, with the head's cache refilled with the target's features after each round; that
-rows of a batch are written as if computed alone; and that a network read back from its GGUF file is equal."""
+rows of a batch are written as if computed alone; that a network read back from its GGUF file is equal, and so are a model and its
+first layers where the others change nothing; that a llama's rotary positions are those of upcycle.py, and the loss by some words of the
+vocabulary is that by all where "some" are all."""
 
 import os
 import tempfile
@@ -12,8 +14,10 @@ import tempfile
 import numpy as np
 import torch
 
+import first_layers
+from distil import soft_loss, some_logits
 from files import load, save
-from model import Cache, Eagle, Model, Shape
+from model import Cache, Eagle, Model, Shape, angles, rotate
 from sample import write
 
 TINY = dict(n_vocab=300, d_model=32, n_layer=2, n_head=4, n_kv=2, d_head=16, d_ff=64)
@@ -74,16 +78,52 @@ def written_and_read(model, folder):
         same("an EAGLE head read back", again(f, ids), head(f, ids))
 
 
+def first_layers_alone(model, folder):
+    """With layers 1 .. that add nothing, the first layer alone is the model."""
+    import export
+    for layer in model.layers[1:]:
+        layer.attention.o.weight.zero_()
+        (layer.ffn.down if model.s.n_expert else layer.ffn.down.weight).zero_()
+    model.head.weight.copy_(model.embed.weight)     # tied: the file has one of the two
+    export.write_model(model, {"tokens": [f"t{i}" for i in range(300)], "merges": []}, f"{folder}/m.gguf", "f16", "tiny")
+    first_layers.cut(f"{folder}/m.gguf", f"{folder}/f.gguf", [0])
+    one, ids = load(f"{folder}/f.gguf"), torch.randint(3, 300, (1, 16))
+    assert one.s.n_layer == 1 and one.s.family == model.s.family
+    same("first layer alone", one(ids), load(f"{folder}/m.gguf")(ids))
+
+
+def rotation():
+    """Of a llama: by complex numbers, neighbours as real and imaginary parts."""
+    s, x = Shape(**TINY, family="llama"), torch.randn(1, 4, 9, 16)
+    z = torch.view_as_complex(x.reshape(1, 4, 9, 8, 2))
+    angle = torch.arange(9)[:, None] * s.theta ** (-torch.arange(8) / 8)
+    same("rotation", rotate(x, angles(s, 0, 9, "cpu"), s.family), torch.view_as_real(z * torch.polar(torch.ones(9, 8), angle)).flatten(-2))
+
+
+@torch.no_grad()
+def some_words_and_all(model):
+    """Words drawn so often that all are there: the loss is that of the whole vocabulary."""
+    x = torch.randn(7, 32)
+    p, top = model.head(x).softmax(-1).topk(20)
+    logits, at = some_logits(model.head, x, top, 20000, 1)
+    same("some words", soft_loss(logits, at, p).mean(), soft_loss(model.head(x), top, p).mean())
+
+
 def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    for given in (TINY, TINY | {"n_expert": 5, "n_used": 2}):
+    rotation()
+    for given in (TINY, TINY | {"n_expert": 5, "n_used": 2}, TINY | {"family": "llama"},
+                  TINY | {"family": "llama", "n_expert": 5, "n_used": 2}):
         model = Model(Shape(**given)).eval()
         cache_and_whole(model)
         unrolled_and_drafting(model)
         rows_alone(model)
+        some_words_and_all(model)
         with tempfile.TemporaryDirectory() as folder:
             written_and_read(model, folder)
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            first_layers_alone(model, folder)
     print("all is well")
 
 

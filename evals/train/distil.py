@@ -1,14 +1,17 @@
 """Trains a draft model to predict its target's tokens, from lessons (records of the target's predictions, lessons.py).
 
-    distil.py LESSONS_FOLDER --out NAME (--shape draft | --start DRAFT.pt) [--marks FOLDER]
+    distil.py LESSONS_FOLDER --out NAME (--shape draft | --start DRAFT [--fixed]) [--marks FOLDER]
 
 The loss is the cross-entropy of the target's 64 most likely successors under the draft, with all other tokens
 as one class.  It counts tokens that have records: the assistant's answers.  With --marks (boost.py), tokens that
 an earlier draft predicts right get a small weight, so that the second draft learns the tokens that the first one
 misses."""
 
+import math
+
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 import loop
 from files import DEVICE, arguments, load, read_shape
@@ -41,6 +44,19 @@ def soft_loss(logits, top, p):
     return -(p * log_q).sum(-1) - rest * rest_q.log()
 
 
+def some_logits(head, x, top, n_other, step):
+    """Logits of the batch's successors and of n_other random words, which stand for all others; and top as indices of them.
+
+    With a large vocabulary the head is most of the work: 49,152 words of a batch that needs 3,000."""
+    n_vocab, (words, at) = head.weight.shape[0], torch.unique(top, return_inverse=True)
+    g = torch.Generator(DEVICE).manual_seed(step)
+    other = torch.randint(0, n_vocab, (n_other,), generator=g, device=DEVICE).unique()
+    other = other[~torch.isin(other, words)]
+    logits = F.linear(x, head.weight[torch.cat((words, other))]).float()
+    logits[:, len(words):] += math.log(max(n_vocab - len(words), 1) / max(len(other), 1))
+    return logits, at
+
+
 def in_turn(groups, seed):
     """Returns a function from step to group. Each epoch has every group once, in an order given by seed and epoch."""
     def at(step):
@@ -53,7 +69,9 @@ def main():
     p = arguments(__doc__)
     p.add_argument("lessons")
     p.add_argument("--shape", default="draft")
-    p.add_argument("--start", help="weights to begin with")
+    p.add_argument("--start", help="weights to begin with: a .pt or .gguf file")
+    p.add_argument("--fixed", action="store_true", help="embedding and output head stay as they are")
+    p.add_argument("--words", type=int, help="compare with so many random words of the vocabulary instead of all")
     p.add_argument("--marks", help="folder of boost.py")
     p.add_argument("--marked", type=float, default=.2, help="weight of a marked token")
     loop.arguments(p, steps=3000, peak=2e-3)
@@ -70,8 +88,9 @@ def main():
         if max(int(b.ids.max()), int(b.top.max())) >= draft.s.n_vocab:
             raise SystemExit(f"the lessons' vocabulary has more than {draft.s.n_vocab} tokens: use a --shape with the "
                              "target's n_vocab")
-        logits = draft.head(draft.features(b.ids).flatten(0, 1)[b.at])
-        loss, right = soft_loss(logits, b.top, b.p), (logits.argmax(-1) == b.top[:, 0]).float()
+        x, top = draft.features(b.ids).flatten(0, 1)[b.at], b.top
+        logits, top = some_logits(draft.head, x, top, a.words, step) if a.words else (draft.head(x), top)
+        loss, right = soft_loss(logits, top, b.p), (logits.argmax(-1) == top[:, 0]).float()
         weight = torch.ones_like(loss)
         if a.marks:
             marks = [m[s] for m, s in zip(lessons.read_beside(a.marks, where), b.spans)]
@@ -80,7 +99,7 @@ def main():
         if a.marks:
             numbers["right_unmarked"] = (right * (weight == 1)).sum() / (weight == 1).sum().clamp(min=1)
         return (loss * weight).sum() / weight.sum(), numbers
-    loop.fit(draft, loss_of, a)
+    loop.fit(draft, loss_of, a, [draft.embed, draft.head] if a.fixed else [])
 
 
 if __name__ == "__main__":

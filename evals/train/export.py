@@ -1,4 +1,4 @@
-"""Writes networks as GGUF, in the layout of published qwen3 / qwen3moe files; EAGLE heads as README.md says.
+"""Writes networks as GGUF, in the layout of published qwen3, qwen3moe and llama files; EAGLE heads as README.md says.
 
     export.py NETWORK.pt VOCAB OUT.gguf (f16|q8_0) --name NAME              VOCAB: vocab.json or a GGUF file
     export.py HEAD.pt TARGET.gguf OUT.gguf (f16|q8_0) --name NAME           an EAGLE head and its target
@@ -9,6 +9,7 @@ import hashlib
 
 import gguf
 import numpy as np
+import torch
 
 from bpe import vocabulary
 from files import arguments, is_head, load, names
@@ -84,8 +85,11 @@ def write_model(model, vocab, out, kind, name):
             g.add_expert_feed_forward_length(s.d_ff)
         (copy_vocabulary if isinstance(vocab, str) else add_vocabulary)(g, vocab)
     weights = model.state_dict()
-    write(out, "qwen3moe" if s.n_expert else "qwen3", name, s, fill,
-          {theirs: weights[ours] for ours, theirs in names(s).items()}, kind)
+    tensors = {theirs: weights[ours] for ours, theirs in names(s).items()}
+    if torch.equal(tensors["output.weight"], tensors["token_embd.weight"]):
+        del tensors["output.weight"]            # tied: readers take the embedding
+    arch = "llama" if s.family == "llama" else "qwen3moe" if s.n_expert else "qwen3"
+    write(out, arch, name, s, fill, tensors, kind)
 
 
 def write_eagle(head, target_path, out, kind, name):

@@ -1,7 +1,7 @@
 """Reads and writes the files of training: networks, token files, documents.
 
 A network is a checkpoint of these scripts (.pt: shape and weights in half precision) or a GGUF file of
-architecture qwen3 or qwen3moe in any quantisation, so that drafters can be trained for a published model."""
+architecture qwen3, qwen3moe or llama in any quantisation, so that drafters can be trained for a published model."""
 
 import argparse
 import json
@@ -18,8 +18,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 # tensors of a layer: our name, GGUF's name
 LAYER = [("n1", "attn_norm"), ("n2", "ffn_norm"), ("attention.q", "attn_q"), ("attention.k", "attn_k"),
-         ("attention.v", "attn_v"), ("attention.o", "attn_output"), ("attention.q_norm", "attn_q_norm"),
-         ("attention.k_norm", "attn_k_norm")]
+         ("attention.v", "attn_v"), ("attention.o", "attn_output")]
+QK_NORMS = [("attention.q_norm", "attn_q_norm"), ("attention.k_norm", "attn_k_norm")]
 DENSE = [("ffn.gate", "ffn_gate"), ("ffn.up", "ffn_up"), ("ffn.down", "ffn_down")]
 EXPERTS = [("ffn.router", "ffn_gate_inp"), ("ffn.gate", "ffn_gate_exps"), ("ffn.up", "ffn_up_exps"),
            ("ffn.down", "ffn_down_exps")]
@@ -33,11 +33,11 @@ def names(s, arch="qwen3"):
     """{our tensor name: GGUF's} of a Model or, for arch eagle, of an Eagle."""
     if arch == "eagle":
         return {"fc.weight": "fc.weight", "norm.weight": "output_norm.weight"} | {
-            f"layer.{ours}.weight": f"blk.0.{theirs}.weight" for ours, theirs in LAYER + DENSE}
+            f"layer.{ours}.weight": f"blk.0.{theirs}.weight" for ours, theirs in LAYER + QK_NORMS + DENSE}
     out = {"embed.weight": "token_embd.weight", "head.weight": "output.weight",
            "norm.weight": "output_norm.weight"}
     for i in range(s.n_layer):
-        for ours, theirs in LAYER + (EXPERTS if s.n_expert else DENSE):
+        for ours, theirs in LAYER + QK_NORMS * (s.family == "qwen3") + (EXPERTS if s.n_expert else DENSE):
             bare = s.n_expert and ours in ("ffn.gate", "ffn.up", "ffn.down")
             out[f"layers.{i}.{ours}{'' if bare else '.weight'}"] = f"blk.{i}.{theirs}.weight"
     return out
@@ -54,20 +54,23 @@ def read_gguf(path):
     import gguf
     reader = gguf.GGUFReader(path)
     arch = reader.fields["general.architecture"].contents()
-    if arch not in ("qwen3", "qwen3moe", "eagle"):
-        raise SystemExit(f"{path}: architecture {arch}; these scripts support qwen3, qwen3moe and eagle")
+    if arch not in ("qwen3", "qwen3moe", "llama", "eagle"):
+        raise SystemExit(f"{path}: architecture {arch}; these scripts support qwen3, qwen3moe, llama and eagle")
 
     def key(name, default=None):
         field = reader.fields.get(f"{arch}.{name}")
         return field.contents() if field else default
     tensors = {t.name: t for t in reader.tensors}
+    if "rope_freqs.weight" in tensors or key("rope.scaling.type", "none") != "none":
+        raise SystemExit(f"{path}: these scripts do not support scaled rotary positions")
     n_expert = key("expert_count", 0)
     n_vocab = tensors["token_embd.weight"].shape[1] if arch != "eagle" else key("vocab_size")
     s = Shape(n_vocab=int(n_vocab), d_model=key("embedding_length"),
               n_layer=key("block_count"), n_head=key("attention.head_count"),
-              n_kv=key("attention.head_count_kv"), d_head=key("attention.key_length"), n_expert=n_expert,
-              n_used=key("expert_used_count", 0),
-              d_ff=key("expert_feed_forward_length" if n_expert else "feed_forward_length"),
+              n_kv=key("attention.head_count_kv"), n_expert=n_expert, n_used=key("expert_used_count", 0),
+              d_head=key("attention.key_length", key("embedding_length") // key("attention.head_count")),
+              d_ff=key("expert_feed_forward_length" if n_expert else "feed_forward_length", key("feed_forward_length")),
+              family="llama" if arch == "llama" else "qwen3",
               theta=key("rope.freq_base", 10000.), eps=key("attention.layer_norm_rms_epsilon", 1e-6))
     weights = {}
     for ours, theirs in names(s, arch).items():

@@ -25,16 +25,20 @@ def arguments(parser, steps, peak):
     parser.add_argument("--peak", type=float, default=peak, help="learning rate")
     parser.add_argument("--batch", type=int, default=4096, help="tokens per step")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--bf16", action="store_true", help="products in bfloat16 on a CPU too: faster if it has AVX512-BF16")
 
 
 def rate(step, a):
     return a.peak * min(1, (step + 1) / WARM) * (.1 + .45 * (1 + math.cos(math.pi * step / a.steps)))
 
 
-def fit(net, loss_of, a):
-    """Trains net. loss_of(step) returns the loss and a dict of numbers for the CSV file."""
+def fit(net, loss_of, a, fixed=()):
+    """Trains net but for its modules in fixed. loss_of(step) returns the loss and a dict of numbers for the CSV file."""
     torch.set_num_threads(a.threads)
-    params = list(net.requires_grad_(True).train().parameters())
+    net.requires_grad_(True).train()
+    for module in fixed:
+        module.requires_grad_(False)
+    params = [p for p in net.parameters() if p.requires_grad]
     opt = torch.optim.AdamW([{"params": [p for p in params if p.dim() > 1], "weight_decay": .05},
                              {"params": [p for p in params if p.dim() == 1], "weight_decay": 0.}],
                             lr=0, betas=(.9, .95))
@@ -59,7 +63,7 @@ def fit(net, loss_of, a):
     while step < min(a.steps, a.until) and time.time() - start < 60 * a.minutes:
         for g in opt.param_groups:
             g["lr"] = rate(step, a)
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda"):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda" or a.bf16):
             loss, numbers = loss_of(step)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(params, 1.)

@@ -1,6 +1,7 @@
-"""The qwen3 and qwen3moe networks and the EAGLE head, small enough to read in one sitting.
+"""The qwen3, qwen3moe and llama networks and the EAGLE head, small enough to read in one sitting.
 
-Shape has the sizes; n_expert = 0 gives the dense family.  Model is a language model: features() ends
+Shape has the sizes; n_expert = 0 gives the dense family.  A llama has no norms of queries and keys, and its files pair neighbouring
+values for the rotary positions, where those of qwen3 pair the two halves of a head.  Model is a language model: features() ends
 with the final norm, forward() adds the output head.  Eagle predicts a target's next feature from the
 current feature and the token after it (README.md, "The EAGLE head").  With a Cache, a pass continues where the
 last one stopped.  Products run in the dtype and on the device of the weights."""
@@ -18,6 +19,7 @@ class Shape:
     def __init__(self, **given):
         self.n_vocab, self.d_model, self.n_layer, self.n_head, self.n_kv, self.d_head = 4096, 256, 6, 4, 2, 64
         self.d_ff, self.n_expert, self.n_used, self.theta, self.eps = 256, 0, 0, 10000.0, 1e-6
+        self.family = "qwen3"                   # or llama
         unknown = set(given) - set(self.__dict__)
         if unknown:
             raise ValueError(f"a shape has no {', '.join(sorted(unknown))}")
@@ -49,17 +51,21 @@ class Norm(nn.Module):
 
 
 def angles(s, first, n, device):
-    """cos and sin [n][d_head] of rotary positions first .. first+n-1."""
+    """cos and sin [n][d_head] of rotary positions first .. first+n-1; each angle stands at both values of its pair."""
     rate = s.theta ** (-torch.arange(0, s.d_head, 2, device=device).float() / s.d_head)
     f = torch.outer(torch.arange(first, first + n, device=device).float(), rate)
-    f = torch.cat((f, f), -1)
+    f = f.repeat_interleave(2, -1) if s.family == "llama" else torch.cat((f, f), -1)
     return f.cos(), f.sin()
 
 
-def rotate(x, turn):
+def rotate(x, turn, family):
     cos, sin = turn
-    a, b = x.chunk(2, -1)
-    return (x * cos + torch.cat((-b, a), -1) * sin).to(x.dtype)
+    if family == "llama":
+        swapped = torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2)
+    else:
+        a, b = x.chunk(2, -1)
+        swapped = torch.cat((-b, a), -1)
+    return (x * cos + swapped * sin).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -70,7 +76,7 @@ class Attention(nn.Module):
         self.k = nn.Linear(s.d_model, s.n_kv * s.d_head, bias=False)
         self.v = nn.Linear(s.d_model, s.n_kv * s.d_head, bias=False)
         self.o = nn.Linear(s.n_head * s.d_head, s.d_model, bias=False)
-        self.q_norm, self.k_norm = Norm(s.d_head, s.eps), Norm(s.d_head, s.eps)
+        self.q_norm, self.k_norm = (Norm(s.d_head, s.eps) if s.family == "qwen3" else nn.Identity() for _ in range(2))
 
     def project(self, x, turn):
         """q [b][n_head][t][d_head], k and v [b][n_kv][t][d_head]."""
@@ -78,7 +84,7 @@ class Attention(nn.Module):
         q = self.q_norm(self.q(x).view(b, t, s.n_head, s.d_head)).transpose(1, 2)
         k = self.k_norm(self.k(x).view(b, t, s.n_kv, s.d_head)).transpose(1, 2)
         v = self.v(x).view(b, t, s.n_kv, s.d_head).transpose(1, 2)
-        return rotate(q, turn), rotate(k, turn), v
+        return rotate(q, turn, s.family), rotate(k, turn, s.family), v
 
     def forward(self, x, turn, layer, cache):
         q, k, v = self.project(x, turn)

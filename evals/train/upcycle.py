@@ -107,11 +107,12 @@ def shuffled(t, is_down, orders):
     return np.stack([blocks[order].reshape(t.data.shape) for order in orders])
 
 
-def copy_fields(writer, fields):
+def copy_fields(writer, fields, replaced=None):
+    """Copies the values of a file; replaced: {name: another value}."""
     for name, field in fields.items():
         if not name.startswith("GGUF.") and name != "general.architecture":
-            kind = field.types[0]
-            writer.add_key_value(name, field.contents(), kind, field.types[1] if kind == GGUFValueType.ARRAY else None)
+            kind, value = field.types[0], (replaced or {}).get(name, field.contents())
+            writer.add_key_value(name, value, kind, field.types[1] if kind == GGUFValueType.ARRAY else None)
 
 
 def main():
@@ -146,4 +147,5 @@ def main():
     writer.close()
 
 
-main()
+if __name__ == "__main__":
+    main()
