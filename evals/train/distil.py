@@ -71,7 +71,7 @@ def main():
     p.add_argument("--shape", default="draft")
     p.add_argument("--start", help="weights to begin with: a .pt or .gguf file")
     p.add_argument("--fixed", action="store_true", help="embedding and output head stay as they are")
-    p.add_argument("--words", type=int, help="compare with so many random words of the vocabulary instead of all")
+    p.add_argument("--negatives", type=int, help="compare with so many random words of the vocabulary instead of all")
     p.add_argument("--marks", help="folder of boost.py")
     p.add_argument("--marked", type=float, default=.2, help="weight of a marked token")
     loop.arguments(p, steps=3000, peak=2e-3)
@@ -89,7 +89,7 @@ def main():
             raise SystemExit(f"the lessons' vocabulary has more than {draft.s.n_vocab} tokens: use a --shape with the "
                              "target's n_vocab")
         x, top = draft.features(b.ids).flatten(0, 1)[b.at], b.top
-        logits, top = some_logits(draft.head, x, top, a.words, step) if a.words else (draft.head(x), top)
+        logits, top = some_logits(draft.head, x, top, a.negatives, step) if a.negatives else (draft.head(x), top)
         loss, right = soft_loss(logits, top, b.p), (logits.argmax(-1) == top[:, 0]).float()
         weight = torch.ones_like(loss)
         if a.marks:
