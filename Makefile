@@ -97,7 +97,7 @@ SRC_moe/files  = tensor_types strings lacking header_tables file_bytes file_valu
                   hf_packed hf_tensor_names hf_convert \
                  hf_pretokenizer hf_tiktoken hf_vocab hf_folder file
 MAY_moe/model = kernels offload moe/files
-SRC_moe/model  = families rotation bind load latent_weights model
+SRC_moe/model  = family_table families rotation bind load latent_weights model
 MAY_moe/write = kernels moe/files moe/model
 SRC_moe/write  = writer importance collect quantize synth_shapes synth_tiny synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model

@@ -1,280 +1,13 @@
 /* Reads the description of a model from the file's metadata.
  *
- * A model family is one entry of a table: RoPE kind, biases, norms, gating of experts.  All other properties are
- * numbers in the file.  An unknown architecture, an unknown value of a known key and a number out of range are refused
- * with a message that names them. */
+ * A model family is one row of the table in family_table.c.  All other properties are numbers in the file.  An unknown
+ * architecture, an unknown value of a known key and a number out of range are refused with a message that names them. */
+#include "moe/model/family.h"
 #include "moe/model/internal.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-struct family {
-    const char *arch;
-    enum kn_rope rope;
-    enum { DENSE_ONLY, MAY_HAVE_EXPERTS, MUST_HAVE_EXPERTS } experts;
-    enum moe_head head; /* kind of EAGLE draft head, if it is one */
-    bool qkv_bias;
-    bool out_norms, late_qk_norm;
-    enum {
-        ALL_ROTATED,
-        EACH_FOURTH_PLAIN,
-        WINDOWS_ROTATED
-    } rotated;                      /* layers with a rotation: all; all but each fourth; those with a window */
-    bool fused_qkv, fused_ffn;      /* Q, K and V may be one matrix; gate and up */
-    bool long_rope;                 /* may have divisors of the frequencies for long contexts */
-    bool query_scale;               /* queries may grow with their position */
-    float query_growth;             /* default of the key attention.temperature_scale */
-    int query_period, query_offset; /* period over 0: default of the key attention.temperature_length */
-    bool query_unrotated, layer_norm, out_bias, unit_qk_norm, scaled_input, out_gate, delta_tiled;
-    int chunk;            /* over 0: windows are chunks; default of the key attention.sliding_window */
-    float long_rope_attn; /* over 0: the factor of cos and sin of models with LongRoPE, whatever the file says */
-    bool scales;          /* has factors of embeddings, residual additions, and logits */
-    bool embed_sqrt;      /* embeddings are multiplied by the square root of d_model */
-    enum moe_activation activation;
-    float window_rope_base; /* over 0: default of the key rope.freq_base_swa, which the family has */
-    bool window_heads;      /* layers with a window may have other heads: keys *_swa, and a list of head_count_kv */
-    bool window_sinks, v_norm, v_is_k, v_scale, logit_cap; /* v_is_k: if layers without a window have no V */
-    float attend_scale;                                    /* over 0: default of the key attention.scale */
-    bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
-    bool by_tensors; /* QKV biases and QK norms are optional: used if in the file */
-    enum moe_qk_norm qk_norm;
-    enum { NO_WINDOW, MAY_HAVE_WINDOW, MUST_HAVE_WINDOW } windows;
-    int window_period; /* without a list of layers with a window: every window_period-th layer has none; 0: all have one */
-    enum moe_gating gating; /* 0: softmax */
-    float swiglu_alpha, swiglu_limit, mixer_gap;
-    enum moe_shared shared;
-    int delta_period;     /* over 0: has delta nets; default of the key full_attention_interval */
-    bool latent;          /* MLA; gating is given by the file */
-    bool norm_topk;       /* default of the key expert_weights_norm */
-    bool as_dense;        /* experts are feed_forward_length wide by default */
-    bool shared_width;    /* the shared expert's width has a key; without it, it is expert_shared_count experts wide */
-    bool lead_by_tensors; /* without the key leading_dense_block_count, layers without a router are dense */
-    bool select_by_tensors; /* the selection bias is optional: used if in the file */
-    bool one_shared;        /* one shared expert, which no key counts, in place of expert_shared_count */
-    bool group_pairs;       /* a group of experts counts by its two largest scores whatever the gating is */
-};
-
-static const struct family families[] = {
-    { .arch = "llama",
-      .rope = KN_ROPE_PAIRS,
-      .experts = MAY_HAVE_EXPERTS, /* llama, mistral, mixtral */
-      .windows = MAY_HAVE_WINDOW,
-      .norm_topk = true,
-      .as_dense = true },
-    { .arch = "qwen2", .qkv_bias = true, .windows = MAY_HAVE_WINDOW },
-    { .arch = "qwen2moe",
-      .qkv_bias = true,
-      .by_tensors = true,
-      .windows = MAY_HAVE_WINDOW,
-      .experts = MUST_HAVE_EXPERTS,
-      .shared = MOE_SHARED_GATED },
-    { .arch = "qwen3", .qk_norm = MOE_QK_NORM_HEAD, .windows = MAY_HAVE_WINDOW },
-    { .arch = "qwen3moe",
-      .qk_norm = MOE_QK_NORM_HEAD,
-      .windows = MAY_HAVE_WINDOW,
-      .experts = MUST_HAVE_EXPERTS,
-      .norm_topk = true },
-    { .arch = "glm4moe",
-      .qkv_bias = true,
-      .qk_norm = MOE_QK_NORM_HEAD,
-      .by_tensors = true,
-      .post_norm = true,
-      .experts = MUST_HAVE_EXPERTS,
-      .gating = MOE_GATING_SIGMOID,
-      .select_bias = true,
-      .norm_topk = true,
-      .shared = MOE_SHARED_PLAIN },
-    { .arch = "minimax-m2",
-      .qk_norm = MOE_QK_NORM_ALL,
-      .experts = MUST_HAVE_EXPERTS,
-      .gating = MOE_GATING_SIGMOID,
-      .select_bias = true,
-      .norm_topk = true },
-    { .arch = "gpt-oss",
-      .qkv_bias = true,
-      .o_bias = true,
-      .sinks = true,
-      .router_bias = true,
-      .expert_bias = true,
-      .post_norm = true,
-      .yarn_exact = true,
-      .windows = MUST_HAVE_WINDOW,
-      .window_period = 2,
-      .experts = MUST_HAVE_EXPERTS,
-      .gating = MOE_GATING_CHOSEN,
-      .swiglu_alpha = 1.702f,
-      .swiglu_limit = 7 },
-    { .arch = "qwen3next",
-      .qk_norm = MOE_QK_NORM_HEAD,
-      .post_norm = true,
-      .experts = MUST_HAVE_EXPERTS,
-      .norm_topk = true,
-      .shared = MOE_SHARED_GATED,
-      .out_gate = true,
-      .delta_period = 4 },
-    { .arch = "qwen35moe",
-      .qk_norm = MOE_QK_NORM_HEAD,
-      .post_norm = true,
-      .experts = MUST_HAVE_EXPERTS,
-      .norm_topk = true,
-      .shared = MOE_SHARED_GATED,
-      .out_gate = true,
-      .delta_period = 4,
-      .delta_tiled = true },
-    { .arch = "deepseek2",
-      .rope = KN_ROPE_PAIRS,
-      .latent = true, /* and R1, Kimi-K2, GLM-4.7-Flash, Mistral Large 3 */
-      .query_scale = true,
-      .experts = MAY_HAVE_EXPERTS,
-      .shared = MOE_SHARED_PLAIN },
-    { .arch = "eagle", .qk_norm = MOE_QK_NORM_HEAD, .head = MOE_HEAD_EAGLE },
-    { .arch = "eagle3", .rope = KN_ROPE_PAIRS, .head = MOE_HEAD_EAGLE3 },
-    { .arch = "gemma3",
-      .qk_norm = MOE_QK_NORM_HEAD,
-      .out_norms = true,
-      .embed_sqrt = true,
-      .activation = MOE_GEGLU,
-      .windows = MUST_HAVE_WINDOW,
-      .window_period = 6,
-      .window_rope_base = 10000 },
-    { .arch = "gemma4",
-      .qk_norm = MOE_QK_NORM_HEAD,
-      .v_norm = true,
-      .v_is_k = true,
-      .attend_scale = 1,
-      .out_norms = true,
-      .embed_sqrt = true,
-      .logit_cap = true,
-      .activation = MOE_GEGLU,
-      .windows = MUST_HAVE_WINDOW,
-      .window_period = 6,
-      .window_rope_base = 10000,
-      .window_heads = true,
-      .experts = MAY_HAVE_EXPERTS,
-      .norm_topk = true,
-      .shared = MOE_SHARED_APART },
-    { .arch = "mimo2",
-      .fused_qkv = true,
-      .v_scale = true,
-      .sinks = true,
-      .window_sinks = true,
-      .windows = MUST_HAVE_WINDOW,
-      .window_rope_base = 10000,
-      .window_heads = true,
-      .experts = MUST_HAVE_EXPERTS,
-      .gating = MOE_GATING_SIGMOID,
-      .select_bias = true,
-      .lead_by_tensors = true,
-      .norm_topk = true },
-    { .arch = "ernie4_5-moe",
-      .rope = KN_ROPE_PAIRS,
-      .experts = MUST_HAVE_EXPERTS,
-      .select_by_tensors = true,
-      .norm_topk = true,
-      .shared = MOE_SHARED_PLAIN },
-    { .arch = "hunyuan-moe",
-      .qk_norm = MOE_QK_NORM_HEAD,
-      .late_qk_norm = true,
-      .experts = MUST_HAVE_EXPERTS,
-      .norm_topk = true,
-      .shared = MOE_SHARED_PLAIN,
-      .shared_width = true },
-    { .arch = "hy_v3",
-      .qk_norm = MOE_QK_NORM_HEAD,
-      .experts = MUST_HAVE_EXPERTS,
-      .gating = MOE_GATING_SIGMOID,
-      .select_bias = true,
-      .norm_topk = true,
-      .shared = MOE_SHARED_PLAIN,
-      .shared_width = true,
-      .lead_by_tensors = true },
-    { .arch = "dots1",
-      .qk_norm = MOE_QK_NORM_HEAD,
-      .windows = MAY_HAVE_WINDOW,
-      .experts = MUST_HAVE_EXPERTS,
-      .gating = MOE_GATING_SIGMOID,
-      .select_bias = true,
-      .norm_topk = true,
-      .shared = MOE_SHARED_PLAIN },
-    { .arch = "granitemoe",
-      .rope = KN_ROPE_PAIRS,
-      .scales = true,
-      .experts = MUST_HAVE_EXPERTS,
-      .norm_topk = true,
-      .as_dense = true,
-      .shared = MOE_SHARED_PLAIN,
-      .shared_width = true },
-    { .arch = "exaone-moe",
-      .qk_norm = MOE_QK_NORM_HEAD,
-      .windows = MUST_HAVE_WINDOW,
-      .window_period = 4,
-      .rotated = WINDOWS_ROTATED,
-      .experts = MUST_HAVE_EXPERTS,
-      .gating = MOE_GATING_SIGMOID,
-      .select_bias = true,
-      .norm_topk = true,
-      .shared = MOE_SHARED_PLAIN,
-      .shared_width = true },
-    { .arch = "smollm3", .rope = KN_ROPE_PAIRS, .rotated = EACH_FOURTH_PLAIN },
-    { .arch = "mistral3", .rope = KN_ROPE_PAIRS, .query_scale = true, .windows = MAY_HAVE_WINDOW },
-    { .arch = "mistral4",
-      .rope = KN_ROPE_PAIRS,
-      .latent = true,
-      .query_scale = true,
-      .query_growth = 0.1f, /* files lack the key, and the published models have this number */
-      .experts = MUST_HAVE_EXPERTS,
-      .group_pairs = true,
-      .shared = MOE_SHARED_PLAIN },
-    { .arch = "bailingmoe",
-      .rope = KN_ROPE_PAIRS,
-      .experts = MUST_HAVE_EXPERTS,
-      .norm_topk = true,
-      .shared = MOE_SHARED_PLAIN },
-    { .arch = "bailingmoe2",
-      .fused_qkv = true,
-      .qk_norm = MOE_QK_NORM_HEAD,
-      .experts = MUST_HAVE_EXPERTS,
-      .gating = MOE_GATING_SIGMOID,
-      .select_by_tensors = true,
-      .norm_topk = true,
-      .shared = MOE_SHARED_PLAIN,
-      .shared_width = true },
-    { .arch = "phi3", .fused_qkv = true, .fused_ffn = true, .long_rope = true, .windows = MAY_HAVE_WINDOW },
-    /* rope.scaling.attn_factor of published files comes from their converter.  The models have another number. */
-    { .arch = "phimoe",
-      .qkv_bias = true,
-      .o_bias = true,
-      .by_tensors = true,
-      .layer_norm = true,
-      .out_bias = true,
-      .long_rope = true,
-      .long_rope_attn = 1.243163121016122f,
-      .windows = MAY_HAVE_WINDOW,
-      .experts = MUST_HAVE_EXPERTS,
-      .gating = MOE_GATING_MIXER,
-      .mixer_gap = 0.02f, /* twice router_jitter_noise, which no key has */
-      .as_dense = true },
-    { .arch = "llama4",
-      .rope = KN_ROPE_PAIRS,
-      .unit_qk_norm = true, /* transformers has them behind the rotation: without weights it is the same */
-      .windows = MUST_HAVE_WINDOW,
-      .window_period = 4,
-      .chunk = 8192,
-      .rotated = WINDOWS_ROTATED,
-      .query_scale = true,
-      .query_growth = 0.1f,
-      .query_period = 8192,
-      .query_offset = 1,
-      .query_unrotated = true,
-      .experts = MUST_HAVE_EXPERTS,
-      .gating = MOE_GATING_CHOSEN_SIGMOID,
-      .scaled_input = true,
-      .shared = MOE_SHARED_PLAIN,
-      .one_shared = true },
-    { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
-};
-#define N_FAMILY ((int)(sizeof families / sizeof *families))
 
 /* ---- keys: "<arch>.<name>" ------------------------------------------------------------------------ */
 
@@ -861,11 +594,11 @@ static int read_head(struct moe_desc *d, const struct keys *k)
 static const struct family *find_family(const struct moe_file *f, struct moe_string arch)
 {
     char shown[64], known[512] = "";
-    for (int i = 0; i < N_FAMILY; i++) {
-        if (moe_string_is(arch, families[i].arch))
-            return &families[i];
+    for (int i = 0; moe_family(i); i++) {
+        if (moe_string_is(arch, moe_family(i)->arch))
+            return moe_family(i);
         size_t n = strlen(known);
-        snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].arch);
+        snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", moe_family(i)->arch);
     }
     moe_string_show(arch, shown, sizeof shown);
     const char *lacks = moe_family_lacks(arch);
@@ -927,10 +660,10 @@ static void take_family(struct moe_desc *d, const struct family *family)
 void moe_desc_family(struct moe_desc *d, const char *arch)
 {
     int i = 0;
-    while (i < N_FAMILY - 1 && strcmp(families[i].arch, arch))
+    while (moe_family(i) && strcmp(moe_family(i)->arch, arch))
         i++;
-    kn_assert(!strcmp(families[i].arch, arch));
-    take_family(d, &families[i]);
+    kn_assert(moe_family(i));
+    take_family(d, moe_family(i));
 }
 
 /* True if the first layer without a window has no V. */

@@ -1,5 +1,6 @@
 /* moe/model/internal.h - the steps of opening and loading a model, for the files of moe/model only.
  *
+ *     family_table.c     the families (family.h)
  *     families.c         metadata to a struct moe_desc
  *     rotation.c         the angles of a position's rotation
  *     bind.c             the tensors that a description asks for, found in the file

@@ -2,7 +2,7 @@
  * and the logits must then differ from the golden ones by more than test_forward.c tolerates, at some position.
  *
  * Properties are removed in two ways: a key of the file is left out, if the description changes by that; and a field
- * of the description, which the family's row in families.c may have set, gets the value that it has in other families.
+ * of the description, which the family's row in family_table.c may have set, gets the value that it has in other families.
  *
  * One thread: not under MODE=tsan.
  *
