@@ -128,7 +128,7 @@ MAY_engine              = kernels offload moe speculative engine/base engine/tex
                            engine/plan engine/draft
 HERE_engine             = version report reuse prefill_share schedule step session forecast open dsi
 MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
-SRC_engine/tools         = format_of_model parser call call_json call_python value schemas grammar
+SRC_engine/tools         = format_of_model parser call call_json call_python call_marked value schemas grammar
 MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools
 SRC_engine/api           = fields messages final_message tool_choice generic_tools answer_format sampling drafts breakers token_lists \
                            parameters model_sampling setup ollama request dialect write_completions write_chat \

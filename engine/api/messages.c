@@ -388,3 +388,28 @@ json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body, const
     json_decref(t.messages);
     return NULL;
 }
+
+bool eng_talk_fold_results(json_t *messages)
+{
+    json_t *call = NULL;
+    bool failed = false;
+    for (size_t i = 0; i < json_array_size(messages) && !failed;) {
+        json_t *m = json_array_get(messages, i), *result;
+        if (strcmp(json_string_value(json_object_get(m, "role")), "tool") != 0) {
+            call = json_object_get(m, "tool_calls") ? m : NULL;
+            i++;
+            continue;
+        }
+        if (!call) {
+            call = json_pack("{s:s}", "role", "assistant");
+            failed = !call || json_array_insert_new(messages, i++, call);
+        }
+        if (!failed && !json_object_get(call, "tool_responses"))
+            failed = json_object_set_new(call, "tool_responses", json_array()) != 0;
+        result = json_pack("{s:O*, s:O*}", "name", json_object_get(m, "name"), "response",
+                           json_object_get(m, "content"));
+        failed |= !result || json_array_append_new(json_object_get(call, "tool_responses"), result);
+        failed |= json_array_remove(messages, i) != 0;
+    }
+    return !failed;
+}

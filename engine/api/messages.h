@@ -47,6 +47,10 @@ void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct e
 json_t *eng_talk_generic(json_t *messages, const struct eng_talk_tools *tools, const struct eng_fields *body,
                          const struct eng_api_setup *setup);
 
+/* Moves the results of tools into the messages with their calls, as a list tool_responses, for templates without the role
+ * tool (setup->folds_results).  False: no memory. */
+bool eng_talk_fold_results(json_t *messages);
+
 /* Sets the template variables of the request's reasoning effort (or "thinking") and of its chat_template_kwargs. */
 void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fields *body);
 

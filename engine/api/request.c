@@ -206,6 +206,8 @@ static json_t *read_talk(struct eng_parse *p)
     bool by_text = p->setup->generic_tools || p->setup->unlisted_tools;
     if (messages && by_text)
         messages = eng_talk_generic(messages, &p->tools, &p->body, p->setup);
+    if (messages && p->setup->folds_results && !eng_talk_fold_results(messages))
+        eng_parse_no_memory(p);
     json_t *variables = json_pack("{s:o, s:b, s:s?}", "messages", messages, "add_generation_prompt", p->end.opens,
                                   "continue_final_message", p->end.member);
     if (p->tools.list && !by_text && (!variables || json_object_set(variables, "tools", p->tools.list)))

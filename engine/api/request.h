@@ -98,6 +98,7 @@ struct eng_api_setup {
     bool generic_tools;  /* the template has no tool calls, or of an unknown form: generic_tools.c */
     bool unlisted_tools; /* the template has tool calls, but does not list the tools: generic_tools.c */
     bool no_system;      /* the template has no system messages */
+    bool folds_results;  /* the template takes results as a list tool_responses of the message with their calls */
 };
 
 /* Sets setup->tool_format and the members that describe the chat template; *format holds the format and must

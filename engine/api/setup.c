@@ -95,6 +95,17 @@ static bool has_system(const struct eng_api_setup *setup)
                    text);
 }
 
+/* True if the template of this format renders a message of the role tool as the result of a call. */
+static bool has_results(const struct eng_api_setup *setup)
+{
+    return renders(setup,
+                   json_pack("{s:[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:{s:s}}}]}, {s:s, s:s, s:s, s:s}]}",
+                             "messages", "role", "user", "content", "a", "role", "assistant", "content", "",
+                             "tool_calls", "id", "abcdefghi", "type", "function", "function", "name", "f", "arguments",
+                             "x", "y", "role", "tool", "tool_call_id", "abcdefghi", "name", "f", "content", "b"),
+                   "<|tool_response>response:f{");
+}
+
 /* Renders a conversation with one tool call, with the arguments `given` (reference stolen).  The caller frees the text
  * with kn_free.  NULL: the template fails. */
 static char *render_call(const struct eng_api_setup *setup, json_t *given)
@@ -115,6 +126,7 @@ static char *render_call(const struct eng_api_setup *setup, json_t *given)
 void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_tool_format *format)
 {
     setup->text_arguments = setup->generic_tools = setup->unlisted_tools = setup->no_system = false;
+    setup->folds_results = false;
     setup->tool_format = NULL;
     if (!setup->chat)
         return;
@@ -124,6 +136,7 @@ void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_tool_fo
     setup->no_system = !has_system(setup);
     setup->generic_tools = format->syntax == ENG_SYNTAX_NONE;
     setup->unlisted_tools = !setup->generic_tools && !lists_tools(setup);
+    setup->folds_results = format->syntax == ENG_SYNTAX_MARKED && !has_results(setup);
     if (setup->generic_tools)
         eng_tool_format_generic(format);
     char *object = render_call(setup, json_pack("{s:s}", "k7", "v7"));

@@ -163,6 +163,7 @@ static const struct {
     { "<|EOT|>", true },
     { "<end_of_turn>", true },
     { "<turn|>", true },
+    { "<|tool_response>", true }, /* Gemma 4 writes it behind its calls */
     { "<end_of_utterance>", true },
     { "<\xEF\xBD\x9C"
       "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",

@@ -69,7 +69,7 @@ void eng_call_open(struct eng_answer_parser *s, enum mark m)
         else
             eng_call_open_name(s);
         break;
-    default: /* DeepSeek, Kimi, GLM, <invoke> */
+    default: /* DeepSeek, Kimi, GLM, <invoke>, Gemma 4 */
         if (m == MARK_CALLS)
             s->state = IN_SECTION;
         else
@@ -170,6 +170,26 @@ static void open_parameters(struct eng_answer_parser *s)
     s->first_key = true;
 }
 
+/* Reduces s->name to the tool's name: Kimi writes the call's id, functions.NAME:0, and Gemma 4 call:NAME.  False: there
+ * is no name. */
+static bool clean_name(struct eng_answer_parser *s)
+{
+    const char *lead = syntax(s) == ENG_SYNTAX_KIMI ? "functions." : syntax(s) == ENG_SYNTAX_MARKED ? "call:" : "";
+    const size_t n = strlen(lead);
+    struct text *t = &s->name;
+    size_t end = t->n;
+    while (syntax(s) == ENG_SYNTAX_KIMI && end && t->p[end - 1] >= '0' && t->p[end - 1] <= '9')
+        end--;
+    if (end > 1 && end < t->n && t->p[end - 1] == ':')
+        t->n = end - 1;
+    if (t->n > n && !memcmp(t->p, lead, n)) {
+        t->n -= n;
+        memmove(t->p, t->p + n, t->n);
+        return true;
+    }
+    return syntax(s) != ENG_SYNTAX_MARKED;
+}
+
 /* If the byte c ends the name, changes the state and returns true; else returns false.  A name that ends with
  * a marker is handled by name_mark(). */
 static bool name_ends(struct eng_answer_parser *s, uint8_t c)
@@ -191,6 +211,8 @@ static bool name_ends(struct eng_answer_parser *s, uint8_t c)
     } else if (syntax(s) == ENG_SYNTAX_MISTRAL && c == '{') {
         s->state = IN_ARGUMENTS;
         arguments_byte(s, c);
+    } else if (syntax(s) == ENG_SYNTAX_MARKED && c == '{' && clean_name(s)) {
+        eng_marked_open(s);
     } else {
         return false;
     }
@@ -208,25 +230,6 @@ static void name_byte(struct eng_answer_parser *s, uint8_t c)
         eng_call_give_up_before(s);
     } else if (eng_call_hold(s, c)) {
         eng_answer_append(s, &s->name, c);
-    }
-}
-
-/* Kimi writes the call's id, functions.NAME:0, as the name; reduces s->name to NAME. */
-static void clean_name(struct eng_answer_parser *s)
-{
-    static const char functions[] = "functions.";
-    const size_t n = sizeof functions - 1;
-    struct text *t = &s->name;
-    if (syntax(s) != ENG_SYNTAX_KIMI)
-        return;
-    size_t end = t->n;
-    while (end && t->p[end - 1] >= '0' && t->p[end - 1] <= '9')
-        end--;
-    if (end > 1 && end < t->n && t->p[end - 1] == ':')
-        t->n = end - 1;
-    if (t->n > n && !memcmp(t->p, functions, n)) {
-        t->n -= n;
-        memmove(t->p, t->p + n, t->n);
     }
 }
 
@@ -386,7 +389,10 @@ void eng_call_byte(struct eng_answer_parser *s, uint8_t c)
             space_byte(s, c);
         break;
     case IN_VALUE:
-        eng_value_byte(s, c);
+        if (syntax(s) == ENG_SYNTAX_MARKED)
+            eng_marked_byte(s, c);
+        else
+            eng_value_byte(s, c);
         break;
     default:
         space_byte(s, c);
@@ -396,6 +402,8 @@ void eng_call_byte(struct eng_answer_parser *s, uint8_t c)
 uint32_t eng_call_watch(const struct eng_answer_parser *s)
 {
     switch (s->state) {
+    case BEFORE_OBJECT:
+        return eng_tool_format_marks_text(s->format) ? BIT(MARK_CALL) : 0;
     case IN_NAME:
         return syntax(s) == ENG_SYNTAX_GLM ? BIT(MARK_KEY) | BIT(MARK_CALL_END) : BIT(MARK_SEPARATOR) | BIT(MARK_ID);
     case IN_ID:
@@ -413,6 +421,8 @@ uint32_t eng_call_watch(const struct eng_answer_parser *s)
     case AFTER_KEY:
         return BIT(MARK_VALUE);
     case IN_VALUE:
+        if (syntax(s) == ENG_SYNTAX_MARKED)
+            return eng_marked_may_quote(s) ? BIT(MARK_QUOTE) : 0;
         return eng_value_hides_marks(s) ? 0 : BIT(MARK_VALUE_END);
     default:
         return 0;
@@ -468,6 +478,8 @@ static bool parameters_mark(struct eng_answer_parser *s, enum mark m)
 static bool take_mark(struct eng_answer_parser *s, enum mark m)
 {
     switch (s->state) {
+    case BEFORE_OBJECT:
+        return true;
     case IN_NAME:
         return name_mark(s, m);
     case IN_ID:
@@ -497,6 +509,10 @@ static bool take_mark(struct eng_answer_parser *s, enum mark m)
         eng_value_open(s);
         return true;
     default: /* IN_VALUE */
+        if (m == MARK_QUOTE) {
+            eng_marked_quote(s);
+            return true;
+        }
         eng_value_close(s);
         s->state = IN_PARAMETERS;
         return true;
@@ -521,7 +537,7 @@ void eng_call_finish(struct eng_answer_parser *s)
 {
     const bool done = s->any_call && (s->state == IN_SECTION || s->state == BEFORE_ITEM);
     if (s->in_call) {
-        if (syntax(s) != ENG_SYNTAX_PYTHONIC) /* an incomplete Python word is not JSON */
+        if (syntax(s) != ENG_SYNTAX_PYTHONIC && syntax(s) != ENG_SYNTAX_MARKED) /* an incomplete word is not JSON */
             eng_value_cut(s);
         eng_call_end(s, false);
     } else if (!done) {

@@ -26,12 +26,6 @@ static void tell_code(struct eng_answer_parser *s, uint32_t code)
     eng_answer_emit_arguments(s, text);
 }
 
-static void tell_byte(struct eng_answer_parser *s, uint8_t c)
-{
-    char p[ENG_JSON_ESCAPE];
-    eng_answer_emit(s, ENG_ANSWER_ARGUMENTS, p, eng_json_escape(c, p));
-}
-
 /* The byte after a backslash; false: an octal escape or \N{name}, which are not supported. */
 static bool escape_byte(struct eng_answer_parser *s, uint8_t c)
 {
@@ -44,10 +38,10 @@ static bool escape_byte(struct eng_answer_parser *s, uint8_t c)
         s->python.n_hex = c == 'x' ? 2 : c == 'u' ? 4 : 8;
         s->python.code = 0;
     } else if (at) {
-        tell_byte(s, (uint8_t)meaning[at - letter]);
+        eng_answer_emit_string_byte(s, (uint8_t)meaning[at - letter]);
     } else if (c != '\n') { /* a \ before a line end drops both; before any other byte the \ stays */
-        tell_byte(s, '\\');
-        tell_byte(s, c);
+        eng_answer_emit_string_byte(s, '\\');
+        eng_answer_emit_string_byte(s, c);
     }
     return true;
 }
@@ -80,7 +74,7 @@ static bool string_byte(struct eng_answer_parser *s, uint8_t c)
         eng_json_step(&s->json, '"');
         eng_answer_emit_arguments(s, "\"");
     } else {
-        tell_byte(s, c);
+        eng_answer_emit_string_byte(s, c);
     }
     return true;
 }
@@ -88,7 +82,7 @@ static bool string_byte(struct eng_answer_parser *s, uint8_t c)
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* Passes the JSON text to the validator and emits it; false, without emitting, if the text is not valid here. */
-static bool tell_json(struct eng_answer_parser *s, const char *json)
+bool eng_python_emit(struct eng_answer_parser *s, const char *json)
 {
     for (const char *p = json; *p; p++)
         if (eng_json_step(&s->json, (uint8_t)*p) == JSON_BAD)
@@ -103,15 +97,15 @@ static bool tell_comma(struct eng_answer_parser *s)
 {
     const bool was = s->python.comma;
     s->python.comma = false;
-    return !was || tell_json(s, ", ");
+    return !was || eng_python_emit(s, ", ");
 }
 
-static bool is_word(uint8_t c)
+bool eng_python_is_word(uint8_t c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("+-._", c));
 }
 
-static bool word_byte(struct eng_answer_parser *s, uint8_t c)
+bool eng_python_word_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (!s->value.n) {
         if (!tell_comma(s))
@@ -123,7 +117,7 @@ static bool word_byte(struct eng_answer_parser *s, uint8_t c)
 }
 
 /* The number or word in s->value is complete: emits it in JSON spelling; false: not valid. */
-static bool end_word(struct eng_answer_parser *s)
+bool eng_python_word_end(struct eng_answer_parser *s)
 {
     static const char *const words[][2] = { { "True", "true" }, { "False", "false" }, { "None", "null" } };
     eng_answer_append(s, &s->value, 0);
@@ -134,7 +128,7 @@ static bool end_word(struct eng_answer_parser *s)
     for (size_t i = 0; i < 3; i++)
         if (!strcmp(json, words[i][0]))
             json = words[i][1];
-    if (!tell_json(s, json) || eng_json_step(&s->json, ' ') == JSON_BAD)
+    if (!eng_python_emit(s, json) || eng_json_step(&s->json, ' ') == JSON_BAD)
         return false;
     s->held.n = 0;
     return true;
@@ -147,20 +141,20 @@ static bool sign_byte(struct eng_answer_parser *s, uint8_t c)
     case '\'':
     case '"':
         s->python.quote = c;
-        return tell_comma(s) && tell_json(s, "\"");
+        return tell_comma(s) && eng_python_emit(s, "\"");
     case ',':
         s->python.comma = !s->python.comma && eng_json_after_value(&s->json);
         return s->python.comma;
     case '[':
-        return tell_comma(s) && tell_json(s, "[");
+        return tell_comma(s) && eng_python_emit(s, "[");
     case '{':
-        return tell_comma(s) && tell_json(s, "{");
+        return tell_comma(s) && eng_python_emit(s, "{");
     case ':':
-        return tell_comma(s) && tell_json(s, ": ");
+        return tell_comma(s) && eng_python_emit(s, ": ");
     case ']':
     case '}':
         s->python.comma = false;
-        return tell_json(s, c == ']' ? "]" : "}");
+        return eng_python_emit(s, c == ']' ? "]" : "}");
     default:
         return eng_is_json_space(c);
     }
@@ -169,12 +163,12 @@ static bool sign_byte(struct eng_answer_parser *s, uint8_t c)
 static void value_byte(struct eng_answer_parser *s, uint8_t c)
 {
     const struct python *p = &s->python;
-    const bool ends = s->value.n && !is_word(c);
-    bool fits = !ends || end_word(s);
+    const bool ends = s->value.n && !eng_python_is_word(c);
+    bool fits = !ends || eng_python_word_end(s);
     if (fits && ends && s->json.depth == 0)
         s->again = true; /* the byte belongs to the call, not to the value */
     else if (fits)
-        fits = p->quote ? string_byte(s, c) : is_word(c) ? word_byte(s, c) : sign_byte(s, c);
+        fits = p->quote ? string_byte(s, c) : eng_python_is_word(c) ? eng_python_word_byte(s, c) : sign_byte(s, c);
     if (!fits)
         eng_call_give_up_before(s);
     else if (s->value.n || p->comma || p->escaped || p->n_hex)

@@ -93,6 +93,10 @@ static const struct known known[] = {
       { "[TOOL_CALLS]" },
       "[ARGS]",
       { [MARK_CALLS] = "[TOOL_CALLS]", [MARK_ID] = "[CALL_ID]", [MARK_SEPARATOR] = "[ARGS]" } },
+    { ENG_SYNTAX_MARKED,
+      { "<|tool_call>call:", "<|\"|>" },
+      NULL,
+      { [MARK_CALL] = "<|tool_call>", [MARK_CALL_END] = "<tool_call|>", [MARK_QUOTE] = "<|\"|>" } },
     { ENG_SYNTAX_HERMES,
       { "<tool_call>", "arguments" },
       NULL,
@@ -109,6 +113,11 @@ static const struct known known[] = {
       NULL,
       { [MARK_CALLS] = "<|tool_call_start|>", [MARK_CALLS_END] = "<|tool_call_end|>" } },
     { ENG_SYNTAX_LLAMA, { "<|start_header_id|>", "\"parameters\": " }, NULL, { [MARK_CALLS] = "<|python_tag|>" } },
+    /* Llama 4: its template writes both markers before calls, with the text of the message between them */
+    { ENG_SYNTAX_LLAMA,
+      { "<|header_start|>", "\"parameters\": " },
+      NULL,
+      { [MARK_CALLS] = "<|python_start|>", [MARK_CALL] = "<|python_end|>" } },
     { ENG_SYNTAX_NONE, { "" }, NULL, { 0 } },
 };
 
@@ -190,6 +199,11 @@ const char *eng_tool_format_thought(const struct eng_tool_format *s, bool close)
 uint8_t eng_tool_format_first_byte(const struct eng_tool_format *s)
 {
     return s->syntax == ENG_SYNTAX_LLAMA ? '{' : s->syntax == ENG_SYNTAX_PYTHONIC && s->variant ? '[' : 0;
+}
+
+bool eng_tool_format_marks_text(const struct eng_tool_format *s)
+{
+    return s->syntax == ENG_SYNTAX_LLAMA && s->mark[MARK_CALL].text;
 }
 
 bool eng_tool_format_text_thinks(const struct eng_tool_format *s, const char *text, size_t n, size_t *after)

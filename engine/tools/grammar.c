@@ -148,6 +148,13 @@ static int32_t kimi_call(struct writer *w, const struct tool *t, int32_t next)
     return put(w, "functions.", put(w, t->name, put(w, ":", number)));
 }
 
+static int32_t marked_call(struct writer *w, const struct tool *t, int32_t next)
+{
+    struct gr_trigger quote = trigger(w, MARK_QUOTE, GR_END);
+    next = gr_marked(w->b, t->parameters, &quote, put_mark(w, MARK_CALL_END, next));
+    return put(w, "call:", put(w, t->name, next));
+}
+
 /* A call of gpt-oss.  The recipient (to=functions.NAME) stands after the channel, or between the role and the
  * channel.  Then comes the type, json, with or without <|constrain|> before it. */
 static int32_t harmony_call(struct writer *w, const struct tool *t, int32_t next)
@@ -337,8 +344,14 @@ static int32_t calls_after(struct writer *w, enum mark m)
         int32_t calls = repeat(w, "", MARK_FUNCTION, invoke_call, put_mark(w, MARK_CALLS_END, GR_END));
         return m == MARK_FUNCTION ? calls : maybe(w, "\n", put_mark(w, MARK_FUNCTION, calls));
     }
-    case ENG_SYNTAX_LLAMA:
-        return repeat(w, "; ", MARK_COUNT, llama_object, GR_END);
+    case ENG_SYNTAX_MARKED:
+        return repeat(w, "", MARK_CALL, marked_call, GR_END);
+    case ENG_SYNTAX_LLAMA: {
+        const bool marks = eng_tool_format_marks_text(w->format);
+        int32_t end = marks ? either(w, GR_END, put_mark(w, MARK_CALL, GR_END)) : GR_END;
+        int32_t calls = repeat(w, "; ", MARK_COUNT, llama_object, end);
+        return marks && m == MARK_CALLS ? either(w, calls, put_mark(w, MARK_CALL, calls)) : calls;
+    }
     case ENG_SYNTAX_PYTHONIC: {
         int32_t end = w->format->mark[MARK_CALLS_END].text ? put_mark(w, MARK_CALLS_END, GR_END) : GR_END;
         end = w->format->variant ? either(w, end, GR_END) : end;

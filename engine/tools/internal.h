@@ -5,6 +5,7 @@
  *     call.c              tool calls, one state machine for all formats
  *     call_json.c         calls that are one JSON object
  *     call_python.c       calls in Python syntax
+ *     call_marked.c       calls with strings between markers
  *     value.c             incremental JSON validator; argument values that are not quoted
  *     schemas.c           checks the tools of a request
  *     grammar.c           grammars of the same formats
@@ -38,6 +39,7 @@ enum mark {
     MARK_END,
     MARK_CALL_STOP,
     MARK_RETURN,
+    MARK_QUOTE, /* around a string */
     MARK_COUNT,
     MARK_BYTES = 48 /* every marker is shorter than this */
 };
@@ -66,6 +68,7 @@ enum json_step eng_json_step(struct json_scan *j, uint8_t c);
 bool eng_json_whole(const struct json_scan *j); /* the value is complete if the text ends here */
 bool eng_json_in_string(const struct json_scan *j);
 bool eng_json_wants_value(const struct json_scan *j);
+bool eng_json_wants_key(const struct json_scan *j);
 bool eng_json_after_value(const struct json_scan *j);
 
 struct text { /* a growing buffer; all zero: empty */
@@ -90,6 +93,8 @@ bool eng_schema_is_free_string(const json_t *schema); /* is_string, and no keywo
 /* In formats in which the marker before calls is optional: the first byte of a call without it.  0: the
  * format requires the marker. */
 uint8_t eng_tool_format_first_byte(const struct eng_tool_format *s);
+/* The markers before calls may also stand around text (Llama 4): they are dropped if no call follows. */
+bool eng_tool_format_marks_text(const struct eng_tool_format *s);
 
 /* ---- parser.c -------------------------------------------------------------------------------- */
 
@@ -172,6 +177,7 @@ struct eng_answer_parser {
 
 void eng_answer_emit(struct eng_answer_parser *s, enum eng_answer_kind kind, const char *p, size_t n);
 void eng_answer_emit_arguments(struct eng_answer_parser *s, const char *json);  /* emits ARGUMENTS */
+void eng_answer_emit_string_byte(struct eng_answer_parser *s, uint8_t c);       /* c, escaped as in a JSON string */
 void eng_answer_append(struct eng_answer_parser *s, struct text *t, uint8_t c); /* appends c to t, a member of s */
 void eng_answer_hold(struct eng_answer_parser *s, const char *p, size_t n);     /* appends to held */
 void eng_answer_byte(struct eng_answer_parser *s, uint8_t c);
@@ -215,6 +221,20 @@ void eng_object_break(struct eng_answer_parser *s); /* gives the call up unless 
 /* ---- call_python.c --------------------------------------------------------------------------- */
 
 void eng_python_byte(struct eng_answer_parser *s, uint8_t c);
+
+/* Numbers and words, of which s->value has the bytes so far: true, True, null, None ...; these return false for text
+ * that is not valid here. */
+bool eng_python_is_word(uint8_t c);
+bool eng_python_word_byte(struct eng_answer_parser *s, uint8_t c);
+bool eng_python_word_end(struct eng_answer_parser *s); /* emits the word in JSON spelling */
+bool eng_python_emit(struct eng_answer_parser *s, const char *json);
+
+/* ---- call_marked.c --------------------------------------------------------------------------- */
+
+void eng_marked_open(struct eng_answer_parser *s); /* at the { of the arguments; s->name is the tool's name */
+void eng_marked_byte(struct eng_answer_parser *s, uint8_t c);
+void eng_marked_quote(struct eng_answer_parser *s);           /* the marker around strings */
+bool eng_marked_may_quote(const struct eng_answer_parser *s); /* it is valid here */
 
 /* ---- value.c --------------------------------------------------------------------------------- */
 

@@ -55,6 +55,12 @@ void eng_answer_emit_arguments(struct eng_answer_parser *s, const char *json)
     eng_answer_emit(s, ENG_ANSWER_ARGUMENTS, json, strlen(json));
 }
 
+void eng_answer_emit_string_byte(struct eng_answer_parser *s, uint8_t c)
+{
+    char p[ENG_JSON_ESCAPE];
+    eng_answer_emit(s, ENG_ANSWER_ARGUMENTS, p, eng_json_escape(c, p));
+}
+
 void eng_call_begin(struct eng_answer_parser *s)
 {
     s->in_call = true;
@@ -160,7 +166,8 @@ static void text_mark(struct eng_answer_parser *s, enum mark m)
         s->held.n = 0; /* the closing marker of a call that has ended */
     } else {
         const char *text = s->format->mark[m].text;
-        eng_answer_hold(s, text, strlen(text));
+        if (!eng_tool_format_marks_text(s->format))
+            eng_answer_hold(s, text, strlen(text));
         s->drop_space = false;
         eng_call_open(s, m);
     }

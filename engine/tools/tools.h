@@ -52,6 +52,7 @@ enum {
     X(INVOKE, "invoke")     /* <invoke name=".."><parameter name="..">..</parameter></invoke> */                       \
     X(PYTHONIC, "pythonic") /* [name(key="value", other=1), ..], with or without a marker */                           \
     X(GLM, "glm-4.5")       /* <tool_call>name<arg_key>..</arg_key><arg_value>..</arg_value> */                        \
+    X(MARKED, "gemma-4")    /* call:name{key:<|"|>text<|"|>,other:[1,true]}, between markers */                        \
     X(HARMONY, "gpt-oss")   /* messages in channels; a call is a message to=functions.name */
 
 enum eng_tool_syntax {
@@ -60,7 +61,7 @@ enum eng_tool_syntax {
 #undef ENG_TOOL_SYNTAX_ENUM
 };
 
-enum { ENG_TOOL_MARKERS = 21 };
+enum { ENG_TOOL_MARKERS = 22 };
 
 struct eng_tool_format {
     enum eng_tool_syntax syntax;

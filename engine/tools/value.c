@@ -53,6 +53,7 @@ bool eng_json_in_string(const struct json_scan *j)
 }
 
 bool eng_json_wants_value(const struct json_scan *j) { return j->state == WANT_VALUE; }
+bool eng_json_wants_key(const struct json_scan *j) { return j->state == WANT_KEY || j->state == WANT_KEY_OR_END; }
 bool eng_json_after_value(const struct json_scan *j) { return j->state == AFTER_VALUE; }
 
 static bool number_may_end(const struct json_scan *j)
@@ -219,17 +220,11 @@ size_t eng_json_escape(uint8_t c, char out[ENG_JSON_ESCAPE])
     return (size_t)snprintf(out, ENG_JSON_ESCAPE, c < ' ' ? "\\u%04x" : "%c", c);
 }
 
-static void tell_byte(struct eng_answer_parser *s, uint8_t c)
-{
-    char p[ENG_JSON_ESCAPE];
-    eng_answer_emit(s, ENG_ANSWER_ARGUMENTS, p, eng_json_escape(c, p));
-}
-
 static void tell_string(struct eng_answer_parser *s, const char *p, size_t n)
 {
     eng_answer_emit_arguments(s, "\"");
     for (size_t i = 0; i < n; i++)
-        tell_byte(s, (uint8_t)p[i]);
+        eng_answer_emit_string_byte(s, (uint8_t)p[i]);
     eng_answer_emit_arguments(s, "\"");
 }
 
@@ -310,10 +305,10 @@ void eng_value_open(struct eng_answer_parser *s)
 static void string_byte(struct eng_answer_parser *s, uint8_t c)
 {
     if (s->line_end)
-        tell_byte(s, '\n');
+        eng_answer_emit_string_byte(s, '\n');
     s->line_end = c == '\n' && s->format->syntax == ENG_SYNTAX_QWEN_XML && !s->first_line;
     if (!s->line_end && !(s->first_line && c == '\n'))
-        tell_byte(s, c);
+        eng_answer_emit_string_byte(s, c);
     s->first_line = false;
 }
 

@@ -24,6 +24,8 @@ static const char *const signs[] = {
     "<|channel|> <|message|>",
     "<|header_start|> [func_name1(",
     "<|im_start|> List of tools: <think>",
+    "<|tool_call>call: <|\"|> <|channel>thought\n",
+    "<|header_start|> \"parameters\": ",
 };
 
 static const char tools_text[] =

@@ -52,12 +52,13 @@ struct gr_node {
 
 /* Base rules: every grammar begins with them, so their states have the same numbers in all grammars, and
  * all grammars share the cached masks of these states.  Each base rule exists in JSON and in Python
- * spelling. */
+ * spelling; in marked spelling only in grammars with such values. */
 enum gr_base {
     GR_ANY,
     GR_ANY_OBJECT,
     GR_ANY_ARRAY,
     GR_STRING,
+    GR_NAME, /* of a member: as GR_STRING, but in marked spelling */
     GR_NUMBER,
     GR_INTEGER,
     GR_BOOLEAN,
@@ -66,13 +67,23 @@ enum gr_base {
     GR_BASES
 };
 
+/* The spelling of values.  GR_MARKED is gr_marked's (grammar.h). */
+enum gr_spelling {
+    GR_JSON,
+    GR_PYTHON,
+    GR_MARKED,
+    GR_SPELLINGS,
+    GR_SHARED = GR_MARKED /* base rules of every grammar */
+};
+
 struct gr_builder {
     struct gr_node *node; /* [n_node] */
     int32_t *alt;         /* [n_alt] */
     size_t n_node, cap_node, n_alt, cap_alt;
-    int32_t spelling[2][GR_BASES]; /* base rules: [0] in JSON, [1] in Python spelling */
-    int32_t *base;                 /* [GR_BASES] the row of `spelling` in use */
-    int error;                     /* 0 or the code of the first failure */
+    int32_t spelling[GR_SPELLINGS][GR_BASES]; /* base rules */
+    int32_t *base;                            /* [GR_BASES] the row of `spelling` in use */
+    struct gr_trigger quote;                  /* GR_MARKED: the marker around strings */
+    int error;                                /* 0 or the code of the first failure */
     char why[200];
 };
 
@@ -89,13 +100,17 @@ bool gr_grow(void **array, size_t *cap, size_t n, size_t size);
 
 int32_t gr_text(struct gr_builder *b, const char *text, int32_t next);
 int32_t gr_digits(struct gr_builder *b, int least, int most, int32_t next);
-/* One character of a string in double quotes, in every valid spelling (plain or escaped). */
+/* The quote around a string: a double quote, or in marked spelling the marker. */
+int32_t gr_quote(struct gr_builder *b, int32_t next);
+/* One character of a string in gr_quote(), in every valid spelling (plain or escaped). */
 int32_t gr_string_character(struct gr_builder *b, int32_t next);
-/* One code point in lo..hi of a string in double quotes; each code point has one valid spelling. */
+/* One code point in lo..hi of a string in gr_quote(); each code point has one valid spelling. */
 int32_t gr_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next);
 /* The same as text: without quotes around it and escapes, so each code point is its UTF-8. */
 int32_t gr_bare_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next);
 void gr_base_rules(struct gr_builder *b);
+void gr_marked_rules(struct gr_builder *b); /* the base rules of GR_MARKED, by b->quote */
+bool gr_is_marked(const struct gr_builder *b);
 
 struct gr_member {
     const char *name;

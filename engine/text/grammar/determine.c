@@ -308,7 +308,7 @@ static int make_states(struct maker *m, int32_t start)
     size_t done = 0;
     int32_t ignored;
     int e = 0;
-    for (int i = 0; i < 2 * GR_BASES && !e; i++)
+    for (int i = 0; i < GR_SHARED * GR_BASES && !e; i++)
         e = intern(m, &m->b->spelling[i / GR_BASES][i % GR_BASES], 1, &ignored);
     for (; !e && done < g->n_state; done++)
         e = expand(m, (int32_t)done);

@@ -69,6 +69,9 @@ struct gr_trigger {
     int32_t next;
 };
 int32_t gr_free_until(struct gr_builder *b, const struct gr_trigger *t, size_t n, bool may_end);
+/* The values of gr_schema without blanks and escapes: strings stand between two markers `quote` (its next is not used), and
+ * names of members without quotes, in the order of the alphabet.  A string with a length or a pattern has no <. */
+int32_t gr_marked(struct gr_builder *b, const json_t *schema, const struct gr_trigger *quote, int32_t next);
 
 /* gr_forward makes a placeholder node, so that a loop can refer to a node that does not exist yet;
  * gr_set later makes the placeholder equal to `node`.  A placeholder that was not set accepts nothing. */

@@ -1,5 +1,5 @@
 /* engine/text/grammar/json_text.c - nodes of JSON text: white space, strings, numbers, objects, arrays;
- * and of Python literals, where their spelling differs (words, and strings in either quote).
+ * and of Python literals and marked values (gr_marked), where their spelling differs: words, quotes, names, blanks.
  *
  * The grammar accepts a subset of JSON that every JSON parser reads: UTF-8 and paired surrogates only,
  * U+0000 only in fixed values, numbers of at most 17 digits before and 20 after the point.  Blanks are accepted where
@@ -11,10 +11,21 @@
 
 #include "engine/text/grammar/automaton.h"
 
-enum { MOST_INDENT = 32, MOST_TABS = 8, MOST_WHOLE = 17, MOST_FRACTION = 20, MOST_INTEGER = 18 };
+enum { MOST_INDENT = 32, MOST_TABS = 8, MOST_WHOLE = 17, MOST_FRACTION = 20, MOST_INTEGER = 18, MOST_NAME = 64 };
 
 static int32_t split(struct gr_builder *b, const int32_t *node, size_t n) { return gr_alternatives(b, node, n); }
 #define SPLIT(b, ...) split(b, (const int32_t[]){ __VA_ARGS__ }, sizeof(int32_t[]){ __VA_ARGS__ } / sizeof(int32_t))
+
+static bool is_python(const struct gr_builder *b) { return b->base == b->spelling[GR_PYTHON]; }
+bool gr_is_marked(const struct gr_builder *b) { return b->base == b->spelling[GR_MARKED]; }
+
+int32_t gr_quote(struct gr_builder *b, int32_t next)
+{
+    if (!gr_is_marked(b))
+        return gr_bytes_node(b, '"', '"', next);
+    return b->quote.control >= 0 ? gr_control(b, b->quote.control, next)
+                                 : gr_literal(b, b->quote.text, b->quote.n, next);
+}
 
 /* ---- blanks ---------------------------------------------------------------------------------- */
 
@@ -31,13 +42,15 @@ static int32_t indent_rule(struct gr_builder *b)
 /* Nothing, one blank, or a line end and indentation. */
 static int32_t space(struct gr_builder *b, int32_t next)
 {
+    if (gr_is_marked(b))
+        return next;
     int32_t line = gr_text(b, "\n", gr_call(b, b->base[GR_INDENT], next));
     return SPLIT(b, next, gr_text(b, " ", next), line);
 }
 
 static int32_t colon(struct gr_builder *b, int32_t next)
 {
-    return gr_text(b, ":", SPLIT(b, next, gr_text(b, " ", next)));
+    return gr_text(b, ":", gr_is_marked(b) ? next : SPLIT(b, next, gr_text(b, " ", next)));
 }
 
 /* ---- strings --------------------------------------------------------------------------------- */
@@ -76,8 +89,6 @@ static int32_t unicode_escape(struct gr_builder *b, int32_t next)
                  either_case(b, 'd', 'd', after_d), either_case(b, 'e', 'f', three));
 }
 
-static bool is_python(const struct gr_builder *b) { return b->base == b->spelling[1]; }
-
 /* One character of a string in the given quotes.  \/ is an escape only in JSON, because it is two characters in
  * Python; \' is an escape only in Python, because it is invalid in JSON. */
 static int32_t character(struct gr_builder *b, char quote, int32_t next)
@@ -90,7 +101,17 @@ static int32_t character(struct gr_builder *b, char quote, int32_t next)
                  gr_bytes_node(b, ']', 0x7f, next), gr_text(b, "\\", escape), gr_code_points(b, 0x80, 0x10ffff, next));
 }
 
-int32_t gr_string_character(struct gr_builder *b, int32_t next) { return character(b, '"', next); }
+/* The code points lo..hi of a marked string, which are the text itself.  None is <, with which the marker begins. */
+static int32_t marked_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next)
+{
+    return gr_either(b, gr_bare_code_points(b, lo, hi < '<' ? hi : '<' - 1, next),
+                     gr_bare_code_points(b, lo > '<' ? lo : '<' + 1, hi, next));
+}
+
+int32_t gr_string_character(struct gr_builder *b, int32_t next)
+{
+    return gr_is_marked(b) ? marked_points(b, 1, 0x10ffff, next) : character(b, '"', next);
+}
 
 /* ---- code points ----------------------------------------------------------------------------- */
 
@@ -180,6 +201,8 @@ int32_t gr_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t n
         { 0x800, 0xd7ff, false }, { 0xe000, 0xffff, false }, { 0x10000, 0x10ffff, false },
     };
     int32_t out[16], n = 0;
+    if (gr_is_marked(b))
+        return marked_points(b, lo, hi, next);
     if (lo < 0x20 && hi > 0)
         out[n++] = controls(b, lo, hi, next);
     for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
@@ -217,11 +240,33 @@ static int32_t quoted(struct gr_builder *b, const char *text, size_t n, char quo
     return gr_bytes_node(b, quote, quote, next);
 }
 
-/* The text may hold U+0000, which is written as an escape. */
+/* The text may hold U+0000, which is written as an escape.  A text that contains the marker cannot be marked. */
 static int32_t quoted_text(struct gr_builder *b, const char *text, size_t n, int32_t next)
 {
+    if (gr_is_marked(b))
+        return memmem(text, n, b->quote.text, b->quote.n) ? gr_forward(b)
+                                                          : gr_quote(b, gr_literal(b, text, n, gr_quote(b, next)));
     int32_t usual = quoted(b, text, n, '"', next);
     return is_python(b) ? SPLIT(b, usual, quoted(b, text, n, '\'', next)) : usual;
+}
+
+/* A name of a member: without quotes if it is short and no character in it could end it. */
+static int32_t name_text(struct gr_builder *b, const char *name, int32_t next)
+{
+    bool is_plain = *name && *name != ' ' && strlen(name) <= MOST_NAME && !strpbrk(name, "{}[]<>\",:\\\n\r\t");
+    return gr_is_marked(b) && is_plain ? gr_text(b, name, next) : quoted_text(b, name, strlen(name), next);
+}
+
+/* Any name of a member in marked spelling: quoted, or a word without quotes. */
+static int32_t name_rule(struct gr_builder *b)
+{
+    int32_t word = GR_END;
+    for (int i = MOST_NAME; i > 0; i--) {
+        int32_t letter = SPLIT(b, gr_bytes_node(b, 'a', 'z', word), gr_bytes_node(b, 'A', 'Z', word),
+                               gr_text(b, "_", word));
+        word = i == 1 ? letter : SPLIT(b, GR_END, letter, gr_bytes_node(b, '0', '9', word));
+    }
+    return gr_either(b, b->base[GR_STRING], word);
 }
 
 static int32_t string_rule(struct gr_builder *b, char quote)
@@ -358,7 +403,7 @@ int32_t gr_json_values(struct gr_builder *b, const json_t *array, int32_t next)
 static int32_t member(struct gr_builder *b, const struct gr_member *m, int32_t next)
 {
     int32_t value = m->literal ? gr_json_values(b, m->literal, next) : gr_call(b, m->rule, next);
-    return quoted_text(b, m->name, strlen(m->name), colon(b, value));
+    return name_text(b, m->name, colon(b, value));
 }
 
 /* The rule of an object, built from the last member to the first.  Each member has two nodes: `first`, as the
@@ -429,18 +474,23 @@ int32_t gr_array_rule(struct gr_builder *b, const struct gr_items *items)
 
 /* ---- base rules ------------------------------------------------------------------------------ */
 
-/* Makes the base rules that differ between JSON and Python spelling, and the base rules that contain these. */
+/* Makes the base rules that differ between spellings, and the base rules that contain these. */
 static void value_rules(struct gr_builder *b)
 {
     const struct words *w = words_of(b);
-    b->base[GR_STRING] = string_rule(b, '"');
+    struct gr_trigger end = b->quote;
+    end.next = GR_END;
+    b->base[GR_STRING] = gr_is_marked(b) ? gr_quote(b, gr_free_until(b, &end, 1, false)) : string_rule(b, '"');
     if (is_python(b))
         b->base[GR_STRING] = SPLIT(b, b->base[GR_STRING], string_rule(b, '\''));
+    b->base[GR_NAME] = gr_is_marked(b) ? name_rule(b) : b->base[GR_STRING];
     b->base[GR_BOOLEAN] = SPLIT(b, gr_text(b, w->yes, GR_END), gr_text(b, w->no, GR_END));
     b->base[GR_NULL] = gr_text(b, w->null, GR_END);
+    if (gr_is_marked(b)) /* templates print None */
+        b->base[GR_NULL] = gr_either(b, b->base[GR_NULL], gr_text(b, "None", GR_END));
     int32_t any = b->base[GR_ANY] = gr_forward(b);
-    b->base[GR_ANY_OBJECT] = gr_object_rule(
-        b, &(struct gr_members){ .other_name = b->base[GR_STRING], .other_rule = any });
+    b->base[GR_ANY_OBJECT] = gr_object_rule(b,
+                                            &(struct gr_members){ .other_name = b->base[GR_NAME], .other_rule = any });
     b->base[GR_ANY_ARRAY] = gr_array_rule(b, &(struct gr_items){ .rest = any, .most = GR_NO_LIMIT });
     gr_set(b, any,
            SPLIT(b, b->base[GR_ANY_OBJECT], b->base[GR_ANY_ARRAY], b->base[GR_STRING], b->base[GR_NUMBER],
@@ -450,13 +500,21 @@ static void value_rules(struct gr_builder *b)
 void gr_base_rules(struct gr_builder *b)
 {
     int32_t indent = indent_rule(b), number = number_rule(b), integer = integer_rule(b);
-    for (int i = 1; i >= 0; i--) { /* JSON last, so that b->base ends as JSON */
+    for (int i = GR_SHARED - 1; i >= 0; i--) { /* JSON last, so that b->base ends as JSON */
         b->base = b->spelling[i];
         b->base[GR_INDENT] = indent;
         b->base[GR_NUMBER] = number;
         b->base[GR_INTEGER] = integer;
         value_rules(b);
     }
+}
+
+void gr_marked_rules(struct gr_builder *b)
+{
+    memcpy(b->spelling[GR_MARKED], b->spelling[GR_JSON], sizeof b->spelling[GR_JSON]);
+    b->base = b->spelling[GR_MARKED];
+    value_rules(b);
+    b->base = b->spelling[GR_JSON];
 }
 
 int32_t gr_json_object(struct gr_builder *b, int32_t next) { return gr_call(b, b->base[GR_ANY_OBJECT], next); }

@@ -171,7 +171,7 @@ static void expand(struct sets *x, size_t at)
     size_t n_last = SIZE_MAX;
     uint32_t from = 0;
     if (x->set[at].accepts)
-        node = gr_either(b, node, x->s->is_bare ? GR_END : gr_text(b, "\"", GR_END));
+        node = gr_either(b, node, x->s->is_bare ? GR_END : gr_quote(b, GR_END));
     bool full = x->s->most != GR_NO_LIMIT && length >= x->s->most;
     for (size_t i = 0; i <= x->n_cut && !x->p->failed && !full; i++) {
         size_t n = i < x->n_cut ? targets(x, &x->set[at], x->cut[i]) : 0;
@@ -216,7 +216,7 @@ static int32_t follow_all(struct sets *x)
         expand(x, i);
     if (start < 0 || x->s->is_bare)
         return start < 0 ? GR_END : x->set[start].node;
-    return gr_text(x->p->b, "\"", x->set[start].node);
+    return gr_quote(x->p->b, x->set[start].node);
 }
 
 static int32_t patterns_rule(struct gr_regex_parser *p, const struct gr_string *s)
@@ -262,10 +262,10 @@ static int32_t patterns_rule(struct gr_regex_parser *p, const struct gr_string *
 
 static int32_t counted_rule(struct gr_builder *b, const struct gr_string *s)
 {
-    int32_t loop = gr_forward(b), quote = gr_text(b, "\"", GR_END);
+    int32_t loop = gr_forward(b), quote = gr_quote(b, GR_END);
     int32_t character = gr_count(b, s->least, s->most, gr_string_character(b, loop));
     gr_set(b, loop, gr_either(b, character, s->least ? gr_at_least(b, s->least, quote) : quote));
-    return gr_text(b, "\"", loop);
+    return gr_quote(b, loop);
 }
 
 int32_t gr_string_rule(struct gr_builder *b, const struct gr_string *s)
@@ -334,23 +334,23 @@ static int32_t name_node(const struct naming *x, size_t from, size_t to, size_t 
         node = gr_either(b, node, x->control);
     if (!high)
         node = gr_either(b, node, x->high);
-    return ends ? node : gr_either(b, node, gr_text(b, "\"", GR_END));
+    return ends ? node : gr_either(b, node, gr_quote(b, GR_END));
 }
 
 int32_t gr_other_names(struct gr_builder *b, const struct gr_member *m, size_t n)
 {
     if (n == 0)
-        return b->base[GR_STRING];
+        return b->base[GR_NAME];
     struct naming x = { .b = b, .name = kn_alloc(n * sizeof *x.name), .free = gr_forward(b) };
     if (!x.name)
         return gr_fail(b, KN_ENOMEM, "no memory for %zu names", n);
     for (size_t i = 0; i < n; i++)
         x.name[i] = &m[i];
     qsort(x.name, n, sizeof *x.name, by_name);
-    gr_set(b, x.free, gr_either(b, gr_text(b, "\"", GR_END), gr_string_character(b, x.free)));
+    gr_set(b, x.free, gr_either(b, gr_quote(b, GR_END), gr_string_character(b, x.free)));
     x.control = gr_code_points(b, 1, 0x1f, x.free);
     x.high = gr_code_points(b, 0x80, LAST_CODE, x.free);
-    int32_t node = gr_text(b, "\"", name_node(&x, 0, n, 0, 0));
+    int32_t node = gr_quote(b, name_node(&x, 0, n, 0, 0));
     kn_free(x.name);
     return node;
 }

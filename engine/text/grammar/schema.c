@@ -12,7 +12,9 @@
  *   - numbers with bounds have no exponent; see json_text.c and number.c for the numbers accepted. */
 #include "engine/text/grammar/schema.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { MOST_LITERALS = 64 };
 
@@ -136,6 +138,12 @@ static const json_t *literals(struct reader *r, const json_t *schema)
     return value && json_object_get(schema, "enum") ? NULL : list;
 }
 
+/* Members in the order of jinja2's dictsort, in which a template lists them: by name, without regard to case. */
+static int by_name(const void *a, const void *b)
+{
+    return strcasecmp(((const struct gr_member *)a)->name, ((const struct gr_member *)b)->name);
+}
+
 static void put_member(struct reader *r, struct gr_member *m, const char *name, const json_t *schema)
 {
     *m = (struct gr_member){ .name = name, .literal = literals(r, schema) };
@@ -178,6 +186,8 @@ static int32_t object_part(struct reader *r, const json_t *s)
                 kept = json_string_value(json_array_get(required, i));
         m[n++] = (struct gr_member){ .name = kept, .rule = rule, .required = true };
     }
+    if (gr_is_marked(r->b))
+        qsort(m, n, sizeof *m, by_name);
     struct gr_members x = { .member = m, .n = n, .other_rule = other };
     if (other != GR_END)
         x.other_name = gr_other_names(r->b, m, n);
@@ -292,8 +302,20 @@ int32_t gr_schema(struct gr_builder *b, const json_t *schema, int32_t next)
 
 int32_t gr_python(struct gr_builder *b, const json_t *schema, int32_t next)
 {
-    b->base = b->spelling[1];
+    b->base = b->spelling[GR_PYTHON];
     int32_t node = gr_schema(b, schema, next);
-    b->base = b->spelling[0];
+    b->base = b->spelling[GR_JSON];
+    return node;
+}
+
+int32_t gr_marked(struct gr_builder *b, const json_t *schema, const struct gr_trigger *quote, int32_t next)
+{
+    if (!b->quote.text) {
+        b->quote = *quote;
+        gr_marked_rules(b);
+    }
+    b->base = b->spelling[GR_MARKED];
+    int32_t node = gr_schema(b, schema, next);
+    b->base = b->spelling[GR_JSON];
     return node;
 }

@@ -125,12 +125,39 @@ static void generic_calls_are_held_and_read(void **state)
     fake_close(NULL);
 }
 
+static char *template_text(const char *name)
+{
+    char path[400], *source;
+    size_t n;
+    snprintf(path, sizeof path, "tests/engine/data/templates/%s", name);
+    assert_int_equal(eng_read_file(path, &source, &n), 0);
+    char *text = strndup(source, n);
+    kn_free(source);
+    return text;
+}
+
+/* Gemma 4's first template has no role tool, and takes results from the message with the calls. */
+static void results_are_folded_into_their_call(void **state)
+{
+    (void)state;
+    char *template = template_text("google-gemma-4-31B-it-interleaved.jinja");
+    fake_open_with(template);
+    assert_true(fake.setup.folds_results);
+    HAS("{\"messages\": [" USER ", {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [" CALL(
+            "f", "{\\\"x\\\": [1, \\\"y\\\"]}") "]}, " RESULT("21") ", " RESULT("22") "]}",
+        "<|turn>model\n<|tool_call>call:f{x:[1,<|\"|>y<|\"|>]}<tool_call|><|tool_response>response:f{value:<|\"|>21<|\"|>}"
+        "<tool_response|><|tool_response>response:f{value:<|\"|>22<|\"|>}<tool_response|>");
+    HAS("{\"messages\": [" USER ", " RESULT("21") "]}", "<|turn>model\n<|tool_response>response:unknown{value:");
+    fake_close(NULL);
+    free(template);
+}
+
 /* Each published template lists tools itself, or its tools are listed in a text; system messages only where it has them. */
 static void published_templates(void **state)
 {
-    static const char *const generic[] = { "Apertus",     "Apriel-1.6", "command-r-plus", "GigaChat",
-                                           "SmolLM3",     "rwkv",       "firefunction",   "gemma",
-                                           "functionary", "Phi-3.5",    "granite" };
+    static const char *const generic[] = { "Apertus", "Apriel-1.6",   "command-r-plus", "GigaChat", "SmolLM3",
+                                           "rwkv",    "firefunction", "gemma-2",        "gemma-3",  "Phi-4",
+                                           "phi-4",   "functionary",  "Phi-3.5",        "granite" };
     static const char *const unlisted[] = { "DeepSeek-R1", "DeepSeek-V3.1", "deepseek-r1" };
     static const char *const no_system[] = { "firefunction", "gemma-2" };
     DIR *folder = opendir("tests/engine/data/templates");
@@ -138,14 +165,10 @@ static void published_templates(void **state)
     (void)state;
     assert_non_null(folder);
     for (struct dirent *d; (d = readdir(folder));) {
-        char path[400], *source;
-        size_t n;
         bool is_generic = false, is_unlisted = false, has_none = false;
         if (!strstr(d->d_name, ".jinja"))
             continue;
-        snprintf(path, sizeof path, "tests/engine/data/templates/%s", d->d_name);
-        assert_int_equal(eng_read_file(path, &source, &n), 0);
-        char *template = strndup(source, n);
+        char *template = template_text(d->d_name);
         fake_open_with(template);
         for (int i = 0; i < LEN(generic); i++)
             is_generic |= strstr(d->d_name, generic[i]) != NULL;
@@ -164,7 +187,6 @@ static void published_templates(void **state)
                 "get_k7");
         fake_close(NULL);
         free(template);
-        kn_free(source);
         n_template++;
     }
     closedir(folder);
@@ -177,6 +199,7 @@ int main(void)
         cmocka_unit_test(a_text_lists_the_tools),
         cmocka_unit_test(earlier_calls_become_text),
         cmocka_unit_test(generic_calls_are_held_and_read),
+        cmocka_unit_test(results_are_folded_into_their_call),
         cmocka_unit_test(published_templates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -244,6 +244,8 @@ static const char *const templates[] = { "Qwen-Qwen3-0.6B",
                                          "openai-gpt-oss-120b",
                                          LLAMA_3_LIST,
                                          LLAMA_4_LIST,
+                                         "meta-llama-Llama-4-Scout-17B-16E-Instruct",
+                                         "google-gemma-4-31B-it-interleaved",
                                          "LFM2.5-Instruct" };
 
 static void grammars_texts_are_calls_that_conform(void **state)
@@ -316,6 +318,18 @@ static void grammars_leave_room(void **state)
     assert_false(accepts(g, "[f(city='\\/')]") || accepts(g, "[f(city=\"a')]") || accepts(g, "[g()"));
     gr_close(g);
 
+    format = style_of("google-gemma-4-31B-it-interleaved", NULL);
+    assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
+    assert_true(accepts(g, "a { <|\"|>") && accepts(g, "<|tool_call>call:g{}<tool_call|>"));
+    assert_true(accepts(g,
+                        "<|tool_call>call:f{b:true,city:<|\"|>a <b>\"\n<|\"|>,n:-3,o:{x:[1,None]},unit:<|\"|>c<|\"|>}"
+                        "<tool_call|><|tool_call>call:g{}<tool_call|>"));
+    assert_false(accepts(g, "<|tool_call>call:f{}<tool_call|>"));
+    assert_false(accepts(g, "<|tool_call>call:f{city:\"a\"}<tool_call|>"));
+    assert_false(accepts(g, "<|tool_call>call:f{city:<|\"|>a<|\"|>,unit:<|\"|>k<|\"|>}<tool_call|>"));
+    assert_false(accepts(g, "<|tool_call>call:f{city:<|\"|>a<|\"|>, n:1}<tool_call|>"));
+    gr_close(g);
+
     format = style_of("openai-gpt-oss-120b", NULL);
     assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
     snprintf(text, sizeof text, "<|channel|>final<|message|>a<|end|>");
@@ -330,6 +344,28 @@ static void grammars_leave_room(void **state)
     format = style_of("google-gemma-2-2b-it", NULL);
     assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
     assert_null(g);
+    json_decref(tools);
+}
+
+/* No string between markers contains the marker, whatever its schema allows. */
+static void marked_strings_end_at_the_marker(void **state)
+{
+    (void)state;
+    struct eng_tool_format format = style_of("google-gemma-4-31B-it-interleaved", NULL);
+    json_t *tools = load(
+        "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\",\"maxLength\":9},"
+        "\"e\":{\"enum\":[\"a<|\\\"|>b\",\"a<b\",\"c\"]},\"a:b\":{\"type\":\"string\",\"pattern\":\"^.<?$\"}}}}]");
+    struct eng_answer_rules t = { .tools = tools, .choice = ENG_TOOL_REQUIRED };
+    struct gr_grammar *g;
+    char why[256];
+    assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
+    assert_true(accepts(g, "<|tool_call>call:f{s:<|\"|>a\"\n}b<|\"|>}<tool_call|>"));
+    assert_true(accepts(g, "<|tool_call>call:f{e:<|\"|>a<b<|\"|>}<tool_call|>"));
+    assert_true(accepts(g, "<|tool_call>call:f{<|\"|>a:b<|\"|>:<|\"|>x<|\"|>}<tool_call|>"));
+    assert_false(accepts(g, "<|tool_call>call:f{s:<|\"|>a<|\"|>b<|\"|>}<tool_call|>"));
+    assert_false(accepts(g, "<|tool_call>call:f{e:<|\"|>a<|\"|>b<|\"|>}<tool_call|>"));
+    assert_false(accepts(g, "<|tool_call>call:f{<|\"|>a:b<|\"|>:<|\"|>x<<|\"|>}<tool_call|>"));
+    gr_close(g);
     json_decref(tools);
 }
 
@@ -378,6 +414,7 @@ static void names_have_one_limit(void **state)
                                          "meta-llama-Llama-3.1-8B-Instruct",
                                          "openai-gpt-oss-120b",
                                          LLAMA_3_LIST,
+                                         "google-gemma-4-31B-it-interleaved",
                                          "deepseek-ai-DeepSeek-V4",
                                          "mistralai-Mistral-Nemo-Instruct-2407" };
     char name[ENG_TOOL_NAME_BYTES + 2];
@@ -401,7 +438,7 @@ static void names_have_one_limit(void **state)
 /* A grammar that lacks memory is refused, and is no wider one: each allocation fails once. */
 static void memory_may_end_anywhere(void **state)
 {
-    static const char *const own[] = { "Qwen-Qwen3-0.6B", "Qwen3-Coder" };
+    static const char *const own[] = { "Qwen-Qwen3-0.6B", "Qwen3-Coder", "google-gemma-4-31B-it-interleaved" };
     char why[200];
     (void)state;
     json_t *tools = load(tools_text);
@@ -429,6 +466,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grammars_texts_are_calls_that_conform),
         cmocka_unit_test(grammars_leave_room),
+        cmocka_unit_test(marked_strings_end_at_the_marker),
         cmocka_unit_test(requests_are_refused_in_one_line),
         cmocka_unit_test(names_have_one_limit),
         cmocka_unit_test(memory_may_end_anywhere),

@@ -50,7 +50,10 @@ static void styles_by_template(void **state)
         { LLAMA_4_LIST, "pythonic", false, true },
         { "google-gemma-2-2b-it", "none", false, false },
         { "google-gemma-3-270m-it", "none", false, false },
-        { "google-gemma-4-31B-it-interleaved", "none", true, false },
+        { "google-gemma-4-31B-it-interleaved", "gemma-4", true, false },
+        { "meta-llama-Llama-4-Scout-17B-16E-Instruct", "llama-3", false, false },
+        { "mistralai-tokenizer-v13", "mistral", true, true },
+        { "mistralai-tokenizer-v15", "mistral", true, true },
         { "ibm-granite-granite-3.1-1b-a400m-instruct", "none", false, false },
         { "microsoft-Phi-3.5-mini-instruct", "none", false, false },
         { "meetkai-functionary-medium-v3.1", "none", false, false },
@@ -227,11 +230,35 @@ static const struct answer plain[] = {
     { NULL, NULL, 0 },
 };
 
+#define Q(text) "<|\"|>" text "<|\"|>"
+
 static const struct answer gemma4[] = {
     { "<|channel>thought\nhm<channel|>Hi", "r(hm)c(Hi)", 0 },
     { "<|channel>thought\n<channel|>Hi", "c(Hi)", 0 },
     { "hm<channel|>Hi", "r(hm)c(Hi)", THINKS },
     { "Hi <|channel>", "c(Hi <|channel>)", 0 },
+    { "<|tool_call>call:f{city:" Q("Paris") "}<tool_call|>", "<f>" WEATHER "</>", 0 },
+    { "Ok\n<|tool_call>call:f{b:true,city:" Q("a \"b\"\n{c}, \\d") ",n:-1.5e3,o:{a:[1,None," Q(
+          "x") ",{}],b c:{}}}"
+               "<tool_call|><|tool_call>call:g{}<tool_call|>",
+      "c(Ok)<f>{\"b\": true, \"city\": \"a \\\"b\\\"\\n{c}, \\\\d\", \"n\": -1.5e3, \"o\": {\"a\": [1, null, \"x\", {}], "
+      "\"b c\": {}}}</><g>{}</>",
+      0 },
+    { "<|channel>thought\nhm<channel|><|tool_call>call:f{ " Q("city") " : " Q("") " }<tool_call|>",
+      "r(hm)<f>{\"city\": \"\"}</>", 0 },
+    { "<|tool_call>call:f{city:" Q("<tool_call|>") "}<tool_call|>!", "<f>{\"city\": \"<tool_call|>\"}</>c(!)",
+      LETTERS },
+    { "<|tool_call>call:f{city:" Q("<|\"<|"), "<f>{\"city\": \"<|\\\"<|\"<cut>", 0 },
+    { "<|tool_call>call:f{city:<|\"|>Par", "<f>{\"city\": \"Par<cut>", 0 },
+    { "<|tool_call>call:f{n:1", "<f>{\"n\": <cut>", 0 },
+    { "<|tool_call>call:f{ci", "<f>{<cut>", 0 },
+    { "<|tool_call>call:f{n:x}", "<f>{\"n\": <cut>c(x})", 0 },
+    { "<|tool_call>call:f{n:1,}", "<f>{\"n\": 1, <cut>c(})", 0 },
+    { "<|tool_call>call:f{n:1]", "<f>{\"n\": 1<cut>c(])", 0 },
+    { "<|tool_call>call:f{a,b:1}", "<f>{<cut>c(a,b:1})", 0 },
+    { "<|tool_call>call:{}", "c(<|tool_call>call:{})", 0 },
+    { "<|tool_call>f{}", "c(<|tool_call>f{})", 0 },
+    { "<|tool_call>call:f g{}", "c(<|tool_call>call:f g{})", 0 },
     { NULL, NULL, 0 },
 };
 
@@ -461,6 +488,18 @@ static const struct answer llama_4[] = {
     { NULL, NULL, 0 },
 };
 
+static const struct answer llama_4_json[] = {
+    { "{\"name\": \"f\", \"parameters\": " WEATHER "}", "<f>" WEATHER "</>", 0 },
+    { "<|python_start|><|python_end|>{\"name\": \"f\", \"parameters\": {}}", "<f>{}</>", 0 },
+    { "<|python_start|>Ok.<|python_end|>{\"name\": \"f\", \"parameters\": {}}", "c(Ok.)<f>{}</>", 0 },
+    { "<|python_start|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}<|python_end|>",
+      "<f>{}</><g>{}</>", 0 },
+    { "<|python_start|>Ok.<|python_end|>", "c(Ok.)", 0 },
+    { "<|python_start|>{\"name\": \"Bob\", \"parameters\": {}}<|python_end|> x",
+      "c({\"name\": \"Bob\", \"parameters\": {}} x)", 0 },
+    { NULL, NULL, 0 },
+};
+
 #define LFM(text) "<|tool_call_start|>" text "<|tool_call_end|>"
 
 static const struct answer lfm[] = {
@@ -510,6 +549,7 @@ static const struct {
     { "openai-gpt-oss-120b", harmony },
     { LLAMA_3_LIST, bare_list },
     { LLAMA_4_LIST, llama_4 },
+    { "meta-llama-Llama-4-Scout-17B-16E-Instruct", llama_4_json },
     { "LFM2.5-Instruct", lfm },
 };
 
@@ -633,6 +673,7 @@ static void nothing_waits_longer_than_it_must(void **state)
         { LLAMA_3_LIST, "[f(city='Par", "<f>{\"city\": \"Par" },
         { LLAMA_3_LIST, "[f(n=12", "<f>{\"n\": " },
         { LLAMA_3_LIST, "[f(n=12)", "<f>{\"n\": 12}</>" },
+        { "google-gemma-4-31B-it-interleaved", "<|tool_call>call:f{city:<|\"|>Par", "<f>{\"city\": \"Par" },
         { "openai-gpt-oss-120b", "<|channel|>final<|message|>Hi ", "c(Hi " },
         { "openai-gpt-oss-120b", "Hi", "c(Hi" },
     };
@@ -722,6 +763,9 @@ static void long_texts_are_given_up_not_kept(void **state)
     assert_int_equal(feed_long(LLAMA_3_LIST, "[", a, n), 1 + 64 * n);
     assert_int_equal(feed_long(LLAMA_3_LIST, "[f(n=", a, n), strlen("f{\"n\": ") + 64 * n);
     assert_int_equal(feed_long(LLAMA_3_LIST, "[f(n='", a, n), strlen("f{\"n\": \"") + 64 * n);
+    assert_int_equal(feed_long("google-gemma-4-31B-it-interleaved", "<|tool_call>call:", a, n), 17 + 64 * n);
+    assert_int_equal(feed_long("google-gemma-4-31B-it-interleaved", "<|tool_call>call:f{", a, n), 2 + 64 * n);
+    assert_int_equal(feed_long("google-gemma-4-31B-it-interleaved", "<|tool_call>call:f{n:", a, n), 7 + 64 * n);
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", "<tool_call>", n), 11 * n);
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", "<tool_call", n), 10 * n);
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", " \n", n), 2 * n);
@@ -807,6 +851,10 @@ static const struct turn {
     { "GLM-4.6", "<|assistant|>", "<|user|>", false },
     { "GLM-5.2", "<|assistant|>", "<|user|>", false },
     { "openai-gpt-oss-120b", "<|start|>assistant", "<|start|>user", false },
+    { "google-gemma-4-31B-it-interleaved", "<|turn>model\n", "<turn|>", false },
+    { "meta-llama-Llama-4-Scout-17B-16E-Instruct", "assistant<|header_end|>\n\n", "<|eot|>", false },
+    { "mistralai-tokenizer-v13", "[/INST]", "</s>", false },
+    { "mistralai-tokenizer-v15", "[/INST]", "</s>", false },
     { "ByteDance-Seed-OSS", "assistant\n", "<seed:eos>", false },
 };
 
