@@ -868,8 +868,8 @@ static void read_activation(struct moe_folder *d)
         unsupported(d, key, "is not silu");
     for (size_t i = 0; i < LEN(limits); i++)
         if (get_number(d, d->fields, limits[i], &x)) {
-            if (i == 1 && !strcmp(d->family->arch, "gemma4"))
-                put_f32(d, "final_logit_softcapping", x);
+            if (!strcmp(limits[i], "final_logit_softcapping") && !strcmp(d->family->arch, "gemma4"))
+                put_f32(d, limits[i], x);
             else
                 unsupported(d, limits[i], "is set");
         }
@@ -956,7 +956,8 @@ static int find_family(struct moe_folder *d)
     if (lacks)
         return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported: the program lacks %s",
                                 d->f->name, config_json, shown, lacks);
-    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported; supported are: %s",
+    return d->err = kn_fail(KN_EUNSUPPORTED,
+                            "%s: %s: model_type \"%s\" is not supported; supported are: %s, llama4, mistral3",
                             d->f->name, config_json, shown, known);
 }
 
