@@ -84,6 +84,9 @@ struct moe_layout {
     const struct off_scales *scales;    /* scales stored apart from the codes: [dim[2]] with slab, else one; or NULL */
     const void *data;                   /* values computed at open, in no file: the tensor's bytes; or NULL */
     bool inverse;                       /* F32 values, stored as their reciprocals */
+    /* Over 0: matrices stored by input, with this number of outputs for each input.  Those from output0 on belong to the
+     * tensor. */
+    uint64_t n_output, output0;
 };
 
 struct moe_file;

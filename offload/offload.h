@@ -41,7 +41,7 @@ static inline int off_stored_index(const struct off_stride_permutation *t,
 }
 
 /* Order of codes that are separate from their scales: row by row, or by input as in struct kn_columns. */
-enum off_order { OFF_BY_ROW, OFF_BY_INPUT, OFF_BY_INPUT_AWQ };
+enum off_order { OFF_BY_ROW, OFF_BY_INPUT, OFF_BY_INPUT_AWQ, OFF_BY_INPUT_LISTED };
 
 /* Scales in a tensor separate from the codes: one for each `rows` by `values` weights, stored row by row and permuted as
  * `turn` says.  If codes are stored by input, one for each row and `values` inputs, by input too; with zero points in a
@@ -54,6 +54,8 @@ struct off_scales {
     struct off_stride_permutation turn;
     int zero_file, zero_less;
     uint64_t zero_offset;
+    int list_file; /* LISTED: the group of each input, in 32 bits.  Such a matrix is not placed: its reader decodes it */
+    uint64_t list_offset;
 };
 
 /* A matrix in a file: rows in file layout, at any offset. */

@@ -5,7 +5,8 @@
  *
  * moe_file_read() returns any part of a tensor's bytes in GGUF's order.  A tensor of a GGUF file is contiguous.  A
  * tensor of a folder may have a layout: its matrices may be at separate positions, its rows in another order or with a
- * stride, and codes of a quantised format apart from their scales, which are joined here block by block.  moe_file_id()
+ * stride, and codes of a quantised format apart from their scales, which are joined here block by block.  Two layouts are
+ * only for quantize: GPTQ codes whose inputs are in another order, decoded here, and stacks of floats stored by input.  moe_file_id()
  * is a hash of names, positions and samples of the weights; heat and pack files
  * contain it, so that they are used with the model file they were made from only. */
 #include "moe/files/internal.h"
@@ -204,6 +205,130 @@ static int read_columns(const struct moe_file *f, const struct moe_tensor *t, ui
     return 0;
 }
 
+/* ---- GPTQ with listed inputs: decoded as they are read ------------------------------------------------ */
+
+enum { CHUNK = 256 }; /* inputs whose codes are read at a time: whole words of eight */
+
+/* One slice of outputs, with the scales and zero points of all groups. */
+struct listed {
+    const struct moe_file *f;
+    const struct moe_tensor *t;
+    const struct off_scales *s;
+    struct moe_place at;
+    uint64_t first;  /* output */
+    int n_out;       /* outputs of the slice */
+    uint32_t *list;  /* [dim[0]] the group of each input */
+    uint32_t *zero;  /* [n_group][SLICE / 8] */
+    uint16_t *scale; /* [n_group][SLICE] */
+};
+
+static int read_slice(struct listed *x, uint64_t n_group)
+{
+    const struct off_scales *s = x->s;
+    uint64_t n_out = x->t->dim[1];
+    int error = kn_file_read(x->f->fd[s->list_file], x->f->path[s->list_file], x->list,
+                             (size_t)x->t->dim[0] * sizeof *x->list, s->list_offset);
+    for (uint64_t i = 0; i < x->t->dim[0] && !error; i++)
+        if (x->list[i] >= n_group) /* the file has changed since it was opened */
+            error = kn_fail(KN_ECORRUPT, "%s: g_idx names a group beyond the last one", x->f->name);
+    for (uint64_t g = 0; g < n_group && !error; g++) {
+        uint64_t at = g * n_out + x->first;
+        error = kn_file_read(x->f->fd[s->file], x->f->path[s->file], x->scale + g * SLICE,
+                             (size_t)x->n_out * sizeof *x->scale, s->offset + at * sizeof *x->scale);
+        if (!error)
+            error = kn_file_read(x->f->fd[s->zero_file], x->f->path[s->zero_file], x->zero + g * (SLICE / 8),
+                                 (size_t)x->n_out / 2, s->zero_offset + at / 2);
+    }
+    return error;
+}
+
+/* Writes inputs k0 .. k1 - 1 of outputs output .. output + n - 1, of the slice, to out; rows are row_values apart. */
+static int decode_listed(const struct listed *x, uint64_t output, size_t n, uint64_t k0, uint64_t k1,
+                         uint64_t row_values, float *out)
+{
+    uint32_t code[CHUNK / 8 * SLICE];
+    int error = 0;
+    for (uint64_t from = k0 / 8 * 8; from < k1 && !error; from += CHUNK) {
+        uint64_t to = from + CHUNK < k1 ? from + CHUNK : k1;
+        error = read_words(x->f, x->at.file, x->at.offset, x->t->dim[1], from / 8 * x->t->dim[1] + x->first,
+                           (int)((to - from + 7) / 8), x->n_out, code);
+        for (uint64_t k = from > k0 ? from : k0; k < to && !error; k++)
+            for (size_t r = 0; r < n; r++) {
+                size_t o = (size_t)(output - x->first) + r, g = x->list[k];
+                int q = (int)(code[(k - from) / 8 * (uint64_t)x->n_out + o] >> k % 8 * 4 & 15);
+                int z = (int)(x->zero[g * (SLICE / 8) + o / 8] >> o % 8 * 4) + x->s->zero_less;
+                out[r * row_values + (k - k0)] = (float)(q - (z & 15)) * kn_f16_to_f32(x->scale[g * SLICE + o]);
+            }
+    }
+    return error;
+}
+
+static int read_listed(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
+{
+    uint64_t n_in = t->dim[0], at = from / sizeof(float), left = bytes / sizeof(float), rows, cols;
+    uint64_t n_group = n_in / (uint64_t)t->layout->scales->values;
+    struct listed x = { .f = f, .t = t };
+    float *to = (float *)(void *)out;
+    int error = 0;
+    kn_assert(from % sizeof(float) == 0 && bytes % sizeof(float) == 0);
+    x.list = kn_alloc((size_t)n_in * sizeof *x.list +
+                      (size_t)n_group * (SLICE / 8 * sizeof *x.zero + SLICE * sizeof *x.scale));
+    if (!x.list)
+        return kn_fail(KN_ENOMEM, "%s: no memory for the groups of %llu inputs", f->name, (unsigned long long)n_in);
+    x.zero = x.list + n_in;
+    x.scale = (uint16_t *)(void *)(x.zero + n_group * (SLICE / 8));
+    for (; left && !error; left -= rows * cols, at += rows * cols, to += rows * cols) {
+        uint64_t row = at / n_in, col = at % n_in, e = row / t->dim[1], below = t->dim[1] - row % t->dim[1];
+        uint64_t output = output_of(t->layout, row % t->dim[1]), most = t->layout->turn.n ? 1 : SLICE - output % SLICE;
+        rows = col ? 1 : left / n_in;
+        rows = rows < 1 ? 1 : rows < below ? rows : below;
+        rows = rows < most ? rows : most;
+        cols = n_in - col < left ? n_in - col : left;
+        x.s = &t->layout->scales[t->layout->slab ? e : 0];
+        x.at = t->layout->slab ? t->layout->slab[e] : (struct moe_place){ t->file, t->offset };
+        x.first = output / SLICE * SLICE;
+        x.n_out = t->dim[1] - x.first < SLICE ? (int)(t->dim[1] - x.first) : SLICE;
+        error = read_slice(&x, n_group);
+        if (!error)
+            error = decode_listed(&x, output, (size_t)rows, col, col + cols, cols, to);
+    }
+    kn_free(x.list);
+    return error;
+}
+
+/* ---- stacks of floats stored by input ----------------------------------------------------------------- */
+
+enum { COLUMNS = 64 }; /* outputs of an input that are read at a time */
+
+static int read_by_input(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out,
+                         size_t bytes)
+{
+    uint8_t some[COLUMNS * sizeof(float)];
+    const struct moe_layout *l = t->layout;
+    const size_t one = (size_t)moe_tensor_type(t->gguf_type)->block_bytes;
+    uint64_t n_in = t->dim[0], at = from / one, left = bytes / one, rows, cols;
+    kn_assert(from % one == 0 && bytes % one == 0 && one <= sizeof(float));
+    for (; left; left -= rows * cols, at += rows * cols, out += rows * cols * one) {
+        uint64_t row = at / n_in, col = at % n_in, e = row / t->dim[1], r = row % t->dim[1];
+        rows = col ? 1 : left / n_in;
+        rows = rows < 1 ? 1 : rows < t->dim[1] - r ? rows : t->dim[1] - r;
+        rows = rows < COLUMNS ? rows : COLUMNS;
+        cols = n_in - col < left ? n_in - col : left;
+        for (uint64_t k = 0; k < cols; k++) {
+            uint64_t input = e * n_in + col + k;
+            int error = kn_file_read(f->fd[t->file], f->path[t->file], some, (size_t)rows * one,
+                                     t->offset + (input * l->n_output + l->output0 + r) * one);
+            if (error)
+                return error;
+            for (uint64_t i = 0; i < rows; i++)
+                memcpy(out + (i * cols + k) * one, some + i * one, one);
+        }
+    }
+    return 0;
+}
+
+/* ---- codes and scales by row ---------------------------------------------------------------------- */
+
 /* Blocks from block `col` of a row on that are stored one after the other: units of a permutation may be parts of rows. */
 static size_t in_order(const struct moe_tensor *t, uint64_t col)
 {
@@ -257,6 +382,10 @@ int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t
         memcpy(out, (const uint8_t *)l->data + from, bytes);
     if (l->data)
         return 0;
+    if (l->n_output)
+        return read_by_input(f, t, from, out, bytes);
+    if (l->scales && l->scales->order == OFF_BY_INPUT_LISTED)
+        return read_listed(f, t, from, out, bytes);
     if (l->scales)
         return (l->scales->order != OFF_BY_ROW ? read_columns : read_joined)(f, t, from, out, bytes);
     if (l->step)

@@ -282,6 +282,26 @@ static struct moe_place *new_slabs(struct moe_hf_mapper *m, struct moe_tensor *t
     return slab;
 }
 
+/* Adds part `part` of n, of the outputs, of a stack stored by input: [matrix][input][output]. */
+static int add_by_input(struct moe_hf_mapper *m, const char *name, uint64_t part, uint64_t n)
+{
+    struct moe_tensor t = m->whole;
+    enum kn_format f;
+    bool is_float = !kn_format_from_gguf(t.gguf_type, &f) && (f == KN_F32 || f == KN_F16 || f == KN_BF16);
+    uint64_t n_output = t.dim[0];
+    if (!is_float || m->scales.bytes || t.n_dim != 3 || n_output % n)
+        return refuse(m, KN_EUNSUPPORTED, "is no stack of matrices of F32, F16 or BF16, stored by input");
+    struct moe_layout *l = new_layout(m, &t);
+    if (!l)
+        return KN_ENOMEM;
+    l->n_output = n_output;
+    l->output0 = part * (n_output / n);
+    t.dim[0] = t.dim[1];
+    t.dim[1] = n_output / n;
+    t.bytes /= n;
+    return add(m, &t, name);
+}
+
 /* Adds of each matrix of a stack its n_out rows from row0 on. */
 static int add_stack(struct moe_hf_mapper *m, const char *name, uint64_t row0, uint64_t n_out)
 {
@@ -503,9 +523,15 @@ int moe_hf_check_stacks(const struct moe_hf_mapper *m)
  * 100,000 reads for a large model. */
 static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert)
 {
+    const struct moe_tensor *stack = expert >= 0 ? find(m, name) : NULL;
     int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales, &m->factor);
-    if (!err && m->scales.order == OFF_BY_INPUT && (expert < 1 || !m->d->gptq_plain))
-        err = moe_hf_check_gptq(m->d, m->t);
+    bool by_input = m->scales.order == OFF_BY_INPUT, listed = false;
+    if (!err && by_input && (expert < 1 || !m->d->gptq_plain))
+        err = moe_hf_check_gptq(m->d, m->t, &listed);
+    listed |= stack && stack->layout && stack->layout->scales &&
+              stack->gguf_type == (uint32_t)kn_format_info(KN_F32)->gguf_type;
+    if (!err && by_input && listed)
+        err = moe_hf_describe_listed(m->d, m->t, &m->whole, &m->scales);
     if (err)
         return err;
     switch (how) {
@@ -534,9 +560,14 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
     case ODD_BLOCKS:
         return add_blocks(m, name, 2, 1);
     case TRANSPOSED:
-        return refuse(
-            m, KN_EUNSUPPORTED,
-            "is stored input-major; use a GGUF file of the model, or weights published by expert or as MXFP4");
+        return refuse(m, KN_EUNSUPPORTED,
+                      "is stored by input; use a GGUF file of the model, or weights published by expert or as MXFP4");
+    case BY_INPUT:
+        return add_by_input(m, name, 0, 1);
+    case BY_INPUT_FIRST:
+        return add_by_input(m, name, 0, 2);
+    case BY_INPUT_SECOND:
+        return add_by_input(m, name, 1, 2);
     case MIX_ROWS:
     case VALUE_ROWS:
     case HEAD_ROWS:

@@ -146,7 +146,10 @@ int moe_hf_packing(struct moe_folder *d);
 #define MOE_HF_DIVISOR ".weight_global_scale" /* of NVFP4 (compressed-tensors) */
 int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
                     struct off_scales *scales, const struct moe_stored **factor);
-int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t);
+int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t, bool *listed);
+/* Describes a GPTQ tensor whose inputs are not in the order of their groups as F32, which moe_file_read() computes. */
+int moe_hf_describe_listed(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
+                           struct off_scales *scales);
 int moe_hf_check_zeros(const struct moe_folder *d, const struct moe_stored *t, const char *otherwise);
 
 /* hf_packed.c.  Reads two tensors until they differ: *same is set to whether type, shape and all bytes are equal. */

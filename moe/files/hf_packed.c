@@ -12,6 +12,7 @@
  *           row (compressed-tensors; Kimi-K2-Thinking)
  *   GPTQ    INT4 stored by input: NAME.qweight with codes, NAME.scales, NAME.qzeros with zero points, and NAME.g_idx with the
  *           group of each input.  With zero points of 8: KN_Q4_0 (scales in F16) or KN_INT4 (BF16); else KN_UINT4 (F16)
+ *           In another order of inputs (desc_act) it is decoded to F32 as it is read, by quantize only
  *   AWQ     as GPTQ, but a word of NAME.qweight has eight outputs in another order: KN_UINT4
  *   MXFP4   of gpt-oss only, recognised by tensor names: hf_tensor_names.c */
 #include "moe/files/hf_folder.h"
@@ -233,17 +234,46 @@ int moe_hf_check_zeros(const struct moe_folder *d, const struct moe_stored *t, c
     return check_words(d, t, 0, UINT64_MAX, otherwise);
 }
 
-int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t)
+/* Reads the groups of inputs.  *listed: they are not 0, 0 .. 1, 1 .. */
+static int find_listed(const struct moe_folder *d, const struct moe_stored *t, bool *listed)
+{
+    uint32_t word[1024], n_group = (uint32_t)(t->dim[0] / (uint64_t)d->group_values);
+    for (uint64_t at = 0; at < t->bytes; at += sizeof word) {
+        uint64_t left = t->bytes - at, n = left < sizeof word ? left : sizeof word;
+        int err = kn_file_read(d->f->fd[t->file], d->f->path[t->file], word, (size_t)n, t->offset + at);
+        for (uint64_t i = 0; i < n / 4 && !err; i++) {
+            *listed |= word[i] != (uint32_t)((at / 4 + i) / (uint64_t)d->group_values);
+            if (word[i] >= n_group)
+                err = moe_refuse_stored(d, t, KN_ECORRUPT, "names a group beyond the last one");
+        }
+        if (err)
+            return err;
+    }
+    return 0;
+}
+
+int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t, bool *listed)
 {
     const struct moe_stored *order = beside_gptq(d, t, "g_idx");
     int err = 0;
     if (!d->gptq_any_zero)
         err = check_words(d, beside_gptq(d, t, "qzeros"), d->gptq_zeros, UINT64_MAX,
                           "has zero points other than 8, but config.json does not say sym false");
-    if (err || !order)
-        return err;
-    return check_words(d, order, 0, (uint64_t)d->group_values,
-                       "has reordered inputs (desc_act), which is not supported");
+    return err || !order ? err : find_listed(d, order, listed);
+}
+
+int moe_hf_describe_listed(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
+                           struct off_scales *scales)
+{
+    const struct moe_stored *order = beside_gptq(d, t, "g_idx");
+    uint64_t n_in = whole->dim[0], n_out = whole->dim[1];
+    if (!order || strcmp(beside_gptq(d, t, "scales")->dtype, "F16"))
+        return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "has reordered inputs (desc_act) and scales that are not F16");
+    *whole = packed_tensor(t, KN_F32, n_in, n_out, 1);
+    scales->order = OFF_BY_INPUT_LISTED;
+    scales->list_file = order->file;
+    scales->list_offset = order->offset;
+    return 0;
 }
 
 int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,

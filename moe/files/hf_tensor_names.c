@@ -123,8 +123,9 @@ static const struct {
     { "feed_forward.experts.#.gate_proj.weight", "ffn_gate_exps.weight", ONE_EXPERT },
     { "feed_forward.experts.#.up_proj.weight", "ffn_up_exps.weight", ONE_EXPERT },
     { "feed_forward.experts.#.down_proj.weight", "ffn_down_exps.weight", ONE_EXPERT },
-    { "feed_forward.experts.gate_up_proj", "ffn_gate_exps.weight", TRANSPOSED },
-    { "feed_forward.experts.down_proj", "ffn_down_exps.weight", TRANSPOSED },
+    { "feed_forward.experts.gate_up_proj", "ffn_gate_exps.weight", BY_INPUT_FIRST },
+    { "feed_forward.experts.gate_up_proj", "ffn_up_exps.weight", BY_INPUT_SECOND },
+    { "feed_forward.experts.down_proj", "ffn_down_exps.weight", BY_INPUT },
     { "feed_forward.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", AS_IT_IS },
     { "feed_forward.shared_expert.up_proj.weight", "ffn_up_shexp.weight", AS_IT_IS },
     { "feed_forward.shared_expert.down_proj.weight", "ffn_down_shexp.weight", AS_IT_IS },
@@ -437,6 +438,16 @@ static int say_layers(struct moe_hf_mapper *m)
     return d->err;
 }
 
+static void say_aside(const struct moe_hf_mapper *m)
+{
+    const struct moe_folder *d = m->d;
+    char names[128] = "the vision part, multi_modal_projector";
+    for (size_t i = 0, n = 0; !d->wrapped && i < sizeof d->family->aside / sizeof *d->family->aside; i++)
+        if (d->family->aside[i])
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", d->family->aside[i]);
+    kn_say(KN_LOG_INFO, "%s: %d tensors under %s are not used", d->f->name, m->n_aside, names);
+}
+
 int moe_hf_tensors(struct moe_folder *d)
 {
     struct moe_hf_mapper m = { .d = d };
@@ -450,8 +461,7 @@ int moe_hf_tensors(struct moe_folder *d)
     if (!err)
         err = moe_hf_check_stacks(&m);
     if (!err && m.n_aside)
-        kn_say(KN_LOG_INFO, "%s: %d tensors under %s are not used", d->f->name, m.n_aside,
-               d->wrapped ? "the vision part and multi_modal_projector" : d->family->aside[0]);
+        say_aside(&m);
     if (!err && !d->tied && !moe_find_tensor(d->f, "output.weight"))
         err = kn_fail(KN_ECORRUPT, "%s: %s: tensor lm_head.weight is missing", d->f->name, kn_error_text(KN_ECORRUPT));
     kn_free(m.n_left);

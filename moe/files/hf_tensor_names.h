@@ -10,19 +10,22 @@
 /* How a stored tensor, or a part of it, becomes a GGUF tensor. */
 enum moe_hf_take {
     AS_IT_IS,
-    ROTATED,       /* Q or K matrix; a head's rows may be stored in halves */
-    ONE_EXPERT,    /* one expert's matrix, to be one of a stack */
-    STACK,         /* a whole stack of experts */
-    GATES,         /* of a stack of gate and up matrices: the first half of every expert's rows */
-    UPS,           /* the second half of these rows */
-    FIRST_HALF,    /* of a gate and an up matrix one below the other: the gate's rows */
-    SECOND_HALF,   /* the up matrix's rows */
-    EVEN,          /* of biases that alternate between gate and up: the even values */
-    ODD,           /* the odd values */
-    BLOCKS,        /* MXFP4 with scales in another tensor: all rows */
-    EVEN_BLOCKS,   /* MXFP4: even rows */
-    ODD_BLOCKS,    /* MXFP4: odd rows */
-    TRANSPOSED,    /* a stack stored input-major: unquantised gpt-oss and llama4; refused */
+    ROTATED,     /* Q or K matrix; a head's rows may be stored in halves */
+    ONE_EXPERT,  /* one expert's matrix, to be one of a stack */
+    STACK,       /* a whole stack of experts */
+    GATES,       /* of a stack of gate and up matrices: the first half of every expert's rows */
+    UPS,         /* the second half of these rows */
+    FIRST_HALF,  /* of a gate and an up matrix one below the other: the gate's rows */
+    SECOND_HALF, /* the up matrix's rows */
+    EVEN,        /* of biases that alternate between gate and up: the even values */
+    ODD,         /* the odd values */
+    BLOCKS,      /* MXFP4 with scales in another tensor: all rows */
+    EVEN_BLOCKS, /* MXFP4: even rows */
+    ODD_BLOCKS,  /* MXFP4: odd rows */
+    TRANSPOSED,  /* a stack stored by input, gates and ups in turns: unquantised gpt-oss; refused */
+    BY_INPUT, /* a stack stored by input (llama4), which only quantize reads; its first half of outputs; its second */
+    BY_INPUT_FIRST,
+    BY_INPUT_SECOND,
     MIX_ROWS,      /* value heads reordered: the rows of values, which follow those of queries and keys */
     VALUE_ROWS,    /* value heads reordered: all rows are of values */
     HEAD_ROWS,     /* value heads reordered: one row or value for each head */

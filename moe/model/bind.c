@@ -804,6 +804,26 @@ static int refuse_unknown(const struct binder *b)
     return 0;
 }
 
+/* Refuses matrices that only moe_file_read() brings into order. */
+static int refuse_unordered(const struct moe_file *f)
+{
+    char shown[80];
+    for (size_t i = 0; i < moe_file_tensor_count(f); i++) {
+        const struct moe_tensor *t = moe_file_tensor(f, i);
+        const struct moe_layout *l = t->layout;
+        bool listed = l && l->scales && l->scales->order == OFF_BY_INPUT_LISTED;
+        if (!listed && !(l && l->n_output))
+            continue;
+        moe_string_show(t->name, shown, sizeof shown);
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s: tensor '%s' is %s; make a file of it first: "
+                       "spillway quantize FOLDER -o FILE.gguf --format q4_k",
+                       moe_file_path(f), shown,
+                       listed ? "GPTQ with reordered inputs (desc_act)" : "a stack of experts stored by input");
+    }
+    return 0;
+}
+
 int moe_bind(struct moe_model *m)
 {
     const struct moe_desc *d = &m->desc;
@@ -811,7 +831,8 @@ int moe_bind(struct moe_model *m)
     struct binder b = { .m = m, .f = m->file, .used = kn_calloc(n, 1) };
     m->layer = kn_calloc((size_t)d->n_layer, sizeof *m->layer);
     m->dense = kn_calloc(MOST_PARTS * n, sizeof *m->dense);
-    int error = b.used && m->layer && m->dense ? 0 : kn_fail(KN_ENOMEM, "no memory to list the tensors");
+    int error = b.used && m->layer && m->dense ? refuse_unordered(m->file)
+                                               : kn_fail(KN_ENOMEM, "no memory to list the tensors");
     if (!error && (error = bind_all(&b)) == 0 && d->n_expert)
         error = list_experts(&b, moe_n_sparse_before(d, d->n_layer) + m->ahead);
     if (!error)

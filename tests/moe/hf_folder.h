@@ -293,6 +293,19 @@ static inline void hf_put_mixed(const struct hf_folder *h, struct hf_files *f, c
     free(all);
 }
 
+/* Puts matrices [n][n_out][n_in] as [n][n_in][n_out]; dim is that of x. */
+static inline void hf_put_inputs(struct hf_files *f, const char *name, const float *x, const uint64_t dim[3], bool bf16)
+{
+    uint64_t n_in = dim[0], n_out = dim[1];
+    float *turned = malloc(n_in * n_out * dim[2] * sizeof *turned);
+    for (uint64_t e = 0; e < dim[2]; e++)
+        for (uint64_t o = 0; o < n_out; o++)
+            for (uint64_t k = 0; k < n_in; k++)
+                turned[(e * n_in + k) * n_out + o] = x[(e * n_out + o) * n_in + k];
+    hf_put(f, name, turned, (uint64_t[3]){ n_out, n_in, dim[2] }, 3, bf16);
+    free(turned);
+}
+
 /* Puts gate (x) and up of each expert, or of the one shared expert, in one tensor. */
 static inline void hf_put_fused(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t,
                                 const float *x, uint64_t n, bool bf16)
@@ -309,7 +322,10 @@ static inline void hf_put_fused(const struct hf_folder *h, struct hf_files *f, c
         memcpy(both + 2 * e * one, x + e * one, one * sizeof *x);
         memcpy(both + (2 * e + 1) * one, up + e * one, one * sizeof *x);
     }
-    hf_put(f, t->name, both, dim, g->n_dim, bf16);
+    if (!strcmp(t->how, "fused-inputs"))
+        hf_put_inputs(f, t->name, both, dim, bf16);
+    else
+        hf_put(f, t->name, both, dim, g->n_dim, bf16);
     free(up);
     free(both);
 }
@@ -319,7 +335,12 @@ static inline void hf_put_tensor(const struct hf_folder *h, struct hf_files *f, 
     const struct golden_tensor *g = hf_find(h, t->gguf);
     uint64_t n, one = g->dim[0] * (g->n_dim > 1 ? g->dim[1] : 1);
     float *x = hf_kept(h, g, bf16, &n);
-    if (!strcmp(t->how, "fused") || !strcmp(t->how, "below")) {
+    if (!strcmp(t->how, "inputs")) {
+        hf_put_inputs(f, t->name, x, g->dim, bf16);
+        free(x);
+        return;
+    }
+    if (!strncmp(t->how, "fused", 5) || !strcmp(t->how, "below")) {
         hf_put_fused(h, f, t, x, n, bf16);
         free(x);
         return;

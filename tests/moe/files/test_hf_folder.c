@@ -128,6 +128,45 @@ static void a_folder_is_as_its_gguf(void **state)
     }
 }
 
+/* Experts of llama4 stacked by input, as Meta published them: quantize reads them, and a model refuses them. */
+static void stacks_by_input_are_read(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        struct hf_folder h;
+        struct moe_file *a, *b;
+        struct moe_model *m;
+        int n = 0;
+        assert_int_equal(hf_folder_read(&h, "llama4"), 0);
+        for (int i = 0; i < h.n_tensor; i++) {
+            struct hf_tensor t = h.tensor[i];
+            int layer = 0;
+            sscanf(t.name, "model.layers.%d.", &layer);
+            if (strstr(t.name, "#.up_proj"))
+                continue;
+            if (strchr(t.name, '#')) {
+                bool down = strstr(t.name, "down_proj");
+                snprintf(t.name, sizeof t.name, "model.layers.%d.feed_forward.experts.%s_proj", layer,
+                         down ? "down" : "gate_up");
+                strcpy(t.how, down ? "inputs" : "fused-inputs");
+            }
+            h.tensor[n++] = t;
+        }
+        h.n_tensor = n;
+        hf_folder_write(&h, model, bf16, 1);
+        assert_int_equal(hf_folder_gguf(&h, path, bf16), 0);
+        assert_int_equal(moe_file_open(&a, path), 0);
+        assert_int_equal(moe_file_open(&b, model), 0);
+        same_tensors(a, b);
+        faults_reset();
+        assert_int_equal(moe_model_open(&m, b, &(struct moe_model_options){ 0 }), KN_EUNSUPPORTED);
+        assert_non_null(strstr(faults.line, "is a stack of experts stored by input; make a file of it first"));
+        moe_file_close(a);
+        moe_file_close(b);
+        hf_folder_free(&h);
+    }
+}
+
 /* Experts stacked in one tensor, gate and up joined, as the package holds them in memory. */
 static void stacks_of_experts_are_taken_apart(void **state)
 {
@@ -377,7 +416,8 @@ int main(void)
         "llama4_128",     "gemma4_moe",
         "gemma4_dense",   "mimo_v2_flash",
     };
-    struct CMUnitTest tests[LEN(name) + 5];
+    struct CMUnitTest tests[LEN(name) + 6];
+    tests[LEN(name) + 5] = (struct CMUnitTest)cmocka_unit_test(stacks_by_input_are_read);
     tests[LEN(name) + 4] = (struct CMUnitTest)cmocka_unit_test(models_near_a_family_are_refused);
     tests[LEN(name) + 3] = (struct CMUnitTest)cmocka_unit_test(settings_without_a_key_are_refused);
     tests[LEN(name) + 2] = (struct CMUnitTest)cmocka_unit_test(the_language_model_of_mistral3);

@@ -195,8 +195,8 @@ static void values_are_those_of_elsewhere(void **state)
     }
     free_parts();
     json_decref(packing);
-    assert_int_equal(n_case, 21);
-    assert_int_equal(n_compared, 24);
+    assert_int_equal(n_case, 23);
+    assert_int_equal(n_compared, 26);
 }
 
 /* ---- refusals ------------------------------------------------------------------------------------ */
@@ -257,6 +257,7 @@ static const struct {
     { "GPTQ with zero points\n", "scales", "BF16", { 4, 24 }, 2, NULL, NULL, "F16 scales" },
     { "GPTQ with zero points\n", "g_idx", "I32", { 64 }, 1, NULL, NULL, "is no 4-bit matrix" },
     { "GPTQ with zero points\n", NULL, NULL, { 0 }, 0, "sym", "true", "zero points other than 8" },
+    { "GPTQ with act-order\n", "g_idx", "I32", { 576 }, 1, NULL, NULL, "a group beyond the last" },
     { "AWQ\n", NULL, NULL, { 0 }, 0, "version", "\"gemv\"", "awq that is not version gemm" },
     { "AWQ\n", NULL, NULL, { 0 }, 0, "zero_point", "false", "awq that is not version gemm" },
     { "AWQ\n", NULL, NULL, { 0 }, 0, "group_size", "48", "no multiple of 32" },
@@ -311,6 +312,46 @@ static void similar_tensors_are_refused(void **state)
     }
     free_parts();
     kn_log_set(NULL, KN_LOG_INFO);
+}
+
+/* GPTQ with act-order is refused by a model, and written by quantize with the same values. */
+static void listed_inputs_are_written_by_quantize(void **state)
+{
+    (void)state;
+    static const char name[] = "blk.0.ffn_down.weight";
+    struct moe_quantize_options opt = { .ops = kn_ops(KN_ISA_SCALAR) };
+    struct moe_model *m;
+    struct moe_file *f, *g;
+    json_t *packing = NULL;
+    char changes[512], out[128];
+    size_t n, n_written;
+    read_case("GPTQ with act-order\n", &packing, changes);
+    write_folder(packing, changes);
+    json_decref(packing);
+    assert_int_equal(moe_file_open(&f, folder), 0);
+    kn_log_set(keep_message, KN_LOG_ERROR);
+    assert_int_equal(moe_model_open(&m, f, &(struct moe_model_options){ 0 }), KN_EUNSUPPORTED);
+    kn_log_set(NULL, KN_LOG_INFO);
+    assert_non_null(strstr(said, "blk.0.ffn_down.weight' is GPTQ with reordered inputs"));
+    assert_non_null(strstr(said, "spillway quantize FOLDER"));
+    for (int i = 0; i < MOE_PART_COUNT; i++)
+        opt.format[i] = KN_F32;
+    snprintf(out, sizeof out, "%s/written.gguf", folder);
+    assert_int_equal(kn_team_open(&opt.team, 2), 0);
+    struct moe_quantized *done = calloc(moe_file_tensor_count(f), sizeof *done);
+    assert_int_equal(moe_quantize(out, f, &opt, done), 0);
+    assert_int_equal(moe_file_open(&g, out), 0);
+    float *x = values_of(f, name, &n), *y = values_of(g, name, &n_written);
+    assert_int_equal(n, n_written);
+    assert_memory_equal(x, y, n * sizeof *x);
+    free(x);
+    free(y);
+    free(done);
+    kn_team_close(opt.team);
+    moe_file_close(g);
+    moe_file_close(f);
+    remove(out);
+    free_parts();
 }
 
 /* modelopt's settings in a file of their own. */
@@ -521,9 +562,8 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_those_of_elsewhere),
-        cmocka_unit_test(settings_in_their_own_file),
-        cmocka_unit_test(similar_tensors_are_refused),
+        cmocka_unit_test(values_are_those_of_elsewhere), cmocka_unit_test(settings_in_their_own_file),
+        cmocka_unit_test(similar_tensors_are_refused),   cmocka_unit_test(listed_inputs_are_written_by_quantize),
         cmocka_unit_test(permuted_rows_are_loaded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

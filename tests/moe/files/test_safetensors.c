@@ -369,7 +369,6 @@ static void gptq_that_is_wrong(void **state)
         const char *says;
     } kind[] = {
         { "another zero point", { .of = "qzeros", .at = 1, .more = 0x00100000 }, "has zero points other than 8" },
-        { "inputs in another order", { .of = "g_idx", .at = Q_IN - 1, .more = UINT32_MAX }, "reordered inputs" },
         { "a bias", { .of = "bias", .at = 3, .more = 0x3c000000 }, "is a bias other than zero" },
         { "8 bits", { .of = "qweight", .dim = { Q_OUT, Q_IN / 4 } }, shape },
         { "floats", { .of = "qweight", .dtype = "F32" }, shape },
@@ -403,6 +402,10 @@ static void gptq_that_is_wrong(void **state)
             save_gptq("gptq", "true", 0x77777777, nth, &kind[i].fault);
             assert_refused(kind[i].what, KN_EUNSUPPORTED, nth ? "experts.6.up_proj" : "o_proj", kind[i].says);
         }
+    save_gptq("gptq", "true", 0x77777777, 0, &(struct gptq_fault){ .of = "g_idx", .at = Q_IN - 1, .more = 1 });
+    assert_refused("a group beyond the last", KN_ECORRUPT, "o_proj", "names a group beyond the last one");
+    save_gptq("gptq", "true", 0x77777777, 0, &(struct gptq_fault){ .of = "g_idx", .at = Q_IN - 1, .more = UINT32_MAX });
+    assert_fine("inputs in another order");
     save_gptq("gptq", "false", 0x77777777, 0, &(struct gptq_fault){ .of = "g_idx", .dtype = "" });
     assert_fine("inputs in order, as config.json says");
     save_gptq("gptq", "true", 0x77777777, 0, NULL);
