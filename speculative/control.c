@@ -18,6 +18,7 @@
 #define MIN_STEPS_WITHOUT_PLAIN     8     /* at least so many steps, */
 #define MAX_PLAIN_TIME_SHARE        0.005 /* and plain steps may cost at most this share of the time */
 #define TRIAL_STEPS                 4     /* steps of a trial */
+#define MIN_DECIDED_DRAFTS          8     /* a trial may end after its first step if this has so many drafts */
 #define MIN_DEPTH_PASSES            8     /* a depth with fewer measured passes is tried again */
 #define MIN_SHARE_OF_BEST_GAIN      0.93  /* if its gain is at least this share of the best gain */
 #define FIRST_TRIAL_WAIT_STEPS      64    /* steps from a trial to the next; each trial doubles it unless the */
@@ -314,7 +315,7 @@ static bool is_stale(const struct spec_control *c, const struct spec_plan_input 
 {
     double noise_ratio = spec_pass_noise_ratio(&c->passes),
            least = fmax(MIN_STEPS_WITHOUT_PLAIN, (1 - 1 / fmax(1, gain)) / MAX_PLAIN_TIME_SHARE);
-    return (double)(c->step - c->last_plain_step[q->size]) >
+    return 1 + (double)c->n_since_plain[q->n_beside > 0][q->size] >
            fmin(MAX_STEPS_WITHOUT_PLAIN, fmax(least, MAX_STEPS_WITHOUT_PLAIN / (noise_ratio * noise_ratio)));
 }
 
@@ -372,9 +373,24 @@ static void start_trial(struct spec_control *c, const struct spec_plan_input *q,
         a->tried[size].wait *= 2;
 }
 
+/* Has the trial told enough?  With MIN_DECIDED_DRAFTS in a step it ends if drafts are not worth a row, and at most half
+ * of their first nodes were accepted; or if, with no plan active yet, another plan is now known to gain more. */
+static bool is_decided(const struct spec_control *c, const struct spec_plan_input *q, const struct spec_plan *best)
+{
+    const struct spec_arm *a = &c->arm[c->trial.drafter];
+    const struct spec_plan *known = &q->known[c->trial.drafter][c->trial.depth];
+    if (a->overlap || q->n_due < MIN_DECIDED_DRAFTS)
+        return false;
+    return (known->rows <= q->n_due && 2 * a->recent[0].accepted <= a->recent[0].n_verified) ||
+           (c->active[q->size].drafter == SPEC_OFF && best->drafter != SPEC_OFF &&
+            best->gain > known->gain * MIN_GAIN_RATIO_TO_SWITCH);
+}
+
 /* Returns the plan of the trial under way; false: no trial.  A trial ends early when the batch size changes, when it
- * clearly loses, or when even its hopeful plan takes no node: nothing would be verified, and nothing learnt. */
-static bool continue_trial(struct spec_control *c, const struct spec_plan_input *q, struct spec_plan *out)
+ * clearly loses, when its outcome is decided, or when even its hopeful plan takes no node: nothing would be verified,
+ * and nothing learnt. */
+static bool continue_trial(struct spec_control *c, const struct spec_plan_input *q, const struct spec_plan *best,
+                           struct spec_plan *out)
 {
     struct spec_plan hopeful_plan[SPEC_DEPTHS + 1];
     if (c->trial.left == 0)
@@ -382,7 +398,7 @@ static bool continue_trial(struct spec_control *c, const struct spec_plan_input 
     double gain = q->known[c->trial.drafter][c->trial.depth].gain;
     /* an overlapped trial verifies its first draft in its second step */
     bool early = c->trial.left >= (c->arm[c->trial.drafter].overlap ? TRIAL_STEPS - 1 : TRIAL_STEPS);
-    if (c->trial.size == q->size && (early || gain > CLEAR_LOSS_GAIN)) {
+    if (c->trial.size == q->size && (early || (gain > CLEAR_LOSS_GAIN && !is_decided(c, q, best)))) {
         spec_plans_make(c, q, c->trial.drafter, c->trial.depth, true, hopeful_plan);
         *out = hopeful_plan[c->trial.depth];
         if (out->rows > q->n_due)
@@ -413,11 +429,24 @@ static bool report_last_plan(const struct spec_control *c, const struct spec_pla
     return true;
 }
 
+/* The highest gain that any drafter is expected to bring, by estimates and forecasts; 1: not known. */
+static double promised_gain(struct spec_control *c, const struct spec_plan_input *q)
+{
+    struct spec_plan plan[SPEC_DEPTHS + 1];
+    double most = 1;
+    for (int i = 0; i < c->opt.n_drafter && q->off_ns > 0 && c->passes.forecast; i++)
+        if (!c->arm[i].disabled) {
+            spec_plans_make(c, q, i, c->arm[i].max_depth, false, plan);
+            most = fmax(most, spec_plan_best(plan, 1, c->arm[i].max_depth).gain);
+        }
+    return most;
+}
+
 /* Returns the plan to follow; drafter SPEC_OFF: none. */
 static struct spec_plan choose(struct spec_control *c, struct spec_plan_input *q, struct spec_decision *d)
 {
     struct spec_plan none = { .drafter = SPEC_OFF }, hopeful_plan[SPEC_DEPTHS + 1];
-    if (!spec_passes_has_size(&c->passes, q->n_due)) {
+    if (!spec_passes_has_size(&c->passes, q->n_due, q->n_beside, promised_gain(c, q))) {
         d->why = SPEC_WHY_LEARN;
         return none;
     }
@@ -435,7 +464,7 @@ static struct spec_plan choose(struct spec_control *c, struct spec_plan_input *q
         d->why = SPEC_WHY_LOSS_LIMIT;
         return none;
     }
-    if (continue_trial(c, q, &trial)) {
+    if (continue_trial(c, q, &best, &trial)) {
         d->why = SPEC_WHY_TRIAL;
         set_plan(d, &trial, 0);
         return trial;
@@ -443,8 +472,9 @@ static struct spec_plan choose(struct spec_control *c, struct spec_plan_input *q
     best = keep_or_switch(c, q, best, d);
     double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain,
            room_ns = d->loss_limit_ns - c->lost_ns - c->uncharged_prefill_ns;
-    if (q->n_beside == 0 && (find_trial(c, q, best_gain, room_ns, &trial) ||
-                             (find_unmeasured_depth(c, q, best_gain, &trial) && can_afford(c, q, &trial, room_ns)))) {
+    bool can_try = q->n_beside == 0 || c->passes.forecast; /* beside prompt rows a trial tells nothing about rows */
+    if (can_try && (find_trial(c, q, best_gain, room_ns, &trial) ||
+                    (find_unmeasured_depth(c, q, best_gain, &trial) && can_afford(c, q, &trial, room_ns)))) {
         start_trial(c, q, &trial);
         d->why = SPEC_WHY_TRIAL;
         set_plan(d, &trial, 0);
@@ -512,7 +542,7 @@ static void set_target(const struct spec_control *c, struct spec_decision *d)
         return;
     d->target.efficiency = spec_passes_measured_efficiency(&c->passes, d->n_due, n_drafted);
     d->target.predicted = spec_passes_forecast_efficiency(&c->passes, d->n_due, n_drafted);
-    d->target.experts = spec_knots_at(&c->experts, c->uniform_experts, c->n_uniform, d->target.rows);
+    d->target.experts = spec_knots_at(&c->experts, c->uniform_experts, c->n_uniform, d->target.rows, 1);
     if (c->n_uniform)
         d->target.even = c->uniform_experts[kn_min((int)d->target.rows, c->n_uniform - 1)];
 }
@@ -547,8 +577,8 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
         }
     }
     if (d.best_drafter != SPEC_OFF) {
-        d.plain_experts = spec_knots_at(&c->experts, c->uniform_experts, c->n_uniform, n_beside + n_due);
-        d.experts = spec_knots_at(&c->experts, c->uniform_experts, c->n_uniform, n_beside + d.rows);
+        d.plain_experts = spec_knots_at(&c->experts, c->uniform_experts, c->n_uniform, n_beside + n_due, 1);
+        d.experts = spec_knots_at(&c->experts, c->uniform_experts, c->n_uniform, n_beside + d.rows, 1);
     }
     set_target(c, &d);
     if (p.drafter != SPEC_OFF && divide_nodes(c, &q, &p, &d, nodes) > 0) {

@@ -210,7 +210,8 @@ struct spec_passes { /* pass times as learnt: passes.c */
 int spec_size_of(int n_due);
 double spec_size_middle(int size); /* the mean batch size of a class */
 void spec_knots_learn(struct spec_knots *k, double rows, double value, double memory);
-double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows); /* 0: no knots */
+/* enough: passes in a mean; knots with fewer are averaged with their neighbours.  0: no knots. */
+double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows, double enough);
 
 int spec_passes_open(struct spec_passes *p, int max_rows);
 void spec_passes_set_forecast(struct spec_passes *p, const struct spec_cost_model *prior);
@@ -221,7 +222,9 @@ void spec_passes_set_context(struct spec_passes *p, double context);
 double spec_passes_forecast_efficiency(const struct spec_passes *p, int n_due, int n_drafted);
 double spec_passes_measured_efficiency(const struct spec_passes *p, int n_due, int n_drafted);
 void spec_passes_close(struct spec_passes *p);
-bool spec_passes_has_size(const struct spec_passes *p, int n_due); /* enough plain passes of this size */
+/* Enough passes without drafts of about this size, for drafts that promise this gain: without prompt rows, or, if there
+ * are some, with as many in all. */
+bool spec_passes_has_size(const struct spec_passes *p, int n_due, int n_beside, double gain);
 double spec_passes_plain_ns(const struct spec_passes *p, int n_due);
 /* The expected time of a pass; 0: nothing measured yet.  hopeful, for trials: the means of drafted passes are lowered
  * by their noise, and rows beyond the measured ones are assumed to add half of the forecast time, or none without a
@@ -297,7 +300,8 @@ struct spec_control {
     double stall_pass_ns;             /* recent: time of the same passes */
     double (*hope)[SPEC_DEPTHS];      /* [n_session] during planning: survival by depth */
     uint64_t step, n_learnt;
-    uint64_t last_plain_step[SPEC_SIZES]; /* the last plain step of each size */
+    uint64_t
+        n_since_plain[2][SPEC_SIZES]; /* steps since the last one without drafts: without prompt rows, and with them */
     struct {
         int drafter, depth;
         uint64_t since;

@@ -198,8 +198,8 @@ static void learn_pass(struct spec_control *c, const struct spec_outcome_of_pass
     }
     if (!strange && !beside)
         spec_passes_learn(&c->passes, s->n_due, s->n_beside, n_drafted, s->pass_ns);
-    if (plain)
-        c->last_plain_step[spec_size_of(s->n_due)] = c->step;
+    uint64_t *since = &c->n_since_plain[s->n_beside > 0][spec_size_of(s->n_due)];
+    *since = n_drafted == 0 && !beside ? 0 : *since + 1;
     if (s->experts > 0)
         spec_knots_learn(&c->experts, s->n_row, s->experts, DRAFT_MEAN_STEPS);
     c->stall_ns = c->stall_ns * STALL_DECAY + s->stall_ns;
@@ -266,7 +266,7 @@ void spec_control_learn(struct spec_control *c, const struct spec_outcome_of_pas
         n_drafted += s->outcome[i].tree ? s->outcome[i].tree->n : 0;
         n_accepted += s->outcome[i].n_accepted;
     }
-    bool known = spec_passes_has_size(&c->passes, s->n_due);
+    bool known = spec_passes_has_size(&c->passes, s->n_due, s->n_beside, INFINITY);
     c->n_learnt++;
     if (known)
         charge_account(c, s, n_drafted, n_accepted);

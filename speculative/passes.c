@@ -24,8 +24,10 @@
 #define PLAIN_DECAY          (1 - 1 / 256.0)  /* decay of all levels' weights, per plain pass of the size, */
 #define MIN_LEVEL_WEIGHT     (1 / 64.0)       /* to this share of a pass */
 #define N_EXACT_ROWS         32               /* row numbers with a knot of their own */
-#define MIN_KNOWN_PASSES     3                /* passes that make a size known */
-#define NEAR_ROWS_RATIO      1.35             /* a size is known from passes within this factor of it */
+#define MIN_KNOWN_PASSES     3                /* passes that make a size known, on a quiet machine */
+#define CLEAR_GAIN_SIGMAS    3                /* or on any machine, if the gain is so many standard errors above 1 */
+#define NEAR_ROWS_RATIO      1.35             /* a size is known from passes within this factor of it, */
+#define MAX_POOLED_KNOTS     10               /* which so many knots cover */
 #define PRIOR_ROWS           4096
 #define HOPEFUL_GROWTH_SHARE 0.5  /* hopeful: share of the forecast growth */
 #define MIN_CONTEXT_CHANGE   0.1  /* the prior follows the length of contexts in steps of this share */
@@ -79,7 +81,29 @@ static double prior_at(const double *prior, int n_prior, double rows)
     return prior[i] + (prior[i + 1] - prior[i]) * (rows - i);
 }
 
-double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows)
+/* A mean of neighbouring knots, in multiples of the prior. */
+struct pooled {
+    double rows, ratio, weight;
+};
+
+/* Knots from `at` on in the direction `step`, as far as NEAR_ROWS_RATIO, until they hold `enough` passes: single passes
+ * at many numbers of rows, as when users come and go, are known as well as many passes at one. */
+static struct pooled pool(const struct spec_knots *k, const double *prior, int n_prior, int at, int step, double enough)
+{
+    struct pooled p = { 0 };
+    for (int i = at; i >= 0 && i < SPEC_KNOTS && i != at + MAX_POOLED_KNOTS * step && p.weight < enough; i += step) {
+        if (k->weight[i] <= 0)
+            continue;
+        if (fmax(k->rows[i] / k->rows[at], k->rows[at] / k->rows[i]) > NEAR_ROWS_RATIO)
+            break;
+        p.weight += k->weight[i];
+        p.rows += (k->rows[i] - p.rows) * k->weight[i] / p.weight;
+        p.ratio += (k->value[i] / prior_at(prior, n_prior, k->rows[i]) - p.ratio) * k->weight[i] / p.weight;
+    }
+    return p;
+}
+
+double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows, double enough)
 {
     int at = knot_of(rows), low = at, high = at;
     while (low >= 0 && (k->weight[low] <= 0 || k->rows[low] > rows))
@@ -88,17 +112,14 @@ double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prio
         high++;
     if (low < 0 && high == SPEC_KNOTS)
         return 0;
-    double shape = prior_at(prior, n_prior, rows), below = 0, above = 0;
-    if (low >= 0)
-        below = k->value[low] / prior_at(prior, n_prior, k->rows[low]);
-    if (high < SPEC_KNOTS)
-        above = k->value[high] / prior_at(prior, n_prior, k->rows[high]);
+    struct pooled below = pool(k, prior, n_prior, low, -1, enough), above = pool(k, prior, n_prior, high, 1, enough);
+    double shape = prior_at(prior, n_prior, rows);
     if (low < 0)
-        return above * shape;
-    if (high == SPEC_KNOTS || k->rows[high] <= k->rows[low])
-        return below * shape;
-    double far = (rows - k->rows[low]) / (k->rows[high] - k->rows[low]);
-    return (below + (above - below) * far) * shape;
+        return above.ratio * shape;
+    if (high == SPEC_KNOTS || above.rows <= below.rows)
+        return below.ratio * shape;
+    double far = (rows - below.rows) / (above.rows - below.rows);
+    return (below.ratio + (above.ratio - below.ratio) * far) * shape;
 }
 
 /* ---- passes --------------------------------------------------------------------------------------------- */
@@ -177,32 +198,48 @@ static double mean_passes(const struct spec_passes *p)
     return fmin(MIN_MEAN_PASSES * noise_ratio * noise_ratio, MAX_MEAN_PASSES);
 }
 
-bool spec_passes_has_size(const struct spec_passes *p, int n)
+/* Passes in the means of row numbers within NEAR_ROWS_RATIO of n. */
+static double weight_near(const struct spec_knots *k, int n)
 {
-    double enough = MIN_KNOWN_PASSES * fmin(spec_pass_noise_ratio(p), MAX_KNOWN_FACTOR);
-    bool below = false, above = false;
-    for (int i = 0; i < SPEC_KNOTS; i++) {
-        double rows = p->plain.rows[i];
-        if (p->plain.weight[i] < enough)
-            continue;
-        below |= rows <= n && rows * NEAR_ROWS_RATIO >= n;
-        above |= rows >= n && rows <= n * NEAR_ROWS_RATIO;
-    }
-    return below && above;
+    double sum = 0;
+    for (int i = 0; i < SPEC_KNOTS; i++)
+        if (k->rows[i] <= n * NEAR_ROWS_RATIO && k->rows[i] * NEAR_ROWS_RATIO >= n)
+            sum += k->weight[i];
+    return sum;
+}
+
+static double n_plain(const struct spec_passes *p, int n_due, int n_beside)
+{
+    double alone = weight_near(&p->plain, n_due);
+    return n_beside > 0 ? fmax(alone, weight_near(&p->mixed, n_due + n_beside)) : alone;
+}
+
+bool spec_passes_has_size(const struct spec_passes *p, int n_due, int n_beside, double gain)
+{
+    double n = n_plain(p, n_due, n_beside);
+    return n >= MIN_KNOWN_PASSES * fmin(spec_pass_noise_ratio(p), MAX_KNOWN_FACTOR) ||
+           (n >= MIN_KNOWN_PASSES && gain >= 1 + CLEAR_GAIN_SIGMAS * p->noise / sqrt(n));
 }
 
 static double at(const struct spec_passes *p, const struct spec_knots *k, double rows)
 {
-    return spec_knots_at(k, p->prior, p->n_prior, rows);
+    return spec_knots_at(k, p->prior, p->n_prior, rows, mean_passes(p) - 1);
 }
 
-double spec_passes_plain_ns(const struct spec_passes *p, int n_due) { return at(p, &p->plain, n_due); }
-
-static double mixed_ns(const struct spec_passes *p, int n_row)
+/* From the passes of one kind; before the first of them, from those of the other kind. */
+static double either_ns(const struct spec_passes *p, const struct spec_knots *k, const struct spec_knots *other,
+                        double rows)
 {
-    double ns = at(p, &p->mixed, n_row);
-    return ns > 0 ? ns : at(p, &p->plain, n_row);
+    double ns = at(p, k, rows);
+    return ns > 0 ? ns : at(p, other, rows);
 }
+
+double spec_passes_plain_ns(const struct spec_passes *p, int n_due)
+{
+    return either_ns(p, &p->plain, &p->mixed, n_due);
+}
+
+static double mixed_ns(const struct spec_passes *p, int n_row) { return either_ns(p, &p->mixed, &p->plain, n_row); }
 
 /* The prior of a pass with `each` drafted rows per sequence.  The prior of as many plain rows includes a context for each
  * row, but drafted rows read that of their sequence, which the pass reads anyway. */
@@ -224,7 +261,8 @@ static double position_between(const struct spec_passes *p, int n_due, double ea
 static double drafted_ns(const struct spec_passes *p, int n_due, double each)
 {
     double rows = n_due * (1 + each);
-    return at(p, &p->plain, rows) * drafted_prior(p, n_due, each) / prior_at(p->prior, p->n_prior, rows);
+    return either_ns(p, &p->plain, &p->mixed, rows) * drafted_prior(p, n_due, each) /
+           prior_at(p->prior, p->n_prior, rows);
 }
 
 /* Forecast ratio of pass times between two numbers of drafted rows per sequence. */

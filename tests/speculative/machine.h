@@ -47,7 +47,15 @@ static double machine_text_ns;
 #define MACHINE_PROMPT 48
 #define MACHINE_TEXT   256
 
+static int machine_beside; /* prompt rows in each pass */
+
 static struct spec_observed *machine_observed; /* the passes are collected here; NULL: nowhere */
+
+/* Each pass: its time without noise, and that of plain passes for the tokens that are expected of the verified nodes. */
+struct machine_pass {
+    double took_ns, off_ns;
+};
+static struct machine_pass *machine_trace; /* [steps of the next run] the passes are stored here; NULL: nowhere */
 
 static uint64_t machine_seed;
 static double machine_random(void)
@@ -146,8 +154,8 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
         struct spec_decision d;
         int n_drafted = 0, n_accepted = 0, n_text = 0;
         machine_tell(c, text, n_due);
-        spec_control_decide(c, session, n_due, 0, &d, nodes);
-        double draft_ns = 0;
+        spec_control_decide(c, session, n_due, machine_beside, &d, nodes);
+        double draft_ns = 0, expected = 0;
         for (int i = 0; i < n_due; i++)
             outcome[i] = (struct spec_session_outcome){ .session = i };
         if (d.drafter != SPEC_OFF) {
@@ -173,30 +181,35 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
                 outcome[i] = (struct spec_session_outcome){ i, &tree[i], kn_min(accepted[i], tree[i].n) };
                 n_drafted += tree[i].n;
                 n_accepted += outcome[i].n_accepted;
+                expected += spec_cost_tokens(by->accept, tree[i].n) - 1;
             }
         }
         for (int i = 0; i < n_due; i++) {
             text[i].n_said += 1 + outcome[i].n_accepted;
             text[i].n_unknown += d.drafter == SPEC_OFF || !nodes[i] ? 1 + outcome[i].n_accepted : 1;
         }
-        double plain_ns = machine_pass_ns(m, n_due, 0, 0), pass_ns = machine_pass_ns(m, n_due, 0, n_drafted);
-        struct spec_outcome_of_pass s = { .n_row = n_due + n_drafted,
+        double plain_ns = machine_pass_ns(m, n_due, 0, 0), off_ns = machine_pass_ns(m, n_due, machine_beside, 0),
+               pass_ns = machine_pass_ns(m, n_due, machine_beside, n_drafted);
+        struct spec_outcome_of_pass s = { .n_row = n_due + machine_beside + n_drafted,
                                           .n_due = n_due,
+                                          .n_beside = machine_beside,
                                           .draft_ns = draft_ns,
                                           .pass_ns = pass_ns * machine_noise(m),
-                                          .missed_bytes = machine_missed(m, n_due, n_drafted),
+                                          .missed_bytes = machine_missed(m, n_due + machine_beside, n_drafted),
                                           .outcome = outcome,
                                           .n_text = n_text };
-        if (machine_observed)
+        if (machine_observed && !machine_beside)
             spec_observe(machine_observed,
                          &(struct spec_fit_point){ .rows = s.n_row,
-                                                   .distinct = machine_distinct(m, n_due, n_drafted),
+                                                   .distinct = machine_distinct(m, n_due + machine_beside, n_drafted),
                                                    .miss_ns = m->Bps > 0 ? s.missed_bytes / m->Bps * 1e9 : 0,
                                                    .ns = s.pass_ns },
                          n_due);
-        s.stall_ns = fmax(0, s.pass_ns - machine_compute_ns(m, n_due, n_drafted));
+        s.stall_ns = fmax(0, s.pass_ns - machine_compute_ns(m, n_due + machine_beside, n_drafted));
         spec_control_learn(c, &s);
-        double took = draft_ns + pass_ns, off = plain_ns * (n_due + n_accepted) / n_due; /* without noise */
+        double took = draft_ns + pass_ns, off = off_ns + plain_ns * n_accepted / n_due; /* without noise */
+        if (machine_trace)
+            machine_trace[step] = (struct machine_pass){ took, off_ns + plain_ns * expected / n_due };
         r.took_ns += took;
         r.off_ns += off;
         r.tokens += n_due + n_accepted;

@@ -1,0 +1,90 @@
+/* The controller while users come and go: nearly every pass of some batch sizes has prompt rows beside the sequences due. */
+#include "tests/speculative/machine.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define PASSES 100
+
+/* 16 sequences at first; then 10 to 15, always with the prompt rows of those that come. */
+static void come_and_go(void *arg, int step, struct machine *m, struct machine_drafter *d, int *n_due)
+{
+    (void)m, (void)d;
+    int *first = arg;
+    *n_due = step < *first ? 16 : 10 + (int)(machine_random() * 6);
+    machine_beside = step < *first ? 0 : 4 * (16 - *n_due);
+}
+
+/* Speed over no drafts in passes 51 to 100. */
+static double run_load(const struct machine *machine, struct machine_drafter *d, int first, double noise)
+{
+    struct machine m = *machine;
+    struct spec_control *c = machine_control(d);
+    struct spec_cost_model rates = machine_by_rates(machine);
+    struct machine_pass trace[PASSES];
+    double off = 0, took = 0;
+    assert_non_null(c);
+    spec_control_set_forecast(c, &rates, NULL);
+    m.noise = noise;
+    machine_trace = trace;
+    machine_go(c, &m, d, 16, PASSES, come_and_go, &first);
+    machine_trace = NULL;
+    machine_beside = 0;
+    spec_control_close(c);
+    for (int i = PASSES / 2; i < PASSES; i++) {
+        off += trace[i].off_ns;
+        took += trace[i].took_ns;
+    }
+    return off / took;
+}
+
+/* Sizes that are never seen without prompt rows draft, whether other sizes were (first 10) or not. */
+static void users_that_come_and_go_get_drafts(void **state)
+{
+    (void)state;
+    for (int first = 0; first <= 10; first += 10)
+        for (int noise = 0; noise < 2; noise++)
+            for (int i = 0; i < N_MACHINES; i++) {
+                double pass = machine_pass_ns(&machines[i], 12, 0, 0);
+                struct machine_drafter d = { "model", 8, 0.01 * pass, 0, 0.8, 0, 0 };
+                int depth;
+                double best = machine_best(&machines[i], &d, 12, &depth);
+                machine_seed = 5;
+                double late = run_load(&machines[i], &d, first, noise ? 0.3 : 0.05);
+                if (late < (noise ? 0.7 : 0.92) * best)
+                    fail_msg("%s, first %d, noise %d: %.3f, %d deep %.3f", machines[i].name, first, noise, late, depth,
+                             best);
+            }
+}
+
+/* Drafts that are never accepted end after one step of a trial: 16 of them are enough to see it. */
+static void useless_drafts_cost_one_step(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MACHINES; i++) {
+        double pass = machine_pass_ns(&machines[i], 16, 0, 0);
+        struct machine_drafter d = { "model", 8, 0.01 * pass, 0, 0, 0, 0 };
+        struct spec_control *c = machine_control(&d);
+        struct spec_cost_model rates = machine_by_rates(&machines[i]);
+        struct machine m = machines[i];
+        assert_non_null(c);
+        spec_control_set_forecast(c, &rates, NULL);
+        machine_seed = 5;
+        struct machine_run r = machine_go(c, &m, &d, 16, 60, NULL, NULL);
+        spec_control_close(c);
+        assert_in_range(r.n_on, 0, 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(users_that_come_and_go_get_drafts),
+        cmocka_unit_test(useless_drafts_cost_one_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
