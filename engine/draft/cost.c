@@ -39,19 +39,25 @@ const struct eng_draft_option *eng_draft_option_of(const struct eng_drafting *g,
     return w;
 }
 
+/* The target's passes without its waits for the disk. */
+static struct spec_draft_forecast by_target(const struct eng_drafting *g)
+{
+    struct spec_cost_model c = g->cost;
+    double most = kn_max(2, g->host.n_parallel);
+    c.disk_ns = 0;
+    double one = spec_cost_pass_ns(&c, 1, 0, 0), all = spec_cost_pass_ns(&c, most, 0, 0);
+    return (struct spec_draft_forecast){ .ns = one, .row_ns = (all - one) / (most - 1) };
+}
+
 /* The time of a drafter's pass by its size: its own weights, and its experts in the model's store. */
-static double by_size(const struct eng_drafting *g, const struct eng_drafter *d)
+static struct spec_draft_forecast by_size(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     const struct moe_shape *shape = moe_model_shape(g->host.model);
     struct eng_extra its = eng_drafter_need(d);
-    struct spec_cost_model without_disk = g->cost;
-    without_disk.disk_ns = 0;
-    if (eng_draft_is_resident(d))
-        return spec_cost_pass_ns(&without_disk, 1, 0, 0);
     double ns = g->cost.fixed_ns * (double)(its.weights + its.device_weights) / (double)shape->pass_bytes;
     if (its.n_moe_layer)
         ns += (spec_cost_pass_ns(&g->cost, 1, 0, 0) - g->cost.fixed_ns) * its.n_moe_layer / shape->n_moe_layer;
-    return ns;
+    return (struct spec_draft_forecast){ .ns = ns };
 }
 
 /* Forecasts the draft time of every plan: measured if the fit knows this drafter, else by its size. */
@@ -64,7 +70,8 @@ static void price(const struct eng_drafting *g, struct spec_draft_forecast *out)
         eng_draft_name(name, eng_draft_option_of(g, i));
         const struct eng_fitted_drafter *its = eng_fit_drafter(g, name);
         out[i] = its ? (struct spec_draft_forecast){ its->ns, its->row_ns, its->accept }
-                     : (struct spec_draft_forecast){ .ns = by_size(g, g->drafter[i]) };
+                 : eng_draft_is_resident(g->drafter[i]) ? by_target(g)
+                                                        : by_size(g, g->drafter[i]);
         all.ns += out[i].ns;
         all.row_ns += out[i].row_ns;
         met |= its != NULL;
