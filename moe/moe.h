@@ -463,8 +463,9 @@ int moe_context_error(const struct moe_context *c);
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out);
 
 /* The same, but each row chooses among the experts that are in memory, and those that a layer lacks to n_used add nothing: no
- * expert is read, and the logits are a guess.  Keys, values and features of the rows are no better, so their slots must be computed
- * again, by moe_forward(), before another row reads them.  Not for recurrent layers, nor a device with memory of its own. */
+ * expert is read, unless it has just left memory, and the logits are a guess.  Keys, values and features of the rows are no
+ * better, so their slots must be computed again, by moe_forward(), before another row reads them.  Not for recurrent layers,
+ * nor a device with memory of its own. */
 int moe_forward_present(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out);
 
 #endif

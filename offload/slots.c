@@ -255,6 +255,14 @@ void off_slot_join(struct off_store *s, struct off_slot *slot)
     off_slot_hold(s, slot);
 }
 
+void off_slot_share(struct off_store *s, struct off_slot *slot)
+{
+    if (slot->state == SLOT_BAD || slot->state == SLOT_READING)
+        off_slot_join(s, slot);
+    else
+        slot->n_hold++;
+}
+
 /* ---- choice of slots to evict -------------------------------------------------------------------- */
 
 static void sift(struct off_victim *heap, int n, int at)

@@ -150,6 +150,7 @@ void off_slot_settle(struct off_store *s, struct off_slot *slot);        /* upda
 bool off_slot_begun(const struct off_slot *slot);                        /* slot in state READING: its read has begun */
 bool off_slot_late(const struct off_slot *slot);                         /* being read, past its deadline */
 void off_slot_hold(struct off_store *s, struct off_slot *slot);
+void off_slot_share(struct off_store *s, struct off_slot *slot);       /* the same for a draft: not a prefetch's use */
 void off_slot_join(struct off_store *s, struct off_slot *slot);        /* hold a slot that another fetch filled */
 void off_slot_drop(struct off_store *s, struct off_slot *slot);        /* ends one hold */
 void off_slot_end_passing(struct off_store *s, struct off_slot *slot); /* a prefetched expert that was not used */

@@ -114,7 +114,7 @@ static void fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int
             out->n_missing++;
             s->stats.misses += counts;
         } else if (urgency == OFF_NOW) {
-            off_slot_join(s, &s->slot[slot]);
+            (n_used == DRAFT ? off_slot_share : off_slot_join)(s, &s->slot[slot]);
             *(s->slot[slot].state == SLOT_READING ? &s->stats.misses : &s->stats.hits) += counts;
             mark[i] = MARK_HELD;
         } else {

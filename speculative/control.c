@@ -442,11 +442,18 @@ static double promised_gain(struct spec_control *c, const struct spec_plan_input
     return most;
 }
 
+static bool knows_size(struct spec_control *c, const struct spec_plan_input *q)
+{
+    return spec_passes_has_size(&c->passes, q->n_due, q->n_beside, 1) ||
+           (spec_passes_has_size(&c->passes, q->n_due, q->n_beside, INFINITY) &&
+            spec_passes_has_size(&c->passes, q->n_due, q->n_beside, promised_gain(c, q)));
+}
+
 /* Returns the plan to follow; drafter SPEC_OFF: none. */
 static struct spec_plan choose(struct spec_control *c, struct spec_plan_input *q, struct spec_decision *d)
 {
     struct spec_plan none = { .drafter = SPEC_OFF }, hopeful_plan[SPEC_DEPTHS + 1];
-    if (!spec_passes_has_size(&c->passes, q->n_due, q->n_beside, promised_gain(c, q))) {
+    if (!knows_size(c, q)) {
         d->why = SPEC_WHY_LEARN;
         return none;
     }
@@ -473,8 +480,9 @@ static struct spec_plan choose(struct spec_control *c, struct spec_plan_input *q
     double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain,
            room_ns = d->loss_limit_ns - c->lost_ns - c->uncharged_prefill_ns;
     bool can_try = q->n_beside == 0 || c->passes.forecast; /* beside prompt rows a trial tells nothing about rows */
-    if (can_try && (find_trial(c, q, best_gain, room_ns, &trial) ||
-                    (find_unmeasured_depth(c, q, best_gain, &trial) && can_afford(c, q, &trial, room_ns)))) {
+    bool found = can_try && find_trial(c, q, best_gain, room_ns, &trial);
+    if (found ||
+        (q->n_beside == 0 && find_unmeasured_depth(c, q, best_gain, &trial) && can_afford(c, q, &trial, room_ns))) {
         start_trial(c, q, &trial);
         d->why = SPEC_WHY_TRIAL;
         set_plan(d, &trial, 0);

@@ -225,6 +225,7 @@ void spec_passes_close(struct spec_passes *p);
 /* Enough passes without drafts of about this size, for drafts that promise this gain: without prompt rows, or, if there
  * are some, with as many in all. */
 bool spec_passes_has_size(const struct spec_passes *p, int n_due, int n_beside, double gain);
+bool spec_passes_has_plain(const struct spec_passes *p); /* a pass without drafts and prompt rows, of any size */
 double spec_passes_plain_ns(const struct spec_passes *p, int n_due);
 /* The expected time of a pass; 0: nothing measured yet.  hopeful, for trials: the means of drafted passes are lowered
  * by their noise, and rows beyond the measured ones are assumed to add half of the forecast time, or none without a

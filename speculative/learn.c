@@ -179,7 +179,7 @@ static void learn_pass(struct spec_control *c, const struct spec_outcome_of_pass
     bool plain = n_drafted == 0 && s->n_beside == 0 && !beside;
     double usual = spec_passes_ns(&c->passes, s->n_due, s->n_beside, n_drafted, false);
     double log = usual > 0 ? kn_log(s->pass_ns / usual) : 0;
-    bool alone = s->n_beside == 0 && !beside;
+    bool alone = s->n_beside == 0 && !beside && spec_passes_has_plain(&c->passes);
     if (usual > 0 && alone && (plain || spec_passes_n_measured(&c->passes, s->n_due, n_drafted) > MIN_NOISE_PASSES))
         spec_pass_noise_add(&c->passes, log);
     if (known && alone) {

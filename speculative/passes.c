@@ -208,10 +208,12 @@ static double weight_near(const struct spec_knots *k, int n)
     return sum;
 }
 
+/* Without a forecast passes with prompt rows alone say too little about those without. */
 static double n_plain(const struct spec_passes *p, int n_due, int n_beside)
 {
     double alone = weight_near(&p->plain, n_due);
-    return n_beside > 0 ? fmax(alone, weight_near(&p->mixed, n_due + n_beside)) : alone;
+    bool mixed_count = n_beside > 0 && (alone > 0 || p->forecast);
+    return mixed_count ? fmax(alone, weight_near(&p->mixed, n_due + n_beside)) : alone;
 }
 
 bool spec_passes_has_size(const struct spec_passes *p, int n_due, int n_beside, double gain)
@@ -225,6 +227,8 @@ static double at(const struct spec_passes *p, const struct spec_knots *k, double
 {
     return spec_knots_at(k, p->prior, p->n_prior, rows, mean_passes(p) - 1);
 }
+
+bool spec_passes_has_plain(const struct spec_passes *p) { return at(p, &p->plain, 1) > 0; }
 
 /* From the passes of one kind; before the first of them, from those of the other kind. */
 static double either_ns(const struct spec_passes *p, const struct spec_knots *k, const struct spec_knots *other,

@@ -389,23 +389,40 @@ json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body, const
     return NULL;
 }
 
+/* A message with text and calls becomes two: the template writes the text behind the calls' results. */
+static int text_apart(json_t *messages, size_t *at, json_t *call)
+{
+    json_t *text = json_object_get(call, "content");
+    if (!json_string_length(text))
+        return 0;
+    json_t *before = json_pack("{s:s, s:O}", "role", "assistant", "content", text);
+    if (!before || json_object_del(call, "content") || json_array_insert_new(messages, *at, before))
+        return -1;
+    ++*at;
+    return 0;
+}
+
 bool eng_talk_fold_results(json_t *messages)
 {
     json_t *call = NULL;
+    size_t at = 0; /* of call */
     bool failed = false;
     for (size_t i = 0; i < json_array_size(messages) && !failed;) {
         json_t *m = json_array_get(messages, i), *result;
         if (strcmp(json_string_value(json_object_get(m, "role")), "tool") != 0) {
             call = json_object_get(m, "tool_calls") ? m : NULL;
-            i++;
+            at = i++;
             continue;
         }
         if (!call) {
             call = json_pack("{s:s}", "role", "assistant");
             failed = !call || json_array_insert_new(messages, i++, call);
         }
-        if (!failed && !json_object_get(call, "tool_responses"))
-            failed = json_object_set_new(call, "tool_responses", json_array()) != 0;
+        if (!failed && !json_object_get(call, "tool_responses")) {
+            size_t before = at;
+            failed = text_apart(messages, &at, call) || json_object_set_new(call, "tool_responses", json_array());
+            i += at - before;
+        }
         result = json_pack("{s:O*, s:O*}", "name", json_object_get(m, "name"), "response",
                            json_object_get(m, "content"));
         failed |= !result || json_array_append_new(json_object_get(call, "tool_responses"), result);

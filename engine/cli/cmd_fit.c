@@ -418,6 +418,10 @@ static int open_fit(struct fit *f)
     eng_progress_close(bar);
     if (error)
         return error;
+    const struct eng_split *split = eng_memory(f->engine);
+    if (eng_draft_properties(f->wish.kind)->is_target && split->n_resident == split->n_expert)
+        return kn_fail(KN_EUNSUPPORTED,
+                       "all experts fit in memory, so --draft resident drafts nothing: lower --host-mem");
     f->event = kn_calloc((size_t)eng_event_room(f->engine), sizeof *f->event);
     int n_vocab = eng_vocab_size(eng_vocab(f->engine));
     for (size_t i = 0; i < sizeof f->oracle_text / sizeof *f->oracle_text; i++)

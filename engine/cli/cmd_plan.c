@@ -42,6 +42,8 @@ static void print_device(const struct eng_config *c, const struct eng_device_spl
     print_part("smallest --device-mem", d->least, "");
 }
 
+static void say_nothing(enum kn_level level, const char *line) { (void)level, (void)line; }
+
 /* The smallest budget of a server with the flags of this plan and the defaults of its own, and its requests at once, 8 unless
  * --parallel asks for more.  0: unknown.  e has been described. */
 static size_t least_of_server(const struct eng_config *c, const struct eng_engine *e, int *n_parallel)
@@ -55,8 +57,11 @@ static size_t least_of_server(const struct eng_config *c, const struct eng_engin
     server.engine.host_mem = ANY_MEMORY;
     struct eng_options o = eng_serve_engine(&server);
     struct eng_engine *described;
-    size_t own = kn_alloc_bytes(); /* of this command: a description measures all allocations of the process */
-    if (eng_describe(&described, &o))
+    size_t own = kn_alloc_bytes();         /* of this command: a description measures all allocations of the process */
+    kn_log_set(say_nothing, KN_LOG_ERROR); /* e's description has said it */
+    int error = eng_describe(&described, &o);
+    kn_log_set(eng_log_plain, c->quiet ? KN_LOG_WARN : c->verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
+    if (error)
         return 0;
     size_t least = eng_memory(described)->least - own;
     eng_close(described);

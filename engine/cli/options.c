@@ -236,7 +236,7 @@ static const struct eng_option options[] = {
       "SIZE", "memory read rate in bytes/s; 0: measure it" },
     { "draft", "", COMMON, FIT, ENG_DRAFTS, 0, 0, 0,
       "KIND", "also measure this draft network and the acceptance rate from which it pays: model:FILE, "
-      "eagle:FILE[,tree=dynamic|static|chain], mtp[,tree=..]" },
+      "eagle:FILE[,tree=dynamic|static|chain], mtp[,tree=..], resident" },
     { "draft", "", COMMON, DRAFT, ENG_DRAFTS, 0, 0, 0,
       "KIND", "drafter: none, ngram, suffix[:FILE][,shared], model:FILE, eagle:FILE, mtp (the model's own MTP layer), "
       "resident (the model by its experts in memory) or prediction (the request's; default of serve and batch); "

@@ -363,6 +363,14 @@ static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node
     return d->trees ? draft_trees(d, s, n_node, n, depth) : draft_chains(d, s, n_node, n, depth);
 }
 
+static int note_whole(struct eng_drafter *base)
+{
+    const struct eng_split *s = base->drafting->host.split;
+    if (s->n_resident == s->n_expert)
+        kn_say(KN_LOG_INFO, "all experts fit in memory: --draft resident drafts nothing");
+    return 0;
+}
+
 /* None where all experts are in memory: a draft would take as long as the pass. */
 static int draft_by_target(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
 {
@@ -410,5 +418,5 @@ static void learn_nothing(struct eng_drafter *base, struct eng_seq *s, const str
 }
 
 static const struct eng_drafter_kind resident_kind = {
-    .name = "resident", .commit = learn_nothing, .draft = draft_by_target, .close = close_model
+    .name = "resident", .commit = learn_nothing, .draft = draft_by_target, .load = note_whole, .close = close_model
 };

@@ -490,10 +490,12 @@ static int open_way(struct chat *c, const char *drafts, int gamma)
 static int open_all(struct chat *c)
 {
     const struct settings *s = &c->set;
+    if (1 + s->n_set * (1 + s->n_gamma) > MOST_WAY)
+        return kn_fail(KN_ELIMIT, "more than %d ways to draft: leave out drafts or gammas", MOST_WAY);
     int error = open_way(c, NULL, 0);
     for (int i = 0; i < s->n_set && !error; i++) {
         error = open_way(c, s->drafts[i], ENG_GAMMA_AUTO);
-        for (int k = 0; k < s->n_gamma && !error && c->n_way < MOST_WAY; k++)
+        for (int k = 0; k < s->n_gamma && !error; k++)
             error = open_way(c, s->drafts[i], s->gammas[k]);
     }
     if (error)

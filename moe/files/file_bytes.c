@@ -256,7 +256,7 @@ static int decode_listed(const struct listed *x, uint64_t output, size_t n, uint
             for (size_t r = 0; r < n; r++) {
                 size_t o = (size_t)(output - x->first) + r, g = x->list[k];
                 int q = (int)(code[(k - from) / 8 * (uint64_t)x->n_out + o] >> k % 8 * 4 & 15);
-                int z = (int)(x->zero[g * (SLICE / 8) + o / 8] >> o % 8 * 4) + x->s->zero_less;
+                int z = (int)(x->zero[g * (SLICE / 8) + o / 8] >> o % 8 * 4 & 15) + x->s->zero_less;
                 out[r * row_values + (k - k0)] = (float)(q - (z & 15)) * kn_f16_to_f32(x->scale[g * SLICE + o]);
             }
     }

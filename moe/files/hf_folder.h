@@ -83,7 +83,7 @@ struct moe_hf_family {
     bool expert_is_ffn; /* the width of an expert is intermediate_size */
     bool shared_is_ffn; /* the width of the shared expert is intermediate_size */
     bool sigmoid;       /* router probabilities by sigmoid, else by softmax */
-    bool transposed;    /* unquantised experts are stored input-major: refused */
+    bool transposed;    /* unquantised experts are stored input-major: only llama4's are read, by quantize */
     bool latent;        /* multi-head latent attention (MLA) */
     bool delta;         /* has delta nets */
     bool norms_less_1;  /* norm weights, except those inside delta nets, are stored minus 1 */
@@ -138,8 +138,8 @@ int moe_hf_packing(struct moe_folder *d);
 
 /* hf_packed.c.  moe_hf_describe() describes t as a GGUF tensor, *whole, with its scales if they are in another tensor
  * (bytes 0: no such scales), and with the tensor of one scale for all of it (*factor, or NULL; MOE_HF_DIVISOR: the scale is
- * its reciprocal).  moe_hf_check_gptq() reads the tensors beside a GPTQ tensor and checks that zero points are the
- * supported ones and inputs in order.  moe_hf_check_zeros() reads t and checks that all bytes are 0; `otherwise` is the
+ * its reciprocal).  moe_hf_check_gptq() reads the tensors beside a GPTQ tensor, checks that zero points are the
+ * supported ones, and sets *listed to whether inputs are out of order.  moe_hf_check_zeros() reads t and checks that all bytes are 0; `otherwise` is the
  * error message. */
 #define MOE_HF_PACKED  "_packed"              /* suffix of codes of four bits (compressed-tensors) */
 #define MOE_HF_GPTQ    "qweight"              /* replaces "weight" in names of GPTQ and AWQ codes */

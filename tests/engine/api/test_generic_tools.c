@@ -147,6 +147,11 @@ static void results_are_folded_into_their_call(void **state)
             "f", "{\\\"x\\\": [1, \\\"y\\\"]}") "]}, " RESULT("21") ", " RESULT("22") "]}",
         "<|turn>model\n<|tool_call>call:f{x:[1,<|\"|>y<|\"|>]}<tool_call|><|tool_response>response:f{value:<|\"|>21<|\"|>}"
         "<tool_response|><|tool_response>response:f{value:<|\"|>22<|\"|>}<tool_response|>");
+    /* text before the calls stays before their results */
+    HAS("{\"messages\": [" USER ", {\"role\": \"assistant\", \"content\": \"Let me see.\", \"tool_calls\": [" CALL(
+            "f", "{}") "]}, " RESULT("21") "]}",
+        "Let me see.<turn|>\n<|turn>model\n<|tool_call>call:f{}<tool_call|><|tool_response>response:f{value:"
+        "<|\"|>21<|\"|>}<tool_response|>");
     HAS("{\"messages\": [" USER ", " RESULT("21") "]}", "<|turn>model\n<|tool_response>response:unknown{value:");
     fake_close(NULL);
     free(template);

@@ -1,5 +1,5 @@
 /* --draft resident: the model drafts for itself by its experts in memory. Every session gives the same answer as without
- * drafts, at every memory budget and with every rule of verification; and drafts are made, and some accepted, where a part of
+ * drafts, at every memory budget; and drafts are made, and some accepted, where a part of
  * the experts is on disk. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -130,7 +130,8 @@ static void compare(const char *shape, const char *path)
         expect_present(part.context);
         worst = fmax(worst, fmax(apart(got[0], want[at]), apart(got[1], want[at + 1])));
         off_stats_get(store, &after);
-        if (after.reads != before.reads || after.hits != before.hits || after.misses != before.misses)
+        if (after.reads != before.reads || after.hits != before.hits || after.misses != before.misses ||
+            after.soon_hits != before.soon_hits || after.early_used_bytes != before.early_used_bytes)
             fail_msg("%s, position %d: %d reads, %d hits, %d misses", shape, at, (int)(after.reads - before.reads),
                      (int)(after.hits - before.hits), (int)(after.misses - before.misses));
         pass(&part, false, at, 2, got[0]);

@@ -1,9 +1,9 @@
-/* evals/short_runs.c - the controller in its first passes, with many users: speed over no drafting and beside the best fixed
+/* evals/control_short.c - the controller in its first passes, with many users: speed over no drafting and beside the best fixed
  * depth, in passes 1 to 50 and 51 to 100, on simulated machines with 8, 16 and 32 sequences, which stay, or come and go, with
  * prompt rows in most passes.  Each depth is known to the eval, and runs the same load.  A virtual clock: the result is
  * the same on every machine.
  *
- *     short_runs [NOISE] > short_runs.csv       NOISE: relative variation of passes, 0.05; a summary goes to stderr */
+ *     control_short [NOISE] > control_short.csv       NOISE: relative variation of passes, 0.05; a summary goes to stderr */
 #include "tests/speculative/machine.h"
 
 #include <stdio.h>
