@@ -79,9 +79,9 @@ SRC_kernels     = pass_fields device core/base core/io core/memory core/machine 
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl cpu/logits.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
                   cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue \
-                  cuda/driver cuda/device cuda/memory cuda/queue cuda/self_test cuda/images
+                  cuda/driver cuda/device cuda/memory cuda/stage cuda/queue cuda/self_test cuda/images
 CU_kernels      = rows products groups attention experts delta_net
-SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill store packer
+SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill pin store packer
 SRC_speculative = params penalties steps sample tree verify recall copy drafter dsi simulate cost fit observe passes overlap lengths plans control cut learn explain
 
 # ---- rooms: the subfolders of moe and engine, each with the rooms and folders that it may use -------------

@@ -7,6 +7,8 @@
  *     kn_memory_open()     memory for operations, and if asked for the host's image of it.  On the host both are the same
  *                          bytes.  A device with memory of its own has two copies: the operation TRANSFER copies pieces
  *                          between them, and the host touches nothing but the image
+ *     kn_host_pin()        memory of the host from which a device with memory of its own shall copy by itself, beside the
+ *                          host's work; other memory is copied through a buffer, more slowly
  *     kn_queue_open()      once for each context: memory and workers of one sequence of operations
  *     kn_queue_add()       adds one operation.  The struct is copied; the memory that it names must stay until the
  *                          queue has run the operation.  Operations run in the order in which they were added
@@ -44,6 +46,7 @@ struct kn_queue_options {
     int n_head, n_kv, d_value; /* of all attentions: query heads, the fewest KV heads, the widest value */
     int max_product;           /* most matrices of one operation */
     size_t max_state_floats;   /* floats of the largest state matrix of a delta net; 0: no delta nets */
+    bool stages; /* TRANSFERs may read memory of the host that is not pinned: a buffer is taken for them */
 };
 
 struct kn_backend {
@@ -56,6 +59,8 @@ struct kn_backend {
     int (*memory_open)(struct kn_memory *m, bool image);
     void (*memory_close)(struct kn_memory *m);
     int (*memory_write)(struct kn_memory *m, size_t at, const void *from, size_t bytes);
+    int (*host_pin)(const struct kn_device *d, void *at, size_t bytes, const char **why); /* NULL: nothing to pin */
+    void (*host_unpin)(const struct kn_device *d, void *at);
     struct kn_bytes (*queue_bytes)(const struct kn_queue_options *opt);
     int (*queue_open)(struct kn_queue **out, const struct kn_queue_options *opt);
     void (*queue_close)(struct kn_queue *q);
@@ -122,6 +127,21 @@ static inline int kn_memory_write(struct kn_memory *m, size_t at, const void *fr
     kn_assert(at <= m->bytes && bytes <= m->bytes - at);
     return m->device->backend->memory_write(m, at, from, bytes);
 }
+
+/* Whether memory of the host can be pinned for the device. */
+static inline bool kn_device_pins(const struct kn_device *d) { return d->backend->host_pin != NULL; }
+
+/* Pins whole pages of the host's memory for the device until kn_host_unpin(at); the pages get their memory, if they have
+ * none yet.  A piece that a TRANSFER names lies in one such range, or touches none.  A device may refuse, which is no
+ * fault: returns KN_E*, not reported, and *why in the driver's words.  Any thread, while queues run; it may take
+ * milliseconds for each MB. */
+static inline int kn_host_pin(const struct kn_device *d, void *at, size_t bytes, const char **why)
+{
+    return d->backend->host_pin(d, at, bytes, why);
+}
+
+/* Before the memory is freed; no queued operation may name it. */
+static inline void kn_host_unpin(const struct kn_device *d, void *at) { d->backend->host_unpin(d, at); }
 
 static inline struct kn_bytes kn_queue_bytes(const struct kn_queue_options *opt)
 {

@@ -447,11 +447,11 @@ static inline int moe_rows_status(const struct moe_result *r, int first, int n)
 /* Experts on a device with memory of its own.  Over all passes, for each layer and expert that its rows chose: where it was
  * computed. */
 struct moe_device_stats {
-    int n_slot, n_kept; /* slots of experts that the device keeps; those in use */
-    uint64_t n_used;    /* on the device, which had it */
-    uint64_t n_passed;  /* on the device, after a copy */
-    uint64_t n_host;    /* on the host */
-    uint64_t n_copied;  /* copies of experts to the device */
+    int n_slot, n_kept;              /* slots of experts that the device keeps; those in use */
+    uint64_t n_used;                 /* on the device, which had it */
+    uint64_t n_passed;               /* on the device, after a copy */
+    uint64_t n_host;                 /* on the host */
+    uint64_t n_copied, copied_bytes; /* copies of experts to the device */
 };
 struct moe_device_stats moe_context_device_stats(const struct moe_context *c);
 

@@ -112,19 +112,16 @@ void *off_fill_main(void *arg)
 
 /* ---- touching ---------------------------------------------------------------------------------------- */
 
-/* The memory of the next slot to touch, from each pool in turn, because experts of all pools are read side by side.
- * False: all slots are touched, or the store is closing. */
-static bool next_touch(struct off_store *s, void **place, size_t *bytes)
+/* The next slot to touch, from each pool in turn, because experts of all pools are read side by side.  NULL: all slots are
+ * touched, or the store is closing. */
+static struct off_slot *next_touch(struct off_store *s, size_t *bytes)
 {
-    bool found = false;
+    struct off_slot *found = NULL;
     pthread_mutex_lock(&s->lock);
     while (!found && !s->stop && s->touch_slot < s->n_slot) {
         const struct off_pool *p = &s->pool[s->touch_pool];
-        found = s->touch_slot < p->n_slot;
-        if (found) {
-            *place = s->slot[p->slot0 + s->touch_slot].place;
-            *bytes = p->slot_bytes;
-        }
+        found = s->touch_slot < p->n_slot ? &s->slot[p->slot0 + s->touch_slot] : NULL;
+        *bytes = p->slot_bytes;
         s->touch_pool = (s->touch_pool + 1) % s->n_pool;
         s->touch_slot += s->touch_pool == 0;
     }
@@ -134,10 +131,16 @@ static bool next_touch(struct off_store *s, void **place, size_t *bytes)
 
 void *off_touch_main(void *arg)
 {
-    void *place;
+    struct off_store *s = arg;
+    struct off_slot *slot;
     size_t bytes;
     kn_thread_give_way();
-    while (next_touch(arg, &place, &bytes))
-        kn_map_touch(place, bytes);
+    while ((slot = next_touch(s, &bytes))) {
+        kn_map_touch(slot->place, bytes);
+        pthread_mutex_lock(&s->lock);
+        slot->touched = true;
+        pthread_cond_signal(&s->pinnable);
+        pthread_mutex_unlock(&s->lock);
+    }
     return NULL;
 }

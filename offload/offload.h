@@ -7,7 +7,7 @@
  *
  *     off_store_open -> [ off_fetch -> (off_wait -> use)* until all are handed out -> off_release ]* -> off_store_close
  *
- * Tiers: device (not used yet), host memory by node, disk.  Host memory has slots for as many experts as its
+ * Tiers: device (experts that the caller copies there), host memory by node, disk.  Host memory has slots for as many experts as its
  * bytes allow; other experts are read on request.  Cached experts are handed out first, so that the caller
  * computes with them while others are read.  policy.c chooses the experts to evict.  At any time a ticket has slots for
  * at most a small number (the window) of experts that were read and not used yet; so a layer that needs many experts
@@ -23,7 +23,7 @@
 
 #include <stdatomic.h>
 
-#include "kernels/kernels.h"
+#include "kernels/device.h"
 
 /* A strided permutation of units (rows or parts of rows) in a file.  Bytes before `first` of the matrix are in order.
  * From there on, each group of n units has in the file units 0, by, 2 * by, ..., then units 1, by + 1, 2 * by + 1, ...,
@@ -181,7 +181,9 @@ struct off_stats {
     uint64_t damaged_reads; /* reads of experts with a wrong checksum */
     uint64_t n_packed;      /* experts that are read from the pack file, whether or not they were read already */
     bool filling;           /* the filler still fills empty slots */
-    bool changed;           /* size or bytes of the model's files are not those at the open, or at the first read */
+    uint64_t slot_bytes, pinned_bytes; /* memory of the slots; of it, pinned for a device (off_store_pin) */
+    bool pinning, pin_refused;         /* more will be pinned; the device has refused to pin more */
+    bool changed; /* size or bytes of the model's files are not those at the open, or at the first read */
 };
 
 /* A recording of NOW fetches: for each fetch the number of its experts, then their numbers.  The caller owns item. */
@@ -198,6 +200,12 @@ size_t off_store_least(const struct off_expert *expert, int n_expert); /* smalle
 bool off_store_is_whole(struct off_store *s); /* each expert has a slot of its own, filled or being filled */
 /* Adds memory for slots.  Beyond later_bytes of off_store_options, in all calls together, no slots are added. */
 void off_store_grow(struct off_store *s, size_t bytes);
+/* Pins the memory of slots for a device that copies experts from there, in the background, as far as the device allows; one
+ * line says how much that was.  The first call counts; the device must outlive the store. */
+void off_store_pin(struct off_store *s, const struct kn_device *device);
+/* How often experts first .. first + n - 1 were used: the share of about the last 256 turns of their groups, also of earlier runs
+ * that the heat file knows; 0: never, or nothing is known. */
+void off_store_shares(struct off_store *s, int32_t first, int n, float *out /* [n] */);
 /* Experts first .. first + n - 1 will not be used again: they are rated as almost never used, so are evicted early. */
 void off_store_forget(struct off_store *s, int32_t first, int n);
 const char *off_store_io(const struct off_store *s); /* "io_uring", "pread" */

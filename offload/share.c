@@ -135,6 +135,7 @@ void off_store_grow(struct off_store *s, size_t bytes)
         s->n_empty += more;
     }
     set_window(s);
+    pthread_cond_signal(&s->pinnable);
     pthread_mutex_unlock(&s->lock);
     off_io_nudge(s->io);
 }

@@ -141,6 +141,10 @@ void off_slot_settle(struct off_store *s, struct off_slot *slot)
     }
     end_doubt(s, slot);
     slot->status = status;
+    if (!slot->touched) {
+        slot->touched = true;
+        pthread_cond_signal(&s->pinnable);
+    }
     if (!status)
         slot->state = SLOT_RAW;
     else if (slot->packed)

@@ -166,6 +166,7 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&s->ending, &clock);
     pthread_condattr_destroy(&clock);
+    pthread_cond_init(&s->pinnable, NULL);
     pthread_mutex_init(&s->lock, NULL);
     s->pack_fd = -1;
     int error = list_experts(s, opt);
@@ -200,6 +201,7 @@ void off_store_close(struct off_store *s)
         pthread_mutex_lock(&s->lock);
         s->stop = true;
         pthread_cond_broadcast(&s->ending);
+        pthread_cond_broadcast(&s->pinnable);
         pthread_mutex_unlock(&s->lock);
         off_io_nudge(s->io);
         pthread_join(s->filler, NULL);
@@ -208,6 +210,7 @@ void off_store_close(struct off_store *s)
     }
     remember(s);
     off_io_close(s->io);
+    off_pin_close(s);
     off_watch_close(s->watch);
     off_policy_close(s->policy);
     kn_file_close(s->pack_fd);
@@ -215,6 +218,7 @@ void off_store_close(struct off_store *s)
     kn_free(s->pack_path);
     for (int i = 0; i < s->n_pool; i++)
         kn_unmap(s->pool[i].memory, (size_t)s->pool[i].n_listed * s->pool[i].slot_bytes);
+    pthread_cond_destroy(&s->pinnable);
     pthread_cond_destroy(&s->ending);
     pthread_mutex_destroy(&s->lock);
     kn_free(s->victim);
@@ -238,6 +242,14 @@ void off_store_forget(struct off_store *s, int32_t first, int n)
     pthread_mutex_lock(&s->lock);
     for (int32_t e = first; e < first + n; e++)
         off_policy_set_share(s->policy, e, 0);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void off_store_shares(struct off_store *s, int32_t first, int n, float *out)
+{
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < n; i++)
+        out[i] = off_policy_share(s->policy, first + i);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -293,6 +305,12 @@ void off_stats_get(struct off_store *s, struct off_stats *out)
     out->n_expert = (uint64_t)s->n_expert;
     out->n_empty = (uint64_t)s->n_empty;
     out->filling = !s->filled;
+    for (int i = 0; i < s->n_pool; i++) {
+        out->slot_bytes += (uint64_t)s->pool[i].n_slot * s->pool[i].slot_bytes;
+        out->pinned_bytes += (uint64_t)s->pool[i].n_pinned * s->pool[i].slot_bytes;
+    }
+    out->pin_refused = s->pin_refused;
+    out->pinning = s->pin_device && !s->pin_refused && out->pinned_bytes < out->slot_bytes;
     out->changed = s->damaged || off_watch_changed(s->watch);
     pthread_mutex_unlock(&s->lock);
 }

@@ -6,6 +6,7 @@
  *     verify.c    checksums of the experts that were read, and the choice of another copy
  *     tickets.c   fetch, wait, release
  *     fill.c      threads that fill empty slots in idle time and allocate their memory; the first then watches files
+ *     pin.c       a thread that pins the memory of slots for a device
  *
  * A slot goes empty -> reading -> raw -> claimed -> ready.  The matrices of an expert are read into the slot one
  * behind the other (raw); the first thread that waits for the expert claims the slot, interleaves them in place, and
@@ -33,6 +34,8 @@
  *   filling   while slots are empty, one thread reads the most probable experts, at the lowest priority.
  *   touching  the kernel clears memory at the first touch, which costs the I/O thread at least as long as the read
  *             itself.  Other threads touch slots in advance.
+ *   pinning   a device copies pinned memory by itself.  A slot is pinned after it was touched, in pieces of several slots of a
+ *             pool; the first slots of a pool are pinned.  It stays pinned until the store closes, with any expert.
  *
  * One lock guards everything except slot contents.  The contents belong to the I/O thread while the slot is
  * reading and to the claiming thread while it is claimed; after that they are constant until eviction. */
@@ -70,6 +73,7 @@ struct off_slot {
     bool passing;                 /* read for a NOW or SOON ticket, its first use has not ended: counts in the window */
     uint64_t check[OFF_MATRICES]; /* the matrices' checksums, computed while verifying */
     struct off_job job[OFF_JOBS];
+    bool touched, pins; /* its memory was touched, or read to; it is the first of a piece that was pinned */
 };
 
 struct off_victim {
@@ -81,6 +85,7 @@ struct off_pool {
     size_t slot_bytes, experts_bytes;
     int node, n_expert, slot0, n_slot, n_listed; /* n_listed: n_slot and slots that off_store_grow may add */
     void *memory;                                /* of n_listed slots; NULL if there are none */
+    int n_pinned;                                /* of its slots, the first */
 };
 
 struct off_store {
@@ -121,7 +126,12 @@ struct off_store {
     bool fills, filled, stop; /* the filler was started; it is finished; its thread and the touchers must end */
     pthread_t toucher[OFF_TOUCHERS];
     int n_toucher;
-    int touch_pool, touch_slot; /* the next slot to touch, in pool touch_pool */
+    int touch_pool, touch_slot;         /* the next slot to touch, in pool touch_pool */
+    const struct kn_device *pin_device; /* slots are pinned for it; NULL: for none */
+    pthread_cond_t pinnable;            /* a slot was touched or read to, slots were added, or stop is set */
+    pthread_t pinner;
+    size_t piece_bytes; /* most that the pinner asks for at a time */
+    bool pin_refused;   /* the device has refused one slot */
 };
 
 /* ---- share.c --------------------------------------------------------------------------------------- */
@@ -170,5 +180,10 @@ void off_slot_verify(struct off_store *s, struct off_slot *slot);
 int off_fill_order(struct off_store *s); /* sets s->fill; 0 or KN_ENOMEM */
 void *off_fill_main(void *store);        /* main function of the filler thread */
 void *off_touch_main(void *store);       /* main function of a touching thread */
+
+/* ---- pin.c ----------------------------------------------------------------------------------------- */
+
+void off_pin_close(
+    struct off_store *s); /* ends the thread, stop is set; unpins all; when nothing reads or copies slots */
 
 #endif

@@ -139,6 +139,13 @@ static void write_device(struct page *p, const struct eng_thread_report *v)
     one(p, "spillway_host_expert_uses_total", "counter", "experts that the host computed for a device",
         (double)d->n_host);
     one(p, "spillway_device_expert_copies_total", "counter", "experts copied to the device", (double)d->n_copied);
+    one(p, "spillway_device_copied_bytes_total", "counter", "bytes of experts copied to the device",
+        (double)d->copied_bytes);
+    one(p, "spillway_device_pinned_bytes", "gauge",
+        "memory of experts on the host that is pinned: the device copies it beside the host's work",
+        (double)v->store.pinned_bytes);
+    one(p, "spillway_device_pin_refused", "gauge", "1: the driver has refused to pin more memory of experts",
+        v->store.pin_refused);
     one(p, "spillway_device_failed", "gauge", "1: the device has failed, and all requests fail",
         v->engine.device_error != 0);
 }

@@ -14,7 +14,9 @@ struct CUctx_st;
 struct CUmod_st;
 struct CUfunc_st;
 struct CUstream_st;
+struct CUevent_st;
 
+#define KN_CUDA_INVALID_VALUE 1u
 #define KN_CUDA_OUT_OF_MEMORY 2u
 #define KN_CUDA_NO_DEVICE     100u
 #define KN_CUDA_NO_BINARY     209u /* the image holds no code for this GPU */
@@ -26,6 +28,8 @@ struct CUstream_st;
 
 #define KN_CUDA_MAPPED       3u /* cuMemHostAlloc, cuMemHostRegister: portable, and visible to the device */
 #define KN_CUDA_NON_BLOCKING 1u /* cuStreamCreate */
+#define KN_CUDA_NO_TIMING    2u /* cuEventCreate */
+#define KN_CUDA_MEMORY_TYPE  2u /* cuPointerGetAttribute */
 
 typedef unsigned long long kn_cuda_address;
 
@@ -63,7 +67,12 @@ typedef unsigned long long kn_cuda_address;
     X(fill, cuMemsetD8Async, (kn_cuda_address at, unsigned char value, size_t n, struct CUstream_st *stream))          \
     X(stream_create, cuStreamCreate, (struct CUstream_st * *stream, unsigned flags))                                   \
     X(stream_destroy, cuStreamDestroy_v2, (struct CUstream_st * stream))                                               \
-    X(stream_wait, cuStreamSynchronize, (struct CUstream_st * stream))
+    X(stream_wait, cuStreamSynchronize, (struct CUstream_st * stream))                                                 \
+    X(pointer_attribute, cuPointerGetAttribute, (void *value, unsigned attribute, kn_cuda_address at))                 \
+    X(event_create, cuEventCreate, (struct CUevent_st * *event, unsigned flags))                                       \
+    X(event_destroy, cuEventDestroy_v2, (struct CUevent_st * event))                                                   \
+    X(event_record, cuEventRecord, (struct CUevent_st * event, struct CUstream_st * stream))                           \
+    X(event_wait, cuEventSynchronize, (struct CUevent_st * event))
 
 struct kn_cuda_driver {
 #define KN_MEMBER(name, symbol, parameters) unsigned(*name) parameters;

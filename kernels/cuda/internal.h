@@ -82,12 +82,24 @@ struct kn_cuda_device {
     struct CUfunc_st *group[KN_FORMAT_COUNT];
 };
 
+/* A buffer of pinned memory, in pieces that are used in turn: through it a queue copies memory of the host that is not pinned.
+ * base NULL: there is none, and the driver copies such memory, while the host waits. */
+#define KN_CUDA_STAGES      4
+#define KN_CUDA_STAGE_BYTES ((size_t)2 << 20)
+struct kn_cuda_stage {
+    uint8_t *base;
+    struct CUevent_st *event[KN_CUDA_STAGES]; /* the last copy from the piece has run */
+    int next;
+    struct kn_team *team; /* fills the pieces; NULL: the calling thread */
+};
+
 struct kn_cuda_queue {
     struct kn_queue base;
     const struct kn_cuda_device *device;
     struct CUstream_st *stream;
     kn_cuda_address part; /* of attention: parts of spans */
     size_t n_part_float;
+    struct kn_cuda_stage stage;
     int max_span; /* most spans of a row */
     int error;    /* the first */
 };
@@ -99,5 +111,13 @@ size_t kn_cuda_memory_free(const struct kn_device *d);
 int kn_cuda_memory_open(struct kn_memory *m, bool image);
 void kn_cuda_memory_close(struct kn_memory *m);
 int kn_cuda_memory_write(struct kn_memory *m, size_t at, const void *from, size_t bytes);
+int kn_cuda_host_pin(const struct kn_device *d, void *at, size_t bytes, const char **why);
+void kn_cuda_host_unpin(const struct kn_device *d, void *at);
+
+/* stage.c: copies from memory of the host that is not pinned */
+void kn_cuda_stage_open(struct kn_cuda_queue *q);
+void kn_cuda_stage_close(struct kn_cuda_queue *q);
+unsigned kn_cuda_transfer(struct kn_cuda_queue *q,
+                          const struct kn_op_transfer *o); /* returns the driver's error, or 0 */
 
 #endif

@@ -1,4 +1,5 @@
-/* kernels/cuda/memory.c - memory of a CUDA device.  The host's image is pinned memory: the device copies it by itself. */
+/* kernels/cuda/memory.c - memory of a CUDA device, and memory of the host that it copies by itself: images, which are allocated
+ * as pinned memory, and memory that is pinned later. */
 #include "kernels/cuda/internal.h"
 
 #include <string.h>
@@ -55,4 +56,22 @@ int kn_cuda_memory_write(struct kn_memory *m, size_t at, const void *from, size_
     unsigned error = driver->copy((kn_cuda_address)(uintptr_t)(m->base + at), (kn_cuda_address)(uintptr_t)from, bytes,
                                   NULL);
     return kn_cuda_failed(error ? error : driver->context_wait(), "copying to the device");
+}
+
+/* A refusal is the driver's limit, and no failure of the device. */
+int kn_cuda_host_pin(const struct kn_device *device, void *at, size_t bytes, const char **why)
+{
+    const struct kn_cuda_driver *driver = use(&(struct kn_memory){ .device = device })->driver;
+    unsigned error = driver->host_register(at, bytes, KN_CUDA_MAPPED);
+    if (!error)
+        return 0;
+    *why = NULL;
+    driver->error_text(error, why);
+    *why = *why ? *why : "unknown error";
+    return error == KN_CUDA_OUT_OF_MEMORY ? KN_ENOMEM : KN_EUNSUPPORTED;
+}
+
+void kn_cuda_host_unpin(const struct kn_device *device, void *at)
+{
+    use(&(struct kn_memory){ .device = device })->driver->host_unregister(at);
 }

@@ -140,10 +140,7 @@ static void add_copy(queue *q, const struct kn_op_copy *o)
 static void add_transfer(queue *q, const struct kn_op_transfer *o)
 {
     if (o->bytes && !q->error)
-        failed(q,
-               q->device->driver->copy((kn_cuda_address)(uintptr_t)o->to, (kn_cuda_address)(uintptr_t)o->from, o->bytes,
-                                       q->stream),
-               "copying between the host and the device");
+        failed(q, kn_cuda_transfer(q, o), "copying between the host and the device");
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------ */
@@ -335,7 +332,8 @@ static size_t part_floats(const struct kn_cuda_device *d, const struct kn_queue_
 static struct kn_bytes queue_bytes(const struct kn_queue_options *opt)
 {
     size_t n = part_floats((const struct kn_cuda_device *)opt->device, opt);
-    return (struct kn_bytes){ .host = sizeof(queue), .device = n * sizeof(float) };
+    size_t stage = opt->stages ? KN_CUDA_STAGES * KN_CUDA_STAGE_BYTES : 0;
+    return (struct kn_bytes){ .host = sizeof(queue) + stage, .device = n * sizeof(float) };
 }
 
 static void queue_close(struct kn_queue *base)
@@ -347,6 +345,7 @@ static void queue_close(struct kn_queue *base)
         d->stream_wait(q->stream);
         d->stream_destroy(q->stream);
     }
+    kn_cuda_stage_close(q);
     if (q->part)
         d->memory_free(q->part);
     kn_free(q);
@@ -370,15 +369,14 @@ static int queue_open(struct kn_queue **out, const struct kn_queue_options *opt)
         queue_close(&q->base);
         return kn_cuda_failed(error, "opening a queue");
     }
+    q->stage.team = opt->team;
+    if (opt->stages)
+        kn_cuda_stage_open(q);
     *out = &q->base;
     return 0;
 }
 
-static void queue_set_team(struct kn_queue *q, struct kn_team *team)
-{
-    (void)q; /* no threads of the host take part */
-    (void)team;
-}
+static void queue_set_team(struct kn_queue *q, struct kn_team *team) { ((queue *)q)->stage.team = team; }
 
 const struct kn_backend kn_cuda_backend = {
     .name = "cuda",
@@ -390,6 +388,8 @@ const struct kn_backend kn_cuda_backend = {
     .memory_open = kn_cuda_memory_open,
     .memory_close = kn_cuda_memory_close,
     .memory_write = kn_cuda_memory_write,
+    .host_pin = kn_cuda_host_pin,
+    .host_unpin = kn_cuda_host_unpin,
     .queue_bytes = queue_bytes,
     .queue_open = queue_open,
     .queue_close = queue_close,

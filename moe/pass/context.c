@@ -388,6 +388,7 @@ static struct kn_queue_options queue_options(const struct moe_model *m, const st
         .d_value = h.d_value,
         .max_product = kn_max(KN_PRODUCTS, 2 * d->n_expert),
         .max_state_floats = d->delta_period ? kn_delta_floats(d->d_state_key, d->d_state_value) : 0,
+        .stages = moe_n_resident(m, opt) > 0,
     };
 }
 

@@ -158,12 +158,14 @@ struct moe_resident {
 /* All arrays are the host's.  A turn is one layer of a pass. */
 struct moe_residents {
     int n, n_filled; /* slots of experts that stay; 0: the device keeps no experts */
-    int n_window;    /* slots behind those, of experts that are copied for one layer */
+    int n_window;    /* slots behind those, of experts that are copied for one layer; n + n_window is constant */
     struct kn_memory memory;
     struct moe_resident *slot; /* [n + n_window] */
     int32_t *slot_of;          /* [the store's experts] or -1 */
     float *heat, use;          /* [the store's experts] uses; use: the weight of one in this pass */
     float least_heat;          /* no expert that stays has less */
+    float first_heat;          /* free slots wait for experts with so much; 0: any */
+    uint32_t window_turn;      /* the last turn that needed more than the smallest window */
     uint32_t turn;
     uint32_t cold_turn;     /* the turn in which `cold` was found */
     int cold;               /* the slot of the coldest expert; -1: none */

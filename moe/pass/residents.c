@@ -8,13 +8,18 @@
  * An expert gets a slot to stay if one is free, or if it is clearly hotter than the coldest expert that has one: an expert in
  * the window changes places with that one, which costs nothing; an expert that the host has computed is copied.  Such a copy has
  * to gain by more than chance, and where.c limits the time that such copies take.  Heat counts the passes in which an expert was
- * used; later ones weigh more.
+ * used; later ones weigh more.  It begins with the store's, which knows those of earlier runs: then free slots wait for the
+ * experts that were the hottest.
+ *
+ * The window is a few slots; the others are for experts that stay.  It grows when copies are the rule, and shrinks again when they
+ * no longer are.
  *
  * If all experts have room they are copied when the context is opened.  Then the device lists the experts of each layer by
  * itself, and a pass needs the host only for its rows and its logits. */
 #include "moe/pass/pass.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define COPIES      2     /* experts that are copied in one layer to stay, at most */
@@ -23,9 +28,11 @@
 #define DEVIATIONS  3     /* and for a copy the heat of chance added: so many standard deviations of the difference */
 #define RESCALE     1e20f
 #define MATRICES    3
-#define WINDOW      32 /* slots of the window: so many, or */
-#define WINDOW_PART 8  /* a part of all; of few slots up to half, */
-#define WINDOW_MIN  4  /* so many */
+#define WINDOW      32 /* slots of the window: at most so many, */
+#define WINDOW_PART 8  /* or a part of all; */
+#define WINDOW_MIN  4  /* so many, or that part, for trials */
+#define WINDOW_IDLE 64 /* passes without need of more, after which it has so few again */
+#define KEPT_PASSES 50 /* a share of turns as heat: with GROWTH, heat over `use` is so many times the share */
 
 int moe_n_resident(const struct moe_model *m, const struct moe_context_options *opt)
 {
@@ -33,10 +40,11 @@ int moe_n_resident(const struct moe_model *m, const struct moe_context_options *
     return (int)(n < (size_t)m->shape.n_expert_total ? n : (size_t)m->shape.n_expert_total);
 }
 
-static int window_of(int n_slot, int n_expert, int n_all)
+/* The largest window of n_slot slots, and with `most` WINDOW_MIN the smallest. */
+static int window_of(const struct moe_context *c, int n_slot, int most)
 {
-    int n = kn_max(n_slot / WINDOW_PART, kn_min(WINDOW_MIN, n_slot / 2));
-    return n_slot < n_all ? kn_min(kn_min(n, WINDOW), n_expert) : 0;
+    int n = kn_min(kn_max(n_slot / WINDOW_PART, 1), most);
+    return n_slot < c->model->shape.n_expert_total ? kn_min(kn_min(n, n_slot / 2), c->model->desc.n_expert) : 0;
 }
 
 void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a)
@@ -45,7 +53,7 @@ void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a)
     size_t n_expert = (size_t)c->model->desc.n_expert, n_all = (size_t)c->model->shape.n_expert_total;
     size_t n_pair = (size_t)c->opt.max_row * (size_t)c->model->desc.n_used;
     r->n = moe_n_resident(c->model, &c->opt);
-    r->n_window = window_of(r->n, (int)n_expert, (int)n_all);
+    r->n_window = window_of(c, r->n, WINDOW_MIN);
     r->rest = kn_arena_take(&a->host, n_expert, sizeof *r->rest);
     r->rest_of = kn_arena_take(&a->host, n_expert, sizeof *r->rest_of);
     r->passes = kn_arena_take(&a->host, n_expert, sizeof *r->passes);
@@ -77,9 +85,10 @@ static void copy_to(struct moe_context *c, int slot, int32_t expert, const struc
         const struct kn_mat *w = &matrix[k];
         s->matrix[k] = *w;
         s->matrix[k].data = at;
-        if (w->n_out)
-            kn_enqueue(c->queue, TRANSFER, transfer, .to = at, .from = w->data,
-                       .bytes = kn_mat_bytes(w->format, w->n_out, w->n_in));
+        size_t bytes = w->n_out ? kn_mat_bytes(w->format, w->n_out, w->n_in) : 0;
+        if (bytes)
+            kn_enqueue(c->queue, TRANSFER, transfer, .to = at, .from = w->data, .bytes = bytes);
+        c->residents.total.copied_bytes += bytes;
         at += moe_resident_bytes(w->format, w->n_out, w->n_in);
     }
     c->residents.total.n_copied++;
@@ -141,6 +150,28 @@ static int fill(struct moe_context *c)
     return c->error;
 }
 
+static int by_heat(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+/* Takes the store's shares of turns for the first heat.  Without memory for it nothing is known. */
+static void begin_with_kept_heat(struct moe_context *c)
+{
+    struct moe_residents *r = &c->residents;
+    size_t n = (size_t)c->model->shape.n_expert_total;
+    float *sorted = kn_calloc(n, sizeof *sorted);
+    if (!sorted)
+        return;
+    off_store_shares(c->model->store, 0, (int)n, r->heat);
+    for (size_t e = 0; e < n; e++)
+        sorted[e] = r->heat[e] *= KEPT_PASSES;
+    qsort(sorted, n, sizeof *sorted, by_heat);
+    r->first_heat = sorted[r->n - 1];
+    kn_free(sorted);
+}
+
 int moe_residents_open(struct moe_context *c)
 {
     struct moe_residents *r = &c->residents;
@@ -154,13 +185,32 @@ int moe_residents_open(struct moe_context *c)
     int error = kn_memory_open(&r->memory, c->device.device, (size_t)n_slot * c->model->resident_bytes, false);
     for (int i = 0; i < n_slot; i++)
         r->slot[i].at = r->memory.base + (size_t)i * c->model->resident_bytes;
-    return error || !r->all ? error : fill(c);
+    if (!error && r->all)
+        error = fill(c);
+    if (error || r->is_whole)
+        return error;
+    if (!r->n_filled)
+        begin_with_kept_heat(c);
+    off_store_pin(c->model->store, c->device.device);
+    return 0;
 }
 
 bool moe_is_resident(const struct moe_context *c, int32_t expert)
 {
     const struct moe_residents *r = &c->residents;
     return r->n && expert < c->model->shape.n_expert_total && r->slot_of[expert] >= 0;
+}
+
+/* A window that more than WINDOW_MIN copies have not needed for long becomes small again; its slots are free. */
+static void shrink_window(struct moe_context *c)
+{
+    struct moe_residents *r = &c->residents;
+    int least = window_of(c, r->n + r->n_window, WINDOW_MIN);
+    uint32_t idle = r->turn - r->window_turn;
+    if (r->n_window <= least || idle / WINDOW_IDLE < (uint32_t)c->model->desc.n_layer)
+        return;
+    r->n += r->n_window - least;
+    r->n_window = least;
 }
 
 void moe_residents_begin(struct moe_context *c)
@@ -171,11 +221,14 @@ void moe_residents_begin(struct moe_context *c)
         r->heat[e] /= RESCALE;
     if (r->use > RESCALE) {
         r->least_heat /= RESCALE;
+        r->first_heat /= RESCALE;
         r->use = 1;
     }
     if (r->is_whole) {
         *r->n_distinct = 0;
         moe_upload(c, r->n_distinct, sizeof *r->n_distinct);
+    } else if (r->n) {
+        shrink_window(c);
     }
 }
 
@@ -300,31 +353,7 @@ static int place_outputs(struct moe_context *c, int e, int n)
     return n;
 }
 
-void moe_residents_choose(struct moe_context *c, int layer)
-{
-    struct moe_residents *r = &c->residents;
-    int n_pair = c->n_row * c->model->desc.n_used, n = 0, rest = 0;
-    int n_copy = r->n_window ? moe_where_copies(&r->where, layer, c->n_row, r->n_rest) : 0;
-    mark_passing(c, n_copy);
-    r->total.n_passed += (uint64_t)n_copy;
-    r->total.n_host += (uint64_t)(r->n_rest - n_copy);
-    r->place = r->out + n_pair;
-    for (int i = 0; i < r->n_rest; i++)
-        if (!r->passes[i])
-            n = place_outputs(c, r->rest_of[i], n);
-    r->n_host = n;
-    for (int e = 0; e < *c->plan.n_expert; e++) {
-        bool is_rest = rest < r->n_rest && r->rest_of[rest] == e;
-        if (!is_rest || r->passes[rest])
-            n = place_outputs(c, e, n);
-        rest += is_rest;
-    }
-    moe_upload(c, r->out, 2 * (size_t)n_pair * sizeof *r->out);
-    if (r->weight)
-        moe_upload(c, r->weight, (size_t)n_pair * sizeof *r->weight);
-}
-
-/* ---- which experts get a slot ------------------------------------------------------------------------------------ */
+/* ---- the coldest expert, and the window --------------------------------------------------------------------------- */
 
 /* The slot of the expert with the least heat among those that this layer does not use; -1: there is none.  It is looked
  * for once in a turn, and again when it has been taken. */
@@ -346,13 +375,76 @@ static int coldest(struct moe_residents *r)
     return best;
 }
 
+/* The expert of slot i loses it to the last one that stays, whose slot is behind those of the experts that stay from now on. */
+static void drop(struct moe_residents *r, int i)
+{
+    struct moe_resident *last = &r->slot[r->n], dropped = r->slot[i];
+    r->slot_of[last->expert] = i;
+    r->slot_of[dropped.expert] = -1;
+    r->slot[i] = *last;
+    *last = dropped;
+    r->n_filled = r->n;
+    r->cold_turn = r->turn - 1;
+}
+
+/* Takes slots for the window from the experts that stay: free ones, then those of the experts with the least heat. */
+static void grow_window(struct moe_residents *r, int n_window)
+{
+    while (r->n_window < n_window) {
+        bool full = r->n_filled == r->n;
+        int i = full ? coldest(r) : 0;
+        if (i < 0)
+            return;
+        r->n--;
+        r->n_window++;
+        if (full)
+            drop(r, i);
+    }
+}
+
+static void fit_window(struct moe_context *c, int n_copy)
+{
+    struct moe_residents *r = &c->residents;
+    if (n_copy <= WINDOW_MIN || !moe_where_uses_copies(&r->where, c->n_row))
+        return;
+    r->window_turn = r->turn;
+    grow_window(r, kn_min(n_copy, window_of(c, r->n + r->n_window, WINDOW)));
+}
+
+void moe_residents_choose(struct moe_context *c, int layer)
+{
+    struct moe_residents *r = &c->residents;
+    int n_pair = c->n_row * c->model->desc.n_used, n = 0, rest = 0;
+    int n_copy = r->n_window ? moe_where_copies(&r->where, layer, c->n_row, r->n_rest) : 0;
+    mark_passing(c, n_copy);
+    fit_window(c, n_copy);
+    r->total.n_passed += (uint64_t)n_copy;
+    r->total.n_host += (uint64_t)(r->n_rest - n_copy);
+    r->place = r->out + n_pair;
+    for (int i = 0; i < r->n_rest; i++)
+        if (!r->passes[i])
+            n = place_outputs(c, r->rest_of[i], n);
+    r->n_host = n;
+    for (int e = 0; e < *c->plan.n_expert; e++) {
+        bool is_rest = rest < r->n_rest && r->rest_of[rest] == e;
+        if (!is_rest || r->passes[rest])
+            n = place_outputs(c, e, n);
+        rest += is_rest;
+    }
+    moe_upload(c, r->out, 2 * (size_t)n_pair * sizeof *r->out);
+    if (r->weight)
+        moe_upload(c, r->weight, (size_t)n_pair * sizeof *r->weight);
+}
+
+/* ---- which experts get a slot ------------------------------------------------------------------------------------ */
+
 /* The slot that the expert may take; -1: none.  deviations: those of chance that the difference of heat must exceed.  Heat
  * over `use` is a sum of uses with falling weights; its variance is about half of it. */
 static int slot_for(struct moe_residents *r, int32_t expert, float deviations)
 {
-    if (r->n_filled < r->n)
-        return r->n_filled++;
     float heat = r->heat[expert];
+    if (r->n_filled < r->n)
+        return heat < r->first_heat ? -1 : r->n_filled++;
     if (heat < CLEARLY * r->least_heat)
         return -1;
     int i = coldest(r);

@@ -77,4 +77,10 @@ void moe_where_learn(struct moe_where *w, double ns);
 /* The share in use for passes of n_row rows, 0 to 1. */
 double moe_where_share(const struct moe_where *w, int n_row);
 
+/* Whether passes of n_row rows copy experts also when they try no other share. */
+static inline bool moe_where_uses_copies(const struct moe_where *w, int n_row)
+{
+    return w->plans == MOE_PLANS_RANDOM || moe_where_share(w, n_row) > 0;
+}
+
 #endif

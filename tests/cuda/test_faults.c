@@ -1,4 +1,5 @@
-/* Each function of the driver fails once while a device and a queue are opened, an operation is run and waited for: an
+/* Each function of the driver fails once while a device and a queue are opened, memory that is not pinned is copied, an
+ * operation is run and waited for: an
  * error is returned or kept by the queue, or the result is right; nothing crashes or hangs.  Needs the interpreter of
  * PTX.
  *
@@ -29,17 +30,21 @@ static void drop_line(enum kn_level level, const char *line)
     (void)line;
 }
 
-/* Opens a device and a queue, scales x, and closes both; the first error. */
-static int scale_once(float *x, int n)
+/* Opens a device and a queue, copies from[] to x, doubles x, and closes both; the first error. */
+static int scale_once(float *x, const float *from, int n)
 {
     struct kn_device *device = NULL;
     struct kn_queue *queue = NULL;
     int error = kn_cuda_open(&device, 0);
     if (error)
         return error;
-    struct kn_queue_options opt = { .device = device, .max_row = 4, .max_pos = 4096, .n_head = 4, .d_value = 64 };
+    struct kn_queue_options opt = {
+        .device = device, .max_row = 4, .max_pos = 4096, .n_head = 4, .d_value = 64, .stages = true
+    };
     error = kn_queue_open(&queue, &opt);
     if (!error) {
+        kn_enqueue(queue, TRANSFER, transfer, .to = (uint8_t *)x, .from = (const uint8_t *)from,
+                   .bytes = (size_t)n * sizeof *x);
         kn_enqueue(queue, SCALE, scale, .x = x, .by = 2, .n = 1, .d = n);
         error = kn_queue_wait(queue);
     }
@@ -55,7 +60,7 @@ static bool is_needed(const char *symbol)
     static const char *const needed[] = { "cuDeviceGet",      "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
                                           "cuModuleLoadData", "cuModuleGetFunction",  "cuModuleGetGlobal_v2",
                                           "cuMemcpyAsync",    "cuStreamCreate",       "cuMemAlloc_v2",
-                                          "cuLaunchKernel",   "cuStreamSynchronize" };
+                                          "cuLaunchKernel",   "cuStreamSynchronize",  "cuEventRecord" };
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!strcmp(symbol, needed[i]))
             return true;
@@ -70,7 +75,8 @@ static void every_function_may_fail(void **state)
         KN_CUDA_DRIVER(SYMBOL)
 #undef SYMBOL
     };
-    enum { N = 500 };
+    enum { N = 20000 }; /* enough for a copy through the buffer */
+    static float from[N];
     if (!finds_functions)
         skip();
     float *x;
@@ -78,9 +84,10 @@ static void every_function_may_fail(void **state)
     kn_log_set(drop_line, KN_LOG_ERROR);
     for (size_t k = 0; k < sizeof symbols / sizeof *symbols; k++) {
         for (int i = 0; i < N; i++)
-            x[i] = (float)i;
+            from[i] = (float)i;
+        memset(x, 0, N * sizeof *x);
         fail_call(symbols[k], 1, 999);
-        int error = scale_once(x, N);
+        int error = scale_once(x, from, N);
         if (is_needed(symbols[k]) && !error)
             fail_msg("%s failed, and no error was returned", symbols[k]);
         fail_call("", 0, 0);
@@ -90,7 +97,7 @@ static void every_function_may_fail(void **state)
             assert_true(x[i] == 2 * (float)i);
     }
     kn_log_set(NULL, KN_LOG_WARN);
-    assert_int_equal(scale_once(x, N), 0);
+    assert_int_equal(scale_once(x, from, N), 0);
     kn_cuda_driver(NULL)->pinned_free(x);
 }
 

@@ -13,7 +13,8 @@
  * late_device_apart() makes a device that also has memory of its own, as a GPU has.  The caller cannot read or write it
  * (the process faults), and all that operations name must lie in it but for the host's end of a TRANSFER.  New memory of
  * the device is 0, and so is the host's image: a piece that was not copied is missed.  The device must stay where it is
- * while it has memory.
+ * while it has memory.  It pins memory of the host, or refuses to (late_pins); a transfer must not have a part of a pinned
+ * range.
  *
  * kn_op_fields() names the memory that an operation reads and writes. */
 #ifndef TESTS_EMULATED_LATE_H
@@ -24,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define XXH_INLINE_ALL /* without the library */
 #include <xxhash.h>
@@ -48,6 +50,16 @@ struct late_memory {
     size_t bytes;
 };
 
+/* Pinned memory of the host.  refuse_at: the call with this number is refused, and with refuse_all all later ones; 0: none.  room:
+ * most bytes at a time; 0: no limit. */
+struct late_pins {
+    struct late_memory *range;
+    int n, n_most, n_call, refuse_at;
+    bool refuse_all;
+    size_t bytes, room;
+    uint64_t n_direct, n_other; /* transfers to the device, from pinned memory and from other */
+};
+
 /* memory: all that is open, if the device has its own; it is accessible while n_open is over 0. */
 #define LATE_MEMORIES 64
 struct late_device {
@@ -56,6 +68,8 @@ struct late_device {
     uint64_t random;
     struct late_memory memory[LATE_MEMORIES];
     int n_memory, n_open;
+    struct late_pins pins;
+    size_t free_bytes; /* when nothing was taken; 0: without limit */
     pthread_mutex_t mutex;
 };
 
@@ -161,8 +175,8 @@ static bool late_is_ours(const struct late_device *d, const void *at, size_t byt
 
 static size_t late_apart_free(const struct kn_device *d)
 {
-    (void)d;
-    return (size_t)1 << 40;
+    size_t bytes = ((const struct late_device *)d)->free_bytes;
+    return bytes ? bytes : (size_t)1 << 40;
 }
 
 static int late_apart_open(struct kn_memory *m, bool image)
@@ -187,6 +201,66 @@ static void late_apart_close(struct kn_memory *m)
     munmap(m->base, bytes);
     if (m->image)
         munmap(m->image, bytes);
+}
+
+static int late_host_pin(const struct kn_device *device, void *at, size_t bytes, const char **why)
+{
+    struct late_device *d = (struct late_device *)(uintptr_t)device;
+    struct late_pins *p = &d->pins;
+    if ((uintptr_t)at % LATE_PAGE || bytes % LATE_PAGE || !bytes)
+        abort();
+    pthread_mutex_lock(&d->mutex);
+    p->n_call++;
+    bool refused = p->refuse_at && (p->refuse_all ? p->n_call >= p->refuse_at : p->n_call == p->refuse_at);
+    refused |= p->room && p->bytes + bytes > p->room;
+    if (!refused) {
+        p->range = realloc(p->range, sizeof *p->range * (size_t)(p->n + 1));
+        p->range[p->n++] = (struct late_memory){ at, bytes };
+        p->n_most = kn_max(p->n_most, p->n);
+        p->bytes += bytes;
+    }
+    pthread_mutex_unlock(&d->mutex);
+    *why = "there is a limit";
+    return refused ? KN_ENOMEM : 0;
+}
+
+static void late_host_unpin(const struct kn_device *device, void *at)
+{
+    struct late_device *d = (struct late_device *)(uintptr_t)device;
+    struct late_pins *p = &d->pins;
+    pthread_mutex_lock(&d->mutex);
+    int i = 0;
+    while (i < p->n && p->range[i].base != at)
+        i++;
+    if (i == p->n)
+        abort();
+    p->bytes -= p->range[i].bytes;
+    (void)*(volatile uint8_t *)at; /* it must still be there */
+    p->range[i] = p->range[--p->n];
+    if (!p->n) {
+        free(p->range);
+        p->range = NULL;
+    }
+    pthread_mutex_unlock(&d->mutex);
+}
+
+/* A transfer to the device reads pinned memory, or memory of which no byte is pinned. */
+static void late_check_pins(struct late_device *d, const struct kn_op *op)
+{
+    const struct kn_op_transfer *t = &op->transfer;
+    bool whole = false, meets = false;
+    if (op->kind != KN_OP_TRANSFER || late_is_ours(d, t->from, t->bytes))
+        return;
+    pthread_mutex_lock(&d->mutex);
+    for (int i = 0; i < d->pins.n; i++) {
+        const struct late_memory *m = &d->pins.range[i];
+        meets |= t->from < m->base + m->bytes && m->base < t->from + t->bytes;
+        whole |= t->from >= m->base && t->from + t->bytes <= m->base + m->bytes;
+    }
+    *(whole ? &d->pins.n_direct : &d->pins.n_other) += 1;
+    pthread_mutex_unlock(&d->mutex);
+    if (meets && !whole)
+        late_find(op, "from", "is pinned in part");
 }
 
 static int late_apart_write(struct kn_memory *m, size_t at, const void *from, size_t bytes)
@@ -250,6 +324,7 @@ static void late_run(struct late_queue *q, uint32_t n)
                 late_find(&o->op, o->piece[k].field, "was changed after the operation was added, before it ran");
         if (late_is_apart(q->device))
             kn_op_fields(&o->op, late_check_place, &(struct late_check){ q->device, &o->op });
+        late_check_pins(q->device, &o->op);
         kn_queue_add(q->host, &o->op);
         kn_queue_wait(q->host);
         o->n_piece = 0;
@@ -405,6 +480,8 @@ static inline struct late_device late_device_apart(enum kn_isa isa, uint64_t see
                                                .memory_open = late_apart_open,
                                                .memory_close = late_apart_close,
                                                .memory_write = late_apart_write,
+                                               .host_pin = late_host_pin,
+                                               .host_unpin = late_host_unpin,
                                                LATE_QUEUE };
     struct late_device d = late_device(isa, seed);
     d.base.backend = &backend;

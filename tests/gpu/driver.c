@@ -403,6 +403,19 @@ GPU_API int cuMemHostGetDevicePointer_v2(uint64_t *device, void *host, unsigned 
     return GPU_OK;
 }
 
+/* Only the type of memory: 1 of the host, 2 of the device. */
+GPU_API int cuPointerGetAttribute(void *value, unsigned attribute, uint64_t at)
+{
+    GPU_ENTER_CONTEXT;
+    if (attribute != 2)
+        return GPU_NOT_SUPPORTED;
+    unsigned type = gpu_is_device(at) ? 2 : gpu_host_has(at, 1) ? 1 : 0;
+    if (!type)
+        return GPU_INVALID_VALUE;
+    memcpy(value, &type, sizeof type);
+    return GPU_OK;
+}
+
 static int copy(uint64_t to, uint64_t from, size_t bytes, struct gpu_stream *s, bool wait)
 {
     struct gpu_work w = { .kind = WORK_COPY, .to = to, .from = from, .bytes = bytes };

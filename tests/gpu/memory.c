@@ -224,6 +224,16 @@ bool gpu_host_has(uint64_t address, uint64_t bytes)
     return has;
 }
 
+bool gpu_host_meets(uint64_t address, uint64_t bytes)
+{
+    bool meets = false;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < n_range && !meets; i++)
+        meets = address < ranges[i].at + ranges[i].bytes && ranges[i].at < address + bytes;
+    pthread_mutex_unlock(&lock);
+    return meets;
+}
+
 const char *gpu_check(uint64_t address, uint64_t bytes)
 {
     static _Thread_local char reason[200];

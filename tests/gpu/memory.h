@@ -54,6 +54,7 @@ bool gpu_is_device(uint64_t address);
 bool gpu_host_add(const void *at, uint64_t bytes, bool is_ours);
 bool gpu_host_remove(const void *at, bool is_ours);
 bool gpu_host_has(uint64_t address, uint64_t bytes);
+bool gpu_host_meets(uint64_t address, uint64_t bytes); /* some of these bytes are such memory */
 
 /* NULL if the bytes may be used so, else the reason. */
 const char *gpu_check(uint64_t address, uint64_t bytes);

@@ -348,11 +348,14 @@ static int start_device(void)
 
 /* ---- submitting and waiting --------------------------------------------------------------------------------- */
 
-/* A copy from pageable memory has been staged when its call returns. */
+/* A copy from pageable memory has been staged when its call returns.  A copy from memory of which a part is registered is
+ * refused. */
 static int stage(struct gpu_work *w)
 {
     if (w->kind != WORK_COPY || gpu_is_device(w->from) || gpu_host_has(w->from, w->bytes))
         return GPU_OK;
+    if (gpu_host_meets(w->from, w->bytes))
+        return GPU_INVALID_VALUE;
     w->owned = malloc(w->bytes);
     if (!w->owned)
         return GPU_OUT_OF_MEMORY;

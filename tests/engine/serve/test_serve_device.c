@@ -50,7 +50,7 @@ static void the_third_tier_is_shown(void **state)
     struct eng_serve_options o = options("emulated");
     (void)state;
     o.engine.model = EXPERTS;
-    o.engine.device_mem = (size_t)48 << 20;
+    o.engine.device_mem = (size_t)24 << 20; /* not for all experts */
     serve_start(&v, &o);
     free(text_of(&v, 9, 1));
     double slots = metric(&v, "", "spillway_device_expert_slots{"), kept = metric(&v, "", "spillway_device_experts{");
@@ -58,9 +58,14 @@ static void the_third_tier_is_shown(void **state)
     assert_true(metric(&v, "", "spillway_device_expert_uses_total{") > 0);
     assert_true(metric(&v, "", "spillway_device_expert_copies_total{") >= kept);
     assert_true(metric(&v, "", "spillway_device_memory_bytes{") == (double)o.engine.device_mem);
+    assert_true(metric(&v, "", "spillway_device_copied_bytes_total{") > 0);
     assert_true(metric(&v, "", "spillway_device_failed{") == 0);
+    while (metric(&v, "", "spillway_device_pinned_bytes{") == 0)
+        usleep(1000);
+    assert_true(metric(&v, "", "spillway_device_pin_refused{") == 0);
     struct answer a = ask(&v, "GET", "/status", "", NULL);
-    assert_non_null(strstr(a.body, "\"device\":{\"total\":50331648,"));
+    assert_non_null(strstr(a.body, "\"device\":{\"total\":25165824,"));
+    assert_non_null(strstr(a.body, "\"pinned_bytes\":"));
     answer_free(&a);
     serve_end(&v);
     assert_null(late_found());

@@ -361,6 +361,7 @@ static int open_room(struct model *m, int room, struct kn_team *team)
 static int open_apart(struct model *m, struct kn_team *team)
 {
     m->apart = late_device_apart(kn_isa_best(), 3);
+    m->apart.pins.refuse_at = 2;
     int error = moe_model_open(&m->model[APART], m->file,
                                &(struct moe_model_options){ .isa = kn_isa_best(), .device = &m->apart.base });
     if (error)
