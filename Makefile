@@ -120,7 +120,7 @@ SRC_engine/text/grammar  = builder json_text regex pattern number simplify apart
 MAY_engine/kv            = kernels
 SRC_engine/kv            = blocks prefix_tree kept_states
 MAY_engine/plan          = kernels offload moe speculative engine/base engine/kv
-SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate product_rate fit_file
+SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate link_rate product_rate fit_file
 MAY_engine/draft         = kernels offload moe speculative engine/base engine/text engine/kv engine/plan
 SRC_engine/draft         = option arms unload text_drafter text_rows distributions match_length tree model_drafter other_vocabulary head_drafter prefetch \
                            beside overlap prompts fit cost draft
@@ -249,6 +249,9 @@ $(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels) | $(if $(NVCC
 $(out)/tests/cuda/test_forward: $(out)/tests/cuda/test_forward.o $(call closure,moe)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,moe) -lcmocka -o $@
 $(patsubst %,$(out)/tests/engine/cli/test_%,commands device memory models refusals): | $(out)/spillway     # which they start
+$(out)/tests/engine/cli/test_emulated: | $(out)/spillway $(out)/tests/emulated/spillway
+$(out)/tests/emulated/spillway: $(out)/tests/emulated/program.o $(out)/$(MAIN).o $(call closure,engine)  # --device emulated
+	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,engine) -o $@
 $(out)/tests/engine/cli/test_device: | $(interpreter)
 
 # the PTX interpreter, a libcuda.so.1 for tests (docs/gpu-tests.md); its kernels' PTX by nvcc, if there is one

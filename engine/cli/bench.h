@@ -8,6 +8,7 @@
 #include "engine/cli/cli.h"
 #include "engine/engine.h"
 #include "engine/plan/host_rate.h"
+#include "engine/plan/link_rate.h"
 
 #define ENG_BENCH_BATCHES 16
 #define ENG_BENCH_WARM    96 /* most warm-up passes, if the hit rate does not settle before */
@@ -26,6 +27,8 @@ struct eng_bench {
     const struct eng_config *config;
     struct eng_engine *engine;
     struct eng_rates rates;
+    struct eng_link_rate link;                   /* of a device with memory of its own */
+    bool apart;                                  /* there is one */
     int batch[ENG_BENCH_BATCHES], n_batch, most; /* batch sizes; most: the largest */
     struct eng_session **session;                /* [most] */
     struct eng_event *event;                     /* [eng_event_room] */
@@ -43,11 +46,14 @@ struct eng_figure {   /* one result: totals of the passes between start and stop
     const char *drafter; /* NULL: none */
     struct eng_bench_way way;
     double seconds, tokens, passes, rows, logits, drafted, kept; /* logits: rows with logits; kept: accepted drafts */
-    double bytes, macs;                                          /* bytes read from memory, and multiply-adds */
-    double experts;                                              /* distinct experts per layer, mean of the passes */
-    double disk_Bps, least_read, by_share_read;                  /* of off_store_least_read */
-    struct off_stats store;                                      /* counters of the timed passes */
-    bool settled; /* the hit rate or the controller was settled before timing */
+    double bytes,
+        macs; /* bytes read from memory, and multiply-adds; with a device of its own memory, the host's alone */
+    double copied_bytes,
+        host_experts; /* experts copied to the device; experts that the host computed, over all passes */
+    double experts;   /* distinct experts per layer, mean of the passes */
+    double disk_Bps, least_read, by_share_read; /* of off_store_least_read */
+    struct off_stats store;                     /* counters of the timed passes */
+    bool settled;                               /* the hit rate or the controller was settled before timing */
 };
 
 /* Counters at the start of a timed section; the figure is made of the differences at its end.  trace: the experts used

@@ -75,6 +75,10 @@ static void add_costs(const struct eng_bench *b, struct eng_figure *f, double po
 {
     const struct moe_shape *s = moe_model_shape(eng_model(b->engine));
     double expert = s->n_expert ? (double)s->expert_file_bytes / s->n_expert : 0;
+    if (b->apart) {
+        f->bytes = f->host_experts * expert + f->copied_bytes;
+        return;
+    }
     double kv = (double)moe_kv_slot_bytes(eng_model(b->engine), b->config->kv);
     f->bytes = f->passes * ((double)s->pass_bytes + f->experts * expert) + kv * positions +
                2 * (double)s->state_bytes * f->logits;
@@ -96,17 +100,18 @@ static void print_json(const struct eng_bench *b, const struct eng_figure *f, do
         "\"early_bytes\":%llu,\"hidden_bytes\":%llu,\"early_wasted_bytes\":%llu,\"hit_rate\":%.4f,"
         "\"stall_s\":%.3f,\"repack_s\":%.3f,\"seconds\":%.3f,\"experts_per_layer\":%.2f,"
         "\"slots\":%llu,\"experts\":%llu,\"packed\":%llu,\"drafter\":\"%s\",\"how\":\"%s\",\"gamma\":%d,"
-        "\"tokens_per_pass\":%.2f,\"drafted\":%.0f,\"kept\":%.0f,\"settled\":%s}\n",
-        f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s, bound_by, f->disk_Bps, b->rates.dram_Bps,
-        b->rates.mac_ps, eng_memory(b->engine)->total - eng_memory(b->engine)->spare, usage.ru_maxrss * 1024L,
-        (unsigned long long)s->read_bytes, (unsigned long long)s->mirror_bytes, f->least_read, f->by_share_read,
-        (unsigned long long)s->wasted_bytes, (unsigned long long)s->soon_reads, (unsigned long long)s->soon_hits,
-        (unsigned long long)s->early_bytes, (unsigned long long)s->early_used_bytes,
+        "\"tokens_per_pass\":%.2f,\"drafted\":%.0f,\"kept\":%.0f,\"link_Bps\":%.0f,\"copied_bytes\":%.0f,"
+        "\"settled\":%s}\n",
+        f->what, f->batch, f->tokens / f->seconds, bound_s > 0 ? f->tokens / bound_s : 0, bound_by, f->disk_Bps,
+        b->rates.dram_Bps, b->rates.mac_ps, eng_memory(b->engine)->total - eng_memory(b->engine)->spare,
+        usage.ru_maxrss * 1024L, (unsigned long long)s->read_bytes, (unsigned long long)s->mirror_bytes, f->least_read,
+        f->by_share_read, (unsigned long long)s->wasted_bytes, (unsigned long long)s->soon_reads,
+        (unsigned long long)s->soon_hits, (unsigned long long)s->early_bytes, (unsigned long long)s->early_used_bytes,
         (unsigned long long)s->early_wasted_bytes, asked ? (double)s->hits / asked : 1, (double)s->stall_ns / 1e9,
         (double)s->repack_ns / 1e9, f->seconds, f->experts, (unsigned long long)s->n_slot,
         (unsigned long long)s->n_expert, (unsigned long long)s->n_packed, f->drafter ? f->drafter : "none",
         eng_bench_how[f->way.how], f->way.gamma, f->tokens / f->passes, f->drafted, f->kept,
-        f->settled ? "true" : "false");
+        b->link.refused ? b->link.other_Bps : b->link.pinned_Bps, f->copied_bytes, f->settled ? "true" : "false");
 }
 
 /* The columns that --verbose adds. */
@@ -141,8 +146,11 @@ static void print_drafts(const struct eng_figure *f)
 static void print_row(const struct eng_bench *b, const struct eng_figure *f, double bound_s, const char *bound_by)
 {
     const struct off_stats *s = &f->store;
-    printf("%-8s %5d %10.2f %10.2f  %4.0f %%  %-10s", f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s,
-           100 * bound_s / f->seconds, bound_by);
+    printf("%-8s %5d %10.2f", f->what, f->batch, f->tokens / f->seconds);
+    if (bound_s > 0)
+        printf(" %10.2f  %4.0f %%  %-10s", f->tokens / bound_s, 100 * bound_s / f->seconds, bound_by);
+    else
+        printf(" %10s  %6s  %-10s", "-", "-", bound_by);
     if (b->streams)
         printf(" %6.1f %% %6.1f %%", 100.0 * (double)s->hits / (double)(s->hits + s->misses),
                100.0 * (double)s->stall_ns / 1e9 / f->seconds);
@@ -156,12 +164,20 @@ static void print_figure(const struct eng_bench *b, const struct eng_figure *f)
 {
     double by_dram = f->bytes / b->rates.dram_Bps, by_ops = f->macs / b->rates.mac_ps;
     double by_disk = f->disk_Bps > 0 ? f->least_read / f->disk_Bps : 0;
+    double link_Bps = b->link.refused ? b->link.other_Bps : b->link.pinned_Bps;
+    double by_link = link_Bps > 0 ? f->copied_bytes / link_Bps : 0;
     double bound_s = by_dram > by_ops ? by_dram : by_ops;
     const char *bound_by = by_dram > by_ops ? "dram" : "operations";
     if (by_disk > bound_s) {
         bound_s = by_disk;
         bound_by = "disk";
     }
+    if (by_link > bound_s) {
+        bound_s = by_link;
+        bound_by = "link";
+    }
+    if (bound_s <= 0)
+        bound_by = "device";
     if (b->config->json)
         print_json(b, f, bound_s, bound_by);
     else
@@ -251,6 +267,8 @@ int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct 
     f->drafted = (double)(engine.n_draft - s->engine.n_draft);
     f->kept = (double)(engine.n_draft_kept - s->engine.n_draft_kept);
     f->experts = (engine.experts - s->engine.experts) / f->passes;
+    f->host_experts = (double)(engine.device.n_host - s->engine.device.n_host);
+    f->copied_bytes = (double)(engine.device.copied_bytes - s->engine.device.copied_bytes);
     add_costs(b, f, positions);
     if (!error)
         print_figure(b, f);

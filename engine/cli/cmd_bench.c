@@ -7,7 +7,9 @@
  * The bound beside a figure is the longest of three times: the bytes that an optimal cache of this size would
  * have read, at the disk's rate; the bytes touched, at the memory's rate; the operations, at the processor's
  * rate.  All rates are measured in the same run, outside the engine's own path.  The disk is measured right
- * before and right after each figure, and the better rate counts.
+ * before and right after each figure, and the better rate counts.  With a device that has memory of its own the bytes
+ * touched are those of experts that the host computes or copies, and a further time is that of the copied bytes at the link's
+ * rate; the device's own rates are not known.
  *
  * Where experts are read, three figures split the distance to that bound: the share of the disk's rate that the reads
  * reached ("wire"), and the bytes read a pass beside those that two caches of this size would have read: the best
@@ -127,8 +129,8 @@ static int read_text(struct eng_bench *b)
 
 static size_t reserved(const void *arg, size_t host_mem)
 {
-    (void)arg;
-    return eng_disk_room(host_mem) + TRACE_BYTES;
+    const struct eng_config *c = arg;
+    return eng_disk_room(host_mem) + TRACE_BYTES + (c->device ? ENG_LINK_BYTES : 0);
 }
 
 static int open_bench(struct eng_bench *b)
@@ -144,7 +146,8 @@ static int open_bench(struct eng_bench *b)
     o.n_ctx = c->n_ctx ? c->n_ctx : need;
     o.max_prefill_slowdown = HUGE_STRETCH;
     o.reserve_of = reserved;
-    o.reserved_bytes = reserved(NULL, o.host_mem);
+    o.reserve_arg = c;
+    o.reserved_bytes = reserved(c, o.host_mem);
     o.progress = eng_progress_counter(bar);
     error = eng_open(&b->engine, &o);
     eng_progress_close(bar);
@@ -164,6 +167,10 @@ static int open_bench(struct eng_bench *b)
     if ((error = read_text(b)))
         return error;
     wait_until_filled(b);
+    b->apart = eng_memory(b->engine)->device.total > 0;
+    if (b->apart &&
+        (error = eng_link_rate_measure(&b->link, moe_model_device(eng_model(b->engine)), eng_team(b->engine))))
+        return error;
     b->streams = eng_memory(b->engine)->n_resident < eng_memory(b->engine)->n_expert;
     b->session = kn_calloc((size_t)b->most, sizeof(struct eng_session *));
     b->event = kn_calloc((size_t)eng_event_room(b->engine), sizeof *b->event);
@@ -190,6 +197,11 @@ static void print_heading(const struct eng_bench *b)
     printf("memory %.1f GB/s, %.0f G int8 multiply-adds/s (%s, %d threads)\n", b->rates.dram_Bps / 1e9,
            b->rates.mac_ps / 1e9, kn_isa_name(moe_model_ops(eng_model(b->engine))->isa),
            kn_team_size(eng_team(b->engine)));
+    if (b->apart && b->link.refused)
+        printf("link %.1f GB/s through a buffer; no memory is pinned (%s)\n", b->link.other_Bps / 1e9, b->link.refused);
+    else if (b->apart)
+        printf("link %.1f GB/s from pinned memory, %.1f from other memory\n", b->link.pinned_Bps / 1e9,
+               b->link.other_Bps / 1e9);
     if (b->streams)
         print_streaming(b);
     printf("%-8s %5s %10s %10s  %6s  %-10s", "phase", "batch", "tokens/s", "bound", "share", "bound by");

@@ -10,6 +10,7 @@
 #include "engine/plan/disk_rate.h"
 #include "engine/engine.h"
 #include "engine/plan/host_rate.h"
+#include "engine/plan/link_rate.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -351,7 +352,41 @@ static void check_mirror(struct report *r, const struct eng_config *config)
 
 /* ---- device ------------------------------------------------------------------------------------ */
 
-static void check_devices(struct report *r)
+/* Opens the device, which compares its results with the host's, and measures copies to it. */
+static void check_link(struct report *r, int number, const struct eng_config *config)
+{
+    const struct kn_device *device = NULL;
+    struct kn_team *team = NULL;
+    struct eng_link_rate link;
+    char name[24], text[256];
+    snprintf(name, sizeof name, "cuda:%d", number);
+    int error = kn_team_open(&team, config->n_thread);
+    if (!error)
+        error = kn_device_open(&device, name, KN_ISA_COUNT - 1);
+    if (!error)
+        error = eng_link_rate_measure(&link, device, team);
+    if (error)
+        snprintf(text, sizeof text, "%s cannot be used: %s", name, kn_error_text(error));
+    else if (link.refused)
+        snprintf(text, sizeof text, "%s: %.1f GB/s through a buffer; the driver pins no memory (%s)", name,
+                 link.other_Bps * 1e-9, link.refused);
+    else
+        snprintf(text, sizeof text, "%s: %.1f GB/s from pinned memory, %.1f GB/s from other memory", name,
+                 link.pinned_Bps * 1e-9, link.other_Bps * 1e-9);
+    say(r, (struct finding){ "gpu link",
+                             error          ? BAD
+                             : link.refused ? NOTE
+                                            : GOOD,
+                             text, .unit = error ? NULL : "Bps",
+                             .number = error          ? 0
+                                       : link.refused ? link.other_Bps
+                                                      : link.pinned_Bps,
+                             .fix = error ? "leave --device out" : NULL });
+    kn_device_close(device);
+    kn_team_close(team);
+}
+
+static void check_devices(struct report *r, const struct eng_config *config)
 {
     char text[192];
     int n = kn_device_count();
@@ -372,6 +407,8 @@ static void check_devices(struct report *r)
                           (double)d.memory_bytes / 0x1p30, d.compute_major, d.compute_minor);
         snprintf(text + at, sizeof text - (size_t)at, fits ? "used with --device cuda:%d" : "8.0 is needed", i);
         say(r, (struct finding){ "gpu", fits ? GOOD : NOTE, text, .unit = "bytes", .number = (double)d.memory_bytes });
+        if (fits)
+            check_link(r, i, config);
     }
 }
 
@@ -401,7 +438,7 @@ int eng_cmd_doctor(const struct eng_config *config)
     check_huge_pages(&r);
     check_memlock(&r);
     check_io_uring(&r);
-    check_devices(&r);
+    check_devices(&r, config);
     check_rates(&r, config);
     check_node_rates(&r);
     check_disk(&r, "disk", ".", config->model);

@@ -263,6 +263,23 @@ static void report_experts(const struct eng_run *r, const struct eng_timing *t)
                (double)(now.early_wasted_bytes - t->store.early_wasted_bytes) / 1e6);
 }
 
+/* Prints where experts were computed, if the model runs on a device with memory of its own. */
+static void report_device(const struct eng_run *r, const struct eng_timing *t)
+{
+    struct eng_stats stats;
+    eng_stats_get(r->engine, &stats);
+    const struct moe_device_stats *now = &stats.device, *then = &t->engine.device;
+    double kept = (double)(now->n_used - then->n_used), passed = (double)(now->n_passed - then->n_passed);
+    double host = (double)(now->n_host - then->n_host), all = kept + passed + host;
+    if (all > 0)
+        kn_say(
+            KN_LOG_INFO,
+            "experts computed on the device: %.0f %% kept there, %.0f %% after a copy; on the host: %.0f %%; %.1f MB "
+            "copied",
+            100 * kept / all, 100 * passed / all, 100 * host / all,
+            (double)(now->copied_bytes - then->copied_bytes) / 1e6);
+}
+
 static void report_drafts(const struct eng_run *r, const struct eng_timing *t)
 {
     struct eng_stats now;
@@ -301,4 +318,5 @@ void eng_run_report(const struct eng_run *r, const struct eng_timing *t)
         kn_say(KN_LOG_INFO, "%d of the answer's tokens are reasoning", t->n_reasoning);
     report_drafts(r, t);
     report_experts(r, t);
+    report_device(r, t);
 }

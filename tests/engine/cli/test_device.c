@@ -6,13 +6,9 @@
  *
  * The interpreter is slow under sanitizers: not under MODE=tsan, not under MODE=asan.  test_serve_device has a device's
  * threads, tests/cuda the rest of its code. */
-#include "tests/engine/cli/program.h"
+#include "tests/engine/cli/device_cases.h"
 
 #include "kernels/kernels.h"
-
-#define RUN "run --raw --seed 7 --quiet --temp 1 --top-k 0 --top-p 1 --min-p 0 -p Once -n 12 --threads 2 "
-
-static bool there; /* a device, real or interpreted */
 
 static int make_models(void **state)
 {
@@ -22,87 +18,10 @@ static int make_models(void **state)
     snprintf(path, sizeof path, "%.*s/tests/gpu", (int)(strrchr(program, '/') - program), program);
     if (access("/dev/nvidiactl", R_OK) != 0)
         setenv("LD_LIBRARY_PATH", path, 1);
+    device_name = "cuda";
     there = kn_device_built() && kn_isa_best() != KN_ISA_SCALAR; /* the interpreter needs AVX2 */
-    does("synth --shape tiny -o m.gguf", NULL);
-    does("synth --shape tiny-qwen3next -o delta.gguf", NULL);
-    does("synth --shape tiny-glm4moe --ahead -o mtp.gguf", NULL);
-    does("synth --shape tiny-dense -o dense.gguf", NULL);
+    make_files();
     return 0;
-}
-
-static void needs_device(void)
-{
-    if (!there)
-        skip();
-}
-
-/* The words' output on the host, and then on the device. */
-static void says_as_the_host(const char *words)
-{
-    static char kept[sizeof printed];
-    char with[1024];
-    does(words, NULL);
-    size_t n = n_printed;
-    assert_true(n > 0);
-    memcpy(kept, printed, n);
-    snprintf(with, sizeof with, "%s --device cuda", words);
-    does(with, NULL);
-    if (n_printed != n || memcmp(printed, kept, n))
-        fail_msg("spillway %s: says\n%sand not\n%s", with, printed, kept);
-}
-
-static void answers_are_those_of_the_host(void **state)
-{
-    (void)state;
-    needs_device();
-    says_as_the_host(RUN "-m m.gguf");
-    says_as_the_host(RUN "-m dense.gguf --kv int8");
-    says_as_the_host(RUN "-m delta.gguf");
-    says_as_the_host(RUN "-m m.gguf --draft ngram --gamma 3");
-    says_as_the_host(RUN "-m m.gguf --draft model:dense.gguf --gamma 2");
-    says_as_the_host(RUN "-m mtp.gguf --draft mtp --gamma 2");
-}
-
-static void logits_are_those_of_the_host(void **state)
-{
-    (void)state;
-    needs_device();
-    does("eval -m m.gguf --ids 1,2,3,4,5,6,7,8,9 --logits host", NULL);
-    does("eval -m m.gguf --ids 1,2,3,4,5,6,7,8,9 --logits device --device cuda:0 --chunk 4", NULL);
-    assert_true(same_files("host", "device"));
-}
-
-static void a_batch_is_that_of_the_host(void **state)
-{
-    (void)state;
-    needs_device();
-    char line[512], all[4096] = "";
-    for (int i = 0; i < 4; i++) {
-        snprintf(line, sizeof line,
-                 "{\"custom_id\": \"%d\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": "
-                 "\"Once %d\", \"max_tokens\": 6, \"seed\": %d}}\n",
-                 i, i, i);
-        strcat(all, line);
-    }
-    write_text("in.jsonl", all);
-    does("batch -m m.gguf in.jsonl -o host.jsonl --parallel 3 --quiet", NULL);
-    does("batch -m m.gguf in.jsonl -o device.jsonl --parallel 2 --quiet --device cuda", NULL);
-    size_t n, m;
-    char *host = read_bytes("host.jsonl", &n), *device = read_bytes("device.jsonl", &m);
-    for (int i = 0; i < 4; i++) { /* the lines' order and their ids may differ */
-        char text[2][256];
-        snprintf(line, sizeof line, "\"custom_id\":\"%d\"", i);
-        for (int k = 0; k < 2; k++) {
-            const char *at = strstr(k ? device : host, line);
-            assert_non_null(at);
-            const char *from = strstr(at, "\"text\":");
-            assert_non_null(from);
-            snprintf(text[k], sizeof text[k], "%.*s", (int)strcspn(from + 8, "\""), from + 8);
-        }
-        assert_string_equal(text[0], text[1]);
-    }
-    free(host);
-    free(device);
 }
 
 static void the_budget_is_kept(void **state)
@@ -145,11 +64,45 @@ static void a_device_that_fails_is_said(void **state)
     if (access("/dev/nvidiactl", R_OK) == 0)
         skip();
     fails("cuMemAlloc_v2:2", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
-    fails("cuMemHostAlloc:2", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
+    fails("cuMemHostAlloc:3", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
     fails("cuStreamCreate:1", RUN "-m m.gguf --device cuda", "CUDA: opening a queue");
     fails("cuLaunchKernel:200:719", RUN "-m m.gguf --device cuda", "CUDA: launching a kernel");
     fails("cuStreamSynchronize:68:719", RUN "-m m.gguf --device cuda", "CUDA: waiting for the device");
     fails("cuModuleLoadData:2:209", RUN "-m m.gguf --device cuda", "no code for this GPU");
+}
+
+/* The driver may refuse to pin memory, or the buffer for other memory: the answers are the same. */
+#define BUFFER_CALL "cuMemHostAlloc:2"
+static void memory_that_cannot_be_pinned(void **state)
+{
+    static char kept[sizeof printed];
+    (void)state;
+    needs_device();
+    if (access("/dev/nvidiactl", R_OK) == 0)
+        skip();
+    does(RUN "-m m.gguf --device cuda --device-mem 20M", NULL); /* for a part of the experts */
+    memcpy(kept, printed, sizeof kept);
+    static const char *const call[] = { "cuMemHostRegister_v2:1", "cuMemHostRegister_v2:2", BUFFER_CALL };
+    for (int i = 0; i < 3; i++) {
+        setenv("SPILLWAY_GPU_FAIL", call[i], 1);
+        does(RUN "-m m.gguf --device cuda --device-mem 20M", NULL);
+        unsetenv("SPILLWAY_GPU_FAIL");
+        assert_string_equal(printed, kept);
+    }
+}
+
+/* bench measures the link, and counts the bytes that cross it. */
+static void bench_has_the_link(void **state)
+{
+    (void)state;
+    needs_device();
+    does("bench -m m.gguf --device cuda --device-mem 16M --batch 1 --prompt 3 --gen 2 --warmup 1 --json --threads 2",
+         NULL);
+    const char *link = strstr(printed, "\"link_Bps\":"), *copied = strstr(printed, "\"copied_bytes\":");
+    assert_true(link && atof(link + 11) > 0);
+    assert_true(copied && atof(copied + 15) > 0);
+    does("bench -m m.gguf --batch 1 --prompt 3 --gen 2 --warmup 1 --json --threads 2", NULL);
+    assert_non_null(strstr(printed, "\"link_Bps\":0,\"copied_bytes\":0,"));
 }
 
 static void several_workers_are_the_hosts(void **state)
@@ -179,6 +132,8 @@ int main(void)
         cmocka_unit_test(a_batch_is_that_of_the_host),
         cmocka_unit_test(the_budget_is_kept),
         cmocka_unit_test(a_device_that_fails_is_said),
+        cmocka_unit_test(memory_that_cannot_be_pinned),
+        cmocka_unit_test(bench_has_the_link),
         cmocka_unit_test(several_workers_are_the_hosts),
     };
     return cmocka_run_group_tests(tests, make_models, remove_place);
