@@ -79,7 +79,7 @@ SRC_kernels     = pass_fields device core/base core/io core/memory core/machine 
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl cpu/logits.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
                   cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue \
-                  cuda/driver cuda/device cuda/memory cuda/stage cuda/queue cuda/self_test cuda/images
+                  cuda/driver cuda/device cuda/memory cuda/stage cuda/await cuda/queue cuda/self_test cuda/kept_test cuda/images
 CU_kernels      = rows products groups attention experts delta_net
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill pin store packer
 SRC_speculative = params penalties steps sample tree verify recall copy drafter dsi simulate cost fit observe passes overlap lengths plans control cut learn explain
@@ -101,7 +101,7 @@ SRC_moe/model  = family_table families rotation bind load latent_weights model
 MAY_moe/write = kernels moe/files moe/model
 SRC_moe/write  = writer importance collect quantize synth_shapes synth_tiny synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model
-SRC_moe/pass   = context memory where residents delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
+SRC_moe/pass   = context memory where residents listings delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
                  prefetch_token prefetch experts
 
 ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar engine/kv engine/plan engine/draft \
@@ -143,7 +143,7 @@ MAY_engine/serve         = kernels offload moe speculative engine engine/base en
 SRC_engine/serve         = engine_thread reader_pool api_keys accounts notify process metrics http_parse multipart host_names listen \
                            http http_connection http_receive http_answer request_log answer probes model_routes ollama_routes status page_files page tokenize_routes request batch_jobs file_routes routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
-SRC_engine/cli           = options foreign_flags option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
+SRC_engine/cli           = options foreign_flags gpu_wishes option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
                            answer_printer conversation chat_commands run_answer run_chat model_name cmd_run cmd_serve cmd_pull cmd_list \
                             cmd_rm batch_metrics cmd_batch windows cmd_eval cmd_imatrix bench_run bench_drafts cmd_bench cmd_tokenize cmd_render sheet \
                             inspect_use cmd_inspect \
@@ -246,7 +246,7 @@ interpreter = $(out)/tests/gpu/libcuda.so.1
 $(out)/tests/cuda/%.o: CPPFLAGS += -DCUDA_INTERPRETER='"$(interpreter)"'
 $(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels) | $(if $(NVCC),$(interpreter))
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,kernels) -lcmocka -o $@
-$(out)/tests/cuda/test_forward: $(out)/tests/cuda/test_forward.o $(call closure,moe)
+$(patsubst %,$(out)/tests/cuda/test_%,forward ahead): %: %.o $(call closure,moe)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,moe) -lcmocka -o $@
 $(patsubst %,$(out)/tests/engine/cli/test_%,commands device memory models refusals): | $(out)/spillway     # which they start
 $(out)/tests/engine/cli/test_emulated: | $(out)/spillway $(out)/tests/emulated/spillway

@@ -37,6 +37,7 @@ struct eng_session;
 struct eng_options {
     const char *model;
     enum kn_isa isa;    /* the highest instruction set to use */
+    int n_host_layer;   /* experts of so many first layers are not kept on a device */
     const char *device; /* runs the passes: a name of kn_device_open(); NULL: the host */
     enum kn_kv kv;
     int n_thread;          /* 0: one per usable CPU */

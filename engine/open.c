@@ -27,6 +27,7 @@ static struct moe_context_options context_options(const struct eng_engine *e)
                                          .features = needs.features,
                                          .n_recall = needs.n_recall,
                                          .resident_bytes = e->memory.split.device.expert,
+                                         .n_host_layer = e->assets.opt.n_host_layer,
                                          .team = e->assets.team };
 }
 

@@ -40,6 +40,18 @@ same() {
 ids=$(seq -s, 1 64)
 same demo -m "$demo"
 same "demo, int8 keys and values" -m "$demo" --kv int8
+same "demo, experts of four layers on the host" -m "$demo" --n-cpu-moe 4 --chunk 8
+same "demo, all experts on the host" -m "$demo" --cpu-moe --chunk 8
+
+# The self-test of the device at the first start, and its kept result at the second one: seconds
+rm -rf "$to/cache"
+for start in first second; do
+    since=$(date +%s%N)
+    XDG_CACHE_HOME="$to/cache" timeout 60 "$out/spillway" eval -m "$demo" --ids 1,2 --logits "$to/device.f32" --quiet --device cuda
+    echo "$start start: $((($(date +%s%N) - since) / 1000000)) ms"
+done | tee "$to/starts.txt"
+[ -n "$(ls "$to"/cache/spillway/*.gpu 2>/dev/null)" ] || { echo "FAIL no kept self-test"; bad=1; }
+rm -f "$to/device.f32"
 
 # turns NAME LIMIT MODEL FLAGS..: bench on the host and on the device, in turns; lines of JSON
 turns() {
@@ -55,6 +67,7 @@ turns() {
 rm -f "$to"/*.json
 timeout 90 "$out/evals/gpu" 0 4096 | tee "$to/gpu.csv"
 turns demo 20 "$demo" --batch 1,4,16 --prompt 64 --gen 32 --warmup 8
+turns demo-part 20 "$demo" --batch 1,4,16 --prompt 64 --gen 32 --warmup 8 --n-cpu-moe 4
 if timeout 60 "$out/spillway" synth --shape qwen3-30b-a3b --layers 4 --format q4_k -o "$to/synth.gguf" --quiet; then
     turns qwen3 40 "$to/synth.gguf" --batch 1,8,32 --prompt 64 --gen 16 --warmup 16
     rm -f "$to/synth.gguf"

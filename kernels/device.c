@@ -2,15 +2,18 @@
 #include "kernels/device.h"
 #include "kernels/cuda/cuda.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+void kn_device_keep_tests(const char *folder) { kn_cuda_keep_tests(folder); }
 
 /* A GPU is compared with the host before it computes anything. */
 static int open_cuda(struct kn_device **out, int number)
 {
     struct kn_device *d;
     int error = kn_cuda_open(&d, number);
-    if (!error && (error = kn_cuda_self_test(d)) != 0)
+    if (!error && (error = kn_cuda_admit_device(d)) != 0)
         kn_cuda_close(d);
     if (!error)
         *out = d;
@@ -64,4 +67,58 @@ void kn_device_close(const struct kn_device *d)
 {
     if (d && d->backend->close)
         d->backend->close((struct kn_device *)(uintptr_t)d);
+}
+
+/* ---- pinned memory, and queues that await ------------------------------------------------------------------------- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t none_awaits = PTHREAD_COND_INITIALIZER;
+static int n_await, n_pin; /* callers that await; threads that pin, or wait to */
+
+bool kn_awaits_begin(void)
+{
+    pthread_mutex_lock(&lock);
+    bool may = n_pin == 0;
+    n_await += may;
+    pthread_mutex_unlock(&lock);
+    return may;
+}
+
+void kn_awaits_end(void)
+{
+    pthread_mutex_lock(&lock);
+    if (--n_await == 0)
+        pthread_cond_broadcast(&none_awaits);
+    pthread_mutex_unlock(&lock);
+}
+
+static void begin_to_pin(void)
+{
+    pthread_mutex_lock(&lock);
+    n_pin++;
+    while (n_await)
+        pthread_cond_wait(&none_awaits, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+static void end_to_pin(void)
+{
+    pthread_mutex_lock(&lock);
+    n_pin--;
+    pthread_mutex_unlock(&lock);
+}
+
+int kn_host_pin(const struct kn_device *d, void *at, size_t bytes, const char **why)
+{
+    begin_to_pin();
+    int error = d->backend->host_pin(d, at, bytes, why);
+    end_to_pin();
+    return error;
+}
+
+void kn_host_unpin(const struct kn_device *d, void *at)
+{
+    begin_to_pin();
+    d->backend->host_unpin(d, at);
+    end_to_pin();
 }

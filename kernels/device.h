@@ -15,6 +15,7 @@
  *     kn_queue_wait()      returns when all added operations have run: before the host reads their results, or writes
  *                          or frees memory that they name.  An error of the device is returned by each later wait, too:
  *                          no result of the queue is valid any more
+ *     kn_queue_await()     on some devices: returns when an operation has written a word, while later ones go on
  *
  * The host's queue runs an operation over its team within kn_queue_add(); its wait returns at once.  Callers may not
  * depend on this.  One thread at a time uses a queue. */
@@ -46,16 +47,17 @@ struct kn_queue_options {
     int n_head, n_kv, d_value; /* of all attentions: query heads, the fewest KV heads, the widest value */
     int max_product;           /* most matrices of one operation */
     size_t max_state_floats;   /* floats of the largest state matrix of a delta net; 0: no delta nets */
+    struct kn_queue *beside;   /* either queue may await words that the other writes; closed before it; or NULL */
     bool stages; /* TRANSFERs may read memory of the host that is not pinned: a buffer is taken for them */
 };
 
 struct kn_backend {
     const char *name;
-    void (*close)(struct kn_device *d);   /* NULL: the device is static */
-    bool own_memory;                      /* the host cannot read the device's memory, nor the device the host's */
-    bool (*has_format)(enum kn_format f); /* NULL: it has all formats */
-    int (*admit)(const struct kn_device *d, enum kn_format f); /* NULL: it has all formats */
-    size_t (*memory_free)(const struct kn_device *d);          /* of a device with memory of its own: free bytes */
+    void (*close)(struct kn_device *d); /* NULL: the device is static */
+    bool own_memory;                    /* the host cannot read the device's memory, nor the device the host's */
+    bool (*has_format)(const struct kn_device *d, enum kn_format f); /* NULL: it has all formats */
+    int (*admit)(const struct kn_device *d, enum kn_format f);       /* NULL: it has all formats */
+    size_t (*memory_free)(const struct kn_device *d); /* of a device with memory of its own: free bytes */
     int (*memory_open)(struct kn_memory *m, bool image);
     void (*memory_close)(struct kn_memory *m);
     int (*memory_write)(struct kn_memory *m, size_t at, const void *from, size_t bytes);
@@ -67,6 +69,8 @@ struct kn_backend {
     void (*queue_set_team)(struct kn_queue *q, struct kn_team *team);
     void (*queue_add)(struct kn_queue *q, const struct kn_op *op);
     int (*queue_wait)(struct kn_queue *q);
+    bool (*can_await)(const struct kn_device *d); /* NULL: it cannot */
+    int (*queue_await)(struct kn_queue *q, const uint32_t *word, uint32_t value);
 };
 
 /* The members that every backend has; a backend's own struct begins with this one. */
@@ -85,6 +89,9 @@ const struct kn_device *kn_host_device(enum kn_isa most);
 int kn_device_open(const struct kn_device **out, const char *name, enum kn_isa isa);
 void kn_device_close(const struct kn_device *d);
 
+/* Before devices are opened: results of their self-tests are kept in this folder, which is made if it is not there. */
+void kn_device_keep_tests(const char *folder);
+
 /* For tests: adds a kind of device. */
 struct kn_device_kind {
     const char *name;
@@ -94,7 +101,7 @@ void kn_device_offer(const char *name, int (*open)(struct kn_device **out, int n
 
 static inline bool kn_device_has_format(const struct kn_device *d, enum kn_format f)
 {
-    return !d->backend->has_format || d->backend->has_format(f);
+    return !d->backend->has_format || d->backend->has_format(d, f);
 }
 
 /* Free bytes of a device with memory of its own. */
@@ -133,15 +140,18 @@ static inline bool kn_device_pins(const struct kn_device *d) { return d->backend
 
 /* Pins whole pages of the host's memory for the device until kn_host_unpin(at); the pages get their memory, if they have
  * none yet.  A piece that a TRANSFER names lies in one such range, or touches none.  A device may refuse, which is no
- * fault: returns KN_E*, not reported, and *why in the driver's words.  Any thread, while queues run; it may take
- * milliseconds for each MB. */
-static inline int kn_host_pin(const struct kn_device *d, void *at, size_t bytes, const char **why)
-{
-    return d->backend->host_pin(d, at, bytes, why);
-}
+ * fault: returns KN_E*, not reported, and *why in the driver's words.  Any thread, while queues run, but not between
+ * kn_awaits_begin() and kn_awaits_end(): it waits for their end.  It may take milliseconds for each MB. */
+int kn_host_pin(const struct kn_device *d, void *at, size_t bytes, const char **why);
 
 /* Before the memory is freed; no queued operation may name it. */
-static inline void kn_host_unpin(const struct kn_device *d, void *at) { d->backend->host_unpin(d, at); }
+void kn_host_unpin(const struct kn_device *d, void *at);
+
+/* Around operations by which a queue awaits the host.  A driver that pins memory may let other calls wait until all queues are
+ * idle, and a queue that awaits the host's next call never is; so no memory of any device is pinned in between.  False: some
+ * is being pinned, and no queue may await the host now. */
+bool kn_awaits_begin(void);
+void kn_awaits_end(void);
 
 static inline struct kn_bytes kn_queue_bytes(const struct kn_queue_options *opt)
 {
@@ -164,5 +174,18 @@ static inline void kn_queue_close(struct kn_queue *q)
 static inline void kn_queue_set_team(struct kn_queue *q, struct kn_team *team) { q->backend->queue_set_team(q, team); }
 static inline void kn_queue_add(struct kn_queue *q, const struct kn_op *op) { q->backend->queue_add(q, op); }
 static inline int kn_queue_wait(struct kn_queue *q) { return q->backend->queue_wait(q); }
+
+/* Whether queues and the host may wait for words in memory (kn_op_signal, kn_op_await). */
+static inline bool kn_device_can_await(const struct kn_device *d)
+{
+    return d->backend->can_await && d->backend->can_await(d);
+}
+
+/* Returns when the queue, or one beside it, has brought the word to the value.  An error of the device, or a queue that ends
+ * without the value, is returned as by kn_queue_wait(). */
+static inline int kn_queue_await(struct kn_queue *q, const uint32_t *word, uint32_t value)
+{
+    return q->backend->queue_await(q, word, value);
+}
 
 #endif

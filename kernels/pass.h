@@ -491,14 +491,24 @@ struct kn_group {
 };
 
 /* group[i] = the FFN expert[e] with its rows, e being the number in the layer of the plan's i-th expert; groups behind the
- * plan's experts have no rows and the matrices of expert[0].  *n_sum += *plan.n_expert. */
+ * plan's experts have no rows and the matrices of expert[0].  *n_sum += *plan.n_expert.
+ *
+ * With `out` some experts may be absent: expert[e].gate.data is NULL, or all are if expert is NULL.  Their groups have no
+ * rows.  *n_absent is their number.  Outputs get numbers: those of absent experts first, else in the plan's order:
+ * out[i] is the number of the plan's pair i, place[pair[i]] the same, out_weight[out[i]] = weight[pair[i]].  If no
+ * expert is absent, *done = turn, which the host may await (kn_op_await). */
 struct kn_op_group {
     struct kn_plan plan;
     int expert0, n_expert;         /* the store's number of the layer's expert 0; the layer's experts */
     const struct kn_group *expert; /* [n_expert] matrices and node; the rest is not read */
-    struct kn_group *group;        /* [n_group] n_group: not below *plan.n_expert */
+    struct kn_group *group;        /* [n_group] n_group: 0, or not below *plan.n_expert */
     int n_group;
-    int32_t *n_sum;
+    int32_t *n_sum; /* or NULL */
+    int n_pair;     /* most pairs of the plan */
+    int32_t *out, *place, *n_absent;
+    const float *weight; /* [n_pair] or NULL */
+    float *out_weight;   /* [n_pair] */
+    uint32_t *done, turn;
 };
 
 /* SWIGLU: kn_ops.swiglu, or with a limit over 0 kn_ops.swiglu_clamped.  GEGLU: gelu(g) * u, by GELU's approximation with
@@ -568,12 +578,36 @@ struct kn_op_copy {
     int n;
 };
 
-/* Copies bytes from the host's image of memory to the device's, or back (struct kn_memory). */
+/* Copies bytes from the host's image of memory to the device's, or back (struct kn_memory).  when, in the device's memory:
+ * nothing is copied if *when is 0; the host's end is then pinned memory. */
 struct kn_op_transfer {
     uint8_t *to;
     const uint8_t *from;
     size_t bytes;
+    const int32_t *when; /* or NULL */
 };
+
+/* ---- words that the host and queues wait for ------------------------------------------------------------------------- */
+
+/* A word lies in the host's image of memory.  Its values rise, in steps below 2^31, and may wrap: it has reached a value if
+ * the difference is not negative.  For devices with kn_device_can_await() only.
+ *
+ * *word = value, after the results of the operations before. */
+struct kn_op_signal {
+    uint32_t *word;
+    uint32_t value;
+};
+
+/* Later operations of the queue run when *word has reached the value. */
+struct kn_op_await {
+    const uint32_t *word;
+    uint32_t value;
+};
+
+static inline bool kn_word_reached(const uint32_t *word, uint32_t value)
+{
+    return (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0;
+}
 
 /* ---- all ------------------------------------------------------------------------------------------------------------ */
 
@@ -605,7 +639,9 @@ struct kn_op_transfer {
     X(DOWN, down)                                                                                                      \
     X(COMBINE, combine)                                                                                                \
     X(COPY, copy)                                                                                                      \
-    X(TRANSFER, transfer)
+    X(TRANSFER, transfer)                                                                                              \
+    X(SIGNAL, signal)                                                                                                  \
+    X(AWAIT, await)
 
 enum kn_op_kind {
 #define KN_ENUM(KIND, name) KN_OP_##KIND,

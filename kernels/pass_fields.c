@@ -446,12 +446,22 @@ static void guess(const struct fields *f, const struct kn_op_guess *o)
 
 static void group(const struct fields *f, const struct kn_op_group *o)
 {
+    int n = o->n_group ? o->n_group : *o->plan.n_expert;
     FIELD(KN_READS, plan.n_expert, 1);
-    FIELD(KN_READS, plan.expert, o->n_group);
-    FIELD(KN_READS, plan.first, o->n_group + 1);
+    FIELD(KN_READS, plan.expert, n);
+    FIELD(KN_READS, plan.first, n + 1);
     FIELD(KN_READS, expert, o->n_expert);
     FIELD(KN_WRITES, group, o->n_group);
     FIELD(KN_CHANGES, n_sum, 1);
+    if (!o->out)
+        return;
+    FIELD(KN_READS, plan.pair, o->n_pair);
+    FIELD(KN_CHANGES, out, o->n_pair);
+    FIELD(KN_CHANGES, place, o->n_pair);
+    FIELD(KN_WRITES, n_absent, 1);
+    FIELD(KN_READS, weight, o->n_pair);
+    FIELD(KN_CHANGES, out_weight, o->n_pair);
+    FIELD(KN_CHANGES, done, 1);
 }
 
 static void gate_up(const struct fields *f, const struct kn_op_gate_up *o)
@@ -521,7 +531,21 @@ static void copy(const struct fields *f, const struct kn_op_copy *o)
 static void transfer(const struct fields *f, const struct kn_op_transfer *o)
 {
     FIELD(KN_READS, from, o->bytes);
-    FIELD(KN_WRITES, to, o->bytes);
+    FIELD(o->when ? KN_CHANGES : KN_WRITES, to, o->bytes);
+    FIELD(KN_READS, when, 1);
+}
+
+/* Words are no memory of operations: they order them. */
+static void signal(const struct fields *f, const struct kn_op_signal *o)
+{
+    (void)f;
+    (void)o;
+}
+
+static void await(const struct fields *f, const struct kn_op_await *o)
+{
+    (void)f;
+    (void)o;
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------- */

@@ -343,9 +343,13 @@ struct moe_context_options {
     struct kn_team *team;             /* not owned; one context at a time uses it */
     const struct kn_device *device;   /* runs the passes; NULL: the model's; another must read the model's memory */
     size_t resident_bytes; /* memory of a device of its own for experts that it keeps (residents.c); 0: none */
+    int n_host_layer;      /* of so many first layers the device keeps no experts */
     int max_path; /* sequences of a batch, at most: each has one table `base`; 0: max_row.  For devices with memory of
                    * their own */
 };
+
+/* Experts that a device with memory of its own may keep. */
+int moe_n_device_experts(const struct moe_model *m, int n_host_layer);
 
 /* The features that a draft head reads: its target's context must be opened with them. */
 struct moe_features moe_model_reads(const struct moe_model *head);
@@ -452,6 +456,8 @@ struct moe_device_stats {
     uint64_t n_passed;               /* on the device, after a copy */
     uint64_t n_host;                 /* on the host */
     uint64_t n_copied, copied_bytes; /* copies of experts to the device */
+    uint64_t n_layer;                /* layers with experts, over all passes, */
+    uint64_t n_alone;                /* and those that the device went through without the host */
 };
 struct moe_device_stats moe_context_device_stats(const struct moe_context *c);
 

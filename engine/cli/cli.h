@@ -95,6 +95,9 @@ struct eng_config {
     const char *mirror; /* folder with a copy of the model; NULL: none */
     enum kn_isa isa;
     const char *device;
+    const char *gpu_layers; /* a number, "all" or "auto"; NULL: not given */
+    int n_cpu_moe;          /* experts of so many first layers stay on the host */
+    bool cpu_moe;           /* of all */
     enum kn_kv kv;
     struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma; /* gamma: draft length, or ENG_GAMMA_AUTO */
@@ -108,6 +111,7 @@ struct eng_config {
     bool yes, no_heat;                           /* no_heat: no heat file is written beside the model */
     struct eng_hub_places hub;                   /* from the environment, but for offline */
     const char *state_dir, *home, *terminal;     /* of run: XDG_STATE_HOME, HOME, TERM; NULL: unset */
+    const char *cache_dir;                       /* of this program, in XDG_CACHE_HOME or ~/.cache; NULL: unknown */
     struct spec_params sampling;                 /* sampling.bias points to `bias` */
     unsigned sampling_given;                     /* bits of engine/api/model_sampling.h: set by the user */
     struct moe_string breaker[ENG_BREAKERS_MOST];
@@ -124,6 +128,9 @@ struct eng_config {
  * FILE.  Returns 0, 1 when --help was given and printed, or KN_E*.  Strings point into argv, the environment or
  * the pool, so config must not be moved or copied. */
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv);
+
+/* Applies the flags of llama.cpp about GPUs, and says how; once messages can be shown.  0 or KN_EINVAL. */
+int eng_gpu_wishes(struct eng_config *config);
 
 /* Engine options from the flags; the command sets the rest (parallel sequences, progress, reserved memory). */
 struct eng_options eng_config_options(const struct eng_config *config, bool answers_requests);

@@ -400,6 +400,7 @@ static void read_places(struct eng_config *c)
     if (!hf || !hf[0])
         hf = xdg ? place(xdg, "huggingface") : place(home, ".cache/huggingface");
     h->cache = cache ? place(cache, "") : place(hf, "hub");
+    c->cache_dir = xdg ? place(xdg, "spillway") : place(home, ".cache/spillway");
     h->token = first_set("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", NULL);
     h->token_file = token && token[0] ? place(token, "") : place(hf, "token");
     h->endpoint = endpoint ? endpoint : "https://huggingface.co";
@@ -451,6 +452,7 @@ struct eng_options eng_config_options(const struct eng_config *c, bool answers_r
                              .isa = c->isa,
                              .device = c->device,
                              .device_mem = c->device_mem,
+                             .n_host_layer = c->n_cpu_moe,
                              .kv = c->kv,
                              .n_thread = c->n_thread,
                              .n_parallel = c->n_parallel,

@@ -16,9 +16,8 @@ static const struct {
 } foreign[] = {
     /* memory and processors */
     { EVERY,
-      "-ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -cmoe --cpu-moe -ot --override-tensor -ts --tensor-split "
-      "--cpu-offload-gb --gpu-memory-utilization --mem-fraction-static --swap-space --num-gpu -nkvo --no-kv-offload "
-      "--ncmoe --ngl -nopo --no-op-offload",
+      "-ot --override-tensor -ts --tensor-split --cpu-offload-gb --gpu-memory-utilization --mem-fraction-static "
+      "--swap-space --num-gpu -nkvo --no-kv-offload -nopo --no-op-offload",
       "is not needed: --host-mem decides how many experts stay in memory, --device cuda puts dense weights, KV cache "
       "and the most used experts on a GPU" },
     { EVERY,

@@ -3,6 +3,7 @@
  * The exit status is described in cli.h.  No other file calls exit(). */
 #include "engine/base/base.h"
 #include "engine/cli/options.h"
+#include "kernels/device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,9 @@ static int run_command(enum eng_command_id id, int argc, char **argv)
     kn_log_set(id == ENG_serve ? form[config.log_format] : eng_log_plain, config.quiet     ? KN_LOG_WARN
                                                                           : config.verbose ? KN_LOG_DEBUG
                                                                                            : KN_LOG_INFO);
-    e = eng_model_resolve(&config, id);
+    kn_device_keep_tests(config.cache_dir);
+    e = eng_gpu_wishes(&config);
+    e = e < 0 ? e : eng_model_resolve(&config, id);
     if (e < 0)
         return e == KN_ECANCELLED ? 1 : 2;
     return commands[id].run(&config);

@@ -72,6 +72,7 @@ int eng_windows_open(struct eng_windows *ev, int n_ctx, const char *output, bool
         co.device = moe_collector_device(ev->collector);
     co.n_slot = split.n_kv_slot;
     co.resident_bytes = split.device.expert;
+    co.n_host_layer = c->n_cpu_moe;
     return moe_context_open(&ev->context, ev->model, &co);
 }
 

@@ -144,6 +144,7 @@ static void ask_device(struct eng_need *need, const struct eng_use *use)
 {
     const struct moe_shape *s = moe_model_shape(use->model);
     struct moe_context_options one = use->context;
+    int n_expert = s->device_expert_bytes ? moe_n_device_experts(use->model, one.n_host_layer) : 0;
     one.n_slot = 1;
     *need = (struct eng_need){
         .dense_bytes = s->dense_bytes + use->drafters.device_weights,
@@ -153,8 +154,8 @@ static void ask_device(struct eng_need *need, const struct eng_use *use)
         .n_ctx = one.max_pos + use->n_ahead,
         .n_parallel = use->n_parallel,
         .kv_mem = use->kv_mem,
-        .expert_bytes = s->device_expert_bytes,
-        .n_expert = s->device_expert_bytes ? s->n_expert_total : 0,
+        .expert_bytes = n_expert ? s->device_expert_bytes / (size_t)s->n_expert_total * (size_t)n_expert : 0,
+        .n_expert = n_expert,
     };
 }
 

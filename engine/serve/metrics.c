@@ -146,6 +146,9 @@ static void write_device(struct page *p, const struct eng_thread_report *v)
         (double)v->store.pinned_bytes);
     one(p, "spillway_device_pin_refused", "gauge", "1: the driver has refused to pin more memory of experts",
         v->store.pin_refused);
+    one(p, "spillway_device_layers_total", "counter", "layers with experts of all passes", (double)d->n_layer);
+    one(p, "spillway_device_layers_alone_total", "counter", "those that the device went through without the host",
+        (double)d->n_alone);
     one(p, "spillway_device_failed", "gauge", "1: the device has failed, and all requests fail",
         v->engine.device_error != 0);
 }

@@ -189,11 +189,15 @@ struct run {
     struct kn_arena host, shared;
     struct kn_team *team;
     float weights[KN_PANEL];
+    struct kn_group *listed;
 };
 
 static void lay_out(struct run *r)
 {
     struct moe_arenas a = { .host = r->host, .shared = r->shared };
+    int most = r->model.desc.n_expert;
+    r->listed = kn_arena_take(&a.host, (size_t)most, sizeof *r->listed);
+    a.device = (struct kn_arena){ .base = (uint8_t *)r->listed, .bytes = (size_t)most * sizeof *r->listed };
     moe_residents_lay_out(&r->c, &a);
     r->host.used = a.host.used;
     r->shared.used = a.shared.used;
@@ -223,7 +227,10 @@ static void open_run(struct run *r, const struct route *route, const struct mach
     lay_out(r);
     r->c.shared = (struct kn_memory){ .base = r->shared.base, .image = r->shared.base };
     r->c.device.device = queue.device;
-    if (kn_queue_open(&r->c.queue, &queue) || moe_residents_open(&r->c))
+    if (kn_queue_open(&r->c.queue, &queue))
+        exit(1);
+    r->c.copies = r->c.queue;
+    if (moe_residents_open(&r->c))
         exit(1);
 }
 
@@ -250,10 +257,11 @@ static double run_layer(struct run *r, struct world *w, const struct layer_plan 
         pair[i] = i;
     c->plan = (struct kn_plan){ .n_expert = &n_planned, .expert = p->expert, .first = p->first, .pair = pair };
     c->n_row = n_row;
-    moe_residents_list(c, &r->layer[layer]);
+    moe_residents_list(c);
     moe_residents_choose(c, layer);
-    for (int i = 0; i < s->n_there; i++)
-        device += device_ns(w->m, s->group[i].n);
+    for (int e = 0; e < p->n; e++)
+        if (moe_is_resident(c, p->expert[e]))
+            device += device_ns(w->m, p->first[e + 1] - p->first[e]);
     for (int i = 0; i < s->n_rest; i++) {
         int e = s->rest_of[i], n = p->first[e + 1] - p->first[e];
         if (s->passes[i]) {

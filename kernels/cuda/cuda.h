@@ -3,7 +3,7 @@
  *     kn_cuda_open()      a device by its number, with the kernels that nvcc made when the program was built
  *     kn_cuda_has_format()     the weight formats that it can compute with; it has all operations
  *     kn_cuda_admit()     before the first queue: once for each format of a model's matrices
- *     kn_cuda_self_test() on the first start with a GPU
+ *     kn_cuda_admit_device() at each start: on the first one with a GPU, kn_cuda_self_test()
  *     kn_queue_open() ..  as with every device
  *
  * A queue is a stream of the driver: kn_queue_add() launches an operation's kernels and returns.  The host reads
@@ -25,7 +25,14 @@ bool kn_cuda_has_format(enum kn_format f);
 int kn_cuda_admit(const struct kn_device *d, enum kn_format f);
 
 /* Compares the device with the host's scalar functions, bit for bit, on small operations: rows, router, attention in
- * each KV format, products in each format.  0, KN_ENOMEM, or KN_EIO with a message that names the first that differs. */
+ * each KV format, products in each format.  0, KN_ENOMEM, or KN_EIO with a message that names the first that differs.
+ * Formats whose products differ are no error: the device does not have them. */
 int kn_cuda_self_test(struct kn_device *d);
+
+/* Tests the device, or takes the result that was kept by an earlier start; says which formats differ. */
+int kn_cuda_admit_device(struct kn_device *d);
+
+/* Keeps results in this folder; NULL: nowhere, as at first. */
+void kn_cuda_keep_tests(const char *folder);
 
 #endif

@@ -153,6 +153,7 @@ int kn_cuda_open(struct kn_device **out, int number)
     failed = failed ? failed : driver->context_retain(&d->context, device);
     failed = failed ? failed : driver->context_use(d->context);
     error = failed ? kn_cuda_failed(failed, "opening the device") : load_modules(d);
+    error = error ? error : kn_cuda_try_await(d);
     if (error) {
         kn_cuda_close(&d->base);
         return error;
@@ -186,8 +187,17 @@ bool kn_cuda_has_format(enum kn_format f)
     return f < KN_FORMAT_COUNT && has[f];
 }
 
+bool kn_cuda_device_has_format(const struct kn_device *device, enum kn_format f)
+{
+    return kn_cuda_has_format(f) && !(((const struct kn_cuda_device *)device)->differing >> f & 1);
+}
+
 int kn_cuda_admit(const struct kn_device *device, enum kn_format f)
 {
+    if (kn_cuda_has_format(f) && !kn_cuda_device_has_format(device, f))
+        return kn_fail(KN_EUNSUPPORTED,
+                       "this CUDA device computes weights in %s differently from the host: leave --device out",
+                       kn_format_info(f)->name);
     if (!kn_cuda_has_format(f))
         return kn_fail(KN_EUNSUPPORTED, "CUDA devices cannot compute with weights in %s", kn_format_info(f)->name);
     _Static_assert(KN_FORMAT_COUNT <= 32, "formats are bits of a word");

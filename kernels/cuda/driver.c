@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define CUDA_LEAST   13000 /* the driver's number for CUDA 13.0: nvcc of this version has made the images */
@@ -46,6 +47,8 @@ static void open_driver(void)
     }
     if (!find_functions(handle))
         return;
+    /* A stream that awaits a word blocks others of its channel: 8 channels unless the user says otherwise. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     unsigned error = functions.init(0);
     const char *text = NULL;
     if (error) {

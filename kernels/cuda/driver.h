@@ -21,6 +21,7 @@ struct CUevent_st;
 #define KN_CUDA_NO_DEVICE     100u
 #define KN_CUDA_NO_BINARY     209u /* the image holds no code for this GPU */
 #define KN_CUDA_NOT_FOUND     500u
+#define KN_CUDA_NOT_READY     600u
 
 #define KN_CUDA_PROCESSORS 16u /* attributes of a device */
 #define KN_CUDA_MAJOR      75u
@@ -30,6 +31,7 @@ struct CUevent_st;
 #define KN_CUDA_NON_BLOCKING 1u /* cuStreamCreate */
 #define KN_CUDA_NO_TIMING    2u /* cuEventCreate */
 #define KN_CUDA_MEMORY_TYPE  2u /* cuPointerGetAttribute */
+#define KN_CUDA_NOT_BELOW    0u /* cuStreamWaitValue32: until the difference is not negative */
 
 typedef unsigned long long kn_cuda_address;
 
@@ -72,7 +74,12 @@ typedef unsigned long long kn_cuda_address;
     X(event_create, cuEventCreate, (struct CUevent_st * *event, unsigned flags))                                       \
     X(event_destroy, cuEventDestroy_v2, (struct CUevent_st * event))                                                   \
     X(event_record, cuEventRecord, (struct CUevent_st * event, struct CUstream_st * stream))                           \
-    X(event_wait, cuEventSynchronize, (struct CUevent_st * event))
+    X(event_wait, cuEventSynchronize, (struct CUevent_st * event))                                                     \
+    X(stream_query, cuStreamQuery, (struct CUstream_st * stream))                                                      \
+    X(stream_write, cuStreamWriteValue32_v2,                                                                           \
+      (struct CUstream_st * stream, kn_cuda_address at, unsigned value, unsigned flags))                               \
+    X(stream_await, cuStreamWaitValue32_v2,                                                                            \
+      (struct CUstream_st * stream, kn_cuda_address at, unsigned value, unsigned flags))
 
 struct kn_cuda_driver {
 #define KN_MEMBER(name, symbol, parameters) unsigned(*name) parameters;

@@ -219,6 +219,58 @@ KN_KERNEL(guess, THREADS, 2)(const __grid_constant__ struct kn_op_guess o)
         *o.n_listed = n;
 }
 
+/* Whether the plan's i-th expert is absent. */
+KN_DEVICE bool is_absent(const struct kn_op_group &o, int i)
+{
+    return !o.expert || !o.expert[o.plan.expert[i] - o.expert0].gate.data;
+}
+
+/* The number of outputs of absent experts. */
+KN_DEVICE int block_absent_outputs(const struct kn_op_group &o, int n, int *n_absent)
+{
+    const int32_t *first = o.plan.first;
+    int outputs = 0, all;
+    *n_absent = 0;
+    for (int e0 = 0; e0 < n; e0 += THREADS) {
+        int e = e0 + (int)threadIdx.x;
+        bool absent = e < n && is_absent(o, e);
+        block_sum_before(absent ? first[e + 1] - first[e] : 0, &all);
+        outputs += all;
+        block_sum_before(absent, &all);
+        *n_absent += all;
+    }
+    return outputs;
+}
+
+/* A thread numbers the outputs of an expert.  Behind those of absent experts, the i-th has its place in the plan less the
+ * outputs of absent experts before it. */
+KN_DEVICE void block_number_outputs(const struct kn_op_group &o, int n)
+{
+    const struct kn_plan *p = &o.plan;
+    int n_absent, n_first = block_absent_outputs(o, n, &n_absent), before = 0;
+    for (int e0 = 0; e0 < n; e0 += THREADS) {
+        int e = e0 + (int)threadIdx.x, first = e < n ? p->first[e] : 0, end = e < n ? p->first[e + 1] : 0, all;
+        bool absent = e < n && is_absent(o, e);
+        int absent_before = before + block_sum_before(absent ? end - first : 0, &all);
+        int at = absent ? absent_before : n_first + first - absent_before;
+        for (int k = first; k < end; k++, at++) {
+            int32_t pair = p->pair[k];
+            o.out[k] = at;
+            o.place[pair] = at;
+            if (o.weight)
+                o.out_weight[at] = o.weight[pair];
+        }
+        before += all;
+    }
+    if (threadIdx.x == 0) {
+        *o.n_absent = n_absent;
+        if (!n_absent) {
+            __threadfence_system();
+            *(volatile uint32_t *)o.done = o.turn;
+        }
+    }
+}
+
 /* A thread makes a group.  Groups are copied by words, padding included. */
 KN_KERNEL(group, THREADS, 2)(const __grid_constant__ struct kn_op_group o)
 {
@@ -234,10 +286,12 @@ KN_KERNEL(group, THREADS, 2)(const __grid_constant__ struct kn_op_group o)
             ((uint64_t *)g)[k] = from[k];
         g->bias = e;
         g->first = i < n ? p->first[i] : 0;
-        g->n = i < n ? p->first[i + 1] - p->first[i] : 0;
+        g->n = i < n && !(o.out && is_absent(o, i)) ? p->first[i + 1] - p->first[i] : 0;
     }
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0 && o.n_sum)
         *o.n_sum += n;
+    if (o.out)
+        block_number_outputs(o, n);
 }
 
 /* ---- activation --------------------------------------------------------------------------------------------- */

@@ -48,6 +48,8 @@ template <class W> KN_DEVICE void group_product(const struct kn_cuda_group_produ
 {
     const struct kn_group &g = o.group[blockIdx.z];
     const struct kn_mat w = o.down ? g.down : blockIdx.y ? g.up : g.gate;
+    if (g.n < 1)
+        return;
     if (!(o.admitted >> w.format & 1))
         __trap();
     if (w.format == format)

@@ -6,6 +6,9 @@
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/launch.h"
 
+#define KN_CUDA_PATH     1024
+#define KN_CUDA_IDENTITY 700 /* bytes that name a GPU, its driver and the program */
+
 /* Files of kernels.  Each was compiled to one image: code for several GPUs and PTX for later ones. */
 #define KN_CUDA_FILES(X)                                                                                               \
     X(rows)                                                                                                            \
@@ -39,6 +42,8 @@ extern const char *const kn_cuda_images[KN_CUDA_IMAGES]; /* NULL: built without 
     X(copy_16)                                                                                                         \
     X(copy_1)                                                                                                          \
     X(copy_overlapping)                                                                                                \
+    X(transfer_16)                                                                                                     \
+    X(transfer_1)                                                                                                      \
     X(finish_qkv)                                                                                                      \
     X(latent_keep)                                                                                                     \
     X(latent_place)                                                                                                    \
@@ -80,6 +85,8 @@ struct kn_cuda_device {
     struct CUfunc_st *kernel[KN_CUDA_KERNEL_COUNT];
     struct CUfunc_st *product[KN_FORMAT_COUNT][2]; /* for one row of activations, for KN_CUDA_ROWS */
     struct CUfunc_st *group[KN_FORMAT_COUNT];
+    bool can_await;     /* the driver has stream memory operations */
+    unsigned differing; /* bits of the formats whose products differ from the host's: by the self-test */
 };
 
 /* A buffer of pinned memory, in pieces that are used in turn: through it a queue copies memory of the host that is not pinned.
@@ -102,6 +109,7 @@ struct kn_cuda_queue {
     struct kn_cuda_stage stage;
     int max_span; /* most spans of a row */
     int error;    /* the first */
+    struct kn_cuda_queue *beside;
 };
 
 extern const struct kn_backend kn_cuda_backend;
@@ -119,5 +127,12 @@ void kn_cuda_stage_open(struct kn_cuda_queue *q);
 void kn_cuda_stage_close(struct kn_cuda_queue *q);
 unsigned kn_cuda_transfer(struct kn_cuda_queue *q,
                           const struct kn_op_transfer *o); /* returns the driver's error, or 0 */
+
+bool kn_cuda_device_has_format(const struct kn_device *d, enum kn_format f);
+
+/* await.c: words that the host and streams wait for */
+bool kn_cuda_can_await(const struct kn_device *d);
+int kn_cuda_try_await(struct kn_cuda_device *d); /* at the start: finds out whether it can */
+int kn_cuda_await(struct kn_queue *q, const uint32_t *word, uint32_t value);
 
 #endif

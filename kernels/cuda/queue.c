@@ -137,10 +137,40 @@ static void add_copy(queue *q, const struct kn_op_copy *o)
     }
 }
 
+/* Under a condition a kernel copies: the host's end is pinned memory, which kernels can read and write. */
+static void transfer_when(queue *q, const struct kn_op_transfer *o)
+{
+    size_t unit = ((uintptr_t)o->to | (uintptr_t)o->from | o->bytes) % 16 ? 1 : 16;
+    size_t blocks = (o->bytes / unit + KN_CUDA_ROW_THREADS - 1) / KN_CUDA_ROW_THREADS;
+    struct grid g = { blocks < COPY_BLOCKS ? (int)blocks : COPY_BLOCKS, 1, 1 };
+    LAUNCH(q, kernel_of(q, unit == 16 ? KN_CUDA_transfer_16 : KN_CUDA_transfer_1), g, KN_CUDA_ROW_THREADS,
+           (void *)(uintptr_t)o);
+}
+
 static void add_transfer(queue *q, const struct kn_op_transfer *o)
 {
+    if (o->when) {
+        transfer_when(q, o);
+        return;
+    }
     if (o->bytes && !q->error)
         failed(q, kn_cuda_transfer(q, o), "copying between the host and the device");
+}
+
+static void add_signal(queue *q, const struct kn_op_signal *o)
+{
+    if (!q->error)
+        failed(q, q->device->driver->stream_write(q->stream, (kn_cuda_address)(uintptr_t)o->word, o->value, 0),
+               "writing a word");
+}
+
+static void add_await(queue *q, const struct kn_op_await *o)
+{
+    if (!q->error)
+        failed(q,
+               q->device->driver->stream_await(q->stream, (kn_cuda_address)(uintptr_t)o->word, o->value,
+                                               KN_CUDA_NOT_BELOW),
+               "waiting for a word");
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------ */
@@ -341,6 +371,8 @@ static void queue_close(struct kn_queue *base)
     queue *q = (queue *)base;
     const struct kn_cuda_driver *d = q->device->driver;
     d->context_use(q->device->context);
+    if (q->beside)
+        q->beside->beside = NULL;
     if (q->stream) {
         d->stream_wait(q->stream);
         d->stream_destroy(q->stream);
@@ -361,6 +393,9 @@ static int queue_open(struct kn_queue **out, const struct kn_queue_options *opt)
     q->device = d;
     q->max_span = kn_ceil_div(opt->max_pos, KN_SPAN);
     q->n_part_float = part_floats(d, opt);
+    q->beside = (queue *)opt->beside;
+    if (q->beside)
+        q->beside->beside = q;
     d->driver->context_use(d->context);
     unsigned error = d->driver->stream_create(&q->stream, KN_CUDA_NON_BLOCKING);
     if (!error && q->n_part_float)
@@ -382,7 +417,7 @@ const struct kn_backend kn_cuda_backend = {
     .name = "cuda",
     .close = kn_cuda_close,
     .own_memory = true,
-    .has_format = kn_cuda_has_format,
+    .has_format = kn_cuda_device_has_format,
     .admit = kn_cuda_admit,
     .memory_free = kn_cuda_memory_free,
     .memory_open = kn_cuda_memory_open,
@@ -396,4 +431,6 @@ const struct kn_backend kn_cuda_backend = {
     .queue_set_team = queue_set_team,
     .queue_add = queue_add,
     .queue_wait = queue_wait,
+    .can_await = kn_cuda_can_await,
+    .queue_await = kn_cuda_await,
 };

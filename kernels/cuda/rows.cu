@@ -197,6 +197,18 @@ KN_KERNEL(copy_1, THREADS, 2)(const __grid_constant__ struct kn_op_copy o)
     copy_piece<uint8_t>(o.to + at, o.from ? o.from + at : NULL, o.bytes);
 }
 
+KN_KERNEL(transfer_16, THREADS, 2)(const __grid_constant__ struct kn_op_transfer o)
+{
+    if (*o.when)
+        copy_piece<uint4>(o.to, o.from, o.bytes);
+}
+
+KN_KERNEL(transfer_1, THREADS, 2)(const __grid_constant__ struct kn_op_transfer o)
+{
+    if (*o.when)
+        copy_piece<uint8_t>(o.to, o.from, o.bytes);
+}
+
 /* Pieces that overlap their copies: one block for each, which reads THREADS bytes before it writes them, from the end
  * that the copy does not reach first. */
 KN_KERNEL(copy_overlapping, THREADS, 2)(const __grid_constant__ struct kn_op_copy o)

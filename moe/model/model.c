@@ -56,8 +56,10 @@ static void sum_up_experts(struct moe_model *m)
                 continue;
             size_t scratch = off_scratch_bytes(&x->matrix[i], 1);
             unsigned bit = 1u << kn_format_info(x->matrix[i].format)->act;
-            if (own)
+            if (own) {
                 *(i < OFF_MATRICES - 1 ? &l->expert_acts : &l->down_acts) |= bit;
+                l->expert_formats[i == OFF_MATRICES - 1] |= 1u << x->matrix[i].format;
+            }
             m->scratch_bytes = scratch > m->scratch_bytes ? scratch : m->scratch_bytes;
             if (own) {
                 m->shape.expert_file_bytes += off_file_bytes(&x->matrix[i]);

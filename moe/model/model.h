@@ -287,6 +287,7 @@ struct moe_layer {
     float *gate_bias_at, *up_bias_at;         /* on the device; gate_bias and up_bias are the host's */
     int expert0;                              /* the store's number of the layer's expert 0 */
     unsigned expert_acts, down_acts;          /* bits 1 << kn_act that the experts' gates and ups read; the downs */
+    unsigned expert_formats[2];               /* bits 1 << format of the experts' gates and ups; of the downs */
 };
 
 /* A tensor that the load reads, and its destination.  One of matrix, vector and halves is not NULL: matrix->data is

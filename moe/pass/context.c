@@ -82,13 +82,9 @@ static void lay_out_rows(struct moe_rows *out, struct kn_arena *a, size_t n)
 
 static void lay_out_choices(struct moe_context *c, struct moe_choices *out, struct moe_arenas *a, size_t n_row)
 {
-    size_t n_expert = (size_t)c->model->desc.n_expert, n_used = (size_t)c->model->desc.n_used;
+    size_t n_expert = (size_t)c->model->desc.n_expert;
     out->logit = kn_arena_take(&a->device, n_row * n_expert, sizeof(float));
     out->rank = kn_arena_take(&a->device, n_row * n_expert, sizeof(float));
-    out->id = take_shared(c, a, n_row * n_used, sizeof(int32_t));
-    /* the host's experts read it, too, if it multiplies their inputs */
-    out->weight = c->model->desc.scaled_input ? take_shared(c, a, n_row * n_used, sizeof(float))
-                                              : kn_arena_take(&a->device, n_row * n_used, sizeof(float));
 }
 
 static void lay_out_guess(struct moe_context *c, struct moe_arenas *a, unsigned kinds)
@@ -102,6 +98,8 @@ static void lay_out_guess(struct moe_context *c, struct moe_arenas *a, unsigned 
     g->seen = kn_arena_take(&a->host, (MOE_FAR + 1) * MOE_SIGHTS * (size_t)d->n_expert, sizeof(bool));
     g->n_listed = kn_arena_take(&a->shared, 1, sizeof *g->n_listed);
     lay_out_choices(c, &g->choices, a, (size_t)n_row);
+    g->choices.id = kn_arena_take(&a->device, (size_t)(n_row * d->n_used), sizeof(int32_t));
+    g->choices.weight = kn_arena_take(&a->device, (size_t)(n_row * d->n_used), sizeof(float));
     take_acts(c, a, false, &g->norm, kinds, n_row, d->d_model);
 }
 
@@ -128,16 +126,16 @@ static void lay_out_recall(struct moe_context *c, struct kn_arena *a)
 static void lay_out_plan(struct moe_context *c, struct moe_arenas *a, size_t n_row)
 {
     const struct moe_desc *d = &c->model->desc;
-    size_t n_expert = (size_t)d->n_expert, n_pair = n_row * (size_t)d->n_used;
+    size_t n_expert = (size_t)d->n_expert;
+    bool own_memory = device_of(c->model, &c->opt)->backend->own_memory;
     lay_out_choices(c, &c->route, a, n_row);
+    moe_listings_lay_out(c, a, own_memory);
     c->shared_weight = kn_arena_take(&a->device, d->d_shared ? n_row : 0, sizeof(float));
     c->shared_out = kn_arena_take(&a->device, d->d_shared ? n_row * (size_t)d->d_model : 0, sizeof(float));
-    c->plan.n_expert = kn_arena_take(&a->shared, 1, sizeof(int32_t));
-    c->plan.expert = kn_arena_take(&a->shared, n_expert, sizeof(int32_t));
-    c->plan.first = kn_arena_take(&a->shared, n_expert + 1, sizeof(int32_t));
-    c->plan.row = kn_arena_take(&a->shared, n_pair, sizeof(int32_t));
-    c->plan.pair = kn_arena_take(&a->shared, n_pair, sizeof(int32_t));
-    c->plan.fill = kn_arena_take(&a->shared, n_expert, sizeof(int32_t));
+    if (own_memory) {
+        c->shared_gate = kn_arena_take(&a->device, n_row * (size_t)d->d_shared, sizeof(float));
+        c->shared_up = kn_arena_take(&a->device, n_row * (size_t)d->d_shared, sizeof(float));
+    }
     c->mark = kn_arena_take(&a->host, n_expert, sizeof(uint8_t));
     c->present.there = kn_arena_take(&a->host, n_expert, sizeof(bool));
     c->present.rank_bias = kn_arena_take(&a->shared, n_expert, sizeof(float));
@@ -398,6 +396,22 @@ static bool has_host_queue(const struct moe_model *m, const struct kn_device *de
     return m->desc.n_expert && device->backend->own_memory;
 }
 
+/* True if the host may follow the device: it writes words that the device awaits. */
+static bool has_queue_beside(const struct moe_model *m, const struct kn_device *device)
+{
+    return has_host_queue(m, device) && kn_device_can_await(device);
+}
+
+/* The queue beside runs experts and copies only. */
+static struct kn_queue_options beside_options(const struct kn_queue_options *opt, struct kn_queue *queue)
+{
+    struct kn_queue_options beside = *opt;
+    beside.beside = queue;
+    beside.max_pos = 1;
+    beside.max_state_floats = 0;
+    return beside;
+}
+
 struct kn_bytes moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt)
 {
     const struct kn_device *device = device_of(m, opt);
@@ -410,6 +424,12 @@ struct kn_bytes moe_context_bytes(const struct moe_model *m, const struct moe_co
     n.host += a.host.used + a.shared.used;
     if (has_host_queue(m, device))
         n.host += kn_queue_bytes(&host).host;
+    if (has_queue_beside(m, device)) {
+        struct kn_queue_options beside = beside_options(&queue, NULL);
+        struct kn_bytes more = kn_queue_bytes(&beside);
+        n.host += more.host;
+        n.device += more.device;
+    }
     if (device->backend->own_memory)
         n.device += bytes + a.shared.used;
     else
@@ -424,11 +444,16 @@ static int open_queues(struct moe_context *c)
     struct kn_queue_options queue = queue_options(m, &c->opt, device);
     struct kn_queue_options host = queue_options(m, &c->opt, kn_host_device(m->ops->isa));
     int error = kn_queue_open(&c->queue, &queue);
+    c->copies = c->queue;
     if (error || !has_host_queue(m, device)) {
         c->host_queue = c->queue;
         return error;
     }
-    return kn_queue_open(&c->host_queue, &host);
+    if (has_queue_beside(m, device)) {
+        struct kn_queue_options beside = beside_options(&queue, c->queue);
+        error = kn_queue_open(&c->beside, &beside);
+    }
+    return error ? error : kn_queue_open(&c->host_queue, &host);
 }
 
 static int open_memory(struct moe_context *c)
@@ -487,6 +512,8 @@ void moe_context_set_team(struct moe_context *c, struct kn_team *team)
     kn_queue_set_team(c->queue, team);
     if (c->host_queue != c->queue)
         kn_queue_set_team(c->host_queue, team);
+    if (c->beside)
+        kn_queue_set_team(c->beside, team);
 }
 
 struct slot_copy {
@@ -541,6 +568,7 @@ void moe_context_close(struct moe_context *c)
         moe_context_expect(c, NULL, 0);
     if (c->host_queue != c->queue)
         kn_queue_close(c->host_queue);
+    kn_queue_close(c->beside);
     kn_queue_close(c->queue);
     kn_memory_close(&c->residents.memory);
     kn_memory_close(&c->kv);

@@ -2,9 +2,9 @@
  *
  * Experts: route, plan, request all distinct experts from the store, prefetch experts for the next layer, compute the
  * shared expert, then compute the experts that have arrived while others are still read: gate and up of all of them in
- * one parallel region, then their activation, then down in another region.  A device with memory of its own hands over
- * the plan and the codes of the rows, and computes the shared expert, the experts that it keeps and those that are copied to
- * it (residents.c) while the host computes the others, whose outputs go up.
+ * one parallel region, then their activation, then down in another region.  A device with memory of its own lists the
+ * layer's experts (listings.c), and computes the shared expert, the experts that it keeps and those that are copied to
+ * it (residents.c), while the host computes the others, whose outputs go up.
  * Outputs are stored per (row, choice) and added in the order of choices, never in the order of arrival.
  *
  * Cost of one pass at batch 1: n_used * 3 * d_model * d_expert weights at 4.5 bits, read once.  A parallel region costs
@@ -21,10 +21,11 @@ static void run_dense(struct moe_context *c, int layer, const struct kn_acts *x,
     const struct moe_layer *l = &c->model->layer[layer];
     const struct moe_desc *d = &c->model->desc;
     const struct kn_group *group = moe_at(c, &c->dense[layer]);
+    bool apart = c->shared_gate && y == c->shared_out;
     kn_enqueue(c->queue, GATE_UP, gate_up, .group = group, .n_group = 1, .n_row = c->n_row, .n_pair = c->n_row,
-               .d_in = d->d_model, .d_act = d_act, .x = *x, .gate = c->gate, .up = c->up,
-               .activation = (enum kn_activation)d->activation, .alpha = d->swiglu_alpha, .limit = d->swiglu_limit,
-               .act = c->wide, .kinds = kn_act_bit(&l->down),
+               .d_in = d->d_model, .d_act = d_act, .x = *x, .gate = apart ? c->shared_gate : c->gate,
+               .up = apart ? c->shared_up : c->up, .activation = (enum kn_activation)d->activation,
+               .alpha = d->swiglu_alpha, .limit = d->swiglu_limit, .act = c->wide, .kinds = kn_act_bit(&l->down),
                .formats = kn_format_bit(&l->gate) | kn_format_bit(&l->up));
     kn_enqueue(c->queue, DOWN, down, .group = group, .n_group = 1, .n_pair = c->n_row, .d_act = d_act,
                .d_out = d->d_model, .act = c->wide, .y = y, .formats = kn_format_bit(&l->down));
@@ -44,10 +45,11 @@ void moe_dense_ffn(struct moe_context *c, int layer)
 /* The e-th expert of the plan could not be read: the rows that need it fail with this status, the other rows do not. */
 static void fail_rows(struct moe_context *c, int e, int status)
 {
-    moe_wait(c); /* operations read the statuses */
+    if (!moe_computes_twice(c))
+        moe_wait(c); /* operations read the statuses */
     for (int i = c->plan.first[e]; i < c->plan.first[e + 1]; i++)
         c->now.status[c->plan.row[i]] = status;
-    moe_upload(c, c->now.status, (size_t)c->n_row * sizeof *c->now.status);
+    c->residents.failed = true;
 }
 
 /* Computes n experts of a list for their rows, on the host. */
@@ -69,37 +71,55 @@ static void run_groups(struct moe_context *c, const struct moe_layer *l, const s
                .d_out = d->d_model, .pair = out, .act = act, .y = moe_image(c, c->y));
 }
 
-/* Computes n experts that lie on the device. */
-static void run_groups_there(struct moe_context *c, const struct moe_layer *l, const struct kn_group *group, int n)
+/* Experts that lie on the device; formats as in struct moe_layer. */
+struct groups {
+    const struct kn_group *group; /* of the device */
+    int n;
+    const unsigned *formats;
+};
+
+/* Computes experts by a queue of the device. */
+static void run_groups_there(struct moe_context *c, struct kn_queue *q, int layer, const struct groups *g)
 {
     const struct moe_desc *d = &c->model->desc;
-    const struct moe_residents *r = &c->residents;
-    const int32_t *out = moe_at(c, moe_device_lists(c) ? c->plan.pair : r->out);
-    const float *weight = moe_device_lists(c) || !r->weight ? c->route.weight : moe_at(c, r->weight);
+    const struct moe_layer *l = &c->model->layer[layer];
+    bool lists = moe_device_lists(c);
+    const int32_t *out = moe_at(c, lists ? c->plan.pair : c->residents.out);
+    const float *weight = lists || !d->scaled_input ? c->route.weight : moe_at(c, c->residents.weight);
     int n_pair = c->n_row * d->n_used;
-    const struct kn_group *at = moe_at(c, group);
-    kn_enqueue(c->queue, GATE_UP, gate_up, .group = at, .n_group = n, .n_row = c->n_row, .n_pair = n_pair,
+    kn_enqueue(q, GATE_UP, gate_up, .group = g->group, .n_group = g->n, .n_row = c->n_row, .n_pair = n_pair,
                .d_in = d->d_model, .d_act = d->d_expert, .interleaved = c->model->gate_up_interleaved,
                .row = moe_at(c, c->plan.row), .pair = out, .x = c->norm, .gate = c->gate, .up = c->up,
                .gate_bias = l->gate_bias_at, .up_bias = l->up_bias_at, .activation = (enum kn_activation)d->activation,
                .alpha = d->swiglu_alpha, .limit = d->swiglu_limit, .act = c->act, .kinds = l->down_acts,
-               .formats = r->formats[0], .in_scale = d->scaled_input ? weight : NULL);
-    kn_enqueue(c->queue, DOWN, down, .group = at, .n_group = n, .n_pair = n_pair, .d_act = d->d_expert,
-               .d_out = d->d_model, .pair = out, .act = c->act, .y = c->y, .formats = r->formats[1]);
+               .formats = g->formats[0], .in_scale = d->scaled_input ? weight : NULL);
+    kn_enqueue(q, DOWN, down, .group = g->group, .n_group = g->n, .n_pair = n_pair, .d_act = d->d_expert,
+               .d_out = d->d_model, .pair = out, .act = c->act, .y = c->y, .formats = g->formats[1]);
 }
 
-static void run_round(struct moe_context *c, const struct moe_layer *l)
+/* The experts that the device has. */
+static void run_residents(struct moe_context *c, int layer)
+{
+    const struct moe_residents *r = &c->residents;
+    const struct moe_layer *l = &c->model->layer[layer];
+    if (r->n && l->expert0 < c->model->shape.n_expert_total)
+        run_groups_there(c, c->queue, layer, &(struct groups){ r->listed, moe_most_experts(c), l->expert_formats });
+}
+
+/* Those that were copied for this layer. */
+static void run_round(struct moe_context *c, int layer)
 {
     int n;
     const struct kn_group *group = moe_residents_round(c, &n);
     if (n)
-        run_groups_there(c, l, group, n);
+        run_groups_there(c, c->copies, layer, &(struct groups){ moe_at(c, group), n, c->residents.formats });
 }
 
 /* Of n experts that have arrived, those that are copied to the device are computed there; the others are appended to the n_done
  * in c->group; the rows of experts that could not be read fail.  Returns the number appended. */
-static int list_arrived(struct moe_context *c, const struct moe_layer *l, int n, int n_done)
+static int list_arrived(struct moe_context *c, int layer, int n, int n_done)
 {
+    const struct moe_layer *l = &c->model->layer[layer];
     struct moe_residents *r = &c->residents;
     const struct kn_plan *p = &c->plan;
     struct kn_group *group = c->group + n_done;
@@ -110,7 +130,7 @@ static int list_arrived(struct moe_context *c, const struct moe_layer *l, int n,
             fail_rows(c, e, c->arrived_status[i]);
         } else if (r->passes[c->arrived[i]]) {
             if (r->n_round == r->n_window)
-                run_round(c, l);
+                run_round(c, layer);
             moe_residents_pass(c, l, e, v->matrix);
         } else {
             *group++ = (struct kn_group){ .gate = v->matrix[0],
@@ -122,7 +142,7 @@ static int list_arrived(struct moe_context *c, const struct moe_layer *l, int n,
                                           .n = p->first[e + 1] - p->first[e] };
         }
     }
-    run_round(c, l);
+    run_round(c, layer);
     return (int)(group - c->group) - n_done;
 }
 
@@ -146,15 +166,15 @@ static void release(struct moe_context *c)
 }
 
 /* Computes the layer's experts that lie in memory of the host as they arrive: here, or on the device after a copy. */
-static void run_rest(struct moe_context *c, const struct moe_layer *l)
+static void run_rest(struct moe_context *c, int layer)
 {
     struct moe_residents *r = &c->residents;
     int n, n_done = 0;
     bool copies = false;
     while ((n = wait_for_experts(c)) > 0) {
         uint64_t n_copied = r->total.n_copied;
-        int n_new = list_arrived(c, l, n, n_done);
-        run_groups(c, l, c->group + n_done, n_new);
+        int n_new = list_arrived(c, layer, n, n_done);
+        run_groups(c, &c->model->layer[layer], c->group + n_done, n_new);
         n_done += n_new;
         for (int i = 0; i < n; i++)
             if (c->arrived_status[i] >= 0 && !r->passes[c->arrived[i]])
@@ -162,11 +182,14 @@ static void run_rest(struct moe_context *c, const struct moe_layer *l)
         kn_queue_wait(c->host_queue); /* off_wait() and off_release() may evict experts that were handed out before */
         copies = r->total.n_copied > n_copied;
         if (copies && r->ticket.n_given < r->ticket.n)
-            moe_wait(c);
+            moe_wait_copies(c);
     }
     if (!copies) /* else when the copies are done */
         release(c);
-    moe_upload(c, moe_image(c, c->y), (size_t)r->n_host * (size_t)c->model->desc.d_model * sizeof *c->y);
+    if (moe_computes_twice(c))
+        moe_residents_upload(c);
+    if (r->failed)
+        moe_upload_beside(c, c->now.status, (size_t)c->n_row * sizeof *c->now.status);
 }
 
 void moe_experts_end(struct moe_context *c)
@@ -176,27 +199,6 @@ void moe_experts_end(struct moe_context *c)
     if (r->since_ns && !c->error)
         moe_where_learn(&r->where, (double)(kn_now_ns() - r->since_ns - r->stalled_ns));
     r->since_ns = 0;
-}
-
-/* Copies a layer's rows to the host: the plan of their experts, and the codes that the experts read. */
-static void download_rows(struct moe_context *c, const struct moe_layer *l)
-{
-    const struct kn_plan *p = &c->plan;
-    const struct kn_acts norm = moe_acts_image(c, &c->norm);
-    size_t n_expert = (size_t)c->model->desc.n_expert, n_row = (size_t)c->n_row;
-    size_t n_pair = n_row * (size_t)c->model->desc.n_used;
-    moe_download(c, p->n_expert, sizeof *p->n_expert);
-    moe_download(c, p->expert, n_expert * sizeof *p->expert);
-    moe_download(c, p->first, (n_expert + 1) * sizeof *p->first);
-    moe_download(c, p->row, n_pair * sizeof *p->row);
-    moe_download(c, p->pair, n_pair * sizeof *p->pair);
-    if (c->recall.learns)
-        moe_download(c, moe_image(c, c->route.id), n_pair * sizeof *c->route.id);
-    if (c->model->desc.scaled_input)
-        moe_download(c, moe_image(c, c->route.weight), n_pair * sizeof *c->route.weight);
-    for (int kind = 0; kind < KN_ACT_COUNT; kind++)
-        if (l->expert_acts & 1u << kind)
-            moe_download(c, norm.code[kind], n_row * norm.code_stride[kind]);
 }
 
 /* Gives the weights of a row's absent experts to those in memory. */
@@ -234,54 +236,105 @@ static void drop_absent(struct moe_context *c, const struct moe_layer *l)
         share_weights(c->present.there, c->route.id + row * n_used, c->route.weight + row * n_used, n_used);
 }
 
-/* Computes the experts of a layer as soon as the host knows which they are: those that the device keeps, and the others. */
-static void run_listed(struct moe_context *c, int layer)
+/* The host has seen which experts the layer uses: it requests those that the device lacks, and predicted ones of the next
+ * layer.  g: the listing with the prediction; NULL: there is none. */
+static void begin_layer(struct moe_context *c, int layer, const struct moe_listing *g)
 {
-    const struct moe_layer *l = &c->model->layer[layer];
-    const struct moe_desc *d = &c->model->desc;
     struct moe_residents *r = &c->residents;
-    download_rows(c, l);
-    moe_wait(c);
     moe_experts_end(c);
-    if (c->error) {
-        moe_prefetch_release(c, layer);
-        return;
-    }
     c->distinct += *c->plan.n_expert;
-    int n_there = moe_residents_list(c, l);
-    if (c->present.only)
-        drop_absent(c, l);
-    int n_rest = r->n_rest;
-    if (c->present.only)
-        off_fetch_draft(c->model->store, r->rest, c->mark, n_rest, &r->ticket);
-    else
-        off_fetch_now(c->model->store, r->rest, c->mark, n_rest, n_rest + n_there, &r->ticket);
+    int n_there = moe_residents_list(c);
+    if (c->present.only) {
+        drop_absent(c, &c->model->layer[layer]);
+        off_fetch_draft(c->model->store, r->rest, c->mark, r->n_rest, &r->ticket);
+    } else {
+        off_fetch_now(c->model->store, r->rest, c->mark, r->n_rest, r->n_rest + n_there, &r->ticket);
+    }
     if (moe_computes_twice(c)) {
         moe_residents_choose(c, layer);
         r->since_ns = r->n_window ? kn_now_ns() : 0;
         r->stalled_ns = 0;
     }
-    moe_prefetch_layer(c, layer);
-    if (d->d_shared)
-        run_dense(c, layer, c->apart.x ? &c->apart : &c->norm, d->d_shared, c->shared_out);
-    if (n_there)
-        run_groups_there(c, l, r->group, n_there);
-    if (n_rest)
-        run_rest(c, l);
-    else
-        off_release(c->model->store, &r->ticket);
+    moe_prefetch_layer(c, layer, g);
 }
 
-/* The device has all experts: it lists and computes them without the host. */
-static void run_on_device(struct moe_context *c, int layer)
+static void end_layer(struct moe_context *c, int layer)
 {
-    const struct moe_layer *l = &c->model->layer[layer];
+    if (c->residents.n_rest)
+        run_rest(c, layer);
+    else
+        off_release(c->model->store, &c->residents.ticket);
+}
+
+void moe_experts_see(struct moe_context *c)
+{
+    const struct moe_listing *g = moe_listing_see(c);
+    if (!g) {
+        moe_listings_drop(c);
+        return;
+    }
+    begin_layer(c, g->layer, g);
+    if (!c->residents.n_rest) {
+        end_layer(c, g->layer);
+        return;
+    }
+    kn_enqueue(c->copies, AWAIT, await, .word = c->listings.ready, .value = g->turn);
+    end_layer(c, g->layer);
+    kn_enqueue(c->copies, SIGNAL, signal, .word = c->listings.done, .value = g->turn);
+}
+
+void moe_experts_see_all(struct moe_context *c)
+{
+    while (c->listings.seen != c->listings.turn)
+        moe_experts_see(c);
+}
+
+static void run_shared(struct moe_context *c, int layer)
+{
     const struct moe_desc *d = &c->model->desc;
-    int n = moe_residents_list_all(c, layer);
-    moe_prefetch_release(c, layer);
     if (d->d_shared)
         run_dense(c, layer, c->apart.x ? &c->apart : &c->norm, d->d_shared, c->shared_out);
-    run_groups_there(c, l, c->residents.group, n);
+}
+
+/* The device lists the layer's experts, and the host follows: at once, or later. */
+static void run_listed(struct moe_context *c, struct moe_listing *g)
+{
+    bool ahead = c->listings.ahead;
+    moe_listing_send(c, g);
+    if (!ahead) {
+        if (!moe_listing_see(c)) {
+            moe_listings_drop(c);
+            return;
+        }
+        begin_layer(c, g->layer, g);
+    }
+    run_shared(c, g->layer);
+    run_residents(c, g->layer);
+    if (ahead)
+        moe_listing_await(c, g);
+    else
+        end_layer(c, g->layer);
+}
+
+static void run_on_host(struct moe_context *c, int layer)
+{
+    if (!moe_listing_see(c)) {
+        moe_listings_drop(c);
+        return;
+    }
+    begin_layer(c, layer, NULL);
+    run_shared(c, layer);
+    end_layer(c, layer);
+}
+
+/* The device has all experts: the host need not see which the layer uses. */
+static void run_on_device(struct moe_context *c, int layer)
+{
+    c->listings.seen = c->listings.turn;
+    moe_residents_list_all(c, layer);
+    moe_prefetch_release(c, layer);
+    run_shared(c, layer);
+    run_residents(c, layer);
 }
 
 /* Where combine finds the outputs: NULL: by (row, choice). */
@@ -314,18 +367,29 @@ void moe_experts(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *l = &c->model->layer[layer];
+    struct moe_listing *g = moe_listing_begin(c, layer);
+    if (!g) {
+        moe_prefetch_release(c, layer);
+        return;
+    }
     choose_experts(c, layer);
     moe_plan_rows(c, layer);
     if (moe_device_lists(c))
         run_on_device(c, layer);
+    else if (moe_computes_twice(c))
+        run_listed(c, g);
     else
-        run_listed(c, layer);
-    if (c->error)
+        run_on_host(c, layer);
+    if (c->error) {
+        moe_prefetch_release(c, layer);
         return;
+    }
     kn_enqueue(c->queue, COMBINE, combine, .rows = moe_rows(c), .n_used = d->n_used, .d_model = d->d_model,
                .id = c->route.id, .weight = d->scaled_input ? NULL : c->route.weight, .y = c->y, .place = outputs_at(c),
                .down_bias = l->down_bias, .n_expert = d->n_expert, .shared = d->d_shared ? c->shared_out : NULL,
                .shared_gate = l->shared_gate.n_out ? c->shared_weight : NULL, .sum_norm = l->ffn_out_norm,
                .eps = d->eps, .sum_scale = d->residual_scale, .scratch = c->norm, .x = c->x,
                .expert_norm = l->expert_out_norm, .shared_norm = l->shared_out_norm);
+    while (c->listings.ahead && moe_listing_is_there(c))
+        moe_experts_see(c);
 }

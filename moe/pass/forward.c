@@ -99,6 +99,7 @@ void moe_drop_rows(struct moe_context *c, int layer)
     int n_q = d->n_head * moe_heads(d, layer).d_head;
     if (!moe_drops_rows(c, layer))
         return;
+    moe_experts_see_all(c); /* rows may fail until then */
     struct kn_op_pack p = { .row = moe_at(c, c->want_row), .n = c->n_want, .n_from = c->n_row };
     p.array[p.n_array++] = (struct kn_pack){ c->x, d->d_model };
     p.array[p.n_array++] = (struct kn_pack){ c->q, n_q };
@@ -171,6 +172,7 @@ static void run(struct moe_context *c, const struct moe_batch *batch, struct moe
     begin(c, batch);
     moe_prefetch_begin(c);
     moe_residents_begin(c);
+    moe_listings_begin(c);
     list_dense(c);
     kn_alloc_forbid(true);
     if (d->delta_period)
@@ -195,6 +197,7 @@ static void run(struct moe_context *c, const struct moe_batch *batch, struct moe
                        .d = d->d_model);
     }
     finish(c);
+    moe_listings_leave(c);
     kn_alloc_forbid(false);
     *out = (struct moe_result){ .logits = moe_image(c, c->logits),
                                 .status = c->all.status,

@@ -17,30 +17,45 @@ struct kn_acts moe_acts_image(const struct moe_context *c, const struct kn_acts 
     return image;
 }
 
-static void copy(struct moe_context *c, void *to, const void *from, size_t bytes)
+static void copy(struct kn_queue *q, void *to, const void *from, size_t bytes)
 {
     if (bytes)
-        kn_enqueue(c->queue, TRANSFER, transfer, .to = to, .from = from, .bytes = bytes);
+        kn_enqueue(q, TRANSFER, transfer, .to = to, .from = from, .bytes = bytes);
 }
 
 void moe_upload(struct moe_context *c, const void *host, size_t bytes)
 {
     if (is_apart(c))
-        copy(c, moe_at(c, host), host, bytes);
+        copy(c->queue, moe_at(c, host), host, bytes);
+}
+
+void moe_upload_beside(struct moe_context *c, const void *host, size_t bytes)
+{
+    if (is_apart(c))
+        copy(c->copies, moe_at(c, host), host, bytes);
 }
 
 void moe_download(struct moe_context *c, const void *host, size_t bytes)
 {
     if (is_apart(c))
-        copy(c, (void *)(uintptr_t)host, moe_at(c, host), bytes);
+        copy(c->queue, (void *)(uintptr_t)host, moe_at(c, host), bytes);
+}
+
+static int wait_for(struct moe_context *c, struct kn_queue *q)
+{
+    int error = kn_queue_wait(q);
+    c->error = c->error ? c->error : error;
+    return c->error;
 }
 
 int moe_wait(struct moe_context *c)
 {
-    int error = kn_queue_wait(c->queue);
-    c->error = c->error ? c->error : error;
-    return c->error;
+    moe_experts_see_all(c);
+    moe_listings_end(c);
+    return wait_for(c, c->queue);
 }
+
+int moe_wait_copies(struct moe_context *c) { return wait_for(c, c->copies); }
 
 int moe_context_error(const struct moe_context *c) { return c->error; }
 
@@ -49,7 +64,7 @@ const void *moe_read(struct moe_context *c, const void *at, size_t bytes)
     kn_assert(bytes <= (size_t)c->model->desc.d_model * sizeof(float));
     if (!is_apart(c))
         return at;
-    copy(c, c->landing, at, bytes);
+    copy(c->queue, c->landing, at, bytes);
     moe_wait(c);
     return c->landing;
 }

@@ -10,7 +10,8 @@
  *       latent_attention.c moe_latent_attention(), or
  *       delta_net.c        moe_delta(), over the states of delta_state.c
  *       experts.c          moe_experts(): moe_route(), moe_plan_rows() (router.c), moe_prefetch_layer(), the experts
- *                          as they arrive; or moe_dense_ffn()
+ *                          as they arrive; or moe_dense_ffn().  A device with memory of its own goes on by itself through
+ *                          layers of which it has all experts (listings.c)
  *     forward.c            moe_keep_last(), last norm, logits, moe_head_end(), moe_states_end()
  *
  * The first half of the last layer calls moe_drop_rows().
@@ -150,7 +151,7 @@ struct moe_output {
 
 struct moe_resident {
     int32_t expert;
-    uint32_t turn;           /* the last turn that used it */
+    uint32_t turn;           /* of struct moe_residents; the last that used it */
     uint8_t *at;             /* the slot's memory */
     struct kn_mat matrix[3]; /* with addresses of the device */
 };
@@ -158,6 +159,7 @@ struct moe_resident {
 /* All arrays are the host's.  A turn is one layer of a pass. */
 struct moe_residents {
     int n, n_filled; /* slots of experts that stay; 0: the device keeps no experts */
+    int32_t first;   /* the first expert that may stay */
     int n_window;    /* slots behind those, of experts that are copied for one layer; n + n_window is constant */
     struct kn_memory memory;
     struct moe_resident *slot; /* [n + n_window] */
@@ -167,32 +169,61 @@ struct moe_residents {
     float first_heat;          /* free slots wait for experts with so much; 0: any */
     uint32_t window_turn;      /* the last turn that needed more than the smallest window */
     uint32_t turn;
-    uint32_t cold_turn;     /* the turn in which `cold` was found */
-    int cold;               /* the slot of the coldest expert; -1: none */
-    unsigned formats[2];    /* bits of the formats of `group`: of gates and ups; of downs */
-    struct kn_group *group; /* [n_expert] the turn's experts on the device, in shared memory: n_there that stay, then */
-    int n_there, n_group;   /* others in the order of their copies */
-    int n_round;            /* the last of these, copied to the window and not yet computed */
-    int32_t *rest;          /* [n_expert] the turn's experts: n_rest others, then those that stay */
-    int32_t *rest_of;       /* [n_expert] indices of the others in the plan */
+    uint32_t cold_turn;   /* the turn in which `cold` was found */
+    int cold;             /* the slot of the coldest expert; -1: none */
+    unsigned formats[2];  /* of the last n_round of `group`, as moe_layer.expert_formats */
+    struct kn_group *all; /* [the store's experts] where the device has them, in shared memory; data NULL: it has not */
+    struct kn_group *listed; /* [n_expert] of the device: the turn's experts that stay there */
+    struct kn_group *group; /* [n_expert] others of the turn, in the order of their copies, in shared memory: n_group */
+    int n_group;
+    int n_round;      /* the last of these, copied to the window and not yet computed */
+    int32_t *rest;    /* [n_expert] the turn's experts: n_rest others, then those that stay */
+    int32_t *rest_of; /* [n_expert] indices of the others in the plan */
     int n_rest;
     bool *passes; /* [n_expert] the i-th other is copied */
     int n_kept;   /* experts that got a slot to stay in this turn, by a copy of their own */
-    /* Where outputs go.  c->y has the host's first, which are uploaded, then the device's: */
-    int32_t *out;   /* [pairs of a pass] of the pairs in the plan's order, in shared memory; */
-    int32_t *place; /* [pairs] behind it: of the choices of each row */
-    float *weight;  /* [pairs] by place, in shared memory: of models that scale an expert's input; else NULL */
-    int n_host;     /* rows of the host's */
+    bool failed;  /* rows have failed in this turn */
+    /* Of the turn's listing.  c->y has the outputs of the others first: */
+    int32_t *out, *place;
+    float *weight;
     struct off_ticket ticket; /* of the layer before, whose experts may still be copied; n 0: none */
     struct moe_where where;
     uint64_t since_ns;   /* the time when the experts of the last layer were known; 0: none */
     uint64_t stalled_ns; /* of it: waiting for reads */
     struct moe_device_stats total;
     /* If there is room for all experts: */
-    bool is_whole;                /* all of them are there */
-    struct kn_group *all;         /* [n] by the store's number, in shared memory */
-    int32_t *n_distinct;          /* in shared memory: distinct experts of the pass, summed over layers */
-    unsigned (*layer_formats)[2]; /* [n_layer] as `formats`, of all experts of a layer */
+    bool is_whole;       /* all of them are there */
+    int32_t *n_distinct; /* in shared memory: distinct experts of the pass, summed over layers */
+};
+
+/* ---- listings ------------------------------------------------------------------------------------------------ */
+
+#define MOE_AHEAD 4 /* most layers that are added before the host has seen the first one's listing */
+
+/* The experts of a layer (listings.c): one span of shared memory, divided as the layer's rows need.  All are the host's. */
+struct moe_listing {
+    int layer;
+    uint32_t turn; /* which words count */
+    int32_t *at;   /* the span; */
+    size_t n_read; /* int32 of it that the host reads */
+    struct kn_plan plan;
+    int32_t *n_absent;  /* experts that the device lacks */
+    int32_t *n_guessed; /* experts predicted for the next layer, */
+    int32_t *guessed;   /* [n_expert] the store's numbers, by falling weight; */
+    bool has_guess;     /* these two are there */
+    int32_t *id;        /* [rows, n_used] as struct moe_choices */
+    float *weight;
+    int32_t *out;      /* [pairs] where the outputs of the plan's pairs go, those that the device lacks first */
+    int32_t *place;    /* [rows, n_used] the same for the choices of each row */
+    float *out_weight; /* [pairs] weights in that order: of models that scale an expert's input; else NULL */
+};
+
+struct moe_listings {
+    struct moe_listing listing[MOE_AHEAD];
+    int n;
+    bool ahead;             /* in this pass layers are added before the host has seen their listings */
+    uint32_t turn, seen;    /* number of layers added; of those, seen by the host */
+    uint32_t *ready, *done; /* words */
 };
 
 /* ---- the context ----------------------------------------------------------------------------------------- */
@@ -212,6 +243,8 @@ struct moe_context {
     struct kn_queue *queue;
     int error;                   /* of the device: no pass succeeds any more; or 0 */
     struct kn_queue *host_queue; /* runs the experts, which lie in memory of the host; on the host it is `queue` */
+    struct kn_queue *beside;     /* of the device, for experts that it lacks; NULL: it cannot await words */
+    struct kn_queue *copies;     /* beside, or queue if the host sees each layer before it adds the next */
     struct kn_memory kv, device, shared;
     struct kn_arena host;
     size_t *layer_at;     /* [n_layer] where a layer's keys begin in kv */
@@ -244,13 +277,15 @@ struct moe_context {
     float *y;                          /* [max_row * max(n_used, 1), d_model] outputs of experts, or of half a layer */
     struct moe_choices route;          /* of max_row rows */
     float *shared_weight, *shared_out; /* of the shared expert: [max_row] logits of its gate, [max_row, d_model] */
-    struct kn_plan plan;               /* host */
-    uint8_t *mark;                     /* [n_expert] mark array of the ticket for the layer's own experts */
-    int32_t *arrived;                  /* [n_expert] experts that off_wait() handed out, as indices into plan.expert */
-    struct off_view *view;             /* [n_expert] their addresses */
-    int *arrived_status;               /* [n_expert] 0, or the error of its read */
-    struct kn_group *group;            /* [n_expert] the layer's experts, in the order in which they were computed */
-    struct kn_group *dense;            /* host: [n_layer] the dense FFN of a layer, or its shared expert */
+    float *shared_gate, *shared_up;    /* [max_row, d_shared]: experts may be computed at the same time */
+    struct moe_listings listings;
+    struct kn_plan plan;    /* host; as route.id and route.weight of the listing in use */
+    uint8_t *mark;          /* [n_expert] mark array of the ticket for the layer's own experts */
+    int32_t *arrived;       /* [n_expert] experts that off_wait() handed out, as indices into plan.expert */
+    struct off_view *view;  /* [n_expert] their addresses */
+    int *arrived_status;    /* [n_expert] 0, or the error of its read */
+    struct kn_group *group; /* [n_expert] the layer's experts, in the order in which they were computed */
+    struct kn_group *dense; /* host: [n_layer] the dense FFN of a layer, or its shared expert */
     struct off_hands hands; /* team and scratch with which off_wait() interleaves experts that have been read */
     struct moe_residents residents;
     struct moe_guess guess;
@@ -281,8 +316,12 @@ struct kn_acts moe_acts_image(const struct moe_context *c, const struct kn_acts 
 void moe_upload(struct moe_context *c, const void *host, size_t bytes);   /* before an operation reads it */
 void moe_download(struct moe_context *c, const void *host, size_t bytes); /* the host may read it after a wait */
 
-/* Waits for the queue.  Returns 0, or c->error: then no result may be read. */
+/* The same for the operations that c->copies gets. */
+void moe_upload_beside(struct moe_context *c, const void *host, size_t bytes);
+
+/* Waits for the queue, once the host has seen all listings.  Returns 0, or c->error: then no result may be read. */
 int moe_wait(struct moe_context *c);
+int moe_wait_copies(struct moe_context *c); /* the same for c->copies */
 
 /* Returns bytes of the device's memory as the host can read them until the next call; at most d_model floats.  Waits. */
 const void *moe_read(struct moe_context *c, const void *at, size_t bytes);
@@ -391,12 +430,28 @@ void moe_states_end(struct moe_context *c);   /* sets n_tok of copies; a state w
 /* ---- the second half: experts.c, router.c -------------------------------------------------------------------- */
 
 void moe_experts(struct moe_context *c, int layer);
+void moe_experts_see(struct moe_context *c); /* the host's part of the oldest layer whose listing it has not seen */
+void moe_experts_see_all(struct moe_context *c);
 void moe_experts_end(struct moe_context *c); /* after a wait: the layer's experts on the device are computed */
 void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer, const struct kn_acts *in);
 void moe_choose(struct moe_context *c, int layer, const struct moe_choices *to); /* from the logits of n_row rows */
 void moe_plan_rows(struct moe_context *c, int layer);
 struct kn_plan moe_plan_at(const struct moe_context *c); /* c->plan by addresses of the device */
+
+/* ---- listings.c ------------------------------------------------------------------------------------------------ */
+
+void moe_listings_lay_out(struct moe_context *c, struct moe_arenas *a, bool own_memory);
+void moe_listings_begin(struct moe_context *c);                          /* at the start of a pass */
+struct moe_listing *moe_listing_begin(struct moe_context *c, int layer); /* the layer's; NULL: c->error */
+void moe_listing_use(struct moe_context *c, const struct moe_listing *g);
+void moe_listing_send(struct moe_context *c, struct moe_listing *g);
+void moe_listing_await(struct moe_context *c, const struct moe_listing *g);
+const struct moe_listing *moe_listing_see(struct moe_context *c);
+bool moe_listing_is_there(const struct moe_context *c); /* moe_experts_see() would not wait */
+void moe_listings_drop(struct moe_context *c);
+void moe_listings_end(struct moe_context *c);   /* after the last: the queue will not wait for the host */
+void moe_listings_leave(struct moe_context *c); /* at the end of a pass: all has run */
 
 /* ---- residents.c: experts that the device keeps --------------------------------------------------------------- */
 
@@ -412,17 +467,29 @@ static inline bool moe_computes_twice(const struct moe_context *c) { return c->h
 /* Whether the device has all experts and lists those of a layer itself: the host need not know them. */
 bool moe_device_lists(const struct moe_context *c);
 
-/* Adds the operation that makes residents.group from the layer's plan, and returns its number of groups. */
-int moe_residents_list_all(struct moe_context *c, int layer);
+/* Most different experts that the layer's rows may have chosen. */
+static inline int moe_most_experts(const struct moe_context *c)
+{
+    return kn_min(c->model->desc.n_expert, c->n_row * c->model->desc.n_used);
+}
+
+/* Adds the operation that makes residents.listed from the layer's plan. */
+void moe_residents_list_all(struct moe_context *c, int layer);
 void moe_residents_download(struct moe_context *c); /* at the end of a pass, before the last wait, */
 void moe_residents_end(struct moe_context *c);      /* and after it */
 
-/* Sorts the plan's experts: those on the device become residents.group, uploaded; the others residents.rest.  Returns the
- * number of the first. */
-int moe_residents_list(struct moe_context *c, const struct moe_layer *l);
+/* Adds the operation that makes residents.listed of the experts that the device has, and numbers all outputs. */
+void moe_residents_mark(struct moe_context *c, const struct moe_listing *g);
 
-/* Chooses which of the others are copied to the device, and where the outputs of all go. */
+/* Sorts the plan's experts, as the device has: first in residents.rest those that it lacks.  Returns the number of those
+ * that it has. */
+int moe_residents_list(struct moe_context *c);
+
+/* Chooses which of those that it lacks are copied to the device. */
 void moe_residents_choose(struct moe_context *c, int layer);
+
+/* Uploads the outputs that the host has computed. */
+void moe_residents_upload(struct moe_context *c);
 
 /* Copies the e-th expert of the plan to the window.  Its matrices must stay until a wait. */
 void moe_residents_pass(struct moe_context *c, const struct moe_layer *l, int e, const struct kn_mat *matrix /* [3] */);
@@ -437,8 +504,9 @@ bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_m
 
 /* ---- prefetch.c, prefetch_router.c, prefetch_token.c --------------------------------------------------------- */
 
-void moe_prefetch_begin(struct moe_context *c);              /* at the start of a pass */
-void moe_prefetch_layer(struct moe_context *c, int layer);   /* when the layer's own experts have been requested */
+void moe_prefetch_begin(struct moe_context *c); /* at the start of a pass */
+/* When the layer's own experts have been requested.  g: the listing with the prediction for the next layer; NULL: none yet */
+void moe_prefetch_layer(struct moe_context *c, int layer, const struct moe_listing *g);
 void moe_prefetch_release(struct moe_context *c, int layer); /* releases a layer's prefetched experts */
 
 /* Capacity of struct moe_guess in rows.  A batch of 8 * n_expert / n_used rows leaves one expert of a layer in about
@@ -449,6 +517,9 @@ static inline int moe_guess_rows(const struct moe_desc *d, int max_row)
 }
 
 int moe_guess_experts(struct moe_context *c, int layer); /* predicts a layer's c->guess.expert; returns their number */
+void moe_guess_next(struct moe_context *c, struct moe_listing *g); /* adds the prediction for the layer behind g's, */
+int moe_guessed(struct moe_context *c, const struct moe_listing *g, int layer); /* which is later c->guess.expert */
+int moe_prefetched_layer(const struct moe_context *c, int layer); /* the one that is predicted in this layer; or -1 */
 void moe_recall_init(struct moe_context *c);
 void moe_recall_begin(struct moe_context *c);            /* at the start of a pass */
 void moe_recall_learn(struct moe_context *c, int layer); /* from the layer's routing and plan */

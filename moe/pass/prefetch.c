@@ -64,13 +64,17 @@ void moe_prefetch_release(struct moe_context *c, int layer)
         off_release(c->model->store, &c->guess.ticket);
 }
 
-static void request_next(struct moe_context *c, int next)
+/* A prediction for a layer that drops rows would name experts that no row needs. */
+int moe_prefetched_layer(const struct moe_context *c, int layer)
+{
+    int next = moe_next_sparse(&c->model->desc, layer);
+    return next == c->model->desc.n_layer || off_store_is_whole(c->model->store) || moe_drops_rows(c, next) ? -1 : next;
+}
+
+static void request(struct moe_context *c, int next, int n)
 {
     const struct moe_model *m = c->model;
     struct moe_guess *g = &c->guess;
-    if (next == m->desc.n_layer || off_store_is_whole(m->store) || moe_drops_rows(c, next))
-        return; /* the next layer drops rows: a prediction for all rows would name experts that no row needs */
-    int n = moe_guess_experts(c, next);
     int n_rest = 0;
     for (int i = 0; i < n; i++) /* the device has the others */
         if (!moe_is_resident(c, g->expert[i]))
@@ -86,12 +90,14 @@ void moe_prefetch_begin(struct moe_context *c)
         moe_recall_begin(c);
 }
 
-void moe_prefetch_layer(struct moe_context *c, int layer)
+void moe_prefetch_layer(struct moe_context *c, int layer, const struct moe_listing *g)
 {
+    int next = moe_prefetched_layer(c, layer);
     if (c->present.only)
         return;
     moe_prefetch_release(c, layer);
     count_accuracy(c, layer);
     moe_recall_learn(c, layer);
-    request_next(c, moe_next_sparse(&c->model->desc, layer));
+    if (next >= 0)
+        request(c, next, g ? moe_guessed(c, g, next) : moe_guess_experts(c, next));
 }

@@ -3,7 +3,7 @@
  * The memory is divided into slots of one size.  In a layer the device computes the experts that have a slot and some of the
  * others, which are copied to a window of slots for this layer alone (where.c says how many); the host computes the rest, at
  * the same time.  Of the others those with most rows are copied.  The result does not depend on where: outputs are stored per
- * (row, choice).
+ * (row, choice).  The device finds its experts by the table `all`, whose entries are uploaded as they change (listings.c).
  *
  * An expert gets a slot to stay if one is free, or if it is clearly hotter than the coldest expert that has one: an expert in
  * the window changes places with that one, which costs nothing; an expert that the host has computed is copied.  Such a copy has
@@ -14,8 +14,8 @@
  * The window is a few slots; the others are for experts that stay.  It grows when copies are the rule, and shrinks again when they
  * no longer are.
  *
- * If all experts have room they are copied when the context is opened.  Then the device lists the experts of each layer by
- * itself, and a pass needs the host only for its rows and its logits. */
+ * If all experts have room they are copied when the context is opened.  Then a pass needs the host only for its rows and its
+ * logits. */
 #include "moe/pass/pass.h"
 
 #include <math.h>
@@ -34,10 +34,31 @@
 #define WINDOW_IDLE 64 /* passes without need of more, after which it has so few again */
 #define KEPT_PASSES 50 /* a share of turns as heat: with GROWTH, heat over `use` is so many times the share */
 
+/* The first expert that may stay on the device. */
+static int32_t first_expert(const struct moe_model *m, int n_host_layer)
+{
+    int32_t first = 0;
+    for (int i = 0; i < kn_min(n_host_layer, m->desc.n_layer); i++)
+        if (m->layer[i].router.n_out)
+            first = m->layer[i].expert0 + m->desc.n_expert;
+    return first;
+}
+
+int moe_n_device_experts(const struct moe_model *m, int n_host_layer)
+{
+    return m->shape.n_expert_total - first_expert(m, n_host_layer);
+}
+
 int moe_n_resident(const struct moe_model *m, const struct moe_context_options *opt)
 {
     size_t n = m->resident_bytes ? opt->resident_bytes / m->resident_bytes : 0;
-    return (int)(n < (size_t)m->shape.n_expert_total ? n : (size_t)m->shape.n_expert_total);
+    size_t most = (size_t)moe_n_device_experts(m, opt->n_host_layer);
+    return (int)(n < most ? n : most);
+}
+
+static bool may_stay(const struct moe_context *c, int32_t expert)
+{
+    return expert >= c->residents.first && expert < c->model->shape.n_expert_total;
 }
 
 /* The largest window of n_slot slots, and with `most` WINDOW_MIN the smallest. */
@@ -51,14 +72,12 @@ void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a)
 {
     struct moe_residents *r = &c->residents;
     size_t n_expert = (size_t)c->model->desc.n_expert, n_all = (size_t)c->model->shape.n_expert_total;
-    size_t n_pair = (size_t)c->opt.max_row * (size_t)c->model->desc.n_used;
     r->n = moe_n_resident(c->model, &c->opt);
+    r->first = first_expert(c->model, c->opt.n_host_layer);
     r->n_window = window_of(c, r->n, WINDOW_MIN);
     r->rest = kn_arena_take(&a->host, n_expert, sizeof *r->rest);
     r->rest_of = kn_arena_take(&a->host, n_expert, sizeof *r->rest_of);
     r->passes = kn_arena_take(&a->host, n_expert, sizeof *r->passes);
-    r->out = kn_arena_take(&a->shared, 2 * n_pair, sizeof *r->out);
-    r->weight = c->model->desc.scaled_input ? kn_arena_take(&a->shared, n_pair, sizeof *r->weight) : NULL;
     if (!r->n)
         return;
     moe_where_lay_out(&r->where, c->model->desc.n_layer, &a->host);
@@ -66,13 +85,33 @@ void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a)
     r->heat = kn_arena_take(&a->host, n_all, sizeof *r->heat);
     r->slot = kn_arena_take(&a->host, (size_t)r->n, sizeof *r->slot);
     r->group = kn_arena_take(&a->shared, n_expert, sizeof *r->group);
-    r->n -= r->n_window;
-    if (r->n < (int)n_all)
-        return;
+    r->listed = kn_arena_take(&a->device, n_expert, sizeof *r->listed);
     r->all = kn_arena_take(&a->shared, n_all, sizeof *r->all);
-    r->layer_formats = kn_arena_take(&a->host, (size_t)c->model->desc.n_layer, sizeof *r->layer_formats);
     r->n_distinct = kn_arena_take(&a->shared, 1, sizeof *r->n_distinct);
+    r->n -= r->n_window;
 }
+
+/* ---- the table ------------------------------------------------------------------------------------------------------- */
+
+/* The expert is in the slot. */
+static void enter(struct moe_context *c, int32_t expert, int slot)
+{
+    struct moe_residents *r = &c->residents;
+    const struct kn_mat *w = r->slot[slot].matrix;
+    r->slot_of[expert] = slot;
+    r->all[expert] = (struct kn_group){ .gate = w[0], .up = w[1], .down = w[2] };
+    moe_upload_beside(c, &r->all[expert], sizeof *r->all);
+}
+
+static void leave(struct moe_context *c, int32_t expert)
+{
+    struct moe_residents *r = &c->residents;
+    r->slot_of[expert] = -1;
+    r->all[expert].gate.data = NULL;
+    moe_upload_beside(c, &r->all[expert], sizeof *r->all);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------------------------------- */
 
 /* Copies an expert to a slot.  Its matrices must stay until a wait. */
 static void copy_to(struct moe_context *c, int slot, int32_t expert, const struct kn_mat *matrix)
@@ -87,7 +126,7 @@ static void copy_to(struct moe_context *c, int slot, int32_t expert, const struc
         s->matrix[k].data = at;
         size_t bytes = w->n_out ? kn_mat_bytes(w->format, w->n_out, w->n_in) : 0;
         if (bytes)
-            kn_enqueue(c->queue, TRANSFER, transfer, .to = at, .from = w->data, .bytes = bytes);
+            kn_enqueue(c->copies, TRANSFER, transfer, .to = at, .from = w->data, .bytes = bytes);
         c->residents.total.copied_bytes += bytes;
         at += moe_resident_bytes(w->format, w->n_out, w->n_in);
     }
@@ -98,7 +137,7 @@ static void copy_to(struct moe_context *c, int slot, int32_t expert, const struc
 static void copy_to_stay(struct moe_context *c, int slot, int32_t expert, const struct kn_mat *matrix)
 {
     copy_to(c, slot, expert, matrix);
-    c->residents.slot_of[expert] = slot;
+    enter(c, expert, slot);
 }
 
 /* Copies the n experts of a layer from number `first` on.  Returns false if one of them could not be read, or copied. */
@@ -123,15 +162,6 @@ static bool fill_layer(struct moe_context *c, int32_t first, int n)
     return all_there;
 }
 
-static void describe(struct moe_context *c, int layer, int32_t expert)
-{
-    struct moe_residents *r = &c->residents;
-    const struct kn_mat *w = r->slot[r->slot_of[expert]].matrix;
-    r->all[expert] = (struct kn_group){ .gate = w[0], .up = w[1], .down = w[2] };
-    r->layer_formats[layer][0] |= kn_format_bit(&w[0]) | kn_format_bit(&w[1]);
-    r->layer_formats[layer][1] |= kn_format_bit(&w[2]);
-}
-
 /* Copies all experts.  If one cannot be read, the others are used as if there were less room. */
 static int fill(struct moe_context *c)
 {
@@ -141,11 +171,6 @@ static int fill(struct moe_context *c)
     for (int l = 0; l < m->desc.n_layer && !c->error; l++)
         if (m->layer[l].router.n_out)
             all_there &= fill_layer(c, m->layer[l].expert0, m->desc.n_expert);
-    for (int l = 0; all_there && l < m->desc.n_layer; l++)
-        for (int e = 0; m->layer[l].router.n_out && e < m->desc.n_expert; e++)
-            describe(c, l, m->layer[l].expert0 + e);
-    if (all_there)
-        moe_upload(c, r->all, (size_t)r->n * sizeof *r->all);
     r->is_whole = all_there && moe_wait(c) == 0;
     return c->error;
 }
@@ -160,14 +185,16 @@ static int by_heat(const void *a, const void *b)
 static void begin_with_kept_heat(struct moe_context *c)
 {
     struct moe_residents *r = &c->residents;
-    size_t n = (size_t)c->model->shape.n_expert_total;
-    float *sorted = kn_calloc(n, sizeof *sorted);
+    int n = c->model->shape.n_expert_total;
+    size_t n_may = (size_t)(n - r->first);
+    float *sorted = kn_calloc(n_may, sizeof *sorted);
     if (!sorted)
         return;
-    off_store_shares(c->model->store, 0, (int)n, r->heat);
-    for (size_t e = 0; e < n; e++)
-        sorted[e] = r->heat[e] *= KEPT_PASSES;
-    qsort(sorted, n, sizeof *sorted, by_heat);
+    off_store_shares(c->model->store, 0, n, r->heat);
+    for (int e = 0; e < n; e++)
+        r->heat[e] *= KEPT_PASSES;
+    memcpy(sorted, r->heat + r->first, n_may * sizeof *sorted);
+    qsort(sorted, n_may, sizeof *sorted, by_heat);
     r->first_heat = sorted[r->n - 1];
     kn_free(sorted);
 }
@@ -185,7 +212,7 @@ int moe_residents_open(struct moe_context *c)
     int error = kn_memory_open(&r->memory, c->device.device, (size_t)n_slot * c->model->resident_bytes, false);
     for (int i = 0; i < n_slot; i++)
         r->slot[i].at = r->memory.base + (size_t)i * c->model->resident_bytes;
-    if (!error && r->all)
+    if (!error && r->n == c->model->shape.n_expert_total)
         error = fill(c);
     if (error || r->is_whole)
         return error;
@@ -236,17 +263,17 @@ void moe_residents_begin(struct moe_context *c)
 
 bool moe_device_lists(const struct moe_context *c) { return c->residents.is_whole && !c->guess.sight; }
 
-int moe_residents_list_all(struct moe_context *c, int layer)
+void moe_residents_list_all(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *l = &c->model->layer[layer];
     struct moe_residents *r = &c->residents;
     const struct kn_group *all = r->all + l->expert0;
-    int n = kn_min(d->n_expert, c->n_row * d->n_used);
-    memcpy(r->formats, r->layer_formats[layer], sizeof r->formats);
     kn_enqueue(c->queue, GROUP, group, .plan = moe_plan_at(c), .expert0 = l->expert0, .n_expert = d->n_expert,
-               .expert = moe_at(c, all), .group = moe_at(c, r->group), .n_group = n, .n_sum = moe_at(c, r->n_distinct));
-    return n;
+               .expert = moe_at(c, all), .group = r->listed, .n_group = moe_most_experts(c),
+               .n_sum = moe_at(c, r->n_distinct));
+    r->total.n_layer++;
+    r->total.n_alone++;
 }
 
 void moe_residents_download(struct moe_context *c)
@@ -276,20 +303,28 @@ static struct kn_group group_of(const struct kn_plan *p, int e, const struct kn_
                               .n = p->first[e + 1] - p->first[e] };
 }
 
-static void add_group(struct moe_context *c, const struct moe_layer *l, int e, const struct kn_mat *matrix)
+void moe_residents_mark(struct moe_context *c, const struct moe_listing *g)
 {
-    struct moe_residents *r = &c->residents;
-    r->formats[0] |= kn_format_bit(&matrix[0]) | kn_format_bit(&matrix[1]);
-    r->formats[1] |= kn_format_bit(&matrix[2]);
-    r->group[r->n_group++] = group_of(&c->plan, e, matrix, l->expert0);
+    const struct moe_desc *d = &c->model->desc;
+    const struct moe_residents *r = &c->residents;
+    int32_t expert0 = c->model->layer[g->layer].expert0;
+    bool none = !r->n || expert0 >= c->model->shape.n_expert_total; /* draft heads have experts behind the others */
+    kn_enqueue(c->queue, GROUP, group, .plan = moe_plan_at(c), .expert0 = expert0, .n_expert = d->n_expert,
+               .expert = none ? NULL : moe_at(c, r->all + expert0), .group = none ? NULL : r->listed,
+               .n_group = none ? 0 : moe_most_experts(c), .n_pair = c->n_row * d->n_used, .out = moe_at(c, g->out),
+               .place = moe_at(c, g->place), .n_absent = moe_at(c, g->n_absent),
+               .weight = g->out_weight ? c->route.weight : NULL,
+               .out_weight = g->out_weight ? moe_at(c, g->out_weight) : NULL, .done = c->listings.done,
+               .turn = g->turn);
 }
 
-int moe_residents_list(struct moe_context *c, const struct moe_layer *l)
+int moe_residents_list(struct moe_context *c)
 {
     struct moe_residents *r = &c->residents;
     const struct kn_plan *p = &c->plan;
+    int n_there = 0;
     r->n_rest = r->n_kept = r->n_group = r->n_round = 0;
-    r->formats[0] = r->formats[1] = 0;
+    r->failed = false;
     r->turn++;
     for (int e = 0; e < *p->n_expert; e++) {
         int32_t expert = p->expert[e];
@@ -300,15 +335,13 @@ int moe_residents_list(struct moe_context *c, const struct moe_layer *l)
             r->rest[r->n_rest++] = expert;
             continue;
         }
-        struct moe_resident *s = &r->slot[r->slot_of[expert]];
-        s->turn = r->turn;
-        add_group(c, l, e, s->matrix);
-        r->rest[*p->n_expert - r->n_group] = expert;
+        r->slot[r->slot_of[expert]].turn = r->turn;
+        r->rest[*p->n_expert - ++n_there] = expert;
     }
-    r->n_there = r->n_group;
-    r->total.n_used += (uint64_t)r->n_there;
-    moe_upload(c, r->group, (size_t)r->n_there * sizeof *r->group);
-    return r->n_there;
+    r->total.n_used += (uint64_t)n_there;
+    r->total.n_layer++;
+    r->total.n_alone += c->listings.ahead && !r->n_rest;
+    return n_there;
 }
 
 /* ---- which experts are copied for this layer ------------------------------------------------------------------------ */
@@ -340,19 +373,6 @@ static void mark_passing(struct moe_context *c, int n)
     }
 }
 
-/* Gives each pair of the e-th expert its place among the outputs, from n on; returns the next. */
-static int place_outputs(struct moe_context *c, int e, int n)
-{
-    struct moe_residents *r = &c->residents;
-    for (int i = c->plan.first[e]; i < c->plan.first[e + 1]; i++, n++) {
-        r->out[i] = n;
-        r->place[c->plan.pair[i]] = n;
-        if (r->weight)
-            r->weight[n] = ((const float *)moe_image(c, c->route.weight))[c->plan.pair[i]];
-    }
-    return n;
-}
-
 /* ---- the coldest expert, and the window --------------------------------------------------------------------------- */
 
 /* The slot of the expert with the least heat among those that this layer does not use; -1: there is none.  It is looked
@@ -375,12 +395,14 @@ static int coldest(struct moe_residents *r)
     return best;
 }
 
-/* The expert of slot i loses it to the last one that stays, whose slot is behind those of the experts that stay from now on. */
-static void drop(struct moe_residents *r, int i)
+/* The expert of slot i loses it to the last one that stays, whose slot is behind those of the experts that stay from now on.
+ * Their memory stays where it is, and so does the entry of the last one in the table. */
+static void drop(struct moe_context *c, int i)
 {
+    struct moe_residents *r = &c->residents;
     struct moe_resident *last = &r->slot[r->n], dropped = r->slot[i];
     r->slot_of[last->expert] = i;
-    r->slot_of[dropped.expert] = -1;
+    leave(c, dropped.expert);
     r->slot[i] = *last;
     *last = dropped;
     r->n_filled = r->n;
@@ -388,8 +410,9 @@ static void drop(struct moe_residents *r, int i)
 }
 
 /* Takes slots for the window from the experts that stay: free ones, then those of the experts with the least heat. */
-static void grow_window(struct moe_residents *r, int n_window)
+static void grow_window(struct moe_context *c, int n_window)
 {
+    struct moe_residents *r = &c->residents;
     while (r->n_window < n_window) {
         bool full = r->n_filled == r->n;
         int i = full ? coldest(r) : 0;
@@ -398,7 +421,7 @@ static void grow_window(struct moe_residents *r, int n_window)
         r->n--;
         r->n_window++;
         if (full)
-            drop(r, i);
+            drop(c, i);
     }
 }
 
@@ -408,40 +431,50 @@ static void fit_window(struct moe_context *c, int n_copy)
     if (n_copy <= WINDOW_MIN || !moe_where_uses_copies(&r->where, c->n_row))
         return;
     r->window_turn = r->turn;
-    grow_window(r, kn_min(n_copy, window_of(c, r->n + r->n_window, WINDOW)));
+    grow_window(c, kn_min(n_copy, window_of(c, r->n + r->n_window, WINDOW)));
 }
 
 void moe_residents_choose(struct moe_context *c, int layer)
 {
     struct moe_residents *r = &c->residents;
-    int n_pair = c->n_row * c->model->desc.n_used, n = 0, rest = 0;
     int n_copy = r->n_window ? moe_where_copies(&r->where, layer, c->n_row, r->n_rest) : 0;
     mark_passing(c, n_copy);
     fit_window(c, n_copy);
     r->total.n_passed += (uint64_t)n_copy;
     r->total.n_host += (uint64_t)(r->n_rest - n_copy);
-    r->place = r->out + n_pair;
-    for (int i = 0; i < r->n_rest; i++)
-        if (!r->passes[i])
-            n = place_outputs(c, r->rest_of[i], n);
-    r->n_host = n;
-    for (int e = 0; e < *c->plan.n_expert; e++) {
-        bool is_rest = rest < r->n_rest && r->rest_of[rest] == e;
-        if (!is_rest || r->passes[rest])
-            n = place_outputs(c, e, n);
-        rest += is_rest;
+}
+
+static void upload_rows(struct moe_context *c, int first, int end)
+{
+    size_t d = (size_t)c->model->desc.d_model;
+    float *y = moe_image(c, c->y);
+    moe_upload_beside(c, y + (size_t)first * d, (size_t)(end - first) * d * sizeof *y);
+}
+
+void moe_residents_upload(struct moe_context *c)
+{
+    const struct moe_residents *r = &c->residents;
+    int first = 0, end = 0; /* outputs of neighbours */
+    for (int i = 0; i < r->n_rest; i++) {
+        const int32_t *pairs = &c->plan.first[r->rest_of[i]];
+        if (r->passes[i] || pairs[0] == pairs[1])
+            continue;
+        if (r->out[pairs[0]] != end) {
+            upload_rows(c, first, end);
+            first = r->out[pairs[0]];
+        }
+        end = r->out[pairs[0]] + pairs[1] - pairs[0];
     }
-    moe_upload(c, r->out, 2 * (size_t)n_pair * sizeof *r->out);
-    if (r->weight)
-        moe_upload(c, r->weight, (size_t)n_pair * sizeof *r->weight);
+    upload_rows(c, first, end);
 }
 
 /* ---- which experts get a slot ------------------------------------------------------------------------------------ */
 
 /* The slot that the expert may take; -1: none.  deviations: those of chance that the difference of heat must exceed.  Heat
  * over `use` is a sum of uses with falling weights; its variance is about half of it. */
-static int slot_for(struct moe_residents *r, int32_t expert, float deviations)
+static int slot_for(struct moe_context *c, int32_t expert, float deviations)
 {
+    struct moe_residents *r = &c->residents;
     float heat = r->heat[expert];
     if (r->n_filled < r->n)
         return heat < r->first_heat ? -1 : r->n_filled++;
@@ -453,7 +486,7 @@ static int slot_for(struct moe_residents *r, int32_t expert, float deviations)
     float least = r->heat[r->slot[i].expert], more = heat - least;
     if (heat < CLEARLY * least || more * more < deviations * deviations * r->use * (heat + least) / 2)
         return -1;
-    r->slot_of[r->slot[i].expert] = -1;
+    leave(c, r->slot[i].expert);
     r->cold_turn = r->turn - 1;
     return i;
 }
@@ -462,13 +495,13 @@ static int slot_for(struct moe_residents *r, int32_t expert, float deviations)
 static void keep(struct moe_context *c, struct moe_resident *s)
 {
     struct moe_residents *r = &c->residents;
-    int i = s->expert < c->model->shape.n_expert_total ? slot_for(r, s->expert, 0) : -1;
+    int i = may_stay(c, s->expert) ? slot_for(c, s->expert, 0) : -1;
     if (i < 0)
         return;
     struct moe_resident other = r->slot[i];
     r->slot[i] = *s;
     *s = other;
-    r->slot_of[r->slot[i].expert] = i;
+    enter(c, r->slot[i].expert, i);
 }
 
 void moe_residents_pass(struct moe_context *c, const struct moe_layer *l, int e, const struct kn_mat *matrix)
@@ -479,7 +512,9 @@ void moe_residents_pass(struct moe_context *c, const struct moe_layer *l, int e,
     if (r->n_round == 1)
         r->formats[0] = r->formats[1] = 0;
     copy_to(c, slot, c->plan.expert[e], matrix);
-    add_group(c, l, e, r->slot[slot].matrix);
+    r->formats[0] |= kn_format_bit(&matrix[0]) | kn_format_bit(&matrix[1]);
+    r->formats[1] |= kn_format_bit(&matrix[2]);
+    r->group[r->n_group++] = group_of(&c->plan, e, r->slot[slot].matrix, l->expert0);
     keep(c, &r->slot[slot]);
 }
 
@@ -488,7 +523,7 @@ const struct kn_group *moe_residents_round(struct moe_context *c, int *n)
     struct moe_residents *r = &c->residents;
     const struct kn_group *group = r->group + r->n_group - r->n_round;
     *n = r->n_round;
-    moe_upload(c, group, (size_t)r->n_round * sizeof *group);
+    moe_upload_beside(c, group, (size_t)r->n_round * sizeof *group);
     r->n_round = 0;
     return group;
 }
@@ -496,12 +531,12 @@ const struct kn_group *moe_residents_round(struct moe_context *c, int *n)
 bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_mat *matrix)
 {
     struct moe_residents *r = &c->residents;
-    if (!r->n || r->n_kept == COPIES || expert >= c->model->shape.n_expert_total)
+    if (!r->n || r->n_kept == COPIES || !may_stay(c, expert))
         return false;
     bool exchange = r->n_filled == r->n;
     if (exchange && !moe_where_may_exchange(&r->where))
         return false;
-    int i = slot_for(r, expert, DEVIATIONS);
+    int i = slot_for(c, expert, DEVIATIONS);
     if (i < 0)
         return false;
     if (exchange)

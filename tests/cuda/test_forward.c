@@ -66,15 +66,19 @@ static void logits_are_those_of_the_host(void **state)
         assert_int_equal(moe_model_open(&model[i], file, &mo), 0);
         assert_int_equal(moe_model_load(model[i], &(struct moe_load_options){ .team = team }), 0);
     }
+    bool can_await = kn_device_can_await(cuda);
     for (int kv = 0; kv < KN_KV_COUNT; kv++) {
         size_t n = (size_t)(LENGTH * g.n_vocab);
         float *host = calloc(n, sizeof *host), *device = calloc(n, sizeof *device);
         run(&g, model[0], team, (enum kn_kv)kv, false, host);
+        /* once as with a driver without operations on words: the host sees each layer before it adds the next */
+        ((struct kn_cuda_device *)cuda)->can_await = can_await && kv != KN_KV_INT8;
         run(&g, model[1], team, (enum kn_kv)kv, kv == KN_KV_F16, device);
         assert_memory_equal(device, host, n * sizeof *host);
         free(host);
         free(device);
     }
+    ((struct kn_cuda_device *)cuda)->can_await = can_await;
     moe_model_close(model[0]);
     moe_model_close(model[1]);
     moe_file_close(file);

@@ -201,12 +201,110 @@ static void embeddings_equal_the_hosts(void **state)
     }
 }
 
+static char said[400];
+static void keep_line(enum kn_level level, const char *line)
+{
+    (void)level;
+    snprintf(said, sizeof said, "%s", line);
+}
+
+/* Zeros in place of the grid of IQ2_XXS, or the grid. */
+static void fill_grids(struct kn_cuda_device *d, bool wrong)
+{
+    kn_cuda_address at;
+    size_t bytes;
+    for (int i = 0; i < KN_CUDA_IMAGES; i++)
+        if (d->driver->module_global(&at, &bytes, d->module[i], "kn_cuda_grids") == 0) {
+            at += offsetof(struct kn_cuda_grids, iq2_xxs);
+            if (wrong)
+                d->driver->fill(at, 0, sizeof kn_grid_iq2_xxs, NULL);
+            else
+                d->driver->copy(at, (kn_cuda_address)(uintptr_t)kn_grid_iq2_xxs, sizeof kn_grid_iq2_xxs, NULL);
+        }
+    assert_int_equal(d->driver->context_wait(), 0);
+}
+
+static int n_launch;
+static unsigned (*true_launch)(struct CUfunc_st *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                               struct CUstream_st *, void **, void **);
+static unsigned counted_launch(struct CUfunc_st *f, unsigned x, unsigned y, unsigned z, unsigned a, unsigned b,
+                               unsigned c, unsigned shared, struct CUstream_st *s, void **parameters, void **extra)
+{
+    n_launch++;
+    return true_launch(f, x, y, z, a, b, c, shared, s, parameters, extra);
+}
+
+static void count_launches(struct kn_cuda_device *d, bool on)
+{
+    static struct kn_cuda_driver counted;
+    static const struct kn_cuda_driver *plain;
+    if (on) {
+        plain = d->driver;
+        counted = *plain;
+        true_launch = plain->launch;
+        counted.launch = counted_launch;
+    }
+    d->driver = on ? &counted : plain;
+}
+
+/* The only file in the folder becomes that of another driver. */
+static void break_file(const char *folder)
+{
+    char line[300];
+    snprintf(line, sizeof line, "sed -i 's/CUDA 1/CUDA 2/' %s/*.gpu", folder);
+    assert_int_equal(system(line), 0);
+}
+
 static void the_device_passes_its_self_test(void **state)
 {
     (void)state;
     if (!cuda)
         skip();
     assert_int_equal(kn_cuda_self_test(cuda), 0);
+}
+
+/* The device gets wrong grids of IQ2_XXS: it loses this format alone.  A second start takes the kept result, and launches
+ * nothing; one with a broken file, or of another driver, tests again. */
+static void a_result_is_kept(void **state)
+{
+    char folder[] = "/tmp/spillway-gpu-XXXXXX", line[200];
+    const unsigned bit = 1u << KN_IQ2_XXS;
+    (void)state;
+    if (!cuda || !is_interpreted())
+        skip();
+    struct kn_cuda_device *d = (struct kn_cuda_device *)cuda;
+    unsigned formats = d->formats;
+    assert_non_null(mkdtemp(folder));
+    kn_cuda_keep_tests(folder);
+    kn_log_set(keep_line, KN_LOG_WARN);
+    fill_grids(d, true);
+    for (int start = 0; start < 4; start++) {
+        *said = 0;
+        d->differing = 0;
+        if (start == 1) { /* the grids are right, but the kept result counts */
+            fill_grids(d, false);
+            n_launch = 0;
+            count_launches(d, true);
+        }
+        if (start == 2)
+            break_file(folder);
+        assert_int_equal(kn_cuda_admit_device(cuda), 0);
+        assert_int_equal(d->differing, start < 2 ? bit : 0);
+        assert_int_equal(strstr(said, "IQ2_XXS") != NULL, start < 2);
+        assert_int_equal(n_launch > 0, start == 2);
+        n_launch = 0;
+        if (start < 2) {
+            assert_int_equal(kn_cuda_admit(cuda, KN_IQ2_XXS), KN_EUNSUPPORTED);
+            assert_false(kn_device_has_format(cuda, KN_IQ2_XXS));
+            assert_int_equal(kn_cuda_admit(cuda, KN_IQ2_XS), 0);
+        }
+    }
+    count_launches(d, false);
+    kn_log_set(NULL, KN_LOG_WARN);
+    kn_cuda_keep_tests(NULL);
+    d->formats = formats;
+    snprintf(line, sizeof line, "rm -r %s", folder);
+    assert_int_equal(system(line), 0);
 }
 
 static int open_all(void **state)
@@ -228,6 +326,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(products_equal_the_hosts),
                                         cmocka_unit_test(embeddings_equal_the_hosts),
-                                        cmocka_unit_test(the_device_passes_its_self_test) };
+                                        cmocka_unit_test(the_device_passes_its_self_test),
+                                        cmocka_unit_test(a_result_is_kept) };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

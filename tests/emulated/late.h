@@ -16,6 +16,9 @@
  * while it has memory.  It pins memory of the host, or refuses to (late_pins); a transfer must not have a part of a pinned
  * range.
  *
+ * Its queues may await words, while which no memory may be pinned.  A queue runs no operation behind an AWAIT whose word has not got its value; a host that waits then for
+ * the queue would wait for ever, which is found.
+ *
  * kn_op_fields() names the memory that an operation reads and writes. */
 #ifndef TESTS_EMULATED_LATE_H
 #define TESTS_EMULATED_LATE_H
@@ -70,6 +73,7 @@ struct late_device {
     int n_memory, n_open;
     struct late_pins pins;
     size_t free_bytes; /* when nothing was taken; 0: without limit */
+    int n_await;       /* operations that wait for a word, in all queues */
     pthread_mutex_t mutex;
 };
 
@@ -93,8 +97,9 @@ struct late_queue {
     struct kn_queue base;
     struct kn_queue *host;
     struct late_device *device;
-    struct late_page **table; /* [LATE_TABLE] */
-    struct late_op *waiting;  /* [n_added - n_run] */
+    struct late_page **table;  /* [LATE_TABLE] */
+    struct late_queue *beside; /* of the same owner */
+    struct late_op *waiting;   /* [n_added - n_run] */
     int room;
     uint32_t n_added, n_run;
 };
@@ -209,6 +214,8 @@ static int late_host_pin(const struct kn_device *device, void *at, size_t bytes,
     struct late_pins *p = &d->pins;
     if ((uintptr_t)at % LATE_PAGE || bytes % LATE_PAGE || !bytes)
         abort();
+    if (__atomic_load_n(&d->n_await, __ATOMIC_RELAXED))
+        snprintf(late_message, sizeof late_message, "memory is pinned while a queue awaits the host");
     pthread_mutex_lock(&d->mutex);
     p->n_call++;
     bool refused = p->refuse_at && (p->refuse_all ? p->n_call >= p->refuse_at : p->n_call == p->refuse_at);
@@ -288,7 +295,7 @@ static void late_note_host(struct late_op *o)
     const struct kn_op *op = &o->op;
     if (op->kind == KN_OP_TRANSFER) {
         late_note(o, "from", KN_READS, op->transfer.from, op->transfer.bytes);
-        late_note(o, "to", KN_WRITES, op->transfer.to, op->transfer.bytes);
+        late_note(o, "to", op->transfer.when ? KN_CHANGES : KN_WRITES, op->transfer.to, op->transfer.bytes);
     }
 }
 
@@ -302,23 +309,29 @@ static void late_check_place(void *arg, const char *field, enum kn_access access
 {
     const struct late_check *c = arg;
     (void)access;
-    if (c->op->kind == KN_OP_TRANSFER) {
+    if (c->op->kind == KN_OP_TRANSFER && strcmp(field, "when")) {
         if (!late_is_ours(c->device, c->op->transfer.from, bytes) ==
             !late_is_ours(c->device, c->op->transfer.to, bytes))
             late_find(c->op, field, "is not one end in the device's memory");
-    } else if (!late_is_ours(c->device, at, bytes)) {
+    } else if (!late_is_ours(c->device, at, bytes) && strcmp(field, "done")) { /* words are the host's */
         late_find(c->op, field, "is not in the device's memory");
     }
 }
 
 static bool late_reads(const struct late_piece *p) { return p->access == KN_READS || p->access == KN_CHANGES; }
 
-/* Runs the first n operations that wait. */
-static void late_run(struct late_queue *q, uint32_t n)
+static bool late_is_blocked(const struct late_op *o)
 {
+    return o->op.kind == KN_OP_AWAIT && !kn_word_reached(o->op.await.word, o->op.await.value);
+}
+
+/* Runs the first operations that wait, at most `most`. */
+static void late_run(struct late_queue *q, uint32_t most)
+{
+    uint32_t n = 0;
     late_access(q->device, true);
-    for (uint32_t i = 0; i < n; i++) {
-        struct late_op *o = &q->waiting[i];
+    for (; n < most && !late_is_blocked(&q->waiting[n]); n++) {
+        struct late_op *o = &q->waiting[n];
         for (int k = 0; k < o->n_piece; k++)
             if (o->piece[k].checked && XXH3_64bits(o->piece[k].at, o->piece[k].bytes) != o->piece[k].hash)
                 late_find(&o->op, o->piece[k].field, "was changed after the operation was added, before it ran");
@@ -327,6 +340,8 @@ static void late_run(struct late_queue *q, uint32_t n)
         late_check_pins(q->device, &o->op);
         kn_queue_add(q->host, &o->op);
         kn_queue_wait(q->host);
+        if (o->op.kind == KN_OP_AWAIT)
+            __atomic_fetch_sub(&q->device->n_await, 1, __ATOMIC_RELAXED);
         o->n_piece = 0;
         q->n_run++;
     }
@@ -353,6 +368,8 @@ static void late_add(struct kn_queue *queue, const struct kn_op *op)
     }
     struct late_op *o = &q->waiting[n];
     o->op = *op;
+    if (op->kind == KN_OP_AWAIT)
+        __atomic_fetch_add(&q->device->n_await, 1, __ATOMIC_RELAXED);
     if (late_is_apart(q->device))
         late_note_host(o);
     else
@@ -381,11 +398,47 @@ static void late_add(struct kn_queue *queue, const struct kn_op *op)
 static int late_error;  /* set by a test: the device has failed */
 static int late_n_wait; /* waits, of all queues */
 
+static uint32_t late_n(const struct late_queue *q) { return q->n_added - q->n_run; }
+
+/* Runs some operations of a queue, or of the one beside it.  False: none can run. */
+static bool late_step(struct late_queue *q)
+{
+    uint32_t before = q->n_run + (q->beside ? q->beside->n_run : 0);
+    struct late_queue *first = q->beside && late_below(q, 2) ? q->beside : q;
+    for (int i = 0; i < 2 && first; i++, first = first == q ? q->beside : q) {
+        if (late_n(first))
+            late_run(first, 1 + late_below(q, late_n(first)));
+        if (q->n_run + (q->beside ? q->beside->n_run : 0) != before)
+            return true;
+    }
+    return false;
+}
+
+static int late_n_await; /* waits for words */
+
 static int late_wait(struct kn_queue *queue)
 {
     struct late_queue *q = (struct late_queue *)queue;
-    late_run(q, q->n_added - q->n_run);
     late_n_wait++;
+    while (late_n(q))
+        if (!late_step(q)) {
+            late_find(&q->waiting[0].op, "the operation", "waits for the host, which waits for it");
+            return KN_EIO;
+        }
+    return late_error;
+}
+
+static bool late_can_await(const struct kn_device *d) { return late_is_apart((const struct late_device *)d); }
+
+static int late_await(struct kn_queue *queue, const uint32_t *word, uint32_t value)
+{
+    struct late_queue *q = (struct late_queue *)queue;
+    late_n_await++;
+    while (!late_error && !kn_word_reached(word, value))
+        if (!late_step(q)) {
+            snprintf(late_message, sizeof late_message, "the host waits for a word that no operation writes");
+            return KN_EIO;
+        }
     return late_error;
 }
 
@@ -413,7 +466,10 @@ static int late_open(struct kn_queue **out, const struct kn_queue_options *opt)
     *q = (struct late_queue){ .base.backend = opt->device->backend,
                               .host = host,
                               .device = (struct late_device *)(uintptr_t)opt->device,
+                              .beside = (struct late_queue *)opt->beside,
                               .table = calloc(LATE_TABLE, sizeof *q->table) };
+    if (q->beside)
+        q->beside->beside = q;
     *out = &q->base;
     return 0;
 }
@@ -421,6 +477,8 @@ static int late_open(struct kn_queue **out, const struct kn_queue_options *opt)
 static void late_close(struct kn_queue *queue)
 {
     struct late_queue *q = (struct late_queue *)queue;
+    if (q->beside)
+        q->beside->beside = NULL;
     if (q->n_added > q->n_run)
         late_find(&q->waiting[0].op, "the operation", "had not run when its queue was closed");
     kn_queue_close(q->host);
@@ -458,7 +516,7 @@ static int late_memory_write(struct kn_memory *m, size_t at, const void *from, s
 
 #define LATE_QUEUE                                                                                                     \
     .queue_bytes = late_bytes, .queue_open = late_open, .queue_close = late_close, .queue_set_team = late_set_team,    \
-    .queue_add = late_add, .queue_wait = late_wait
+    .queue_add = late_add, .queue_wait = late_wait, .can_await = late_can_await, .queue_await = late_await
 
 static inline struct late_device late_device(enum kn_isa isa, uint64_t seed)
 {

@@ -24,6 +24,7 @@ static unsigned idle_ms = 1; /* without new work, until the device starts by its
 static int n_waiting;
 static uint64_t n_order, n_submitted, n_done, choice_seed;
 static struct timespec last_submit;
+static unsigned n_asked; /* since then, whether a stream is ready: a host that asks again waits */
 static _Thread_local bool in_host_function;
 
 /* The clocks of values that streams have written. */
@@ -315,7 +316,7 @@ static void *device(void *unused)
     for (;;) {
         if (n_done == n_submitted)
             pthread_cond_wait(&has_work, &gpu_lock);
-        else if (!n_waiting && !is_idle_long(&until))
+        else if (!n_waiting && n_asked < 2 && !is_idle_long(&until))
             pthread_cond_timedwait(&has_work, &gpu_lock, &until);
         else if ((s = choose(s)))
             run_first(s);
@@ -392,6 +393,7 @@ int gpu_enqueue(struct gpu_stream *s, const struct gpu_work *w)
     s->submitted++;
     n_submitted++;
     clock_gettime(CLOCK_MONOTONIC, &last_submit);
+    n_asked = 0;
     pthread_cond_signal(&has_work);
     return GPU_OK;
 }
@@ -507,6 +509,8 @@ GPU_API int cuStreamQuery(struct gpu_stream *handle)
     int code = !s ? GPU_INVALID_HANDLE : s->done < s->submitted ? GPU_NOT_READY : GPU_OK;
     if (!code)
         join(&host_clock, &s->clock);
+    if (code == GPU_NOT_READY && n_asked++)
+        pthread_cond_signal(&has_work);
     pthread_mutex_unlock(&gpu_lock);
     return code ? code : gpu_lost_code();
 }
@@ -555,9 +559,10 @@ GPU_API int cuEventCreate(struct gpu_event **event, unsigned flags)
     return *event ? GPU_OK : GPU_OUT_OF_MEMORY;
 }
 
+/* Frees the event also after an error. */
 GPU_API int cuEventDestroy_v2(struct gpu_event *e)
 {
-    GPU_ENTER;
+    int error = gpu_enter(__func__);
     if (!e)
         return GPU_INVALID_HANDLE;
     pthread_mutex_lock(&gpu_lock);
@@ -565,7 +570,7 @@ GPU_API int cuEventDestroy_v2(struct gpu_event *e)
     e->users++;
     gpu_release_event(e);
     pthread_mutex_unlock(&gpu_lock);
-    return GPU_OK;
+    return error;
 }
 
 GPU_API int cuEventRecord(struct gpu_event *e, struct gpu_stream *handle)

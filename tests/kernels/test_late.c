@@ -186,6 +186,45 @@ static void memory_of_the_host_is_found(void **state)
     kn_memory_close(&m);
 }
 
+/* A queue waits for a word that the queue beside it writes; a host that waits for both must not be needed. */
+static void queues_await_words(void **state)
+{
+    struct kn_memory m;
+    struct kn_queue *beside;
+    struct kn_queue_options opt = { .device = &device.base, .team = team, .max_product = KN_PRODUCTS, .beside = queue };
+    uint32_t ready = 0, done = 0;
+    (void)state;
+    assert_true(kn_device_can_await(&device.base));
+    assert_int_equal(kn_memory_open(&m, &device.base, sizeof to, true), 0);
+    assert_int_equal(kn_queue_open(&beside, &opt), 0);
+    float *image = (float *)m.image, *theirs = (float *)m.base;
+    for (uint32_t turn = 1; turn < 50; turn++) {
+        memcpy(image, from, sizeof from);
+        kn_enqueue(queue, TRANSFER, transfer, .to = m.base, .from = m.image, .bytes = sizeof to);
+        kn_enqueue(queue, SIGNAL, signal, .word = &ready, .value = turn);
+        kn_enqueue(queue, AWAIT, await, .word = &done, .value = turn);
+        kn_enqueue(queue, SCALE, scale, .x = theirs, .by = 2, .n = 1, .d = N);
+        assert_int_equal(kn_queue_await(queue, &ready, turn), 0);
+        kn_enqueue(beside, SCALE, scale, .x = theirs, .by = 3, .n = 1, .d = N, .cap = 10);
+        kn_enqueue(beside, SIGNAL, signal, .word = &done, .value = turn);
+        kn_enqueue(queue, TRANSFER, transfer, .to = m.image, .from = m.base, .bytes = sizeof to);
+        assert_int_equal(kn_queue_wait(queue), 0);
+        assert_true(image[0] == 0 && image[N - 1] > 10 && image[N - 1] <= 20); /* the cap came before the factor */
+    }
+    assert_null(late_found());
+    kn_enqueue(queue, AWAIT, await, .word = &done, .value = 100);
+    assert_int_equal(kn_queue_await(queue, &ready, 100), KN_EIO);
+    assert_string_equal(late_found(), "the host waits for a word that no operation writes");
+    *late_message = 0;
+    assert_int_equal(kn_queue_wait(queue), KN_EIO);
+    assert_string_equal(late_found(), "await: the operation waits for the host, which waits for it");
+    *late_message = 0;
+    done = 100;
+    assert_int_equal(kn_queue_wait(queue), 0);
+    kn_queue_close(beside);
+    kn_memory_close(&m);
+}
+
 static sigjmp_buf after_fault;
 static void on_fault(int signal)
 {
@@ -218,6 +257,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_result_that_is_waited_for_stays, open_queue, close_queue),
         cmocka_unit_test_setup_teardown(an_operation_that_never_runs_is_found, open_queue, close_queue),
         cmocka_unit_test_setup_teardown(pieces_go_there_and_back, open_queue_apart, close_queue),
+        cmocka_unit_test_setup_teardown(queues_await_words, open_queue_apart, close_queue),
         cmocka_unit_test_setup_teardown(memory_of_the_host_is_found, open_queue_apart, close_queue),
         cmocka_unit_test_setup_teardown(the_caller_cannot_touch_it, open_queue_apart, close_queue),
     };

@@ -373,9 +373,26 @@ PLAIN(group)
         o->group[i] = o->expert[e];
         o->group[i].bias = e;
         o->group[i].first = there ? o->plan.first[i] : 0;
-        o->group[i].n = there ? o->plan.first[i + 1] - o->plan.first[i] : 0;
+        bool absent = o->out && there && !o->expert[e].gate.data;
+        o->group[i].n = there && !absent ? o->plan.first[i + 1] - o->plan.first[i] : 0;
     }
-    *o->n_sum += *o->plan.n_expert;
+    if (o->n_sum)
+        *o->n_sum += *o->plan.n_expert;
+    int n = 0, n_absent = 0;
+    for (int pass = 0; o->out && pass < 2; pass++)
+        for (int i = 0; i < *o->plan.n_expert; i++) {
+            bool absent = !o->expert || !o->expert[o->plan.expert[i] - o->expert0].gate.data;
+            for (int k = o->plan.first[i]; absent == !pass && k < o->plan.first[i + 1]; k++, n++) {
+                o->out[k] = o->place[o->plan.pair[k]] = n;
+                if (o->weight)
+                    o->out_weight[n] = o->weight[o->plan.pair[k]];
+            }
+            n_absent += pass && absent;
+        }
+    if (o->out)
+        *o->n_absent = n_absent;
+    if (o->out && !n_absent)
+        *o->done = o->turn;
 }
 
 /* Three experts of a plan for five groups, and for three. */
@@ -395,6 +412,27 @@ static void case_group(void)
         memcpy(p.first, first, sizeof first);
         *n_sum = 40;
         CASE(GROUP, group, p, 100, N_EXP, all, take((size_t)n_group * sizeof *all), n_group, n_sum);
+    }
+    for (int absent = 0; absent < 4; absent++) { /* none, the second expert, two, all */
+        used = 0;
+        struct kn_plan p = { .n_expert = take(4), .expert = take(sizeof expert), .first = take(sizeof first) };
+        struct kn_group *some = take(N_EXP * sizeof *some);
+        for (int e = 0; e < N_EXP; e++)
+            some[e] = (struct kn_group){
+                matrix(KN_Q8_0, 32, D), matrix(KN_F32, 32, D), matrix(KN_Q8_0, D, 32), -1, 7, 8, 9
+            };
+        if (absent)
+            some[4].gate.data = NULL;
+        if (absent > 1)
+            some[1].gate.data = NULL;
+        *p.n_expert = 3;
+        memcpy(p.expert, expert, sizeof expert);
+        memcpy(p.first, first, sizeof first);
+        p.pair = LIST(6, 0, 3, 2, 5, 1, 4);
+        uint32_t *done = take(4);
+        *done = 3;
+        CASE(GROUP, group, p, 100, N_EXP, absent == 3 ? NULL : some, absent == 3 ? NULL : take(5 * sizeof *some),
+             absent == 3 ? 0 : 5, NULL, 7, take(7 * 4), take(7 * 4), take(4), floats(7), floats(7), done, 4);
     }
 }
 

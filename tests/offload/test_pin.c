@@ -177,6 +177,40 @@ static void slots_of_a_store_that_grows(void **state)
     close_model(m);
 }
 
+static int n_call(void)
+{
+    pthread_mutex_lock(&device.mutex);
+    int n = device.pins.n_call;
+    pthread_mutex_unlock(&device.mutex);
+    return n;
+}
+
+/* The thread waits until no queue awaits the host; once it waits, no other queue may begin to. */
+static void nothing_is_pinned_while_a_queue_awaits(void **state)
+{
+    struct model *m = open_model(6, 7, 30);
+    struct off_store *s;
+    struct off_stats stats;
+    (void)state;
+    device = fresh();
+    assert_true(kn_awaits_begin());
+    assert_int_equal(open_store(&s, m, all(m)), 0);
+    off_store_pin(s, &device.base);
+    while (kn_awaits_begin()) {
+        kn_awaits_end();
+        usleep(1000);
+    }
+    ask_all_layers(s, m, 30);
+    assert_int_equal(n_call(), 0);
+    kn_awaits_end();
+    wait_until_pinned(s, &stats);
+    assert_int_equal(stats.pinned_bytes, stats.slot_bytes);
+    close_store(s);
+    assert_true(kn_awaits_begin());
+    kn_awaits_end();
+    close_model(m);
+}
+
 /* A store may close while slots are touched and pinned; a device without pinning is fine. */
 static void a_store_closes_at_any_time(void **state)
 {
@@ -206,11 +240,9 @@ static int end(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(all_slots_are_pinned, end),
-        cmocka_unit_test(a_call_may_be_refused),
-        cmocka_unit_test_teardown(a_limit_is_found_and_said, end),
-        cmocka_unit_test(slots_of_a_store_that_grows),
-        cmocka_unit_test(a_store_closes_at_any_time),
+        cmocka_unit_test_teardown(all_slots_are_pinned, end),      cmocka_unit_test(a_call_may_be_refused),
+        cmocka_unit_test_teardown(a_limit_is_found_and_said, end), cmocka_unit_test(slots_of_a_store_that_grows),
+        cmocka_unit_test(nothing_is_pinned_while_a_queue_awaits),  cmocka_unit_test(a_store_closes_at_any_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

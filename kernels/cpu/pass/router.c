@@ -174,6 +174,39 @@ void kn_host_guess(struct kn_host_queue *q, const struct kn_op_guess *o)
     *o->n_listed = n;
 }
 
+/* Whether the plan's i-th expert is absent. */
+static bool is_absent(const struct kn_op_group *o, int i)
+{
+    return !o->expert || !o->expert[o->plan.expert[i] - o->expert0].gate.data;
+}
+
+/* Numbers the outputs of the plan's i-th expert from n on; returns the next. */
+static int number_outputs_of(const struct kn_op_group *o, int i, int n)
+{
+    const struct kn_plan *p = &o->plan;
+    for (int k = p->first[i]; k < p->first[i + 1]; k++, n++) {
+        o->out[k] = n;
+        o->place[p->pair[k]] = n;
+        if (o->weight)
+            o->out_weight[n] = o->weight[p->pair[k]];
+    }
+    return n;
+}
+
+static void number_outputs(const struct kn_op_group *o)
+{
+    int n = 0, n_absent = 0;
+    for (int absent = 1; absent >= 0; absent--)
+        for (int i = 0; i < *o->plan.n_expert; i++)
+            if (is_absent(o, i) == absent) {
+                n = number_outputs_of(o, i, n);
+                n_absent += absent;
+            }
+    *o->n_absent = n_absent;
+    if (!n_absent)
+        __atomic_store_n(o->done, o->turn, __ATOMIC_RELEASE);
+}
+
 void kn_host_group(struct kn_host_queue *q, const struct kn_op_group *o)
 {
     (void)q;
@@ -185,7 +218,10 @@ void kn_host_group(struct kn_host_queue *q, const struct kn_op_group *o)
         memcpy(g, &o->expert[e], sizeof *g); /* padding, too: backends are compared by bytes */
         g->bias = e;
         g->first = i < n ? p->first[i] : 0;
-        g->n = i < n ? p->first[i + 1] - p->first[i] : 0;
+        g->n = i < n && !(o->out && is_absent(o, i)) ? p->first[i + 1] - p->first[i] : 0;
     }
-    *o->n_sum += n;
+    if (o->n_sum)
+        *o->n_sum += n;
+    if (o->out)
+        number_outputs(o);
 }

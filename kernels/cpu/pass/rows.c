@@ -184,5 +184,19 @@ void kn_host_copy(struct kn_host_queue *q, const struct kn_op_copy *o)
 void kn_host_transfer(struct kn_host_queue *q, const struct kn_op_transfer *o)
 {
     (void)q;
-    memmove(o->to, o->from, o->bytes);
+    if (!o->when || *o->when)
+        memmove(o->to, o->from, o->bytes);
+}
+
+void kn_host_signal(struct kn_host_queue *q, const struct kn_op_signal *o)
+{
+    (void)q;
+    __atomic_store_n(o->word, o->value, __ATOMIC_RELEASE);
+}
+
+/* The host's queue runs at once: it cannot await. */
+void kn_host_await(struct kn_host_queue *q, const struct kn_op_await *o)
+{
+    (void)q;
+    kn_assert(kn_word_reached(o->word, o->value));
 }

@@ -359,7 +359,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --xyzzy", "--xyzzy is unknown; see spillway run --help" },
         { ENG_run, "-m m -z", "-z is unknown; see" },
         { ENG_run, "-m m -nx", "-nx is unknown; see" }, /* no suggestion for so short a name */
-        { ENG_run, "-m m -ngl 99", "run: -ngl is not needed: --host-mem decides" },
+        { ENG_run, "-m m -ot exps=CPU", "run: -ot is not needed: --host-mem decides" },
         { ENG_serve, "-m m --flash-attn", "serve: --flash-attn is not needed: leave it out" },
         { ENG_serve, "-m m --api-key k", "--api-key is not known: write keys into a file" },
         { ENG_run, "-m= -p x", "run needs MODEL" },

@@ -10,15 +10,21 @@
 
 #include "kernels/kernels.h"
 
+static bool is_real; /* a GPU, or the interpreter */
+
 static int make_models(void **state)
 {
     char path[4096];
     if (make_place(state))
         return -1;
     snprintf(path, sizeof path, "%.*s/tests/gpu", (int)(strrchr(program, '/') - program), program);
-    if (access("/dev/nvidiactl", R_OK) != 0)
+    is_real = access("/dev/nvidiactl", R_OK) == 0;
+    if (!is_real)
         setenv("LD_LIBRARY_PATH", path, 1);
     device_name = "cuda";
+    setenv("XDG_CACHE_HOME", in_place("cache"), 1);
+    if (mkdir(in_place("cache"), 0755))
+        return -1;
     there = kn_device_built() && kn_isa_best() != KN_ISA_SCALAR; /* the interpreter needs AVX2 */
     make_files();
     return 0;
@@ -61,29 +67,29 @@ static void a_device_that_fails_is_said(void **state)
 {
     (void)state;
     needs_device();
-    if (access("/dev/nvidiactl", R_OK) == 0)
+    if (is_real)
         skip();
-    fails("cuMemAlloc_v2:2", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
-    fails("cuMemHostAlloc:3", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
-    fails("cuStreamCreate:1", RUN "-m m.gguf --device cuda", "CUDA: opening a queue");
+    does(RUN "-m m.gguf --device cuda", NULL); /* the device's self-test is kept */
+    fails("cuMemAlloc_v2:3", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
+    fails("cuMemHostAlloc:4", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
+    fails("cuStreamCreate:2", RUN "-m m.gguf --device cuda", "CUDA: opening a queue");
     fails("cuLaunchKernel:200:719", RUN "-m m.gguf --device cuda", "CUDA: launching a kernel");
-    fails("cuStreamSynchronize:68:719", RUN "-m m.gguf --device cuda", "CUDA: waiting for the device");
+    fails("cuStreamSynchronize:6:719", RUN "-m m.gguf --device cuda", "CUDA: waiting for the device");
     fails("cuModuleLoadData:2:209", RUN "-m m.gguf --device cuda", "no code for this GPU");
 }
 
 /* The driver may refuse to pin memory, or the buffer for other memory: the answers are the same. */
-#define BUFFER_CALL "cuMemHostAlloc:2"
 static void memory_that_cannot_be_pinned(void **state)
 {
     static char kept[sizeof printed];
     (void)state;
     needs_device();
-    if (access("/dev/nvidiactl", R_OK) == 0)
+    if (is_real)
         skip();
     does(RUN "-m m.gguf --device cuda --device-mem 20M", NULL); /* for a part of the experts */
     memcpy(kept, printed, sizeof kept);
-    static const char *const call[] = { "cuMemHostRegister_v2:1", BUFFER_CALL };
-    for (int i = 0; i < 2; i++) {
+    static const char *const call[] = { "cuMemHostRegister_v2:1", "cuMemHostAlloc:2", "cuMemHostAlloc:3" };
+    for (int i = 0; i < 3; i++) {
         setenv("SPILLWAY_GPU_FAIL", call[i], 1);
         does(RUN "-m m.gguf --device cuda --device-mem 20M", NULL);
         unsetenv("SPILLWAY_GPU_FAIL");
@@ -123,10 +129,42 @@ static void a_device_that_is_not_there_is_said(void **state)
         assert_non_null(strstr(said, there ? "there is no CUDA device 17" : "built without CUDA"));
 }
 
+static void says(const char *words, const char *line)
+{
+    does(words, NULL);
+    if (!strstr(said, line))
+        fail_msg("spillway %s: says %s", words, said);
+}
+
+/* The flags of llama.cpp are wishes; one line says how each is followed. */
+static void wishes_are_understood(void **state)
+{
+    (void)state;
+    says("run -m m.gguf --raw -p Once -n 2 --temp 0 -ngl 0 --device cuda",
+         "-ngl 0: everything is computed on the host");
+    says("run -m m.gguf --raw -p Once -n 2 --temp 0 --cpu-moe", "--cpu-moe changes nothing: without --device");
+    says("run -m m.gguf --raw -p Once -n 2 --temp 0 --n-cpu-moe 1", "--n-cpu-moe 1 changes nothing: without --device");
+    says("run -m m.gguf --raw -p Once -n 2 --temp 0 --device host -ngl all", "-ngl all is not used: --device host");
+    assert_int_equal(given("run -m m.gguf -p Once -ngl some", NULL), 2);
+    assert_non_null(strstr(said, "-ngl some is no number of layers"));
+    needs_device();
+    says("run -m m.gguf --raw -p Once -n 2 --temp 0 -ngl 99", "go to --device cuda");
+    says("run -m m.gguf --raw -p Once -n 2 --temp 0 --device cuda --cpu-moe", "all experts stay on the host");
+    does("plan -m m.gguf --device cuda --cpu-moe --json", NULL);
+    assert_non_null(strstr(printed, "\"device_expert_bytes\":0,\"n_device_resident\":0,"));
+    does("plan -m m.gguf --device cuda --n-cpu-moe 1 --json", NULL);
+    assert_null(strstr(printed, "\"n_device_resident\":0,"));
+    does("eval -m m.gguf --ids 1,2,3,4,5,6,7,8,9 --logits host", NULL);
+    does("eval -m m.gguf --ids 1,2,3,4,5,6,7,8,9 --logits device --device cuda --chunk 4 --n-cpu-moe 1", NULL);
+    assert_true(same_files("host", "device"));
+    assert_true(is_real || is_there("cache/spillway/PTX-interpreter.gpu")); /* the kept self-test */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_that_is_not_there_is_said),
+        cmocka_unit_test(wishes_are_understood),
         cmocka_unit_test(answers_are_those_of_the_host),
         cmocka_unit_test(logits_are_those_of_the_host),
         cmocka_unit_test(a_batch_is_that_of_the_host),

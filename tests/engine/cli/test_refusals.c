@@ -113,7 +113,7 @@ static void words_that_no_command_takes(void **state)
         /* flags of other programs */
         { "serve -m m.gguf --tensor-parallel-size 2", "one process computes the whole model" },
         { "serve -m m.gguf --tensor_parallel_size 2", "one process computes the whole model" },
-        { "serve -m m.gguf -ngl 99", "--host-mem decides" },
+        { "serve -m m.gguf -ot exps=CPU", "--host-mem decides" },
         { "serve -m m.gguf --max-model-len 4096", "use --ctx-size N" },
         { "serve -m m.gguf --dtype bfloat16", "spillway quantize" },
         { "serve -m m.gguf --seed 1", "send \"seed\"" },

@@ -57,6 +57,8 @@ static void the_third_tier_is_shown(void **state)
     assert_true(slots > 0 && kept > 0 && kept <= slots);
     assert_true(metric(&v, "", "spillway_device_expert_uses_total{") > 0);
     assert_true(metric(&v, "", "spillway_device_expert_copies_total{") >= kept);
+    double layers = metric(&v, "", "spillway_device_layers_total{");
+    assert_true(layers > 0 && metric(&v, "", "spillway_device_layers_alone_total{") <= layers);
     assert_true(metric(&v, "", "spillway_device_memory_bytes{") == (double)o.engine.device_mem);
     assert_true(metric(&v, "", "spillway_device_copied_bytes_total{") > 0);
     assert_true(metric(&v, "", "spillway_device_failed{") == 0);

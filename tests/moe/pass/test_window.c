@@ -70,8 +70,11 @@ static void check_slots(const struct moe_context *c)
     assert_true(r->n_filled <= r->n);
     for (int i = 0; i < r->n_filled; i++)
         assert_int_equal(r->slot_of[r->slot[i].expert], i);
-    for (int e = 0; e < c->model->shape.n_expert_total; e++)
+    for (int e = 0; e < c->model->shape.n_expert_total; e++) {
+        const struct kn_group *g = &r->all[e]; /* as the device's table says */
         n += r->slot_of[e] >= 0;
+        assert_ptr_equal(g->gate.data, r->slot_of[e] >= 0 ? r->slot[r->slot_of[e]].matrix[0].data : NULL);
+    }
     assert_int_equal(n, r->n_filled);
 }
 

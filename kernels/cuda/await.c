@@ -1,0 +1,61 @@
+/* Words in pinned memory, by which a stream tells the host how far it has come, and waits for it.
+ *
+ * The front end of the GPU polls an awaited word: no kernel runs and no processor of it is held.  Some systems, as WSL2,
+ * may lack these operations of streams; so one of each is tried when the device is opened. */
+#include <sched.h>
+#include <time.h>
+
+#include "kernels/cuda/internal.h"
+
+#define SPINS    200               /* reads of a word between two questions to the driver */
+#define AWAKE_NS UINT64_C(2000000) /* a host that has waited so long sleeps between questions, */
+#define SLEEP_NS 20000
+
+bool kn_cuda_can_await(const struct kn_device *d) { return ((const struct kn_cuda_device *)d)->can_await; }
+
+/* Writes the word, and waits for it: in one stream, so that nothing hangs. */
+static unsigned try_word(struct kn_cuda_device *d, struct CUstream_st *stream, uint32_t *word)
+{
+    kn_cuda_address at = (kn_cuda_address)(uintptr_t)word;
+    *word = 0;
+    bool can = d->driver->stream_write(stream, at, 1, 0) == 0 &&
+               d->driver->stream_await(stream, at, 1, KN_CUDA_NOT_BELOW) == 0;
+    unsigned failed = d->driver->stream_wait(stream);
+    d->can_await = can && !failed && kn_word_reached(word, 1);
+    return failed;
+}
+
+int kn_cuda_try_await(struct kn_cuda_device *d)
+{
+    struct CUstream_st *stream = NULL;
+    void *word = NULL;
+    unsigned failed = d->driver->stream_create(&stream, KN_CUDA_NON_BLOCKING);
+    failed = failed ? failed : d->driver->pinned_alloc(&word, sizeof(uint32_t), KN_CUDA_MAPPED);
+    failed = failed ? failed : try_word(d, stream, word);
+    if (word)
+        d->driver->pinned_free(word);
+    if (stream)
+        d->driver->stream_destroy(stream);
+    return kn_cuda_failed(failed, "trying a stream");
+}
+
+/* A lost device writes nothing: its error ends the wait. */
+int kn_cuda_await(struct kn_queue *base, const uint32_t *word, uint32_t value)
+{
+    struct kn_cuda_queue *q = (struct kn_cuda_queue *)base;
+    uint64_t since = kn_now_ns();
+    q->device->driver->context_use(q->device->context);
+    while (!q->error && !(q->beside && q->beside->error)) {
+        for (int i = 0; i < SPINS; i++)
+            if (kn_word_reached(word, value))
+                return 0;
+        unsigned state = q->device->driver->stream_query(q->stream);
+        if (state == KN_CUDA_NOT_READY && kn_now_ns() - since > AWAKE_NS)
+            nanosleep(&(struct timespec){ .tv_nsec = SLEEP_NS }, NULL);
+        else if (state && state != KN_CUDA_NOT_READY)
+            q->error = kn_cuda_failed(state, "waiting for the device");
+        else if (!state && !kn_word_reached(word, value))
+            q->error = kn_fail(KN_EIO, "CUDA: the device has ended without its signal");
+    }
+    return q->error ? q->error : q->beside->error;
+}
