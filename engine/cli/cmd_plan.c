@@ -8,6 +8,7 @@
 #include "engine/cli/options.h"
 #include "engine/cli/text_width.h"
 #include "engine/engine.h"
+#include "engine/plan/link_rate.h"
 #include "engine/plan/plan.h"
 
 #include <string.h>
@@ -44,6 +45,15 @@ static void print_device(const struct eng_config *c, const struct eng_device_spl
 
 static void say_nothing(enum kn_level level, const char *line) { (void)level, (void)line; }
 
+/* Describes an engine without messages: the plan's own description has given them. */
+static int describe_quietly(struct eng_engine **out, const struct eng_config *c, const struct eng_options *o)
+{
+    kn_log_set(say_nothing, KN_LOG_ERROR);
+    int error = eng_describe(out, o);
+    kn_log_set(eng_log_plain, c->quiet ? KN_LOG_WARN : c->verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
+    return error;
+}
+
 /* The smallest budget of a server with the flags of this plan and the defaults of its own, and its requests at once, 8 unless
  * --parallel asks for more.  0: unknown.  e has been described. */
 static size_t least_of_server(const struct eng_config *c, const struct eng_engine *e, int *n_parallel)
@@ -57,11 +67,8 @@ static size_t least_of_server(const struct eng_config *c, const struct eng_engin
     server.engine.host_mem = ANY_MEMORY;
     struct eng_options o = eng_serve_engine(&server);
     struct eng_engine *described;
-    size_t own = kn_alloc_bytes();         /* of this command: a description measures all allocations of the process */
-    kn_log_set(say_nothing, KN_LOG_ERROR); /* e's description has said it */
-    int error = eng_describe(&described, &o);
-    kn_log_set(eng_log_plain, c->quiet ? KN_LOG_WARN : c->verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
-    if (error)
+    size_t own = kn_alloc_bytes(); /* of this command: a description measures all allocations of the process */
+    if (describe_quietly(&described, c, &o))
         return 0;
     size_t least = eng_memory(described)->least - own;
     eng_close(described);
@@ -182,6 +189,58 @@ static void print_speed(const struct eng_config *c, const struct eng_engine *e, 
                room, room == 1 ? "" : "s");
 }
 
+/* ---- the speed with a device --------------------------------------------------------------------- */
+
+static void print_device_forecast(const struct eng_device_forecast *f, double alone, bool json)
+{
+    if (json)
+        printf("{\"what\":\"device_decode\",\"batch\":%d,\"tokens_per_s\":%.3f,\"host_tokens_per_s\":%.3f,"
+               "\"bound_by\":\"%s\",\"device_bytes\":%.0f,\"host_bytes\":%.0f,\"disk_bytes\":%.0f,\"device_s\":%.6f,"
+               "\"host_s\":%.6f,\"disk_s\":%.6f}\n",
+               f->n_row, f->tokens_per_s, alone, f->bound_by, f->device_bytes, f->host_bytes, f->disk_bytes,
+               f->device_s, f->host_s, f->disk_s);
+    else
+        printf("%5d %10.1f %9.1f %9.1f %10.2f %12.2f  %s\n", f->n_row, f->device_bytes / 1e6, f->host_bytes / 1e6,
+               f->disk_bytes / 1e6, f->tokens_per_s, alone, f->bound_by);
+}
+
+/* Forecasts passes on the device beside those of the host alone, with the memory split that it has without the device. */
+static int print_device_speed(const struct eng_config *c, const struct eng_engine *e)
+{
+    struct eng_options o = eng_config_options(c, false);
+    struct eng_engine *host;
+    struct eng_machine m;
+    double device_Bps = 0;
+    o.device = NULL;
+    o.device_mem = 0;
+    o.n_ctx = eng_n_ctx(e);
+    if (describe_quietly(&host, c, &o)) {
+        if (!c->json)
+            printf("\nno forecast of speed: without --device the model does not fit in --host-mem\n");
+        return 0;
+    }
+    int error = eng_forecast_rates(&m, host, c->disk_rate, c->dram_rate);
+    if (!error)
+        error = eng_device_rate_measure(&device_Bps, moe_model_device(eng_model(e)), eng_team(e));
+    struct eng_setting there = eng_forecast_setting(e, &m, ENG_PLAN_POSITION),
+                       alone = eng_forecast_setting(host, &m, ENG_PLAN_POSITION);
+    if (!error && !c->json)
+        printf(
+            "\n%s's memory %.1f GB/s, the host's %.1f GB/s\ntokens/s at %d tokens of context, by these rates; passes of a "
+            "GPU were never\nmeasured with this program:\n%5s %10s %9s %9s %10s %12s  %s\n",
+            c->device, device_Bps / 1e9, m.dram_Bps / 1e9, ENG_PLAN_POSITION, "batch", "device MB", "host MB",
+            "read MB", "expected", "host alone", "bound by");
+    for (int i = 0; i < N_BATCH && !error; i++) {
+        struct eng_device_forecast f;
+        struct eng_forecast h;
+        eng_plan_device_forecast(&f, &there, device_Bps, batches[i]);
+        eng_plan_forecast(&h, &alone, batches[i]);
+        print_device_forecast(&f, h.tokens_per_s, c->json);
+    }
+    eng_close(host);
+    return error;
+}
+
 /* ---- the cost of drafts ------------------------------------------------------------------------- */
 
 /* Prints MoESD's target efficiency of passes with drafted rows, by the fit beside the model if there is one. */
@@ -244,8 +303,8 @@ int eng_cmd_plan(const struct eng_config *c)
             print_speed(c, e, &machine);
         if (on_host && moe_model_shape(eng_model(e))->n_expert)
             error = print_drafts(c, e, &machine);
-        if (!on_host && !c->json)
-            printf("\nno forecast of speed with --device: measure with bench\n");
+        if (!on_host)
+            error = print_device_speed(c, e);
     }
     eng_close(e);
     return error ? 2 : 0;

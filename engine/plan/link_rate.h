@@ -1,5 +1,5 @@
-/* engine/plan/link_rate.h - the rate of copies from the host to a device with memory of its own, measured outside the engine's
- * own path.  Internal to engine. */
+/* engine/plan/link_rate.h - the rate of copies from the host to a device with memory of its own, and of that memory, measured
+ * outside the engine's own path.  Internal to engine. */
 #ifndef ENGINE_PLAN_LINK_RATE_H
 #define ENGINE_PLAN_LINK_RATE_H
 
@@ -14,5 +14,8 @@ struct eng_link_rate {
 
 /* Measures by the best of a few copies.  team: fills the buffer for memory that is not pinned.  0, or KN_E*, reported. */
 int eng_link_rate_measure(struct eng_link_rate *out, const struct kn_device *device, struct kn_team *team);
+
+/* The rate at which the device reads its own memory, by the best of a few copies within it. */
+int eng_device_rate_measure(double *Bps, const struct kn_device *device, struct kn_team *team);
 
 #endif

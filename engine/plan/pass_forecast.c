@@ -19,6 +19,9 @@
 #define FLOAT_RATE_RATIO   0.15  /* multiply-adds of attention, over those of int8 */
 #define LAYER_S            10e-6 /* starting the parallel regions of a layer */
 #define VALUE_S            4e-9  /* other work of a row in a layer, for each value of its residual stream */
+#define DEVICE_RATE_RATIO  0.75  /* a device's memory, as other engines reach it with few rows or better */
+#define DEVICE_LAYER_S     40e-6 /* a dozen launches */
+#define HANDOVER_S         20e-6 /* of a layer whose experts are partly on the host: rows down, outputs up */
 
 /* Multiply-adds of one expert in every layer. */
 static double expert_macs(const struct moe_shape *shape)
@@ -96,6 +99,39 @@ void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, in
     f.bound_by = f.dram_s > f.mac_s ? "dram" : "operations";
     if (f.disk_s > 0 && disk_s > f.pass_s) {
         f.pass_s = disk_s;
+        f.bound_by = "disk";
+    }
+    f.tokens_per_s = n_row / f.pass_s;
+    *out = f;
+}
+
+void eng_plan_device_forecast(struct eng_device_forecast *out, const struct eng_setting *s, double device_Bps,
+                              int n_row)
+{
+    const struct moe_shape *shape = s->shape;
+    struct eng_device_forecast f = { .n_row = n_row };
+    double expert_s = 0, used_bytes = 0, there = 0,
+           here = 1; /* shares of the experts on the device, in the host's memory */
+    if (shape->n_expert) {
+        double experts = spec_cost_distinct(shape->n_expert, shape->n_used, n_row);
+        double used = experts * shape->n_moe_layer / shape->n_expert_total;
+        used_bytes = used * (double)shape->expert_file_bytes;
+        expert_s = used * products_s(&s->machine.products, shape->expert_format_bytes, n_row * shape->n_used / experts);
+        there = (double)s->split->device.n_resident / s->split->n_expert;
+        here = fmin((double)s->split->n_resident / s->split->n_expert, 1 - there);
+    }
+    double dense_s = ((double)shape->pass_bytes + kept_bytes(s, n_row)) / device_Bps / DEVICE_RATE_RATIO +
+                     shape->n_layer * DEVICE_LAYER_S;
+    f.device_bytes = (double)shape->pass_bytes + kept_bytes(s, n_row) + there * used_bytes;
+    f.host_bytes = (1 - there) * used_bytes;
+    f.disk_bytes = (1 - there - here) * used_bytes;
+    f.device_s = dense_s + there * used_bytes / device_Bps / DEVICE_RATE_RATIO;
+    f.host_s = (1 - there) * expert_s + (there < 1 ? shape->n_moe_layer * HANDOVER_S : 0);
+    f.disk_s = f.disk_bytes > 0 && s->machine.disk_Bps > 0 ? f.disk_bytes / s->machine.disk_Bps / DISK_RATE_RATIO : 0;
+    f.pass_s = fmax(f.device_s, dense_s + f.host_s); /* the host's experts beside the device's, behind the dense part */
+    f.bound_by = f.device_s > f.host_s ? "device" : "host";
+    if (dense_s + f.disk_s > f.pass_s) {
+        f.pass_s = dense_s + f.disk_s;
         f.bound_by = "disk";
     }
     f.tokens_per_s = n_row / f.pass_s;

@@ -93,6 +93,19 @@ struct eng_setting { /* a model, its memory split and the machine's rates */
 
 void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row);
 
+/* A decode pass where a device with memory of its own has the dense weights, the KV cache and the experts that split->device
+ * has room for; the host computes the others, and none is copied. device_Bps: bytes per second that it reads of its memory.
+ * By rates alone: no pass has been measured. */
+struct eng_device_forecast {
+    int n_row;
+    double device_bytes, host_bytes, disk_bytes; /* read from each memory */
+    double device_s, host_s, disk_s;             /* of each alone */
+    double pass_s, tokens_per_s;
+    const char *bound_by; /* "device", "host" or "disk" */
+};
+void eng_plan_device_forecast(struct eng_device_forecast *out, const struct eng_setting *s, double device_Bps,
+                              int n_row);
+
 /* Makes a cost model from the rates: the controller's first estimate of the time of passes. */
 void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s);
 

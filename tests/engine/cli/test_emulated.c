@@ -65,6 +65,9 @@ static void commands_that_measure(void **state)
     assert_non_null(strstr(printed, "\"copied_bytes\":"));
     does("plan -m m.gguf --device emulated --json --threads 2", NULL);
     assert_non_null(strstr(printed, "\"device_mem_bytes\":"));
+    assert_non_null(strstr(printed, "\"device_decode\",\"batch\":32,"));
+    does("plan -m m.gguf --device emulated --threads 2", NULL);
+    assert_non_null(strstr(printed, "host alone"));
     does("run --raw --seed 7 -p Once -n 4 -m m.gguf --device emulated --device-mem 20M", NULL);
     assert_non_null(strstr(said, "experts computed on the device: "));
     does("run --raw --seed 7 -p Once -n 4 -m m.gguf", NULL);

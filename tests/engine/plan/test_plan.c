@@ -239,6 +239,43 @@ static void the_slowest_tier_sets_the_pace(void **state)
     assert_true(near(f.pass_s, 2.0 * 300 * 6 / 800 + 20e-6));
 }
 
+/* A device with the dense part and 2 of 8 experts; the host has 4 of the others in memory, and 2 are read. */
+static void a_device_is_forecast(void **state)
+{
+    (void)state;
+    struct moe_shape shape = { .n_layer = 3,
+                               .n_moe_layer = 2,
+                               .n_expert = 4,
+                               .n_used = 1,
+                               .n_expert_total = 8,
+                               .expert_file_bytes = 800,
+                               .pass_bytes = 300 };
+    struct eng_split split = { .n_expert = 8, .n_resident = 4, .device = { .n_resident = 2 } };
+    struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
+    struct eng_device_forecast f;
+    shape.expert_format_bytes[KN_Q4_K] = 800;
+    for (int i = 0; i < ENG_PRODUCT_ROWS; i++)
+        machine.products.Bps[KN_Q4_K][i] = 500;
+    const struct eng_setting s = { &shape, &split, machine, 10, 5 };
+    struct eng_setting fast = s;
+    eng_plan_device_forecast(&f, &s, 4000, 2); /* 1.75 experts a layer: 350 bytes; 10 positions: 100 */
+    assert_true(near(f.device_bytes, 300 + 100 + 87.5) && near(f.host_bytes, 262.5) && near(f.disk_bytes, 87.5));
+    double dense = 400 / 3000.0 + 120e-6, host = 262.5 / 500 + 40e-6, disk = 87.5 / 50 / 0.92;
+    assert_true(near(f.device_s, dense + 87.5 / 3000) && near(f.host_s, host) && near(f.disk_s, disk));
+    assert_true(near(f.pass_s, dense + disk) && near(f.tokens_per_s, 2 / f.pass_s));
+    assert_string_equal(f.bound_by, "disk");
+
+    fast.machine.disk_Bps = 1e6;
+    eng_plan_device_forecast(&f, &fast, 4000, 2);
+    assert_true(near(f.pass_s, dense + host)); /* the host's experts come behind the dense part */
+    assert_string_equal(f.bound_by, "host");
+
+    split.device.n_resident = 8; /* all on the device: the host has nothing to do */
+    eng_plan_device_forecast(&f, &fast, 4000, 2);
+    assert_true(f.host_s == 0 && f.host_bytes == 0 && f.disk_s == 0 && near(f.pass_s, dense + 350 / 3000.0));
+    assert_string_equal(f.bound_by, "device");
+}
+
 /* The same model: 2 layers of 4 experts, 1 used. An expert in both layers takes 200 bytes and 2 x 3 x 4 x 5
  * multiply-adds. */
 static void a_forecast_is_a_cost_model_too(void **state)
@@ -458,6 +495,7 @@ int main(void)
         cmocka_unit_test(a_dense_model_has_no_experts),
         cmocka_unit_test(states_are_kept_with_a_tenth),
         cmocka_unit_test(the_memory_of_a_device_is_split_first),
+        cmocka_unit_test(a_device_is_forecast),
         cmocka_unit_test(distinct_experts_are_counted),
         cmocka_unit_test(the_slowest_tier_sets_the_pace),
         cmocka_unit_test(a_forecast_is_a_cost_model_too),
