@@ -183,7 +183,7 @@ void *off_touch_main(void *store);       /* main function of a touching thread *
 
 /* ---- pin.c ----------------------------------------------------------------------------------------- */
 
-void off_pin_close(
-    struct off_store *s); /* ends the thread, stop is set; unpins all; when nothing reads or copies slots */
+/* Ends the thread and unpins all.  stop is set, and nothing reads or copies slots. */
+void off_pin_close(struct off_store *s);
 
 #endif

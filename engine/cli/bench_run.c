@@ -164,7 +164,8 @@ static void print_figure(const struct eng_bench *b, const struct eng_figure *f)
 {
     double by_dram = f->bytes / b->rates.dram_Bps, by_ops = f->macs / b->rates.mac_ps;
     double by_disk = f->disk_Bps > 0 ? f->least_read / f->disk_Bps : 0;
-    double link_Bps = b->link.refused ? b->link.other_Bps : b->link.pinned_Bps;
+    double link_Bps = b->link.refused ? b->link.other_Bps
+                                      : b->link.pinned_Bps; /* an upper bound if a part is not pinned */
     double by_link = link_Bps > 0 ? f->copied_bytes / link_Bps : 0;
     double bound_s = by_dram > by_ops ? by_dram : by_ops;
     const char *bound_by = by_dram > by_ops ? "dram" : "operations";

@@ -130,7 +130,7 @@ struct eng_config {
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv);
 
 /* Applies the flags of llama.cpp about GPUs, and says how; once messages can be shown.  0 or KN_EINVAL. */
-int eng_gpu_wishes(struct eng_config *config);
+int eng_gpu_wishes(struct eng_config *config, enum eng_command_id command);
 
 /* Engine options from the flags; the command sets the rest (parallel sequences, progress, reserved memory). */
 struct eng_options eng_config_options(const struct eng_config *config, bool answers_requests);

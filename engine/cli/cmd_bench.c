@@ -168,9 +168,11 @@ static int open_bench(struct eng_bench *b)
         return error;
     wait_until_filled(b);
     b->apart = eng_memory(b->engine)->device.total > 0;
-    if (b->apart &&
-        (error = eng_link_rate_measure(&b->link, moe_model_device(eng_model(b->engine)), eng_team(b->engine))))
-        return error;
+    if (b->apart && eng_link_rate_measure(&b->link, moe_model_device(eng_model(b->engine)), eng_team(b->engine))) {
+        b->link = (struct eng_link_rate){ .refused = "not measured" };
+        kn_say(KN_LOG_WARN,
+               "the link to the device is not among the bounds: a smaller --device-mem leaves memory for it");
+    }
     b->streams = eng_memory(b->engine)->n_resident < eng_memory(b->engine)->n_expert;
     b->session = kn_calloc((size_t)b->most, sizeof(struct eng_session *));
     b->event = kn_calloc((size_t)eng_event_room(b->engine), sizeof *b->event);

@@ -25,7 +25,7 @@ static long layers(const char *text)
 
 static bool is_host(const struct eng_config *c) { return !c->device || !strcmp(c->device, "host"); }
 
-static int place_layers(struct eng_config *c)
+static int place_layers(struct eng_config *c, enum eng_command_id command)
 {
     const char *n = c->gpu_layers;
     long wished = layers(n);
@@ -41,6 +41,14 @@ static int place_layers(struct eng_config *c)
         kn_say(KN_LOG_INFO, "-ngl %s is not used: --device host", n);
         return 0;
     }
+    if (!c->device && command == ENG_imatrix) {
+        kn_say(KN_LOG_INFO, "-ngl %s is not used: imatrix computes on the host", n);
+        return 0;
+    }
+    if (!c->device && c->n_dsi > 1) {
+        kn_say(KN_LOG_INFO, "-ngl %s is not used: the workers of --dsi %d compute on the host", n, c->n_dsi);
+        return 0;
+    }
     if (!c->device && kn_device_count() < 1) {
         kn_say(KN_LOG_INFO, "-ngl %s is not used, everything is computed on the host: %s", n, kn_device_why());
         return 0;
@@ -53,9 +61,9 @@ static int place_layers(struct eng_config *c)
     return 0;
 }
 
-int eng_gpu_wishes(struct eng_config *c)
+int eng_gpu_wishes(struct eng_config *c, enum eng_command_id command)
 {
-    int error = c->gpu_layers ? place_layers(c) : 0;
+    int error = c->gpu_layers ? place_layers(c, command) : 0;
     if (error)
         return error;
     if (c->cpu_moe)

@@ -57,7 +57,7 @@ static int run_command(enum eng_command_id id, int argc, char **argv)
                                                                           : config.verbose ? KN_LOG_DEBUG
                                                                                            : KN_LOG_INFO);
     kn_device_keep_tests(config.cache_dir);
-    e = eng_gpu_wishes(&config);
+    e = eng_gpu_wishes(&config, id);
     e = e < 0 ? e : eng_model_resolve(&config, id);
     if (e < 0)
         return e == KN_ECANCELLED ? 1 : 2;

@@ -165,6 +165,8 @@ static void ask(struct eng_need *need, const struct eng_use *use)
     struct moe_context_options one = use->context;
     int n_expert = s->n_expert_total + s->n_expert_ahead;
     one.n_slot = 1;
+    one.resident_bytes =
+        s->device_expert_bytes; /* for the lists of the experts that a device may keep, and its copies */
     size_t slot = moe_kv_slot_bytes(use->model, one.kv) + ENG_KV_SLOT_BYTES + use->drafters.slot;
     *need = (struct eng_need){
         .fixed_bytes = FIXED_BYTES + use->reserved_bytes + (size_t)kn_team_size(one.team) * BYTES_PER_THREAD +

@@ -148,6 +148,8 @@ static void wishes_are_understood(void **state)
     assert_int_equal(given("run -m m.gguf -p Once -ngl some", NULL), 2);
     assert_non_null(strstr(said, "-ngl some is no number of layers"));
     needs_device();
+    assert_int_equal(given("imatrix m.gguf --text nothing.txt -o i.gguf -ngl 99", NULL), 2);
+    assert_non_null(strstr(said, "-ngl 99 is not used: imatrix computes on the host"));
     says("run -m m.gguf --raw -p Once -n 2 --temp 0 -ngl 99", "go to --device cuda");
     says("run -m m.gguf --raw -p Once -n 2 --temp 0 --device cuda --cpu-moe", "all experts stay on the host");
     does("plan -m m.gguf --device cuda --cpu-moe --json", NULL);
