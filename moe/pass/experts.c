@@ -278,14 +278,14 @@ void moe_experts_see(struct moe_context *c)
         end_layer(c, g->layer);
         return;
     }
-    kn_enqueue(c->copies, AWAIT, await, .word = c->listings.ready, .value = g->turn);
+    kn_enqueue(c->copies, AWAIT, await, .word = c->listings.ready, .value = g->number);
     end_layer(c, g->layer);
-    kn_enqueue(c->copies, SIGNAL, signal, .word = c->listings.done, .value = g->turn);
+    kn_enqueue(c->copies, SIGNAL, signal, .word = moe_listing_done(c, g->number), .value = g->number);
 }
 
 void moe_experts_see_all(struct moe_context *c)
 {
-    while (c->listings.seen != c->listings.turn)
+    while (c->listings.seen != c->listings.number)
         moe_experts_see(c);
 }
 
@@ -330,7 +330,7 @@ static void run_on_host(struct moe_context *c, int layer)
 /* The device has all experts: the host need not see which the layer uses. */
 static void run_on_device(struct moe_context *c, int layer)
 {
-    c->listings.seen = c->listings.turn;
+    c->listings.seen = c->listings.number;
     moe_residents_list_all(c, layer);
     moe_prefetch_release(c, layer);
     run_shared(c, layer);

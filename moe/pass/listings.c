@@ -11,19 +11,21 @@
  *     device   route, list, copy the listing, ready = t, resident experts, await done >= t, sum, next layer ..
  *     host     .. await ready >= t: missing experts to the host's cores or to the device; outputs up, done = t
  *
- * Words count turns, one for each layer with experts.  The host adds at most MOE_AHEAD layers that it has not seen: a driver
- * lets a caller wait when a stream has about a thousand operations, and a caller that waits computes nothing.
+ * Words count listings, one for each layer with experts.  The host adds at most MOE_AHEAD layers that it has not seen: a
+ * driver lets a caller wait when a stream has about a thousand operations, and a caller that waits computes nothing.
  *
- * Changes.  Experts of the device change, and so do their slots and the table by which the device finds them,
- * by operations of the queue beside, added when the device has listed the layer, and will await `done`; so each layer sees all changes of the turns before
- * and none of later ones, as the host does.  Slots that the turn's resident experts have are not taken.
+ * Changes.  Experts of the device change, and so do their slots and the table by which the device finds them, by operations
+ * of the queue beside, added when the device has listed the layer, and will await `done`; so each layer sees all changes of
+ * the layers before and none of later ones, as the host does.  Slots that the layer's resident experts have are not taken.
  *
  * While a queue awaits, no thread may open or close memory of the device, or pin memory of the host: drivers may wait for all
  * queues before they do so, and hold up the host's part.  Contexts are opened and closed between passes.  Passes that begin
  * while memory is being pinned do not go ahead (kn_awaits_begin).
  *
- * If the device fails, the host's await returns its error.  `done` then gets the number of the last turn, so that no queue
- * is left waiting, and the pass fails. */
+ * If the device fails, the host's await returns its error, and the pass fails.  `done` then gets the number of the last
+ * listing, so that no queue is left waiting.  But operations added before may still write it, with smaller numbers.  So
+ * `done` is several words, which the listings use in turn: as many as may be written then, those of listings that the host
+ * has not seen and of the last one that it has.  Thus none falls below a number that is awaited. */
 #include "moe/pass/pass.h"
 
 static size_t span_ints(const struct moe_desc *d, size_t n_row)
@@ -38,13 +40,26 @@ void moe_listings_lay_out(struct moe_context *c, struct moe_arenas *a, bool own_
     for (int i = 0; i < q->n; i++)
         q->listing[i].at = kn_arena_take(&a->shared, span_ints(&c->model->desc, (size_t)c->opt.max_row),
                                          sizeof(int32_t));
-    uint32_t *word = kn_arena_take(&a->shared, 2, sizeof *word);
+    uint32_t *word = kn_arena_take(&a->shared, 1 + MOE_DONES, sizeof *word);
     q->ready = word;
     q->done = word ? word + 1 : NULL;
 }
 
+uint32_t *moe_listing_done(const struct moe_context *c, uint32_t number)
+{
+    return c->listings.done + number % MOE_DONES;
+}
+
+/* No queue is left waiting for the listings so far. */
+static void complete_all(struct moe_listings *q)
+{
+    for (int i = 0; q->done && i < MOE_DONES; i++) /* models without experts have no words */
+        __atomic_store_n(q->done + i, q->number, __ATOMIC_RELEASE);
+}
+
 void moe_listings_begin(struct moe_context *c)
 {
+    complete_all(&c->listings); /* passes that do not go ahead may not have written the words */
     /* Predictions for several layers are compared layer by layer. */
     c->listings.ahead = c->beside && !c->guess.sight && !moe_device_lists(c) && kn_awaits_begin();
     c->copies = c->listings.ahead ? c->beside : c->queue;
@@ -95,13 +110,13 @@ void moe_listing_use(struct moe_context *c, const struct moe_listing *g)
 struct moe_listing *moe_listing_begin(struct moe_context *c, int layer)
 {
     struct moe_listings *q = &c->listings;
-    while (!c->error && (int)(q->turn - q->seen) >= q->n)
+    while (!c->error && (int)(q->number - q->seen) >= q->n)
         moe_experts_see(c);
     if (c->error)
         return NULL;
-    struct moe_listing *g = &q->listing[++q->turn % (uint32_t)q->n];
+    struct moe_listing *g = &q->listing[++q->number % (uint32_t)q->n];
     g->layer = layer;
-    g->turn = q->turn;
+    g->number = q->number;
     lay_out_span(c, g);
     moe_listing_use(c, g);
     return g;
@@ -121,13 +136,13 @@ void moe_listing_send(struct moe_context *c, struct moe_listing *g)
             kn_enqueue(c->queue, TRANSFER, transfer, .to = norm.code[kind], .from = c->norm.code[kind],
                        .bytes = (size_t)c->n_row * norm.code_stride[kind], .when = moe_at(c, g->n_absent));
     if (c->listings.ahead)
-        kn_enqueue(c->queue, SIGNAL, signal, .word = c->listings.ready, .value = g->turn);
+        kn_enqueue(c->queue, SIGNAL, signal, .word = c->listings.ready, .value = g->number);
 }
 
 /* Later operations of the pass run when the layer's experts are computed. */
 void moe_listing_await(struct moe_context *c, const struct moe_listing *g)
 {
-    kn_enqueue(c->queue, AWAIT, await, .word = c->listings.done, .value = g->turn);
+    kn_enqueue(c->queue, AWAIT, await, .word = moe_listing_done(c, g->number), .value = g->number);
 }
 
 /* Waits for the oldest listing that the host has not seen, and takes it into use; NULL: the device has failed. */
@@ -135,7 +150,7 @@ const struct moe_listing *moe_listing_see(struct moe_context *c)
 {
     struct moe_listings *q = &c->listings;
     const struct moe_listing *g = &q->listing[++q->seen % (uint32_t)q->n];
-    int error = q->ahead ? kn_queue_await(c->queue, q->ready, g->turn) : moe_wait(c);
+    int error = q->ahead ? kn_queue_await(c->queue, q->ready, g->number) : moe_wait(c);
     c->error = c->error ? c->error : error;
     if (c->error) {
         q->seen--; /* moe_listings_drop() counts it */
@@ -145,21 +160,20 @@ const struct moe_listing *moe_listing_see(struct moe_context *c)
     return g;
 }
 
-/* Ends the turns that the host will not see, and all that waits for them. */
+/* Ends the listings that the host will not see, and all that waits for them. */
 void moe_listings_drop(struct moe_context *c)
 {
     struct moe_listings *q = &c->listings;
-    while (q->seen != q->turn)
+    while (q->seen != q->number)
         moe_prefetch_release(c, q->listing[++q->seen % (uint32_t)q->n].layer);
-    if (q->done) /* models without experts have no words */
-        __atomic_store_n(q->done, q->turn, __ATOMIC_RELEASE);
+    complete_all(q);
 }
 
 /* If the queue beside has failed, `done` is not written. */
 void moe_listings_end(struct moe_context *c)
 {
     struct moe_listings *q = &c->listings;
-    int error = q->ahead && !c->error ? kn_queue_await(c->queue, q->done, q->turn) : 0;
+    int error = q->ahead && !c->error ? kn_queue_await(c->queue, moe_listing_done(c, q->number), q->number) : 0;
     c->error = c->error ? c->error : error;
     if (c->error)
         moe_listings_drop(c);
@@ -175,5 +189,5 @@ void moe_listings_leave(struct moe_context *c)
 bool moe_listing_is_there(const struct moe_context *c)
 {
     const struct moe_listings *q = &c->listings;
-    return q->seen != q->turn && kn_word_reached(q->ready, q->seen + 1);
+    return q->seen != q->number && kn_word_reached(q->ready, q->seen + 1);
 }

@@ -198,19 +198,20 @@ struct moe_residents {
 
 /* ---- listings ------------------------------------------------------------------------------------------------ */
 
-#define MOE_AHEAD 4 /* most layers that are added before the host has seen the first one's listing */
+#define MOE_AHEAD 4               /* most layers that are added before the host has seen the first one's listing */
+#define MOE_DONES (2 * MOE_AHEAD) /* over MOE_AHEAD; numbers wrap, so a power of two */
 
 /* The experts of a layer (listings.c): one span of shared memory, divided as the layer's rows need.  All are the host's. */
 struct moe_listing {
     int layer;
-    uint32_t turn; /* which words count */
-    int32_t *at;   /* the span; */
-    size_t n_read; /* int32 of it that the host reads */
+    uint32_t number; /* which words count */
+    int32_t *at;     /* the span; */
+    size_t n_read;   /* int32 of it that the host reads */
     struct kn_plan plan;
     int32_t *n_absent;  /* experts that the device lacks */
     int32_t *n_guessed; /* experts predicted for the next layer, */
     int32_t *guessed;   /* [n_expert] the store's numbers, by falling weight; */
-    bool has_guess;     /* these two are there */
+    int next;           /* that layer, if experts are to be prefetched; or -1 */
     int32_t *id;        /* [rows, n_used] as struct moe_choices */
     float *weight;
     int32_t *out;      /* [pairs] where the outputs of the plan's pairs go, those that the device lacks first */
@@ -222,8 +223,8 @@ struct moe_listings {
     struct moe_listing listing[MOE_AHEAD];
     int n;
     bool ahead;             /* in this pass layers are added before the host has seen their listings */
-    uint32_t turn, seen;    /* number of layers added; of those, seen by the host */
-    uint32_t *ready, *done; /* words */
+    uint32_t number, seen;  /* listings begun; of those, seen by the host */
+    uint32_t *ready, *done; /* words: one; [MOE_DONES], which listings use in turn */
 };
 
 /* ---- the context ----------------------------------------------------------------------------------------- */
@@ -448,7 +449,8 @@ void moe_listing_use(struct moe_context *c, const struct moe_listing *g);
 void moe_listing_send(struct moe_context *c, struct moe_listing *g);
 void moe_listing_await(struct moe_context *c, const struct moe_listing *g);
 const struct moe_listing *moe_listing_see(struct moe_context *c);
-bool moe_listing_is_there(const struct moe_context *c); /* moe_experts_see() would not wait */
+uint32_t *moe_listing_done(const struct moe_context *c, uint32_t number); /* the word of this listing */
+bool moe_listing_is_there(const struct moe_context *c);                   /* moe_experts_see() would not wait */
 void moe_listings_drop(struct moe_context *c);
 void moe_listings_end(struct moe_context *c);   /* after the last: the queue will not wait for the host */
 void moe_listings_leave(struct moe_context *c); /* at the end of a pass: all has run */
@@ -517,8 +519,8 @@ static inline int moe_guess_rows(const struct moe_desc *d, int max_row)
 }
 
 int moe_guess_experts(struct moe_context *c, int layer); /* predicts a layer's c->guess.expert; returns their number */
-void moe_guess_next(struct moe_context *c, struct moe_listing *g); /* adds the prediction for the layer behind g's, */
-int moe_guessed(struct moe_context *c, const struct moe_listing *g, int layer); /* which is later c->guess.expert */
+void moe_guess_next(struct moe_context *c, struct moe_listing *g);   /* adds the prediction for the layer behind g's, */
+int moe_guessed(struct moe_context *c, const struct moe_listing *g); /* which is later c->guess.expert */
 int moe_prefetched_layer(const struct moe_context *c, int layer); /* the one that is predicted in this layer; or -1 */
 void moe_recall_init(struct moe_context *c);
 void moe_recall_begin(struct moe_context *c);            /* at the start of a pass */

@@ -92,12 +92,12 @@ void moe_prefetch_begin(struct moe_context *c)
 
 void moe_prefetch_layer(struct moe_context *c, int layer, const struct moe_listing *g)
 {
-    int next = moe_prefetched_layer(c, layer);
+    int next = g ? g->next : moe_prefetched_layer(c, layer); /* the store may have changed since the listing */
     if (c->present.only)
         return;
     moe_prefetch_release(c, layer);
     count_accuracy(c, layer);
     moe_recall_learn(c, layer);
     if (next >= 0)
-        request(c, next, g ? moe_guessed(c, g, next) : moe_guess_experts(c, next));
+        request(c, next, g ? moe_guessed(c, g) : moe_guess_experts(c, next));
 }

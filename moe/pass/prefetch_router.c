@@ -49,17 +49,15 @@ int moe_guess_experts(struct moe_context *c, int layer)
 
 void moe_guess_next(struct moe_context *c, struct moe_listing *g)
 {
-    int next = moe_prefetched_layer(c, g->layer);
-    g->has_guess = next >= 0 && !guesses_all(c);
-    if (g->has_guess)
-        add_guess(c, next, g->guessed, g->n_guessed);
+    g->next = moe_prefetched_layer(c, g->layer);
+    if (g->next >= 0 && !guesses_all(c))
+        add_guess(c, g->next, g->guessed, g->n_guessed);
 }
 
-int moe_guessed(struct moe_context *c, const struct moe_listing *g, int layer)
+int moe_guessed(struct moe_context *c, const struct moe_listing *g)
 {
     if (guesses_all(c))
-        return guess_all(c, layer);
-    kn_assert(g->has_guess);
+        return guess_all(c, g->next);
     memcpy(c->guess.expert, g->guessed, (size_t)*g->n_guessed * sizeof *g->guessed);
     return *g->n_guessed;
 }

@@ -314,8 +314,8 @@ void moe_residents_mark(struct moe_context *c, const struct moe_listing *g)
                .n_group = none ? 0 : moe_most_experts(c), .n_pair = c->n_row * d->n_used, .out = moe_at(c, g->out),
                .place = moe_at(c, g->place), .n_absent = moe_at(c, g->n_absent),
                .weight = g->out_weight ? c->route.weight : NULL,
-               .out_weight = g->out_weight ? moe_at(c, g->out_weight) : NULL, .done = c->listings.done,
-               .turn = g->turn);
+               .out_weight = g->out_weight ? moe_at(c, g->out_weight) : NULL, .done = moe_listing_done(c, g->number),
+               .turn = g->number);
 }
 
 int moe_residents_list(struct moe_context *c)

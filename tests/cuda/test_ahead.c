@@ -1,10 +1,13 @@
-/* A device that goes on without the host: queues that wait for words in any order that they allow, and passes in which a
- * call of the driver fails: they end with an error, and nothing hangs.  Needs the interpreter of PTX.
+/* A device that goes on without the host: queues that wait for words in any order that they allow; passes after one that
+ * could not go ahead, while memory was pinned; and passes in which a call of the driver fails: they end with an error, and
+ * nothing hangs.  Needs the interpreter of PTX.
  *
  * Threads of the interpreter share memory with the host as a GPU does: not under MODE=tsan. */
 #include "moe/pass/pass.h"
 #include "tests/cuda/on_cuda.h"
 
+#include <pthread.h>
+#include <semaphore.h>
 #include <string.h>
 
 #include "tests/moe/golden.h"
@@ -13,6 +16,7 @@
 static void (*fail_call)(const char *function, unsigned n, int code);
 static void (*forget_error)(void);
 static void (*seed)(unsigned long long n);
+static void (*look_for_races)(int on);
 
 static bool find_controls(void)
 {
@@ -21,7 +25,8 @@ static bool find_controls(void)
         void *to;
     } controls[] = { { "spillway_gpu_fail_call", &fail_call },
                      { "spillway_gpu_forget_error", &forget_error },
-                     { "spillway_gpu_seed", &seed } };
+                     { "spillway_gpu_seed", &seed },
+                     { "spillway_gpu_races", &look_for_races } };
     if (!cuda_open() || !is_interpreted())
         return false;
     void *library = dlopen(CUDA_INTERPRETER, RTLD_NOW | RTLD_NOLOAD);
@@ -181,6 +186,210 @@ static void a_failure_ends_the_pass(void **state)
     golden_free(&r.g);
 }
 
+/* ---- synthetic models ------------------------------------------------------------------------------------------- */
+
+#define N_VOCAB 300
+
+static void open_synth(struct rig *r, const char *shape, int n_layer)
+{
+    char path[128];
+    snprintf(path, sizeof path, "/tmp/spillway-ahead-%d.gguf", getpid());
+    assert_int_equal(kn_team_open(&r->team, 2), 0);
+    struct moe_synth_options so = { .shape = shape,
+                                    .n_layer = n_layer,
+                                    .n_used = 2,
+                                    .n_vocab = N_VOCAB,
+                                    .format = KN_Q8_0,
+                                    .seed = 9,
+                                    .team = r->team };
+    assert_int_equal(moe_synth(path, &so), 0);
+    assert_int_equal(moe_file_open(&r->file, path), 0);
+    unlink(path);
+    assert_int_equal(
+        moe_model_open(&r->model, r->file, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1, .device = cuda }), 0);
+    assert_int_equal(moe_model_load(r->model, &(struct moe_load_options){ .team = r->team }), 0);
+}
+
+static void close_synth(struct rig *r)
+{
+    moe_model_close(r->model);
+    moe_file_close(r->file);
+    kn_team_close(r->team);
+}
+
+static int open_context(struct moe_context **out, const struct rig *r, struct moe_context_options co)
+{
+    co.max_row = co.max_want = N_TOK;
+    co.n_slot = co.max_pos = 32;
+    co.team = r->team;
+    co.kv = KN_KV_F32;
+    return moe_context_open(out, r->model, &co);
+}
+
+/* Tokens from .. to of sequence `state`; the last one is a draft, if so. */
+static int pass(struct moe_context *c, int state, int from, int to, bool want, bool draft, float *logits)
+{
+    static int32_t slot[2][16];
+    struct moe_row row[N_TOK];
+    struct moe_result result;
+    for (int i = 0; i < 16; i++)
+        slot[state][i] = 16 * state + i;
+    for (int p = from; p < to; p++)
+        row[p - from] = (struct moe_row){ .token = 5 + 3 * p + state,
+                                          .position = p,
+                                          .want_logits = want,
+                                          .base = slot[state],
+                                          .n_base = 16,
+                                          .state = state,
+                                          .draft = draft && p == to - 1,
+                                          .after = p - from - 1 };
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, to - from }, &result), 0);
+    if (result.n_want)
+        memcpy(logits, result.logits, (size_t)result.n_want * N_VOCAB * sizeof *logits);
+    return moe_rows_status(&result, 0, to - from);
+}
+
+/* ---- passes while memory is being pinned ------------------------------------------------------------------------- */
+
+static sem_t pins, let_go;
+
+static int pin_slowly(const struct kn_device *d, void *at, size_t bytes, const char **why)
+{
+    (void)d, (void)at, (void)bytes, (void)why;
+    sem_post(&pins);
+    sem_wait(&let_go);
+    return 0;
+}
+
+static void *pin(void *unused)
+{
+    static const struct kn_backend slow = { .name = "slow", .host_pin = pin_slowly };
+    static const struct kn_device device = { &slow };
+    const char *why;
+    kn_host_pin(&device, unused, 1, &why);
+    return NULL;
+}
+
+/* Until end_pin() a thread pins memory, if so. */
+static void begin_to_pin(pthread_t *thread, bool pinning)
+{
+    sem_init(&pins, 0, 0);
+    sem_init(&let_go, 0, 0);
+    if (!pinning)
+        return;
+    assert_int_equal(pthread_create(thread, NULL, pin, NULL), 0);
+    sem_wait(&pins);
+}
+
+static void end_pin(struct moe_context *c, pthread_t thread, bool pinning)
+{
+    assert_true((c->copies == c->beside) == !pinning); /* did the pass go ahead? */
+    if (!pinning)
+        return;
+    sem_post(&let_go);
+    pthread_join(thread, NULL);
+}
+
+/* The second pass waits before its first layer: it computes the pending rows of the first one. */
+static void states_after_pinning(const struct rig *r, bool pinning, float *logits)
+{
+    struct moe_context *c;
+    pthread_t thread;
+    assert_int_equal(open_context(&c, r, (struct moe_context_options){ .n_state = 2, .n_draft = 2 }), 0);
+    begin_to_pin(&thread, pinning);
+    assert_int_equal(pass(c, 0, 0, 4, true, true, logits), 0);
+    end_pin(c, thread, pinning);
+    moe_context_keep(c, 0, &(int32_t){ 3 }, 1);
+    assert_int_equal(pass(c, 1, 0, 3, true, true, logits + 4 * N_VOCAB), 0);
+    end_pin(c, thread, false);
+    assert_int_equal(pass(c, 0, 4, 6, true, false, logits + 7 * N_VOCAB), 0);
+    moe_context_close(c);
+}
+
+/* The only layer with experts is the last, which computes nothing for the second pass. */
+static void no_layer_after_pinning(const struct rig *r, bool pinning, float *logits)
+{
+    struct moe_context *c;
+    pthread_t thread;
+    assert_int_equal(open_context(&c, r, (struct moe_context_options){ .n_state = 0 }), 0);
+    begin_to_pin(&thread, pinning);
+    assert_int_equal(pass(c, 0, 0, 4, true, false, logits), 0);
+    end_pin(c, thread, pinning);
+    assert_int_equal(pass(c, 0, 4, 7, false, false, NULL), 0);
+    end_pin(c, thread, false);
+    assert_int_equal(pass(c, 0, 7, 9, true, false, logits + 4 * N_VOCAB), 0);
+    moe_context_close(c);
+}
+
+static void passes_go_ahead_after_pinning(void **state)
+{
+    static float right[9 * N_VOCAB], now[9 * N_VOCAB];
+    struct rig r;
+    (void)state;
+    if (!fail_call)
+        skip();
+    open_synth(&r, "tiny-qwen3next", 4);
+    states_after_pinning(&r, false, right);
+    states_after_pinning(&r, true, now);
+    assert_memory_equal(now, right, sizeof now);
+    close_synth(&r);
+    open_synth(&r, "tiny-glm4moe", 2);
+    no_layer_after_pinning(&r, false, right);
+    no_layer_after_pinning(&r, true, now);
+    assert_memory_equal(now, right, 6 * N_VOCAB * sizeof *now);
+    close_synth(&r);
+}
+
+/* ---- words after a failure --------------------------------------------------------------------------------------- */
+
+/* A context whose device has no experts of the first layer, all of the next two that the token uses, and none of the last
+ * three. */
+static struct moe_context *open_gapped(const struct rig *r, float *logits)
+{
+    struct moe_context *c;
+    size_t n_slot = 2 * 2 + 1; /* one is for experts that do not stay */
+    struct moe_context_options co = { .resident_bytes = n_slot * r->model->resident_bytes, .n_host_layer = 1 };
+    struct off_stats stats;
+    assert_int_equal(open_context(&c, r, co), 0);
+    do { /* passes while memory is pinned do not go ahead */
+        usleep(1000);
+        off_stats_get(moe_model_store(r->model), &stats);
+    } while (stats.pinning);
+    assert_int_equal(pass(c, 0, 0, 1, true, false, logits), 0);
+    assert_int_equal(pass(c, 0, 0, 1, true, false, logits), 0);
+    assert_int_equal(c->residents.total.n_alone, 2);
+    return c;
+}
+
+/* When the queue beside fails, which computes the experts of the first layer, the device still says by itself that it has
+ * computed those of the next two. */
+static void no_word_falls_after_a_failure(void **state)
+{
+    static float logits[N_VOCAB];
+    struct rig r;
+    (void)state;
+    if (!fail_call)
+        skip();
+    look_for_races(0); /* of a failed pass the results do not count; a race would end it here */
+    open_synth(&r, "tiny-olmoe", 6);
+    int n_failed = 0, error = 1;
+    for (unsigned at = 1; error; at++) {
+        struct moe_context *c = open_gapped(&r, logits);
+        kn_log_set(drop_line, KN_LOG_ERROR);
+        seed(at);
+        fail_call("cuStreamWriteValue32_v2", at, 999);
+        error = pass(c, 0, 0, 1, true, false, logits);
+        n_failed += error != 0;
+        fail_call("", 0, 0);
+        moe_context_close(c);
+        forget_error();
+        kn_log_set(NULL, KN_LOG_WARN);
+    }
+    assert_int_equal(n_failed, 6 + 4); /* a word for each layer, and one for each that the device lacks */
+    close_synth(&r);
+    look_for_races(1);
+}
+
 static int close_all(void **state)
 {
     (void)state;
@@ -191,7 +400,9 @@ static int close_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(queues_wait_for_words),
-                                        cmocka_unit_test(a_failure_ends_the_pass) };
+                                        cmocka_unit_test(a_failure_ends_the_pass),
+                                        cmocka_unit_test(passes_go_ahead_after_pinning),
+                                        cmocka_unit_test(no_word_falls_after_a_failure) };
     if (!find_controls())
         seed = NULL;
     return cmocka_run_group_tests(tests, NULL, close_all);
