@@ -69,17 +69,19 @@ void kn_device_close(const struct kn_device *d)
         d->backend->close((struct kn_device *)(uintptr_t)d);
 }
 
-/* ---- pinned memory, and queues that await ------------------------------------------------------------------------- */
+/* ---- calls that may wait for all queues, and queues that await ----------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t none_awaits = PTHREAD_COND_INITIALIZER;
-static int n_await, n_pin; /* callers that await; threads that pin, or wait to */
+static int n_await, n_pin; /* callers that await; threads that pin, open or close, or wait to */
+static _Thread_local bool awaits_here;
 
 bool kn_awaits_begin(void)
 {
     pthread_mutex_lock(&lock);
     bool may = n_pin == 0;
     n_await += may;
+    awaits_here |= may;
     pthread_mutex_unlock(&lock);
     return may;
 }
@@ -87,6 +89,7 @@ bool kn_awaits_begin(void)
 void kn_awaits_end(void)
 {
     pthread_mutex_lock(&lock);
+    awaits_here = false;
     if (--n_await == 0)
         pthread_cond_broadcast(&none_awaits);
     pthread_mutex_unlock(&lock);
@@ -94,6 +97,7 @@ void kn_awaits_end(void)
 
 static void begin_to_pin(void)
 {
+    kn_assert(!awaits_here); /* it would wait for itself */
     pthread_mutex_lock(&lock);
     n_pin++;
     while (n_await)
@@ -121,4 +125,56 @@ void kn_host_unpin(const struct kn_device *d, void *at)
     begin_to_pin();
     d->backend->host_unpin(d, at);
     end_to_pin();
+}
+
+/* Only a backend whose queues may await calls a driver that holds others up. */
+static void begin_to_change(const struct kn_backend *b)
+{
+    if (b->can_await)
+        begin_to_pin();
+}
+
+static void end_to_change(const struct kn_backend *b)
+{
+    if (b->can_await)
+        end_to_pin();
+}
+
+int kn_memory_open(struct kn_memory *m, const struct kn_device *d, size_t bytes, bool image)
+{
+    *m = (struct kn_memory){ .device = d, .bytes = bytes };
+    begin_to_change(d->backend);
+    int error = d->backend->memory_open(m, image);
+    end_to_change(d->backend);
+    return error;
+}
+
+void kn_memory_close(struct kn_memory *m)
+{
+    if (m->base) {
+        const struct kn_backend *b = m->device->backend;
+        begin_to_change(b);
+        b->memory_close(m);
+        end_to_change(b);
+    }
+    *m = (struct kn_memory){ .base = NULL };
+}
+
+int kn_queue_open(struct kn_queue **out, const struct kn_queue_options *opt)
+{
+    const struct kn_backend *b = opt->device->backend;
+    begin_to_change(b);
+    int error = b->queue_open(out, opt);
+    end_to_change(b);
+    return error;
+}
+
+void kn_queue_close(struct kn_queue *q)
+{
+    if (!q)
+        return;
+    const struct kn_backend *b = q->backend;
+    begin_to_change(b);
+    b->queue_close(q);
+    end_to_change(b);
 }

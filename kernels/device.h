@@ -89,7 +89,8 @@ const struct kn_device *kn_host_device(enum kn_isa most);
 int kn_device_open(const struct kn_device **out, const char *name, enum kn_isa isa);
 void kn_device_close(const struct kn_device *d);
 
-/* Before devices are opened: results of their self-tests are kept in this folder, which is made if it is not there. */
+/* Before devices are opened: results of their self-tests are kept in this folder, which is made if it is not there.  NULL, as at
+ * first: nowhere, and each start tests. */
 void kn_device_keep_tests(const char *folder);
 
 /* For tests: adds a kind of device. */
@@ -113,20 +114,12 @@ static inline int kn_device_admit(const struct kn_device *d, enum kn_format f)
     return d->backend->admit ? d->backend->admit(d, f) : 0;
 }
 
-/* Returns 0, or a code that has been reported: the device lacks memory. */
-static inline int kn_memory_open(struct kn_memory *m, const struct kn_device *d, size_t bytes, bool image)
-{
-    *m = (struct kn_memory){ .device = d, .bytes = bytes };
-    return d->backend->memory_open(m, image);
-}
+/* Returns 0, or a code that has been reported: the device lacks memory.  Memory and queues of devices that can await are not
+ * opened or closed by a thread between its kn_awaits_begin() and kn_awaits_end(); they wait for the end of other threads'. */
+int kn_memory_open(struct kn_memory *m, const struct kn_device *d, size_t bytes, bool image);
 
 /* Frees the memory; no queued operation may name it.  Memory that was never opened is fine. */
-static inline void kn_memory_close(struct kn_memory *m)
-{
-    if (m->base)
-        m->device->backend->memory_close(m);
-    *m = (struct kn_memory){ .base = NULL };
-}
+void kn_memory_close(struct kn_memory *m);
 
 /* Writes bytes at `at`, from any memory of the host, and returns when they are there. */
 static inline int kn_memory_write(struct kn_memory *m, size_t at, const void *from, size_t bytes)
@@ -151,23 +144,15 @@ void kn_host_unpin(const struct kn_device *d, void *at);
  * idle, and a queue that awaits the host's next call never is; so no memory of any device is pinned in between.  False: some
  * is being pinned, and no queue may await the host now. */
 bool kn_awaits_begin(void);
-void kn_awaits_end(void);
+void kn_awaits_end(void); /* by the same thread */
 
 static inline struct kn_bytes kn_queue_bytes(const struct kn_queue_options *opt)
 {
     return opt->device->backend->queue_bytes(opt);
 }
 
-static inline int kn_queue_open(struct kn_queue **out, const struct kn_queue_options *opt)
-{
-    return opt->device->backend->queue_open(out, opt);
-}
-
-static inline void kn_queue_close(struct kn_queue *q)
-{
-    if (q)
-        q->backend->queue_close(q);
-}
+int kn_queue_open(struct kn_queue **out, const struct kn_queue_options *opt);
+void kn_queue_close(struct kn_queue *q);
 
 /* The next operations run with this team: not larger, on not more nodes, than that of the options.  Not while operations
  * wait. */

@@ -430,6 +430,7 @@ int eng_cmd_doctor(const struct eng_config *config)
     struct kn_machine m;
     if (config->model && check_model(config->model))
         return 2;
+    kn_device_keep_tests(NULL); /* devices are compared now */
     kn_machine_get(&m);
     check_isa(&r);
     check_cpus(&r, &m);

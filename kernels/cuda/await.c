@@ -1,7 +1,7 @@
 /* Words in pinned memory, by which a stream tells the host how far it has come, and waits for it.
  *
  * The front end of the GPU polls an awaited word: no kernel runs and no processor of it is held.  Some systems, as WSL2,
- * may lack these operations of streams; so one of each is tried when the device is opened. */
+ * may lack these operations of streams, or run one stream after the other; so both are tried when the device is opened. */
 #include <sched.h>
 #include <time.h>
 
@@ -10,33 +10,46 @@
 #define SPINS    200               /* reads of a word between two questions to the driver */
 #define AWAKE_NS UINT64_C(2000000) /* a host that has waited so long sleeps between questions, */
 #define SLEEP_NS 20000
+#define TRY_NS   UINT64_C(1000000000) /* at most, for the trial when the device is opened */
 
 bool kn_cuda_can_await(const struct kn_device *d) { return ((const struct kn_cuda_device *)d)->can_await; }
 
-/* Writes the word, and waits for it: in one stream, so that nothing hangs. */
-static unsigned try_word(struct kn_cuda_device *d, struct CUstream_st *stream, uint32_t *word)
+static void doze(void) { nanosleep(&(struct timespec){ .tv_nsec = SLEEP_NS }, NULL); }
+
+/* The first stream awaits the word, and the second, added later, writes it, as in passes.  If it does not within a second, the
+ * two share a channel: the host writes the word, so that nothing hangs. */
+static unsigned try_word(struct kn_cuda_device *d, struct CUstream_st *stream[2], uint32_t *word)
 {
+    const struct kn_cuda_driver *f = d->driver;
     kn_cuda_address at = (kn_cuda_address)(uintptr_t)word;
+    uint64_t since = kn_now_ns();
     *word = 0;
-    bool can = d->driver->stream_write(stream, at, 1, 0) == 0 &&
-               d->driver->stream_await(stream, at, 1, KN_CUDA_NOT_BELOW) == 0;
-    unsigned failed = d->driver->stream_wait(stream);
-    d->can_await = can && !failed && kn_word_reached(word, 1);
+    bool can = f->stream_await(stream[0], at, 1, KN_CUDA_NOT_BELOW) == 0 && f->stream_write(stream[1], at, 1, 0) == 0;
+    while (can && f->stream_query(stream[1]) == KN_CUDA_NOT_READY && kn_now_ns() - since < TRY_NS)
+        doze();
+    can = can && kn_word_reached(word, 1);
+    __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+    unsigned failed = f->stream_wait(stream[0]);
+    failed = failed ? failed : f->stream_wait(stream[1]);
+    d->can_await = can && !failed;
     return failed;
 }
 
 int kn_cuda_try_await(struct kn_cuda_device *d)
 {
-    struct CUstream_st *stream = NULL;
+    struct CUstream_st *stream[2] = { NULL, NULL };
     void *word = NULL;
-    unsigned failed = d->driver->stream_create(&stream, KN_CUDA_NON_BLOCKING);
+    unsigned failed = 0;
+    for (int i = 0; !failed && i < 2; i++)
+        failed = d->driver->stream_create(&stream[i], KN_CUDA_NON_BLOCKING);
     failed = failed ? failed : d->driver->pinned_alloc(&word, sizeof(uint32_t), KN_CUDA_MAPPED);
     failed = failed ? failed : try_word(d, stream, word);
     if (word)
         d->driver->pinned_free(word);
-    if (stream)
-        d->driver->stream_destroy(stream);
-    return kn_cuda_failed(failed, "trying a stream");
+    for (int i = 0; i < 2; i++)
+        if (stream[i])
+            d->driver->stream_destroy(stream[i]);
+    return kn_cuda_failed(failed, "trying two streams");
 }
 
 /* A lost device writes nothing: its error ends the wait. */
@@ -51,7 +64,7 @@ int kn_cuda_await(struct kn_queue *base, const uint32_t *word, uint32_t value)
                 return 0;
         unsigned state = q->device->driver->stream_query(q->stream);
         if (state == KN_CUDA_NOT_READY && kn_now_ns() - since > AWAKE_NS)
-            nanosleep(&(struct timespec){ .tv_nsec = SLEEP_NS }, NULL);
+            doze();
         else if (state && state != KN_CUDA_NOT_READY)
             q->error = kn_cuda_failed(state, "waiting for the device");
         else if (!state && !kn_word_reached(word, value))

@@ -20,6 +20,8 @@ int kn_device_count(void)
 const char *kn_device_why(void)
 {
     const char *why = "";
+    if (!kn_device_built())
+        return "this program was built without CUDA";
     return kn_cuda_driver(&why) ? "no CUDA device found" : why;
 }
 

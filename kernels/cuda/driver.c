@@ -47,8 +47,11 @@ static void open_driver(void)
     }
     if (!find_functions(handle))
         return;
-    /* A stream that awaits a word blocks others of its channel: 8 channels unless the user says otherwise. */
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    /* The driver reads these variables, and has no other way to be told; so they are set here, whatever the user's are.  A stream
+     * that awaits a word blocks others of its channel: there are 32 channels at most.  Kernels are loaded with their
+     * module: loading one at its first launch may wait for all streams, also for one that awaits the host. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     unsigned error = functions.init(0);
     const char *text = NULL;
     if (error) {

@@ -4,10 +4,12 @@
 
 #ifdef KN_CUDA_FOLDER
 #define KN_EMBED(name)                                                                                                 \
-    extern const char kn_cuda_image_##name[];                                                                          \
+    extern const char kn_cuda_image_##name[], kn_cuda_image_end_##name[];                                              \
     __asm__(".section .rodata\n.balign 16\n"                                                                           \
             ".global kn_cuda_image_" #name "\n"                                                                        \
             "kn_cuda_image_" #name ": .incbin \"" KN_CUDA_FOLDER "/" #name ".fatbin\"\n"                               \
+            ".global kn_cuda_image_end_" #name "\n"                                                                    \
+            "kn_cuda_image_end_" #name ":\n"                                                                           \
             ".previous\n");
 KN_CUDA_FILES(KN_EMBED)
 #undef KN_EMBED
@@ -18,5 +20,13 @@ const char *const kn_cuda_images[KN_CUDA_IMAGES] = {
 #define KN_IMAGE(name) kn_cuda_image_##name,
     KN_CUDA_FILES(KN_IMAGE)
 #undef KN_IMAGE
+#endif
+};
+
+const char *const kn_cuda_image_ends[KN_CUDA_IMAGES] = {
+#ifdef KN_CUDA_FOLDER
+#define KN_END(name) kn_cuda_image_end_##name,
+    KN_CUDA_FILES(KN_END)
+#undef KN_END
 #endif
 };

@@ -26,6 +26,7 @@ enum {
 };
 
 extern const char *const kn_cuda_images[KN_CUDA_IMAGES]; /* NULL: built without nvcc */
+extern const char *const kn_cuda_image_ends[KN_CUDA_IMAGES];
 
 /* Kernels that are not one for each format: kn_run_NAME in the files. */
 #define KN_CUDA_KERNELS(X)                                                                                             \

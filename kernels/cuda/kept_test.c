@@ -4,6 +4,7 @@
  * The file has three lines: a title; the GPU, driver and program; the formats that the GPU computes differently, as bits.
  * A file of another GPU, driver or program is replaced.  Only a test that ran to its end is kept, and a GPU that is refused
  * is tested again at each start. */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,17 +24,45 @@ void kn_cuda_keep_tests(const char *path)
         memcpy(folder, path, strlen(path) + 1);
 }
 
-/* The exact version of the driver; "": unknown. */
-static void read_driver(char *out, int room)
+/* Without the kernel's word the driver is its library, by size and time.  False: unknown, as in WSL2, where this library only
+ * loads that of Windows. */
+static bool identify_library(const struct kn_cuda_driver *driver, char *out, size_t room)
+{
+    void *function;
+    Dl_info library;
+    struct stat st;
+    memcpy(&function, &driver->init, sizeof function);
+    if (access("/dev/dxg", F_OK) == 0 || !dladdr(function, &library) || stat(library.dli_fname, &st))
+        return false;
+    snprintf(out, room, "of %lld bytes, %lld.%09ld", (long long)st.st_size, (long long)st.st_mtim.tv_sec,
+             st.st_mtim.tv_nsec);
+    return true;
+}
+
+/* The exact version of the driver.  False: unknown. */
+static bool identify_driver(const struct kn_cuda_driver *driver, char *out, size_t room)
 {
     FILE *f = fopen("/proc/driver/nvidia/version", "re");
-    out[0] = 0;
     if (!f)
-        return;
-    if (!fgets(out, room, f))
-        out[0] = 0;
-    out[strcspn(out, "\n")] = 0;
+        return identify_library(driver, out, room);
+    bool read = fgets(out, (int)room, f) != NULL;
     fclose(f);
+    if (read)
+        out[strcspn(out, "\n")] = 0;
+    return read;
+}
+
+static uint64_t hash_kernels(void)
+{
+    uint64_t h = 0, word;
+    for (int i = 0; i < KN_CUDA_IMAGES; i++)
+        for (const char *p = kn_cuda_images[i]; p < kn_cuda_image_ends[i]; p += sizeof word) {
+            size_t left = (size_t)(kn_cuda_image_ends[i] - p);
+            word = 0;
+            memcpy(&word, p, left < sizeof word ? left : sizeof word);
+            h = kn_mix((h ^ word) + KN_GOLDEN);
+        }
+    return h;
 }
 
 /* Title, GPU, driver and program.  False: something of them is unknown. */
@@ -45,11 +74,12 @@ static bool identify(const struct kn_cuda_device *d, char *out, size_t room)
     const struct kn_cuda_driver *f = d->driver;
     if (f->device_name(name, sizeof name, d->device) || f->device_attribute(&major, KN_CUDA_MAJOR, d->device) ||
         f->device_attribute(&minor, KN_CUDA_MINOR, d->device) || f->driver_version(&cuda) ||
-        stat("/proc/self/exe", &st))
+        stat("/proc/self/exe", &st) || !identify_driver(f, driver, sizeof driver))
         return false;
-    read_driver(driver, sizeof driver);
-    int n = snprintf(out, room, TITLE "\n%s %d.%d, CUDA %d %s, program of %lld bytes, %lld.%09ld\n", name, major, minor,
-                     cuda, driver, (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+    int n = snprintf(out, room,
+                     TITLE "\n%s %d.%d, CUDA %d, driver %s, program of %lld bytes, %lld.%09ld, kernels %016llx\n", name,
+                     major, minor, cuda, driver, (long long)st.st_size, (long long)st.st_mtim.tv_sec,
+                     st.st_mtim.tv_nsec, (unsigned long long)hash_kernels());
     return n > 0 && (size_t)n < room;
 }
 
@@ -82,6 +112,20 @@ static bool read_kept(const char *path, const char *identity, unsigned *differin
     return true;
 }
 
+/* Makes the folder and those above it that are not there; saving a file says the rest. */
+static void make_folder(void)
+{
+    char path[KN_CUDA_PATH];
+    memcpy(path, folder, sizeof path);
+    for (char *p = path + 1; *p; p++)
+        if (*p == '/') {
+            *p = 0;
+            mkdir(path, 0755);
+            *p = '/';
+        }
+    mkdir(path, 0755);
+}
+
 static void say_differing(const struct kn_cuda_device *d)
 {
     for (int f = 0; f < KN_FORMAT_COUNT; f++)
@@ -103,7 +147,7 @@ int kn_cuda_admit_device(struct kn_device *device)
         error = kn_cuda_self_test(device);
         if (!error && keeps) {
             snprintf(text, sizeof text, "%s%x\n", identity, d->differing);
-            mkdir(folder, 0755); /* if it is not there; saving says the rest */
+            make_folder();
             kn_file_save_optional(path, 0644, text, strlen(text));
         }
     }

@@ -11,8 +11,9 @@
  *     device   route, list, copy the listing, ready = t, resident experts, await done >= t, sum, next layer ..
  *     host     .. await ready >= t: missing experts to the host's cores or to the device; outputs up, done = t
  *
- * Words count listings, one for each layer with experts.  The host adds at most MOE_AHEAD layers that it has not seen: a
- * driver lets a caller wait when a stream has about a thousand operations, and a caller that waits computes nothing.
+ * Words count listings, one for each layer with experts.  The host adds at most MOE_AHEAD layers that it has not seen, and
+ * goes ahead only if they have few operations: when a stream has about a thousand, the driver holds up the caller, and
+ * never returns if the stream awaits a word of this caller.
  *
  * Changes.  Experts of the device change, and so do their slots and the table by which the device finds them, by operations
  * of the queue beside, added when the device has listed the layer, and will await `done`; so each layer sees all changes of
@@ -27,6 +28,8 @@
  * `done` is several words, which the listings use in turn: as many as may be written then, those of listings that the host
  * has not seen and of the last one that it has.  Thus none falls below a number that is awaited. */
 #include "moe/pass/pass.h"
+
+#define MOST_QUEUED 800 /* operations of a stream, at most, that await the host */
 
 static size_t span_ints(const struct moe_desc *d, size_t n_row)
 {
@@ -57,11 +60,19 @@ static void complete_all(struct moe_listings *q)
         __atomic_store_n(q->done + i, q->number, __ATOMIC_RELEASE);
 }
 
+/* Operations of a layer, by a high estimate. */
+static int most_launches(const struct moe_context *c)
+{
+    int rounds = c->latent.max_row ? kn_ceil_div(c->n_row, c->latent.max_row) : 0;
+    return 64 + 6 * rounds;
+}
+
 void moe_listings_begin(struct moe_context *c)
 {
     complete_all(&c->listings); /* passes that do not go ahead may not have written the words */
     /* Predictions for several layers are compared layer by layer. */
-    c->listings.ahead = c->beside && !c->guess.sight && !moe_device_lists(c) && kn_awaits_begin();
+    c->listings.ahead = c->beside && !c->guess.sight && !moe_device_lists(c) &&
+                        (MOE_AHEAD + 1) * most_launches(c) < MOST_QUEUED && kn_awaits_begin();
     c->copies = c->listings.ahead ? c->beside : c->queue;
 }
 

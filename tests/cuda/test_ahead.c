@@ -17,6 +17,7 @@ static void (*fail_call)(const char *function, unsigned n, int code);
 static void (*forget_error)(void);
 static void (*seed)(unsigned long long n);
 static void (*look_for_races)(int on);
+static void (*set_channels)(unsigned n);
 
 static bool find_controls(void)
 {
@@ -26,7 +27,8 @@ static bool find_controls(void)
     } controls[] = { { "spillway_gpu_fail_call", &fail_call },
                      { "spillway_gpu_forget_error", &forget_error },
                      { "spillway_gpu_seed", &seed },
-                     { "spillway_gpu_races", &look_for_races } };
+                     { "spillway_gpu_races", &look_for_races },
+                     { "spillway_gpu_channels", &set_channels } };
     if (!cuda_open() || !is_interpreted())
         return false;
     void *library = dlopen(CUDA_INTERPRETER, RTLD_NOW | RTLD_NOLOAD);
@@ -97,6 +99,22 @@ static void queues_wait_for_words(void **state)
     kn_cuda_driver(NULL)->pinned_free(m);
 }
 
+/* Streams that share a channel would wait for each other for ever: the device does not await then. */
+static void one_channel_is_found_out(void **state)
+{
+    (void)state;
+    if (!set_channels)
+        skip();
+    struct kn_cuda_device *d = (struct kn_cuda_device *)cuda;
+    set_channels(1);
+    assert_int_equal(kn_cuda_try_await(d), 0);
+    assert_false(kn_device_can_await(cuda));
+    set_channels(2);
+    assert_int_equal(kn_cuda_try_await(d), 0);
+    assert_true(kn_device_can_await(cuda));
+    set_channels(0);
+}
+
 /* ---- passes ------------------------------------------------------------------------------------------------------ */
 
 #define N_TOK 7
@@ -107,6 +125,28 @@ struct rig {
     struct moe_file *file;
     struct moe_model *model;
 };
+
+static void open_rig(struct rig *r, const char *name)
+{
+    char path[128];
+    assert_int_equal(golden_read(&r->g, name), 0);
+    snprintf(path, sizeof path, "/tmp/spillway-ahead-%d.gguf", getpid());
+    assert_int_equal(golden_write(&r->g, path), 0);
+    assert_int_equal(kn_team_open(&r->team, 2), 0);
+    assert_int_equal(moe_file_open(&r->file, path), 0);
+    unlink(path);
+    assert_int_equal(
+        moe_model_open(&r->model, r->file, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1, .device = cuda }), 0);
+    assert_int_equal(moe_model_load(r->model, &(struct moe_load_options){ .team = r->team }), 0);
+}
+
+static void close_rig(struct rig *r)
+{
+    moe_model_close(r->model);
+    moe_file_close(r->file);
+    kn_team_close(r->team);
+    golden_free(&r->g);
+}
 
 /* Two passes with room for half of the experts; the first error. */
 static int pass_twice(struct rig *r, float *all)
@@ -143,20 +183,11 @@ static void a_failure_ends_the_pass(void **state)
 {
     static const char *const functions[] = { "cuLaunchKernel", "cuMemcpyAsync", "cuStreamWriteValue32_v2",
                                              "cuStreamWaitValue32_v2", "cuStreamSynchronize" };
-    char path[128];
     struct rig r;
     (void)state;
     if (!fail_call)
         skip();
-    assert_int_equal(golden_read(&r.g, "qwen3moe_norm"), 0);
-    snprintf(path, sizeof path, "/tmp/spillway-ahead-%d.gguf", getpid());
-    assert_int_equal(golden_write(&r.g, path), 0);
-    assert_int_equal(kn_team_open(&r.team, 2), 0);
-    assert_int_equal(moe_file_open(&r.file, path), 0);
-    unlink(path);
-    assert_int_equal(
-        moe_model_open(&r.model, r.file, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1, .device = cuda }), 0);
-    assert_int_equal(moe_model_load(r.model, &(struct moe_load_options){ .team = r.team }), 0);
+    open_rig(&r, "qwen3moe_norm");
     size_t n = (size_t)(N_TOK * r.g.n_vocab);
     float *right = calloc(n, sizeof *right), *now = calloc(n, sizeof *now);
     assert_int_equal(pass_twice(&r, right), 0);
@@ -180,10 +211,34 @@ static void a_failure_ends_the_pass(void **state)
     assert_memory_equal(now, right, n * sizeof *now);
     free(right);
     free(now);
-    moe_model_close(r.model);
-    moe_file_close(r.file);
-    kn_team_close(r.team);
-    golden_free(&r.g);
+    close_rig(&r);
+}
+
+/* Latent attention adds operations for each round of rows: with many rounds the host does not go ahead, since the queue of a
+ * stream has an end. */
+static void many_operations_are_not_queued(void **state)
+{
+    struct moe_context *c;
+    struct rig r;
+    (void)state;
+    if (!seed)
+        skip();
+    open_rig(&r, "deepseek2_lite");
+    struct moe_context_options co = {
+        .max_row = 32, .max_want = 1, .n_slot = 32, .max_pos = 32, .team = r.team, .kv = KN_KV_F32
+    };
+    co.resident_bytes = moe_model_shape(r.model)->device_expert_bytes / 2;
+    assert_int_equal(moe_context_open(&c, r.model, &co), 0);
+    assert_int_equal(c->latent.max_row, 32);
+    for (int rounds = 1; rounds <= 32; rounds *= 2) {
+        c->n_row = 32;
+        c->latent.max_row = 32 / rounds;
+        moe_listings_begin(c);
+        assert_int_equal(c->listings.ahead, rounds < 16);
+        moe_listings_leave(c);
+    }
+    moe_context_close(c);
+    close_rig(&r);
 }
 
 /* ---- synthetic models ------------------------------------------------------------------------------------------- */
@@ -399,10 +454,12 @@ static int close_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(queues_wait_for_words),
-                                        cmocka_unit_test(a_failure_ends_the_pass),
-                                        cmocka_unit_test(passes_go_ahead_after_pinning),
-                                        cmocka_unit_test(no_word_falls_after_a_failure) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(queues_wait_for_words),          cmocka_unit_test(one_channel_is_found_out),
+        cmocka_unit_test(many_operations_are_not_queued), cmocka_unit_test(a_failure_ends_the_pass),
+        cmocka_unit_test(passes_go_ahead_after_pinning),  cmocka_unit_test(no_word_falls_after_a_failure)
+    };
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1); /* the user's: it is not kept */
     if (!find_controls())
         seed = NULL;
     return cmocka_run_group_tests(tests, NULL, close_all);

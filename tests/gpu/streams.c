@@ -22,6 +22,7 @@ static pthread_cond_t has_work, has_run;
 static bool is_started, looks_for_races = true;
 static unsigned idle_ms = 1; /* without new work, until the device starts by itself */
 static int n_waiting;
+static unsigned n_channel; /* streams of a channel run as one queue; 0: each stream has its own */
 static uint64_t n_order, n_submitted, n_done, choice_seed;
 static struct timespec last_submit;
 static unsigned n_asked; /* since then, whether a stream is ready: a host that asks again waits */
@@ -75,6 +76,14 @@ GPU_API void spillway_gpu_idle(unsigned ms)
     idle_ms = ms;
     if (is_started)
         pthread_cond_signal(&has_work);
+    pthread_mutex_unlock(&gpu_lock);
+}
+
+/* For tests: a GPU has few channels; the driver takes their number from CUDA_DEVICE_MAX_CONNECTIONS. */
+GPU_API void spillway_gpu_channels(unsigned n)
+{
+    pthread_mutex_lock(&gpu_lock);
+    n_channel = n;
     pthread_mutex_unlock(&gpu_lock);
 }
 
@@ -183,7 +192,8 @@ static bool value_is_there(const struct gpu_work *w)
     }
 }
 
-/* May the first work of this stream run?  The default stream and blocking streams wait for each other. */
+/* May the first work of this stream run?  The default stream and blocking streams wait for each other, and so do those of a
+ * channel. */
 static bool may_run(const struct gpu_stream *s)
 {
     const struct gpu_queued *q = s->first;
@@ -192,6 +202,7 @@ static bool may_run(const struct gpu_stream *s)
     for (int k = 0; k < GPU_STREAMS; k++) {
         const struct gpu_stream *other = streams + k;
         bool ordered = other != s && (s == streams ? !other->non_blocking : other == streams && !s->non_blocking);
+        ordered |= other != s && n_channel && (unsigned)number_of(s) % n_channel == (unsigned)k % n_channel;
         if (ordered && other->first && other->first->order < q->order)
             return false;
     }
@@ -339,6 +350,8 @@ static int start_device(void)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&has_work, &monotonic);
     pthread_cond_init(&has_run, &monotonic);
+    const char *channels = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    n_channel = channels ? (unsigned)strtoul(channels, NULL, 10) : 0;
     streams[0].is_open = true;
     if (pthread_create(&thread, NULL, device, NULL))
         return GPU_OUT_OF_MEMORY;

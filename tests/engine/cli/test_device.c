@@ -23,8 +23,6 @@ static int make_models(void **state)
         setenv("LD_LIBRARY_PATH", path, 1);
     device_name = "cuda";
     setenv("XDG_CACHE_HOME", in_place("cache"), 1);
-    if (mkdir(in_place("cache"), 0755))
-        return -1;
     there = kn_device_built() && kn_isa_best() != KN_ISA_SCALAR; /* the interpreter needs AVX2 */
     make_files();
     return 0;
@@ -72,10 +70,25 @@ static void a_device_that_fails_is_said(void **state)
     does(RUN "-m m.gguf --device cuda", NULL); /* the device's self-test is kept */
     fails("cuMemAlloc_v2:3", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
     fails("cuMemHostAlloc:4", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
-    fails("cuStreamCreate:2", RUN "-m m.gguf --device cuda", "CUDA: opening a queue");
+    fails("cuStreamCreate:3", RUN "-m m.gguf --device cuda", "CUDA: opening a queue");
     fails("cuLaunchKernel:200:719", RUN "-m m.gguf --device cuda", "CUDA: launching a kernel");
-    fails("cuStreamSynchronize:6:719", RUN "-m m.gguf --device cuda", "CUDA: waiting for the device");
+    fails("cuStreamSynchronize:7:719", RUN "-m m.gguf --device cuda", "CUDA: waiting for the device");
     fails("cuModuleLoadData:2:209", RUN "-m m.gguf --device cuda", "no code for this GPU");
+}
+
+/* doctor compares the device with the host, whatever was kept. */
+static void doctor_tests_the_device(void **state)
+{
+    (void)state;
+    needs_device();
+    if (is_real)
+        skip();
+    does(RUN "-m m.gguf --device cuda", NULL);
+    setenv("SPILLWAY_GPU_FAIL", "cuLaunchKernel:1:719", 1);
+    int status = given("doctor -m m.gguf --threads 1", NULL);
+    unsetenv("SPILLWAY_GPU_FAIL");
+    assert_int_equal(status, 1);
+    assert_non_null(strstr(printed, "cuda:0 cannot be used"));
 }
 
 /* The driver may refuse to pin memory, or the buffer for other memory: the answers are the same. */
@@ -159,21 +172,17 @@ static void wishes_are_understood(void **state)
     does("eval -m m.gguf --ids 1,2,3,4,5,6,7,8,9 --logits host", NULL);
     does("eval -m m.gguf --ids 1,2,3,4,5,6,7,8,9 --logits device --device cuda --chunk 4 --n-cpu-moe 1", NULL);
     assert_true(same_files("host", "device"));
-    assert_true(is_real || is_there("cache/spillway/PTX-interpreter.gpu")); /* the kept self-test */
+    assert_true(is_real || is_there("cache/spillway/PTX-interpreter.gpu")); /* the kept self-test, and its folders */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_device_that_is_not_there_is_said),
-        cmocka_unit_test(wishes_are_understood),
-        cmocka_unit_test(answers_are_those_of_the_host),
-        cmocka_unit_test(logits_are_those_of_the_host),
-        cmocka_unit_test(a_batch_is_that_of_the_host),
-        cmocka_unit_test(the_budget_is_kept),
-        cmocka_unit_test(a_device_that_fails_is_said),
-        cmocka_unit_test(memory_that_cannot_be_pinned),
-        cmocka_unit_test(bench_has_the_link),
+        cmocka_unit_test(a_device_that_is_not_there_is_said), cmocka_unit_test(wishes_are_understood),
+        cmocka_unit_test(answers_are_those_of_the_host),      cmocka_unit_test(logits_are_those_of_the_host),
+        cmocka_unit_test(a_batch_is_that_of_the_host),        cmocka_unit_test(the_budget_is_kept),
+        cmocka_unit_test(a_device_that_fails_is_said),        cmocka_unit_test(doctor_tests_the_device),
+        cmocka_unit_test(memory_that_cannot_be_pinned),       cmocka_unit_test(bench_has_the_link),
         cmocka_unit_test(several_workers_are_the_hosts),
     };
     return cmocka_run_group_tests(tests, make_models, remove_place);
