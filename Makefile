@@ -143,7 +143,7 @@ MAY_engine/serve         = kernels offload moe speculative engine engine/base en
 SRC_engine/serve         = engine_thread reader_pool api_keys accounts notify process metrics http_parse multipart host_names listen \
                            http http_connection http_receive http_answer request_log answer probes model_routes ollama_routes status page_files page tokenize_routes request batch_jobs file_routes routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
-SRC_engine/cli           = options foreign_flags gpu_wishes option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
+SRC_engine/cli           = options messages foreign_flags gpu_wishes option_values manual config text_width line_editor input_history terminal interrupt json_out template_file \
                            answer_printer conversation chat_commands run_answer run_chat model_name cmd_run cmd_serve cmd_pull cmd_list \
                             cmd_rm batch_metrics cmd_batch windows cmd_eval cmd_imatrix bench_run bench_drafts cmd_bench cmd_tokenize cmd_render sheet \
                             inspect_use cmd_inspect \

@@ -127,7 +127,7 @@ void kn_host_unpin(const struct kn_device *d, void *at)
     end_to_pin();
 }
 
-/* Only a backend whose queues may await calls a driver that holds others up. */
+/* Other backends have no queues that await the host. */
 static void begin_to_change(const struct kn_backend *b)
 {
     if (b->can_await)

@@ -129,6 +129,17 @@ struct eng_config {
  * the pool, so config must not be moved or copied. */
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv);
 
+#define ENG_ANY_MEMORY                                                                                                 \
+    ((size_t)1 << 50) /* a budget that is more than any machine has, to learn the smallest that works */
+
+/* The least important messages that are shown, by --quiet and --verbose. */
+enum kn_level eng_message_level(const struct eng_config *config);
+
+/* No message is shown from here to eng_messages_show(), which returns the first error of those; "": there was none.  The text
+ * is valid until the next call of eng_messages_hold(). */
+void eng_messages_hold(void);
+const char *eng_messages_show(const struct eng_config *config);
+
 /* Applies the flags of llama.cpp about GPUs, and says how; once messages can be shown.  0 or KN_EINVAL. */
 int eng_gpu_wishes(struct eng_config *config, enum eng_command_id command);
 

@@ -8,17 +8,10 @@
 
 #define COLUMN_GAP 2
 
-static char reason[512]; /* the first error of the model that is being looked at */
-
-static void keep_reason(enum kn_level level, const char *line)
-{
-    if (level == KN_LOG_ERROR && !reason[0])
-        snprintf(reason, sizeof reason, "%s", line);
-}
-
 struct entry {
     const struct eng_hub_model *model;
     char arch[32];
+    const char *reason; /* the first error, of a model that does not run */
     bool runs;
 };
 
@@ -26,8 +19,7 @@ static void read_header(struct entry *e, const struct eng_config *c)
 {
     struct moe_file *file = NULL;
     struct moe_model *model = NULL;
-    reason[0] = 0;
-    kn_log_set(keep_reason, KN_LOG_ERROR);
+    eng_messages_hold();
     if (!moe_file_open(&file, e->model->path)) {
         const struct moe_value *v = moe_file_find(file, "general.architecture");
         if (v && v->type == MOE_STRING)
@@ -36,7 +28,7 @@ static void read_header(struct entry *e, const struct eng_config *c)
     }
     moe_model_close(model);
     moe_file_close(file);
-    kn_log_set(eng_log_plain, c->quiet ? KN_LOG_WARN : c->verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
+    e->reason = eng_messages_show(c);
 }
 
 static void put_member(const char *name, const char *text)
@@ -57,7 +49,7 @@ static void put_json(const struct entry *e)
     put_member("store", eng_hub_store_name(m->store));
     put_member("path", m->path);
     if (!e->runs)
-        put_member("reason", reason);
+        put_member("reason", e->reason);
     printf("}\n");
 }
 
@@ -93,7 +85,7 @@ int eng_cmd_list(const struct eng_config *c)
         else
             put_row(&e, width);
         if (!e.runs && c->verbose)
-            kn_say(KN_LOG_INFO, "%s: %s", model[i].name, reason);
+            kn_say(KN_LOG_INFO, "%s: %s", model[i].name, e.reason);
     }
     kn_free(model);
     return fflush(stdout) || ferror(stdout) ? 1 : 0;

@@ -13,8 +13,6 @@
 
 #include <string.h>
 
-#define ANY_MEMORY ((size_t)1 << 50) /* more than any machine has */
-
 static const int batches[] = { 1, 4, 8, 16, 32 };
 #define N_BATCH ((int)(sizeof batches / sizeof *batches))
 
@@ -43,14 +41,12 @@ static void print_device(const struct eng_config *c, const struct eng_device_spl
     print_part("smallest --device-mem", d->least, "");
 }
 
-static void say_nothing(enum kn_level level, const char *line) { (void)level, (void)line; }
-
 /* Describes an engine without messages: the plan's own description has given them. */
 static int describe_quietly(struct eng_engine **out, const struct eng_config *c, const struct eng_options *o)
 {
-    kn_log_set(say_nothing, KN_LOG_ERROR);
+    eng_messages_hold();
     int error = eng_describe(out, o);
-    kn_log_set(eng_log_plain, c->quiet ? KN_LOG_WARN : c->verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
+    eng_messages_show(c);
     return error;
 }
 
@@ -64,7 +60,7 @@ static size_t least_of_server(const struct eng_config *c, const struct eng_engin
     server.engine = eng_config_options(c, true);
     server.engine.n_parallel = *n_parallel = kn_max(c->n_parallel, defaults.n_parallel);
     server.engine.n_ctx = eng_n_ctx(e);
-    server.engine.host_mem = ANY_MEMORY;
+    server.engine.host_mem = ENG_ANY_MEMORY;
     struct eng_options o = eng_serve_engine(&server);
     struct eng_engine *described;
     size_t own = kn_alloc_bytes(); /* of this command: a description measures all allocations of the process */

@@ -14,29 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define ANY_MEMORY ((size_t)1 << 50) /* more than any machine has */
-#define SMALL_CTX  8192              /* the default context is never smaller, unless the model's own is */
-#define MIB        ((size_t)1 << 20)
-
-static char reason[1024]; /* the first error since it was cleared */
-
-static void keep_reason(enum kn_level level, const char *line)
-{
-    if (level == KN_LOG_ERROR && !reason[0])
-        snprintf(reason, sizeof reason, "%s", line);
-}
-
-/* Errors go to reason[] from here to end_reasons(). */
-static void begin_reasons(void)
-{
-    reason[0] = 0;
-    kn_log_set(keep_reason, KN_LOG_ERROR);
-}
-
-static void end_reasons(const struct eng_config *c)
-{
-    kn_log_set(eng_log_plain, c->quiet ? KN_LOG_WARN : c->verbose ? KN_LOG_DEBUG : KN_LOG_INFO);
-}
+#define SMALL_CTX 8192 /* the default context is never smaller, unless the model's own is */
+#define MIB       ((size_t)1 << 20)
 
 static bool is_folder(const char *path)
 {
@@ -46,9 +25,9 @@ static bool is_folder(const char *path)
 
 int eng_inspect_open(struct moe_file **out, const struct eng_config *c, char *why, size_t bytes)
 {
-    begin_reasons();
+    eng_messages_hold();
     int error = moe_file_open(out, c->model);
-    end_reasons(c);
+    const char *reason = eng_messages_show(c);
     if (error == KN_EUNSUPPORTED && !is_folder(c->model)) /* no GGUF file that can be read */
         error = KN_ECORRUPT;
     if (error && error != KN_EUNSUPPORTED)
@@ -131,9 +110,9 @@ static void put_forecast(struct eng_sheet *s, const struct eng_config *c, const 
     struct eng_machine machine;
     struct eng_forecast f;
     char line[160];
-    begin_reasons();
+    eng_messages_hold();
     int error = eng_forecast_rates(&machine, e, 0, 0);
-    end_reasons(c);
+    eng_messages_show(c);
     if (error) {
         put_no_forecast(s,
                         "none: the disk cannot be measured with this file; spillway plan --disk-rate takes its rate");
@@ -168,10 +147,10 @@ static void put_run(struct eng_sheet *s, const struct eng_config *c, const struc
     struct eng_engine *e = NULL;
     struct needs small = { .n_ctx = 0 }, here = { .n_ctx = 0 };
     struct eng_options o = {
-        .model = c->model, .isa = KN_ISA_COUNT - 1, .n_parallel = 1, .host_mem = ANY_MEMORY, .n_ctx_most = SMALL_CTX
+        .model = c->model, .isa = KN_ISA_COUNT - 1, .n_parallel = 1, .host_mem = ENG_ANY_MEMORY, .n_ctx_most = SMALL_CTX
     };
     size_t own = kn_alloc_bytes(); /* of this command: a description measures all allocations of the process */
-    begin_reasons();
+    eng_messages_hold();
     bool known = binds(f) && !eng_describe(&e, &o), fits = false;
     if (known) {
         small = here = needs_of(e);
@@ -180,7 +159,7 @@ static void put_run(struct eng_sheet *s, const struct eng_config *c, const struc
         o.n_ctx_most = 0;
         fits = !eng_describe(&e, &o);
     }
-    end_reasons(c);
+    const char *reason = eng_messages_show(c);
     if (fits) {
         here = needs_of(e);
         put_runs(s, true);
@@ -223,12 +202,12 @@ static void put_chat(struct eng_sheet *s, const struct eng_config *c, const stru
     struct eng_api_setup setup = { 0 };
     struct eng_tool_format format;
     struct eng_chat *chat = NULL;
-    begin_reasons();
+    eng_messages_hold();
     int error = eng_vocab_open(&vocab, f);
     bool own = eng_chat_exists(f, NULL), some = own || (!error && eng_chat_exists(f, vocab));
     if (!error && some)
         error = eng_chat_open(&chat, f, vocab, moe_file_path(f));
-    end_reasons(c);
+    const char *reason = eng_messages_show(c);
     eng_sheet_string(s, "chat_template", "chat template",
                      eng_sheet_text(own    ? "in the file"
                                     : some ? "built in, chosen by the vocabulary"

@@ -53,9 +53,7 @@ static int run_command(enum eng_command_id id, int argc, char **argv)
     if (e != 0)
         return e < 0 ? 2 : 0;
     kn_log_sink *const form[] = { [ENG_LOG_TEXT] = eng_log_text, [ENG_LOG_JSON] = eng_log_json };
-    kn_log_set(id == ENG_serve ? form[config.log_format] : eng_log_plain, config.quiet     ? KN_LOG_WARN
-                                                                          : config.verbose ? KN_LOG_DEBUG
-                                                                                           : KN_LOG_INFO);
+    kn_log_set(id == ENG_serve ? form[config.log_format] : eng_log_plain, eng_message_level(&config));
     kn_device_keep_tests(config.cache_dir);
     e = eng_gpu_wishes(&config, id);
     e = e < 0 ? e : eng_model_resolve(&config, id);

@@ -517,7 +517,8 @@ void eng_draft_commit(struct eng_drafting *g, struct eng_seq *s, const struct sp
         return;
     eng_overlap_commit(s, n_new);
     for (int i = 0; i < g->n_drafter; i++)
-        g->drafter[i]->kind->commit(g->drafter[i], s, v, n_new, n_accepted);
+        if (g->drafter[i]->kind->commit)
+            g->drafter[i]->kind->commit(g->drafter[i], s, v, n_new, n_accepted);
 }
 
 void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)

@@ -40,7 +40,8 @@ struct eng_drafter_kind {
     /* The sequence has got a seat, or loses it. NULL: nothing to do. */
     void (*enter)(struct eng_drafter *d, struct eng_seq *s);
     void (*leave)(struct eng_drafter *d, struct eng_seq *s, bool ended);
-    /* n_new tokens were added and the sequence continues; the first n_accepted of them were in the draft. */
+    /* n_new tokens were added and the sequence continues; the first n_accepted of them were in the draft.  NULL: nothing to
+     * do. */
     void (*commit)(struct eng_drafter *d, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted);
     /* Adds at most n_node[i] nodes, at most `depth` deep, to the tree of s[i]; KV slots for as many are reserved.
      * Returns 0 or an error. */

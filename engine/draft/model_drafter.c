@@ -411,12 +411,6 @@ static const struct eng_drafter_kind model_kind = { .name = "model",
                                                     .is_network = true,
                                                     .need = need };
 
-static void learn_nothing(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
-                          int n_accepted)
-{
-    (void)base, (void)s, (void)v, (void)n_new, (void)n_accepted;
-}
-
 static const struct eng_drafter_kind resident_kind = {
-    .name = "resident", .commit = learn_nothing, .draft = draft_by_target, .load = note_whole, .close = close_model
+    .name = "resident", .draft = draft_by_target, .load = note_whole, .close = close_model
 };

@@ -53,17 +53,11 @@ static int draft_nothing(struct eng_drafter *d, struct eng_seq **s, const int *n
     return 0;
 }
 
-static void learn_nothing(struct eng_drafter *d, struct eng_seq *s, const struct spec_verify *v, int n_new,
-                          int n_accepted)
-{
-    (void)d, (void)s, (void)v, (void)n_new, (void)n_accepted;
-}
-
 static void close_nothing(struct eng_drafter *d) { (void)d; }
 
-static const struct eng_drafter_kind unloaded_kind = {
-    .name = "unloaded", .draft = draft_nothing, .commit = learn_nothing, .close = close_nothing
-};
+static const struct eng_drafter_kind unloaded_kind = { .name = "unloaded",
+                                                       .draft = draft_nothing,
+                                                       .close = close_nothing };
 
 void eng_draft_unload(struct eng_drafting *g, int drafter)
 {

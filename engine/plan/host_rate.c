@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/pass.h"
+
 #define AREA_BYTES ((size_t)512 << 20) /* largest area */
 #define AREA_LEAST ((size_t)4 << 20)   /* smallest area: one pass takes a tenth of a millisecond */
 #define PIECE      ((size_t)256 << 10)
@@ -63,6 +65,19 @@ uint8_t *eng_rate_area(struct kn_team *team, size_t bytes)
     for (size_t i = 0; i < bytes; i += 4096)
         area[i] = 1; /* else all pages would be the same zero page */
     return area;
+}
+
+int eng_rate_queue(struct kn_queue **out, const struct kn_device *device, struct kn_team *team, bool stages)
+{
+    return kn_queue_open(out, &(struct kn_queue_options){ .device = device,
+                                                          .team = team,
+                                                          .max_row = 1,
+                                                          .max_pos = 1,
+                                                          .n_head = 1,
+                                                          .n_kv = 1,
+                                                          .d_value = 1,
+                                                          .max_product = KN_PRODUCTS,
+                                                          .stages = stages });
 }
 
 int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team, size_t bytes)

@@ -18,6 +18,11 @@ int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struc
 /* Memory to measure with, in pages of its own on the team's nodes; freed by kn_unmap().  NULL: there is none, reported. */
 uint8_t *eng_rate_area(struct kn_team *team, size_t bytes);
 
+/* Opens a queue to measure products, or with `stages` transfers, of any device. */
+struct kn_device;
+struct kn_queue;
+int eng_rate_queue(struct kn_queue **out, const struct kn_device *device, struct kn_team *team, bool stages);
+
 /* The processor's name as the kernel gives it; empty if it gives none. */
 void eng_processor_name(char *out, size_t size);
 

@@ -28,28 +28,14 @@ static double best_Bps(struct kn_queue *queue, const struct kn_memory *there, co
     return best;
 }
 
-static struct kn_queue_options queue_options(const struct kn_device *device, struct kn_team *team)
-{
-    return (struct kn_queue_options){ .device = device,
-                                      .team = team,
-                                      .max_row = 1,
-                                      .max_pos = 1,
-                                      .n_head = 1,
-                                      .n_kv = 1,
-                                      .d_value = 1,
-                                      .max_product = KN_PRODUCTS,
-                                      .stages = true };
-}
-
 int eng_link_rate_measure(struct eng_link_rate *out, const struct kn_device *device, struct kn_team *team)
 {
-    struct kn_queue_options opt = queue_options(device, team);
     struct kn_memory there = { .base = NULL };
     struct kn_queue *queue = NULL;
     *out = (struct eng_link_rate){ .refused = "this kind of device pins none" };
     uint8_t *area = eng_rate_area(team, ENG_LINK_BYTES);
     int error = area ? kn_memory_open(&there, device, ENG_LINK_BYTES, false) : KN_ENOMEM;
-    if (!error && (error = kn_queue_open(&queue, &opt)) == 0) {
+    if (!error && (error = eng_rate_queue(&queue, device, team, true)) == 0) {
         out->other_Bps = best_Bps(queue, &there, area);
         if (kn_device_pins(device) && kn_host_pin(device, area, ENG_LINK_BYTES, &out->refused) == 0) {
             out->refused = NULL;
@@ -82,7 +68,6 @@ static double copy_Bps(struct kn_queue *queue, const struct kn_memory *area, siz
 
 int eng_device_rate_measure(double *Bps, const struct kn_device *device, struct kn_team *team)
 {
-    struct kn_queue_options opt = queue_options(device, team);
     struct kn_memory area = { .base = NULL };
     struct kn_queue *queue = NULL;
     size_t most = kn_device_free_bytes(device) / 2 / PIECE_BYTES * PIECE_BYTES;
@@ -90,7 +75,7 @@ int eng_device_rate_measure(double *Bps, const struct kn_device *device, struct 
     if (most < PIECE_BYTES)
         return kn_fail(KN_ENOMEM, "the device has no memory to measure its rate in");
     int error = kn_memory_open(&area, device, most, false);
-    if (!error && (error = kn_queue_open(&queue, &opt)) == 0) {
+    if (!error && (error = eng_rate_queue(&queue, device, team, true)) == 0) {
         *Bps = copy_Bps(queue, &area, PIECE_BYTES);
         if (*Bps > SLOW_BPS)
             *Bps = copy_Bps(queue, &area, most);

@@ -21,7 +21,7 @@
 #define VALUE_S            4e-9  /* other work of a row in a layer, for each value of its residual stream */
 #define DEVICE_RATE_RATIO  0.75  /* a device's memory, as other engines reach it with few rows or better */
 #define DEVICE_LAYER_S     40e-6 /* a dozen launches */
-#define HANDOVER_S         20e-6 /* of a layer whose experts are partly on the host: rows down, outputs up */
+#define HANDOVER_S         20e-6 /* of a layer with experts on the host: rows go down, outputs up */
 
 /* Multiply-adds of one expert in every layer. */
 static double expert_macs(const struct moe_shape *shape)

@@ -77,14 +77,6 @@ static void measure_all(const struct bench *b, const struct moe_shape *shape, do
 int eng_product_rate_measure(struct eng_products *out, const struct moe_shape *shape, const struct kn_device *host,
                              struct kn_team *team, size_t most, double dram_Bps)
 {
-    struct kn_queue_options opt = { .device = host,
-                                    .team = team,
-                                    .max_row = 1,
-                                    .max_pos = 1,
-                                    .n_head = 1,
-                                    .n_kv = 1,
-                                    .d_value = 1,
-                                    .max_product = KN_PRODUCTS };
     struct bench b = { .n_in = (int)kn_align_up((size_t)shape->d_model, KN_GROUP),
                        .n_out = shape->n_expert ? shape->d_expert : shape->d_ff };
     double model = total(shape->pass_format_bytes) + total(shape->expert_format_bytes);
@@ -95,7 +87,7 @@ int eng_product_rate_measure(struct eng_products *out, const struct moe_shape *s
     size_t x_bytes = (size_t)MOST_ROW * (size_t)b.n_in * sizeof(float);
     size_t y_bytes = (size_t)KN_PRODUCTS * MOST_ROW * (size_t)b.n_out * sizeof(float),
            all = b.bytes + x_bytes + y_bytes;
-    int error = kn_queue_open(&b.queue, &opt);
+    int error = eng_rate_queue(&b.queue, host, team, false);
     if (error)
         return error;
     b.area = eng_rate_area(team, all);

@@ -14,8 +14,8 @@
  * From ANSWER a connection returns to HEAD, where the next request waits until the answer's last byte is sent.  So a
  * client that reads nothing has one unsent answer.
  *
- * A large body takes memory as its bytes arrive.  When the bodies have taken their part of max_received, a connection whose
- * body must grow waits: its bytes stay in the socket, so that the client waits, too.  One waiting connection at a time, the
+ * A large body takes memory as its bytes arrive.  When the bodies have taken their part of max_received, a connection
+ * that needs more for its body waits: its bytes stay in the socket, so that the client waits, too.  One waiting connection at a time, the
  * favoured one, may take the rest of max_received, which is enough for any body, so that bodies get whole one after the
  * other, whatever the others hold.  A whole body that has_room does not let pass waits in the same way.  Waiting ends with
  * the time limit of the request.  While a connection waits for memory, clients that stopped sending a large body must not

@@ -1,4 +1,4 @@
-/* engine/tools/call_marked.c - calls whose strings stand between two markers, as Gemma 4 writes them:
+/* engine/tools/call_marked.c - calls as Gemma 4 writes them, with strings between two markers:
  *
  *     call:f{city:<|"|>Paris<|"|>,days:[1,2],o:{a:true}}
  *

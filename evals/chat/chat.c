@@ -5,13 +5,13 @@
  * A line of FILE has a question and an answer.  A conversation begins with some of them as earlier turns, so that its first prompt
  * has a length between `shortest` and `longest` tokens, drawn evenly on a logarithmic scale.  Then its user asks `turns` questions
  * one after the other, and each prompt holds the model's own answers to the earlier ones.  Behind an answer the user reads: the
- * next question comes when the others have got `reading` tokens.  Who has no more questions leaves, and another user comes.  USERS
+ * next question comes when other users have got `reading` tokens.  A user without more questions leaves, and another comes.  USERS
  * lists how many users are there, in turns of `phase` tokens: 16,4 is a busy time, a quiet one, a busy one and so on.
  *
  * DRAFT is as for --draft; drafts joined by + are merged, drafts with a space between them are compared.  A way to draft is none, or
  * drafts with the controller or with a fixed depth.  Each way has an engine of its own with the same budget, so the memory of a
  * drafter counts against it.  Each way goes through the same conversations, up to the next `piece` tokens of answers in turn; the
- * others stand still meanwhile.  So a piece is the same work under each way, seconds apart.  The prefix cache has a conversation's
+ * other ways stand still meanwhile.  So a piece is the same work under each way, seconds apart.  The prefix cache has a conversation's
  * own earlier turns only, or with shared=1 also the turns that all conversations begin with, as it has a backend's system prompt.
  * All ways must give the same answers, which is checked.  The first `warm` tokens only warm up.  Then pieces go on, until the
  * interval of each controller's ratio is below `interval`, or `pieces` or `seconds` have passed.

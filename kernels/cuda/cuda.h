@@ -26,7 +26,7 @@ int kn_cuda_admit(const struct kn_device *d, enum kn_format f);
 
 /* Compares the device with the host's scalar functions, bit for bit, on small operations: rows, router, attention in
  * each KV format, products in each format.  0, KN_ENOMEM, or KN_EIO with a message that names the first that differs.
- * Formats whose products differ are no error: the device does not have them. */
+ * Different products in a format are no error: the device does not have this format. */
 int kn_cuda_self_test(struct kn_device *d);
 
 /* Tests the device, or takes the result that was kept by an earlier start; says which formats differ. */

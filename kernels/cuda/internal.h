@@ -87,7 +87,7 @@ struct kn_cuda_device {
     struct CUfunc_st *product[KN_FORMAT_COUNT][2]; /* for one row of activations, for KN_CUDA_ROWS */
     struct CUfunc_st *group[KN_FORMAT_COUNT];
     bool can_await;     /* the driver has stream memory operations */
-    unsigned differing; /* bits of the formats whose products differ from the host's: by the self-test */
+    unsigned differing; /* by the self-test: bits of the formats in which products are not the host's */
 };
 
 /* A buffer of pinned memory, in pieces that are used in turn: through it a queue copies memory of the host that is not pinned.

@@ -6,7 +6,7 @@
  * moe_file_read() returns any part of a tensor's bytes in GGUF's order.  A tensor of a GGUF file is contiguous.  A
  * tensor of a folder may have a layout: its matrices may be at separate positions, its rows in another order or with a
  * stride, and codes of a quantised format apart from their scales, which are joined here block by block.  Two layouts are
- * only for quantize: GPTQ codes whose inputs are in another order, decoded here, and stacks of floats stored by input.  moe_file_id()
+ * only for quantize: GPTQ codes with inputs in another order, decoded here, and stacks of floats stored by input.  moe_file_id()
  * is a hash of names, positions and samples of the weights; heat and pack files
  * contain it, so that they are used with the model file they were made from only. */
 #include "moe/files/internal.h"
@@ -207,7 +207,7 @@ static int read_columns(const struct moe_file *f, const struct moe_tensor *t, ui
 
 /* ---- GPTQ with listed inputs: decoded as they are read ------------------------------------------------ */
 
-enum { CHUNK = 256 }; /* inputs whose codes are read at a time: whole words of eight */
+enum { CHUNK = 256 }; /* codes of so many inputs are read at a time: whole words of eight */
 
 /* One slice of outputs, with the scales and zero points of all groups. */
 struct listed {

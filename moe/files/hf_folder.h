@@ -147,7 +147,7 @@ int moe_hf_packing(struct moe_folder *d);
 int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
                     struct off_scales *scales, const struct moe_stored **factor);
 int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t, bool *listed);
-/* Describes a GPTQ tensor whose inputs are not in the order of their groups as F32, which moe_file_read() computes. */
+/* Describes a GPTQ tensor with inputs out of the order of their groups, as F32, which moe_file_read() computes. */
 int moe_hf_describe_listed(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
                            struct off_scales *scales);
 int moe_hf_check_zeros(const struct moe_folder *d, const struct moe_stored *t, const char *otherwise);

@@ -4,7 +4,7 @@
  * shared expert, then compute the experts that have arrived while others are still read: gate and up of all of them in
  * one parallel region, then their activation, then down in another region.  A device with memory of its own lists the
  * layer's experts (listings.c), and computes the shared expert, the experts that it keeps and those that are copied to
- * it (residents.c), while the host computes the others, whose outputs go up.
+ * it (residents.c), while the host computes the other experts and sends up their outputs.
  * Outputs are stored per (row, choice) and added in the order of choices, never in the order of arrival.
  *
  * Cost of one pass at batch 1: n_used * 3 * d_model * d_expert weights at 4.5 bits, read once.  A parallel region costs
@@ -121,7 +121,6 @@ static int list_arrived(struct moe_context *c, int layer, int n, int n_done)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     struct moe_residents *r = &c->residents;
-    const struct kn_plan *p = &c->plan;
     struct kn_group *group = c->group + n_done;
     for (int i = 0; i < n; i++) {
         int e = r->rest_of[c->arrived[i]];
@@ -133,13 +132,8 @@ static int list_arrived(struct moe_context *c, int layer, int n, int n_done)
                 run_round(c, layer);
             moe_residents_pass(c, l, e, v->matrix);
         } else {
-            *group++ = (struct kn_group){ .gate = v->matrix[0],
-                                          .up = v->matrix[1],
-                                          .down = v->matrix[2],
-                                          .node = v->node,
-                                          .bias = p->expert[e] - l->expert0,
-                                          .first = p->first[e],
-                                          .n = p->first[e + 1] - p->first[e] };
+            *group = moe_plan_group(&c->plan, e, v->matrix, l->expert0);
+            group++->node = v->node;
         }
     }
     run_round(c, layer);

@@ -431,7 +431,7 @@ void moe_states_end(struct moe_context *c);   /* sets n_tok of copies; a state w
 /* ---- the second half: experts.c, router.c -------------------------------------------------------------------- */
 
 void moe_experts(struct moe_context *c, int layer);
-void moe_experts_see(struct moe_context *c); /* the host's part of the oldest layer whose listing it has not seen */
+void moe_experts_see(struct moe_context *c); /* the host's part of the oldest layer that it has not seen */
 void moe_experts_see_all(struct moe_context *c);
 void moe_experts_end(struct moe_context *c); /* after a wait: the layer's experts on the device are computed */
 void moe_dense_ffn(struct moe_context *c, int layer);
@@ -439,6 +439,8 @@ void moe_route(struct moe_context *c, int layer, const struct kn_acts *in);
 void moe_choose(struct moe_context *c, int layer, const struct moe_choices *to); /* from the logits of n_row rows */
 void moe_plan_rows(struct moe_context *c, int layer);
 struct kn_plan moe_plan_at(const struct moe_context *c); /* c->plan by addresses of the device */
+/* The plan's e-th expert with its rows and matrices; expert0: as in kn_op_plan.  The caller sets the node. */
+struct kn_group moe_plan_group(const struct kn_plan *p, int e, const struct kn_mat *matrix, int32_t expert0);
 
 /* ---- listings.c ------------------------------------------------------------------------------------------------ */
 

@@ -3,7 +3,7 @@
  * The memory is divided into slots of one size.  In a layer the device computes the experts that have a slot and some of the
  * others, which are copied to a window of slots for this layer alone (where.c says how many); the host computes the rest, at
  * the same time.  Of the others those with most rows are copied.  The result does not depend on where: outputs are stored per
- * (row, choice).  The device finds its experts by the table `all`, whose entries are uploaded as they change (listings.c).
+ * (row, choice).  The device finds its experts by the table `all`; its entries are uploaded as they change (listings.c).
  *
  * An expert gets a slot to stay if one is free, or if it is clearly hotter than the coldest expert that has one: an expert in
  * the window changes places with that one, which costs nothing; an expert that the host has computed is copied.  Such a copy has
@@ -293,16 +293,6 @@ void moe_residents_end(struct moe_context *c)
 
 /* ---- some experts on the device --------------------------------------------------------------------------------- */
 
-static struct kn_group group_of(const struct kn_plan *p, int e, const struct kn_mat *matrix, int32_t expert0)
-{
-    return (struct kn_group){ .gate = matrix[0],
-                              .up = matrix[1],
-                              .down = matrix[2],
-                              .bias = p->expert[e] - expert0,
-                              .first = p->first[e],
-                              .n = p->first[e + 1] - p->first[e] };
-}
-
 void moe_residents_mark(struct moe_context *c, const struct moe_listing *g)
 {
     const struct moe_desc *d = &c->model->desc;
@@ -514,7 +504,7 @@ void moe_residents_pass(struct moe_context *c, const struct moe_layer *l, int e,
     copy_to(c, slot, c->plan.expert[e], matrix);
     r->formats[0] |= kn_format_bit(&matrix[0]) | kn_format_bit(&matrix[1]);
     r->formats[1] |= kn_format_bit(&matrix[2]);
-    r->group[r->n_group++] = group_of(&c->plan, e, r->slot[slot].matrix, l->expert0);
+    r->group[r->n_group++] = moe_plan_group(&c->plan, e, r->slot[slot].matrix, l->expert0);
     keep(c, &r->slot[slot]);
 }
 

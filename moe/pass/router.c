@@ -58,3 +58,13 @@ void moe_plan_rows(struct moe_context *c, int layer)
     kn_enqueue(c->queue, PLAN, plan, .rows = moe_rows(c), .n_expert = d->n_expert, .n_used = d->n_used,
                .expert0 = c->model->layer[layer].expert0, .id = c->route.id, .plan = moe_plan_at(c));
 }
+
+struct kn_group moe_plan_group(const struct kn_plan *p, int e, const struct kn_mat *matrix, int32_t expert0)
+{
+    return (struct kn_group){ .gate = matrix[0],
+                              .up = matrix[1],
+                              .down = matrix[2],
+                              .bias = p->expert[e] - expert0,
+                              .first = p->first[e],
+                              .n = p->first[e + 1] - p->first[e] };
+}

@@ -126,13 +126,9 @@ struct rig {
     struct moe_model *model;
 };
 
-static void open_rig(struct rig *r, const char *name)
+/* Opens the model of a file, which is then removed. */
+static void open_file(struct rig *r, const char *path)
 {
-    char path[128];
-    assert_int_equal(golden_read(&r->g, name), 0);
-    snprintf(path, sizeof path, "/tmp/spillway-ahead-%d.gguf", getpid());
-    assert_int_equal(golden_write(&r->g, path), 0);
-    assert_int_equal(kn_team_open(&r->team, 2), 0);
     assert_int_equal(moe_file_open(&r->file, path), 0);
     unlink(path);
     assert_int_equal(
@@ -140,11 +136,26 @@ static void open_rig(struct rig *r, const char *name)
     assert_int_equal(moe_model_load(r->model, &(struct moe_load_options){ .team = r->team }), 0);
 }
 
-static void close_rig(struct rig *r)
+static void open_rig(struct rig *r, const char *name)
+{
+    char path[128];
+    assert_int_equal(golden_read(&r->g, name), 0);
+    snprintf(path, sizeof path, "/tmp/spillway-ahead-%d.gguf", getpid());
+    assert_int_equal(golden_write(&r->g, path), 0);
+    assert_int_equal(kn_team_open(&r->team, 2), 0);
+    open_file(r, path);
+}
+
+static void close_file(struct rig *r)
 {
     moe_model_close(r->model);
     moe_file_close(r->file);
     kn_team_close(r->team);
+}
+
+static void close_rig(struct rig *r)
+{
+    close_file(r);
     golden_free(&r->g);
 }
 
@@ -258,18 +269,7 @@ static void open_synth(struct rig *r, const char *shape, int n_layer)
                                     .seed = 9,
                                     .team = r->team };
     assert_int_equal(moe_synth(path, &so), 0);
-    assert_int_equal(moe_file_open(&r->file, path), 0);
-    unlink(path);
-    assert_int_equal(
-        moe_model_open(&r->model, r->file, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1, .device = cuda }), 0);
-    assert_int_equal(moe_model_load(r->model, &(struct moe_load_options){ .team = r->team }), 0);
-}
-
-static void close_synth(struct rig *r)
-{
-    moe_model_close(r->model);
-    moe_file_close(r->file);
-    kn_team_close(r->team);
+    open_file(r, path);
 }
 
 static int open_context(struct moe_context **out, const struct rig *r, struct moe_context_options co)
@@ -387,12 +387,12 @@ static void passes_go_ahead_after_pinning(void **state)
     states_after_pinning(&r, false, right);
     states_after_pinning(&r, true, now);
     assert_memory_equal(now, right, sizeof now);
-    close_synth(&r);
+    close_file(&r);
     open_synth(&r, "tiny-glm4moe", 2);
     no_layer_after_pinning(&r, false, right);
     no_layer_after_pinning(&r, true, now);
     assert_memory_equal(now, right, 6 * N_VOCAB * sizeof *now);
-    close_synth(&r);
+    close_file(&r);
 }
 
 /* ---- words after a failure --------------------------------------------------------------------------------------- */
@@ -441,7 +441,7 @@ static void no_word_falls_after_a_failure(void **state)
         kn_log_set(NULL, KN_LOG_WARN);
     }
     assert_int_equal(n_failed, 6 + 4); /* a word for each layer, and one for each that the device lacks */
-    close_synth(&r);
+    close_file(&r);
     look_for_races(1);
 }
 

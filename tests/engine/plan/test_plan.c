@@ -180,23 +180,27 @@ static void distinct_experts_are_counted(void **state)
     assert_true(near(spec_cost_distinct(8, 8, 3), 8));
 }
 
+/* Two layers with 4 experts, of which 1 is used, and one dense layer. */
+static const struct moe_shape three_layers = { .n_layer = 3,
+                                               .n_moe_layer = 2,
+                                               .n_expert = 4,
+                                               .n_used = 1,
+                                               .n_expert_total = 8,
+                                               .expert_file_bytes = 800,
+                                               .pass_bytes = 300 };
+static const struct eng_machine slow_disk = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
+
 /* Shares of the rates: memory and experts' multiply-adds 0.88, the other multiply-adds 0.45, disk 0.92. */
 static void the_slowest_tier_sets_the_pace(void **state)
 {
     (void)state;
-    struct moe_shape shape = { .n_layer = 3,
-                               .n_moe_layer = 2,
-                               .d_model = 5000000,
-                               .d_expert = 8,
-                               .n_expert = 4,
-                               .n_used = 1, /* one layer is dense */
-                               .n_expert_total = 8,
-                               .expert_file_bytes = 800,
-                               .pass_bytes = 300,
-                               .row_macs = 1000, /* 240 by experts */
-                               .position_macs = 24 };
+    struct moe_shape shape = three_layers;
+    shape.d_model = 5000000;
+    shape.d_expert = 8;
+    shape.row_macs = 1000; /* 240 by experts */
+    shape.position_macs = 24;
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
-    struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
+    struct eng_machine machine = slow_disk;
     struct eng_forecast f;
     shape.pass_format_bytes[KN_Q8_0] = 300;
     shape.expert_format_bytes[KN_Q4_K] = 800;
@@ -243,15 +247,9 @@ static void the_slowest_tier_sets_the_pace(void **state)
 static void a_device_is_forecast(void **state)
 {
     (void)state;
-    struct moe_shape shape = { .n_layer = 3,
-                               .n_moe_layer = 2,
-                               .n_expert = 4,
-                               .n_used = 1,
-                               .n_expert_total = 8,
-                               .expert_file_bytes = 800,
-                               .pass_bytes = 300 };
+    struct moe_shape shape = three_layers;
     struct eng_split split = { .n_expert = 8, .n_resident = 4, .device = { .n_resident = 2 } };
-    struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
+    struct eng_machine machine = slow_disk;
     struct eng_device_forecast f;
     shape.expert_format_bytes[KN_Q4_K] = 800;
     for (int i = 0; i < ENG_PRODUCT_ROWS; i++)
@@ -281,18 +279,12 @@ static void a_device_is_forecast(void **state)
 static void a_forecast_is_a_cost_model_too(void **state)
 {
     (void)state;
-    struct moe_shape shape = { .n_layer = 3,
-                               .n_moe_layer = 2,
-                               .d_model = 4,
-                               .d_expert = 5,
-                               .n_expert = 4,
-                               .n_used = 1,
-                               .n_expert_total = 8,
-                               .expert_file_bytes = 800,
-                               .pass_bytes = 300,
-                               .row_macs = 1000 };
+    struct moe_shape shape = three_layers;
+    shape.d_model = 4;
+    shape.d_expert = 5;
+    shape.row_macs = 1000;
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
-    struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
+    struct eng_machine machine = slow_disk;
     struct spec_cost_model c;
     eng_plan_cost(&c, &(struct eng_setting){ &shape, &split, machine, 0, 0 });
     assert_true(near(c.fixed_ns, 300 / 880. * 1e9) && near(c.load_ns, 200 / 880. * 1e9));
