@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import loop
-from distil import Batch, in_turn, soft_loss
+from distil import Batch, in_turn, soft_loss, some_logits
 from files import DEVICE, arguments, load, read_shape
 from lessons import Lessons
 from model import Eagle
@@ -34,6 +34,7 @@ def main():
     p.add_argument("--start", help="weights to begin with")
     p.add_argument("--unroll", type=int, default=3)
     p.add_argument("--words", type=float, default=.1, help="weight of the cross-entropy")
+    p.add_argument("--negatives", type=int, help="compare with so many random words of the vocabulary instead of all")
     p.add_argument("--noise", type=float, default=.1, help="uniform noise, in standard deviations of the features")
     loop.arguments(p, steps=3000, peak=2e-3)
     a = p.parse_args()
@@ -56,12 +57,13 @@ def main():
         loss, numbers = 0., {}
         for j, guess in enumerate(head.unroll(heard[:, :-1], b.ids[:, 1:], a.unroll)):
             guess = F.pad(guess, (0, 0, 1, 0)).flatten(0, 1)[b.at]      # row i is now the guess of feature i
-            logits = target.head(guess)
+            logits, top = (some_logits(target.head, guess, b.top, a.negatives, step) if a.negatives
+                           else (target.head(guess), b.top))
             near = F.smooth_l1_loss(guess.float(), truth.flatten(0, 1)[b.at])
-            words = soft_loss(logits, b.top, b.p).mean()
+            words = soft_loss(logits, top, b.p).mean()
             loss = loss + .8 ** j * (near + a.words * words)
             numbers |= {f"near{j}": near.detach(), f"words{j}": words.detach(),
-                        f"right{j}": (logits.argmax(-1) == b.top[:, 0]).float().mean()}
+                        f"right{j}": (logits.argmax(-1) == top[:, 0]).float().mean()}
         return loss, numbers
     loop.fit(head, loss_of, a)
 
