@@ -93,7 +93,7 @@ SRC_moe   = $(call rooms,moe)
 
 MAY_moe       = kernels offload
 MAY_moe/files = kernels offload
-SRC_moe/files  = tensor_types strings lacking header_tables file_bytes file_values gguf safetensors hf_fields hf_config hf_window_heads hf_quantisation \
+SRC_moe/files  = tensor_types strings lacking header_tables file_bytes file_values gguf safetensors hf_fields hf_config hf_window_heads hf_draft_head hf_quantisation \
                   hf_packed hf_tensor_names hf_convert \
                  hf_pretokenizer hf_tiktoken hf_vocab hf_folder file
 MAY_moe/model = kernels offload moe/files

@@ -895,25 +895,6 @@ static void read_activation(struct moe_folder *d)
         unsupported(d, "clip_qkv", "is 0");
 }
 
-/* For a vision model: replaces d->config by its text_config, with the keys added that only the outer config has.  The
- * outer config also says whether the output matrix is the embedding. */
-static int unnest(struct moe_folder *d)
-{
-    json_t *text = json_object_get(d->config, "text_config");
-    if (!json_is_object(text)) {
-        wrong(d, "text_config", "is no object");
-        return d->err;
-    }
-    json_incref(text);
-    json_object_del(d->config, "text_config");
-    json_object_del(text, "tie_word_embeddings");
-    if (json_object_update_missing(text, d->config))
-        d->err = kn_fail(KN_ENOMEM, "%s: no memory for its configuration", d->f->name);
-    json_decref(d->config);
-    d->config = text;
-    return d->err;
-}
-
 /* The language model of mistral3, which has a vision part, is a mistral, a ministral3 or a mistral4.  Returns its
  * model_type. */
 static const char *unwrap(struct moe_folder *d)
@@ -921,7 +902,7 @@ static const char *unwrap(struct moe_folder *d)
     const char *type;
     bool says_tied = get(d->config, "tie_word_embeddings") != NULL;
     d->wrapped = true;
-    if (unnest(d))
+    if (moe_hf_unnest(d, "text_config"))
         return NULL;
     if (!says_tied && json_object_set_new(d->config, "tie_word_embeddings", json_true()))
         d->err = kn_fail(KN_ENOMEM, "%s: no memory for its configuration", d->f->name);
@@ -937,10 +918,12 @@ static int find_family(struct moe_folder *d)
 {
     const char *type = get_string(d, d->config, "model_type");
     char shown[64], known[512] = "";
+    if (moe_hf_find_head(d) || d->err)
+        return d->err;
     if (type && !strcmp(type, "mistral3"))
         type = unwrap(d);
     d->wrapped |= type && !strcmp(type, "llama4");
-    if (type && !strcmp(type, "llama4") && !unnest(d))
+    if (type && !strcmp(type, "llama4") && !moe_hf_unnest(d, "text_config"))
         type = "llama4_text";
     for (int i = 0; i < N_FAMILY && !d->err; i++) {
         if (type && !strcmp(type, families[i].model_type))
@@ -949,7 +932,7 @@ static int find_family(struct moe_folder *d)
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].model_type);
     }
     if (d->family || d->err)
-        return d->err || !d->family->nested ? d->err : unnest(d);
+        return d->err || !d->family->nested ? d->err : moe_hf_unnest(d, "text_config");
     struct moe_string name = { type ? type : "", type ? strlen(type) : 0 };
     const char *lacks = moe_family_lacks(name);
     moe_string_show(name, shown, sizeof shown);
@@ -994,5 +977,6 @@ int moe_hf_config(struct moe_folder *d)
     read_chunks(d);
     read_delta(d);
     read_activation(d);
+    moe_hf_put_head(d);
     return d->err;
 }

@@ -268,6 +268,24 @@ static int add_decays(struct moe_hf_mapper *m, const char *name)
     return 0;
 }
 
+/* Adds a list of tokens as the numbers that they have: stored are these less the places in the list. */
+static int add_tokens(struct moe_hf_mapper *m, const char *name)
+{
+    struct moe_tensor t = moe_as_stored(m->t);
+    if (t.gguf_type != MOE_TENSOR_I64 || t.n_dim != 1 || t.dim[0] > FLOAT_MOST)
+        return refuse(m, KN_EUNSUPPORTED, "is no list of I64");
+    int64_t *token = moe_keep(m->d->f, (size_t)t.bytes);
+    struct moe_layout *l = token ? new_layout(m, &t) : NULL;
+    if (!l)
+        return KN_ENOMEM;
+    int err = kn_file_read(m->d->f->fd[t.file], m->d->f->path[t.file], token, (size_t)t.bytes, t.offset);
+    for (uint64_t i = 0; !err && i < t.dim[0]; i++)
+        token[i] = (int64_t)((uint64_t)token[i] + i);
+    m->d->f->header_bytes += t.bytes;
+    l->data = token;
+    return err ? err : add(m, &t, name);
+}
+
 /* ---- stacks ----------------------------------------------------------------------------------------- */
 
 /* Gives t a layout with positions for n matrices, and returns these, or NULL with *err set.  Callers have checked that
@@ -575,6 +593,8 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
         return add_heads(m, name, how);
     case DECAYS:
         return add_decays(m, name);
+    case TOKENS:
+        return add_tokens(m, name);
     case NOTHING:
         return 0;
     default:

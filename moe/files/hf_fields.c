@@ -63,6 +63,9 @@ static const struct {
     { "llama", EVERY BASE "hidden_size=4096 intermediate_size=11008 num_hidden_layers=32 num_attention_heads=32 "
                           "num_key_value_heads=null head_dim=null max_position_embeddings=2048 rms_norm_eps=1e-6 "
                           "tie_word_embeddings=false attention_bias=false " },
+    { "eagle3", EVERY BASE "hidden_size=4096 intermediate_size=11008 num_hidden_layers=32 num_attention_heads=32 "
+                           "num_key_value_heads=null head_dim=null max_position_embeddings=2048 rms_norm_eps=1e-6 "
+                           "tie_word_embeddings=false attention_bias=false " },
     { "mistral", MISTRAL }, /* with layer_types, transformers reads it as ministral */
     { "ministral", MISTRAL },
     { "mixtral", EVERY "rope_theta=1000000.0 hidden_size=4096 intermediate_size=14336 num_hidden_layers=32 "
@@ -248,4 +251,20 @@ int moe_hf_fields(struct moe_folder *d)
         s += n + 1;
     }
     return 0;
+}
+
+/* The outer config also says whether the output matrix is the embedding. */
+int moe_hf_unnest(struct moe_folder *d, const char *key)
+{
+    json_t *inner = json_object_get(d->config, key);
+    if (!json_is_object(inner))
+        return d->err = moe_refuse(KN_ECORRUPT, d->f->name, "config.json", "'%s' is no object", key);
+    json_incref(inner);
+    json_object_del(d->config, key);
+    json_object_del(inner, "tie_word_embeddings");
+    if (json_object_update_missing(inner, d->config))
+        d->err = kn_fail(KN_ENOMEM, "%s: no memory for its configuration", d->f->name);
+    json_decref(d->config);
+    d->config = inner;
+    return d->err;
 }

@@ -256,6 +256,33 @@ static int open_indexed(struct moe_folder *d, const json_t *map)
     return 0;
 }
 
+/* *has: whether the folder has a file with this name. */
+static int look_for(const struct moe_folder *d, const char *name, bool *has)
+{
+    char path[PATH_BYTES];
+    int err = moe_folder_path(d, name, path, sizeof path);
+    int fd = err ? -1 : kn_io()->open(path, O_RDONLY | O_CLOEXEC, 0);
+    *has = fd >= 0;
+    if (fd >= 0)
+        kn_file_close(fd);
+    return err;
+}
+
+static int open_single(struct moe_folder *d)
+{
+    static const char name[] = "model.safetensors", pickled[] = "pytorch_model.bin";
+    bool has = false, has_pickled = false;
+    int err = look_for(d, name, &has);
+    if (!err && !has)
+        err = look_for(d, pickled, &has_pickled);
+    if (err || !has_pickled)
+        return err ? err : open_weights(d, name);
+    return kn_fail(KN_EUNSUPPORTED,
+                   "%s: it has %s but no %s: write that file with python3 -c \"import torch, safetensors.torch as s; "
+                   "s.save_file({k: v.clone() for k, v in torch.load('%s').items()}, '%s')\"",
+                   d->f->name, pickled, name, pickled, name);
+}
+
 static int open_all_weights(struct moe_folder *d)
 {
     json_t *index;
@@ -264,7 +291,7 @@ static int open_all_weights(struct moe_folder *d)
         return err;
     const json_t *map = json_object_get(index, "weight_map");
     if (!index)
-        err = open_weights(d, "model.safetensors");
+        err = open_single(d);
     else if (!json_object_size(map))
         err = moe_refuse(KN_ECORRUPT, d->f->name, "model.safetensors.index.json", "its weight_map names no tensors");
     else
@@ -289,7 +316,7 @@ static int read_folder(struct moe_folder *d)
         err = open_all_weights(d);
     if (!err)
         err = moe_hf_tensors(d);
-    return err ? err : moe_hf_vocab(d);
+    return err || d->family->head ? err : moe_hf_vocab(d);
 }
 
 int moe_folder_open(struct moe_file *f)

@@ -6,6 +6,7 @@
  *     hf_fields.c        config.json with the defaults of the family's configuration class
  *     hf_config.c        config.json to the metadata of a GGUF file
  *     hf_window_heads.c  the same of heads, where layers with a window have others
+ *     hf_draft_head.c    the same of EAGLE-3 heads
  *     hf_tensor_names.c  stored tensor names to GGUF names
  *     hf_convert.c       a stored tensor, or a part of it, to a GGUF tensor
  *     hf_quantisation.c  which kinds of quantised tensors config.json announces
@@ -99,6 +100,7 @@ struct moe_hf_family {
     bool mtp_apart;    /* MTP layers are stored under "mtp." */
     bool window_heads; /* layers with a window may have other heads than the others */
     bool chunks;       /* llama4: attention in chunks, in all layers with a rotation */
+    bool head;         /* EAGLE-3 head: its tensors have names of their own, and its vocabulary is the target's */
 };
 
 /* hf_folder.c.  Returns code, with the message "path: error: field: reason". */
@@ -168,7 +170,15 @@ void moe_hf_window_heads(struct moe_folder *d, const json_t *rope);
 void moe_hf_proportional(struct moe_folder *d, const json_t *rope);
 int moe_hf_refuse_near(struct moe_folder *d);
 
-int moe_hf_fields(struct moe_folder *d); /* sets d->fields; d->family is known */
+/* hf_draft_head.c.  moe_hf_find_head() sets d->family if config.json is one of an EAGLE-3 head.  moe_hf_put_head() adds
+ * the head's own metadata; failures are in d->err. */
+bool moe_hf_find_head(struct moe_folder *d);
+void moe_hf_put_head(struct moe_folder *d);
+
+/* hf_fields.c.  moe_hf_fields() sets d->fields; d->family is known.  moe_hf_unnest() replaces d->config by the object `key`
+ * in it, with the keys added that only the outer config has. */
+int moe_hf_fields(struct moe_folder *d);
+int moe_hf_unnest(struct moe_folder *d, const char *key);
 int moe_hf_config(struct moe_folder *d);
 int moe_hf_tensors(struct moe_folder *d);
 int moe_hf_vocab(struct moe_folder *d);

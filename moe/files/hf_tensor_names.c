@@ -20,6 +20,7 @@ static const struct {
 } parts[] = {
     { "input_layernorm.weight", "attn_norm.weight", AS_IT_IS },
     { "input_layernorm.bias", "attn_norm.bias", AS_IT_IS },
+    { "hidden_norm.weight", "attn_norm_2.weight", AS_IT_IS },
     { "post_attention_layernorm.bias", "ffn_norm.bias", AS_IT_IS },
     { "self_attn.q_proj.weight", "attn_q.weight", ROTATED },
     { "self_attn.k_proj.weight", "attn_k.weight", ROTATED },
@@ -158,6 +159,17 @@ static const struct {
     { "norm.weight", "nextn.shared_head_norm.weight" },
 };
 
+/* Tensors outside the layer of an EAGLE-3 head; some heads have them and the layer under "model.". */
+static const struct {
+    const char *from, *to;
+    enum moe_hf_take take;
+} head_ends[] = {
+    { "fc.weight", "fc.weight", AS_IT_IS },
+    { "lm_head.weight", "output.weight", AS_IT_IS },
+    { "d2t", "d2t", TOKENS },
+    { "t2d", "", NOTHING }, /* the same list, as a flag for each token of the target */
+};
+
 /* Ends of names of tensors that belong to a quantised tensor, the name of which ends in `of`, and are read with it. */
 static const struct {
     const char *end, *of;
@@ -226,15 +238,19 @@ static size_t take_number(const char *s, size_t n, int *out)
     return i < n && s[i] == '.' ? i : 0;
 }
 
-/* Parses s, a name without root_of(); false: not the name of a layer's tensor. */
+/* Parses s, a name without root_of(); false: not the name of a layer's tensor.  "midlayer." is layer 0 of an EAGLE-3
+ * head. */
 static bool take_apart(struct moe_string s, struct name *out)
 {
-    static const char experts[] = ".experts.";
-    size_t at = sizeof LAYERS - 1, n;
+    static const char experts[] = ".experts.", middle[] = "midlayer.";
+    size_t at = sizeof LAYERS - 1, n = 0;
     *out = (struct name){ .expert = -1 };
-    if (!begins(s, LAYERS) || !(n = take_number(s.data + at, s.n - at, &out->layer)))
+    if (begins(s, middle))
+        out->at = at = sizeof middle - 1;
+    else if (!begins(s, LAYERS) || !(n = take_number(s.data + at, s.n - at, &out->layer)))
         return false;
-    out->at = at += n + 1;
+    else
+        out->at = at += n + 1;
     const char *rest = s.data + at, *e = memmem(rest, s.n - at, experts, sizeof experts - 1);
     size_t left = s.n - at, head = e ? (size_t)(e - rest) + sizeof experts - 1 : 0;
     n = e ? take_number(rest + head, left - head, &out->expert) : 0;
@@ -395,12 +411,27 @@ static int map_layer_or_unknown(struct moe_hf_mapper *m, struct name *n, size_t 
     return map_unknown(m, head, is_ahead ? skip + n->at : 0);
 }
 
+static int map_head_tensor(struct moe_hf_mapper *m)
+{
+    static const char root[] = "model.";
+    struct name n;
+    struct moe_string s = m->t->name;
+    size_t skip = begins(s, root) ? sizeof root - 1 : 0;
+    s = (struct moe_string){ s.data + skip, s.n - skip };
+    for (size_t i = 0; i < sizeof head_ends / sizeof *head_ends; i++)
+        if (moe_string_is(s, head_ends[i].from))
+            return moe_hf_take_as(m, head_ends[i].take, head_ends[i].to, -1);
+    return take_apart(s, &n) ? map_layer_or_unknown(m, &n, skip) : map_end(m, s);
+}
+
 static int map(struct moe_hf_mapper *m)
 {
     struct name n;
     struct moe_string s = m->t->name;
     if (!m->t->bytes || is_beside(m)) /* a matrix without rows or columns is of a part that the model lacks */
         return 0;
+    if (m->d->family->head)
+        return map_head_tensor(m);
     if (moe_string_is(s, m->d->wrapped ? "language_model.lm_head.weight" : "lm_head.weight"))
         return map_head(m);
     if (moe_string_is(s, "lm_head.bias") && !strcmp(m->d->family->arch, "phimoe"))
@@ -462,7 +493,8 @@ int moe_hf_tensors(struct moe_folder *d)
         err = moe_hf_check_stacks(&m);
     if (!err && m.n_aside)
         say_aside(&m);
-    if (!err && !d->tied && !moe_find_tensor(d->f, "output.weight"))
+    bool may_lack = d->tied != d->family->head; /* a head without the matrix uses the target's, if it is not tied */
+    if (!err && !may_lack && !moe_find_tensor(d->f, "output.weight"))
         err = kn_fail(KN_ECORRUPT, "%s: %s: tensor lm_head.weight is missing", d->f->name, kn_error_text(KN_ECORRUPT));
     kn_free(m.n_left);
     return err ? err : say_layers(&m);

@@ -31,6 +31,7 @@ enum moe_hf_take {
     HEAD_ROWS,     /* value heads reordered: one row or value for each head */
     VALUE_COLUMNS, /* value heads reordered: columns */
     DECAYS,        /* -exp of the stored values, value heads reordered */
+    TOKENS,        /* of an EAGLE-3 head: a list of tokens, each stored less its place in the list */
     NOTHING        /* the tensor is skipped */
 };
 

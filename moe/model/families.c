@@ -559,7 +559,8 @@ static int check_vocab(const struct moe_desc *d, const struct moe_file *f)
     return 0;
 }
 
-/* EAGLE-3 reads features of three layers of its target, and may predict only a part of the target's tokens. */
+/* EAGLE-3 reads features of three layers of its target, and may predict only a part of the target's tokens.  Without the
+ * key the layers follow from the target. */
 static int read_head(struct moe_desc *d, const struct keys *k)
 {
     char buf[128];
@@ -570,9 +571,9 @@ static int read_head(struct moe_desc *d, const struct keys *k)
     if (d->head != MOE_HEAD_EAGLE3)
         return 0;
     const struct moe_value *v = moe_file_find(k->f, key(k, "extract_layers", buf));
-    if (!v || v->type != MOE_ARRAY || (v->item != MOE_I32 && v->item != MOE_U32) || v->n != MOE_INNER)
-        return kn_fail(KN_ECORRUPT, "%s: %s is %s", moe_file_path(k->f), buf, v ? "not three layers" : "missing");
-    for (int i = 0; i < MOE_INNER; i++) {
+    if (v && (v->type != MOE_ARRAY || (v->item != MOE_I32 && v->item != MOE_U32) || v->n != MOE_INNER))
+        return kn_fail(KN_ECORRUPT, "%s: %s is not three layers", moe_file_path(k->f), buf);
+    for (int i = 0; v && i < MOE_INNER; i++) {
         int64_t layer = moe_value_int(v, (size_t)i);
         if (layer < 0 || layer > INT32_MAX || (i && layer <= d->reads.inner[i - 1]))
             return kn_fail(KN_ECORRUPT, "%s: %s must be layers in ascending order", moe_file_path(k->f), buf);

@@ -133,23 +133,35 @@ int moe_read_expert_scales(struct moe_model *m)
     return error;
 }
 
+/* Checks that d2t lists tokens of the target, each once: logits are scattered by it. */
+static int check_guess(const struct moe_model *m, const int64_t *token, int n)
+{
+    const char *path = moe_file_path(m->file);
+    uint8_t *listed = n ? kn_calloc((size_t)m->desc.n_vocab, 1) : NULL;
+    int error = n && !listed ? kn_fail(KN_ENOMEM, "%s: no memory to check %d tokens", path, n) : 0;
+    for (int i = 0; i < n && !error; i++)
+        if (token[i] < 0 || token[i] >= m->desc.n_vocab)
+            error = kn_fail(KN_ECORRUPT, "%s: d2t: entry %d is token %lld of %d", path, i, (long long)token[i],
+                            m->desc.n_vocab);
+        else if (listed[token[i]]++)
+            error = kn_fail(KN_ECORRUPT, "%s: d2t: entry %d is token %lld, which an earlier entry lists too", path, i,
+                            (long long)token[i]);
+    kn_free(listed);
+    return error;
+}
+
 /* Reads d2t, the list of tokens that an EAGLE-3 head can predict. */
 static int read_guess(struct moe_model *m)
 {
     int n = m->guess ? m->desc.n_guess : 0, error = 0;
-    const char *path = moe_file_path(m->file);
     size_t bytes = (size_t)n * sizeof(int64_t);
     int64_t *token = n ? kn_alloc(bytes) : NULL;
     if (n && !token)
-        return kn_fail(KN_ENOMEM, "%s: no memory to list %d tokens", path, n);
-    if (n)
-        error = moe_file_read(m->file, m->guess, 0, token, bytes);
-    for (int i = 0; i < n && !error; i++) {
-        if (token[i] < 0 || token[i] >= m->desc.n_vocab)
-            error = kn_fail(KN_ECORRUPT, "%s: d2t: entry %d is token %lld of %d", path, i, (long long)token[i],
-                            m->desc.n_vocab);
+        return kn_fail(KN_ENOMEM, "%s: no memory to list %d tokens", moe_file_path(m->file), n);
+    if (n && !(error = moe_file_read(m->file, m->guess, 0, token, bytes)))
+        error = check_guess(m, token, n);
+    for (int i = 0; i < n && !error; i++)
         m->guess_token[i] = (int32_t)token[i];
-    }
     kn_free(token);
     return error;
 }

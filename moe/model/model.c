@@ -157,10 +157,19 @@ static int bind(struct moe_model *m)
     return error;
 }
 
-/* Checks that a draft head fits its target: feature width, layers read and vocabulary. */
-static int check_target(const struct moe_model *m)
+/* An EAGLE-3 head that names no layers reads those of EAGLE's authors. */
+static void choose_layers(struct moe_desc *d, int n_layer)
 {
-    const struct moe_desc *d = &m->desc, *t = m->target ? &m->target->desc : NULL;
+    if (d->head != MOE_HEAD_EAGLE3 || d->reads.n_inner)
+        return;
+    d->reads = (struct moe_features){ .n_inner = MOE_INNER, .inner = { 2, n_layer / 2, n_layer - 3 } };
+}
+
+/* Checks that a draft head fits its target: feature width, layers read and vocabulary. */
+static int check_target(struct moe_model *m)
+{
+    struct moe_desc *d = &m->desc;
+    const struct moe_desc *t = m->target ? &m->target->desc : NULL;
     const char *path = moe_file_path(m->file), *whose = t ? moe_file_path(m->target->file) : "";
     if (d->head && !t)
         return kn_fail(KN_EUNSUPPORTED,
@@ -170,6 +179,12 @@ static int check_target(const struct moe_model *m)
     if (!d->head && t)
         return kn_fail(KN_EUNSUPPORTED, "%s is a %s model, not an EAGLE head: try --draft model:%s", path, d->arch,
                        path);
+    if (t)
+        choose_layers(d, t->n_layer);
+    if (t && d->reads.n_inner && d->reads.inner[0] >= d->reads.inner[MOE_INNER - 1])
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s cannot draft for %s: it reads three layers of a model with at least 6, not %d", path, whose,
+                       t->n_layer);
     if (t && d->d_model != t->d_model)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: its features have %d values, not %d", path, whose,
                        d->d_model, t->d_model);

@@ -5,6 +5,7 @@
 #define TESTS_ENGINE_HEAD_H
 
 #include "tests/engine/same_answers.h"
+#include "tests/moe/hf_folder.h"
 
 #define HEAD_MOST_WIDTH 256
 
@@ -100,6 +101,62 @@ static inline int write_head_of(const char *file, enum head_kind kind, uint32_t 
     error = error ? error : moe_writer_finish(w);
     moe_writer_close(w);
     return error;
+}
+
+/* Writes an EAGLE-3 head of the same sizes as published: a folder of BF16 tensors, with a list of layers that begins with 1
+ * and so counts outputs. */
+static inline void write_head_folder(const char *folder, uint32_t d_model, int n_layer)
+{
+    const uint64_t d = d_model, n_guess = (uint64_t)n_vocab / 2;
+    const struct {
+        const char *name;
+        uint64_t n_in, n_out; /* n_out 0: a vector */
+    } tensor[] = { { "fc", 3 * d, d },
+                   { "norm", d, 0 },
+                   { "lm_head", d, n_guess },
+                   { "midlayer.input_layernorm", d, 0 },
+                   { "midlayer.hidden_norm", d, 0 },
+                   { "midlayer.self_attn.q_proj", 2 * d, 128 },
+                   { "midlayer.self_attn.k_proj", 2 * d, 64 },
+                   { "midlayer.self_attn.v_proj", 2 * d, 64 },
+                   { "midlayer.self_attn.o_proj", 128, d },
+                   { "midlayer.post_attention_layernorm", d, 0 },
+                   { "midlayer.mlp.gate_proj", d, 64 },
+                   { "midlayer.mlp.up_proj", d, 64 },
+                   { "midlayer.mlp.down_proj", 64, d } };
+    struct hf_file f = { 0 };
+    char name[64], config[512];
+    int64_t *apart = calloc(n_guess, sizeof *apart);
+    for (size_t i = 0; i < sizeof tensor / sizeof *tensor; i++) {
+        uint64_t dim[] = { tensor[i].n_in, tensor[i].n_out },
+                 n = tensor[i].n_in * (tensor[i].n_out ? tensor[i].n_out : 1);
+        float *x = malloc(n * sizeof *x);
+        for (uint64_t k = 0; k < n; k++)
+            x[k] = tensor[i].n_out ? (float)below(2001) / 1e4f - 0.1f : 1.0f;
+        snprintf(name, sizeof name, "%s.weight", tensor[i].name);
+        hf_add(&f, name, x, dim, tensor[i].n_out ? 2 : 1, true);
+        free(x);
+    }
+    for (uint64_t i = 0; i < n_guess; i++) /* tokens 1, 3, 5 .. */
+        apart[i] = (int64_t)i + 1;
+    hf_add_raw(&f, "d2t", "I64", apart, n_guess * sizeof *apart, &n_guess, 1);
+    free(apart);
+    int n = snprintf(config, sizeof config,
+                     "{\"architectures\":[\"LlamaForCausalLMEagle3\"],\"model_type\":\"llama\",\"hidden_size\":%u,"
+                     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"intermediate_size\":64,"
+                     "\"num_hidden_layers\":1,\"vocab_size\":%d,\"draft_vocab_size\":%llu,"
+                     "\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[1,2,%d]}}",
+                     d_model, n_vocab, (unsigned long long)n_guess, n_layer - 2);
+    mkdir(folder, 0777);
+    hf_save(folder, "config.json", config, (size_t)n);
+    hf_close(&f, folder, "model.safetensors");
+}
+
+static inline void remove_head_folder(const char *folder)
+{
+    char command[160];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    assert_int_equal(system(command), 0);
 }
 
 static inline int write_head(const char *file, uint32_t d_model) { return write_head_of(file, HEAD_EAGLE, d_model, 0); }

@@ -17,7 +17,7 @@
 #define N_SHORT   (N_TEXT - 2)
 #define N_SESSION N_TEXT
 #define N_REQUEST (4 * N_TEXT) /* per text: temperature 0 or 1, shared prefix or not */
-#include "tests/engine/same_answers.h"
+#include "tests/engine/head.h"
 
 #define MODELS "evals/train/models/demo-"
 #define MODEL  MODELS "target-q8_0.gguf"
@@ -30,11 +30,11 @@
 enum factor { DRAFTER, GAMMA, AT_ONCE, THREADS, HOT, AS_THEY_COME, CRAMPED, ALIKE, FEW_EXPERTS, N_FACTOR };
 
 #define MOST_LEVEL 10
-#define PRODUCT    (9 * 10 * 7 * 3 << 5)
+#define PRODUCT    (10 * 10 * 7 * 3 << 5)
 #define STRIDE     37813 /* coprime to PRODUCT: the walk visits each row once */
-static const int n_level[N_FACTOR] = { 9, 10, 7, 3, 2, 2, 2, 2, 2 };
+static const int n_level[N_FACTOR] = { 10, 10, 7, 3, 2, 2, 2, 2, 2 };
 
-static char document[64], from_document[96];
+static char document[64], from_document[96], head[64], from_head[96]; /* head: a folder of an EAGLE-3 head */
 static const char *const drafter[][2] = { { "ngram" },
                                           { "suffix" },
                                           { from_document },
@@ -43,7 +43,8 @@ static const char *const drafter[][2] = { { "ngram" },
                                           { DRAFT, BOOST },
                                           { EAGLE },
                                           { EAGLE ",tree=static" },
-                                          { EAGLE ",tree=chain" } };
+                                          { EAGLE ",tree=chain" },
+                                          { from_head } };
 static const int at_once[] = { 1, 2, 3, 5, 8, 16, 32 };
 
 /* Levels of gamma: 0, 1 to 8, auto. */
@@ -384,7 +385,11 @@ static int setup_demo(void **state)
     snprintf(path, sizeof path, "%s", MODEL);
     snprintf(document, sizeof document, "/tmp/spillway-pairs-%d.txt", getpid());
     snprintf(from_document, sizeof from_document, "suffix:%s", document);
+    snprintf(head, sizeof head, "/tmp/spillway-pairs-%d-head", getpid());
+    snprintf(from_head, sizeof from_head, "eagle:%s", head);
     n_vocab = 4096;
+    random_state = 2;
+    write_head_folder(head, 256, 6);
     alone = open_engine(1, 512, 0);
     for (int i = 0; i < N_TEXT; i++) {
         write_text(text, sizeof text, i);
@@ -401,6 +406,7 @@ static int teardown_demo(void **state)
     close_engine(alone);
     for (int i = 0; i < N_TEXT; i++)
         eng_ids_free(&ids[i]);
+    remove_head_folder(head);
     return unlink(document);
 }
 

@@ -105,9 +105,9 @@ static inline void golden_parse_line(struct golden *g, char *s)
 
 static inline int golden_read(struct golden *g, const char *name)
 {
-    char path[256];
-    snprintf(path, sizeof path, "tests/fixtures/golden/%s.txt", name);
-    FILE *f = fopen(path, "rb");
+    char file_path[256];
+    snprintf(file_path, sizeof file_path, "tests/fixtures/golden/%s.txt", name);
+    FILE *f = fopen(file_path, "rb");
     if (!f)
         return -1;
     memset(g, 0, sizeof *g);
@@ -269,10 +269,10 @@ static inline int golden_write_fused(struct moe_writer *w, uint64_t seed, const 
 }
 
 /* Consumes the meta lines: once per golden_read(). */
-static inline int golden_write(struct golden *g, const char *path)
+static inline int golden_write(struct golden *g, const char *file_path)
 {
     struct moe_writer *w;
-    int error = moe_writer_open(&w, path);
+    int error = moe_writer_open(&w, file_path);
     for (int i = 0; i < g->n_meta && !error; i++)
         error = golden_write_meta(w, g->meta[i]);
     for (int i = 0; i < g->n_tensor && !error; i++)

@@ -4,7 +4,7 @@
  *     struct hf_folder h;
  *     hf_folder_read(&h, "mixtral");                        golden and names
  *     hf_folder_write(&h, folder, bf16, n_file);            config, weights in n_file files, tokenizer
- *     hf_folder_gguf(&h, path, bf16);                       the same model as a GGUF file
+ *     hf_folder_gguf(&h, file_path, bf16);                       the same model as a GGUF file
  *     hf_folder_free(&h);
  *
  * bf16: values are cut to 16 bits first; vectors of the GGUF file stay F32, as published ones do. */
@@ -30,9 +30,9 @@ struct hf_folder {
     int n_tensor;
 };
 
-static inline char *hf_slurp(const char *path)
+static inline char *hf_slurp(const char *file_path)
 {
-    FILE *f = fopen(path, "rb");
+    FILE *f = fopen(file_path, "rb");
     if (!f)
         return NULL;
     fseek(f, 0, SEEK_END);
@@ -46,19 +46,19 @@ static inline char *hf_slurp(const char *path)
 
 static inline void hf_save(const char *folder, const char *name, const void *data, size_t n)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
+    char file_path[512];
+    snprintf(file_path, sizeof file_path, "%s/%s", folder, name);
+    FILE *f = fopen(file_path, "wb");
     if (!f || (n && fwrite(data, 1, n, f) != n) || fclose(f))
         abort();
 }
 
 static inline int hf_folder_read(struct hf_folder *h, const char *name)
 {
-    char path[256];
+    char file_path[256];
     memset(h, 0, sizeof *h);
-    snprintf(path, sizeof path, "tests/fixtures/folders/%s.txt", name);
-    h->text = hf_slurp(path);
+    snprintf(file_path, sizeof file_path, "tests/fixtures/folders/%s.txt", name);
+    h->text = hf_slurp(file_path);
     if (!h->text || golden_read(&h->g, name))
         return -1;
     for (char *line = h->text, *next; *line; line = next) {
@@ -193,13 +193,13 @@ static inline void hf_add(struct hf_file *f, const char *name, const float *x, c
 
 static inline void hf_close(struct hf_file *f, const char *folder, const char *name)
 {
-    char path[512];
+    char file_path[512];
     f->header[f->n_header++] = '}';
     while (f->n_header % 8)
         f->header[f->n_header++] = ' ';
     uint64_t n = f->n_header;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *out = fopen(path, "wb");
+    snprintf(file_path, sizeof file_path, "%s/%s", folder, name);
+    FILE *out = fopen(file_path, "wb");
     if (!out || fwrite(&n, sizeof n, 1, out) != 1 || fwrite(f->header, 1, n, out) != n ||
         fwrite(f->data, 1, f->n, out) != f->n || fclose(out))
         abort();
@@ -454,10 +454,10 @@ static inline void hf_folder_write(const struct hf_folder *h, const char *folder
 }
 
 /* Consumes the golden's meta lines: call it once, after the folder is written. */
-static inline int hf_folder_gguf(struct hf_folder *h, const char *path, bool bf16)
+static inline int hf_folder_gguf(struct hf_folder *h, const char *file_path, bool bf16)
 {
     struct moe_writer *w;
-    int error = moe_writer_open(&w, path);
+    int error = moe_writer_open(&w, file_path);
     for (int i = 0; i < h->g.n_meta && !error; i++)
         error = golden_write_meta(w, h->g.meta[i]);
     for (int i = 0; i < h->g.n_tensor && !error; i++) {

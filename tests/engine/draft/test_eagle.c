@@ -263,13 +263,16 @@ static void nor_do_heads_on_inner_layers(void **state)
         };
         char draft[128];
         snprintf(draft, sizeof draft, "eagle:%s%s", other, trees[i]);
-        assert_int_equal(write_head_of(other, HEAD_EAGLE3, 256, 6), 0);
+        if (i == 2)
+            write_head_folder(other, 256, 6);
+        else
+            assert_int_equal(write_head_of(other, HEAD_EAGLE3, 256, 6), 0);
         assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
         struct eng_engine *e = open_engine_with(o, i ? 9 : 0);
         run_crowd(e, SHARE(6));
         assert_true(!e->drafting->drafter[0]->broken && (!WHOLE || e->stats.n_draft > 100));
         close_engine(e);
-        unlink(other);
+        remove_head_folder(other);
     }
 }
 
@@ -347,6 +350,9 @@ static void what_does_not_fit_is_refused(void **state)
     refuse(DEMO, "eagle:" DEMO, "not an EAGLE head");
     refuse(DEMO, "eagle:/nowhere", "/nowhere");
     refuse(HEAD, "none", HEAD);
+    write_head_folder(other, 128, 6);
+    refuse(DEMO, draft, "its features have 128 values, not 256");
+    remove_head_folder(other);
 }
 
 static void wishes_are_read_or_refused(void **state)

@@ -1,6 +1,6 @@
 /* EAGLE-3 heads against independent code: their logits, for one token and several tokens in advance, from transformers'
  * modules assembled as published (tests/fixtures/make_eagle3.py), in chunks and row by row, with features in both
- * precisions; and faults of a file are reported.
+ * precisions; heads published as folders of safetensors, of both kinds; and faults of a file are reported.
  *
  * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
@@ -10,6 +10,7 @@
 
 #include "tests/faults.h"
 #include "tests/moe/change.h"
+#include "tests/moe/hf_folder.h"
 #include "tests/moe/load.h"
 #include "tests/moe/pair.h"
 
@@ -18,30 +19,43 @@
 static char path[96], head_path[96];
 static struct kn_team *team;
 
+/* Removes a file, or a folder with its files. */
+static void remove_all(const char *name)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", name);
+    assert_int_equal(system(command), 0);
+}
+
 /* A head of a fixture; g's n_vocab is the size of its draft vocabulary. */
 struct head {
     struct golden g;
-    int32_t id[MOST_ID]; /* [n_id] d2t: draft vocabulary to model ids; 0: none */
-    int n_id;
+    char *config; /* of a folder: config.json; otherwise NULL */
+    int32_t
+        id[MOST_ID]; /* [n_id] d2t: draft vocabulary to model ids, of a folder less the places in the list; 0: none */
+    int32_t listed[MOST_ID]; /* of a folder: draft vocabulary to model ids */
+    int n_id, n_listed;
     FILE *guesses; /* positioned at the lines of guesses */
     struct moe_file *file;
 };
 
-static void read_ids(struct head *h, char *s)
+static int read_ids(int32_t id[MOST_ID], char *s)
 {
+    int n = 0;
     golden_word(&s);
-    while (*s) {
-        assert_true(h->n_id < MOST_ID);
-        h->id[h->n_id++] = atoi(golden_word(&s));
+    for (; *s; n++) {
+        assert_true(n < MOST_ID);
+        id[n] = atoi(golden_word(&s));
     }
+    return n;
 }
 
-static void head_read(struct head *h, const char *target)
+static void head_read(struct head *h, const char *fixture)
 {
     static char line[8192];
     char name[128];
     memset(h, 0, sizeof *h);
-    snprintf(name, sizeof name, "tests/fixtures/golden/%s.eagle3", target);
+    snprintf(name, sizeof name, "tests/fixtures/golden/%s.eagle3", fixture);
     assert_non_null(h->guesses = fopen(name, "r"));
     h->g.text = calloc(1, 1 << 16);
     char *keep = h->g.text;
@@ -53,7 +67,11 @@ static void head_read(struct head *h, const char *target)
         line[strcspn(line, "\n")] = 0;
         strcpy(keep, line); /* meta lines stay for golden_write() */
         if (!strncmp(line, "ids d2t ", 8))
-            read_ids(h, keep + 4);
+            h->n_id = read_ids(h->id, keep + 4);
+        else if (!strncmp(line, "listed ", 7))
+            h->n_listed = read_ids(h->listed, keep);
+        else if (!strncmp(line, "config ", 7))
+            h->config = strdup(keep + 7);
         else if (line[0] != '#')
             golden_parse_line(&h->g, keep);
         keep += strlen(line) + 1;
@@ -65,13 +83,43 @@ static void head_free(struct head *h)
 {
     fclose(h->guesses);
     golden_free(&h->g);
-    unlink(head_path);
+    free(h->config);
+    remove_all(head_path);
+}
+
+/* As published: matrices and vectors in BF16, d2t in I64, t2d in BOOL. */
+static void head_write_folder(struct head *h)
+{
+    struct hf_file f = { 0 };
+    int64_t id[MOST_ID];
+    uint8_t flag[MOST_ID] = { 0 };
+    const uint64_t n_all = MOST_ID, n_id = (uint64_t)h->n_id;
+    for (int i = 0; i < h->g.n_tensor; i++) {
+        const struct golden_tensor *t = &h->g.tensor[i];
+        uint64_t n;
+        float *x = golden_values(h->g.seed, t, &n);
+        hf_add(&f, t->name, x, t->dim, t->n_dim, true);
+        free(x);
+    }
+    for (int i = 0; i < h->n_id; i++)
+        id[i] = h->id[i];
+    if (h->n_id) {
+        hf_add_raw(&f, "d2t", "I64", id, n_id * sizeof *id, &n_id, 1);
+        hf_add_raw(&f, "t2d", "BOOL", flag, n_all, &n_all, 1);
+    }
+    mkdir(head_path, 0777);
+    hf_save(head_path, "config.json", h->config, strlen(h->config));
+    hf_close(&f, head_path, "model.safetensors");
 }
 
 static void head_write(struct head *h)
 {
     struct moe_writer *w;
     int64_t id[MOST_ID];
+    if (h->config) {
+        head_write_folder(h);
+        return;
+    }
     assert_int_equal(moe_writer_open(&w, head_path), 0);
     for (int i = 0; i < h->g.n_meta; i++)
         assert_int_equal(golden_write_meta(w, h->g.meta[i]), 0);
@@ -97,9 +145,14 @@ static int open_head(struct pair *p, struct head *h, enum kn_isa isa)
                  : moe_model_open(&p->head, h->file, &(struct moe_model_options){ .isa = isa, .target = p->model });
 }
 
-static void open_target(struct pair *p, const char *target, enum kn_isa isa)
+/* The target's fixture has the head's name, without its last word if the head is a folder. */
+static void open_target(struct pair *p, const char *fixture, enum kn_isa isa)
 {
+    char target[64];
     memset(p, 0, sizeof *p);
+    snprintf(target, sizeof target, "%s", fixture);
+    if (strstr(target, "_deep_"))
+        *strrchr(target, '_') = '\0';
     assert_int_equal(golden_read(&p->g, target), 0);
     assert_int_equal(golden_write(&p->g, path), 0);
     assert_int_equal(moe_file_open(&p->file, path), 0);
@@ -107,10 +160,10 @@ static void open_target(struct pair *p, const char *target, enum kn_isa isa)
     assert_int_equal(moe_model_load(p->model, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD }), 0);
 }
 
-static void open_both(struct pair *p, struct head *h, const char *target, enum kn_isa isa)
+static void open_both(struct pair *p, struct head *h, const char *fixture, enum kn_isa isa)
 {
-    open_target(p, target, isa);
-    head_read(h, target);
+    open_target(p, fixture, isa);
+    head_read(h, fixture);
     head_write(h);
     assert_int_equal(open_head(p, h, isa), 0);
     assert_int_equal(moe_model_load(p->head, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD }), 0);
@@ -133,10 +186,11 @@ static const float *among(const struct pair *p, const struct head *h, const floa
     for (int i = 0; i < p->g.n_vocab; i++)
         n_likely += !isinf(logits[i]);
     assert_int_equal(n_likely, h->g.n_vocab);
+    const int32_t *token = h->n_listed ? h->listed : h->id;
     if (!h->n_id)
         return logits;
     for (int i = 0; i < h->n_id; i++)
-        out[i] = logits[h->id[i]];
+        out[i] = logits[token[i]];
     return out;
 }
 
@@ -245,7 +299,7 @@ static void it_guesses_among_the_same_quantised(void **state)
     struct moe_quantized *done = calloc(moe_file_tensor_count(whole), sizeof *done);
     assert_int_equal(moe_quantize(head_path, whole, &qo, done), 0);
     moe_file_close(whole);
-    unlink(from);
+    remove_all(from);
     free(done);
     assert_int_equal(open_head(&p, &h, KN_ISA_COUNT - 1), 0);
     assert_int_equal(moe_model_load(p.head, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD }), 0);
@@ -256,11 +310,60 @@ static void it_guesses_among_the_same_quantised(void **state)
     close_both(&p, &h);
 }
 
+/* ---- folders ---------------------------------------------------------------------------------------------------- */
+
+/* Sets a member of config.json; NULL: removes it. */
+static void set_member(struct head *h, const char *key, const char *value)
+{
+    json_t *config = json_loads(h->config, 0, NULL);
+    assert_non_null(config);
+    if (value)
+        assert_int_equal(json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL)), 0);
+    else
+        json_object_del(config, key);
+    free(h->config);
+    h->config = json_dumps(config, 0);
+    json_decref(config);
+}
+
+/* Trainers list the outputs of layers or the inputs of the next ones, at two places; without a list the layers are those
+ * that EAGLE's code takes, of eight layers the inputs of 2, 4 and 5. */
+static void lists_of_layers_mean_the_same(void **state)
+{
+    static const char *const config[][2] = {
+        { "eagle_config", NULL },
+        { "eagle_config", "{\"eagle_aux_hidden_state_layer_ids\":[1,3,4],\"use_aux_hidden_state\":true}" },
+        { "eagle_aux_hidden_state_layer_ids", "[2,4,5]" },
+        { "architectures", "[\"LlamaForCausalLM\"]" },
+    };
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct pair p;
+        struct head h;
+        open_target(&p, "qwen3moe_deep_eagle", KN_ISA_COUNT - 1);
+        head_read(&h, "qwen3moe_deep_eagle");
+        set_member(&h, config[i][0], config[i][1]);
+        head_write(&h);
+        assert_int_equal(open_head(&p, &h, KN_ISA_COUNT - 1), 0);
+        struct moe_features reads = moe_model_reads(p.head);
+        assert_int_equal(reads.n_inner, 3);
+        assert_memory_equal(reads.inner, ((int[]){ 2, 4, 5 }), sizeof reads.inner);
+        moe_model_close(p.head);
+        moe_file_close(h.file);
+        head_free(&h);
+        moe_model_close(p.model);
+        moe_file_close(p.file);
+        golden_free(&p.g);
+    }
+    unlink(path);
+}
+
 /* ---- faults of a file ---------------------------------------------------------------------------------------- */
 
 /* Opens the pair: the head is refused with this code and a line that contains `what`. */
 static void assert_said(struct pair *p, struct head *h, int code, const char *what)
 {
+    const char *fixture = h->config ? "qwen3moe_deep_eagle" : "qwen3moe_norm";
     faults_listen();
     head_write(h);
     int error = open_head(p, h, KN_ISA_COUNT - 1);
@@ -274,7 +377,7 @@ static void assert_said(struct pair *p, struct head *h, int code, const char *wh
     p->head = NULL;
     h->file = NULL;
     head_free(h);
-    head_read(h, "qwen3moe_norm");
+    head_read(h, fixture);
 }
 
 static char *meta_of(struct head *h, const char *key)
@@ -305,6 +408,8 @@ static void what_is_wrong_is_said(void **state)
     assert_said(&p, &h, KN_ECORRUPT, "d2t: entry 7 is token 310 of 310");
     h.id[9] = -1;
     assert_said(&p, &h, KN_ECORRUPT, "d2t: entry 9 is token -1");
+    h.id[9] = h.id[8];
+    assert_said(&p, &h, KN_ECORRUPT, "which an earlier entry lists too");
     h.n_id--;
     assert_said(&p, &h, KN_ECORRUPT, "output.weight has shape");
     h.n_id = 0;
@@ -316,6 +421,71 @@ static void what_is_wrong_is_said(void **state)
     moe_file_close(p.file);
     golden_free(&p.g);
     unlink(path);
+}
+
+static void what_is_wrong_with_a_folder_is_said(void **state)
+{
+    static const struct {
+        const char *key, *value, *what;
+        int code;
+    } wrong[] = {
+        { "num_hidden_layers", "2", "'num_hidden_layers' of an EAGLE-3 head is not 1", KN_EUNSUPPORTED },
+        { "model_type", "\"deepseek_v3\"", "'model_type' of an EAGLE-3 head is not llama", KN_EUNSUPPORTED },
+        { "eagle_config", "{\"use_aux_hidden_state\":false}", "it reads the last layer alone", KN_EUNSUPPORTED },
+        { "layer_types", "[\"sliding_attention\"]", "is not full_attention", KN_EUNSUPPORTED },
+        { "norm_before_residual", "1", "is neither true nor false", KN_EUNSUPPORTED },
+        { "eagle_aux_hidden_state_layer_ids", "[1,2]", "does not name three layers", KN_EUNSUPPORTED },
+        { "eagle_aux_hidden_state_layer_ids", "[1,2,\"3\"]", "does not name three layers", KN_EUNSUPPORTED },
+        { "eagle_aux_hidden_state_layer_ids", "[2,4,9]", "it reads layer 9, but the model has 8 layers",
+          KN_EUNSUPPORTED },
+        { "eagle_aux_hidden_state_layer_ids", "[5,4,2]", "must be layers in ascending order", KN_ECORRUPT },
+        { "vocab_size", "304", "it has 304 tokens, not 305", KN_EUNSUPPORTED },
+        { "vocab_size", "null", "eagle3.vocab_size is missing", KN_ECORRUPT },
+        { "target_hidden_size", "128", "a draft head of width 64 for a model of width 128", KN_EUNSUPPORTED },
+        { "tie_word_embeddings", "3", "'tie_word_embeddings' is neither true nor false", KN_ECORRUPT },
+        { "hidden_act", "\"relu2\"", "'hidden_act' is not silu", KN_EUNSUPPORTED },
+        { "hidden_size", "96", "its features have 96 values, not 64", KN_EUNSUPPORTED },
+    };
+    struct pair p;
+    struct head h;
+    (void)state;
+    open_target(&p, "qwen3moe_deep_eagle", KN_ISA_COUNT - 1);
+    head_read(&h, "qwen3moe_deep_eagle");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        set_member(&h, wrong[i].key, wrong[i].value);
+        assert_said(&p, &h, wrong[i].code, wrong[i].what);
+    }
+    h.id[109] = 196;
+    assert_said(&p, &h, KN_ECORRUPT, "d2t: entry 109 is token 305 of 305");
+    h.id[3] = INT32_MIN;
+    assert_said(&p, &h, KN_ECORRUPT, "d2t: entry 3 is token -2147483645");
+    h.g.tensor[h.g.n_tensor] = h.g.tensor[1];
+    strcpy(h.g.tensor[h.g.n_tensor++].name, "midlayer.self_attn.q_norm.weight");
+    assert_said(&p, &h, KN_EUNSUPPORTED, "is no part of a eagle3 model");
+    strcpy(h.g.tensor[0].name, "fc_norm.0.weight");
+    assert_said(&p, &h, KN_ECORRUPT, "fc.weight is missing");
+    head_free(&h);
+    moe_model_close(p.model);
+    moe_file_close(p.file);
+    golden_free(&p.g);
+    unlink(path);
+}
+
+/* Older heads have weights in Python's own format: the line says how to convert them. */
+static void weights_in_pickles_are_refused(void **state)
+{
+    struct moe_file *f = NULL;
+    struct head h;
+    (void)state;
+    head_read(&h, "qwen3moe_deep_eagle");
+    mkdir(head_path, 0777);
+    hf_save(head_path, "config.json", h.config, strlen(h.config));
+    hf_save(head_path, "pytorch_model.bin", "PK", 2);
+    faults_listen();
+    assert_int_equal(moe_file_open(&f, head_path), KN_EUNSUPPORTED);
+    faults_listen_off();
+    assert_non_null(strstr(faults.line, "torch.load('pytorch_model.bin')"));
+    head_free(&h);
 }
 
 static int setup(void **state)
@@ -343,11 +513,17 @@ int main(void)
     const struct CMUnitTest tests[] = {
         OF(guesses_are_those_of_transformers, "qwen3moe_norm"),
         OF(guesses_are_those_of_transformers, "glm4moe"),
+        OF(guesses_are_those_of_transformers, "qwen3moe_deep_eagle"),
+        OF(guesses_are_those_of_transformers, "qwen3moe_deep_speculators"),
         OF(rows_of_both_kinds_share_a_pass, "qwen3moe_norm"),
         OF(rows_of_both_kinds_share_a_pass, "glm4moe"),
         OF(every_instruction_set_says_the_same, "qwen3moe_norm"),
         OF(it_guesses_among_the_same_quantised, "qwen3moe_norm"),
+        OF(it_guesses_among_the_same_quantised, "qwen3moe_deep_eagle"),
+        cmocka_unit_test(lists_of_layers_mean_the_same),
         cmocka_unit_test(what_is_wrong_is_said),
+        cmocka_unit_test(what_is_wrong_with_a_folder_is_said),
+        cmocka_unit_test(weights_in_pickles_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
